@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "base/status.h"
+#include "base/strong_id.h"
+
+namespace millrace {
+namespace {
+
+Result<int> Half(int x) {
+  if (x % 2 != 0) return InvalidArgument("odd");
+  return x / 2;
+}
+
+Result<int> Quarter(int x) {
+  MR_ASSIGN_OR_RETURN(int half, Half(x));
+  return Half(half);
+}
+
+TEST(Status, TravelsThroughResults) {
+  EXPECT_EQ(*Quarter(8), 2);
+  EXPECT_EQ(Quarter(6).status().message(), "odd");
+  EXPECT_EQ(Quarter(6).status().WithContext("x").ToString(), "invalid argument: x: odd");
+  EXPECT_TRUE(OkStatus().WithContext("x").ok());
+}
+
+TEST(CheckDeathTest, NamesTheConditionAndTheReason) {
+  EXPECT_DEATH(MR_CHECK(1 + 1 == 3) << "sum", "1 \\+ 1 == 3 sum");
+}
+
+TEST(Rng, IsAFunctionOfSeedAndCounter) {
+  Rng a(7), b(7), c(8);
+  std::set<uint64_t> seen;
+  for (int i = 0; i < 1000; ++i) {
+    uint64_t x = a.Next();
+    EXPECT_EQ(x, b.Next());
+    EXPECT_NE(x, c.Next());
+    seen.insert(x);
+  }
+  EXPECT_EQ(seen.size(), 1000u);
+  double sum = 0;
+  for (int i = 0; i < 10000; ++i) sum += a.Uniform();
+  EXPECT_NEAR(sum / 10000, 0.5, 0.02);
+}
+
+TEST(Clock, ManualMovesOnlyWhenTold) {
+  ManualClock clock;
+  Time start = clock.Now();
+  clock.Advance(Duration::Millis(3));
+  EXPECT_EQ((clock.Now() - start).ns, 3'000'000);
+  SteadyClock steady;
+  Time t = steady.Now();
+  EXPECT_GE(steady.Now(), t);
+}
+
+TEST(Json, DeepNestingIsAnErrorNotACrash) {
+  EXPECT_FALSE(ParseJson(std::string(100'000, '[')).ok());
+  EXPECT_TRUE(ParseJson(R"({"a":"[[[[{{{{\""})", 1).ok()) << "brackets in strings do not count";
+  EXPECT_NE(ParseJson("{\"a\":}").status().message().find("byte"), std::string::npos);
+  EXPECT_FALSE(ParseJson("\"\xff\"").ok()) << "invalid UTF-8";
+  EXPECT_FALSE(ParseJson("[1e400]").ok());
+  EXPECT_EQ(DumpJson(Json("a\xff")), "\"a\xef\xbf\xbd\"");
+}
+
+class FileTest : public ::testing::Test {
+ protected:
+  FileTest() : folder_(std::filesystem::temp_directory_path() /
+                       ("millrace_base_test_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~FileTest() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const char* name) const { return folder_ / name; }
+  std::filesystem::path folder_;
+};
+
+TEST_F(FileTest, ReadsWritesAndMaps) {
+  ASSERT_TRUE(WriteFileAtomically(Path("a"), "hello").ok());
+  EXPECT_EQ(*ReadFile(Path("a"), 5), "hello");
+  EXPECT_EQ(ReadFile(Path("a"), 4).status().code(), StatusCode::kTooLarge);
+  auto map = MappedFile::Open(Path("a"));
+  ASSERT_TRUE(map.ok());
+  EXPECT_EQ(map->bytes().size(), 5u);
+  map->Release(0, 5);
+  EXPECT_EQ(map->bytes()[4], 'o');
+}
+
+TEST_F(FileTest, RefusesWhatIsNotARegularFile) {
+  EXPECT_EQ(ReadFile(Path("none"), 10).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadFile(folder_, 10).status().code(), StatusCode::kInvalidArgument);
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  EXPECT_EQ(MappedFile::Open(Path("fifo")).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Log, OutsideTextCannotForgeALine) {
+  EXPECT_EQ(Printable("a\nb\x1b[31m"), "a\\nb\\x1b[31m");
+  EXPECT_EQ(Printable(std::string(1000, 'x'), 3), "xxx...");
+  EXPECT_FALSE(InitLog("loud").ok());
+  EXPECT_TRUE(InitLog("info").ok());
+}
+
+}  // namespace
+}  // namespace millrace

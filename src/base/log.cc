@@ -1,0 +1,40 @@
+#include "base/log.h"
+
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <memory>
+
+namespace millrace {
+
+Status InitLog(std::string_view level) {
+  auto parsed = spdlog::level::from_str(std::string(level));
+  if (parsed == spdlog::level::off && level != "off") {
+    return InvalidArgument(fmt::format(
+        "unknown log level '{}': use trace, debug, info, warning, error or off", Printable(level)));
+  }
+  auto logger = std::make_shared<spdlog::logger>(
+      "millrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_pattern("%H:%M:%S.%e %^%l%$ %v");
+  logger->set_level(parsed);
+  logger->flush_on(spdlog::level::warn);
+  spdlog::set_default_logger(std::move(logger));
+  return OkStatus();
+}
+
+std::string Printable(std::string_view text, size_t max_bytes) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (out.size() >= max_bytes) return out + "...";
+    auto c = static_cast<unsigned char>(text[i]);
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c < 0x20 || c == 0x7f) {
+      out += fmt::format("\\x{:02x}", c);
+    } else {
+      out += static_cast<char>(c);
+    }
+  }
+  return out;
+}
+
+}  // namespace millrace

@@ -1,0 +1,36 @@
+// What the engine tells whoever asked: tokens as they come, then why it ended. Pure data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "core/ids.h"
+#include "core/step_plan.h"
+
+namespace millrace {
+
+enum class FinishReason : uint8_t {
+  kStop,    // EOS, a stop token, or a stop string
+  kLength,  // max_tokens or the model's length
+  kAbort,   // the client went away or asked for it
+  kError,   // this request failed; RequestOutput::error says why
+};
+std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
+
+// News of one sequence of a request. Tokens arrive in order, each exactly once.
+struct RequestOutput {
+  RequestId request;
+  int index = 0;                                    // which of the n sequences
+  std::vector<TokenId> tokens;                      // new ones
+  std::vector<PositionLogprobs> logprobs;           // one per token, if asked
+  std::vector<PositionLogprobs> prompt_logprobs;    // of prompt tokens 1 .. len-1, with the first token
+  std::optional<FinishReason> finish;               // the last news of this sequence
+  std::optional<TokenId> stop_token;                // which token stopped it, when one did
+  int cached_prompt_tokens = 0;                     // found in the prefix cache
+  Status error;                                     // with kError
+};
+
+}  // namespace millrace

@@ -1,0 +1,100 @@
+#include "core/sampling_params.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace millrace {
+namespace {
+
+Status OutOfRange(const char* field, double value, const char* range) {
+  return InvalidArgument(fmt::format("{} must be {}, got {}", field, range, value));
+}
+
+Status CheckToken(const char* field, TokenId token, int vocab_size) {
+  if (token >= 0 && token < vocab_size) return OkStatus();
+  return InvalidArgument(fmt::format("{}: token id {} is not in the vocabulary [0, {})", field, token,
+                                     vocab_size));
+}
+
+// Written so that NaN fails.
+bool Within(double value, double low, double high) { return value >= low && value <= high; }
+
+Status CheckCounts(const SamplingParams& p) {
+  if (p.n < 1 || p.n > kSequencesPerRequestMax) {
+    return OutOfRange("n", p.n, fmt::format("in [1, {}]", kSequencesPerRequestMax).c_str());
+  }
+  if (p.max_tokens && *p.max_tokens < 1) return OutOfRange("max_tokens", *p.max_tokens, "at least 1");
+  if (p.min_tokens < 0) return OutOfRange("min_tokens", p.min_tokens, "at least 0");
+  if (p.max_tokens && p.min_tokens > *p.max_tokens) {
+    return InvalidArgument(fmt::format("min_tokens ({}) must not exceed max_tokens ({})",
+                                       p.min_tokens, *p.max_tokens));
+  }
+  if (p.top_k < 0) return OutOfRange("top_k", p.top_k, "at least 0 (0: all)");
+  const std::string range = fmt::format("in [0, {}]", kTopLogprobsMax);
+  if (p.logprobs && !Within(*p.logprobs, 0, kTopLogprobsMax)) {
+    return OutOfRange("logprobs", *p.logprobs, range.c_str());
+  }
+  if (p.prompt_logprobs && !Within(*p.prompt_logprobs, 0, kTopLogprobsMax)) {
+    return OutOfRange("prompt_logprobs", *p.prompt_logprobs, range.c_str());
+  }
+  return OkStatus();
+}
+
+Status CheckReals(const SamplingParams& p) {
+  if (!Within(p.temperature, 0, 100)) return OutOfRange("temperature", p.temperature, "in [0, 100]");
+  if (!(p.top_p > 0 && p.top_p <= 1)) return OutOfRange("top_p", p.top_p, "in (0, 1]");
+  if (!Within(p.min_p, 0, 1)) return OutOfRange("min_p", p.min_p, "in [0, 1]");
+  if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 100)) {
+    return OutOfRange("repetition_penalty", p.repetition_penalty, "in (0, 100]");
+  }
+  if (!Within(p.presence_penalty, -2, 2)) {
+    return OutOfRange("presence_penalty", p.presence_penalty, "in [-2, 2]");
+  }
+  if (!Within(p.frequency_penalty, -2, 2)) {
+    return OutOfRange("frequency_penalty", p.frequency_penalty, "in [-2, 2]");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Status Validate(const SamplingParams& p, int vocab_size) {
+  MR_RETURN_IF_ERROR(CheckCounts(p));
+  MR_RETURN_IF_ERROR(CheckReals(p));
+  if (p.logit_bias.size() > kLogitBiasMax) {
+    return InvalidArgument(
+        fmt::format("logit_bias has {} entries, the limit is {}", p.logit_bias.size(), kLogitBiasMax));
+  }
+  for (const auto& [token, bias] : p.logit_bias) {
+    MR_RETURN_IF_ERROR(CheckToken("logit_bias", token, vocab_size));
+    if (!Within(bias, -100, 100)) return OutOfRange("logit_bias", bias, "in [-100, 100]");
+  }
+  if (p.stop_token_ids.size() > kStopTokensMax) {
+    return InvalidArgument(fmt::format("stop_token_ids has {} entries, the limit is {}",
+                                       p.stop_token_ids.size(), kStopTokensMax));
+  }
+  for (TokenId token : p.stop_token_ids) {
+    MR_RETURN_IF_ERROR(CheckToken("stop_token_ids", token, vocab_size));
+  }
+  if (p.stop.size() > kStopStringsMax) {
+    return InvalidArgument(
+        fmt::format("stop has {} strings, the limit is {}", p.stop.size(), kStopStringsMax));
+  }
+  for (const std::string& stop : p.stop) {
+    if (stop.empty()) return InvalidArgument("stop strings must not be empty");
+    if (stop.size() > kStopStringBytesMax) {
+      return InvalidArgument(fmt::format("a stop string has {} bytes, the limit is {}", stop.size(),
+                                         kStopStringBytesMax));
+    }
+  }
+  return OkStatus();
+}
+
+uint64_t SequenceSeed(uint64_t request_seed, int index) {
+  return index == 0 ? request_seed : HashCounter(request_seed, static_cast<uint64_t>(index));
+}
+
+}  // namespace millrace

@@ -1,0 +1,108 @@
+// StepPlan and StepResult: what one iteration of the model is, between the scheduler that decides it
+// and the executor that runs it. Pure data, so that a remote or simulated executor needs no
+// scheduler header. Plans are deltas: what an executor was told once about a sequence it keeps until
+// the sequence is released.
+//
+// There are no phases: a sequence has computed tokens and a total; prefill, a chunk of it, a decode,
+// a resume after preemption and the tail after a prefix hit are all "compute tokens
+// [start, start + num_tokens)" (Orca's iteration-level scheduling, OSDI'22 section 3.1, over vLLM's
+// paged cache, SOSP'23 section 4).
+//
+// Built by one thread (the scheduler's owner), read by the executor; never shared while written.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "core/ids.h"
+#include "core/sampling_params.h"
+
+namespace millrace {
+
+// A sequence the executor has not heard of. Precedes the sequence's first SequenceStep.
+struct SequenceStart {
+  SequenceId id;
+  std::shared_ptr<const SamplingParams> params;
+  uint64_t seed = 0;                                     // SequenceSeed() already applied
+  std::shared_ptr<const std::vector<TokenId>> prompt;    // whole prompt, also what a prefix hit skips
+};
+
+enum class LogitsWanted : uint8_t {
+  kNone,  // a chunk that does not reach the sequence's last known token
+  kLast,  // sample after the last token of the step
+  kAll,   // log-probabilities of every token of the step as well (echo, prompt_logprobs)
+};
+
+// One sequence's share of a step.
+struct SequenceStep {
+  SequenceId id;
+  int32_t start = 0;         // tokens whose KV is already there; position of the first token computed
+  int32_t num_tokens = 0;    // tokens computed in this step, >= 1
+  int32_t first_token = 0;   // index into StepPlan::tokens
+  // The block table: keep the first `keep_blocks` entries, drop the rest, append these.
+  int32_t keep_blocks = 0;
+  int32_t first_new_block = 0;  // index into StepPlan::blocks
+  int32_t num_new_blocks = 0;
+  LogitsWanted logits = LogitsWanted::kNone;
+};
+
+struct BlockCopy {
+  BlockIndex from = 0;
+  BlockIndex to = 0;
+};
+
+// The three copy lists run in this order, before any token is computed:
+// swap_out (device -> host pool), swap_in (host -> device), copies (device -> device, copy-on-write).
+struct StepPlan {
+  StepId id;
+  std::vector<SequenceStart> started;
+  std::vector<SequenceId> released;   // forget these first: finished or aborted before this step
+  std::vector<SequenceStep> sequences;
+  std::vector<TokenId> tokens;        // [sum of num_tokens], sequence after sequence
+  std::vector<BlockIndex> blocks;     // new block-table entries, sequence after sequence
+  std::vector<BlockCopy> swap_out;    // from: device block, to: host block
+  std::vector<BlockCopy> swap_in;     // from: host block, to: device block
+  std::vector<BlockCopy> copies;
+
+  std::span<const TokenId> TokensOf(const SequenceStep& s) const {
+    return std::span(tokens).subspan(s.first_token, s.num_tokens);
+  }
+  std::span<const BlockIndex> NewBlocksOf(const SequenceStep& s) const {
+    return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
+  }
+  // Empties every list and keeps the memory, so that steady state allocates nothing.
+  void Clear();
+};
+
+struct TokenLogprob {
+  TokenId token = 0;
+  float logprob = 0;
+  int32_t rank = 0;  // 1 is the likeliest
+};
+
+// Log-probabilities at one position: the chosen (or given) token and the likeliest ones.
+struct PositionLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // likeliest first
+};
+
+struct SequenceResult {
+  SequenceId id;
+  std::optional<TokenId> token;                     // sampled at position start + num_tokens
+  std::optional<PositionLogprobs> logprobs;         // of `token`, if asked
+  std::vector<PositionLogprobs> prompt_logprobs;    // kAll: of tokens [start + 1, start + num_tokens]
+                                                    // as far as they are known
+  Status error;                                     // NaN logits, say: this sequence fails, alone
+};
+
+struct StepResult {
+  StepId id;
+  std::vector<SequenceResult> sequences;  // one per SequenceStep, same order
+  Status error;                           // the whole step failed: every sequence in it
+};
+
+}  // namespace millrace

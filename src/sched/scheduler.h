@@ -1,0 +1,147 @@
+// Scheduler: iteration-level scheduling over a paged KV cache, as a pure state machine (Orca
+// section 3.1; vLLM section 4). Requests, aborts, step results and the time go in; step plans and
+// outputs come out. No thread, socket, clock or random device: the server's engine and the simulator
+// drive the very same object.
+//
+//   while (running) {
+//     while (auto* plan = scheduler.Schedule(now)) executor.Submit(*plan);
+//     if (scheduler.steps_in_flight() > 0) scheduler.Commit(executor.Wait(), now, outputs);
+//   }
+//
+// Owned and called by one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/ids.h"
+#include "core/output.h"
+#include "core/sampling_params.h"
+#include "core/step_plan.h"
+
+namespace millrace::sched {
+
+enum class SchedulingPolicy { kFcfs, kPriority };
+// How KV slots are promised (vLLM section 6.1's baselines): on demand, or a whole reservation.
+enum class KvPolicy { kPaged, kOrca, kOrcaMax, kOrcaPow2, kOrcaOracle };
+enum class PreemptionMode { kRecompute, kSwap, kAuto };
+
+// Predicted costs behind PreemptionMode::kAuto; measured by the body, both logged on each choice.
+struct PreemptionCosts {
+  double prefill_tokens_per_s = 1000;
+  double swap_bytes_per_s = 5e9;
+  double swap_block_overhead_s = 5e-6;
+  int64_t kv_bytes_per_block = 0;
+};
+
+struct SchedulerOptions {
+  int block_size = 16;
+  int num_blocks = 0;
+  int num_host_blocks = 0;           // swap pool; 0: no swapping
+  int max_num_seqs = 128;            // sequences in a step
+  int max_num_batched_tokens = 2048; // tokens in a step
+  int max_model_len = 0;             // prompt + output of a sequence
+  int max_waiting = 4096;            // requests; beyond: kResourceExhausted
+  int stages = 1;                    // steps in flight (Orca's n_workers)
+  SchedulingPolicy policy = SchedulingPolicy::kFcfs;
+  KvPolicy kv_policy = KvPolicy::kPaged;
+  PreemptionMode preemption = PreemptionMode::kAuto;
+  PreemptionCosts costs;
+  bool prefix_caching = true;
+  double watermark = 0.01;           // of the blocks, kept free when admitting while others run
+  Duration watchdog = Duration::Seconds(1);
+  std::vector<TokenId> eos_token_ids;
+};
+
+struct NewRequest {
+  RequestId id;                                          // unique; the caller's counter
+  std::shared_ptr<const std::vector<TokenId>> prompt;
+  std::shared_ptr<const SamplingParams> params;          // validated
+  uint64_t seed = 0;                                     // of the request; sequences derive theirs
+  int priority = 0;                                      // smaller is sooner
+  std::string cache_salt;
+};
+
+enum class RequestState { kWaiting, kRunning, kPreempted, kSwapped, kFinished };
+
+// What /debug/requests/{id} shows of the scheduler's side.
+struct RequestInfo {
+  RequestId id;
+  RequestState state = RequestState::kWaiting;
+  Duration age;
+  std::string waits_for;       // "", or why it is not in the next step, with the numbers
+  int prompt_tokens = 0;
+  int computed_tokens = 0;     // summed over its sequences
+  int output_tokens = 0;
+  int blocks = 0;              // distinct device blocks held
+  int host_blocks = 0;
+  int preemptions = 0;
+  int cached_prompt_tokens = 0;
+};
+
+struct SchedulerStats {
+  int waiting = 0;             // requests
+  int running = 0;
+  int swapped = 0;
+  int blocks_total = 0;
+  int blocks_free = 0;         // including cached ones that nobody uses
+  int host_blocks_used = 0;
+  // Counters since the start.
+  uint64_t requests_accepted = 0;
+  uint64_t requests_finished[4] = {};   // by FinishReason
+  uint64_t preemptions_recompute = 0;
+  uint64_t preemptions_swap = 0;
+  uint64_t prefix_query_tokens = 0;
+  uint64_t prefix_hit_tokens = 0;
+  uint64_t prompt_tokens = 0;           // computed or found in the cache
+  uint64_t prompt_tokens_recomputed = 0;
+  uint64_t generation_tokens = 0;
+  uint64_t swapped_out_blocks = 0;
+  uint64_t steps = 0;
+};
+
+// What happened in a commit that is not an output: for metrics and logs.
+struct RequestTimes {
+  RequestId id;
+  Time arrived, first_scheduled, last_scheduled, first_token, last_token;
+};
+
+class Scheduler {
+ public:
+  // kInvalidArgument when the options contradict each other.
+  static Result<std::unique_ptr<Scheduler>> Create(const SchedulerOptions& options);
+  virtual ~Scheduler() = default;
+
+  // kInvalidArgument: can never fit, with the numbers. kResourceExhausted: the queue is full.
+  virtual Status Add(NewRequest request, Time now) = 0;
+  // Ends the request, or only its sequence `index`, at once; the blocks a step in flight still uses
+  // are freed when that step commits. kAbort outputs are appended for what had not finished.
+  // Unknown or ended ids are ignored.
+  virtual void Abort(RequestId id, std::optional<int> index, Time now,
+                     std::vector<RequestOutput>& outputs) = 0;
+
+  // The next step, or nullptr when nothing can run now or `stages` steps are in flight. The plan
+  // stays valid until the next call. Tokens a request has been told are never told again.
+  virtual const StepPlan* Schedule(Time now) = 0;
+  // Applies the result of a step by its id; a result of an unknown step is dropped and counted.
+  // Outputs are appended.
+  virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) = 0;
+
+  virtual int steps_in_flight() const = 0;
+  virtual bool HasWork() const = 0;          // any request not finished
+  virtual SchedulerStats Stats() const = 0;
+  virtual std::optional<RequestInfo> Inspect(RequestId id, Time now) const = 0;
+  virtual std::vector<RequestInfo> InspectAll(Time now) const = 0;
+  virtual std::optional<RequestTimes> TimesOf(RequestId id) const = 0;
+  // The watchdog: which request could run but has not moved for longer than the limit.
+  virtual std::optional<RequestInfo> Stalled(Time now) const = 0;
+  // Every block accounted for, every count right; crashes with the reason when not.
+  virtual void CheckIntegrity() const = 0;
+};
+
+}  // namespace millrace::sched
