@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/step_plan.h"
@@ -20,6 +21,15 @@ enum class FinishReason : uint8_t {
 };
 std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
 
+// When things happened to a request, on the engine's clock. Unset: has not happened.
+struct RequestTimes {
+  Time arrived;
+  std::optional<Time> first_scheduled;
+  std::optional<Time> last_scheduled;  // left the waiting queue for the last time
+  std::optional<Time> first_token;
+  std::optional<Time> last_token;
+};
+
 // News of one sequence of a request. Tokens arrive in order, each exactly once.
 struct RequestOutput {
   RequestId request;
@@ -30,6 +40,7 @@ struct RequestOutput {
   std::optional<FinishReason> finish;               // the last news of this sequence
   std::optional<TokenId> stop_token;                // which token stopped it, when one did
   int cached_prompt_tokens = 0;                     // found in the prefix cache
+  std::optional<RequestTimes> times;                // with the request's very last news
   Status error;                                     // with kError
 };
 

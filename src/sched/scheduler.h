@@ -105,12 +105,6 @@ struct SchedulerStats {
   uint64_t steps = 0;
 };
 
-// What happened in a commit that is not an output: for metrics and logs.
-struct RequestTimes {
-  RequestId id;
-  Time arrived, first_scheduled, last_scheduled, first_token, last_token;
-};
-
 class Scheduler {
  public:
   // kInvalidArgument when the options contradict each other.
@@ -129,7 +123,7 @@ class Scheduler {
   // stays valid until the next call. Tokens a request has been told are never told again.
   virtual const StepPlan* Schedule(Time now) = 0;
   // Applies the result of a step by its id; a result of an unknown step is dropped and counted.
-  // Outputs are appended.
+  // Outputs are appended; the last one of a request carries its RequestTimes.
   virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) = 0;
 
   virtual int steps_in_flight() const = 0;
@@ -137,7 +131,6 @@ class Scheduler {
   virtual SchedulerStats Stats() const = 0;
   virtual std::optional<RequestInfo> Inspect(RequestId id, Time now) const = 0;
   virtual std::vector<RequestInfo> InspectAll(Time now) const = 0;
-  virtual std::optional<RequestTimes> TimesOf(RequestId id) const = 0;
   // The watchdog: which request could run but has not moved for longer than the limit.
   virtual std::optional<RequestInfo> Stalled(Time now) const = 0;
   // Every block accounted for, every count right; crashes with the reason when not.
