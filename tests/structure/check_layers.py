@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Fails when a folder of src/ includes a folder of its own or a higher level.
+
+The levels are those of docs/structure.md: a folder may include only folders of lower levels, never
+sideways. With --self-test, proves that the check can fail.
+"""
+import pathlib
+import re
+import sys
+
+LEVELS = {
+    "base": 0,
+    "core": 1,
+    "kv": 2, "tensor": 2, "text": 2, "net": 2,
+    "sched": 3, "model": 3,
+    "engine": 4,
+    "serve": 6,
+    "apps": 7,
+}
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.MULTILINE)
+
+
+def violations(folder, name, text):
+    """Yields one line per include in `text` (of file `name` in `folder`) that breaks the order."""
+    for match in INCLUDE.finditer(text):
+        other = match.group(1)
+        if other == folder or other not in LEVELS:
+            continue
+        if LEVELS[other] >= LEVELS[folder]:
+            line = text.count("\n", 0, match.start()) + 1
+            yield (f"{name}:{line}: {folder} (level {LEVELS[folder]}) includes "
+                   f"{other} (level {LEVELS[other]})")
+
+
+def check(root):
+    found = []
+    for path in sorted((root / "src").iterdir()):
+        if path.is_file():
+            if path.name != "README.md":
+                found.append(f"src/{path.name}: every source file belongs to a folder")
+            continue
+        if path.name not in LEVELS:
+            found.append(f"src/{path.name}: not in the list of levels in {__file__}")
+            continue
+        for file in sorted(path.rglob("*")):
+            if file.suffix in (".h", ".cc"):
+                found += violations(path.name, str(file.relative_to(root)), file.read_text())
+    return found
+
+
+def self_test():
+    assert list(violations("kv", "x.h", '#include "sched/scheduler.h"\n'))
+    assert list(violations("kv", "x.h", '#include "tensor/device.h"\n')), "sideways"
+    assert not list(violations("sched", "x.h", '#include "kv/pool.h"\n#include <vector>\n'))
+
+
+if __name__ == "__main__":
+    self_test()
+    problems = check(pathlib.Path(__file__).resolve().parents[2])
+    print("\n".join(problems) or "layers: no include goes up or sideways")
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Fails on untidiness that reviews miss.
+
+Unwired tests and sources (a file no CMakeLists.txt names), lines over 100 columns, files over 500
+lines, folder READMEs missing or over 40 lines, words left for later, disabled tests, paths of a
+machine.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COLUMNS_MAX = 100
+FILE_LINES_MAX = 500
+README_LINES_MAX = 40
+# Put together from parts so that this file does not find itself.
+LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
+DISABLED = re.compile(r"GTEST_" r"SKIP|DISA" r"BLED_|\.skip\(|#\[ig" r"nore")
+MACHINE_PATH = re.compile(r"(^|[^A-Za-z0-9_.$])/(work|root|home)/[A-Za-z]")
+CODE = (".cc", ".h", ".rs", ".py", ".mjs")
+
+
+def tracked():
+    names = subprocess.run(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                           cwd=ROOT, capture_output=True, check=True).stdout
+    return [p for p in map(pathlib.PurePath, filter(None, names.decode().split("\0")))
+            if (ROOT / p).is_file()]
+
+
+def unwired(files):
+    """C++ sources that no CMakeLists.txt of their folder or a folder above names."""
+    lists = {p.parent: (ROOT / p).read_text() for p in files if p.name == "CMakeLists.txt"}
+    for path in files:
+        if path.suffix != ".cc":
+            continue
+        named = any(
+            re.search(rf"(^|[\s/\"]){re.escape(path.relative_to(parent).as_posix())}($|[\s)\"])",
+                      text)
+            for parent, text in lists.items() if path.is_relative_to(parent))
+        if not named:
+            yield f"{path}: no CMakeLists.txt names it, so nothing builds it"
+
+
+def text_problems(path):
+    text = (ROOT / path).read_text(errors="replace")
+    lines = text.split("\n")
+    if path.suffix in (".cc", ".h"):
+        for number, line in enumerate(lines, 1):
+            if len(line) > COLUMNS_MAX and "http" not in line and "R\"" not in line:
+                yield f"{path}:{number}: {len(line)} columns, the limit is {COLUMNS_MAX}"
+    if path.suffix in CODE:
+        if len(lines) > FILE_LINES_MAX:
+            yield f"{path}: {len(lines)} lines, split it by meaning ({FILE_LINES_MAX} at most)"
+        for pattern, why in ((LEFT_OPEN, "left open"), (DISABLED, "disabled test")):
+            match = pattern.search(text)
+            if match:
+                yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {why}: {match.group(0)}"
+    if MACHINE_PATH.search(text):
+        yield f"{path}: names a path of one machine"
+
+
+def readmes():
+    for folder in sorted((ROOT / "src").iterdir()):
+        if not folder.is_dir():
+            continue
+        readme = folder / "README.md"
+        if not readme.is_file():
+            yield f"src/{folder.name}: no README.md"
+        elif len(readme.read_text().splitlines()) > README_LINES_MAX:
+            yield f"src/{folder.name}/README.md: more than {README_LINES_MAX} lines"
+
+
+def main():
+    files = tracked()
+    problems = list(unwired(files)) + list(readmes())
+    for path in files:
+        if path.suffix in CODE + (".md", ".txt", ".cmake", ".toml", ".json", ".sh", ""):
+            if "testdata" in path.parts or "goldens" in path.parts or path.suffix == ".lock":
+                continue
+            problems += text_problems(path)
+    print("\n".join(problems) or "tidy: nothing to mend")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
