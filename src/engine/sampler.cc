@@ -15,16 +15,25 @@ namespace {
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
 // The index of the largest logit, the smallest index on ties; nullopt when one is NaN or none is
-// above -inf.
+// above -inf. Independent lanes, because a single running maximum would not be vectorised.
 std::optional<TokenId> ArgMax(std::span<const float> logits) {
-  float best = kBanned;
-  bool nan = false;
-  for (float x : logits) {  // branch-free, so that the compiler vectorises it
-    best = x > best ? x : best;
-    nan |= x != x;
+  constexpr size_t kLanes = 32;
+  float best[kLanes];
+  int nan[kLanes] = {};
+  std::fill_n(best, kLanes, kBanned);
+  auto see = [&](size_t lane, float x) {
+    best[lane] = x > best[lane] ? x : best[lane];
+    nan[lane] |= x != x;
+  };
+  size_t i = 0;
+  for (; i + kLanes <= logits.size(); i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) see(lane, logits[i + lane]);
   }
-  if (nan || best == kBanned) return std::nullopt;
-  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), best) - logits.begin());
+  for (; i < logits.size(); ++i) see(0, logits[i]);
+  const float peak = *std::max_element(best, best + kLanes);
+  const bool any_nan = std::any_of(nan, nan + kLanes, [](int n) { return n != 0; });
+  if (any_nan || peak == kBanned) return std::nullopt;
+  return static_cast<TokenId>(std::find(logits.begin(), logits.end(), peak) - logits.begin());
 }
 
 void ApplyBiasAndBans(std::span<float> logits, const SamplingParams& params, int generated,
@@ -105,7 +114,7 @@ Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, S
     choice.token = *best;
   } else {
     const uint64_t bits = HashCounter(state.seed(), static_cast<uint64_t>(position));
-    choice.token = Draw(logits, params, UnitDouble(bits));
+    choice.token = Draw(logits, logits[static_cast<size_t>(*best)], params, UnitDouble(bits));
   }
   if (params.logprobs) choice.logprobs = LogprobsAt(raw, choice.token, *params.logprobs);
   return choice;
@@ -113,9 +122,9 @@ Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, S
 
 // Inverse of the cumulative distribution over the kept tokens: in vocabulary order when nothing is
 // cut off by rank (no sort is needed then), else likeliest first.
-TokenId Sampler::Draw(std::span<const float> logits, const SamplingParams& params, double uniform) {
+TokenId Sampler::Draw(std::span<const float> logits, float top, const SamplingParams& params,
+                      double uniform) {
   const auto inverse_temperature = static_cast<float>(1.0 / params.temperature);
-  const float top = *std::max_element(logits.begin(), logits.end());
   weights_.resize(logits.size());
   double total = 0;
   for (size_t i = 0; i < logits.size(); ++i) {

@@ -60,7 +60,9 @@ class Sampler {
                         std::span<const TokenId> eos);
 
  private:
-  TokenId Draw(std::span<const float> logits, const SamplingParams& params, double uniform);
+  // `top` is the largest logit.
+  TokenId Draw(std::span<const float> logits, float top, const SamplingParams& params,
+               double uniform);
   TokenId DrawInVocabularyOrder(float min_weight, double uniform) const;
   std::pair<int, double> KeepLikeliest(std::span<const float> logits, const SamplingParams& params,
                                        double total);
