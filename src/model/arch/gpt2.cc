@@ -1,0 +1,124 @@
+// GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each part, one fused q, k, v product,
+// weights stored [in, out] (Conv1D).
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/architecture.h"
+
+namespace millrace::model {
+namespace {
+
+using tensor::Rows;
+
+struct Block {
+  Norm attention_norm, mlp_norm;
+  Attention attention;
+  Mlp mlp;
+};
+
+class Gpt2Decoder : public Decoder {
+ public:
+  explicit Gpt2Decoder(ConfigReader& config) {
+    dims_.spec = ReadCommon(config, {.layers = "n_layer",
+                                     .hidden = "n_embd",
+                                     .heads = "n_head",
+                                     .intermediate = "n_inner",
+                                     .intermediate_may_lack = true,
+                                     .positions = "n_positions",
+                                     .grouped = false});
+    dims_.mlp_columns = dims_.spec.intermediate_size;
+    dims_.embed_columns = dims_.spec.hidden_size;
+    epsilon_ = config.Number("layer_norm_epsilon", 0, 1, 1e-5);
+    activation_ = config.Activation("activation_function", "gelu_new");
+    tied_ = config.Bool("tie_word_embeddings", true);
+    scaled_ = config.Bool("scale_attn_weights", true);
+    scaled_by_layer_ = config.Bool("scale_attn_by_inverse_layer_idx", false);
+    if (config.Bool("add_cross_attention", false)) {
+      config.Fail("add_cross_attention is not supported", StatusCode::kUnimplemented);
+    }
+  }
+
+  void Declare(LayerRange layers, WeightPlan& plan) override {
+    const ModelSpec& s = dims_.spec;
+    first_ = layers.first;
+    blocks_.resize(static_cast<size_t>(layers.size()));
+    const std::string at = plan.Prefix({"transformer.", ""}, "wte.weight");
+    if (layers.Contains(0)) {
+      plan.Add(embedding_, at + "wte.weight", s.vocab_size, s.hidden_size);
+      plan.Add(positions_, at + "wpe.weight", s.max_position, s.hidden_size);
+    }
+    for (int i = layers.first; i < layers.last; ++i) {
+      DeclareBlock(fmt::format("{}h.{}.", at, i), i, blocks_[static_cast<size_t>(i - first_)], plan);
+    }
+    if (!IsLast(layers)) return;
+    plan.Add(norm_, at + "ln_f", s.hidden_size, NormKind::kLayer, epsilon_);
+    plan.Add(head_, {.parts = {{tied_ ? at + "wte" : "lm_head", s.vocab_size}}, .k = s.hidden_size});
+  }
+
+  void Embed(Pass& pass) override {
+    pass.device.Embed(embedding_.rows, pass.batch.tokens, pass.hidden, false);
+    pass.device.Embed(positions_.rows, pass.batch.positions, pass.hidden, true);
+  }
+
+  void Layer(int index, Pass& pass) override {
+    const Block& block = blocks_[static_cast<size_t>(index - first_)];
+    Rows normed = pass.Normed(dims_.spec.hidden_size);
+    block.attention_norm.Run(pass.device, pass.hidden, normed);
+    Rows attended = block.attention.Attend(pass, normed);
+    block.attention.out.Run(pass.device, attended, pass.hidden, pass.hidden);
+    ForRowChunks(pass, [&](int first, int count) {
+      Rows h = pass.hidden.Slice(first, count), x = normed.Slice(first, count);
+      block.mlp_norm.Run(pass.device, h, x);
+      block.mlp.Run(pass, x, h, h);
+    });
+  }
+
+  void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
+    norm_.Run(device, rows, scratch);
+    head_.Run(device, scratch, logits);
+  }
+
+ private:
+  void DeclareBlock(const std::string& at, int index, Block& block, WeightPlan& plan) {
+    const ModelSpec& s = dims_.spec;
+    Attention& a = block.attention;
+    a.heads = a.kv_heads = s.num_heads;
+    a.head_dim = s.head_dim;
+    a.rotary = false;
+    a.spec.scale = (scaled_ ? 1.0f / std::sqrt(static_cast<float>(s.head_dim)) : 1.0f) /
+                   (scaled_by_layer_ ? static_cast<float>(index + 1) : 1.0f);
+    plan.Add(block.attention_norm, at + "ln_1", s.hidden_size, NormKind::kLayer, epsilon_);
+    AddConv(plan, a.qkv, at + "attn.c_attn", 3 * s.hidden_size, s.hidden_size, false);
+    AddConv(plan, a.out, at + "attn.c_proj", s.hidden_size, s.hidden_size, true);
+    plan.Add(block.mlp_norm, at + "ln_2", s.hidden_size, NormKind::kLayer, epsilon_);
+    block.mlp.columns = s.intermediate_size;
+    block.mlp.activation = activation_;
+    AddConv(plan, block.mlp.up, at + "mlp.c_fc", s.intermediate_size, s.hidden_size, false);
+    AddConv(plan, block.mlp.down, at + "mlp.c_proj", s.hidden_size, s.intermediate_size, true);
+  }
+
+  static void AddConv(WeightPlan& plan, Linear& target, const std::string& name, int n, int k,
+                      bool row_parallel) {
+    plan.Add(target, {.parts = {{name, n}},
+                      .k = k,
+                      .bias = true,
+                      .transposed = true,
+                      .row_parallel = row_parallel});
+  }
+
+  double epsilon_ = 1e-5;
+  tensor::Activation activation_ = tensor::Activation::kGeluTanh;
+  bool tied_ = true, scaled_ = true, scaled_by_layer_ = false;
+  int first_ = 0;
+  Table embedding_, positions_;
+  std::vector<Block> blocks_;
+  Norm norm_;
+  Linear head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> MakeGpt2(ConfigReader& config) { return std::make_unique<Gpt2Decoder>(config); }
+
+}  // namespace millrace::model

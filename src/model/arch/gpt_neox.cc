@@ -1,0 +1,121 @@
+// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward side by side on the same input
+// (or one after the other), rotation of a part of each head, q, k and v of each head stored together.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/architecture.h"
+
+namespace millrace::model {
+namespace {
+
+using tensor::Rows;
+
+struct Block {
+  Norm attention_norm, mlp_norm;
+  Attention attention;
+  Mlp mlp;
+};
+
+class GptNeoXDecoder : public Decoder {
+ public:
+  explicit GptNeoXDecoder(ConfigReader& config) {
+    ModelSpec& s = dims_.spec;
+    s = ReadCommon(config, {.grouped = false});
+    dims_.mlp_columns = s.intermediate_size;
+    dims_.embed_columns = s.hidden_size;
+    dims_.rope = ReadRope(config, s.head_dim, s.max_position,
+                          {.theta = "rotary_emb_base", .partial = "rotary_pct", .default_partial = 0.25});
+    epsilon_ = config.Number("layer_norm_eps", 0, 1, 1e-5);
+    activation_ = config.Activation("hidden_act", "gelu");
+    parallel_ = config.Bool("use_parallel_residual", true);
+    attention_bias_ = config.Bool("attention_bias", true);
+    tied_ = config.Bool("tie_word_embeddings", false);
+  }
+
+  void Declare(LayerRange layers, WeightPlan& plan) override {
+    const ModelSpec& s = dims_.spec;
+    first_ = layers.first;
+    blocks_.resize(static_cast<size_t>(layers.size()));
+    if (layers.Contains(0)) plan.Add(embedding_, "gpt_neox.embed_in.weight", s.vocab_size, s.hidden_size);
+    for (int i = layers.first; i < layers.last; ++i) {
+      DeclareBlock(fmt::format("gpt_neox.layers.{}.", i), blocks_[static_cast<size_t>(i - first_)], plan);
+    }
+    if (!IsLast(layers)) return;
+    plan.Add(norm_, "gpt_neox.final_layer_norm", s.hidden_size, NormKind::kLayer, epsilon_);
+    plan.Add(head_, {.parts = {{tied_ ? "gpt_neox.embed_in" : "embed_out", s.vocab_size}},
+                     .k = s.hidden_size});
+  }
+
+  void Embed(Pass& pass) override {
+    pass.device.Embed(embedding_.rows, pass.batch.tokens, pass.hidden, false);
+  }
+
+  void Layer(int index, Pass& pass) override {
+    const Block& block = blocks_[static_cast<size_t>(index - first_)];
+    const int hidden = dims_.spec.hidden_size;
+    Rows normed = pass.Normed(hidden);
+    block.attention_norm.Run(pass.device, pass.hidden, normed);
+    Rows attended = block.attention.Attend(pass, normed);
+    // The qkv rows are free after attention: the feed-forward input goes there, so that it can be
+    // taken before (parallel) or after (sequential) the attention is added.
+    Rows inputs = pass.work.qkv->View(pass.rows(), hidden);
+    ForRowChunks(pass, [&](int first, int count) {
+      Rows h = pass.hidden.Slice(first, count), x = inputs.Slice(first, count);
+      if (parallel_) block.mlp_norm.Run(pass.device, h, x);
+      block.attention.out.Run(pass.device, attended.Slice(first, count), h, h);
+      if (!parallel_) block.mlp_norm.Run(pass.device, h, x);
+      block.mlp.Run(pass, x, h, h);
+    });
+  }
+
+  void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
+    norm_.Run(device, rows, scratch);
+    head_.Run(device, scratch, logits);
+  }
+
+ private:
+  void DeclareBlock(const std::string& at, Block& block, WeightPlan& plan) {
+    const ModelSpec& s = dims_.spec;
+    Attention& a = block.attention;
+    a.heads = a.kv_heads = s.num_heads;
+    a.head_dim = s.head_dim;
+    a.spec.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+    plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kLayer, epsilon_);
+    plan.Add(a.qkv, {.parts = {{at + "attention.query_key_value", 3 * s.hidden_size}},
+                     .k = s.hidden_size,
+                     .bias = attention_bias_,
+                     .interleaved_head_dim = s.head_dim});
+    plan.Add(a.out, {.parts = {{at + "attention.dense", s.hidden_size}},
+                     .k = s.hidden_size,
+                     .bias = attention_bias_,
+                     .row_parallel = true});
+    plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kLayer, epsilon_);
+    block.mlp.columns = s.intermediate_size;
+    block.mlp.activation = activation_;
+    plan.Add(block.mlp.up, {.parts = {{at + "mlp.dense_h_to_4h", s.intermediate_size}},
+                            .k = s.hidden_size,
+                            .bias = true});
+    plan.Add(block.mlp.down, {.parts = {{at + "mlp.dense_4h_to_h", s.hidden_size}},
+                              .k = s.intermediate_size,
+                              .bias = true,
+                              .row_parallel = true});
+  }
+
+  double epsilon_ = 1e-5;
+  tensor::Activation activation_ = tensor::Activation::kGelu;
+  bool parallel_ = true, attention_bias_ = true, tied_ = false;
+  int first_ = 0;
+  Table embedding_;
+  std::vector<Block> blocks_;
+  Norm norm_;
+  Linear head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> MakeGptNeoX(ConfigReader& config) {
+  return std::make_unique<GptNeoXDecoder>(config);
+}
+
+}  // namespace millrace::model

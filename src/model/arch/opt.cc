@@ -1,0 +1,162 @@
+// OPT (Zhang et al. 2022), every size. Learned positions that begin at row 2; LayerNorm before each
+// part, except in opt-350m: after it, with embeddings narrower than the layers and projected in and out.
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "model/architecture.h"
+
+namespace millrace::model {
+namespace {
+
+using tensor::Rows;
+
+constexpr int kPositionOffset = 2;
+
+struct Block {
+  Norm attention_norm, mlp_norm;
+  Attention attention;
+  Mlp mlp;
+};
+
+class OptDecoder : public Decoder {
+ public:
+  explicit OptDecoder(ConfigReader& config) {
+    ModelSpec& s = dims_.spec;
+    s = ReadCommon(config, {.intermediate = "ffn_dim", .grouped = false});
+    dims_.mlp_columns = s.intermediate_size;
+    dims_.embed_columns = config.Int("word_embed_proj_dim", 1, kHiddenSizeMax, s.hidden_size);
+    norm_before_ = config.Bool("do_layer_norm_before", true);
+    final_norm_ = norm_before_ && !config.Bool("_remove_final_layer_norm", false);
+    bias_ = config.Bool("enable_bias", true);
+    affine_ = config.Bool("layer_norm_elementwise_affine", true);
+    tied_ = config.Bool("tie_word_embeddings", true);
+    activation_ = config.Activation("activation_function", "relu");
+  }
+
+  void Declare(LayerRange layers, WeightPlan& plan) override {
+    const ModelSpec& s = dims_.spec;
+    const int narrow = dims_.embed_columns;
+    first_ = layers.first;
+    blocks_.resize(static_cast<size_t>(layers.size()));
+    const std::string at = plan.Prefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
+    if (layers.Contains(0)) {
+      plan.Add(embedding_, at + "embed_tokens.weight", s.vocab_size, narrow);
+      plan.Add(positions_, at + "embed_positions.weight", s.max_position + kPositionOffset, s.hidden_size);
+      if (Projects()) plan.Add(project_in_, {.parts = {{at + "project_in", s.hidden_size}}, .k = narrow});
+    }
+    for (int i = layers.first; i < layers.last; ++i) {
+      DeclareBlock(fmt::format("{}layers.{}.", at, i), blocks_[static_cast<size_t>(i - first_)], plan);
+    }
+    if (!IsLast(layers)) return;
+    if (final_norm_) AddNorm(plan, norm_, at + "final_layer_norm");
+    if (Projects()) plan.Add(project_out_, {.parts = {{at + "project_out", narrow}}, .k = s.hidden_size});
+    plan.Add(head_, {.parts = {{tied_ ? at + "embed_tokens" : "lm_head", s.vocab_size}}, .k = narrow});
+  }
+
+  void Embed(Pass& pass) override {
+    tensor::Device& device = pass.device;
+    if (Projects()) {
+      Rows narrow = pass.work.qkv->View(pass.rows(), dims_.embed_columns);
+      device.Embed(embedding_.rows, pass.batch.tokens, narrow, false);
+      project_in_.Run(device, narrow, pass.hidden);
+    } else {
+      device.Embed(embedding_.rows, pass.batch.tokens, pass.hidden, false);
+    }
+    std::span<int32_t> ids = std::span(pass.work.ids).first(static_cast<size_t>(pass.rows()));
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = pass.batch.positions[i] + kPositionOffset;
+    device.Embed(positions_.rows, ids, pass.hidden, true);
+  }
+
+  void Layer(int index, Pass& pass) override {
+    const Block& block = blocks_[static_cast<size_t>(index - first_)];
+    Rows h = pass.hidden, normed = pass.Normed(dims_.spec.hidden_size);
+    if (norm_before_) block.attention_norm.Run(pass.device, h, normed);
+    Rows attended = block.attention.Attend(pass, norm_before_ ? normed : h);
+    if (norm_before_) {
+      block.attention.out.Run(pass.device, attended, h, h);
+    } else {
+      // The sum may not be normed in place: it goes over the qkv rows, free after attention.
+      Rows sum = pass.work.qkv->View(pass.rows(), dims_.spec.hidden_size);
+      block.attention.out.Run(pass.device, attended, sum, h);
+      block.attention_norm.Run(pass.device, sum, h);
+    }
+    ForRowChunks(pass, [&](int first, int count) { RunMlp(block, pass, first, count); });
+  }
+
+  void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
+    Rows in = rows, free = scratch;
+    if (final_norm_) {
+      norm_.Run(device, in, free);
+      std::swap(in, free);
+    }
+    if (Projects()) {
+      Rows narrow = free.Columns(0, dims_.embed_columns);
+      project_out_.Run(device, in, narrow);
+      in = narrow;
+    }
+    head_.Run(device, in, logits);
+  }
+
+ private:
+  bool Projects() const { return dims_.embed_columns != dims_.spec.hidden_size; }
+
+  void AddNorm(WeightPlan& plan, Norm& norm, const std::string& name) {
+    plan.Add(norm, name, dims_.spec.hidden_size, NormKind::kLayer, 1e-5, affine_);
+  }
+
+  void RunMlp(const Block& block, Pass& pass, int first, int count) {
+    Rows h = pass.hidden.Slice(first, count);
+    Rows x = pass.Normed(dims_.spec.hidden_size).Slice(first, count);
+    if (norm_before_) {
+      block.mlp_norm.Run(pass.device, h, x);
+      block.mlp.Run(pass, x, h, h);
+    } else {
+      block.mlp.Run(pass, h, x, h);
+      block.mlp_norm.Run(pass.device, x, h);
+    }
+  }
+
+  void DeclareBlock(const std::string& at, Block& block, WeightPlan& plan) {
+    const ModelSpec& s = dims_.spec;
+    const std::string self = at + "self_attn.";
+    Attention& a = block.attention;
+    a.heads = a.kv_heads = s.num_heads;
+    a.head_dim = s.head_dim;
+    a.spec.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
+    a.rotary = false;
+    AddNorm(plan, block.attention_norm, at + "self_attn_layer_norm");
+    plan.Add(a.qkv, {.parts = {{self + "q_proj", s.hidden_size},
+                               {self + "k_proj", s.hidden_size},
+                               {self + "v_proj", s.hidden_size}},
+                     .k = s.hidden_size,
+                     .bias = bias_});
+    plan.Add(a.out, {.parts = {{self + "out_proj", s.hidden_size}},
+                     .k = s.hidden_size,
+                     .bias = bias_,
+                     .row_parallel = true});
+    AddNorm(plan, block.mlp_norm, at + "final_layer_norm");
+    block.mlp.columns = s.intermediate_size;
+    block.mlp.activation = activation_;
+    plan.Add(block.mlp.up, {.parts = {{at + "fc1", s.intermediate_size}}, .k = s.hidden_size, .bias = bias_});
+    plan.Add(block.mlp.down, {.parts = {{at + "fc2", s.hidden_size}},
+                              .k = s.intermediate_size,
+                              .bias = bias_,
+                              .row_parallel = true});
+  }
+
+  bool norm_before_ = true, final_norm_ = true, bias_ = true, affine_ = true, tied_ = true;
+  tensor::Activation activation_ = tensor::Activation::kRelu;
+  int first_ = 0;
+  Table embedding_, positions_;
+  Linear project_in_, project_out_;
+  std::vector<Block> blocks_;
+  Norm norm_;
+  Linear head_;
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> MakeOpt(ConfigReader& config) { return std::make_unique<OptDecoder>(config); }
+
+}  // namespace millrace::model

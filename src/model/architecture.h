@@ -1,0 +1,87 @@
+// Architectures: how the shared layers make up a model. Each is one file in arch/ and one line in
+// arch/list.inc; README.md says how to add one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "core/model_spec.h"
+#include "model/config.h"
+#include "model/layers.h"
+#include "model/rope.h"
+#include "model/weight_plan.h"
+
+namespace millrace::model {
+
+// Layers [first, last).
+struct LayerRange {
+  int first = 0, last = 0;
+  int size() const { return last - first; }
+  bool Contains(int layer) const { return layer >= first && layer < last; }
+  friend bool operator==(LayerRange, LayerRange) = default;
+};
+
+// Sizes that follow from the configuration alone.
+struct Dims {
+  ModelSpec spec;  // without dtype, weight_bytes and num_parameters, which loading fills in
+  int mlp_columns = 0;              // widest row between the matrices of the feed-forward part
+  int embed_columns = 0;            // of the token embedding; hidden_size unless projected
+  std::optional<RopeConfig> rope;   // none: positions are learned
+};
+
+// A model of one architecture: built from a configuration, then told which layers to declare, then
+// run. Owned by Model; one thread.
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+
+  const Dims& dims() const { return dims_; }
+  ModelSpec& mutable_spec() { return dims_.spec; }
+
+  // Adds the weights of `layers`; with layer 0 the embedding, with the last layer norm and head.
+  virtual void Declare(LayerRange layers, WeightPlan& plan) = 0;
+
+  // The rows go from `pass.batch` to `pass.hidden`, in place through Layer, and out through Head.
+  virtual void Embed(Pass& pass) = 0;
+  virtual void Layer(int index, Pass& pass) = 0;
+  // `rows`: gathered hidden rows, overwritten; `scratch`: as large; `logits`: [rows, vocab_size].
+  virtual void Head(tensor::Device& device, tensor::Rows rows, tensor::Rows scratch,
+                    tensor::Rows logits) = 0;
+
+ protected:
+  bool IsLast(LayerRange layers) const { return layers.last == dims_.spec.num_layers; }
+  Dims dims_;
+};
+
+// Reads the architecture's fields. Errors stick to the reader; the caller asks it for the status.
+using MakeDecoder = std::unique_ptr<Decoder> (*)(ConfigReader& config);
+
+struct Architecture {
+  std::string_view name;        // config.json "architectures": "LlamaForCausalLM"
+  std::string_view model_type;  // config.json "model_type": "llama"
+  MakeDecoder make;
+};
+
+std::span<const Architecture> Architectures();
+
+// The decoder that `config` (of file `label`) describes. kUnimplemented for an unknown architecture,
+// naming the known ones.
+Result<std::unique_ptr<Decoder>> NewDecoder(const Json& config, const std::string& label);
+
+// Fields that nearly every architecture has, under the names given; checks that they fit together.
+struct CommonNames {
+  const char* layers = "num_hidden_layers";
+  const char* hidden = "hidden_size";
+  const char* heads = "num_attention_heads";
+  const char* intermediate = "intermediate_size";
+  bool intermediate_may_lack = false;  // then 4 * hidden
+  const char* positions = "max_position_embeddings";
+  bool grouped = true;  // num_key_value_heads and head_dim may be given; else all follows from heads
+};
+ModelSpec ReadCommon(ConfigReader& config, const CommonNames& names = {});
+
+}  // namespace millrace::model

@@ -1,0 +1,82 @@
+// config.json and generation_config.json, read with named limits: a lying number gives one clear line
+// and never an allocation. Nothing of a model folder is executed; `auto_map` is ignored with a log line.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "core/ids.h"
+#include "tensor/device.h"
+
+namespace millrace::model {
+
+inline constexpr size_t kConfigBytesMax = 1 << 20;
+inline constexpr int kLayersMax = 1024;
+inline constexpr int kHiddenSizeMax = 1 << 17;
+inline constexpr int kHeadsMax = 4096;
+inline constexpr int kHeadDimMax = 1024;
+inline constexpr int kIntermediateSizeMax = 1 << 20;
+inline constexpr int kVocabSizeMax = 1 << 22;
+inline constexpr int kPositionsMax = 1 << 24;
+
+// Reads fields of one JSON object. The first error sticks and later reads give the lower bound or the
+// default, so that an architecture reads all its fields in a row and asks for status() once.
+// A field that is null counts as absent.
+class ConfigReader {
+ public:
+  // `label` opens every message: "DIR/config.json". `object` outlives the reader.
+  ConfigReader(const Json& object, std::string label) : object_(object), label_(std::move(label)) {}
+
+  bool Has(std::string_view name) const { return Find(name) != nullptr; }
+  int Int(std::string_view name, int lo, int hi, std::optional<int> absent = {});
+  double Number(std::string_view name, double lo, double hi, std::optional<double> absent = {});
+  bool Bool(std::string_view name, bool absent);
+  std::string String(std::string_view name, std::string_view absent);
+  std::vector<std::string> Strings(std::string_view name);  // absent: empty
+  // The function of that name, as Hugging Face spells it.
+  tensor::Activation Activation(std::string_view name, std::string_view absent);
+  // A nested object; nullopt when absent.
+  std::optional<ConfigReader> Object(std::string_view name);
+
+  // Refuses with "LABEL: why", unless there is an error already.
+  void Fail(std::string_view why, StatusCode code = StatusCode::kInvalidArgument);
+  void Merge(const Status& status) { if (status_.ok()) status_ = status; }
+  const Status& status() const { return status_; }
+  const std::string& label() const { return label_; }
+
+ private:
+  const Json* Find(std::string_view name) const;
+
+  const Json& object_;
+  std::string label_;
+  Status status_;
+};
+
+// An object, or why the text is none. Refuses keys that are there twice.
+Result<Json> ParseConfig(std::string_view text);
+
+// DIR/config.json as an object. Logs that auto_map is ignored; refuses quantized weights.
+Result<Json> ReadConfig(const std::string& folder);
+
+// Defaults for requests that leave them open, and the tokens that end a text.
+struct GenerationConfig {
+  std::vector<TokenId> eos;  // of generation_config.json, else of config.json; may be empty
+  std::optional<TokenId> bos;
+  std::optional<double> temperature, top_p, min_p, repetition_penalty;
+  std::optional<int> top_k;  // absent or 0: all tokens
+};
+
+inline constexpr size_t kEosTokensMax = 64;
+
+// `generation` may be null (no such file). Ids must be below `vocab_size`.
+Result<GenerationConfig> ParseGenerationConfig(const Json* generation, const Json& config,
+                                               int vocab_size, const std::string& label);
+// Reads DIR/generation_config.json; absent is fine.
+Result<GenerationConfig> ReadGenerationConfig(const std::string& folder, const Json& config,
+                                              int vocab_size);
+
+}  // namespace millrace::model

@@ -1,0 +1,88 @@
+// Model: the weights of layers [lo, hi) on a device, and the forward pass over them.
+//
+// The input is Orca's flattened mixed batch (OSDI'22 section 3.2): the rows of all sequences, chunks of
+// prefill and decodes together, one below the other. Everything but attention works on rows; attention
+// is one fused call over the paged cache.
+//
+//   model->Embed(batch);                  // stage 0 only
+//   model->Layers(batch, *kv);            // rows travel through layers [lo, hi)
+//   auto logits = model->Head(rows);      // last stage only, rows chosen by the caller
+//
+// Buffers for `max_batched_tokens` rows are made by Load; a step allocates nothing. The hidden rows stay
+// in the model between the calls. Used by one thread, the device's. The device outlives the model.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "core/model_spec.h"
+#include "model/architecture.h"
+#include "model/config.h"
+#include "model/layers.h"
+#include "model/rope.h"
+#include "model/weight_files.h"
+#include "tensor/device.h"
+
+namespace millrace::model {
+
+struct LoadOptions {
+  std::optional<LayerRange> layers;  // default: all
+  int max_batched_tokens = 2048;     // rows of a batch
+  int max_logits_rows = 64;          // rows of one Head call; the caller loops for more
+  std::optional<int> max_model_len;  // positions to prepare for; default: the model's max_position
+  // Called from the loading thread after every tensor, with bytes of weights.
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+class Model {
+ public:
+  // kNotFound, kInvalidArgument, kDataLoss, kUnimplemented: the folder's fault, one line with the file
+  // and the rule. kResourceExhausted: does not fit in memory, with the numbers, before anything is read.
+  static Result<std::unique_ptr<Model>> Load(const std::string& folder, tensor::Device& device,
+                                             const LoadOptions& options = {});
+
+  const ModelSpec& spec() const { return decoder_->dims().spec; }
+  const GenerationConfig& generation_config() const { return generation_; }
+  LayerRange layers() const { return layers_; }
+  int max_batched_tokens() const { return max_rows_; }
+  int max_logits_rows() const { return max_logits_rows_; }
+  int max_model_len() const { return max_model_len_; }
+  int64_t loaded_bytes() const { return loaded_bytes_; }  // of layers(), as stored in the files
+
+  // What Device::NewKvPool wants for this stage's layers.
+  tensor::KvShape KvShapeFor(int block_size, int num_blocks) const;
+
+  // Sets the hidden rows from token ids. REQUIRES: layers().first == 0; ids below spec().vocab_size.
+  void Embed(const Batch& batch);
+  // Runs one layer, or all of layers(), over the hidden rows in place.
+  void Layer(int index, const Batch& batch, tensor::KvPool& kv);
+  void Layers(const Batch& batch, tensor::KvPool& kv);
+  // The hidden rows, between stages: [rows, hidden_size].
+  tensor::Rows Hidden(int rows);
+  // Final norm and vocabulary projection of hidden rows `rows`: [rows.size(), vocab_size], valid until
+  // the next call. REQUIRES: layers().last is the model's last; rows.size() <= max_logits_rows().
+  tensor::Rows Head(std::span<const int32_t> rows);
+
+ private:
+  Model(tensor::Device& device, std::unique_ptr<Decoder> decoder, WeightFiles files)
+      : device_(device), decoder_(std::move(decoder)), files_(std::move(files)) {}
+  Status LoadWeights(const LoadOptions& options);
+  Status NewWorkspace();
+  Pass NewPass(const Batch& batch, tensor::KvPool* kv);
+
+  tensor::Device& device_;
+  std::unique_ptr<Decoder> decoder_;
+  WeightFiles files_;  // stays mapped: embedding tables are read in place
+  GenerationConfig generation_;
+  LayerRange layers_;
+  int max_rows_ = 0, max_logits_rows_ = 0, max_model_len_ = 0;
+  int64_t loaded_bytes_ = 0;
+  RopeTables rope_;
+  Workspace work_;
+};
+
+}  // namespace millrace::model

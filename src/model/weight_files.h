@@ -1,0 +1,58 @@
+// WeightFiles: the safetensors files of one model folder, mapped read-only, and where each tensor is.
+// One file (`model.safetensors`) or shards named by `model.safetensors.index.json`.
+// Owns the maps; views into them live as long as it does. Any thread may read.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/file.h"
+#include "base/status.h"
+#include "model/safetensors.h"
+
+namespace millrace::model {
+
+inline constexpr size_t kIndexBytesMax = 100'000'000;
+inline constexpr size_t kShardsMax = 4096;
+
+// model.safetensors.index.json: tensor -> file. Names are checked to be plain when they are opened.
+struct ShardIndex {
+  std::unordered_map<std::string, std::string> file_of;
+};
+Result<ShardIndex> ParseShardIndex(std::string_view text);
+
+// Where a tensor's bytes lie.
+struct StoredTensor {
+  const TensorEntry* entry = nullptr;
+  const MappedFile* file = nullptr;
+  const std::string* path = nullptr;  // for messages
+
+  const uint8_t* data() const { return file->bytes().data() + entry->begin; }
+  size_t bytes() const { return entry->end - entry->begin; }
+};
+
+class WeightFiles {
+ public:
+  // Maps every file and checks every header; reads no weights.
+  static Result<WeightFiles> Open(const std::string& folder);
+
+  std::optional<StoredTensor> Find(std::string_view name) const;
+  const std::string& folder() const { return folder_; }
+
+ private:
+  struct Shard {
+    std::string path;
+    MappedFile file;
+    SafetensorsHeader header;
+  };
+  Status AddShard(std::string_view name);
+
+  std::string folder_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::unordered_map<std::string, std::pair<const Shard*, const TensorEntry*>> tensors_;
+};
+
+}  // namespace millrace::model
