@@ -26,8 +26,8 @@ Result<std::unique_ptr<Decoder>> NewDecoder(const Json& config, const std::strin
   MR_RETURN_IF_ERROR(reader.status());
   std::string known;
   for (const Architecture& a : Architectures()) {
-    const bool match = wanted.empty() ? a.model_type == model_type
-                                      : wanted.size() == 1 && wanted[0] == a.name;
+    const bool match =
+        wanted.empty() ? a.model_type == model_type : wanted.size() == 1 && wanted[0] == a.name;
     if (match) {
       std::unique_ptr<Decoder> decoder = a.make(reader);
       MR_RETURN_IF_ERROR(reader.status());

@@ -27,10 +27,10 @@ struct LayerRange {
 
 // Sizes that follow from the configuration alone.
 struct Dims {
-  ModelSpec spec;  // without dtype, weight_bytes and num_parameters, which loading fills in
-  int mlp_columns = 0;              // widest row between the matrices of the feed-forward part
-  int embed_columns = 0;            // of the token embedding; hidden_size unless projected
-  std::optional<RopeConfig> rope;   // none: positions are learned
+  ModelSpec spec;         // without dtype, weight_bytes and num_parameters, which loading fills in
+  int mlp_columns = 0;    // widest row between the matrices of the feed-forward part
+  int embed_columns = 0;  // of the token embedding; hidden_size unless projected
+  std::optional<RopeConfig> rope;  // none: positions are learned
 };
 
 // A model of one architecture: built from a configuration, then told which layers to declare, then
@@ -68,8 +68,8 @@ struct Architecture {
 
 std::span<const Architecture> Architectures();
 
-// The decoder that `config` (of file `label`) describes. kUnimplemented for an unknown architecture,
-// naming the known ones.
+// The decoder that `config` (of file `label`) describes. kUnimplemented for an unknown
+// architecture, naming the known ones.
 Result<std::unique_ptr<Decoder>> NewDecoder(const Json& config, const std::string& label);
 
 // Fields that nearly every architecture has, under the names given; checks that they fit together.
@@ -80,7 +80,8 @@ struct CommonNames {
   const char* intermediate = "intermediate_size";
   bool intermediate_may_lack = false;  // then 4 * hidden
   const char* positions = "max_position_embeddings";
-  bool grouped = true;  // num_key_value_heads and head_dim may be given; else all follows from heads
+  bool grouped =
+      true;  // num_key_value_heads and head_dim may be given; else all follows from heads
 };
 ModelSpec ReadCommon(ConfigReader& config, const CommonNames& names = {});
 

@@ -40,8 +40,9 @@ int ConfigReader::Int(std::string_view name, int lo, int hi, std::optional<int> 
     return absent.value_or(lo);
   }
   // Some tools write 4096.0.
-  const bool integral = value->is_number_integer() ||
-                        (value->is_number_float() && std::floor(value->get<double>()) == value->get<double>());
+  const bool integral =
+      value->is_number_integer() ||
+      (value->is_number_float() && std::floor(value->get<double>()) == value->get<double>());
   const double number = value->is_number() ? value->get<double>() : 0;
   if (!integral || !(number >= lo && number <= hi)) {
     Fail(fmt::format("{} must be a whole number in [{}, {}], got {}", name, lo, hi, Brief(*value)));
@@ -50,7 +51,8 @@ int ConfigReader::Int(std::string_view name, int lo, int hi, std::optional<int> 
   return static_cast<int>(number);
 }
 
-double ConfigReader::Number(std::string_view name, double lo, double hi, std::optional<double> absent) {
+double ConfigReader::Number(std::string_view name, double lo, double hi,
+                            std::optional<double> absent) {
   const Json* value = Find(name);
   if (value == nullptr) {
     if (!absent) Fail(fmt::format("{} is missing", name));
@@ -108,9 +110,12 @@ tensor::Activation ConfigReader::Activation(std::string_view name, std::string_v
     tensor::Activation function;
   };
   static constexpr Named kActivations[] = {
-      {"relu", tensor::Activation::kRelu},          {"gelu", tensor::Activation::kGelu},
-      {"gelu_new", tensor::Activation::kGeluTanh},  {"gelu_fast", tensor::Activation::kGeluTanh},
-      {"gelu_pytorch_tanh", tensor::Activation::kGeluTanh}, {"silu", tensor::Activation::kSilu},
+      {"relu", tensor::Activation::kRelu},
+      {"gelu", tensor::Activation::kGelu},
+      {"gelu_new", tensor::Activation::kGeluTanh},
+      {"gelu_fast", tensor::Activation::kGeluTanh},
+      {"gelu_pytorch_tanh", tensor::Activation::kGeluTanh},
+      {"silu", tensor::Activation::kSilu},
       {"swish", tensor::Activation::kSilu},
   };
   const std::string wanted = String(name, absent);
@@ -148,7 +153,8 @@ Result<Json> ParseConfig(std::string_view text) {
     }
     return true;
   });
-  if (!twice.empty()) return InvalidArgument(fmt::format("key {} is there twice", Printable(twice)));
+  if (!twice.empty())
+    return InvalidArgument(fmt::format("key {} is there twice", Printable(twice)));
   return parsed;
 }
 
@@ -161,8 +167,9 @@ Result<Json> ReadConfig(const std::string& folder) {
     MR_LOG(info, "{}: auto_map is ignored, code in a model folder is never run", path);
   }
   if (config->contains("quantization_config") && !(*config)["quantization_config"].is_null()) {
-    return Unimplemented(path + ": quantized weights (quantization_config) are not supported; use the "
-                                "float32, float16 or bfloat16 model");
+    return Unimplemented(path +
+                         ": quantized weights (quantization_config) are not supported; use the "
+                         "float32, float16 or bfloat16 model");
   }
   return config;
 }
@@ -176,12 +183,15 @@ Result<std::vector<TokenId>> ReadIds(const Json& object, std::string_view name, 
   if (found == object.end() || found->is_null()) return ids;
   const Json list = found->is_array() ? *found : Json::array({*found});
   if (list.size() > kEosTokensMax) {
-    return InvalidArgument(fmt::format("{} has {} ids, the limit is {}", name, list.size(), kEosTokensMax));
+    return InvalidArgument(
+        fmt::format("{} has {} ids, the limit is {}", name, list.size(), kEosTokensMax));
   }
   for (const Json& id : list) {
-    const bool inside = id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() < vocab_size;
+    const bool inside =
+        id.is_number_integer() && id.get<double>() >= 0 && id.get<double>() < vocab_size;
     if (!inside) {
-      return InvalidArgument(fmt::format("{} must be token ids in [0, {}), got {}", name, vocab_size, Brief(id)));
+      return InvalidArgument(
+          fmt::format("{} must be token ids in [0, {}), got {}", name, vocab_size, Brief(id)));
     }
     ids.push_back(id.get<TokenId>());
   }

@@ -1,5 +1,6 @@
-// config.json and generation_config.json, read with named limits: a lying number gives one clear line
-// and never an allocation. Nothing of a model folder is executed; `auto_map` is ignored with a log line.
+// config.json and generation_config.json, read with named limits: a lying number gives one clear
+// line and never an allocation. Nothing of a model folder is executed; `auto_map` is ignored with a
+// log line.
 #pragma once
 
 #include <optional>
@@ -23,9 +24,9 @@ inline constexpr int kIntermediateSizeMax = 1 << 20;
 inline constexpr int kVocabSizeMax = 1 << 22;
 inline constexpr int kPositionsMax = 1 << 24;
 
-// Reads fields of one JSON object. The first error sticks and later reads give the lower bound or the
-// default, so that an architecture reads all its fields in a row and asks for status() once.
-// A field that is null counts as absent.
+// Reads fields of one JSON object. The first error sticks and later reads give the lower bound or
+// the default, so that an architecture reads all its fields in a row and asks for status() once. A
+// field that is null counts as absent.
 class ConfigReader {
  public:
   // `label` opens every message: "DIR/config.json". `object` outlives the reader.
@@ -44,7 +45,9 @@ class ConfigReader {
 
   // Refuses with "LABEL: why", unless there is an error already.
   void Fail(std::string_view why, StatusCode code = StatusCode::kInvalidArgument);
-  void Merge(const Status& status) { if (status_.ok()) status_ = status; }
+  void Merge(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
   const Status& status() const { return status_; }
   const std::string& label() const { return label_; }
 

@@ -27,8 +27,8 @@ bool IsBelow(const fs::path& path, const fs::path& folder) {
 
 Result<std::string> ResolveInFolder(const std::string& folder, std::string_view name) {
   if (!IsPlainName(name)) {
-    return InvalidArgument(fmt::format("{}: \"{}\" is not a plain file name inside the model folder",
-                                       folder, Printable(name)));
+    return InvalidArgument(fmt::format(
+        "{}: \"{}\" is not a plain file name inside the model folder", folder, Printable(name)));
   }
   std::error_code error;
   const fs::path root = fs::canonical(folder, error);

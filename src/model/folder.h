@@ -1,6 +1,7 @@
-// Names of files inside a model folder. Names come from files that are not trusted (the shard index),
-// so they are plain names only, and a symbolic link may not lead out of the folder: either into the
-// folder itself or into the `blobs` folder beside `snapshots`, as the Hugging Face cache has it.
+// Names of files inside a model folder. Names come from files that are not trusted (the shard
+// index), so they are plain names only, and a symbolic link may not lead out of the folder: either
+// into the folder itself or into the `blobs` folder beside `snapshots`, as the Hugging Face cache
+// has it.
 #pragma once
 
 #include <string>
@@ -17,6 +18,7 @@ inline constexpr size_t kFileNameBytesMax = 255;
 Result<std::string> ResolveInFolder(const std::string& folder, std::string_view name);
 
 // Reads file `name` in `folder`, at most `max_bytes`.
-Result<std::string> ReadInFolder(const std::string& folder, std::string_view name, size_t max_bytes);
+Result<std::string> ReadInFolder(const std::string& folder, std::string_view name,
+                                 size_t max_bytes);
 
 }  // namespace millrace::model

@@ -1,6 +1,6 @@
 // How much memory this process may still take: the least of what the machine has available and what
-// its control group leaves. Asked before a model is loaded, so that too large a model is refused with
-// numbers instead of being killed half-way. Any thread.
+// its control group leaves. Asked before a model is loaded, so that too large a model is refused
+// with numbers instead of being killed half-way. Any thread.
 #pragma once
 
 #include <cstdint>

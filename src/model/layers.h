@@ -14,13 +14,14 @@
 
 namespace millrace::model {
 
-// Rows of a step that pass through the feed-forward part together: bounds its buffer, changes no bit.
+// Rows of a step that pass through the feed-forward part together: bounds its buffer, changes no
+// bit.
 inline constexpr int kMlpRowsMax = 512;
 
 // The flattened batch of one step; nothing is owned.
 struct Batch {
-  std::span<const TokenId> tokens;       // [rows]
-  std::span<const int32_t> positions;    // [rows]
+  std::span<const TokenId> tokens;               // [rows]
+  std::span<const int32_t> positions;            // [rows]
   std::span<const tensor::AttentionSpan> spans;  // cover all rows
 
   int rows() const { return static_cast<int>(tokens.size()); }
@@ -57,7 +58,8 @@ struct Linear {
   std::unique_ptr<tensor::PackedMatrix> weight;
   std::unique_ptr<tensor::Vector> bias;  // may be null
 
-  void Run(tensor::Device& device, tensor::Rows x, tensor::Rows y, tensor::Rows residual = {}) const {
+  void Run(tensor::Device& device, tensor::Rows x, tensor::Rows y,
+           tensor::Rows residual = {}) const {
     device.MatMul(x, *weight, y, {bias.get(), residual});
   }
 };
@@ -90,7 +92,8 @@ struct Attention {
 
   int q_columns() const { return heads * head_dim; }
   int kv_columns() const { return kv_heads * head_dim; }
-  // From normed rows to attended heads [rows, q_columns()], in the place of `x`. `out` is the caller's.
+  // From normed rows to attended heads [rows, q_columns()], in the place of `x`. `out` is the
+  // caller's.
   tensor::Rows Attend(Pass& pass, tensor::Rows x) const;
 };
 

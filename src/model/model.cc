@@ -19,7 +19,8 @@ using tensor::Rows;
 struct WorkspaceSizes {
   size_t hidden, normed, qkv, mlp, gathered, logits;
   int64_t bytes() const {
-    return static_cast<int64_t>((hidden + normed + qkv + mlp + 2 * gathered + logits) * sizeof(float));
+    return static_cast<int64_t>((hidden + normed + qkv + mlp + 2 * gathered + logits) *
+                                sizeof(float));
   }
 };
 
@@ -30,7 +31,8 @@ WorkspaceSizes SizesFor(const Dims& dims, size_t rows, size_t logits_rows, bool 
   WorkspaceSizes sizes{};
   sizes.hidden = rows * columns(s.hidden_size);
   sizes.normed = rows * columns(std::max(s.hidden_size, heads));
-  sizes.qkv = rows * columns(std::max({heads + 2 * kv, s.hidden_size, first ? dims.embed_columns : 0}));
+  sizes.qkv =
+      rows * columns(std::max({heads + 2 * kv, s.hidden_size, first ? dims.embed_columns : 0}));
   sizes.mlp = std::min<size_t>(rows, kMlpRowsMax) * columns(dims.mlp_columns);
   sizes.gathered = last ? logits_rows * columns(std::max(s.hidden_size, dims.embed_columns)) : 0;
   sizes.logits = last ? logits_rows * columns(s.vocab_size) : 0;
@@ -39,18 +41,21 @@ WorkspaceSizes SizesFor(const Dims& dims, size_t rows, size_t logits_rows, bool 
 
 Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
   if (options.max_batched_tokens < 1 || options.max_logits_rows < 1) {
-    return InvalidArgument(fmt::format("max_batched_tokens {} and max_logits_rows {} must be positive",
-                                       options.max_batched_tokens, options.max_logits_rows));
+    return InvalidArgument(
+        fmt::format("max_batched_tokens {} and max_logits_rows {} must be positive",
+                    options.max_batched_tokens, options.max_logits_rows));
   }
-  if (options.max_model_len && (*options.max_model_len < 1 || *options.max_model_len > spec.max_position)) {
-    return InvalidArgument(fmt::format("max-model-len {} is outside [1, {}], what the model was made for",
-                                       *options.max_model_len, spec.max_position));
+  if (options.max_model_len &&
+      (*options.max_model_len < 1 || *options.max_model_len > spec.max_position)) {
+    return InvalidArgument(
+        fmt::format("max-model-len {} is outside [1, {}], what the model was made for",
+                    *options.max_model_len, spec.max_position));
   }
   if (!options.layers) return OkStatus();
   const LayerRange range = *options.layers;
   if (range.first < 0 || range.last > spec.num_layers || range.first >= range.last) {
-    return InvalidArgument(fmt::format("layers [{}, {}) are not within the model's [0, {})", range.first,
-                                       range.last, spec.num_layers));
+    return InvalidArgument(fmt::format("layers [{}, {}) are not within the model's [0, {})",
+                                       range.first, range.last, spec.num_layers));
   }
   return OkStatus();
 }
@@ -60,9 +65,10 @@ Status CheckMemory(const std::string& folder, int64_t weights, int64_t rest) {
   if (weights + rest <= available.bytes) return OkStatus();
   return ResourceExhausted(fmt::format(
       "{}: needs {} of memory ({} weights, {} working space, KV cache not counted), but only {} is "
-      "available ({}); free memory, use a smaller or 16-bit model, or spread it over several workers",
-      folder, BytesText(weights + rest), BytesText(weights), BytesText(rest), BytesText(available.bytes),
-      available.source));
+      "available ({}); free memory, use a smaller or 16-bit model, or spread it over several "
+      "workers",
+      folder, BytesText(weights + rest), BytesText(weights), BytesText(rest),
+      BytesText(available.bytes), available.source));
 }
 
 int64_t CountParameters(const WeightPlan& plan) {
@@ -96,8 +102,8 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& folder, tensor::De
 
 Status Model::LoadWeights(const LoadOptions& options) {
   ModelSpec& spec = decoder_->mutable_spec();
-  // The whole model is declared first, for the numbers of its spec and for errors in any layer; what
-  // is loaded is declared last, so that the layers' members are those of this stage.
+  // The whole model is declared first, for the numbers of its spec and for errors in any layer;
+  // what is loaded is declared last, so that the layers' members are those of this stage.
   WeightPlan whole(&files_);
   decoder_->Declare({0, spec.num_layers}, whole);
   MR_RETURN_IF_ERROR(whole.Resolve());
@@ -112,10 +118,11 @@ Status Model::LoadWeights(const LoadOptions& options) {
   const Dims& dims = decoder_->dims();
   const size_t rope_bytes = dims.rope ? RopeTables::BytesFor(*dims.rope, max_model_len_) : 0;
   if (rope_bytes > kRopeTableBytesMax) {
-    return InvalidArgument(fmt::format("{}: a table of rotations for {} positions takes {}, the limit is {}; "
-                                       "set a smaller --max-model-len", files_.folder(), max_model_len_,
-                                       BytesText(static_cast<int64_t>(rope_bytes)),
-                                       BytesText(static_cast<int64_t>(kRopeTableBytesMax))));
+    return InvalidArgument(
+        fmt::format("{}: a table of rotations for {} positions takes {}, the limit is {}; "
+                    "set a smaller --max-model-len",
+                    files_.folder(), max_model_len_, BytesText(static_cast<int64_t>(rope_bytes)),
+                    BytesText(static_cast<int64_t>(kRopeTableBytesMax))));
   }
   const WorkspaceSizes sizes =
       SizesFor(dims, static_cast<size_t>(max_rows_), static_cast<size_t>(max_logits_rows_),
@@ -129,9 +136,9 @@ Status Model::LoadWeights(const LoadOptions& options) {
 
 Status Model::NewWorkspace() {
   const ModelSpec& spec = decoder_->dims().spec;
-  const WorkspaceSizes sizes =
-      SizesFor(decoder_->dims(), static_cast<size_t>(max_rows_), static_cast<size_t>(max_logits_rows_),
-               layers_.first == 0, layers_.last == spec.num_layers);
+  const WorkspaceSizes sizes = SizesFor(decoder_->dims(), static_cast<size_t>(max_rows_),
+                                        static_cast<size_t>(max_logits_rows_), layers_.first == 0,
+                                        layers_.last == spec.num_layers);
   MR_ASSIGN_OR_RETURN(work_.hidden, device_.NewBuffer(sizes.hidden));
   MR_ASSIGN_OR_RETURN(work_.normed, device_.NewBuffer(sizes.normed));
   MR_ASSIGN_OR_RETURN(work_.qkv, device_.NewBuffer(sizes.qkv));
@@ -145,7 +152,8 @@ Status Model::NewWorkspace() {
 }
 
 tensor::KvShape Model::KvShapeFor(int block_size, int num_blocks) const {
-  return {layers_.size(), spec().num_kv_heads, spec().head_dim, block_size, num_blocks, spec().dtype};
+  return {layers_.size(), spec().num_kv_heads, spec().head_dim,
+          block_size,     num_blocks,          spec().dtype};
 }
 
 Rows Model::Hidden(int rows) { return work_.hidden->View(rows, spec().hidden_size); }

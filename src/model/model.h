@@ -1,15 +1,16 @@
 // Model: the weights of layers [lo, hi) on a device, and the forward pass over them.
 //
-// The input is Orca's flattened mixed batch (OSDI'22 section 3.2): the rows of all sequences, chunks of
-// prefill and decodes together, one below the other. Everything but attention works on rows; attention
-// is one fused call over the paged cache.
+// The input is Orca's flattened mixed batch (OSDI'22 section 3.2): the rows of all sequences,
+// chunks of prefill and decodes together, one below the other. Everything but attention works on
+// rows; attention is one fused call over the paged cache.
 //
 //   model->Embed(batch);                  // stage 0 only
 //   model->Layers(batch, *kv);            // rows travel through layers [lo, hi)
 //   auto logits = model->Head(rows);      // last stage only, rows chosen by the caller
 //
-// Buffers for `max_batched_tokens` rows are made by Load; a step allocates nothing. The hidden rows stay
-// in the model between the calls. Used by one thread, the device's. The device outlives the model.
+// Buffers for `max_batched_tokens` rows are made by Load; a step allocates nothing. The hidden rows
+// stay in the model between the calls. Used by one thread, the device's. The device outlives the
+// model.
 #pragma once
 
 #include <functional>
@@ -40,8 +41,9 @@ struct LoadOptions {
 
 class Model {
  public:
-  // kNotFound, kInvalidArgument, kDataLoss, kUnimplemented: the folder's fault, one line with the file
-  // and the rule. kResourceExhausted: does not fit in memory, with the numbers, before anything is read.
+  // kNotFound, kInvalidArgument, kDataLoss, kUnimplemented: the folder's fault, one line with the
+  // file and the rule. kResourceExhausted: does not fit in memory, with the numbers, before
+  // anything is read.
   static Result<std::unique_ptr<Model>> Load(const std::string& folder, tensor::Device& device,
                                              const LoadOptions& options = {});
 
@@ -56,15 +58,17 @@ class Model {
   // What Device::NewKvPool wants for this stage's layers.
   tensor::KvShape KvShapeFor(int block_size, int num_blocks) const;
 
-  // Sets the hidden rows from token ids. REQUIRES: layers().first == 0; ids below spec().vocab_size.
+  // Sets the hidden rows from token ids. REQUIRES: layers().first == 0; ids below
+  // spec().vocab_size.
   void Embed(const Batch& batch);
   // Runs one layer, or all of layers(), over the hidden rows in place.
   void Layer(int index, const Batch& batch, tensor::KvPool& kv);
   void Layers(const Batch& batch, tensor::KvPool& kv);
   // The hidden rows, between stages: [rows, hidden_size].
   tensor::Rows Hidden(int rows);
-  // Final norm and vocabulary projection of hidden rows `rows`: [rows.size(), vocab_size], valid until
-  // the next call. REQUIRES: layers().last is the model's last; rows.size() <= max_logits_rows().
+  // Final norm and vocabulary projection of hidden rows `rows`: [rows.size(), vocab_size], valid
+  // until the next call. REQUIRES: layers().last is the model's last; rows.size() <=
+  // max_logits_rows().
   tensor::Rows Head(std::span<const int32_t> rows);
 
  private:

@@ -14,8 +14,10 @@ struct NamedType {
   std::string_view name;
   RopeType type;
 };
-constexpr NamedType kTypes[] = {{"default", RopeType::kDefault}, {"linear", RopeType::kLinear},
-                                {"dynamic", RopeType::kDynamic}, {"llama3", RopeType::kLlama3},
+constexpr NamedType kTypes[] = {{"default", RopeType::kDefault},
+                                {"linear", RopeType::kLinear},
+                                {"dynamic", RopeType::kDynamic},
+                                {"llama3", RopeType::kLlama3},
                                 {"yarn", RopeType::kYarn}};
 
 RopeType ReadType(ConfigReader& rope) {
@@ -23,8 +25,11 @@ RopeType ReadType(ConfigReader& rope) {
   for (const NamedType& t : kTypes) {
     if (t.name == name) return t.type;
   }
-  rope.Fail(fmt::format("rope_type \"{}\" is not supported; supported: default, linear, dynamic, llama3, "
-                        "yarn", Printable(name, 60)), StatusCode::kUnimplemented);
+  rope.Fail(
+      fmt::format("rope_type \"{}\" is not supported; supported: default, linear, dynamic, llama3, "
+                  "yarn",
+                  Printable(name, 60)),
+      StatusCode::kUnimplemented);
   return RopeType::kDefault;
 }
 
@@ -54,7 +59,8 @@ std::vector<float> PlainFrequencies(double theta, int rotary_dim) {
   return frequencies;
 }
 
-// "The Llama 3 Herd of Models" (2024): long waves are stretched, short ones kept, those between blended.
+// "The Llama 3 Herd of Models" (2024): long waves are stretched, short ones kept, those between
+// blended.
 void ScaleLlama3(const RopeConfig& c, std::vector<float>& frequencies) {
   const double length = c.original_positions;
   for (float& f : frequencies) {
@@ -69,8 +75,8 @@ void ScaleLlama3(const RopeConfig& c, std::vector<float>& frequencies) {
   }
 }
 
-// YaRN section 3.2: dimensions that turn often over the original length are kept (extrapolated), those
-// that turn less than once are stretched (interpolated), with a ramp between.
+// YaRN section 3.2: dimensions that turn often over the original length are kept (extrapolated),
+// those that turn less than once are stretched (interpolated), with a ramp between.
 void ScaleYarn(const RopeConfig& c, std::vector<float>& frequencies) {
   const auto dimension_of = [&](double rotations) {
     return c.rotary_dim * std::log(c.original_positions / (rotations * 2 * M_PI)) /
@@ -98,22 +104,28 @@ RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position, const
   const double theta = config.Number(names.theta, 1.001, 1e12, 10000.0);
   const double partial = config.Number(names.partial, 1e-3, 1.0, names.default_partial);
   static const Json kNone = Json::object();
-  const char* field = config.Has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  ConfigReader rope =
-      config.Object(field).value_or(ConfigReader(kNone, config.label()));
+  const char* field = config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  ConfigReader rope = config.Object(field).value_or(ConfigReader(kNone, config.label()));
   out.type = ReadType(rope);
   out.theta = rope.Number("rope_theta", 1.001, 1e12, theta);
-  out.rotary_dim = static_cast<int>(head_dim * rope.Number("partial_rotary_factor", 1e-3, 1.0, partial));
+  out.rotary_dim =
+      static_cast<int>(head_dim * rope.Number("partial_rotary_factor", 1e-3, 1.0, partial));
   if (out.rotary_dim < 2 || out.rotary_dim % 2 != 0) {
     rope.Fail(fmt::format("a rotary part of {} of {} dimensions is not a positive even number",
                           out.rotary_dim, head_dim));
   }
   out.original_positions = max_position;
-  if (out.type != RopeType::kDefault) out.factor = rope.Number("factor", 1.0, 1e4);
   if (out.type == RopeType::kLlama3 || out.type == RopeType::kYarn) {
-    out.original_positions = rope.Int(
-        "original_max_position_embeddings", 1, kPositionsMax,
-        config.Int("original_max_position_embeddings", 1, kPositionsMax, max_position));
+    out.original_positions =
+        rope.Int("original_max_position_embeddings", 1, kPositionsMax,
+                 config.Int("original_max_position_embeddings", 1, kPositionsMax, max_position));
+  }
+  if (out.type != RopeType::kDefault) {
+    const bool by_lengths = out.type == RopeType::kYarn && out.original_positions <= max_position;
+    const std::optional<double> absent =
+        by_lengths ? std::optional(static_cast<double>(max_position) / out.original_positions)
+                   : std::nullopt;
+    out.factor = rope.Number("factor", 1.0, 1e4, absent);
   }
   if (out.type == RopeType::kLlama3) {
     out.low_freq_factor = rope.Number("low_freq_factor", 1e-3, 1e4);
@@ -126,8 +138,8 @@ RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position, const
     if (out.type == RopeType::kDynamic && out.rotary_dim < 4) {
       rope.Fail("dynamic scaling needs a rotary part of at least 4 dimensions");
     }
-    max_position = static_cast<int>(
-        std::min<double>(out.original_positions * out.factor, kPositionsMax));
+    max_position =
+        static_cast<int>(std::min<double>(out.original_positions * out.factor, kPositionsMax));
   }
   config.Merge(rope.status());
   return out;

@@ -1,6 +1,6 @@
 // Rotary position embedding: from the configuration's scaling rule to a table of cos and sin per
-// position. Every angle is a function of the position alone (docs/decisions/0004-dynamic-rope.md), so
-// that batching, chunking and cache hits cannot change an answer.
+// position. Every angle is a function of the position alone (docs/decisions/0004-dynamic-rope.md),
+// so that batching, chunking and cache hits cannot change an answer.
 #pragma once
 
 #include <vector>
@@ -17,14 +17,14 @@ enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
-  int rotary_dim = 0;             // leading part of each head that turns; even
-  double theta = 10000.0;         // the base
-  double factor = 1.0;            // how far the context is stretched
-  int original_positions = 0;     // context length of the pre-training
+  int rotary_dim = 0;          // leading part of each head that turns; even
+  double theta = 10000.0;      // the base
+  double factor = 1.0;         // how far the context is stretched
+  int original_positions = 0;  // context length of the pre-training
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
-  double attention_factor = 1.0;  // yarn: scales cos and sin
-  bool truncate = true;           // yarn: correction range in whole dimensions
+  double attention_factor = 1.0;                         // yarn: scales cos and sin
+  bool truncate = true;  // yarn: correction range in whole dimensions
 };
 
 // Names under which an architecture's config.json gives base and rotary part, and their defaults.
@@ -36,7 +36,8 @@ struct RopeNames {
 
 // Reads `rope_parameters` (new), or `rope_scaling` with the names above (old). `max_position` is
 // max_position_embeddings and becomes the length that the scaling reaches.
-RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position, const RopeNames& names = {});
+RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position,
+                    const RopeNames& names = {});
 
 // 1 / wavelength of each pair, at position `position` (only `dynamic` depends on it).
 std::vector<float> InverseFrequencies(const RopeConfig& config, int position);

@@ -19,10 +19,11 @@ struct FormatDType {
 };
 
 constexpr std::array<FormatDType, 22> kFormatDTypes = {{
-    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},   {"I8", 8},
-    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},    {"U16", 16}, {"F16", 16},
-    {"BF16", 16},   {"I32", 32},    {"U32", 32},    {"F32", 32},    {"C64", 64}, {"F64", 64},
-    {"I64", 64},    {"U64", 64},    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
+    {"BOOL", 8},        {"F4", 4},          {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
+    {"I8", 8},          {"F8_E5M2", 8},     {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"I16", 16},
+    {"U16", 16},        {"F16", 16},        {"BF16", 16},   {"I32", 32},    {"U32", 32},
+    {"F32", 32},        {"C64", 64},        {"F64", 64},    {"I64", 64},    {"U64", 64},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
 }};
 
 std::optional<int> BitsOf(std::string_view dtype) {
@@ -43,7 +44,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool boolean(bool) override { return Unexpected("a boolean"); }
   bool number_integer(int64_t) override { return Unexpected("a negative number"); }
   bool number_float(double, const std::string&) override { return Unexpected("a fraction"); }
-  bool binary(std::vector<uint8_t>&) override { return Unexpected("binary data"); }
+  bool binary(binary_t&) override { return Unexpected("binary data"); }
 
   bool number_unsigned(uint64_t value) override {
     if (depth_ != 3) return Unexpected("a number");
@@ -86,7 +87,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       return true;
     }
     field_ = std::move(name);
-    if (!fields_.insert(field_).second) return Fail(fmt::format("key `{}` is there twice", Printable(field_)));
+    if (!fields_.insert(field_).second)
+      return Fail(fmt::format("key `{}` is there twice", Printable(field_)));
     if (!in_metadata_ && field_ != "dtype" && field_ != "shape" && field_ != "data_offsets") {
       return Fail(fmt::format("unknown key `{}`", Printable(field_)));
     }
@@ -133,8 +135,9 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
  private:
   bool Fail(std::string_view why) {
-    status_ = InvalidArgument(name_.empty() ? fmt::format("header: {}", why)
-                                            : fmt::format("tensor `{}`: {}", Printable(name_), why));
+    status_ =
+        InvalidArgument(name_.empty() ? fmt::format("header: {}", why)
+                                      : fmt::format("tensor `{}`: {}", Printable(name_), why));
     return false;
   }
   bool Unexpected(std::string_view what) {
@@ -191,16 +194,18 @@ Status CheckRanges(SafetensorsHeader& header, uint64_t data_begin, uint64_t file
                                          entry->end - entry->begin));
     }
     if (entry->begin != expected) {
-      return InvalidArgument(fmt::format("{}: {} at byte {} of the data", context,
-                                         entry->begin < expected ? "overlaps the tensor before it"
-                                                                 : "leaves a hole before it",
-                                         entry->begin));
+      return InvalidArgument(fmt::format(
+          "{}: {} at byte {} of the data", context,
+          entry->begin < expected ? "overlaps the tensor before it" : "leaves a hole before it",
+          entry->begin));
     }
     expected = entry->end;
   }
   if (expected > data_bytes) {
-    return DataLoss(fmt::format("truncated: the header describes {} bytes, the file has {}; "
-                                "download it again", data_begin + expected, file_bytes));
+    return DataLoss(
+        fmt::format("truncated: the header describes {} bytes, the file has {}; "
+                    "download it again",
+                    data_begin + expected, file_bytes));
   }
   if (expected < data_bytes) {
     return InvalidArgument(fmt::format("{} bytes after the last tensor", data_bytes - expected));
@@ -227,18 +232,22 @@ std::string ShapeText(std::span<const int64_t> shape) {
 
 Result<SafetensorsHeader> ParseSafetensors(std::span<const uint8_t> file) {
   if (file.size() < 8) {
-    return DataLoss(fmt::format("truncated: {} bytes, a header needs 8; download it again",
-                                file.size()));
+    return DataLoss(
+        fmt::format("truncated: {} bytes, a header needs 8; download it again", file.size()));
   }
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | file[static_cast<size_t>(i)];
   if (header_bytes > kSafetensorsHeaderBytesMax) {
-    return InvalidArgument(fmt::format("header length {} is beyond the limit of {}: not a safetensors "
-                                       "file", header_bytes, kSafetensorsHeaderBytesMax));
+    return InvalidArgument(
+        fmt::format("header length {} is beyond the limit of {}: not a safetensors "
+                    "file",
+                    header_bytes, kSafetensorsHeaderBytesMax));
   }
   if (header_bytes > file.size() - 8) {
-    return DataLoss(fmt::format("truncated: the header has {} bytes, the file only {}; download it "
-                                "again", header_bytes, file.size()));
+    return DataLoss(
+        fmt::format("truncated: the header has {} bytes, the file only {}; download it "
+                    "again",
+                    header_bytes, file.size()));
   }
   const auto text = file.subspan(8, header_bytes);
   if (text.empty() || text[0] != '{') return InvalidArgument("header does not begin with '{'");

@@ -23,8 +23,8 @@ inline constexpr size_t kTensorNameBytesMax = 1024;
 inline constexpr size_t kTensorRankMax = 8;
 
 struct TensorEntry {
-  std::string dtype;           // as the file names it, one of the format's
-  std::vector<int64_t> shape;  // product checked against the byte range
+  std::string dtype;            // as the file names it, one of the format's
+  std::vector<int64_t> shape;   // product checked against the byte range
   uint64_t begin = 0, end = 0;  // bytes, from the start of the file
 
   // The dtypes Millrace computes with; others may lie in a file as long as nothing asks for them.
@@ -39,7 +39,8 @@ struct SafetensorsHeader {
 std::string ShapeText(std::span<const int64_t> shape);
 
 // Checks the whole of a file's header. The message names the tensor and the rule, not the file.
-// kDataLoss: shorter than the header says (a broken download). kInvalidArgument: against the format.
+// kDataLoss: shorter than the header says (a broken download). kInvalidArgument: against the
+// format.
 Result<SafetensorsHeader> ParseSafetensors(std::span<const uint8_t> file);
 
 }  // namespace millrace::model

@@ -16,7 +16,8 @@ namespace {
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
-// Reads {"metadata": ..., "weight_map": {"tensor": "file", ...}} without a tree, refusing double keys.
+// Reads {"metadata": ..., "weight_map": {"tensor": "file", ...}} without a tree, refusing double
+// keys.
 class IndexReader : public nlohmann::json_sax<Json> {
  public:
   const Status& status() const { return status_; }
@@ -28,7 +29,7 @@ class IndexReader : public nlohmann::json_sax<Json> {
   bool number_integer(int64_t) override { return Skip("a number"); }
   bool number_unsigned(uint64_t) override { return Skip("a number"); }
   bool number_float(double, const std::string&) override { return Skip("a number"); }
-  bool binary(std::vector<uint8_t>&) override { return Skip("binary data"); }
+  bool binary(binary_t&) override { return Skip("binary data"); }
   bool string(std::string& value) override {
     if (!in_map_) return Skip("a string");
     if (index_.file_of.size() >= kSafetensorsTensorsMax) {
@@ -62,7 +63,8 @@ class IndexReader : public nlohmann::json_sax<Json> {
     return false;
   }
   bool Skip(std::string_view what) {
-    if (in_map_) return Fail(fmt::format("tensor `{}`: {} where a file name belongs", Printable(name_), what));
+    if (in_map_)
+      return Fail(fmt::format("tensor `{}`: {} where a file name belongs", Printable(name_), what));
     if (depth_ == 0) return Fail("not an object");
     if (depth_ == 1 && opens_map_) return Fail("weight_map is not an object");
     return true;
@@ -94,8 +96,10 @@ bool Exists(const std::string& folder, std::string_view name) {
 Status NoWeights(const std::string& folder) {
   for (std::string_view pickle : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
     if (Exists(folder, pickle)) {
-      return NotFound(fmt::format("{}: holds {} but no {}; pickled weights can run code and are not "
-                                  "read: convert them to safetensors", folder, pickle, kSingleFile));
+      return NotFound(
+          fmt::format("{}: holds {} but no {}; pickled weights can run code and are not "
+                      "read: convert them to safetensors",
+                      folder, pickle, kSingleFile));
     }
   }
   return NotFound(fmt::format("{}: holds neither {} nor {}", folder, kSingleFile, kIndexFile));
@@ -117,8 +121,8 @@ Status WeightFiles::AddShard(std::string_view name) {
   MR_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
   Result<SafetensorsHeader> header = ParseSafetensors(file.bytes());
   if (!header.ok()) return header.status().WithContext(path);
-  shards_.push_back(std::make_unique<Shard>(
-      Shard{std::move(path), std::move(file), std::move(header).value()}));
+  shards_.push_back(
+      std::make_unique<Shard>(Shard{std::move(path), std::move(file), std::move(header).value()}));
   return OkStatus();
 }
 
@@ -141,13 +145,15 @@ Result<WeightFiles> WeightFiles::Open(const std::string& folder) {
   std::set<std::string> names;
   for (const auto& [tensor, file] : index->file_of) names.insert(file);
   if (names.size() > kShardsMax) {
-    return InvalidArgument(fmt::format("{}: {} shards, the limit is {}", index_path, names.size(), kShardsMax));
+    return InvalidArgument(
+        fmt::format("{}: {} shards, the limit is {}", index_path, names.size(), kShardsMax));
   }
   std::map<std::string, const Shard*> shard_of;
   for (const std::string& name : names) {
     Status status = files.AddShard(name);
     if (status.code() == StatusCode::kNotFound) {
-      return NotFound(fmt::format("{}: shard {} is missing, download it again", index_path, Printable(name)));
+      return NotFound(
+          fmt::format("{}: shard {} is missing, download it again", index_path, Printable(name)));
     }
     MR_RETURN_IF_ERROR(status);
     shard_of[name] = files.shards_.back().get();
@@ -156,8 +162,10 @@ Result<WeightFiles> WeightFiles::Open(const std::string& folder) {
     const Shard* shard = shard_of[file];
     auto entry = shard->header.tensors.find(tensor);
     if (entry == shard->header.tensors.end()) {
-      return InvalidArgument(fmt::format("{}: tensor `{}` is said to be in {}, which has none of that "
-                                         "name", index_path, Printable(tensor), Printable(file)));
+      return InvalidArgument(
+          fmt::format("{}: tensor `{}` is said to be in {}, which has none of that "
+                      "name",
+                      index_path, Printable(tensor), Printable(file)));
     }
     files.tensors_.emplace(tensor, std::pair(shard, &entry->second));
   }

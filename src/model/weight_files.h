@@ -1,6 +1,6 @@
-// WeightFiles: the safetensors files of one model folder, mapped read-only, and where each tensor is.
-// One file (`model.safetensors`) or shards named by `model.safetensors.index.json`.
-// Owns the maps; views into them live as long as it does. Any thread may read.
+// WeightFiles: the safetensors files of one model folder, mapped read-only, and where each tensor
+// is. One file (`model.safetensors`) or shards named by `model.safetensors.index.json`. Owns the
+// maps; views into them live as long as it does. Any thread may read.
 #pragma once
 
 #include <memory>

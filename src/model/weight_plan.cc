@@ -46,7 +46,8 @@ void AppendPieces(const LinearNeed& need, int n, DType dtype, const void* data,
   for (int which = 0; which < 3; ++which) {
     for (int head = 0; head < heads; ++head) {
       const size_t row = static_cast<size_t>(head * 3 + which) * static_cast<size_t>(head_dim);
-      pieces.push_back({static_cast<const uint8_t*>(data) + row * row_bytes, dtype, head_dim, need.k});
+      pieces.push_back(
+          {static_cast<const uint8_t*>(data) + row * row_bytes, dtype, head_dim, need.k});
     }
   }
 }
@@ -71,10 +72,11 @@ Status BuildLinear(Linear& target, const LinearNeed& need, tensor::Device& devic
   const DType dtype = *stored[0].entry->compute_dtype();
   for (size_t i = 0; i < need.parts.size(); ++i) {
     if (stored[i].entry->compute_dtype() != dtype) {
-      return InvalidArgument(fmt::format("{}: tensor `{}.weight` is {}, but `{}.weight` is {}; parts of "
-                                         "one layer must have one dtype", *stored[i].path,
-                                         need.parts[i].name, stored[i].entry->dtype,
-                                         need.parts[0].name, stored[0].entry->dtype));
+      return InvalidArgument(
+          fmt::format("{}: tensor `{}.weight` is {}, but `{}.weight` is {}; parts of "
+                      "one layer must have one dtype",
+                      *stored[i].path, need.parts[i].name, stored[i].entry->dtype,
+                      need.parts[0].name, stored[0].entry->dtype));
     }
     AppendPieces(need, need.parts[i].n, dtype, AlignedData(stored[i], dtype, copies[i]), pieces);
   }
@@ -156,7 +158,8 @@ void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind k
     task.needs.push_back({name + ".weight", {size}, WeightKind::kNormWeight});
     if (kind == NormKind::kLayer) task.needs.push_back({name + ".bias", {size}, WeightKind::kBias});
   }
-  task.build = [&target, size](tensor::Device& device, std::span<const StoredTensor> stored) -> Status {
+  task.build = [&target, size](tensor::Device& device,
+                               std::span<const StoredTensor> stored) -> Status {
     const std::vector<float> weight =
         stored.empty() ? std::vector<float>(static_cast<size_t>(size), 1.0f) : ToFloats(stored[0]);
     MR_ASSIGN_OR_RETURN(target.weight, device.NewVector(weight));
@@ -196,17 +199,18 @@ Status WeightPlan::Resolve() {
     for (const WeightNeed& need : task.needs) {
       std::optional<StoredTensor> stored = files_->Find(need.name);
       if (!stored) {
-        return NotFound(fmt::format("{}: tensor `{}` {} is missing from the weight files", files_->folder(),
-                                    need.name, ShapeText(need.shape)));
+        return NotFound(fmt::format("{}: tensor `{}` {} is missing from the weight files",
+                                    files_->folder(), need.name, ShapeText(need.shape)));
       }
       if (stored->entry->shape != need.shape) {
         return InvalidArgument(fmt::format("{}: tensor `{}` has shape {}, config.json asks for {}",
-                                           *stored->path, need.name, ShapeText(stored->entry->shape),
-                                           ShapeText(need.shape)));
+                                           *stored->path, need.name,
+                                           ShapeText(stored->entry->shape), ShapeText(need.shape)));
       }
       if (!stored->entry->compute_dtype()) {
-        return Unimplemented(fmt::format("{}: tensor `{}` has dtype {}; F32, F16 and BF16 are supported",
-                                         *stored->path, need.name, stored->entry->dtype));
+        return Unimplemented(
+            fmt::format("{}: tensor `{}` has dtype {}; F32, F16 and BF16 are supported",
+                        *stored->path, need.name, stored->entry->dtype));
       }
       task.stored.push_back(*stored);
     }
@@ -257,7 +261,8 @@ Status WeightPlan::Load(tensor::Device& device,
   for (Task& task : tasks_) {
     for (; next < tasks_.size() && ahead < done + kReadAheadBytes; ++next) {
       Prefetch(next);
-      for (const StoredTensor& stored : tasks_[next].stored) ahead += static_cast<int64_t>(stored.bytes());
+      for (const StoredTensor& stored : tasks_[next].stored)
+        ahead += static_cast<int64_t>(stored.bytes());
     }
     MR_RETURN_IF_ERROR(task.build(device, task.stored));
     for (const StoredTensor& stored : task.stored) {

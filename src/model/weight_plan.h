@@ -1,6 +1,6 @@
-// WeightPlan: which tensors a model has and what becomes of each. An architecture declares its weights
-// once; loading, the memory check, the parameter count and make-model all read the same declaration.
-// One thread.
+// WeightPlan: which tensors a model has and what becomes of each. An architecture declares its
+// weights once; loading, the memory check, the parameter count and make-model all read the same
+// declaration. One thread.
 #pragma once
 
 #include <functional>
@@ -34,8 +34,8 @@ struct LinearNeed {
   std::vector<Part> parts;
   int k = 0;
   bool bias = false;
-  bool transposed = false;    // GPT-2's Conv1D: [k, n] in the file
-  bool row_parallel = false;  // what tensor parallelism cuts along k: output projections
+  bool transposed = false;       // GPT-2's Conv1D: [k, n] in the file
+  bool row_parallel = false;     // what tensor parallelism cuts along k: output projections
   int interleaved_head_dim = 0;  // GPT-NeoX: rows are q, k, v of head 0, of head 1, ... ; 0: not
 };
 
@@ -49,7 +49,8 @@ class WeightPlan {
 
   // The targets stay where they are until Load has returned.
   void Add(Linear& target, LinearNeed need);
-  // Weight and bias (LayerNorm), or weight (RMS). Without `affine` the weight is one, the bias none.
+  // Weight and bias (LayerNorm), or weight (RMS). Without `affine` the weight is one, the bias
+  // none.
   void Add(Norm& target, const std::string& name, int size, NormKind kind, double epsilon,
            bool affine = true);
   void Add(Table& target, const std::string& name, int rows, int cols);

@@ -21,7 +21,8 @@ class GatedDecoder : public Decoder {
     first_ = layers.first;
     blocks_.resize(static_cast<size_t>(layers.size()));
     const ModelSpec& s = dims_.spec;
-    if (layers.Contains(0)) plan.Add(embedding_, "model.embed_tokens.weight", s.vocab_size, s.hidden_size);
+    if (layers.Contains(0))
+      plan.Add(embedding_, "model.embed_tokens.weight", s.vocab_size, s.hidden_size);
     for (int i = layers.first; i < layers.last; ++i) {
       DeclareBlock(i, blocks_[static_cast<size_t>(i - first_)], plan);
     }
@@ -62,8 +63,10 @@ class GatedDecoder : public Decoder {
     a.heads = s.num_heads;
     a.kv_heads = s.num_kv_heads;
     a.head_dim = s.head_dim;
-    a.spec = {1.0f / std::sqrt(static_cast<float>(s.head_dim)), shape_.windows[static_cast<size_t>(index)]};
-    plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kRms, shape_.epsilon);
+    a.spec = {1.0f / std::sqrt(static_cast<float>(s.head_dim)),
+              shape_.windows[static_cast<size_t>(index)]};
+    plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kRms,
+             shape_.epsilon);
     plan.Add(a.qkv, {.parts = {{self + "q_proj", a.q_columns()},
                                {self + "k_proj", a.kv_columns()},
                                {self + "v_proj", a.kv_columns()}},
@@ -79,7 +82,8 @@ class GatedDecoder : public Decoder {
                      .k = a.q_columns(),
                      .bias = shape_.out_bias,
                      .row_parallel = true});
-    plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kRms, shape_.epsilon);
+    plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kRms,
+             shape_.epsilon);
     block.mlp.columns = s.intermediate_size;
     block.mlp.activation = shape_.activation;
     plan.Add(block.mlp.gate_up, {.parts = {{at + "mlp.gate_proj", s.intermediate_size},
@@ -128,15 +132,20 @@ std::vector<int> ReadQwenWindows(ConfigReader& config, ModelSpec& spec) {
   const int first = config.Int("max_window_layers", 0, kLayersMax, 28);
   const std::vector<std::string> types = config.Strings("layer_types");
   if (!types.empty() && types.size() != windows.size()) {
-    config.Fail(fmt::format("layer_types has {} entries for {} layers", types.size(), windows.size()));
+    config.Fail(
+        fmt::format("layer_types has {} entries for {} layers", types.size(), windows.size()));
     return windows;
   }
   bool all = true;
   for (size_t i = 0; i < windows.size(); ++i) {
-    const bool slides = types.empty() ? static_cast<int>(i) >= first : types[i] == "sliding_attention";
+    const bool slides =
+        types.empty() ? static_cast<int>(i) >= first : types[i] == "sliding_attention";
     if (!types.empty() && !slides && types[i] != "full_attention") {
-      config.Fail(fmt::format("layer_types: full_attention and sliding_attention are supported, not the "
-                              "type of layer {}", i), StatusCode::kUnimplemented);
+      config.Fail(
+          fmt::format("layer_types: full_attention and sliding_attention are supported, not the "
+                      "type of layer {}",
+                      i),
+          StatusCode::kUnimplemented);
     }
     windows[i] = slides ? window : 0;
     all = all && slides;

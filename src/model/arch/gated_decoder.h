@@ -12,18 +12,19 @@ namespace millrace::model {
 
 struct GatedShape {
   bool qkv_bias = false, out_bias = false, mlp_bias = false;
-  bool head_norms = false;    // RMS norm of each head of q and k
-  bool tied = false;          // the vocabulary projection is the embedding
+  bool head_norms = false;  // RMS norm of each head of q and k
+  bool tied = false;        // the vocabulary projection is the embedding
   double epsilon = 1e-5;
   tensor::Activation activation = tensor::Activation::kSilu;
-  std::vector<int> windows;   // per layer: keys a query sees, 0: all
+  std::vector<int> windows;  // per layer: keys a query sees, 0: all
 };
 
 // Reads everything the family has in common into `dims` (spec, rope).
 Dims ReadGatedDims(ConfigReader& config);
 GatedShape ReadGatedShape(ConfigReader& config, const Dims& dims);
 
-// Sliding windows as Qwen gives them: use_sliding_window, sliding_window, max_window_layers or layer_types.
+// Sliding windows as Qwen gives them: use_sliding_window, sliding_window, max_window_layers or
+// layer_types.
 std::vector<int> ReadQwenWindows(ConfigReader& config, ModelSpec& spec);
 
 std::unique_ptr<Decoder> NewGatedDecoder(Dims dims, GatedShape shape);

@@ -1,5 +1,5 @@
-// GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each part, one fused q, k, v product,
-// weights stored [in, out] (Conv1D).
+// GPT-2 (Radford et al. 2019): learned positions, LayerNorm before each part, one fused q, k, v
+// product, weights stored [in, out] (Conv1D).
 #include <fmt/format.h>
 
 #include <cmath>
@@ -49,11 +49,13 @@ class Gpt2Decoder : public Decoder {
       plan.Add(positions_, at + "wpe.weight", s.max_position, s.hidden_size);
     }
     for (int i = layers.first; i < layers.last; ++i) {
-      DeclareBlock(fmt::format("{}h.{}.", at, i), i, blocks_[static_cast<size_t>(i - first_)], plan);
+      DeclareBlock(fmt::format("{}h.{}.", at, i), i, blocks_[static_cast<size_t>(i - first_)],
+                   plan);
     }
     if (!IsLast(layers)) return;
     plan.Add(norm_, at + "ln_f", s.hidden_size, NormKind::kLayer, epsilon_);
-    plan.Add(head_, {.parts = {{tied_ ? at + "wte" : "lm_head", s.vocab_size}}, .k = s.hidden_size});
+    plan.Add(head_,
+             {.parts = {{tied_ ? at + "wte" : "lm_head", s.vocab_size}}, .k = s.hidden_size});
   }
 
   void Embed(Pass& pass) override {
@@ -119,6 +121,8 @@ class Gpt2Decoder : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Decoder> MakeGpt2(ConfigReader& config) { return std::make_unique<Gpt2Decoder>(config); }
+std::unique_ptr<Decoder> MakeGpt2(ConfigReader& config) {
+  return std::make_unique<Gpt2Decoder>(config);
+}
 
 }  // namespace millrace::model

@@ -1,5 +1,6 @@
-// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward side by side on the same input
-// (or one after the other), rotation of a part of each head, q, k and v of each head stored together.
+// GPT-NeoX (Black et al. 2022) and Pythia: attention and feed-forward side by side on the same
+// input (or one after the other), rotation of a part of each head, q, k and v of each head stored
+// together.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -24,8 +25,9 @@ class GptNeoXDecoder : public Decoder {
     s = ReadCommon(config, {.grouped = false});
     dims_.mlp_columns = s.intermediate_size;
     dims_.embed_columns = s.hidden_size;
-    dims_.rope = ReadRope(config, s.head_dim, s.max_position,
-                          {.theta = "rotary_emb_base", .partial = "rotary_pct", .default_partial = 0.25});
+    dims_.rope =
+        ReadRope(config, s.head_dim, s.max_position,
+                 {.theta = "rotary_emb_base", .partial = "rotary_pct", .default_partial = 0.25});
     epsilon_ = config.Number("layer_norm_eps", 0, 1, 1e-5);
     activation_ = config.Activation("hidden_act", "gelu");
     parallel_ = config.Bool("use_parallel_residual", true);
@@ -37,14 +39,17 @@ class GptNeoXDecoder : public Decoder {
     const ModelSpec& s = dims_.spec;
     first_ = layers.first;
     blocks_.resize(static_cast<size_t>(layers.size()));
-    if (layers.Contains(0)) plan.Add(embedding_, "gpt_neox.embed_in.weight", s.vocab_size, s.hidden_size);
+    if (layers.Contains(0))
+      plan.Add(embedding_, "gpt_neox.embed_in.weight", s.vocab_size, s.hidden_size);
     for (int i = layers.first; i < layers.last; ++i) {
-      DeclareBlock(fmt::format("gpt_neox.layers.{}.", i), blocks_[static_cast<size_t>(i - first_)], plan);
+      DeclareBlock(fmt::format("gpt_neox.layers.{}.", i), blocks_[static_cast<size_t>(i - first_)],
+                   plan);
     }
     if (!IsLast(layers)) return;
     plan.Add(norm_, "gpt_neox.final_layer_norm", s.hidden_size, NormKind::kLayer, epsilon_);
-    plan.Add(head_, {.parts = {{tied_ ? "gpt_neox.embed_in" : "embed_out", s.vocab_size}},
-                     .k = s.hidden_size});
+    const std::string head =
+        tied_ ? "gpt_neox.embed_in" : plan.Prefix({"embed_out", "lm_head"}, ".weight");
+    plan.Add(head_, {.parts = {{head, s.vocab_size}}, .k = s.hidden_size});
   }
 
   void Embed(Pass& pass) override {
@@ -81,7 +86,8 @@ class GptNeoXDecoder : public Decoder {
     a.heads = a.kv_heads = s.num_heads;
     a.head_dim = s.head_dim;
     a.spec.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
-    plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kLayer, epsilon_);
+    plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kLayer,
+             epsilon_);
     plan.Add(a.qkv, {.parts = {{at + "attention.query_key_value", 3 * s.hidden_size}},
                      .k = s.hidden_size,
                      .bias = attention_bias_,
@@ -90,7 +96,8 @@ class GptNeoXDecoder : public Decoder {
                      .k = s.hidden_size,
                      .bias = attention_bias_,
                      .row_parallel = true});
-    plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kLayer, epsilon_);
+    plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kLayer,
+             epsilon_);
     block.mlp.columns = s.intermediate_size;
     block.mlp.activation = activation_;
     plan.Add(block.mlp.up, {.parts = {{at + "mlp.dense_h_to_4h", s.intermediate_size}},

@@ -1,5 +1,6 @@
 // OPT (Zhang et al. 2022), every size. Learned positions that begin at row 2; LayerNorm before each
-// part, except in opt-350m: after it, with embeddings narrower than the layers and projected in and out.
+// part, except in opt-350m: after it, with embeddings narrower than the layers and projected in and
+// out.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -42,16 +43,21 @@ class OptDecoder : public Decoder {
     const std::string at = plan.Prefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
     if (layers.Contains(0)) {
       plan.Add(embedding_, at + "embed_tokens.weight", s.vocab_size, narrow);
-      plan.Add(positions_, at + "embed_positions.weight", s.max_position + kPositionOffset, s.hidden_size);
-      if (Projects()) plan.Add(project_in_, {.parts = {{at + "project_in", s.hidden_size}}, .k = narrow});
+      plan.Add(positions_, at + "embed_positions.weight", s.max_position + kPositionOffset,
+               s.hidden_size);
+      if (Projects())
+        plan.Add(project_in_, {.parts = {{at + "project_in", s.hidden_size}}, .k = narrow});
     }
     for (int i = layers.first; i < layers.last; ++i) {
-      DeclareBlock(fmt::format("{}layers.{}.", at, i), blocks_[static_cast<size_t>(i - first_)], plan);
+      DeclareBlock(fmt::format("{}layers.{}.", at, i), blocks_[static_cast<size_t>(i - first_)],
+                   plan);
     }
     if (!IsLast(layers)) return;
     if (final_norm_) AddNorm(plan, norm_, at + "final_layer_norm");
-    if (Projects()) plan.Add(project_out_, {.parts = {{at + "project_out", narrow}}, .k = s.hidden_size});
-    plan.Add(head_, {.parts = {{tied_ ? at + "embed_tokens" : "lm_head", s.vocab_size}}, .k = narrow});
+    if (Projects())
+      plan.Add(project_out_, {.parts = {{at + "project_out", narrow}}, .k = s.hidden_size});
+    plan.Add(head_,
+             {.parts = {{tied_ ? at + "embed_tokens" : "lm_head", s.vocab_size}}, .k = narrow});
   }
 
   void Embed(Pass& pass) override {
@@ -138,7 +144,8 @@ class OptDecoder : public Decoder {
     AddNorm(plan, block.mlp_norm, at + "final_layer_norm");
     block.mlp.columns = s.intermediate_size;
     block.mlp.activation = activation_;
-    plan.Add(block.mlp.up, {.parts = {{at + "fc1", s.intermediate_size}}, .k = s.hidden_size, .bias = bias_});
+    plan.Add(block.mlp.up,
+             {.parts = {{at + "fc1", s.intermediate_size}}, .k = s.hidden_size, .bias = bias_});
     plan.Add(block.mlp.down, {.parts = {{at + "fc2", s.hidden_size}},
                               .k = s.intermediate_size,
                               .bias = bias_,
@@ -157,6 +164,8 @@ class OptDecoder : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Decoder> MakeOpt(ConfigReader& config) { return std::make_unique<OptDecoder>(config); }
+std::unique_ptr<Decoder> MakeOpt(ConfigReader& config) {
+  return std::make_unique<OptDecoder>(config);
+}
 
 }  // namespace millrace::model
