@@ -1,0 +1,265 @@
+#include "net/http1.h"
+
+#include <fmt/format.h>
+#include <strings.h>
+
+#include <algorithm>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/error.hpp>
+#include <optional>
+
+#include "net/head_scanner.h"
+
+namespace millrace::net {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::beast::error_code;
+using BeastView = boost::beast::string_view;
+
+std::string_view View(BeastView text) { return {text.data(), text.size()}; }
+
+bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
+  return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// Collects what Beast's grammar finds; the derived classes add their start line.
+template <bool kRequest>
+class MessageParser : public http::basic_parser<kRequest> {
+ public:
+  explicit MessageParser(const HttpLimits& limits) {
+    this->header_limit(static_cast<uint32_t>(limits.head_bytes_max + kChunkLineBytesMax));
+    this->body_limit(limits.body_bytes_max);
+    this->eager(true);
+  }
+
+  HttpHeaders headers;
+  int version = 11;
+  bool head_done = false;
+  size_t body_bytes = 0;
+
+ protected:
+  virtual bool OnHead() = 0;
+  virtual void OnBody(std::string_view part) = 0;
+
+ private:
+  void on_field_impl(http::field, BeastView name, BeastView value, error_code&) override {
+    if (!head_done) headers.emplace_back(View(name), View(value));
+  }
+  void on_header_impl(error_code& ec) override {
+    head_done = true;
+    if (!OnHead()) ec = http::error::bad_value;
+  }
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code&) override {}
+  size_t on_body_impl(BeastView part, error_code&) override { return Take(part); }
+  void on_chunk_header_impl(std::uint64_t, BeastView, error_code&) override {}
+  size_t on_chunk_body_impl(std::uint64_t, BeastView part, error_code&) override {
+    return Take(part);
+  }
+  void on_finish_impl(error_code&) override {}
+
+  size_t Take(BeastView part) {
+    body_bytes += part.size();
+    OnBody(View(part));
+    return part.size();
+  }
+};
+
+HttpFailure FailureOf(const error_code& ec, const HttpLimits& limits) {
+  if (ec == http::error::body_limit) {
+    return {413, fmt::format("the body is larger than the limit of {} bytes; send less",
+                             limits.body_bytes_max)};
+  }
+  if (ec == http::error::header_limit) {
+    return {431, fmt::format("the headers are larger than the limit of {} bytes",
+                             limits.head_bytes_max)};
+  }
+  return {400, fmt::format("malformed HTTP/1.1 message: {}", ec.message())};
+}
+
+// The part of the Feed contract that requests and responses share.
+template <typename Parser>
+size_t Put(Parser& parser, std::string_view data, const HttpLimits& limits,
+           std::optional<HttpFailure>& failure) {
+  error_code ec;
+  const size_t used = parser.put(boost::asio::const_buffer(data.data(), data.size()), ec);
+  if (ec && ec != http::error::need_more) {
+    if (!failure) failure = FailureOf(ec, limits);
+  } else if (parser.head_done && !parser.is_done() && data.size() - used > kChunkLineBytesMax) {
+    failure = HttpFailure{
+        400, fmt::format("a chunk header or the trailers exceed {} bytes", kChunkLineBytesMax)};
+  }
+  return used;
+}
+
+}  // namespace
+
+struct RequestParser::Impl final : MessageParser<true> {
+  explicit Impl(const HttpLimits& l) : MessageParser<true>(l), limits(l), scanner(l) {}
+
+  const HttpLimits limits;
+  HeadScanner scanner;
+  std::optional<HttpFailure> failure;
+  HttpRequest request;
+  bool expects_continue = false;
+
+  bool Fail(int status, std::string message) {
+    failure = HttpFailure{status, std::move(message)};
+    return false;
+  }
+
+ protected:
+  void on_request_impl(http::verb, BeastView method, BeastView target, int v,
+                       error_code&) override {
+    request.method = View(method);
+    request.path = View(target);  // decoded in OnHead
+    version = v;
+  }
+  void on_response_impl(int, BeastView, int, error_code&) override {}
+
+  bool OnHead() override {
+    if (request.method == "TRACE" || request.method == "CONNECT") {
+      return Fail(405, fmt::format("the method {} is not allowed", request.method));
+    }
+    auto target = ParseTarget(request.path);
+    if (!target.ok()) return Fail(400, target.status().message());
+    request.path = std::move(target->path);
+    request.query = std::move(target->query);
+    return CheckFraming() && CheckExpect();
+  }
+
+  // One Host, one way to tell the body's length.
+  bool CheckFraming() {
+    size_t hosts = 0, lengths = 0, codings = 0;
+    for (const auto& [name, value] : headers) {
+      if (EqualsIgnoreCase(name, "Host")) ++hosts;
+      if (EqualsIgnoreCase(name, "Content-Length")) {
+        ++lengths;
+        if (value.find_first_not_of("0123456789") != std::string::npos) {
+          return Fail(400, "Content-Length must be one decimal number");
+        }
+      }
+      if (EqualsIgnoreCase(name, "Transfer-Encoding")) {
+        ++codings;
+        if (!EqualsIgnoreCase(value, "chunked")) {
+          return Fail(501, "the only Transfer-Encoding known here is chunked");
+        }
+      }
+    }
+    if (hosts > 1 || (hosts == 0 && version == 11)) {
+      return Fail(400, fmt::format("an HTTP/1.1 request has one Host header, not {}", hosts));
+    }
+    if (lengths + codings > 1) {
+      return Fail(400, "a request has one Content-Length or one Transfer-Encoding, not both");
+    }
+    if (codings == 1 && version != 11) {
+      return Fail(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length");
+    }
+    return true;
+  }
+
+  bool CheckExpect() {
+    const auto expect = FindHeader(headers, "Expect");
+    if (!expect || version != 11) return true;
+    if (!EqualsIgnoreCase(*expect, "100-continue")) {
+      return Fail(417, "the only Expect known here is 100-continue");
+    }
+    expects_continue = true;
+    return true;
+  }
+
+  void OnBody(std::string_view part) override { request.body.append(part); }
+};
+
+RequestParser::RequestParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
+RequestParser::~RequestParser() = default;
+
+size_t RequestParser::Feed(std::string_view data) {
+  Impl& p = *impl_;
+  if (data.empty() || p.failure || p.is_done()) return 0;
+  if (!p.head_done) {
+    const HeadScanner::Result head = p.scanner.Scan(data);
+    if (head.failure) p.failure = *head.failure;
+    if (!head.complete) return head.skipped_bytes;
+  }
+  return Put(p, data, p.limits, p.failure);
+}
+
+HttpStage RequestParser::stage() const {
+  if (impl_->failure) return HttpStage::kFailed;
+  if (impl_->is_done()) return HttpStage::kDone;
+  return impl_->head_done ? HttpStage::kBody : HttpStage::kHead;
+}
+
+const HttpFailure& RequestParser::failure() const { return *impl_->failure; }
+bool RequestParser::expects_continue() const { return impl_->expects_continue; }
+bool RequestParser::http_1_0() const { return impl_->version == 10; }
+bool RequestParser::keep_alive() const { return !http_1_0() && impl_->keep_alive(); }
+size_t RequestParser::body_bytes() const { return impl_->body_bytes; }
+
+HttpRequest RequestParser::TakeRequest() {
+  MR_CHECK(stage() == HttpStage::kDone);
+  impl_->request.headers = std::move(impl_->headers);
+  return std::move(impl_->request);
+}
+
+struct ResponseParser::Impl final : MessageParser<false> {
+  Impl(const HttpLimits& l, BodySink s) : MessageParser<false>(l), limits(l), sink(std::move(s)) {}
+
+  const HttpLimits limits;
+  BodySink sink;
+  std::optional<HttpFailure> failure;
+  int status = 0;
+
+ protected:
+  void on_request_impl(http::verb, BeastView, BeastView, int, error_code&) override {}
+  void on_response_impl(int code, BeastView, int v, error_code&) override {
+    status = code;
+    version = v;
+  }
+  bool OnHead() override { return true; }
+  void OnBody(std::string_view part) override {
+    if (sink && !part.empty()) sink(part);
+  }
+};
+
+ResponseParser::ResponseParser(const HttpLimits& limits, bool head_request, BodySink sink)
+    : impl_(std::make_unique<Impl>(limits, std::move(sink))) {
+  impl_->skip(head_request);
+}
+ResponseParser::~ResponseParser() = default;
+
+size_t ResponseParser::Feed(std::string_view data) {
+  Impl& p = *impl_;
+  if (data.empty() || p.failure || p.is_done()) return 0;
+  const size_t used = Put(p, data, p.limits, p.failure);
+  if (!p.failure && !p.head_done && data.size() - used > p.limits.head_bytes_max) {
+    p.failure = FailureOf(http::error::header_limit, p.limits);
+  }
+  return used;
+}
+
+void ResponseParser::FeedEof() {
+  Impl& p = *impl_;
+  if (p.failure || p.is_done()) return;
+  if (!p.got_some()) {
+    p.failure = HttpFailure{400, "the connection was closed before the response"};
+    return;
+  }
+  error_code ec;
+  p.put_eof(ec);
+  if (ec) p.failure = HttpFailure{400, "the connection was closed in the middle of the response"};
+}
+
+HttpStage ResponseParser::stage() const {
+  if (impl_->failure) return HttpStage::kFailed;
+  if (impl_->is_done()) return HttpStage::kDone;
+  return impl_->head_done ? HttpStage::kBody : HttpStage::kHead;
+}
+
+const HttpFailure& ResponseParser::failure() const { return *impl_->failure; }
+int ResponseParser::status() const { return impl_->status; }
+const HttpHeaders& ResponseParser::headers() const { return impl_->headers; }
+bool ResponseParser::keep_alive() const { return impl_->keep_alive(); }
+
+}  // namespace millrace::net

@@ -1,0 +1,90 @@
+#include "net/http_server.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "net/listener.h"
+#include "net/session_group.h"
+#include "net/tls.h"
+
+namespace millrace::net {
+namespace {
+
+constexpr int kIoThreadsMax = 64;
+constexpr size_t kRefusalsMax = 64;  // polite ones at a time, on top of connections_max
+constexpr Duration kCutPatience = Duration::Seconds(10);
+
+Result<TlsContext> TlsOf(const HttpServerOptions& options) {
+  const bool certificate = !options.tls_certificate_path.empty();
+  if (certificate != !options.tls_key_path.empty()) {
+    return InvalidArgument(
+        fmt::format("TLS needs a certificate file and a key file; the {} file is not given",
+                    certificate ? "key" : "certificate"));
+  }
+  if (!certificate) return TlsContext();
+  return LoadServerTls(options.tls_certificate_path, options.tls_key_path);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
+                                                      HttpHandler handler) {
+  MR_CHECK(handler != nullptr);
+  if (options.io_threads < 1 || options.io_threads > kIoThreadsMax) {
+    return InvalidArgument(fmt::format("the number of HTTP I/O threads must be 1 to {}, got {}",
+                                       kIoThreadsMax, options.io_threads));
+  }
+  MR_ASSIGN_OR_RETURN(TlsContext tls, TlsOf(options));
+  std::unique_ptr<HttpServer> server(new HttpServer());
+  for (int i = 0; i < options.io_threads; ++i) {
+    server->groups_.push_back(std::make_unique<SessionGroup>(options, handler, tls));
+  }
+  auto on_accept = [server = server.get(), max = options.connections_max, next = size_t{0}](
+                       UniqueFd socket, std::string peer) mutable {
+    const size_t open = server->connections();
+    if (open >= max + kRefusalsMax) return;
+    SessionGroup& group = *server->groups_[next++ % server->groups_.size()];
+    if (open >= max) {
+      group.Refuse(std::move(socket));
+    } else {
+      group.Add(std::move(socket), std::move(peer));
+    }
+  };
+  MR_ASSIGN_OR_RETURN(server->listener_,
+                      Listener::Start(options.host, options.port, std::move(on_accept)));
+  return server;
+}
+
+HttpServer::~HttpServer() { Stop(Duration()); }
+
+uint16_t HttpServer::port() const { return listener_->port(); }
+
+size_t HttpServer::connections() const {
+  return std::accumulate(groups_.begin(), groups_.end(), size_t{0},
+                         [](size_t sum, const auto& group) { return sum + group->size(); });
+}
+
+void HttpServer::Stop(Duration limit) {
+  if (std::exchange(stopped_, true)) return;
+  if (listener_) listener_->Stop();
+  for (auto& group : groups_) group->Drain();
+  SteadyClock clock;
+  const Time end = clock.Now() + limit;
+  for (auto& group : groups_) {
+    const Time now = clock.Now();
+    group->WaitUntilEmpty(now < end ? end - now : Duration());
+  }
+  for (auto& group : groups_) {
+    group->CutAll();
+    while (!group->WaitUntilEmpty(kCutPatience)) {
+      MR_LOG(warn, "still waiting for an HTTP handler to return");
+    }
+  }
+  groups_.clear();
+}
+
+}  // namespace millrace::net

@@ -1,0 +1,229 @@
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/post.hpp>
+
+#include "base/log.h"
+#include "net/session_asio.h"
+
+namespace millrace::net {
+
+awaitable<size_t> Session::ReadSome() {
+  if (tls_) {
+    if (!tls_buffer_) tls_buffer_ = std::make_unique<char[]>(kTlsReadBytes);
+    auto [ec, n] =
+        co_await tls_->async_read_some(asio::buffer(tls_buffer_.get(), kTlsReadBytes), kAwait);
+    if (!ec) in_.append(tls_buffer_.get(), n);
+    co_return ec ? 0 : n;
+  }
+  while (true) {
+    // An idle connection waits without a buffer; the thread's is borrowed between two waits.
+    auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
+    if (ec) co_return 0;
+    error_code read_error;
+    const size_t n = socket_.read_some(asio::buffer(hub_.read_buffer), read_error);
+    if (read_error == asio::error::would_block) continue;
+    if (!read_error) in_.append(hub_.read_buffer.data(), n);
+    co_return read_error ? 0 : n;
+  }
+}
+
+awaitable<void> Session::ReadLoop(std::shared_ptr<Session> self) {
+  Session& s = *self;
+  while (!s.ended_) {
+    while (s.in_.size() >= s.read_ahead_bytes_ && !s.ended_) co_await s.room_.Wait();
+    if (s.ended_) break;
+    const size_t n = co_await s.ReadSome();
+    if (n == 0) s.ended_ = true;
+    s.input_.Notify();
+  }
+  // The client has gone while somebody works for it: tell at once, even if a write is stuck.
+  if (s.reply_) s.reply_->ClientGone();
+  if (s.reply_ && s.reply_->disconnected()) s.Abort();
+}
+
+awaitable<bool> Session::Handshake() {
+  SetDeadline(options_.head_timeout);
+  in_transport_ = true;
+  auto [ec] = co_await tls_->async_handshake(asio::ssl::stream_base::server, kAwait);
+  in_transport_ = false;
+  co_return !ec;
+}
+
+awaitable<void> Session::Serve(std::shared_ptr<Session> self) {
+  Session& s = *self;
+  if (s.tls_) {
+    const bool secured = co_await s.Handshake();
+    if (!secured) co_return;
+  }
+  asio::co_spawn(s.hub_.io, ReadLoop(self), asio::detached);
+  if (s.refused_) {
+    co_await s.RefuseWith({503, "the server has too many connections; try again later"});
+    co_return;
+  }
+  bool first = true;
+  while (true) {
+    auto parser = co_await s.ReadRequest(first);
+    if (!parser) co_return;
+    first = false;
+    const bool keep_alive = co_await s.Answer(std::move(parser));
+    if (!keep_alive) break;
+    s.room_.Notify();
+  }
+  co_await s.Farewell();
+}
+
+// The next request, or null when there will be none.
+awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
+  SetDeadline(first ? options_.head_timeout : options_.idle_timeout);
+  if (in_.empty()) in_ = std::string();  // gives the memory back while idle
+  while (in_.empty()) {
+    if (ended_ || expired_ || hub_.draining) co_return nullptr;
+    co_await input_.Wait();
+  }
+  SetDeadline(options_.head_timeout);
+  auto parser = std::make_unique<RequestParser>(options_.limits);
+  while (true) {
+    const bool more = co_await Advance(*parser);
+    if (parser->stage() == HttpStage::kFailed) {
+      co_await RefuseWith(parser->failure());
+      co_return nullptr;
+    }
+    if (parser->stage() == HttpStage::kDone) break;
+    if (more) continue;
+    if (ended_) co_return nullptr;
+    if (expired_) {
+      co_await RefuseWith({408, "the request did not arrive in time"});
+      co_return nullptr;
+    }
+    room_.Notify();
+    co_await input_.Wait();
+  }
+  ClearDeadline();
+  co_return parser;
+}
+
+// Parses what has arrived. True when there is more to parse at once.
+awaitable<bool> Session::Advance(RequestParser& parser) {
+  const bool in_head = parser.stage() == HttpStage::kHead;
+  const size_t used = parser.Feed(in_);
+  in_.erase(0, used);
+  if (parser.stage() != HttpStage::kBody) co_return used > 0 && !in_.empty();
+  if (in_head) {
+    body_start_ = std::chrono::steady_clock::now();
+    if (parser.expects_continue() && in_.empty() && parser.body_bytes() == 0) {
+      co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
+    }
+  }
+  // Each byte earns its share of a second, so a trickle runs out of time and an upload does not.
+  const double earned_s = static_cast<double>(parser.body_bytes()) /
+                          static_cast<double>(options_.body_bytes_per_second_min);
+  deadline_ = body_start_ + Chrono(options_.body_grace + Duration::Seconds(earned_s));
+  co_return false;
+}
+
+void Session::CallHandler(HttpRequest request) {
+  try {
+    hub_.handler(std::move(request), MakeReply(reply_));
+  } catch (const std::exception& error) {
+    MR_LOG(error, "an HTTP handler failed: {}", Printable(error.what()));
+  }
+}
+
+void Session::OnReplyNews() {
+  if (reply_ && reply_->cut()) Abort();
+  input_.Notify();
+}
+
+// True when the connection can carry another request.
+awaitable<bool> Session::Answer(std::unique_ptr<RequestParser> parser) {
+  ReplyQueue::Options reply_options;
+  reply_options.http_1_0 = parser->http_1_0();
+  reply_options.keep_alive = parser->keep_alive();
+  reply_options.unread_bytes_max = options_.unread_bytes_max;
+  reply_options.draining = &hub_.draining;
+  HttpRequest request = parser->TakeRequest();
+  parser.reset();
+  if (in_.empty()) in_ = std::string();
+  reply_options.head_request = request.method == "HEAD";
+  request.peer = peer_;
+  reply_ = std::make_shared<ReplyQueue>(reply_options, [this] {
+    asio::post(hub_.io, [self = shared_from_this()] { self->OnReplyNews(); });
+  });
+  CallHandler(std::move(request));
+  bool keep_alive = false;
+  while (true) {
+    const ReplyQueue::Output output = reply_->Take();
+    if (!output.bytes.empty()) {
+      const bool written = co_await WriteAll(output.bytes);
+      if (!written) break;
+    }
+    if (output.finished) {
+      keep_alive = output.keep_alive;
+      if (output.broken) Abort();
+      break;
+    }
+    if (ended_) break;
+    if (output.bytes.empty()) co_await input_.Wait();
+  }
+  reply_->Detach();
+  reply_.reset();
+  co_return keep_alive;
+}
+
+awaitable<bool> Session::WriteAll(std::string_view data) {
+  in_transport_ = true;
+  while (!data.empty()) {
+    SetDeadline(options_.write_timeout);
+    const auto buffer = asio::buffer(data.data(), data.size());
+    auto [ec, n] = tls_ ? co_await tls_->async_write_some(buffer, kAwait)
+                        : co_await socket_.async_write_some(buffer, kAwait);
+    if (ec) break;
+    data.remove_prefix(n);
+  }
+  in_transport_ = false;
+  ClearDeadline();
+  co_return data.empty();
+}
+
+// Answers a request that cannot be served and ends the connection.
+awaitable<void> Session::RefuseWith(HttpFailure failure) {
+  const HttpResponse response = ErrorResponse(failure.status, failure.message);
+  const std::string text = FormatResponseHead(response.status, response.headers,
+                                              BodyFraming::kContentLength, response.body.size(),
+                                              /*keep_alive=*/false) +
+                           response.body;
+  const bool written = co_await WriteAll(text);
+  if (written) co_await Farewell();
+}
+
+// Closes our half and discards what still comes: closing with unread input would make the kernel
+// send a reset, and the client might lose the reply.
+awaitable<void> Session::Farewell() {
+  if (ended_) co_return;
+  expired_ = false;
+  SetDeadline(options_.linger_timeout);
+  if (tls_) {
+    in_transport_ = true;
+    co_await tls_->async_shutdown(kAwait);
+    in_transport_ = false;
+  }
+  error_code ignored;
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  size_t discarded_bytes = 0;
+  while (!ended_ && !expired_ && discarded_bytes < kLingerBytesMax) {
+    discarded_bytes += in_.size();
+    in_.clear();
+    room_.Notify();
+    co_await input_.Wait();
+  }
+}
+
+void Session::Finish(bool failed) {
+  if (failed) MR_LOG(error, "a connection to {} failed for lack of memory", peer_);
+  Abort();
+  if (reply_) reply_->Detach();
+  reply_.reset();
+  hub_.Ended(this);
+}
+
+}  // namespace millrace::net

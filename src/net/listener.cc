@@ -1,0 +1,174 @@
+#include "net/listener.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::net {
+namespace {
+
+constexpr int kBacklog = 4096;
+constexpr int kAcceptsPerWake = 256;     // between two looks at the stop event
+constexpr int kOutOfFilesPauseMs = 100;  // an accept that cannot succeed must not spin
+
+// A peer that vanished without a word is noticed after 60 + 3 * 15 seconds.
+constexpr int kKeepAliveIdleSeconds = 60;
+constexpr int kKeepAliveIntervalSeconds = 15;
+constexpr int kKeepAliveProbes = 3;
+
+void SetIntOption(int fd, int level, int name, int value) {
+  setsockopt(fd, level, name, &value, sizeof(value));  // a hint; failure costs only speed
+}
+
+void Tune(int fd) {
+  SetIntOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+  SetIntOption(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+  SetIntOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleSeconds);
+  SetIntOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalSeconds);
+  SetIntOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
+}
+
+std::string PeerName(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+    return fmt::format("[{}]:{}", text, ntohs(v6.sin6_port));
+  }
+  const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+  inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+  return fmt::format("{}:{}", text, ntohs(v4.sin_port));
+}
+
+uint16_t BoundPort(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.ss_family == AF_INET6
+                   ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
+                   : reinterpret_cast<const sockaddr_in&>(address).sin_port);
+}
+
+Result<UniqueFd> BindTo(const addrinfo& info, const std::string& where) {
+  UniqueFd fd(socket(info.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (fd.get() < 0) return Unavailable(fmt::format("cannot listen: {}", std::strerror(errno)));
+  SetIntOption(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (bind(fd.get(), info.ai_addr, info.ai_addrlen) != 0) {
+    const int error = errno;
+    if (error == EADDRINUSE) {
+      return FailedPrecondition(
+          fmt::format("cannot listen on {}: the port is in use; choose another --port", where));
+    }
+    return InvalidArgument(fmt::format("cannot listen on {}: {}", where, std::strerror(error)));
+  }
+  if (listen(fd.get(), kBacklog) != 0) {
+    return Unavailable(fmt::format("cannot listen on {}: {}", where, std::strerror(errno)));
+  }
+  return fd;
+}
+
+Result<UniqueFd> Bind(const std::string& host, uint16_t port) {
+  const std::string where = fmt::format("{}:{}", host.empty() ? "*" : host, port);
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
+                                &hints, &found);
+  if (error != 0) {
+    return InvalidArgument(fmt::format("cannot listen on {}: {}", where, gai_strerror(error)));
+  }
+  std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  return BindTo(*found, where);
+}
+
+}  // namespace
+
+UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+UniqueFd::~UniqueFd() {
+  if (fd_ != kNone) close(fd_);
+}
+
+Result<std::unique_ptr<Listener>> Listener::Start(const std::string& host, uint16_t port,
+                                                  OnAccept on_accept) {
+  MR_ASSIGN_OR_RETURN(UniqueFd socket, Bind(host, port));
+  UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
+  if (stop_event.get() < 0) {
+    return Unavailable(fmt::format("cannot make an event: {}", std::strerror(errno)));
+  }
+  const uint16_t bound = BoundPort(socket.get());
+  return std::unique_ptr<Listener>(
+      new Listener(std::move(socket), std::move(stop_event), bound, std::move(on_accept)));
+}
+
+Listener::Listener(UniqueFd socket, UniqueFd stop_event, uint16_t port, OnAccept on_accept)
+    : socket_(std::move(socket)),
+      stop_event_(std::move(stop_event)),
+      port_(port),
+      on_accept_(std::move(on_accept)),
+      thread_([this] { Run(); }) {}
+
+Listener::~Listener() { Stop(); }
+
+void Listener::Stop() {
+  if (!thread_.joinable()) return;
+  const uint64_t one = 1;
+  MR_CHECK(write(stop_event_.get(), &one, sizeof(one)) == sizeof(one));
+  thread_.join();
+  socket_ = UniqueFd();
+}
+
+void Listener::Run() {
+  pollfd waits[2] = {{stop_event_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}};
+  while (true) {
+    // Out of descriptors: look at the stop event only, for a while.
+    const int ready = poll(waits, out_of_files_ ? 1 : 2, out_of_files_ ? kOutOfFilesPauseMs : -1);
+    if (ready < 0 && errno != EINTR) {
+      MR_LOG(error, "the listener stops: {}", std::strerror(errno));
+      return;
+    }
+    if (ready > 0 && waits[0].revents != 0) return;
+    AcceptAll();
+  }
+}
+
+void Listener::AcceptAll() {
+  for (int i = 0; i < kAcceptsPerWake; ++i) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof(address);
+    UniqueFd fd(accept4(socket_.get(), reinterpret_cast<sockaddr*>(&address), &size,
+                        SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (fd.get() < 0) {
+      const bool exhausted =
+          errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (exhausted && !out_of_files_) {
+        MR_LOG(warn, "cannot accept connections: {}; raise the limit on open files (ulimit -n)",
+               std::strerror(errno));
+      }
+      if (exhausted) out_of_files_ = true;
+      return;
+    }
+    out_of_files_ = false;
+    Tune(fd.get());
+    on_accept_(std::move(fd), PeerName(address));
+  }
+}
+
+}  // namespace millrace::net

@@ -1,0 +1,63 @@
+// The listening socket and its thread: accepts, tunes and hands on connections.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "base/status.h"
+
+namespace millrace::net {
+
+// A file descriptor that is closed when its owner goes.
+class UniqueFd {
+ public:
+  UniqueFd() = default;
+  explicit UniqueFd(int fd) : fd_(fd) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.Release()) {}
+  UniqueFd& operator=(UniqueFd&& other) noexcept;
+  ~UniqueFd();
+  int get() const { return fd_; }
+  int Release() {
+    const int fd = fd_;
+    fd_ = kNone;
+    return fd;
+  }
+
+ private:
+  static constexpr int kNone = -1;  // the kernel's own word for no descriptor
+  int fd_ = kNone;
+};
+
+class Listener {
+ public:
+  // Called on the listener's thread for each connection: non-blocking, with TCP_NODELAY and
+  // keep-alive probes. `peer` is "127.0.0.1:51324".
+  using OnAccept = std::function<void(UniqueFd, std::string peer)>;
+
+  // Binds at once, so that a taken port is an error here, and starts the thread. Port 0 means any.
+  static Result<std::unique_ptr<Listener>> Start(const std::string& host, uint16_t port,
+                                                 OnAccept on_accept);
+  ~Listener();
+
+  uint16_t port() const { return port_; }
+  // Stops accepting and closes the socket. Once; any thread but the listener's.
+  void Stop();
+
+ private:
+  Listener(UniqueFd socket, UniqueFd stop_event, uint16_t port, OnAccept on_accept);
+  void Run();
+  void AcceptAll();
+
+  UniqueFd socket_;
+  UniqueFd stop_event_;
+  const uint16_t port_;
+  const OnAccept on_accept_;
+  bool out_of_files_ = false;
+  std::thread thread_;
+};
+
+}  // namespace millrace::net

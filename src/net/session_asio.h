@@ -1,0 +1,186 @@
+// The connections of one I/O thread as Asio sees them. Internal to the three session files: nothing
+// else includes Asio, which is slow to compile.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "net/http1.h"
+#include "net/http_server.h"
+#include "net/listener.h"
+#include "net/reply_queue.h"
+#include "net/tls.h"
+
+namespace millrace::net {
+
+namespace asio = boost::asio;
+using asio::awaitable;
+using asio::ip::tcp;
+using boost::system::error_code;
+using SteadyTime = std::chrono::steady_clock::time_point;
+using TlsStream = asio::ssl::stream<tcp::socket&>;
+
+inline constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+// Per read, into a buffer that the thread's sessions share.
+inline constexpr size_t kReadBytes = 64 * 1024;
+// Per read, in a buffer of each TLS connection.
+inline constexpr size_t kTlsReadBytes = 8 * 1024;
+// What a client may send ahead of the replies.
+inline constexpr size_t kReadAheadBytes = 64 * 1024;
+// Discarded after the last reply, so that it is not lost.
+inline constexpr size_t kLingerBytesMax = 32u << 20;
+inline constexpr Duration kSweepMax = Duration::Millis(500);
+inline constexpr Duration kSweepMin = Duration::Millis(5);
+
+inline std::chrono::nanoseconds Chrono(Duration d) { return std::chrono::nanoseconds(d.ns); }
+
+// A wake-up for one coroutine: Wait returns after the next Notify, or at once if there was one.
+class Signal {
+ public:
+  explicit Signal(asio::io_context& io) : timer_(io, SteadyTime::max()) {}
+  void Notify() {
+    set_ = true;
+    timer_.cancel();
+  }
+  awaitable<void> Wait() {
+    while (!set_) co_await timer_.async_wait(kAwait);
+    set_ = false;
+  }
+
+ private:
+  asio::steady_timer timer_;
+  bool set_ = false;
+};
+
+class Session;
+
+// What the sessions of one thread share. Used on that thread only, but for the marked members.
+struct SessionHub {
+  SessionHub(const HttpServerOptions& o, HttpHandler h, TlsContext t)
+      : options(o), handler(std::move(h)), read_buffer(kReadBytes), sweep_timer(io) {
+    if (!t) return;
+    SSL_CTX_up_ref(t.get());
+    tls.emplace(t.get());
+  }
+
+  awaitable<void> Sweep();
+  void Start(UniqueFd socket, std::string peer, bool refused);
+  void Ended(Session* session);
+
+  const HttpServerOptions options;
+  const HttpHandler handler;
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::optional<asio::ssl::context> tls;
+  std::vector<char> read_buffer;
+  asio::steady_timer sweep_timer;
+  std::unordered_set<Session*> sessions;
+  bool cut = false;
+
+  std::atomic<bool> draining{false};  // any thread
+  std::mutex mutex;                   // guards count
+  std::condition_variable empty;
+  std::atomic<size_t> count{0};  // any thread reads
+  std::thread thread;
+};
+
+// One connection: a reader, which collects what arrives and notices the end, and a server, which
+// parses requests and writes replies. Both are coroutines on the group's thread.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(SessionHub& hub, tcp::socket socket, std::string peer, bool refused)
+      : hub_(hub),
+        options_(hub.options),
+        socket_(std::move(socket)),
+        peer_(std::move(peer)),
+        refused_(refused),
+        read_ahead_bytes_(std::max(kReadAheadBytes, 2 * options_.limits.head_bytes_max)),
+        input_(hub.io),
+        room_(hub.io) {
+    if (hub.tls && !refused) tls_ = std::make_unique<TlsStream>(socket_, *hub.tls);
+  }
+
+  static void Spawn(std::shared_ptr<Session> session) {
+    auto& io = session->hub_.io;
+    asio::co_spawn(io, Serve(session),
+                   [session](std::exception_ptr error) { session->Finish(error != nullptr); });
+  }
+
+  // Called by the sweep.
+  void CheckDeadline(SteadyTime now) {
+    if (now < deadline_) return;
+    deadline_ = SteadyTime::max();
+    expired_ = true;
+    if (in_transport_) Abort();
+    input_.Notify();
+  }
+
+  // Closes at once; the coroutines end by themselves.
+  void Abort() {
+    error_code ignored;
+    socket_.close(ignored);
+    ended_ = true;
+    if (reply_) reply_->ClientGone();
+    input_.Notify();
+    room_.Notify();
+  }
+
+  // The server drains: an idle connection closes.
+  void Notify() { input_.Notify(); }
+
+ private:
+  static awaitable<void> Serve(std::shared_ptr<Session> self);
+  static awaitable<void> ReadLoop(std::shared_ptr<Session> self);
+  awaitable<size_t> ReadSome();
+  awaitable<bool> Handshake();
+  awaitable<std::unique_ptr<RequestParser>> ReadRequest(bool first);
+  awaitable<bool> Advance(RequestParser& parser);
+  awaitable<bool> Answer(std::unique_ptr<RequestParser> parser);
+  awaitable<bool> WriteAll(std::string_view data);
+  awaitable<void> RefuseWith(HttpFailure failure);
+  awaitable<void> Farewell();
+
+  void CallHandler(HttpRequest request);
+  void OnReplyNews();
+  void Finish(bool failed);
+  void SetDeadline(Duration d) { deadline_ = std::chrono::steady_clock::now() + Chrono(d); }
+  void ClearDeadline() { deadline_ = SteadyTime::max(); }
+
+  SessionHub& hub_;
+  const HttpServerOptions& options_;
+  tcp::socket socket_;
+  std::unique_ptr<TlsStream> tls_;
+  std::unique_ptr<char[]> tls_buffer_;
+  const std::string peer_;
+  const bool refused_;
+  const size_t read_ahead_bytes_;
+
+  std::string in_;  // arrived and not parsed
+  Signal input_;    // the server waits for: bytes, the end, a deadline, news of the reply
+  Signal room_;     // the reader waits for: room in in_
+  SteadyTime deadline_ = SteadyTime::max();
+  std::shared_ptr<ReplyQueue> reply_;  // while one is under way
+  bool ended_ = false;                 // the peer has closed, or we have
+  bool expired_ = false;               // the deadline has passed
+  bool in_transport_ = false;          // waiting for a write or a handshake
+  SteadyTime body_start_;              // of the request being read
+};
+
+}  // namespace millrace::net

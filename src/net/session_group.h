@@ -1,0 +1,37 @@
+// The connections of one I/O thread. Owned by HttpServer; hides Asio, which is slow to compile.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "net/http_server.h"
+#include "net/listener.h"
+#include "net/tls.h"
+
+namespace millrace::net {
+
+struct SessionHub;  // session_asio.h
+
+class SessionGroup {
+ public:
+  // `tls` may be null. Starts the thread.
+  SessionGroup(const HttpServerOptions& options, HttpHandler handler, TlsContext tls);
+  // REQUIRES: no connection is left.
+  ~SessionGroup();
+
+  // Any thread.
+  void Add(UniqueFd socket, std::string peer);
+  void Refuse(UniqueFd socket);  // with a 503
+  size_t size() const;           // connections, refused ones included
+  void Drain();                  // no further requests; idle connections close
+  void CutAll();
+  // False when connections are left after `limit`.
+  bool WaitUntilEmpty(Duration limit);
+
+ private:
+  std::unique_ptr<SessionHub> hub_;
+};
+
+}  // namespace millrace::net

@@ -1,0 +1,22 @@
+// Server certificates. OpenSSL's types stay behind the pointer.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+
+struct ssl_ctx_st;  // OpenSSL's SSL_CTX
+
+namespace millrace::net {
+
+using TlsContext = std::shared_ptr<ssl_ctx_st>;
+
+// TLS 1.2 or newer with the PEM certificate chain and private key of these files. An error names
+// the file and what is wrong with it. Any thread may use the context.
+Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std::string& key_path);
+
+// Verifies the servers we call against the system's authorities, or those of `ca_path` if given.
+Result<TlsContext> MakeClientTls(const std::string& ca_path, bool verify_peer);
+
+}  // namespace millrace::net
