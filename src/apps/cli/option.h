@@ -1,0 +1,98 @@
+// Option: one flag or positional argument, described once. Parsing, --help, the man page, shell
+// completion, environment names and config keys are all read from this description.
+//
+// The factory functions below bind a description to a variable; the variable's value at that moment
+// is the default that --help shows. One thread, at program start.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace millrace::apps {
+
+enum class Arity {
+  kFlag,  // given or not
+  kOne,   // one value; the last one given counts
+  kMany,  // one or more values, may be repeated
+};
+
+enum class ValueKind { kText, kFile, kFolder };  // what the shell completes
+
+struct Option {
+  std::string name;                  // "max-model-len": --max-model-len, or MODEL when positional
+  std::vector<std::string> aliases;  // with their dashes: "-c"
+  std::string value_name;            // "TOKENS"; empty for a flag
+  std::string help;                  // starts upper case, no full stop at the end
+  std::string group;                 // the heading it appears under
+  std::string default_text;          // as shown; empty: none
+  std::vector<std::string> choices;  // the only values allowed, where there are such
+  Arity arity = Arity::kOne;
+  ValueKind kind = ValueKind::kText;
+  bool positional = false;
+  bool required = false;
+  bool negatable = false;          // a flag with --no-NAME
+  bool command_line_only = false;  // has neither environment name nor config key
+  std::string refused;             // known, and not offered: the reason, which ends the run
+
+  // Stores the values. The message of an error reads on after the option's name:
+  // "must be an integer in [1, 65535], got 'x'".
+  std::function<Status(const std::vector<std::string>& values)> set;
+
+  std::string Display() const;          // "--port" or "MODEL"
+  std::string EnvironmentName() const;  // "MILLRACE_PORT"
+};
+
+Option IntOption(std::string name, std::string value_name, int* target, int64_t min, int64_t max);
+Option IntOption(std::string name, std::string value_name, int64_t* target, int64_t min,
+                 int64_t max);
+Option IntOption(std::string name, std::string value_name, std::optional<int>* target, int64_t min,
+                 int64_t max);
+Option SeedOption(std::string name, std::optional<uint64_t>* target);
+Option RealOption(std::string name, std::string value_name, double* target, double min, double max);
+Option TextOption(std::string name, std::string value_name, std::string* target);
+Option TextListOption(std::string name, std::string value_name, std::vector<std::string>* target);
+Option FlagOption(std::string name, bool* target);
+// "2GiB", "512MiB", "1.5GB", "1048576".
+Option BytesOption(std::string name, std::optional<int64_t>* target);
+// `parse` checks and stores one text.
+Option CustomOption(std::string name, std::string value_name, std::string default_text,
+                    std::function<Status(const std::string&)> parse);
+
+template <typename E>
+Option ChoiceOption(std::string name, E* target, std::vector<std::pair<std::string, E>> choices);
+
+// A known name of another server that has no meaning here.
+Option RefusedOption(std::string name, std::string reason);
+
+// --- implementation of the template ---
+
+// The error for a value outside `choices`; ok when it is inside.
+Status CheckChoice(const std::string& value, const std::vector<std::string>& choices);
+
+template <typename E>
+Option ChoiceOption(std::string name, E* target, std::vector<std::pair<std::string, E>> choices) {
+  Option option;
+  option.name = std::move(name);
+  for (const auto& [text, value] : choices) {
+    option.choices.push_back(text);
+    if (value == *target) option.default_text = text;
+    option.value_name += (option.value_name.empty() ? "" : "|") + text;
+  }
+  option.set = [target, choices, names = option.choices](const std::vector<std::string>& values) {
+    MR_RETURN_IF_ERROR(CheckChoice(values.back(), names));
+    for (const auto& [text, value] : choices) {
+      if (text == values.back()) *target = value;
+    }
+    return OkStatus();
+  };
+  return option;
+}
+
+}  // namespace millrace::apps

@@ -1,0 +1,21 @@
+// Splits the words after a command into options and their values. The only user of CLI11.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "apps/cli/command.h"
+#include "base/status.h"
+
+namespace millrace::apps {
+
+struct Tokens {
+  std::map<std::string, std::vector<std::string>> given;  // by option name
+  std::vector<std::string> left;                          // belongs to no option
+};
+
+// An error's message begins with the option: "--port needs a value".
+Result<Tokens> Tokenize(const Command& command, const std::vector<std::string>& words);
+
+}  // namespace millrace::apps

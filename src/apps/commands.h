@@ -1,0 +1,21 @@
+// The commands of the program. Each Make... builds the description of one command and binds its
+// options to flags that the command owns; nothing runs until main() calls Command::run.
+#pragma once
+
+#include <memory>
+
+#include "apps/cli/command.h"
+
+namespace millrace::apps {
+
+inline constexpr char kVersion[] = MILLRACE_VERSION;
+
+// The whole tree, rooted at "millrace".
+std::unique_ptr<Command> MakeRootCommand();
+
+std::unique_ptr<Command> MakeVersionCommand();
+// These two print what they derive from `root`, which must outlive them.
+std::unique_ptr<Command> MakeCompletionCommand(const Command& root);
+std::unique_ptr<Command> MakeManCommand(const Command& root);
+
+}  // namespace millrace::apps
