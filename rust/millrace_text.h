@@ -1,0 +1,118 @@
+/* The C ABI over the tokenizers and minijinja crates: the only door between C++ and Rust.
+ *
+ * Handles are opaque, immutable after creation and callable from any thread; *_free takes them back.
+ * Every function returns an MrtCode and, when that is not MRT_OK, one line in *error. Buffers given
+ * out (MrtBytes, MrtIds) belong to the caller, who returns them with mrt_bytes_free / mrt_ids_free;
+ * MrtView points into a handle and lives as long as it. No function unwinds, calls back or keeps a
+ * pointer it was given. Every limit is a parameter. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MRT_ABI_VERSION 1u
+
+typedef int32_t MrtCode;
+enum {
+  MRT_OK = 0,
+  MRT_INVALID = 1,  /* the file, the template or the text is at fault */
+  MRT_LIMIT = 2,    /* a limit that was passed in stopped the work */
+  MRT_INTERNAL = 3, /* a panic, caught */
+};
+
+typedef struct {
+  uint8_t* data;
+  size_t size;
+} MrtBytes;
+
+typedef struct {
+  uint32_t* data;
+  size_t size;
+} MrtIds;
+
+typedef struct {
+  const uint8_t* data;
+  size_t size;
+} MrtView;
+
+typedef struct MrtTokenizer MrtTokenizer;
+typedef struct MrtTemplate MrtTemplate;
+
+/* What this library was built as; differs from MRT_ABI_VERSION when header and library do not match. */
+uint32_t mrt_abi_version(void);
+void mrt_bytes_free(MrtBytes bytes);
+void mrt_ids_free(MrtIds ids);
+
+/* ---- Tokenizer ---------------------------------------------------------------------------- */
+
+/* From the bytes of tokenizer.json. Truncation and padding in the file are ignored. */
+MrtCode mrt_tokenizer_new(const uint8_t* json, size_t json_size, size_t vocab_max,
+                          MrtTokenizer** out, MrtBytes* error);
+void mrt_tokenizer_free(MrtTokenizer* tokenizer);
+
+/* One more than the largest id, so that ids index arrays of this size. */
+uint32_t mrt_tokenizer_vocab_size(const MrtTokenizer* tokenizer);
+
+enum {
+  MRT_ENCODE_ADD_SPECIAL = 1,   /* what the post-processor adds: BOS, EOS */
+  MRT_ENCODE_PARSE_SPECIAL = 2, /* special tokens written in the text become their ids */
+  MRT_ENCODE_GUARDED = 4,       /* U+FDD0 in the text splits special tokens, then vanishes */
+};
+MrtCode mrt_tokenizer_encode(const MrtTokenizer* tokenizer, const uint8_t* text, size_t text_size,
+                             uint32_t flags, size_t text_bytes_max, MrtIds* out, MrtBytes* error);
+
+/* Ids outside the vocabulary decode to nothing. */
+MrtCode mrt_tokenizer_decode(const MrtTokenizer* tokenizer, const uint32_t* ids, size_t ids_size,
+                             int32_t skip_special, MrtBytes* out, MrtBytes* error);
+
+/* 1 and *id when the vocabulary has exactly this token. */
+int32_t mrt_tokenizer_token_to_id(const MrtTokenizer* tokenizer, const uint8_t* token, size_t size,
+                                  uint32_t* id);
+
+/* How the file's decoder turns tokens into text, as far as a streaming decoder must know it. */
+enum {
+  MRT_DECODER_BYTE_LEVEL = 0,    /* fragments are bytes; invalid UTF-8 becomes U+FFFD at the end */
+  MRT_DECODER_BYTE_FALLBACK = 1, /* text, and runs of byte tokens that are text only as a whole */
+  MRT_DECODER_FIRST_DIFFERS = 2, /* text; the first token decodes as mrt_tokenizer_decode says */
+  MRT_DECODER_WHOLE = 3,         /* anything else: only mrt_tokenizer_decode knows */
+};
+typedef struct {
+  int32_t kind;
+  uint32_t strip_left; /* BYTE_FALLBACK: spaces to remove from the very start of the text */
+} MrtDecoderInfo;
+MrtDecoderInfo mrt_tokenizer_decoder_info(const MrtTokenizer* tokenizer);
+
+enum {
+  MRT_TOKEN_KNOWN = 1,   /* the id is in the vocabulary */
+  MRT_TOKEN_SPECIAL = 2, /* skip_special skips it */
+  MRT_TOKEN_BYTE = 4,    /* BYTE_FALLBACK: <0xNN>; the fragment is that one byte */
+};
+/* Flags of a token; `fragment` is what it adds to a text that has begun, `raw` the vocabulary entry. */
+uint32_t mrt_tokenizer_token(const MrtTokenizer* tokenizer, uint32_t id, MrtView* fragment,
+                             MrtView* raw);
+
+/* ---- Chat template ------------------------------------------------------------------------- */
+
+typedef struct {
+  size_t source_bytes_max;
+  size_t output_bytes_max;
+  uint64_t fuel;         /* instructions of one render */
+  size_t recursion_max;  /* nested macros, loops and blocks of one render */
+} MrtTemplateLimits;
+
+MrtCode mrt_template_new(const uint8_t* source, size_t source_size, MrtTemplateLimits limits,
+                         MrtTemplate** out, MrtBytes* error);
+void mrt_template_free(MrtTemplate* tmpl);
+
+/* `context` is a JSON object of variables; `civil_seconds` is the local wall clock (seconds since
+ * 1970-01-01 00:00 local time) that strftime_now shows. */
+MrtCode mrt_template_render(const MrtTemplate* tmpl, const uint8_t* context, size_t context_size,
+                            int64_t civil_seconds, MrtBytes* out, MrtBytes* error);
+
+#ifdef __cplusplus
+}
+#endif

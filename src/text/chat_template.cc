@@ -1,0 +1,119 @@
+#include "text/chat_template.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/json.h"
+#include "text/ffi.h"
+
+namespace millrace::text {
+namespace {
+
+Status CheckJson(std::string_view text, std::string_view name, Json::value_t type) {
+  Result<Json> json = ParseJson(text);
+  if (!json.ok()) return json.status().WithContext(name);
+  if (json->type() != type) {
+    return InvalidArgument(fmt::format("{} must be {}, got {}", name,
+                                       type == Json::value_t::array ? "an array" : "an object",
+                                       json->type_name()));
+  }
+  return OkStatus();
+}
+
+// The members of a JSON object, without its braces.
+std::string_view Members(std::string_view object) {
+  size_t begin = object.find('{') + 1;
+  return object.substr(begin, object.rfind('}') - begin);
+}
+
+bool IsBlank(std::string_view text) {
+  return text.find_first_not_of(" \t\r\n") == std::string_view::npos;
+}
+
+void AddTokenVariable(const char* name, const std::optional<std::string>& token, std::string& out) {
+  if (!token.has_value()) return;
+  if (!out.empty()) out += ',';
+  out += fmt::format("\"{}\":{}", name, DumpJson(*token));
+}
+
+}  // namespace
+
+void ChatTemplate::Deleter::operator()(MrtTemplate* handle) const { mrt_template_free(handle); }
+
+ChatTemplate::~ChatTemplate() = default;
+
+Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(
+    const std::string& folder, const std::vector<std::string>& special_tokens,
+    const ChatTemplateLimits& limits) {
+  MR_ASSIGN_OR_RETURN(TokenizerConfig config, LoadTokenizerConfig(folder));
+  Result<std::unique_ptr<const ChatTemplate>> loaded = FromConfig(config, special_tokens, limits);
+  if (!loaded.ok()) return loaded.status().WithContext(folder);
+  return loaded;
+}
+
+Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
+    const TokenizerConfig& config, const std::vector<std::string>& special_tokens,
+    const ChatTemplateLimits& limits) {
+  MR_RETURN_IF_ERROR(CheckRustAbi());
+  if (config.chat_templates.empty()) return NotFound("the model has no chat template");
+  std::unique_ptr<ChatTemplate> out(new ChatTemplate());
+  out->special_tokens_ = special_tokens;
+  AddTokenVariable("bos_token", config.bos_token, out->token_variables_);
+  AddTokenVariable("eos_token", config.eos_token, out->token_variables_);
+  AddTokenVariable("unk_token", config.unk_token, out->token_variables_);
+  AddTokenVariable("pad_token", config.pad_token, out->token_variables_);
+  const MrtTemplateLimits rust_limits = {limits.source_bytes, limits.output_bytes, limits.fuel,
+                                         limits.recursion};
+  for (const auto& [name, source] : config.chat_templates) {
+    MrtTemplate* handle = nullptr;
+    RustBytes error;
+    MrtCode code = mrt_template_new(Data(source), source.size(), rust_limits, &handle, error.out());
+    if (Status status = StatusOf(code, error); !status.ok()) {
+      return status.WithContext(fmt::format("chat template \"{}\"", name));
+    }
+    out->templates_.emplace(name, std::unique_ptr<MrtTemplate, Deleter>(handle));
+  }
+  return std::unique_ptr<const ChatTemplate>(std::move(out));
+}
+
+Result<std::string> ChatTemplate::Render(const ChatInput& input) const {
+  const bool has_tools = !IsBlank(input.tools_json);
+  std::string name = kDefaultTemplateName;
+  if (input.template_name.has_value()) {
+    name = *input.template_name;
+  } else if (has_tools && templates_.contains("tool_use")) {
+    name = "tool_use";
+  }
+  auto it = templates_.find(name);
+  if (it == templates_.end()) {
+    return InvalidArgument(fmt::format("the model has no chat template named \"{}\"", name));
+  }
+
+  MR_RETURN_IF_ERROR(CheckJson(input.messages_json, "messages", Json::value_t::array));
+  // kwargs come first: of two equal keys the later one counts, so they replace nothing of ours.
+  std::string context = "{";
+  if (!IsBlank(input.kwargs_json)) {
+    MR_RETURN_IF_ERROR(CheckJson(input.kwargs_json, "chat_template_kwargs", Json::value_t::object));
+    std::string_view members = Members(input.kwargs_json);
+    if (!IsBlank(members)) context += fmt::format("{},", members);
+  }
+  // transformers passes None for tools and documents that are not there, rather than leave them
+  // undefined; templates test for both.
+  if (has_tools) {
+    MR_RETURN_IF_ERROR(CheckJson(input.tools_json, "tools", Json::value_t::array));
+  }
+  context += fmt::format("\"tools\":{},", has_tools ? input.tools_json : "null");
+  if (!token_variables_.empty()) context += token_variables_ + ',';
+  context += fmt::format("\"messages\":{},\"add_generation_prompt\":{}}}", input.messages_json,
+                         input.add_generation_prompt);
+
+  RustBytes text;
+  RustBytes error;
+  MrtCode code = mrt_template_render(it->second.get(), Data(context), context.size(),
+                                     input.civil_seconds, text.out(), error.out());
+  MR_RETURN_IF_ERROR(StatusOf(code, error));
+  return text.ToString();
+}
+
+}  // namespace millrace::text

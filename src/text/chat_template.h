@@ -1,0 +1,76 @@
+// ChatTemplate: a model folder's Jinja templates, rendered as Hugging Face transformers renders
+// them. A template is data from outside: it can reach no file, clock or host object, and its
+// instructions, nesting, memory and output are bounded, so that a hostile one ends with a Status.
+//
+// Immutable after Load; any thread, several at once.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "text/tokenizer_config.h"
+
+struct MrtTemplate;
+
+namespace millrace::text {
+
+struct ChatTemplateLimits {
+  size_t source_bytes = kChatTemplateBytesMax;
+  size_t output_bytes = 32u << 20;
+  uint64_t fuel = 2'000'000;  // instructions of one render
+  size_t recursion = 200;
+};
+
+// One render. JSON travels as text, because templates print objects in the order the client wrote
+// their keys.
+struct ChatInput {
+  std::string_view messages_json;            // an array
+  std::string_view tools_json;               // an array; empty: no tools
+  std::string_view kwargs_json;              // an object of further variables; empty: none
+  std::optional<std::string> template_name;  // none: "tool_use" when there are tools and it
+                                             // exists, else "default"
+  bool add_generation_prompt = true;
+  // Local wall clock, seconds since 1970-01-01 00:00 local time, for strftime_now.
+  int64_t civil_seconds = 0;
+};
+
+class ChatTemplate {
+ public:
+  // Compiles every template of the folder. kNotFound when the folder has none; kInvalidArgument
+  // with file, line and cause for one that does not parse. `special_tokens` (of the tokenizer) are
+  // guarded when they occur in messages, tools or kwargs: see EncodeOptions::guarded.
+  static Result<std::unique_ptr<const ChatTemplate>> Load(
+      const std::string& folder, const std::vector<std::string>& special_tokens,
+      const ChatTemplateLimits& limits = {});
+  static Result<std::unique_ptr<const ChatTemplate>> FromConfig(
+      const TokenizerConfig& config, const std::vector<std::string>& special_tokens,
+      const ChatTemplateLimits& limits = {});
+
+  ChatTemplate(const ChatTemplate&) = delete;
+  ChatTemplate& operator=(const ChatTemplate&) = delete;
+  ~ChatTemplate();
+
+  // The prompt, to be encoded with {add_special_tokens = false, parse_special = true,
+  // guarded = true}. kInvalidArgument for input that is not JSON of the right type, for a template
+  // that refuses it (raise_exception), and for one that exceeds a limit.
+  Result<std::string> Render(const ChatInput& input) const;
+
+ private:
+  struct Deleter {
+    void operator()(MrtTemplate* handle) const;
+  };
+
+  ChatTemplate() = default;
+
+  std::map<std::string, std::unique_ptr<MrtTemplate, Deleter>> templates_;
+  std::string token_variables_;  // "bos_token":"<s>",... as JSON members
+  std::vector<std::string> special_tokens_;
+};
+
+}  // namespace millrace::text
