@@ -1,0 +1,59 @@
+// What a serving benchmark measured: one Outcome per request in, the table and the JSON of `vllm
+// bench serve` out, so that results compare line by line. Pure functions.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/status.h"
+
+namespace millrace::apps {
+
+struct Outcome {
+  std::string error;  // empty: succeeded
+  int prompt_tokens = 0;
+  int output_tokens = 0;
+  double start_s = 0;          // sent, from the start of the run
+  double ttft_s = 0;           // to the first token
+  double latency_s = 0;        // to the end
+  std::vector<double> itls_s;  // between one piece of the stream and the next
+  std::string text;
+
+  bool ok() const { return error.empty(); }
+  // Time per output token after the first; 0 with fewer than two.
+  double TpotSeconds() const {
+    return output_tokens > 1 ? (latency_s - ttft_s) / (output_tokens - 1) : 0;
+  }
+};
+
+// Limits a request must keep to count as good; DistServe's goodput.
+struct Goodput {
+  std::optional<double> ttft_ms, tpot_ms, e2el_ms;
+  bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
+  bool Holds(const Outcome& outcome) const;
+};
+// {"ttft:200", "tpot:50"}.
+Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
+
+struct ReportOptions {
+  double duration_s = 0;
+  std::optional<int> max_concurrency;
+  double request_rate = 0;  // infinity: all at once
+  Goodput goodput;
+  std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // and "e2el"
+  std::vector<double> percentiles = {99};
+  bool orca = false;  // also Orca's median of latency per generated token (OSDI'22, 6.2)
+};
+// "ttft,tpot,itl,e2el" and "50,99.9".
+Result<std::vector<std::string>> ParseMetricNames(const std::string& text);
+Result<std::vector<double>> ParsePercentiles(const std::string& text);
+
+struct Report {
+  std::string table;
+  Json json;  // with the per-request lists
+};
+Report MakeReport(const std::vector<Outcome>& outcomes, const ReportOptions& options);
+
+}  // namespace millrace::apps

@@ -1,0 +1,172 @@
+#include "apps/bench/trace.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+
+#include "apps/text_lines.h"
+#include "apps/units.h"
+#include "base/json.h"
+#include "base/log.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr size_t kColumnsMax = 64;
+
+std::vector<std::string_view> Columns(std::string_view line) {
+  std::vector<std::string_view> columns;
+  while (columns.size() < kColumnsMax) {
+    const size_t comma = line.find(',');
+    columns.push_back(line.substr(0, comma));
+    if (comma == std::string_view::npos) break;
+    line.remove_prefix(comma + 1);
+  }
+  return columns;
+}
+
+// A number of exactly `digits` digits at `at`.
+std::optional<int> Digits(std::string_view text, size_t at, size_t digits) {
+  if (at + digits > text.size()) return std::nullopt;
+  int value = 0;
+  for (char c : text.substr(at, digits)) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  return value;
+}
+
+// "2023-11-16 18:15:46.6805900" as seconds since 1970.
+std::optional<double> ParseTimestamp(std::string_view text) {
+  const auto year = Digits(text, 0, 4), month = Digits(text, 5, 2), day = Digits(text, 8, 2);
+  const auto hour = Digits(text, 11, 2), minute = Digits(text, 14, 2), second = Digits(text, 17, 2);
+  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
+  const std::chrono::year_month_day date{std::chrono::year(*year),
+                                         std::chrono::month(static_cast<unsigned>(*month)),
+                                         std::chrono::day(static_cast<unsigned>(*day))};
+  if (!date.ok() || *hour > 23 || *minute > 59 || *second > 60) return std::nullopt;
+  const auto days = std::chrono::sys_days(date).time_since_epoch().count();
+  double fraction = 0, unit = 0.1;
+  if (text.size() > 19 && text[19] == '.') {
+    for (size_t i = 20; i < text.size() && text[i] >= '0' && text[i] <= '9'; ++i, unit /= 10) {
+      fraction += (text[i] - '0') * unit;
+    }
+  }
+  return static_cast<double>(days) * 86400 + *hour * 3600 + *minute * 60 + *second + fraction;
+}
+
+Result<int> TokenCount(std::string_view text, std::string_view name) {
+  const auto value = ParseInt(text);
+  if (!value.ok() || *value < 0 || *value > kTraceTokensMax) {
+    return InvalidArgument(fmt::format("{} must be an integer in [0, {}], got '{}'", name,
+                                       kTraceTokensMax, Printable(text)));
+  }
+  return static_cast<int>(*value);
+}
+
+struct AzureColumns {
+  size_t time = 0, input = 0, output = 0;
+};
+
+Result<AzureColumns> FindColumns(std::string_view header) {
+  const auto names = Columns(header);
+  const auto find = [&names](std::string_view name) {
+    return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  };
+  const AzureColumns columns{find("TIMESTAMP"), find("ContextTokens"), find("GeneratedTokens")};
+  if (std::max({columns.time, columns.input, columns.output}) >= names.size()) {
+    return InvalidArgument(fmt::format(
+        "line 1: not a trace: the columns must be TIMESTAMP,ContextTokens,GeneratedTokens (or "
+        "JSON lines with timestamp, input_length, output_length), got '{}'",
+        Printable(header)));
+  }
+  return columns;
+}
+
+Result<TraceEntry> ParseAzureLine(std::string_view line, const AzureColumns& columns) {
+  const auto fields = Columns(line);
+  if (std::max({columns.time, columns.input, columns.output}) >= fields.size()) {
+    return InvalidArgument(fmt::format("has {} columns, too few", fields.size()));
+  }
+  TraceEntry entry;
+  const auto time = ParseTimestamp(fields[columns.time]);
+  if (!time) {
+    return InvalidArgument(fmt::format("TIMESTAMP must read like 2023-11-16 18:15:46.68, got '{}'",
+                                       Printable(fields[columns.time])));
+  }
+  entry.arrival_s = *time;
+  MR_ASSIGN_OR_RETURN(entry.input_tokens, TokenCount(fields[columns.input], "ContextTokens"));
+  MR_ASSIGN_OR_RETURN(entry.output_tokens, TokenCount(fields[columns.output], "GeneratedTokens"));
+  return entry;
+}
+
+Result<int> CountField(const Json& object, const char* name) {
+  const auto at = object.find(name);
+  if (at == object.end() || !at->is_number_integer()) {
+    return InvalidArgument(fmt::format("'{}' must be an integer", name));
+  }
+  return TokenCount(at->dump(), name);
+}
+
+Result<TraceEntry> ParseMooncakeLine(std::string_view line) {
+  MR_ASSIGN_OR_RETURN(const Json object, ParseJson(line));
+  if (!object.is_object()) return InvalidArgument("must be a JSON object");
+  TraceEntry entry;
+  const auto time = object.find("timestamp");
+  if (time == object.end() || !time->is_number()) {
+    return InvalidArgument("'timestamp' must be a number of milliseconds");
+  }
+  entry.arrival_s = time->get<double>() / 1000;
+  MR_ASSIGN_OR_RETURN(entry.input_tokens, CountField(object, "input_length"));
+  MR_ASSIGN_OR_RETURN(entry.output_tokens, CountField(object, "output_length"));
+  const auto ids = object.find("hash_ids");
+  if (ids == object.end()) return entry;
+  if (!ids->is_array() || ids->size() > kTraceHashIdsMax) {
+    return InvalidArgument(
+        fmt::format("'hash_ids' must be a list of at most {} integers", kTraceHashIdsMax));
+  }
+  for (const Json& id : *ids) {
+    if (!id.is_number_integer()) return InvalidArgument("'hash_ids' must hold integers");
+    entry.hash_ids.push_back(id.get<int64_t>());
+  }
+  return entry;
+}
+
+}  // namespace
+
+Result<std::vector<TraceEntry>> ParseTrace(std::string_view text, size_t entries_max) {
+  std::vector<TraceEntry> entries;
+  LineReader lines(text);
+  std::optional<AzureColumns> columns;
+  while (auto line = lines.Next()) {
+    if (line->empty()) continue;
+    if (!columns && line->front() != '{') {
+      MR_ASSIGN_OR_RETURN(columns, FindColumns(*line));
+      continue;
+    }
+    if (entries.size() == entries_max) break;
+    auto entry = columns ? ParseAzureLine(*line, *columns) : ParseMooncakeLine(*line);
+    if (!entry.ok()) return entry.status().WithContext(fmt::format("line {}", lines.number()));
+    entries.push_back(std::move(*entry));
+  }
+  if (entries.empty()) return InvalidArgument("holds no request");
+  std::stable_sort(entries.begin(), entries.end(), [](const TraceEntry& a, const TraceEntry& b) {
+    return a.arrival_s < b.arrival_s;
+  });
+  const double first = entries.front().arrival_s;
+  for (TraceEntry& entry : entries) entry.arrival_s -= first;
+  return entries;
+}
+
+void RescaleRate(std::vector<TraceEntry>& entries, double rate) {
+  MR_CHECK(rate > 0) << rate;
+  if (entries.empty() || entries.back().arrival_s <= 0) return;
+  const double wanted_s = static_cast<double>(entries.size() - 1) / rate;
+  const double factor = wanted_s / entries.back().arrival_s;
+  for (TraceEntry& entry : entries) entry.arrival_s *= factor;
+}
+
+}  // namespace millrace::apps
