@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "base/rng.h"
+#include "text/detokenizer.h"
 #include "text/golden_templates.h"
 #include "text/tokenizer.h"
 
@@ -42,6 +44,23 @@ TEST(TokenizerVectors, FalconEncodesAsLlamaCpp) {
     begin = end + separator.size();
   }
   EXPECT_EQ(rows, 46);
+}
+
+// Random ids of real vocabularies: the stream is the whole decode.
+TEST(DetokenizerVectors, EqualsWholeDecode) {
+  Rng rng(3);
+  for (const char* name : {"falcon", "t5-small", "whisper.tiny", "phi-2", "roberta-base"}) {
+    auto tokenizer = LoadJson(name);
+    for (int round = 0; round < 2'000; ++round) {
+      std::vector<TokenId> ids(rng.Between(0, 20));
+      for (TokenId& id : ids) id = static_cast<TokenId>(rng.Between(0, tokenizer->vocab_size()));
+      Detokenizer detokenizer(tokenizer, round % 2 == 0);
+      std::string text;
+      for (TokenId id : ids) text += detokenizer.Push(id);
+      text += detokenizer.Flush();
+      ASSERT_EQ(text, tokenizer->Decode(ids, round % 2 == 0)) << name;
+    }
+  }
 }
 
 // transformers tidies English spaces after decoding (clean_up_tokenization_spaces), and the vectors

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the three small tokenizers of the tests, one per decoder shape, beside this file.
+"""Writes the small tokenizers of the tests, one per decoder shape, beside this file.
 
 They are ours: alphabets and a few merges, chosen so that tokens split characters.
 """
@@ -106,8 +106,18 @@ def unigram():
     return file_of(model, None, space, None, space, tokens)
 
 
+def word_piece():
+    words = ["[UNK]", "[CLS]", "[SEP]", "hello", "world", "the", "##ing", "##s", "a", "b", ".", ",",
+             "don", "'", "t", "\u65e5", "##\u65e5"]
+    model = {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+             "max_input_chars_per_word": 100, "vocab": {w: i for i, w in enumerate(words)}}
+    decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+    tokens = [added(0, "[UNK]", True), added(1, "[CLS]", True), added(2, "[SEP]", True)]
+    return file_of(model, None, {"type": "BertPreTokenizer"}, None, decoder, tokens)
+
+
 for name, build in [("byte_level", byte_level), ("byte_fallback", byte_fallback),
-                    ("unigram", unigram)]:
+                    ("unigram", unigram), ("word_piece", word_piece)]:
     folder = HERE / name
     folder.mkdir(exist_ok=True)
     text = json.dumps(build(), ensure_ascii=False, separators=(",", ":"))
