@@ -4,12 +4,11 @@
 // Rules every device keeps (docs/decisions/0002-batch-invariance.md):
 //  - A row of a result depends on that row of the input only: not on how many rows there are, how
 //    they were chunked, or how many threads ran. On the CPU the bits are equal.
-//  - Row-parallel products (PackSpec::row_parallel) sum over kVirtualShards ranges of K in a fixed
-//    order, so that tensor-parallel degrees 1, 2, 4 and 8 give the same bits.
+//  - Row-parallel products (PackSpec::row_parallel) sum over kVirtualShards ranges of K, pairwise:
+//    tensor-parallel degrees 1, 2, 4 and 8 give the same bits when ranks are added pairwise too.
 //  - Accumulation is f32 whatever the storage.
 //
-// Used by one thread at a time (the executor's); it spreads work over threads of its own. Shapes are
-// the caller's duty: a wrong one is a programmer's error.
+// Used by one thread at a time, the executor's. A wrong shape is a programmer's error.
 #pragma once
 
 #include <memory>
@@ -28,13 +27,12 @@ inline constexpr int kVirtualShards = 8;
 struct Rows {
   void* data = nullptr;
   int rows = 0, cols = 0;
-  int stride = 0;  // elements from one row to the next, >= cols
-
+  int stride = 0;                            // elements from one row to the next, >= cols
   Rows Columns(int first, int count) const;  // columns [first, first + count)
   Rows Slice(int first, int count) const;    // rows [first, first + count)
 };
 
-// Device memory for activations, freed by the destructor.
+// Device memory for activations.
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -50,9 +48,10 @@ struct HostMatrix {
 
 // How to lay out a weight for y = x W^T: W is [n, k], the parts stacked along n in order.
 struct PackSpec {
-  std::span<const HostMatrix> parts;  // each [n_i, k], or [k, n_i] when `transposed` (GPT-2's Conv1D)
+  std::span<const HostMatrix> parts;  // each [n_i, k]; [k, n_i] when `transposed` (GPT-2's Conv1D)
   bool transposed = false;
-  bool row_parallel = false;          // K is what tensor parallelism cuts: sum by virtual shards
+  bool row_parallel = false;  // K is what tensor parallelism cuts: sum by virtual shards
+  int tensor_parallel = 1;    // the parts are one of so many equal cuts of K: 1, 2, 4 or 8
 };
 
 // A weight in the device's own layout and storage type (bf16/f16/f32 as given).
@@ -88,7 +87,7 @@ class KvPool {  // the bytes of KV blocks; which block belongs to whom is kv/'s 
 struct AttentionSpan {
   int first_row = 0, num_rows = 0;     // in q, k, v and out
   int start = 0;                       // position of the first row
-  std::span<const BlockIndex> blocks;  // the sequence's block table, covering start + num_rows tokens
+  std::span<const BlockIndex> blocks;  // the block table, covering start + num_rows tokens
 };
 
 struct AttentionSpec {
@@ -123,26 +122,26 @@ class Device {
   virtual void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras = {}) = 0;
   // y[i] = table[ids[i]]; y[i] += table[ids[i]] when `add`. `table` stays in host memory.
   virtual void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) = 0;
-  virtual void RmsNorm(Rows x, const Vector& weight, float epsilon, Rows y) = 0;
-  virtual void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float epsilon, Rows y) = 0;
+  virtual void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) = 0;
+  virtual void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float eps, Rows y) = 0;
   // RMS norm of each head of [rows, heads * head_dim], in place (Qwen3's q and k norms).
-  virtual void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float epsilon) = 0;
-  // Turns the pairs (i, i + rotary_dim / 2) of each head in place; row r is at positions[r].
-  virtual void Rope(Rows x, int head_dim, std::span<const int32_t> positions, const RopeTable& t) = 0;
-  virtual void Activate(Rows x, Activation f, Rows y) = 0;  // y may be x
+  virtual void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) = 0;
+  // Turns the pairs (i, i + rotary_dim / 2) of each head in place; row r is at position at[r].
+  virtual void Rope(Rows x, int head_dim, std::span<const int32_t> at, const RopeTable& table) = 0;
+  virtual void Activate(Rows x, Activation f, Rows y) = 0;                   // y may be x
   virtual void GatedActivate(Rows gate, Rows up, Activation f, Rows y) = 0;  // y = f(gate) * up
-  virtual void Add(Rows x, Rows y) = 0;                                     // y += x
+  virtual void Add(Rows x, Rows y) = 0;                                      // y += x
 
   // Stores the rows' keys and values in the blocks of `layer`, then attends over the cache: one
-  // fused call for chunks of prefill and decodes together (Orca 4.2's fused split attention).
-  // q, out: [rows, heads * head_dim]; k, v: [rows, kv_heads * head_dim].
-  virtual void WriteKv(KvPool& pool, int layer, Rows k, Rows v, std::span<const AttentionSpan> spans) = 0;
+  // fused call for a mixed batch (Orca 4.2). q, out: [rows, heads * head_dim]; k, v: kv_heads.
+  virtual void WriteKv(KvPool& pool, int layer, Rows k, Rows v,
+                       std::span<const AttentionSpan> spans) = 0;
   virtual void Attend(const KvPool& pool, int layer, Rows q, std::span<const AttentionSpan> spans,
                       const AttentionSpec& spec, Rows out) = 0;
   // Whole blocks, all layers, in the order given. The pools differ only in num_blocks.
   virtual void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) = 0;
 
-  // Gathers rows: y[i] = x[ids[i]].
+  // y[i] = x[ids[i]].
   virtual void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) = 0;
   // Waits for all calls above and copies x to the host: [rows, cols] f32, dense.
   virtual void Read(Rows x, float* host) = 0;

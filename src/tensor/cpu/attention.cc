@@ -1,0 +1,401 @@
+#include "tensor/cpu/attention.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/attention.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "tensor/cpu/math-inl.h"
+#include "tensor/cpu/widen-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::tensor {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Queries whose sums fit in registers together; 2 vectors each.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+constexpr int kStripQueries = 8;
+#else
+constexpr int kStripQueries = 4;
+#endif
+
+constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
+
+// Keys or values of a partition, found block by block.
+template <class Stored>
+class Pages {
+ public:
+  using T = typename Stored::T;
+  explicit Pages(const AttentionTile& tile)
+      : tile_(tile),
+        block_size_(tile.pool->shape().block_size),
+        run_numbers_((tile.pool->shape().head_dim + 1) / 2 * kPack),
+        token_numbers_(tile.pool->value_dim()) {}
+
+  // The run of 16 keys from `key`, a multiple of 16.
+  const T* Keys(int key) const {
+    const uint8_t* base =
+        tile_.pool->keys(tile_.layer, tile_.blocks[key / block_size_], tile_.kv_head);
+    return reinterpret_cast<const T*>(base) + key % block_size_ / kKeyRun * run_numbers_;
+  }
+  const T* Values(int key) const {
+    const uint8_t* base =
+        tile_.pool->values(tile_.layer, tile_.blocks[key / block_size_], tile_.kv_head);
+    return reinterpret_cast<const T*>(base) + key % block_size_ * token_numbers_;
+  }
+  // Keys from `key` on whose values follow one another.
+  int Contiguous(int key) const { return block_size_ - key % block_size_; }
+
+ private:
+  const AttentionTile& tile_;
+  const int block_size_;
+  const size_t run_numbers_, token_numbers_;
+};
+
+// scores[R][kPartitionKeys] of one or two runs of 16 keys: q is [head_dim, even][R].
+template <class Stored, int R>
+void ScoreRuns(const float* HWY_RESTRICT q, int pairs, const typename Stored::T* HWY_RESTRICT run0,
+               const typename Stored::T* HWY_RESTRICT run1, float* HWY_RESTRICT scores) {
+  const DF d;
+  for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
+    VF sums0[R], sums1[R];
+    for (int r = 0; r < R; ++r) sums0[r] = sums1[r] = hn::Zero(d);
+    for (int i = 0; i < pairs; ++i) {
+      VF even0, odd0, even1, odd1;
+      Stored::Load(d, run0 + i * kPack, j, even0, odd0);
+      Stored::Load(d, run1 + i * kPack, j, even1, odd1);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+        const VF q_even = hn::Set(d, q[2 * i * R + r]);
+        const VF q_odd = hn::Set(d, q[(2 * i + 1) * R + r]);
+        sums0[r] = hn::MulAdd(odd0, q_odd, hn::MulAdd(even0, q_even, sums0[r]));
+        sums1[r] = hn::MulAdd(odd1, q_odd, hn::MulAdd(even1, q_even, sums1[r]));
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      hn::StoreU(sums0[r], d, scores + r * kPartitionKeys + j);
+      // Of one run only, the other is it again and harmless: the caller masks what lies behind.
+      hn::StoreU(sums1[r], d, scores + r * kPartitionKeys + kKeyRun + j);
+    }
+  }
+}
+
+// sums[R][stride], 32 of its columns, += over keys [begin, end) of weights[R][key] values[key].
+template <class Stored, int R>
+void WeighValues(const Pages<Stored>& pages, const float* HWY_RESTRICT weights, int begin, int end,
+                 size_t column, size_t stride, float* HWY_RESTRICT sums) {
+  const DF d;
+  for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
+    VF low[R], high[R];
+    for (int r = 0; r < R; ++r) low[r] = high[r] = hn::Zero(d);
+    for (int key = begin; key < end;) {
+      const int stop = std::min(end, key + pages.Contiguous(key));
+      const typename Stored::T* value = pages.Values(key) + column;
+      const float* weight = weights + key % kPartitionKeys;
+      for (; key < stop; ++key, value += stride, ++weight) {
+        VF v_low, v_high;
+        Stored::Load(d, value, j, v_low, v_high);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
+          const VF w = hn::Set(d, weight[r * kPartitionKeys]);
+          low[r] = hn::MulAdd(v_low, w, low[r]);
+          high[r] = hn::MulAdd(v_high, w, high[r]);
+        }
+      }
+    }
+    for (int r = 0; r < R; ++r) {
+      hn::StoreU(low[r], d, sums + r * stride + column + j);
+      hn::StoreU(high[r], d, sums + r * stride + column + kHalfPack + j);
+    }
+  }
+}
+
+template <class Stored>
+struct Kernels {
+  using Score = void (*)(const float*, int, const typename Stored::T*, const typename Stored::T*,
+                         float*);
+  using Weigh = void (*)(const Pages<Stored>&, const float*, int, int, size_t, size_t, float*);
+  Score score;
+  Weigh weigh;
+};
+
+template <class Stored, int... R>
+constexpr std::array<Kernels<Stored>, sizeof...(R)> MakeKernels(std::integer_sequence<int, R...>) {
+  return {Kernels<Stored>{&ScoreRuns<Stored, R + 1>, &WeighValues<Stored, R + 1>}...};
+}
+
+struct Partial {
+  float* max;     // [queries]
+  float* sum;     // [queries]
+  float* values;  // [queries][value_dim]
+};
+
+Partial PartialAt(const AttentionTile& tile, float* floats) {
+  return {floats, floats + tile.queries(), floats + 2 * tile.queries()};
+}
+
+size_t CountPartialFloats(const AttentionTile& tile) {
+  return static_cast<size_t>(tile.queries()) * (tile.pool->value_dim() + 2);
+}
+
+// Running result <- running result, then `next` (FlashAttention's merge). Rows that saw nothing in
+// `next` stay as they are.
+void Merge(const AttentionTile& tile, const Partial& next, const Partial& running) {
+  const DF d;
+  const size_t width = tile.pool->value_dim();
+  for (int i = 0; i < tile.queries(); ++i) {
+    if (next.max[i] == kMinusInfinity) continue;
+    const float max = std::max(running.max[i], next.max[i]);
+    const VF keep = Exp(d, hn::Set(d, running.max[i] - max));
+    const VF take = Exp(d, hn::Set(d, next.max[i] - max));
+    running.max[i] = max;
+    running.sum[i] = hn::GetLane(
+        hn::MulAdd(hn::Set(d, next.sum[i]), take, hn::Mul(hn::Set(d, running.sum[i]), keep)));
+    float* to = running.values + i * width;
+    const float* from = next.values + i * width;
+    for (size_t j = 0; j < width; j += hn::Lanes(d)) {
+      hn::StoreU(hn::MulAdd(hn::LoadU(d, from + j), take, hn::Mul(hn::LoadU(d, to + j), keep)), d,
+                 to + j);
+    }
+  }
+}
+
+void ClearRunning(const AttentionTile& tile, const Partial& running) {
+  std::fill_n(running.max, tile.queries(), kMinusInfinity);
+  std::fill_n(running.sum, tile.queries(), 0.0f);
+  std::fill_n(running.values, tile.queries() * static_cast<size_t>(tile.pool->value_dim()), 0.0f);
+}
+
+void WriteOutput(const AttentionTile& tile, const Partial& running) {
+  const int head_dim = tile.pool->shape().head_dim;
+  for (int i = 0; i < tile.queries(); ++i) {
+    float* out = tile.out + i / tile.group * tile.out_stride + i % tile.group * head_dim;
+    const float* values = running.values + static_cast<size_t>(i) * tile.pool->value_dim();
+    // A sum of 0 means that every score was -inf: nothing to average.
+    const float scale =
+        running.sum[i] > 0.0f || running.sum[i] != running.sum[i] ? 1.0f / running.sum[i] : 0.0f;
+    for (int j = 0; j < head_dim; ++j) out[j] = values[j] * scale;
+  }
+}
+
+// One tile's walk over partitions. Queries are taken in strips of at most kStripQueries; query i is
+// head i % group of position start + i / group.
+template <class Stored>
+class TileWalk {
+ public:
+  TileWalk(const AttentionTile& tile, float* scratch)
+      : tile_(tile),
+        pages_(tile),
+        even_dim_((tile.pool->shape().head_dim + 1) / 2 * 2),
+        scores_(scratch),
+        q_(scratch + kStripQueries * kPartitionKeys) {
+    PackQueries();
+  }
+
+  void Partition(int partition, const Partial& partial) {
+    for (int first = 0; first < tile_.queries(); first += kStripQueries) {
+      Strip(partition, first, std::min(kStripQueries, tile_.queries() - first), partial);
+    }
+  }
+
+ private:
+  static constexpr auto kKernels =
+      MakeKernels<Stored>(std::make_integer_sequence<int, kStripQueries>());
+
+  int Position(int query) const { return tile_.start + query / tile_.group; }
+  int FirstKey(int query) const {
+    return tile_.window > 0 ? std::max(0, Position(query) - tile_.window + 1) : 0;
+  }
+
+  // Strips one after another as [even_dim][queries of the strip], scaled.
+  void PackQueries() {
+    const int head_dim = tile_.pool->shape().head_dim;
+    for (int i = 0; i < tile_.queries(); ++i) {
+      const int first = i / kStripQueries * kStripQueries;
+      const int height = std::min(kStripQueries, tile_.queries() - first);
+      const float* from = tile_.q + i / tile_.group * tile_.q_stride + i % tile_.group * head_dim;
+      float* to = q_ + static_cast<size_t>(first) * even_dim_ + (i - first);
+      for (int j = 0; j < head_dim; ++j) to[j * height] = from[j] * tile_.scale;
+      if (head_dim < even_dim_) to[head_dim * height] = 0.0f;
+    }
+  }
+
+  void Strip(int partition, int first, int count, const Partial& partial) {
+    const int width = tile_.pool->value_dim();
+    const int begin = std::max(partition * kPartitionKeys, FirstKey(first));
+    const int end = std::min((partition + 1) * kPartitionKeys, Position(first + count - 1) + 1);
+    if (begin >= end) {
+      std::fill_n(partial.max + first, count, kMinusInfinity);
+      return;
+    }
+    const Kernels<Stored>& kernels = kKernels[count - 1];
+    const float* q = q_ + static_cast<size_t>(first) * even_dim_;
+    for (int key = begin / kKeyRun * kKeyRun; key < end; key += 2 * kKeyRun) {
+      const auto* run0 = pages_.Keys(key);
+      // The second of the last pair of runs may lie behind the sequence or the partition.
+      const bool two = key + kKeyRun < end;
+      float* scores = scores_ + key % kPartitionKeys;
+      if (two) {
+        kernels.score(q, even_dim_ / 2, run0, pages_.Keys(key + kKeyRun), scores);
+      } else {
+        ScoreLastRun(kernels, q, run0, count, scores);
+      }
+    }
+    for (int r = 0; r < count; ++r) {
+      Softmax(partition, begin, end, first + r, scores_ + r * kPartitionKeys, partial);
+    }
+    for (int column = 0; column < width; column += static_cast<int>(kPack)) {
+      kernels.weigh(pages_, scores_, begin, end, column, width,
+                    partial.values + static_cast<size_t>(first) * width);
+    }
+  }
+
+  // A single run: its twin must not be written over the next query's scores.
+  void ScoreLastRun(const Kernels<Stored>& kernels, const float* q, const typename Stored::T* run,
+                    int count, float* scores) {
+    HWY_ALIGN float both[kStripQueries * kPartitionKeys];
+    kernels.score(q, even_dim_ / 2, run, run, both);
+    for (int r = 0; r < count; ++r) {
+      std::copy_n(both + r * kPartitionKeys, kKeyRun, scores + r * kPartitionKeys);
+    }
+  }
+
+  // Scores of one query become weights e^(score - max); those of keys it does not see become 0.
+  void Softmax(int partition, int begin, int end, int query, float* scores,
+               const Partial& partial) {
+    const DF d;
+    const hn::RebindToSigned<DF> di;
+    const int lanes = static_cast<int>(hn::Lanes(d));
+    const int base = partition * kPartitionKeys;
+    const auto first_seen = hn::Set(di, FirstKey(query) - base);
+    const auto last_seen = hn::Set(di, Position(query) - base);
+    const int from = (begin - base) / kKeyRun * kKeyRun;
+    const int to = (end - base + kKeyRun - 1) / kKeyRun * kKeyRun;
+    VF max = hn::Set(d, kMinusInfinity);
+    for (int i = from; i < to; i += lanes) {
+      const auto key = hn::Iota(di, i);
+      const auto hidden = hn::Or(hn::Lt(key, first_seen), hn::Gt(key, last_seen));
+      const VF seen = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, kMinusInfinity),
+                                     hn::LoadU(d, scores + i));
+      hn::StoreU(seen, d, scores + i);
+      max = hn::Max(max, seen);
+    }
+    const float top = hn::GetLane(hn::MaxOfLanes(d, max));
+    partial.max[query] = top;
+    if (top == kMinusInfinity) {
+      std::fill(scores + from, scores + to, 0.0f);
+      partial.sum[query] = 0.0f;
+      return;
+    }
+    // 16 running sums, by absolute position modulo 16.
+    VF sums[kKeyRun / hn::MaxLanes(DF())];
+    const int vectors = kKeyRun / lanes;
+    for (int v = 0; v < vectors; ++v) sums[v] = hn::Zero(d);
+    const VF shift = hn::Set(d, top);
+    for (int i = from; i < to; i += kKeyRun) {
+      for (int v = 0; v < vectors; ++v) {
+        float* at = scores + i + v * lanes;
+        const VF weight = Exp(d, hn::Sub(hn::LoadU(d, at), shift));
+        hn::StoreU(weight, d, at);
+        sums[v] = hn::Add(sums[v], weight);
+      }
+    }
+    for (int v = 1; v < vectors; ++v) sums[0] = hn::Add(sums[0], sums[v]);
+    partial.sum[query] = hn::GetLane(hn::SumOfLanes(d, sums[0]));
+  }
+
+  const AttentionTile& tile_;
+  const Pages<Stored> pages_;
+  const int even_dim_;
+  float* const scores_;  // [kStripQueries][kPartitionKeys]
+  float* const q_;
+};
+
+size_t WalkFloats(const AttentionTile& tile) {
+  const size_t even_dim = (tile.pool->shape().head_dim + 1) / 2 * 2;
+  return kStripQueries * kPartitionKeys + even_dim * tile.queries();
+}
+
+size_t ScratchFloats(const AttentionTile& tile) {
+  return WalkFloats(tile) + 2 * CountPartialFloats(tile);
+}
+
+void Whole(const AttentionTile& tile, float* scratch) {
+  const Partial next = PartialAt(tile, scratch + WalkFloats(tile));
+  const Partial running = PartialAt(tile, scratch + WalkFloats(tile) + CountPartialFloats(tile));
+  ClearRunning(tile, running);
+  WithStored(tile.pool->shape().dtype, [&](auto stored) {
+    TileWalk<decltype(stored)> walk(tile, scratch);
+    for (int i = tile.first_partition(); i < tile.end_partition(); ++i) {
+      walk.Partition(i, next);
+      Merge(tile, next, running);
+    }
+  });
+  WriteOutput(tile, running);
+}
+
+void SomePartitions(const AttentionTile& tile, int begin, int end, float* partials,
+                    float* scratch) {
+  WithStored(tile.pool->shape().dtype, [&](auto stored) {
+    TileWalk<decltype(stored)> walk(tile, scratch);
+    for (int i = begin; i < end; ++i) {
+      walk.Partition(i, PartialAt(tile, partials + (i - begin) * CountPartialFloats(tile)));
+    }
+  });
+}
+
+void MergeAll(const AttentionTile& tile, const float* partials, float* scratch) {
+  const Partial running = PartialAt(tile, scratch);
+  ClearRunning(tile, running);
+  for (int i = 0; i < tile.end_partition() - tile.first_partition(); ++i) {
+    Merge(tile, PartialAt(tile, const_cast<float*>(partials) + i * CountPartialFloats(tile)),
+          running);
+  }
+  WriteOutput(tile, running);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace::tensor
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::tensor {
+
+HWY_EXPORT(ScratchFloats);
+HWY_EXPORT(CountPartialFloats);
+HWY_EXPORT(Whole);
+HWY_EXPORT(SomePartitions);
+HWY_EXPORT(MergeAll);
+
+size_t PartialFloats(const AttentionTile& tile) {
+  return HWY_DYNAMIC_DISPATCH(CountPartialFloats)(tile);
+}
+
+size_t AttentionScratchFloats(const AttentionTile& tile) {
+  return HWY_DYNAMIC_DISPATCH(ScratchFloats)(tile);
+}
+
+void AttendTile(const AttentionTile& tile, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(Whole)(tile, scratch);
+}
+
+void AttendPartitions(const AttentionTile& tile, int begin, int end, float* partials,
+                      float* scratch) {
+  HWY_DYNAMIC_DISPATCH(SomePartitions)(tile, begin, end, partials, scratch);
+}
+
+void MergePartitions(const AttentionTile& tile, const float* partials, float* scratch) {
+  HWY_DYNAMIC_DISPATCH(MergeAll)(tile, partials, scratch);
+}
+
+}  // namespace millrace::tensor
+#endif

@@ -1,0 +1,47 @@
+#include "tensor/cpu/attention_ref.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace millrace::tensor {
+namespace {
+
+const float* Head(const Rows& x, int row, int head, int head_dim) {
+  return static_cast<const float*>(x.Slice(row, 1).data) + static_cast<size_t>(head) * head_dim;
+}
+
+}  // namespace
+
+void AttendRef(Rows q, int start, Rows keys, Rows values, int head_dim, const AttentionSpec& spec,
+               Rows out) {
+  const int heads = q.cols / head_dim, kv_heads = keys.cols / head_dim;
+  for (int r = 0; r < q.rows; ++r) {
+    const int position = start + r;
+    const int first = spec.window > 0 ? std::max(0, position - spec.window + 1) : 0;
+    for (int h = 0; h < heads; ++h) {
+      const int kv_head = h / (heads / kv_heads);
+      std::vector<double> weights;
+      for (int t = first; t <= position; ++t) {
+        double score = 0;
+        for (int i = 0; i < head_dim; ++i) {
+          score += double{Head(q, r, h, head_dim)[i]} * Head(keys, t, kv_head, head_dim)[i];
+        }
+        weights.push_back(score * spec.scale);
+      }
+      const double max = *std::max_element(weights.begin(), weights.end());
+      double sum = 0;
+      for (double& weight : weights) sum += weight = std::exp(weight - max);
+      float* to = const_cast<float*>(Head(out, r, h, head_dim));
+      for (int i = 0; i < head_dim; ++i) {
+        double value = 0;
+        for (int t = first; t <= position; ++t) {
+          value += weights[t - first] * Head(values, t, kv_head, head_dim)[i];
+        }
+        to[i] = static_cast<float>(value / sum);
+      }
+    }
+  }
+}
+
+}  // namespace millrace::tensor

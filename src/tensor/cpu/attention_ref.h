@@ -1,0 +1,14 @@
+// Attention written down: what attention.cc is measured against. In double precision, over keys and
+// values that lie one token after another.
+#pragma once
+
+#include "tensor/device.h"
+
+namespace millrace::tensor {
+
+// q: [rows, heads * head_dim], at positions start + row; keys, values: [tokens, kv_heads *
+// head_dim] from position 0; out as q.
+void AttendRef(Rows q, int start, Rows keys, Rows values, int head_dim, const AttentionSpec& spec,
+               Rows out);
+
+}  // namespace millrace::tensor

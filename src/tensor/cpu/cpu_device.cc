@@ -1,0 +1,285 @@
+#include "tensor/cpu/cpu_device.h"
+
+#include <fmt/core.h>
+#include <hwy/targets.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstring>
+#include <vector>
+
+#include "tensor/cpu/attend.h"
+#include "tensor/cpu/elementwise.h"
+#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/kv_pool.h"
+#include "tensor/cpu/packed_matrix.h"
+#include "tensor/cpu/scratch.h"
+#include "tensor/cpu/thread_pool.h"
+
+namespace millrace::tensor {
+namespace {
+
+// Fewer numbers than this are not worth waking threads for.
+constexpr int kMinParallelNumbers = 16384;
+
+class CpuBuffer : public Buffer {
+ public:
+  CpuBuffer(HostMemory memory, size_t capacity) : memory_(std::move(memory)), capacity_(capacity) {}
+  Rows View(int rows, int cols) override {
+    MR_CHECK(rows >= 0 && cols >= 0 && SaturatingProduct(rows, cols) <= capacity_)
+        << "[" << rows << ", " << cols << "] of " << capacity_;
+    return {memory_.data(), rows, cols, cols};
+  }
+
+ private:
+  HostMemory memory_;
+  size_t capacity_;  // numbers
+};
+
+class CpuVector : public Vector {
+ public:
+  // Filled up with zeros to whole panels: the product adds a bias 32 numbers at a time.
+  CpuVector(HostMemory memory, size_t size) : memory_(std::move(memory)), size_(size) {}
+  float* data() const { return static_cast<float*>(memory_.data()); }
+  int size() const { return static_cast<int>(size_); }
+
+ private:
+  HostMemory memory_;
+  size_t size_;
+};
+
+const float* DataOf(const Vector& vector, int size) {
+  const auto& v = static_cast<const CpuVector&>(vector);
+  MR_CHECK(v.size() == size) << "a vector of " << v.size() << " for " << size;
+  return v.data();
+}
+
+class CpuDevice : public Device {
+ public:
+  explicit CpuDevice(const CpuOptions& options)
+      : pool_(options.threads, options.pin_threads), scratch_(options.threads) {}
+
+  std::string Name() const override {
+    const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+    std::string target = hwy::TargetName(targets & -targets);  // the lowest bit is the best target
+    std::transform(target.begin(), target.end(), target.begin(),
+                   [](char c) { return std::tolower(c); });
+    return fmt::format("cpu {} x{}", target, pool_.threads());
+  }
+
+  Result<std::unique_ptr<Buffer>> NewBuffer(size_t elements) override {
+    MR_ASSIGN_OR_RETURN(
+        auto memory,
+        HostMemory::Allocate(SaturatingProduct(elements, sizeof(float)), "activations"));
+    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), elements));
+  }
+
+  Result<std::unique_ptr<PackedMatrix>> Pack(const PackSpec& spec) override {
+    MR_ASSIGN_OR_RETURN(auto matrix, CpuPackedMatrix::Pack(spec, pool_));
+    return std::unique_ptr<PackedMatrix>(std::move(matrix));
+  }
+
+  Result<std::unique_ptr<Vector>> NewVector(std::span<const float> values) override {
+    const size_t padded = (values.size() + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+    MR_ASSIGN_OR_RETURN(auto memory, HostMemory::Allocate(padded * sizeof(float), "a vector"));
+    auto vector = std::make_unique<CpuVector>(std::move(memory), values.size());
+    std::copy(values.begin(), values.end(), vector->data());
+    return std::unique_ptr<Vector>(std::move(vector));
+  }
+
+  Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape) override {
+    MR_CHECK(shape.block_size > 0 && shape.block_size % kKeyRun == 0)
+        << "block_size " << shape.block_size;
+    MR_ASSIGN_OR_RETURN(auto pool, CpuKvPool::New(shape));
+    return std::unique_ptr<KvPool>(std::move(pool));
+  }
+
+  void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) override;
+
+  void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) override {
+    MR_CHECK(y.cols == table.cols && static_cast<int>(ids.size()) == y.rows);
+    ForRows(y, [&](int first, int count) {
+      EmbedRows(table, ids.data() + first, y.Slice(first, count), add);
+    });
+  }
+
+  void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) override {
+    CheckSameShape(x, y);
+    const float* w = DataOf(weight, x.cols);
+    ForRows(x, [&](int first, int count) {
+      RmsNormRows(x.Slice(first, count), w, eps, y.Slice(first, count));
+    });
+  }
+
+  void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float eps, Rows y) override {
+    CheckSameShape(x, y);
+    const float* w = DataOf(weight, x.cols);
+    const float* b = bias == nullptr ? nullptr : DataOf(*bias, x.cols);
+    ForRows(x, [&](int first, int count) {
+      LayerNormRows(x.Slice(first, count), w, b, eps, y.Slice(first, count));
+    });
+  }
+
+  void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) override {
+    MR_CHECK(x.cols % head_dim == 0);
+    const float* w = DataOf(weight, head_dim);
+    ForRows(x, [&](int first, int count) {
+      for (int r = first; r < first + count; ++r) {
+        const Rows heads{x.Slice(r, 1).data, x.cols / head_dim, head_dim, head_dim};
+        RmsNormRows(heads, w, eps, heads);
+      }
+    });
+  }
+
+  void Rope(Rows x, int head_dim, std::span<const int32_t> at, const RopeTable& table) override {
+    MR_CHECK(x.cols % head_dim == 0 && table.rotary_dim <= head_dim && table.rotary_dim % 2 == 0);
+    MR_CHECK(static_cast<int>(at.size()) == x.rows);
+    for (int32_t position : at) MR_CHECK(position >= 0 && position < table.positions) << position;
+    ForRows(x, [&](int first, int count) {
+      RopeRows(x.Slice(first, count), head_dim, at.data() + first, table);
+    });
+  }
+
+  void Activate(Rows x, Activation f, Rows y) override {
+    CheckSameShape(x, y);
+    ForRows(x, [&](int first, int count) {
+      ActivateRows(x.Slice(first, count), f, y.Slice(first, count));
+    });
+  }
+
+  void GatedActivate(Rows gate, Rows up, Activation f, Rows y) override {
+    CheckSameShape(gate, up);
+    CheckSameShape(gate, y);
+    ForRows(gate, [&](int first, int count) {
+      GatedActivateRows(gate.Slice(first, count), up.Slice(first, count), f, y.Slice(first, count));
+    });
+  }
+
+  void Add(Rows x, Rows y) override {
+    CheckSameShape(x, y);
+    ForRows(x,
+            [&](int first, int count) { AddRows(x.Slice(first, count), y.Slice(first, count)); });
+  }
+
+  void WriteKv(KvPool& pool, int layer, Rows k, Rows v,
+               std::span<const AttentionSpan> spans) override {
+    WriteKvSpans(static_cast<CpuKvPool&>(pool), layer, k, v, spans, pool_);
+  }
+
+  void Attend(const KvPool& pool, int layer, Rows q, std::span<const AttentionSpan> spans,
+              const AttentionSpec& spec, Rows out) override {
+    attention_.Run(static_cast<const CpuKvPool&>(pool), layer, q, spans, spec, out, pool_,
+                   scratch_);
+  }
+
+  void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) override;
+
+  void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) override {
+    MR_CHECK(x.cols == y.cols && static_cast<int>(ids.size()) == y.rows);
+    for (int r = 0; r < y.rows; ++r) {
+      std::memcpy(y.Slice(r, 1).data, x.Slice(ids[r], 1).data, sizeof(float) * x.cols);
+    }
+  }
+
+  void Read(Rows x, float* host) override {
+    for (int r = 0; r < x.rows; ++r) {
+      std::memcpy(host + static_cast<size_t>(r) * x.cols, x.Slice(r, 1).data,
+                  sizeof(float) * x.cols);
+    }
+  }
+
+ private:
+  static void CheckSameShape(const Rows& a, const Rows& b) {
+    MR_CHECK(a.rows == b.rows && a.cols == b.cols)
+        << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
+  }
+
+  // task(first row, rows), over the threads when there is enough to do.
+  template <typename Task>
+  void ForRows(const Rows& x, Task task) {
+    if (x.rows == 0) return;
+    const bool parallel = SaturatingProduct(x.rows, x.cols) >= kMinParallelNumbers;
+    const int piece =
+        parallel ? (x.rows + 4 * pool_.threads() - 1) / (4 * pool_.threads()) : x.rows;
+    pool_.ParallelFor(x.rows, piece, [&](int begin, int end, int) { task(begin, end - begin); });
+  }
+
+  void MatMulPass(const GemmCall& call);
+
+  ThreadPool pool_;
+  Scratch scratch_;
+  AttentionRunner attention_;
+};
+
+void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) {
+  MR_CHECK(x.rows == y.rows && x.cols == w.k() && y.cols == w.n())
+      << "[" << x.rows << ", " << x.cols << "] times [" << w.n() << ", " << w.k() << "] into ["
+      << y.rows << ", " << y.cols << "]";
+  if (extras.residual.data != nullptr) CheckSameShape(extras.residual, y);
+  for (int first = 0; first < x.rows; first += kGemmPassRows) {
+    const int count = std::min(kGemmPassRows, x.rows - first);
+    GemmCall call{.x = x.Slice(first, count),
+                  .w = static_cast<const CpuPackedMatrix*>(&w),
+                  .y = y.Slice(first, count)};
+    if (extras.bias != nullptr) call.bias = DataOf(*extras.bias, w.n());
+    if (extras.residual.data != nullptr) call.residual = extras.residual.Slice(first, count);
+    MatMulPass(call);
+  }
+}
+
+void CpuDevice::MatMulPass(const GemmCall& pass) {
+  GemmCall call = pass;
+  const int tiles = GemmTiles(call.x.rows);
+  if (call.x.rows == 1) {
+    call.tiles = static_cast<const float*>(call.x.data);  // one row is its own tile
+  } else {
+    float* repacked = scratch_.Shared(SaturatingProduct(call.x.rows, call.x.cols));
+    call.tiles = repacked;
+    const bool parallel = SaturatingProduct(call.x.rows, call.x.cols) >= kMinParallelNumbers;
+    pool_.ParallelFor(tiles, parallel ? 1 : tiles, [&](int begin, int end, int) {
+      for (int i = begin; i < end; ++i) RepackTile(call.x, i, repacked);
+    });
+  }
+  scratch_.ReservePerThread(GemmScratchFloats());
+  const int panels = call.w->panels();
+  const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
+  const int groups = (panels + group - 1) / group;
+  constexpr int kStripTiles = kGemmStripRows / kMaxTileRows;
+  const int strips = (tiles + kStripTiles - 1) / kStripTiles;
+  pool_.ParallelFor(strips * groups, 1, [&](int begin, int end, int thread) {
+    for (int i = begin; i < end; ++i) {
+      const int strip = i / groups, first_panel = i % groups * group;
+      GemmPanels(call, tiles * strip / strips, tiles * (strip + 1) / strips, first_panel,
+                 std::min(first_panel + group, panels), scratch_.OfThread(thread));
+    }
+  });
+}
+
+void CpuDevice::CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) {
+  const auto& source = static_cast<const CpuKvPool&>(from);
+  const auto& target = static_cast<const CpuKvPool&>(to);
+  MR_CHECK(source.block_bytes() == target.block_bytes() &&
+           source.shape().num_layers == target.shape().num_layers);
+  // A later copy may read what an earlier one wrote, so threads share out layers, not copies.
+  pool_.ParallelFor(source.shape().num_layers, copies.empty() ? source.shape().num_layers : 1,
+                    [&](int begin, int end, int) {
+                      for (int layer = begin; layer < end; ++layer) {
+                        for (const BlockCopy& copy : copies) {
+                          std::memmove(target.block(layer, copy.to), source.block(layer, copy.from),
+                                       source.block_bytes());
+                        }
+                      }
+                    });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> NewCpuDevice(const CpuOptions& options) {
+  if (options.threads < 1 || options.threads > ThreadPool::kMaxThreads) {
+    return InvalidArgument(fmt::format("threads must be in [1, {}], got {}",
+                                       ThreadPool::kMaxThreads, options.threads));
+  }
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(options));
+}
+
+}  // namespace millrace::tensor

@@ -1,0 +1,113 @@
+// What is left of the device: memory, refusals, small moves, number formats.
+#include "tensor/cpu/cpu_device.h"
+
+#include <bit>
+#include <cmath>
+#include <fstream>
+#include <limits>
+
+#include "tensor/cpu/memory.h"
+#include "tensor/cpu/test_util.h"
+
+namespace millrace::tensor {
+namespace {
+
+size_t ResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  size_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * 4096;
+}
+
+TEST(CpuDeviceTest, SaysWhatItIs) {
+  EXPECT_EQ(MakeCpu(3)->Name().substr(0, 4), "cpu ");
+  EXPECT_EQ(MakeCpu(3)->Name().substr(MakeCpu(3)->Name().size() - 3), " x3");
+  EXPECT_EQ(NewCpuDevice({.threads = 0}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(NewCpuDevice({.threads = 100000}).status().code(), StatusCode::kInvalidArgument);
+}
+
+TEST(CpuDeviceTest, NoMemoryIsAnErrorWithTheNumber) {
+  auto device = MakeCpu(1);
+  auto pool = device->NewKvPool({.num_layers = 80,
+                                 .num_kv_heads = 64,
+                                 .head_dim = 128,
+                                 .block_size = 16,
+                                 .num_blocks = 2000000000,
+                                 .dtype = DType::kF32});
+  ASSERT_FALSE(pool.ok());
+  EXPECT_EQ(pool.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(pool.status().message().find("167772160000000000 bytes"), std::string::npos)
+      << pool.status().message();
+  EXPECT_EQ(device->NewBuffer(std::numeric_limits<size_t>::max() / 2).status().code(),
+            StatusCode::kResourceExhausted);
+}
+
+TEST(CpuDeviceTest, AnUnusedPoolTakesNoMemory) {
+  auto device = MakeCpu(1);
+  const size_t before = ResidentBytes();
+  auto pool = Must(device->NewKvPool({.num_layers = 8,
+                                      .num_kv_heads = 8,
+                                      .head_dim = 64,
+                                      .block_size = 16,
+                                      .num_blocks = 8192,
+                                      .dtype = DType::kF32}));
+  EXPECT_LT(ResidentBytes(), before + (size_t{8} << 20));
+}
+
+TEST(CpuDeviceTest, GathersAndReadsRows) {
+  auto device = MakeCpu(2);
+  TestRows x = TestRows::Random(6, 10, 1, 3), y(4, 10, 1);
+  const int32_t ids[] = {5, 0, 0, 3};
+  device->GatherRows(x.view(), ids, y.view());
+  std::vector<float> host(40);
+  device->Read(y.view(), host.data());
+  for (int r = 0; r < 4; ++r) EXPECT_TRUE(SameBits(&host[r * 10], x.row(ids[r]), 10));
+}
+
+TEST(CpuDeviceTest, BuffersGiveDenseViews) {
+  auto device = MakeCpu(1);
+  auto buffer = Must(device->NewBuffer(100));
+  const Rows view = buffer->View(5, 20);
+  EXPECT_EQ(view.stride, 20);
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % 64, 0u);
+  EXPECT_DEATH(buffer->View(5, 21), "");
+}
+
+TEST(CpuDeviceDeathTest, WrongShapesStopTheProgram) {
+  auto device = MakeCpu(1);
+  TestWeight w(DType::kF32, 8, 8, 1);
+  auto packed = Must(device->Pack({.parts = {&w.host, 1}}));
+  TestRows x(2, 9), y(2, 8);
+  EXPECT_DEATH(device->MatMul(x.view(), *packed, y.view()), "");
+}
+
+// Every f16 and bf16 number survives a round trip; rounding is to nearest, ties to even.
+TEST(Float16Test, EveryNumberSurvives) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto h = static_cast<uint16_t>(bits);
+    const float f = FloatFromF16(h), b = FloatFromBF16(h);
+    ASSERT_TRUE(std::isnan(f) || F16FromFloat(f) == h) << bits;
+    ASSERT_TRUE(std::isnan(b) || BF16FromFloat(b) == h) << bits;
+  }
+}
+
+TEST(Float16Test, RoundsToNearestEven) {
+  for (uint32_t bits = 0; bits < 0x7bff; ++bits) {
+    const auto h = static_cast<uint16_t>(bits);
+    const float low = FloatFromF16(h), high = FloatFromF16(static_cast<uint16_t>(bits + 1));
+    const float middle = low + (high - low) / 2;  // exact in f32
+    ASSERT_EQ(F16FromFloat(middle), bits % 2 == 0 ? bits : bits + 1) << bits;
+    ASSERT_EQ(F16FromFloat(std::nextafter(middle, 0.0f)), bits);
+    ASSERT_EQ(F16FromFloat(std::nextafter(middle, 1e9f)), bits + 1);
+  }
+  EXPECT_EQ(F16FromFloat(65519.996f), 0x7bff);
+  EXPECT_EQ(F16FromFloat(65520.0f), 0x7c00);
+  EXPECT_EQ(F16FromFloat(-1e30f), 0xfc00);
+  EXPECT_TRUE(std::isnan(FloatFromF16(F16FromFloat(NAN))));
+  EXPECT_EQ(BF16FromFloat(std::bit_cast<float>(0x3f808000u)), 0x3f80);
+  EXPECT_EQ(BF16FromFloat(std::bit_cast<float>(0x3f818000u)), 0x3f82);
+  EXPECT_TRUE(std::isnan(FloatFromBF16(BF16FromFloat(std::bit_cast<float>(0x7f800001u)))));
+}
+
+}  // namespace
+}  // namespace millrace::tensor

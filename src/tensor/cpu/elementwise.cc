@@ -1,0 +1,251 @@
+#include "tensor/cpu/elementwise.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/elementwise.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tensor/cpu/math-inl.h"
+#include "tensor/cpu/widen-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::tensor {
+namespace HWY_NAMESPACE {
+namespace {
+
+const float* Row(const Rows& x, int r) {
+  return static_cast<const float*>(x.data) + static_cast<size_t>(r) * x.stride;
+}
+float* MutableRow(const Rows& x, int r) { return const_cast<float*>(Row(x, r)); }
+
+// The last, incomplete vector of a row, zeros behind it.
+HWY_INLINE VF LoadPart(DF d, const float* from, size_t count) {
+  HWY_ALIGN float lanes[hn::MaxLanes(DF())] = {};
+  std::copy_n(from, count, lanes);
+  return hn::Load(d, lanes);
+}
+
+HWY_INLINE void StorePart(DF d, VF x, float* to, size_t count) {
+  HWY_ALIGN float lanes[hn::MaxLanes(DF())];
+  hn::Store(x, d, lanes);
+  std::copy_n(lanes, count, to);
+}
+
+// y[i] = f(x1[i], x2[i], ...) for i < count. An output may be an input.
+template <typename F, typename... Input>
+HWY_INLINE void Map(size_t count, F f, float* y, const Input*... inputs) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) hn::StoreU(f(hn::LoadU(d, inputs + i)...), d, y + i);
+  if (i < count) StorePart(d, f(LoadPart(d, inputs + i, count - i)...), y + i, count - i);
+}
+
+// Sum of f(x[i]): four sums of every fourth vector, added pairwise, then the lanes. f(0) may be
+// anything but must be harmless: lanes behind the end are masked out.
+template <typename F>
+HWY_INLINE float Sum(const float* x, size_t count, F f) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  size_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    for (size_t v = 0; v < 4; ++v) sums[v] = f(sums[v], hn::LoadU(d, x + i + v * lanes));
+  }
+  for (; i + lanes <= count; i += lanes) sums[0] = f(sums[0], hn::LoadU(d, x + i));
+  if (i < count) {
+    const VF part = f(sums[1], LoadPart(d, x + i, count - i));
+    sums[1] = hn::IfThenElse(hn::FirstN(d, count - i), part, sums[1]);
+  }
+  return hn::GetLane(
+      hn::SumOfLanes(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]))));
+}
+
+void RmsNorm(Rows x, const float* weight, float epsilon, Rows y) {
+  const DF d;
+  const size_t n = x.cols;
+  for (int r = 0; r < x.rows; ++r) {
+    const float squares = Sum(Row(x, r), n, [&](VF sum, VF v) { return hn::MulAdd(v, v, sum); });
+    const VF scale = hn::Set(d, 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon));
+    Map(
+        n, [&](VF v, VF w) { return hn::Mul(hn::Mul(v, scale), w); }, MutableRow(y, r), Row(x, r),
+        weight);
+  }
+}
+
+void LayerNorm(Rows x, const float* weight, const float* bias, float epsilon, Rows y) {
+  const DF d;
+  const size_t n = x.cols;
+  for (int r = 0; r < x.rows; ++r) {
+    const float* row = Row(x, r);
+    const VF mean = hn::Set(
+        d, Sum(row, n, [&](VF sum, VF v) { return hn::Add(sum, v); }) / static_cast<float>(n));
+    const float squares = Sum(row, n, [&](VF sum, VF v) {
+      const VF off = hn::Sub(v, mean);
+      return hn::MulAdd(off, off, sum);
+    });
+    const VF scale = hn::Set(d, 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon));
+    const auto norm = [&](VF v, VF w) { return hn::Mul(hn::Mul(hn::Sub(v, mean), scale), w); };
+    if (bias == nullptr) {
+      Map(n, norm, MutableRow(y, r), row, weight);
+    } else {
+      Map(
+          n, [&](VF v, VF w, VF b) { return hn::Add(norm(v, w), b); }, MutableRow(y, r), row,
+          weight, bias);
+    }
+  }
+}
+
+void Rope(Rows x, int head_dim, const int32_t* positions, const RopeTable& table) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t half = table.rotary_dim / 2;
+  for (int r = 0; r < x.rows; ++r) {
+    const float* cos = table.cos + positions[r] * half;
+    const float* sin = table.sin + positions[r] * half;
+    for (int head = 0; head < x.cols; head += head_dim) {
+      float* first = MutableRow(x, r) + head;
+      float* second = first + half;
+      const auto turn = [&](VF a, VF b, VF c, VF s, VF& new_a, VF& new_b) {
+        new_a = hn::NegMulAdd(b, s, hn::Mul(a, c));
+        new_b = hn::MulAdd(a, s, hn::Mul(b, c));
+      };
+      VF a, b;
+      size_t i = 0;
+      for (; i + lanes <= half; i += lanes) {
+        turn(hn::LoadU(d, first + i), hn::LoadU(d, second + i), hn::LoadU(d, cos + i),
+             hn::LoadU(d, sin + i), a, b);
+        hn::StoreU(a, d, first + i);
+        hn::StoreU(b, d, second + i);
+      }
+      if (const size_t left = half - i; left > 0) {
+        turn(LoadPart(d, first + i, left), LoadPart(d, second + i, left),
+             LoadPart(d, cos + i, left), LoadPart(d, sin + i, left), a, b);
+        StorePart(d, a, first + i, left);
+        StorePart(d, b, second + i, left);
+      }
+    }
+  }
+}
+
+// visitor(f) with f the activation as a function of vectors.
+template <typename Visitor>
+HWY_INLINE void WithActivation(Activation activation, Visitor visitor) {
+  const DF d;
+  switch (activation) {
+    case Activation::kRelu: return visitor([=](VF v) { return hn::Max(v, hn::Zero(d)); });
+    case Activation::kGelu: return visitor([=](VF v) { return Gelu(d, v); });
+    case Activation::kGeluTanh: return visitor([=](VF v) { return GeluTanh(d, v); });
+    case Activation::kSilu: return visitor([=](VF v) { return Silu(d, v); });
+  }
+}
+
+void Activate(Rows x, Activation activation, Rows y) {
+  WithActivation(activation, [&](auto f) {
+    for (int r = 0; r < x.rows; ++r) Map(x.cols, f, MutableRow(y, r), Row(x, r));
+  });
+}
+
+void GatedActivate(Rows gate, Rows up, Activation activation, Rows y) {
+  WithActivation(activation, [&](auto f) {
+    const auto gated = [&](VF g, VF u) { return hn::Mul(f(g), u); };
+    for (int r = 0; r < gate.rows; ++r) {
+      Map(gate.cols, gated, MutableRow(y, r), Row(gate, r), Row(up, r));
+    }
+  });
+}
+
+void AddTo(Rows x, Rows y) {
+  for (int r = 0; r < x.rows; ++r) {
+    Map(
+        x.cols, [](VF a, VF b) { return hn::Add(a, b); }, MutableRow(y, r), Row(y, r), Row(x, r));
+  }
+}
+
+template <class Stored>
+HWY_INLINE VF LoadStored(DF d, const typename Stored::T* from) {
+  if constexpr (Stored::kDType == DType::kF32) {
+    return hn::LoadU(d, from);
+  } else if constexpr (Stored::kDType == DType::kF16) {
+    return Stored::LoadHalf(d, from);
+  } else {
+    const DU du;
+    const hn::Rebind<uint16_t, DF> dh;
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(dh, from))));
+  }
+}
+
+template <class Stored>
+void EmbedStored(const HostMatrix& table, const int32_t* ids, Rows y, bool add) {
+  using T = typename Stored::T;
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  const size_t n = y.cols;
+  for (int r = 0; r < y.rows; ++r) {
+    const T* from = static_cast<const T*>(table.data) + static_cast<size_t>(ids[r]) * table.cols;
+    float* to = MutableRow(y, r);
+    size_t i = 0;
+    for (; i + lanes <= n; i += lanes) {
+      const VF v = LoadStored<Stored>(d, from + i);
+      hn::StoreU(add ? hn::Add(hn::LoadU(d, to + i), v) : v, d, to + i);
+    }
+    if (i < n) {
+      // The table is a mapped file: nothing behind its end may be read.
+      T part[hn::MaxLanes(DF())] = {};
+      std::copy_n(from + i, n - i, part);
+      const VF v = LoadStored<Stored>(d, part);
+      StorePart(d, add ? hn::Add(LoadPart(d, to + i, n - i), v) : v, to + i, n - i);
+    }
+  }
+}
+
+void Embed(const HostMatrix& table, const int32_t* ids, Rows y, bool add) {
+  WithStored(table.dtype, [&](auto stored) { EmbedStored<decltype(stored)>(table, ids, y, add); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace::tensor
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::tensor {
+
+HWY_EXPORT(RmsNorm);
+HWY_EXPORT(LayerNorm);
+HWY_EXPORT(Rope);
+HWY_EXPORT(Activate);
+HWY_EXPORT(GatedActivate);
+HWY_EXPORT(AddTo);
+HWY_EXPORT(Embed);
+
+void RmsNormRows(Rows x, const float* weight, float epsilon, Rows y) {
+  HWY_DYNAMIC_DISPATCH(RmsNorm)(x, weight, epsilon, y);
+}
+
+void LayerNormRows(Rows x, const float* weight, const float* bias, float epsilon, Rows y) {
+  HWY_DYNAMIC_DISPATCH(LayerNorm)(x, weight, bias, epsilon, y);
+}
+
+void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeTable& table) {
+  HWY_DYNAMIC_DISPATCH(Rope)(x, head_dim, positions, table);
+}
+
+void ActivateRows(Rows x, Activation f, Rows y) { HWY_DYNAMIC_DISPATCH(Activate)(x, f, y); }
+
+void GatedActivateRows(Rows gate, Rows up, Activation f, Rows y) {
+  HWY_DYNAMIC_DISPATCH(GatedActivate)(gate, up, f, y);
+}
+
+void AddRows(Rows x, Rows y) { HWY_DYNAMIC_DISPATCH(AddTo)(x, y); }
+
+void EmbedRows(const HostMatrix& table, const int32_t* ids, Rows y, bool add) {
+  HWY_DYNAMIC_DISPATCH(Embed)(table, ids, y, add);
+}
+
+}  // namespace millrace::tensor
+#endif

@@ -1,0 +1,23 @@
+// The operations of a model that are not products or attention: norms, rotary positions,
+// activations, embeddings. Each row is computed by one thread, in an order of its own that no other
+// row changes. CpuDevice splits rows over threads.
+//
+// Pure functions over the caller's memory; any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/device.h"
+
+namespace millrace::tensor {
+
+void RmsNormRows(Rows x, const float* weight, float epsilon, Rows y);
+void LayerNormRows(Rows x, const float* weight, const float* bias /* or null */, float epsilon,
+                   Rows y);
+void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeTable& table);
+void ActivateRows(Rows x, Activation f, Rows y);
+void GatedActivateRows(Rows gate, Rows up, Activation f, Rows y);
+void AddRows(Rows x, Rows y);
+void EmbedRows(const HostMatrix& table, const int32_t* ids, Rows y, bool add);
+
+}  // namespace millrace::tensor

@@ -1,0 +1,21 @@
+// The small operations written down, one row or number at a time, in double precision: what
+// elementwise.cc is measured against.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "tensor/device.h"
+
+namespace millrace::tensor {
+
+std::vector<float> RmsNormRef(std::span<const float> x, std::span<const float> weight,
+                              float epsilon);
+// An empty bias: none.
+std::vector<float> LayerNormRef(std::span<const float> x, std::span<const float> weight,
+                                std::span<const float> bias, float epsilon);
+// One head at one position.
+std::vector<float> RopeRef(std::span<const float> head, int position, const RopeTable& table);
+float ActivateRef(Activation f, float x);
+
+}  // namespace millrace::tensor

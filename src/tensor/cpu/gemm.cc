@@ -1,0 +1,311 @@
+#include "tensor/cpu/gemm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/gemm.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "tensor/cpu/widen-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::tensor {
+namespace HWY_NAMESPACE {
+namespace {
+
+// A tile of R x 32 sums needs 2 R registers at 16 lanes and is done in slices below that.
+#if HWY_TARGET == HWY_AVX3
+constexpr int kTileRows = kMaxTileRows;
+#elif HWY_TARGET == HWY_NEON
+constexpr int kTileRows = 10;
+#else
+constexpr int kTileRows = 6;
+#endif
+
+// k of a panel that are widened at a time: 4 panels of them fill an eighth of a 2 MB L2.
+constexpr int kSegment = 512;
+// A subtree of the pairwise sum waits at each level; kVirtualShards = 2^3 chains need 4 places.
+constexpr int kLevels = std::bit_width(unsigned{kVirtualShards});
+constexpr size_t kPrefetchBytes = 2048;
+
+constexpr size_t kWideFloats = size_t{kGemmGroupPanels} * kSegment * kPanelWidth;
+constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPanelWidth;
+
+// out[R][32] = carry[R][32] (or zeros) + sum over k of a[k][R] b[k][32].
+using Kernel = void (*)(const float* a, const void* b, int k, const float* carry, float* out,
+                        const uint8_t* prefetch);
+
+template <class Stored, int R>
+void MultiplyTile(const float* HWY_RESTRICT a, const void* HWY_RESTRICT b_void, int k,
+                  const float* carry, float* out, const uint8_t* prefetch) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  constexpr size_t kPackBytes = kPack * sizeof(typename Stored::T);
+  for (size_t j = 0; j < kHalfPack; j += lanes) {
+    VF low[R], high[R];
+    for (int r = 0; r < R; ++r) {
+      low[r] = carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + r * kPack + j);
+      high[r] = carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + r * kPack + kHalfPack + j);
+    }
+    const auto* b = static_cast<const typename Stored::T*>(b_void);
+    const float* at = a;
+    const uint8_t* ahead = prefetch;
+    for (int i = 0; i < k; ++i) {
+      VF b_low, b_high;
+      Stored::Load(d, b, j, b_low, b_high);
+      for (size_t line = 0; line < kPackBytes; line += 64) hwy::Prefetch(ahead + line);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const VF x = hn::Set(d, at[r]);
+        low[r] = hn::MulAdd(b_low, x, low[r]);
+        high[r] = hn::MulAdd(b_high, x, high[r]);
+      }
+      b += kPack;
+      at += R;
+      ahead += kPackBytes;
+    }
+    for (int r = 0; r < R; ++r) {
+      hn::StoreU(low[r], d, out + r * kPack + j);
+      hn::StoreU(high[r], d, out + r * kPack + kHalfPack + j);
+    }
+  }
+}
+
+template <class Stored, int... R>
+constexpr std::array<Kernel, sizeof...(R)> MakeKernels(std::integer_sequence<int, R...>) {
+  return {&MultiplyTile<Stored, R + 1>...};
+}
+
+// The kernel for a tile of `rows`.
+template <class Stored>
+Kernel KernelFor(int rows) {
+  static constexpr auto kKernels =
+      MakeKernels<Stored>(std::make_integer_sequence<int, kTileRows>());
+  return kKernels[rows - 1];
+}
+
+template <class Stored>
+void Widen(const void* from, int k, float* to) {
+  const DF d;
+  const auto* pack = static_cast<const typename Stored::T*>(from);
+  for (int i = 0; i < k; ++i, pack += kPack, to += kPack) {
+    for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
+      VF low, high;
+      Stored::Load(d, pack, j, low, high);
+      hn::StoreU(low, d, to + j);
+      hn::StoreU(high, d, to + kHalfPack + j);
+    }
+  }
+}
+
+// into += from, `count` floats, a multiple of 32.
+void AddTile(const float* from, float* into, size_t count) {
+  const DF d;
+  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+    hn::StoreU(hn::Add(hn::LoadU(d, from + i), hn::LoadU(d, into + i)), d, into + i);
+  }
+}
+
+// One row's 32 sums of a panel to y: bias first, then the residual.
+void FinishRow(const GemmCall& call, int row, int panel, const float* sums) {
+  const DF d;
+  const size_t column = size_t{kPanelWidth} * panel;
+  const size_t count = std::min<size_t>(kPanelWidth, call.y.cols - column);
+  float* y = static_cast<float*>(call.y.data) + static_cast<size_t>(row) * call.y.stride + column;
+  const float* residual = nullptr;
+  if (call.residual.data != nullptr) {
+    residual = static_cast<const float*>(call.residual.data) +
+               static_cast<size_t>(row) * call.residual.stride + column;
+  }
+  HWY_ALIGN float edge_in[kPanelWidth], edge_out[kPanelWidth];
+  const bool edge = count < kPanelWidth;
+  if (edge && residual != nullptr) {
+    std::fill(std::copy_n(residual, count, edge_in), edge_in + kPanelWidth, 0.0f);
+    residual = edge_in;
+  }
+  float* to = edge ? edge_out : y;
+  for (size_t j = 0; j < kPanelWidth; j += hn::Lanes(d)) {
+    VF sum = hn::LoadU(d, sums + j);
+    if (call.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, call.bias + column + j));
+    if (residual != nullptr) sum = hn::Add(sum, hn::LoadU(d, residual + j));
+    hn::StoreU(sum, d, to + j);
+  }
+  if (edge) std::copy_n(edge_out, count, y);
+}
+
+int TileStart(int rows, int tiles, int i) { return static_cast<int>(int64_t{rows} * i / tiles); }
+
+int Tiles(int rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+void Repack(Rows x, int tile, float* tiles) {
+  const int count = Tiles(x.rows);
+  const int first = TileStart(x.rows, count, tile);
+  const int height = TileStart(x.rows, count, tile + 1) - first;
+  float* to = tiles + static_cast<size_t>(first) * x.cols;
+  for (int r = 0; r < height; ++r) {
+    const float* from =
+        static_cast<const float*>(x.data) + static_cast<size_t>(first + r) * x.stride;
+    for (int i = 0; i < x.cols; ++i) to[static_cast<size_t>(i) * height + r] = from[i];
+  }
+}
+
+// One group of panels times one strip of tiles: the state of a GemmPanels call.
+class Group {
+ public:
+  Group(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
+        float* scratch)
+      : call_(call),
+        w_(*call.w),
+        tiles_(Tiles(call.x.rows)),
+        tile_begin_(tile_begin),
+        tile_end_(tile_end),
+        panel_begin_(panel_begin),
+        panels_(panel_end - panel_begin),
+        strip_(TileStart(call.x.rows, tiles_, tile_begin)),
+        wide_(scratch),
+        levels_(scratch + kWideFloats) {}
+
+  // One tile: the panel is read once, so it is widened in registers on its way.
+  template <class Stored>
+  void RunSingleTile() {
+    const Kernel kernel = KernelFor<Stored>(Height(tile_begin_));
+    for (int p = 0; p < panels_; ++p) {
+      for (int chain = 0; chain < w_.chains(); ++chain) {
+        const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
+        const uint8_t* b = PanelAt<Stored>(p, start);
+        kernel(TileAt(tile_begin_, start), b, end - start, nullptr,
+               Sums(LevelOf(chain), p, tile_begin_), b + kPrefetchBytes);
+        AddFinishedLevels(chain, p, tile_begin_);
+      }
+      Finish(p, tile_begin_);
+    }
+  }
+
+  // Several tiles: a segment of every panel is widened once and used by all of them.
+  template <class Stored>
+  void RunTiles() {
+    for (int chain = 0; chain < w_.chains(); ++chain) {
+      const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
+      const int pieces = std::max(1, (end - start + kSegment - 1) / kSegment);  // empty: zeros
+      for (int i = 0; i < pieces; ++i) {
+        MultiplySegment<Stored>(chain, TileStart(end - start, pieces, i) + start,
+                                TileStart(end - start, pieces, i + 1) + start);
+      }
+      ForEachTile([&](int p, int tile) { AddFinishedLevels(chain, p, tile); });
+    }
+    ForEachTile([&](int p, int tile) { Finish(p, tile); });
+  }
+
+ private:
+  template <class Stored>
+  void MultiplySegment(int chain, int begin, int end) {
+    const int level = LevelOf(chain);
+    const bool first = begin == w_.ChainStart(chain);
+    for (int p = 0; p < panels_; ++p) {
+      Widen<Stored>(PanelAt<Stored>(p, begin), end - begin, Wide(p));
+    }
+    ForEachTile([&](int p, int tile) {
+      float* sums = Sums(level, p, tile);
+      // The segment after this one, while this one is computed.
+      const uint8_t* next = PanelAt<Stored>(p, end);
+      KernelFor<StoredF32>(Height(tile))(TileAt(tile, begin), Wide(p), end - begin,
+                                         first ? nullptr : sums, sums, next);
+    });
+  }
+
+  template <typename Visit>
+  void ForEachTile(Visit visit) {
+    for (int tile = tile_begin_; tile < tile_end_; ++tile) {
+      for (int p = 0; p < panels_; ++p) visit(p, tile);
+    }
+  }
+
+  // A chain joins the finished subtrees to its left: as many as its number ends in ones.
+  static int LevelOf(int chain) { return std::countr_one(static_cast<unsigned>(chain)); }
+
+  void AddFinishedLevels(int chain, int p, int tile) {
+    float* sums = Sums(LevelOf(chain), p, tile);
+    for (int level = 0; level < LevelOf(chain); ++level) {
+      AddTile(Sums(level, p, tile), sums, Height(tile) * kPack);
+    }
+  }
+
+  void Finish(int p, int tile) {
+    const float* sums = Sums(LevelOf(w_.chains() - 1), p, tile);
+    const int first = TileStart(call_.x.rows, tiles_, tile);
+    for (int r = 0; r < Height(tile); ++r) {
+      FinishRow(call_, first + r, panel_begin_ + p, sums + r * kPack);
+    }
+  }
+
+  int Height(int tile) const {
+    return TileStart(call_.x.rows, tiles_, tile + 1) - TileStart(call_.x.rows, tiles_, tile);
+  }
+  const float* TileAt(int tile, int k) const {
+    return call_.tiles + static_cast<size_t>(TileStart(call_.x.rows, tiles_, tile)) * w_.k() +
+           static_cast<size_t>(Height(tile)) * k;
+  }
+  template <class Stored>
+  const uint8_t* PanelAt(int p, int k) const {
+    return w_.panel(panel_begin_ + p) + k * kPack * sizeof(typename Stored::T);
+  }
+  float* Wide(int p) const { return wide_ + p * size_t{kSegment} * kPack; }
+  float* Sums(int level, int p, int tile) const {
+    const int row = TileStart(call_.x.rows, tiles_, tile) - strip_;
+    return levels_ + level * kLevelFloats + (size_t{kGemmStripRows} * p + row) * kPack;
+  }
+
+  const GemmCall& call_;
+  const CpuPackedMatrix& w_;
+  const int tiles_, tile_begin_, tile_end_, panel_begin_, panels_;
+  const int strip_;  // first row of the strip
+  float* const wide_;
+  float* const levels_;
+};
+
+void Panels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
+            float* scratch) {
+  Group group(call, tile_begin, tile_end, panel_begin, panel_end, scratch);
+  WithStored(call.w->dtype(), [&](auto stored) {
+    if (tile_end - tile_begin == 1) {
+      group.template RunSingleTile<decltype(stored)>();
+    } else {
+      group.template RunTiles<decltype(stored)>();
+    }
+  });
+}
+
+size_t ScratchFloats() { return kWideFloats + kLevels * kLevelFloats; }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace::tensor
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::tensor {
+
+HWY_EXPORT(Tiles);
+HWY_EXPORT(Repack);
+HWY_EXPORT(Panels);
+HWY_EXPORT(ScratchFloats);
+
+int GemmTiles(int rows) { return HWY_DYNAMIC_DISPATCH(Tiles)(rows); }
+
+void RepackTile(Rows x, int i, float* tiles) { HWY_DYNAMIC_DISPATCH(Repack)(x, i, tiles); }
+
+size_t GemmScratchFloats() { return HWY_DYNAMIC_DISPATCH(ScratchFloats)(); }
+
+void GemmPanels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
+                float* scratch) {
+  HWY_DYNAMIC_DISPATCH(Panels)(call, tile_begin, tile_end, panel_begin, panel_end, scratch);
+}
+
+}  // namespace millrace::tensor
+#endif

@@ -1,0 +1,83 @@
+// Vector functions, f32: exp and what activations are made of. Included once per target.
+#if defined(MILLRACE_TENSOR_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MILLRACE_TENSOR_CPU_MATH_INL_H_
+#undef MILLRACE_TENSOR_CPU_MATH_INL_H_
+#else
+#define MILLRACE_TENSOR_CPU_MATH_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::tensor {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// e^x to about 2e-7 relative. Below -87.3 exactly 0 (so e^-inf is 0), above 88.7 infinite.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  // x = n ln 2 + r with |r| <= ln 2 / 2; ln 2 in two parts, the first with a short mantissa.
+  const V clamped = hn::Min(hn::Max(x, hn::Set(d, -87.5f)), hn::Set(d, 89.0f));
+  const V n = hn::Round(hn::Mul(clamped, hn::Set(d, 1.44269504088896341f)));
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), clamped);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  // e^r = 1 + r + r^2 p(r), Taylor's series: the first term left out is r^7 / 5040 < 1.2e-7.
+  V p = hn::Set(d, 1.0f / 720.0f);
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 120.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 24.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f / 6.0f));
+  p = hn::MulAdd(p, r, hn::Set(d, 0.5f));
+  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
+  // 2^n in two factors: n = 128 has no exponent of its own.
+  const auto whole = hn::ConvertTo(di, n);
+  const auto half = hn::ShiftRight<1>(whole);
+  const auto power = [&](auto e) {
+    return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(e, hn::Set(di, 127))));
+  };
+  const V scaled = hn::Mul(hn::Mul(p, power(half)), power(hn::Sub(whole, half)));
+  const V finite = hn::IfThenElse(hn::Lt(x, hn::Set(d, -87.3f)), hn::Zero(d), scaled);
+  return hn::IfThenElse(hn::IsNaN(x), x, finite);
+}
+
+// 1 / (1 + e^-x).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Sigmoid(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  return hn::Div(one, hn::Add(one, Exp(d, hn::Neg(x))));
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Silu(D d, V x) {
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(x))));
+}
+
+// x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V GeluTanh(D d, V x) {
+  const V cubic = hn::MulAdd(hn::Mul(hn::Mul(x, x), x), hn::Set(d, 0.044715f), x);
+  return hn::Mul(x, Sigmoid(d, hn::Mul(cubic, hn::Set(d, 1.5957691216057308f))));
+}
+
+// x Phi(x), by erfc(z) = t(a1 + t(a2 + ...)) e^-z^2 with t = 1 / (1 + p z): Abramowitz and Stegun
+// 7.1.26, at most 1.5e-7 off.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Gelu(D d, V x) {
+  const V one = hn::Set(d, 1.0f);
+  const V z = hn::Mul(hn::Abs(x), hn::Set(d, 0.70710678118654752f));
+  const V t = hn::Div(one, hn::MulAdd(z, hn::Set(d, 0.3275911f), one));
+  V p = hn::Set(d, 1.061405429f);
+  p = hn::MulAdd(p, t, hn::Set(d, -1.453152027f));
+  p = hn::MulAdd(p, t, hn::Set(d, 1.421413741f));
+  p = hn::MulAdd(p, t, hn::Set(d, -0.284496736f));
+  p = hn::MulAdd(p, t, hn::Set(d, 0.254829592f));
+  const V tail = hn::Mul(hn::Mul(hn::Mul(p, t), Exp(d, hn::Neg(hn::Mul(z, z)))), hn::Set(d, 0.5f));
+  const V phi = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail));
+  return hn::Mul(x, phi);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace::tensor
+HWY_AFTER_NAMESPACE();
+
+#endif

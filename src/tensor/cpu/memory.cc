@@ -1,0 +1,55 @@
+#include "tensor/cpu/memory.h"
+
+#include <fmt/core.h>
+#include <sys/mman.h>
+
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+namespace millrace::tensor {
+namespace {
+
+constexpr size_t kPageBytes = 4096;
+constexpr size_t kHugePageBytes = size_t{2} << 20;
+// Kernels may read (never write) up to one vector past the end.
+constexpr size_t kSlackBytes = 128;
+
+}  // namespace
+
+Result<HostMemory> HostMemory::Allocate(size_t bytes, const char* what) {
+  auto refuse = [&] {
+    return ResourceExhausted(fmt::format(
+        "no memory for {}: {} bytes asked; use a smaller one or free memory", what, bytes));
+  };
+  if (bytes > std::numeric_limits<size_t>::max() / 2) return refuse();
+  const bool huge = bytes >= 2 * kHugePageBytes;
+  const size_t alignment = huge ? kHugePageBytes : kPageBytes;
+  const size_t mapped =
+      (bytes + kSlackBytes + (huge ? alignment : 0) + kPageBytes - 1) & ~(kPageBytes - 1);
+  void* mapping = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping == MAP_FAILED) return refuse();
+  HostMemory memory;
+  memory.mapping_ = mapping;
+  memory.mapping_bytes_ = mapped;
+  const auto address = reinterpret_cast<uintptr_t>(mapping);
+  memory.data_ = reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
+  memory.bytes_ = bytes;
+  // Advice: where the kernel declines it, the memory works all the same.
+  if (huge) madvise(memory.data_, bytes, MADV_HUGEPAGE);
+  return memory;
+}
+
+HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapping_bytes_, other.mapping_bytes_);
+  return *this;
+}
+
+HostMemory::~HostMemory() {
+  if (mapping_ != nullptr) munmap(mapping_, mapping_bytes_);
+}
+
+}  // namespace millrace::tensor

@@ -1,0 +1,42 @@
+// HostMemory: pages straight from the kernel, zero until touched and costing nothing until then, so
+// that an unused part of a KV pool takes no memory. Big ones ask for huge pages: weights and caches
+// are streamed, and a TLB miss per 4 KiB would be felt. Owned by one object; movable.
+#pragma once
+
+#include <cstddef>
+
+#include "base/status.h"
+
+namespace millrace::tensor {
+
+class HostMemory {
+ public:
+  HostMemory() = default;
+  // At least `bytes` bytes at an address that is a multiple of 64. kResourceExhausted when there is
+  // no memory for it; `what` names the thing in the message.
+  static Result<HostMemory> Allocate(size_t bytes, const char* what);
+  HostMemory(HostMemory&& other) noexcept { *this = static_cast<HostMemory&&>(other); }
+  HostMemory& operator=(HostMemory&& other) noexcept;
+  ~HostMemory();
+
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  void* mapping_ = nullptr;
+  size_t mapping_bytes_ = 0;
+};
+
+// a * b * ..., or the greatest size_t when that does not fit.
+template <typename... T>
+size_t SaturatingProduct(T... factors) {
+  size_t product = 1;
+  for (size_t factor : {static_cast<size_t>(factors)...}) {
+    if (__builtin_mul_overflow(product, factor, &product)) return ~size_t{0};
+  }
+  return product;
+}
+
+}  // namespace millrace::tensor

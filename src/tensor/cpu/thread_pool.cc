@@ -1,0 +1,128 @@
+#include "tensor/cpu/thread_pool.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <climits>
+
+#include "base/check.h"
+
+namespace millrace::tensor {
+namespace {
+
+// Longer than the gap between two operations of a decode step, shorter than a time slice.
+constexpr int64_t kSpinNs = 50'000;
+
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain word");
+
+void FutexWait(std::atomic<uint32_t>& word, uint32_t value) {
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, value, nullptr, nullptr, 0);
+}
+
+void FutexWake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+std::vector<int> AvailableCpus() {
+  std::vector<int> cpus;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return cpus;
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads, bool pin) {
+  MR_CHECK(threads >= 1 && threads <= kMaxThreads) << threads << " threads";
+  const std::vector<int> cpus = AvailableCpus();
+  const bool enough_cpus = threads <= static_cast<int>(cpus.size());
+  // With fewer CPUs than threads, whoever spins keeps the one it waits for from running.
+  spin_ns_ = enough_cpus ? kSpinNs : 0;
+  workers_.reserve(threads - 1);
+  for (int thread = 1; thread < threads; ++thread) {
+    workers_.emplace_back([this, thread] { Work(thread); });
+    if (!pin || !enough_cpus) continue;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(cpus[thread], &set);
+    // Best effort: a container may forbid it, and nothing but speed depends on it.
+    pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  function_ = nullptr;
+  epoch_.fetch_add(1);
+  FutexWake(epoch_);
+  for (std::thread& worker : workers_) worker.join();
+}
+
+template <typename Done>
+bool ThreadPool::Spin(Done done) const {
+  if (done()) return true;
+  if (spin_ns_ == 0) return false;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::nanoseconds(spin_ns_);
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (done()) return true;
+      Pause();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
+
+// Both waits are Dekker's pattern: the sleeper says that it sleeps and then looks at the word, the
+// waker changes the word and then looks for sleepers, all sequentially consistent.
+void ThreadPool::AwaitEpoch(uint32_t seen) {
+  if (Spin([&] { return epoch_.load(std::memory_order_acquire) != seen; })) return;
+  sleeping_workers_.fetch_add(1);
+  while (epoch_.load() == seen) FutexWait(epoch_, seen);
+  sleeping_workers_.fetch_sub(1);
+}
+
+void ThreadPool::AwaitWorkers() {
+  if (Spin([&] { return pending_.load(std::memory_order_acquire) == 0; })) return;
+  caller_sleeps_.store(1);
+  for (uint32_t left = pending_.load(); left != 0; left = pending_.load()) {
+    FutexWait(pending_, left);
+  }
+  caller_sleeps_.store(0);
+}
+
+void ThreadPool::RunErased(Function function, void* task) {
+  if (workers_.empty()) return function(task, 0);
+  function_ = function;
+  task_ = task;
+  pending_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);
+  epoch_.fetch_add(1);
+  if (sleeping_workers_.load() != 0) FutexWake(epoch_);
+  function(task, 0);
+  AwaitWorkers();
+}
+
+void ThreadPool::Work(int thread) {
+  for (uint32_t seen = 0;; ++seen) {
+    AwaitEpoch(seen);
+    if (function_ == nullptr) return;
+    function_(task_, thread);
+    if (pending_.fetch_sub(1) == 1 && caller_sleeps_.load() != 0) FutexWake(pending_);
+  }
+}
+
+}  // namespace millrace::tensor

@@ -1,0 +1,77 @@
+// ThreadPool: the device's own threads. A decode step is hundreds of parallel pieces of a few tens
+// of microseconds, so a thread waits for the next piece by spinning for a moment and then sleeps in
+// a futex: on a machine shared with others, a barrier that only spins meets a descheduled peer and
+// burns its whole time slice.
+//
+// Used by one thread at a time, the caller, which takes part as thread 0. Nothing here decides a
+// result: which thread does which piece differs from run to run.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace millrace::tensor {
+
+class ThreadPool {
+ public:
+  static constexpr int kMaxThreads = 256;
+
+  // `threads` in [1, kMaxThreads], the caller included. With `pin`, each thread but the caller's
+  // stays on a CPU of its own, if there are as many.
+  explicit ThreadPool(int threads, bool pin = true);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // task(thread) once on every thread; returns when all have returned.
+  template <typename Task>
+  void Run(Task&& task) {
+    RunErased(
+        [](void* t, int thread) { (*static_cast<std::remove_reference_t<Task>*>(t))(thread); },
+        &task);
+  }
+
+  // task(begin, end, thread) over pieces of [0, count) of at most `piece`, taken as threads get
+  // free.
+  template <typename Task>
+  void ParallelFor(int count, int piece, Task&& task) {
+    if (count <= 0) return;
+    if (workers_.empty() || count <= piece) return task(0, count, 0);
+    next_.store(0, std::memory_order_relaxed);
+    Run([&](int thread) {
+      for (;;) {
+        const int begin = next_.fetch_add(piece, std::memory_order_relaxed);
+        if (begin >= count) return;
+        task(begin, begin + piece < count ? begin + piece : count, thread);
+      }
+    });
+  }
+
+ private:
+  using Function = void (*)(void* task, int thread);
+
+  void RunErased(Function function, void* task);
+  void Work(int thread);
+  void AwaitEpoch(uint32_t seen);
+  void AwaitWorkers();
+  template <typename Done>
+  bool Spin(Done done) const;
+
+  int64_t spin_ns_ = 0;
+  Function function_ = nullptr;  // null: stop
+  void* task_ = nullptr;
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one per Run; what workers wait on
+  alignas(64) std::atomic<uint32_t> pending_{
+      0};  // workers still in the task; what the caller waits on
+  alignas(64) std::atomic<uint32_t> sleeping_workers_{0};
+  std::atomic<uint32_t> caller_sleeps_{0};
+  alignas(64) std::atomic<int> next_{0};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace millrace::tensor

@@ -1,0 +1,62 @@
+#include "tensor/cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <vector>
+
+namespace millrace::tensor {
+namespace {
+
+TEST(ThreadPoolTest, RunsOnceOnEveryThread) {
+  for (int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    std::vector<int> runs(threads, 0);
+    for (int i = 0; i < 50; ++i) pool.Run([&](int thread) { ++runs[thread]; });
+    EXPECT_EQ(runs, std::vector<int>(threads, 50));
+  }
+}
+
+TEST(ThreadPoolTest, CoversARangeOnce) {
+  ThreadPool pool(4);
+  for (int count : {0, 1, 5, 64, 1000}) {
+    for (int piece : {1, 3, 100}) {
+      std::vector<int> hits(count, 0);
+      pool.ParallelFor(count, piece, [&](int begin, int end, int thread) {
+        EXPECT_LE(end, count);
+        EXPECT_TRUE(thread >= 0 && thread < 4);
+        for (int i = begin; i < end; ++i) ++hits[i];
+      });
+      EXPECT_EQ(hits, std::vector<int>(count, 1)) << count << " in pieces of " << piece;
+    }
+  }
+}
+
+// What one Run wrote, the next sees on every thread, without locks of its own: the barrier's duty.
+// Under ThreadSanitizer this is the proof of it. Gaps let threads fall asleep now and then.
+TEST(ThreadPoolTest, IsABarrierUnderStress) {
+  for (int threads : {2, 4}) {
+    ThreadPool pool(threads, /*pin=*/false);
+    std::vector<int64_t> cells(threads, 1);
+    int64_t want = 1;
+    for (int i = 0; i < 3000; ++i) {
+      std::vector<int64_t> next(threads);
+      pool.Run([&](int thread) { next[thread] = cells[(thread + 1) % threads] + 1; });
+      cells = next;
+      ++want;
+      for (int64_t cell : cells) ASSERT_EQ(cell, want);
+      if (i % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+}
+
+TEST(ThreadPoolTest, StopsWhileWorkersSleepOrSpin) {
+  for (int i = 0; i < 20; ++i) {
+    ThreadPool pool(3);
+    if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+}  // namespace
+}  // namespace millrace::tensor
