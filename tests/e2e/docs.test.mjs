@@ -1,0 +1,55 @@
+// Every curl command and every program in the documents runs against the real server.
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { promisify } from "node:util";
+import { startServer } from "./server.mjs";
+
+const run = promisify(execFile);
+const root = join(import.meta.dirname, "../..");
+const documents = ["README.md",
+  ...readdirSync(join(root, "docs")).filter((f) => f.endsWith(".md")).map((f) => `docs/${f}`)];
+
+function blocks(document, language) {
+  const text = readFileSync(join(root, document), "utf8");
+  return [...text.matchAll(/^```(\w+)\n([\s\S]*?)^```/gm)]
+    .filter((m) => m[1] === language).map((m) => m[2]);
+}
+
+// Commands of a shell block: continued lines joined, comments dropped.
+const commands = (block) => block.replaceAll("\\\n", " ").split("\n")
+  .map((line) => line.replace(/\s+#\s.*$/, "").trim()).filter(Boolean);
+
+let server;
+before(async () => {
+  server = await startServer();
+});
+after(() => server.stop());
+
+const here = (text) => text.replaceAll(/http:\/\/(127\.0\.0\.1|localhost):8000/g, server.url);
+
+for (const document of documents) {
+  for (const block of blocks(document, "sh")) {
+    for (const command of commands(block).filter((c) => c.startsWith("curl "))) {
+      test(`${document}: ${command.slice(0, 70)}`, async () => {
+        const { stdout } = await run("bash", ["-c", `${here(command)} --fail-with-body -sS`]);
+        assert.ok(stdout.length > 0, "an answer");
+        assert.ok(!stdout.includes('"error"'), stdout.slice(0, 400));
+      });
+    }
+  }
+  blocks(document, "js").forEach((block, i) => {
+    test(`${document}: program ${i + 1}`, async () => {
+      const file = join(import.meta.dirname, `.from-docs-${i}.mjs`);
+      writeFileSync(file, here(block));
+      try {
+        const { stdout } = await run(process.execPath, [file]);
+        assert.ok(stdout.trim().length > 0, "it prints an answer");
+      } finally {
+        rmSync(file);
+      }
+    });
+  });
+}
