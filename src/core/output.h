@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/step_plan.h"
+#include "core/token_run.h"
 
 namespace millrace {
 
@@ -34,11 +35,11 @@ struct RequestTimes {
 struct RequestOutput {
   RequestId request;
   int index = 0;                                    // which of the n sequences
-  std::vector<TokenId> tokens;                      // new ones
+  TokenRun tokens;                                  // new ones; an EOS or stop token is the last
   std::vector<PositionLogprobs> logprobs;           // one per token, if asked
   std::vector<PositionLogprobs> prompt_logprobs;    // of prompt tokens 1 .. len-1, with the first token
   std::optional<FinishReason> finish;               // the last news of this sequence
-  std::optional<TokenId> stop_token;                // which token stopped it, when one did
+  std::optional<TokenId> stop_token;                // which token (EOS included) stopped it, when one did
   int cached_prompt_tokens = 0;                     // found in the prefix cache
   std::optional<RequestTimes> times;                // with the request's very last news
   Status error;                                     // with kError

@@ -8,6 +8,17 @@
 // [start, start + num_tokens)" (Orca's iteration-level scheduling, OSDI'22 section 3.1, over vLLM's
 // paged cache, SOSP'23 section 4).
 //
+// Order. Every stage runs the steps in the order of their ids, one after the other; a plan may name a
+// block that an earlier step has read, because that step has passed by then.
+//
+// n > 1. The prompt is computed once, by one of the n sequences (the leader). The others start at the
+// last prompt token, over the same blocks: they compute that one token again, in a copy of its block,
+// and sample from their own logits with their own seed. To an executor they are sequences like any
+// other, and each answers exactly as the same prompt with that seed would alone.
+//
+// Replay. After preemption a sequence's tokens come again from an earlier `start`; what the plan
+// says of positions [start, start + num_tokens) replaces what the executor knew of them.
+//
 // Built by one thread (the scheduler's owner), read by the executor; never shared while written.
 #pragma once
 
@@ -34,10 +45,11 @@ struct SequenceStart {
 enum class LogitsWanted : uint8_t {
   kNone,  // a chunk that does not reach the sequence's last known token
   kLast,  // sample after the last token of the step
-  kAll,   // log-probabilities of every token of the step as well (echo, prompt_logprobs)
+  kAll,   // as kLast, and log-probabilities of the prompt's tokens (echo, prompt_logprobs). A token
+          // sampled by a chunk that does not reach the last known token is ignored
 };
 
-// One sequence's share of a step.
+// One sequence's share of a step. A sequence is in at most one step in flight.
 struct SequenceStep {
   SequenceId id;
   int32_t start = 0;         // tokens whose KV is already there; position of the first token computed
@@ -55,8 +67,9 @@ struct BlockCopy {
   BlockIndex to = 0;
 };
 
-// The three copy lists run in this order, before any token is computed:
-// swap_out (device -> host pool), swap_in (host -> device), copies (device -> device, copy-on-write).
+// The three copy lists run in this order, each from its first entry to its last, before any token is
+// computed: swap_out (device -> host pool), swap_in (host -> device), copies (device -> device,
+// copy-on-write). An entry may read what an earlier one wrote.
 struct StepPlan {
   StepId id;
   std::vector<SequenceStart> started;

@@ -1,7 +1,7 @@
 // Scheduler: iteration-level scheduling over a paged KV cache, as a pure state machine (Orca
 // section 3.1; vLLM section 4). Requests, aborts, step results and the time go in; step plans and
-// outputs come out. No thread, socket, clock or random device: the server's engine and the simulator
-// drive the very same object.
+// outputs come out. No thread, socket, clock or random device: the server's engine and the
+// simulator drive the very same object.
 //
 //   while (running) {
 //     while (auto* plan = scheduler.Schedule(now)) executor.Submit(*plan);
@@ -26,6 +26,7 @@
 
 namespace millrace::sched {
 
+// Who comes first: by arrival, or by priority and then arrival.
 enum class SchedulingPolicy { kFcfs, kPriority };
 // How KV slots are promised (vLLM section 6.1's baselines): on demand, or a whole reservation.
 enum class KvPolicy { kPaged, kOrca, kOrcaMax, kOrcaPow2, kOrcaOracle };
@@ -42,29 +43,34 @@ struct PreemptionCosts {
 struct SchedulerOptions {
   int block_size = 16;
   int num_blocks = 0;
-  int num_host_blocks = 0;           // swap pool; 0: no swapping
-  int max_num_seqs = 128;            // sequences in a step
-  int max_num_batched_tokens = 2048; // tokens in a step
-  int max_model_len = 0;             // prompt + output of a sequence
-  int max_waiting = 4096;            // requests; beyond: kResourceExhausted
-  int stages = 1;                    // steps in flight (Orca's n_workers)
+  int num_host_blocks = 0;            // swap pool; 0: no swapping
+  int max_num_seqs = 128;             // sequences in a step
+  int max_num_batched_tokens = 2048;  // tokens in a step
+  int max_model_len = 0;              // prompt + output of a sequence
+  int max_waiting = 4096;             // requests; beyond: kResourceExhausted
+  int stages = 1;                     // steps in flight (Orca's n_workers)
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   KvPolicy kv_policy = KvPolicy::kPaged;
   PreemptionMode preemption = PreemptionMode::kAuto;
   PreemptionCosts costs;
   bool prefix_caching = true;
-  double watermark = 0.01;           // of the blocks, kept free when admitting while others run
+  double watermark = 0.01;  // of the blocks, kept free when admitting while others run
   Duration watchdog = Duration::Seconds(1);
   std::vector<TokenId> eos_token_ids;
+  std::string cache_identity;   // what KV content depends on besides tokens: model, KV type, ...
+  bool hashes_collide = false;  // for tests: all prefix hashes are equal
 };
 
 struct NewRequest {
-  RequestId id;                                          // unique; the caller's counter
+  RequestId id;  // unique; the caller's counter
   std::shared_ptr<const std::vector<TokenId>> prompt;
-  std::shared_ptr<const SamplingParams> params;          // validated
-  uint64_t seed = 0;                                     // of the request; sequences derive theirs
-  int priority = 0;                                      // smaller is sooner
-  std::string cache_salt;
+  std::shared_ptr<const SamplingParams> params;  // validated
+  uint64_t seed = 0;                             // of the request; sequences derive theirs
+  int priority = 0;                              // smaller is sooner
+  std::string cache_salt;                        // prefixes are shared within one salt
+  // How long each output will be, where somebody knows (a replayed trace): orca-oracle and
+  // orca-pow2 reserve by it.
+  std::optional<int> known_output_tokens;
 };
 
 enum class RequestState { kWaiting, kRunning, kPreempted, kSwapped, kFinished };
@@ -74,36 +80,58 @@ struct RequestInfo {
   RequestId id;
   RequestState state = RequestState::kWaiting;
   Duration age;
-  std::string waits_for;       // "", or why it is not in the next step, with the numbers
+  std::string waits_for;  // "", or why it is not in the next step, with the numbers
   int prompt_tokens = 0;
-  int computed_tokens = 0;     // summed over its sequences
+  int computed_tokens = 0;  // summed over its sequences
   int output_tokens = 0;
-  int blocks = 0;              // distinct device blocks held
+  int blocks = 0;  // distinct device blocks held
   int host_blocks = 0;
   int preemptions = 0;
   int cached_prompt_tokens = 0;
 };
 
 struct SchedulerStats {
-  int waiting = 0;             // requests
+  int waiting = 0;  // requests
   int running = 0;
   int swapped = 0;
   int blocks_total = 0;
-  int blocks_free = 0;         // including cached ones that nobody uses
+  int blocks_free = 0;      // including cached ones that nobody uses
+  int blocks_cached = 0;    // of these
+  int blocks_pending = 0;   // free as soon as a step in flight ends
+  int blocks_pinned = 0;    // free as soon as a transfer ends
+  int blocks_reserved = 0;  // promised by the Orca policies, held or not
   int host_blocks_used = 0;
   // Counters since the start.
   uint64_t requests_accepted = 0;
-  uint64_t requests_finished[4] = {};   // by FinishReason
+  uint64_t requests_finished[4] = {};  // by FinishReason, of the sequence that ended last
   uint64_t preemptions_recompute = 0;
   uint64_t preemptions_swap = 0;
   uint64_t prefix_query_tokens = 0;
   uint64_t prefix_hit_tokens = 0;
-  uint64_t prompt_tokens = 0;           // computed or found in the cache
+  uint64_t prompt_tokens = 0;  // computed or found in the cache
   uint64_t prompt_tokens_recomputed = 0;
   uint64_t generation_tokens = 0;
   uint64_t swapped_out_blocks = 0;
   uint64_t steps = 0;
+  uint64_t results_dropped = 0;  // of steps that were not in flight
+  uint64_t copied_blocks = 0;    // copy-on-write
 };
+
+// Why and how a request lost its place, one record per preemption, for the log and the metrics.
+struct PreemptionRecord {
+  RequestId victim;
+  RequestId on_behalf_of;    // whose tokens needed the blocks
+  int blocks_needed = 0;     // by the beneficiary in this step
+  int blocks_available = 0;  // before
+  int blocks_released = 0;
+  int tokens_dropped = 0;  // computed tokens that recompute would replay
+  double recompute_cost_s = 0;
+  double swap_cost_s = 0;  // infinite when the swap pool has no room
+  PreemptionMode chosen = PreemptionMode::kRecompute;
+};
+
+// Between two calls of DrainPreemptions; beyond, the oldest is dropped.
+inline constexpr size_t kPreemptionRecordsMax = 1024;
 
 class Scheduler {
  public:
@@ -115,7 +143,7 @@ class Scheduler {
   virtual Status Add(NewRequest request, Time now) = 0;
   // Ends the request, or only its sequence `index`, at once; the blocks a step in flight still uses
   // are freed when that step commits. kAbort outputs are appended for what had not finished.
-  // Unknown or ended ids are ignored.
+  // Unknown or ended ids and indices are ignored.
   virtual void Abort(RequestId id, std::optional<int> index, Time now,
                      std::vector<RequestOutput>& outputs) = 0;
 
@@ -127,10 +155,16 @@ class Scheduler {
   virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) = 0;
 
   virtual int steps_in_flight() const = 0;
-  virtual bool HasWork() const = 0;          // any request not finished
+  virtual bool HasWork() const = 0;  // any request not finished
   virtual SchedulerStats Stats() const = 0;
   virtual std::optional<RequestInfo> Inspect(RequestId id, Time now) const = 0;
   virtual std::vector<RequestInfo> InspectAll(Time now) const = 0;
+  // Appends the preemptions since the last call, oldest first.
+  virtual void DrainPreemptions(std::vector<PreemptionRecord>& records) = 0;
+  // Measured anew; used from the next preemption on.
+  virtual void SetCosts(const PreemptionCosts& costs) = 0;
+  // Forgets every cached prefix (new weights, say). Blocks in use stay in use.
+  virtual void ResetPrefixCache() = 0;
   // The watchdog: which request could run but has not moved for longer than the limit.
   virtual std::optional<RequestInfo> Stalled(Time now) const = 0;
   // Every block accounted for, every count right; crashes with the reason when not.

@@ -1,0 +1,36 @@
+// The words of the KV ledger: handles, states, tables. Pure data; any thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/strong_id.h"
+#include "core/ids.h"
+
+namespace millrace::kv {
+
+// One use of one place in a pool. The generation grows whenever the place is given out anew, so a
+// handle kept too long is recognised instead of naming somebody else's block.
+struct BlockHandle {
+  BlockIndex index = 0;
+  uint32_t generation = 0;
+  friend bool operator==(BlockHandle, BlockHandle) = default;
+};
+
+// Every block is in exactly one state; `free + cached + owned + pinned + pending == total`.
+enum class BlockState : uint8_t {
+  kFree,         // nobody's, content worthless
+  kCached,       // nobody's, content kept for a prefix hit; the least recently used is taken first
+  kOwned,        // named by at least one table
+  kPinned,       // named by no table, read by a transfer until it ends or its lease runs out
+  kPendingFree,  // named by no table, still used by a step in flight
+};
+inline constexpr int kBlockStates = 5;
+const char* BlockStateName(BlockState state);  // "free", "cached", ...
+
+// The blocks of one sequence, in the order of its tokens.
+using BlockTable = std::vector<BlockHandle>;
+
+using TransferId = StrongId<struct TransferIdTag>;
+
+}  // namespace millrace::kv

@@ -1,0 +1,66 @@
+#include "kv/block_hash.h"
+
+#include <openssl/evp.h>
+
+#include <bit>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace millrace::kv {
+
+static_assert(std::endian::native == std::endian::little, "names are defined over little-endian");
+
+uint64_t Digest::prefix() const {
+  uint64_t value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  return value;
+}
+
+BlockHasher::BlockHasher()
+    : md_(EVP_MD_fetch(nullptr, "SHA256", nullptr)), context_(EVP_MD_CTX_new()) {
+  MR_CHECK(md_ && context_) << "libcrypto has no SHA-256";
+  MR_CHECK(EVP_DigestInit_ex2(context_, md_, nullptr) == 1);
+}
+
+BlockHasher::~BlockHasher() {
+  EVP_MD_CTX_free(context_);
+  EVP_MD_free(md_);
+}
+
+Digest BlockHasher::Root(std::string_view identity, uint64_t epoch, std::string_view salt) {
+  Begin();
+  Part('I', identity.data(), identity.size());
+  Part('E', &epoch, sizeof epoch);
+  Part('S', salt.data(), salt.size());
+  return End();
+}
+
+Digest BlockHasher::Block(const Digest& parent, std::span<const TokenId> tokens) {
+  Begin();
+  Part('P', parent.bytes.data(), parent.bytes.size());
+  Part('T', tokens.data(), tokens.size_bytes());
+  return End();
+}
+
+// Without a digest argument OpenSSL resets the context it has, which costs no allocation.
+void BlockHasher::Begin() { MR_CHECK(EVP_DigestInit_ex2(context_, nullptr, nullptr) == 1); }
+
+void BlockHasher::Part(char tag, const void* data, size_t size) {
+  char head[1 + sizeof(uint64_t)];
+  head[0] = tag;
+  const uint64_t length = size;
+  std::memcpy(head + 1, &length, sizeof length);
+  MR_CHECK(EVP_DigestUpdate(context_, head, sizeof head) == 1);
+  MR_CHECK(EVP_DigestUpdate(context_, data, size) == 1);
+}
+
+Digest BlockHasher::End() {
+  Digest digest;
+  unsigned size = 0;
+  MR_CHECK(EVP_DigestFinal_ex(context_, digest.bytes.data(), &size) == 1);
+  MR_CHECK(size == digest.bytes.size());
+  return digest;
+}
+
+}  // namespace millrace::kv

@@ -1,0 +1,216 @@
+#include "kv/block_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::kv {
+
+const char* BlockStateName(BlockState state) {
+  switch (state) {
+    case BlockState::kFree: return "free";
+    case BlockState::kCached: return "cached";
+    case BlockState::kOwned: return "owned";
+    case BlockState::kPinned: return "pinned";
+    case BlockState::kPendingFree: return "pending free";
+  }
+  return "unknown";
+}
+
+BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks) {
+  for (BlockIndex i = 0; i < num_blocks; ++i) PushBack(free_, i);
+  counts_[static_cast<int>(BlockState::kFree)] = num_blocks;
+}
+
+std::optional<BlockPool::Allocation> BlockPool::Allocate() {
+  const bool evicted = free_.head == kEnd;
+  const BlockIndex i = evicted ? cached_.head : free_.head;
+  if (i == kEnd) return std::nullopt;
+  Block& b = blocks_[i];
+  b.cached = false;
+  b.refs = 1;
+  ++b.generation;
+  Settle(i);
+  return Allocation{{i, b.generation}, evicted};
+}
+
+void BlockPool::AddRef(BlockHandle block) {
+  Block& b = Checked(block);
+  MR_CHECK(b.state != BlockState::kFree) << "block " << block.index << " is free";
+  ++b.refs;
+  Settle(block.index);
+}
+
+void BlockPool::DropRef(BlockHandle block, std::optional<StepId> in_use_by) {
+  Block& b = Checked(block);
+  MR_CHECK(b.refs > 0) << "block " << block.index << " given up twice";
+  --b.refs;
+  if (in_use_by) b.last_step = std::max(b.last_step, *in_use_by);
+  Settle(block.index);
+}
+
+void BlockPool::CompleteSteps(StepId step) {
+  if (step <= done_) return;
+  done_ = step;
+  for (BlockIndex i = pending_.head; i != kEnd;) {
+    const BlockIndex next = blocks_[i].next;
+    Settle(i);
+    i = next;
+  }
+}
+
+void BlockPool::SetCached(BlockIndex block, bool cached) {
+  blocks_[block].cached = cached;
+  Settle(block);
+}
+
+void BlockPool::Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until) {
+  for (BlockHandle handle : blocks) {
+    Block& b = Checked(handle);
+    MR_CHECK(b.state != BlockState::kFree) << "block " << handle.index << " is free";
+    ++b.pins;
+    pins_.push_back({transfer, handle, until});
+    Settle(handle.index);
+  }
+}
+
+void BlockPool::Unpin(TransferId transfer) {
+  std::erase_if(pins_, [&](const PinRecord& pin) {
+    if (pin.transfer != transfer) return false;
+    --Checked(pin.block).pins;
+    Settle(pin.block.index);
+    return true;
+  });
+}
+
+void BlockPool::SweepPins(Time now) {
+  std::erase_if(pins_, [&](const PinRecord& pin) {
+    if (pin.until > now) return false;
+    --Checked(pin.block).pins;
+    Settle(pin.block.index);
+    return true;
+  });
+}
+
+std::optional<Time> BlockPool::NextPinExpiry() const {
+  std::optional<Time> next;
+  for (const PinRecord& pin : pins_) {
+    if (!next || pin.until < *next) next = pin.until;
+  }
+  return next;
+}
+
+bool BlockPool::IsCurrent(BlockHandle block) const {
+  return block.index >= 0 && block.index < total() &&
+         blocks_[block.index].generation == block.generation;
+}
+
+BlockState BlockPool::StateFor(const Block& b) const {
+  if (b.refs > 0) return BlockState::kOwned;
+  if (b.pins > 0) return BlockState::kPinned;
+  if (b.last_step > done_) return BlockState::kPendingFree;
+  return b.cached ? BlockState::kCached : BlockState::kFree;
+}
+
+void BlockPool::Settle(BlockIndex block) {
+  Block& b = blocks_[block];
+  const BlockState next = StateFor(b);
+  if (next == b.state) return;
+  if (List* list = ListOf(b.state)) Remove(*list, block);
+  --counts_[static_cast<int>(b.state)];
+  b.state = next;
+  ++counts_[static_cast<int>(next)];
+  if (next == BlockState::kFree) {
+    PushFront(free_, block);
+  } else if (List* list = ListOf(next)) {
+    PushBack(*list, block);
+  }
+}
+
+BlockPool::List* BlockPool::ListOf(BlockState state) {
+  return const_cast<List*>(std::as_const(*this).ListOf(state));
+}
+
+const BlockPool::List* BlockPool::ListOf(BlockState state) const {
+  switch (state) {
+    case BlockState::kFree: return &free_;
+    case BlockState::kCached: return &cached_;
+    case BlockState::kPendingFree: return &pending_;
+    case BlockState::kOwned:
+    case BlockState::kPinned: return nullptr;
+  }
+  return nullptr;
+}
+
+void BlockPool::PushFront(List& list, BlockIndex block) {
+  blocks_[block].previous = kEnd;
+  blocks_[block].next = list.head;
+  (list.head == kEnd ? list.tail : blocks_[list.head].previous) = block;
+  list.head = block;
+}
+
+void BlockPool::PushBack(List& list, BlockIndex block) {
+  blocks_[block].next = kEnd;
+  blocks_[block].previous = list.tail;
+  (list.tail == kEnd ? list.head : blocks_[list.tail].next) = block;
+  list.tail = block;
+}
+
+void BlockPool::Remove(List& list, BlockIndex block) {
+  const Block& b = blocks_[block];
+  (b.previous == kEnd ? list.head : blocks_[b.previous].next) = b.next;
+  (b.next == kEnd ? list.tail : blocks_[b.next].previous) = b.previous;
+}
+
+BlockPool::Block& BlockPool::Checked(BlockHandle handle) {
+  MR_CHECK(IsCurrent(handle)) << "block " << handle.index << " generation " << handle.generation
+                              << " is not current";
+  return blocks_[handle.index];
+}
+
+int BlockPool::CheckList(BlockState state) const {
+  const List& list = *ListOf(state);
+  int length = 0;
+  BlockIndex previous = kEnd;
+  for (BlockIndex i = list.head; i != kEnd; i = blocks_[i].next) {
+    MR_CHECK(blocks_[i].state == state)
+        << "block " << i << " is " << BlockStateName(blocks_[i].state) << " in the list of "
+        << BlockStateName(state);
+    MR_CHECK(blocks_[i].previous == previous) << "block " << i << " has a broken back link";
+    previous = i;
+    MR_CHECK(++length <= total()) << "the list of " << BlockStateName(state) << " has a loop";
+  }
+  MR_CHECK(list.tail == previous) << "the list of " << BlockStateName(state)
+                                  << " has a broken tail";
+  return length;
+}
+
+void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
+  MR_CHECK(std::ssize(expected_refs) == total());
+  std::vector<int> pins(blocks_.size(), 0);
+  for (const PinRecord& pin : pins_) ++pins[pin.block.index];
+  int counts[kBlockStates] = {};
+  for (BlockIndex i = 0; i < total(); ++i) {
+    const Block& b = blocks_[i];
+    MR_CHECK(b.refs == expected_refs[i])
+        << "block " << i << " has " << b.refs << " references, tables name it " << expected_refs[i];
+    MR_CHECK(b.pins == pins[i]) << "block " << i << " has " << b.pins << " pins, not " << pins[i];
+    MR_CHECK(b.state == StateFor(b)) << "block " << i << " is " << BlockStateName(b.state)
+                                     << ", should be " << BlockStateName(StateFor(b));
+    ++counts[static_cast<int>(b.state)];
+  }
+  int sum = 0;
+  for (int s = 0; s < kBlockStates; ++s) {
+    MR_CHECK(counts[s] == counts_[s]) << BlockStateName(static_cast<BlockState>(s)) << ": counted "
+                                      << counts[s] << ", recorded " << counts_[s];
+    sum += counts_[s];
+  }
+  MR_CHECK(sum == total()) << "free + cached + owned + pinned + pending is " << sum << " of "
+                           << total();
+  for (BlockState s : {BlockState::kFree, BlockState::kCached, BlockState::kPendingFree}) {
+    MR_CHECK(CheckList(s) == count(s)) << "the list of " << BlockStateName(s) << " lost blocks";
+  }
+}
+
+}  // namespace millrace::kv

@@ -1,0 +1,37 @@
+// TokenView: the tokens of a sequence (its prompt, then its output) without copying them together.
+// Views; valid as long as both parts are.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "core/ids.h"
+
+namespace millrace::kv {
+
+struct TokenView {
+  std::span<const TokenId> prompt;
+  std::span<const TokenId> output;
+
+  int size() const { return static_cast<int>(prompt.size() + output.size()); }
+  TokenId operator[](int i) const {
+    const int split = static_cast<int>(prompt.size());
+    return i < split ? prompt[i] : output[i - split];
+  }
+
+  // Tokens [start, start + count); a range across the border is copied into `scratch`.
+  // REQUIRES: within size(); scratch has room for count.
+  std::span<const TokenId> Slice(int start, int count, std::span<TokenId> scratch) const {
+    const int split = static_cast<int>(prompt.size());
+    if (start + count <= split) return prompt.subspan(start, count);
+    if (start >= split) return output.subspan(start - split, count);
+    const auto head = prompt.subspan(start);
+    std::copy(head.begin(), head.end(), scratch.begin());
+    const auto tail = output.first(count - head.size());
+    std::copy(tail.begin(), tail.end(), scratch.begin() + head.size());
+    return scratch.first(count);
+  }
+};
+
+}  // namespace millrace::kv

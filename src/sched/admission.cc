@@ -1,0 +1,145 @@
+// Who may start. In order and without overtaking: the first that cannot start ends the search. The
+// argument why the first in order always finishes is docs/decisions/0003-admission.md.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+
+void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
+  while (!waiting_.empty() && room.tokens > 0 && room.sequences > 0) {
+    Request& r = *waiting_.begin()->second;
+    r.verdict = Consider(r);
+    if (r.verdict.reason != Verdict::Reason::kAdmitted) return;
+    r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
+    StartRunning(r);
+    UpdatePromise(r);
+    if (!r.was_admitted) r.times.first_scheduled = now;
+    r.times.last_scheduled = now;
+    r.was_admitted = true;
+    CollectShares(r, room);
+    Emit(r, room);
+  }
+}
+
+Verdict SchedulerImpl::Consider(Request& request) {
+  if (request.in_flight > 0) return {Verdict::Reason::kStepInFlight};
+  const int sequences_max = options_.stages * options_.max_num_seqs;
+  if (!running_.empty() && running_sequences_ + request.live() > sequences_max) {
+    return {Verdict::Reason::kSequences, request.live(), sequences_max - running_sequences_};
+  }
+  return request.state == RequestState::kSwapped ? ConsiderSwapped(request)
+                                                 : ConsiderFresh(request);
+}
+
+// What the policy promises; at least what the request holds when it comes back longer than
+// foretold.
+int SchedulerImpl::ReservationOf(const Request& request) const {
+  const auto reserved = ReservedBlocksFor(request.spec, request.output_limit);
+  if (!reserved) return 0;
+  return std::max(*reserved, kv_.BlocksFor(request.TotalOf(request.sequences[request.leader])));
+}
+
+// The whole remaining prefill must fit, not only its first chunk, less what the prefix cache holds.
+// Hits that nobody owns count: taking them uses up available blocks.
+Verdict SchedulerImpl::ConsiderFresh(Request& request) {
+  request.leader = static_cast<int>(std::ranges::find_if(request.sequences, &Sequence::live) -
+                                    request.sequences.begin());
+  request.sharing_prompt = request.live() > 1;
+  Sequence& s = request.sequences[request.leader];
+  const int target = request.TargetOf(s);
+  const int reserved = ReservationOf(request);
+  if (reserved_blocks_ + reserved > options_.num_blocks) {
+    return {Verdict::Reason::kReservation, reserved, options_.num_blocks - reserved_blocks_};
+  }
+  kv::PrefixMatch match;
+  if (kv_.prefix_caching()) {
+    if (!kv_.IsCurrent(s.chain)) s.chain = kv_.NewChain(request.spec.cache_salt);
+    const int hit_tokens_max = request.WantsPromptLogprobs() ? 0 : target - 1;
+    match = kv_.Match(s.chain, request.TokensOf(s), hit_tokens_max);
+  }
+  const int needed = kv_.BlocksFor(target) - match.blocks + match.unowned + SiblingBlocks(request);
+  return VerdictFor(request, needed);
+}
+
+Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
+  const int reserved = ReservationOf(request);
+  if (reserved_blocks_ + reserved > options_.num_blocks) {
+    return {Verdict::Reason::kReservation, reserved, options_.num_blocks - reserved_blocks_};
+  }
+  CollectTables(request);
+  shares_.clear();
+  for (Sequence& s : request.sequences) {
+    if (s.ready()) shares_.push_back({&s, 1});
+  }
+  const int needed =
+      kv_.CountDistinct(tables_) + SharesBlocksNeeded(/*on_host=*/true) + SiblingBlocks(request);
+  return VerdictFor(request, needed);
+}
+
+// The watermark keeps room for those who run; who comes back after preemption leaves them one block
+// each as well, so that it is not at once thrown out again. With nobody running neither applies: a
+// request that fills the pool must be able to start.
+Verdict SchedulerImpl::VerdictFor(const Request& request, int needed) const {
+  Verdict v{Verdict::Reason::kAdmitted, needed, kv_.available() - promised_blocks_, 0};
+  if (!running_.empty() && options_.kv_policy == KvPolicy::kPaged) {
+    v.headroom = watermark_blocks_ + (request.was_admitted ? running_sequences_ : 0);
+  }
+  if (needed + v.headroom > v.available) v.reason = Verdict::Reason::kBlocks;
+  return v;
+}
+
+// What the request will take as soon as its prompt is there: each sequence that waits for it copies
+// the last prompt block and brings its own output back.
+int SchedulerImpl::SiblingBlocks(const Request& request) const {
+  if (!request.sharing_prompt) return 0;
+  const int shared = (request.prompt_tokens - 1) / options_.block_size;
+  int blocks = 0;
+  for (const Sequence& s : request.sequences) {
+    if (!s.live()) continue;
+    const int already = s.index == request.leader ? kv_.BlocksFor(request.prompt_tokens) : shared;
+    blocks += kv_.BlocksFor(request.TotalOf(s)) - already;
+  }
+  return blocks;
+}
+
+void SchedulerImpl::UpdatePromise(Request& request) {
+  promised_blocks_ -= request.promised_blocks;
+  request.promised_blocks = request.state == RequestState::kRunning ? SiblingBlocks(request) : 0;
+  promised_blocks_ += request.promised_blocks;
+}
+
+void SchedulerImpl::StartFresh(Request& request) {
+  Sequence& s = request.sequences[request.leader];
+  const int target = request.TargetOf(s);
+  s.started = true;
+  s.table.reserve(kv_.BlocksFor(request.prompt_tokens + request.output_limit));
+  s.chain.nodes.reserve(kv_.prefix_caching() ? s.table.capacity() : 0);
+  if (kv_.prefix_caching() && !request.WantsPromptLogprobs()) {
+    kv_.TakeMatch(s.chain, s.table);
+    s.computed = static_cast<int>(s.table.size()) * options_.block_size;
+    stats_.prefix_query_tokens += target;
+    stats_.prefix_hit_tokens += s.computed;
+    if (!request.was_admitted) request.cached_prompt_tokens = s.computed;
+  }
+  s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
+  request.reserved_blocks = ReservationOf(request);
+  reserved_blocks_ += request.reserved_blocks;
+  MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;
+}
+
+void SchedulerImpl::SwapIn(Request& request) {
+  moves_.clear();
+  for (Sequence& s : request.sequences) {
+    if (s.started && s.live()) moves_.push_back({&s.host_table, &s.table, std::nullopt});
+  }
+  request.reserved_blocks = ReservationOf(request);
+  reserved_blocks_ += request.reserved_blocks;
+  MR_CHECK(kv_.SwapIn(moves_, plan_.swap_in))
+      << "admission counted wrong for request " << request.spec.id;
+  // The step that ended the prompt may have been in flight when it was swapped out.
+  MaybeForkPrompt(request);
+}
+
+}  // namespace millrace::sched

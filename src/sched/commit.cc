@@ -1,0 +1,130 @@
+// What the result of a step changes. Results apply by step id; a result of a step that is not in
+// flight is dropped and counted.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "sched/finish_rules.h"
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+
+void SchedulerImpl::Commit(const StepResult& result, Time now,
+                           std::vector<RequestOutput>& outputs) {
+  const auto found = std::ranges::find(ledger_, result.id, &LedgerStep::id);
+  if (found == ledger_.end()) {
+    ++stats_.results_dropped;
+    return;
+  }
+  LedgerStep step = std::move(*found);
+  ledger_.erase(found);
+  const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
+  kv_.CompleteSteps(StepId(first_in_flight - 1));
+  Status error = result.error;
+  if (error.ok() && result.sequences.size() != step.entries.size()) {
+    error = Internal(fmt::format("the executor answered {} sequences of a step of {}",
+                                 result.sequences.size(), step.entries.size()));
+  }
+  for (size_t i = 0; i < step.entries.size(); ++i) {
+    Apply(step.entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
+  }
+  step.entries.clear();
+  spare_.push_back(std::move(step));
+  last_moved_ = now;
+}
+
+void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,
+                          const SequenceResult* result, Time now,
+                          std::vector<RequestOutput>& outputs) {
+  Sequence& s = *entry.sequence;
+  Request& r = *s.request;
+  s.in_flight.reset();
+  --r.in_flight;
+  if (entry.id != s.id || !s.live()) released_.push_back(entry.id);
+  if (!s.live()) {
+    if (r.in_flight == 0 && r.state == RequestState::kFinished) Bury(r);
+    return;
+  }
+  if (!step_error.ok()) return Fail(s, step_error, outputs);
+  if (!result->error.ok()) return Fail(s, result->error, outputs);
+  if (result->id != entry.id) {
+    return Fail(s,
+                Internal(fmt::format("the executor answered for sequence {}, asked was {}",
+                                     result->id.value(), entry.id.value())),
+                outputs);
+  }
+  if (entry.samples && !result->token) {
+    return Fail(s, Internal("the executor sampled no token"), outputs);
+  }
+  TakePromptLogprobs(entry, *result);
+  if (entry.incarnation == s.incarnation) AdvanceComputed(entry);
+  if (r.state == RequestState::kRunning) MaybeForkPrompt(r);
+  if (entry.samples) TakeToken(s, *result, now, outputs);
+}
+
+void SchedulerImpl::AdvanceComputed(const LedgerEntry& entry) {
+  Sequence& s = *entry.sequence;
+  Request& r = *s.request;
+  const int end = entry.start + entry.num_tokens;
+  const int recomputed = std::clamp(s.computed_most - entry.start, 0, entry.num_tokens);
+  stats_.prompt_tokens_recomputed += recomputed;
+  // Without the token that belongs to it, the last known token must be computed again.
+  s.computed = entry.samples ? end : std::min(end, r.TotalOf(s) - 1);
+  s.computed_most = std::max(s.computed_most, s.computed);
+  if (r.state == RequestState::kRunning) {
+    kv_.Index(s.chain, r.TokensOf(s), s.table, s.computed);
+  }
+}
+
+void SchedulerImpl::TakePromptLogprobs(const LedgerEntry& entry, const SequenceResult& result) {
+  Request& r = *entry.sequence->request;
+  if (!r.WantsPromptLogprobs()) return;
+  // The j-th belongs to token start + 1 + j; after preemption some are known already.
+  const int known = static_cast<int>(r.prompt_logprobs.size());
+  if (entry.start > known) return;
+  for (int j = known - entry.start;
+       j < std::ssize(result.prompt_logprobs) && r.WantsPromptLogprobs(); ++j) {
+    r.prompt_logprobs.push_back(result.prompt_logprobs[j]);
+  }
+}
+
+void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, Time now,
+                              std::vector<RequestOutput>& outputs) {
+  Request& r = *sequence.request;
+  const TokenId token = *result.token;
+  const bool first = sequence.output.empty();
+  sequence.output.push_back(token);
+  ++stats_.generation_tokens;
+  if (!r.times.first_token) {
+    r.times.first_token = now;
+    stats_.prompt_tokens += r.prompt_tokens;
+  }
+  r.times.last_token = now;
+  RequestOutput& news = outputs.emplace_back(NewsOf(sequence));
+  news.tokens.push_back(token);
+  if (result.logprobs) news.logprobs.push_back(*result.logprobs);
+  if (first) news.prompt_logprobs = r.prompt_logprobs;
+  news.finish = FinishAfter(token, static_cast<int>(sequence.output.size()), r.output_limit,
+                            *r.spec.params, options_.eos_token_ids);
+  if (!news.finish) return;
+  if (news.finish == FinishReason::kStop) news.stop_token = token;
+  End(sequence, news);
+}
+
+// While the prompt is shared its failure is everybody's: the others would compute the same.
+void SchedulerImpl::Fail(Sequence& sequence, const Status& error,
+                         std::vector<RequestOutput>& outputs) {
+  Request& r = *sequence.request;
+  const bool all = std::exchange(r.sharing_prompt, false);
+  for (Sequence& s : r.sequences) {
+    if (!s.live() || (&s != &sequence && !all)) continue;
+    RequestOutput& news = outputs.emplace_back(NewsOf(s));
+    news.finish = FinishReason::kError;
+    news.error = error;
+    End(s, news);
+  }
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,129 @@
+// How sequences begin together and end one by one: fork, hand-over, finish, abort, retire.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+
+RequestOutput SchedulerImpl::NewsOf(const Sequence& sequence) const {
+  RequestOutput news;
+  news.request = sequence.request->spec.id;
+  news.index = sequence.index;
+  news.cached_prompt_tokens = sequence.request->cached_prompt_tokens;
+  return news;
+}
+
+void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
+                          std::vector<RequestOutput>& outputs) {
+  Request* r = Find(id);
+  if (!r) return;
+  // Without an index nobody is left to take over the prompt.
+  if (!index) r->sharing_prompt = false;
+  for (Sequence& s : r->sequences) {
+    if (!s.live() || (index && *index != s.index)) continue;
+    RequestOutput& news = outputs.emplace_back(NewsOf(s));
+    news.finish = FinishReason::kAbort;
+    End(s, news);
+  }
+}
+
+// Once the prompt is there the others start at its last token, over the same blocks. They compute
+// that token once more to get logits of their own, in a copy of its block (copy-on-write).
+void SchedulerImpl::MaybeForkPrompt(Request& request) {
+  Sequence& leader = request.sequences[request.leader];
+  if (!request.sharing_prompt || leader.computed < request.prompt_tokens) return;
+  for (Sequence& s : request.sequences) {
+    if (!s.live() || s.started) continue;
+    s.table.reserve(leader.table.capacity());
+    s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
+    const kv::BlockTable prompt(leader.table.begin(),
+                                leader.table.begin() + kv_.BlocksFor(request.prompt_tokens));
+    kv_.Fork(prompt, s.table);
+    s.started = true;
+    s.computed = std::min(request.prompt_tokens, request.TotalOf(s) - 1);
+    s.computed_most = std::max(s.computed_most, s.computed);
+    const int indexed = std::min(leader.chain.indexed, s.computed / options_.block_size);
+    s.chain.nodes.reserve(leader.chain.nodes.capacity());
+    s.chain.root = leader.chain.root;
+    s.chain.epoch = leader.chain.epoch;
+    s.chain.nodes.assign(leader.chain.nodes.begin(), leader.chain.nodes.begin() + indexed);
+    s.chain.indexed = indexed;
+  }
+  request.sharing_prompt = false;
+  UpdatePromise(request);
+}
+
+// The leader ends before the prompt is there: the next sequence takes over its blocks and, if a
+// step is in flight, the KV that this step computes. The token it samples has the wrong seed.
+void SchedulerImpl::HandOverPrompt(Sequence& leader) {
+  Request& r = *leader.request;
+  const auto next = std::ranges::find_if(r.sequences, &Sequence::live);
+  MR_CHECK(next != r.sequences.end()) << "nobody to take over the prompt";
+  r.leader = next->index;
+  r.sharing_prompt = r.live() > 1;
+  next->started = std::exchange(leader.started, false);
+  next->computed = std::min(std::exchange(leader.computed, 0), r.TotalOf(*next) - 1);
+  next->computed_most =
+      std::max(next->computed_most, std::min(leader.computed_most, r.prompt_tokens));
+  next->output.reserve(std::min(r.output_limit, kOutputReserveMax));
+  next->table = std::exchange(leader.table, {});
+  next->host_table = std::exchange(leader.host_table, {});
+  next->chain = std::exchange(leader.chain, {});
+  // Names beyond the prompt would be of the leader's own output.
+  const size_t prompt_blocks = r.prompt_tokens / options_.block_size;
+  if (next->chain.nodes.size() > prompt_blocks) next->chain.nodes.resize(prompt_blocks);
+  next->in_flight = std::exchange(leader.in_flight, std::nullopt);
+  if (!next->in_flight) return;
+  const auto step = std::ranges::find(ledger_, *next->in_flight, &LedgerStep::id);
+  const auto entry = std::ranges::find(step->entries, &leader, &LedgerEntry::sequence);
+  // An entry whose KV was dropped meanwhile stays worthless.
+  const bool worthless = entry->incarnation != leader.incarnation;
+  entry->sequence = &*next;
+  entry->incarnation = worthless ? next->incarnation - 1 : next->incarnation;
+  entry->samples = false;
+}
+
+// `news` is the sequence's last and says why; the request's very last carries its times.
+void SchedulerImpl::End(Sequence& sequence, RequestOutput& news) {
+  Request& r = *sequence.request;
+  sequence.finish = news.finish;
+  if (r.state == RequestState::kRunning) --running_sequences_;
+  if (sequence.told && !sequence.in_flight) released_.push_back(sequence.id);
+  if (r.sharing_prompt) {
+    if (sequence.index == r.leader) HandOverPrompt(sequence);
+    r.sharing_prompt = r.live() > 1;
+  }
+  FreeBlocks(sequence);
+  UpdatePromise(r);
+  if (r.live() > 0) return;
+  ++stats_.requests_finished[static_cast<int>(*news.finish)];
+  news.times = r.times;
+  Retire(r);
+}
+
+void SchedulerImpl::FreeBlocks(Sequence& sequence) {
+  kv_.Free(sequence.table, sequence.in_flight);
+  kv_.FreeHost(sequence.host_table);
+}
+
+void SchedulerImpl::Retire(Request& request) {
+  if (request.state == RequestState::kRunning) {
+    StopRunning(request);
+  } else {
+    waiting_.erase(request.key);
+  }
+  request.state = RequestState::kFinished;
+  UpdatePromise(request);
+  if (request.in_flight == 0) Bury(request);
+}
+
+// A reservation ends only now: a step in flight may still use its blocks.
+void SchedulerImpl::Bury(Request& request) {
+  ReleaseReservation(request);
+  auto node = requests_.extract(request.spec.id);
+  buried_.push_back(std::move(node.mapped()));
+}
+
+}  // namespace millrace::sched

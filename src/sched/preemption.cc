@@ -1,0 +1,133 @@
+// Who gives way when blocks run out (vLLM section 4.5): the last in order, with all its sequences
+// (all or nothing), by recompute or by swap, whichever is predicted cheaper.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "base/check.h"
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+
+// Blocks that a step in flight will set free are waited for before anybody else is thrown out. A
+// request that is itself the last waits too, keeping what it has: those before it may still take
+// it.
+SchedulerImpl::Grant SchedulerImpl::Obtain(Request& request, int blocks, StepRoom& room) {
+  if (!Reserve(request, blocks, room)) return Grant::kWait;
+  while (kv_.available() < blocks) {
+    if (kv_.soon_available() >= blocks || running_.back() == &request) return Grant::kWait;
+    Preempt(*running_.back(), request, blocks);
+    room.preempted = true;
+  }
+  return Grant::kGranted;
+}
+
+// Under a reserving policy only a sequence longer than foretold outgrows its promise.
+bool SchedulerImpl::Reserve(Request& request, int blocks, StepRoom& room) {
+  if (options_.kv_policy == KvPolicy::kPaged) return true;
+  for (const Sequence& s : request.sequences) blocks += static_cast<int>(s.table.size());
+  const int more = blocks - request.reserved_blocks;
+  if (more <= 0) return true;
+  while (reserved_blocks_ + more > options_.num_blocks) {
+    if (running_.back() == &request) return false;
+    Preempt(*running_.back(), request, more);
+    room.preempted = true;
+  }
+  request.reserved_blocks += more;
+  reserved_blocks_ += more;
+  return true;
+}
+
+void SchedulerImpl::CollectTables(const Request& request) {
+  tables_.clear();
+  for (const Sequence& s : request.sequences) {
+    if (!s.started || !s.live()) continue;
+    tables_.push_back(request.state == RequestState::kSwapped ? &s.host_table : &s.table);
+  }
+}
+
+// What each way would cost, from the rates the body measured. Recompute replays the prompt once and
+// every output; swap moves every distinct block out and back.
+PreemptionRecord SchedulerImpl::Weigh(const Request& victim) {
+  const PreemptionCosts& costs = options_.costs;
+  PreemptionRecord record{.victim = victim.spec.id};
+  int prompt = 0;
+  for (const Sequence& s : victim.sequences) {
+    if (!s.started || !s.live()) continue;
+    prompt = std::max(prompt, std::min(s.computed, victim.prompt_tokens));
+    record.tokens_dropped += std::max(0, s.computed - victim.prompt_tokens);
+  }
+  record.tokens_dropped += prompt;
+  record.recompute_cost_s = record.tokens_dropped / costs.prefill_tokens_per_s;
+  CollectTables(victim);
+  record.blocks_released = kv_.CountDistinct(tables_);
+  record.swap_cost_s = 2.0 * record.blocks_released *
+                       (static_cast<double>(costs.kv_bytes_per_block) / costs.swap_bytes_per_s +
+                        costs.swap_block_overhead_s);
+  if (record.blocks_released > kv_.host().available()) {
+    record.swap_cost_s = std::numeric_limits<double>::infinity();
+  }
+  const bool swap_possible = record.swap_cost_s < std::numeric_limits<double>::infinity();
+  const bool swap = swap_possible && (options_.preemption == PreemptionMode::kSwap ||
+                                      (options_.preemption == PreemptionMode::kAuto &&
+                                       record.swap_cost_s < record.recompute_cost_s));
+  record.chosen = swap ? PreemptionMode::kSwap : PreemptionMode::kRecompute;
+  return record;
+}
+
+void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blocks_needed) {
+  PreemptionRecord record = Weigh(victim);
+  record.on_behalf_of = beneficiary.spec.id;
+  record.blocks_needed = blocks_needed;
+  record.blocks_available = kv_.available();
+  StopRunning(victim);
+  if (record.chosen == PreemptionMode::kSwap) {
+    SwapOut(victim);
+    ++stats_.preemptions_swap;
+  } else {
+    DropKv(victim);
+    victim.state = RequestState::kPreempted;
+    ++stats_.preemptions_recompute;
+  }
+  ReleaseReservation(victim);
+  UpdatePromise(victim);
+  victim.verdict = {Verdict::Reason::kPreemptedThisStep};
+  ++victim.preemptions;
+  Enqueue(victim);
+  if (preemptions_.size() == kPreemptionRecordsMax) preemptions_.erase(preemptions_.begin());
+  preemptions_.push_back(record);
+}
+
+void SchedulerImpl::ReleaseReservation(Request& request) {
+  reserved_blocks_ -= std::exchange(request.reserved_blocks, 0);
+}
+
+// The token of a step in flight still counts when it comes; only its KV does not.
+void SchedulerImpl::DropKv(Request& victim) {
+  for (Sequence& s : victim.sequences) {
+    if (!s.started || !s.live()) continue;
+    FreeBlocks(s);
+    s.started = false;
+    s.computed = 0;
+    s.told_blocks = 0;
+    s.chain.indexed = 0;
+    ++s.incarnation;
+  }
+}
+
+// A step in flight writes its KV before the swap-out of a later step reads it, so its tokens count
+// as computed when its result comes.
+void SchedulerImpl::SwapOut(Request& victim) {
+  moves_.clear();
+  for (Sequence& s : victim.sequences) {
+    if (!s.started || !s.live()) continue;
+    moves_.push_back({&s.table, &s.host_table, s.in_flight});
+    s.told_blocks = 0;
+  }
+  const size_t before = swap_out_.size();
+  MR_CHECK(kv_.SwapOut(moves_, swap_out_)) << "the swap pool was counted wrong";
+  stats_.swapped_out_blocks += swap_out_.size() - before;
+  victim.state = RequestState::kSwapped;
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,95 @@
+// Request and Sequence: what the scheduler knows of what it schedules. A request is one prompt and
+// n sequences; the prompt is computed once, by the leader, and then forked (vLLM section 4.4).
+//
+// Owned by the scheduler; never leaves it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/kv_cache.h"
+#include "sched/order_policy.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sched {
+
+struct Request;
+
+// Output tokens a sequence takes memory for when it starts; beyond, its vector grows by doubling.
+inline constexpr int kOutputReserveMax = 16384;
+
+struct Sequence {
+  SequenceId id;
+  int index = 0;
+  Request* request = nullptr;
+  uint64_t seed = 0;
+  bool started = false;      // has a table of its own; false: waits for the leader's prompt
+  bool told = false;         // the executor knows it
+  int computed = 0;          // tokens whose KV is there
+  int computed_most = 0;     // the most it ever was: below, computing is recomputing
+  int told_blocks = 0;       // leading table entries that the executor knows
+  uint32_t incarnation = 0;  // grows when its KV is dropped
+  std::optional<StepId> in_flight;
+  std::optional<FinishReason> finish;
+  kv::BlockTable table;
+  kv::BlockTable host_table;  // while swapped out
+  kv::PrefixChain chain;
+  std::vector<TokenId> output;
+
+  bool live() const { return !finish; }
+  bool ready() const { return started && !in_flight && !finish; }
+};
+
+// Why the request at the head of the queue could not start, with the numbers; kept from the last
+// try.
+struct Verdict {
+  enum class Reason : uint8_t {
+    kNotTried,
+    kAdmitted,
+    kStepInFlight,
+    kSequences,
+    kBlocks,
+    kReservation,
+    kPreemptedThisStep
+  };
+  Reason reason = Reason::kNotTried;
+  int needed = 0;
+  int available = 0;
+  int headroom = 0;
+};
+
+struct Request {
+  NewRequest spec;
+  OrderKey key;
+  int prompt_tokens = 0;
+  int output_limit = 0;  // tokens each sequence may generate
+  RequestState state = RequestState::kWaiting;
+  std::vector<Sequence> sequences;  // never resized: steps in flight point into it
+  int leader = 0;
+  // The prompt is being computed by the leader for the others, who have not started.
+  bool sharing_prompt = false;
+  int in_flight = 0;        // entries of steps in flight that point here
+  int reserved_blocks = 0;  // by a reserving KV policy
+  int promised_blocks = 0;  // what the sequences that wait for the prompt will take at once
+  bool was_admitted = false;
+  int cached_prompt_tokens = 0;
+  int preemptions = 0;
+  std::vector<PositionLogprobs> prompt_logprobs;  // of tokens 1, 2, ... as far as they came
+  RequestTimes times;
+  Verdict verdict;
+
+  int live() const { return static_cast<int>(std::ranges::count_if(sequences, &Sequence::live)); }
+  int TotalOf(const Sequence& s) const { return prompt_tokens + static_cast<int>(s.output.size()); }
+  // How far `s` may be computed now: while others wait for the prompt, not beyond it.
+  int TargetOf(const Sequence& s) const { return sharing_prompt ? prompt_tokens : TotalOf(s); }
+  kv::TokenView TokensOf(const Sequence& s) const { return {*spec.prompt, s.output}; }
+  bool WantsPromptLogprobs() const {
+    return spec.params->prompt_logprobs &&
+           static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;
+  }
+};
+
+}  // namespace millrace::sched

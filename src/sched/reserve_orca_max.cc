@@ -1,0 +1,16 @@
+// vLLM section 6.1, Orca (Max): the longest sequence the model allows, whatever was asked.
+#include "sched/reservation_policy.h"
+
+namespace millrace::sched {
+namespace {
+
+class OrcaMaxPolicy : public ReservationPolicy {
+ public:
+  std::optional<int> SlotsFor(const SlotNeed& need) const override { return need.model_len_max; }
+};
+
+}  // namespace
+
+std::unique_ptr<ReservationPolicy> MakeOrcaMaxPolicy() { return std::make_unique<OrcaMaxPolicy>(); }
+
+}  // namespace millrace::sched

@@ -1,0 +1,21 @@
+// vLLM section 6.1, Orca (Oracle): exactly what will be used, for those who know (replayed traces).
+// Otherwise the limit stands for it. A sequence that outgrows its promise asks for more as it goes.
+#include "sched/reservation_policy.h"
+
+namespace millrace::sched {
+namespace {
+
+class OrcaOraclePolicy : public ReservationPolicy {
+ public:
+  std::optional<int> SlotsFor(const SlotNeed& need) const override {
+    return need.prompt_tokens + need.known_output_tokens.value_or(need.output_tokens_max);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<ReservationPolicy> MakeOrcaOraclePolicy() {
+  return std::make_unique<OrcaOraclePolicy>();
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,170 @@
+// The next step (Orca's Select, Algorithm 1, over token counts): first who runs, in order, each
+// with as many tokens as it lacks; then who waits.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+
+const StepPlan* SchedulerImpl::Schedule(Time now) {
+  buried_.clear();
+  if (steps_in_flight() >= options_.stages) return nullptr;
+  kv_.device().SweepPins(now);
+  plan_.Clear();
+  StepRoom room{.tokens = options_.max_num_batched_tokens, .sequences = options_.max_num_seqs};
+  // By position: preemption takes requests off the end.
+  for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
+    ScheduleRunning(i, room);
+  }
+  room.decodes_behind = 0;
+  if (!room.blocked && !room.preempted) AdmitWaiting(room, now);
+  return Send(now);
+}
+
+void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
+  Request& r = *running_[position];
+  if (room.decodes_behind) *room.decodes_behind -= ReadyDecodesOf(r);
+  if (r.in_flight == static_cast<int>(r.sequences.size())) return;
+  const bool prefills = std::ranges::any_of(
+      r.sequences, [&](const Sequence& s) { return s.ready() && r.TargetOf(s) - s.computed > 1; });
+  if (prefills && !room.decodes_behind) {
+    int behind = 0;
+    for (size_t i = position + 1; i < running_.size(); ++i) behind += ReadyDecodesOf(*running_[i]);
+    room.decodes_behind = behind;
+  }
+  CollectShares(r, room);
+  if (shares_.empty()) return;
+  if (const int blocks = SharesBlocksNeeded(/*on_host=*/false); blocks > 0) {
+    if (room.blocked) return;
+    const Grant grant = Obtain(r, blocks, room);
+    if (grant == Grant::kWait) room.blocked = true;
+    if (grant != Grant::kGranted) return;
+  }
+  Emit(r, room);
+}
+
+int SchedulerImpl::ReadyDecodesOf(const Request& request) {
+  return static_cast<int>(std::ranges::count_if(request.sequences, [&](const Sequence& s) {
+    return s.ready() && request.TargetOf(s) - s.computed == 1;
+  }));
+}
+
+// Which of the request's sequences the step takes, and how many tokens of each.
+void SchedulerImpl::CollectShares(Request& request, const StepRoom& room) {
+  shares_.clear();
+  int tokens_left = room.tokens;
+  for (Sequence& s : request.sequences) {
+    if (tokens_left == 0 || std::ssize(shares_) == room.sequences) return;
+    if (!s.ready()) continue;
+    const int chunk = ChunkOf(request.TargetOf(s) - s.computed, tokens_left, room);
+    shares_.push_back({&s, chunk});
+    tokens_left -= chunk;
+  }
+}
+
+// A chunk of a prompt takes what the decodes behind it leave, and one block's worth in any case, so
+// that neither starves the other.
+int SchedulerImpl::ChunkOf(int remaining, int tokens_left, const StepRoom& room) const {
+  if (remaining == 1) return 1;
+  const int fair = std::max(tokens_left - room.decodes_behind.value_or(0), options_.block_size);
+  return std::min({remaining, fair, tokens_left});
+}
+
+// Blocks that shares_ need before they can run: growth, and copies of shared blocks they write. Of
+// the last names of a block, all about to write, one may keep it.
+int SchedulerImpl::SharesBlocksNeeded(bool on_host) const {
+  const kv::BlockPool& pool = on_host ? kv_.host() : kv_.device();
+  const auto table_of = [&](const Share& share) -> const kv::BlockTable& {
+    return on_host ? share.sequence->host_table : share.sequence->table;
+  };
+  int needed = 0;
+  for (size_t i = 0; i < shares_.size(); ++i) {
+    const Sequence& s = *shares_[i].sequence;
+    const kv::BlockTable& table = table_of(shares_[i]);
+    const int growth = kv_.BlocksFor(s.computed + shares_[i].num_tokens) - std::ssize(table);
+    needed += std::max(growth, 0);
+    const size_t written = s.computed / options_.block_size;
+    if (s.request->sequences.size() == 1 || written >= table.size()) continue;
+    const int refs = pool.refs(table[written].index);
+    if (refs == 1) continue;
+    int writers = 0;
+    bool last = true;
+    for (size_t j = 0; j < shares_.size(); ++j) {
+      const kv::BlockTable& other = table_of(shares_[j]);
+      const size_t w = shares_[j].sequence->computed / options_.block_size;
+      if (w >= other.size() || other[w] != table[written]) continue;
+      ++writers;
+      last = last && j <= i;
+    }
+    needed += (writers == refs && last) ? 0 : 1;
+  }
+  return needed;
+}
+
+void SchedulerImpl::Emit(Request& request, StepRoom& room) {
+  for (const Share& share : shares_) {
+    EmitShare(request, share);
+    room.tokens -= share.num_tokens;
+    --room.sequences;
+  }
+}
+
+void SchedulerImpl::EmitShare(Request& request, const Share& share) {
+  Sequence& s = *share.sequence;
+  const int end = s.computed + share.num_tokens;
+  const int written = s.computed / options_.block_size;
+  if (request.sequences.size() > 1 && written < std::ssize(s.table) &&
+      kv_.MakeWritable(s.table, written, plan_.copies)) {
+    s.told_blocks = std::min(s.told_blocks, written);
+    ++stats_.copied_blocks;
+  }
+  MR_CHECK(kv_.Grow(s.table, end))
+      << "request " << request.spec.id << " has no blocks for its step";
+  if (!s.told) {
+    plan_.started.push_back({s.id, request.spec.params, s.seed, request.spec.prompt});
+    s.told = true;
+  }
+  SequenceStep step{.id = s.id,
+                    .start = s.computed,
+                    .num_tokens = share.num_tokens,
+                    .first_token = static_cast<int32_t>(plan_.tokens.size()),
+                    .keep_blocks = s.told_blocks,
+                    .first_new_block = static_cast<int32_t>(plan_.blocks.size())};
+  const kv::TokenView tokens = request.TokensOf(s);
+  for (int i = s.computed; i < end; ++i) plan_.tokens.push_back(tokens[i]);
+  for (size_t i = s.told_blocks; i < s.table.size(); ++i) plan_.blocks.push_back(s.table[i].index);
+  step.num_new_blocks = static_cast<int32_t>(plan_.blocks.size()) - step.first_new_block;
+  s.told_blocks = static_cast<int>(s.table.size());
+  const bool samples = end == request.TotalOf(s);
+  if (request.WantsPromptLogprobs() && s.computed < request.prompt_tokens - 1) {
+    step.logits = LogitsWanted::kAll;
+  } else {
+    step.logits = samples ? LogitsWanted::kLast : LogitsWanted::kNone;
+  }
+  plan_.sequences.push_back(step);
+  building_.entries.push_back({&s, s.id, s.computed, share.num_tokens, s.incarnation, samples});
+  s.in_flight = StepId(next_step_);
+  ++request.in_flight;
+}
+
+// Copies and releases without a step to travel in wait for the next one.
+const StepPlan* SchedulerImpl::Send(Time now) {
+  if (plan_.sequences.empty()) return nullptr;
+  plan_.id = building_.id = StepId(next_step_++);
+  plan_.released.assign(released_.begin(), released_.end());
+  released_.clear();
+  plan_.swap_out.assign(swap_out_.begin(), swap_out_.end());
+  swap_out_.clear();
+  ledger_.push_back(std::move(building_));
+  building_ = {};
+  if (!spare_.empty()) {
+    building_ = std::move(spare_.back());
+    spare_.pop_back();
+  }
+  ++stats_.steps;
+  last_moved_ = now;
+  return &plan_;
+}
+
+}  // namespace millrace::sched

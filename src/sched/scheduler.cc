@@ -1,0 +1,173 @@
+#include "sched/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+namespace {
+
+Status AtLeast(const char* name, int64_t value, int64_t least) {
+  if (value >= least) return OkStatus();
+  return InvalidArgument(fmt::format("{} must be at least {}, got {}", name, least, value));
+}
+
+Status CheckOptions(const SchedulerOptions& o) {
+  MR_RETURN_IF_ERROR(AtLeast("block_size", o.block_size, 1));
+  MR_RETURN_IF_ERROR(AtLeast("num_blocks", o.num_blocks, 1));
+  MR_RETURN_IF_ERROR(AtLeast("num_host_blocks", o.num_host_blocks, 0));
+  MR_RETURN_IF_ERROR(AtLeast("max_num_seqs", o.max_num_seqs, 1));
+  MR_RETURN_IF_ERROR(AtLeast("max_num_batched_tokens", o.max_num_batched_tokens, 1));
+  MR_RETURN_IF_ERROR(AtLeast("max_model_len", o.max_model_len, 2));
+  MR_RETURN_IF_ERROR(AtLeast("max_waiting", o.max_waiting, 1));
+  MR_RETURN_IF_ERROR(AtLeast("stages", o.stages, 1));
+  if (!(o.watermark >= 0 && o.watermark < 1)) {
+    return InvalidArgument(fmt::format("watermark must be in [0, 1), got {}", o.watermark));
+  }
+  if (o.preemption == PreemptionMode::kSwap && o.num_host_blocks == 0) {
+    return InvalidArgument("preemption by swap needs host blocks, and num_host_blocks is 0");
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOptions& options) {
+  MR_RETURN_IF_ERROR(CheckOptions(options));
+  return std::unique_ptr<Scheduler>(std::make_unique<SchedulerImpl>(options));
+}
+
+SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
+    : options_(options),
+      kv_({.block_size = options.block_size,
+           .num_blocks = options.num_blocks,
+           .num_host_blocks = options.num_host_blocks,
+           .prefix_caching = options.prefix_caching,
+           .identity = options.cache_identity,
+           .hashes_collide = options.hashes_collide}),
+      order_(MakeOrderPolicy(options.policy)),
+      reservation_(MakeReservationPolicy(options.kv_policy)),
+      watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {
+  ledger_.reserve(options.stages);
+  spare_.reserve(options.stages + 1);
+}
+
+// A sequence also cannot be longer than the pool.
+int SchedulerImpl::ModelLenMax() const {
+  const int64_t slots = int64_t{options_.num_blocks} * options_.block_size;
+  return static_cast<int>(std::min<int64_t>(options_.max_model_len, slots));
+}
+
+int SchedulerImpl::OutputLimitOf(const NewRequest& request) const {
+  const int room = ModelLenMax() - static_cast<int>(request.prompt->size());
+  return request.params->max_tokens.value_or(room);
+}
+
+// The most blocks the request can hold at once: full prompt blocks once, then each sequence its
+// own. The last sampled token needs no slot.
+int SchedulerImpl::WorstCaseBlocks(const NewRequest& request, int output_limit) const {
+  const int prompt = static_cast<int>(request.prompt->size());
+  const int each = kv_.BlocksFor(prompt + output_limit - 1);
+  const int n = request.params->n;
+  const int shared = n > 1 ? (prompt - 1) / options_.block_size : 0;
+  return shared + n * (each - shared);
+}
+
+std::optional<int> SchedulerImpl::ReservedBlocksFor(const NewRequest& request,
+                                                    int output_limit) const {
+  const auto slots =
+      reservation_->SlotsFor({.prompt_tokens = static_cast<int>(request.prompt->size()),
+                              .output_tokens_max = output_limit,
+                              .known_output_tokens = request.known_output_tokens,
+                              .model_len_max = ModelLenMax()});
+  if (!slots) return std::nullopt;
+  return request.params->n * kv_.BlocksFor(*slots);
+}
+
+Status SchedulerImpl::CheckFits(const NewRequest& request, int output_limit) const {
+  const int64_t prompt = std::ssize(*request.prompt);
+  if (prompt == 0) return InvalidArgument("the prompt has no tokens");
+  if (prompt >= options_.max_model_len) {
+    return InvalidArgument(fmt::format(
+        "the prompt has {} tokens, and with at least one generated token that exceeds the maximum "
+        "context length of {}",
+        prompt, options_.max_model_len));
+  }
+  if (prompt + output_limit > options_.max_model_len) {
+    return InvalidArgument(
+        fmt::format("the prompt ({} tokens) and max_tokens ({}) exceed the maximum context length "
+                    "of {} tokens by "
+                    "{}; shorten the prompt or lower max_tokens",
+                    prompt, output_limit, options_.max_model_len,
+                    prompt + output_limit - options_.max_model_len));
+  }
+  const int n = request.params->n;
+  const int needed = output_limit < 1
+                         ? kv_.BlocksFor(static_cast<int>(prompt) + 1)
+                         : std::max(WorstCaseBlocks(request, output_limit),
+                                    ReservedBlocksFor(request, output_limit).value_or(0));
+  if (output_limit >= 1 && needed <= options_.num_blocks) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "{} sequence{} of {} prompt tokens and up to {} generated tokens need{} {} KV blocks of {} "
+      "tokens, and there are {}; lower max_tokens or n, or start with more KV blocks",
+      n, n == 1 ? "" : "s", prompt, std::max(output_limit, 1), n == 1 ? "s" : "", needed,
+      options_.block_size, options_.num_blocks));
+}
+
+Status SchedulerImpl::Add(NewRequest spec, Time now) {
+  MR_CHECK(spec.prompt && spec.params) << "a request without prompt or parameters";
+  MR_CHECK(!requests_.contains(spec.id)) << "request id " << spec.id << " is in use";
+  const int output_limit = spec.prompt->empty() ? 0 : OutputLimitOf(spec);
+  MR_RETURN_IF_ERROR(CheckFits(spec, output_limit));
+  if (std::ssize(waiting_) >= options_.max_waiting) {
+    return ResourceExhausted(
+        fmt::format("{} requests are waiting, the limit is {}; try again later", waiting_.size(),
+                    options_.max_waiting));
+  }
+  if (!HasWork()) last_moved_ = now;
+  auto owned = std::make_unique<Request>();
+  Request& r = *owned;
+  r.spec = std::move(spec);
+  r.key = order_->KeyOf(r.spec, next_arrival_++);
+  r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
+  r.output_limit = output_limit;
+  r.times.arrived = now;
+  r.sequences.resize(r.spec.params->n);
+  r.sharing_prompt = r.sequences.size() > 1;
+  for (int i = 0; i < r.spec.params->n; ++i) {
+    Sequence& s = r.sequences[i];
+    s.id = SequenceId(next_sequence_++);
+    s.index = i;
+    s.request = &r;
+    s.seed = SequenceSeed(r.spec.seed, i);
+  }
+  ++stats_.requests_accepted;
+  Enqueue(r);
+  requests_.emplace(r.spec.id, std::move(owned));
+  return OkStatus();
+}
+
+Request* SchedulerImpl::Find(RequestId id) const {
+  const auto it = requests_.find(id);
+  return it == requests_.end() ? nullptr : it->second.get();
+}
+
+void SchedulerImpl::Enqueue(Request& request) { waiting_.emplace(request.key, &request); }
+
+void SchedulerImpl::StartRunning(Request& request) {
+  waiting_.erase(request.key);
+  const auto place = std::ranges::upper_bound(running_, request.key, {}, &Request::key);
+  running_.insert(place, &request);
+  request.state = RequestState::kRunning;
+  running_sequences_ += request.live();
+}
+
+void SchedulerImpl::StopRunning(Request& request) {
+  running_.erase(std::ranges::lower_bound(running_, request.key, {}, &Request::key));
+  running_sequences_ -= request.live();
+}
+
+}  // namespace millrace::sched

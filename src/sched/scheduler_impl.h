@@ -1,0 +1,174 @@
+// The scheduler's state and the methods that change it, by file:
+//   scheduler.cc  options, Add, queues        schedule.cc  the next step from what runs
+//   admission.cc  who may start               preemption.cc  who must give way
+//   commit.cc     what a step's result changes  lifecycle.cc  finish, abort, fork, retire
+//   inspect.cc    what others may look at
+// Private to this folder.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kv/kv_cache.h"
+#include "sched/order_policy.h"
+#include "sched/request.h"
+#include "sched/reservation_policy.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sched {
+
+class SchedulerImpl : public Scheduler {
+ public:
+  explicit SchedulerImpl(const SchedulerOptions& options);
+
+  Status Add(NewRequest request, Time now) override;
+  void Abort(RequestId id, std::optional<int> index, Time now,
+             std::vector<RequestOutput>& outputs) override;
+  const StepPlan* Schedule(Time now) override;
+  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) override;
+  int steps_in_flight() const override { return static_cast<int>(ledger_.size()); }
+  bool HasWork() const override { return !waiting_.empty() || !running_.empty(); }
+  SchedulerStats Stats() const override;
+  std::optional<RequestInfo> Inspect(RequestId id, Time now) const override;
+  std::vector<RequestInfo> InspectAll(Time now) const override;
+  void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
+  void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
+  void ResetPrefixCache() override { kv_.ResetPrefixes(); }
+  std::optional<RequestInfo> Stalled(Time now) const override;
+  void CheckIntegrity() const override;
+
+ private:
+  // One sequence of a step in flight.
+  struct LedgerEntry {
+    Sequence* sequence = nullptr;
+    SequenceId id;  // whom the executor answers for; not `sequence`'s after a hand-over
+    int start = 0;
+    int num_tokens = 0;
+    uint32_t incarnation = 0;  // the KV counts only if it is still the same
+    bool samples = false;      // the token counts
+  };
+  struct LedgerStep {
+    StepId id;
+    std::vector<LedgerEntry> entries;
+  };
+  // What the step being built may still take.
+  struct StepRoom {
+    int tokens = 0;
+    int sequences = 0;
+    std::optional<int>
+        decodes_behind;      // ready decodes after the current request; counted when needed
+    bool blocked = false;    // an earlier request waits for blocks: later ones must not take any
+    bool preempted = false;  // then nobody is admitted in this step
+  };
+  struct Share {
+    Sequence* sequence = nullptr;
+    int num_tokens = 0;
+  };
+  enum class Grant { kGranted, kWait, kPreempted };
+
+  // scheduler.cc
+  Status CheckFits(const NewRequest& request, int output_limit) const;
+  int OutputLimitOf(const NewRequest& request) const;
+  int WorstCaseBlocks(const NewRequest& request, int output_limit) const;
+  std::optional<int> ReservedBlocksFor(const NewRequest& request, int output_limit) const;
+  int ModelLenMax() const;
+  Request* Find(RequestId id) const;
+  void Enqueue(Request& request);       // into the queue, at its place
+  void StartRunning(Request& request);  // from the queue to those who run
+  void StopRunning(Request& request);
+
+  // schedule.cc
+  void ScheduleRunning(size_t position, StepRoom& room);
+  void CollectShares(Request& request, const StepRoom& room);
+  int ChunkOf(int remaining, int tokens_left, const StepRoom& room) const;
+  static int ReadyDecodesOf(const Request& request);
+  int SharesBlocksNeeded(bool on_host) const;
+  void Emit(Request& request, StepRoom& room);
+  void EmitShare(Request& request, const Share& share);
+  const StepPlan* Send(Time now);
+
+  // admission.cc
+  void AdmitWaiting(StepRoom& room, Time now);
+  Verdict Consider(Request& request);
+  Verdict ConsiderFresh(Request& request);
+  Verdict ConsiderSwapped(Request& request);
+  Verdict VerdictFor(const Request& request, int needed) const;
+  int ReservationOf(const Request& request) const;
+  int SiblingBlocks(const Request& request) const;
+  void UpdatePromise(Request& request);
+  void StartFresh(Request& request);
+  void SwapIn(Request& request);
+
+  // preemption.cc
+  Grant Obtain(Request& request, int blocks, StepRoom& room);
+  bool Reserve(Request& request, int blocks, StepRoom& room);
+  void Preempt(Request& victim, const Request& beneficiary, int blocks_needed);
+  PreemptionRecord Weigh(const Request& victim);
+  void DropKv(Request& victim);
+  void SwapOut(Request& victim);
+  void CollectTables(const Request& request);
+  void ReleaseReservation(Request& request);
+
+  // commit.cc
+  void Apply(const LedgerEntry& entry, const Status& step_error, const SequenceResult* result,
+             Time now, std::vector<RequestOutput>& outputs);
+  void AdvanceComputed(const LedgerEntry& entry);
+  void TakePromptLogprobs(const LedgerEntry& entry, const SequenceResult& result);
+  void TakeToken(Sequence& sequence, const SequenceResult& result, Time now,
+                 std::vector<RequestOutput>& outputs);
+  void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
+
+  // lifecycle.cc
+  RequestOutput NewsOf(const Sequence& sequence) const;
+  void End(Sequence& sequence, RequestOutput& news);
+  void FreeBlocks(Sequence& sequence);
+  void MaybeForkPrompt(Request& request);
+  void HandOverPrompt(Sequence& leader);
+  void Retire(Request& request);
+  void Bury(Request& request);
+
+  // inspect.cc
+  const Request* FindEvenEnded(RequestId id) const;
+  RequestInfo InfoOf(const Request& request, Time now) const;
+  std::string WaitReason(const Request& request) const;
+  void CheckBlocks() const;
+  void CheckCounts() const;
+
+  SchedulerOptions options_;
+  kv::KvCache kv_;
+  std::unique_ptr<OrderPolicy> order_;
+  std::unique_ptr<ReservationPolicy> reservation_;
+  int watermark_blocks_ = 0;
+
+  std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
+  std::vector<std::unique_ptr<Request>> buried_;  // ended; kept until the next Schedule
+  std::map<OrderKey, Request*> waiting_;          // not started, preempted or swapped out
+  std::vector<Request*> running_;                 // in order
+  int running_sequences_ = 0;                     // live ones of those who run
+  int reserved_blocks_ = 0;
+  int promised_blocks_ = 0;
+
+  StepPlan plan_;
+  std::vector<SequenceId> released_;  // for the next plan
+  std::vector<BlockCopy> swap_out_;   // for the next plan
+  std::vector<LedgerStep> ledger_;    // in flight, oldest first
+  std::vector<LedgerStep> spare_;     // ledger steps to be used again, with their memory
+  LedgerStep building_;
+
+  // Kept for their memory.
+  std::vector<Share> shares_;
+  std::vector<kv::SwapMove> moves_;
+  std::vector<const kv::BlockTable*> tables_;
+
+  std::vector<PreemptionRecord> preemptions_;
+  SchedulerStats stats_;
+  uint64_t next_arrival_ = 1;
+  uint64_t next_sequence_ = 1;
+  uint64_t next_step_ = 1;
+  Time last_moved_;  // when a step was last built or applied, or work came to an idle scheduler
+};
+
+}  // namespace millrace::sched

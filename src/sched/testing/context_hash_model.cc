@@ -1,0 +1,120 @@
+#include "sched/testing/context_hash_model.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/rng.h"
+
+namespace millrace::sched {
+
+ContextHashModel::ContextHashModel(const ContextHashOptions& options)
+    : options_(options),
+      device_(static_cast<size_t>(options.num_blocks) * options.block_size),
+      host_(static_cast<size_t>(options.num_host_blocks) * options.block_size) {}
+
+void ContextHashModel::Fold::Add(uint64_t slot) { value = Mix64(value * 3 + slot); }
+
+uint64_t ContextHashModel::SlotValue(const Fold& before, TokenId token, int position) {
+  return Mix64(before.value ^ HashCounter(static_cast<uint64_t>(token), position));
+}
+
+TokenId ContextHashModel::Sample(const Fold& context, int position, int generated,
+                                 const SamplingParams& params, uint64_t seed) const {
+  const uint64_t draw = params.greedy() ? 0 : HashCounter(seed, position);
+  auto token = static_cast<TokenId>(Mix64(context.value ^ draw) % options_.vocab_size);
+  if (generated >= params.min_tokens) return token;
+  while (std::ranges::count(options_.eos_token_ids, token) ||
+         std::ranges::count(params.stop_token_ids, token)) {
+    token = (token + 1) % options_.vocab_size;
+  }
+  return token;
+}
+
+std::vector<TokenId> ContextHashModel::Generate(const std::vector<TokenId>& prompt,
+                                                const SamplingParams& params, uint64_t seed,
+                                                int count) const {
+  Fold fold;
+  int position = 0;
+  for (TokenId token : prompt) fold.Add(SlotValue(fold, token, position++));
+  std::vector<TokenId> output;
+  while (static_cast<int>(output.size()) < count) {
+    output.push_back(Sample(fold, position, static_cast<int>(output.size()), params, seed));
+    fold.Add(SlotValue(fold, output.back(), position++));
+  }
+  return output;
+}
+
+void ContextHashModel::CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block,
+                                 const std::vector<uint64_t>& from, BlockIndex from_block) const {
+  const size_t size = options_.block_size;
+  MR_CHECK((from_block + 1) * size <= from.size() && (to_block + 1) * size <= to.size())
+      << "copy from block " << from_block << " to " << to_block << " is outside the pool";
+  std::copy_n(from.begin() + from_block * size, size, to.begin() + to_block * size);
+}
+
+uint64_t& ContextHashModel::SlotOf(const State& state, int position) {
+  const size_t block = position / options_.block_size;
+  MR_CHECK(block < state.table.size())
+      << "position " << position << " of sequence " << state.start.id << " is beyond its "
+      << state.table.size() << " blocks";
+  return device_[static_cast<size_t>(state.table[block]) * options_.block_size +
+                 position % options_.block_size];
+}
+
+StepResult ContextHashModel::Run(const StepPlan& plan) {
+  for (SequenceId id : plan.released) {
+    MR_CHECK(sequences_.erase(id) == 1) << "sequence " << id << " released but not known";
+  }
+  for (const SequenceStart& start : plan.started) {
+    MR_CHECK(sequences_.emplace(start.id, State{start, {}}).second)
+        << "sequence " << start.id << " started twice";
+  }
+  for (const BlockCopy& c : plan.swap_out) CopyBlock(host_, c.to, device_, c.from);
+  for (const BlockCopy& c : plan.swap_in) CopyBlock(device_, c.to, host_, c.from);
+  for (const BlockCopy& c : plan.copies) CopyBlock(device_, c.to, device_, c.from);
+  StepResult result;
+  result.id = plan.id;
+  for (const SequenceStep& step : plan.sequences) {
+    result.sequences.push_back(RunSequence(plan, step));
+  }
+  return result;
+}
+
+SequenceResult ContextHashModel::RunSequence(const StepPlan& plan, const SequenceStep& step) {
+  const auto found = sequences_.find(step.id);
+  MR_CHECK(found != sequences_.end()) << "sequence " << step.id << " was never started";
+  State& state = found->second;
+  MR_CHECK(step.keep_blocks <= std::ssize(state.table) && step.num_tokens >= 1);
+  state.table.resize(step.keep_blocks);
+  for (BlockIndex block : plan.NewBlocksOf(step)) {
+    MR_CHECK(block >= 0 && block < options_.num_blocks) << "block " << block << " does not exist";
+    state.table.push_back(block);
+  }
+  const std::vector<TokenId>& prompt = *state.start.prompt;
+  const int prompt_tokens = static_cast<int>(prompt.size());
+  SequenceResult result;
+  result.id = step.id;
+  Fold fold;
+  for (int p = 0; p < step.start; ++p) fold.Add(SlotOf(state, p));
+  for (int i = 0; i < step.num_tokens; ++i) {
+    const int p = step.start + i;
+    const TokenId token = plan.TokensOf(step)[i];
+    MR_CHECK(p >= prompt_tokens || token == prompt[p]) << "the prompt changed at position " << p;
+    fold.Add(SlotOf(state, p) = SlotValue(fold, token, p));
+    if (step.logits == LogitsWanted::kAll && p + 1 < prompt_tokens) {
+      const float logprob = -static_cast<float>(UnitDouble(fold.value));
+      result.prompt_logprobs.push_back({{prompt[p + 1], logprob, 1}, {}});
+    }
+  }
+  if (step.logits == LogitsWanted::kNone) return result;
+  const SamplingParams& params = *state.start.params;
+  const int position = step.start + step.num_tokens;
+  result.token = Sample(fold, position, position - prompt_tokens, params, state.start.seed);
+  if (params.logprobs) {
+    const float logprob = -static_cast<float>(UnitDouble(Mix64(fold.value)));
+    result.logprobs = PositionLogprobs{{*result.token, logprob, 1}, {}};
+  }
+  return result;
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,69 @@
+// ContextHashModel: a model without arithmetic for tests. It applies StepPlans to simulated KV
+// blocks and answers with tokens that are hashes of the whole context, read through the block
+// tables it was given: one wrong block, copy, swap or position anywhere changes every later token.
+//
+// A slot holds a hash of its token, its position and everything before it; a sample is a hash of
+// all the slots, the sequence's seed (unless greedy) and the position. Plans that break the rules
+// of core/step_plan.h are programmer errors (MR_CHECK).
+//
+// One thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "core/ids.h"
+#include "core/step_plan.h"
+
+namespace millrace::sched {
+
+struct ContextHashOptions {
+  int block_size = 16;
+  int num_blocks = 0;
+  int num_host_blocks = 0;
+  int vocab_size = 1000;
+  std::vector<TokenId> eos_token_ids;  // not sampled before min_tokens
+};
+
+class ContextHashModel {
+ public:
+  explicit ContextHashModel(const ContextHashOptions& options);
+
+  // Runs a step; plans in the order of their ids.
+  StepResult Run(const StepPlan& plan);
+
+  // The output of a prompt alone: what every schedule must reproduce. `finish` rules are the
+  // caller's: exactly `count` tokens come back.
+  std::vector<TokenId> Generate(const std::vector<TokenId>& prompt, const SamplingParams& params,
+                                uint64_t seed, int count) const;
+
+  int num_sequences() const { return static_cast<int>(sequences_.size()); }
+
+ private:
+  struct State {
+    SequenceStart start;
+    std::vector<BlockIndex> table;
+  };
+  // The context so far as one number.
+  struct Fold {
+    uint64_t value = 0;
+    void Add(uint64_t slot);
+  };
+
+  static uint64_t SlotValue(const Fold& before, TokenId token, int position);
+  TokenId Sample(const Fold& context, int position, int generated, const SamplingParams& params,
+                 uint64_t seed) const;
+  void CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block, const std::vector<uint64_t>& from,
+                 BlockIndex from_block) const;
+  uint64_t& SlotOf(const State& state, int position);
+  SequenceResult RunSequence(const StepPlan& plan, const SequenceStep& step);
+
+  ContextHashOptions options_;
+  std::vector<uint64_t> device_;
+  std::vector<uint64_t> host_;
+  std::unordered_map<SequenceId, State> sequences_;
+};
+
+}  // namespace millrace::sched

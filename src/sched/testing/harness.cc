@@ -1,0 +1,141 @@
+#include "sched/testing/harness.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace::sched {
+
+Harness::Harness(const HarnessOptions& options)
+    : options_(options),
+      scheduler_(std::move(Scheduler::Create(options.scheduler)).value()),
+      model_({.block_size = options.scheduler.block_size,
+              .num_blocks = options.scheduler.num_blocks,
+              .num_host_blocks = options.scheduler.num_host_blocks,
+              .vocab_size = options.vocab_size,
+              .eos_token_ids = options.scheduler.eos_token_ids}) {}
+
+Result<RequestId> Harness::Add(std::vector<TokenId> prompt, const SamplingParams& params,
+                               const std::function<void(NewRequest&)>& change) {
+  NewRequest request;
+  request.id = RequestId(next_id_++);
+  request.prompt = std::make_shared<const std::vector<TokenId>>(std::move(prompt));
+  request.params = std::make_shared<const SamplingParams>(params);
+  request.seed = params.seed.value_or(0);
+  if (change) change(request);
+  const RequestId id = request.id;
+  MR_RETURN_IF_ERROR(scheduler_->Add(std::move(request), now_));
+  sequences_[id] = params.n;
+  Audit();
+  return id;
+}
+
+void Harness::Abort(RequestId id, std::optional<int> index) {
+  scheduler_->Abort(id, index, now_, fresh_);
+  Collect();
+  Audit();
+}
+
+const StepPlan* Harness::Schedule() {
+  const StepPlan* plan = scheduler_->Schedule(now_);
+  Audit();
+  if (!plan) return nullptr;
+  CheckWrites(*plan);
+  return plan;
+}
+
+void Harness::CheckWrites(const StepPlan& plan) {
+  Flight flight{plan, {}};
+  for (SequenceId id : plan.released) tables_.erase(id);
+  const int block_size = options_.scheduler.block_size;
+  int tokens = 0;
+  for (const SequenceStep& step : plan.sequences) {
+    tokens += step.num_tokens;
+    std::vector<BlockIndex>& table = tables_[step.id];
+    table.resize(step.keep_blocks);
+    const auto fresh = plan.NewBlocksOf(step);
+    table.insert(table.end(), fresh.begin(), fresh.end());
+    for (const Flight& earlier : flights_) {
+      MR_CHECK(std::ranges::count(earlier.plan.sequences, step.id, &SequenceStep::id) == 0)
+          << "sequence " << step.id << " is in two steps in flight";
+      for (int b = step.start / block_size; b * block_size < step.start + step.num_tokens; ++b) {
+        MR_CHECK(!earlier.blocks.contains(table[b]))
+            << "step " << plan.id << " writes block " << table[b] << ", which step "
+            << earlier.plan.id << " still uses";
+      }
+    }
+  }
+  MR_CHECK(tokens == std::ssize(plan.tokens) &&
+           tokens <= options_.scheduler.max_num_batched_tokens);
+  MR_CHECK(std::ssize(plan.sequences) <= options_.scheduler.max_num_seqs);
+  for (const SequenceStep& step : plan.sequences) {
+    flight.blocks.insert(tables_[step.id].begin(), tables_[step.id].end());
+  }
+  flights_.push_back(std::move(flight));
+  MR_CHECK(in_flight() <= options_.scheduler.stages);
+}
+
+void Harness::Commit(const std::function<void(StepResult&)>& change) {
+  MR_CHECK(!flights_.empty()) << "no step in flight";
+  // The model runs as late as it may, so that a block given away too early would show.
+  StepResult result = model_.Run(flights_.front().plan);
+  flights_.pop_front();
+  if (change) change(result);
+  scheduler_->Commit(result, now_, fresh_);
+  Collect();
+  Audit();
+}
+
+bool Harness::Turn() {
+  bool moved = false;
+  while (Schedule()) moved = true;
+  if (!flights_.empty()) {
+    Commit();
+    moved = true;
+  }
+  return moved;
+}
+
+void Harness::RunToEnd(int turns_max) {
+  for (int turn = 0; Turn(); ++turn) {
+    MR_CHECK(turn < turns_max) << "still not finished after " << turns_max << " turns";
+    now_ = now_ + Duration::Millis(1);
+  }
+  MR_CHECK(!scheduler_->HasWork()) << "work is left and nothing moves";
+}
+
+void Harness::Collect() {
+  for (RequestOutput& news : fresh_) {
+    SequenceOutcome& outcome = outcomes_[{news.request, news.index}];
+    MR_CHECK(!outcome.finish) << "news of request " << news.request << " after its end";
+    outcome.tokens.insert(outcome.tokens.end(), news.tokens.begin(), news.tokens.end());
+    outcome.logprobs.insert(outcome.logprobs.end(), news.logprobs.begin(), news.logprobs.end());
+    outcome.prompt_logprobs.insert(outcome.prompt_logprobs.end(), news.prompt_logprobs.begin(),
+                                   news.prompt_logprobs.end());
+    outcome.finish = news.finish;
+    outcome.error = news.error;
+    outcome.cached_prompt_tokens = news.cached_prompt_tokens;
+    outputs_.push_back(std::move(news));
+  }
+  fresh_.clear();
+}
+
+void Harness::Audit() {
+  if (options_.audit) scheduler_->CheckIntegrity();
+}
+
+const SequenceOutcome& Harness::outcome(RequestId id, int index) const {
+  static const SequenceOutcome nothing_yet;
+  const auto found = outcomes_.find({id, index});
+  return found == outcomes_.end() ? nothing_yet : found->second;
+}
+
+bool Harness::finished(RequestId id) const {
+  const int n = sequences_.at(id);
+  for (int i = 0; i < n; ++i) {
+    if (!outcome(id, i).finish) return false;
+  }
+  return true;
+}
+
+}  // namespace millrace::sched

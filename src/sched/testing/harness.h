@@ -1,0 +1,86 @@
+// Harness: a scheduler with a ContextHashModel behind it and `stages` steps in flight, as tests and
+// scenario scripts drive it. Audits the scheduler after every change. One thread.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "sched/scheduler.h"
+#include "sched/testing/context_hash_model.h"
+
+namespace millrace::sched {
+
+struct HarnessOptions {
+  SchedulerOptions scheduler;
+  int vocab_size = 1000;
+  bool audit = true;  // CheckIntegrity after every call
+};
+
+// What became of one sequence.
+struct SequenceOutcome {
+  std::vector<TokenId> tokens;
+  std::vector<PositionLogprobs> logprobs;
+  std::vector<PositionLogprobs> prompt_logprobs;
+  std::optional<FinishReason> finish;
+  int cached_prompt_tokens = 0;
+  Status error;
+};
+
+class Harness {
+ public:
+  explicit Harness(const HarnessOptions& options);
+
+  Scheduler& scheduler() { return *scheduler_; }
+  const ContextHashModel& model() const { return model_; }
+  Time now() const { return now_; }
+  void Advance(Duration d) { now_ = now_ + d; }
+
+  // Request ids count from 1.
+  Result<RequestId> Add(std::vector<TokenId> prompt, const SamplingParams& params,
+                        const std::function<void(NewRequest&)>& change = {});
+  void Abort(RequestId id, std::optional<int> index = {});
+  // Builds a step and hands it to the model; nullptr when there is none.
+  const StepPlan* Schedule();
+  // Commits the oldest step in flight; its result may be changed on the way.
+  void Commit(const std::function<void(StepResult&)>& change = {});
+  // Schedules what it can, then commits one step. False when neither was possible.
+  bool Turn();
+  // Turns until nothing is left. REQUIRES: that this takes at most `turns_max`.
+  void RunToEnd(int turns_max = 1'000'000);
+
+  int in_flight() const { return static_cast<int>(flights_.size()); }
+  const SequenceOutcome& outcome(RequestId id, int index = 0) const;
+  bool finished(RequestId id) const;
+  // Every output since the last call.
+  std::vector<RequestOutput> TakeOutputs() { return std::exchange(outputs_, {}); }
+
+ private:
+  struct Flight {
+    StepPlan plan;
+    std::set<BlockIndex> blocks;  // that the step reads or writes
+  };
+
+  void Collect();
+  void Audit();
+  // No step writes a block that an earlier step in flight still uses for somebody else.
+  void CheckWrites(const StepPlan& plan);
+
+  HarnessOptions options_;
+  std::unique_ptr<Scheduler> scheduler_;
+  ContextHashModel model_;
+  Time now_;
+  uint64_t next_id_ = 1;
+  std::deque<Flight> flights_;
+  std::map<SequenceId, std::vector<BlockIndex>> tables_;
+  std::vector<RequestOutput> fresh_;
+  std::vector<RequestOutput> outputs_;
+  std::map<std::pair<RequestId, int>, SequenceOutcome> outcomes_;
+  std::map<RequestId, int> sequences_;
+};
+
+}  // namespace millrace::sched
