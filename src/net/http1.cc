@@ -204,10 +204,10 @@ HttpRequest RequestParser::TakeRequest() {
 }
 
 struct ResponseParser::Impl final : MessageParser<false> {
-  Impl(const HttpLimits& l, BodySink s) : MessageParser<false>(l), limits(l), sink(std::move(s)) {}
+  Impl(const HttpLimits& l, Sinks s) : MessageParser<false>(l), limits(l), sinks(std::move(s)) {}
 
   const HttpLimits limits;
-  BodySink sink;
+  const Sinks sinks;
   std::optional<HttpFailure> failure;
   int status = 0;
 
@@ -217,14 +217,17 @@ struct ResponseParser::Impl final : MessageParser<false> {
     status = code;
     version = v;
   }
-  bool OnHead() override { return true; }
+  bool OnHead() override {
+    if (sinks.on_head) sinks.on_head(status, headers);
+    return true;
+  }
   void OnBody(std::string_view part) override {
-    if (sink && !part.empty()) sink(part);
+    if (sinks.on_body && !part.empty()) sinks.on_body(part);
   }
 };
 
-ResponseParser::ResponseParser(const HttpLimits& limits, bool head_request, BodySink sink)
-    : impl_(std::make_unique<Impl>(limits, std::move(sink))) {
+ResponseParser::ResponseParser(const HttpLimits& limits, bool head_request, Sinks sinks)
+    : impl_(std::make_unique<Impl>(limits, std::move(sinks))) {
   impl_->skip(head_request);
 }
 ResponseParser::~ResponseParser() = default;

@@ -60,13 +60,16 @@ class RequestParser {
   std::unique_ptr<Impl> impl_;
 };
 
-// One response. The body goes to a sink as it comes and is not kept.
+// One response. Head and body go to sinks as they come; the body is not kept.
 class ResponseParser {
  public:
-  using BodySink = std::function<void(std::string_view)>;
+  struct Sinks {
+    std::function<void(int status, const HttpHeaders& headers)> on_head;  // may be null
+    std::function<void(std::string_view part)> on_body;                   // may be null
+  };
 
   // `head_request`: the answer to HEAD, which has no body whatever its headers say.
-  ResponseParser(const HttpLimits& limits, bool head_request, BodySink sink);
+  ResponseParser(const HttpLimits& limits, bool head_request, Sinks sinks);
   ~ResponseParser();
 
   size_t Feed(std::string_view data);  // as RequestParser::Feed

@@ -57,7 +57,7 @@ awaitable<void> Session::Serve(std::shared_ptr<Session> self) {
   }
   asio::co_spawn(s.hub_.io, ReadLoop(self), asio::detached);
   if (s.refused_) {
-    co_await s.RefuseWith({503, "the server has too many connections; try again later"});
+    co_await s.RefuseWith(503, "the server has too many connections; try again later");
     co_return;
   }
   bool first = true;
@@ -85,14 +85,14 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
   while (true) {
     const bool more = co_await Advance(*parser);
     if (parser->stage() == HttpStage::kFailed) {
-      co_await RefuseWith(parser->failure());
+      co_await RefuseWith(parser->failure().status, parser->failure().message);
       co_return nullptr;
     }
     if (parser->stage() == HttpStage::kDone) break;
     if (more) continue;
     if (ended_) co_return nullptr;
     if (expired_) {
-      co_await RefuseWith({408, "the request did not arrive in time"});
+      co_await RefuseWith(408, "the request did not arrive in time");
       co_return nullptr;
     }
     room_.Notify();
@@ -186,8 +186,8 @@ awaitable<bool> Session::WriteAll(std::string_view data) {
 }
 
 // Answers a request that cannot be served and ends the connection.
-awaitable<void> Session::RefuseWith(HttpFailure failure) {
-  const HttpResponse response = ErrorResponse(failure.status, failure.message);
+awaitable<void> Session::RefuseWith(int status, std::string_view message) {
+  const HttpResponse response = ErrorResponse(status, message);
   const std::string text = FormatResponseHead(response.status, response.headers,
                                               BodyFraming::kContentLength, response.body.size(),
                                               /*keep_alive=*/false) +

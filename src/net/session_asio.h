@@ -146,6 +146,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void Notify() { input_.Notify(); }
 
  private:
+  // Coroutines take views and references, whose owners outlive the call: g++ 12 destroys temporary
+  // aggregate arguments of an awaited call twice.
   static awaitable<void> Serve(std::shared_ptr<Session> self);
   static awaitable<void> ReadLoop(std::shared_ptr<Session> self);
   awaitable<size_t> ReadSome();
@@ -154,7 +156,7 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<bool> Advance(RequestParser& parser);
   awaitable<bool> Answer(std::unique_ptr<RequestParser> parser);
   awaitable<bool> WriteAll(std::string_view data);
-  awaitable<void> RefuseWith(HttpFailure failure);
+  awaitable<void> RefuseWith(int status, std::string_view message);
   awaitable<void> Farewell();
 
   void CallHandler(HttpRequest request);

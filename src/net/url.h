@@ -1,0 +1,32 @@
+// The addresses our clients call: http or https, host, port, path. Values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace millrace::net {
+
+inline constexpr size_t kUrlBytesMax = 8 * 1024;
+
+struct Url {
+  bool https = false;
+  std::string host;  // a name or an address; IPv6 without brackets
+  uint16_t port = 80;
+  std::string target = "/";  // path and query, as given
+
+  // "http://127.0.0.1:8000/v1", with brackets around IPv6 and without a default port.
+  std::string ToString() const;
+  // The value of a Host header.
+  std::string HostHeader() const;
+  // This URL with `path` after its own path, one slash between them: "/v1" + "/models".
+  Url Join(std::string_view path) const;
+};
+
+// "http://host[:port][/path][?query]", https likewise. Nothing else: no user, no fragment, no
+// spaces or control characters; kInvalidArgument says what is wrong.
+Result<Url> ParseUrl(std::string_view text);
+
+}  // namespace millrace::net
