@@ -1,0 +1,125 @@
+// For tests: one sequence after another, or several together, through a Model, as an executor
+// would.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "model/model.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::model {
+
+// What a sequence has in the cache, and its next chunk.
+struct TestSequence {
+  std::vector<TokenId> tokens;
+  std::vector<BlockIndex> blocks;
+  int computed = 0;
+};
+
+class TestRunner {
+ public:
+  static constexpr int kBlockSize = 16, kBlocks = 64;
+
+  static Result<TestRunner> Open(const std::string& folder, LoadOptions options = {},
+                                 int threads = 1) {
+    TestRunner runner;
+    MR_ASSIGN_OR_RETURN(runner.device_,
+                        tensor::NewCpuDevice({.threads = threads, .pin_threads = false}));
+    MR_ASSIGN_OR_RETURN(runner.model_, Model::Load(folder, *runner.device_, options));
+    MR_ASSIGN_OR_RETURN(runner.kv_,
+                        runner.device_->NewKvPool(runner.model_->KvShapeFor(kBlockSize, kBlocks)));
+    return runner;
+  }
+
+  Model& model() { return *model_; }
+
+  // Blocks in a scattered order, so that a wrong table shows.
+  TestSequence NewSequence(std::vector<TokenId> tokens, int length_max) {
+    TestSequence sequence{std::move(tokens), {}, 0};
+    for (int i = 0; i * kBlockSize < length_max; ++i) {
+      sequence.blocks.push_back((next_block_ * 37 + 5) % kBlocks);
+      ++next_block_;
+    }
+    return sequence;
+  }
+
+  // Computes chunks[i] tokens of sequence i in one batch; the logits of every row, row by row.
+  std::vector<std::vector<float>> Step(const std::vector<TestSequence*>& sequences,
+                                       const std::vector<int>& chunks) {
+    std::vector<TokenId> tokens;
+    std::vector<int32_t> positions;
+    std::vector<tensor::AttentionSpan> spans;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      TestSequence& s = *sequences[i];
+      spans.push_back({static_cast<int>(tokens.size()), chunks[i], s.computed, s.blocks});
+      for (int j = 0; j < chunks[i]; ++j) {
+        tokens.push_back(s.tokens[static_cast<size_t>(s.computed)]);
+        positions.push_back(s.computed++);
+      }
+    }
+    const Batch batch{tokens, positions, spans};
+    model_->Embed(batch);
+    model_->Layers(batch, *kv_);
+    return Logits(static_cast<int>(tokens.size()));
+  }
+
+  std::vector<std::vector<float>> Logits(int rows) {
+    std::vector<std::vector<float>> all;
+    std::vector<int32_t> wanted(static_cast<size_t>(rows));
+    std::iota(wanted.begin(), wanted.end(), 0);
+    const size_t vocab = static_cast<size_t>(model_->spec().vocab_size);
+    for (size_t first = 0; first < wanted.size();) {
+      const size_t n =
+          std::min(wanted.size() - first, static_cast<size_t>(model_->max_logits_rows()));
+      std::vector<float> host(n * vocab);
+      device_->Read(model_->Head(std::span(wanted).subspan(first, n)), host.data());
+      for (size_t i = 0; i < n; ++i) {
+        all.emplace_back(host.begin() + static_cast<ptrdiff_t>(i * vocab),
+                         host.begin() + static_cast<ptrdiff_t>((i + 1) * vocab));
+      }
+      first += n;
+    }
+    return all;
+  }
+
+  // Logits of every position of `tokens`, computed in pieces of `chunk`.
+  std::vector<std::vector<float>> Prefill(const std::vector<TokenId>& tokens, int chunk) {
+    next_block_ = 0;
+    TestSequence s = NewSequence(tokens, static_cast<int>(tokens.size()));
+    std::vector<std::vector<float>> all;
+    while (s.computed < static_cast<int>(tokens.size())) {
+      for (auto& row :
+           Step({&s}, {std::min(chunk, static_cast<int>(tokens.size()) - s.computed)})) {
+        all.push_back(std::move(row));
+      }
+    }
+    return all;
+  }
+
+  std::vector<TokenId> Greedy(const std::vector<TokenId>& prompt, int new_tokens) {
+    next_block_ = 0;
+    TestSequence s = NewSequence(prompt, static_cast<int>(prompt.size()) + new_tokens);
+    std::vector<TokenId> out;
+    int chunk = static_cast<int>(prompt.size());
+    for (; new_tokens > 0; --new_tokens, chunk = 1) {
+      const std::vector<float> last = Step({&s}, {chunk}).back();
+      out.push_back(
+          static_cast<TokenId>(std::max_element(last.begin(), last.end()) - last.begin()));
+      s.tokens.push_back(out.back());
+    }
+    return out;
+  }
+
+ private:
+  std::unique_ptr<tensor::Device> device_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<tensor::KvPool> kv_;
+  int next_block_ = 0;
+};
+
+}  // namespace millrace::model
