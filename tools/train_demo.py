@@ -6,7 +6,7 @@ public domain (see SOURCES).  Everything is seeded: the same packages, library
 versions and options give the same data, the same tokenizer and the same order
 of batches.
 
-    python3 tools/train_demo.py --debs debs --work run --steps 2800 --out models/demo
+    python3 tools/train_demo.py --debs debs --work run --steps 3600 --out models/demo
 
 The learning rate warms up, stays constant and decays to zero over the last
 `--decay` share of the steps.  A run interrupted before the decay can therefore
@@ -347,7 +347,7 @@ def main():
     ap.add_argument("--debs", default="debs", help="folder with the .deb files (fetched with apt-get when missing)")
     ap.add_argument("--work", default="run", help="checkpoints and log")
     ap.add_argument("--out", default="models/demo")
-    ap.add_argument("--steps", type=int, default=2800)
+    ap.add_argument("--steps", type=int, default=3600)
     ap.add_argument("--decay", type=float, default=0.35, help="share of the steps over which the rate decays")
     ap.add_argument("--save-every", type=int, default=100)
     ap.add_argument("--threads", type=int, default=1)
