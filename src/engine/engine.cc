@@ -12,12 +12,17 @@ namespace {
 // result gets there, and the watchdog reports it.
 constexpr auto kBlockedPoll = std::chrono::milliseconds(20);
 
+// Steps of at least this many tokens tell how fast a replay would run; the rate is a moving average.
+constexpr int kMeasuredStepTokensMin = 64;
+constexpr double kRateWeight = 0.1;
+
 sched::SchedulerOptions FitToExecutor(sched::SchedulerOptions options,
                                       const ExecutorTraits& traits) {
   options.block_size = traits.block_size;
   options.num_blocks = traits.num_blocks;
   options.num_host_blocks = traits.num_host_blocks;
   options.stages = traits.stages;
+  options.costs.kv_bytes_per_block = traits.kv_bytes_per_block;
   options.max_num_batched_tokens = std::min(options.max_num_batched_tokens, traits.max_batched_tokens);
   options.max_num_seqs = std::min(options.max_num_seqs, traits.max_sequences);
   return options;
@@ -41,7 +46,8 @@ Engine::Engine(EngineOptions options, std::unique_ptr<sched::Scheduler> schedule
     : options_(std::move(options)),
       executor_(std::move(executor)),
       clock_(clock),
-      scheduler_(std::move(scheduler)) {}
+      scheduler_(std::move(scheduler)),
+      costs_(options_.scheduler.costs) {}
 
 Engine::~Engine() {
   Drain(Duration{});
@@ -125,6 +131,7 @@ void Engine::Run() {
 }
 
 bool Engine::StepOnce() {
+  std::optional<Time> submitted;
   while (true) {  // as many steps in flight as the executor has stages
     const StepPlan* plan = nullptr;
     {
@@ -133,6 +140,8 @@ bool Engine::StepOnce() {
       if (plan == nullptr) break;
       CountIteration(*plan);
     }
+    step_tokens_ = static_cast<int>(plan->tokens.size());
+    submitted = clock_.Now();
     executor_->Submit(*plan);
   }
   {
@@ -141,8 +150,10 @@ bool Engine::StepOnce() {
     if (scheduler_->steps_in_flight() == 0) return false;
   }
   const StepResult& result = executor_->Wait();
+  const Time now = clock_.Now();
   std::lock_guard lock(mutex_);
-  scheduler_->Commit(result, clock_.Now(), outputs_);
+  if (submitted) MeasurePrefillRate(now - *submitted);
+  scheduler_->Commit(result, now, outputs_);
   return true;
 }
 
@@ -176,6 +187,26 @@ void Engine::CountIteration(const StepPlan& plan) {
   stats_.iteration_tokens_sum += static_cast<uint64_t>(tokens);
 }
 
-void Engine::LogPreemptions() {}
+// What a replay would cost is what prefill costs: measured, so that the choice between swap and
+// recompute is arithmetic.
+void Engine::MeasurePrefillRate(Duration took) {
+  if (step_tokens_ < kMeasuredStepTokensMin || took.ns <= 0 || options_.scheduler.stages > 1) return;
+  const double rate = step_tokens_ / took.seconds();
+  costs_.prefill_tokens_per_s += kRateWeight * (rate - costs_.prefill_tokens_per_s);
+  scheduler_->SetCosts(costs_);
+}
+
+void Engine::LogPreemptions() {
+  preemptions_.clear();
+  scheduler_->DrainPreemptions(preemptions_);
+  for (const sched::PreemptionRecord& p : preemptions_) {
+    MR_LOG(info,
+           "request {} preempted by {} for request {}: {} blocks needed, {} available, {} released, "
+           "{} tokens to replay; predicted cost: recompute {:.1f} ms, swap {:.1f} ms",
+           p.victim.value(), p.chosen == sched::PreemptionMode::kSwap ? "swap" : "recompute",
+           p.on_behalf_of.value(), p.blocks_needed, p.blocks_available, p.blocks_released,
+           p.tokens_dropped, p.recompute_cost_s * 1e3, p.swap_cost_s * 1e3);
+  }
+}
 
 }  // namespace millrace::engine

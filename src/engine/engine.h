@@ -86,6 +86,7 @@ class Engine {
   bool StepOnce();
   void Deliver();
   void CountIteration(const StepPlan& plan);
+  void MeasurePrefillRate(Duration took);
   void LogPreemptions();
 
   const EngineOptions options_;
@@ -98,12 +99,16 @@ class Engine {
   std::unique_ptr<sched::Scheduler> scheduler_;                // guarded by mutex_
   std::unordered_map<RequestId, OutputSink> sinks_;            // guarded by mutex_
   std::vector<RequestOutput> outputs_;                         // guarded by mutex_
+  std::vector<sched::PreemptionRecord> preemptions_;           // guarded by mutex_
   EngineStats stats_;                                          // guarded by mutex_
   uint64_t next_request_ = 1;                                  // guarded by mutex_
   bool draining_ = false;                                      // guarded by mutex_
   bool stopping_ = false;                                      // guarded by mutex_
 
-  std::vector<RequestOutput> delivering_;  // engine's thread only; swapped with outputs_
+  // Engine's thread only.
+  std::vector<RequestOutput> delivering_;  // swapped with outputs_
+  sched::PreemptionCosts costs_;           // as last told to the scheduler
+  int step_tokens_ = 0;                    // of the step submitted last
   std::thread thread_;
 };
 

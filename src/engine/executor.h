@@ -19,6 +19,7 @@ struct ExecutorTraits {
   int num_host_blocks = 0;   // swap pool
   int max_batched_tokens = 0;  // tokens a step may hold
   int max_sequences = 0;       // sequences a step may hold
+  int64_t kv_bytes_per_block = 0;
 };
 
 class Executor {

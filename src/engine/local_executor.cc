@@ -20,6 +20,7 @@ Result<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(std::unique_ptr<ten
   executor->traits_.num_host_blocks = options.num_host_blocks;
   executor->traits_.max_batched_tokens = model->max_batched_tokens();
   executor->traits_.max_sequences = options.max_sequences;
+  executor->traits_.kv_bytes_per_block = model->spec().KvBytesPerToken() * options.block_size;
   executor->eos_token_ids_ = options.eos_token_ids;
   executor->logits_.resize(static_cast<size_t>(model->max_logits_rows()) *
                            static_cast<size_t>(model->spec().vocab_size));

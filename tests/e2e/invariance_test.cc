@@ -1,0 +1,181 @@
+// Promise 1: an answer depends on the question only. The same 200 random requests, greedy and seeded,
+// through the real model, scheduler and cache in every way a busy server may run them: each time the
+// tokens must be the same.
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "engine/local_executor.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace {
+namespace {
+
+constexpr int kRequests = 200;
+constexpr int kMaxTokens = 16;
+
+struct Setup {
+  int threads = 1;
+  int max_num_batched_tokens = 512;
+  int max_num_seqs = 64;
+  int num_blocks = 2048;
+  int num_host_blocks = 0;
+  bool prefix_caching = true;
+  bool together = true;
+  sched::PreemptionMode preemption = sched::PreemptionMode::kRecompute;
+};
+
+using Answers = std::map<std::pair<int, int>, std::vector<TokenId>>;  // (request, index) -> tokens
+
+struct Outcome {
+  Answers answers;
+  engine::EngineStats stats;
+};
+
+std::vector<engine::EngineRequest> RandomRequests(int vocab) {
+  Rng rng(2026);
+  std::vector<TokenId> shared(48);  // a prefix that many have in common
+  for (TokenId& token : shared) token = static_cast<TokenId>(rng.Between(0, vocab - 1));
+  std::vector<engine::EngineRequest> requests(kRequests);
+  for (int i = 0; i < kRequests; ++i) {
+    engine::EngineRequest& request = requests[i];
+    if (i % 3 == 0) request.prompt.assign(shared.begin(), shared.begin() + rng.Between(1, 48));
+    const int64_t own = rng.Between(1, 60);
+    for (int64_t k = 0; k < own; ++k) {
+      request.prompt.push_back(static_cast<TokenId>(rng.Between(0, vocab - 1)));
+    }
+    request.params.max_tokens = kMaxTokens;
+    request.params.ignore_eos = i % 2 == 0;
+    request.params.temperature = i % 2 == 0 ? 0.0 : 0.9;
+    request.params.seed = static_cast<uint64_t>(i);
+    if (i % 10 == 1) request.params.n = 3;
+    if (i % 10 == 3) request.params.top_p = 0.9;
+    if (i % 10 == 5) request.params.frequency_penalty = 0.5;
+  }
+  return requests;
+}
+
+class Inbox {
+ public:
+  engine::OutputSink SinkFor(int request) {
+    return [this, request](RequestOutput&& output) {
+      std::lock_guard lock(mutex_);
+      auto& tokens = answers_[{request, output.index}];
+      tokens.insert(tokens.end(), output.tokens.begin(), output.tokens.end());
+      EXPECT_TRUE(output.error.ok()) << output.error.ToString();
+      if (output.times) {
+        ++done_;
+        changed_.notify_all();
+      }
+    };
+  }
+  void WaitFor(int done) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return done_ >= done; });
+  }
+  Answers Take() { return std::move(answers_); }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int done_ = 0;
+  Answers answers_;
+};
+
+Outcome RunAll(const Setup& setup) {
+  EXPECT_TRUE(InitLog("warning").ok());
+  auto device = tensor::NewCpuDevice({.threads = setup.threads});
+  EXPECT_TRUE(device.ok());
+  model::LoadOptions load;
+  load.max_batched_tokens = setup.max_num_batched_tokens;
+  auto model = model::Model::Load(MILLRACE_SOURCE_DIR "/models/demo", **device, load);
+  EXPECT_TRUE(model.ok()) << model.status().ToString();
+  const ModelSpec spec = (*model)->spec();
+  engine::LocalExecutorOptions executor_options;
+  executor_options.num_blocks = setup.num_blocks;
+  executor_options.num_host_blocks = setup.num_host_blocks;
+  executor_options.eos_token_ids = (*model)->generation_config().eos;
+  engine::EngineOptions options;
+  options.scheduler.max_model_len = spec.max_position;
+  options.scheduler.max_num_seqs = setup.max_num_seqs;
+  options.scheduler.max_num_batched_tokens = setup.max_num_batched_tokens;
+  options.scheduler.prefix_caching = setup.prefix_caching;
+  options.scheduler.preemption = setup.preemption;
+  options.scheduler.eos_token_ids = executor_options.eos_token_ids;
+  auto executor = engine::LocalExecutor::Create(std::move(*device), std::move(*model),
+                                                executor_options);
+  EXPECT_TRUE(executor.ok()) << executor.status().ToString();
+  SteadyClock clock;
+  Inbox inbox;
+  auto engine = engine::Engine::Start(options, std::move(*executor), clock);
+  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  auto requests = RandomRequests(spec.vocab_size);
+  for (int i = 0; i < kRequests; ++i) {
+    auto id = (*engine)->Submit(std::move(requests[i]), inbox.SinkFor(i));
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+    if (!setup.together) inbox.WaitFor(i + 1);
+  }
+  inbox.WaitFor(kRequests);
+  Outcome outcome;
+  outcome.stats = (*engine)->Stats();
+  EXPECT_EQ(outcome.stats.scheduler.blocks_free, outcome.stats.scheduler.blocks_total);
+  outcome.answers = inbox.Take();
+  return outcome;
+}
+
+class Invariance : public ::testing::Test {
+ protected:
+  // Alone, one thread, no cache: the answer everything else must repeat.
+  static const Answers& Alone() {
+    static const Answers answers = RunAll({.prefix_caching = false, .together = false}).answers;
+    return answers;
+  }
+};
+
+TEST_F(Invariance, TheReferenceIsNotTrivial) {
+  std::map<std::vector<TokenId>, int> distinct;
+  for (const auto& [key, tokens] : Alone()) ++distinct[tokens];
+  EXPECT_GT(distinct.size(), 150u);
+}
+
+TEST_F(Invariance, AllTogetherWithTwoThreads) {
+  EXPECT_EQ(RunAll({.threads = 2, .prefix_caching = false}).answers, Alone());
+}
+
+TEST_F(Invariance, PrefixCacheOn) {
+  Outcome outcome = RunAll({.threads = 2});
+  EXPECT_GT(outcome.stats.scheduler.prefix_hit_tokens, 0u);
+  EXPECT_EQ(outcome.answers, Alone());
+}
+
+TEST_F(Invariance, Chunked) {
+  EXPECT_EQ(RunAll({.threads = 2, .max_num_batched_tokens = 7, .max_num_seqs = 7}).answers, Alone());
+}
+
+TEST_F(Invariance, PreemptedByRecompute) {
+  Outcome outcome = RunAll({.threads = 2, .num_blocks = 24, .prefix_caching = false});
+  EXPECT_GT(outcome.stats.scheduler.preemptions_recompute, 0u);
+  EXPECT_EQ(outcome.answers, Alone());
+}
+
+TEST_F(Invariance, PreemptedByRecomputeWithTheCache) {
+  Outcome outcome = RunAll({.num_blocks = 24});
+  EXPECT_GT(outcome.stats.scheduler.preemptions_recompute, 0u);
+  EXPECT_EQ(outcome.answers, Alone());
+}
+
+TEST_F(Invariance, PreemptedBySwap) {
+  Outcome outcome = RunAll({.threads = 2, .num_blocks = 24, .num_host_blocks = 256,
+                            .preemption = sched::PreemptionMode::kSwap});
+  EXPECT_GT(outcome.stats.scheduler.preemptions_swap, 0u);
+  EXPECT_EQ(outcome.answers, Alone());
+}
+
+}  // namespace
+}  // namespace millrace
