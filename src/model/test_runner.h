@@ -25,18 +25,22 @@ class TestRunner {
  public:
   static constexpr int kBlockSize = 16, kBlocks = 64;
 
+  // `kv_dtype`: of the cache, by default the model's.
   static Result<TestRunner> Open(const std::string& folder, LoadOptions options = {},
-                                 int threads = 1) {
+                                 int threads = 1, std::optional<DType> kv_dtype = {}) {
     TestRunner runner;
     MR_ASSIGN_OR_RETURN(runner.device_,
                         tensor::NewCpuDevice({.threads = threads, .pin_threads = false}));
     MR_ASSIGN_OR_RETURN(runner.model_, Model::Load(folder, *runner.device_, options));
-    MR_ASSIGN_OR_RETURN(runner.kv_,
-                        runner.device_->NewKvPool(runner.model_->KvShapeFor(kBlockSize, kBlocks)));
+    tensor::KvShape shape = runner.model_->KvShapeFor(kBlockSize, kBlocks);
+    shape.dtype = kv_dtype.value_or(shape.dtype);
+    MR_ASSIGN_OR_RETURN(runner.kv_, runner.device_->NewKvPool(shape));
     return runner;
   }
 
   Model& model() { return *model_; }
+  tensor::Device& device() { return *device_; }
+  tensor::KvPool& kv() { return *kv_; }
 
   // Blocks in a scattered order, so that a wrong table shows.
   TestSequence NewSequence(std::vector<TokenId> tokens, int length_max) {

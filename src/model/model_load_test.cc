@@ -1,0 +1,247 @@
+// Loading: stages, limits, and folders whose files do not fit together.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "model/host_memory.h"
+#include "model/make_model.h"
+#include "model/shapes.h"
+#include "model/test_folder.h"
+#include "model/test_runner.h"
+
+namespace millrace::model {
+namespace {
+
+namespace fs = std::filesystem;
+
+const ShapeNumbers kTiny = {.layers = 4, .hidden = 32, .heads = 4, .vocab = 300, .positions = 128};
+const std::vector<TokenId> kPrompt = {5, 299, 17, 0, 42, 8, 99, 123, 7, 7, 7, 250, 31};
+
+std::string Make(const TestFolder& folder, const char* shape, DType dtype = DType::kBF16) {
+  const std::string path = folder.path(shape);
+  const Status made = MakeModel(*ShapeConfig(shape, kTiny), path, {.seed = 11, .dtype = dtype});
+  EXPECT_TRUE(made.ok()) << made.ToString();
+  return path;
+}
+
+void Edit(const std::string& folder, const std::function<void(Json&)>& edit) {
+  Json config = *ParseJson(*ReadFile(folder + "/config.json", 1 << 20));
+  edit(config);
+  ASSERT_TRUE(WriteFileAtomically(folder + "/config.json", DumpJson(config)).ok());
+}
+
+void ExpectError(const std::string& folder, StatusCode code, std::string_view part,
+                 LoadOptions options = {}) {
+  Result<TestRunner> runner = TestRunner::Open(folder, options);
+  ASSERT_FALSE(runner.ok());
+  EXPECT_EQ(runner.status().code(), code) << runner.status().ToString();
+  EXPECT_NE(runner.status().message().find(part), std::string::npos) << runner.status().ToString();
+  EXPECT_EQ(runner.status().message().find('\n'), std::string::npos);
+}
+
+TEST(ModelLoad, EveryMadeFamilyGivesFiniteAndDistinctLogits) {
+  TestFolder folder;
+  for (const char* shape : {"llama-160m", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "opt-125m",
+                            "opt-350m", "gpt2", "pythia-160m"}) {
+    Result<TestRunner> runner = TestRunner::Open(Make(folder, shape));
+    ASSERT_TRUE(runner.ok()) << shape << runner.status().ToString();
+    const auto rows = runner->Prefill(kPrompt, 1000);
+    for (float logit : rows.back()) ASSERT_TRUE(std::isfinite(logit)) << shape;
+    EXPECT_NE(rows[0], rows[1]) << shape;
+    EXPECT_GT(runner->model().spec().num_parameters, 10000) << shape;
+    EXPECT_EQ(runner->model().spec().weight_bytes, 2 * runner->model().spec().num_parameters)
+        << shape;
+  }
+}
+
+TEST(ModelLoad, StagesInARowAreTheWholeModel) {
+  TestFolder folder;
+  for (const char* shape : {"llama-160m", "opt-350m", "pythia-160m"}) {
+    const std::string path = Make(folder, shape);
+    Result<TestRunner> whole = TestRunner::Open(path);
+    ASSERT_TRUE(whole.ok()) << whole.status().ToString();
+    const auto expected = whole->Prefill(kPrompt, 1000);
+
+    std::unique_ptr<tensor::Device> device =
+        *tensor::NewCpuDevice({.threads = 1, .pin_threads = false});
+    std::vector<std::unique_ptr<Model>> stages;
+    for (LayerRange range : {LayerRange{0, 1}, LayerRange{1, 3}, LayerRange{3, 4}}) {
+      Result<std::unique_ptr<Model>> stage = Model::Load(path, *device, {.layers = range});
+      ASSERT_TRUE(stage.ok()) << stage.status().ToString();
+      EXPECT_EQ((*stage)->spec().num_parameters, whole->model().spec().num_parameters);
+      EXPECT_LT((*stage)->loaded_bytes(), whole->model().loaded_bytes());
+      EXPECT_EQ((*stage)->KvShapeFor(16, 4).num_layers, range.size());
+      stages.push_back(std::move(*stage));
+    }
+    const int rows = static_cast<int>(kPrompt.size());
+    std::vector<int32_t> positions(kPrompt.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    const std::vector<BlockIndex> blocks = {2};
+    const std::vector<tensor::AttentionSpan> spans = {{0, rows, 0, blocks}};
+    const Batch batch{kPrompt, positions, spans};
+    stages[0]->Embed(batch);
+    for (size_t i = 0; i < stages.size(); ++i) {
+      if (i > 0)
+        device->GatherRows(stages[i - 1]->Hidden(rows), positions, stages[i]->Hidden(rows));
+      std::unique_ptr<tensor::KvPool> kv = *device->NewKvPool(stages[i]->KvShapeFor(16, 4));
+      stages[i]->Layers(batch, *kv);
+    }
+    std::vector<float> logits(kPrompt.size() * 300);
+    device->Read(stages.back()->Head(positions), logits.data());
+    for (size_t i = 0; i < logits.size(); ++i)
+      ASSERT_EQ(logits[i], expected[i / 300][i % 300]) << shape << i;
+  }
+}
+
+TEST(ModelLoad, ReportsProgressToTheEnd) {
+  TestFolder folder;
+  std::vector<std::pair<int64_t, int64_t>> seen;
+  LoadOptions options;
+  options.progress = [&](int64_t done, int64_t total) { seen.emplace_back(done, total); };
+  Result<TestRunner> runner = TestRunner::Open(Make(folder, "llama-160m"), options);
+  ASSERT_TRUE(runner.ok());
+  ASSERT_GT(seen.size(), 10u);
+  for (size_t i = 1; i < seen.size(); ++i) EXPECT_GE(seen[i].first, seen[i - 1].first);
+  EXPECT_EQ(seen.back().first, seen.back().second);
+  EXPECT_EQ(seen.back().second, runner->model().loaded_bytes());
+}
+
+TEST(ModelLoad, ConfigurationAndWeightsMustAgree) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  Edit(path, [](Json& c) { c["vocab_size"] = 301; });
+  ExpectError(path, StatusCode::kInvalidArgument,
+              "`model.embed_tokens.weight` has shape [300, 32], config.json asks for [301, 32]");
+  Edit(path, [](Json& c) {
+    c["vocab_size"] = 300;
+    c["intermediate_size"] = 1 << 20;
+  });
+  ExpectError(path, StatusCode::kInvalidArgument, "config.json asks for [1048576, 32]");
+  Edit(path, [](Json& c) {
+    c["intermediate_size"] = 128;
+    c["attention_bias"] = true;
+  });
+  ExpectError(path, StatusCode::kNotFound,
+              "tensor `model.layers.0.self_attn.q_proj.bias` [32] is missing");
+}
+
+TEST(ModelLoad, OptionsHaveBounds) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  ExpectError(path, StatusCode::kInvalidArgument, "max-model-len 129 is outside [1, 128]",
+              {.max_model_len = 129});
+  ExpectError(path, StatusCode::kInvalidArgument, "layers [2, 9)", {.layers = LayerRange{2, 9}});
+  ExpectError(path, StatusCode::kInvalidArgument, "layers [2, 2)", {.layers = LayerRange{2, 2}});
+  ExpectError(path, StatusCode::kInvalidArgument, "must be positive", {.max_batched_tokens = 0});
+  ExpectError(folder.path("nothing"), StatusCode::kNotFound, "no such model folder");
+}
+
+// A header whose first tensor is one byte puts every weight at an odd place.
+TEST(ModelLoad, UnalignedWeightsGiveTheSameAnswer) {
+  TestFolder folder;
+  for (DType dtype : {DType::kBF16, DType::kF32}) {
+    const std::string path = Make(folder, dtype == DType::kBF16 ? "gpt2" : "llama-160m", dtype);
+    const auto expected = TestRunner::Open(path)->Prefill(kPrompt, 1000);
+    const std::string file = *ReadFile(path + "/model.safetensors", 1 << 26);
+    const SafetensorsHeader header = *ParseSafetensors(Bytes(file));
+    uint64_t header_bytes = 0;
+    std::memcpy(&header_bytes, file.data(), 8);
+    Json json = *ParseJson(std::string_view(file).substr(8, header_bytes));
+    for (auto& [name, entry] : json.items()) {
+      if (name == "__metadata__") continue;
+      for (Json& offset : entry["data_offsets"]) offset = offset.get<uint64_t>() + 1;
+    }
+    json["0"] = {{"dtype", "U8"}, {"shape", {1}}, {"data_offsets", {0, 1}}};
+    std::string text = DumpJson(json);
+    text.append(8 - text.size() % 8, ' ');
+    std::string odd = SafetensorsFile(text, 1) + file.substr(8 + header_bytes);
+    ASSERT_TRUE(WriteFileAtomically(path + "/model.safetensors", odd).ok());
+    Result<TestRunner> runner = TestRunner::Open(path);
+    ASSERT_TRUE(runner.ok()) << runner.status().ToString();
+    EXPECT_EQ(runner->Prefill(kPrompt, 1000), expected);
+  }
+}
+
+TEST(ModelLoad, RefusesOtherDTypesOnlyWhereTheyAreNeeded) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  std::string file = *ReadFile(path + "/model.safetensors", 1 << 26);
+  // Names are in order: the first tensor of the header is lm_head.weight.
+  const size_t at = file.find(R"("BF16")", file.find("lm_head.weight"));
+  file.replace(at, 6, R"("I16" )");
+  ASSERT_TRUE(WriteFileAtomically(path + "/model.safetensors", file).ok());
+  ExpectError(path, StatusCode::kUnimplemented,
+              "tensor `lm_head.weight` has dtype I16; F32, F16 and BF16");
+  Edit(path, [](Json& c) { c["tie_word_embeddings"] = true; });
+  EXPECT_TRUE(TestRunner::Open(path).ok());
+}
+
+TEST(ModelLoad, EveryTruncationIsRefused) {
+  TestFolder folder;
+  const std::string path = Make(folder, "llama-160m");
+  const std::string file = path + "/model.safetensors";
+  const auto size = static_cast<int64_t>(fs::file_size(file));
+  Rng rng(1);
+  std::vector<int64_t> cuts;
+  for (int i = 0; i < 100; ++i) cuts.push_back(rng.Between(0, size - 1));
+  std::sort(cuts.rbegin(), cuts.rend());
+  for (int64_t cut : cuts) {
+    fs::resize_file(file, static_cast<uintmax_t>(cut));
+    ExpectError(path, StatusCode::kDataLoss, "model.safetensors: truncated");
+  }
+}
+
+// A sparse file of 1.4 TB: the header is right, the disk holds one page.
+TEST(ModelLoad, ModelLargerThanMemoryIsRefusedWithTheNumbers) {
+  TestFolder folder;
+  const Json config = *ShapeConfig("gpt3-341b");
+  folder.Write("config.json", DumpJson(config));
+  std::unique_ptr<Decoder> decoder = *NewDecoder(config, "x");
+  WeightPlan plan(nullptr);
+  decoder->Declare({0, decoder->dims().spec.num_layers}, plan);
+  Json header = Json::object();
+  int64_t end = 0;
+  for (const WeightNeed& need : plan.Needs()) {
+    const int64_t begin = std::exchange(end, end + 4 * need.elements());
+    header[need.name] = {{"dtype", "F32"}, {"shape", need.shape}, {"data_offsets", {begin, end}}};
+  }
+  const std::string start = SafetensorsFile(DumpJson(header), 0);
+  folder.Write("model.safetensors", start);
+  std::error_code error;
+  fs::resize_file(folder.path("model.safetensors"), start.size() + static_cast<size_t>(end), error);
+  ASSERT_FALSE(error) << error.message();
+  ExpectError(folder.path(), StatusCode::kResourceExhausted,
+              "needs 1363.0 GB of memory (1362.3 GB weights");
+  ExpectError(folder.path(), StatusCode::kResourceExhausted, "available (");
+}
+
+TEST(HostMemory, TakesTheLeastOfMachineAndControlGroups) {
+  TestFolder root;
+  EXPECT_EQ(ReadMemoryAvailable(root.path("")).bytes, std::numeric_limits<int64_t>::max());
+  fs::create_directories(root.path("proc/self"));
+  fs::create_directories(root.path("sys/fs/cgroup/a/b"));
+  root.Write("proc/meminfo", "MemTotal:  2000 kB\nMemAvailable:    1000 kB\n");
+  const std::string slash = root.path() + "/";
+  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 1024000);
+  root.Write("proc/self/cgroup", "0::/a/b\n");
+  root.Write("sys/fs/cgroup/a/b/memory.max", "max\n");
+  root.Write("sys/fs/cgroup/a/b/memory.current", "5\n");
+  root.Write("sys/fs/cgroup/a/memory.max", "700000\n");
+  root.Write("sys/fs/cgroup/a/memory.current", "300000\n");
+  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 400000);
+  root.Write("sys/fs/cgroup/a/memory.stat", "anon 200000\nfile 100000\n");
+  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 500000);
+  EXPECT_EQ(ReadMemoryAvailable(slash).source, "control group limit");
+  root.Write("proc/self/cgroup", "4:memory:/x\n");
+  fs::create_directories(root.path("sys/fs/cgroup/memory/x"));
+  root.Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9000\n");
+  root.Write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "1000\n");
+  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 8000);
+}
+
+}  // namespace
+}  // namespace millrace::model
