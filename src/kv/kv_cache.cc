@@ -184,6 +184,8 @@ void KvCache::Index(PrefixChain& chain, const TokenView& tokens, const BlockTabl
     if (const auto hit = index_.Find(node.name, parent, block_tokens)) {
       node.link = hit->link;
     } else {
+      // The block may be there under a parent that was evicted since: it gets its new name.
+      if (index_.Contains(table[i].index)) index_.Erase(table[i].index);
       node.link = index_.Insert(table[i].index, node.name, parent, block_tokens);
       device_.SetCached(table[i].index, true);
     }
