@@ -80,7 +80,8 @@ TEST(BlockPool, PendingUntilTheStepEnds) {
   pool.CheckIntegrity(std::vector<int>{0, 0});
 }
 
-// Traps 2 and 45: a transfer that never ends does not keep its blocks, and late signals are harmless.
+// Traps 2 and 45: a transfer that never ends does not keep its blocks, and late signals are
+// harmless.
 TEST(BlockPool, PinsEndWithTheTransferOrItsLease) {
   BlockPool pool(3);
   std::vector<BlockHandle> blocks = {Take(pool), Take(pool), Take(pool)};

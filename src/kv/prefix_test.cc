@@ -123,7 +123,8 @@ TEST_F(PrefixTest, EqualHashesNeverGiveAnothersBlock) {
   EXPECT_EQ(HitsOf(kv, Tokens(50, 9)), 0);
 }
 
-// Feature 19: tails go before heads, the least recently used sequence first, and blocks in use never.
+// Feature 19: tails go before heads, the least recently used sequence first, and blocks in use
+// never.
 TEST_F(PrefixTest, TailsAreEvictedBeforeHeads) {
   Life old = Begin(kv_, Tokens(0, 12));
   Life young = Begin(kv_, Tokens(100, 12));
@@ -166,7 +167,8 @@ TEST_F(PrefixTest, TakingAHitUsesUpAnAvailableBlock) {
   kv_.CheckIntegrity(std::vector<const BlockTable*>{&table}, {});
 }
 
-// The same prefix computed twice at once keeps its first block, and its continuation is still found.
+// The same prefix computed twice at once keeps its first block, and its continuation is still
+// found.
 TEST_F(PrefixTest, TheFirstCopyIsKept) {
   Life a = Begin(kv_, Tokens(0, 5));
   Life b = Begin(kv_, Tokens(0, 9));

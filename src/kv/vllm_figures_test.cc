@@ -18,8 +18,8 @@ std::vector<BlockIndex> Indices(const BlockTable& table) {
   return indices;
 }
 
-// Figure 6: a prompt of 7 tokens takes two blocks, 4 and 3 filled; the first generated token fills the
-// second block, the next one opens a third. At most one block is partly filled.
+// Figure 6: a prompt of 7 tokens takes two blocks, 4 and 3 filled; the first generated token fills
+// the second block, the next one opens a third. At most one block is partly filled.
 TEST(VllmFigure6, BlockTableTranslation) {
   KvCache kv = Pool(9);
   BlockTable table;
@@ -36,9 +36,9 @@ TEST(VllmFigure6, BlockTableTranslation) {
 TEST(VllmFigure7, TwoRequestsShareThePool) {
   KvCache kv = Pool(9);
   BlockTable a, b;
-  ASSERT_TRUE(kv.Grow(a, 7));   // Four score and seven years ago our
-  ASSERT_TRUE(kv.Grow(b, 6));   // It was the best of times
-  ASSERT_TRUE(kv.Grow(a, 9));   // ... fathers brought
+  ASSERT_TRUE(kv.Grow(a, 7));  // Four score and seven years ago our
+  ASSERT_TRUE(kv.Grow(b, 6));  // It was the best of times
+  ASSERT_TRUE(kv.Grow(a, 9));  // ... fathers brought
   EXPECT_EQ(Indices(a), (std::vector<BlockIndex>{0, 1, 4}));
   EXPECT_EQ(Indices(b), (std::vector<BlockIndex>{2, 3}));
   kv.Free(a, std::nullopt);
@@ -69,8 +69,8 @@ TEST(VllmFigure8, ParallelSamplingCopiesOnWrite) {
   EXPECT_EQ(kv.device().refs(0), 2);
 }
 
-// Figure 9: beam search, width 4. Candidates 1 and 2 win; giving up 0 and 3 frees exactly blocks 2, 4,
-// 5 and 8. The four new candidates share 0, 1, 3, two of them 6, two of them 7.
+// Figure 9: beam search, width 4. Candidates 1 and 2 win; giving up 0 and 3 frees exactly blocks 2,
+// 4, 5 and 8. The four new candidates share 0, 1, 3, two of them 6, two of them 7.
 TEST(VllmFigure9, BeamSearchForksAndFrees) {
   KvCache kv = Pool(16);
   BlockTable c0, c1, c2, c3;

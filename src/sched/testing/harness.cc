@@ -30,6 +30,13 @@ Result<RequestId> Harness::Add(std::vector<TokenId> prompt, const SamplingParams
   return id;
 }
 
+RequestId Harness::MustAdd(std::vector<TokenId> prompt, const SamplingParams& params,
+                           const std::function<void(NewRequest&)>& change) {
+  const auto id = Add(std::move(prompt), params, change);
+  MR_CHECK(id.ok()) << id.status().ToString();
+  return *id;
+}
+
 void Harness::Abort(RequestId id, std::optional<int> index) {
   scheduler_->Abort(id, index, now_, fresh_);
   Collect();

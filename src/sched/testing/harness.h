@@ -43,6 +43,9 @@ class Harness {
   // Request ids count from 1.
   Result<RequestId> Add(std::vector<TokenId> prompt, const SamplingParams& params,
                         const std::function<void(NewRequest&)>& change = {});
+  // The same where a refusal would be the test's own mistake.
+  RequestId MustAdd(std::vector<TokenId> prompt, const SamplingParams& params,
+                    const std::function<void(NewRequest&)>& change = {});
   void Abort(RequestId id, std::optional<int> index = {});
   // Builds a step and hands it to the model; nullptr when there is none.
   const StepPlan* Schedule();
