@@ -102,6 +102,7 @@ typedef struct {
   size_t output_bytes_max;
   uint64_t fuel;         /* instructions of one render */
   size_t recursion_max;  /* nested macros, loops and blocks of one render */
+  size_t work_bytes_max; /* bytes that expressions of one render may read and build */
 } MrtTemplateLimits;
 
 MrtCode mrt_template_new(const uint8_t* source, size_t source_size, MrtTemplateLimits limits,

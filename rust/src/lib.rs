@@ -1,9 +1,11 @@
 //! The C ABI of `millrace_text.h`. This file holds what all entry points share; `tokenizer` and
 //! `template` hold the rest. The header is the reference for ownership and meaning.
 
+mod budget;
 mod decoder;
 mod filters;
 mod json_out;
+mod operators;
 mod strftime;
 mod template;
 mod tokenizer;

@@ -2,18 +2,21 @@
 //! bounded.
 
 use std::cell::Cell;
-use std::io::Write;
+use std::collections::BTreeMap;
 
+use minijinja::machinery::{eval, make_string_output, parse, CodeGenerator, Instructions};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Serde};
+use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value};
-use minijinja_contrib::pycompat::unknown_method_callback;
 
 use crate::filters::{self, failure};
 use crate::strftime::strftime;
+use crate::{budget, operators};
 use crate::{enter, give_bytes, slice, text, Bytes, Failure};
 
 const NAME: &str = "chat template";
+// Literal text that one render may copy.
+const LITERAL_BYTES_MAX: u64 = 256 << 20;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -22,11 +25,44 @@ pub struct Limits {
     output_bytes_max: usize,
     fuel: u64,
     recursion_max: usize,
+    work_bytes_max: usize,
 }
 
+type Blocks = BTreeMap<&'static str, Instructions<'static>>;
+
+/// The compiled program borrows the source; fields drop in order, the source last.
 pub struct TemplateHandle {
+    instructions: Instructions<'static>,
+    blocks: Blocks,
     environment: Environment<'static>,
     limits: Limits,
+    _source: Source,
+}
+
+/// The template's text at an address that stays, freed with the handle.
+struct Source(*mut str);
+
+// The text is only read, and only through the handle that owns it.
+unsafe impl Send for Source {}
+unsafe impl Sync for Source {}
+
+impl Source {
+    fn new(text: &str) -> Source {
+        Source(Box::into_raw(text.to_string().into_boxed_str()))
+    }
+
+    /// # Safety
+    /// The result must not outlive `self`.
+    unsafe fn get(&self) -> &'static str {
+        &*self.0
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        // SAFETY: made by Box::into_raw in new(), dropped once.
+        unsafe { drop(Box::from_raw(self.0)) }
+    }
 }
 
 thread_local! {
@@ -43,28 +79,6 @@ fn strftime_now(format: &str) -> Result<String, Error> {
         .ok_or_else(|| failure(format!("strftime_now does not know the format {format:?}")))
 }
 
-/// A writer that refuses to grow beyond its limit.
-struct Bounded {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    full: bool,
-}
-
-impl Write for &mut Bounded {
-    fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
-        if self.bytes.len() + data.len() > self.bytes_max {
-            self.full = true;
-            return Err(std::io::Error::other("output limit"));
-        }
-        self.bytes.extend_from_slice(data);
-        Ok(data.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 impl TemplateHandle {
     fn new(source: &str, limits: Limits) -> Result<TemplateHandle, Failure> {
         if source.len() > limits.source_bytes_max {
@@ -77,22 +91,32 @@ impl TemplateHandle {
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(|_| AutoEscape::None);
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        environment.set_syntax(syntax.map_err(Failure::invalid)?);
         environment.set_fuel(Some(limits.fuel));
         environment.set_recursion_limit(limits.recursion_max);
-        environment.set_unknown_method_callback(unknown_method_callback);
+        environment.set_unknown_method_callback(filters::call_method);
+        environment.set_formatter(|out, _, value| budget::print(value, out));
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        let output_bytes_max = limits.output_bytes_max;
-        environment.add_filter("tojson", move |value: &Value, kwargs: Kwargs| {
-            filters::tojson(value, kwargs, output_bytes_max)
-        });
-        environment.add_filter("indent", filters::indent);
-        environment
-            .add_template_owned(NAME, source.to_string())
+        filters::register(&mut environment, limits.output_bytes_max);
+        operators::register(&mut environment);
+
+        let owned = Source::new(source);
+        // SAFETY: the program that borrows the text lives in the same handle and drops before it.
+        let source: &'static str = unsafe { owned.get() };
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let tree = parse(source, NAME, syntax.map_err(Failure::invalid)?)
             .map_err(|error| Failure::invalid(one_line(&error)))?;
-        Ok(TemplateHandle { environment, limits })
+        let mut generator = CodeGenerator::new(NAME, source);
+        generator.compile_stmt(&tree);
+        let (mut instructions, mut blocks) = generator.finish();
+        let mut longest_literal = operators::rewrite(&mut instructions);
+        for block in blocks.values_mut() {
+            longest_literal = longest_literal.max(operators::rewrite(block));
+        }
+        // Literal text is the one thing that is copied without a charge: bound it by the fuel.
+        let copies = LITERAL_BYTES_MAX / longest_literal.max(1) as u64;
+        environment.set_fuel(Some(limits.fuel.min(copies)));
+        Ok(TemplateHandle { instructions, blocks, environment, limits, _source: owned })
     }
 
     fn render(&self, context: &str, civil_seconds: i64) -> Result<Vec<u8>, Failure> {
@@ -100,22 +124,31 @@ impl TemplateHandle {
         if !context.is_object() {
             return Err(Failure::invalid("the template's variables must be a JSON object"));
         }
-        let template = self.environment.get_template(NAME).map_err(Failure::invalid)?;
         CIVIL_SECONDS.set(civil_seconds);
-        let mut output =
-            Bounded { bytes: Vec::new(), bytes_max: self.limits.output_bytes_max, full: false };
-        let result =
-            template.render_captured_to(Value::from(Serde(&context)), &mut output).map(|_| ());
+        budget::begin(self.limits.work_bytes_max);
+        let mut output = String::new();
+        let result = eval(
+            &self.environment,
+            &self.instructions,
+            Value::from(Serde(&context)),
+            &self.blocks,
+            &mut make_string_output(&mut output),
+            AutoEscape::None,
+        )
+        .map(|_| ());
         match result {
-            Ok(()) => Ok(output.bytes),
-            Err(_) if output.full => Err(Failure::Limit(format!(
+            Ok(()) if output.len() > self.limits.output_bytes_max => Err(Failure::Limit(format!(
                 "the template writes more than {} bytes",
                 self.limits.output_bytes_max
             ))),
-            Err(error) if error.kind() == ErrorKind::OutOfFuel => Err(Failure::Limit(format!(
-                "the template runs for more than {} instructions",
-                self.limits.fuel
+            Ok(()) => Ok(output.into_bytes()),
+            Err(_) if budget::exhausted() => Err(Failure::Limit(format!(
+                "the template reads and builds more than {} bytes",
+                self.limits.work_bytes_max
             ))),
+            Err(error) if error.kind() == ErrorKind::OutOfFuel => {
+                Err(Failure::Limit("the template runs for too many instructions".to_string()))
+            }
             Err(error) => Err(Failure::invalid(one_line(&error))),
         }
     }

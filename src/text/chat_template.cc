@@ -64,7 +64,7 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
   AddTokenVariable("unk_token", config.unk_token, out->token_variables_);
   AddTokenVariable("pad_token", config.pad_token, out->token_variables_);
   const MrtTemplateLimits rust_limits = {limits.source_bytes, limits.output_bytes, limits.fuel,
-                                         limits.recursion};
+                                         limits.recursion, limits.work_bytes};
   for (const auto& [name, source] : config.chat_templates) {
     MrtTemplate* handle = nullptr;
     RustBytes error;

@@ -25,6 +25,7 @@ struct ChatTemplateLimits {
   size_t output_bytes = 32u << 20;
   uint64_t fuel = 2'000'000;  // instructions of one render
   size_t recursion = 200;
+  size_t work_bytes = 128u << 20;  // that expressions of one render may read and build
 };
 
 // One render. JSON travels as text, because templates print objects in the order the client wrote
