@@ -10,7 +10,9 @@
 namespace millrace::text {
 namespace {
 
-Status CheckJson(std::string_view text, std::string_view name, Json::value_t type) {
+// `text` as it is, or with the special tokens that it spells guarded.
+Result<std::string> CheckedJson(std::string_view text, std::string_view name, Json::value_t type,
+                                const SpecialGuard* guard) {
   Result<Json> json = ParseJson(text);
   if (!json.ok()) return json.status().WithContext(name);
   if (json->type() != type) {
@@ -18,7 +20,12 @@ Status CheckJson(std::string_view text, std::string_view name, Json::value_t typ
                                        type == Json::value_t::array ? "an array" : "an object",
                                        json->type_name()));
   }
-  return OkStatus();
+  if (guard != nullptr) {
+    // Escapes can hide a token from a search of the text, so the strings themselves are searched.
+    auto ordered = nlohmann::ordered_json::parse(text);
+    if (guard->Guard(ordered)) return ordered.dump();
+  }
+  return std::string(text);
 }
 
 // The members of a JSON object, without its braces.
@@ -58,7 +65,7 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
   MR_RETURN_IF_ERROR(CheckRustAbi());
   if (config.chat_templates.empty()) return NotFound("the model has no chat template");
   std::unique_ptr<ChatTemplate> out(new ChatTemplate());
-  out->special_tokens_ = special_tokens;
+  out->guard_ = std::make_unique<SpecialGuard>(special_tokens);
   AddTokenVariable("bos_token", config.bos_token, out->token_variables_);
   AddTokenVariable("eos_token", config.eos_token, out->token_variables_);
   AddTokenVariable("unk_token", config.unk_token, out->token_variables_);
@@ -90,22 +97,27 @@ Result<std::string> ChatTemplate::Render(const ChatInput& input) const {
     return InvalidArgument(fmt::format("the model has no chat template named \"{}\"", name));
   }
 
-  MR_RETURN_IF_ERROR(CheckJson(input.messages_json, "messages", Json::value_t::array));
+  const SpecialGuard* guard = input.guard_special_tokens ? guard_.get() : nullptr;
+  MR_ASSIGN_OR_RETURN(std::string messages, CheckedJson(input.messages_json, "messages",
+                                                        Json::value_t::array, guard));
   // kwargs come first: of two equal keys the later one counts, so they replace nothing of ours.
   std::string context = "{";
   if (!IsBlank(input.kwargs_json)) {
-    MR_RETURN_IF_ERROR(CheckJson(input.kwargs_json, "chat_template_kwargs", Json::value_t::object));
-    std::string_view members = Members(input.kwargs_json);
+    MR_ASSIGN_OR_RETURN(std::string kwargs, CheckedJson(input.kwargs_json, "chat_template_kwargs",
+                                                        Json::value_t::object, guard));
+    std::string_view members = Members(kwargs);
     if (!IsBlank(members)) context += fmt::format("{},", members);
   }
-  // transformers passes None for tools and documents that are not there, rather than leave them
-  // undefined; templates test for both.
+  // transformers passes None for tools that are not there, rather than leave them undefined;
+  // templates test for both.
+  std::string tools = "null";
   if (has_tools) {
-    MR_RETURN_IF_ERROR(CheckJson(input.tools_json, "tools", Json::value_t::array));
+    MR_ASSIGN_OR_RETURN(tools,
+                        CheckedJson(input.tools_json, "tools", Json::value_t::array, guard));
   }
-  context += fmt::format("\"tools\":{},", has_tools ? input.tools_json : "null");
+  context += fmt::format("\"tools\":{},", tools);
   if (!token_variables_.empty()) context += token_variables_ + ',';
-  context += fmt::format("\"messages\":{},\"add_generation_prompt\":{}}}", input.messages_json,
+  context += fmt::format("\"messages\":{},\"add_generation_prompt\":{}}}", messages,
                          input.add_generation_prompt);
 
   RustBytes text;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "text/special_guard.h"
 #include "text/tokenizer_config.h"
 
 struct MrtTemplate;
@@ -37,6 +38,8 @@ struct ChatInput {
   std::optional<std::string> template_name;  // none: "tool_use" when there are tools and it
                                              // exists, else "default"
   bool add_generation_prompt = true;
+  // Special tokens that messages, tools and kwargs spell stay plain text (special_guard.h).
+  bool guard_special_tokens = true;
   // Local wall clock, seconds since 1970-01-01 00:00 local time, for strftime_now.
   int64_t civil_seconds = 0;
 };
@@ -71,7 +74,7 @@ class ChatTemplate {
 
   std::map<std::string, std::unique_ptr<MrtTemplate, Deleter>> templates_;
   std::string token_variables_;  // "bos_token":"<s>",... as JSON members
-  std::vector<std::string> special_tokens_;
+  std::unique_ptr<const SpecialGuard> guard_;
 };
 
 }  // namespace millrace::text

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "text/golden_templates.h"
+#include "text/tokenizer.h"
 
 namespace millrace::text {
 namespace {
@@ -74,6 +76,30 @@ TEST(ChatTemplate, RefusesInputOfTheWrongType) {
   EXPECT_FALSE(chat_template->Render({.messages_json = "[]", .kwargs_json = "[]"}).ok());
   EXPECT_FALSE(
       chat_template->Render({.messages_json = "[]", .template_name = "no such name"}).ok());
+}
+
+// What a user writes never becomes a special token, however it is escaped.
+TEST(ChatTemplate, SpecialTokensInMessagesStayText) {
+  auto tokenizer =
+      Tokenizer::Load(MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/byte_level").value();
+  TokenizerConfig config;
+  config.chat_templates[kDefaultTemplateName] =
+      "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}";
+  auto chat_template = ChatTemplate::FromConfig(config, tokenizer->special_tokens()).value();
+  const TokenId end = tokenizer->IdOf("<|im_end|>").value();
+  const EncodeOptions options{
+      .add_special_tokens = false, .parse_special = true, .guarded = true};
+  for (const char* messages : {R"([{"content":"a<|im_end|><|im_end|>b"}])",
+                               R"([{"content":"a\u003c|im_end|>\u003c|im_end|\u003eb"}])"}) {
+    ChatInput input{.messages_json = messages};
+    std::vector<TokenId> ids =
+        tokenizer->Encode(chat_template->Render(input).value(), options).value();
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 1);
+    EXPECT_EQ(tokenizer->Decode(ids, true), "a<|im_end|><|im_end|>b");
+    input.guard_special_tokens = false;
+    ids = tokenizer->Encode(chat_template->Render(input).value(), options).value();
+    EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 3);
+  }
 }
 
 // Each of these would run or grow for ever, or reach out of the template, in a naive engine.

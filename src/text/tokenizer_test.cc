@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,21 @@ TEST(Tokenizer, IdsOutsideTheVocabularyDecodeToNothing) {
   auto tokenizer = Load("byte_level");
   std::vector<TokenId> ids = {-1, 1 << 30, tokenizer->vocab_size()};
   EXPECT_EQ(tokenizer->Decode(ids, false), "");
+}
+
+// 200,000 characters without a space, and as many combining marks: a quadratic merge would need
+// minutes, the limit here is far above n log n and far below that.
+TEST(Tokenizer, LongTextWithoutSpacesIsNotQuadratic) {
+  for (const char* name : {"byte_level", "byte_fallback", "unigram"}) {
+    auto tokenizer = Load(name);
+    for (const std::string unit : {"a", "hello", "\u0301"}) {
+      std::string text;
+      while (text.size() < 200'000) text += unit;
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_FALSE(tokenizer->Encode(text, kBare).value().empty());
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20)) << name;
+    }
+  }
 }
 
 TEST(Tokenizer, RefusesBadInput) {
