@@ -15,10 +15,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ChatTemplateLimits limits{.output_bytes = 1 << 20, .fuel = 20'000, .work_bytes = 1 << 20};
   auto chat_template = ChatTemplate::FromConfig(config, {"<s>"}, limits);
   if (!chat_template.ok()) return 0;
-  auto text = (*chat_template)->Render({
-      .messages_json = R"([{"role":"user","content":"Hi <s>"},{"role":"assistant","content":""}])",
-      .tools_json = R"([{"type":"function","function":{"name":"f"}}])",
-  });
+  auto text =
+      (*chat_template)
+          ->Render({
+              .messages_json =
+                  R"([{"role":"user","content":"Hi <s>"},{"role":"assistant","content":""}])",
+              .tools_json = R"([{"type":"function","function":{"name":"f"}}])",
+          });
   if (text.ok()) {
     MR_CHECK(text->size() <= limits.output_bytes);
     MR_CHECK(IsValidUtf8(*text));

@@ -7,8 +7,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace;
-  auto tokenizer =
-      text::Tokenizer::FromJson({reinterpret_cast<const char*>(data), size});
+  auto tokenizer = text::Tokenizer::FromJson({reinterpret_cast<const char*>(data), size});
   if (!tokenizer.ok()) return 0;
   auto ids = (*tokenizer)->Encode("hello \u65e5 <s>", {});
   if (ids.ok()) (void)(*tokenizer)->Decode(*ids, true);

@@ -98,8 +98,8 @@ Result<std::string> ChatTemplate::Render(const ChatInput& input) const {
   }
 
   const SpecialGuard* guard = input.guard_special_tokens ? guard_.get() : nullptr;
-  MR_ASSIGN_OR_RETURN(std::string messages, CheckedJson(input.messages_json, "messages",
-                                                        Json::value_t::array, guard));
+  MR_ASSIGN_OR_RETURN(std::string messages,
+                      CheckedJson(input.messages_json, "messages", Json::value_t::array, guard));
   // kwargs come first: of two equal keys the later one counts, so they replace nothing of ours.
   std::string context = "{";
   if (!IsBlank(input.kwargs_json)) {
@@ -112,8 +112,7 @@ Result<std::string> ChatTemplate::Render(const ChatInput& input) const {
   // templates test for both.
   std::string tools = "null";
   if (has_tools) {
-    MR_ASSIGN_OR_RETURN(tools,
-                        CheckedJson(input.tools_json, "tools", Json::value_t::array, guard));
+    MR_ASSIGN_OR_RETURN(tools, CheckedJson(input.tools_json, "tools", Json::value_t::array, guard));
   }
   context += fmt::format("\"tools\":{},", tools);
   if (!token_variables_.empty()) context += token_variables_ + ',';

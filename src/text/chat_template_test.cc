@@ -87,8 +87,7 @@ TEST(ChatTemplate, SpecialTokensInMessagesStayText) {
       "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}";
   auto chat_template = ChatTemplate::FromConfig(config, tokenizer->special_tokens()).value();
   const TokenId end = tokenizer->IdOf("<|im_end|>").value();
-  const EncodeOptions options{
-      .add_special_tokens = false, .parse_special = true, .guarded = true};
+  const EncodeOptions options{.add_special_tokens = false, .parse_special = true, .guarded = true};
   for (const char* messages : {R"([{"content":"a<|im_end|><|im_end|>b"}])",
                                R"([{"content":"a\u003c|im_end|>\u003c|im_end|\u003eb"}])"}) {
     ChatInput input{.messages_json = messages};
