@@ -104,6 +104,28 @@ TEST_F(HttpLimitsTest, AnEndlessChunkedBodyIsStoppedAtTheLimit) {
   EXPECT_EQ(StatusOf(client.ReadToEnd()), 413);
 }
 
+TEST_F(HttpLimitsTest, AllBodiesTogetherAreLimitedToo) {
+  HttpServerOptions options;
+  options.body_bytes_in_all_max = 150'000;
+  Start(options);
+  const std::string part(100'000, 'x');
+  const std::string head = "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 100001\r\n\r\n";
+  RawClient a(server_->port()), b(server_->port());
+  a.Send(head + part);
+  b.Send(head + part);
+  // Whichever crosses the limit is refused; the other one finishes.
+  pollfd waits[2] = {{a.fd(), POLLIN, 0}, {b.fd(), POLLIN, 0}};
+  ASSERT_EQ(poll(waits, 2, kTestPatienceMs), 1);
+  RawClient& refused = waits[0].revents != 0 ? a : b;
+  RawClient& taken = waits[0].revents != 0 ? b : a;
+  EXPECT_EQ(StatusOf(refused.ReadResponse()), 503);
+  taken.Send("x");
+  EXPECT_EQ(StatusOf(taken.ReadResponse()), 200);
+  RawClient later(server_->port());
+  later.Send(head + part + "x");
+  EXPECT_EQ(StatusOf(later.ReadResponse()), 200);
+}
+
 TEST_F(HttpLimitsTest, ASlowHeadIsClosedInTime) {
   Start(TightLimits());
   RawClient silent(server_->port());

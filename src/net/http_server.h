@@ -27,9 +27,10 @@ struct HttpServerOptions {
   std::string tls_key_path;
 
   HttpLimits limits;
-  size_t connections_max = 20'000;        // beyond it: a 503 for a few, then just closed
-  size_t unread_bytes_max = 256 * 1024;   // waiting for one slow reader before it is cut
-  size_t send_buffer_bytes = 256 * 1024;  // asked of the kernel per connection
+  size_t connections_max = 20'000;          // beyond it: a 503 for a few, then just closed
+  size_t body_bytes_in_all_max = 1u << 30;  // of bodies being received, per I/O thread: 503
+  size_t unread_bytes_max = 256 * 1024;     // waiting for one slow reader before it is cut
+  size_t send_buffer_bytes = 256 * 1024;    // asked of the kernel per connection
 
   Duration head_timeout = Duration::Seconds(15);   // from the first byte of a request; TLS too
   Duration idle_timeout = Duration::Seconds(75);   // between requests

@@ -82,15 +82,25 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
   }
   SetDeadline(options_.head_timeout);
   auto parser = std::make_unique<RequestParser>(options_.limits);
+  BodyLease lease(hub_.body_bytes);
   while (true) {
-    const bool more = co_await Advance(*parser);
+    const bool more = co_await Advance(*parser, lease);
     if (parser->stage() == HttpStage::kFailed) {
-      co_await RefuseWith(parser->failure().status, parser->failure().message);
+      const HttpFailure failure = parser->failure();
+      parser.reset();  // the memory first, the farewell may take long
+      lease.Resize(0);
+      co_await RefuseWith(failure.status, failure.message);
       co_return nullptr;
     }
     if (parser->stage() == HttpStage::kDone) break;
     if (more) continue;
     if (ended_) co_return nullptr;
+    if (hub_.body_bytes > options_.body_bytes_in_all_max) {
+      parser.reset();
+      lease.Resize(0);
+      co_await RefuseWith(503, "too many large requests are being received; try again later");
+      co_return nullptr;
+    }
     if (expired_) {
       co_await RefuseWith(408, "the request did not arrive in time");
       co_return nullptr;
@@ -103,11 +113,12 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
 }
 
 // Parses what has arrived. True when there is more to parse at once.
-awaitable<bool> Session::Advance(RequestParser& parser) {
+awaitable<bool> Session::Advance(RequestParser& parser, BodyLease& lease) {
   const bool in_head = parser.stage() == HttpStage::kHead;
   const size_t used = parser.Feed(in_);
   in_.erase(0, used);
   if (parser.stage() != HttpStage::kBody) co_return used > 0 && !in_.empty();
+  lease.Resize(parser.body_bytes());
   if (in_head) {
     body_start_ = std::chrono::steady_clock::now();
     if (parser.expects_continue() && in_.empty() && parser.body_bytes() == 0) {
@@ -200,7 +211,6 @@ awaitable<void> Session::RefuseWith(int status, std::string_view message) {
 // send a reset, and the client might lose the reply.
 awaitable<void> Session::Farewell() {
   if (ended_) co_return;
-  expired_ = false;
   SetDeadline(options_.linger_timeout);
   if (tls_) {
     in_transport_ = true;

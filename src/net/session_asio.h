@@ -92,6 +92,7 @@ struct SessionHub {
   std::vector<char> read_buffer;
   asio::steady_timer sweep_timer;
   std::unordered_set<Session*> sessions;
+  size_t body_bytes = 0;  // of requests that are being read; see BodyLease
   bool cut = false;
 
   std::atomic<bool> draining{false};  // any thread
@@ -99,6 +100,22 @@ struct SessionHub {
   std::condition_variable empty;
   std::atomic<size_t> count{0};  // any thread reads
   std::thread thread;
+};
+
+// The share of SessionHub::body_bytes that one request holds while it is being read.
+class BodyLease {
+ public:
+  explicit BodyLease(size_t& total_bytes) : total_bytes_(total_bytes) {}
+  BodyLease(const BodyLease&) = delete;
+  ~BodyLease() { Resize(0); }
+  void Resize(size_t bytes) {
+    total_bytes_ = total_bytes_ - held_bytes_ + bytes;
+    held_bytes_ = bytes;
+  }
+
+ private:
+  size_t& total_bytes_;
+  size_t held_bytes_ = 0;
 };
 
 // One connection: a reader, which collects what arrives and notices the end, and a server, which
@@ -153,7 +170,7 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<size_t> ReadSome();
   awaitable<bool> Handshake();
   awaitable<std::unique_ptr<RequestParser>> ReadRequest(bool first);
-  awaitable<bool> Advance(RequestParser& parser);
+  awaitable<bool> Advance(RequestParser& parser, BodyLease& lease);
   awaitable<bool> Answer(std::unique_ptr<RequestParser> parser);
   awaitable<bool> WriteAll(std::string_view data);
   awaitable<void> RefuseWith(int status, std::string_view message);
@@ -162,7 +179,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void CallHandler(HttpRequest request);
   void OnReplyNews();
   void Finish(bool failed);
-  void SetDeadline(Duration d) { deadline_ = std::chrono::steady_clock::now() + Chrono(d); }
+  void SetDeadline(Duration d) {
+    deadline_ = std::chrono::steady_clock::now() + Chrono(d);
+    expired_ = false;
+  }
   void ClearDeadline() { deadline_ = SteadyTime::max(); }
 
   SessionHub& hub_;
