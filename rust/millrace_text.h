@@ -1,6 +1,6 @@
 /* The C ABI over the tokenizers and minijinja crates: the only door between C++ and Rust.
  *
- * Handles are opaque, immutable after creation and callable from any thread; *_free takes them back.
+ * Handles are opaque, immutable after creation, callable from any thread; *_free takes them back.
  * Every function returns an MrtCode and, when that is not MRT_OK, one line in *error. Buffers given
  * out (MrtBytes, MrtIds) belong to the caller, who returns them with mrt_bytes_free / mrt_ids_free;
  * MrtView points into a handle and lives as long as it. No function unwinds, calls back or keeps a
@@ -42,7 +42,7 @@ typedef struct {
 typedef struct MrtTokenizer MrtTokenizer;
 typedef struct MrtTemplate MrtTemplate;
 
-/* What this library was built as; differs from MRT_ABI_VERSION when header and library do not match. */
+/* What this library was built as; not MRT_ABI_VERSION when header and library do not match. */
 uint32_t mrt_abi_version(void);
 void mrt_bytes_free(MrtBytes bytes);
 void mrt_ids_free(MrtIds ids);
@@ -91,7 +91,7 @@ enum {
   MRT_TOKEN_SPECIAL = 2, /* skip_special skips it */
   MRT_TOKEN_BYTE = 4,    /* BYTE_FALLBACK: <0xNN>; the fragment is that one byte */
 };
-/* Flags of a token; `fragment` is what it adds to a text that has begun, `raw` the vocabulary entry. */
+/* Flags of a token; `fragment` is what it adds to a text that has begun, `raw` its entry. */
 uint32_t mrt_tokenizer_token(const MrtTokenizer* tokenizer, uint32_t id, MrtView* fragment,
                              MrtView* raw);
 
