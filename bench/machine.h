@@ -1,0 +1,39 @@
+// What this machine can do, measured: the roofline that benchmarks state their results in ratios to.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace millrace::bench {
+
+// The middle value; the mean of the two middle ones.
+double Median(std::vector<double> values);
+
+// Seconds from some moment on. On a busy machine the calling thread's CPU time says more than the
+// clock, as long as nobody but the calling thread works.
+enum class Clock { kWall, kCallerCpu };
+double Now(Clock clock);
+
+// Multiply-adds in registers and reads of memory far larger than the caches, by a number of threads
+// at once. Samples are short, so that a benchmark can take one beside each of its own.
+class Machine {
+ public:
+  explicit Machine(Clock clock = Clock::kWall);
+  ~Machine();
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  // f32, 2 operations per fused multiply-add and lane; GFLOP/s of all threads together.
+  double SampleFmaGflops(int threads);
+  // GB/s (10^9 bytes) of all threads together, each reading memory of its own front to back.
+  double SampleReadGbps(int threads);
+
+  static constexpr int kMaxThreads = 64;
+  static constexpr size_t kReadBytes = size_t{512} << 20;  // per thread
+
+ private:
+  struct State;
+  State* state_;
+};
+
+}  // namespace millrace::bench
