@@ -42,7 +42,9 @@ struct Options {
 class KernelBench {
  public:
   KernelBench(Machine& machine, const Options& options, int threads)
-      : machine_(machine), options_(options), threads_(threads),
+      : machine_(machine),
+        options_(options),
+        threads_(threads),
         device_(Must(tensor::NewCpuDevice({.threads = threads}))) {}
 
   void Gemms() {
@@ -57,6 +59,7 @@ class KernelBench {
                             {"down 8192 -> 2048", 2048, 8192, true},
                             {"down 5632 -> 2048", 2048, 5632, true},
                             {"llama-160m qkv 768 -> 2304", 2304, 768, false},
+                            {"llama-160m out 768 -> 768", 768, 768, true},
                             {"llama-160m down 3072 -> 768", 768, 3072, true}};
     for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
       for (const Shape& shape : shapes) {
@@ -104,9 +107,8 @@ class KernelBench {
       }
       auto x = NewRandom(m, k), y = NewRandom(m, n);
       size_t next = 0;
-      Report(title, static_cast<double>(numbers.size()), 2.0 * m * n * k, [&] {
-        device_->MatMul(x->View(m, k), *weights[next++ % copies], y->View(m, n));
-      });
+      Report(title, static_cast<double>(numbers.size()), 2.0 * m * n * k,
+             [&] { device_->MatMul(x->View(m, k), *weights[next++ % copies], y->View(m, n)); });
     }
   }
 
@@ -115,8 +117,8 @@ class KernelBench {
     const std::string title = std::string("attention bf16 ") + name;
     if (!Wanted(title)) return;
     const int blocks = (start + rows + kBlockSize - 1) / kBlockSize;
-    auto pool = Must(device_->NewKvPool({kLayers, kv_heads, kHeadDim, kBlockSize,
-                                         blocks * sequences, DType::kBF16}));
+    auto pool = Must(device_->NewKvPool(
+        {kLayers, kv_heads, kHeadDim, kBlockSize, blocks * sequences, DType::kBF16}));
     std::vector<BlockIndex> table(blocks * sequences);
     std::iota(table.begin(), table.end(), 0);
     std::vector<tensor::AttentionSpan> fill, spans;
@@ -200,7 +202,8 @@ int Main(int argc, char** argv) {
   }
   if (options.threads.empty()) options.threads = {1, 2};
   fmt::print(
-      "Medians of {} samples; ratios are to a sample of the roofline taken just before. Weights rotate "
+      "Medians of {} samples; ratios are to a sample of the roofline taken just before. Weights "
+      "rotate "
       "through {} MiB; bytes are the weights or the KV read once.\n\n"
       "| kernel | threads | ms | GB/s | of read bandwidth | GFLOP/s | of FMA peak |\n"
       "|---|---|---|---|---|---|---|\n",

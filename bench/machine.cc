@@ -5,10 +5,9 @@
 #include <hwy/foreach_target.h>
 // After foreach_target.
 #include <hwy/highway.h>
-
-#include <algorithm>
 #include <time.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -69,7 +68,7 @@ HWY_EXPORT(ReadAll);
 
 namespace {
 
-constexpr int64_t kFmaRounds = 1'000'000;            // some 2 ms
+constexpr int64_t kFmaRounds = 1'000'000;          // some 2 ms
 constexpr size_t kSampleBytes = size_t{64} << 20;  // some 5 ms
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What this machine can do, measured: the roofline that benchmarks state their results in ratios to.
+// What this machine can do, measured: the roofline that benchmarks state their results in ratios
+// to.
 #pragma once
 
 #include <cstddef>

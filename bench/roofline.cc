@@ -13,11 +13,13 @@ int main(int argc, char** argv) {
   int repeats = 31, threads = 2;
   CLI::App app("Measures read bandwidth and the f32 multiply-add peak");
   app.add_option("--repeats", repeats, "samples per median")->check(CLI::Range(1, 10000));
-  app.add_option("--threads", threads, "the greatest number")->check(CLI::Range(1, Machine::kMaxThreads));
+  app.add_option("--threads", threads, "the greatest number")
+      ->check(CLI::Range(1, Machine::kMaxThreads));
   CLI11_PARSE(app, argc, argv);
 
   fmt::print(
-      "Method: read bandwidth is each thread reading 512 MiB of its own (huge pages) front to back, "
+      "Method: read bandwidth is each thread reading 512 MiB of its own (huge pages) front to "
+      "back, "
       "in samples of 64 MiB; the peak is 12 chains of f32 multiply-adds per thread in registers. "
       "Medians of {} samples, all threads together; in brackets the smallest and the greatest.\n\n"
       "| threads | read GB/s | f32 GFLOP/s |\n|---|---|---|\n",

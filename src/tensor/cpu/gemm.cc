@@ -4,7 +4,6 @@
 #define HWY_TARGET_INCLUDE "tensor/cpu/gemm.cc"
 #include <hwy/foreach_target.h>
 // After foreach_target.
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
@@ -28,80 +27,86 @@ constexpr int kTileRows = 10;
 constexpr int kTileRows = 6;
 #endif
 
-// k of a panel that are widened at a time: 4 panels of them fill an eighth of a 2 MB L2.
-constexpr int kSegment = 512;
+// k of a panel that are widened at a time: together with the same k of a tile they fit in L1.
+constexpr int kSegment = 192;
 // A subtree of the pairwise sum waits at each level; kVirtualShards = 2^3 chains need 4 places.
 constexpr int kLevels = std::bit_width(unsigned{kVirtualShards});
-constexpr size_t kPrefetchBytes = 2048;
+// How far ahead of a stream its bytes are fetched: some 200 ns at the bandwidth of one core.
+constexpr size_t kFetchBytes = 4096;
 
-constexpr size_t kWideFloats = size_t{kGemmGroupPanels} * kSegment * kPanelWidth;
+constexpr size_t kWideFloats = size_t{kSegment} * kPanelWidth;
 constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPanelWidth;
 
-// out[R][32] = carry[R][32] (or zeros) + sum over k of a[k][R] b[k][32].
-using Kernel = void (*)(const float* a, const void* b, int k, const float* carry, float* out,
-                        const uint8_t* prefetch);
+// What a kernel does besides: fetch `ahead` into L2, a pack per k; leave b widened in `wide`.
+enum class Mode { kPlain, kFetch, kFetchAndWiden };
 
-template <class Stored, int R>
-void MultiplyTile(const float* HWY_RESTRICT a, const void* HWY_RESTRICT b_void, int k,
-                  const float* carry, float* out, const uint8_t* prefetch) {
+struct KernelArgs {
+  const float* a;  // [k][R]
+  const void* b;   // [k] packs
+  int k;
+  const float* carry;    // [R][32]: sums so far; null: zeros
+  float* out;            // [R][32]: carry + sum over k of a[k][R] b[k][32]
+  const uint8_t* ahead;  // [k] packs
+  float* wide;           // [k][32]
+};
+using Kernel = void (*)(const KernelArgs& args);
+
+template <class Stored, int R, Mode kMode>
+void MultiplyTile(const KernelArgs& args) {
+  using T = typename Stored::T;
   const DF d;
-  const size_t lanes = hn::Lanes(d);
-  constexpr size_t kPackBytes = kPack * sizeof(typename Stored::T);
-  for (size_t j = 0; j < kHalfPack; j += lanes) {
+  for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
     VF low[R], high[R];
     for (int r = 0; r < R; ++r) {
-      low[r] = carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + r * kPack + j);
-      high[r] = carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + r * kPack + kHalfPack + j);
+      const float* carry = args.carry + r * kPack + j;
+      low[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry);
+      high[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + kHalfPack);
     }
-    const auto* b = static_cast<const typename Stored::T*>(b_void);
-    const float* at = a;
-    const uint8_t* ahead = prefetch;
-    for (int i = 0; i < k; ++i) {
+    const float* HWY_RESTRICT a = args.a;
+    const T* HWY_RESTRICT b = static_cast<const T*>(args.b);
+    const T* ahead = reinterpret_cast<const T*>(args.ahead);
+    float* HWY_RESTRICT wide = args.wide;
+    for (int i = 0; i < args.k; ++i) {
       VF b_low, b_high;
       Stored::Load(d, b, j, b_low, b_high);
-      for (size_t line = 0; line < kPackBytes; line += 64) hwy::Prefetch(ahead + line);
+      b += kPack;
+      if constexpr (kMode != Mode::kPlain) {
+        for (size_t line = 0; line < kPack; line += 64 / sizeof(T)) {
+          __builtin_prefetch(ahead + line, 0, 2);
+        }
+        ahead += kPack;
+      }
+      if constexpr (kMode == Mode::kFetchAndWiden) {
+        hn::StoreU(b_low, d, wide + j);
+        hn::StoreU(b_high, d, wide + kHalfPack + j);
+        wide += kPack;
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        const VF x = hn::Set(d, at[r]);
+        const VF x = hn::Set(d, a[r]);
         low[r] = hn::MulAdd(b_low, x, low[r]);
         high[r] = hn::MulAdd(b_high, x, high[r]);
       }
-      b += kPack;
-      at += R;
-      ahead += kPackBytes;
+      a += R;
     }
     for (int r = 0; r < R; ++r) {
-      hn::StoreU(low[r], d, out + r * kPack + j);
-      hn::StoreU(high[r], d, out + r * kPack + kHalfPack + j);
+      hn::StoreU(low[r], d, args.out + r * kPack + j);
+      hn::StoreU(high[r], d, args.out + r * kPack + kHalfPack + j);
     }
   }
 }
 
-template <class Stored, int... R>
+template <class Stored, Mode kMode, int... R>
 constexpr std::array<Kernel, sizeof...(R)> MakeKernels(std::integer_sequence<int, R...>) {
-  return {&MultiplyTile<Stored, R + 1>...};
+  return {&MultiplyTile<Stored, R + 1, kMode>...};
 }
 
 // The kernel for a tile of `rows`.
-template <class Stored>
+template <class Stored, Mode kMode>
 Kernel KernelFor(int rows) {
   static constexpr auto kKernels =
-      MakeKernels<Stored>(std::make_integer_sequence<int, kTileRows>());
+      MakeKernels<Stored, kMode>(std::make_integer_sequence<int, kTileRows>());
   return kKernels[rows - 1];
-}
-
-template <class Stored>
-void Widen(const void* from, int k, float* to) {
-  const DF d;
-  const auto* pack = static_cast<const typename Stored::T*>(from);
-  for (int i = 0; i < k; ++i, pack += kPack, to += kPack) {
-    for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
-      VF low, high;
-      Stored::Load(d, pack, j, low, high);
-      hn::StoreU(low, d, to + j);
-      hn::StoreU(high, d, to + kHalfPack + j);
-    }
-  }
 }
 
 // into += from, `count` floats, a multiple of 32.
@@ -171,31 +176,35 @@ class Group {
         wide_(scratch),
         levels_(scratch + kWideFloats) {}
 
-  // One tile: the panel is read once, so it is widened in registers on its way.
+  // One tile: the panel is read once, and its own bytes are fetched some way ahead.
   template <class Stored>
   void RunSingleTile() {
-    const Kernel kernel = KernelFor<Stored>(Height(tile_begin_));
+    const Kernel kernel = KernelFor<Stored, Mode::kFetch>(Height(tile_begin_));
     for (int p = 0; p < panels_; ++p) {
       for (int chain = 0; chain < w_.chains(); ++chain) {
         const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
         const uint8_t* b = PanelAt<Stored>(p, start);
-        kernel(TileAt(tile_begin_, start), b, end - start, nullptr,
-               Sums(LevelOf(chain), p, tile_begin_), b + kPrefetchBytes);
+        kernel({.a = TileAt(tile_begin_, start),
+                .b = b,
+                .k = end - start,
+                .out = Sums(LevelOf(chain), p, tile_begin_),
+                .ahead = b + kFetchBytes});
         AddFinishedLevels(chain, p, tile_begin_);
       }
       Finish(p, tile_begin_);
     }
   }
 
-  // Several tiles: a segment of every panel is widened once and used by all of them.
+  // Several tiles: the first widens a segment of a panel on its way, for the others to read.
   template <class Stored>
   void RunTiles() {
     for (int chain = 0; chain < w_.chains(); ++chain) {
       const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
       const int pieces = std::max(1, (end - start + kSegment - 1) / kSegment);  // empty: zeros
       for (int i = 0; i < pieces; ++i) {
-        MultiplySegment<Stored>(chain, TileStart(end - start, pieces, i) + start,
-                                TileStart(end - start, pieces, i + 1) + start);
+        const int begin = TileStart(end - start, pieces, i) + start;
+        const int stop = TileStart(end - start, pieces, i + 1) + start;
+        for (int p = 0; p < panels_; ++p) MultiplySegment<Stored>(chain, begin, stop, p);
       }
       ForEachTile([&](int p, int tile) { AddFinishedLevels(chain, p, tile); });
     }
@@ -204,19 +213,23 @@ class Group {
 
  private:
   template <class Stored>
-  void MultiplySegment(int chain, int begin, int end) {
-    const int level = LevelOf(chain);
-    const bool first = begin == w_.ChainStart(chain);
-    for (int p = 0; p < panels_; ++p) {
-      Widen<Stored>(PanelAt<Stored>(p, begin), end - begin, Wide(p));
+  void MultiplySegment(int chain, int begin, int end, int p) {
+    KernelArgs args{.b = PanelAt<Stored>(p, begin), .k = end - begin, .wide = wide_};
+    // What comes after this segment is fetched while this one is computed.
+    args.ahead = p + 1 < panels_ ? PanelAt<Stored>(p + 1, begin) : PanelAt<Stored>(0, end);
+    constexpr bool kIsWide = Stored::kDType == DType::kF32;
+    constexpr Mode kFirst = kIsWide ? Mode::kFetch : Mode::kFetchAndWiden;
+    for (int tile = tile_begin_; tile < tile_end_; ++tile) {
+      args.a = TileAt(tile, begin);
+      args.out = Sums(LevelOf(chain), p, tile);
+      args.carry = begin == w_.ChainStart(chain) ? nullptr : args.out;
+      if (tile == tile_begin_) {
+        KernelFor<Stored, kFirst>(Height(tile))(args);
+        if constexpr (!kIsWide) args.b = wide_;
+      } else {
+        KernelFor<StoredF32, Mode::kPlain>(Height(tile))(args);
+      }
     }
-    ForEachTile([&](int p, int tile) {
-      float* sums = Sums(level, p, tile);
-      // The segment after this one, while this one is computed.
-      const uint8_t* next = PanelAt<Stored>(p, end);
-      KernelFor<StoredF32>(Height(tile))(TileAt(tile, begin), Wide(p), end - begin,
-                                         first ? nullptr : sums, sums, next);
-    });
   }
 
   template <typename Visit>
@@ -255,7 +268,6 @@ class Group {
   const uint8_t* PanelAt(int p, int k) const {
     return w_.panel(panel_begin_ + p) + k * kPack * sizeof(typename Stored::T);
   }
-  float* Wide(int p) const { return wide_ + p * size_t{kSegment} * kPack; }
   float* Sums(int level, int p, int tile) const {
     const int row = TileStart(call_.x.rows, tiles_, tile) - strip_;
     return levels_ + level * kLevelFloats + (size_t{kGemmStripRows} * p + row) * kPack;
