@@ -29,37 +29,38 @@ BlockHasher::~BlockHasher() {
 }
 
 Digest BlockHasher::Root(std::string_view identity, uint64_t epoch, std::string_view salt) {
-  Begin();
   Part('I', identity.data(), identity.size());
   Part('E', &epoch, sizeof epoch);
   Part('S', salt.data(), salt.size());
-  return End();
+  return Hash();
 }
 
 Digest BlockHasher::Block(const Digest& parent, std::span<const TokenId> tokens) {
-  Begin();
   Part('P', parent.bytes.data(), parent.bytes.size());
   Part('T', tokens.data(), tokens.size_bytes());
-  return End();
+  return Hash();
+}
+
+void BlockHasher::Part(char tag, const void* data, size_t size) {
+  const uint64_t length = size;
+  const auto append = [&](const void* bytes, size_t count) {
+    const auto* begin = static_cast<const uint8_t*>(bytes);
+    parts_.insert(parts_.end(), begin, begin + count);
+  };
+  append(&tag, 1);
+  append(&length, sizeof length);
+  append(data, size);
 }
 
 // Without a digest argument OpenSSL resets the context it has, which costs no allocation.
-void BlockHasher::Begin() { MR_CHECK(EVP_DigestInit_ex2(context_, nullptr, nullptr) == 1); }
-
-void BlockHasher::Part(char tag, const void* data, size_t size) {
-  char head[1 + sizeof(uint64_t)];
-  head[0] = tag;
-  const uint64_t length = size;
-  std::memcpy(head + 1, &length, sizeof length);
-  MR_CHECK(EVP_DigestUpdate(context_, head, sizeof head) == 1);
-  MR_CHECK(EVP_DigestUpdate(context_, data, size) == 1);
-}
-
-Digest BlockHasher::End() {
+Digest BlockHasher::Hash() {
   Digest digest;
   unsigned size = 0;
+  MR_CHECK(EVP_DigestInit_ex2(context_, nullptr, nullptr) == 1);
+  MR_CHECK(EVP_DigestUpdate(context_, parts_.data(), parts_.size()) == 1);
   MR_CHECK(EVP_DigestFinal_ex(context_, digest.bytes.data(), &size) == 1);
   MR_CHECK(size == digest.bytes.size());
+  parts_.clear();
   return digest;
 }
 

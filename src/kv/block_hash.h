@@ -9,9 +9,9 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "core/ids.h"
 
@@ -38,12 +38,12 @@ class BlockHasher {
   Digest Block(const Digest& parent, std::span<const TokenId> tokens);
 
  private:
-  void Begin();
   void Part(char tag, const void* data, size_t size);
-  Digest End();
+  Digest Hash();  // of the parts so far; begins anew
 
   evp_md_st* md_ = nullptr;
   evp_md_ctx_st* context_ = nullptr;
+  std::vector<uint8_t> parts_;
 };
 
 }  // namespace millrace::kv

@@ -73,9 +73,16 @@ void SchedulerImpl::AdvanceComputed(const LedgerEntry& entry) {
   // Without the token that belongs to it, the last known token must be computed again.
   s.computed = entry.samples ? end : std::min(end, r.TotalOf(s) - 1);
   s.computed_most = std::max(s.computed_most, s.computed);
-  if (r.state == RequestState::kRunning) {
-    kv_.Index(s.chain, r.TokensOf(s), s.table, s.computed);
-  }
+  // Prompts are wanted by others at once. Outputs can wait: hashing is the dearest part of a decode
+  // step, so each sequence has its own turn in a block's worth of steps.
+  const auto turn = static_cast<uint64_t>(s.computed) + s.id.value();
+  if (s.computed <= r.prompt_tokens || turn % options_.block_size == 0) IndexPrefixes(s);
+}
+
+void SchedulerImpl::IndexPrefixes(Sequence& sequence) {
+  Request& r = *sequence.request;
+  if (r.state != RequestState::kRunning || !sequence.started) return;
+  kv_.Index(sequence.chain, r.TokensOf(sequence), sequence.table, sequence.computed);
 }
 
 void SchedulerImpl::TakePromptLogprobs(const LedgerEntry& entry, const SequenceResult& result) {

@@ -95,6 +95,7 @@ void SchedulerImpl::End(Sequence& sequence, RequestOutput& news) {
     if (sequence.index == r.leader) HandOverPrompt(sequence);
     r.sharing_prompt = r.live() > 1;
   }
+  IndexPrefixes(sequence);
   FreeBlocks(sequence);
   UpdatePromise(r);
   if (r.live() > 0) return;

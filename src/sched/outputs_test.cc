@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "base/test_scale.h"
 #include "sched/testing/harness.h"
 
 namespace millrace::sched {
@@ -109,7 +110,8 @@ int TightestPool(const std::vector<Question>& questions, int block_size) {
 
 TEST(Outputs, EqualAloneForEveryScheduleSeed) {
   Totals totals;
-  for (uint64_t seed = 0; seed < 300; ++seed) {
+  const uint64_t cases = 400 * TestScale();
+  for (uint64_t seed = 0; seed < cases; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed);
     const auto questions = RandomQuestions(rng, static_cast<int>(rng.Between(1, 12)), 24, 16, 4);

@@ -80,6 +80,9 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
   record.on_behalf_of = beneficiary.spec.id;
   record.blocks_needed = blocks_needed;
   record.blocks_available = kv_.available();
+  for (Sequence& s : victim.sequences) {
+    if (s.live()) IndexPrefixes(s);
+  }
   StopRunning(victim);
   if (record.chosen == PreemptionMode::kSwap) {
     SwapOut(victim);

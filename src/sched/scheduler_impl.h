@@ -116,6 +116,7 @@ class SchedulerImpl : public Scheduler {
   void Apply(const LedgerEntry& entry, const Status& step_error, const SequenceResult* result,
              Time now, std::vector<RequestOutput>& outputs);
   void AdvanceComputed(const LedgerEntry& entry);
+  void IndexPrefixes(Sequence& sequence);
   void TakePromptLogprobs(const LedgerEntry& entry, const SequenceResult& result);
   void TakeToken(Sequence& sequence, const SequenceResult& result, Time now,
                  std::vector<RequestOutput>& outputs);

@@ -1,10 +1,9 @@
 // What one sequence is told: finish rules, n > 1, prompt log-probabilities, prefix hits.
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 #include "sched/finish_rules.h"
 #include "sched/testing/harness.h"
+#include "sched/testing/small.h"
 
 namespace millrace::sched {
 namespace {
@@ -17,12 +16,6 @@ SchedulerOptions Options() {
   o.max_num_batched_tokens = 64;
   o.max_model_len = 64;
   return o;
-}
-
-std::vector<TokenId> Prompt(int length, TokenId first = 10) {
-  std::vector<TokenId> prompt(length);
-  std::iota(prompt.begin(), prompt.end(), first);
-  return prompt;
 }
 
 TEST(FinishRules, TokensLengthsAndTheirOrder) {
