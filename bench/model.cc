@@ -2,8 +2,10 @@
 // bandwidth, prefill and decode of many against the FMA peak. Beside every repeat a sample of the
 // roofline is taken; the ratio printed is the median of the repeats' own ratios.
 //
-// FLOPs are those of the weight products and of attention; norms, activations and the embedding look-up
-// count as time but not as work.
+// FLOPs are those of the weight products and of attention; norms, activations and the embedding
+// look-up count as time but not as work.
+#include "model/model.h"
+
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -15,7 +17,6 @@
 
 #include "bench/machine.h"
 #include "model/make_model.h"
-#include "model/model.h"
 #include "model/shapes.h"
 #include "tensor/cpu/cpu_device.h"
 
@@ -104,8 +105,8 @@ class Runner {
  private:
   double LayerParameters() const {
     const ModelSpec& s = model_->spec();
-    const double qkv = static_cast<double>(s.hidden_size) *
-                       (s.num_heads + 2.0 * s.num_kv_heads) * s.head_dim;
+    const double qkv =
+        static_cast<double>(s.hidden_size) * (s.num_heads + 2.0 * s.num_kv_heads) * s.head_dim;
     const double out = static_cast<double>(s.hidden_size) * s.num_heads * s.head_dim;
     return s.num_layers * (qkv + out + 3.0 * s.hidden_size * s.intermediate_size);
   }

@@ -75,8 +75,9 @@ TEST(Json, DeepNestingIsAnErrorNotACrash) {
 
 class FileTest : public ::testing::Test {
  protected:
-  FileTest() : folder_(std::filesystem::temp_directory_path() /
-                       ("millrace_base_test_" + std::to_string(getpid()))) {
+  FileTest()
+      : folder_(std::filesystem::temp_directory_path() /
+                ("millrace_base_test_" + std::to_string(getpid()))) {
     std::filesystem::create_directories(folder_);
   }
   ~FileTest() override { std::filesystem::remove_all(folder_); }

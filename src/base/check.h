@@ -23,8 +23,8 @@ struct CheckVoidify {
 
 }  // namespace millrace::internal
 
-#define MR_CHECK(condition)                   \
-  (condition) ? (void)0                       \
+#define MR_CHECK(condition)                            \
+  (condition) ? (void)0                                \
               : ::millrace::internal::CheckVoidify() & \
                     ::millrace::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 

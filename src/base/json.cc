@@ -5,7 +5,8 @@
 namespace millrace {
 namespace {
 
-// Counts brackets outside strings; nlohmann's recursive destructor and copy are what need the limit.
+// Counts brackets outside strings; nlohmann's recursive destructor and copy are what need the
+// limit.
 Status CheckDepth(std::string_view text, int depth_max) {
   int depth = 0;
   bool in_string = false;

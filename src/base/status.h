@@ -1,8 +1,8 @@
 // Status and Result<T>: how an error that is somebody's fault outside the program travels.
 //
-// A Status says what kind of error it is (for the HTTP code, a retry, a metric) and one line for the
-// person who reads it: the cause, the numbers, the cure. A programmer's error is MR_CHECK instead
-// (base/check.h). Values; safe to pass between threads.
+// A Status says what kind of error it is (for the HTTP code, a retry, a metric) and one line for
+// the person who reads it: the cause, the numbers, the cure. A programmer's error is MR_CHECK
+// instead (base/check.h). Values; safe to pass between threads.
 #pragma once
 
 #include <optional>
@@ -53,7 +53,9 @@ class [[nodiscard]] Status {
 };
 
 inline Status OkStatus() { return {}; }
-inline Status InvalidArgument(std::string m) { return {StatusCode::kInvalidArgument, std::move(m)}; }
+inline Status InvalidArgument(std::string m) {
+  return {StatusCode::kInvalidArgument, std::move(m)};
+}
 inline Status NotFound(std::string m) { return {StatusCode::kNotFound, std::move(m)}; }
 inline Status ResourceExhausted(std::string m) {
   return {StatusCode::kResourceExhausted, std::move(m)};
@@ -71,8 +73,8 @@ inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}          // NOLINT: implicit by design
-  Result(Status status) : status_(std::move(status)) {   // NOLINT
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit by design
+  Result(Status status) : status_(std::move(status)) {  // NOLINT
     MR_CHECK(!status_.ok()) << "a Result without a value needs an error";
   }
 
@@ -104,13 +106,14 @@ class [[nodiscard]] Result {
 #define MR_CONCAT_INNER(a, b) a##b
 #define MR_CONCAT(a, b) MR_CONCAT_INNER(a, b)
 
-#define MR_RETURN_IF_ERROR(expr)                              \
-  do {                                                        \
+#define MR_RETURN_IF_ERROR(expr)                                   \
+  do {                                                             \
     if (::millrace::Status mr_s = (expr); !mr_s.ok()) return mr_s; \
   } while (0)
 
 // MR_ASSIGN_OR_RETURN(auto x, MakeX());
-#define MR_ASSIGN_OR_RETURN(lhs, expr) MR_ASSIGN_OR_RETURN_IMPL(MR_CONCAT(mr_r, __LINE__), lhs, expr)
+#define MR_ASSIGN_OR_RETURN(lhs, expr) \
+  MR_ASSIGN_OR_RETURN_IMPL(MR_CONCAT(mr_r, __LINE__), lhs, expr)
 #define MR_ASSIGN_OR_RETURN_IMPL(tmp, lhs, expr) \
   auto tmp = (expr);                             \
   if (!tmp.ok()) return tmp.status();            \

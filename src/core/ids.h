@@ -7,7 +7,8 @@
 
 namespace millrace {
 
-using TokenId = int32_t;  // an index into the vocabulary: arithmetic on it is the rule, not the exception
+using TokenId =
+    int32_t;  // an index into the vocabulary: arithmetic on it is the rule, not the exception
 
 // What a client sent: one prompt, n >= 1 sequences. Unique in a process for ever.
 using RequestId = StrongId<struct RequestIdTag>;

@@ -1,5 +1,5 @@
-// ModelSpec: what scheduler, cache, cost model and front end need to know of a model. How its layers
-// compute is model/'s affair. Pure data; any thread.
+// ModelSpec: what scheduler, cache, cost model and front end need to know of a model. How its
+// layers compute is model/'s affair. Pure data; any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ constexpr size_t BytesOf(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 const char* DTypeName(DType dtype);  // "float32", "bfloat16", "float16"
 
 struct ModelSpec {
-  std::string architecture;   // "LlamaForCausalLM"
+  std::string architecture;  // "LlamaForCausalLM"
   int num_layers = 0;
   int hidden_size = 0;
   int num_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
   int intermediate_size = 0;
-  int vocab_size = 0;         // rows of the embedding: the bound for every token id from outside
-  int max_position = 0;       // tokens of context the model was made for, after rope scaling
+  int vocab_size = 0;    // rows of the embedding: the bound for every token id from outside
+  int max_position = 0;  // tokens of context the model was made for, after rope scaling
   std::optional<int> sliding_window;
   DType dtype = DType::kF32;  // weights and KV cache
   int64_t weight_bytes = 0;

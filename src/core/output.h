@@ -34,15 +34,16 @@ struct RequestTimes {
 // News of one sequence of a request. Tokens arrive in order, each exactly once.
 struct RequestOutput {
   RequestId request;
-  int index = 0;                                    // which of the n sequences
-  TokenRun tokens;                                  // new ones; an EOS or stop token is the last
-  std::vector<PositionLogprobs> logprobs;           // one per token, if asked
-  std::vector<PositionLogprobs> prompt_logprobs;    // of prompt tokens 1 .. len-1, with the first token
-  std::optional<FinishReason> finish;               // the last news of this sequence
-  std::optional<TokenId> stop_token;                // which token (EOS included) stopped it, when one did
-  int cached_prompt_tokens = 0;                     // found in the prefix cache
-  std::optional<RequestTimes> times;                // with the request's very last news
-  Status error;                                     // with kError
+  int index = 0;                           // which of the n sequences
+  TokenRun tokens;                         // new ones; an EOS or stop token is the last
+  std::vector<PositionLogprobs> logprobs;  // one per token, if asked
+  std::vector<PositionLogprobs>
+      prompt_logprobs;                 // of prompt tokens 1 .. len-1, with the first token
+  std::optional<FinishReason> finish;  // the last news of this sequence
+  std::optional<TokenId> stop_token;   // which token (EOS included) stopped it, when one did
+  int cached_prompt_tokens = 0;        // found in the prefix cache
+  std::optional<RequestTimes> times;   // with the request's very last news
+  Status error;                        // with kError
 };
 
 }  // namespace millrace

@@ -15,8 +15,8 @@ Status OutOfRange(const char* field, double value, const char* range) {
 
 Status CheckToken(const char* field, TokenId token, int vocab_size) {
   if (token >= 0 && token < vocab_size) return OkStatus();
-  return InvalidArgument(fmt::format("{}: token id {} is not in the vocabulary [0, {})", field, token,
-                                     vocab_size));
+  return InvalidArgument(
+      fmt::format("{}: token id {} is not in the vocabulary [0, {})", field, token, vocab_size));
 }
 
 // Written so that NaN fails.
@@ -26,7 +26,8 @@ Status CheckCounts(const SamplingParams& p) {
   if (p.n < 1 || p.n > kSequencesPerRequestMax) {
     return OutOfRange("n", p.n, fmt::format("in [1, {}]", kSequencesPerRequestMax).c_str());
   }
-  if (p.max_tokens && *p.max_tokens < 1) return OutOfRange("max_tokens", *p.max_tokens, "at least 1");
+  if (p.max_tokens && *p.max_tokens < 1)
+    return OutOfRange("max_tokens", *p.max_tokens, "at least 1");
   if (p.min_tokens < 0) return OutOfRange("min_tokens", p.min_tokens, "at least 0");
   if (p.max_tokens && p.min_tokens > *p.max_tokens) {
     return InvalidArgument(fmt::format("min_tokens ({}) must not exceed max_tokens ({})",
@@ -44,7 +45,8 @@ Status CheckCounts(const SamplingParams& p) {
 }
 
 Status CheckReals(const SamplingParams& p) {
-  if (!Within(p.temperature, 0, 100)) return OutOfRange("temperature", p.temperature, "in [0, 100]");
+  if (!Within(p.temperature, 0, 100))
+    return OutOfRange("temperature", p.temperature, "in [0, 100]");
   if (!(p.top_p > 0 && p.top_p <= 1)) return OutOfRange("top_p", p.top_p, "in (0, 1]");
   if (!Within(p.min_p, 0, 1)) return OutOfRange("min_p", p.min_p, "in [0, 1]");
   if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 100)) {
@@ -65,8 +67,8 @@ Status Validate(const SamplingParams& p, int vocab_size) {
   MR_RETURN_IF_ERROR(CheckCounts(p));
   MR_RETURN_IF_ERROR(CheckReals(p));
   if (p.logit_bias.size() > kLogitBiasMax) {
-    return InvalidArgument(
-        fmt::format("logit_bias has {} entries, the limit is {}", p.logit_bias.size(), kLogitBiasMax));
+    return InvalidArgument(fmt::format("logit_bias has {} entries, the limit is {}",
+                                       p.logit_bias.size(), kLogitBiasMax));
   }
   for (const auto& [token, bias] : p.logit_bias) {
     MR_RETURN_IF_ERROR(CheckToken("logit_bias", token, vocab_size));

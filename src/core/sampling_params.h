@@ -12,7 +12,7 @@
 
 namespace millrace {
 
-inline constexpr int kSequencesPerRequestMax = 128;   // n
+inline constexpr int kSequencesPerRequestMax = 128;  // n
 inline constexpr int kTopLogprobsMax = 20;
 inline constexpr int kStopStringsMax = 16;
 inline constexpr size_t kStopStringBytesMax = 1024;
@@ -20,25 +20,25 @@ inline constexpr int kStopTokensMax = 64;
 inline constexpr int kLogitBiasMax = 1024;
 
 struct SamplingParams {
-  int n = 1;                          // sequences to generate from the one prompt
-  std::optional<int> max_tokens;      // generated tokens at most; none: up to the model's length
-  int min_tokens = 0;                 // EOS, stop tokens and stop strings are held off until then
-  double temperature = 1.0;           // 0 is greedy
-  double top_p = 1.0;                 // in (0, 1]
-  int top_k = 0;                      // 0: all
-  double min_p = 0.0;                 // in [0, 1]
-  double repetition_penalty = 1.0;    // over prompt and output; > 0
-  double presence_penalty = 0.0;      // over output; in [-2, 2]
-  double frequency_penalty = 0.0;     // over output; in [-2, 2]
-  std::optional<uint64_t> seed;       // none: the engine draws one and reports it in its logs
+  int n = 1;                        // sequences to generate from the one prompt
+  std::optional<int> max_tokens;    // generated tokens at most; none: up to the model's length
+  int min_tokens = 0;               // EOS, stop tokens and stop strings are held off until then
+  double temperature = 1.0;         // 0 is greedy
+  double top_p = 1.0;               // in (0, 1]
+  int top_k = 0;                    // 0: all
+  double min_p = 0.0;               // in [0, 1]
+  double repetition_penalty = 1.0;  // over prompt and output; > 0
+  double presence_penalty = 0.0;    // over output; in [-2, 2]
+  double frequency_penalty = 0.0;   // over output; in [-2, 2]
+  std::optional<uint64_t> seed;     // none: the engine draws one and reports it in its logs
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::vector<TokenId> stop_token_ids;
-  std::vector<std::string> stop;      // matched on text, outside the engine
+  std::vector<std::string> stop;  // matched on text, outside the engine
   bool include_stop_str_in_output = false;
   bool ignore_eos = false;
   bool skip_special_tokens = true;
-  std::optional<int> logprobs;        // 0: only the chosen token's; k: the k likeliest as well
-  std::optional<int> prompt_logprobs; // the same for the prompt's tokens
+  std::optional<int> logprobs;         // 0: only the chosen token's; k: the k likeliest as well
+  std::optional<int> prompt_logprobs;  // the same for the prompt's tokens
 
   bool greedy() const { return temperature == 0.0; }
 };

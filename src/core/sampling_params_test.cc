@@ -17,7 +17,9 @@ std::string ErrorOf(const std::function<void(SamplingParams&)>& change) {
   return Validate(params, kVocab).message();
 }
 
-TEST(SamplingParams, DefaultsAreValid) { EXPECT_EQ(ErrorOf([](auto&) {}), ""); }
+TEST(SamplingParams, DefaultsAreValid) {
+  EXPECT_EQ(ErrorOf([](auto&) {}), "");
+}
 
 TEST(SamplingParams, EachRangeIsNamedWithTheValue) {
   EXPECT_EQ(ErrorOf([](auto& p) { p.n = 0; }), "n must be in [1, 128], got 0");

@@ -1,20 +1,20 @@
-// StepPlan and StepResult: what one iteration of the model is, between the scheduler that decides it
-// and the executor that runs it. Pure data, so that a remote or simulated executor needs no
-// scheduler header. Plans are deltas: what an executor was told once about a sequence it keeps until
-// the sequence is released.
+// StepPlan and StepResult: what one iteration of the model is, between the scheduler that decides
+// it and the executor that runs it. Pure data, so that a remote or simulated executor needs no
+// scheduler header. Plans are deltas: what an executor was told once about a sequence it keeps
+// until the sequence is released.
 //
-// There are no phases: a sequence has computed tokens and a total; prefill, a chunk of it, a decode,
-// a resume after preemption and the tail after a prefix hit are all "compute tokens
-// [start, start + num_tokens)" (Orca's iteration-level scheduling, OSDI'22 section 3.1, over vLLM's
-// paged cache, SOSP'23 section 4).
+// There are no phases: a sequence has computed tokens and a total; prefill, a chunk of it, a
+// decode, a resume after preemption and the tail after a prefix hit are all "compute tokens [start,
+// start + num_tokens)" (Orca's iteration-level scheduling, OSDI'22 section 3.1, over vLLM's paged
+// cache, SOSP'23 section 4).
 //
-// Order. Every stage runs the steps in the order of their ids, one after the other; a plan may name a
-// block that an earlier step has read, because that step has passed by then.
+// Order. Every stage runs the steps in the order of their ids, one after the other; a plan may name
+// a block that an earlier step has read, because that step has passed by then.
 //
-// n > 1. The prompt is computed once, by one of the n sequences (the leader). The others start at the
-// last prompt token, over the same blocks: they compute that one token again, in a copy of its block,
-// and sample from their own logits with their own seed. To an executor they are sequences like any
-// other, and each answers exactly as the same prompt with that seed would alone.
+// n > 1. The prompt is computed once, by one of the n sequences (the leader). The others start at
+// the last prompt token, over the same blocks: they compute that one token again, in a copy of its
+// block, and sample from their own logits with their own seed. To an executor they are sequences
+// like any other, and each answers exactly as the same prompt with that seed would alone.
 //
 // Replay. After preemption a sequence's tokens come again from an earlier `start`; what the plan
 // says of positions [start, start + num_tokens) replaces what the executor knew of them.
@@ -38,8 +38,8 @@ namespace millrace {
 struct SequenceStart {
   SequenceId id;
   std::shared_ptr<const SamplingParams> params;
-  uint64_t seed = 0;                                     // SequenceSeed() already applied
-  std::shared_ptr<const std::vector<TokenId>> prompt;    // whole prompt, also what a prefix hit skips
+  uint64_t seed = 0;                                   // SequenceSeed() already applied
+  std::shared_ptr<const std::vector<TokenId>> prompt;  // whole prompt, also what a prefix hit skips
 };
 
 enum class LogitsWanted : uint8_t {
@@ -52,9 +52,9 @@ enum class LogitsWanted : uint8_t {
 // One sequence's share of a step. A sequence is in at most one step in flight.
 struct SequenceStep {
   SequenceId id;
-  int32_t start = 0;         // tokens whose KV is already there; position of the first token computed
-  int32_t num_tokens = 0;    // tokens computed in this step, >= 1
-  int32_t first_token = 0;   // index into StepPlan::tokens
+  int32_t start = 0;       // tokens whose KV is already there; position of the first token computed
+  int32_t num_tokens = 0;  // tokens computed in this step, >= 1
+  int32_t first_token = 0;  // index into StepPlan::tokens
   // The block table: keep the first `keep_blocks` entries, drop the rest, append these.
   int32_t keep_blocks = 0;
   int32_t first_new_block = 0;  // index into StepPlan::blocks
@@ -67,18 +67,18 @@ struct BlockCopy {
   BlockIndex to = 0;
 };
 
-// The three copy lists run in this order, each from its first entry to its last, before any token is
-// computed: swap_out (device -> host pool), swap_in (host -> device), copies (device -> device,
+// The three copy lists run in this order, each from its first entry to its last, before any token
+// is computed: swap_out (device -> host pool), swap_in (host -> device), copies (device -> device,
 // copy-on-write). An entry may read what an earlier one wrote.
 struct StepPlan {
   StepId id;
   std::vector<SequenceStart> started;
-  std::vector<SequenceId> released;   // forget these first: finished or aborted before this step
+  std::vector<SequenceId> released;  // forget these first: finished or aborted before this step
   std::vector<SequenceStep> sequences;
-  std::vector<TokenId> tokens;        // [sum of num_tokens], sequence after sequence
-  std::vector<BlockIndex> blocks;     // new block-table entries, sequence after sequence
-  std::vector<BlockCopy> swap_out;    // from: device block, to: host block
-  std::vector<BlockCopy> swap_in;     // from: host block, to: device block
+  std::vector<TokenId> tokens;      // [sum of num_tokens], sequence after sequence
+  std::vector<BlockIndex> blocks;   // new block-table entries, sequence after sequence
+  std::vector<BlockCopy> swap_out;  // from: device block, to: host block
+  std::vector<BlockCopy> swap_in;   // from: host block, to: device block
   std::vector<BlockCopy> copies;
 
   std::span<const TokenId> TokensOf(const SequenceStep& s) const {
@@ -105,11 +105,11 @@ struct PositionLogprobs {
 
 struct SequenceResult {
   SequenceId id;
-  std::optional<TokenId> token;                     // sampled at position start + num_tokens
-  std::optional<PositionLogprobs> logprobs;         // of `token`, if asked
-  std::vector<PositionLogprobs> prompt_logprobs;    // kAll: of tokens [start + 1, start + num_tokens]
-                                                    // as far as they are known
-  Status error;                                     // NaN logits, say: this sequence fails, alone
+  std::optional<TokenId> token;                   // sampled at position start + num_tokens
+  std::optional<PositionLogprobs> logprobs;       // of `token`, if asked
+  std::vector<PositionLogprobs> prompt_logprobs;  // kAll: of tokens [start + 1, start + num_tokens]
+                                                  // as far as they are known
+  Status error;                                   // NaN logits, say: this sequence fails, alone
 };
 
 struct StepResult {

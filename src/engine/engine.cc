@@ -12,7 +12,8 @@ namespace {
 // result gets there, and the watchdog reports it.
 constexpr auto kBlockedPoll = std::chrono::milliseconds(20);
 
-// Steps of at least this many tokens tell how fast a replay would run; the rate is a moving average.
+// Steps of at least this many tokens tell how fast a replay would run; the rate is a moving
+// average.
 constexpr int kMeasuredStepTokensMin = 64;
 constexpr double kRateWeight = 0.1;
 
@@ -23,7 +24,8 @@ sched::SchedulerOptions FitToExecutor(sched::SchedulerOptions options,
   options.num_host_blocks = traits.num_host_blocks;
   options.stages = traits.stages;
   options.costs.kv_bytes_per_block = traits.kv_bytes_per_block;
-  options.max_num_batched_tokens = std::min(options.max_num_batched_tokens, traits.max_batched_tokens);
+  options.max_num_batched_tokens =
+      std::min(options.max_num_batched_tokens, traits.max_batched_tokens);
   options.max_num_seqs = std::min(options.max_num_seqs, traits.max_sequences);
   return options;
 }
@@ -190,7 +192,8 @@ void Engine::CountIteration(const StepPlan& plan) {
 // What a replay would cost is what prefill costs: measured, so that the choice between swap and
 // recompute is arithmetic.
 void Engine::MeasurePrefillRate(Duration took) {
-  if (step_tokens_ < kMeasuredStepTokensMin || took.ns <= 0 || options_.scheduler.stages > 1) return;
+  if (step_tokens_ < kMeasuredStepTokensMin || took.ns <= 0 || options_.scheduler.stages > 1)
+    return;
   const double rate = step_tokens_ / took.seconds();
   costs_.prefill_tokens_per_s += kRateWeight * (rate - costs_.prefill_tokens_per_s);
   scheduler_->SetCosts(costs_);
@@ -200,12 +203,13 @@ void Engine::LogPreemptions() {
   preemptions_.clear();
   scheduler_->DrainPreemptions(preemptions_);
   for (const sched::PreemptionRecord& p : preemptions_) {
-    MR_LOG(info,
-           "request {} preempted by {} for request {}: {} blocks needed, {} available, {} released, "
-           "{} tokens to replay; predicted cost: recompute {:.1f} ms, swap {:.1f} ms",
-           p.victim.value(), p.chosen == sched::PreemptionMode::kSwap ? "swap" : "recompute",
-           p.on_behalf_of.value(), p.blocks_needed, p.blocks_available, p.blocks_released,
-           p.tokens_dropped, p.recompute_cost_s * 1e3, p.swap_cost_s * 1e3);
+    MR_LOG(
+        info,
+        "request {} preempted by {} for request {}: {} blocks needed, {} available, {} released, "
+        "{} tokens to replay; predicted cost: recompute {:.1f} ms, swap {:.1f} ms",
+        p.victim.value(), p.chosen == sched::PreemptionMode::kSwap ? "swap" : "recompute",
+        p.on_behalf_of.value(), p.blocks_needed, p.blocks_available, p.blocks_released,
+        p.tokens_dropped, p.recompute_cost_s * 1e3, p.swap_cost_s * 1e3);
   }
 }
 

@@ -26,11 +26,11 @@
 namespace millrace::engine {
 
 struct EngineRequest {
-  std::string external_id;   // the client's x-request-id, for logs; need not be unique
-  std::vector<TokenId> prompt;   // at least one token, each inside the vocabulary
-  SamplingParams params;         // validated
-  int priority = 0;              // smaller runs first under the priority policy
-  std::string cache_salt;        // requests share prefix blocks only within the same salt
+  std::string external_id;      // the client's x-request-id, for logs; need not be unique
+  std::vector<TokenId> prompt;  // at least one token, each inside the vocabulary
+  SamplingParams params;        // validated
+  int priority = 0;             // smaller runs first under the priority policy
+  std::string cache_salt;       // requests share prefix blocks only within the same salt
 };
 
 // Called for every sequence of the request, in order. Must not block.
@@ -94,16 +94,16 @@ class Engine {
   const Clock& clock_;
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;    // something was submitted, aborted or stopped
-  std::condition_variable idle_;    // no request is left
-  std::unique_ptr<sched::Scheduler> scheduler_;                // guarded by mutex_
-  std::unordered_map<RequestId, OutputSink> sinks_;            // guarded by mutex_
-  std::vector<RequestOutput> outputs_;                         // guarded by mutex_
-  std::vector<sched::PreemptionRecord> preemptions_;           // guarded by mutex_
-  EngineStats stats_;                                          // guarded by mutex_
-  uint64_t next_request_ = 1;                                  // guarded by mutex_
-  bool draining_ = false;                                      // guarded by mutex_
-  bool stopping_ = false;                                      // guarded by mutex_
+  std::condition_variable work_;                      // something was submitted, aborted or stopped
+  std::condition_variable idle_;                      // no request is left
+  std::unique_ptr<sched::Scheduler> scheduler_;       // guarded by mutex_
+  std::unordered_map<RequestId, OutputSink> sinks_;   // guarded by mutex_
+  std::vector<RequestOutput> outputs_;                // guarded by mutex_
+  std::vector<sched::PreemptionRecord> preemptions_;  // guarded by mutex_
+  EngineStats stats_;                                 // guarded by mutex_
+  uint64_t next_request_ = 1;                         // guarded by mutex_
+  bool draining_ = false;                             // guarded by mutex_
+  bool stopping_ = false;                             // guarded by mutex_
 
   // Engine's thread only.
   std::vector<RequestOutput> delivering_;  // swapped with outputs_

@@ -167,7 +167,8 @@ void FinishAndAbort(Engine& engine, int requests, uint64_t seed) {
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     alive.push_back(*id);
     if (rng.Between(0, 1) == 0) {
-      engine.Abort(alive[static_cast<size_t>(rng.Between(0, static_cast<int64_t>(alive.size()) - 1))]);
+      engine.Abort(
+          alive[static_cast<size_t>(rng.Between(0, static_cast<int64_t>(alive.size()) - 1))]);
     }
     if (rng.Between(0, 5) == 0) engine.Abort(*id, 0);
     while (i - ended > 200) std::this_thread::yield();

@@ -2,7 +2,8 @@
 // every token depends on the whole context, a checking pair, a recorder and a remote stage are all
 // this type; the scheduler's owner is handed one and never constructs it.
 //
-// One thread calls Submit and Wait. Results come back in the order of submission (Orca, Algorithm 1).
+// One thread calls Submit and Wait. Results come back in the order of submission (Orca, Algorithm
+// 1).
 #pragma once
 
 #include <optional>
@@ -13,10 +14,10 @@
 namespace millrace::engine {
 
 struct ExecutorTraits {
-  int stages = 1;            // steps that may be in flight (Orca's n_workers)
+  int stages = 1;  // steps that may be in flight (Orca's n_workers)
   int block_size = 16;
-  int num_blocks = 0;        // device KV blocks
-  int num_host_blocks = 0;   // swap pool
+  int num_blocks = 0;          // device KV blocks
+  int num_host_blocks = 0;     // swap pool
   int max_batched_tokens = 0;  // tokens a step may hold
   int max_sequences = 0;       // sequences a step may hold
   int64_t kv_bytes_per_block = 0;

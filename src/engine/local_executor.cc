@@ -11,9 +11,8 @@ Result<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(std::unique_ptr<ten
   MR_ASSIGN_OR_RETURN(executor->kv_,
                       device->NewKvPool(model->KvShapeFor(options.block_size, options.num_blocks)));
   if (options.num_host_blocks > 0) {
-    MR_ASSIGN_OR_RETURN(
-        executor->host_kv_,
-        device->NewKvPool(model->KvShapeFor(options.block_size, options.num_host_blocks)));
+    MR_ASSIGN_OR_RETURN(executor->host_kv_, device->NewKvPool(model->KvShapeFor(
+                                                options.block_size, options.num_host_blocks)));
   }
   executor->traits_.block_size = options.block_size;
   executor->traits_.num_blocks = options.num_blocks;
@@ -87,7 +86,8 @@ void LocalExecutor::WantLogits(const SequenceStep& step, const Sequence& sequenc
     const bool last = i + 1 == step.num_tokens;
     LogitsRow row{first_row + i, result, position};
     row.sample = last && (step.logits == LogitsWanted::kLast || position >= known);
-    row.prompt_logprob = step.logits == LogitsWanted::kAll && position < sequence.sampling.prompt_tokens();
+    row.prompt_logprob =
+        step.logits == LogitsWanted::kAll && position < sequence.sampling.prompt_tokens();
     if (row.sample || row.prompt_logprob) wanted_.push_back(row);
   }
 }

@@ -27,8 +27,8 @@ struct LocalExecutorOptions {
 
 class LocalExecutor : public Executor {
  public:
-  // kResourceExhausted when the pools do not fit in memory. The model holds every layer and lives on
-  // `device`.
+  // kResourceExhausted when the pools do not fit in memory. The model holds every layer and lives
+  // on `device`.
   static Result<std::unique_ptr<LocalExecutor>> Create(std::unique_ptr<tensor::Device> device,
                                                        std::unique_ptr<model::Model> model,
                                                        const LocalExecutorOptions& options);
@@ -48,10 +48,10 @@ class LocalExecutor : public Executor {
   };
   // A row whose logits are wanted, and what for.
   struct LogitsRow {
-    int32_t row = 0;         // in the batch
-    size_t result = 0;       // in result_.sequences
-    int position = 0;        // tokens up to and including this row's
-    bool sample = false;     // choose the next token
+    int32_t row = 0;              // in the batch
+    size_t result = 0;            // in result_.sequences
+    int position = 0;             // tokens up to and including this row's
+    bool sample = false;          // choose the next token
     bool prompt_logprob = false;  // log-probability of the known next token
   };
 

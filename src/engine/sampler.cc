@@ -108,7 +108,8 @@ Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, S
   std::optional<TokenId> best = ArgMax(logits);
   if (!best) {
     return Internal(fmt::format(
-        "no token can be chosen at position {}: a logit is not a number or all are banned", position));
+        "no token can be chosen at position {}: a logit is not a number or all are banned",
+        position));
   }
   if (params.greedy() || params.top_k == 1) {
     choice.token = *best;

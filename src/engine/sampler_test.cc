@@ -50,7 +50,8 @@ TEST(Sampler, GreedyTakesTheSmallestIdOnTies) {
 TEST(Sampler, IsAFunctionOfSeedAndPosition) {
   std::vector<float> logits(100);
   for (int i = 0; i < 100; ++i) logits[i] = static_cast<float>(i % 7);
-  auto a = StateWith([](auto&) {}, 5), b = StateWith([](auto&) {}, 5), c = StateWith([](auto&) {}, 6);
+  auto a = StateWith([](auto&) {}, 5), b = StateWith([](auto&) {}, 5),
+       c = StateWith([](auto&) {}, 6);
   int equal = 0;
   for (int position = 40; position > 0; --position) {  // any order of positions
     TokenId token = Pick(logits, a, position);
@@ -76,7 +77,8 @@ TEST(Sampler, TopKTopPAndMinPKeepWhatTheySay) {
   EXPECT_NEAR(k[1], 2.0 / 7, 0.015) << "the tie goes to the smaller id";
   auto p = Frequencies(logits, [](auto& p) { p.top_p = 0.6; });
   EXPECT_EQ(p.size(), 2u) << "0.5 does not reach 0.6, 0.7 does";
-  auto tiny = Frequencies(logits, [](auto& p) { p.top_p = 1e-9; }, 100);
+  auto tiny = Frequencies(
+      logits, [](auto& p) { p.top_p = 1e-9; }, 100);
   EXPECT_EQ(tiny.size(), 1u);
   auto m = Frequencies(logits, [](auto& p) { p.min_p = 0.3; });
   EXPECT_EQ(m.size(), 3u) << "0.1 is below 0.3 of 0.5";
@@ -135,9 +137,12 @@ TEST(Sampler, CountsAreRightAfterAReplay) {
 }
 
 TEST(Sampler, BiasAndMinTokens) {
-  auto bias = StateWith([](auto& p) { p.temperature = 0, p.logit_bias = {{3, 10.f}, {1, -100.f}}; });
+  auto bias = StateWith([](auto& p) {
+    p.temperature = 0, p.logit_bias = {{3, 10.f}, {1, -100.f}};
+  });
   EXPECT_EQ(Pick({1, 9, 2, 0}, bias), 3);
-  auto early = StateWith([](auto& p) { p.temperature = 0, p.min_tokens = 2, p.stop_token_ids = {1}; });
+  auto early =
+      StateWith([](auto& p) { p.temperature = 0, p.min_tokens = 2, p.stop_token_ids = {1}; });
   EXPECT_EQ(Pick({5, 9, 2, 10}, early, 1, {3}), 0) << "EOS and stop tokens are banned";
   EXPECT_EQ(Pick({5, 9, 2, 10}, early, 3, {3}), 3) << "no longer after min_tokens";
 }

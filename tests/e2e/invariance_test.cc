@@ -1,6 +1,6 @@
-// Promise 1: an answer depends on the question only. The same 200 random requests, greedy and seeded,
-// through the real model, scheduler and cache in every way a busy server may run them: each time the
-// tokens must be the same.
+// Promise 1: an answer depends on the question only. The same 200 random requests, greedy and
+// seeded, through the real model, scheduler and cache in every way a busy server may run them: each
+// time the tokens must be the same.
 #include <gtest/gtest.h>
 
 #include <condition_variable>
@@ -108,8 +108,8 @@ Outcome RunAll(const Setup& setup) {
   options.scheduler.prefix_caching = setup.prefix_caching;
   options.scheduler.preemption = setup.preemption;
   options.scheduler.eos_token_ids = executor_options.eos_token_ids;
-  auto executor = engine::LocalExecutor::Create(std::move(*device), std::move(*model),
-                                                executor_options);
+  auto executor =
+      engine::LocalExecutor::Create(std::move(*device), std::move(*model), executor_options);
   EXPECT_TRUE(executor.ok()) << executor.status().ToString();
   SteadyClock clock;
   Inbox inbox;
@@ -155,7 +155,8 @@ TEST_F(Invariance, PrefixCacheOn) {
 }
 
 TEST_F(Invariance, Chunked) {
-  EXPECT_EQ(RunAll({.threads = 2, .max_num_batched_tokens = 7, .max_num_seqs = 7}).answers, Alone());
+  EXPECT_EQ(RunAll({.threads = 2, .max_num_batched_tokens = 7, .max_num_seqs = 7}).answers,
+            Alone());
 }
 
 TEST_F(Invariance, PreemptedByRecompute) {
@@ -171,7 +172,9 @@ TEST_F(Invariance, PreemptedByRecomputeWithTheCache) {
 }
 
 TEST_F(Invariance, PreemptedBySwap) {
-  Outcome outcome = RunAll({.threads = 2, .num_blocks = 24, .num_host_blocks = 256,
+  Outcome outcome = RunAll({.threads = 2,
+                            .num_blocks = 24,
+                            .num_host_blocks = 256,
                             .preemption = sched::PreemptionMode::kSwap});
   EXPECT_GT(outcome.stats.scheduler.preemptions_swap, 0u);
   EXPECT_EQ(outcome.answers, Alone());
