@@ -1,0 +1,44 @@
+// ApiError: an error as an OpenAI client sees it, {"error": {message, type, param, code}} with its
+// HTTP status. Values; any thread.
+//
+// Texts name the field, the value and the limit, and nothing of the inside of the server: no paths,
+// addresses or stacks. What is wrong inside goes to the log with the request's id.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "base/status.h"
+#include "net/http.h"
+
+namespace millrace::serve {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string type = "invalid_request_error";
+  std::string param;                 // empty: null
+  std::string code;                  // empty: null
+  std::optional<int> retry_after_s;  // sent as Retry-After
+};
+
+// The sender must change field `param`: 400.
+ApiError BadField(std::string param, std::string message);
+ApiError UnsupportedField(std::string param, std::string message);
+// 404 with code model_not_found.
+ApiError ModelNotFound(const std::string& model);
+// 400 with code context_length_exceeded and OpenAI's wording, which clients parse.
+ApiError ContextTooLong(int max_model_len, int prompt_tokens, std::optional<int> max_tokens);
+// 503 with Retry-After.
+ApiError Unready(std::string message);
+// The HTTP form of an error from inside. kInternal and kDataLoss are shown as a neutral sentence.
+ApiError FromStatus(const Status& status, std::string param = "");
+
+Json ErrorBody(const ApiError& error);
+// With Retry-After where it helps, and `x-should-retry: false` where the same request fails again.
+net::HttpResponse ErrorResponse(const ApiError& error);
+
+net::HttpResponse JsonResponse(const Json& body, int status = 200);
+
+}  // namespace millrace::serve

@@ -1,0 +1,72 @@
+#include "serve/auth.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <strings.h>
+
+#include <algorithm>
+
+#include "base/file.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr std::string_view kScheme = "Bearer ";
+
+bool Printing(char c) { return c > 0x20 && c < 0x7f; }
+
+}  // namespace
+
+Result<ApiKeys> ApiKeys::Create(const std::vector<std::string>& keys) {
+  if (keys.size() > kApiKeysMax) {
+    return InvalidArgument(fmt::format("{} API keys, the limit is {}", keys.size(), kApiKeysMax));
+  }
+  ApiKeys result;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (keys[i].empty() || !std::all_of(keys[i].begin(), keys[i].end(), Printing)) {
+      return InvalidArgument(fmt::format(
+          "API key {} of {} is empty or has spaces or control characters", i + 1, keys.size()));
+    }
+    result.digests_.push_back(Hash(keys[i]));
+  }
+  return result;
+}
+
+std::optional<size_t> ApiKeys::Match(std::optional<std::string_view> authorization) const {
+  if (!authorization || authorization->size() < kScheme.size() ||
+      strncasecmp(authorization->data(), kScheme.data(), kScheme.size()) != 0) {
+    return std::nullopt;
+  }
+  const Digest given = Hash(authorization->substr(kScheme.size()));
+  std::optional<size_t> match;
+  for (size_t i = 0; i < digests_.size(); ++i) {
+    if (CRYPTO_memcmp(digests_[i].data(), given.data(), given.size()) == 0) match = i;
+  }
+  return match;
+}
+
+ApiKeys::Digest ApiKeys::Hash(std::string_view key) {
+  Digest digest;
+  const int done =
+      EVP_Digest(key.data(), key.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
+  MR_CHECK(done == 1) << "SHA-256 is not available";
+  return digest;
+}
+
+Result<std::vector<std::string>> ReadApiKeyFile(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const std::string content, ReadFile(path, kApiKeyFileBytesMax));
+  std::vector<std::string> keys;
+  size_t begin = 0;
+  while (begin < content.size()) {
+    size_t end = std::min(content.find('\n', begin), content.size());
+    std::string line = content.substr(begin, end - begin);
+    begin = end + 1;
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
+    if (!line.empty() && line.front() != '#') keys.push_back(std::move(line));
+  }
+  if (keys.empty()) return InvalidArgument(path + " holds no API key");
+  return keys;
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,43 @@
+// API keys: who may use the server. Immutable after creation; any thread.
+//
+// Keys are kept and compared as SHA-256 digests, every key every time, so that the time a check
+// takes tells nothing of how near a guess came.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace millrace::serve {
+
+inline constexpr size_t kApiKeysMax = 1024;
+inline constexpr size_t kApiKeyFileBytesMax = 1 << 20;
+
+class ApiKeys {
+ public:
+  ApiKeys() = default;  // no key: everybody may enter
+  // kInvalidArgument for an empty key or one with spaces or control characters; the key itself is
+  // never shown.
+  static Result<ApiKeys> Create(const std::vector<std::string>& keys);
+
+  bool required() const { return !digests_.empty(); }
+  size_t size() const { return digests_.size(); }
+  // Which key the value of an Authorization header carries ("Bearer KEY"); nullopt: none of them.
+  std::optional<size_t> Match(std::optional<std::string_view> authorization) const;
+
+ private:
+  using Digest = std::array<uint8_t, 32>;
+  static Digest Hash(std::string_view key);
+
+  std::vector<Digest> digests_;
+};
+
+// One key per line; empty lines and lines that begin with '#' are skipped.
+Result<std::vector<std::string>> ReadApiKeyFile(const std::string& path);
+
+}  // namespace millrace::serve

@@ -1,0 +1,51 @@
+#include <fmt/format.h>
+
+#include "serve/limits.h"
+#include "serve/request.h"
+
+namespace millrace::serve {
+
+Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseContext& context,
+                                 const std::vector<int>& prompt_tokens) {
+  const SamplingParams& params = options.params;
+  FittedLengths fitted;
+  int64_t generated = 0;
+  int64_t logprobs = 0;
+  for (int prompt : prompt_tokens) {
+    const int room = context.max_model_len - prompt;
+    if (room < 1 || params.max_tokens.value_or(1) > room) {
+      return ContextTooLong(context.max_model_len, prompt, params.max_tokens);
+    }
+    const int max_tokens = params.max_tokens.value_or(room);
+    if (params.min_tokens > max_tokens) {
+      return BadField("min_tokens",
+                      fmt::format("min_tokens ({}) must not exceed the {} tokens that can be "
+                                  "generated for a prompt of {}",
+                                  params.min_tokens, max_tokens, prompt));
+    }
+    fitted.max_tokens.push_back(max_tokens);
+    generated += int64_t{max_tokens} * params.n;
+    if (params.logprobs) logprobs += int64_t{max_tokens} * params.n * (1 + *params.logprobs);
+    if (params.prompt_logprobs) logprobs += int64_t{prompt} * (1 + *params.prompt_logprobs);
+  }
+  if (generated > kGeneratedTokensMax) {
+    return BadField("max_tokens", fmt::format("n x max_tokens over all prompts is {} tokens, the "
+                                              "limit of one request is {}; send smaller requests",
+                                              generated, kGeneratedTokensMax));
+  }
+  if (logprobs > kLogprobEntriesMax) {
+    return BadField("logprobs", fmt::format("the log-probabilities asked for are {} entries, the "
+                                            "limit of one request is {}; lower max_tokens, n or "
+                                            "logprobs",
+                                            logprobs, kLogprobEntriesMax));
+  }
+  const int64_t sequences = static_cast<int64_t>(prompt_tokens.size()) * params.n;
+  if (sequences > kSequencesMax) {
+    return BadField("n", fmt::format("n over all prompts is {} sequences, the limit of one request "
+                                     "is {}",
+                                     sequences, kSequencesMax));
+  }
+  return fitted;
+}
+
+}  // namespace millrace::serve

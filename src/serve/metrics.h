@@ -1,0 +1,95 @@
+// What /metrics shows: vLLM's names, labels and buckets, so that existing dashboards work, and
+// millrace_* beside them. Any thread.
+//
+// Histograms are fed by the front end; counters and gauges of the engine are read from one snapshot
+// of its statistics per scrape: they cannot go stale, and within a scrape
+//   millrace_requests_accepted_total = running + waiting + swapped + sum of millrace_requests_finished_total.
+#pragma once
+
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/output.h"
+#include "engine/engine.h"
+
+namespace millrace::serve {
+
+// One request of the engine (one prompt, n sequences), at its end.
+struct FinishedRequest {
+  std::string_view reason;            // "stop", "length", "abort", "error"
+  int prompt_tokens = 0;
+  int cached_prompt_tokens = 0;
+  int generation_tokens = 0;          // over its sequences
+  int longest_generation_tokens = 0;  // of one sequence
+  int n = 1;
+  int max_tokens = 0;
+  Duration e2e;                       // from the arrival at the front end
+  std::optional<RequestTimes> times;
+};
+
+// http_requests_total and http_request_duration_seconds. `handler` is a route's path: what is not
+// routed counts as "none", so that nobody can grow the number of series.
+class HttpMetrics {
+ public:
+  HttpMetrics();
+  void Observe(std::string_view method, std::string_view handler, int status, Duration took);
+  std::vector<prometheus::MetricFamily> Collect() const { return registry_.Collect(); }
+
+ private:
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Counter>& requests_;
+  prometheus::Family<prometheus::Histogram>& durations_;
+};
+
+// The histograms of one model, and the families made from an engine's statistics.
+class ModelMetrics {
+ public:
+  // `cache_config` becomes the labels of vllm:cache_config_info.
+  ModelMetrics(std::string model_name, int max_model_len,
+               std::map<std::string, std::string> cache_config);
+
+  void ObserveFirstToken(Duration since_arrival);
+  void ObserveInterToken(Duration gap);
+  void ObserveFinished(const FinishedRequest& request);
+
+  std::vector<prometheus::MetricFamily> Collect(const engine::EngineStats& stats) const;
+
+ private:
+  prometheus::Histogram& AddHistogram(const std::string& name, const std::string& help,
+                                      const prometheus::Histogram::BucketBoundaries& buckets);
+
+  const std::map<std::string, std::string> labels_;
+  const std::map<std::string, std::string> cache_config_;
+  prometheus::Registry registry_;
+  prometheus::Family<prometheus::Counter>& success_;
+  prometheus::Histogram& first_token_;
+  prometheus::Histogram& inter_token_;
+  prometheus::Histogram& per_output_token_;
+  prometheus::Histogram& e2e_;
+  prometheus::Histogram& queue_;
+  prometheus::Histogram& inference_;
+  prometheus::Histogram& prefill_;
+  prometheus::Histogram& decode_;
+  prometheus::Histogram& prompt_tokens_;
+  prometheus::Histogram& generation_tokens_;
+  prometheus::Histogram& longest_generation_;
+  prometheus::Histogram& computed_prefill_;
+  prometheus::Histogram& params_n_;
+  prometheus::Histogram& params_max_tokens_;
+};
+
+// process_resident_memory_bytes and its siblings, from /proc.
+std::vector<prometheus::MetricFamily> ProcessMetrics();
+
+// The text exposition format.
+std::string RenderMetrics(const std::vector<prometheus::MetricFamily>& families);
+
+}  // namespace millrace::serve

@@ -1,0 +1,73 @@
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "serve/limits.h"
+#include "serve/parse_common.h"
+#include "serve/request.h"
+
+namespace millrace::serve {
+namespace {
+
+void ReadChatLogprobs(FieldReader& reader, SamplingParams& params) {
+  bool logprobs = false;
+  std::optional<int> top;
+  reader.Bool("logprobs", logprobs);
+  reader.Int("top_logprobs", 0, kTopLogprobsMax, top);
+  if (top.value_or(0) > 0 && !logprobs) {
+    reader.Fail("top_logprobs", "top_logprobs needs \"logprobs\": true");
+  }
+  if (logprobs) params.logprobs = top.value_or(0);
+}
+
+void ReadChatLengths(FieldReader& reader, SamplingParams& params) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  reader.Int("max_tokens", 1, kMax, params.max_tokens);
+  reader.Int("max_completion_tokens", 1, kMax, params.max_tokens);
+}
+
+void RefuseUnsupportedInChat(FieldReader& reader) {
+  reader.Unsupported("functions", "use tools");
+  const Json* call = reader.Find("function_call");
+  if (call != nullptr && *call != Json("none") && *call != Json("auto")) {
+    reader.Unsupported("function_call", "use tools");
+  }
+  reader.Unsupported("audio", "this server writes text only");
+  reader.Array("modalities", [&](const Json& list) {
+    for (const Json& item : list) {
+      if (item != Json("text")) {
+        return reader.Fail(UnsupportedField("modalities", "modalities: only \"text\" is supported"));
+      }
+    }
+  });
+  reader.Unsupported("chat_template", "the model's own template is used");
+  reader.Unsupported("continue_final_message", "send the whole conversation");
+  reader.Unsupported("echo", "it belongs to /v1/completions");
+}
+
+}  // namespace
+
+Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& context) {
+  Parsed<Json> parsed = ParseBody(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  ChatRequest request;
+  FieldReader reader(std::get<Json>(parsed));
+  SamplingParams& params = request.options.params;
+  ReadEnvelope(reader, request.options);
+  ReadConversation(reader, body, request.conversation);
+  ReadSampling(reader, context.defaults, params);
+  ReadChatLengths(reader, params);
+  ReadChatLogprobs(reader, params);
+  bool parallel_tool_calls = true;  // type-checked only: the model decides how many calls it writes
+  reader.Bool("parallel_tool_calls", parallel_tool_calls);
+  RefuseUnsupportedInChat(reader);
+  RefuseUnsupported(reader);
+  if (params.prompt_logprobs && request.options.stream) {
+    reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
+  }
+  CheckSampling(reader, params, context.vocab_size);
+  if (reader.error()) return *reader.error();
+  return request;
+}
+
+}  // namespace millrace::serve

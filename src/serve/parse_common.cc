@@ -1,0 +1,173 @@
+#include "serve/parse_common.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <limits>
+
+#include "base/log.h"
+#include "serve/limits.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr int64_t kIntMin = std::numeric_limits<int32_t>::min();
+constexpr int64_t kIntMax = std::numeric_limits<int32_t>::max();
+
+void ReadLogitBias(FieldReader& reader, SamplingParams& params) {
+  reader.Object("logit_bias", [&](const Json& biases) {
+    for (const auto& [key, bias] : biases.items()) {
+      TokenId token = 0;
+      const char* end = key.data() + key.size();
+      auto [rest, error] = std::from_chars(key.data(), end, token);
+      if (error != std::errc() || rest != end) {
+        return reader.Fail("logit_bias", fmt::format("logit_bias: key \"{}\" is not a token id",
+                                                     Printable(key, 32)));
+      }
+      if (!bias.is_number()) {
+        return reader.Fail("logit_bias", fmt::format("logit_bias[{}] must be a number, got {}", token,
+                                                     Describe(bias)));
+      }
+      params.logit_bias.emplace_back(token, bias.get<float>());
+    }
+  });
+}
+
+void ReadStopTokens(FieldReader& reader, SamplingParams& params) {
+  reader.Array("stop_token_ids", [&](const Json& list) {
+    for (const Json& item : list) {
+      IntegerOrError read = ReadInteger(item, kIntMin, kIntMax);
+      if (!read.error.empty()) {
+        return reader.Fail("stop_token_ids", fmt::format("stop_token_ids[{}] {}",
+                                                         params.stop_token_ids.size(), read.error));
+      }
+      params.stop_token_ids.push_back(static_cast<TokenId>(read.value));
+    }
+  });
+}
+
+// vLLM's clients send -1 for "no seed".
+void ReadSeed(FieldReader& reader, SamplingParams& params) {
+  reader.Bits("seed", params.seed);
+  if (params.seed == std::numeric_limits<uint64_t>::max()) params.seed.reset();
+}
+
+void ReadBestOf(FieldReader& reader, const SamplingParams& params) {
+  std::optional<int> best_of;
+  reader.Int("best_of", 1, kIntMax, best_of);
+  if (best_of && *best_of != params.n) {
+    reader.Fail(UnsupportedField(
+        "best_of", fmt::format("best_of ({}) other than n ({}) is not supported", *best_of,
+                               params.n)));
+  }
+}
+
+}  // namespace
+
+void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, SamplingParams& params) {
+  params.temperature = defaults.temperature.value_or(params.temperature);
+  params.top_p = defaults.top_p.value_or(params.top_p);
+  params.top_k = defaults.top_k.value_or(params.top_k);
+  params.min_p = defaults.min_p.value_or(params.min_p);
+  params.repetition_penalty = defaults.repetition_penalty.value_or(params.repetition_penalty);
+
+  reader.Int("n", 1, kSequencesPerRequestMax, params.n);
+  reader.Int("min_tokens", 0, kIntMax, params.min_tokens);
+  reader.Number("temperature", params.temperature);
+  reader.Number("top_p", params.top_p);
+  reader.Int("top_k", -1, kIntMax, params.top_k);
+  if (params.top_k == -1) params.top_k = 0;  // vLLM's other word for "all"
+  reader.Number("min_p", params.min_p);
+  reader.Number("repetition_penalty", params.repetition_penalty);
+  reader.Number("presence_penalty", params.presence_penalty);
+  reader.Number("frequency_penalty", params.frequency_penalty);
+  ReadSeed(reader, params);
+  ReadLogitBias(reader, params);
+  ReadStopTokens(reader, params);
+  reader.StringOrList("stop", params.stop);
+  reader.Bool("include_stop_str_in_output", params.include_stop_str_in_output);
+  reader.Bool("ignore_eos", params.ignore_eos);
+  reader.Bool("skip_special_tokens", params.skip_special_tokens);
+  reader.Int("prompt_logprobs", 0, kTopLogprobsMax, params.prompt_logprobs);
+  ReadBestOf(reader, params);
+}
+
+void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
+  reader.String("model", kNameBytesMax, options.model);
+  reader.Bool("stream", options.stream);
+  reader.Object("stream_options", [&](const Json& object) {
+    if (!options.stream) {
+      return reader.Fail("stream_options", "stream_options needs \"stream\": true");
+    }
+    FieldReader inner(object, "stream_options.");
+    inner.Bool("include_usage", options.include_usage);
+    inner.Bool("continuous_usage_stats", options.continuous_usage);
+    if (inner.error()) reader.Fail(*inner.error());
+  });
+  reader.Int("priority", kIntMin, kIntMax, options.priority);
+  reader.String("cache_salt", kNameBytesMax, options.cache_salt);
+  reader.String("request_id", kNameBytesMax, options.request_id);
+}
+
+void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_size) {
+  if (reader.failed()) return;
+  Status status = Validate(params, vocab_size);
+  if (status.ok()) return;
+  // Messages of Validate begin with the field's name.
+  const std::string& message = status.message();
+  reader.Fail(message.substr(0, message.find_first_of(" :")), message);
+}
+
+void RefuseUnsupported(FieldReader& reader) {
+  reader.Unsupported("use_beam_search", "sample n sequences instead");
+  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
+                           "guided_grammar", "structural_tag"}) {
+    reader.Unsupported(name, "constrained decoding is not part of this server");
+  }
+  reader.Unsupported("logits_processors", "use logit_bias");
+  reader.Unsupported("prompt_embeds", "send text or token ids");
+  reader.Unsupported("truncate_prompt_tokens", "shorten the prompt instead");
+  reader.Unsupported("allowed_token_ids", "use logit_bias");
+  reader.Unsupported("bad_words", "use logit_bias");
+  reader.Object("response_format", [&](const Json& format) {
+    auto type = format.find("type");
+    if (type == format.end() || !type->is_string()) {
+      return reader.Fail("response_format", "response_format.type must be a string");
+    }
+    if (*type != Json("text")) {
+      reader.Fail(UnsupportedField("response_format",
+                                   "response_format: only the type \"text\" is supported"));
+    }
+  });
+}
+
+Parsed<Json> ParseBody(std::string_view body) {
+  Result<Json> json = ParseJson(body);
+  if (!json.ok()) {
+    return BadField("", fmt::format("The request body is not valid JSON: {}",
+                                    json.status().message()));
+  }
+  if (!json->is_object()) {
+    return BadField("", fmt::format("The request body must be a JSON object, got {}",
+                                    Describe(*json)));
+  }
+  return std::move(json).value();
+}
+
+std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,
+                                  const Json& list, int vocab_size) {
+  std::vector<TokenId> tokens;
+  tokens.reserve(list.size());
+  for (const Json& item : list) {
+    IntegerOrError read = ReadInteger(item, 0, int64_t{vocab_size} - 1);
+    if (!read.error.empty()) {
+      reader.Fail(field, fmt::format("{}[{}]: a token id {}, the size of the vocabulary is {}", where,
+                                     tokens.size(), read.error, vocab_size));
+      return {};
+    }
+    tokens.push_back(static_cast<TokenId>(read.value));
+  }
+  return tokens;
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,93 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "serve/limits.h"
+#include "serve/parse_common.h"
+#include "serve/request.h"
+
+namespace millrace::serve {
+namespace {
+
+// A string, token ids, a list of strings, or a list of lists of token ids.
+void ReadPrompt(FieldReader& reader, int vocab_size, std::vector<Prompt>& prompts) {
+  const Json* prompt = reader.Find("prompt");
+  if (prompt == nullptr) return reader.Fail("prompt", "prompt is required");
+  if (prompt->is_string()) {
+    prompts.emplace_back(prompt->get<std::string>());
+    return;
+  }
+  if (!prompt->is_array() || prompt->empty()) {
+    return reader.Fail("prompt", fmt::format("prompt must be a string, a list of strings, a list of "
+                                             "token ids or a list of lists of token ids, got {}",
+                                             Describe(*prompt)));
+  }
+  if (prompt->front().is_number()) {
+    prompts.emplace_back(ReadTokenIds(reader, "prompt", "prompt", *prompt, vocab_size));
+    return;
+  }
+  if (prompt->size() > kPromptsMax) {
+    return reader.Fail("prompt", fmt::format("prompt has {} prompts, the limit is {}",
+                                             prompt->size(), kPromptsMax));
+  }
+  const bool texts = prompt->front().is_string();
+  for (const Json& item : *prompt) {
+    const std::string where = fmt::format("prompt[{}]", prompts.size());
+    if (texts && item.is_string()) {
+      prompts.emplace_back(item.get<std::string>());
+    } else if (!texts && item.is_array() && !item.empty()) {
+      prompts.emplace_back(ReadTokenIds(reader, "prompt", where, item, vocab_size));
+    } else {
+      return reader.Fail("prompt", fmt::format("{} must be {}, got {}", where,
+                                               texts ? "a string" : "a list of token ids",
+                                               Describe(item)));
+    }
+  }
+}
+
+void ReadLengths(FieldReader& reader, CompletionRequest& request) {
+  SamplingParams& params = request.options.params;
+  std::optional<int> max_tokens = kCompletionMaxTokensDefault;
+  const int64_t low = request.echo ? 0 : 1;  // echo alone is how prompts are scored
+  reader.Int("max_tokens", low, std::numeric_limits<int32_t>::max(), max_tokens);
+  request.echo_only = max_tokens == 0;
+  params.max_tokens = request.echo_only ? 1 : max_tokens;
+}
+
+}  // namespace
+
+Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
+                                                 const ParseContext& context) {
+  Parsed<Json> parsed = ParseBody(body);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return std::move(*error);
+  CompletionRequest request;
+  FieldReader reader(std::get<Json>(parsed));
+  SamplingParams& params = request.options.params;
+  ReadEnvelope(reader, request.options);
+  ReadPrompt(reader, context.vocab_size, request.prompts);
+  reader.Bool("echo", request.echo);
+  reader.Bool("add_special_tokens", request.add_special_tokens);
+  request.parse_special = context.parse_special_default;
+  reader.Bool("parse_special", request.parse_special);
+  ReadSampling(reader, context.defaults, params);
+  ReadLengths(reader, request);
+  reader.Int("logprobs", 0, kTopLogprobsMax, params.logprobs);
+  const Json* suffix = reader.Find("suffix");
+  if (suffix != nullptr && !suffix->is_string()) {
+    reader.Fail("suffix", fmt::format("suffix must be a string, got {}", Describe(*suffix)));
+  }
+  reader.Unsupported("suffix", "put all of the text into the prompt");
+  RefuseUnsupported(reader);
+  if (params.prompt_logprobs && request.options.stream) {
+    reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
+  }
+  if (request.echo && params.logprobs) {
+    params.prompt_logprobs = std::max(*params.logprobs, params.prompt_logprobs.value_or(0));
+  }
+  CheckSampling(reader, params, context.vocab_size);
+  if (reader.error()) return *reader.error();
+  return request;
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,216 @@
+#include <fmt/format.h>
+
+#include "serve/limits.h"
+#include "serve/parse_common.h"
+#include "serve/request.h"
+
+namespace millrace::serve {
+namespace {
+
+// Templates print objects (tools, arguments) with their keys as the client wrote them.
+using OrderedJson = nlohmann::ordered_json;
+
+// Keeps the ordered parse, whose objects are lists, from going quadratic.
+bool KeysWithinLimit(const Json& value) {
+  if (!value.is_structured()) return true;
+  if (value.is_object() && value.size() > kObjectKeysMax) return false;
+  for (const Json& item : value) {
+    if (!KeysWithinLimit(item)) return false;
+  }
+  return true;
+}
+
+void CheckPart(FieldReader& reader, const std::string& where, const Json& part) {
+  if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) {
+    reader.Fail("messages", where + " must be an object with a string \"type\"");
+  } else if (part["type"] != Json("text")) {
+    reader.Fail(UnsupportedField(
+        "messages", where + ": only parts of type \"text\" are supported, not images or audio"));
+  } else if (!part.contains("text") || !part["text"].is_string()) {
+    reader.Fail("messages", where + ".text must be a string");
+  }
+}
+
+void CheckContent(FieldReader& reader, const std::string& where, const Json& content) {
+  if (content.is_string()) return;
+  if (!content.is_array()) {
+    return reader.Fail("messages", fmt::format("{} must be a string or a list of parts, got {}",
+                                               where, Describe(content)));
+  }
+  if (content.size() > kContentPartsMax) {
+    return reader.Fail("messages", fmt::format("{} has {} parts, the limit is {}", where,
+                                               content.size(), kContentPartsMax));
+  }
+  for (size_t i = 0; i < content.size() && !reader.failed(); ++i) {
+    CheckPart(reader, fmt::format("{}[{}]", where, i), content[i]);
+  }
+}
+
+void CheckToolCalls(FieldReader& reader, const std::string& where, const Json& calls) {
+  if (!calls.is_array()) return reader.Fail("messages", where + " must be an array");
+  for (const Json& call : calls) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
+      return reader.Fail("messages", where + ": each call must be an object with a \"function\"");
+    }
+    auto arguments = call["function"].find("arguments");
+    if (arguments == call["function"].end() || !arguments->is_string()) continue;
+    const auto& text = arguments->get_ref<const std::string&>();
+    Result<Json> parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
+    if (!parsed.ok() || !KeysWithinLimit(*parsed)) {
+      return reader.Fail("messages", where + ": function.arguments is not a JSON text with at most " +
+                                         std::to_string(kObjectKeysMax) + " keys per object");
+    }
+  }
+}
+
+void CheckMessage(FieldReader& reader, const std::string& where, const Json& message) {
+  if (!message.is_object()) {
+    return reader.Fail("messages",
+                       fmt::format("{} must be an object, got {}", where, Describe(message)));
+  }
+  const Json role = message.value("role", Json());
+  if (!role.is_string() || role.get_ref<const std::string&>().empty() ||
+      role.get_ref<const std::string&>().size() > kNameBytesMax) {
+    return reader.Fail("messages", where + ".role must be a string such as \"user\"");
+  }
+  auto calls = message.find("tool_calls");
+  const bool has_calls = calls != message.end() && !calls->is_null();
+  if (has_calls) CheckToolCalls(reader, where + ".tool_calls", *calls);
+  auto content = message.find("content");
+  if (content != message.end() && !content->is_null()) {
+    CheckContent(reader, where + ".content", *content);
+  } else if (!has_calls && role != Json("assistant")) {
+    reader.Fail("messages", where + ".content is required");
+  }
+}
+
+void CheckMessages(FieldReader& reader) {
+  const Json* messages = reader.Find("messages");
+  if (messages == nullptr) return reader.Fail("messages", "messages is required");
+  if (!messages->is_array() || messages->empty()) {
+    return reader.Fail("messages", fmt::format("messages must be a list of at least one message, "
+                                               "got {}",
+                                               Describe(*messages)));
+  }
+  if (messages->size() > kMessagesMax) {
+    return reader.Fail("messages", fmt::format("messages has {} entries, the limit is {}",
+                                               messages->size(), kMessagesMax));
+  }
+  for (size_t i = 0; i < messages->size() && !reader.failed(); ++i) {
+    CheckMessage(reader, fmt::format("messages[{}]", i), (*messages)[i]);
+  }
+}
+
+void CheckTools(FieldReader& reader) {
+  reader.Array("tools", [&](const Json& tools) {
+    if (tools.size() > kToolsMax) {
+      return reader.Fail("tools", fmt::format("tools has {} entries, the limit is {}", tools.size(),
+                                              kToolsMax));
+    }
+    for (size_t i = 0; i < tools.size(); ++i) {
+      const Json& tool = tools[i];
+      const bool whole = tool.is_object() && tool.value("type", Json()) == Json("function") &&
+                         tool.contains("function") && tool["function"].is_object() &&
+                         tool["function"].value("name", Json()).is_string();
+      if (!whole) {
+        return reader.Fail("tools", fmt::format("tools[{}] must be {{\"type\": \"function\", "
+                                                "\"function\": {{\"name\": ...}}}}",
+                                                i));
+      }
+    }
+  });
+}
+
+// True when the template shall see the tools.
+bool CheckToolChoice(FieldReader& reader) {
+  const Json* choice = reader.Find("tool_choice");
+  if (choice == nullptr || *choice == Json("auto")) return true;
+  if (*choice == Json("none")) return false;
+  if (choice->is_string() || choice->is_object()) {
+    reader.Fail(UnsupportedField("tool_choice",
+                                 "tool_choice: only \"none\" and \"auto\" are supported"));
+  } else {
+    reader.Fail("tool_choice",
+                fmt::format("tool_choice must be a string, got {}", Describe(*choice)));
+  }
+  return false;
+}
+
+void CheckTemplateKwargs(FieldReader& reader) {
+  reader.Object("chat_template_kwargs", [&](const Json& kwargs) {
+    for (const char* reserved :
+         {"messages", "tools", "add_generation_prompt", "chat_template", "tokenize"}) {
+      if (kwargs.contains(reserved)) {
+        return reader.Fail("chat_template_kwargs",
+                           fmt::format("chat_template_kwargs must not set \"{}\"", reserved));
+      }
+    }
+  });
+}
+
+void CheckKeys(FieldReader& reader) {
+  for (const char* name : {"messages", "tools", "chat_template_kwargs"}) {
+    const Json* value = reader.Find(name);
+    if (value == nullptr || KeysWithinLimit(*value)) continue;
+    reader.Fail(name, fmt::format("an object in {} has more than {} keys", name, kObjectKeysMax));
+  }
+}
+
+// Content as one string, text parts joined by newlines as vLLM does; arguments of earlier calls as
+// objects, which is what templates expect. REQUIRES: CheckMessage found no fault.
+void Normalise(OrderedJson& message) {
+  auto calls = message.find("tool_calls");
+  if (calls != message.end() && calls->is_null()) {
+    message.erase("tool_calls");
+  } else if (calls != message.end()) {
+    for (OrderedJson& call : *calls) {
+      auto arguments = call["function"].find("arguments");
+      if (arguments == call["function"].end() || !arguments->is_string()) continue;
+      const std::string text = arguments->get<std::string>();
+      *arguments = text.empty() ? OrderedJson::object() : OrderedJson::parse(text);
+    }
+  }
+  OrderedJson& content = message["content"];
+  if (content.is_string()) return;
+  std::string joined;
+  for (size_t i = 0; i < content.size(); ++i) {
+    if (i > 0) joined += '\n';
+    joined += content[i]["text"].get<std::string>();
+  }
+  content = std::move(joined);
+}
+
+// The three fields a template sees, without building the rest of the body a second time.
+OrderedJson ParseOrdered(std::string_view text) {
+  auto wanted = [](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
+    if (depth != 1 || event != OrderedJson::parse_event_t::key) return true;
+    return parsed == OrderedJson("messages") || parsed == OrderedJson("tools") ||
+           parsed == OrderedJson("chat_template_kwargs");
+  };
+  return OrderedJson::parse(text, wanted);
+}
+
+std::string Text(const OrderedJson& body, const char* name) {
+  auto found = body.find(name);
+  if (found == body.end() || found->is_null() || found->empty()) return "";
+  return found->dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+}  // namespace
+
+void ReadConversation(FieldReader& reader, std::string_view text, Conversation& conversation) {
+  CheckMessages(reader);
+  CheckTools(reader);
+  const bool show_tools = CheckToolChoice(reader);
+  CheckTemplateKwargs(reader);
+  CheckKeys(reader);
+  reader.Bool("add_generation_prompt", conversation.add_generation_prompt);
+  if (reader.failed()) return;
+  OrderedJson body = ParseOrdered(text);
+  for (OrderedJson& message : body["messages"]) Normalise(message);
+  conversation.messages = Text(body, "messages");
+  if (show_tools) conversation.tools = Text(body, "tools");
+  conversation.template_kwargs = Text(body, "chat_template_kwargs");
+}
+
+}  // namespace millrace::serve

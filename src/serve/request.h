@@ -1,0 +1,109 @@
+// What the two generation endpoints were asked, typed and checked (/v1/completions and
+// /v1/chat/completions). Parsing looks at the body and the model's limits and nothing else: pure
+// functions, any thread.
+//
+// Unknown fields are accepted and ignored, as OpenAI's clients need; a known field of the wrong type
+// or out of range is refused with its name; a known field that Millrace cannot honour is refused
+// rather than ignored.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "core/ids.h"
+#include "core/sampling_params.h"
+#include "serve/api_error.h"
+
+namespace millrace::serve {
+
+// From the model's generation_config.json: used where the client says nothing, as vLLM does.
+struct SamplingDefaults {
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<int> top_k;
+  std::optional<double> min_p;
+  std::optional<double> repetition_penalty;
+};
+
+struct ParseContext {
+  int vocab_size = 0;     // rows of the embedding
+  int max_model_len = 0;  // tokens of prompt and output
+  SamplingDefaults defaults;
+  bool parse_special_default = false;
+};
+
+struct GenerationOptions {
+  std::string model;        // empty: the first one served
+  SamplingParams params;    // max_tokens unset: up to the model's length
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  int priority = 0;
+  std::string cache_salt;
+  std::string request_id;   // becomes part of the response's id
+};
+
+// A text or token ids.
+using Prompt = std::variant<std::string, std::vector<TokenId>>;
+
+struct CompletionRequest {
+  GenerationOptions options;
+  std::vector<Prompt> prompts;   // at least one
+  bool echo = false;
+  bool echo_only = false;        // echo with max_tokens 0: the generated token is not shown
+  bool add_special_tokens = true;
+  bool parse_special = false;    // "<|end|>" in a text prompt becomes that token
+};
+
+// What a chat template is given, as JSON text with the keys in the client's order.
+struct Conversation {
+  std::string messages;          // at least one; content is a string in each
+  std::string tools;             // empty: none
+  std::string template_kwargs;   // empty: none
+  bool add_generation_prompt = true;
+};
+
+struct ChatRequest {
+  GenerationOptions options;
+  Conversation conversation;
+};
+
+// /tokenize takes a text or a conversation.
+struct TokenizeRequest {
+  std::string model;
+  std::variant<std::string, Conversation> input;
+  bool add_special_tokens = true;
+  bool parse_special = false;
+  bool return_token_strs = false;
+};
+
+struct DetokenizeRequest {
+  std::string model;
+  std::vector<TokenId> tokens;
+};
+
+template <typename T>
+using Parsed = std::variant<T, ApiError>;
+
+// From the text of a request's body.
+Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
+                                                 const ParseContext& context);
+Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& context);
+Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseContext& context);
+Parsed<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
+                                                 const ParseContext& context);
+
+// Once the prompts' lengths are known: fits each into the model's context and the whole into the
+// budgets of limits.h. Fills in max_tokens where the client left it open; `max_tokens` of the result
+// is per prompt.
+struct FittedLengths {
+  std::vector<int> max_tokens;
+};
+Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseContext& context,
+                                 const std::vector<int>& prompt_tokens);
+
+}  // namespace millrace::serve

@@ -1,0 +1,152 @@
+#include "serve/response.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serve/utf8.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr float kLogprobFloor = -9999.0f;  // JSON has no -inf; vLLM's floor
+
+float Finite(float logprob) { return std::max(logprob, kLogprobFloor); }
+
+Json OrNull(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json ChatToken(const TokenAlternative& token) {
+  Json bytes = Json::array();
+  for (unsigned char byte : token.bytes) bytes.push_back(byte);
+  return {{"token", TokenText(token.bytes)},
+          {"logprob", Finite(token.logprob)},
+          {"bytes", std::move(bytes)}};
+}
+
+Json PromptToken(const TokenAlternative& token) {
+  return {{"logprob", Finite(token.logprob)},
+          {"rank", token.rank},
+          {"decoded_token", TokenText(token.bytes)}};
+}
+
+Json CompletionTop(const TokenReport& token) {
+  if (!token.has_logprob) return nullptr;
+  Json top = Json::object();
+  for (const TokenAlternative& other : token.top) {
+    top.emplace(TokenText(other.bytes), Finite(other.logprob));  // of equal texts the likelier stays
+  }
+  top.emplace(TokenText(token.chosen.bytes), Finite(token.chosen.logprob));
+  return top;
+}
+
+}  // namespace
+
+std::string TokenText(std::string_view bytes) {
+  if (IsUtf8(bytes)) return std::string(bytes);
+  std::string text = "bytes:";
+  for (unsigned char byte : bytes) text += fmt::format("\\x{:02x}", byte);
+  return text;
+}
+
+Json UsageJson(const UsageCounts& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.completion_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+Json CompletionLogprobs(std::span<const TokenReport> tokens) {
+  Json texts = Json::array();
+  Json logprobs = Json::array();
+  Json tops = Json::array();
+  Json offsets = Json::array();
+  for (const TokenReport& token : tokens) {
+    texts.push_back(TokenText(token.chosen.bytes));
+    logprobs.push_back(token.has_logprob ? Json(Finite(token.chosen.logprob)) : Json());
+    tops.push_back(CompletionTop(token));
+    offsets.push_back(token.text_offset);
+  }
+  return {{"tokens", std::move(texts)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(tops)},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json ChatLogprobs(std::span<const TokenReport> tokens) {
+  Json content = Json::array();
+  for (const TokenReport& token : tokens) {
+    Json entry = ChatToken(token.chosen);
+    Json top = Json::array();
+    for (const TokenAlternative& other : token.top) top.push_back(ChatToken(other));
+    entry["top_logprobs"] = std::move(top);
+    content.push_back(std::move(entry));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json PromptLogprobs(std::span<const TokenReport> tokens) {
+  Json list = Json::array();
+  for (const TokenReport& token : tokens) {
+    if (!token.has_logprob) {
+      list.push_back(nullptr);
+      continue;
+    }
+    Json entry = {{std::to_string(token.chosen.id), PromptToken(token.chosen)}};
+    for (const TokenAlternative& other : token.top) {
+      entry.emplace(std::to_string(other.id), PromptToken(other));
+    }
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+Json CompletionChoice(const ChoicePart& part) {
+  Json choice = {{"index", part.index},
+                 {"text", part.text},
+                 {"logprobs", part.has_logprobs ? CompletionLogprobs(part.logprobs) : Json()},
+                 {"finish_reason", OrNull(part.finish_reason)},
+                 {"stop_reason", part.stop_reason}};
+  if (!part.prompt_logprobs.is_null()) choice["prompt_logprobs"] = part.prompt_logprobs;
+  return choice;
+}
+
+Json ChatChoice(const ChoicePart& part) {
+  return {{"index", part.index},
+          {"message", {{"role", "assistant"}, {"content", part.text}, {"refusal", nullptr}}},
+          {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs) : Json()},
+          {"finish_reason", OrNull(part.finish_reason)},
+          {"stop_reason", part.stop_reason}};
+}
+
+Json ChatDelta(const ChoicePart& part) {
+  Json delta = Json::object();
+  if (!part.text.empty() || part.finish_reason.empty()) delta["content"] = part.text;
+  return {{"index", part.index},
+          {"delta", std::move(delta)},
+          {"logprobs", part.has_logprobs ? ChatLogprobs(part.logprobs) : Json()},
+          {"finish_reason", OrNull(part.finish_reason)},
+          {"stop_reason", part.stop_reason}};
+}
+
+Json ChatRoleDelta(int index) {
+  return {{"index", index},
+          {"delta", {{"role", "assistant"}, {"content", ""}}},
+          {"logprobs", nullptr},
+          {"finish_reason", nullptr}};
+}
+
+Json Envelope(const ResponseHead& head, const char* object, Json choices) {
+  return {{"id", head.id},
+          {"object", object},
+          {"created", head.created},
+          {"model", head.model},
+          {"choices", std::move(choices)}};
+}
+
+void AppendEvent(const Json& data, std::string& out) {
+  out += "data: ";
+  out += DumpJson(data);
+  out += "\n\n";
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,75 @@
+// The bodies of completions: OpenAI's objects with vLLM's extra fields. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "core/ids.h"
+
+namespace millrace::serve {
+
+struct TokenAlternative {
+  TokenId id = 0;
+  std::string bytes;  // of the token alone; perhaps half a character
+  float logprob = 0;
+  int rank = 0;
+};
+
+// One position with its log-probabilities.
+struct TokenReport {
+  TokenAlternative chosen;
+  bool has_logprob = true;             // false for the first token of a prompt: nothing precedes it
+  std::vector<TokenAlternative> top;   // likeliest first
+  int64_t text_offset = 0;             // in characters
+};
+
+struct UsageCounts {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;
+};
+
+struct ResponseHead {
+  std::string id;
+  std::string model;
+  int64_t created = 0;  // Unix seconds
+};
+
+// What a chunk or a choice says of one sequence.
+struct ChoicePart {
+  int index = 0;
+  std::string text;
+  bool has_logprobs = false;
+  std::vector<TokenReport> logprobs;
+  std::string finish_reason;   // empty: null
+  Json stop_reason;            // the stop string, the stop token's id, or null
+  Json prompt_logprobs;        // null unless asked
+};
+
+// A token as text: its bytes, or OpenAI's "bytes:\xe2\x96" where they are no whole characters.
+std::string TokenText(std::string_view bytes);
+
+Json UsageJson(const UsageCounts& usage);
+Json CompletionLogprobs(std::span<const TokenReport> tokens);
+Json ChatLogprobs(std::span<const TokenReport> tokens);
+// vLLM's: null for the first token, then {"ID": {logprob, rank, decoded_token}} per token.
+Json PromptLogprobs(std::span<const TokenReport> tokens);
+
+Json CompletionChoice(const ChoicePart& part);
+Json ChatChoice(const ChoicePart& part);       // {"message": ...}
+Json ChatDelta(const ChoicePart& part);        // {"delta": {"content": ...}}
+Json ChatRoleDelta(int index);                 // {"delta": {"role": "assistant", "content": ""}}
+
+// {"id", "object", "created", "model", "choices"}; usage is left out when null is not wanted.
+Json Envelope(const ResponseHead& head, const char* object, Json choices);
+
+// Server-sent events.
+void AppendEvent(const Json& data, std::string& out);
+inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+
+}  // namespace millrace::serve

@@ -1,0 +1,27 @@
+#include "serve/router.h"
+
+namespace millrace::serve {
+namespace {
+
+bool Matches(const Route& route, std::string_view path) {
+  if (route.kind == PathKind::kExact) return path == route.path;
+  return path.size() > route.path.size() && path.starts_with(route.path);
+}
+
+}  // namespace
+
+RouteTable::Match RouteTable::Find(std::string_view method, std::string_view path) const {
+  Match match;
+  for (const Route& route : routes_) {
+    if (!Matches(route, path)) continue;
+    match.on_path = &route;
+    if (!match.allow.empty()) match.allow += ", ";
+    match.allow += route.method;
+    if (route.method != method) continue;
+    match.route = &route;
+    match.rest = path.substr(route.path.size());
+  }
+  return match;
+}
+
+}  // namespace millrace::serve
