@@ -1,0 +1,38 @@
+// WorkerPool: threads that take work off the I/O threads and the engine's thread: rendering and
+// tokenizing long prompts, detokenizing, building JSON. Any thread may post; posting never waits.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace millrace::serve {
+
+class WorkerPool {
+ public:
+  WorkerPool(int threads, size_t queue_max);
+  ~WorkerPool();  // runs what is queued, then joins
+
+  // False when `queue_max` tasks wait already: the task is dropped.
+  bool TryPost(std::function<void()> task);
+  // For tasks whose number the caller bounds (one per live request at most).
+  void Post(std::function<void()> task);
+
+ private:
+  void Run();
+  void Push(std::function<void()> task);  // REQUIRES: mutex_
+
+  const size_t queue_max_;
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
+  int idle_ = 0;                             // guarded by mutex_
+  bool stopping_ = false;                    // guarded by mutex_
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace millrace::serve
