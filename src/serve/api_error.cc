@@ -54,6 +54,15 @@ ApiError ContextTooLong(int max_model_len, int prompt_tokens, std::optional<int>
   return {.message = std::move(message), .code = "context_length_exceeded"};
 }
 
+ApiError ContextTooLongText(int max_model_len, size_t text_bytes, std::string param) {
+  return {.message = fmt::format("This model's maximum context length is {} tokens. However, your "
+                                 "prompt is a text of {} bytes, which is longer. Please reduce the "
+                                 "length of the prompt.",
+                                 max_model_len, text_bytes),
+          .param = std::move(param),
+          .code = "context_length_exceeded"};
+}
+
 ApiError Unready(std::string message) {
   return {.status = 503,
           .message = std::move(message),
@@ -61,6 +70,8 @@ ApiError Unready(std::string message) {
           .code = "service_unavailable",
           .retry_after_s = kRetryUnreadyS};
 }
+
+ApiError Draining() { return Unready("The server is shutting down and takes no new requests."); }
 
 ApiError FromStatus(const Status& status, std::string param) {
   ApiError error;
@@ -114,9 +125,8 @@ net::HttpResponse ErrorResponse(const ApiError& error) {
 }
 
 net::HttpResponse JsonResponse(const Json& body, int status) {
-  return {.status = status,
-          .headers = {{"content-type", "application/json"}},
-          .body = DumpJson(body)};
+  return {
+      .status = status, .headers = {{"content-type", "application/json"}}, .body = DumpJson(body)};
 }
 
 }  // namespace millrace::serve

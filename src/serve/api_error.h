@@ -30,8 +30,11 @@ ApiError UnsupportedField(std::string param, std::string message);
 ApiError ModelNotFound(const std::string& model);
 // 400 with code context_length_exceeded and OpenAI's wording, which clients parse.
 ApiError ContextTooLong(int max_model_len, int prompt_tokens, std::optional<int> max_tokens);
+// The same, for a text that is too long to be worth counting.
+ApiError ContextTooLongText(int max_model_len, size_t text_bytes, std::string param);
 // 503 with Retry-After.
 ApiError Unready(std::string message);
+ApiError Draining();
 // The HTTP form of an error from inside. kInternal and kDataLoss are shown as a neutral sentence.
 ApiError FromStatus(const Status& status, std::string param = "");
 

@@ -11,7 +11,8 @@ constexpr char kPreflightMaxAgeS[] = "600";
 constexpr char kDefaultHeaders[] = "authorization, content-type, x-request-id";
 
 bool HeaderNameCharacter(char c) {
-  return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == ',' || c == ' ';
+  return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == ',' ||
+         c == ' ';
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ inline constexpr int kStatusClientGone = 499;  // in metrics only
 
 class EdgeReply : public net::HttpReply {
  public:
-  // `done` is called once with the status: at the answer's end, or when nobody will answer any more.
+  // `done` is called once with the status: at the answer's end, or when nobody will answer any
+  // more.
   EdgeReply(std::shared_ptr<net::HttpReply> inner, Headers headers,
             std::function<void(int status)> done);
   ~EdgeReply() override;

@@ -109,8 +109,7 @@ void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
               number(stats.prefix_hit_tokens));
   out.Counter("vllm:prompt_tokens_recomputed_total", "Tokens computed again after preemption.",
               number(stats.prompt_tokens_recomputed));
-  out.Counter("vllm:generation_tokens_total", "Tokens generated.",
-              number(stats.generation_tokens));
+  out.Counter("vllm:generation_tokens_total", "Tokens generated.", number(stats.generation_tokens));
   out.Counter("millrace_swapped_out_blocks_total", "Blocks copied to the swap pool.",
               number(stats.swapped_out_blocks));
   out.Counter("millrace_engine_steps_total", "Iterations of the model.", number(stats.steps));

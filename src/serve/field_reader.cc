@@ -37,8 +37,8 @@ IntegerOrError ReadInteger(const Json& value, int64_t low, int64_t high) {
     return {.error = fmt::format("must be an integer of at least {} (and below 2^31), got {}", low,
                                  Describe(value))};
   }
-  return {.error = fmt::format("must be an integer in [{}, {}], got {}", low, high,
-                               Describe(value))};
+  return {.error =
+              fmt::format("must be an integer in [{}, {}], got {}", low, high, Describe(value))};
 }
 
 const Json* FieldReader::Find(const char* name) const {

@@ -1,6 +1,7 @@
-// FieldReader: typed, range-checked fields out of a JSON object, one line per field. A field that is
-// absent or null keeps its default. The first fault is kept and later reads do nothing, so that a
-// parser is a straight list of reads with one question at the end. One thread; refers to the object.
+// FieldReader: typed, range-checked fields out of a JSON object, one line per field. A field that
+// is absent or null keeps its default. The first fault is kept and later reads do nothing, so that
+// a parser is a straight list of reads with one question at the end. One thread; refers to the
+// object.
 #pragma once
 
 #include <cstdint>

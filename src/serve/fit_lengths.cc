@@ -26,7 +26,9 @@ Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseCo
     fitted.max_tokens.push_back(max_tokens);
     generated += int64_t{max_tokens} * params.n;
     if (params.logprobs) logprobs += int64_t{max_tokens} * params.n * (1 + *params.logprobs);
-    if (params.prompt_logprobs) logprobs += int64_t{prompt} * (1 + *params.prompt_logprobs);
+    if (params.prompt_logprobs) {  // each of the n echoes carries them
+      logprobs += int64_t{prompt} * params.n * (1 + *params.prompt_logprobs);
+    }
   }
   if (generated > kGeneratedTokensMax) {
     return BadField("max_tokens", fmt::format("n x max_tokens over all prompts is {} tokens, the "

@@ -11,11 +11,11 @@ namespace {
 
 using Buckets = prometheus::Histogram::BucketBoundaries;
 
-const Buckets kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1,  .25, .5,  .75,
+const Buckets kFirstTokenBuckets = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                                     1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
-const Buckets kInterTokenBuckets = {.01, .025, .05, .075, .1, .15, .2, .3, .4, .5,
-                                    .75, 1,    2.5, 5,    7.5, 10, 20, 40, 80};
-const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,  2.5, 5,   10,  15,  20,
+const Buckets kInterTokenBuckets = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                                    .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+const Buckets kRequestBuckets = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
                                  30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
 const Buckets kHttpBuckets = {.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300};
 const Buckets kCountOfSequencesBuckets = {1, 2, 5, 10, 20};
@@ -84,8 +84,8 @@ ModelMetrics::ModelMetrics(std::string model_name, int max_model_len,
       first_token_(AddHistogram("time_to_first_token_seconds",
                                 "From arrival at the front end to the first token.",
                                 kFirstTokenBuckets)),
-      inter_token_(AddHistogram("inter_token_latency_seconds",
-                                "Between two tokens of a sequence.", kInterTokenBuckets)),
+      inter_token_(AddHistogram("inter_token_latency_seconds", "Between two tokens of a sequence.",
+                                kInterTokenBuckets)),
       per_output_token_(AddHistogram("request_time_per_output_token_seconds",
                                      "Mean time per token after the first, per request.",
                                      kInterTokenBuckets)),

@@ -3,7 +3,8 @@
 //
 // Histograms are fed by the front end; counters and gauges of the engine are read from one snapshot
 // of its statistics per scrape: they cannot go stale, and within a scrape
-//   millrace_requests_accepted_total = running + waiting + swapped + sum of millrace_requests_finished_total.
+//   millrace_requests_accepted_total = running + waiting + swapped + sum of
+//   millrace_requests_finished_total.
 #pragma once
 
 #include <prometheus/histogram.h>
@@ -24,14 +25,14 @@ namespace millrace::serve {
 
 // One request of the engine (one prompt, n sequences), at its end.
 struct FinishedRequest {
-  std::string_view reason;            // "stop", "length", "abort", "error"
+  std::string_view reason;  // "stop", "length", "abort", "error"
   int prompt_tokens = 0;
   int cached_prompt_tokens = 0;
   int generation_tokens = 0;          // over its sequences
   int longest_generation_tokens = 0;  // of one sequence
   int n = 1;
   int max_tokens = 0;
-  Duration e2e;                       // from the arrival at the front end
+  Duration e2e;  // from the arrival at the front end
   std::optional<RequestTimes> times;
 };
 

@@ -36,7 +36,8 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
   reader.Array("modalities", [&](const Json& list) {
     for (const Json& item : list) {
       if (item != Json("text")) {
-        return reader.Fail(UnsupportedField("modalities", "modalities: only \"text\" is supported"));
+        return reader.Fail(
+            UnsupportedField("modalities", "modalities: only \"text\" is supported"));
       }
     }
   });

@@ -25,8 +25,8 @@ void ReadLogitBias(FieldReader& reader, SamplingParams& params) {
                                                      Printable(key, 32)));
       }
       if (!bias.is_number()) {
-        return reader.Fail("logit_bias", fmt::format("logit_bias[{}] must be a number, got {}", token,
-                                                     Describe(bias)));
+        return reader.Fail("logit_bias", fmt::format("logit_bias[{}] must be a number, got {}",
+                                                     token, Describe(bias)));
       }
       params.logit_bias.emplace_back(token, bias.get<float>());
     }
@@ -57,8 +57,8 @@ void ReadBestOf(FieldReader& reader, const SamplingParams& params) {
   reader.Int("best_of", 1, kIntMax, best_of);
   if (best_of && *best_of != params.n) {
     reader.Fail(UnsupportedField(
-        "best_of", fmt::format("best_of ({}) other than n ({}) is not supported", *best_of,
-                               params.n)));
+        "best_of",
+        fmt::format("best_of ({}) other than n ({}) is not supported", *best_of, params.n)));
   }
 }
 
@@ -144,12 +144,12 @@ void RefuseUnsupported(FieldReader& reader) {
 Parsed<Json> ParseBody(std::string_view body) {
   Result<Json> json = ParseJson(body);
   if (!json.ok()) {
-    return BadField("", fmt::format("The request body is not valid JSON: {}",
-                                    json.status().message()));
+    return BadField("",
+                    fmt::format("The request body is not valid JSON: {}", json.status().message()));
   }
   if (!json->is_object()) {
-    return BadField("", fmt::format("The request body must be a JSON object, got {}",
-                                    Describe(*json)));
+    return BadField("",
+                    fmt::format("The request body must be a JSON object, got {}", Describe(*json)));
   }
   return std::move(json).value();
 }
@@ -161,8 +161,8 @@ std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const 
   for (const Json& item : list) {
     IntegerOrError read = ReadInteger(item, 0, int64_t{vocab_size} - 1);
     if (!read.error.empty()) {
-      reader.Fail(field, fmt::format("{}[{}]: a token id {}, the size of the vocabulary is {}", where,
-                                     tokens.size(), read.error, vocab_size));
+      reader.Fail(field, fmt::format("{}[{}]: a token id {}, the size of the vocabulary is {}",
+                                     where, tokens.size(), read.error, vocab_size));
       return {};
     }
     tokens.push_back(static_cast<TokenId>(read.value));

@@ -20,8 +20,8 @@ void RefuseUnsupported(FieldReader& reader);
 std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,
                                   const Json& list, int vocab_size);
 
-// messages, tools, tool_choice, add_generation_prompt, chat_template_kwargs. `text` is the body that
-// the reader's object was parsed from.
+// messages, tools, tool_choice, add_generation_prompt, chat_template_kwargs. `text` is the body
+// that the reader's object was parsed from.
 void ReadConversation(FieldReader& reader, std::string_view text, Conversation& conversation);
 
 // The body as a JSON object, or the 400 that says why it is none.

@@ -19,9 +19,10 @@ void ReadPrompt(FieldReader& reader, int vocab_size, std::vector<Prompt>& prompt
     return;
   }
   if (!prompt->is_array() || prompt->empty()) {
-    return reader.Fail("prompt", fmt::format("prompt must be a string, a list of strings, a list of "
-                                             "token ids or a list of lists of token ids, got {}",
-                                             Describe(*prompt)));
+    return reader.Fail("prompt",
+                       fmt::format("prompt must be a string, a list of strings, a list of "
+                                   "token ids or a list of lists of token ids, got {}",
+                                   Describe(*prompt)));
   }
   if (prompt->front().is_number()) {
     prompts.emplace_back(ReadTokenIds(reader, "prompt", "prompt", *prompt, vocab_size));
@@ -39,9 +40,9 @@ void ReadPrompt(FieldReader& reader, int vocab_size, std::vector<Prompt>& prompt
     } else if (!texts && item.is_array() && !item.empty()) {
       prompts.emplace_back(ReadTokenIds(reader, "prompt", where, item, vocab_size));
     } else {
-      return reader.Fail("prompt", fmt::format("{} must be {}, got {}", where,
-                                               texts ? "a string" : "a list of token ids",
-                                               Describe(item)));
+      return reader.Fail("prompt",
+                         fmt::format("{} must be {}, got {}", where,
+                                     texts ? "a string" : "a list of token ids", Describe(item)));
     }
   }
 }
@@ -82,6 +83,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   if (params.prompt_logprobs && request.options.stream) {
     reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
   }
+  request.wants_prompt_logprobs = params.prompt_logprobs.has_value();
   if (request.echo && params.logprobs) {
     params.prompt_logprobs = std::max(*params.logprobs, params.prompt_logprobs.value_or(0));
   }

@@ -57,7 +57,8 @@ void CheckToolCalls(FieldReader& reader, const std::string& where, const Json& c
     const auto& text = arguments->get_ref<const std::string&>();
     Result<Json> parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
     if (!parsed.ok() || !KeysWithinLimit(*parsed)) {
-      return reader.Fail("messages", where + ": function.arguments is not a JSON text with at most " +
+      return reader.Fail("messages", where +
+                                         ": function.arguments is not a JSON text with at most " +
                                          std::to_string(kObjectKeysMax) + " keys per object");
     }
   }
@@ -104,8 +105,8 @@ void CheckMessages(FieldReader& reader) {
 void CheckTools(FieldReader& reader) {
   reader.Array("tools", [&](const Json& tools) {
     if (tools.size() > kToolsMax) {
-      return reader.Fail("tools", fmt::format("tools has {} entries, the limit is {}", tools.size(),
-                                              kToolsMax));
+      return reader.Fail(
+          "tools", fmt::format("tools has {} entries, the limit is {}", tools.size(), kToolsMax));
     }
     for (size_t i = 0; i < tools.size(); ++i) {
       const Json& tool = tools[i];
@@ -127,8 +128,8 @@ bool CheckToolChoice(FieldReader& reader) {
   if (choice == nullptr || *choice == Json("auto")) return true;
   if (*choice == Json("none")) return false;
   if (choice->is_string() || choice->is_object()) {
-    reader.Fail(UnsupportedField("tool_choice",
-                                 "tool_choice: only \"none\" and \"auto\" are supported"));
+    reader.Fail(
+        UnsupportedField("tool_choice", "tool_choice: only \"none\" and \"auto\" are supported"));
   } else {
     reader.Fail("tool_choice",
                 fmt::format("tool_choice must be a string, got {}", Describe(*choice)));

@@ -2,9 +2,9 @@
 // /v1/chat/completions). Parsing looks at the body and the model's limits and nothing else: pure
 // functions, any thread.
 //
-// Unknown fields are accepted and ignored, as OpenAI's clients need; a known field of the wrong type
-// or out of range is refused with its name; a known field that Millrace cannot honour is refused
-// rather than ignored.
+// Unknown fields are accepted and ignored, as OpenAI's clients need; a known field of the wrong
+// type or out of range is refused with its name; a known field that Millrace cannot honour is
+// refused rather than ignored.
 #pragma once
 
 #include <optional>
@@ -37,14 +37,14 @@ struct ParseContext {
 };
 
 struct GenerationOptions {
-  std::string model;        // empty: the first one served
-  SamplingParams params;    // max_tokens unset: up to the model's length
+  std::string model;      // empty: the first one served
+  SamplingParams params;  // max_tokens unset: up to the model's length
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
   int priority = 0;
   std::string cache_salt;
-  std::string request_id;   // becomes part of the response's id
+  std::string request_id;  // becomes part of the response's id
 };
 
 // A text or token ids.
@@ -52,18 +52,19 @@ using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest {
   GenerationOptions options;
-  std::vector<Prompt> prompts;   // at least one
+  std::vector<Prompt> prompts;  // at least one
   bool echo = false;
-  bool echo_only = false;        // echo with max_tokens 0: the generated token is not shown
+  bool echo_only = false;              // echo with max_tokens 0: the generated token is not shown
+  bool wants_prompt_logprobs = false;  // the field prompt_logprobs, not only echo with logprobs
   bool add_special_tokens = true;
-  bool parse_special = false;    // "<|end|>" in a text prompt becomes that token
+  bool parse_special = false;  // "<|end|>" in a text prompt becomes that token
 };
 
 // What a chat template is given, as JSON text with the keys in the client's order.
 struct Conversation {
-  std::string messages;          // at least one; content is a string in each
-  std::string tools;             // empty: none
-  std::string template_kwargs;   // empty: none
+  std::string messages;         // at least one; content is a string in each
+  std::string tools;            // empty: none
+  std::string template_kwargs;  // empty: none
   bool add_generation_prompt = true;
 };
 
@@ -98,8 +99,8 @@ Parsed<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
                                                  const ParseContext& context);
 
 // Once the prompts' lengths are known: fits each into the model's context and the whole into the
-// budgets of limits.h. Fills in max_tokens where the client left it open; `max_tokens` of the result
-// is per prompt.
+// budgets of limits.h. Fills in max_tokens where the client left it open; `max_tokens` of the
+// result is per prompt.
 struct FittedLengths {
   std::vector<int> max_tokens;
 };

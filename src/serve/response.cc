@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "serve/utf8.h"
+#include "text/utf8.h"
 
 namespace millrace::serve {
 namespace {
@@ -33,7 +33,8 @@ Json CompletionTop(const TokenReport& token) {
   if (!token.has_logprob) return nullptr;
   Json top = Json::object();
   for (const TokenAlternative& other : token.top) {
-    top.emplace(TokenText(other.bytes), Finite(other.logprob));  // of equal texts the likelier stays
+    top.emplace(TokenText(other.bytes),
+                Finite(other.logprob));  // of equal texts the likelier stays
   }
   top.emplace(TokenText(token.chosen.bytes), Finite(token.chosen.logprob));
   return top;
@@ -42,10 +43,16 @@ Json CompletionTop(const TokenReport& token) {
 }  // namespace
 
 std::string TokenText(std::string_view bytes) {
-  if (IsUtf8(bytes)) return std::string(bytes);
+  if (text::IsValidUtf8(bytes)) return std::string(bytes);
   std::string text = "bytes:";
   for (unsigned char byte : bytes) text += fmt::format("\\x{:02x}", byte);
   return text;
+}
+
+int64_t CountCharacters(std::string_view bytes) {
+  int64_t count = 0;
+  for (unsigned char byte : bytes) count += (byte & 0xC0) != 0x80;
+  return count;
 }
 
 Json UsageJson(const UsageCounts& usage) {

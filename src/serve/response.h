@@ -23,9 +23,9 @@ struct TokenAlternative {
 // One position with its log-probabilities.
 struct TokenReport {
   TokenAlternative chosen;
-  bool has_logprob = true;             // false for the first token of a prompt: nothing precedes it
-  std::vector<TokenAlternative> top;   // likeliest first
-  int64_t text_offset = 0;             // in characters
+  bool has_logprob = true;            // false for the first token of a prompt: nothing precedes it
+  std::vector<TokenAlternative> top;  // likeliest first
+  int64_t text_offset = 0;            // in characters
 };
 
 struct UsageCounts {
@@ -46,13 +46,16 @@ struct ChoicePart {
   std::string text;
   bool has_logprobs = false;
   std::vector<TokenReport> logprobs;
-  std::string finish_reason;   // empty: null
-  Json stop_reason;            // the stop string, the stop token's id, or null
-  Json prompt_logprobs;        // null unless asked
+  std::string finish_reason;  // empty: null
+  Json stop_reason;           // the stop string, the stop token's id, or null
+  Json prompt_logprobs;       // null unless asked
 };
 
 // A token as text: its bytes, or OpenAI's "bytes:\xe2\x96" where they are no whole characters.
 std::string TokenText(std::string_view bytes);
+
+// Code points in `bytes`: the bytes that begin one, so that pieces of a text add up to the whole.
+int64_t CountCharacters(std::string_view bytes);
 
 Json UsageJson(const UsageCounts& usage);
 Json CompletionLogprobs(std::span<const TokenReport> tokens);
@@ -61,11 +64,11 @@ Json ChatLogprobs(std::span<const TokenReport> tokens);
 Json PromptLogprobs(std::span<const TokenReport> tokens);
 
 Json CompletionChoice(const ChoicePart& part);
-Json ChatChoice(const ChoicePart& part);       // {"message": ...}
-Json ChatDelta(const ChoicePart& part);        // {"delta": {"content": ...}}
-Json ChatRoleDelta(int index);                 // {"delta": {"role": "assistant", "content": ""}}
+Json ChatChoice(const ChoicePart& part);  // {"message": ...}
+Json ChatDelta(const ChoicePart& part);   // {"delta": {"content": ...}}
+Json ChatRoleDelta(int index);            // {"delta": {"role": "assistant", "content": ""}}
 
-// {"id", "object", "created", "model", "choices"}; usage is left out when null is not wanted.
+// {"id", "object", "created", "model", "choices"}.
 Json Envelope(const ResponseHead& head, const char* object, Json choices);
 
 // Server-sent events.

@@ -1,6 +1,6 @@
 // RouteTable: which handler answers a method and a path, and whether it asks for an API key. Every
-// route is listed and what is not listed is closed: access is decided on the very entry that is then
-// called. Filled once, then read by any thread.
+// route is listed and what is not listed is closed: access is decided on the very entry that is
+// then called. Filled once, then read by any thread.
 #pragma once
 
 #include <functional>
@@ -39,7 +39,7 @@ class RouteTable {
     const Route* route = nullptr;    // nullptr: no such path, or not with this method
     const Route* on_path = nullptr;  // any route of this path, whatever the method
     std::string_view rest;
-    std::string allow;               // "GET, POST": the methods of this path
+    std::string allow;  // "GET, POST": the methods of this path
   };
 
   void Add(Route route) { routes_.push_back(std::move(route)); }

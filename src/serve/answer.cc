@@ -1,0 +1,94 @@
+#include "serve/answer.h"
+
+namespace millrace::serve {
+
+Answer::Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply)
+    : format_(format), head_(std::move(head)), reply_(std::move(reply)) {}
+
+bool Answer::Flush(std::vector<Choice>& choices, const UsageCounts& usage) {
+  if (!format_.stream) return !reply_->disconnected();
+  std::string events;
+  AppendNews(choices, usage, events);
+  if (events.empty()) return true;
+  StartOnce();
+  return reply_->Write(std::move(events));
+}
+
+void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
+                    const std::vector<TokenReports>& prompt_reports) {
+  if (format_.stream) {
+    std::string events;
+    AppendNews(choices, usage, events);
+    if (format_.include_usage) {
+      Json last = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
+                           Json::array());
+      last["usage"] = UsageJson(usage);
+      AppendEvent(last, events);
+    }
+    events += kDoneEvent;
+    StartOnce();
+    reply_->Write(std::move(events));
+    reply_->End();
+    return;
+  }
+  Json list = Json::array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    ChoicePart part = choices[i].Take();
+    if (format_.prompt_logprobs && prompt_reports[i]) {
+      part.prompt_logprobs = PromptLogprobs(*prompt_reports[i]);
+    }
+    list.push_back(format_.chat ? ChatChoice(part) : CompletionChoice(part));
+  }
+  Json body =
+      Envelope(head_, format_.chat ? "chat.completion" : "text_completion", std::move(list));
+  body["usage"] = UsageJson(usage);
+  if (format_.chat && format_.prompt_logprobs && prompt_reports[0]) {
+    body["prompt_logprobs"] = PromptLogprobs(*prompt_reports[0]);
+  }
+  reply_->Send(JsonResponse(body));
+}
+
+void Answer::Fail(const ApiError& error) {
+  if (!started_) return reply_->Send(ErrorResponse(error));
+  std::string event;
+  AppendEvent(ErrorBody(error), event);
+  reply_->Write(std::move(event));
+  reply_->End();
+}
+
+void Answer::AppendNews(std::vector<Choice>& choices, const UsageCounts& usage,
+                        std::string& events) {
+  role_sent_.resize(choices.size());
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (!choices[i].HasNews()) continue;
+    if (format_.chat && !role_sent_[i]) {
+      AppendChunk(ChatRoleDelta(static_cast<int>(i)), usage, events);
+      role_sent_[i] = true;
+    }
+    const ChoicePart part = choices[i].Take();
+    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), usage, events);
+  }
+}
+
+void Answer::AppendChunk(Json choice, const UsageCounts& usage, std::string& events) const {
+  Json chunk = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
+                        Json::array({std::move(choice)}));
+  if (format_.continuous_usage) {
+    chunk["usage"] = UsageJson(usage);
+  } else if (format_.include_usage) {
+    chunk["usage"] = nullptr;
+  }
+  AppendEvent(chunk, events);
+}
+
+void Answer::StartOnce() {
+  if (started_) return;
+  started_ = true;
+  reply_->Start({.status = 200,
+                 .headers = {{"content-type", "text/event-stream; charset=utf-8"},
+                             {"cache-control", "no-cache"},
+                             {"x-accel-buffering", "no"}},
+                 .body = ""});
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,123 @@
+#include "serve/choice.h"
+
+#include <algorithm>
+
+namespace millrace::serve {
+namespace {
+
+TokenAlternative Alternative(const text::Tokenizer& tokenizer, const TokenLogprob& token) {
+  return {.id = token.token,
+          .bytes = std::string(tokenizer.Token(token.token).text),
+          .logprob = token.logprob,
+          .rank = token.rank};
+}
+
+TokenReport Report(const text::Tokenizer& tokenizer, const PositionLogprobs& logprobs,
+                   int64_t text_offset) {
+  TokenReport report;
+  report.chosen = Alternative(tokenizer, logprobs.chosen);
+  for (const TokenLogprob& other : logprobs.top)
+    report.top.push_back(Alternative(tokenizer, other));
+  report.text_offset = text_offset;
+  return report;
+}
+
+// Characters the token adds to the text that is shown; hidden tokens add none.
+int64_t ShownCharacters(const text::Tokenizer& tokenizer, TokenId token, bool hide_special) {
+  const text::TokenInfo info = tokenizer.Token(token);
+  return info.special && hide_special ? 0 : CountCharacters(info.text);
+}
+
+}  // namespace
+
+TokenReports PromptReports(const text::Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
+                           const std::vector<PositionLogprobs>& logprobs) {
+  auto reports = std::make_shared<std::vector<TokenReport>>();
+  int64_t offset = 0;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    PositionLogprobs position;
+    position.chosen.token = prompt[i];
+    const bool known = i > 0 && i - 1 < logprobs.size();
+    reports->push_back(Report(tokenizer, known ? logprobs[i - 1] : position, offset));
+    reports->back().has_logprob = known;
+    offset += ShownCharacters(tokenizer, prompt[i], true);
+  }
+  return reports;
+}
+
+Choice::Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
+               std::span<const TokenId> prompt, Setup setup)
+    : tokenizer_(std::move(tokenizer)),
+      params_(params),
+      setup_(std::move(setup)),
+      text_(tokenizer_, params, prompt),
+      waits_for_prompt_(setup_.echo_reports) {
+  part_.index = setup_.index;
+  part_.text = setup_.echo;
+  part_.has_logprobs = params.logprobs.has_value();
+  text_offset_ = CountCharacters(setup_.echo);
+}
+
+void Choice::SetPromptReports(TokenReports reports) {
+  if (!waits_for_prompt_) return;
+  waits_for_prompt_ = false;
+  part_.logprobs.insert(part_.logprobs.begin(), reports->begin(), reports->end());
+}
+
+bool Choice::Apply(const RequestOutput& output) {
+  if (!finish_reason_.empty()) return false;
+  for (size_t i = 0; i < output.tokens.size(); ++i) {
+    const TokenId token = output.tokens[i];
+    ++generated_;
+    if (setup_.hide_generated) continue;
+    AddReport(token, i < output.logprobs.size() ? &output.logprobs[i] : nullptr);
+    const bool stops = output.stop_token && i + 1 == output.tokens.size();
+    if (stops && !params_.include_stop_str_in_output) continue;
+    text_.Add(token, part_.text);
+    if (text_.stop()) {
+      Finish("stop", params_.stop[*text_.stop()]);
+      return !output.finish;
+    }
+  }
+  if (!output.finish) return false;
+  if (!setup_.hide_generated) text_.Finish(part_.text);
+  if (text_.stop()) {
+    Finish("stop", params_.stop[*text_.stop()]);
+    return false;
+  }
+  const auto& ids = params_.stop_token_ids;
+  const bool by_id =
+      output.stop_token && std::find(ids.begin(), ids.end(), *output.stop_token) != ids.end();
+  Finish(std::string(FinishReasonName(*output.finish)), by_id ? Json(*output.stop_token) : Json());
+  return false;
+}
+
+void Choice::AddReport(TokenId token, const PositionLogprobs* logprobs) {
+  if (part_.has_logprobs && logprobs != nullptr) {
+    part_.logprobs.push_back(Report(*tokenizer_, *logprobs, text_offset_));
+  }
+  text_offset_ += ShownCharacters(*tokenizer_, token, params_.skip_special_tokens);
+}
+
+void Choice::Finish(std::string reason, Json stop_reason) {
+  finish_reason_ = reason;
+  part_.finish_reason = std::move(reason);
+  part_.stop_reason = std::move(stop_reason);
+}
+
+bool Choice::HasNews() const {
+  if (!part_.finish_reason.empty()) return true;
+  if (waits_for_prompt_ || (generated_ == 0 && part_.logprobs.empty())) return false;
+  return !part_.text.empty() || !part_.logprobs.empty();
+}
+
+ChoicePart Choice::Take() {
+  ChoicePart next;
+  next.index = part_.index;
+  next.has_logprobs = part_.has_logprobs;
+  std::swap(next, part_);
+  next.has_logprobs = next.has_logprobs && !next.logprobs.empty();
+  return next;
+}
+
+}  // namespace millrace::serve

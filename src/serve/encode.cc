@@ -1,0 +1,67 @@
+// Prompts and conversations to token ids.
+#include <fmt/format.h>
+
+#include <chrono>
+#include <ctime>
+#include <random>
+
+#include "base/rng.h"
+#include "serve/limits.h"
+#include "serve/service_impl.h"
+
+namespace millrace::serve {
+namespace {
+
+// What strftime_now shows in a template: the local wall clock.
+int64_t CivilSeconds() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local = {};
+  localtime_r(&now, &local);
+  return int64_t{now} + local.tm_gmtoff;
+}
+
+}  // namespace
+
+std::string NewId(const std::string& prefix, uint64_t number) {
+  static const uint64_t process = (uint64_t{std::random_device()()} << 32) | std::random_device()();
+  return fmt::format("{}{:016x}{:016x}", prefix, HashCounter(process, 2 * number),
+                     HashCounter(process, 2 * number + 1));
+}
+
+Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
+                                        const text::EncodeOptions& options,
+                                        const std::string& param) {
+  if (text.size() / kBytesPerTokenMax > static_cast<size_t>(model.max_model_len)) {
+    return ContextTooLongText(model.max_model_len, text.size(), param);
+  }
+  Result<std::vector<TokenId>> tokens = model.tokenizer->Encode(text, options);
+  if (!tokens.ok()) return FromStatus(tokens.status(), param);
+  for (TokenId token : *tokens) {
+    if (token < 0 || token >= model.spec.vocab_size) {
+      return BadField(param, fmt::format("{} has token {}, which the model's vocabulary of {} does "
+                                         "not hold: tokenizer and model do not match",
+                                         param, token, model.spec.vocab_size));
+    }
+  }
+  if (tokens->empty()) return BadField(param, param + " has no tokens");
+  return std::move(tokens).value();
+}
+
+Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
+                                                const Conversation& conversation) {
+  if (model.chat_template == nullptr) {
+    return UnsupportedField("messages", "this model has no chat template; use /v1/completions");
+  }
+  const text::ChatInput input{.messages_json = conversation.messages,
+                              .tools_json = conversation.tools,
+                              .kwargs_json = conversation.template_kwargs,
+                              .add_generation_prompt = conversation.add_generation_prompt,
+                              .civil_seconds = CivilSeconds()};
+  Result<std::string> prompt = model.chat_template->Render(input);
+  if (!prompt.ok()) return FromStatus(prompt.status(), "messages");
+  return EncodeText(model, *prompt,
+                    {.add_special_tokens = false, .parse_special = true, .guarded = true},
+                    "messages");
+}
+
+}  // namespace millrace::serve

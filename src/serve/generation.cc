@@ -1,0 +1,235 @@
+#include "serve/generation.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace millrace::serve {
+
+void Generation::Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
+                       std::shared_ptr<net::HttpReply> reply) {
+  std::shared_ptr<Generation> generation(
+      new Generation(std::move(backend), std::move(spec), reply));
+  reply->OnDisconnect([weak = std::weak_ptr(generation)] {
+    if (auto alive = weak.lock()) alive->Cancel();
+  });
+  generation->SubmitAll();
+}
+
+Generation::Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
+                       std::shared_ptr<net::HttpReply> reply)
+    : backend_(std::move(backend)),
+      spec_(std::move(spec)),
+      reply_(std::move(reply)),
+      answer_(spec_.format, spec_.head, reply_),
+      prompts_(spec_.prompts.size()) {
+  const SamplingParams& params = spec_.options.params;
+  choices_.reserve(spec_.prompts.size() * static_cast<size_t>(params.n));
+  for (const PromptInput& prompt : spec_.prompts) {
+    for (int i = 0; i < params.n; ++i) {
+      choices_.emplace_back(backend_->model.tokenizer, params, prompt.tokens,
+                            Choice::Setup{.index = static_cast<int>(choices_.size()),
+                                          .echo = prompt.echo,
+                                          .echo_reports = spec_.echo && params.logprobs,
+                                          .hide_generated = spec_.echo_only});
+    }
+  }
+  backend_->directory.Enter();
+}
+
+Generation::~Generation() { backend_->directory.Leave(); }
+
+void Generation::SubmitAll() {
+  std::optional<ApiError> error;
+  for (size_t i = 0; i < spec_.prompts.size() && !error; ++i) {
+    error = SubmitOne(static_cast<int>(i));
+    std::lock_guard lock(mutex_);
+    if (cancelled_) break;
+  }
+  bool cancelled = false;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled = cancelled_;
+    answered_ = cancelled_ || error.has_value();
+    begun_ = true;
+    ScheduleIfNeeded();
+  }
+  if (cancelled || error) AbortAll();
+  if (error) reply_->Send(ErrorResponse(*error));
+}
+
+std::optional<ApiError> Generation::SubmitOne(int prompt) {
+  const PromptInput& input = spec_.prompts[static_cast<size_t>(prompt)];
+  engine::EngineRequest request;
+  request.external_id = spec_.request_id;
+  request.prompt = input.tokens;
+  request.params = spec_.options.params;
+  request.params.max_tokens = input.max_tokens;
+  request.priority = spec_.options.priority;
+  request.cache_salt = spec_.cache_salt;
+  Result<RequestId> id = backend_->model.engine->Submit(
+      std::move(request), [self = shared_from_this(), prompt](RequestOutput&& output) {
+        self->Deliver(prompt, std::move(output));
+      });
+  if (!id.ok()) {
+    return FromStatus(id.status(), spec_.format.chat ? "messages" : "prompt");
+  }
+  backend_->directory.Add({.id = *id,
+                           .response_id = spec_.head.id,
+                           .external_id = spec_.request_id,
+                           .route = spec_.route,
+                           .prompt_index = prompt,
+                           .prompt_tokens = static_cast<int>(input.tokens.size()),
+                           .n = spec_.options.params.n,
+                           .stream = spec_.format.stream,
+                           .arrived = spec_.arrived});
+  std::lock_guard lock(mutex_);
+  submitted_.push_back(*id);
+  return std::nullopt;
+}
+
+void Generation::Cancel() {
+  {
+    std::lock_guard lock(mutex_);
+    cancelled_ = true;
+  }
+  AbortAll();
+}
+
+void Generation::AbortAll() {
+  std::vector<RequestId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    ids = submitted_;
+  }
+  for (RequestId id : ids) backend_->model.engine->Abort(id);
+}
+
+void Generation::Deliver(int prompt, RequestOutput&& output) {
+  const Time now = backend_->clock.Now();
+  std::lock_guard lock(mutex_);
+  if (mailbox_.size() >= kMailboxOutputsMax) overflowed_ = true;
+  // The last news of a request always gets in: the books are closed on it.
+  if (!overflowed_ || output.times) mailbox_.push_back({prompt, now, std::move(output)});
+  ScheduleIfNeeded();
+}
+
+void Generation::ScheduleIfNeeded() {
+  if (!begun_ || scheduled_ || mailbox_.empty()) return;
+  scheduled_ = true;
+  backend_->workers.Post([self = shared_from_this()] { self->Run(); });
+}
+
+void Generation::Run() {
+  std::vector<Mail> news;
+  bool overflowed = false;
+  {
+    std::lock_guard lock(mutex_);
+    news.swap(mailbox_);
+    overflowed = overflowed_;
+    answered_ = answered_ || cancelled_;
+  }
+  if (overflowed && !answered_) Fail(Unready("The server could not keep up with this request."));
+  for (Mail& mail : news) Process(mail);
+  if (!answered_) {
+    if (finished_choices_ == choices_.size()) {
+      answered_ = true;
+      std::vector<TokenReports> reports;
+      for (size_t i = 0; i < choices_.size(); ++i) {
+        reports.push_back(prompts_[i / static_cast<size_t>(spec_.options.params.n)].reports);
+      }
+      answer_.Finish(choices_, Usage(), reports);
+    } else if (!answer_.Flush(choices_, Usage())) {
+      answered_ = true;
+      Cancel();
+    }
+  }
+  std::lock_guard lock(mutex_);
+  scheduled_ = false;
+  ScheduleIfNeeded();
+}
+
+void Generation::Process(Mail& mail) {
+  const int n = spec_.options.params.n;
+  const RequestOutput& output = mail.output;
+  PromptState& state = prompts_[static_cast<size_t>(mail.prompt)];
+  Choice& choice = choices_[static_cast<size_t>(mail.prompt * n + output.index)];
+  state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
+  if (!output.prompt_logprobs.empty() && !state.reports) {
+    state.reports = PromptReports(*backend_->model.tokenizer,
+                                  spec_.prompts[static_cast<size_t>(mail.prompt)].tokens,
+                                  output.prompt_logprobs);
+    for (int i = 0; i < n; ++i) {
+      choices_[static_cast<size_t>(mail.prompt * n + i)].SetPromptReports(state.reports);
+    }
+  }
+  if (!choice.finished()) {
+    if (!output.tokens.empty()) ObserveLatency(mail, state, choice);
+    if (choice.Apply(output)) backend_->model.engine->Abort(output.request, output.index);
+    if (choice.finished()) ++finished_choices_;
+  }
+  if (output.times) EndPrompt(mail);
+  if (answered_) return;
+  if (choice.finish_reason() == "error") {
+    MR_LOG(warn, "request {} ({}) failed: {}", output.request.value(), Printable(spec_.request_id),
+           output.error.ToString());
+    Fail(FromStatus(output.error));
+  } else if (choice.finish_reason() == "abort") {
+    Fail(Unready("The server is shutting down and could not finish this request."));
+  }
+}
+
+void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& choice) {
+  if (!state.first_token_seen) {
+    state.first_token_seen = true;
+    backend_->metrics.ObserveFirstToken(mail.at - spec_.arrived);
+  } else if (choice.last_token_at) {
+    backend_->metrics.ObserveInterToken(mail.at - *choice.last_token_at);
+  }
+  choice.last_token_at = mail.at;
+}
+
+void Generation::EndPrompt(const Mail& mail) {
+  const SamplingParams& params = spec_.options.params;
+  const PromptInput& input = spec_.prompts[static_cast<size_t>(mail.prompt)];
+  FinishedRequest finished;
+  finished.reason = "stop";
+  for (int i = 0; i < params.n; ++i) {  // the worst of its sequences
+    const Choice& choice = choices_[static_cast<size_t>(mail.prompt * params.n + i)];
+    finished.generation_tokens += choice.generated_tokens();
+    finished.longest_generation_tokens =
+        std::max(finished.longest_generation_tokens, choice.generated_tokens());
+    for (std::string_view reason : {"error", "abort", "length"}) {
+      if (finished.reason == reason) break;
+      if (choice.finish_reason() == reason) finished.reason = reason;
+    }
+  }
+  finished.prompt_tokens = static_cast<int>(input.tokens.size());
+  finished.cached_prompt_tokens = prompts_[static_cast<size_t>(mail.prompt)].cached_tokens;
+  finished.n = params.n;
+  finished.max_tokens = input.max_tokens;
+  finished.e2e = mail.at - spec_.arrived;
+  finished.times = mail.output.times;
+  backend_->metrics.ObserveFinished(finished);
+  backend_->directory.End(mail.output.request, std::string(finished.reason),
+                          finished.generation_tokens, mail.output.times);
+}
+
+void Generation::Fail(const ApiError& error) {
+  answered_ = true;
+  answer_.Fail(error);
+  AbortAll();
+}
+
+UsageCounts Generation::Usage() const {
+  UsageCounts usage;
+  for (const PromptInput& prompt : spec_.prompts) {
+    usage.prompt_tokens += static_cast<int64_t>(prompt.tokens.size());
+  }
+  for (const PromptState& prompt : prompts_) usage.cached_tokens += prompt.cached_tokens;
+  if (spec_.echo_only) return usage;
+  for (const Choice& choice : choices_) usage.completion_tokens += choice.generated_tokens();
+  return usage;
+}
+
+}  // namespace millrace::serve

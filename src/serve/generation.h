@@ -1,0 +1,102 @@
+// Generation: one HTTP request for text from submission to its last byte. It may be many requests
+// of the engine (a batch of prompts), each of n sequences.
+//
+// The engine's thread only appends news to a bounded mailbox; a worker thread turns them into text
+// and bytes, one worker at a time per generation; a disconnect aborts from whatever thread notices
+// it. Kept alive by the engine's sinks and the worker's task: gone when both have let go.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/http.h"
+#include "serve/answer.h"
+#include "serve/backend.h"
+#include "serve/choice.h"
+
+namespace millrace::serve {
+
+// News of one HTTP request that wait for a worker; beyond it the request fails.
+inline constexpr size_t kMailboxOutputsMax = 1 << 16;
+
+struct PromptInput {
+  std::vector<TokenId> tokens;
+  std::string echo;  // the prompt's text, when it is echoed
+  int max_tokens = 0;
+};
+
+struct GenerationSpec {
+  GenerationOptions options;
+  std::vector<PromptInput> prompts;
+  AnswerFormat format;
+  bool echo = false;
+  bool echo_only = false;
+  ResponseHead head;
+  std::string request_id;  // x-request-id
+  std::string route;
+  std::string cache_salt;
+  Time arrived;
+};
+
+class Generation : public std::enable_shared_from_this<Generation> {
+ public:
+  // Submits every prompt, or answers with the error of the first that is refused.
+  static void Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
+                    std::shared_ptr<net::HttpReply> reply);
+  ~Generation();
+
+ private:
+  struct Mail {
+    int prompt = 0;
+    Time at;
+    RequestOutput output;
+  };
+  // The state of one prompt; worker's.
+  struct PromptState {
+    int cached_tokens = 0;
+    bool first_token_seen = false;
+    TokenReports reports;
+  };
+
+  Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
+             std::shared_ptr<net::HttpReply> reply);
+
+  void SubmitAll();
+  std::optional<ApiError> SubmitOne(int prompt);
+  // Aborts everything that was submitted; nothing is answered any more. Any thread.
+  void Cancel();
+  void AbortAll();
+
+  void Deliver(int prompt, RequestOutput&& output);  // engine's thread
+  void ScheduleIfNeeded();                           // REQUIRES: mutex_
+  void Run();                                        // a worker
+  void Process(Mail& mail);
+  void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);
+  void EndPrompt(const Mail& mail);
+  void Fail(const ApiError& error);
+  UsageCounts Usage() const;
+
+  const std::shared_ptr<Backend> backend_;
+  const GenerationSpec spec_;
+  const std::shared_ptr<net::HttpReply> reply_;
+
+  std::mutex mutex_;
+  std::vector<Mail> mailbox_;         // guarded by mutex_
+  std::vector<RequestId> submitted_;  // guarded by mutex_
+  bool begun_ = false;                // guarded by mutex_; submission is over
+  bool scheduled_ = false;            // guarded by mutex_; a worker has it or will
+  bool cancelled_ = false;            // guarded by mutex_
+  bool overflowed_ = false;           // guarded by mutex_
+
+  // The worker's.
+  Answer answer_;
+  std::vector<Choice> choices_;  // prompt after prompt, n each
+  std::vector<PromptState> prompts_;
+  size_t finished_choices_ = 0;
+  bool answered_ = false;
+};
+
+}  // namespace millrace::serve

@@ -1,0 +1,127 @@
+// POST /v1/completions and POST /v1/chat/completions.
+#include <chrono>
+
+#include "serve/generation.h"
+#include "serve/service_impl.h"
+
+namespace millrace::serve {
+namespace {
+
+int64_t UnixSeconds() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::vector<int> Lengths(const std::vector<PromptInput>& prompts) {
+  std::vector<int> lengths;
+  for (const PromptInput& prompt : prompts)
+    lengths.push_back(static_cast<int>(prompt.tokens.size()));
+  return lengths;
+}
+
+// The prompts of a completion as tokens, with the text of each when it is echoed.
+Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
+                                               const CompletionRequest& request) {
+  std::vector<PromptInput> inputs;
+  const text::EncodeOptions options{.add_special_tokens = request.add_special_tokens,
+                                    .parse_special = request.parse_special};
+  for (const Prompt& prompt : request.prompts) {
+    PromptInput& input = inputs.emplace_back();
+    if (const auto* text = std::get_if<std::string>(&prompt)) {
+      Parsed<std::vector<TokenId>> tokens = EncodeText(model, *text, options, "prompt");
+      if (auto* error = std::get_if<ApiError>(&tokens)) return std::move(*error);
+      input.tokens = std::move(std::get<std::vector<TokenId>>(tokens));
+      if (request.echo) input.echo = *text;
+    } else {
+      input.tokens = std::get<std::vector<TokenId>>(prompt);
+      if (request.echo) {
+        input.echo =
+            model.tokenizer->Decode(input.tokens, request.options.params.skip_special_tokens);
+      }
+    }
+  }
+  return inputs;
+}
+
+// What the two endpoints do alike once the prompts are tokens: fit, name, begin.
+void BeginGeneration(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
+                     const std::string& id) {
+  Parsed<FittedLengths> fitted = FitLengths(spec.options, backend->context, Lengths(spec.prompts));
+  if (auto* error = std::get_if<ApiError>(&fitted)) {
+    if (error->param.empty()) error->param = spec.format.chat ? "messages" : "prompt";
+    return call.reply->Send(ErrorResponse(*error));
+  }
+  const std::vector<int>& max_tokens = std::get<FittedLengths>(fitted).max_tokens;
+  for (size_t i = 0; i < spec.prompts.size(); ++i) spec.prompts[i].max_tokens = max_tokens[i];
+  const GenerationOptions& options = spec.options;
+  spec.format.stream = options.stream;
+  spec.format.include_usage = options.include_usage;
+  spec.format.continuous_usage = options.continuous_usage;
+  spec.head.id = id;
+  spec.head.created = UnixSeconds();
+  spec.request_id = call.request_id;
+  spec.route = call.request.path;
+  spec.cache_salt = call.cache_scope + options.cache_salt;
+  Generation::Begin(std::move(backend), std::move(spec), std::move(call.reply));
+}
+
+}  // namespace
+
+void Service::Impl::Completions(Call call) {
+  const Time arrived = clock_.Now();
+  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<CompletionRequest> parsed = ParseCompletionRequest(call.request.body, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  CompletionRequest& request = std::get<CompletionRequest>(parsed);
+  const auto name = ServedName(request.options.model);
+  if (!name) return refuse(ModelNotFound(request.options.model));
+  Parsed<std::vector<PromptInput>> prompts = EncodePrompts(loaded->model, request);
+  if (auto* error = std::get_if<ApiError>(&prompts)) return refuse(*error);
+
+  GenerationSpec spec;
+  spec.prompts = std::move(std::get<std::vector<PromptInput>>(prompts));
+  spec.format.prompt_logprobs = request.wants_prompt_logprobs;
+  spec.echo = request.echo;
+  spec.echo_only = request.echo_only;
+  spec.head.model = *name;
+  spec.arrived = arrived;
+  spec.options = std::move(request.options);
+  const std::string id = ResponseId("cmpl-", spec.options);
+  BeginGeneration(std::move(loaded), std::move(call), std::move(spec), id);
+}
+
+void Service::Impl::ChatCompletions(Call call) {
+  const Time arrived = clock_.Now();
+  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<ChatRequest> parsed = ParseChatRequest(call.request.body, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  ChatRequest& request = std::get<ChatRequest>(parsed);
+  const auto name = ServedName(request.options.model);
+  if (!name) return refuse(ModelNotFound(request.options.model));
+  Parsed<std::vector<TokenId>> tokens = EncodeConversation(loaded->model, request.conversation);
+  if (auto* error = std::get_if<ApiError>(&tokens)) return refuse(*error);
+
+  GenerationSpec spec;
+  spec.prompts.push_back({.tokens = std::move(std::get<std::vector<TokenId>>(tokens))});
+  spec.format.chat = true;
+  spec.format.prompt_logprobs = request.options.params.prompt_logprobs.has_value();
+  spec.head.model = *name;
+  spec.arrived = arrived;
+  spec.options = std::move(request.options);
+  const std::string id = ResponseId("chatcmpl-", spec.options);
+  BeginGeneration(std::move(loaded), std::move(call), std::move(spec), id);
+}
+
+std::string Service::Impl::ResponseId(const std::string& prefix, const GenerationOptions& options) {
+  return options.request_id.empty() ? NewId(prefix, next_id_.fetch_add(1))
+                                    : prefix + options.request_id;
+}
+
+}  // namespace millrace::serve

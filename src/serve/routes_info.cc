@@ -1,0 +1,171 @@
+// What can be asked of the server itself: models, health, metrics, requests in flight.
+#include <fmt/format.h>
+
+#include "serve/service_impl.h"
+
+namespace millrace::serve {
+namespace {
+
+const char* StateName(sched::RequestState state) {
+  switch (state) {
+    case sched::RequestState::kWaiting: return "waiting";
+    case sched::RequestState::kRunning: return "running";
+    case sched::RequestState::kPreempted: return "preempted";
+    case sched::RequestState::kSwapped: return "swapped";
+    case sched::RequestState::kFinished: return "finished";
+  }
+  return "unknown";
+}
+
+Json ModelCard(const std::string& name, const ServedModel& model, int64_t created) {
+  return {{"id", name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "millrace"},
+          {"root", name},
+          {"parent", nullptr},
+          {"max_model_len", model.max_model_len}};
+}
+
+Json SecondsOrNull(const std::optional<Time>& time, Time since) {
+  return time ? Json((*time - since).seconds()) : Json();
+}
+
+Json TimesJson(const RequestTimes& times) {
+  return {{"first_scheduled_s", SecondsOrNull(times.first_scheduled, times.arrived)},
+          {"last_scheduled_s", SecondsOrNull(times.last_scheduled, times.arrived)},
+          {"first_token_s", SecondsOrNull(times.first_token, times.arrived)},
+          {"last_token_s", SecondsOrNull(times.last_token, times.arrived)}};
+}
+
+}  // namespace
+
+void Service::Impl::Models(Call call) {
+  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  Json list = Json::array();
+  for (const std::string& name : options_.served_names) {
+    list.push_back(ModelCard(name, loaded->model, loaded->created));
+  }
+  call.reply->Send(JsonResponse({{"object", "list"}, {"data", std::move(list)}}));
+}
+
+void Service::Impl::OneModel(Call call) {
+  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  const auto name = ServedName(call.rest);
+  if (!name) return call.reply->Send(ErrorResponse(ModelNotFound(call.rest)));
+  call.reply->Send(JsonResponse(ModelCard(*name, loaded->model, loaded->created)));
+}
+
+// Alive means: whatever could run moves (the watchdog of the scheduler).
+void Service::Impl::Health(Call call) {
+  const std::shared_ptr<Backend> loaded = backend();
+  const auto stalled = loaded ? loaded->model.engine->Stats().stalled : std::nullopt;
+  if (!stalled) return call.reply->Send(JsonResponse({{"status", "ok"}}));
+  const auto entry = directory_.Find(stalled->id);
+  ApiError error =
+      Unready(fmt::format("Request {} ({}) could run but has not moved; it waits for: {}.",
+                          stalled->id.value(), entry ? entry->external_id : "",
+                          stalled->waits_for.empty() ? "nothing" : stalled->waits_for));
+  error.code = "stalled";
+  net::HttpResponse response = JsonResponse({{"status", "stalled"},
+                                             {"request", stalled->id.value()},
+                                             {"waits_for", stalled->waits_for},
+                                             {"age_s", stalled->age.seconds()},
+                                             {"error", ErrorBody(error)["error"]}},
+                                            503);
+  call.reply->Send(std::move(response));
+}
+
+void Service::Impl::ReadyRoute(Call call) {
+  switch (state_.load()) {
+    case ServiceState::kReady: return call.reply->Send(JsonResponse({{"status", "ready"}}));
+    case ServiceState::kLoading:
+      return call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
+    case ServiceState::kDraining: return call.reply->Send(ErrorResponse(Draining()));
+  }
+}
+
+void Service::Impl::Version(Call call) {
+  call.reply->Send(JsonResponse({{"version", options_.version}}));
+}
+
+void Service::Impl::Metrics(Call call) {
+  std::vector<prometheus::MetricFamily> families = http_metrics_->Collect();
+  auto append = [&families](std::vector<prometheus::MetricFamily> more) {
+    for (prometheus::MetricFamily& family : more) families.push_back(std::move(family));
+  };
+  append(ProcessMetrics());
+  if (std::shared_ptr<Backend> loaded = backend()) {
+    append(loaded->metrics.Collect(loaded->model.engine->Stats()));
+  }
+  call.reply->Send({.status = 200,
+                    .headers = {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
+                    .body = RenderMetrics(families)});
+}
+
+Json Service::Impl::DescribeRequest(const DirectoryEntry& entry, const Backend* loaded) const {
+  Json body = {{"id", entry.id.value()},
+               {"response_id", entry.response_id},
+               {"request_id", entry.external_id},
+               {"route", entry.route},
+               {"prompt_index", entry.prompt_index},
+               {"prompt_tokens", entry.prompt_tokens},
+               {"n", entry.n},
+               {"stream", entry.stream}};
+  if (!entry.finish_reason.empty()) {
+    body["state"] = "finished";
+    body["finish_reason"] = entry.finish_reason;
+    body["output_tokens"] = entry.generation_tokens;
+    if (entry.times) body["times"] = TimesJson(*entry.times);
+    return body;
+  }
+  body["age_s"] = (clock_.Now() - entry.arrived).seconds();
+  const auto info = loaded != nullptr ? loaded->model.engine->Inspect(entry.id) : std::nullopt;
+  if (!info) {
+    body["state"] = "ending";  // the engine is done with it, the answer is being written
+    return body;
+  }
+  body["state"] = StateName(info->state);
+  body["waits_for"] = info->waits_for;
+  body["computed_tokens"] = info->computed_tokens;
+  body["output_tokens"] = info->output_tokens;
+  body["cached_prompt_tokens"] = info->cached_prompt_tokens;
+  body["blocks"] = info->blocks;
+  body["host_blocks"] = info->host_blocks;
+  body["preemptions"] = info->preemptions;
+  return body;
+}
+
+void Service::Impl::DebugRequests(Call call) {
+  const std::shared_ptr<Backend> loaded = backend();
+  Json list = Json::array();
+  for (const DirectoryEntry& entry : directory_.Live()) {
+    list.push_back(DescribeRequest(entry, loaded.get()));
+  }
+  call.reply->Send(JsonResponse({{"requests", std::move(list)}}));
+}
+
+void Service::Impl::DebugRequest(Call call) {
+  const std::shared_ptr<Backend> loaded = backend();
+  const std::vector<DirectoryEntry> found = directory_.Find(call.rest);
+  if (found.empty()) {
+    return call.reply->Send(ErrorResponse(
+        {.status = 404,
+         .message = fmt::format("No request of that id is running or among the last {} that ended.",
+                                kEndedRequestsKept),
+         .code = "request_not_found"}));
+  }
+  Json body = DescribeRequest(found.front(), loaded.get());
+  if (found.size() > 1) {
+    Json others = Json::array();
+    for (size_t i = 1; i < found.size(); ++i) {
+      others.push_back(DescribeRequest(found[i], loaded.get()));
+    }
+    body["others"] = std::move(others);
+  }
+  call.reply->Send(JsonResponse(body));
+}
+
+}  // namespace millrace::serve

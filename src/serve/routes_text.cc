@@ -1,0 +1,50 @@
+// POST /tokenize and POST /detokenize, in vLLM's shapes.
+#include "serve/service_impl.h"
+
+namespace millrace::serve {
+
+void Service::Impl::Tokenize(Call call) {
+  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  const TokenizeRequest& request = std::get<TokenizeRequest>(parsed);
+  if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
+  const ServedModel& model = loaded->model;
+  const text::EncodeOptions options{.add_special_tokens = request.add_special_tokens,
+                                    .parse_special = request.parse_special};
+  const auto* text = std::get_if<std::string>(&request.input);
+  std::vector<TokenId> tokens;
+  if (text == nullptr || !text->empty()) {
+    Parsed<std::vector<TokenId>> encoded =
+        text != nullptr ? EncodeText(model, *text, options, "prompt")
+                        : EncodeConversation(model, std::get<Conversation>(request.input));
+    if (auto* error = std::get_if<ApiError>(&encoded)) return refuse(*error);
+    tokens = std::move(std::get<std::vector<TokenId>>(encoded));
+  }
+  Json body = {{"count", tokens.size()},
+               {"max_model_len", model.max_model_len},
+               {"tokens", tokens},
+               {"token_strs", nullptr}};
+  if (request.return_token_strs) {
+    Json texts = Json::array();
+    for (TokenId token : tokens) texts.push_back(std::string(model.tokenizer->Token(token).raw));
+    body["token_strs"] = std::move(texts);
+  }
+  call.reply->Send(JsonResponse(body));
+}
+
+void Service::Impl::Detokenize(Call call) {
+  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return;
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<DetokenizeRequest> parsed = ParseDetokenizeRequest(call.request.body, loaded->context);
+  if (auto* error = std::get_if<ApiError>(&parsed)) return refuse(*error);
+  const DetokenizeRequest& request = std::get<DetokenizeRequest>(parsed);
+  if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
+  const std::string prompt = loaded->model.tokenizer->Decode(request.tokens, false);
+  call.reply->Send(JsonResponse({{"prompt", prompt}}));
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,208 @@
+#include "serve/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "base/log.h"
+#include "base/rng.h"
+#include "serve/cors.h"
+#include "serve/edge_reply.h"
+#include "serve/service_impl.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr size_t kRequestIdBytesMax = 256;
+
+bool UsableRequestId(std::string_view id) {
+  return !id.empty() && id.size() <= kRequestIdBytesMax &&
+         std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
+}
+
+// A page's form cannot send application/json without a preflight, so nothing else is taken.
+bool JsonOrUnstated(const net::HttpRequest& request) {
+  const auto type = request.Header("content-type");
+  if (!type) return true;
+  std::string media(type->substr(0, type->find_first_of("; ")));
+  std::transform(media.begin(), media.end(), media.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return media == "application/json" || media.ends_with("+json");
+}
+
+ApiError NoSuchRoute(const Call& call) {
+  return {
+      .status = 404,
+      .message = fmt::format("{} {} is not served here; generation is POST /v1/completions and "
+                             "POST /v1/chat/completions.",
+                             Printable(call.request.method, 16), Printable(call.request.path, 128)),
+      .code = "not_found"};
+}
+
+}  // namespace
+
+Service::Service(ServiceOptions options, const Clock& clock)
+    : impl_(std::make_shared<Impl>(std::move(options), clock)) {}
+
+Service::~Service() = default;
+
+net::HttpHandler Service::Handler() {
+  return [impl = impl_](net::HttpRequest request, std::shared_ptr<net::HttpReply> reply) {
+    impl->Handle(std::move(request), std::move(reply));
+  };
+}
+
+void Service::Ready(ServedModel model) { impl_->Ready(std::move(model)); }
+ServiceState Service::state() const { return impl_->state(); }
+void Service::BeginDrain() { impl_->BeginDrain(); }
+bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
+
+Service::Impl::Impl(ServiceOptions options, const Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      http_metrics_(std::make_shared<HttpMetrics>()),
+      next_id_(1),
+      workers_(options_.worker_threads, 0),
+      large_(1, kLargeBodiesWaitingMax) {
+  MR_CHECK(!options_.served_names.empty()) << "a service needs a name for its model";
+  AddRoutes();
+}
+
+void Service::Impl::AddRoutes() {
+  auto add = [this](const char* method, const char* path, Access access, void (Impl::*member)(Call),
+                    PathKind kind = PathKind::kExact) {
+    routes_.Add({method, path, access,
+                 [this, member](Call call) { (this->*member)(std::move(call)); }, kind});
+  };
+  add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
+  add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
+  add("GET", "/v1/models", Access::kKeyed, &Impl::Models);
+  add("GET", "/v1/models/", Access::kKeyed, &Impl::OneModel, PathKind::kPrefix);
+  add("POST", "/tokenize", Access::kKeyed, &Impl::Tokenize);
+  add("POST", "/detokenize", Access::kKeyed, &Impl::Detokenize);
+  add("GET", "/health", Access::kOpen, &Impl::Health);
+  add("GET", "/ready", Access::kOpen, &Impl::ReadyRoute);
+  add("GET", "/version", Access::kOpen, &Impl::Version);
+  add("GET", "/metrics", options_.metrics_without_key ? Access::kOpen : Access::kKeyed,
+      &Impl::Metrics);
+  add("GET", "/debug/requests", Access::kKeyed, &Impl::DebugRequests);
+  add("GET", "/debug/requests/", Access::kKeyed, &Impl::DebugRequest, PathKind::kPrefix);
+}
+
+void Service::Impl::Handle(net::HttpRequest request, std::shared_ptr<net::HttpReply> reply) {
+  Call call;
+  const auto given = request.Header("x-request-id");
+  call.request_id =
+      given && UsableRequestId(*given) ? std::string(*given) : NewId("req-", next_id_.fetch_add(1));
+  const RouteTable::Match match = routes_.Find(request.method, request.path);
+  Headers headers = CorsHeaders(request, options_.allowed_origins);
+  headers.emplace_back("x-request-id", call.request_id);
+  const std::string handler = match.on_path != nullptr ? match.on_path->path : "none";
+  call.reply = std::make_shared<EdgeReply>(
+      std::move(reply), std::move(headers),
+      [metrics = http_metrics_, &clock = clock_, method = request.method, handler,
+       begun = clock_.Now()](int status) {
+        metrics->Observe(method, handler, status, clock.Now() - begun);
+      });
+  call.rest = std::string(match.rest);
+  call.request = std::move(request);
+  Dispatch(std::move(call), match);
+}
+
+// Access is decided on the route that is then called; a path that is not listed is closed.
+void Service::Impl::Dispatch(Call call, const RouteTable::Match& match) {
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  if (call.request.method == "OPTIONS" && match.on_path != nullptr) {
+    return call.reply->Send(PreflightResponse(call.request, match.allow));
+  }
+  const bool open = match.on_path != nullptr && match.on_path->access == Access::kOpen;
+  if (options_.api_keys.required() && !open) {
+    const auto key = options_.api_keys.Match(call.request.Header("authorization"));
+    if (!key) {
+      return refuse({.status = 401,
+                     .message = "This server needs an API key: send the header "
+                                "'Authorization: Bearer KEY' with a key it knows.",
+                     .code = "invalid_api_key"});
+    }
+    if (options_.api_keys.size() > 1) call.cache_scope = fmt::format("key{}:", *key);
+  }
+  if (match.on_path == nullptr) return refuse(NoSuchRoute(call));
+  if (match.route == nullptr) {
+    net::HttpResponse response =
+        ErrorResponse({.status = 405,
+                       .message = fmt::format("{} does not take {}, but: {}.", match.on_path->path,
+                                              Printable(call.request.method, 16), match.allow),
+                       .code = "method_not_allowed"});
+    response.headers.emplace_back("allow", match.allow);
+    return call.reply->Send(std::move(response));
+  }
+  if (call.request.method == "POST" && !JsonOrUnstated(call.request)) {
+    return refuse({.status = 415,
+                   .message = "The body must be JSON: send 'Content-Type: application/json'.",
+                   .code = "unsupported_media_type"});
+  }
+  CallRoute(*match.route, std::move(call));
+}
+
+void Service::Impl::CallRoute(const Route& route, Call call) {
+  if (call.request.body.size() <= kInlineBodyBytesMax) return route.handler(std::move(call));
+  auto shared = std::make_shared<Call>(std::move(call));
+  directory_.Enter();
+  const bool taken = large_.TryPost([this, &route, shared] {
+    if (!shared->reply->disconnected()) route.handler(std::move(*shared));
+    directory_.Leave();
+  });
+  if (taken) return;
+  directory_.Leave();
+  shared->reply->Send(ErrorResponse(
+      FromStatus(ResourceExhausted("Too many large requests are being read; try again."))));
+}
+
+void Service::Impl::Ready(ServedModel model) {
+  ParseContext context{.vocab_size = model.spec.vocab_size,
+                       .max_model_len = model.max_model_len,
+                       .defaults = model.defaults,
+                       .parse_special_default = options_.parse_special_in_prompts};
+  auto made = std::shared_ptr<Backend>(
+      new Backend{.model = model,
+                  .context = std::move(context),
+                  .metrics{options_.served_names.front(), model.max_model_len, model.cache_config},
+                  .directory = directory_,
+                  .workers = workers_,
+                  .clock = clock_,
+                  .created = std::time(nullptr)});
+  std::lock_guard lock(mutex_);
+  MR_CHECK(backend_ == nullptr) << "Ready is called once";
+  backend_ = std::move(made);
+  ServiceState loading = ServiceState::kLoading;
+  state_.compare_exchange_strong(loading, ServiceState::kReady);
+}
+
+bool Service::Impl::Drain(Duration limit) {
+  BeginDrain();
+  bool whole = true;
+  if (std::shared_ptr<Backend> loaded = backend()) whole = loaded->model.engine->Drain(limit);
+  directory_.WaitUntilIdle();
+  return whole;
+}
+
+std::shared_ptr<Backend> Service::Impl::backend() const {
+  std::lock_guard lock(mutex_);
+  return backend_;
+}
+
+std::shared_ptr<Backend> Service::Impl::LoadedOrReply(const Call& call) const {
+  std::shared_ptr<Backend> loaded = backend();
+  if (!loaded) call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
+  return loaded;
+}
+
+std::optional<std::string> Service::Impl::ServedName(const std::string& asked) const {
+  const auto& names = options_.served_names;
+  if (asked.empty()) return names.front();
+  if (std::find(names.begin(), names.end(), asked) == names.end()) return std::nullopt;
+  return asked;
+}
+
+}  // namespace millrace::serve

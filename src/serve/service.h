@@ -1,0 +1,73 @@
+// Service: the OpenAI-compatible front end of one engine. It owns its worker threads, routes and
+// metrics; its Handler() goes into net::HttpServer, and it is usable from the first moment: until
+// Ready() it answers 503 with Retry-After to whatever needs the model.
+//
+// Order of shutting down, which an app keeps:
+//   service.Drain(limit); server.Stop(); then the engine and the service may be destroyed.
+// All methods: any thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/model_spec.h"
+#include "engine/engine.h"
+#include "net/http.h"
+#include "serve/auth.h"
+#include "serve/request.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace millrace::serve {
+
+struct ServiceOptions {
+  std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
+  std::string version;                    // of the program
+  ApiKeys api_keys;
+  bool metrics_without_key = false;  // /metrics stays open although keys are set
+  std::vector<std::string> allowed_origins = {"*"};
+  bool parse_special_in_prompts = false;  // default of the field parse_special
+  int worker_threads = 1;                 // detokenizing and JSON of all streams
+};
+
+// What serving needs of a loaded model.
+struct ServedModel {
+  engine::Engine* engine = nullptr;  // outlives Drain() and the HTTP server
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
+  ModelSpec spec;
+  int max_model_len = 0;
+  SamplingDefaults defaults;
+  std::map<std::string, std::string> cache_config;  // labels of vllm:cache_config_info
+};
+
+enum class ServiceState { kLoading, kReady, kDraining };
+
+class Service {
+ public:
+  // `clock` is the engine's and outlives the service.
+  Service(ServiceOptions options, const Clock& clock);
+  ~Service();
+
+  net::HttpHandler Handler();
+
+  // Called once, when the model is loaded: kLoading -> kReady.
+  void Ready(ServedModel model);
+  ServiceState state() const;
+
+  // From now on new generation requests get 503 and /ready is red.
+  void BeginDrain();
+  // BeginDrain, then Engine::Drain(limit), then waits for the last answers to be written. False
+  // when requests had to be aborted.
+  bool Drain(Duration limit);
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace millrace::serve

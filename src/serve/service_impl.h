@@ -1,0 +1,87 @@
+// The inside of Service: state, routes and what the handlers share. Not for other folders.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "net/http.h"
+#include "serve/backend.h"
+#include "serve/router.h"
+#include "serve/service.h"
+#include "text/tokenizer.h"
+
+namespace millrace::serve {
+
+// Bodies up to this size are parsed and tokenized where they arrive, on the I/O thread: about a
+// millisecond. Larger ones go to a thread of their own.
+inline constexpr size_t kInlineBodyBytesMax = 16 << 10;
+inline constexpr size_t kLargeBodiesWaitingMax = 64;
+
+class Service::Impl {
+ public:
+  Impl(ServiceOptions options, const Clock& clock);
+
+  void Handle(net::HttpRequest request, std::shared_ptr<net::HttpReply> reply);
+
+  void Ready(ServedModel model);
+  ServiceState state() const { return state_; }
+  void BeginDrain() { state_ = ServiceState::kDraining; }
+  bool Drain(Duration limit);
+
+ private:
+  void AddRoutes();
+  void Dispatch(Call call, const RouteTable::Match& match);
+  void CallRoute(const Route& route, Call call);
+  // The backend, or the 503 has been sent.
+  std::shared_ptr<Backend> LoadedOrReply(const Call& call) const;
+  std::shared_ptr<Backend> backend() const;
+  // The name to show, or nullopt for a model that is not served.
+  std::optional<std::string> ServedName(const std::string& asked) const;
+
+  std::string ResponseId(const std::string& prefix, const GenerationOptions& options);
+
+  // routes_generation.cc
+  void Completions(Call call);
+  void ChatCompletions(Call call);
+  // routes_text.cc
+  void Tokenize(Call call);
+  void Detokenize(Call call);
+  // routes_info.cc
+  void Models(Call call);
+  void OneModel(Call call);
+  void Health(Call call);
+  void ReadyRoute(Call call);
+  void Version(Call call);
+  void Metrics(Call call);
+  void DebugRequests(Call call);
+  void DebugRequest(Call call);
+  Json DescribeRequest(const DirectoryEntry& entry, const Backend* backend) const;
+
+  const ServiceOptions options_;
+  const Clock& clock_;
+  RouteTable routes_;
+  const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call
+  Directory directory_;
+  std::atomic<ServiceState> state_ = ServiceState::kLoading;
+  std::atomic<uint64_t> next_id_;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Backend> backend_;  // guarded by mutex_; set once
+
+  WorkerPool workers_;  // streams
+  WorkerPool large_;    // parsing and tokenizing large bodies; last members: joined first
+};
+
+// "cmpl-" and 32 hexadecimal digits that no other process makes.
+std::string NewId(const std::string& prefix, uint64_t number);
+
+// To token ids; errors name the field `param`.
+Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
+                                        const text::EncodeOptions& options,
+                                        const std::string& param);
+Parsed<std::vector<TokenId>> EncodeConversation(const ServedModel& model,
+                                                const Conversation& conversation);
+
+}  // namespace millrace::serve
