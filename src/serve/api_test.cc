@@ -1,0 +1,378 @@
+// The two generation endpoints through a real engine: texts, streams, stops, log-probabilities.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+Json Chat(const std::string& content) {
+  return {{"messages", {{{"role", "user"}, {"content", content}}}}};
+}
+
+std::string Joined(const std::vector<Json>& events, int index = 0) {
+  std::string text;
+  for (const Json& event : events) {
+    for (const Json& choice : event["choices"]) {
+      if (choice["index"] != index) continue;
+      text += choice.contains("delta") ? choice["delta"].value("content", "")
+                                       : choice["text"].get<std::string>();
+    }
+  }
+  return text;
+}
+
+TEST(Completions, AnswerWithTextAndUsage) {
+  TestServer server;
+  const Json answer =
+      server.Call("/v1/completions", {{"model", "tiny"}, {"prompt", "abc"}, {"max_tokens", 5}});
+  EXPECT_EQ(answer["object"], "text_completion");
+  EXPECT_EQ(answer["model"], "tiny");
+  EXPECT_EQ(answer["id"].get<std::string>().rfind("cmpl-", 0), 0u);
+  EXPECT_EQ(answer["choices"].size(), 1u);
+  EXPECT_EQ(answer["choices"][0]["text"], "hello");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer["choices"][0]["logprobs"], Json());
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(answer["usage"]["total_tokens"], 8);
+  EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
+}
+
+TEST(Completions, SixteenTokensWhenNothingIsSaid) {
+  TestServer server;
+  const Json answer = server.Call("/v1/completions", {{"prompt", "abc"}});
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 16);
+}
+
+TEST(Completions, EveryFormOfPrompt) {
+  TestServer server;
+  auto count = [&](Json prompt) {
+    return server.Call("/v1/completions", {{"prompt", prompt}, {"max_tokens", 2}});
+  };
+  EXPECT_EQ(count("abc")["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(count({1, 2, 3, 4})["usage"]["prompt_tokens"], 4);
+  const Json texts = count({"a", "bc"});
+  EXPECT_EQ(texts["choices"].size(), 2u);
+  EXPECT_EQ(texts["choices"][1]["index"], 1);
+  EXPECT_EQ(texts["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(texts["usage"]["completion_tokens"], 4);
+  EXPECT_EQ(count(Json::array({Json::array({1, 2}), Json::array({3})}))["choices"].size(), 2u);
+}
+
+TEST(Completions, SpecialTokensInTextStayTextUnlessAskedFor) {
+  TestServer server;
+  auto prompt_tokens = [&](Json body) {
+    body["prompt"] = "<|end|>";
+    return server.Call("/v1/completions", body)["usage"]["prompt_tokens"].get<int>();
+  };
+  EXPECT_EQ(prompt_tokens(Json::object()), 7);
+  EXPECT_EQ(prompt_tokens({{"parse_special", true}}), 1);
+}
+
+TEST(Completions, StreamSaysTheSameAsTheWhole) {
+  TestServer server;
+  const Json body = {{"prompt", "abc"}, {"max_tokens", 11}};
+  const auto events = server.Stream("/v1/completions", body);
+  EXPECT_EQ(Joined(events), "hello world");
+  EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "length");
+  for (const Json& event : events) {
+    EXPECT_EQ(event["object"], "text_completion");
+    EXPECT_EQ(event["id"], events.front()["id"]);
+    EXPECT_FALSE(event.contains("usage"));
+  }
+}
+
+TEST(Completions, UsageInStreams) {
+  TestServer server;
+  Json body = {{"prompt", "abc"}, {"max_tokens", 4}, {"stream_options", {{"include_usage", true}}}};
+  auto events = server.Stream("/v1/completions", body);
+  EXPECT_EQ(events.front()["usage"], Json());
+  EXPECT_EQ(events.back()["choices"], Json::array());
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 4);
+  body["stream_options"] = {{"continuous_usage_stats", true}};
+  events = server.Stream("/v1/completions", body);
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 4);
+  EXPECT_GE(events.front()["usage"]["completion_tokens"], 1);
+}
+
+TEST(Completions, StopStringsAcrossTokens) {
+  TestServer server;
+  Json body = {{"prompt", "x"}, {"max_tokens", 40}, {"stop", "o w"}};
+  Json answer = server.Call("/v1/completions", body);
+  EXPECT_EQ(answer["choices"][0]["text"], "hell");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(answer["choices"][0]["stop_reason"], "o w");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 7) << "the tokens of the stop string count";
+  const auto events = server.Stream("/v1/completions", body);
+  EXPECT_EQ(Joined(events), "hell");
+  EXPECT_EQ(events.back()["choices"][0]["finish_reason"], "stop");
+  body["include_stop_str_in_output"] = true;
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello w");
+  body["include_stop_str_in_output"] = false;
+  body["stop"] = {"zzz", "wor", "lo wo"};
+  answer = server.Call("/v1/completions", body);
+  EXPECT_EQ(answer["choices"][0]["text"], "hel") << "the stop that ends first wins";
+  EXPECT_EQ(answer["choices"][0]["stop_reason"], "lo wo");
+  EXPECT_TRUE(server.WaitUntilFree());
+}
+
+TEST(Completions, StopStringInsideAToken) {
+  TestServer server({.script = "say the word"});
+  const Json answer =
+      server.Call("/v1/completions", {{"prompt", "x"}, {"max_tokens", 30}, {"stop", "h"}});
+  EXPECT_EQ(answer["choices"][0]["text"], "say t");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
+}
+
+TEST(Completions, TextHeldForAStopStringComesAtTheEnd) {
+  TestServer server;
+  const Json body = {{"prompt", "x"}, {"max_tokens", 5}, {"stop", "lo and behold"}};
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello");
+  EXPECT_EQ(Joined(server.Stream("/v1/completions", body)), "hello");
+}
+
+TEST(Completions, MinTokensHoldsStopStringsOff) {
+  TestServer server;
+  const Json answer = server.Call(
+      "/v1/completions", {{"prompt", "x"}, {"max_tokens", 40}, {"stop", "l"}, {"min_tokens", 4}});
+  EXPECT_EQ(answer["choices"][0]["text"], "hello wor");
+}
+
+TEST(Completions, EndOfSequenceAndStopTokens) {
+  TestServer server({.script = "ab<|eos|>cd<|end|>"});
+  Json body = {{"prompt", "x"}, {"max_tokens", 40}};
+  Json choice = server.Call("/v1/completions", body)["choices"][0];
+  EXPECT_EQ(choice["text"], "ab");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["stop_reason"], Json());
+  body["ignore_eos"] = true;
+  body["stop_token_ids"] = {kTinyEnd};
+  choice = server.Call("/v1/completions", body)["choices"][0];
+  EXPECT_EQ(choice["text"], "abcd");
+  EXPECT_EQ(choice["stop_reason"], kTinyEnd);
+  body["skip_special_tokens"] = false;
+  choice = server.Call("/v1/completions", body)["choices"][0];
+  EXPECT_EQ(choice["text"], "ab<|eos|>cd");
+  body["include_stop_str_in_output"] = true;
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "ab<|eos|>cd<|end|>");
+}
+
+TEST(Completions, CharactersAreNeverCut) {
+  TestServer server({.script = "a€🙂é"});
+  const Json body = {{"prompt", "x"}, {"max_tokens", 10}};
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "a€🙂é");
+  for (const Json& event : server.Stream("/v1/completions", body)) {
+    const std::string text = event["choices"][0]["text"];
+    EXPECT_EQ(text.find("\xEF\xBF\xBD"), std::string::npos) << text;
+  }
+  const Json cut = {{"prompt", "x"}, {"max_tokens", 3}};  // "a" and two bytes of three
+  EXPECT_EQ(server.Call("/v1/completions", cut)["choices"][0]["text"], "a\xEF\xBF\xBD");
+}
+
+TEST(Completions, ManySequencesKeepTheirIndices) {
+  TestServer server;
+  const Json body = {{"prompt", {"a", "b"}}, {"n", 3}, {"max_tokens", 5}};
+  const Json answer = server.Call("/v1/completions", body);
+  ASSERT_EQ(answer["choices"].size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(answer["choices"][static_cast<size_t>(i)]["index"], i);
+    EXPECT_EQ(answer["choices"][static_cast<size_t>(i)]["text"], "hello");
+  }
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 30);
+  const auto events = server.Stream("/v1/completions", body);
+  for (int i = 0; i < 6; ++i) EXPECT_EQ(Joined(events, i), "hello");
+  EXPECT_TRUE(server.WaitUntilFree());
+}
+
+TEST(Completions, Logprobs) {
+  TestServer server;
+  const Json body = {{"prompt", "x"}, {"max_tokens", 3}, {"logprobs", 2}};
+  const Json logprobs = server.Call("/v1/completions", body)["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], Json({"h", "e", "l"}));
+  EXPECT_EQ(logprobs["token_logprobs"], Json({-0.5, -0.5, -0.5}));
+  EXPECT_EQ(logprobs["text_offset"], Json({0, 1, 2}));
+  EXPECT_EQ(logprobs["top_logprobs"][0], (Json{{"b", -1.0}, {"c", -2.0}, {"h", -0.5}}));
+  std::vector<Json> tokens;
+  for (const Json& event : server.Stream("/v1/completions", body)) {
+    for (const Json& token : event["choices"][0]["logprobs"]["tokens"]) tokens.push_back(token);
+  }
+  EXPECT_EQ(Json(tokens), Json({"h", "e", "l"}));
+}
+
+TEST(Completions, EchoWithLogprobs) {
+  TestServer server;
+  Json body = {{"prompt", "ab"}, {"max_tokens", 2}, {"echo", true}};
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "abhe");
+  EXPECT_EQ(Joined(server.Stream("/v1/completions", body)), "abhe");
+  body["logprobs"] = 1;
+  const Json choice = server.Call("/v1/completions", body)["choices"][0];
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"a", "b", "h", "e"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -0.5, -0.5, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][0], Json());
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 1, 2, 3}));
+  EXPECT_FALSE(choice.contains("prompt_logprobs"));
+  std::vector<Json> tokens;
+  const auto events = server.Stream("/v1/completions", body);
+  EXPECT_EQ(Joined(events), "abhe");
+  for (const Json& event : events) {
+    for (const Json& token : event["choices"][0]["logprobs"]["tokens"]) tokens.push_back(token);
+  }
+  EXPECT_EQ(Json(tokens), Json({"a", "b", "h", "e"}));
+}
+
+TEST(Completions, EchoAloneScoresAPrompt) {
+  TestServer server;
+  const Json answer = server.Call(
+      "/v1/completions", {{"prompt", "ab"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}});
+  EXPECT_EQ(answer["choices"][0]["text"], "ab");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(answer["choices"][0]["logprobs"]["tokens"], Json({"a", "b"}));
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
+}
+
+TEST(Completions, PromptLogprobsInTheWayOfVllm) {
+  TestServer server;
+  const Json choice =
+      server.Call("/v1/completions",
+                  {{"prompt", "ab"}, {"max_tokens", 1}, {"prompt_logprobs", 1}})["choices"][0];
+  EXPECT_EQ(choice["prompt_logprobs"].size(), 2u);
+  EXPECT_EQ(choice["prompt_logprobs"][0], Json());
+  EXPECT_EQ(choice["prompt_logprobs"][1]["98"]["decoded_token"], "b");
+}
+
+TEST(Completions, TheModelsDefaultsApplyWhereTheClientIsSilent) {
+  TestServer server({.defaults = {.temperature = 0.25, .top_k = 7}});
+  server.Call("/v1/completions", {{"prompt", "a"}, {"n", 1}});
+  ParseContext context{.vocab_size = 10, .max_model_len = 64};
+  context.defaults.temperature = 0.25;
+  context.defaults.top_k = 7;
+  auto silent = ParseCompletionRequest("{\"prompt\": \"a\"}", context);
+  EXPECT_EQ(std::get<CompletionRequest>(silent).options.params.temperature, 0.25);
+  EXPECT_EQ(std::get<CompletionRequest>(silent).options.params.top_k, 7);
+  auto said =
+      ParseCompletionRequest("{\"prompt\": \"a\", \"temperature\": 1, \"top_k\": -1}", context);
+  EXPECT_EQ(std::get<CompletionRequest>(said).options.params.temperature, 1.0);
+  EXPECT_EQ(std::get<CompletionRequest>(said).options.params.top_k, 0);
+}
+
+TEST(Completions, ARequestThatFailsInTheEngineFailsAlone) {
+  TestServer server;
+  const Json poison = {{"prompt", "\x01 poison"}, {"max_tokens", 4}};
+  const Json good = {{"prompt", "good"}, {"max_tokens", 5}};
+  auto fine = server.Post("/v1/completions", good);
+  const Json error = server.Call("/v1/completions", poison, 500)["error"];
+  EXPECT_EQ(error["type"], "server_error");
+  EXPECT_EQ(error["message"].get<std::string>().find("/secret"), std::string::npos);
+  ASSERT_TRUE(fine->WaitDone());
+  EXPECT_EQ(fine->status(), 200);
+  EXPECT_TRUE(server.WaitUntilFree());
+}
+
+TEST(Chat, AnswersInTheRoleOfTheAssistant) {
+  TestServer server;
+  Json body = Chat("hi");
+  body["max_completion_tokens"] = 5;
+  const Json answer = server.Call("/v1/chat/completions", body);
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_EQ(answer["id"].get<std::string>().rfind("chatcmpl-", 0), 0u);
+  EXPECT_EQ(answer["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "hello");
+  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
+  // "user:hi" + <|end|> + "assistant:"
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 7 + 1 + 10);
+}
+
+TEST(Chat, StreamsRoleThenDeltasThenTheEnd) {
+  TestServer server;
+  Json body = Chat("hi");
+  body["max_tokens"] = 5;
+  body["stream_options"] = {{"include_usage", true}};
+  const auto events = server.Stream("/v1/chat/completions", body);
+  EXPECT_EQ(events.front()["object"], "chat.completion.chunk");
+  EXPECT_EQ(events.front()["choices"][0]["delta"], (Json{{"role", "assistant"}, {"content", ""}}));
+  EXPECT_EQ(Joined(events), "hello");
+  EXPECT_EQ(events[events.size() - 2]["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(events.back()["usage"]["completion_tokens"], 5);
+}
+
+TEST(Chat, FillsTheContextWhenNothingIsSaid) {
+  TestServer server;
+  const Json answer = server.Call("/v1/chat/completions", Chat("hi"));
+  EXPECT_EQ(answer["usage"]["total_tokens"], 256);
+}
+
+TEST(Chat, Logprobs) {
+  TestServer server;
+  Json body = Chat("hi");
+  body["max_tokens"] = 2;
+  body["logprobs"] = true;
+  body["top_logprobs"] = 1;
+  const Json content =
+      server.Call("/v1/chat/completions", body)["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2u);
+  EXPECT_EQ(content[0]["token"], "h");
+  EXPECT_EQ(content[0]["bytes"], Json({104}));
+  EXPECT_EQ(content[0]["logprob"], -0.5);
+  EXPECT_EQ(content[0]["top_logprobs"][0]["token"], "b");
+}
+
+TEST(Chat, PartsToolsAndTemplateVariablesReachTheTemplate) {
+  TestServer server;
+  auto render = [&](const Json& body) {
+    const Json tokens = server.Call("/tokenize", body)["tokens"];
+    return server.Call("/detokenize", {{"tokens", tokens}})["prompt"].get<std::string>();
+  };
+  const Json parts = {{{"type", "text"}, {"text", "one"}}, {{"type", "text"}, {"text", "two"}}};
+  Json body = {{"messages", {{{"role", "user"}, {"content", parts}}}}};
+  EXPECT_EQ(render(body), "user:one\ntwo<|end|>assistant:");
+  body["add_generation_prompt"] = false;
+  EXPECT_EQ(render(body), "user:one\ntwo<|end|>");
+  body["chat_template_kwargs"] = {{"tone", "dry"}};
+  EXPECT_EQ(render(body), "user:one\ntwo<|end|>tone:dry");
+  body.erase("chat_template_kwargs");
+  body["tools"] = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  EXPECT_NE(render(body).find("tools:["), std::string::npos);
+  body["tool_choice"] = "none";
+  EXPECT_EQ(render(body), "user:one\ntwo<|end|>");
+}
+
+TEST(Chat, KeysKeepTheClientsOrder) {
+  const std::string body =
+      R"({"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function","function":)"
+      R"({"name":"f","description":"d","parameters":{"z":1,"a":2}}}]})";
+  auto parsed = ParseChatRequest(body, {.vocab_size = 10, .max_model_len = 64});
+  const auto& conversation = std::get<ChatRequest>(parsed).conversation;
+  EXPECT_NE(conversation.tools.find(R"("parameters":{"z":1,"a":2})"), std::string::npos)
+      << conversation.tools;
+}
+
+TEST(Chat, SpecialTokensOfUsersStayText) {
+  TestServer server;
+  const Json plain = server.Call("/tokenize", Chat("xxxxxxx"));
+  const Json crafted = server.Call("/tokenize", Chat("<|end|>"));
+  EXPECT_EQ(plain["count"], crafted["count"]);
+}
+
+TEST(Tokenize, BothWays) {
+  TestServer server;
+  const Json answer =
+      server.Call("/tokenize", {{"prompt", "the end"}, {"return_token_strs", true}});
+  EXPECT_EQ(answer["count"], 5);
+  EXPECT_EQ(answer["max_model_len"], 256);
+  EXPECT_EQ(answer["tokens"][0], 257);
+  EXPECT_EQ(answer["token_strs"][0], "the");
+  EXPECT_EQ(server.Call("/detokenize", {{"tokens", answer["tokens"]}})["prompt"], "the end");
+  EXPECT_EQ(server.Call("/tokenize", {{"prompt", ""}})["count"], 0);
+  EXPECT_EQ(server.Call("/detokenize", {{"tokens", {-1}}}, 400)["error"]["param"], "tokens");
+  EXPECT_EQ(server.Call("/detokenize", {{"tokens", {261}}}, 400)["error"]["param"], "tokens");
+  EXPECT_EQ(server.Call("/detokenize", Json::object(), 400)["error"]["param"], "tokens");
+}
+
+}  // namespace
+}  // namespace millrace::serve

@@ -1,0 +1,387 @@
+#include "serve/testing/fixtures.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace millrace::serve {
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(10);
+
+std::string Utf8(uint32_t code) {
+  if (code < 0x80) return std::string(1, static_cast<char>(code));
+  return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
+}
+
+// The printable stand-in of a byte in byte-level vocabularies (GPT-2's table).
+std::string ByteSymbol(int byte) {
+  auto printable = [](int b) {
+    return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
+  };
+  if (printable(byte)) return Utf8(static_cast<uint32_t>(byte));
+  uint32_t rank = 0;
+  for (int b = 0; b < byte; ++b) rank += printable(b) ? 0 : 1;
+  return Utf8(256 + rank);
+}
+
+Json TinyTokenizerJson() {
+  Json vocab;
+  for (int byte = 0; byte < 256; ++byte) vocab[ByteSymbol(byte)] = byte;
+  vocab["th"] = 256;
+  vocab["the"] = 257;
+  Json added = Json::array();
+  const std::pair<TokenId, const char*> specials[] = {
+      {kTinyBos, "<|bos|>"}, {kTinyEos, "<|eos|>"}, {kTinyEnd, "<|end|>"}};
+  for (const auto& [id, content] : specials) {
+    added.push_back({{"id", id},
+                     {"content", content},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  }
+  const Json byte_level = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", false}};
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added},
+          {"normalizer", nullptr},
+          {"pre_tokenizer", byte_level},
+          {"post_processor", nullptr},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"dropout", nullptr},
+            {"unk_token", nullptr},
+            {"continuing_subword_prefix", nullptr},
+            {"end_of_word_suffix", nullptr},
+            {"fuse_unk", false},
+            {"byte_fallback", false},
+            {"vocab", vocab},
+            {"merges", Json::array({"t h", "th e"})}}}};
+}
+
+}  // namespace
+
+std::shared_ptr<const text::Tokenizer> TinyTokenizer() {
+  static const std::shared_ptr<const text::Tokenizer> tokenizer = [] {
+    auto loaded = text::Tokenizer::FromJson(TinyTokenizerJson().dump());
+    MR_CHECK(loaded.ok()) << loaded.status().ToString();
+    return std::move(loaded).value();
+  }();
+  return tokenizer;
+}
+
+std::shared_ptr<const text::ChatTemplate> TinyChatTemplate() {
+  text::TokenizerConfig config;
+  config.chat_templates["default"] =
+      "{% for m in messages %}{% if m.role == 'refused' %}{{ raise_exception('no such role') }}"
+      "{% endif %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
+      "{% if tools %}tools:{{ tools | tojson }}{% endif %}"
+      "{% if tone %}tone:{{ tone }}{% endif %}"
+      "{% if add_generation_prompt %}assistant:{% endif %}";
+  auto made = text::ChatTemplate::FromConfig(config, TinyTokenizer()->special_tokens());
+  MR_CHECK(made.ok()) << made.status().ToString();
+  return std::shared_ptr<const text::ChatTemplate>(std::move(made).value());
+}
+
+void Gate::Close() {
+  std::lock_guard lock(mutex_);
+  open_ = false;
+}
+
+void Gate::Open() {
+  std::lock_guard lock(mutex_);
+  open_ = true;
+  opened_.notify_all();
+}
+
+void Gate::Pass() {
+  std::unique_lock lock(mutex_);
+  opened_.wait(lock, [this] { return open_; });
+}
+
+RecitingExecutor::RecitingExecutor(engine::ExecutorTraits traits, std::vector<TokenId> script,
+                                   Gate* gate)
+    : traits_(traits), script_(std::move(script)), gate_(gate) {}
+
+void RecitingExecutor::Submit(const StepPlan& plan) {
+  for (SequenceId id : plan.released) known_.erase(id);
+  for (const SequenceStart& start : plan.started) {
+    known_[start.id] = {.params = start.params, .prompt = start.prompt};
+  }
+  StepResult& result = results_.emplace_back();
+  result.id = plan.id;
+  for (const SequenceStep& step : plan.sequences) result.sequences.push_back(Answer(step));
+}
+
+SequenceResult RecitingExecutor::Answer(const SequenceStep& step) {
+  const Known& known = known_.at(step.id);
+  const auto& prompt = *known.prompt;
+  SequenceResult result{.id = step.id};
+  auto logprobs = [](TokenId chosen, int top) {
+    PositionLogprobs position{.chosen = {.token = chosen, .logprob = -0.5f, .rank = 1}};
+    for (int i = 1; i <= top; ++i) {
+      position.top.push_back({.token = TokenId{'a'} + i, .logprob = -1.0f * i, .rank = i});
+    }
+    return position;
+  };
+  if (step.logits == LogitsWanted::kAll) {
+    for (int at = step.start + 1; at <= step.start + step.num_tokens; ++at) {
+      if (at >= static_cast<int>(prompt.size())) break;
+      result.prompt_logprobs.push_back(
+          logprobs(prompt[static_cast<size_t>(at)], known.params->prompt_logprobs.value_or(0)));
+    }
+  }
+  if (step.logits == LogitsWanted::kNone) return result;
+  const auto output = static_cast<size_t>(step.start + step.num_tokens) - prompt.size();
+  if (prompt.front() == kPoison) {
+    result.error = Internal("logits are not numbers at /secret/path");
+    return result;
+  }
+  result.token = script_[output % script_.size()];
+  if (known.params->logprobs) result.logprobs = logprobs(*result.token, *known.params->logprobs);
+  return result;
+}
+
+const StepResult& RecitingExecutor::Wait() {
+  if (gate_ != nullptr) gate_->Pass();
+  current_ = std::move(results_.front());
+  results_.pop_front();
+  return current_;
+}
+
+void RecordingReply::Send(net::HttpResponse response) {
+  std::lock_guard lock(mutex_);
+  ++answers_;
+  EXPECT_EQ(answers_, 1) << "a request is answered once";
+  if (!disconnected_) response_ = std::move(response);
+  done_ = true;
+  changed_.notify_all();
+}
+
+void RecordingReply::Start(net::HttpResponse head) {
+  std::lock_guard lock(mutex_);
+  ++answers_;
+  EXPECT_EQ(answers_, 1) << "a request is answered once";
+  response_ = std::move(head);
+}
+
+bool RecordingReply::Write(std::string part) {
+  std::function<void()> gone;
+  {
+    std::lock_guard lock(mutex_);
+    if (disconnected_) return false;
+    ++writes_;
+    response_.body += part;
+    changed_.notify_all();
+    if (!cut_after_ || writes_ < *cut_after_) return true;
+    disconnected_ = true;
+    gone = std::move(on_disconnect_);
+  }
+  if (gone) gone();
+  return false;
+}
+
+void RecordingReply::End() {
+  std::lock_guard lock(mutex_);
+  done_ = true;
+  on_disconnect_ = nullptr;
+  changed_.notify_all();
+}
+
+void RecordingReply::OnDisconnect(std::function<void()> callback) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!disconnected_) {
+      on_disconnect_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+bool RecordingReply::disconnected() const {
+  std::lock_guard lock(mutex_);
+  return disconnected_;
+}
+
+void RecordingReply::Disconnect() {
+  std::function<void()> callback;
+  {
+    std::lock_guard lock(mutex_);
+    if (done_ || disconnected_) return;
+    disconnected_ = true;
+    callback = std::move(on_disconnect_);
+  }
+  if (callback) callback();
+}
+
+void RecordingReply::CutAfter(int writes) {
+  std::lock_guard lock(mutex_);
+  cut_after_ = writes;
+}
+
+bool RecordingReply::WaitDone() {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [this] { return done_; });
+}
+
+bool RecordingReply::WaitWrites(int count) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [&] { return writes_ >= count || done_; });
+}
+
+int RecordingReply::status() const {
+  std::lock_guard lock(mutex_);
+  return response_.status;
+}
+
+std::string RecordingReply::body() const {
+  std::lock_guard lock(mutex_);
+  return response_.body;
+}
+
+std::string RecordingReply::Header(const std::string& name) const {
+  std::lock_guard lock(mutex_);
+  std::string found;
+  for (const auto& [key, value] : response_.headers) {
+    if (key == name) found = value;
+  }
+  return found;
+}
+
+int RecordingReply::writes() const {
+  std::lock_guard lock(mutex_);
+  return writes_;
+}
+
+TestServer::TestServer(TestServerOptions options) : options_(std::move(options)) {
+  auto script = TinyTokenizer()->Encode(options_.script, {.parse_special = true});
+  MR_CHECK(script.ok()) << script.status().ToString();
+  engine::ExecutorTraits traits{.stages = 1,
+                                .block_size = 16,
+                                .num_blocks = options_.num_blocks,
+                                .num_host_blocks = 0,
+                                .max_batched_tokens = 512,
+                                .max_sequences = 32};
+  engine::EngineOptions engine_options;
+  engine_options.scheduler.max_model_len = options_.max_model_len;
+  engine_options.scheduler.max_waiting = options_.max_waiting;
+  engine_options.scheduler.eos_token_ids = {kTinyEos};
+  auto started = engine::Engine::Start(
+      engine_options, std::make_unique<RecitingExecutor>(traits, *script, &gate), clock);
+  MR_CHECK(started.ok()) << started.status().ToString();
+  engine = std::move(started).value();
+  ServiceOptions service_options = options_.service;
+  if (service_options.served_names.empty()) service_options.served_names = {"tiny"};
+  service_options.version = "1.2.3";
+  service = std::make_unique<Service>(std::move(service_options), clock);
+  handler_ = service->Handler();
+  if (options_.ready) MakeReady();
+}
+
+TestServer::~TestServer() {
+  gate.Open();
+  service->Drain(Duration{});
+}
+
+void TestServer::MakeReady() {
+  ServedModel model;
+  model.engine = engine.get();
+  model.tokenizer = TinyTokenizer();
+  model.chat_template = TinyChatTemplate();
+  model.spec.vocab_size = kTinyVocab;
+  model.max_model_len = options_.max_model_len;
+  model.defaults = options_.defaults;
+  model.cache_config = {{"block_size", "16"}};
+  service->Ready(std::move(model));
+}
+
+std::shared_ptr<RecordingReply> TestServer::Start(
+    const std::string& method, const std::string& path, const std::string& body,
+    std::vector<std::pair<std::string, std::string>> headers) {
+  auto reply = std::make_shared<RecordingReply>();
+  net::HttpRequest request;
+  request.method = method;
+  request.path = path;
+  request.headers = std::move(headers);
+  request.body = body;
+  request.peer = "test";
+  handler_(std::move(request), reply);
+  return reply;
+}
+
+std::shared_ptr<RecordingReply> TestServer::Post(const std::string& path, const Json& body) {
+  return Start("POST", path, DumpJson(body), {{"Content-Type", "application/json"}});
+}
+
+Json TestServer::Call(const std::string& path, const Json& body, int status) {
+  auto reply = Post(path, body);
+  EXPECT_TRUE(reply->WaitDone()) << path;
+  EXPECT_EQ(reply->status(), status) << reply->body();
+  auto parsed = ParseJson(reply->body());
+  EXPECT_TRUE(parsed.ok()) << reply->body();
+  return parsed.ok() ? *parsed : Json();
+}
+
+Json TestServer::Get(const std::string& path, int status) {
+  auto reply = Start("GET", path);
+  EXPECT_TRUE(reply->WaitDone()) << path;
+  EXPECT_EQ(reply->status(), status) << reply->body();
+  auto parsed = ParseJson(reply->body());
+  EXPECT_TRUE(parsed.ok()) << reply->body();
+  return parsed.ok() ? *parsed : Json();
+}
+
+std::vector<Json> TestServer::Stream(const std::string& path, Json body) {
+  body["stream"] = true;
+  auto reply = Post(path, body);
+  EXPECT_TRUE(reply->WaitDone()) << path;
+  EXPECT_EQ(reply->status(), 200) << reply->body();
+  return ParseEvents(reply->body());
+}
+
+bool TestServer::WaitUntilFree() {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (std::chrono::steady_clock::now() < deadline) {
+    const sched::SchedulerStats stats = engine->Stats().scheduler;
+    if (stats.running + stats.waiting + stats.swapped == 0 &&
+        stats.blocks_free == stats.blocks_total) {
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+std::vector<Json> ParseEvents(const std::string& body, bool expect_done) {
+  std::vector<Json> events;
+  size_t begin = 0;
+  bool done = false;
+  while (begin < body.size()) {
+    const size_t end = body.find("\n\n", begin);
+    EXPECT_NE(end, std::string::npos) << "an event ends in an empty line";
+    if (end == std::string::npos) break;
+    const std::string event = body.substr(begin, end - begin);
+    begin = end + 2;
+    EXPECT_EQ(event.rfind("data: ", 0), 0u) << event;
+    EXPECT_EQ(event.find('\n'), std::string::npos) << "one line per event";
+    EXPECT_FALSE(done) << "[DONE] is last";
+    done = event == "data: [DONE]";
+    if (done) continue;
+    auto parsed = ParseJson(event.substr(6));
+    EXPECT_TRUE(parsed.ok()) << event;
+    if (parsed.ok()) events.push_back(*parsed);
+  }
+  EXPECT_EQ(done, expect_done);
+  return events;
+}
+
+}  // namespace millrace::serve

@@ -1,0 +1,151 @@
+// What the tests of serve stand on: a tiny byte-level tokenizer, an executor that recites a given
+// text, a reply that records, and all of it wired into a real engine and service.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "engine/engine.h"
+#include "engine/executor.h"
+#include "net/http.h"
+#include "serve/service.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace millrace::serve {
+
+// 256 bytes, then "th" and "the", then "<|bos|>", "<|eos|>", "<|end|>".
+inline constexpr int kTinyVocab = 261;
+inline constexpr TokenId kTinyBos = 258;
+inline constexpr TokenId kTinyEos = 259;
+inline constexpr TokenId kTinyEnd = 260;
+std::shared_ptr<const text::Tokenizer> TinyTokenizer();
+std::shared_ptr<const text::ChatTemplate> TinyChatTemplate();
+
+// Opens and closes: while closed, a step does not end.
+class Gate {
+ public:
+  void Close();
+  void Open();
+  void Pass();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool open_ = true;
+};
+
+// The k-th token generated is the k-th of the script, round and round, for every sequence. Log-
+// probabilities are -0.5 for the chosen token and -1, -2 ... for tokens 1, 2 ...
+class RecitingExecutor : public engine::Executor {
+ public:
+  RecitingExecutor(engine::ExecutorTraits traits, std::vector<TokenId> script, Gate* gate);
+  const engine::ExecutorTraits& traits() const override { return traits_; }
+  void Submit(const StepPlan& plan) override;
+  const StepResult& Wait() override;
+
+  // The sequence whose prompt begins with this token fails in its first step.
+  static constexpr TokenId kPoison = '\x01';
+
+ private:
+  struct Known {
+    std::shared_ptr<const SamplingParams> params;
+    std::shared_ptr<const std::vector<TokenId>> prompt;
+  };
+  SequenceResult Answer(const SequenceStep& step);
+
+  const engine::ExecutorTraits traits_;
+  const std::vector<TokenId> script_;
+  Gate* const gate_;
+  std::unordered_map<SequenceId, Known> known_;
+  std::deque<StepResult> results_;
+  StepResult current_;
+};
+
+// Records what is sent; stands for a client that may go away.
+class RecordingReply : public net::HttpReply {
+ public:
+  void Send(net::HttpResponse response) override;
+  void Start(net::HttpResponse head) override;
+  bool Write(std::string part) override;
+  void End() override;
+  void OnDisconnect(std::function<void()> callback) override;
+  bool disconnected() const override;
+
+  void Disconnect();
+  // Makes Write answer false once it has been called `after` times: a slow reader that was cut.
+  void CutAfter(int writes);
+
+  // Waits for the end of the answer; false after ten seconds.
+  bool WaitDone();
+  bool WaitWrites(int count);
+
+  int status() const;
+  std::string body() const;  // of a stream: all parts
+  std::string Header(const std::string& name) const;
+  int writes() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  net::HttpResponse response_;
+  int answers_ = 0;
+  int writes_ = 0;
+  std::optional<int> cut_after_;
+  bool done_ = false;
+  bool disconnected_ = false;
+  std::function<void()> on_disconnect_;
+};
+
+struct TestServerOptions {
+  std::string script = "hello world";
+  int max_model_len = 256;
+  int num_blocks = 64;
+  int max_waiting = 64;
+  bool ready = true;
+  ServiceOptions service;
+  SamplingDefaults defaults;
+};
+
+class TestServer {
+ public:
+  explicit TestServer(TestServerOptions options = {});
+  ~TestServer();
+
+  std::shared_ptr<RecordingReply> Start(
+      const std::string& method, const std::string& path, const std::string& body = "",
+      std::vector<std::pair<std::string, std::string>> headers = {});
+  std::shared_ptr<RecordingReply> Post(const std::string& path, const Json& body);
+  // The answer's JSON; fails the test when the status is another.
+  Json Call(const std::string& path, const Json& body, int status = 200);
+  Json Get(const std::string& path, int status = 200);
+  // The data of every event, "[DONE]" left out but asserted to be last.
+  std::vector<Json> Stream(const std::string& path, Json body);
+
+  void MakeReady();
+  // Waits until no request holds a block; false after ten seconds.
+  bool WaitUntilFree();
+
+  Gate gate;
+  SteadyClock clock;
+  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<Service> service;
+
+ private:
+  TestServerOptions options_;
+  net::HttpHandler handler_;
+};
+
+std::vector<Json> ParseEvents(const std::string& body, bool expect_done = true);
+
+}  // namespace millrace::serve
