@@ -1,0 +1,274 @@
+// What holds for every route: keys, methods, CORS, request ids, states, and the small GET routes.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+using HeaderList = std::vector<std::pair<std::string, std::string>>;
+
+struct RouteCase {
+  const char* method;
+  const char* path;
+  bool open;
+};
+
+const RouteCase kRoutes[] = {
+    {"POST", "/v1/completions", false}, {"POST", "/v1/chat/completions", false},
+    {"GET", "/v1/models", false},       {"GET", "/v1/models/tiny", false},
+    {"POST", "/tokenize", false},       {"POST", "/detokenize", false},
+    {"GET", "/health", true},           {"GET", "/ready", true},
+    {"GET", "/version", true},          {"GET", "/metrics", false},
+    {"GET", "/debug/requests", false},  {"GET", "/debug/requests/1", false},
+};
+
+TestServerOptions WithKeys() {
+  TestServerOptions options;
+  options.service.api_keys = *ApiKeys::Create({"first-key", "second-key"});
+  return options;
+}
+
+int StatusOf(TestServer& server, const std::string& method, const std::string& path,
+             const HeaderList& headers = {}) {
+  auto reply = server.Start(method, path, "{}", headers);
+  EXPECT_TRUE(reply->WaitDone());
+  return reply->status();
+}
+
+TEST(Keys, EveryRouteIsClosedWithoutOneButThoseListedAsOpen) {
+  TestServer server(WithKeys());
+  for (const RouteCase& route : kRoutes) {
+    for (const HeaderList& headers :
+         std::vector<HeaderList>{{},
+                                 {{"Authorization", "Bearer wrong"}},
+                                 {{"Authorization", "Bearer first-ke"}},
+                                 {{"Authorization", "Bearer first-key2"}},
+                                 {{"Authorization", "Bearer "}},
+                                 {{"Authorization", "first-key"}},
+                                 {{"Authorization", "Basic first-key"}},
+                                 {{"X-Api-Key", "first-key"}},
+                                 {{"Host", "t/health?x="}},
+                                 {{"Host", "/health"}, {"X-Forwarded-Path", "/health"}}}) {
+      const int status = StatusOf(server, route.method, route.path, headers);
+      EXPECT_EQ(status == 401, !route.open) << route.path << " " << status;
+    }
+    for (const char* key : {"Bearer first-key", "bearer second-key"}) {
+      EXPECT_NE(StatusOf(server, route.method, route.path, {{"authorization", key}}), 401);
+    }
+  }
+}
+
+TEST(Keys, NoPathIsAWayRound) {
+  TestServer server(WithKeys());
+  for (const char* path : {"//v1/models", "/V1/models", "/v1/models/", "/health/../v1/models",
+                           "/health/v1/models", "/v1/models?x=/health", "", "/", "/nothing"}) {
+    EXPECT_EQ(StatusOf(server, "GET", path), 401) << path;
+  }
+  auto reply = server.Start("GET", "/v1/models");
+  EXPECT_EQ((*ParseJson(reply->body()))["error"]["code"], "invalid_api_key");
+  EXPECT_EQ(reply->body().find("first-key"), std::string::npos);
+}
+
+TEST(Keys, AnyBearerWillDoWhenNoneIsSet) {
+  TestServer server;
+  EXPECT_EQ(StatusOf(server, "GET", "/v1/models", {{"Authorization", "Bearer anything"}}), 200);
+}
+
+TEST(Keys, MetricsMayBeLeftOpen) {
+  TestServerOptions options = WithKeys();
+  options.service.metrics_without_key = true;
+  TestServer server(std::move(options));
+  EXPECT_EQ(StatusOf(server, "GET", "/metrics"), 200);
+}
+
+TEST(Keys, BadKeysAreRefusedAtTheStartAndNotShown) {
+  for (const std::string& bad :
+       {std::string(), std::string("two words"), std::string("tab\there")}) {
+    const auto keys = ApiKeys::Create({"good", bad});
+    ASSERT_FALSE(keys.ok());
+    EXPECT_NE(keys.status().message().find("2 of 2"), std::string::npos);
+    EXPECT_EQ(keys.status().message().find("words"), std::string::npos);
+  }
+}
+
+TEST(Keys, CachedPrefixesOfDifferentKeysStayApart) {
+  TestServer server(WithKeys());
+  auto cached = [&](const char* key) {
+    const Json body = {{"prompt", std::string(100, 'p')}, {"max_tokens", 1}};
+    auto reply = server.Start("POST", "/v1/completions", DumpJson(body),
+                              {{"authorization", std::string("Bearer ") + key}});
+    EXPECT_TRUE(reply->WaitDone());
+    return (*ParseJson(reply->body()))["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .get<int>();
+  };
+  EXPECT_EQ(cached("first-key"), 0);
+  EXPECT_EQ(cached("second-key"), 0);
+  EXPECT_GT(cached("first-key"), 0);
+}
+
+TEST(Routes, OtherMethodsAre405WithAllow) {
+  TestServer server;
+  for (const RouteCase& route : kRoutes) {
+    for (const char* method : {"GET", "POST", "PUT", "DELETE", "TRACE", "get"}) {
+      if (std::string(method) == route.method) continue;
+      auto reply = server.Start(method, route.path, "{}");
+      EXPECT_EQ(reply->status(), 405) << method << route.path;
+      EXPECT_EQ(reply->Header("allow"), route.method);
+    }
+  }
+}
+
+TEST(Routes, UnknownPathsAre404InTheirShape) {
+  TestServer server;
+  for (const char* path :
+       {"/", "/v1", "/v1/embeddings", "/v1/responses", "/v1/messages", "//health", "/health/",
+        "/Health", "/v1/completions/x", "/debug/requests/"}) {
+    auto reply = server.Start("GET", path);
+    EXPECT_EQ(reply->status(), 404) << path;
+    EXPECT_TRUE((*ParseJson(reply->body()))["error"]["message"].is_string());
+    EXPECT_EQ(reply->Header("x-should-retry"), "false");
+  }
+}
+
+TEST(Routes, OnlyJsonIsTaken) {
+  TestServer server;
+  const std::string body = R"({"prompt": "a", "max_tokens": 1})";
+  auto post = [&](const HeaderList& headers) {
+    auto reply = server.Start("POST", "/v1/completions", body, headers);
+    EXPECT_TRUE(reply->WaitDone());
+    return reply->status();
+  };
+  EXPECT_EQ(post({}), 200);
+  EXPECT_EQ(post({{"content-type", "application/json; charset=utf-8"}}), 200);
+  EXPECT_EQ(post({{"Content-Type", "APPLICATION/JSON"}}), 200);
+  EXPECT_EQ(post({{"Content-Type", "text/plain"}}), 415);
+  EXPECT_EQ(post({{"Content-Type", "application/x-www-form-urlencoded"}}), 415);
+}
+
+TEST(Routes, RequestIdsAreEchoedWhenHarmless) {
+  TestServer server;
+  auto id = [&](const std::string& given) {
+    return server.Start("GET", "/health", "", {{"X-Request-Id", given}})->Header("x-request-id");
+  };
+  EXPECT_EQ(id("abc-1"), "abc-1");
+  for (const std::string& bad :
+       {std::string(), std::string("a b"), std::string("a\r\nset-cookie: x"), std::string(300, 'x'),
+        std::string("\x1b[31m"), std::string("é")}) {
+    const std::string made = id(bad);
+    EXPECT_EQ(made.rfind("req-", 0), 0u);
+    EXPECT_EQ(made.size(), 36u);
+  }
+  EXPECT_NE(id(""), id(""));
+}
+
+TEST(Routes, LargeBodiesAreReadElsewhere) {
+  TestServer server;
+  Json body = {{"prompt", "abc"}, {"max_tokens", 5}, {"user", std::string(100'000, 'u')}};
+  EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello");
+}
+
+TEST(Cors, AnyOriginByDefault) {
+  TestServer server;
+  auto reply = server.Start("GET", "/version", "", {{"Origin", "https://page.example"}});
+  EXPECT_EQ(reply->Header("access-control-allow-origin"), "*");
+  EXPECT_EQ(server.Start("GET", "/version")->Header("access-control-allow-origin"), "");
+}
+
+TEST(Cors, PreflightNeedsNoKeyAndAllowsTheClientsHeaders) {
+  TestServer server(WithKeys());
+  auto reply =
+      server.Start("OPTIONS", "/v1/chat/completions", "",
+                   {{"Origin", "https://page.example"},
+                    {"Access-Control-Request-Method", "POST"},
+                    {"Access-Control-Request-Headers",
+                     "authorization,content-type,x-stainless-os,x-stainless-retry-count"}});
+  EXPECT_EQ(reply->status(), 204);
+  EXPECT_EQ(reply->Header("access-control-allow-methods"), "POST, OPTIONS");
+  EXPECT_NE(reply->Header("access-control-allow-headers").find("x-stainless-os"),
+            std::string::npos);
+  EXPECT_EQ(reply->Header("access-control-allow-origin"), "*");
+}
+
+TEST(Cors, OnlyListedOrigins) {
+  TestServerOptions options;
+  options.service.allowed_origins = {"https://good.example"};
+  TestServer server(std::move(options));
+  auto allowed = [&](const char* origin) {
+    return server.Start("GET", "/version", "", {{"Origin", origin}})
+        ->Header("access-control-allow-origin");
+  };
+  EXPECT_EQ(allowed("https://good.example"), "https://good.example");
+  EXPECT_EQ(allowed("https://good.example.evil"), "");
+  EXPECT_EQ(allowed("null"), "");
+}
+
+TEST(State, LoadingAnswers503UntilReady) {
+  TestServerOptions options;
+  options.ready = false;
+  TestServer server(std::move(options));
+  for (const char* path : {"/ready", "/v1/models"}) {
+    auto reply = server.Start("GET", path);
+    EXPECT_EQ(reply->status(), 503) << path;
+    EXPECT_EQ(reply->Header("retry-after"), "5");
+    EXPECT_EQ(reply->Header("x-should-retry"), "");
+  }
+  EXPECT_EQ(server.Post("/v1/completions", {{"prompt", "a"}})->status(), 503);
+  EXPECT_EQ(server.Get("/health")["status"], "ok");
+  EXPECT_EQ(server.Start("GET", "/metrics")->status(), 200);
+  server.MakeReady();
+  EXPECT_EQ(server.Get("/ready")["status"], "ready");
+  server.Call("/v1/completions", {{"prompt", "a"}});
+}
+
+TEST(Models, ListedByEveryServedName) {
+  TestServerOptions options;
+  options.service.served_names = {"org/tiny", "alias"};
+  TestServer server(std::move(options));
+  const Json list = server.Get("/v1/models")["data"];
+  ASSERT_EQ(list.size(), 2u);
+  EXPECT_EQ(list[0]["id"], "org/tiny");
+  EXPECT_EQ(list[0]["max_model_len"], 256);
+  EXPECT_EQ(server.Get("/v1/models/org/tiny")["id"], "org/tiny");
+  EXPECT_EQ(server.Get("/v1/models/other", 404)["error"]["code"], "model_not_found");
+  EXPECT_EQ(server.Get("/v1/models/../../etc/passwd", 404)["error"]["code"], "model_not_found");
+  const Json answer = server.Call("/v1/completions", {{"model", "alias"}, {"prompt", "a"}});
+  EXPECT_EQ(answer["model"], "alias");
+  EXPECT_EQ(server.Get("/version")["version"], "1.2.3");
+}
+
+TEST(Debug, ARequestIsFoundByEachOfItsNames) {
+  TestServer server;
+  server.gate.Close();
+  auto reply = server.Start("POST", "/v1/completions",
+                            R"({"prompt": "abc", "max_tokens": 5, "request_id": "mine"})",
+                            {{"x-request-id", "theirs"}});
+  const Json list = server.Get("/debug/requests")["requests"];
+  ASSERT_EQ(list.size(), 1u);
+  const std::string number = std::to_string(list[0]["id"].get<int>());
+  for (const std::string& name : {number, std::string("theirs"), std::string("cmpl-mine")}) {
+    const Json info = server.Get("/debug/requests/" + name);
+    EXPECT_EQ(info["prompt_tokens"], 3) << name;
+    EXPECT_EQ(info["response_id"], "cmpl-mine");
+    EXPECT_TRUE(info["age_s"].is_number());
+    EXPECT_TRUE(info["blocks"].is_number());
+    EXPECT_TRUE(info["preemptions"].is_number());
+    EXPECT_TRUE(info["waits_for"].is_string());
+  }
+  server.gate.Open();
+  ASSERT_TRUE(reply->WaitDone());
+  ASSERT_TRUE(server.WaitUntilFree());
+  const Json ended = server.Get("/debug/requests/theirs");
+  EXPECT_EQ(ended["state"], "finished");
+  EXPECT_EQ(ended["finish_reason"], "length");
+  EXPECT_EQ(ended["output_tokens"], 5);
+  EXPECT_TRUE(ended["times"]["first_token_s"].is_number());
+  EXPECT_EQ(server.Get("/debug/requests/nobody", 404)["error"]["code"], "request_not_found");
+  EXPECT_TRUE(server.Get("/debug/requests")["requests"].empty());
+}
+
+}  // namespace
+}  // namespace millrace::serve
