@@ -8,6 +8,8 @@
 
 namespace millrace::apps {
 
+const char* Version() { return MILLRACE_VERSION; }
+
 std::unique_ptr<Command> MakeVersionCommand() {
   auto command = std::make_unique<Command>();
   command->name = "version";
@@ -15,7 +17,7 @@ std::unique_ptr<Command> MakeVersionCommand() {
   command->examples = {{"millrace version", "which release this is"}};
   AddGeneralOptions(*command);
   command->run = [] {
-    fmt::print("millrace {}\n", kVersion);
+    fmt::print("millrace {}\n", Version());
     return OkStatus();
   };
   return command;
@@ -61,7 +63,7 @@ std::unique_ptr<Command> MakeManCommand(const Command& root) {
   command->hidden = true;
   AddGeneralOptions(*command);
   command->run = [&root] {
-    fmt::print("{}", FormatManPage(root, kVersion));
+    fmt::print("{}", FormatManPage(root, Version()));
     return OkStatus();
   };
   return command;

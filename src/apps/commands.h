@@ -8,7 +8,8 @@
 
 namespace millrace::apps {
 
-inline constexpr char kVersion[] = MILLRACE_VERSION;
+// "0.1.0".
+const char* Version();
 
 // The whole tree, rooted at "millrace".
 std::unique_ptr<Command> MakeRootCommand();

@@ -38,6 +38,26 @@ Option BoundInt(std::string name, std::string value_name, T* target, int64_t min
   return option;
 }
 
+template <typename T>
+Option BoundReal(std::string name, std::string value_name, T* target, double min, double max) {
+  Option option;
+  option.name = std::move(name);
+  option.value_name = std::move(value_name);
+  option.set = [target, min, max](const std::vector<std::string>& values) {
+    auto value = ParseReal(values.back());
+    if (!value.ok() || *value < min || *value > max) {
+      const std::string range = std::isinf(max)
+                                    ? fmt::format("at least {}", FormatReal(min))
+                                    : fmt::format("in [{}, {}]", FormatReal(min), FormatReal(max));
+      return InvalidArgument(
+          fmt::format("must be a number {}, got '{}'", range, Printable(values.back())));
+    }
+    *target = *value;
+    return OkStatus();
+  };
+  return option;
+}
+
 Result<bool> ParseBool(const std::string& text) {
   std::string lower;
   for (char c : text) lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -98,23 +118,14 @@ Option SeedOption(std::string name, std::optional<uint64_t>* target) {
 
 Option RealOption(std::string name, std::string value_name, double* target, double min,
                   double max) {
-  Option option;
-  option.name = std::move(name);
-  option.value_name = std::move(value_name);
+  Option option = BoundReal(std::move(name), std::move(value_name), target, min, max);
   option.default_text = FormatReal(*target);
-  option.set = [target, min, max](const std::vector<std::string>& values) {
-    auto value = ParseReal(values.back());
-    if (!value.ok() || *value < min || *value > max) {
-      const std::string range = std::isinf(max)
-                                    ? fmt::format("at least {}", FormatReal(min))
-                                    : fmt::format("in [{}, {}]", FormatReal(min), FormatReal(max));
-      return InvalidArgument(
-          fmt::format("must be a number {}, got '{}'", range, Printable(values.back())));
-    }
-    *target = *value;
-    return OkStatus();
-  };
   return option;
+}
+
+Option RealOption(std::string name, std::string value_name, std::optional<double>* target,
+                  double min, double max) {
+  return BoundReal(std::move(name), std::move(value_name), target, min, max);
 }
 
 Option TextOption(std::string name, std::string value_name, std::string* target) {

@@ -56,6 +56,9 @@ Option IntOption(std::string name, std::string value_name, std::optional<int>* t
                  int64_t max);
 Option SeedOption(std::string name, std::optional<uint64_t>* target);
 Option RealOption(std::string name, std::string value_name, double* target, double min, double max);
+// Unbounded where `max` is infinite.
+Option RealOption(std::string name, std::string value_name, std::optional<double>* target,
+                  double min, double max);
 Option TextOption(std::string name, std::string value_name, std::string* target);
 Option TextListOption(std::string name, std::string value_name, std::vector<std::string>* target);
 Option FlagOption(std::string name, bool* target);

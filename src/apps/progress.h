@@ -1,0 +1,58 @@
+// Progress of something long: a bar that repaints one line on a terminal, a plain line every few
+// seconds elsewhere (and with NO_COLOR or TERM=dumb). Written to stderr, so that stdout stays data.
+//
+// Update may be called from any thread and often: it paints at most ten times a second.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <mutex>
+#include <string>
+
+#include "base/clock.h"
+
+namespace millrace::apps {
+
+enum class ProgressUnit { kBytes, kRequests };
+
+struct ProgressStyle {
+  bool bar = false;  // else plain lines
+  static ProgressStyle ForStream(FILE* stream);
+};
+
+// The texts, without the terminal: what is painted after `elapsed_s`.
+std::string ProgressLine(const std::string& title, ProgressUnit unit, int64_t done, int64_t total,
+                         double elapsed_s, bool bar);
+
+class Progress {
+ public:
+  // `out` and `clock` must outlive it.
+  Progress(std::string title, ProgressUnit unit, int64_t total, FILE* out, ProgressStyle style,
+           const Clock& clock);
+  ~Progress();  // Finish()
+
+  void Update(int64_t done);
+  void UpdateTotal(int64_t done, int64_t total);
+  // Appended to the line: "3 failed".
+  void SetNote(std::string note);
+  // The last line, once.
+  void Finish();
+
+ private:
+  void Paint(Time now, bool last);
+
+  const std::string title_;
+  const ProgressUnit unit_;
+  FILE* const out_;
+  const ProgressStyle style_;
+  const Clock& clock_;
+  const Time start_;
+
+  std::mutex mutex_;
+  int64_t done_ = 0, total_ = 0;  // and below: guarded by mutex_
+  std::string note_;
+  Time painted_;
+  bool finished_ = false;
+};
+
+}  // namespace millrace::apps
