@@ -80,6 +80,11 @@ std::unique_ptr<Command> MakeRootCommand() {
       {"millrace serve models/demo", "the demo model on http://127.0.0.1:8000"},
       {"millrace chat models/demo", "talk to it in the terminal"},
       {"millrace bench serve --num-prompts 100 --request-rate 4", "measure a running server"}};
+  root->children.push_back(MakeServeCommand());
+  root->children.push_back(MakeChatCommand());
+  root->children.push_back(MakeGenerateCommand());
+  root->children.push_back(MakeBenchCommand());
+  root->children.push_back(MakeMakeModelCommand());
   root->children.push_back(MakeVersionCommand());
   root->children.push_back(MakeCompletionCommand(*root));
   root->children.push_back(MakeManCommand(*root));

@@ -14,6 +14,12 @@ const char* Version();
 // The whole tree, rooted at "millrace".
 std::unique_ptr<Command> MakeRootCommand();
 
+std::unique_ptr<Command> MakeServeCommand();
+std::unique_ptr<Command> MakeChatCommand();
+std::unique_ptr<Command> MakeGenerateCommand();
+std::unique_ptr<Command> MakeBenchCommand();  // with its children
+std::unique_ptr<Command> MakeBenchServeCommand();
+std::unique_ptr<Command> MakeMakeModelCommand();
 std::unique_ptr<Command> MakeVersionCommand();
 // These two print what they derive from `root`, which must outlive them.
 std::unique_ptr<Command> MakeCompletionCommand(const Command& root);

@@ -39,8 +39,7 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
   command.Add(kModelGroup, std::move(model),
               "A Hugging Face model folder, or ORG/NAME of one in the Hugging Face cache");
   command
-      .Add(kModelGroup,
-           IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kTokensMax),
+      .Add(kModelGroup, IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kTokensMax),
            "Longest prompt and answer together [default: the model's, or what fits]")
       .aliases = {"-c", "--ctx-size"};
   command
@@ -68,8 +67,9 @@ void AddMemoryOptions(Command& command, EngineFlags* flags) {
   command.Add(kMemoryGroup,
               IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1, 1 << 20),
               "Most tokens in one step; longer prompts are computed in chunks");
-  command.Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
-              "Keep the KV of prompts and use it again for the same beginnings")
+  command
+      .Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
+           "Keep the KV of prompts and use it again for the same beginnings")
       .negatable = true;
 }
 
@@ -94,9 +94,9 @@ void AddPolicyOptions(Command& command, EngineFlags* flags) {
   command.Add(kMemoryGroup, RealOption("swap-space", "GIB", &flags->swap_gib, 0, 65536),
               "Memory for swapped-out KV, in GiB; 0: no swapping");
   command.Add(kMemoryGroup,
-              ChoiceOption<SchedulingPolicy>("scheduling-policy", &flags->policy,
-                                             {{"fcfs", SchedulingPolicy::kFcfs},
-                                              {"priority", SchedulingPolicy::kPriority}}),
+              ChoiceOption<SchedulingPolicy>(
+                  "scheduling-policy", &flags->policy,
+                  {{"fcfs", SchedulingPolicy::kFcfs}, {"priority", SchedulingPolicy::kPriority}}),
               "Who runs first: who came first, or who has the smallest priority number");
 }
 

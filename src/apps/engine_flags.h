@@ -15,8 +15,8 @@ struct EngineFlags {
   std::string model;
   std::optional<int> max_model_len;
   int block_size = 16;
-  std::optional<int> num_blocks;        // --num-gpu-blocks-override
-  std::optional<int64_t> kv_bytes;      // --kv-cache-memory
+  std::optional<int> num_blocks;    // --num-gpu-blocks-override
+  std::optional<int64_t> kv_bytes;  // --kv-cache-memory
   int max_num_seqs = 128;
   int max_num_batched_tokens = 2048;
   bool prefix_caching = true;
@@ -44,8 +44,8 @@ struct KvPlan {
   int num_blocks = 0;
   int num_host_blocks = 0;
   int max_model_len = 0;
-  std::string reason;           // where num_blocks comes from
-  bool lowered = false;         // max_model_len is less than the model's because memory is short
+  std::string reason;    // where num_blocks comes from
+  bool lowered = false;  // max_model_len is less than the model's because memory is short
 };
 // kInvalidArgument when not even one sequence of the asked length fits, with the numbers.
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand);

@@ -26,7 +26,7 @@ TEST(PromptFile, BatchLinesKeepTheirOrderAndFields) {
   auto items = ParsePrompts(
       R"({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {"messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 3}})"
       "\n"
-      R"({"custom_id": "b", "url": "/v1/completions", "body": {"prompt": [1, 2], "seed": 9}})"
+      R"({"custom_id": "b", "url": "/v1/completions", "body": {"model": "gpt-9", "stream": true, "prompt": [1, 2], "seed": 9}})"
       "\n"
       R"({"prompt": "plain", "temperature": 0})",
       R"({"max_tokens":5,"seed":1})");

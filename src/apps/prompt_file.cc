@@ -63,6 +63,8 @@ Result<PromptItem> ParseLine(std::string_view line, int number, const OrderedJso
   if (body.contains("messages")) item.endpoint = PromptEndpoint::kChat;
   const char* needed = item.endpoint == PromptEndpoint::kChat ? "messages" : "prompt";
   if (!body.contains(needed)) return InvalidArgument(fmt::format("'{}' is missing", needed));
+  // There is one model here, and a file to write whole answers to.
+  for (const char* key : {"model", "stream", "stream_options"}) body.erase(key);
   FillIn(body, defaults);
   item.body = body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
   return item;

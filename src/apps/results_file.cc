@@ -24,9 +24,8 @@ bool IsTornLine(std::string_view tail) {
 }
 
 Status NotAResult(int number) {
-  return DataLoss(
-      fmt::format("line {} is not a result with a custom_id; choose another file, or remove this one",
-                  number));
+  return DataLoss(fmt::format(
+      "line {} is not a result with a custom_id; choose another file, or remove this one", number));
 }
 
 Status Failed(const std::string& path, const char* what) {

@@ -1,0 +1,79 @@
+// LoadClient: sends a workload to an OpenAI-compatible server and times every piece of every
+// stream.
+//
+// One thread calls; the HTTP client's thread fills in the outcomes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/bench/metrics.h"
+#include "apps/bench/workload.h"
+#include "base/clock.h"
+#include "net/http_client.h"
+
+namespace millrace::apps {
+
+struct LoadTarget {
+  net::Url url;  // of the endpoint
+  std::string model;
+  std::string api_key;  // empty: none
+  bool chat = false;    // the endpoint is /v1/chat/completions
+  bool ignore_eos = false;
+};
+
+// The JSON of one request: a stream that ends with its token counts.
+std::string RequestBody(const LoadTarget& target, const BenchRequest& request);
+
+class LoadClient {
+ public:
+  LoadClient(net::HttpClient& http, LoadTarget target, const Clock& clock)
+      : http_(http), target_(std::move(target)), clock_(clock) {}
+
+  struct Result {
+    std::vector<Outcome> outcomes;  // one per request, in order
+    double duration_s = 0;          // until the last one ended
+  };
+  // Open loop: each request is sent at its arrival time, or as soon after it as fewer than
+  // `max_concurrency` are under way. `progress` is told after each end.
+  Result Run(const std::vector<BenchRequest>& requests, std::optional<int> max_concurrency,
+             const std::function<void(int done, int failed)>& progress);
+
+ private:
+  net::HttpClient& http_;
+  const LoadTarget target_;
+  const Clock& clock_;
+};
+
+// What a server streamed for one request, as it comes. Pure but for the times it is given; one
+// thread. Separate from LoadClient so that it can be tested without a server.
+class StreamTimer {
+ public:
+  StreamTimer(Time sent, bool chat);
+  ~StreamTimer();
+
+  void Head(int status);
+  void Data(std::string_view part, Time now);
+  // The response is over, or broke.
+  Outcome Finish(const Status& status, Time now);
+
+ private:
+  void Event(std::string_view data);
+  void Token(const std::string& text);
+
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
+  const Time sent_;
+  const bool chat_;
+  int status_ = 0;
+  std::string body_;  // of an error
+  Time now_, last_;   // of the part being parsed; of the last piece of text
+  int pieces_ = 0;
+  bool done_ = false;  // [DONE] came
+  Outcome outcome_;
+};
+
+}  // namespace millrace::apps

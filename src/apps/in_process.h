@@ -1,0 +1,71 @@
+// InProcessApi: the OpenAI API of a model in this process, called without a socket. `chat` and
+// `generate` go through the very code that serves HTTP, so they accept, refuse and answer alike.
+//
+// Owns the service; the model outlives it. Post from one thread; callbacks run on the service's
+// threads and must be quick.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/local_model.h"
+#include "net/http.h"
+#include "serve/service.h"
+
+namespace millrace::apps {
+
+// What a loaded model is to the service.
+serve::ServedModel ToServed(LocalModel& model);
+// The names it is served under when the user gives none: the folder's own name first.
+std::vector<std::string> DefaultServedNames(const std::string& model);
+
+struct PostCallbacks {
+  std::function<void(std::string_view part)> on_data;  // of a streamed answer; may be null
+  std::function<void(net::HttpResponse)> on_done;      // once, last; a streamed body is empty
+};
+
+class InProcessApi {
+ public:
+  InProcessApi(LocalModel& model, const Clock& clock);
+  ~InProcessApi();
+
+  // Keep the result to be able to cut the answer short: Hangup() is what a client does that goes
+  // away. on_done then follows with status 499, at once.
+  class Reply;
+  std::shared_ptr<Reply> Post(const std::string& path, std::string body, PostCallbacks callbacks);
+
+ private:
+  serve::Service service_;
+  net::HttpHandler handler_;
+};
+
+class InProcessApi::Reply : public net::HttpReply {
+ public:
+  explicit Reply(PostCallbacks callbacks) : callbacks_(std::move(callbacks)) {}
+  ~Reply() override;
+
+  void Hangup();
+
+  void Send(net::HttpResponse response) override;
+  void Start(net::HttpResponse head) override;
+  bool Write(std::string part) override;
+  void End() override;
+  void OnDisconnect(std::function<void()> callback) override;
+  bool disconnected() const override;
+
+ private:
+  void Finish(net::HttpResponse response);
+
+  const PostCallbacks callbacks_;
+  mutable std::mutex mutex_;
+  net::HttpResponse head_;  // guarded by mutex_, as below
+  std::function<void()> on_disconnect_;
+  bool done_ = false;
+  bool gone_ = false;
+};
+
+}  // namespace millrace::apps

@@ -1,0 +1,52 @@
+// LocalModel: everything a command needs to run a model in its own process, built from the flags:
+// tokenizer, chat template, device, weights, KV pools, engine.
+//
+// Owns all of it; Load blocks until it is done. The clock outlives the model.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "apps/engine_flags.h"
+#include "apps/model_path.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/model_spec.h"
+#include "engine/engine.h"
+#include "model/config.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace millrace::apps {
+
+struct LocalModel {
+  ModelPath path;
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
+  ModelSpec spec;
+  model::GenerationConfig generation;
+  KvPlan kv;
+  int block_size = 0;
+  std::string device_name;
+  std::unique_ptr<engine::Engine> engine;  // last, so that it goes first
+};
+
+struct LocalModelOptions {
+  std::string chat_template;  // a file, or the template itself when it holds "{{" or "{%"
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
+                                                   const LocalModelOptions& options,
+                                                   const Clock& clock);
+
+// Loads with a progress bar on stderr.
+Result<std::unique_ptr<LocalModel>> LoadWithProgress(const EngineFlags& flags,
+                                                     const std::string& chat_template,
+                                                     const Clock& clock);
+
+// A few lines: model, device, context, KV cache.
+std::string Summary(const LocalModel& model);
+
+}  // namespace millrace::apps

@@ -1,0 +1,75 @@
+#include "apps/signals.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+namespace millrace::apps {
+namespace {
+
+// SIGUSR2 ends the watcher.
+sigset_t WatchedSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGINT);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR2);
+  return set;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() {
+  const sigset_t set = WatchedSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  watcher_ = std::thread([this] { Watch(); });
+}
+
+StopSignals::~StopSignals() {
+  pthread_kill(watcher_.native_handle(), SIGUSR2);
+  watcher_.join();
+}
+
+int StopSignals::count() const {
+  std::lock_guard lock(mutex_);
+  return count_;
+}
+
+void StopSignals::Wait() {
+  std::unique_lock lock(mutex_);
+  came_.wait(lock, [this] { return count_ > waited_; });
+  ++waited_;
+}
+
+void StopSignals::OnSignal(std::function<void(int)> callback) {
+  std::lock_guard lock(mutex_);
+  callback_ = std::move(callback);
+}
+
+void StopSignals::Watch() {
+  const sigset_t set = WatchedSignals();
+  for (;;) {
+    int signal = 0;
+    if (sigwait(&set, &signal) != 0) continue;
+    if (signal == SIGUSR2) return;
+    std::function<void(int)> callback;
+    int count = 0;
+    {
+      std::lock_guard lock(mutex_);
+      count = ++count_;
+      callback = callback_;
+    }
+    came_.notify_all();
+    if (callback) callback(count);
+  }
+}
+
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace millrace::apps

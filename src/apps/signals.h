@@ -1,0 +1,40 @@
+// SIGINT and SIGTERM as a count that a command can wait on. Create one before any thread is
+// started: it blocks the two signals everywhere and receives them on a thread of its own.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "base/clock.h"
+
+namespace millrace::apps {
+
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  int count() const;
+  // Waits for a signal that has not been waited for yet.
+  void Wait();
+  // Runs on the watcher's thread at each signal, with the count so far (from 1).
+  void OnSignal(std::function<void(int count)> callback);
+
+ private:
+  void Watch();
+
+  mutable std::mutex mutex_;
+  std::condition_variable came_;
+  int count_ = 0, waited_ = 0;         // guarded by mutex_
+  std::function<void(int)> callback_;  // guarded by mutex_
+  std::thread watcher_;
+};
+
+// Raises the limit of open files as far as the system lets us: a socket per connection.
+void RaiseFileLimit();
+
+}  // namespace millrace::apps
