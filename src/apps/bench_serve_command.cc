@@ -68,8 +68,8 @@ Status Validate(const BenchServeFlags& flags) {
 Result<net::Url> BaseUrl(const BenchServeFlags& flags) {
   if (!flags.base_url.empty()) return net::ParseUrl(flags.base_url);
   const bool is_v6 = flags.host.find(':') != std::string::npos;
-  return net::ParseUrl(
-      fmt::format(is_v6 ? "http://[{}]:{}" : "http://{}:{}", flags.host, flags.port));
+  const std::string host = is_v6 ? "[" + flags.host + "]" : flags.host;
+  return net::ParseUrl(fmt::format("http://{}:{}", host, flags.port));
 }
 
 std::string ApiKey(const BenchServeFlags& flags) {

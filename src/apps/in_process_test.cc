@@ -1,0 +1,100 @@
+#include "apps/in_process.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+
+#include "apps/commands.h"
+#include "apps/sampling_flags.h"
+
+namespace millrace::apps {
+namespace {
+
+TEST(InProcessReply, EndsExactlyOnce) {
+  int ends = 0, disconnects = 0;
+  std::string streamed;
+  net::HttpResponse last;
+  PostCallbacks callbacks{.on_data = [&](std::string_view part) { streamed += part; },
+                          .on_done =
+                              [&](net::HttpResponse response) {
+                                ++ends;
+                                last = std::move(response);
+                              }};
+  {
+    InProcessApi::Reply reply(callbacks);
+    reply.Start({200, {}, ""});
+    EXPECT_TRUE(reply.Write("a"));
+    reply.End();
+    reply.Hangup();
+  }
+  EXPECT_EQ(ends, 1);
+  EXPECT_EQ(last.status, 200);
+  EXPECT_EQ(streamed, "a");
+  {
+    InProcessApi::Reply reply(callbacks);
+    reply.OnDisconnect([&] { ++disconnects; });
+    reply.Hangup();
+    EXPECT_FALSE(reply.Write("b"));
+    reply.End();
+    reply.OnDisconnect([&] { ++disconnects; });  // at once: the client has gone
+  }
+  EXPECT_EQ(ends, 2);
+  EXPECT_EQ(last.status, 499);
+  EXPECT_EQ(disconnects, 2);
+  EXPECT_EQ(streamed, "a");
+  { InProcessApi::Reply dropped(callbacks); }
+  EXPECT_EQ(ends, 3);
+  EXPECT_EQ(last.status, 500);
+}
+
+TEST(DefaultServedNames, BeginWithTheFoldersOwnName) {
+  const std::string folder = testing::TempDir() + "/served_names/demo";
+  std::filesystem::create_directories(folder);
+  EXPECT_EQ(DefaultServedNames(folder + "/"), (std::vector<std::string>{"demo", folder + "/"}));
+  EXPECT_EQ(DefaultServedNames("org/name"), std::vector<std::string>{"org/name"});
+}
+
+TEST(SamplingFlags, OnlyWhatWasGivenBecomesAField) {
+  SamplingFlags flags;
+  EXPECT_EQ(ToFields(flags), (Json{{"max_tokens", 256}}));
+  flags.temperature = 0;
+  flags.seed = 18446744073709551615ull;
+  flags.stop = {"\n"};
+  flags.ignore_eos = true;
+  EXPECT_EQ(ToFields(flags), (Json{{"max_tokens", 256},
+                                   {"temperature", 0.0},
+                                   {"seed", 18446744073709551615ull},
+                                   {"stop", {"\n"}},
+                                   {"ignore_eos", true}}));
+}
+
+TEST(Commands, AreDescribedCompletely) {
+  const auto root = MakeRootCommand();
+  const std::function<void(const Command&)> check = [&](const Command& command) {
+    EXPECT_FALSE(command.name.empty() || command.summary.empty());
+    EXPECT_FALSE(command.summary.ends_with('.')) << command.name;
+    EXPECT_TRUE(command.run != nullptr || !command.children.empty()) << command.name;
+    if (!command.hidden) EXPECT_FALSE(command.examples.empty()) << command.name;
+    std::vector<std::string> names;
+    for (const Option& option : command.options) {
+      if (option.refused.empty()) {
+        EXPECT_FALSE(option.help.empty() || option.group.empty()) << option.name;
+        EXPECT_NE(option.set, nullptr) << option.name;
+        EXPECT_FALSE(option.help.ends_with('.')) << command.name << " " << option.name;
+      }
+      names.push_back("--" + option.name);
+      for (const std::string& alias : option.aliases) {
+        if (!option.positional || alias != "--" + option.name) names.push_back(alias);
+      }
+    }
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(std::adjacent_find(names.begin(), names.end()), names.end()) << command.name;
+    for (const auto& child : command.children) check(*child);
+  };
+  check(*root);
+}
+
+}  // namespace
+}  // namespace millrace::apps

@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Runs the commands of the program with the demo model, as a user would.
+
+Usage: commands_test.py PROGRAM [unittest arguments]
+"""
+import http.client
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = str(ROOT / "models" / "demo")
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+TIMEOUT_S = 240
+RESULT_KEYS = """date backend model_id num_prompts request_rate burstiness max_concurrency duration
+completed failed total_input_tokens total_output_tokens request_throughput request_goodput
+output_throughput total_token_throughput max_output_tokens_per_s max_concurrent_requests
+mean_ttft_ms median_ttft_ms std_ttft_ms p99_ttft_ms mean_tpot_ms median_tpot_ms std_tpot_ms
+p99_tpot_ms mean_itl_ms median_itl_ms std_itl_ms p99_itl_ms mean_e2el_ms median_e2el_ms std_e2el_ms
+p99_e2el_ms input_lens output_lens ttfts itls generated_texts errors""".split()
+
+
+def run(*args, stdin="", status=0):
+    done = subprocess.run([PROGRAM, *args], input=stdin, capture_output=True, text=True,
+                          timeout=TIMEOUT_S, check=False)
+    if done.returncode != status:
+        raise AssertionError(f"{args} left with {done.returncode}: {done.stderr}")
+    return done
+
+
+def read_lines(path):
+    return [json.loads(line) for line in pathlib.Path(path).read_text().splitlines()]
+
+
+class Server:
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, bufsize=1)
+        self.output = ""
+        while "curl " not in self.output:
+            line = self.process.stdout.readline()
+            if not line:
+                raise AssertionError(f"the server left early: {self.output}")
+            self.output += line
+        self.url = re.search(r"Serving \S+ on (http://\S+)", self.output).group(1)
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=30) as answer:
+            return answer.status, answer.read().decode()
+
+    def complete(self, **fields):
+        request = urllib.request.Request(
+            self.url + "/v1/completions", json.dumps({"model": "demo", **fields}).encode(),
+            {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)
+
+    def stop(self, signal_number=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(signal_number)
+        status = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        return status
+
+
+class Commands(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name, text=None):
+        path = os.path.join(self.folder, name)
+        if text is not None:
+            pathlib.Path(path).write_text(text)
+        return path
+
+    def test_serve_answers_and_drains(self):
+        server = Server("--max-num-seqs", "4")
+        self.addCleanup(server.stop, signal.SIGKILL)
+        for words in ("parameters", "Context", "KV cache", "Device"):
+            self.assertIn(words, server.output)
+        self.assertEqual(server.get("/health")[0], 200)
+        self.assertEqual(server.get("/ready")[0], 200)
+        names = [m["id"] for m in json.loads(server.get("/v1/models")[1])["data"]]
+        self.assertIn("demo", names)
+        answer = server.complete(prompt="And it came to pass", max_tokens=8, temperature=0)
+        self.assertEqual(answer["usage"]["completion_tokens"], 8)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_request_under_way_is_finished_on_sigterm(self):
+        server = Server()
+        self.addCleanup(server.stop, signal.SIGKILL)
+        host, port = server.url.removeprefix("http://").split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=120)
+        body = {"model": "demo", "prompt": "In the beginning", "max_tokens": 200, "temperature": 0,
+                "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
+        connection.request("POST", "/v1/completions", json.dumps(body),
+                           {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        first = answer.readline()
+        server.process.send_signal(signal.SIGTERM)
+        text = (first + answer.read()).decode()
+        self.assertIn("data: [DONE]", text)
+        self.assertIn('"completion_tokens":200', text.replace(" ", ""))
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_second_signal_leaves_at_once(self):
+        server = Server("--shutdown-timeout", "100")
+        self.addCleanup(server.stop, signal.SIGKILL)
+        host, port = server.url.removeprefix("http://").split(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=120)
+        body = {"model": "demo", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "n": 64,
+                "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body),
+                           {"Content-Type": "application/json"})
+        connection.getresponse().readline()
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        begin = time.monotonic()
+        self.assertIn(server.stop(), (0, 130))  # 0: the work was done before the second came
+        self.assertLess(time.monotonic() - begin, 5)
+
+    def test_keys_are_asked_for(self):
+        server = Server("--api-key", "sesame", "--served-model-name", "demo")
+        self.addCleanup(server.stop, signal.SIGKILL)
+        self.assertIn("Authorization", server.output)
+        self.assertNotIn("sesame", server.output)
+        with self.assertRaises(urllib.error.HTTPError) as caught:
+            server.complete(prompt="x", max_tokens=1)
+        self.assertEqual(caught.exception.code, 401)
+        caught.exception.close()
+        run("bench", "serve", "--base-url", server.url, "--api-key", "sesame", "--num-prompts", "2",
+            "--input-len", "8", "--output-len", "2")
+        self.assertEqual(server.stop(), 0)
+
+    def test_bench_serve_counts_exactly(self):
+        server = Server()
+        self.addCleanup(server.stop, signal.SIGKILL)
+        done = run("bench", "serve", "--base-url", server.url, "--num-prompts", "6",
+                   "--random-input-len", "20", "--random-output-len", "5", "--ignore-eos",
+                   "--request-rate", "50", "--goodput", "e2el:60000", "--save-result",
+                   "--save-detailed", "--result-dir", self.folder, "--result-filename", "r.json",
+                   "--percentile-metrics", "ttft,tpot,itl,e2el", "--num-warmups", "2")
+        self.assertIn("============ Serving Benchmark Result ============", done.stdout)
+        self.assertRegex(done.stdout, r"Successful requests: +6 ")
+        result = json.loads(pathlib.Path(self.path("r.json")).read_text())
+        self.assertEqual([k for k in RESULT_KEYS if k not in result], [])
+        self.assertEqual(result["input_lens"], [20] * 6)
+        self.assertEqual(result["output_lens"], [5] * 6)
+        self.assertEqual(result["request_goodput"], result["request_throughput"])
+        self.assertEqual(result["errors"], [""] * 6)
+        self.assertEqual(server.stop(), 0)
+
+    def test_bench_serve_shows_failures(self):
+        server = Server("--max-model-len", "64")
+        self.addCleanup(server.stop, signal.SIGKILL)
+        lines = [json.dumps({"prompt": [5] * n, "output_tokens": 2}) for n in (10, 100, 10)]
+        done = run("bench", "serve", "--base-url", server.url, "--dataset-name", "custom",
+                   "--dataset-path", self.path("d.jsonl", "\n".join(lines)))
+        self.assertRegex(done.stdout, r"Failed requests: +1 ")
+        self.assertIn("Error 0: HTTP 400", done.stdout)
+        self.assertEqual(server.stop(), 0)
+
+    def test_generate_goes_on_after_a_kill(self):
+        prompts = self.path("p.txt", "".join(f"Chapter {i}. The\n" for i in range(12)))
+        whole, torn = self.path("whole.jsonl"), self.path("torn.jsonl")
+        flags = ["generate", MODEL, "--prompts", prompts, "--max-tokens", "12", "--temperature", "0"]
+        run(*flags, "--out", whole)
+        wanted = {line["custom_id"]: line for line in read_lines(whole)}
+        self.assertEqual(len(wanted), 12)
+        content = pathlib.Path(whole).read_bytes()
+        pathlib.Path(torn).write_bytes(content[: len(content) // 2])
+        run(*flags, "--out", torn)
+        lines = read_lines(torn)
+        self.assertEqual(len(lines), 12)
+        self.assertEqual({line["custom_id"]: line for line in lines}, wanted)
+        before = os.stat(torn).st_mtime_ns
+        run(*flags, "--out", torn)  # nothing left to do
+        self.assertEqual(os.stat(torn).st_mtime_ns, before)
+
+    def test_generate_speaks_the_batch_format(self):
+        body = {"messages": [{"role": "user", "content": "Tell me of the sea."}], "max_tokens": 5}
+        items = [
+            {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions", "body": body},
+            {"custom_id": "bad", "url": "/v1/completions", "body": {"prompt": "x", "top_p": 7}},
+        ]
+        out = self.path("out.jsonl")
+        run("generate", MODEL, "--prompts",
+            self.path("b.jsonl", "\n".join(map(json.dumps, items))), "--out", out, status=1)
+        lines = {line["custom_id"]: line["response"] for line in read_lines(out)}
+        self.assertEqual(lines["chat"]["status_code"], 200)
+        self.assertEqual(lines["chat"]["body"]["usage"]["completion_tokens"], 5)
+        self.assertEqual(lines["bad"]["status_code"], 400)
+        self.assertIn("top_p", lines["bad"]["body"]["error"]["message"])
+
+    def test_chat_reads_a_pipe(self):
+        flags = ["chat", MODEL, "--temperature", "0", "--max-tokens", "10"]
+        question = "Tell me about the sea.\n"
+        once = run(*flags, stdin=question).stdout
+        self.assertTrue(once.strip())
+        again = run(*flags, stdin=question + "/reset\n" + question + "/quit\nnot asked\n").stdout
+        self.assertEqual(again, once + once)
+        self.assertIn("unknown command", run(*flags, stdin="/bogus\n", status=1).stderr)
+
+    def test_make_model_and_the_engine_benchmarks(self):
+        model = self.path("tiny")
+        run("make-model", "--shape", "llama-160m", "--layers", "2", "--hidden", "64", "--heads",
+            "4", "--kv-heads", "4", "--head-dim", "16", "--intermediate", "128", "--positions",
+            "256", "--seed", "3", model)
+        out = self.path("t.json")
+        done = run("bench", "throughput", model, "--num-prompts", "5", "--input-len", "16",
+                   "--output-len", "4", "--random-vocab-size", "50", "--output-json", out)
+        self.assertRegex(done.stdout, r"Throughput: [\d.]+ requests/s, [\d.]+ total tokens/s")
+        self.assertEqual(json.loads(pathlib.Path(out).read_text())["total_num_tokens"], 100)
+        done = run("bench", "latency", model, "--batch-size", "2", "--input-len", "8",
+                   "--output-len", "4", "--num-iters-warmup", "1", "--num-iters", "3")
+        self.assertRegex(done.stdout, r"Avg latency: [\d.]+ seconds\n")
+        self.assertIn("99% percentile latency", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Runs every command line of user_errors.txt against the real program.
+
+Each must leave with the status and the single line on stderr that the file says, within a few
+seconds, and say nothing on stdout. `--rewrite` writes what the program says now.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+CASES = HERE / "user_errors.txt"
+MODEL = HERE.parents[1] / "models" / "demo"
+CASES_MIN = 30
+TIMEOUT_S = 60
+
+FILES = {
+    "file.txt": "some text\nof two lines\n",
+    "good.txt": "one prompt\n",
+    "empty.txt": "\n\n",
+    "bad.jsonl": '{"prompt": "a"}\n{"prompt": \n',
+    "unknown.yaml": "host: 127.0.0.1\nprot: 80\n",
+    "nested.yaml": "port:\n  number: 80\n",
+    "broken.yaml": "port: [80\n",
+    "value.yaml": "port: eighty\n",
+    "full/file.txt": "x\n",
+}
+
+
+def read_cases():
+    """(words, status, message) of each case; status None where none is written yet."""
+    comments, cases = [], []
+    for line in CASES.read_text().splitlines():
+        if line.startswith("$ "):
+            cases.append([line[2:], None, ""])
+        elif line.startswith("#"):
+            comments.append(line)
+        elif line:
+            status, _, message = line.partition(" ")
+            cases[-1][1:] = [int(status), message]
+    return comments, cases
+
+
+def run(program, words, folder):
+    environment = {"PATH": os.environ["PATH"], "HOME": folder, "HF_HOME": folder + "/hf"}
+    args = [w.replace("TMP", folder).replace("MODEL", str(MODEL)) for w in words.split()]
+    done = subprocess.run([program, *args], env=environment, capture_output=True, text=True,
+                          timeout=TIMEOUT_S, cwd=folder, stdin=subprocess.DEVNULL, check=False)
+    message = done.stderr.replace(folder, "TMP").replace(str(MODEL), "MODEL")
+    return done.returncode, message, done.stdout
+
+
+def problems_of(words, wanted, got):
+    status, message, stdout = got
+    if (status, message) != (wanted[0], wanted[1] + "\n"):
+        yield f"$ {words}\n  wanted {wanted[0]} {wanted[1]}\n  got    {status} {message}"
+    if message.count("\n") != 1 or not message.startswith("millrace"):
+        yield f"$ {words}\n  must write one line that begins with 'millrace': {message!r}"
+    if status not in (1, 2):
+        yield f"$ {words}\n  left with {status}"
+    if stdout:
+        yield f"$ {words}\n  wrote to stdout: {stdout!r}"
+    if re.search(r"terminate|backtrace|0x[0-9a-f]{6}|\.cc:\d+", message):
+        yield f"$ {words}\n  shows the inside of the program: {message!r}"
+
+
+def main():
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    rewrite = "--rewrite" in sys.argv
+    comments, cases = read_cases()
+    problems, written = [], list(comments)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in FILES.items():
+            path = pathlib.Path(folder, name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        for words, *wanted in cases:
+            got = run(program, words, folder)
+            written += [f"$ {words}", f"{got[0]} {got[1].strip()}"]
+            problems += [] if rewrite else list(problems_of(words, wanted, got))
+    if rewrite:
+        CASES.write_text("\n".join(written) + "\n")
+        return 0
+    if len(cases) < CASES_MIN:
+        problems.append(f"only {len(cases)} cases, at least {CASES_MIN} are promised")
+    print("\n".join(problems) or f"{len(cases)} user errors, each one line")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
