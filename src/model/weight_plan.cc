@@ -173,7 +173,6 @@ void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind k
 void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols) {
   Task task;
   task.needs.push_back({name, {rows, cols}, WeightKind::kTable});
-  task.keeps_map = true;
   task.build = [&target, rows, cols](tensor::Device&, std::span<const StoredTensor> stored) {
     const DType dtype = *stored[0].entry->compute_dtype();
     target.rows = {AlignedData(stored[0], dtype, target.aligned_copy), dtype, rows, cols};
@@ -252,12 +251,7 @@ Status WeightPlan::Load(tensor::Device& device,
   const int64_t total = stored_bytes();
   int64_t done = 0, ahead = 0;
   size_t next = 0;  // first task not yet asked for
-  std::set<const TensorEntry*> counted, kept;
-  for (const Task& task : tasks_) {
-    for (const StoredTensor& stored : task.stored) {
-      if (task.keeps_map) kept.insert(stored.entry);
-    }
-  }
+  std::set<const TensorEntry*> counted;
   for (Task& task : tasks_) {
     for (; next < tasks_.size() && ahead < done + kReadAheadBytes; ++next) {
       Prefetch(next);
@@ -266,9 +260,8 @@ Status WeightPlan::Load(tensor::Device& device,
     }
     MR_RETURN_IF_ERROR(task.build(device, task.stored));
     for (const StoredTensor& stored : task.stored) {
-      if (!task.keeps_map && !kept.contains(stored.entry)) {
-        stored.file->Release(stored.entry->begin, stored.bytes());
-      }
+      // Tables too: what is used in place comes back page by page, and most of it never.
+      stored.file->Release(stored.entry->begin, stored.bytes());
       if (counted.insert(stored.entry).second) done += static_cast<int64_t>(stored.bytes());
     }
     if (progress) progress(done, total);

@@ -70,7 +70,6 @@ class WeightPlan {
   struct Task {
     std::vector<WeightNeed> needs;
     std::vector<StoredTensor> stored;
-    bool keeps_map = false;  // the file's bytes are used in place afterwards
     std::function<Status(tensor::Device&, std::span<const StoredTensor>)> build;
   };
   void Prefetch(size_t task) const;
