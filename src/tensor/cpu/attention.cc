@@ -7,11 +7,10 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <limits>
 #include <utility>
 
+#include "tensor/cpu/attention-inl.h"
 #include "tensor/cpu/math-inl.h"
 #include "tensor/cpu/widen-inl.h"
 
@@ -20,117 +19,7 @@ namespace millrace::tensor {
 namespace HWY_NAMESPACE {
 namespace {
 
-// Queries whose sums fit in registers together; 2 vectors each.
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-constexpr int kStripQueries = 8;
-#else
-constexpr int kStripQueries = 4;
-#endif
-
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-
-// Keys or values of a partition, found block by block.
-template <class Stored>
-class Pages {
- public:
-  using T = typename Stored::T;
-  explicit Pages(const AttentionTile& tile)
-      : tile_(tile),
-        block_size_(tile.pool->shape().block_size),
-        run_numbers_((tile.pool->shape().head_dim + 1) / 2 * kPack),
-        token_numbers_(tile.pool->value_dim()) {}
-
-  // The run of 16 keys from `key`, a multiple of 16.
-  const T* Keys(int key) const {
-    const uint8_t* base =
-        tile_.pool->keys(tile_.layer, tile_.blocks[key / block_size_], tile_.kv_head);
-    return reinterpret_cast<const T*>(base) + key % block_size_ / kKeyRun * run_numbers_;
-  }
-  const T* Values(int key) const {
-    const uint8_t* base =
-        tile_.pool->values(tile_.layer, tile_.blocks[key / block_size_], tile_.kv_head);
-    return reinterpret_cast<const T*>(base) + key % block_size_ * token_numbers_;
-  }
-  // Keys from `key` on whose values follow one another.
-  int Contiguous(int key) const { return block_size_ - key % block_size_; }
-
- private:
-  const AttentionTile& tile_;
-  const int block_size_;
-  const size_t run_numbers_, token_numbers_;
-};
-
-// scores[R][kPartitionKeys] of one or two runs of 16 keys: q is [head_dim, even][R].
-template <class Stored, int R>
-void ScoreRuns(const float* HWY_RESTRICT q, int pairs, const typename Stored::T* HWY_RESTRICT run0,
-               const typename Stored::T* HWY_RESTRICT run1, float* HWY_RESTRICT scores) {
-  const DF d;
-  for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
-    VF sums0[R], sums1[R];
-    for (int r = 0; r < R; ++r) sums0[r] = sums1[r] = hn::Zero(d);
-    for (int i = 0; i < pairs; ++i) {
-      VF even0, odd0, even1, odd1;
-      Stored::Load(d, run0 + i * kPack, j, even0, odd0);
-      Stored::Load(d, run1 + i * kPack, j, even1, odd1);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const VF q_even = hn::Set(d, q[2 * i * R + r]);
-        const VF q_odd = hn::Set(d, q[(2 * i + 1) * R + r]);
-        sums0[r] = hn::MulAdd(odd0, q_odd, hn::MulAdd(even0, q_even, sums0[r]));
-        sums1[r] = hn::MulAdd(odd1, q_odd, hn::MulAdd(even1, q_even, sums1[r]));
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      hn::StoreU(sums0[r], d, scores + r * kPartitionKeys + j);
-      // Of one run only, the other is it again and harmless: the caller masks what lies behind.
-      hn::StoreU(sums1[r], d, scores + r * kPartitionKeys + kKeyRun + j);
-    }
-  }
-}
-
-// sums[R][stride], 32 of its columns, += over keys [begin, end) of weights[R][key] values[key].
-template <class Stored, int R>
-void WeighValues(const Pages<Stored>& pages, const float* HWY_RESTRICT weights, int begin, int end,
-                 size_t column, size_t stride, float* HWY_RESTRICT sums) {
-  const DF d;
-  for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
-    VF low[R], high[R];
-    for (int r = 0; r < R; ++r) low[r] = high[r] = hn::Zero(d);
-    for (int key = begin; key < end;) {
-      const int stop = std::min(end, key + pages.Contiguous(key));
-      const typename Stored::T* value = pages.Values(key) + column;
-      const float* weight = weights + key % kPartitionKeys;
-      for (; key < stop; ++key, value += stride, ++weight) {
-        VF v_low, v_high;
-        Stored::Load(d, value, j, v_low, v_high);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) {
-          const VF w = hn::Set(d, weight[r * kPartitionKeys]);
-          low[r] = hn::MulAdd(v_low, w, low[r]);
-          high[r] = hn::MulAdd(v_high, w, high[r]);
-        }
-      }
-    }
-    for (int r = 0; r < R; ++r) {
-      hn::StoreU(low[r], d, sums + r * stride + column + j);
-      hn::StoreU(high[r], d, sums + r * stride + column + kHalfPack + j);
-    }
-  }
-}
-
-template <class Stored>
-struct Kernels {
-  using Score = void (*)(const float*, int, const typename Stored::T*, const typename Stored::T*,
-                         float*);
-  using Weigh = void (*)(const Pages<Stored>&, const float*, int, int, size_t, size_t, float*);
-  Score score;
-  Weigh weigh;
-};
-
-template <class Stored, int... R>
-constexpr std::array<Kernels<Stored>, sizeof...(R)> MakeKernels(std::integer_sequence<int, R...>) {
-  return {Kernels<Stored>{&ScoreRuns<Stored, R + 1>, &WeighValues<Stored, R + 1>}...};
-}
 
 struct Partial {
   float* max;     // [queries]
@@ -154,8 +43,8 @@ void Merge(const AttentionTile& tile, const Partial& next, const Partial& runnin
   for (int i = 0; i < tile.queries(); ++i) {
     if (next.max[i] == kMinusInfinity) continue;
     const float max = std::max(running.max[i], next.max[i]);
-    const VF keep = Exp(d, hn::Set(d, running.max[i] - max));
-    const VF take = Exp(d, hn::Set(d, next.max[i] - max));
+    const VF keep = ExpOfNegative(d, hn::Set(d, running.max[i] - max));
+    const VF take = ExpOfNegative(d, hn::Set(d, next.max[i] - max));
     running.max[i] = max;
     running.sum[i] = hn::GetLane(
         hn::MulAdd(hn::Set(d, next.sum[i]), take, hn::Mul(hn::Set(d, running.sum[i]), keep)));
@@ -244,7 +133,11 @@ class TileWalk {
       const bool two = key + kKeyRun < end;
       float* scores = scores_ + key % kPartitionKeys;
       if (two) {
-        kernels.score(q, even_dim_ / 2, run0, pages_.Keys(key + kKeyRun), scores);
+        kernels.score({.q = q,
+                       .pairs = even_dim_ / 2,
+                       .runs = {run0, pages_.Keys(key + kKeyRun)},
+                       .ahead = {pages_.Values(key), pages_.Values(key + kKeyRun)},
+                       .scores = scores});
       } else {
         ScoreLastRun(kernels, q, run0, count, scores);
       }
@@ -253,8 +146,13 @@ class TileWalk {
       Softmax(partition, begin, end, first + r, scores_ + r * kPartitionKeys, partial);
     }
     for (int column = 0; column < width; column += static_cast<int>(kPack)) {
-      kernels.weigh(pages_, scores_, begin, end, column, width,
-                    partial.values + static_cast<size_t>(first) * width);
+      kernels.weigh({.pages = pages_,
+                     .weights = scores_,
+                     .begin = begin,
+                     .end = end,
+                     .column = static_cast<size_t>(column),
+                     .stride = static_cast<size_t>(width),
+                     .sums = partial.values + static_cast<size_t>(first) * width});
     }
   }
 
@@ -262,7 +160,8 @@ class TileWalk {
   void ScoreLastRun(const Kernels<Stored>& kernels, const float* q, const typename Stored::T* run,
                     int count, float* scores) {
     HWY_ALIGN float both[kStripQueries * kPartitionKeys];
-    kernels.score(q, even_dim_ / 2, run, run, both);
+    kernels.score(
+        {.q = q, .pairs = even_dim_ / 2, .runs = {run, run}, .ahead = {run, run}, .scores = both});
     for (int r = 0; r < count; ++r) {
       std::copy_n(both + r * kPartitionKeys, kKeyRun, scores + r * kPartitionKeys);
     }
@@ -280,7 +179,9 @@ class TileWalk {
     const int from = (begin - base) / kKeyRun * kKeyRun;
     const int to = (end - base + kKeyRun - 1) / kKeyRun * kKeyRun;
     VF max = hn::Set(d, kMinusInfinity);
-    for (int i = from; i < to; i += lanes) {
+    const bool sees_all = FirstKey(query) <= base + from && Position(query) >= base + to - 1;
+    for (int i = from; sees_all && i < to; i += lanes) max = hn::Max(max, hn::LoadU(d, scores + i));
+    for (int i = from; !sees_all && i < to; i += lanes) {
       const auto key = hn::Iota(di, i);
       const auto hidden = hn::Or(hn::Lt(key, first_seen), hn::Gt(key, last_seen));
       const VF seen = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, kMinusInfinity),
@@ -303,7 +204,7 @@ class TileWalk {
     for (int i = from; i < to; i += kKeyRun) {
       for (int v = 0; v < vectors; ++v) {
         float* at = scores + i + v * lanes;
-        const VF weight = Exp(d, hn::Sub(hn::LoadU(d, at), shift));
+        const VF weight = ExpOfNegative(d, hn::Sub(hn::LoadU(d, at), shift));
         hn::StoreU(weight, d, at);
         sums[v] = hn::Add(sums[v], weight);
       }

@@ -160,6 +160,18 @@ TEST_P(AttentionTest, LargeScoresStayFinite) {
   for (float x : s.out.numbers) ASSERT_TRUE(std::isfinite(x) && std::abs(x) <= 1.0f) << x;
 }
 
+// What is not a number must not be averaged away: somebody downstream has to see it.
+TEST_P(AttentionTest, NotANumberComesThrough) {
+  auto device = MakeCpu(1);
+  MakePool(*device, {1, 1, 16}, 16, 16);
+  Sequence s(heads_, 40, 1);
+  s.k.row(20)[3] = NAN;
+  GiveBlocks(s);
+  Step(*device, {{&s, 0, 10}}, {.scale = 1.0f});
+  Step(*device, {{&s, 10, 30}}, {.scale = 1.0f});
+  for (int r = 0; r < 40; ++r) EXPECT_EQ(std::isnan(s.out.row(r)[5]), r >= 20) << r;
+}
+
 // The same sequence: whole; in chunks beside others; token by token; in other blocks; with 1 to 4
 // threads, which also cut its context in pieces.
 TEST_P(AttentionTest, BitsDoNotDependOnBatchChunksBlocksOrThreads) {

@@ -21,6 +21,8 @@ namespace {
 
 // Fewer numbers than this are not worth waking threads for.
 constexpr int kMinParallelNumbers = 16384;
+constexpr int kStripBytes = 1 << 20;
+constexpr int kMinStripTiles = 6;
 
 class CpuBuffer : public Buffer {
  public:
@@ -75,7 +77,7 @@ class CpuDevice : public Device {
   }
 
   Result<std::unique_ptr<PackedMatrix>> Pack(const PackSpec& spec) override {
-    MR_ASSIGN_OR_RETURN(auto matrix, CpuPackedMatrix::Pack(spec, pool_));
+    MR_ASSIGN_OR_RETURN(auto matrix, CpuPackedMatrix::Pack(spec, weights_, pool_));
     return std::unique_ptr<PackedMatrix>(std::move(matrix));
   }
 
@@ -207,6 +209,7 @@ class CpuDevice : public Device {
   void MatMulPass(const GemmCall& call);
 
   ThreadPool pool_;
+  MemoryArena weights_;
   Scratch scratch_;
   AttentionRunner attention_;
 };
@@ -244,8 +247,11 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
   const int panels = call.w->panels();
   const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
   const int groups = (panels + group - 1) / group;
-  constexpr int kStripTiles = kGemmStripRows / kMaxTileRows;
-  const int strips = (tiles + kStripTiles - 1) / kStripTiles;
+  // A strip of x that stays in L2 while all panels pass by, if it need not be too thin for that.
+  const int strip_tiles =
+      std::clamp(kStripBytes / (static_cast<int>(sizeof(float)) * kMaxTileRows * call.x.cols),
+                 kMinStripTiles, kGemmStripRows / kMaxTileRows);
+  const int strips = (tiles + strip_tiles - 1) / strip_tiles;
   pool_.ParallelFor(strips * groups, 1, [&](int begin, int end, int thread) {
     for (int i = begin; i < end; ++i) {
       const int strip = i / groups, first_panel = i % groups * group;

@@ -148,15 +148,49 @@ int TileStart(int rows, int tiles, int i) { return static_cast<int>(int64_t{rows
 
 int Tiles(int rows) { return (rows + kTileRows - 1) / kTileRows; }
 
+// to[i][height] of columns [0, n) of `count` rows, 4 x 4 at a time where that fits.
+void Transpose(const float* from, size_t stride, int count, int n, float* to, size_t height) {
+  int r = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const hn::FixedTag<float, 4> d;
+  const hn::RepartitionToWide<decltype(d)> dw;
+  for (; r + 4 <= count; r += 4) {
+    const float* rows = from + r * stride;
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+      const auto a = hn::LoadU(d, rows + i), b = hn::LoadU(d, rows + stride + i);
+      const auto c = hn::LoadU(d, rows + 2 * stride + i), e = hn::LoadU(d, rows + 3 * stride + i);
+      const auto ab0 = hn::BitCast(dw, hn::InterleaveLower(d, a, b));  // a0 b0 a1 b1
+      const auto ce0 = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
+      const auto ab1 = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));  // a2 b2 a3 b3
+      const auto ce1 = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
+      float* at = to + i * height + r;
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab0, ce0)), d, at);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab0, ce0)), d, at + height);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab1, ce1)), d, at + 2 * height);
+      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab1, ce1)), d, at + 3 * height);
+    }
+    for (; i < n; ++i) {
+      for (int j = 0; j < 4; ++j) to[i * height + r + j] = rows[j * stride + i];
+    }
+  }
+#endif
+  for (; r < count; ++r) {
+    for (int i = 0; i < n; ++i) to[i * height + r] = from[r * stride + i];
+  }
+}
+
 void Repack(Rows x, int tile, float* tiles) {
+  // As many columns as keep what is written in L1.
+  constexpr int kColumns = 256;
   const int count = Tiles(x.rows);
   const int first = TileStart(x.rows, count, tile);
   const int height = TileStart(x.rows, count, tile + 1) - first;
+  const float* from = static_cast<const float*>(x.data) + static_cast<size_t>(first) * x.stride;
   float* to = tiles + static_cast<size_t>(first) * x.cols;
-  for (int r = 0; r < height; ++r) {
-    const float* from =
-        static_cast<const float*>(x.data) + static_cast<size_t>(first + r) * x.stride;
-    for (int i = 0; i < x.cols; ++i) to[static_cast<size_t>(i) * height + r] = from[i];
+  for (int i = 0; i < x.cols; i += kColumns) {
+    Transpose(from + i, x.stride, height, std::min(kColumns, x.cols - i),
+              to + static_cast<size_t>(i) * height, height);
   }
 }
 

@@ -14,6 +14,7 @@ constexpr size_t kPageBytes = 4096;
 constexpr size_t kHugePageBytes = size_t{2} << 20;
 // Kernels may read (never write) up to one vector past the end.
 constexpr size_t kSlackBytes = 128;
+constexpr size_t kArenaBytes = size_t{64} << 20;
 
 }  // namespace
 
@@ -46,6 +47,23 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
   std::swap(mapping_, other.mapping_);
   std::swap(mapping_bytes_, other.mapping_bytes_);
   return *this;
+}
+
+Result<MemoryArena::Piece> MemoryArena::Allocate(size_t bytes, const char* what) {
+  // A piece that would fill most of a mapping gets one to itself.
+  if (bytes > kArenaBytes / 4) {
+    MR_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Allocate(bytes, what));
+    auto owner = std::make_shared<const HostMemory>(std::move(memory));
+    return Piece{owner, owner->data()};
+  }
+  if (open_ == nullptr || bytes > kArenaBytes - used_) {
+    MR_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Allocate(kArenaBytes, what));
+    open_ = std::make_shared<const HostMemory>(std::move(memory));
+    used_ = 0;
+  }
+  Piece piece{open_, static_cast<char*>(open_->data()) + used_};
+  used_ += (bytes + 63) / 64 * 64;
+  return piece;
 }
 
 HostMemory::~HostMemory() {

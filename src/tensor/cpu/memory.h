@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "base/status.h"
 
@@ -27,6 +28,22 @@ class HostMemory {
   size_t bytes_ = 0;
   void* mapping_ = nullptr;
   size_t mapping_bytes_ = 0;
+};
+
+// MemoryArena: many weights in few mappings. A weight of a megabyte or two of its own would get no
+// huge pages, and would waste most of one if it did. The memory of a piece goes back to the kernel
+// when every piece of its mapping is gone. Not thread-safe; pieces may outlive the arena.
+class MemoryArena {
+ public:
+  struct Piece {
+    std::shared_ptr<const HostMemory> owner;
+    void* data = nullptr;  // at a multiple of 64
+  };
+  Result<Piece> Allocate(size_t bytes, const char* what);
+
+ private:
+  std::shared_ptr<const HostMemory> open_;  // the mapping that still has room
+  size_t used_ = 0;                         // bytes of it
 };
 
 // a * b * ..., or the greatest size_t when that does not fit.

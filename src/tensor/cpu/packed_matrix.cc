@@ -93,6 +93,7 @@ Status CheckParts(const PackSpec& spec) {
 }  // namespace
 
 Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& spec,
+                                                               MemoryArena& arena,
                                                                ThreadPool& pool) {
   MR_RETURN_IF_ERROR(CheckParts(spec));
   MR_CHECK(kVirtualShards % spec.tensor_parallel == 0) << "degree " << spec.tensor_parallel;
@@ -102,10 +103,9 @@ Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& s
   for (const HostMatrix& part : spec.parts) matrix->n_ += spec.transposed ? part.cols : part.rows;
   matrix->dtype_ = first.dtype;
   matrix->chains_ = spec.row_parallel ? kVirtualShards / spec.tensor_parallel : 1;
-  MR_ASSIGN_OR_RETURN(
-      matrix->memory_,
-      HostMemory::Allocate(SaturatingProduct(matrix->panels(), matrix->panel_bytes()),
-                           "a packed weight"));
+  MR_ASSIGN_OR_RETURN(matrix->memory_,
+                      arena.Allocate(SaturatingProduct(matrix->panels(), matrix->panel_bytes()),
+                                     "a packed weight"));
   CpuPackedMatrix& m = *matrix;
   pool.ParallelFor(m.panels(), 4, [&](int begin, int end, int) {
     for (int i = begin; i < end; ++i) {

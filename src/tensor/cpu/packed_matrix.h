@@ -23,17 +23,18 @@ class CpuPackedMatrix : public PackedMatrix {
  public:
   // Repacks straight from the parts, without a copy in between. kInvalidArgument when the parts do
   // not fit together, kResourceExhausted when there is no memory.
-  static Result<std::unique_ptr<CpuPackedMatrix>> Pack(const PackSpec& spec, ThreadPool& pool);
+  static Result<std::unique_ptr<CpuPackedMatrix>> Pack(const PackSpec& spec, MemoryArena& arena,
+                                                       ThreadPool& pool);
 
   int n() const override { return n_; }
   int k() const override { return k_; }
-  size_t bytes() const override { return memory_.bytes(); }
+  size_t bytes() const override { return panels() * panel_bytes(); }
 
   DType dtype() const { return dtype_; }
   int panels() const { return (n_ + kPanelWidth - 1) / kPanelWidth; }
   size_t panel_bytes() const { return static_cast<size_t>(k_) * kPanelWidth * BytesOf(dtype_); }
   const uint8_t* panel(int i) const {
-    return static_cast<const uint8_t*>(memory_.data()) + i * panel_bytes();
+    return static_cast<const uint8_t*>(memory_.data) + i * panel_bytes();
   }
 
   // The sum over K is `chains` sums, of [ChainStart(i), ChainStart(i + 1)) each, added pairwise:
@@ -44,7 +45,7 @@ class CpuPackedMatrix : public PackedMatrix {
  private:
   int n_ = 0, k_ = 0, chains_ = 1;
   DType dtype_ = DType::kF32;
-  HostMemory memory_;
+  MemoryArena::Piece memory_;
 };
 
 }  // namespace millrace::tensor

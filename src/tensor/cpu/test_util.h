@@ -70,7 +70,9 @@ T Must(Result<T> result) {
 // body() once for each instruction set that was compiled and that this machine has.
 template <typename Body>
 void ForEachTarget(Body body) {
-  for (int64_t target : hwy::SupportedAndGeneratedTargets()) {
+  std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
+  if (targets.back() != HWY_STATIC_TARGET) targets.push_back(HWY_STATIC_TARGET);
+  for (int64_t target : targets) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(target);
