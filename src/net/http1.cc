@@ -77,10 +77,16 @@ HttpFailure FailureOf(const error_code& ec, const HttpLimits& limits) {
   return {400, fmt::format("malformed HTTP/1.1 message: {}", ec.message())};
 }
 
+// The shortest end of a chunked body. Beast asserts that the last chunk is presented again with at
+// least this much, and no body ends with less, so waiting for it costs nothing.
+constexpr size_t kLastChunkBytes = 5;
+
 // The part of the Feed contract that requests and responses share.
 template <typename Parser>
 size_t Put(Parser& parser, std::string_view data, const HttpLimits& limits,
            std::optional<HttpFailure>& failure) {
+  const bool in_chunked_body = parser.head_done && parser.chunked();
+  if (in_chunked_body && data.front() == '0' && data.size() < kLastChunkBytes) return 0;
   error_code ec;
   const size_t used = parser.put(boost::asio::const_buffer(data.data(), data.size()), ec);
   if (ec && ec != http::error::need_more) {
