@@ -72,8 +72,12 @@ RequestInfo SchedulerImpl::InfoOf(const Request& request, Time now) const {
 }
 
 std::string SchedulerImpl::WaitReason(const Request& request) const {
-  if (request.state == RequestState::kRunning || request.state == RequestState::kFinished)
-    return "";
+  if (request.state == RequestState::kFinished) return "";
+  if (request.state == RequestState::kRunning) {
+    if (request.verdict.reason != Verdict::Reason::kGrowth) return "";
+    return fmt::format("KV blocks to go on: it needs {} more, {} of {} are available",
+                       request.verdict.needed, request.verdict.available, options_.num_blocks);
+  }
   const auto place = waiting_.find(request.key);
   if (place != waiting_.begin()) {
     return fmt::format("its turn: {} requests are before it in the queue, first request {}",
@@ -84,6 +88,7 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
   switch (v.reason) {
     case Verdict::Reason::kNotTried:
     case Verdict::Reason::kAdmitted:
+    case Verdict::Reason::kGrowth:
       return steps_in_flight() >= options_.stages
                  ? fmt::format("a step to end: {} of {} are in flight", steps_in_flight(),
                                options_.stages)

@@ -53,7 +53,8 @@ struct Verdict {
     kSequences,
     kBlocks,
     kReservation,
-    kPreemptedThisStep
+    kPreemptedThisStep,
+    kGrowth
   };
   Reason reason = Reason::kNotTried;
   int needed = 0;

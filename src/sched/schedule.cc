@@ -38,7 +38,10 @@ void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
   if (const int blocks = SharesBlocksNeeded(/*on_host=*/false); blocks > 0) {
     if (room.blocked) return;
     const Grant grant = Obtain(r, blocks, room);
-    if (grant == Grant::kWait) room.blocked = true;
+    if (grant == Grant::kWait) {
+      room.blocked = true;
+      r.verdict = {Verdict::Reason::kGrowth, blocks, kv_.available()};
+    }
     if (grant != Grant::kGranted) return;
   }
   Emit(r, room);
@@ -103,6 +106,7 @@ int SchedulerImpl::SharesBlocksNeeded(bool on_host) const {
 }
 
 void SchedulerImpl::Emit(Request& request, StepRoom& room) {
+  request.verdict.reason = Verdict::Reason::kAdmitted;
   for (const Share& share : shares_) {
     EmitShare(request, share);
     room.tokens -= share.num_tokens;

@@ -1,0 +1,286 @@
+// Runs scenario scripts through the real scheduler and compares its decisions with those in the
+// file.
+//
+//   run_scenarios [--rewrite] FILE...
+//
+// A script is lines: "# ..." is a comment, "> command" is run, everything else is what the command
+// said when the script was last rewritten. Commands: README.md.
+#include <fmt/format.h>
+
+#include <cctype>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "sched/testing/harness.h"
+#include "sched/testing/small.h"
+
+namespace millrace::sched {
+namespace {
+
+// "add r1 prompt=7 max=4": the words, and the values of name=value.
+struct Command {
+  std::vector<std::string> words;
+  std::map<std::string, std::string> values;
+
+  static Command Parse(const std::string& line) {
+    Command command;
+    std::istringstream in(line);
+    for (std::string word; in >> word;) {
+      const size_t equals = word.find('=');
+      if (equals == std::string::npos) {
+        command.words.push_back(word);
+      } else {
+        command.values[word.substr(0, equals)] = word.substr(equals + 1);
+      }
+    }
+    return command;
+  }
+  int Int(const std::string& name, int otherwise) const {
+    const auto found = values.find(name);
+    return found == values.end() ? otherwise : std::stoi(found->second);
+  }
+  std::string Text(const std::string& name) const {
+    const auto found = values.find(name);
+    return found == values.end() ? "" : found->second;
+  }
+  std::string Word(size_t i) const { return i < words.size() ? words[i] : ""; }
+};
+
+class Scenario {
+ public:
+  std::vector<std::string> Run(const std::string& line) {
+    lines_.clear();
+    const Command c = Command::Parse(line);
+    const std::string verb = c.Word(0);
+    if (verb == "options") {
+      Options(c);
+    } else if (verb == "add") {
+      Add(c);
+    } else if (verb == "abort") {
+      Abort(c);
+    } else if (verb == "schedule") {
+      Schedule();
+    } else if (verb == "commit") {
+      Commit(c);
+    } else if (verb == "step") {
+      const bool counted = !c.Word(1).empty() && std::isdigit(c.Word(1)[0]);
+      for (int i = counted ? std::stoi(c.Word(1)) : 1; i > 0; --i) {
+        if (Schedule()) Commit(c);
+      }
+    } else if (verb == "run") {
+      RunToEnd();
+    } else if (verb == "info") {
+      Info(c);
+    } else if (verb == "pool") {
+      Pool();
+    } else {
+      Say("unknown command");
+    }
+    return lines_;
+  }
+
+ private:
+  template <typename... Args>
+  void Say(fmt::format_string<Args...> format, Args&&... args) {
+    lines_.push_back(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  Harness& harness() {
+    if (!harness_) harness_.emplace(HarnessOptions{.scheduler = options_});
+    return *harness_;
+  }
+
+  void Options(const Command& c) {
+    options_.block_size = c.Int("block_size", options_.block_size);
+    options_.num_blocks = c.Int("blocks", options_.num_blocks);
+    options_.num_host_blocks = c.Int("host_blocks", options_.num_host_blocks);
+    options_.max_num_seqs = c.Int("max_seqs", options_.max_num_seqs);
+    options_.max_num_batched_tokens = c.Int("max_tokens", options_.max_num_batched_tokens);
+    options_.max_model_len = c.Int("max_len", options_.max_model_len);
+    options_.stages = c.Int("stages", options_.stages);
+    options_.prefix_caching = c.Int("prefix", options_.prefix_caching ? 1 : 0) == 1;
+    options_.watermark = c.Int("watermark_percent", 0) / 100.0;
+    const std::map<std::string, KvPolicy> kv = {{"paged", KvPolicy::kPaged},
+                                                {"orca", KvPolicy::kOrca},
+                                                {"orca-max", KvPolicy::kOrcaMax},
+                                                {"orca-pow2", KvPolicy::kOrcaPow2},
+                                                {"orca-oracle", KvPolicy::kOrcaOracle}};
+    if (!c.Text("kv").empty()) options_.kv_policy = kv.at(c.Text("kv"));
+    if (c.Text("policy") == "priority") options_.policy = SchedulingPolicy::kPriority;
+    if (c.Text("preempt") == "swap") options_.preemption = PreemptionMode::kSwap;
+    if (c.Text("preempt") == "auto") options_.preemption = PreemptionMode::kAuto;
+  }
+
+  void Add(const Command& c) {
+    SamplingParams params;
+    params.n = c.Int("n", 1);
+    if (c.values.contains("max")) params.max_tokens = c.Int("max", 1);
+    const auto id =
+        harness().Add(Prompt(c.Int("prompt", 1), c.Int("first", 10)), params, [&](NewRequest& r) {
+          r.priority = c.Int("priority", 0);
+          r.cache_salt = c.Text("salt");
+          if (c.values.contains("known")) {
+            r.known_output_tokens = c.Int("known", 1);
+          }
+        });
+    if (!id.ok()) return Say("refused: {}", id.status().message());
+    ids_[c.Word(1)] = *id;
+    names_[*id] = c.Word(1);
+    for (int i = 0; i < params.n; ++i) {
+      sequences_[SequenceId(next_sequence_++)] =
+          params.n == 1 ? c.Word(1) : fmt::format("{}.{}", c.Word(1), i);
+    }
+  }
+
+  void Abort(const Command& c) {
+    std::optional<int> index;
+    if (c.words.size() > 2) index = std::stoi(c.Word(2));
+    harness().Abort(ids_.at(c.Word(1)), index);
+    SayOutputs();
+  }
+
+  bool Schedule() {
+    const StepPlan* plan = harness().Schedule();
+    std::vector<PreemptionRecord> records;
+    harness().scheduler().DrainPreemptions(records);
+    for (const PreemptionRecord& r : records) {
+      Say("preempt {} for {}: {}, {} blocks, {} tokens", names_[r.victim], names_[r.on_behalf_of],
+          r.chosen == PreemptionMode::kSwap ? "swap" : "recompute", r.blocks_released,
+          r.tokens_dropped);
+    }
+    if (!plan) {
+      Say("nothing to schedule");
+      return false;
+    }
+    Say("step {}", plan->id.value());
+    SayCopies("swap out", plan->swap_out);
+    SayCopies("swap in", plan->swap_in);
+    SayCopies("copy", plan->copies);
+    for (SequenceId id : plan->released) Say("  release {}", sequences_[id]);
+    for (const SequenceStep& s : plan->sequences) {
+      std::string blocks;
+      for (BlockIndex b : plan->NewBlocksOf(s)) blocks += fmt::format(" {}", b);
+      Say("  {} tokens [{}, {}){}{}", sequences_[s.id], s.start, s.start + s.num_tokens,
+          blocks.empty() ? "" : fmt::format(" blocks {}+{}", s.keep_blocks, blocks),
+          s.logits == LogitsWanted::kNone ? "" : " sample");
+    }
+    return true;
+  }
+
+  void SayCopies(const char* what, const std::vector<BlockCopy>& copies) {
+    for (BlockCopy c : copies) Say("  {} {} -> {}", what, c.from, c.to);
+  }
+
+  void Commit(const Command& c) {
+    if (harness().in_flight() == 0) return Say("nothing in flight");
+    const bool fail = c.Word(c.words.size() - 1) == "failing";
+    harness().Commit([&](StepResult& r) {
+      if (fail) r.error = Unavailable("the worker is gone");
+    });
+    SayOutputs();
+  }
+
+  void SayOutputs() {
+    for (const RequestOutput& o : harness().TakeOutputs()) {
+      if (!o.finish) continue;
+      const auto& all = harness().outcome(o.request, o.index);
+      Say("  {}.{} ends: {}, {} tokens", names_[o.request], o.index, FinishReasonName(*o.finish),
+          all.tokens.size());
+    }
+  }
+
+  void RunToEnd() {
+    harness().RunToEnd(100'000);
+    SayOutputs();
+    Pool();
+  }
+
+  void Info(const Command& c) {
+    const auto info = harness().scheduler().Inspect(ids_.at(c.Word(1)), harness().now());
+    if (!info) return Say("not known");
+    const char* states[] = {"waiting", "running", "preempted", "swapped", "finished"};
+    Say("{}: computed {}, output {}, blocks {}, host blocks {}, cached {}, preemptions {}",
+        states[static_cast<int>(info->state)], info->computed_tokens, info->output_tokens,
+        info->blocks, info->host_blocks, info->cached_prompt_tokens, info->preemptions);
+    if (!info->waits_for.empty()) Say("waits for {}", info->waits_for);
+  }
+
+  void Pool() {
+    const SchedulerStats s = harness().scheduler().Stats();
+    Say("pool: {} of {} available ({} cached), {} pending, {} reserved, {} on the host",
+        s.blocks_free, s.blocks_total, s.blocks_cached, s.blocks_pending, s.blocks_reserved,
+        s.host_blocks_used);
+  }
+
+  SchedulerOptions options_ = Small();
+  std::optional<Harness> harness_;
+  std::map<std::string, RequestId> ids_;
+  std::map<RequestId, std::string> names_;
+  std::map<SequenceId, std::string> sequences_;
+  uint64_t next_sequence_ = 1;
+  std::vector<std::string> lines_;
+};
+
+// The script as it stands, and as it would be written now.
+std::pair<std::string, std::string> Replay(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream content;
+  content << in.rdbuf();
+  std::string now;
+  Scenario scenario;
+  for (std::string line; std::getline(content, line);) {
+    if (line.starts_with("> ")) {
+      now += line + "\n";
+      for (const std::string& said : scenario.Run(line.substr(2))) now += said + "\n";
+    } else if (line.empty() || line.starts_with("#")) {
+      now += line + "\n";
+    }
+  }
+  return {content.str(), now};
+}
+
+void SayFirstDifference(const std::string& path, const std::string& before,
+                        const std::string& now) {
+  std::istringstream a(before), b(now);
+  std::string line_a, line_b;
+  for (int number = 1;; ++number) {
+    const bool more_a = static_cast<bool>(std::getline(a, line_a));
+    const bool more_b = static_cast<bool>(std::getline(b, line_b));
+    if (!more_a && !more_b) return;
+    if (more_a == more_b && line_a == line_b) continue;
+    fmt::print("{}:{}: differs\n  file: {}\n  now:  {}\n", path, number, more_a ? line_a : "(end)",
+               more_b ? line_b : "(end)");
+    return;
+  }
+}
+
+}  // namespace
+}  // namespace millrace::sched
+
+int main(int argc, char** argv) {
+  bool rewrite = false;
+  std::vector<std::string> paths;
+  for (int i = 1; i < argc; ++i) {
+    std::string(argv[i]) == "--rewrite" ? void(rewrite = true) : paths.push_back(argv[i]);
+  }
+  int different = 0;
+  for (const std::string& path : paths) {
+    const auto [before, now] = millrace::sched::Replay(path);
+    if (before == now) continue;
+    ++different;
+    if (rewrite) {
+      std::ofstream(path) << now;
+      fmt::print("{}: rewritten\n", path);
+    } else {
+      millrace::sched::SayFirstDifference(path, before, now);
+    }
+  }
+  fmt::print("{} scenarios, {} {}\n", paths.size(), different,
+             rewrite ? "rewritten" : "with different decisions");
+  return paths.empty() || (different > 0 && !rewrite) ? 1 : 0;
+}
