@@ -29,6 +29,12 @@ Verdict SchedulerImpl::Consider(Request& request) {
   if (!running_.empty() && running_sequences_ + request.live() > sequences_max) {
     return {Verdict::Reason::kSequences, request.live(), sequences_max - running_sequences_};
   }
+  Verdict& last = request.verdict;
+  if (last.reason == Verdict::Reason::kBlocks && !running_.empty() &&
+      kv_.available() - promised_blocks_ <= last.available && last.tries_saved < kTriesSavedMax) {
+    ++last.tries_saved;
+    return last;
+  }
   return request.state == RequestState::kSwapped ? ConsiderSwapped(request)
                                                  : ConsiderFresh(request);
 }

@@ -60,7 +60,13 @@ struct Verdict {
   int needed = 0;
   int available = 0;
   int headroom = 0;
+  int tries_saved = 0;  // since then, because nothing had become better
 };
+
+// A request that waits for blocks is looked at anew when more are available, and in any case after
+// this many steps: matching a long prompt against the prefix cache in every step would cost more
+// than the step.
+inline constexpr int kTriesSavedMax = 16;
 
 struct Request {
   NewRequest spec;
