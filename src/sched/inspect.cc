@@ -105,8 +105,8 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
       return fmt::format(
           "KV blocks: it needs {}, {} of {} are available, and {} are kept for those "
           "who run ({} come free with steps in flight)",
-          v.needed, std::max(v.available, 0), options_.num_blocks, v.headroom,
-          kv_.soon_available() - kv_.available());
+          v.needed, std::max(kv_.available() - promised_blocks_, 0), options_.num_blocks,
+          v.headroom, kv_.soon_available() - kv_.available());
   }
   return "";
 }
