@@ -85,7 +85,8 @@ void InProcessApi::Reply::Start(net::HttpResponse head) {
 }
 
 bool InProcessApi::Reply::Write(std::string part) {
-  if (disconnected()) return false;
+  std::lock_guard lock(mutex_);
+  if (gone_ || done_) return false;
   if (callbacks_.on_data) callbacks_.on_data(part);
   return true;
 }
@@ -116,11 +117,9 @@ bool InProcessApi::Reply::disconnected() const {
 }
 
 void InProcessApi::Reply::Finish(net::HttpResponse response) {
-  {
-    std::lock_guard lock(mutex_);
-    if (std::exchange(done_, true)) return;
-    on_disconnect_ = nullptr;
-  }
+  std::lock_guard lock(mutex_);
+  if (std::exchange(done_, true)) return;
+  on_disconnect_ = nullptr;
   callbacks_.on_done(std::move(response));
 }
 

@@ -23,6 +23,7 @@ serve::ServedModel ToServed(LocalModel& model);
 // The names it is served under when the user gives none: the folder's own name first.
 std::vector<std::string> DefaultServedNames(const std::string& model);
 
+// One at a time, and never on_data after on_done. They must not call the Reply.
 struct PostCallbacks {
   std::function<void(std::string_view part)> on_data;  // of a streamed answer; may be null
   std::function<void(net::HttpResponse)> on_done;      // once, last; a streamed body is empty

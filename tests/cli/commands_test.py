@@ -52,7 +52,7 @@ class Server:
             if not line:
                 raise AssertionError(f"the server left early: {self.output}")
             self.output += line
-        self.url = re.search(r"Serving \S+ on (http://\S+)", self.output).group(1)
+        self.url = re.search(r"Serving \S+ on (https?://\S+)", self.output).group(1)
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=30) as answer:
@@ -113,7 +113,8 @@ class Commands(unittest.TestCase):
         text = (first + answer.read()).decode()
         self.assertIn("data: [DONE]", text)
         self.assertIn('"completion_tokens":200', text.replace(" ", ""))
-        self.assertEqual(server.stop(), 0)
+        connection.close()
+        self.assertEqual(server.process.wait(timeout=60), 0)
 
     def test_a_second_signal_leaves_at_once(self):
         server = Server("--shutdown-timeout", "100")
@@ -130,6 +131,7 @@ class Commands(unittest.TestCase):
         begin = time.monotonic()
         self.assertIn(server.stop(), (0, 130))  # 0: the work was done before the second came
         self.assertLess(time.monotonic() - begin, 5)
+        connection.close()
 
     def test_keys_are_asked_for(self):
         server = Server("--api-key", "sesame", "--served-model-name", "demo")
@@ -142,6 +144,45 @@ class Commands(unittest.TestCase):
         caught.exception.close()
         run("bench", "serve", "--base-url", server.url, "--api-key", "sesame", "--num-prompts", "2",
             "--input-len", "8", "--output-len", "2")
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_port_in_use_is_one_line(self):
+        server = Server()
+        self.addCleanup(server.stop, signal.SIGKILL)
+        port = server.url.rsplit(":", 1)[1]
+        done = run("serve", MODEL, "--port", port, "--log-level", "error", status=1)
+        self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn(port, done.stderr)
+        self.assertEqual(server.stop(), 0)
+
+    def test_tls_is_one_pair_of_files_away(self):
+        certificate, key = self.path("c.pem"), self.path("k.pem")
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj",
+                        "/CN=localhost", "-days", "2", "-keyout", key, "-out", certificate],
+                       check=True, capture_output=True)
+        server = Server("--ssl-certfile", certificate, "--ssl-keyfile", key)
+        self.addCleanup(server.stop, signal.SIGKILL)
+        self.assertTrue(server.url.startswith("https://"))
+        flags = ["bench", "serve", "--base-url", server.url, "--num-prompts", "2", "--input-len",
+                 "8", "--output-len", "2"]
+        self.assertIn("certificate", run(*flags, status=1).stderr)
+        run(*flags, "--insecure")
+        self.assertEqual(server.stop(), 0)
+
+    def test_the_traces_replay(self):
+        server = Server()
+        self.addCleanup(server.stop, signal.SIGKILL)
+        trace = "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(
+            f"2023-11-16 18:15:{46 + i}.5000000,{30 + i},{4 + i}\n" for i in range(4))
+        flags = ["bench", "serve", "--base-url", server.url, "--ignore-eos", "--save-result",
+                 "--save-detailed", "--result-filename", self.path("r.json")]
+        run(*flags, "--dataset-name", "trace", "--dataset-path", self.path("t.csv", trace),
+            "--request-rate", "20")
+        result = json.loads(pathlib.Path(self.path("r.json")).read_text())
+        self.assertEqual(result["input_lens"], [30, 31, 32, 33])
+        self.assertEqual(result["output_lens"], [4, 5, 6, 7])
+        done = run(*flags, "--dataset-name", "orca", "--num-prompts", "3")
+        self.assertIn("Median E2EL / tokens (ms):", done.stdout)
         self.assertEqual(server.stop(), 0)
 
     def test_bench_serve_counts_exactly(self):

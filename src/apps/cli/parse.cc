@@ -60,9 +60,17 @@ bool WantsHelp(const std::vector<std::string>& words) {
   return false;
 }
 
+bool TakesArgument(const Command& command) {
+  return std::any_of(command.options.begin(), command.options.end(),
+                     [](const Option& option) { return option.positional; });
+}
+
 Status UnknownWord(const Command& command, const std::string& word) {
   if (!word.starts_with("-")) {
-    return InvalidArgument(fmt::format("unexpected argument '{}'", Printable(word)));
+    return InvalidArgument(fmt::format(
+        "unexpected argument '{}'; {}", Printable(word),
+        TakesArgument(command) ? "one is enough, and options begin with --"
+                               : "this command takes options only, which begin with --"));
   }
   const std::string name = word.substr(0, word.find('='));
   return InvalidArgument(
@@ -109,7 +117,7 @@ Status CheckKeys(const Command& root, const ConfigEntries& entries) {
 
 Result<ConfigEntries> ReadConfig(const Command& root, const std::string& path) {
   auto text = ReadFile(path, kConfigBytesMax);
-  if (!text.ok()) return text.status();
+  if (!text.ok()) return text.status().WithContext("config file");
   auto entries = ParseConfig(*text);
   const std::string context = fmt::format("config file {}", Printable(path));
   if (!entries.ok()) return entries.status().WithContext(context);

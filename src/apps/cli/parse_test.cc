@@ -177,7 +177,8 @@ TEST_F(ParseTest, ErrorsNameTheSourceTheCauseAndTheCure) {
   EXPECT_EQ(Parse({"serve", "d", "--port", "80 "}),
             "millrace serve: --port must be an integer in [0, 65535], got '80 '");
   EXPECT_EQ(Parse({"serve", "d", "--port"}), "millrace serve: --port needs a value");
-  EXPECT_EQ(Parse({"serve", "d", "e"}), "millrace serve: unexpected argument 'e'");
+  EXPECT_EQ(Parse({"serve", "d", "e"}),
+            "millrace serve: unexpected argument 'e'; one is enough, and options begin with --");
   EXPECT_EQ(Parse({"serve", "d", "--preemption-mode", "swop"}),
             "millrace serve: --preemption-mode must be one of recompute, swap, got 'swop'; did you "
             "mean swap?");
