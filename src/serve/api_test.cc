@@ -226,6 +226,16 @@ TEST(Completions, EchoWithLogprobs) {
   EXPECT_EQ(Json(tokens), Json({"a", "b", "h", "e"}));
 }
 
+TEST(Completions, HiddenTokensOfAnEchoHaveNoText) {
+  TestServer server;
+  const Json body = {
+      {"prompt", {kTinyBos, 97, 98}}, {"max_tokens", 1}, {"echo", true}, {"logprobs", 0}};
+  const Json choice = server.Call("/v1/completions", body)["choices"][0];
+  EXPECT_EQ(choice["text"], "abh");
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json({"", "a", "b", "h"}));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 0, 1, 2}));
+}
+
 TEST(Completions, EchoAloneScoresAPrompt) {
   TestServer server;
   const Json answer = server.Call(

@@ -31,16 +31,18 @@ int64_t ShownCharacters(const text::Tokenizer& tokenizer, TokenId token, bool hi
 }  // namespace
 
 TokenReports PromptReports(const text::Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
-                           const std::vector<PositionLogprobs>& logprobs) {
+                           const std::vector<PositionLogprobs>& logprobs, bool hide_special) {
   auto reports = std::make_shared<std::vector<TokenReport>>();
   int64_t offset = 0;
   for (size_t i = 0; i < prompt.size(); ++i) {
     PositionLogprobs position;
     position.chosen.token = prompt[i];
     const bool known = i > 0 && i - 1 < logprobs.size();
-    reports->push_back(Report(tokenizer, known ? logprobs[i - 1] : position, offset));
-    reports->back().has_logprob = known;
-    offset += ShownCharacters(tokenizer, prompt[i], true);
+    TokenReport& report =
+        reports->emplace_back(Report(tokenizer, known ? logprobs[i - 1] : position, offset));
+    report.has_logprob = known;
+    if (hide_special && tokenizer.Token(prompt[i]).special) report.chosen.bytes.clear();
+    offset += CountCharacters(report.chosen.bytes);
   }
   return reports;
 }

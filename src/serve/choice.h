@@ -19,9 +19,10 @@ namespace millrace::serve {
 
 using TokenReports = std::shared_ptr<const std::vector<TokenReport>>;
 
-// The tokens of a prompt with their log-probabilities: `logprobs` holds tokens 1 .. size-1.
+// The tokens of a prompt with their log-probabilities: `logprobs` holds tokens 1 .. size-1. With
+// `hide_special` the texts of special tokens (BOS) are empty, so that the texts add up to the echo.
 TokenReports PromptReports(const text::Tokenizer& tokenizer, const std::vector<TokenId>& prompt,
-                           const std::vector<PositionLogprobs>& logprobs);
+                           const std::vector<PositionLogprobs>& logprobs, bool hide_special);
 
 class Choice {
  public:

@@ -64,8 +64,9 @@ TEST(Disconnect, ASlowReaderThatWasCut) {
   net::HttpRequest request{.method = "POST", .path = "/v1/completions"};
   request.body = DumpJson(Body(true));
   server.service->Handler()(std::move(request), slow);
+  ASSERT_TRUE(slow->WaitWrites(1));
   EXPECT_TRUE(server.WaitUntilFree());
-  EXPECT_EQ(slow->writes(), 1);
+  EXPECT_EQ(slow->writes(), 1) << "nothing more is written to it";
   server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 2}});
 }
 

@@ -158,7 +158,7 @@ void Generation::Process(Mail& mail) {
   if (!output.prompt_logprobs.empty() && !state.reports) {
     state.reports = PromptReports(*backend_->model.tokenizer,
                                   spec_.prompts[static_cast<size_t>(mail.prompt)].tokens,
-                                  output.prompt_logprobs);
+                                  output.prompt_logprobs, spec_.options.params.skip_special_tokens);
     for (int i = 0; i < n; ++i) {
       choices_[static_cast<size_t>(mail.prompt * n + i)].SetPromptReports(state.reports);
     }

@@ -1,0 +1,70 @@
+// Bodies of the HTTP API: the first byte chooses the route, the rest is the body. What is accepted
+// must be inside every range and fit the model; what is refused must say why.
+#include "base/check.h"
+#include "serve/request.h"
+
+namespace {
+
+using millrace::TokenId;
+namespace serve = millrace::serve;
+
+constexpr int kVocab = 300;
+constexpr int kContext = 128;
+
+void CheckTokens(const std::vector<TokenId>& tokens) {
+  for (TokenId token : tokens) MR_CHECK(token >= 0 && token < kVocab) << token;
+}
+
+void CheckOptions(const serve::GenerationOptions& options, const serve::ParseContext& context) {
+  const millrace::Status valid = millrace::Validate(options.params, kVocab);
+  MR_CHECK(valid.ok()) << valid.ToString();
+  const auto fitted = serve::FitLengths(options, context, {1, kContext / 2});
+  if (const auto* lengths = std::get_if<serve::FittedLengths>(&fitted)) {
+    MR_CHECK(lengths->max_tokens[1] <= kContext / 2);
+  }
+}
+
+template <typename T, typename Check>
+void Try(serve::Parsed<T> parsed, Check check) {
+  if (const auto* error = std::get_if<serve::ApiError>(&parsed)) {
+    MR_CHECK(error->status == 400 && !error->message.empty());
+    serve::ErrorResponse(*error);
+  } else {
+    check(std::get<T>(parsed));
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
+  const serve::ParseContext context{.vocab_size = kVocab, .max_model_len = kContext};
+  switch (data[0] % 4) {
+    case 0:
+      Try(serve::ParseCompletionRequest(body, context),
+          [&](const serve::CompletionRequest& request) {
+            CheckOptions(request.options, context);
+            MR_CHECK(!request.prompts.empty());
+            for (const serve::Prompt& prompt : request.prompts) {
+              if (const auto* tokens = std::get_if<1>(&prompt)) CheckTokens(*tokens);
+            }
+          });
+      break;
+    case 1:
+      Try(serve::ParseChatRequest(body, context), [&](const serve::ChatRequest& request) {
+        CheckOptions(request.options, context);
+        const auto messages = millrace::ParseJson(request.conversation.messages, 256);
+        MR_CHECK(messages.ok() && messages->is_array() && !messages->empty());
+        for (const millrace::Json& message : *messages) MR_CHECK(message["content"].is_string());
+      });
+      break;
+    case 2:
+      Try(serve::ParseTokenizeRequest(body, context), [](const serve::TokenizeRequest&) {});
+      break;
+    default:
+      Try(serve::ParseDetokenizeRequest(body, context),
+          [](const serve::DetokenizeRequest& request) { CheckTokens(request.tokens); });
+  }
+  return 0;
+}
