@@ -16,7 +16,7 @@ test("either key opens, another does not", async () => {
   for (const key of ["first-key", "second-key"]) {
     assert.equal((await ask(key).models.list()).data.length, 1);
   }
-  for (const key of ["first-ke", "first-key2", ""]) {
+  for (const key of ["first-ke", "first-key2", "x"]) {
     await assert.rejects(ask(key).models.list(), OpenAI.AuthenticationError);
   }
 });
