@@ -10,6 +10,7 @@
 #include "model/random_weights.h"
 #include "model/shapes.h"
 #include "model/test_folder.h"
+#include "text/tokenizer.h"
 
 namespace millrace::model {
 namespace {
@@ -155,6 +156,20 @@ TEST(RandomWeights, HaveTheStatedMomentsInEveryDType) {
     EXPECT_NEAR(sum / kCount, 0, 2e-4) << dtype;
     EXPECT_NEAR(std::sqrt(squares / kCount), kRandomWeightStd, 2e-4) << dtype;
     EXPECT_LT(most, 0.0348) << dtype;
+  }
+}
+
+TEST(MadeTokenizer, LoadsAndRoundTripsAnyText) {
+  for (int vocab_size : {kMadeVocabMin, 300, 32000}) {
+    Result<std::shared_ptr<const text::Tokenizer>> tokenizer =
+        text::Tokenizer::FromJson(MadeTokenizerJson(vocab_size));
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().ToString();
+    const std::string sample = "Hello w\xc3\xb6rld, \xe4\xbd\xa0!\n  the end\t\xf0\x9f\x99\x82";
+    Result<std::vector<TokenId>> ids = (*tokenizer)->Encode(sample, {});
+    ASSERT_TRUE(ids.ok()) << ids.status().ToString();
+    EXPECT_EQ((*tokenizer)->Decode(*ids, false), sample);
+    EXPECT_LE(ids->size(), sample.size());
+    for (TokenId id : *ids) EXPECT_TRUE(id > kMadePad && id < vocab_size) << id;
   }
 }
 
