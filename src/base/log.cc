@@ -2,7 +2,9 @@
 
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <cstdlib>
 #include <memory>
+#include <utility>
 
 namespace millrace {
 
@@ -12,8 +14,10 @@ Status InitLog(std::string_view level) {
     return InvalidArgument(fmt::format(
         "unknown log level '{}': use trace, debug, info, warning, error or off", Printable(level)));
   }
-  auto logger = std::make_shared<spdlog::logger>(
-      "millrace", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  const char* no_color = std::getenv("NO_COLOR");
+  auto sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();
+  if (no_color != nullptr && *no_color != '\0') sink->set_color_mode(spdlog::color_mode::never);
+  auto logger = std::make_shared<spdlog::logger>("millrace", std::move(sink));
   logger->set_pattern("%H:%M:%S.%e %^%l%$ %v");
   logger->set_level(parsed);
   logger->flush_on(spdlog::level::warn);
