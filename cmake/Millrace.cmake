@@ -9,7 +9,8 @@ set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer" CACHE STRING "" F
 add_library(millrace_options INTERFACE)
 target_include_directories(millrace_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(millrace_options INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers -Wno-restrict -fno-strict-aliasing
+  -Wall -Wextra -Wno-missing-field-initializers -fno-strict-aliasing
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
   $<$<CONFIG:Release>:-g1 -fstack-protector-strong>
   $<$<BOOL:${MILLRACE_WERROR}>:-Werror>)
 if(MILLRACE_SANITIZE)
