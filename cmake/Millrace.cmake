@@ -9,8 +9,9 @@ set(CMAKE_CXX_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer" CACHE STRING "" F
 add_library(millrace_options INTERFACE)
 target_include_directories(millrace_options INTERFACE ${CMAKE_SOURCE_DIR}/src)
 target_compile_options(millrace_options INTERFACE
-  -Wall -Wextra -Wno-missing-field-initializers -fno-strict-aliasing
-  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+  -Wall -Wextra -Wno-missing-field-initializers
+  $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # g++ 12 warns of its own inlining
+  -fno-strict-aliasing
   $<$<CONFIG:Release>:-g1 -fstack-protector-strong>
   $<$<BOOL:${MILLRACE_WERROR}>:-Werror>)
 if(MILLRACE_SANITIZE)
