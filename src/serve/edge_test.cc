@@ -1,9 +1,12 @@
 // What holds for every route: keys, methods, CORS, request ids, states, and the small GET routes.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "base/file.h"
 #include "serve/testing/fixtures.h"
 
 namespace millrace::serve {
@@ -93,6 +96,15 @@ TEST(Keys, BadKeysAreRefusedAtTheStartAndNotShown) {
     EXPECT_NE(keys.status().message().find("2 of 2"), std::string::npos);
     EXPECT_EQ(keys.status().message().find("words"), std::string::npos);
   }
+}
+
+TEST(Keys, FilesHoldOneKeyPerLine) {
+  const std::string path = testing::TempDir() + "/serve_api_keys";
+  ASSERT_TRUE(WriteFileAtomically(path, "# ours\nfirst-key\r\n\nsecond-key  ").ok());
+  EXPECT_EQ(*ReadApiKeyFile(path), (std::vector<std::string>{"first-key", "second-key"}));
+  ASSERT_TRUE(WriteFileAtomically(path, "# none\n").ok());
+  EXPECT_EQ(ReadApiKeyFile(path).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ReadApiKeyFile(path + ".no").status().code(), StatusCode::kNotFound);
 }
 
 TEST(Keys, CachedPrefixesOfDifferentKeysStayApart) {
@@ -222,6 +234,24 @@ TEST(State, LoadingAnswers503UntilReady) {
   server.MakeReady();
   EXPECT_EQ(server.Get("/ready")["status"], "ready");
   server.Call("/v1/completions", {{"prompt", "a"}});
+}
+
+TEST(State, HealthIsRedWhileAStepHangsAndNamesTheRequest) {
+  TestServer server;
+  server.gate.Close();
+  auto hung = server.Start("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 2})",
+                           {{"x-request-id", "the-hung-one"}});
+  std::shared_ptr<RecordingReply> health;
+  for (int i = 0; i < 100; ++i) {  // the watchdog waits a second
+    health = server.Start("GET", "/health");
+    if (health->status() == 503) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  EXPECT_EQ(health->status(), 503);
+  EXPECT_NE(health->body().find("the-hung-one"), std::string::npos) << health->body();
+  server.gate.Open();
+  ASSERT_TRUE(hung->WaitDone());
+  EXPECT_EQ(server.Get("/health")["status"], "ok");
 }
 
 TEST(Models, ListedByEveryServedName) {
