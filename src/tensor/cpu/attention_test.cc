@@ -178,34 +178,36 @@ TEST_P(AttentionTest, NotANumberComesThrough) {
 TEST_P(AttentionTest, BitsDoNotDependOnBatchChunksBlocksOrThreads) {
   const Heads heads{4, 2, 40};
   constexpr int kLength = 700;
-  ForEachTarget([&] {
-    for (int window : {0, 333}) {
-      const AttentionSpec spec{.scale = 0.3f, .window = window};
-      auto single = MakeCpu(1);
-      MakePool(*single, heads, 256, 16);
-      Sequence whole(heads, kLength, 7), other(heads, kLength, 8);
-      GiveBlocks(whole);
-      Step(*single, {{&whole, 0, kLength}}, spec);
-      for (int threads : {1, 2, 3, 4}) {
-        auto device = MakeCpu(threads);
-        MakePool(*device, heads, 200, 16);
-        Sequence s(heads, kLength, 7);
-        GiveBlocks(s);
-        GiveBlocks(other);
-        // Chunks of growing size beside a decoding neighbour, then single tokens.
-        int done = 0;
-        for (int chunk = 1; done + chunk < kLength - 5; chunk = chunk * 2 + threads) {
-          Step(*device, {{&other, done, 1}, {&s, done, chunk}, {&other, done + 1, 3}}, spec);
-          done += chunk;
+  ForEachTarget(
+      [&] {
+        for (int window : {0, 333}) {
+          const AttentionSpec spec{.scale = 0.3f, .window = window};
+          auto single = MakeCpu(1);
+          MakePool(*single, heads, 256, 16);
+          Sequence whole(heads, kLength, 7), other(heads, kLength, 8);
+          GiveBlocks(whole);
+          Step(*single, {{&whole, 0, kLength}}, spec);
+          for (int threads : {1, 2, 3, 4}) {
+            auto device = MakeCpu(threads);
+            MakePool(*device, heads, 200, 16);
+            Sequence s(heads, kLength, 7);
+            GiveBlocks(s);
+            GiveBlocks(other);
+            // Chunks of growing size beside a decoding neighbour, then single tokens.
+            int done = 0;
+            for (int chunk = 1; done + chunk < kLength - 5; chunk = chunk * 2 + threads) {
+              Step(*device, {{&other, done, 1}, {&s, done, chunk}, {&other, done + 1, 3}}, spec);
+              done += chunk;
+            }
+            for (; done < kLength; ++done) Step(*device, {{&s, done, 1}}, spec);
+            for (int r = 0; r < kLength; ++r) {
+              ASSERT_TRUE(SameBits(s.out.row(r), whole.out.row(r), s.out.stride))
+                  << "row " << r << ", " << threads << " threads, window " << window;
+            }
+          }
         }
-        for (; done < kLength; ++done) Step(*device, {{&s, done, 1}}, spec);
-        for (int r = 0; r < kLength; ++r) {
-          ASSERT_TRUE(SameBits(s.out.row(r), whole.out.row(r), s.out.stride))
-              << "row " << r << ", " << threads << " threads, window " << window;
-        }
-      }
-    }
-  });
+      },
+      Weight::kHeavy);
 }
 
 TEST_P(AttentionTest, CopiedBlocksAttendAlike) {

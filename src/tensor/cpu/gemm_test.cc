@@ -110,69 +110,73 @@ TEST_P(GemmTest, RowIsTheSameBitsInEveryBatchAndWithEveryThreadCount) {
   TestRows x = TestRows::Random(kRows, kK, 1);
   TestRows add = TestRows::Random(kRows, kN, 2);
   TestWeight w(dtype(), kN, kK, 3);
-  ForEachTarget([&] {
-    for (bool row_parallel : {false, true}) {
-      auto single = MakeCpu(1);
-      auto packed = Pack(*single, {.parts = {&w.host, 1}, .row_parallel = row_parallel});
-      TestRows alone(kRows, kN);
-      for (int r = 0; r < kRows; r += 7) {
-        single->MatMul(x.view().Slice(r, 1), *packed, alone.view().Slice(r, 1),
-                       {.residual = add.view().Slice(r, 1)});
-      }
-      for (int threads : {1, 2, 3, 4}) {
-        auto device = MakeCpu(threads);
-        for (int batch : {2, 3, 14, 16, 40, 64, 530}) {
-          const int first = (threads * 7) % (kRows - batch);
-          TestRows y(batch, kN);
-          device->MatMul(x.view().Slice(first, batch), *packed, y.view(),
-                         {.residual = add.view().Slice(first, batch)});
-          for (int r = 0; r < batch; ++r) {
-            if ((first + r) % 7 != 0) continue;
-            ASSERT_TRUE(SameBits(y.row(r), alone.row(first + r), kN))
-                << "row " << r << " of " << batch << ", " << threads << " threads";
+  ForEachTarget(
+      [&] {
+        for (bool row_parallel : {false, true}) {
+          auto single = MakeCpu(1);
+          auto packed = Pack(*single, {.parts = {&w.host, 1}, .row_parallel = row_parallel});
+          TestRows alone(kRows, kN);
+          for (int r = 0; r < kRows; r += 7) {
+            single->MatMul(x.view().Slice(r, 1), *packed, alone.view().Slice(r, 1),
+                           {.residual = add.view().Slice(r, 1)});
+          }
+          for (int threads : {1, 2, 3, 4}) {
+            auto device = MakeCpu(threads);
+            for (int batch : {2, 3, 14, 16, 40, 64, 530}) {
+              const int first = (threads * 7) % (kRows - batch);
+              TestRows y(batch, kN);
+              device->MatMul(x.view().Slice(first, batch), *packed, y.view(),
+                             {.residual = add.view().Slice(first, batch)});
+              for (int r = 0; r < batch; ++r) {
+                if ((first + r) % 7 != 0) continue;
+                ASSERT_TRUE(SameBits(y.row(r), alone.row(first + r), kN))
+                    << "row " << r << " of " << batch << ", " << threads << " threads";
+              }
+            }
           }
         }
-      }
-    }
-  });
+      },
+      Weight::kHeavy);
 }
 
 // Ranks that hold equal cuts of K, added pairwise, give the bits of one rank that holds all.
 TEST_P(GemmTest, VirtualShardsMakeTensorParallelDegreesAgree) {
   constexpr int kN = 40, kRows = 18;
-  ForEachTarget([&] {
-    for (int k : {64, 8 * 83, 8 * 700}) {
-      auto device = MakeCpu(2);
-      TestWeight w(dtype(), kN, k, 1);
-      TestRows x = TestRows::Random(kRows, k, 2), want(kRows, kN);
-      auto whole = Pack(*device, {.parts = {&w.host, 1}, .row_parallel = true});
-      device->MatMul(x.view(), *whole, want.view());
-      for (int degree : {1, 2, 4, 8}) {
-        std::vector<TestRows> sums;
-        for (int rank = 0; rank < degree; ++rank) {
-          const int cut = k / degree;
-          TestWeight slice(dtype(), kN, cut, 1);
-          for (int i = 0; i < kN; ++i) {
-            for (int j = 0; j < cut; ++j) {
-              slice.Set(i * cut + j, ElementOf(w.host, i, rank * cut + j));
+  ForEachTarget(
+      [&] {
+        for (int k : {64, 8 * 83, 8 * 700}) {
+          auto device = MakeCpu(2);
+          TestWeight w(dtype(), kN, k, 1);
+          TestRows x = TestRows::Random(kRows, k, 2), want(kRows, kN);
+          auto whole = Pack(*device, {.parts = {&w.host, 1}, .row_parallel = true});
+          device->MatMul(x.view(), *whole, want.view());
+          for (int degree : {1, 2, 4, 8}) {
+            std::vector<TestRows> sums;
+            for (int rank = 0; rank < degree; ++rank) {
+              const int cut = k / degree;
+              TestWeight slice(dtype(), kN, cut, 1);
+              for (int i = 0; i < kN; ++i) {
+                for (int j = 0; j < cut; ++j) {
+                  slice.Set(i * cut + j, ElementOf(w.host, i, rank * cut + j));
+                }
+              }
+              auto part = Pack(
+                  *device,
+                  {.parts = {&slice.host, 1}, .row_parallel = true, .tensor_parallel = degree});
+              sums.emplace_back(kRows, kN);
+              device->MatMul(x.view().Columns(rank * cut, cut), *part, sums.back().view());
             }
-          }
-          auto part =
-              Pack(*device,
-                   {.parts = {&slice.host, 1}, .row_parallel = true, .tensor_parallel = degree});
-          sums.emplace_back(kRows, kN);
-          device->MatMul(x.view().Columns(rank * cut, cut), *part, sums.back().view());
-        }
-        for (int step = 1; step < degree; step *= 2) {
-          for (int rank = 0; rank < degree; rank += 2 * step) {
-            device->Add(sums[rank + step].view(), sums[rank].view());
+            for (int step = 1; step < degree; step *= 2) {
+              for (int rank = 0; rank < degree; rank += 2 * step) {
+                device->Add(sums[rank + step].view(), sums[rank].view());
+              }
+            }
+            EXPECT_TRUE(SameBits(sums[0].row(0), want.row(0), want.numbers.size()))
+                << "degree " << degree << ", k " << k;
           }
         }
-        EXPECT_TRUE(SameBits(sums[0].row(0), want.row(0), want.numbers.size()))
-            << "degree " << degree << ", k " << k;
-      }
-    }
-  });
+      },
+      Weight::kHeavy);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GemmTest,
