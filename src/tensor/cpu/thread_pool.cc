@@ -57,12 +57,29 @@ ThreadPool::ThreadPool(int threads, bool pin) {
   workers_.reserve(threads - 1);
   for (int thread = 1; thread < threads; ++thread) {
     workers_.emplace_back([this, thread] { Work(thread); });
-    if (!pin || !enough_cpus) continue;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(cpus[thread], &set);
-    // Best effort: a container may forbid it, and nothing but speed depends on it.
-    pthread_setaffinity_np(workers_.back().native_handle(), sizeof(set), &set);
+  }
+  if (!pin || !enough_cpus) return;
+  free_cpu_ = cpus[0];
+  worker_cpus_.resize(threads - 1);
+  for (int worker = 0; worker < threads - 1; ++worker) Pin(worker, cpus[worker + 1]);
+}
+
+void ThreadPool::Pin(int worker, int cpu) {
+  worker_cpus_[worker] = cpu;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  // Best effort: a container may forbid it, and nothing but speed depends on it.
+  pthread_setaffinity_np(workers_[worker].native_handle(), sizeof(set), &set);
+}
+
+void ThreadPool::StayOutOfTheCallersWay() {
+  const int cpu = sched_getcpu();
+  if (cpu == free_cpu_) return;
+  for (size_t worker = 0; worker < worker_cpus_.size(); ++worker) {
+    if (worker_cpus_[worker] != cpu) continue;
+    Pin(static_cast<int>(worker), free_cpu_);
+    free_cpu_ = cpu;
   }
 }
 
@@ -107,6 +124,7 @@ void ThreadPool::AwaitWorkers() {
 
 void ThreadPool::RunErased(Function function, void* task) {
   if (workers_.empty()) return function(task, 0);
+  if (!worker_cpus_.empty()) StayOutOfTheCallersWay();
   function_ = function;
   task_ = task;
   pending_.store(static_cast<uint32_t>(workers_.size()), std::memory_order_relaxed);

@@ -20,7 +20,8 @@ class ThreadPool {
   static constexpr int kMaxThreads = 256;
 
   // `threads` in [1, kMaxThreads], the caller included. With `pin`, each thread but the caller's
-  // stays on a CPU of its own, if there are as many.
+  // stays on a CPU of its own, if there are as many; where the caller runs is the caller's affair,
+  // and a thread that is found in its way is moved out of it.
   explicit ThreadPool(int threads, bool pin = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -59,6 +60,8 @@ class ThreadPool {
   void Work(int thread);
   void AwaitEpoch(uint32_t seen);
   void AwaitWorkers();
+  void Pin(int worker, int cpu);
+  void StayOutOfTheCallersWay();
   template <typename Done>
   bool Spin(Done done) const;
 
@@ -72,6 +75,8 @@ class ThreadPool {
   std::atomic<uint32_t> caller_sleeps_{0};
   alignas(64) std::atomic<int> next_{0};
   std::vector<std::thread> workers_;
+  std::vector<int> worker_cpus_;  // where they are pinned; empty: nowhere
+  int free_cpu_ = 0;              // the CPU left to the caller
 };
 
 }  // namespace millrace::tensor

@@ -1,6 +1,7 @@
 #include "tensor/cpu/thread_pool.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <chrono>
 #include <vector>
@@ -49,6 +50,25 @@ TEST(ThreadPoolTest, IsABarrierUnderStress) {
       if (i % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
+}
+
+TEST(ThreadPoolTest, PinnedThreadsLeaveTheCallersCpu) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "needs two CPUs";
+  ThreadPool pool(2);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &all)) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    int ran_on[2] = {-1, -1};
+    for (int i = 0; i < 2; ++i) pool.Run([&](int thread) { ran_on[thread] = sched_getcpu(); });
+    EXPECT_EQ(ran_on[0], cpu);
+    EXPECT_NE(ran_on[1], cpu);
+  }
+  ASSERT_EQ(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
 TEST(ThreadPoolTest, StopsWhileWorkersSleepOrSpin) {
