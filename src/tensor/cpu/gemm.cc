@@ -37,17 +37,20 @@ constexpr size_t kFetchBytes = 4096;
 constexpr size_t kWideFloats = size_t{kSegment} * kPanelWidth;
 constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPanelWidth;
 
-// What a kernel does besides: fetch `ahead` into L2, a pack per k; leave b widened in `wide`.
-enum class Mode { kPlain, kFetch, kFetchAndWiden };
+// What a kernel does besides. Bytes that will be read soon are fetched into L2 at the pace of the
+// arithmetic: kStream fetches its own panel some way ahead, a pack per k; kFetch and kWiden fetch a
+// part of what comes next, up to a line per k; kWiden also leaves b widened for other tiles.
+enum class Mode { kPlain, kStream, kFetch, kWiden };
 
 struct KernelArgs {
   const float* a;  // [k][R]
   const void* b;   // [k] packs
   int k;
-  const float* carry;    // [R][32]: sums so far; null: zeros
-  float* out;            // [R][32]: carry + sum over k of a[k][R] b[k][32]
-  const uint8_t* ahead;  // [k] packs
-  float* wide;           // [k][32]
+  const float* carry;  // [R][32]: sums so far; null: zeros
+  float* out;          // [R][32]: carry + sum over k of a[k][R] b[k][32]
+  const uint8_t* ahead;
+  size_t ahead_step;  // bytes fetched per k
+  float* wide;        // [k][32]
 };
 using Kernel = void (*)(const KernelArgs& args);
 
@@ -64,19 +67,18 @@ void MultiplyTile(const KernelArgs& args) {
     }
     const float* HWY_RESTRICT a = args.a;
     const T* HWY_RESTRICT b = static_cast<const T*>(args.b);
-    const T* ahead = reinterpret_cast<const T*>(args.ahead);
+    const uint8_t* ahead = args.ahead;
     float* HWY_RESTRICT wide = args.wide;
     for (int i = 0; i < args.k; ++i) {
       VF b_low, b_high;
       Stored::Load(d, b, j, b_low, b_high);
       b += kPack;
       if constexpr (kMode != Mode::kPlain) {
-        for (size_t line = 0; line < kPack; line += 64 / sizeof(T)) {
-          __builtin_prefetch(ahead + line, 0, 2);
-        }
-        ahead += kPack;
+        constexpr size_t kBytes = kMode == Mode::kStream ? kPack * sizeof(T) : 1;
+        for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+        ahead += args.ahead_step;
       }
-      if constexpr (kMode == Mode::kFetchAndWiden) {
+      if constexpr (kMode == Mode::kWiden) {
         hn::StoreU(b_low, d, wide + j);
         hn::StoreU(b_high, d, wide + kHalfPack + j);
         wide += kPack;
@@ -213,7 +215,7 @@ class Group {
   // One tile: the panel is read once, and its own bytes are fetched some way ahead.
   template <class Stored>
   void RunSingleTile() {
-    const Kernel kernel = KernelFor<Stored, Mode::kFetch>(Height(tile_begin_));
+    const Kernel kernel = KernelFor<Stored, Mode::kStream>(Height(tile_begin_));
     for (int p = 0; p < panels_; ++p) {
       for (int chain = 0; chain < w_.chains(); ++chain) {
         const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
@@ -222,7 +224,8 @@ class Group {
                 .b = b,
                 .k = end - start,
                 .out = Sums(LevelOf(chain), p, tile_begin_),
-                .ahead = b + kFetchBytes});
+                .ahead = b + kFetchBytes,
+                .ahead_step = kPack * sizeof(typename Stored::T)});
         AddFinishedLevels(chain, p, tile_begin_);
       }
       Finish(p, tile_begin_);
@@ -249,20 +252,24 @@ class Group {
   template <class Stored>
   void MultiplySegment(int chain, int begin, int end, int p) {
     KernelArgs args{.b = PanelAt<Stored>(p, begin), .k = end - begin, .wide = wide_};
-    // What comes after this segment is fetched while this one is computed.
+    // What comes after this segment is fetched by the first tiles, a part each.
+    const int fetchers = tile_end_ - tile_begin_ < 4 ? 2 : 4;
     args.ahead = p + 1 < panels_ ? PanelAt<Stored>(p + 1, begin) : PanelAt<Stored>(0, end);
+    args.ahead_step = kPack * sizeof(typename Stored::T) / fetchers;
     constexpr bool kIsWide = Stored::kDType == DType::kF32;
-    constexpr Mode kFirst = kIsWide ? Mode::kFetch : Mode::kFetchAndWiden;
     for (int tile = tile_begin_; tile < tile_end_; ++tile) {
       args.a = TileAt(tile, begin);
       args.out = Sums(LevelOf(chain), p, tile);
       args.carry = begin == w_.ChainStart(chain) ? nullptr : args.out;
-      if (tile == tile_begin_) {
-        KernelFor<Stored, kFirst>(Height(tile))(args);
-        if constexpr (!kIsWide) args.b = wide_;
+      if (!kIsWide && tile == tile_begin_) {
+        KernelFor<Stored, Mode::kWiden>(Height(tile))(args);
+        args.b = wide_;
+      } else if (tile < tile_begin_ + fetchers) {
+        KernelFor<StoredF32, Mode::kFetch>(Height(tile))(args);
       } else {
         KernelFor<StoredF32, Mode::kPlain>(Height(tile))(args);
       }
+      args.ahead += args.ahead_step * args.k;
     }
   }
 
