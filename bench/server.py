@@ -90,7 +90,7 @@ def engine_alone(binary, model, prompts, seed):
         [binary, "bench", "throughput", model, "--threads", "2", "--dataset-name", "random",
          "--random-input-len", str(PROMPT_TOKENS), "--random-output-len", str(OUTPUT_TOKENS),
          "--num-prompts", str(prompts), "--max-num-seqs", "32", "--max-model-len", "512",
-         "--kv-cache-memory", "256MiB", "--ignore-eos", "--seed", str(seed)],
+         "--kv-cache-memory", "256MiB", "--seed", str(seed)],
         check=True, capture_output=True, text=True).stdout
     return float(re.search(r"([\d.]+) output tokens/s", output).group(1))
 
