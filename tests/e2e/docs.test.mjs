@@ -1,4 +1,5 @@
-// Every curl command and every program in the documents runs against the real server.
+// Every curl command and every program in the documents runs against the real server; every option
+// of a documented millrace command is one that the command knows.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
@@ -37,6 +38,24 @@ for (const document of documents) {
         const { stdout } = await run("bash", ["-c", `${here(command)} --fail-with-body -sS`]);
         assert.ok(stdout.length > 0, "an answer");
         assert.ok(!stdout.includes('"error"'), stdout.slice(0, 400));
+      });
+    }
+  }
+  for (const block of blocks(document, "sh")) {
+    for (const command of commands(block)) {
+      const words = command.split(/\s+/);
+      const at = words.findIndex((w) => /(^|\/)millrace$/.test(w));
+      if (at < 0 || words.slice(0, at).some((w) => !w.includes("="))) continue;
+      const verbs = words.slice(at + 1).filter((w, i, all) =>
+        !w.startsWith("-") && (i === 0 || (i === 1 && all[0] === "bench")));
+      const options = words.slice(at + 1).filter((w) => w.startsWith("--")).map((w) => w.split("=")[0]);
+      test(`${document}: ${command.slice(0, 70)}`, async () => {
+        const { stdout } = await run(process.env.MILLRACE_BINARY, [...verbs, "--help"]);
+        for (const option of options) {
+          if (option === "--help") continue;
+          assert.ok(stdout.includes(option) || stdout.includes(`--[no-]${option.replace(/^--(no-)?/, "")}`),
+            `${verbs.join(" ")} --help does not know ${option}`);
+        }
       });
     }
   }
