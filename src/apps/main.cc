@@ -8,6 +8,7 @@
 #include "apps/cli/help.h"
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
+#include "apps/signals.h"
 #include "base/log.h"
 
 namespace millrace::apps {
@@ -41,6 +42,7 @@ int Run(const Invocation& invocation) {
 
 int Main(std::vector<std::string> args) {
   std::signal(SIGPIPE, SIG_IGN);
+  ExplainLostModelFiles();
   if (!args.empty() && (args[0] == "--version" || args[0] == "-V")) args[0] = "version";
   const auto root = MakeRootCommand();
   const auto invocation = ParseCommandLine(*root, args, GetEnvironment);

@@ -2,8 +2,10 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <string_view>
 
 namespace millrace::apps {
 namespace {
@@ -16,6 +18,15 @@ sigset_t WatchedSignals() {
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGUSR2);
   return set;
+}
+
+// Only what a signal handler may do: write and leave.
+void OnBusError(int) {
+  constexpr std::string_view kMessage =
+      "\nmillrace: a model file became shorter, or could not be read, while it was in use; replace "
+      "model files by renaming a new folder into place, then start again\n";
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage.data(), kMessage.size());
+  _exit(1);
 }
 
 }  // namespace
@@ -63,6 +74,12 @@ void StopSignals::Watch() {
     came_.notify_all();
     if (callback) callback(count);
   }
+}
+
+void ExplainLostModelFiles() {
+  struct sigaction action {};
+  action.sa_handler = OnBusError;
+  sigaction(SIGBUS, &action, nullptr);
 }
 
 void RaiseFileLimit() {

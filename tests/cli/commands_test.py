@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,9 +43,9 @@ def read_lines(path):
 
 
 class Server:
-    def __init__(self, *flags):
+    def __init__(self, *flags, model=MODEL):
         self.process = subprocess.Popen(
-            [PROGRAM, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE,
+            [PROGRAM, "serve", model, "--port", "0", *flags], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, bufsize=1)
         self.output = ""
         while "curl " not in self.output:
@@ -132,6 +133,19 @@ class Commands(unittest.TestCase):
         self.assertIn(server.stop(), (0, 130))  # 0: the work was done before the second came
         self.assertLess(time.monotonic() - begin, 5)
         connection.close()
+
+    def test_a_model_file_cut_short_under_it_is_one_line(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder, "demo")
+            shutil.copytree(MODEL, model)
+            server = Server(model=str(model))
+            os.truncate(model / "model.safetensors", 4096)
+            with self.assertRaises((OSError, http.client.HTTPException)):
+                server.complete(prompt="In the beginning", max_tokens=4)
+            self.assertEqual(server.process.wait(timeout=60), 1)
+            last = server.process.stdout.read().splitlines()[-1]
+            server.process.stdout.close()
+        self.assertIn("a model file became shorter", last)
 
     def test_keys_are_asked_for(self):
         server = Server("--api-key", "sesame", "--served-model-name", "demo")
