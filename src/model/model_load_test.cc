@@ -1,4 +1,5 @@
 // Loading: stages, limits, and folders whose files do not fit together.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -198,7 +199,7 @@ TEST(ModelLoad, EveryTruncationIsRefused) {
 // A sparse file of 1.4 TB: the header is right, the disk holds one page.
 TEST(ModelLoad, ModelLargerThanMemoryIsRefusedWithTheNumbers) {
   TestFolder folder;
-  const Json config = *ShapeConfig("gpt3-341b");
+  const Json config = *ShapeConfig("opt-175b");  // ThreadSanitizer maps no more than about 1 TB
   folder.Write("config.json", DumpJson(config));
   std::unique_ptr<Decoder> decoder = *NewDecoder(config, "x");
   WeightPlan plan(nullptr);
@@ -215,7 +216,7 @@ TEST(ModelLoad, ModelLargerThanMemoryIsRefusedWithTheNumbers) {
   fs::resize_file(folder.path("model.safetensors"), start.size() + static_cast<size_t>(end), error);
   ASSERT_FALSE(error) << error.message();
   ExpectError(folder.path(), StatusCode::kResourceExhausted,
-              "needs 1363.0 GB of memory (1362.3 GB weights");
+              fmt::format("GB of memory ({:.1f} GB weights", static_cast<double>(end) * 1e-9));
   ExpectError(folder.path(), StatusCode::kResourceExhausted, "available (");
 }
 
