@@ -35,8 +35,8 @@ class StopSignals {
 };
 
 // Model files stay mapped while they serve. If one is cut short or its disk fails, the next read of
-// it raises SIGBUS: the process then says so in one line and exits with 1. There is nothing right it
-// could answer.
+// it raises SIGBUS: the process then says so in one line and exits with 1. There is nothing right
+// it could answer.
 void ExplainLostModelFiles();
 
 // Raises the limit of open files as far as the system lets us: a socket per connection.
