@@ -63,7 +63,7 @@ RequestInfo SchedulerImpl::InfoOf(const Request& request, Time now) const {
   }
   const auto distinct = [](std::vector<BlockIndex>& blocks) {
     std::ranges::sort(blocks);
-    return static_cast<int>(std::ranges::unique(blocks).begin() - blocks.begin());
+    return static_cast<int>(std::unique(blocks.begin(), blocks.end()) - blocks.begin());
   };
   info.blocks = distinct(device);
   info.host_blocks = distinct(host);
