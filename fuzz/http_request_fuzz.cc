@@ -1,4 +1,5 @@
-// One byte says how to cut the rest into pieces; the pieces and the whole must mean the same.
+// One byte says how to cut the rest into pieces; the pieces and the whole must mean the same. A few
+// bytes more follow, because the parser may wait for them before it judges the end of a chunk.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -52,7 +53,8 @@ std::string Play(std::string_view stream, size_t piece_bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
-  const std::string_view stream(reinterpret_cast<const char*>(data + 1), size - 1);
+  const std::string stream =
+      std::string(reinterpret_cast<const char*>(data + 1), size - 1) + "--------";
   const std::string whole = millrace::net::Play(stream, stream.size());
   const std::string pieces = millrace::net::Play(stream, 1 + data[0] % 32);
   MR_CHECK(whole == pieces) << whole << "\n--- in pieces:\n" << pieces;
