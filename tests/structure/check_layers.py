@@ -11,10 +11,11 @@ import sys
 LEVELS = {
     "base": 0,
     "core": 1,
-    "kv": 2, "tensor": 2, "text": 2, "net": 2,
-    "sched": 3, "model": 3,
+    "kv": 2, "tensor": 2, "text": 2, "net": 2, "cost": 2,
+    "sched": 3, "model": 3, "plan": 3,
     "engine": 4,
-    "serve": 6,
+    "cluster": 5,
+    "sim": 6, "serve": 6,
     "apps": 7,
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.MULTILINE)

@@ -1,0 +1,6 @@
+// Every experiment, each defined in the file of its name.
+#pragma once
+
+#include "experiments/experiment.h"
+
+namespace millrace::experiments {}  // namespace millrace::experiments

@@ -1,0 +1,66 @@
+// Plan: which stage holds which layers, in which role, and how much flows between stages. The
+// planners make it, an independent checker checks it, the router and the simulator follow it.
+// Route: the way of one request through the stages. Pure data; any thread.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/cluster_spec.h"
+
+namespace millrace {
+
+// Layers [begin, end) of a model.
+struct LayerRange {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+  friend auto operator<=>(const LayerRange&, const LayerRange&) = default;
+};
+
+enum class StageRole : uint8_t { kBoth, kPrefill, kDecode };
+
+// One worker, or a tensor-parallel group of them, holding layers.
+struct StagePlan {
+  std::vector<NodeIndex> nodes;  // one, unless tensor parallelism spans nodes
+  int tensor_parallel = 1;       // devices that share each layer
+  LayerRange layers;
+  StageRole role = StageRole::kBoth;
+};
+
+// Tokens per second (prompt and decode together) that go from one stage to the next. `from` and
+// `to` are indices into Plan::stages, or kCoordinator: requests enter from it and tokens return.
+struct PlanEdge {
+  static constexpr int kCoordinator = -1;
+  int from = kCoordinator, to = kCoordinator;
+  double tokens_per_s = 0;
+};
+
+// A node the plan leaves empty, and why.
+struct UnusedNode {
+  NodeIndex node = 0;
+  std::string reason;
+};
+
+struct Plan {
+  int64_t epoch = 0;
+  std::string model;    // the name the plan was made for
+  std::string cluster;  // ClusterSpec::name
+  int num_layers = 0;
+  bool partial_inference = true;  // a stage may run a part of the layers it holds
+  std::vector<StagePlan> stages;
+  std::vector<PlanEdge> edges;
+  std::vector<UnusedNode> unused;
+  double tokens_per_s = 0;        // the flow of the edges out of the coordinator
+  double tokens_per_s_bound = 0;  // no plan on this cluster carries more
+};
+
+// One request's way: consecutive layer ranges that cover [0, num_layers), each within its stage's.
+struct Hop {
+  int stage = 0;  // index into Plan::stages
+  LayerRange layers;
+};
+using Route = std::vector<Hop>;
+
+}  // namespace millrace
