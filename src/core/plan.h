@@ -5,6 +5,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,11 +30,10 @@ struct StagePlan {
   StageRole role = StageRole::kBoth;
 };
 
-// Tokens per second (prompt and decode together) that go from one stage to the next. `from` and
-// `to` are indices into Plan::stages, or kCoordinator: requests enter from it and tokens return.
+// Tokens per second (prompt and decode together) that go from one stage to the next. Indices into
+// Plan::stages; none: the coordinator, where requests enter and tokens return.
 struct PlanEdge {
-  static constexpr int kCoordinator = -1;
-  int from = kCoordinator, to = kCoordinator;
+  std::optional<int> from, to;
   double tokens_per_s = 0;
 };
 
