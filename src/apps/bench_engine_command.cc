@@ -10,11 +10,11 @@
 #include "apps/commands.h"
 #include "apps/local_model.h"
 #include "apps/progress.h"
-#include "apps/units.h"
 #include "apps/workload_flags.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/units.h"
 
 namespace millrace::apps {
 namespace {

@@ -14,10 +14,10 @@
 #include "apps/commands.h"
 #include "apps/progress.h"
 #include "apps/signals.h"
-#include "apps/units.h"
 #include "apps/workload_flags.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "net/http_client.h"
 
 namespace millrace::apps {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "apps/units.h"
+#include "base/units.h"
 
 namespace millrace::apps {
 namespace {

@@ -5,9 +5,9 @@
 #include <random>
 
 #include "apps/progress.h"
-#include "apps/units.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "engine/local_executor.h"
 #include "model/host_memory.h"
 #include "model/model.h"

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "apps/units.h"
+#include "base/units.h"
 
 namespace millrace::apps {
 namespace {

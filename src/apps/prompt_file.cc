@@ -5,10 +5,10 @@
 #include <optional>
 #include <unordered_map>
 
-#include "apps/text_lines.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/text_lines.h"
 
 namespace millrace::apps {
 namespace {

@@ -10,8 +10,8 @@
 #include "apps/in_process.h"
 #include "apps/local_model.h"
 #include "apps/signals.h"
-#include "apps/units.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "net/http_server.h"
 #include "serve/service.h"
 

@@ -5,12 +5,12 @@
 #include <limits>
 #include <set>
 
-#include "apps/bench/arrivals.h"
 #include "apps/bench/metrics.h"
 #include "apps/bench/statistics.h"
-#include "apps/bench/trace.h"
 #include "apps/bench/workload.h"
 #include "base/rng.h"
+#include "sim/arrivals.h"
+#include "sim/trace.h"
 
 namespace millrace::apps {
 namespace {
@@ -49,7 +49,7 @@ TEST(Statistics, PercentileMatchesSortingOnRandomSamples) {
 TEST(Arrivals, GapsHaveTheMomentsOfTheirDistribution) {
   constexpr int kCount = 40000;
   for (double burstiness : {0.25, 1.0, 4.0}) {
-    const auto times = ArrivalTimes(kCount, 5, burstiness, 11);
+    const auto times = sim::ArrivalTimes(kCount, 5, burstiness, 11);
     std::vector<double> gaps;
     double last = 0;
     for (double time : times) {
@@ -64,13 +64,13 @@ TEST(Arrivals, GapsHaveTheMomentsOfTheirDistribution) {
       EXPECT_NEAR(static_cast<double>(over) / kCount, std::exp(-1.0), 0.01);
     }
   }
-  EXPECT_EQ(ArrivalTimes(3, kInfinity, 1, 0), (std::vector<double>{0, 0, 0}));
-  EXPECT_EQ(ArrivalTimes(2, 4, kInfinity, 0), (std::vector<double>{0.25, 0.5}));
-  EXPECT_EQ(ArrivalTimes(9, 4, 0.5, 7), ArrivalTimes(9, 4, 0.5, 7));
+  EXPECT_EQ(sim::ArrivalTimes(3, kInfinity, 1, 0), (std::vector<double>{0, 0, 0}));
+  EXPECT_EQ(sim::ArrivalTimes(2, 4, kInfinity, 0), (std::vector<double>{0.25, 0.5}));
+  EXPECT_EQ(sim::ArrivalTimes(9, 4, 0.5, 7), sim::ArrivalTimes(9, 4, 0.5, 7));
 }
 
 TEST(Trace, ReadsAzureTimesAndLengths) {
-  auto entries = ParseTrace(
+  auto entries = sim::ParseTrace(
       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
       "2023-12-31 23:59:59.5000000,374,44\r\n"
       "2024-01-01 00:00:01.7500000,396,109\r\n",
@@ -80,12 +80,12 @@ TEST(Trace, ReadsAzureTimesAndLengths) {
   EXPECT_EQ((*entries)[0].input_tokens, 374);
   EXPECT_EQ((*entries)[1].output_tokens, 109);
   EXPECT_NEAR((*entries)[1].arrival_s, 2.25, 1e-6);
-  RescaleRate(*entries, 10);
+  sim::RescaleRate(*entries, 10);
   EXPECT_NEAR((*entries)[1].arrival_s, 0.1, 1e-9);
 }
 
 TEST(Trace, ReadsMooncakeLines) {
-  auto entries = ParseTrace(
+  auto entries = sim::ParseTrace(
       R"({"timestamp": 3000, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]})"
       "\n\n"
       R"({"timestamp": 1000, "input_length": 700, "output_length": 6, "hash_ids": [1, 3]})",
@@ -96,7 +96,9 @@ TEST(Trace, ReadsMooncakeLines) {
 }
 
 TEST(Trace, ErrorsNameTheLine) {
-  const auto error = [](std::string_view text) { return ParseTrace(text, 10).status().message(); };
+  const auto error = [](std::string_view text) {
+    return sim::ParseTrace(text, 10).status().message();
+  };
   EXPECT_NE(error("a,b\n1,2\n").find("the columns must be"), std::string::npos);
   const std::string header = "TIMESTAMP,ContextTokens,GeneratedTokens\n";
   EXPECT_NE(error(header + "2023-11-16 18:15:46,1,x\n").find("line 2: GeneratedTokens"),

@@ -7,8 +7,8 @@
 
 #include "apps/bench/statistics.h"
 #include "apps/cli/option.h"
-#include "apps/units.h"
 #include "base/log.h"
+#include "base/units.h"
 
 namespace millrace::apps {
 namespace {

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
-#include "apps/bench/arrivals.h"
-#include "apps/bench/trace.h"
-#include "apps/text_lines.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/text_lines.h"
+#include "sim/arrivals.h"
+#include "sim/trace.h"
 
 namespace millrace::apps {
 namespace {
@@ -59,7 +59,7 @@ std::vector<BenchRequest> RandomRequests(const WorkloadOptions& options, Range i
 
 Result<std::string> ReadDataset(const WorkloadOptions& options) {
   if (options.path.empty()) return InvalidArgument("--dataset-path is missing");
-  return ReadFile(options.path, kTraceBytesMax);
+  return ReadFile(options.path, sim::kTraceBytesMax);
 }
 
 Result<BenchRequest> ParseCustomLine(std::string_view line, const WorkloadOptions& options) {
@@ -83,9 +83,9 @@ Result<BenchRequest> ParseCustomLine(std::string_view line, const WorkloadOption
   }
   request.output_len = options.custom_output_len;
   if (const auto at = object.find("output_tokens"); at != object.end()) {
-    if (!at->is_number_unsigned() || *at == 0 || at->get<uint64_t>() > kTraceTokensMax) {
+    if (!at->is_number_unsigned() || *at == 0 || at->get<uint64_t>() > sim::kTraceTokensMax) {
       return InvalidArgument(
-          fmt::format("'output_tokens' must be an integer in [1, {}]", kTraceTokensMax));
+          fmt::format("'output_tokens' must be an integer in [1, {}]", sim::kTraceTokensMax));
     }
     request.output_len = at->get<int>();
   }
@@ -117,11 +117,11 @@ int Scaled(int length, double scale) {
 }
 
 // A prompt of a trace: random, but two prompts share tokens where their hash ids are equal.
-std::vector<TokenId> TracePrompt(const WorkloadOptions& options, const TraceEntry& entry,
+std::vector<TokenId> TracePrompt(const WorkloadOptions& options, const sim::TraceEntry& entry,
                                  size_t index) {
   std::vector<TokenId> prompt;
   const int length = Scaled(entry.input_tokens, options.length_scale);
-  const int block_tokens = Scaled(kMooncakeBlockTokens, options.length_scale);
+  const int block_tokens = Scaled(sim::kMooncakeBlockTokens, options.length_scale);
   for (int done = 0; done < length;) {
     const auto block = static_cast<size_t>(done / block_tokens);
     const bool named = block < entry.hash_ids.size();
@@ -137,11 +137,11 @@ std::vector<TokenId> TracePrompt(const WorkloadOptions& options, const TraceEntr
 
 Result<std::vector<BenchRequest>> TraceRequests(const WorkloadOptions& options) {
   MR_ASSIGN_OR_RETURN(const std::string text, ReadDataset(options));
-  auto entries = ParseTrace(text, static_cast<size_t>(options.num_prompts));
+  auto entries = sim::ParseTrace(text, static_cast<size_t>(options.num_prompts));
   if (!entries.ok()) return entries.status().WithContext(Printable(options.path));
-  if (std::isfinite(options.request_rate)) RescaleRate(*entries, options.request_rate);
+  if (std::isfinite(options.request_rate)) sim::RescaleRate(*entries, options.request_rate);
   std::vector<BenchRequest> requests;
-  for (const TraceEntry& entry : *entries) {
+  for (const sim::TraceEntry& entry : *entries) {
     BenchRequest request;
     request.prompt = TracePrompt(options, entry, requests.size());
     request.output_len = Scaled(entry.output_tokens, options.length_scale);
@@ -169,8 +169,8 @@ Result<std::vector<BenchRequest>> MakeWorkload(const WorkloadOptions& options) {
       requests = RandomRequests(options, {32, 512}, {1, 128});
       break;
   }
-  const auto times = ArrivalTimes(static_cast<int>(requests.size()), options.request_rate,
-                                  options.burstiness, StreamSeed(options, kArrivals));
+  const auto times = sim::ArrivalTimes(static_cast<int>(requests.size()), options.request_rate,
+                                       options.burstiness, StreamSeed(options, kArrivals));
   for (size_t i = 0; i < requests.size(); ++i) requests[i].arrival_s = times[i];
   return requests;
 }

@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "apps/cli/suggest.h"
-#include "apps/units.h"
+#include "base/units.h"
 #include "base/log.h"
 
 namespace millrace::apps {

@@ -1,4 +1,4 @@
-#include "apps/units.h"
+#include "base/units.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-namespace millrace::apps {
+namespace millrace {
 namespace {
 
 constexpr double kBytesMax = 0x1.0p62;
@@ -107,4 +107,4 @@ std::string FormatParameters(int64_t n) {
 
 std::string FormatReal(double value) { return fmt::format("{}", value); }
 
-}  // namespace millrace::apps
+}  // namespace millrace

@@ -1,10 +1,10 @@
-#include "apps/units.h"
+#include "base/units.h"
 
 #include <gtest/gtest.h>
 
 #include <limits>
 
-namespace millrace::apps {
+namespace millrace {
 namespace {
 
 TEST(Units, ParsesBytes) {
@@ -46,4 +46,4 @@ TEST(Units, FormatsForPeople) {
 }
 
 }  // namespace
-}  // namespace millrace::apps
+}  // namespace millrace

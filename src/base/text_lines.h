@@ -4,7 +4,7 @@
 #include <optional>
 #include <string_view>
 
-namespace millrace::apps {
+namespace millrace {
 
 class LineReader {
  public:
@@ -26,4 +26,4 @@ class LineReader {
   int number_ = 0;
 };
 
-}  // namespace millrace::apps
+}  // namespace millrace

@@ -3,11 +3,12 @@
 #include <cstdint>
 #include <string_view>
 
-#include "apps/bench/trace.h"
 #include "base/check.h"
+#include "sim/trace.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace millrace::apps;
+  using namespace millrace;
+  using namespace millrace::sim;
   auto entries = ParseTrace({reinterpret_cast<const char*>(data), size}, 1000);
   if (!entries.ok()) return 0;
   MR_CHECK(!entries->empty() && entries->size() <= 1000 && entries->front().arrival_s == 0);

@@ -1,4 +1,4 @@
-#include "apps/bench/arrivals.h"
+#include "sim/arrivals.h"
 
 #include <cmath>
 #include <numbers>
@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 
-namespace millrace::apps {
+namespace millrace::sim {
 namespace {
 
 double Normal(Rng& rng) {  // Box and Muller; the second of the pair is not kept
@@ -34,17 +34,20 @@ double Gamma(double shape, Rng& rng) {
 
 }  // namespace
 
+double ArrivalGap(double rate, double burstiness, Rng& rng) {
+  if (std::isinf(rate)) return 0;
+  if (std::isinf(burstiness)) return 1 / rate;
+  if (burstiness == 1) return -std::log(1 - rng.Uniform()) / rate;
+  return Gamma(burstiness, rng) / (burstiness * rate);
+}
+
 std::vector<double> ArrivalTimes(int n, double rate, double burstiness, uint64_t seed) {
   MR_CHECK(rate > 0 && burstiness > 0) << rate << " " << burstiness;
   std::vector<double> times(static_cast<size_t>(n), 0.0);
-  if (std::isinf(rate)) return times;
   Rng rng(seed);
   double now = 0;
-  for (double& time : times) {
-    now += std::isinf(burstiness) ? 1 / rate : Gamma(burstiness, rng) / (burstiness * rate);
-    time = now;
-  }
+  for (double& time : times) time = now += ArrivalGap(rate, burstiness, rng);
   return times;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::sim

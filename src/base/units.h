@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 
-namespace millrace::apps {
+namespace millrace {
 
 // "1048576", "512MiB", "2GiB", "1.5GB", "4G": K/M/G/T with iB are powers of 1024, with B alone or
 // nothing powers of 1000. At least 0 and below 2^62.
@@ -24,4 +24,4 @@ std::string FormatCount(int64_t n);          // "1,234,567"
 std::string FormatParameters(int64_t n);     // "1.24 B", "125 M"
 std::string FormatReal(double value);        // shortest text that reads back: "0.9", "inf"
 
-}  // namespace millrace::apps
+}  // namespace millrace

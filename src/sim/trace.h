@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 
-namespace millrace::apps {
+namespace millrace::sim {
 
 inline constexpr size_t kTraceBytesMax = size_t{256} << 20;
 inline constexpr int kTraceTokensMax = 1 << 22;      // of a prompt or an answer
@@ -31,4 +31,4 @@ Result<std::vector<TraceEntry>> ParseTrace(std::string_view text, size_t entries
 // Stretches time so that the mean rate becomes `rate` requests per second. REQUIRES: rate > 0.
 void RescaleRate(std::vector<TraceEntry>& entries, double rate);
 
-}  // namespace millrace::apps
+}  // namespace millrace::sim

@@ -1,4 +1,4 @@
-#include "apps/bench/trace.h"
+#include "sim/trace.h"
 
 #include <fmt/format.h>
 
@@ -7,12 +7,12 @@
 #include <chrono>
 #include <optional>
 
-#include "apps/text_lines.h"
-#include "apps/units.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/text_lines.h"
+#include "base/units.h"
 
-namespace millrace::apps {
+namespace millrace::sim {
 namespace {
 
 constexpr size_t kColumnsMax = 64;
@@ -169,4 +169,4 @@ void RescaleRate(std::vector<TraceEntry>& entries, double rate) {
   for (TraceEntry& entry : entries) entry.arrival_s *= factor;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace::sim

@@ -1,0 +1,104 @@
+#include "sim/instance.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::sim {
+
+cost::BatchShape ShapeOf(const StepPlan& plan) {
+  cost::BatchShape shape;
+  for (const SequenceStep& s : plan.sequences) {
+    if (s.num_tokens == 1) {
+      ++shape.decode_sequences;
+      shape.decode_context += s.start + 1;
+      continue;
+    }
+    const int64_t end = s.start + s.num_tokens;
+    ++shape.prefill_sequences;
+    shape.prefill_tokens += s.num_tokens;
+    shape.prefill_tokens_squared += end * end - int64_t{s.start} * s.start;
+  }
+  return shape;
+}
+
+Result<std::unique_ptr<Instance>> Instance::Create(const InstanceOptions& options) {
+  MR_CHECK(!options.stages.empty()) << "an instance without a stage";
+  sched::SchedulerOptions scheduler_options = options.scheduler;
+  scheduler_options.stages = static_cast<int>(options.stages.size());
+  MR_ASSIGN_OR_RETURN(auto scheduler, sched::Scheduler::Create(scheduler_options));
+  return std::unique_ptr<Instance>(new Instance(options, std::move(scheduler)));
+}
+
+Instance::Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler)
+    : options_(options), scheduler_(std::move(scheduler)) {
+  for (const cost::StepCost* cost : options.stages) stages_.push_back({cost, Time{}, Duration{}});
+}
+
+void Instance::Submit(Time now, std::vector<Time>& ends) {
+  while (const StepPlan* plan = scheduler_->Schedule(now)) {
+    InFlight step;
+    if (!spare_.empty()) {
+      step.result = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    Answer(*plan, step.result);
+    step.end = RunThroughStages(*plan, now);
+    ends.push_back(step.end);
+    in_flight_.push_back(std::move(step));
+    ++steps_;
+  }
+}
+
+Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
+  const cost::BatchShape shape = ShapeOf(plan);
+  const auto sequences = static_cast<double>(plan.sequences.size());
+  Time at = now + Duration::Seconds(options_.scheduler_overhead_s +
+                                    options_.scheduler_overhead_per_seq_s * sequences);
+  const Duration hop = Duration::Seconds(options_.hop_s + options_.hop_s_per_token *
+                                                              static_cast<double>(shape.tokens()));
+  if (on_step) {
+    record_.id = plan.id;
+    record_.batch = shape;
+    record_.begin.clear();
+    record_.end.clear();
+  }
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    Stage& stage = stages_[i];
+    const Time begin = std::max(i == 0 ? at : at + hop, stage.free);
+    const Duration took = Duration::Seconds(stage.cost->Seconds(shape));
+    at = stage.free = begin + took;
+    stage.busy = stage.busy + took;
+    if (on_step) {
+      record_.begin.push_back(begin);
+      record_.end.push_back(at);
+    }
+  }
+  if (on_step) on_step(record_);
+  return at;
+}
+
+// Every sampled token is 0: nothing in a simulation reads it, and no EOS is set.
+void Instance::Answer(const StepPlan& plan, StepResult& result) {
+  result.id = plan.id;
+  result.sequences.resize(plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    result.sequences[i].id = plan.sequences[i].id;
+    if (plan.sequences[i].logits == LogitsWanted::kNone) {
+      result.sequences[i].token.reset();
+    } else {
+      result.sequences[i].token = 0;
+    }
+  }
+}
+
+void Instance::Finish(Time now, std::vector<RequestOutput>& outputs) {
+  MR_CHECK(!in_flight_.empty() && in_flight_.front().end == now) << now.ns;
+  InFlight step = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  scheduler_->Commit(step.result, now, outputs);
+  spare_.push_back(std::move(step.result));
+}
+
+}  // namespace millrace::sim

@@ -1,0 +1,93 @@
+// Instance: one replica of a model on the virtual clock. It owns the production scheduler and
+// drives it exactly as the server's engine does; only the executor is modelled: a pipeline of
+// stages whose step times a cost::StepCost tells. One thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/output.h"
+#include "core/step_plan.h"
+#include "cost/step_cost.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sim {
+
+struct InstanceOptions {
+  sched::SchedulerOptions scheduler;  // `stages` is set from the number of costs
+  // One per pipeline stage, in order. Not owned; outlives the instance.
+  std::vector<const cost::StepCost*> stages;
+  double scheduler_overhead_s = 0;          // between a result and the next step
+  double scheduler_overhead_per_seq_s = 0;  // the same, for every sequence of the step
+  double hop_s = 0;                         // from a stage to the next, before any bytes
+  double hop_s_per_token = 0;               // activation bytes over the link's bandwidth
+};
+
+// A step as it went through the stages, for timelines and for comparing with a live run.
+struct StepRecord {
+  StepId id;
+  cost::BatchShape batch;
+  std::vector<Time> begin, end;  // per stage
+};
+
+// What a step's composition costs by: what StepCost wants to know of a plan.
+cost::BatchShape ShapeOf(const StepPlan& plan);
+
+class Instance {
+ public:
+  // kInvalidArgument when the scheduler refuses its options.
+  static Result<std::unique_ptr<Instance>> Create(const InstanceOptions& options);
+
+  sched::Scheduler& scheduler() { return *scheduler_; }
+  const sched::Scheduler& scheduler() const { return *scheduler_; }
+
+  // Submits every step that can start now. Each submitted step ends at the time appended to `ends`,
+  // in order; the caller calls Finish at each.
+  void Submit(Time now, std::vector<Time>& ends);
+  // The oldest step in flight ended at `now`. Outputs are appended. REQUIRES: one is in flight.
+  void Finish(Time now, std::vector<RequestOutput>& outputs);
+
+  int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
+  Duration busy(int stage) const { return stages_[stage].busy; }
+  int num_stages() const { return static_cast<int>(stages_.size()); }
+  uint64_t steps() const { return steps_; }
+  // Computed tokens that wait or run: what a dispatcher may compare instances by.
+  int64_t pending_requests() const { return pending_requests_; }
+  void NoteAdded() { ++pending_requests_; }
+  void NoteEnded() { --pending_requests_; }
+
+  // Called with every step when it is submitted.
+  std::function<void(const StepRecord&)> on_step;
+
+ private:
+  struct Stage {
+    const cost::StepCost* cost;
+    Time free;
+    Duration busy;
+  };
+  struct InFlight {
+    Time end;
+    StepResult result;
+  };
+
+  Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler);
+  Time RunThroughStages(const StepPlan& plan, Time now);
+  void Answer(const StepPlan& plan, StepResult& result);
+
+  const InstanceOptions options_;
+  std::unique_ptr<sched::Scheduler> scheduler_;
+  std::vector<Stage> stages_;
+  std::deque<InFlight> in_flight_;
+  std::vector<StepResult> spare_;
+  StepRecord record_;
+  uint64_t steps_ = 0;
+  int64_t pending_requests_ = 0;
+};
+
+}  // namespace millrace::sim

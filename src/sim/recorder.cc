@@ -1,0 +1,72 @@
+#include "sim/recorder.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace::sim {
+
+RequestId Recorder::Arrived(const SimRequest& request) {
+  if (arrivals_++ == 0) report_.first_arrival = request.arrival;
+  uint32_t slot;
+  if (free_.empty()) {
+    slot = static_cast<uint32_t>(alive_.size());
+    MR_CHECK(slot <= kSlotMask) << "more than " << kSlotMask << " requests alive";
+    alive_.emplace_back();
+  } else {
+    slot = free_.back();
+    free_.pop_back();
+  }
+  alive_[slot] = {.request = request};
+  return RequestId(arrivals_ << kSlotBits | slot);
+}
+
+void Recorder::Refused(RequestId id) {
+  ++report_.refused;
+  free_.push_back(static_cast<uint32_t>(id.value() & kSlotMask));
+}
+
+bool Recorder::Heard(const RequestOutput& output, Time now) {
+  Alive& alive = alive_[output.request.value() & kSlotMask];
+  if (!output.tokens.empty()) {
+    if (alive.tokens == 0) {
+      alive.first = now;
+      report_.ttft.Add((now - alive.request.arrival).seconds());
+    } else {
+      const Duration gap = now - alive.last;
+      alive.longest_gap = std::max(alive.longest_gap, gap);
+      report_.itl.Add(gap.seconds());
+    }
+    alive.last = now;
+    alive.tokens += static_cast<int>(output.tokens.size());
+  }
+  if (!output.finish) return false;
+  Close(alive);
+  free_.push_back(static_cast<uint32_t>(output.request.value() & kSlotMask));
+  return true;
+}
+
+void Recorder::Close(Alive& alive) {
+  LatencyReport& r = report_;
+  ++r.requests;
+  r.prompt_tokens += static_cast<uint64_t>(alive.request.prompt_tokens);
+  r.output_tokens += static_cast<uint64_t>(alive.tokens);
+  r.last_end = std::max(r.last_end, alive.last);
+  const double ttft = (alive.first - alive.request.arrival).seconds();
+  const double e2e = (alive.last - alive.request.arrival).seconds();
+  r.e2e.Add(e2e);
+  r.per_token.Add(e2e / std::max(alive.tokens, 1));
+  double tpot = 0;
+  if (alive.tokens > 1) {
+    tpot = (alive.last - alive.first).seconds() / (alive.tokens - 1);
+    r.tpot.Add(tpot);
+    r.max_gap.Add(alive.longest_gap.seconds());
+  }
+  const bool met_ttft = !slo_.ttft_s || ttft <= *slo_.ttft_s;
+  const bool met_tpot = !slo_.tpot_s || tpot <= *slo_.tpot_s;
+  r.met_ttft += met_ttft;
+  r.met_tpot += met_tpot;
+  r.met_both += met_ttft && met_tpot;
+}
+
+}  // namespace millrace::sim

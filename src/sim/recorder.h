@@ -1,0 +1,78 @@
+// Recorder: what clients of a simulated service would have measured. Memory is that of the requests
+// alive plus fixed histograms. One thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/output.h"
+#include "sim/quantiles.h"
+#include "sim/workload.h"
+
+namespace millrace::sim {
+
+// Limits that a request meets or misses; none: any time will do.
+struct Slo {
+  std::optional<double> ttft_s;
+  std::optional<double> tpot_s;
+};
+
+// All times in seconds.
+struct LatencyReport {
+  Quantiles ttft;     // to the first token
+  Quantiles tpot;     // mean gap of a request after its first token; requests of one token: none
+  Quantiles itl;      // every gap
+  Quantiles max_gap;  // the longest gap of each request
+  Quantiles e2e;
+  Quantiles per_token;  // e2e / output tokens: Orca's normalised latency
+  uint64_t requests = 0, refused = 0;
+  uint64_t output_tokens = 0, prompt_tokens = 0;
+  uint64_t met_ttft = 0, met_tpot = 0, met_both = 0;
+  Time first_arrival, last_end;
+
+  double seconds() const { return (last_end - first_arrival).seconds(); }
+  double attainment() const {
+    const uint64_t all = requests + refused;
+    return all == 0 ? 0 : static_cast<double>(met_both) / static_cast<double>(all);
+  }
+};
+
+class Recorder {
+ public:
+  explicit Recorder(const Slo& slo) : slo_(slo) {}
+
+  // The id under which the request is known from now on; unique for ever.
+  RequestId Arrived(const SimRequest& request);
+  // Was refused at the door: it counts as a miss of every limit.
+  void Refused(RequestId id);
+  // Tokens reached the client. Returns whether the request has ended.
+  bool Heard(const RequestOutput& output, Time now);
+
+  // Where the request was sent, for whoever dispatches; kept here to save a second table.
+  int& owner(RequestId id) { return alive_[id.value() & kSlotMask].owner; }
+  const SimRequest& request(RequestId id) const { return alive_[id.value() & kSlotMask].request; }
+  const LatencyReport& report() const { return report_; }
+  size_t alive() const { return alive_.size() - free_.size(); }
+
+ private:
+  static constexpr int kSlotBits = 24;  // at most so many requests alive
+  static constexpr uint64_t kSlotMask = (uint64_t{1} << kSlotBits) - 1;
+  struct Alive {
+    SimRequest request;
+    Time first, last;
+    Duration longest_gap;
+    int tokens = 0;
+    int owner = 0;
+  };
+  void Close(Alive& alive);
+
+  const Slo slo_;
+  LatencyReport report_;
+  std::vector<Alive> alive_;
+  std::vector<uint32_t> free_;
+  uint64_t arrivals_ = 0;
+};
+
+}  // namespace millrace::sim

@@ -1,0 +1,97 @@
+#include "sim/workload.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <utility>
+
+#include "base/check.h"
+#include "sim/arrivals.h"
+
+namespace millrace::sim {
+namespace {
+
+class Synthetic : public Workload {
+ public:
+  explicit Synthetic(SyntheticOptions options)
+      : options_(std::move(options)),
+        gaps_(Mix64(options_.seed)),
+        lengths_(Mix64(options_.seed + 1)) {
+    MR_CHECK(options_.rate > 0 && options_.burstiness > 0);
+  }
+
+  std::optional<SimRequest> Next() override {
+    if (made_ == options_.requests) return std::nullopt;
+    now_s_ += ArrivalGap(options_.rate, options_.burstiness, gaps_);
+    const Lengths lengths = NextLengths();
+    ++made_;
+    return SimRequest{Time{} + Duration::Seconds(now_s_), lengths.prompt_tokens,
+                      lengths.output_tokens};
+  }
+
+ private:
+  Lengths NextLengths() {
+    const auto& known = options_.lengths;
+    if (known.empty()) {
+      const int prompt = DrawLength(options_.prompt, lengths_);
+      return {prompt, DrawLength(options_.output, lengths_)};
+    }
+    const size_t i = options_.draw_lengths ? lengths_.Next() : made_;
+    return known[i % known.size()];
+  }
+
+  const SyntheticOptions options_;
+  Rng gaps_, lengths_;
+  uint64_t made_ = 0;
+  double now_s_ = 0;
+};
+
+class Replay : public Workload {
+ public:
+  explicit Replay(std::vector<TraceEntry> entries) : entries_(std::move(entries)) {}
+  std::optional<SimRequest> Next() override {
+    if (next_ == entries_.size()) return std::nullopt;
+    const TraceEntry& e = entries_[next_++];
+    return SimRequest{Time{} + Duration::Seconds(e.arrival_s), std::max(e.input_tokens, 1),
+                      std::max(e.output_tokens, 1)};
+  }
+
+ private:
+  std::vector<TraceEntry> entries_;
+  size_t next_ = 0;
+};
+
+double StandardNormal(Rng& rng) {
+  const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
+  return radius * std::cos(2 * std::numbers::pi * rng.Uniform());
+}
+
+}  // namespace
+
+int DrawLength(const LengthSpec& spec, Rng& rng) {
+  double length = spec.a;
+  switch (spec.kind) {
+    case LengthSpec::Kind::kFixed: break;
+    case LengthSpec::Kind::kUniform:
+      return static_cast<int>(
+          rng.Between(static_cast<int64_t>(spec.a), static_cast<int64_t>(spec.b)));
+    case LengthSpec::Kind::kLognormal: {
+      const double variance = std::log(1 + spec.b * spec.b / (spec.a * spec.a));
+      length =
+          std::exp(std::log(spec.a) - variance / 2 + std::sqrt(variance) * StandardNormal(rng));
+      break;
+    }
+  }
+  return static_cast<int>(std::clamp(std::round(length), 1.0, static_cast<double>(spec.limit)));
+}
+
+std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options) {
+  return std::make_unique<Synthetic>(std::move(options));
+}
+
+std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate) {
+  if (rate) RescaleRate(entries, *rate);
+  return std::make_unique<Replay>(std::move(entries));
+}
+
+}  // namespace millrace::sim
