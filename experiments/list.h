@@ -3,4 +3,8 @@
 
 #include "experiments/experiment.h"
 
-namespace millrace::experiments {}  // namespace millrace::experiments
+namespace millrace::experiments {
+
+Experiment DistserveOracleExperiment();
+
+}  // namespace millrace::experiments

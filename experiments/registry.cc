@@ -4,7 +4,9 @@
 namespace millrace::experiments {
 
 const std::vector<Experiment>& Experiments() {
-  static const std::vector<Experiment> kAll = {};
+  static const std::vector<Experiment> kAll = {
+      DistserveOracleExperiment(),
+  };
   return kAll;
 }
 

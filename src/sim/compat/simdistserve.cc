@@ -29,7 +29,8 @@ struct Request {
 };
 
 struct Worker {
-  Worker(DistServeCost prefill, DistServeCost decode) : prefill_cost(prefill), decode_cost(decode) {}
+  Worker(DistServeCost prefill, DistServeCost decode)
+      : prefill_cost(prefill), decode_cost(decode) {}
 
   DistServeCost prefill_cost, decode_cost;
   bool first = false, last = false;
@@ -101,8 +102,8 @@ void Simulation::AddRing(int stages, bool hands_over) {
   const auto& decode = options_.colocated ? options_.prefill : options_.decode;
   for (int i = 0; i < stages; ++i) {
     const auto stage = DistServeStage::Released(stages, i == 0);
-    Worker& worker = workers_.emplace_back(DistServeCost(options_.prefill, stage),
-                                           DistServeCost(decode, stage));
+    Worker& worker =
+        workers_.emplace_back(DistServeCost(options_.prefill, stage), DistServeCost(decode, stage));
     worker.first = i == 0;
     worker.last = i == stages - 1;
     worker.hands_over = worker.last && hands_over;
@@ -219,9 +220,7 @@ SimDistServeResult Simulation::Run() {
         workers_[event.subject].woken = false;
         StartStep(event.subject);
         break;
-      case Event::Kind::kDone:
-        FinishStep(event.subject);
-        break;
+      case Event::Kind::kDone: FinishStep(event.subject); break;
     }
   }
   SimDistServeResult result;
@@ -253,8 +252,8 @@ Result<SimDistServeResult> SimulateSimDistServe(const SimDistServeOptions& optio
       return InvalidArgument(fmt::format("request {} arrives before the one above it", i));
     }
     if (r.prompt_tokens > options.prefill_tokens_max) {
-      return InvalidArgument(fmt::format("request {}: {} prompt tokens, a prefill batch holds {}", i,
-                                         r.prompt_tokens, options.prefill_tokens_max));
+      return InvalidArgument(fmt::format("request {}: {} prompt tokens, a prefill batch holds {}",
+                                         i, r.prompt_tokens, options.prefill_tokens_max));
     }
     if (r.prompt_tokens > options.decode_tokens_max - r.output_tokens) {
       return InvalidArgument(fmt::format("request {}: {} + {} tokens, a decode batch holds {}", i,

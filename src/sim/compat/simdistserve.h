@@ -1,8 +1,8 @@
 // An imitation of simdistserve, the simulator released with DistServe (OSDI'24, section 4; artifact
 // commit 82831f16), defects included, so that its published numbers can be reproduced: no KV
-// transfer, no KV limit but a decode cap, prefill takes all that waits, TPOT over all output tokens.
-// It imitates; it is not what Millrace plans with (see ../README.md) and it shares no code with the
-// scheduler that serves.
+// transfer, no KV limit but a decode cap, prefill takes all that waits, TPOT over all output
+// tokens. It imitates; it is not what Millrace plans with (see ../README.md) and it shares no code
+// with the scheduler that serves.
 //
 // A worker is one pipeline stage. The stages of an instance form a ring: prefill runs through the
 // ring and leaves its last stage for the decode instance, decode goes round once per token. With
@@ -28,12 +28,12 @@ struct SimDistServeOptions {
   // In the artifact a fixed number replaces the KV capacity of a decode batch.
   static constexpr int kDecodeTokensMax = 50000;
 
-  bool colocated = false;                 // decode_* are unused then
-  cost::DistServeCoefficients prefill;    // of the whole model at the prefill's TP
-  cost::DistServeCoefficients decode;     // at the decode's TP
-  int prefill_stages = 1;                 // PP
+  bool colocated = false;               // decode_* are unused then
+  cost::DistServeCoefficients prefill;  // of the whole model at the prefill's TP
+  cost::DistServeCoefficients decode;   // at the decode's TP
+  int prefill_stages = 1;               // PP
   int decode_stages = 1;
-  int prefill_tokens_max = 10'000'000;    // prompts of one prefill batch together
+  int prefill_tokens_max = 10'000'000;  // prompts of one prefill batch together
   int decode_tokens_max = kDecodeTokensMax;
 };
 
