@@ -1,0 +1,11 @@
+// A capacity table of the Helix artifact as a FlowProblem. Pure; any thread.
+#pragma once
+
+#include "plan/flow_problem.h"
+#include "plan/helix_capacity.h"
+
+namespace millrace::plan {
+
+FlowProblem FlowFromHelix(const HelixCapacity& capacity, bool partial_inference);
+
+}  // namespace millrace::plan

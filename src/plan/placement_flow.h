@@ -1,0 +1,39 @@
+// PlacementFlow: what a placement carries: the graph abstraction of Helix (ASPLOS'25, section 4.2)
+// and its maximum flow. Every node is an edge of capacity T(layers held); requests enter at layer
+// 0, leave at the last layer, and go on between nodes whose ranges follow each other. Values; any
+// thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plan/flow_problem.h"
+
+namespace millrace::plan {
+
+inline constexpr double kFlowMin = 1e-6;  // tokens/s: less is rounding, and is dropped
+
+// Between nodes; none: the coordinator.
+struct FlowEdge {
+  std::optional<int> from, to;
+  double tokens_per_s = 0;
+};
+
+// One saturated edge of the minimum cut: a node's compute (to == from), or a link.
+struct CutEdge {
+  std::optional<int> from, to;
+  double capacity = 0;
+  bool is_node() const { return from == to; }
+};
+
+struct PlacementFlow {
+  double tokens_per_s = 0;
+  std::vector<FlowEdge> edges;            // those above kFlowMin, by (from, to)
+  std::vector<double> node_tokens_per_s;  // through each node
+  std::vector<CutEdge> cut;               // sums to tokens_per_s
+};
+
+// REQUIRES: a valid problem; one range per node, within [0, L) and the node's max_layers.
+PlacementFlow SolvePlacementFlow(const FlowProblem& problem, const Placement& placement);
+
+}  // namespace millrace::plan

@@ -1,0 +1,75 @@
+// PlanByFlow: places the layers of a model on unlike nodes so that the most tokens per second flow
+// through (Helix, ASPLOS'25, section 4), by a portfolio of methods under a time limit, and says how
+// far from the best possible the result is at most. The plan is checked by code that shares nothing
+// with the solvers before it is returned. Runs on the caller's thread; keeps no state.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/plan.h"
+#include "plan/flow_problem.h"
+#include "plan/placement_flow.h"
+
+namespace millrace::plan {
+
+// Told whenever a method ends, the incumbent or the bound improves.
+struct PlanProgress {
+  std::string method;       // at work now
+  double tokens_per_s = 0;  // of the incumbent
+  double bound = 0;
+  double elapsed_s = 0;  // zero without a clock
+
+  // (bound - incumbent) / bound: zero when proved optimal.
+  double gap() const { return bound > 0 ? (bound - tokens_per_s) / bound : 0; }
+};
+
+struct PlanOptions {
+  uint64_t seed = 1;
+  // Proposals of the local search in all its restarts. Without a clock the result is a function of
+  // the problem, the seed and this number alone.
+  int64_t iterations = 20'000'000;
+  // The time limit needs both; whichever of time and iterations ends first, ends the search.
+  const Clock* clock = nullptr;
+  std::optional<double> time_limit_s;
+  bool use_milp = true;  // aggregated program, to improve and to prove
+  std::vector<Placement> warm_starts;
+  std::function<void(const PlanProgress&)> progress;
+};
+
+// What one method of the portfolio reached.
+struct MethodResult {
+  std::string method;
+  double tokens_per_s = 0;
+};
+
+struct PlanOutcome {
+  Placement placement;
+  PlacementFlow flow;  // tokens_per_s is the value of the plan
+  Plan plan;           // the same, in the words of the router and the simulator
+  double bound = 0;    // no placement carries more
+  std::string bound_method;
+  std::string method;  // that found the placement
+  std::vector<MethodResult> methods;
+  int64_t iterations = 0;
+  double elapsed_s = 0;
+
+  double gap() const { return bound > 0 ? (bound - flow.tokens_per_s) / bound : 0; }
+  bool proved_optimal() const { return gap() <= 1e-6; }
+};
+
+// Errors: a problem that is not valid, or one where no placement carries anything (regions that
+// cannot talk), with the numbers.
+Result<PlanOutcome> PlanByFlow(const FlowProblem& problem, const PlanOptions& options);
+
+// `placement` as a Plan: a stage per node that carries flow, its edges, and the unused nodes with
+// the reason.
+Plan MakePlan(const FlowProblem& problem, const Placement& placement, const PlacementFlow& flow,
+              double bound);
+
+}  // namespace millrace::plan

@@ -1,0 +1,55 @@
+// Portfolio: the incumbent, the bound and the budget that the planner's methods share. Lives for
+// one call of the planner, on its thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "plan/planner.h"
+
+namespace millrace::plan {
+
+class Portfolio {
+ public:
+  Portfolio(const FlowProblem& problem, const PlanOptions& options);
+
+  const FlowProblem& problem() const { return problem_; }
+  const PlanOptions& options() const { return options_; }
+  double best() const { return best_.tokens_per_s; }
+  const Placement& placement() const { return placement_; }
+  double bound() const { return bound_; }
+
+  // Evaluates `placement` with every link and keeps it when it is better. Returns its flow.
+  // REQUIRES: a valid placement.
+  double Offer(std::string_view method, const Placement& placement);
+  // A proved upper bound; keeps it when it is lower.
+  void OfferBound(std::string_view method, double bound);
+  // Nothing better can be found.
+  bool Proved() const;
+
+  // Seconds until the limit; none: no limit.
+  std::optional<double> SecondsLeft() const;
+  bool OutOfTime() const;
+  void CountIterations(int64_t count) { iterations_ += count; }
+  void Report(std::string_view method) const;
+
+  PlanOutcome Finish() const;
+
+ private:
+  double Elapsed() const;
+
+  const FlowProblem& problem_;
+  const PlanOptions& options_;
+  Time start_;
+  Placement placement_;
+  PlacementFlow best_;
+  std::string best_method_ = "none", bound_method_;
+  double bound_ = 0;
+  int64_t iterations_ = 0;
+  std::vector<MethodResult> methods_;
+};
+
+// One range per node, within the model and the node's memory.
+Status ValidatePlacement(const FlowProblem& problem, const Placement& placement);
+
+}  // namespace millrace::plan
