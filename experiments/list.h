@@ -6,5 +6,7 @@
 namespace millrace::experiments {
 
 Experiment DistserveOracleExperiment();
+Experiment Md1Experiment();
+Experiment SimSpeedExperiment();
 
 }  // namespace millrace::experiments

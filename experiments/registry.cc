@@ -6,6 +6,8 @@ namespace millrace::experiments {
 const std::vector<Experiment>& Experiments() {
   static const std::vector<Experiment> kAll = {
       DistserveOracleExperiment(),
+      Md1Experiment(),
+      SimSpeedExperiment(),
   };
   return kAll;
 }
