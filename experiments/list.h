@@ -8,5 +8,6 @@ namespace millrace::experiments {
 Experiment DistserveOracleExperiment();
 Experiment Md1Experiment();
 Experiment SimSpeedExperiment();
+Experiment SpotGoldensExperiment();
 
 }  // namespace millrace::experiments

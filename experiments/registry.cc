@@ -8,6 +8,7 @@ const std::vector<Experiment>& Experiments() {
       DistserveOracleExperiment(),
       Md1Experiment(),
       SimSpeedExperiment(),
+      SpotGoldensExperiment(),
   };
   return kAll;
 }

@@ -1,0 +1,71 @@
+#include "plan/spot/controller.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace::plan::spot {
+
+void RateMeter::Arrive(Time now) {
+  MR_CHECK(arrivals_.empty() || arrivals_.back() <= now) << "time went back";
+  if (!first_.has_value()) first_ = now;
+  arrivals_.push_back(now);
+  if (arrivals_.size() > options_.arrivals_max) arrivals_.pop_front();
+}
+
+double RateMeter::RequestsPerSecond(Time now, size_t queue_length) {
+  while (!arrivals_.empty() && now - arrivals_.front() > options_.long_window) {
+    arrivals_.pop_front();
+  }
+  if (!first_.has_value()) return 0;
+  double rate = 0;
+  for (const Duration window : {options_.short_window, options_.long_window}) {
+    const auto oldest = std::partition_point(arrivals_.begin(), arrivals_.end(),
+                                             [&](Time t) { return now - t > window; });
+    const double seen = std::min(window.seconds(), (now - *first_).seconds());
+    // A window that has only just begun says little: never divide by less than a third of it.
+    const double span = std::max(seen, options_.short_window.seconds() / 3);
+    rate = std::max(rate, static_cast<double>(arrivals_.end() - oldest) / span);
+  }
+  return rate + static_cast<double>(queue_length) / options_.drain.seconds();
+}
+
+double Controller::CostRate(const Candidate& c, double requests_per_s) const {
+  const double load = requests_per_s * options_.optimize.headroom;
+  const double missing = std::max(0.0, load - c.throughput_per_s);
+  return requests_per_s * c.execution_ms / 1000 + missing * options_.overload_wait_s +
+         options_.instance_weight * Instances(c.config, space_.devices_per_instance);
+}
+
+Controller::Decision Controller::Take(Time now, const std::optional<Candidate>& candidate,
+                                      bool forced) {
+  const bool changed = candidate.has_value() != current_.has_value() ||
+                       (candidate.has_value() && candidate->config != current_->config);
+  current_ = candidate;
+  regret_ = 0;
+  if (changed) last_change_ = now;
+  return {candidate, changed, forced};
+}
+
+Controller::Decision Controller::Decide(Time now, int devices, double requests_per_s,
+                                        double switch_s) {
+  const auto best = Optimize(profile_, space_, devices, requests_per_s, options_.optimize);
+  const double elapsed_s = std::max(0.0, (now - last_decision_).seconds());
+  last_decision_ = now;
+  if (!current_.has_value() || !best.has_value()) return Take(now, best, false);
+  if (current_->config.devices() > devices) return Take(now, best, true);
+  current_->carries_load =
+      current_->throughput_per_s >= requests_per_s * options_.optimize.headroom;
+  const double gain = CostRate(*current_, requests_per_s) - CostRate(*best, requests_per_s);
+  regret_ = std::max(0.0, regret_ + gain * elapsed_s);
+  // Everybody in flight waits for the switch, and those who arrive meanwhile wait half of it.
+  const double in_flight = requests_per_s * current_->execution_ms / 1000;
+  const double price = switch_s * (in_flight + requests_per_s * switch_s / 2);
+  if (best->config == current_->config || gain <= 0 || regret_ <= price ||
+      now - last_change_ < options_.dwell) {
+    return {current_, false, false};
+  }
+  return Take(now, best, false);
+}
+
+}  // namespace millrace::plan::spot
