@@ -55,7 +55,7 @@ Result<double> Simulated(Parallelism p, double rate, double k, uint64_t requests
                                                     : kSeconds / k);
   sim::InstanceOptions instance;
   instance.stages.assign(p == Parallelism::kInterOp ? 2 : 1, &cost);
-  instance.scheduler.num_blocks = 1 << 16;
+  instance.scheduler.num_blocks = 1 << 10;
   instance.scheduler.max_num_seqs = 1;  // a prompt saturates the GPU: one at a time
   instance.scheduler.max_num_batched_tokens = kPromptTokens;
   instance.scheduler.max_model_len = 2 * kPromptTokens;

@@ -20,6 +20,19 @@ struct TokenView {
     return i < split ? prompt[i] : output[i - split];
   }
 
+  // Appends tokens [start, start + count) to `to`. REQUIRES: within size().
+  void AppendTo(std::vector<TokenId>& to, int start, int count) const {
+    const int split = static_cast<int>(prompt.size());
+    const int of_prompt = std::clamp(split - start, 0, count);
+    if (of_prompt > 0) {
+      const auto head = prompt.subspan(start, of_prompt);
+      to.insert(to.end(), head.begin(), head.end());
+    }
+    if (of_prompt == count) return;
+    const auto tail = output.subspan(start + of_prompt - split, count - of_prompt);
+    to.insert(to.end(), tail.begin(), tail.end());
+  }
+
   // Tokens [start, start + count); a range across the border is copied into `scratch`.
   // REQUIRES: within size(); scratch has room for count.
   std::span<const TokenId> Slice(int start, int count, std::span<TokenId> scratch) const {

@@ -109,7 +109,7 @@ void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, 
     stats_.prompt_tokens += r.prompt_tokens;
   }
   r.times.last_token = now;
-  RequestOutput& news = outputs.emplace_back(NewsOf(sequence));
+  RequestOutput& news = AppendNews(sequence, outputs);
   news.tokens.push_back(token);
   if (result.logprobs) news.logprobs.push_back(*result.logprobs);
   if (first) news.prompt_logprobs = r.prompt_logprobs;
@@ -127,7 +127,7 @@ void SchedulerImpl::Fail(Sequence& sequence, const Status& error,
   const bool all = std::exchange(r.sharing_prompt, false);
   for (Sequence& s : r.sequences) {
     if (!s.live() || (&s != &sequence && !all)) continue;
-    RequestOutput& news = outputs.emplace_back(NewsOf(s));
+    RequestOutput& news = AppendNews(s, outputs);
     news.finish = FinishReason::kError;
     news.error = error;
     End(s, news);

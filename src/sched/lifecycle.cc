@@ -7,8 +7,9 @@
 
 namespace millrace::sched {
 
-RequestOutput SchedulerImpl::NewsOf(const Sequence& sequence) const {
-  RequestOutput news;
+RequestOutput& SchedulerImpl::AppendNews(const Sequence& sequence,
+                                         std::vector<RequestOutput>& outputs) const {
+  RequestOutput& news = outputs.emplace_back();
   news.request = sequence.request->spec.id;
   news.index = sequence.index;
   news.cached_prompt_tokens = sequence.request->cached_prompt_tokens;
@@ -23,7 +24,7 @@ void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
   if (!index) r->sharing_prompt = false;
   for (Sequence& s : r->sequences) {
     if (!s.live() || (index && *index != s.index)) continue;
-    RequestOutput& news = outputs.emplace_back(NewsOf(s));
+    RequestOutput& news = AppendNews(s, outputs);
     news.finish = FinishReason::kAbort;
     End(s, news);
   }

@@ -71,6 +71,7 @@ inline constexpr int kTriesSavedMax = 16;
 struct Request {
   NewRequest spec;
   OrderKey key;
+  bool asks_prompt_logprobs = false;  // of spec.params: asked in every step
   int prompt_tokens = 0;
   int output_limit = 0;  // tokens each sequence may generate
   RequestState state = RequestState::kWaiting;
@@ -94,7 +95,7 @@ struct Request {
   int TargetOf(const Sequence& s) const { return sharing_prompt ? prompt_tokens : TotalOf(s); }
   kv::TokenView TokensOf(const Sequence& s) const { return {*spec.prompt, s.output}; }
   bool WantsPromptLogprobs() const {
-    return spec.params->prompt_logprobs &&
+    return asks_prompt_logprobs &&
            static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;
   }
 };

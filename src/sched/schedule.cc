@@ -136,7 +136,7 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
                     .keep_blocks = s.told_blocks,
                     .first_new_block = static_cast<int32_t>(plan_.blocks.size())};
   const kv::TokenView tokens = request.TokensOf(s);
-  for (int i = s.computed; i < end; ++i) plan_.tokens.push_back(tokens[i]);
+  tokens.AppendTo(plan_.tokens, s.computed, share.num_tokens);
   for (size_t i = s.told_blocks; i < s.table.size(); ++i) plan_.blocks.push_back(s.table[i].index);
   step.num_new_blocks = static_cast<int32_t>(plan_.blocks.size()) - step.first_new_block;
   s.told_blocks = static_cast<int>(s.table.size());

@@ -133,6 +133,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.spec = std::move(spec);
   r.key = order_->KeyOf(r.spec, next_arrival_++);
   r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
+  r.asks_prompt_logprobs = r.spec.params->prompt_logprobs.has_value();
   r.output_limit = output_limit;
   r.times.arrived = now;
   r.sequences.resize(r.spec.params->n);

@@ -123,7 +123,8 @@ class SchedulerImpl : public Scheduler {
   void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
 
   // lifecycle.cc
-  RequestOutput NewsOf(const Sequence& sequence) const;
+  // Appends an empty piece of news about `sequence`.
+  RequestOutput& AppendNews(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
   void End(Sequence& sequence, RequestOutput& news);
   void FreeBlocks(Sequence& sequence);
   void MaybeForkPrompt(Request& request);

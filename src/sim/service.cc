@@ -10,14 +10,7 @@ namespace millrace::sim {
 namespace {
 
 constexpr uint64_t kProgressEvery = 4096;  // arrivals
-
-std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens) {
-  auto params = std::make_shared<SamplingParams>();
-  params->max_tokens = output_tokens;
-  params->ignore_eos = true;
-  params->temperature = 0;
-  return params;
-}
+constexpr int kSharedParamsMax = 4096;     // output lengths whose parameters are made once
 
 }  // namespace
 
@@ -82,6 +75,21 @@ void Service::Arrive(const SimRequest& request) {
   }
   instances_[index]->NoteAdded();
   Submit(index, request.arrival);
+}
+
+std::shared_ptr<const SamplingParams> Service::ParamsFor(int output_tokens) {
+  const auto make = [&] {
+    auto params = std::make_shared<SamplingParams>();
+    params->max_tokens = output_tokens;
+    params->ignore_eos = true;
+    params->temperature = 0;
+    return params;
+  };
+  if (output_tokens >= kSharedParamsMax) return make();
+  if (params_.empty()) params_.resize(kSharedParamsMax);
+  auto& params = params_[output_tokens];
+  if (!params) params = make();
+  return params;
 }
 
 int Service::Dispatch() {

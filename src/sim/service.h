@@ -53,6 +53,7 @@ class Service {
   explicit Service(const ServiceOptions& options) : options_(options), recorder_(options.slo) {}
   void Arrive(const SimRequest& request);
   int Dispatch();
+  std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
   void Submit(int index, Time now);
   ServiceReport Report(Time now);
 
@@ -62,6 +63,7 @@ class Service {
   Recorder recorder_;
   std::vector<RequestOutput> outputs_;
   std::vector<Time> ends_;
+  std::vector<std::shared_ptr<const SamplingParams>> params_;  // by output length
   uint64_t dispatched_ = 0, arrived_ = 0, events_done_ = 0;
 };
 
