@@ -6,9 +6,9 @@
 #include <cctype>
 #include <cmath>
 
-#include "apps/cli/suggest.h"
-#include "base/units.h"
 #include "base/log.h"
+#include "base/suggest.h"
+#include "base/units.h"
 
 namespace millrace::apps {
 namespace {

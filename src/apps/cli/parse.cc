@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "apps/cli/config_file.h"
-#include "apps/cli/suggest.h"
+#include "base/suggest.h"
 #include "apps/cli/tokenize.h"
 #include "base/file.h"
 #include "base/log.h"

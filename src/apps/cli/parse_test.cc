@@ -9,7 +9,7 @@
 
 #include "apps/cli/config_file.h"
 #include "apps/cli/help.h"
-#include "apps/cli/suggest.h"
+#include "base/suggest.h"
 #include "base/rng.h"
 
 namespace millrace::apps {

@@ -4,11 +4,11 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "core/cluster_spec.h"
 #include "core/plan.h"
 #include "plan/helix_capacity.h"
 
@@ -19,5 +19,13 @@ inline constexpr int kHelixLayersMax = 1024;
 
 // `name` stands for the file in errors. Format: docs/formats/cluster.md.
 Result<HelixCapacity> ParseHelixCapacity(std::string_view text, std::string_view name);
+
+// A cluster .ini: nodes named "node-0", "node-1", ...; memory and NIC speed are those of the GPU
+// type on the machines of the paper. A link of the file goes both ways.
+Result<ClusterSpec> ParseHelixCluster(std::string_view text, std::string_view name);
+
+// A placement .ini: the layers of each node, [0, 0) for one that holds none. The first node is at
+// [0] whatever the file's offset.
+Result<std::vector<LayerRange>> ParseHelixPlacement(std::string_view text, std::string_view name);
 
 }  // namespace millrace::plan

@@ -1,9 +1,9 @@
-#include "apps/cli/suggest.h"
+#include "base/suggest.h"
 
 #include <algorithm>
 #include <array>
 
-namespace millrace::apps {
+namespace millrace {
 namespace {
 
 constexpr int kWordMax = 64;
@@ -46,4 +46,4 @@ std::optional<std::string> Suggest(std::string_view word,
   return std::nullopt;
 }
 
-}  // namespace millrace::apps
+}  // namespace millrace

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace millrace::apps {
+namespace millrace {
 
 // Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal
 // string alignment). Words longer than 64 bytes count as 64 edits apart.
@@ -17,4 +17,4 @@ int EditDistance(std::string_view a, std::string_view b);
 std::optional<std::string> Suggest(std::string_view word,
                                    const std::vector<std::string>& candidates);
 
-}  // namespace millrace::apps
+}  // namespace millrace
