@@ -7,6 +7,8 @@ namespace millrace::experiments {
 
 Experiment DistserveOracleExperiment();
 Experiment Md1Experiment();
+Experiment OrcaE2eExperiment();
+Experiment OrcaMemoryExperiment();
 Experiment SimSpeedExperiment();
 Experiment SpotGoldensExperiment();
 

@@ -5,10 +5,8 @@ namespace millrace::experiments {
 
 const std::vector<Experiment>& Experiments() {
   static const std::vector<Experiment> kAll = {
-      DistserveOracleExperiment(),
-      Md1Experiment(),
-      SimSpeedExperiment(),
-      SpotGoldensExperiment(),
+      DistserveOracleExperiment(), Md1Experiment(),         OrcaE2eExperiment(),
+      SimSpeedExperiment(),        SpotGoldensExperiment(),
   };
   return kAll;
 }
