@@ -4,10 +4,16 @@
 namespace millrace::experiments {
 
 const std::vector<Experiment>& Experiments() {
+  // clang-format off: one to a line
   static const std::vector<Experiment> kAll = {
-      DistserveOracleExperiment(), Md1Experiment(),         OrcaE2eExperiment(),
-      SimSpeedExperiment(),        SpotGoldensExperiment(),
+      Md1Experiment(),
+      DistserveOracleExperiment(),
+      OrcaE2eExperiment(),
+      OrcaMemoryExperiment(),
+      SpotGoldensExperiment(),
+      SimSpeedExperiment(),
   };
+  // clang-format on
   return kAll;
 }
 
