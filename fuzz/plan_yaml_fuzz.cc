@@ -1,0 +1,36 @@
+// Any text is a plan that writes and reads back the same, or an error with the place.
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/check.h"
+#include "plan/io/plan_yaml.h"
+
+namespace {
+
+// Its fingerprint is that of the corpus' plan.
+millrace::ClusterSpec TwoNodes() {
+  millrace::ClusterSpec cluster;
+  cluster.name = "two";
+  cluster.nodes = {{.name = "a", .device = "l4"}, {.name = "b", .device = "t4"}};
+  return cluster;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace millrace;
+  static const ClusterSpec cluster = TwoNodes();
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto read = plan::ParsePlanYaml(text, "p.yaml", cluster);
+  if (!read.ok()) {
+    MR_CHECK(read.status().message().starts_with("p.yaml:"));
+    return 0;
+  }
+  const std::string written = plan::WritePlanYaml(*read, cluster);
+  const auto again = plan::ParsePlanYaml(written, "p.yaml", cluster);
+  MR_CHECK(again.ok()) << again.status().message();
+  MR_CHECK(plan::WritePlanYaml(*again, cluster) == written);
+  return 0;
+}
