@@ -75,15 +75,15 @@ Status CsvTable::AddLine(size_t begin, size_t end, int line, bool header) {
   if (columns_ == 0) columns_ = count;
   if (count != columns_) {
     return InvalidArgument(
-        fmt::format("{}:{}: {} fields, the first line has {}", file_, line, count, columns_));
+        fmt::format("{}:{}: {} field(s), the first line has {}", file_, line, count, columns_));
   }
   if (!header) lines_.push_back(line);
   return {};
 }
 
-bool CsvTable::HasColumn(std::string_view name) const {
-  return std::any_of(header_.begin(), header_.end(),
-                     [&](const Span& span) { return Text(span) == name; });
+std::string_view CsvTable::HeaderCell(size_t column) const {
+  MR_CHECK(column < header_.size()) << column;
+  return Text(header_[column]);
 }
 
 Result<size_t> CsvTable::Column(std::string_view name) const {

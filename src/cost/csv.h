@@ -29,7 +29,8 @@ class CsvTable {
   size_t columns() const { return columns_; }
   // The column of that name in the header.
   Result<size_t> Column(std::string_view name) const;
-  bool HasColumn(std::string_view name) const;
+  // The name of column `column`. REQUIRES: a header, column < columns().
+  std::string_view HeaderCell(size_t column) const;
 
   // REQUIRES, here and below: row < rows(), column < columns().
   std::string_view Cell(size_t row, size_t column) const;

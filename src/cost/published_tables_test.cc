@@ -1,0 +1,111 @@
+// The published rows of splitwise-sim and Vidur.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cost/splitwise_table.h"
+#include "cost/vidur_table.h"
+
+namespace millrace::cost {
+namespace {
+
+const std::string kFolder = MILLRACE_SOURCE_DIR "/src/cost/testdata/";
+
+std::vector<SplitwiseRow> Rows() {
+  auto rows = LoadSplitwiseRows(kFolder + "splitwise/llama2-70b-a100-tp8.csv");
+  EXPECT_TRUE(rows.ok()) << rows.status().ToString();
+  return std::move(rows).value();
+}
+
+BatchShape Prompt(int64_t tokens) { return {.prefill_tokens = tokens, .prefill_sequences = 1}; }
+
+TEST(SplitwiseTableTest, MediansAreThePublishedAnchors) {
+  const auto cost = TableCost::Create(Rows(), TableCost::TokenAxis::kSequences);
+  ASSERT_TRUE(cost.ok()) << cost.status().ToString();
+  EXPECT_NEAR(cost->Seconds(Prompt(2048)) * 1e3, 274, 0.5);
+  EXPECT_NEAR(cost->Seconds(Prompt(8192)) * 1e3, 1550, 0.5);
+  EXPECT_NEAR(cost->Seconds(Prompt(32768)) * 1e3, 7554, 0.5);
+  EXPECT_NEAR(cost->Seconds({.decode_sequences = 64, .decode_context = 64 * 576}) * 1e3, 71.6, 0.1);
+  EXPECT_NEAR(cost->Seconds(Prompt(5120)) * 1e3, (274.27 + 1549.8) / 2, 0.5);
+  BatchShape mixed = Prompt(2040);
+  mixed.decode_sequences = 8;
+  EXPECT_NEAR(cost->Seconds(mixed), 1.1 * cost->Seconds(Prompt(2048)), 1e-12);
+  EXPECT_EQ(cost->Seconds({}), 0);
+}
+
+TEST(SplitwiseTableTest, TheSimulatorsOwnTokenCurveHasBatchTokensBelow) {
+  const auto cost = TableCost::Create(Rows(), TableCost::TokenAxis::kBatchTokens);
+  ASSERT_TRUE(cost.ok());
+  EXPECT_NEAR(cost->TokenSeconds(32768) * 1e3, 71.6, 0.1);
+  EXPECT_NEAR(cost->TokenSeconds(8192) * 1e3, 46.5, 0.1);
+}
+
+TEST(SplitwiseTableTest, SamplesAreTheBatchesThatWereTimed) {
+  const SplitwiseRow row{
+      .prompt_size = 512, .batch_size = 4, .token_size = 128, .prompt_s = 1, .token_s = 2};
+  EXPECT_EQ(row.Prompt().batch.prefill_tokens, 2048);
+  EXPECT_EQ(row.Prompt().batch.prefill_tokens_squared, 4 * 512 * 512);
+  EXPECT_EQ(row.Prompt().batch.prefill_sequences, 4);
+  EXPECT_EQ(row.Decode().batch.decode_sequences, 4);
+  EXPECT_EQ(row.Decode().batch.decode_context, 4 * (512 + 64));
+}
+
+TEST(SplitwiseTableTest, MixedTablesAndWrongRowsAreRefused) {
+  auto rows = Rows();
+  rows.back().hardware = "h100-80gb";
+  EXPECT_FALSE(TableCost::Create(rows, TableCost::TokenAxis::kSequences).ok());
+  EXPECT_FALSE(TableCost::Create({}, TableCost::TokenAxis::kSequences).ok());
+  const std::string header =
+      "model,hardware,prompt_size,batch_size,token_size,prompt_time,token_time,tensor_parallel\n";
+  const auto message = [&](const char* row) {
+    return ParseSplitwiseRows(header + row, "s.csv").status().message();
+  };
+  EXPECT_EQ(message("m,h,512,1,128,20,0,8\n"),
+            "s.csv:2: \"token_time\" must be a number in [1e-06, 1e+09], got \"0\"");
+  EXPECT_EQ(message("m,h,16777216,65536,128,20,1,8\n"),
+            "s.csv:2: more than 16777216 tokens in a batch");
+  EXPECT_EQ(ParseSplitwiseRows("model\nm\n", "s.csv").status().message(),
+            "s.csv:1: no column \"hardware\"");
+}
+
+TEST(VidurTableTest, ReadsOperatorsAndShape) {
+  const auto rows = LoadVidurOperators(kFolder + "vidur/mlp.csv");
+  ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+  ASSERT_EQ(rows->size(), 5u);
+  const VidurOperatorRow& row = rows->front();
+  EXPECT_EQ(row.num_tokens, 4096);
+  EXPECT_EQ(row.tensor_parallel, 1);
+  EXPECT_EQ(row.hidden, 4096);
+  EXPECT_EQ(row.intermediate, 11008);
+  EXPECT_TRUE(row.gated_mlp);
+  EXPECT_EQ(row.median_s.size(), 10u);
+  EXPECT_NEAR(row.median_s.at("mlp_up_proj"), 3.3655e-3, 1e-9);
+  EXPECT_NEAR(row.median_s.at("add"), 55e-6, 1e-12);
+}
+
+TEST(VidurTableTest, ReadsCollectives) {
+  const std::string path = kFolder + "vidur/send_recv.csv";
+  const auto rows = LoadVidurCollectives(path, "send_recv");
+  ASSERT_TRUE(rows.ok()) << rows.status().ToString();
+  ASSERT_EQ(rows->size(), 3u);
+  EXPECT_EQ((*rows)[1].bytes, 10240);
+  EXPECT_EQ((*rows)[1].num_workers, 2);
+  EXPECT_EQ((*rows)[1].devices_per_node, 1);
+  EXPECT_NEAR((*rows)[1].median_s, 24e-6, 1e-12);
+  const auto wrong = LoadVidurCollectives(path, "all_reduce");
+  ASSERT_FALSE(wrong.ok());
+  EXPECT_NE(wrong.status().message().find("time_stats.all_reduce.median"), std::string::npos);
+}
+
+TEST(VidurTableTest, WrongFilesNameTheLine) {
+  EXPECT_EQ(ParseVidurOperators("a,b\n1,2\n", "v.csv").status().message(),
+            "v.csv:2: no column time_stats.NAME.median");
+  const auto gated = ParseVidurOperators(
+      "time_stats.add.median,n_head,n_kv_head,n_embd,n_expanded_embd,vocab_size,use_gated_mlp,"
+      "num_tokens,num_tensor_parallel_workers\n1,1,1,1,1,1,maybe,1,1\n",
+      "v.csv");
+  EXPECT_EQ(gated.status().message(), "v.csv:2: \"use_gated_mlp\" must be True or False");
+}
+
+}  // namespace
+}  // namespace millrace::cost

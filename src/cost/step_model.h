@@ -1,0 +1,74 @@
+// StepModel: the time of a step as a sum of terms, each with a non-negative coefficient, so that
+// more work never costs less:
+//
+//   fixed                  streaming the weights, launching, what every step costs
+//   ramps over tokens      rows through the weight products; straight between knots, because small
+//                          batches are bound by memory and large ones by arithmetic
+//   ramps over sequences   sampling, and the vocabulary projection
+//   prefill squared        attention of prompts: sum of end^2 - start^2
+//   decode context         attention of decodes: tokens read from the cache
+//
+// FitStepModel finds the coefficients from measured steps. Immutable after construction; any
+// thread.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "cost/fit.h"
+#include "cost/step_cost.h"
+
+namespace millrace::cost {
+
+// Where the ramps begin, ascending, the first at 0; each ends where the next begins and the last
+// goes on for ever. An empty list: no such term.
+struct StepKnots {
+  static constexpr size_t kKnotsMax = 24;
+  std::vector<double> tokens{0};
+  std::vector<double> sequences{0};
+};
+
+struct StepCoefficients {
+  double fixed_s = 0;
+  double prefill_squared_s = 0;
+  double decode_context_s = 0;
+  std::vector<double> token_s;     // per token, one per knot
+  std::vector<double> sequence_s;  // per sequence, one per knot
+};
+
+class StepModel : public StepCost {
+ public:
+  // kInvalidArgument for knots out of order or too many, a list of another length than its knots,
+  // and coefficients that are negative or not finite.
+  static Result<StepModel> Create(StepKnots knots, StepCoefficients coefficients);
+
+  double Seconds(const BatchShape& batch) const override;
+  const StepKnots& knots() const { return knots_; }
+  const StepCoefficients& coefficients() const { return coefficients_; }
+
+ private:
+  StepModel(StepKnots knots, StepCoefficients coefficients)
+      : knots_(std::move(knots)), coefficients_(std::move(coefficients)) {}
+
+  StepKnots knots_;
+  StepCoefficients coefficients_;
+};
+
+struct StepSample {
+  BatchShape batch;
+  double seconds = 0;
+};
+
+struct StepFit {
+  StepModel model;
+  RelativeErrors errors;  // on the samples themselves
+};
+
+// Least squares on the relative error (FitRelative). Terms that no sample has stay zero.
+Result<StepFit> FitStepModel(std::span<const StepSample> samples, const StepKnots& knots);
+
+// Of `cost` on samples it has not seen. REQUIRES: samples not empty, their seconds above zero.
+RelativeErrors ErrorsOn(const StepCost& cost, std::span<const StepSample> samples);
+
+}  // namespace millrace::cost
