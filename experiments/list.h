@@ -10,6 +10,7 @@ Experiment Md1Experiment();
 Experiment OrcaE2eExperiment();
 Experiment OrcaMemoryExperiment();
 Experiment SimSpeedExperiment();
+Experiment SplitwiseHoldoutExperiment();
 Experiment SpotGoldensExperiment();
 
 }  // namespace millrace::experiments

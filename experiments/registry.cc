@@ -12,6 +12,9 @@ const std::vector<Experiment>& Experiments() {
       OrcaMemoryExperiment(),
       SpotGoldensExperiment(),
       SimSpeedExperiment(),
+      DistserveOracleExperiment(),  Md1Experiment(),
+      OrcaE2eExperiment(),          SimSpeedExperiment(),
+      SplitwiseHoldoutExperiment(), SpotGoldensExperiment(),
   };
   // clang-format on
   return kAll;
