@@ -1,47 +1,18 @@
 // What the tests of this folder share: the published profiles, and profiles drawn at random.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <string>
 
-#include "base/file.h"
 #include "base/rng.h"
 #include "plan/spot/profile.h"
 
 namespace millrace::plan::spot {
 
-inline std::string ProfileText(const std::string& model) {
-  auto text = ReadFile(std::string(MILLRACE_SOURCE_DIR) +
-                           "/src/plan/spot/testdata/T4-4x_megatron_" + model + "_profile.json",
-                       1 << 20);
-  EXPECT_TRUE(text.ok()) << text.status().ToString();
-  return *text;
-}
+// Of "6.7B", "h6144" (GPT-20B) or "h7168" (LLaMA-30B), from testdata/.
+std::string ProfileText(const std::string& model);
+Profile PublishedProfile(const std::string& model);
 
-inline Profile PublishedProfile(const std::string& model) {
-  auto profile = ParseProfile(ProfileText(model));
-  EXPECT_TRUE(profile.ok()) << profile.status().ToString();
-  return *profile;
-}
-
-inline Profile RandomProfile(Rng& rng) {
-  Profile p;
-  p.layers = static_cast<int>(rng.Between(1, 60));
-  p.padded_layers = p.layers + static_cast<int>(rng.Between(0, 6));
-  p.hidden_size = 1024;
-  p.tensor_max = 1 << rng.Between(0, 4);
-  p.overhead_factor = 1 + rng.Uniform();
-  p.stage_prefill_ms = rng.Uniform() * 10;
-  p.stage_decode_ms = rng.Uniform();
-  for (int i = 0; i < 4; ++i) p.embed_ms.push_back(rng.Uniform());
-  for (int tensor = 1; tensor <= 16; tensor *= 2) {
-    for (int batch = 1; batch <= 8; batch *= 2) {
-      if (rng.Uniform() < 0.1) continue;  // nobody measured this cell
-      p.Set(tensor, batch, {1 + 200 * rng.Uniform(), 0.5 + 10 * rng.Uniform()});
-    }
-  }
-  return p;
-}
+// Random sizes and times; a tenth of the cells is missing.
+Profile RandomProfile(Rng& rng);
 
 }  // namespace millrace::plan::spot
