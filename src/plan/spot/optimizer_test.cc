@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <map>
+#include <span>
 #include <tuple>
 
 #include "plan/spot/testing.h"
