@@ -1,0 +1,100 @@
+// One instance of a trial: lanes that take turns in a pipeline of stages. A lane is a batch of
+// sequences in lockstep, kept as a count and a sum. Owned by the trial; one thread.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "sim/trial.h"
+
+namespace millrace::sim::trial {
+
+struct Request {
+  double arrival_s = 0;
+  int prompt = 0, output = 0;
+  int prefilled = 0;       // tokens
+  double first_s = 0;      // time of the first token
+  double predicted_s = 0;  // of its prefill, as the dispatcher counted it
+  int prefill_owner = 0;
+};
+
+// What an instance does in its steps.
+struct Duties {
+  bool prefill = false, decode = false, chunked = false;
+};
+
+struct Step {
+  int lane = 0;
+  double end_s = 0;         // through the last stage
+  double next_start_s = 0;  // when the first stage is free again
+};
+
+class Instance {
+ public:
+  Instance(const TrialDeployment& deployment, const TrialInstance& kind, Duties duties,
+           std::vector<Request>& requests);
+
+  // A prompt to compute, or a request whose KV has come and fits (see Reserve).
+  void AddPrompt(int id);
+  void AddDecode(int id, double now_s);
+
+  // Starts a step when the first stage is free and a lane has work.
+  std::optional<Step> TryStart(double now_s);
+  // The step of `lane` ended: prompts that are done, sequences that got their last token.
+  void Finish(int lane, double now_s, std::vector<int>& prefilled, std::vector<int>& ended);
+
+  // KV memory. A prefill instance holds prompts, the others whole requests.
+  bool Fits(int64_t tokens) const { return kv_used_ + tokens <= kind_.kv_tokens; }
+  void Reserve(int64_t tokens) { kv_used_ += tokens; }
+  void Free(int64_t tokens) { kv_used_ -= tokens; }
+
+  // For the dispatcher: seconds until a new prompt would start, roughly.
+  double PredictedWait(double now_s) const;
+  // Seconds of a decode step if `tokens` more were in the batch.
+  double PredictedDecode(int64_t tokens) const;
+  int64_t requests() const { return requests_here_; }
+  void NoteLeft() { --requests_here_; }
+
+  std::deque<int> handed_over;  // prefilled elsewhere, waiting for memory here
+
+ private:
+  struct Lane {
+    bool busy = false;
+    int64_t steps = 0;  // decode steps done
+    int decoding = 0;
+    int64_t context = 0;         // of the decoding sequences, their next tokens included
+    std::vector<int> prompts;    // in the step under way
+    std::optional<int> partial;  // a prompt cut by chunking
+    bool decodes_now = false;
+    // (decode step after which it ends, request)
+    std::priority_queue<std::pair<int64_t, int>, std::vector<std::pair<int64_t, int>>,
+                        std::greater<>>
+        ends;
+  };
+
+  cost::BatchShape Compose(Lane& lane);
+  void TakePrompts(Lane& lane, cost::BatchShape& shape);
+  void TakeChunk(Lane& lane, cost::BatchShape& shape, int budget);
+  bool AdmitFront(const Lane& lane);
+  void StartDecoding(Lane& lane, int id);
+  int64_t Footprint(const Request& r) const {
+    return duties_.decode ? int64_t{r.prompt} + r.output : r.prompt;
+  }
+
+  const TrialDeployment& deployment_;
+  const TrialInstance& kind_;
+  const Duties duties_;
+  std::vector<Request>& requests_;
+  std::vector<Lane> lanes_;
+  std::vector<double> stage_free_s_;
+  std::deque<int> prompts_;
+  size_t next_lane_ = 0;
+  int64_t kv_used_ = 0;
+  int64_t requests_here_ = 0;
+  double backlog_s_ = 0;  // predicted seconds of the prompts that wait
+};
+
+}  // namespace millrace::sim::trial

@@ -1,0 +1,250 @@
+#include "sim/trial.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <numeric>
+
+#include "base/rng.h"
+#include "cost/distserve_cost.h"
+#include "plan/queueing.h"
+#include "sim/compat/simdistserve.h"
+
+namespace millrace::sim {
+namespace {
+
+using cost::BatchShape;
+using cost::DistServeCost;
+using cost::DistServeStage;
+
+class FunctionCost : public cost::StepCost {
+ public:
+  explicit FunctionCost(std::function<double(const BatchShape&)> f) : f_(std::move(f)) {}
+  double Seconds(const BatchShape& batch) const override { return f_(batch); }
+
+ private:
+  std::function<double(const BatchShape&)> f_;
+};
+
+// A second per prompt, whatever else.
+const FunctionCost kSecondPerPrompt([](const BatchShape& b) { return 1.0 * b.prefill_sequences; });
+const FunctionCost kHalfPerPrompt([](const BatchShape& b) { return 0.5 * b.prefill_sequences; });
+
+const cost::DistServeCoefficients kOpt13bTp1{
+    .prefill = {18.10254647486372, 0.1019122572698738, 7.122264314252114e-06},
+    .decode_small = {19.934702624895458, 0.0006269356524350583, 0.03850697740828398},
+    .decode_large = {7.1661889468253595, 0.0005798000403396046, 0.15831096191764046}};
+const DistServeCost kOpt13b(kOpt13bTp1, DistServeStage::Released(1, true));
+
+constexpr int64_t kAmple = 100'000'000;
+const TrialLimits kAnyTime{.ttft_s = 1e9, .tpot_s = 1e9};
+
+std::vector<TrialRequest> Poisson(int n, double rate, uint64_t seed,
+                                  const std::function<std::pair<int, int>(Rng&)>& lengths) {
+  Rng rng(seed);
+  std::vector<TrialRequest> requests;
+  double at = 0;
+  for (int i = 0; i < n; ++i) {
+    at += -std::log(1 - rng.Uniform()) / rate;
+    const auto [prompt, output] = lengths(rng);
+    requests.push_back({at, prompt, output});
+  }
+  return requests;
+}
+
+TrialReport RunOk(const TrialDeployment& deployment, const std::vector<TrialRequest>& requests,
+                  const TrialLimits& limits = kAnyTime) {
+  auto report = RunTrial(deployment, requests, limits, true);
+  EXPECT_TRUE(report.ok()) << report.status().ToString();
+  return *report;
+}
+
+double MeanTtft(const TrialReport& report) {
+  double sum = 0;
+  for (const auto& t : report.times) sum += t.ttft_s;
+  return sum / static_cast<double>(report.times.size());
+}
+
+TrialDeployment PrefillOnly(std::vector<const cost::StepCost*> stages, int prefills = 1) {
+  return {.prefill = {std::move(stages), kAmple},
+          .prefills = prefills,
+          .decodes = 0,
+          .prefill_batch_tokens = 512};
+}
+
+// DistServe section 3.1, uniform prompts that fill a batch each.
+TEST(Trial, AgreesWithTheMd1Formulas) {
+  const auto uniform = [](Rng&) { return std::make_pair(512, 1); };
+  for (const double load : {0.3, 0.6, 0.9}) {
+    const auto requests = Poisson(1'000'000, load, 11, uniform);
+    EXPECT_NEAR(
+        MeanTtft(RunOk(PrefillOnly({&kSecondPerPrompt}), requests)) / *plan::Md1MeanTtft({load, 1}),
+        1, 0.02)
+        << load;
+    EXPECT_NEAR(MeanTtft(RunOk(PrefillOnly({&kHalfPerPrompt, &kHalfPerPrompt}), requests)) /
+                    *plan::Md1InterOpTtft({load, 1}, 2),
+                1, 0.02)
+        << load;
+  }
+}
+
+// With batches without limit, memory without limit and a free transfer, the trial and the imitation
+// of the artifact are the same system; only the meaning of the output length differs by one token.
+TEST(Trial, EqualsTheArtifactWhereTheirModelsMeet) {
+  const auto lengths = [](Rng& rng) {
+    return std::make_pair(static_cast<int>(rng.Between(20, 1500)),
+                          static_cast<int>(rng.Between(2, 400)));
+  };
+  const auto requests = Poisson(1000, 2, 5, lengths);
+  std::vector<compat::SimDistServeRequest> same;
+  for (const auto& r : requests) {
+    same.push_back({r.arrival_s * 1e3, r.prompt_tokens, r.output_tokens - 1});
+  }
+  const auto artifact = compat::SimulateSimDistServe(
+      {.prefill = kOpt13bTp1, .decode = kOpt13bTp1, .decode_tokens_max = 10'000'000}, same);
+  ASSERT_TRUE(artifact.ok());
+  const TrialInstance instance{{&kOpt13b}, kAmple};
+  const auto report = RunOk({.prefill = instance,
+                             .decode = instance,
+                             .prefill_batch_tokens = 10'000'000,
+                             .sequences_max = 100'000},
+                            requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_NEAR(report.times[i].ttft_s * 1e3, artifact->times[i].ttft_ms, 1e-6) << i;
+    ASSERT_NEAR(report.times[i].tpot_s * 1e3, artifact->times[i].tpot_ms, 1e-6) << i;
+  }
+}
+
+TEST(Trial, ColocatedEqualsTheArtifactsColocated) {
+  const auto lengths = [](Rng& rng) {
+    return std::make_pair(static_cast<int>(rng.Between(20, 1500)),
+                          static_cast<int>(rng.Between(2, 400)));
+  };
+  const auto requests = Poisson(500, 1, 6, lengths);
+  std::vector<compat::SimDistServeRequest> same;
+  for (const auto& r : requests) {
+    same.push_back({r.arrival_s * 1e3, r.prompt_tokens, r.output_tokens - 1});
+  }
+  const auto artifact = compat::SimulateSimDistServe(
+      {.colocated = true, .prefill = kOpt13bTp1, .decode_tokens_max = 10'000'000}, same);
+  ASSERT_TRUE(artifact.ok());
+  const auto report = RunOk({.mode = TrialMode::kColocated,
+                             .prefill = {{&kOpt13b}, kAmple},
+                             .prefill_batch_tokens = 10'000'000,
+                             .sequences_max = 100'000},
+                            requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_NEAR(report.times[i].ttft_s * 1e3, artifact->times[i].ttft_ms, 1e-6) << i;
+    ASSERT_NEAR(report.times[i].tpot_s * 1e3, artifact->times[i].tpot_ms, 1e-6) << i;
+  }
+}
+
+TEST(Trial, BatchesPromptsUpToTheLimitAndLongOnesAlone) {
+  // The cost tells how many sequences were batched: 1 s each step.
+  const FunctionCost step([](const BatchShape& b) { return b.prefill_sequences > 0 ? 1.0 : 0.0; });
+  auto deployment = PrefillOnly({&step});
+  const auto report =
+      RunOk(deployment, {{0, 600, 1}, {0.1, 200, 1}, {0.2, 300, 1}, {0.3, 100, 1}, {0.4, 9, 1}});
+  EXPECT_NEAR(report.times[0].ttft_s, 1, 1e-9);
+  EXPECT_NEAR(report.times[1].ttft_s, 1.9, 1e-9);
+  EXPECT_NEAR(report.times[2].ttft_s, 1.8, 1e-9) << "200 + 300 go together";
+  EXPECT_NEAR(report.times[3].ttft_s, 2.7, 1e-9) << "100 would exceed 512";
+}
+
+// Every step is one second and decodes first, then fills up with 10 tokens of prompt in all.
+TEST(Trial, ChunkedPrefillKeepsDecodesGoing) {
+  const FunctionCost step([](const BatchShape& b) { return b.empty() ? 0.0 : 1.0; });
+  const auto report =
+      RunOk({.mode = TrialMode::kChunked, .prefill = {{&step}, kAmple}, .prefill_batch_tokens = 10},
+            {{0, 10, 5}, {0.5, 27, 2}});
+  EXPECT_NEAR(report.times[0].ttft_s, 1, 1e-9);
+  EXPECT_NEAR(report.times[0].tpot_s, 1, 1e-9) << "a token in every step";
+  EXPECT_NEAR(report.times[1].ttft_s, 3.5, 1e-9) << "9 tokens a step beside one decode";
+}
+
+TEST(Trial, TransferTakesTheLinksTime) {
+  const FunctionCost step([](const BatchShape& b) { return b.empty() ? 0.0 : 1.0; });
+  TrialDeployment deployment{.prefill = {{&step}, kAmple},
+                             .decode = {{&step}, kAmple},
+                             .prefill_batch_tokens = 1000,
+                             .kv_bytes_per_token = 10,
+                             .kv_bytes_per_s = 100,
+                             .kv_latency_s = 0.5};
+  const auto report = RunOk(deployment, {{0, 20, 2}, {0, 20, 2}});
+  EXPECT_NEAR(report.times[0].tpot_s, 2 + 0.5 + 1, 1e-9);
+  // The first starts alone at once; the second prompt follows a second later and its KV waits for
+  // the link, then for the step under way.
+  EXPECT_NEAR(report.times[1].ttft_s, 2, 1e-9);
+  EXPECT_NEAR(report.times[1].tpot_s, 4.5 - 1 + 1, 1e-9);
+}
+
+TEST(Trial, MemoryAdmitsNoMoreThanFits) {
+  const FunctionCost step([](const BatchShape& b) { return b.empty() ? 0.0 : 1.0; });
+  TrialDeployment deployment{
+      .prefill = {{&step}, 100}, .decode = {{&step}, 15}, .prefill_batch_tokens = 1000};
+  // 10 + 5 tokens each: one at a time.
+  const auto report = RunOk(deployment, {{0, 10, 5}, {0.5, 10, 5}});
+  EXPECT_NEAR(report.times[0].tpot_s, 1, 1e-9);
+  EXPECT_NEAR(report.times[1].tpot_s * 4, 5 - 2 + 4, 1e-9) << "waits for the first to end";
+  EXPECT_FALSE(RunTrial(deployment, {{0, 12, 5}}, kAnyTime).ok());
+  EXPECT_FALSE(RunTrial(deployment, {{0, 101, 1}}, kAnyTime).ok());
+}
+
+TEST(Trial, GivesUpAsSoonAsTheShareIsLost) {
+  const auto requests = Poisson(2000, 5, 3, [](Rng&) { return std::make_pair(512, 1); });
+  const auto deployment = PrefillOnly({&kSecondPerPrompt});
+  const TrialLimits limits{.ttft_s = 2, .tpot_s = 1, .give_up_below = 0.9};
+  const auto report = RunTrial(deployment, requests, limits);
+  ASSERT_TRUE(report.ok());
+  EXPECT_TRUE(report->gave_up);
+  EXPECT_LT(report->met_both, 1800);
+  EXPECT_LT(report->end_s, 250);
+}
+
+// Prompts of very unlike length: counting requests sends short ones behind long ones.
+TEST(Trial, DispatchByPredictedTimeBeatsCountingRequests) {
+  Rng rng(17);
+  std::vector<TrialRequest> requests;
+  double at = 0;
+  while (requests.size() < 20'000) {
+    // Bursts of 30 within a second, then silence: an inter-arrival CV of about 13.
+    at += -std::log(1 - rng.Uniform()) * 12;
+    for (int k = 0; k < 30; ++k) {
+      at += rng.Uniform() * 0.05;
+      const double normal =
+          std::sqrt(-2 * std::log(1 - rng.Uniform())) * std::cos(6.283185307179586 * rng.Uniform());
+      const int prompt = std::clamp(static_cast<int>(1469 * std::exp(0.9 * normal)), 16, 7437);
+      requests.push_back({at, prompt, 1});
+    }
+  }
+  auto deployment = PrefillOnly({&kOpt13b}, 4);
+  std::vector<double> p99;
+  for (const auto dispatch : {TrialDispatch::kPredictedTime, TrialDispatch::kFewestRequests}) {
+    deployment.dispatch = dispatch;
+    std::vector<double> ttft;
+    for (const auto& t : RunOk(deployment, requests).times) ttft.push_back(t.ttft_s);
+    std::nth_element(ttft.begin(), ttft.begin() + 19'800, ttft.end());
+    p99.push_back(ttft[19'800]);
+  }
+  EXPECT_LT(p99[0], p99[1]);
+}
+
+TEST(Trial, TheSameInputGivesTheSameAnswer) {
+  const auto requests = Poisson(300, 3, 9, [](Rng& rng) {
+    return std::make_pair(static_cast<int>(rng.Between(1, 900)),
+                          static_cast<int>(rng.Between(1, 90)));
+  });
+  const TrialInstance instance{{&kOpt13b, &kOpt13b}, 20'000};
+  const TrialDeployment deployment{
+      .prefill = instance, .decode = instance, .prefills = 2, .decodes = 3};
+  const auto a = RunOk(deployment, requests), b = RunOk(deployment, requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    ASSERT_EQ(a.times[i].ttft_s, b.times[i].ttft_s);
+    ASSERT_EQ(a.times[i].tpot_s, b.times[i].tpot_s);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::sim
