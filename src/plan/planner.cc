@@ -3,37 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 
 #include "plan/check.h"
-#include "plan/flow_bounds.h"
 #include "plan/portfolio.h"
+#include "plan/restarts.h"
 
 namespace millrace::plan {
 namespace {
-
-// Regions in the order of their first node, and within each the nodes by index: a chain that
-// crosses between regions as seldom as it can.
-std::vector<int> RegionOrder(const FlowProblem& problem) {
-  std::vector<int> order(problem.num_nodes());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](int a, int b) { return problem.nodes[a].region < problem.nodes[b].region; });
-  return order;
-}
-
-void TryChains(Portfolio& portfolio) {
-  const FlowProblem& problem = portfolio.problem();
-  if (const auto single = BestSingleNode(problem)) {
-    Placement placement(problem.num_nodes());
-    placement[single->node] = {0, problem.num_layers};
-    portfolio.Offer("single machine", placement);
-  }
-  const double threshold = ChainThreshold(problem);
-  if (const auto chain = ChainPlacement(problem, threshold, RegionOrder(problem))) {
-    portfolio.Offer("chain threshold", *chain);
-  }
-}
 
 Status NothingFlows(const FlowProblem& problem) {
   double in = 0, out = 0;
@@ -59,7 +35,8 @@ Result<PlanOutcome> PlanByFlow(const FlowProblem& problem, const PlanOptions& op
     MR_RETURN_IF_ERROR(ValidatePlacement(problem, start).WithContext("warm start"));
     portfolio.Offer("warm start", start);
   }
-  TryChains(portfolio);
+  TryConstructions(portfolio);
+  RunRestarts(portfolio, portfolio.SecondsLeft());
   PlanOutcome outcome = portfolio.Finish();
   if (outcome.flow.tokens_per_s <= kFlowMin) return NothingFlows(problem);
   const auto violations = CheckPlan(problem, outcome.plan);
