@@ -6,6 +6,8 @@
 namespace millrace::experiments {
 
 Experiment DistserveOracleExperiment();
+Experiment HelixContestExperiment();
+Experiment HelixMaxflowExperiment();
 Experiment Md1Experiment();
 Experiment OrcaE2eExperiment();
 Experiment OrcaMemoryExperiment();

@@ -12,9 +12,9 @@ const std::vector<Experiment>& Experiments() {
       OrcaMemoryExperiment(),
       SpotGoldensExperiment(),
       SimSpeedExperiment(),
-      DistserveOracleExperiment(),  Md1Experiment(),
-      OrcaE2eExperiment(),          SimSpeedExperiment(),
-      SplitwiseHoldoutExperiment(), SpotGoldensExperiment(),
+      SplitwiseHoldoutExperiment(),
+      HelixContestExperiment(),
+      HelixMaxflowExperiment(),
   };
   // clang-format on
   return kAll;

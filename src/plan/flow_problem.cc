@@ -61,6 +61,24 @@ Status ValidateFlowProblem(const FlowProblem& problem) {
   return OkStatus();
 }
 
+Status ValidatePlacement(const FlowProblem& problem, const Placement& placement) {
+  if (static_cast<int>(placement.size()) != problem.num_nodes()) {
+    return InvalidArgument(fmt::format("the placement names {} nodes and the cluster has {}",
+                                       placement.size(), problem.num_nodes()));
+  }
+  for (int i = 0; i < problem.num_nodes(); ++i) {
+    const LayerRange range = placement[i];
+    if (range == LayerRange{}) continue;
+    if (range.begin < 0 || range.begin > range.end || range.end > problem.num_layers ||
+        range.size() > problem.nodes[i].max_layers()) {
+      return InvalidArgument(fmt::format("node {} cannot hold [{}, {}): {} layers, {} at most",
+                                         problem.nodes[i].name, range.begin, range.end,
+                                         problem.num_layers, problem.nodes[i].max_layers()));
+    }
+  }
+  return OkStatus();
+}
+
 std::string NodeLabel(const FlowProblem& problem, int node) {
   const FlowNode& it = problem.nodes[node];
   for (const FlowNode& other : problem.nodes) {

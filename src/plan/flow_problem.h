@@ -48,6 +48,9 @@ using Placement = std::vector<LayerRange>;
 // together than the model has.
 Status ValidateFlowProblem(const FlowProblem& problem);
 
+// One range per node, within the model and the node's memory.
+Status ValidatePlacement(const FlowProblem& problem, const Placement& placement);
+
 // May a request whose first `end` layers are done at `a` go on at a node that holds `b`?
 // Ends grow along every edge, so the graph has no cycle.
 inline bool CanFollow(const LayerRange& a, const LayerRange& b, bool partial_inference) {

@@ -49,8 +49,8 @@ class IncrementalFlow {
   }
   void AddFlow(int cell, double amount);
   void SetFlow(int cell, double flow);
-  void TakeBack(int node, double amount);      // from the source up to `node`, it included
-  void TakeForward(int node, double amount);   // from `node`, it included, down to the sink
+  void TakeBack(int node, double amount);     // from the source up to `node`, it included
+  void TakeForward(int node, double amount);  // from `node`, it included, down to the sink
   void Drain(int node);
   void SetRange(int node, LayerRange range);
   void UpdateEdge(int from, int to, bool valid);

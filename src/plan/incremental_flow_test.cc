@@ -13,10 +13,9 @@ namespace {
 TEST(IncrementalFlow, FollowsMovesAndUndo) {
   const int rounds = 300 * TestScale();
   for (int round = 0; round < rounds; ++round) {
-    FlowProblem problem = RandomProblem(
-        round, {.nodes_max = round % 50 == 0 ? 70 : 12,
-                .layers_max = 10,
-                .link_tokens_per_s = round % 3 ? 300.0 : 0.0});
+    FlowProblem problem = RandomProblem(round, {.nodes_max = round % 50 == 0 ? 70 : 12,
+                                                .layers_max = 10,
+                                                .link_tokens_per_s = round % 3 ? 300.0 : 0.0});
     Rng rng(round + 7);
     IncrementalFlow flow(problem);
     Placement placement = RandomPlacement(problem, rng);

@@ -11,11 +11,11 @@
 namespace millrace::plan {
 namespace {
 
-constexpr int64_t kTimeCheckEvery = 4096;    // proposals
-constexpr double kCoolingCover = 0.01;       // the last temperature to the first
+constexpr int64_t kTimeCheckEvery = 4096;  // proposals
+constexpr double kCoolingCover = 0.01;     // the last temperature to the first
 constexpr double kCoolingFlow = 0.03;
-constexpr double kHotFlow = 0.06;            // of the best flow, at SearchBudget::hot 1
-constexpr int64_t kRecountEvery = 1 << 16;   // proposals: rounding drift is cleared
+constexpr double kHotFlow = 0.06;           // of the best flow, at SearchBudget::hot 1
+constexpr int64_t kRecountEvery = 1 << 16;  // proposals: rounding drift is cleared
 
 // Falls from `hot` to `cold` over a run, geometrically.
 class Temperature {
@@ -56,8 +56,13 @@ class CoverSearch {
  public:
   CoverSearch(const FlowProblem& problem, const Placement& start, double goal,
               const SearchBudget& budget)
-      : problem_(problem), goal_(goal), budget_(budget), rng_(budget.seed), maker_(problem, rng_),
-        placement_(start), cover_(problem.num_layers) {}
+      : problem_(problem),
+        goal_(goal),
+        budget_(budget),
+        rng_(budget.seed),
+        maker_(problem, rng_),
+        placement_(start),
+        cover_(problem.num_layers) {}
 
   SearchResult Run() {
     Reached();
@@ -123,8 +128,13 @@ class FlowSearch {
  public:
   FlowSearch(const FlowProblem& problem, const Placement& start, double goal,
              const SearchBudget& budget)
-      : problem_(problem), goal_(goal), budget_(budget), rng_(budget.seed), maker_(problem, rng_),
-        flow_(problem), cover_(problem.num_layers) {
+      : problem_(problem),
+        goal_(goal),
+        budget_(budget),
+        rng_(budget.seed),
+        maker_(problem, rng_),
+        flow_(problem),
+        cover_(problem.num_layers) {
     flow_.Reset(start);
     best_.placement = start;
     best_.tokens_per_s = flow_.value();
@@ -148,9 +158,7 @@ class FlowSearch {
  private:
   static constexpr double kShortfallWeight = 0.3;  // per layer of the model
 
-  double Shortfall() const {
-    return kShortfallWeight * cover_.shortfall() / problem_.num_layers;
-  }
+  double Shortfall() const { return kShortfallWeight * cover_.shortfall() / problem_.num_layers; }
   double Score() const { return flow_.value() - Shortfall(); }
 
   void Cover(std::span<const NodeMove> moves, bool from_placement) {

@@ -12,9 +12,9 @@ namespace millrace::plan {
 
 struct SearchBudget {
   uint64_t seed = 1;
-  int64_t iterations = 1'000'000;    // proposals; the temperature falls over them
-  double hot = 1;      // the first temperature; lower: stay near the start
-  double raise = 1.05;  // the flow that is aimed at, relative to the best so far
+  int64_t iterations = 1'000'000;     // proposals; the temperature falls over them
+  double hot = 1;                     // the first temperature; lower: stay near the start
+  double raise = 1.05;                // the flow that is aimed at, relative to the best so far
   std::function<bool()> out_of_time;  // asked now and then; may be empty
 };
 

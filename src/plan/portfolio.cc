@@ -1,7 +1,5 @@
 #include "plan/portfolio.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "plan/flow_bounds.h"
@@ -78,24 +76,6 @@ PlanOutcome Portfolio::Finish() const {
   outcome.elapsed_s = Elapsed();
   outcome.plan = MakePlan(problem_, placement_, best_, outcome.bound);
   return outcome;
-}
-
-Status ValidatePlacement(const FlowProblem& problem, const Placement& placement) {
-  if (static_cast<int>(placement.size()) != problem.num_nodes()) {
-    return InvalidArgument(fmt::format("the placement names {} nodes and the cluster has {}",
-                                       placement.size(), problem.num_nodes()));
-  }
-  for (int i = 0; i < problem.num_nodes(); ++i) {
-    const LayerRange range = placement[i];
-    if (range == LayerRange{}) continue;
-    if (range.begin < 0 || range.begin > range.end || range.end > problem.num_layers ||
-        range.size() > problem.nodes[i].max_layers()) {
-      return InvalidArgument(fmt::format("node {} cannot hold [{}, {}): {} layers, {} at most",
-                                         problem.nodes[i].name, range.begin, range.end,
-                                         problem.num_layers, problem.nodes[i].max_layers()));
-    }
-  }
-  return OkStatus();
 }
 
 }  // namespace millrace::plan

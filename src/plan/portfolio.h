@@ -49,7 +49,4 @@ class Portfolio {
   std::vector<MethodResult> methods_;
 };
 
-// One range per node, within the model and the node's memory.
-Status ValidatePlacement(const FlowProblem& problem, const Placement& placement);
-
 }  // namespace millrace::plan

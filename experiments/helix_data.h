@@ -1,0 +1,26 @@
+// Reads the Helix artifact's files for the experiments. One thread.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "base/status.h"
+#include "plan/flow_problem.h"
+#include "plan/helix_capacity.h"
+#include "plan/helix_throughput.h"
+
+namespace millrace::experiments {
+
+inline constexpr size_t kHelixFileBytesMax = size_t{4} << 20;
+
+Result<plan::HelixCapacity> LoadHelixCapacity(const std::string& data, const std::string& cluster);
+
+// `path` is below placements/: "single24/llama2_70b/helix.ini".
+Result<plan::Placement> LoadHelixPlacement(const std::string& data, const std::string& path);
+
+// The devices of a fleet ("A100" -> count) with their profiles and the first guesses.
+Result<std::vector<plan::HelixDevice>> LoadHelixFleet(const std::string& data,
+                                                      const std::string& model,
+                                                      const std::map<std::string, int>& counts);
+
+}  // namespace millrace::experiments
