@@ -26,6 +26,7 @@ struct EngineFlags {
   sched::KvPolicy kv_policy = sched::KvPolicy::kPaged;
   std::optional<int> threads;
   std::optional<uint64_t> seed;
+  std::string step_log;  // empty: none
 };
 
 // MODEL and the groups "Model" and "Memory and scheduling". `flags` outlives the command.

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "apps/progress.h"
+#include "apps/step_log_file.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -89,8 +90,12 @@ Status StartEngine(const EngineFlags& flags, std::unique_ptr<tensor::Device> dev
   options.eos_token_ids = eos;
   MR_ASSIGN_OR_RETURN(
       auto executor, engine::LocalExecutor::Create(std::move(device), std::move(weights), options));
-  MR_ASSIGN_OR_RETURN(model.engine, engine::Engine::Start(EngineOptionsFor(flags, model, eos),
-                                                          std::move(executor), clock));
+  engine::EngineOptions engine_options = EngineOptionsFor(flags, model, eos);
+  if (!flags.step_log.empty()) {
+    MR_ASSIGN_OR_RETURN(engine_options.step_log, OpenStepLog(flags.step_log));
+  }
+  MR_ASSIGN_OR_RETURN(model.engine,
+                      engine::Engine::Start(std::move(engine_options), std::move(executor), clock));
   return OkStatus();
 }
 

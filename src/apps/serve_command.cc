@@ -169,6 +169,11 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
       kGroup,
       RealOption("shutdown-timeout", "SECONDS", &flags->shutdown_timeout_s, 0, kShutdownTimeoutMax),
       "How long SIGTERM or Ctrl-C waits for running requests");
+  Option step_log = TextOption("step-log", "FILE", &flags->engine.step_log);
+  step_log.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(step_log),
+              "Write every scheduling decision, with prompts and tokens, for `millrace simulate "
+              "--replay FILE`");
   Option chat_template = TextOption("chat-template", "FILE", &flags->chat_template);
   chat_template.kind = ValueKind::kFile;
   command.Add("Model", std::move(chat_template),

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "sched/step_log.h"
 
 namespace millrace::engine {
 namespace {
@@ -37,6 +38,10 @@ Result<std::unique_ptr<Engine>> Engine::Start(EngineOptions options,
                                               const Clock& clock) {
   options.scheduler = FitToExecutor(std::move(options.scheduler), executor->traits());
   MR_ASSIGN_OR_RETURN(auto scheduler, sched::Scheduler::Create(options.scheduler));
+  if (options.step_log) {
+    scheduler =
+        sched::NewRecordingScheduler(std::move(scheduler), options.scheduler, options.step_log);
+  }
   std::unique_ptr<Engine> engine(
       new Engine(std::move(options), std::move(scheduler), std::move(executor), clock));
   engine->thread_ = std::thread([raw = engine.get()] { raw->Run(); });
@@ -152,8 +157,8 @@ bool Engine::StepOnce() {
     if (scheduler_->steps_in_flight() == 0) return false;
   }
   const StepResult& result = executor_->Wait();
-  const Time now = clock_.Now();
   std::lock_guard lock(mutex_);
+  const Time now = clock_.Now();  // under the lock: calls and times are in one order
   if (submitted) MeasurePrefillRate(now - *submitted);
   scheduler_->Commit(result, now, outputs_);
   return true;

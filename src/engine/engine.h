@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -51,6 +52,8 @@ struct EngineStats {
 struct EngineOptions {
   sched::SchedulerOptions scheduler;  // block and stage counts are taken from the executor's traits
   uint64_t seed = 0;                  // for requests that bring none
+  // Gets every line of the step log (sched/step_log.h), under the engine's lock. Empty: no log.
+  std::function<void(std::string_view)> step_log;
 };
 
 class Engine {

@@ -1,0 +1,76 @@
+// The decorator behind `--step-log`.
+#include <utility>
+
+#include "sched/step_log.h"
+
+namespace millrace::sched {
+namespace {
+
+class RecordingScheduler : public Scheduler {
+ public:
+  RecordingScheduler(std::unique_ptr<Scheduler> inner, const SchedulerOptions& options,
+                     std::function<void(std::string_view)> write)
+      : inner_(std::move(inner)), write_(std::move(write)) {
+    write_(EncodeHeader(options));
+  }
+
+  Status Add(NewRequest request, Time now) override {
+    const NewRequest copy = request;
+    MR_RETURN_IF_ERROR(inner_->Add(std::move(request), now));
+    Write(LoggedAdd{now, copy});
+    return OkStatus();
+  }
+  void Abort(RequestId id, std::optional<int> index, Time now,
+             std::vector<RequestOutput>& outputs) override {
+    Write(LoggedAbort{now, id, index});
+    inner_->Abort(id, index, now, outputs);
+  }
+  const StepPlan* Schedule(Time now) override {
+    const StepPlan* plan = inner_->Schedule(now);
+    if (plan != nullptr) Write(LoggedStep::Of(*plan, now));
+    return plan;
+  }
+  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) override {
+    LoggedCommit commit{.at = now, .id = result.id};
+    for (const SequenceResult& s : result.sequences) commit.tokens.push_back(s.token);
+    Write(commit);
+    inner_->Commit(result, now, outputs);
+  }
+  void SetCosts(const PreemptionCosts& costs) override {
+    Write(LoggedCosts{costs});
+    inner_->SetCosts(costs);
+  }
+  void ResetPrefixCache() override {
+    Write(LoggedReset{});
+    inner_->ResetPrefixCache();
+  }
+
+  int steps_in_flight() const override { return inner_->steps_in_flight(); }
+  bool HasWork() const override { return inner_->HasWork(); }
+  SchedulerStats Stats() const override { return inner_->Stats(); }
+  std::optional<RequestInfo> Inspect(RequestId id, Time now) const override {
+    return inner_->Inspect(id, now);
+  }
+  std::vector<RequestInfo> InspectAll(Time now) const override { return inner_->InspectAll(now); }
+  void DrainPreemptions(std::vector<PreemptionRecord>& records) override {
+    inner_->DrainPreemptions(records);
+  }
+  std::optional<RequestInfo> Stalled(Time now) const override { return inner_->Stalled(now); }
+  void CheckIntegrity() const override { inner_->CheckIntegrity(); }
+
+ private:
+  void Write(LogEntry entry) { write_(EncodeEntry(entry)); }
+
+  const std::unique_ptr<Scheduler> inner_;
+  const std::function<void(std::string_view)> write_;
+};
+
+}  // namespace
+
+std::unique_ptr<Scheduler> NewRecordingScheduler(std::unique_ptr<Scheduler> inner,
+                                                 const SchedulerOptions& options,
+                                                 std::function<void(std::string_view)> write) {
+  return std::make_unique<RecordingScheduler>(std::move(inner), options, std::move(write));
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,82 @@
+// The step log: what was asked of a scheduler and what it decided, as JSON lines. A log is
+// complete: the simulator replays it against the same scheduler and must arrive at the same steps.
+// It holds prompts and sampled tokens, so it is as private as they are. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "sched/scheduler.h"
+
+namespace millrace::sched {
+
+inline constexpr int kStepLogVersion = 1;
+inline constexpr size_t kStepLogBytesMax = size_t{4} << 30;
+
+struct LoggedAdd {
+  Time at;
+  NewRequest request;
+};
+struct LoggedAbort {
+  Time at;
+  RequestId id;
+  std::optional<int> index;
+};
+struct LoggedCosts {
+  PreemptionCosts costs;
+};
+struct LoggedReset {};  // of the prefix cache
+
+// What a StepPlan decided, without what follows from the requests.
+struct LoggedStep {
+  struct Part {
+    SequenceId id;
+    int32_t start = 0, num_tokens = 0;
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  Time at;
+  StepId id;
+  std::vector<Part> parts;
+  std::vector<BlockIndex> blocks;  // StepPlan::blocks
+  int swapped_out = 0, swapped_in = 0, copied = 0;
+
+  static LoggedStep Of(const StepPlan& plan, Time at);
+  bool SameDecision(const LoggedStep& other) const;
+};
+
+struct LoggedCommit {
+  Time at;
+  StepId id;
+  std::vector<std::optional<TokenId>> tokens;  // one per part of the step
+};
+
+using LogEntry =
+    std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedStep, LoggedCommit>;
+
+struct StepLog {
+  SchedulerOptions options;
+  std::vector<LogEntry> entries;  // in the order of the calls
+};
+
+// One line each, without a line break.
+std::string EncodeHeader(const SchedulerOptions& options);
+std::string EncodeEntry(const LogEntry& entry);
+
+// kInvalidArgument names the line. Untrusted text.
+Result<StepLog> ParseStepLog(std::string_view text);
+
+// A scheduler like `inner` that hands a line of the log to `write` for every call that matters. A
+// step that failed in the executor is logged with no tokens and cannot be replayed.
+std::unique_ptr<Scheduler> NewRecordingScheduler(std::unique_ptr<Scheduler> inner,
+                                                 const SchedulerOptions& options,
+                                                 std::function<void(std::string_view)> write);
+
+}  // namespace millrace::sched

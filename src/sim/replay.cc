@@ -1,0 +1,134 @@
+#include "sim/replay.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "sim/event_queue.h"
+
+namespace millrace::sim {
+namespace {
+
+using sched::LoggedStep;
+
+std::string Describe(const LoggedStep& step) {
+  constexpr size_t kShown = 8;
+  std::string text = fmt::format("{} sequences [", step.parts.size());
+  for (size_t i = 0; i < step.parts.size() && i < kShown; ++i) {
+    const LoggedStep::Part& p = step.parts[i];
+    text += fmt::format("{}{}: {}+{}", i == 0 ? "" : ", ", p.id.value(), p.start, p.num_tokens);
+  }
+  return text + fmt::format("{}], {} new blocks, {} out, {} in, {} copied",
+                            step.parts.size() > kShown ? ", ..." : "", step.blocks.size(),
+                            step.swapped_out, step.swapped_in, step.copied);
+}
+
+class Player {
+ public:
+  explicit Player(std::unique_ptr<sched::Scheduler> scheduler) : scheduler_(std::move(scheduler)) {}
+
+  // False: a difference was found, and nothing after it can be compared.
+  Result<bool> Play(const sched::LogEntry& entry, Time now) {
+    outputs_.clear();
+    if (const auto* add = std::get_if<sched::LoggedAdd>(&entry)) {
+      ++report_.requests;
+      if (ids_seen_max_ && add->request.id <= *ids_seen_max_) {
+        return InvalidArgument(
+            fmt::format("request {} comes after a later one", add->request.id.value()));
+      }
+      ids_seen_max_ = add->request.id;
+      MR_RETURN_IF_ERROR(scheduler_->Add(add->request, now));
+    } else if (const auto* abort = std::get_if<sched::LoggedAbort>(&entry)) {
+      ++report_.aborts;
+      scheduler_->Abort(abort->id, abort->index, now, outputs_);
+    } else if (const auto* costs = std::get_if<sched::LoggedCosts>(&entry)) {
+      scheduler_->SetCosts(costs->costs);
+    } else if (std::holds_alternative<sched::LoggedReset>(entry)) {
+      scheduler_->ResetPrefixCache();
+    } else if (const auto* step = std::get_if<LoggedStep>(&entry)) {
+      return Decide(*step, now);
+    } else if (const auto* commit = std::get_if<sched::LoggedCommit>(&entry)) {
+      MR_RETURN_IF_ERROR(Commit(*commit, now));
+    }
+    return true;
+  }
+
+  ReplayReport& report() { return report_; }
+
+ private:
+  bool Decide(const LoggedStep& logged, Time now) {
+    const StepPlan* plan = scheduler_->Schedule(now);
+    const LoggedStep ours = plan == nullptr ? LoggedStep{} : LoggedStep::Of(*plan, now);
+    if (plan == nullptr || !ours.SameDecision(logged)) {
+      report_.first_difference =
+          fmt::format("step {}: the log has {}; decided anew: {}", logged.id.value(),
+                      Describe(logged), plan == nullptr ? "no step" : Describe(ours));
+      return false;
+    }
+    ++report_.steps;
+    in_flight_ = ours;
+    return true;
+  }
+
+  Status Commit(const sched::LoggedCommit& commit, Time now) {
+    if (!in_flight_ || in_flight_->id != commit.id) {
+      return InvalidArgument(
+          fmt::format("step {} is committed but is not in flight", commit.id.value()));
+    }
+    if (commit.tokens.size() != in_flight_->parts.size()) {
+      return InvalidArgument(fmt::format(
+          "step {} failed in the live run; what follows cannot be replayed", commit.id.value()));
+    }
+    StepResult result{.id = commit.id};
+    for (size_t i = 0; i < commit.tokens.size(); ++i) {
+      result.sequences.push_back({.id = in_flight_->parts[i].id, .token = commit.tokens[i]});
+      report_.tokens += commit.tokens[i].has_value();
+    }
+    in_flight_.reset();
+    scheduler_->Commit(result, now, outputs_);
+    return OkStatus();
+  }
+
+  const std::unique_ptr<sched::Scheduler> scheduler_;
+  std::vector<RequestOutput> outputs_;
+  std::optional<LoggedStep> in_flight_;
+  std::optional<RequestId> ids_seen_max_;
+  ReplayReport report_;
+};
+
+std::optional<Time> TimeOf(const sched::LogEntry& entry) {
+  if (const auto* e = std::get_if<sched::LoggedAdd>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedAbort>(&entry)) return e->at;
+  if (const auto* e = std::get_if<LoggedStep>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedCommit>(&entry)) return e->at;
+  return std::nullopt;  // happens with what comes before it
+}
+
+}  // namespace
+
+Result<ReplayReport> Replay(const sched::StepLog& log) {
+  if (log.options.stages != 1) {
+    return InvalidArgument(fmt::format(
+        "the log is of a pipeline of {} stages, only one can be replayed", log.options.stages));
+  }
+  MR_ASSIGN_OR_RETURN(auto scheduler, sched::Scheduler::Create(log.options));
+  Player player(std::move(scheduler));
+  EventQueue<const sched::LogEntry*> events;
+  Time last;
+  for (const sched::LogEntry& entry : log.entries) {
+    last = TimeOf(entry).value_or(last);
+    events.Push(last, &entry);
+  }
+  const Time first = events.empty() ? Time{} : events.next_time();
+  while (!events.empty()) {
+    const Time now = events.next_time();
+    player.report().seconds = (now - first).seconds();
+    MR_ASSIGN_OR_RETURN(const bool equal, player.Play(*events.Pop(), now));
+    if (!equal) break;
+  }
+  return std::move(player.report());
+}
+
+}  // namespace millrace::sim

@@ -1,0 +1,131 @@
+// A live engine, with its thread, its clock and a random load, is recorded; the simulator's replay
+// of the log must arrive at every one of its decisions.
+#include "sim/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "engine/fake_executor.h"
+
+namespace millrace::sim {
+namespace {
+
+constexpr int kVocabulary = 500;
+
+struct Case {
+  sched::PreemptionMode preemption = sched::PreemptionMode::kRecompute;
+  bool prefix_caching = true;
+  int host_blocks = 0;
+};
+
+std::vector<TokenId> RandomPrompt(Rng& rng) {
+  // Few beginnings, so that prefixes hit; lengths that make blocks scarce.
+  std::vector<TokenId> prompt(static_cast<size_t>(rng.Between(1, 90)));
+  const auto family = static_cast<TokenId>(rng.Between(1, 3));
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    prompt[i] = i < 40 ? family : static_cast<TokenId>(rng.Between(0, kVocabulary - 1));
+  }
+  return prompt;
+}
+
+std::string RecordLiveRun(const Case& c, int requests, uint64_t seed) {
+  std::string log;
+  {
+    const engine::ExecutorTraits traits{.block_size = 16,
+                                        .num_blocks = 40,
+                                        .num_host_blocks = c.host_blocks,
+                                        .max_batched_tokens = 64,
+                                        .max_sequences = 8,
+                                        .kv_bytes_per_block = 1024};
+    engine::EngineOptions options;
+    options.scheduler.max_model_len = 256;
+    options.scheduler.preemption = c.preemption;
+    options.scheduler.prefix_caching = c.prefix_caching;
+    options.scheduler.eos_token_ids = {7};
+    options.step_log = [&log](std::string_view line) { (log += line) += '\n'; };
+    const SteadyClock clock;
+    auto engine = std::move(engine::Engine::Start(options,
+                                                  std::make_unique<engine::FakeExecutor>(
+                                                      traits, kVocabulary, std::vector<TokenId>{7}),
+                                                  clock))
+                      .value();
+    Rng rng(seed);
+    for (int i = 0; i < requests; ++i) {
+      SamplingParams params;
+      params.max_tokens = static_cast<int>(rng.Between(1, 60));
+      params.n = rng.Between(0, 9) == 0 ? 3 : 1;
+      params.ignore_eos = rng.Between(0, 1) == 0;
+      const auto id =
+          engine->Submit({.prompt = RandomPrompt(rng), .params = params}, [](RequestOutput&&) {});
+      EXPECT_TRUE(id.ok()) << id.status().ToString();
+      if (rng.Between(0, 7) == 0) engine->Abort(*id);
+      if (rng.Between(0, 3) == 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(rng.Between(0, 2000)));
+      }
+    }
+    engine->Drain(Duration::Seconds(60));
+  }
+  return log;
+}
+
+void ExpectSame(const Case& c, uint64_t seed) {
+  const std::string text = RecordLiveRun(c, 150, seed);
+  const auto log = sched::ParseStepLog(text);
+  ASSERT_TRUE(log.ok()) << log.status().ToString();
+  const auto report = Replay(*log);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  EXPECT_FALSE(report->first_difference) << *report->first_difference;
+  EXPECT_EQ(report->requests, 150u);
+  EXPECT_GT(report->steps, 100u);
+  EXPECT_GT(report->tokens, 150u);
+}
+
+TEST(Replay, ALiveRunIsDecidedAnewTheSame) { ExpectSame({}, 1); }
+
+TEST(Replay, WithoutPrefixCache) { ExpectSame({.prefix_caching = false}, 2); }
+
+TEST(Replay, WithSwapping) {
+  ExpectSame({.preemption = sched::PreemptionMode::kAuto, .host_blocks = 64}, 3);
+}
+
+TEST(Replay, AnotherDecisionIsFound) {
+  auto log = std::move(sched::ParseStepLog(RecordLiveRun({}, 40, 4))).value();
+  log.options.max_num_seqs = 2;  // as if the server had been another
+  const auto report = Replay(log);
+  ASSERT_TRUE(report.ok()) << report.status().ToString();
+  ASSERT_TRUE(report->first_difference);
+  EXPECT_NE(report->first_difference->find("step"), std::string::npos);
+}
+
+TEST(StepLog, LinesReadBackAsTheyWere) {
+  const std::string text = RecordLiveRun({}, 20, 5);
+  const auto log = std::move(sched::ParseStepLog(text)).value();
+  std::string again = sched::EncodeHeader(log.options) + '\n';
+  for (const auto& entry : log.entries) (again += sched::EncodeEntry(entry)) += '\n';
+  EXPECT_EQ(again, text);
+}
+
+TEST(StepLog, WrongLinesAreNamed) {
+  const std::string text = RecordLiveRun({}, 3, 6);
+  const auto expect = [](const std::string& log, const std::string& part) {
+    const auto parsed = sched::ParseStepLog(log);
+    ASSERT_FALSE(parsed.ok());
+    EXPECT_NE(parsed.status().message().find(part), std::string::npos) << parsed.status().message();
+  };
+  expect("", "empty");
+  expect("{}\n", "line 1");
+  expect(text + "nonsense\n", "line");
+  expect(text + "{\"step\": 1}\n", "line");
+  expect(text + "{\"commit\": \"x\", \"tokens\": []}\n", "\"commit\"");
+  expect(text + "{\"abort\": -1}\n", "\"abort\"");
+}
+
+}  // namespace
+}  // namespace millrace::sim
