@@ -1,0 +1,33 @@
+// DeviceCatalog: published numbers of devices, for planning on hardware nobody has profiled. Values
+// are per device, dense (without sparsity), as the makers state them; prices are typical on-demand
+// list prices per device and go stale: a cluster file states its own. Immutable; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace millrace::cost {
+
+enum class DeviceKind { kGpu, kUnifiedMemory, kCpu };
+
+struct DeviceSpec {
+  std::string_view name;  // "a100-80gb": the key, as in NodeSpec::device
+  DeviceKind kind = DeviceKind::kGpu;
+  int64_t memory_bytes = 0;
+  double flops = 0;  // bf16 or fp16 products summed in f32, per second
+  double memory_bytes_per_s = 0;
+  double link_bytes_per_s = 0;    // to its neighbours in the machine, each direction
+  double price_usd_per_hour = 0;  // 0: bought, not rented
+};
+
+std::span<const DeviceSpec> DeviceCatalog();
+
+// By name in any case; "A100" and the like mean the smallest memory sold under that name. kNotFound
+// lists what there is.
+Result<DeviceSpec> FindDevice(std::string_view name);
+
+}  // namespace millrace::cost

@@ -1,0 +1,55 @@
+// FirstPrinciplesCost: an ESTIMATE of a stage's time from the model's shape and a device's
+// published numbers, for hardware nobody has profiled. A step is a sum, as the published fits are:
+//
+//   streaming the weights + arithmetic of the products + attention + cache reads
+//   + all-reduces of tensor parallelism + an overhead per layer
+//
+// The efficiencies are read off DistServe's published coefficients (seven sets, A100-80GB); how far
+// the estimate is from them is a test, how far from other measurements the experiment
+// vidur_roofline. Immutable after construction; any thread.
+#pragma once
+
+#include "core/model_spec.h"
+#include "core/plan.h"
+#include "cost/device_catalog.h"
+#include "cost/step_cost.h"
+
+namespace millrace::cost {
+
+// Fractions of the published peaks.
+struct Efficiency {
+  // 252 of 312 TFLOP/s at OPT-13B TP 1; with TP the all-reduces are counted apart.
+  double arithmetic = 0.81;
+  // The decode intercepts of one model against 1 / TP: their slope streams the weights at 0.92 to
+  // 0.95 of the bandwidth, their limit is an overhead of 166 to 206 microseconds per layer.
+  double weight_streaming = 0.93;
+  // KV reads at 1.09 to 1.35 of 2.04 TB/s.
+  double kv_reads = 0.62;
+  // c of the prefill: attention of whole prompts, causal.
+  double attention = 0.14;
+  // What the per-token prefill coefficient keeps above 1 / TP of itself.
+  double all_reduce = 0.25;
+  double layer_overhead_s = 185e-6;
+
+  // GPUs as above; processors launch nothing, so a layer costs 5 microseconds.
+  static Efficiency Of(DeviceKind kind);
+};
+
+class FirstPrinciplesCost : public StepCost {
+ public:
+  // REQUIRES: tensor_parallel >= 1, layers within the model, the device's numbers above zero.
+  FirstPrinciplesCost(const ModelSpec& spec, LayerRange layers, const DeviceSpec& device,
+                      int tensor_parallel, const Efficiency& efficiency);
+  FirstPrinciplesCost(const ModelSpec& spec, LayerRange layers, const DeviceSpec& device,
+                      int tensor_parallel = 1)
+      : FirstPrinciplesCost(spec, layers, device, tensor_parallel, Efficiency::Of(device.kind)) {}
+
+  double Seconds(const BatchShape& batch) const override;
+  static constexpr const char* kLabel = "estimate from first principles";
+
+ private:
+  double fixed_s_ = 0, per_token_s_ = 0, per_head_row_s_ = 0, per_squared_s_ = 0,
+         per_context_s_ = 0;
+};
+
+}  // namespace millrace::cost
