@@ -14,5 +14,6 @@ Experiment OrcaMemoryExperiment();
 Experiment SimSpeedExperiment();
 Experiment SplitwiseHoldoutExperiment();
 Experiment SpotGoldensExperiment();
+Experiment VidurRooflineExperiment();
 
 }  // namespace millrace::experiments

@@ -15,6 +15,7 @@ const std::vector<Experiment>& Experiments() {
       SplitwiseHoldoutExperiment(),
       HelixContestExperiment(),
       HelixMaxflowExperiment(),
+      VidurRooflineExperiment(),
   };
   // clang-format on
   return kAll;
