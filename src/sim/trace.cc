@@ -16,6 +16,7 @@ namespace millrace::sim {
 namespace {
 
 constexpr size_t kColumnsMax = 64;
+constexpr double kTraceSecondsMax = 1e9;
 
 std::vector<std::string_view> Columns(std::string_view line) {
   std::vector<std::string_view> columns;
@@ -67,39 +68,62 @@ Result<int> TokenCount(std::string_view text, std::string_view name) {
   return static_cast<int>(*value);
 }
 
-struct AzureColumns {
-  size_t time = 0, input = 0, output = 0;
+// A comma-separated trace: the names of its columns, and how its times are written.
+struct Dialect {
+  std::string_view time, input, output;
+  bool wall_clock;
+};
+constexpr Dialect kDialects[] = {
+    {"TIMESTAMP", "ContextTokens", "GeneratedTokens", true},
+    {"arrival_s", "prompt_tokens", "output_tokens", false},
+    {"arrival_timestamp", "prompt_size", "token_size", false},
 };
 
-Result<AzureColumns> FindColumns(std::string_view header) {
+struct CsvColumns {
+  const Dialect* dialect = nullptr;
+  size_t time = 0, input = 0, output = 0;
+
+  size_t last() const { return std::max({time, input, output}); }
+};
+
+Result<CsvColumns> FindColumns(std::string_view header) {
   const auto names = Columns(header);
   const auto find = [&names](std::string_view name) {
     return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
   };
-  const AzureColumns columns{find("TIMESTAMP"), find("ContextTokens"), find("GeneratedTokens")};
-  if (std::max({columns.time, columns.input, columns.output}) >= names.size()) {
-    return InvalidArgument(fmt::format(
-        "line 1: not a trace: the columns must be TIMESTAMP,ContextTokens,GeneratedTokens (or "
-        "JSON lines with timestamp, input_length, output_length), got '{}'",
-        Printable(header)));
+  for (const Dialect& d : kDialects) {
+    const CsvColumns columns{&d, find(d.time), find(d.input), find(d.output)};
+    if (columns.last() < names.size()) return columns;
   }
-  return columns;
+  return InvalidArgument(fmt::format(
+      "line 1: not a trace: the columns must be TIMESTAMP,ContextTokens,GeneratedTokens or "
+      "arrival_s,prompt_tokens,output_tokens (or JSON lines with timestamp, input_length, "
+      "output_length), got '{}'",
+      Printable(header)));
 }
 
-Result<TraceEntry> ParseAzureLine(std::string_view line, const AzureColumns& columns) {
+Result<double> ArrivalTime(std::string_view text, const Dialect& dialect) {
+  if (dialect.wall_clock) {
+    if (const auto time = ParseTimestamp(text)) return *time;
+    return InvalidArgument(fmt::format("{} must read like 2023-11-16 18:15:46.68, got '{}'",
+                                       dialect.time, Printable(text)));
+  }
+  const auto time = ParseReal(text);
+  if (time.ok() && *time >= 0 && *time <= kTraceSecondsMax) return *time;
+  return InvalidArgument(fmt::format("{} must be seconds in [0, {:g}], got '{}'", dialect.time,
+                                     kTraceSecondsMax, Printable(text)));
+}
+
+Result<TraceEntry> ParseCsvLine(std::string_view line, const CsvColumns& columns) {
   const auto fields = Columns(line);
-  if (std::max({columns.time, columns.input, columns.output}) >= fields.size()) {
+  if (columns.last() >= fields.size()) {
     return InvalidArgument(fmt::format("has {} columns, too few", fields.size()));
   }
+  const Dialect& dialect = *columns.dialect;
   TraceEntry entry;
-  const auto time = ParseTimestamp(fields[columns.time]);
-  if (!time) {
-    return InvalidArgument(fmt::format("TIMESTAMP must read like 2023-11-16 18:15:46.68, got '{}'",
-                                       Printable(fields[columns.time])));
-  }
-  entry.arrival_s = *time;
-  MR_ASSIGN_OR_RETURN(entry.input_tokens, TokenCount(fields[columns.input], "ContextTokens"));
-  MR_ASSIGN_OR_RETURN(entry.output_tokens, TokenCount(fields[columns.output], "GeneratedTokens"));
+  MR_ASSIGN_OR_RETURN(entry.arrival_s, ArrivalTime(fields[columns.time], dialect));
+  MR_ASSIGN_OR_RETURN(entry.input_tokens, TokenCount(fields[columns.input], dialect.input));
+  MR_ASSIGN_OR_RETURN(entry.output_tokens, TokenCount(fields[columns.output], dialect.output));
   return entry;
 }
 
@@ -116,8 +140,10 @@ Result<TraceEntry> ParseMooncakeLine(std::string_view line) {
   if (!object.is_object()) return InvalidArgument("must be a JSON object");
   TraceEntry entry;
   const auto time = object.find("timestamp");
-  if (time == object.end() || !time->is_number()) {
-    return InvalidArgument("'timestamp' must be a number of milliseconds");
+  if (time == object.end() || !time->is_number() || time->get<double>() < 0 ||
+      time->get<double>() > kTraceSecondsMax * 1000) {
+    return InvalidArgument(fmt::format("'timestamp' must be a number of milliseconds in [0, {:g}]",
+                                       kTraceSecondsMax * 1000));
   }
   entry.arrival_s = time->get<double>() / 1000;
   MR_ASSIGN_OR_RETURN(entry.input_tokens, CountField(object, "input_length"));
@@ -140,7 +166,7 @@ Result<TraceEntry> ParseMooncakeLine(std::string_view line) {
 Result<std::vector<TraceEntry>> ParseTrace(std::string_view text, size_t entries_max) {
   std::vector<TraceEntry> entries;
   LineReader lines(text);
-  std::optional<AzureColumns> columns;
+  std::optional<CsvColumns> columns;
   while (auto line = lines.Next()) {
     if (line->empty()) continue;
     if (!columns && line->front() != '{') {
@@ -148,14 +174,18 @@ Result<std::vector<TraceEntry>> ParseTrace(std::string_view text, size_t entries
       continue;
     }
     if (entries.size() == entries_max) break;
-    auto entry = columns ? ParseAzureLine(*line, *columns) : ParseMooncakeLine(*line);
+    auto entry = columns ? ParseCsvLine(*line, *columns) : ParseMooncakeLine(*line);
     if (!entry.ok()) return entry.status().WithContext(fmt::format("line {}", lines.number()));
+    if (!entries.empty() && entry->arrival_s < entries.back().arrival_s) {
+      return InvalidArgument(
+          fmt::format("line {}: arrives {:g} s before the request above it; sort the trace by time",
+                      lines.number(), entries.back().arrival_s - entry->arrival_s));
+    }
     entries.push_back(std::move(*entry));
   }
-  if (entries.empty()) return InvalidArgument("holds no request");
-  std::stable_sort(entries.begin(), entries.end(), [](const TraceEntry& a, const TraceEntry& b) {
-    return a.arrival_s < b.arrival_s;
-  });
+  if (entries.empty()) {
+    return InvalidArgument(fmt::format("line {}: holds no request", std::max(lines.number(), 1)));
+  }
   const double first = entries.front().arrival_s;
   for (TraceEntry& entry : entries) entry.arrival_s -= first;
   return entries;

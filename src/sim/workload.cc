@@ -23,6 +23,10 @@ class Synthetic : public Workload {
   std::optional<SimRequest> Next() override {
     if (made_ == options_.requests) return std::nullopt;
     now_s_ += ArrivalGap(options_.rate, options_.burstiness, gaps_);
+    if (now_s_ > options_.duration_s) {
+      made_ = options_.requests;
+      return std::nullopt;
+    }
     const Lengths lengths = NextLengths();
     ++made_;
     return SimRequest{Time{} + Duration::Seconds(now_s_), lengths.prompt_tokens,

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +44,7 @@ struct Lengths {
 
 struct SyntheticOptions {
   uint64_t requests = 1000;
+  double duration_s = std::numeric_limits<double>::infinity();  // no arrival later than this
   double rate = 1;        // requests per second; infinite: all at once
   double burstiness = 1;  // shape of the Gamma gaps: 1 Poisson, 1 / CV^2 in general
   LengthSpec prompt, output;

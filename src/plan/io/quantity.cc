@@ -56,6 +56,11 @@ constexpr Unit kLatencyUnits[] = {
     {"ns", 1e-9, true}, {"us", 1e-6, true}, {"ms", 1e-3, true}, {"s", 1, true}};
 constexpr Unit kPriceUnits[] = {{"USD/h", 1, true}};
 constexpr Unit kFlowUnits[] = {{"tokens/s", 1, true}};
+constexpr Unit kDurationUnits[] = {
+    {"us", 1e-6}, {"ms", 1e-3, true}, {"s", 1, true}, {"min", 60}, {"h", 3600}};
+constexpr Unit kRateUnits[] = {{"req/s", 1, true}, {"req/min", 1.0 / 60}, {"req/h", 1.0 / 3600}};
+constexpr Unit kTokenUnits[] = {{"tokens", 1, true}, {"token", 1}};
+constexpr Unit kShareUnits[] = {{"%", 0.01, true}};
 
 const Kind& KindOf(Quantity kind) {
   static constexpr Kind kKinds[] = {
@@ -64,6 +69,10 @@ const Kind& KindOf(Quantity kind) {
       {kLatencyUnits, 0, 10, "[0 ms, 10 s]", "0.3 ms"},
       {kPriceUnits, 0, 1e4, "[0 USD/h, 10000 USD/h]", "3.9 USD/h"},
       {kFlowUnits, 0, 1e15, "[0 tokens/s, 1e15 tokens/s]", "120.5 tokens/s"},
+      {kDurationUnits, 1e-6, 1e8, "[1 us, 1e8 s]", "250 ms"},
+      {kRateUnits, 1e-6, 1e6, "[1e-6 req/s, 1e6 req/s]", "5 req/s"},
+      {kTokenUnits, 0, 4194304, "[0 tokens, 4194304 tokens]", "512 tokens"},
+      {kShareUnits, 0, 1, "[0 %, 100 %]", "90 %"},
   };
   return kKinds[static_cast<size_t>(kind)];
 }

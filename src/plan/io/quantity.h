@@ -16,6 +16,10 @@ enum class Quantity {
   kLatency,    // seconds
   kPrice,      // USD per hour
   kFlow,       // tokens per second
+  kDuration,   // seconds, of a limit or of a whole run
+  kRate,       // requests per second
+  kTokens,     // a length; may be fractional, where a mean is meant
+  kShare,      // of all: "90 %" is 0.9
 };
 
 // The value in the unit named above. The message of an error reads on after what the quantity is:

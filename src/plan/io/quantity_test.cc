@@ -25,6 +25,11 @@ TEST(QuantityTest, ReadsNumbersWithUnits) {
   EXPECT_EQ(Value(Quantity::kLatency, "0.3 ms"), 0.3 * 1e-3);
   EXPECT_EQ(Value(Quantity::kLatency, "0 us"), 0);
   EXPECT_EQ(Value(Quantity::kPrice, " 3.9  USD/h "), 3.9);
+  EXPECT_EQ(Value(Quantity::kDuration, "250 ms"), 0.25);
+  EXPECT_EQ(Value(Quantity::kDuration, "2 h"), 7200);
+  EXPECT_EQ(Value(Quantity::kRate, "90 req/min"), 1.5);
+  EXPECT_EQ(Value(Quantity::kTokens, "512 tokens"), 512);
+  EXPECT_DOUBLE_EQ(Value(Quantity::kShare, "90 %"), 0.9);
 }
 
 TEST(QuantityTest, ErrorsSayWhatIsAllowed) {

@@ -1,0 +1,253 @@
+#include "sim/workload_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/suggest.h"
+#include "plan/io/text_fields.h"
+#include "plan/io/yaml_reader.h"
+
+namespace millrace::sim {
+namespace {
+
+using plan::Quantity;
+using plan::YamlMap;
+
+constexpr double kJointDefault = 0.9;
+constexpr double kCvMin = 0.03, kCvMax = 30;
+
+class WorkloadReader {
+ public:
+  WorkloadReader(std::string_view name, const FileReader& read) : name_(name), read_(read) {}
+
+  Result<WorkloadSpec> Read(std::string_view text) {
+    if (text.size() > kWorkloadFileBytesMax) {
+      return InvalidArgument(
+          fmt::format("{}: is larger than {} bytes", Printable(name_), kWorkloadFileBytesMax));
+    }
+    MR_ASSIGN_OR_RETURN(const YAML::Node root, plan::LoadYaml(text, name_));
+    MR_ASSIGN_OR_RETURN(const YamlMap map, YamlMap::Open(root, "a workload",
+                                                         {"trace", "arrivals", "rate", "requests",
+                                                          "duration", "lengths", "slo"},
+                                                         name_));
+    MR_ASSIGN_OR_RETURN(spec_.rate, map.AmountIf("rate", Quantity::kRate));
+    MR_ASSIGN_OR_RETURN(spec_.duration_s, map.AmountIf("duration", Quantity::kDuration));
+    if (map.Has("requests")) {
+      MR_ASSIGN_OR_RETURN(const int64_t n, map.Integer("requests", 1, kWorkloadRequestsMax));
+      spec_.requests = static_cast<uint64_t>(n);
+    }
+    MR_RETURN_IF_ERROR(map.Has("trace") ? ReadTrace(map) : ReadSynthetic(map));
+    if (map.Has("slo")) {
+      MR_ASSIGN_OR_RETURN(const YAML::Node slo, map.Need("slo"));
+      MR_RETURN_IF_ERROR(ReadSlo(slo));
+    }
+    const Status valid = spec_.Validate();
+    if (!valid.ok()) return plan::ErrorAt(name_, root, valid.message());
+    return std::move(spec_);
+  }
+
+ private:
+  Result<std::vector<TraceEntry>> TraceAt(const YamlMap& map) {
+    MR_ASSIGN_OR_RETURN(const std::string path, map.Text("trace"));
+    const auto text = read_(path);
+    if (!text.ok()) return map.Error("trace", text.status().message());
+    auto entries = ParseTrace(*text, kWorkloadRequestsMax);
+    if (!entries.ok()) {
+      return map.Error("trace", Printable(path) + ": " + entries.status().message());
+    }
+    return entries;
+  }
+
+  Status ReadTrace(const YamlMap& map) {
+    spec_.arrivals = ArrivalKind::kTrace;
+    for (const char* key : {"arrivals", "lengths"}) {
+      if (map.Has(key)) {
+        return map.Error(key,
+                         fmt::format("a trace has its own {}; leave out {} or trace", key, key));
+      }
+    }
+    MR_ASSIGN_OR_RETURN(spec_.trace, TraceAt(map));
+    return OkStatus();
+  }
+
+  Status ReadSynthetic(const YamlMap& map) {
+    MR_ASSIGN_OR_RETURN(const YAML::Node arrivals, map.Need("arrivals"));
+    MR_RETURN_IF_ERROR(ReadArrivals(arrivals));
+    MR_ASSIGN_OR_RETURN(const YAML::Node lengths, map.Need("lengths"));
+    return ReadLengths(lengths);
+  }
+
+  Status ReadArrivals(const YAML::Node& node) {
+    if (node.IsScalar()) {
+      static const std::vector<std::string> kNames = {"poisson", "steady", "at-once"};
+      const std::string& text = node.Scalar();
+      if (text == "poisson") return OkStatus();
+      if (text == "steady" || text == "at-once") {
+        spec_.arrivals = text == "steady" ? ArrivalKind::kSteady : ArrivalKind::kAllAtOnce;
+        return OkStatus();
+      }
+      const auto guess = Suggest(text, kNames);
+      return plan::ErrorAt(
+          name_, node,
+          fmt::format(
+              "arrivals must be poisson, steady, at-once or {{gamma: {{cv: 2}}}}, got '{}'{}",
+              Printable(text, 60), guess ? "; did you mean " + *guess + "?" : ""));
+    }
+    MR_ASSIGN_OR_RETURN(const YamlMap map, YamlMap::Open(node, "arrivals", {"gamma"}, name_));
+    MR_ASSIGN_OR_RETURN(const YAML::Node gamma_node, map.Need("gamma"));
+    MR_ASSIGN_OR_RETURN(const YamlMap gamma, YamlMap::Open(gamma_node, "gamma", {"cv"}, name_));
+    MR_ASSIGN_OR_RETURN(const std::string text, gamma.Text("cv"));
+    const auto cv = plan::NumberIn(text);
+    if (!cv || *cv < kCvMin || *cv > kCvMax) {
+      return gamma.Error("cv", fmt::format("cv must be a number in [{}, {}], got '{}'", kCvMin,
+                                           kCvMax, Printable(text, 60)));
+    }
+    spec_.cv = *cv;
+    return OkStatus();
+  }
+
+  Status ReadLengths(const YAML::Node& node) {
+    MR_ASSIGN_OR_RETURN(
+        const YamlMap map,
+        YamlMap::Open(node, "lengths", {"prompt", "output", "trace", "order"}, name_));
+    if (map.Has("trace")) return ReadLengthsOfTrace(map);
+    if (map.Has("order")) return map.Error("order", "order goes with lengths of a trace");
+    MR_ASSIGN_OR_RETURN(spec_.prompt, ReadLength(map, "prompt"));
+    MR_ASSIGN_OR_RETURN(spec_.output, ReadLength(map, "output"));
+    return OkStatus();
+  }
+
+  Status ReadLengthsOfTrace(const YamlMap& map) {
+    for (const char* key : {"prompt", "output"}) {
+      if (map.Has(key)) {
+        return map.Error(key,
+                         fmt::format("lengths come from the trace; leave out {} or trace", key));
+      }
+    }
+    MR_ASSIGN_OR_RETURN(const std::string order, map.TextOr("order", "random"));
+    if (order != "random" && order != "in-turn") {
+      return map.Error(
+          "order", fmt::format("order must be random or in-turn, got '{}'", Printable(order, 60)));
+    }
+    spec_.draw_lengths = order == "random";
+    MR_ASSIGN_OR_RETURN(const auto entries, TraceAt(map));
+    for (const TraceEntry& e : entries) {
+      spec_.lengths.push_back({std::max(e.input_tokens, 1), std::max(e.output_tokens, 1)});
+    }
+    return OkStatus();
+  }
+
+  // A whole number of tokens, at least one.
+  Result<double> Tokens(const YamlMap& map, std::string_view key) {
+    MR_ASSIGN_OR_RETURN(const double tokens, map.Amount(key, Quantity::kTokens));
+    if (tokens >= 1 && tokens == std::floor(tokens)) return tokens;
+    return map.Error(key, fmt::format("{} must be a whole number of tokens, at least 1, got '{:g}'",
+                                      key, tokens));
+  }
+
+  Result<LengthSpec> ReadLength(const YamlMap& parent, std::string_view what) {
+    MR_ASSIGN_OR_RETURN(const YAML::Node node, parent.Need(what));
+    LengthSpec spec;
+    spec.limit = kTraceTokensMax;
+    if (node.IsScalar()) {
+      MR_ASSIGN_OR_RETURN(spec.a, Tokens(parent, what));
+      return spec;
+    }
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(node, what, {"uniform", "lognormal"}, name_));
+    if (map.Has("uniform") == map.Has("lognormal")) {
+      return plan::ErrorAt(
+          name_, node,
+          fmt::format("{} must be a length such as 512 tokens, or uniform, or lognormal", what));
+    }
+    return map.Has("uniform") ? ReadUniform(map, spec) : ReadLognormal(map, spec);
+  }
+
+  Result<LengthSpec> ReadUniform(const YamlMap& parent, LengthSpec spec) {
+    MR_ASSIGN_OR_RETURN(const YAML::Node node, parent.Need("uniform"));
+    MR_ASSIGN_OR_RETURN(const YamlMap map, YamlMap::Open(node, "uniform", {"min", "max"}, name_));
+    spec.kind = LengthSpec::Kind::kUniform;
+    MR_ASSIGN_OR_RETURN(spec.a, Tokens(map, "min"));
+    MR_ASSIGN_OR_RETURN(spec.b, Tokens(map, "max"));
+    if (spec.a <= spec.b) return spec;
+    return map.Error("max", fmt::format("max ({:g}) must be at least min ({:g})", spec.b, spec.a));
+  }
+
+  Result<LengthSpec> ReadLognormal(const YamlMap& parent, LengthSpec spec) {
+    MR_ASSIGN_OR_RETURN(const YAML::Node node, parent.Need("lognormal"));
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(node, "lognormal", {"mean", "sd", "max"}, name_));
+    spec.kind = LengthSpec::Kind::kLognormal;
+    MR_ASSIGN_OR_RETURN(spec.a, map.Amount("mean", Quantity::kTokens));
+    MR_ASSIGN_OR_RETURN(spec.b, map.Amount("sd", Quantity::kTokens));
+    if (spec.a < 1) return map.Error("mean", "mean must be at least 1 tokens");
+    if (!map.Has("max")) return spec;
+    MR_ASSIGN_OR_RETURN(const double limit, Tokens(map, "max"));
+    spec.limit = static_cast<int>(limit);
+    if (limit >= spec.a) return spec;
+    return map.Error("max", fmt::format("max ({:g}) must be at least mean ({:g})", limit, spec.a));
+  }
+
+  // "250 ms", or {p99: 250 ms}.
+  Status ReadLimit(const YamlMap& slo, const char* key, std::optional<double>& limit_s,
+                   std::optional<double>& share) {
+    if (!slo.Has(key)) return OkStatus();
+    MR_ASSIGN_OR_RETURN(const YAML::Node node, slo.Need(key));
+    if (node.IsScalar()) {
+      MR_ASSIGN_OR_RETURN(limit_s, slo.AmountIf(key, Quantity::kDuration));
+      return OkStatus();
+    }
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(node, key, {"p50", "p90", "p95", "p99", "p99.9"}, name_));
+    for (const auto& [name, part] : std::initializer_list<std::pair<const char*, double>>{
+             {"p50", 0.5}, {"p90", 0.9}, {"p95", 0.95}, {"p99", 0.99}, {"p99.9", 0.999}}) {
+      if (!map.Has(name)) continue;
+      if (limit_s) return map.Error(name, fmt::format("{} takes one percentile", key));
+      MR_ASSIGN_OR_RETURN(limit_s, map.AmountIf(name, Quantity::kDuration));
+      share = part;
+    }
+    if (!limit_s) return plan::ErrorAt(name_, node, fmt::format("{} names no percentile", key));
+    return OkStatus();
+  }
+
+  Status ReadSlo(const YAML::Node& node) {
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(node, "slo", {"ttft", "tpot", "attainment"}, name_));
+    SloTarget& target = spec_.target;
+    MR_RETURN_IF_ERROR(ReadLimit(map, "ttft", target.slo.ttft_s, target.ttft_share));
+    MR_RETURN_IF_ERROR(ReadLimit(map, "tpot", target.slo.tpot_s, target.tpot_share));
+    if (target.empty()) {
+      return plan::ErrorAt(name_, node, "slo must limit ttft or tpot, such as {ttft: 250 ms}");
+    }
+    MR_ASSIGN_OR_RETURN(target.joint, map.AmountIf("attainment", Quantity::kShare));
+    if (!target.joint && !target.ttft_share && !target.tpot_share) target.joint = kJointDefault;
+    return OkStatus();
+  }
+
+  const std::string_view name_;
+  const FileReader& read_;
+  WorkloadSpec spec_;
+};
+
+}  // namespace
+
+Result<WorkloadSpec> ParseWorkloadYaml(std::string_view text, std::string_view name,
+                                       const FileReader& read) {
+  return WorkloadReader(name, read).Read(text);
+}
+
+Result<WorkloadSpec> LoadWorkload(const std::string& path) {
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kWorkloadFileBytesMax));
+  const auto folder = std::filesystem::path(path).parent_path();
+  return ParseWorkloadYaml(text, path, [&folder](const std::string& trace) {
+    return ReadFile((folder / trace).string(), kTraceBytesMax);
+  });
+}
+
+}  // namespace millrace::sim

@@ -1,0 +1,175 @@
+#include "sim/workload_file.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace millrace::sim {
+namespace {
+
+constexpr char kTrace[] =
+    "arrival_s,prompt_tokens,output_tokens\n"
+    "10,100,5\n"
+    "12,200,6\n"
+    "14,300,7\n";
+
+Result<WorkloadSpec> Parse(std::string_view text) {
+  return ParseWorkloadYaml(text, "w.yaml", [](const std::string& path) -> Result<std::string> {
+    if (path == "t.csv") return std::string(kTrace);
+    if (path == "back.csv") return std::string(kTrace) + "13,1,1\n";
+    if (path == "empty.csv") return std::string("arrival_s,prompt_tokens,output_tokens\n");
+    return NotFound(path + ": no such file");
+  });
+}
+
+WorkloadSpec Good(std::string_view text) {
+  auto spec = Parse(text);
+  EXPECT_TRUE(spec.ok()) << spec.status().ToString();
+  return spec.ok() ? *spec : WorkloadSpec{};
+}
+
+std::string Error(std::string_view text) { return Parse(text).status().message(); }
+
+std::vector<SimRequest> All(Workload& workload) {
+  std::vector<SimRequest> requests;
+  while (auto request = workload.Next()) requests.push_back(*request);
+  return requests;
+}
+
+constexpr char kSynthetic[] =
+    "arrivals: poisson\n"
+    "rate: 5 req/s\n"
+    "requests: 20000\n"
+    "lengths:\n"
+    "  prompt: {lognormal: {mean: 1000 tokens, sd: 500 tokens, max: 4000 tokens}}\n"
+    "  output: {uniform: {min: 1 tokens, max: 128 tokens}}\n"
+    "slo: {ttft: 250 ms, tpot: 0.1 s, attainment: 95 %}\n";
+
+TEST(WorkloadFile, DrawsWhatTheFileSays) {
+  const WorkloadSpec spec = Good(kSynthetic);
+  EXPECT_EQ(spec.target.slo.ttft_s, 0.25);
+  EXPECT_EQ(spec.target.slo.tpot_s, 0.1);
+  EXPECT_DOUBLE_EQ(*spec.target.joint, 0.95);
+  EXPECT_EQ(spec.Describe(),
+            "20,000 requests, Poisson, 5 req/s, prompt lognormal, mean 1000, sd 500 tokens, output "
+            "uniform 1 to 128 tokens");
+  const auto requests = All(*spec.Make(1));
+  ASSERT_EQ(requests.size(), 20000u);
+  double prompt = 0, output = 0;
+  for (const SimRequest& r : requests) {
+    ASSERT_LE(r.prompt_tokens, 4000);
+    ASSERT_TRUE(r.output_tokens >= 1 && r.output_tokens <= 128);
+    prompt += r.prompt_tokens;
+    output += r.output_tokens;
+  }
+  EXPECT_NEAR(prompt / 20000, 1000, 20);
+  EXPECT_NEAR(output / 20000, 64.5, 1.5);
+  EXPECT_NEAR(static_cast<double>(requests.back().arrival.ns) * 1e-9, 4000, 120);
+  // Another rate, the same lengths.
+  const auto faster = All(*spec.Make(1, 50));
+  EXPECT_NEAR(static_cast<double>(faster.back().arrival.ns) * 1e-9, 400, 12);
+  EXPECT_EQ(faster[7].prompt_tokens, requests[7].prompt_tokens);
+  EXPECT_NE(All(*spec.Make(2))[7].prompt_tokens, requests[7].prompt_tokens);
+}
+
+TEST(WorkloadFile, GammaGapsHaveTheVariationAsked) {
+  const WorkloadSpec spec = Good(
+      "arrivals: {gamma: {cv: 2}}\nrate: 120 req/min\nrequests: 50000\n"
+      "lengths: {prompt: 512 tokens, output: 8 tokens}\n");
+  EXPECT_EQ(spec.rate, 2);
+  const auto requests = All(*spec.Make(3));
+  double sum = 0, squares = 0, last = 0;
+  for (const SimRequest& r : requests) {
+    const double at = static_cast<double>(r.arrival.ns) * 1e-9;
+    sum += at - last;
+    squares += (at - last) * (at - last);
+    last = at;
+  }
+  const double mean = sum / 50000;
+  EXPECT_NEAR(mean, 0.5, 0.02);
+  EXPECT_NEAR(std::sqrt(squares / 50000 - mean * mean) / mean, 2, 0.08);
+}
+
+TEST(WorkloadFile, ADurationEndsTheArrivals) {
+  const WorkloadSpec spec = Good(
+      "arrivals: steady\nrate: 4 req/s\nduration: 10 s\n"
+      "lengths: {prompt: 1 tokens, output: 1 tokens}\n");
+  EXPECT_EQ(All(*spec.Make(1)).size(), 40u);
+  EXPECT_EQ(spec.ExpectedRequests(), 40u);
+}
+
+TEST(WorkloadFile, ReplaysTracesAtTheirRateOrAnother) {
+  EXPECT_EQ(All(*Good("trace: t.csv\n").Make(1)).back().arrival.ns, 4'000'000'000);
+  const auto faster = All(*Good("trace: t.csv\nrate: 2 req/s\n").Make(1));
+  ASSERT_EQ(faster.size(), 3u);
+  EXPECT_EQ(faster.back().arrival.ns, 1'000'000'000);
+  EXPECT_EQ(faster.back().prompt_tokens, 300);
+  EXPECT_EQ(All(*Good("trace: t.csv\nrequests: 2\n").Make(1)).size(), 2u);
+  EXPECT_EQ(All(*Good("trace: t.csv\nduration: 3 s\n").Make(1)).size(), 2u);
+  EXPECT_EQ(Good("trace: t.csv\n").MeanRate(), 0.5);
+  const auto in_turn = All(*Good("arrivals: at-once\nrequests: 4\n"
+                                 "lengths: {trace: t.csv, order: in-turn}\n")
+                                .Make(9));
+  ASSERT_EQ(in_turn.size(), 4u);
+  EXPECT_EQ(in_turn[3].prompt_tokens, 100);
+  EXPECT_EQ(in_turn[3].arrival.ns, 0);
+}
+
+TEST(WorkloadFile, PercentilesAreSharesOfEachAlone) {
+  const auto target = Good("trace: t.csv\nslo: {ttft: {p99: 1 s}, tpot: {p50: 20 ms}}\n").target;
+  EXPECT_EQ(target.slo.ttft_s, 1);
+  EXPECT_EQ(target.ttft_share, 0.99);
+  EXPECT_EQ(target.tpot_share, 0.5);
+  EXPECT_FALSE(target.joint);
+  LatencyReport report;
+  report.requests = 100;
+  report.met_ttft = 99;
+  report.met_tpot = 50;
+  EXPECT_TRUE(target.MetBy(report));
+  report.refused = 1;  // who was refused missed every limit
+  EXPECT_FALSE(target.MetBy(report));
+}
+
+TEST(WorkloadFile, ErrorsNameThePlace) {
+  const std::string lengths = "lengths: {prompt: 1 tokens, output: 1 tokens}\n";
+  EXPECT_EQ(Error("arrivals: poison\n" + lengths),
+            "w.yaml:1:11: arrivals must be poisson, steady, at-once or {gamma: {cv: 2}}, got "
+            "'poison'; did you mean poisson?");
+  EXPECT_EQ(Error("arrivals: poisson\nrate: 5\n" + lengths),
+            "w.yaml:2:7: rate must have a unit (req/s, req/min, req/h), such as 5 req/s, got '5'");
+  EXPECT_EQ(Error("arrivals: poisson\nrate: -5 req/s\n" + lengths),
+            "w.yaml:2:7: rate must be in [1e-6 req/s, 1e6 req/s], got '-5 req/s'");
+  EXPECT_EQ(Error("arrivals: poisson\nrate: 5 req/s\n" + lengths),
+            "w.yaml:1:1: give the number of requests, or a duration such as 600 s");
+  EXPECT_EQ(Error("arrivals: poisson\nrate: 1e6 req/s\nduration: 1 h\n" + lengths),
+            "w.yaml:1:1: 3.6e+09 requests in 3600 s; at most 100000000 requests and 1e+09 s are "
+            "simulated");
+  EXPECT_EQ(Error("arrivals: {gamma: {cv: 0}}\n"),
+            "w.yaml:1:24: cv must be a number in [0.03, 30], got '0'");
+  EXPECT_EQ(Error("arrivals: poisson\nlengths: {prompt: 1.5 tokens, output: 1 tokens}\n"),
+            "w.yaml:2:19: prompt must be a whole number of tokens, at least 1, got '1.5'");
+  EXPECT_EQ(
+      Error("arrivals: poisson\nlengths: {prompt: {uniform: {min: 9 tokens, max: 3 tokens}}}"),
+      "w.yaml:2:50: max (3) must be at least min (9)");
+  EXPECT_EQ(Error("trace: t.csv\narrivals: poisson\n"),
+            "w.yaml:2:11: a trace has its own arrivals; leave out arrivals or trace");
+  EXPECT_EQ(Error("trace: none.csv\n"), "w.yaml:1:8: none.csv: no such file");
+  EXPECT_EQ(Error("trace: back.csv\n"),
+            "w.yaml:1:8: back.csv: line 5: arrives 1 s before the request above it; sort the trace "
+            "by time");
+  EXPECT_EQ(Error("trace: empty.csv\n"), "w.yaml:1:8: empty.csv: line 1: holds no request");
+  EXPECT_EQ(Error("trace: t.csv\nslo: {}\n"),
+            "w.yaml:2:6: slo must limit ttft or tpot, such as {ttft: 250 ms}");
+  EXPECT_EQ(Error("trace: t.csv\nslo: {ttft: 3 mss}\n"),
+            "w.yaml:2:13: ttft has the unknown unit 'mss'; known: us, ms, s, min, h; did you mean "
+            "ms?");
+  EXPECT_EQ(Error("trace: t.csv\nslo: {ttft: {p99: 1 s, p90: 1 s}}\n"),
+            "w.yaml:2:19: ttft takes one percentile");
+  EXPECT_EQ(Error("trase: t.csv\n"),
+            "w.yaml:1:1: unknown key 'trase' in a workload; did you mean trace?");
+  EXPECT_FALSE(Parse("").ok());
+  EXPECT_FALSE(Parse("[1, 2]").ok());
+}
+
+}  // namespace
+}  // namespace millrace::sim

@@ -1,0 +1,137 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/check.h"
+#include "base/units.h"
+#include "sim/workload_file.h"
+
+namespace millrace::sim {
+namespace {
+
+double Share(uint64_t part, const LatencyReport& report) {
+  const uint64_t all = report.requests + report.refused;
+  return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
+}
+
+std::string Describe(const LengthSpec& spec) {
+  switch (spec.kind) {
+    case LengthSpec::Kind::kFixed: return fmt::format("{:g} tokens", spec.a);
+    case LengthSpec::Kind::kUniform:
+      return fmt::format("uniform {:g} to {:g} tokens", spec.a, spec.b);
+    case LengthSpec::Kind::kLognormal:
+      return fmt::format("lognormal, mean {:g}, sd {:g} tokens", spec.a, spec.b);
+  }
+  return "";
+}
+
+// The entries that count: the first `requests`, none later than `duration_s`.
+std::vector<TraceEntry> Chosen(const WorkloadSpec& spec) {
+  const auto count = std::min<uint64_t>(spec.requests.value_or(UINT64_MAX), spec.trace.size());
+  std::vector<TraceEntry> entries(spec.trace.begin(),
+                                  spec.trace.begin() + static_cast<int64_t>(count));
+  if (spec.rate) RescaleRate(entries, *spec.rate);
+  if (spec.duration_s) {
+    const auto late = [&](const TraceEntry& e) { return e.arrival_s > *spec.duration_s; };
+    entries.erase(std::find_if(entries.begin(), entries.end(), late), entries.end());
+  }
+  return entries;
+}
+
+}  // namespace
+
+bool SloTarget::MetBy(const LatencyReport& report) const {
+  const auto enough = [&](std::optional<double> share, uint64_t met) {
+    return !share || Share(met, report) >= *share;
+  };
+  return enough(joint, report.met_both) && enough(ttft_share, report.met_ttft) &&
+         enough(tpot_share, report.met_tpot);
+}
+
+Status WorkloadSpec::Validate() const {
+  if (arrivals == ArrivalKind::kTrace) {
+    MR_CHECK(!trace.empty());
+    const double seconds = rate ? static_cast<double>(trace.size()) / *rate : 0;
+    if (seconds <= kWorkloadSecondsMax) return OkStatus();
+    return InvalidArgument(
+        fmt::format("{} requests at {:g} req/s take {:g} s, at most {:g} s are "
+                    "simulated; raise the rate",
+                    trace.size(), *rate, seconds, kWorkloadSecondsMax));
+  }
+  if (arrivals == ArrivalKind::kAllAtOnce) {
+    if (requests && !duration_s && !rate) return OkStatus();
+    return InvalidArgument("requests that come all at once need their number, and no rate or time");
+  }
+  if (!rate) return InvalidArgument("the rate is missing, such as 5 req/s");
+  if (!requests && !duration_s) {
+    return InvalidArgument("give the number of requests, or a duration such as 600 s");
+  }
+  const double expected = static_cast<double>(requests.value_or(UINT64_MAX));
+  const double seconds = std::min(duration_s.value_or(1e300), expected / *rate);
+  if (seconds > kWorkloadSecondsMax ||
+      seconds * *rate > static_cast<double>(kWorkloadRequestsMax)) {
+    return InvalidArgument(
+        fmt::format("{:g} requests in {:g} s; at most {} requests and {:g} s are simulated",
+                    seconds * *rate, seconds, kWorkloadRequestsMax, kWorkloadSecondsMax));
+  }
+  return OkStatus();
+}
+
+std::optional<double> WorkloadSpec::MeanRate() const {
+  if (arrivals == ArrivalKind::kAllAtOnce) return std::nullopt;
+  if (rate || arrivals != ArrivalKind::kTrace) return rate;
+  if (trace.back().arrival_s <= 0) return std::nullopt;
+  return static_cast<double>(trace.size() - 1) / trace.back().arrival_s;
+}
+
+uint64_t WorkloadSpec::ExpectedRequests() const {
+  const auto count = static_cast<double>(std::min<uint64_t>(
+      requests.value_or(UINT64_MAX), arrivals == ArrivalKind::kTrace ? trace.size() : UINT64_MAX));
+  const auto mean = MeanRate();
+  const double within = duration_s && mean ? *duration_s * *mean : 1e300;
+  return static_cast<uint64_t>(std::min({count, within, double{kWorkloadRequestsMax}}));
+}
+
+std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
+                                             std::optional<double> rate_instead) const {
+  if (arrivals == ArrivalKind::kTrace) {
+    WorkloadSpec spec = *this;
+    if (rate_instead) spec.rate = rate_instead;
+    return NewReplay(Chosen(spec), std::nullopt);
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  SyntheticOptions options;
+  options.requests = requests.value_or(kWorkloadRequestsMax);
+  options.duration_s = duration_s.value_or(kInfinity);
+  options.rate = arrivals == ArrivalKind::kAllAtOnce ? kInfinity : rate_instead.value_or(*rate);
+  options.burstiness = arrivals == ArrivalKind::kSteady ? kInfinity : 1 / (cv * cv);
+  options.prompt = prompt;
+  options.output = output;
+  options.lengths = lengths;
+  options.draw_lengths = draw_lengths;
+  options.seed = seed;
+  return NewSynthetic(std::move(options));
+}
+
+std::string WorkloadSpec::Describe() const {
+  const std::string count = FormatCount(static_cast<int64_t>(ExpectedRequests())) + " requests";
+  if (arrivals == ArrivalKind::kTrace) {
+    const auto mean = MeanRate();
+    return fmt::format("{} of a trace{}", count, mean ? fmt::format(", {:.4g} req/s", *mean) : "");
+  }
+  std::string how;
+  switch (arrivals) {
+    case ArrivalKind::kAllAtOnce: how = "all at once"; break;
+    case ArrivalKind::kSteady: how = fmt::format("steady, {:g} req/s", *rate); break;
+    default:
+      how = cv == 1 ? fmt::format("Poisson, {:g} req/s", *rate)
+                    : fmt::format("Gamma, CV {:g}, {:g} req/s", cv, *rate);
+  }
+  if (!lengths.empty()) return fmt::format("{}, {}, lengths of a trace", count, how);
+  return fmt::format("{}, {}, prompt {}, output {}", count, how, sim::Describe(prompt),
+                     sim::Describe(output));
+}
+
+}  // namespace millrace::sim
