@@ -39,14 +39,6 @@ Verdict SchedulerImpl::Consider(Request& request) {
                                                  : ConsiderFresh(request);
 }
 
-// What the policy promises; at least what the request holds when it comes back longer than
-// foretold.
-int SchedulerImpl::ReservationOf(const Request& request) const {
-  const auto reserved = ReservedBlocksFor(request.spec, request.output_limit);
-  if (!reserved) return 0;
-  return std::max(*reserved, kv_.BlocksFor(request.TotalOf(request.sequences[request.leader])));
-}
-
 // The whole remaining prefill must fit, not only its first chunk, less what the prefix cache holds.
 // Hits that nobody owns count: taking them uses up available blocks.
 Verdict SchedulerImpl::ConsiderFresh(Request& request) {
@@ -55,10 +47,8 @@ Verdict SchedulerImpl::ConsiderFresh(Request& request) {
   request.sharing_prompt = request.live() > 1;
   Sequence& s = request.sequences[request.leader];
   const int target = request.TargetOf(s);
-  const int reserved = ReservationOf(request);
-  if (reserved_blocks_ + reserved > options_.num_blocks) {
-    return {Verdict::Reason::kReservation, reserved, options_.num_blocks - reserved_blocks_};
-  }
+  const Verdict reservation = ReservationVerdict(request);
+  if (reservation.reason != Verdict::Reason::kAdmitted) return reservation;
   kv::PrefixMatch match;
   if (kv_.prefix_caching()) {
     if (!kv_.IsCurrent(s.chain)) s.chain = kv_.NewChain(request.spec.cache_salt);
@@ -70,10 +60,8 @@ Verdict SchedulerImpl::ConsiderFresh(Request& request) {
 }
 
 Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
-  const int reserved = ReservationOf(request);
-  if (reserved_blocks_ + reserved > options_.num_blocks) {
-    return {Verdict::Reason::kReservation, reserved, options_.num_blocks - reserved_blocks_};
-  }
+  const Verdict reservation = ReservationVerdict(request);
+  if (reservation.reason != Verdict::Reason::kAdmitted) return reservation;
   CollectTables(request);
   shares_.clear();
   for (Sequence& s : request.sequences) {
@@ -130,8 +118,7 @@ void SchedulerImpl::StartFresh(Request& request) {
     if (!request.was_admitted) request.cached_prompt_tokens = s.computed;
   }
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
-  request.reserved_blocks = ReservationOf(request);
-  reserved_blocks_ += request.reserved_blocks;
+  TakeReservation(request);
   MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;
 }
 
@@ -140,8 +127,7 @@ void SchedulerImpl::SwapIn(Request& request) {
   for (Sequence& s : request.sequences) {
     if (s.started && s.live()) moves_.push_back({&s.host_table, &s.table, std::nullopt});
   }
-  request.reserved_blocks = ReservationOf(request);
-  reserved_blocks_ += request.reserved_blocks;
+  TakeReservation(request);
   MR_CHECK(kv_.SwapIn(moves_, plan_.swap_in))
       << "admission counted wrong for request " << request.spec.id;
   // The step that ended the prompt may have been in flight when it was swapped out.

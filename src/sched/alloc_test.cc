@@ -25,7 +25,8 @@ namespace {
 
 // Steps of `running` decoding requests of n sequences; returns the allocations of the last 100
 // steps.
-long DecodeAllocations(int running, int n, int stages, bool prefix_caching) {
+long DecodeAllocations(int running, int n, int stages, bool prefix_caching,
+                       KvPolicy kv_policy = KvPolicy::kPaged) {
   SchedulerOptions o;
   o.block_size = 16;
   o.num_blocks = running * n * 64;
@@ -34,6 +35,7 @@ long DecodeAllocations(int running, int n, int stages, bool prefix_caching) {
   o.max_model_len = 1024;
   o.stages = stages;
   o.prefix_caching = prefix_caching;
+  o.kv_policy = kv_policy;
   auto scheduler = std::move(Scheduler::Create(o)).value();
   for (int i = 0; i < running; ++i) {
     MR_CHECK(scheduler
@@ -81,6 +83,8 @@ TEST(Allocations, NoneInSteadyDecode) {
     EXPECT_EQ(DecodeAllocations(64, 1, 1, prefix_caching), 0);
     EXPECT_EQ(DecodeAllocations(16, 4, 1, prefix_caching), 0);
     EXPECT_EQ(DecodeAllocations(64, 1, 2, prefix_caching), 0);
+    EXPECT_EQ(DecodeAllocations(64, 1, 1, prefix_caching, KvPolicy::kOrcaMax), 0);
+    EXPECT_EQ(DecodeAllocations(16, 4, 1, prefix_caching, KvPolicy::kOrcaOracle), 0);
   }
 }
 

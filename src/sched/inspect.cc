@@ -101,6 +101,13 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
     case Verdict::Reason::kReservation:
       return fmt::format("KV blocks: it reserves {} and {} of {} are not reserved", v.needed,
                          v.available, options_.num_blocks);
+    case Verdict::Reason::kChunks:
+      return fmt::format(
+          "KV blocks: it reserves {} run{} of {} adjacent ones and {} such {} free ({} of {} "
+          "blocks "
+          "are not reserved)",
+          request.spec.params->n, request.spec.params->n == 1 ? "" : "s", v.needed, v.available,
+          v.available == 1 ? "is" : "are", v.headroom, options_.num_blocks);
     case Verdict::Reason::kBlocks:
       return fmt::format(
           "KV blocks: it needs {}, {} of {} are available, and {} are kept for those "
@@ -130,6 +137,7 @@ void SchedulerImpl::DrainPreemptions(std::vector<PreemptionRecord>& records) {
 void SchedulerImpl::CheckIntegrity() const {
   CheckBlocks();
   CheckCounts();
+  CheckReservations();
 }
 
 void SchedulerImpl::CheckBlocks() const {
@@ -162,17 +170,14 @@ void SchedulerImpl::CheckCounts() const {
           << "sequence " << entry.id << " is in two steps";
     }
   }
-  int reserved = 0, promised = 0, sequences = 0;
+  int promised = 0, sequences = 0;
   size_t queued = 0;
   for (const auto& [id, r] : requests_) {
     MR_CHECK(r->in_flight == in_flight[r.get()]) << "request " << id << " counts its steps wrong";
-    reserved += r->reserved_blocks;
     promised += r->promised_blocks;
     if (r->state == RequestState::kRunning) sequences += r->live();
     queued += r->state == RequestState::kFinished ? 0 : 1;
   }
-  MR_CHECK(reserved == reserved_blocks_ && reserved <= options_.num_blocks)
-      << reserved << " blocks reserved, recorded " << reserved_blocks_;
   MR_CHECK(promised == promised_blocks_);
   MR_CHECK(sequences == running_sequences_);
   MR_CHECK(queued == running_.size() + waiting_.size()) << "a request is in no queue";

@@ -13,29 +13,13 @@ namespace millrace::sched {
 // request that is itself the last waits too, keeping what it has: those before it may still take
 // it.
 SchedulerImpl::Grant SchedulerImpl::Obtain(Request& request, int blocks, StepRoom& room) {
-  if (!Reserve(request, blocks, room)) return Grant::kWait;
+  if (!GrowReservation(request, blocks, room)) return Grant::kWait;
   while (kv_.available() < blocks) {
     if (kv_.soon_available() >= blocks || running_.back() == &request) return Grant::kWait;
     Preempt(*running_.back(), request, blocks);
     room.preempted = true;
   }
   return Grant::kGranted;
-}
-
-// Under a reserving policy only a sequence longer than foretold outgrows its promise.
-bool SchedulerImpl::Reserve(Request& request, int blocks, StepRoom& room) {
-  if (options_.kv_policy == KvPolicy::kPaged) return true;
-  for (const Sequence& s : request.sequences) blocks += static_cast<int>(s.table.size());
-  const int more = blocks - request.reserved_blocks;
-  if (more <= 0) return true;
-  while (reserved_blocks_ + more > options_.num_blocks) {
-    if (running_.back() == &request) return false;
-    Preempt(*running_.back(), request, more);
-    room.preempted = true;
-  }
-  request.reserved_blocks += more;
-  reserved_blocks_ += more;
-  return true;
 }
 
 void SchedulerImpl::CollectTables(const Request& request) {
@@ -99,10 +83,6 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
   Enqueue(victim);
   if (preemptions_.size() == kPreemptionRecordsMax) preemptions_.erase(preemptions_.begin());
   preemptions_.push_back(record);
-}
-
-void SchedulerImpl::ReleaseReservation(Request& request) {
-  reserved_blocks_ -= std::exchange(request.reserved_blocks, 0);
 }
 
 // The token of a step in flight still counts when it comes; only its KV does not.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "sched/buddy.h"
 #include "sched/order_policy.h"
 #include "sched/scheduler.h"
 
@@ -53,6 +54,7 @@ struct Verdict {
     kSequences,
     kBlocks,
     kReservation,
+    kChunks,  // needed: blocks of one; available: how many such; headroom: blocks not reserved
     kPreemptedThisStep,
     kGrowth
   };
@@ -79,8 +81,9 @@ struct Request {
   int leader = 0;
   // The prompt is being computed by the leader for the others, who have not started.
   bool sharing_prompt = false;
-  int in_flight = 0;        // entries of steps in flight that point here
-  int reserved_blocks = 0;  // by a reserving KV policy
+  int in_flight = 0;                          // entries of steps in flight that point here
+  int reserved_blocks = 0;                    // by a reserving KV policy
+  std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous
   int promised_blocks = 0;  // what the sequences that wait for the prompt will take at once
   bool was_admitted = false;
   int cached_prompt_tokens = 0;
@@ -95,8 +98,7 @@ struct Request {
   int TargetOf(const Sequence& s) const { return sharing_prompt ? prompt_tokens : TotalOf(s); }
   kv::TokenView TokensOf(const Sequence& s) const { return {*spec.prompt, s.output}; }
   bool WantsPromptLogprobs() const {
-    return asks_prompt_logprobs &&
-           static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;
+    return asks_prompt_logprobs && static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;
   }
 };
 

@@ -22,6 +22,8 @@ class ReservationPolicy {
   virtual ~ReservationPolicy() = default;
   // Slots of one sequence; nullopt: taken on demand.
   virtual std::optional<int> SlotsFor(const SlotNeed& need) const = 0;
+  // Whether the slots must lie side by side, as a buddy allocator places them (vLLM section 6.1).
+  virtual bool contiguous() const { return false; }
 };
 
 std::unique_ptr<ReservationPolicy> MakePagedPolicy();

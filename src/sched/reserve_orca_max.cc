@@ -7,6 +7,7 @@ namespace {
 class OrcaMaxPolicy : public ReservationPolicy {
  public:
   std::optional<int> SlotsFor(const SlotNeed& need) const override { return need.model_len_max; }
+  bool contiguous() const override { return true; }
 };
 
 }  // namespace

@@ -10,6 +10,7 @@ class OrcaOraclePolicy : public ReservationPolicy {
   std::optional<int> SlotsFor(const SlotNeed& need) const override {
     return need.prompt_tokens + need.known_output_tokens.value_or(need.output_tokens_max);
   }
+  bool contiguous() const override { return true; }
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// vLLM section 6.1, Orca (Pow2): the output rounded up to a power of two, at most twice too much;
-// as after a buddy allocator. Where nobody knows the output's length, its limit stands for it.
+// vLLM section 6.1, Orca (Pow2): the output rounded up to a power of two, at most twice too much.
+// Where nobody knows the output's length, its limit stands for it.
 #include <algorithm>
 #include <bit>
 
@@ -16,6 +16,7 @@ class OrcaPow2Policy : public ReservationPolicy {
     return std::min(need.prompt_tokens + static_cast<int>(std::bit_ceil(output)),
                     need.model_len_max);
   }
+  bool contiguous() const override { return true; }
 };
 
 }  // namespace

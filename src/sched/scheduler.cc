@@ -51,13 +51,15 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
       order_(MakeOrderPolicy(options.policy)),
       reservation_(MakeReservationPolicy(options.kv_policy)),
       watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {
+  if (reservation_->contiguous()) buddy_.emplace(options.num_blocks);
   ledger_.reserve(options.stages);
   spare_.reserve(options.stages + 1);
 }
 
-// A sequence also cannot be longer than the pool.
+// A sequence also cannot be longer than the pool, or than its greatest chunk.
 int SchedulerImpl::ModelLenMax() const {
-  const int64_t slots = int64_t{options_.num_blocks} * options_.block_size;
+  const int64_t blocks = buddy_ ? buddy_->chunk_max() : options_.num_blocks;
+  const int64_t slots = blocks * options_.block_size;
   return static_cast<int>(std::min<int64_t>(options_.max_model_len, slots));
 }
 
@@ -67,24 +69,16 @@ int SchedulerImpl::OutputLimitOf(const NewRequest& request) const {
 }
 
 // The most blocks the request can hold at once: full prompt blocks once, then each sequence its
-// own. The last sampled token needs no slot.
+// own. The last sampled token needs no slot. With a reservation, the most that it can become.
 int SchedulerImpl::WorstCaseBlocks(const NewRequest& request, int output_limit) const {
   const int prompt = static_cast<int>(request.prompt->size());
   const int each = kv_.BlocksFor(prompt + output_limit - 1);
   const int n = request.params->n;
+  if (const auto reserved = ReservedBlocksEach(request, output_limit)) {
+    return n * std::max(*reserved, RoundReservation(each));
+  }
   const int shared = n > 1 ? (prompt - 1) / options_.block_size : 0;
   return shared + n * (each - shared);
-}
-
-std::optional<int> SchedulerImpl::ReservedBlocksFor(const NewRequest& request,
-                                                    int output_limit) const {
-  const auto slots =
-      reservation_->SlotsFor({.prompt_tokens = static_cast<int>(request.prompt->size()),
-                              .output_tokens_max = output_limit,
-                              .known_output_tokens = request.known_output_tokens,
-                              .model_len_max = ModelLenMax()});
-  if (!slots) return std::nullopt;
-  return request.params->n * kv_.BlocksFor(*slots);
 }
 
 Status SchedulerImpl::CheckFits(const NewRequest& request, int output_limit) const {
@@ -106,15 +100,14 @@ Status SchedulerImpl::CheckFits(const NewRequest& request, int output_limit) con
   }
   const int n = request.params->n;
   const int needed = output_limit < 1
-                         ? kv_.BlocksFor(static_cast<int>(prompt) + 1)
-                         : std::max(WorstCaseBlocks(request, output_limit),
-                                    ReservedBlocksFor(request, output_limit).value_or(0));
+                         ? RoundReservation(kv_.BlocksFor(static_cast<int>(prompt) + 1))
+                         : WorstCaseBlocks(request, output_limit);
   if (output_limit >= 1 && needed <= options_.num_blocks) return OkStatus();
   return InvalidArgument(fmt::format(
       "{} sequence{} of {} prompt tokens and up to {} generated tokens need{} {} KV blocks of {} "
-      "tokens, and there are {}; lower max_tokens or n, or start with more KV blocks",
+      "tokens{}, and there are {}; lower max_tokens or n, or start with more KV blocks",
       n, n == 1 ? "" : "s", prompt, std::max(output_limit, 1), n == 1 ? "s" : "", needed,
-      options_.block_size, options_.num_blocks));
+      options_.block_size, buddy_ ? " in runs of a power of two" : "", options_.num_blocks));
 }
 
 Status SchedulerImpl::Add(NewRequest spec, Time now) {

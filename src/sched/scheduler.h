@@ -99,7 +99,7 @@ struct SchedulerStats {
   int blocks_cached = 0;    // of these
   int blocks_pending = 0;   // free as soon as a step in flight ends
   int blocks_pinned = 0;    // free as soon as a transfer ends
-  int blocks_reserved = 0;  // promised by the Orca policies, held or not
+  int blocks_reserved = 0;  // promised by the Orca policies, held or not, with what placing costs
   int host_blocks_used = 0;
   // Counters since the start.
   uint64_t requests_accepted = 0;

@@ -1,6 +1,7 @@
 // The scheduler's state and the methods that change it, by file:
 //   scheduler.cc  options, Add, queues        schedule.cc  the next step from what runs
 //   admission.cc  who may start               preemption.cc  who must give way
+//   reserve.cc    what was promised to whom
 //   commit.cc     what a step's result changes  lifecycle.cc  finish, abort, fork, retire
 //   inspect.cc    what others may look at
 // Private to this folder.
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
+#include "sched/buddy.h"
 #include "sched/order_policy.h"
 #include "sched/request.h"
 #include "sched/reservation_policy.h"
@@ -73,7 +75,6 @@ class SchedulerImpl : public Scheduler {
   Status CheckFits(const NewRequest& request, int output_limit) const;
   int OutputLimitOf(const NewRequest& request) const;
   int WorstCaseBlocks(const NewRequest& request, int output_limit) const;
-  std::optional<int> ReservedBlocksFor(const NewRequest& request, int output_limit) const;
   int ModelLenMax() const;
   Request* Find(RequestId id) const;
   void Enqueue(Request& request);       // into the queue, at its place
@@ -96,7 +97,6 @@ class SchedulerImpl : public Scheduler {
   Verdict ConsiderFresh(Request& request);
   Verdict ConsiderSwapped(Request& request);
   Verdict VerdictFor(const Request& request, int needed) const;
-  int ReservationOf(const Request& request) const;
   int SiblingBlocks(const Request& request) const;
   void UpdatePromise(Request& request);
   void StartFresh(Request& request);
@@ -104,13 +104,22 @@ class SchedulerImpl : public Scheduler {
 
   // preemption.cc
   Grant Obtain(Request& request, int blocks, StepRoom& room);
-  bool Reserve(Request& request, int blocks, StepRoom& room);
   void Preempt(Request& victim, const Request& beneficiary, int blocks_needed);
   PreemptionRecord Weigh(const Request& victim);
   void DropKv(Request& victim);
   void SwapOut(Request& victim);
   void CollectTables(const Request& request);
+
+  // reserve.cc
+  int RoundReservation(int blocks) const;
+  std::optional<int> ReservedBlocksEach(const NewRequest& request, int output_limit) const;
+  std::optional<int> ReservationEach(const Request& request) const;
+  Verdict ReservationVerdict(const Request& request) const;
+  bool TakeReservation(Request& request, int blocks_each);
+  void TakeReservation(Request& request);
   void ReleaseReservation(Request& request);
+  bool GrowReservation(Request& request, int blocks, StepRoom& room);
+  void CheckReservations() const;
 
   // commit.cc
   void Apply(const LedgerEntry& entry, const Status& step_error, const SequenceResult* result,
@@ -150,6 +159,7 @@ class SchedulerImpl : public Scheduler {
   std::map<OrderKey, Request*> waiting_;          // not started, preempted or swapped out
   std::vector<Request*> running_;                 // in order
   int running_sequences_ = 0;                     // live ones of those who run
+  std::optional<BuddyAllocator> buddy_;           // places the reservations that must be contiguous
   int reserved_blocks_ = 0;
   int promised_blocks_ = 0;
 
