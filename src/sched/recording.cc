@@ -48,6 +48,7 @@ class RecordingScheduler : public Scheduler {
   int steps_in_flight() const override { return inner_->steps_in_flight(); }
   bool HasWork() const override { return inner_->HasWork(); }
   SchedulerStats Stats() const override { return inner_->Stats(); }
+  int blocks_in_use() const override { return inner_->blocks_in_use(); }
   std::optional<RequestInfo> Inspect(RequestId id, Time now) const override {
     return inner_->Inspect(id, now);
   }

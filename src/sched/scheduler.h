@@ -157,6 +157,8 @@ class Scheduler {
   virtual int steps_in_flight() const = 0;
   virtual bool HasWork() const = 0;  // any request not finished
   virtual SchedulerStats Stats() const = 0;
+  // Device blocks that hold what somebody still needs: Stats() without its walk over the queue.
+  virtual int blocks_in_use() const = 0;
   virtual std::optional<RequestInfo> Inspect(RequestId id, Time now) const = 0;
   virtual std::vector<RequestInfo> InspectAll(Time now) const = 0;
   // Appends the preemptions since the last call, oldest first.

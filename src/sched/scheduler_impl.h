@@ -34,6 +34,7 @@ class SchedulerImpl : public Scheduler {
   int steps_in_flight() const override { return static_cast<int>(ledger_.size()); }
   bool HasWork() const override { return !waiting_.empty() || !running_.empty(); }
   SchedulerStats Stats() const override;
+  int blocks_in_use() const override { return kv_.device().total() - kv_.device().available(); }
   std::optional<RequestInfo> Inspect(RequestId id, Time now) const override;
   std::vector<RequestInfo> InspectAll(Time now) const override;
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;

@@ -33,6 +33,7 @@ Result<std::unique_ptr<Instance>> Instance::Create(const InstanceOptions& option
 
 Instance::Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler)
     : options_(options), scheduler_(std::move(scheduler)) {
+  use_.kv_blocks = options.scheduler.num_blocks;
   for (const cost::StepCost* cost : options.stages) stages_.push_back({cost, Time{}, Duration{}});
 }
 
@@ -47,12 +48,26 @@ void Instance::Submit(Time now, std::vector<Time>& ends) {
     step.end = RunThroughStages(*plan, now);
     ends.push_back(step.end);
     in_flight_.push_back(std::move(step));
-    ++steps_;
+    ++use_.steps;
+    use_.sequences += plan->sequences.size();
+    use_.full_of_sequences +=
+        plan->sequences.size() >= static_cast<size_t>(options_.scheduler.max_num_seqs);
+    use_.full_of_tokens +=
+        plan->tokens.size() >= static_cast<size_t>(options_.scheduler.max_num_batched_tokens);
+    CountKv(now);
   }
+}
+
+void Instance::CountKv(Time now) {
+  use_.kv_block_seconds += kv_blocks_now_ * (now - kv_counted_).seconds();
+  kv_counted_ = now;
+  kv_blocks_now_ = scheduler_->blocks_in_use();
+  use_.kv_blocks_peak = std::max(use_.kv_blocks_peak, kv_blocks_now_);
 }
 
 Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   const cost::BatchShape shape = ShapeOf(plan);
+  use_.prefill_tokens += static_cast<uint64_t>(shape.prefill_tokens);
   const auto sequences = static_cast<double>(plan.sequences.size());
   Time at = now + Duration::Seconds(options_.scheduler_overhead_s +
                                     options_.scheduler_overhead_per_seq_s * sequences);
@@ -98,6 +113,7 @@ void Instance::Finish(Time now, std::vector<RequestOutput>& outputs) {
   InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   scheduler_->Commit(step.result, now, outputs);
+  CountKv(now);
   spare_.push_back(std::move(step.result));
 }
 

@@ -36,6 +36,21 @@ struct StepRecord {
   std::vector<Time> begin, end;  // per stage
 };
 
+// What an instance did, for reports.
+struct InstanceUse {
+  uint64_t steps = 0;
+  uint64_t sequences = 0;          // summed over the steps
+  uint64_t prefill_tokens = 0;     // the same
+  uint64_t full_of_sequences = 0;  // steps with max_num_seqs
+  uint64_t full_of_tokens = 0;     // steps with max_num_batched_tokens
+  int kv_blocks = 0, kv_blocks_peak = 0;
+  double kv_block_seconds = 0;  // blocks in use, over time
+
+  double MeanBatch() const {
+    return steps == 0 ? 0 : static_cast<double>(sequences) / static_cast<double>(steps);
+  }
+};
+
 // What a step's composition costs by: what StepCost wants to know of a plan.
 cost::BatchShape ShapeOf(const StepPlan& plan);
 
@@ -56,7 +71,8 @@ class Instance {
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
   Duration busy(int stage) const { return stages_[stage].busy; }
   int num_stages() const { return static_cast<int>(stages_.size()); }
-  uint64_t steps() const { return steps_; }
+  uint64_t steps() const { return use_.steps; }
+  const InstanceUse& use() const { return use_; }
   // Computed tokens that wait or run: what a dispatcher may compare instances by.
   int64_t pending_requests() const { return pending_requests_; }
   void NoteAdded() { ++pending_requests_; }
@@ -79,6 +95,7 @@ class Instance {
   Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler);
   Time RunThroughStages(const StepPlan& plan, Time now);
   void Answer(const StepPlan& plan, StepResult& result);
+  void CountKv(Time now);
 
   const InstanceOptions options_;
   std::unique_ptr<sched::Scheduler> scheduler_;
@@ -86,7 +103,9 @@ class Instance {
   std::deque<InFlight> in_flight_;
   std::vector<StepResult> spare_;
   StepRecord record_;
-  uint64_t steps_ = 0;
+  InstanceUse use_;
+  int kv_blocks_now_ = 0;
+  Time kv_counted_;
   int64_t pending_requests_ = 0;
 };
 

@@ -6,6 +6,23 @@
 
 namespace millrace::sim {
 
+void LatencyReport::Merge(const LatencyReport& other) {
+  ttft.Merge(other.ttft);
+  tpot.Merge(other.tpot);
+  itl.Merge(other.itl);
+  max_gap.Merge(other.max_gap);
+  e2e.Merge(other.e2e);
+  per_token.Merge(other.per_token);
+  requests += other.requests;
+  refused += other.refused;
+  output_tokens += other.output_tokens;
+  prompt_tokens += other.prompt_tokens;
+  met_ttft += other.met_ttft;
+  met_tpot += other.met_tpot;
+  met_both += other.met_both;
+  last_end = last_end + (other.last_end - other.first_arrival);
+}
+
 RequestId Recorder::Arrived(const SimRequest& request) {
   if (arrivals_++ == 0) report_.first_arrival = request.arrival;
   uint32_t slot;
@@ -30,6 +47,7 @@ bool Recorder::Heard(const RequestOutput& output, Time now) {
   Alive& alive = alive_[output.request.value() & kSlotMask];
   if (!output.tokens.empty()) {
     if (alive.tokens == 0) {
+      ++speaking_;
       alive.first = now;
       report_.ttft.Add((now - alive.request.arrival).seconds());
     } else {
@@ -41,6 +59,7 @@ bool Recorder::Heard(const RequestOutput& output, Time now) {
     alive.tokens += static_cast<int>(output.tokens.size());
   }
   if (!output.finish) return false;
+  speaking_ -= alive.tokens > 0;
   Close(alive);
   free_.push_back(static_cast<uint32_t>(output.request.value() & kSlotMask));
   return true;

@@ -32,6 +32,8 @@ struct LatencyReport {
   uint64_t met_ttft = 0, met_tpot = 0, met_both = 0;
   Time first_arrival, last_end;
 
+  // Adds another run, or another part of a service. Its time follows this one's.
+  void Merge(const LatencyReport& other);
   double seconds() const { return (last_end - first_arrival).seconds(); }
   double attainment() const {
     const uint64_t all = requests + refused;
@@ -55,6 +57,9 @@ class Recorder {
   const SimRequest& request(RequestId id) const { return alive_[id.value() & kSlotMask].request; }
   const LatencyReport& report() const { return report_; }
   size_t alive() const { return alive_.size() - free_.size(); }
+  // Alive and without a token yet.
+  size_t waiting() const { return alive() - speaking_; }
+  bool HasSpoken(RequestId id) const { return alive_[id.value() & kSlotMask].tokens > 0; }
 
  private:
   static constexpr int kSlotBits = 24;  // at most so many requests alive
@@ -73,6 +78,7 @@ class Recorder {
   std::vector<Alive> alive_;
   std::vector<uint32_t> free_;
   uint64_t arrivals_ = 0;
+  size_t speaking_ = 0;  // alive and with a token
 };
 
 }  // namespace millrace::sim

@@ -10,7 +10,7 @@ namespace millrace::sim {
 namespace {
 
 constexpr uint64_t kProgressEvery = 4096;  // arrivals
-constexpr int kSharedParamsMax = 4096;     // output lengths whose parameters are made once
+constexpr int kSharedMax = 4096;           // lengths whose parameters or prompt are made once
 
 }  // namespace
 
@@ -20,6 +20,9 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) 
   for (const InstanceOptions& instance : options.instances) {
     MR_ASSIGN_OR_RETURN(auto made, Instance::Create(instance));
     service->instances_.push_back(std::move(made));
+  }
+  if (options.dispatch == DispatchPolicy::kPredictedTime) {
+    service->prefill_ahead_.resize(options.instances.size());
   }
   return service;
 }
@@ -52,6 +55,11 @@ ServiceReport Service::Run(Workload& workload) {
     Instance& instance = *instances_[event];
     instance.Finish(now, outputs_);
     for (const RequestOutput& output : outputs_) {
+      if (!prefill_ahead_.empty() && !recorder_.HasSpoken(output.request) &&
+          (!output.tokens.empty() || output.finish)) {
+        const int prompt_tokens = recorder_.request(output.request).prompt_tokens;
+        prefill_ahead_[event] = prefill_ahead_[event] - PrefillTime(event, prompt_tokens);
+      }
       if (recorder_.Heard(output, now)) instance.NoteEnded();
     }
     Submit(event, now);
@@ -62,19 +70,54 @@ ServiceReport Service::Run(Workload& workload) {
 void Service::Arrive(const SimRequest& request) {
   if (on_progress && arrived_ % kProgressEvery == 0) on_progress(arrived_, request.arrival);
   ++arrived_;
+  SampleLoad(request.arrival);
   const RequestId id = recorder_.Arrived(request);
   const int index = Dispatch();
-  sched::NewRequest asked{
-      .id = id,
-      .prompt = std::make_shared<const std::vector<TokenId>>(request.prompt_tokens),
-      .params = ParamsFor(request.output_tokens),
-      .known_output_tokens = request.output_tokens};
+  recorder_.owner(id) = index;
+  sched::NewRequest asked{.id = id,
+                          .prompt = PromptOf(request.prompt_tokens),
+                          .params = ParamsFor(request.output_tokens),
+                          .known_output_tokens = request.output_tokens};
   if (!instances_[index]->scheduler().Add(std::move(asked), request.arrival).ok()) {
     recorder_.Refused(id);
     return;
   }
   instances_[index]->NoteAdded();
+  if (!prefill_ahead_.empty()) {
+    prefill_ahead_[index] = prefill_ahead_[index] + PrefillTime(index, request.prompt_tokens);
+  }
   Submit(index, request.arrival);
+}
+
+std::shared_ptr<const std::vector<TokenId>> Service::PromptOf(int tokens) {
+  if (tokens >= kSharedMax) return std::make_shared<const std::vector<TokenId>>(tokens);
+  if (prompts_.empty()) prompts_.resize(kSharedMax);
+  auto& prompt = prompts_[tokens];
+  if (!prompt) prompt = std::make_shared<const std::vector<TokenId>>(tokens);
+  return prompt;
+}
+
+Duration Service::PrefillTime(int index, int prompt_tokens) const {
+  const int64_t n = prompt_tokens;
+  const cost::BatchShape prompt{
+      .prefill_tokens = n, .prefill_tokens_squared = n * n, .prefill_sequences = 1};
+  double longest = 0;  // prompts follow each other through a pipeline at its slowest stage's pace
+  for (const cost::StepCost* stage : options_.instances[index].stages) {
+    longest = std::max(longest, stage->Seconds(prompt));
+  }
+  return Duration::Seconds(longest);
+}
+
+void Service::SampleLoad(Time now) {
+  if (arrived_ % load_every_ != 0) return;
+  if (load_.size() == kLoadSamplesMax) {  // every other one goes, and the distance doubles
+    for (size_t i = 0; i < kLoadSamplesMax / 2; ++i) load_[i] = load_[2 * i + 1];
+    load_.resize(kLoadSamplesMax / 2);
+    load_every_ *= 2;
+    if (arrived_ % load_every_ != 0) return;
+  }
+  load_.push_back({now, arrived_, static_cast<int64_t>(recorder_.alive()),
+                   static_cast<int64_t>(recorder_.waiting())});
 }
 
 std::shared_ptr<const SamplingParams> Service::ParamsFor(int output_tokens) {
@@ -85,8 +128,8 @@ std::shared_ptr<const SamplingParams> Service::ParamsFor(int output_tokens) {
     params->temperature = 0;
     return params;
   };
-  if (output_tokens >= kSharedParamsMax) return make();
-  if (params_.empty()) params_.resize(kSharedParamsMax);
+  if (output_tokens >= kSharedMax) return make();
+  if (params_.empty()) params_.resize(kSharedMax);
   auto& params = params_[output_tokens];
   if (!params) params = make();
   return params;
@@ -98,12 +141,17 @@ int Service::Dispatch() {
   switch (options_.dispatch) {
     case DispatchPolicy::kRoundRobin: return static_cast<int>(turn % n);
     case DispatchPolicy::kRandom: return static_cast<int>(HashCounter(options_.seed, turn) % n);
-    case DispatchPolicy::kFewestRequests: break;
+    case DispatchPolicy::kFewestRequests:
+    case DispatchPolicy::kPredictedTime: break;
   }
+  const auto load = [this](size_t i) {
+    return std::pair(prefill_ahead_.empty() ? Duration() : prefill_ahead_[i],
+                     instances_[i]->pending_requests());
+  };
   size_t best = turn % n;  // ties go round
   for (size_t k = 1; k < n; ++k) {
     const size_t i = (turn + k) % n;
-    if (instances_[i]->pending_requests() < instances_[best]->pending_requests()) best = i;
+    if (load(i) < load(best)) best = i;
   }
   return static_cast<int>(best);
 }
@@ -118,10 +166,12 @@ ServiceReport Service::Report(Time now) {
   ServiceReport report;
   report.latency = recorder_.report();
   report.events = events_done_;
+  report.load = load_;
   report.simulated_s = now.ns * 1e-9;
   for (const auto& instance : instances_) {
     report.steps += instance->steps();
     report.stats.push_back(instance->scheduler().Stats());
+    report.use.push_back(instance->use());
     auto& shares = report.busy_share.emplace_back();
     for (int stage = 0; stage < instance->num_stages(); ++stage) {
       shares.push_back(now.ns == 0 ? 0 : instance->busy(stage).seconds() / report.simulated_s);
