@@ -66,36 +66,54 @@ void BlockPool::SetCached(BlockIndex block, bool cached) {
 }
 
 void BlockPool::Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until) {
+  if (blocks.empty()) return;
+  PinRecord& pin = pins_[transfer];
   for (BlockHandle handle : blocks) {
     Block& b = Checked(handle);
     MR_CHECK(b.state != BlockState::kFree) << "block " << handle.index << " is free";
     ++b.pins;
-    pins_.push_back({transfer, handle, until});
+    pin.blocks.push_back(handle);
+    Settle(handle.index);
+  }
+  pin.until = std::max(pin.until, until);
+  next_expiry_ = std::min(next_expiry_, pin.until);
+}
+
+void BlockPool::EndPin(const PinRecord& pin) {
+  for (BlockHandle handle : pin.blocks) {
+    --Checked(handle).pins;
     Settle(handle.index);
   }
 }
 
 void BlockPool::Unpin(TransferId transfer) {
-  std::erase_if(pins_, [&](const PinRecord& pin) {
-    if (pin.transfer != transfer) return false;
-    --Checked(pin.block).pins;
-    Settle(pin.block.index);
-    return true;
-  });
+  const auto found = pins_.find(transfer);
+  if (found == pins_.end()) return;
+  EndPin(found->second);
+  pins_.erase(found);
+}
+
+std::span<const BlockHandle> BlockPool::PinnedBy(TransferId transfer) const {
+  const auto found = pins_.find(transfer);
+  if (found == pins_.end()) return {};
+  return found->second.blocks;
 }
 
 void BlockPool::SweepPins(Time now) {
-  std::erase_if(pins_, [&](const PinRecord& pin) {
-    if (pin.until > now) return false;
-    --Checked(pin.block).pins;
-    Settle(pin.block.index);
-    return true;
-  });
+  if (now < next_expiry_) return;
+  // In the order of their names: what becomes free, and in which order, is a function of the calls.
+  std::vector<TransferId> ended;
+  for (const auto& [transfer, pin] : pins_) {
+    if (pin.until <= now) ended.push_back(transfer);
+  }
+  std::ranges::sort(ended);
+  for (const TransferId transfer : ended) Unpin(transfer);
+  next_expiry_ = NextPinExpiry().value_or(Time{INT64_MAX});
 }
 
 std::optional<Time> BlockPool::NextPinExpiry() const {
   std::optional<Time> next;
-  for (const PinRecord& pin : pins_) {
+  for (const auto& [transfer, pin] : pins_) {
     if (!next || pin.until < *next) next = pin.until;
   }
   return next;
@@ -189,7 +207,9 @@ int BlockPool::CheckList(BlockState state) const {
 void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
   MR_CHECK(std::ssize(expected_refs) == total());
   std::vector<int> pins(blocks_.size(), 0);
-  for (const PinRecord& pin : pins_) ++pins[pin.block.index];
+  for (const auto& [transfer, pin] : pins_) {
+    for (BlockHandle handle : pin.blocks) ++pins[handle.index];
+  }
   int counts[kBlockStates] = {};
   for (BlockIndex i = 0; i < total(); ++i) {
     const Block& b = blocks_[i];

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -49,11 +50,14 @@ class BlockPool {
   // Whether the content is worth keeping when the last reference goes.
   void SetCached(BlockIndex block, bool cached);
 
-  // A transfer reads the blocks until Unpin or `until`. REQUIRES: none of them free.
+  // A transfer reads or writes the blocks until Unpin or `until`. Pinned again, a transfer has more
+  // blocks and the later end. REQUIRES: none of them free.
   void Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until);
   // Ends all pins of a transfer; unknown or late signals are ignored.
   void Unpin(TransferId transfer);
-  // Ends every pin whose time has come (all are looked at: leases are not ordered).
+  // The blocks of a transfer in the order they were pinned; empty when it has none.
+  std::span<const BlockHandle> PinnedBy(TransferId transfer) const;
+  // Ends every pin whose time has come.
   void SweepPins(Time now);
   // When the next pin runs out.
   std::optional<Time> NextPinExpiry() const;
@@ -84,12 +88,12 @@ class BlockPool {
     BlockIndex tail = kEnd;
   };
   struct PinRecord {
-    TransferId transfer;
-    BlockHandle block;
+    std::vector<BlockHandle> blocks;
     Time until;
   };
   static constexpr BlockIndex kEnd = INT32_MAX;
 
+  void EndPin(const PinRecord& pin);
   BlockState StateFor(const Block& b) const;
   void Settle(BlockIndex block);
   List* ListOf(BlockState state);
@@ -103,8 +107,9 @@ class BlockPool {
   std::vector<Block> blocks_;
   int counts_[kBlockStates] = {};
   List free_, cached_, pending_;
-  std::vector<PinRecord> pins_;
-  StepId done_;  // steps up to here have ended
+  std::unordered_map<TransferId, PinRecord> pins_;
+  Time next_expiry_{INT64_MAX};  // no pin ends sooner
+  StepId done_;                  // steps up to here have ended
 };
 
 }  // namespace millrace::kv

@@ -13,6 +13,10 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     r.verdict = Consider(r);
     if (r.verdict.reason != Verdict::Reason::kAdmitted) return;
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
+    if (r.imports) {
+      StartPulling(r);
+      continue;
+    }
     StartRunning(r);
     UpdatePromise(r);
     if (!r.was_admitted) r.times.first_scheduled = now;
@@ -26,8 +30,9 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
 Verdict SchedulerImpl::Consider(Request& request) {
   if (request.in_flight > 0) return {Verdict::Reason::kStepInFlight};
   const int sequences_max = options_.stages * options_.max_num_seqs;
-  if (!running_.empty() && running_sequences_ + request.live() > sequences_max) {
-    return {Verdict::Reason::kSequences, request.live(), sequences_max - running_sequences_};
+  const int sequences = running_sequences_ + static_cast<int>(pulling_.size());
+  if (sequences > 0 && sequences + request.live() > sequences_max) {
+    return {Verdict::Reason::kSequences, request.live(), sequences_max - sequences};
   }
   Verdict& last = request.verdict;
   if (last.reason == Verdict::Reason::kBlocks && !running_.empty() &&

@@ -14,6 +14,7 @@ SchedulerStats SchedulerImpl::Stats() const {
   for (const auto& [key, request] : waiting_) {
     ++(request->state == RequestState::kSwapped ? stats.swapped : stats.waiting);
   }
+  stats.pulling = static_cast<int>(pulling_.size());
   stats.running = static_cast<int>(running_.size());
   stats.blocks_total = device.total();
   stats.blocks_free = device.available();
@@ -42,6 +43,7 @@ std::optional<RequestInfo> SchedulerImpl::Inspect(RequestId id, Time now) const 
 std::vector<RequestInfo> SchedulerImpl::InspectAll(Time now) const {
   std::vector<RequestInfo> infos;
   for (const Request* r : running_) infos.push_back(InfoOf(*r, now));
+  for (const auto& [key, r] : pulling_) infos.push_back(InfoOf(*r, now));
   for (const auto& [key, r] : waiting_) infos.push_back(InfoOf(*r, now));
   return infos;
 }
@@ -73,6 +75,9 @@ RequestInfo SchedulerImpl::InfoOf(const Request& request, Time now) const {
 
 std::string SchedulerImpl::WaitReason(const Request& request) const {
   if (request.state == RequestState::kFinished) return "";
+  if (request.state == RequestState::kPulling) {
+    return fmt::format("the KV of {} tokens from another stage", request.spec.imported_tokens);
+  }
   if (request.state == RequestState::kRunning) {
     if (request.verdict.reason != Verdict::Reason::kGrowth) return "";
     return fmt::format("KV blocks to go on: it needs {} more, {} of {} are available",
@@ -126,7 +131,9 @@ std::optional<RequestInfo> SchedulerImpl::Stalled(Time now) const {
       if (entry.sequence->live()) return InfoOf(*entry.sequence->request, now);
     }
   }
-  return InfoOf(running_.empty() ? *waiting_.begin()->second : *running_.front(), now);
+  if (!running_.empty()) return InfoOf(*running_.front(), now);
+  if (!pulling_.empty()) return std::nullopt;  // moved by whoever pulls, with a deadline there
+  return InfoOf(*waiting_.begin()->second, now);
 }
 
 void SchedulerImpl::DrainPreemptions(std::vector<PreemptionRecord>& records) {
@@ -180,7 +187,8 @@ void SchedulerImpl::CheckCounts() const {
   }
   MR_CHECK(promised == promised_blocks_);
   MR_CHECK(sequences == running_sequences_);
-  MR_CHECK(queued == running_.size() + waiting_.size()) << "a request is in no queue";
+  MR_CHECK(queued == running_.size() + pulling_.size() + waiting_.size())
+      << "a request is in no queue";
   MR_CHECK(std::ranges::is_sorted(running_, {}, &Request::key));
 }
 

@@ -97,6 +97,7 @@ void SchedulerImpl::End(Sequence& sequence, RequestOutput& news) {
     r.sharing_prompt = r.live() > 1;
   }
   IndexPrefixes(sequence);
+  HoldKv(sequence);
   FreeBlocks(sequence);
   UpdatePromise(r);
   if (r.live() > 0) return;
@@ -113,6 +114,8 @@ void SchedulerImpl::FreeBlocks(Sequence& sequence) {
 void SchedulerImpl::Retire(Request& request) {
   if (request.state == RequestState::kRunning) {
     StopRunning(request);
+  } else if (request.state == RequestState::kPulling) {
+    pulling_.erase(request.key);
   } else {
     waiting_.erase(request.key);
   }

@@ -45,6 +45,17 @@ class RecordingScheduler : public Scheduler {
     inner_->ResetPrefixCache();
   }
 
+  void DrainPulls(std::vector<KvPull>& pulls) override { inner_->DrainPulls(pulls); }
+  std::vector<BlockIndex> HeldBlocks(RequestId id) const override { return inner_->HeldBlocks(id); }
+  void KvArrived(RequestId id, bool complete, Time now) override {
+    Write(LoggedKvArrival{now, id, complete});
+    inner_->KvArrived(id, complete, now);
+  }
+  void ReleaseKv(RequestId id) override {
+    Write(LoggedKvRelease{id});
+    inner_->ReleaseKv(id);
+  }
+
   int steps_in_flight() const override { return inner_->steps_in_flight(); }
   bool HasWork() const override { return inner_->HasWork(); }
   SchedulerStats Stats() const override { return inner_->Stats(); }

@@ -81,6 +81,7 @@ struct Request {
   int leader = 0;
   // The prompt is being computed by the leader for the others, who have not started.
   bool sharing_prompt = false;
+  bool imports = false;                       // its first start waits for KV from elsewhere
   int in_flight = 0;                          // entries of steps in flight that point here
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous

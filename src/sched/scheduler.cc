@@ -115,6 +115,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   MR_CHECK(!requests_.contains(spec.id)) << "request id " << spec.id << " is in use";
   const int output_limit = spec.prompt->empty() ? 0 : OutputLimitOf(spec);
   MR_RETURN_IF_ERROR(CheckFits(spec, output_limit));
+  MR_RETURN_IF_ERROR(CheckHandOff(spec, output_limit));
   if (std::ssize(waiting_) >= options_.max_waiting) {
     return ResourceExhausted(
         fmt::format("{} requests are waiting, the limit is {}; try again later", waiting_.size(),
@@ -129,6 +130,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.asks_prompt_logprobs = r.spec.params->prompt_logprobs.has_value();
   r.output_limit = output_limit;
   r.times.arrived = now;
+  r.imports = r.spec.imported_tokens > 0;
   r.sequences.resize(r.spec.params->n);
   r.sharing_prompt = r.sequences.size() > 1;
   for (int i = 0; i < r.spec.params->n; ++i) {
@@ -137,6 +139,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
     s.index = i;
     s.request = &r;
     s.seed = SequenceSeed(r.spec.seed, i);
+    s.output = r.spec.resumed_output;
   }
   ++stats_.requests_accepted;
   Enqueue(r);

@@ -71,9 +71,19 @@ struct NewRequest {
   // How long each output will be, where somebody knows (a replayed trace): orca-oracle and
   // orca-pow2 reserve by it.
   std::optional<int> known_output_tokens;
+
+  // A request that began elsewhere; n = 1. The tokens generated there count towards max_tokens and
+  // are not told again. Unless their KV is imported it is computed anew (token replay).
+  std::vector<TokenId> resumed_output;
+  // Leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls). The request
+  // gets its blocks when it is admitted, appears in DrainPulls, and runs after KvArrived.
+  int imported_tokens = 0;
+  // Keep the KV when the request ends by itself, until ReleaseKv or for so long; n = 1.
+  std::optional<Duration> hold_kv;
 };
 
-enum class RequestState { kWaiting, kRunning, kPreempted, kSwapped, kFinished };
+// kPulling: has its blocks and waits for KV that another stage holds.
+enum class RequestState { kWaiting, kPulling, kRunning, kPreempted, kSwapped, kFinished };
 
 // What /debug/requests/{id} shows of the scheduler's side.
 struct RequestInfo {
@@ -94,6 +104,7 @@ struct SchedulerStats {
   int waiting = 0;  // requests
   int running = 0;
   int swapped = 0;
+  int pulling = 0;
   int blocks_total = 0;
   int blocks_free = 0;      // including cached ones that nobody uses
   int blocks_cached = 0;    // of these
@@ -130,6 +141,14 @@ struct PreemptionRecord {
   PreemptionMode chosen = PreemptionMode::kRecompute;
 };
 
+// KV to be fetched from another stage into blocks that are pinned for it.
+struct KvPull {
+  RequestId id;
+  int first_token = 0;  // before it the prefix cache had everything
+  int end_token = 0;
+  std::vector<BlockIndex> blocks;  // the whole table, from token 0
+};
+
 // Between two calls of DrainPreemptions; beyond, the oldest is dropped.
 inline constexpr size_t kPreemptionRecordsMax = 1024;
 
@@ -163,6 +182,17 @@ class Scheduler {
   virtual std::vector<RequestInfo> InspectAll(Time now) const = 0;
   // Appends the preemptions since the last call, oldest first.
   virtual void DrainPreemptions(std::vector<PreemptionRecord>& records) = 0;
+
+  // Appends what is to be pulled for requests that were given blocks since the last call.
+  virtual void DrainPulls(std::vector<KvPull>& pulls) = 0;
+  // A pull ended, with the KV or without it; without, it is computed here. To be called for every
+  // drained request, even one that was aborted meanwhile: its blocks are kept until then.
+  virtual void KvArrived(RequestId id, bool complete, Time now) = 0;
+  // The blocks kept for `id` by hold_kv, in order; empty when they are released or expired.
+  virtual std::vector<BlockIndex> HeldBlocks(RequestId id) const = 0;
+  // Held KV was fetched, or nobody wants it. Unknown or expired ids are ignored.
+  virtual void ReleaseKv(RequestId id) = 0;
+
   // Measured anew; used from the next preemption on.
   virtual void SetCosts(const PreemptionCosts& costs) = 0;
   // Forgets every cached prefix (new weights, say). Blocks in use stay in use.

@@ -3,6 +3,7 @@
 //   admission.cc  who may start               preemption.cc  who must give way
 //   reserve.cc    what was promised to whom
 //   commit.cc     what a step's result changes  lifecycle.cc  finish, abort, fork, retire
+//   handoff.cc    KV that comes from, or is kept for, another stage
 //   inspect.cc    what others may look at
 // Private to this folder.
 #pragma once
@@ -32,12 +33,18 @@ class SchedulerImpl : public Scheduler {
   const StepPlan* Schedule(Time now) override;
   void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) override;
   int steps_in_flight() const override { return static_cast<int>(ledger_.size()); }
-  bool HasWork() const override { return !waiting_.empty() || !running_.empty(); }
+  bool HasWork() const override {
+    return !waiting_.empty() || !pulling_.empty() || !running_.empty();
+  }
   SchedulerStats Stats() const override;
   int blocks_in_use() const override { return kv_.device().total() - kv_.device().available(); }
   std::optional<RequestInfo> Inspect(RequestId id, Time now) const override;
   std::vector<RequestInfo> InspectAll(Time now) const override;
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
+  void DrainPulls(std::vector<KvPull>& pulls) override;
+  void KvArrived(RequestId id, bool complete, Time now) override;
+  std::vector<BlockIndex> HeldBlocks(RequestId id) const override;
+  void ReleaseKv(RequestId id) override;
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
   std::optional<RequestInfo> Stalled(Time now) const override;
@@ -142,6 +149,11 @@ class SchedulerImpl : public Scheduler {
   void Retire(Request& request);
   void Bury(Request& request);
 
+  // handoff.cc
+  static Status CheckHandOff(const NewRequest& request, int output_limit);
+  void StartPulling(Request& request);
+  void HoldKv(const Sequence& sequence);
+
   // inspect.cc
   const Request* FindEvenEnded(RequestId id) const;
   RequestInfo InfoOf(const Request& request, Time now) const;
@@ -159,6 +171,8 @@ class SchedulerImpl : public Scheduler {
   std::vector<std::unique_ptr<Request>> buried_;  // ended; kept until the next Schedule
   std::map<OrderKey, Request*> waiting_;          // not started, preempted or swapped out
   std::vector<Request*> running_;                 // in order
+  std::map<OrderKey, Request*> pulling_;          // have blocks, wait for KV from elsewhere
+  std::vector<KvPull> pulls_;                     // not drained yet
   int running_sequences_ = 0;                     // live ones of those who run
   std::optional<BuddyAllocator> buddy_;           // places the reservations that must be contiguous
   int reserved_blocks_ = 0;

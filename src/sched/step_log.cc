@@ -56,6 +56,9 @@ struct Encoder {
                 {"seed", r.seed},
                 {"priority", r.priority},
                 {"cache_salt", r.cache_salt}};
+    if (!r.resumed_output.empty()) out["resumed_output"] = r.resumed_output;
+    if (r.imported_tokens != 0) out["imported_tokens"] = r.imported_tokens;
+    if (r.hold_kv) out["hold_kv_ns"] = r.hold_kv->ns;
     if (r.known_output_tokens) out["known_output_tokens"] = *r.known_output_tokens;
     return out;
   }
@@ -66,6 +69,10 @@ struct Encoder {
   }
   Json operator()(const LoggedCosts& e) const { return {{"costs", EncodeCosts(e.costs)}}; }
   Json operator()(const LoggedReset&) const { return {{"reset_prefix_cache", true}}; }
+  Json operator()(const LoggedKvArrival& e) const {
+    return {{"kv_arrived", e.id.value()}, {"t", e.at.ns}, {"complete", e.complete}};
+  }
+  Json operator()(const LoggedKvRelease& e) const { return {{"kv_release", e.id.value()}}; }
   Json operator()(const LoggedStep& e) const {
     Json parts = Json::array();
     for (const auto& p : e.parts) parts.push_back({p.id.value(), p.start, p.num_tokens});
@@ -197,6 +204,11 @@ Result<LogEntry> ParseAdd(const Json& line) {
   add.request.seed = f.Get<uint64_t>("seed");
   add.request.priority = f.Get<int>("priority");
   add.request.cache_salt = f.Get<std::string>("cache_salt");
+  add.request.resumed_output = f.Get<std::vector<TokenId>>("resumed_output");
+  add.request.imported_tokens = f.Get<int>("imported_tokens");
+  if (const auto hold_ns = f.Optional<int64_t>("hold_kv_ns")) {
+    add.request.hold_kv = Duration{*hold_ns};
+  }
   add.request.known_output_tokens = f.Optional<int>("known_output_tokens");
   MR_RETURN_IF_ERROR(f.status());
   MR_RETURN_IF_ERROR(p.status());
@@ -254,8 +266,19 @@ Result<LogEntry> ParseEntry(const Json& line) {
     MR_ASSIGN_OR_RETURN(const PreemptionCosts parsed, ParseCosts(*costs));
     return LogEntry(LoggedCosts{parsed});
   }
+  Fields f(line);
+  if (line.contains("kv_arrived")) {
+    const LoggedKvArrival arrival{f.At(), RequestId(f.Get<uint64_t>("kv_arrived")),
+                                  f.Get<bool>("complete")};
+    MR_RETURN_IF_ERROR(f.status());
+    return LogEntry(arrival);
+  }
+  if (line.contains("kv_release")) {
+    const LoggedKvRelease release{RequestId(f.Get<uint64_t>("kv_release"))};
+    MR_RETURN_IF_ERROR(f.status());
+    return LogEntry(release);
+  }
   if (line.contains("abort")) {
-    Fields f(line);
     LoggedAbort abort{f.At(), RequestId(f.Get<uint64_t>("abort")), f.Optional<int>("index")};
     MR_RETURN_IF_ERROR(f.status());
     return LogEntry(abort);

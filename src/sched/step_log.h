@@ -34,6 +34,14 @@ struct LoggedCosts {
   PreemptionCosts costs;
 };
 struct LoggedReset {};  // of the prefix cache
+struct LoggedKvArrival {
+  Time at;
+  RequestId id;
+  bool complete = false;
+};
+struct LoggedKvRelease {
+  RequestId id;
+};
 
 // What a StepPlan decided, without what follows from the requests.
 struct LoggedStep {
@@ -58,8 +66,8 @@ struct LoggedCommit {
   std::vector<std::optional<TokenId>> tokens;  // one per part of the step
 };
 
-using LogEntry =
-    std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedStep, LoggedCommit>;
+using LogEntry = std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedKvArrival,
+                              LoggedKvRelease, LoggedStep, LoggedCommit>;
 
 struct StepLog {
   SchedulerOptions options;

@@ -9,6 +9,7 @@ namespace {
 const char* StateName(sched::RequestState state) {
   switch (state) {
     case sched::RequestState::kWaiting: return "waiting";
+    case sched::RequestState::kPulling: return "pulling";
     case sched::RequestState::kRunning: return "running";
     case sched::RequestState::kPreempted: return "preempted";
     case sched::RequestState::kSwapped: return "swapped";

@@ -47,6 +47,10 @@ class Player {
       scheduler_->SetCosts(costs->costs);
     } else if (std::holds_alternative<sched::LoggedReset>(entry)) {
       scheduler_->ResetPrefixCache();
+    } else if (const auto* arrival = std::get_if<sched::LoggedKvArrival>(&entry)) {
+      scheduler_->KvArrived(arrival->id, arrival->complete, now);
+    } else if (const auto* release = std::get_if<sched::LoggedKvRelease>(&entry)) {
+      scheduler_->ReleaseKv(release->id);
     } else if (const auto* step = std::get_if<LoggedStep>(&entry)) {
       return Decide(*step, now);
     } else if (const auto* commit = std::get_if<sched::LoggedCommit>(&entry)) {
@@ -101,6 +105,7 @@ class Player {
 std::optional<Time> TimeOf(const sched::LogEntry& entry) {
   if (const auto* e = std::get_if<sched::LoggedAdd>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedAbort>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedKvArrival>(&entry)) return e->at;
   if (const auto* e = std::get_if<LoggedStep>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedCommit>(&entry)) return e->at;
   return std::nullopt;  // happens with what comes before it

@@ -61,6 +61,16 @@ uint64_t& ContextHashModel::SlotOf(const State& state, int position) {
                  position % options_.block_size];
 }
 
+void ContextHashModel::Pull(const ContextHashModel& from, std::span<const BlockIndex> from_table,
+                            std::span<const BlockIndex> to_table, int first, int end) {
+  const int size = options_.block_size;
+  MR_CHECK(from.options_.block_size == size);
+  for (int i = first; i < end; ++i) {
+    device_.at(static_cast<size_t>(to_table[i / size]) * size + i % size) =
+        from.device_.at(static_cast<size_t>(from_table[i / size]) * size + i % size);
+  }
+}
+
 StepResult ContextHashModel::Run(const StepPlan& plan) {
   for (SequenceId id : plan.released) {
     MR_CHECK(sequences_.erase(id) == 1) << "sequence " << id << " released but not known";

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -38,6 +39,11 @@ class ContextHashModel {
   // caller's: exactly `count` tokens come back.
   std::vector<TokenId> Generate(const std::vector<TokenId>& prompt, const SamplingParams& params,
                                 uint64_t seed, int count) const;
+
+  // What a pull does: slots of tokens [first, end) from another model's blocks into this one's. The
+  // tables are whole; both models have the same block size.
+  void Pull(const ContextHashModel& from, std::span<const BlockIndex> from_table,
+            std::span<const BlockIndex> to_table, int first, int end);
 
   int num_sequences() const { return static_cast<int>(sequences_.size()); }
 

@@ -37,6 +37,7 @@ class Harness {
 
   Scheduler& scheduler() { return *scheduler_; }
   const ContextHashModel& model() const { return model_; }
+  ContextHashModel& model() { return model_; }
   Time now() const { return now_; }
   void Advance(Duration d) { now_ = now_ + d; }
 

@@ -1,0 +1,242 @@
+// Prefill and decode on two schedulers (DistServe section 4.3): the answer must be that of one, no
+// block may be lost, and every way a hand-over can fail must end well.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "base/rng.h"
+#include "sched/testing/harness.h"
+
+namespace millrace::sched {
+namespace {
+
+constexpr Duration kLease = Duration::Seconds(30);
+
+HarnessOptions Stage(int num_blocks, int stages = 1) {
+  HarnessOptions options;
+  options.scheduler.num_blocks = num_blocks;
+  options.scheduler.max_model_len = 512;
+  options.scheduler.max_num_batched_tokens = 64;
+  options.scheduler.stages = stages;
+  return options;
+}
+
+std::vector<TokenId> Prompt(int tokens, TokenId first) {
+  std::vector<TokenId> prompt(static_cast<size_t>(tokens));
+  for (int i = 0; i < tokens; ++i) prompt[i] = (first + 7 * i) % 1000;
+  return prompt;
+}
+
+SamplingParams Greedy(int max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+class HandOff : public ::testing::Test {
+ protected:
+  // The prompt and its first token on the prefill side, with the KV held.
+  RequestId Prefill(const std::vector<TokenId>& prompt) {
+    const RequestId id =
+        prefill_.MustAdd(prompt, Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+    prefill_.RunToEnd();
+    return id;
+  }
+  RequestId Decode(const std::vector<TokenId>& prompt, RequestId prefilled, int max_tokens) {
+    return decode_.MustAdd(prompt, Greedy(max_tokens), [&](NewRequest& r) {
+      r.resumed_output = prefill_.outcome(prefilled).tokens;
+      r.imported_tokens = static_cast<int>(prompt.size());
+    });
+  }
+  std::vector<KvPull> Admit() {
+    decode_.Schedule();
+    std::vector<KvPull> pulls;
+    decode_.scheduler().DrainPulls(pulls);
+    return pulls;
+  }
+  void Pull(const KvPull& pull, RequestId from) {
+    const auto held = prefill_.scheduler().HeldBlocks(from);
+    decode_.model().Pull(prefill_.model(), held, pull.blocks, pull.first_token, pull.end_token);
+    decode_.scheduler().KvArrived(pull.id, true, decode_.now());
+    prefill_.scheduler().ReleaseKv(from);
+  }
+  void ExpectAllFree(Harness& side, int blocks) {
+    side.scheduler().CheckIntegrity();
+    EXPECT_EQ(side.scheduler().Stats().blocks_free, blocks);
+    EXPECT_FALSE(side.scheduler().HasWork());
+  }
+
+  Harness prefill_{Stage(64)};
+  Harness decode_{Stage(64)};
+};
+
+TEST_F(HandOff, TheAnswerIsThatOfOneMachine) {
+  Harness alone(Stage(64));
+  for (const int tokens : {1, 15, 16, 17, 100, 200}) {
+    const auto prompt = Prompt(tokens, tokens);
+    const RequestId whole = alone.MustAdd(prompt, Greedy(20));
+    alone.RunToEnd();
+    const RequestId first = Prefill(prompt);
+    const RequestId rest = Decode(prompt, first, 20);
+    const auto pulls = Admit();
+    ASSERT_EQ(pulls.size(), 1u);
+    Pull(pulls[0], first);
+    decode_.RunToEnd();
+    auto tokens_told = prefill_.outcome(first).tokens;
+    const auto& more = decode_.outcome(rest).tokens;
+    tokens_told.insert(tokens_told.end(), more.begin(), more.end());
+    EXPECT_EQ(tokens_told, alone.outcome(whole).tokens) << tokens << " prompt tokens";
+    EXPECT_EQ(decode_.outcome(rest).finish, FinishReason::kLength);
+    EXPECT_EQ(decode_.scheduler().Stats().prompt_tokens_recomputed, 0u);
+  }
+  ExpectAllFree(prefill_, 64);
+  ExpectAllFree(decode_, 64);
+}
+
+TEST_F(HandOff, HeldKvStaysUntilReleasedOrExpired) {
+  const RequestId id = Prefill(Prompt(100, 1));
+  EXPECT_EQ(prefill_.scheduler().Stats().blocks_pinned, 7);
+  EXPECT_EQ(prefill_.scheduler().HeldBlocks(id).size(), 7u);
+  prefill_.Advance(Duration::Seconds(29));
+  prefill_.Schedule();
+  EXPECT_EQ(prefill_.scheduler().Stats().blocks_pinned, 7);
+  prefill_.Advance(Duration::Seconds(2));
+  prefill_.Schedule();
+  EXPECT_TRUE(prefill_.scheduler().HeldBlocks(id).empty());
+  ExpectAllFree(prefill_, 64);
+}
+
+TEST_F(HandOff, HeldKvPushesBack) {
+  // 64 blocks hold nine prompts of 100 tokens; the tenth waits until one is fetched.
+  std::vector<RequestId> held;
+  for (int i = 0; i < 9; ++i) held.push_back(Prefill(Prompt(100, 100 * i)));
+  const RequestId tenth =
+      prefill_.MustAdd(Prompt(100, 5), Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+  EXPECT_EQ(prefill_.Schedule(), nullptr);
+  EXPECT_FALSE(prefill_.finished(tenth));
+  prefill_.scheduler().ReleaseKv(held[0]);
+  prefill_.RunToEnd();
+  EXPECT_TRUE(prefill_.finished(tenth));
+}
+
+TEST_F(HandOff, WithoutTheKvItIsComputedHere) {
+  const auto prompt = Prompt(100, 3);
+  const RequestId first = Prefill(prompt);
+  const RequestId rest = Decode(prompt, first, 10);
+  const auto pulls = Admit();
+  ASSERT_EQ(pulls.size(), 1u);
+  decode_.scheduler().KvArrived(pulls[0].id, false, decode_.now());
+  decode_.RunToEnd();
+  Harness alone(Stage(64));
+  const RequestId whole = alone.MustAdd(prompt, Greedy(10));
+  alone.RunToEnd();
+  const auto& all = alone.outcome(whole).tokens;
+  EXPECT_EQ(decode_.outcome(rest).tokens, std::vector<TokenId>(all.begin() + 1, all.end()));
+}
+
+TEST_F(HandOff, AbortWhilePullingKeepsTheBlocksUntilThePullEnds) {
+  const auto prompt = Prompt(100, 4);
+  const RequestId first = Prefill(prompt);
+  const RequestId rest = Decode(prompt, first, 10);
+  const auto pulls = Admit();
+  ASSERT_EQ(pulls.size(), 1u);
+  EXPECT_EQ(decode_.scheduler().Inspect(rest, decode_.now())->state, RequestState::kPulling);
+  decode_.Abort(rest);
+  EXPECT_EQ(decode_.scheduler().Stats().blocks_pinned, 7) << "the transfer still writes there";
+  decode_.scheduler().KvArrived(rest, true, decode_.now());
+  ExpectAllFree(decode_, 64);
+}
+
+TEST_F(HandOff, WhatCannotBeHandedOverIsRefused) {
+  const auto refuse = [&](const std::function<void(NewRequest&)>& change, int max_tokens = 5) {
+    return decode_.Add(Prompt(10, 1), Greedy(max_tokens), change).status().code();
+  };
+  EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = 10; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = -1; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refuse([](NewRequest& r) {
+              r.resumed_output = {1, 2, 3, 4, 5};
+            }),
+            StatusCode::kInvalidArgument);
+}
+
+// Many requests over scarce decode memory, with pulls that take their time, fail, or belong to
+// requests that were aborted meanwhile; preempted ones are computed anew from their tokens.
+TEST_F(HandOff, RandomHandOversLoseNothing) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Rng rng(seed);
+    Harness prefill(Stage(40)), decode(Stage(30, static_cast<int>(rng.Between(1, 3))));
+    Harness alone(Stage(64));
+    struct Job {
+      std::vector<TokenId> prompt;
+      int max_tokens = 0;
+      RequestId first, rest;
+      bool aborted = false;
+    };
+    std::vector<Job> jobs;
+    std::vector<std::pair<KvPull, RequestId>> pulling;
+    std::map<RequestId, size_t> job_of;
+    for (int turn = 0; turn < 4000 && (turn < 400 || decode.scheduler().HasWork()); ++turn) {
+      if (turn < 300 && rng.Between(0, 4) == 0) {
+        Job job{.prompt = Prompt(static_cast<int>(rng.Between(1, 90)), turn),
+                .max_tokens = static_cast<int>(rng.Between(2, 60))};
+        job.first =
+            prefill.MustAdd(job.prompt, Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+        jobs.push_back(job);
+      }
+      prefill.Turn();
+      for (size_t i = 0; i < jobs.size(); ++i) {
+        Job& job = jobs[i];
+        if (job.rest != RequestId() || !prefill.finished(job.first)) continue;
+        job.rest = decode.MustAdd(job.prompt, Greedy(job.max_tokens), [&](NewRequest& r) {
+          r.resumed_output = prefill.outcome(job.first).tokens;
+          r.imported_tokens = static_cast<int>(job.prompt.size());
+        });
+        job_of[job.rest] = i;
+      }
+      decode.Turn();
+      std::vector<KvPull> pulls;
+      decode.scheduler().DrainPulls(pulls);
+      for (KvPull& pull : pulls) pulling.emplace_back(pull, jobs[job_of.at(pull.id)].first);
+      if (!pulling.empty() && rng.Between(0, 2) == 0) {
+        const auto [pull, from] = pulling.front();
+        pulling.erase(pulling.begin());
+        const bool complete = rng.Between(0, 5) != 0;
+        if (complete) {
+          decode.model().Pull(prefill.model(), prefill.scheduler().HeldBlocks(from), pull.blocks,
+                              pull.first_token, pull.end_token);
+        }
+        decode.scheduler().KvArrived(pull.id, complete, decode.now());
+        prefill.scheduler().ReleaseKv(from);
+      }
+      if (!jobs.empty() && rng.Between(0, 60) == 0) {
+        Job& job = jobs[rng.Next() % jobs.size()];
+        if (job.rest != RequestId() && !decode.finished(job.rest)) {
+          decode.Abort(job.rest);
+          job.aborted = true;
+        }
+      }
+    }
+    for (const auto& [pull, from] : pulling) {
+      decode.scheduler().KvArrived(pull.id, true, decode.now());
+      prefill.scheduler().ReleaseKv(from);
+    }
+    int compared = 0;
+    for (const Job& job : jobs) {
+      if (job.aborted) continue;
+      ASSERT_TRUE(decode.finished(job.rest)) << "seed " << seed;
+      const RequestId whole = alone.MustAdd(job.prompt, Greedy(job.max_tokens));
+      alone.RunToEnd();
+      auto told = prefill.outcome(job.first).tokens;
+      const auto& more = decode.outcome(job.rest).tokens;
+      told.insert(told.end(), more.begin(), more.end());
+      ASSERT_EQ(told, alone.outcome(whole).tokens) << "seed " << seed;
+      ++compared;
+    }
+    EXPECT_GT(compared, 20);
+    ExpectAllFree(decode, 30);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::sched
