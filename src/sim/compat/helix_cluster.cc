@@ -1,0 +1,106 @@
+#include "sim/compat/helix_cluster.h"
+
+#include <unordered_map>
+
+#include "base/log.h"
+#include "plan/io/text_fields.h"
+#include "sim/compat/helix_ini.h"
+
+namespace millrace::sim {
+namespace {
+
+constexpr double kRateMax = 1e15;  // bytes/s
+constexpr double kEntriesMax = 1e15;
+constexpr double kLatencyMax = 3600;
+
+// -1, Helix's "unset", is read as a node without a cache limit of its own.
+Result<HelixNode> ParseNode(const HelixIni& ini, const HelixIni& placement,
+                            const std::string& name) {
+  HelixNode node;
+  node.name = name;
+  MR_ASSIGN_OR_RETURN(node.gpu, ini.Name(name, "machine_type"));
+  MR_ASSIGN_OR_RETURN(node.nic_in_bytes_per_s, ini.Quantity(name, "inbound_nic_speed"));
+  MR_ASSIGN_OR_RETURN(node.nic_out_bytes_per_s, ini.Quantity(name, "outbound_nic_speed"));
+  MR_ASSIGN_OR_RETURN(node.disk_bytes_per_s, ini.Quantity(name, "disk_speed"));
+  MR_ASSIGN_OR_RETURN(const double entries, ini.Quantity(name, "kv_cache_capacity"));
+  MR_ASSIGN_OR_RETURN(const HelixIni::Range layers, placement.Numbers("Solution", name));
+  for (double rate : {node.nic_in_bytes_per_s, node.nic_out_bytes_per_s, node.disk_bytes_per_s}) {
+    if (!(rate > 0) || rate > kRateMax) {
+      return InvalidArgument(
+          fmt::format("[{}]: a speed must be above 0 and at most 1e15 bytes/s", Printable(name)));
+    }
+  }
+  if (layers.begin == layers.end) {
+    return InvalidArgument(fmt::format("[{}] holds no layers", Printable(name)));
+  }
+  if (entries < -1 || entries > kEntriesMax) {
+    return InvalidArgument(fmt::format("[{}]: cannot cache {} entries", Printable(name), entries));
+  }
+  node.kv_entries = static_cast<int64_t>(entries < 0 ? kEntriesMax : entries);
+  node.layers = {layers.begin, layers.end};
+  return node;
+}
+
+using NodeNumbers = std::unordered_map<std::string, int>;
+
+Result<HelixLink> ParseLink(const HelixIni& ini, const NodeNumbers& numbers,
+                            const std::string& name) {
+  HelixLink link;
+  for (const auto& [key, end] : {std::pair{"in", &link.from}, std::pair{"out", &link.to}}) {
+    MR_ASSIGN_OR_RETURN(const std::string node, ini.Name(name, key));
+    const auto found = numbers.find(node);
+    if (found == numbers.end()) {
+      return InvalidArgument(
+          fmt::format("[{}]: no node \"{}\"", Printable(name), Printable(node)));
+    }
+    *end = found->second;
+  }
+  MR_ASSIGN_OR_RETURN(link.latency_s, ini.Quantity(name, "latency"));
+  MR_ASSIGN_OR_RETURN(link.bytes_per_s, ini.Quantity(name, "bandwidth"));
+  if (!(link.bytes_per_s > 0) || link.bytes_per_s > kRateMax || !(link.latency_s >= 0) ||
+      link.latency_s > kLatencyMax) {
+    return InvalidArgument(fmt::format("[{}]: bandwidth or latency out of range", Printable(name)));
+  }
+  return link;
+}
+
+Status ParseBoth(const HelixIni& ini, const HelixIni& placement, HelixCluster* cluster) {
+  MR_ASSIGN_OR_RETURN(cluster->nic_in_bytes_per_s, ini.Quantity("Coordinator", "inbound_nic_speed"));
+  MR_ASSIGN_OR_RETURN(cluster->nic_out_bytes_per_s,
+                      ini.Quantity("Coordinator", "outbound_nic_speed"));
+  MR_ASSIGN_OR_RETURN(const auto nodes, ini.Names("ComputeNodes", "names"));
+  if (nodes.size() > HelixCluster::kNodesMax) return InvalidArgument("more than 1024 nodes");
+  NodeNumbers numbers;
+  for (const std::string& name : nodes) {
+    MR_ASSIGN_OR_RETURN(HelixNode node, ParseNode(ini, placement, name));
+    numbers[name] = static_cast<int>(cluster->nodes.size());
+    cluster->nodes.push_back(std::move(node));
+  }
+  numbers["source"] = numbers["sink"] = cluster->coordinator();
+  MR_ASSIGN_OR_RETURN(const auto links, ini.Names("Links", "names"));
+  for (const std::string& name : links) {
+    MR_ASSIGN_OR_RETURN(const HelixLink link, ParseLink(ini, numbers, name));
+    cluster->links.push_back(link);
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+HelixFleet HelixCluster::Fleet() const {
+  HelixFleet fleet;
+  for (const HelixNode& node : nodes) ++fleet[node.gpu];
+  return fleet;
+}
+
+Result<HelixCluster> ParseHelixCluster(std::string_view cluster, std::string_view cluster_name,
+                                       std::string_view placement,
+                                       std::string_view placement_name) {
+  MR_ASSIGN_OR_RETURN(const HelixIni ini, HelixIni::Parse(cluster, cluster_name));
+  MR_ASSIGN_OR_RETURN(const HelixIni held, HelixIni::Parse(placement, placement_name));
+  HelixCluster result;
+  if (Status s = ParseBoth(ini, held, &result); !s.ok()) return s.WithContext(cluster_name);
+  return result;
+}
+
+}  // namespace millrace::sim

@@ -1,0 +1,118 @@
+// HelixSimulator: an imitation of the discrete-event simulator released with Helix (ASPLOS'25), for
+// comparison with its published tables: a node runs one layer of one batch at a time, queries that
+// enter at a later layer join when it comes up, links carry one query at a time at planned
+// bandwidth. It drives none of this project's scheduler, cache or router. One run; one thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "sim/compat/helix_state.h"
+#include "sim/event_queue.h"
+#include "sim/quantiles.h"
+
+namespace millrace::sim {
+
+class HelixSimulator;
+
+// Where queries come from.
+class HelixFeeder {
+ public:
+  virtual ~HelixFeeder() = default;
+  virtual void Start(HelixSimulator& simulator) = 0;
+  virtual void Arrived(HelixSimulator&) {}     // a query came to the coordinator
+  virtual void PromptDone(HelixSimulator&) {}  // a query's first token is out
+  virtual void QueryDone(HelixSimulator&) {}   // its last
+};
+
+// Of the iterations that end in the measured window.
+struct HelixReport {
+  double window_s = 0;
+  int64_t prompt_tokens = 0, decode_tokens = 0;
+  Quantiles prompt_s, decode_s;  // from an iteration's begin to its token at the coordinator
+  Quantiles residence_s;         // of the queries done, from arrival on
+  int64_t rejected = 0;          // in the whole run: no way with room in its caches
+  int64_t kv_overflows = 0;      // in the whole run: iterations that found a cache full
+  int64_t events = 0;
+
+  double DecodeTokensPerS() const { return static_cast<double>(decode_tokens) / window_s; }
+  double PromptTokensPerS() const { return static_cast<double>(prompt_tokens) / window_s; }
+  // Of another run at the same time on other machines.
+  void Add(const HelixReport& other);
+};
+
+class HelixSimulator {
+ public:
+  static constexpr size_t kQueriesMax = 1 << 20;  // alive at once
+
+  // `force_layers`: nodes may hold more layers than there are figures for (separate pipelines).
+  // All arguments must outlive it; every node's kind is in model.gpus.
+  HelixSimulator(const HelixModel& model, const HelixCluster& cluster, HelixScheduler& scheduler,
+                 HelixFeeder& feeder);
+
+  // Runs to the end of the window. Once.
+  HelixReport Run(double warm_up_s, double window_s);
+
+  // For feeders. REQUIRES: at >= now().
+  void Submit(Time at, int input_tokens, int output_tokens);
+  Time now() const { return state_.now; }
+  const HelixScheduler& scheduler() const { return scheduler_; }
+
+ private:
+  enum class Kind : uint8_t {
+    kIssue,
+    kStartSending,
+    kFinishSending,
+    kFinishTransmission,
+    kGather,
+    kStartExecution,
+    kFinishExecution,
+  };
+  struct Event {
+    Kind kind;
+    int32_t index;  // endpoint, node or query, by kind
+  };
+
+  // A node that computes. Layers count from the node's own first.
+  struct Node {
+    std::vector<std::vector<HelixQueryIndex>> queues;  // by the layer they wait for
+    std::vector<HelixQueryIndex> batch;                // running
+    int layer = 0;
+    int64_t tokens_to_copy = 0;  // that came since the first layer last ran
+    int64_t kv_free = 0;
+    int prompt_requests_max = 0, decode_tokens_max = 0;
+    const HelixGpu* gpu = nullptr;
+  };
+
+  void Push(Time at, Kind kind, int index) { events_.Push(at, {kind, index}); }
+  void PushNow(Kind kind, int index) { Push(state_.now, kind, index); }
+  void Handle(const Event& event);
+  void Issue(HelixQueryIndex query);
+  void StartSending(int endpoint);
+  void Send(const HelixSend& send);
+  void FinishSending(HelixQueryIndex query);
+  void FinishTransmission(HelixQueryIndex query);
+  void Gather();
+  void EndIteration(HelixQueryIndex query);
+  void EndQuery(HelixQueryIndex query);
+  void StartExecution(int node);
+  Duration FormBatch(Node& node);
+  void FinishExecution(int node);
+  static void MarchOn(Node& node);
+  void CountEntry(int node);
+
+  HelixState state_;
+  HelixScheduler& scheduler_;
+  HelixFeeder& feeder_;
+  EventQueue<Event> events_;
+  std::vector<Node> nodes_;
+  std::vector<HelixQueryIndex> free_queries_, gathered_;
+  std::vector<HelixSend> sends_;
+  std::vector<int> ask_again_;
+  std::vector<HelixQueryIndex> leftover_;
+  Time window_begin_, window_end_;
+  HelixReport report_;
+};
+
+}  // namespace millrace::sim

@@ -1,0 +1,74 @@
+// The load of Helix's evaluation (ASPLOS'25, section 6.1): Azure's conversation lengths drawn at
+// random, either as they arrive (3-second bins of the trace, drawn at random and rescaled) or as
+// many at once as the caches hold or a number set by hand. It draws from Python's stream, as the
+// original does. One run; one thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "sim/compat/helix_simulator.h"
+#include "sim/compat/python_random.h"
+
+namespace millrace::sim {
+
+struct HelixTrace {
+  struct Length {
+    int input_tokens = 0, output_tokens = 0;
+  };
+  std::vector<Length> lengths;
+  std::vector<double> requests_per_bin;  // of 3 s
+
+  double MeanTokens() const;
+};
+
+// `helix_data` is the folder with trace/.
+Result<HelixTrace> LoadHelixTrace(const std::string& helix_data);
+
+struct HelixArrival {
+  double at_s = 0;
+  HelixTrace::Length length;
+};
+
+// Arrivals over `duration_s` with `tokens_per_s` on average, prompt and decode together.
+std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_per_s,
+                                       double duration_s, PythonRandom* random);
+
+class HelixOnlineFeeder : public HelixFeeder {
+ public:
+  explicit HelixOnlineFeeder(std::vector<HelixArrival> arrivals) : arrivals_(std::move(arrivals)) {}
+  void Start(HelixSimulator& simulator) override { Next(simulator); }
+  void Arrived(HelixSimulator& simulator) override { Next(simulator); }
+
+ private:
+  void Next(HelixSimulator& simulator);
+
+  std::vector<HelixArrival> arrivals_;
+  size_t next_ = 0;
+};
+
+// Starts with `at_first` queries, a tenth of a second apart. Where the scheduler knows its caches
+// it adds one whenever a prompt or a query is done and the scarcest layer is filled at most to
+// kFeedUsage; elsewhere each query that is done is replaced.
+class HelixOfflineFeeder : public HelixFeeder {
+ public:
+  static constexpr double kFeedUsage = 0.8;
+
+  HelixOfflineFeeder(const HelixTrace& trace, int at_first, PythonRandom* random)
+      : trace_(trace), at_first_(at_first), random_(random) {}
+  void Start(HelixSimulator& simulator) override;
+  void PromptDone(HelixSimulator& simulator) override;
+  void QueryDone(HelixSimulator& simulator) override;
+
+ private:
+  void Add(HelixSimulator& simulator, Time at);
+
+  const HelixTrace& trace_;
+  int at_first_;
+  PythonRandom* random_;
+};
+
+}  // namespace millrace::sim
