@@ -8,6 +8,7 @@ namespace millrace::experiments {
 Experiment DistserveOracleExperiment();
 Experiment HelixContestExperiment();
 Experiment HelixMaxflowExperiment();
+Experiment HelixTablesExperiment();
 Experiment Md1Experiment();
 Experiment OrcaE2eExperiment();
 Experiment OrcaMemoryExperiment();

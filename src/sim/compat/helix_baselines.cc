@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/check.h"
+
 namespace millrace::sim {
 namespace {
 
@@ -18,8 +20,7 @@ double FreeBytesPerS(const HelixState& state, int endpoint, int link) {
                          ? cluster.nic_out_bytes_per_s
                          : cluster.nodes[static_cast<size_t>(endpoint)].nic_out_bytes_per_s;
   const double wire = state.links[static_cast<size_t>(link)].free_bytes_per_s;
-  const double share =
-      nic / static_cast<double>(from.out_links.size()) - (spec.bytes_per_s - wire);
+  const double share = nic / static_cast<double>(from.out_links.size()) - (spec.bytes_per_s - wire);
   return std::min({share, from.free_out_bytes_per_s, wire,
                    state.endpoints[static_cast<size_t>(spec.to)].free_in_bytes_per_s});
 }
@@ -47,7 +48,8 @@ void HelixRandomScheduler::Enqueue(HelixState& state, int endpoint, HelixQueryIn
   queue.push_back({enqueued_++, index});
 }
 
-// Marks the free links whose node has the shortest queue; a link to the coordinator ends the search.
+// Marks the free links whose node has the shortest queue; a link to the coordinator ends the
+// search.
 void HelixRandomScheduler::Allow(const HelixState& state, int endpoint) {
   if (choice_ == Choice::kAny) return;
   int shortest = std::numeric_limits<int>::max();
@@ -143,6 +145,7 @@ void HelixSwarmScheduler::Assign(HelixState& state, int endpoint, Sender& sender
   for (HelixQueryIndex index : sender.fresh) {
     const HelixQuery& query = state.queries[static_cast<size_t>(index)];
     if (!query.decoding) {
+      MR_CHECK(!sender.strides.empty()) << "a dead end";
       const auto [priority, link] = sender.strides.top();
       sender.strides.pop();
       sender.strides.push({priority + mean_s_[static_cast<size_t>(link)], link});

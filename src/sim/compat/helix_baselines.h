@@ -16,7 +16,7 @@ class HelixRandomScheduler : public HelixScheduler {
  public:
   enum class Choice { kAny, kShortestQueue };
 
-  // `random` outlives it: the feeder draws lengths from the same stream.
+  // `random` outlives it: the feeder draws lengths from the same stream. REQUIRES: no dead ends.
   HelixRandomScheduler(const HelixCluster& cluster, Choice choice, PythonRandom* random);
 
   bool Begin(HelixState&, HelixQueryIndex) override { return true; }
@@ -51,6 +51,7 @@ class HelixSwarmScheduler : public HelixScheduler {
   static constexpr double kInitialPriority = 0.05;
   static constexpr double kSmoothing = 0.8;  // the weight of the newest
 
+  // REQUIRES: no dead ends (DropDeadEnds).
   explicit HelixSwarmScheduler(const HelixCluster& cluster);
 
   bool Begin(HelixState&, HelixQueryIndex) override { return true; }
@@ -68,8 +69,8 @@ class HelixSwarmScheduler : public HelixScheduler {
   void Measure(HelixState& state, const Sender& sender, std::vector<int>* ask_again);
   void Assign(HelixState& state, int endpoint, Sender& sender);
 
-  std::vector<Sender> senders_;       // by endpoint
-  std::vector<double> mean_s_;        // by link
+  std::vector<Sender> senders_;                       // by endpoint
+  std::vector<double> mean_s_;                        // by link
   std::vector<std::deque<HelixQueryIndex>> waiting_;  // by link
 };
 

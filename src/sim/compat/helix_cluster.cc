@@ -3,8 +3,9 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "plan/io/helix_files.h"
 #include "plan/io/text_fields.h"
-#include "sim/compat/helix_ini.h"
+#include "sim/compat/simulator_ini.h"
 
 namespace millrace::sim {
 namespace {
@@ -13,8 +14,21 @@ constexpr double kRateMax = 1e15;  // bytes/s
 constexpr double kEntriesMax = 1e15;
 constexpr double kLatencyMax = 3600;
 
+// "compute_node_2" is the first node of the placement.
+Result<LayerRange> LayersOf(const std::vector<LayerRange>& placement, std::string_view name) {
+  constexpr std::string_view kPrefix = "compute_node_";
+  constexpr int64_t kOffset = 2;
+  const auto number =
+      name.starts_with(kPrefix) ? plan::IntegerIn(name.substr(kPrefix.size())) : std::nullopt;
+  if (!number || *number < kOffset || *number - kOffset >= static_cast<int64_t>(placement.size()) ||
+      placement[static_cast<size_t>(*number - kOffset)].size() == 0) {
+    return InvalidArgument(fmt::format("[{}] holds no layers", Printable(name)));
+  }
+  return placement[static_cast<size_t>(*number - kOffset)];
+}
+
 // -1, Helix's "unset", is read as a node without a cache limit of its own.
-Result<HelixNode> ParseNode(const HelixIni& ini, const HelixIni& placement,
+Result<HelixNode> ParseNode(const SimulatorIni& ini, const std::vector<LayerRange>& placement,
                             const std::string& name) {
   HelixNode node;
   node.name = name;
@@ -23,35 +37,30 @@ Result<HelixNode> ParseNode(const HelixIni& ini, const HelixIni& placement,
   MR_ASSIGN_OR_RETURN(node.nic_out_bytes_per_s, ini.Quantity(name, "outbound_nic_speed"));
   MR_ASSIGN_OR_RETURN(node.disk_bytes_per_s, ini.Quantity(name, "disk_speed"));
   MR_ASSIGN_OR_RETURN(const double entries, ini.Quantity(name, "kv_cache_capacity"));
-  MR_ASSIGN_OR_RETURN(const HelixIni::Range layers, placement.Numbers("Solution", name));
+  MR_ASSIGN_OR_RETURN(node.layers, LayersOf(placement, name));
   for (double rate : {node.nic_in_bytes_per_s, node.nic_out_bytes_per_s, node.disk_bytes_per_s}) {
     if (!(rate > 0) || rate > kRateMax) {
       return InvalidArgument(
           fmt::format("[{}]: a speed must be above 0 and at most 1e15 bytes/s", Printable(name)));
     }
   }
-  if (layers.begin == layers.end) {
-    return InvalidArgument(fmt::format("[{}] holds no layers", Printable(name)));
-  }
   if (entries < -1 || entries > kEntriesMax) {
     return InvalidArgument(fmt::format("[{}]: cannot cache {} entries", Printable(name), entries));
   }
   node.kv_entries = static_cast<int64_t>(entries < 0 ? kEntriesMax : entries);
-  node.layers = {layers.begin, layers.end};
   return node;
 }
 
 using NodeNumbers = std::unordered_map<std::string, int>;
 
-Result<HelixLink> ParseLink(const HelixIni& ini, const NodeNumbers& numbers,
+Result<HelixLink> ParseLink(const SimulatorIni& ini, const NodeNumbers& numbers,
                             const std::string& name) {
   HelixLink link;
   for (const auto& [key, end] : {std::pair{"in", &link.from}, std::pair{"out", &link.to}}) {
     MR_ASSIGN_OR_RETURN(const std::string node, ini.Name(name, key));
     const auto found = numbers.find(node);
     if (found == numbers.end()) {
-      return InvalidArgument(
-          fmt::format("[{}]: no node \"{}\"", Printable(name), Printable(node)));
+      return InvalidArgument(fmt::format("[{}]: no node \"{}\"", Printable(name), Printable(node)));
     }
     *end = found->second;
   }
@@ -64,8 +73,10 @@ Result<HelixLink> ParseLink(const HelixIni& ini, const NodeNumbers& numbers,
   return link;
 }
 
-Status ParseBoth(const HelixIni& ini, const HelixIni& placement, HelixCluster* cluster) {
-  MR_ASSIGN_OR_RETURN(cluster->nic_in_bytes_per_s, ini.Quantity("Coordinator", "inbound_nic_speed"));
+Status ParseBoth(const SimulatorIni& ini, const std::vector<LayerRange>& placement,
+                 HelixCluster* cluster) {
+  MR_ASSIGN_OR_RETURN(cluster->nic_in_bytes_per_s,
+                      ini.Quantity("Coordinator", "inbound_nic_speed"));
   MR_ASSIGN_OR_RETURN(cluster->nic_out_bytes_per_s,
                       ini.Quantity("Coordinator", "outbound_nic_speed"));
   MR_ASSIGN_OR_RETURN(const auto nodes, ini.Names("ComputeNodes", "names"));
@@ -96,11 +107,24 @@ HelixFleet HelixCluster::Fleet() const {
 Result<HelixCluster> ParseHelixCluster(std::string_view cluster, std::string_view cluster_name,
                                        std::string_view placement,
                                        std::string_view placement_name) {
-  MR_ASSIGN_OR_RETURN(const HelixIni ini, HelixIni::Parse(cluster, cluster_name));
-  MR_ASSIGN_OR_RETURN(const HelixIni held, HelixIni::Parse(placement, placement_name));
+  MR_ASSIGN_OR_RETURN(const SimulatorIni ini, SimulatorIni::Parse(cluster, cluster_name));
+  MR_ASSIGN_OR_RETURN(const auto held, plan::ParseHelixPlacement(placement, placement_name));
   HelixCluster result;
   if (Status s = ParseBoth(ini, held, &result); !s.ok()) return s.WithContext(cluster_name);
   return result;
+}
+
+void DropDeadEnds(HelixCluster* cluster) {
+  std::vector<bool> leads_back(cluster->nodes.size() + 1);
+  leads_back.back() = true;
+  for (size_t round = 0; round <= cluster->nodes.size(); ++round) {
+    for (const HelixLink& link : cluster->links) {
+      if (leads_back[static_cast<size_t>(link.to)])
+        leads_back[static_cast<size_t>(link.from)] = true;
+    }
+  }
+  std::erase_if(cluster->links,
+                [&](const HelixLink& link) { return !leads_back[static_cast<size_t>(link.to)]; });
 }
 
 }  // namespace millrace::sim

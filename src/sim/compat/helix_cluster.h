@@ -44,11 +44,15 @@ struct HelixCluster {
 // `cluster` is the text of a ".cluster.ini", `placement` of the placement it was made for. Names
 // stand for the files in errors.
 Result<HelixCluster> ParseHelixCluster(std::string_view cluster, std::string_view cluster_name,
-                                       std::string_view placement,
-                                       std::string_view placement_name);
+                                       std::string_view placement, std::string_view placement_name);
+
+// Leaves out the links to nodes from which no way leads back to the coordinator: a scheduler that
+// chooses hop by hop would lose requests there.
+void DropDeadEnds(HelixCluster* cluster);
 
 // Sets every link's flow to that of a maximum flow from the coordinator back to it, with T(k) of
-// `fleet` at the nodes. Returns the flow's value in tokens per second.
+// `fleet` at the nodes. Returns the flow's value in tokens per second. REQUIRES: no node holds more
+// layers than its kind has figures for.
 double PlanFlows(const HelixModel& model, const HelixFleet& fleet, HelixCluster* cluster);
 
 // Whether work may go from a node that holds `a` to one that holds `b`: `b` runs what is beyond

@@ -64,8 +64,8 @@ int HelixFlowScheduler::ExpectedTokens(int input_tokens) const {
 bool HelixFlowScheduler::HasRoom(int node, int tokens) const {
   if (node == cluster_.coordinator()) return true;
   const HelixNode& spec = cluster_.nodes[static_cast<size_t>(node)];
-  const int64_t after = kv_free_[static_cast<size_t>(node)] -
-                        int64_t{ExpectedTokens(tokens)} * spec.layers.size();
+  const int64_t after =
+      kv_free_[static_cast<size_t>(node)] - int64_t{ExpectedTokens(tokens)} * spec.layers.size();
   return static_cast<double>(after) >=
          (1 - mask_.high_water) * static_cast<double>(spec.kv_entries);
 }

@@ -48,11 +48,11 @@ class HelixFlowScheduler : public HelixScheduler {
 
   const HelixCluster& cluster_;
   HelixKvMask mask_;
-  std::vector<Sender> senders_;            // by endpoint
+  std::vector<Sender> senders_;              // by endpoint
   std::vector<double> planned_bytes_per_s_;  // by link
-  std::vector<int64_t> kv_free_;           // by node, as expected
-  std::vector<HelixQueue> waiting_;        // by link
-  std::vector<HelixWaiting> heads_;        // scratch of Schedule
+  std::vector<int64_t> kv_free_;             // by node, as expected
+  std::vector<HelixQueue> waiting_;          // by link
+  std::vector<HelixWaiting> heads_;          // scratch of Schedule
   uint64_t enqueued_ = 0;
 };
 

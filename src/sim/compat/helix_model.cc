@@ -4,15 +4,18 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "cost/layer_table_cost.h"
 #include "plan/io/text_fields.h"
 
 namespace millrace::sim {
 namespace {
 
 constexpr size_t kFileBytesMax = size_t{1} << 20;
-constexpr int64_t kTableTokensMax = 1 << 20;
-constexpr int kIterations = 10;     // of the throughput's fixed point
-constexpr double kKvShare = 0.3;    // of the cache taken as used
+constexpr int kDecodeTokensMax = 1024;  // of a batch
+constexpr int kPromptRequestsMax = 16;  // of a batch
+constexpr int kPromptTokensMax = kPromptRequestsMax * HelixModel::kPromptTokensMax;
+constexpr int kIterations = 10;   // of the throughput's fixed point
+constexpr double kKvShare = 0.3;  // of the cache taken as used
 constexpr double kMeanPrompt = 750;
 
 std::string Lower(std::string text) {
@@ -45,10 +48,12 @@ Status ParseLimits(std::string_view text, HelixModel* model) {
     const std::string gpu(line.substr(gpu_at, line.find(',', gpu_at) - gpu_at));
     const auto fields = Numbers(line, 2, 5);  // layers, blocks, entries, requests, tokens
     auto& limits = model->gpus[gpu].limits;
-    if (!fields || (*fields)[0] != static_cast<double>(limits.size() + 1)) {
+    if (!fields || (*fields)[0] != static_cast<double>(limits.size() + 1) || (*fields)[2] < 0 ||
+        (*fields)[2] > 1e15 || (*fields)[3] < 1 || (*fields)[3] > kPromptRequestsMax ||
+        (*fields)[4] < 1 || (*fields)[4] > kDecodeTokensMax) {
       return plan::ErrorAt("node_limits.csv", lines.line(), 1,
                            "expected model,gpu,layers,blocks,entries,requests,tokens with layers "
-                           "counting from 1");
+                           "counting from 1, requests at most 16 and tokens at most 1024");
     }
     limits.push_back({.kv_entries = static_cast<int64_t>((*fields)[2]),
                       .prompt_max_requests = static_cast<int>((*fields)[3]),
@@ -74,9 +79,9 @@ FleetView FirstView(const HelixModel& model, const HelixFleet& fleet) {
       {"A100", 8}, {"V100", 3}, {"L4", 4}, {"L4x2", 9}, {"T4", 3}, {"T4x2", 6}, {"T4x4", 12}};
   static const std::map<std::string, int> kLayers30 = {
       {"A100", 12}, {"V100", 4}, {"L4", 8}, {"L4x2", 14}, {"T4", 4}, {"T4x2", 10}, {"T4x4", 20}};
-  static const std::map<std::string, double> kRate70 = {
-      {"A100", 80}, {"V100", 40}, {"L4", 20}, {"L4x2", 30},
-      {"T4", 12.5}, {"T4x2", 20}, {"T4x4", 30}};
+  static const std::map<std::string, double> kRate70 = {{"A100", 80}, {"V100", 40}, {"L4", 20},
+                                                        {"L4x2", 30}, {"T4", 12.5}, {"T4x2", 20},
+                                                        {"T4x4", 30}};
   static const std::map<std::string, double> kRate30 = {
       {"A100", 48}, {"V100", 25}, {"L4", 9}, {"L4x2", 15}, {"T4", 8}, {"T4x2", 15}, {"T4x4", 23}};
   FleetView view;
@@ -136,35 +141,6 @@ const HelixLimits& HelixGpu::LimitsOf(int layers) const {
   return limits[static_cast<size_t>(std::min(layers, max_layers()) - 1)];
 }
 
-Result<std::vector<double>> ParseLayerTimes(std::string_view text, std::string_view name) {
-  plan::LineReader lines(text);
-  std::vector<double> seconds;
-  while (lines.Next()) {
-    const auto point = Numbers(plan::Trimmed(lines.text()), 0, 2);
-    const auto error = [&](std::string_view what) {
-      return plan::ErrorAt(name, lines.line(), 1, what);
-    };
-    if (!point) return error("expected tokens,milliseconds");
-    const auto tokens = static_cast<int64_t>((*point)[0]);
-    if (tokens != (*point)[0] || tokens < 0 || tokens > kTableTokensMax || (*point)[1] < 0) {
-      return error("tokens must be a whole number from 0 to 1048576, the time not negative");
-    }
-    const auto last = static_cast<int64_t>(seconds.size()) - 1;
-    if (tokens <= last || (last < 0 && tokens != 0)) {
-      return error("tokens must grow from line to line, from 0 on");
-    }
-    const double from = last < 0 ? 0 : seconds[static_cast<size_t>(last)];
-    const double to = (*point)[1] * 1e-3;
-    for (int64_t t = last + 1; t < tokens; ++t) {
-      seconds.push_back(from + (to - from) * static_cast<double>(t - last) /
-                                   static_cast<double>(tokens - last));
-    }
-    seconds.push_back(to);
-  }
-  if (seconds.size() < 2) return InvalidArgument(std::string(name) + ": needs two points or more");
-  return seconds;
-}
-
 Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_view name) {
   HelixModel model;
   model.name = name;
@@ -184,11 +160,13 @@ Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_vie
                       ReadFile(folder + "node_limits.csv", kFileBytesMax));
   MR_RETURN_IF_ERROR(ParseLimits(limits, &model));
   for (auto& [gpu, figures] : model.gpus) {
-    const std::string prefix = folder + model.name + "/" + Lower(gpu) + "/";
-    for (const auto& [file, table] : {std::pair{"prompt_bs2time.csv", &figures.prompt_s},
-                                      std::pair{"decode_bs2time.csv", &figures.decode_s}}) {
-      MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(prefix + file, kFileBytesMax));
-      MR_ASSIGN_OR_RETURN(*table, ParseLayerTimes(text, prefix + file));
+    MR_ASSIGN_OR_RETURN(const cost::LayerTable table,
+                        cost::LayerTable::Load(folder + model.name + "/" + Lower(gpu)));
+    for (int tokens = 0; tokens <= kPromptTokensMax; ++tokens) {
+      figures.prompt_s.push_back(table.PromptSeconds(tokens));
+    }
+    for (int tokens = 0; tokens <= kDecodeTokensMax; ++tokens) {
+      figures.decode_s.push_back(table.DecodeSeconds(tokens));
     }
   }
   return model;
@@ -211,8 +189,7 @@ std::map<std::string, std::vector<double>> HelixThroughput(const HelixModel& mod
   for (const auto& [gpu, count] : fleet) {
     const HelixGpu& figures = model.gpus.at(gpu);
     for (int k = 1; k <= figures.max_layers(); ++k) {
-      tokens_per_s[gpu].push_back(
-          ThroughputOf(model, figures, view.rate.at(gpu), mean_time, k));
+      tokens_per_s[gpu].push_back(ThroughputOf(model, figures, view.rate.at(gpu), mean_time, k));
     }
   }
   return tokens_per_s;

@@ -22,7 +22,7 @@ struct HelixLimits {
 };
 
 struct HelixGpu {
-  // Seconds of one layer, by tokens in the batch: [0] is 0; interpolated between measured points.
+  // Seconds of one layer, by tokens in the batch, up to the largest batch a node runs.
   std::vector<double> prompt_s, decode_s;
   std::vector<HelixLimits> limits;  // [k - 1]
 
@@ -34,25 +34,22 @@ struct HelixGpu {
 
 struct HelixModel {
   static constexpr int kBlockTokens = 16;
-  static constexpr int kPromptTokensMax = 2048;       // of one request
+  static constexpr int kPromptTokensMax = 2048;  // of one request
   static constexpr int kContextTokensPerDecode = 1000;
-  static constexpr double kMeanOutputTokens = 240;    // what its KV estimate and T(k) take
+  static constexpr double kMeanOutputTokens = 240;  // what its KV estimate and T(k) take
   static constexpr double kMeanTotalTokens = 990;
 
   std::string name;
   int num_layers = 0;
-  int token_bytes = 2;         // between a node and the coordinator
-  int activation_bytes = 0;    // between nodes, per token
-  double layer_bytes = 0;      // weights
+  int token_bytes = 2;       // between a node and the coordinator
+  int activation_bytes = 0;  // between nodes, per token
+  double layer_bytes = 0;    // weights
   std::map<std::string, HelixGpu> gpus;
 };
 
 // "LLaMA-1 30B" and "LLaMA-2 70B" by the names of their profile folders. `helix_data` is the
 // folder with profiles/.
 Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_view name);
-
-// A CSV of "tokens,ms" as a table by tokens. `name` stands for it in errors.
-Result<std::vector<double>> ParseLayerTimes(std::string_view text, std::string_view name);
 
 using HelixFleet = std::map<std::string, int>;  // how many nodes of each kind
 

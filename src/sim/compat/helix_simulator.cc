@@ -226,16 +226,15 @@ Duration HelixSimulator::FormBatch(Node& node) {
   int prompts = 0, prompt_tokens = 0, decodes = 0;
   int64_t context = 0;
   const int prompt_tokens_max = node.prompt_requests_max * HelixModel::kPromptTokensMax;
-  const int64_t context_max =
-      int64_t{node.decode_tokens_max} * HelixModel::kContextTokensPerDecode;
+  const int64_t context_max = int64_t{node.decode_tokens_max} * HelixModel::kContextTokensPerDecode;
   leftover_.clear();
   for (HelixQueryIndex index : queue) {
     const HelixQuery& query = state_.queries[static_cast<size_t>(index)];
     const int tokens = query.tokens(), previous = query.previous_tokens();
-    const bool fits = query.decoding ? decodes < node.decode_tokens_max &&
-                                           context + previous <= context_max
-                                     : prompts < node.prompt_requests_max &&
-                                           prompt_tokens + tokens <= prompt_tokens_max;
+    const bool fits =
+        query.decoding
+            ? decodes < node.decode_tokens_max && context + previous <= context_max
+            : prompts < node.prompt_requests_max && prompt_tokens + tokens <= prompt_tokens_max;
     if (!fits) {
       leftover_.push_back(index);
       continue;

@@ -27,10 +27,10 @@ struct HelixQuery {
   int decoded = 0;  // iterations after the prompt that are done
   bool decoding = false;
   std::vector<HelixHop> route;
-  int hop = -1;  // where in the route it is, or last was; -1: at the coordinator
-  Time arrived;  // of the query
-  Time issued;   // of this iteration
-  Time sent;     // onto the link it last took
+  int hop = -1;                 // where in the route it is, or last was; -1: at the coordinator
+  Time arrived;                 // of the query
+  Time issued;                  // of this iteration
+  Time sent;                    // onto the link it last took
   double link_bytes_per_s = 0;  // that it occupies there
 
   int tokens() const { return decoding ? 1 : input_tokens; }

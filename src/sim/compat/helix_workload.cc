@@ -55,8 +55,7 @@ double HelixTrace::MeanTokens() const {
 
 Result<HelixTrace> LoadHelixTrace(const std::string& helix_data) {
   HelixTrace trace;
-  MR_ASSIGN_OR_RETURN(const auto lengths,
-                      ReadPairs(helix_data + "/trace/azure_conv_lengths.csv"));
+  MR_ASSIGN_OR_RETURN(const auto lengths, ReadPairs(helix_data + "/trace/azure_conv_lengths.csv"));
   for (const auto& [input, output] : lengths) {
     if (input < 1 || input > HelixModel::kPromptTokensMax || output < 1) {
       return InvalidArgument("azure_conv_lengths.csv: an input must have 1 to 2048 tokens");

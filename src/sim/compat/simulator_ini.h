@@ -1,6 +1,6 @@
-// HelixIni: the .ini dialect of the Helix artifact: sections of "key=value", where a value is a
-// quantity ("1000.0 * mbps"), a quoted name or a bracketed list. Untrusted text: an error is one
-// line, "NAME:LINE: what is wrong". Plain values; any thread.
+// SimulatorIni: the .ini dialect of Helix's ".cluster.ini": sections of "key=value", where a value
+// is a quantity ("1000.0 * mbps"), a quoted name or a bracketed list of names. Untrusted text: an
+// error is one line, "NAME:LINE: what is wrong". Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +13,17 @@
 
 namespace millrace::sim {
 
-class HelixIni {
+class SimulatorIni {
  public:
   static constexpr size_t kBytesMax = size_t{16} << 20;
 
-  static Result<HelixIni> Parse(std::string_view text, std::string_view name);
+  static Result<SimulatorIni> Parse(std::string_view text, std::string_view name);
 
   bool Has(const std::string& section) const { return sections_.contains(section); }
   // A number with its unit: kbps, mbps, gbps, KB, MB, GB (powers of 1000, in bytes), Sec, MilliSec.
   Result<double> Quantity(const std::string& section, const std::string& key) const;
   Result<std::string> Name(const std::string& section, const std::string& key) const;
   Result<std::vector<std::string>> Names(const std::string& section, const std::string& key) const;
-  // [3, 4, 5] as [3, 6); empty for []. Consecutive numbers only.
-  struct Range {
-    int begin = 0, end = 0;
-  };
-  Result<Range> Numbers(const std::string& section, const std::string& key) const;
 
  private:
   struct Value {

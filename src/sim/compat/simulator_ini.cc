@@ -1,4 +1,4 @@
-#include "sim/compat/helix_ini.h"
+#include "sim/compat/simulator_ini.h"
 
 #include <algorithm>
 #include <utility>
@@ -38,12 +38,12 @@ std::optional<std::vector<std::string_view>> Items(std::string_view text) {
 
 }  // namespace
 
-Status HelixIni::Error(int line, const std::string& what) const {
+Status SimulatorIni::Error(int line, const std::string& what) const {
   return InvalidArgument(fmt::format("{}:{}: {}", Printable(name_), line, what));
 }
 
-Result<HelixIni> HelixIni::Parse(std::string_view text, std::string_view name) {
-  HelixIni ini;
+Result<SimulatorIni> SimulatorIni::Parse(std::string_view text, std::string_view name) {
+  SimulatorIni ini;
   ini.name_ = name;
   if (text.size() > kBytesMax) return ini.Error(1, "larger than 16 MiB");
   plan::LineReader lines(text);
@@ -64,10 +64,12 @@ Result<HelixIni> HelixIni::Parse(std::string_view text, std::string_view name) {
   return ini;
 }
 
-Result<HelixIni::Value> HelixIni::Find(const std::string& section, const std::string& key) const {
+Result<SimulatorIni::Value> SimulatorIni::Find(const std::string& section,
+                                               const std::string& key) const {
   const auto s = sections_.find(section);
   if (s == sections_.end()) {
-    return InvalidArgument(fmt::format("{}: no section [{}]", Printable(name_), Printable(section)));
+    return InvalidArgument(
+        fmt::format("{}: no section [{}]", Printable(name_), Printable(section)));
   }
   const auto value = s->second.find(key);
   if (value == s->second.end()) {
@@ -77,7 +79,7 @@ Result<HelixIni::Value> HelixIni::Find(const std::string& section, const std::st
   return value->second;
 }
 
-Result<double> HelixIni::Quantity(const std::string& section, const std::string& key) const {
+Result<double> SimulatorIni::Quantity(const std::string& section, const std::string& key) const {
   MR_ASSIGN_OR_RETURN(const Value value, Find(section, key));
   const std::string_view text = value.text;
   const size_t star = text.find('*');
@@ -91,34 +93,17 @@ Result<double> HelixIni::Quantity(const std::string& section, const std::string&
   return Error(value.line, "unknown unit \"" + std::string(Printable(unit)) + "\" of " + key);
 }
 
-Result<std::string> HelixIni::Name(const std::string& section, const std::string& key) const {
+Result<std::string> SimulatorIni::Name(const std::string& section, const std::string& key) const {
   MR_ASSIGN_OR_RETURN(const Value value, Find(section, key));
   return std::string(Unquoted(value.text));
 }
 
-Result<std::vector<std::string>> HelixIni::Names(const std::string& section,
-                                                 const std::string& key) const {
+Result<std::vector<std::string>> SimulatorIni::Names(const std::string& section,
+                                                     const std::string& key) const {
   MR_ASSIGN_OR_RETURN(const Value value, Find(section, key));
   const auto items = Items(value.text);
   if (!items) return Error(value.line, key + " must be a list in brackets");
   return std::vector<std::string>(items->begin(), items->end());
-}
-
-Result<HelixIni::Range> HelixIni::Numbers(const std::string& section,
-                                          const std::string& key) const {
-  MR_ASSIGN_OR_RETURN(const Value value, Find(section, key));
-  const auto items = Items(value.text);
-  if (!items) return Error(value.line, key + " must be a list in brackets");
-  Range range;
-  for (size_t i = 0; i < items->size(); ++i) {
-    const auto number = plan::IntegerIn((*items)[i]);
-    if (!number || *number < 0 || *number > (1 << 20) || (i > 0 && *number != range.end)) {
-      return Error(value.line, key + " must list consecutive layers");
-    }
-    if (i == 0) range.begin = static_cast<int>(*number);
-    range.end = static_cast<int>(*number) + 1;
-  }
-  return range;
 }
 
 }  // namespace millrace::sim
