@@ -46,8 +46,7 @@ class HelixSimulator {
  public:
   static constexpr size_t kQueriesMax = 1 << 20;  // alive at once
 
-  // `force_layers`: nodes may hold more layers than there are figures for (separate pipelines).
-  // All arguments must outlive it; every node's kind is in model.gpus.
+  // All arguments outlive it. REQUIRES: every node's kind is in model.gpus.
   HelixSimulator(const HelixModel& model, const HelixCluster& cluster, HelixScheduler& scheduler,
                  HelixFeeder& feeder);
 
