@@ -1,5 +1,6 @@
 #include "sim/compat/helix_cluster.h"
 
+#include <set>
 #include <unordered_map>
 
 #include "base/log.h"
@@ -89,8 +90,15 @@ Status ParseBoth(const SimulatorIni& ini, const std::vector<LayerRange>& placeme
   }
   numbers["source"] = numbers["sink"] = cluster->coordinator();
   MR_ASSIGN_OR_RETURN(const auto links, ini.Names("Links", "names"));
+  std::set<std::pair<int, int>> ends;
   for (const std::string& name : links) {
     MR_ASSIGN_OR_RETURN(const HelixLink link, ParseLink(ini, numbers, name));
+    if (link.from == link.to || !ends.emplace(link.from, link.to).second) {
+      return InvalidArgument(
+          fmt::format("[{}] joins a node to itself, or two that are joined by "
+                      "another link",
+                      Printable(name)));
+    }
     cluster->links.push_back(link);
   }
   return OkStatus();

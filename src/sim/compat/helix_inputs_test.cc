@@ -107,6 +107,16 @@ TEST(HelixClusterTest, ErrorsNameThePlace) {
             std::string::npos);
 }
 
+TEST(HelixClusterTest, OneLinkPerPair) {
+  std::string text = ClusterText();
+  text.replace(text.find("out=compute_node_3"), 18, "out=compute_node_2");
+  EXPECT_NE(ParseHelixCluster(text, "c.ini", kPlacement, "p.ini")
+                .status()
+                .message()
+                .find("[over] joins a node to itself"),
+            std::string::npos);
+}
+
 TEST(HelixClusterTest, DeadEndsAreLeftOut) {
   auto cluster = ParseHelixCluster(ClusterText(), "c.ini", kPlacement, "p.ini");
   ASSERT_TRUE(cluster.ok());
