@@ -111,6 +111,7 @@ class Scenario {
                                                 {"orca-pow2", KvPolicy::kOrcaPow2},
                                                 {"orca-oracle", KvPolicy::kOrcaOracle}};
     if (!c.Text("kv").empty()) options_.kv_policy = kv.at(c.Text("kv"));
+    if (c.Text("mix") == "prefill-first") options_.step_mix = StepMix::kPrefillFirst;
     if (c.Text("policy") == "priority") options_.policy = SchedulingPolicy::kPriority;
     if (c.Text("preempt") == "swap") options_.preemption = PreemptionMode::kSwap;
     if (c.Text("preempt") == "auto") options_.preemption = PreemptionMode::kAuto;
