@@ -204,7 +204,7 @@ class Scenario {
   void Info(const Command& c) {
     const auto info = harness().scheduler().Inspect(ids_.at(c.Word(1)), harness().now());
     if (!info) return Say("not known");
-    const char* states[] = {"waiting", "running", "preempted", "swapped", "finished"};
+    const char* states[] = {"waiting", "pulling", "running", "preempted", "swapped", "finished"};
     Say("{}: computed {}, output {}, blocks {}, host blocks {}, cached {}, preemptions {}",
         states[static_cast<int>(info->state)], info->computed_tokens, info->output_tokens,
         info->blocks, info->host_blocks, info->cached_prompt_tokens, info->preemptions);
