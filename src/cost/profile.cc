@@ -6,7 +6,7 @@
 
 namespace millrace::cost {
 
-Result<Profile> FitProfile(Profile measured, const StepKnots& knots) {
+Result<Profile> FitProfile(Profile measured, StepKnots knots) {
   std::vector<StepSample> steps, layers;
   int64_t tokens_max = 1;
   for (const ProfileSample& sample : measured.samples) {
@@ -14,6 +14,8 @@ Result<Profile> FitProfile(Profile measured, const StepKnots& knots) {
     layers.push_back({sample.batch, sample.layers_s});
     tokens_max = std::max(tokens_max, sample.batch.tokens());
   }
+  std::erase_if(knots.tokens,
+                [&](double knot) { return knot > 0 && knot >= static_cast<double>(tokens_max); });
   const size_t terms = 3 + knots.tokens.size() + knots.sequences.size();
   if (steps.size() < 2 * terms) {
     return InvalidArgument(

@@ -40,8 +40,9 @@ struct Profile {
   std::vector<ProfileSample> samples;
 };
 
-// Fits both models to the samples. kInvalidArgument when there are too few.
-Result<Profile> FitProfile(Profile measured, const StepKnots& knots);
+// Fits both models to the samples. Token knots beyond the largest step are dropped: a ramp nobody
+// measured would be free. kInvalidArgument when there are too few samples.
+Result<Profile> FitProfile(Profile measured, StepKnots knots);
 
 std::string FormatProfile(const Profile& profile);
 // `file` names the text in errors; each names the key.

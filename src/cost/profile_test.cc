@@ -61,6 +61,15 @@ TEST(ProfileTest, TheFitExplainsItsSamples) {
   EXPECT_FALSE(FitProfile(std::move(few), kKnots).ok());
 }
 
+TEST(ProfileTest, StepsBeyondTheMeasuredOnesStillCost) {
+  const auto profile = FitProfile(Measured(), {.tokens = {0, 16, 4096}, .sequences = {0}});
+  ASSERT_TRUE(profile.ok());
+  EXPECT_EQ(profile->step.model.knots().tokens, (std::vector<double>{0, 16}));
+  const BatchShape large = {
+      .prefill_tokens = 9000, .prefill_tokens_squared = 81'000'000, .prefill_sequences = 1};
+  EXPECT_NEAR(MeasuredCost(*profile).Seconds(large) / StepSeconds(large), 1, 1e-3);
+}
+
 TEST(ProfileTest, ComesBackFromItsFile) {
   const Profile profile = Fitted();
   const std::string text = FormatProfile(profile);
