@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
+#include <filesystem>
 
 #include "apps/bench/statistics.h"
 #include "apps/cli/parse.h"
@@ -170,7 +170,16 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
   fmt::print("Written to  {}\n", Printable(output));
 }
 
+// Known before minutes of measuring rather than after.
+Status CheckOutput(const std::string& output) {
+  const std::string folder = std::filesystem::path(output).parent_path();
+  if (folder.empty() || std::filesystem::is_directory(folder)) return OkStatus();
+  return NotFound(
+      fmt::format("--output {}: there is no folder {}", Printable(output), Printable(folder)));
+}
+
 Status RunProfile(const ProfileFlags& flags) {
+  MR_RETURN_IF_ERROR(CheckOutput(flags.output));
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(Loaded loaded, LoadRig(flags, clock));
   const ModelSpec& spec = loaded.rig->executor().model().spec();
