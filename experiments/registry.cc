@@ -16,7 +16,8 @@ const std::vector<Experiment>& Experiments() {
       HelixContestExperiment(),
       HelixMaxflowExperiment(),
       VidurRooflineExperiment(),
-      HelixTablesExperiment(),
+      DistserveOracleExperiment(), HelixTablesExperiment(), Md1Experiment(),
+      OrcaE2eExperiment(),         SimSpeedExperiment(),    SpotGoldensExperiment(),
   };
   // clang-format on
   return kAll;
