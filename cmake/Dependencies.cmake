@@ -10,6 +10,8 @@ find_package(CLI11 2.1 REQUIRED)
 find_package(yaml-cpp 0.7 REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)  # Debian's file states no version
 find_package(Boost 1.81 REQUIRED)  # headers only: Asio and Beast
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(CBC REQUIRED IMPORTED_TARGET cbc>=2.10)  # mixed-integer programs of the planner
 if(MILLRACE_TESTS)
   enable_testing()
   find_package(GTest 1.12 REQUIRED)

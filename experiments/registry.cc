@@ -16,8 +16,7 @@ const std::vector<Experiment>& Experiments() {
       HelixContestExperiment(),
       HelixMaxflowExperiment(),
       VidurRooflineExperiment(),
-      DistserveOracleExperiment(), HelixTablesExperiment(), Md1Experiment(),
-      OrcaE2eExperiment(),         SimSpeedExperiment(),    SpotGoldensExperiment(),
+      HelixTablesExperiment(),
   };
   // clang-format on
   return kAll;

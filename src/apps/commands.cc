@@ -84,8 +84,8 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeChatCommand());
   root->children.push_back(MakeGenerateCommand());
   root->children.push_back(MakeBenchCommand());
-  root->children.push_back(MakePlanCommand());
   root->children.push_back(MakeMakeModelCommand());
+  root->children.push_back(MakeProfileCommand());
   root->children.push_back(MakeVersionCommand());
   root->children.push_back(MakeCompletionCommand(*root));
   root->children.push_back(MakeManCommand(*root));

@@ -39,6 +39,7 @@ struct StepCoefficients {
 
 class StepModel : public StepCost {
  public:
+  StepModel() : StepModel({.tokens = {}, .sequences = {}}, {}) {}  // costs nothing
   // kInvalidArgument for knots out of order or too many, a list of another length than its knots,
   // and coefficients that are negative or not finite.
   static Result<StepModel> Create(StepKnots knots, StepCoefficients coefficients);

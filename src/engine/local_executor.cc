@@ -37,7 +37,10 @@ void LocalExecutor::Submit(const StepPlan& plan) {
   BuildBatch(plan);
   const model::Batch batch{tokens_, positions_, spans_};
   model_->Embed(batch);
+  const SteadyClock clock;
+  const Time begin = clock.Now();
   model_->Layers(batch, *kv_);
+  layers_time_ = clock.Now() - begin;
   UseLogits();
 }
 

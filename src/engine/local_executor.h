@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/sampler.h"
@@ -36,6 +37,10 @@ class LocalExecutor : public Executor {
   const ExecutorTraits& traits() const override { return traits_; }
   void Submit(const StepPlan& plan) override;
   const StepResult& Wait() override;
+
+  // Of the last step's time, the part in the model's layers. On a device that works behind the
+  // caller's back it is the time to hand the work over.
+  Duration layers_time() const { return layers_time_; }
 
   const model::Model& model() const { return *model_; }
   const tensor::Device& device() const { return *device_; }
@@ -77,6 +82,7 @@ class LocalExecutor : public Executor {
   std::vector<int32_t> wanted_rows_;
   std::vector<float> logits_;  // [max_logits_rows, vocab]
   StepResult result_;
+  Duration layers_time_;
   bool in_flight_ = false;
 };
 

@@ -5,38 +5,72 @@
 #include <algorithm>
 
 #include "plan/check.h"
+#include "plan/flow_bounds.h"
+#include "plan/milp_phase.h"
 #include "plan/portfolio.h"
 #include "plan/restarts.h"
 
 namespace millrace::plan {
 namespace {
 
-Status NothingFlows(const FlowProblem& problem) {
+Status CheckCoordinator(const FlowProblem& problem) {
   double in = 0, out = 0;
   for (int i = 0; i < problem.num_nodes(); ++i) {
     in = std::max(in, problem.Link(problem.coordinator(), i));
     out = std::max(out, problem.Link(i, problem.coordinator()));
   }
-  if (in <= 0 || out <= 0) {
-    return InvalidArgument("no node can talk with the coordinator in both directions");
-  }
+  if (in > 0 && out > 0) return OkStatus();
+  return InvalidArgument(fmt::format("no node can {} the coordinator: its links carry nothing",
+                                     in > 0 ? "send tokens back to" : "receive requests from"));
+}
+
+Status NothingFlows(const FlowProblem& problem) {
   return InvalidArgument(fmt::format(
-      "no placement of {} layers on {} nodes carries anything: no group of nodes that can talk "
-      "with each other and the coordinator holds the whole model",
+      "no placement of {} layers on {} nodes was found that carries anything: no group of nodes "
+      "that can talk with each other and the coordinator holds the whole model",
       problem.num_layers, problem.num_nodes()));
+}
+
+constexpr int kRestartsBeforeProof = 6;
+constexpr int kRestartsMax = 1'000'000;
+// Parts of the time that is left when each phase begins.
+constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.5, kNeighbourhoods = 0.25;
+
+// Small problems are proved at once after a short search; on large ones the proof gives up early,
+// and the rest goes to the search, to large neighbourhoods and to the bound.
+void SearchAndProve(Portfolio& portfolio) {
+  const auto part = [&](double share) -> std::optional<double> {
+    const auto left = portfolio.SecondsLeft();
+    return left ? std::optional<double>(*left * share) : std::nullopt;
+  };
+  if (!portfolio.options().use_milp) {
+    RunRestarts(portfolio, kRestartsMax, std::nullopt);
+    return;
+  }
+  const auto solver = MakeCbcSolver();
+  RunRestarts(portfolio, kRestartsBeforeProof, part(kFirstSearch));
+  ProveWithMilp(portfolio, *solver, part(kProof));
+  RunRestarts(portfolio, kRestartsMax, part(kSecondSearch));
+  // CBC's work on large programs is bounded by the clock alone.
+  if (!portfolio.SecondsLeft()) return;
+  if (LinksAreSlack(portfolio.problem(), portfolio.bound())) {
+    SearchNeighbourhoods(portfolio, *solver, part(kNeighbourhoods));
+  }
+  TightenBound(portfolio, *solver, std::nullopt);
 }
 
 }  // namespace
 
 Result<PlanOutcome> PlanByFlow(const FlowProblem& problem, const PlanOptions& options) {
   MR_RETURN_IF_ERROR(ValidateFlowProblem(problem));
+  MR_RETURN_IF_ERROR(CheckCoordinator(problem));
   Portfolio portfolio(problem, options);
   for (const Placement& start : options.warm_starts) {
     MR_RETURN_IF_ERROR(ValidatePlacement(problem, start).WithContext("warm start"));
     portfolio.Offer("warm start", start);
   }
   TryConstructions(portfolio);
-  RunRestarts(portfolio, portfolio.SecondsLeft());
+  SearchAndProve(portfolio);
   PlanOutcome outcome = portfolio.Finish();
   if (outcome.flow.tokens_per_s <= kFlowMin) return NothingFlows(problem);
   const auto violations = CheckPlan(problem, outcome.plan);

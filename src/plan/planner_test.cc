@@ -46,7 +46,7 @@ TEST(Planner, NeverWorseThanTheBestSingleMachine) {
   FlowProblem problem = Uniform(3, 2, {9, 8});
   for (double& link : problem.link_tokens_per_s) link = 10;
   problem.link_tokens_per_s[0 * 4 + 1] = problem.link_tokens_per_s[1 * 4 + 0] = 0.5;
-  const auto outcome = PlanByFlow(problem, {});
+  const auto outcome = PlanByFlow(problem, {.iterations = 10'000});
   ASSERT_TRUE(outcome.ok());
   EXPECT_GE(outcome->flow.tokens_per_s, BestSingleNode(problem)->tokens_per_s);
 }

@@ -30,6 +30,9 @@ class Portfolio {
   // Seconds until the limit; none: no limit.
   std::optional<double> SecondsLeft() const;
   bool OutOfTime() const;
+  int64_t iterations() const { return iterations_; }
+  // 0, 1, 2, ...: which restart of the local search comes next.
+  int NextRestart() { return restarts_++; }
   void CountIterations(int64_t count) { iterations_ += count; }
   void Report(std::string_view method) const;
 
@@ -46,6 +49,7 @@ class Portfolio {
   std::string best_method_ = "none", bound_method_;
   double bound_ = 0;
   int64_t iterations_ = 0;
+  int restarts_ = 0;
   std::vector<MethodResult> methods_;
 };
 

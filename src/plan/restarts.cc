@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPetalsOrders = 8;
 constexpr int64_t kRestartIterations = 4'000'000;
-constexpr int64_t kFirstRestartIterations = 250'000;  // small problems need no more
+constexpr int64_t kFirstRestartIterations = 10'000;  // each is twice as long as the one before
 
 // Regions one after the other, and within each the nodes by index: a chain that crosses between
 // regions as seldom as it can. Begins with the region of rank `first`.
@@ -45,6 +45,12 @@ struct Flavour {
   double hot = 1;
   double raise = 1.05;
 };
+
+// Small problems need many short restarts, large ones long ones.
+int64_t IterationsOf(int restart) {
+  constexpr int kDoublings = 9;
+  return std::min(kRestartIterations, kFirstRestartIterations << std::min(restart, kDoublings));
+}
 
 Flavour FlavourOf(int restart) {
   // Far targets find other structures, near ones polish; every fourth goes on from the incumbent.
@@ -80,7 +86,7 @@ void TryConstructions(Portfolio& portfolio) {
   if (const auto sp = SeparatePipelines(problem)) portfolio.Offer("separate pipelines", *sp);
 }
 
-void RunRestarts(Portfolio& portfolio, std::optional<double> seconds) {
+void RunRestarts(Portfolio& portfolio, int restarts, std::optional<double> seconds) {
   const FlowProblem& problem = portfolio.problem();
   const PlanOptions& options = portfolio.options();
   const bool cover = problem.partial_inference && LinksAreSlack(problem, portfolio.bound());
@@ -90,13 +96,14 @@ void RunRestarts(Portfolio& portfolio, std::optional<double> seconds) {
     const auto left = portfolio.SecondsLeft();
     return left && *left <= std::max(stop_below, 0.0);
   };
-  int64_t left = options.iterations;
-  for (int r = 0; left > 0 && !portfolio.Proved() && !out_of_time(); ++r) {
+  // A later call goes on where the last one stopped.
+  int64_t left = options.iterations - portfolio.iterations();
+  for (; restarts > 0 && left > 0 && !portfolio.Proved() && !out_of_time(); --restarts) {
+    const int r = portfolio.NextRestart();
     const Flavour flavour = FlavourOf(r);
     SearchBudget budget;
     budget.seed = options.seed + static_cast<uint64_t>(r) * 0x9e37;
-    budget.iterations =
-        std::min<int64_t>(left, r == 0 ? kFirstRestartIterations : kRestartIterations);
+    budget.iterations = std::min(left, IterationsOf(r));
     budget.hot = flavour.hot;
     budget.raise = flavour.raise;
     budget.out_of_time = out_of_time;

@@ -9,8 +9,8 @@ namespace millrace::plan {
 // The best single machine, chains at the threshold, Swarm, Petals, separate pipelines.
 void TryConstructions(Portfolio& portfolio);
 
-// Annealing restarts until the budget in iterations is used, `seconds` have passed, or the
-// incumbent is proved. Restarts differ in their seed, start and temperature.
-void RunRestarts(Portfolio& portfolio, std::optional<double> seconds);
+// At most `restarts` annealing restarts, until the budget in iterations is used, `seconds` have
+// passed, or the incumbent is proved. Restarts differ in their seed, start and temperature.
+void RunRestarts(Portfolio& portfolio, int restarts, std::optional<double> seconds);
 
 }  // namespace millrace::plan

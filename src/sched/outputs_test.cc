@@ -130,6 +130,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
                    : rng.Between(0, 1) ? PreemptionMode::kSwap
                                        : PreemptionMode::kAuto;
     o.eos_token_ids = {kEos};
+    o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
     CheckRun(questions, o, rng, totals);
     if (HasFatalFailure()) return;
   }

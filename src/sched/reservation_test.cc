@@ -188,6 +188,7 @@ TEST(Reservation, RandomLoadsNeverPreemptUnlessOutgrown) {
     o.max_num_batched_tokens = static_cast<int>(rng.Between(4, 64));
     o.stages = static_cast<int>(rng.Between(1, 3));
     o.prefix_caching = rng.Between(0, 1);
+    o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
     const bool wrong = rng.Between(0, 1);
     Harness h({.scheduler = o});
     std::map<RequestId, std::pair<std::vector<TokenId>, SamplingParams>> asked;

@@ -1,5 +1,4 @@
-// The next step (Orca's Select, Algorithm 1, over token counts): first who runs, in order, each
-// with as many tokens as it lacks; then who waits.
+// The next step: each sequence with as many tokens as it lacks and the step has room for.
 #include <algorithm>
 
 #include "base/check.h"
@@ -13,22 +12,25 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
   kv_.device().SweepPins(now);
   plan_.Clear();
   StepRoom room{.tokens = options_.max_num_batched_tokens, .sequences = options_.max_num_seqs};
-  // By position: preemption takes requests off the end.
-  for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
-    ScheduleRunning(i, room);
+  switch (options_.step_mix) {
+    case StepMix::kMixed: FillMixed(room, now); break;
+    case StepMix::kPrefillFirst: FillPrefillFirst(room, now); break;
   }
-  room.decodes_behind = 0;
-  if (!room.blocked && !room.preempted) AdmitWaiting(room, now);
   return Send(now);
+}
+
+// Whether one of its sequences computes a prompt, or replays after preemption.
+bool SchedulerImpl::Prefills(const Request& request) {
+  return std::ranges::any_of(request.sequences, [&](const Sequence& s) {
+    return s.ready() && request.TargetOf(s) - s.computed > 1;
+  });
 }
 
 void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
   Request& r = *running_[position];
   if (room.decodes_behind) *room.decodes_behind -= ReadyDecodesOf(r);
   if (r.in_flight == static_cast<int>(r.sequences.size())) return;
-  const bool prefills = std::ranges::any_of(
-      r.sequences, [&](const Sequence& s) { return s.ready() && r.TargetOf(s) - s.computed > 1; });
-  if (prefills && !room.decodes_behind) {
+  if (Prefills(r) && !room.decodes_behind) {
     int behind = 0;
     for (size_t i = position + 1; i < running_.size(); ++i) behind += ReadyDecodesOf(*running_[i]);
     room.decodes_behind = behind;

@@ -30,6 +30,9 @@ namespace millrace::sched {
 enum class SchedulingPolicy { kFcfs, kPriority };
 // How KV slots are promised (vLLM section 6.1's baselines): on demand, or a whole reservation.
 enum class KvPolicy { kPaged, kOrca, kOrcaMax, kOrcaPow2, kOrcaOracle };
+// What a step is made of: prompts and decodes together (Orca's selective batching, chunks), or
+// prompts alone while any can start and decodes alone otherwise (vLLM at the time of its paper).
+enum class StepMix { kMixed, kPrefillFirst };
 enum class PreemptionMode { kRecompute, kSwap, kAuto };
 
 // Predicted costs behind PreemptionMode::kAuto; measured by the body, both logged on each choice.
@@ -51,6 +54,7 @@ struct SchedulerOptions {
   int stages = 1;                     // steps in flight (Orca's n_workers)
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   KvPolicy kv_policy = KvPolicy::kPaged;
+  StepMix step_mix = StepMix::kMixed;
   PreemptionMode preemption = PreemptionMode::kAuto;
   PreemptionCosts costs;
   bool prefix_caching = true;

@@ -1,5 +1,6 @@
 // The scheduler's state and the methods that change it, by file:
 //   scheduler.cc  options, Add, queues        schedule.cc  the next step from what runs
+//   mix_*.cc      what a step is made of
 //   admission.cc  who may start               preemption.cc  who must give way
 //   reserve.cc    what was promised to whom
 //   commit.cc     what a step's result changes  lifecycle.cc  finish, abort, fork, retire
@@ -89,7 +90,14 @@ class SchedulerImpl : public Scheduler {
   void StartRunning(Request& request);  // from the queue to those who run
   void StopRunning(Request& request);
 
+  // mix_mixed.cc, mix_prefill_first.cc
+  void FillMixed(StepRoom& room, Time now);
+  void FillPrefillFirst(StepRoom& room, Time now);
+  void FillPrompts(StepRoom& room, Time now);
+  void FillDecodes(StepRoom& room);
+
   // schedule.cc
+  static bool Prefills(const Request& request);
   void ScheduleRunning(size_t position, StepRoom& room);
   void CollectShares(Request& request, const StepRoom& room);
   int ChunkOf(int remaining, int tokens_left, const StepRoom& room) const;
@@ -177,6 +185,9 @@ class SchedulerImpl : public Scheduler {
   std::optional<BuddyAllocator> buddy_;           // places the reservations that must be contiguous
   int reserved_blocks_ = 0;
   int promised_blocks_ = 0;
+  // Of StepMix::kPrefillFirst.
+  int prompt_steps_ = 0;        // since the last step of decodes
+  bool decodes_short_ = false;  // the last one lacked blocks
 
   StepPlan plan_;
   std::vector<SequenceId> released_;  // for the next plan

@@ -22,6 +22,7 @@ Json EncodeOptions(const SchedulerOptions& o) {
           {"stages", o.stages},
           {"policy", static_cast<int>(o.policy)},
           {"kv_policy", static_cast<int>(o.kv_policy)},
+          {"step_mix", static_cast<int>(o.step_mix)},
           {"preemption", static_cast<int>(o.preemption)},
           {"prefix_caching", o.prefix_caching},
           {"watermark", o.watermark},
@@ -163,6 +164,7 @@ Result<SchedulerOptions> ParseOptions(const Json& object) {
   o.stages = f.Get<int>("stages");
   o.policy = EnumOf(f, "policy", SchedulingPolicy::kPriority);
   o.kv_policy = EnumOf(f, "kv_policy", KvPolicy::kOrcaOracle);
+  o.step_mix = EnumOf(f, "step_mix", StepMix::kPrefillFirst);
   o.preemption = EnumOf(f, "preemption", PreemptionMode::kAuto);
   o.prefix_caching = f.Get<bool>("prefix_caching");
   o.watermark = f.Get<double>("watermark");

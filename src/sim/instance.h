@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/output.h"
+#include "core/plan.h"
 #include "core/step_plan.h"
 #include "cost/step_cost.h"
 #include "sched/scheduler.h"
@@ -20,6 +21,7 @@
 namespace millrace::sim {
 
 struct InstanceOptions {
+  StageRole role = StageRole::kBoth;
   sched::SchedulerOptions scheduler;  // `stages` is set from the number of costs
   // One per pipeline stage, in order. Not owned; outlives the instance.
   std::vector<const cost::StepCost*> stages;

@@ -21,6 +21,7 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) 
     MR_ASSIGN_OR_RETURN(auto made, Instance::Create(instance));
     service->instances_.push_back(std::move(made));
   }
+  MR_RETURN_IF_ERROR(service->SortRoles());
   if (options.dispatch == DispatchPolicy::kPredictedTime) {
     service->prefill_ahead_.resize(options.instances.size());
   }
@@ -35,7 +36,7 @@ void Service::OnStep(std::function<void(int index, const StepRecord&)> observe) 
 
 ServiceReport Service::Run(Workload& workload) {
   std::optional<SimRequest> next = workload.Next();
-  if (next) events_.Push(next->arrival, kArrival);
+  if (next) events_.Push(next->arrival, {});
   Time now;
   while (!events_.empty()) {
     if (options_.stop_at && events_.next_time() > *options_.stop_at) {
@@ -43,28 +44,38 @@ ServiceReport Service::Run(Workload& workload) {
       break;
     }
     now = events_.next_time();
-    const int32_t event = events_.Pop();
+    const Event event = events_.Pop();
     ++events_done_;
-    if (event == kArrival) {
-      Arrive(*next);
-      next = workload.Next();
-      if (next) events_.Push(next->arrival, kArrival);
-      continue;
+    switch (event.what) {
+      case What::kArrival:
+        Arrive(*next);
+        next = workload.Next();
+        if (next) events_.Push(next->arrival, {});
+        break;
+      case What::kStepEnd:
+        outputs_.clear();
+        instances_[event.index]->Finish(now, outputs_);
+        for (RequestOutput& output : outputs_) Hear(event.index, output, now);
+        Submit(event.index, now);
+        break;
+      case What::kKvArrival: EndPull(event.index, now); break;
     }
-    outputs_.clear();
-    Instance& instance = *instances_[event];
-    instance.Finish(now, outputs_);
-    for (const RequestOutput& output : outputs_) {
-      if (!prefill_ahead_.empty() && !recorder_.HasSpoken(output.request) &&
-          (!output.tokens.empty() || output.finish)) {
-        const int prompt_tokens = recorder_.request(output.request).prompt_tokens;
-        prefill_ahead_[event] = prefill_ahead_[event] - PrefillTime(event, prompt_tokens);
-      }
-      if (recorder_.Heard(output, now)) instance.NoteEnded();
-    }
-    Submit(event, now);
   }
   return Report(now);
+}
+
+void Service::Hear(int index, RequestOutput& output, Time now) {
+  const SimRequest& request = recorder_.request(output.request);
+  if (!prefill_ahead_.empty() && !recorder_.HasSpoken(output.request) &&
+      (!output.tokens.empty() || output.finish)) {
+    prefill_ahead_[index] = prefill_ahead_[index] - PrefillTime(index, request.prompt_tokens);
+  }
+  const bool hands_over = options_.instances[index].role == StageRole::kPrefill &&
+                          output.finish == FinishReason::kLength && request.output_tokens > 1;
+  if (output.finish) instances_[index]->NoteEnded();
+  if (hands_over) output.finish.reset();
+  recorder_.Heard(output, now);
+  if (hands_over) HandOver(output.request, index, output.tokens.back(), now);
 }
 
 void Service::Arrive(const SimRequest& request) {
@@ -72,12 +83,15 @@ void Service::Arrive(const SimRequest& request) {
   ++arrived_;
   SampleLoad(request.arrival);
   const RequestId id = recorder_.Arrived(request);
-  const int index = Dispatch();
+  const int index = Dispatch(entries_);
   recorder_.owner(id) = index;
+  const bool prefill_only = options_.instances[index].role == StageRole::kPrefill;
+  const int output_tokens = prefill_only ? 1 : request.output_tokens;
   sched::NewRequest asked{.id = id,
                           .prompt = PromptOf(request.prompt_tokens),
-                          .params = ParamsFor(request.output_tokens),
-                          .known_output_tokens = request.output_tokens};
+                          .params = ParamsFor(output_tokens),
+                          .known_output_tokens = output_tokens};
+  if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
   if (!instances_[index]->scheduler().Add(std::move(asked), request.arrival).ok()) {
     recorder_.Refused(id);
     return;
@@ -135,31 +149,32 @@ std::shared_ptr<const SamplingParams> Service::ParamsFor(int output_tokens) {
   return params;
 }
 
-int Service::Dispatch() {
-  const size_t n = instances_.size();
+int Service::Dispatch(const std::vector<int>& among) {
+  const size_t n = among.size();
   const uint64_t turn = dispatched_++;
   switch (options_.dispatch) {
-    case DispatchPolicy::kRoundRobin: return static_cast<int>(turn % n);
-    case DispatchPolicy::kRandom: return static_cast<int>(HashCounter(options_.seed, turn) % n);
+    case DispatchPolicy::kRoundRobin: return among[turn % n];
+    case DispatchPolicy::kRandom: return among[HashCounter(options_.seed, turn) % n];
     case DispatchPolicy::kFewestRequests:
     case DispatchPolicy::kPredictedTime: break;
   }
-  const auto load = [this](size_t i) {
+  const auto load = [this](int i) {
     return std::pair(prefill_ahead_.empty() ? Duration() : prefill_ahead_[i],
                      instances_[i]->pending_requests());
   };
-  size_t best = turn % n;  // ties go round
+  int best = among[turn % n];  // ties go round
   for (size_t k = 1; k < n; ++k) {
-    const size_t i = (turn + k) % n;
+    const int i = among[(turn + k) % n];
     if (load(i) < load(best)) best = i;
   }
-  return static_cast<int>(best);
+  return best;
 }
 
 void Service::Submit(int index, Time now) {
   ends_.clear();
   instances_[index]->Submit(now, ends_);
-  for (const Time end : ends_) events_.Push(end, index);
+  for (const Time end : ends_) events_.Push(end, {What::kStepEnd, index});
+  if (options_.instances[index].role == StageRole::kDecode) StartPulls(index, now);
 }
 
 ServiceReport Service::Report(Time now) {
@@ -168,6 +183,11 @@ ServiceReport Service::Report(Time now) {
   report.events = events_done_;
   report.load = load_;
   report.simulated_s = now.ns * 1e-9;
+  report.kv_wait = kv_wait_;
+  report.kv_transfer = kv_transfer_;
+  for (const Duration busy : link_busy_) {
+    report.kv_link_busy_share.push_back(now.ns == 0 ? 0 : busy.seconds() / report.simulated_s);
+  }
   for (const auto& instance : instances_) {
     report.steps += instance->steps();
     report.stats.push_back(instance->scheduler().Stats());

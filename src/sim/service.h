@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "sim/event_queue.h"
@@ -19,8 +20,19 @@ namespace millrace::sim {
 // own, as the cost model has it (DistServe section 4.3), then the fewest requests.
 enum class DispatchPolicy { kRoundRobin, kFewestRequests, kRandom, kPredictedTime };
 
+// How KV gets from a prefill instance to a decode instance: pulled over the sender's network card,
+// one request after the other, while its blocks are held.
+struct KvTransferOptions {
+  double kv_bytes_per_token = 0;
+  double bytes_per_s = 25e9;  // out of one prefill instance
+  double latency_s = 0;
+  Duration lease = Duration::Seconds(3600);  // held so long for a pull; then it is computed anew
+};
+
 struct ServiceOptions {
+  // Either all with role kBoth, or some with kPrefill and some with kDecode.
   std::vector<InstanceOptions> instances;
+  KvTransferOptions kv_transfer;
   DispatchPolicy dispatch = DispatchPolicy::kFewestRequests;
   Slo slo;
   std::optional<Time> stop_at;  // events after this do not happen
@@ -42,11 +54,14 @@ struct ServiceReport {
   std::vector<LoadSample> load;                 // at most kLoadSamplesMax, evenly over arrivals
   uint64_t steps = 0, events = 0;
   double simulated_s = 0;
+  // Of hand-overs: from the first token to the pull's begin, and the pull itself.
+  Quantiles kv_wait, kv_transfer;
+  std::vector<double> kv_link_busy_share;  // per instance, sending
 };
 
 class Service {
  public:
-  // kInvalidArgument when an instance's options contradict each other.
+  // kInvalidArgument when an instance's options contradict each other, or the roles do.
   static Result<std::unique_ptr<Service>> Create(const ServiceOptions& options);
   static constexpr size_t kLoadSamplesMax = 512;
 
@@ -59,28 +74,57 @@ class Service {
   std::function<void(uint64_t arrived, Time now)> on_progress;
 
  private:
-  // An instance's oldest step ended, or (kArrival) the next request arrives.
-  static constexpr int32_t kArrival = INT32_MAX;
+  enum class What : uint8_t { kArrival, kStepEnd, kKvArrival };
+  struct Event {
+    What what = What::kArrival;
+    int32_t index = 0;  // of an instance, or of a pull
+  };
+  // KV on its way between two instances.
+  struct Pull {
+    RequestId id;
+    int from = 0, to = 0;
+    bool complete = false;
+  };
+  struct Handed {
+    int from = 0;
+    Time at;
+  };
 
   explicit Service(const ServiceOptions& options) : options_(options), recorder_(options.slo) {}
   void Arrive(const SimRequest& request);
-  int Dispatch();
+  // The instance with the role that should take the next request.
+  int Dispatch(const std::vector<int>& among);
+  void Hear(int index, RequestOutput& output, Time now);
   std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
   void Submit(int index, Time now);
   std::shared_ptr<const std::vector<TokenId>> PromptOf(int tokens);
+  // service_handoff.cc
+  Status SortRoles();
+  void HandOver(RequestId id, int from, TokenId first_token, Time now);
+  void StartPulls(int index, Time now);
+  void EndPull(int slot, Time now);
+
   Duration PrefillTime(int index, int prompt_tokens) const;
   void SampleLoad(Time now);
   ServiceReport Report(Time now);
 
   const ServiceOptions options_;
   std::vector<std::unique_ptr<Instance>> instances_;
-  EventQueue<int32_t> events_;
+  EventQueue<Event> events_;
+  std::vector<int> entries_, decodes_;  // instances that requests enter, that take hand-overs
   Recorder recorder_;
   std::vector<RequestOutput> outputs_;
   std::vector<Time> ends_;
   std::vector<std::shared_ptr<const SamplingParams>> params_;         // by output length
   std::vector<std::shared_ptr<const std::vector<TokenId>>> prompts_;  // by prompt length
   std::vector<Duration> prefill_ahead_;  // of kPredictedTime: what each instance has before it
+  std::unordered_map<RequestId, Handed> handed_;  // waiting for their pull
+  std::vector<Pull> pulls_;                       // by slot
+  std::vector<int> free_pulls_;
+  std::vector<sched::KvPull> asked_;
+  std::vector<Time> link_free_;      // per instance: its network card
+  std::vector<Duration> link_busy_;  // the same
+  Quantiles kv_wait_, kv_transfer_;
   std::vector<LoadSample> load_;
   uint64_t load_every_ = 1;
   uint64_t dispatched_ = 0, arrived_ = 0, events_done_ = 0;

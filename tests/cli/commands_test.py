@@ -283,6 +283,29 @@ class Commands(unittest.TestCase):
         self.assertRegex(done.stdout, r"Avg latency: [\d.]+ seconds\n")
         self.assertIn("99% percentile latency", done.stdout)
 
+    def test_profile_measures_steps_into_a_file(self):
+        out = self.path("profile.json")
+        done = run("profile", MODEL, "--max-tokens", "128", "--max-context", "256",
+                   "--max-num-seqs", "8", "--repeats", "3", "--output", out)
+        self.assertRegex(done.stdout, r"Fit +P50 [\d.]+ %, P95 [\d.]+ %, max [\d.]+ % over \d+ rows")
+        self.assertRegex(done.stdout, r"Saturation +\d+ prompt tokens")
+        self.assertIn("Measuring 100%", done.stderr)
+        profile = json.loads(pathlib.Path(out).read_text())
+        self.assertEqual((profile["format"], profile["version"]), ("millrace-profile", 1))
+        self.assertEqual(profile["model"]["num_layers"],
+                         json.loads((ROOT / "models/demo/config.json").read_text())
+                         ["num_hidden_layers"])
+        for part in ("step", "layers"):
+            fit = profile[part]
+            numbers = [fit["fixed_s"], fit["prefill_squared_s"], fit["decode_context_s"],
+                       *fit["token_s"], *fit["sequence_s"]]
+            self.assertTrue(all(x >= 0 for x in numbers), numbers)
+            self.assertGreater(sum(numbers), 0)
+        self.assertGreater(profile["memory_copy_bytes_per_s"], 0)
+        for row in profile["samples"]:
+            self.assertGreater(row[5], row[6])
+            self.assertGreater(row[6], 0)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

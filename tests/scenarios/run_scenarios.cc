@@ -111,6 +111,7 @@ class Scenario {
                                                 {"orca-pow2", KvPolicy::kOrcaPow2},
                                                 {"orca-oracle", KvPolicy::kOrcaOracle}};
     if (!c.Text("kv").empty()) options_.kv_policy = kv.at(c.Text("kv"));
+    if (c.Text("mix") == "prefill-first") options_.step_mix = StepMix::kPrefillFirst;
     if (c.Text("policy") == "priority") options_.policy = SchedulingPolicy::kPriority;
     if (c.Text("preempt") == "swap") options_.preemption = PreemptionMode::kSwap;
     if (c.Text("preempt") == "auto") options_.preemption = PreemptionMode::kAuto;
@@ -203,7 +204,7 @@ class Scenario {
   void Info(const Command& c) {
     const auto info = harness().scheduler().Inspect(ids_.at(c.Word(1)), harness().now());
     if (!info) return Say("not known");
-    const char* states[] = {"waiting", "running", "preempted", "swapped", "finished"};
+    const char* states[] = {"waiting", "pulling", "running", "preempted", "swapped", "finished"};
     Say("{}: computed {}, output {}, blocks {}, host blocks {}, cached {}, preemptions {}",
         states[static_cast<int>(info->state)], info->computed_tokens, info->output_tokens,
         info->blocks, info->host_blocks, info->cached_prompt_tokens, info->preemptions);

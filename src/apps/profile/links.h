@@ -1,0 +1,21 @@
+// How fast this machine copies memory, and what a message over its loopback takes. Each call blocks
+// for well under a second; any thread, one at a time.
+#pragma once
+
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cost/link_model.h"
+
+namespace millrace::apps {
+
+// Bytes copied per second by one thread, the median of `repeats` copies of 32 MiB.
+double MeasureMemoryCopy(int repeats, const Clock& clock);
+
+// One way over TCP on 127.0.0.1, sizes of 64 bytes to 4 MiB, the median of `repeats` each: what
+// comes back is an acknowledgement of one byte, whose time is taken off. kUnavailable when there is
+// no loopback.
+Result<std::vector<cost::TransferSample>> MeasureLoopback(int repeats, const Clock& clock);
+
+}  // namespace millrace::apps

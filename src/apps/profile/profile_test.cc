@@ -1,0 +1,129 @@
+#include "cost/profile.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include "apps/profile/grid.h"
+#include "apps/profile/links.h"
+#include "apps/profile/repeats.h"
+#include "apps/profile/step_rig.h"
+#include "model/make_model.h"
+#include "model/shapes.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::apps {
+namespace {
+
+class GridTest : public testing::TestWithParam<ProfileLimits> {};
+
+TEST_P(GridTest, EveryBatchIsWithinSlotsAndLimits) {
+  const ProfileLimits limits = GetParam();
+  const std::vector<int> slots = SlotTokens(limits);
+  ASSERT_EQ(slots.size(), static_cast<size_t>(limits.max_sequences + kPromptSlots));
+  const auto grid = ProfileGrid(limits);
+  EXPECT_GE(grid.size(), 18u);  // twice the terms of the fit
+  for (const ProfileBatch& batch : grid) {
+    std::set<int> used;
+    int tokens = 0;
+    for (const ProfileChunk& chunk : batch.chunks) {
+      EXPECT_TRUE(used.insert(chunk.slot).second);
+      EXPECT_GE(chunk.count, 1);
+      EXPECT_GE(chunk.start, 0);
+      EXPECT_LE(chunk.start + chunk.count, slots.at(static_cast<size_t>(chunk.slot)));
+      tokens += chunk.count;
+    }
+    EXPECT_LE(tokens, limits.max_tokens);
+    EXPECT_LE(batch.chunks.size(), static_cast<size_t>(limits.max_sequences));
+    EXPECT_EQ(batch.Shape().tokens(), tokens);
+    EXPECT_FALSE(batch.Shape().empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Limits, GridTest,
+                         testing::Values(ProfileLimits{}, ProfileLimits{64, 8, 128, 256},
+                                         ProfileLimits{4096, 256, 8192, 16384},
+                                         ProfileLimits{64, 4, 128, 128},
+                                         ProfileLimits{2048, 64, 512, 1024}));
+
+TEST(GridTest, ShapesSayWhatTheChunksAre) {
+  const ProfileBatch batch{{{0, 99, 1}, {1, 49, 1}, {8, 0, 20}, {9, 30, 10}}};
+  const cost::BatchShape shape = batch.Shape();
+  EXPECT_EQ(shape.decode_sequences, 2);
+  EXPECT_EQ(shape.decode_context, 150);
+  EXPECT_EQ(shape.prefill_sequences, 2);
+  EXPECT_EQ(shape.prefill_tokens, 30);
+  EXPECT_EQ(shape.prefill_tokens_squared, 400 + 40 * 40 - 30 * 30);
+}
+
+TEST(LinksTest, MemoryAndLoopbackAreMeasured) {
+  const SteadyClock clock;
+  EXPECT_GT(MeasureMemoryCopy(3, clock), 1e6);
+  const auto samples = MeasureLoopback(5, clock);
+  ASSERT_TRUE(samples.ok()) << samples.status().ToString();
+  ASSERT_EQ(samples->size(), 5u);
+  for (const auto& sample : *samples) EXPECT_GT(sample.seconds, 0);
+  EXPECT_GT(samples->back().bytes, samples->front().bytes);
+}
+
+TEST(RepeatsTest, TheDisturbedHalfDoesNotCount) {
+  const StepRig::Timing quiet{1.0, 0.8, 0.99}, alike{1.1, 0.9, 0.98}, busy{5, 4, 0.3};
+  const StepRig::Timing timing = Summarise({busy, quiet, busy, alike});
+  EXPECT_NEAR(timing.step_s, 1.05, 1e-12);
+  EXPECT_NEAR(timing.layers_s, 0.85, 1e-12);
+  EXPECT_EQ(Summarise({busy}).step_s, 5);
+}
+
+// A tiny model: every batch of the grid runs, more than once, and what was measured makes a profile
+// that comes back from its file.
+TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
+  model::ShapeNumbers numbers;
+  numbers.layers = 2;
+  numbers.hidden = 64;
+  numbers.heads = 4;
+  numbers.kv_heads = 2;
+  numbers.head_dim = 16;
+  numbers.intermediate = 128;
+  numbers.vocab = 512;
+  numbers.positions = 128;
+  const auto config = model::ShapeConfig("llama-160m", numbers);
+  ASSERT_TRUE(config.ok()) << config.status().ToString();
+  const std::string folder = testing::TempDir() + "/step_rig_model";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(model::MakeModel(*config, folder, {}).ok());
+  auto device = tensor::NewCpuDevice({.threads = 1});
+  ASSERT_TRUE(device.ok());
+  const ProfileLimits limits{
+      .max_tokens = 64, .max_sequences = 8, .max_context = 128, .context_tokens = 256};
+  model::LoadOptions load;
+  load.max_batched_tokens = limits.max_tokens;
+  auto weights = model::Model::Load(folder, **device, load);
+  ASSERT_TRUE(weights.ok()) << weights.status().ToString();
+  engine::LocalExecutorOptions options;
+  options.num_blocks = StepRig::BlocksFor(limits, options.block_size);
+  auto executor = engine::LocalExecutor::Create(std::move(*device), std::move(*weights), options);
+  ASSERT_TRUE(executor.ok()) << executor.status().ToString();
+  const SteadyClock clock;
+  auto rig = StepRig::Create(std::move(*executor), limits, clock);
+  ASSERT_TRUE(rig.ok()) << rig.status().ToString();
+  cost::Profile measured{.num_layers = 2, .threads = 1};
+  for (int round = 0; round < 2; ++round) {
+    measured.samples.clear();
+    for (const ProfileBatch& batch : ProfileGrid(limits)) {
+      const auto timing = (*rig)->Run(batch);
+      ASSERT_TRUE(timing.ok()) << timing.status().ToString();
+      EXPECT_GT(timing->layers_s, 0);
+      EXPECT_GT(timing->step_s, timing->layers_s);
+      measured.samples.push_back({batch.Shape(), timing->step_s, timing->layers_s});
+    }
+  }
+  const auto profile = cost::FitProfile(std::move(measured), {.tokens = {0, 16}, .sequences = {0}});
+  ASSERT_TRUE(profile.ok()) << profile.status().ToString();
+  const auto again = cost::ParseProfile(cost::FormatProfile(*profile), "p.json");
+  EXPECT_TRUE(again.ok()) << again.status().ToString();
+}
+
+}  // namespace
+}  // namespace millrace::apps

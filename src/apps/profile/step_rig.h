@@ -1,0 +1,51 @@
+// StepRig: a real model in a real executor, with every slot of a profile's grid filled, so that any
+// batch of the grid can be timed at any moment. Owns all of it; one thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "apps/profile/grid.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "engine/local_executor.h"
+
+namespace millrace::apps {
+
+class StepRig {
+ public:
+  struct Timing {
+    double step_s = 0, layers_s = 0;
+    // CPU time of the calling thread over the step's: near 1 when nobody else wanted its processor.
+    double undisturbed = 0;
+  };
+
+  // Prompts for a slot are computed once and copied to the others: what is in the cache must be
+  // there, not mean anything. `executor` has SlotBlocks(limits) blocks.
+  static Result<std::unique_ptr<StepRig>> Create(std::unique_ptr<engine::LocalExecutor> executor,
+                                                 const ProfileLimits& limits, const Clock& clock);
+  static int BlocksFor(const ProfileLimits& limits, int block_size);
+
+  // REQUIRES: a batch of ProfileGrid(limits).
+  Result<Timing> Run(const ProfileBatch& batch);
+  const engine::LocalExecutor& executor() const { return *executor_; }
+
+ private:
+  StepRig(std::unique_ptr<engine::LocalExecutor> executor, const Clock& clock)
+      : executor_(std::move(executor)), clock_(clock) {}
+  Status Fill(const ProfileLimits& limits);
+  Result<Timing> Submit(StepPlan plan);
+  void AddChunk(const ProfileChunk& chunk, LogitsWanted logits, StepPlan& plan);
+
+  struct Slot {
+    std::vector<BlockIndex> blocks;
+    std::shared_ptr<const std::vector<TokenId>> prompt;
+    bool started = false;
+  };
+  std::unique_ptr<engine::LocalExecutor> executor_;
+  const Clock& clock_;
+  std::vector<Slot> slots_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace millrace::apps

@@ -1,0 +1,62 @@
+#include "cost/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millrace::cost {
+
+Result<Profile> FitProfile(Profile measured, StepKnots knots) {
+  std::vector<StepSample> steps, layers;
+  int64_t tokens_max = 1;
+  for (const ProfileSample& sample : measured.samples) {
+    steps.push_back({sample.batch, sample.step_s});
+    layers.push_back({sample.batch, sample.layers_s});
+    tokens_max = std::max(tokens_max, sample.batch.tokens());
+  }
+  std::erase_if(knots.tokens,
+                [&](double knot) { return knot > 0 && knot >= static_cast<double>(tokens_max); });
+  const size_t terms = 3 + knots.tokens.size() + knots.sequences.size();
+  if (steps.size() < 2 * terms) {
+    return InvalidArgument(
+        fmt::format("{} measured batches are too few for {} terms", steps.size(), terms));
+  }
+  MR_ASSIGN_OR_RETURN(measured.step, FitStepModel(steps, knots));
+  MR_ASSIGN_OR_RETURN(measured.layers, FitStepModel(layers, knots));
+  measured.saturation_tokens = SaturationTokens(measured.step.model, tokens_max);
+  return measured;
+}
+
+int64_t SaturationTokens(const StepCost& cost, int64_t tokens_max) {
+  constexpr double kEnough = 0.9;
+  const auto rate = [&](int64_t tokens) {
+    const double seconds = cost.Seconds({.prefill_tokens = tokens,
+                                         .prefill_tokens_squared = tokens * tokens,
+                                         .prefill_sequences = 1});
+    return seconds > 0 ? static_cast<double>(tokens) / seconds : 0.0;
+  };
+  constexpr int64_t kGrid = 16;  // candidates are its multiples
+  double best = 0;
+  for (int64_t t = kGrid; t <= tokens_max; t += kGrid) best = std::max(best, rate(t));
+  for (int64_t t = kGrid; t <= tokens_max; t += kGrid) {
+    if (rate(t) >= kEnough * best) return t;
+  }
+  return tokens_max;
+}
+
+MeasuredCost::MeasuredCost(const Profile& profile, LayerRange layers)
+    : step_(profile.step.model),
+      layers_(profile.layers.model),
+      share_(static_cast<double>(layers.size()) / profile.num_layers),
+      last_(layers.end == profile.num_layers) {
+  MR_CHECK(layers.begin >= 0 && layers.begin < layers.end && layers.end <= profile.num_layers)
+      << layers.begin << ", " << layers.end << " of " << profile.num_layers;
+}
+
+double MeasuredCost::Seconds(const BatchShape& batch) const {
+  const double layers = layers_.Seconds(batch);
+  const double outside = std::max(0.0, step_.Seconds(batch) - layers);
+  return layers * share_ + (last_ ? outside : 0.0);
+}
+
+}  // namespace millrace::cost

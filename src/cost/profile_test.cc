@@ -1,0 +1,142 @@
+#include "cost/profile.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "base/rng.h"
+
+namespace millrace::cost {
+namespace {
+
+const StepKnots kKnots{.tokens = {0, 16, 128}, .sequences = {0}};
+
+double LayersSeconds(const BatchShape& b) {
+  return 1e-3 + 2e-5 * static_cast<double>(b.tokens()) +
+         1e-9 * static_cast<double>(b.prefill_tokens_squared) +
+         4e-8 * static_cast<double>(b.decode_context);
+}
+double StepSeconds(const BatchShape& b) {
+  return LayersSeconds(b) + 5e-4 + 3e-5 * (b.prefill_sequences + b.decode_sequences);
+}
+
+Profile Measured() {
+  Profile profile{.model = "demo",
+                  .architecture = "LlamaForCausalLM",
+                  .dtype = "bfloat16",
+                  .num_layers = 8,
+                  .device = "cpu",
+                  .threads = 2};
+  Rng rng(5);
+  for (int i = 0; i < 80; ++i) {
+    BatchShape batch;
+    if (i % 3 != 0) {
+      const int64_t n = rng.Between(1, 600);
+      batch.prefill_tokens = n;
+      batch.prefill_tokens_squared = n * n;
+      batch.prefill_sequences = 1;
+    }
+    if (i % 3 != 1) {
+      batch.decode_sequences = static_cast<int32_t>(rng.Between(1, 64));
+      batch.decode_context = batch.decode_sequences * rng.Between(1, 900);
+    }
+    profile.samples.push_back({batch, StepSeconds(batch), LayersSeconds(batch)});
+  }
+  profile.memory_copy_bytes_per_s = 9e9;
+  profile.loopback = LinkFit{{2e-5, 3e9}, {.rows = 5}};
+  return profile;
+}
+
+Profile Fitted() {
+  auto profile = FitProfile(Measured(), kKnots);
+  EXPECT_TRUE(profile.ok()) << profile.status().ToString();
+  return std::move(profile).value();
+}
+
+TEST(ProfileTest, TheFitExplainsItsSamples) {
+  const Profile profile = Fitted();
+  EXPECT_LT(profile.step.errors.max, 1e-6);
+  EXPECT_LT(profile.layers.errors.max, 1e-6);
+  Profile few = Measured();
+  few.samples.resize(10);
+  EXPECT_FALSE(FitProfile(std::move(few), kKnots).ok());
+}
+
+TEST(ProfileTest, StepsBeyondTheMeasuredOnesStillCost) {
+  const auto profile = FitProfile(Measured(), {.tokens = {0, 16, 4096}, .sequences = {0}});
+  ASSERT_TRUE(profile.ok());
+  EXPECT_EQ(profile->step.model.knots().tokens, (std::vector<double>{0, 16}));
+  const BatchShape large = {
+      .prefill_tokens = 9000, .prefill_tokens_squared = 81'000'000, .prefill_sequences = 1};
+  EXPECT_NEAR(MeasuredCost(*profile).Seconds(large) / StepSeconds(large), 1, 1e-3);
+}
+
+TEST(ProfileTest, ComesBackFromItsFile) {
+  const Profile profile = Fitted();
+  const std::string text = FormatProfile(profile);
+  const auto again = ParseProfile(text, "p.json");
+  ASSERT_TRUE(again.ok()) << again.status().ToString();
+  EXPECT_EQ(FormatProfile(*again), text);
+  EXPECT_EQ(again->model, "demo");
+  EXPECT_EQ(again->num_layers, 8);
+  EXPECT_EQ(again->samples.size(), profile.samples.size());
+  EXPECT_EQ(again->loopback->link.bytes_per_s, 3e9);
+  const MeasuredCost before(profile), after(*again);
+  for (const ProfileSample& sample : profile.samples) {
+    EXPECT_EQ(before.Seconds(sample.batch), after.Seconds(sample.batch));
+  }
+}
+
+TEST(ProfileTest, StagesAddUpToTheWholeAndTheLastDoesTheRest) {
+  const Profile profile = Fitted();
+  const BatchShape batch = {.prefill_tokens = 200,
+                            .prefill_tokens_squared = 40000,
+                            .prefill_sequences = 1,
+                            .decode_sequences = 10,
+                            .decode_context = 3000};
+  const double whole = MeasuredCost(profile).Seconds(batch);
+  EXPECT_NEAR(whole, StepSeconds(batch), 1e-7);
+  const double first = MeasuredCost(profile, {0, 6}).Seconds(batch);
+  const double last = MeasuredCost(profile, {6, 8}).Seconds(batch);
+  EXPECT_NEAR(first, LayersSeconds(batch) * 6 / 8, 1e-7);
+  EXPECT_NEAR(first + last, whole, 1e-9);
+  EXPECT_EQ(MeasuredCost(profile).Seconds({}), 0);
+}
+
+TEST(ProfileTest, SaturationIsWhereBatchingStopsGaining) {
+  // 10 ms for the first 100 tokens' worth of weights, then 0.1 ms per token: at t tokens the rate
+  // is t / (10 + 0.1 t) per ms, nine tenths of its best at 2048 (9.53) at t >= 604.6.
+  const auto cost =
+      StepModel::Create({.tokens = {0}, .sequences = {}}, {.fixed_s = 0.01, .token_s = {1e-4}});
+  ASSERT_TRUE(cost.ok());
+  EXPECT_EQ(SaturationTokens(*cost, 2048), 608);
+  EXPECT_EQ(SaturationTokens(*cost, 8), 8);
+}
+
+TEST(ProfileTest, AWrongFileNamesTheKey) {
+  const Json good = Json::parse(FormatProfile(Fitted()));
+  const auto message = [&](const char* pointer, Json value) {
+    Json bad = good;
+    bad[Json::json_pointer(pointer)] = std::move(value);
+    const auto profile = ParseProfile(bad.dump(), "p.json");
+    EXPECT_FALSE(profile.ok()) << pointer;
+    return profile.status().message();
+  };
+  EXPECT_EQ(message("/format", "x"), "p.json: \"format\" must be \"millrace-profile\"");
+  EXPECT_EQ(message("/version", 2), "p.json: \"version\" must be an integer in [1, 1]");
+  EXPECT_EQ(message("/model/num_layers", 0),
+            "p.json, model: \"num_layers\" must be an integer in [1, 4096]");
+  EXPECT_EQ(message("/step/fixed_s", -1),
+            "p.json, step: \"fixed_s\" must be a number in [0, 1e+06]");
+  EXPECT_NE(message("/layers/token_knots", Json::array({0, 5, 5})).find("must begin at 0"),
+            std::string::npos);
+  EXPECT_NE(message("/layers/token_s", Json::array({1})).find("one slope per knot"),
+            std::string::npos);
+  EXPECT_EQ(message("/samples/0", Json::array({1, 2})),
+            "p.json: \"samples\" row 1: five counts and two times in seconds");
+  EXPECT_NE(message("/samples/1/0", uint64_t{1} << 63).find("row 2"), std::string::npos);
+  EXPECT_FALSE(ParseProfile("{", "p.json").ok());
+  EXPECT_FALSE(ParseProfile("[]", "p.json").ok());
+}
+
+}  // namespace
+}  // namespace millrace::cost

@@ -1,0 +1,40 @@
+// vLLM at the time of its paper: a step computes prompts alone as long as one can start, and
+// decodes alone otherwise. Prompts come sooner, and everybody else waits while they are computed.
+#include "sched/scheduler_impl.h"
+
+namespace millrace::sched {
+namespace {
+
+// After so many steps of prompts the decodes have one, or a stream of short answers would keep
+// whoever came first waiting for ever.
+constexpr int kPromptStepsMax = 16;
+
+}  // namespace
+
+void SchedulerImpl::FillPrefillFirst(StepRoom& room, Time now) {
+  if (prompt_steps_ >= kPromptStepsMax || decodes_short_) FillDecodes(room);
+  if (!plan_.sequences.empty()) return;
+  FillPrompts(room, now);
+  if (plan_.sequences.empty()) FillDecodes(room);
+}
+
+// Prompts that were begun, then those that wait. Who comes back from the host pool decodes beside
+// them.
+void SchedulerImpl::FillPrompts(StepRoom& room, Time now) {
+  room.decodes_behind = 0;
+  for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
+    if (Prefills(*running_[i])) ScheduleRunning(i, room);
+  }
+  if (!room.blocked && !room.preempted) AdmitWaiting(room, now);
+  ++prompt_steps_;
+}
+
+void SchedulerImpl::FillDecodes(StepRoom& room) {
+  for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
+    if (!Prefills(*running_[i])) ScheduleRunning(i, room);
+  }
+  decodes_short_ = room.blocked || room.preempted;
+  prompt_steps_ = 0;
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,88 @@
+// Prefill and decode on different instances (DistServe section 4.3): the decode side pulls when its
+// scheduler has given the request blocks; until then the prefill side's memory is the queue.
+#include <algorithm>
+
+#include "base/check.h"
+#include "sim/service.h"
+
+namespace millrace::sim {
+
+Status Service::SortRoles() {
+  for (size_t i = 0; i < options_.instances.size(); ++i) {
+    auto& list = options_.instances[i].role == StageRole::kDecode ? decodes_ : entries_;
+    list.push_back(static_cast<int>(i));
+  }
+  const auto has = [this](StageRole role) {
+    return std::ranges::any_of(options_.instances,
+                               [role](const InstanceOptions& o) { return o.role == role; });
+  };
+  if (has(StageRole::kPrefill) != has(StageRole::kDecode)) {
+    return InvalidArgument("prefill instances need decode instances and the other way round");
+  }
+  if (has(StageRole::kPrefill) && has(StageRole::kBoth)) {
+    return InvalidArgument("instances for both phases cannot stand beside instances for one");
+  }
+  link_free_.resize(options_.instances.size());
+  link_busy_.resize(options_.instances.size());
+  return OkStatus();
+}
+
+void Service::HandOver(RequestId id, int from, TokenId first_token, Time now) {
+  const SimRequest request = recorder_.request(id);
+  const int to = Dispatch(decodes_);
+  sched::NewRequest asked{.id = id,
+                          .prompt = PromptOf(request.prompt_tokens),
+                          .params = ParamsFor(request.output_tokens),
+                          .known_output_tokens = request.output_tokens,
+                          .resumed_output = {first_token},
+                          .imported_tokens = request.prompt_tokens};
+  if (!instances_[to]->scheduler().Add(std::move(asked), now).ok()) {
+    instances_[from]->scheduler().ReleaseKv(id);
+    recorder_.Refused(id);
+    return;
+  }
+  recorder_.owner(id) = to;
+  instances_[to]->NoteAdded();
+  handed_[id] = {from, now};
+  Submit(to, now);
+}
+
+void Service::StartPulls(int index, Time now) {
+  asked_.clear();
+  instances_[index]->scheduler().DrainPulls(asked_);
+  const KvTransferOptions& link = options_.kv_transfer;
+  for (const sched::KvPull& ask : asked_) {
+    const auto handed = handed_.extract(ask.id);
+    MR_CHECK(!handed.empty()) << "request " << ask.id << " was handed over by nobody";
+    const int from = handed.mapped().from;
+    const double bytes = link.kv_bytes_per_token * (ask.end_token - ask.first_token);
+    const Time begin = std::max(now, link_free_[from]);
+    const Duration sending = Duration::Seconds(bytes / link.bytes_per_s);
+    link_free_[from] = begin + sending;
+    link_busy_[from] = link_busy_[from] + sending;
+    const Time end = link_free_[from] + Duration::Seconds(link.latency_s);
+    kv_wait_.Add((begin - handed.mapped().at).seconds());
+    kv_transfer_.Add((end - begin).seconds());
+    int slot = static_cast<int>(pulls_.size());
+    if (free_pulls_.empty()) {
+      pulls_.emplace_back();
+    } else {
+      slot = free_pulls_.back();
+      free_pulls_.pop_back();
+    }
+    const bool held = !instances_[from]->scheduler().HeldBlocks(ask.id).empty();
+    pulls_[slot] = {ask.id, from, index, held};
+    events_.Push(held ? end : now, {What::kKvArrival, slot});
+  }
+}
+
+void Service::EndPull(int slot, Time now) {
+  const Pull pull = pulls_[slot];
+  free_pulls_.push_back(slot);
+  instances_[pull.to]->scheduler().KvArrived(pull.id, pull.complete, now);
+  instances_[pull.from]->scheduler().ReleaseKv(pull.id);
+  Submit(pull.to, now);
+  Submit(pull.from, now);
+}
+
+}  // namespace millrace::sim
