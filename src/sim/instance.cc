@@ -23,6 +23,19 @@ cost::BatchShape ShapeOf(const StepPlan& plan) {
   return shape;
 }
 
+void AnswerTo(const StepPlan& plan, StepResult& result) {
+  result.id = plan.id;
+  result.sequences.resize(plan.sequences.size());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    result.sequences[i].id = plan.sequences[i].id;
+    if (plan.sequences[i].logits == LogitsWanted::kNone) {
+      result.sequences[i].token.reset();
+    } else {
+      result.sequences[i].token = 0;
+    }
+  }
+}
+
 Result<std::unique_ptr<Instance>> Instance::Create(const InstanceOptions& options) {
   MR_CHECK(!options.stages.empty()) << "an instance without a stage";
   sched::SchedulerOptions scheduler_options = options.scheduler;
@@ -44,7 +57,7 @@ void Instance::Submit(Time now, std::vector<Time>& ends) {
       step.result = std::move(spare_.back());
       spare_.pop_back();
     }
-    Answer(*plan, step.result);
+    AnswerTo(*plan, step.result);
     step.end = RunThroughStages(*plan, now);
     ends.push_back(step.end);
     in_flight_.push_back(std::move(step));
@@ -92,20 +105,6 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   }
   if (on_step) on_step(record_);
   return at;
-}
-
-// Every sampled token is 0: nothing in a simulation reads it, and no EOS is set.
-void Instance::Answer(const StepPlan& plan, StepResult& result) {
-  result.id = plan.id;
-  result.sequences.resize(plan.sequences.size());
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    result.sequences[i].id = plan.sequences[i].id;
-    if (plan.sequences[i].logits == LogitsWanted::kNone) {
-      result.sequences[i].token.reset();
-    } else {
-      result.sequences[i].token = 0;
-    }
-  }
 }
 
 void Instance::Finish(Time now, std::vector<RequestOutput>& outputs) {

@@ -55,6 +55,9 @@ struct InstanceUse {
 
 // What a step's composition costs by: what StepCost wants to know of a plan.
 cost::BatchShape ShapeOf(const StepPlan& plan);
+// The executor's answer: every sampled token is 0; nothing in a simulation reads it, and no EOS is
+// set. `result` keeps its memory.
+void AnswerTo(const StepPlan& plan, StepResult& result);
 
 class Instance {
  public:
@@ -96,7 +99,6 @@ class Instance {
 
   Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler);
   Time RunThroughStages(const StepPlan& plan, Time now);
-  void Answer(const StepPlan& plan, StepResult& result);
   void CountKv(Time now);
 
   const InstanceOptions options_;

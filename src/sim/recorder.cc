@@ -16,6 +16,7 @@ void LatencyReport::Merge(const LatencyReport& other) {
   requests += other.requests;
   refused += other.refused;
   output_tokens += other.output_tokens;
+  told_tokens += other.told_tokens;
   prompt_tokens += other.prompt_tokens;
   met_ttft += other.met_ttft;
   met_tpot += other.met_tpot;
@@ -24,7 +25,7 @@ void LatencyReport::Merge(const LatencyReport& other) {
 }
 
 RequestId Recorder::Arrived(const SimRequest& request) {
-  if (arrivals_++ == 0) report_.first_arrival = request.arrival;
+  if (arrivals_++ == 0) report_.first_arrival = std::max(request.arrival, from_);
   uint32_t slot;
   if (free_.empty()) {
     slot = static_cast<uint32_t>(alive_.size());
@@ -46,22 +47,24 @@ void Recorder::Refused(RequestId id) {
 
 bool Recorder::Heard(const RequestOutput& output, Time now) {
   Alive& alive = alive_[output.request.value() & kSlotMask];
+  const bool counts = now >= from_;
   if (!output.tokens.empty()) {
+    if (counts) report_.told_tokens += output.tokens.size();
     if (alive.tokens == 0) {
       ++speaking_;
       alive.first = now;
-      report_.ttft.Add((now - alive.request.arrival).seconds());
+      if (counts) report_.ttft.Add((now - alive.request.arrival).seconds());
     } else {
       const Duration gap = now - alive.last;
       alive.longest_gap = std::max(alive.longest_gap, gap);
-      report_.itl.Add(gap.seconds());
+      if (counts) report_.itl.Add(gap.seconds());
     }
     alive.last = now;
     alive.tokens += static_cast<int>(output.tokens.size());
   }
   if (!output.finish) return false;
   speaking_ -= alive.tokens > 0;
-  Close(alive);
+  if (counts) Close(alive);
   free_.push_back(static_cast<uint32_t>(output.request.value() & kSlotMask));
   return true;
 }

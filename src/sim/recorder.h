@@ -28,7 +28,8 @@ struct LatencyReport {
   Quantiles e2e;
   Quantiles per_token;  // e2e / output tokens: Orca's normalised latency
   uint64_t requests = 0, refused = 0;
-  uint64_t output_tokens = 0, prompt_tokens = 0;
+  uint64_t output_tokens = 0, prompt_tokens = 0;  // of requests that ended
+  uint64_t told_tokens = 0;                       // all that were heard
   uint64_t met_ttft = 0, met_tpot = 0, met_both = 0;
   Time first_arrival, last_end;
 
@@ -43,7 +44,8 @@ struct LatencyReport {
 
 class Recorder {
  public:
-  explicit Recorder(const Slo& slo) : slo_(slo) {}
+  // What is heard before `measure_from` is not reported.
+  explicit Recorder(const Slo& slo, Time measure_from = {}) : slo_(slo), from_(measure_from) {}
 
   // The id under which the request is known from now on; unique for ever.
   RequestId Arrived(const SimRequest& request);
@@ -74,6 +76,7 @@ class Recorder {
   void Close(Alive& alive);
 
   const Slo slo_;
+  const Time from_;
   LatencyReport report_;
   std::vector<Alive> alive_;
   std::vector<uint32_t> free_;

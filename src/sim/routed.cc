@@ -1,0 +1,284 @@
+#include "sim/routed.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/check.h"
+#include "sim/instance.h"
+
+namespace millrace::sim {
+namespace {
+
+cost::BatchShape Sum(const cost::BatchShape& a, const cost::BatchShape& b) {
+  return {.prefill_tokens = a.prefill_tokens + b.prefill_tokens,
+          .prefill_tokens_squared = a.prefill_tokens_squared + b.prefill_tokens_squared,
+          .prefill_sequences = a.prefill_sequences + b.prefill_sequences,
+          .decode_sequences = a.decode_sequences + b.decode_sequences,
+          .decode_context = a.decode_context + b.decode_context};
+}
+
+Status CheckLinks(const RoutedOptions& options, const Links& links) {
+  const auto node_of = [&](const std::optional<int>& stage) {
+    return stage ? options.plan.stages[*stage].nodes.front() : options.cluster.coordinator();
+  };
+  const auto name_of = [&](int node) {
+    return node == options.cluster.coordinator() ? "the coordinator"
+                                                 : options.cluster.nodes[node].name;
+  };
+  for (const PlanEdge& edge : options.plan.edges) {
+    const int from = node_of(edge.from), to = node_of(edge.to);
+    if (links.Connected(from, to)) continue;
+    return InvalidArgument(
+        fmt::format("the plan sends from {} to {}, and the cluster has no link "
+                    "between them",
+                    name_of(from), name_of(to)));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Routed>> Routed::Create(RoutedOptions options) {
+  if (options.stages.size() != options.plan.stages.size()) {
+    return InvalidArgument(fmt::format("{} stage costs for a plan of {} stages",
+                                       options.stages.size(), options.plan.stages.size()));
+  }
+  const int nodes = static_cast<int>(options.cluster.nodes.size());
+  std::vector<int64_t> kv;
+  for (size_t i = 0; i < options.stages.size(); ++i) {
+    const StagePlan& stage = options.plan.stages[i];
+    if (stage.nodes.empty() ||
+        std::ranges::any_of(stage.nodes, [&](int n) { return n < 0 || n >= nodes; })) {
+      return InvalidArgument(fmt::format("stage {} is on no node of the cluster", i));
+    }
+    MR_CHECK(options.stages[i].per_layer != nullptr);
+    kv.push_back(options.stages[i].kv_token_layers);
+  }
+  Links links(options.cluster);
+  MR_RETURN_IF_ERROR(CheckLinks(options, links));
+  MR_ASSIGN_OR_RETURN(cluster::Router router,
+                      cluster::Router::Create(options.plan, std::move(kv), options.router));
+  return std::unique_ptr<Routed>(
+      new Routed(std::move(options), std::move(router), std::move(links)));
+}
+
+Routed::Routed(RoutedOptions options, cluster::Router router, Links links)
+    : options_(std::move(options)),
+      router_(std::move(router)),
+      links_(std::move(links)),
+      recorder_(options_.slo, options_.measure_from),
+      stages_(options_.stages.size()) {}
+
+RoutedReport Routed::Run(Workload& workload) {
+  std::optional<SimRequest> next = workload.Next();
+  if (next) events_.Push(next->arrival, {});
+  Time now;
+  while (!events_.empty()) {
+    if (options_.stop_at && events_.next_time() > *options_.stop_at) {
+      now = *options_.stop_at;
+      break;
+    }
+    now = events_.next_time();
+    const Event event = events_.Pop();
+    ++events_done_;
+    if (event.what == What::kArrival) {
+      Arrive(*next);
+      next = workload.Next();
+      if (next) events_.Push(next->arrival, {});
+    } else {
+      Handle(event, now);
+    }
+  }
+  return Report(now);
+}
+
+void Routed::Handle(const Event& event, Time now) {
+  if (event.what == What::kStageEnd) return EndStage(event.index, now);
+  if (event.what == What::kStepEnd) return EndStep(event.index, now);
+  const Part& part = parts_[event.index];
+  const int stage = part.way->route[part.hop].stage;
+  stages_[stage].waiting.push_back(event.index);
+  if (stages_[stage].running.empty()) StartStage(stage, now);
+}
+
+void Routed::Arrive(const SimRequest& request) {
+  const RequestId id = recorder_.Arrived(request);
+  const Status routed = router_.Submit(
+      {.id = id, .prompt_tokens = request.prompt_tokens, .output_tokens = request.output_tokens},
+      request.arrival);
+  if (!routed.ok()) return recorder_.Refused(id);
+  FollowDecisions(request.arrival);
+}
+
+void Routed::FollowDecisions(Time now) {
+  for (const cluster::Router::Decision& decision : router_.TakeDecisions(now)) {
+    if (decision.outcome != cluster::Router::Outcome::kRouted) {
+      recorder_.Refused(decision.id);
+      continue;
+    }
+    Way& way = WayOf(decision.route);
+    const SimRequest& request = recorder_.request(decision.id);
+    auto params = std::make_shared<SamplingParams>();
+    params->max_tokens = request.output_tokens;
+    params->ignore_eos = true;
+    const Status added = way.scheduler->Add(
+        {.id = decision.id,
+         .prompt = std::make_shared<const std::vector<TokenId>>(request.prompt_tokens),
+         .params = std::move(params),
+         .known_output_tokens = request.output_tokens},
+        now);
+    if (!added.ok()) {
+      router_.Release(decision.id, 0, now);
+      recorder_.Refused(decision.id);
+      continue;
+    }
+    Submit(way, now);
+  }
+}
+
+// Memory is the router's affair: it has reserved the request's KV on every hop, so a way's
+// scheduler is given what its narrowest hop could hold and never has to preempt.
+Routed::Way& Routed::WayOf(const Route& route) {
+  std::vector<int> key;
+  for (const Hop& hop : route) key.insert(key.end(), {hop.stage, hop.layers.begin, hop.layers.end});
+  auto& way = ways_[key];
+  if (way) return *way;
+  sched::SchedulerOptions scheduler = options_.scheduler;
+  int64_t tokens = INT32_MAX;
+  for (const Hop& hop : route) {
+    tokens = std::min(tokens, options_.stages[hop.stage].kv_token_layers / hop.layers.size());
+  }
+  // Each request may leave most of a block empty.
+  scheduler.num_blocks =
+      static_cast<int>(tokens / scheduler.block_size) + scheduler.max_num_seqs + 1;
+  scheduler.stages = static_cast<int>(route.size());
+  scheduler.watermark = 0;
+  auto made = sched::Scheduler::Create(scheduler);
+  MR_CHECK(made.ok()) << made.status().ToString();
+  way = std::make_unique<Way>(Way{route, std::move(*made)});
+  return *way;
+}
+
+void Routed::Submit(Way& way, Time now) {
+  while (const StepPlan* plan = way.scheduler->Schedule(now)) {
+    int slot = static_cast<int>(parts_.size());
+    if (free_parts_.empty()) {
+      parts_.emplace_back();
+    } else {
+      slot = free_parts_.back();
+      free_parts_.pop_back();
+    }
+    Part& part = parts_[slot];
+    part.way = &way;
+    part.hop = 0;
+    part.shape = ShapeOf(*plan);
+    AnswerTo(*plan, part.result);
+    ++steps_;
+    Send(slot, now);
+  }
+}
+
+void Routed::Send(int slot, Time now) {
+  const Part& part = parts_[slot];
+  const Route& route = part.way->route;
+  const int home = options_.cluster.coordinator();
+  const int from = part.hop == 0 ? home : NodeOf(route[part.hop - 1].stage);
+  const auto tokens = static_cast<double>(part.shape.tokens());
+  if (part.hop == route.size()) {
+    const auto told = static_cast<double>(part.result.sequences.size());
+    events_.Push(links_.Send(from, home, told * options_.token_bytes, now), {What::kStepEnd, slot});
+    return;
+  }
+  const double bytes =
+      tokens * (part.hop == 0 ? options_.token_bytes : options_.activation_bytes_per_token);
+  events_.Push(links_.Send(from, NodeOf(route[part.hop].stage), bytes, now),
+               {What::kPartArrival, slot});
+}
+
+void Routed::StartStage(int index, Time now) {
+  Stage& stage = stages_[index];
+  int64_t tokens = 0;
+  while (!stage.waiting.empty()) {
+    const int slot = stage.waiting.front();
+    const int64_t more = parts_[slot].shape.tokens();
+    if (!stage.running.empty() && tokens + more > options_.stage_batch_tokens_max) break;
+    tokens += more;
+    stage.running.push_back(slot);
+    stage.waiting.pop_front();
+  }
+  if (stage.running.empty()) return;
+  const Duration took = Duration::Seconds(StageSeconds(index));
+  stage.busy = stage.busy + took;
+  ++batches_;
+  events_.Push(now + took, {What::kStageEnd, index});
+}
+
+// Layer by layer: between two borders the same parts are in the batch.
+double Routed::StageSeconds(int index) const {
+  const Stage& stage = stages_[index];
+  std::set<int> borders;
+  const auto layers_of = [&](int slot) { return parts_[slot].way->route[parts_[slot].hop].layers; };
+  for (const int slot : stage.running) {
+    borders.insert({layers_of(slot).begin, layers_of(slot).end});
+  }
+  double seconds = options_.stages[index].overhead_s;
+  for (auto at = borders.begin(); std::next(at) != borders.end(); ++at) {
+    cost::BatchShape shape;
+    for (const int slot : stage.running) {
+      const LayerRange layers = layers_of(slot);
+      if (layers.begin <= *at && *at < layers.end) shape = Sum(shape, parts_[slot].shape);
+    }
+    seconds += (*std::next(at) - *at) * options_.stages[index].per_layer->Seconds(shape);
+  }
+  return seconds;
+}
+
+void Routed::EndStage(int index, Time now) {
+  std::vector<int> done = std::exchange(stages_[index].running, {});
+  for (const int slot : done) {
+    ++parts_[slot].hop;
+    Send(slot, now);
+  }
+  StartStage(index, now);
+}
+
+void Routed::EndStep(int slot, Time now) {
+  Way& way = *parts_[slot].way;
+  outputs_.clear();
+  way.scheduler->Commit(parts_[slot].result, now, outputs_);
+  free_parts_.push_back(slot);
+  bool released = false;
+  for (const RequestOutput& output : outputs_) {
+    const SimRequest request = recorder_.request(output.request);
+    if (!recorder_.Heard(output, now)) continue;
+    router_.Release(output.request, request.prompt_tokens + request.output_tokens, now);
+    released = true;
+  }
+  Submit(way, now);
+  if (released) FollowDecisions(now);
+}
+
+RoutedReport Routed::Report(Time now) const {
+  RoutedReport report;
+  report.latency = recorder_.report();
+  report.measured_s = std::max(0.0, (now - options_.measure_from).seconds());
+  report.links = links_.Used();
+  report.ways = ways_.size();
+  report.steps = steps_;
+  report.batches = batches_;
+  report.events = events_done_;
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    report.stage_busy_share.push_back(now.ns == 0 ? 0
+                                                  : stages_[i].busy.seconds() / (now.ns * 1e-9));
+    const int stage = static_cast<int>(i);
+    const auto capacity = static_cast<double>(router_.kv().capacity(stage));
+    report.stage_kv_share.push_back(
+        capacity == 0 ? 0 : static_cast<double>(router_.kv().used(stage)) / capacity);
+  }
+  return report;
+}
+
+}  // namespace millrace::sim

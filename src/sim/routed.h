@@ -1,0 +1,116 @@
+// Routed: a plan of unequal stages on the virtual clock. The production router gives every request
+// its own way and reserves KV on all its hops; requests with the same way share a production
+// scheduler that has as many steps in flight as the way has hops; a stage runs whatever has arrived
+// for it as one batch, whether it enters at the stage's first layer or later (Helix section 5,
+// partial inference), and sends each part on to its next hop. Modelled: stage times, links, network
+// cards and trunks. One thread; a run is a function of its inputs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cluster/router.h"
+#include "core/cluster_spec.h"
+#include "core/plan.h"
+#include "cost/step_cost.h"
+#include "sched/scheduler.h"
+#include "sim/event_queue.h"
+#include "sim/links.h"
+#include "sim/recorder.h"
+#include "sim/workload.h"
+
+namespace millrace::sim {
+
+struct RoutedStageOptions {
+  const cost::StepCost* per_layer = nullptr;  // of one layer; not owned
+  int64_t kv_token_layers = 0;                // that fit beside the weights
+  double overhead_s = 0;                      // per batch
+};
+
+struct RoutedOptions {
+  Plan plan;
+  ClusterSpec cluster;
+  std::vector<RoutedStageOptions> stages;  // in the plan's order
+  double activation_bytes_per_token = 0;   // between stages
+  double token_bytes = 4;                  // to and from the coordinator
+  int stage_batch_tokens_max = 8192;       // a stage takes so many waiting tokens at once
+  sched::SchedulerOptions scheduler;       // of every way; memory and stages are set from the plan
+  cluster::RouterOptions router;
+  Slo slo;
+  Time measure_from;            // what happens before is not reported
+  std::optional<Time> stop_at;  // events after this do not happen
+};
+
+struct RoutedReport {
+  LatencyReport latency;
+  double measured_s = 0;                 // from measure_from to the end
+  std::vector<double> stage_busy_share;  // of the whole run
+  std::vector<double> stage_kv_share;    // promised at the end
+  std::vector<LinkUse> links;
+  size_t ways = 0;  // different routes taken
+  uint64_t steps = 0, batches = 0, events = 0;
+};
+
+class Routed {
+ public:
+  // kInvalidArgument when the plan does not fit the cluster, with the stage or link.
+  static Result<std::unique_ptr<Routed>> Create(RoutedOptions options);
+  // Runs the workload to its end (or to stop_at). Call once.
+  RoutedReport Run(Workload& workload);
+
+ private:
+  // Requests that go the same way.
+  struct Way {
+    Route route;
+    std::unique_ptr<sched::Scheduler> scheduler;
+  };
+  // A step on its way.
+  struct Part {
+    Way* way = nullptr;
+    size_t hop = 0;
+    cost::BatchShape shape;
+    StepResult result;
+  };
+  struct Stage {
+    std::deque<int> waiting;   // parts
+    std::vector<int> running;  // parts
+    Duration busy;
+  };
+  enum class What : uint8_t { kArrival, kPartArrival, kStageEnd, kStepEnd };
+  struct Event {
+    What what = What::kArrival;
+    int32_t index = 0;  // of a part or a stage
+  };
+
+  Routed(RoutedOptions options, cluster::Router router, Links links);
+  void Handle(const Event& event, Time now);
+  void Arrive(const SimRequest& request);
+  void FollowDecisions(Time now);
+  Way& WayOf(const Route& route);
+  void Submit(Way& way, Time now);
+  void Send(int part, Time now);  // to its hop, or home after the last
+  void StartStage(int stage, Time now);
+  double StageSeconds(int stage) const;
+  void EndStage(int stage, Time now);
+  void EndStep(int part, Time now);
+  int NodeOf(int stage) const { return options_.plan.stages[stage].nodes.front(); }
+  RoutedReport Report(Time now) const;
+
+  const RoutedOptions options_;
+  cluster::Router router_;
+  Links links_;
+  EventQueue<Event> events_;
+  Recorder recorder_;
+  std::map<std::vector<int>, std::unique_ptr<Way>> ways_;
+  std::vector<Stage> stages_;
+  std::vector<Part> parts_;
+  std::vector<int> free_parts_;
+  std::vector<RequestOutput> outputs_;
+  uint64_t steps_ = 0, batches_ = 0, events_done_ = 0;
+};
+
+}  // namespace millrace::sim
