@@ -5,7 +5,9 @@
 
 namespace millrace::experiments {
 
+Experiment DistserveAttainmentExperiment();
 Experiment DistserveOracleExperiment();
+Experiment DistserveSearchExperiment();
 Experiment HelixContestExperiment();
 Experiment HelixMaxflowExperiment();
 Experiment HelixTablesExperiment();

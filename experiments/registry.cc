@@ -8,6 +8,8 @@ const std::vector<Experiment>& Experiments() {
   static const std::vector<Experiment> kAll = {
       Md1Experiment(),
       DistserveOracleExperiment(),
+      DistserveSearchExperiment(),
+      DistserveAttainmentExperiment(),
       OrcaE2eExperiment(),
       OrcaMemoryExperiment(),
       SpotGoldensExperiment(),

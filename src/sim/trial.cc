@@ -38,6 +38,8 @@ class Run {
   void Push(double time_s, Event::Kind kind, int subject, int lane = 0) {
     events_.push({time_s, sequence_++, kind, subject, lane});
   }
+  double Score(int prefill, int prompt) const;
+  int LeastLoadedDecode(int prefill, int prompt) const;
   void Arrive(int id);
   void Start(int instance);
   void StepDone(int instance, int lane);
@@ -84,14 +86,28 @@ Run::Run(const TrialDeployment& deployment, const std::vector<TrialRequest>& req
   if (keep_times) report_.times.resize(requests.size());
 }
 
+// Lower is better. A prefill instance whose decode partners are loaded is a worse choice too.
+double Run::Score(int prefill, int prompt) const {
+  const Instance& instance = instances_[prefill];
+  if (deployment_.dispatch == TrialDispatch::kFewestRequests) {
+    return static_cast<double>(instance.requests());
+  }
+  double score = instance.PredictedWait(now_s_);
+  if (disaggregated() && deployment_.decodes > 0 && deployment_.groups > 1) {
+    score += instances_[LeastLoadedDecode(prefill, prompt)].PredictedDecode(prompt);
+  }
+  return score;
+}
+
 void Run::Arrive(int id) {
-  int best = 0;
-  double best_score = 0;
-  for (int i = 0; i < deployment_.prefills; ++i) {
-    const double score = deployment_.dispatch == TrialDispatch::kPredictedTime
-                             ? instances_[i].PredictedWait(now_s_)
-                             : static_cast<double>(instances_[i].requests());
-    if (i == 0 || score < best_score) {
+  // Ties go round.
+  const int first = id % deployment_.prefills;
+  int best = first;
+  double best_score = Score(first, requests_[id].prompt);
+  for (int k = 1; k < deployment_.prefills; ++k) {
+    const int i = (first + k) % deployment_.prefills;
+    const double score = Score(i, requests_[id].prompt);
+    if (score < best_score) {
       best = i;
       best_score = score;
     }
@@ -138,30 +154,39 @@ void Run::StepDone(int index, int lane) {
   Start(index);
 }
 
-void Run::HandOver(int id) {
-  int best = deployment_.prefills;
-  double best_s = 0;
-  for (int i = best; i < static_cast<int>(instances_.size()); ++i) {
-    const double predicted_s = instances_[i].PredictedDecode(requests_[id].prompt);
-    if (i == deployment_.prefills || predicted_s < best_s) {
+// Of the decode instances that this prefill instance may send to.
+int Run::LeastLoadedDecode(int prefill, int prompt) const {
+  const int per_group = deployment_.decodes / deployment_.groups;
+  const int group = prefill / (deployment_.prefills / deployment_.groups);
+  const int first = deployment_.prefills + group * per_group;
+  int best = first;
+  double best_s = instances_[first].PredictedDecode(prompt);
+  for (int i = first + 1; i < first + per_group; ++i) {
+    const double predicted_s = instances_[i].PredictedDecode(prompt);
+    if (predicted_s < best_s) {
       best = i;
       best_s = predicted_s;
     }
   }
-  instances_[best].handed_over.push_back(id);
+  return best;
+}
+
+void Run::HandOver(int id) {
+  const int best = LeastLoadedDecode(requests_[id].prefill_owner, requests_[id].prompt);
+  instances_[best].HandOver(id);
   Pull(best);
 }
 
 // The decode side takes what fits, in order.
 void Run::Pull(int decode) {
-  auto& queue = instances_[decode].handed_over;
-  while (!queue.empty()) {
-    const int id = queue.front();
+  Instance& instance = instances_[decode];
+  while (const auto waiting = instance.WaitingForMemory()) {
+    const int id = *waiting;
     const Request& r = requests_[id];
     const int64_t footprint = int64_t{r.prompt} + r.output;
-    if (!instances_[decode].Fits(footprint)) return;
-    queue.pop_front();
-    instances_[decode].Reserve(footprint);
+    if (!instance.Fits(footprint)) return;
+    instance.TakeWaiting();
+    instance.Reserve(footprint);
     double arrives_s = now_s_ + deployment_.kv_latency_s;
     if (deployment_.kv_bytes_per_s > 0) {
       double& free_s = link_free_s_[r.prefill_owner];
@@ -229,6 +254,11 @@ Status Check(const TrialDeployment& deployment, const std::vector<TrialRequest>&
   }
   if (deployment.prefill_batch_tokens < 1 || deployment.sequences_max < 1) {
     return InvalidArgument("a batch needs room for one token and one sequence");
+  }
+  if (deployment.groups < 1 || deployment.prefills % deployment.groups != 0 ||
+      (decodes && deployment.decodes % deployment.groups != 0)) {
+    return InvalidArgument(fmt::format("{} groups do not divide {} and {} instances",
+                                       deployment.groups, deployment.prefills, deployment.decodes));
   }
   for (const TrialRequest& r : requests) {
     if (r.prompt_tokens < 1 || r.output_tokens < 1) {

@@ -41,8 +41,10 @@ enum class TrialDispatch { kPredictedTime, kFewestRequests };
 
 struct TrialDeployment {
   TrialMode mode = TrialMode::kDisaggregated;
-  TrialInstance prefill, decode;    // the first alone unless disaggregated
-  int prefills = 1, decodes = 1;    // instances; decodes may be 0: prefill alone is judged
+  TrialInstance prefill, decode;  // the first alone unless disaggregated
+  int prefills = 1, decodes = 1;  // instances; decodes may be 0: prefill alone is judged
+  // KV moves only inside a group: the instances are split evenly, in order. Divides both counts.
+  int groups = 1;
   int prefill_batch_tokens = 2048;  // L_m; a longer prompt runs alone. Of a chunked step: its size
   int sequences_max = 256;          // of a batch
   double kv_bytes_per_token = 0;

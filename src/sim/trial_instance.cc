@@ -167,9 +167,9 @@ double Instance::PredictedWait(double now_s) const {
 
 double Instance::PredictedDecode(int64_t tokens) const {
   BatchShape shape{.decode_sequences = tokens > 0 ? 1 : 0, .decode_context = kv_used_ + tokens};
-  for (const int id : handed_over) shape.decode_context += requests_[id].prompt;
+  shape.decode_context += handed_over_tokens_;
   for (const Lane& lane : lanes_) shape.decode_sequences += lane.decoding;
-  shape.decode_sequences += static_cast<int32_t>(handed_over.size());
+  shape.decode_sequences += static_cast<int32_t>(handed_over_.size());
   return kind_.stages[0]->Seconds(shape);
 }
 

@@ -58,7 +58,18 @@ class Instance {
   int64_t requests() const { return requests_here_; }
   void NoteLeft() { --requests_here_; }
 
-  std::deque<int> handed_over;  // prefilled elsewhere, waiting for memory here
+  // Prefilled elsewhere, waiting for memory here, in order.
+  void HandOver(int id) {
+    handed_over_.push_back(id);
+    handed_over_tokens_ += requests_[id].prompt;
+  }
+  std::optional<int> WaitingForMemory() const {
+    return handed_over_.empty() ? std::nullopt : std::optional(handed_over_.front());
+  }
+  void TakeWaiting() {
+    handed_over_tokens_ -= requests_[handed_over_.front()].prompt;
+    handed_over_.pop_front();
+  }
 
  private:
   struct Lane {
@@ -90,7 +101,8 @@ class Instance {
   std::vector<Request>& requests_;
   std::vector<Lane> lanes_;
   std::vector<double> stage_free_s_;
-  std::deque<int> prompts_;
+  std::deque<int> prompts_, handed_over_;
+  int64_t handed_over_tokens_ = 0;
   size_t next_lane_ = 0;
   int64_t kv_used_ = 0;
   int64_t requests_here_ = 0;

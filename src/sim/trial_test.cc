@@ -11,6 +11,7 @@
 #include "cost/distserve_cost.h"
 #include "plan/queueing.h"
 #include "sim/compat/simdistserve.h"
+#include "sim/service.h"
 
 namespace millrace::sim {
 namespace {
@@ -243,6 +244,52 @@ TEST(Trial, TheSameInputGivesTheSameAnswer) {
   for (size_t i = 0; i < requests.size(); ++i) {
     ASSERT_EQ(a.times[i].ttft_s, b.times[i].ttft_s);
     ASSERT_EQ(a.times[i].tpot_s, b.times[i].tpot_s);
+  }
+}
+
+// The same requests through the production scheduler: what a trial leaves out (paging, the exact
+// order of chunks) may move single requests, not the picture.
+TEST(Trial, ChunkedIsCloseToTheProductionScheduler) {
+  class Given : public Workload {
+   public:
+    explicit Given(const std::vector<TrialRequest>& requests) : requests_(requests) {}
+    std::optional<SimRequest> Next() override {
+      if (next_ == requests_.size()) return std::nullopt;
+      const TrialRequest& r = requests_[next_++];
+      return SimRequest{Time{} + Duration::Seconds(r.arrival_s), r.prompt_tokens, r.output_tokens};
+    }
+
+   private:
+    const std::vector<TrialRequest>& requests_;
+    size_t next_ = 0;
+  };
+  constexpr int kKvTokens = 66144;
+  for (const double rate : {0.5, 1.5, 2.5}) {
+    const auto requests = Poisson(600, rate, 21, [](Rng& rng) {
+      return std::make_pair(static_cast<int>(rng.Between(20, 1500)),
+                            static_cast<int>(rng.Between(2, 400)));
+    });
+    const auto trial = RunOk({.mode = TrialMode::kChunked,
+                              .prefill = {{&kOpt13b}, kKvTokens},
+                              .prefill_batch_tokens = 512},
+                             requests, {.ttft_s = 0.3, .tpot_s = 0.1});
+    ServiceOptions options{.slo = {.ttft_s = 0.3, .tpot_s = 0.1}};
+    options.instances.push_back({.scheduler = {.block_size = 16,
+                                               .num_blocks = kKvTokens / 16,
+                                               .max_num_seqs = 256,
+                                               .max_num_batched_tokens = 512,
+                                               .max_model_len = 2048,
+                                               .prefix_caching = false},
+                                 .stages = {&kOpt13b}});
+    auto service = Service::Create(options);
+    ASSERT_TRUE(service.ok()) << service.status().ToString();
+    Given workload(requests);
+    const auto real = (*service)->Run(workload).latency;
+    double tpot = 0;
+    for (const auto& t : trial.times) tpot += t.tpot_s / 600;
+    EXPECT_NEAR(MeanTtft(trial) / real.ttft.mean(), 1, 0.05) << rate;
+    EXPECT_NEAR(tpot / real.tpot.mean(), 1, 0.05) << rate;
+    EXPECT_NEAR(trial.met_both / 600.0, real.attainment(), 0.03) << rate;
   }
 }
 
