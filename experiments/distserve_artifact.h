@@ -15,7 +15,7 @@ struct ArtifactRule {
   double ttft_ms = 0, tpot_ms = 0;
   int requests = 1000;
   uint64_t seed = 0;
-  double precision = 0.01;
+  double precision = 0.002;
 };
 
 // Requests per second that one pair carries; both P90 below their limits.

@@ -2,7 +2,9 @@
 // thousands of them. It is NOT the simulator that speaks for the server: where that one drives the
 // production scheduler token by token (sim/instance.h), a trial keeps per batch only the number of
 // sequences and the sum of their contexts, so that an iteration costs the same whatever the batch.
-// Searches rank with trials; what a search recommends is then run in the real simulator.
+// Searches rank with trials; what they recommend deserves a run in the real simulator. The tests
+// hold a trial against both: equal to sim/compat where their models meet, within 5 % of the
+// production scheduler's mean latencies.
 //
 // Modelled: iteration-level batches, pipelines with one batch in flight per stage, prefill batches
 // up to a token limit (L_m), chunked prefill, KV capacity, pull of the KV over the sender's link,

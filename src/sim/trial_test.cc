@@ -274,13 +274,13 @@ TEST(Trial, ChunkedIsCloseToTheProductionScheduler) {
                               .prefill_batch_tokens = 512},
                              requests, {.ttft_s = 0.3, .tpot_s = 0.1});
     ServiceOptions options{.slo = {.ttft_s = 0.3, .tpot_s = 0.1}};
-    options.instances.push_back({.scheduler = {.block_size = 16,
-                                               .num_blocks = kKvTokens / 16,
-                                               .max_num_seqs = 256,
-                                               .max_num_batched_tokens = 512,
-                                               .max_model_len = 2048,
-                                               .prefix_caching = false},
-                                 .stages = {&kOpt13b}});
+    InstanceOptions& instance = options.instances.emplace_back();
+    instance.scheduler.num_blocks = kKvTokens / instance.scheduler.block_size;
+    instance.scheduler.max_num_seqs = 256;
+    instance.scheduler.max_num_batched_tokens = 512;
+    instance.scheduler.max_model_len = 2048;
+    instance.scheduler.prefix_caching = false;
+    instance.stages = {&kOpt13b};
     auto service = Service::Create(options);
     ASSERT_TRUE(service.ok()) << service.status().ToString();
     Given workload(requests);
