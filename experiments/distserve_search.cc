@@ -28,9 +28,9 @@ std::vector<Case> Cases(bool quick) {
   std::vector<Case> cases;
   for (const auto sample :
        {LengthSample::kShareGptMeasured, LengthSample::kShareGptMeans, LengthSample::kAzure}) {
-    cases.push_back({Opt13b(), sample, kPaper13b});
-    if (quick) break;
     cases.push_back({Opt66b(), sample, kPaper66b});
+    if (quick) break;
+    cases.push_back({Opt13b(), sample, kPaper13b});
   }
   return cases;
 }
