@@ -13,6 +13,7 @@ constexpr double kJustAbove = 1.001;     // the cap of a proof, relative to the 
 constexpr double kCapMargin = 1e-6;      // a bound must be so far below its cap, relative, to count
 constexpr int kNodesWithoutClock = 300;  // of the tree: what stands in for a time limit
 constexpr size_t kColumnsWithoutClock = 1200;  // CBC's work at the root has no other limit
+constexpr size_t kColumnsForProof = 3000;      // beyond, no proof above the incumbent ends in time
 constexpr int kNeighbourhoods = 40;
 constexpr int kFreeNodesMin = 4, kFreeNodesMax = 8;
 constexpr double kNeighbourhoodSeconds = 1.5;
@@ -50,7 +51,7 @@ void ProveWithMilp(Portfolio& portfolio, MilpSolver& solver, std::optional<doubl
     const double before = portfolio.best();
     const double cap = std::min(before * kJustAbove, portfolio.bound());
     const AggregatedProgram program(problem, cap, problem.partial_inference);
-    if (TooLarge(portfolio, program)) return;
+    if (TooLarge(portfolio, program) || program.program().columns.size() > kColumnsForProof) return;
     const MilpSolution solution = solver.Solve(program.program(), LimitsFor(portfolio, seconds));
     Learn(portfolio, "aggregated program", program, solution, true);
     if (portfolio.best() <= before * (1 + kFlowTolerance)) return;

@@ -34,7 +34,7 @@ Status NothingFlows(const FlowProblem& problem) {
 constexpr int kRestartsBeforeProof = 6;
 constexpr int kRestartsMax = 1'000'000;
 // Parts of the time that is left when each phase begins.
-constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.5, kNeighbourhoods = 0.25;
+constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.7, kNeighbourhoods = 0.25;
 
 // Small problems are proved at once after a short search; on large ones the proof gives up early,
 // and the rest goes to the search, to large neighbourhoods and to the bound.

@@ -18,6 +18,9 @@
 
 namespace millrace::plan {
 
+// A gap so small, relative, is rounding: the plan is optimal.
+inline constexpr double kProvedGap = 1e-6;
+
 // Told whenever a method ends, the incumbent or the bound improves.
 struct PlanProgress {
   std::string method;       // at work now
@@ -60,7 +63,7 @@ struct PlanOutcome {
   double elapsed_s = 0;
 
   double gap() const { return bound > 0 ? (bound - flow.tokens_per_s) / bound : 0; }
-  bool proved_optimal() const { return gap() <= 1e-6; }
+  bool proved_optimal() const { return gap() <= kProvedGap; }
 };
 
 // Errors: a problem that is not valid, or one where no placement carries anything (regions that

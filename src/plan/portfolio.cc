@@ -40,7 +40,7 @@ void Portfolio::OfferBound(std::string_view method, double bound) {
   Report(method);
 }
 
-bool Portfolio::Proved() const { return best_.tokens_per_s >= bound_ * (1 - kFlowTolerance); }
+bool Portfolio::Proved() const { return best_.tokens_per_s >= bound_ * (1 - kProvedGap); }
 
 double Portfolio::Elapsed() const {
   return options_.clock ? (options_.clock->Now() - start_).seconds() : 0;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kPetalsOrders = 8;
 constexpr int64_t kRestartIterations = 4'000'000;
-constexpr int64_t kFirstRestartIterations = 10'000;  // each is twice as long as the one before
+constexpr int64_t kFirstRestartPerNode = 2'000;  // each is twice as long as the one before
 
 // Regions one after the other, and within each the nodes by index: a chain that crosses between
 // regions as seldom as it can. Begins with the region of rank `first`.
@@ -47,9 +47,10 @@ struct Flavour {
 };
 
 // Small problems need many short restarts, large ones long ones.
-int64_t IterationsOf(int restart) {
-  constexpr int kDoublings = 9;
-  return std::min(kRestartIterations, kFirstRestartIterations << std::min(restart, kDoublings));
+int64_t IterationsOf(int restart, int nodes) {
+  constexpr int kDoublings = 10;
+  const int64_t first = kFirstRestartPerNode * nodes;
+  return std::min(kRestartIterations, first << std::min(restart, kDoublings));
 }
 
 Flavour FlavourOf(int restart) {
@@ -103,7 +104,7 @@ void RunRestarts(Portfolio& portfolio, int restarts, std::optional<double> secon
     const Flavour flavour = FlavourOf(r);
     SearchBudget budget;
     budget.seed = options.seed + static_cast<uint64_t>(r) * 0x9e37;
-    budget.iterations = std::min(left, IterationsOf(r));
+    budget.iterations = std::min(left, IterationsOf(r, problem.num_nodes()));
     budget.hot = flavour.hot;
     budget.raise = flavour.raise;
     budget.out_of_time = out_of_time;

@@ -1,0 +1,83 @@
+// What a placement is worth to users, beyond its maximum flow: requests per second with separate
+// prefill and decode rates, layers that are run and not layers that are held, KV memory held for as
+// long as a request stays (Little's law), hop latencies, shared trunks, and limits on latency. An
+// analytic estimate, for choosing candidates; the simulator ranks them. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cost/layer_table_cost.h"
+#include "plan/flow_problem.h"
+#include "plan/placement_flow.h"
+
+namespace millrace::plan {
+
+// What one layer takes on a node.
+struct LayerRates {
+  double prefill_s_per_token = 0;
+  double decode_s_per_step = 0;   // of one step, whatever its batch: the weights stream once
+  double decode_s_per_token = 0;  // and for each sequence in it
+};
+// Straight lines through the table at a usual prompt and at small and large decode batches.
+LayerRates FitLayerRates(const cost::LayerTable& table);
+
+struct Trunk {
+  double tokens_per_s = 0;                 // in each direction together
+  std::vector<std::pair<int, int>> links;  // (from, to); the coordinator as in FlowProblem
+};
+
+struct GoodputProblem {
+  FlowProblem flow;
+  std::vector<LayerRates> rates;                      // by node
+  std::vector<std::vector<int64_t>> kv_token_layers;  // by node, [k - 1]: beside k layers
+  std::vector<double> link_latency_s;                 // as FlowProblem::link_tokens_per_s
+  std::vector<Trunk> trunks;
+  double prompt_tokens = 763, output_tokens = 232;  // means of a request
+  std::optional<double> ttft_s, tpot_s;             // limits on the means
+};
+
+struct GoodputEstimate {
+  double requests_per_s = 0;
+  double decode_tokens_per_s = 0;
+  double ttft_s = 0, tpot_s = 0;  // means at that rate
+  double residence_s = 0;         // how long a request holds its KV
+  std::string limit;              // what ends it: "KV of node 3", "tpot", ...
+};
+
+// The rate at which the placement's maximum flow, scaled down, keeps to every limit.
+GoodputEstimate EstimateGoodput(const GoodputProblem& problem, const Placement& placement);
+
+// The same along given edges: `edges` carry flow from and to the coordinator.
+GoodputEstimate EstimateAlong(const GoodputProblem& problem, const Placement& placement,
+                              const std::vector<FlowEdge>& edges);
+
+struct Candidate {
+  Placement placement;
+  PlacementFlow flow;
+  GoodputEstimate estimate;
+  std::optional<double> score;  // by the evaluator: more is better
+  std::string method;
+};
+
+// Judges a plan, in the simulator for one. An error drops the candidate.
+using Evaluator = std::function<Result<double>(const Plan&)>;
+
+struct CandidateOptions {
+  uint64_t seed = 1;
+  int top = 10;  // given to the evaluator
+  int64_t flow_iterations = 2'000'000;
+  int64_t goodput_iterations = 20'000;  // estimates in each of the searches
+  int searches = 4;
+};
+
+// Placements that differ, best first: by `evaluator`'s score when given, else by the estimate.
+// Errors as PlanByFlow.
+Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
+                                             const CandidateOptions& options,
+                                             const Evaluator& evaluator);
+
+}  // namespace millrace::plan
