@@ -216,8 +216,8 @@ std::unique_ptr<Command> MakeProfileCommand() {
   command->description =
       "Runs steps of the model as the server would, sampling included: prompts by tokens, decodes "
       "by batch and context, both together. Fits a cost model with coefficients that are never "
-      "negative, prints its relative error, and writes a file that 'millrace plan' and 'millrace "
-      "simulate' read. Nothing else should run meanwhile.";
+      "negative, prints its relative error, and writes a file from which the cost model predicts "
+      "any step. Nothing else should run meanwhile.";
   command->log_level = "warning";
   command->examples = {
       {"millrace profile models/demo", "writes profile.json"},
