@@ -17,6 +17,7 @@ Experiment OrcaMemoryExperiment();
 Experiment SimSpeedExperiment();
 Experiment SplitwiseHoldoutExperiment();
 Experiment SpotGoldensExperiment();
+Experiment SpotTracesExperiment();
 Experiment VidurRooflineExperiment();
 
 }  // namespace millrace::experiments

@@ -13,6 +13,7 @@ const std::vector<Experiment>& Experiments() {
       OrcaE2eExperiment(),
       OrcaMemoryExperiment(),
       SpotGoldensExperiment(),
+      SpotTracesExperiment(),
       SimSpeedExperiment(),
       SplitwiseHoldoutExperiment(),
       HelixContestExperiment(),

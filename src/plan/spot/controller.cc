@@ -30,10 +30,30 @@ double RateMeter::RequestsPerSecond(Time now, size_t queue_length) {
   return rate + static_cast<double>(queue_length) / options_.drain.seconds();
 }
 
+double RateMeter::Variation() const {
+  constexpr size_t kGapsMin = 20;
+  if (arrivals_.size() <= kGapsMin) return 1;
+  const double gaps = static_cast<double>(arrivals_.size() - 1);
+  const double mean = (arrivals_.back() - arrivals_.front()).seconds() / gaps;
+  if (mean <= 0) return 1;
+  double squares = 0;
+  for (size_t i = 1; i < arrivals_.size(); ++i) {
+    const double off = (arrivals_[i] - arrivals_[i - 1]).seconds() - mean;
+    squares += off * off;
+  }
+  return squares / gaps / (mean * mean);
+}
+
 double Controller::CostRate(const Candidate& c, double requests_per_s) const {
   const double load = requests_per_s * options_.optimize.headroom;
   const double missing = std::max(0.0, load - c.throughput_per_s);
-  return requests_per_s * c.execution_ms / 1000 + missing * options_.overload_wait_s +
+  double latency_s = c.execution_ms / 1000;
+  if (const auto& variation = options_.optimize.arrival_variation; variation.has_value()) {
+    // A queue never costs more than not being served.
+    latency_s +=
+        std::min(WaitingMs(c, requests_per_s, *variation) / 1000, options_.overload_wait_s);
+  }
+  return requests_per_s * latency_s + missing * options_.overload_wait_s +
          options_.instance_weight * Instances(c.config, space_.devices_per_instance);
 }
 

@@ -32,6 +32,9 @@ class RateMeter {
   void Arrive(Time now);
   // Zero before anything arrived. Windows that reach beyond the first arrival end there.
   double RequestsPerSecond(Time now, size_t queue_length);
+  // The squared coefficient of variation of the gaps in the long window; 1, as of a Poisson stream,
+  // while there are too few to tell.
+  double Variation() const;
 
  private:
   Options options_;
@@ -66,6 +69,11 @@ class Controller {
   // `devices`: those that can be used, without those under notice. `switch_s`: how long serving
   // pauses for a change (the migration planner's estimate).
   Decision Decide(Time now, int devices, double requests_per_s, double switch_s);
+
+  // From now on l_sch is part of the latency (OptimizeOptions::arrival_variation).
+  void ExpectVariation(double arrival_variation) {
+    options_.optimize.arrival_variation = arrival_variation;
+  }
 
   const std::optional<Candidate>& current() const { return current_; }
   double regret() const { return regret_; }  // request-seconds

@@ -17,11 +17,20 @@
 
 namespace millrace::plan::spot {
 
+// How an engine spends its time on a batch.
+enum class BatchRule : uint8_t {
+  kToCompletion,  // SpotServe's: B requests together, to the last token
+  // Iterations of B requests, dealt to as many lanes as there are stages; requests come and go one
+  // by one. Micro-batches play no part.
+  kContinuous,
+};
+
 struct SearchSpace {
   int devices_min = 1;           // one pipeline's: the model does not fit on fewer
   int batch_max = 4;             // a power of two
   int output_tokens = 128;       // S_out
   int devices_per_instance = 1;  // machines come and go whole
+  BatchRule batching = BatchRule::kToCompletion;
 };
 
 struct Candidate {
@@ -29,6 +38,7 @@ struct Candidate {
   double execution_ms = 0;
   double throughput_per_s = 0;
   bool carries_load = false;  // false: the fallback
+  double waiting_ms = 0;      // l_sch, where it was asked for
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 
@@ -39,11 +49,20 @@ std::optional<Candidate> OptimizeAsPublished(const Profile& profile, const Searc
 struct OptimizeOptions {
   double tie_band = 0.05;  // latencies within this share of the best count as equal
   double headroom = 1;     // carry this multiple of the load
+  // The squared coefficient of variation of the gaps between arrivals: with it the latency that is
+  // minimised is l_exe + l_sch, as the paper has it; without it l_exe alone, as its code has it.
+  std::optional<double> arrival_variation;
+  // Machines kept ready beyond the need anyway: pipelines are added while they fit on them.
+  int serving_spares = 0;
 };
 
 // None: not even one pipeline fits on `devices_max`, the most that could be had.
 std::optional<Candidate> Optimize(const Profile& profile, const SearchSpace& space, int devices_max,
                                   double requests_per_s, const OptimizeOptions& options);
+
+// l_sch: the mean wait for a place among D * B, by Allen and Cunneen's formula for service times
+// that hardly vary. Infinite when the load is not carried.
+double WaitingMs(const Candidate& candidate, double requests_per_s, double arrival_variation);
 
 // The machines that hold `config`, each with `devices_per_instance`.
 int Instances(const ParallelConfig& config, int devices_per_instance);
