@@ -21,9 +21,10 @@ constexpr double kCbcInfinity = std::numeric_limits<double>::max();
 
 double ToCbc(double value) { return std::clamp(value, -kCbcInfinity, kCbcInfinity); }
 
-// The program column by column, as CBC takes it. CBC minimises.
+// The program column by column, as CBC takes it. CBC minimises. A last column, integer and fixed at
+// zero, keeps programs without integers on the path that prints nothing.
 Model Load(const LinearProgram& program) {
-  const int columns = static_cast<int>(program.columns.size());
+  const int columns = static_cast<int>(program.columns.size()) + 1;
   const int rows = static_cast<int>(program.rows.size());
   std::vector<CoinBigIndex> start(columns + 1, 0);
   for (const auto& row : program.rows) {
@@ -47,13 +48,17 @@ Model Load(const LinearProgram& program) {
     upper.push_back(ToCbc(column.upper));
     objective.push_back(-column.objective);
   }
+  lower.push_back(0);
+  upper.push_back(0);
+  objective.push_back(0);
   Model model(Cbc_newModel());
   Cbc_setParameter(model.get(), "logLevel", "0");
   Cbc_loadProblem(model.get(), columns, rows, start.data(), index.data(), value.data(),
                   lower.data(), upper.data(), objective.data(), row_lower.data(), row_upper.data());
-  for (int c = 0; c < columns; ++c) {
+  for (int c = 0; c + 1 < columns; ++c) {
     if (program.columns[c].integer) Cbc_setInteger(model.get(), c);
   }
+  Cbc_setInteger(model.get(), columns - 1);
   return model;
 }
 
@@ -87,11 +92,8 @@ class CbcSolver : public MilpSolver {
       solution.status = MilpStatus::kUnbounded;
       return solution;
     }
-    const bool has_integers = std::any_of(program.columns.begin(), program.columns.end(),
-                                          [](const auto& c) { return c.integer; });
-    solution.bound = has_integers ? -Cbc_getBestPossibleObjValue(model.get()) : kLpInfinity;
-    const double* best =
-        has_integers ? Cbc_bestSolution(model.get()) : Cbc_getColSolution(model.get());
+    solution.bound = -Cbc_getBestPossibleObjValue(model.get());
+    const double* best = Cbc_bestSolution(model.get());
     if (best == nullptr) return solution;
     solution.values.assign(best, best + program.columns.size());
     for (size_t c = 0; c < program.columns.size(); ++c) {

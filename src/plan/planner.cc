@@ -34,7 +34,8 @@ Status NothingFlows(const FlowProblem& problem) {
 constexpr int kRestartsBeforeProof = 6;
 constexpr int kRestartsMax = 1'000'000;
 // Parts of the time that is left when each phase begins.
-constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.7, kNeighbourhoods = 0.25;
+constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.7, kNeighbourhoods = 0.25,
+                 kSearchWithLinks = 0.9;
 
 // Small problems are proved at once after a short search; on large ones the proof gives up early,
 // and the rest goes to the search, to large neighbourhoods and to the bound.
@@ -48,14 +49,14 @@ void SearchAndProve(Portfolio& portfolio) {
     return;
   }
   const auto solver = MakeCbcSolver();
+  const bool slack = LinksAreSlack(portfolio.problem(), portfolio.bound());
   RunRestarts(portfolio, kRestartsBeforeProof, part(kFirstSearch));
-  ProveWithMilp(portfolio, *solver, part(kProof));
-  RunRestarts(portfolio, kRestartsMax, part(kSecondSearch));
+  // The program knows no links: where they bind, it proves nothing about the incumbent.
+  if (slack) ProveWithMilp(portfolio, *solver, part(kProof));
+  RunRestarts(portfolio, kRestartsMax, part(slack ? kSecondSearch : kSearchWithLinks));
   // CBC's work on large programs is bounded by the clock alone.
   if (!portfolio.SecondsLeft()) return;
-  if (LinksAreSlack(portfolio.problem(), portfolio.bound())) {
-    SearchNeighbourhoods(portfolio, *solver, part(kNeighbourhoods));
-  }
+  if (slack) SearchNeighbourhoods(portfolio, *solver, part(kNeighbourhoods));
   TightenBound(portfolio, *solver, std::nullopt);
 }
 
