@@ -23,6 +23,16 @@ AggregatedProgram::AggregatedProgram(const FlowProblem& problem, double cap, boo
   if (!partial) AddPositionFlow();
 }
 
+int64_t AggregatedProgram::CoverTerms(const FlowProblem& problem) {
+  std::map<std::vector<double>, bool> kinds;
+  int64_t terms = 0;
+  for (const FlowNode& node : problem.nodes) {
+    if (!kinds.emplace(node.tokens_per_s, true).second) continue;
+    for (int64_t k = 1; k <= node.max_layers(); ++k) terms += k * (problem.num_layers - k + 1);
+  }
+  return terms;
+}
+
 double AggregatedProgram::Rate(const Kind& kind, int layers) const {
   return std::min(cap_, problem_.nodes[kind.nodes.front()].TokensPerS(layers));
 }

@@ -4,6 +4,7 @@
 // bound for every problem, a plan where links do not bind. Pure; any thread.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "plan/flow_problem.h"
@@ -16,6 +17,9 @@ class AggregatedProgram {
   // `cap`: F. `partial`: the cover of every layer is the flow; else a flow over the positions
   // 0..L, which a placement without partial inference carries.
   AggregatedProgram(const FlowProblem& problem, double cap, bool partial);
+
+  // How many coefficients the cover of `problem` has, at least: known before it is built.
+  static int64_t CoverTerms(const FlowProblem& problem);
 
   const LinearProgram& program() const { return program_; }
   // A placement whose flow without links is the objective of `values`.

@@ -29,6 +29,12 @@ MilpLimits LimitsFor(const Portfolio& portfolio, std::optional<double> seconds) 
   return limits;
 }
 
+constexpr int64_t kTermsMax = 1'000'000;  // beyond, a program is not even built
+
+bool CanBuild(const Portfolio& portfolio) {
+  return AggregatedProgram::CoverTerms(portfolio.problem()) <= kTermsMax;
+}
+
 bool TooLarge(const Portfolio& portfolio, const AggregatedProgram& program) {
   return !portfolio.SecondsLeft() && program.program().columns.size() > kColumnsWithoutClock;
 }
@@ -45,6 +51,7 @@ void Learn(Portfolio& portfolio, const char* name, const AggregatedProgram& prog
 }  // namespace
 
 void ProveWithMilp(Portfolio& portfolio, MilpSolver& solver, std::optional<double> seconds) {
+  if (!CanBuild(portfolio)) return;
   const FlowProblem& problem = portfolio.problem();
   // A better incumbent on the way calls for a proof above it.
   for (int round = 0; round < kCappings && portfolio.best() > 0 && !portfolio.Proved(); ++round) {
@@ -59,6 +66,7 @@ void ProveWithMilp(Portfolio& portfolio, MilpSolver& solver, std::optional<doubl
 }
 
 void SearchNeighbourhoods(Portfolio& portfolio, MilpSolver& solver, std::optional<double> seconds) {
+  if (!CanBuild(portfolio)) return;
   const FlowProblem& problem = portfolio.problem();
   const double stop_below = seconds ? portfolio.SecondsLeft().value_or(0) - *seconds : 0;
   Rng rng(portfolio.options().seed);
@@ -78,6 +86,7 @@ void SearchNeighbourhoods(Portfolio& portfolio, MilpSolver& solver, std::optiona
 }
 
 void TightenBound(Portfolio& portfolio, MilpSolver& solver, std::optional<double> seconds) {
+  if (!CanBuild(portfolio)) return;
   const FlowProblem& problem = portfolio.problem();
   for (int round = 0; round < kCappings && !portfolio.Proved() && !portfolio.OutOfTime(); ++round) {
     const double cap = portfolio.bound();

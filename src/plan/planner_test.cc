@@ -2,7 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "plan/check.h"
+#include <cmath>
+
 #include "plan/flow_bounds.h"
 #include "plan/testing_problems.h"
 
@@ -49,6 +50,15 @@ TEST(Planner, NeverWorseThanTheBestSingleMachine) {
   const auto outcome = PlanByFlow(problem, {.iterations = 10'000});
   ASSERT_TRUE(outcome.ok());
   EXPECT_GE(outcome->flow.tokens_per_s, BestSingleNode(problem)->tokens_per_s);
+}
+
+// As many layers as can be planned, on many nodes: constructions and the search stay within memory.
+TEST(Planner, LargestClusterIsPlanned) {
+  std::vector<double> rates;
+  for (int k = 1; k <= 1024; ++k) rates.push_back(1e5 / (k * std::sqrt(k)));
+  const auto outcome = PlanByFlow(Uniform(200, 1024, rates), {.iterations = 100});
+  ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
+  EXPECT_GT(outcome->flow.tokens_per_s, 0);
 }
 
 TEST(Bounds, OrderAndTolerance) {
