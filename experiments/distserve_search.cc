@@ -1,6 +1,7 @@
 // DistServe's placements (OSDI'24, appendix B) and search time (figure 12), beside our search.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ctime>
 #include <optional>
 
@@ -118,6 +119,36 @@ Figure PublishedFigure(const Case& c, const std::string& name, sim::PlacementEva
   return figure;
 }
 
+// The best of each mode at the rate the trials gave it, through the production scheduler.
+std::vector<Figure> ConfirmFigures(const std::string& name, sim::PlacementEvaluator& evaluator,
+                                   const plan::DistServePlan& plan) {
+  std::vector<plan::DistServeCandidate> firsts = {plan.best};
+  for (const auto& other : plan.others) {
+    const bool shown = std::any_of(firsts.begin(), firsts.end(),
+                                   [&](const auto& c) { return c.unit.mode == other.unit.mode; });
+    if (!shown && other.evaluated && other.requests_per_s > 0) firsts.push_back(other);
+  }
+  std::vector<Figure> figures;
+  for (const auto& c : firsts) {
+    Figure figure{.name = fmt::format("{}: {} in the real simulator at {:.4g} requests/s", name,
+                                      plan::ServingModeName(c.unit.mode), c.requests_per_s),
+                  .unit = "% within both limits"};
+    const auto met = evaluator.Confirm(c.unit, c.units, c.requests_per_s, 1);
+    if (!met.ok()) {
+      figure.ours = "none";
+      figure.verdict = met.status().message();
+    } else {
+      figure.ours = 100 * met->both;
+      const auto trial = evaluator.Attain(c.unit, c.units, c.requests_per_s, 1);
+      figure.verdict = fmt::format(
+          "the trial of the same requests says {:.1f}; TTFT {:.1f}, TPOT {:.1f} alone; {} of [{}]",
+          100 * trial.both, 100 * met->ttft, 100 * met->tpot, c.units, c.unit.ToString());
+    }
+    figures.push_back(std::move(figure));
+  }
+  return figures;
+}
+
 std::vector<Figure> OurFigures(const std::string& name, sim::PlacementEvaluator& evaluator,
                                const plan::DistServeProblem& problem) {
   const Stopwatch watch;
@@ -145,7 +176,11 @@ std::vector<Figure> OurFigures(const std::string& name, sim::PlacementEvaluator&
               .ours = seconds,
               .unit = "CPU s, one core",
               .verdict = seconds < 10 ? "reproduced: under 10 s" : "not reproduced: over 10 s"};
-  return {std::move(figure), std::move(time)};
+  std::vector<Figure> figures = {std::move(figure), std::move(time)};
+  for (Figure& confirmed : ConfirmFigures(name, evaluator, *plan)) {
+    figures.push_back(std::move(confirmed));
+  }
+  return figures;
 }
 
 Result<std::vector<Figure>> RunSearch(const Context& context) {

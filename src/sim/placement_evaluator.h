@@ -53,6 +53,11 @@ class PlacementEvaluator {
   plan::Attainment Attain(const plan::DistServeUnit& unit, int units, double requests_per_s,
                           uint64_t seed, bool bound = false);
   plan::Goodput FindGoodput(const plan::DistServeUnit& unit, int units, double guess);
+  // The same requests through the production scheduler (sim/service.h). It mixes prefill and decode
+  // in a step, so "colocated" runs with steps of batch_tokens; instances of all units serve
+  // together.
+  Result<plan::Attainment> Confirm(const plan::DistServeUnit& unit, int units,
+                                   double requests_per_s, uint64_t seed);
   // Latencies of lone requests that the target share stays within.
   plan::UnloadedLatency Unloaded(const plan::DistServeUnit& unit);
 
