@@ -10,6 +10,7 @@ Experiment DistserveOracleExperiment();
 Experiment DistserveSearchExperiment();
 Experiment HelixContestExperiment();
 Experiment HelixMaxflowExperiment();
+Experiment HelixPlansExperiment();
 Experiment HelixTablesExperiment();
 Experiment Md1Experiment();
 Experiment OrcaE2eExperiment();

@@ -20,6 +20,7 @@ const std::vector<Experiment>& Experiments() {
       HelixMaxflowExperiment(),
       VidurRooflineExperiment(),
       HelixTablesExperiment(),
+      HelixPlansExperiment(),
   };
   // clang-format on
   return kAll;
