@@ -102,12 +102,21 @@ TEST(Shapes, NumbersReplaceThoseOfTheShape) {
 // Published parameter counts, within the rounding of their names.
 TEST(Shapes, HaveThePublishedNumberOfParameters) {
   const std::pair<const char*, double> published[] = {
-      {"llama-7b", 6.738e9},   {"llama-13b", 13.016e9},    {"llama-70b", 68.977e9},
-      {"llama3-8b", 8.030e9},  {"mistral-7b", 7.242e9},    {"qwen2-0.5b", 0.494e9},
-      {"qwen3-0.6b", 0.596e9}, {"opt-125m", 0.1252e9},     {"opt-350m", 0.3312e9},
-      {"opt-13b", 12.853e9},   {"opt-66b", 65.718e9},      {"gpt2", 0.12444e9},
-      {"gpt2-xl", 1.5576e9},   {"gpt-neox-20b", 20.554e9}, {"pythia-160m", 0.16232e9},
-      {"llama-1.1b", 1.100e9}};
+      {"llama-7b", 6.738e9},           {"llama-13b", 13.016e9},
+      {"llama-70b", 68.977e9},         {"llama3-8b", 8.030e9},
+      {"mistral-7b", 7.242e9},         {"qwen2-0.5b", 0.494e9},
+      {"qwen3-0.6b", 0.596e9},         {"opt-125m", 0.1252e9},
+      {"opt-350m", 0.3312e9},          {"opt-13b", 12.853e9},
+      {"opt-66b", 65.718e9},           {"gpt2", 0.12444e9},
+      {"gpt2-xl", 1.5576e9},           {"gpt-neox-20b", 20.554e9},
+      {"pythia-160m", 0.16232e9},      {"llama-1.1b", 1.100e9},
+      {"llama-65b", 65.286e9},         {"llama3.2-3b", 3.213e9},
+      {"llama3-405b", 405.853e9},      {"mistral-nemo-12b", 12.248e9},
+      {"mistral-small-24b", 23.572e9}, {"mistral-large-123b", 122.610e9},
+      {"qwen2-72b", 72.706e9},         {"qwen2.5-3b", 3.086e9},
+      {"qwen2.5-14b", 14.770e9},       {"qwen2.5-32b", 32.764e9},
+      {"qwen3-1.7b", 1.7206e9},        {"qwen3-4b", 4.0225e9},
+      {"qwen3-14b", 14.768e9},         {"qwen3-32b", 32.762e9}};
   for (const auto& [name, expected] : published) {
     std::unique_ptr<Decoder> decoder = *NewDecoder(*ShapeConfig(name), name);
     WeightPlan plan(nullptr);

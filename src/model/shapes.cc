@@ -28,15 +28,32 @@ constexpr Shape kShapes[] = {
     {"llama-7b", Family::kLlama, 32, 4096, 32, 32, 11008, 32000, 4096},
     {"llama-13b", Family::kLlama, 40, 5120, 40, 40, 13824, 32000, 4096},
     {"llama-30b", Family::kLlama, 60, 6656, 52, 52, 17920, 32000, 2048},
+    {"llama-65b", Family::kLlama, 80, 8192, 64, 64, 22016, 32000, 2048},
     {"llama-70b", Family::kLlama, 80, 8192, 64, 8, 28672, 32000, 4096},
     {"llama3-8b", Family::kLlama, 32, 4096, 32, 8, 14336, 128256, 8192, false, 500000},
     {"llama3-70b", Family::kLlama, 80, 8192, 64, 8, 28672, 128256, 8192, false, 500000},
+    {"llama3-405b", Family::kLlama, 126, 16384, 128, 8, 53248, 128256, 131072, false, 500000},
+    {"llama3.2-3b", Family::kLlama, 28, 3072, 24, 8, 8192, 128256, 131072, true, 500000},
     {"mistral-7b", Family::kMistral, 32, 4096, 32, 8, 14336, 32000, 32768},
+    {"mistral-nemo-12b", Family::kMistral, 40, 5120, 32, 8, 14336, 131072, 131072, false, 1000000,
+     128},
+    {"mistral-small-24b", Family::kMistral, 40, 5120, 32, 8, 32768, 131072, 32768, false, 100000000,
+     128},
+    {"mistral-large-123b", Family::kMistral, 88, 12288, 96, 8, 28672, 32768, 131072, false,
+     1000000},
     {"qwen2-0.5b", Family::kQwen2, 24, 896, 14, 2, 4864, 151936, 32768, true, 1000000},
     {"qwen2-1.5b", Family::kQwen2, 28, 1536, 12, 2, 8960, 151936, 32768, true, 1000000},
     {"qwen2-7b", Family::kQwen2, 28, 3584, 28, 4, 18944, 152064, 32768, false, 1000000},
+    {"qwen2-72b", Family::kQwen2, 80, 8192, 64, 8, 29568, 152064, 32768, false, 1000000},
+    {"qwen2.5-3b", Family::kQwen2, 36, 2048, 16, 2, 11008, 151936, 32768, true, 1000000},
+    {"qwen2.5-14b", Family::kQwen2, 48, 5120, 40, 8, 13824, 152064, 32768, false, 1000000},
+    {"qwen2.5-32b", Family::kQwen2, 64, 5120, 40, 8, 27648, 152064, 32768, false, 1000000},
     {"qwen3-0.6b", Family::kQwen3, 28, 1024, 16, 8, 3072, 151936, 40960, true, 1000000, 128},
+    {"qwen3-1.7b", Family::kQwen3, 28, 2048, 16, 8, 6144, 151936, 40960, true, 1000000, 128},
+    {"qwen3-4b", Family::kQwen3, 36, 2560, 32, 8, 9728, 151936, 40960, true, 1000000, 128},
     {"qwen3-8b", Family::kQwen3, 36, 4096, 32, 8, 12288, 151936, 40960, false, 1000000, 128},
+    {"qwen3-14b", Family::kQwen3, 40, 5120, 40, 8, 17408, 151936, 40960, false, 1000000, 128},
+    {"qwen3-32b", Family::kQwen3, 64, 5120, 64, 8, 25600, 151936, 40960, false, 1000000, 128},
     {"opt-125m", Family::kOpt, 12, 768, 12, 12, 3072, 50272, 2048, true},
     {"opt-350m", Family::kOpt, 24, 1024, 16, 16, 4096, 50272, 2048, true},
     {"opt-1.3b", Family::kOpt, 24, 2048, 32, 32, 8192, 50272, 2048, true},
@@ -130,7 +147,7 @@ Json ConfigOf(const Shape& s) {
     case Family::kGptNeoX: SetGptNeoX(c, s); break;
     default: SetGated(c, s);
   }
-  if (s.family == Family::kMistral) c["sliding_window"] = 4096;
+  if (s.name == "mistral-7b") c["sliding_window"] = 4096;
   return c;
 }
 

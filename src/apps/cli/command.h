@@ -41,6 +41,8 @@ struct Command {
     options.push_back(std::move(option));
     return options.back();
   }
+  // Only its children run; a command that has children and `run` takes its options in their place.
+  bool IsGroup() const { return !children.empty() && !run; }
   const Command* Child(std::string_view child_name) const {
     for (const auto& child : children) {
       if (child->name == child_name) return child.get();

@@ -122,7 +122,12 @@ std::string ZshGroup(const std::string& path, const Command& command) {
     cases += fmt::format("    {}) {} ;;\n", child->name,
                          ZshFunctionName(path.empty() ? child->name : path + " " + child->name));
   }
-  out += "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n";
+  out += "  )\n";
+  if (!command.options.empty()) {
+    out += fmt::format("  if [[ $words[2] == -* ]]; then {}_options; return; fi\n",
+                       ZshFunctionName(path));
+  }
+  out += "  if (( CURRENT == 2 )); then _describe command commands; return; fi\n";
   out += "  shift words; (( CURRENT-- ))\n  case $words[1] in\n" + cases + "  esac\n}\n";
   return out;
 }
@@ -215,6 +220,9 @@ std::string ZshCompletion(const Command& root) {
   std::string out = "#compdef millrace\n# zsh completion for millrace\n";
   Walk(root, "", [&](const std::string& path, const Command& command) {
     out += command.children.empty() ? ZshLeaf(path, command) : ZshGroup(path, command);
+    if (!command.children.empty() && !command.options.empty()) {
+      out += ZshLeaf(path + " options", command);
+    }
   });
   return out + "compdef _millrace millrace\n";
 }

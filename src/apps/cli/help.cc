@@ -56,7 +56,7 @@ std::string Wrap(std::string_view text, int indent, int columns) {
 
 std::string UsageLine(const Command& command, std::string_view path) {
   std::string usage(path);
-  if (!command.children.empty()) return usage + " COMMAND";
+  if (command.IsGroup()) return usage + " COMMAND";
   for (const Option& option : command.options) {
     if (option.positional) {
       usage += option.required ? " " + option.value_name : " [" + option.value_name + "]";
@@ -114,9 +114,10 @@ std::string FormatHelp(const Command& command, std::string_view path) {
   out += Wrap(command.description.empty() ? command.summary + "." : command.description, 0,
               kHelpColumns);
   if (!command.children.empty()) {
-    return out + "\n" + FormatChildren(command) +
+    out += "\n" + FormatChildren(command) +
            fmt::format("\nSee '{} COMMAND --help' for the options of a command.\n", path);
   }
+  if (command.IsGroup()) return out;
   for (const auto& [group, options] : OptionGroups(command)) {
     out += fmt::format("\n{}:\n", group);
     for (const Option* option : options) out += FormatOption(*option);

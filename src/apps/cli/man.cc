@@ -39,7 +39,7 @@ void AppendOptions(const Command& command, std::string& out) {
 
 void AppendCommand(const Command& command, const std::string& path, std::string& out) {
   if (command.hidden) return;
-  if (command.children.empty()) {
+  if (!command.IsGroup()) {
     out += fmt::format(
         ".SS \"{}\"\n{}\n", Roff(UsageLine(command, path)),
         Roff(command.description.empty() ? command.summary + "." : command.description));

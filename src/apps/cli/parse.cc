@@ -5,10 +5,10 @@
 #include <algorithm>
 
 #include "apps/cli/config_file.h"
-#include "base/suggest.h"
 #include "apps/cli/tokenize.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/suggest.h"
 
 namespace millrace::apps {
 namespace {
@@ -272,7 +272,9 @@ Result<Invocation> ParseCommandLine(const Command& root, const std::vector<std::
       invocation.help = true;
       return invocation;
     }
-    return UnknownCommand(command, words.front()).WithContext(invocation.path);
+    if (command.IsGroup() || !words.front().starts_with("-")) {
+      return UnknownCommand(command, words.front()).WithContext(invocation.path);
+    }
   }
   if (WantsHelp(words)) {
     invocation.help = true;

@@ -9,8 +9,8 @@
 
 #include "apps/cli/config_file.h"
 #include "apps/cli/help.h"
-#include "base/suggest.h"
 #include "base/rng.h"
+#include "base/suggest.h"
 
 namespace millrace::apps {
 namespace {
@@ -68,6 +68,16 @@ class ParseTest : public testing::Test {
     AddGeneralOptions(*latency);
     bench->children.push_back(std::move(latency));
     root_.children.push_back(std::move(bench));
+    auto plan = std::make_unique<Command>();  // runs itself, and has a child
+    plan->name = "plan";
+    plan->summary = "Plan";
+    plan->run = [] { return OkStatus(); };
+    plan->Add("Plan", FlagOption("quick", &flags_.quiet), "Quick");
+    auto check = std::make_unique<Command>();
+    check->name = "check";
+    check->summary = "Check";
+    plan->children.push_back(std::move(check));
+    root_.children.push_back(std::move(plan));
   }
 
   // "" when it parsed, else the one line for the user.
@@ -233,6 +243,18 @@ TEST_F(ParseTest, HelpWinsOverEverything) {
     EXPECT_LE(end - begin, size_t{kHelpColumns}) << help.substr(begin, end - begin);
     begin = end + 1;
   }
+}
+
+TEST_F(ParseTest, ACommandMayRunAndHaveChildren) {
+  EXPECT_EQ(Parse({"plan", "--quick"}), "");
+  EXPECT_TRUE(flags_.quiet);
+  EXPECT_EQ(Parse({"plan", "--quik"}),
+            "millrace plan: unknown option --quik; did you mean --quick?");
+  EXPECT_EQ(Parse({"plan", "chek"}), "millrace plan: unknown command 'chek'; did you mean check?");
+  EXPECT_EQ(Parse({"plan", "check"}), "");
+  const std::string help = FormatHelp(*root_.Child("plan"), "millrace plan");
+  EXPECT_NE(help.find("--quick"), std::string::npos);
+  EXPECT_NE(help.find("check  Check"), std::string::npos);
 }
 
 TEST_F(ParseTest, SurvivesArbitraryWords) {

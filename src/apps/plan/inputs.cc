@@ -1,0 +1,155 @@
+#include "apps/plan/inputs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "cost/device_catalog.h"
+#include "cost/first_principles_cost.h"
+#include "cost/memory_model.h"
+#include "plan/flow_from_helix.h"
+#include "plan/io/cluster_yaml.h"
+#include "plan/io/helix_files.h"
+#include "plan/io/yaml_reader.h"
+#include "sim/workload_file.h"
+
+namespace millrace::apps {
+namespace {
+
+// Means of Azure's conversation trace of 2023, as Helix uses it.
+constexpr plan::WorkloadMix kAzureConversation{763, 232};
+
+Result<std::unique_ptr<cost::StepCost>> EstimatedCost(const NodeSpec& node,
+                                                      const plan::ModelFootprint& model,
+                                                      int layers) {
+  auto device = cost::FindDevice(node.device);
+  if (!device.ok()) return device.status().WithContext(fmt::format("node '{}'", node.name));
+  return std::unique_ptr<cost::StepCost>(std::make_unique<cost::FirstPrinciplesCost>(
+      model.spec, LayerRange{0, layers}, *device, node.device_count));
+}
+
+// Of the first requests: enough for a mean, and quick for a long trace.
+plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
+  constexpr int kRequestsMax = 100'000;
+  const auto stream = workload.Make(0);
+  plan::WorkloadMix sum;
+  int requests = 0;
+  while (requests < kRequestsMax) {
+    const auto request = stream->Next();
+    if (!request) break;
+    sum.prompt_tokens += request->prompt_tokens;
+    sum.output_tokens += request->output_tokens;
+    ++requests;
+  }
+  const double count = std::max(requests, 1);
+  return {std::max(1.0, sum.prompt_tokens / count), std::max(1.0, sum.output_tokens / count)};
+}
+
+Status CheckCapacity(const plan::HelixCapacity& capacity, const ClusterSpec& cluster,
+                     const PlanInputFlags& flags) {
+  if (capacity.nodes.size() != cluster.nodes.size()) {
+    return InvalidArgument(
+        fmt::format("{} has {} nodes and the cluster '{}' has {}: they must "
+                    "describe the same machines",
+                    Printable(flags.capacity), capacity.nodes.size(), Printable(cluster.name, 60),
+                    cluster.nodes.size()));
+  }
+  if (!flags.model.empty() && flags.model != capacity.model) {
+    return InvalidArgument(fmt::format("{} has the rates of model '{}', and --model says '{}'",
+                                       Printable(flags.capacity), Printable(capacity.model, 60),
+                                       Printable(flags.model, 60)));
+  }
+  return OkStatus();
+}
+
+Result<PlanInputs> FromCapacity(const PlanInputFlags& flags, ClusterSpec cluster) {
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.capacity, plan::kHelixBytesMax));
+  MR_ASSIGN_OR_RETURN(const auto capacity, plan::ParseHelixCapacity(text, flags.capacity));
+  MR_RETURN_IF_ERROR(CheckCapacity(capacity, cluster, flags));
+  PlanInputs inputs;
+  inputs.problem = plan::FlowFromHelix(capacity, flags.partial);
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    inputs.problem.nodes[i].name = cluster.nodes[i].name;
+  }
+  inputs.problem.cluster = cluster.name;
+  inputs.token_bytes = {capacity.activation_bytes, capacity.token_bytes};
+  inputs.cluster = std::move(cluster);
+  inputs.rates_from = "the table " + Printable(flags.capacity);
+  return inputs;
+}
+
+}  // namespace
+
+void AddPlanInputOptions(Command& command, PlanInputFlags* flags) {
+  constexpr char kGroup[] = "What to plan";
+  const auto file = [&](const char* name, std::string* target, const char* help) {
+    Option option = TextOption(name, "FILE", target);
+    option.kind = ValueKind::kFile;
+    command.Add(kGroup, std::move(option), help);
+  };
+  file("cluster", &flags->cluster, "The machines and links, as YAML (docs/formats/cluster.md)");
+  file("import-helix", &flags->import_helix, "The machines and links, as Helix's .ini");
+  command.Add(kGroup, TextOption("model", "MODEL", &flags->model),
+              "A published shape such as llama-70b, a config.json, or a model folder");
+  file("capacity", &flags->capacity,
+       "Tokens per second of each node and link, in place of an estimate for --model");
+  file("workload", &flags->workload,
+       "What requests look like: a YAML file or a recorded trace (docs/formats/workload.md); "
+       "without it prompts have 763 tokens and answers 232, as in Azure's conversations");
+  command
+      .Add(kGroup, FlagOption("partial", &flags->partial),
+           "A node may run a part of the layers it holds")
+      .negatable = true;
+}
+
+Status ValidatePlanInputs(const PlanInputFlags& flags) {
+  if (flags.cluster.empty() == flags.import_helix.empty()) {
+    return InvalidArgument("give --cluster FILE or --import-helix FILE, and not both");
+  }
+  if (flags.model.empty() && flags.capacity.empty()) {
+    return InvalidArgument(
+        "give --model, a name such as llama-70b or a config.json, or --capacity with a table of "
+        "rates");
+  }
+  if (!flags.capacity.empty() && !flags.workload.empty()) {
+    return InvalidArgument(
+        "the rates of --capacity are for one workload already; --workload goes with --model alone");
+  }
+  return OkStatus();
+}
+
+Result<ClusterSpec> LoadCluster(const PlanInputFlags& flags) {
+  if (!flags.cluster.empty()) {
+    MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.cluster, plan::kYamlBytesMax));
+    return plan::ParseClusterYaml(text, flags.cluster);
+  }
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.import_helix, plan::kHelixBytesMax));
+  return plan::ParseHelixCluster(text, flags.import_helix);
+}
+
+Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
+  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, LoadCluster(flags));
+  if (!flags.capacity.empty()) return FromCapacity(flags, std::move(cluster));
+  MR_ASSIGN_OR_RETURN(const plan::ModelFootprint model, LoadFootprint(flags.model));
+  PlanInputs inputs;
+  plan::WorkloadMix mix = kAzureConversation;
+  if (!flags.workload.empty()) {
+    MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, sim::LoadWorkload(flags.workload));
+    mix = MeanLengths(workload);
+    inputs.requests_per_s = workload.MeanRate();
+  }
+  MR_ASSIGN_OR_RETURN(inputs.problem,
+                      plan::FlowFromCluster(cluster, model, mix, EstimatedCost, flags.partial));
+  inputs.cluster = std::move(cluster);
+  inputs.token_bytes = {cost::ActivationBytesPerToken(model.spec),
+                        plan::NodeCapacityOptions().token_id_bytes};
+  inputs.request_tokens = mix.prompt_tokens + mix.output_tokens;
+  inputs.rates_from =
+      fmt::format("first principles, an estimate: prompts of {:.0f} tokens, answers of {:.0f}",
+                  mix.prompt_tokens, mix.output_tokens);
+  return inputs;
+}
+
+}  // namespace millrace::apps

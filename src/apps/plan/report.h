@@ -1,0 +1,34 @@
+// What a plan looks like to a person and to a program: summary, pictures, JSON. Pure functions of
+// the plan; any thread.
+#pragma once
+
+#include <string>
+
+#include "base/json.h"
+#include "core/cluster_spec.h"
+#include "core/plan.h"
+#include "plan/flow_problem.h"
+#include "plan/planner.h"
+
+namespace millrace::apps {
+
+// One row per stage, by its first layer: its layers drawn in `columns` characters, its range and
+// its flow.
+std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns = 48);
+
+// The same as a drawing, with the flow between stages as lines as wide as they carry.
+std::string PlanSvg(const Plan& plan, const ClusterSpec& cluster);
+
+// A few lines: model, flow, bound, gap, how it was found; then PlanText and the unused nodes.
+std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& cluster,
+                        const std::string& rates_from);
+
+Json PlanJson(const plan::PlanOutcome& outcome, const ClusterSpec& cluster);
+
+// Tokens per second through each stage of the plan.
+std::vector<double> StageFlows(const Plan& plan);
+
+// "big-0" or "big-0 + big-1".
+std::string StageName(const StagePlan& stage, const ClusterSpec& cluster);
+
+}  // namespace millrace::apps

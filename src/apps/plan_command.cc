@@ -1,0 +1,175 @@
+// millrace plan: which machine holds which layers, and how much flows between them.
+#include <fmt/format.h>
+
+#include "apps/cli/parse.h"
+#include "apps/commands.h"
+#include "apps/plan/inputs.h"
+#include "apps/plan/report.h"
+#include "apps/progress.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "plan/cheapest.h"
+#include "plan/io/helix_files.h"
+#include "plan/io/plan_yaml.h"
+#include "plan/planner.h"
+#include "plan/trunks.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr double kTimeLimitMaxS = 86400;
+
+enum class Objective { kFlow, kCost };
+
+struct PlanFlags {
+  PlanInputFlags inputs;
+  Objective objective = Objective::kFlow;
+  double time_limit_s = 10;
+  int64_t seed = 1;
+  std::string warm_start;
+  std::string out, picture;
+  bool json = false;
+};
+
+// One line on a terminal that is written over; nothing elsewhere, where the summary is enough.
+class SearchLine {
+ public:
+  explicit SearchLine(double limit_s)
+      : limit_s_(limit_s), shown_(ProgressStyle::ForStream(stderr).bar) {}
+  ~SearchLine() {
+    if (painted_) fmt::print(stderr, "\r\033[K");
+  }
+  void Show(const plan::PlanProgress& progress) {
+    if (!shown_) return;
+    painted_ = true;
+    fmt::print(stderr,
+               "\r\033[K{:4.1f} of {:.0f} s  {:.1f} tokens/s, at most {:.1f}, gap {:.2f} %"
+               "  {}",
+               progress.elapsed_s, limit_s_, progress.tokens_per_s, progress.bound,
+               100 * progress.gap(), progress.method);
+    std::fflush(stderr);
+  }
+
+ private:
+  const double limit_s_;
+  const bool shown_;
+  bool painted_ = false;
+};
+
+Result<std::vector<plan::Placement>> WarmStarts(const PlanFlags& flags, size_t nodes) {
+  if (flags.warm_start.empty()) return std::vector<plan::Placement>();
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.warm_start, plan::kHelixBytesMax));
+  MR_ASSIGN_OR_RETURN(plan::Placement placement, plan::ParseHelixPlacement(text, flags.warm_start));
+  if (placement.size() > nodes) {
+    return InvalidArgument(fmt::format("{} places layers on {} nodes and the cluster has {}",
+                                       Printable(flags.warm_start), placement.size(), nodes));
+  }
+  placement.resize(nodes);
+  return std::vector<plan::Placement>{std::move(placement)};
+}
+
+Result<plan::PlanOutcome> Search(const PlanFlags& flags, const PlanInputs& inputs,
+                                 const plan::PlanOptions& options) {
+  const plan::FlowPlanner planner = [&inputs](const plan::FlowProblem& problem,
+                                              const plan::PlanOptions& search) {
+    return plan::PlanWithinTrunks(problem, inputs.cluster, inputs.token_bytes, search);
+  };
+  if (flags.objective == Objective::kFlow) return planner(inputs.problem, options);
+  if (!inputs.requests_per_s) {
+    return InvalidArgument(
+        "--objective cost needs a rate to pay for: the workload's requests come "
+        "all at once");
+  }
+  std::vector<double> prices;
+  for (const NodeSpec& node : inputs.cluster.nodes) prices.push_back(node.price_usd_per_hour);
+  return plan::CheapestPlan(inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens,
+                            options, planner);
+}
+
+Status RunPlan(const PlanFlags& flags) {
+  MR_ASSIGN_OR_RETURN(const PlanInputs inputs, LoadPlanInputs(flags.inputs));
+  plan::PlanOptions options;
+  MR_ASSIGN_OR_RETURN(options.warm_starts, WarmStarts(flags, inputs.cluster.nodes.size()));
+  const SteadyClock clock;
+  options.clock = &clock;
+  options.time_limit_s = flags.time_limit_s;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  auto outcome = [&] {
+    SearchLine line(flags.time_limit_s);
+    options.progress = [&line](const plan::PlanProgress& progress) { line.Show(progress); };
+    return Search(flags, inputs, options);
+  }();
+  if (!outcome.ok()) return outcome.status();
+  if (!flags.out.empty()) {
+    MR_RETURN_IF_ERROR(
+        WriteFileAtomically(flags.out, plan::WritePlanYaml(outcome->plan, inputs.cluster)));
+  }
+  if (!flags.picture.empty()) {
+    MR_RETURN_IF_ERROR(WriteFileAtomically(flags.picture, PlanSvg(outcome->plan, inputs.cluster)));
+  }
+  if (flags.json) {
+    fmt::print("{}\n", DumpJson(PlanJson(*outcome, inputs.cluster)));
+    return OkStatus();
+  }
+  fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from));
+  if (!flags.out.empty()) fmt::print("plan written to {}\n", flags.out);
+  return OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakePlanCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "plan";
+  command->summary = "Decide which machine holds which layers of a model";
+  command->description =
+      "Places the layers of a model on the machines of a cluster so that the most tokens per "
+      "second "
+      "flow through, prints how far from the best possible that is at most, and writes a plan that "
+      "'millrace plan check' and 'millrace plan explain' take.";
+  command->log_level = "warning";
+  command->examples = {
+      {"millrace plan --cluster cluster.yaml --model llama-70b --out plan.yaml",
+       "a plan for the machines of a file"},
+      {"millrace plan --cluster cluster.yaml --model llama-70b --picture plan.svg",
+       "the same, with a drawing"},
+      {"millrace plan --import-helix single24.ini --capacity single24.txt --time-limit 60",
+       "a cluster of the Helix paper with measured rates"}};
+  auto flags = std::make_shared<PlanFlags>();
+  AddPlanInputOptions(*command, &flags->inputs);
+  constexpr char kSearch[] = "Search";
+  command->Add(kSearch,
+               ChoiceOption<Objective>("objective", &flags->objective,
+                                       {{"flow", Objective::kFlow}, {"cost", Objective::kCost}}),
+               "flow: the most tokens per second; cost: the fewest dollars per hour that carry the "
+               "rate of --workload");
+  command->Add(kSearch,
+               RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
+               "Stop searching after this long, sooner when the plan is proved best");
+  command->Add(kSearch, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
+               "Of the random choices of the search");
+  Option warm = TextOption("warm-start", "FILE", &flags->warm_start);
+  warm.kind = ValueKind::kFile;
+  command->Add(kSearch, std::move(warm), "A placement as Helix's .ini to begin from");
+  constexpr char kResult[] = "Result";
+  Option out = TextOption("out", "FILE", &flags->out);
+  out.kind = ValueKind::kFile;
+  command->Add(kResult, std::move(out), "Write the plan there (docs/formats/plan.md)");
+  Option picture = TextOption("picture", "FILE", &flags->picture);
+  picture.kind = ValueKind::kFile;
+  command->Add(kResult, std::move(picture), "Draw the plan there, as SVG");
+  command->Add(kResult, FlagOption("json", &flags->json), "Print JSON in place of the summary");
+  AddGeneralOptions(*command);
+  command->validate = [flags] {
+    if (flags->objective == Objective::kCost && flags->inputs.workload.empty()) {
+      return InvalidArgument("--objective cost needs --workload, whose rate is to be carried");
+    }
+    return ValidatePlanInputs(flags->inputs);
+  };
+  command->run = [flags] { return RunPlan(*flags); };
+  command->children.push_back(MakePlanCheckCommand());
+  command->children.push_back(MakePlanExplainCommand());
+  return command;
+}
+
+}  // namespace millrace::apps

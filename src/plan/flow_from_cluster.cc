@@ -1,0 +1,156 @@
+#include "plan/flow_from_cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <tuple>
+
+namespace millrace::plan {
+namespace {
+
+// Bytes for KV beside the weights of `layers` layers; negative when these do not fit. Any node may
+// come first or last in a route, so each keeps room for the embedding or the head.
+double KvBytes(const NodeSpec& node, const ModelFootprint& model, int layers,
+               const NodeCapacityOptions& options) {
+  const int64_t ends = layers == model.spec.num_layers
+                           ? model.embedding_bytes + model.head_bytes
+                           : std::max(model.embedding_bytes, model.head_bytes);
+  return options.usable_memory * static_cast<double>(node.memory_bytes) -
+         static_cast<double>(layers * model.layer_bytes + ends);
+}
+
+double KvTokens(const NodeSpec& node, const ModelFootprint& model, int layers,
+                const NodeCapacityOptions& options) {
+  return KvBytes(node, model, layers, options) /
+         static_cast<double>(model.spec.KvBytesPerToken(layers));
+}
+
+// Decodes together, with their prompts' prefill spread over the steps: in the time of as many steps
+// as an output has tokens, each of the `batch` sequences is replaced once.
+double MixedTokensPerSecond(const cost::StepCost& cost, const WorkloadMix& mix, double batch) {
+  const double context = mix.prompt_tokens + mix.output_tokens / 2;
+  cost::BatchShape decode;
+  decode.decode_sequences = static_cast<int32_t>(std::max(1.0, std::floor(batch)));
+  decode.decode_context = static_cast<int64_t>(decode.decode_sequences * context);
+  cost::BatchShape with_prompt = decode;
+  with_prompt.prefill_sequences = 1;
+  with_prompt.prefill_tokens = static_cast<int64_t>(std::max(1.0, std::round(mix.prompt_tokens)));
+  with_prompt.prefill_tokens_squared = with_prompt.prefill_tokens * with_prompt.prefill_tokens;
+  const double decode_s = cost.Seconds(decode);
+  const double prompt_s = cost.Seconds(with_prompt) - decode_s;
+  const double sequences = decode.decode_sequences;
+  const double seconds = mix.output_tokens * decode_s + sequences * prompt_s;
+  const double rate = sequences * (mix.prompt_tokens + mix.output_tokens) / seconds;
+  // Less than one sequence at a time: the node waits for its turn.
+  return rate * std::min(1.0, batch);
+}
+
+Status DoesNotFit(const ClusterSpec& cluster, const ModelFootprint& model,
+                  const std::vector<int>& max_layers, const NodeCapacityOptions& options) {
+  int64_t held = 0;
+  for (int layers : max_layers) held += layers;
+  const int64_t missing = model.spec.num_layers - held;
+  const double gb = static_cast<double>(missing * model.layer_bytes) / options.usable_memory / 1e9;
+  return InvalidArgument(fmt::format(
+      "{} does not fit: it has {} layers of {:.2f} GB, and the {} nodes of '{}' hold {} of them "
+      "beside the KV cache of one sequence; add nodes with about {:.0f} GB in all, or take a model "
+      "of at most {} such layers",
+      model.name, model.spec.num_layers, static_cast<double>(model.layer_bytes) / 1e9,
+      cluster.nodes.size(), cluster.name, held, std::ceil(gb), held));
+}
+
+// Nodes that differ in nothing that T(k) depends on share its computation.
+using NodeKind = std::tuple<std::string, int, int64_t>;
+
+}  // namespace
+
+double ResidentSequences(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
+                         int layers, const NodeCapacityOptions& options) {
+  const double mean = mix.prompt_tokens + mix.output_tokens / 2;
+  return std::max(0.0, KvTokens(node, model, layers, options) / mean);
+}
+
+int MaxLayers(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
+              const NodeCapacityOptions& options) {
+  int layers = model.spec.num_layers;
+  while (layers > 0 &&
+         KvTokens(node, model, layers, options) < mix.prompt_tokens + mix.output_tokens) {
+    --layers;
+  }
+  return layers;
+}
+
+Result<std::vector<double>> NodeTokensPerSecond(const NodeSpec& node, const ModelFootprint& model,
+                                                const WorkloadMix& mix, const LayerCost& cost,
+                                                const NodeCapacityOptions& options) {
+  std::vector<double> rates;
+  const int most = MaxLayers(node, model, mix, options);
+  for (int layers = 1; layers <= most; ++layers) {
+    MR_ASSIGN_OR_RETURN(const auto step, cost(node, model, layers));
+    const double stages = std::ceil(static_cast<double>(model.spec.num_layers) / layers);
+    const double batch = std::min<double>(
+        options.max_sequences, ResidentSequences(node, model, mix, layers, options) / stages);
+    const double rate = MixedTokensPerSecond(*step, mix, batch);
+    if (!std::isfinite(rate) || rate <= 0 || rate > kTokenRateMax) {
+      return InvalidArgument(
+          fmt::format("device '{}' of node '{}': its cost of {} layers gives {} "
+                      "tokens/s",
+                      node.device, node.name, layers, rate));
+    }
+    rates.push_back(rate);
+  }
+  return rates;
+}
+
+Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootprint& model,
+                                    const WorkloadMix& mix, const LayerCost& cost,
+                                    bool partial_inference, const NodeCapacityOptions& options) {
+  FlowProblem problem;
+  problem.cluster = cluster.name;
+  problem.model = model.name;
+  problem.num_layers = model.spec.num_layers;
+  problem.partial_inference = partial_inference;
+  const auto activation_bytes =
+      static_cast<double>(model.spec.hidden_size) * static_cast<double>(BytesOf(model.spec.dtype));
+  std::map<NodeKind, std::vector<double>> known;
+  std::vector<int> max_layers;
+  for (const NodeSpec& node : cluster.nodes) {
+    const NodeKind kind{node.device, node.device_count, node.memory_bytes};
+    if (!known.contains(kind)) {
+      MR_ASSIGN_OR_RETURN(known[kind], NodeTokensPerSecond(node, model, mix, cost, options));
+    }
+    FlowNode flow{
+        node.name,
+        node.device_count == 1 ? node.device : fmt::format("{}x{}", node.device, node.device_count),
+        node.region, known[kind]};
+    if (node.nic_bytes_per_s) {
+      for (double& rate : flow.tokens_per_s) {
+        rate = std::min(rate, *node.nic_bytes_per_s / activation_bytes);
+      }
+    }
+    max_layers.push_back(flow.max_layers());
+    problem.nodes.push_back(std::move(flow));
+  }
+  int64_t held = 0;
+  for (int layers : max_layers) held += layers;
+  if (held < model.spec.num_layers) return DoesNotFit(cluster, model, max_layers, options);
+  const size_t side = cluster.nodes.size() + 1;
+  problem.link_tokens_per_s.assign(side * side, 0);
+  for (const LinkSpec& link : cluster.links) {
+    double bytes_per_s = link.bytes_per_s;
+    if (link.trunk) {
+      bytes_per_s =
+          std::min(bytes_per_s, cluster.trunks[static_cast<size_t>(*link.trunk)].bytes_per_s);
+    }
+    const bool ends = link.from == cluster.coordinator() || link.to == cluster.coordinator();
+    const double bytes = ends ? static_cast<double>(options.token_id_bytes) : activation_bytes;
+    problem
+        .link_tokens_per_s[static_cast<size_t>(link.from) * side + static_cast<size_t>(link.to)] =
+        bytes_per_s / bytes;
+  }
+  return problem;
+}
+
+}  // namespace millrace::plan

@@ -1,0 +1,67 @@
+// From machines, a model and a workload to the flow problem: how many layers each node's memory
+// holds beside the KV cache of its sequences, how many tokens per second it computes with them, and
+// what each link carries. Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "core/cluster_spec.h"
+#include "core/model_spec.h"
+#include "cost/step_cost.h"
+#include "plan/flow_problem.h"
+
+namespace millrace::plan {
+
+// What a model takes and computes, apart from any machine.
+struct ModelFootprint {
+  std::string name;
+  ModelSpec spec;               // with dtype
+  int64_t layer_bytes = 0;      // weights of one layer
+  int64_t embedding_bytes = 0;  // on the node of layer 0
+  int64_t head_bytes = 0;       // on the node of the last layer
+};
+
+// Means over the requests.
+struct WorkloadMix {
+  double prompt_tokens = 0, output_tokens = 0;
+};
+
+struct NodeCapacityOptions {
+  double usable_memory = 0.9;  // the rest: activations, buffers, the runtime
+  int max_sequences = 256;     // decoded together by one step
+  int64_t token_id_bytes = 4;  // of one token between a node and the coordinator
+};
+
+// The cost of `layers` layers of the model on all devices of a node.
+using LayerCost = std::function<Result<std::unique_ptr<cost::StepCost>>(
+    const NodeSpec& node, const ModelFootprint& model, int layers)>;
+
+// How many sequences of the mix a node's memory holds beside `layers` layers of weights, on
+// average at the middle of their output; below one when not one whole sequence fits.
+double ResidentSequences(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
+                         int layers, const NodeCapacityOptions& options);
+
+// The largest number of layers beside which one whole sequence still fits; 0 when none.
+int MaxLayers(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
+              const NodeCapacityOptions& options);
+
+// T(k) for k = 1 to MaxLayers: tokens per second, prompt and decode together. A route through such
+// nodes has L / k stages, and of the sequences resident in all of them one stage works on a share;
+// that share is its batch.
+Result<std::vector<double>> NodeTokensPerSecond(const NodeSpec& node, const ModelFootprint& model,
+                                                const WorkloadMix& mix, const LayerCost& cost,
+                                                const NodeCapacityOptions& options);
+
+// A trunk bounds each of its links here; what several of them carry together is TrunkOverload's.
+// kInvalidArgument, with what is missing, when all memories together do not hold the model.
+Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootprint& model,
+                                    const WorkloadMix& mix, const LayerCost& cost,
+                                    bool partial_inference,
+                                    const NodeCapacityOptions& options = {});
+
+}  // namespace millrace::plan

@@ -1,0 +1,144 @@
+#include "plan/trunks.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace millrace::plan {
+namespace {
+
+constexpr double kFull = 1 - 1e-6, kFits = 1 + 1e-6;  // of a trunk's capacity
+constexpr int kRoundsMax = 4;
+constexpr double kFirstSearch = 0.5;  // of the time limit; the rounds share what is left
+
+// Which way along its trunk each link goes: by the regions of its ends, or by their order in one.
+class Directions {
+ public:
+  explicit Directions(const ClusterSpec& cluster) : cluster_(cluster) {
+    // The coordinator stands where a node reaches it without a trunk.
+    for (const LinkSpec& link : cluster.links) {
+      if (link.to == cluster.coordinator() && !link.trunk) {
+        home_ = cluster.nodes[static_cast<size_t>(link.from)].region;
+        break;
+      }
+    }
+    for (const LinkSpec& link : cluster.links) {
+      if (link.trunk) trunks_[{link.from, link.to}] = *link.trunk;
+    }
+  }
+
+  // The trunk that a link from one end to another crosses, and which way.
+  std::optional<std::pair<int, bool>> Find(int from, int to) const {
+    const auto at = trunks_.find({from, to});
+    if (at == trunks_.end()) return std::nullopt;
+    return std::pair(at->second, std::pair(Region(from), from) < std::pair(Region(to), to));
+  }
+
+ private:
+  const std::string& Region(int end) const {
+    return end == cluster_.coordinator() ? home_ : cluster_.nodes[static_cast<size_t>(end)].region;
+  }
+
+  const ClusterSpec& cluster_;
+  std::string home_;
+  std::map<std::pair<int, int>, int> trunks_;
+};
+
+int End(const ClusterSpec& cluster, const Plan& plan, const std::optional<int>& stage) {
+  return stage ? plan.stages[static_cast<size_t>(*stage)].nodes.front() : cluster.coordinator();
+}
+
+double Weight(const ClusterSpec& cluster, int from, int to, const TokenBytes& bytes) {
+  const bool ends = from == cluster.coordinator() || to == cluster.coordinator();
+  return static_cast<double>(ends ? bytes.coordinator : bytes.activation);
+}
+
+// The links of a trunk loaded beyond `limit` carry what they carry now, divided by the overload;
+// its other links nothing, so that another flow cannot overload it.
+void Narrow(const ClusterSpec& cluster, const Plan& plan, const std::vector<TrunkLoad>& loads,
+            double limit, FlowProblem& problem) {
+  const Directions directions(cluster);
+  std::map<std::pair<int, int>, double> flows;
+  for (const PlanEdge& edge : plan.edges) {
+    flows[{End(cluster, plan, edge.from), End(cluster, plan, edge.to)}] += edge.tokens_per_s;
+  }
+  for (const LinkSpec& link : cluster.links) {
+    const auto way = directions.Find(link.from, link.to);
+    if (!way) continue;
+    for (const TrunkLoad& load : loads) {
+      if (std::pair(load.trunk, load.forward) != *way || load.ratio() <= limit) continue;
+      const auto flow = flows.find({link.from, link.to});
+      const size_t side = problem.nodes.size() + 1;
+      problem
+          .link_tokens_per_s[static_cast<size_t>(link.from) * side + static_cast<size_t>(link.to)] =
+          flow == flows.end() ? 0 : flow->second / std::max(1.0, load.ratio());
+    }
+  }
+}
+
+bool Fits(const std::vector<TrunkLoad>& loads) {
+  return std::all_of(loads.begin(), loads.end(),
+                     [](const TrunkLoad& load) { return load.ratio() <= kFits; });
+}
+
+}  // namespace
+
+std::vector<TrunkLoad> TrunkLoads(const ClusterSpec& cluster, const Plan& plan,
+                                  const TokenBytes& bytes) {
+  const Directions directions(cluster);
+  std::map<std::pair<int, bool>, double> sums;
+  for (const PlanEdge& edge : plan.edges) {
+    const int from = End(cluster, plan, edge.from), to = End(cluster, plan, edge.to);
+    const auto way = directions.Find(from, to);
+    if (way) sums[*way] += edge.tokens_per_s * Weight(cluster, from, to, bytes);
+  }
+  std::vector<TrunkLoad> loads;
+  for (const auto& [way, sum] : sums) {
+    loads.push_back(
+        {way.first, way.second, sum, cluster.trunks[static_cast<size_t>(way.first)].bytes_per_s});
+  }
+  return loads;
+}
+
+FlowProblem WithTrunksFull(const FlowProblem& problem, const ClusterSpec& cluster, const Plan& plan,
+                           const TokenBytes& bytes) {
+  FlowProblem out = problem;
+  Narrow(cluster, plan, TrunkLoads(cluster, plan, bytes), kFull, out);
+  return out;
+}
+
+Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,
+                                     const TokenBytes& bytes, const PlanOptions& options) {
+  PlanOptions search = options;
+  if (!cluster.trunks.empty() && options.time_limit_s) {
+    search.time_limit_s = *options.time_limit_s * kFirstSearch;
+  }
+  MR_ASSIGN_OR_RETURN(PlanOutcome outcome, PlanByFlow(problem, search));
+  const double bound = outcome.bound;
+  const std::string bound_method = outcome.bound_method;
+  FlowProblem narrowed = problem;
+  for (int round = 0; round < kRoundsMax; ++round) {
+    const auto loads = TrunkLoads(cluster, outcome.plan, bytes);
+    if (Fits(loads)) break;
+    Narrow(cluster, outcome.plan, loads, kFits, narrowed);
+    search.warm_starts = {outcome.placement};
+    if (options.time_limit_s) {
+      search.time_limit_s = *options.time_limit_s * (1 - kFirstSearch) / kRoundsMax;
+    }
+    const double elapsed_s = outcome.elapsed_s;
+    MR_ASSIGN_OR_RETURN(outcome, PlanByFlow(narrowed, search));
+    outcome.elapsed_s += elapsed_s;
+    outcome.method += " within the trunks";
+  }
+  if (!Fits(TrunkLoads(cluster, outcome.plan, bytes))) {
+    return Internal("the plan does not fit the trunks of the cluster");
+  }
+  outcome.bound = bound;
+  outcome.bound_method = bound_method;
+  outcome.plan.tokens_per_s_bound = bound;
+  return outcome;
+}
+
+}  // namespace millrace::plan
