@@ -28,6 +28,7 @@ struct ReadPlanFlags {
 struct ReadPlan {
   PlanInputs inputs;
   Plan plan;
+  plan::FlowProblem problem;  // with the trunks that the plan fills
   std::vector<std::string> violations;
 };
 
@@ -59,17 +60,18 @@ Result<ReadPlan> Load(const ReadPlanFlags& flags) {
         Printable(out.inputs.problem.model, 60), out.inputs.problem.num_layers));
   }
   AddTrunkViolations(out);
-  out.inputs.problem =
-      WithTrunksFull(out.inputs.problem, out.inputs.cluster, out.plan, out.inputs.token_bytes);
   plan::CheckOptions options;
   options.kv_affinity = out.inputs.cluster.kv_affinity;
-  if (out.violations.empty()) out.violations = CheckPlan(out.inputs.problem, out.plan, options);
+  out.problem =
+      WithTrunksFull(out.inputs.problem, out.inputs.cluster, out.plan, out.inputs.token_bytes);
+  if (out.violations.empty()) out.violations = CheckPlan(out.problem, out.plan, options);
   return out;
 }
 
 Status Refused(const ReadPlanFlags& flags, const std::vector<std::string>& violations) {
   return InvalidArgument(fmt::format(
-      "{}: {}{}", Printable(flags.plan), violations.front(),
+      "{}: {}{}; --workload and --capacity must be those the plan was made with",
+      Printable(flags.plan), violations.front(),
       violations.size() > 1 ? fmt::format(" (and {} more)", violations.size() - 1) : ""));
 }
 
@@ -79,13 +81,13 @@ Status RunCheck(const ReadPlanFlags& flags) {
     const Json out = {{"sound", read.violations.empty()},
                       {"violations", read.violations},
                       {"tokens_per_s", read.plan.tokens_per_s},
-                      {"max_flow", RecomputeFlow(read.inputs.problem, read.plan)}};
+                      {"max_flow", RecomputeFlow(read.problem, read.plan)}};
     fmt::print("{}\n", DumpJson(out));
   }
   if (!read.violations.empty()) return Refused(flags, read.violations);
   if (flags.json) return OkStatus();
   fmt::print("{}: sound; {:.3f} tokens/s, and recomputed {:.3f}\n", Printable(flags.plan),
-             read.plan.tokens_per_s, RecomputeFlow(read.inputs.problem, read.plan));
+             read.plan.tokens_per_s, RecomputeFlow(read.problem, read.plan));
   return OkStatus();
 }
 
@@ -136,7 +138,8 @@ std::unique_ptr<Command> MakePlanCheckCommand() {
   command->summary = "Say whether a plan can be carried out and is worth what it says";
   command->description =
       "Checks coverage, memory, flow and links of a plan with code that shares nothing with the "
-      "planner. Leaves with 1 and the first violation when the plan is not sound.";
+      "planner, at the rates of the same --workload or --capacity. Leaves with 1 and the first "
+      "violation when the plan is not sound.";
   command->log_level = "warning";
   command->examples = {{"millrace plan check plan.yaml --cluster cluster.yaml",
                         "the plan against the machines it was made for"}};

@@ -36,8 +36,9 @@ FlowProblem WithTrunksFull(const FlowProblem& problem, const ClusterSpec& cluste
                            const TokenBytes& bytes);
 
 // PlanByFlow within the trunks: while a trunk carries more than it can, its links are narrowed to
-// their shares of it and the plan is searched again from where it stands. The bound stays that of
-// links alone, which no plan within the trunks exceeds.
+// their shares of it and the plan is searched again from where it stands; a plan that sends no
+// activations over trunks is looked for besides. The bound stays that of links alone, which no plan
+// within the trunks exceeds.
 Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,
                                      const TokenBytes& bytes, const PlanOptions& options);
 

@@ -88,6 +88,18 @@ TEST(TrunksTest, HalvingATrunkHalvesWhatItBinds) {
   EXPECT_NEAR(flows[1], flows[0] / 2, 1e-3);
 }
 
+TEST(TrunksTest, AThinTrunkIsGoneAround) {
+  ClusterSpec cluster = Cluster(1);
+  FlowProblem problem = Problem(cluster);
+  // The two nodes of the west hold the whole model by themselves, more slowly.
+  for (FlowNode& node : problem.nodes) {
+    if (node.region == "west") node.tokens_per_s = {800.0, 300.0};
+  }
+  const auto fitted = PlanWithinTrunks(problem, cluster, kBytes, Quick());
+  ASSERT_TRUE(fitted.ok()) << fitted.status().ToString();
+  EXPECT_NEAR(fitted->plan.tokens_per_s, 600, 1e-6);
+}
+
 TEST(TrunksTest, TheTwoDirectionsAreApart) {
   const ClusterSpec cluster = Cluster(1000);
   Plan plan;

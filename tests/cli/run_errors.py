@@ -27,6 +27,25 @@ FILES = {
     "broken.yaml": "port: [80\n",
     "value.yaml": "port: eighty\n",
     "full/file.txt": "x\n",
+    "one.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24 GB}\n",
+    "two.yaml": "name: two\nnodes:\n  - {name: a, count: 2, device: l4, memory: 24 GB}\n"
+                "links:\n  within_region: {bandwidth: 1 Gbit/s, latency: 1 ms}\n",
+    "price.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24 GB, price: -1 USD/h}\n",
+    "unit.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24}\n",
+    "key.yaml": "name: one\nnodes:\n  - {name: a, device: l4, memory: 24 GB, prise: 1 USD/h}\n",
+    "device.yaml": "name: one\nnodes:\n  - {name: a, device: abacus, memory: 24 GB}\n",
+    "zero.yaml": "name: two\nnodes:\n  - {name: a, count: 2, device: l4, memory: 24 GB}\n"
+                 "links:\n  within_region: {bandwidth: 0 Gbit/s, latency: 1 ms}\n",
+    "apart.yaml": "name: two\nnodes:\n  - {name: a, region: x, device: l4, memory: 24 GB}\n"
+                  "  - {name: b, region: y, device: l4, memory: 24 GB}\n"
+                  "links:\n  within_region: {bandwidth: 1 Gbit/s, latency: 1 ms}\n"
+                  "coordinator: {region: x}\n",
+    "plan.yaml": "format: 1\nmodel: opt-125m\nlayers: 12\ncluster: other\n"
+                 "cluster_fingerprint: \"0\"\nflow: 1 tokens/s\nbound: 1 tokens/s\nstages: []\n",
+    "table.txt": "cluster one\nmodel toy\nlayers 2\nnodes 1\nactivation_bytes 4\n"
+                 "token_bytes 2\nnode 0 L4 0 2 5\n",
+    "cluster.ini": "[ComputeNode-0]\ntype=H900\n",
+    "late.csv": "arrival_s,prompt_tokens,output_tokens\n1,10,10\n0,10,10\n",
 }
 
 

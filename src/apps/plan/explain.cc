@@ -58,9 +58,29 @@ plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node) {
   return out;
 }
 
-Result<std::vector<Explanation::OneMore>> TryOneMore(const plan::FlowProblem& problem,
+// The same for the cluster, whose trunks the copy's links share with the others.
+ClusterSpec WithOneMore(const ClusterSpec& cluster, NodeIndex node) {
+  ClusterSpec out = cluster;
+  const int n = cluster.coordinator();
+  out.nodes.push_back(cluster.nodes[static_cast<size_t>(node)]);
+  const auto moved = [n](int end) { return end == n ? n + 1 : end; };
+  for (LinkSpec& link : out.links) {
+    link.from = moved(link.from);
+    link.to = moved(link.to);
+  }
+  for (LinkSpec link : cluster.links) {
+    if (link.from != node && link.to != node) continue;
+    link.from = link.from == node ? n : moved(link.from);
+    link.to = link.to == node ? n : moved(link.to);
+    out.links.push_back(link);
+  }
+  return out;
+}
+
+Result<std::vector<Explanation::OneMore>> TryOneMore(const PlanInputs& inputs,
                                                      const plan::Placement& placement, double flow,
                                                      const ExplainOptions& options) {
+  const plan::FlowProblem& problem = inputs.problem;
   std::vector<Explanation::OneMore> found;
   std::set<std::string> seen;
   for (int node = 0; node < problem.num_nodes(); ++node) {
@@ -74,7 +94,9 @@ Result<std::vector<Explanation::OneMore>> TryOneMore(const plan::FlowProblem& pr
     search.time_limit_s = options.seconds_per_kind;
     search.warm_starts = {placement};
     search.warm_starts[0].push_back({});
-    MR_ASSIGN_OR_RETURN(const auto outcome, plan::PlanByFlow(larger, search));
+    MR_ASSIGN_OR_RETURN(const auto outcome,
+                        plan::PlanWithinTrunks(larger, WithOneMore(inputs.cluster, node),
+                                               inputs.token_bytes, search));
     found.push_back(
         {kind, outcome.plan.tokens_per_s, std::max(0.0, outcome.plan.tokens_per_s - flow)});
   }
@@ -87,7 +109,8 @@ Result<std::vector<Explanation::OneMore>> TryOneMore(const plan::FlowProblem& pr
 
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                 const ExplainOptions& options) {
-  const plan::FlowProblem& problem = inputs.problem;
+  const plan::FlowProblem problem =
+      WithTrunksFull(inputs.problem, inputs.cluster, plan, inputs.token_bytes);
   const plan::Placement placement = PlacementOf(problem, plan);
   const plan::PlacementFlow flow = SolvePlacementFlow(problem, placement);
   Explanation out;
@@ -109,7 +132,7 @@ Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
   std::stable_sort(out.nodes.begin(), out.nodes.end(), [](const auto& a, const auto& b) {
     return a.tokens_per_s / a.capacity > b.tokens_per_s / b.capacity;
   });
-  MR_ASSIGN_OR_RETURN(out.one_more, TryOneMore(problem, placement, plan.tokens_per_s, options));
+  MR_ASSIGN_OR_RETURN(out.one_more, TryOneMore(inputs, placement, plan.tokens_per_s, options));
   return out;
 }
 

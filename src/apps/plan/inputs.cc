@@ -47,6 +47,21 @@ plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
   return {std::max(1.0, sum.prompt_tokens / count), std::max(1.0, sum.output_tokens / count)};
 }
 
+// A description, or a trace by itself.
+Result<sim::WorkloadSpec> ReadWorkload(const std::string& path) {
+  if (path.ends_with(".yaml") || path.ends_with(".yml")) return sim::LoadWorkload(path);
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, sim::kTraceBytesMax));
+  sim::WorkloadSpec spec;
+  spec.arrivals = sim::ArrivalKind::kTrace;
+  auto entries = sim::ParseTrace(text, sim::kWorkloadRequestsMax);
+  if (!entries.ok()) return entries.status().WithContext(Printable(path));
+  spec.trace = std::move(*entries);
+  if (const Status status = spec.Validate(); !status.ok()) {
+    return status.WithContext(Printable(path));
+  }
+  return spec;
+}
+
 Status CheckCapacity(const plan::HelixCapacity& capacity, const ClusterSpec& cluster,
                      const PlanInputFlags& flags) {
   if (capacity.nodes.size() != cluster.nodes.size()) {
@@ -136,7 +151,7 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
   PlanInputs inputs;
   plan::WorkloadMix mix = kAzureConversation;
   if (!flags.workload.empty()) {
-    MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, sim::LoadWorkload(flags.workload));
+    MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, ReadWorkload(flags.workload));
     mix = MeanLengths(workload);
     inputs.requests_per_s = workload.MeanRate();
   }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "base/file.h"
+
 namespace millrace::plan {
 namespace {
 
@@ -177,6 +179,16 @@ TEST(ClusterYamlTest, ANodeThatNothingReachesIsAnError) {
   const size_t at = text.find(", one_way: true");
   text.erase(at, std::string_view(", one_way: true").size());
   EXPECT_EQ(Error(text), "");
+}
+
+TEST(ClusterYamlTest, TheDocumentedFileIsRead) {
+  const auto page = ReadFile(MILLRACE_SOURCE_DIR "/docs/formats/cluster.md", 1 << 20);
+  ASSERT_TRUE(page.ok());
+  const size_t begin = page->find("```yaml\n") + 8;
+  const auto cluster = ParseClusterYaml(page->substr(begin, page->find("```", begin) - begin), "c");
+  ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
+  EXPECT_EQ(cluster->nodes.size(), 3u);
+  EXPECT_EQ(Link(*cluster, 0, 1)->bytes_per_s, 3.125e9);
 }
 
 TEST(ClusterYamlTest, NoTruncationCrashes) {

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Follows docs/planning.md: writes its files, runs its commands, compares what it promises.
+
+Usage: planning_test.py PROGRAM
+"""
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+TIMEOUT_S = 120
+# The search is bounded by time, so the flow of a plan may differ a little from run to run.
+FLOW_TOLERANCE = 0.05
+
+
+def blocks(text):
+    return re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def flow_of(summary):
+    found = re.search(r"^\s*flow\s+([\d.]+) tokens/s", summary, re.MULTILINE)
+    return float(found.group(1)) if found else None
+
+
+def run(program, command, folder):
+    words = shlex.split(command)
+    assert words[0] == "millrace", command
+    environment = {"PATH": os.environ["PATH"], "HOME": folder}
+    done = subprocess.run([program, *words[1:]], cwd=folder, env=environment, text=True,
+                          capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"{command}: left with {done.returncode}: {done.stderr}"
+    assert done.stdout, f"{command}: printed nothing"
+    return done.stdout
+
+
+def main():
+    program = str(pathlib.Path(sys.argv[1]).resolve())
+    page = (ROOT / "docs/planning.md").read_text()
+    commands = 0
+    printed = ""
+    with tempfile.TemporaryDirectory() as folder:
+        for language, body in blocks(page):
+            if language == "yaml":
+                name = re.match(r"# (\S+\.yaml)\n", body).group(1)
+                pathlib.Path(folder, name).write_text(body)
+            elif language == "sh":
+                printed = ""
+                for command in body.splitlines():
+                    printed += run(program, command, folder)
+                    commands += 1
+            elif language == "text":
+                promised = flow_of(body)
+                if promised is not None:
+                    got = flow_of(printed)
+                    assert abs(got / promised - 1) < FLOW_TOLERANCE, (promised, got)
+                for heading in re.findall(r"^[A-Z][^:\n]*?(?=[,:])", body, re.MULTILINE):
+                    assert heading in printed, f"the page shows '{heading}': {printed}"
+        assert "<svg" in pathlib.Path(folder, "plan.svg").read_text()
+        assert run(program, "millrace plan check plan.yaml --cluster cluster.yaml",
+                   folder).startswith("plan.yaml: sound")
+    assert commands >= 5, commands
+    print(f"{commands} commands of docs/planning.md ran")
+
+
+if __name__ == "__main__":
+    main()
