@@ -36,10 +36,9 @@ Result<HelixNode> ParseNode(const SimulatorIni& ini, const std::vector<LayerRang
   MR_ASSIGN_OR_RETURN(node.gpu, ini.Name(name, "machine_type"));
   MR_ASSIGN_OR_RETURN(node.nic_in_bytes_per_s, ini.Quantity(name, "inbound_nic_speed"));
   MR_ASSIGN_OR_RETURN(node.nic_out_bytes_per_s, ini.Quantity(name, "outbound_nic_speed"));
-  MR_ASSIGN_OR_RETURN(node.disk_bytes_per_s, ini.Quantity(name, "disk_speed"));
   MR_ASSIGN_OR_RETURN(const double entries, ini.Quantity(name, "kv_cache_capacity"));
   MR_ASSIGN_OR_RETURN(node.layers, LayersOf(placement, name));
-  for (double rate : {node.nic_in_bytes_per_s, node.nic_out_bytes_per_s, node.disk_bytes_per_s}) {
+  for (double rate : {node.nic_in_bytes_per_s, node.nic_out_bytes_per_s}) {
     if (!(rate > 0) || rate > kRateMax) {
       return InvalidArgument(
           fmt::format("[{}]: a speed must be above 0 and at most 1e15 bytes/s", Printable(name)));

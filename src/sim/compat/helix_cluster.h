@@ -19,7 +19,6 @@ struct HelixNode {
   LayerRange layers;
   int64_t kv_entries = 0;
   double nic_in_bytes_per_s = 0, nic_out_bytes_per_s = 0;
-  double disk_bytes_per_s = 1e9;
 };
 
 // One direction between two nodes, or a node and the coordinator.

@@ -147,11 +147,9 @@ Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_vie
   if (name == "llama2_70b") {
     model.num_layers = 80;
     model.activation_bytes = 8192 * 2;
-    model.layer_bytes = 1.53e9;
   } else if (name == "llama1_30b") {
     model.num_layers = 60;
     model.activation_bytes = 6656 * 2;
-    model.layer_bytes = 1e9;
   } else {
     return NotFound("no model \"" + model.name + "\": llama1_30b or llama2_70b");
   }

@@ -43,7 +43,6 @@ struct HelixModel {
   int num_layers = 0;
   int token_bytes = 2;       // between a node and the coordinator
   int activation_bytes = 0;  // between nodes, per token
-  double layer_bytes = 0;    // weights
   std::map<std::string, HelixGpu> gpus;
 };
 
