@@ -21,6 +21,7 @@ struct Figure {
   std::string unit;
   std::string verdict;  // "reproduced", "12 % lower", "shape only: ...", "not reproduced: ..."
   Json more = Json::object();  // further keys of this line, merged into its JSON
+  bool held = true;            // whether the bar was reached, where there is one
 };
 
 struct Context {

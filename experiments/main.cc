@@ -14,7 +14,7 @@ namespace {
 struct Options {
   std::string name;
   std::string data;
-  bool json = false, quick = false, list = false;
+  bool json = false, quick = false, list = false, all_quick = false;
 };
 
 const Experiment* Find(const std::string& name) {
@@ -33,11 +33,8 @@ std::string Cell(const Json& value) {
 void PrintJson(const std::vector<Figure>& figures) {
   Json all = Json::array();
   for (const Figure& f : figures) {
-    Json line = {{"name", f.name},
-                 {"paper", f.paper},
-                 {"ours", f.ours},
-                 {"unit", f.unit},
-                 {"verdict", f.verdict}};
+    Json line = {{"name", f.name}, {"paper", f.paper},     {"ours", f.ours},
+                 {"unit", f.unit}, {"verdict", f.verdict}, {"held", f.held}};
     line.update(f.more);
     all.push_back(std::move(line));
   }
@@ -58,7 +55,36 @@ int List() {
   return 0;
 }
 
+// Every quick experiment, small: what the test suite runs. Fails when a bar is missed.
+int RunAllQuick(const Options& options) {
+  const bool data = std::filesystem::is_directory(options.data);
+  int missed = 0;
+  for (const Experiment& e : Experiments()) {
+    if (!e.quick) continue;
+    if (e.needs_data && !data) {
+      fmt::print("{:<24} not run: it needs the published data, and {} is no folder\n", e.name,
+                 options.data);
+      continue;
+    }
+    const auto figures = e.run({.data = options.data, .quick = true});
+    if (!figures.ok()) {
+      fmt::print("{:<24} failed: {}\n", e.name, figures.status().message());
+      ++missed;
+      continue;
+    }
+    fmt::print("{:<24} {} figures\n", e.name, figures->size());
+    for (const Figure& f : *figures) {
+      if (f.held) continue;
+      fmt::print("    {}: paper {}, ours {} {}: {}\n", f.name, Cell(f.paper), Cell(f.ours), f.unit,
+                 f.verdict);
+      ++missed;
+    }
+  }
+  return missed == 0 ? 0 : 1;
+}
+
 int Run(const Options& options) {
+  if (options.all_quick) return RunAllQuick(options);
   if (options.list || options.name.empty()) return List();
   const Experiment* experiment = Find(options.name);
   if (experiment == nullptr) {
@@ -94,6 +120,7 @@ int main(int argc, char** argv) {
   app.add_option("--data", options.data, "Folder of traces, profiles and placements")->required();
   app.add_flag("--json", options.json, "Keys name, paper, ours, unit, verdict per figure");
   app.add_flag("--quick", options.quick, "A smaller run, as the test suite does");
+  app.add_flag("--all-quick", options.all_quick, "Every quick experiment; fails on a missed bar");
   app.add_flag("--list", options.list, "Names and titles");
   CLI11_PARSE(app, argc, argv);
   return millrace::experiments::Run(options);
