@@ -78,7 +78,8 @@ Result<Figure> RunRow(const Context& context, const Row& row, const Clock& clock
                          {"methods", Methods(outcome)},
                          {"unused_nodes", outcome.plan.unused.size()},
                          {"iterations", outcome.iterations},
-                         {"seconds", outcome.elapsed_s}}};
+                         {"seconds", outcome.elapsed_s}},
+                .held = ours >= bar};
 }
 
 Result<std::vector<Figure>> Run(const Context& context) {

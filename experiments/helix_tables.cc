@@ -249,7 +249,8 @@ Figure Throughput(const Row& row, const sim::HelixReport& report, double wall_s)
                    {"rejected", report.rejected},
                    {"kv_overflows", report.kv_overflows},
                    {"events", report.events},
-                   {"wall_s", wall_s}}};
+                   {"wall_s", wall_s}},
+          .held = std::abs(report.DecodeTokensPerS() / row.paper_tokens_per_s - 1) <= kBar};
 }
 
 Figure LatencyFigure(const Row& row, const sim::HelixReport& report) {
