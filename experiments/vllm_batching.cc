@@ -263,7 +263,7 @@ Result<std::vector<Figure>> Knees(const Dataset& d, const std::vector<sim::Lengt
   std::array<double, 5> knees{};
   for (size_t i = 0; i < kSystems.size(); ++i) {
     MR_ASSIGN_OR_RETURN(
-        knees[i], Knee({&kSystems[i], &d, &lengths, &cost}, quick ? 300 : 900, quick ? 6 : 9));
+        knees[i], Knee({&kSystems[i], &d, &lengths, &cost}, quick ? 300 : 3600, quick ? 6 : 8));
     figures.push_back(
         {.name = fmt::format("{}, {}: rate at {} s per token", d.name, kSystems[i].name, kLatency),
          .paper = i == kOurs ? Json(nullptr) : Json(d.paper_knee[i]),
@@ -281,7 +281,7 @@ Result<std::vector<Figure>> Knees(const Dataset& d, const std::vector<sim::Lengt
 
 Result<std::vector<Figure>> Run(const Context& context) {
   MR_ASSIGN_OR_RETURN(const cost::DistServeCost cost, StepCost(context));
-  const double seconds = context.quick ? 600 : 1800;
+  const double seconds = context.quick ? 600 : 3600;
   std::vector<Figure> figures, usage, rates;
   for (const Dataset& d : kDatasets) {
     const std::vector<sim::Lengths> lengths = DrawLengths(d);
