@@ -19,7 +19,6 @@ Experiment SimSpeedExperiment();
 Experiment SplitwiseHoldoutExperiment();
 Experiment SpotGoldensExperiment();
 Experiment SpotTracesExperiment();
-Experiment VllmBatchingExperiment();
 Experiment VidurRooflineExperiment();
 
 }  // namespace millrace::experiments

@@ -12,7 +12,6 @@ const std::vector<Experiment>& Experiments() {
       DistserveAttainmentExperiment(),
       OrcaE2eExperiment(),
       OrcaMemoryExperiment(),
-      VllmBatchingExperiment(),
       SpotGoldensExperiment(),
       SpotTracesExperiment(),
       SimSpeedExperiment(),

@@ -85,6 +85,7 @@ std::unique_ptr<Command> MakeRootCommand() {
   root->children.push_back(MakeGenerateCommand());
   root->children.push_back(MakeBenchCommand());
   root->children.push_back(MakePlanCommand());
+  root->children.push_back(MakeSimulateCommand());
   root->children.push_back(MakeMakeModelCommand());
   root->children.push_back(MakeProfileCommand());
   root->children.push_back(MakeVersionCommand());

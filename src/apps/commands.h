@@ -24,6 +24,7 @@ std::unique_ptr<Command> MakeProfileCommand();
 std::unique_ptr<Command> MakePlanCommand();  // with its children
 std::unique_ptr<Command> MakePlanCheckCommand();
 std::unique_ptr<Command> MakePlanExplainCommand();
+std::unique_ptr<Command> MakeSimulateCommand();
 std::unique_ptr<Command> MakeVersionCommand();
 // These two print what they derive from `root`, which must outlive them.
 std::unique_ptr<Command> MakeCompletionCommand(const Command& root);

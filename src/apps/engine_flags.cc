@@ -67,10 +67,6 @@ void AddMemoryOptions(Command& command, EngineFlags* flags) {
   command.Add(kMemoryGroup,
               IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1, 1 << 20),
               "Most tokens in one step; longer prompts are computed in chunks");
-  command
-      .Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
-           "Keep the KV of prompts and use it again for the same beginnings")
-      .negatable = true;
 }
 
 void AddPolicyOptions(Command& command, EngineFlags* flags) {
@@ -129,9 +125,18 @@ Status DoesNotFit(const EngineFlags& flags, const KvDemand& demand, int wanted_l
 
 }  // namespace
 
+void AddSchedulingOptions(Command& command, EngineFlags* flags) {
+  AddMemoryOptions(command, flags);
+  AddPolicyOptions(command, flags);
+}
+
 void AddEngineOptions(Command& command, EngineFlags* flags) {
   AddModelOptions(command, flags);
   AddMemoryOptions(command, flags);
+  command
+      .Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
+           "Keep the KV of prompts and use it again for the same beginnings")
+      .negatable = true;
   AddPolicyOptions(command, flags);
   AddRefusedOptions(command);
 }

@@ -31,6 +31,9 @@ struct EngineFlags {
 
 // MODEL and the groups "Model" and "Memory and scheduling". `flags` outlives the command.
 void AddEngineOptions(Command& command, EngineFlags* flags);
+// Of these, the sizes and policies of the scheduler, for a command that simulates it: the group
+// "Memory and scheduling" without prefix caching.
+void AddSchedulingOptions(Command& command, EngineFlags* flags);
 // --seed as vLLM's server has it: for requests that bring none.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);

@@ -82,8 +82,10 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   const cost::BatchShape shape = ShapeOf(plan);
   use_.prefill_tokens += static_cast<uint64_t>(shape.prefill_tokens);
   const auto sequences = static_cast<double>(plan.sequences.size());
+  const auto swapped = static_cast<double>(plan.swap_out.size() + plan.swap_in.size());
   Time at = now + Duration::Seconds(options_.scheduler_overhead_s +
-                                    options_.scheduler_overhead_per_seq_s * sequences);
+                                    options_.scheduler_overhead_per_seq_s * sequences +
+                                    options_.swap_s_per_block * swapped);
   const Duration hop = Duration::Seconds(options_.hop_s + options_.hop_s_per_token *
                                                               static_cast<double>(shape.tokens()));
   if (on_step) {

@@ -27,6 +27,7 @@ struct InstanceOptions {
   std::vector<const cost::StepCost*> stages;
   double scheduler_overhead_s = 0;          // between a result and the next step
   double scheduler_overhead_per_seq_s = 0;  // the same, for every sequence of the step
+  double swap_s_per_block = 0;              // KV to the host or back, before the step runs
   double hop_s = 0;                         // from a stage to the next, before any bytes
   double hop_s_per_token = 0;               // activation bytes over the link's bandwidth
 };

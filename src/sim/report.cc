@@ -138,7 +138,7 @@ std::string SimReport::Bottleneck() const {
                        kv * 100, preemptions);
   }
   if (!saturation) {
-    return fmt::format("none at this load; the busiest stage works {:.0f} % of the time",
+    return fmt::format("none at this load; the busiest stage has work {:.0f} % of the time",
                        instances[busiest].busy_share[stage] * 100);
   }
   const double full = instances[batches].full_of_sequences;
@@ -158,6 +158,8 @@ void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
   for (size_t i = 0; i < runs.size(); ++i) {
     if (i > 0) report.latency.Merge(runs[i].latency);
     report.steps += runs[i].steps;
+    report.kv_wait.Merge(runs[i].kv_wait);
+    report.kv_transfer.Merge(runs[i].kv_transfer);
     report.attainment.push_back(runs[i].latency.attainment());
     const auto found = FindSaturation(runs[i].load);
     if (found && (!report.saturation || found->growth_per_s > report.saturation->growth_per_s)) {

@@ -48,6 +48,7 @@ struct SimReport {
   std::optional<Saturation> saturation;  // of the worst seed
   std::vector<InstanceSummary> instances;
   uint64_t steps = 0;
+  Quantiles kv_wait, kv_transfer;  // of hand-overs from prefill to decode instances
   std::optional<double> usd_per_hour;
 
   double requests_per_s() const;

@@ -170,6 +170,12 @@ std::string ReportTable(const SimReport& report) {
     text += fmt::format("... and {} instances more (--json has them)\n",
                         report.instances.size() - kInstanceLinesMax);
   }
+  if (report.kv_transfer.count() > 0) {
+    text +=
+        fmt::format("KV hand-over: waits {} ms and takes {} ms in the mean, p99 {} and {} ms\n",
+                    Number(Ms(report.kv_wait.mean())), Number(Ms(report.kv_transfer.mean())),
+                    Number(Ms(report.kv_wait.At(0.99))), Number(Ms(report.kv_transfer.At(0.99))));
+  }
   if (!report.instances.empty()) text += "Bottleneck: " + report.Bottleneck() + "\n";
   if (const auto usd = report.usd_per_million_output_tokens()) {
     text += fmt::format("Cost: {:.4g} USD/h, {:.4g} USD per million output tokens\n",
@@ -198,6 +204,8 @@ Json ReportJson(const SimReport& report) {
       {"saturated", report.saturation.has_value()},
       {"queue_growth_per_s", report.saturation ? Json(report.saturation->growth_per_s) : Json(0)},
       {"slo", SloJson(report)},
+      {"kv_wait_ms", MetricJson(report.kv_wait)},
+      {"kv_transfer_ms", MetricJson(report.kv_transfer)},
       {"instances", Json::array()}};
   for (const Metric& m : kMetrics) {
     const bool none = report.saturation && m.grows;

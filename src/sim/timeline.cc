@@ -58,10 +58,11 @@ std::string TimelineSvg(const Timeline& timeline, double from_s, double seconds)
   const double height = kHead + static_cast<double>(rows.size()) * (kRowHeight + kRowGap) + 20;
   Svg svg(static_cast<int>(kNames + kDrawn + 20), static_cast<int>(height));
   DrawKey(svg);
+  svg.Text(8, kHead - 14, fmt::format("from {:.3f} s", from_s), 11);
   for (int i = 0; i <= 10; ++i) {
     const double x = kNames + kDrawn * i / 10;
     svg.Line(x, kHead - 8, x, height - 14, "#dddddd");
-    svg.Text(x, kHead - 14, fmt::format("{:.4g} ms", (from_s + seconds * i / 10) * 1e3), 10,
+    svg.Text(x, kHead - 14, fmt::format("+{:.4g} ms", seconds * i / 10 * 1e3), 10,
              Svg::Anchor::kMiddle);
   }
   const auto top = [](int row) { return kHead + row * (kRowHeight + kRowGap); };

@@ -46,6 +46,9 @@ FILES = {
                  "token_bytes 2\nnode 0 L4 0 2 5\n",
     "cluster.ini": "[ComputeNode-0]\ntype=H900\n",
     "late.csv": "arrival_s,prompt_tokens,output_tokens\n1,10,10\n0,10,10\n",
+    "rate.yaml": "arrivals: poisson\nrate: 5\nlengths: {prompt: 1 tokens, output: 1 tokens}\n",
+    "back.csv": "arrival_s,prompt_tokens,output_tokens\n5,1,1\n4,1,1\n",
+    "empty.csv": "arrival_s,prompt_tokens,output_tokens\n",
 }
 
 

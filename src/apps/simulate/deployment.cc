@@ -1,0 +1,275 @@
+#include "apps/simulate/deployment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "apps/plan/inputs.h"
+#include "base/units.h"
+#include "cost/distserve_cost.h"
+#include "cost/first_principles_cost.h"
+#include "cost/memory_model.h"
+#include "cost/profile.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr char kGroup[] = "Deployment";
+constexpr int kParallelMax = 64, kInstancesMax = 4096, kBlocksMax = 1 << 28;
+constexpr int kWaitingMax = 1 << 20;
+constexpr double kUsableMemory = 0.9;             // of a device; the rest is the runtime's
+constexpr double kHopSeconds = 10e-6;             // between two stages, before any bytes
+constexpr char kDistServeDevice[] = "a100-80gb";  // where the published coefficients are from
+
+// Stage `index` of `stages`: layers as even as they can be.
+LayerRange LayersOf(int index, int stages, int layers) {
+  return {layers * index / stages, layers * (index + 1) / stages};
+}
+
+Status AddDistServeCosts(const DeploymentFlags& flags, Deployment& out) {
+  MR_ASSIGN_OR_RETURN(const auto profile, cost::DistServeProfile::Load(flags.distserve_profile));
+  MR_ASSIGN_OR_RETURN(const auto coefficients,
+                      profile.Find(flags.engine.model, flags.tensor_parallel));
+  for (int i = 0; i < flags.pipeline_parallel; ++i) {
+    const cost::DistServeStage stage{.pipeline_parallel = flags.pipeline_parallel, .first = i == 0};
+    out.costs.push_back(std::make_unique<cost::DistServeCost>(coefficients, stage));
+  }
+  out.cost_from = "fitted coefficients of DistServe, " + flags.distserve_profile;
+  return OkStatus();
+}
+
+Status AddMeasuredCosts(const DeploymentFlags& flags, Deployment& out) {
+  MR_ASSIGN_OR_RETURN(const cost::Profile profile, cost::LoadProfile(flags.profile));
+  if (flags.tensor_parallel != 1) {
+    return InvalidArgument("--profile has the times of one worker; --tp must be 1 with it");
+  }
+  if (profile.num_layers != out.spec.num_layers) {
+    return InvalidArgument(fmt::format("{}: measured {} with {} layers, and {} has {}",
+                                       flags.profile, profile.model, profile.num_layers,
+                                       flags.engine.model, out.spec.num_layers));
+  }
+  for (int i = 0; i < flags.pipeline_parallel; ++i) {
+    out.costs.push_back(std::make_unique<cost::MeasuredCost>(
+        profile, LayersOf(i, flags.pipeline_parallel, profile.num_layers)));
+  }
+  out.cost_from = fmt::format("measured on {}, {}", profile.device, flags.profile);
+  return OkStatus();
+}
+
+void AddEstimatedCosts(const DeploymentFlags& flags, const cost::DeviceSpec& device,
+                       Deployment& out) {
+  for (int i = 0; i < flags.pipeline_parallel; ++i) {
+    out.costs.push_back(std::make_unique<cost::FirstPrinciplesCost>(
+        out.spec, LayersOf(i, flags.pipeline_parallel, out.spec.num_layers), device,
+        flags.tensor_parallel));
+  }
+  out.instance.hop_s = flags.pipeline_parallel > 1 ? kHopSeconds : 0;
+  out.instance.hop_s_per_token =
+      static_cast<double>(cost::ActivationBytesPerToken(out.spec)) / device.link_bytes_per_s;
+  out.cost_from =
+      fmt::format("{} for {}; nobody measured it", cost::FirstPrinciplesCost::kLabel, device.name);
+}
+
+// Tokens of KV that fit on every stage.
+Result<int64_t> KvTokens(const DeploymentFlags& flags, const ModelSpec& spec,
+                         const cost::DeviceSpec& device) {
+  const int stages = flags.pipeline_parallel;
+  const int64_t memory = device.memory_bytes * flags.tensor_parallel;
+  int64_t tokens = INT64_MAX, heaviest = 0;
+  for (int i = 0; i < stages; ++i) {
+    const LayerRange layers = LayersOf(i, stages, spec.num_layers);
+    tokens = std::min(
+        tokens, cost::KvCapacityTokens(spec, layers, memory, flags.engine.max_num_batched_tokens,
+                                       kUsableMemory));
+    heaviest = std::max(heaviest, cost::StageWeightBytes(spec, layers));
+  }
+  if (tokens >= flags.engine.block_size) return tokens;
+  const double all = static_cast<double>(spec.weight_bytes);
+  const int devices =
+      static_cast<int>(all / (static_cast<double>(device.memory_bytes) * kUsableMemory)) + 1;
+  return InvalidArgument(fmt::format(
+      "{} does not fit: a stage's weights take {}, and {} x {} have {} of which {:.0f} % are used; "
+      "raise --tp or --pp to at least {} devices in all, or take another --device",
+      flags.engine.model, FormatBytes(heaviest), flags.tensor_parallel, device.name,
+      FormatBytes(memory), kUsableMemory * 100,
+      std::max(devices, flags.tensor_parallel * stages + 1)));
+}
+
+Result<int64_t> BlocksFor(const DeploymentFlags& flags, const ModelSpec& spec,
+                          const std::optional<cost::DeviceSpec>& device) {
+  const EngineFlags& engine = flags.engine;
+  if (engine.num_blocks) return int64_t{*engine.num_blocks};
+  if (engine.kv_bytes) return *engine.kv_bytes / (spec.KvBytesPerToken() * engine.block_size);
+  if (!device) {
+    return InvalidArgument(
+        "how large the KV cache is follows from --device, --kv-cache-memory or "
+        "--num-gpu-blocks-override; give one of them");
+  }
+  MR_ASSIGN_OR_RETURN(const int64_t tokens, KvTokens(flags, spec, *device));
+  return tokens / engine.block_size;
+}
+
+Status SetScheduler(const DeploymentFlags& flags, const std::optional<cost::DeviceSpec>& device,
+                    Deployment& out) {
+  const EngineFlags& engine = flags.engine;
+  MR_ASSIGN_OR_RETURN(const int64_t blocks, BlocksFor(flags, out.spec, device));
+  sched::SchedulerOptions& s = out.instance.scheduler;
+  s.block_size = engine.block_size;
+  s.num_blocks = static_cast<int>(std::min<int64_t>(blocks, kBlocksMax));
+  const int64_t capacity = int64_t{s.num_blocks} * s.block_size;
+  const int wanted = engine.max_model_len.value_or(out.spec.max_position);
+  if (s.num_blocks < 1 || (engine.max_model_len && wanted > capacity)) {
+    return InvalidArgument(
+        fmt::format("the KV cache has room for {} tokens, and a sequence of --max-model-len {} "
+                    "needs more; lower it, or give more memory",
+                    capacity, wanted));
+  }
+  s.max_model_len = static_cast<int>(std::min<int64_t>(wanted, capacity));
+  s.max_num_seqs = engine.max_num_seqs;
+  s.max_num_batched_tokens = engine.max_num_batched_tokens;
+  s.max_waiting = kWaitingMax;
+  s.policy = engine.policy;
+  s.kv_policy = engine.kv_policy;
+  s.step_mix = flags.step_mix;
+  s.preemption = engine.preemption;
+  s.prefix_caching = false;  // a workload has lengths, not texts
+  const int64_t block_bytes = out.spec.KvBytesPerToken() * s.block_size;
+  s.num_host_blocks = static_cast<int>(
+      std::min(engine.swap_gib * 0x1p30 / static_cast<double>(block_bytes), double{kBlocksMax}));
+  s.costs.kv_bytes_per_block = block_bytes;
+  s.costs.swap_bytes_per_s = flags.swap_gb_per_s * 1e9;
+  const int64_t n = s.max_num_batched_tokens;
+  double step_s = 0;
+  for (const auto& cost : out.costs) {
+    step_s += cost->Seconds(
+        {.prefill_tokens = n, .prefill_tokens_squared = n * n, .prefill_sequences = 1});
+  }
+  if (step_s > 0) s.costs.prefill_tokens_per_s = static_cast<double>(n) / step_s;
+  out.instance.swap_s_per_block = static_cast<double>(block_bytes) / s.costs.swap_bytes_per_s;
+  return OkStatus();
+}
+
+std::string Describe(const DeploymentFlags& flags, const std::string& device,
+                     const sim::InstanceOptions& instance) {
+  std::string text = flags.engine.model + " on ";
+  if (flags.prefill_instances > 0) {
+    text += fmt::format("{} prefill and {} decode instances of ", flags.prefill_instances,
+                        flags.decode_instances);
+  } else if (flags.instances > 1) {
+    text += fmt::format("{} instances of ", flags.instances);
+  }
+  text += fmt::format("{} x {}", flags.tensor_parallel * flags.pipeline_parallel, device);
+  if (flags.tensor_parallel * flags.pipeline_parallel > 1) {
+    text += fmt::format(" (TP {}, PP {})", flags.tensor_parallel, flags.pipeline_parallel);
+  }
+  return text + fmt::format(", {} KV blocks of {} tokens each",
+                            FormatCount(instance.scheduler.num_blocks),
+                            instance.scheduler.block_size);
+}
+
+}  // namespace
+
+void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
+  const auto file = [](Option option) {
+    option.kind = ValueKind::kFile;
+    return option;
+  };
+  command.Add(kGroup, TextOption("model", "NAME", &flags->engine.model),
+              "A known shape such as llama-13b, a config.json or a model folder");
+  command.Add(kGroup, TextOption("device", "NAME", &flags->device),
+              "A device of the catalog, such as a100-80gb: its memory, its price, and where there "
+              "is no profile an estimate of its step times");
+  command.Add(kGroup, file(TextOption("profile", "FILE", &flags->profile)),
+              "Step times that 'millrace profile' measured");
+  command.Add(kGroup, file(TextOption("distserve-profile", "FILE", &flags->distserve_profile)),
+              "Step times by DistServe's fitted coefficients");
+  command
+      .Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, kParallelMax),
+           "Devices that share each layer")
+      .aliases = {"--tp"};
+  command
+      .Add(kGroup,
+           IntOption("pipeline-parallel-size", "N", &flags->pipeline_parallel, 1, kParallelMax),
+           "Stages of consecutive layers")
+      .aliases = {"--pp"};
+  command.Add(kGroup, IntOption("instances", "N", &flags->instances, 1, kInstancesMax),
+              "Copies of the model behind the dispatcher");
+  command.Add(kGroup,
+              IntOption("prefill-instances", "N", &flags->prefill_instances, 0, kInstancesMax),
+              "Instances that only compute prompts and hand the KV on; with --decode-instances, "
+              "instead of --instances");
+  command.Add(kGroup,
+              IntOption("decode-instances", "N", &flags->decode_instances, 0, kInstancesMax),
+              "Instances that only decode");
+  command.Add(kGroup, RealOption("kv-bandwidth", "GB/S", &flags->kv_gb_per_s, 1e-3, 1e5),
+              "Out of a prefill instance, for the KV that decode instances pull");
+  command.Add(kGroup,
+              IntOption("max-model-len", "TOKENS", &flags->engine.max_model_len, 1, 1 << 24),
+              "Longest prompt and answer together [default: the model's, or what fits]");
+  command.Add(kGroup, RealOption("scheduler-overhead", "US", &flags->scheduler_overhead_us, 0, 1e6),
+              "Microseconds between a step's result and the next step");
+  command.Add(kGroup, RealOption("swap-bandwidth", "GB/S", &flags->swap_gb_per_s, 1e-3, 1e4),
+              "Between device and host memory");
+}
+
+Status ValidateDeployment(const DeploymentFlags& flags) {
+  if (flags.engine.model.empty()) return InvalidArgument("--model is missing, such as llama-13b");
+  if (!flags.profile.empty() && !flags.distserve_profile.empty()) {
+    return InvalidArgument("give --profile or --distserve-profile, not both");
+  }
+  if (flags.device.empty() && flags.profile.empty() && flags.distserve_profile.empty()) {
+    return InvalidArgument(
+        "step times come from --device NAME, --profile FILE or --distserve-profile FILE; give one");
+  }
+  if ((flags.prefill_instances > 0) != (flags.decode_instances > 0)) {
+    return InvalidArgument("--prefill-instances and --decode-instances go together");
+  }
+  if (flags.prefill_instances > 0 && flags.instances > 1) {
+    return InvalidArgument(
+        "give --instances, or --prefill-instances and --decode-instances, not both");
+  }
+  return ValidateEngineFlags(flags.engine);
+}
+
+Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
+  Deployment out;
+  MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(flags.engine.model));
+  out.spec = footprint.spec;
+  if (flags.pipeline_parallel > out.spec.num_layers) {
+    return InvalidArgument(fmt::format("--pp {} stages for {} layers; at most one each",
+                                       flags.pipeline_parallel, out.spec.num_layers));
+  }
+  std::optional<cost::DeviceSpec> device;
+  const std::string device_name = !flags.device.empty()              ? flags.device
+                                  : !flags.distserve_profile.empty() ? kDistServeDevice
+                                                                     : "";
+  if (!device_name.empty()) {
+    auto found = cost::FindDevice(device_name);
+    if (!found.ok()) return InvalidArgument("--device: " + found.status().message());
+    device = *found;
+  }
+  if (!flags.distserve_profile.empty()) {
+    MR_RETURN_IF_ERROR(AddDistServeCosts(flags, out));
+  } else if (!flags.profile.empty()) {
+    MR_RETURN_IF_ERROR(AddMeasuredCosts(flags, out));
+  } else {
+    AddEstimatedCosts(flags, *device, out);
+  }
+  for (const auto& cost : out.costs) out.instance.stages.push_back(cost.get());
+  out.instance.scheduler_overhead_s = flags.scheduler_overhead_us * 1e-6;
+  MR_RETURN_IF_ERROR(SetScheduler(flags, device, out));
+  out.prefill_instances = flags.prefill_instances;
+  out.instances = out.prefill_instances > 0 ? flags.prefill_instances + flags.decode_instances
+                                            : flags.instances;
+  out.kv_transfer.kv_bytes_per_token = static_cast<double>(out.spec.KvBytesPerToken());
+  out.kv_transfer.bytes_per_s = flags.kv_gb_per_s * 1e9;
+  const std::string shown = device ? std::string(device->name) : "the profiled machine";
+  out.text = Describe(flags, shown, out.instance);
+  if (device && device->price_usd_per_hour > 0) {
+    out.usd_per_hour = device->price_usd_per_hour * flags.tensor_parallel *
+                       flags.pipeline_parallel * out.instances;
+  }
+  return out;
+}
+
+}  // namespace millrace::apps

@@ -1,0 +1,49 @@
+// Deployment: what `millrace simulate` simulates, from flags to instances: a model on devices, cut
+// and copied in a given way, and where its step times come from. One thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/engine_flags.h"
+#include "base/status.h"
+#include "core/model_spec.h"
+#include "cost/device_catalog.h"
+#include "cost/step_cost.h"
+#include "sim/service.h"
+
+namespace millrace::apps {
+
+struct DeploymentFlags {
+  EngineFlags engine;  // `model` and the scheduler's sizes and policies
+  std::string device, profile, distserve_profile;
+  int tensor_parallel = 1, pipeline_parallel = 1, instances = 1;
+  int prefill_instances = 0, decode_instances = 0;  // both or none; then `instances` is their sum
+  double kv_gb_per_s = 25;
+  sched::StepMix step_mix = sched::StepMix::kMixed;
+  double scheduler_overhead_us = 0;
+  double swap_gb_per_s = 25;
+};
+
+// The options bound to `flags`, which outlive the command.
+void AddDeploymentOptions(Command& command, DeploymentFlags* flags);
+Status ValidateDeployment(const DeploymentFlags& flags);
+
+struct Deployment {
+  std::string text;       // "opt-13b on 2 instances of 1 x a100-80gb"
+  std::string cost_from;  // whose step times these are
+  ModelSpec spec;
+  std::vector<std::unique_ptr<cost::StepCost>> costs;  // one per stage
+  sim::InstanceOptions instance;                       // of all; points into `costs`
+  int instances = 1;
+  int prefill_instances = 0;  // of them; the rest decodes, unless it is none
+  sim::KvTransferOptions kv_transfer;
+  std::optional<double> usd_per_hour;  // of all
+};
+
+// kInvalidArgument with the numbers and the nearest that fits.
+Result<Deployment> MakeDeployment(const DeploymentFlags& flags);
+
+}  // namespace millrace::apps

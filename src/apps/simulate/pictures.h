@@ -1,0 +1,24 @@
+// The files of --plot: what a simulation looked like, as SVG. Pure, but for the files.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "sim/plots.h"
+#include "sim/report.h"
+#include "sim/service.h"
+
+namespace millrace::apps {
+
+struct Pictures {
+  std::vector<sim::SimReport> reports;  // one per rate, ascending
+  sim::Timeline timeline;               // of the first rate and seed
+  std::vector<sim::LoadSample> load;    // the same
+};
+
+// Writes latency_cdf.svg, timeline.svg, queue.svg, and with several rates latency_rate.svg and
+// attainment_rate.svg, into `folder`, made where it lacks. The names written.
+Result<std::vector<std::string>> WritePictures(const Pictures& pictures, const std::string& folder);
+
+}  // namespace millrace::apps

@@ -1,0 +1,90 @@
+#include "apps/simulate/runner.h"
+
+#include "sim/static_batching.h"
+
+namespace millrace::apps {
+
+Result<sim::ServiceReport> Runner::RunSeed(std::optional<double> rate, uint64_t seed,
+                                           sim::Timeline* timeline) {
+  const auto requests = workload_.Make(seed, rate);
+  if (options_.scheduling == Scheduling::kStatic) return RunStatic(*requests);
+  sim::ServiceOptions options;
+  options.instances.assign(static_cast<size_t>(deployment_.instances), deployment_.instance);
+  for (int i = 0; deployment_.prefill_instances > 0 && i < deployment_.instances; ++i) {
+    options.instances[static_cast<size_t>(i)].role =
+        i < deployment_.prefill_instances ? StageRole::kPrefill : StageRole::kDecode;
+  }
+  options.kv_transfer = deployment_.kv_transfer;
+  options.dispatch = options_.dispatch;
+  options.slo = workload_.target.slo;
+  options.seed = seed;
+  MR_ASSIGN_OR_RETURN(const auto service, sim::Service::Create(options));
+  if (timeline != nullptr) {
+    service->OnStep(
+        [timeline](int index, const sim::StepRecord& record) { timeline->Add(index, record); });
+  }
+  if (on_progress) {
+    service->on_progress = [this](uint64_t arrived, Time) {
+      on_progress(requests_before_ + arrived);
+    };
+  }
+  return service->Run(*requests);
+}
+
+sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
+  const auto& scheduler = deployment_.instance.scheduler;
+  const auto stages = static_cast<int>(deployment_.instance.stages.size());
+  sim::StaticBatchingOptions options;
+  options.stages = deployment_.instance.stages;
+  options.max_batch = scheduler.max_num_seqs;
+  options.micro_batch = (scheduler.max_num_seqs + stages - 1) / stages;
+  options.slo = workload_.target.slo;
+  sim::ServiceReport report;
+  report.latency = sim::RunStaticBatching(options, requests);
+  report.simulated_s = report.latency.seconds();
+  return report;
+}
+
+Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* timeline) {
+  sim::SimReport report;
+  std::vector<sim::ServiceReport> runs;
+  for (int i = 0; i < options_.num_seeds; ++i) {
+    const uint64_t seed = options_.first_seed + static_cast<uint64_t>(i);
+    MR_ASSIGN_OR_RETURN(sim::ServiceReport run, RunSeed(rate, seed, i == 0 ? timeline : nullptr));
+    requests_before_ += run.latency.requests + run.latency.refused;
+    if (on_progress) on_progress(requests_before_);
+    if (i == 0) load_ = run.load;
+    runs.push_back(std::move(run));
+    report.seeds.push_back(seed);
+  }
+  report.deployment = deployment_.text;
+  if (options_.scheduling == Scheduling::kStatic) report.deployment += ", static batching";
+  report.cost_from = deployment_.cost_from;
+  sim::WorkloadSpec shown = workload_;
+  if (rate) shown.rate = rate;
+  report.workload = shown.Describe();
+  report.rate = shown.MeanRate();
+  report.target = workload_.target;
+  report.usd_per_hour = deployment_.usd_per_hour;
+  sim::Summarize(runs, report);
+  return report;
+}
+
+Result<sim::Goodput> Runner::FindGoodput(double tolerance) {
+  sim::GoodputOptions options;
+  options.start_rate = workload_.MeanRate().value_or(1);
+  options.tolerance = tolerance;
+  options.seeds = options_.num_seeds;
+  options.first_seed = options_.first_seed;
+  return sim::FindGoodput(options, [this](double rate, uint64_t seed) -> Result<sim::GoodputTrial> {
+    MR_ASSIGN_OR_RETURN(const sim::ServiceReport run, RunSeed(rate, seed, nullptr));
+    requests_before_ += run.latency.requests + run.latency.refused;
+    return sim::GoodputTrial{
+        .rate = rate,
+        .seed = seed,
+        .attainment = run.latency.attainment(),
+        .kept = workload_.target.MetBy(run.latency) && !sim::FindSaturation(run.load)};
+  });
+}
+
+}  // namespace millrace::apps

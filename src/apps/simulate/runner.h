@@ -1,0 +1,58 @@
+// Runner: one deployment under one workload, for any rate and seed. Each run is a function of
+// these. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "apps/simulate/deployment.h"
+#include "base/status.h"
+#include "sim/goodput.h"
+#include "sim/plots.h"
+#include "sim/report.h"
+#include "sim/service.h"
+#include "sim/workload_file.h"
+
+namespace millrace::apps {
+
+// Request-level scheduling is the baseline that Orca compares itself with (OSDI'22, section 6).
+enum class Scheduling { kIteration, kStatic };
+
+struct RunOptions {
+  Scheduling scheduling = Scheduling::kIteration;
+  sim::DispatchPolicy dispatch = sim::DispatchPolicy::kFewestRequests;
+  int num_seeds = 1;
+  uint64_t first_seed = 0;
+};
+
+class Runner {
+ public:
+  // All outlive the runner.
+  Runner(const Deployment& deployment, const sim::WorkloadSpec& workload, const RunOptions& options)
+      : deployment_(deployment), workload_(workload), options_(options) {}
+
+  // Over all seeds. `rate`: instead of the workload's own. `timeline` gets the first seed's steps.
+  Result<sim::SimReport> Run(std::optional<double> rate, sim::Timeline* timeline = nullptr);
+  // The greatest rate that keeps the workload's limits. REQUIRES: it has limits, and a rate.
+  Result<sim::Goodput> FindGoodput(double tolerance);
+
+  // The load over time of the last run's first seed.
+  const std::vector<sim::LoadSample>& load() const { return load_; }
+  // Requests simulated since the start, of all runs; called now and then.
+  std::function<void(uint64_t requests)> on_progress;
+
+ private:
+  Result<sim::ServiceReport> RunSeed(std::optional<double> rate, uint64_t seed,
+                                     sim::Timeline* timeline);
+  sim::ServiceReport RunStatic(sim::Workload& requests) const;
+
+  const Deployment& deployment_;
+  const sim::WorkloadSpec& workload_;
+  const RunOptions& options_;
+  std::vector<sim::LoadSample> load_;
+  uint64_t requests_before_ = 0;
+};
+
+}  // namespace millrace::apps

@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""Runs `millrace simulate` as a user would, and every command of docs/simulation.md.
+
+Usage: simulate_test.py PROGRAM [unittest arguments]
+"""
+import csv
+import json
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+TIMEOUT_S = 240
+PROFILE = str(ROOT / "src/cost/testdata/distserve/profiler-a100-80g.distserve.json")
+OPT = ["--model", "opt-13b", "--distserve-profile", PROFILE, "--input-len", "512", "--output-len", "32"]
+
+
+def run(*args, cwd=ROOT):
+    done = subprocess.run([PROGRAM, "simulate", *args], capture_output=True, text=True,
+                          timeout=TIMEOUT_S, check=False, cwd=cwd)
+    if done.returncode != 0:
+        raise AssertionError(f"{args} left with {done.returncode}: {done.stderr}")
+    return done.stdout
+
+
+def run_json(*args, **kwargs):
+    return json.loads(run(*args, "--json", **kwargs))
+
+
+class Simulate(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_a_seed_prints_the_same_bytes(self):
+        args = [*OPT, "--rate", "4", "--num-requests", "500", "--slo", "ttft:200", "tpot:100",
+                "--instances", "2", "--dispatch", "random"]
+        files = []
+        for name in ("one", "two"):
+            (self.folder / name).mkdir()
+            out = run(*args, "--json", "--seed", "7", "--plot", str(self.folder / name),
+                      "--trace", str(self.folder / name / "trace.json"))
+            files.append([out] + [f.read_bytes() for f in sorted((self.folder / name).iterdir())])
+        self.assertEqual(files[0], files[1])
+        self.assertNotEqual(files[0][0], run(*args, "--json", "--seed", "8"))
+
+    def test_latency_is_that_of_the_profile(self):
+        # One request at a time: the fitted prefill of 512 tokens, and decodes of one.
+        fit = json.loads(pathlib.Path(PROFILE).read_text())
+        a, b, c = fit["facebook/opt-13b"]["1"]["prefill"]
+        report = run_json(*OPT, "--rate", "0.01", "--num-requests", "200")["runs"][0]
+        self.assertAlmostEqual(report["ttft_ms"]["mean"], a + b * 512 + c * 512 * 512, delta=0.2)
+        self.assertEqual(report["requests"], 200)
+        self.assertEqual(report["output_tokens"], 6400)
+        self.assertFalse(report["saturated"])
+
+    def test_too_much_is_called_saturated(self):
+        report = run_json(*OPT, "--rate", "40", "--num-requests", "2000")["runs"][0]
+        self.assertTrue(report["saturated"])
+        self.assertIsNone(report["ttft_ms"])
+        self.assertLess(report["requests_per_s"], 20)
+        text = run(*OPT, "--rate", "40", "--num-requests", "2000")
+        self.assertIn("SATURATED", text)
+
+    def test_goodput_lies_between_kept_and_missed(self):
+        args = [*OPT, "--rate", "1", "--num-requests", "1000", "--slo", "ttft:200", "tpot:100"]
+        goodput = run_json(*args, "--goodput", "--seeds", "2")["goodput"]
+        self.assertEqual(len(goodput["per_seed"]), 2)
+        self.assertGreater(goodput["rate"], 2)
+        kept = [t["rate"] for t in goodput["trials"] if t["kept"] and t["seed"] == 0]
+        missed = [t["rate"] for t in goodput["trials"] if not t["kept"] and t["seed"] == 0]
+        self.assertEqual(max(kept), goodput["per_seed"][0])
+        self.assertLess(min(missed), max(kept) * 1.03)
+
+    def test_files_of_several_rates(self):
+        run(*OPT, "--rate", "4,1,2", "--num-requests", "300", "--slo", "ttft:200", "--csv",
+            str(self.folder / "rates.csv"), "--plot", str(self.folder / "plots"))
+        with open(self.folder / "rates.csv", encoding="utf8") as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([r["rate"] for r in rows], ["1", "2", "4"])
+        self.assertGreater(float(rows[2]["ttft_p99_ms"]), float(rows[0]["ttft_p99_ms"]))
+        names = {f.name for f in (self.folder / "plots").iterdir()}
+        self.assertEqual(names, {"latency_cdf.svg", "queue.svg", "timeline.svg",
+                                 "latency_rate.svg", "attainment_rate.svg"})
+        for file in (self.folder / "plots").iterdir():
+            xml.etree.ElementTree.parse(file)
+
+    def test_orders_that_the_papers_found(self):
+        """Static batching is slower than iterations; reserving whole answers holds fewer requests."""
+        args = ["--model", "opt-13b", "--device", "a100-80gb", "--rate", "3", "--input-len", "256",
+                "--output-len", "256", "--num-requests", "600"]
+        ours = run_json(*args)["runs"][0]
+        static = run_json(*args, "--scheduling", "static", "--max-num-seqs", "16")["runs"][0]
+        self.assertLess(ours["e2e_ms"]["mean"] * 2, static["e2e_ms"]["mean"])
+        short = ["--num-gpu-blocks-override", "512", "--rate", "6"]
+        paged = run_json(*args, *short)["runs"][0]
+        orca = run_json(*args, *short, "--kv-policy", "orca-max")["runs"][0]
+        self.assertGreater(paged["output_tokens_per_s"], orca["output_tokens_per_s"] * 1.5)
+
+    def test_prefill_and_decode_apart(self):
+        args = [*OPT, "--rate", "8", "--num-requests", "1000"]
+        report = run_json(*args, "--prefill-instances", "1", "--decode-instances", "1")["runs"][0]
+        together = run_json(*args, "--instances", "2")["runs"][0]
+        self.assertEqual(report["requests"], 1000)
+        self.assertGreater(report["kv_transfer_ms"]["mean"], 1)
+        self.assertLess(report["tpot_ms"]["p99"], together["tpot_ms"]["p99"])
+
+    def test_documented_commands(self):
+        text = (ROOT / "docs/simulation.md").read_text()
+        for block in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", text, re.M | re.S):
+            (self.folder / block[0]).write_text(block[1])
+        (self.folder / "src").symlink_to(ROOT / "src")
+        commands = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+                    for line in block.replace("\\\n", " ").splitlines() if line.strip()]
+        self.assertGreater(len(commands), 5)
+        for command in commands:
+            words = shlex.split(command)
+            self.assertEqual(words[:2], ["millrace", "simulate"])
+            with self.subTest(command):
+                self.assertIn("Throughput:", run(*words[2:], cwd=self.folder))
+        json.loads((self.folder / "pipeline.json").read_text())
+
+
+if __name__ == "__main__":
+    unittest.main()
