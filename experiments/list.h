@@ -19,6 +19,7 @@ Experiment SimSpeedExperiment();
 Experiment SplitwiseHoldoutExperiment();
 Experiment SpotGoldensExperiment();
 Experiment SpotTracesExperiment();
+Experiment VllmBatchingExperiment();
 Experiment VidurRooflineExperiment();
 
 }  // namespace millrace::experiments

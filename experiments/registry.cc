@@ -12,6 +12,7 @@ const std::vector<Experiment>& Experiments() {
       DistserveAttainmentExperiment(),
       OrcaE2eExperiment(),
       OrcaMemoryExperiment(),
+      VllmBatchingExperiment(),
       SpotGoldensExperiment(),
       SpotTracesExperiment(),
       SimSpeedExperiment(),

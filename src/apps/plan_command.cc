@@ -1,6 +1,8 @@
 // millrace plan: which machine holds which layers, and how much flows between them.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
 #include "apps/plan/inputs.h"
@@ -9,8 +11,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "plan/cheapest.h"
+#include "plan/flow_bounds.h"
 #include "plan/io/helix_files.h"
 #include "plan/io/plan_yaml.h"
+#include "plan/io/quantity.h"
 #include "plan/planner.h"
 #include "plan/trunks.h"
 
@@ -18,12 +22,15 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kTimeLimitMaxS = 86400;
+constexpr double kRequestsPerSMin = 1e-6;  // a goodput below it is none
 
-enum class Objective { kFlow, kCost };
+enum class Objective { kFlow, kGoodput, kCost };
 
 struct PlanFlags {
   PlanInputFlags inputs;
   Objective objective = Objective::kFlow;
+  std::vector<std::string> slo_texts;
+  sim::Slo slo;  // of --slo; else of the workload
   double time_limit_s = 10;
   int64_t seed = 1;
   std::string warm_start;
@@ -68,12 +75,83 @@ Result<std::vector<plan::Placement>> WarmStarts(const PlanFlags& flags, size_t n
   return std::vector<plan::Placement>{std::move(placement)};
 }
 
+// "ttft=2s" or "tpot=80 ms".
+Status ReadLimit(const std::string& text, sim::Slo& slo) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  if (equals == std::string::npos || (name != "ttft" && name != "tpot")) {
+    return InvalidArgument(fmt::format(
+        "must be ttft=TIME or tpot=TIME, such as tpot=80ms, got '{}'", Printable(text)));
+  }
+  auto seconds = plan::ParseQuantity(plan::Quantity::kDuration, text.substr(equals + 1));
+  if (!seconds.ok()) return InvalidArgument(name + " " + seconds.status().message());
+  (name == "ttft" ? slo.ttft_s : slo.tpot_s) = *seconds;
+  return OkStatus();
+}
+
+// The least mean TPOT at which `candidate` still answers anything, with the TTFT it then has.
+plan::GoodputEstimate AllButIdle(plan::GoodputProblem& problem, const plan::Candidate& candidate) {
+  constexpr int kBisections = 30;
+  plan::GoodputEstimate least = candidate.estimate;
+  double low = 0, high = least.tpot_s;
+  for (int step = 0; step < kBisections; ++step) {
+    problem.tpot_s = (low + high) / 2;
+    const auto estimate = EstimateAlong(problem, candidate.placement, candidate.flow.edges);
+    const bool kept = estimate.requests_per_s >= kRequestsPerSMin;
+    (kept ? high : low) = *problem.tpot_s;
+    if (kept) least = estimate;
+  }
+  return least;
+}
+
+Status NoPlanKeeps(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
+  problem.ttft_s = problem.tpot_s = std::nullopt;
+  MR_ASSIGN_OR_RETURN(const auto free, RankByGoodput(problem, options, nullptr));
+  std::optional<plan::GoodputEstimate> fastest;
+  for (const plan::Candidate& candidate : free) {
+    const auto idle = AllButIdle(problem, candidate);
+    if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
+  }
+  return FailedPrecondition(fmt::format(
+      "no placement found keeps the limits; the fastest found has a TTFT of {:.3g} s and a TPOT of "
+      "{:.3g} ms when all but idle",
+      fastest->ttft_s, 1e3 * fastest->tpot_s));
+}
+
+// The best candidate by the estimate, as a plan within the trunks.
+Result<plan::PlanOutcome> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs) {
+  if (!inputs.goodput) {
+    return InvalidArgument(
+        "--objective goodput and --slo need --model: a table of rates says "
+        "nothing of latency");
+  }
+  plan::GoodputProblem problem = *inputs.goodput;
+  problem.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s;
+  problem.tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s;
+  plan::CandidateOptions options;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  const auto candidates = RankByGoodput(problem, options, nullptr);
+  if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
+    return NoPlanKeeps(problem, options);
+  }
+  plan::PlanOutcome outcome;
+  outcome.placement = candidates->front().placement;
+  outcome.flow =
+      FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, outcome.placement);
+  outcome.bound = plan::SelfConsistentBound(problem.flow);
+  outcome.bound_method = "self-consistent bound";
+  outcome.method = "goodput: " + candidates->front().method;
+  outcome.plan = MakePlan(problem.flow, outcome.placement, outcome.flow, outcome.bound);
+  return outcome;
+}
+
 Result<plan::PlanOutcome> Search(const PlanFlags& flags, const PlanInputs& inputs,
                                  const plan::PlanOptions& options) {
   const plan::FlowPlanner planner = [&inputs](const plan::FlowProblem& problem,
                                               const plan::PlanOptions& search) {
     return plan::PlanWithinTrunks(problem, inputs.cluster, inputs.token_bytes, search);
   };
+  if (flags.objective == Objective::kGoodput) return SearchGoodput(flags, inputs);
   if (flags.objective == Objective::kFlow) return planner(inputs.problem, options);
   if (!inputs.requests_per_s) {
     return InvalidArgument(
@@ -84,6 +162,18 @@ Result<plan::PlanOutcome> Search(const PlanFlags& flags, const PlanInputs& input
   for (const NodeSpec& node : inputs.cluster.nodes) prices.push_back(node.price_usd_per_hour);
   return plan::CheapestPlan(inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens,
                             options, planner);
+}
+
+std::string EstimateText(const PlanFlags& flags, const PlanInputs& inputs,
+                         const plan::Placement& placement, const plan::PlacementFlow& flow) {
+  plan::GoodputProblem problem = *inputs.goodput;
+  problem.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s;
+  problem.tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s;
+  const auto estimate = EstimateAlong(problem, placement, flow.edges);
+  return fmt::format(
+      "\nestimate: {:.3g} req/s with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms, "
+      "bound by {}\n",
+      estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
 }
 
 Status RunPlan(const PlanFlags& flags) {
@@ -112,6 +202,8 @@ Status RunPlan(const PlanFlags& flags) {
     return OkStatus();
   }
   fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from));
+  if (inputs.goodput)
+    fmt::print("{}", EstimateText(flags, inputs, outcome->placement, outcome->flow));
   if (!flags.out.empty()) fmt::print("plan written to {}\n", flags.out);
   return OkStatus();
 }
@@ -140,9 +232,21 @@ std::unique_ptr<Command> MakePlanCommand() {
   constexpr char kSearch[] = "Search";
   command->Add(kSearch,
                ChoiceOption<Objective>("objective", &flags->objective,
-                                       {{"flow", Objective::kFlow}, {"cost", Objective::kCost}}),
-               "flow: the most tokens per second; cost: the fewest dollars per hour that carry the "
+                                       {{"flow", Objective::kFlow},
+                                        {"goodput", Objective::kGoodput},
+                                        {"cost", Objective::kCost}}),
+               "flow: the most tokens per second; goodput: the most requests per second that keep "
+               "--slo, by an estimate of latency and KV residence; cost: the fewest dollars per "
+               "hour that carry the "
                "rate of --workload");
+  Option slo = TextListOption("slo", "LIMIT", &flags->slo_texts);
+  slo.set = [flags](const std::vector<std::string>& values) {
+    for (const std::string& value : values) MR_RETURN_IF_ERROR(ReadLimit(value, flags->slo));
+    return OkStatus();
+  };
+  command->Add(kSearch, std::move(slo),
+               "Limits on the mean for --objective goodput, such as ttft=2s tpot=80ms; else those "
+               "of --workload");
   command->Add(kSearch,
                RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
                "Stop searching after this long, sooner when the plan is proved best");
@@ -163,6 +267,9 @@ std::unique_ptr<Command> MakePlanCommand() {
   command->validate = [flags] {
     if (flags->objective == Objective::kCost && flags->inputs.workload.empty()) {
       return InvalidArgument("--objective cost needs --workload, whose rate is to be carried");
+    }
+    if (flags->objective != Objective::kGoodput && (flags->slo.ttft_s || flags->slo.tpot_s)) {
+      return InvalidArgument("--slo goes with --objective goodput");
     }
     return ValidatePlanInputs(flags->inputs);
   };

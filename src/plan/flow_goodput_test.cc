@@ -97,6 +97,15 @@ TEST(FlowGoodput, RanksByTheEvaluatorAndPlansAreSound) {
   }
 }
 
+TEST(FlowGoodput, LimitsThatNothingKeepsAreAnError) {
+  GoodputProblem problem = FourNodes();
+  problem.tpot_s = 1e-6;
+  const CandidateOptions options{.flow_iterations = 2'000, .goodput_iterations = 30};
+  const auto candidates = RankByGoodput(problem, options, nullptr);
+  ASSERT_FALSE(candidates.ok());
+  EXPECT_EQ(candidates.status().message(), "no placement keeps to the limits at any rate");
+}
+
 TEST(FlowGoodput, RefusesTablesOfAnotherCluster) {
   GoodputProblem problem = FourNodes();
   problem.rates.pop_back();

@@ -122,6 +122,7 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
                                           outcome.bound * (1 - 0.1 * (s + 1)), budget);
     ranking.Add("annealing on the flow", other.placement);
     const auto best = ranking.Sorted();
+    if (best.empty()) continue;  // nothing keeps to the limits yet
     const auto& start = best[std::min<size_t>(s, best.size() - 1)].placement;
     ranking.SearchFrom(start, options.seed + s);
   }

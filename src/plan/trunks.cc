@@ -31,7 +31,7 @@ class Directions {
   }
 
   // The trunk that a link from one end to another crosses, and which way.
-  std::optional<std::pair<int, bool>> Find(int from, int to) const {
+  std::optional<TrunkWay> Find(int from, int to) const {
     const auto at = trunks_.find({from, to});
     if (at == trunks_.end()) return std::nullopt;
     return std::pair(at->second, std::pair(Region(from), from) < std::pair(Region(to), to));
@@ -99,6 +99,13 @@ bool Fits(const std::vector<TrunkLoad>& loads) {
 
 }  // namespace
 
+std::vector<std::optional<TrunkWay>> TrunkWays(const ClusterSpec& cluster) {
+  const Directions directions(cluster);
+  std::vector<std::optional<TrunkWay>> ways;
+  for (const LinkSpec& link : cluster.links) ways.push_back(directions.Find(link.from, link.to));
+  return ways;
+}
+
 std::vector<TrunkLoad> TrunkLoads(const ClusterSpec& cluster, const Plan& plan,
                                   const TokenBytes& bytes) {
   const Directions directions(cluster);
@@ -121,6 +128,20 @@ FlowProblem WithTrunksFull(const FlowProblem& problem, const ClusterSpec& cluste
   FlowProblem out = problem;
   Narrow(cluster, plan, TrunkLoads(cluster, plan, bytes), kFull, out);
   return out;
+}
+
+PlacementFlow FlowWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,
+                               const TokenBytes& bytes, const Placement& placement) {
+  FlowProblem narrowed = problem;
+  PlacementFlow flow = SolvePlacementFlow(problem, placement);
+  for (int round = 0; round < kRoundsMax; ++round) {
+    const Plan plan = MakePlan(problem, placement, flow, 0);
+    const auto loads = TrunkLoads(cluster, plan, bytes);
+    if (Fits(loads)) break;
+    Narrow(cluster, plan, loads, kFits, narrowed);
+    flow = SolvePlacementFlow(narrowed, placement);
+  }
+  return flow;
 }
 
 Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
@@ -26,6 +28,12 @@ struct TrunkLoad {
   double ratio() const { return bytes_per_s / capacity; }
 };
 
+// The trunk that a link crosses, and which way.
+using TrunkWay = std::pair<int, bool>;
+
+// Of every link of the cluster; none for those that have a line of their own.
+std::vector<std::optional<TrunkWay>> TrunkWays(const ClusterSpec& cluster);
+
 // Every direction that the plan uses.
 std::vector<TrunkLoad> TrunkLoads(const ClusterSpec& cluster, const Plan& plan,
                                   const TokenBytes& bytes);
@@ -34,6 +42,10 @@ std::vector<TrunkLoad> TrunkLoads(const ClusterSpec& cluster, const Plan& plan,
 // and no more: what else the plan could carry, it could not at the same time.
 FlowProblem WithTrunksFull(const FlowProblem& problem, const ClusterSpec& cluster, const Plan& plan,
                            const TokenBytes& bytes);
+
+// The flow of `placement` within the trunks, found by narrowing as below.
+PlacementFlow FlowWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,
+                               const TokenBytes& bytes, const Placement& placement);
 
 // PlanByFlow within the trunks: while a trunk carries more than it can, its links are narrowed to
 // their shares of it and the plan is searched again from where it stands; a plan that sends no

@@ -74,6 +74,12 @@ TEST(TrunksTest, APlanThatOverloadsATrunkIsMadeToFit) {
   EXPECT_GT(fitted->plan.tokens_per_s, 999);
   const FlowProblem full = WithTrunksFull(problem, cluster, fitted->plan, kBytes);
   EXPECT_EQ(CheckPlan(full, fitted->plan), std::vector<std::string>());
+  const PlacementFlow same = FlowWithinTrunks(problem, cluster, kBytes, free->placement);
+  EXPECT_GE(same.tokens_per_s, 1000 - 1e-6);
+  for (const TrunkLoad& load :
+       TrunkLoads(cluster, MakePlan(problem, free->placement, same, 1600), kBytes)) {
+    EXPECT_LE(load.bytes_per_s, load.capacity * (1 + 1e-6));
+  }
   EXPECT_GE(fitted->plan.tokens_per_s_bound, 1600 - 1e-6) << "links alone";
 }
 

@@ -16,6 +16,15 @@ SchedulerStats SchedulerImpl::Stats() const {
   }
   stats.pulling = static_cast<int>(pulling_.size());
   stats.running = static_cast<int>(running_.size());
+  for (const Request* r : running_) {
+    for (const Sequence& s : r->sequences) {
+      if (!s.live()) continue;
+      stats.tokens_computed += s.computed;
+      stats.tokens_to_come += r->output_limit - std::ssize(s.output);
+    }
+    stats.tokens_promised +=
+        int64_t{r->spec.params->n} * PromisedSlotsEach(r->spec, r->output_limit).value_or(0);
+  }
   stats.blocks_total = device.total();
   stats.blocks_free = device.available();
   stats.blocks_cached = device.count(kv::BlockState::kCached);

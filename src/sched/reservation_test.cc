@@ -57,6 +57,12 @@ TEST(Reservation, OrcaMaxHoldsExactlySevenOf2048) {
     EXPECT_EQ(stats.waiting, 23);
     const double external = 1.0 - static_cast<double>(stats.blocks_reserved) / stats.blocks_total;
     EXPECT_NEAR(external, 0.0885, 0.0005);
+    EXPECT_EQ(stats.tokens_promised, 7 * 2048);
+    EXPECT_EQ(stats.tokens_computed, 0);
+    EXPECT_EQ(stats.tokens_to_come, 7 * 58);
+    h.Commit();
+    EXPECT_EQ(h.scheduler().Stats().tokens_computed, 7 * 19);
+    EXPECT_EQ(h.scheduler().Stats().tokens_to_come, 7 * 57);
   }
 }
 

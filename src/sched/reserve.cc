@@ -13,14 +13,19 @@ int SchedulerImpl::RoundReservation(int blocks) const {
   return buddy_ ? BuddyAllocator::ChunkFor(blocks) : blocks;
 }
 
-// Blocks that the policy promises a sequence; none when it promises nothing.
+// What the policy promises a sequence; none when it promises nothing.
+std::optional<int> SchedulerImpl::PromisedSlotsEach(const NewRequest& request,
+                                                    int output_limit) const {
+  return reservation_->SlotsFor({.prompt_tokens = static_cast<int>(request.prompt->size()),
+                                 .output_tokens_max = output_limit,
+                                 .known_output_tokens = request.known_output_tokens,
+                                 .model_len_max = ModelLenMax()});
+}
+
+// The same in blocks, as it is reserved.
 std::optional<int> SchedulerImpl::ReservedBlocksEach(const NewRequest& request,
                                                      int output_limit) const {
-  const auto slots =
-      reservation_->SlotsFor({.prompt_tokens = static_cast<int>(request.prompt->size()),
-                              .output_tokens_max = output_limit,
-                              .known_output_tokens = request.known_output_tokens,
-                              .model_len_max = ModelLenMax()});
+  const auto slots = PromisedSlotsEach(request, output_limit);
   if (!slots) return std::nullopt;
   return RoundReservation(kv_.BlocksFor(*slots));
 }

@@ -116,6 +116,10 @@ struct SchedulerStats {
   int blocks_pinned = 0;    // free as soon as a transfer ends
   int blocks_reserved = 0;  // promised by the Orca policies, held or not, with what placing costs
   int host_blocks_used = 0;
+  // Of the sequences that run, in tokens; a prompt that they share counts for each.
+  int64_t tokens_computed = 0;  // in the KV cache
+  int64_t tokens_to_come = 0;   // that their limits still allow
+  int64_t tokens_promised = 0;  // slots by the Orca policies, before they are rounded up and placed
   // Counters since the start.
   uint64_t requests_accepted = 0;
   uint64_t requests_finished[4] = {};  // by FinishReason, of the sequence that ended last

@@ -128,6 +128,7 @@ class SchedulerImpl : public Scheduler {
 
   // reserve.cc
   int RoundReservation(int blocks) const;
+  std::optional<int> PromisedSlotsEach(const NewRequest& request, int output_limit) const;
   std::optional<int> ReservedBlocksEach(const NewRequest& request, int output_limit) const;
   std::optional<int> ReservationEach(const Request& request) const;
   Verdict ReservationVerdict(const Request& request) const;

@@ -70,6 +70,7 @@ class Service {
 
   // Called with every step of instance `index` when it is submitted.
   void OnStep(std::function<void(int index, const StepRecord&)> observe);
+  const sched::Scheduler& scheduler(int index) const { return instances_[index]->scheduler(); }
   // Called with the share of requests that have arrived, now and then, when the total is known.
   std::function<void(uint64_t arrived, Time now)> on_progress;
 

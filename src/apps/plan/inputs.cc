@@ -154,12 +154,15 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
     MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, ReadWorkload(flags.workload));
     mix = MeanLengths(workload);
     inputs.requests_per_s = workload.MeanRate();
+    inputs.slo = workload.target.slo;
   }
   MR_ASSIGN_OR_RETURN(inputs.problem,
                       plan::FlowFromCluster(cluster, model, mix, EstimatedCost, flags.partial));
-  inputs.cluster = std::move(cluster);
   inputs.token_bytes = {cost::ActivationBytesPerToken(model.spec),
                         plan::NodeCapacityOptions().token_id_bytes};
+  MR_ASSIGN_OR_RETURN(inputs.goodput, plan::GoodputFromCluster(inputs.problem, cluster, model, mix,
+                                                               EstimatedCost, inputs.token_bytes));
+  inputs.cluster = std::move(cluster);
   inputs.request_tokens = mix.prompt_tokens + mix.output_tokens;
   inputs.rates_from =
       fmt::format("first principles, an estimate: prompts of {:.0f} tokens, answers of {:.0f}",

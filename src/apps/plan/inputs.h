@@ -10,7 +10,9 @@
 #include "core/cluster_spec.h"
 #include "plan/flow_from_cluster.h"
 #include "plan/flow_problem.h"
+#include "plan/goodput_from_cluster.h"
 #include "plan/trunks.h"
+#include "sim/recorder.h"
 
 namespace millrace::apps {
 
@@ -25,9 +27,11 @@ struct PlanInputFlags {
 struct PlanInputs {
   ClusterSpec cluster;
   plan::FlowProblem problem;
+  std::optional<plan::GoodputProblem> goodput;  // unless the rates are of a table
   plan::TokenBytes token_bytes;
   double request_tokens = 0;             // prompt and output of a request, in the mean
   std::optional<double> requests_per_s;  // of --workload
+  sim::Slo slo;                          // of --workload
   std::string rates_from;                // where T(k) comes from, for the reader
 };
 

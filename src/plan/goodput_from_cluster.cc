@@ -1,0 +1,84 @@
+#include "plan/goodput_from_cluster.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace millrace::plan {
+namespace {
+
+double DecodeSeconds(const cost::StepCost& cost, int sequences, double context) {
+  cost::BatchShape batch;
+  batch.decode_sequences = sequences;
+  batch.decode_context = static_cast<int64_t>(sequences * context);
+  return cost.Seconds(batch);
+}
+
+std::vector<Trunk> TrunksOf(const ClusterSpec& cluster, const TokenBytes& bytes) {
+  std::map<TrunkWay, Trunk> trunks;
+  const auto ways = TrunkWays(cluster);
+  for (size_t i = 0; i < cluster.links.size(); ++i) {
+    const LinkSpec& link = cluster.links[i];
+    const auto& way = ways[i];
+    if (!way || link.from == cluster.coordinator() || link.to == cluster.coordinator()) continue;
+    Trunk& trunk = trunks[*way];
+    trunk.tokens_per_s = cluster.trunks[static_cast<size_t>(way->first)].bytes_per_s /
+                         static_cast<double>(bytes.activation);
+    trunk.links.emplace_back(link.from, link.to);
+  }
+  std::vector<Trunk> out;
+  for (auto& [way, trunk] : trunks) out.push_back(std::move(trunk));
+  return out;
+}
+
+}  // namespace
+
+Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& model,
+                                const WorkloadMix& mix, const LayerCost& cost) {
+  constexpr int kSmall = 8, kLarge = 64;
+  MR_ASSIGN_OR_RETURN(const auto layer, cost(node, model, 1));
+  cost::BatchShape prompt;
+  prompt.prefill_sequences = 1;
+  prompt.prefill_tokens = std::max<int64_t>(1, static_cast<int64_t>(mix.prompt_tokens));
+  prompt.prefill_tokens_squared = prompt.prefill_tokens * prompt.prefill_tokens;
+  LayerRates rates;
+  rates.prefill_s_per_token = layer->Seconds(prompt) / static_cast<double>(prompt.prefill_tokens);
+  const double context = mix.prompt_tokens + mix.output_tokens / 2;
+  const double small = DecodeSeconds(*layer, kSmall, context);
+  const double large = DecodeSeconds(*layer, kLarge, context);
+  rates.decode_s_per_token = std::max(0.0, (large - small) / (kLarge - kSmall));
+  rates.decode_s_per_step = std::max(0.0, small - kSmall * rates.decode_s_per_token);
+  return rates;
+}
+
+Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& cluster,
+                                          const ModelFootprint& model, const WorkloadMix& mix,
+                                          const LayerCost& cost, const TokenBytes& bytes,
+                                          const NodeCapacityOptions& options) {
+  GoodputProblem problem;
+  const double mean = mix.prompt_tokens + mix.output_tokens / 2;
+  for (size_t i = 0; i < cluster.nodes.size(); ++i) {
+    const NodeSpec& node = cluster.nodes[i];
+    MR_ASSIGN_OR_RETURN(const LayerRates rates, LayerRatesOf(node, model, mix, cost));
+    problem.rates.push_back(rates);
+    std::vector<int64_t> kv;
+    for (int layers = 1; layers <= flow.nodes[i].max_layers(); ++layers) {
+      kv.push_back(static_cast<int64_t>(ResidentSequences(node, model, mix, layers, options) *
+                                        mean * layers));
+    }
+    problem.kv_token_layers.push_back(std::move(kv));
+  }
+  const size_t side = cluster.nodes.size() + 1;
+  problem.link_latency_s.assign(side * side, 0);
+  for (const LinkSpec& link : cluster.links) {
+    problem.link_latency_s[static_cast<size_t>(link.from) * side + static_cast<size_t>(link.to)] =
+        link.latency.seconds();
+  }
+  problem.trunks = TrunksOf(cluster, bytes);
+  problem.prompt_tokens = mix.prompt_tokens;
+  problem.output_tokens = mix.output_tokens;
+  problem.flow = std::move(flow);
+  return problem;
+}
+
+}  // namespace millrace::plan

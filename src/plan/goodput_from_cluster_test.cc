@@ -1,0 +1,67 @@
+#include "plan/goodput_from_cluster.h"
+
+#include <gtest/gtest.h>
+
+namespace millrace::plan {
+namespace {
+
+// A step of a layer takes 2 ms, 10 us for each decode, 5 us for each prompt token.
+class SmallCost : public cost::StepCost {
+ public:
+  double Seconds(const cost::BatchShape& batch) const override {
+    return (batch.decode_sequences > 0 ? 2e-3 : 0) + 10e-6 * batch.decode_sequences +
+           5e-6 * static_cast<double>(batch.prefill_tokens);
+  }
+};
+
+Result<std::unique_ptr<cost::StepCost>> Small(const NodeSpec&, const ModelFootprint&, int) {
+  return std::unique_ptr<cost::StepCost>(std::make_unique<SmallCost>());
+}
+
+TEST(GoodputFromClusterTest, TakesRatesMemoryLatencyAndTrunksOver) {
+  ModelFootprint model;
+  model.name = "toy";
+  model.spec.num_layers = 4;
+  model.spec.hidden_size = 500;
+  model.spec.num_heads = model.spec.num_kv_heads = 5;
+  model.spec.head_dim = 50;
+  model.spec.dtype = DType::kBF16;
+  model.layer_bytes = 1'000'000;
+  ClusterSpec cluster;
+  cluster.name = "two";
+  for (const char* region : {"east", "west"}) {
+    NodeSpec node;
+    node.name = node.region = region;
+    node.device = "gpu";
+    node.memory_bytes = 2'500'000;
+    cluster.nodes.push_back(node);
+  }
+  cluster.trunks = {{"rail", 2e5}};
+  cluster.links = {{0, 1, 1e6, Duration::Millis(7), 0},
+                   {1, 0, 1e6, Duration::Millis(8), 0},
+                   {2, 0, 1e6, Duration::Millis(1), {}},
+                   {0, 2, 1e6, Duration::Millis(1), {}},
+                   {1, 2, 1e6, Duration::Millis(9), 0}};
+  constexpr WorkloadMix kMix{100, 50};
+  const NodeCapacityOptions all{.usable_memory = 1};
+  auto flow = FlowFromCluster(cluster, model, kMix, Small, true, all);
+  ASSERT_TRUE(flow.ok()) << flow.status().ToString();
+  const auto problem = GoodputFromCluster(*flow, cluster, model, kMix, Small, {1000, 4}, all);
+  ASSERT_TRUE(problem.ok()) << problem.status().ToString();
+  EXPECT_NEAR(problem->rates[0].prefill_s_per_token, 5e-6, 1e-12);
+  EXPECT_NEAR(problem->rates[0].decode_s_per_token, 10e-6, 1e-12);
+  EXPECT_NEAR(problem->rates[0].decode_s_per_step, 2e-3, 1e-12);
+  ASSERT_EQ(problem->kv_token_layers[0].size(), 2u);
+  EXPECT_NEAR(static_cast<double>(problem->kv_token_layers[0][1]), 500, 1)
+      << "0.5 MB beside two layers, 1 kB per token and layer";
+  EXPECT_NEAR(static_cast<double>(problem->kv_token_layers[0][0]), 1500, 1);
+  EXPECT_DOUBLE_EQ(problem->link_latency_s[0 * 3 + 1], 7e-3);
+  ASSERT_EQ(problem->trunks.size(), 2u) << "one for each direction";
+  for (const Trunk& trunk : problem->trunks) {
+    EXPECT_DOUBLE_EQ(trunk.tokens_per_s, 200);
+    EXPECT_EQ(trunk.links.size(), 1u) << "without those of the coordinator";
+  }
+}
+
+}  // namespace
+}  // namespace millrace::plan
