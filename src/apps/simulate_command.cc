@@ -34,6 +34,10 @@ struct SimulateFlags {
 Status Validate(const SimulateFlags& flags) {
   MR_RETURN_IF_ERROR(ValidateDeployment(flags.deployment));
   MR_RETURN_IF_ERROR(ValidateWorkloadArgs(flags.workload));
+  if (!flags.deployment.plan.empty() &&
+      (flags.run.scheduling == Scheduling::kStatic || !flags.trace.empty())) {
+    return InvalidArgument("--scheduling static and --trace do not go with --plan");
+  }
   if (flags.run.scheduling == Scheduling::kStatic &&
       (flags.deployment.instances > 1 || flags.deployment.prefill_instances > 0 ||
        !flags.trace.empty())) {
@@ -85,6 +89,20 @@ struct Outcome {
   std::optional<sim::Goodput> goodput;
 };
 
+Status NothingServed(const Deployment& deployment, const sim::SimReport& report) {
+  if (deployment.routed) {
+    return FailedPrecondition(
+        fmt::format("every one of {} requests was refused: prompt and answer may have {} tokens "
+                    "together, and their KV must fit on every stage of a way",
+                    report.latency.refused, deployment.routed->scheduler.max_model_len));
+  }
+  const sched::SchedulerOptions& scheduler = deployment.instance.scheduler;
+  return FailedPrecondition(fmt::format(
+      "every one of {} requests was refused: prompt and answer may have {} tokens "
+      "together, and they must fit in {} KV blocks of {}",
+      report.latency.refused, scheduler.max_model_len, scheduler.num_blocks, scheduler.block_size));
+}
+
 Result<Outcome> RunAll(const SimulateFlags& flags, const Deployment& deployment,
                        const sim::WorkloadSpec& workload) {
   Runner runner(deployment, workload, flags.run);
@@ -111,13 +129,7 @@ Result<Outcome> RunAll(const SimulateFlags& flags, const Deployment& deployment,
     const bool first = out.pictures.reports.empty();
     MR_ASSIGN_OR_RETURN(sim::SimReport report,
                         runner.Run(rate, first && steps > 0 ? &out.pictures.timeline : nullptr));
-    if (report.latency.requests == 0) {
-      return FailedPrecondition(fmt::format(
-          "every one of {} requests was refused: prompt and answer may have {} tokens together, "
-          "and they must fit in {} KV blocks of {}",
-          report.latency.refused, deployment.instance.scheduler.max_model_len,
-          deployment.instance.scheduler.num_blocks, deployment.instance.scheduler.block_size));
-    }
+    if (report.latency.requests == 0) return NothingServed(deployment, report);
     if (first) out.pictures.load = runner.load();
     out.pictures.reports.push_back(std::move(report));
   }

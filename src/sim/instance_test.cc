@@ -197,8 +197,8 @@ TEST(ServiceTest, SamplesTheLoadEvenlyInBoundedMemory) {
   const Observed run = RunWith({.instances = {OptionsOf({&cost})}},
                                {.requests = 5000, .rate = 2000, .prompt = {.a = 8}});
   const auto& load = run.report.load;
-  ASSERT_LE(load.size(), Service::kLoadSamplesMax);
-  ASSERT_GE(load.size(), Service::kLoadSamplesMax / 2);
+  ASSERT_LE(load.size(), LoadSampler::kSamplesMax);
+  ASSERT_GE(load.size(), LoadSampler::kSamplesMax / 2);
   for (size_t i = 1; i < load.size(); ++i) {
     EXPECT_EQ(load[i].arrived - load[i - 1].arrived, load[1].arrived - load[0].arrived);
   }

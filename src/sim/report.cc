@@ -24,7 +24,7 @@ constexpr double kGrowthShare = 0.02;
 constexpr double kFluctuations = 3, kGrowthMin = 8;
 constexpr size_t kLoadSamplesMin = 16;
 
-constexpr double kKvFull = 0.9, kStepsFull = 0.5, kPreemptionsMany = 0.01;
+constexpr double kKvFull = 0.9, kStepsFull = 0.5, kPreemptionsMany = 0.01, kBusyMany = 0.85;
 
 double MeanWaiting(std::span<const LoadSample> load) {
   double sum = 0;
@@ -134,8 +134,8 @@ std::string SimReport::Bottleneck() const {
   }
   const double kv = instances[fullest].kv_share;
   if (kv > kKvFull || Over(preemptions, latency.requests) > kPreemptionsMany) {
-    return fmt::format("KV memory of instance {} ({:.0f} % in use, {} preemptions in all)", fullest,
-                       kv * 100, preemptions);
+    return fmt::format("KV memory of {} ({:.0f} % in use, {} preemptions in all)",
+                       instances[fullest].name, kv * 100, preemptions);
   }
   if (!saturation) {
     return fmt::format("none at this load; the busiest stage has work {:.0f} % of the time",
@@ -144,12 +144,26 @@ std::string SimReport::Bottleneck() const {
   const double full = instances[batches].full_of_sequences;
   if (full > kStepsFull) {
     return fmt::format(
-        "the most sequences in a step, of instance {} ({:.0f} % of its steps are "
+        "the most sequences in a step, of {} ({:.0f} % of its steps are "
         "full); raise --max-num-seqs",
-        batches, full * 100);
+        instances[batches].name, full * 100);
   }
-  return fmt::format("the time of stage {} of instance {} (busy {:.0f} %)", stage, busiest,
-                     instances[busiest].busy_share[stage] * 100);
+  const double busy = instances[busiest].busy_share[stage];
+  const double link = links.empty() ? 0 : links.front().busy_share;
+  if (std::max(busy, link) < kBusyMany) {
+    return fmt::format(
+        "no stage or link is full (the busiest {:.0f} %): steps wait for one "
+        "another, for the links' latency, or for KV memory",
+        std::max(busy, link) * 100);
+  }
+  if (link > busy) {
+    return fmt::format("the link {} (busy {:.0f} %)", links.front().name, link * 100);
+  }
+  if (instances[busiest].busy_share.size() == 1) {
+    return fmt::format("the time of {} (busy {:.0f} %)", instances[busiest].name, busy * 100);
+  }
+  return fmt::format("the time of stage {} of {} (busy {:.0f} %)", stage, instances[busiest].name,
+                     busy * 100);
 }
 
 void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
@@ -168,6 +182,7 @@ void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
   }
   for (size_t i = 0; i < runs[0].use.size(); ++i) {
     report.instances.push_back(SummarizeInstance(runs, i));
+    report.instances.back().name = fmt::format("instance {}", i);
   }
 }
 

@@ -30,12 +30,18 @@ struct Saturation {
 std::optional<Saturation> FindSaturation(std::span<const LoadSample> load);
 
 struct InstanceSummary {
+  std::string name;                                  // "instance 0", or of a plan's stage
   std::vector<double> busy_share;                    // per stage, mean over runs
   double batch = 0;                                  // mean sequences of a step
   double full_of_sequences = 0, full_of_tokens = 0;  // shares of the steps
   int kv_blocks = 0;
   double kv_share = 0, kv_share_peak = 0;  // of the blocks; mean over time
   uint64_t steps = 0, preemptions = 0;
+};
+
+struct LinkSummary {
+  std::string name;  // "a100-0 to l4-3"
+  double busy_share = 0;
 };
 
 struct SimReport {
@@ -47,6 +53,7 @@ struct SimReport {
   std::vector<double> attainment;        // per seed
   std::optional<Saturation> saturation;  // of the worst seed
   std::vector<InstanceSummary> instances;
+  std::vector<LinkSummary> links;  // of a plan, the busiest first
   uint64_t steps = 0;
   Quantiles kv_wait, kv_transfer;  // of hand-overs from prefill to decode instances
   std::optional<double> usd_per_hour;
@@ -60,7 +67,8 @@ struct SimReport {
   std::string Bottleneck() const;
 };
 
-// Fills in everything that follows from the runs. REQUIRES: as many runs as seeds, at least one.
+// Fills in everything that follows from the runs. Instances without a name get "instance N".
+// REQUIRES: as many runs as seeds, at least one.
 void Summarize(std::span<const ServiceReport> runs, SimReport& report);
 
 std::string ReportTable(const SimReport& report);

@@ -10,7 +10,7 @@
 namespace millrace::sim {
 namespace {
 
-constexpr size_t kInstanceLinesMax = 16;
+constexpr size_t kInstanceLinesMax = 32, kLinksShown = 3;
 
 struct Metric {
   const char* key;    // of JSON and CSV
@@ -92,16 +92,31 @@ std::string SloLines(const SimReport& report) {
   return text;
 }
 
-std::string InstanceLine(size_t index, const InstanceSummary& at) {
+std::string Capitalised(std::string name) {
+  if (!name.empty() && name[0] >= 'a' && name[0] <= 'z') name[0] = static_cast<char>(name[0] - 32);
+  return name;
+}
+
+std::string LinkLine(const std::vector<LinkSummary>& links) {
+  std::string text;
+  for (size_t i = 0; i < std::min(links.size(), kLinksShown); ++i) {
+    text += fmt::format("{}{} {:.0f} %", i == 0 ? "Busiest links: " : ", ", links[i].name,
+                        links[i].busy_share * 100);
+  }
+  return text.empty() ? text : text + "\n";
+}
+
+std::string InstanceLine(const InstanceSummary& at) {
   std::string busy;
   for (const double share : at.busy_share) {
     fmt::format_to(std::back_inserter(busy), "{}{:.0f}", busy.empty() ? "" : "/", share * 100);
   }
+  if (at.kv_blocks == 0) return fmt::format("{}: busy {} %\n", Capitalised(at.name), busy);
   return fmt::format(
-      "Instance {}: busy {} %, {:.1f} sequences a step, KV {:.0f} % of {} blocks "
-      "(most {:.0f} %), {} preemptions\n",
-      index, busy, at.batch, at.kv_share * 100, FormatCount(at.kv_blocks), at.kv_share_peak * 100,
-      at.preemptions);
+      "{}: busy {} %, {:.1f} sequences a step, KV {:.0f} % of {} blocks (most {:.0f} %), {} "
+      "preemptions\n",
+      Capitalised(at.name), busy, at.batch, at.kv_share * 100, FormatCount(at.kv_blocks),
+      at.kv_share_peak * 100, at.preemptions);
 }
 
 Json MetricJson(const Quantiles& values) {
@@ -112,7 +127,8 @@ Json MetricJson(const Quantiles& values) {
 }
 
 Json InstanceJson(const InstanceSummary& at) {
-  return {{"busy_share", at.busy_share},
+  return {{"name", at.name},
+          {"busy_share", at.busy_share},
           {"mean_batch", at.batch},
           {"steps", at.steps},
           {"steps_full_of_sequences", at.full_of_sequences},
@@ -164,12 +180,13 @@ std::string ReportTable(const SimReport& report) {
       FormatDuration(r.seconds()));
   text += SloLines(report);
   for (size_t i = 0; i < std::min(report.instances.size(), kInstanceLinesMax); ++i) {
-    text += InstanceLine(i, report.instances[i]);
+    text += InstanceLine(report.instances[i]);
   }
   if (report.instances.size() > kInstanceLinesMax) {
     text += fmt::format("... and {} instances more (--json has them)\n",
                         report.instances.size() - kInstanceLinesMax);
   }
+  text += LinkLine(report.links);
   if (report.kv_transfer.count() > 0) {
     text +=
         fmt::format("KV hand-over: waits {} ms and takes {} ms in the mean, p99 {} and {} ms\n",
@@ -212,6 +229,10 @@ Json ReportJson(const SimReport& report) {
     json[std::string(m.key) + "_ms"] = none ? Json() : MetricJson(r.*m.values);
   }
   for (const InstanceSummary& at : report.instances) json["instances"].push_back(InstanceJson(at));
+  json["links"] = Json::array();
+  for (const LinkSummary& link : report.links) {
+    json["links"].push_back({{"name", link.name}, {"busy_share", link.busy_share}});
+  }
   json["bottleneck"] = report.instances.empty() ? Json() : Json(report.Bottleneck());
   const auto usd = report.usd_per_million_output_tokens();
   json["usd_per_hour"] = report.usd_per_hour ? Json(*report.usd_per_hour) : Json();

@@ -105,6 +105,7 @@ void Routed::Handle(const Event& event, Time now) {
 }
 
 void Routed::Arrive(const SimRequest& request) {
+  load_.Arrived(request.arrival, recorder_);
   const RequestId id = recorder_.Arrived(request);
   const Status routed = router_.Submit(
       {.id = id, .prompt_tokens = request.prompt_tokens, .output_tokens = request.output_tokens},
@@ -264,6 +265,8 @@ void Routed::EndStep(int slot, Time now) {
 RoutedReport Routed::Report(Time now) const {
   RoutedReport report;
   report.latency = recorder_.report();
+  report.load = load_.samples();
+  report.simulated_s = static_cast<double>(now.ns) * 1e-9;
   report.measured_s = std::max(0.0, (now - options_.measure_from).seconds());
   report.links = links_.Used();
   report.ways = ways_.size();

@@ -20,6 +20,7 @@
 #include "sched/scheduler.h"
 #include "sim/event_queue.h"
 #include "sim/links.h"
+#include "sim/load.h"
 #include "sim/recorder.h"
 #include "sim/workload.h"
 
@@ -51,6 +52,8 @@ struct RoutedReport {
   std::vector<double> stage_busy_share;  // of the whole run
   std::vector<double> stage_kv_share;    // promised at the end
   std::vector<LinkUse> links;
+  std::vector<LoadSample> load;  // evenly over arrivals
+  double simulated_s = 0;
   size_t ways = 0;  // different routes taken
   uint64_t steps = 0, batches = 0, events = 0;
 };
@@ -105,6 +108,7 @@ class Routed {
   Links links_;
   EventQueue<Event> events_;
   Recorder recorder_;
+  LoadSampler load_;
   std::map<std::vector<int>, std::unique_ptr<Way>> ways_;
   std::vector<Stage> stages_;
   std::vector<Part> parts_;

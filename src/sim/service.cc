@@ -81,7 +81,7 @@ void Service::Hear(int index, RequestOutput& output, Time now) {
 void Service::Arrive(const SimRequest& request) {
   if (on_progress && arrived_ % kProgressEvery == 0) on_progress(arrived_, request.arrival);
   ++arrived_;
-  SampleLoad(request.arrival);
+  load_.Arrived(request.arrival, recorder_);
   const RequestId id = recorder_.Arrived(request);
   const int index = Dispatch(entries_);
   recorder_.owner(id) = index;
@@ -120,18 +120,6 @@ Duration Service::PrefillTime(int index, int prompt_tokens) const {
     longest = std::max(longest, stage->Seconds(prompt));
   }
   return Duration::Seconds(longest);
-}
-
-void Service::SampleLoad(Time now) {
-  if (arrived_ % load_every_ != 0) return;
-  if (load_.size() == kLoadSamplesMax) {  // every other one goes, and the distance doubles
-    for (size_t i = 0; i < kLoadSamplesMax / 2; ++i) load_[i] = load_[2 * i + 1];
-    load_.resize(kLoadSamplesMax / 2);
-    load_every_ *= 2;
-    if (arrived_ % load_every_ != 0) return;
-  }
-  load_.push_back({now, arrived_, static_cast<int64_t>(recorder_.alive()),
-                   static_cast<int64_t>(recorder_.waiting())});
 }
 
 std::shared_ptr<const SamplingParams> Service::ParamsFor(int output_tokens) {
@@ -181,7 +169,7 @@ ServiceReport Service::Report(Time now) {
   ServiceReport report;
   report.latency = recorder_.report();
   report.events = events_done_;
-  report.load = load_;
+  report.load = load_.samples();
   report.simulated_s = now.ns * 1e-9;
   report.kv_wait = kv_wait_;
   report.kv_transfer = kv_transfer_;

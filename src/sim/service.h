@@ -11,6 +11,7 @@
 
 #include "sim/event_queue.h"
 #include "sim/instance.h"
+#include "sim/load.h"
 #include "sim/recorder.h"
 #include "sim/workload.h"
 
@@ -39,19 +40,12 @@ struct ServiceOptions {
   uint64_t seed = 0;            // of kRandom
 };
 
-// How many requests were there when one arrived.
-struct LoadSample {
-  Time at;
-  uint64_t arrived = 0;
-  int64_t alive = 0, waiting = 0;  // waiting: without a token yet
-};
-
 struct ServiceReport {
   LatencyReport latency;
   std::vector<std::vector<double>> busy_share;  // per instance, per stage
   std::vector<sched::SchedulerStats> stats;     // per instance, at the end
   std::vector<InstanceUse> use;                 // per instance
-  std::vector<LoadSample> load;                 // at most kLoadSamplesMax, evenly over arrivals
+  std::vector<LoadSample> load;                 // evenly over arrivals
   uint64_t steps = 0, events = 0;
   double simulated_s = 0;
   // Of hand-overs: from the first token to the pull's begin, and the pull itself.
@@ -63,7 +57,6 @@ class Service {
  public:
   // kInvalidArgument when an instance's options contradict each other, or the roles do.
   static Result<std::unique_ptr<Service>> Create(const ServiceOptions& options);
-  static constexpr size_t kLoadSamplesMax = 512;
 
   // Runs the workload to its end (or to stop_at). Call once.
   ServiceReport Run(Workload& workload);
@@ -106,7 +99,6 @@ class Service {
   void EndPull(int slot, Time now);
 
   Duration PrefillTime(int index, int prompt_tokens) const;
-  void SampleLoad(Time now);
   ServiceReport Report(Time now);
 
   const ServiceOptions options_;
@@ -126,8 +118,7 @@ class Service {
   std::vector<Time> link_free_;      // per instance: its network card
   std::vector<Duration> link_busy_;  // the same
   Quantiles kv_wait_, kv_transfer_;
-  std::vector<LoadSample> load_;
-  uint64_t load_every_ = 1;
+  LoadSampler load_;
   uint64_t dispatched_ = 0, arrived_ = 0, events_done_ = 0;
 };
 

@@ -114,8 +114,12 @@ class Simulate(unittest.TestCase):
 
     def test_documented_commands(self):
         text = (ROOT / "docs/simulation.md").read_text()
-        for block in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", text, re.M | re.S):
+        planning = (ROOT / "docs/planning.md").read_text()
+        for block in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", planning + text, re.M | re.S):
             (self.folder / block[0]).write_text(block[1])
+        subprocess.run([PROGRAM, "plan", "--cluster", "cluster.yaml", "--model", "llama-70b",
+                        "--time-limit", "1", "--out", "plan.yaml"], cwd=self.folder, check=True,
+                       capture_output=True, timeout=TIMEOUT_S)
         (self.folder / "src").symlink_to(ROOT / "src")
         commands = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
                     for line in block.replace("\\\n", " ").splitlines() if line.strip()]

@@ -167,6 +167,20 @@ std::string Describe(const DeploymentFlags& flags, const std::string& device,
                             instance.scheduler.block_size);
 }
 
+// What a plan says itself.
+Status ValidatePlanFlags(const DeploymentFlags& flags) {
+  if (!flags.device.empty() || !flags.profile.empty() || !flags.distserve_profile.empty() ||
+      flags.tensor_parallel * flags.pipeline_parallel * flags.instances > 1 ||
+      flags.prefill_instances > 0) {
+    return InvalidArgument(
+        "a plan says what runs where; leave out --device, profiles, --tp, --pp and instances");
+  }
+  if (flags.engine.num_blocks || flags.engine.kv_bytes) {
+    return InvalidArgument("a plan's KV memory is what its nodes have beside the weights");
+  }
+  return ValidateEngineFlags(flags.engine);
+}
+
 }  // namespace
 
 void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
@@ -183,6 +197,10 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
               "Step times that 'millrace profile' measured");
   command.Add(kGroup, file(TextOption("distserve-profile", "FILE", &flags->distserve_profile)),
               "Step times by DistServe's fitted coefficients");
+  command.Add(kGroup, file(TextOption("plan", "FILE", &flags->plan)),
+              "A plan of 'millrace plan' with stages of unequal size, instead of --device");
+  command.Add(kGroup, file(TextOption("cluster", "FILE", &flags->cluster)),
+              "The cluster that the plan was made for");
   command
       .Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, kParallelMax),
            "Devices that share each layer")
@@ -213,6 +231,10 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
 }
 
 Status ValidateDeployment(const DeploymentFlags& flags) {
+  if (flags.plan.empty() != flags.cluster.empty()) {
+    return InvalidArgument("--plan and --cluster go together: a plan was made for a cluster");
+  }
+  if (!flags.plan.empty()) return ValidatePlanFlags(flags);
   if (flags.engine.model.empty()) return InvalidArgument("--model is missing, such as llama-13b");
   if (!flags.profile.empty() && !flags.distserve_profile.empty()) {
     return InvalidArgument("give --profile or --distserve-profile, not both");
@@ -232,6 +254,7 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
 }
 
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
+  if (!flags.plan.empty()) return MakePlanDeployment(flags);
   Deployment out;
   MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(flags.engine.model));
   out.spec = footprint.spec;

@@ -12,6 +12,7 @@
 #include "core/model_spec.h"
 #include "cost/device_catalog.h"
 #include "cost/step_cost.h"
+#include "sim/routed.h"
 #include "sim/service.h"
 
 namespace millrace::apps {
@@ -20,6 +21,7 @@ struct DeploymentFlags {
   EngineFlags engine;  // `model` and the scheduler's sizes and policies
   std::string device, profile, distserve_profile;
   int tensor_parallel = 1, pipeline_parallel = 1, instances = 1;
+  std::string plan, cluster;                        // instead of a device and its numbers
   int prefill_instances = 0, decode_instances = 0;  // both or none; then `instances` is their sum
   double kv_gb_per_s = 25;
   sched::StepMix step_mix = sched::StepMix::kMixed;
@@ -40,10 +42,15 @@ struct Deployment {
   int instances = 1;
   int prefill_instances = 0;  // of them; the rest decodes, unless it is none
   sim::KvTransferOptions kv_transfer;
-  std::optional<double> usd_per_hour;  // of all
+  std::optional<double> usd_per_hour;        // of all
+  std::optional<sim::RoutedOptions> routed;  // of a plan: this, and no instances
 };
 
-// kInvalidArgument with the numbers and the nearest that fits.
+// The stages of a plan as the router sees them, or instances all alike. kInvalidArgument with the
+// numbers and the nearest that fits.
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags);
+
+// What MakeDeployment does with --plan.
+Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags);
 
 }  // namespace millrace::apps

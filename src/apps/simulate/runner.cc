@@ -1,5 +1,9 @@
 #include "apps/simulate/runner.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+
 #include "sim/static_batching.h"
 
 namespace millrace::apps {
@@ -8,6 +12,7 @@ Result<sim::ServiceReport> Runner::RunSeed(std::optional<double> rate, uint64_t 
                                            sim::Timeline* timeline) {
   const auto requests = workload_.Make(seed, rate);
   if (options_.scheduling == Scheduling::kStatic) return RunStatic(*requests);
+  if (deployment_.routed) return RunRouted(*requests);
   sim::ServiceOptions options;
   options.instances.assign(static_cast<size_t>(deployment_.instances), deployment_.instance);
   for (int i = 0; deployment_.prefill_instances > 0 && i < deployment_.instances; ++i) {
@@ -45,6 +50,47 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
   return report;
 }
 
+// A stage of the plan stands where an instance of one stage would.
+Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests) {
+  sim::RoutedOptions options = *deployment_.routed;
+  options.slo = workload_.target.slo;
+  MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
+  sim::RoutedReport run = routed->Run(requests);
+  sim::ServiceReport report;
+  report.latency = std::move(run.latency);
+  report.load = std::move(run.load);
+  report.steps = run.steps;
+  report.simulated_s = run.simulated_s;
+  for (const double share : run.stage_busy_share) report.busy_share.push_back({share});
+  report.stats.resize(report.busy_share.size());
+  report.use.resize(report.busy_share.size());
+  links_.clear();
+  const ClusterSpec& cluster = deployment_.routed->cluster;
+  const auto name = [&](int node) {
+    return node == cluster.coordinator() ? "coordinator"
+                                         : cluster.nodes[static_cast<size_t>(node)].name;
+  };
+  for (const sim::LinkUse& link : run.links) {
+    links_.push_back({name(link.from) + " to " + name(link.to),
+                      run.simulated_s > 0 ? link.busy.seconds() / run.simulated_s : 0});
+  }
+  std::stable_sort(links_.begin(), links_.end(),
+                   [](const auto& a, const auto& b) { return a.busy_share > b.busy_share; });
+  return report;
+}
+
+void Runner::AddPlanNames(sim::SimReport& report) const {
+  const sim::RoutedOptions& routed = *deployment_.routed;
+  for (size_t i = 0; i < report.instances.size(); ++i) {
+    const StagePlan& stage = routed.plan.stages[i];
+    report.instances[i].name =
+        fmt::format("stage {} on {}, layers [{}, {})", i,
+                    routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())].name,
+                    stage.layers.begin, stage.layers.end);
+  }
+  report.links = links_;
+}
+
 Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* timeline) {
   sim::SimReport report;
   std::vector<sim::ServiceReport> runs;
@@ -67,6 +113,7 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   report.target = workload_.target;
   report.usd_per_hour = deployment_.usd_per_hour;
   sim::Summarize(runs, report);
+  if (deployment_.routed) AddPlanNames(report);
   return report;
 }
 

@@ -47,11 +47,14 @@ class Runner {
   Result<sim::ServiceReport> RunSeed(std::optional<double> rate, uint64_t seed,
                                      sim::Timeline* timeline);
   sim::ServiceReport RunStatic(sim::Workload& requests) const;
+  Result<sim::ServiceReport> RunRouted(sim::Workload& requests);
+  void AddPlanNames(sim::SimReport& report) const;
 
   const Deployment& deployment_;
   const sim::WorkloadSpec& workload_;
   const RunOptions& options_;
   std::vector<sim::LoadSample> load_;
+  std::vector<sim::LinkSummary> links_;  // of a plan's last run
   uint64_t requests_before_ = 0;
 };
 

@@ -1,0 +1,108 @@
+// A plan of unequal stages as something to simulate: each stage computes at the estimate for its
+// node's devices and holds the KV that fits beside its weights.
+#include <fmt/format.h>
+
+#include <set>
+
+#include "apps/plan/inputs.h"
+#include "apps/simulate/deployment.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "cost/first_principles_cost.h"
+#include "cost/memory_model.h"
+#include "plan/io/cluster_yaml.h"
+#include "plan/io/plan_yaml.h"
+#include "plan/io/yaml_reader.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr double kTokenIdBytes = 4;
+constexpr int kWaitingMax = 1 << 20;
+
+// Adds the stage's cost of one layer and the room beside its weights.
+Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
+  sim::RoutedOptions& routed = *out.routed;
+  const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+  const auto device = cost::FindDevice(node.device);
+  if (!device.ok()) {
+    return InvalidArgument(fmt::format("node '{}': {}", node.name, device.status().message()));
+  }
+  int devices = 0;
+  int64_t memory = 0;
+  for (const NodeIndex index : stage.nodes) {
+    devices += routed.cluster.nodes[static_cast<size_t>(index)].device_count;
+    memory += routed.cluster.nodes[static_cast<size_t>(index)].memory_bytes;
+  }
+  // A layer of the middle: embedding and vocabulary projection are small beside whole stages.
+  const int middle = out.spec.num_layers / 2;
+  out.costs.push_back(std::make_unique<cost::FirstPrinciplesCost>(
+      out.spec, LayerRange{middle, middle + 1}, *device, devices));
+  const int64_t tokens = cost::KvCapacityTokens(out.spec, stage.layers, memory, step_tokens);
+  if (tokens < 1) {
+    return InvalidArgument(
+        fmt::format("the plan puts layers [{}, {}) on '{}', and their weights leave no KV memory; "
+                    "'millrace plan check' says more",
+                    stage.layers.begin, stage.layers.end, node.name));
+  }
+  routed.stages.push_back(
+      {.per_layer = out.costs.back().get(), .kv_token_layers = tokens * stage.layers.size()});
+  return OkStatus();
+}
+
+double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
+  std::set<NodeIndex> nodes;
+  for (const StagePlan& stage : plan.stages) nodes.insert(stage.nodes.begin(), stage.nodes.end());
+  double price = 0;
+  for (const NodeIndex node : nodes) {
+    price += cluster.nodes[static_cast<size_t>(node)].price_usd_per_hour;
+  }
+  return price;
+}
+
+}  // namespace
+
+Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
+  MR_ASSIGN_OR_RETURN(const std::string cluster_text, ReadFile(flags.cluster, plan::kYamlBytesMax));
+  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, plan::ParseClusterYaml(cluster_text, flags.cluster));
+  MR_ASSIGN_OR_RETURN(const std::string plan_text, ReadFile(flags.plan, plan::kYamlBytesMax));
+  MR_ASSIGN_OR_RETURN(Plan plan, plan::ParsePlanYaml(plan_text, flags.plan, cluster));
+  const std::string model = flags.engine.model.empty() ? plan.model : flags.engine.model;
+  MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(model));
+  Deployment out;
+  out.spec = footprint.spec;
+  if (plan.num_layers != out.spec.num_layers) {
+    return InvalidArgument(fmt::format("{}: made for {} layers, and {} has {}",
+                                       Printable(flags.plan), plan.num_layers, Printable(model, 60),
+                                       out.spec.num_layers));
+  }
+  out.text = fmt::format("{} on the {} stages of {}, cluster {}", model, plan.stages.size(),
+                         flags.plan, cluster.name);
+  out.cost_from =
+      fmt::format("{} for each node; nobody measured it", cost::FirstPrinciplesCost::kLabel);
+  const double price = PricePerHour(plan, cluster);
+  if (price > 0) out.usd_per_hour = price;
+  out.routed.emplace();
+  sim::RoutedOptions& routed = *out.routed;
+  routed.plan = std::move(plan);
+  routed.cluster = std::move(cluster);
+  routed.activation_bytes_per_token = static_cast<double>(cost::ActivationBytesPerToken(out.spec));
+  routed.token_bytes = kTokenIdBytes;
+  routed.stage_batch_tokens_max = flags.engine.max_num_batched_tokens;
+  for (const StagePlan& stage : routed.plan.stages) {
+    MR_RETURN_IF_ERROR(AddStage(stage, flags.engine.max_num_batched_tokens, out));
+    routed.stages.back().overhead_s = flags.scheduler_overhead_us * 1e-6;
+  }
+  sched::SchedulerOptions& s = routed.scheduler;
+  s.block_size = flags.engine.block_size;
+  s.max_model_len = flags.engine.max_model_len.value_or(out.spec.max_position);
+  s.max_num_seqs = flags.engine.max_num_seqs;
+  s.max_num_batched_tokens = flags.engine.max_num_batched_tokens;
+  s.max_waiting = kWaitingMax;
+  s.policy = flags.engine.policy;
+  s.step_mix = flags.step_mix;
+  s.prefix_caching = false;
+  return out;
+}
+
+}  // namespace millrace::apps
