@@ -12,6 +12,7 @@ Experiment HelixContestExperiment();
 Experiment HelixMaxflowExperiment();
 Experiment HelixPlansExperiment();
 Experiment HelixTablesExperiment();
+Experiment HelixRoutedExperiment();
 Experiment Md1Experiment();
 Experiment OrcaE2eExperiment();
 Experiment OrcaMemoryExperiment();

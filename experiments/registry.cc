@@ -21,6 +21,7 @@ const std::vector<Experiment>& Experiments() {
       HelixMaxflowExperiment(),
       VidurRooflineExperiment(),
       HelixTablesExperiment(),
+      HelixRoutedExperiment(),
       HelixPlansExperiment(),
   };
   // clang-format on
