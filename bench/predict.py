@@ -3,11 +3,13 @@
 
 usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S]
 
-Method: `millrace profile` measures this machine with the llama-160m shape (bf16, random weights). Then
-one server with 2 threads gets three Poisson traces, at 30, 60 and 90 % of the rate it reached when all
-requests came at once, from `millrace bench serve` on the same two cores; `millrace simulate` is given
-the profile and the same traces. Prompts are uniform in [64, 192] tokens, outputs in [32, 96]. Nothing
-is fitted to the served runs. Only the loopback interface is used.
+Method: one server with 2 threads on the llama-160m shape (bf16, random weights) gets three Poisson
+traces, at 30, 60 and 90 % of the rate it reached when all requests came at once, from `millrace bench
+serve` on the same two cores. Before and after each trace `millrace profile` measures the machine, whose
+arithmetic speed drifts by a third within minutes where others share it; `millrace simulate` is given
+either profile and the same trace, and the mean of the two is the forecast. Prompts are uniform in [64,
+192] tokens, outputs in [32, 96]. Nothing is fitted to the served runs. Only the loopback interface is
+used.
 """
 import argparse
 import json
@@ -52,6 +54,12 @@ def served(binary, url, trace, count):
     return result
 
 
+def measure(binary, model, profile):
+    subprocess.run([binary, "profile", model, "--threads", "2", "--max-tokens", "512", "--repeats", "3",
+                    "--output", profile], check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+
+
 def simulated(binary, model, profile, trace):
     output = subprocess.run(
         [binary, "simulate", "--model", model, "--profile", profile, "--workload", trace,
@@ -72,9 +80,7 @@ def main():
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
-        profile, trace = str(folder / "profile.json"), folder / "trace.jsonl"
-        subprocess.run([binary, "profile", model, "--threads", "2", "--output", profile], check=True,
-                       stdout=subprocess.DEVNULL)
+        profiles, trace = [str(folder / "before.json"), str(folder / "after.json")], folder / "t.jsonl"
         server = Server(binary, model)
         try:
             make_trace(trace, None, 96, 0)
@@ -82,20 +88,22 @@ def main():
             for load in LOADS:
                 count = max(20, round(load * capacity * args.seconds))
                 make_trace(trace, load * capacity, count, round(load * 10))
+                measure(binary, model, profiles[0])
                 live = served(binary, server.url, str(trace), count)
-                model_run = simulated(binary, model, profile, str(trace))
-                rows.append((load, count, live, model_run))
+                measure(binary, model, profiles[1])
+                rows.append((load, count, live,
+                             [simulated(binary, model, p, str(trace)) for p in profiles]))
         finally:
             server.stop()
     print(__doc__.split("\n\n")[2].replace("\n", " "))
     print(f"\nCapacity: {capacity:.2f} requests/s.\n")
     print("| load | requests | what | served, ms | simulated, ms | off | bar |\n|---|---|---|---|---|---|---|")
-    for load, count, live, run in rows:
+    for load, count, live, runs in rows:
         for metric in ("ttft", "tpot"):
             for point, bar in BARS.items():
                 real = live[f"{point}_{metric}_ms"] if f"{point}_{metric}_ms" in live \
                     else live[f"median_{metric}_ms"]
-                ours = run["latency_ms"][metric][point]
+                ours = sum(run[f"{metric}_ms"][point] for run in runs) / len(runs)
                 off = ours / real - 1
                 print(f"| {load:.0%} | {count} | {metric.upper()} {point} | {real:.1f} | {ours:.1f} | "
                       f"{off:+.1%} | {bar:.0%}{'' if abs(off) <= bar else ', **missed**'} |")
