@@ -41,11 +41,12 @@ function(millrace_library)
 endfunction()
 
 # millrace_test(NAME kv_test SOURCES a_test.cc ... DEPS kv [EXTERNAL ...] [LABEL fast|full]
-#               [TIMEOUT seconds] [ARGS ...])
-# One GoogleTest binary. LABEL fast (the default) means: no model file, no network, a few seconds.
+#               [TIMEOUT seconds] [ARGS ...] [PURE])
+# One GoogleTest binary. PURE: it starts no thread, so the thread sanitizer has nothing to see and
+# does not build it. LABEL fast (the default) means: no model file, no network, a few seconds.
 function(millrace_test)
-  cmake_parse_arguments(ARG "" "NAME;LABEL;TIMEOUT" "SOURCES;DEPS;EXTERNAL;ARGS" ${ARGN})
-  if(NOT MILLRACE_TESTS)
+  cmake_parse_arguments(ARG "PURE" "NAME;LABEL;TIMEOUT" "SOURCES;DEPS;EXTERNAL;ARGS" ${ARGN})
+  if(NOT MILLRACE_TESTS OR (ARG_PURE AND MILLRACE_SANITIZE STREQUAL "thread"))
     return()
   endif()
   if(NOT ARG_LABEL)

@@ -8,6 +8,7 @@
 #include "apps/commands.h"
 #include "apps/progress.h"
 #include "apps/simulate/pictures.h"
+#include "apps/simulate/replay.h"
 #include "apps/simulate/runner.h"
 #include "apps/simulate/workload_args.h"
 #include "base/file.h"
@@ -28,10 +29,11 @@ struct SimulateFlags {
   int64_t seed = 0;
   bool goodput = false, json = false, no_progress = false;
   double goodput_tolerance_percent = 2;
-  std::string csv, plot, trace;
+  std::string csv, plot, trace, replay;
 };
 
 Status Validate(const SimulateFlags& flags) {
+  if (!flags.replay.empty()) return OkStatus();
   MR_RETURN_IF_ERROR(ValidateDeployment(flags.deployment));
   MR_RETURN_IF_ERROR(ValidateWorkloadArgs(flags.workload));
   if (!flags.deployment.plan.empty() &&
@@ -249,6 +251,9 @@ void AddReportOptions(Command& command, SimulateFlags* flags) {
        "latency and attainment against rate");
   path("trace", "FILE", &flags->trace, ValueKind::kFile,
        "Write the steps for chrome://tracing or ui.perfetto.dev, the first 200,000");
+  path("replay", "FILE", &flags->replay, ValueKind::kFile,
+       "Instead of a forecast: replay a step log of 'millrace serve --step-log' and compare every "
+       "decision");
   command.Add(kGroup, FlagOption("no-progress", &flags->no_progress), "No progress bar");
 }
 
@@ -282,7 +287,9 @@ std::unique_ptr<Command> MakeSimulateCommand() {
   AddReportOptions(*command, flags.get());
   AddGeneralOptions(*command);
   command->validate = [flags] { return Validate(*flags); };
-  command->run = [flags] { return RunSimulate(*flags); };
+  command->run = [flags] {
+    return flags->replay.empty() ? RunSimulate(*flags) : RunReplay(flags->replay, flags->json);
+  };
   return command;
 }
 

@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -130,6 +131,55 @@ class Simulate(unittest.TestCase):
             with self.subTest(command):
                 self.assertIn("Throughput:", run(*words[2:], cwd=self.folder))
         json.loads((self.folder / "pipeline.json").read_text())
+
+
+class Replay(unittest.TestCase):
+    """A live server, short of KV memory and under load, against the simulator's decisions."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.log = pathlib.Path(folder.name) / "steps.jsonl"
+        self.output = pathlib.Path(folder.name) / "serve.txt"
+
+    def record(self):
+        with self.output.open("w") as output:
+            server = subprocess.Popen(
+                [PROGRAM, "serve", str(ROOT / "models/demo"), "--host", "127.0.0.1", "--port", "0",
+                 "--step-log", str(self.log), "--num-gpu-blocks-override", "48", "--max-model-len", "512",
+                 "--max-num-seqs", "12"], stdout=output, stderr=subprocess.STDOUT)
+        try:
+            deadline = time.monotonic() + 60
+            while not (found := re.search(r"Serving .* on (http://127\.0\.0\.1:\d+)",
+                                          self.output.read_text())):
+                self.assertIsNone(server.poll(), self.output.read_text())
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.05)
+            subprocess.run(
+                [PROGRAM, "bench", "serve", "--base-url", found.group(1), "--num-prompts", "120",
+                 "--request-rate", "60", "--random-input-len", "96", "--random-output-len", "48",
+                 "--random-range-ratio", "0.8", "--random-prefix-len", "40", "--disable-tqdm"],
+                check=True, capture_output=True, timeout=TIMEOUT_S)
+        finally:
+            server.terminate()
+            server.wait(timeout=60)
+
+    def test_a_live_run_is_decided_anew_the_same(self):
+        self.record()
+        report = run_json("--replay", str(self.log))
+        self.assertTrue(report["same"])
+        self.assertGreaterEqual(report["requests"], 120)
+        self.assertGreater(report["steps"], 100)
+        lines = self.log.read_text().splitlines()
+        at = next(i for i, line in enumerate(lines) if i > len(lines) // 2 and '"parts"' in line)
+        step = json.loads(lines[at])
+        step["parts"][0][2] += 1
+        lines[at] = json.dumps(step)
+        self.log.write_text("\n".join(lines))
+        done = subprocess.run([PROGRAM, "simulate", "--replay", str(self.log)], capture_output=True,
+                              text=True, timeout=TIMEOUT_S, check=False)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(f"step {step['step']}", done.stderr)
 
 
 if __name__ == "__main__":
