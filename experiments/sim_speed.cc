@@ -56,25 +56,32 @@ Result<std::vector<Figure>> Run(const Context& context) {
   instance.scheduler.prefix_caching = false;
   sim::ServiceOptions options;
   options.instances.assign(32, instance);
-  MR_ASSIGN_OR_RETURN(const auto service, sim::Service::Create(options));
   const uint64_t requests = context.quick ? 20'000 : 1'000'000;
-  const auto workload = sim::NewSynthetic(
-      {.requests = requests, .rate = 100, .lengths = lengths, .draw_lengths = true, .seed = 1});
-  const double begin = CpuSeconds();
-  const sim::ServiceReport report = service->Run(*workload);
-  const double seconds = CpuSeconds() - begin;
-  const auto tokens = static_cast<double>(report.latency.output_tokens);
-  return std::vector<Figure>{
-      {.name = fmt::format("{} requests of Azure conversation lengths over 32 instances", requests),
-       .paper = nullptr,
-       .ours = seconds,
-       .unit = "CPU s",
-       .verdict = fmt::format(
-           "{}: target 30 s for 10^6; {:.3g} output tokens, {:.0f} ns each, {} "
-           "steps, mean batch {:.1f}, mean TPOT {:.1f} ms, peak memory {:.0f} MiB",
-           seconds <= 30.0 * static_cast<double>(requests) / 1e6 ? "reached" : "missed", tokens,
-           seconds / tokens * 1e9, report.steps, tokens / static_cast<double>(report.steps),
-           report.latency.tpot.mean() * 1e3, PeakMebibytes())}};
+  std::vector<Figure> figures;
+  for (const double rate : {64.0, 100.0}) {
+    MR_ASSIGN_OR_RETURN(const auto service, sim::Service::Create(options));
+    const auto workload = sim::NewSynthetic(
+        {.requests = requests, .rate = rate, .lengths = lengths, .draw_lengths = true, .seed = 1});
+    const double begin = CpuSeconds();
+    const sim::ServiceReport report = service->Run(*workload);
+    const double seconds = CpuSeconds() - begin;
+    const auto tokens = static_cast<double>(report.latency.output_tokens);
+    const double target = 30.0 * static_cast<double>(requests) / 1e6;
+    figures.push_back(
+        {.name = fmt::format("{} requests of Azure conversation lengths, 32 instances, {} req/s",
+                             requests, rate),
+         .paper = nullptr,
+         .ours = seconds,
+         .unit = "CPU s",
+         .verdict =
+             fmt::format("{}: target 30 s for 10^6; {:.3g} output tokens, {:.0f} ns each, {} "
+                         "steps, mean batch {:.1f}, mean TPOT {:.1f} ms, peak memory {:.0f} "
+                         "MiB",
+                         seconds <= target ? "reached" : "missed", tokens, seconds / tokens * 1e9,
+                         report.steps, tokens / static_cast<double>(report.steps),
+                         report.latency.tpot.mean() * 1e3, PeakMebibytes())});
+  }
+  return figures;
 }
 
 }  // namespace
