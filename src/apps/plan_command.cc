@@ -6,6 +6,7 @@
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
 #include "apps/plan/inputs.h"
+#include "apps/plan/judge.h"
 #include "apps/plan/report.h"
 #include "apps/progress.h"
 #include "base/file.h"
@@ -35,8 +36,19 @@ struct PlanFlags {
   int64_t seed = 1;
   std::string warm_start;
   std::string out, picture;
-  bool json = false;
+  bool json = false, simulate = true;
 };
+
+// A plan, and where the simulator judged it, what it said.
+struct Found {
+  plan::PlanOutcome outcome;
+  std::optional<double> simulated_requests_per_s;
+};
+
+sim::Slo LimitsOf(const PlanFlags& flags, const PlanInputs& inputs) {
+  return {.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s,
+          .tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s};
+}
 
 // One line on a terminal that is written over; nothing elsewhere, where the summary is enough.
 class SearchLine {
@@ -118,23 +130,44 @@ Status NoPlanKeeps(plan::GoodputProblem problem, const plan::CandidateOptions& o
       fastest->ttft_s, 1e3 * fastest->tpot_s));
 }
 
-// The best candidate by the estimate, as a plan within the trunks.
-Result<plan::PlanOutcome> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs) {
+// Orders the candidates anew; those that cannot be simulated keep their place at the end.
+void JudgeBySimulation(const PlanInputs& inputs, const sim::Slo& limits,
+                       std::vector<plan::Candidate>& candidates) {
+  double hint = 0;
+  for (const plan::Candidate& c : candidates) hint = std::max(hint, c.estimate.requests_per_s);
+  const plan::Evaluator judge = SimulatedGoodput(inputs, limits, hint);
+  for (plan::Candidate& c : candidates) {
+    const plan::PlacementFlow flow =
+        FlowWithinTrunks(inputs.goodput->flow, inputs.cluster, inputs.token_bytes, c.placement);
+    const auto score = judge(MakePlan(inputs.goodput->flow, c.placement, flow, 0));
+    if (score.ok()) c.score = *score;
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const plan::Candidate& a, const plan::Candidate& b) {
+                     return a.score.value_or(-1) > b.score.value_or(-1);
+                   });
+}
+
+// The best candidate as a plan within the trunks: chosen by the estimate, then by the simulator.
+Result<Found> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs) {
   if (!inputs.goodput) {
     return InvalidArgument(
         "--objective goodput and --slo need --model: a table of rates says "
         "nothing of latency");
   }
   plan::GoodputProblem problem = *inputs.goodput;
-  problem.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s;
-  problem.tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s;
+  const sim::Slo limits = LimitsOf(flags, inputs);
+  problem.ttft_s = limits.ttft_s;
+  problem.tpot_s = limits.tpot_s;
   plan::CandidateOptions options;
   options.seed = static_cast<uint64_t>(flags.seed);
-  const auto candidates = RankByGoodput(problem, options, nullptr);
+  auto candidates = RankByGoodput(problem, options, nullptr);
   if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
     return NoPlanKeeps(problem, options);
   }
-  plan::PlanOutcome outcome;
+  if (flags.simulate) JudgeBySimulation(inputs, limits, *candidates);
+  Found found{.simulated_requests_per_s = candidates->front().score};
+  plan::PlanOutcome& outcome = found.outcome;
   outcome.placement = candidates->front().placement;
   outcome.flow =
       FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, outcome.placement);
@@ -142,17 +175,22 @@ Result<plan::PlanOutcome> SearchGoodput(const PlanFlags& flags, const PlanInputs
   outcome.bound_method = "self-consistent bound";
   outcome.method = "goodput: " + candidates->front().method;
   outcome.plan = MakePlan(problem.flow, outcome.placement, outcome.flow, outcome.bound);
-  return outcome;
+  return found;
 }
 
-Result<plan::PlanOutcome> Search(const PlanFlags& flags, const PlanInputs& inputs,
-                                 const plan::PlanOptions& options) {
+Result<Found> AsFound(Result<plan::PlanOutcome> outcome) {
+  if (!outcome.ok()) return outcome.status();
+  return Found{.outcome = std::move(*outcome)};
+}
+
+Result<Found> Search(const PlanFlags& flags, const PlanInputs& inputs,
+                     const plan::PlanOptions& options) {
   const plan::FlowPlanner planner = [&inputs](const plan::FlowProblem& problem,
                                               const plan::PlanOptions& search) {
     return plan::PlanWithinTrunks(problem, inputs.cluster, inputs.token_bytes, search);
   };
   if (flags.objective == Objective::kGoodput) return SearchGoodput(flags, inputs);
-  if (flags.objective == Objective::kFlow) return planner(inputs.problem, options);
+  if (flags.objective == Objective::kFlow) return AsFound(planner(inputs.problem, options));
   if (!inputs.requests_per_s) {
     return InvalidArgument(
         "--objective cost needs a rate to pay for: the workload's requests come "
@@ -160,20 +198,31 @@ Result<plan::PlanOutcome> Search(const PlanFlags& flags, const PlanInputs& input
   }
   std::vector<double> prices;
   for (const NodeSpec& node : inputs.cluster.nodes) prices.push_back(node.price_usd_per_hour);
-  return plan::CheapestPlan(inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens,
-                            options, planner);
+  return AsFound(plan::CheapestPlan(
+      inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens, options, planner));
 }
 
 std::string EstimateText(const PlanFlags& flags, const PlanInputs& inputs,
                          const plan::Placement& placement, const plan::PlacementFlow& flow) {
   plan::GoodputProblem problem = *inputs.goodput;
-  problem.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s;
-  problem.tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s;
+  const sim::Slo limits = LimitsOf(flags, inputs);
+  problem.ttft_s = limits.ttft_s;
+  problem.tpot_s = limits.tpot_s;
   const auto estimate = EstimateAlong(problem, placement, flow.edges);
   return fmt::format(
       "\nestimate: {:.3g} req/s with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms, "
       "bound by {}\n",
       estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
+}
+
+std::string SimulatedText(const PlanFlags& flags, const PlanInputs& inputs, double rate) {
+  const sim::Slo limits = LimitsOf(flags, inputs);
+  if (!limits.ttft_s && !limits.tpot_s) {
+    return fmt::format("simulated: {:.3g} req/s answered when all come at once\n", rate);
+  }
+  return fmt::format("simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n",
+                     rate, 100 * kJudgedAttainment,
+                     rate > 0 ? "" : "; the estimate is of means, these are of each request");
 }
 
 Status RunPlan(const PlanFlags& flags) {
@@ -184,12 +233,13 @@ Status RunPlan(const PlanFlags& flags) {
   options.clock = &clock;
   options.time_limit_s = flags.time_limit_s;
   options.seed = static_cast<uint64_t>(flags.seed);
-  auto outcome = [&] {
+  auto found = [&] {
     SearchLine line(flags.time_limit_s);
     options.progress = [&line](const plan::PlanProgress& progress) { line.Show(progress); };
     return Search(flags, inputs, options);
   }();
-  if (!outcome.ok()) return outcome.status();
+  if (!found.ok()) return found.status();
+  const plan::PlanOutcome* outcome = &found->outcome;
   if (!flags.out.empty()) {
     MR_RETURN_IF_ERROR(
         WriteFileAtomically(flags.out, plan::WritePlanYaml(outcome->plan, inputs.cluster)));
@@ -204,6 +254,9 @@ Status RunPlan(const PlanFlags& flags) {
   fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from));
   if (inputs.goodput)
     fmt::print("{}", EstimateText(flags, inputs, outcome->placement, outcome->flow));
+  if (found->simulated_requests_per_s) {
+    fmt::print("{}", SimulatedText(flags, inputs, *found->simulated_requests_per_s));
+  }
   if (!flags.out.empty()) fmt::print("plan written to {}\n", flags.out);
   return OkStatus();
 }
@@ -236,7 +289,7 @@ std::unique_ptr<Command> MakePlanCommand() {
                                         {"goodput", Objective::kGoodput},
                                         {"cost", Objective::kCost}}),
                "flow: the most tokens per second; goodput: the most requests per second that keep "
-               "--slo, by an estimate of latency and KV residence; cost: the fewest dollars per "
+               "--slo, chosen by an estimate and then by simulation; cost: the fewest dollars per "
                "hour that carry the "
                "rate of --workload");
   Option slo = TextListOption("slo", "LIMIT", &flags->slo_texts);
@@ -250,6 +303,10 @@ std::unique_ptr<Command> MakePlanCommand() {
   command->Add(kSearch,
                RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
                "Stop searching after this long, sooner when the plan is proved best");
+  command
+      ->Add(kSearch, FlagOption("simulate", &flags->simulate),
+            "For --objective goodput: rank the ten best by the estimate in the simulator")
+      .negatable = true;
   command->Add(kSearch, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
                "Of the random choices of the search");
   Option warm = TextOption("warm-start", "FILE", &flags->warm_start);

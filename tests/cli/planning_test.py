@@ -3,6 +3,7 @@
 
 Usage: planning_test.py PROGRAM
 """
+import json
 import os
 import pathlib
 import re
@@ -37,6 +38,27 @@ def run(program, command, folder):
     return done.stdout
 
 
+def rate_of(summary, word):
+    found = re.search(rf"^{word}: ([\d.]+) req/s", summary, re.MULTILINE)
+    assert found, f"no line '{word}: ... req/s' in {summary}"
+    return float(found.group(1))
+
+
+def check_judged_goodput(program, folder):
+    """The simulator's choice is at least as good, in the simulator, as the estimate's."""
+    command = "millrace plan --cluster cluster.yaml --model llama-70b --objective goodput --slo ttft=2s tpot=300ms"
+    judged = rate_of(run(program, command, folder), "simulated")
+    by_estimate = run(program, command + " --no-simulate --out estimated.yaml", folder)
+    assert "simulated:" not in by_estimate
+    assert 0 < judged <= 2 * rate_of(by_estimate, "estimate"), judged
+    # Run the estimate's own choice at the rate that the judged plan keeps: it keeps no more.
+    report = run(program, "millrace simulate --plan estimated.yaml --cluster cluster.yaml --model llama-70b "
+                 f"--rate {1.2 * judged} --num-requests 400 --input-len 763 --output-len 232 "
+                 "--slo ttft:2000 tpot:300 --json", folder)
+    attainment = json.loads(report)["runs"][0]["slo"]["attainment"]
+    assert attainment < 0.9, f"the estimate's plan keeps the limits at {1.2 * judged} req/s: {attainment}"
+
+
 def main():
     program = str(pathlib.Path(sys.argv[1]).resolve())
     page = (ROOT / "docs/planning.md").read_text()
@@ -62,6 +84,7 @@ def main():
         assert "<svg" in pathlib.Path(folder, "plan.svg").read_text()
         assert run(program, "millrace plan check plan.yaml --cluster cluster.yaml",
                    folder).startswith("plan.yaml: sound")
+        check_judged_goodput(program, folder)
     assert commands >= 5, commands
     print(f"{commands} commands of docs/planning.md ran")
 

@@ -155,6 +155,7 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
     mix = MeanLengths(workload);
     inputs.requests_per_s = workload.MeanRate();
     inputs.slo = workload.target.slo;
+    inputs.workload = workload;
   }
   MR_ASSIGN_OR_RETURN(inputs.problem,
                       plan::FlowFromCluster(cluster, model, mix, EstimatedCost, flags.partial));
@@ -162,6 +163,7 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
                         plan::NodeCapacityOptions().token_id_bytes};
   MR_ASSIGN_OR_RETURN(inputs.goodput, plan::GoodputFromCluster(inputs.problem, cluster, model, mix,
                                                                EstimatedCost, inputs.token_bytes));
+  inputs.spec = model.spec;
   inputs.cluster = std::move(cluster);
   inputs.request_tokens = mix.prompt_tokens + mix.output_tokens;
   inputs.rates_from =

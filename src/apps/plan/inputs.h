@@ -8,11 +8,13 @@
 #include "apps/cli/command.h"
 #include "base/status.h"
 #include "core/cluster_spec.h"
+#include "core/model_spec.h"
 #include "plan/flow_from_cluster.h"
 #include "plan/flow_problem.h"
 #include "plan/goodput_from_cluster.h"
 #include "plan/trunks.h"
 #include "sim/recorder.h"
+#include "sim/workload_file.h"
 
 namespace millrace::apps {
 
@@ -32,7 +34,9 @@ struct PlanInputs {
   double request_tokens = 0;             // prompt and output of a request, in the mean
   std::optional<double> requests_per_s;  // of --workload
   sim::Slo slo;                          // of --workload
-  std::string rates_from;                // where T(k) comes from, for the reader
+  std::optional<sim::WorkloadSpec> workload;
+  ModelSpec spec;          // unless the rates are of a table
+  std::string rates_from;  // where T(k) comes from, for the reader
 };
 
 // The options bound to `flags`, which outlive the command.

@@ -50,6 +50,11 @@ struct Deployment {
 // numbers and the nearest that fits.
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags);
 
+// A plan for a cluster and a model, each stage at the estimate for its node's devices; of `flags`
+// the scheduler's sizes and policies.
+Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& spec,
+                              const DeploymentFlags& flags);
+
 // What MakeDeployment does with --plan.
 Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags);
 

@@ -62,22 +62,10 @@ double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
 
 }  // namespace
 
-Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
-  MR_ASSIGN_OR_RETURN(const std::string cluster_text, ReadFile(flags.cluster, plan::kYamlBytesMax));
-  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, plan::ParseClusterYaml(cluster_text, flags.cluster));
-  MR_ASSIGN_OR_RETURN(const std::string plan_text, ReadFile(flags.plan, plan::kYamlBytesMax));
-  MR_ASSIGN_OR_RETURN(Plan plan, plan::ParsePlanYaml(plan_text, flags.plan, cluster));
-  const std::string model = flags.engine.model.empty() ? plan.model : flags.engine.model;
-  MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(model));
+Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& spec,
+                              const DeploymentFlags& flags) {
   Deployment out;
-  out.spec = footprint.spec;
-  if (plan.num_layers != out.spec.num_layers) {
-    return InvalidArgument(fmt::format("{}: made for {} layers, and {} has {}",
-                                       Printable(flags.plan), plan.num_layers, Printable(model, 60),
-                                       out.spec.num_layers));
-  }
-  out.text = fmt::format("{} on the {} stages of {}, cluster {}", model, plan.stages.size(),
-                         flags.plan, cluster.name);
+  out.spec = spec;
   out.cost_from =
       fmt::format("{} for each node; nobody measured it", cost::FirstPrinciplesCost::kLabel);
   const double price = PricePerHour(plan, cluster);
@@ -102,6 +90,26 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
   s.policy = flags.engine.policy;
   s.step_mix = flags.step_mix;
   s.prefix_caching = false;
+  return out;
+}
+
+Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
+  MR_ASSIGN_OR_RETURN(const std::string cluster_text, ReadFile(flags.cluster, plan::kYamlBytesMax));
+  MR_ASSIGN_OR_RETURN(ClusterSpec cluster, plan::ParseClusterYaml(cluster_text, flags.cluster));
+  MR_ASSIGN_OR_RETURN(const std::string plan_text, ReadFile(flags.plan, plan::kYamlBytesMax));
+  MR_ASSIGN_OR_RETURN(Plan plan, plan::ParsePlanYaml(plan_text, flags.plan, cluster));
+  const std::string model = flags.engine.model.empty() ? plan.model : flags.engine.model;
+  MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(model));
+  if (plan.num_layers != footprint.spec.num_layers) {
+    return InvalidArgument(fmt::format("{}: made for {} layers, and {} has {}",
+                                       Printable(flags.plan), plan.num_layers, Printable(model, 60),
+                                       footprint.spec.num_layers));
+  }
+  const std::string text = fmt::format("{} on the {} stages of {}, cluster {}", model,
+                                       plan.stages.size(), flags.plan, cluster.name);
+  MR_ASSIGN_OR_RETURN(Deployment out,
+                      DeployPlan(std::move(plan), std::move(cluster), footprint.spec, flags));
+  out.text = text;
   return out;
 }
 

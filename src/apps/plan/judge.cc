@@ -1,0 +1,86 @@
+#include "apps/plan/judge.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "apps/simulate/deployment.h"
+#include "sim/routed.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr uint64_t kJudgedRequests = 400;  // of a run
+constexpr int kBisections = 6;
+constexpr double kBeyondHint = 2;  // no plan is worth more than so many times the estimate
+constexpr uint64_t kSeed = 1;
+
+class Judge {
+ public:
+  Judge(const PlanInputs& inputs, const sim::Slo& slo, double rate_hint)
+      : inputs_(inputs), slo_(slo), rate_hint_(rate_hint), workload_(WorkloadOf(inputs)) {}
+
+  Result<double> Score(const Plan& plan) const {
+    if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan);
+    double low = 0, high = kBeyondHint * rate_hint_;
+    for (int i = 0; i < kBisections; ++i) {
+      const double rate = (low + high) / 2;
+      MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, rate));
+      (report.latency.attainment() >= kJudgedAttainment ? low : high) = rate;
+    }
+    return low;
+  }
+
+ private:
+  static sim::WorkloadSpec WorkloadOf(const PlanInputs& inputs) {
+    sim::WorkloadSpec spec;
+    if (inputs.workload) {
+      spec = *inputs.workload;
+    } else {
+      spec.prompt.a = inputs.goodput->prompt_tokens;
+      spec.output.a = inputs.goodput->output_tokens;
+      spec.rate = 1;
+    }
+    spec.duration_s.reset();
+    spec.requests = std::min(spec.requests.value_or(kJudgedRequests), kJudgedRequests);
+    return spec;
+  }
+
+  Result<double> Throughput(const Plan& plan) const {
+    sim::WorkloadSpec at_once = workload_;
+    if (at_once.arrivals != sim::ArrivalKind::kTrace) {
+      at_once.arrivals = sim::ArrivalKind::kAllAtOnce;
+      at_once.rate.reset();
+    }
+    const auto rate = at_once.arrivals == sim::ArrivalKind::kTrace
+                          ? std::optional(kBeyondHint * rate_hint_)
+                          : std::nullopt;
+    MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, at_once, rate));
+    const double seconds = report.latency.seconds();
+    return seconds > 0 ? static_cast<double>(report.latency.requests) / seconds : 0;
+  }
+
+  Result<sim::RoutedReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
+                                std::optional<double> rate) const {
+    DeploymentFlags flags;
+    const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, flags);
+    if (!deployment.ok()) return deployment.status();
+    sim::RoutedOptions options = deployment->routed.value();  // its costs stay in `deployment`
+    options.slo = slo_;
+    MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
+    const auto requests = workload.Make(kSeed, rate);
+    return routed->Run(*requests);
+  }
+
+  const PlanInputs& inputs_;
+  const sim::Slo slo_;
+  const double rate_hint_;
+  const sim::WorkloadSpec workload_;
+};
+
+}  // namespace
+
+plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const sim::Slo& slo, double rate_hint) {
+  return [judge = Judge(inputs, slo, rate_hint)](const Plan& plan) { return judge.Score(plan); };
+}
+
+}  // namespace millrace::apps
