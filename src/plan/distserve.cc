@@ -48,7 +48,7 @@ class Search {
   // The least devices that could carry the rate, if the promise holds with slack.
   int UnitsAtLeast(double per_unit) const {
     if (!problem_.requests_per_s) return 0;
-    return static_cast<int>(std::max(1.0, std::ceil(*problem_.requests_per_s / per_unit - kSame)));
+    return WholeUnits(*problem_.requests_per_s / per_unit - kSame);
   }
   DistServeCandidate Bound(const Promise& promise) const;
   std::optional<DistServeCandidate> Evaluate(const Promise& promise);
@@ -277,8 +277,8 @@ Result<PublishedPlacement> Algorithm1(const DistServeProblem& problem,
     return FailedPrecondition("no instance meets the limits at any rate");
   }
   const double rate = problem.requests_per_s.value_or(std::min(prefill_rate, decode_rate));
-  found.unit.prefills = static_cast<int>(std::ceil(rate / prefill_rate));
-  found.unit.decodes = static_cast<int>(std::ceil(rate / decode_rate));
+  found.unit.prefills = WholeUnits(rate / prefill_rate);
+  found.unit.decodes = WholeUnits(rate / decode_rate);
   found.unit.kv_across_nodes = true;
   return found;
 }
@@ -306,7 +306,7 @@ Result<PublishedPlacement> Algorithm2(const DistServeProblem& problem,
   if (best_rate <= 0)
     return FailedPrecondition("no pair of instances meets the limits at any rate");
   if (problem.requests_per_s) {
-    found.units = static_cast<int>(std::ceil(*problem.requests_per_s / best_rate));
+    found.units = WholeUnits(*problem.requests_per_s / best_rate);
   }
   return found;
 }

@@ -4,6 +4,8 @@
 // Evaluator callback, so the search knows no simulator. Pure; any thread, the callback permitting.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <optional>
 #include <string>
@@ -80,6 +82,12 @@ struct DistServeOptions {
   double slack = 1.1;
   int evaluations_max = 400;  // of whole units; beyond: the answer says so
 };
+
+// Rounded up to whole units, at least one; what no cluster has is cut to kUnitsMost.
+inline int WholeUnits(double units) {
+  constexpr double kUnitsMost = 1 << 20;
+  return static_cast<int>(std::clamp(std::ceil(units), 1.0, kUnitsMost));
+}
 
 struct DistServeCandidate {
   DistServeUnit unit;

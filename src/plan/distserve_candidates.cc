@@ -81,7 +81,7 @@ class Maker {
     const int n_max = (static_cast<int>(beside.size()) - 1) / prefill.pipeline;
     int n_first = 1, n_last = n_max;
     if (problem_.requests_per_s) {
-      n_first = std::max(1, static_cast<int>(std::ceil(*problem_.requests_per_s / per_prefill)));
+      n_first = WholeUnits(*problem_.requests_per_s / per_prefill);
       n_last = std::min(n_max, n_first + kExtraInstances);
     }
     for (int n = n_first; n <= n_last; ++n) {
@@ -93,8 +93,7 @@ class Maker {
         AddAcrossOne(prefill, decode, n, static_cast<int>(std::min<double>(m_max, wanted)));
         continue;
       }
-      const int m_first =
-          std::max(1, static_cast<int>(std::ceil(*problem_.requests_per_s / per_decode)));
+      const int m_first = WholeUnits(*problem_.requests_per_s / per_decode);
       for (int m = m_first; m <= std::min(m_max, m_first + kExtraInstances); ++m) {
         AddAcrossOne(prefill, decode, n, m);
       }

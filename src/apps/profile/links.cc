@@ -18,6 +18,7 @@
 namespace millrace::apps {
 namespace {
 
+constexpr double kShortestS = 1e-9;  // of a transfer
 constexpr size_t kCopyBytes = size_t{32} << 20;
 constexpr size_t kMessageBytes[] = {64, 4 << 10, 64 << 10, 512 << 10, 4 << 20};
 constexpr int kTimeoutSeconds = 10;
@@ -146,7 +147,9 @@ Result<std::vector<cost::TransferSample>> MeasureLoopback(int repeats, const Clo
   if (!whole) return Unavailable("loopback: a message did not arrive");
   // The smallest round trip is two ways of about the same length.
   const double back = samples.front().seconds / 2;
-  for (cost::TransferSample& sample : samples) sample.seconds -= back;
+  for (cost::TransferSample& sample : samples) {
+    sample.seconds = std::max(sample.seconds - back, kShortestS);  // a disturbed first sample
+  }
   return samples;
 }
 
