@@ -10,10 +10,24 @@ find_package(CLI11 2.1 REQUIRED)
 find_package(yaml-cpp 0.7 REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)  # Debian's file states no version
 find_package(Boost 1.81 REQUIRED)  # headers only: Asio and Beast
+# Control messages between machines. Debian's protobuf comes with CMake's module alone, gRPC with
+# targets that name protobuf's, zlib's and c-ares'.
+find_package(Protobuf 3.21 REQUIRED MODULE)
+find_package(ZLIB REQUIRED)
+find_package(gRPC 1.51 REQUIRED CONFIG)
+find_package(SQLite3 3.40 REQUIRED)  # the embedded store of a cluster
+# etcd's own .proto files; scripts/setup unpacks Debian's golang-etcd-server-dev into build/etcd.
+find_path(ETCD_PROTO_FOLDER etcd/etcdserver/etcdserverpb/rpc.proto NO_DEFAULT_PATH
+  PATHS ${CMAKE_SOURCE_DIR}/build/etcd/usr/share/gocode/src/go.etcd.io
+        /usr/share/gocode/src/go.etcd.io)
+if(NOT ETCD_PROTO_FOLDER)
+  message(STATUS "Without etcd: its .proto files are not in build/etcd (scripts/setup)")
+endif()
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(CBC REQUIRED IMPORTED_TARGET cbc>=2.10)  # mixed-integer programs of the planner
 if(MILLRACE_TESTS)
   enable_testing()
   find_package(GTest 1.12 REQUIRED)
   find_package(rapidcheck REQUIRED)
+  find_program(ETCD_PROGRAM etcd)  # the store's tests start it
 endif()
