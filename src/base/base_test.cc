@@ -96,6 +96,29 @@ TEST_F(FileTest, ReadsWritesAndMaps) {
   EXPECT_EQ(map->bytes()[4], 'o');
 }
 
+TEST_F(FileTest, SecretsAreTheOwnersAndReplacedOnlyWhenAsked) {
+  const auto mode = [this] {
+    struct stat st = {};
+    EXPECT_EQ(stat(Path("key").c_str(), &st), 0);
+    return st.st_mode & 07777;
+  };
+  const mode_t before = umask(0);
+  ASSERT_TRUE(WriteFileWithMode(Path("key"), "one", 0600, ExistingFile::kKeep).ok());
+  EXPECT_EQ(mode(), 0600u);
+  umask(077);
+  const Status kept = WriteFileWithMode(Path("key"), "two", 0600, ExistingFile::kKeep);
+  EXPECT_EQ(kept.message(), Path("key") + ": File exists");
+  EXPECT_EQ(*ReadFile(Path("key"), 10), "one");
+  ASSERT_TRUE(WriteFileWithMode(Path("key"), "two", 0644, ExistingFile::kReplace).ok());
+  EXPECT_EQ(mode(), 0644u) << "whatever the umask";
+  EXPECT_EQ(*ReadFile(Path("key"), 10), "two");
+  umask(before);
+  EXPECT_FALSE(WriteFileWithMode(Path("no/key"), "x", 0600, ExistingFile::kReplace).ok());
+  EXPECT_FALSE(WriteFileWithMode(folder_, "x", 0600, ExistingFile::kReplace).ok());
+  const auto files = std::filesystem::directory_iterator(folder_);
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "no temporary file stays";
+}
+
 TEST_F(FileTest, RefusesWhatIsNotARegularFile) {
   EXPECT_EQ(ReadFile(Path("none"), 10).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(ReadFile(folder_, 10).status().code(), StatusCode::kInvalidArgument);

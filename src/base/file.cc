@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -44,6 +45,16 @@ Status OpenRegular(const std::string& path, int* fd, size_t* size) {
   return OkStatus();
 }
 
+Status WriteAll(int fd, const std::string& path, std::string_view content) {
+  while (!content.empty()) {
+    ssize_t n = write(fd, content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return FailedPrecondition(path + ": " + std::strerror(errno));
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+  return OkStatus();
+}
+
 }  // namespace
 
 Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
@@ -71,16 +82,33 @@ Status WriteFileAtomically(const std::string& path, std::string_view content) {
   std::string temporary = path + ".tmp";
   Fd fd(open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (fd.get() < 0) return FailedPrecondition(temporary + ": " + std::strerror(errno));
-  while (!content.empty()) {
-    ssize_t n = write(fd.get(), content.data(), content.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return FailedPrecondition(temporary + ": " + std::strerror(errno));
-    content.remove_prefix(static_cast<size_t>(n));
-  }
+  MR_RETURN_IF_ERROR(WriteAll(fd.get(), temporary, content));
   if (rename(temporary.c_str(), path.c_str()) != 0) {
     return FailedPrecondition(path + ": " + std::strerror(errno));
   }
   return OkStatus();
+}
+
+Status WriteFileWithMode(const std::string& path, std::string_view content, unsigned mode,
+                         ExistingFile existing) {
+  std::string temporary = path + ".XXXXXX";
+  Fd fd(mkostemp(temporary.data(), O_CLOEXEC));  // 0600
+  if (fd.get() < 0) return FailedPrecondition(path + ": " + std::strerror(errno));
+  Status status = WriteAll(fd.get(), temporary, content);
+  if (status.ok() && fchmod(fd.get(), mode) != 0) {
+    status = FailedPrecondition(path + ": " + std::strerror(errno));
+  }
+  if (status.ok() && existing == ExistingFile::kReplace &&
+      rename(temporary.c_str(), path.c_str()) == 0) {
+    return OkStatus();
+  }
+  // A link, unlike a rename, never replaces.
+  if (status.ok() &&
+      (existing == ExistingFile::kReplace || link(temporary.c_str(), path.c_str()) != 0)) {
+    status = FailedPrecondition(path + ": " + std::strerror(errno));
+  }
+  unlink(temporary.c_str());
+  return status;
 }
 
 Result<MappedFile> MappedFile::Open(const std::string& path) {

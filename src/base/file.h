@@ -17,6 +17,12 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes);
 // Writes beside the target and renames over it: readers see the old file or the new one.
 Status WriteFileAtomically(const std::string& path, std::string_view content);
 
+// The same for a file with permissions of its own, such as 0600 for a secret: nobody else can read
+// it at any moment, whatever the umask. kFailedPrecondition when it exists and may not be replaced.
+enum class ExistingFile { kKeep, kReplace };
+Status WriteFileWithMode(const std::string& path, std::string_view content, unsigned mode,
+                         ExistingFile existing);
+
 // A read-only map of a regular file, unmapped by the destructor. Any thread may read.
 class MappedFile {
  public:

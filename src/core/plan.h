@@ -3,22 +3,15 @@
 // Route: the way of one request through the stages. Pure data; any thread.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/cluster_spec.h"
+#include "core/layer_range.h"
 
 namespace millrace {
-
-// Layers [begin, end) of a model.
-struct LayerRange {
-  int begin = 0, end = 0;
-  int size() const { return end - begin; }
-  friend auto operator<=>(const LayerRange&, const LayerRange&) = default;
-};
 
 enum class StageRole : uint8_t { kBoth, kPrefill, kDecode };
 

@@ -40,6 +40,9 @@ struct SequenceStart {
   std::shared_ptr<const SamplingParams> params;
   uint64_t seed = 0;                                   // SequenceSeed() already applied
   std::shared_ptr<const std::vector<TokenId>> prompt;  // whole prompt, also what a prefix hit skips
+  // Tokens generated before this executor heard of the sequence, which began elsewhere: penalties
+  // count them, and a hit or imported KV may skip them. Null: none.
+  std::shared_ptr<const std::vector<TokenId>> output = nullptr;
 };
 
 enum class LogitsWanted : uint8_t {

@@ -1,0 +1,17 @@
+// LayerRange: consecutive layers of a model. A value.
+#pragma once
+
+#include <compare>
+
+namespace millrace {
+
+// Layers [begin, end).
+struct LayerRange {
+  int begin = 0, end = 0;
+  int size() const { return end - begin; }
+  bool Contains(int layer) const { return layer >= begin && layer < end; }
+  bool Contains(const LayerRange& other) const { return other.begin >= begin && other.end <= end; }
+  friend auto operator<=>(const LayerRange&, const LayerRange&) = default;
+};
+
+}  // namespace millrace

@@ -1,0 +1,53 @@
+// Between core's structs and the generated messages, one pair of functions per struct. Private to
+// wire. ToProto takes structs apart by structured bindings: a field that is added in core and not
+// here does not compile. FromProto checks everything and leaves `out` half filled on an error.
+#pragma once
+
+#include "base/status.h"
+#include "core/worker_messages.h"
+#include "wire/codec.h"
+#include "wire/control.pb.h"
+
+namespace millrace::wire {
+
+// convert_common.cc
+void ToProto(const Status& from, proto::Status& to);
+void ToProto(const LayerRange& from, proto::LayerRange& to);
+void ToProto(const TensorRank& from, proto::TensorRank& to);
+void ToProto(const WorkerAddress& from, proto::WorkerAddress& to);
+void ToProto(const KvHandle& from, proto::KvHandle& to);
+void ToProto(const Envelope& from, proto::Envelope& to);
+Status FromProto(const proto::Status& from, Status& out);
+Status FromProto(const proto::LayerRange& from, LayerRange& out);
+Status FromProto(const proto::TensorRank& from, TensorRank& out);
+Status FromProto(const proto::WorkerAddress& from, WorkerAddress& out);
+Status FromProto(const proto::KvHandle& from, KvHandle& out);
+Status FromProto(const proto::Envelope& from, Envelope& out);
+
+// convert_sampling.cc
+void ToProto(const SamplingParams& from, proto::SamplingParams& to);
+Status FromProto(const proto::SamplingParams& from, SamplingParams& out);
+
+// convert_step_plan.cc
+void ToProto(const LaneStep& from, proto::LaneStep& to);
+Status FromProto(const proto::LaneStep& from, LaneStep& out);
+
+// convert_step_result.cc
+void ToProto(const StepResult& from, proto::StepResult& to);
+Status FromProto(const proto::StepResult& from, StepResult& out);
+
+// convert_to_controller.cc
+void ToProto(const ToController& from, proto::ToController& to);
+void ToProto(const Heartbeat& from, proto::Heartbeat& to);
+Status FromProto(const proto::ToController& from, ToController& out);
+Status FromProto(const proto::Heartbeat& from, Heartbeat& out);
+
+// convert_to_worker.cc
+void ToProto(const ToWorker& from, proto::ToWorker& to);
+Status FromProto(const proto::ToWorker& from, ToWorker& out);
+
+// convert_peer.cc
+void ToProto(const PeerMessage& from, proto::PeerMessage& to);
+Status FromProto(const proto::PeerMessage& from, PeerMessage& out);
+
+}  // namespace millrace::wire

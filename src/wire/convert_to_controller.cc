@@ -1,0 +1,221 @@
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "wire/checks.h"
+#include "wire/convert.h"
+
+namespace millrace::wire {
+namespace {
+
+// ---- to the wire
+
+void Put(const Join& from, proto::ToController& to) {
+  const auto& [name, token, identity, address, device, memory_bytes, held] = from;
+  proto::Join& out = *to.mutable_join();
+  out.set_name(name);
+  out.set_token(token);
+  const auto& [protocol_version, model_fingerprint, numeric_class, kv_layout] = identity;
+  proto::WorkerIdentity& id = *out.mutable_identity();
+  id.set_protocol_version(static_cast<uint32_t>(protocol_version));
+  id.set_model_fingerprint(model_fingerprint);
+  id.set_numeric_class(numeric_class);
+  id.set_kv_layout(kv_layout);
+  ToProto(address, *out.mutable_address());
+  out.set_device(device);
+  out.set_memory_bytes(static_cast<uint64_t>(memory_bytes));
+  for (const auto& [layers, rank] : held) {
+    proto::HeldShard& entry = *out.add_held();
+    ToProto(layers, *entry.mutable_layers());
+    ToProto(rank, *entry.mutable_rank());
+  }
+}
+
+void Put(const ShardLoaded& from, proto::ToController& to) {
+  const auto& [shard, status, weight_bytes, kv_bytes_per_token_layer, kv_bytes] = from;
+  proto::ShardLoaded& out = *to.mutable_shard_loaded();
+  out.set_shard(shard.value());
+  ToProto(status, *out.mutable_status());
+  out.set_weight_bytes(static_cast<uint64_t>(weight_bytes));
+  out.set_kv_bytes_per_token_layer(static_cast<uint64_t>(kv_bytes_per_token_layer));
+  out.set_kv_bytes(static_cast<uint64_t>(kv_bytes));
+}
+
+void Put(const ShardProgress& from, proto::ToController& to) {
+  const auto& [shard, bytes_done, bytes_total] = from;
+  proto::ShardProgress& out = *to.mutable_shard_progress();
+  out.set_shard(shard.value());
+  out.set_bytes_done(static_cast<uint64_t>(bytes_done));
+  out.set_bytes_total(static_cast<uint64_t>(bytes_total));
+}
+
+void Put(const LaneOpened& from, proto::ToController& to) {
+  const auto& [lane, status] = from;
+  proto::LaneOpened& out = *to.mutable_lane_opened();
+  out.set_lane(lane.value());
+  ToProto(status, *out.mutable_status());
+}
+
+void Put(const StepDone& from, proto::ToController& to) {
+  const auto& [lane, result] = from;
+  proto::StepDone& out = *to.mutable_step_done();
+  out.set_lane(lane.value());
+  ToProto(result, *out.mutable_result());
+}
+
+void Put(const LaneBroken& from, proto::ToController& to) {
+  const auto& [lane, reason, suspect] = from;
+  proto::LaneBroken& out = *to.mutable_lane_broken();
+  out.set_lane(lane.value());
+  ToProto(reason, *out.mutable_reason());
+  if (suspect) out.set_suspect(suspect->value());
+}
+
+void Put(const PullDone& from, proto::ToController& to) {
+  const auto& [transfer, status, bytes, seconds] = from;
+  proto::PullDone& out = *to.mutable_pull_done();
+  out.set_transfer(transfer.value());
+  ToProto(status, *out.mutable_status());
+  out.set_bytes(static_cast<uint64_t>(bytes));
+  out.set_seconds(seconds);
+}
+
+void Put(const Leaving& from, proto::ToController& to) {
+  const auto& [in] = from;
+  proto::Leaving& out = *to.mutable_leaving();
+  if (in) out.set_in_ns(static_cast<uint64_t>(in->ns));
+}
+
+// ---- from the wire
+
+Status Read(const proto::Join& from, Join& out) {
+  MR_RETURN_IF_ERROR(TakeText("name", from.name(), kNameBytesMax, out.name));
+  MR_RETURN_IF_ERROR(TakeText("token", from.token(), kTokenBytesMax, out.token));
+  if (!from.has_identity()) return Missing("identity");
+  const proto::WorkerIdentity& id = from.identity();
+  WorkerIdentity& identity = out.identity;
+  MR_RETURN_IF_ERROR(Take("protocol_version", id.protocol_version(), identity.protocol_version));
+  MR_RETURN_IF_ERROR(TakeText("model_fingerprint", id.model_fingerprint(), kNameBytesMax,
+                              identity.model_fingerprint));
+  MR_RETURN_IF_ERROR(
+      TakeText("numeric_class", id.numeric_class(), kNameBytesMax, identity.numeric_class));
+  MR_RETURN_IF_ERROR(TakeText("kv_layout", id.kv_layout(), kNameBytesMax, identity.kv_layout));
+  if (!from.has_address()) return Missing("address");
+  MR_RETURN_WITHIN("address", FromProto(from.address(), out.address));
+  MR_RETURN_IF_ERROR(TakeText("device", from.device(), kNameBytesMax, out.device));
+  MR_RETURN_IF_ERROR(Take("memory_bytes", from.memory_bytes(), out.memory_bytes));
+  MR_RETURN_IF_ERROR(CheckCount("held", static_cast<size_t>(from.held_size()), kHeldShardsMax));
+  for (int i = 0; i < from.held_size(); ++i) {
+    HeldShard& shard = out.held.emplace_back();
+    MR_RETURN_WITHIN(Element("held", i), FromProto(from.held(i).layers(), shard.layers));
+    MR_RETURN_WITHIN(Element("held", i), FromProto(from.held(i).rank(), shard.rank));
+  }
+  return OkStatus();
+}
+
+Status Read(const proto::ShardLoaded& from, ShardLoaded& out) {
+  out.shard = ShardId(from.shard());
+  MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
+  MR_RETURN_IF_ERROR(Take("weight_bytes", from.weight_bytes(), out.weight_bytes));
+  MR_RETURN_IF_ERROR(Take("kv_bytes_per_token_layer", from.kv_bytes_per_token_layer(),
+                          out.kv_bytes_per_token_layer));
+  return Take("kv_bytes", from.kv_bytes(), out.kv_bytes);
+}
+
+Status Read(const proto::ShardProgress& from, ShardProgress& out) {
+  out.shard = ShardId(from.shard());
+  MR_RETURN_IF_ERROR(Take("bytes_done", from.bytes_done(), out.bytes_done));
+  return Take("bytes_total", from.bytes_total(), out.bytes_total);
+}
+
+Status Read(const proto::LaneOpened& from, LaneOpened& out) {
+  out.lane = LaneId(from.lane());
+  MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
+  return OkStatus();
+}
+
+Status Read(const proto::StepDone& from, StepDone& out) {
+  out.lane = LaneId(from.lane());
+  if (!from.has_result()) return Missing("result");
+  MR_RETURN_WITHIN("result", FromProto(from.result(), out.result));
+  return OkStatus();
+}
+
+Status Read(const proto::LaneBroken& from, LaneBroken& out) {
+  out.lane = LaneId(from.lane());
+  MR_RETURN_WITHIN("reason", FromProto(from.reason(), out.reason));
+  if (from.has_suspect()) out.suspect = WorkerId(from.suspect());
+  return OkStatus();
+}
+
+Status Read(const proto::PullDone& from, PullDone& out) {
+  out.transfer = TransferId(from.transfer());
+  MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
+  MR_RETURN_IF_ERROR(Take("bytes", from.bytes(), out.bytes));
+  out.seconds = from.seconds();
+  if (!std::isfinite(out.seconds) || out.seconds < 0) {
+    return InvalidArgument("seconds must be finite and at least 0");
+  }
+  return OkStatus();
+}
+
+Status Read(const proto::Leaving& from, Leaving& out) {
+  return from.has_in_ns() ? TakeDuration("in", from.in_ns(), out.in.emplace()) : OkStatus();
+}
+
+}  // namespace
+
+void ToProto(const ToController& from, proto::ToController& to) {
+  std::visit([&](const auto& message) { Put(message, to); }, from);
+}
+
+Status FromProto(const proto::ToController& from, ToController& out) {
+  using P = proto::ToController;
+  switch (from.message_case()) {
+    case P::kJoin:
+      MR_RETURN_WITHIN("join", Read(from.join(), out.emplace<Join>()));
+      return OkStatus();
+    case P::kShardLoaded:
+      MR_RETURN_WITHIN("shard_loaded", Read(from.shard_loaded(), out.emplace<ShardLoaded>()));
+      return OkStatus();
+    case P::kShardProgress:
+      MR_RETURN_WITHIN("shard_progress", Read(from.shard_progress(), out.emplace<ShardProgress>()));
+      return OkStatus();
+    case P::kLaneOpened:
+      MR_RETURN_WITHIN("lane_opened", Read(from.lane_opened(), out.emplace<LaneOpened>()));
+      return OkStatus();
+    case P::kStepDone:
+      MR_RETURN_WITHIN("step_done", Read(from.step_done(), out.emplace<StepDone>()));
+      return OkStatus();
+    case P::kLaneBroken:
+      MR_RETURN_WITHIN("lane_broken", Read(from.lane_broken(), out.emplace<LaneBroken>()));
+      return OkStatus();
+    case P::kPullDone:
+      MR_RETURN_WITHIN("pull_done", Read(from.pull_done(), out.emplace<PullDone>()));
+      return OkStatus();
+    case P::kLeaving:
+      MR_RETURN_WITHIN("leaving", Read(from.leaving(), out.emplace<Leaving>()));
+      return OkStatus();
+    case P::MESSAGE_NOT_SET: break;
+  }
+  return Missing("message");
+}
+
+void ToProto(const Heartbeat& from, proto::Heartbeat& to) {
+  const auto& [incarnation, sequence, steps_done, batch_age_ms, queued_steps] = from;
+  to.set_incarnation(incarnation.value());
+  to.set_sequence(sequence);
+  to.set_steps_done(steps_done);
+  to.set_batch_age_ms(static_cast<uint64_t>(batch_age_ms));
+  to.set_queued_steps(static_cast<uint64_t>(queued_steps));
+}
+
+Status FromProto(const proto::Heartbeat& from, Heartbeat& out) {
+  out.incarnation = Incarnation(from.incarnation());
+  out.sequence = from.sequence();
+  out.steps_done = from.steps_done();
+  MR_RETURN_IF_ERROR(Take("batch_age_ms", from.batch_age_ms(), out.batch_age_ms));
+  return Take("queued_steps", from.queued_steps(), out.queued_steps);
+}
+
+}  // namespace millrace::wire

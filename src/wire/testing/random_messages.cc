@@ -1,0 +1,318 @@
+#include "wire/testing/random_messages.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace millrace::wire::testing {
+namespace {
+
+// Small numbers, large numbers and the borders.
+int64_t AnyUpTo(Rng& rng, int64_t max) {
+  switch (rng.Between(0, 3)) {
+    case 0: return max;
+    case 1: return static_cast<int64_t>(rng.Next() % (static_cast<uint64_t>(max) + 1));
+    default: return rng.Between(0, std::min<int64_t>(max, 200));
+  }
+}
+int AnyInt(Rng& rng) { return static_cast<int>(AnyUpTo(rng, std::numeric_limits<int>::max())); }
+int64_t AnyBytes(Rng& rng) { return AnyUpTo(rng, std::numeric_limits<int64_t>::max()); }
+bool Coin(Rng& rng) { return rng.Between(0, 1) == 1; }
+
+template <typename Id>
+Id AnyId(Rng& rng) {
+  return Id(Coin(rng) ? rng.Next() : static_cast<uint64_t>(rng.Between(0, 100)));
+}
+
+std::string AnyText(Rng& rng, size_t max = kNameBytesMax) {
+  std::string text(static_cast<size_t>(AnyUpTo(rng, static_cast<int64_t>(max))), ' ');
+  for (char& c : text) {
+    do {
+      c = static_cast<char>(rng.Between(-128, 127));
+    } while ((c >= 0 && c < 0x20) || c == 0x7f);
+  }
+  return text;
+}
+
+Duration AnyDuration(Rng& rng) { return {AnyUpTo(rng, kDurationMax.ns)}; }
+
+Status AnyStatus(Rng& rng) {
+  const auto code =
+      static_cast<StatusCode>(rng.Between(0, static_cast<int>(StatusCode::kInternal)));
+  return code == StatusCode::kOk ? OkStatus() : Status(code, AnyText(rng, kStatusBytesMax));
+}
+
+template <typename Make>
+auto AnyVector(Rng& rng, int64_t max, Make make) {
+  std::vector<decltype(make())> result;
+  const int64_t size = rng.Between(0, max);
+  for (int64_t i = 0; i < size; ++i) result.push_back(make());
+  return result;
+}
+std::vector<int32_t> AnyIndices(Rng& rng, int64_t max) {
+  return AnyVector(rng, max, [&] { return AnyInt(rng); });
+}
+
+LayerRange AnyLayers(Rng& rng) {
+  const auto begin = static_cast<int>(AnyUpTo(rng, kLayersMax - 1));
+  return {begin, static_cast<int>(rng.Between(begin + 1, kLayersMax))};
+}
+
+TensorRank AnyRank(Rng& rng) {
+  const int size = 1 << rng.Between(0, 3);
+  return {static_cast<int>(rng.Between(0, size - 1)), size};
+}
+
+std::string AnyHost(Rng& rng) {
+  if (rng.Between(0, 7) == 0) return {};
+  return "10.0.0." + std::to_string(rng.Between(0, 255)) + ":" +
+         std::to_string(rng.Between(1, 65535));
+}
+
+WorkerAddress AnyAddress(Rng& rng) {
+  return {AnyId<WorkerId>(rng), AnyId<Incarnation>(rng), AnyHost(rng), AnyHost(rng), AnyText(rng),
+          AnyBytes(rng)};
+}
+std::vector<WorkerAddress> AnyAddresses(Rng& rng, int count) {
+  std::vector<WorkerAddress> result;
+  for (int i = 0; i < count; ++i) result.push_back(AnyAddress(rng));
+  return result;
+}
+
+KvHandle AnyHandle(Rng& rng) {
+  KvHandle handle{AnyId<LaneId>(rng), rng.Next(), {}};
+  for (uint8_t& byte : handle.nonce) byte = static_cast<uint8_t>(rng.Next());
+  return handle;
+}
+
+SamplingParams AnyParams(Rng& rng) {
+  SamplingParams p;
+  p.n = static_cast<int>(rng.Between(1, kSequencesPerRequestMax));
+  p.min_tokens = static_cast<int>(AnyUpTo(rng, 100000));
+  if (Coin(rng)) p.max_tokens = std::max(1, p.min_tokens + static_cast<int>(rng.Between(0, 5)));
+  p.temperature = rng.Uniform() * 100;
+  p.top_p = 1.0 - rng.Uniform();
+  p.top_k = AnyInt(rng);
+  p.min_p = rng.Uniform();
+  p.repetition_penalty = 100 * (1.0 - rng.Uniform());
+  p.presence_penalty = rng.Uniform() * 4 - 2;
+  p.frequency_penalty = rng.Uniform() * 4 - 2;
+  if (Coin(rng)) p.seed = rng.Next();
+  const auto token = [&] { return std::min(AnyInt(rng), std::numeric_limits<int>::max() - 1); };
+  p.logit_bias = AnyVector(rng, 4, [&] {
+    return std::pair<TokenId, float>(token(), static_cast<float>(rng.Uniform() * 200 - 100));
+  });
+  p.stop_token_ids = AnyVector(rng, 4, token);
+  p.stop = AnyVector(rng, 3, [&] { return "\n\x80" + AnyText(rng, kStopStringBytesMax - 2); });
+  p.include_stop_str_in_output = Coin(rng);
+  p.ignore_eos = Coin(rng);
+  p.skip_special_tokens = Coin(rng);
+  if (Coin(rng)) p.logprobs = static_cast<int>(rng.Between(0, kTopLogprobsMax));
+  if (Coin(rng)) p.prompt_logprobs = static_cast<int>(rng.Between(0, kTopLogprobsMax));
+  return p;
+}
+
+std::vector<SequenceStart> AnyStarted(Rng& rng) {
+  const auto tokens = [&] {
+    return std::make_shared<const std::vector<TokenId>>(AnyIndices(rng, 50));
+  };
+  std::vector<SequenceStart> started;
+  for (int64_t i = rng.Between(0, 5); i > 0; --i) {
+    SequenceStart s;
+    const bool sibling = !started.empty() && Coin(rng);
+    s.id = AnyId<SequenceId>(rng);
+    s.params =
+        sibling ? started.back().params : std::make_shared<const SamplingParams>(AnyParams(rng));
+    s.seed = rng.Next();
+    s.prompt = sibling ? started.back().prompt : tokens();
+    if (Coin(rng)) s.output = tokens();
+    started.push_back(std::move(s));
+  }
+  return started;
+}
+
+StepPlan AnyPlan(Rng& rng) {
+  StepPlan plan;
+  plan.id = AnyId<StepId>(rng);
+  plan.started = AnyStarted(rng);
+  plan.released = AnyVector(rng, 10, [&] { return AnyId<SequenceId>(rng); });
+  plan.tokens = AnyIndices(rng, 100);
+  plan.tokens.push_back(AnyInt(rng));
+  plan.blocks = AnyIndices(rng, 100);
+  const auto tokens = static_cast<int64_t>(plan.tokens.size());
+  const auto blocks = static_cast<int64_t>(plan.blocks.size());
+  plan.sequences = AnyVector(rng, 20, [&] {
+    SequenceStep s;
+    s.id = AnyId<SequenceId>(rng);
+    s.first_token = static_cast<int32_t>(rng.Between(0, tokens - 1));
+    s.num_tokens = static_cast<int32_t>(rng.Between(1, tokens - s.first_token));
+    s.start =
+        static_cast<int32_t>(AnyUpTo(rng, std::numeric_limits<int32_t>::max() - s.num_tokens));
+    s.keep_blocks = static_cast<int32_t>(AnyUpTo(rng, int64_t{kBlocksPerMessageMax}));
+    s.first_new_block = static_cast<int32_t>(rng.Between(0, blocks));
+    s.num_new_blocks = static_cast<int32_t>(rng.Between(0, blocks - s.first_new_block));
+    s.logits = static_cast<LogitsWanted>(rng.Between(0, 2));
+    return s;
+  });
+  const auto copies = [&] {
+    return AnyVector(rng, 5, [&] { return BlockCopy{AnyInt(rng), AnyInt(rng)}; });
+  };
+  plan.swap_out = copies();
+  plan.swap_in = copies();
+  plan.copies = copies();
+  return plan;
+}
+
+LaneStep AnyLaneStep(Rng& rng) { return {AnyId<LaneId>(rng), AnyPlan(rng)}; }
+
+PositionLogprobs AnyPosition(Rng& rng) {
+  const auto logprob = [&] {
+    return TokenLogprob{AnyInt(rng), static_cast<float>(-20 * rng.Uniform()), AnyInt(rng)};
+  };
+  return {logprob(), AnyVector(rng, kTopLogprobsMax, logprob)};
+}
+
+StepResult AnyResult(Rng& rng) {
+  StepResult result;
+  result.id = AnyId<StepId>(rng);
+  result.sequences = AnyVector(rng, 10, [&] {
+    SequenceResult s;
+    s.id = AnyId<SequenceId>(rng);
+    if (Coin(rng)) s.token = AnyInt(rng);
+    if (Coin(rng)) s.logprobs = AnyPosition(rng);
+    s.prompt_logprobs = AnyVector(rng, 3, [&] { return AnyPosition(rng); });
+    if (Coin(rng)) s.error = AnyStatus(rng);
+    return s;
+  });
+  if (Coin(rng)) result.error = AnyStatus(rng);
+  return result;
+}
+
+LoadShard AnyLoad(Rng& rng) {
+  LoadShard load;
+  load.shard = AnyId<ShardId>(rng);
+  load.group = rng.Next();
+  load.layers = AnyLayers(rng);
+  load.rank = AnyRank(rng);
+  load.ranks = AnyAddresses(rng, load.rank.size == 1 && Coin(rng) ? 0 : load.rank.size);
+  load.sources = AnyAddresses(rng, static_cast<int>(rng.Between(0, 3)));
+  load.max_batched_tokens = static_cast<int>(AnyUpTo(rng, int64_t{kTokensPerStepMax}));
+  return load;
+}
+
+OpenLane AnyOpenLane(Rng& rng) {
+  OpenLane open;
+  open.lane = AnyId<LaneId>(rng);
+  int layer = static_cast<int>(rng.Between(0, 100));
+  for (int64_t i = rng.Between(1, 4); i > 0; --i) {
+    const int end = layer + static_cast<int>(rng.Between(1, 100));
+    const int size = AnyRank(rng).size;
+    LaneHop& hop = open.hops.emplace_back();
+    hop.layers = {layer, end};
+    hop.ranks = AnyAddresses(rng, size);
+    for (int k = 0; k < size; ++k) hop.shards.push_back(AnyId<ShardId>(rng));
+    layer = end;
+  }
+  open.hop = static_cast<int>(rng.Between(0, std::ssize(open.hops) - 1));
+  open.rank = static_cast<int>(
+      rng.Between(0, std::ssize(open.hops[static_cast<size_t>(open.hop)].ranks) - 1));
+  open.block_size = static_cast<int>(rng.Between(1, kBlockSizeMax));
+  open.num_blocks = AnyInt(rng);
+  open.num_host_blocks = AnyInt(rng);
+  open.max_batched_tokens = static_cast<int>(AnyUpTo(rng, int64_t{kTokensPerStepMax}));
+  open.eos_token_ids = AnyIndices(rng, 4);
+  return open;
+}
+
+PullKv AnyPull(Rng& rng) {
+  PullKv pull{AnyId<TransferId>(rng), AnyId<LaneId>(rng), AnyIndices(rng, 50), 0, 0, {}};
+  pull.end_token = AnyInt(rng);
+  pull.first_token = static_cast<int>(AnyUpTo(rng, pull.end_token));
+  pull.sources = AnyVector(rng, 3, [&] {
+    return KvSource{AnyAddress(rng), AnyHandle(rng), AnyLayers(rng), AnyRank(rng)};
+  });
+  return pull;
+}
+
+Join AnyJoin(Rng& rng) {
+  return {.name = AnyText(rng),
+          .token = AnyText(rng, 64),
+          .identity = {AnyInt(rng), AnyText(rng), AnyText(rng), AnyText(rng)},
+          .address = AnyAddress(rng),
+          .device = AnyText(rng),
+          .memory_bytes = AnyBytes(rng),
+          .held = AnyVector(rng, 3, [&] {
+            return HeldShard{AnyLayers(rng), AnyRank(rng)};
+          })};
+}
+
+}  // namespace
+
+Envelope RandomEnvelope(Rng& rng) {
+  return {AnyId<Term>(rng), AnyId<Incarnation>(rng), rng.Next()};
+}
+
+ToController RandomToController(Rng& rng, size_t kind) {
+  switch (kind) {
+    case 0: return AnyJoin(rng);
+    case 1:
+      return ShardLoaded{AnyId<ShardId>(rng), AnyStatus(rng), AnyBytes(rng), AnyBytes(rng),
+                         AnyBytes(rng)};
+    case 2: return ShardProgress{AnyId<ShardId>(rng), AnyBytes(rng), AnyBytes(rng)};
+    case 3: return LaneOpened{AnyId<LaneId>(rng), AnyStatus(rng)};
+    case 4: return StepDone{AnyId<LaneId>(rng), AnyResult(rng)};
+    case 5:
+      return LaneBroken{AnyId<LaneId>(rng), AnyStatus(rng),
+                        Coin(rng) ? std::optional(AnyId<WorkerId>(rng)) : std::nullopt};
+    case 6:
+      return PullDone{AnyId<TransferId>(rng), AnyStatus(rng), AnyBytes(rng), rng.Uniform() * 1e6};
+    default: return Leaving{Coin(rng) ? std::optional(AnyDuration(rng)) : std::nullopt};
+  }
+}
+
+ToWorker RandomToWorker(Rng& rng, size_t kind) {
+  switch (kind) {
+    case 0: return Welcome{AnyId<WorkerId>(rng), AnyId<Term>(rng), {AnyDuration(rng).ns / 2 + 1}};
+    case 1: return Refused{AnyStatus(rng), Coin(rng)};
+    case 2: return AnyLoad(rng);
+    case 3: return UnloadShard{AnyId<ShardId>(rng)};
+    case 4: return AnyOpenLane(rng);
+    case 5: return CloseLane{AnyId<LaneId>(rng)};
+    case 6: return AnyLaneStep(rng);
+    case 7: return ExposeKv{AnyHandle(rng), AnyIndices(rng, 50), AnyInt(rng), AnyDuration(rng)};
+    case 8: return ReleaseKv{AnyHandle(rng)};
+    case 9: return AnyPull(rng);
+    default: return Leave{AnyText(rng, kStatusBytesMax)};
+  }
+}
+
+PeerMessage RandomPeerMessage(Rng& rng, size_t kind) {
+  if (kind == 0) return AnyLaneStep(rng);
+  return BatchOrder{AnyId<ShardId>(rng), AnyVector(rng, 10, [&] {
+                      return BatchOrder::Part{AnyId<LaneId>(rng), AnyId<StepId>(rng)};
+                    })};
+}
+
+Heartbeat RandomHeartbeat(Rng& rng) {
+  return {AnyId<Incarnation>(rng), rng.Next(), rng.Next(), AnyBytes(rng), AnyBytes(rng)};
+}
+
+LaneStep DecodeStep(int sequences) {
+  LaneStep step{LaneId(7), {}};
+  step.plan.id = StepId(123456);
+  for (int i = 0; i < sequences; ++i) {
+    SequenceStep& s = step.plan.sequences.emplace_back();
+    s.id = SequenceId(100000 + static_cast<uint64_t>(i) * 3);
+    s.start = 700 + i * 13;
+    s.num_tokens = 1;
+    s.first_token = i;
+    s.keep_blocks = s.start / 16;
+    s.first_new_block = static_cast<int32_t>(step.plan.blocks.size());
+    s.num_new_blocks = i % 16 == 0 ? 1 : 0;
+    s.logits = LogitsWanted::kLast;
+    step.plan.tokens.push_back(i * 1999 % 128000);
+    if (s.num_new_blocks == 1) step.plan.blocks.push_back(i * 31);
+  }
+  return step;
+}
+
+}  // namespace millrace::wire::testing
