@@ -66,7 +66,7 @@ void BlockPool::SetCached(BlockIndex block, bool cached) {
 }
 
 void BlockPool::Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until) {
-  if (blocks.empty()) return;
+  if (blocks.empty() && !pins_.contains(transfer)) return;
   PinRecord& pin = pins_[transfer];
   for (BlockHandle handle : blocks) {
     Block& b = Checked(handle);

@@ -9,21 +9,15 @@
 #include <vector>
 
 #include "base/status.h"
+#include "core/layer_range.h"
 #include "core/model_spec.h"
 #include "model/config.h"
 #include "model/layers.h"
 #include "model/rope.h"
+#include "model/sharding.h"
 #include "model/weight_plan.h"
 
 namespace millrace::model {
-
-// Layers [first, last).
-struct LayerRange {
-  int first = 0, last = 0;
-  int size() const { return last - first; }
-  bool Contains(int layer) const { return layer >= first && layer < last; }
-  friend bool operator==(LayerRange, LayerRange) = default;
-};
 
 // Sizes that follow from the configuration alone.
 struct Dims {
@@ -42,7 +36,8 @@ class Decoder {
   const Dims& dims() const { return dims_; }
   ModelSpec& mutable_spec() { return dims_.spec; }
 
-  // Adds the weights of `layers`; with layer 0 the embedding, with the last layer norm and head.
+  // Adds the weights of `layers`, as they are in the files; the plan cuts out its rank's part. With
+  // layer 0 the embedding, with the last layer norm and head.
   virtual void Declare(LayerRange layers, WeightPlan& plan) = 0;
 
   // The rows go from `pass.batch` to `pass.hidden`, in place through Layer, and out through Head.
@@ -53,7 +48,20 @@ class Decoder {
                     tensor::Rows logits) = 0;
 
  protected:
-  bool IsLast(LayerRange layers) const { return layers.last == dims_.spec.num_layers; }
+  // Norm and head are declared: by rank 0 of the last stage alone, who makes the logits.
+  bool HasHead(LayerRange layers, const WeightPlan& plan) const {
+    return layers.end == dims_.spec.num_layers && plan.rank().rank == 0;
+  }
+  // What this rank holds of each layer.
+  int Heads(const WeightPlan& plan) const {
+    return ShareOf(dims_.spec.num_heads, plan.rank()).size();
+  }
+  int KvHeads(const WeightPlan& plan) const {
+    return ShareOf(dims_.spec.num_kv_heads, plan.rank()).size();
+  }
+  int MlpColumns(const WeightPlan& plan) const {
+    return ShareOf(dims_.spec.intermediate_size, plan.rank()).size();
+  }
   Dims dims_;
 };
 

@@ -18,8 +18,11 @@ Rows Attention::Attend(Pass& pass, Rows x) const {
     device.Rope(k, head_dim, pass.batch.positions, pass.rope);
   }
   Rows attended = pass.Normed(q_columns());
-  device.WriteKv(*pass.kv, pass.kv_layer, k, v, pass.batch.spans);
-  device.Attend(*pass.kv, pass.kv_layer, q, pass.batch.spans, spec, attended);
+  for (const BatchKv& kv : pass.batch.kv) {
+    const int layer = pass.layer - kv.first_layer;
+    device.WriteKv(*kv.pool, layer, k, v, kv.spans);
+    device.Attend(*kv.pool, layer, q, kv.spans, spec, attended);
+  }
   return attended;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/ids.h"
+#include "model/rank_sum.h"
 #include "tensor/device.h"
 
 namespace millrace::model {
@@ -18,13 +19,21 @@ namespace millrace::model {
 // bit.
 inline constexpr int kMlpRowsMax = 512;
 
-// The flattened batch of one step; nothing is owned.
-struct Batch {
-  std::span<const TokenId> tokens;               // [rows]
-  std::span<const int32_t> positions;            // [rows]
-  std::span<const tensor::AttentionSpan> spans;  // cover all rows
+// Where the keys and values of some of a batch's rows are kept.
+struct BatchKv {
+  tensor::KvPool* pool = nullptr;
+  int first_layer = 0;                           // of the model; the pool's layer 0
+  std::span<const tensor::AttentionSpan> spans;  // rows count from the batch's first
+};
 
-  int rows() const { return static_cast<int>(tokens.size()); }
+// A flattened batch, or those rows of a larger one that are at the same layer; nothing is owned.
+struct Batch {
+  std::span<const TokenId> tokens;     // [rows]; only Embed reads them
+  std::span<const int32_t> positions;  // [rows]
+  std::span<const BatchKv> kv;         // the spans together cover all rows; Embed needs none
+  int first_row = 0;                   // of the model's hidden rows
+
+  int rows() const { return static_cast<int>(positions.size()); }
 };
 
 // Activations of one model, made once for its largest batch.
@@ -44,8 +53,7 @@ struct Pass {
   tensor::Device& device;
   Workspace& work;
   const Batch& batch;
-  tensor::KvPool* kv = nullptr;
-  int kv_layer = 0;  // index of the layer being run in `kv`
+  int layer = 0;  // being run
   const tensor::RopeTable& rope;
   tensor::Rows hidden;  // [rows, hidden_size]
 
@@ -57,10 +65,12 @@ struct Pass {
 struct Linear {
   std::unique_ptr<tensor::PackedMatrix> weight;
   std::unique_ptr<tensor::Vector> bias;  // may be null
+  RankSum* over_ranks = nullptr;         // the model's, when `weight` is a cut along K
 
   void Run(tensor::Device& device, tensor::Rows x, tensor::Rows y,
            tensor::Rows residual = {}) const {
-    device.MatMul(x, *weight, y, {bias.get(), residual});
+    if (over_ranks == nullptr) return device.MatMul(x, *weight, y, {bias.get(), residual});
+    over_ranks->Run(device, x, *weight, y, {bias.get(), residual});
   }
 };
 
@@ -83,7 +93,7 @@ struct Norm {
 
 // Self-attention over the paged cache: q, k and v in one product, rotation, cache, attention.
 struct Attention {
-  int heads = 0, kv_heads = 0, head_dim = 0;
+  int heads = 0, kv_heads = 0, head_dim = 0;  // of this rank
   tensor::AttentionSpec spec;
   bool rotary = true;
   Linear qkv;
@@ -99,7 +109,7 @@ struct Attention {
 
 // down(f(gate(x)) * up(x)).
 struct GatedMlp {
-  int columns = 0;  // of gate and of up
+  int columns = 0;  // of gate and of up, of this rank
   tensor::Activation activation = tensor::Activation::kSilu;
   Linear gate_up, down;
 
@@ -109,7 +119,7 @@ struct GatedMlp {
 
 // down(f(up(x))).
 struct Mlp {
-  int columns = 0;
+  int columns = 0;  // of this rank
   tensor::Activation activation = tensor::Activation::kGelu;
   Linear up, down;
 

@@ -24,19 +24,27 @@ struct WorkspaceSizes {
   }
 };
 
-WorkspaceSizes SizesFor(const Dims& dims, size_t rows, size_t logits_rows, bool first, bool last) {
+WorkspaceSizes SizesFor(const Dims& dims, TensorRank rank, size_t rows, size_t logits_rows,
+                        bool first, bool last) {
   const ModelSpec& s = dims.spec;
-  const int heads = s.num_heads * s.head_dim, kv = s.num_kv_heads * s.head_dim;
+  const int heads = ShareOf(s.num_heads, rank).size() * s.head_dim;
+  const int kv = ShareOf(s.num_kv_heads, rank).size() * s.head_dim;
   const auto columns = [](int n) { return static_cast<size_t>(n); };
   WorkspaceSizes sizes{};
   sizes.hidden = rows * columns(s.hidden_size);
   sizes.normed = rows * columns(std::max(s.hidden_size, heads));
   sizes.qkv =
       rows * columns(std::max({heads + 2 * kv, s.hidden_size, first ? dims.embed_columns : 0}));
-  sizes.mlp = std::min<size_t>(rows, kMlpRowsMax) * columns(dims.mlp_columns);
+  sizes.mlp = std::min<size_t>(rows, kMlpRowsMax) * columns(dims.mlp_columns / rank.size);
   sizes.gathered = last ? logits_rows * columns(std::max(s.hidden_size, dims.embed_columns)) : 0;
   sizes.logits = last ? logits_rows * columns(s.vocab_size) : 0;
   return sizes;
+}
+
+void CheckCollective(const net::Collective* collective, TensorRank rank) {
+  MR_CHECK(collective != nullptr && collective->rank() == rank.rank &&
+           collective->size() == rank.size)
+      << "rank " << rank.rank << " of " << rank.size;
 }
 
 Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
@@ -51,11 +59,13 @@ Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
         fmt::format("max-model-len {} is outside [1, {}], what the model was made for",
                     *options.max_model_len, spec.max_position));
   }
+  MR_RETURN_IF_ERROR(CheckSharding(spec, options.tensor_rank));
+  if (options.tensor_rank.size > 1) CheckCollective(options.collective, options.tensor_rank);
   if (!options.layers) return OkStatus();
   const LayerRange range = *options.layers;
-  if (range.first < 0 || range.last > spec.num_layers || range.first >= range.last) {
+  if (range.begin < 0 || range.end > spec.num_layers || range.begin >= range.end) {
     return InvalidArgument(fmt::format("layers [{}, {}) are not within the model's [0, {})",
-                                       range.first, range.last, spec.num_layers));
+                                       range.begin, range.end, spec.num_layers));
   }
   return OkStatus();
 }
@@ -93,6 +103,7 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& folder, tensor::De
   std::unique_ptr<Model> model(new Model(device, std::move(decoder), std::move(files)));
   MR_ASSIGN_OR_RETURN(model->generation_, ReadGenerationConfig(folder, config, spec.vocab_size));
   model->layers_ = options.layers.value_or(LayerRange{0, spec.num_layers});
+  model->rank_ = options.tensor_rank;
   model->max_rows_ = options.max_batched_tokens;
   model->max_logits_rows_ = options.max_logits_rows;
   model->max_model_len_ = options.max_model_len.value_or(spec.max_position);
@@ -110,7 +121,11 @@ Status Model::LoadWeights(const LoadOptions& options) {
   spec.num_parameters = CountParameters(whole);
   spec.weight_bytes = whole.stored_bytes();
   spec.dtype = whole.dtype();
-  WeightPlan plan(&files_);
+  if (rank_.size > 1) {
+    MR_ASSIGN_OR_RETURN(sum_,
+                        RankSum::New(*options.collective, device_, max_rows_, spec.hidden_size));
+  }
+  WeightPlan plan(&files_, rank_, sum_.get());
   decoder_->Declare(layers_, plan);
   MR_RETURN_IF_ERROR(plan.Resolve());
   loaded_bytes_ = plan.stored_bytes();
@@ -125,8 +140,8 @@ Status Model::LoadWeights(const LoadOptions& options) {
                     BytesText(static_cast<int64_t>(kRopeTableBytesMax))));
   }
   const WorkspaceSizes sizes =
-      SizesFor(dims, static_cast<size_t>(max_rows_), static_cast<size_t>(max_logits_rows_),
-               layers_.first == 0, layers_.last == spec.num_layers);
+      SizesFor(dims, rank_, static_cast<size_t>(max_rows_), static_cast<size_t>(max_logits_rows_),
+               layers_.begin == 0, has_head());
   MR_RETURN_IF_ERROR(CheckMemory(files_.folder(), loaded_bytes_,
                                  sizes.bytes() + static_cast<int64_t>(rope_bytes)));
   MR_RETURN_IF_ERROR(plan.Load(device_, options.progress));
@@ -135,10 +150,9 @@ Status Model::LoadWeights(const LoadOptions& options) {
 }
 
 Status Model::NewWorkspace() {
-  const ModelSpec& spec = decoder_->dims().spec;
-  const WorkspaceSizes sizes = SizesFor(decoder_->dims(), static_cast<size_t>(max_rows_),
-                                        static_cast<size_t>(max_logits_rows_), layers_.first == 0,
-                                        layers_.last == spec.num_layers);
+  const WorkspaceSizes sizes =
+      SizesFor(decoder_->dims(), rank_, static_cast<size_t>(max_rows_),
+               static_cast<size_t>(max_logits_rows_), layers_.begin == 0, has_head());
   MR_ASSIGN_OR_RETURN(work_.hidden, device_.NewBuffer(sizes.hidden));
   MR_ASSIGN_OR_RETURN(work_.normed, device_.NewBuffer(sizes.normed));
   MR_ASSIGN_OR_RETURN(work_.qkv, device_.NewBuffer(sizes.qkv));
@@ -152,38 +166,51 @@ Status Model::NewWorkspace() {
 }
 
 tensor::KvShape Model::KvShapeFor(int block_size, int num_blocks) const {
-  return {layers_.size(), spec().num_kv_heads, spec().head_dim,
-          block_size,     num_blocks,          spec().dtype};
+  const int heads = ShareOf(spec().num_kv_heads, rank_).size();
+  return {layers_.size(), heads, spec().head_dim, block_size, num_blocks, spec().dtype};
+}
+
+std::pair<int, int> Model::kv_heads() const {
+  const Share share = ShareOf(spec().num_kv_heads, rank_);
+  return {share.first, share.end};
 }
 
 Rows Model::Hidden(int rows) { return work_.hidden->View(rows, spec().hidden_size); }
 
-Pass Model::NewPass(const Batch& batch, tensor::KvPool* kv) {
-  MR_CHECK(batch.rows() > 0 && batch.rows() <= max_rows_)
-      << batch.rows() << " rows, room for " << max_rows_;
-  MR_CHECK(batch.positions.size() == batch.tokens.size()) << "one position per token";
-  return Pass{device_, work_, batch, kv, 0, rope_.view(), Hidden(batch.rows())};
+Pass Model::NewPass(int layer, const Batch& batch) {
+  MR_CHECK(batch.rows() > 0 && batch.first_row >= 0 && batch.first_row + batch.rows() <= max_rows_)
+      << "rows [" << batch.first_row << ", " << batch.first_row + batch.rows() << "), room for "
+      << max_rows_;
+  return {device_, work_,        batch,
+          layer,   rope_.view(), Hidden(max_rows_).Slice(batch.first_row, batch.rows())};
 }
 
 void Model::Embed(const Batch& batch) {
-  MR_CHECK(layers_.first == 0) << "only the first stage embeds";
-  Pass pass = NewPass(batch, nullptr);
+  MR_CHECK(layers_.begin == 0) << "only the first stage embeds";
+  MR_CHECK(batch.tokens.size() == batch.positions.size()) << "one position per token";
+  Pass pass = NewPass(0, batch);
   decoder_->Embed(pass);
 }
 
-void Model::Layer(int index, const Batch& batch, tensor::KvPool& kv) {
+Status Model::Layer(int index, const Batch& batch) {
   MR_CHECK(layers_.Contains(index)) << "layer " << index << " is not loaded";
-  Pass pass = NewPass(batch, &kv);
-  pass.kv_layer = index - layers_.first;
+  Pass pass = NewPass(index, batch);
   decoder_->Layer(index, pass);
+  return sum_ == nullptr ? OkStatus() : sum_->status();
 }
 
-void Model::Layers(const Batch& batch, tensor::KvPool& kv) {
-  for (int i = layers_.first; i < layers_.last; ++i) Layer(i, batch, kv);
+Status Model::Layers(const Batch& batch) {
+  for (int i = layers_.begin; i < layers_.end; ++i) MR_RETURN_IF_ERROR(Layer(i, batch));
+  return OkStatus();
+}
+
+void Model::UseCollective(net::Collective& collective) {
+  CheckCollective(&collective, rank_);
+  if (sum_ != nullptr) sum_->UseCollective(collective);
 }
 
 Rows Model::Head(std::span<const int32_t> rows) {
-  MR_CHECK(layers_.last == spec().num_layers) << "only the last stage has a head";
+  MR_CHECK(has_head()) << "only rank 0 of the last stage has a head";
   const int n = static_cast<int>(rows.size());
   MR_CHECK(n > 0 && n <= max_logits_rows_) << n << " rows, room for " << max_logits_rows_;
   Rows gathered = work_.gathered->View(n, spec().hidden_size);

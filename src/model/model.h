@@ -5,7 +5,7 @@
 // rows; attention is one fused call over the paged cache.
 //
 //   model->Embed(batch);                  // stage 0 only
-//   model->Layers(batch, *kv);            // rows travel through layers [lo, hi)
+//   model->Layers(batch);                 // rows travel through layers [lo, hi)
 //   auto logits = model->Head(rows);      // last stage only, rows chosen by the caller
 //
 // Buffers for `max_batched_tokens` rows are made by Load; a step allocates nothing. The hidden rows
@@ -21,17 +21,23 @@
 
 #include "base/status.h"
 #include "core/model_spec.h"
+#include "core/worker_messages.h"
 #include "model/architecture.h"
 #include "model/config.h"
 #include "model/layers.h"
 #include "model/rope.h"
 #include "model/weight_files.h"
+#include "net/collective.h"
 #include "tensor/device.h"
 
 namespace millrace::model {
 
 struct LoadOptions {
   std::optional<LayerRange> layers;  // default: all
+  // With more ranks than one: which part of each layer this model is, and how the ranks' products
+  // are added. The collective has this rank and size, and outlives the model.
+  TensorRank tensor_rank;
+  net::Collective* collective = nullptr;
   int max_batched_tokens = 2048;     // rows of a batch
   int max_logits_rows = 64;          // rows of one Head call; the caller loops for more
   std::optional<int> max_model_len;  // positions to prepare for; default: the model's max_position
@@ -53,36 +59,47 @@ class Model {
   int max_batched_tokens() const { return max_rows_; }
   int max_logits_rows() const { return max_logits_rows_; }
   int max_model_len() const { return max_model_len_; }
-  int64_t loaded_bytes() const { return loaded_bytes_; }  // of layers(), as stored in the files
+  int64_t loaded_bytes() const { return loaded_bytes_; }  // of this rank, as stored in the files
+  TensorRank tensor_rank() const { return rank_; }
+  // KV heads of the whole model that this rank has; neighbouring ranks share one where there are
+  // fewer heads than ranks.
+  std::pair<int, int> kv_heads() const;
+  // Whether this is what makes logits: rank 0 of the last stage.
+  bool has_head() const { return layers_.end == spec().num_layers && rank_.rank == 0; }
 
-  // What Device::NewKvPool wants for this stage's layers.
+  // What Device::NewKvPool wants for this stage's layers and this rank's heads.
   tensor::KvShape KvShapeFor(int block_size, int num_blocks) const;
 
-  // Sets the hidden rows from token ids. REQUIRES: layers().first == 0; ids below
+  // Sets the hidden rows from token ids. REQUIRES: layers().begin == 0; ids below
   // spec().vocab_size.
   void Embed(const Batch& batch);
-  // Runs one layer, or all of layers(), over the hidden rows in place.
-  void Layer(int index, const Batch& batch, tensor::KvPool& kv);
-  void Layers(const Batch& batch, tensor::KvPool& kv);
+  // Runs one layer, or all of layers(), over the batch's hidden rows in place. Fails only where the
+  // ranks' collective does; the hidden rows are garbage then.
+  Status Layer(int index, const Batch& batch);
+  Status Layers(const Batch& batch);
   // The hidden rows, between stages: [rows, hidden_size].
   tensor::Rows Hidden(int rows);
   // Final norm and vocabulary projection of hidden rows `rows`: [rows.size(), vocab_size], valid
-  // until the next call. REQUIRES: layers().last is the model's last; rows.size() <=
-  // max_logits_rows().
+  // until the next call. REQUIRES: has_head(); rows.size() <= max_logits_rows().
   tensor::Rows Head(std::span<const int32_t> rows);
+
+  // The same ranks' next collective, after one that failed. REQUIRES: as in LoadOptions.
+  void UseCollective(net::Collective& collective);
 
  private:
   Model(tensor::Device& device, std::unique_ptr<Decoder> decoder, WeightFiles files)
       : device_(device), decoder_(std::move(decoder)), files_(std::move(files)) {}
   Status LoadWeights(const LoadOptions& options);
   Status NewWorkspace();
-  Pass NewPass(const Batch& batch, tensor::KvPool* kv);
+  Pass NewPass(int layer, const Batch& batch);
 
   tensor::Device& device_;
   std::unique_ptr<Decoder> decoder_;
   WeightFiles files_;  // stays mapped: embedding tables are read in place
   GenerationConfig generation_;
   LayerRange layers_;
+  TensorRank rank_;
+  std::unique_ptr<RankSum> sum_;  // with more ranks than one
   int max_rows_ = 0, max_logits_rows_ = 0, max_model_len_ = 0;
   int64_t loaded_bytes_ = 0;
   RopeTables rope_;

@@ -83,13 +83,16 @@ TEST(ModelLoad, StagesInARowAreTheWholeModel) {
     std::iota(positions.begin(), positions.end(), 0);
     const std::vector<BlockIndex> blocks = {2};
     const std::vector<tensor::AttentionSpan> spans = {{0, rows, 0, blocks}};
-    const Batch batch{kPrompt, positions, spans};
-    stages[0]->Embed(batch);
+    stages[0]->Embed({kPrompt, positions});
+    std::vector<float> between(kPrompt.size() * static_cast<size_t>(stages[0]->spec().hidden_size));
     for (size_t i = 0; i < stages.size(); ++i) {
-      if (i > 0)
-        device->GatherRows(stages[i - 1]->Hidden(rows), positions, stages[i]->Hidden(rows));
-      std::unique_ptr<tensor::KvPool> kv = *device->NewKvPool(stages[i]->KvShapeFor(16, 4));
-      stages[i]->Layers(batch, *kv);
+      if (i > 0) {
+        device->Read(stages[i - 1]->Hidden(rows), between.data());
+        device->Write(between.data(), stages[i]->Hidden(rows));
+      }
+      std::unique_ptr<tensor::KvPool> pool = *device->NewKvPool(stages[i]->KvShapeFor(16, 4));
+      const BatchKv kv{pool.get(), stages[i]->layers().begin, spans};
+      ASSERT_TRUE(stages[i]->Layers({kPrompt, positions, {&kv, 1}}).ok());
     }
     std::vector<float> logits(kPrompt.size() * 300);
     device->Read(stages.back()->Head(positions), logits.data());

@@ -32,40 +32,7 @@ const void* AlignedData(const StoredTensor& tensor, DType dtype, std::vector<uin
   return copy.data();
 }
 
-// The [n, k] pieces of one tensor, in the order they are stacked. GPT-NeoX keeps q, k and v of each
-// head together; attention wants all q, then all k, then all v.
-void AppendPieces(const LinearNeed& need, int n, DType dtype, const void* data,
-                  std::vector<tensor::HostMatrix>& pieces) {
-  if (need.interleaved_head_dim == 0) {
-    pieces.push_back(need.transposed ? tensor::HostMatrix{data, dtype, need.k, n}
-                                     : tensor::HostMatrix{data, dtype, n, need.k});
-    return;
-  }
-  const int head_dim = need.interleaved_head_dim, heads = n / (3 * head_dim);
-  const size_t row_bytes = static_cast<size_t>(need.k) * BytesOf(dtype);
-  for (int which = 0; which < 3; ++which) {
-    for (int head = 0; head < heads; ++head) {
-      const size_t row = static_cast<size_t>(head * 3 + which) * static_cast<size_t>(head_dim);
-      pieces.push_back(
-          {static_cast<const uint8_t*>(data) + row * row_bytes, dtype, head_dim, need.k});
-    }
-  }
-}
-
-std::vector<float> Deinterleave(const std::vector<float>& in, int head_dim) {
-  std::vector<float> out;
-  out.reserve(in.size());
-  const size_t d = static_cast<size_t>(head_dim), heads = in.size() / (3 * d);
-  for (size_t which = 0; which < 3; ++which) {
-    for (size_t head = 0; head < heads; ++head) {
-      auto first = in.begin() + static_cast<ptrdiff_t>((head * 3 + which) * d);
-      out.insert(out.end(), first, first + static_cast<ptrdiff_t>(d));
-    }
-  }
-  return out;
-}
-
-Status BuildLinear(Linear& target, const LinearNeed& need, tensor::Device& device,
+Status BuildLinear(Linear& target, const LinearNeed& need, TensorRank rank, tensor::Device& device,
                    std::span<const StoredTensor> stored) {
   std::vector<std::vector<uint8_t>> copies(need.parts.size());
   std::vector<tensor::HostMatrix> pieces;
@@ -78,16 +45,17 @@ Status BuildLinear(Linear& target, const LinearNeed& need, tensor::Device& devic
                       *stored[i].path, need.parts[i].name, stored[i].entry->dtype,
                       need.parts[0].name, stored[0].entry->dtype));
     }
-    AppendPieces(need, need.parts[i].n, dtype, AlignedData(stored[i], dtype, copies[i]), pieces);
+    AppendPieces(need, need.parts[i], rank, dtype, AlignedData(stored[i], dtype, copies[i]),
+                 pieces);
   }
-  MR_ASSIGN_OR_RETURN(target.weight, device.Pack({pieces, need.transposed, need.row_parallel}));
+  const int degree = need.row_parallel ? rank.size : 1;
+  MR_ASSIGN_OR_RETURN(target.weight,
+                      device.Pack({pieces, need.transposed, need.row_parallel, degree}));
   if (!need.bias) return OkStatus();
   std::vector<float> bias;
-  for (size_t i = need.parts.size(); i < stored.size(); ++i) {
-    const std::vector<float> part = ToFloats(stored[i]);
-    bias.insert(bias.end(), part.begin(), part.end());
+  for (size_t i = 0; i < need.parts.size(); ++i) {
+    AppendBias(need, need.parts[i], rank, ToFloats(stored[need.parts.size() + i]), bias);
   }
-  if (need.interleaved_head_dim != 0) bias = Deinterleave(bias, need.interleaved_head_dim);
   MR_ASSIGN_OR_RETURN(target.bias, device.NewVector(bias));
   return OkStatus();
 }
@@ -142,10 +110,40 @@ void WeightPlan::Add(Linear& target, LinearNeed need) {
       task.needs.push_back({part.name + ".bias", {part.n}, WeightKind::kBias});
     }
   }
-  task.build = [&target, need = std::move(need)](tensor::Device& device,
-                                                 std::span<const StoredTensor> stored) {
-    return BuildLinear(target, need, device, stored);
+  for (const WeightNeed& stored : task.needs) {
+    task.held.push_back(HeldOf(need, need.parts[task.held.size() % need.parts.size()], stored));
+  }
+  target.over_ranks = need.row_parallel && rank_.size > 1 ? sum_ : nullptr;
+  task.build = [&target, need = std::move(need), rank = rank_](
+                   tensor::Device& device, std::span<const StoredTensor> stored) {
+    return BuildLinear(target, need, rank, device, stored);
   };
+  AddTask(std::move(task));
+}
+
+WeightPlan::Held WeightPlan::HeldOf(const LinearNeed& need, const LinearNeed::Part& part,
+                                    const WeightNeed& stored) const {
+  int64_t outputs = 0, first = part.n, end = 0;
+  for (const OutputRun& run : OutputsOf(need, part, rank_)) {
+    outputs += run.count;
+    first = std::min<int64_t>(first, run.first);
+    end = std::max<int64_t>(end, run.first + run.count);
+  }
+  if (stored.kind == WeightKind::kBias) return {outputs, 0, stored.elements()};
+  Held held{outputs * InputsOf(need, rank_).count, 0, stored.elements()};
+  if (!need.transposed) {
+    held.first = first * need.k;
+    held.span = (end - first) * need.k;
+  }
+  return held;
+}
+
+void WeightPlan::AddTask(Task task) {
+  // What is not cut is whole on every rank.
+  for (size_t i = task.held.size(); i < task.needs.size(); ++i) {
+    const int64_t elements = task.needs[i].elements();
+    task.held.push_back({elements, 0, elements});
+  }
   tasks_.push_back(std::move(task));
 }
 
@@ -167,7 +165,7 @@ void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind k
     MR_ASSIGN_OR_RETURN(target.bias, device.NewVector(ToFloats(stored[1])));
     return OkStatus();
   };
-  tasks_.push_back(std::move(task));
+  AddTask(std::move(task));
 }
 
 void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols) {
@@ -178,7 +176,7 @@ void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols)
     target.rows = {AlignedData(stored[0], dtype, target.aligned_copy), dtype, rows, cols};
     return OkStatus();
   };
-  tasks_.push_back(std::move(task));
+  AddTask(std::move(task));
 }
 
 std::vector<WeightNeed> WeightPlan::Needs() const {
@@ -221,11 +219,16 @@ int64_t WeightPlan::stored_bytes() const {
   int64_t total = 0;
   std::set<const TensorEntry*> seen;
   for (const Task& task : tasks_) {
-    for (const StoredTensor& stored : task.stored) {
-      if (seen.insert(stored.entry).second) total += static_cast<int64_t>(stored.bytes());
+    for (size_t i = 0; i < task.stored.size(); ++i) {
+      if (seen.insert(task.stored[i].entry).second) total += HeldBytes(task, i);
     }
   }
   return total;
+}
+
+int64_t WeightPlan::HeldBytes(const Task& task, size_t need) const {
+  return task.held[need].elements *
+         static_cast<int64_t>(BytesOf(*task.stored[need].entry->compute_dtype()));
 }
 
 DType WeightPlan::dtype() const {
@@ -240,9 +243,13 @@ DType WeightPlan::dtype() const {
   return DType::kF32;
 }
 
-void WeightPlan::Prefetch(size_t task) const {
-  for (const StoredTensor& stored : tasks_[task].stored) {
-    stored.file->Prefetch(stored.entry->begin, stored.bytes());
+void WeightPlan::ForEachRun(const Task& task,
+                            void (MappedFile::*visit)(size_t, size_t) const) const {
+  for (size_t i = 0; i < task.stored.size(); ++i) {
+    const StoredTensor& stored = task.stored[i];
+    const size_t element = BytesOf(*stored.entry->compute_dtype());
+    (stored.file->*visit)(stored.entry->begin + static_cast<size_t>(task.held[i].first) * element,
+                          static_cast<size_t>(task.held[i].span) * element);
   }
 }
 
@@ -254,15 +261,14 @@ Status WeightPlan::Load(tensor::Device& device,
   std::set<const TensorEntry*> counted;
   for (Task& task : tasks_) {
     for (; next < tasks_.size() && ahead < done + kReadAheadBytes; ++next) {
-      Prefetch(next);
-      for (const StoredTensor& stored : tasks_[next].stored)
-        ahead += static_cast<int64_t>(stored.bytes());
+      ForEachRun(tasks_[next], &MappedFile::Prefetch);
+      for (size_t i = 0; i < tasks_[next].stored.size(); ++i) ahead += HeldBytes(tasks_[next], i);
     }
     MR_RETURN_IF_ERROR(task.build(device, task.stored));
-    for (const StoredTensor& stored : task.stored) {
-      // Tables too: what is used in place comes back page by page, and most of it never.
-      stored.file->Release(stored.entry->begin, stored.bytes());
-      if (counted.insert(stored.entry).second) done += static_cast<int64_t>(stored.bytes());
+    // Tables too: what is used in place comes back page by page, and most of it never.
+    ForEachRun(task, &MappedFile::Release);
+    for (size_t i = 0; i < task.stored.size(); ++i) {
+      if (counted.insert(task.stored[i].entry).second) done += HeldBytes(task, i);
     }
     if (progress) progress(done, total);
   }

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "model/layers.h"
 #include "model/weight_files.h"
+#include "model/weight_pieces.h"
 #include "tensor/device.h"
 
 namespace millrace::model {
@@ -25,24 +26,14 @@ struct WeightNeed {
   int64_t elements() const;
 };
 
-// What goes into one Linear: parts stacked along n, for one product instead of several.
-struct LinearNeed {
-  struct Part {
-    std::string name;  // without ".weight" and ".bias"
-    int n = 0;
-  };
-  std::vector<Part> parts;
-  int k = 0;
-  bool bias = false;
-  bool transposed = false;       // GPT-2's Conv1D: [k, n] in the file
-  bool row_parallel = false;     // what tensor parallelism cuts along k: output projections
-  int interleaved_head_dim = 0;  // GPT-NeoX: rows are q, k, v of head 0, of head 1, ... ; 0: not
-};
-
 class WeightPlan {
  public:
   // With `files`, names are looked up (Prefix); without, the first choice is taken (make-model).
-  explicit WeightPlan(const WeightFiles* files) : files_(files) {}
+  // Loads what `rank` holds; with more ranks than one, row-parallel products end in `sum`.
+  explicit WeightPlan(const WeightFiles* files, TensorRank rank = {}, RankSum* sum = nullptr)
+      : files_(files), rank_(rank), sum_(sum) {}
+
+  TensorRank rank() const { return rank_; }
 
   // The first of `choices` for which the files hold choice + probe; the first choice if none.
   std::string Prefix(std::initializer_list<std::string_view> choices, std::string_view probe) const;
@@ -60,21 +51,31 @@ class WeightPlan {
 
   // Finds every tensor and checks dtype and shape, before any byte of weights is read.
   Status Resolve();
-  int64_t stored_bytes() const;  // of Needs(), after Resolve
+  int64_t stored_bytes() const;  // of the rank's share of Needs(), after Resolve
   DType dtype() const;           // of the first table or matrix, after Resolve
 
   // Packs tensor by tensor, reading ahead and giving pages back.
   Status Load(tensor::Device& device, const std::function<void(int64_t, int64_t)>& progress);
 
  private:
+  // Elements of a tensor that this rank loads, and the run of the file that they are all in.
+  struct Held {
+    int64_t elements = 0, first = 0, span = 0;
+  };
   struct Task {
     std::vector<WeightNeed> needs;
+    std::vector<Held> held;  // by need
     std::vector<StoredTensor> stored;
     std::function<Status(tensor::Device&, std::span<const StoredTensor>)> build;
   };
-  void Prefetch(size_t task) const;
+  Held HeldOf(const LinearNeed& need, const LinearNeed::Part& part, const WeightNeed& stored) const;
+  void AddTask(Task task);
+  int64_t HeldBytes(const Task& task, size_t need) const;
+  void ForEachRun(const Task& task, void (MappedFile::*visit)(size_t, size_t) const) const;
 
-  const WeightFiles* files_;
+  const WeightFiles* const files_;
+  const TensorRank rank_;
+  RankSum* const sum_;
   std::vector<Task> tasks_;
 };
 

@@ -8,9 +8,11 @@
 //    tensor-parallel degrees 1, 2, 4 and 8 give the same bits when ranks are added pairwise too.
 //  - Accumulation is f32 whatever the storage.
 //
-// Used by one thread at a time, the executor's. A wrong shape is a programmer's error.
+// Used by one thread at a time, the executor's, but where it says otherwise. A wrong shape is a
+// programmer's error.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +46,8 @@ struct HostMatrix {
   const void* data = nullptr;
   DType dtype = DType::kF32;
   int rows = 0, cols = 0;
+  int stride = 0;  // elements from one row to the next; 0: cols
+  size_t Stride() const { return static_cast<size_t>(stride != 0 ? stride : cols); }
 };
 
 // How to lay out a weight for y = x W^T: W is [n, k], the parts stacked along n in order.
@@ -69,9 +73,11 @@ class Vector {
   virtual ~Vector() = default;
 };
 
+inline constexpr int kKvBlockUnit = 16;  // a block's tokens are a multiple of it
+
 struct KvShape {
   int num_layers = 0, num_kv_heads = 0, head_dim = 0;
-  int block_size = 16;  // tokens; a multiple of 16
+  int block_size = kKvBlockUnit;  // tokens
   int num_blocks = 0;
   DType dtype = DType::kF32;
 };
@@ -80,6 +86,15 @@ class KvPool {  // the bytes of KV blocks; which block belongs to whom is kv/'s 
  public:
   virtual ~KvPool() = default;
   virtual const KvShape& shape() const = 0;
+};
+
+// Layers and heads of a pool, and tokens of one sequence: what leaves or enters it by ExportKv and
+// ImportKv.
+struct KvBox {
+  int first_layer = 0, end_layer = 0;
+  int first_head = 0, end_head = 0;
+  int first_token = 0, end_token = 0;
+  size_t Bytes(const KvShape& shape) const;
 };
 
 // One sequence's rows in a mixed batch: queries at positions [start, start + num_rows), which see
@@ -120,6 +135,9 @@ class Device {
   virtual Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape) = 0;
 
   virtual void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras = {}) = 0;
+  // y[i] = x[i] + bias + residual[i]: what MatMul does with its sums, for sums that are added over
+  // ranks first. `residual` and x may be y.
+  virtual void FinishProduct(Rows x, Rows y, const MatMulExtras& extras) = 0;
   // y[i] = table[ids[i]]; y[i] += table[ids[i]] when `add`. `table` stays in host memory.
   virtual void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) = 0;
   virtual void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) = 0;
@@ -141,10 +159,20 @@ class Device {
   // Whole blocks, all layers, in the order given. The pools differ only in num_blocks.
   virtual void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) = 0;
 
+  // The box as dense bytes, the same for every device and block size: [layer][K, V][head][token]
+  // [head_dim] in the pool's type. `blocks` is the sequence's table, from token 0; the bytes may be
+  // at any address. Any thread, also while the device works on other blocks.
+  virtual void ExportKv(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+                        std::span<std::byte> out) const = 0;
+  virtual void ImportKv(KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+                        std::span<const std::byte> in) const = 0;
+
   // y[i] = x[ids[i]].
   virtual void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) = 0;
   // Waits for all calls above and copies x to the host: [rows, cols] f32, dense.
   virtual void Read(Rows x, float* host) = 0;
+  // The other way: `host` may be reused when the call returns. It need not be aligned.
+  virtual void Write(const void* host, Rows x) = 0;
 };
 
 }  // namespace millrace::tensor

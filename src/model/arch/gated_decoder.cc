@@ -18,15 +18,15 @@ class GatedDecoder : public Decoder {
   GatedDecoder(Dims dims, GatedShape shape) : shape_(std::move(shape)) { dims_ = std::move(dims); }
 
   void Declare(LayerRange layers, WeightPlan& plan) override {
-    first_ = layers.first;
+    first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
     const ModelSpec& s = dims_.spec;
     if (layers.Contains(0))
       plan.Add(embedding_, "model.embed_tokens.weight", s.vocab_size, s.hidden_size);
-    for (int i = layers.first; i < layers.last; ++i) {
+    for (int i = layers.begin; i < layers.end; ++i) {
       DeclareBlock(i, blocks_[static_cast<size_t>(i - first_)], plan);
     }
-    if (!IsLast(layers)) return;
+    if (!HasHead(layers, plan)) return;
     plan.Add(norm_, "model.norm", s.hidden_size, NormKind::kRms, shape_.epsilon);
     plan.Add(head_, {.parts = {{shape_.tied ? "model.embed_tokens" : "lm_head", s.vocab_size}},
                      .k = s.hidden_size});
@@ -60,16 +60,17 @@ class GatedDecoder : public Decoder {
     const ModelSpec& s = dims_.spec;
     const std::string at = fmt::format("model.layers.{}.", index), self = at + "self_attn.";
     Attention& a = block.attention;
-    a.heads = s.num_heads;
-    a.kv_heads = s.num_kv_heads;
+    a.heads = Heads(plan);
+    a.kv_heads = KvHeads(plan);
     a.head_dim = s.head_dim;
     a.spec = {1.0f / std::sqrt(static_cast<float>(s.head_dim)),
               shape_.windows[static_cast<size_t>(index)]};
     plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kRms,
              shape_.epsilon);
-    plan.Add(a.qkv, {.parts = {{self + "q_proj", a.q_columns()},
-                               {self + "k_proj", a.kv_columns()},
-                               {self + "v_proj", a.kv_columns()}},
+    const int q = s.num_heads * s.head_dim, kv = s.num_kv_heads * s.head_dim;
+    plan.Add(a.qkv, {.parts = {{self + "q_proj", q, s.num_heads},
+                               {self + "k_proj", kv, s.num_kv_heads},
+                               {self + "v_proj", kv, s.num_kv_heads}},
                      .k = s.hidden_size,
                      .bias = shape_.qkv_bias});
     if (shape_.head_norms) {
@@ -79,19 +80,20 @@ class GatedDecoder : public Decoder {
       plan.Add(*a.k_norm, self + "k_norm", s.head_dim, NormKind::kRms, shape_.epsilon);
     }
     plan.Add(a.out, {.parts = {{self + "o_proj", s.hidden_size}},
-                     .k = a.q_columns(),
+                     .k = q,
                      .bias = shape_.out_bias,
                      .row_parallel = true});
     plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kRms,
              shape_.epsilon);
-    block.mlp.columns = s.intermediate_size;
+    const int inner = s.intermediate_size;
+    block.mlp.columns = MlpColumns(plan);
     block.mlp.activation = shape_.activation;
-    plan.Add(block.mlp.gate_up, {.parts = {{at + "mlp.gate_proj", s.intermediate_size},
-                                           {at + "mlp.up_proj", s.intermediate_size}},
-                                 .k = s.hidden_size,
-                                 .bias = shape_.mlp_bias});
+    plan.Add(block.mlp.gate_up,
+             {.parts = {{at + "mlp.gate_proj", inner, inner}, {at + "mlp.up_proj", inner, inner}},
+              .k = s.hidden_size,
+              .bias = shape_.mlp_bias});
     plan.Add(block.mlp.down, {.parts = {{at + "mlp.down_proj", s.hidden_size}},
-                              .k = s.intermediate_size,
+                              .k = inner,
                               .bias = shape_.mlp_bias,
                               .row_parallel = true});
   }

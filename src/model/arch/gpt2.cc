@@ -41,18 +41,18 @@ class Gpt2Decoder : public Decoder {
 
   void Declare(LayerRange layers, WeightPlan& plan) override {
     const ModelSpec& s = dims_.spec;
-    first_ = layers.first;
+    first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
     const std::string at = plan.Prefix({"transformer.", ""}, "wte.weight");
     if (layers.Contains(0)) {
       plan.Add(embedding_, at + "wte.weight", s.vocab_size, s.hidden_size);
       plan.Add(positions_, at + "wpe.weight", s.max_position, s.hidden_size);
     }
-    for (int i = layers.first; i < layers.last; ++i) {
+    for (int i = layers.begin; i < layers.end; ++i) {
       DeclareBlock(fmt::format("{}h.{}.", at, i), i, blocks_[static_cast<size_t>(i - first_)],
                    plan);
     }
-    if (!IsLast(layers)) return;
+    if (!HasHead(layers, plan)) return;
     plan.Add(norm_, at + "ln_f", s.hidden_size, NormKind::kLayer, epsilon_);
     plan.Add(head_,
              {.parts = {{tied_ ? at + "wte" : "lm_head", s.vocab_size}}, .k = s.hidden_size});
@@ -85,24 +85,25 @@ class Gpt2Decoder : public Decoder {
   void DeclareBlock(const std::string& at, int index, Block& block, WeightPlan& plan) {
     const ModelSpec& s = dims_.spec;
     Attention& a = block.attention;
-    a.heads = a.kv_heads = s.num_heads;
+    a.heads = a.kv_heads = Heads(plan);
     a.head_dim = s.head_dim;
     a.rotary = false;
     a.spec.scale = (scaled_ ? 1.0f / std::sqrt(static_cast<float>(s.head_dim)) : 1.0f) /
                    (scaled_by_layer_ ? static_cast<float>(index + 1) : 1.0f);
     plan.Add(block.attention_norm, at + "ln_1", s.hidden_size, NormKind::kLayer, epsilon_);
-    AddConv(plan, a.qkv, at + "attn.c_attn", 3 * s.hidden_size, s.hidden_size, false);
-    AddConv(plan, a.out, at + "attn.c_proj", s.hidden_size, s.hidden_size, true);
+    AddConv(plan, a.qkv, {at + "attn.c_attn", 3 * s.hidden_size, s.num_heads, 3}, s.hidden_size);
+    AddConv(plan, a.out, {at + "attn.c_proj", s.hidden_size}, s.hidden_size, true);
     plan.Add(block.mlp_norm, at + "ln_2", s.hidden_size, NormKind::kLayer, epsilon_);
-    block.mlp.columns = s.intermediate_size;
+    const int inner = s.intermediate_size;
+    block.mlp.columns = MlpColumns(plan);
     block.mlp.activation = activation_;
-    AddConv(plan, block.mlp.up, at + "mlp.c_fc", s.intermediate_size, s.hidden_size, false);
-    AddConv(plan, block.mlp.down, at + "mlp.c_proj", s.hidden_size, s.intermediate_size, true);
+    AddConv(plan, block.mlp.up, {at + "mlp.c_fc", inner, inner}, s.hidden_size);
+    AddConv(plan, block.mlp.down, {at + "mlp.c_proj", s.hidden_size}, inner, true);
   }
 
-  static void AddConv(WeightPlan& plan, Linear& target, const std::string& name, int n, int k,
-                      bool row_parallel) {
-    plan.Add(target, {.parts = {{name, n}},
+  static void AddConv(WeightPlan& plan, Linear& target, LinearNeed::Part part, int k,
+                      bool row_parallel = false) {
+    plan.Add(target, {.parts = {std::move(part)},
                       .k = k,
                       .bias = true,
                       .transposed = true,

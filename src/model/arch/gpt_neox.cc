@@ -37,15 +37,15 @@ class GptNeoXDecoder : public Decoder {
 
   void Declare(LayerRange layers, WeightPlan& plan) override {
     const ModelSpec& s = dims_.spec;
-    first_ = layers.first;
+    first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
     if (layers.Contains(0))
       plan.Add(embedding_, "gpt_neox.embed_in.weight", s.vocab_size, s.hidden_size);
-    for (int i = layers.first; i < layers.last; ++i) {
+    for (int i = layers.begin; i < layers.end; ++i) {
       DeclareBlock(fmt::format("gpt_neox.layers.{}.", i), blocks_[static_cast<size_t>(i - first_)],
                    plan);
     }
-    if (!IsLast(layers)) return;
+    if (!HasHead(layers, plan)) return;
     plan.Add(norm_, "gpt_neox.final_layer_norm", s.hidden_size, NormKind::kLayer, epsilon_);
     const std::string head =
         tied_ ? "gpt_neox.embed_in" : plan.Prefix({"embed_out", "lm_head"}, ".weight");
@@ -83,12 +83,12 @@ class GptNeoXDecoder : public Decoder {
   void DeclareBlock(const std::string& at, Block& block, WeightPlan& plan) {
     const ModelSpec& s = dims_.spec;
     Attention& a = block.attention;
-    a.heads = a.kv_heads = s.num_heads;
+    a.heads = a.kv_heads = Heads(plan);
     a.head_dim = s.head_dim;
     a.spec.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     plan.Add(block.attention_norm, at + "input_layernorm", s.hidden_size, NormKind::kLayer,
              epsilon_);
-    plan.Add(a.qkv, {.parts = {{at + "attention.query_key_value", 3 * s.hidden_size}},
+    plan.Add(a.qkv, {.parts = {{at + "attention.query_key_value", 3 * s.hidden_size, s.num_heads}},
                      .k = s.hidden_size,
                      .bias = attention_bias_,
                      .interleaved_head_dim = s.head_dim});
@@ -98,13 +98,14 @@ class GptNeoXDecoder : public Decoder {
                      .row_parallel = true});
     plan.Add(block.mlp_norm, at + "post_attention_layernorm", s.hidden_size, NormKind::kLayer,
              epsilon_);
-    block.mlp.columns = s.intermediate_size;
+    const int inner = s.intermediate_size;
+    block.mlp.columns = MlpColumns(plan);
     block.mlp.activation = activation_;
-    plan.Add(block.mlp.up, {.parts = {{at + "mlp.dense_h_to_4h", s.intermediate_size}},
-                            .k = s.hidden_size,
-                            .bias = true});
+    plan.Add(
+        block.mlp.up,
+        {.parts = {{at + "mlp.dense_h_to_4h", inner, inner}}, .k = s.hidden_size, .bias = true});
     plan.Add(block.mlp.down, {.parts = {{at + "mlp.dense_4h_to_h", s.hidden_size}},
-                              .k = s.intermediate_size,
+                              .k = inner,
                               .bias = true,
                               .row_parallel = true});
   }

@@ -38,7 +38,7 @@ class OptDecoder : public Decoder {
   void Declare(LayerRange layers, WeightPlan& plan) override {
     const ModelSpec& s = dims_.spec;
     const int narrow = dims_.embed_columns;
-    first_ = layers.first;
+    first_ = layers.begin;
     blocks_.resize(static_cast<size_t>(layers.size()));
     const std::string at = plan.Prefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
     if (layers.Contains(0)) {
@@ -48,11 +48,11 @@ class OptDecoder : public Decoder {
       if (Projects())
         plan.Add(project_in_, {.parts = {{at + "project_in", s.hidden_size}}, .k = narrow});
     }
-    for (int i = layers.first; i < layers.last; ++i) {
+    for (int i = layers.begin; i < layers.end; ++i) {
       DeclareBlock(fmt::format("{}layers.{}.", at, i), blocks_[static_cast<size_t>(i - first_)],
                    plan);
     }
-    if (!IsLast(layers)) return;
+    if (!HasHead(layers, plan)) return;
     if (final_norm_) AddNorm(plan, norm_, at + "final_layer_norm");
     if (Projects())
       plan.Add(project_out_, {.parts = {{at + "project_out", narrow}}, .k = s.hidden_size});
@@ -127,14 +127,14 @@ class OptDecoder : public Decoder {
     const ModelSpec& s = dims_.spec;
     const std::string self = at + "self_attn.";
     Attention& a = block.attention;
-    a.heads = a.kv_heads = s.num_heads;
+    a.heads = a.kv_heads = Heads(plan);
     a.head_dim = s.head_dim;
     a.spec.scale = 1.0f / std::sqrt(static_cast<float>(s.head_dim));
     a.rotary = false;
     AddNorm(plan, block.attention_norm, at + "self_attn_layer_norm");
-    plan.Add(a.qkv, {.parts = {{self + "q_proj", s.hidden_size},
-                               {self + "k_proj", s.hidden_size},
-                               {self + "v_proj", s.hidden_size}},
+    plan.Add(a.qkv, {.parts = {{self + "q_proj", s.hidden_size, s.num_heads},
+                               {self + "k_proj", s.hidden_size, s.num_heads},
+                               {self + "v_proj", s.hidden_size, s.num_heads}},
                      .k = s.hidden_size,
                      .bias = bias_});
     plan.Add(a.out, {.parts = {{self + "out_proj", s.hidden_size}},
@@ -142,14 +142,14 @@ class OptDecoder : public Decoder {
                      .bias = bias_,
                      .row_parallel = true});
     AddNorm(plan, block.mlp_norm, at + "final_layer_norm");
-    block.mlp.columns = s.intermediate_size;
+    const int inner = s.intermediate_size;
+    block.mlp.columns = MlpColumns(plan);
     block.mlp.activation = activation_;
     plan.Add(block.mlp.up,
-             {.parts = {{at + "fc1", s.intermediate_size}}, .k = s.hidden_size, .bias = bias_});
-    plan.Add(block.mlp.down, {.parts = {{at + "fc2", s.hidden_size}},
-                              .k = s.intermediate_size,
-                              .bias = bias_,
-                              .row_parallel = true});
+             {.parts = {{at + "fc1", inner, inner}}, .k = s.hidden_size, .bias = bias_});
+    plan.Add(
+        block.mlp.down,
+        {.parts = {{at + "fc2", s.hidden_size}}, .k = inner, .bias = bias_, .row_parallel = true});
   }
 
   bool norm_before_ = true, final_norm_ = true, bias_ = true, affine_ = true, tied_ = true;

@@ -11,6 +11,7 @@
 #include "tensor/cpu/attend.h"
 #include "tensor/cpu/elementwise.h"
 #include "tensor/cpu/gemm.h"
+#include "tensor/cpu/kv_box.h"
 #include "tensor/cpu/kv_pool.h"
 #include "tensor/cpu/packed_matrix.h"
 #include "tensor/cpu/scratch.h"
@@ -98,6 +99,17 @@ class CpuDevice : public Device {
 
   void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) override;
 
+  void FinishProduct(Rows x, Rows y, const MatMulExtras& extras) override {
+    CheckSameShape(x, y);
+    if (extras.residual.data != nullptr) CheckSameShape(extras.residual, y);
+    const float* bias = extras.bias == nullptr ? nullptr : DataOf(*extras.bias, x.cols);
+    ForRows(x, [&](int first, int count) {
+      Rows residual = extras.residual;
+      if (residual.data != nullptr) residual = residual.Slice(first, count);
+      FinishRows(x.Slice(first, count), bias, residual, y.Slice(first, count));
+    });
+  }
+
   void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) override {
     MR_CHECK(y.cols == table.cols && static_cast<int>(ids.size()) == y.rows);
     ForRows(y, [&](int first, int count) {
@@ -176,6 +188,22 @@ class CpuDevice : public Device {
 
   void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) override;
 
+  void ExportKv(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<std::byte> out) const override {
+    ForEachHead(pool, box, blocks, out.size(),
+                [&](const KvHeadSpan& span, size_t keys, size_t values) {
+                  ExportKvHead(span, &out[keys], &out[values]);
+                });
+  }
+
+  void ImportKv(KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<const std::byte> in) const override {
+    ForEachHead(pool, box, blocks, in.size(),
+                [&](const KvHeadSpan& span, size_t keys, size_t values) {
+                  ImportKvHead(span, &in[keys], &in[values]);
+                });
+  }
+
   void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) override {
     MR_CHECK(x.cols == y.cols && static_cast<int>(ids.size()) == y.rows);
     for (int r = 0; r < y.rows; ++r) {
@@ -187,6 +215,13 @@ class CpuDevice : public Device {
     for (int r = 0; r < x.rows; ++r) {
       std::memcpy(host + static_cast<size_t>(r) * x.cols, x.Slice(r, 1).data,
                   sizeof(float) * x.cols);
+    }
+  }
+
+  void Write(const void* host, Rows x) override {
+    const size_t row_bytes = sizeof(float) * x.cols;
+    for (int r = 0; r < x.rows; ++r) {
+      std::memcpy(x.Slice(r, 1).data, static_cast<const uint8_t*>(host) + r * row_bytes, row_bytes);
     }
   }
 
@@ -207,6 +242,11 @@ class CpuDevice : public Device {
   }
 
   void MatMulPass(const GemmCall& call);
+
+  // task(head, where its keys begin in the dense bytes, where its values).
+  template <typename Task>
+  static void ForEachHead(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+                          size_t bytes, Task task);
 
   ThreadPool pool_;
   MemoryArena weights_;
@@ -259,6 +299,32 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
                  std::min(first_panel + group, panels), scratch_.OfThread(thread));
     }
   });
+}
+
+template <typename Task>
+void CpuDevice::ForEachHead(const KvPool& pool, const KvBox& box,
+                            std::span<const BlockIndex> blocks, size_t bytes, Task task) {
+  const auto& kv = static_cast<const CpuKvPool&>(pool);
+  const KvShape& shape = kv.shape();
+  MR_CHECK(0 <= box.first_layer && box.first_layer <= box.end_layer &&
+           box.end_layer <= shape.num_layers && 0 <= box.first_head &&
+           box.first_head <= box.end_head && box.end_head <= shape.num_kv_heads &&
+           0 <= box.first_token && box.first_token <= box.end_token)
+      << "a box outside its pool";
+  MR_CHECK(static_cast<int64_t>(blocks.size()) * shape.block_size >= box.end_token)
+      << blocks.size() << " blocks for " << box.end_token << " tokens";
+  for (BlockIndex block : blocks) MR_CHECK(block >= 0 && block < shape.num_blocks) << block;
+  MR_CHECK(bytes == box.Bytes(shape)) << bytes << " bytes for " << box.Bytes(shape);
+  if (bytes == 0) return;
+  const size_t head_bytes =
+      BytesOf(shape.dtype) * shape.head_dim * (box.end_token - box.first_token);
+  const size_t heads = box.end_head - box.first_head;
+  size_t at = 0;
+  for (int layer = box.first_layer; layer < box.end_layer; ++layer, at += heads * head_bytes) {
+    for (int head = box.first_head; head < box.end_head; ++head, at += head_bytes) {
+      task({&kv, layer, head, blocks, box.first_token, box.end_token}, at, at + heads * head_bytes);
+    }
+  }
 }
 
 void CpuDevice::CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) {

@@ -62,6 +62,15 @@ TEST(CpuDeviceTest, GathersAndReadsRows) {
   std::vector<float> host(40);
   device->Read(y.view(), host.data());
   for (int r = 0; r < 4; ++r) EXPECT_TRUE(SameBits(&host[r * 10], x.row(ids[r]), 10));
+  // And back, from bytes at any address, leaving the gaps between rows alone.
+  std::vector<uint8_t> bytes(1 + host.size() * sizeof(float));
+  std::memcpy(bytes.data() + 1, host.data(), host.size() * sizeof(float));
+  TestRows z(4, 10, 3);
+  device->Write(bytes.data() + 1, z.view());
+  for (int r = 0; r < 4; ++r) {
+    EXPECT_TRUE(SameBits(z.row(r), &host[r * 10], 10));
+    EXPECT_EQ(z.row(r)[10], 0.0f);
+  }
 }
 
 TEST(CpuDeviceTest, BuffersGiveDenseViews) {

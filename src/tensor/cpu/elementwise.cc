@@ -166,6 +166,25 @@ void AddTo(Rows x, Rows y) {
   }
 }
 
+// The order of a product's own end (gemm.cc).
+void Finish(Rows x, const float* bias, Rows residual, Rows y) {
+  const auto add = [](VF a, VF b) { return hn::Add(a, b); };
+  for (int r = 0; r < x.rows; ++r) {
+    const float* from = Row(x, r);
+    float* to = MutableRow(y, r);
+    if (bias != nullptr && residual.data != nullptr) {
+      const auto add_both = [](VF a, VF b, VF c) { return hn::Add(hn::Add(a, b), c); };
+      Map(x.cols, add_both, to, from, bias, Row(residual, r));
+    } else if (residual.data != nullptr) {
+      Map(x.cols, add, to, from, Row(residual, r));
+    } else if (bias != nullptr) {
+      Map(x.cols, add, to, from, bias);
+    } else if (to != from) {
+      std::copy_n(from, x.cols, to);
+    }
+  }
+}
+
 template <class Stored>
 HWY_INLINE VF LoadStored(DF d, const typename Stored::T* from) {
   if constexpr (Stored::kDType == DType::kF32) {
@@ -186,7 +205,8 @@ void EmbedStored(const HostMatrix& table, const int32_t* ids, Rows y, bool add) 
   const size_t lanes = hn::Lanes(d);
   const size_t n = y.cols;
   for (int r = 0; r < y.rows; ++r) {
-    const T* from = static_cast<const T*>(table.data) + static_cast<size_t>(ids[r]) * table.cols;
+    const T* from =
+        static_cast<const T*>(table.data) + static_cast<size_t>(ids[r]) * table.Stride();
     float* to = MutableRow(y, r);
     size_t i = 0;
     for (; i + lanes <= n; i += lanes) {
@@ -221,6 +241,7 @@ HWY_EXPORT(Rope);
 HWY_EXPORT(Activate);
 HWY_EXPORT(GatedActivate);
 HWY_EXPORT(AddTo);
+HWY_EXPORT(Finish);
 HWY_EXPORT(Embed);
 
 void RmsNormRows(Rows x, const float* weight, float epsilon, Rows y) {
@@ -239,6 +260,10 @@ void ActivateRows(Rows x, Activation f, Rows y) { HWY_DYNAMIC_DISPATCH(Activate)
 
 void GatedActivateRows(Rows gate, Rows up, Activation f, Rows y) {
   HWY_DYNAMIC_DISPATCH(GatedActivate)(gate, up, f, y);
+}
+
+void FinishRows(Rows x, const float* bias, Rows residual, Rows y) {
+  HWY_DYNAMIC_DISPATCH(Finish)(x, bias, residual, y);
 }
 
 void AddRows(Rows x, Rows y) { HWY_DYNAMIC_DISPATCH(AddTo)(x, y); }

@@ -18,6 +18,8 @@ void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeTable& t
 void ActivateRows(Rows x, Activation f, Rows y);
 void GatedActivateRows(Rows gate, Rows up, Activation f, Rows y);
 void AddRows(Rows x, Rows y);
+// y = x + bias + residual; no bias: null, no residual: data == nullptr.
+void FinishRows(Rows x, const float* bias, Rows residual, Rows y);
 void EmbedRows(const HostMatrix& table, const int32_t* ids, Rows y, bool add);
 
 }  // namespace millrace::tensor

@@ -5,7 +5,7 @@
 namespace millrace::tensor {
 
 float ElementOf(const HostMatrix& matrix, int row, int column) {
-  const size_t i = static_cast<size_t>(row) * matrix.cols + column;
+  const size_t i = static_cast<size_t>(row) * matrix.Stride() + column;
   switch (matrix.dtype) {
     case DType::kF32: return static_cast<const float*>(matrix.data)[i];
     case DType::kBF16: return FloatFromBF16(static_cast<const uint16_t*>(matrix.data)[i]);

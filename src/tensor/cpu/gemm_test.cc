@@ -154,15 +154,11 @@ TEST_P(GemmTest, VirtualShardsMakeTensorParallelDegreesAgree) {
             std::vector<TestRows> sums;
             for (int rank = 0; rank < degree; ++rank) {
               const int cut = k / degree;
-              TestWeight slice(dtype(), kN, cut, 1);
-              for (int i = 0; i < kN; ++i) {
-                for (int j = 0; j < cut; ++j) {
-                  slice.Set(i * cut + j, ElementOf(w.host, i, rank * cut + j));
-                }
-              }
+              const HostMatrix slice{
+                  static_cast<const uint8_t*>(w.host.data) + rank * cut * BytesOf(dtype()), dtype(),
+                  kN, cut, k};
               auto part = Pack(
-                  *device,
-                  {.parts = {&slice.host, 1}, .row_parallel = true, .tensor_parallel = degree});
+                  *device, {.parts = {&slice, 1}, .row_parallel = true, .tensor_parallel = degree});
               sums.emplace_back(kRows, kN);
               device->MatMul(x.view().Columns(rank * cut, cut), *part, sums.back().view());
             }
@@ -174,6 +170,17 @@ TEST_P(GemmTest, VirtualShardsMakeTensorParallelDegreesAgree) {
             EXPECT_TRUE(SameBits(sums[0].row(0), want.row(0), want.numbers.size()))
                 << "degree " << degree << ", k " << k;
           }
+          // Bias and residual once, after the sum, as the whole product adds them.
+          TestRows bias = TestRows::Random(1, kN, 3), residual = TestRows::Random(kRows, kN, 4);
+          auto vector = *device->NewVector({bias.row(0), kN});
+          TestRows full(kRows, kN), late(kRows, kN);
+          for (const MatMulExtras& extras :
+               {MatMulExtras{}, MatMulExtras{vector.get(), {}}, MatMulExtras{{}, residual.view()},
+                MatMulExtras{vector.get(), residual.view()}}) {
+            device->MatMul(x.view(), *whole, full.view(), extras);
+            device->FinishProduct(want.view(), late.view(), extras);
+            EXPECT_TRUE(SameBits(late.row(0), full.row(0), full.numbers.size())) << k;
+          }
         }
       },
       Weight::kHeavy);
@@ -183,6 +190,25 @@ INSTANTIATE_TEST_SUITE_P(Types, GemmTest,
                          testing::Values(Storage{DType::kF32, 2e-7}, Storage{DType::kBF16, 2e-7},
                                          Storage{DType::kF16, 2e-7}),
                          [](const auto& info) { return DTypeName(info.param.dtype); });
+
+// A part of a larger matrix: some of its columns, here the outputs of a [k, n] weight.
+TEST(PackTest, PartsMayBeColumnsOfALargerMatrix) {
+  constexpr int kK = 19, kN = 70, kFirst = 11, kCount = 37;
+  auto device = MakeCpu(1);
+  for (DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    TestWeight w(dtype, kK, kN, 1);
+    const HostMatrix columns{static_cast<const uint8_t*>(w.host.data) + kFirst * BytesOf(dtype),
+                             dtype, kK, kCount, kN};
+    auto whole = *device->Pack({.parts = {&w.host, 1}, .transposed = true});
+    auto part = *device->Pack({.parts = {&columns, 1}, .transposed = true});
+    TestRows x = TestRows::Random(5, kK, 2), want(5, kN), got(5, kCount);
+    device->MatMul(x.view(), *whole, want.view());
+    device->MatMul(x.view(), *part, got.view());
+    for (int r = 0; r < 5; ++r) {
+      EXPECT_TRUE(SameBits(got.row(r), want.row(r) + kFirst, kCount)) << r;
+    }
+  }
+}
 
 TEST(PackTest, RefusesPartsThatDoNotFit) {
   auto device = MakeCpu(1);

@@ -16,7 +16,7 @@
 
 namespace millrace::tensor {
 
-inline constexpr int kKeyRun = 16;  // tokens that lie side by side
+inline constexpr int kKeyRun = kKvBlockUnit;  // tokens that lie side by side
 
 class CpuKvPool : public KvPool {
  public:

@@ -22,8 +22,8 @@ Source<T> FindSource(const PackSpec& spec, int output) {
     const int n = spec.transposed ? part.cols : part.rows;
     if (output < n) {
       const T* data = static_cast<const T*>(part.data);
-      return spec.transposed ? Source<T>{data + output, static_cast<size_t>(part.cols)}
-                             : Source<T>{data + static_cast<size_t>(output) * part.cols, 1};
+      return spec.transposed ? Source<T>{data + output, part.Stride()}
+                             : Source<T>{data + static_cast<size_t>(output) * part.Stride(), 1};
     }
     output -= n;
   }

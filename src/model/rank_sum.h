@@ -1,0 +1,45 @@
+// RankSum: a product whose K is cut over the ranks of a stage. Every rank multiplies its part, the
+// ranks' sums are added pairwise, then bias and residual come once, as on one device: the bits are
+// those of one device (docs/decisions/0002-batch-invariance.md).
+//
+// Owned by the model; its thread. After a failure it computes nothing more, and rows are garbage:
+// the model reports status() after every layer.
+#pragma once
+
+#include <memory>
+
+#include "base/status.h"
+#include "net/collective.h"
+#include "tensor/device.h"
+
+namespace millrace::model {
+
+// Rows of a product that are added over the ranks together: bounds the buffer, changes no bit.
+inline constexpr int kSumRowsMax = 512;
+
+class RankSum {
+ public:
+  // For products with up to `columns` outputs. The collective is the caller's and adds in the
+  // memory of this device.
+  static Result<std::unique_ptr<RankSum>> New(net::Collective& collective, tensor::Device& device,
+                                              int max_rows, int columns);
+
+  // y = x W^T, over all ranks, + bias + residual. `residual` may be y.
+  void Run(tensor::Device& device, tensor::Rows x, const tensor::PackedMatrix& weight,
+           tensor::Rows y, const tensor::MatMulExtras& extras);
+
+  const Status& status() const { return status_; }
+  void UseCollective(net::Collective& collective) {
+    collective_ = &collective;
+    status_ = OkStatus();
+  }
+
+ private:
+  explicit RankSum(net::Collective& collective) : collective_(&collective) {}
+
+  net::Collective* collective_;
+  std::unique_ptr<tensor::Buffer> partial_;  // [rows, columns]
+  Status status_;
+};
+
+}  // namespace millrace::model
