@@ -38,13 +38,11 @@ Result<TlsContext> NewContext(const SSL_METHOD* method) {
   return context;
 }
 
-}  // namespace
-
-Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std::string& key_path) {
+Status UseCertificate(const TlsContext& context, const std::string& certificate_path,
+                      const std::string& key_path) {
   MR_RETURN_IF_ERROR(CheckReadable("certificate", certificate_path));
   MR_RETURN_IF_ERROR(CheckReadable("key", key_path));
   ERR_clear_error();
-  MR_ASSIGN_OR_RETURN(TlsContext context, NewContext(TLS_server_method()));
   // A key with a passphrase must fail, not ask on the terminal.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate_path.c_str()) != 1) {
@@ -64,6 +62,14 @@ Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std:
     return InvalidArgument(fmt::format("TLS key file {} does not belong to the certificate {}",
                                        key_path, certificate_path));
   }
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std::string& key_path) {
+  MR_ASSIGN_OR_RETURN(TlsContext context, NewContext(TLS_server_method()));
+  MR_RETURN_IF_ERROR(UseCertificate(context, certificate_path, key_path));
   return context;
 }
 
@@ -84,6 +90,22 @@ Result<TlsContext> MakeClientTls(const std::string& ca_path, bool verify_peer) {
     return InvalidArgument(fmt::format("TLS authority file {}: {}", ca_path, LastTlsError()));
   }
   return context;
+}
+
+Result<PeerTls> LoadPeerTls(const std::string& certificate_path, const std::string& key_path,
+                            const std::string& ca_path) {
+  PeerTls tls;
+  MR_ASSIGN_OR_RETURN(tls.server, LoadServerTls(certificate_path, key_path));
+  MR_ASSIGN_OR_RETURN(tls.client, MakeClientTls(ca_path, /*verify_peer=*/true));
+  MR_RETURN_IF_ERROR(UseCertificate(tls.client, certificate_path, key_path));
+  if (SSL_CTX_load_verify_locations(tls.server.get(), ca_path.c_str(), nullptr) != 1) {
+    return InvalidArgument(fmt::format("TLS authority file {}: {}", ca_path, LastTlsError()));
+  }
+  SSL_CTX_set_verify(tls.server.get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  for (const TlsContext& context : {tls.server, tls.client}) {
+    SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
+  }
+  return tls;
 }
 
 }  // namespace millrace::net

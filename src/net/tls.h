@@ -19,4 +19,13 @@ Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std:
 // Verifies the servers we call against the system's authorities, or those of `ca_path` if given.
 Result<TlsContext> MakeClientTls(const std::string& ca_path, bool verify_peer);
 
+// For processes that call each other: both sides show the certificate of `certificate_path` and
+// want one of the authority of `ca_path` from the other. TLS 1.3. Names are not compared: the
+// authority is the cluster's own, and whoever holds one of its certificates belongs to it.
+struct PeerTls {
+  TlsContext server, client;
+};
+Result<PeerTls> LoadPeerTls(const std::string& certificate_path, const std::string& key_path,
+                            const std::string& ca_path);
+
 }  // namespace millrace::net

@@ -1,0 +1,100 @@
+// The frames of a data connection and the decoder that takes them in any pieces.
+// docs/formats/data-plane.md describes the bytes. Pure; one thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/status.h"
+#include "net/data_plane.h"
+
+namespace millrace::net {
+
+// Payload bytes of one frame. A frame that waits, waits at most for one of this size.
+inline constexpr size_t kFrameBytesMax = 256 << 10;
+inline constexpr size_t kFrameHeaderBytes = 32;
+
+enum class FrameType : uint8_t {
+  kMessage = 1,      // first part: `small` key bytes, then payload; `value` = payload bytes in all
+  kMore = 2,         // a further part; `value` = its offset
+  kCredit = 3,       // `value` more bytes of this class may be sent
+  kPull = 4,         // `id`, `value` = bytes the destination holds; payload: PullHead, request
+  kPullData = 5,     // `id`, `value` = offset
+  kPullEnd = 6,      // `id`, `small` = status code, `value` = bytes in all; payload: its message
+  kPullCancel = 7,   // `id`
+  kPullDirect = 8,   // `id`, `value` = bytes in all; payload: segments to read from memory
+  kPullSum = 9,      // `id`, `value` = checksum of a direct pull's bytes
+  kPullRelease = 10  // `id`: the reader has done with the segments
+};
+
+struct FrameHeader {
+  FrameType type = FrameType::kMessage;
+  MessageClass message_class = MessageClass::kDecode;
+  uint16_t small = 0;
+  uint32_t payload_bytes = 0;
+  uint64_t id = 0;  // of a pull; for messages the number of the message in its class
+  uint64_t value = 0;
+  friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
+};
+
+using HeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
+
+// `number` is how many frames were sent before in this direction: a frame that is repeated, left
+// out or moved does not have the checksum of its place.
+HeaderBytes EncodeHeader(const FrameHeader& header, uint32_t payload_checksum, uint32_t number);
+
+// What receives the frames of one connection. Errors end the connection.
+class FrameSink {
+ public:
+  virtual ~FrameSink() = default;
+  // A header that is sound in itself. Its payload has not come yet.
+  virtual Status OnFrameStart(const FrameHeader& header) = 0;
+  // Where the payload's byte `at` and those after it go: at least one byte, not beyond the payload.
+  // Asked anew for every piece, so the place may change between pieces.
+  virtual std::span<std::byte> PlaceFor(const FrameHeader& header, size_t at) = 0;
+  // The payload is complete and its checksum right.
+  virtual Status OnFrameEnd(const FrameHeader& header) = 0;
+};
+
+class FrameDecoder {
+ public:
+  explicit FrameDecoder(FrameSink& sink) : sink_(sink) {}
+
+  // The bytes that follow may be written here directly, then told by Advance. Never empty.
+  std::span<std::byte> Place();
+  Status Advance(size_t bytes);
+  // The same for bytes that lie elsewhere.
+  Status Feed(std::span<const std::byte> bytes);
+
+  uint64_t frames() const { return frames_; }
+  // The error was a checksum.
+  bool corrupted() const { return corrupted_; }
+
+ private:
+  Status HeaderComplete();
+  Status FrameComplete();
+
+  FrameSink& sink_;
+  FrameHeader header_;
+  HeaderBytes raw_ = {};
+  size_t header_done_ = 0;
+  size_t payload_done_ = 0;
+  uint32_t expected_checksum_ = 0;
+  uint32_t checksum_ = 0;
+  std::span<std::byte> place_;  // given out by Place
+  uint64_t frames_ = 0;
+  bool corrupted_ = false;
+};
+
+// At the start of a kPull frame's payload.
+struct PullHead {
+  uint32_t limit_ms = 0;
+  bool direct = false;  // the reader can read our memory
+};
+inline constexpr size_t kPullHeadBytes = 8;
+void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> out);
+Result<PullHead> DecodePullHead(std::span<const std::byte> payload);
+
+}  // namespace millrace::net

@@ -1,0 +1,258 @@
+#include "net/data/hello.h"
+
+#include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "net/data/little_endian.h"
+
+namespace millrace::net {
+namespace {
+
+constexpr std::array<char, 4> kMagic = {'M', 'R', 'D', 'P'};
+enum class HelloKind : uint16_t { kChallenge = 1, kAnswer = 2, kWelcome = 3 };
+
+// magic, version, kind, length in all.
+constexpr size_t kVersionAt = 4, kKindAt = 6, kLengthAt = 8, kHeadBytes = 12;
+constexpr size_t kNameBytesMax = 255;
+
+class Writer {
+ public:
+  explicit Writer(HelloKind kind) {
+    Raw(std::as_bytes(std::span(kMagic)));
+    Number(kDataProtocolVersion);
+    Number(static_cast<uint16_t>(kind));
+    Number(uint32_t{0});
+  }
+  template <typename T>
+  void Number(T value) {
+    bytes_.resize(bytes_.size() + sizeof(T));
+    StoreLe(bytes_.data() + bytes_.size() - sizeof(T), value);
+  }
+  void Raw(std::span<const std::byte> raw) { bytes_.insert(bytes_.end(), raw.begin(), raw.end()); }
+  void Text(std::string_view text) {
+    MR_CHECK(text.size() <= kNameBytesMax);
+    Number(static_cast<uint8_t>(text.size()));
+    Raw(std::as_bytes(std::span(text.data(), text.size())));
+  }
+  void Address(const PeerAddress& a) {
+    Number(a.incarnation);
+    Number(a.process_id);
+    Text(a.endpoint);
+    Text(a.host_id);
+  }
+  // `still_to_come`: bytes that the caller appends.
+  HelloBytes Take(size_t still_to_come) {
+    StoreLe(&bytes_[kLengthAt], static_cast<uint32_t>(bytes_.size() + still_to_come));
+    return std::move(bytes_);
+  }
+
+ private:
+  HelloBytes bytes_;
+};
+
+// After an attempt to read too much everything reads as zero and ok() is false.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
+  template <typename T>
+  T Number() {
+    const auto raw = Raw(sizeof(T));
+    return raw.empty() ? T{} : LoadLe<T>(raw.data());
+  }
+  std::span<const std::byte> Raw(size_t n) {
+    if (n > rest_.size()) {
+      ok_ = false;
+      rest_ = {};
+      return {};
+    }
+    const auto raw = rest_.first(n);
+    rest_ = rest_.subspan(n);
+    return raw;
+  }
+  template <size_t n>
+  void Fill(std::array<std::byte, n>& out) {
+    const auto raw = Raw(n);
+    if (!raw.empty()) std::memcpy(out.data(), raw.data(), n);
+  }
+  std::string Text() {
+    const auto raw = Raw(Number<uint8_t>());
+    return {reinterpret_cast<const char*>(raw.data()), raw.size()};
+  }
+  PeerAddress Address() {
+    PeerAddress a;
+    a.incarnation = Number<uint64_t>();
+    a.process_id = Number<int64_t>();
+    a.endpoint = Text();
+    a.host_id = Text();
+    return a;
+  }
+  bool Finished() const { return ok_ && rest_.empty(); }
+
+ private:
+  std::span<const std::byte> rest_;
+  bool ok_ = true;
+};
+
+using Proof = std::array<std::byte, kProofBytes>;
+
+// Over everything that both sides have said. The messages carry their kind, so that the proof of
+// one side is never the proof of the other.
+Proof MakeProof(HelloSecret secret, std::initializer_list<std::span<const std::byte>> said) {
+  std::vector<std::byte> all;
+  for (auto part : said) all.insert(all.end(), part.begin(), part.end());
+  all.insert(all.end(), secret.binding.begin(), secret.binding.end());
+  Proof proof;
+  unsigned int size = 0;
+  MR_CHECK(HMAC(EVP_sha256(), secret.token.data(), static_cast<int>(secret.token.size()),
+                reinterpret_cast<const unsigned char*>(all.data()), all.size(),
+                reinterpret_cast<unsigned char*>(proof.data()), &size) != nullptr);
+  MR_CHECK(size == kProofBytes);
+  return proof;
+}
+
+HelloBytes AnswerWithoutProof(const Answer& a) {
+  Writer w(HelloKind::kAnswer);
+  w.Raw(a.nonce);
+  w.Number(a.expected_incarnation);
+  w.Address(a.self);
+  w.Number(a.user_id);
+  return w.Take(kProofBytes);
+}
+
+HelloBytes WelcomeWithoutProof(const Welcome& m) {
+  Writer w(HelloKind::kWelcome);
+  for (uint64_t bytes : m.window_bytes) w.Number(bytes);
+  w.Number(m.pulls);
+  w.Address(m.self);
+  w.Number(m.user_id);
+  w.Number(m.cookie_address);
+  w.Raw(m.cookie);
+  return w.Take(kProofBytes);
+}
+
+// The message's body, and its proof apart.
+Result<std::pair<Reader, std::span<const std::byte>>> Open(std::span<const std::byte> message,
+                                                           HelloKind kind, size_t proof_bytes) {
+  MR_CHECK(message.size() >= kHeadBytes);
+  if (LoadLe<uint16_t>(&message[kKindAt]) != static_cast<uint16_t>(kind) ||
+      message.size() < kHeadBytes + proof_bytes) {
+    return InvalidArgument("a hello out of turn");
+  }
+  const size_t body_bytes = message.size() - kHeadBytes - proof_bytes;
+  return std::pair(Reader(message.subspan(kHeadBytes, body_bytes)), message.last(proof_bytes));
+}
+
+Status CheckProof(std::span<const std::byte> shown, const Proof& wanted) {
+  if (CRYPTO_memcmp(shown.data(), wanted.data(), kProofBytes) == 0) return OkStatus();
+  return {StatusCode::kUnauthenticated, "the other side does not know this cluster's token"};
+}
+
+}  // namespace
+
+Nonce RandomNonce() {
+  Nonce nonce;
+  MR_CHECK(RAND_bytes(reinterpret_cast<unsigned char*>(nonce.data()), kNonceBytes) == 1);
+  return nonce;
+}
+
+uint64_t RandomIncarnation() {
+  const Nonce nonce = RandomNonce();
+  return LoadLe<uint64_t>(nonce.data()) | 1;
+}
+
+HelloBytes EncodeChallenge(const Challenge& challenge) {
+  Writer w(HelloKind::kChallenge);
+  w.Raw(challenge.nonce);
+  w.Number(challenge.incarnation);
+  return w.Take(0);
+}
+
+HelloBytes EncodeAnswer(const Answer& answer, const Challenge& challenge, HelloSecret secret) {
+  HelloBytes bytes = AnswerWithoutProof(answer);
+  const Proof proof = MakeProof(secret, {EncodeChallenge(challenge), bytes});
+  bytes.insert(bytes.end(), proof.begin(), proof.end());
+  return bytes;
+}
+
+HelloBytes EncodeWelcome(const Welcome& welcome, const Answer& answer, const Challenge& challenge,
+                         HelloSecret secret) {
+  HelloBytes bytes = WelcomeWithoutProof(welcome);
+  const Proof proof =
+      MakeProof(secret, {EncodeChallenge(challenge), AnswerWithoutProof(answer), bytes});
+  bytes.insert(bytes.end(), proof.begin(), proof.end());
+  return bytes;
+}
+
+Result<std::optional<size_t>> HelloLength(std::span<const std::byte> bytes) {
+  const size_t magic_bytes = std::min(bytes.size(), kMagic.size());
+  if (std::memcmp(bytes.data(), kMagic.data(), magic_bytes) != 0) {
+    return InvalidArgument("not the hello of a data plane");
+  }
+  if (bytes.size() < kHeadBytes) return std::optional<size_t>();
+  const auto version = LoadLe<uint16_t>(&bytes[kVersionAt]);
+  if (version != kDataProtocolVersion) {
+    return InvalidArgument(
+        fmt::format("the other side speaks version {} of the data protocol, "
+                    "this one version {}",
+                    version, kDataProtocolVersion));
+  }
+  const auto length = LoadLe<uint32_t>(&bytes[kLengthAt]);
+  if (length < kHeadBytes || length > kHelloBytesMax) {
+    return InvalidArgument(
+        fmt::format("a hello of {} bytes, the limit is {}", length, kHelloBytesMax));
+  }
+  return bytes.size() < length ? std::optional<size_t>() : std::optional<size_t>(length);
+}
+
+Result<Challenge> DecodeChallenge(std::span<const std::byte> message) {
+  MR_ASSIGN_OR_RETURN(auto opened, Open(message, HelloKind::kChallenge, 0));
+  Challenge c;
+  opened.first.Fill(c.nonce);
+  c.incarnation = opened.first.Number<uint64_t>();
+  if (!opened.first.Finished()) return InvalidArgument("a challenge of the wrong length");
+  return c;
+}
+
+Result<Answer> DecodeAnswer(std::span<const std::byte> message, const Challenge& challenge,
+                            HelloSecret secret) {
+  MR_ASSIGN_OR_RETURN(auto opened, Open(message, HelloKind::kAnswer, kProofBytes));
+  auto& [reader, proof] = opened;
+  MR_RETURN_IF_ERROR(CheckProof(
+      proof, MakeProof(secret,
+                       {EncodeChallenge(challenge), message.first(message.size() - kProofBytes)})));
+  Answer a;
+  reader.Fill(a.nonce);
+  a.expected_incarnation = reader.Number<uint64_t>();
+  a.self = reader.Address();
+  a.user_id = reader.Number<uint32_t>();
+  if (!reader.Finished()) return InvalidArgument("an answer of the wrong length");
+  if (a.self.incarnation == 0) return InvalidArgument("an answer without an incarnation");
+  return a;
+}
+
+Result<Welcome> DecodeWelcome(std::span<const std::byte> message, const Answer& answer,
+                              const Challenge& challenge, HelloSecret secret) {
+  MR_ASSIGN_OR_RETURN(auto opened, Open(message, HelloKind::kWelcome, kProofBytes));
+  auto& [reader, proof] = opened;
+  MR_RETURN_IF_ERROR(
+      CheckProof(proof, MakeProof(secret, {EncodeChallenge(challenge), AnswerWithoutProof(answer),
+                                           message.first(message.size() - kProofBytes)})));
+  Welcome w;
+  for (uint64_t& bytes : w.window_bytes) bytes = reader.Number<uint64_t>();
+  w.pulls = reader.Number<uint32_t>();
+  w.self = reader.Address();
+  w.user_id = reader.Number<uint32_t>();
+  w.cookie_address = reader.Number<uint64_t>();
+  reader.Fill(w.cookie);
+  if (!reader.Finished()) return InvalidArgument("a welcome of the wrong length");
+  return w;
+}
+
+}  // namespace millrace::net

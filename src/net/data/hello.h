@@ -1,0 +1,73 @@
+// How two data planes prove to each other that they hold the cluster's token before a byte of
+// payload is taken. The accepting side speaks first and asks (Challenge), the connecting side
+// answers (Answer), the accepting side confirms (Welcome). The token itself is never sent.
+// Pure but for the random nonces, which are handed in; one thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "net/data_plane.h"
+
+namespace millrace::net {
+
+inline constexpr uint16_t kDataProtocolVersion = 1;
+inline constexpr size_t kNonceBytes = 32;
+inline constexpr size_t kProofBytes = 32;  // HMAC-SHA256
+// Of one hello message, length included. A stranger can make us hold no more.
+inline constexpr size_t kHelloBytesMax = 1024;
+
+using Nonce = std::array<std::byte, kNonceBytes>;
+Nonce RandomNonce();
+uint64_t RandomIncarnation();  // never 0
+
+struct Challenge {
+  Nonce nonce = {};
+  uint64_t incarnation = 0;  // of the accepting side
+};
+struct Answer {
+  Nonce nonce = {};
+  uint64_t expected_incarnation = 0;  // of the accepting side
+  PeerAddress self;
+  uint32_t user_id = 0;
+};
+// What the connecting side may do, and where it can check that it reads the right memory.
+struct Welcome {
+  std::array<uint64_t, kMessageClasses> window_bytes = {};
+  uint32_t pulls = 0;
+  PeerAddress self;
+  uint32_t user_id = 0;
+  uint64_t cookie_address = 0;  // of `cookie` in the accepting side's memory
+  Nonce cookie = {};
+};
+
+using HelloBytes = std::vector<std::byte>;
+// `binding` ties the proofs to a TLS session; empty without TLS.
+struct HelloSecret {
+  std::string_view token;
+  std::span<const std::byte> binding;
+};
+
+HelloBytes EncodeChallenge(const Challenge& challenge);
+HelloBytes EncodeAnswer(const Answer& answer, const Challenge& challenge, HelloSecret secret);
+HelloBytes EncodeWelcome(const Welcome& welcome, const Answer& answer, const Challenge& challenge,
+                         HelloSecret secret);
+
+// Bytes of the first whole message in `bytes`; nothing yet when more must come. An error as soon
+// as no hello can begin so.
+Result<std::optional<size_t>> HelloLength(std::span<const std::byte> bytes);
+
+// REQUIRES: `message` is one whole message.
+Result<Challenge> DecodeChallenge(std::span<const std::byte> message);
+Result<Answer> DecodeAnswer(std::span<const std::byte> message, const Challenge& challenge,
+                            HelloSecret secret);
+Result<Welcome> DecodeWelcome(std::span<const std::byte> message, const Answer& answer,
+                              const Challenge& challenge, HelloSecret secret);
+
+}  // namespace millrace::net

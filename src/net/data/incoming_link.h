@@ -1,0 +1,98 @@
+// The accepting side of a connection: takes messages and gives credit back, serves pulls. Owned by
+// the plane while it stands.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "net/data/link.h"
+#include "net/data/served_pull.h"
+
+namespace millrace::net {
+
+class IncomingLink : public Link {
+ public:
+  // `where` it comes from, for the log.
+  IncomingLink(LinkHost& host, std::string where);
+
+  void Start(UniqueFd socket);  // the loop's thread
+
+  // Nothing until the hello is over.
+  const std::optional<PeerAddress>& peer() const { return peer_; }
+  const std::string& where() const { return where_; }
+
+  // Payloads that were let go, from any thread: the link itself may be gone by then.
+  class CreditAccount {
+   public:
+    void Return(MessageClass message_class, size_t bytes);
+
+    std::mutex mutex;
+    IncomingLink* link = nullptr;  // until it is closed
+    std::array<std::atomic<size_t>, kMessageClasses> returned = {};
+    std::array<size_t, kMessageClasses> worth_telling = {};
+  };
+
+ private:
+  struct Assembly {  // of the message that is coming in, one in a class
+    bool active = false;
+    uint64_t next_id = 0;
+    size_t done = 0, total = 0;
+    std::vector<std::byte> key;
+    std::shared_ptr<struct ReceivedMessage> message;
+  };
+  struct Control {
+    FrameHeader header;
+    std::shared_ptr<const std::vector<std::byte>> payload;
+  };
+
+  bool NextFrame(OutFrame& out) override;
+  void OnConnected() override;
+  Status OnHello(std::span<const std::byte> message) override;
+  void OnClosed(const Status& reason) override;
+  Status OnFrameStart(const FrameHeader& header) override;
+  std::span<std::byte> PlaceFor(const FrameHeader& header, size_t at) override;
+  Status OnFrameEnd(const FrameHeader& header) override;
+
+  Status StartMessage(const FrameHeader& header, Assembly& assembly);
+  Status ContinueMessage(const FrameHeader& header, Assembly& assembly);
+  Status Charge(MessageClass message_class, size_t bytes);
+  void Deliver(MessageClass message_class, Assembly& assembly);
+
+  Status StartPull(const FrameHeader& header);
+  void OnSource(uint64_t id, Result<PullSource> source);  // a serving thread
+  void MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk chunk);
+  void ServeDirect(const std::shared_ptr<ServedPull>& pull);
+  void SumDirect(const std::shared_ptr<ServedPull>& pull);
+  void EndPull(uint64_t id, const Status& status);                             // any thread
+  void DropPull(uint64_t id);                                                  // any thread
+  bool NextOfPulls(OutFrame& out);                                             // with queue_mutex_
+  void AddControl(const FrameHeader& header, std::vector<std::byte> payload);  // the same
+  void AddEnd(uint64_t id, const Status& status, uint64_t bytes);              // the same
+
+  const std::string where_;
+  const std::shared_ptr<CreditAccount> account_;
+  std::optional<PeerAddress> peer_;
+  Challenge challenge_;
+  bool direct_ = false;  // on this host, the same user
+
+  // The loop's thread.
+  std::array<Assembly, kMessageClasses> assemblies_;
+  std::vector<std::byte> request_;
+  uint64_t last_pull_id_ = 0;
+
+  std::mutex queue_mutex_;  // what follows
+  std::deque<Control> control_;
+  std::array<size_t, kMessageClasses> in_use_ = {};
+  std::map<uint64_t, std::shared_ptr<ServedPull>> pulls_;
+  size_t handling_ = 0;  // calls of the handler under way, of pulls that were dropped too
+  std::deque<std::shared_ptr<ServedPull>> turn_;  // that have something to send, now or soon
+};
+
+}  // namespace millrace::net

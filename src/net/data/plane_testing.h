@@ -1,0 +1,146 @@
+// For tests: a data plane that writes down what happens to it, and bytes that show their place.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "net/data_plane.h"
+#include "net/raw_client.h"
+
+namespace millrace::net {
+
+inline constexpr const char* kTestToken = "a token for tests";
+
+inline std::span<const std::byte> AsBytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+inline std::string AsText(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+inline std::vector<std::byte> PatternBytes(size_t size, uint64_t seed) {
+  std::vector<std::byte> bytes(size);
+  for (size_t at = 0; at < size; at += 8) {
+    const uint64_t word = HashCounter(seed, at);
+    std::memcpy(&bytes[at], &word, std::min<size_t>(8, size - at));
+  }
+  return bytes;
+}
+
+// What a plane's callbacks were told. Any thread.
+class Diary {
+ public:
+  struct Message {
+    PeerAddress from;
+    MessageClass message_class;
+    std::string key;
+    Payload payload;
+  };
+
+  DataPlaneEvents Events(PullHandler on_pull = nullptr) {
+    DataPlaneEvents events;
+    events.on_message = [this](const PeerAddress& from, MessageClass c,
+                               std::span<const std::byte> key, Payload payload) {
+      std::lock_guard lock(mutex_);
+      messages_.push_back({from, c, AsText(key), std::move(payload)});
+    };
+    events.on_peer_lost = [this](const PeerAddress& peer, const Status& reason) {
+      std::lock_guard lock(mutex_);
+      lost_.emplace_back(peer, reason);
+    };
+    events.on_pull = std::move(on_pull);
+    return events;
+  }
+
+  size_t messages() const {
+    std::lock_guard lock(mutex_);
+    return messages_.size();
+  }
+  bool WaitForMessages(size_t n) const {
+    return Eventually([&] { return messages() >= n; });
+  }
+  // And forgets them, payloads included.
+  std::vector<Message> Take() {
+    std::lock_guard lock(mutex_);
+    return std::exchange(messages_, {});
+  }
+  size_t lost() const {
+    std::lock_guard lock(mutex_);
+    return lost_.size();
+  }
+  std::pair<PeerAddress, Status> lost(size_t i) const {
+    std::lock_guard lock(mutex_);
+    return lost_.at(i);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<Message> messages_;
+  std::vector<std::pair<PeerAddress, Status>> lost_;
+};
+
+inline TcpDataPlaneOptions TestOptions() {
+  TcpDataPlaneOptions options;
+  options.token = kTestToken;
+  return options;
+}
+
+// The diary outlives the plane.
+struct TestPlane {
+  explicit TestPlane(TcpDataPlaneOptions options = TestOptions(), PullHandler on_pull = nullptr)
+      : diary(std::make_unique<Diary>()) {
+    auto started = StartTcpDataPlane(std::move(options), diary->Events(std::move(on_pull)));
+    MR_CHECK(started.ok()) << started.status().ToString();
+    plane = std::move(*started);
+  }
+  const PeerAddress& address() const { return plane->self(); }
+
+  std::unique_ptr<Diary> diary;
+  std::unique_ptr<DataPlane> plane;
+};
+
+// One pull, waited for.
+class PullWaiter {
+ public:
+  PullCallback Callback() {
+    return [state = state_](Status status, uint64_t bytes) {
+      std::lock_guard lock(state->mutex);
+      MR_CHECK(!state->status) << "a pull ended twice";
+      state->status = std::move(status);
+      state->bytes = bytes;
+      state->done.notify_all();
+    };
+  }
+  bool finished() const {
+    std::lock_guard lock(state_->mutex);
+    return state_->status.has_value();
+  }
+  Status Wait() const {
+    std::unique_lock lock(state_->mutex);
+    const bool ended = state_->done.wait_for(lock, std::chrono::milliseconds(kTestPatienceMs),
+                                             [&] { return state_->status.has_value(); });
+    return ended ? *state_->status : Internal("the pull never ended");
+  }
+  uint64_t bytes() const {
+    std::lock_guard lock(state_->mutex);
+    return state_->bytes;
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable done;
+    std::optional<Status> status;
+    uint64_t bytes = 0;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+}  // namespace millrace::net

@@ -1,0 +1,107 @@
+#include "net/data/served_pull.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "net/data/crc32c.h"
+#include "net/data/little_endian.h"
+
+namespace millrace::net {
+namespace {
+
+constexpr size_t kSegmentBytes = 16;  // address and length
+
+}  // namespace
+
+Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin) {
+  if (auto* given = std::get_if<PullSegments>(&source)) {
+    segments_ = std::move(given->segments);
+    std::erase_if(segments_, [](const auto& s) { return s.empty(); });
+    pin_ = std::move(pin);
+    for (const auto& s : segments_) total_ += s.size();
+    direct_ = may_be_direct_ && total_ >= kDirectBytesMin &&
+              segments_.size() <= kFrameBytesMax / kSegmentBytes;
+  } else {
+    producer_ = std::get<PullProducer>(std::move(source));
+    total_ = producer_.bytes;
+  }
+  if (total_ > wanted_bytes_) {
+    return InvalidArgument(
+        fmt::format("the owner has {} bytes, there is room for {}", total_, wanted_bytes_));
+  }
+  begun_ = true;
+  return OkStatus();
+}
+
+bool ServedPull::Next(OutFrame& out) {
+  if (!begun_ || direct_ || sent_ == total_) return false;
+  out.parts.clear();
+  size_t bytes = 0;
+  if (producer_.produce) {
+    if (ready_.empty()) return false;
+    const Payload chunk = std::move(ready_.front());
+    ready_.pop_front();
+    bytes = chunk.size();
+    out.parts.push_back(chunk.bytes());
+    out.owners = {chunk.owner(), nullptr};
+  } else {
+    while (bytes < kFrameBytesMax && cursor_.segment < segments_.size() &&
+           out.parts.size() < kPartsPerFrame) {
+      const auto rest = segments_[cursor_.segment].subspan(cursor_.offset);
+      const auto part = rest.first(std::min(rest.size(), kFrameBytesMax - bytes));
+      out.parts.push_back(part);
+      bytes += part.size();
+      cursor_.offset += part.size();
+      if (part.size() == rest.size()) cursor_ = {cursor_.segment + 1, 0};
+    }
+    out.owners = {pin_, nullptr};
+  }
+  out.header = {.type = FrameType::kPullData,
+                .payload_bytes = static_cast<uint32_t>(bytes),
+                .id = id_,
+                .value = sent_};
+  sent_ += bytes;
+  return true;
+}
+
+std::optional<ServedPull::Chunk> ServedPull::NextToMake() {
+  if (!begun_ || !producer_.produce || making_ || made_ == total_ ||
+      ready_.size() >= kChunksAhead) {
+    return std::nullopt;
+  }
+  making_ = true;
+  return Chunk{made_, static_cast<size_t>(std::min<uint64_t>(kFrameBytesMax, total_ - made_))};
+}
+
+void ServedPull::Made(Payload chunk) {
+  MR_CHECK(making_);
+  making_ = false;
+  made_ += chunk.size();
+  ready_.push_back(std::move(chunk));
+}
+
+std::vector<std::byte> ServedPull::DirectSegments() const {
+  std::vector<std::byte> bytes(segments_.size() * kSegmentBytes);
+  for (size_t i = 0; i < segments_.size(); ++i) {
+    StoreLe(&bytes[i * kSegmentBytes], reinterpret_cast<uint64_t>(segments_[i].data()));
+    StoreLe(&bytes[i * kSegmentBytes + 8], uint64_t{segments_[i].size()});
+  }
+  return bytes;
+}
+
+bool ServedPull::AddToSum(size_t bytes) {
+  while (bytes > 0 && sum_cursor_.segment < segments_.size()) {
+    const auto rest = segments_[sum_cursor_.segment].subspan(sum_cursor_.offset);
+    const auto part = rest.first(std::min(rest.size(), bytes));
+    sum_ = Crc32c(part, sum_);
+    bytes -= part.size();
+    sum_cursor_.offset += part.size();
+    if (part.size() == rest.size()) sum_cursor_ = {sum_cursor_.segment + 1, 0};
+  }
+  return sum_cursor_.segment == segments_.size();
+}
+
+}  // namespace millrace::net

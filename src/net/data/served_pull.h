@@ -1,0 +1,82 @@
+// One pull on its owner's side: what is left to send of it. Callers lock.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "net/data/event_loop.h"
+#include "net/data/message_queue.h"
+#include "net/data/same_host.h"
+#include "net/data_plane.h"
+
+namespace millrace::net {
+
+class ServedPull {
+ public:
+  // Chunks made and not sent yet, of a source that makes them.
+  static constexpr size_t kChunksAhead = 4;
+  // Small answers are sent: asking for the sum would take as long.
+  static constexpr uint64_t kDirectBytesMin = 32 << 10;
+
+  ServedPull(uint64_t id, uint64_t wanted_bytes, bool may_be_direct)
+      : id_(id), wanted_bytes_(wanted_bytes), may_be_direct_(may_be_direct) {}
+
+  uint64_t id() const { return id_; }
+  bool begun() const { return begun_; }
+
+  // The handler's answer. `pin` for segments. An error ends the pull.
+  Status Begin(PullSource source, std::shared_ptr<const void> pin);
+
+  uint64_t total() const { return total_; }
+  bool direct() const { return direct_; }
+  bool sent() const { return begun_ && !direct_ && sent_ == total_; }
+
+  // The next frame of data, if there is one now.
+  bool Next(OutFrame& out);
+
+  // ---- a source that makes its bytes
+  struct Chunk {
+    uint64_t offset = 0;
+    size_t bytes = 0;
+  };
+  // What to make next; nothing when enough lies ready, all is made, or one is being made.
+  std::optional<Chunk> NextToMake();
+  void Made(Payload chunk);
+  const PullProducer& producer() const { return producer_; }
+
+  // ---- direct reading
+  std::vector<std::byte> DirectSegments() const;  // for a kPullDirect frame
+  // Adds up to `bytes` to the sum; true when it is complete. The loop's thread only.
+  bool AddToSum(size_t bytes);
+  uint32_t sum() const { return sum_; }
+
+  std::optional<EventLoop::Timer> lease;  // the loop's thread
+
+ private:
+  static constexpr size_t kPartsPerFrame = 256;
+
+  const uint64_t id_;
+  const uint64_t wanted_bytes_;
+  const bool may_be_direct_;
+  bool begun_ = false;
+  bool direct_ = false;
+  uint64_t total_ = 0, sent_ = 0;
+
+  std::vector<std::span<const std::byte>> segments_;
+  std::shared_ptr<const void> pin_;
+  SegmentCursor cursor_;      // of what is sent
+  SegmentCursor sum_cursor_;  // of what is summed
+  uint32_t sum_ = 0;
+
+  PullProducer producer_;
+  std::deque<Payload> ready_;
+  uint64_t made_ = 0;
+  bool making_ = false;
+};
+
+}  // namespace millrace::net

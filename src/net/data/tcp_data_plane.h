@@ -1,0 +1,69 @@
+// The DataPlane that crosses processes: a listener, one loop, links. See net/data_plane.h.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "net/data/incoming_link.h"
+#include "net/data/link_host.h"
+#include "net/data/outgoing_link.h"
+#include "net/listener.h"
+
+namespace millrace::net {
+
+class TcpDataPlane final : public DataPlane, public LinkHost {
+ public:
+  static Result<std::unique_ptr<DataPlane>> Start(TcpDataPlaneOptions options,
+                                                  DataPlaneEvents events);
+  ~TcpDataPlane() override { Stop(); }
+
+  const PeerAddress& self() const override { return LinkHost::self; }
+  Status Send(const PeerAddress& to, MessageClass message_class, std::span<const std::byte> key,
+              Payload payload) override;
+  Status SendWithin(Duration limit, const PeerAddress& to, MessageClass message_class,
+                    std::span<const std::byte> key, Payload payload) override;
+  PullId Pull(const PeerAddress& from, std::span<const std::byte> request,
+              std::span<std::byte> destination, Duration limit, PullCallback done) override;
+  void CancelPull(PullId pull) override;
+  RegionId RegisterRegion(std::span<const std::byte> memory) override;
+  void UnregisterRegion(RegionId region) override;
+  void Forget(uint64_t incarnation) override;
+  DataPlaneStats stats() const override { return counters.Read(); }
+  void Stop() override;
+
+ private:
+  TcpDataPlane() = default;
+
+  Result<std::shared_ptr<OutgoingLink>> LinkTo(const PeerAddress& peer);
+  void Accept(UniqueFd socket, std::string where);
+  Status Counted(const Status& status);
+
+  bool Forgotten(uint64_t incarnation) override;
+  void OnKnown(const std::shared_ptr<IncomingLink>& link) override;
+  void OnIncomingEnd(IncomingLink& link, const Status& reason) override;
+  void OnOutgoingEnd(OutgoingLink& link, const Status& reason) override;
+  void LogStranger(const std::string& who, const Status& reason) override;
+
+  std::unique_ptr<Listener> listener_;
+  std::atomic<uint64_t> pulls_made_ = 0;
+
+  std::mutex mutex_;  // what follows
+  bool stopping_ = false;
+  std::unordered_map<uint64_t, std::shared_ptr<OutgoingLink>> outgoing_;  // by incarnation
+  std::unordered_map<uint64_t, Time> lost_;    // no new attempt before then
+  std::unordered_set<std::string> endpoints_;  // connected to before
+  std::unordered_set<uint64_t> forgotten_;
+  std::deque<uint64_t> forgotten_order_;
+
+  // The loop's thread.
+  std::unordered_map<IncomingLink*, std::shared_ptr<IncomingLink>> incoming_;
+  std::deque<IncomingLink*> strangers_;  // oldest first
+  Time next_stranger_log_;
+  uint64_t strangers_unlogged_ = 0;
+};
+
+}  // namespace millrace::net

@@ -1,0 +1,94 @@
+// The collective over memory that all ranks see: threads of one process (in_process_collective.h)
+// or processes of one host (same_host_collective.h).
+//
+// Every rank has two slots. A sum is cut in chunks; chunk c of the group's life goes through slots
+// c mod 2: a rank writes its values there, says so (`arrived`), and adds up when all have arrived.
+// It may write chunk c + 2 over them once all have arrived at chunk c + 1, as nobody arrives there
+// before it has read all of chunk c: one wait per chunk, no locks. Many ranks with many values add
+// a part each, and wait once more for the parts of the others (`reduced`).
+//
+// A waiting rank spins for a moment, then sleeps in a futex, a slice at a time: after each it looks
+// for peers that are gone, a failure somewhere, and the deadline.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "net/collective.h"
+
+namespace millrace::net {
+
+inline constexpr size_t kSlotFloats = size_t{64} << 10;  // 256 KB: two of two ranks fit in L2
+
+// At the start of the shared memory; the slots follow. All zero is a group in which nothing has
+// happened.
+struct SlotHeader {
+  struct alignas(64) Rank {
+    std::atomic<uint32_t> arrived;   // chunks whose values are in the slot
+    std::atomic<uint32_t> reduced;   // chunks whose part is in the result
+    std::atomic<uint32_t> sleepers;  // peers asleep on one of these
+    std::atomic<uint64_t> left[2];   // values from this chunk to the call's end: a check
+  };
+  alignas(64) std::atomic<uint64_t> magic;
+  uint32_t version, size;
+  uint64_t slot_floats, incarnation;
+  alignas(64) std::atomic<uint32_t> failed;  // 1 + the rank that gave up; 0: nobody
+  Rank ranks[kCollectiveRanksMax];
+};
+
+// Bytes of the memory of `size` ranks.
+size_t SlotBytes(int size, size_t slot_floats);
+
+class SlotCollective : public Collective {
+ public:
+  struct Options {
+    int rank = 0, size = 1;
+    size_t slot_floats = kSlotFloats;
+    Duration deadline = kCollectiveDeadline;
+  };
+  // `memory`: SlotBytes of it, aligned to 64, shared by the ranks and kept as long as this lives.
+  SlotCollective(const Options& options, std::shared_ptr<void> memory);
+  // Peers that wait for this rank from here on get an error.
+  ~SlotCollective() override;
+  SlotCollective(const SlotCollective&) = delete;
+  SlotCollective& operator=(const SlotCollective&) = delete;
+
+  int rank() const override { return options_.rank; }
+  int size() const override { return options_.size; }
+  Status AllReduceSum(std::span<float> values) override;
+  void Abort(std::string_view why) override;
+
+ protected:
+  // Looks, while this rank waits, whether a peer is known to be gone.
+  virtual Status CheckPeers() { return OkStatus(); }
+
+ private:
+  using Counter = std::atomic<uint32_t> SlotHeader::Rank::*;
+
+  Status ReduceChunk(std::span<float> values, uint64_t left, Time end);
+  void AddParts(std::span<float> values, size_t first, size_t count, float* out) const;
+  Status Await(Counter counter, Time end);
+  Status AwaitRank(int rank, Counter counter, Time end);
+  Status SleepUntilReached(int rank, Counter counter, Time end);
+  bool Reached(int rank, Counter counter) const;
+  void Publish(Counter counter);
+  Status Fail(Status why);
+  Status FailedElsewhere() const;
+  void GiveUp();
+  float* Slot(int rank) const;  // of this chunk
+  float* ResultSlot() const { return Slot(options_.size); }
+
+  const Options options_;
+  const std::shared_ptr<void> memory_;
+  SlotHeader& header_;
+  const int64_t spin_ns_;
+  uint32_t chunk_ = 0;  // being reduced; counts from 1 and wraps
+  Status status_;       // of the first call that failed
+  mutable std::mutex abort_mutex_;
+  std::string abort_reason_;  // guarded by abort_mutex_
+};
+
+}  // namespace millrace::net
