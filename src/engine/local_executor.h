@@ -1,18 +1,17 @@
-// LocalExecutor: runs steps on a model and a device of this process, one at a time.
+// LocalExecutor: runs steps on a model and a device of this process, one at a time: a stage with
+// one lane through all of its layers.
 //
 // It obeys: block tables come from the plans as deltas, tokens are sampled as their parameters say.
-// Owns model, pools and device. One thread, the engine's.
+// Owns the stage, and through it model, pools and device. One thread, the engine's.
 #pragma once
 
 #include <memory>
-#include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
 #include "engine/executor.h"
-#include "engine/sampler.h"
+#include "engine/model_stage.h"
 #include "model/model.h"
 #include "tensor/device.h"
 
@@ -38,51 +37,19 @@ class LocalExecutor : public Executor {
   void Submit(const StepPlan& plan) override;
   const StepResult& Wait() override;
 
-  // Of the last step's time, the part in the model's layers. On a device that works behind the
-  // caller's back it is the time to hand the work over.
-  Duration layers_time() const { return layers_time_; }
+  // Of the last step's time, the part in the model's layers (ModelStage::layers_time).
+  Duration layers_time() const { return stage_.layers_time(); }
 
-  const model::Model& model() const { return *model_; }
-  const tensor::Device& device() const { return *device_; }
+  const model::Model& model() const { return stage_.model(); }
+  const tensor::Device& device() const { return stage_.device(); }
 
  private:
-  struct Sequence {
-    explicit Sequence(const SequenceStart& start) : sampling(start) {}
-    SamplingState sampling;
-    std::vector<BlockIndex> blocks;
-  };
-  // A row whose logits are wanted, and what for.
-  struct LogitsRow {
-    int32_t row = 0;              // in the batch
-    size_t result = 0;            // in result_.sequences
-    int position = 0;             // tokens up to and including this row's
-    bool sample = false;          // choose the next token
-    bool prompt_logprob = false;  // log-probability of the known next token
-  };
+  LocalExecutor(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model)
+      : stage_(std::move(device), std::move(model)) {}
 
-  LocalExecutor() = default;
-  void MoveBlocks(const StepPlan& plan);
-  void BuildBatch(const StepPlan& plan);
-  void WantLogits(const SequenceStep& step, const Sequence& sequence, int first_row, size_t result);
-  void UseLogits();
-  void UseRow(const LogitsRow& wanted, std::span<float> logits);
-
-  std::unique_ptr<tensor::Device> device_;  // outlives what lives on it: declared first
-  std::unique_ptr<model::Model> model_;
-  std::unique_ptr<tensor::KvPool> kv_;
-  std::unique_ptr<tensor::KvPool> host_kv_;  // swap pool; null without one
+  ModelStage stage_;
   ExecutorTraits traits_;
-  std::vector<TokenId> eos_token_ids_;
-
-  std::unordered_map<SequenceId, Sequence> sequences_;
-  Sampler sampler_;
-  std::vector<int32_t> tokens_, positions_;
-  std::vector<tensor::AttentionSpan> spans_;
-  std::vector<LogitsRow> wanted_;
-  std::vector<int32_t> wanted_rows_;
-  std::vector<float> logits_;  // [max_logits_rows, vocab]
-  StepResult result_;
-  Duration layers_time_;
+  StagePart part_;
   bool in_flight_ = false;
 };
 

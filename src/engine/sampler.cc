@@ -71,7 +71,9 @@ SamplingState::SamplingState(const SequenceStart& start)
     : params_(start.params),
       seed_(start.seed),
       prompt_tokens_(static_cast<int>(start.prompt->size())),
-      tokens_(*start.prompt) {}
+      tokens_(*start.prompt) {
+  if (start.output) tokens_.insert(tokens_.end(), start.output->begin(), start.output->end());
+}
 
 void SamplingState::Record(int position, std::span<const TokenId> tokens) {
   const size_t end = static_cast<size_t>(position) + tokens.size();

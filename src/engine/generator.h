@@ -1,0 +1,71 @@
+// Generator: whatever turns prompts into tokens for a front end: an Engine in this process, or the
+// controller of a cluster. Requests come from any thread, news go through a sink.
+//
+// Ownership: a sink is kept until the request's last news has been delivered and called from one
+// thread of the generator only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/ids.h"
+#include "core/output.h"
+#include "core/sampling_params.h"
+#include "sched/scheduler.h"
+
+namespace millrace::engine {
+
+struct EngineRequest {
+  std::string external_id;      // the client's x-request-id, for logs; need not be unique
+  std::vector<TokenId> prompt;  // at least one token, each inside the vocabulary
+  SamplingParams params;        // validated
+  int priority = 0;             // smaller runs first under the priority policy
+  std::string cache_salt;       // requests share prefix blocks only within the same salt
+};
+
+// Called for every sequence of the request, in order. Must not block.
+using OutputSink = std::function<void(RequestOutput&&)>;
+
+// Upper bounds of the histogram of tokens per step; vLLM's buckets.
+inline constexpr std::array<int, 15> kIterationTokenBounds = {
+    1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536};
+
+struct EngineStats {
+  sched::SchedulerStats scheduler;
+  std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens = {};  // last: beyond
+  uint64_t iteration_tokens_sum = 0;
+  std::optional<sched::RequestInfo> stalled;  // could run but has not moved (watchdog)
+  bool draining = false;
+};
+
+class Generator {
+ public:
+  virtual ~Generator() = default;
+
+  // Any thread. kInvalidArgument: can never fit, with the numbers. kResourceExhausted: the waiting
+  // queue is full. kUnavailable: draining. The sink may be called before Submit returns.
+  virtual Result<RequestId> Submit(EngineRequest request, OutputSink sink) = 0;
+  // Any thread, any moment, any number of times; what has ended is ignored. With `index` only that
+  // sequence ends. The sink gets kAbort for every sequence that had not finished.
+  virtual void Abort(RequestId request, std::optional<int> index = {}) = 0;
+
+  virtual EngineStats Stats() const = 0;
+  // nullopt when the request is not, or no longer, known.
+  virtual std::optional<sched::RequestInfo> Inspect(RequestId request) const = 0;
+  virtual std::vector<sched::RequestInfo> InspectAll() const = 0;
+  // Why requests cannot be computed just now, as a sentence for whoever asks /ready: "Layers 4-7
+  // are on no worker." nullopt: they can. Requests are taken all the same and wait.
+  virtual std::optional<std::string> NotReady() const { return std::nullopt; }
+
+  // Refuses new requests from now on. Returns true when all have finished within `limit`; else
+  // aborts the rest, waits for that and returns false.
+  virtual bool Drain(Duration limit) = 0;
+};
+
+}  // namespace millrace::engine

@@ -1,0 +1,76 @@
+// Stage: layers of a model on one device, run for the lanes that pass through them. What a local
+// executor, a worker process and the fault lab drive alike: a real model (model_stage.h) or one
+// made of hashes whose every token depends on every layer's KV (hash_stage.h).
+//
+// A batch is whatever has arrived: steps of several lanes that may enter and leave at different
+// layers (Helix section 5, partial inference); rows that are at the same layer run together.
+//
+// Used by one thread at a time, but ReadKv, WriteKv: any thread, on blocks that no running batch
+// writes (the ledger pins them).
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "core/plan.h"
+#include "core/step_plan.h"
+#include "core/worker_messages.h"
+
+namespace millrace::engine {
+
+struct StageLane {
+  LayerRange layers;  // within the stage's
+  int block_size = 16;
+  int num_blocks = 0;
+  int num_host_blocks = 0;
+  bool first = false;  // tokens come in: embeds
+  bool last = false;   // tokens come out: samples
+  std::vector<TokenId> eos_token_ids;
+};
+
+// One lane's step at this stage. Rows are those of plan.tokens, in order.
+struct StagePart {
+  LaneId lane;
+  const StepPlan* plan = nullptr;
+  std::span<const std::byte> input;  // [tokens, row_bytes()]; empty at the lane's first hop
+  std::vector<std::byte> output;     // [tokens, row_bytes()]; empty at its last
+  StepResult result;                 // at the last hop; at any hop `error`, when this part failed
+};
+
+// A box of one lane's KV: what a transfer moves.
+struct KvBox {
+  LayerRange layers;                 // within the lane's at this stage
+  int first_head = 0, end_head = 0;  // of the whole model's KV heads, within this rank's
+  int first_token = 0, end_token = 0;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual LayerRange layers() const = 0;
+  virtual size_t row_bytes() const = 0;
+  // KV heads [first, end) of the whole model that this rank holds.
+  virtual std::pair<int, int> kv_heads() const = 0;
+
+  // kResourceExhausted: no memory for so many blocks.
+  virtual Status OpenLane(LaneId lane, const StageLane& options) = 0;
+  virtual void CloseLane(LaneId lane) = 0;
+  // At most one part per lane. Fills output or result of each. A plan that names what its lane does
+  // not have fails alone: its part has result.error and the others run. A returned error: all of
+  // them failed. A lane with a failed step runs no more.
+  virtual Status Run(std::span<StagePart> parts) = 0;
+
+  // The box as dense bytes, the same for every layout and block size: [layer][K, V][head][token]
+  // [head_dim], in the KV's own dtype.
+  virtual size_t KvBytes(const KvBox& box) const = 0;
+  // `blocks`: the sequence's table, from token 0. kNotFound: the lane is not open, or no more.
+  // kInvalidArgument: the box or the table names what the lane does not have here.
+  virtual Status ReadKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+                        std::span<std::byte> out) const = 0;
+  virtual Status WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+                         std::span<const std::byte> in) = 0;
+};
+
+}  // namespace millrace::engine
