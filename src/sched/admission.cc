@@ -8,8 +8,10 @@
 namespace millrace::sched {
 
 void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
-  while (!waiting_.empty() && room.tokens > 0 && room.sequences > 0) {
-    Request& r = *waiting_.begin()->second;
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && room.tokens > 0 && room.sequences > 0) {
+    Request& r = *(next++)->second;
+    if (r.frozen) continue;
     r.verdict = Consider(r);
     if (r.verdict.reason != Verdict::Reason::kAdmitted) return;
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
@@ -19,7 +21,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     }
     StartRunning(r);
     UpdatePromise(r);
-    if (!r.was_admitted) r.times.first_scheduled = now;
+    if (!r.times.first_scheduled) r.times.first_scheduled = now;
     r.times.last_scheduled = now;
     r.was_admitted = true;
     CollectShares(r, room);
@@ -120,7 +122,7 @@ void SchedulerImpl::StartFresh(Request& request) {
     s.computed = static_cast<int>(s.table.size()) * options_.block_size;
     stats_.prefix_query_tokens += target;
     stats_.prefix_hit_tokens += s.computed;
-    if (!request.was_admitted) request.cached_prompt_tokens = s.computed;
+    if (!request.times.first_scheduled) request.cached_prompt_tokens = s.computed;
   }
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
   TakeReservation(request);
@@ -133,6 +135,7 @@ void SchedulerImpl::SwapIn(Request& request) {
     if (s.started && s.live()) moves_.push_back({&s.host_table, &s.table, std::nullopt});
   }
   TakeReservation(request);
+  for (Sequence& s : request.sequences) s.swapped_in_by = StepId(next_step_);
   MR_CHECK(kv_.SwapIn(moves_, plan_.swap_in))
       << "admission counted wrong for request " << request.spec.id;
   // The step that ended the prompt may have been in flight when it was swapped out.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "sched/scheduler_impl.h"
@@ -16,56 +18,171 @@ namespace {
 // The body owes a KvArrived for every pull, so a pull's pin has no end of its own.
 constexpr Time kForEver{std::numeric_limits<int64_t>::max()};
 
-kv::TransferId TransferOf(RequestId id) { return kv::TransferId(id.value()); }
+// Held KV and a pull of the same request are two transfers: it may come back to where it left.
+constexpr uint64_t kPullBit = uint64_t{1} << 63;
+kv::TransferId HoldOf(RequestId id) { return kv::TransferId(id.value()); }
+kv::TransferId PullOf(RequestId id) { return kv::TransferId(id.value() | kPullBit); }
+
+Status CheckImport(int imported_tokens, int64_t known) {
+  if (imported_tokens >= 0 && imported_tokens < known) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "imported_tokens must be in [0, {}): the last known token is computed here, got {}", known,
+      imported_tokens));
+}
+
+Status CheckLength(size_t output, int output_limit) {
+  if (std::cmp_less(output, output_limit)) return OkStatus();
+  return InvalidArgument(
+      fmt::format("{} of {} tokens are generated already: nothing is left", output, output_limit));
+}
 
 }  // namespace
 
-Status SchedulerImpl::CheckHandOff(const NewRequest& request, int output_limit) {
-  const bool handed = request.imported_tokens != 0 || !request.resumed_output.empty();
-  if (!handed && !request.hold_kv) return OkStatus();
-  if (request.params->n != 1) {
+Status SchedulerImpl::CheckHandOff(const NewRequest& request, int output_limit) const {
+  if (pulls_due_.contains(request.id)) {
+    return Unavailable(
+        fmt::format("the last pull for request {} has not ended", request.id.value()));
+  }
+  const int n = request.params->n;
+  const std::vector<ResumedSequence>& resumed = request.resumed;
+  if (!resumed.empty() && std::ssize(resumed) != n) {
     return InvalidArgument(
-        fmt::format("a request of {} sequences cannot be handed over", request.params->n));
+        fmt::format("{} sequences of a request of {} are resumed", resumed.size(), n));
   }
-  const int64_t resumed = std::ssize(request.resumed_output);
-  if (resumed >= output_limit) {
-    return InvalidArgument(fmt::format("{} of {} tokens are generated already: nothing is left",
-                                       resumed, output_limit));
+  if (!resumed.empty() && std::ranges::all_of(resumed, &ResumedSequence::finished)) {
+    return InvalidArgument("every sequence has finished already: nothing is left");
   }
-  const int64_t known = std::ssize(*request.prompt) + resumed;
-  if (request.imported_tokens < 0 || request.imported_tokens >= known) {
-    return InvalidArgument(fmt::format(
-        "imported_tokens must be in [0, {}): the last known token is computed here, got {}", known,
-        request.imported_tokens));
+  for (const ResumedSequence& s : resumed) {
+    if (!s.finished) MR_RETURN_IF_ERROR(CheckLength(s.output.size(), output_limit));
   }
-  return OkStatus();
+  if (request.imported_tokens == 0 && !request.hold_kv) return OkStatus();
+  if (n != 1) {
+    return InvalidArgument(fmt::format("the KV of {} sequences cannot be handed over", n));
+  }
+  if (request.imported_tokens != 0 && PromptLogprobsLacking(request)) {
+    return InvalidArgument("prompt log-probabilities are lost where the prompt's KV is imported");
+  }
+  const int64_t output = resumed.empty() ? 0 : std::ssize(resumed.front().output);
+  return CheckImport(request.imported_tokens, std::ssize(*request.prompt) + output);
+}
+
+// They come with a sequence's first token; who has told its first has told them.
+bool SchedulerImpl::PromptLogprobsLacking(const NewRequest& request) {
+  if (!request.params->prompt_logprobs) return false;
+  return request.resumed.empty() ||
+         std::ranges::any_of(request.resumed, [](const ResumedSequence& s) {
+           return !s.finished && s.output.empty();
+         });
 }
 
 void SchedulerImpl::StartPulling(Request& request) {
   waiting_.erase(request.key);
   pulling_.emplace(request.key, &request);
   request.state = RequestState::kPulling;
-  kv_.device().Pin(TransferOf(request.spec.id), request.sequences.front().table, kForEver);
   const Sequence& s = request.sequences.front();
-  KvPull& pull = pulls_.emplace_back();
-  pull.id = request.spec.id;
-  pull.first_token = std::min(s.computed, request.spec.imported_tokens);
-  pull.end_token = request.spec.imported_tokens;
-  for (kv::BlockHandle block : s.table) pull.blocks.push_back(block.index);
+  kv_.device().Pin(PullOf(request.spec.id), s.table, kForEver);
+  AskForPull(request, std::min(s.computed, request.spec.imported_tokens));
 }
 
+void SchedulerImpl::AskForPull(const Request& request, int first_token) {
+  AskedPull& asked = pulls_.emplace_back();
+  asked.pull.id = request.spec.id;
+  asked.pull.first_token = first_token;
+  asked.pull.end_token = request.spec.imported_tokens;
+  for (kv::BlockHandle block : request.sequences.front().table) {
+    asked.pull.blocks.push_back(block.index);
+    asked.after = std::max(asked.after, read_by_[block.index]);
+  }
+  ++pulls_due_[request.spec.id];
+}
+
+void SchedulerImpl::NoteReads(std::span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) read_by_[copy.from] = StepId(next_step_);
+}
+
+// Steps run in order, so a block may be given to a later step while an earlier one is yet to copy
+// out of it. A pull is in no such order: it waits until that step has ended.
 void SchedulerImpl::DrainPulls(std::vector<KvPull>& pulls) {
-  std::ranges::move(pulls_, std::back_inserter(pulls));
-  pulls_.clear();
+  const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
+  std::erase_if(pulls_, [&](AskedPull& asked) {
+    const bool ready = asked.after.value() < first_in_flight;
+    if (ready) pulls.push_back(std::move(asked.pull));
+    return ready;
+  });
+}
+
+// Copies to the host that have no step to travel in must not hold up a pull, which may be what the
+// next step waits for: whoever was to be swapped out is computed anew instead.
+void SchedulerImpl::DropUnsentSwaps() {
+  const StepId unsent(next_step_);
+  if (std::ranges::none_of(pulls_, [&](const AskedPull& a) { return a.after == unsent; })) return;
+  for (const auto& [key, r] : waiting_) {
+    if (r->state != RequestState::kSwapped || r->swapped_out_by != unsent) continue;
+    DropKv(*r);
+    r->state = RequestState::kPreempted;
+  }
+  for (const BlockCopy& copy : swap_out_) read_by_[copy.from] = StepId();
+  swap_out_.clear();
+  for (AskedPull& asked : pulls_) {
+    if (asked.after == unsent) asked.after = StepId();
+  }
+}
+
+Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
+                                     int imported_tokens) const {
+  if (!request || request->state != RequestState::kPulling) {
+    return FailedPrecondition("only a request that pulls can be told of more to import");
+  }
+  const Sequence& s = request->sequences.front();
+  MR_RETURN_IF_ERROR(CheckLength(s.output.size() + more_output, request->output_limit));
+  MR_RETURN_IF_ERROR(
+      CheckImport(imported_tokens, request->TotalOf(s) + static_cast<int64_t>(more_output)));
+  if (imported_tokens < request->spec.imported_tokens) {
+    return InvalidArgument(fmt::format("{} tokens are being imported already, not {}",
+                                       request->spec.imported_tokens, imported_tokens));
+  }
+  const int blocks = kv_.BlocksFor(imported_tokens);
+  const int missing = blocks - static_cast<int>(s.table.size());
+  const int left = kv_.available() - promised_blocks_;
+  if (missing > 0 && missing > left) {
+    return ResourceExhausted(
+        fmt::format("{} more KV blocks are needed and {} are left", missing, std::max(left, 0)));
+  }
+  if (request->reserved_blocks > 0 && blocks > request->reserved_blocks) {
+    return ResourceExhausted(fmt::format("{} KV blocks are needed and {} are reserved", blocks,
+                                         request->reserved_blocks));
+  }
+  return OkStatus();
+}
+
+Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_output,
+                                   int imported_tokens) {
+  Request* r = Find(id);
+  MR_RETURN_IF_ERROR(CheckExtension(r, more_output.size(), imported_tokens));
+  Sequence& s = r->sequences.front();
+  s.output.insert(s.output.end(), more_output.begin(), more_output.end());
+  const int before = std::exchange(r->spec.imported_tokens, imported_tokens);
+  if (imported_tokens == before) return OkStatus();
+  const size_t pinned = s.table.size();
+  MR_CHECK(kv_.Grow(s.table, imported_tokens)) << "the extension was counted wrong";
+  kv_.device().Pin(PullOf(id), std::span(s.table).subspan(pinned), kForEver);
+  AskForPull(*r, std::clamp(s.computed, before, imported_tokens));
+  return OkStatus();
 }
 
 void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
-  kv_.device().Unpin(TransferOf(id));
+  const auto due = pulls_due_.find(id);
+  if (due == pulls_due_.end()) return;
   Request* r = Find(id);
-  if (!r || r->state != RequestState::kPulling) return;
+  const bool wanted = r && r->state == RequestState::kPulling;
+  if (wanted && !complete) r->import_failed = true;
+  if (--due->second > 0) return;
+  pulls_due_.erase(due);
+  kv_.device().Unpin(PullOf(id));
+  if (!wanted) return;
   Sequence& s = r->sequences.front();
   r->imports = false;
-  if (complete) {
+  if (!r->import_failed) {
     s.computed = std::max(s.computed, r->spec.imported_tokens);
     s.computed_most = std::max(s.computed_most, s.computed);
   }
@@ -84,16 +201,27 @@ void SchedulerImpl::HoldKv(const Sequence& sequence) {
   const bool ended_well =
       sequence.finish == FinishReason::kStop || sequence.finish == FinishReason::kLength;
   if (!r.spec.hold_kv || !ended_well) return;
-  kv_.device().Pin(TransferOf(r.spec.id), sequence.table,
-                   r.times.last_token.value_or(r.times.arrived) + *r.spec.hold_kv);
+  HoldBlocks(r.spec.id, sequence.table,
+             r.times.last_token.value_or(r.times.arrived) + *r.spec.hold_kv);
+}
+
+// All of them, or those beyond what is held already. False when others are held: somebody may be
+// reading them.
+bool SchedulerImpl::HoldBlocks(RequestId id, std::span<const kv::BlockHandle> blocks, Time until) {
+  const auto held = kv_.device().PinnedBy(HoldOf(id));
+  if (held.size() > blocks.size() || !std::ranges::equal(held, blocks.first(held.size()))) {
+    return false;
+  }
+  kv_.device().Pin(HoldOf(id), blocks.subspan(held.size()), until);
+  return true;
 }
 
 std::vector<BlockIndex> SchedulerImpl::HeldBlocks(RequestId id) const {
   std::vector<BlockIndex> blocks;
-  for (kv::BlockHandle block : kv_.device().PinnedBy(TransferOf(id))) blocks.push_back(block.index);
+  for (kv::BlockHandle block : kv_.device().PinnedBy(HoldOf(id))) blocks.push_back(block.index);
   return blocks;
 }
 
-void SchedulerImpl::ReleaseKv(RequestId id) { kv_.device().Unpin(TransferOf(id)); }
+void SchedulerImpl::ReleaseKv(RequestId id) { kv_.device().Unpin(HoldOf(id)); }
 
 }  // namespace millrace::sched

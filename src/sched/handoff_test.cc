@@ -45,7 +45,7 @@ class HandOff : public ::testing::Test {
   }
   RequestId Decode(const std::vector<TokenId>& prompt, RequestId prefilled, int max_tokens) {
     return decode_.MustAdd(prompt, Greedy(max_tokens), [&](NewRequest& r) {
-      r.resumed_output = prefill_.outcome(prefilled).tokens;
+      r.resumed = {{prefill_.outcome(prefilled).tokens}};
       r.imported_tokens = static_cast<int>(prompt.size());
     });
   }
@@ -155,7 +155,7 @@ TEST_F(HandOff, WhatCannotBeHandedOverIsRefused) {
   EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = 10; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = -1; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(refuse([](NewRequest& r) {
-              r.resumed_output = {1, 2, 3, 4, 5};
+              r.resumed = {{{1, 2, 3, 4, 5}}};
             }),
             StatusCode::kInvalidArgument);
 }
@@ -189,7 +189,7 @@ TEST_F(HandOff, RandomHandOversLoseNothing) {
         Job& job = jobs[i];
         if (job.rest != RequestId() || !prefill.finished(job.first)) continue;
         job.rest = decode.MustAdd(job.prompt, Greedy(job.max_tokens), [&](NewRequest& r) {
-          r.resumed_output = prefill.outcome(job.first).tokens;
+          r.resumed = {{prefill.outcome(job.first).tokens}};
           r.imported_tokens = static_cast<int>(job.prompt.size());
         });
         job_of[job.rest] = i;

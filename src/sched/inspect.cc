@@ -84,6 +84,7 @@ RequestInfo SchedulerImpl::InfoOf(const Request& request, Time now) const {
 
 std::string SchedulerImpl::WaitReason(const Request& request) const {
   if (request.state == RequestState::kFinished) return "";
+  if (request.frozen) return "its hand-over to another scheduler";
   if (request.state == RequestState::kPulling) {
     return fmt::format("the KV of {} tokens from another stage", request.spec.imported_tokens);
   }
@@ -140,9 +141,15 @@ std::optional<RequestInfo> SchedulerImpl::Stalled(Time now) const {
       if (entry.sequence->live()) return InfoOf(*entry.sequence->request, now);
     }
   }
-  if (!running_.empty()) return InfoOf(*running_.front(), now);
-  if (!pulling_.empty()) return std::nullopt;  // moved by whoever pulls, with a deadline there
-  return InfoOf(*waiting_.begin()->second, now);
+  // Who pulls or is frozen is moved by whoever hands it over, with a deadline there.
+  for (const Request* r : running_) {
+    if (!r->frozen) return InfoOf(*r, now);
+  }
+  if (!pulling_.empty()) return std::nullopt;
+  for (const auto& [key, r] : waiting_) {
+    if (!r->frozen) return InfoOf(*r, now);
+  }
+  return std::nullopt;
 }
 
 void SchedulerImpl::DrainPreemptions(std::vector<PreemptionRecord>& records) {
@@ -185,6 +192,13 @@ void SchedulerImpl::CheckCounts() const {
       MR_CHECK(entry.sequence->in_flight == step.id)
           << "sequence " << entry.id << " is in two steps";
     }
+  }
+  for (const auto& r : leaving_) {
+    MR_CHECK(r->in_flight > 0 && r->in_flight == in_flight[r.get()] && r->live() == 0)
+        << "request " << r->spec.id << " has left and does not go";
+  }
+  for (const auto& [key, r] : pulling_) {
+    MR_CHECK(pulls_due_.contains(r->spec.id)) << "request " << r->spec.id << " waits for no pull";
   }
   int promised = 0, sequences = 0;
   size_t queued = 0;

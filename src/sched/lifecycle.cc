@@ -111,7 +111,7 @@ void SchedulerImpl::FreeBlocks(Sequence& sequence) {
   kv_.FreeHost(sequence.host_table);
 }
 
-void SchedulerImpl::Retire(Request& request) {
+void SchedulerImpl::LeaveQueue(Request& request) {
   if (request.state == RequestState::kRunning) {
     StopRunning(request);
   } else if (request.state == RequestState::kPulling) {
@@ -120,6 +120,10 @@ void SchedulerImpl::Retire(Request& request) {
     waiting_.erase(request.key);
   }
   request.state = RequestState::kFinished;
+}
+
+void SchedulerImpl::Retire(Request& request) {
+  LeaveQueue(request);
   UpdatePromise(request);
   if (request.in_flight == 0) Bury(request);
 }
@@ -127,6 +131,12 @@ void SchedulerImpl::Retire(Request& request) {
 // A reservation ends only now: a step in flight may still use its blocks.
 void SchedulerImpl::Bury(Request& request) {
   ReleaseReservation(request);
+  if (request.detached) {
+    const auto place = std::ranges::find(leaving_, &request, &std::unique_ptr<Request>::get);
+    buried_.push_back(std::move(*place));
+    leaving_.erase(place);
+    return;
+  }
   auto node = requests_.extract(request.spec.id);
   buried_.push_back(std::move(node.mapped()));
 }

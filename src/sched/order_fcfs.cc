@@ -6,7 +6,9 @@ namespace {
 
 class FcfsPolicy : public OrderPolicy {
  public:
-  OrderKey KeyOf(const NewRequest&, uint64_t arrival) const override { return {0, arrival}; }
+  OrderKey KeyOf(const NewRequest&, Time arrived, uint64_t number) const override {
+    return {0, arrived, number};
+  }
 };
 
 }  // namespace

@@ -6,21 +6,24 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/clock.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {
 
-// Smaller comes first. `arrival` is unique, so the order is total.
+// Smaller comes first. `number` counts Adds and is unique, so the order is total; a request that
+// began elsewhere stands where it would have stood had it come here at once.
 struct OrderKey {
   int64_t rank = 0;
-  uint64_t arrival = 0;
+  Time arrived;
+  uint64_t number = 0;
   friend auto operator<=>(const OrderKey&, const OrderKey&) = default;
 };
 
 class OrderPolicy {
  public:
   virtual ~OrderPolicy() = default;
-  virtual OrderKey KeyOf(const NewRequest& request, uint64_t arrival) const = 0;
+  virtual OrderKey KeyOf(const NewRequest& request, Time arrived, uint64_t number) const = 0;
 };
 
 std::unique_ptr<OrderPolicy> MakeFcfsPolicy();

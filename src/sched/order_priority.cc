@@ -7,8 +7,8 @@ namespace {
 
 class PriorityPolicy : public OrderPolicy {
  public:
-  OrderKey KeyOf(const NewRequest& request, uint64_t arrival) const override {
-    return {request.priority, arrival};
+  OrderKey KeyOf(const NewRequest& request, Time arrived, uint64_t number) const override {
+    return {request.priority, arrived, number};
   }
 };
 

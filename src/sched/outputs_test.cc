@@ -8,59 +8,13 @@
 #include "base/rng.h"
 #include "base/test_scale.h"
 #include "sched/testing/harness.h"
+#include "sched/testing/questions.h"
 
 namespace millrace::sched {
 namespace {
 
-constexpr int kVocab = 200;
-constexpr TokenId kEos = 7;
-
-struct Question {
-  std::vector<TokenId> prompt;
-  SamplingParams params;
-  uint64_t seed = 0;
-};
-
-std::vector<Question> RandomQuestions(Rng& rng, int count, int prompt_max, int output_max,
-                                      int n_max) {
-  std::vector<Question> questions;
-  std::vector<TokenId> common(prompt_max);
-  for (TokenId& t : common) t = static_cast<TokenId>(rng.Between(0, kVocab - 1));
-  for (int i = 0; i < count; ++i) {
-    Question q;
-    q.prompt.assign(common.begin(), common.begin() + rng.Between(0, prompt_max - 1));
-    const int64_t own = rng.Between(1, prompt_max - static_cast<int64_t>(q.prompt.size()));
-    for (int64_t t = 0; t < own; ++t) {
-      q.prompt.push_back(static_cast<TokenId>(rng.Between(0, kVocab - 1)));
-    }
-    q.params.n = static_cast<int>(rng.Between(1, n_max));
-    q.params.max_tokens = static_cast<int>(rng.Between(1, output_max));
-    q.params.min_tokens = static_cast<int>(rng.Between(0, *q.params.max_tokens));
-    q.params.temperature = rng.Between(0, 1) ? 1.0 : 0.0;
-    q.params.ignore_eos = rng.Between(0, 3) == 0;
-    if (rng.Between(0, 3) == 0) q.params.logprobs = 0;
-    if (rng.Between(0, 5) == 0) q.params.prompt_logprobs = 0;
-    if (rng.Between(0, 3) == 0) q.params.stop_token_ids = {11, 13};
-    q.seed = rng.Next();
-    questions.push_back(std::move(q));
-  }
-  return questions;
-}
-
-// The whole answer by the definition, without a scheduler.
-std::vector<TokenId> Expected(const Question& q, int index) {
-  const ContextHashModel model({.vocab_size = kVocab, .eos_token_ids = {kEos}});
-  const auto tokens =
-      model.Generate(q.prompt, q.params, SequenceSeed(q.seed, index), *q.params.max_tokens);
-  for (size_t i = q.params.min_tokens; i < tokens.size(); ++i) {
-    const auto& stops = q.params.stop_token_ids;
-    if ((tokens[i] == kEos && !q.params.ignore_eos) ||
-        std::find(stops.begin(), stops.end(), tokens[i]) != stops.end()) {
-      return {tokens.begin(), tokens.begin() + i + 1};
-    }
-  }
-  return tokens;
-}
+constexpr int kVocab = kQuestionVocab;
+constexpr TokenId kEos = kQuestionEos;
 
 struct Totals {
   uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0;

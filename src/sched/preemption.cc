@@ -2,6 +2,7 @@
 // (all or nothing), by recompute or by swap, whichever is predicted cheaper.
 #include <algorithm>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -110,6 +111,8 @@ void SchedulerImpl::SwapOut(Request& victim) {
   const size_t before = swap_out_.size();
   MR_CHECK(kv_.SwapOut(moves_, swap_out_)) << "the swap pool was counted wrong";
   stats_.swapped_out_blocks += swap_out_.size() - before;
+  NoteReads(std::span(swap_out_).subspan(before));
+  victim.swapped_out_by = StepId(next_step_);
   victim.state = RequestState::kSwapped;
 }
 

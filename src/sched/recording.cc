@@ -10,7 +10,7 @@ class RecordingScheduler : public Scheduler {
  public:
   RecordingScheduler(std::unique_ptr<Scheduler> inner, const SchedulerOptions& options,
                      std::function<void(std::string_view)> write)
-      : inner_(std::move(inner)), write_(std::move(write)) {
+      : inner_(std::move(inner)), stages_(options.stages), write_(std::move(write)) {
     write_(EncodeHeader(options));
   }
 
@@ -26,8 +26,13 @@ class RecordingScheduler : public Scheduler {
     inner_->Abort(id, index, now, outputs);
   }
   const StepPlan* Schedule(Time now) override {
+    const bool tries = inner_->HasWork() && inner_->steps_in_flight() < stages_;
     const StepPlan* plan = inner_->Schedule(now);
-    if (plan != nullptr) Write(LoggedStep::Of(*plan, now));
+    if (plan != nullptr) {
+      Write(LoggedStep::Of(*plan, now));
+    } else if (tries) {
+      Write(LoggedIdle{now});
+    }
     return plan;
   }
   void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) override {
@@ -51,9 +56,38 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedKvArrival{now, id, complete});
     inner_->KvArrived(id, complete, now);
   }
+  Status ExtendImport(RequestId id, std::vector<TokenId> more_output,
+                      int imported_tokens) override {
+    MR_RETURN_IF_ERROR(inner_->ExtendImport(id, more_output, imported_tokens));
+    Write(LoggedKvExtension{id, std::move(more_output), imported_tokens});
+    return OkStatus();
+  }
   void ReleaseKv(RequestId id) override {
     Write(LoggedKvRelease{id});
     inner_->ReleaseKv(id);
+  }
+  std::optional<DetachedRequest> Expose(RequestId id, Time now, Duration hold_kv) override {
+    Write(LoggedExpose{now, id, hold_kv});
+    return inner_->Expose(id, now, hold_kv);
+  }
+  bool Freeze(RequestId id) override {
+    Write(LoggedFreeze{id, true});
+    return inner_->Freeze(id);
+  }
+  void Thaw(RequestId id) override {
+    Write(LoggedFreeze{id, false});
+    inner_->Thaw(id);
+  }
+  std::optional<DetachedRequest> Peek(RequestId id) const override { return inner_->Peek(id); }
+  std::optional<DetachedRequest> Detach(RequestId id, Time now,
+                                        std::optional<Duration> hold_kv) override {
+    Write(LoggedDetach{now, id, hold_kv});
+    return inner_->Detach(id, now, hold_kv);
+  }
+  std::vector<DetachedRequest> DetachAll(Time now) override {
+    auto left = inner_->DetachAll(now);
+    for (const DetachedRequest& d : left) Write(LoggedDetach{now, d.request.id, {}});
+    return left;
   }
 
   int steps_in_flight() const override { return inner_->steps_in_flight(); }
@@ -74,6 +108,7 @@ class RecordingScheduler : public Scheduler {
   void Write(LogEntry entry) { write_(EncodeEntry(entry)); }
 
   const std::unique_ptr<Scheduler> inner_;
+  const int stages_;
   const std::function<void(std::string_view)> write_;
 };
 

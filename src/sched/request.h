@@ -34,6 +34,7 @@ struct Sequence {
   int told_blocks = 0;       // leading table entries that the executor knows
   uint32_t incarnation = 0;  // grows when its KV is dropped
   std::optional<StepId> in_flight;
+  std::optional<StepId> swapped_in_by;  // the step that brings its KV back
   std::optional<FinishReason> finish;
   kv::BlockTable table;
   kv::BlockTable host_table;  // while swapped out
@@ -82,6 +83,10 @@ struct Request {
   // The prompt is being computed by the leader for the others, who have not started.
   bool sharing_prompt = false;
   bool imports = false;                       // its first start waits for KV from elsewhere
+  bool import_failed = false;                 // of what it waits for, some came without the KV
+  StepId swapped_out_by;                      // the step that took its KV to the host
+  bool frozen = false;                        // is put into no step
+  bool detached = false;                      // left; known only to steps in flight
   int in_flight = 0;                          // entries of steps in flight that point here
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous

@@ -110,15 +110,17 @@ bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room
 void SchedulerImpl::CheckReservations() const {
   int reserved = 0;
   std::vector<BuddyAllocator::Chunk> chunks;
-  for (const auto& [id, r] : requests_) {
-    reserved += r->reserved_blocks;
+  const auto count = [&](const Request& r) {
+    reserved += r.reserved_blocks;
     int placed = 0;
-    for (const BuddyAllocator::Chunk& chunk : r->chunks) placed += chunk.blocks;
-    MR_CHECK(placed == (buddy_ ? r->reserved_blocks : 0))
-        << "request " << id << " reserves " << r->reserved_blocks << " blocks, " << placed
+    for (const BuddyAllocator::Chunk& chunk : r.chunks) placed += chunk.blocks;
+    MR_CHECK(placed == (buddy_ ? r.reserved_blocks : 0))
+        << "request " << r.spec.id << " reserves " << r.reserved_blocks << " blocks, " << placed
         << " of them placed";
-    chunks.insert(chunks.end(), r->chunks.begin(), r->chunks.end());
-  }
+    chunks.insert(chunks.end(), r.chunks.begin(), r.chunks.end());
+  };
+  for (const auto& [id, r] : requests_) count(*r);
+  for (const auto& r : leaving_) count(*r);
   MR_CHECK(reserved == reserved_blocks_ && reserved <= options_.num_blocks)
       << reserved << " blocks reserved, recorded " << reserved_blocks_;
   if (!buddy_) return;

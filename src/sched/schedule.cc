@@ -16,12 +16,14 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
     case StepMix::kMixed: FillMixed(room, now); break;
     case StepMix::kPrefillFirst: FillPrefillFirst(room, now); break;
   }
-  return Send(now);
+  const StepPlan* plan = Send(now);
+  if (!plan) DropUnsentSwaps();
+  return plan;
 }
 
 // Whether one of its sequences computes a prompt, or replays after preemption.
 bool SchedulerImpl::Prefills(const Request& request) {
-  return std::ranges::any_of(request.sequences, [&](const Sequence& s) {
+  return !request.frozen && std::ranges::any_of(request.sequences, [&](const Sequence& s) {
     return s.ready() && request.TargetOf(s) - s.computed > 1;
   });
 }
@@ -29,7 +31,7 @@ bool SchedulerImpl::Prefills(const Request& request) {
 void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
   Request& r = *running_[position];
   if (room.decodes_behind) *room.decodes_behind -= ReadyDecodesOf(r);
-  if (r.in_flight == static_cast<int>(r.sequences.size())) return;
+  if (r.frozen || r.in_flight == static_cast<int>(r.sequences.size())) return;
   if (Prefills(r) && !room.decodes_behind) {
     int behind = 0;
     for (size_t i = position + 1; i < running_.size(); ++i) behind += ReadyDecodesOf(*running_[i]);
@@ -50,6 +52,7 @@ void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
 }
 
 int SchedulerImpl::ReadyDecodesOf(const Request& request) {
+  if (request.frozen) return 0;
   return static_cast<int>(std::ranges::count_if(request.sequences, [&](const Sequence& s) {
     return s.ready() && request.TargetOf(s) - s.computed == 1;
   }));
@@ -124,11 +127,14 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
       kv_.MakeWritable(s.table, written, plan_.copies)) {
     s.told_blocks = std::min(s.told_blocks, written);
     ++stats_.copied_blocks;
+    NoteReads({&plan_.copies.back(), 1});
   }
   MR_CHECK(kv_.Grow(s.table, end))
       << "request " << request.spec.id << " has no blocks for its step";
   if (!s.told) {
-    plan_.started.push_back({s.id, request.spec.params, s.seed, request.spec.prompt});
+    auto output = s.output.empty() ? nullptr : std::make_shared<std::vector<TokenId>>(s.output);
+    plan_.started.push_back(
+        {s.id, request.spec.params, s.seed, request.spec.prompt, std::move(output)});
     s.told = true;
   }
   SequenceStep step{.id = s.id,

@@ -51,6 +51,7 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
       order_(MakeOrderPolicy(options.policy)),
       reservation_(MakeReservationPolicy(options.kv_policy)),
       watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {
+  read_by_.resize(options.num_blocks);
   if (reservation_->contiguous()) buddy_.emplace(options.num_blocks);
   ledger_.reserve(options.stages);
   spare_.reserve(options.stages + 1);
@@ -116,31 +117,37 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   const int output_limit = spec.prompt->empty() ? 0 : OutputLimitOf(spec);
   MR_RETURN_IF_ERROR(CheckFits(spec, output_limit));
   MR_RETURN_IF_ERROR(CheckHandOff(spec, output_limit));
-  if (std::ssize(waiting_) >= options_.max_waiting) {
-    return ResourceExhausted(
-        fmt::format("{} requests are waiting, the limit is {}; try again later", waiting_.size(),
-                    options_.max_waiting));
+  const bool handed = spec.times || !spec.resumed.empty();
+  const int64_t waiting_max = int64_t{options_.max_waiting} * (handed ? kHandedWaitingFactor : 1);
+  if (std::ssize(waiting_) >= waiting_max) {
+    return ResourceExhausted(fmt::format(
+        "{} requests are waiting, the limit is {}; try again later", waiting_.size(), waiting_max));
   }
   if (!HasWork()) last_moved_ = now;
   auto owned = std::make_unique<Request>();
   Request& r = *owned;
   r.spec = std::move(spec);
-  r.key = order_->KeyOf(r.spec, next_arrival_++);
+  r.times = r.spec.times.value_or(RequestTimes{.arrived = now});
+  r.key = order_->KeyOf(r.spec, r.times.arrived, next_number_++);
   r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
-  r.asks_prompt_logprobs = r.spec.params->prompt_logprobs.has_value();
+  r.asks_prompt_logprobs = PromptLogprobsLacking(r.spec);
   r.output_limit = output_limit;
-  r.times.arrived = now;
+  r.cached_prompt_tokens = r.spec.cached_prompt_tokens;
   r.imports = r.spec.imported_tokens > 0;
   r.sequences.resize(r.spec.params->n);
-  r.sharing_prompt = r.sequences.size() > 1;
   for (int i = 0; i < r.spec.params->n; ++i) {
     Sequence& s = r.sequences[i];
     s.id = SequenceId(next_sequence_++);
     s.index = i;
     s.request = &r;
     s.seed = SequenceSeed(r.spec.seed, i);
-    s.output = r.spec.resumed_output;
+    if (r.spec.resumed.empty()) continue;
+    s.output = std::move(r.spec.resumed[i].output);
+    // Why it ended was told where it ended.
+    if (r.spec.resumed[i].finished) s.finish = FinishReason::kStop;
   }
+  r.spec.resumed.clear();
+  r.sharing_prompt = r.live() > 1;
   ++stats_.requests_accepted;
   Enqueue(r);
   requests_.emplace(r.spec.id, std::move(owned));

@@ -65,6 +65,12 @@ struct SchedulerOptions {
   bool hashes_collide = false;  // for tests: all prefix hashes are equal
 };
 
+// What became elsewhere of one of a request's sequences.
+struct ResumedSequence {
+  std::vector<TokenId> output;  // count towards max_tokens, and are not told again
+  bool finished = false;        // its end was told: nothing is computed for it
+};
+
 struct NewRequest {
   RequestId id;  // unique; the caller's counter
   std::shared_ptr<const std::vector<TokenId>> prompt;
@@ -76,11 +82,15 @@ struct NewRequest {
   // orca-pow2 reserve by it.
   std::optional<int> known_output_tokens;
 
-  // A request that began elsewhere; n = 1. The tokens generated there count towards max_tokens and
-  // are not told again. Unless their KV is imported it is computed anew (token replay).
-  std::vector<TokenId> resumed_output;
-  // Leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls). The request
-  // gets its blocks when it is admitted, appears in DrainPulls, and runs after KvArrived.
+  // A request that began elsewhere: one for each of its n sequences, or none at all. At least one
+  // is not finished. Unless KV is imported it is computed anew (token replay).
+  std::vector<ResumedSequence> resumed;
+  // When it arrived there and what happened since: its age, and its place among those who came
+  // before and after. None: it arrives now.
+  std::optional<RequestTimes> times;
+  int cached_prompt_tokens = 0;  // that a prefix cache had where it first ran; with `times`
+  // Leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls); n = 1. The
+  // request gets its blocks when it is admitted, appears in DrainPulls, and runs after KvArrived.
   int imported_tokens = 0;
   // Keep the KV when the request ends by itself, until ReleaseKv or for so long; n = 1.
   std::optional<Duration> hold_kv;
@@ -122,6 +132,7 @@ struct SchedulerStats {
   int64_t tokens_promised = 0;  // slots by the Orca policies, before they are rounded up and placed
   // Counters since the start.
   uint64_t requests_accepted = 0;
+  uint64_t requests_detached = 0;
   uint64_t requests_finished[4] = {};  // by FinishReason, of the sequence that ended last
   uint64_t preemptions_recompute = 0;
   uint64_t preemptions_swap = 0;
@@ -134,6 +145,9 @@ struct SchedulerStats {
   uint64_t steps = 0;
   uint64_t results_dropped = 0;  // of steps that were not in flight
   uint64_t copied_blocks = 0;    // copy-on-write
+
+  SchedulerStats& operator+=(const SchedulerStats& other);  // of several schedulers
+  SchedulerStats CountersOnly() const;                      // of one that is gone
 };
 
 // Why and how a request lost its place, one record per preemption, for the log and the metrics.
@@ -157,6 +171,21 @@ struct KvPull {
   std::vector<BlockIndex> blocks;  // the whole table, from token 0
 };
 
+// A request as it left a scheduler, or as it stands there.
+struct DetachedRequest {
+  // What another scheduler's Add takes to go on: `resumed` as far as tokens were told, `times`
+  // since its arrival. imported_tokens is 0: whoever can carry the KV over sets it to
+  // computed_tokens.
+  NewRequest request;
+  // With hold_kv: leading tokens whose KV is in `blocks` (HeldBlocks) and will stay there.
+  int computed_tokens = 0;
+  std::vector<BlockIndex> blocks;
+};
+
+// Requests that began elsewhere were accepted there: they may wait beyond max_waiting, up to so
+// many times as many.
+inline constexpr int kHandedWaitingFactor = 2;
+
 // Between two calls of DrainPreemptions; beyond, the oldest is dropped.
 inline constexpr size_t kPreemptionRecordsMax = 1024;
 
@@ -167,6 +196,7 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   // kInvalidArgument: can never fit, with the numbers. kResourceExhausted: the queue is full.
+  // kUnavailable: a pull for the same id, detached here before, has not ended.
   virtual Status Add(NewRequest request, Time now) = 0;
   // Ends the request, or only its sequence `index`, at once; the blocks a step in flight still uses
   // are freed when that step commits. kAbort outputs are appended for what had not finished.
@@ -191,15 +221,48 @@ class Scheduler {
   // Appends the preemptions since the last call, oldest first.
   virtual void DrainPreemptions(std::vector<PreemptionRecord>& records) = 0;
 
-  // Appends what is to be pulled for requests that were given blocks since the last call.
+  // Appends what is to be pulled for requests that were given blocks; to be called after Schedule,
+  // Commit and ExtendImport.
   virtual void DrainPulls(std::vector<KvPull>& pulls) = 0;
-  // A pull ended, with the KV or without it; without, it is computed here. To be called for every
-  // drained request, even one that was aborted meanwhile: its blocks are kept until then.
+  // A pull ended, with the KV or without it; without any one of them, what was to be imported is
+  // computed here. To be called once for every drained pull, even of a request that was aborted or
+  // detached meanwhile: its blocks are kept until the last. The request runs after the last.
   virtual void KvArrived(RequestId id, bool complete, Time now) = 0;
+  // For a request that pulls while its source still runs it (live migration): appends tokens that
+  // were generated there since and raises imported_tokens. More blocks are taken and one more pull
+  // is drained, unless imported_tokens stays. To keep it from running, KvArrived is not called for
+  // its last pull before the source has frozen it. kResourceExhausted: no blocks are left;
+  // kFailedPrecondition: it does not pull (any more); kInvalidArgument: not more than before.
+  // Nothing has changed then.
+  virtual Status ExtendImport(RequestId id, std::vector<TokenId> more_output,
+                              int imported_tokens) = 0;
   // The blocks kept for `id` by hold_kv, in order; empty when they are released or expired.
   virtual std::vector<BlockIndex> HeldBlocks(RequestId id) const = 0;
   // Held KV was fetched, or nobody wants it. Unknown or expired ids are ignored.
   virtual void ReleaseKv(RequestId id) = 0;
+
+  // What is known of a request that goes on here. The KV that is computed so far (n = 1, running)
+  // is held for so long or until ReleaseKv, and may be read although the request goes on; called
+  // again, more is. computed_tokens is 0 where there is none, or other blocks are held for the id:
+  // it was preempted in between. nullopt when it is unknown or has ended.
+  virtual std::optional<DetachedRequest> Expose(RequestId id, Time now, Duration hold_kv) = 0;
+  // The request is put into no step from now on, and keeps what it has (it may lose it to those
+  // before it in order). True when no step in flight holds it: all its tokens have been told. Else
+  // to be called again after the next Commit. Unknown ids are true.
+  virtual bool Freeze(RequestId id) = 0;
+  // Undoes Freeze: the request goes on here.
+  virtual void Thaw(RequestId id) = 0;
+  // What Expose would give, for a look: nothing is held, so the blocks may be somebody else's as
+  // soon as the next Schedule.
+  virtual std::optional<DetachedRequest> Peek(RequestId id) const = 0;
+  // Takes a request out, in whatever state, to go on elsewhere; nothing is told. nullopt when it is
+  // unknown or has ended. A step in flight that holds it goes on, and its token for it is dropped
+  // (computed elsewhere again, the same). With hold_kv its KV is held as with Expose; else its
+  // blocks are free as soon as no step in flight uses them. The id may come back at once.
+  virtual std::optional<DetachedRequest> Detach(RequestId id, Time now,
+                                                std::optional<Duration> hold_kv) = 0;
+  // Everybody, first in order first: what is saved of a lane that is lost.
+  virtual std::vector<DetachedRequest> DetachAll(Time now) = 0;
 
   // Measured anew; used from the next preemption on.
   virtual void SetCosts(const PreemptionCosts& costs) = 0;

@@ -5,12 +5,14 @@
 //   reserve.cc    what was promised to whom
 //   commit.cc     what a step's result changes  lifecycle.cc  finish, abort, fork, retire
 //   handoff.cc    KV that comes from, or is kept for, another stage
+//   detach.cc     requests that leave to go on elsewhere
 //   inspect.cc    what others may look at
 // Private to this folder.
 #pragma once
 
 #include <map>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -45,7 +47,15 @@ class SchedulerImpl : public Scheduler {
   void DrainPulls(std::vector<KvPull>& pulls) override;
   void KvArrived(RequestId id, bool complete, Time now) override;
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override;
+  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens) override;
   void ReleaseKv(RequestId id) override;
+  std::optional<DetachedRequest> Expose(RequestId id, Time now, Duration hold_kv) override;
+  bool Freeze(RequestId id) override;
+  void Thaw(RequestId id) override;
+  std::optional<DetachedRequest> Peek(RequestId id) const override;
+  std::optional<DetachedRequest> Detach(RequestId id, Time now,
+                                        std::optional<Duration> hold_kv) override;
+  std::vector<DetachedRequest> DetachAll(Time now) override;
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
   std::optional<RequestInfo> Stalled(Time now) const override;
@@ -77,6 +87,10 @@ class SchedulerImpl : public Scheduler {
   struct Share {
     Sequence* sequence = nullptr;
     int num_tokens = 0;
+  };
+  struct AskedPull {
+    KvPull pull;
+    StepId after;  // until then a step still copies out of its blocks
   };
   enum class Grant { kGranted, kWait, kPreempted };
 
@@ -156,12 +170,25 @@ class SchedulerImpl : public Scheduler {
   void MaybeForkPrompt(Request& request);
   void HandOverPrompt(Sequence& leader);
   void Retire(Request& request);
+  void LeaveQueue(Request& request);
   void Bury(Request& request);
 
   // handoff.cc
-  static Status CheckHandOff(const NewRequest& request, int output_limit);
+  Status CheckHandOff(const NewRequest& request, int output_limit) const;
+  static bool PromptLogprobsLacking(const NewRequest& request);
   void StartPulling(Request& request);
+  void AskForPull(const Request& request, int first_token);
+  void NoteReads(std::span<const BlockCopy> copies);
+  void DropUnsentSwaps();
+  Status CheckExtension(const Request* request, size_t more_output, int imported_tokens) const;
   void HoldKv(const Sequence& sequence);
+  bool HoldBlocks(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
+
+  // detach.cc
+  static NewRequest WhatIsKnownOf(const Request& request);
+  int ComputedForSure(const Request& request) const;
+  DetachedRequest WhatGoes(const Request& request, std::optional<Time> hold_until);
+  void Leave(Request& request);
 
   // inspect.cc
   const Request* FindEvenEnded(RequestId id) const;
@@ -177,13 +204,15 @@ class SchedulerImpl : public Scheduler {
   int watermark_blocks_ = 0;
 
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
-  std::vector<std::unique_ptr<Request>> buried_;  // ended; kept until the next Schedule
-  std::map<OrderKey, Request*> waiting_;          // not started, preempted or swapped out
-  std::vector<Request*> running_;                 // in order
-  std::map<OrderKey, Request*> pulling_;          // have blocks, wait for KV from elsewhere
-  std::vector<KvPull> pulls_;                     // not drained yet
-  int running_sequences_ = 0;                     // live ones of those who run
-  std::optional<BuddyAllocator> buddy_;           // places the reservations that must be contiguous
+  std::vector<std::unique_ptr<Request>> buried_;   // ended; kept until the next Schedule
+  std::vector<std::unique_ptr<Request>> leaving_;  // detached, in steps in flight
+  std::map<OrderKey, Request*> waiting_;           // not started, preempted or swapped out
+  std::vector<Request*> running_;                  // in order
+  std::map<OrderKey, Request*> pulling_;           // have blocks, wait for KV from elsewhere
+  std::vector<AskedPull> pulls_;                   // not drained yet
+  std::unordered_map<RequestId, int> pulls_due_;   // drained or not, without a KvArrived
+  int running_sequences_ = 0;                      // live ones of those who run
+  std::optional<BuddyAllocator> buddy_;  // places the reservations that must be contiguous
   int reserved_blocks_ = 0;
   int promised_blocks_ = 0;
   // Of StepMix::kPrefillFirst.
@@ -193,6 +222,7 @@ class SchedulerImpl : public Scheduler {
   StepPlan plan_;
   std::vector<SequenceId> released_;  // for the next plan
   std::vector<BlockCopy> swap_out_;   // for the next plan
+  std::vector<StepId> read_by_;       // by block: the last step that copies out of it
   std::vector<LedgerStep> ledger_;    // in flight, oldest first
   std::vector<LedgerStep> spare_;     // ledger steps to be used again, with their memory
   LedgerStep building_;
@@ -204,7 +234,7 @@ class SchedulerImpl : public Scheduler {
 
   std::vector<PreemptionRecord> preemptions_;
   SchedulerStats stats_;
-  uint64_t next_arrival_ = 1;
+  uint64_t next_number_ = 1;
   uint64_t next_sequence_ = 1;
   uint64_t next_step_ = 1;
   Time last_moved_;  // when a step was last built or applied, or work came to an idle scheduler

@@ -42,6 +42,25 @@ struct LoggedKvArrival {
 struct LoggedKvRelease {
   RequestId id;
 };
+struct LoggedKvExtension {
+  RequestId id;
+  std::vector<TokenId> more_output;
+  int imported_tokens = 0;
+};
+struct LoggedExpose {
+  Time at;
+  RequestId id;
+  Duration hold_kv;
+};
+struct LoggedFreeze {
+  RequestId id;
+  bool frozen = true;  // false: thawed
+};
+struct LoggedDetach {
+  Time at;
+  RequestId id;
+  std::optional<Duration> hold_kv;
+};
 
 // What a StepPlan decided, without what follows from the requests.
 struct LoggedStep {
@@ -60,6 +79,11 @@ struct LoggedStep {
   bool SameDecision(const LoggedStep& other) const;
 };
 
+// Nothing could run although there is work: pulls may have been asked for.
+struct LoggedIdle {
+  Time at;
+};
+
 struct LoggedCommit {
   Time at;
   StepId id;
@@ -67,7 +91,8 @@ struct LoggedCommit {
 };
 
 using LogEntry = std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedKvArrival,
-                              LoggedKvRelease, LoggedStep, LoggedCommit>;
+                              LoggedKvRelease, LoggedKvExtension, LoggedExpose, LoggedFreeze,
+                              LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
 
 struct StepLog {
   SchedulerOptions options;

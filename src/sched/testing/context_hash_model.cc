@@ -18,9 +18,13 @@ uint64_t ContextHashModel::SlotValue(const Fold& before, TokenId token, int posi
   return Mix64(before.value ^ HashCounter(static_cast<uint64_t>(token), position));
 }
 
-TokenId ContextHashModel::Sample(const Fold& context, int position, int generated,
+TokenId ContextHashModel::Sample(const Fold& context, int position, std::span<const TokenId> output,
                                  const SamplingParams& params, uint64_t seed) const {
-  const uint64_t draw = params.greedy() ? 0 : HashCounter(seed, position);
+  uint64_t draw = params.greedy() ? 0 : HashCounter(seed, position);
+  if (params.presence_penalty != 0 || params.frequency_penalty != 0) {
+    for (const TokenId token : output) draw = Mix64(draw * 5 + static_cast<uint64_t>(token) + 1);
+  }
+  const auto generated = static_cast<int>(output.size());
   auto token = static_cast<TokenId>(Mix64(context.value ^ draw) % options_.vocab_size);
   if (generated >= params.min_tokens) return token;
   while (std::ranges::count(options_.eos_token_ids, token) ||
@@ -38,7 +42,7 @@ std::vector<TokenId> ContextHashModel::Generate(const std::vector<TokenId>& prom
   for (TokenId token : prompt) fold.Add(SlotValue(fold, token, position++));
   std::vector<TokenId> output;
   while (static_cast<int>(output.size()) < count) {
-    output.push_back(Sample(fold, position, static_cast<int>(output.size()), params, seed));
+    output.push_back(Sample(fold, position, output, params, seed));
     fold.Add(SlotValue(fold, output.back(), position++));
   }
   return output;
@@ -76,7 +80,11 @@ StepResult ContextHashModel::Run(const StepPlan& plan) {
     MR_CHECK(sequences_.erase(id) == 1) << "sequence " << id << " released but not known";
   }
   for (const SequenceStart& start : plan.started) {
-    MR_CHECK(sequences_.emplace(start.id, State{start, {}}).second)
+    State state{start, {}, *start.prompt};
+    if (start.output) {
+      state.tokens.insert(state.tokens.end(), start.output->begin(), start.output->end());
+    }
+    MR_CHECK(sequences_.emplace(start.id, std::move(state)).second)
         << "sequence " << start.id << " started twice";
   }
   for (const BlockCopy& c : plan.swap_out) CopyBlock(host_, c.to, device_, c.from);
@@ -109,7 +117,9 @@ SequenceResult ContextHashModel::RunSequence(const StepPlan& plan, const Sequenc
   for (int i = 0; i < step.num_tokens; ++i) {
     const int p = step.start + i;
     const TokenId token = plan.TokensOf(step)[i];
-    MR_CHECK(p >= prompt_tokens || token == prompt[p]) << "the prompt changed at position " << p;
+    MR_CHECK(p <= std::ssize(state.tokens)) << "tokens before position " << p << " were not told";
+    if (p == std::ssize(state.tokens)) state.tokens.push_back(token);
+    MR_CHECK(token == state.tokens[p]) << "the token at position " << p << " changed";
     fold.Add(SlotOf(state, p) = SlotValue(fold, token, p));
     if (step.logits == LogitsWanted::kAll && p + 1 < prompt_tokens) {
       const float logprob = -static_cast<float>(UnitDouble(fold.value));
@@ -119,7 +129,9 @@ SequenceResult ContextHashModel::RunSequence(const StepPlan& plan, const Sequenc
   if (step.logits == LogitsWanted::kNone) return result;
   const SamplingParams& params = *state.start.params;
   const int position = step.start + step.num_tokens;
-  result.token = Sample(fold, position, position - prompt_tokens, params, state.start.seed);
+  const auto output = std::span<const TokenId>(state.tokens)
+                          .subspan(prompt_tokens, std::max(position - prompt_tokens, 0));
+  result.token = Sample(fold, position, output, params, state.start.seed);
   if (params.logprobs) {
     const float logprob = -static_cast<float>(UnitDouble(Mix64(fold.value)));
     result.logprobs = PositionLogprobs{{*result.token, logprob, 1}, {}};

@@ -3,8 +3,9 @@
 // tables it was given: one wrong block, copy, swap or position anywhere changes every later token.
 //
 // A slot holds a hash of its token, its position and everything before it; a sample is a hash of
-// all the slots, the sequence's seed (unless greedy) and the position. Plans that break the rules
-// of core/step_plan.h are programmer errors (MR_CHECK).
+// all the slots, the sequence's seed (unless greedy) and the position; with penalties also of the
+// generated tokens as plans told them. Plans that break the rules of core/step_plan.h are
+// programmer errors (MR_CHECK).
 //
 // One thread.
 #pragma once
@@ -51,6 +52,7 @@ class ContextHashModel {
   struct State {
     SequenceStart start;
     std::vector<BlockIndex> table;
+    std::vector<TokenId> tokens;  // as far as this executor was told
   };
   // The context so far as one number.
   struct Fold {
@@ -59,8 +61,9 @@ class ContextHashModel {
   };
 
   static uint64_t SlotValue(const Fold& before, TokenId token, int position);
-  TokenId Sample(const Fold& context, int position, int generated, const SamplingParams& params,
-                 uint64_t seed) const;
+  // `output`: the tokens before it that were generated.
+  TokenId Sample(const Fold& context, int position, std::span<const TokenId> output,
+                 const SamplingParams& params, uint64_t seed) const;
   void CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block, const std::vector<uint64_t>& from,
                  BlockIndex from_block) const;
   uint64_t& SlotOf(const State& state, int position);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "sched/step_log.h"
 
 namespace millrace::sched {
 
@@ -13,7 +14,12 @@ Harness::Harness(const HarnessOptions& options)
               .num_blocks = options.scheduler.num_blocks,
               .num_host_blocks = options.scheduler.num_host_blocks,
               .vocab_size = options.vocab_size,
-              .eos_token_ids = options.scheduler.eos_token_ids}) {}
+              .eos_token_ids = options.scheduler.eos_token_ids}) {
+  if (options_.step_log) {
+    scheduler_ =
+        NewRecordingScheduler(std::move(scheduler_), options_.scheduler, options_.step_log);
+  }
+}
 
 Result<RequestId> Harness::Add(std::vector<TokenId> prompt, const SamplingParams& params,
                                const std::function<void(NewRequest&)>& change) {
@@ -24,10 +30,17 @@ Result<RequestId> Harness::Add(std::vector<TokenId> prompt, const SamplingParams
   request.seed = params.seed.value_or(0);
   if (change) change(request);
   const RequestId id = request.id;
-  MR_RETURN_IF_ERROR(scheduler_->Add(std::move(request), now_));
-  sequences_[id] = params.n;
-  Audit();
+  MR_RETURN_IF_ERROR(AddAsIs(std::move(request)));
   return id;
+}
+
+Status Harness::AddAsIs(NewRequest request) {
+  const RequestId id = request.id;
+  const int n = request.params->n;
+  MR_RETURN_IF_ERROR(scheduler_->Add(std::move(request), now_));
+  sequences_[id] = n;
+  Audit();
+  return OkStatus();
 }
 
 RequestId Harness::MustAdd(std::vector<TokenId> prompt, const SamplingParams& params,

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace millrace::sched {
 struct HarnessOptions {
   SchedulerOptions scheduler;
   int vocab_size = 1000;
-  bool audit = true;  // CheckIntegrity after every call
+  bool audit = true;                               // CheckIntegrity after every call
+  std::function<void(std::string_view)> step_log;  // gets every line, when set
 };
 
 // What became of one sequence.
@@ -47,6 +49,8 @@ class Harness {
   // The same where a refusal would be the test's own mistake.
   RequestId MustAdd(std::vector<TokenId> prompt, const SamplingParams& params,
                     const std::function<void(NewRequest&)>& change = {});
+  // As it is, its id included.
+  Status AddAsIs(NewRequest request);
   void Abort(RequestId id, std::optional<int> index = {});
   // Builds a step and hands it to the model; nullptr when there is none.
   const StepPlan* Schedule();

@@ -1,0 +1,308 @@
+// Reading a step log back: untrusted text.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/json.h"
+#include "base/text_lines.h"
+#include "sched/step_log.h"
+
+namespace millrace::sched {
+namespace {
+
+// Reads fields of one line; the first that is wrong is remembered.
+class Fields {
+ public:
+  explicit Fields(const Json& object) : object_(object) {}
+
+  template <typename T>
+  T Get(const char* key, T fallback = {}) {
+    const auto found = object_.find(key);
+    if (found == object_.end()) return fallback;
+    return As<T>(*found, key);
+  }
+  template <typename T>
+  std::optional<T> Optional(const char* key) {
+    const auto found = object_.find(key);
+    if (found == object_.end() || found->is_null()) return std::nullopt;
+    return As<T>(*found, key);
+  }
+  Time At() { return Time{Get<int64_t>("t")}; }
+  const Status& status() const { return status_; }
+  void Refuse(std::string_view key) {
+    if (status_.ok())
+      status_ = InvalidArgument(fmt::format("\"{}\" has a wrong type or value", key));
+  }
+
+ private:
+  template <typename T>
+  T As(const Json& value, const char* key) {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (value.is_boolean()) return value.get<bool>();
+    } else if constexpr (std::is_integral_v<T>) {
+      if (value.is_number_integer()) {
+        const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
+                                                     : std::in_range<T>(value.get<int64_t>());
+        if (fits) return value.get<T>();
+      }
+    } else if constexpr (std::is_floating_point_v<T>) {
+      if (value.is_number()) return value.get<T>();
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (value.is_string()) return value.get<std::string>();
+    } else {  // a list of token or block ids
+      const bool all = value.is_array() && std::ranges::all_of(value, [](const Json& v) {
+                         return v.is_number_integer() && v.get<int64_t>() >= 0 &&
+                                v.get<int64_t>() <= std::numeric_limits<int32_t>::max();
+                       });
+      if (all) return value.get<T>();
+    }
+    Refuse(key);
+    return {};
+  }
+
+  const Json& object_;
+  Status status_;
+};
+
+template <typename Enum>
+Enum EnumOf(Fields& fields, const char* key, Enum last) {
+  const int value = fields.Get<int>(key);
+  if (value < 0 || value > static_cast<int>(last)) fields.Refuse(key);
+  return static_cast<Enum>(value);
+}
+
+Result<SchedulerOptions> ParseOptions(const Json& object) {
+  Fields f(object);
+  SchedulerOptions o;
+  o.block_size = f.Get<int>("block_size");
+  o.num_blocks = f.Get<int>("num_blocks");
+  o.num_host_blocks = f.Get<int>("num_host_blocks");
+  o.max_num_seqs = f.Get<int>("max_num_seqs");
+  o.max_num_batched_tokens = f.Get<int>("max_num_batched_tokens");
+  o.max_model_len = f.Get<int>("max_model_len");
+  o.max_waiting = f.Get<int>("max_waiting");
+  o.stages = f.Get<int>("stages");
+  o.policy = EnumOf(f, "policy", SchedulingPolicy::kPriority);
+  o.kv_policy = EnumOf(f, "kv_policy", KvPolicy::kOrcaOracle);
+  o.step_mix = EnumOf(f, "step_mix", StepMix::kPrefillFirst);
+  o.preemption = EnumOf(f, "preemption", PreemptionMode::kAuto);
+  o.prefix_caching = f.Get<bool>("prefix_caching");
+  o.watermark = f.Get<double>("watermark");
+  o.watchdog = Duration{f.Get<int64_t>("watchdog_ns")};
+  o.eos_token_ids = f.Get<std::vector<TokenId>>("eos_token_ids");
+  o.cache_identity = f.Get<std::string>("cache_identity");
+  MR_RETURN_IF_ERROR(f.status());
+  return o;
+}
+
+Result<PreemptionCosts> ParseCosts(const Json& object) {
+  Fields f(object);
+  const PreemptionCosts costs{.prefill_tokens_per_s = f.Get<double>("prefill_tokens_per_s"),
+                              .swap_bytes_per_s = f.Get<double>("swap_bytes_per_s"),
+                              .swap_block_overhead_s = f.Get<double>("swap_block_overhead_s"),
+                              .kv_bytes_per_block = f.Get<int64_t>("kv_bytes_per_block")};
+  MR_RETURN_IF_ERROR(f.status());
+  return costs;
+}
+
+Result<std::vector<ResumedSequence>> ParseResumed(const Json& line) {
+  std::vector<ResumedSequence> resumed;
+  const auto found = line.find("resumed");
+  if (found == line.end()) return resumed;
+  const bool ok = found->is_array() && std::ssize(*found) <= kSequencesPerRequestMax &&
+                  std::ranges::all_of(*found, [](const Json& s) { return s.is_object(); });
+  if (!ok) return InvalidArgument("\"resumed\" must be a list of sequences");
+  for (const Json& sequence : *found) {
+    Fields f(sequence);
+    resumed.push_back({f.Get<std::vector<TokenId>>("output"), f.Get<bool>("finished")});
+    MR_RETURN_IF_ERROR(f.status());
+  }
+  return resumed;
+}
+
+Result<std::optional<RequestTimes>> ParseTimes(const Json& line) {
+  const auto found = line.find("times");
+  if (found == line.end()) return std::optional<RequestTimes>();
+  if (!found->is_object()) return InvalidArgument("\"times\" must be an object");
+  Fields f(*found);
+  const auto at = [&f](const char* key) {
+    const auto ns = f.Optional<int64_t>(key);
+    return ns ? std::optional(Time{*ns}) : std::nullopt;
+  };
+  const RequestTimes times{.arrived = Time{f.Get<int64_t>("arrived")},
+                           .first_scheduled = at("first_scheduled"),
+                           .last_scheduled = at("last_scheduled"),
+                           .first_token = at("first_token"),
+                           .last_token = at("last_token")};
+  MR_RETURN_IF_ERROR(f.status());
+  return std::optional(times);
+}
+
+Result<LogEntry> ParseAdd(const Json& line) {
+  static const Json kEmpty = Json::object();
+  const auto params_at = line.find("params");
+  const bool has_params = params_at != line.end() && params_at->is_object();
+  Fields f(line), p(has_params ? *params_at : kEmpty);
+  auto params = std::make_shared<SamplingParams>();
+  params->n = p.Get<int>("n", 1);
+  params->min_tokens = p.Get<int>("min_tokens");
+  params->ignore_eos = p.Get<bool>("ignore_eos");
+  params->max_tokens = p.Optional<int>("max_tokens");
+  params->stop_token_ids = p.Get<std::vector<TokenId>>("stop_token_ids");
+  params->prompt_logprobs = p.Optional<int>("prompt_logprobs");
+  if (params->n < 1 || params->n > kSequencesPerRequestMax) p.Refuse("n");
+  LoggedAdd add{.at = f.At()};
+  add.request.id = RequestId(f.Get<uint64_t>("add"));
+  add.request.prompt =
+      std::make_shared<const std::vector<TokenId>>(f.Get<std::vector<TokenId>>("prompt"));
+  add.request.params = std::move(params);
+  add.request.seed = f.Get<uint64_t>("seed");
+  add.request.priority = f.Get<int>("priority");
+  add.request.cache_salt = f.Get<std::string>("cache_salt");
+  MR_ASSIGN_OR_RETURN(add.request.resumed, ParseResumed(line));
+  MR_ASSIGN_OR_RETURN(add.request.times, ParseTimes(line));
+  add.request.cached_prompt_tokens = f.Get<int>("cached_prompt_tokens");
+  add.request.imported_tokens = f.Get<int>("imported_tokens");
+  if (const auto hold_ns = f.Optional<int64_t>("hold_kv_ns")) {
+    add.request.hold_kv = Duration{*hold_ns};
+  }
+  add.request.known_output_tokens = f.Optional<int>("known_output_tokens");
+  MR_RETURN_IF_ERROR(f.status());
+  MR_RETURN_IF_ERROR(p.status());
+  return LogEntry(std::move(add));
+}
+
+Result<LogEntry> ParseStep(const Json& line) {
+  Fields f(line);
+  LoggedStep step{.at = f.At(), .id = StepId(f.Get<uint64_t>("step"))};
+  step.blocks = f.Get<std::vector<BlockIndex>>("blocks");
+  const auto moved = f.Get<std::vector<int>>("moved");
+  if (moved.size() != 3) return InvalidArgument("\"moved\" must be three counts");
+  step.swapped_out = moved[0];
+  step.swapped_in = moved[1];
+  step.copied = moved[2];
+  MR_RETURN_IF_ERROR(f.status());
+  const auto parts = line.find("parts");
+  if (parts == line.end() || !parts->is_array()) return InvalidArgument("\"parts\" must be a list");
+  for (const Json& part : *parts) {
+    const bool ok = part.is_array() && part.size() == 3 &&
+                    std::ranges::all_of(part, [](const Json& v) { return v.is_number_unsigned(); });
+    if (!ok) return InvalidArgument("\"parts\" must hold [sequence, start, tokens]");
+    step.parts.push_back(
+        {SequenceId(part[0].get<uint64_t>()), part[1].get<int32_t>(), part[2].get<int32_t>()});
+  }
+  return LogEntry(std::move(step));
+}
+
+Result<LogEntry> ParseCommit(const Json& line) {
+  Fields f(line);
+  LoggedCommit commit{.at = f.At(), .id = StepId(f.Get<uint64_t>("commit"))};
+  MR_RETURN_IF_ERROR(f.status());
+  const auto tokens = line.find("tokens");
+  if (tokens == line.end() || !tokens->is_array()) {
+    return InvalidArgument("\"tokens\" must be a list");
+  }
+  for (const Json& token : *tokens) {
+    if (token.is_null()) {
+      commit.tokens.push_back(std::nullopt);
+    } else if (token.is_number_integer()) {
+      commit.tokens.push_back(token.get<TokenId>());
+    } else {
+      return InvalidArgument("\"tokens\" must hold token ids and nulls");
+    }
+  }
+  return LogEntry(std::move(commit));
+}
+
+// Of requests that come from, or leave for, another scheduler.
+Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
+  Fields f(line);
+  std::optional<LogEntry> entry;
+  if (line.contains("kv_arrived")) {
+    entry =
+        LoggedKvArrival{f.At(), RequestId(f.Get<uint64_t>("kv_arrived")), f.Get<bool>("complete")};
+  } else if (line.contains("kv_release")) {
+    entry = LoggedKvRelease{RequestId(f.Get<uint64_t>("kv_release"))};
+  } else if (line.contains("kv_extended")) {
+    entry = LoggedKvExtension{RequestId(f.Get<uint64_t>("kv_extended")),
+                              f.Get<std::vector<TokenId>>("more_output"),
+                              f.Get<int>("imported_tokens")};
+  } else if (line.contains("expose")) {
+    entry = LoggedExpose{f.At(), RequestId(f.Get<uint64_t>("expose")),
+                         Duration{f.Get<int64_t>("hold_kv_ns")}};
+  } else if (line.contains("freeze")) {
+    entry = LoggedFreeze{RequestId(f.Get<uint64_t>("freeze")), f.Get<bool>("frozen")};
+  } else if (line.contains("detach")) {
+    LoggedDetach detach{f.At(), RequestId(f.Get<uint64_t>("detach")), {}};
+    if (const auto ns = f.Optional<int64_t>("hold_kv_ns")) detach.hold_kv = Duration{*ns};
+    entry = detach;
+  }
+  MR_RETURN_IF_ERROR(f.status());
+  return entry;
+}
+
+Result<LogEntry> ParseEntry(const Json& line) {
+  if (line.contains("add")) return ParseAdd(line);
+  if (line.contains("step")) return ParseStep(line);
+  if (line.contains("commit")) return ParseCommit(line);
+  if (line.contains("reset_prefix_cache")) return LogEntry(LoggedReset{});
+  if (const auto costs = line.find("costs"); costs != line.end() && costs->is_object()) {
+    MR_ASSIGN_OR_RETURN(const PreemptionCosts parsed, ParseCosts(*costs));
+    return LogEntry(LoggedCosts{parsed});
+  }
+  MR_ASSIGN_OR_RETURN(auto hand_over, ParseHandOver(line));
+  if (hand_over) return std::move(*hand_over);
+  Fields f(line);
+  if (line.contains("idle")) {
+    const LoggedIdle idle{f.At()};
+    MR_RETURN_IF_ERROR(f.status());
+    return LogEntry(idle);
+  }
+  if (line.contains("abort")) {
+    LoggedAbort abort{f.At(), RequestId(f.Get<uint64_t>("abort")), f.Optional<int>("index")};
+    MR_RETURN_IF_ERROR(f.status());
+    return LogEntry(abort);
+  }
+  return InvalidArgument("not an entry of a step log");
+}
+
+}  // namespace
+
+Result<StepLog> ParseStepLog(std::string_view text) {
+  StepLog log;
+  LineReader lines(text);
+  bool header = false;
+  while (const auto text_line = lines.Next()) {
+    const auto refuse = [&](const Status& why) {
+      return why.WithContext(fmt::format("line {}", lines.number()));
+    };
+    const auto line = ParseJson(*text_line);
+    if (!line.ok()) return refuse(line.status());
+    if (!line->is_object()) return refuse(InvalidArgument("not a JSON object"));
+    if (!header) {
+      const auto options = line->find("options"), costs = line->find("costs");
+      if (line->value("millrace_step_log", Json()) != kStepLogVersion || options == line->end() ||
+          costs == line->end() || !options->is_object() || !costs->is_object()) {
+        return refuse(InvalidArgument(
+            fmt::format("not a step log of version {}; `millrace serve --step-log FILE` writes one",
+                        kStepLogVersion)));
+      }
+      auto parsed = ParseOptions(*options);
+      if (!parsed.ok()) return refuse(parsed.status());
+      log.options = std::move(*parsed);
+      auto parsed_costs = ParseCosts(*costs);
+      if (!parsed_costs.ok()) return refuse(parsed_costs.status());
+      log.options.costs = *parsed_costs;
+      header = true;
+      continue;
+    }
+    auto entry = ParseEntry(*line);
+    if (!entry.ok()) return refuse(entry.status());
+    log.entries.push_back(std::move(*entry));
+  }
+  if (!header) return InvalidArgument("the step log is empty");
+  return log;
+}
+
+}  // namespace millrace::sched

@@ -1,0 +1,63 @@
+// Random questions for property tests, and their answers by the definition, without a scheduler.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "base/rng.h"
+#include "sched/testing/context_hash_model.h"
+
+namespace millrace::sched {
+
+inline constexpr int kQuestionVocab = 200;
+inline constexpr TokenId kQuestionEos = 7;
+
+struct Question {
+  std::vector<TokenId> prompt;
+  SamplingParams params;
+  uint64_t seed = 0;
+};
+
+inline std::vector<Question> RandomQuestions(Rng& rng, int count, int prompt_max, int output_max,
+                                             int n_max) {
+  std::vector<Question> questions;
+  std::vector<TokenId> common(prompt_max);
+  for (TokenId& t : common) t = static_cast<TokenId>(rng.Between(0, kQuestionVocab - 1));
+  for (int i = 0; i < count; ++i) {
+    Question q;
+    q.prompt.assign(common.begin(), common.begin() + rng.Between(0, prompt_max - 1));
+    const int64_t own = rng.Between(1, prompt_max - static_cast<int64_t>(q.prompt.size()));
+    for (int64_t t = 0; t < own; ++t) {
+      q.prompt.push_back(static_cast<TokenId>(rng.Between(0, kQuestionVocab - 1)));
+    }
+    q.params.n = static_cast<int>(rng.Between(1, n_max));
+    q.params.max_tokens = static_cast<int>(rng.Between(1, output_max));
+    q.params.min_tokens = static_cast<int>(rng.Between(0, *q.params.max_tokens));
+    q.params.temperature = rng.Between(0, 1) ? 1.0 : 0.0;
+    q.params.ignore_eos = rng.Between(0, 3) == 0;
+    if (rng.Between(0, 3) == 0) q.params.logprobs = 0;
+    if (rng.Between(0, 5) == 0) q.params.prompt_logprobs = 0;
+    if (rng.Between(0, 3) == 0) q.params.stop_token_ids = {11, 13};
+    if (rng.Between(0, 3) == 0) q.params.frequency_penalty = 0.5;
+    q.seed = rng.Next();
+    questions.push_back(std::move(q));
+  }
+  return questions;
+}
+
+// The whole answer by the definition, without a scheduler.
+inline std::vector<TokenId> Expected(const Question& q, int index) {
+  const ContextHashModel model({.vocab_size = kQuestionVocab, .eos_token_ids = {kQuestionEos}});
+  const auto tokens =
+      model.Generate(q.prompt, q.params, SequenceSeed(q.seed, index), *q.params.max_tokens);
+  for (size_t i = q.params.min_tokens; i < tokens.size(); ++i) {
+    const auto& stops = q.params.stop_token_ids;
+    if ((tokens[i] == kQuestionEos && !q.params.ignore_eos) ||
+        std::find(stops.begin(), stops.end(), tokens[i]) != stops.end()) {
+      return {tokens.begin(), tokens.begin() + i + 1};
+    }
+  }
+  return tokens;
+}
+
+}  // namespace millrace::sched
