@@ -1,0 +1,67 @@
+// ClientStream: one call to a server of the cluster, as bytes, with bounded sending. Private to the
+// gRPC bodies of this folder. Keeps itself alive until gRPC is done with it; any thread.
+#pragma once
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "cluster/link_grpc.h"
+#include "cluster/send_queue.h"
+
+namespace millrace::cluster {
+
+class ClientStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                     public std::enable_shared_from_this<ClientStream> {
+ public:
+  ClientStream(const std::shared_ptr<grpc::Channel>& channel, SendLimits limits)
+      : stub_(channel), queue_(limits) {}
+
+  void Begin(const std::string& method, const LinkSecurity& security);
+  // `encode` is called under the stream's lock, in the order of sending.
+  template <typename Encode>
+  Status Send(Encode encode);
+  // At once; what waits is lost.
+  void End(const Status& reason);
+
+ protected:
+  virtual void Admitted() {}  // the server has checked token and version
+  // One message; an error ends the call with it. One thread at a time.
+  virtual Status Received(std::span<const uint8_t> bytes) = 0;
+  virtual void Ended(const Status& reason) = 0;
+
+ private:
+  void OnReadInitialMetadataDone(bool ok) override;
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+  Status Enqueue(grpc::ByteBuffer buffer);  // under the lock
+  void EndLocked(const Status& reason);
+  void LetGo();  // no more operations will be started; under the lock
+
+  grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
+  grpc::ClientContext context_;
+  std::shared_ptr<ClientStream> self_;
+  grpc::ByteBuffer in_;
+
+  std::mutex mutex_;  // of all below
+  SendQueue queue_;
+  bool open_ = false;
+  bool writing_ = false;
+  Status reason_;  // ours, when we ended it
+};
+
+template <typename Encode>
+Status ClientStream::Send(Encode encode) {
+  const std::lock_guard lock(mutex_);
+  if (!open_) return Unavailable("the stream has ended");
+  MR_ASSIGN_OR_RETURN(const std::span<const uint8_t> bytes, encode());
+  return Enqueue(ToByteBuffer(bytes));
+}
+
+}  // namespace millrace::cluster

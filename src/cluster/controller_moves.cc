@@ -1,0 +1,338 @@
+// KV between lanes. A request that moves is known to two schedulers: the source runs it while
+// rounds of its KV are copied (live migration), then it is frozen at a step boundary, the tail
+// follows, and the destination runs it. Prefill to decode is the same with an empty first half
+// (DistServe section 4.3). Whatever fails, its tokens are there: it is computed again from them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "cluster/controller.h"
+
+namespace millrace::cluster {
+namespace {
+
+// Copying in rounds ends when so little is left, or after so many.
+constexpr int64_t kTailTokensMax = 32;
+constexpr int kRoundsMax = 5;
+
+}  // namespace
+
+// While the source runs, its last block is being written.
+int Controller::WholeBlocks(int tokens) const {
+  return tokens - tokens % options_.scheduler.block_size;
+}
+
+KvHandle Controller::NewHandle(LaneId lane) {
+  KvHandle handle{.lane = lane, .generation = NextId()};
+  for (size_t half = 0; half < 2; ++half) {
+    const uint64_t bits = HashCounter(options_.secret, handle.generation * 2 + half);
+    for (size_t i = 0; i < 8; ++i) {
+      handle.nonce[half * 8 + i] = static_cast<uint8_t>(bits >> (8 * i));
+    }
+  }
+  return handle;
+}
+
+// The prefill lane is done with it: `last` is told as the first token, not as the end.
+void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time now) {
+  Tracked& tracked = requests_.at(id);
+  from.requests.erase(id);
+  tracked.lane.reset();
+  const Time held_until = now + options_.hold_limit;
+  sched::NewRequest request = tracked.spec;
+  request.times = last.times;
+  request.cached_prompt_tokens = last.cached_prompt_tokens;
+  request.resumed.resize(1);
+  request.resumed.front().output.assign(last.tokens.begin(), last.tokens.end());
+  last.finish.reset();
+  last.times.reset();
+  outputs_.push_back(std::move(last));
+
+  tracked.waiting = request;
+  Lane* to = ChooseLane(id, tracked, now);
+  if (to != nullptr && to->open && moves_.size() < ControllerOptions::kMovesMax * 64) {
+    tracked.waiting->imported_tokens = tracked.prompt_tokens();
+    if (AddTo(*to, id, tracked, now).ok()) {
+      moves_.emplace(id, Move{.from = from.id,
+                              .to = to->id,
+                              .phase = Move::Phase::kTail,
+                              .handle = NewHandle(from.id),
+                              .held_until = held_until});
+      ++counters_.moves;
+      return;
+    }
+  }
+  from.scheduler->ReleaseKv(id);
+  Wait(id, tracked, std::move(request), now);
+}
+
+// Live: `from` goes on running it meanwhile.
+Status Controller::StartMove(RequestId id, Lane& from, Lane& to, Time now) {
+  if (from.role == StageRole::kPrefill) {
+    return FailedPrecondition(
+        "its prompt is being computed; it is handed over with the first token");
+  }
+  if (moves_.size() >= ControllerOptions::kMovesMax) {
+    return ResourceExhausted(fmt::format("{} requests are on the move", moves_.size()));
+  }
+  if (requests_.at(id).n() != 1) {
+    return FailedPrecondition("a request of several sequences does not move with its KV");
+  }
+  // Held, so that no preemption gives away what is being read.
+  std::optional<sched::DetachedRequest> copy = from.scheduler->Expose(id, now, options_.hold_limit);
+  const int whole = copy ? WholeBlocks(copy->computed_tokens) : 0;
+  if (whole == 0) {
+    from.scheduler->ReleaseKv(id);
+    return FailedPrecondition("it has no whole block of KV to move");
+  }
+  Move move{.from = from.id, .to = to.id, .handle = NewHandle(from.id)};
+  move.imported = whole;
+  move.resumed = std::ssize(copy->request.resumed.front().output);
+  copy->request.imported_tokens = whole;
+  if (Status added = to.scheduler->Add(std::move(copy->request), now); !added.ok()) {
+    from.scheduler->ReleaseKv(id);
+    return added;
+  }
+  moves_.emplace(id, std::move(move));
+  dirty_.insert(to.id);
+  ++counters_.moves;
+  return OkStatus();
+}
+
+void Controller::StartPulls(Lane& lane, Time now) {
+  pulls_.clear();
+  lane.scheduler->DrainPulls(pulls_);
+  std::vector<PullJob> failed;
+  for (const sched::KvPull& pull : pulls_) {
+    const auto move = moves_.find(pull.id);
+    const Lane* from =
+        move == moves_.end() || move->second.to != lane.id ? nullptr : Find(move->second.from);
+    if (from == nullptr) {  // its source is gone: from tokens, then
+      lane.scheduler->KvArrived(pull.id, false, now);
+      dirty_.insert(lane.id);
+      continue;
+    }
+    if (!StartPull(lane, move->second, *from, pull, now)) {
+      failed.push_back({.to = lane.id, .request = pull.id, .complete = false});
+    }
+  }
+  for (const PullJob& job : failed) PullEnded(job, now);  // may close lanes: last
+}
+
+// False: the source does not hold that much any more.
+bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched::KvPull& pull,
+                           Time now) {
+  std::vector<BlockIndex> held = from.scheduler->HeldBlocks(pull.id);
+  if (held.empty()) {  // it still runs there
+    if (auto copy = from.scheduler->Peek(pull.id)) held = std::move(copy->blocks);
+    if (const auto info = from.scheduler->Inspect(pull.id, now)) {
+      move.preemptions = info->preemptions;
+    }
+  }
+  if (std::ssize(held) * options_.scheduler.block_size < pull.end_token) return false;
+  const ExposeKv expose{move.handle, std::move(held), pull.end_token, options_.hold_limit};
+  std::vector<KvSource> sources;
+  for (size_t hop = 0; hop < from.hops.size(); ++hop) {
+    for (size_t rank = 0; rank < from.hops[hop].ranks.size(); ++rank) {
+      Send(from.workers[hop][rank], expose);
+      sources.push_back({from.hops[hop].ranks[rank],
+                         move.handle,
+                         from.hops[hop].layers,
+                         {static_cast<int>(rank), static_cast<int>(from.hops[hop].ranks.size())}});
+    }
+  }
+  const uint64_t job_id = NextId();
+  PullJob job{.to = lane.id, .request = pull.id};
+  for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
+    for (size_t rank = 0; rank < lane.workers[hop].size(); ++rank) {
+      PullKv order{.transfer = TransferId(NextId()),
+                   .lane = lane.id,
+                   .blocks = pull.blocks,
+                   .first_token = pull.first_token,
+                   .end_token = pull.end_token};
+      for (const KvSource& source : sources) {
+        const LayerRange mine = lane.hops[hop].layers;
+        if (source.layers.begin < mine.end && source.layers.end > mine.begin) {
+          order.sources.push_back(source);
+        }
+      }
+      transfers_.emplace(order.transfer, job_id);
+      job.transfers.insert(order.transfer);
+      ++job.due;
+      Send(lane.workers[hop][rank], std::move(order));
+    }
+  }
+  pull_jobs_.emplace(job_id, std::move(job));
+  return true;
+}
+
+// A worker's lease begins when it hears of it, however late that is. What was read before now was
+// the request's own if its blocks are pinned still, or have been kept by it all the while.
+bool Controller::SourceStillHolds(RequestId id, const Move& move, Time now) const {
+  if (move.held_until) return now <= *move.held_until;
+  const auto from = lanes_.find(move.from);
+  if (from == lanes_.end()) return false;
+  const auto info = from->second.scheduler->Inspect(id, now);
+  return info && info->preemptions == move.preemptions;
+}
+
+void Controller::On(ConnectionId, const PullDone& message, Time now) {
+  const auto found = transfers_.find(message.transfer);
+  if (found == transfers_.end()) {
+    ++counters_.stale_messages;
+    return;
+  }
+  const uint64_t job_id = found->second;
+  transfers_.erase(found);
+  PullJob& job = pull_jobs_.at(job_id);
+  job.transfers.erase(message.transfer);
+  job.complete = job.complete && message.status.ok();
+  counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, message.bytes));
+  if (!message.status.ok()) {
+    MR_LOG(warn, "KV of request {} did not arrive: {}", job.request.value(),
+           Printable(message.status.message()));
+  }
+  if (--job.due > 0) return;
+  const PullJob done = std::move(job);
+  pull_jobs_.erase(job_id);
+  PullEnded(done, now);
+}
+
+void Controller::PullEnded(const PullJob& job, Time now) {
+  Lane* to = Find(job.to);
+  if (to == nullptr) return;
+  dirty_.insert(to->id);
+  const auto found = moves_.find(job.request);
+  if (found == moves_.end() || found->second.to != job.to) {
+    to->scheduler->KvArrived(job.request, false, now);
+    return;
+  }
+  Move& move = found->second;
+  move.complete = move.complete && job.complete && SourceStillHolds(job.request, move, now);
+  if (move.phase == Move::Phase::kTail) {
+    for (++move.arrivals_due; move.arrivals_due > 0; --move.arrivals_due) {
+      to->scheduler->KvArrived(job.request, move.complete, now);
+    }
+    return EndMove(job.request, move.complete, now);
+  }
+  ++move.arrivals_due;
+  ContinueMove(job.request, now);
+}
+
+// A round has arrived. Another one, or the last.
+void Controller::ContinueMove(RequestId id, Time now) {
+  Move& move = moves_.at(id);
+  if (!move.complete) return AbandonMove(id, now);
+  Lane& from = lanes_.at(move.from);
+  Lane& to = lanes_.at(move.to);
+  const auto copy = from.scheduler->Expose(id, now, options_.hold_limit);
+  if (!copy || copy->computed_tokens < move.imported) return AbandonMove(id, now);  // preempted
+  const int whole = WholeBlocks(copy->computed_tokens);
+  const int64_t behind = whole - move.imported;
+  if (behind > kTailTokensMax && ++move.rounds < kRoundsMax) {
+    const std::vector<TokenId>& output = copy->request.resumed.front().output;
+    const Status extended =
+        to.scheduler->ExtendImport(id, {output.begin() + move.resumed, output.end()}, whole);
+    if (!extended.ok()) return AbandonMove(id, now);
+    move.imported = whole;
+    move.resumed = std::ssize(output);
+    for (; move.arrivals_due > 0; --move.arrivals_due) {
+      to.scheduler->KvArrived(id, true, now);
+    }
+    dirty_.insert(to.id);
+    return;
+  }
+  move.phase = Move::Phase::kFreezing;
+  dirty_.insert(from.id);
+  if (from.scheduler->Freeze(id)) FinishFreeze(id, now);
+}
+
+void Controller::ContinueFreezes(Time now) {
+  std::vector<RequestId> frozen;
+  for (const auto& [id, move] : moves_) {
+    if (move.phase != Move::Phase::kFreezing) continue;
+    if (lanes_.at(move.from).scheduler->Freeze(id)) frozen.push_back(id);
+  }
+  for (RequestId id : frozen) {
+    if (moves_.contains(id)) FinishFreeze(id, now);
+  }
+}
+
+// At a step boundary: what was generated since the last round is the tail.
+void Controller::FinishFreeze(RequestId id, Time now) {
+  Move& move = moves_.at(id);
+  Lane& from = lanes_.at(move.from);
+  Lane& to = lanes_.at(move.to);
+  Tracked& tracked = requests_.at(id);
+  auto detached = from.scheduler->Detach(id, now, options_.hold_limit);
+  if (!detached) return AbandonMove(id, now);  // it has ended, and was told so
+  move.held_until = now + options_.hold_limit;
+  from.requests.erase(id);
+  const std::vector<TokenId>& output = detached->request.resumed.front().output;
+  const bool more = detached->computed_tokens > move.imported || std::ssize(output) > move.resumed;
+  if (more) {
+    const Status extended = to.scheduler->ExtendImport(
+        id, {output.begin() + move.resumed, output.end()},
+        std::max(detached->computed_tokens, static_cast<int>(move.imported)));
+    if (!extended.ok()) {
+      from.scheduler->ReleaseKv(id);
+      tracked.lane.reset();
+      AbandonMove(id, now);
+      return Wait(id, tracked, std::move(detached->request), now);
+    }
+  }
+  tracked.lane = to.id;
+  to.requests.insert(id);
+  if (router_) tracked.route = to.route;
+  const bool pulls_again = detached->computed_tokens > move.imported;
+  move.phase = Move::Phase::kTail;
+  dirty_.insert(to.id);
+  if (pulls_again) return;
+  for (; move.arrivals_due > 0; --move.arrivals_due) {
+    to.scheduler->KvArrived(id, move.complete, now);
+  }
+  EndMove(id, move.complete, now);
+}
+
+void Controller::EndMove(RequestId id, bool complete, Time now) {
+  const auto found = moves_.find(id);
+  if (!complete) ++counters_.moves_failed;
+  ReleaseSource(found->second, id);
+  moves_.erase(found);
+  try_waiting_ = true;
+  RetireLanes(now);
+}
+
+// The destination forgets it; the source keeps it, if it still has it.
+void Controller::AbandonMove(RequestId id, Time now) {
+  const auto found = moves_.find(id);
+  const Move move = std::move(found->second);
+  moves_.erase(found);
+  ++counters_.moves_failed;
+  if (Lane* to = Find(move.to); to != nullptr && move.phase != Move::Phase::kTail) {
+    (void)to->scheduler->Detach(id, now, std::nullopt);
+    for (int i = 0; i < move.arrivals_due; ++i) to->scheduler->KvArrived(id, false, now);
+    dirty_.insert(to->id);
+  }
+  if (Lane* from = Find(move.from); from != nullptr && move.phase != Move::Phase::kTail) {
+    from->scheduler->Thaw(id);
+    dirty_.insert(from->id);
+  }
+  ReleaseSource(move, id);
+}
+
+void Controller::ReleaseSource(const Move& move, RequestId id) {
+  Lane* from = Find(move.from);
+  if (from == nullptr) return;
+  from->scheduler->ReleaseKv(id);
+  dirty_.insert(from->id);
+  for (const std::vector<WorkerId>& hop : from->workers) {
+    for (WorkerId worker : hop) Send(worker, ReleaseKv{move.handle});
+  }
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,191 @@
+// Who is there: joins, heartbeats, losses.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "cluster/controller.h"
+
+namespace millrace::cluster {
+namespace {
+
+// A worker that was heard within so many heartbeats is taken to be alive.
+constexpr int64_t kAliveBeats = 3;
+
+// An empty expectation takes anything.
+Status Compare(std::string_view what, const std::string& expected, const std::string& got) {
+  if (expected.empty() || expected == got) return OkStatus();
+  return FailedPrecondition(
+      fmt::format("{}: this cluster has {}, the worker {}", what, expected, got));
+}
+
+}  // namespace
+
+Controller::Worker* Controller::ByConnection(ConnectionId connection) {
+  const auto found = connections_.find(connection);
+  return found == connections_.end() ? nullptr : &workers_.at(found->second);
+}
+
+Controller::Worker* Controller::ByName(std::string_view name) {
+  for (auto& [id, worker] : workers_) {
+    if (worker.join.name == name) return &worker;
+  }
+  return nullptr;
+}
+
+void Controller::Send(WorkerId worker, ToWorker message) {
+  const auto found = workers_.find(worker);
+  if (found == workers_.end()) return;
+  actions_.push_back(SendToWorker{found->second.connection, std::move(message)});
+}
+
+int Controller::UsableWorkers() const {
+  return static_cast<int>(std::ranges::count_if(workers_, [](const auto& entry) {
+    return !entry.second.draining && entry.second.unusable.empty();
+  }));
+}
+
+void Controller::On(ConnectionId from, const Join& message, Time now) {
+  if (connections_.contains(from)) {  // one per session
+    ++counters_.joins_refused;
+    return;
+  }
+  Admit(from, message, now);
+}
+
+Status Controller::CheckJoin(const Join& join) const {
+  const WorkerIdentity& mine = options_.identity;
+  const WorkerIdentity& its = join.identity;
+  if (mine.protocol_version != its.protocol_version) {
+    return FailedPrecondition(fmt::format(
+        "protocol version: this cluster speaks {}, the worker {}; run the same millrace on both",
+        mine.protocol_version, its.protocol_version));
+  }
+  MR_RETURN_IF_ERROR(Compare("model fingerprint", mine.model_fingerprint, its.model_fingerprint));
+  // Whoever is there sets the class: all must compute the same bits.
+  const auto other = std::ranges::find_if(
+      workers_, [&](const auto& entry) { return entry.second.join.name != join.name; });
+  const WorkerIdentity& others = other == workers_.end() ? mine : other->second.join.identity;
+  MR_RETURN_IF_ERROR(Compare("numeric class", others.numeric_class, its.numeric_class));
+  MR_RETURN_IF_ERROR(Compare("KV layout", others.kv_layout, its.kv_layout));
+  if (join.name.empty()) return InvalidArgument("a worker without a name");
+  if (workers_.size() >= ControllerOptions::kWorkersMax) {
+    return ResourceExhausted(fmt::format("{} workers have joined, the limit", workers_.size()));
+  }
+  return OkStatus();
+}
+
+void Controller::Admit(ConnectionId connection, Join join, Time now) {
+  const auto refuse = [&](const Status& why, bool retry) {
+    ++counters_.joins_refused;
+    MR_LOG(warn, "refused worker {}: {}", Printable(join.name), why.message());
+    actions_.push_back(SendToWorker{connection, Refused{why, retry}});
+    actions_.push_back(Disconnect{connection, why.message()});
+  };
+  if (const Status ok = CheckJoin(join); !ok.ok()) return refuse(ok, false);
+  // Two processes of one name must not take it from each other for ever: one that was heard just
+  // now keeps it. Else the newer has it; the older may be a zombie.
+  if (const Worker* older = ByName(join.name)) {
+    const bool same = older->address.incarnation == join.address.incarnation;
+    const Duration heard = now - older->last_beat;
+    if (!same && heard.ns < kAliveBeats * options_.heartbeat_every.ns) {
+      return refuse(Unavailable(fmt::format("another process has joined as {} and was heard {:.1f} "
+                                            "s ago; give each worker a name of its own",
+                                            Printable(join.name), heard.seconds())),
+                    true);
+    }
+    LoseWorker(older->id,
+               Unavailable(fmt::format("another process joined as {}", Printable(join.name))), true,
+               now);
+  }
+  ++counters_.joins;
+  Worker worker;
+  worker.id = WorkerId(NextId());
+  worker.connection = connection;
+  worker.address = join.address;
+  worker.address.worker = worker.id;
+  worker.last_beat = now;
+  worker.join = std::move(join);
+  MR_LOG(info, "worker {} joined from {} ({})", Printable(worker.join.name),
+         Printable(worker.address.data), Printable(worker.join.device));
+  const WorkerId id = worker.id;
+  connections_.emplace(connection, id);
+  workers_.emplace(id, std::move(worker));
+  Send(id, Welcome{id, options_.term, options_.heartbeat_every});
+  FollowWorkers(now);
+  Staff(now);
+}
+
+void Controller::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
+  Worker* worker = ByConnection(from);
+  if (worker == nullptr || beat.incarnation != worker->address.incarnation ||
+      beat.sequence <= worker->beat.sequence) {
+    ++counters_.stale_messages;
+    return;
+  }
+  // A batch that has ended since was as old as it was seen last, at least.
+  if (beat.steps_done > worker->beat.steps_done) {
+    worker->longest_batch_ms = std::max(worker->longest_batch_ms, worker->beat.batch_age_ms);
+  }
+  worker->beat = beat;
+  worker->last_beat = now;
+}
+
+void Controller::WatchHeartbeats(Time now) {
+  std::vector<std::pair<WorkerId, Status>> lost;
+  for (const auto& [id, worker] : workers_) {
+    const Duration silent = now - worker.last_beat;
+    if (silent > options_.silent_limit) {
+      lost.emplace_back(id, Unavailable(fmt::format("silent for {:.1f} s", silent.seconds())));
+      continue;
+    }
+    double limit_s = options_.first_batch_limit.seconds();
+    if (worker.beat.steps_done > 0) {
+      limit_s =
+          std::max(options_.stuck_limit.seconds(),
+                   options_.stuck_factor * static_cast<double>(worker.longest_batch_ms) / 1e3);
+    }
+    const double age_s = static_cast<double>(worker.beat.batch_age_ms) / 1e3;
+    if (age_s > limit_s) {
+      lost.emplace_back(id, Unavailable(fmt::format("its batch has run for {:.1f} s, expected were "
+                                                    "{:.1f} s at most",
+                                                    age_s, limit_s)));
+    }
+  }
+  for (const auto& [id, reason] : lost) LoseWorker(id, reason, true, now);
+}
+
+void Controller::ConnectionLost(ConnectionId connection, const Status& reason, Time now) {
+  if (const Worker* worker = ByConnection(connection)) LoseWorker(worker->id, reason, false, now);
+}
+
+void Controller::LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now) {
+  const Worker worker = std::move(workers_.at(id));
+  MR_LOG(warn, "lost worker {}: {}", Printable(worker.join.name), reason.message());
+  ++counters_.workers_lost;
+  workers_.erase(id);
+  connections_.erase(worker.connection);
+  std::erase_if(shards_, [&](const auto& entry) { return entry.second == id; });
+  if (disconnect) actions_.push_back(Disconnect{worker.connection, reason.message()});
+  std::vector<LaneId> gone;
+  for (const auto& [lane_id, lane] : lanes_) {
+    if (lane.Uses(id)) gone.push_back(lane_id);
+  }
+  const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());
+  for (LaneId lane : gone) LoseLane(lane, Unavailable(cause), LaneEnd::kDeath, {}, now);
+  BlameFor(id, Unavailable(cause), now);
+  VacateSlots(layout_, id);
+  if (next_) VacateSlots(*next_, id);
+  Staff(now);
+  MaybeSwitch(now);
+}
+
+void Controller::On(ConnectionId from, const Leaving& message, Time now) {
+  const Worker* worker = ByConnection(from);
+  MR_LOG(info, "worker {} is about to leave{}", Printable(worker->join.name),
+         message.in ? fmt::format(" in {:.0f} s", message.in->seconds()) : "");
+  const Status drained = DrainWorker(worker->join.name, now);
+  if (!drained.ok()) MR_LOG(warn, "cannot drain it: {}", drained.message());
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,49 @@
+// HeartbeatService: reads the heartbeats of all workers on one thread of its own, which does
+// nothing else. Private to ControlServer.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "cluster/link_grpc.h"
+#include "core/worker_messages.h"
+#include "wire/codec.h"
+#include "wire/control.grpc.pb.h"
+
+namespace millrace::cluster {
+
+// Heartbeats by completion queue, for a thread of ours; sessions by callback.
+using ControlCalls = proto::Control::WithRawCallbackMethod_Session<
+    proto::Control::WithRawMethod_Heartbeats<proto::Control::Service>>;
+
+class HeartbeatService {
+ public:
+  using OnHeartbeat = std::function<void(const Heartbeat&)>;
+  HeartbeatService(ControlCalls& calls, Gatekeeper& gate, size_t streams_max, OnHeartbeat on_beat)
+      : calls_(calls), gate_(gate), streams_max_(streams_max), on_beat_(std::move(on_beat)) {}
+
+  // Before the server is built, and after it runs.
+  void AddQueue(grpc::ServerBuilder& builder) { queue_ = builder.AddCompletionQueue(); }
+  void Start();
+  // After the server has shut down.
+  void Join();
+
+ private:
+  class Call;
+  void Run();
+
+  ControlCalls& calls_;
+  Gatekeeper& gate_;
+  const size_t streams_max_;
+  const OnHeartbeat on_beat_;
+  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
+  std::thread thread_;
+  size_t streams_ = 0;  // the thread's
+  wire::Decoder decoder_;
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,206 @@
+#include "cluster/journal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/log.h"
+#include "cluster/journal_folder.h"
+#include "cluster/journal_segment.h"
+
+namespace millrace::cluster {
+namespace {
+
+// A snapshot is written in pieces of about this size.
+constexpr size_t kSnapshotPieceBytes = 1u << 20;
+
+bool TextsFit(const JournalRecord& record) {
+  auto fits = [](const std::string& text) { return text.size() <= kJournalTextBytesMax; };
+  if (const auto* accept = std::get_if<JournalAccept>(&record)) {
+    return fits(accept->external_id) && fits(accept->cache_salt) && fits(accept->front_end) &&
+           std::all_of(accept->params.stop.begin(), accept->params.stop.end(), fits);
+  }
+  if (const auto* end = std::get_if<JournalFinished>(&record)) return fits(end->reason);
+  return true;
+}
+
+}  // namespace
+
+Journal::Journal(FolderLock lock, JournalOptions options, const Clock& clock)
+    : lock_(std::move(lock)), options_(std::move(options)), clock_(clock) {}
+
+Journal::~Journal() = default;
+
+Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, const Clock& clock,
+                                               JournalReplay& replay) {
+  MR_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(options.folder));
+  MR_ASSIGN_OR_RETURN(replay, ReplayJournal(options.folder));
+  MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options.folder));
+  std::unique_ptr<Journal> journal(new Journal(std::move(lock), options, clock));
+  std::lock_guard guard(journal->mutex_);
+  if (!segments.empty()) journal->number_ = segments.rbegin()->first;
+  if (!replay.damage.empty()) {
+    MR_LOG(error, "the journal in {} is damaged: {}", options.folder, replay.damage);
+    for (const auto& [number, path] : segments) {
+      MR_RETURN_IF_ERROR(MoveFile(path, path + ".damaged"));
+    }
+  }
+  journal->state_ = replay.state;
+  for (const auto& [id, request] : replay.state.requests()) {
+    if (request.finished()) journal->finished_.emplace_back(clock.Now(), id);
+  }
+  MR_RETURN_IF_ERROR(journal->Compact());
+  return journal;
+}
+
+Status Journal::Append(const JournalRecord& record) {
+  std::unique_lock lock(mutex_);
+  MR_RETURN_IF_ERROR(MakeRoom(lock));
+  MR_RETURN_IF_ERROR(TakeIn(record));
+  const std::shared_ptr<Batch> mine = pending_;
+  while (!mine->written) {
+    if (writing_) {
+      written_.wait(lock);
+    } else {
+      WriteBatch(lock);
+    }
+  }
+  return mine->status;
+}
+
+// A file to append to that is neither full nor torn.
+Status Journal::MakeRoom(std::unique_lock<std::mutex>& lock) {
+  while (broken_ || file_bytes_ >= options_.segment_bytes) {
+    if (writing_ || pending_) {
+      written_.wait(lock);
+      continue;
+    }
+    if (broken_ || bytes_since_snapshot_ >= snapshot_bytes_) return Compact();
+    return StartSegment();
+  }
+  return OkStatus();
+}
+
+Status Journal::TakeIn(const JournalRecord& record) {
+  if (std::holds_alternative<JournalSnapshotEnd>(record) || !TextsFit(record)) {
+    return InvalidArgument("not a record to append, or a text in it is too long");
+  }
+  std::string frame = FrameJournalRecord(record, number_, next_index_);
+  if (frame.size() > kJournalRecordBytesMax) {
+    return InvalidArgument(
+        fmt::format("a record of {} bytes; the limit is {}", frame.size(), kJournalRecordBytesMax));
+  }
+  if (Status fits = state_.Apply(record); !fits.ok()) return InvalidArgument(fits.message());
+  if (!pending_) pending_ = std::make_shared<Batch>();
+  ++next_index_;
+  file_bytes_ += frame.size();
+  bytes_since_snapshot_ += frame.size();
+  pending_->bytes += frame;
+  ++pending_->records;
+  if (const auto* end = std::get_if<JournalFinished>(&record)) RememberFinished(end->request);
+  return OkStatus();
+}
+
+// Writes what is pending for all who wait; others may append to the next batch meanwhile.
+void Journal::WriteBatch(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<Batch> batch = std::move(pending_);
+  pending_.reset();
+  if (broken_) {
+    batch->status = Unavailable("an earlier write to the journal failed");
+  } else {
+    writing_ = true;
+    JournalFile& file = *file_;
+    lock.unlock();
+    Status status = file.Write(batch->bytes);
+    if (status.ok() && options_.sync == JournalSync::kAlways) status = file.Sync();
+    lock.lock();
+    writing_ = false;
+    batch->status = status;
+    broken_ = !status.ok();
+    stats_.records += batch->records;
+    ++stats_.writes;
+  }
+  batch->written = true;
+  written_.notify_all();
+}
+
+Status Journal::StartSegment() {
+  const uint64_t number = number_ + 1;
+  MR_ASSIGN_OR_RETURN(JournalFile file,
+                      JournalFile::Create(JournalSegmentPath(options_.folder, number)));
+  MR_RETURN_IF_ERROR(file.Write(EncodeSegmentHeader({.number = number})));
+  if (options_.sync == JournalSync::kAlways) {
+    MR_RETURN_IF_ERROR(file.Sync());
+    MR_RETURN_IF_ERROR(SyncFolder(options_.folder));
+  }
+  file_ = std::make_unique<JournalFile>(std::move(file));
+  number_ = number;
+  next_index_ = 0;
+  file_bytes_ = kJournalSegmentHeaderBytes;
+  bytes_since_snapshot_ += kJournalSegmentHeaderBytes;
+  broken_ = false;
+  return OkStatus();
+}
+
+// The whole state into a segment that takes the place of all before it. It has its name only when
+// it is complete and on the disk, so that at any moment one whole journal is there.
+Status Journal::Compact() {
+  ForgetOldFinished();
+  const uint64_t number = number_ + 1;
+  const std::string half_written = options_.folder + "/snapshot.new";
+  const std::string path = JournalSegmentPath(options_.folder, number);
+  uint64_t bytes = 0;
+  {
+    MR_ASSIGN_OR_RETURN(JournalFile file, JournalFile::Create(half_written));
+    std::string piece = EncodeSegmentHeader({.number = number, .snapshot = true});
+    uint64_t index = 0;
+    for (const JournalRecord& record : state_.Snapshot()) {
+      piece += FrameJournalRecord(record, number, index++);
+      if (piece.size() < kSnapshotPieceBytes) continue;
+      MR_RETURN_IF_ERROR(file.Write(piece));
+      bytes += piece.size();
+      piece.clear();
+    }
+    MR_RETURN_IF_ERROR(file.Write(piece));
+    bytes += piece.size();
+    MR_RETURN_IF_ERROR(file.Sync());
+  }
+  MR_RETURN_IF_ERROR(MoveFile(half_written, path));
+  MR_RETURN_IF_ERROR(SyncFolder(options_.folder));
+  number_ = number;
+  snapshot_bytes_ = bytes;
+  bytes_since_snapshot_ = 0;
+  ++stats_.compactions;
+  // What appends go to from here on; before it is there, nothing older may be appended to.
+  broken_ = true;
+  MR_RETURN_IF_ERROR(StartSegment());
+  MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options_.folder));
+  for (const auto& [old, old_path] : segments) {
+    std::error_code ignored;  // it does not count any more, and the next compaction tries again
+    if (old < number) std::filesystem::remove(old_path, ignored);
+  }
+  return OkStatus();
+}
+
+void Journal::RememberFinished(RequestId request) {
+  if (state_.requests().at(request).finished()) finished_.emplace_back(clock_.Now(), request);
+  ForgetOldFinished();
+}
+
+void Journal::ForgetOldFinished() {
+  const Time now = clock_.Now();
+  while (!finished_.empty() && now - finished_.front().first >= options_.retain_finished) {
+    state_.Forget(finished_.front().second);
+    finished_.pop_front();
+  }
+}
+
+Journal::Stats Journal::stats() const {
+  std::lock_guard lock(mutex_);
+  Stats stats = stats_;
+  stats.bytes = snapshot_bytes_ + bytes_since_snapshot_;
+  return stats;
+}
+
+}  // namespace millrace::cluster

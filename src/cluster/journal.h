@@ -1,0 +1,111 @@
+// Journal: what the controller promised and what it told, so that a controller that is started
+// again goes on where the last one stopped. A folder of segments; docs/formats/journal.md.
+//
+// Append returns when the kernel has the record: it outlives this process (kill -9), and with
+// JournalSync::kAlways the machine. Threads that append at the same time share one write. Finished
+// requests are kept for a while, so that a client may still fetch the end of its stream; then they
+// are compacted away. Any thread may append; one process owns the folder.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/folder_lock.h"
+#include "cluster/journal_record.h"
+
+namespace millrace::cluster {
+
+class JournalFile;
+
+enum class JournalSync {
+  kNever,   // the kernel writes when it likes: survives the process
+  kAlways,  // fdatasync before Append returns: survives the machine
+};
+
+struct JournalOptions {
+  std::string folder;  // made when it is not there
+  JournalSync sync = JournalSync::kNever;
+  size_t segment_bytes = 64u << 20;  // a new file beyond this
+  Duration retain_finished = Duration::Seconds(300);
+};
+
+struct JournalReplay {
+  JournalState state;  // live requests, and finished ones that were still kept
+  uint64_t records = 0;
+  uint64_t segments = 0;
+  uint64_t torn_bytes = 0;  // of a last write that was cut short
+  // A segment was damaged or missing: `state` is what held just before, and nothing behind counts.
+  std::string damage;
+};
+
+// What a folder holds; empty when it is not there. Reads only.
+Result<JournalReplay> ReplayJournal(const std::string& folder);
+
+class Journal {
+ public:
+  // Replays, then begins a new segment. What was damaged is kept beside as *.damaged. `clock` is
+  // monotonic and outlives it.
+  static Result<std::unique_ptr<Journal>> Open(const JournalOptions& options, const Clock& clock,
+                                               JournalReplay& replay);
+  ~Journal();
+
+  // In the order of the calls. kInvalidArgument for a record that does not fit what was appended
+  // before, or is too long: it is not written. kUnavailable when the disk refuses: the record may
+  // or may not be there; the next call tries with a fresh file.
+  Status Append(const JournalRecord& record);
+
+  struct Stats {
+    uint64_t records = 0;
+    uint64_t writes = 0;  // fewer than records where threads shared them
+    uint64_t compactions = 0;
+    uint64_t bytes = 0;  // of the segments that count
+  };
+  Stats stats() const;
+
+ private:
+  struct Batch {
+    std::string bytes;
+    uint64_t records = 0;
+    bool written = false;
+    Status status;
+  };
+
+  Journal(FolderLock lock, JournalOptions options, const Clock& clock);
+
+  // All REQUIRE mutex_.
+  Status TakeIn(const JournalRecord& record);
+  Status Compact();
+  Status StartSegment();
+  Status MakeRoom(std::unique_lock<std::mutex>& lock);
+  void WriteBatch(std::unique_lock<std::mutex>& lock);
+  void RememberFinished(RequestId request);
+  void ForgetOldFinished();
+
+  const FolderLock lock_;
+  const JournalOptions options_;
+  const Clock& clock_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable written_;
+  JournalState state_;                               // guarded by mutex_
+  std::deque<std::pair<Time, RequestId>> finished_;  // guarded by mutex_; oldest first
+  std::unique_ptr<JournalFile> file_;                // guarded by mutex_
+  uint64_t number_ = 0;                              // guarded by mutex_; of `file_`
+  uint64_t next_index_ = 0;                          // guarded by mutex_; of its next record
+  uint64_t file_bytes_ = 0;                          // guarded by mutex_; with what is pending
+  uint64_t bytes_since_snapshot_ = 0;                // guarded by mutex_
+  uint64_t snapshot_bytes_ = 0;                      // guarded by mutex_
+  std::shared_ptr<Batch> pending_;                   // guarded by mutex_
+  bool writing_ = false;                             // guarded by mutex_
+  bool broken_ = false;                              // guarded by mutex_; `file_` may be torn
+  Stats stats_;                                      // guarded by mutex_
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,40 @@
+// The files of a journal's folder: their names, writing them whole, reading them back. Used by
+// journal.cc alone.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace millrace::cluster {
+
+std::string JournalSegmentPath(const std::string& folder, uint64_t number);
+// By number; what has another name is not looked at.
+Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folder);
+
+// A file that is only appended to. One thread at a time.
+class JournalFile {
+ public:
+  static Result<JournalFile> Create(const std::string& path);
+  JournalFile(JournalFile&& other) noexcept;
+  JournalFile& operator=(JournalFile&& other) noexcept;
+  ~JournalFile();
+
+  Status Write(std::string_view bytes);
+  Status Sync();
+
+ private:
+  JournalFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  Status Error(const char* what) const;
+
+  int fd_;
+  std::string path_;
+};
+
+Status SyncFolder(const std::string& folder);
+Status MoveFile(const std::string& from, const std::string& to);
+
+}  // namespace millrace::cluster

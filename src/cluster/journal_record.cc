@@ -1,0 +1,179 @@
+#include "cluster/journal_record.h"
+
+#include <bit>
+#include <concepts>
+#include <cstring>
+#include <limits>
+
+namespace millrace::cluster {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the journal's numbers are copied");
+
+enum class Kind : uint8_t { kAccept = 1, kTokens = 2, kFinished = 3, kSnapshotEnd = 4 };
+
+class Writer {
+ public:
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void operator()(T value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void operator()(const std::string& text) {
+    (*this)(static_cast<uint32_t>(text.size()));
+    bytes_ += text;
+  }
+  template <typename T>
+  void operator()(const std::vector<T>& list) {
+    (*this)(static_cast<uint32_t>(list.size()));
+    for (const T& item : list) (*this)(item);
+  }
+  template <typename T>
+  void operator()(const std::optional<T>& value) {
+    (*this)(static_cast<uint8_t>(value.has_value()));
+    if (value) (*this)(*value);
+  }
+  void operator()(const std::pair<TokenId, float>& bias) {
+    (*this)(bias.first);
+    (*this)(bias.second);
+  }
+  void operator()(RequestId id) { (*this)(id.value()); }
+  void operator()(bool value) { (*this)(static_cast<uint8_t>(value)); }
+
+  std::string Take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+// Reads what Writer writes; after the first thing that does not fit nothing is read any more.
+class Reader {
+ public:
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void operator()(T& value) {
+    if (!Has(sizeof value)) return;
+    std::memcpy(&value, rest_.data(), sizeof value);
+    rest_.remove_prefix(sizeof value);
+  }
+  void operator()(std::string& text) {
+    const uint32_t size = Count(1);
+    if (size > kJournalTextBytesMax) return Fail();
+    text = rest_.substr(0, size);
+    rest_.remove_prefix(size);
+  }
+  template <typename T>
+  void operator()(std::vector<T>& list) {
+    // A text takes more memory than bytes.
+    list.resize(Count(std::is_same_v<T, std::string> ? sizeof(std::string) / 8 : sizeof(T)));
+    for (T& item : list) (*this)(item);
+  }
+  template <typename T>
+  void operator()(std::optional<T>& value) {
+    bool there = false;
+    (*this)(there);
+    if (!there) return;
+    T read{};
+    (*this)(read);
+    value = read;
+  }
+  void operator()(std::pair<TokenId, float>& bias) {
+    (*this)(bias.first);
+    (*this)(bias.second);
+  }
+  void operator()(RequestId& id) {
+    uint64_t value = 0;
+    (*this)(value);
+    id = RequestId(value);
+  }
+  void operator()(bool& value) {
+    uint8_t byte = 0;
+    (*this)(byte);
+    if (byte > 1) return Fail();
+    value = byte == 1;
+  }
+
+  // Everything was read, and nothing is left.
+  bool whole() const { return !failed_ && rest_.empty(); }
+
+ private:
+  void Fail() {
+    failed_ = true;
+    rest_ = {};
+  }
+  bool Has(size_t bytes) {
+    if (rest_.size() < bytes) Fail();
+    return !failed_;
+  }
+  uint32_t Count(size_t bytes_each) {
+    uint32_t count = 0;
+    (*this)(count);
+    return Has(count * bytes_each) ? count : 0;
+  }
+
+  std::string_view rest_;
+  bool failed_ = false;
+};
+
+template <typename Archive, typename Params>
+void VisitParams(Archive& ar, Params& p) {
+  ar(p.n), ar(p.max_tokens), ar(p.min_tokens), ar(p.temperature), ar(p.top_p), ar(p.top_k);
+  ar(p.min_p), ar(p.repetition_penalty), ar(p.presence_penalty), ar(p.frequency_penalty);
+  ar(p.seed), ar(p.logit_bias), ar(p.stop_token_ids), ar(p.stop);
+  ar(p.include_stop_str_in_output), ar(p.ignore_eos), ar(p.skip_special_tokens);
+  ar(p.logprobs), ar(p.prompt_logprobs);
+}
+
+template <typename Archive, typename Record>
+void VisitAccept(Archive& ar, Record& r) {
+  ar(r.request), ar(r.external_id), ar(r.prompt), ar(r.priority), ar(r.cache_salt);
+  ar(r.arrived_unix_ms), ar(r.front_end);
+  VisitParams(ar, r.params);
+}
+template <typename Archive, typename Record>
+void VisitTokens(Archive& ar, Record& r) {
+  ar(r.request), ar(r.index), ar(r.position), ar(r.tokens);
+}
+template <typename Archive, typename Record>
+void VisitFinished(Archive& ar, Record& r) {
+  ar(r.request), ar(r.index), ar(r.reason);
+}
+template <typename Archive, typename Record>
+void VisitSnapshotEnd(Archive& ar, Record& r) {
+  ar(r.records), ar(r.next_request);
+}
+
+}  // namespace
+
+// By their bytes, so that a number that is none equals itself.
+bool operator==(const JournalAccept& a, const JournalAccept& b) {
+  return EncodeJournalRecord(a) == EncodeJournalRecord(b);
+}
+
+std::string EncodeJournalRecord(const JournalRecord& record) {
+  Writer writer;
+  writer(static_cast<uint8_t>(record.index() + 1));
+  if (const auto* accept = std::get_if<JournalAccept>(&record)) VisitAccept(writer, *accept);
+  if (const auto* tokens = std::get_if<JournalTokens>(&record)) VisitTokens(writer, *tokens);
+  if (const auto* end = std::get_if<JournalFinished>(&record)) VisitFinished(writer, *end);
+  if (const auto* end = std::get_if<JournalSnapshotEnd>(&record)) VisitSnapshotEnd(writer, *end);
+  return writer.Take();
+}
+
+Result<JournalRecord> DecodeJournalRecord(std::string_view bytes) {
+  Reader reader(bytes);
+  uint8_t kind = 0;
+  reader(kind);
+  JournalRecord record;
+  switch (static_cast<Kind>(kind)) {
+    case Kind::kAccept: VisitAccept(reader, record.emplace<JournalAccept>()); break;
+    case Kind::kTokens: VisitTokens(reader, record.emplace<JournalTokens>()); break;
+    case Kind::kFinished: VisitFinished(reader, record.emplace<JournalFinished>()); break;
+    case Kind::kSnapshotEnd: VisitSnapshotEnd(reader, record.emplace<JournalSnapshotEnd>()); break;
+    default: return DataLoss("a record of an unknown kind");
+  }
+  if (!reader.whole()) return DataLoss("a record that is too short or too long");
+  return record;
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,93 @@
+// KvExchange: a worker's side of KV transfers: serves what the controller has exposed, pulls what
+// it orders, over the data plane. The controller owns the blocks and keeps them pinned; here they
+// are read and written only.
+//
+// A pull names a lane, a handle that nobody can guess and a box of at most kKvBoxBytesMax; the data
+// plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is not
+// served. One thread of its own carries out pulls, off the path of steps.
+//
+// Any thread may call it. Owned by the worker process; the data plane is handed in after creation
+// because it serves pulls through this.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/mailbox.h"
+#include "core/worker_messages.h"
+#include "engine/stage.h"
+#include "net/data_plane.h"
+
+namespace millrace::cluster {
+
+inline constexpr size_t kKvBoxBytesMax = size_t{1} << 20;
+inline constexpr size_t kExposedMax = 65536;
+inline constexpr int kPullsInFlight = 8;
+
+struct KvExchangeCounters {
+  uint64_t exposed = 0;  // now
+  uint64_t served = 0, served_bytes = 0;
+  uint64_t refused = 0;  // unknown, released, expired, out of range, garbage
+  uint64_t pulled = 0, pulled_bytes = 0, failed = 0;
+};
+
+// Which KV heads [first, end) of the whole model a rank holds.
+using HeadsOf = std::function<std::pair<int, int>(TensorRank)>;
+
+class KvExchange {
+ public:
+  KvExchange(HeadsOf heads_of, const Clock& clock);
+  ~KvExchange();
+  void Use(net::DataPlane* plane) { plane_ = plane; }  // before any pull
+
+  void Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExposeKv& kv);
+  void Release(const KvHandle& handle);
+  void LaneClosed(LaneId lane);
+
+  // For net::DataPlaneEvents::on_pull.
+  Result<net::PullSource> Serve(std::span<const std::byte> request);
+
+  // Pulls into the blocks of `pull`; `done` is called once, on the exchange's thread.
+  void Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, const PullKv& pull,
+            std::function<void(PullDone)> done);
+
+  KvExchangeCounters counters() const;
+
+ private:
+  struct Exposed {
+    std::shared_ptr<engine::Stage> stage;
+    LayerRange layers;
+    ExposeKv kv;
+    Time until;
+  };
+  // One request to one source.
+  struct Piece {
+    const KvSource* source = nullptr;
+    engine::KvBox box;
+  };
+  Result<std::vector<Piece>> PiecesFor(LayerRange layers, const engine::Stage& stage,
+                                       const PullKv& pull) const;
+  Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<Piece>& pieces,
+                    int64_t& bytes);
+  Result<net::PullSource> ServeBox(const KvHandle& handle, const engine::KvBox& box);
+
+  const HeadsOf heads_of_;
+  const Clock& clock_;
+  net::DataPlane* plane_ = nullptr;
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Exposed> exposed_;  // by generation; guarded by mutex_
+  KvExchangeCounters counters_;          // guarded by mutex_
+  Mailbox puller_;
+};
+
+// The request of a pull as bytes, and back; kInvalidArgument for anything else. Public for tests.
+std::vector<std::byte> EncodePullRequest(const KvHandle& handle, const engine::KvBox& box);
+Result<std::pair<KvHandle, engine::KvBox>> DecodePullRequest(std::span<const std::byte> bytes);
+
+}  // namespace millrace::cluster

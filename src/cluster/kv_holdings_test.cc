@@ -1,0 +1,268 @@
+#include "cluster/kv_holdings.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "base/rng.h"
+#include "base/test_scale.h"
+
+namespace millrace::cluster {
+namespace {
+
+constexpr int kBlockSize = 4;
+constexpr Duration kLease = Duration::Seconds(10);
+
+Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
+
+KvHandle Handle(uint64_t generation, uint64_t lane = 1, uint8_t nonce = 7) {
+  KvHandle handle{.lane = LaneId(lane), .generation = generation};
+  handle.nonce.fill(nonce);
+  return handle;
+}
+
+std::vector<BlockIndex> Blocks(int count, BlockIndex first = 0) {
+  std::vector<BlockIndex> blocks(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) blocks[static_cast<size_t>(i)] = first + i;
+  return blocks;
+}
+
+ExposeKv Exposed(const KvHandle& handle, int tokens, Duration lease = kLease) {
+  return {handle, Blocks((tokens + kBlockSize - 1) / kBlockSize), tokens, lease};
+}
+
+class Holdings : public ::testing::Test {
+ protected:
+  Status Expose(const ExposeKv& message, Time now = At(0)) {
+    const Status status = kv_.Expose(message, kBlockSize, now);
+    kv_.CheckIntegrity();
+    return status;
+  }
+  StatusCode Pull(const KvHandle& handle, int first, int end, Time now = At(1)) {
+    const auto loan = kv_.BeginPull(handle, first, end, now);
+    if (loan.ok()) kv_.EndPull(loan->ticket);
+    return loan.status().code();
+  }
+  std::vector<EndedHolding> Ended() {
+    kv_.CheckIntegrity();
+    std::vector<EndedHolding> ended;
+    kv_.TakeEnded(ended);
+    return ended;
+  }
+  KvHoldings kv_{{.holdings = 4, .blocks = 64, .pulls_each = 2, .remembered = 3}};
+};
+
+TEST_F(Holdings, FromComputingToReleased) {
+  const KvHandle h = Handle(1);
+  ASSERT_TRUE(Expose(Exposed(h, 0)).ok());
+  EXPECT_EQ(kv_.StateOf(h), HoldingState::kComputing);
+  EXPECT_EQ(Pull(h, 0, 1), StatusCode::kUnavailable) << "not there yet";
+  ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
+  EXPECT_EQ(kv_.StateOf(h), HoldingState::kHeld);
+  const auto loan = kv_.BeginPull(h, 3, 10, At(1));
+  ASSERT_TRUE(loan.ok());
+  EXPECT_EQ(*loan->blocks, Blocks(3));
+  EXPECT_EQ(kv_.StateOf(h), HoldingState::kPulling);
+  EXPECT_TRUE(kv_.Reading(LaneId(1)));
+  ASSERT_TRUE(Expose(Exposed(h, 14)).ok()) << "extended while it is read";
+  EXPECT_EQ(loan->blocks->size(), 3u) << "the pull keeps its table";
+  kv_.EndPull(loan->ticket);
+  kv_.EndPull(loan->ticket);
+  EXPECT_EQ(Pull(h, 10, 14), StatusCode::kOk);
+  EXPECT_EQ(Pull(h, 10, 15), StatusCode::kUnavailable);
+  EXPECT_EQ(Pull(h, 4, 4), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Pull(h, -1, 4), StatusCode::kInvalidArgument);
+  kv_.Release(h);
+  const auto ended = Ended();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].how, HoldingState::kReleased);
+  EXPECT_EQ(kv_.size(), 0u);
+  EXPECT_EQ(Pull(h, 0, 4), StatusCode::kNotFound);
+  EXPECT_EQ(Expose(Exposed(h, 20)).code(), StatusCode::kFailedPrecondition) << "replayed";
+  const KvHoldingsCounters& c = kv_.counters();
+  EXPECT_EQ(c.exposed, 1u);
+  EXPECT_EQ(c.extended, 2u);
+  EXPECT_EQ(c.pulls_begun, 2u);
+  EXPECT_EQ(c.pulls_ended, 2u);
+  EXPECT_EQ(c.stale, 1u);
+  EXPECT_EQ(c.replayed, 1u);
+}
+
+TEST_F(Holdings, NobodyGuessesANonce) {
+  const KvHandle h = Handle(1);
+  ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
+  for (size_t i = 0; i < h.nonce.size(); ++i) {
+    KvHandle wrong = h;
+    wrong.nonce[i] ^= 1;
+    EXPECT_FALSE(SameNonce(h, wrong));
+    EXPECT_EQ(Pull(wrong, 0, 4), StatusCode::kNotFound);
+    kv_.Release(wrong);
+    EXPECT_FALSE(Expose(Exposed(wrong, 12)).ok());
+    EXPECT_FALSE(kv_.StateOf(wrong).has_value());
+  }
+  EXPECT_EQ(kv_.counters().forged, 48u);
+  EXPECT_EQ(Pull(Handle(2), 0, 4), StatusCode::kNotFound) << "told the same";
+  EXPECT_EQ(kv_.counters().unknown, 1u);
+  EXPECT_EQ(kv_.StateOf(h), HoldingState::kHeld);
+}
+
+TEST_F(Holdings, ALeaseThatEndsWaitsForThePull) {
+  const KvHandle h = Handle(1);
+  ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
+  EXPECT_EQ(kv_.NextExpiry(), At(10));
+  ASSERT_TRUE(Expose(Exposed(h, 10), At(5)).ok()) << "renewed";
+  EXPECT_EQ(kv_.NextExpiry(), At(15));
+  const auto loan = kv_.BeginPull(h, 0, 10, At(14));
+  ASSERT_TRUE(loan.ok());
+  EXPECT_EQ(Pull(h, 0, 4, At(15)), StatusCode::kNotFound) << "over, though not swept";
+  kv_.Sweep(At(16));
+  EXPECT_TRUE(Ended().empty());
+  EXPECT_EQ(kv_.StateOf(h), HoldingState::kPulling);
+  EXPECT_EQ(Pull(h, 0, 4, At(14)), StatusCode::kNotFound) << "no new pull";
+  EXPECT_EQ(Expose(Exposed(h, 12), At(16)).code(), StatusCode::kFailedPrecondition);
+  kv_.EndPull(loan->ticket);
+  const auto ended = Ended();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].how, HoldingState::kExpired);
+  EXPECT_FALSE(kv_.NextExpiry().has_value());
+}
+
+TEST_F(Holdings, AClosedLaneWaitsForItsReaders) {
+  ASSERT_TRUE(Expose(Exposed(Handle(1, 1), 4)).ok());
+  ASSERT_TRUE(Expose(Exposed(Handle(2, 1), 4)).ok());
+  ASSERT_TRUE(Expose(Exposed(Handle(3, 2), 4)).ok());
+  const auto loan = kv_.BeginPull(Handle(2, 1), 0, 4, At(1));
+  kv_.CloseLane(LaneId(1));
+  EXPECT_EQ(Ended().size(), 1u);
+  EXPECT_TRUE(kv_.Reading(LaneId(1)));
+  kv_.EndPull(loan->ticket);
+  EXPECT_FALSE(kv_.Reading(LaneId(1)));
+  EXPECT_EQ(Ended().size(), 1u);
+  EXPECT_EQ(kv_.size(), 1u);
+}
+
+TEST_F(Holdings, OnlyGrows) {
+  const KvHandle h = Handle(1);
+  ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
+  EXPECT_EQ(Expose(Exposed(h, 9)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Expose({h, Blocks(4, 1), 12, kLease}).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Expose({h, Blocks(3), 13, kLease}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Expose({h, Blocks(4), 13, Duration{}}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Expose({h, Blocks(4), -1, kLease}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Pull(h, 0, 10), StatusCode::kOk) << "as it was";
+}
+
+TEST_F(Holdings, EveryLimitHolds) {
+  EXPECT_EQ(Expose(Exposed(Handle(1), 64 * 4 + 1)).code(), StatusCode::kResourceExhausted);
+  for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(Expose(Exposed(Handle(i), 16)).ok());
+  EXPECT_EQ(Expose(Exposed(Handle(5), 16)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Expose(Exposed(Handle(1), 60 * 4)).code(), StatusCode::kResourceExhausted);
+  const auto a = kv_.BeginPull(Handle(1), 0, 4, At(1)), b = kv_.BeginPull(Handle(1), 0, 4, At(1));
+  EXPECT_EQ(kv_.BeginPull(Handle(1), 0, 4, At(1)).status().code(), StatusCode::kResourceExhausted);
+  EXPECT_TRUE(a.ok() && b.ok());
+  EXPECT_EQ(kv_.counters().refused, 4u);
+  // What ended long ago is unknown, not stale.
+  for (uint64_t i = 10; i < 15; ++i) {
+    kv_.Release(Handle(2));
+    ASSERT_TRUE(i > 10 || Expose(Exposed(Handle(i), 4)).ok());
+    kv_.Release(Handle(i));
+    (void)Expose(Exposed(Handle(i + 1), 4));
+  }
+  kv_.CheckIntegrity();
+  EXPECT_EQ(Pull(Handle(10), 0, 4), StatusCode::kNotFound);
+  EXPECT_GT(kv_.counters().unknown, 0u);
+}
+
+// Against a naive model, over random calls.
+TEST(HoldingsProperty, FollowTheModel) {
+  struct Naive {
+    int tokens = 0;
+    Time until;
+    bool ending = false;
+    int pulls = 0;
+  };
+  uint64_t loans = 0, expired = 0;
+  for (uint64_t seed = 0; seed < 200 * static_cast<uint64_t>(TestScale()); ++seed) {
+    Rng rng(seed);
+    KvHoldings kv({.holdings = 1000, .blocks = 100000, .pulls_each = 3, .remembered = 1000});
+    std::map<uint64_t, Naive> model;
+    std::map<uint64_t, bool> gone;
+    std::vector<std::pair<KvTicket, uint64_t>> tickets;
+    Time now;
+    const auto settle = [&](uint64_t g) {
+      const auto it = model.find(g);
+      if (it == model.end() || !it->second.ending || it->second.pulls > 0) return;
+      model.erase(it);
+      gone[g] = true;
+    };
+    for (int op = 0; op < 300; ++op) {
+      const auto g = static_cast<uint64_t>(rng.Between(1, 8));
+      const auto it = model.find(g);
+      switch (rng.Between(0, 5)) {
+        case 0: {
+          const int tokens = static_cast<int>(rng.Between(0, 40));
+          const bool ok = it != model.end() ? !it->second.ending && tokens >= it->second.tokens
+                                            : !gone.contains(g);
+          // Blocks only grow, as they do in a scheduler.
+          const ExposeKv message{Handle(g), Blocks(10), tokens, Duration::Seconds(5)};
+          ASSERT_EQ(kv.Expose(message, kBlockSize, now).ok(), ok) << "seed " << seed;
+          if (!ok) break;
+          model[g].tokens = tokens;
+          model[g].until = std::max(model[g].until, now + Duration::Seconds(5));
+          break;
+        }
+        case 1:
+        case 2: {
+          const int end = static_cast<int>(rng.Between(1, 40));
+          const auto loan = kv.BeginPull(Handle(g), 0, end, now);
+          const bool ok = it != model.end() && !it->second.ending && it->second.until > now &&
+                          end <= it->second.tokens && it->second.pulls < 3;
+          ASSERT_EQ(loan.ok(), ok) << "seed " << seed << " op " << op;
+          if (!ok) break;
+          ++it->second.pulls;
+          ++loans;
+          tickets.emplace_back(loan->ticket, g);
+          break;
+        }
+        case 3:
+          if (tickets.empty()) break;
+          kv.EndPull(tickets.back().first);
+          --model.at(tickets.back().second).pulls;
+          settle(tickets.back().second);
+          tickets.pop_back();
+          break;
+        case 4:
+          if (rng.Between(0, 3) != 0) break;
+          kv.Release(Handle(g));
+          if (it != model.end()) it->second.ending = true;
+          settle(g);
+          break;
+        default:
+          now = now + Duration::Seconds(static_cast<double>(rng.Between(0, 2)));
+          kv.Sweep(now);
+          for (uint64_t i = 1; i <= 8; ++i) {
+            const auto held = model.find(i);
+            if (held == model.end() || held->second.until > now) continue;
+            expired += !held->second.ending;
+            held->second.ending = true;
+            settle(i);
+          }
+      }
+      kv.CheckIntegrity();
+      ASSERT_EQ(kv.size(), model.size()) << "seed " << seed << " op " << op;
+      for (const auto& [name, held] : model) {
+        const HoldingState state = held.pulls > 0    ? HoldingState::kPulling
+                                   : held.tokens > 0 ? HoldingState::kHeld
+                                                     : HoldingState::kComputing;
+        ASSERT_EQ(kv.StateOf(Handle(name)), state);
+      }
+    }
+  }
+  EXPECT_GT(loans, 1000u);
+  EXPECT_GT(expired, 100u);
+}
+
+}  // namespace
+}  // namespace millrace::cluster

@@ -1,0 +1,294 @@
+#include "cluster/local_cluster.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/rng.h"
+
+namespace millrace::cluster {
+
+Result<std::unique_ptr<LocalCluster>> LocalCluster::Start(CellOptions options, const Clock& clock) {
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(clock));
+  LocalCluster* raw = cluster.get();
+  CellLinks links;
+  links.send = [raw](ConnectionId to, const ToWorker& message) {
+    const auto member = raw->Find(to);
+    if (!member) return;
+    raw->PutTo(member, [member = member.get(), message] { member->host->FromController(message); });
+  };
+  links.disconnect = [raw](ConnectionId to, const std::string&) {
+    const auto member = raw->Find(to);
+    if (!member) return;
+    raw->PutTo(member, [member = member.get()] { member->host->SessionDown(); });
+  };
+  MR_ASSIGN_OR_RETURN(cluster->cell_, Cell::Start(std::move(options), std::move(links), clock));
+  cluster->to_cell_ = std::make_unique<Mailbox>();
+  cluster->beat_ = std::thread([raw] { raw->Beat(); });
+  return cluster;
+}
+
+LocalCluster::~LocalCluster() {
+  cell_->Close();
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  stop_.notify_all();
+  beat_.join();
+  std::vector<std::shared_ptr<Member>> members;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, member] : members_) members.push_back(member);
+    std::ranges::copy(graveyard_, std::back_inserter(members));
+  }
+  for (const auto& member : members) member->host->Close();
+  for (const auto& member : members) member->inbox.reset();
+  for (const auto& member : members) member->host.reset();
+  to_cell_.reset();
+  cell_.reset();
+}
+
+std::shared_ptr<LocalCluster::Member> LocalCluster::Find(Incarnation incarnation) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, member] : members_) {
+    if (member->join.address.incarnation == incarnation) return member;
+  }
+  return nullptr;
+}
+
+std::shared_ptr<LocalCluster::Member> LocalCluster::Find(ConnectionId connection) {
+  std::lock_guard lock(mutex_);
+  const auto found = members_.find(connection);
+  return found == members_.end() ? nullptr : found->second;
+}
+
+void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (member->hung) {
+      member->withheld.push_back(std::move(work));
+      return;
+    }
+  }
+  member->inbox->Put(std::move(work));
+}
+
+// What a hung process says reaches nobody, now or later.
+void LocalCluster::FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (member->hung) return;
+  }
+  to_cell_->Put(std::move(work));
+}
+
+bool LocalCluster::Silent(const std::weak_ptr<Member>& self) {
+  const auto member = self.lock();
+  if (!member) return true;
+  std::lock_guard lock(mutex_);
+  return member->hung;
+}
+
+WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
+  WorkerLinks links;
+  links.send_up = [this, self](ToController message) {
+    const auto member = self.lock();
+    if (!member) return;
+    FromWorker(member, [this, from = member->connection, message = std::move(message)] {
+      cell_->Receive(from, message);
+    });
+  };
+  links.send_to_peer = [this, self](const WorkerAddress& to, PeerMessage message) {
+    const auto member = Find(to.incarnation);
+    if (!member || Silent(self)) return;
+    PutTo(member, [m = member.get(), message = std::move(message)] { m->host->FromPeer(message); });
+  };
+  links.send_rows = [this, self](const WorkerAddress& to, LaneId lane, StepId step, bool,
+                                 RowBytes rows) -> Status {
+    if (Silent(self)) return OkStatus();
+    const auto member = Find(to.incarnation);
+    if (!member) return Unavailable("the next stage is gone");
+    PutTo(member, [m = member.get(), lane, step, rows = std::move(rows)] {
+      m->host->RowsArrived(lane, step, rows);
+    });
+    return OkStatus();
+  };
+  links.start_pull = [this, self](ShardId, LayerRange layers,
+                                  const std::shared_ptr<engine::Stage>& stage, const PullKv& pull) {
+    const auto member = self.lock();
+    if (!member) return;
+    PutTo(member, [this, member = member.get(), layers, stage, pull] {
+      Pull(Find(member->connection), layers, stage, pull);
+    });
+  };
+  links.expose = [this, self](ShardId, LayerRange layers,
+                              const std::shared_ptr<engine::Stage>& stage, const ExposeKv& kv) {
+    const auto member = self.lock();
+    if (!member) return;
+    std::lock_guard lock(mutex_);
+    member->exposed[kv.handle.generation] = {stage, layers, kv};
+  };
+  links.unexpose = [this, self](const KvHandle& handle) {
+    const auto member = self.lock();
+    if (!member) return;
+    std::lock_guard lock(mutex_);
+    member->exposed.erase(handle.generation);
+  };
+  links.lane_closed = [this, self](LaneId lane) {
+    const auto member = self.lock();
+    if (!member) return;
+    std::lock_guard lock(mutex_);
+    std::erase_if(member->exposed, [&](const auto& e) { return e.second.kv.handle.lane == lane; });
+  };
+  links.end_session = [this, self](const std::string& reason, bool for_good) {
+    const auto member = self.lock();
+    if (!member || !for_good) return;
+    FromWorker(member, [this, from = member->connection, reason] {
+      cell_->ConnectionLost(from, Unavailable(reason));
+    });
+  };
+  return links;
+}
+
+void LocalCluster::AddWorker(Join join, ShardLoader loader) {
+  auto member = std::make_shared<Member>();
+  {
+    std::lock_guard lock(mutex_);
+    member->connection = ConnectionId(next_connection_++);
+    const uint64_t seed =
+        HashCounter(static_cast<uint64_t>(clock_.Now().ns), member->connection.value());
+    join.address.incarnation = Incarnation(seed | 1);
+    member->join = join;
+  }
+  member->host = std::make_unique<WorkerHost>(WorkerCoreOptions{std::move(join)}, std::move(loader),
+                                              LinksFor(member), clock_);
+  member->inbox = std::make_unique<Mailbox>();
+  {
+    std::lock_guard lock(mutex_);
+    members_.emplace(member->connection, member);
+  }
+  member->inbox->Put([member = member.get()] { member->host->SessionUp(); });
+}
+
+void LocalCluster::KillWorker(const std::string& name) {
+  std::shared_ptr<Member> dead;
+  std::vector<std::shared_ptr<Member>> others;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto it = members_.begin(); it != members_.end();) {
+      if (it->second->join.name == name) {
+        dead = it->second;
+        dead->hung = true;  // says no more
+        graveyard_.push_back(dead);
+        it = members_.erase(it);
+      } else {
+        others.push_back(it->second);
+        ++it;
+      }
+    }
+  }
+  if (!dead) return;
+  to_cell_->Put([this, from = dead->connection] {
+    cell_->ConnectionLost(from, Unavailable("the connection was closed"));
+  });
+  for (const auto& other : others) {
+    PutTo(other, [other = other.get(), peer = dead->join.address.incarnation] {
+      other->host->PeerLost(peer, Unavailable("the connection was closed"));
+    });
+  }
+}
+
+void LocalCluster::HangWorker(const std::string& name, bool hung) {
+  std::shared_ptr<Member> member;
+  std::deque<std::function<void()>> late;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, m] : members_) {
+      if (m->join.name == name) member = m;
+    }
+    if (!member) return;
+    member->hung = hung;
+    if (!hung) late.swap(member->withheld);
+  }
+  for (auto& work : late) member->inbox->Put(std::move(work));
+}
+
+WorkerHost* LocalCluster::worker(const std::string& name) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, member] : members_) {
+    if (member->join.name == name) return member->host.get();
+  }
+  return nullptr;
+}
+
+void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers,
+                        const std::shared_ptr<engine::Stage>& stage, const PullKv& pull) {
+  if (!member) return;
+  PullDone done{.transfer = pull.transfer};
+  if (!stage) done.status = FailedPrecondition("the lane's weights were unloaded");
+  const Time start = clock_.Now();
+  for (const KvSource& source : pull.sources) {
+    if (!done.status.ok()) break;
+    done.status = PullFrom(source, layers, *stage, pull, done.bytes);
+  }
+  done.seconds = (clock_.Now() - start).seconds();
+  member->host->PullEnded(done);
+}
+
+Status LocalCluster::PullFrom(const KvSource& source, LayerRange layers, engine::Stage& stage,
+                              const PullKv& pull, int64_t& bytes) {
+  // The order to expose travels by another queue and may be a moment behind.
+  const Time give_up = clock_.Now() + Duration::Seconds(1);
+  Exposed exposed;
+  while (true) {
+    const auto owner = Find(source.from.incarnation);
+    if (!owner) return Unavailable("the source is gone");
+    std::unique_lock lock(mutex_);
+    const auto found = owner->exposed.find(source.handle.generation);
+    if (found != owner->exposed.end() && found->second.kv.handle == source.handle &&
+        found->second.kv.tokens >= pull.end_token) {
+      exposed = found->second;
+      break;
+    }
+    lock.unlock();
+    if (clock_.Now() > give_up) return NotFound("the source does not hold this KV");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  engine::KvBox box;
+  box.layers = {std::max(layers.begin, exposed.layers.begin),
+                std::min(layers.end, exposed.layers.end)};
+  const auto mine = stage.kv_heads(), its = exposed.stage->kv_heads();
+  box.first_head = std::max(mine.first, its.first);
+  box.end_head = std::min(mine.second, its.second);
+  box.first_token = pull.first_token;
+  box.end_token = pull.end_token;
+  if (box.layers.size() <= 0 || box.end_head <= box.first_head) return OkStatus();
+  std::vector<std::byte> data(stage.KvBytes(box));
+  MR_RETURN_IF_ERROR(exposed.stage->ReadKv(exposed.kv.handle.lane, box, exposed.kv.blocks, data));
+  bytes += std::ssize(data);
+  return stage.WriteKv(pull.lane, box, pull.blocks, data);
+}
+
+void LocalCluster::Beat() {
+  std::unique_lock lock(mutex_);
+  while (!stopping_) {
+    std::vector<std::shared_ptr<Member>> members;
+    for (const auto& [id, member] : members_) {
+      if (!member->hung) members.push_back(member);
+    }
+    lock.unlock();
+    for (const auto& member : members) {
+      if (member->host == nullptr || !member->host->welcomed()) continue;
+      const Heartbeat beat = member->host->MakeHeartbeat();
+      to_cell_->Put([this, from = member->connection, beat] { cell_->Beat(from, beat); });
+    }
+    members.clear();
+    lock.lock();
+    stop_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopping_; });
+  }
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,81 @@
+// LocalCluster: a cell and its workers in one process, over queues instead of sockets. What serves
+// a model without a cluster, and what tests take workers away from.
+//
+// One thread per worker and one for the cell carry messages, in order per pair; activations are
+// handed over without a copy. Pulls are carried out by the receiving worker's message thread.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/cell.h"
+#include "cluster/mailbox.h"
+#include "cluster/worker_host.h"
+
+namespace millrace::cluster {
+
+class LocalCluster {
+ public:
+  static Result<std::unique_ptr<LocalCluster>> Start(CellOptions options, const Clock& clock);
+  ~LocalCluster();
+
+  Cell& cell() { return *cell_; }
+
+  // `join.name` and `join.identity` are the caller's; the rest is filled in. Any thread.
+  void AddWorker(Join join, ShardLoader loader);
+  // As kill -9 would: it answers nothing more, its memory is gone, its peers notice.
+  void KillWorker(const std::string& name);
+  // As a wall of silence would: heartbeats stop, nothing arrives, the session stays.
+  void HangWorker(const std::string& name, bool hung);
+  WorkerHost* worker(const std::string& name);
+
+ private:
+  struct Exposed {
+    std::shared_ptr<engine::Stage> stage;
+    LayerRange layers;
+    ExposeKv kv;
+  };
+  struct Member {
+    Join join;
+    ConnectionId connection;
+    bool hung = false;                           // guarded by the cluster's mutex_
+    std::deque<std::function<void()>> withheld;  // while hung
+    std::map<uint64_t, Exposed> exposed;         // by the handle's generation
+    std::unique_ptr<WorkerHost> host;
+    std::unique_ptr<Mailbox> inbox;  // last: its work uses the rest
+  };
+
+  explicit LocalCluster(const Clock& clock) : clock_(clock) {}
+  std::shared_ptr<Member> Find(Incarnation incarnation);
+  std::shared_ptr<Member> Find(ConnectionId connection);
+  void PutTo(const std::shared_ptr<Member>& member, std::function<void()> work);
+  void FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work);
+  bool Silent(const std::weak_ptr<Member>& self);
+  WorkerLinks LinksFor(const std::weak_ptr<Member>& member);
+  void Pull(const std::shared_ptr<Member>& member, LayerRange layers,
+            const std::shared_ptr<engine::Stage>& stage, const PullKv& pull);
+  Status PullFrom(const KvSource& source, LayerRange layers, engine::Stage& stage,
+                  const PullKv& pull, int64_t& bytes);
+  void Beat();
+
+  const Clock& clock_;
+  std::mutex mutex_;
+  std::map<ConnectionId, std::shared_ptr<Member>> members_;  // guarded by mutex_
+  std::vector<std::shared_ptr<Member>> graveyard_;           // guarded by mutex_
+  uint64_t next_connection_ = 1;                             // guarded by mutex_
+  bool stopping_ = false;                                    // guarded by mutex_
+  std::condition_variable stop_;
+  std::unique_ptr<Cell> cell_;
+  std::unique_ptr<Mailbox> to_cell_;
+  std::thread beat_;
+};
+
+}  // namespace millrace::cluster

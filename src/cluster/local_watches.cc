@@ -1,0 +1,121 @@
+#include "cluster/local_watches.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <thread>
+
+namespace millrace::cluster {
+namespace {
+
+constexpr auto kListRetry = std::chrono::milliseconds(50);
+
+}  // namespace
+
+class LocalWatches::LocalWatch : public Watch {
+ public:
+  LocalWatch(LocalWatches& all, std::string prefix, Store::WatchCallback callback)
+      : all_(all), prefix_(std::move(prefix)), callback_(std::move(callback)) {}
+
+  ~LocalWatch() override {
+    all_.Remove(this);
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void Start() {
+    thread_ = std::thread([this] { Run(); });
+  }
+
+  void Publish(const std::vector<WatchEvent>& events) {
+    std::lock_guard lock(mutex_);
+    for (const WatchEvent& event : events) {
+      if (!event.entry.key.starts_with(prefix_)) continue;
+      if (pending_.size() >= kWatchBacklogMax) {
+        pending_.clear();
+        overflowed_ = true;
+      }
+      pending_.push_back(event);
+    }
+    changed_.notify_all();
+  }
+
+ private:
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (!stopping_) {
+      if (!listed_ || overflowed_) {
+        TellSnapshot(lock);
+      } else if (!pending_.empty()) {
+        WatchUpdate update;
+        update.events.swap(pending_);
+        lock.unlock();
+        callback_(update);
+        lock.lock();
+      } else {
+        changed_.wait(lock);
+      }
+    }
+  }
+
+  // What is published from here on is kept; what the snapshot shows already is dropped from it.
+  void TellSnapshot(std::unique_lock<std::mutex>& lock) {
+    const bool lost = overflowed_;
+    overflowed_ = false;
+    lock.unlock();
+    Result<Listing> listing = all_.list_(prefix_);
+    if (!listing.ok()) {
+      lock.lock();
+      overflowed_ = overflowed_ || lost;
+      changed_.wait_for(lock, kListRetry, [this] { return stopping_; });
+      return;
+    }
+    WatchUpdate update;
+    if (lost) update.status = DataLoss("the watch fell behind; this is a new snapshot");
+    const Revision seen = listing->revision;
+    update.snapshot = std::move(*listing);
+    callback_(update);
+    lock.lock();
+    listed_ = true;
+    std::erase_if(pending_, [seen](const WatchEvent& e) { return e.entry.modified <= seen; });
+  }
+
+  LocalWatches& all_;
+  const std::string prefix_;
+  const Store::WatchCallback callback_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<WatchEvent> pending_;  // guarded by mutex_
+  bool overflowed_ = false;          // guarded by mutex_
+  bool listed_ = false;              // guarded by mutex_
+  bool stopping_ = false;            // guarded by mutex_
+  std::thread thread_;
+};
+
+LocalWatches::~LocalWatches() { MR_CHECK(watches_.empty()) << "a watch outlives its store"; }
+
+std::unique_ptr<Watch> LocalWatches::Add(std::string prefix, Store::WatchCallback callback) {
+  auto watch = std::make_unique<LocalWatch>(*this, std::move(prefix), std::move(callback));
+  {
+    std::lock_guard lock(mutex_);
+    MR_CHECK(watches_.size() < kWatchesMax) << "watches are few and made by the program itself";
+    watches_.push_back(watch.get());
+  }
+  watch->Start();
+  return watch;
+}
+
+void LocalWatches::Publish(const std::vector<WatchEvent>& events) {
+  std::lock_guard lock(mutex_);
+  for (LocalWatch* watch : watches_) watch->Publish(events);
+}
+
+void LocalWatches::Remove(LocalWatch* watch) {
+  std::lock_guard lock(mutex_);
+  std::erase(watches_, watch);
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,40 @@
+// LocalWatches: the watches of a store that lives in this process. The store publishes each change
+// under its own lock; every watch has a thread that tells its callback. Any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cluster/store.h"
+
+namespace millrace::cluster {
+
+// A watcher that is this many changes behind is given a new snapshot instead.
+inline constexpr size_t kWatchBacklogMax = 16384;
+inline constexpr size_t kWatchesMax = 256;
+
+class LocalWatches {
+ public:
+  using List = std::function<Result<Listing>(const std::string& prefix)>;
+
+  // `list` is called on the watches' threads, never under Publish.
+  explicit LocalWatches(List list) : list_(std::move(list)) {}
+  ~LocalWatches();
+
+  std::unique_ptr<Watch> Add(std::string prefix, Store::WatchCallback callback);
+  // In the order of the revisions.
+  void Publish(const std::vector<WatchEvent>& events);
+
+ private:
+  class LocalWatch;
+  void Remove(LocalWatch* watch);
+
+  const List list_;
+  std::mutex mutex_;
+  std::vector<LocalWatch*> watches_;  // guarded by mutex_
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,81 @@
+// ServerStream: one call of a peer, as bytes: bounded sending, an orderly or an immediate end.
+// Private to the gRPC bodies of this folder. Keeps itself alive until gRPC is done with it; whoever
+// holds it beside that may call it from any thread.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/link_grpc.h"
+#include "cluster/send_queue.h"
+
+namespace millrace::cluster {
+
+class ServerStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
+                     public std::enable_shared_from_this<ServerStream> {
+ public:
+  ServerStream(grpc::CallbackServerContext* context, SendLimits limits);
+
+  // Lets the caller in and reads; or ends the call at once.
+  void Begin(const grpc::Status& admission);
+  // `encode` is called under the stream's lock, in the order of sending.
+  template <typename Encode>
+  Status Send(Encode encode);
+  // Writes what waits, then ends the call with `reason`; at once with Drop.
+  void End(const Status& reason);
+  void Drop(const Status& reason);
+  // Drops a call that reads nothing, or that takes too long to end.
+  void Tick(Time now, Duration stall_limit, Duration close_limit);
+  std::string peer() const { return peer_; }
+
+ protected:
+  // One message; an error ends the call with it. One thread at a time.
+  virtual Status Received(std::span<const uint8_t> bytes) = 0;
+  virtual void StoppedReading() {}  // dropped because of that
+  virtual void Ended(const Status& reason) = 0;
+
+ private:
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone() override;
+  Status Enqueue(grpc::ByteBuffer buffer);  // under the lock
+  void StartNext();                         // under the lock
+  void FinishOnce(const Status& reason);    // under the lock
+
+  grpc::CallbackServerContext* const context_;
+  const std::string peer_;
+  std::shared_ptr<ServerStream> self_;
+  grpc::ByteBuffer in_;
+
+  std::mutex mutex_;  // of all below
+  SendQueue queue_;
+  bool writing_ = false;
+  bool finished_ = false;
+  Time since_;  // of the write that runs, or of the wish to end
+  std::optional<Status> ending_;
+  Status reason_;
+};
+
+template <typename Encode>
+Status ServerStream::Send(Encode encode) {
+  bool slow = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_ || ending_) return NotFound("the session has ended");
+    MR_ASSIGN_OR_RETURN(const std::span<const uint8_t> bytes, encode());
+    const Status queued = Enqueue(ToByteBuffer(bytes));
+    if (queued.ok()) return queued;
+    slow = true;
+  }
+  if (slow) StoppedReading();
+  return ResourceExhausted("the peer does not read: its session is dropped");
+}
+
+}  // namespace millrace::cluster

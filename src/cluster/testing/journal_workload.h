@@ -1,0 +1,59 @@
+// JournalWorkload: records as a controller appends them, from a seed: requests come, their
+// continuations grow and end, in any order.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/rng.h"
+#include "cluster/journal_record.h"
+
+namespace millrace::cluster::testing {
+
+class JournalWorkload {
+ public:
+  explicit JournalWorkload(uint64_t seed) : rng_(seed) {}
+
+  JournalRecord Next() {
+    if (live_.empty() || rng_.Between(0, 5) == 0) return Accept();
+    auto it = live_.begin();
+    std::advance(it, rng_.Between(0, static_cast<int64_t>(live_.size()) - 1));
+    auto& positions = it->second;  // by continuation; those that have ended are not in it
+    auto one = positions.begin();
+    std::advance(one, rng_.Between(0, static_cast<int64_t>(positions.size()) - 1));
+    if (rng_.Between(0, 4) > 0) {
+      JournalTokens tokens{it->first, one->first, one->second, {}};
+      for (int64_t i = rng_.Between(1, 4); i > 0; --i) {
+        tokens.tokens.push_back(static_cast<TokenId>(rng_.Between(0, 100'000)));
+      }
+      one->second += static_cast<uint32_t>(tokens.tokens.size());
+      return tokens;
+    }
+    JournalFinished end{it->first, one->first, rng_.Between(0, 1) ? "stop" : "length"};
+    positions.erase(one);
+    if (positions.empty()) live_.erase(it);
+    return end;
+  }
+
+ private:
+  JournalRecord Accept() {
+    JournalAccept accept{.request = RequestId(next_++)};
+    accept.external_id = "x" + std::to_string(rng_.Between(0, 1000));
+    for (int64_t i = rng_.Between(0, 8); i > 0; --i) {
+      accept.prompt.push_back(static_cast<TokenId>(rng_.Between(0, 100'000)));
+    }
+    accept.params.n = static_cast<int>(rng_.Between(1, 3));
+    accept.params.temperature = rng_.Uniform();
+    if (rng_.Between(0, 1)) accept.params.seed = rng_.Next();
+    if (rng_.Between(0, 3) == 0) accept.params.stop = {"END"};
+    for (int i = 0; i < accept.params.n; ++i) live_[accept.request][i] = 0;
+    return accept;
+  }
+
+  Rng rng_;
+  uint64_t next_ = 1;
+  std::map<RequestId, std::map<int, uint32_t>> live_;
+};
+
+}  // namespace millrace::cluster::testing

@@ -1,0 +1,151 @@
+// For tests of the control plane: a controller's and a worker's end that write down what they hear.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/control_client.h"
+#include "cluster/control_server.h"
+
+namespace millrace::cluster::testing {
+
+inline constexpr char kToken[] = "0123456789abcdef-test-token";
+inline constexpr Duration kConnectLimit = Duration::Seconds(20);
+
+inline LinkSecurity PlainText(std::string token = kToken) {
+  LinkSecurity security;
+  security.token = std::move(token);
+  return security;
+}
+
+// A list that one thread fills and another waits for.
+template <typename T>
+class Inbox {
+ public:
+  void Put(T item) {
+    const std::lock_guard lock(mutex_);
+    items_.push_back(std::move(item));
+    changed_.notify_all();
+  }
+  // False after half a minute without.
+  bool WaitFor(size_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(30),
+                             [&] { return items_.size() >= count; });
+  }
+  T at(size_t i) {
+    const std::lock_guard lock(mutex_);
+    return items_.at(i);
+  }
+  size_t size() {
+    const std::lock_guard lock(mutex_);
+    return items_.size();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<T> items_;
+};
+
+inline bool WaitUntil(const std::function<bool()>& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  std::mutex mutex;
+  std::condition_variable never;
+  std::unique_lock lock(mutex);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > end) return false;
+    never.wait_for(lock, std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+class ControllerEnd {
+ public:
+  struct Heard {
+    ConnectionId from;
+    ToController message;
+    wire::Envelope envelope;
+  };
+
+  explicit ControllerEnd(ControlServerOptions options = {.security = PlainText()}) {
+    auto started = ControlServer::Start(
+        std::move(options),
+        {.on_message =
+             [this](ConnectionId from, ToController message, const wire::Envelope& envelope) {
+               messages.Put({from, std::move(message), envelope});
+               if (before_return) before_return();
+             },
+         .on_heartbeat =
+             [this](ConnectionId from, const Heartbeat& beat) {
+               beats.Put({from, beat});
+             },
+         .on_disconnect =
+             [this](ConnectionId from, const Status& reason) {
+               disconnects.Put({from, reason});
+             }});
+    status = started.status();
+    if (started.ok()) server = std::move(started).value();
+  }
+  std::string address() const { return "127.0.0.1:" + std::to_string(server->port()); }
+
+  Inbox<Heard> messages;
+  Inbox<std::pair<ConnectionId, Heartbeat>> beats;
+  Inbox<std::pair<ConnectionId, Status>> disconnects;
+  std::function<void()> before_return;  // of on_message
+  Status status;
+  std::unique_ptr<ControlServer> server;  // the first to go
+};
+
+class WorkerEnd {
+ public:
+  WorkerEnd(std::string controller, uint64_t incarnation, LinkSecurity security = PlainText())
+      : incarnation_(incarnation) {
+    auto made = ControlClient::Create(
+        {.controller = std::move(controller),
+         .security = std::move(security),
+         .incarnation = incarnation_,
+         .heartbeat_every = Duration::Millis(10)},
+        {.on_message =
+             [this](ToWorker message, const wire::Envelope& envelope) {
+               messages.Put({std::move(message), envelope});
+             },
+         .on_disconnect = [this](const Status& reason) { disconnects.Put(reason); },
+         .make_heartbeat =
+             [this] { return Heartbeat{.incarnation = incarnation_, .sequence = ++beats_}; }});
+    status = made.status();
+    if (made.ok()) client = std::move(made).value();
+  }
+
+  Join MakeJoin() const {
+    Join join;
+    join.name = "worker";
+    join.identity.kv_layout = "rows";
+    join.address.incarnation = incarnation_;
+    return join;
+  }
+  // Connects and says Join.
+  Status Enter() {
+    MR_RETURN_IF_ERROR(status);
+    MR_RETURN_IF_ERROR(client->Connect(kConnectLimit));
+    return client->Send(Term(), MakeJoin());
+  }
+
+  Inbox<std::pair<ToWorker, wire::Envelope>> messages;
+  Inbox<Status> disconnects;
+  Status status;
+  std::unique_ptr<ControlClient> client;  // the first to go
+
+ private:
+  const Incarnation incarnation_;
+  uint64_t beats_ = 0;
+};
+
+}  // namespace millrace::cluster::testing

@@ -1,0 +1,31 @@
+// TempFolder: an empty folder that is gone with its owner.
+#pragma once
+
+#include <stdlib.h>
+
+#include <filesystem>
+#include <string>
+
+#include "base/check.h"
+
+namespace millrace::cluster::testing {
+
+class TempFolder {
+ public:
+  TempFolder() {
+    path_ = (std::filesystem::temp_directory_path() / "millrace-cluster-XXXXXX").string();
+    MR_CHECK(mkdtemp(path_.data()) != nullptr);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  ~TempFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace millrace::cluster::testing

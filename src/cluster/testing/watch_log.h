@@ -1,0 +1,64 @@
+// WatchLog: what a watch has told, to wait for with a deadline.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "cluster/store.h"
+
+namespace millrace::cluster::testing {
+
+inline constexpr std::chrono::seconds kPatience{60};  // far beyond what any store needs
+
+class WatchLog {
+ public:
+  Store::WatchCallback Callback() {
+    return [this](const WatchUpdate& update) {
+      std::lock_guard lock(mutex_);
+      if (update.snapshot) {
+        ++snapshots_;
+        known_.clear();
+        for (const KeyValue& entry : update.snapshot->entries) known_[entry.key] = entry.value;
+      }
+      if (!update.status.ok()) last_problem_ = update.status;
+      for (const WatchEvent& event : update.events) {
+        if (event.kind == WatchEvent::Kind::kPut) {
+          known_[event.entry.key] = event.entry.value;
+        } else {
+          known_.erase(event.entry.key);
+        }
+        events_.push_back(event);
+      }
+      changed_.notify_all();
+    };
+  }
+
+  bool WaitFor(const std::function<bool(const WatchLog&)>& done) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&] { return done(*this); });
+  }
+  bool WaitForSnapshot() {
+    return WaitFor([](const WatchLog& log) { return log.snapshots_ > 0; });
+  }
+
+  // Inside WaitFor, or when nothing is told any more.
+  int snapshots() const { return snapshots_; }
+  const std::vector<WatchEvent>& events() const { return events_; }
+  const std::map<std::string, std::string>& known() const { return known_; }
+  const Status& last_problem() const { return last_problem_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int snapshots_ = 0;
+  std::vector<WatchEvent> events_;
+  std::map<std::string, std::string> known_;  // the keys as the updates leave them
+  Status last_problem_;
+};
+
+}  // namespace millrace::cluster::testing

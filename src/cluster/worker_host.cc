@@ -1,0 +1,261 @@
+#include "cluster/worker_host.h"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::cluster {
+
+WorkerHost::WorkerHost(WorkerCoreOptions options, ShardLoader loader, WorkerLinks links,
+                       const Clock& clock)
+    : clock_(clock),
+      loader_(std::move(loader)),
+      links_(std::move(links)),
+      core_(std::move(options)),
+      compute_thread_([this] { Compute(); }),
+      load_thread_([this] { Load(); }) {}
+
+WorkerHost::~WorkerHost() { Close(); }
+
+void WorkerHost::Close() {
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+    for (const auto& [shard, abort] : aborts_) abort("this worker stops");
+  }
+  compute_.notify_all();
+  load_.notify_all();
+  compute_thread_.join();
+  load_thread_.join();
+}
+
+void WorkerHost::SessionUp() {
+  std::lock_guard lock(mutex_);
+  core_.SessionUp(clock_.Now());
+  Flush();
+}
+
+void WorkerHost::SessionDown() {
+  std::lock_guard lock(mutex_);
+  core_.SessionDown(clock_.Now());
+  Flush();
+}
+
+void WorkerHost::FromController(ToWorker message) {
+  std::lock_guard lock(mutex_);
+  core_.FromController(std::move(message), clock_.Now());
+  Flush();
+}
+
+void WorkerHost::FromPeer(PeerMessage message) {
+  std::lock_guard lock(mutex_);
+  core_.FromPeer(std::move(message), clock_.Now());
+  Flush();
+}
+
+void WorkerHost::RowsArrived(LaneId lane, StepId step, RowBytes rows) {
+  std::lock_guard lock(mutex_);
+  core_.RowsArrived(lane, step, std::move(rows));
+  Flush();
+}
+
+void WorkerHost::PeerLost(Incarnation peer, const Status& reason) {
+  std::lock_guard lock(mutex_);
+  core_.PeerLost(peer, reason);
+  Flush();
+}
+
+void WorkerHost::PullEnded(const PullDone& done) {
+  std::lock_guard lock(mutex_);
+  core_.PullEnded(done);
+  Flush();
+}
+
+void WorkerHost::AnnounceLeaving(std::optional<Duration> in) {
+  std::lock_guard lock(mutex_);
+  core_.AnnounceLeaving(in);
+  Flush();
+}
+
+Heartbeat WorkerHost::MakeHeartbeat() {
+  std::lock_guard lock(mutex_);
+  return core_.MakeHeartbeat(clock_.Now());
+}
+
+bool WorkerHost::welcomed() const {
+  std::lock_guard lock(mutex_);
+  return core_.welcomed();
+}
+
+Duration WorkerHost::heartbeat_every() const {
+  std::lock_guard lock(mutex_);
+  return core_.heartbeat_every();
+}
+
+WorkerCounters WorkerHost::counters() const {
+  std::lock_guard lock(mutex_);
+  return core_.counters();
+}
+
+size_t WorkerHost::lanes() const {
+  std::lock_guard lock(mutex_);
+  return core_.lanes();
+}
+
+// ---- the compute thread
+
+void WorkerHost::Compute() {
+  Lock lock(mutex_);
+  while (!stopping_) {
+    if (!lane_work_.empty()) {
+      DoLaneWork(lock);
+      continue;
+    }
+    if (const auto batch = core_.NextBatch(clock_.Now())) {
+      Flush();  // the other ranks' orders go out before the batch runs
+      RunBatch(lock, *batch);
+      Flush();
+      continue;
+    }
+    compute_.wait(lock);
+  }
+}
+
+void WorkerHost::RunBatch(Lock& lock, const ReadyBatch& batch) {
+  const std::shared_ptr<engine::Stage> stage = StageOf(batch.shard);
+  std::vector<engine::StagePart> parts(batch.parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].lane = batch.parts[i].lane;
+    parts[i].plan = batch.parts[i].plan.get();
+    if (batch.parts[i].input) parts[i].input = *batch.parts[i].input;
+  }
+  lock.unlock();
+  const Status status =
+      stage ? stage->Run(parts) : FailedPrecondition("the batch's weights were unloaded");
+  std::vector<PartOutput> outputs(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    outputs[i] = {std::move(parts[i].output), std::move(parts[i].result)};
+  }
+  lock.lock();
+  core_.BatchEnded(status, std::move(outputs), clock_.Now());
+}
+
+void WorkerHost::DoLaneWork(Lock& lock) {
+  auto work = std::move(lane_work_.front());
+  lane_work_.pop_front();
+  if (const auto* start = std::get_if<StartLane>(&work)) {
+    const std::shared_ptr<engine::Stage> stage = StageOf(start->shard);
+    lock.unlock();
+    const Status status = stage ? stage->OpenLane(start->lane, start->options)
+                                : FailedPrecondition("the lane's weights were unloaded");
+    lock.lock();
+    core_.LaneStarted(start->lane, status);
+    Flush();
+  } else if (const auto* drop = std::get_if<DropLane>(&work)) {
+    const std::shared_ptr<engine::Stage> stage = StageOf(drop->shard);
+    lock.unlock();
+    if (stage) stage->CloseLane(drop->lane);
+    links_.lane_closed(drop->lane);
+    lock.lock();
+  } else {
+    auto gone = stages_.extract(std::get<DropShard>(work).shard);
+    lock.unlock();
+    gone = {};  // frees the weights
+    lock.lock();
+  }
+}
+
+// ---- the loading thread
+
+void WorkerHost::Load() {
+  Lock lock(mutex_);
+  while (true) {
+    load_.wait(lock, [this] { return stopping_ || !loads_.empty(); });
+    if (stopping_) return;
+    const StartLoad start = std::move(loads_.front());
+    loads_.pop_front();
+    const std::shared_ptr<engine::Stage> same = start.same_as ? StageOf(*start.same_as) : nullptr;
+    const auto progress = [&](int64_t done, int64_t total) {
+      std::lock_guard inner(mutex_);
+      core_.LoadProgress({start.load.shard, done, total});
+      Flush();
+    };
+    lock.unlock();
+    LoadedShard loaded = loader_(start.load, same, progress);
+    lock.lock();
+    loaded.facts.shard = start.load.shard;
+    if (loaded.stage) stages_[start.load.shard] = std::move(loaded.stage);
+    if (loaded.abort) aborts_[start.load.shard] = std::move(loaded.abort);
+    core_.LoadEnded(loaded.facts);
+    Flush();
+  }
+}
+
+// ---- actions
+
+std::shared_ptr<engine::Stage> WorkerHost::StageOf(ShardId shard) const {
+  const auto found = stages_.find(shard);
+  return found == stages_.end() ? nullptr : found->second;
+}
+
+void WorkerHost::Flush() {
+  if (std::exchange(flushing_, true)) return;
+  while (true) {
+    core_.TakeActions(actions_);
+    if (actions_.empty()) break;
+    std::vector<WorkerAction> now = std::exchange(actions_, {});
+    if (stopping_) continue;
+    for (WorkerAction& action : now) {
+      std::visit([this](auto& a) { Do(a); }, action);
+    }
+    for (const auto& [peer, reason] : std::exchange(lost_, {})) core_.PeerLost(peer, reason);
+    now.clear();
+    if (actions_.capacity() == 0) actions_ = std::move(now);  // its memory again
+  }
+  flushing_ = false;
+  compute_.notify_one();
+}
+
+void WorkerHost::Do(SendUp& action) { links_.send_up(std::move(action.message)); }
+
+void WorkerHost::Do(SendToPeer& action) {
+  links_.send_to_peer(action.to, std::move(action.message));
+}
+
+void WorkerHost::Do(SendRows& action) {
+  const Status sent =
+      links_.send_rows(action.to, action.lane, action.step, action.decode, std::move(action.rows));
+  if (!sent.ok()) lost_.emplace_back(action.to.incarnation, sent);
+}
+
+void WorkerHost::Do(StartLoad& action) {
+  loads_.push_back(std::move(action));
+  load_.notify_one();
+}
+
+// A batch of it that waits for a lost rank would keep the compute thread for long.
+void WorkerHost::Do(DropShard& action) {
+  if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was taken apart");
+  lane_work_.push_back(action);
+}
+
+void WorkerHost::Do(StartLane& action) { lane_work_.push_back(std::move(action)); }
+void WorkerHost::Do(DropLane& action) { lane_work_.push_back(action); }
+
+void WorkerHost::Do(StartPull& action) {
+  const auto stage = StageOf(action.shard);
+  links_.start_pull(action.shard, action.layers, stage, action.pull);
+}
+
+void WorkerHost::Do(Expose& action) {
+  links_.expose(action.shard, action.layers, StageOf(action.shard), action.kv);
+}
+
+void WorkerHost::Do(Unexpose& action) { links_.unexpose(action.handle); }
+
+void WorkerHost::Do(EndSession& action) { links_.end_session(action.reason, action.for_good); }
+
+}  // namespace millrace::cluster

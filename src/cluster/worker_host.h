@@ -1,0 +1,125 @@
+// WorkerHost: the threads around a WorkerCore. It owns the shards' stages and runs their batches;
+// how messages travel is handed in, so that a worker process and a worker inside the server's own
+// process are the same object.
+//
+// Threads: one computes (and opens and closes lanes, which is the stage's business), one loads
+// weights. Everything else happens on the callers' threads and is quick: the core's lock is never
+// held while a batch runs or weights load, so heartbeats and aborts never wait for either.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/worker_core.h"
+#include "engine/stage.h"
+#include "net/data_plane.h"
+
+namespace millrace::cluster {
+
+// What a loader makes of a LoadShard. `stage` is null when loading failed.
+struct LoadedShard {
+  std::shared_ptr<engine::Stage> stage;
+  ShardLoaded facts;
+  // Ends what waits for other ranks (net::Collective::Abort); empty for a stage of one.
+  std::function<void(std::string_view why)> abort;
+};
+using ShardProgressFn = std::function<void(int64_t done, int64_t total)>;
+// On the loading thread; may take minutes. `same` is a shard with the same weights, when there is
+// one: only what belongs to the stage's group (its collective) need be made anew.
+using ShardLoader =
+    std::function<LoadedShard(const LoadShard& load, const std::shared_ptr<engine::Stage>& same,
+                              const ShardProgressFn& progress)>;
+
+// How the host reaches others. None may wait; all may be called from any thread, with the core's
+// lock held, so they must not call back into the host.
+struct WorkerLinks {
+  std::function<void(ToController message)> send_up;
+  std::function<void(const WorkerAddress& to, PeerMessage message)> send_to_peer;
+  std::function<Status(const WorkerAddress& to, LaneId lane, StepId step, bool decode,
+                       RowBytes rows)>
+      send_rows;
+  std::function<void(ShardId shard, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
+                     const PullKv& pull)>
+      start_pull;  // -> PullEnded
+  std::function<void(ShardId shard, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
+                     const ExposeKv& expose)>
+      expose;
+  std::function<void(const KvHandle& handle)> unexpose;
+  std::function<void(LaneId lane)> lane_closed;  // what is pulled from it or into it ends
+  std::function<void(const std::string& reason, bool for_good)> end_session;
+};
+
+class WorkerHost {
+ public:
+  WorkerHost(WorkerCoreOptions options, ShardLoader loader, WorkerLinks links, const Clock& clock);
+  ~WorkerHost();  // closes
+
+  // Ends the batch that runs and joins the threads. What is asked of it afterwards is ignored, so
+  // that links may be taken away next and still call back meanwhile.
+  void Close();
+
+  // Any thread.
+  void SessionUp();
+  void SessionDown();
+  void FromController(ToWorker message);
+  void FromPeer(PeerMessage message);
+  void RowsArrived(LaneId lane, StepId step, RowBytes rows);
+  void PeerLost(Incarnation peer, const Status& reason);
+  void PullEnded(const PullDone& done);
+  void AnnounceLeaving(std::optional<Duration> in);
+  Heartbeat MakeHeartbeat();
+
+  bool welcomed() const;
+  Duration heartbeat_every() const;
+  WorkerCounters counters() const;
+  size_t lanes() const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  void Compute();
+  void Load();
+  void RunBatch(Lock& lock, const ReadyBatch& batch);
+  void DoLaneWork(Lock& lock);
+  void Flush();  // with the lock: does what the core asks for
+  void Do(SendUp& action);
+  void Do(SendToPeer& action);
+  void Do(SendRows& action);
+  void Do(StartLoad& action);
+  void Do(DropShard& action);
+  void Do(StartLane& action);
+  void Do(DropLane& action);
+  void Do(StartPull& action);
+  void Do(Expose& action);
+  void Do(Unexpose& action);
+  void Do(EndSession& action);
+  std::shared_ptr<engine::Stage> StageOf(ShardId shard) const;
+
+  const Clock& clock_;
+  const ShardLoader loader_;
+  const WorkerLinks links_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable compute_, load_;
+  WorkerCore core_;  // guarded by mutex_, as is the rest
+  std::map<ShardId, std::shared_ptr<engine::Stage>> stages_;
+  std::map<ShardId, std::function<void(std::string_view)>> aborts_;
+  std::deque<std::variant<StartLane, DropLane, DropShard>> lane_work_;  // the compute thread's
+  std::deque<StartLoad> loads_;
+  std::vector<WorkerAction> actions_;
+  std::vector<std::pair<Incarnation, Status>> lost_;  // found while flushing
+  bool flushing_ = false;
+  bool stopping_ = false;
+
+  std::thread compute_thread_, load_thread_;
+};
+
+}  // namespace millrace::cluster

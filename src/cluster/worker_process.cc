@@ -1,0 +1,242 @@
+#include "cluster/worker_process.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::cluster {
+namespace {
+
+constexpr Duration kRetryFirst = Duration::Millis(100);
+
+struct RowsKey {
+  uint64_t lane = 0, step = 0;
+};
+
+std::array<std::byte, sizeof(RowsKey)> Encode(const RowsKey& key) {
+  std::array<std::byte, sizeof(RowsKey)> bytes;
+  std::memcpy(bytes.data(), &key, sizeof key);
+  return bytes;
+}
+
+net::PeerAddress DataAddress(const WorkerAddress& worker) {
+  return {worker.data, worker.incarnation.value(), worker.host_id, worker.process_id};
+}
+
+std::string WithPort(const std::string& address, const std::string& advertised, int port) {
+  const std::string host = advertised.empty() ? address.substr(0, address.rfind(':')) : advertised;
+  return fmt::format("{}:{}", host, port);
+}
+
+uint64_t RandomIncarnation() {
+  std::random_device random;
+  return ((uint64_t{random()} << 32) | random()) | 1;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerProcess>> WorkerProcess::Start(WorkerProcessOptions options,
+                                                            const Clock& clock) {
+  std::unique_ptr<WorkerProcess> worker(new WorkerProcess(std::move(options), clock));
+  MR_RETURN_IF_ERROR(worker->Open());
+  return worker;
+}
+
+WorkerProcess::WorkerProcess(WorkerProcessOptions options, const Clock& clock)
+    : options_(std::move(options)), clock_(clock), incarnation_(RandomIncarnation()) {}
+
+WorkerProcess::~WorkerProcess() {
+  if (host_) host_->Close();
+  for (const auto& control : controls_) control->Disconnect();
+  peers_.reset();
+  if (data_) data_->Stop();
+  exchange_.reset();
+  host_.reset();
+}
+
+// Whoever calls back finds the host: it is made last but one, and the planes hold nothing before.
+Status WorkerProcess::Open() {
+  exchange_ = std::make_unique<KvExchange>(options_.heads_of, clock_);
+  net::TcpDataPlaneOptions data;
+  data.host = options_.data_host;
+  data.port = options_.data_port;
+  data.advertised_host = options_.advertised_host;
+  data.token = options_.security.token;
+  data.incarnation = incarnation_.value();
+  if (options_.security.tls()) {
+    data.tls = net::DataPlaneTls{options_.security.certificate_path, options_.security.key_path,
+                                 options_.security.authority_path};
+  }
+  net::DataPlaneEvents events;
+  events.on_message = [this](const net::PeerAddress&, net::MessageClass,
+                             std::span<const std::byte> key,
+                             net::Payload payload) { OnRows(key, std::move(payload)); };
+  events.on_peer_lost = [this](const net::PeerAddress& peer, const Status& reason) {
+    if (host_) host_->PeerLost(Incarnation(peer.incarnation), reason);
+  };
+  events.on_pull = [this](const net::PeerAddress&, std::span<const std::byte> request) {
+    return exchange_->Serve(request);
+  };
+  MR_ASSIGN_OR_RETURN(data_, net::StartTcpDataPlane(std::move(data), std::move(events)));
+  exchange_->Use(data_.get());
+
+  PeerStepsOptions peers;
+  peers.address = options_.control_address;
+  peers.security = options_.security;
+  peers.incarnation = incarnation_;
+  MR_ASSIGN_OR_RETURN(peers_, PeerSteps::Start(std::move(peers),
+                                               {.on_message =
+                                                    [this](PeerMessage m) {
+                                                      if (host_) host_->FromPeer(std::move(m));
+                                                    },
+                                                .on_peer_lost =
+                                                    [this](Incarnation peer, const Status& reason) {
+                                                      if (host_) host_->PeerLost(peer, reason);
+                                                    }}));
+  MR_RETURN_IF_ERROR(OpenControls());
+  WorkerAddress& address = options_.join.address;
+  address.incarnation = incarnation_;
+  address.control = WithPort(options_.control_address, options_.advertised_host, peers_->port());
+  address.data = data_->self().endpoint;
+  address.host_id = data_->self().host_id;
+  address.process_id = getpid();
+  host_ = std::make_unique<WorkerHost>(WorkerCoreOptions{options_.join}, options_.loader, Links(),
+                                       clock_);
+  return OkStatus();
+}
+
+Status WorkerProcess::OpenControls() {
+  for (const std::string& controller : options_.controllers) {
+    ControlClientOptions options;
+    options.controller = controller;
+    options.security = options_.security;
+    options.incarnation = incarnation_;
+    ControlClientCallbacks callbacks;
+    callbacks.on_message = [this](ToWorker message, const wire::Envelope& envelope) {
+      term_ = envelope.term.value();
+      host_->FromController(std::move(message));
+      control_.load()->SetHeartbeatEvery(host_->heartbeat_every());
+    };
+    callbacks.on_disconnect = [this](const Status& reason) {
+      std::lock_guard lock(mutex_);
+      session_ended_ = reason;
+      changed_.notify_all();
+    };
+    callbacks.make_heartbeat = [this] { return host_->MakeHeartbeat(); };
+    MR_ASSIGN_OR_RETURN(auto control,
+                        ControlClient::Create(std::move(options), std::move(callbacks)));
+    controls_.push_back(std::move(control));
+  }
+  if (controls_.empty()) return InvalidArgument("no controller to join");
+  control_ = controls_.front().get();
+  return OkStatus();
+}
+
+void WorkerProcess::OnRows(std::span<const std::byte> key, net::Payload payload) {
+  RowsKey rows;
+  if (key.size() != sizeof rows || !host_) return;
+  std::memcpy(&rows, key.data(), sizeof rows);
+  const std::span<const std::byte> bytes = payload.bytes();
+  host_->RowsArrived(LaneId(rows.lane), StepId(rows.step),
+                     std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
+}
+
+WorkerLinks WorkerProcess::Links() {
+  WorkerLinks links;
+  links.send_up = [this](ToController message) {
+    (void)control_.load()->Send(Term(term_.load()), std::move(message));  // on_disconnect follows
+  };
+  links.send_to_peer = [this](const WorkerAddress& to, PeerMessage message) {
+    (void)peers_->Send(to, Term(term_.load()), message);  // on_peer_lost follows
+  };
+  links.send_rows = [this](const WorkerAddress& to, LaneId lane, StepId step, bool decode,
+                           RowBytes rows) {
+    const auto key = Encode({lane.value(), step.value()});
+    const std::span<const std::byte> bytes = *rows;
+    return data_->Send(DataAddress(to),
+                       decode ? net::MessageClass::kDecode : net::MessageClass::kPrefill, key,
+                       net::Payload(std::move(rows), bytes));
+  };
+  links.start_pull = [this](ShardId, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
+                            const PullKv& pull) {
+    exchange_->Pull(layers, stage, pull, [this](PullDone done) { host_->PullEnded(done); });
+  };
+  links.expose = [this](ShardId, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
+                        const ExposeKv& kv) { exchange_->Expose(layers, stage, kv); };
+  links.unexpose = [this](const KvHandle& handle) { exchange_->Release(handle); };
+  links.lane_closed = [this](LaneId lane) { exchange_->LaneClosed(lane); };
+  links.end_session = [this](const std::string& reason, bool for_good) {
+    std::lock_guard lock(mutex_);
+    for_good_ = for_good_ || for_good;
+    last_word_ = Unavailable(reason);
+    session_ended_ = last_word_;
+    changed_.notify_all();
+  };
+  return links;
+}
+
+void WorkerProcess::Stop() {
+  std::lock_guard lock(mutex_);
+  stopping_ = true;
+  changed_.notify_all();
+}
+
+void WorkerProcess::LeaveSoon(std::optional<Duration> in) { host_->AnnounceLeaving(in); }
+
+// Joins once and stays as long as the session lasts.
+Status WorkerProcess::OneSession(bool& joined) {
+  {
+    std::lock_guard lock(mutex_);
+    session_ended_.reset();
+  }
+  MR_RETURN_IF_ERROR(control_.load()->Connect(options_.connect_limit));
+  host_->SessionUp();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return stopping_ || session_ended_; });
+  const Status ended = session_ended_.value_or(OkStatus());
+  lock.unlock();
+  joined = host_->welcomed();
+  control_.load()->Disconnect();
+  host_->SessionDown();
+  return ended;
+}
+
+Status WorkerProcess::Run() {
+  Duration wait = kRetryFirst;
+  Time alone_since = clock_.Now();
+  for (size_t attempt = 0;; ++attempt) {
+    control_ = controls_[attempt % controls_.size()].get();
+    const std::string& controller = options_.controllers[attempt % controls_.size()];
+    bool joined = false;
+    const Status ended = OneSession(joined);
+    std::unique_lock lock(mutex_);
+    if (stopping_) return OkStatus();
+    if (for_good_) return joined ? OkStatus() : last_word_;
+    if (ended.code() == StatusCode::kUnauthenticated) return ended;
+    if (joined) {
+      wait = kRetryFirst;
+      alone_since = clock_.Now();
+      MR_LOG(warn, "the session ended: {}; joining again", Printable(ended.message()));
+    } else {
+      MR_LOG(info, "cannot join {}: {}; trying again", Printable(controller),
+             Printable(ended.message()));
+    }
+    const Duration alone = clock_.Now() - alone_since;
+    if (options_.alone_limit && alone > *options_.alone_limit) {
+      return Unavailable(fmt::format("no controller at {} for {:.0f} s: {}", controller,
+                                     alone.seconds(), ended.message()));
+    }
+    changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns), [this] { return stopping_; });
+    if (stopping_) return OkStatus();
+    wait = std::min(wait + wait, options_.retry_most);
+  }
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,89 @@
+// WorkerProcess: a worker on the network: a WorkerHost whose messages travel over gRPC (control)
+// and the data plane (activations, KV). It joins a controller, obeys, and when the session ends
+// joins again, with its weights still loaded.
+//
+// Owned by main(). Run blocks; Stop and LeaveSoon: any thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/control_client.h"
+#include "cluster/kv_exchange.h"
+#include "cluster/link_security.h"
+#include "cluster/peer_steps.h"
+#include "cluster/worker_host.h"
+#include "net/data_plane.h"
+
+namespace millrace::cluster {
+
+struct WorkerProcessOptions {
+  std::vector<std::string> controllers;         // "host:port" each; tried in turn
+  std::string control_address = "127.0.0.1:0";  // served to other workers: steps
+  std::string data_host = "127.0.0.1";          // and activations, KV
+  uint16_t data_port = 0;
+  std::string advertised_host;  // what others connect to; empty: the hosts above
+  LinkSecurity security;
+  Join join;  // name, identity, device, memory; the address is filled in
+  ShardLoader loader;
+  HeadsOf heads_of;
+  Duration connect_limit = Duration::Seconds(5);
+  Duration retry_most = Duration::Seconds(2);  // between attempts to join
+  // Give up after so long without a controller; none: never.
+  std::optional<Duration> alone_limit;
+};
+
+class WorkerProcess {
+ public:
+  // Opens its ports. kInvalidArgument, kUnavailable: one line why not.
+  static Result<std::unique_ptr<WorkerProcess>> Start(WorkerProcessOptions options,
+                                                      const Clock& clock);
+  ~WorkerProcess();
+
+  // Joins and serves until it is told to leave (OK), was refused for good, or Stop (OK).
+  Status Run();
+  void Stop();
+  // This machine goes in so long (none: when it has been relieved): the controller moves what runs.
+  void LeaveSoon(std::optional<Duration> in);
+
+  WorkerHost& host() { return *host_; }
+  net::DataPlaneStats data_stats() const { return data_->stats(); }
+  KvExchangeCounters kv_counters() const { return exchange_->counters(); }
+
+ private:
+  WorkerProcess(WorkerProcessOptions options, const Clock& clock);
+  Status Open();
+  WorkerLinks Links();
+  void OnRows(std::span<const std::byte> key, net::Payload payload);
+  std::optional<Status> WaitForEnd(Duration limit);
+  Status OpenControls();
+  Status OneSession(bool& joined);
+
+  WorkerProcessOptions options_;
+  const Clock& clock_;
+  Incarnation incarnation_;
+  std::atomic<uint64_t> term_{0};
+  std::unique_ptr<KvExchange> exchange_;
+  std::unique_ptr<WorkerHost> host_;
+  std::unique_ptr<net::DataPlane> data_;
+  std::unique_ptr<PeerSteps> peers_;
+  std::vector<std::unique_ptr<ControlClient>> controls_;  // by controller
+  std::atomic<ControlClient*> control_{nullptr};          // of this session, or the last
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;  // guarded by mutex_, as below
+  bool for_good_ = false;
+  std::optional<Status> session_ended_;
+  Status last_word_;  // why the controller ended it
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,207 @@
+// Cell and workers over real sockets on the loopback interface, with a model of hashes.
+#include "cluster/worker_process.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+
+#include "base/rng.h"
+#include "cluster/cell_server.h"
+#include "engine/hash_stage.h"
+
+namespace millrace::cluster {
+namespace {
+
+const engine::HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
+const char kToken[] = "0123456789abcdef0123456789abcdef";
+constexpr std::chrono::seconds kLimit{60};
+
+// A worker process without a process: its ports and threads, gone when it is destroyed.
+class Worker {
+ public:
+  Worker(const std::string& name, int port, const Clock& clock, const std::string& token = kToken) {
+    WorkerProcessOptions options;
+    options.controllers = {"127.0.0.1:" + std::to_string(port)};
+    options.security.token = token;
+    options.join.name = name;
+    options.heads_of = [](TensorRank) { return std::pair(0, kModel.heads); };
+    options.loader = [](const LoadShard& load, const auto&, const ShardProgressFn&) {
+      LoadedShard loaded;
+      loaded.stage = std::make_shared<engine::HashStage>(kModel, load.layers);
+      loaded.facts.kv_bytes_per_token_layer = 1;
+      loaded.facts.kv_bytes = int64_t{400} * 4 * load.layers.size();
+      return loaded;
+    };
+    auto started = WorkerProcess::Start(std::move(options), clock);
+    EXPECT_TRUE(started.ok()) << started.status().ToString();
+    process_ = std::move(*started);
+    thread_ = std::thread([this] { ended_ = process_->Run(); });
+  }
+  ~Worker() {
+    process_->Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  Status WaitForEnd() {
+    thread_.join();
+    return ended_;
+  }
+  WorkerProcess& process() { return *process_; }
+
+ private:
+  std::unique_ptr<WorkerProcess> process_;
+  Status ended_;
+  std::thread thread_;
+};
+
+class NetTest : public testing::Test {
+ protected:
+  void StartServer(int stages, std::optional<Plan> plan = {}) {
+    CellOptions options;
+    ControllerOptions& c = options.controller;
+    c.term = Term(1);
+    c.model = "hashes";
+    c.num_layers = kModel.num_layers;
+    c.stages = stages;
+    c.plan = std::move(plan);
+    c.scheduler.block_size = 4;
+    c.scheduler.max_num_seqs = 8;
+    c.scheduler.max_num_batched_tokens = 32;
+    c.scheduler.max_model_len = 400;
+    ControlServerOptions server;
+    server.security.token = kToken;
+    auto started = CellServer::Start(std::move(options), std::move(server), clock_);
+    ASSERT_TRUE(started.ok()) << started.status().ToString();
+    server_ = std::move(*started);
+  }
+  void StartWorker(const std::string& name) {
+    workers_[name] = std::make_unique<Worker>(name, server_->port(), clock_);
+  }
+  void Ask(int count, int max_tokens) {
+    Rng rng(7);
+    for (int i = 0; i < count; ++i) {
+      engine::EngineRequest request;
+      for (int t = 0; t < 6 + i % 5; ++t) {
+        request.prompt.push_back(static_cast<TokenId>(rng.Between(0, 199)));
+      }
+      request.params.max_tokens = max_tokens;
+      request.params.seed = 100 + i;
+      request.params.ignore_eos = true;
+      asked_.push_back(request);
+      {
+        std::lock_guard lock(mutex_);
+        answers_.emplace_back();
+      }
+      const size_t slot = asked_.size() - 1;
+      const auto id = server_->cell().Submit(request, [this, slot](RequestOutput&& news) {
+        std::lock_guard lock(mutex_);
+        for (TokenId token : news.tokens) answers_[slot].push_back(token);
+        told_ += std::ssize(news.tokens);
+        if (!news.error.ok()) error_ = news.error;
+        over_ += news.times.has_value();
+        changed_.notify_all();
+      });
+      ASSERT_TRUE(id.ok()) << id.status().ToString();
+      ids_.push_back(*id);
+    }
+  }
+  bool WaitForTokens(int64_t count) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kLimit, [&] { return told_ >= count; });
+  }
+  void ExpectReference() {
+    std::unique_lock lock(mutex_);
+    ASSERT_TRUE(changed_.wait_for(lock, kLimit, [&] { return over_ == std::ssize(asked_); }));
+    EXPECT_TRUE(error_.ok()) << error_.ToString();
+    for (size_t i = 0; i < asked_.size(); ++i) {
+      EXPECT_EQ(answers_[i], engine::HashReference(kModel, asked_[i].prompt, asked_[i].params,
+                                                   SequenceSeed(*asked_[i].params.seed, 0),
+                                                   *asked_[i].params.max_tokens))
+          << "request " << i;
+    }
+  }
+
+  SteadyClock clock_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<TokenId>> answers_;
+  int64_t told_ = 0, over_ = 0;
+  Status error_;
+  std::vector<engine::EngineRequest> asked_;
+  std::vector<RequestId> ids_;
+  std::unique_ptr<CellServer> server_;  // after the workers are gone: see the order below
+  std::map<std::string, std::unique_ptr<Worker>> workers_;
+};
+
+TEST_F(NetTest, AnswersThroughThreeWorkers) {
+  StartServer(3);
+  for (const char* name : {"a", "b", "c"}) StartWorker(name);
+  Ask(10, 20);
+  ExpectReference();
+}
+
+TEST_F(NetTest, ALostWorkerCostsNoToken) {
+  StartServer(2);
+  StartWorker("a");
+  StartWorker("b");
+  Ask(8, 60);
+  ASSERT_TRUE(WaitForTokens(50));
+  workers_.erase("b");
+  StartWorker("b");
+  ASSERT_TRUE(WaitForTokens(200));
+  workers_.erase("a");
+  StartWorker("a");
+  ExpectReference();
+}
+
+// DistServe section 4.3.
+TEST_F(NetTest, KvIsPulledFromPrefillToDecode) {
+  Plan plan;
+  plan.num_layers = kModel.num_layers;
+  plan.stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
+                 {.layers = {4, 6}, .role = StageRole::kPrefill},
+                 {.layers = {0, 2}, .role = StageRole::kDecode},
+                 {.layers = {2, 6}, .role = StageRole::kDecode}};
+  StartServer(1, plan);
+  for (const char* name : {"p1", "p2", "d1", "d2"}) StartWorker(name);
+  Ask(3, 5);  // opens the decoding lane; until it is open requests go on from their tokens
+  ExpectReference();
+  Ask(12, 15);
+  ExpectReference();
+  const auto counters = server_->cell().Describe().counters;
+  EXPECT_GE(counters.moves, 12u);
+  EXPECT_EQ(counters.moves_failed, 0u);
+}
+
+TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
+  Plan plan;  // two ways through the whole model
+  plan.num_layers = kModel.num_layers;
+  plan.stages = {{.layers = {0, 6}, .role = StageRole::kDecode},
+                 {.layers = {0, 6}, .role = StageRole::kDecode},
+                 {.layers = {0, 6}, .role = StageRole::kPrefill}};
+  StartServer(1, plan);
+  for (const char* name : {"a", "b", "c"}) StartWorker(name);
+  Ask(1, 300);
+  ASSERT_TRUE(WaitForTokens(40));
+  // It runs on one of the two that decode; to the other, and back.
+  int moved = 0;
+  for (int i = 0; i < 2000 && moved < 2; ++i) {
+    for (const auto& worker : server_->cell().Describe().workers) {
+      moved += server_->cell().Migrate(ids_[0], worker.name).ok();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(moved, 1);
+  ExpectReference();
+  EXPECT_EQ(server_->cell().Describe().counters.moves_failed, 0u);
+}
+
+TEST_F(NetTest, AWrongTokenIsTurnedAwayForGood) {
+  StartServer(1);
+  Worker stranger("x", server_->port(), clock_, "fedcba9876543210fedcba9876543210");
+  EXPECT_EQ(stranger.WaitForEnd().code(), StatusCode::kUnauthenticated);
+  EXPECT_TRUE(server_->cell().Describe().workers.empty());
+}
+
+}  // namespace
+}  // namespace millrace::cluster
