@@ -23,6 +23,14 @@ cost::BatchShape ShapeOf(const StepPlan& plan) {
   return shape;
 }
 
+std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens) {
+  auto params = std::make_shared<SamplingParams>();
+  params->max_tokens = output_tokens;
+  params->ignore_eos = true;
+  params->temperature = 0;
+  return params;
+}
+
 void AnswerTo(const StepPlan& plan, StepResult& result) {
   result.id = plan.id;
   result.sequences.resize(plan.sequences.size());

@@ -56,6 +56,8 @@ struct InstanceUse {
 
 // What a step's composition costs by: what StepCost wants to know of a plan.
 cost::BatchShape ShapeOf(const StepPlan& plan);
+// What a simulated request asks for: exactly so many tokens.
+std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
 // The executor's answer: every sampled token is 0; nothing in a simulation reads it, and no EOS is
 // set. `result` keeps its memory.
 void AnswerTo(const StepPlan& plan, StepResult& result);

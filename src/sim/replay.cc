@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,11 +35,9 @@ class Player {
     outputs_.clear();
     if (const auto* add = std::get_if<sched::LoggedAdd>(&entry)) {
       ++report_.requests;
-      if (ids_seen_max_ && add->request.id <= *ids_seen_max_) {
-        return InvalidArgument(
-            fmt::format("request {} comes after a later one", add->request.id.value()));
+      if (!ids_.insert(add->request.id).second) {
+        return InvalidArgument(fmt::format("request {} comes twice", add->request.id.value()));
       }
-      ids_seen_max_ = add->request.id;
       MR_RETURN_IF_ERROR(scheduler_->Add(add->request, now));
     } else if (const auto* abort = std::get_if<sched::LoggedAbort>(&entry)) {
       ++report_.aborts;
@@ -51,8 +50,19 @@ class Player {
       scheduler_->KvArrived(arrival->id, arrival->complete, now);
     } else if (const auto* release = std::get_if<sched::LoggedKvRelease>(&entry)) {
       scheduler_->ReleaseKv(release->id);
+    } else if (const auto* more = std::get_if<sched::LoggedKvExtension>(&entry)) {
+      MR_RETURN_IF_ERROR(
+          scheduler_->ExtendImport(more->id, more->more_output, more->imported_tokens));
+    } else if (const auto* expose = std::get_if<sched::LoggedExpose>(&entry)) {
+      (void)scheduler_->Expose(expose->id, now, expose->hold_kv);
+    } else if (const auto* freeze = std::get_if<sched::LoggedFreeze>(&entry)) {
+      freeze->frozen ? (void)scheduler_->Freeze(freeze->id) : scheduler_->Thaw(freeze->id);
+    } else if (const auto* detach = std::get_if<sched::LoggedDetach>(&entry)) {
+      if (scheduler_->Detach(detach->id, now, detach->hold_kv)) ids_.erase(detach->id);
     } else if (const auto* step = std::get_if<LoggedStep>(&entry)) {
       return Decide(*step, now);
+    } else if (std::holds_alternative<sched::LoggedIdle>(entry)) {
+      return Idle(now);
     } else if (const auto* commit = std::get_if<sched::LoggedCommit>(&entry)) {
       MR_RETURN_IF_ERROR(Commit(*commit, now));
     }
@@ -73,7 +83,17 @@ class Player {
     }
     ++report_.steps;
     in_flight_ = ours;
+    pulls_.clear();
+    scheduler_->DrainPulls(pulls_);
     return true;
+  }
+
+  bool Idle(Time now) {
+    const StepPlan* plan = scheduler_->Schedule(now);
+    if (!plan) return true;
+    report_.first_difference = fmt::format("at {} ns: the log has no step; decided anew: {}",
+                                           now.ns, Describe(LoggedStep::Of(*plan, now)));
+    return false;
   }
 
   Status Commit(const sched::LoggedCommit& commit, Time now) {
@@ -97,8 +117,9 @@ class Player {
 
   const std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<RequestOutput> outputs_;
+  std::vector<sched::KvPull> pulls_;
   std::optional<LoggedStep> in_flight_;
-  std::optional<RequestId> ids_seen_max_;
+  std::unordered_set<RequestId> ids_;  // of all that came and were not detached
   ReplayReport report_;
 };
 
@@ -106,7 +127,10 @@ std::optional<Time> TimeOf(const sched::LogEntry& entry) {
   if (const auto* e = std::get_if<sched::LoggedAdd>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedAbort>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedKvArrival>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedExpose>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedDetach>(&entry)) return e->at;
   if (const auto* e = std::get_if<LoggedStep>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedIdle>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedCommit>(&entry)) return e->at;
   return std::nullopt;  // happens with what comes before it
 }

@@ -13,6 +13,7 @@
 #include "base/rng.h"
 #include "engine/engine.h"
 #include "engine/fake_executor.h"
+#include "sched/testing/harness.h"
 
 namespace millrace::sim {
 namespace {
@@ -112,6 +113,85 @@ TEST(StepLog, LinesReadBackAsTheyWere) {
   EXPECT_EQ(again, text);
 }
 
+// Requests that come from and leave for other schedulers, in every way there is.
+std::string RecordHandOvers(uint64_t seed, Rng& rng) {
+  std::string log;
+  sched::HarnessOptions options;
+  options.scheduler.num_blocks = 40;
+  options.scheduler.num_host_blocks = seed % 2 == 0 ? 20 : 0;
+  options.scheduler.preemption =
+      seed % 2 == 0 ? sched::PreemptionMode::kSwap : sched::PreemptionMode::kRecompute;
+  options.scheduler.max_model_len = 256;
+  options.scheduler.max_num_batched_tokens = 64;
+  options.step_log = [&log](std::string_view line) { (log += line) += '\n'; };
+  sched::Harness h(options);
+  std::vector<sched::KvPull> pulls;
+  uint64_t last_id = 0;
+  for (int turn = 0; turn < 600; ++turn) {
+    h.Turn();
+    h.Advance(Duration::Millis(1));
+    h.scheduler().DrainPulls(pulls);
+    if (rng.Between(0, 5) == 0) {
+      SamplingParams params;
+      params.n = rng.Between(0, 5) == 0 ? 2 : 1;
+      params.max_tokens = static_cast<int>(rng.Between(20, 60));
+      (void)h.Add(RandomPrompt(rng), params, [&](sched::NewRequest& r) {
+        r.id = RequestId(++last_id);
+        if (rng.Between(0, 1)) return;
+        r.times = RequestTimes{.arrived = h.now(), .first_token = h.now()};
+        for (int k = 0; k < params.n; ++k) r.resumed.push_back({RandomPrompt(rng), k == 1});
+        for (auto& s : r.resumed) s.output.resize(std::min<size_t>(s.output.size(), 19));
+        if (params.n == 1) r.imported_tokens = static_cast<int>(r.prompt->size());
+      });
+    }
+    const RequestId id(static_cast<uint64_t>(rng.Between(1, 1 + static_cast<int64_t>(last_id))));
+    switch (rng.Between(0, 12)) {
+      case 0: {
+        auto left = h.scheduler().Detach(id, h.now(), Duration::Millis(20));
+        if (left && rng.Between(0, 1)) (void)h.AddAsIs(left->request);
+        break;
+      }
+      case 1: (void)h.scheduler().Expose(id, h.now(), Duration::Millis(20)); break;
+      case 2: (void)h.scheduler().Freeze(id); break;
+      case 3:
+        if (pulls.empty()) break;
+        (void)h.scheduler().ExtendImport(pulls.back().id, {1, 2, 3}, pulls.back().end_token + 2);
+        break;
+      case 4: h.scheduler().ReleaseKv(id); break;
+      default:
+        if (!pulls.empty() && rng.Between(0, 1)) {
+          h.scheduler().KvArrived(pulls.back().id, rng.Between(0, 3) != 0, h.now());
+          pulls.pop_back();
+        }
+    }
+    if (rng.Between(0, 9) == 0) {
+      for (uint64_t i = 1; i <= last_id; ++i) h.scheduler().Thaw(RequestId(i));
+    }
+    if (turn % 300 == 299) (void)h.scheduler().DetachAll(h.now());
+  }
+  return log;
+}
+
+TEST(Replay, HandOversAreDecidedAnewTheSame) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    Rng rng(seed);
+    const std::string text = RecordHandOvers(seed, rng);
+    for (const char* kind : {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"",
+                             "\"resumed\"", "\"times\"", "\"kv_arrived\""}) {
+      EXPECT_NE(text.find(kind), std::string::npos) << kind << " never happened";
+    }
+    const auto log = sched::ParseStepLog(text);
+    ASSERT_TRUE(log.ok()) << log.status().ToString();
+    const auto report = Replay(*log);
+    ASSERT_TRUE(report.ok()) << report.status().ToString();
+    EXPECT_FALSE(report->first_difference) << *report->first_difference;
+    EXPECT_GT(report->steps, 300u);
+    std::string again = sched::EncodeHeader(log->options) + '\n';
+    for (const auto& entry : log->entries) (again += sched::EncodeEntry(entry)) += '\n';
+    EXPECT_EQ(again, text);
+  }
+}
+
 TEST(StepLog, WrongLinesAreNamed) {
   const std::string text = RecordLiveRun({}, 3, 6);
   const auto expect = [](const std::string& log, const std::string& part) {
@@ -125,6 +205,9 @@ TEST(StepLog, WrongLinesAreNamed) {
   expect(text + "{\"step\": 1}\n", "line");
   expect(text + "{\"commit\": \"x\", \"tokens\": []}\n", "\"commit\"");
   expect(text + "{\"abort\": -1}\n", "\"abort\"");
+  expect(text + "{\"add\": 9, \"resumed\": [1]}\n", "\"resumed\"");
+  expect(text + "{\"add\": 9, \"times\": []}\n", "\"times\"");
+  expect(text + "{\"detach\": 9, \"hold_kv_ns\": \"x\"}\n", "\"hold_kv_ns\"");
 }
 
 }  // namespace

@@ -122,13 +122,10 @@ void Routed::FollowDecisions(Time now) {
     }
     Way& way = WayOf(decision.route);
     const SimRequest& request = recorder_.request(decision.id);
-    auto params = std::make_shared<SamplingParams>();
-    params->max_tokens = request.output_tokens;
-    params->ignore_eos = true;
     const Status added = way.scheduler->Add(
         {.id = decision.id,
          .prompt = std::make_shared<const std::vector<TokenId>>(request.prompt_tokens),
-         .params = std::move(params),
+         .params = ParamsFor(request.output_tokens),
          .known_output_tokens = request.output_tokens},
         now);
     if (!added.ok()) {

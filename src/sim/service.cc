@@ -89,7 +89,7 @@ void Service::Arrive(const SimRequest& request) {
   const int output_tokens = prefill_only ? 1 : request.output_tokens;
   sched::NewRequest asked{.id = id,
                           .prompt = PromptOf(request.prompt_tokens),
-                          .params = ParamsFor(output_tokens),
+                          .params = SharedParams(output_tokens),
                           .known_output_tokens = output_tokens};
   if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
   if (!instances_[index]->scheduler().Add(std::move(asked), request.arrival).ok()) {
@@ -122,18 +122,11 @@ Duration Service::PrefillTime(int index, int prompt_tokens) const {
   return Duration::Seconds(longest);
 }
 
-std::shared_ptr<const SamplingParams> Service::ParamsFor(int output_tokens) {
-  const auto make = [&] {
-    auto params = std::make_shared<SamplingParams>();
-    params->max_tokens = output_tokens;
-    params->ignore_eos = true;
-    params->temperature = 0;
-    return params;
-  };
-  if (output_tokens >= kSharedMax) return make();
+std::shared_ptr<const SamplingParams> Service::SharedParams(int output_tokens) {
+  if (output_tokens >= kSharedMax) return ParamsFor(output_tokens);
   if (params_.empty()) params_.resize(kSharedMax);
   auto& params = params_[output_tokens];
-  if (!params) params = make();
+  if (!params) params = ParamsFor(output_tokens);
   return params;
 }
 

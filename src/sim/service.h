@@ -89,7 +89,7 @@ class Service {
   // The instance with the role that should take the next request.
   int Dispatch(const std::vector<int>& among);
   void Hear(int index, RequestOutput& output, Time now);
-  std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
+  std::shared_ptr<const SamplingParams> SharedParams(int output_tokens);
   void Submit(int index, Time now);
   std::shared_ptr<const std::vector<TokenId>> PromptOf(int tokens);
   // service_handoff.cc

@@ -32,9 +32,9 @@ void Service::HandOver(RequestId id, int from, TokenId first_token, Time now) {
   const int to = Dispatch(decodes_);
   sched::NewRequest asked{.id = id,
                           .prompt = PromptOf(request.prompt_tokens),
-                          .params = ParamsFor(request.output_tokens),
+                          .params = SharedParams(request.output_tokens),
                           .known_output_tokens = request.output_tokens,
-                          .resumed_output = {first_token},
+                          .resumed = {{.output = {first_token}}},
                           .imported_tokens = request.prompt_tokens};
   if (!instances_[to]->scheduler().Add(std::move(asked), now).ok()) {
     instances_[from]->scheduler().ReleaseKv(id);

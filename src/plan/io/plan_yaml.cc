@@ -61,7 +61,9 @@ class Fingerprint {
 
 class PlanReader {
  public:
-  PlanReader(std::string_view name, const ClusterSpec& cluster) : name_(name), cluster_(cluster) {
+  // Without a cluster whatever is named is a node.
+  explicit PlanReader(std::string_view name) : name_(name) {}
+  PlanReader(std::string_view name, const ClusterSpec& cluster) : name_(name), cluster_(&cluster) {
     for (size_t i = 0; i < cluster.nodes.size(); ++i) {
       nodes_[cluster.nodes[i].name] = static_cast<NodeIndex>(i);
     }
@@ -76,44 +78,87 @@ class PlanReader {
                        "partial_inference", "flow", "bound", "stages", "edges", "unused"},
                       name_));
     MR_RETURN_IF_ERROR(root.Integer("format", kFormat, kFormat).status());
-    MR_ASSIGN_OR_RETURN(out_.cluster, root.Text("cluster"));
-    MR_RETURN_IF_ERROR(CheckFingerprint(root));
+    if (cluster_ != nullptr) {
+      MR_ASSIGN_OR_RETURN(out_.cluster, root.Text("cluster"));
+      MR_RETURN_IF_ERROR(CheckFingerprint(root));
+    } else {
+      MR_ASSIGN_OR_RETURN(out_.cluster, root.TextOr("cluster", ""));
+    }
     MR_ASSIGN_OR_RETURN(out_.model, root.Text("model"));
     MR_ASSIGN_OR_RETURN(const int64_t layers, root.Integer("layers", 1, kLayersMax));
     out_.num_layers = static_cast<int>(layers);
     MR_ASSIGN_OR_RETURN(out_.epoch, root.IntegerOr("epoch", 0, 0, INT64_MAX));
     MR_ASSIGN_OR_RETURN(out_.partial_inference, root.BoolOr("partial_inference", true));
-    MR_ASSIGN_OR_RETURN(out_.tokens_per_s, root.Amount("flow", Quantity::kFlow));
-    MR_ASSIGN_OR_RETURN(out_.tokens_per_s_bound, root.Amount("bound", Quantity::kFlow));
+    MR_RETURN_IF_ERROR(ReadFlow(root));
     MR_RETURN_IF_ERROR(root.Need("stages").status());
     MR_ASSIGN_OR_RETURN(const auto stages, root.List("stages", kStagesMax));
     for (const YAML::Node& stage : stages) MR_RETURN_IF_ERROR(ReadStage(stage));
     MR_ASSIGN_OR_RETURN(const auto edges, root.List("edges", kEdgesMax));
     for (const YAML::Node& edge : edges) MR_RETURN_IF_ERROR(ReadEdge(edge));
+    if (cluster_ == nullptr && !root.Has("edges")) AddObviousEdges();
     MR_ASSIGN_OR_RETURN(const auto unused, root.List("unused", ClusterSpec::kNodesMax));
     for (const YAML::Node& node : unused) MR_RETURN_IF_ERROR(ReadUnused(node));
     return std::move(out_);
   }
 
+  std::vector<std::string> TakeNames() { return std::move(names_); }
+
  private:
+  Status ReadFlow(const YamlMap& root) {
+    if (cluster_ == nullptr && !root.Has("flow") && !root.Has("bound")) return OkStatus();
+    MR_ASSIGN_OR_RETURN(out_.tokens_per_s, root.Amount("flow", Quantity::kFlow));
+    MR_ASSIGN_OR_RETURN(out_.tokens_per_s_bound, root.Amount("bound", Quantity::kFlow));
+    return OkStatus();
+  }
+
+  // From where layers end to where they go on, all alike.
+  void AddObviousEdges() {
+    const auto count = static_cast<int>(out_.stages.size());
+    const auto layers = [this](int stage) {
+      return out_.stages[static_cast<size_t>(stage)].layers;
+    };
+    for (int from = 0; from < count; ++from) {
+      const int end = layers(from).end;
+      if (layers(from).begin == 0) out_.edges.push_back({std::nullopt, from, 1});
+      if (end == out_.num_layers) out_.edges.push_back({from, std::nullopt, 1});
+      for (int to = 0; to < count; ++to) {
+        const bool follows = out_.partial_inference
+                                 ? layers(to).begin <= end && end < layers(to).end
+                                 : layers(to).begin == end;
+        if (to != from && follows) out_.edges.push_back({from, to, 1});
+      }
+    }
+  }
+
   Status CheckFingerprint(const YamlMap& root) const {
     MR_ASSIGN_OR_RETURN(const std::string text, root.Text("cluster_fingerprint"));
-    const std::string wanted = fmt::format("{:016x}", ClusterFingerprint(cluster_));
+    const std::string wanted = fmt::format("{:016x}", ClusterFingerprint(*cluster_));
     if (text == wanted) return OkStatus();
     return root.Error("cluster_fingerprint",
                       fmt::format("the plan was made for another cluster: '{}' with fingerprint "
                                   "{}; this one is '{}' with {}; plan again for it",
                                   Printable(out_.cluster, 60), Printable(text, 40),
-                                  Printable(cluster_.name, 60), wanted));
+                                  Printable(cluster_->name, 60), wanted));
   }
 
-  Result<NodeIndex> Node(const std::string& node, const YamlMap& map, std::string_view key) const {
+  Result<NodeIndex> Node(const std::string& node, const YamlMap& map, std::string_view key) {
     if (const auto at = nodes_.find(node); at != nodes_.end()) return at->second;
+    if (cluster_ == nullptr) return NewNode(node, map, key);
     std::vector<std::string> names;
     for (const auto& [known, index] : nodes_) names.push_back(known);
     const auto guess = Suggest(node, names);
     return map.Error(key, fmt::format("the cluster has no node '{}'{}", Printable(node, 60),
                                       guess ? fmt::format("; did you mean {}?", *guess) : ""));
+  }
+
+  Result<NodeIndex> NewNode(const std::string& node, const YamlMap& map, std::string_view key) {
+    if (names_.size() == ClusterSpec::kNodesMax) {
+      return map.Error(key, fmt::format("more than {} workers", ClusterSpec::kNodesMax));
+    }
+    const auto index = static_cast<NodeIndex>(names_.size());
+    names_.push_back(node);
+    nodes_[node] = index;
+    return index;
   }
 
   Status ReadStage(const YAML::Node& node) {
@@ -190,8 +235,9 @@ class PlanReader {
   }
 
   const std::string_view name_;
-  const ClusterSpec& cluster_;
+  const ClusterSpec* const cluster_ = nullptr;
   std::map<std::string, NodeIndex> nodes_;
+  std::vector<std::string> names_;  // without a cluster: by index
   Plan out_;
 };
 
@@ -265,6 +311,14 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
 Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
                            const ClusterSpec& cluster) {
   return PlanReader(name, cluster).Read(text);
+}
+
+Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name) {
+  PlanReader reader(name);
+  WorkerPlan out;
+  MR_ASSIGN_OR_RETURN(out.plan, reader.Read(text));
+  out.workers = reader.TakeNames();
+  return out;
 }
 
 }  // namespace millrace::plan

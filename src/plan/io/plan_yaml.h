@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "core/cluster_spec.h"
@@ -23,6 +24,16 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster);
 // its ranges lie within the model; whether the plan is any good is CheckPlan's affair.
 Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
                            const ClusterSpec& cluster);
+
+// A plan for a running cluster: its nodes are workers, by the names under which they joined.
+struct WorkerPlan {
+  Plan plan;
+  std::vector<std::string> workers;  // by the plan's node index
+};
+// Reads the same file without knowing the cluster, so that it can be short: `cluster`,
+// `cluster_fingerprint`, `flow`, `bound` and `unused` may be missing, and `edges` too when layers
+// simply go on where others end.
+Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name);
 
 // "both", "prefill", "decode".
 std::string_view RoleName(StageRole role);

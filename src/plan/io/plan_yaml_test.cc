@@ -148,5 +148,62 @@ TEST(PlanYamlTest, ErrorsNameThePlace) {
             "p.yaml:10:1: unknown key 'bounds' in the plan file; did you mean bound?");
 }
 
+TEST(WorkerPlanTest, NamesWorkersWithoutKnowingTheCluster) {
+  const auto read = ParseWorkerPlan(WritePlanYaml(SmallPlan(), Cluster()), "p");
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->workers,
+            (std::vector<std::string>{"big-0", "big-1", "a \"quoted\": name", "null", "7"}));
+  ExpectEqual(read->plan, SmallPlan());
+}
+
+TEST(WorkerPlanTest, MayBeShort) {
+  const auto read = ParseWorkerPlan(
+      "format: 1\nmodel: demo\nlayers: 12\nstages:\n"
+      "  - {stage: 0, nodes: [b], layers: [0, 5]}\n"
+      "  - {stage: 1, nodes: [a, c], layers: [5, 12], tensor_parallel: 2}\n",
+      "p");
+  ASSERT_TRUE(read.ok()) << read.status().ToString();
+  EXPECT_EQ(read->workers, (std::vector<std::string>{"b", "a", "c"}));
+  EXPECT_EQ(read->plan.stages[1].nodes, (std::vector<NodeIndex>{1, 2}));
+  const auto& edges = read->plan.edges;
+  ASSERT_EQ(edges.size(), 3u) << "one way in, one on, one out";
+  EXPECT_EQ(edges[0].to, 0);
+  EXPECT_FALSE(edges[0].from.has_value());
+  EXPECT_EQ(edges[1].from, 0);
+  EXPECT_EQ(edges[1].to, 1);
+  EXPECT_EQ(edges[2].from, 1);
+  EXPECT_FALSE(edges[2].to.has_value());
+}
+
+TEST(WorkerPlanTest, OverlappingLayersAreEnteredInTheMiddleOnlyWherePartsMayRun) {
+  const std::string stages =
+      "stages:\n  - {stage: 0, nodes: [a], layers: [0, 8]}\n"
+      "  - {stage: 1, nodes: [b], layers: [4, 12]}\n  - {stage: 2, nodes: [c], layers: [8, 12]}\n";
+  const auto edges = [&stages](const char* partial) {
+    const auto read =
+        ParseWorkerPlan(std::string("format: 1\nmodel: demo\nlayers: 12\npartial_inference: ") +
+                            partial + "\n" + stages,
+                        "p");
+    EXPECT_TRUE(read.ok()) << read.status().ToString();
+    return read.ok() ? read->plan.edges.size() : 0;
+  };
+  EXPECT_EQ(edges("true"), 5u) << "in, 0-1, 0-2, out twice";
+  EXPECT_EQ(edges("false"), 4u) << "stage 1 cannot begin at layer 8";
+}
+
+TEST(WorkerPlanTest, ErrorsNameThePlace) {
+  const auto error = [](const std::string& tail) {
+    const auto read = ParseWorkerPlan("format: 1\nmodel: demo\nlayers: 12\n" + tail, "p");
+    return read.ok() ? "no error" : read.status().message();
+  };
+  EXPECT_EQ(error("stages:\n  - {stage: 0, nodes: [a], layers: [0, 13]}\n").substr(0, 7),
+            "p:5:36:");
+  EXPECT_EQ(error("stages:\n  - {stage: 0, nodes: [], layers: [0, 12]}\n"),
+            "p:5:23: a stage needs at least one node");
+  EXPECT_EQ(error("stages:\n  - {stage: 0, nodes: [\"\"], layers: [0, 12]}\n"),
+            "p:5:24: nodes's entry must be a plain value");
+  EXPECT_EQ(error("flow: 1 tokens/s\nstages: []\n"), "p:1:1: 'bound' is missing in the plan file");
+}
+
 }  // namespace
 }  // namespace millrace::plan

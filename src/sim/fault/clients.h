@@ -1,0 +1,63 @@
+// Clients: who asked what, what they were told, and whether it is what the reference says. They
+// outlive controllers: what was told stays told. Also the journal, which is the same list.
+// One thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "cluster/controller.h"
+#include "sim/fault/scenario.h"
+#include "sim/fault/surroundings.h"
+
+namespace millrace::sim::fault {
+
+class Clients {
+ public:
+  Clients(const Scenario& scenario, Surroundings& world);
+
+  // Ids count from 1 by question.
+  static RequestId IdOf(size_t question) { return RequestId(question + 1); }
+  // The request as a controller is to be given it: with what its client was told before.
+  sched::NewRequest RequestOf(size_t question) const;
+  void Accepted(size_t question) { requests_[question].accepted = true; }
+  void Refused(size_t question, const Status& status);
+  void Aborted(size_t question) { requests_[question].aborted = true; }
+  void Take(const RequestOutput& news, Time now, uint64_t lanes_lost);
+
+  size_t size() const { return requests_.size(); }
+  bool accepted(size_t question) const { return requests_[question].accepted; }
+  bool ended(size_t question) const { return requests_[question].open == 0; }
+  size_t open() const { return open_; }  // questions that have not ended
+  Time last_news() const { return last_news_; }
+  uint64_t tokens() const { return tokens_; }
+  uint64_t errors() const { return errors_; }
+  // Of one that is still open, for the report.
+  std::string Describe(size_t question) const;
+
+ private:
+  struct Sequence {
+    std::vector<TokenId> expected;
+    size_t told = 0;
+    std::optional<FinishReason> finish;
+  };
+  struct Request {
+    std::shared_ptr<const std::vector<TokenId>> prompt;
+    std::shared_ptr<const SamplingParams> params;
+    uint64_t seed = 0;
+    std::vector<Sequence> sequences;
+    int open = 0;
+    bool accepted = false, aborted = false;
+  };
+
+  void CheckEnd(const Request& request, const Sequence& sequence, const RequestOutput& news,
+                uint64_t lanes_lost);
+
+  Surroundings& world_;
+  std::vector<Request> requests_;
+  size_t open_ = 0;
+  Time last_news_;
+  uint64_t tokens_ = 0, errors_ = 0;
+};
+
+}  // namespace millrace::sim::fault

@@ -1,0 +1,235 @@
+#include "sim/fault/controller_process.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::sim::fault {
+namespace {
+
+constexpr Duration kTick = Duration::Millis(250);
+
+size_t BytesOf(const ToWorker& message) {
+  const auto* step = std::get_if<LaneStep>(&message);
+  return 96 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
+}
+
+cluster::ConnectionId NameOf(ConnectionId id) { return cluster::ConnectionId(id); }
+
+void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
+  totals.lanes_lost += c.lanes_lost;
+  totals.lanes_opened += c.lanes_opened;
+  totals.replays += c.replays;
+  totals.moves += c.moves;
+  totals.moves_failed += c.moves_failed;
+  totals.poisoned += c.poisoned;
+  totals.stale += c.stale_messages;
+  totals.joins += c.joins;
+  totals.joins_refused += c.joins_refused;
+  totals.workers_lost += c.workers_lost;
+}
+
+}  // namespace
+
+ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients,
+                                     Surroundings& world)
+    : scenario_(scenario), clients_(clients), world_(world) {}
+
+cluster::ControllerOptions ControllerProcess::Options() const {
+  cluster::ControllerOptions o;
+  o.term = Term(term_);
+  o.model = "hash";
+  o.num_layers = scenario_.model.num_layers;
+  o.scheduler = scenario_.scheduler;
+  o.stages = scenario_.stages;
+  o.tensor_parallel = scenario_.tensor_parallel;
+  o.plan = scenario_.plan;
+  o.heartbeat_every = kTick;
+  o.first_batch_limit = Duration::Seconds(5);
+  o.hold_limit = scenario_.hold_limit;
+  o.secret = scenario_.seed;
+  return o;
+}
+
+void ControllerProcess::Start() {
+  term_ += world_.defect() == Defect::kOldTerm && term_ > 0 ? 0 : 1;
+  auto created = cluster::Controller::Create(Options(), world_.now());
+  MR_CHECK(created.ok()) << created.status().ToString();
+  controller_ = std::move(*created);
+  for (size_t q = 0; q < clients_.size(); ++q) {
+    if (!clients_.accepted(q) || clients_.ended(q)) continue;
+    const Status submitted = controller_->Submit(clients_.RequestOf(q), world_.now());
+    if (!submitted.ok()) clients_.Refused(q, submitted);
+  }
+  Settle();
+  world_.Timer(0, kTick, TimerKind::kTick, 0);
+}
+
+void ControllerProcess::Kill() {
+  Add(totals_, controller_->counters());
+  controller_.reset();
+  sessions_.clear();
+  session_of_.clear();
+  lanes_.clear();
+}
+
+ControllerTotals ControllerProcess::Totals() const {
+  ControllerTotals totals = totals_;
+  if (controller_) Add(totals, controller_->counters());
+  return totals;
+}
+
+void ControllerProcess::Deliver(Delivery delivery) {
+  const Time now = world_.now();
+  if (!delivery.payload) {
+    if (delivery.channel != Channel::kSession) return;
+    if (world_.defect() == Defect::kKeepSession) return;
+    sessions_.erase(delivery.connection);
+    controller_->ConnectionLost(NameOf(delivery.connection), Unavailable("its connection is gone"),
+                                now);
+  } else if (const auto* beat = std::get_if<Heartbeat>(&*delivery.payload)) {
+    const auto session = session_of_.find(beat->incarnation);
+    if (session == session_of_.end()) return;
+    controller_->Beat(NameOf(session->second), *beat, now);
+  } else if (auto* up = std::get_if<ToController>(&*delivery.payload)) {
+    if (const auto* join = std::get_if<Join>(up)) {
+      session_of_[join->address.incarnation] = delivery.connection;
+    }
+    Receive(delivery.connection, std::move(*up));
+  }
+  Settle();
+}
+
+// What names a lane that is gone is counted, and tells nobody anything.
+void ControllerProcess::Receive(ConnectionId from, ToController message) {
+  LaneId lane;
+  bool late = false;
+  if (auto* done = std::get_if<StepDone>(&message)) {
+    lane = done->lane;
+    late = !lanes_.contains(lane);
+    const bool redirect = world_.defect() == Defect::kLateSteps && late && !lanes_.empty();
+    if (redirect) done->lane = *lanes_.rbegin();
+  }
+  const uint64_t stale = controller_->counters().stale_messages;
+  controller_->Receive(NameOf(from), std::move(message), world_.now());
+  if (!late) return;
+  controller_->TakeOutputs(outputs_);
+  if (controller_->counters().stale_messages != stale + 1 || !outputs_.empty()) {
+    world_.Broken(Invariant::kStaleIsCounted,
+                  fmt::format("a step of lane {}, which is closed, was not dropped", lane.value()));
+  }
+}
+
+void ControllerProcess::OnTick() {
+  const bool drop = world_.defect() == Defect::kDropSession && world_.now().ns > 1'000'000'000;
+  if (drop && !sessions_.empty() && !std::exchange(dropped_, true)) {
+    world_.network().Reset(*sessions_.begin(), world_.now());
+  }
+  controller_->Tick(world_.now());
+  Settle();
+  world_.Timer(0, kTick, TimerKind::kTick, 0);
+}
+
+void ControllerProcess::Ask(size_t question) {
+  const Status submitted = controller_->Submit(clients_.RequestOf(question), world_.now());
+  if (submitted.ok()) {
+    clients_.Accepted(question);
+  } else {
+    clients_.Refused(question, submitted);
+  }
+  Settle();
+}
+
+void ControllerProcess::Abort(size_t question) {
+  clients_.Aborted(question);
+  controller_->Abort(Clients::IdOf(question), std::nullopt, world_.now());
+  Settle();
+}
+
+void ControllerProcess::Drain(const std::string& worker) {
+  if (!controller_->DrainWorker(worker, world_.now()).ok()) ++operations_refused_;
+  Settle();
+}
+
+void ControllerProcess::Migrate(size_t question, const std::string& worker) {
+  if (!controller_->Migrate(Clients::IdOf(question), worker, world_.now()).ok()) {
+    ++operations_refused_;
+  }
+  Settle();
+}
+
+void ControllerProcess::Apply(const Plan& plan) {
+  if (!controller_->ApplyPlan(plan, {}, world_.now()).ok()) ++operations_refused_;
+  Settle();
+}
+
+void ControllerProcess::Settle() {
+  if (!(world_.defect() == Defect::kIdle && term_ > 1)) controller_->Advance(world_.now());
+  actions_.clear();
+  controller_->TakeActions(actions_);
+  for (auto& action : actions_) std::visit([this](auto& a) { Do(a); }, action);
+  controller_->TakeOutputs(outputs_);
+  for (RequestOutput& news : outputs_) Tell(news);
+  outputs_.clear();
+}
+
+void ControllerProcess::Tell(RequestOutput& news) {
+  const Defect defect = world_.defect();
+  const bool victim = news.request == RequestId(2);
+  if (victim && defect == Defect::kLoseNews && !news.finish) return;
+  if (victim && defect == Defect::kEarlyEnd) news.finish = FinishReason::kLength;
+  if (victim && defect == Defect::kFailRequest) news.finish = FinishReason::kError;
+  const uint64_t lanes_lost = Totals().lanes_lost;
+  clients_.Take(news, world_.now(), lanes_lost);
+  if (victim && defect == Defect::kTwiceTold && news.finish) {
+    clients_.Take(news, world_.now(), lanes_lost);
+  }
+}
+
+// What a test plants in what is sent; false: it is lost.
+bool ControllerProcess::Spoil(ToWorker& message) {
+  const Defect defect = world_.defect();
+  if (auto* step = std::get_if<LaneStep>(&message)) {
+    StepPlan& plan = step->plan;
+    if (defect == Defect::kSkipBlock && plan.id == StepId(3)) plan.sequences[0].keep_blocks += 4;
+    if (defect == Defect::kWrongBlock && plan.blocks.size() > 1) plan.blocks[0] = plan.blocks[1];
+  }
+  return !(defect == Defect::kDropClose && std::holds_alternative<CloseLane>(message)) &&
+         !(defect == Defect::kKeepHeld && std::holds_alternative<ReleaseKv>(message)) &&
+         !(defect == Defect::kKeepShard && std::holds_alternative<UnloadShard>(message));
+}
+
+void ControllerProcess::Do(cluster::SendToWorker& action) {
+  const auto to = static_cast<ConnectionId>(action.to.value());
+  if (const auto* welcome = std::get_if<Welcome>(&action.message)) {
+    sessions_.insert(to);
+    if (welcome->worker <= newest_worker_ || welcome->term != Term(term_)) {
+      world_.Broken(Invariant::kNamesGrow,
+                    fmt::format("worker {} in term {} after worker {}", welcome->worker.value(),
+                                welcome->term.value(), newest_worker_.value()));
+    }
+    newest_worker_ = welcome->worker;
+  } else if (const auto* open = std::get_if<OpenLane>(&action.message)) {
+    if (open->lane < newest_lane_) {
+      world_.Broken(Invariant::kNamesGrow,
+                    fmt::format("lane {} after lane {}", open->lane.value(), newest_lane_.value()));
+    }
+    newest_lane_ = open->lane;
+    lanes_.insert(open->lane);
+  } else if (const auto* close = std::get_if<CloseLane>(&action.message)) {
+    lanes_.erase(close->lane);
+  }
+  if (!Spoil(action.message)) return;
+  const size_t bytes = BytesOf(action.message);
+  world_.network().Send(to, 0, std::move(action.message), bytes, world_.now());
+}
+
+void ControllerProcess::Do(cluster::Disconnect& action) {
+  const auto connection = static_cast<ConnectionId>(action.connection.value());
+  sessions_.erase(connection);
+  world_.network().Close(connection, 0, world_.now());
+}
+
+}  // namespace millrace::sim::fault

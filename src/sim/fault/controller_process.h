@@ -1,0 +1,73 @@
+// ControllerProcess: the controller's process of the fault lab: the production Controller, its
+// sessions with workers, its clock ticks. Dies and starts anew over the clients' journal. One
+// thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cluster/controller.h"
+#include "sim/fault/clients.h"
+#include "sim/fault/scenario.h"
+#include "sim/fault/surroundings.h"
+
+namespace millrace::sim::fault {
+
+struct ControllerTotals {
+  uint64_t lanes_lost = 0, lanes_opened = 0, replays = 0, moves = 0, moves_failed = 0;
+  uint64_t poisoned = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
+};
+
+class ControllerProcess {
+ public:
+  ControllerProcess(const Scenario& scenario, Clients& clients, Surroundings& world);
+
+  void Start();  // with the next term; reads the journal
+  void Kill();
+  bool alive() const { return controller_ != nullptr; }
+
+  void Deliver(Delivery delivery);
+  void OnTick();
+  void Ask(size_t question);
+  void Abort(size_t question);
+  void Drain(const std::string& worker);
+  void Migrate(size_t question, const std::string& worker);
+  void Apply(const Plan& plan);
+
+  const cluster::Controller& controller() const { return *controller_; }
+  const std::set<ConnectionId>& sessions() const { return sessions_; }
+  const std::set<LaneId>& lanes() const { return lanes_; }
+  // Of every controller so far.
+  ControllerTotals Totals() const;
+  uint64_t operations_refused() const { return operations_refused_; }
+
+ private:
+  cluster::ControllerOptions Options() const;
+  void Settle();
+  void Tell(RequestOutput& news);
+  bool Spoil(ToWorker& message);
+  void Do(cluster::SendToWorker& action);
+  void Do(cluster::Disconnect& action);
+  void Receive(ConnectionId from, ToController message);
+
+  const Scenario& scenario_;
+  Clients& clients_;
+  Surroundings& world_;
+  std::unique_ptr<cluster::Controller> controller_;
+  uint64_t term_ = 0;
+  std::set<ConnectionId> sessions_;  // that were welcomed and have not ended
+  std::map<Incarnation, ConnectionId> session_of_;
+  std::set<LaneId> lanes_;  // opened and not closed, by what was sent
+  LaneId newest_lane_;
+  WorkerId newest_worker_;
+  ControllerTotals totals_;  // of the dead
+  uint64_t operations_refused_ = 0;
+  bool dropped_ = false;
+  std::vector<cluster::ControllerAction> actions_;
+  std::vector<RequestOutput> outputs_;
+};
+
+}  // namespace millrace::sim::fault

@@ -1,0 +1,127 @@
+// Lab: one fault schedule: the production Controller and WorkerCores over modelled links, clocks
+// and devices, struck by the faults of a Scenario, audited after every event. A function of the
+// scenario: the same seed gives the same events. One thread; labs share nothing.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sim/event_queue.h"
+#include "sim/fault/clients.h"
+#include "sim/fault/controller_process.h"
+#include "sim/fault/invariants.h"
+#include "sim/fault/network.h"
+#include "sim/fault/scenario.h"
+#include "sim/fault/surroundings.h"
+#include "sim/fault/worker.h"
+
+namespace millrace::sim::fault {
+
+struct LabOptions {
+  Defect defect = Defect::kNone;
+  // Walk through every block of every lane after each so many events of the controller; what is
+  // cheap is checked after every event.
+  int audit_every = 1;
+  uint64_t events_max = 2'000'000;
+  bool narrate = false;  // one line per fault, join, loss and end on stderr
+};
+
+struct LabReport {
+  std::optional<Violation> violation;
+  uint64_t events = 0, messages = 0, duplicates = 0, tokens = 0, errors = 0, batches = 0;
+  uint64_t pulls_served = 0, pulls_failed = 0, collectives = 0, operations_refused = 0;
+  double virtual_s = 0;
+  std::array<uint64_t, kFaultKinds> faults = {};
+  ControllerTotals controller;
+  uint64_t stale_at_workers = 0;
+};
+
+class Lab : private Surroundings {
+ public:
+  Lab(const Scenario& scenario, const LabOptions& options);
+  ~Lab() override;
+  LabReport Run();
+
+ private:
+  struct Event {
+    enum class Kind : uint8_t { kNetwork, kTimer, kAsk, kAbort, kFault, kFaultEnd, kRevive, kEnd };
+    Kind kind = Kind::kEnd;
+    Network::Due due;
+    int place = 0;
+    uint32_t life = 0;
+    TimerKind timer = TimerKind::kTick;
+    uint64_t x = 0;
+  };
+  struct Process {
+    std::unique_ptr<Worker> worker;
+    std::string name;
+    uint32_t life = 0;  // grows with every start and end
+    int stops = 0;
+    bool supervised = false;
+    std::vector<Event> late;  // timers that went off while it was stopped
+  };
+
+  // Surroundings.
+  Time now() const override { return now_; }
+  Network& network() override { return network_; }
+  Rng& rng() override { return rng_; }
+  void Timer(int place, Duration delay, TimerKind kind, uint64_t x) override;
+  void MeantFor(ConnectionId connection, Incarnation incarnation) override;
+  Worker* Find(Incarnation incarnation) override;
+  bool stopped(int place) const override { return processes_[place].stops > 0; }
+  Defect defect() const override { return options_.defect; }
+  void Broken(Invariant invariant, std::string what) override;
+
+  void Handle(Event& event);
+  void OnDelivery(Delivery delivery);
+  void OnTimer(Event& event);
+  void Strike(size_t index);
+  void Heal(size_t index);
+  void StartWorker(int place, const std::string& name);
+  void Kill(int place, bool quietly);
+  void Stop(int place, bool stop);
+  void Reap(int place);
+  void ReviveLater(int place, Duration delay);
+  template <typename... Args>
+  void Narrate(const char* format, const Args&... args);
+
+  // lab_audit.cc
+  void AuditEvent(int place);
+  void AuditWorker(const Worker& worker);
+  void AuditTick();
+  void AuditEnd();
+  void AuditEndWorkers(const cluster::ClusterStatus& status);
+  void AuditEndWorker(const Worker& worker, const cluster::WorkerStatus& member,
+                      const cluster::ClusterStatus& status);
+  void AuditController();
+  std::string OpenRequests() const;
+  LabReport Report();
+  void CountWorker(int place);
+
+  const Scenario scenario_;
+  const LabOptions options_;
+  Time now_;
+  Rng rng_;
+  Network network_;
+  Clients clients_;
+  ControllerProcess controller_;
+  std::vector<Process> processes_;  // by place
+  std::unordered_map<ConnectionId, Incarnation> meant_for_;
+  std::unordered_map<Incarnation, int> place_of_;
+  uint64_t next_incarnation_ = 1;
+  size_t next_plan_ = 0;
+  EventQueue<Event> events_;
+  std::vector<Network::Due> due_;
+  uint64_t event_ = 0;
+  uint64_t audits_ = 0;
+  std::optional<Violation> violation_;
+  bool ending_ = false, done_ = false;
+  std::unordered_map<size_t, uint64_t> fault_life_;  // of the victim, when it was struck
+  LabReport report_;
+};
+
+}  // namespace millrace::sim::fault

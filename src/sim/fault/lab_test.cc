@@ -1,0 +1,135 @@
+// The lab itself: a seed is a schedule, the production machines keep every invariant, and each
+// planted defect is found, by the invariant that is there for it.
+#include "sim/fault/lab.h"
+
+#include <gtest/gtest.h>
+#include <spdlog/spdlog.h>
+
+#include <set>
+
+#include "sim/fault/campaign.h"
+
+namespace millrace::sim::fault {
+namespace {
+
+class FaultLab : public testing::Test {
+ protected:
+  void SetUp() override { spdlog::set_level(spdlog::level::off); }
+  void TearDown() override { spdlog::set_level(spdlog::level::info); }
+};
+
+CampaignResult Campaign(CampaignOptions options) {
+  return RunCampaign(options, [](int64_t) { return true; });
+}
+
+std::string Describe(const CampaignResult& result) {
+  if (!result.broken_seed) return "held";
+  const Violation& v = *result.totals.violation;
+  return "seed " + std::to_string(*result.broken_seed) + ": " +
+         std::string(InvariantName(v.invariant)) + ": " + v.what;
+}
+
+TEST_F(FaultLab, TheSameSeedIsTheSameSchedule) {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    const LabReport one = Lab(MakeScenario(seed, {}), {}).Run();
+    const LabReport two = Lab(MakeScenario(seed, {}), {}).Run();
+    EXPECT_EQ(one.events, two.events);
+    EXPECT_EQ(one.messages, two.messages);
+    EXPECT_EQ(one.tokens, two.tokens);
+    EXPECT_EQ(one.virtual_s, two.virtual_s);
+  }
+}
+
+TEST_F(FaultLab, WithoutFaultsNothingIsLost) {
+  const CampaignResult result =
+      Campaign({.first_seed = 1, .count = 100, .scenario = {.faults = 0}});
+  EXPECT_FALSE(result.broken_seed) << Describe(result);
+  EXPECT_EQ(result.totals.controller.replays, 0u);
+  EXPECT_GT(result.totals.tokens, 5000u);
+}
+
+TEST_F(FaultLab, InvariantsHoldUnderEveryKindOfFault) {
+  const CampaignResult result = Campaign({.first_seed = 1, .count = 400});
+  EXPECT_FALSE(result.broken_seed) << Describe(result);
+  for (int kind = 0; kind < kFaultKinds; ++kind) {
+    EXPECT_GT(result.totals.faults[kind], 0u) << FaultName(static_cast<FaultKind>(kind));
+  }
+  const ControllerTotals& c = result.totals.controller;
+  EXPECT_GT(c.replays, 0u);
+  EXPECT_GT(c.lanes_lost, 0u);
+  EXPECT_GT(c.moves, 0u);
+  EXPECT_GT(c.stale, 0u);
+  EXPECT_GT(result.totals.pulls_served, 0u);
+  EXPECT_GT(result.totals.collectives, 0u);
+  EXPECT_GT(result.totals.duplicates, 0u);
+  EXPECT_GT(result.totals.stale_at_workers, 0u);
+}
+
+TEST_F(FaultLab, EachKindOfFaultAlone) {
+  for (int kind = 0; kind < kFaultKinds; ++kind) {
+    const auto only = static_cast<FaultKind>(kind);
+    const CampaignResult result =
+        Campaign({.first_seed = 1000, .count = 25, .scenario = {.faults = 4, .only = only}});
+    EXPECT_FALSE(result.broken_seed) << FaultName(only) << ", " << Describe(result);
+  }
+}
+
+// Schedules in which the machines once went wrong.
+TEST_F(FaultLab, StaysFixed) {
+  struct Case {
+    uint64_t seed;
+    ScenarioOptions scenario;
+  };
+  const std::vector<Case> cases = {
+      {150750, {}}, {151129, {}}, {498440, {}}, {641, {.faults = 6, .only = FaultKind::kSlow}}};
+  for (const Case& c : cases) {
+    const CampaignResult result = Campaign({.first_seed = c.seed, .scenario = c.scenario});
+    EXPECT_FALSE(result.broken_seed) << Describe(result);
+  }
+}
+
+struct Planted {
+  Defect defect;
+  std::set<Invariant> found_by;  // whichever sees it first
+  ScenarioOptions scenario;
+};
+
+TEST_F(FaultLab, FindsWhatIsPlanted) {
+  constexpr int64_t kSeeds = 400;
+  const std::vector<Planted> all = {
+      {Defect::kLateSteps, {Invariant::kStaleIsCounted, Invariant::kTokensInOrder}, {}},
+      {Defect::kLoseNews, {Invariant::kTokensInOrder, Invariant::kAnswerIsWhole}, {}},
+      {Defect::kTwiceTold, {Invariant::kEndsOnce}, {}},
+      {Defect::kEarlyEnd, {Invariant::kAnswerIsWhole}, {}},
+      {Defect::kFailRequest, {Invariant::kNoNeedlessError}, {}},
+      {Defect::kKeepHeld, {Invariant::kNothingLeft}, {}},
+      {Defect::kDropClose, {Invariant::kNothingLeft}, {}},
+      {Defect::kKeepShard, {Invariant::kShardsArePlanned}, {}},
+      {Defect::kKeepSession, {Invariant::kMembersAreSessions}, {}},
+      {Defect::kOldTerm,
+       {Invariant::kNamesGrow},
+       {.faults = 1, .only = FaultKind::kRestartController}},
+      {Defect::kIdle,
+       {Invariant::kNoStarvation, Invariant::kEndsInTime},
+       {.faults = 1, .only = FaultKind::kRestartController}},
+      {Defect::kSkipBlock, {Invariant::kPlansRun}, {}},
+      {Defect::kWrongBlock, {Invariant::kTokensInOrder}, {}},
+      {Defect::kMissBox, {Invariant::kTokensInOrder}, {}},
+      {Defect::kGhostWrite, {Invariant::kFence}, {}},
+      {Defect::kDropSession, {Invariant::kNoFaultNoLoss}, {.faults = 0}},
+  };
+  EXPECT_EQ(all.size() + 1, static_cast<size_t>(kDefects));
+  for (const Planted& planted : all) {
+    const CampaignResult result = Campaign({.first_seed = 1,
+                                            .count = kSeeds,
+                                            .scenario = planted.scenario,
+                                            .lab = {.defect = planted.defect}});
+    EXPECT_TRUE(result.broken_seed) << "defect " << static_cast<int>(planted.defect);
+    if (!result.broken_seed) continue;
+    EXPECT_TRUE(planted.found_by.contains(result.totals.violation->invariant))
+        << "defect " << static_cast<int>(planted.defect) << ": " << Describe(result);
+  }
+}
+
+}  // namespace
+}  // namespace millrace::sim::fault

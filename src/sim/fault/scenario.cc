@@ -1,0 +1,176 @@
+#include "sim/fault/scenario.h"
+
+#include <algorithm>
+
+#include "base/rng.h"
+
+namespace millrace::sim::fault {
+namespace {
+
+constexpr Time kQuestionsFrom{100'000'000}, kQuestionsUntil{2'500'000'000};
+constexpr Time kFaultsFrom{50'000'000}, kFaultsUntil{3'500'000'000};
+
+struct KindTraits {
+  std::string_view name;
+  int weight;
+  int64_t least_ms, most_ms;  // how long it lasts
+};
+constexpr std::array<KindTraits, kFaultKinds> kKinds = {{
+    {"kill", 6, 100, 1500},
+    {"vanish", 2, 100, 3000},
+    {"stop", 4, 50, 6000},
+    {"hang-compute", 2, 0, 0},
+    {"cut", 4, 20, 6000},
+    {"cut-one-way", 4, 20, 6000},
+    {"slow", 2, 500, 3000},
+    {"reset", 3, 0, 0},
+    {"twice", 4, 500, 3000},
+    {"same-name", 2, 0, 0},
+    {"leave", 2, 300, 2000},
+    {"drain", 2, 0, 0},
+    {"migrate", 4, 0, 0},
+    {"plan", 2, 0, 0},
+    {"stop-controller", 2, 50, 6000},
+    {"restart-controller", 2, 100, 1500},
+}};
+
+Time Between(Rng& rng, Time from, Time until) { return {rng.Between(from.ns, until.ns)}; }
+
+FaultKind PickKind(Rng& rng) {
+  int total = 0;
+  for (const KindTraits& kind : kKinds) total += kind.weight;
+  auto pick = static_cast<int>(rng.Between(0, total - 1));
+  for (int k = 0; k < kFaultKinds; ++k) {
+    if ((pick -= kKinds[k].weight) < 0) return static_cast<FaultKind>(k);
+  }
+  return FaultKind::kKill;
+}
+
+Fault MakeFault(Rng& rng, const Scenario& s, std::optional<FaultKind> only) {
+  Fault f;
+  f.kind = only ? *only : PickKind(rng);
+  const KindTraits& traits = kKinds[static_cast<size_t>(f.kind)];
+  f.at = Between(rng, kFaultsFrom, kFaultsUntil);
+  // Short ones are as likely as long ones: half of them end before anybody notices.
+  const int64_t most = rng.Between(0, 1) ? traits.most_ms : (traits.least_ms + traits.most_ms) / 4;
+  f.lasts = Duration::Millis(rng.Between(traits.least_ms, std::max(traits.least_ms, most)));
+  f.a = static_cast<int>(rng.Between(1, s.workers));
+  // A link to the controller, or to another worker.
+  f.b = s.workers > 1 && rng.Between(0, 1) ? static_cast<int>(rng.Between(1, s.workers - 1)) : 0;
+  if (f.b >= f.a) ++f.b;
+  if (rng.Between(0, 1)) std::swap(f.a, f.b);
+  const bool of_link = f.kind == FaultKind::kCut || f.kind == FaultKind::kCutOneWay ||
+                       f.kind == FaultKind::kSlow || f.kind == FaultKind::kReset ||
+                       f.kind == FaultKind::kTwice;
+  if (!of_link && f.a == 0) std::swap(f.a, f.b);
+  f.extra = Duration::Millis(f.kind == FaultKind::kHangCompute ? rng.Between(500, 12000)
+                                                               : rng.Between(5, 400));
+  return f;
+}
+
+// Stages of these layers in a chain; all of `tp` workers.
+void AddChain(Plan& plan, const std::vector<int>& cuts, int tp, StageRole role) {
+  const int first = static_cast<int>(plan.stages.size());
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    StagePlan& stage = plan.stages.emplace_back();
+    stage.tensor_parallel = tp;
+    stage.layers = {cuts[i], cuts[i + 1]};
+    stage.role = role;
+  }
+  const int last = static_cast<int>(plan.stages.size()) - 1;
+  plan.edges.push_back({std::nullopt, first, 100});
+  for (int i = first; i < last; ++i) plan.edges.push_back({i, i + 1, 100});
+  plan.edges.push_back({last, std::nullopt, 100});
+}
+
+std::vector<int> Cuts(Rng& rng, int layers, int stages) {
+  std::vector<int> cuts = {0, layers};
+  while (std::ssize(cuts) < stages + 1) {
+    const auto cut = static_cast<int>(rng.Between(1, layers - 1));
+    if (std::ranges::count(cuts, cut) == 0) cuts.push_back(cut);
+  }
+  std::ranges::sort(cuts);
+  return cuts;
+}
+
+// Chains side by side, or prefill and decode apart, within `workers`.
+Plan MakePlan(Rng& rng, const Scenario& s) {
+  Plan plan;
+  plan.model = "hash";
+  plan.num_layers = s.model.num_layers;
+  const bool apart = s.workers >= 2 && rng.Between(0, 1) == 0;
+  const int chains = apart || s.workers >= 2 ? 2 : 1;
+  int left = s.workers;
+  for (int c = 0; c < chains; ++c) {
+    const int most = std::min({left - (chains - 1 - c), 2, s.model.num_layers});
+    const auto stages = static_cast<int>(rng.Between(1, std::max(1, most)));
+    const StageRole role = !apart     ? StageRole::kBoth
+                           : (c == 0) ? StageRole::kPrefill
+                                      : StageRole::kDecode;
+    AddChain(plan, Cuts(rng, s.model.num_layers, stages), 1, role);
+    left -= stages;
+  }
+  return plan;
+}
+
+Question MakeQuestion(Rng& rng) {
+  Question q;
+  q.at = Between(rng, kQuestionsFrom, kQuestionsUntil);
+  // Few distinct tokens: prefixes are shared.
+  for (int64_t i = rng.Between(1, 20); i > 0; --i) {
+    q.prompt.push_back(static_cast<TokenId>(rng.Between(0, 1)));
+  }
+  q.params.max_tokens = static_cast<int>(rng.Between(5, 30));
+  q.params.temperature = rng.Between(0, 1) ? 1.0 : 0.0;
+  q.params.ignore_eos = rng.Between(0, 1) == 0;
+  q.params.n = rng.Between(0, 5) == 0 ? 2 : 1;
+  q.seed = rng.Next();
+  if (rng.Between(0, 9) == 0) q.abort_at = q.at + Duration::Millis(rng.Between(0, 1500));
+  return q;
+}
+
+void PickShape(Rng& rng, const ScenarioOptions& options, Scenario& s) {
+  s.workers = options.workers.value_or(static_cast<int>(rng.Between(1, 4)));
+  s.model.num_layers = static_cast<int>(rng.Between(2, 6));
+  s.model.heads = 2;
+  s.model.vocab_size = 500;
+  s.model.seed = rng.Next();
+  s.eos_token_ids = {7};
+  if (s.workers >= 2 && rng.Between(0, 4) == 0) s.tensor_parallel = 2;
+  const int most = std::min(3, s.workers / s.tensor_parallel);
+  s.stages = std::min(static_cast<int>(rng.Between(1, std::max(1, most))), s.model.num_layers);
+  if (s.tensor_parallel == 1 && rng.Between(0, 2) == 0) s.plan = MakePlan(rng, s);
+  s.scheduler.block_size = rng.Between(0, 1) ? 4 : 8;
+  s.scheduler.max_num_seqs = 8;
+  s.scheduler.max_num_batched_tokens = rng.Between(0, 1) ? 16 : 64;
+  s.scheduler.max_model_len = 64;
+  s.scheduler.prefix_caching = rng.Between(0, 1) == 0;
+  s.scheduler.eos_token_ids = s.eos_token_ids;
+  s.hold_limit = Duration::Millis(rng.Between(0, 2) ? 4000 : rng.Between(20, 500));
+  // From what one request needs (two sequences) to plenty.
+  s.memory_tokens = int64_t{s.model.num_layers} * (rng.Between(0, 1) ? 160 : 512);
+}
+
+}  // namespace
+
+std::string_view FaultName(FaultKind kind) { return kKinds[static_cast<size_t>(kind)].name; }
+
+Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
+  Rng rng(Mix64(seed ^ 0x6c6162));
+  Scenario s;
+  s.seed = seed;
+  PickShape(rng, options, s);
+  const auto questions = options.requests.value_or(static_cast<int>(rng.Between(3, 8)));
+  for (int i = 0; i < questions; ++i) s.questions.push_back(MakeQuestion(rng));
+  std::ranges::sort(s.questions, {}, &Question::at);
+  const auto faults = options.faults.value_or(static_cast<int>(rng.Between(1, 4)));
+  for (int i = 0; i < faults; ++i) s.faults.push_back(MakeFault(rng, s, options.only));
+  s.quiet_at = kQuestionsUntil;
+  for (const Fault& f : s.faults) {
+    if (f.kind == FaultKind::kPlan) s.later_plans.push_back(MakePlan(rng, s));
+    s.quiet_at = std::max(s.quiet_at, f.at + f.lasts + f.extra);
+  }
+  return s;
+}
+
+}  // namespace millrace::sim::fault

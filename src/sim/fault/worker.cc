@@ -1,0 +1,235 @@
+#include "sim/fault/worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::sim::fault {
+namespace {
+
+constexpr Duration kDialAgain = Duration::Millis(100);
+constexpr Duration kLaneStartTime = Duration::Micros(300);
+
+size_t BytesOf(const PeerMessage& message) {
+  const auto* step = std::get_if<LaneStep>(&message);
+  return 64 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
+}
+
+std::pair<int, int> HeadsOf(const TensorRank& rank, int heads) {
+  return {rank.rank * heads / rank.size, (rank.rank + 1) * heads / rank.size};
+}
+
+}  // namespace
+
+Worker::Worker(WorkerOptions options, Surroundings& world)
+    : options_(std::move(options)), world_(world), core_(options_.core) {}
+
+void Worker::Start() { Dial(); }
+
+void Worker::Dial() {
+  if (exited_ || session_) return;
+  session_ = world_.network().Connect(options_.place, 0, Channel::kSession, world_.now());
+  heartbeat_ = world_.network().Connect(options_.place, 0, Channel::kHeartbeat, world_.now());
+  ++sessions_;
+  core_.SessionUp(world_.now());
+  Settle();
+  world_.Timer(options_.place, core_.heartbeat_every(), TimerKind::kHeartbeat, sessions_);
+}
+
+void Worker::LoseSession() {
+  if (!session_) return;
+  world_.network().Close(*session_, options_.place, world_.now());
+  world_.network().Close(*heartbeat_, options_.place, world_.now());
+  session_.reset();
+  heartbeat_.reset();
+  core_.SessionDown(world_.now());
+  const Duration wait = kDialAgain + Duration::Nanos(world_.rng().Between(0, 2 * kDialAgain.ns));
+  if (!exited_) world_.Timer(options_.place, wait, TimerKind::kDial, 0);
+  Settle();
+}
+
+void Worker::Deliver(Delivery delivery) {
+  if (exited_) return;
+  if (!delivery.payload) return OnGone(delivery);
+  const Time now = world_.now();
+  if (auto* down = std::get_if<ToWorker>(&*delivery.payload)) {
+    if (delivery.connection != session_) return;
+    core_.FromController(std::move(*down), now);
+  } else if (auto* peer = std::get_if<PeerMessage>(&*delivery.payload)) {
+    core_.FromPeer(std::move(*peer), now);
+  } else if (auto* rows = std::get_if<Rows>(&*delivery.payload)) {
+    core_.RowsArrived(rows->lane, rows->step, std::move(rows->rows));
+  } else if (auto* ask = std::get_if<PullAsk>(&*delivery.payload)) {
+    OnAsk(delivery.connection, *ask);
+  } else if (auto* answer = std::get_if<PullAnswer>(&*delivery.payload)) {
+    OnAnswer(*answer);
+  }
+  Settle();
+}
+
+void Worker::OnGone(const Delivery& delivery) {
+  if (session_ == delivery.connection || heartbeat_ == delivery.connection) return LoseSession();
+  const auto found = peer_of_.find(delivery.connection);
+  if (found == peer_of_.end()) return;
+  const PeerKey key = found->second;
+  peer_of_.erase(found);
+  peers_.erase(key);
+  if (key.channel == Channel::kBulk) {
+    std::vector<TransferId> failed;
+    for (const auto& [part, pull] : pull_parts_) {
+      if (pull.connection == delivery.connection) failed.push_back(pull.transfer);
+    }
+    for (TransferId id : failed) EndPull(id, Unavailable("the source's connection is gone"));
+  } else {
+    core_.PeerLost(key.incarnation, Unavailable("the peer's connection is gone"));
+  }
+  Settle();
+}
+
+void Worker::OnTimer(TimerKind kind, uint64_t x) {
+  if (exited_) return;
+  switch (kind) {
+    case TimerKind::kDial: return Dial();
+    case TimerKind::kHeartbeat:
+      if (x != sessions_ || !session_) return;
+      world_.network().Send(*heartbeat_, options_.place, core_.MakeHeartbeat(world_.now()), 48,
+                            world_.now());
+      return world_.Timer(options_.place, core_.heartbeat_every(), TimerKind::kHeartbeat, x);
+    case TimerKind::kLoaded: {
+      const ShardId id(x);
+      const auto load = loads_.find(id);
+      if (load == loads_.end()) return;
+      const LoadShard& what = load->second;
+      stages_[id] = std::make_unique<engine::HashStage>(options_.model, what.layers,
+                                                        HeadsOf(what.rank, options_.model.heads));
+      core_.LoadEnded({.shard = id,
+                       .weight_bytes = what.layers.size() * 1000,
+                       .kv_bytes_per_token_layer = 8,
+                       .kv_bytes = options_.memory_tokens * 8});
+      return Settle();
+    }
+    case TimerKind::kLaneStarted: core_.LaneStarted(LaneId(x), OkStatus()); return Settle();
+    case TimerKind::kBatchDone:
+    case TimerKind::kCollectiveDeadline:
+      if (!batch_ || x != batch_number_) return;
+      return OnBatchTimer(kind);
+    case TimerKind::kPullDeadline:
+      EndPull(TransferId(x), {StatusCode::kDeadlineExceeded, "the pull took too long"});
+      return Settle();
+    default: return;
+  }
+}
+
+void Worker::AnnounceLeaving(std::optional<Duration> in) {
+  if (exited_ || !core_.welcomed()) return;
+  core_.AnnounceLeaving(in);
+  Settle();
+}
+
+void Worker::Settle() {
+  for (;;) {
+    actions_.clear();
+    core_.TakeActions(actions_);
+    if (actions_.empty()) {
+      if (batch_ || exited_) return;
+      batch_ = core_.NextBatch(world_.now());
+      if (!batch_) return;
+      StartBatch();
+      continue;
+    }
+    std::vector<cluster::WorkerAction> actions = std::exchange(actions_, {});
+    for (cluster::WorkerAction& action : actions) {
+      std::visit([this](auto& a) { Do(a); }, action);
+    }
+  }
+}
+
+void Worker::Do(cluster::SendUp& action) {
+  if (!session_) return;
+  world_.network().Send(*session_, options_.place, std::move(action.message), 128, world_.now());
+}
+
+void Worker::SendTo(const WorkerAddress& to, Channel channel, Payload payload, size_t bytes) {
+  const PeerKey key{to.incarnation, channel};
+  auto found = peers_.find(key);
+  if (found == peers_.end()) {
+    const ConnectionId id =
+        world_.network().Connect(options_.place, std::stoi(to.control), channel, world_.now());
+    world_.MeantFor(id, to.incarnation);
+    found = peers_.emplace(key, id).first;
+    peer_of_.emplace(id, key);
+  }
+  world_.network().Send(found->second, options_.place, std::move(payload), bytes, world_.now());
+}
+
+void Worker::Do(cluster::SendToPeer& action) {
+  const size_t bytes = BytesOf(action.message);
+  SendTo(action.to, Channel::kPeer, std::move(action.message), bytes);
+}
+
+void Worker::Do(cluster::SendRows& action) {
+  const size_t bytes = 64 + action.rows->size();
+  SendTo(action.to, action.decode ? Channel::kDecodeRows : Channel::kPrefillRows,
+         Rows{action.lane, action.step, std::move(action.rows)}, bytes);
+}
+
+void Worker::Do(cluster::StartLoad& action) {
+  const ShardId id = action.load.shard;
+  loads_[id] = std::move(action.load);
+  const Duration time = action.same_as ? Duration::Millis(2) : options_.load_time;
+  world_.Timer(options_.place, time, TimerKind::kLoaded, id.value());
+}
+
+void Worker::Do(cluster::DropShard& action) {
+  if (batch_) {
+    drops_.push_back(action);
+    return;
+  }
+  loads_.erase(action.shard);
+  stages_.erase(action.shard);
+  broken_.erase(action.shard);
+  std::erase_if(exposures_, [&](const auto& e) { return e.second.shard == action.shard; });
+}
+
+void Worker::Do(cluster::StartLane& action) {
+  const auto stage = stages_.find(action.shard);
+  MR_CHECK(stage != stages_.end()) << "a lane in a shard that is not loaded";
+  const Status opened = stage->second->OpenLane(action.lane, action.options);
+  if (!opened.ok()) return core_.LaneStarted(action.lane, opened);
+  world_.Timer(options_.place, kLaneStartTime, TimerKind::kLaneStarted, action.lane.value());
+}
+
+void Worker::Do(cluster::DropLane& action) {
+  std::vector<TransferId> pulls;
+  for (const auto& [id, pull] : pulls_) {
+    if (pull.start.pull.lane == action.lane) pulls.push_back(id);
+  }
+  for (TransferId id : pulls) EndPull(id, Cancelled("the lane was closed"));
+  std::erase_if(exposures_, [&](const auto& e) { return e.second.kv.handle.lane == action.lane; });
+  const bool runs = batch_ && std::ranges::count(batch_->parts, action.lane,
+                                                 &cluster::ReadyBatch::Part::lane) > 0;
+  if (runs) {
+    drops_.push_back(action);
+    return;
+  }
+  const auto stage = stages_.find(action.shard);
+  if (stage == stages_.end()) return;
+  stage->second->CloseLane(action.lane);
+  if (world_.defect() != Defect::kGhostWrite) return;
+  const engine::KvBox box{{0, 0}, 0, 0, 0, 0};
+  (void)stage->second->WriteKv(action.lane, box, {}, {});
+}
+
+void Worker::Do(cluster::EndSession& action) {
+  if (action.for_good) exited_ = true;
+  LoseSession();
+}
+
+size_t Worker::lanes_open() const {
+  size_t lanes = 0;
+  for (const auto& [id, stage] : stages_) lanes += static_cast<size_t>(stage->num_lanes());
+  return lanes;
+}
+
+}  // namespace millrace::sim::fault
