@@ -65,7 +65,7 @@ engine::OutputSink CountInto(Tally& tally, Progress* progress) {
 
 // Exactly output_len tokens for each request, `n` sequences of each; no more than the engine's
 // queue takes at once.
-Result<Run> RunAll(engine::Engine& engine, const std::vector<BenchRequest>& requests, int n,
+Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& requests, int n,
                    Progress* progress, const Clock& clock) {
   constexpr int kUnderWayMax = 2048;
   Tally tally;

@@ -81,13 +81,21 @@ std::unique_ptr<Command> MakeRootCommand() {
       {"millrace chat models/demo", "talk to it in the terminal"},
       {"millrace bench serve --num-prompts 100 --request-rate 4", "measure a running server"}};
   root->children.push_back(MakeServeCommand());
+  root->children.push_back(MakeUpCommand());
+  root->children.push_back(MakeWorkerCommand());
   root->children.push_back(MakeChatCommand());
   root->children.push_back(MakeGenerateCommand());
   root->children.push_back(MakeBenchCommand());
   root->children.push_back(MakePlanCommand());
   root->children.push_back(MakeSimulateCommand());
+  root->children.push_back(MakeSimFaultCommand());
   root->children.push_back(MakeMakeModelCommand());
   root->children.push_back(MakeProfileCommand());
+  root->children.push_back(MakeStatusCommand());
+  root->children.push_back(MakeDrainCommand());
+  root->children.push_back(MakeMigrateCommand());
+  root->children.push_back(MakeTokenCommand());
+  root->children.push_back(MakeCertsCommand());
   root->children.push_back(MakeVersionCommand());
   root->children.push_back(MakeCompletionCommand(*root));
   root->children.push_back(MakeManCommand(*root));

@@ -25,6 +25,16 @@ std::unique_ptr<Command> MakePlanCommand();  // with its children
 std::unique_ptr<Command> MakePlanCheckCommand();
 std::unique_ptr<Command> MakePlanExplainCommand();
 std::unique_ptr<Command> MakeSimulateCommand();
+std::unique_ptr<Command> MakePlanApplyCommand();
+std::unique_ptr<Command> MakePlanDiffCommand();
+std::unique_ptr<Command> MakeStatusCommand();
+std::unique_ptr<Command> MakeDrainCommand();
+std::unique_ptr<Command> MakeMigrateCommand();
+std::unique_ptr<Command> MakeSimFaultCommand();
+std::unique_ptr<Command> MakeUpCommand();
+std::unique_ptr<Command> MakeWorkerCommand();
+std::unique_ptr<Command> MakeTokenCommand();
+std::unique_ptr<Command> MakeCertsCommand();
 std::unique_ptr<Command> MakeVersionCommand();
 // These two print what they derive from `root`, which must outlive them.
 std::unique_ptr<Command> MakeCompletionCommand(const Command& root);

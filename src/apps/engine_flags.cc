@@ -98,6 +98,8 @@ void AddPolicyOptions(Command& command, EngineFlags* flags) {
 
 void AddRefusedOptions(Command& command) {
   const auto refuse = [&command](const char* name, const char* reason) {
+    const auto same = [&](const Option& option) { return option.name == name; };
+    if (std::ranges::any_of(command.options, same)) return;  // of a command that can do it
     command.Add(kModelGroup, RefusedOption(name, reason), "");
   };
   refuse("trust-remote-code", "Millrace executes nothing from a model folder");

@@ -15,6 +15,7 @@ constexpr int kClientClosedRequest = 499;
 serve::ServedModel ToServed(LocalModel& model) {
   serve::ServedModel served;
   served.engine = model.engine.get();
+  served.cluster = model.cluster.get();
   served.tokenizer = model.tokenizer;
   served.chat_template = model.chat_template;
   served.spec = model.spec;

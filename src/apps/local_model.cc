@@ -101,13 +101,19 @@ Status StartEngine(const EngineFlags& flags, std::unique_ptr<tensor::Device> dev
 
 }  // namespace
 
-Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
-                                                   const LocalModelOptions& options,
-                                                   const Clock& clock) {
+Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
+                                                  const std::string& chat_template) {
   auto model = std::make_unique<LocalModel>();
   MR_ASSIGN_OR_RETURN(model->path, FindModel(flags.model));
   MR_ASSIGN_OR_RETURN(model->tokenizer, text::Tokenizer::Load(model->path.folder));
-  MR_ASSIGN_OR_RETURN(model->chat_template, LoadTemplate(*model, options.chat_template));
+  MR_ASSIGN_OR_RETURN(model->chat_template, LoadTemplate(*model, chat_template));
+  return model;
+}
+
+Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
+                                                   const LocalModelOptions& options,
+                                                   const Clock& clock) {
+  MR_ASSIGN_OR_RETURN(auto model, LoadModelText(flags, options.chat_template));
   const int threads = flags.threads.value_or(DefaultThreads());
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
                       tensor::NewCpuDevice({.threads = threads}));

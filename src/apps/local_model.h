@@ -15,6 +15,7 @@
 #include "core/model_spec.h"
 #include "engine/engine.h"
 #include "model/config.h"
+#include "serve/cluster_admin.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -29,13 +30,18 @@ struct LocalModel {
   KvPlan kv;
   int block_size = 0;
   std::string device_name;
-  std::unique_ptr<engine::Engine> engine;  // last, so that it goes first
+  std::unique_ptr<serve::ClusterAdmin> cluster;  // of a model that workers compute; else null
+  std::unique_ptr<engine::Generator> engine;     // last, so that it goes first
 };
 
 struct LocalModelOptions {
   std::string chat_template;  // a file, or the template itself when it holds "{{" or "{%"
   std::function<void(int64_t done, int64_t total)> progress;
 };
+
+// Finds the model and loads what concerns text: no weights, no engine.
+Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
+                                                  const std::string& chat_template);
 
 Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
                                                    const LocalModelOptions& options,

@@ -333,6 +333,8 @@ std::unique_ptr<Command> MakePlanCommand() {
   command->run = [flags] { return RunPlan(*flags); };
   command->children.push_back(MakePlanCheckCommand());
   command->children.push_back(MakePlanExplainCommand());
+  command->children.push_back(MakePlanApplyCommand());
+  command->children.push_back(MakePlanDiffCommand());
   return command;
 }
 

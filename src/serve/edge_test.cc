@@ -218,6 +218,49 @@ TEST(Cors, OnlyListedOrigins) {
   EXPECT_EQ(allowed("null"), "");
 }
 
+// A generator on whose cluster layers may be missing.
+class LackingGenerator final : public engine::Generator {
+ public:
+  explicit LackingGenerator(engine::Generator* inner) : inner_(inner) {}
+
+  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+    return inner_->Submit(std::move(request), std::move(sink));
+  }
+  void Abort(RequestId request, std::optional<int> index) override {
+    inner_->Abort(request, index);
+  }
+  engine::EngineStats Stats() const override { return inner_->Stats(); }
+  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
+    return inner_->Inspect(request);
+  }
+  std::vector<sched::RequestInfo> InspectAll() const override { return inner_->InspectAll(); }
+  std::optional<std::string> NotReady() const override { return lacking; }
+  bool Drain(Duration limit) override { return inner_->Drain(limit); }
+
+  std::optional<std::string> lacking;
+
+ private:
+  engine::Generator* const inner_;
+};
+
+TEST(State, ReadySaysWhatIsMissing) {
+  TestServerOptions options;
+  options.ready = false;
+  TestServer server(options);
+  LackingGenerator generator(server.engine.get());
+  generator.lacking = "Layers 4-7 are on no worker.";
+  server.MakeReady(&generator);
+  auto missing = server.Start("GET", "/ready");
+  ASSERT_TRUE(missing->WaitDone());
+  EXPECT_EQ(missing->status(), 503);
+  EXPECT_NE(missing->Header("retry-after"), "");
+  EXPECT_EQ((*ParseJson(missing->body()))["error"]["message"], "Layers 4-7 are on no worker.");
+  EXPECT_EQ(StatusOf(server, "GET", "/health"), 200) << "alive all the same";
+  server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}});
+  generator.lacking.reset();
+  EXPECT_EQ(StatusOf(server, "GET", "/ready"), 200);
+}
+
 TEST(State, LoadingAnswers503UntilReady) {
   TestServerOptions options;
   options.ready = false;

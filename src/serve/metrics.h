@@ -19,7 +19,7 @@
 
 #include "base/clock.h"
 #include "core/output.h"
-#include "engine/engine.h"
+#include "engine/generator.h"
 
 namespace millrace::serve {
 

@@ -19,10 +19,11 @@ struct Call {
   std::shared_ptr<net::HttpReply> reply;
   std::string request_id;   // the client's x-request-id, or ours
   std::string rest;         // what followed the path of a kPrefix route
-  std::string cache_scope;  // keeps the cached prefixes of different API keys apart
+  std::string cache_scope;  // keeps cached prefixes and kept streams of different API keys apart
 };
 
-enum class Access { kOpen, kKeyed };
+// kAdmin: see admin_access.h.
+enum class Access { kOpen, kKeyed, kAdmin };
 enum class PathKind { kExact, kPrefix };  // kPrefix: the path and at least one byte more
 
 struct Route {

@@ -44,31 +44,10 @@ Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
   return inputs;
 }
 
-// What the two endpoints do alike once the prompts are tokens: fit, name, begin.
-void BeginGeneration(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
-                     const std::string& id) {
-  Parsed<FittedLengths> fitted = FitLengths(spec.options, backend->context, Lengths(spec.prompts));
-  if (auto* error = std::get_if<ApiError>(&fitted)) {
-    if (error->param.empty()) error->param = spec.format.chat ? "messages" : "prompt";
-    return call.reply->Send(ErrorResponse(*error));
-  }
-  const std::vector<int>& max_tokens = std::get<FittedLengths>(fitted).max_tokens;
-  for (size_t i = 0; i < spec.prompts.size(); ++i) spec.prompts[i].max_tokens = max_tokens[i];
-  const GenerationOptions& options = spec.options;
-  spec.format.stream = options.stream;
-  spec.format.include_usage = options.include_usage;
-  spec.format.continuous_usage = options.continuous_usage;
-  spec.head.id = id;
-  spec.head.created = UnixSeconds();
-  spec.request_id = call.request_id;
-  spec.route = call.request.path;
-  spec.cache_salt = call.cache_scope + options.cache_salt;
-  Generation::Begin(std::move(backend), std::move(spec), std::move(call.reply));
-}
-
 }  // namespace
 
 void Service::Impl::Completions(Call call) {
+  if (Resumed(call)) return;
   const Time arrived = clock_.Now();
   std::shared_ptr<Backend> loaded = LoadedOrReply(call);
   if (!loaded) return;
@@ -91,10 +70,11 @@ void Service::Impl::Completions(Call call) {
   spec.arrived = arrived;
   spec.options = std::move(request.options);
   const std::string id = ResponseId("cmpl-", spec.options);
-  BeginGeneration(std::move(loaded), std::move(call), std::move(spec), id);
+  Begin(std::move(loaded), std::move(call), std::move(spec), id);
 }
 
 void Service::Impl::ChatCompletions(Call call) {
+  if (Resumed(call)) return;
   const Time arrived = clock_.Now();
   std::shared_ptr<Backend> loaded = LoadedOrReply(call);
   if (!loaded) return;
@@ -116,7 +96,56 @@ void Service::Impl::ChatCompletions(Call call) {
   spec.arrived = arrived;
   spec.options = std::move(request.options);
   const std::string id = ResponseId("chatcmpl-", spec.options);
-  BeginGeneration(std::move(loaded), std::move(call), std::move(spec), id);
+  Begin(std::move(loaded), std::move(call), std::move(spec), id);
+}
+
+// What the two endpoints do alike once the prompts are tokens: fit, name, begin.
+void Service::Impl::Begin(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
+                          const std::string& id) {
+  Parsed<FittedLengths> fitted = FitLengths(spec.options, backend->context, Lengths(spec.prompts));
+  if (auto* error = std::get_if<ApiError>(&fitted)) {
+    if (error->param.empty()) error->param = spec.format.chat ? "messages" : "prompt";
+    return call.reply->Send(ErrorResponse(*error));
+  }
+  const std::vector<int>& max_tokens = std::get<FittedLengths>(fitted).max_tokens;
+  for (size_t i = 0; i < spec.prompts.size(); ++i) spec.prompts[i].max_tokens = max_tokens[i];
+  const GenerationOptions& options = spec.options;
+  spec.format.stream = options.stream;
+  spec.format.include_usage = options.include_usage;
+  spec.format.continuous_usage = options.continuous_usage;
+  spec.head.id = id;
+  spec.head.created = UnixSeconds();
+  spec.request_id = call.request_id;
+  spec.route = call.request.path;
+  spec.cache_salt = call.cache_scope + options.cache_salt;
+  std::shared_ptr<net::HttpReply> reply = std::move(call.reply);
+  if (keeper_ && options.stream) reply = keeper_->Keep(call.cache_scope, id, std::move(reply));
+  Generation::Begin(std::move(backend), std::move(spec), std::move(reply));
+}
+
+bool Service::Impl::Resumed(const Call& call) {
+  const auto last_event_id = call.request.Header("last-event-id");
+  if (!keeper_ || !last_event_id) return false;
+  const std::optional<StreamPosition> position = ParseStreamPosition(*last_event_id);
+  const std::optional<ApiError> error =
+      position ? keeper_->Resume(call.cache_scope, *position, call.reply)
+               : BadField("Last-Event-ID", "Last-Event-ID must be the id of an event of a stream.");
+  if (error) call.reply->Send(ErrorResponse(*error));
+  return true;
+}
+
+void Service::Impl::ResumeStream(Call call) {
+  StreamPosition position{.response_id = call.rest};
+  if (const auto last_event_id = call.request.Header("last-event-id")) {
+    const std::optional<StreamPosition> told = ParseStreamPosition(*last_event_id);
+    if (!told || told->response_id != call.rest) {
+      return call.reply->Send(ErrorResponse(BadField(
+          "Last-Event-ID", "Last-Event-ID must be the id of an event of the stream asked for.")));
+    }
+    position = *told;
+  }
+  const auto error = keeper_->Resume(call.cache_scope, position, call.reply);
+  if (error) call.reply->Send(ErrorResponse(*error));
 }
 
 std::string Service::Impl::ResponseId(const std::string& prefix, const GenerationOptions& options) {

@@ -81,7 +81,11 @@ void Service::Impl::Health(Call call) {
 
 void Service::Impl::ReadyRoute(Call call) {
   switch (state_.load()) {
-    case ServiceState::kReady: return call.reply->Send(JsonResponse({{"status", "ready"}}));
+    case ServiceState::kReady: {
+      const std::optional<std::string> lacking = backend()->model.engine->NotReady();
+      if (lacking) return call.reply->Send(ErrorResponse(Unready(*lacking)));
+      return call.reply->Send(JsonResponse({{"status", "ready"}}));
+    }
     case ServiceState::kLoading:
       return call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
     case ServiceState::kDraining: return call.reply->Send(ErrorResponse(Draining()));

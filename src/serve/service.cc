@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "serve/admin_access.h"
 #include "serve/cors.h"
 #include "serve/edge_reply.h"
 #include "serve/service_impl.h"
@@ -61,6 +62,8 @@ bool Service::Drain(Duration limit) { return impl_->Drain(limit); }
 Service::Impl::Impl(ServiceOptions options, const Clock& clock)
     : options_(std::move(options)),
       clock_(clock),
+      keeper_(options_.resumable.enabled ? std::make_unique<StreamKeeper>(options_.resumable, clock)
+                                         : nullptr),
       http_metrics_(std::make_shared<HttpMetrics>()),
       next_id_(1),
       workers_(options_.worker_threads, 0),
@@ -77,6 +80,9 @@ void Service::Impl::AddRoutes() {
   };
   add("POST", "/v1/completions", Access::kKeyed, &Impl::Completions);
   add("POST", "/v1/chat/completions", Access::kKeyed, &Impl::ChatCompletions);
+  if (keeper_) {
+    add("GET", "/v1/streams/", Access::kKeyed, &Impl::ResumeStream, PathKind::kPrefix);
+  }
   add("GET", "/v1/models", Access::kKeyed, &Impl::Models);
   add("GET", "/v1/models/", Access::kKeyed, &Impl::OneModel, PathKind::kPrefix);
   add("POST", "/tokenize", Access::kKeyed, &Impl::Tokenize);
@@ -86,6 +92,10 @@ void Service::Impl::AddRoutes() {
   add("GET", "/version", Access::kOpen, &Impl::Version);
   add("GET", "/metrics", options_.metrics_without_key ? Access::kOpen : Access::kKeyed,
       &Impl::Metrics);
+  add("GET", "/cluster/status", Access::kAdmin, &Impl::ClusterStatus);
+  add("POST", "/cluster/plan", Access::kAdmin, &Impl::ClusterPlan);
+  add("POST", "/cluster/drain", Access::kAdmin, &Impl::ClusterDrain);
+  add("POST", "/cluster/migrate", Access::kAdmin, &Impl::ClusterMigrate);
   add("GET", "/debug/requests", Access::kKeyed, &Impl::DebugRequests);
   add("GET", "/debug/requests/", Access::kKeyed, &Impl::DebugRequest, PathKind::kPrefix);
 }
@@ -117,7 +127,10 @@ void Service::Impl::Dispatch(Call call, const RouteTable::Match& match) {
     return call.reply->Send(PreflightResponse(call.request, match.allow));
   }
   const bool open = match.on_path != nullptr && match.on_path->access == Access::kOpen;
-  if (options_.api_keys.required() && !open) {
+  const bool admin = match.on_path != nullptr && match.on_path->access == Access::kAdmin;
+  if (admin) {
+    if (const auto error = RefuseAdmin(call.request, options_.admin_keys)) return refuse(*error);
+  } else if (options_.api_keys.required() && !open) {
     const auto key = options_.api_keys.Match(call.request.Header("authorization"));
     if (!key) {
       return refuse({.status = 401,

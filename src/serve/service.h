@@ -15,28 +15,34 @@
 
 #include "base/clock.h"
 #include "core/model_spec.h"
-#include "engine/engine.h"
+#include "engine/generator.h"
 #include "net/http.h"
 #include "serve/auth.h"
 #include "serve/request.h"
+#include "serve/retained_stream.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
 namespace millrace::serve {
 
+class ClusterAdmin;
+
 struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
   std::string version;                    // of the program
   ApiKeys api_keys;
+  ApiKeys admin_keys;                // for /cluster; none: only from this machine
   bool metrics_without_key = false;  // /metrics stays open although keys are set
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
   int worker_threads = 1;                 // detokenizing and JSON of all streams
+  ResumableStreams resumable;             // clients may come back for the rest of a stream
 };
 
 // What serving needs of a loaded model.
 struct ServedModel {
-  engine::Engine* engine = nullptr;  // outlives Drain() and the HTTP server
+  engine::Generator* engine = nullptr;  // outlives Drain() and the HTTP server
+  ClusterAdmin* cluster = nullptr;      // likewise; null: none to administer
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
   ModelSpec spec;

@@ -8,11 +8,15 @@
 
 #include "net/http.h"
 #include "serve/backend.h"
+#include "serve/cluster_admin.h"
 #include "serve/router.h"
 #include "serve/service.h"
+#include "serve/stream_keeper.h"
 #include "text/tokenizer.h"
 
 namespace millrace::serve {
+
+struct GenerationSpec;
 
 // Bodies up to this size are parsed and tokenized where they arrive, on the I/O thread: about a
 // millisecond. Larger ones go to a thread of their own.
@@ -45,6 +49,11 @@ class Service::Impl {
   // routes_generation.cc
   void Completions(Call call);
   void ChatCompletions(Call call);
+  // True when the call asks for the rest of a stream, which it has then got, or an error.
+  bool Resumed(const Call& call);
+  void ResumeStream(Call call);  // GET /v1/streams/{response id}
+  void Begin(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
+             const std::string& id);
   // routes_text.cc
   void Tokenize(Call call);
   void Detokenize(Call call);
@@ -57,11 +66,19 @@ class Service::Impl {
   void Metrics(Call call);
   void DebugRequests(Call call);
   void DebugRequest(Call call);
+  // routes_cluster.cc
+  void ClusterStatus(Call call);
+  void ClusterPlan(Call call);
+  void ClusterDrain(Call call);
+  void ClusterMigrate(Call call);
+  ClusterAdmin* AdminOrReply(const Call& call) const;
+  void AnswerAdmin(const Call& call, const Status& status, const char* param) const;
   Json DescribeRequest(const DirectoryEntry& entry, const Backend* backend) const;
 
   const ServiceOptions options_;
   const Clock& clock_;
   RouteTable routes_;
+  const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call
   Directory directory_;
   std::atomic<ServiceState> state_ = ServiceState::kLoading;

@@ -15,7 +15,7 @@
 namespace millrace::apps {
 namespace {
 
-Result<int64_t> Elements(const Json& config, const std::string& label, model::LayerRange layers) {
+Result<int64_t> Elements(const Json& config, const std::string& label, LayerRange layers) {
   MR_ASSIGN_OR_RETURN(const auto decoder, model::NewDecoder(config, label));
   model::WeightPlan weights(nullptr);
   decoder->Declare(layers, weights);

@@ -64,8 +64,8 @@ TEST(LinksTest, MemoryAndLoopbackAreMeasured) {
   const auto samples = MeasureLoopback(5, clock);
   ASSERT_TRUE(samples.ok()) << samples.status().ToString();
   ASSERT_EQ(samples->size(), 5u);
-  for (const auto& sample : *samples) EXPECT_GT(sample.seconds, 0);
-  EXPECT_GT(samples->back().bytes, samples->front().bytes);
+  EXPECT_GT(samples->back().bytes, 100 * samples->front().bytes);
+  EXPECT_GT(samples->back().seconds, samples->front().seconds);
 }
 
 TEST(RepeatsTest, TheDisturbedHalfDoesNotCount) {

@@ -292,9 +292,10 @@ TestServer::~TestServer() {
   service->Drain(Duration{});
 }
 
-void TestServer::MakeReady() {
+void TestServer::MakeReady(engine::Generator* generator) {
   ServedModel model;
-  model.engine = engine.get();
+  model.engine = generator != nullptr ? generator : engine.get();
+  model.cluster = options_.cluster;
   model.tokenizer = TinyTokenizer();
   model.chat_template = TinyChatTemplate();
   model.spec.vocab_size = kTinyVocab;
@@ -313,7 +314,7 @@ std::shared_ptr<RecordingReply> TestServer::Start(
   request.path = path;
   request.headers = std::move(headers);
   request.body = body;
-  request.peer = "test";
+  request.peer = peer;
   handler_(std::move(request), reply);
   return reply;
 }

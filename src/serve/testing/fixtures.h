@@ -114,6 +114,7 @@ struct TestServerOptions {
   int max_waiting = 64;
   bool ready = true;
   ServiceOptions service;
+  ClusterAdmin* cluster = nullptr;
   SamplingDefaults defaults;
 };
 
@@ -132,10 +133,12 @@ class TestServer {
   // The data of every event, "[DONE]" left out but asserted to be last.
   std::vector<Json> Stream(const std::string& path, Json body);
 
-  void MakeReady();
+  // With another generator than `engine`, when one is given.
+  void MakeReady(engine::Generator* generator = nullptr);
   // Waits until no request holds a block; false after ten seconds.
   bool WaitUntilFree();
 
+  std::string peer = "127.0.0.1:51324";  // who calls
   Gate gate;
   SteadyClock clock;
   std::unique_ptr<engine::Engine> engine;

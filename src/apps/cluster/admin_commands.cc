@@ -1,0 +1,311 @@
+// The commands that ask a controller: status, drain, migrate, plan apply, plan diff.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "apps/cli/parse.h"
+#include "apps/cluster/admin_client.h"
+#include "apps/cluster/cluster_view.h"
+#include "apps/cluster/plan_diff.h"
+#include "apps/commands.h"
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "plan/io/yaml_reader.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr auto kPollEvery = std::chrono::milliseconds(500);
+constexpr auto kWatchEvery = std::chrono::seconds(1);
+constexpr double kTimeoutMax = 86400;
+constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
+
+struct WaitFlags {
+  bool wait = true;
+  double timeout_s = 600;
+};
+
+void AddWaitOptions(Command& command, WaitFlags* flags) {
+  constexpr char kGroup[] = "Waiting";
+  command.Add(kGroup, FlagOption("wait", &flags->wait), "Wait until it is done").negatable = true;
+  command.Add(kGroup, RealOption("timeout", "SECONDS", &flags->timeout_s, 0, kTimeoutMax),
+              "Give up waiting after so long; what was asked for goes on");
+}
+
+Option PositionalText(std::string name, std::string value_name, std::string* target) {
+  Option option = TextOption(std::move(name), std::move(value_name), target);
+  option.positional = option.required = option.command_line_only = true;
+  return option;
+}
+
+Result<ClusterView> Look(AdminClient& client) {
+  MR_ASSIGN_OR_RETURN(const Json status, client.Get("/cluster/status"));
+  return ReadClusterView(status);
+}
+
+// What is still to come, as a line; nullopt: it is done.
+using Remaining = std::function<Result<std::optional<std::string>>(const ClusterView&)>;
+
+// Looks again and again, and tells on stderr when what remains changes.
+Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remaining& remaining) {
+  const SteadyClock clock;
+  const Time end = clock.Now() + Duration::Seconds(flags.timeout_s);
+  std::string told;
+  while (true) {
+    MR_ASSIGN_OR_RETURN(const ClusterView view, Look(client));
+    MR_ASSIGN_OR_RETURN(const std::optional<std::string> rest, remaining(view));
+    if (!rest) return OkStatus();
+    if (*rest != told) fmt::print(stderr, "{}\n", *rest);
+    told = *rest;
+    if (clock.Now() >= end) {
+      return Status(
+          StatusCode::kDeadlineExceeded,
+          fmt::format("not done after --timeout {}: {}; it goes on", flags.timeout_s, *rest));
+    }
+    std::this_thread::sleep_for(kPollEvery);
+  }
+}
+
+// ---- status
+
+struct StatusFlags {
+  AdminFlags admin;
+  bool json = false, watch = false;
+};
+
+Status PrintStatus(AdminClient& client, bool json) {
+  MR_ASSIGN_OR_RETURN(const Json status, client.Get("/cluster/status"));
+  fmt::print("{}", json ? status.dump(2) + "\n" : FormatClusterView(ReadClusterView(status)));
+  std::fflush(stdout);
+  return OkStatus();
+}
+
+Status RunStatus(const StatusFlags& flags) {
+  MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  while (flags.watch) {
+    if (isatty(STDOUT_FILENO) == 1) fmt::print("{}", kClearScreen);
+    const Status shown = PrintStatus(client, flags.json);
+    // A controller that restarts comes back.
+    if (shown.code() == StatusCode::kUnavailable) fmt::print("{}\n", shown.message());
+    if (!shown.ok() && shown.code() != StatusCode::kUnavailable) return shown;
+    if (std::fflush(stdout) != 0) return Unavailable("cannot write to standard output");
+    std::this_thread::sleep_for(kWatchEvery);
+  }
+  return PrintStatus(client, flags.json);
+}
+
+// ---- drain
+
+struct DrainFlags {
+  AdminFlags admin;
+  WaitFlags wait;
+  std::string worker;
+};
+
+Result<std::optional<std::string>> DrainRemaining(const ClusterView& view,
+                                                  const std::string& name) {
+  const std::string shown = Printable(name, 64);
+  int64_t requests = 0;
+  int lanes = 0;
+  for (const LaneView& lane : view.lanes) {
+    if (std::find(lane.workers.begin(), lane.workers.end(), shown) == lane.workers.end()) continue;
+    requests += lane.requests;
+    ++lanes;
+  }
+  for (const WorkerView& worker : view.workers) {
+    if (worker.name != shown || (worker.layers.empty() && lanes == 0)) continue;
+    return std::optional(fmt::format("{} still has layers {} and {} requests on its lanes", shown,
+                                     LayersText(worker.layers), requests));
+  }
+  return std::optional<std::string>();
+}
+
+Status RunDrain(const DrainFlags& flags) {
+  MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  MR_RETURN_IF_ERROR(client.Post("/cluster/drain", {{"worker", flags.worker}}).status());
+  if (!flags.wait.wait) return OkStatus();
+  MR_RETURN_IF_ERROR(WaitUntilDone(client, flags.wait, [&flags](const ClusterView& view) {
+    return DrainRemaining(view, flags.worker);
+  }));
+  fmt::print("{} is free; it can be stopped\n", Printable(flags.worker, 64));
+  return OkStatus();
+}
+
+// ---- migrate
+
+struct MigrateFlags {
+  AdminFlags admin;
+  std::string request, worker;
+};
+
+Status RunMigrate(const MigrateFlags& flags) {
+  MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  return client.Post("/cluster/migrate", {{"request", flags.request}, {"worker", flags.worker}})
+      .status();
+}
+
+// ---- plan apply, plan diff
+
+struct PlanFlags {
+  AdminFlags admin;
+  WaitFlags wait;
+  std::string plan;
+};
+
+Result<PlanDiff> Diff(AdminClient& client, const PlanFlags& flags, const std::string& text) {
+  MR_ASSIGN_OR_RETURN(const plan::WorkerPlan then, plan::ParseWorkerPlan(text, flags.plan));
+  MR_ASSIGN_OR_RETURN(const ClusterView now, Look(client));
+  return DiffPlans(now, then);
+}
+
+Status RunPlanDiff(const PlanFlags& flags) {
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan, plan::kYamlBytesMax));
+  MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  MR_ASSIGN_OR_RETURN(const PlanDiff diff, Diff(client, flags, text));
+  fmt::print("{}", FormatPlanDiff(diff));
+  return OkStatus();
+}
+
+Status RunPlanApply(const PlanFlags& flags) {
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan, plan::kYamlBytesMax));
+  MR_RETURN_IF_ERROR(plan::ParseWorkerPlan(text, flags.plan).status());
+  MR_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Create(flags.admin));
+  MR_ASSIGN_OR_RETURN(const ClusterView before, Look(client));
+  MR_RETURN_IF_ERROR(client.Post("/cluster/plan", {{"plan", text}}).status());
+  if (!flags.wait.wait) return OkStatus();
+  int64_t epoch = before.epoch;
+  MR_RETURN_IF_ERROR(WaitUntilDone(
+      client, flags.wait,
+      [&epoch, old = before.epoch](const ClusterView& view) -> Result<std::optional<std::string>> {
+        epoch = view.epoch;
+        if (view.changing) {
+          return std::optional(
+              fmt::format("plan {} holds while the new one is loaded", view.epoch));
+        }
+        if (view.epoch == old) {
+          return FailedPrecondition(
+              fmt::format("the plan was given up and plan {} holds; the controller's log says why",
+                          view.epoch));
+        }
+        return std::optional<std::string>();
+      }));
+  fmt::print("plan {} holds\n", epoch);
+  return OkStatus();
+}
+
+std::shared_ptr<PlanFlags> AddPlanFile(Command& command) {
+  auto flags = std::make_shared<PlanFlags>();
+  Option plan = PositionalText("plan", "PLAN", &flags->plan);
+  plan.kind = ValueKind::kFile;
+  command.Add("Plan", std::move(plan), "The plan file; its nodes are workers' names");
+  AddAdminOptions(command, &flags->admin);
+  return flags;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeStatusCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "status";
+  command->summary = "Show a running cluster: workers, layers, lanes, requests";
+  command->description =
+      "Asks the controller who has joined, which layers each worker holds, which lanes requests "
+      "take, how much KV they fill, and what has happened since the start.";
+  command->examples = {{"millrace status", "of the controller on this machine"},
+                       {"millrace status --watch", "again every second"},
+                       {"millrace status --json | jq '.workers[] | select(.state != \"serving\")'",
+                        "for scripts: the answer of GET /cluster/status"}};
+  auto flags = std::make_shared<StatusFlags>();
+  command->Add("Output", FlagOption("json", &flags->json), "Print JSON");
+  command->Add("Output", FlagOption("watch", &flags->watch), "Show it again every second");
+  AddAdminOptions(*command, &flags->admin);
+  AddGeneralOptions(*command);
+  command->log_level = "warning";
+  command->run = [flags] { return RunStatus(*flags); };
+  return command;
+}
+
+std::unique_ptr<Command> MakeDrainCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "drain";
+  command->summary = "Take a worker out of service without losing a token";
+  command->description =
+      "The controller gives the worker's layers to others and moves its requests there, with their "
+      "KV where that is possible. Waits until the worker holds nothing; then it can be stopped. It "
+      "gets no layers again until it joins anew.";
+  command->examples = {{"millrace drain w2", "before maintenance of its machine"},
+                       {"millrace drain w2 --no-wait", "only say so"}};
+  auto flags = std::make_shared<DrainFlags>();
+  command->Add("Worker", PositionalText("worker", "WORKER", &flags->worker),
+               "The name under which it joined");
+  AddWaitOptions(*command, &flags->wait);
+  AddAdminOptions(*command, &flags->admin);
+  AddGeneralOptions(*command);
+  command->log_level = "warning";
+  command->run = [flags] { return RunDrain(*flags); };
+  return command;
+}
+
+std::unique_ptr<Command> MakeMigrateCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "migrate";
+  command->summary = "Move a running request to another worker, with its KV";
+  command->description =
+      "The request goes on where it is while most of its KV is copied, stops for the rest, and "
+      "goes on there. Its client sees a pause, no gap. Should the copy fail it is computed again "
+      "from its tokens.";
+  command->examples = {{"millrace migrate 42 w3", "by the engine's number"},
+                       {"millrace migrate cmpl-7f3a... w3",
+                        "by the id of the answer; an x-request-id will do as well"}};
+  auto flags = std::make_shared<MigrateFlags>();
+  command->Add("Move", PositionalText("request", "REQUEST", &flags->request),
+               "Its number, its answer's id or its x-request-id");
+  command->Add("Move", PositionalText("worker", "WORKER", &flags->worker),
+               "A worker on the way that it shall take");
+  AddAdminOptions(*command, &flags->admin);
+  AddGeneralOptions(*command);
+  command->log_level = "warning";
+  command->run = [flags] { return RunMigrate(*flags); };
+  return command;
+}
+
+std::unique_ptr<Command> MakePlanApplyCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "apply";
+  command->summary = "Change a running cluster to another plan";
+  command->description =
+      "The controller loads what the new plan needs beside what is there, moves the requests it "
+      "concerns with their KV, and drops what nobody needs any more. Requests that the change does "
+      "not touch do not stop. If it cannot be done, the old plan holds.";
+  command->examples = {{"millrace plan apply plan.yaml", "and wait until it holds"},
+                       {"millrace plan apply plan.yaml --no-wait", "only say so"}};
+  auto flags = AddPlanFile(*command);
+  AddWaitOptions(*command, &flags->wait);
+  AddGeneralOptions(*command);
+  command->log_level = "warning";
+  command->run = [flags] { return RunPlanApply(*flags); };
+  return command;
+}
+
+std::unique_ptr<Command> MakePlanDiffCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "diff";
+  command->summary = "Show what a plan would change in a running cluster";
+  command->description =
+      "Compares the layers that each worker holds with those that the plan gives it: what it would "
+      "fetch, what it would drop, and about how many bytes that is. Changes nothing.";
+  command->examples = {{"millrace plan diff plan.yaml", "before millrace plan apply plan.yaml"}};
+  auto flags = AddPlanFile(*command);
+  AddGeneralOptions(*command);
+  command->log_level = "warning";
+  command->run = [flags] { return RunPlanDiff(*flags); };
+  return command;
+}
+
+}  // namespace millrace::apps

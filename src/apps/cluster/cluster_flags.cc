@@ -1,0 +1,83 @@
+#include "apps/cluster/cluster_flags.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "apps/cli/option.h"
+#include "apps/cluster/tls_folder.h"
+#include "base/file.h"
+#include "plan/io/plan_yaml.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kStagesMax = 256;
+constexpr size_t kPlanBytesMax = 8'000'000;
+
+}  // namespace
+
+void AddTrustOptions(Command& command, TrustFlags* flags) {
+  constexpr char kGroup[] = "Trust";
+  Option token = TextOption("token", "FILE", &flags->token_file);
+  token.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(token),
+              "The cluster's join token, as `millrace token` makes it; the same file everywhere");
+  Option tls = TextOption("tls-dir", "DIR", &flags->tls_dir);
+  tls.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(tls),
+              "Certificates for mutual TLS, as `millrace certs` makes them: ca.crt, tls.crt, "
+              "tls.key. Needed as soon as anything listens beyond this machine");
+  command.Add(kGroup, FlagOption("insecure", &flags->insecure),
+              "Talk in plain text beyond this machine: only on a network you trust wholly");
+}
+
+Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags) {
+  cluster::LinkSecurity security;
+  if (flags.token_file.empty()) {
+    return InvalidArgument("--token is missing: make one with `millrace token --out FILE`");
+  }
+  MR_ASSIGN_OR_RETURN(security.token, cluster::ReadTokenFile(flags.token_file));
+  if (!flags.tls_dir.empty()) {
+    const std::filesystem::path folder = flags.tls_dir;
+    security.authority_path = folder / kTlsAuthorityFile;
+    security.certificate_path = folder / kTlsCertificateFile;
+    security.key_path = folder / kTlsKeyFile;
+  }
+  security.plain_text_beyond_loopback = flags.insecure;
+  return security;
+}
+
+void AddLayoutOptions(Command& command, ControllerFlags* flags) {
+  constexpr char kGroup[] = "Layout";
+  command.Add(kGroup, IntOption("pipeline-parallel-size", "N", &flags->stages, 1, kStagesMax),
+              "Stages the layers are cut into, evenly; fewer when fewer workers are there");
+  command.Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, 8),
+              "Workers that share each layer: 1, 2, 4 or 8");
+  Option plan = TextOption("plan", "FILE", &flags->plan_file);
+  plan.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(plan),
+              "A plan of `millrace plan` instead: its nodes are workers, by name");
+  command.Add(kGroup, FlagOption("fixed-layout", &flags->fixed),
+              "Wait for a lost worker's return instead of laying its layers out over the others");
+}
+
+Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
+  cluster->stages = flags.stages;
+  cluster->tensor_parallel = flags.tensor_parallel;
+  cluster->elastic = !flags.fixed;
+  const int tp = flags.tensor_parallel;
+  if (tp != 1 && tp != 2 && tp != 4 && tp != 8) {
+    return InvalidArgument(
+        fmt::format("--tensor-parallel-size is 1, 2, 4 or 8, got {}", flags.tensor_parallel));
+  }
+  if (flags.plan_file.empty()) return OkStatus();
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
+  MR_ASSIGN_OR_RETURN(plan::WorkerPlan parsed, plan::ParseWorkerPlan(text, flags.plan_file));
+  cluster->plan = std::move(parsed.plan);
+  cluster->node_names = std::move(parsed.workers);
+  return OkStatus();
+}
+
+}  // namespace millrace::apps

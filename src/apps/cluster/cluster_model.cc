@@ -1,0 +1,101 @@
+#include "apps/cluster/cluster_model.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "apps/cluster/cell_admin.h"
+#include "apps/cluster/worker_model.h"
+#include "model/describe.h"
+
+namespace millrace::apps {
+namespace {
+
+uint64_t Random64() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
+
+// A cell that owns the server its workers reach it through.
+class ServedCell : public engine::Generator {
+ public:
+  ServedCell(std::shared_ptr<Leading> leading, std::unique_ptr<cluster::CellServer> server)
+      : leading_(std::move(leading)), server_(std::move(server)) {}
+  cluster::CellServer& server() { return *server_; }
+
+  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+    return cell().Submit(std::move(request), std::move(sink));
+  }
+  void Abort(RequestId request, std::optional<int> index) override { cell().Abort(request, index); }
+  engine::EngineStats Stats() const override { return cell().Stats(); }
+  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
+    return cell().Inspect(request);
+  }
+  std::vector<sched::RequestInfo> InspectAll() const override { return cell().InspectAll(); }
+  std::optional<std::string> NotReady() const override { return cell().NotReady(); }
+  bool Drain(Duration limit) override { return cell().Drain(limit); }
+
+ private:
+  cluster::Cell& cell() const { return server_->cell(); }
+  std::shared_ptr<Leading> leading_;  // given up after the last word to workers
+  std::unique_ptr<cluster::CellServer> server_;
+};
+
+cluster::CellOptions CellOptionsFor(const EngineFlags& flags, const ClusterFlags& cluster,
+                                    const LocalModel& model, std::vector<TokenId> eos) {
+  cluster::CellOptions options;
+  cluster::ControllerOptions& c = options.controller;
+  c.term = cluster.term;
+  c.model = model.path.name;
+  c.num_layers = model.spec.num_layers;
+  c.stages = cluster.stages;
+  c.tensor_parallel = cluster.tensor_parallel;
+  c.elastic = cluster.elastic;
+  c.plan = cluster.plan;
+  c.node_names = cluster.node_names;
+  c.secret = Random64();
+  sched::SchedulerOptions& s = c.scheduler;
+  s.block_size = flags.block_size;
+  s.max_num_seqs = flags.max_num_seqs;
+  s.max_num_batched_tokens = flags.max_num_batched_tokens;
+  s.max_model_len = model.kv.max_model_len;
+  s.policy = flags.policy;
+  s.kv_policy = flags.kv_policy;
+  s.prefix_caching = flags.prefix_caching;
+  s.eos_token_ids = std::move(eos);
+  options.seed = flags.seed.value_or(Random64());
+  return options;
+}
+
+}  // namespace
+
+Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::string& chat_template,
+                                       const ClusterFlags& cluster, const Clock& clock) {
+  ClusterModel result;
+  MR_ASSIGN_OR_RETURN(result.model, LoadModelText(flags, chat_template));
+  LocalModel& model = *result.model;
+  MR_ASSIGN_OR_RETURN(model::ModelDescription description, model::DescribeModel(model.path.folder));
+  model.spec = description.spec;
+  model.generation = description.generation;
+  model.block_size = flags.block_size;
+  model.kv.max_model_len = flags.max_model_len.value_or(model.spec.max_position);
+  model.device_name = "workers that join";
+  std::vector<TokenId> eos = model.generation.eos;
+  if (eos.empty() && model.tokenizer->eos()) eos.push_back(*model.tokenizer->eos());
+  cluster::CellOptions options = CellOptionsFor(flags, cluster, model, std::move(eos));
+  MR_ASSIGN_OR_RETURN(options.controller.identity.model_fingerprint,
+                      model::ModelFingerprint(model.path.folder));
+  options.controller.identity.kv_layout = KvLayoutName(model.spec);
+  cluster::ControlServerOptions server;
+  server.address = cluster.listen;
+  server.security = cluster.security;
+  MR_ASSIGN_OR_RETURN(auto served,
+                      cluster::CellServer::Start(std::move(options), std::move(server), clock));
+  auto cell = std::make_unique<ServedCell>(cluster.leading, std::move(served));
+  result.server = &cell->server();
+  model.cluster = NewCellAdmin(result.server->cell(), model.path.name);
+  model.engine = std::move(cell);
+  return result;
+}
+
+}  // namespace millrace::apps

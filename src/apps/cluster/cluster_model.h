@@ -1,0 +1,41 @@
+// ClusterModel: what `serve --cluster` and `up` serve: the text side of a model in this process,
+// its layers on workers that join.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/cluster/leading.h"
+#include "apps/engine_flags.h"
+#include "apps/local_model.h"
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/cell_server.h"
+#include "cluster/link_security.h"
+
+namespace millrace::apps {
+
+struct ClusterFlags {
+  std::string listen = "127.0.0.1:0";  // workers join here
+  cluster::LinkSecurity security;
+  std::optional<Plan> plan;
+  std::vector<std::string> node_names;
+  int stages = 1;  // without a plan
+  int tensor_parallel = 1;
+  bool elastic = true;
+  Term term{1};
+  std::shared_ptr<Leading> leading;  // kept as long as the model; null: nobody else could lead
+};
+
+// A model whose engine is a cell; `port` is where workers join.
+struct ClusterModel {
+  std::unique_ptr<LocalModel> model;
+  cluster::CellServer* server = nullptr;  // the model's engine owns it
+};
+
+// Loads no weights; requests wait until workers have.
+Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::string& chat_template,
+                                       const ClusterFlags& cluster, const Clock& clock);
+
+}  // namespace millrace::apps

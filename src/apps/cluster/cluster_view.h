@@ -1,0 +1,47 @@
+// ClusterView: the answer of GET /cluster/status as a struct, and as text for people. What another
+// version of the server leaves out or says otherwise is empty, not an error. Values.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "core/plan.h"
+
+namespace millrace::apps {
+
+struct WorkerView {
+  std::string name, address, device, state, note;
+  std::vector<LayerRange> layers;
+  int rank = 0, ranks = 1;
+  int64_t weight_bytes = 0, kv_bytes = 0, batches = 0;
+  double silent_s = 0;
+};
+struct LaneView {
+  int64_t id = 0;
+  std::vector<std::string> workers;  // by hop
+  std::vector<LayerRange> layers;    // likewise
+  std::string role, state;
+  int64_t requests = 0, blocks_total = 0, blocks_used = 0;
+};
+struct ClusterView {
+  std::string model;
+  int64_t term = 0, epoch = 0;
+  std::string missing;    // empty: every layer is there
+  bool changing = false;  // to another plan
+  std::vector<WorkerView> workers;
+  std::vector<LaneView> lanes;
+  int64_t requests = 0, waiting = 0, moving = 0;
+  std::vector<std::pair<std::string, int64_t>> counters;
+};
+
+ClusterView ReadClusterView(const Json& status);
+// A table of workers, one of lanes, a line of requests; what is from outside is made printable.
+std::string FormatClusterView(const ClusterView& view);
+// "0-5, 8"; "-" for none. Inclusive, as people count.
+std::string LayersText(const std::vector<LayerRange>& layers);
+
+}  // namespace millrace::apps

@@ -1,0 +1,137 @@
+#include "apps/cluster/cluster_view.h"
+
+#include <gtest/gtest.h>
+
+#include "apps/cluster/plan_diff.h"
+
+namespace millrace::apps {
+namespace {
+
+Json SmallStatus() {
+  return {{"model", "demo"},
+          {"term", 2},
+          {"epoch", 3},
+          {"missing", nullptr},
+          {"changing", false},
+          {"workers",
+           {{{"name", "a"},
+             {"state", "serving"},
+             {"layers", {{0, 6}}},
+             {"rank", 0},
+             {"ranks", 1},
+             {"weight_bytes", 6 << 20},
+             {"kv_bytes", 1 << 30},
+             {"batches", 12031},
+             {"silent_s", 0.1},
+             {"address", "10.0.0.2:7101"},
+             {"device", "cpu"}},
+            {{"name", "b"}, {"state", "draining"}, {"note", "numeric class differs"}}}},
+          {"lanes",
+           {{{"id", 4},
+             {"state", "open"},
+             {"role", "both"},
+             {"requests", 5},
+             {"blocks_total", 4096},
+             {"blocks_used", 120},
+             {"workers", {"a", "b"}},
+             {"layers", {{0, 6}, {6, 7}}}}}},
+          {"requests", 5},
+          {"waiting", 0},
+          {"moving", 1},
+          {"counters", {{"joins", 2}, {"workers_lost", 0}}}};
+}
+
+TEST(ClusterView, ShowsWorkersLanesAndRequests) {
+  EXPECT_EQ(FormatClusterView(ReadClusterView(SmallStatus())),
+            R"(demo, plan 3, term 2: ready
+
+WORKER  STATE     LAYERS  RANK  WEIGHTS   KV        BATCHES  SILENT  ADDRESS        DEVICE
+a       serving   0-5     0/1   6.00 MiB  1.00 GiB  12,031   0.1 s   10.0.0.2:7101  cpu
+b       draining  -       0/1   0 B       0 B       0        0.0 s
+b: numeric class differs
+
+LANE  STATE  ROLE  REQUESTS  KV BLOCKS  WAY
+4     open   both  5         120/4096   a 0-5 > b 6
+
+5 requests, 0 of them wait for layers or room, 1 move
+since the start: joins 2
+)");
+  Json status = SmallStatus();
+  status["missing"] = "Layers 4-7 are on no worker.";
+  status["changing"] = true;
+  EXPECT_EQ(FormatClusterView(ReadClusterView(status)).substr(0, 84),
+            "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
+}
+
+TEST(ClusterView, WhateverAServerSaysIsReadWithoutHarm) {
+  for (const char* text :
+       {"{}", "[]", "null", R"({"workers":7,"lanes":{},"counters":[]})",
+        R"({"workers":[7,null,{"layers":[[1],[2,1],["a","b"],[-1,5],[0,1e9],[0,99999999999]]}]})",
+        R"({"workers":[{"name":["a"],"rank":-5,"ranks":0,"weight_bytes":-1}]})",
+        R"({"lanes":[{"workers":[1,null,"a"],"layers":[[0,1]],"requests":18446744073709551615}]})",
+        R"({"model":"a\nb\u001b[31m","counters":{"a":1.5,"b":18446744073709551615}})"}) {
+    const std::string shown = FormatClusterView(ReadClusterView(*ParseJson(text)));
+    EXPECT_EQ(shown.find('\x1b'), std::string::npos);
+    EXPECT_NE(shown.find("requests"), std::string::npos) << text;
+  }
+}
+
+plan::WorkerPlan Plan(const std::string& stages) {
+  auto plan = plan::ParseWorkerPlan("format: 1\nmodel: demo\nlayers: 12\nstages:\n" + stages, "p");
+  EXPECT_TRUE(plan.ok()) << plan.status().ToString();
+  return *plan;
+}
+
+// a: 0-5, b: 6-11, 1 MiB a layer.
+ClusterView TwoWorkers() {
+  ClusterView view;
+  view.workers = {
+      {.name = "a", .layers = {{0, 6}}, .weight_bytes = 6 << 20},
+      {.name = "b", .layers = {{6, 12}}, .weight_bytes = 6 << 20},
+  };
+  return view;
+}
+
+TEST(PlanDiff, TheSamePlanMovesNothing) {
+  const PlanDiff diff =
+      DiffPlans(TwoWorkers(), Plan("  - {stage: 0, nodes: [a], layers: [0, 6]}\n"
+                                   "  - {stage: 1, nodes: [b], layers: [6, 12]}\n"));
+  EXPECT_TRUE(diff.empty());
+  EXPECT_EQ(FormatPlanDiff(diff), "a: 0-5 -> 0-5: stays\nb: 6-11 -> 6-11: stays\nno layer moves\n");
+}
+
+TEST(PlanDiff, SaysWhatIsFetchedAndDropped) {
+  const PlanDiff diff =
+      DiffPlans(TwoWorkers(), Plan("  - {stage: 0, nodes: [a], layers: [0, 8]}\n"
+                                   "  - {stage: 1, nodes: [c], layers: [8, 12]}\n"));
+  EXPECT_EQ(FormatPlanDiff(diff),
+            "a: 0-5 -> 0-7: gets 6-7 (about 2.00 MiB)\n"
+            "b: 6-11 -> -: drops 6-11\n"
+            "c: - -> 8-11: gets 8-11 (about 4.00 MiB); HAS NOT JOINED\n"
+            "6 layers to fetch, about 6.00 MiB of weights; the KV of running requests moves with "
+            "them\n");
+}
+
+TEST(PlanDiff, AnotherDegreeIsAnotherShare) {
+  const PlanDiff diff = DiffPlans(
+      TwoWorkers(), Plan("  - {stage: 0, nodes: [a, b], layers: [0, 12], tensor_parallel: 2}\n"));
+  EXPECT_EQ(FormatPlanDiff(diff),
+            "a: 0-5 -> 0-11: gets 0-11 (about 6.00 MiB), drops 0-5\n"
+            "b: 6-11 -> 0-11: gets 0-11 (about 6.00 MiB), drops 6-11\n"
+            "24 layers to fetch, about 12.0 MiB of weights; the KV of running requests moves with "
+            "them\n");
+}
+
+TEST(PlanDiff, UnknownSizesAndMissingLayersAreSaid) {
+  ClusterView view = TwoWorkers();
+  view.workers.pop_back();
+  const PlanDiff diff = DiffPlans(view, Plan("  - {stage: 0, nodes: [a], layers: [0, 7]}\n"));
+  EXPECT_EQ(FormatPlanDiff(diff),
+            "a: 0-5 -> 0-6: gets 6 (of unknown size: no worker holds them)\n"
+            "the plan leaves out layers 7-11: nothing could be served\n"
+            "1 layer to fetch, at least 0 B of weights; the KV of running requests moves with "
+            "them\n");
+}
+
+}  // namespace
+}  // namespace millrace::apps

@@ -1,0 +1,202 @@
+// millrace up: a whole cluster on one machine.
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "apps/cli/parse.h"
+#include "apps/cluster/cluster_flags.h"
+#include "apps/commands.h"
+#include "apps/serve_run.h"
+#include "apps/supervise/supervisor.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "model/host_memory.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kWorkersMax = 256;
+constexpr double kKvMemoryShare = 0.4;  // of what is free, for all workers together
+constexpr double kMebibyte = 1 << 20;
+
+struct UpFlags {
+  ServeFlags serve;
+  ControllerFlags controller;
+  int workers = 2;
+};
+
+Result<std::string> NewToken() {
+  uint8_t bytes[32];
+  if (getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
+    return Unavailable(fmt::format("no random bytes: {}", std::strerror(errno)));
+  }
+  std::string text;
+  for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+// A folder that only we can read, with the token's file; gone with its owner.
+class TokenFolder {
+ public:
+  static Result<std::unique_ptr<TokenFolder>> Make(const std::string& token) {
+    std::string path = std::filesystem::temp_directory_path() / "millrace-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) {
+      return Unavailable(fmt::format("no folder for the token: {}", std::strerror(errno)));
+    }
+    std::unique_ptr<TokenFolder> folder(new TokenFolder(path));
+    MR_RETURN_IF_ERROR(WriteFileWithMode(folder->file(), token, 0600, ExistingFile::kKeep));
+    return folder;
+  }
+  ~TokenFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string file() const { return path_ + "/cluster.token"; }
+
+ private:
+  explicit TokenFolder(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int port, const std::string& token_file) {
+  const int threads =
+      flags.serve.engine.threads.value_or(std::max(1, DefaultThreads() / flags.workers));
+  const auto share = static_cast<int64_t>(kKvMemoryShare *
+                                          static_cast<double>(model::ReadMemoryAvailable().bytes));
+  const int64_t kv = flags.serve.engine.kv_bytes.value_or(share) / flags.workers;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<ChildSpec> specs;
+  for (int i = 0; i < flags.workers; ++i) {
+    ChildSpec& spec = specs.emplace_back();
+    spec.name = fmt::format("worker-{}", i);
+    spec.argv = {
+        program,
+        "worker",
+        flags.serve.engine.model,
+        "--join",
+        fmt::format("127.0.0.1:{}", port),
+        "--token",
+        token_file,
+        "--name",
+        spec.name,
+        "--threads",
+        std::to_string(threads),
+        "--kv-cache-memory",
+        fmt::format("{}MiB", std::max<int64_t>(
+                                 1, static_cast<int64_t>(static_cast<double>(kv) / kMebibyte)))};
+    if (flags.serve.engine.max_model_len) {
+      spec.argv.insert(spec.argv.end(),
+                       {"--max-model-len", std::to_string(*flags.serve.engine.max_model_len)});
+    }
+  }
+  return specs;
+}
+
+// The model's engine, and the workers it has.
+class Supervised : public engine::Generator {
+ public:
+  Supervised(std::unique_ptr<engine::Generator> inner, std::unique_ptr<TokenFolder> token,
+             std::unique_ptr<Supervisor> workers)
+      : inner_(std::move(inner)), token_(std::move(token)), workers_(std::move(workers)) {}
+  // The controller has nothing running any more, so nothing need be handed over.
+  ~Supervised() override {
+    workers_->Kill();
+    workers_->Wait();
+  }
+  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+    return inner_->Submit(std::move(request), std::move(sink));
+  }
+  void Abort(RequestId request, std::optional<int> index) override {
+    inner_->Abort(request, index);
+  }
+  engine::EngineStats Stats() const override { return inner_->Stats(); }
+  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
+    return inner_->Inspect(request);
+  }
+  std::vector<sched::RequestInfo> InspectAll() const override { return inner_->InspectAll(); }
+  std::optional<std::string> NotReady() const override { return inner_->NotReady(); }
+  bool Drain(Duration limit) override { return inner_->Drain(limit); }
+
+ private:
+  std::unique_ptr<engine::Generator> inner_;
+  std::unique_ptr<TokenFolder> token_;
+  std::unique_ptr<Supervisor> workers_;
+};
+
+Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clock& clock) {
+  ClusterFlags cluster;
+  MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
+  if (!cluster.plan) {
+    cluster.stages = flags.controller.stages > 1
+                         ? flags.controller.stages
+                         : std::max(1, flags.workers / flags.controller.tensor_parallel);
+  }
+  MR_ASSIGN_OR_RETURN(cluster.security.token, NewToken());
+  MR_ASSIGN_OR_RETURN(
+      ClusterModel started,
+      StartClusterModel(flags.serve.engine, flags.serve.chat_template, cluster, clock));
+  MR_ASSIGN_OR_RETURN(auto token, TokenFolder::Make(cluster.security.token));
+  SupervisorOptions options;
+  options.on_line = [](std::string_view name, std::string_view line) {
+    fmt::print(stderr, "{}: {}\n", name, line);
+  };
+  MR_ASSIGN_OR_RETURN(auto workers,
+                      Supervisor::Start(std::move(options),
+                                        WorkerSpecs(flags, started.server->port(), token->file())));
+  auto engine = std::move(started.model->engine);
+  started.model->engine =
+      std::make_unique<Supervised>(std::move(engine), std::move(token), std::move(workers));
+  started.model->device_name = fmt::format("{} workers on this machine", flags.workers);
+  return std::move(started.model);
+}
+
+Status Validate(const UpFlags& flags) {
+  MR_RETURN_IF_ERROR(ValidateServeFlags(flags.serve));
+  const int needed = flags.controller.stages * flags.controller.tensor_parallel;
+  if (flags.controller.plan_file.empty() && needed > flags.workers) {
+    return InvalidArgument(fmt::format("{} stages of {} need {} workers; --workers is {}",
+                                       flags.controller.stages, flags.controller.tensor_parallel,
+                                       needed, flags.workers));
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeUpCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "up";
+  command->summary = "Serve a model from several workers on this machine";
+  command->description =
+      "Starts a controller with the HTTP API and as many worker processes as asked, cuts the "
+      "model's layers over them, and starts a worker again that dies: requests that ran on it go "
+      "on where they were. Without a layout each worker is one stage of a pipeline.";
+  command->examples = {
+      {"millrace up models/demo --workers 2", "two workers, half the layers each"},
+      {"millrace up org/name --workers 4 --pipeline-parallel-size 2 --tensor-parallel-size 2",
+       "two stages of two workers"},
+      {"millrace up org/name --workers 3 --plan plan.yaml",
+       "workers worker-0 to worker-2 as the plan says"}};
+  auto flags = std::make_shared<UpFlags>();
+  command->Add("Layout", IntOption("workers", "N", &flags->workers, 1, kWorkersMax),
+               "Worker processes to start");
+  AddLayoutOptions(*command, &flags->controller);
+  AddServerOptions(*command, &flags->serve);
+  AddEngineOptions(*command, &flags->serve.engine);
+  AddEngineSeedOption(*command, &flags->serve.engine);
+  AddGeneralOptions(*command);
+  command->validate = [flags] { return Validate(*flags); };
+  command->run = [flags] {
+    return RunServer(flags->serve,
+                     [flags](const Clock& clock) { return StartCluster(*flags, clock); });
+  };
+  return command;
+}
+
+}  // namespace millrace::apps

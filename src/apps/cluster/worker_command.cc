@@ -1,0 +1,126 @@
+// millrace worker: a process that holds layers for a cluster.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "apps/cli/parse.h"
+#include "apps/cluster/cluster_flags.h"
+#include "apps/cluster/worker_model.h"
+#include "apps/commands.h"
+#include "apps/engine_flags.h"
+#include "apps/model_path.h"
+#include "apps/signals.h"
+#include "base/log.h"
+#include "cluster/worker_process.h"
+#include "model/host_memory.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kThreadsMax = 1024;
+constexpr int kPortMax = 65535;
+constexpr int kModelLenMax = 1 << 24;
+
+struct WorkerFlags {
+  std::vector<std::string> join;
+  std::string model, name, listen = "127.0.0.1:0", advertise;
+  TrustFlags trust;
+  int data_port = 0;
+  std::optional<int> threads, max_model_len;
+  std::optional<int64_t> kv_bytes;
+};
+
+std::string DefaultName() {
+  char host[256] = {};
+  if (gethostname(host, sizeof host - 1) != 0) return "worker";
+  return host;
+}
+
+Status RunWorker(const WorkerFlags& flags) {
+  StopSignals signals;  // before any other thread
+  RaiseFileLimit();
+  ExplainLostModelFiles();
+  MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(flags.model));
+  MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
+  MR_LOG(info, "reading {}", path.folder);
+  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
+  cluster::WorkerProcessOptions options;
+  options.controllers = flags.join;
+  options.control_address = flags.listen;
+  options.data_host = flags.listen.substr(0, flags.listen.rfind(':'));
+  options.data_port = static_cast<uint16_t>(flags.data_port);
+  options.advertised_host = flags.advertise;
+  options.security = security;
+  options.join.name = flags.name.empty() ? DefaultName() : flags.name;
+  MR_ASSIGN_OR_RETURN(options.join.identity, IdentifyModel(path.folder));
+  const int threads = flags.threads.value_or(DefaultThreads());
+  options.join.device = fmt::format("{} x{}", options.join.identity.numeric_class, threads);
+  options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
+  options.heads_of = MakeHeadsOf(description.spec);
+  options.loader = MakeShardLoader({.folder = path.folder,
+                                    .threads = threads,
+                                    .kv_bytes = flags.kv_bytes,
+                                    .max_model_len = flags.max_model_len});
+  const SteadyClock clock;
+  MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
+  // Once: hand over what runs, then go. Twice: go.
+  signals.OnSignal([raw = worker.get()](int count) {
+    if (count > 1 || !raw->host().welcomed()) return raw->Stop();
+    MR_LOG(info, "handing over; a second signal stops at once");
+    raw->LeaveSoon(std::nullopt);
+  });
+  MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
+         Printable(flags.name.empty() ? DefaultName() : flags.name));
+  return worker->Run();
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeWorkerCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "worker";
+  command->summary = "Hold layers of a model for a cluster";
+  command->description =
+      "Joins a controller (`millrace serve --cluster` or `millrace up`), loads the layers it is "
+      "given and computes them. When the controller goes away the worker keeps its weights and "
+      "joins again. SIGTERM hands over what runs and then ends; a second signal ends at once.";
+  command->examples = {
+      {"millrace worker models/demo --join 127.0.0.1:7000 --token cluster.token",
+       "a worker on the controller's machine"},
+      {"millrace worker org/name --join head:7000 --token cluster.token --tls-dir tls "
+       "--listen 10.0.0.2:7001",
+       "on another machine, where others reach it at 10.0.0.2"}};
+  auto flags = std::make_shared<WorkerFlags>();
+  Option model = TextOption("model", "MODEL", &flags->model);
+  model.positional = model.required = true;
+  command->Add("Arguments", std::move(model),
+               "The model's folder, or its name in the Hugging Face cache; the same model as the "
+               "controller's");
+  Option join = TextListOption("join", "ADDRESS", &flags->join);
+  join.required = true;
+  command->Add("Cluster", std::move(join),
+               "The controller's host:port for workers; of several the one that leads is found");
+  command->Add("Cluster", TextOption("name", "NAME", &flags->name),
+               "What the worker is called in plans and status; unique [default: the host's name]");
+  command->Add("Cluster", TextOption("listen", "ADDRESS", &flags->listen),
+               "Where other workers reach this one for steps; its host is used for data too");
+  command->Add("Cluster", IntOption("data-port", "PORT", &flags->data_port, 0, kPortMax),
+               "TCP port for activations and KV; 0: any free one");
+  command->Add("Cluster", TextOption("advertise", "HOST", &flags->advertise),
+               "The host name others use, where it differs from --listen");
+  AddTrustOptions(*command, &flags->trust);
+  command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
+               "Memory for the KV of all requests; without it 40 % of what is free");
+  command->Add("Memory and threads",
+               IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),
+               "Longest sequence to prepare for [default: what the model was made for]");
+  command->Add("Memory and threads", IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
+               "Threads that compute [default: one per CPU of this process]");
+  AddGeneralOptions(*command);
+  command->run = [flags] { return RunWorker(*flags); };
+  return command;
+}
+
+}  // namespace millrace::apps

@@ -1,0 +1,122 @@
+#include "apps/cluster/worker_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "engine/model_stage.h"
+#include "model/host_memory.h"
+#include "model/model.h"
+#include "net/same_host_collective.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr double kKvMemoryShare = 0.4;  // of what is free, as for a model in one process
+
+Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load) {
+  if (load.rank.size == 1) return std::shared_ptr<net::Collective>();
+  for (const WorkerAddress& rank : load.ranks) {
+    if (rank.host_id == load.ranks.front().host_id) continue;
+    return Unimplemented(
+        "the ranks of a tensor-parallel stage must be on one host; plan it as a pipeline instead");
+  }
+  net::SameHostOptions options;
+  options.rank = load.rank.rank;
+  options.size = load.rank.size;
+  options.meeting = fmt::format("millrace-{:016x}", load.group);
+  options.incarnation = load.group;
+  MR_ASSIGN_OR_RETURN(auto group, net::JoinSameHost(options));
+  return std::shared_ptr<net::Collective>(std::move(group));
+}
+
+// A stage keeps its group until nobody runs it any more.
+struct Held {
+  std::shared_ptr<net::Collective> group;
+  std::unique_ptr<engine::ModelStage> stage;
+};
+
+Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
+                const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded) {
+  auto held = std::make_shared<Held>();
+  MR_ASSIGN_OR_RETURN(held->group, JoinGroup(load));
+  MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options.threads}));
+  model::LoadOptions how;
+  how.layers = load.layers;
+  how.tensor_rank = load.rank;
+  how.collective = held->group.get();
+  how.max_batched_tokens = load.max_batched_tokens;
+  how.max_model_len = options.max_model_len;
+  how.progress = progress;
+  MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(options.folder, *device, how));
+  ShardLoaded& facts = loaded.facts;
+  facts.weight_bytes = weights->loaded_bytes();
+  const auto heads = weights->kv_heads();
+  const ModelSpec& spec = weights->spec();
+  facts.kv_bytes_per_token_layer = int64_t{2} * (heads.second - heads.first) * spec.head_dim *
+                                   static_cast<int64_t>(BytesOf(spec.dtype));
+  facts.kv_bytes = options.kv_bytes.value_or(static_cast<int64_t>(
+      kKvMemoryShare * static_cast<double>(model::ReadMemoryAvailable().bytes)));
+  held->stage = std::make_unique<engine::ModelStage>(std::move(device), std::move(weights));
+  loaded.stage = std::shared_ptr<engine::Stage>(held, held->stage.get());
+  if (held->group) {
+    loaded.abort = [group = held->group](std::string_view why) { group->Abort(why); };
+  }
+  return OkStatus();
+}
+
+}  // namespace
+
+std::string NumericClass() {
+  auto device = tensor::NewCpuDevice({.threads = 1});
+  if (!device.ok()) return "cpu";
+  const std::string name = (*device)->Name();  // "cpu avx3 x1": the threads change no bit
+  return name.substr(0, name.rfind(" x"));
+}
+
+std::string KvLayoutName(const ModelSpec& spec) {
+  return fmt::format("dense-1 {} {}x{}", DTypeName(spec.dtype), spec.num_kv_heads, spec.head_dim);
+}
+
+Result<WorkerIdentity> IdentifyModel(const std::string& folder) {
+  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(folder));
+  WorkerIdentity identity;
+  MR_ASSIGN_OR_RETURN(identity.model_fingerprint, model::ModelFingerprint(folder));
+  identity.numeric_class = NumericClass();
+  identity.kv_layout = KvLayoutName(description.spec);
+  return identity;
+}
+
+cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {
+  return
+      [options = std::move(options)](const LoadShard& load, const std::shared_ptr<engine::Stage>&,
+                                     const cluster::ShardProgressFn& progress) {
+        cluster::LoadedShard loaded;
+        loaded.facts.status = LoadInto(options, load, progress, loaded);
+        if (loaded.facts.status.ok()) {
+          MR_LOG(info, "layers {}-{} are loaded ({})", load.layers.begin, load.layers.end - 1,
+                 FormatBytes(loaded.facts.weight_bytes));
+        } else {
+          MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
+                 loaded.facts.status.message());
+        }
+        return loaded;
+      };
+}
+
+cluster::HeadsOf MakeHeadsOf(const ModelSpec& spec) {
+  return [heads = spec.num_kv_heads](TensorRank rank) -> std::pair<int, int> {
+    if (rank.size <= heads) {
+      const int each = heads / rank.size;
+      return {rank.rank * each, (rank.rank + 1) * each};
+    }
+    const int head = rank.rank / (rank.size / heads);  // held by several ranks
+    return {head, head + 1};
+  };
+}
+
+}  // namespace millrace::apps

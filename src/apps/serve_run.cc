@@ -1,0 +1,188 @@
+#include "apps/serve_run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "apps/cli/parse.h"
+#include "apps/commands.h"
+#include "apps/in_process.h"
+#include "apps/local_model.h"
+#include "apps/signals.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "net/http_server.h"
+#include "serve/service.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr Duration kLastBytesLimit = Duration::Seconds(2);  // for replies to reach slow readers
+constexpr int kPortMax = 65535;
+constexpr double kShutdownTimeoutMax = 86400;
+constexpr double kResumeGraceMax = 3600;
+
+Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
+  serve::ServiceOptions options;
+  options.served_names =
+      flags.served_names.empty() ? DefaultServedNames(flags.engine.model) : flags.served_names;
+  options.version = Version();
+  MR_ASSIGN_OR_RETURN(options.api_keys, serve::ApiKeys::Create(flags.api_keys));
+  MR_ASSIGN_OR_RETURN(options.admin_keys, serve::ApiKeys::Create(flags.admin_keys));
+  options.allowed_origins = flags.allowed_origins;
+  options.resumable.enabled = flags.resume_grace_s > 0;
+  options.resumable.grace = Duration::Seconds(flags.resume_grace_s);
+  return options;
+}
+
+net::HttpServerOptions ServerOptionsFor(const ServeFlags& flags) {
+  net::HttpServerOptions options;
+  options.host = flags.host;
+  options.port = static_cast<uint16_t>(flags.port);
+  options.tls_certificate_path = flags.ssl_certfile;
+  options.tls_key_path = flags.ssl_keyfile;
+  return options;
+}
+
+std::string Url(const ServeFlags& flags, uint16_t port) {
+  const bool everywhere = flags.host.empty() || flags.host == "0.0.0.0" || flags.host == "::";
+  std::string host = everywhere ? "127.0.0.1" : flags.host;
+  if (host.find(':') != std::string::npos) host = "[" + host + "]";
+  return fmt::format("{}://{}:{}", flags.ssl_certfile.empty() ? "http" : "https", host, port);
+}
+
+// For a shell: inside double quotes of JSON inside single quotes.
+std::string ShellJsonText(const std::string& text) {
+  std::string out;
+  for (char c : Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    out += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return out;
+}
+
+std::string TryLine(const ServeFlags& flags, const std::string& url, const std::string& name,
+                    bool chat) {
+  std::string line = "curl " + url + (chat ? "/v1/chat/completions" : "/v1/completions");
+  line += " -H 'Content-Type: application/json'";
+  if (!flags.api_keys.empty()) line += " -H \"Authorization: Bearer $API_KEY\"";
+  const std::string question = chat ? R"("messages": [{"role": "user", "content": "Hello!"}])"
+                                    : R"("prompt": "Once upon a time")";
+  return line + fmt::format(" -d '{{\"model\": {}, {}, \"max_tokens\": 64}}'", ShellJsonText(name),
+                            question);
+}
+
+void Announce(const ServeFlags& flags, const LocalModel& model, const std::string& url,
+              const std::string& name) {
+  fmt::print("{}", Summary(model));
+  if (model.chat_template == nullptr) {
+    fmt::print("No chat template: /v1/chat/completions is off; --chat-template FILE gives one\n");
+  }
+  fmt::print("\nServing {} on {}\n  {}\n", Printable(name), url,
+             TryLine(flags, url, name, model.chat_template != nullptr));
+  std::fflush(stdout);
+}
+
+// Leaves without a word to the threads that still run.
+[[noreturn]] void LeaveNow(int code) {
+  std::fflush(stdout);
+  std::_Exit(code);
+}
+
+}  // namespace
+
+Status ValidateServeFlags(const ServeFlags& flags) {
+  MR_RETURN_IF_ERROR(ValidateEngineFlags(flags.engine));
+  if (flags.ssl_certfile.empty() != flags.ssl_keyfile.empty()) {
+    return InvalidArgument("TLS needs both: give --ssl-certfile and --ssl-keyfile");
+  }
+  for (const std::string* path : {&flags.ssl_certfile, &flags.ssl_keyfile}) {
+    if (!path->empty() && access(path->c_str(), R_OK) != 0) {
+      return InvalidArgument(
+          fmt::format("cannot read {}; check --ssl-certfile and --ssl-keyfile", Printable(*path)));
+    }
+  }
+  MR_RETURN_IF_ERROR(serve::ApiKeys::Create(flags.admin_keys).status().WithContext("--admin-key"));
+  return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");
+}
+
+Status RunServer(const ServeFlags& flags, const ModelSource& source) {
+  StopSignals signals;  // before any other thread
+  signals.OnSignal([](int) {
+    MR_LOG(info, "stopped while loading");
+    LeaveNow(0);
+  });
+  RaiseFileLimit();
+  MR_RETURN_IF_ERROR(FindModel(flags.engine.model).status());
+  const SteadyClock clock;
+  MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
+  const std::string name = service_options.served_names.front();
+  // Destroyed in reverse: the engine before the service, both after the server has stopped.
+  serve::Service service(std::move(service_options), clock);
+  MR_ASSIGN_OR_RETURN(const auto server,
+                      net::HttpServer::Start(ServerOptionsFor(flags), service.Handler()));
+  const std::string url = Url(flags, server->port());
+  MR_LOG(info, "listening on {}, loading {}", url, Printable(flags.engine.model));
+  auto model = source(clock);
+  if (!model.ok()) {
+    server->Stop(Duration{});
+    return model.status();
+  }
+  service.Ready(ToServed(**model));
+  Announce(flags, **model, url, name);
+  signals.OnSignal([](int count) {
+    if (count > 1) LeaveNow(130);
+  });
+  signals.Wait();
+  const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
+  MR_LOG(info, "finishing what runs, for at most {}; a second signal stops at once",
+         FormatDuration(limit.seconds()));
+  if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
+  server->Stop(kLastBytesLimit);
+  model->reset();
+  return OkStatus();
+}
+
+void AddServerOptions(Command& command, ServeFlags* flags) {
+  constexpr char kGroup[] = "Server";
+  command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host),
+              "Address to listen on; 0.0.0.0 for every interface");
+  command.Add(kGroup, IntOption("port", "PORT", &flags->port, 0, kPortMax),
+              "TCP port; 0: any free one");
+  command.Add(kGroup, TextListOption("served-model-name", "NAME", &flags->served_names),
+              "Names that requests may use [default: the folder's name, and MODEL as given]");
+  command.Add(kGroup, TextListOption("admin-key", "KEY", &flags->admin_keys),
+              "Let holders of these keys look after the cluster under /cluster; without one only "
+              "callers on this machine may. Better in MILLRACE_ADMIN_KEY");
+  command.Add(kGroup, TextListOption("api-key", "KEY", &flags->api_keys),
+              "Accept only requests with one of these keys; better in MILLRACE_API_KEY, where "
+              "other users of the machine cannot see it");
+  command.Add(kGroup, TextListOption("allowed-origins", "ORIGIN", &flags->allowed_origins),
+              "Web pages that may call the server (CORS)");
+  Option certfile = TextOption("ssl-certfile", "FILE", &flags->ssl_certfile);
+  certfile.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(certfile), "TLS certificate chain in PEM");
+  Option keyfile = TextOption("ssl-keyfile", "FILE", &flags->ssl_keyfile);
+  keyfile.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(keyfile), "TLS private key in PEM");
+  command.Add(
+      kGroup,
+      RealOption("shutdown-timeout", "SECONDS", &flags->shutdown_timeout_s, 0, kShutdownTimeoutMax),
+      "How long SIGTERM or Ctrl-C waits for running requests");
+  command.Add(kGroup,
+              RealOption("resume-grace", "SECONDS", &flags->resume_grace_s, 0, kResumeGraceMax),
+              "How long a stream runs on without its client, which may come back with "
+              "Last-Event-ID; 0: not at all");
+  Option step_log = TextOption("step-log", "FILE", &flags->engine.step_log);
+  step_log.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(step_log),
+              "Write every scheduling decision, with prompts and tokens, for `millrace simulate "
+              "--replay FILE`");
+  Option chat_template = TextOption("chat-template", "FILE", &flags->chat_template);
+  chat_template.kind = ValueKind::kFile;
+  command.Add("Model", std::move(chat_template),
+              "A chat template (Jinja) instead of the model's own: a file, or the text itself");
+}
+
+}  // namespace millrace::apps

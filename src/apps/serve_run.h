@@ -1,0 +1,36 @@
+// What `serve` and `up` share: the HTTP front end around a model that is yet to be had.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/cli/command.h"
+#include "apps/engine_flags.h"
+#include "apps/local_model.h"
+#include "base/clock.h"
+
+namespace millrace::apps {
+
+struct ServeFlags {
+  EngineFlags engine;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::vector<std::string> served_names, api_keys, admin_keys;
+  std::vector<std::string> allowed_origins = {"*"};
+  std::string ssl_certfile, ssl_keyfile, chat_template;
+  double shutdown_timeout_s = 30;
+  double resume_grace_s = 0;
+};
+
+void AddServerOptions(Command& command, ServeFlags* flags);
+Status ValidateServeFlags(const ServeFlags& flags);
+
+// Where the model comes from: loaded here, or served by workers.
+using ModelSource = std::function<Result<std::unique_ptr<LocalModel>>(const Clock& clock)>;
+
+// Listens, gets the model, serves until SIGTERM or SIGINT, lets what runs finish.
+Status RunServer(const ServeFlags& flags, const ModelSource& source);
+
+}  // namespace millrace::apps

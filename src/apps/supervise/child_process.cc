@@ -1,0 +1,153 @@
+#include "apps/supervise/child_process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/close_range.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kSignalledBase = 128;  // as shells count
+constexpr int kExecFailed = 127;
+constexpr unsigned kFirstInheritable = 3;
+
+struct Pipe {
+  OwnedFd read, write;
+};
+
+Result<Pipe> MakePipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return FailedPrecondition(fmt::format("cannot make a pipe: {}", std::strerror(errno)));
+  }
+  return Pipe{OwnedFd(ends[0]), OwnedFd(ends[1])};
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> out;
+  for (const std::string& text : texts) out.push_back(const_cast<char*>(text.c_str()));
+  out.push_back(nullptr);
+  return out;
+}
+
+// Between fork and exec: nothing here may allocate or lock.
+[[noreturn]] void RunChild(char* const* argv, char* const* environment, int output, int failure,
+                           pid_t parent) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(kExecFailed);  // it died before the line above
+  setpgid(0, 0);                                // the terminal's Ctrl-C is for the supervisor
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  for (int number : {SIGINT, SIGTERM, SIGPIPE, SIGHUP}) signal(number, SIG_DFL);
+  const int nothing = open("/dev/null", O_RDONLY);
+  dup2(nothing, STDIN_FILENO);
+  dup2(output, STDOUT_FILENO);
+  dup2(output, STDERR_FILENO);
+  close_range(kFirstInheritable, ~0U, CLOSE_RANGE_CLOEXEC);
+  execve(argv[0], argv, environment);
+  const int error = errno;
+  [[maybe_unused]] const ssize_t told = write(failure, &error, sizeof error);
+  _exit(kExecFailed);
+}
+
+}  // namespace
+
+OwnedFd& OwnedFd::operator=(OwnedFd&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) close(fd_);
+    fd_ = other.Release();
+  }
+  return *this;
+}
+
+OwnedFd::~OwnedFd() {
+  if (fd_ >= 0) close(fd_);
+}
+
+int OwnedFd::Release() { return std::exchange(fd_, -1); }
+
+Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
+                                         const std::vector<std::string>& environment) {
+  MR_CHECK(!argv.empty());
+  MR_ASSIGN_OR_RETURN(Pipe output, MakePipe());
+  MR_ASSIGN_OR_RETURN(Pipe failure, MakePipe());
+  std::vector<std::string> all = environment;  // first: getenv finds the first of a name
+  for (char** at = environ; *at != nullptr; ++at) all.emplace_back(*at);
+  const std::vector<char*> arguments = Pointers(argv), variables = Pointers(all);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return FailedPrecondition(fmt::format("cannot fork: {}", std::strerror(errno)));
+  if (pid == 0) {
+    RunChild(arguments.data(), variables.data(), output.write.get(), failure.write.get(), parent);
+  }
+  OwnedFd end(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  failure.write = OwnedFd();
+  output.write = OwnedFd();
+  int error = 0;
+  ssize_t got = 0;
+  do {
+    got = read(failure.read.get(), &error, sizeof error);
+  } while (got < 0 && errno == EINTR);
+  if (got == sizeof error || !end.open()) {
+    if (got != sizeof error) error = errno;
+    kill(pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+    return FailedPrecondition(fmt::format("{}: {}", argv[0], std::strerror(error)));
+  }
+  fcntl(output.read.get(), F_SETFL, O_NONBLOCK);
+  return ChildProcess(pid, std::move(end), std::move(output.read));
+}
+
+ChildProcess::~ChildProcess() {
+  if (!end_.open() || reaped_) return;  // moved from, or done
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+void ChildProcess::Signal(int number) const {
+  if (!reaped_) kill(pid_, number);
+}
+
+void ChildProcess::ReadLines(const std::function<void(std::string_view line)>& on_line) {
+  std::array<char, 4096> buffer;
+  while (output_.open()) {
+    const ssize_t got = read(output_.get(), buffer.data(), buffer.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (got <= 0) {
+      output_ = OwnedFd();
+      break;
+    }
+    for (char c : std::string_view(buffer.data(), static_cast<size_t>(got))) {
+      if (c != '\n') rest_ += c;
+      if (c != '\n' && rest_.size() < kChildLineBytesMax) continue;
+      on_line(rest_);
+      rest_.clear();
+    }
+  }
+  if (!rest_.empty()) on_line(std::exchange(rest_, {}));
+}
+
+int ChildProcess::Reap(const std::function<void(std::string_view line)>& on_line) {
+  int status = 0;
+  while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
+  }
+  reaped_ = true;
+  ReadLines(on_line);
+  output_ = OwnedFd();  // its own children may hold the other end open
+  if (!rest_.empty()) on_line(std::exchange(rest_, {}));
+  return WIFSIGNALED(status) ? kSignalledBase + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+}  // namespace millrace::apps

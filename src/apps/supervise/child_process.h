@@ -1,0 +1,67 @@
+// ChildProcess: one process that this one started: its life as a descriptor to poll, what it writes
+// as lines. It is killed when the thread that spawned it ends, however that comes about.
+//
+// Owned and used by one thread, which must outlive the child.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace millrace::apps {
+
+inline constexpr size_t kChildLineBytesMax = 16 << 10;  // longer ones are cut into several
+
+// A file descriptor, closed by the destructor.
+class OwnedFd {
+ public:
+  explicit OwnedFd(int fd = -1) : fd_(fd) {}
+  OwnedFd(OwnedFd&& other) noexcept : fd_(other.Release()) {}
+  OwnedFd& operator=(OwnedFd&& other) noexcept;
+  ~OwnedFd();
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  int Release();
+  int fd_;
+};
+
+class ChildProcess {
+ public:
+  // argv[0] is the program's path. The environment is ours, with `environment` ("NAME=value")
+  // added. kFailedPrecondition when it cannot be executed.
+  static Result<ChildProcess> Spawn(const std::vector<std::string>& argv,
+                                    const std::vector<std::string>& environment);
+  ChildProcess(ChildProcess&&) = default;
+  ChildProcess& operator=(ChildProcess&&) = delete;
+  ~ChildProcess();  // kills it if it still runs, and reaps it
+
+  pid_t pid() const { return pid_; }
+  int end_fd() const { return end_.get(); }        // readable once it has ended
+  int output_fd() const { return output_.get(); }  // readable when it has written; -1: it is closed
+
+  void Signal(int number) const;
+  // Takes what there is to read, without waiting, and calls with each whole line.
+  void ReadLines(const std::function<void(std::string_view line)>& on_line);
+  // REQUIRES: end_fd() is readable. How it ended: 0 to 255, or 128 and the signal's number. What
+  // it had still written is handed out first.
+  int Reap(const std::function<void(std::string_view line)>& on_line);
+
+ private:
+  ChildProcess(pid_t pid, OwnedFd end, OwnedFd output)
+      : pid_(pid), end_(std::move(end)), output_(std::move(output)) {}
+
+  pid_t pid_ = 0;
+  OwnedFd end_;
+  OwnedFd output_;
+  std::string rest_;  // of a line whose end has not come yet
+  bool reaped_ = false;
+};
+
+}  // namespace millrace::apps

@@ -1,0 +1,96 @@
+// Supervisor: keeps a set of child processes running. One that dies is started again, after a pause
+// that grows while it keeps dying; one that leaves with 0 has left, and one that leaves with 2
+// (wrong usage) would do so again: both stay down.
+//
+// Owned by a command. One thread of its own spawns, reads, reaps and signals; callbacks come from
+// it and must be quick. When this process ends in whatever way, so do the children.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "apps/supervise/child_process.h"
+#include "base/clock.h"
+#include "base/status.h"
+
+namespace millrace::apps {
+
+struct ChildSpec {
+  std::string name;                      // before its lines
+  std::vector<std::string> argv;         // argv[0]: the program's path
+  std::vector<std::string> environment;  // "NAME=value", added to ours
+  int stop_order = 0;                    // those of a lower order end first
+};
+
+struct SupervisorOptions {
+  Duration pause_first = Duration::Seconds(0.1);  // before a dead one is started again
+  Duration pause_most = Duration::Seconds(5);     // each early death doubles the pause up to this
+  Duration early = Duration::Seconds(10);         // who lived longer did not die early
+  Duration stop_limit = Duration::Seconds(30);    // from SIGTERM to SIGKILL, for each order
+  std::function<void(std::string_view name, std::string_view line)> on_line;
+};
+
+struct ChildStatus {
+  std::string name;
+  std::optional<pid_t> pid;  // while it runs
+  int starts = 0;
+  std::optional<int> last_exit;  // 0 to 255, or 128 and the signal's number
+  bool stays_down = false;
+};
+
+// The pause after the `deaths`-th early death in a row, from 1.
+Duration RestartPause(const SupervisorOptions& options, int deaths);
+
+class Supervisor {
+ public:
+  // Starts all of them. kFailedPrecondition when one cannot be executed; then none runs.
+  static Result<std::unique_ptr<Supervisor>> Start(SupervisorOptions options,
+                                                   std::vector<ChildSpec> children);
+  ~Supervisor();  // stops
+
+  // From now on nothing is started again; SIGTERM, order by order, and SIGKILL after the limit.
+  void BeginStop();
+  // Kills what still runs, at once.
+  void Kill();
+  // Waits until no child runs and none will be started: after BeginStop or Kill, or when all stay
+  // down.
+  void Wait();
+
+  std::vector<ChildStatus> Describe() const;
+
+ private:
+  struct Child;
+  Supervisor(SupervisorOptions options, std::vector<ChildSpec> children);
+  void Run();
+  bool StartDue(Time now);
+  void Ended(Child& child, Time now);
+  void AdvanceStop(Time now);
+  bool Over() const;
+  void Poll(Time now);
+  void Wake() const;
+  void Say(const Child& child, std::string_view line) const;
+
+  const SupervisorOptions options_;
+  const SteadyClock clock_;
+  OwnedFd wake_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::unique_ptr<Child>> children_;  // guarded by mutex_
+  std::optional<Status> started_;                 // guarded by mutex_; how the first starts went
+  bool stopping_ = false, killing_ = false;       // guarded by mutex_
+  bool over_ = false;                             // guarded by mutex_
+  std::optional<int> order_stopped_;              // the highest that was told; its thread's
+  Time kill_at_;                                  // its thread's
+  std::thread thread_;
+};
+
+}  // namespace millrace::apps

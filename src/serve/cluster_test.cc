@@ -1,0 +1,189 @@
+// /cluster: who may call it, what it asks of the admin, and how refusals read.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "serve/admin_access.h"
+#include "serve/cluster_admin.h"
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+using HeaderList = std::vector<std::pair<std::string, std::string>>;
+
+class FakeAdmin final : public ClusterAdmin {
+ public:
+  Json Describe() override { return {{"epoch", 7}, {"missing", nullptr}}; }
+  Status ApplyPlan(Plan plan, std::vector<std::string> workers) override {
+    plans.push_back({std::move(plan), std::move(workers)});
+    return answer;
+  }
+  Status Drain(std::string_view worker) override {
+    said += "drain " + std::string(worker) + ";";
+    return answer;
+  }
+  Status Migrate(RequestId request, std::string_view worker) override {
+    said += "migrate " + std::to_string(request.value()) + " " + std::string(worker) + ";";
+    return answer;
+  }
+
+  std::vector<std::pair<Plan, std::vector<std::string>>> plans;
+  std::string said;
+  Status answer;
+};
+
+class ClusterTest : public testing::Test {
+ protected:
+  std::unique_ptr<TestServer> Serve(std::vector<std::string> admin_keys = {},
+                                    std::vector<std::string> api_keys = {}) {
+    TestServerOptions options;
+    options.service.admin_keys = *ApiKeys::Create(admin_keys);
+    options.service.api_keys = *ApiKeys::Create(api_keys);
+    options.cluster = &admin_;
+    return std::make_unique<TestServer>(std::move(options));
+  }
+  static int StatusOf(TestServer& server, const HeaderList& headers,
+                      const std::string& path = "/cluster/status") {
+    auto reply = server.Start(path == "/cluster/status" ? "GET" : "POST", path, "{}", headers);
+    EXPECT_TRUE(reply->WaitDone());
+    return reply->status();
+  }
+  FakeAdmin admin_;
+};
+
+constexpr const char* kPaths[] = {"/cluster/status", "/cluster/plan", "/cluster/drain",
+                                  "/cluster/migrate"};
+bool Refused(int status) { return status == 401 || status == 403; }
+
+TEST_F(ClusterTest, WithAnAdminKeyOnlyThatOpensIt) {
+  auto server = Serve({"root-key"}, {"api-key"});
+  for (const char* path : kPaths) {
+    EXPECT_EQ(StatusOf(*server, {}, path), 401) << "even from this machine";
+    EXPECT_EQ(StatusOf(*server, {{"authorization", "Bearer api-key"}}, path), 401);
+    server->peer = "203.0.113.9:4";
+    EXPECT_FALSE(Refused(StatusOf(*server, {{"authorization", "Bearer root-key"}}, path))) << path;
+    server->peer = "127.0.0.1:4";
+  }
+  EXPECT_EQ(StatusOf(*server, {{"authorization", "Bearer root-key"}, {"origin", "https://a"}}), 200)
+      << "a page that has the key was given it";
+  auto reply = server->Start("GET", "/v1/models", "", {{"authorization", "Bearer root-key"}});
+  EXPECT_EQ(reply->status(), 401) << "the admin key is no API key";
+}
+
+TEST_F(ClusterTest, WithoutOneOnlyProgramsOfThisMachineMayCall) {
+  auto server = Serve({}, {"api-key"});
+  for (const char* path : kPaths) {
+    EXPECT_FALSE(Refused(StatusOf(*server, {}, path))) << path;
+    EXPECT_FALSE(Refused(StatusOf(*server, {{"host", "localhost:8000"}}, path)));
+    EXPECT_FALSE(Refused(StatusOf(*server, {{"host", "[::1]:8000"}}, path)));
+    for (const HeaderList& headers : std::vector<HeaderList>{{{"origin", "https://evil.example"}},
+                                                             {{"origin", "null"}},
+                                                             {{"sec-fetch-site", "none"}},
+                                                             {{"referer", "http://a/"}},
+                                                             {{"x-forwarded-for", "127.0.0.1"}},
+                                                             {{"forwarded", "for=127.0.0.1"}},
+                                                             {{"via", "1.1 proxy"}},
+                                                             {{"host", "evil.example:8000"}},
+                                                             {{"host", "127.0.0.1.evil.example"}},
+                                                             {{"host", ""}}}) {
+      EXPECT_EQ(StatusOf(*server, headers, path), 403)
+          << path << " " << headers[0].first << ": " << headers[0].second;
+    }
+  }
+  for (const char* peer : {"203.0.113.9:4", "10.0.0.1:127", "[2001:db8::1]:4", "127.0.0.1.x:4",
+                           "[::ffff:10.0.0.1]:4", "unix", ""}) {
+    server->peer = peer;
+    for (const char* path : kPaths) EXPECT_EQ(StatusOf(*server, {}, path), 403) << peer;
+  }
+  for (const char* peer :
+       {"127.0.0.1:4", "127.8.9.1:4", "[::1]:4", "::1", "[::ffff:127.0.0.1]:4"}) {
+    EXPECT_TRUE(IsLoopbackPeer(peer)) << peer;
+  }
+}
+
+TEST_F(ClusterTest, AServerOfItsOwnSaysThatItHasNone) {
+  TestServer server;
+  for (const char* path : kPaths) {
+    EXPECT_EQ(StatusOf(server, {}, path), 404);
+  }
+  EXPECT_EQ(server.Get("/cluster/status", 404)["error"]["code"], "no_cluster");
+}
+
+TEST_F(ClusterTest, TellsTheStatusWithTheModelsName) {
+  auto server = Serve();
+  EXPECT_EQ(server->Get("/cluster/status"),
+            (Json{{"epoch", 7}, {"missing", nullptr}, {"model", "tiny"}}));
+}
+
+TEST_F(ClusterTest, PlansArriveParsed) {
+  auto server = Serve();
+  const std::string plan =
+      "format: 1\nmodel: tiny\nlayers: 4\nstages:\n"
+      "  - {stage: 0, nodes: [b], layers: [0, 3]}\n  - {stage: 1, nodes: [a], layers: [3, 4]}\n";
+  EXPECT_EQ(server->Call("/cluster/plan", {{"plan", plan}}), (Json{{"status", "ok"}}));
+  ASSERT_EQ(admin_.plans.size(), 1u);
+  EXPECT_EQ(admin_.plans[0].second, (std::vector<std::string>{"b", "a"}));
+  EXPECT_EQ(admin_.plans[0].first.stages[1].layers, (LayerRange{3, 4}));
+  const Json wrong = server->Call("/cluster/plan", {{"plan", "format: 2\n"}}, 400);
+  EXPECT_EQ(wrong["error"]["param"], "plan");
+  EXPECT_NE(wrong["error"]["message"].get<std::string>().find("plan:1:"), std::string::npos);
+  EXPECT_EQ(admin_.plans.size(), 1u);
+}
+
+TEST_F(ClusterTest, RefusalsNameTheFieldAndTheReason) {
+  auto server = Serve();
+  struct Case {
+    const char* path;
+    Json body;
+    const char* param;
+  };
+  for (const Case& c :
+       {Case{"/cluster/plan", Json::object(), "plan"}, Case{"/cluster/plan", {{"plan", 3}}, "plan"},
+        Case{"/cluster/drain", Json::object(), "worker"},
+        Case{"/cluster/drain", {{"worker", std::string(300, 'w')}}, "worker"},
+        Case{"/cluster/migrate", {{"worker", "a"}}, "request"},
+        Case{"/cluster/migrate", {{"request", "a"}}, "worker"}}) {
+    EXPECT_EQ(server->Call(c.path, c.body, 400)["error"]["param"], c.param) << c.path;
+  }
+  EXPECT_EQ(server->Call("/cluster/drain", Json::array(), 400)["error"]["message"],
+            "The body must be a JSON object.");
+  EXPECT_EQ(admin_.said, "");
+  admin_.answer = NotFound("no worker 'x'; there are a, b");
+  EXPECT_EQ(server->Call("/cluster/drain", {{"worker", "x"}}, 404)["error"]["message"],
+            "no worker 'x'; there are a, b");
+  admin_.answer = FailedPrecondition("another plan is being applied");
+  EXPECT_EQ(server->Call("/cluster/drain", {{"worker", "x"}}, 409)["error"]["message"],
+            "another plan is being applied");
+}
+
+TEST_F(ClusterTest, ARequestIsFoundByEachOfItsNames) {
+  auto server = Serve();
+  server->gate.Close();
+  auto one = server->Start("POST", "/v1/completions", R"({"prompt":"a","max_tokens":5})",
+                           {{"x-request-id", "mine"}});
+  auto two = server->Start("POST", "/v1/completions", R"({"prompt":["a","b"],"max_tokens":5})",
+                           {{"x-request-id", "pair"}});
+  const Json live = server->Get("/debug/requests")["requests"];
+  ASSERT_EQ(live.size(), 3u);
+  const auto number = std::to_string(live[0]["id"].get<uint64_t>());
+  for (const std::string& name :
+       {number, std::string("mine"), live[0]["response_id"].get<std::string>()}) {
+    admin_.said.clear();
+    server->Call("/cluster/migrate", {{"request", name}, {"worker", "w"}});
+    EXPECT_EQ(admin_.said, "migrate " + number + " w;");
+  }
+  EXPECT_EQ(server->Call("/cluster/migrate", {{"request", "pair"}, {"worker", "w"}},
+                         409)["error"]["code"],
+            "request_ambiguous");
+  EXPECT_EQ(server->Call("/cluster/migrate", {{"request", "none"}, {"worker", "w"}},
+                         404)["error"]["code"],
+            "request_not_found");
+  server->gate.Open();
+  EXPECT_TRUE(one->WaitDone());
+  EXPECT_TRUE(two->WaitDone());
+  server->Call("/cluster/migrate", {{"request", "mine"}, {"worker", "w"}}, 404);
+}
+
+}  // namespace
+}  // namespace millrace::serve

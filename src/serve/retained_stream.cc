@@ -1,0 +1,201 @@
+#include "serve/retained_stream.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace millrace::serve {
+
+void StreamsShared::Ring() {
+  {
+    std::lock_guard lock(mutex);
+    rung = true;
+  }
+  bell.notify_all();
+}
+
+class RetainedStream::Producer : public net::HttpReply {
+ public:
+  explicit Producer(std::shared_ptr<RetainedStream> stream) : stream_(std::move(stream)) {}
+  ~Producer() override { stream_->Abandon(); }
+
+  void Send(net::HttpResponse response) override { stream_->Send(std::move(response)); }
+  void Start(net::HttpResponse head) override { stream_->Start(std::move(head)); }
+  bool Write(std::string part) override { return stream_->Write(part); }
+  void End() override { stream_->End(); }
+  bool disconnected() const override { return stream_->disconnected(); }
+  void OnDisconnect(std::function<void()> callback) override {
+    {
+      std::lock_guard lock(stream_->mutex_);
+      stream_->on_disconnect_ = std::move(callback);
+    }
+    stream_->shared_->Ring();  // it may be due
+  }
+
+ private:
+  const std::shared_ptr<RetainedStream> stream_;
+};
+
+RetainedStream::RetainedStream(std::string response_id, const ResumableStreams& limits,
+                               const Clock& clock, std::shared_ptr<StreamsShared> shared)
+    : response_id_(std::move(response_id)),
+      limits_(limits),
+      clock_(clock),
+      shared_(std::move(shared)) {}
+
+RetainedStream::~RetainedStream() { StopKeeping(); }
+
+std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::HttpReply> client) {
+  std::lock_guard lock(mutex_);
+  client_ = std::move(client);
+  Listen();
+  return std::make_shared<Producer>(shared_from_this());
+}
+
+RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> client,
+                                                uint64_t after) {
+  std::shared_ptr<net::HttpReply> before;  // dropped, and so cut off, without the lock
+  std::lock_guard lock(mutex_);
+  if (!kept_ || !head_ || (answered_ && !ended_)) return Attached::kNotKept;
+  if (after > ends_.size()) return Attached::kNoSuchEvent;
+  before = std::exchange(client_, std::move(client));
+  without_client_.reset();
+  client_->Start(*head_);
+  const size_t seen = after == 0 ? 0 : ends_[after - 1];
+  const bool reads = seen == log_.size() || client_->Write(log_.substr(seen));
+  if (ended_) {
+    client_->End();
+    client_.reset();
+  } else if (!reads) {
+    Detach();
+  } else {
+    Listen();
+  }
+  return Attached::kYes;
+}
+
+RetainedStream::Inspection RetainedStream::Inspect(Time now) {
+  std::lock_guard lock(mutex_);
+  Inspection found;
+  DetachIfGone();
+  if (ended_) {
+    found.again = *ended_ + limits_.retain;
+    found.forget = !kept_ || *found.again <= now;
+  } else if (answered_) {
+    found.forget = true;
+  } else if (!client_) {
+    // Who has not seen an event does not know the stream's name.
+    const bool resumable = kept_ && numbered_ > 0;
+    found.again = *without_client_ + (resumable ? limits_.grace : Duration{});
+    if (*found.again <= now && on_disconnect_) {
+      found.forget = true;
+      kept_ = false;
+      found.cancel = std::exchange(on_disconnect_, nullptr);
+    }
+  }
+  return found;
+}
+
+std::optional<Time> RetainedStream::ended() const {
+  std::lock_guard lock(mutex_);
+  return ended_;
+}
+
+void RetainedStream::Send(net::HttpResponse response) {
+  std::lock_guard lock(mutex_);
+  answered_ = true;
+  on_disconnect_ = nullptr;
+  if (client_) std::exchange(client_, nullptr)->Send(std::move(response));
+  shared_->Ring();
+}
+
+void RetainedStream::Start(net::HttpResponse head) {
+  std::lock_guard lock(mutex_);
+  if (client_) client_->Start(head);
+  head_ = std::move(head);
+}
+
+bool RetainedStream::Write(const std::string& events) {
+  std::lock_guard lock(mutex_);
+  DetachIfGone();
+  std::string numbered = Number(events);
+  Keep(numbered);
+  if (client_ && !client_->Write(std::move(numbered))) Detach();
+  return client_ != nullptr || kept_;
+}
+
+void RetainedStream::End() {
+  std::lock_guard lock(mutex_);
+  answered_ = true;
+  ended_ = clock_.Now();
+  on_disconnect_ = nullptr;
+  if (client_) std::exchange(client_, nullptr)->End();
+  shared_->Ring();
+}
+
+void RetainedStream::Abandon() {
+  std::shared_ptr<net::HttpReply> client;  // dropped without the lock
+  {
+    std::lock_guard lock(mutex_);
+    if (answered_) return;
+    answered_ = true;
+    on_disconnect_ = nullptr;
+    client = std::move(client_);
+    StopKeeping();
+  }
+  shared_->Ring();
+}
+
+bool RetainedStream::disconnected() const {
+  std::lock_guard lock(mutex_);
+  return !kept_ && (!client_ || client_->disconnected());
+}
+
+// Each event ends with an empty line; "id: RESPONSE:N" goes before it.
+std::string RetainedStream::Number(const std::string& events) {
+  std::string numbered;
+  for (size_t begin = 0; begin < events.size();) {
+    const size_t blank = events.find("\n\n", begin);
+    const size_t end = blank == std::string::npos ? events.size() : blank + 2;
+    numbered += fmt::format("id: {}:{}\n", response_id_, ++numbered_);
+    numbered.append(events, begin, end - begin);
+    if (kept_) ends_.push_back(log_.size() + numbered.size());
+    begin = end;
+  }
+  return numbered;
+}
+
+void RetainedStream::Keep(const std::string& numbered) {
+  if (!kept_) return;
+  log_ += numbered;
+  const size_t all = shared_->bytes.fetch_add(numbered.size()) + numbered.size();
+  if (log_.size() > limits_.stream_bytes_max || all > limits_.bytes_max) StopKeeping();
+}
+
+void RetainedStream::StopKeeping() {
+  kept_ = false;
+  shared_->bytes.fetch_sub(log_.size());
+  log_ = {};
+  ends_ = {};
+}
+
+// The callback may come from any thread, even from inside a call of the client: it takes no lock
+// of the stream's.
+void RetainedStream::Listen() {
+  client_->OnDisconnect([weak = weak_from_this(), reading = ++reading_, shared = shared_] {
+    if (auto stream = weak.lock()) stream->gone_ = reading;
+    shared->Ring();
+  });
+}
+
+void RetainedStream::Detach() {
+  client_.reset();
+  without_client_ = clock_.Now();
+  shared_->Ring();
+}
+
+void RetainedStream::DetachIfGone() {
+  if (client_ && gone_ == reading_) Detach();
+}
+
+}  // namespace millrace::serve

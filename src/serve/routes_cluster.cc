@@ -1,0 +1,138 @@
+// What operators ask of a cluster and tell it. Access is RefuseAdmin's (admin_access.h).
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "plan/io/plan_yaml.h"
+#include "serve/field_reader.h"
+#include "serve/limits.h"
+#include "serve/service_impl.h"
+
+namespace millrace::serve {
+namespace {
+
+constexpr size_t kPlanBytesMax = 8 << 20;
+
+ApiError NoCluster() {
+  return {.status = 404,
+          .message =
+              "This server computes in its own process and has no cluster; a controller "
+              "(millrace up, millrace serve --cluster) has one.",
+          .code = "no_cluster"};
+}
+
+ApiError FromAdmin(const Status& status, std::string param) {
+  // Operators are told why; nothing here is a client's business.
+  if (status.code() == StatusCode::kFailedPrecondition) {
+    return {.status = 409,
+            .message = status.message(),
+            .param = std::move(param),
+            .code = "failed_precondition"};
+  }
+  return FromStatus(status, std::move(param));
+}
+
+Parsed<Json> ObjectOf(const std::string& body) {
+  auto parsed = ParseJson(body);
+  if (!parsed.ok())
+    return ApiError{.message = "The body must be JSON: " + parsed.status().message()};
+  if (!parsed->is_object()) return ApiError{.message = "The body must be a JSON object."};
+  return std::move(parsed).value();
+}
+
+// A text that must be there.
+void Required(FieldReader& reader, const char* name, size_t max_bytes, std::string& out) {
+  if (reader.Find(name) == nullptr && !reader.failed()) {
+    reader.Fail(name, "is missing");
+    return;
+  }
+  reader.String(name, max_bytes, out);
+}
+
+Json Done() { return {{"status", "ok"}}; }
+
+}  // namespace
+
+// The admin, or the refusal has been sent.
+ClusterAdmin* Service::Impl::AdminOrReply(const Call& call) const {
+  const std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  if (!loaded) return nullptr;
+  if (loaded->model.cluster == nullptr) call.reply->Send(ErrorResponse(NoCluster()));
+  return loaded->model.cluster;
+}
+
+void Service::Impl::ClusterStatus(Call call) {
+  ClusterAdmin* admin = AdminOrReply(call);
+  if (admin == nullptr) return;
+  Json body = admin->Describe();
+  body["model"] = options_.served_names.front();
+  call.reply->Send(JsonResponse(body));
+}
+
+void Service::Impl::AnswerAdmin(const Call& call, const Status& status, const char* param) const {
+  if (!status.ok()) return call.reply->Send(ErrorResponse(FromAdmin(status, param)));
+  MR_LOG(info, "{} by {}: {}", call.request.path, Printable(call.request.peer, 64), "accepted");
+  call.reply->Send(JsonResponse(Done()));
+}
+
+void Service::Impl::ClusterPlan(Call call) {
+  ClusterAdmin* admin = AdminOrReply(call);
+  if (admin == nullptr) return;
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<Json> body = ObjectOf(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&body)) return refuse(*error);
+  std::string text;
+  FieldReader reader(std::get<Json>(body));
+  Required(reader, "plan", kPlanBytesMax, text);
+  if (reader.failed()) return refuse(*reader.error());
+  auto plan = plan::ParseWorkerPlan(text, "plan");
+  if (!plan.ok()) return refuse(BadField("plan", plan.status().message()));
+  AnswerAdmin(call, admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers)), "plan");
+}
+
+void Service::Impl::ClusterDrain(Call call) {
+  ClusterAdmin* admin = AdminOrReply(call);
+  if (admin == nullptr) return;
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<Json> body = ObjectOf(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&body)) return refuse(*error);
+  std::string worker;
+  FieldReader reader(std::get<Json>(body));
+  Required(reader, "worker", kNameBytesMax, worker);
+  if (reader.failed()) return refuse(*reader.error());
+  AnswerAdmin(call, admin->Drain(worker), "worker");
+}
+
+void Service::Impl::ClusterMigrate(Call call) {
+  ClusterAdmin* admin = AdminOrReply(call);
+  if (admin == nullptr) return;
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  Parsed<Json> body = ObjectOf(call.request.body);
+  if (auto* error = std::get_if<ApiError>(&body)) return refuse(*error);
+  std::string request, worker;
+  FieldReader reader(std::get<Json>(body));
+  Required(reader, "request", kNameBytesMax, request);
+  Required(reader, "worker", kNameBytesMax, worker);
+  if (reader.failed()) return refuse(*reader.error());
+  std::vector<RequestId> running;
+  for (const DirectoryEntry& entry : directory_.Find(request)) {
+    if (entry.finish_reason.empty()) running.push_back(entry.id);
+  }
+  if (running.size() == 1) return AnswerAdmin(call, admin->Migrate(running[0], worker), "");
+  ApiError error{.status = 404,
+                 .message = fmt::format("No request '{}' is running; GET /debug/requests names "
+                                        "those that are.",
+                                        Printable(request, 64)),
+                 .param = "request",
+                 .code = "request_not_found"};
+  if (!running.empty()) {
+    error.status = 409;
+    error.code = "request_ambiguous";
+    error.message = fmt::format(
+        "'{}' names {} running requests; give the number of one of them, "
+        "such as {}.",
+        Printable(request, 64), running.size(), running[0].value());
+  }
+  refuse(error);
+}
+
+}  // namespace millrace::serve
