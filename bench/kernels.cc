@@ -88,6 +88,26 @@ class KernelBench {
     Report("pack bf16 16384 x 2048", bytes, 0, [&] { Must(device_->Pack({.parts = {&host, 1}})); });
   }
 
+  // KV of a long sequence out to dense bytes and back, as transfers do: on the caller's thread.
+  void KvBoxes() {
+    constexpr int kLayers = 8, kKvHeads = 8, kHeadDim = 64, kTokens = 2048, kBlockSize = 16;
+    for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+      const std::string title = fmt::format("{} kv of 2048 tokens", DTypeName(dtype));
+      if (!Wanted(title)) continue;
+      constexpr int kBlocks = kTokens / kBlockSize;
+      auto pool =
+          Must(device_->NewKvPool({kLayers, kKvHeads, kHeadDim, kBlockSize, 2 * kBlocks, dtype}));
+      std::vector<BlockIndex> table(kBlocks);
+      for (int i = 0; i < kBlocks; ++i) table[i] = i * 37 % (2 * kBlocks);
+      const tensor::KvBox box{0, kLayers, 0, kKvHeads, 0, kTokens};
+      std::vector<std::byte> dense(box.Bytes(pool->shape()));
+      device_->ImportKv(*pool, box, table, dense);  // pages are there from now on
+      const auto bytes = static_cast<double>(dense.size());
+      Report("export " + title, bytes, 0, [&] { device_->ExportKv(*pool, box, table, dense); });
+      Report("import " + title, bytes, 0, [&] { device_->ImportKv(*pool, box, table, dense); });
+    }
+  }
+
  private:
   bool Wanted(const std::string& name) const {
     return options_.only.empty() || name.find(options_.only) != std::string::npos;
@@ -214,6 +234,7 @@ int Main(int argc, char** argv) {
     bench.Gemms();
     bench.Attentions();
     bench.Packing();
+    if (threads == 1) bench.KvBoxes();
   }
   return 0;
 }

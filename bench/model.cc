@@ -80,9 +80,10 @@ class Runner {
       }
       last.push_back(first + count - 1);
     }
-    const model::Batch batch{tokens, positions, spans};
+    const model::BatchKv kv{kv_.get(), 0, spans};
+    const model::Batch batch{tokens, positions, {&kv, 1}};
     model_->Embed(batch);
-    model_->Layers(batch, *kv_);
+    MR_CHECK(model_->Layers(batch).ok());
     logits_.resize(last.size() * static_cast<size_t>(model_->spec().vocab_size));
     device_->Read(model_->Head(last), logits_.data());
   }

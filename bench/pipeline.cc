@@ -1,0 +1,288 @@
+// A pipeline of two stages on two cores against one stage on one: what cutting a model by layers
+// gains, and what handing steps from thread to thread costs.
+//
+// Each arrangement runs the same requests (all at once, greedy, to a fixed length) through the
+// production scheduler. Repeats of the arrangements alternate, and every ratio is between
+// neighbours, so that other load on the machine hits both.
+//
+// For a machine that others use too, the same ratios in CPU time: each stage's CPU time of each
+// step is put into the order that the pipeline keeps (a stage takes the steps one after the other,
+// a step goes from stage to stage, and no more are under way than there are stages). That is how
+// long a machine with nothing else to do would take, but for waking threads.
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include <CLI/CLI.hpp>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/machine.h"
+#include "engine/chained_executor.h"
+#include "engine/local_executor.h"
+#include "engine/model_stage.h"
+#include "model/make_model.h"
+#include "model/shapes.h"
+#include "sched/scheduler.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::bench {
+namespace {
+
+struct Options {
+  std::string shape = "llama-160m";
+  std::string models = "/tmp/millrace-bench";
+  int streams = 16;
+  int input = 32, output = 96;
+  int first_layers = 7;  // of the first stage; the second has the rest and the head
+  int repeats = 9;
+};
+
+constexpr int kBlockSize = 16;
+
+template <typename T>
+T Must(Result<T> result) {
+  MR_CHECK(result.ok()) << result.status().ToString();
+  return std::move(result).value();
+}
+
+void StayOn(int cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<size_t>(cpu), &set);
+  MR_CHECK(pthread_setaffinity_np(pthread_self(), sizeof(set), &set) == 0) << "no CPU " << cpu;
+}
+
+std::string FolderOf(const Options& options) {
+  const std::string folder = options.models + "/" + options.shape;
+  if (!std::filesystem::exists(folder)) {
+    std::filesystem::create_directories(options.models);
+    fmt::print(stderr, "making {} (once)...\n", folder);
+    const Status made = model::MakeModel(Must(model::ShapeConfig(options.shape)), folder, {});
+    MR_CHECK(made.ok()) << made.ToString();
+  }
+  return folder;
+}
+
+// Notes the CPU time that a stage takes for each step.
+class CountedStage : public engine::Stage {
+ public:
+  CountedStage(std::unique_ptr<engine::Stage> stage, std::vector<double>* seconds)
+      : stage_(std::move(stage)), seconds_(seconds) {}
+  LayerRange layers() const override { return stage_->layers(); }
+  size_t row_bytes() const override { return stage_->row_bytes(); }
+  std::pair<int, int> kv_heads() const override { return stage_->kv_heads(); }
+  Status OpenLane(LaneId lane, const engine::StageLane& options) override {
+    return stage_->OpenLane(lane, options);
+  }
+  void CloseLane(LaneId lane) override { stage_->CloseLane(lane); }
+  Status Run(std::span<engine::StagePart> parts) override {
+    const double begin = Now(Clock::kCallerCpu);
+    Status ran = stage_->Run(parts);
+    seconds_->push_back(Now(Clock::kCallerCpu) - begin);
+    return ran;
+  }
+  size_t KvBytes(const engine::KvBox& box) const override { return stage_->KvBytes(box); }
+  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<std::byte> out) const override {
+    return stage_->ReadKv(lane, box, blocks, out);
+  }
+  Status WriteKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                 std::span<const std::byte> in) override {
+    return stage_->WriteKv(lane, box, blocks, in);
+  }
+
+ private:
+  const std::unique_ptr<engine::Stage> stage_;
+  std::vector<double>* const seconds_;
+};
+
+int Blocks(const Options& options) {
+  return options.streams * ((options.input + options.output) / kBlockSize + 2);
+}
+
+std::unique_ptr<model::Model> LoadLayers(const Options& options, tensor::Device& device,
+                                         std::optional<LayerRange> layers) {
+  return Must(
+      model::Model::Load(FolderOf(options), device, {.layers = layers, .max_batched_tokens = 512}));
+}
+
+// One way to run the model; its threads have one core each.
+struct Arrangement {
+  std::vector<std::vector<double>> cpu_seconds;  // by stage and step, where it is counted
+  std::unique_ptr<engine::Executor> executor;
+  std::unique_ptr<sched::Scheduler> scheduler;
+  uint64_t next_request = 1;
+};
+
+// A step has as many sequences as let every stage be busy.
+std::unique_ptr<sched::Scheduler> SchedulerFor(const Options& options,
+                                               const engine::ExecutorTraits& traits) {
+  sched::SchedulerOptions s;
+  s.block_size = kBlockSize;
+  s.num_blocks = traits.num_blocks;
+  s.max_num_seqs = (options.streams + traits.stages - 1) / traits.stages;
+  s.max_num_batched_tokens = traits.max_batched_tokens;
+  s.max_model_len = options.input + options.output;
+  s.stages = traits.stages;
+  s.prefix_caching = false;
+  return Must(sched::Scheduler::Create(s));
+}
+
+Arrangement Chain(const Options& options, const std::vector<std::optional<LayerRange>>& ranges) {
+  Arrangement out{.cpu_seconds = std::vector<std::vector<double>>(ranges.size())};
+  std::vector<std::unique_ptr<engine::Stage>> stages;
+  engine::ChainedExecutorOptions chain{
+      .block_size = kBlockSize, .num_blocks = Blocks(options), .max_batched_tokens = 512};
+  for (const auto& range : ranges) {
+    auto device = Must(tensor::NewCpuDevice({.threads = 1}));
+    auto model = LoadLayers(options, *device, range);
+    const size_t i = stages.size();
+    stages.push_back(std::make_unique<CountedStage>(
+        std::make_unique<engine::ModelStage>(std::move(device), std::move(model)),
+        &out.cpu_seconds[i]));
+    chain.cpus.push_back(static_cast<int>(i));
+  }
+  out.executor = Must(engine::ChainedExecutor::Create(std::move(stages), chain));
+  out.scheduler = SchedulerFor(options, out.executor->traits());
+  return out;
+}
+
+Arrangement Plain(const Options& options) {
+  auto device = Must(tensor::NewCpuDevice({.threads = 1}));
+  auto model = LoadLayers(options, *device, {});
+  Arrangement out;
+  out.executor = Must(
+      engine::LocalExecutor::Create(std::move(device), std::move(model),
+                                    {.block_size = kBlockSize, .num_blocks = Blocks(options)}));
+  out.scheduler = SchedulerFor(options, out.executor->traits());
+  return out;
+}
+
+// Seconds that all requests take, each of `output` tokens.
+double RunRequests(const Options& options, int output, Arrangement& arrangement) {
+  sched::Scheduler& scheduler = *arrangement.scheduler;
+  for (int i = 0; i < options.streams; ++i) {
+    std::vector<TokenId> prompt;
+    for (int t = 0; t < options.input; ++t) prompt.push_back(100 + (i * 131 + t * 7) % 5000);
+    SamplingParams params;
+    params.temperature = 0;
+    params.max_tokens = output;
+    params.ignore_eos = true;
+    const Status added =
+        scheduler.Add({.id = RequestId(arrangement.next_request++),
+                       .prompt = std::make_shared<const std::vector<TokenId>>(std::move(prompt)),
+                       .params = std::make_shared<const SamplingParams>(params)},
+                      Time{});
+    MR_CHECK(added.ok()) << added.ToString();
+  }
+  std::vector<RequestOutput> outputs;
+  const double begin = Now(Clock::kWall);
+  while (scheduler.HasWork()) {
+    while (const StepPlan* plan = scheduler.Schedule(Time{})) arrangement.executor->Submit(*plan);
+    scheduler.Commit(arrangement.executor->Wait(), Time{}, outputs);
+    for (const RequestOutput& out : outputs) MR_CHECK(out.error.ok()) << out.error.ToString();
+    outputs.clear();
+  }
+  return Now(Clock::kWall) - begin;
+}
+
+struct Sample {
+  double seconds = 0;      // it took
+  double undisturbed = 0;  // it would take alone on the machine
+  double cpu_seconds = 0;  // of the whole process
+};
+
+// When the last step leaves the last stage.
+double Makespan(const std::vector<std::vector<double>>& cpu_seconds) {
+  const size_t stages = cpu_seconds.size(), steps = cpu_seconds[0].size();
+  std::vector<double> stage_free(stages, 0), step_done(steps, 0);
+  for (size_t step = 0; step < steps; ++step) {
+    double ready = step < stages ? 0 : step_done[step - stages];
+    for (size_t stage = 0; stage < stages; ++stage) {
+      ready = std::max(ready, stage_free[stage]) + cpu_seconds[stage][step];
+      stage_free[stage] = ready;
+    }
+    step_done[step] = ready;
+  }
+  return step_done.back();
+}
+
+double ProcessCpuSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+Sample Measure(const Options& options, Arrangement& arrangement) {
+  for (auto& of_stage : arrangement.cpu_seconds) of_stage.clear();
+  const double begin = ProcessCpuSeconds();
+  Sample sample{.seconds = RunRequests(options, options.output, arrangement)};
+  sample.cpu_seconds = ProcessCpuSeconds() - begin;
+  sample.undisturbed =
+      arrangement.cpu_seconds.empty() ? sample.cpu_seconds : Makespan(arrangement.cpu_seconds);
+  return sample;
+}
+
+void Run(const Options& options) {
+  const int layers = Must(model::ShapeConfig(options.shape))["num_hidden_layers"].get<int>();
+  StayOn(0);
+  Arrangement plain = Plain(options);
+  Arrangement one = Chain(options, {std::nullopt});
+  Arrangement two = Chain(
+      options, {LayerRange{0, options.first_layers}, LayerRange{options.first_layers, layers}});
+  for (Arrangement* a : {&plain, &one, &two}) RunRequests(options, 4, *a);
+
+  std::vector<double> plain_rate, one_rate, two_rate, hand_over, hand_over_cpu, gain, gain_cpu;
+  const double tokens = static_cast<double>(options.streams) * options.output;
+  for (int i = 0; i < options.repeats; ++i) {
+    const Sample p = Measure(options, plain), o = Measure(options, one), t = Measure(options, two);
+    plain_rate.push_back(tokens / p.seconds);
+    one_rate.push_back(tokens / o.seconds);
+    two_rate.push_back(tokens / t.seconds);
+    hand_over.push_back(p.seconds / o.seconds);
+    gain.push_back(p.seconds / t.seconds);
+    hand_over_cpu.push_back(p.cpu_seconds / o.cpu_seconds);
+    gain_cpu.push_back(p.cpu_seconds / t.undisturbed);
+  }
+  fmt::print(
+      "Method: {} bf16, {} streams of {} + {} tokens, greedy; one thread per stage on a core of "
+      "its\nown, layers [0, {}) and [{}, {}) with the head; medians of {} repeats that alternate; "
+      "ratios\nare to the neighbouring run of the plain executor.\n\n",
+      options.shape, options.streams, options.input, options.output, options.first_layers,
+      options.first_layers, layers, options.repeats);
+  fmt::print(
+      "| arrangement | output tokens/s | to plain | to plain, by CPU time |\n|---|---|---|---|\n");
+  fmt::print("| plain executor, one core | {:.1f} | 1 | 1 |\n", Median(plain_rate));
+  fmt::print("| chain of one stage, one core | {:.1f} | {:.3f} | {:.3f} |\n", Median(one_rate),
+             Median(hand_over), Median(hand_over_cpu));
+  fmt::print("| chain of two stages, two cores | {:.1f} | {:.2f} | {:.2f} |\n", Median(two_rate),
+             Median(gain), Median(gain_cpu));
+  fmt::print(
+      "\nCPU time of a step in the last repeat: {:.2f} ms in one stage, {:.2f} and {:.2f} ms in "
+      "two.\n",
+      Median(one.cpu_seconds[0]) * 1e3, Median(two.cpu_seconds[0]) * 1e3,
+      Median(two.cpu_seconds[1]) * 1e3);
+}
+
+}  // namespace
+}  // namespace millrace::bench
+
+int main(int argc, char** argv) {
+  millrace::bench::Options options;
+  CLI::App app{"A pipeline of two stages against one"};
+  app.add_option("--shape", options.shape, "Shape of the random model");
+  app.add_option("--streams", options.streams, "Sequences at once")->check(CLI::Range(2, 256));
+  app.add_option("--input", options.input, "Prompt tokens")->check(CLI::Range(1, 512));
+  app.add_option("--output", options.output, "Tokens generated")->check(CLI::Range(1, 512));
+  app.add_option("--first-layers", options.first_layers, "Layers of the first stage")
+      ->check(CLI::Range(1, 256));
+  app.add_option("--repeats", options.repeats, "Repeats of each")->check(CLI::Range(1, 1000));
+  app.add_option("--models", options.models, "Where the random models are made and kept");
+  CLI11_PARSE(app, argc, argv);
+  millrace::bench::Run(options);
+  return 0;
+}
