@@ -11,7 +11,7 @@ import sys
 LEVELS = {
     "base": 0,
     "core": 1,
-    "kv": 2, "tensor": 2, "text": 2, "net": 2, "cost": 2,
+    "kv": 2, "tensor": 2, "text": 2, "net": 2, "cost": 2, "wire": 2,
     "sched": 3, "model": 3, "plan": 3,
     "engine": 4,
     "cluster": 5,

@@ -1,0 +1,248 @@
+#!/usr/bin/env python3
+"""Runs what a cluster's users touch and what needs no model: secrets, certificates, and the
+commands that ask a controller, against one that recites.
+
+Usage: cluster_test.py PROGRAM [unittest arguments]
+"""
+import http.server
+import json
+import os
+import pathlib
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+TIMEOUT_S = 60
+
+
+def run(*args, status=0, **more):
+    done = subprocess.run([PROGRAM, *args], capture_output=True, text=True, timeout=TIMEOUT_S,
+                          check=False, **more)
+    if done.returncode != status:
+        raise AssertionError(f"{args} left with {done.returncode}: {done.stderr}")
+    return done
+
+
+def mode(path):
+    return stat.S_IMODE(os.stat(path).st_mode)
+
+
+class WithFolder(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+
+class Token(WithFolder):
+    def test_is_random_and_the_owners(self):
+        path = self.folder / "cluster.token"
+        run("token", "--out", str(path), umask=0)
+        self.assertRegex(path.read_text(), r"\A[0-9a-f]{64}\n\Z")
+        self.assertEqual(mode(path), 0o600)
+        printed = run("token").stdout
+        self.assertRegex(printed, r"\A[0-9a-f]{64}\n\Z")
+        self.assertNotEqual(printed, path.read_text())
+
+    def test_is_replaced_only_by_force(self):
+        path = self.folder / "cluster.token"
+        run("token", "--out", str(path))
+        first = path.read_text()
+        refused = run("token", "--out", str(path), status=1).stderr
+        self.assertIn("--force", refused)
+        self.assertEqual(path.read_text(), first)
+        run("token", "--out", str(path), "--force")
+        self.assertNotEqual(path.read_text(), first)
+
+
+class Certs(WithFolder):
+    def openssl(self, *args):
+        done = subprocess.run(["openssl", *args], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False)
+        return done.returncode, done.stdout + done.stderr
+
+    def make(self, *more, status=0):
+        return run("certs", "--out", str(self.folder / "tls"), "--host", "10.9.0.1", "w-1.example",
+                   *more, status=status, umask=0)
+
+    def test_other_tools_accept_them(self):
+        self.make()
+        tls = self.folder / "tls"
+        for role in ("controller", "worker"):
+            for purpose in ("sslserver", "sslclient"):
+                status, said = self.openssl(
+                    "verify", "-x509_strict", "-purpose", purpose, "-CAfile", str(tls / "ca.crt"),
+                    str(tls / role / "tls.crt"))
+                self.assertEqual(status, 0, said)
+            _, names = self.openssl("x509", "-in", str(tls / role / "tls.crt"), "-noout", "-ext",
+                                    "subjectAltName")
+            for host in ("IP Address:10.9.0.1", "DNS:w-1.example", "DNS:localhost",
+                         "IP Address:127.0.0.1"):
+                self.assertIn(host, names)
+            self.assertEqual((tls / role / "ca.crt").read_text(), (tls / "ca.crt").read_text())
+
+    def test_keys_are_the_owners(self):
+        self.make()
+        keys = sorted(p.relative_to(self.folder) for p in self.folder.rglob("*.key"))
+        self.assertEqual([str(k) for k in keys],
+                         ["tls/ca.key", "tls/controller/tls.key", "tls/worker/tls.key"])
+        for key in keys:
+            self.assertEqual(mode(self.folder / key), 0o600)
+
+    def test_force_renews_under_the_same_authority(self):
+        self.make()
+        tls = self.folder / "tls"
+        before = {p: p.read_text() for p in tls.rglob("*.*")}
+        refused = self.make(status=1).stderr
+        self.assertIn("--force", refused)
+        self.assertEqual({p: p.read_text() for p in tls.rglob("*.*")}, before)
+        self.make("--force", "--days", "3")
+        changed = {str(p.relative_to(tls)) for p in tls.rglob("*.*") if p.read_text() != before[p]}
+        self.assertEqual(changed, {"controller/tls.crt", "controller/tls.key", "worker/tls.crt",
+                                   "worker/tls.key"})
+        status, said = self.openssl("verify", "-CAfile", str(tls / "ca.crt"),
+                                    str(tls / "worker" / "tls.crt"))
+        self.assertEqual(status, 0, said)
+        _, dates = self.openssl("x509", "-in", str(tls / "worker/tls.crt"), "-noout", "-checkend",
+                                str(4 * 86400))
+        self.assertIn("will expire", dates)
+
+    def test_a_damaged_authority_is_named(self):
+        self.make()
+        (self.folder / "tls/ca.key").write_text("nothing")
+        refused = self.make("--force", status=1).stderr
+        self.assertTrue(re.search(r"tls/ca\.crt: holds no private key", refused), refused)
+
+
+PLAN = """format: 1
+model: demo
+layers: 12
+stages:
+  - {stage: 0, nodes: [a], layers: [0, 8]}
+  - {stage: 1, nodes: [b], layers: [8, 12]}
+"""
+
+
+def status(epoch=3, changing=False, b_layers=((6, 12),)):
+    return 200, {
+        "model": "demo", "term": 1, "epoch": epoch, "missing": None, "changing": changing,
+        "workers": [
+            {"name": "a", "state": "serving", "layers": [[0, 6]], "rank": 0, "ranks": 1,
+             "weight_bytes": 6 << 20},
+            {"name": "b", "state": "serving", "layers": [list(r) for r in b_layers], "rank": 0,
+             "ranks": 1, "weight_bytes": 6 << 20}],
+        "lanes": [], "requests": 0, "waiting": 0, "moving": 0, "counters": {"joins": 2}}
+
+
+class Controller:
+    """Answers each path from a list, the last answer for ever, and keeps what it was asked."""
+
+    def __init__(self, answers):
+        self.asked = asked = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def answer(self):
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+                asked.append((self.command, self.path, self.headers.get("Authorization"), body))
+                todo = answers[self.path]
+                code, answer = todo.pop(0) if len(todo) > 1 else todo[0]
+                content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            do_GET = do_POST = answer
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
+        self.thread.start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.thread.join()
+        self.server.server_close()
+
+
+class Admin(WithFolder):
+    def controller(self, **answers):
+        made = Controller({f"/cluster/{k}": v for k, v in answers.items()})
+        self.addCleanup(made.stop)
+        return made
+
+    def plan(self):
+        path = self.folder / "plan.yaml"
+        path.write_text(PLAN)
+        return str(path)
+
+    def test_status_as_text_and_json(self):
+        controller = self.controller(status=[status()])
+        text = run("status", "--base-url", controller.url).stdout
+        self.assertIn("demo, plan 3, term 1: ready", text)
+        self.assertRegex(text, r"(?m)^a +serving +0-5 ")
+        said = run("status", "--json", "--base-url", controller.url,
+                   env={**os.environ, "MILLRACE_ADMIN_KEY": "sesame"}).stdout
+        self.assertEqual(json.loads(said), status()[1])
+        self.assertEqual([a[2] for a in controller.asked], [None, "Bearer sesame"])
+
+    def test_plan_diff(self):
+        controller = self.controller(status=[status()])
+        said = run("plan", "diff", self.plan(), "--base-url", controller.url).stdout
+        self.assertIn("a: 0-5 -> 0-7: gets 6-7 (about 2.00 MiB)", said)
+        self.assertIn("b: 6-11 -> 8-11: drops 6-7", said)
+        self.assertEqual([a[:2] for a in controller.asked], [("GET", "/cluster/status")])
+
+    def test_plan_apply_waits_until_it_holds(self):
+        controller = self.controller(status=[status(), status(changing=True), status(4)],
+                                     plan=[(200, {"status": "ok"})])
+        done = run("plan", "apply", self.plan(), "--base-url", controller.url)
+        self.assertEqual(done.stdout, "plan 4 holds\n")
+        posted = next(a for a in controller.asked if a[0] == "POST")
+        self.assertEqual(json.loads(posted[3]), {"plan": PLAN})
+
+    def test_plan_apply_says_when_it_was_given_up(self):
+        controller = self.controller(status=[status()], plan=[(200, {"status": "ok"})])
+        done = run("plan", "apply", self.plan(), "--base-url", controller.url, status=1)
+        self.assertIn("the plan was given up and plan 3 holds", done.stderr)
+
+    def test_drain_waits_until_nothing_is_left(self):
+        controller = self.controller(status=[status(), status(b_layers=())],
+                                     drain=[(200, {"status": "ok"})])
+        done = run("drain", "b", "--base-url", controller.url)
+        self.assertEqual(done.stderr, "b still has layers 6-11 and 0 requests on its lanes\n")
+        self.assertEqual(done.stdout, "b is free; it can be stopped\n")
+
+    def test_drain_gives_up_in_time(self):
+        controller = self.controller(status=[status()], drain=[(200, {"status": "ok"})])
+        done = run("drain", "b", "--timeout", "0.1", "--base-url", controller.url, status=1)
+        self.assertIn("not done after --timeout 0.1: b still has layers 6-11", done.stderr)
+
+    def test_migrate_names_request_and_worker(self):
+        controller = self.controller(migrate=[(200, {"status": "ok"})])
+        run("migrate", "cmpl-1", "b", "--base-url", controller.url)
+        self.assertEqual(json.loads(controller.asked[0][3]), {"request": "cmpl-1", "worker": "b"})
+
+    def test_refusals_are_the_servers_words_in_one_line(self):
+        for code, body, wanted in (
+                (404, {"error": {"message": "no worker 'x'"}}, "millrace drain: no worker 'x'\n"),
+                (500, "two\nlines", "millrace drain: HTTP 500: two\\nlines\n"),
+                (200, "no JSON", None), (200, [1], None)):
+            controller = self.controller(drain=[(code, body)])
+            done = run("drain", "x", "--base-url", controller.url, status=1)
+            self.assertEqual(done.stderr.count("\n"), 1)
+            if wanted:
+                self.assertEqual(done.stderr, wanted)
+
+
+if __name__ == "__main__":
+    unittest.main()
