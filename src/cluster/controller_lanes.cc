@@ -92,6 +92,7 @@ Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time 
   sched::SchedulerOptions options = options_.scheduler;
   options.num_blocks = lane.num_blocks = BlocksFor(route);
   options.stages = static_cast<int>(route.size());
+  options.even_steps = true;
   if (router_) options.watermark = 0;
   auto scheduler = sched::Scheduler::Create(options);
   if (!scheduler.ok()) {

@@ -6,6 +6,7 @@ namespace millrace::cluster {
 class HeartbeatService::Call {
  public:
   explicit Call(HeartbeatService& service) : service_(service), stream_(&context_) {
+    ++service_.calls_alive_;
     service_.calls_.RequestHeartbeats(&context_, &stream_, service_.queue_.get(),
                                       service_.queue_.get(), this);
   }
@@ -51,6 +52,9 @@ class HeartbeatService::Call {
   }
   void Delete() {
     if (counted_) --service_.streams_;
+    // None waits any more once the server has shut down. Only then may the queue be: an operation
+    // that begins on a queue which is shut down ends the process.
+    if (--service_.calls_alive_ == 0) service_.queue_->Shutdown();
     delete this;
   }
 
@@ -74,11 +78,10 @@ void HeartbeatService::Run() {
 }
 
 void HeartbeatService::Join() {
-  if (!queue_) return;
-  queue_->Shutdown();
   if (thread_.joinable()) {
     thread_.join();
-  } else {
+  } else if (queue_) {
+    queue_->Shutdown();
     Run();
   }
 }

@@ -29,7 +29,7 @@ class HeartbeatService {
   // Before the server is built, and after it runs.
   void AddQueue(grpc::ServerBuilder& builder) { queue_ = builder.AddCompletionQueue(); }
   void Start();
-  // After the server has shut down.
+  // After the server has shut down: waits until every stream has ended.
   void Join();
 
  private:
@@ -42,7 +42,8 @@ class HeartbeatService {
   const OnHeartbeat on_beat_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::thread thread_;
-  size_t streams_ = 0;  // the thread's
+  size_t calls_alive_ = 0;  // the thread's, from its start; one of them waits for the next worker
+  size_t streams_ = 0;      // the thread's
   wire::Decoder decoder_;
 };
 

@@ -11,7 +11,7 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
   if (steps_in_flight() >= options_.stages) return nullptr;
   kv_.device().SweepPins(now);
   plan_.Clear();
-  StepRoom room{.tokens = options_.max_num_batched_tokens, .sequences = options_.max_num_seqs};
+  StepRoom room{.tokens = options_.max_num_batched_tokens, .sequences = SequencesPerStep()};
   switch (options_.step_mix) {
     case StepMix::kMixed: FillMixed(room, now); break;
     case StepMix::kPrefillFirst: FillPrefillFirst(room, now); break;
@@ -19,6 +19,16 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
   const StepPlan* plan = Send(now);
   if (!plan) DropUnsentSwaps();
   return plan;
+}
+
+// A sequence is in one step at a time: if the first step took all, the other stages would wait for
+// it. Nobody is passed over for long: once all steps in flight are full, the rest fits into the
+// next.
+int SchedulerImpl::SequencesPerStep() const {
+  if (!options_.even_steps || options_.stages == 1) return options_.max_num_seqs;
+  const int64_t sequences = running_sequences_ + std::ssize(waiting_);
+  const int64_t even = (sequences + options_.stages - 1) / options_.stages;
+  return static_cast<int>(std::clamp<int64_t>(even, 1, options_.max_num_seqs));
 }
 
 // Whether one of its sequences computes a prompt, or replays after preemption.

@@ -111,6 +111,7 @@ class SchedulerImpl : public Scheduler {
   void FillDecodes(StepRoom& room);
 
   // schedule.cc
+  int SequencesPerStep() const;
   static bool Prefills(const Request& request);
   void ScheduleRunning(size_t position, StepRoom& room);
   void CollectShares(Request& request, const StepRoom& room);

@@ -16,6 +16,7 @@ Json EncodeOptions(const SchedulerOptions& o) {
           {"max_model_len", o.max_model_len},
           {"max_waiting", o.max_waiting},
           {"stages", o.stages},
+          {"even_steps", o.even_steps},
           {"policy", static_cast<int>(o.policy)},
           {"kv_policy", static_cast<int>(o.kv_policy)},
           {"step_mix", static_cast<int>(o.step_mix)},

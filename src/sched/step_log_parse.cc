@@ -83,6 +83,7 @@ Result<SchedulerOptions> ParseOptions(const Json& object) {
   o.max_model_len = f.Get<int>("max_model_len");
   o.max_waiting = f.Get<int>("max_waiting");
   o.stages = f.Get<int>("stages");
+  o.even_steps = f.Get<bool>("even_steps");
   o.policy = EnumOf(f, "policy", SchedulingPolicy::kPriority);
   o.kv_policy = EnumOf(f, "kv_policy", KvPolicy::kOrcaOracle);
   o.step_mix = EnumOf(f, "step_mix", StepMix::kPrefillFirst);

@@ -29,11 +29,14 @@ before(async () => {
 });
 after(() => server.stop());
 
+// Other machines' addresses: cluster_page.py follows those commands, in namespaces of its own.
+const elsewhere = /http:\/\/10\.77\./;
+
 const here = (text) => text.replaceAll(/http:\/\/(127\.0\.0\.1|localhost):8000/g, server.url);
 
 for (const document of documents) {
   for (const block of blocks(document, "sh")) {
-    for (const command of commands(block).filter((c) => c.startsWith("curl "))) {
+    for (const command of commands(block).filter((c) => c.startsWith("curl ") && !elsewhere.test(c))) {
       test(`${document}: ${command.slice(0, 70)}`, async () => {
         const { stdout } = await run("bash", ["-c", `${here(command)} --fail-with-body -sS`]);
         assert.ok(stdout.length > 0, "an answer");
