@@ -1,6 +1,4 @@
 // Cell and workers over real sockets on the loopback interface, with a model of hashes.
-#include "cluster/worker_process.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -8,53 +6,18 @@
 
 #include "base/rng.h"
 #include "cluster/cell_server.h"
-#include "engine/hash_stage.h"
+#include "cluster/testing/net_worker.h"
 
 namespace millrace::cluster {
 namespace {
 
-const engine::HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
-const char kToken[] = "0123456789abcdef0123456789abcdef";
+using testing::kModel;
+using testing::kToken;
+using testing::Worker;
+
 constexpr std::chrono::seconds kLimit{60};
 
-// A worker process without a process: its ports and threads, gone when it is destroyed.
-class Worker {
- public:
-  Worker(const std::string& name, int port, const Clock& clock, const std::string& token = kToken) {
-    WorkerProcessOptions options;
-    options.controllers = {"127.0.0.1:" + std::to_string(port)};
-    options.security.token = token;
-    options.join.name = name;
-    options.heads_of = [](TensorRank) { return std::pair(0, kModel.heads); };
-    options.loader = [](const LoadShard& load, const auto&, const ShardProgressFn&) {
-      LoadedShard loaded;
-      loaded.stage = std::make_shared<engine::HashStage>(kModel, load.layers);
-      loaded.facts.kv_bytes_per_token_layer = 1;
-      loaded.facts.kv_bytes = int64_t{400} * 4 * load.layers.size();
-      return loaded;
-    };
-    auto started = WorkerProcess::Start(std::move(options), clock);
-    EXPECT_TRUE(started.ok()) << started.status().ToString();
-    process_ = std::move(*started);
-    thread_ = std::thread([this] { ended_ = process_->Run(); });
-  }
-  ~Worker() {
-    process_->Stop();
-    if (thread_.joinable()) thread_.join();
-  }
-  Status WaitForEnd() {
-    thread_.join();
-    return ended_;
-  }
-  WorkerProcess& process() { return *process_; }
-
- private:
-  std::unique_ptr<WorkerProcess> process_;
-  Status ended_;
-  std::thread thread_;
-};
-
-class NetTest : public testing::Test {
+class NetTest : public ::testing::Test {
  protected:
   void StartServer(int stages, std::optional<Plan> plan = {}) {
     CellOptions options;
@@ -75,7 +38,8 @@ class NetTest : public testing::Test {
     server_ = std::move(*started);
   }
   void StartWorker(const std::string& name) {
-    workers_[name] = std::make_unique<Worker>(name, server_->port(), clock_);
+    workers_[name] =
+        std::make_unique<Worker>(testing::WorkerOptions(name, server_->port()), clock_);
   }
   void Ask(int count, int max_tokens) {
     Rng rng(7);
@@ -198,7 +162,9 @@ TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
 
 TEST_F(NetTest, AWrongTokenIsTurnedAwayForGood) {
   StartServer(1);
-  Worker stranger("x", server_->port(), clock_, "fedcba9876543210fedcba9876543210");
+  WorkerProcessOptions options = testing::WorkerOptions("x", server_->port());
+  options.security.token = "fedcba9876543210fedcba9876543210";
+  Worker stranger(std::move(options), clock_);
   EXPECT_EQ(stranger.WaitForEnd().code(), StatusCode::kUnauthenticated);
   EXPECT_TRUE(server_->cell().Describe().workers.empty());
 }

@@ -22,12 +22,18 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
 }
 
 // A sequence is in one step at a time: if the first step took all, the other stages would wait for
-// it. Nobody is passed over for long: once all steps in flight are full, the rest fits into the
-// next.
+// it. An even share of all, and of those at hand among the steps that may still go out. Nobody is
+// passed over for long: once all steps in flight have their share, the rest fits into the next.
 int SchedulerImpl::SequencesPerStep() const {
   if (!options_.even_steps || options_.stages == 1) return options_.max_num_seqs;
+  const auto share = [](int64_t sequences, int64_t steps) {
+    return (sequences + steps - 1) / steps;
+  };
   const int64_t sequences = running_sequences_ + std::ssize(waiting_);
-  const int64_t even = (sequences + options_.stages - 1) / options_.stages;
+  int64_t at_hand = sequences;
+  for (const LedgerStep& step : ledger_) at_hand -= std::ssize(step.entries);
+  const int64_t even = std::min(share(sequences, options_.stages),
+                                share(at_hand, options_.stages - steps_in_flight()));
   return static_cast<int>(std::clamp<int64_t>(even, 1, options_.max_num_seqs));
 }
 
