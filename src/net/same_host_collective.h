@@ -6,6 +6,7 @@
 // others watch rank 0, and who notices ends the group.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -19,6 +20,7 @@ struct SameHostOptions {
   std::string meeting;
   uint64_t incarnation = 0;  // of the group; a rank of another one is turned away
   Duration join_within = Duration::Seconds(30);
+  std::function<bool()> wanted;  // asked while it waits for others; false: kCancelled. May be empty
   Duration deadline = kCollectiveDeadline;  // of each call
   size_t slot_floats = kSlotFloats;         // the same for all
 };

@@ -23,6 +23,8 @@ constexpr uint32_t kProtocol = 1;
 constexpr size_t kStrangersMax = 32;
 // How often a rank that is early looks for rank 0.
 constexpr Duration kRetryEvery = Duration::Millis(5);
+// How often whoever waits asks whether it is still wanted.
+constexpr Duration kWantedEvery = Duration::Millis(50);
 
 using Digest = std::array<uint8_t, SHA256_DIGEST_LENGTH>;
 
@@ -76,9 +78,15 @@ bool IsOurs(int socket) {
          credentials.uid == geteuid();
 }
 
-int MillisUntil(Time end) {
+// A poll's timeout, in milliseconds.
+int SliceUntil(Time end) {
   const int64_t ms = (end - Now()).ns / 1'000'000 + 1;
-  return static_cast<int>(std::clamp<int64_t>(ms, 0, INT_MAX));
+  return static_cast<int>(std::clamp<int64_t>(ms, 0, kWantedEvery.ns / 1'000'000));
+}
+
+Status CheckWanted(const SameHostOptions& options) {
+  if (!options.wanted || options.wanted()) return OkStatus();
+  return Cancelled(fmt::format("rank {} of {} is not wanted any more", options.rank, options.size));
 }
 
 bool IsGone(int socket) {
@@ -151,9 +159,10 @@ class Host {
   Status AwaitAll(Time end) {
     while (!Complete()) {
       if (Now() >= end) return Missing();
+      MR_RETURN_IF_ERROR(CheckWanted(options_));
       std::vector<pollfd> fds = {{listener_.get(), POLLIN, 0}};
       for (const Fd& stranger : strangers_) fds.push_back({stranger.get(), POLLIN, 0});
-      poll(fds.data(), fds.size(), MillisUntil(end));
+      poll(fds.data(), fds.size(), SliceUntil(end));
       std::vector<Fd> silent;
       for (size_t i = 0; i < strangers_.size(); ++i) {
         if (fds[i + 1].revents != 0) {
@@ -259,6 +268,7 @@ Result<Fd> Connect(const SameHostOptions& options, Time end) {
       return Unavailable(fmt::format("rank 0 of {} was not on this host within {:.3g} s",
                                      options.size, options.join_within.seconds()));
     }
+    MR_RETURN_IF_ERROR(CheckWanted(options));
     poll(nullptr, 0, static_cast<int>(kRetryEvery.millis()));
   }
 }
@@ -291,7 +301,8 @@ Result<Invitation> MeetRankZero(const SameHostOptions& options) {
   if (send(socket.get(), &hello, sizeof hello, MSG_NOSIGNAL) != sizeof hello)
     return Errno("rank 0");
   pollfd fd{socket.get(), POLLIN, 0};
-  while (poll(&fd, 1, MillisUntil(end)) <= 0) {
+  while (poll(&fd, 1, SliceUntil(end)) <= 0) {
+    MR_RETURN_IF_ERROR(CheckWanted(options));
     if (Now() >= end) {
       return Unavailable(fmt::format("rank {} of {}: the others did not come within {:.3g} s",
                                      options.rank, options.size, options.join_within.seconds()));

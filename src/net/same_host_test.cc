@@ -198,6 +198,18 @@ TEST(SameHost, StrangersAreTurnedAway) {
   EXPECT_EQ(JoinSameHost(other).status().code(), StatusCode::kUnavailable);
 }
 
+TEST(SameHost, WhoIsNotWantedAnyMoreWaitsNoLonger) {
+  for (int rank : {0, 1}) {
+    int asked = 0;
+    const SameHostOptions options{
+        .rank = rank, .size = 2, .meeting = NewMeeting(), .wanted = [&asked] {
+          return ++asked < 3;
+        }};
+    EXPECT_EQ(JoinSameHost(options).status().code(), StatusCode::kCancelled) << rank;
+    EXPECT_EQ(asked, 3);
+  }
+}
+
 TEST(SameHost, ARankIsThereOnce) {
   SameHostOptions options{.size = 4, .meeting = NewMeeting(), .incarnation = 9};
   SameHostOptions mine = options;
