@@ -118,6 +118,7 @@ void Controller::Tick(Time now) {
   FollowWorkers(now);
   Staff(now);
   MaybeSwitch(now);
+  OpenWays(now);
   ExpireWaiting(now);
   try_waiting_ = true;
   for (const auto& [id, lane] : lanes_) {

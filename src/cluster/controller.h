@@ -257,6 +257,7 @@ class Controller {
   // controller_lanes.cc
   Lane* LaneFor(const Route& route, StageRole role, Time now);
   Lane* OpenLane(const Route& route, StageRole role, Time now);
+  void OpenWays(Time now);
   int BlocksFor(const Route& route) const;
   void On(ConnectionId from, const LaneOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
@@ -269,6 +270,7 @@ class Controller {
   void CountDeath(Tracked& tracked);
   bool EndPoison(RequestId id, const Tracked& tracked, const Status& reason, Time now);
   void BlameFor(WorkerId lost, const Status& reason, Time now);
+  bool MakeGroupAnew(ShardId of_rank);
   void RemakeCollective(const LaneHop& hop, const Status& reason, Time now);
   void CloseLane(LaneId id);
   void Pump(Lane& lane, Time now);

@@ -120,6 +120,11 @@ Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time 
   return &lanes_.emplace(lane.id, std::move(lane)).first->second;
 }
 
+// Before anybody asks: a prompt that is handed over finds its lane open and keeps its KV.
+void Controller::OpenWays(Time now) {
+  for (const Way& way : layout_.ways) LaneFor(way.route, way.role, now);
+}
+
 void Controller::On(ConnectionId from, const LaneOpened& message, Time now) {
   Lane* lane = Find(message.lane);
   if (lane == nullptr || lane->open) {
@@ -181,13 +186,7 @@ void Controller::RemakeCollective(const LaneHop& hop, const Status& reason, Time
     if (uses) through.push_back(id);
   }
   for (LaneId id : through) LoseLane(id, reason, LaneEnd::kInnocent, {}, now);
-  for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
-    if (layout == nullptr) continue;
-    for (LayoutStage& stage : layout->stages) {
-      if (!std::ranges::equal(stage.ranks, hop.shards, {}, &Slot::shard)) continue;
-      for (Slot& slot : stage.ranks) slot.asked = slot.loaded = false;
-    }
-  }
+  MakeGroupAnew(hop.shards.front());
   Staff(now);
 }
 

@@ -49,6 +49,21 @@ void Controller::VacateSlots(Layout& layout, WorkerId worker) {
   }
 }
 
+// The ranks of a stage are to meet again, with the next Staff. False: the shard is no rank of any.
+bool Controller::MakeGroupAnew(ShardId of_rank) {
+  bool found = false;
+  for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
+    if (layout == nullptr) continue;
+    for (LayoutStage& stage : layout->stages) {
+      if (stage.ranks.size() == 1) continue;
+      if (std::ranges::find(stage.ranks, of_rank, &Slot::shard) == stage.ranks.end()) continue;
+      for (Slot& slot : stage.ranks) slot.asked = slot.loaded = false;
+      found = true;
+    }
+  }
+  return found;
+}
+
 // In order of preference: the worker the plan names, who holds these layers (in the other layout,
 // or since an earlier life), who came first. nullopt: nobody is free.
 std::optional<WorkerId> Controller::PickWorker(const Layout& layout, const Layout* other,
@@ -166,6 +181,12 @@ void Controller::On(ConnectionId from, const ShardLoaded& message, Time now) {
     ++counters_.stale_messages;
     return;
   }
+  // Its ranks have not met: one was lost or late, which is no fault of this one.
+  if (message.status.code() == StatusCode::kUnavailable && MakeGroupAnew(message.shard)) {
+    MR_LOG(warn, "worker {}: {}", Printable(worker->join.name),
+           Printable(message.status.message()));
+    return Staff(now);
+  }
   if (!message.status.ok()) {
     MR_LOG(error, "worker {} cannot load its layers: {}", Printable(worker->join.name),
            Printable(message.status.message()));
@@ -195,6 +216,7 @@ void Controller::On(ConnectionId from, const ShardLoaded& message, Time now) {
     }
   }
   try_waiting_ = true;
+  OpenWays(now);
   MaybeSwitch(now);
 }
 
@@ -306,6 +328,7 @@ void Controller::MaybeSwitch(Time now) {
     }
   }
   MakeRouter(now);
+  OpenWays(now);
   try_waiting_ = true;
   RetireLanes(now);
 }

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 namespace millrace::cluster {
 namespace {
 
@@ -67,6 +69,43 @@ TEST(Controller, AWrongWorkerDoesNotTakeAGoodOnesName) {
   EXPECT_EQ(c->counters().joins_refused, 1u);
 }
 
+// Who is handed over with the first prompt's KV must find the lane that decodes open.
+TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
+  ControllerOptions o;
+  o.term = Term(1);
+  o.num_layers = 4;
+  o.scheduler.max_model_len = 64;
+  o.plan.emplace();
+  o.plan->num_layers = 4;
+  o.plan->stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
+                    {.layers = {0, 2}, .role = StageRole::kDecode},
+                    {.layers = {2, 4}, .role = StageRole::kDecode}};
+  auto c = std::move(Controller::Create(o, {})).value();
+  for (uint64_t w = 1; w <= 3; ++w) {
+    c->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), 10 * w), At(0));
+  }
+  const auto loads = Sent<LoadShard>(*c);
+  ASSERT_EQ(loads.size(), 3u);
+  const std::vector<size_t> opened_after = {1, 0, 2};  // prefill; half of the decoding way; all
+  for (size_t i = 0; i < 3; ++i) {
+    const auto& [to, load] = loads[i];
+    c->Receive(to,
+               ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
+               At(0.1));
+    EXPECT_EQ(Sent<OpenLane>(*c).size(), opened_after[i]) << load.layers.begin;
+  }
+  // Lost with a worker, it is opened again when there is one in its place.
+  c->ConnectionLost(ConnectionId(3), Unavailable("gone"), At(0.2));
+  c->Receive(ConnectionId(4), JoinOf("w4", 40), At(0.3));
+  const auto again = Sent<LoadShard>(*c);
+  ASSERT_EQ(again.size(), 1u);
+  c->Receive(
+      ConnectionId(4),
+      ShardLoaded{.shard = again[0].second.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
+      At(0.4));
+  EXPECT_EQ(Sent<OpenLane>(*c).size(), 2u);
+}
+
 TEST(Controller, MakesAFailedCollectiveAnew) {
   auto c = Make(2);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
@@ -105,6 +144,35 @@ TEST(Controller, MakesAFailedCollectiveAnew) {
   EXPECT_EQ(unloaded, 2);
   EXPECT_EQ(c->requests(), 1u);  // it waits; nobody died
   EXPECT_EQ(c->counters().poisoned, 0u);
+}
+
+// One was lost or late: the others are as good as they were.
+TEST(Controller, RanksThatDoNotMeetTryAgain) {
+  auto c = Make(2);
+  c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
+  c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));
+  const auto loads = Sent<LoadShard>(*c);
+  ASSERT_EQ(loads.size(), 2u);
+  c->Receive(ConnectionId(1), ShardLoaded{loads[0].second.shard, Unavailable("1 did not come")},
+             At(30));
+  std::vector<ControllerAction> actions;
+  c->TakeActions(actions);
+  std::set<uint64_t> groups;
+  int unloaded = 0;
+  for (const ControllerAction& action : actions) {
+    const auto* send = std::get_if<SendToWorker>(&action);
+    if (!send) continue;
+    if (const auto* load = std::get_if<LoadShard>(&send->message)) groups.insert(load->group);
+    unloaded += std::holds_alternative<UnloadShard>(send->message);
+  }
+  EXPECT_EQ(groups.size(), 1u);
+  EXPECT_FALSE(groups.contains(loads[0].second.group));
+  EXPECT_EQ(unloaded, 2);  // the other need not wait to its end
+  // What it says of the first attempt is of the past.
+  c->Receive(ConnectionId(2), ShardLoaded{loads[1].second.shard, Unavailable("0 was not there")},
+             At(30));
+  EXPECT_TRUE(Sent<LoadShard>(*c).empty());
+  for (const WorkerStatus& worker : c->Describe(At(30)).workers) EXPECT_EQ(worker.note, "");
 }
 
 }  // namespace

@@ -120,6 +120,11 @@ size_t WorkerCore::orphans() const {
       std::ranges::count_if(shards_, [](const auto& entry) { return entry.second.orphan; }));
 }
 
+bool WorkerCore::wants(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  return found != shards_.end() && (!found->second.orphan || found->second.load.rank.size == 1);
+}
+
 void WorkerCore::LoadProgress(const ShardProgress& progress) {
   if (shards_.contains(progress.shard)) Emit(SendUp{progress});
 }

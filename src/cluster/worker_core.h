@@ -52,6 +52,10 @@ struct StartLoad {  // -> LoadEnded
 struct DropShard {
   ShardId shard;
 };
+struct AbortGroup {  // the shard's ranks wait for what cannot run here: end their collective
+  ShardId shard;
+  std::string reason;
+};
 struct StartLane {  // -> LaneStarted
   ShardId shard;
   LaneId lane;
@@ -78,8 +82,8 @@ struct EndSession {  // and try again, unless `for_good`
   std::string reason;
   bool for_good = false;
 };
-using WorkerAction = std::variant<SendUp, SendToPeer, SendRows, StartLoad, DropShard, StartLane,
-                                  DropLane, StartPull, Expose, Unexpose, EndSession>;
+using WorkerAction = std::variant<SendUp, SendToPeer, SendRows, StartLoad, DropShard, AbortGroup,
+                                  StartLane, DropLane, StartPull, Expose, Unexpose, EndSession>;
 
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
@@ -130,7 +134,7 @@ class WorkerCore {
 
   // What can run now, or nothing. One batch at a time.
   std::optional<ReadyBatch> NextBatch(Time now);
-  // `outputs` by part; on failure all lanes of the batch are broken.
+  // `outputs` by part. A failed part breaks its lane, a failed batch those of all its parts.
   void BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now);
 
   // A notice that this machine is about to go.
@@ -145,6 +149,7 @@ class WorkerCore {
   size_t lanes() const { return lanes_.size(); }
   size_t shards() const { return shards_.size(); }
   size_t orphans() const;
+  bool wants(ShardId shard) const;  // that is being loaded; not if its ranks belong to the past
   bool batch_running() const { return running_.has_value(); }
   const WorkerCounters& counters() const { return counters_; }
   Duration heartbeat_every() const { return heartbeat_every_; }
@@ -196,7 +201,7 @@ class WorkerCore {
   void DropOrphans();
   bool Ready(const Lane& lane) const;
   void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
-  bool FillByOrder(Shard& shard, ReadyBatch& batch);
+  bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);
   void Take(LaneId id, Lane& lane, ReadyBatch& batch);
   void SendOutput(const Lane& lane, const ReadyBatch::Part& part, PartOutput& output);
   void Emit(WorkerAction action) { actions_.push_back(std::move(action)); }

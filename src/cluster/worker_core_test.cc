@@ -32,17 +32,20 @@ void Welcomed(WorkerCore& core, uint64_t worker) {
   core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, {});
 }
 
-// The last of two hops, its lane open.
-void OpenSecondHop(WorkerCore& core) {
+// One of two hops, its lane open.
+void OpenHop(WorkerCore& core, int hop) {
+  const LayerRange layers[] = {{0, 2}, {2, 4}};
   Welcomed(core, 1);
-  core.FromController(Load(kShard, {2, 4}), {});
+  core.FromController(Load(kShard, layers[hop]), {});
   core.LoadEnded({.shard = kShard});
-  WorkerAddress first, here;
-  first.incarnation = Incarnation(10);
-  const std::vector<LaneHop> hops = {{{0, 2}, {first}, {ShardId(2)}}, {{2, 4}, {here}, {kShard}}};
+  WorkerAddress other;
+  other.incarnation = Incarnation(10);
+  std::vector<LaneHop> hops = {{layers[0], {other}, {ShardId(2)}},
+                               {layers[1], {other}, {ShardId(2)}}};
+  hops[static_cast<size_t>(hop)] = {layers[hop], {WorkerAddress()}, {kShard}};
   core.FromController(OpenLane{.lane = kLane,
                                .hops = hops,
-                               .hop = 1,
+                               .hop = hop,
                                .block_size = 4,
                                .num_blocks = 8,
                                .max_batched_tokens = 64},
@@ -50,6 +53,7 @@ void OpenSecondHop(WorkerCore& core) {
   core.LaneStarted(kLane, OkStatus());
   (void)Take<SendUp>(core);
 }
+void OpenSecondHop(WorkerCore& core) { OpenHop(core, 1); }
 
 LaneStep Step(uint64_t id) {
   LaneStep step{kLane, {}};
@@ -90,6 +94,60 @@ TEST(WorkerCore, AStepThatIsMissingBreaksTheLane) {
   const auto sent = Take<SendUp>(core);
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(std::get<LaneBroken>(sent[0].message).lane, kLane);
+}
+
+// The stage has the wrong tables from then on: later steps would only fail, for ever.
+TEST(WorkerCore, AFailedPartBreaksItsLaneAtEveryHop) {
+  for (int hop : {0, 1}) {
+    WorkerCore core({});
+    OpenHop(core, hop);
+    core.FromPeer(Step(1), {});
+    if (hop == 1) core.RowsArrived(kLane, StepId(1), SomeRows());
+    ASSERT_TRUE(core.NextBatch({}));
+    (void)Take<SendUp>(core);
+    std::vector<PartOutput> outputs(1);
+    outputs[0].result.error = InvalidArgument("a malformed block table");
+    core.BatchEnded(OkStatus(), std::move(outputs), {});
+    std::vector<WorkerAction> actions;
+    core.TakeActions(actions);
+    ASSERT_EQ(actions.size(), 1u) << "hop " << hop;  // neither rows nor a result
+    const auto& broken = std::get<LaneBroken>(std::get<SendUp>(std::move(actions[0])).message);
+    EXPECT_EQ(broken.lane, kLane);
+    EXPECT_EQ(broken.reason.message(), "a malformed block table");
+    EXPECT_FALSE(broken.suspect);
+    core.FromPeer(Step(2), {});
+    EXPECT_FALSE(core.NextBatch({}));
+  }
+}
+
+// Rank 0 has begun the batch and would wait in the collective until its deadline.
+TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  LoadShard load = Load(kShard, {0, 4});
+  load.rank = {1, 2};
+  load.ranks.resize(2);
+  core.FromController(load, {});
+  core.LoadEnded({.shard = kShard});
+  const std::vector<LaneHop> hops = {{{0, 4}, {{}, {}}, {ShardId(2), kShard}}};
+  core.FromController(OpenLane{.lane = kLane,
+                               .hops = hops,
+                               .rank = 1,
+                               .block_size = 4,
+                               .num_blocks = 8,
+                               .max_batched_tokens = 64},
+                      {});
+  core.LaneStarted(kLane, OkStatus());
+  core.FromController(Step(1), {});
+  core.FromController(CloseLane{kLane}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_TRUE(Take<AbortGroup>(core).empty());  // nobody has begun it
+  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(1)}}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  const auto aborts = Take<AbortGroup>(core);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].shard, kShard);
+  EXPECT_EQ(core.counters().stale_orders, 1u);
 }
 
 TEST(WorkerCore, RefusesBlocksThatDoNotHoldTheTokens) {

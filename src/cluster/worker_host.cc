@@ -114,13 +114,14 @@ void WorkerHost::Compute() {
       DoLaneWork(lock);
       continue;
     }
-    if (const auto batch = core_.NextBatch(clock_.Now())) {
-      Flush();  // the other ranks' orders go out before the batch runs
+    const auto batch = core_.NextBatch(clock_.Now());
+    Flush();  // the other ranks' orders go out before the batch runs
+    if (batch) {
       RunBatch(lock, *batch);
       Flush();
-      continue;
+    } else if (lane_work_.empty()) {
+      compute_.wait(lock);
     }
-    compute_.wait(lock);
   }
 }
 
@@ -178,10 +179,13 @@ void WorkerHost::Load() {
     const StartLoad start = std::move(loads_.front());
     loads_.pop_front();
     const std::shared_ptr<engine::Stage> same = start.same_as ? StageOf(*start.same_as) : nullptr;
+    if (!core_.wants(start.load.shard)) continue;
     const auto progress = [&](int64_t done, int64_t total) {
       std::lock_guard inner(mutex_);
-      core_.LoadProgress({start.load.shard, done, total});
+      if (stopping_ || !core_.wants(start.load.shard)) return false;
+      if (total > 0) core_.LoadProgress({start.load.shard, done, total});
       Flush();
+      return true;
     };
     lock.unlock();
     LoadedShard loaded = loader_(start.load, same, progress);
@@ -240,6 +244,11 @@ void WorkerHost::Do(StartLoad& action) {
 void WorkerHost::Do(DropShard& action) {
   if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was taken apart");
   lane_work_.push_back(action);
+}
+
+void WorkerHost::Do(AbortGroup& action) {
+  const auto abort = aborts_.find(action.shard);
+  if (abort != aborts_.end()) abort->second(action.reason);
 }
 
 void WorkerHost::Do(StartLane& action) { lane_work_.push_back(std::move(action)); }

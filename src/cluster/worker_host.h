@@ -32,7 +32,8 @@ struct LoadedShard {
   // Ends what waits for other ranks (net::Collective::Abort); empty for a stage of one.
   std::function<void(std::string_view why)> abort;
 };
-using ShardProgressFn = std::function<void(int64_t done, int64_t total)>;
+// Bytes; `total` is 0 while nothing is known yet. False: the shard is not wanted any more.
+using ShardProgressFn = std::function<bool(int64_t done, int64_t total)>;
 // On the loading thread; may take minutes. `same` is a shard with the same weights, when there is
 // one: only what belongs to the stage's group (its collective) need be made anew.
 using ShardLoader =
@@ -95,6 +96,7 @@ class WorkerHost {
   void Do(SendRows& action);
   void Do(StartLoad& action);
   void Do(DropShard& action);
+  void Do(AbortGroup& action);
   void Do(StartLane& action);
   void Do(DropLane& action);
   void Do(StartPull& action);

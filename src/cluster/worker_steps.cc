@@ -129,7 +129,7 @@ std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
     batch.shard = id;
     if (shard.load.rank.rank == 0) {
       FillByArrival(id, shard, batch);
-    } else if (!FillByOrder(shard, batch)) {
+    } else if (!FillByOrder(id, shard, batch)) {
       continue;
     }
     if (batch.parts.empty()) continue;
@@ -168,8 +168,9 @@ void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch
   }
 }
 
-// False: what rank 0 runs next is not all here yet. An order whose lane is gone can never run.
-bool WorkerCore::FillByOrder(Shard& shard, ReadyBatch& batch) {
+// False: what rank 0 runs next is not all here yet. An order whose lane is gone can never run:
+// rank 0, which has begun it, would wait for this rank until its deadline.
+bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
   while (!shard.orders.empty()) {
     const BatchOrder& order = shard.orders.front();
     const bool gone = std::ranges::any_of(order.parts, [&](const BatchOrder::Part& part) {
@@ -179,6 +180,7 @@ bool WorkerCore::FillByOrder(Shard& shard, ReadyBatch& batch) {
     if (gone) {
       ++counters_.stale_orders;
       shard.orders.pop_front();
+      Emit(AbortGroup{id, "a lane was closed while its batch ran"});
       continue;
     }
     const bool ready = std::ranges::all_of(order.parts, [&](const BatchOrder::Part& part) {
@@ -214,8 +216,10 @@ void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> output
   for (size_t i = 0; i < batch.parts.size(); ++i) {
     const auto found = lanes_.find(batch.parts[i].lane);
     if (found == lanes_.end()) continue;  // closed while it ran
-    if (!status.ok()) {
-      Break(found->first, found->second, status, std::nullopt);
+    // A lane with a failed step runs no more, whichever hop or rank it failed at.
+    const Status& failed = status.ok() ? outputs[i].result.error : status;
+    if (!failed.ok()) {
+      Break(found->first, found->second, failed, std::nullopt);
     } else {
       SendOutput(found->second, batch.parts[i], outputs[i]);
     }

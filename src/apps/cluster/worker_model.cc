@@ -18,7 +18,8 @@ namespace {
 
 constexpr double kKvMemoryShare = 0.4;  // of what is free, as for a model in one process
 
-Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load) {
+Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
+                                                   const cluster::ShardProgressFn& progress) {
   if (load.rank.size == 1) return std::shared_ptr<net::Collective>();
   for (const WorkerAddress& rank : load.ranks) {
     if (rank.host_id == load.ranks.front().host_id) continue;
@@ -30,6 +31,7 @@ Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load) {
   options.size = load.rank.size;
   options.meeting = fmt::format("millrace-{:016x}", load.group);
   options.incarnation = load.group;
+  options.wanted = [&progress] { return progress(0, 0); };
   MR_ASSIGN_OR_RETURN(auto group, net::JoinSameHost(options));
   return std::shared_ptr<net::Collective>(std::move(group));
 }
@@ -43,7 +45,7 @@ struct Held {
 Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
                 const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded) {
   auto held = std::make_shared<Held>();
-  MR_ASSIGN_OR_RETURN(held->group, JoinGroup(load));
+  MR_ASSIGN_OR_RETURN(held->group, JoinGroup(load, progress));
   MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options.threads}));
   model::LoadOptions how;
   how.layers = load.layers;
@@ -100,7 +102,7 @@ cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {
         if (loaded.facts.status.ok()) {
           MR_LOG(info, "layers {}-{} are loaded ({})", load.layers.begin, load.layers.end - 1,
                  FormatBytes(loaded.facts.weight_bytes));
-        } else {
+        } else if (loaded.facts.status.code() != StatusCode::kCancelled) {
           MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
                  loaded.facts.status.message());
         }

@@ -134,9 +134,12 @@ void Worker::Settle() {
     if (actions_.empty()) {
       if (batch_ || exited_) return;
       batch_ = core_.NextBatch(world_.now());
-      if (!batch_) return;
-      StartBatch();
-      continue;
+      if (batch_) {
+        StartBatch();
+        continue;
+      }
+      core_.TakeActions(actions_);
+      if (actions_.empty()) return;
     }
     std::vector<cluster::WorkerAction> actions = std::exchange(actions_, {});
     for (cluster::WorkerAction& action : actions) {
@@ -190,6 +193,21 @@ void Worker::Do(cluster::DropShard& action) {
   stages_.erase(action.shard);
   broken_.erase(action.shard);
   std::erase_if(exposures_, [&](const auto& e) { return e.second.shard == action.shard; });
+}
+
+// The other ranks' next call fails, and the one that waits.
+void Worker::Do(cluster::AbortGroup& action) {
+  const LoadShard& mine = loads_.at(action.shard);
+  for (const WorkerAddress& address : mine.ranks) {
+    Worker* const rank = world_.Find(address.incarnation);
+    if (rank == nullptr) continue;
+    for (const auto& [id, load] : rank->loads_) {
+      if (load.group != mine.group) continue;
+      rank->broken_.insert(id);
+      if (!rank->batch_ || rank->batch_->shard != id) continue;
+      world_.Timer(rank->place(), {}, TimerKind::kCollectiveDeadline, rank->batch_number_);
+    }
+  }
 }
 
 void Worker::Do(cluster::StartLane& action) {

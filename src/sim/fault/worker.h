@@ -93,6 +93,7 @@ class Worker {
   void Do(cluster::SendRows& action);
   void Do(cluster::StartLoad& action);
   void Do(cluster::DropShard& action);
+  void Do(cluster::AbortGroup& action);
   void Do(cluster::StartLane& action);
   void Do(cluster::DropLane& action);
   void Do(cluster::StartPull& action);
