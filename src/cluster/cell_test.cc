@@ -3,11 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 
 #include "base/rng.h"
 #include "cluster/local_cluster.h"
+#include "cluster/testing/stream_answers.h"
 #include "engine/hash_stage.h"
 
 namespace millrace::cluster {
@@ -15,58 +14,6 @@ namespace {
 
 const engine::HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
 constexpr TokenId kEos = 7;
-
-// Collects a request's tokens by sequence; any thread.
-class Answers {
- public:
-  struct One {
-    std::vector<std::vector<TokenId>> tokens;
-    std::vector<std::optional<FinishReason>> finish;
-    Status error;
-    bool over = false;
-  };
-  engine::OutputSink Sink(size_t slot, int n) {
-    std::lock_guard lock(mutex_);
-    if (ones_.size() <= slot) ones_.resize(slot + 1);
-    ones_[slot].tokens.resize(static_cast<size_t>(n));
-    ones_[slot].finish.resize(static_cast<size_t>(n));
-    return [this, slot](RequestOutput&& news) {
-      std::lock_guard inner(mutex_);
-      One& one = ones_[slot];
-      const auto index = static_cast<size_t>(news.index);
-      for (TokenId token : news.tokens) {
-        EXPECT_FALSE(one.finish[index]) << "a token after the end";
-        one.tokens[index].push_back(token);
-      }
-      if (news.finish) one.finish[index] = news.finish;
-      if (!news.error.ok()) one.error = news.error;
-      if (news.times) one.over = true;
-      told_ += std::ssize(news.tokens);
-      changed_.notify_all();
-    };
-  }
-  bool WaitForTokens(int64_t count) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLimit, [&] { return told_ >= count; });
-  }
-  bool WaitForAll() {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLimit, [&] {
-      return std::ranges::all_of(ones_, [](const One& one) { return one.over; });
-    });
-  }
-  std::vector<One> ones() {
-    std::lock_guard lock(mutex_);
-    return ones_;
-  }
-
- private:
-  static constexpr std::chrono::seconds kLimit{60};
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<One> ones_;
-  int64_t told_ = 0;
-};
 
 class CellTest : public testing::Test {
  protected:
@@ -138,16 +85,22 @@ class CellTest : public testing::Test {
         const auto expected = engine::HashReference(kModel, asked_[i].prompt, asked_[i].params,
                                                     SequenceSeed(*asked_[i].params.seed, s),
                                                     *asked_[i].params.max_tokens, eos);
-        EXPECT_EQ(ones[i].tokens[static_cast<size_t>(s)], expected) << "request " << i;
+        EXPECT_EQ(ones[i].sequences[static_cast<size_t>(s)].tokens, expected) << "request " << i;
       }
     }
-    const auto stats = cluster_->cell().Stats().scheduler;
+    // A transfer for a request that has ended holds its blocks until it ends too.
+    sched::SchedulerStats stats;
+    for (int i = 0; i < 1000; ++i) {
+      stats = cluster_->cell().Stats().scheduler;
+      if (stats.blocks_free == stats.blocks_total) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
     EXPECT_EQ(stats.running, 0);
     EXPECT_EQ(stats.blocks_free, stats.blocks_total);
   }
 
   SteadyClock clock_;
-  Answers answers_;
+  StreamAnswers answers_;
   std::vector<engine::EngineRequest> asked_;
   std::vector<RequestId> ids_;
   std::unique_ptr<LocalCluster> cluster_;
@@ -248,7 +201,7 @@ TEST_F(CellTest, AbortEndsARequestAtOnceWhateverItWaitsFor) {
   ASSERT_TRUE(answers_.WaitForTokens(3));
   cluster_->cell().Abort(ids_[1]);
   ASSERT_TRUE(answers_.WaitForAll());
-  for (const auto& one : answers_.ones()) EXPECT_EQ(one.finish[0], FinishReason::kAbort);
+  for (const auto& one : answers_.ones()) EXPECT_EQ(one.sequences[0].finish, FinishReason::kAbort);
 }
 
 TEST_F(CellTest, AWorkerWithOtherWeightsIsRefused) {

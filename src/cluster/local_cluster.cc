@@ -4,11 +4,17 @@
 
 #include <algorithm>
 #include <chrono>
+#include <future>
 #include <utility>
 
 #include "base/rng.h"
 
 namespace millrace::cluster {
+namespace {
+
+constexpr std::chrono::seconds kSourceLimit{1};  // that a pull waits for its source
+
+}  // namespace
 
 Result<std::unique_ptr<LocalCluster>> LocalCluster::Start(CellOptions options, const Clock& clock) {
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(clock));
@@ -45,7 +51,10 @@ LocalCluster::~LocalCluster() {
     std::ranges::copy(graveyard_, std::back_inserter(members));
   }
   for (const auto& member : members) member->host->Close();
-  for (const auto& member : members) member->inbox.reset();
+  for (const auto& member : members) {
+    member->inbox.reset();
+    member->pulls.reset();
+  }
   for (const auto& member : members) member->host.reset();
   to_cell_.reset();
   cell_.reset();
@@ -66,14 +75,13 @@ std::shared_ptr<LocalCluster::Member> LocalCluster::Find(ConnectionId connection
 }
 
 void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<void()> work) {
-  {
-    std::lock_guard lock(mutex_);
-    if (member->hung) {
-      member->withheld.push_back(std::move(work));
-      return;
-    }
+  std::lock_guard lock(mutex_);
+  if (stopping_) return;  // inboxes are about to go
+  if (member->hung) {
+    member->withheld.push_back(std::move(work));
+  } else {
+    member->inbox->Put(std::move(work));
   }
-  member->inbox->Put(std::move(work));
 }
 
 // What a hung process says reaches nobody, now or later.
@@ -121,7 +129,9 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     const auto member = self.lock();
     if (!member) return;
     PutTo(member, [this, member = member.get(), layers, stage, pull] {
-      Pull(Find(member->connection), layers, stage, pull);
+      member->pulls->Put([this, member, layers, stage, pull] {
+        Pull(Find(member->connection), layers, stage, pull);
+      });
     });
   };
   links.expose = [this, self](ShardId, LayerRange layers,
@@ -165,6 +175,7 @@ void LocalCluster::AddWorker(Join join, ShardLoader loader) {
   }
   member->host = std::make_unique<WorkerHost>(WorkerCoreOptions{std::move(join)}, std::move(loader),
                                               LinksFor(member), clock_);
+  member->pulls = std::make_unique<Mailbox>();
   member->inbox = std::make_unique<Mailbox>();
   {
     std::lock_guard lock(mutex_);
@@ -191,6 +202,7 @@ void LocalCluster::KillWorker(const std::string& name) {
     }
   }
   if (!dead) return;
+  dead->inbox->Put([dead = dead.get()] { dead->host->Close(); });  // its groups end with it
   to_cell_->Put([this, from = dead->connection] {
     cell_->ConnectionLost(from, Unavailable("the connection was closed"));
   });
@@ -224,6 +236,13 @@ WorkerHost* LocalCluster::worker(const std::string& name) {
   return nullptr;
 }
 
+size_t LocalCluster::exposed_kv() {
+  std::lock_guard lock(mutex_);
+  size_t count = 0;
+  for (const auto& [id, member] : members_) count += member->exposed.size();
+  return count;
+}
+
 void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers,
                         const std::shared_ptr<engine::Stage>& stage, const PullKv& pull) {
   if (!member) return;
@@ -240,22 +259,24 @@ void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers
 
 Status LocalCluster::PullFrom(const KvSource& source, LayerRange layers, engine::Stage& stage,
                               const PullKv& pull, int64_t& bytes) {
-  // The order to expose travels by another queue and may be a moment behind.
-  const Time give_up = clock_.Now() + Duration::Seconds(1);
+  const auto owner = Find(source.from.incarnation);
+  if (!owner) return Unavailable("the source is gone");
+  // The order to expose was given before this pull's: once what is in the source's queue now has
+  // been done, it holds the KV or never will.
+  const auto done = std::make_shared<std::promise<void>>();
+  PutTo(owner, [done] { done->set_value(); });
+  if (done->get_future().wait_for(kSourceLimit) != std::future_status::ready) {
+    return Unavailable("the source does not answer");
+  }
   Exposed exposed;
-  while (true) {
-    const auto owner = Find(source.from.incarnation);
-    if (!owner) return Unavailable("the source is gone");
-    std::unique_lock lock(mutex_);
+  {
+    std::lock_guard lock(mutex_);
     const auto found = owner->exposed.find(source.handle.generation);
-    if (found != owner->exposed.end() && found->second.kv.handle == source.handle &&
-        found->second.kv.tokens >= pull.end_token) {
-      exposed = found->second;
-      break;
+    if (found == owner->exposed.end() || found->second.kv.handle != source.handle ||
+        found->second.kv.tokens < pull.end_token) {
+      return NotFound("the source does not hold this KV");
     }
-    lock.unlock();
-    if (clock_.Now() > give_up) return NotFound("the source does not hold this KV");
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    exposed = found->second;
   }
   engine::KvBox box;
   box.layers = {std::max(layers.begin, exposed.layers.begin),

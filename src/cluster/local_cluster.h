@@ -2,7 +2,8 @@
 // a model without a cluster, and what tests take workers away from.
 //
 // One thread per worker and one for the cell carry messages, in order per pair; activations are
-// handed over without a copy. Pulls are carried out by the receiving worker's message thread.
+// handed over without a copy. Pulls have a thread of their own at the receiving worker: one that
+// waits for its source must not hold up the message that another source waits for.
 #pragma once
 
 #include <condition_variable>
@@ -36,6 +37,7 @@ class LocalCluster {
   // As a wall of silence would: heartbeats stop, nothing arrives, the session stays.
   void HangWorker(const std::string& name, bool hung);
   WorkerHost* worker(const std::string& name);
+  size_t exposed_kv();  // KV of living workers that others may pull
 
  private:
   struct Exposed {
@@ -50,6 +52,7 @@ class LocalCluster {
     std::deque<std::function<void()>> withheld;  // while hung
     std::map<uint64_t, Exposed> exposed;         // by the handle's generation
     std::unique_ptr<WorkerHost> host;
+    std::unique_ptr<Mailbox> pulls;
     std::unique_ptr<Mailbox> inbox;  // last: its work uses the rest
   };
 

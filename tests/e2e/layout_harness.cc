@@ -1,0 +1,296 @@
+#include "layout_harness.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <chrono>
+#include <thread>
+
+#include "apps/cluster/worker_model.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "engine/engine.h"
+#include "engine/local_executor.h"
+#include "model/describe.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace {
+namespace {
+
+#ifdef MILLRACE_SANITIZED
+constexpr int kQuestions = 24;
+#else
+constexpr int kQuestions = 200;
+#endif
+constexpr int kMaxModelLen = 256;
+const char* const kModel = MILLRACE_SOURCE_DIR "/models/demo";
+
+const model::ModelDescription& Description() {
+  static const auto description = std::move(model::DescribeModel(kModel)).value();
+  return description;
+}
+
+std::vector<TokenId> RandomTokens(Rng& rng, int64_t count) {
+  std::vector<TokenId> tokens(static_cast<size_t>(count));
+  for (TokenId& t : tokens)
+    t = static_cast<TokenId>(rng.Between(0, Description().spec.vocab_size - 1));
+  return tokens;
+}
+
+SamplingParams ParamsOf(int i, Rng& rng) {
+  SamplingParams params;
+  params.max_tokens = static_cast<int>(rng.Between(8, 24));
+  params.ignore_eos = i % 4 < 2;
+  params.temperature = i % 2 == 0 ? 0.0 : 0.9;
+  params.seed = static_cast<uint64_t>(1000 + i);
+  if (i % 10 == 1) params.n = 2;
+  if (i % 20 == 4) params.n = 2;
+  if (i % 10 == 3) params.top_p = 0.9;
+  if (i % 10 == 5) params.frequency_penalty = 0.5;
+  if (i % 10 == 6) params.repetition_penalty = 1.2;
+  if (i % 10 == 7) params.top_k = 20;
+  if (i % 5 == 2) params.logprobs = 3;
+  if (i % 40 == 9) params.prompt_logprobs = 2;
+  if (i % 10 == 8) params.stop_token_ids = {static_cast<TokenId>(rng.Between(4, 400))};
+  return params;
+}
+
+sched::SchedulerOptions SchedulerOf() {
+  sched::SchedulerOptions options;
+  options.max_num_seqs = 32;
+  options.max_num_batched_tokens = 160;  // the longest prompts come in chunks
+  options.max_model_len = kMaxModelLen;
+  options.eos_token_ids = Description().generation.eos;
+  return options;
+}
+
+void Append(std::string& text, const PositionLogprobs& at) {
+  const auto one = [&](const TokenLogprob& t) {
+    text += fmt::format(" {}:{:08x}:{}", t.token, std::bit_cast<uint32_t>(t.logprob), t.rank);
+  };
+  one(at.chosen);
+  for (const TokenLogprob& t : at.top) one(t);
+  text += ';';
+}
+
+}  // namespace
+
+const Questions& ManyQuestions() {
+  static const Questions questions = [] {
+    Rng rng(2027);
+    const std::vector<TokenId> shared = RandomTokens(rng, 64);
+    Questions made(kQuestions);
+    for (int i = 0; i < kQuestions; ++i) {
+      engine::EngineRequest& request = made[static_cast<size_t>(i)];
+      if (i % 3 == 0) request.prompt.assign(shared.begin(), shared.begin() + rng.Between(1, 64));
+      const int64_t own = i % 25 == 8 ? rng.Between(120, 160) : rng.Between(1, 50);
+      std::ranges::copy(RandomTokens(rng, own), std::back_inserter(request.prompt));
+      request.params = ParamsOf(i, rng);
+    }
+    return made;
+  }();
+  return questions;
+}
+
+const Questions& FewStreams() {
+  static const Questions questions = [] {
+    Rng rng(7);
+    Questions made(3);
+    for (engine::EngineRequest& request : made) {
+      request.prompt = RandomTokens(rng, rng.Between(18, 40));
+      request.params.max_tokens = kStreamTokens;
+      request.params.ignore_eos = true;
+      request.params.seed = static_cast<uint64_t>(rng.Between(1, 1'000'000));
+      request.params.temperature = 0.9;
+      request.params.logprobs = 1;
+    }
+    made[0].params.temperature = 0;
+    made[2].params.n = 2;
+    return made;
+  }();
+  return questions;
+}
+
+std::string TextOf(const cluster::StreamAnswers::One& answer) {
+  std::string text = answer.over ? "" : "not over ";
+  if (!answer.error.ok()) text += answer.error.ToString();
+  for (const cluster::SequenceAnswer& sequence : answer.sequences) {
+    text += '[';
+    for (TokenId token : sequence.tokens) text += fmt::format("{} ", token);
+    text += sequence.finish ? FinishReasonName(*sequence.finish) : "open";
+    if (sequence.stop_token) text += fmt::format(" by {}", *sequence.stop_token);
+    if (!sequence.logprobs.empty()) text += " logprobs";
+    for (const PositionLogprobs& at : sequence.logprobs) Append(text, at);
+    if (!sequence.prompt_logprobs.empty()) text += " of the prompt";
+    for (const PositionLogprobs& at : sequence.prompt_logprobs) Append(text, at);
+    text += ']';
+  }
+  return text;
+}
+
+std::vector<std::string> AnswersOfOneEngine(const Questions& questions) {
+  EXPECT_TRUE(InitLog("warning").ok());
+  auto device = std::move(tensor::NewCpuDevice({.threads = 1})).value();
+  auto model = std::move(model::Model::Load(kModel, *device, {.max_batched_tokens = 160})).value();
+  engine::EngineOptions options;
+  options.scheduler = SchedulerOf();
+  options.scheduler.prefix_caching = false;
+  auto executor =
+      std::move(engine::LocalExecutor::Create(
+                    std::move(device), std::move(model),
+                    {.num_blocks = 256, .eos_token_ids = options.scheduler.eos_token_ids}))
+          .value();
+  const SteadyClock clock;
+  cluster::StreamAnswers answers;
+  auto engine = std::move(engine::Engine::Start(options, std::move(executor), clock)).value();
+  for (size_t i = 0; i < questions.size(); ++i) {
+    const auto id = engine->Submit(questions[i], answers.Sink(i, questions[i].params.n));
+    EXPECT_TRUE(id.ok()) << id.status().ToString();
+    EXPECT_TRUE(answers.WaitForAll());
+  }
+  std::vector<std::string> texts;
+  for (const auto& one : answers.ones()) texts.push_back(TextOf(one));
+  return texts;
+}
+
+Plan PlanOf(const std::vector<StageSpec>& stages, std::vector<PlanEdge> edges) {
+  Plan plan;
+  plan.num_layers = kLayers;
+  plan.tokens_per_s = plan.tokens_per_s_bound = 1;
+  for (const StageSpec& spec : stages) {
+    plan.stages.push_back(
+        {.tensor_parallel = spec.tensor_parallel, .layers = spec.layers, .role = spec.role});
+  }
+  if (edges.empty()) {
+    const int last = static_cast<int>(stages.size()) - 1;
+    edges.push_back({std::nullopt, 0, 1});
+    for (int i = 0; i < last; ++i) edges.push_back({i, i + 1, 1});
+    edges.push_back({last, std::nullopt, 1});
+  }
+  plan.edges = std::move(edges);
+  return plan;
+}
+
+void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
+  ASSERT_TRUE(InitLog("error").ok());
+  cluster::CellOptions options;
+  cluster::ControllerOptions& c = options.controller;
+  c.term = Term(1);
+  c.model = "demo";
+  c.num_layers = kLayers;
+  c.scheduler = SchedulerOf();
+  c.plan = std::move(plan);
+  c.stages = automatic_stages;
+  c.silent_limit = c.stuck_limit = Duration::Seconds(20);  // cores are shared: slow is not dead
+  c.replace_limit = Duration::Seconds(0.1);
+  c.secret = 99;
+  auto started = cluster::LocalCluster::Start(std::move(options), clock_);
+  ASSERT_TRUE(started.ok()) << started.status().ToString();
+  cluster_ = std::move(*started);
+}
+
+std::string LayoutTest::AddWorker() {
+  static const WorkerIdentity identity = std::move(apps::IdentifyModel(kModel)).value();
+  Join join;
+  join.name = fmt::format("w{}", workers_added_++);
+  join.identity = identity;
+  const std::string name = join.name;
+  cluster_->AddWorker(std::move(join),
+                      apps::MakeShardLoader({.folder = kModel,
+                                             .threads = 1,
+                                             .kv_bytes = int64_t{24} << 20,
+                                             .max_model_len = kMaxModelLen,
+                                             .max_num_seqs = SchedulerOf().max_num_seqs}));
+  return name;
+}
+
+void LayoutTest::StartWithWorkers(const Plan& plan) {
+  Start(plan);
+  for (const StagePlan& stage : plan.stages) {
+    for (int rank = 0; rank < stage.tensor_parallel; ++rank) AddWorker();
+  }
+  const size_t ways = cluster::WaysOf(plan).size();
+  ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+    return !status.missing && status.lanes.size() == ways &&
+           std::ranges::all_of(status.lanes, &cluster::LaneStatus::open);
+  }));
+}
+
+void LayoutTest::Ask(const Questions& questions, OnTold on_told) {
+  answers_ = std::make_unique<cluster::StreamAnswers>();
+  ids_.clear();
+  for (size_t i = 0; i < questions.size(); ++i) {
+    engine::OutputSink sink = answers_->Sink(i, questions[i].params.n);
+    if (on_told) {
+      std::vector<size_t> told(static_cast<size_t>(questions[i].params.n));
+      sink = [i, told, on_told, take = std::move(sink)](RequestOutput&& news) mutable {
+        size_t& tokens = told[static_cast<size_t>(news.index)];
+        tokens += news.tokens.size();
+        if (!news.tokens.empty()) on_told(i, news.index, tokens);
+        take(std::move(news));
+      };
+    }
+    const auto id = cluster_->cell().Submit(questions[i], std::move(sink));
+    ASSERT_TRUE(id.ok()) << id.status().ToString();
+    ids_.push_back(*id);
+  }
+}
+
+bool LayoutTest::WaitFor(const std::function<bool(const cluster::ClusterStatus&)>& wanted) {
+  const Time give_up = clock_.Now() + Duration::Seconds(30);
+  while (!wanted(Describe())) {
+    if (clock_.Now() > give_up) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  return true;
+}
+
+void LayoutTest::ExpectAnswers(const std::vector<std::string>& expected) {
+  ASSERT_TRUE(answers_->WaitForAll());
+  const auto ones = answers_->ones();
+  ASSERT_EQ(ones.size(), expected.size());
+  for (size_t i = 0; i < ones.size(); ++i) {
+    EXPECT_EQ(TextOf(ones[i]), expected[i]) << "question " << i;
+  }
+  ExpectNothingLeft();
+}
+
+void LayoutTest::ExpectManyAnswers() {
+  static const std::vector<std::string> expected = AnswersOfOneEngine(ManyQuestions());
+  ExpectAnswers(expected);
+}
+
+// Workers have the lanes that the controller says are open, and no others.
+bool LayoutTest::LanesAgree(const cluster::ClusterStatus& status) {
+  return std::ranges::all_of(status.workers, [&](const cluster::WorkerStatus& worker) {
+    if (worker.rank != 0) return true;  // a lane's status names the first of each hop
+    const auto through = std::ranges::count_if(status.lanes, [&](const cluster::LaneStatus& lane) {
+      return lane.open && std::ranges::find(lane.workers, worker.name) != lane.workers.end();
+    });
+    const cluster::WorkerHost* host = cluster_->worker(worker.name);
+    return host != nullptr && host->lanes() == static_cast<size_t>(through);
+  });
+}
+
+// Steps in flight and messages under way may still be holding something for a moment.
+void LayoutTest::ExpectNothingLeft() {
+  cluster::ClusterStatus status;
+  sched::SchedulerStats stats;
+  const bool clean = WaitFor([&](const cluster::ClusterStatus& now) {
+    status = now;
+    stats = cluster_->cell().Stats().scheduler;
+    return now.requests == 0 && now.waiting == 0 && now.moving == 0 &&
+           std::ranges::all_of(now.lanes, [](const auto& l) { return l.blocks_used == 0; }) &&
+           stats.blocks_free == stats.blocks_total && stats.blocks_pinned == 0 &&
+           stats.blocks_pending == 0 && cluster_->exposed_kv() == 0 && LanesAgree(now);
+  });
+  EXPECT_TRUE(clean) << status.requests << " requests, " << status.waiting << " waiting, "
+                     << status.moving << " moving; " << stats.blocks_free << " of "
+                     << stats.blocks_total << " blocks free, " << stats.blocks_pinned << " pinned, "
+                     << stats.blocks_pending << " pending; " << cluster_->exposed_kv()
+                     << " exposed; lanes " << (LanesAgree(status) ? "agree" : "differ");
+  EXPECT_EQ(status.counters.poisoned, 0u);
+  EXPECT_EQ(status.counters.expired, 0u);
+}
+
+}  // namespace millrace

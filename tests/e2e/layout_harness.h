@@ -1,0 +1,70 @@
+// What the tests of layouts share: the questions, their answers by a plain engine, and a cluster of
+// real model stages in this process that is asked the same.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cluster/local_cluster.h"
+#include "cluster/testing/stream_answers.h"
+
+namespace millrace {
+
+using Questions = std::vector<engine::EngineRequest>;
+
+// Greedy and seeded by turns; of different lengths, with shared prefixes, several sequences,
+// penalties, log-probabilities. `count` of them, the same every time.
+const Questions& ManyQuestions();
+// One greedy, one seeded, one of two sequences: each of exactly so many tokens.
+inline constexpr int kStreamTokens = 24;
+const Questions& FewStreams();
+
+// By one thread of one process, one question at a time, without a prefix cache. As text: tokens,
+// why they ended, and every bit of every log-probability.
+std::vector<std::string> AnswersOfOneEngine(const Questions& questions);
+std::string TextOf(const cluster::StreamAnswers::One& answer);
+
+struct StageSpec {
+  LayerRange layers;
+  int tensor_parallel = 1;
+  StageRole role = StageRole::kBoth;
+};
+inline constexpr int kLayers = 4;  // of the demo model
+// Without `edges` a chain.
+Plan PlanOf(const std::vector<StageSpec>& stages, std::vector<PlanEdge> edges = {});
+
+class LayoutTest : public ::testing::Test {
+ protected:
+  // Called as news comes, on the cell's thread: what question, which sequence, how many tokens it
+  // has now. No call is left to come once the answers are over.
+  using OnTold = std::function<void(size_t question, int index, size_t tokens)>;
+
+  void Start(std::optional<Plan> plan, int automatic_stages = 1);
+  std::string AddWorker();  // its name
+  // As many as the plan needs; returns when every way is open.
+  void StartWithWorkers(const Plan& plan);
+  void Ask(const Questions& questions, OnTold on_told = {});
+  // Waits for the answers, compares them, and looks for what was left behind.
+  void ExpectAnswers(const std::vector<std::string>& expected);
+  void ExpectManyAnswers();
+
+  bool WaitFor(const std::function<bool(const cluster::ClusterStatus&)>& wanted);
+  cluster::ClusterStatus Describe() { return cluster_->cell().Describe(); }
+  cluster::ControllerCounters Counters() { return Describe().counters; }
+
+  std::unique_ptr<cluster::StreamAnswers> answers_;
+  std::vector<RequestId> ids_;
+  SteadyClock clock_;
+  std::unique_ptr<cluster::LocalCluster> cluster_;
+
+ private:
+  void ExpectNothingLeft();
+  bool LanesAgree(const cluster::ClusterStatus& status);
+  int workers_added_ = 0;
+};
+
+}  // namespace millrace

@@ -1,0 +1,115 @@
+// Promises 1 and 2 over clusters that lose, drain and gain workers: the answers are those of a
+// plain engine, whatever token a worker was killed at.
+#include <atomic>
+
+#include "layout_harness.h"
+
+namespace millrace {
+namespace {
+
+#ifdef MILLRACE_SANITIZED
+constexpr size_t kIndexStep = 6;
+#else
+constexpr size_t kIndexStep = 1;
+#endif
+
+constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode;
+
+// A worker is killed at the very moment a token is told, for every index of a stream's tokens and
+// for each of a few streams. A spare one takes its place.
+class KilledAtEveryToken : public LayoutTest {
+ protected:
+  void Sweep(const Plan& plan) {
+    static const std::vector<std::string> expected = AnswersOfOneEngine(FewStreams());
+    StartWithWorkers(plan);
+    if (HasFatalFailure()) return;
+    AddWorker();  // the spare
+    uint64_t kills = 0;
+    for (size_t stream = 0; stream < FewStreams().size(); ++stream) {
+      for (size_t index = 0; index < kStreamTokens; index += kIndexStep) {
+        SCOPED_TRACE("stream " + std::to_string(stream) + " at token " + std::to_string(index));
+        std::atomic<bool> killed = false;
+        Ask(FewStreams(), [&](size_t question, int sequence, size_t tokens) {
+          if (question != stream || sequence != 0 || tokens <= index || killed) return;
+          killed = KillOne(stream + index / kIndexStep);
+        });
+        ExpectAnswers(expected);
+        if (HasFailure()) return;
+        kills += killed;
+        ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+          return status.counters.workers_lost == kills;
+        }));
+        AddWorkerUntilReady();
+      }
+    }
+    EXPECT_EQ(kills, FewStreams().size() * (kStreamTokens / kIndexStep));
+    EXPECT_GT(Counters().replays, 0u);
+    RecordProperty("kills", std::to_string(kills));
+    RecordProperty("replays", std::to_string(Counters().replays));
+  }
+
+ private:
+  bool KillOne(size_t turn) {
+    std::vector<std::string> holders;
+    for (const cluster::WorkerStatus& worker : Describe().workers) {
+      if (!worker.layers.empty()) holders.push_back(worker.name);
+    }
+    if (holders.empty()) return false;
+    cluster_->KillWorker(holders[turn % holders.size()]);
+    return true;
+  }
+  void AddWorkerUntilReady() {
+    AddWorker();
+    ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+      return !status.missing && std::ranges::all_of(status.lanes, &cluster::LaneStatus::open) &&
+             status.lanes.size() >= cluster::WaysOf(status.plan).size();
+    }));
+  }
+};
+
+TEST_F(KilledAtEveryToken, OfAPipeline) { Sweep(PlanOf({{{0, 1}}, {{1, 3}}, {{3, 4}}})); }
+TEST_F(KilledAtEveryToken, BesideOrAmongRanks) { Sweep(PlanOf({{{0, 2}, 2}, {{2, 4}}})); }
+TEST_F(KilledAtEveryToken, OfPrefillOrDecode) {
+  Sweep(PlanOf({{{0, 4}, 1, kPrefill}, {{0, 2}, 1, kDecode}, {{2, 4}, 1, kDecode}}));
+}
+
+class Elastic : public LayoutTest {
+ protected:
+  void ExpectStages(size_t stages) {
+    EXPECT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+      return !status.changing && !status.missing && status.plan.stages.size() == stages;
+    }));
+#ifndef MILLRACE_SANITIZED  // there the questions are few
+    EXPECT_FALSE(answers_->all_over()) << "too late to matter";
+#endif
+  }
+};
+
+// 4 -> 3 -> 2 -> 4: one is drained, one is killed, two come.
+TEST_F(Elastic, FourThreeTwoFourWorkers) {
+  Start(std::nullopt, 4);
+  std::vector<std::string> names;
+  for (int i = 0; i < 4; ++i) names.push_back(AddWorker());
+  ASSERT_TRUE(WaitFor([](const cluster::ClusterStatus& status) {
+    return !status.missing && !status.changing && status.plan.stages.size() == 4;
+  }));
+  const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
+  Ask(ManyQuestions());
+  ASSERT_TRUE(answers_->WaitForTokens(total / 10));
+  ASSERT_TRUE(cluster_->cell().DrainWorker(names[1]).ok());
+  ExpectStages(3);
+  ASSERT_TRUE(answers_->WaitForTokens(total * 3 / 10));
+  cluster_->KillWorker(names[2]);
+  ExpectStages(2);
+  ASSERT_TRUE(answers_->WaitForTokens(total * 5 / 10));
+  AddWorker();
+  AddWorker();
+  ExpectStages(4);
+  ExpectManyAnswers();
+  EXPECT_EQ(Counters().workers_lost, 2u);  // the drained one left
+  EXPECT_GT(Counters().moves, 0u);
+  EXPECT_GT(Counters().replays, 0u);
+}
+
+}  // namespace
+}  // namespace millrace
