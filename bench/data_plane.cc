@@ -10,11 +10,13 @@
 // time of the busier of the two processes, which bounds what a machine with free cores reaches.
 //   socket    raw: the child writes the same blocks to a plain TCP connection of 127.0.0.1 as fast
 //             as it can, this process reads them into the same places. No requests, no checksums.
-//   same host memcpy of the same blocks within this process.
+//   same host memcpy of the same blocks within this process. Pulls of shared memory map it; those
+//   of
+//             other memory, for comparison, use process_vm_readv.
 // Messages: 64 bytes there and back (a message each way); half of the time, median. The raw one
 // does the same with read and write on a plain connection.
-// Targets: pulls through the socket at least 0.80 of raw, from the owner's memory at least 0.70 of
-// memcpy.
+// Targets: pulls through the socket at least 0.80 of raw, from the owner's shared memory at least
+// 0.70 of memcpy.
 #include "net/data_plane.h"
 
 #include <arpa/inet.h>
@@ -141,16 +143,28 @@ struct Hello {  // from the child, through a pipe
 // A command on the raw connection: how many passes to write, or to echo pings.
 enum class Command : char { kPass, kPing, kEnd };
 
+struct Request {
+  uint32_t block = 0;
+  bool shared = false;  // from the memory that is shared
+};
+
+void FillBlocks(std::span<std::byte> out) {
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(i * 31 >> 3);
+}
+
 [[noreturn]] void Own(int announce) {
   const auto memory = std::make_shared<std::vector<std::byte>>(kBlocks * kBlockBytes);
-  for (size_t i = 0; i < memory->size(); ++i) (*memory)[i] = static_cast<std::byte>(i * 31 >> 3);
+  FillBlocks(*memory);
+  std::shared_ptr<SharedMemory> shared;
   DataPlane* plane = nullptr;
   DataPlaneEvents events;
-  events.on_pull = [&](const PeerAddress&, std::span<const std::byte> request) {
-    uint32_t block = 0;
-    std::memcpy(&block, request.data(), sizeof(block));
-    return Result<PullSource>(PullSegments{
-        {std::span<const std::byte>(*memory).subspan(block * kBlockBytes, kBlockBytes)}, memory});
+  events.on_pull = [&](const PeerAddress&, std::span<const std::byte> bytes) {
+    Request r;
+    std::memcpy(&r, bytes.data(), sizeof(r));
+    const std::span<const std::byte> all = r.shared ? shared->bytes() : std::span(*memory);
+    const std::shared_ptr<const void> pin =
+        r.shared ? std::shared_ptr<const void>(shared) : std::shared_ptr<const void>(memory);
+    return Result<PullSource>(PullSegments{{all.subspan(r.block * kBlockBytes, kBlockBytes)}, pin});
   };
   events.on_message = [&](const PeerAddress& from, MessageClass c, std::span<const std::byte> key,
                           Payload payload) {
@@ -159,6 +173,8 @@ enum class Command : char { kPass, kPing, kEnd };
   auto started = StartTcpDataPlane(Options(true), std::move(events));
   MR_CHECK(started.ok());
   plane = started->get();
+  shared = *plane->AllocateShared(kBlocks * kBlockBytes);
+  FillBlocks(shared->bytes());
   Hello hello;
   const int listener = ListenAnywhere(hello.raw_port);
   std::snprintf(hello.endpoint, sizeof(hello.endpoint), "%s", plane->self().endpoint.c_str());
@@ -186,6 +202,8 @@ enum class Command : char { kPass, kPing, kEnd };
 }
 
 // ---- this process
+
+enum class Way { kSocket, kShared, kProcess };
 
 class Bench {
  public:
@@ -233,10 +251,10 @@ class Bench {
   }
 
   // As a reader would: the end of one pull begins the next.
-  double Pulls(bool direct) {
+  double Pulls(Way way) {
     const double start = Now();
     begun_ = done_ = 0;
-    for (size_t i = 0; i < kAtOnce; ++i) Next(direct);
+    for (size_t i = 0; i < kAtOnce; ++i) Next(way);
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ == kBlocks * kPasses; });
     return Rate(start);
@@ -277,7 +295,10 @@ class Bench {
       MR_CHECK(destination_[i] == static_cast<std::byte>(i * 31 >> 3)) << "at " << i;
     }
   }
-  uint64_t direct_pulls() const { return planes_[1]->stats().pulls_direct; }
+  bool Used(Way way) const {
+    const DataPlaneStats stats = planes_[1]->stats();
+    return (way == Way::kShared ? stats.pulls_mapped : stats.pulls_direct - stats.pulls_mapped) > 0;
+  }
 
   void End() {
     const auto command = Command::kEnd;
@@ -286,19 +307,19 @@ class Bench {
   }
 
  private:
-  void Next(bool direct) {
-    uint32_t block = 0;
+  void Next(Way way) {
+    Request request{.shared = way == Way::kShared};
     {
       std::lock_guard lock(mutex_);
       if (begun_ == kBlocks * kPasses) return;
-      block = static_cast<uint32_t>(begun_++ % kBlocks);
+      request.block = static_cast<uint32_t>(begun_++ % kBlocks);
     }
-    planes_[direct ? 1 : 0]->Pull(
-        owner_, std::as_bytes(std::span(&block, 1)),
-        std::span(destination_).subspan(block * kBlockBytes, kBlockBytes), Duration::Seconds(60),
-        [this, direct](const Status& status, uint64_t bytes) {
+    planes_[way == Way::kSocket ? 0 : 1]->Pull(
+        owner_, std::as_bytes(std::span(&request, 1)),
+        std::span(destination_).subspan(request.block * kBlockBytes, kBlockBytes),
+        Duration::Seconds(60), [this, way](const Status& status, uint64_t bytes) {
           MR_CHECK(status.ok() && bytes == kBlockBytes) << status.ToString();
-          Next(direct);
+          Next(way);
           std::lock_guard lock(mutex_);
           if (++done_ == kBlocks * kPasses) changed_.notify_one();
         });
@@ -338,14 +359,15 @@ int Run(int rounds) {
     s.busy_rate = static_cast<double>(kBlocks * kBlockBytes) * kPasses / busier * 1e-9;
     return s;
   };
-  Series raw, socket, copy, direct;
+  Series raw, socket, copy, shared, process;
   std::vector<double> ping, raw_ping;
   for (int round = -1; round < rounds; ++round) {
     const Sample r = measure([&] { return bench.Raw(); });
-    const Sample s = measure([&] { return bench.Pulls(false); });
+    const Sample s = measure([&] { return bench.Pulls(Way::kSocket); });
     const Sample c = measure([&] { return bench.Memcpy(); });
-    const Sample d = measure([&] { return bench.Pulls(true); });
-    const double rp = bench.RawPingMicros(), p = bench.PingMicros();
+    const Sample m = measure([&] { return bench.Pulls(Way::kShared); });
+    const Sample p = measure([&] { return bench.Pulls(Way::kProcess); });
+    const double rp = bench.RawPingMicros(), ours = bench.PingMicros();
     if (round < 0) {  // connects, faults pages in
       bench.CheckBytes();
       continue;
@@ -353,11 +375,16 @@ int Run(int rounds) {
     raw.Add(r, r);
     socket.Add(s, r);
     copy.Add(c, c);
-    direct.Add(d, c);
+    shared.Add(m, c);
+    process.Add(p, c);
     raw_ping.push_back(rp);
-    ping.push_back(p);
+    ping.push_back(ours);
   }
-  const bool direct_used = bench.direct_pulls() > 0;
+  const auto name = [&](Way way, const char* used) {
+    return bench.Used(way) ? std::string(used) : fmt::format("{}: not permitted", used);
+  };
+  const std::string shared_name = name(Way::kShared, "pulls of shared memory (>= 0.70)");
+  const std::string process_name = name(Way::kProcess, "pulls of other memory");
   bench.End();
   waitpid(child, nullptr, 0);
   fmt::print("medians of {} rounds of {} MiB in blocks of 1 MiB, {} at a time; checksum by {}\n",
@@ -366,7 +393,8 @@ int Run(int rounds) {
   raw.Print("raw socket");
   socket.Print("pulls through the socket (>= 0.80)");
   copy.Print("memcpy");
-  direct.Print(direct_used ? "pulls from memory (>= 0.70)" : "pulls from memory: not permitted");
+  shared.Print(shared_name.c_str());
+  process.Print(process_name.c_str());
   fmt::print("{:<34} {:>10.1f} us\n", "raw socket, 64 bytes, one way", Median(raw_ping));
   fmt::print("{:<34} {:>10.1f} us\n", "message of 64 bytes, one way", Median(ping));
   return 0;

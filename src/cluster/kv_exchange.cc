@@ -127,17 +127,14 @@ Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox
   }
   const size_t size = found.stage->KvBytes(box);
   if (size > kKvBoxBytesMax) return InvalidArgument("a box larger than a pull may be");
-  auto bytes = std::make_shared<std::vector<std::byte>>(size);
-  MR_RETURN_IF_ERROR(found.stage->ReadKv(handle.lane, box, found.kv.blocks, *bytes));
+  const StagingPool::Buffer buffer = staging_.Take(*plane_, size);
+  MR_RETURN_IF_ERROR(found.stage->ReadKv(handle.lane, box, found.kv.blocks, buffer.bytes));
   {
     std::lock_guard lock(mutex_);
     ++counters_.served;
     counters_.served_bytes += size;
   }
-  net::PullSegments segments;
-  segments.segments.push_back(*bytes);
-  segments.pin = std::move(bytes);
-  return net::PullSource(std::move(segments));
+  return net::PullSource(net::PullSegments{{buffer.bytes}, buffer.pin});
 }
 
 // Each layer and head that is needed from one source, in boxes no larger than a pull may be.

@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "cluster/mailbox.h"
+#include "cluster/staging_pool.h"
 #include "core/worker_messages.h"
 #include "engine/stage.h"
 #include "net/data_plane.h"
@@ -44,7 +45,7 @@ class KvExchange {
  public:
   KvExchange(HeadsOf heads_of, const Clock& clock);
   ~KvExchange();
-  void Use(net::DataPlane* plane) { plane_ = plane; }  // before any pull
+  void Use(net::DataPlane* plane) { plane_ = plane; }  // before any pull, either way
 
   void Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExposeKv& kv);
   void Release(const KvHandle& handle);
@@ -83,6 +84,7 @@ class KvExchange {
   mutable std::mutex mutex_;
   std::map<uint64_t, Exposed> exposed_;  // by generation; guarded by mutex_
   KvExchangeCounters counters_;          // guarded by mutex_
+  StagingPool staging_{kKvBoxBytesMax};
   Mailbox puller_;
 };
 

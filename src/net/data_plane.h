@@ -30,6 +30,7 @@
 #include "base/status.h"
 #include "base/strong_id.h"
 #include "net/payload.h"
+#include "net/shared_memory.h"
 
 namespace millrace::net {
 
@@ -101,6 +102,7 @@ struct DataPlaneStats {
   uint64_t pulls_ok = 0, pulls_failed = 0, pull_bytes_received = 0;  // as the reader
   uint64_t pulls_served = 0, pull_bytes_served = 0;                  // as the owner
   uint64_t pulls_direct = 0, direct_bytes = 0;  // of pulls_ok: read from the owner's memory
+  uint64_t pulls_mapped = 0;                    // of pulls_direct: from memory that it shares
   uint64_t queue_full = 0;                      // messages not taken
   uint64_t stalls = 0;                          // a message had to wait for the receiver's credit
   uint64_t checksum_errors = 0;
@@ -143,6 +145,11 @@ class DataPlane {
   // The callback comes with kCancelled, unless it was on its way already.
   virtual void CancelPull(PullId pull) = 0;
 
+  // Memory that readers on this host map and copy from: the fastest way to serve a pull of 32 KiB
+  // or more whose segments all lie in it. Like other memory it must be pinned (holding it will do,
+  // if it does not change) or registered. kResourceExhausted: the system gives no more.
+  virtual Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) = 0;
+
   // Memory that pulls may be served from directly, and that needs no pin.
   virtual RegionId RegisterRegion(std::span<const std::byte> memory) = 0;
   // Waits until no pull reads from it. Not from a callback or a PullHandler.
@@ -173,7 +180,9 @@ struct TcpDataPlaneOptions {
   uint64_t incarnation = 0;     // 0: drawn at random
   std::string host_id;          // empty: the kernel's boot id and the memory namespace
   std::optional<DataPlaneTls> tls;
-  bool direct_reads = true;  // of memory of processes on this host, where permitted
+  // Of memory of processes on this host, where permitted: mapped where it is shared, else with
+  // process_vm_readv.
+  bool direct_reads = true;
   DataPlaneLimits limits;
 };
 

@@ -174,6 +174,32 @@ TEST_P(DataPlaneConformance, PullsOfSegmentsAndOfWhatIsMade) {
   EXPECT_TRUE(Eventually([&] { return bytes.use_count() == 1; })) << "a pin was not dropped";
 }
 
+TEST_P(DataPlaneConformance, PullsFromSharedMemory) {
+  std::shared_ptr<SharedMemory> memory;
+  Node owner = Start([&](const PeerAddress&, std::span<const std::byte> request) {
+    const size_t bytes = AsText(request) == "some" ? 1000 : memory->bytes().size();
+    return Result<PullSource>(PullSegments{{memory->bytes().first(bytes)}, memory});
+  });
+  memory = *owner->AllocateShared(1'000'001);
+  const auto want = PatternBytes(memory->bytes().size(), 6);
+  std::ranges::copy(want, memory->bytes().begin());
+  Node reader = Start();
+  std::vector<std::vector<std::byte>> got(6, std::vector<std::byte>(want.size()));
+  std::vector<PullWaiter> pulls(got.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    reader->Pull(owner.address(), AsBytes(i == 0 ? "some" : "all"), got[i], Duration::Seconds(20),
+                 pulls[i].Callback());
+  }
+  for (size_t i = 0; i < got.size(); ++i) {
+    ASSERT_TRUE(pulls[i].Wait().ok()) << pulls[i].Wait().ToString();
+    EXPECT_EQ(pulls[i].bytes(), i == 0 ? 1000 : want.size());
+    EXPECT_TRUE(std::equal(want.begin(), want.begin() + static_cast<int64_t>(pulls[i].bytes()),
+                           got[i].begin()));
+  }
+  EXPECT_EQ(reader->stats().pulls_mapped, GetParam() == Kind::kSocket ? got.size() - 1 : 0);
+  EXPECT_TRUE(Eventually([&] { return memory.use_count() == 1; })) << "a pin was not dropped";
+}
+
 TEST_P(DataPlaneConformance, PullsThatFailSayWhy) {
   std::atomic<bool> go = false;
   const auto small = std::make_shared<std::vector<std::byte>>(100);

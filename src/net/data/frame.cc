@@ -15,6 +15,9 @@ namespace {
 constexpr size_t kTypeAt = 0, kClassAt = 1, kSmallAt = 2, kBytesAt = 4, kIdAt = 8, kValueAt = 16,
                  kPayloadSumAt = 24, kHeaderSumAt = 28;
 
+// Flags of a pull.
+constexpr uint32_t kDirectMemory = 1, kDirectShared = 2;
+
 uint32_t HeaderSum(const HeaderBytes& raw, uint32_t number) {
   return Crc32c(std::span(raw).first(kHeaderSumAt), number);
 }
@@ -26,11 +29,13 @@ bool HasPayload(FrameType type) {
     case FrameType::kPull:
     case FrameType::kPullData:
     case FrameType::kPullEnd:
-    case FrameType::kPullDirect: return true;
+    case FrameType::kPullDirect:
+    case FrameType::kPullShared: return true;
     case FrameType::kCredit:
     case FrameType::kPullCancel:
     case FrameType::kPullSum:
-    case FrameType::kPullRelease: return false;
+    case FrameType::kPullRelease:
+    case FrameType::kSharedGone: return false;
   }
   return false;
 }
@@ -38,7 +43,7 @@ bool HasPayload(FrameType type) {
 // What can be said of a header without knowing what came before.
 Status CheckHeader(uint8_t type, uint8_t message_class, const FrameHeader& h) {
   if (type < static_cast<uint8_t>(FrameType::kMessage) ||
-      type > static_cast<uint8_t>(FrameType::kPullRelease)) {
+      type > static_cast<uint8_t>(FrameType::kSharedGone)) {
     return InvalidArgument(fmt::format("a frame of the unknown type {}", type));
   }
   if (message_class >= kMessageClasses) {
@@ -136,14 +141,19 @@ Status FrameDecoder::FrameComplete() {
 
 void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> out) {
   StoreLe(&out[0], head.limit_ms);
-  StoreLe(&out[4], static_cast<uint32_t>(head.direct ? 1 : 0));
+  StoreLe(&out[4],
+          (head.direct.memory ? kDirectMemory : 0) | (head.direct.shared ? kDirectShared : 0));
 }
 
 Result<PullHead> DecodePullHead(std::span<const std::byte> payload) {
   if (payload.size() < kPullHeadBytes) return InvalidArgument("a pull that is cut short");
   const auto flags = LoadLe<uint32_t>(&payload[4]);
-  if (flags > 1) return InvalidArgument(fmt::format("a pull with the unknown flags {:#x}", flags));
-  return PullHead{.limit_ms = LoadLe<uint32_t>(&payload[0]), .direct = flags == 1};
+  if ((flags & ~(kDirectMemory | kDirectShared)) != 0) {
+    return InvalidArgument(fmt::format("a pull with the unknown flags {:#x}", flags));
+  }
+  return PullHead{
+      .limit_ms = LoadLe<uint32_t>(&payload[0]),
+      .direct = {.memory = (flags & kDirectMemory) != 0, .shared = (flags & kDirectShared) != 0}};
 }
 
 }  // namespace millrace::net

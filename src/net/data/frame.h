@@ -17,16 +17,18 @@ inline constexpr size_t kFrameBytesMax = 256 << 10;
 inline constexpr size_t kFrameHeaderBytes = 32;
 
 enum class FrameType : uint8_t {
-  kMessage = 1,      // first part: `small` key bytes, then payload; `value` = payload bytes in all
-  kMore = 2,         // a further part; `value` = its offset
-  kCredit = 3,       // `value` more bytes of this class may be sent
-  kPull = 4,         // `id`, `value` = bytes the destination holds; payload: PullHead, request
-  kPullData = 5,     // `id`, `value` = offset
-  kPullEnd = 6,      // `id`, `small` = status code, `value` = bytes in all; payload: its message
-  kPullCancel = 7,   // `id`
-  kPullDirect = 8,   // `id`, `value` = bytes in all; payload: segments to read from memory
-  kPullSum = 9,      // `id`, `value` = checksum of a direct pull's bytes
-  kPullRelease = 10  // `id`: the reader has done with the segments
+  kMessage = 1,       // first part: `small` key bytes, then payload; `value` = payload bytes in all
+  kMore = 2,          // a further part; `value` = its offset
+  kCredit = 3,        // `value` more bytes of this class may be sent
+  kPull = 4,          // `id`, `value` = bytes the destination holds; payload: PullHead, request
+  kPullData = 5,      // `id`, `value` = offset
+  kPullEnd = 6,       // `id`, `small` = status code, `value` = bytes in all; payload: its message
+  kPullCancel = 7,    // `id`
+  kPullDirect = 8,    // `id`, `value` = bytes in all; payload: segments to read from memory
+  kPullSum = 9,       // `id`, `value` = checksum of a direct pull's bytes
+  kPullRelease = 10,  // `id`: the reader has done with the segments
+  kPullShared = 11,   // as kPullDirect; payload: segments of shared memory
+  kSharedGone = 12    // `id`: number of shared memory that the owner has let go
 };
 
 struct FrameHeader {
@@ -88,10 +90,17 @@ class FrameDecoder {
   bool corrupted_ = false;
 };
 
+// How a reader can come at its owner's memory.
+struct DirectWays {
+  bool memory = false;  // by address, with process_vm_readv
+  bool shared = false;  // by mapping what the owner shares
+  bool any() const { return memory || shared; }
+};
+
 // At the start of a kPull frame's payload.
 struct PullHead {
   uint32_t limit_ms = 0;
-  bool direct = false;  // the reader can read our memory
+  DirectWays direct;
 };
 inline constexpr size_t kPullHeadBytes = 8;
 void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> out);

@@ -18,6 +18,7 @@
 #include "net/data/event_loop.h"
 #include "net/data/link_host.h"
 #include "net/data/region_table.h"
+#include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
 #include "net/in_process_data_plane.h"
 
@@ -129,6 +130,7 @@ class InProcessCore : public std::enable_shared_from_this<InProcessCore> {
   const DataPlaneEvents events;
   DataCounters counters;
   RegionTable regions;
+  SharedTable shared;
   EventLoop loop;
   std::atomic<uint64_t> pulls_made = 0;
 

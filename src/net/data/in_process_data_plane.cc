@@ -54,6 +54,9 @@ class InProcessDataPlane final : public DataPlane {
   void CancelPull(PullId pull) override {
     core_->CancelPull(pull, Cancelled("the pull was cancelled"));
   }
+  Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) override {
+    return core_->shared.Allocate(bytes);
+  }
   RegionId RegisterRegion(std::span<const std::byte> memory) override {
     return core_->regions.Register(memory);
   }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class IncomingLink : public Link {
   // Nothing until the hello is over.
   const std::optional<PeerAddress>& peer() const { return peer_; }
   const std::string& where() const { return where_; }
+
+  // Shared memory was let go: tells the reader, if it has heard of it. The loop's thread.
+  void SharedGone(uint64_t number);
 
   // Payloads that were let go, from any thread: the link itself may be gone by then.
   class CreditAccount {
@@ -92,6 +96,7 @@ class IncomingLink : public Link {
   std::array<size_t, kMessageClasses> in_use_ = {};
   std::map<uint64_t, std::shared_ptr<ServedPull>> pulls_;
   size_t handling_ = 0;  // calls of the handler under way, of pulls that were dropped too
+  std::set<uint64_t> shared_told_;  // numbers of shared memory that the reader may have mapped
   std::deque<std::shared_ptr<ServedPull>> turn_;  // that have something to send, now or soon
 };
 

@@ -9,6 +9,7 @@
 #include "net/data/event_loop.h"
 #include "net/data/hello.h"
 #include "net/data/region_table.h"
+#include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
 #include "net/data_plane.h"
 #include "net/tls.h"
@@ -42,6 +43,7 @@ struct LinkHost {
   TlsContext server_tls, client_tls;  // null without TLS
   DataCounters counters;
   RegionTable regions;
+  SharedTable shared;
   EventLoop loop;
 
   WorkPool& pool() { return *pool_; }

@@ -7,16 +7,11 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/log.h"
-#include "net/data/crc32c.h"
-#include "net/data/little_endian.h"
 
 namespace millrace::net {
 namespace {
 
-constexpr size_t kDirectPieceBytes = 256 << 10;  // read in one go on the loop's thread
 constexpr size_t kDiscardBytes = 64 << 10;
-constexpr size_t kSegmentBytes = 16;  // on the wire
 
 Status Foul(const char* what) { return InvalidArgument(fmt::format("the owner sent {}", what)); }
 
@@ -132,10 +127,12 @@ Status OutgoingLink::OnHello(std::span<const std::byte> message) {
   MR_ASSIGN_OR_RETURN(const Welcome welcome,
                       DecodeWelcome(message, answer_, *challenge_, secret()));
   if (welcome.self.incarnation != peer_.incarnation) return Unavailable("not the peer we meant");
-  direct_ = host_.options.direct_reads && welcome.cookie_address != 0 &&
-            welcome.self.host_id == host_.self.host_id && welcome.user_id == host_.user_id &&
-            CanReadMemory(welcome.self.process_id, welcome.cookie_address, welcome.cookie);
-  direct_process_id_ = welcome.self.process_id;
+  process_id_ = welcome.self.process_id;
+  mapped_.emplace(process_id_, welcome.cookie);
+  // Whether what it shares can be mapped is seen when it names something.
+  ways_.shared = host_.options.direct_reads && welcome.cookie_address != 0 &&
+                 welcome.self.host_id == host_.self.host_id && welcome.user_id == host_.user_id;
+  ways_.memory = ways_.shared && CanReadMemory(process_id_, welcome.cookie_address, welcome.cookie);
   pulls_max_ = std::min<size_t>(pulls_max_, welcome.pulls);
   {
     std::lock_guard lock(queue_mutex_);
@@ -149,7 +146,7 @@ Status OutgoingLink::OnHello(std::span<const std::byte> message) {
   SetReady();
   for (uint64_t wire_id : std::exchange(unsent_, {})) {
     if (const auto it = pulls_.find(wire_id); it != pulls_.end()) {
-      Request(wire_id, it->second, direct_);
+      Request(wire_id, it->second);
     }
   }
   return OkStatus();
@@ -167,142 +164,15 @@ void OutgoingLink::OnClosed(const Status& reason) {
   room_.notify_all();
   host_.counters.Add(&DataPlaneStats::messages_dropped, dropped);
   while (!pulls_.empty()) Finish(pulls_.begin()->first, reason);
+  mapped_.reset();
   host_.OnOutgoingEnd(*this, reason);
-}
-
-// ---- pulls
-
-void OutgoingLink::StartPull(PullId id, std::vector<std::byte> request,
-                             std::span<std::byte> destination, Time deadline, PullCallback done) {
-  Status refused;
-  if (closed()) refused = Unavailable("the connection has ended");
-  if (pulls_.size() >= pulls_max_) {
-    refused = ResourceExhausted(fmt::format("{} pulls from this peer are under way", pulls_max_));
-  }
-  if (!refused.ok()) {
-    host_.counters.Add(&DataPlaneStats::pulls_failed);
-    done(refused, 0);
-    return;
-  }
-  const uint64_t wire_id = next_wire_id_++;
-  Pull& pull = pulls_[wire_id];
-  pull.id = id;
-  pull.request = std::move(request);
-  pull.destination = destination;
-  pull.deadline = deadline;
-  pull.done = std::move(done);
-  pull.timer = host_.loop.At(deadline, [this, id] {
-    EndPull(id, {StatusCode::kDeadlineExceeded, "the pull took too long"});
-  });
-  if (ready()) {
-    Request(wire_id, pull, direct_);
-  } else {
-    unsent_.push_back(wire_id);  // the hello tells whether its memory can be read
-  }
-}
-
-void OutgoingLink::Request(uint64_t wire_id, const Pull& pull, bool direct) {
-  const Duration left = pull.deadline - host_.loop.Now();
-  const PullHead head{
-      .limit_ms = static_cast<uint32_t>(std::clamp<int64_t>(left.ns / 1'000'000, 1, UINT32_MAX)),
-      .direct = direct};
-  std::vector<std::byte> payload(kPullHeadBytes);
-  EncodePullHead(head, std::span<std::byte, kPullHeadBytes>(payload));
-  payload.insert(payload.end(), pull.request.begin(), pull.request.end());
-  PushControl({.type = FrameType::kPull, .id = wire_id, .value = pull.destination.size()},
-              std::move(payload));
-}
-
-bool OutgoingLink::EndPull(PullId id, const Status& status) {
-  const auto it = std::ranges::find_if(pulls_, [&](const auto& p) { return p.second.id == id; });
-  if (it == pulls_.end()) return false;
-  PushControl({.type = FrameType::kPullCancel, .id = it->first}, {});
-  Finish(it->first, status);
-  return true;
-}
-
-void OutgoingLink::Finish(uint64_t wire_id, const Status& status) {
-  auto node = pulls_.extract(wire_id);
-  Pull& pull = node.mapped();
-  host_.loop.Cancel(pull.timer);
-  if (status.ok()) {
-    host_.counters.Add(&DataPlaneStats::pulls_ok);
-    host_.counters.Add(&DataPlaneStats::pull_bytes_received, pull.received);
-    if (pull.direct) {
-      host_.counters.Add(&DataPlaneStats::pulls_direct);
-      host_.counters.Add(&DataPlaneStats::direct_bytes, pull.received);
-    }
-  } else {
-    host_.counters.Add(&DataPlaneStats::pulls_failed);
-  }
-  pull.done(status, pull.received);
-}
-
-Status OutgoingLink::OnDirect(const FrameHeader& header, Pull& pull) {
-  if (!direct_ || pull.direct || pull.received > 0) return Foul("segments out of turn");
-  if (header.value > pull.destination.size()) return Foul("more than was asked for");
-  if (small_.size() % kSegmentBytes != 0) return Foul("segments cut short");
-  uint64_t sum = 0;
-  for (size_t at = 0; at < small_.size(); at += kSegmentBytes) {
-    const MemorySegment s{LoadLe<uint64_t>(&small_[at]), LoadLe<uint64_t>(&small_[at + 8])};
-    if (s.bytes > header.value - sum) return Foul("segments longer than they should be");
-    sum += s.bytes;
-    pull.segments.push_back(s);
-  }
-  if (sum != header.value) return Foul("segments shorter than they should be");
-  pull.total = header.value;
-  pull.direct = true;
-  ReadDirect(header.id);
-  return OkStatus();
-}
-
-// A piece at a time, so that other connections have their turn.
-void OutgoingLink::ReadDirect(uint64_t wire_id) {
-  const auto it = pulls_.find(wire_id);
-  if (it == pulls_.end()) return;
-  Pull& pull = it->second;
-  const size_t n = std::min<uint64_t>(kDirectPieceBytes, pull.total - pull.received);
-  const std::span<std::byte> place = pull.destination.subspan(pull.received, n);
-  if (const Status s = ReadMemory(direct_process_id_, pull.segments, pull.cursor, place); !s.ok()) {
-    return AskAgainWithoutDirect(wire_id, s);
-  }
-  pull.checksum = Crc32c(place, pull.checksum);
-  pull.received += n;
-  if (pull.received == pull.total) return FinishDirect(wire_id, pull);
-  host_.loop.Post([self = shared_from_this(), this, wire_id] { ReadDirect(wire_id); });
-}
-
-void OutgoingLink::FinishDirect(uint64_t wire_id, Pull& pull) {
-  if (pull.received < pull.total || !pull.expected) return;
-  PushControl({.type = FrameType::kPullRelease, .id = wire_id}, {});
-  if (*pull.expected == pull.checksum) return Finish(wire_id, OkStatus());
-  host_.counters.Add(&DataPlaneStats::checksum_errors);
-  Finish(wire_id, DataLoss("what was read from the owner's memory is not what it holds"));
-}
-
-void OutgoingLink::AskAgainWithoutDirect(uint64_t wire_id, const Status& why) {
-  direct_ = false;
-  MR_LOG(warn, "pulls from {} go through the socket from now on: {}", Printable(peer_.endpoint),
-         Printable(why.message()));
-  PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
-  auto node = pulls_.extract(wire_id);
-  node.key() = next_wire_id_++;
-  Pull& pull = node.mapped();
-  pull.segments.clear();
-  pull.cursor = {};
-  pull.received = pull.total = 0;
-  pull.checksum = 0;
-  pull.direct = false;
-  pull.expected.reset();
-  const auto inserted = pulls_.insert(std::move(node));
-  Request(inserted.position->first, inserted.position->second, /*direct=*/false);
 }
 
 // ---- frames
 
 Status OutgoingLink::OnFrameStart(const FrameHeader& h) {
   small_.clear();
-  if (h.type == FrameType::kCredit) return OkStatus();
+  if (h.type == FrameType::kCredit || h.type == FrameType::kSharedGone) return OkStatus();
   if (h.id == 0 || h.id >= next_wire_id_) return Foul("an answer to no pull");
   switch (h.type) {
     case FrameType::kPullData: {
@@ -316,7 +186,8 @@ Status OutgoingLink::OnFrameStart(const FrameHeader& h) {
       return OkStatus();
     }
     case FrameType::kPullEnd:
-    case FrameType::kPullDirect: small_.resize(h.payload_bytes); return OkStatus();
+    case FrameType::kPullDirect:
+    case FrameType::kPullShared: small_.resize(h.payload_bytes); return OkStatus();
     case FrameType::kPullSum: return OkStatus();
     default: return Foul("a frame that only a reader sends");
   }
@@ -340,33 +211,20 @@ Status OutgoingLink::OnFrameEnd(const FrameHeader& h) {
     Flush();
     return OkStatus();
   }
+  if (h.type == FrameType::kSharedGone) {
+    if (mapped_) mapped_->Drop(h.id);
+    return OkStatus();
+  }
   const auto it = pulls_.find(h.id);
   if (it == pulls_.end()) return OkStatus();
   Pull& pull = it->second;
-  if (h.type == FrameType::kPullData) {
-    pull.received += h.payload_bytes;
-  } else if (h.type == FrameType::kPullDirect) {
-    return OnDirect(h, pull);
-  } else if (h.type == FrameType::kPullSum) {
-    if (!pull.direct || pull.expected || h.value > UINT32_MAX) return Foul("a sum out of turn");
-    pull.expected = static_cast<uint32_t>(h.value);
-    FinishDirect(h.id, pull);
-  } else {
-    return OnPullEnd(h);
+  switch (h.type) {
+    case FrameType::kPullData: pull.received += h.payload_bytes; return OkStatus();
+    case FrameType::kPullDirect: return OnDirect(h, pull);
+    case FrameType::kPullShared: return OnShared(h, pull);
+    case FrameType::kPullSum: return OnSum(h, pull);
+    default: return OnPullEnd(h);
   }
-  return OkStatus();
-}
-
-Status OutgoingLink::OnPullEnd(const FrameHeader& h) {
-  const Pull& pull = pulls_.at(h.id);
-  if (h.small > static_cast<uint16_t>(StatusCode::kInternal)) return Foul("an unknown status");
-  const auto code = static_cast<StatusCode>(h.small);
-  if (code == StatusCode::kOk && (pull.direct || pull.received != h.value)) {
-    return Foul("an end before the end");
-  }
-  const std::string message(reinterpret_cast<const char*>(small_.data()), small_.size());
-  Finish(h.id, code == StatusCode::kOk ? OkStatus() : Status(code, Printable(message)));
-  return OkStatus();
 }
 
 }  // namespace millrace::net

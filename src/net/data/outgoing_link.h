@@ -11,9 +11,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "net/data/direct_read.h"
 #include "net/data/link.h"
+#include "net/data/mapped_memory.h"
 #include "net/data/message_queue.h"
-#include "net/data/same_host.h"
 
 namespace millrace::net {
 
@@ -42,19 +43,16 @@ class OutgoingLink : public Link {
  private:
   struct Pull {
     PullId id;
-    std::vector<std::byte> request;  // kept for a second attempt without direct reading
+    std::vector<std::byte> request;  // kept for further attempts when direct reading fails
     std::span<std::byte> destination;
     Time deadline;
     EventLoop::Timer timer;
     PullCallback done;
     uint64_t received = 0;
-    // Direct reading: begun when segments have come, over when all is read and the sum is known.
-    std::vector<MemorySegment> segments;
-    SegmentCursor cursor;
-    uint64_t total = 0;
-    uint32_t checksum = 0;
-    bool direct = false;
-    std::optional<uint32_t> expected;
+    DirectWays asked;  // the owner may answer with these
+    // Begun when segments have come, over when all is read and the sum is known.
+    std::unique_ptr<DirectRead> direct;
+    bool mapped = false;  // `direct` reads shared memory
   };
   struct Control {
     FrameHeader header;
@@ -72,11 +70,13 @@ class OutgoingLink : public Link {
   Status AnswerChallenge(std::span<const std::byte> message);
   void Connect();
   void PushControl(const FrameHeader& header, std::vector<std::byte> payload);
-  void Request(uint64_t wire_id, const Pull& pull, bool direct);
+  void Request(uint64_t wire_id, Pull& pull);
   Status OnDirect(const FrameHeader& header, Pull& pull);
+  Status OnShared(const FrameHeader& header, Pull& pull);
   void ReadDirect(uint64_t wire_id);
+  Status OnSum(const FrameHeader& header, Pull& pull);
   void FinishDirect(uint64_t wire_id, Pull& pull);
-  void AskAgainWithoutDirect(uint64_t wire_id, const Status& why);
+  void AskAgain(uint64_t wire_id, const Status& why);
   void Finish(uint64_t wire_id, const Status& status);
   Status OnPullEnd(const FrameHeader& header);
 
@@ -92,8 +92,9 @@ class OutgoingLink : public Link {
   // The loop's thread.
   std::optional<Challenge> challenge_;
   Answer answer_;
-  bool direct_ = false;
-  int64_t direct_process_id_ = 0;
+  DirectWays ways_;  // to the peer's memory that have not failed yet
+  int64_t process_id_ = 0;
+  std::optional<MappedMemory> mapped_;  // from the welcome on, until it is closed
   size_t pulls_max_ = 0;
   uint64_t next_wire_id_ = 1;
   std::unordered_map<uint64_t, Pull> pulls_;  // by wire id

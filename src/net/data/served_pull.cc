@@ -7,23 +7,21 @@
 
 #include "base/check.h"
 #include "net/data/crc32c.h"
-#include "net/data/little_endian.h"
 
 namespace millrace::net {
-namespace {
-
-constexpr size_t kSegmentBytes = 16;  // address and length
-
-}  // namespace
-
-Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin) {
+Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin,
+                         std::optional<SharedPlaces> shared) {
   if (auto* given = std::get_if<PullSegments>(&source)) {
     segments_ = std::move(given->segments);
     std::erase_if(segments_, [](const auto& s) { return s.empty(); });
     pin_ = std::move(pin);
     for (const auto& s : segments_) total_ += s.size();
-    direct_ = may_be_direct_ && total_ >= kDirectBytesMin &&
-              segments_.size() <= kFrameBytesMax / kSegmentBytes;
+    const bool by_map = ways_.shared && shared && !shared->segments.empty() &&
+                        shared->segments.size() <= kFrameBytesMax / kSharedSegmentBytes;
+    if (by_map && total_ >= kDirectBytesMin) shared_ = *std::move(shared);
+    const bool by_address =
+        ways_.memory && segments_.size() <= kFrameBytesMax / kMemorySegmentBytes;
+    direct_ = (by_map || by_address) && total_ >= kDirectBytesMin;
   } else {
     producer_ = std::get<PullProducer>(std::move(source));
     total_ = producer_.bytes;
@@ -83,13 +81,17 @@ void ServedPull::Made(Payload chunk) {
   ready_.push_back(std::move(chunk));
 }
 
+FrameType ServedPull::direct_type() const {
+  return shared_.segments.empty() ? FrameType::kPullDirect : FrameType::kPullShared;
+}
+
 std::vector<std::byte> ServedPull::DirectSegments() const {
-  std::vector<std::byte> bytes(segments_.size() * kSegmentBytes);
-  for (size_t i = 0; i < segments_.size(); ++i) {
-    StoreLe(&bytes[i * kSegmentBytes], reinterpret_cast<uint64_t>(segments_[i].data()));
-    StoreLe(&bytes[i * kSegmentBytes + 8], uint64_t{segments_[i].size()});
+  if (direct_type() == FrameType::kPullShared) return EncodeSegments(shared_.segments);
+  std::vector<MemorySegment> places;
+  for (const auto& s : segments_) {
+    places.push_back({reinterpret_cast<uint64_t>(s.data()), s.size()});
   }
-  return bytes;
+  return EncodeSegments(places);
 }
 
 bool ServedPull::AddToSum(size_t bytes) {

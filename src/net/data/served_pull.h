@@ -9,9 +9,10 @@
 #include <vector>
 
 #include "base/status.h"
+#include "net/data/direct_read.h"
 #include "net/data/event_loop.h"
 #include "net/data/message_queue.h"
-#include "net/data/same_host.h"
+#include "net/data/shared_table.h"
 #include "net/data_plane.h"
 
 namespace millrace::net {
@@ -23,14 +24,18 @@ class ServedPull {
   // Small answers are sent: asking for the sum would take as long.
   static constexpr uint64_t kDirectBytesMin = 32 << 10;
 
-  ServedPull(uint64_t id, uint64_t wanted_bytes, bool may_be_direct)
-      : id_(id), wanted_bytes_(wanted_bytes), may_be_direct_(may_be_direct) {}
+  ServedPull(uint64_t id, uint64_t wanted_bytes, DirectWays ways)
+      : id_(id), wanted_bytes_(wanted_bytes), ways_(ways) {}
 
   uint64_t id() const { return id_; }
   bool begun() const { return begun_; }
 
-  // The handler's answer. `pin` for segments. An error ends the pull.
-  Status Begin(PullSource source, std::shared_ptr<const void> pin);
+  DirectWays ways() const { return ways_; }
+
+  // The handler's answer. `pin` for segments, `shared` where they lie in shared memory. An error
+  // ends the pull.
+  Status Begin(PullSource source, std::shared_ptr<const void> pin,
+               std::optional<SharedPlaces> shared);
 
   uint64_t total() const { return total_; }
   bool direct() const { return direct_; }
@@ -50,7 +55,13 @@ class ServedPull {
   const PullProducer& producer() const { return producer_; }
 
   // ---- direct reading
-  std::vector<std::byte> DirectSegments() const;  // for a kPullDirect frame
+  // What tells the reader where to read: a kPullDirect or kPullShared frame.
+  FrameType direct_type() const;
+  std::vector<std::byte> DirectSegments() const;
+  // What the reader is going to map; empty for a kPullDirect frame.
+  std::span<const std::shared_ptr<const SharedMemory>> shared_memory() const {
+    return shared_.holders;
+  }
   // Adds up to `bytes` to the sum; true when it is complete. The loop's thread only.
   bool AddToSum(size_t bytes);
   uint32_t sum() const { return sum_; }
@@ -62,13 +73,14 @@ class ServedPull {
 
   const uint64_t id_;
   const uint64_t wanted_bytes_;
-  const bool may_be_direct_;
+  const DirectWays ways_;
   bool begun_ = false;
   bool direct_ = false;
   uint64_t total_ = 0, sent_ = 0;
 
   std::vector<std::span<const std::byte>> segments_;
   std::shared_ptr<const void> pin_;
+  SharedPlaces shared_;
   SegmentCursor cursor_;      // of what is sent
   SegmentCursor sum_cursor_;  // of what is summed
   uint32_t sum_ = 0;

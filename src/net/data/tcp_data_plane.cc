@@ -89,6 +89,9 @@ Result<std::unique_ptr<DataPlane>> TcpDataPlane::Start(TcpDataPlaneOptions optio
   if (host.find(':') != std::string::npos) host = "[" + host + "]";
   self.endpoint = fmt::format("{}:{}", host, plane->listener_->port());
   plane->pool_ = std::make_unique<WorkPool>(o.limits.serving_threads);
+  plane->shared.Open(plane->cookie, [p = plane.get()](uint64_t number) {
+    p->loop.Post([p, number] { p->TellGone(number); });
+  });
   plane->loop.Start();
   return std::unique_ptr<DataPlane>(std::move(plane));
 }
@@ -98,6 +101,7 @@ void TcpDataPlane::Stop() {
     std::lock_guard lock(mutex_);
     if (std::exchange(stopping_, true)) return;
   }
+  shared.Close();
   if (listener_ != nullptr) listener_->Stop();
   if (pool_ == nullptr) return;  // never started
   loop.Post([this] {
@@ -240,6 +244,10 @@ void TcpDataPlane::Accept(UniqueFd socket, std::string where) {
   strangers_.push_back(link.get());
   incoming_.emplace(link.get(), link);
   link->Start(std::move(socket));
+}
+
+void TcpDataPlane::TellGone(uint64_t shared_number) {
+  for (auto& [raw, link] : incoming_) link->SharedGone(shared_number);
 }
 
 bool TcpDataPlane::Forgotten(uint64_t incarnation) {

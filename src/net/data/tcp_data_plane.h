@@ -29,6 +29,9 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
   PullId Pull(const PeerAddress& from, std::span<const std::byte> request,
               std::span<std::byte> destination, Duration limit, PullCallback done) override;
   void CancelPull(PullId pull) override;
+  Result<std::shared_ptr<SharedMemory>> AllocateShared(size_t bytes) override {
+    return shared.Allocate(bytes);
+  }
   RegionId RegisterRegion(std::span<const std::byte> memory) override;
   void UnregisterRegion(RegionId region) override;
   void Forget(uint64_t incarnation) override;
@@ -40,6 +43,7 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
 
   Result<std::shared_ptr<OutgoingLink>> LinkTo(const PeerAddress& peer);
   void Accept(UniqueFd socket, std::string where);
+  void TellGone(uint64_t shared_number);
   Status Counted(const Status& status);
 
   bool Forgotten(uint64_t incarnation) override;

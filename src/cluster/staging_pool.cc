@@ -1,0 +1,51 @@
+#include "cluster/staging_pool.h"
+
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace millrace::cluster {
+
+struct StagingPool::State {
+  std::mutex mutex;
+  bool asked = false;  // the plane, for the memory
+  std::shared_ptr<net::SharedMemory> memory;
+  std::vector<std::byte*> free;  // the one given back last is taken first: it is in the cache
+};
+
+StagingPool::StagingPool(size_t buffer_bytes)
+    : buffer_bytes_(buffer_bytes), state_(std::make_shared<State>()) {}
+
+StagingPool::Buffer StagingPool::Take(net::DataPlane& plane, size_t bytes) {
+  MR_CHECK(bytes <= buffer_bytes_);
+  std::unique_lock lock(state_->mutex);
+  if (!std::exchange(state_->asked, true)) {
+    auto memory = plane.AllocateShared(kStagingBuffersMax * buffer_bytes_);
+    if (memory.ok()) {
+      state_->memory = std::move(*memory);
+      for (size_t i = kStagingBuffersMax; i > 0; --i) {
+        state_->free.push_back(state_->memory->bytes().data() + (i - 1) * buffer_bytes_);
+      }
+    } else {
+      MR_LOG(warn, "KV is served from memory of its own: {}", memory.status().message());
+    }
+  }
+  if (state_->free.empty()) {
+    lock.unlock();
+    const std::shared_ptr<std::byte[]> own(new std::byte[bytes]);
+    return {{own.get(), bytes}, own};
+  }
+  std::byte* place = state_->free.back();
+  state_->free.pop_back();
+  lock.unlock();
+  const auto give_back = [state = state_](const std::byte* returned) {
+    std::lock_guard back(state->mutex);
+    state->free.push_back(const_cast<std::byte*>(returned));
+  };
+  return {{place, bytes}, std::shared_ptr<const std::byte>(place, give_back)};
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,161 @@
+#include "net/data/direct_read.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "net/data/crc32c.h"
+#include "net/data/little_endian.h"
+
+namespace millrace::net {
+namespace {
+
+// Copied and then summed: small enough to be still in a core's own cache, large enough that a
+// system call for each is little.
+constexpr size_t kPieceBytes = 128 << 10;
+
+class ProcessRead final : public DirectRead {
+ public:
+  ProcessRead(int64_t process_id, std::vector<MemorySegment> segments, uint64_t total)
+      : DirectRead(total), process_id_(process_id), segments_(std::move(segments)) {}
+
+ private:
+  Status Copy(std::span<std::byte> out) override {
+    return ReadMemory(process_id_, segments_, cursor_, out);
+  }
+
+  const int64_t process_id_;
+  const std::vector<MemorySegment> segments_;
+  SegmentCursor cursor_;
+};
+
+class SharedRead final : public DirectRead {
+ public:
+  using Parts = std::vector<std::span<const std::byte>>;
+  SharedRead(Parts parts, std::vector<std::shared_ptr<const Mapping>> held, uint64_t total)
+      : DirectRead(total), parts_(std::move(parts)), held_(std::move(held)) {}
+
+ private:
+  Status Copy(std::span<std::byte> out) override {
+    while (!out.empty()) {
+      MR_CHECK(next_ < parts_.size());
+      std::span<const std::byte>& part = parts_[next_];
+      const size_t n = std::min(out.size(), part.size());
+      std::memcpy(out.data(), part.data(), n);
+      out = out.subspan(n);
+      part = part.subspan(n);
+      if (part.empty()) ++next_;
+    }
+    return OkStatus();
+  }
+
+  Parts parts_;  // what is left of each
+  const std::vector<std::shared_ptr<const Mapping>> held_;
+  size_t next_ = 0;
+};
+
+// Runs over segments of `size` bytes on the wire, the last eight of which say how many bytes each
+// names.
+Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes) {
+  if (raw.size() % size != 0) return InvalidArgument("segments cut short");
+  for (size_t at = 0; at < raw.size(); at += size) {
+    const auto n = LoadLe<uint64_t>(&raw[at + size - 8]);
+    if (n > bytes) return InvalidArgument("segments longer than they should be");
+    bytes -= n;
+  }
+  return bytes == 0 ? OkStatus() : InvalidArgument("segments shorter than they should be");
+}
+
+}  // namespace
+
+std::vector<std::byte> EncodeSegments(std::span<const MemorySegment> segments) {
+  std::vector<std::byte> raw(segments.size() * kMemorySegmentBytes);
+  std::byte* at = raw.data();
+  for (const MemorySegment& s : segments) {
+    StoreLe(at, s.address);
+    StoreLe(at + 8, s.bytes);
+    at += kMemorySegmentBytes;
+  }
+  return raw;
+}
+
+std::vector<std::byte> EncodeSegments(std::span<const SharedSegment> segments) {
+  std::vector<std::byte> raw(segments.size() * kSharedSegmentBytes);
+  std::byte* at = raw.data();
+  for (const SharedSegment& s : segments) {
+    StoreLe(at, s.number);
+    StoreLe(at + 8, s.descriptor);
+    StoreLe(at + 16, s.offset);
+    StoreLe(at + 24, s.bytes);
+    at += kSharedSegmentBytes;
+  }
+  return raw;
+}
+
+Result<std::vector<MemorySegment>> DecodeMemorySegments(std::span<const std::byte> raw,
+                                                        uint64_t bytes) {
+  MR_RETURN_IF_ERROR(CheckSegments(raw, kMemorySegmentBytes, bytes));
+  std::vector<MemorySegment> segments;
+  for (size_t at = 0; at < raw.size(); at += kMemorySegmentBytes) {
+    segments.push_back({LoadLe<uint64_t>(&raw[at]), LoadLe<uint64_t>(&raw[at + 8])});
+  }
+  return segments;
+}
+
+Result<std::vector<SharedSegment>> DecodeSharedSegments(std::span<const std::byte> raw,
+                                                        uint64_t bytes) {
+  MR_RETURN_IF_ERROR(CheckSegments(raw, kSharedSegmentBytes, bytes));
+  std::vector<SharedSegment> segments;
+  for (size_t at = 0; at < raw.size(); at += kSharedSegmentBytes) {
+    segments.push_back({LoadLe<uint64_t>(&raw[at]), LoadLe<uint64_t>(&raw[at + 8]),
+                        LoadLe<uint64_t>(&raw[at + 16]), LoadLe<uint64_t>(&raw[at + 24])});
+  }
+  return segments;
+}
+
+Status DirectRead::Read(std::span<std::byte> out) {
+  MR_CHECK(out.size() <= left());
+  while (!out.empty()) {
+    const auto piece = out.first(std::min(out.size(), kPieceBytes));
+    MR_RETURN_IF_ERROR(Copy(piece));
+    sum_ = Crc32c(piece, sum_);
+    done_ += piece.size();
+    out = out.subspan(piece.size());
+  }
+  return OkStatus();
+}
+
+std::unique_ptr<DirectRead> ReadFromProcess(int64_t process_id, std::vector<MemorySegment> segments,
+                                            uint64_t total) {
+  return std::make_unique<ProcessRead>(process_id, std::move(segments), total);
+}
+
+Result<std::unique_ptr<DirectRead>> ReadFromShared(MappedMemory& mapped,
+                                                   std::span<const SharedSegment> segments,
+                                                   uint64_t total) {
+  SharedRead::Parts parts;
+  std::vector<std::shared_ptr<const Mapping>> held;
+  uint64_t last_number = 0;
+  for (const SharedSegment& s : segments) {
+    if (s.bytes == 0) continue;
+    if (held.empty() || s.number != last_number) {
+      MR_ASSIGN_OR_RETURN(auto mapping, mapped.Get(s.number, s.descriptor));
+      held.push_back(std::move(mapping));
+      last_number = s.number;
+    }
+    const std::span<const std::byte> bytes = held.back()->bytes();
+    if (s.offset > bytes.size() || s.bytes > bytes.size() - s.offset) {
+      return InvalidArgument(
+          fmt::format("the owner named {} bytes at {} of shared memory of {} bytes", s.bytes,
+                      s.offset, bytes.size()));
+    }
+    parts.push_back(bytes.subspan(s.offset, s.bytes));
+  }
+  return std::unique_ptr<DirectRead>(
+      std::make_unique<SharedRead>(std::move(parts), std::move(held), total));
+}
+
+}  // namespace millrace::net

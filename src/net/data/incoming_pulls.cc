@@ -1,0 +1,219 @@
+// The pulls that an IncomingLink serves; incoming_link.cc has the rest of it.
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "net/data/incoming_link.h"
+
+namespace millrace::net {
+namespace {
+
+constexpr size_t kSumPieceBytes = 256 << 10;
+constexpr size_t kEndTextBytesMax = 512;
+constexpr size_t kControlSpare = 64;  // frames other than pulls' ends
+
+}  // namespace
+
+// One frame of each in turn.
+bool IncomingLink::NextOfPulls(OutFrame& out) {
+  for (size_t looked = turn_.size(); looked > 0; --looked) {
+    std::shared_ptr<ServedPull> pull = std::move(turn_.front());
+    turn_.pop_front();
+    const bool found = pull->Next(out);
+    if (pull->sent()) {
+      host_.counters.Add(&DataPlaneStats::pulls_served);
+      AddEnd(pull->id(), OkStatus(), pull->total());
+      pulls_.erase(pull->id());
+      out.owners[1] = std::move(pull);  // freed without the lock, as all that is the user's
+    } else {
+      if (const auto chunk = pull->NextToMake()) MakeChunk(pull, *chunk);
+      turn_.push_back(std::move(pull));
+    }
+    if (found) {
+      host_.counters.Add(&DataPlaneStats::pull_bytes_served, out.header.payload_bytes);
+      return true;
+    }
+  }
+  return false;
+}
+
+Status IncomingLink::StartPull(const FrameHeader& h) {
+  MR_ASSIGN_OR_RETURN(const PullHead head, DecodePullHead(request_));
+  if (head.direct.any() && !direct_) {
+    return InvalidArgument("the sender sent a wish to read memory that it cannot read");
+  };
+  const auto pull = std::make_shared<ServedPull>(h.id, h.value, head.direct);
+  const size_t pulls_max = host_.options.limits.pulls_per_peer;
+  bool taken = false;
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (!host_.events.on_pull) {
+      AddEnd(h.id, Unimplemented("this process serves no pulls"), 0);
+    } else if (std::max(pulls_.size(), handling_) >= pulls_max) {
+      AddEnd(h.id, ResourceExhausted("too many pulls at once"), 0);
+    } else {
+      pulls_.emplace(h.id, pull);
+      ++handling_;
+      taken = true;
+    }
+    // Refusals are answers too; who does not read them may not go on asking.
+    if (control_.size() > 2 * pulls_max + kControlSpare) {
+      return InvalidArgument("the sender sent pulls without end");
+    }
+  }
+  if (!taken) {
+    Flush();
+    return OkStatus();
+  }
+  std::vector<std::byte> request(request_.begin() + kPullHeadBytes, request_.end());
+  host_.pool().Run([self = shared_from_this(), this, id = h.id, request = std::move(request)] {
+    OnSource(id, host_.events.on_pull(*peer_, request));
+  });
+  return OkStatus();
+}
+
+void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    --handling_;
+  }
+  if (!source.ok()) return EndPull(id, source.status());
+  std::shared_ptr<const void> pin;
+  std::optional<SharedPlaces> shared;
+  if (const auto* segments = std::get_if<PullSegments>(&*source)) {
+    auto pinned = host_.regions.PinFor(*segments);
+    if (!pinned.ok()) {
+      MR_LOG(error, "a pull failed: {}", pinned.status().message());
+      return EndPull(id, pinned.status());
+    }
+    pin = std::move(*pinned);
+    if (direct_) shared = host_.shared.Find(segments->segments);
+  }
+  std::shared_ptr<ServedPull> pull;
+  {
+    std::unique_lock lock(queue_mutex_);
+    const auto it = pulls_.find(id);
+    if (it == pulls_.end()) return;  // cancelled, or the reader is gone
+    pull = it->second;
+    if (const Status status = pull->Begin(std::move(*source), pin, std::move(shared));
+        !status.ok()) {
+      lock.unlock();
+      return EndPull(id, status);
+    }
+    if (pull->direct()) {
+      for (const auto& memory : pull->shared_memory()) shared_told_.insert(memory->number());
+      AddControl({.type = pull->direct_type(), .id = id, .value = pull->total()},
+                 pull->DirectSegments());
+    } else if (pull->sent()) {  // of no bytes
+      host_.counters.Add(&DataPlaneStats::pulls_served);
+      AddEnd(id, OkStatus(), 0);
+      pulls_.erase(it);
+    } else {
+      turn_.push_back(pull);
+      if (const auto chunk = pull->NextToMake()) MakeChunk(pull, *chunk);
+    }
+  }
+  Flush();
+  if (!pull->direct()) return;
+  host_.loop.Post([self = shared_from_this(), this, pull] { ServeDirect(pull); });
+}
+
+void IncomingLink::MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk chunk) {
+  host_.pool().Run([self = shared_from_this(), this, pull = std::move(pull), chunk] {
+    const std::shared_ptr<std::byte[]> bytes(new std::byte[chunk.bytes]);
+    const std::span<std::byte> out(bytes.get(), chunk.bytes);
+    const Status status = pull->producer().produce(chunk.offset, out);
+    if (!status.ok()) return EndPull(pull->id(), status);
+    {
+      std::lock_guard lock(queue_mutex_);
+      pull->Made(Payload(bytes, out));
+      if (!pulls_.contains(pull->id())) return;
+      if (const auto next = pull->NextToMake()) MakeChunk(pull, *next);
+    }
+    Flush();
+  });
+}
+
+void IncomingLink::ServeDirect(const std::shared_ptr<ServedPull>& pull) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (!pulls_.contains(pull->id())) return;
+  }
+  const Time end = host_.loop.Now() + host_.options.limits.direct_lease;
+  pull->lease = host_.loop.At(end, [this, pull] {
+    pull->lease.reset();
+    EndPull(pull->id(), {StatusCode::kDeadlineExceeded, "the segments were not read in time"});
+  });
+  SumDirect(pull);
+}
+
+// A piece at a time; the reader copies meanwhile.
+void IncomingLink::SumDirect(const std::shared_ptr<ServedPull>& pull) {
+  if (closed()) return;
+  if (!pull->AddToSum(kSumPieceBytes)) {
+    host_.loop.Post([self = shared_from_this(), this, pull] { SumDirect(pull); });
+    return;
+  }
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (!pulls_.contains(pull->id())) return;
+    host_.counters.Add(&DataPlaneStats::pulls_served);
+    host_.counters.Add(&DataPlaneStats::pull_bytes_served, pull->total());
+    AddControl({.type = FrameType::kPullSum, .id = pull->id(), .value = pull->sum()}, {});
+  }
+  Flush();
+}
+
+void IncomingLink::SharedGone(uint64_t number) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (shared_told_.erase(number) == 0) return;
+    AddControl({.type = FrameType::kSharedGone, .id = number}, {});
+  }
+  Flush();
+}
+
+void IncomingLink::AddControl(const FrameHeader& header, std::vector<std::byte> payload) {
+  Control c{header, std::make_shared<const std::vector<std::byte>>(std::move(payload))};
+  c.header.payload_bytes = static_cast<uint32_t>(c.payload->size());
+  control_.push_back(std::move(c));
+}
+
+void IncomingLink::AddEnd(uint64_t id, const Status& status, uint64_t bytes) {
+  const std::string text = status.message().substr(0, kEndTextBytesMax);
+  const auto raw = std::as_bytes(std::span(text.data(), text.size()));
+  AddControl({.type = FrameType::kPullEnd,
+              .small = static_cast<uint16_t>(status.code()),
+              .id = id,
+              .value = bytes},
+             {raw.begin(), raw.end()});
+}
+
+void IncomingLink::EndPull(uint64_t id, const Status& status) {
+  {
+    std::lock_guard lock(queue_mutex_);
+    if (!pulls_.contains(id)) return;
+    AddEnd(id, status, 0);
+  }
+  DropPull(id);
+  Flush();
+}
+
+void IncomingLink::DropPull(uint64_t id) {
+  std::shared_ptr<ServedPull> pull;  // freed without the lock
+  {
+    std::lock_guard lock(queue_mutex_);
+    const auto it = pulls_.find(id);
+    if (it == pulls_.end()) return;
+    pull = std::move(it->second);
+    pulls_.erase(it);
+    std::erase(turn_, pull);
+  }
+  host_.loop.Post([self = shared_from_this(), this, pull] {
+    if (pull->lease) host_.loop.Cancel(*pull->lease);
+    pull->lease.reset();
+  });
+}
+
+}  // namespace millrace::net
