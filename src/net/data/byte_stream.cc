@@ -26,12 +26,32 @@ constexpr int kKeepAliveProbes = 3;
 // Not yet on the wire; what the kernel may hold beyond it has been sent and waits for its
 // acknowledgement.
 constexpr int kUnsentBytesMax = 256 << 10;
+// So much is read in one go before what was read first has left the cache, and being woken costs
+// little beside it.
+constexpr size_t kReadWorthBytes = 128 << 10;
 constexpr size_t kTlsRecordBytes = 16 << 10;
 constexpr size_t kBindingBytes = 32;
 
 IoResult FromErrno(const char* what) {
   if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR) return {.blocked = true};
   return {.ended = fmt::format("{}: {}", what, std::strerror(errno))};
+}
+
+// Where nothing is lost, pacing (as of BBR) costs a timer for each packet and gains nothing. Every
+// kernel has this one and lets everybody choose it.
+constexpr std::string_view kUnpaced = "reno";
+
+bool IsLoopback(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  // The local end: it is of the loopback interface exactly when the other one is.
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    return ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
 }
 
 class PlainStream : public ByteStream {
@@ -45,13 +65,20 @@ class PlainStream : public ByteStream {
     return {.bytes = static_cast<size_t>(n)};
   }
 
-  IoResult Write(std::span<const iovec> parts) override {
+  IoResult Write(std::span<const iovec> parts, bool more) override {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts.data());
     message.msg_iovlen = parts.size();
-    const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+    const ssize_t n = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | (more ? MSG_MORE : 0));
     if (n < 0) return FromErrno("writing failed");
     return {.bytes = static_cast<size_t>(n)};
+  }
+
+  void Expect(size_t bytes) override {
+    const int wanted = static_cast<int>(std::min(bytes, kReadWorthBytes));
+    if (wanted == wake_at_) return;
+    wake_at_ = wanted;
+    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof(wanted));
   }
 
   bool one_thread() const override { return false; }
@@ -59,6 +86,7 @@ class PlainStream : public ByteStream {
 
  private:
   UniqueFd socket_;
+  int wake_at_ = 1;  // bytes; the reading thread's
 };
 
 class TlsStream : public ByteStream {
@@ -93,7 +121,7 @@ class TlsStream : public ByteStream {
   }
 
   // Parts are gathered into whole records: a record for each would cost more than the copy.
-  IoResult Write(std::span<const iovec> parts) override {
+  IoResult Write(std::span<const iovec> parts, bool /*more*/) override {
     IoResult result;
     if (Pending()) {
       result = WriteRecord();
@@ -240,6 +268,9 @@ void TuneDataSocket(int fd, Duration unacked_within) {
   set(IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(unacked_within.ns / 1'000'000));
   set(IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentBytesMax);
+  if (IsLoopback(fd)) {
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kUnpaced.data(), kUnpaced.size());
+  }
 }
 
 }  // namespace millrace::net

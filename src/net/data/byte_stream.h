@@ -28,10 +28,14 @@ class ByteStream {
  public:
   virtual ~ByteStream() = default;
   virtual IoResult Read(std::span<const iovec> places) = 0;
-  // Bytes taken are sent in their order; see Pending.
-  virtual IoResult Write(std::span<const iovec> parts) = 0;
+  // Bytes taken are sent in their order; see Pending. `more`: another Write follows whatever comes
+  // of this one, so that a packet need not go out half full.
+  virtual IoResult Write(std::span<const iovec> parts, bool more) = 0;
   // Bytes were taken by Write and wait in here: call Write again, with nothing if need be.
   virtual bool Pending() const { return false; }
+  // A hint after a Read: this many bytes are on their way and none of them is worth waking up for
+  // alone. REQUIRES: they are on their way, at least 1.
+  virtual void Expect(size_t /*bytes*/) {}
   // False until the two ends have agreed on keys. Then Read and Write may be used.
   virtual IoResult Handshake() { return {}; }
   // Different for every session, the same at both ends. Empty without TLS.

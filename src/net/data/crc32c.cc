@@ -1,5 +1,6 @@
 #include "net/data/crc32c.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -126,42 +127,95 @@ MR_FOLD512 inline __m512i Factors(uint64_t low, uint64_t high) {
   return _mm512_set_epi64(h, l, h, l, h, l, h, l);
 }
 
-MR_FOLD512 uint32_t ByFold512(const std::byte* p, size_t n, uint32_t crc) {
+// The next 64 bytes; kCopy: written to `to` on the way.
+template <bool kCopy>
+MR_FOLD512 inline __m512i Take(const std::byte* p, std::byte* to) {
+  const __m512i bytes = _mm512_loadu_si512(p);
+  if constexpr (kCopy) _mm512_storeu_si512(to, bytes);
+  return bytes;
+}
+
+// Without kCopy `to` is `p`. With it, `p` is read once: somebody else may be writing there, and the
+// sum is that of the copy.
+template <bool kCopy>
+MR_FOLD512 uint32_t Fold512(const std::byte* p, size_t n, uint32_t crc, std::byte* to) {
   constexpr size_t kLanes = 4, kStep = kLanes * 64;
-  if (n < 2 * kStep) return ByFold128(p, n, crc);
+  if (n < 2 * kStep) {
+    if constexpr (kCopy) std::memcpy(to, p, n);
+    return ByFold128(to, n, crc);
+  }
+  if constexpr (kCopy) {  // up to where writing crosses no line of the cache
+    const size_t head = -reinterpret_cast<uintptr_t>(to) % 64;
+    std::memcpy(to, p, head);
+    crc = ByInstruction(to, head, crc);
+    p += head;
+    to += head;
+    n -= head;
+  }
   const __m512i k = Factors(Fold<kStep * 8>::kLow, Fold<kStep * 8>::kHigh);
   __m512i x[kLanes];
-  for (size_t i = 0; i < kLanes; ++i) x[i] = _mm512_loadu_si512(p + 64 * i);
+  for (size_t i = 0; i < kLanes; ++i) x[i] = Take<kCopy>(p + 64 * i, to + 64 * i);
   x[0] = _mm512_xor_si512(x[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(crc))));
   p += kStep;
+  to += kStep;
   n -= kStep;
-  for (; n >= kStep; p += kStep, n -= kStep) {
+  for (; n >= kStep; p += kStep, to += kStep, n -= kStep) {
     for (size_t i = 0; i < kLanes; ++i) {
-      x[i] = FoldInto(x[i], k, _mm512_loadu_si512(p + 64 * i));
+      x[i] = FoldInto(x[i], k, Take<kCopy>(p + 64 * i, to + 64 * i));
     }
   }
+  if constexpr (kCopy) std::memcpy(to, p, n);
   const __m512i one = Factors(Fold<512>::kLow, Fold<512>::kHigh);
   for (size_t i = 1; i < kLanes; ++i) x[i] = FoldInto(x[i - 1], one, x[i]);
   std::byte rest[64];
   _mm512_storeu_si512(rest, x[kLanes - 1]);
-  return ByInstruction(p, n, ByInstruction(rest, sizeof(rest), 0));
+  return ByInstruction(to, n, ByInstruction(rest, sizeof(rest), 0));
+}
+
+uint32_t ByFold512(const std::byte* p, size_t n, uint32_t crc) {
+  return Fold512<false>(p, n, crc, const_cast<std::byte*>(p));
+}
+uint32_t CopyByFold512(const std::byte* p, size_t n, uint32_t crc, std::byte* to) {
+  return Fold512<true>(p, n, crc, to);
 }
 
 #endif  // __x86_64__
 
 using Function = uint32_t (*)(const std::byte*, size_t, uint32_t);
 
-Function FunctionOf(internal::CrcKind kind) {
+// Small enough to be in the nearest cache when it is read again, large enough that calls are few.
+constexpr size_t kCopyPieceBytes = 32 << 10;
+
+// Copies a piece and sums it.
+template <Function kSum>
+uint32_t CopyAnd(const std::byte* p, size_t n, uint32_t crc, std::byte* to) {
+  while (n > 0) {
+    const size_t piece = std::min(n, kCopyPieceBytes);
+    std::memcpy(to, p, piece);
+    crc = kSum(to, piece, crc);
+    p += piece;
+    to += piece;
+    n -= piece;
+  }
+  return crc;
+}
+
+struct Functions {
+  Function sum = ByTable;
+  uint32_t (*copy)(const std::byte*, size_t, uint32_t, std::byte*) = CopyAnd<ByTable>;
+};
+
+Functions FunctionsOf(internal::CrcKind kind) {
   switch (kind) {
-    case internal::CrcKind::kTable: return ByTable;
+    case internal::CrcKind::kTable: return {};
 #if defined(__x86_64__)
-    case internal::CrcKind::kFold128: return ByFold128;
-    case internal::CrcKind::kFold512: return ByFold512;
+    case internal::CrcKind::kFold128: return {ByFold128, CopyAnd<ByFold128>};
+    case internal::CrcKind::kFold512: return {ByFold512, CopyByFold512};
 #else
     default: break;
 #endif
   }
-  return ByTable;
+  return {};
 }
 
 }  // namespace
@@ -181,7 +235,13 @@ bool CrcAvailable(CrcKind kind) {
 
 uint32_t Crc32cBy(CrcKind kind, std::span<const std::byte> bytes, uint32_t before) {
   MR_CHECK(CrcAvailable(kind));
-  return ~FunctionOf(kind)(bytes.data(), bytes.size(), ~before);
+  return ~FunctionsOf(kind).sum(bytes.data(), bytes.size(), ~before);
+}
+
+uint32_t CopyWithCrc32cBy(CrcKind kind, std::span<const std::byte> from, std::byte* to,
+                          uint32_t before) {
+  MR_CHECK(CrcAvailable(kind));
+  return ~FunctionsOf(kind).copy(from.data(), from.size(), ~before, to);
 }
 
 std::string_view CrcKindName(CrcKind kind) {
@@ -198,9 +258,21 @@ CrcKind BestCrc() {
 
 }  // namespace internal
 
+namespace {
+
+const Functions& Best() {
+  static const Functions functions = FunctionsOf(internal::BestCrc());
+  return functions;
+}
+
+}  // namespace
+
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before) {
-  static const Function function = FunctionOf(internal::BestCrc());
-  return ~function(bytes.data(), bytes.size(), ~before);
+  return ~Best().sum(bytes.data(), bytes.size(), ~before);
+}
+
+uint32_t CopyWithCrc32c(std::span<const std::byte> from, std::byte* to, uint32_t before) {
+  return ~Best().copy(from.data(), from.size(), ~before, to);
 }
 
 }  // namespace millrace::net

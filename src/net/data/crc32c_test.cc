@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "base/rng.h"
@@ -9,6 +10,7 @@
 namespace millrace::net {
 namespace {
 
+using internal::CopyWithCrc32cBy;
 using internal::Crc32cBy;
 using internal::CrcAvailable;
 using internal::CrcKind;
@@ -56,6 +58,12 @@ TEST(Crc32c, EveryWayAgreesAtEveryLengthAndOffset) {
     for (CrcKind kind : kKinds) {
       if (CrcAvailable(kind)) {
         ASSERT_EQ(Crc32cBy(kind, part, before), want) << CrcKindName(kind) << " " << length;
+        const auto place = static_cast<size_t>(rng.Between(1, 63));
+        std::vector<std::byte> copy(place + length + 1, std::byte{0x5a});
+        ASSERT_EQ(CopyWithCrc32cBy(kind, part, copy.data() + place, before), want);
+        ASSERT_TRUE(std::ranges::equal(part, std::span(copy).subspan(place, length)));
+        ASSERT_EQ(copy[place - 1], std::byte{0x5a});
+        ASSERT_EQ(copy[place + length], std::byte{0x5a});
       }
     }
   }
@@ -67,6 +75,12 @@ TEST(Crc32c, PiecesMakeTheWhole) {
   for (std::byte& b : data) b = static_cast<std::byte>(rng.Next());
   const uint32_t whole = Crc32c(data);
   EXPECT_EQ(whole, Naive(data, 0));
+  for (CrcKind kind : kKinds) {
+    if (!CrcAvailable(kind)) continue;
+    std::vector<std::byte> copy(data.size());
+    EXPECT_EQ(CopyWithCrc32cBy(kind, data, copy.data(), 0), whole);
+    EXPECT_EQ(copy, data);
+  }
   for (int round = 0; round < 50; ++round) {
     uint32_t crc = 0;
     for (size_t at = 0; at < data.size();) {

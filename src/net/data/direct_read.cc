@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/check.h"
@@ -13,9 +12,9 @@
 namespace millrace::net {
 namespace {
 
-// Copied and then summed: small enough to be still in a core's own cache, large enough that a
-// system call for each is little.
-constexpr size_t kPieceBytes = 128 << 10;
+// Read with one system call and then summed: small enough to be still in a core's own cache, large
+// enough that the call is little.
+constexpr size_t kProcessPieceBytes = 128 << 10;
 
 class ProcessRead final : public DirectRead {
  public:
@@ -23,8 +22,14 @@ class ProcessRead final : public DirectRead {
       : DirectRead(total), process_id_(process_id), segments_(std::move(segments)) {}
 
  private:
-  Status Copy(std::span<std::byte> out) override {
-    return ReadMemory(process_id_, segments_, cursor_, out);
+  Status Copy(std::span<std::byte> out, uint32_t& sum) override {
+    while (!out.empty()) {
+      const auto piece = out.first(std::min(out.size(), kProcessPieceBytes));
+      MR_RETURN_IF_ERROR(ReadMemory(process_id_, segments_, cursor_, piece));
+      sum = Crc32c(piece, sum);
+      out = out.subspan(piece.size());
+    }
+    return OkStatus();
   }
 
   const int64_t process_id_;
@@ -39,12 +44,12 @@ class SharedRead final : public DirectRead {
       : DirectRead(total), parts_(std::move(parts)), held_(std::move(held)) {}
 
  private:
-  Status Copy(std::span<std::byte> out) override {
+  Status Copy(std::span<std::byte> out, uint32_t& sum) override {
     while (!out.empty()) {
       MR_CHECK(next_ < parts_.size());
       std::span<const std::byte>& part = parts_[next_];
       const size_t n = std::min(out.size(), part.size());
-      std::memcpy(out.data(), part.data(), n);
+      sum = CopyWithCrc32c(part.first(n), out.data(), sum);
       out = out.subspan(n);
       part = part.subspan(n);
       if (part.empty()) ++next_;
@@ -118,13 +123,8 @@ Result<std::vector<SharedSegment>> DecodeSharedSegments(std::span<const std::byt
 
 Status DirectRead::Read(std::span<std::byte> out) {
   MR_CHECK(out.size() <= left());
-  while (!out.empty()) {
-    const auto piece = out.first(std::min(out.size(), kPieceBytes));
-    MR_RETURN_IF_ERROR(Copy(piece));
-    sum_ = Crc32c(piece, sum_);
-    done_ += piece.size();
-    out = out.subspan(piece.size());
-  }
+  MR_RETURN_IF_ERROR(Copy(out, sum_));
+  done_ += out.size();
   return OkStatus();
 }
 

@@ -45,14 +45,13 @@ class DirectRead {
   // REQUIRES: so many are left.
   Status Read(std::span<std::byte> out);
   uint64_t left() const { return total_ - done_; }
-  uint64_t total() const { return total_; }
   uint32_t sum() const { return sum_; }
 
   std::optional<uint32_t> expected_sum;  // the owner's, when it has come
 
  private:
-  // At most kPieceBytes, which are summed while they are in the cache.
-  virtual Status Copy(std::span<std::byte> out) = 0;
+  // Copies and continues the sum.
+  virtual Status Copy(std::span<std::byte> out, uint32_t& sum) = 0;
 
   const uint64_t total_;
   uint64_t done_ = 0;

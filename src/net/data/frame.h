@@ -70,6 +70,10 @@ class FrameDecoder {
   // The same for bytes that lie elsewhere.
   Status Feed(std::span<const std::byte> bytes);
 
+  // Bytes without which nothing further happens: the rest of a payload, or one.
+  size_t Awaited() const {
+    return header_done_ < kFrameHeaderBytes ? 1 : header_.payload_bytes - payload_done_;
+  }
   uint64_t frames() const { return frames_; }
   // The error was a checksum.
   bool corrupted() const { return corrupted_; }

@@ -28,6 +28,7 @@ bool FrameWriter::Fill(const Source& next) {
     }
   }
   batch_frames_ = 0;
+  more_ = false;
   parts_.clear();
   at_ = 0;
   if (batch_.empty()) {
@@ -39,7 +40,9 @@ bool FrameWriter::Fill(const Source& next) {
     OutFrame& frame = batch_[batch_frames_];
     frame.owners = {};
     frame.parts.clear();
+    frame.more = false;
     if (!next(frame)) break;
+    more_ = frame.more;
     uint32_t checksum = 0;
     for (auto part : frame.parts) checksum = Crc32c(part, checksum);
     HeaderBytes& header = headers_[batch_frames_];
@@ -72,7 +75,9 @@ FrameWriter::End FrameWriter::Write(ByteStream& stream, const Source& next, size
     // A batch is written in whole system calls; with parts beyond what one call takes, in several.
     constexpr size_t kPartsPerCall = 1024;
     const auto rest = std::span<const iovec>(parts_).subspan(at_);
-    const IoResult io = stream.Write(rest.first(std::min(rest.size(), kPartsPerCall)));
+    const bool whole = rest.size() <= kPartsPerCall;
+    const IoResult io =
+        stream.Write(rest.first(std::min(rest.size(), kPartsPerCall)), more_ || !whole);
     Skip(io.bytes);
     written += io.bytes;
     if (!io.ended.empty()) {

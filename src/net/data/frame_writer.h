@@ -45,6 +45,7 @@ class FrameWriter {
   std::vector<std::byte> raw_;
   std::vector<OutFrame> batch_;
   size_t batch_frames_ = 0;  // of batch_, whose elements are reused
+  bool more_ = false;        // the last of them has said so
   std::vector<HeaderBytes> headers_;
   std::vector<iovec> parts_;
   size_t at_ = 0;  // the first part not yet written whole

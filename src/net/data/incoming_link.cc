@@ -99,9 +99,8 @@ void IncomingLink::OnClosed(const Status& reason) {
     turn.swap(turn_);
     control_.clear();
   }
-  for (auto& [id, pull] : pulls) {
-    if (pull->lease) host_.loop.Cancel(*pull->lease);
-  }
+  if (lease_timer_) host_.loop.Cancel(*lease_timer_);
+  lease_timer_.reset();
   for (Assembly& a : assemblies_) a = {};
   host_.OnIncomingEnd(*this, reason);
 }

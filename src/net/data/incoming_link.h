@@ -72,10 +72,13 @@ class IncomingLink : public Link {
   Status StartPull(const FrameHeader& header);
   void OnSource(uint64_t id, Result<PullSource> source);  // a serving thread
   void MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk chunk);
-  void ServeDirect(const std::shared_ptr<ServedPull>& pull);
+  void BeginSending(const std::shared_ptr<ServedPull>& pull);  // a serving thread
+  void OfferDirect(const std::shared_ptr<ServedPull>& pull);   // a serving thread
+  void WatchLeases();                                          // the loop's thread
   void SumDirect(const std::shared_ptr<ServedPull>& pull);
   void EndPull(uint64_t id, const Status& status);                             // any thread
   void DropPull(uint64_t id);                                                  // any thread
+  void AddSum(const ServedPull& pull);                                         // with queue_mutex_
   bool NextOfPulls(OutFrame& out);                                             // with queue_mutex_
   void AddControl(const FrameHeader& header, std::vector<std::byte> payload);  // the same
   void AddEnd(uint64_t id, const Status& status, uint64_t bytes);              // the same
@@ -90,6 +93,7 @@ class IncomingLink : public Link {
   std::array<Assembly, kMessageClasses> assemblies_;
   std::vector<std::byte> request_;
   uint64_t last_pull_id_ = 0;
+  std::optional<EventLoop::Timer> lease_timer_;
 
   std::mutex queue_mutex_;  // what follows
   std::deque<Control> control_;

@@ -10,6 +10,9 @@ namespace millrace::net {
 namespace {
 
 constexpr size_t kSumPieceBytes = 256 << 10;
+// Up to here the sum goes out with the segments: one message instead of two, and the serving thread
+// has often just written the bytes. Beyond, the reader copies while the owner sums.
+constexpr uint64_t kSumAtOnceBytes = 2 << 20;
 constexpr size_t kEndTextBytesMax = 512;
 constexpr size_t kControlSpare = 64;  // frames other than pulls' ends
 
@@ -66,6 +69,7 @@ Status IncomingLink::StartPull(const FrameHeader& h) {
     Flush();
     return OkStatus();
   }
+  if (head.direct.any()) WatchLeases();
   std::vector<std::byte> request(request_.begin() + kPullHeadBytes, request_.end());
   host_.pool().Run([self = shared_from_this(), this, id = h.id, request = std::move(request)] {
     OnSource(id, host_.events.on_pull(*peer_, request));
@@ -91,32 +95,49 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
     if (direct_) shared = host_.shared.Find(segments->segments);
   }
   std::shared_ptr<ServedPull> pull;
+  Status status;
   {
-    std::unique_lock lock(queue_mutex_);
+    std::lock_guard lock(queue_mutex_);
     const auto it = pulls_.find(id);
     if (it == pulls_.end()) return;  // cancelled, or the reader is gone
     pull = it->second;
-    if (const Status status = pull->Begin(std::move(*source), pin, std::move(shared));
-        !status.ok()) {
-      lock.unlock();
-      return EndPull(id, status);
-    }
-    if (pull->direct()) {
-      for (const auto& memory : pull->shared_memory()) shared_told_.insert(memory->number());
-      AddControl({.type = pull->direct_type(), .id = id, .value = pull->total()},
-                 pull->DirectSegments());
-    } else if (pull->sent()) {  // of no bytes
-      host_.counters.Add(&DataPlaneStats::pulls_served);
-      AddEnd(id, OkStatus(), 0);
-      pulls_.erase(it);
-    } else {
-      turn_.push_back(pull);
-      if (const auto chunk = pull->NextToMake()) MakeChunk(pull, *chunk);
-    }
+    status = pull->Begin(std::move(*source), pin, std::move(shared), host_.loop.Now());
+  }
+  if (!status.ok()) return EndPull(id, status);
+  if (pull->direct()) {
+    OfferDirect(pull);
+  } else {
+    BeginSending(pull);
   }
   Flush();
-  if (!pull->direct()) return;
-  host_.loop.Post([self = shared_from_this(), this, pull] { ServeDirect(pull); });
+}
+
+void IncomingLink::BeginSending(const std::shared_ptr<ServedPull>& pull) {
+  std::lock_guard lock(queue_mutex_);
+  if (!pulls_.contains(pull->id())) return;
+  if (pull->sent()) {  // of no bytes
+    host_.counters.Add(&DataPlaneStats::pulls_served);
+    AddEnd(pull->id(), OkStatus(), 0);
+    pulls_.erase(pull->id());
+  } else {
+    turn_.push_back(pull);
+    if (const auto chunk = pull->NextToMake()) MakeChunk(pull, *chunk);
+  }
+}
+
+void IncomingLink::OfferDirect(const std::shared_ptr<ServedPull>& pull) {
+  const bool at_once = pull->total() <= kSumAtOnceBytes;
+  if (at_once) pull->AddToSum(pull->total());
+  std::lock_guard lock(queue_mutex_);
+  if (!pulls_.contains(pull->id())) return;
+  for (const auto& memory : pull->shared_memory()) shared_told_.insert(memory->number());
+  AddControl({.type = pull->direct_type(), .id = pull->id(), .value = pull->total()},
+             pull->DirectSegments());
+  if (at_once) {
+    AddSum(*pull);
+  } else {
+    host_.loop.Post([self = shared_from_this(), this, pull] { SumDirect(pull); });
+  }
 }
 
 void IncomingLink::MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk chunk) {
@@ -135,17 +156,27 @@ void IncomingLink::MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk
   });
 }
 
-void IncomingLink::ServeDirect(const std::shared_ptr<ServedPull>& pull) {
-  {
-    std::lock_guard lock(queue_mutex_);
-    if (!pulls_.contains(pull->id())) return;
-  }
-  const Time end = host_.loop.Now() + host_.options.limits.direct_lease;
-  pull->lease = host_.loop.At(end, [this, pull] {
-    pull->lease.reset();
-    EndPull(pull->id(), {StatusCode::kDeadlineExceeded, "the segments were not read in time"});
+// One timer for all: one for each pull would have to be set on the loop's thread, which sleeps.
+void IncomingLink::WatchLeases() {
+  if (lease_timer_) return;
+  const Duration lease = host_.options.limits.direct_lease;
+  const Duration period{lease.ns / 2 + 1};
+  lease_timer_ = host_.loop.At(host_.loop.Now() + period, [this, lease] {
+    lease_timer_.reset();
+    std::vector<uint64_t> over;
+    bool any = false;
+    {
+      std::lock_guard lock(queue_mutex_);
+      for (const auto& [id, pull] : pulls_) {
+        any |= pull->ways().any();
+        if (pull->direct() && pull->begun_at() + lease <= host_.loop.Now()) over.push_back(id);
+      }
+    }
+    if (any) WatchLeases();
+    for (const uint64_t id : over) {
+      EndPull(id, {StatusCode::kDeadlineExceeded, "the segments were not read in time"});
+    }
   });
-  SumDirect(pull);
 }
 
 // A piece at a time; the reader copies meanwhile.
@@ -158,11 +189,15 @@ void IncomingLink::SumDirect(const std::shared_ptr<ServedPull>& pull) {
   {
     std::lock_guard lock(queue_mutex_);
     if (!pulls_.contains(pull->id())) return;
-    host_.counters.Add(&DataPlaneStats::pulls_served);
-    host_.counters.Add(&DataPlaneStats::pull_bytes_served, pull->total());
-    AddControl({.type = FrameType::kPullSum, .id = pull->id(), .value = pull->sum()}, {});
+    AddSum(*pull);
   }
   Flush();
+}
+
+void IncomingLink::AddSum(const ServedPull& pull) {
+  host_.counters.Add(&DataPlaneStats::pulls_served);
+  host_.counters.Add(&DataPlaneStats::pull_bytes_served, pull.total());
+  AddControl({.type = FrameType::kPullSum, .id = pull.id(), .value = pull.sum()}, {});
 }
 
 void IncomingLink::SharedGone(uint64_t number) {
@@ -210,10 +245,6 @@ void IncomingLink::DropPull(uint64_t id) {
     pulls_.erase(it);
     std::erase(turn_, pull);
   }
-  host_.loop.Post([self = shared_from_this(), this, pull] {
-    if (pull->lease) host_.loop.Cancel(*pull->lease);
-    pull->lease.reset();
-  });
 }
 
 }  // namespace millrace::net

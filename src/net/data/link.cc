@@ -163,14 +163,20 @@ void Link::ReadFrames() {
     const std::span<std::byte> place = decoder_.Place();
     const iovec places[] = {{place.data(), place.size()}, {staging_.data(), staging_.size()}};
     const IoResult io = stream_->Read(places);
-    if (io.blocked) break;
+    if (io.blocked) {
+      stream_->Expect(decoder_.Awaited());
+      break;
+    }
     if (!io.ended.empty()) return Close(Unavailable(io.ended));
     if (const Status status = TakeRead(io.bytes, place.size()); !status.ok()) {
       host_.counters.Add(decoder_.corrupted() ? &DataPlaneStats::checksum_errors
                                               : &DataPlaneStats::protocol_errors);
       return Close(status);
     }
-    if (io.bytes < place.size() + staging_.size() && !one_thread_) break;  // none is left
+    if (io.bytes < place.size() + staging_.size() && !one_thread_) {  // none is left
+      stream_->Expect(decoder_.Awaited());
+      break;
+    }
     if (budget <= io.bytes) {  // the others' turn; a TLS session may hold bytes epoll cannot see
       host_.loop.Post([self = shared_from_this(), this] {
         if (!closed_) ReadFrames();

@@ -23,6 +23,7 @@ struct OutFrame {
   FrameHeader header;
   std::vector<std::span<const std::byte>> parts;
   std::array<std::shared_ptr<const void>, 2> owners;
+  bool more = false;  // a further frame is ready for certain
 };
 
 // Charged for each message in addition to its bytes, so that empty ones are bounded too.

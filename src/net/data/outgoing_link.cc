@@ -76,13 +76,15 @@ bool OutgoingLink::NextFrame(OutFrame& out) {
   return any;
 }
 
+void OutgoingLink::AddControl(const FrameHeader& header, std::vector<std::byte> payload) {
+  std::lock_guard lock(queue_mutex_);
+  Control c{header, std::make_shared<const std::vector<std::byte>>(std::move(payload))};
+  c.header.payload_bytes = static_cast<uint32_t>(c.payload->size());
+  control_.push_back(std::move(c));
+}
+
 void OutgoingLink::PushControl(const FrameHeader& header, std::vector<std::byte> payload) {
-  {
-    std::lock_guard lock(queue_mutex_);
-    Control c{header, std::make_shared<const std::vector<std::byte>>(std::move(payload))};
-    c.header.payload_bytes = static_cast<uint32_t>(c.payload->size());
-    control_.push_back(std::move(c));
-  }
+  AddControl(header, std::move(payload));
   Flush();
 }
 

@@ -69,6 +69,7 @@ class OutgoingLink : public Link {
 
   Status AnswerChallenge(std::span<const std::byte> message);
   void Connect();
+  void AddControl(const FrameHeader& header, std::vector<std::byte> payload);
   void PushControl(const FrameHeader& header, std::vector<std::byte> payload);
   void Request(uint64_t wire_id, Pull& pull);
   Status OnDirect(const FrameHeader& header, Pull& pull);
@@ -76,6 +77,7 @@ class OutgoingLink : public Link {
   void ReadDirect(uint64_t wire_id);
   Status OnSum(const FrameHeader& header, Pull& pull);
   void FinishDirect(uint64_t wire_id, Pull& pull);
+  void Release(uint64_t wire_id);
   void AskAgain(uint64_t wire_id, const Status& why);
   void Finish(uint64_t wire_id, const Status& status);
   Status OnPullEnd(const FrameHeader& header);

@@ -137,10 +137,16 @@ Status OutgoingLink::OnSum(const FrameHeader& header, Pull& pull) {
 
 void OutgoingLink::FinishDirect(uint64_t wire_id, Pull& pull) {
   if (pull.direct->left() > 0 || !pull.direct->expected_sum) return;
-  PushControl({.type = FrameType::kPullRelease, .id = wire_id}, {});
+  Release(wire_id);
   if (*pull.direct->expected_sum == pull.direct->sum()) return Finish(wire_id, OkStatus());
   host_.counters.Add(&DataPlaneStats::checksum_errors);
   Finish(wire_id, DataLoss("what was read from the owner's memory is not what it holds"));
+}
+
+// Not at once: who has read one block often asks for the next, and one write does for both.
+void OutgoingLink::Release(uint64_t wire_id) {
+  AddControl({.type = FrameType::kPullRelease, .id = wire_id}, {});
+  host_.loop.Post([self = shared_from_this(), this] { FlushLater(); });
 }
 
 // A way to the owner's memory has failed and will not be asked for any more.

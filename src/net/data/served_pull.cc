@@ -10,7 +10,7 @@
 
 namespace millrace::net {
 Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin,
-                         std::optional<SharedPlaces> shared) {
+                         std::optional<SharedPlaces> shared, Time now) {
   if (auto* given = std::get_if<PullSegments>(&source)) {
     segments_ = std::move(given->segments);
     std::erase_if(segments_, [](const auto& s) { return s.empty(); });
@@ -31,6 +31,7 @@ Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin,
         fmt::format("the owner has {} bytes, there is room for {}", total_, wanted_bytes_));
   }
   begun_ = true;
+  begun_at_ = now;
   return OkStatus();
 }
 
@@ -62,6 +63,7 @@ bool ServedPull::Next(OutFrame& out) {
                 .id = id_,
                 .value = sent_};
   sent_ += bytes;
+  out.more = !producer_.produce;  // of data, or the end
   return true;
 }
 

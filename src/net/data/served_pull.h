@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "net/data/direct_read.h"
-#include "net/data/event_loop.h"
 #include "net/data/message_queue.h"
 #include "net/data/shared_table.h"
 #include "net/data_plane.h"
@@ -35,7 +35,8 @@ class ServedPull {
   // The handler's answer. `pin` for segments, `shared` where they lie in shared memory. An error
   // ends the pull.
   Status Begin(PullSource source, std::shared_ptr<const void> pin,
-               std::optional<SharedPlaces> shared);
+               std::optional<SharedPlaces> shared, Time now);
+  Time begun_at() const { return begun_at_; }
 
   uint64_t total() const { return total_; }
   bool direct() const { return direct_; }
@@ -62,11 +63,9 @@ class ServedPull {
   std::span<const std::shared_ptr<const SharedMemory>> shared_memory() const {
     return shared_.holders;
   }
-  // Adds up to `bytes` to the sum; true when it is complete. The loop's thread only.
+  // Adds up to `bytes` to the sum; true when it is complete. One thread, without a lock.
   bool AddToSum(size_t bytes);
   uint32_t sum() const { return sum_; }
-
-  std::optional<EventLoop::Timer> lease;  // the loop's thread
 
  private:
   static constexpr size_t kPartsPerFrame = 256;
@@ -75,6 +74,7 @@ class ServedPull {
   const uint64_t wanted_bytes_;
   const DirectWays ways_;
   bool begun_ = false;
+  Time begun_at_;
   bool direct_ = false;
   uint64_t total_ = 0, sent_ = 0;
 
