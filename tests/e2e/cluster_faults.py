@@ -1,24 +1,33 @@
 #!/usr/bin/env python3
-"""Takes workers away from `millrace up` while it streams: with SIGKILL and SIGSTOP, by draining.
-Every stream must be byte for byte what one process answers.
+"""Takes workers away from a cluster while it streams: with SIGKILL and SIGSTOP, by cutting and
+slowing their links to the controller, by draining. Every stream must be byte for byte what one process answers, and nothing may be held that was not
+held before: descriptors, shared memory, KV blocks.
 
-Usage: cluster_faults.py PROGRAM MODEL [--faults N] [--streams N] [unittest arguments]
+Usage: cluster_faults.py PROGRAM MODEL [--faults N] [--streams N] [--seed N] [unittest arguments]
+
+Of each fault it prints how long the longest gap of a stream was and its two terms: detection, from
+the fault until the controller counts a worker as lost, and replay, the rest. A long run alone:
+
+    cluster_faults.py PROGRAM MODEL --faults 100 --streams 50 Faults.test_faults_cost_no_token \
+        Faults.test_cut_and_slow_links_cost_no_token
 """
 import argparse
+import collections
 import concurrent.futures
-import contextlib
+import dataclasses
 import http.client
 import json
 import os
 import pathlib
 import random
-import re
 import signal
-import subprocess
 import sys
 import threading
 import time
 import unittest
+
+import cluster_resources
+from cluster_processes import STREAM_LIMIT_S, Linked, Server
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
@@ -28,109 +37,16 @@ parser.add_argument("--streams", type=int, default=8)
 parser.add_argument("--seed", type=int, default=1)
 options, rest = parser.parse_known_args()
 PROGRAM = str(pathlib.Path(options.program).resolve())
-START_LIMIT_S = 120
-STREAM_LIMIT_S = 180
 TOKENS = 160
-
-
-class Server:
-    """A `millrace` that serves, and its port."""
-
-    def __init__(self, *arguments):
-        self.lines = []
-        self.process = subprocess.Popen([PROGRAM, *arguments, "--port", "0"], text=True,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.served = threading.Event()
-        self.port = None
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-        if not self.served.wait(START_LIMIT_S):
-            raise AssertionError("it does not serve:\n" + "".join(self.lines))
-        self.wait_until_ready()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-            found = re.search(r"Serving .* on http://127\.0\.0\.1:(\d+)", line)
-            if found:
-                self.port = int(found.group(1))
-                self.served.set()
-
-    def connect(self):
-        return contextlib.closing(
-            http.client.HTTPConnection("127.0.0.1", self.port, timeout=STREAM_LIMIT_S))
-
-    def get(self, path):
-        with self.connect() as connection:
-            connection.request("GET", path)
-            reply = connection.getresponse()
-            return reply.status, reply.read().decode()
-
-    def post(self, path, body):
-        with self.connect() as connection:
-            connection.request("POST", path, json.dumps(body),
-                               {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            return reply.status, reply.read().decode()
-
-    def wait_until_ready(self):
-        end = time.monotonic() + START_LIMIT_S
-        while self.get("/ready")[0] != 200:
-            if time.monotonic() > end:
-                raise AssertionError("not ready:\n" + "".join(self.lines))
-            time.sleep(0.05)
-
-    def stream(self, request):
-        """The text of a streamed completion, and when its pieces came."""
-        with self.connect() as connection:
-            return self.read_stream(connection, request)
-
-    @staticmethod
-    def read_stream(connection, request):
-        connection.request("POST", "/v1/completions", json.dumps({**request, "stream": True}),
-                           {"Content-Type": "application/json"})
-        reply = connection.getresponse()
-        if reply.status != 200:
-            raise AssertionError(reply.read().decode())
-        text, times = "", []
-        for raw in reply:
-            line = raw.decode().strip()
-            if not line.startswith("data: "):
-                continue
-            if line == "data: [DONE]":
-                return text, times
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise AssertionError(str(event))
-            text += event["choices"][0]["text"]
-            times.append(time.monotonic())
-        raise AssertionError("the stream broke off")
-
-    def workers(self):
-        """Processes by name."""
-        found = {}
-        for entry in pathlib.Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                words = (entry / "cmdline").read_bytes().decode().split("\0")
-                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
-            except OSError:
-                continue
-            if int(parent) == self.process.pid and "worker" in words:
-                found[words[words.index("--name") + 1]] = int(entry.name)
-        return found
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            raise
-        finally:
-            self.reader.join(10)
-            self.process.stdout.close()
+STATUS_EVERY_S = 0.02  # how finely detection is timed
+PAUSE_S = (0.05, 0.4)  # from asking for the streams to the fault
+# What is done to a worker, as often as it is named: SIGKILL; SIGSTOP for so long, which is noticed
+# or not; a machine that runs a fifth of the time.
+PROCESS_KINDS = ["kill", "stop 4 s", "kill", "starve 3 s", "kill", "stop 0.5 s", "kill"]
+# To its link to the controller, while its peers reach it: held up for so long, slow for so long.
+LINK_KINDS = ["cut 5 s", "cut 1 s", "slow link 3 s"]
+STARVE_ON_S, STARVE_OFF_S = 0.02, 0.08
+SLOW_LINK_DELAY_S = 0.05  # each way, for each read
 
 
 def requests(count):
@@ -138,18 +54,150 @@ def requests(count):
              "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True} for i in range(count)]
 
 
+class Watch:
+    """Follows the controller's count of lost workers on a thread and a connection of its own."""
+
+    def __init__(self, server):
+        self.lost = []  # when each was counted
+        self.over = threading.Event()
+        self.server = server
+        self.thread = threading.Thread(target=self.follow, daemon=True)
+
+    def __enter__(self):
+        self.before = self.server.status()["counters"]["workers_lost"]
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.over.set()
+        self.thread.join()
+
+    def follow(self):
+        with self.server.connect() as connection:
+            while not self.over.wait(STATUS_EVERY_S):
+                connection.request("GET", "/cluster/status")
+                status = json.loads(connection.getresponse().read())
+                while self.before + len(self.lost) < status["counters"]["workers_lost"]:
+                    self.lost.append(time.monotonic())
+
+
+@dataclasses.dataclass
+class Fault:
+    kind: str
+    worker: str
+    begin: float
+    detection_s: float = None  # none: nobody was given up
+    gaps_s: list = dataclasses.field(default_factory=list)  # the longest of each stream since then
+    differ: int = 0
+
+    def __str__(self):
+        terms = ("nobody given up" if self.detection_s is None else
+                 f"detection {self.detection_s:.2f} s")
+        if self.replay_s is not None:
+            terms += f", replay {self.replay_s:.2f} s"
+        return (f"{self.kind} of {self.worker}: longest gap {max(self.gaps_s, default=0):.2f} s "
+                f"({terms}); {self.differ} streams differ")
+
+    @property
+    def replay_s(self):
+        """The longest gap without the time until anybody knew."""
+        if self.detection_s is None or not self.gaps_s:
+            return None
+        return max(0, max(self.gaps_s) - self.detection_s)
+
+
+def starve(pid, seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(STARVE_OFF_S)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(STARVE_ON_S)
+
+
+def slow_down(link, seconds):
+    link.delay_s = SLOW_LINK_DELAY_S
+    time.sleep(seconds)
+    link.delay_s = 0
+
+
+def inflict(server, kind, rng):
+    """Does it to a worker, and returns when that is over."""
+    name, pid = rng.choice(sorted(server.workers().items()))
+    fault = Fault(kind, name, time.monotonic())
+    what, seconds = (kind, 0) if kind == "kill" else kind.removesuffix(" s").rsplit(" ", 1)
+    seconds = float(seconds)
+    try:
+        if what == "kill":
+            os.kill(pid, signal.SIGKILL)
+        elif what == "stop":
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGCONT)
+        elif what == "starve":
+            starve(pid, seconds)
+        elif what == "cut":
+            server.links[name].hold(seconds)
+            time.sleep(seconds)
+        else:
+            slow_down(server.links[name], seconds)
+    except ProcessLookupError:
+        pass  # it was given up and has ended
+    return fault
+
+
+def report(faults, streams):
+    """A table by kind, and all of them together."""
+    by_kind = collections.defaultdict(list)
+    for fault in faults:
+        by_kind[fault.kind].append(fault)
+        by_kind["all"].append(fault)
+    print("| kind | faults | identical streams | gap median | p90 | worst s | detected | detection "
+          "median | p90 | worst s | replay median | p90 | worst s |")
+    print("|---" * 13 + "|")
+    for kind, some in sorted(by_kind.items(), key=lambda entry: entry[0] == "all"):
+        identical = sum(streams - f.differ for f in some)
+        gaps = [max(f.gaps_s) for f in some if f.gaps_s]
+        detections = [f.detection_s for f in some if f.detection_s is not None]
+        replays = [f.replay_s for f in some if f.replay_s is not None]
+        print(f"| {kind} | {len(some)} | {identical} of {len(some) * streams} | "
+              f"{cluster_resources.spread(gaps)} | {len(detections)} | "
+              f"{cluster_resources.spread(detections)} | {cluster_resources.spread(replays)} |",
+              flush=True)
+
+
+class Judging(unittest.TestCase):
+    """The judgements of a long run can fail."""
+
+    def test_one_descriptor_lost_per_fault_is_found(self):
+        steady = [dict.fromkeys(cluster_resources.SLACK, 40) for _ in range(100)]
+        self.assertEqual(cluster_resources.grown(steady), [])
+        for name in cluster_resources.SLACK:
+            leaking = [{**s, name: s[name] + i} for i, s in enumerate(steady)]
+            self.assertEqual(len(cluster_resources.grown(leaking)), 1, name)
+
+    def test_a_gap_has_two_terms(self):
+        fault = Fault("kill", "w", 0, detection_s=0.5, gaps_s=[0.1, 2.0])
+        self.assertAlmostEqual(fault.replay_s, 1.5)
+        self.assertIsNone(Fault("stop 0.5 s", "w", 0, gaps_s=[0.6]).replay_s)
+
+
 class Faults(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        single = Server("serve", options.model)
+        single = Server(PROGRAM, "serve", options.model)
+        single.wait_until_ready()
         cls.asked = requests(options.streams)
         with concurrent.futures.ThreadPoolExecutor(options.streams) as pool:
             cls.expected = [text for text, _ in pool.map(single.stream, cls.asked)]
         single.stop()
 
     def start(self, *arguments):
-        server = Server("up", options.model, *arguments)
-        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        return self.tidy(Server(PROGRAM, "up", options.model, *arguments))
+
+    def tidy(self, server):
+        self.addCleanup(server.close)
+        server.wait_until_ready()
         return server
 
     def check(self, server, disturb, rounds=1):
@@ -175,32 +223,55 @@ class Faults(unittest.TestCase):
         server = self.start("--workers", "2", "--tensor-parallel-size", "2")
         self.check(server, lambda *_: None)
 
-    def test_killed_and_stopped_workers_cost_no_token(self):
-        server = self.start("--workers", "2")
-        rng = random.Random(options.seed)
-        print(f"seed {options.seed}, {options.faults} faults", flush=True)
-
-        def disturb(server, over):
-            time.sleep(rng.uniform(0.05, 0.4))
-            name, pid = rng.choice(sorted(server.workers().items()))
-            kind = rng.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGSTOP])
-            os.kill(pid, kind)
-            if kind == signal.SIGSTOP:
-                time.sleep(rng.choice([0.5, 4]))
+    def one_fault(self, server, kind, rng):
+        """All streams while it happens. A stream that differs is counted, not yet a failure: the
+        run goes on to tell how many."""
+        with concurrent.futures.ThreadPoolExecutor(options.streams) as pool, Watch(server) as watch:
+            streams = [pool.submit(server.stream, request) for request in self.asked]
+            time.sleep(rng.uniform(*PAUSE_S))
+            fault = inflict(server, kind, rng)
+            for stream, expected in zip(streams, self.expected):
                 try:
-                    os.kill(pid, signal.SIGCONT)
-                except ProcessLookupError:
-                    pass
+                    text, times = stream.result(STREAM_LIMIT_S)
+                except (AssertionError, OSError, http.client.HTTPException) as error:
+                    print(f"a stream failed: {error}", flush=True)
+                    fault.differ += 1
+                    continue
+                fault.differ += text != expected
+                gaps = [b - a for a, b in zip(times, times[1:]) if b > fault.begin]
+                if gaps:
+                    fault.gaps_s.append(max(gaps))
+        if watch.lost:
+            fault.detection_s = max(0, watch.lost[0] - fault.begin)
+        return fault
 
-        for i in range(options.faults):
-            gaps = self.check(server, disturb)
-            print(f"fault {i}: longest gap of a stream {max(gaps):.2f} s", flush=True)
-        status = json.loads(server.get("/cluster/status")[1])
-        self.assertEqual(status["requests"], 0)
-        self.assertGreaterEqual(status["counters"]["workers_lost"], 1)
-        for lane in status["lanes"]:
-            self.assertEqual(lane["requests"], 0)
+    def many_faults(self, server, kinds, count):
+        """Every kind as often as it is named, in an order that the seed gives."""
+        print(f"\nseed {options.seed}, {count} faults, {options.streams} streams", flush=True)
+        rng = random.Random(options.seed)
+        kinds = (kinds * (count // len(kinds) + 1))[:count]
+        rng.shuffle(kinds)
+        faults, held = [], []
+        workers = len(server.workers())
+        for i, kind in enumerate(kinds):
+            fault = self.one_fault(server, kind, rng)
+            faults.append(fault)
+            now = server.settle(workers)
+            held.append(now.counts)
+            print(f"fault {i}: {fault}; {now}", flush=True)
+        report(faults, options.streams)
+        self.assertEqual([f"fault {i}" for i, f in enumerate(faults) if f.differ], [])
+        self.assertEqual(cluster_resources.grown(held), [])
+        # Otherwise nothing was tried.
+        self.assertTrue(any(f.detection_s is not None for f in faults))
         self.assertEqual(server.stop(), 0)
+
+    def test_faults_cost_no_token(self):
+        self.many_faults(self.start("--workers", "2"), PROCESS_KINDS, options.faults)
+
+    def test_cut_and_slow_links_cost_no_token(self):
+        server = self.tidy(Linked(PROGRAM, options.model, ["one", "two"]))
+        self.many_faults(server, LINK_KINDS, max(len(LINK_KINDS), options.faults // 4))
 
     def test_drained_workers_hand_over(self):
         server = self.start("--workers", "3")

@@ -1,0 +1,238 @@
+"""Clusters as processes: `millrace` that serves, its workers, and links that can be held up."""
+import contextlib
+import http.client
+import json
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+
+import cluster_resources
+
+START_LIMIT_S = 120
+STREAM_LIMIT_S = 180
+SETTLE_LIMIT_S = 120
+LINK_BYTES = 65536  # read at once
+LINK_POLL_S = 0.01
+
+
+class Server:
+    """A `millrace` that serves, and its port."""
+
+    def __init__(self, program, *arguments):
+        self.lines = []
+        self.process = subprocess.Popen([program, *arguments, "--port", "0"], text=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self.served = threading.Event()
+        self.port = None
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+        if not self.served.wait(START_LIMIT_S):
+            raise AssertionError("it does not serve:\n" + "".join(self.lines))
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+            found = re.search(r"Serving .* on http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found.group(1))
+                self.served.set()
+
+    def connect(self):
+        return contextlib.closing(
+            http.client.HTTPConnection("127.0.0.1", self.port, timeout=STREAM_LIMIT_S))
+
+    def get(self, path):
+        with self.connect() as connection:
+            connection.request("GET", path)
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+    def post(self, path, body):
+        with self.connect() as connection:
+            connection.request("POST", path, json.dumps(body),
+                               {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+    def wait_until_ready(self):
+        end = time.monotonic() + START_LIMIT_S
+        while self.get("/ready")[0] != 200:
+            if time.monotonic() > end:
+                raise AssertionError("not ready:\n" + "".join(self.lines))
+            time.sleep(0.05)
+
+    def stream(self, request):
+        """The text of a streamed completion, and when its pieces came."""
+        with self.connect() as connection:
+            return self.read_stream(connection, request)
+
+    @staticmethod
+    def read_stream(connection, request):
+        connection.request("POST", "/v1/completions", json.dumps({**request, "stream": True}),
+                           {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        if reply.status != 200:
+            raise AssertionError(reply.read().decode())
+        text, times = "", []
+        for raw in reply:
+            line = raw.decode().strip()
+            if not line.startswith("data: "):
+                continue
+            if line == "data: [DONE]":
+                return text, times
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise AssertionError(str(event))
+            text += event["choices"][0]["text"]
+            times.append(time.monotonic())
+        raise AssertionError("the stream broke off")
+
+    def workers(self):
+        """Processes by name."""
+        found = {}
+        for entry in pathlib.Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                words = (entry / "cmdline").read_bytes().decode().split("\0")
+                parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[1]
+            except OSError:
+                continue
+            if int(parent) == self.process.pid and "worker" in words:
+                found[words[words.index("--name") + 1]] = int(entry.name)
+        return found
+
+    def status(self):
+        return json.loads(self.get("/cluster/status")[1])
+
+    def settle(self, workers):
+        """Waits until all workers serve and nothing runs, and returns what is held then."""
+        end = time.monotonic() + SETTLE_LIMIT_S
+        while True:
+            status = self.status()
+            serving = [w for w in status["workers"] if w["state"] == "serving"]
+            pids = list(self.workers().values())
+            busy = (status["requests"] or status["moving"] or status["changing"] or
+                    any(lane["blocks_used"] for lane in status["lanes"]))
+            if len(serving) == len(pids) == workers and not status["missing"] and not busy:
+                break
+            if time.monotonic() > end:
+                raise AssertionError(f"it does not settle: {json.dumps(status)}")
+            time.sleep(0.1)
+        return cluster_resources.least(
+            lambda: cluster_resources.sample(self.process.pid, pids, self.status()))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        finally:
+            self.reader.join(10)
+            self.process.stdout.close()
+
+    def close(self):
+        """What is left of it ends."""
+        if self.process.poll() is None:
+            self.stop()
+
+
+class Link:
+    """A port of this machine that leads to another, unless it is held up or slow. What is held up
+    arrives later, as over a network that was cut and heals."""
+
+    def __init__(self, to_port):
+        self.to_port = to_port
+        self.held_until = 0.0
+        self.delay_s = 0.0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def hold(self, seconds):
+        self.held_until = time.monotonic() + seconds
+
+    def accept(self):
+        while True:
+            try:
+                one, _ = self.listener.accept()
+            except OSError:
+                return  # closed
+            try:
+                other = socket.create_connection(("127.0.0.1", self.to_port))
+            except OSError:
+                one.close()
+                continue
+            for source, sink in ((one, other), (other, one)):
+                threading.Thread(target=self.carry, args=(source, sink), daemon=True).start()
+
+    def carry(self, source, sink):
+        with contextlib.suppress(OSError):
+            while True:
+                data = source.recv(LINK_BYTES)
+                while time.monotonic() < self.held_until:
+                    time.sleep(LINK_POLL_S)
+                if not data:
+                    break
+                if self.delay_s > 0:
+                    time.sleep(self.delay_s)
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self):
+        self.listener.close()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        return taken.getsockname()[1]
+
+
+class Linked(Server):
+    """A controller and workers of ours, each of whom reaches it over a link of its own."""
+
+    def __init__(self, program, model, names):
+        self.folder = tempfile.TemporaryDirectory()
+        token = str(pathlib.Path(self.folder.name) / "cluster.token")
+        subprocess.run([program, "token", "--out", token], check=True, capture_output=True)
+        port = free_port()
+        super().__init__(program, "serve", model, "--cluster", f"sqlite:{self.folder.name}/state",
+                         "--listen", f"127.0.0.1:{port}", "--token", token,
+                         "--pipeline-parallel-size", str(len(names)))
+        self.links = {name: Link(port) for name in names}
+        self.processes = {
+            name: subprocess.Popen(
+                [program, "worker", model, "--join", f"127.0.0.1:{link.port}", "--token", token,
+                 "--name", name, "--threads", "1"],
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            for name, link in self.links.items()}
+
+    def workers(self):
+        return {name: process.pid for name, process in self.processes.items()
+                if process.poll() is None}
+
+    def stop(self):
+        try:
+            return super().stop()
+        finally:
+            self.close()
+
+    def close(self):
+        for process in self.processes.values():
+            process.kill()
+            process.wait(10)
+        for link in self.links.values():
+            link.close()
+        if self.process.poll() is None:
+            super().stop()
+        self.folder.cleanup()
