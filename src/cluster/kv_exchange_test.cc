@@ -6,6 +6,7 @@
 #include <future>
 #include <set>
 
+#include "base/clock.h"
 #include "base/rng.h"
 #include "cluster/staging_pool.h"
 #include "engine/hash_stage.h"
@@ -20,6 +21,7 @@ const LaneId kLane(1);
 struct Node {
   Node() {
     engine::StageLane lane;
+    lane.layers = {0, kModel.num_layers};
     lane.block_size = kBlockSize;
     lane.num_blocks = kTokens / kBlockSize;
     EXPECT_TRUE(stage->OpenLane(kLane, lane).ok());
