@@ -102,14 +102,13 @@ class Harness {
   void Start() {
     SamplingParams params;
     params.max_tokens = output_tokens_;
-    const auto shared = std::make_shared<const SamplingParams>(params);
     for (int i = 0; i < options_.requests; ++i) {
       // Evenly over the lengths in every lane: chains take requests in turn.
       const int length = kPromptTokens + (i / options_.ways) % kBlockSize;
       sched::NewRequest request;
       request.id = RequestId(static_cast<uint64_t>(i) + 1);
       request.prompt = std::make_shared<const std::vector<TokenId>>(static_cast<size_t>(length), i);
-      request.params = shared;
+      request.params = std::make_shared<const SamplingParams>(params);
       const Status submitted = controller_->Submit(std::move(request), now_);
       MR_CHECK(submitted.ok()) << submitted.ToString();
       controller_->Advance(now_);

@@ -136,14 +136,25 @@ void Controller::Advance(Time now) {
   }
 }
 
-void Controller::TakeActions(std::vector<ControllerAction>& actions) {
-  std::ranges::move(actions_, std::back_inserter(actions));
-  actions_.clear();
+namespace {
+
+// An empty vector is handed back in exchange, with its memory.
+template <typename T>
+void MoveOnto(std::vector<T>& from, std::vector<T>& to) {
+  if (to.empty()) {
+    to.swap(from);
+    return;
+  }
+  std::ranges::move(from, std::back_inserter(to));
+  from.clear();
 }
 
-void Controller::TakeOutputs(std::vector<RequestOutput>& outputs) {
-  std::ranges::move(outputs_, std::back_inserter(outputs));
-  outputs_.clear();
+}  // namespace
+
+void Controller::TakeActions(std::vector<ControllerAction>& actions) {
+  MoveOnto(actions_, actions);
 }
+
+void Controller::TakeOutputs(std::vector<RequestOutput>& outputs) { MoveOnto(outputs_, outputs); }
 
 }  // namespace millrace::cluster

@@ -18,9 +18,9 @@ constexpr Duration kRetryMost = Duration::Seconds(2);
 
 // Requests of a way that shares its stages' memory with others may each leave most of a block
 // empty; the router bounds what they use together.
-int WithSlack(int64_t blocks, const sched::SchedulerOptions& options) {
+int WithSlack(int64_t blocks, int64_t sequences_max) {
   return static_cast<int>(
-      std::min<int64_t>(blocks + options.max_num_seqs + 1, std::numeric_limits<int>::max() / 2));
+      std::min<int64_t>(blocks + sequences_max + 1, std::numeric_limits<int>::max() / 2));
 }
 
 std::string WayKey(const std::vector<LaneHop>& hops) {
@@ -50,12 +50,12 @@ int Controller::BlocksFor(const Route& route) const {
     const LayoutStage& stage = layout_.stages[static_cast<size_t>(hop.stage)];
     tokens = std::min(tokens, stage.KvTokenLayers() / hop.layers.size());
   }
-  // No more than all sequences at their longest can fill.
+  // No more than all sequences at their longest can fill: a step's worth at every hop.
   const sched::SchedulerOptions& each = options_.scheduler;
+  const int64_t sequences_max = int64_t{each.max_num_seqs} * std::ssize(route);
   const int64_t longest = (each.max_model_len + each.block_size - 1) / each.block_size;
-  const int64_t blocks =
-      std::min(tokens / each.block_size, (longest + 1) * (each.max_num_seqs + 1));
-  if (router_) return WithSlack(blocks, options_.scheduler);
+  const int64_t blocks = std::min(tokens / each.block_size, (longest + 1) * (sequences_max + 1));
+  if (router_) return WithSlack(blocks, sequences_max);
   return static_cast<int>(std::min<int64_t>(blocks, std::numeric_limits<int>::max() / 2));
 }
 
@@ -146,11 +146,11 @@ void Controller::On(ConnectionId, const StepDone& message, Time now) {
     ++counters_.stale_messages;
     return;
   }
-  lane_retry_.erase(WayKey(lane->hops));
-  news_.clear();
-  lane->scheduler->Commit(message.result, now, news_);
+  if (!lane_retry_.empty()) lane_retry_.erase(WayKey(lane->hops));
+  const size_t first = outputs_.size();
+  lane->scheduler->Commit(message.result, now, outputs_);
   dirty_.insert(lane->id);
-  TakeNews(*lane, news_, now);
+  FilterNews(*lane, first, now);
 }
 
 void Controller::On(ConnectionId from, const LaneBroken& message, Time now) {

@@ -37,7 +37,7 @@ KvHandle Controller::NewHandle(LaneId lane) {
   return handle;
 }
 
-// The prefill lane is done with it: `last` is told as the first token, not as the end.
+// The prefill lane is done with it: `last` becomes the news of the first token, not of the end.
 void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time now) {
   Tracked& tracked = requests_.at(id);
   from.requests.erase(id);
@@ -50,7 +50,6 @@ void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time no
   request.resumed.front().output.assign(last.tokens.begin(), last.tokens.end());
   last.finish.reset();
   last.times.reset();
-  outputs_.push_back(std::move(last));
 
   tracked.waiting = request;
   Lane* to = ChooseLane(id, tracked, now);

@@ -66,10 +66,10 @@ void Controller::Abort(RequestId id, std::optional<int> index, Time now) {
   if (!tracked.lane) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
   if (moves_.contains(id)) AbandonMove(id, now);
   Lane& lane = lanes_.at(*tracked.lane);
-  news_.clear();
-  lane.scheduler->Abort(id, index, now, news_);
+  const size_t first = outputs_.size();
+  lane.scheduler->Abort(id, index, now, outputs_);
   dirty_.insert(lane.id);
-  TakeNews(lane, news_, now);
+  FilterNews(lane, first, now);
 }
 
 void Controller::Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now) {
@@ -205,32 +205,35 @@ void Controller::ExpireWaiting(Time now) {
   }
 }
 
-// What a scheduler told. Only the lane that has a request may speak for it.
-void Controller::TakeNews(Lane& lane, std::vector<RequestOutput>& news, Time now) {
-  for (RequestOutput& output : news) {
+// What a scheduler told: outputs_ from the `first` on. Only the lane that has a request may speak
+// for it. Nothing else is told meanwhile.
+void Controller::FilterNews(Lane& lane, size_t first, Time now) {
+  size_t kept = first;
+  for (size_t i = first; i < outputs_.size(); ++i) {
+    RequestOutput& output = outputs_[i];
     const RequestId id = output.request;
     const auto found = requests_.find(id);
     if (found == requests_.end() || found->second.lane != lane.id) continue;
     Tracked& tracked = found->second;
     tracked.told += static_cast<int64_t>(output.tokens.size());
-    const bool last = output.times.has_value();
-    const bool goes_on = last && lane.role == StageRole::kPrefill &&
-                         output.finish == FinishReason::kLength &&
-                         OutputLimit(*tracked.spec.params, tracked.prompt_tokens(),
-                                     options_.scheduler.max_model_len) > 1;
-    if (goes_on) {
-      HandOver(lane, id, output, now);
-      continue;
+    if (output.times.has_value()) {  // the last
+      const bool goes_on = lane.role == StageRole::kPrefill &&
+                           output.finish == FinishReason::kLength &&
+                           OutputLimit(*tracked.spec.params, tracked.prompt_tokens(),
+                                       options_.scheduler.max_model_len) > 1;
+      if (goes_on) {
+        HandOver(lane, id, output, now);
+      } else {
+        if (moves_.contains(id)) AbandonMove(id, now);
+        if (lane.role == StageRole::kPrefill) lane.scheduler->ReleaseKv(id);
+        lane.requests.erase(id);
+        Forget(id, now);
+      }
     }
-    if (last) {
-      if (moves_.contains(id)) AbandonMove(id, now);
-      if (lane.role == StageRole::kPrefill) lane.scheduler->ReleaseKv(id);
-      lane.requests.erase(id);
-      Forget(id, now);
-    }
-    outputs_.push_back(std::move(output));
+    if (kept != i) outputs_[kept] = std::move(output);
+    ++kept;
   }
-  news.clear();
+  outputs_.resize(kept);
 }
 
 void Controller::Forget(RequestId id, Time now) {

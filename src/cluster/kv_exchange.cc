@@ -107,7 +107,8 @@ Result<net::PullSource> KvExchange::Serve(std::span<const std::byte> request) {
   return served;
 }
 
-Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox& box) {
+// What `handle` exposes, if the box is within it.
+Result<KvExchange::Exposed> KvExchange::Find(const KvHandle& handle, const KvBox& box) const {
   Exposed found;
   {
     std::lock_guard lock(mutex_);
@@ -125,6 +126,11 @@ Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox
       box.first_head < heads.first || box.end_head > heads.second) {
     return InvalidArgument("a box outside what this worker holds");
   }
+  return found;
+}
+
+Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox& box) {
+  MR_ASSIGN_OR_RETURN(const Exposed found, Find(handle, box));
   const size_t size = found.stage->KvBytes(box);
   if (size > kKvBoxBytesMax) return InvalidArgument("a box larger than a pull may be");
   const StagingPool::Buffer buffer = staging_.Take(*plane_, size);
@@ -204,6 +210,20 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
   });
 }
 
+// A plan may leave layers where they are: their KV goes from lane to lane without a wire.
+bool KvExchange::IsHere(const KvSource& source) const {
+  return source.from.incarnation.value() == plane_->self().incarnation;
+}
+
+Status KvExchange::CopyHere(const Piece& piece, std::span<std::byte> out) {
+  MR_ASSIGN_OR_RETURN(const Exposed found, Find(piece.source->handle, piece.box));
+  MR_RETURN_IF_ERROR(
+      found.stage->ReadKv(piece.source->handle.lane, piece.box, found.kv.blocks, out));
+  std::lock_guard lock(mutex_);
+  counters_.copied_bytes += out.size();
+  return OkStatus();
+}
+
 Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
                               const std::vector<Piece>& pieces, int64_t& bytes) {
   struct Shared {
@@ -217,6 +237,12 @@ Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
     auto buffer = std::make_shared<std::vector<std::byte>>(stage.KvBytes(pieces[i].box));
     buffers[i] = buffer;
     const WorkerAddress& from = pieces[i].source->from;
+    if (IsHere(*pieces[i].source)) {
+      Status copied = CopyHere(pieces[i], *buffer);
+      std::lock_guard lock(shared->mutex);
+      shared->arrived.emplace_back(i, std::move(copied));
+      return;
+    }
     plane_->Pull({from.data, from.incarnation.value(), from.host_id, from.process_id},
                  EncodePullRequest(pieces[i].source->handle, pieces[i].box), *buffer, kPieceLimit,
                  [shared, buffer, i](Status status, uint64_t got) {
@@ -249,7 +275,7 @@ Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
       }
       if (!failed.ok()) continue;
       failed = stage.WriteKv(pull.lane, pieces[i].box, pull.blocks, *buffer);
-      bytes += std::ssize(*buffer);
+      if (!IsHere(*pieces[i].source)) bytes += std::ssize(*buffer);
     }
   }
   return failed;

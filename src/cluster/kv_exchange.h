@@ -6,6 +6,8 @@
 // plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is not
 // served. One thread of its own carries out pulls, off the path of steps.
 //
+// What a worker holds itself it copies.
+//
 // Any thread may call it. Owned by the worker process; the data plane is handed in after creation
 // because it serves pulls through this.
 #pragma once
@@ -36,6 +38,7 @@ struct KvExchangeCounters {
   uint64_t served = 0, served_bytes = 0;
   uint64_t refused = 0;  // unknown, released, expired, out of range, garbage
   uint64_t pulled = 0, pulled_bytes = 0, failed = 0;
+  uint64_t copied_bytes = 0;  // pulled from itself, beside pulled_bytes: no wire
 };
 
 // Which KV heads [first, end) of the whole model a rank holds.
@@ -76,6 +79,9 @@ class KvExchange {
                                        const PullKv& pull) const;
   Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<Piece>& pieces,
                     int64_t& bytes);
+  bool IsHere(const KvSource& source) const;
+  Status CopyHere(const Piece& piece, std::span<std::byte> out);
+  Result<Exposed> Find(const KvHandle& handle, const engine::KvBox& box) const;
   Result<net::PullSource> ServeBox(const KvHandle& handle, const engine::KvBox& box);
 
   const HeadsOf heads_of_;

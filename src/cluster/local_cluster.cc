@@ -251,7 +251,9 @@ void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers
   const Time start = clock_.Now();
   for (const KvSource& source : pull.sources) {
     if (!done.status.ok()) break;
-    done.status = PullFrom(source, layers, *stage, pull, done.bytes);
+    int64_t bytes = 0;
+    done.status = PullFrom(source, layers, *stage, pull, bytes);
+    if (source.from.incarnation != member->join.address.incarnation) done.bytes += bytes;
   }
   done.seconds = (clock_.Now() - start).seconds();
   member->host->PullEnded(done);

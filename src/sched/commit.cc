@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "sched/finish_rules.h"
+#include "sched/prefetch.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
@@ -28,6 +29,12 @@ void SchedulerImpl::Commit(const StepResult& result, Time now,
                                  result.sequences.size(), step.entries.size()));
   }
   for (size_t i = 0; i < step.entries.size(); ++i) {
+    if (const size_t next = i + 3 * kPrefetchAhead; next < step.entries.size()) {
+      Prefetch(*step.entries[next].sequence);
+      Prefetch(*step.entries[i + 2 * kPrefetchAhead].sequence->request);
+      const Sequence& soon = *step.entries[i + kPrefetchAhead].sequence;
+      PrefetchTails(soon, *soon.request);
+    }
     Apply(step.entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
   }
   step.entries.clear();

@@ -1,11 +1,27 @@
 // Orca's Select (Algorithm 1) over token counts: first who runs, in order; then who waits.
+#include "sched/prefetch.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
 
+// Most of those who run are in the other steps in flight: of them only that is looked at.
+void SchedulerImpl::PrefetchAfter(size_t position) const {
+  const auto ready = [this](size_t i) { return i < running_.size() && !running_[i]->in_flight; };
+  const size_t tails = position + kPrefetchAhead, rest = tails + kPrefetchAhead;
+  if (const size_t head = rest + kPrefetchAhead; head < running_.size()) {
+    PrefetchHead(*running_[head]);
+  }
+  if (ready(rest)) {
+    Prefetch(*running_[rest]);
+    Prefetch(running_[rest]->sequences.front());
+  }
+  if (ready(tails)) PrefetchTails(running_[tails]->sequences.front(), *running_[tails]);
+}
+
 void SchedulerImpl::FillMixed(StepRoom& room, Time now) {
   // By position: preemption takes requests off the end.
   for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
+    PrefetchAfter(i);
     ScheduleRunning(i, room);
   }
   room.decodes_behind = 0;

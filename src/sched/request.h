@@ -22,24 +22,26 @@ struct Request;
 // Output tokens a sequence takes memory for when it starts; beyond, its vector grows by doubling.
 inline constexpr int kOutputReserveMax = 16384;
 
-struct Sequence {
+// What every decode step touches lies together, here and in Request: of many requests little is in
+// the cache when their turn comes.
+struct alignas(64) Sequence {
   SequenceId id;
-  int index = 0;
   Request* request = nullptr;
-  uint64_t seed = 0;
-  bool started = false;      // has a table of its own; false: waits for the leader's prompt
-  bool told = false;         // the executor knows it
+  int index = 0;
   int computed = 0;          // tokens whose KV is there
   int computed_most = 0;     // the most it ever was: below, computing is recomputing
   int told_blocks = 0;       // leading table entries that the executor knows
   uint32_t incarnation = 0;  // grows when its KV is dropped
-  std::optional<StepId> in_flight;
-  std::optional<StepId> swapped_in_by;  // the step that brings its KV back
+  bool started = false;      // has a table of its own; false: waits for the leader's prompt
+  bool told = false;         // the executor knows it
   std::optional<FinishReason> finish;
+  std::optional<StepId> in_flight;
   kv::BlockTable table;
-  kv::BlockTable host_table;  // while swapped out
-  kv::PrefixChain chain;
   std::vector<TokenId> output;
+  kv::PrefixChain chain;
+  uint64_t seed = 0;
+  std::optional<StepId> swapped_in_by;  // the step that brings its KV back
+  kv::BlockTable host_table;            // while swapped out
 
   bool live() const { return !finish; }
   bool ready() const { return started && !in_flight && !finish; }
@@ -71,32 +73,32 @@ struct Verdict {
 // than the step.
 inline constexpr int kTriesSavedMax = 16;
 
-struct Request {
-  NewRequest spec;
-  OrderKey key;
-  bool asks_prompt_logprobs = false;  // of spec.params: asked in every step
+struct alignas(64) Request {
+  RequestState state = RequestState::kWaiting;
+  int in_flight = 0;  // entries of steps in flight that point here
   int prompt_tokens = 0;
   int output_limit = 0;  // tokens each sequence may generate
-  RequestState state = RequestState::kWaiting;
-  std::vector<Sequence> sequences;  // never resized: steps in flight point into it
   int leader = 0;
+  int cached_prompt_tokens = 0;
+  bool frozen = false;                // is put into no step
+  bool asks_prompt_logprobs = false;  // of spec.params: asked in every step
   // The prompt is being computed by the leader for the others, who have not started.
   bool sharing_prompt = false;
+  bool detached = false;            // left; known only to steps in flight
+  std::vector<Sequence> sequences;  // never resized: steps in flight point into it
+  Verdict verdict;
+  RequestTimes times;
+  NewRequest spec;  // of it the first members
+  OrderKey key;
   bool imports = false;                       // its first start waits for KV from elsewhere
   bool import_failed = false;                 // of what it waits for, some came without the KV
   StepId swapped_out_by;                      // the step that took its KV to the host
-  bool frozen = false;                        // is put into no step
-  bool detached = false;                      // left; known only to steps in flight
-  int in_flight = 0;                          // entries of steps in flight that point here
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous
   int promised_blocks = 0;  // what the sequences that wait for the prompt will take at once
   bool was_admitted = false;
-  int cached_prompt_tokens = 0;
   int preemptions = 0;
   std::vector<PositionLogprobs> prompt_logprobs;  // of tokens 1, 2, ... as far as they came
-  RequestTimes times;
-  Verdict verdict;
 
   int live() const { return static_cast<int>(std::ranges::count_if(sequences, &Sequence::live)); }
   int TotalOf(const Sequence& s) const { return prompt_tokens + static_cast<int>(s.output.size()); }

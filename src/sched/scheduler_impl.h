@@ -105,6 +105,7 @@ class SchedulerImpl : public Scheduler {
   void StopRunning(Request& request);
 
   // mix_mixed.cc, mix_prefill_first.cc
+  void PrefetchAfter(size_t position) const;
   void FillMixed(StepRoom& room, Time now);
   void FillPrefillFirst(StepRoom& room, Time now);
   void FillPrompts(StepRoom& room, Time now);

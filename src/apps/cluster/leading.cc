@@ -32,6 +32,7 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
           raw->changed_.notify_all();
           return;
         }
+        if (raw->resigning_) return;
         MR_LOG(error, "this controller leads no more: {}", Printable(why.message()));
         std::_Exit(kLostLeadership);
       });
@@ -45,6 +46,14 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
   raw->term_ = *raw->elected_;
   MR_LOG(info, "leading, term {}", raw->term_.value());
   return leading;
+}
+
+Leading::~Leading() {
+  {
+    std::lock_guard lock(mutex_);
+    resigning_ = true;
+  }
+  election_.reset();
 }
 
 }  // namespace millrace::apps

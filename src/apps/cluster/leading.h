@@ -23,6 +23,7 @@ class Leading {
   static Result<std::unique_ptr<Leading>> Wait(const std::string& address,
                                                const std::string& candidate,
                                                const cluster::EtcdTls& tls, const Clock& clock);
+  ~Leading();  // resigns, and this process goes on
 
   Term term() const { return term_; }
 
@@ -31,6 +32,7 @@ class Leading {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Term> elected_;  // guarded by mutex_
+  bool resigning_ = false;       // guarded by mutex_
   Term term_;
   std::unique_ptr<cluster::Store> store_;
   std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store goes

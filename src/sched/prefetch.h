@@ -1,0 +1,27 @@
+// Asking for the memory of the requests that come next. With thousands of requests none of it is in
+// the cache when its turn comes; asked for some places ahead, the misses of several overlap.
+// Private to this folder.
+#pragma once
+
+#include "sched/request.h"
+
+namespace millrace::sched {
+
+inline constexpr size_t kPrefetchAhead = 6;
+
+inline void PrefetchLines(const void* from, int lines) {
+  for (int i = 0; i < lines; ++i) __builtin_prefetch(static_cast<const char*>(from) + i * 64);
+}
+// What says whether it can be in a step; then what a decode step touches of it.
+inline void PrefetchHead(const Request& request) { PrefetchLines(&request, 1); }
+inline void Prefetch(const Request& request) { PrefetchLines(&request, 3); }
+inline void Prefetch(const Sequence& sequence) { PrefetchLines(&sequence, 2); }
+// REQUIRES: both are there already, or this is where the miss is.
+inline void PrefetchTails(const Sequence& sequence, const Request& request) {
+  __builtin_prefetch(sequence.output.data() + sequence.output.size());
+  __builtin_prefetch(sequence.table.data() + sequence.table.size());
+  __builtin_prefetch(request.spec.prompt.get());
+  PrefetchLines(request.spec.params.get(), 3);
+}
+
+}  // namespace millrace::sched
