@@ -120,10 +120,16 @@ class Worker {
 struct Cut {
   std::vector<int> ends;
   std::vector<int> workers;
-  int OwnerOf(int layer) const {
-    return workers[static_cast<size_t>(std::ranges::upper_bound(ends, layer) - ends.begin())];
-  }
 };
+
+// Whoever has it in a lane. A plan's worker that has not joined yet is stood in for.
+std::string OwnerOf(const cluster::LaneStatus& lane, int layer) {
+  for (size_t hop = 0; hop < lane.layers.size(); ++hop) {
+    if (layer >= lane.layers[hop].begin && layer < lane.layers[hop].end) return lane.workers[hop];
+  }
+  MR_CHECK(false) << "nobody has layer " << layer;
+  return "";
+}
 
 Plan PlanOf(const Cut& cut) {
   Plan plan;
@@ -154,7 +160,7 @@ std::string TextOf(const Cut& cut) {
 class Bench {
  public:
   Bench(const Options& options, const RigModel& model, const Cut& cut)
-      : options_(options), model_(model), cut_(cut) {
+      : options_(options), model_(model) {
     for (int i = 0; i < kMostStages; ++i) names_.push_back(fmt::format("w{}", i));
     cluster::CellOptions cell = CellOptionsFor(model, PlanOf(cut), options.streams, kModelLen);
     cell.controller.node_names = names_;
@@ -170,7 +176,10 @@ class Bench {
                                                   kModelLen / 2, static_cast<uint64_t>(i) + 1));
     }
   }
-  ~Bench() { streams_.clear(); }
+  ~Bench() {
+    streams_.clear();
+    server_.reset();  // before the workers: it does not miss them
+  }
 
   void ChangeTo(const Cut& then) {
     for (const auto& stream : streams_) stream->WaitFor(stream->tokens() + kCalmTokens);
@@ -192,7 +201,7 @@ class Bench {
         << "some were computed again";
     int layers = 0;
     for (int layer = 0; layer < kLayers; ++layer) {
-      layers += cut_.OwnerOf(layer) != then.OwnerOf(layer);
+      layers += OwnerOf(before.lanes.front(), layer) != OwnerOf(after.lanes.front(), layer);
     }
     const int64_t tokens = computed_.TokensOf(before.lanes.front().id);
     const auto all = static_cast<double>(tokens * model_.spec.KvBytesPerToken());
@@ -205,7 +214,6 @@ class Bench {
                static_cast<double>(Sum(&Worker::copied_bytes) - copied) / 1e6, pulled / needed,
                wire / needed, seconds);
     worst_ = std::max({worst_, pulled / needed, wire / needed});
-    cut_ = then;
   }
   double worst() const { return worst_; }
 
@@ -223,7 +231,6 @@ class Bench {
 
   const Options& options_;
   const RigModel& model_;
-  Cut cut_;
   double worst_ = 0;
   std::vector<std::string> names_;
   Computed computed_;
