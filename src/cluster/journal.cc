@@ -22,6 +22,8 @@ bool TextsFit(const JournalRecord& record) {
            std::all_of(accept->params.stop.begin(), accept->params.stop.end(), fits);
   }
   if (const auto* end = std::get_if<JournalFinished>(&record)) return fits(end->reason);
+  const auto* last = std::get_if<JournalTokens>(&record);
+  if (last != nullptr && last->finish_reason) return fits(*last->finish_reason);
   return true;
 }
 
@@ -54,19 +56,28 @@ Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, co
   return journal;
 }
 
-Status Journal::Append(const JournalRecord& record) {
+Status Journal::Append(std::span<const JournalRecord> records) {
   std::unique_lock lock(mutex_);
   MR_RETURN_IF_ERROR(MakeRoom(lock));
-  MR_RETURN_IF_ERROR(TakeIn(record));
+  Status fits;
+  for (const JournalRecord& record : records) {
+    fits = TakeIn(record);
+    if (!fits.ok()) break;
+  }
   const std::shared_ptr<Batch> mine = pending_;
-  while (!mine->written) {
+  while (mine && !mine->written) {
     if (writing_) {
       written_.wait(lock);
     } else {
       WriteBatch(lock);
     }
   }
-  return mine->status;
+  return fits.ok() && mine ? mine->status : fits;
+}
+
+bool Journal::Holds(RequestId request) const {
+  std::lock_guard lock(mutex_);
+  return state_.requests().contains(request);
 }
 
 // A file to append to that is neither full nor torn.
@@ -99,6 +110,8 @@ Status Journal::TakeIn(const JournalRecord& record) {
   pending_->bytes += frame;
   ++pending_->records;
   if (const auto* end = std::get_if<JournalFinished>(&record)) RememberFinished(end->request);
+  const auto* last = std::get_if<JournalTokens>(&record);
+  if (last != nullptr && last->finish_reason) RememberFinished(last->request);
   return OkStatus();
 }
 

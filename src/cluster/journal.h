@@ -11,6 +11,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,7 +60,11 @@ class Journal {
   // In the order of the calls. kInvalidArgument for a record that does not fit what was appended
   // before, or is too long: it is not written. kUnavailable when the disk refuses: the record may
   // or may not be there; the next call tries with a fresh file.
-  Status Append(const JournalRecord& record);
+  Status Append(const JournalRecord& record) { return Append(std::span(&record, 1)); }
+  // Several with one write. Those before the first that does not fit are appended.
+  Status Append(std::span<const JournalRecord> records);
+  // Whether the state has that request: accepted, and not yet forgotten.
+  bool Holds(RequestId request) const;
 
   struct Stats {
     uint64_t records = 0;

@@ -132,7 +132,8 @@ void VisitAccept(Archive& ar, Record& r) {
 }
 template <typename Archive, typename Record>
 void VisitTokens(Archive& ar, Record& r) {
-  ar(r.request), ar(r.index), ar(r.position), ar(r.tokens);
+  ar(r.request), ar(r.index), ar(r.position), ar(r.tokens), ar(r.cached_prompt_tokens);
+  ar(r.finish_reason);
 }
 template <typename Archive, typename Record>
 void VisitFinished(Archive& ar, Record& r) {

@@ -35,8 +35,11 @@ struct JournalTokens {
   int index = 0;          // which of the n continuations
   uint32_t position = 0;  // of the first token; the continuation's first has 0
   std::vector<TokenId> tokens;
+  int cached_prompt_tokens = 0;              // of the request, as it was told with them
+  std::optional<std::string> finish_reason;  // they are its last, and why: one record or none
   friend bool operator==(const JournalTokens&, const JournalTokens&) = default;
 };
+// An end without a token.
 struct JournalFinished {
   RequestId request;
   int index = 0;
@@ -54,14 +57,22 @@ using JournalRecord =
 
 struct JournalContinuation {
   std::vector<TokenId> tokens;
-  std::vector<uint32_t> deliveries;  // how many tokens each record brought, in order
   std::optional<std::string> finish_reason;
   friend bool operator==(const JournalContinuation&, const JournalContinuation&) = default;
+};
+
+// Tokens of one continuation that no other's came between.
+struct JournalRun {
+  int index = 0;
+  uint32_t tokens = 0;
+  friend bool operator==(const JournalRun&, const JournalRun&) = default;
 };
 
 struct JournalRequest {
   JournalAccept accept;
   std::vector<JournalContinuation> continuations;  // n
+  std::vector<JournalRun> runs;                    // in which order their tokens were told
+  int cached_prompt_tokens = 0;
   bool finished() const;
   friend bool operator==(const JournalRequest&, const JournalRequest&) = default;
 };

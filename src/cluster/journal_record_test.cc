@@ -81,8 +81,10 @@ TEST(Journal, EveryFieldComesBack) {
   EXPECT_EQ(p.logprobs, q.logprobs);
   EXPECT_EQ(p.prompt_logprobs, q.prompt_logprobs);
 
-  const JournalTokens tokens{RequestId(9), 1, 4, {3, 2, 1}};
-  EXPECT_EQ(std::get<JournalTokens>(*DecodeJournalRecord(EncodeJournalRecord(tokens))), tokens);
+  for (const JournalTokens& tokens : {JournalTokens{RequestId(9), 1, 4, {3, 2, 1}},
+                                      JournalTokens{RequestId(9), 1, 4, {3, 2, 1}, 16, "stop"}}) {
+    EXPECT_EQ(std::get<JournalTokens>(*DecodeJournalRecord(EncodeJournalRecord(tokens))), tokens);
+  }
   const JournalFinished end{RequestId(9), 1, "length"};
   EXPECT_EQ(std::get<JournalFinished>(*DecodeJournalRecord(EncodeJournalRecord(end))), end);
 }
@@ -90,6 +92,7 @@ TEST(Journal, EveryFieldComesBack) {
 TEST(Journal, ARecordCutShortOrWithMoreBehindIsRefused) {
   for (const JournalRecord& record :
        {JournalRecord(FullAccept()), JournalRecord(JournalTokens{RequestId(1), 0, 0, {1, 2}}),
+        JournalRecord(JournalTokens{RequestId(1), 0, 0, {1, 2}, 3, "stop"}),
         JournalRecord(JournalFinished{RequestId(1), 0, "stop"})}) {
     const std::string bytes = EncodeJournalRecord(record);
     for (size_t size = 0; size < bytes.size(); ++size) {
@@ -201,6 +204,21 @@ TEST(Journal, ZeroPagesForeignAndMovedRecordsAreFound) {
   EXPECT_EQ(swapped, file.states[3]);
   EXPECT_NE(read(file.bytes, 6, other).damage, "") << "a segment under another's name";
   EXPECT_EQ(other, JournalState());
+}
+
+TEST(Journal, TheOrderOfContinuationsIsKept) {
+  JournalState state;
+  ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1), .params = {.n = 2}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 0, {1}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 1, {2}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 1, 0, {3}, 8}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 2, {4}, 0, "stop"}).ok());
+  const JournalRequest& request = state.requests().at(RequestId(1));
+  EXPECT_EQ(request.runs, (std::vector<JournalRun>{{0, 2}, {1, 1}, {0, 1}}));
+  EXPECT_EQ(request.cached_prompt_tokens, 8);
+  EXPECT_EQ(request.continuations[0].finish_reason, "stop");
+  EXPECT_FALSE(request.finished());
+  EXPECT_FALSE(state.Apply(JournalTokens{RequestId(1), 0, 3, {5}}).ok()) << "it has ended";
 }
 
 TEST(Journal, ASnapshotAddsUpToTheSameState) {

@@ -48,6 +48,7 @@ Result<JournalContinuation*> JournalState::Unfinished(RequestId id, int index) {
 
 Status JournalState::ApplyOne(const JournalTokens& record) {
   MR_ASSIGN_OR_RETURN(JournalContinuation * continuation, Unfinished(record.request, record.index));
+  JournalRequest& request = requests_.at(record.request);
   if (record.tokens.empty()) return DataLoss("a record of no tokens");
   if (record.position != continuation->tokens.size()) {
     return DataLoss(fmt::format("tokens at position {} of request {}, which has {}",
@@ -56,7 +57,13 @@ Status JournalState::ApplyOne(const JournalTokens& record) {
   }
   continuation->tokens.insert(continuation->tokens.end(), record.tokens.begin(),
                               record.tokens.end());
-  continuation->deliveries.push_back(static_cast<uint32_t>(record.tokens.size()));
+  continuation->finish_reason = record.finish_reason;
+  request.cached_prompt_tokens =
+      std::max(request.cached_prompt_tokens, record.cached_prompt_tokens);
+  if (request.runs.empty() || request.runs.back().index != record.index) {
+    request.runs.push_back({.index = record.index});
+  }
+  request.runs.back().tokens += static_cast<uint32_t>(record.tokens.size());
   return OkStatus();
 }
 
@@ -75,17 +82,20 @@ std::vector<JournalRecord> JournalState::Snapshot() const {
   std::vector<JournalRecord> records;
   for (const auto& [id, request] : requests_) {
     records.push_back(request.accept);
+    std::vector<uint32_t> told(request.continuations.size());
+    for (const JournalRun& run : request.runs) {
+      uint32_t& position = told[static_cast<size_t>(run.index)];
+      const auto begin =
+          request.continuations[static_cast<size_t>(run.index)].tokens.begin() + position;
+      records.push_back(JournalTokens{
+          id, run.index, position, {begin, begin + run.tokens}, request.cached_prompt_tokens});
+      position += run.tokens;
+    }
     for (size_t i = 0; i < request.continuations.size(); ++i) {
-      const JournalContinuation& continuation = request.continuations[i];
-      uint32_t position = 0;
-      for (const uint32_t count : continuation.deliveries) {
-        const auto begin = continuation.tokens.begin() + position;
-        records.push_back(JournalTokens{id, static_cast<int>(i), position, {begin, begin + count}});
-        position += count;
-      }
-      if (continuation.finish_reason) {
-        records.push_back(JournalFinished{id, static_cast<int>(i), *continuation.finish_reason});
-      }
+      const auto& reason = request.continuations[i].finish_reason;
+      if (!reason) continue;
+      records.emplace_back(std::in_place_type<JournalFinished>,
+                           JournalFinished{id, static_cast<int>(i), *reason});
     }
   }
   records.push_back(JournalSnapshotEnd{records.size(), next_request_});

@@ -86,6 +86,28 @@ TEST(JournalFolder, FinishedRequestsAreForgottenAfterAWhileAndTheFolderStaysSmal
       << "ids of forgotten requests are not given again";
 }
 
+TEST(JournalFolder, SeveralRecordsAreOneWrite) {
+  TempFolder folder;
+  const ManualClock clock;
+  JournalReplay replay;
+  auto journal = Open({.folder = folder.path(), .retain_finished = kNever}, clock, replay);
+  const std::vector<JournalRecord> records = {
+      JournalAccept{.request = RequestId(1)}, JournalTokens{RequestId(1), 0, 0, {1}},
+      JournalTokens{RequestId(1), 0, 5, {2}},  // does not fit
+      JournalTokens{RequestId(1), 0, 1, {3}}};
+  EXPECT_EQ(journal->Append(records).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(journal->stats().writes, 1u);
+  EXPECT_EQ(journal->stats().records, 2u);
+  EXPECT_TRUE(journal->Holds(RequestId(1)));
+  EXPECT_FALSE(journal->Holds(RequestId(2)));
+  EXPECT_TRUE(journal->Append(std::span(records).subspan(3)).ok());
+  EXPECT_TRUE(journal->Append(std::span<const JournalRecord>()).ok()) << "none is fine";
+  journal.reset();
+  const auto read = ReplayJournal(folder.path());
+  EXPECT_EQ(read->state.requests().at(RequestId(1)).continuations[0].tokens,
+            (std::vector<TokenId>{1, 3}));
+}
+
 TEST(JournalFolder, ThreadsShareWritesAndKeepTheirOrder) {
   TempFolder folder;
   const SteadyClock clock;
@@ -191,6 +213,8 @@ TEST(JournalFolder, ADiskThatRefusesIsSaidAndWhenItTakesAgainNothingIsMissing) {
     position += 3;
   }
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
+  small.rlim_cur = 50;  // for no snapshot either
+  ::setrlimit(RLIMIT_FSIZE, &small);
   EXPECT_FALSE(journal->Append(JournalTokens{RequestId(1), 0, position, {1, 2, 3}}).ok());
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, old_handler);

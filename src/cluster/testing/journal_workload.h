@@ -28,15 +28,26 @@ class JournalWorkload {
         tokens.tokens.push_back(static_cast<TokenId>(rng_.Between(0, 100'000)));
       }
       one->second += static_cast<uint32_t>(tokens.tokens.size());
+      tokens.cached_prompt_tokens = static_cast<int>(rng_.Between(0, 2));
+      if (rng_.Between(0, 9) == 0) {
+        tokens.finish_reason = "length";
+        End(it, one);
+      }
       return tokens;
     }
-    JournalFinished end{it->first, one->first, rng_.Between(0, 1) ? "stop" : "length"};
-    positions.erase(one);
-    if (positions.empty()) live_.erase(it);
+    JournalFinished end{it->first, one->first, rng_.Between(0, 1) ? "stop" : "abort"};
+    End(it, one);
     return end;
   }
 
  private:
+  using Positions = std::map<int, uint32_t>;
+  using Live = std::map<RequestId, Positions>;
+
+  void End(Live::iterator request, Positions::iterator continuation) {
+    request->second.erase(continuation);
+    if (request->second.empty()) live_.erase(request);
+  }
   JournalRecord Accept() {
     JournalAccept accept{.request = RequestId(next_++)};
     accept.external_id = "x" + std::to_string(rng_.Between(0, 1000));
@@ -53,7 +64,7 @@ class JournalWorkload {
 
   Rng rng_;
   uint64_t next_ = 1;
-  std::map<RequestId, std::map<int, uint32_t>> live_;
+  Live live_;
 };
 
 }  // namespace millrace::cluster::testing
