@@ -27,6 +27,7 @@ struct EngineRequest {
   SamplingParams params;        // validated
   int priority = 0;             // smaller runs first under the priority policy
   std::string cache_salt;       // requests share prefix blocks only within the same salt
+  std::string front_end;        // kept with the request where it is journalled; not looked into
 };
 
 // Called for every sequence of the request, in order. Must not block.

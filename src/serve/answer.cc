@@ -1,5 +1,7 @@
 #include "serve/answer.h"
 
+#include <utility>
+
 namespace millrace::serve {
 
 Answer::Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply)
@@ -7,27 +9,25 @@ Answer::Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::Http
 
 bool Answer::Flush(std::vector<Choice>& choices, const UsageCounts& usage) {
   if (!format_.stream) return !reply_->disconnected();
-  std::string events;
-  AppendNews(choices, usage, events);
-  if (events.empty()) return true;
+  Collect(choices, usage);
+  if (events_.empty()) return true;
   StartOnce();
-  return reply_->Write(std::move(events));
+  return reply_->Write(std::exchange(events_, {}));
 }
 
 void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
                     const std::vector<TokenReports>& prompt_reports) {
   if (format_.stream) {
-    std::string events;
-    AppendNews(choices, usage, events);
+    Collect(choices, usage);
     if (format_.include_usage) {
       Json last = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
                            Json::array());
       last["usage"] = UsageJson(usage);
-      AppendEvent(last, events);
+      AppendEvent(last, events_);
     }
-    events += kDoneEvent;
+    events_ += kDoneEvent;
     StartOnce();
-    reply_->Write(std::move(events));
+    reply_->Write(std::exchange(events_, {}));
     reply_->End();
     return;
   }
@@ -49,28 +49,28 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
 }
 
 void Answer::Fail(const ApiError& error) {
-  if (!started_) return reply_->Send(ErrorResponse(error));
-  std::string event;
-  AppendEvent(ErrorBody(error), event);
-  reply_->Write(std::move(event));
+  if (!started_ && events_.empty()) return reply_->Send(ErrorResponse(error));
+  AppendEvent(ErrorBody(error), events_);
+  StartOnce();
+  reply_->Write(std::exchange(events_, {}));
   reply_->End();
 }
 
-void Answer::AppendNews(std::vector<Choice>& choices, const UsageCounts& usage,
-                        std::string& events) {
+void Answer::Collect(std::vector<Choice>& choices, const UsageCounts& usage) {
+  if (!format_.stream) return;
   role_sent_.resize(choices.size());
   for (size_t i = 0; i < choices.size(); ++i) {
     if (!choices[i].HasNews()) continue;
     if (format_.chat && !role_sent_[i]) {
-      AppendChunk(ChatRoleDelta(static_cast<int>(i)), usage, events);
+      AppendChunk(ChatRoleDelta(static_cast<int>(i)), usage);
       role_sent_[i] = true;
     }
     const ChoicePart part = choices[i].Take();
-    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), usage, events);
+    AppendChunk(format_.chat ? ChatDelta(part) : CompletionChoice(part), usage);
   }
 }
 
-void Answer::AppendChunk(Json choice, const UsageCounts& usage, std::string& events) const {
+void Answer::AppendChunk(Json choice, const UsageCounts& usage) {
   Json chunk = Envelope(head_, format_.chat ? "chat.completion.chunk" : "text_completion",
                         Json::array({std::move(choice)}));
   if (format_.continuous_usage) {
@@ -78,7 +78,7 @@ void Answer::AppendChunk(Json choice, const UsageCounts& usage, std::string& eve
   } else if (format_.include_usage) {
     chunk["usage"] = nullptr;
   }
-  AppendEvent(chunk, events);
+  AppendEvent(chunk, events_);
 }
 
 void Answer::StartOnce() {

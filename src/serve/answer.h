@@ -25,6 +25,10 @@ class Answer {
  public:
   Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply);
 
+  // A stream makes an event for each choice that has news, to be written with the next Flush or
+  // Finish: called after every token, which tokens share an event does not depend on when they
+  // came.
+  void Collect(std::vector<Choice>& choices, const UsageCounts& usage);
   // A stream writes all the news there is in one part; a whole answer waits for Finish. False: the
   // client has gone.
   bool Flush(std::vector<Choice>& choices, const UsageCounts& usage);
@@ -35,15 +39,17 @@ class Answer {
   // Finish.
   void Fail(const ApiError& error);
 
+  bool started() const { return started_; }
+
  private:
-  void AppendNews(std::vector<Choice>& choices, const UsageCounts& usage, std::string& events);
-  void AppendChunk(Json choice, const UsageCounts& usage, std::string& events) const;
+  void AppendChunk(Json choice, const UsageCounts& usage);
   void StartOnce();
 
   const AnswerFormat format_;
   const ResponseHead head_;
   const std::shared_ptr<net::HttpReply> reply_;
   bool started_ = false;
+  std::string events_;           // not yet written
   std::vector<bool> role_sent_;  // chat streams: by choice
 };
 

@@ -13,6 +13,7 @@ namespace millrace::serve {
 namespace {
 
 constexpr std::string_view kScheme = "Bearer ";
+constexpr size_t kFingerprintBytes = 16;
 
 bool Printing(char c) { return c > 0x20 && c < 0x7f; }
 
@@ -44,6 +45,24 @@ std::optional<size_t> ApiKeys::Match(std::optional<std::string_view> authorizati
     if (CRYPTO_memcmp(digests_[i].data(), given.data(), given.size()) == 0) match = i;
   }
   return match;
+}
+
+// Of the digest, so that no digest is ever written down either.
+std::string ApiKeys::Fingerprint(size_t index) const {
+  const Digest& digest = digests_.at(index);
+  const Digest named = Hash(
+      "millrace owner" + std::string(reinterpret_cast<const char*>(digest.data()), digest.size()));
+  std::string text;
+  for (size_t i = 0; i < kFingerprintBytes; ++i) text += fmt::format("{:02x}", named[i]);
+  return text;
+}
+
+bool ApiKeys::Knows(std::string_view fingerprint) const {
+  if (fingerprint.empty()) return !required();
+  for (size_t i = 0; i < digests_.size(); ++i) {
+    if (Fingerprint(i) == fingerprint) return true;
+  }
+  return false;
 }
 
 ApiKeys::Digest ApiKeys::Hash(std::string_view key) {

@@ -29,6 +29,10 @@ class ApiKeys {
   size_t size() const { return digests_.size(); }
   // Which key the value of an Authorization header carries ("Bearer KEY"); nullopt: none of them.
   std::optional<size_t> Match(std::optional<std::string_view> authorization) const;
+  // A name for key `index` that is the same in every life of the server and does not tell the key.
+  std::string Fingerprint(size_t index) const;
+  // Whether one of the keys has that fingerprint; "": whether everybody may enter.
+  bool Knows(std::string_view fingerprint) const;
 
  private:
   using Digest = std::array<uint8_t, 32>;

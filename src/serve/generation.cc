@@ -3,17 +3,83 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "serve/stream_record.h"
 
 namespace millrace::serve {
 
 void Generation::Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
                        std::shared_ptr<net::HttpReply> reply) {
   std::shared_ptr<Generation> generation(
-      new Generation(std::move(backend), std::move(spec), reply));
-  reply->OnDisconnect([weak = std::weak_ptr(generation)] {
+      new Generation(std::move(backend), std::move(spec), std::move(reply)));
+  generation->AbortWhenDisconnected();
+  generation->SubmitAll();
+}
+
+bool Generation::Restore(std::shared_ptr<Backend> backend, GenerationSpec spec,
+                         std::shared_ptr<net::HttpReply> reply, engine::EarlierRequest earlier,
+                         engine::EarlierRequests& requests) {
+  std::shared_ptr<Generation> generation(
+      new Generation(std::move(backend), std::move(spec), std::move(reply)));
+  if (!generation->SayAgain(earlier)) return false;
+  if (!generation->answered_) {
+    generation->AbortWhenDisconnected();
+    generation->GoOn(earlier, requests);
+  } else if (!earlier.finished) {  // by a stop string, and its abort was not on record
+    requests.Drop(earlier.id);
+  }
+  return true;
+}
+
+void Generation::AbortWhenDisconnected() {
+  reply_->OnDisconnect([weak = weak_from_this()] {
     if (auto alive = weak.lock()) alive->Cancel();
   });
-  generation->SubmitAll();
+}
+
+// Nobody else has the generation yet. False: no event was written, or it had failed.
+bool Generation::SayAgain(const engine::EarlierRequest& earlier) {
+  const int n = spec_.options.params.n;
+  for (const RequestOutput& output : earlier.told) {
+    if (output.index < 0 || output.index >= n) return false;
+    PromptState& state = prompts_.front();
+    state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
+    state.first_token_seen = true;
+    Choice& choice = choices_[static_cast<size_t>(output.index)];
+    if (choice.finished()) continue;
+    ApplyNews(choice, output);
+    if (!choice.finished()) continue;
+    if (choice.finish_reason() == "abort" || choice.finish_reason() == "error") return false;
+    ++finished_choices_;
+  }
+  answered_ = finished_choices_ == choices_.size();
+  if (answered_) {
+    Finish();
+  } else {
+    answer_.Flush(choices_, Usage());
+  }
+  return answer_.started();
+}
+
+void Generation::GoOn(const engine::EarlierRequest& earlier, engine::EarlierRequests& requests) {
+  const Status resumed = requests.Resume(
+      earlier.id,
+      [self = shared_from_this()](RequestOutput&& output) { self->Deliver(0, std::move(output)); });
+  if (!resumed.ok()) return Fail(FromStatus(resumed));
+  Submitted(earlier.id, 0);
+  // Of sequences that a stop string ended, the abort may not be on record.
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (choices_[i].finished()) {
+      backend_->model.engine->Abort(earlier.id, static_cast<int>(i));
+    }
+  }
+  bool cancelled = false;
+  {
+    std::lock_guard lock(mutex_);
+    cancelled = cancelled_;
+    begun_ = true;
+    ScheduleIfNeeded();
+  }
+  if (cancelled) AbortAll();
 }
 
 Generation::Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
@@ -67,6 +133,7 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.params.max_tokens = input.max_tokens;
   request.priority = spec_.options.priority;
   request.cache_salt = spec_.cache_salt;
+  request.front_end = EncodeStreamRecord(spec_);
   Result<RequestId> id = backend_->model.engine->Submit(
       std::move(request), [self = shared_from_this(), prompt](RequestOutput&& output) {
         self->Deliver(prompt, std::move(output));
@@ -74,7 +141,13 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   if (!id.ok()) {
     return FromStatus(id.status(), spec_.format.chat ? "messages" : "prompt");
   }
-  backend_->directory.Add({.id = *id,
+  Submitted(*id, prompt);
+  return std::nullopt;
+}
+
+void Generation::Submitted(RequestId id, int prompt) {
+  const PromptInput& input = spec_.prompts[static_cast<size_t>(prompt)];
+  backend_->directory.Add({.id = id,
                            .response_id = spec_.head.id,
                            .external_id = spec_.request_id,
                            .route = spec_.route,
@@ -84,8 +157,7 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
                            .stream = spec_.format.stream,
                            .arrived = spec_.arrived});
   std::lock_guard lock(mutex_);
-  submitted_.push_back(*id);
-  return std::nullopt;
+  submitted_.push_back(id);
 }
 
 void Generation::Cancel() {
@@ -134,11 +206,7 @@ void Generation::Run() {
   if (!answered_) {
     if (finished_choices_ == choices_.size()) {
       answered_ = true;
-      std::vector<TokenReports> reports;
-      for (size_t i = 0; i < choices_.size(); ++i) {
-        reports.push_back(prompts_[i / static_cast<size_t>(spec_.options.params.n)].reports);
-      }
-      answer_.Finish(choices_, Usage(), reports);
+      Finish();
     } else if (!answer_.Flush(choices_, Usage())) {
       answered_ = true;
       Cancel();
@@ -165,7 +233,9 @@ void Generation::Process(Mail& mail) {
   }
   if (!choice.finished()) {
     if (!output.tokens.empty()) ObserveLatency(mail, state, choice);
-    if (choice.Apply(output)) backend_->model.engine->Abort(output.request, output.index);
+    if (ApplyNews(choice, output)) {
+      backend_->model.engine->Abort(output.request, output.index);
+    }
     if (choice.finished()) ++finished_choices_;
   }
   if (output.times) EndPrompt(mail);
@@ -177,6 +247,38 @@ void Generation::Process(Mail& mail) {
   } else if (choice.finish_reason() == "abort") {
     Fail(Unready("The server is shutting down and could not finish this request."));
   }
+}
+
+// Of a stream that can be resumed each token is an event of its own, so that the events' numbers
+// do not depend on which tokens were ready together. True as Choice::Apply.
+bool Generation::ApplyNews(Choice& choice, const RequestOutput& output) {
+  if (!spec_.resumable) return choice.Apply(output);
+  const size_t pieces = std::max<size_t>(output.tokens.size(), 1);
+  bool stopped = false;
+  for (size_t i = 0; i < pieces && !choice.finished(); ++i) {
+    const bool last = i + 1 == pieces;
+    RequestOutput piece;
+    piece.request = output.request;
+    piece.index = output.index;
+    if (i < output.tokens.size()) piece.tokens.push_back(output.tokens[i]);
+    if (i < output.logprobs.size()) piece.logprobs.push_back(output.logprobs[i]);
+    if (last) {
+      piece.finish = output.finish;
+      piece.stop_token = output.stop_token;
+    }
+    stopped = choice.Apply(piece) && !output.finish;
+    const std::string& reason = choice.finish_reason();
+    if (!answered_ && reason != "abort" && reason != "error") answer_.Collect(choices_, Usage());
+  }
+  return stopped;
+}
+
+void Generation::Finish() {
+  std::vector<TokenReports> reports;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    reports.push_back(prompts_[i / static_cast<size_t>(spec_.options.params.n)].reports);
+  }
+  answer_.Finish(choices_, Usage(), reports);
 }
 
 void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& choice) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/earlier_requests.h"
 #include "net/http.h"
 #include "serve/answer.h"
 #include "serve/backend.h"
@@ -38,6 +39,8 @@ struct GenerationSpec {
   std::string request_id;  // x-request-id
   std::string route;
   std::string cache_salt;
+  std::string owner;       // whose it is: Call::owner
+  bool resumable = false;  // a stream that is kept: one event per token, whenever they come
   Time arrived;
 };
 
@@ -46,6 +49,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // Submits every prompt, or answers with the error of the first that is refused.
   static void Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
                     std::shared_ptr<net::HttpReply> reply);
+  // Writes the events of an earlier life to `reply` again, then lets what has not finished go on.
+  // False: nothing that a client could come back to; `reply` is dropped, and with it the request.
+  static bool Restore(std::shared_ptr<Backend> backend, GenerationSpec spec,
+                      std::shared_ptr<net::HttpReply> reply, engine::EarlierRequest earlier,
+                      engine::EarlierRequests& requests);
   ~Generation();
 
  private:
@@ -64,8 +72,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
              std::shared_ptr<net::HttpReply> reply);
 
+  void AbortWhenDisconnected();
+  bool SayAgain(const engine::EarlierRequest& earlier);
+  void GoOn(const engine::EarlierRequest& earlier, engine::EarlierRequests& requests);
   void SubmitAll();
   std::optional<ApiError> SubmitOne(int prompt);
+  void Submitted(RequestId id, int prompt);
   // Aborts everything that was submitted; nothing is answered any more. Any thread.
   void Cancel();
   void AbortAll();
@@ -74,6 +86,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void ScheduleIfNeeded();                           // REQUIRES: mutex_
   void Run();                                        // a worker
   void Process(Mail& mail);
+  bool ApplyNews(Choice& choice, const RequestOutput& output);
+  void Finish();
   void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);
   void EndPrompt(const Mail& mail);
   void Fail(const ApiError& error);

@@ -48,7 +48,11 @@ RetainedStream::~RetainedStream() { StopKeeping(); }
 std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::HttpReply> client) {
   std::lock_guard lock(mutex_);
   client_ = std::move(client);
-  Listen();
+  if (client_) {
+    Listen();
+  } else {
+    without_client_ = clock_.Now();
+  }
   return std::make_shared<Producer>(shared_from_this());
 }
 

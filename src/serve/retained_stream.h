@@ -45,8 +45,8 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
                  std::shared_ptr<StreamsShared> shared);
   ~RetainedStream();
 
-  // The answer's side: once, with the first client. Dropping it before End cuts the client off and
-  // ends the stream.
+  // The answer's side: once, with the first client, or null: one has to come back within the grace.
+  // Dropping it before End cuts the client off and ends the stream.
   std::shared_ptr<net::HttpReply> Produce(std::shared_ptr<net::HttpReply> client);
 
   enum class Attached { kYes, kNotKept, kNoSuchEvent };

@@ -17,9 +17,10 @@ namespace millrace::serve {
 struct Call {
   net::HttpRequest request;
   std::shared_ptr<net::HttpReply> reply;
-  std::string request_id;   // the client's x-request-id, or ours
-  std::string rest;         // what followed the path of a kPrefix route
-  std::string cache_scope;  // keeps cached prefixes and kept streams of different API keys apart
+  std::string request_id;  // the client's x-request-id, or ours
+  std::string rest;        // what followed the path of a kPrefix route
+  std::string
+      owner;  // ApiKeys::Fingerprint, "" without keys: keeps cached prefixes and streams apart
 };
 
 // kAdmin: see admin_access.h.

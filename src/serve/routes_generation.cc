@@ -117,24 +117,30 @@ void Service::Impl::Begin(std::shared_ptr<Backend> backend, Call call, Generatio
   spec.head.created = UnixSeconds();
   spec.request_id = call.request_id;
   spec.route = call.request.path;
-  spec.cache_salt = call.cache_scope + options.cache_salt;
-  std::shared_ptr<net::HttpReply> reply = std::move(call.reply);
-  if (keeper_ && options.stream) reply = keeper_->Keep(call.cache_scope, id, std::move(reply));
+  spec.owner = call.owner;
+  spec.cache_salt = call.owner + options.cache_salt;
+  std::shared_ptr<net::HttpReply> reply = call.reply;
+  if (keeper_ && options.stream) {
+    reply = keeper_->Keep(call.owner, id, call.reply);
+    spec.resumable = reply != call.reply;
+  }
   Generation::Begin(std::move(backend), std::move(spec), std::move(reply));
 }
 
 bool Service::Impl::Resumed(const Call& call) {
   const auto last_event_id = call.request.Header("last-event-id");
   if (!keeper_ || !last_event_id) return false;
+  if (!LoadedOrReply(call)) return true;  // it may be one of an earlier life
   const std::optional<StreamPosition> position = ParseStreamPosition(*last_event_id);
   const std::optional<ApiError> error =
-      position ? keeper_->Resume(call.cache_scope, *position, call.reply)
+      position ? keeper_->Resume(call.owner, *position, call.reply)
                : BadField("Last-Event-ID", "Last-Event-ID must be the id of an event of a stream.");
   if (error) call.reply->Send(ErrorResponse(*error));
   return true;
 }
 
 void Service::Impl::ResumeStream(Call call) {
+  if (!LoadedOrReply(call)) return;
   StreamPosition position{.response_id = call.rest};
   if (const auto last_event_id = call.request.Header("last-event-id")) {
     const std::optional<StreamPosition> told = ParseStreamPosition(*last_event_id);
@@ -144,7 +150,7 @@ void Service::Impl::ResumeStream(Call call) {
     }
     position = *told;
   }
-  const auto error = keeper_->Resume(call.cache_scope, position, call.reply);
+  const auto error = keeper_->Resume(call.owner, position, call.reply);
   if (error) call.reply->Send(ErrorResponse(*error));
 }
 

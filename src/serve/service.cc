@@ -138,7 +138,7 @@ void Service::Impl::Dispatch(Call call, const RouteTable::Match& match) {
                                 "'Authorization: Bearer KEY' with a key it knows.",
                      .code = "invalid_api_key"});
     }
-    if (options_.api_keys.size() > 1) call.cache_scope = fmt::format("key{}:", *key);
+    call.owner = options_.api_keys.Fingerprint(*key);
   }
   if (match.on_path == nullptr) return refuse(NoSuchRoute(call));
   if (match.route == nullptr) {
@@ -185,6 +185,7 @@ void Service::Impl::Ready(ServedModel model) {
                   .workers = workers_,
                   .clock = clock_,
                   .created = std::time(nullptr)});
+  if (model.earlier != nullptr) RestoreStreams(made, *model.earlier);
   std::lock_guard lock(mutex_);
   MR_CHECK(backend_ == nullptr) << "Ready is called once";
   backend_ = std::move(made);

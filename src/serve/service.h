@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "core/model_spec.h"
+#include "engine/earlier_requests.h"
 #include "engine/generator.h"
 #include "net/http.h"
 #include "serve/auth.h"
@@ -41,8 +42,9 @@ struct ServiceOptions {
 
 // What serving needs of a loaded model.
 struct ServedModel {
-  engine::Generator* engine = nullptr;  // outlives Drain() and the HTTP server
-  ClusterAdmin* cluster = nullptr;      // likewise; null: none to administer
+  engine::Generator* engine = nullptr;         // outlives Drain() and the HTTP server
+  ClusterAdmin* cluster = nullptr;             // likewise; null: none to administer
+  engine::EarlierRequests* earlier = nullptr;  // likewise; null: the engine keeps none
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
   ModelSpec spec;
@@ -61,7 +63,8 @@ class Service {
 
   net::HttpHandler Handler();
 
-  // Called once, when the model is loaded: kLoading -> kReady.
+  // Called once, when the model is loaded: kLoading -> kReady. Streams of an earlier life are there
+  // when it returns.
   void Ready(ServedModel model);
   ServiceState state() const;
 

@@ -54,6 +54,8 @@ class Service::Impl {
   void ResumeStream(Call call);  // GET /v1/streams/{response id}
   void Begin(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
              const std::string& id);
+  // restore.cc
+  void RestoreStreams(const std::shared_ptr<Backend>& backend, engine::EarlierRequests& requests);
   // routes_text.cc
   void Tokenize(Call call);
   void Detokenize(Call call);

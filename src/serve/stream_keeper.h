@@ -29,8 +29,8 @@ class StreamKeeper {
   StreamKeeper(const ResumableStreams& limits, const Clock& clock);
   ~StreamKeeper();
 
-  // The reply to write a new stream to, so that it is kept for `owner`. A stream of the same name
-  // is forgotten. When there are too many: `client` itself.
+  // The reply to write a new stream to, so that it is kept for `owner`; null as `client`: nobody
+  // reads yet. A stream of the same name is forgotten. When there are too many: `client` itself.
   std::shared_ptr<net::HttpReply> Keep(const std::string& owner, const std::string& response_id,
                                        std::shared_ptr<net::HttpReply> client);
 

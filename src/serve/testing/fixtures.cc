@@ -292,10 +292,11 @@ TestServer::~TestServer() {
   service->Drain(Duration{});
 }
 
-void TestServer::MakeReady(engine::Generator* generator) {
+void TestServer::MakeReady(engine::Generator* generator, engine::EarlierRequests* earlier) {
   ServedModel model;
   model.engine = generator != nullptr ? generator : engine.get();
   model.cluster = options_.cluster;
+  model.earlier = earlier;
   model.tokenizer = TinyTokenizer();
   model.chat_template = TinyChatTemplate();
   model.spec.vocab_size = kTinyVocab;

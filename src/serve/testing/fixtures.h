@@ -133,8 +133,9 @@ class TestServer {
   // The data of every event, "[DONE]" left out but asserted to be last.
   std::vector<Json> Stream(const std::string& path, Json body);
 
-  // With another generator than `engine`, when one is given.
-  void MakeReady(engine::Generator* generator = nullptr);
+  // With another generator than `engine`, when one is given, and what an earlier life left.
+  void MakeReady(engine::Generator* generator = nullptr,
+                 engine::EarlierRequests* earlier = nullptr);
   // Waits until no request holds a block; false after ten seconds.
   bool WaitUntilFree();
 

@@ -1,0 +1,344 @@
+// Streams of an earlier life: whatever part of a stream is on record when the server dies, the next
+// one writes the very same events, from any position, and only to whoever may have them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "serve/testing/fixtures.h"
+
+namespace millrace::serve {
+namespace {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+// Writes down what a journal would.
+class RecordingGenerator final : public engine::Generator {
+ public:
+  explicit RecordingGenerator(engine::Generator* inner) : inner_(inner) {}
+
+  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+    auto earlier = std::make_shared<engine::EarlierRequest>();
+    earlier->external_id = request.external_id;
+    earlier->front_end = request.front_end;
+    earlier->prompt = request.prompt;
+    earlier->params = request.params;
+    earlier->priority = request.priority;
+    earlier->cache_salt = request.cache_salt;
+    requests.push_back(earlier);
+    return inner_->Submit(std::move(request),
+                          [this, earlier, sink = std::move(sink)](RequestOutput&& output) {
+                            {
+                              std::lock_guard lock(mutex_);
+                              earlier->id = output.request;
+                              earlier->told.push_back(output);
+                            }
+                            sink(std::move(output));
+                          });
+  }
+  void Abort(RequestId request, std::optional<int> index) override {
+    {
+      std::lock_guard lock(mutex_);
+      aborted_ = request;
+    }
+    inner_->Abort(request, index);
+  }
+  engine::EngineStats Stats() const override { return inner_->Stats(); }
+  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
+    return inner_->Inspect(request);
+  }
+  std::vector<sched::RequestInfo> InspectAll() const override { return inner_->InspectAll(); }
+  bool Drain(Duration limit) override { return inner_->Drain(limit); }
+
+  std::optional<RequestId> aborted() {
+    std::lock_guard lock(mutex_);
+    return aborted_;
+  }
+
+  std::vector<std::shared_ptr<engine::EarlierRequest>> requests;
+
+ private:
+  engine::Generator* const inner_;
+  std::mutex mutex_;
+  std::optional<RequestId> aborted_;  // the last
+};
+
+// What a controller has after its restart: `told` of the record, and the rest when asked to go on.
+class Record final : public engine::EarlierRequests {
+ public:
+  // All but the last `rest` pieces of news were on record.
+  void Add(const engine::EarlierRequest& whole, size_t rest) {
+    engine::EarlierRequest earlier = whole;
+    std::vector<RequestOutput>& later = later_[earlier.id];
+    later.assign(earlier.told.end() - static_cast<std::ptrdiff_t>(rest), earlier.told.end());
+    earlier.told.resize(earlier.told.size() - rest);
+    for (RequestOutput& output : earlier.told) {
+      output.times.reset();
+      output.prompt_logprobs.clear();
+      output.logprobs.clear();
+    }
+    earlier.finished = rest == 0;
+    taken_.push_back(std::move(earlier));
+  }
+
+  std::vector<engine::EarlierRequest> Take() override { return std::exchange(taken_, {}); }
+  Status Resume(RequestId request, engine::OutputSink sink) override {
+    if (!refusal.ok()) return refusal;
+    resumed.push_back(request);
+    if (silent) {
+      sinks.push_back(std::move(sink));
+      return OkStatus();
+    }
+    for (RequestOutput output : later_.at(request)) sink(std::move(output));
+    return OkStatus();
+  }
+  void Drop(RequestId request) override { dropped.push_back(request); }
+
+  Status refusal;
+  bool silent = false;  // what goes on says nothing
+  std::vector<engine::OutputSink> sinks;
+  std::vector<RequestId> resumed, dropped;
+
+ private:
+  std::vector<engine::EarlierRequest> taken_;
+  std::map<RequestId, std::vector<RequestOutput>> later_;
+};
+
+TestServerOptions Options(std::vector<std::string> keys = {}) {
+  TestServerOptions options;
+  options.script = "hello the world é";
+  options.service.resumable = {
+      .enabled = true, .grace = Duration::Seconds(600), .retain = Duration::Seconds(600)};
+  options.service.api_keys = *ApiKeys::Create(keys);
+  options.ready = false;
+  return options;
+}
+
+struct FirstLife {
+  std::string id;
+  std::string body;  // the whole stream
+  engine::EarlierRequest request;
+};
+
+FirstLife Live(const std::string& path, Json asked, const Headers& headers = {},
+               const std::vector<std::string>& keys = {}) {
+  TestServer server(Options(keys));
+  RecordingGenerator generator(server.engine.get());
+  server.MakeReady(&generator);
+  asked["stream"] = true;
+  asked["request_id"] = "r";
+  auto reply = server.Start("POST", path, DumpJson(asked), headers);
+  EXPECT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->status(), 200) << reply->body();
+  EXPECT_TRUE(server.WaitUntilFree());
+  server.service->Drain(Duration{});
+  const std::string id = path == "/v1/completions" ? "cmpl-r" : "chatcmpl-r";
+  return {id, reply->body(), *generator.requests.at(0)};
+}
+
+// Whole events.
+std::vector<std::string> Events(const std::string& body) {
+  std::vector<std::string> events;
+  for (size_t begin = 0, end; (end = body.find("\n\n", begin)) != std::string::npos;
+       begin = end + 2) {
+    events.push_back(body.substr(begin, end + 2 - begin));
+  }
+  return events;
+}
+
+std::string After(const std::vector<std::string>& events, size_t seen) {
+  std::string rest;
+  for (size_t i = seen; i < events.size(); ++i) rest += events[i];
+  return rest;
+}
+
+// The second life, with all but the last `rest` news on record.
+void ExpectTheSame(const FirstLife& first, const std::string& path, size_t rest) {
+  Record record;
+  record.Add(first.request, rest);
+  TestServer server(Options());
+  server.MakeReady(nullptr, &record);
+  const std::vector<std::string> events = Events(first.body);
+  ASSERT_GT(events.size(), 3u);
+  EXPECT_EQ(record.resumed.size() + record.dropped.size(), rest == 0 ? 0u : 1u);
+  if (first.request.told.size() == rest) {
+    // No event had been written, so no client knows the stream.
+    auto reply = server.Start("GET", "/v1/streams/" + first.id);
+    ASSERT_TRUE(reply->WaitDone());
+    EXPECT_EQ(reply->status(), 404);
+    return;
+  }
+  for (size_t seen = 1; seen < events.size(); ++seen) {
+    const std::string& last = events[seen - 1];
+    auto reply =
+        server.Start("POST", path, "{}", {{"Last-Event-ID", last.substr(4, last.find('\n') - 4)}});
+    ASSERT_TRUE(reply->WaitDone());
+    ASSERT_EQ(reply->status(), 200) << reply->body();
+    EXPECT_EQ(reply->body(), After(events, seen)) << rest << " news were not on record";
+  }
+}
+
+void ExpectTheSameWhereverItDied(const std::string& path, const Json& asked) {
+  const FirstLife first = Live(path, asked);
+  ASSERT_NE(first.request.front_end, "");
+  for (size_t rest = 0; rest <= first.request.told.size(); ++rest) {
+    ExpectTheSame(first, path, rest);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+TEST(Restore, ACompletion) {
+  ExpectTheSameWhereverItDied("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+}
+
+TEST(Restore, AChatWithUsageInEveryChunk) {
+  ExpectTheSameWhereverItDied(
+      "/v1/chat/completions",
+      {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
+       {"max_tokens", 25},
+       {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
+}
+
+TEST(Restore, SeveralChoicesAndAnEcho) {
+  ExpectTheSameWhereverItDied("/v1/completions", {{"prompt", "abc"},
+                                                  {"max_tokens", 12},
+                                                  {"n", 3},
+                                                  {"echo", true},
+                                                  {"stream_options", {{"include_usage", true}}}});
+}
+
+TEST(Restore, AStopStringFoundBeforeOrAfter) {
+  ExpectTheSameWhereverItDied("/v1/completions",
+                              {{"prompt", "abc"}, {"max_tokens", 60}, {"n", 2}, {"stop", "world"}});
+}
+
+TEST(Restore, AStopToken) {
+  ExpectTheSameWhereverItDied("/v1/completions",
+                              {{"prompt", "abc"}, {"max_tokens", 60}, {"stop_token_ids", {'w'}}});
+}
+
+// The journal says where continuations took turns, not in which pieces.
+TEST(Restore, PiecesMayBeOtherThanTheyWere) {
+  FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  std::vector<RequestOutput>& told = first.request.told;
+  ASSERT_GT(told.size(), 20u);
+  for (int i = 0; i < 15; ++i) told[0].tokens.push_back(told[static_cast<size_t>(i) + 1].tokens[0]);
+  told.erase(told.begin() + 1, told.begin() + 16);
+  ExpectTheSame(first, "/v1/completions", told.size() - 1);
+  ExpectTheSame(first, "/v1/completions", told.size() - 3);
+}
+
+TEST(Restore, WithoutStreamsThatCanBeResumedAllEnd) {
+  const FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  Record record;
+  record.Add(first.request, 5);
+  TestServerOptions options = Options();
+  options.service.resumable.enabled = false;
+  TestServer server(options);
+  server.MakeReady(nullptr, &record);
+  EXPECT_EQ(record.dropped, std::vector{first.request.id});
+}
+
+TEST(Restore, WhatHasNoClientToComeBackEnds) {
+  Record record;
+  FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  std::vector<RequestId> ids;
+  for (const char* front_end :
+       {"", "{", "{}", "[]", "7", R"({"version":2})", R"({"version":1,"owner":7})"}) {
+    first.request.id = RequestId(100 + ids.size());
+    first.request.front_end = front_end;
+    ids.push_back(first.request.id);
+    record.Add(first.request, 5);
+  }
+  TestServer server(Options());
+  server.MakeReady(nullptr, &record);
+  EXPECT_EQ(record.dropped, ids);
+  EXPECT_TRUE(record.resumed.empty());
+}
+
+TEST(Restore, StreamsWithLogprobsOrOfSeveralPromptsAreNotKept) {
+  for (const Json& more : std::vector<Json>{{{"logprobs", 1}}, {{"prompt", {"a", "b"}}}}) {
+    Json asked = {{"prompt", "abc"}, {"max_tokens", 4}};
+    asked.update(more);
+    EXPECT_EQ(Live("/v1/completions", asked).request.front_end, "");
+  }
+}
+
+TEST(Restore, OnlyTheKeyThatBeganItReachesIt) {
+  const std::vector<std::string> keys = {"mine", "theirs"};
+  const Headers mine = {{"authorization", "Bearer mine"}};
+  const FirstLife first =
+      Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}}, mine, keys);
+  EXPECT_EQ(first.request.front_end.find("mine"), std::string::npos);
+  struct Case {
+    std::vector<std::string> keys;
+    std::string key;
+    int status;
+  };
+  for (const Case& c : {Case{{"theirs", "mine"}, "mine", 200}, Case{{"mine"}, "mine", 200},
+                        Case{{"theirs", "mine"}, "theirs", 404}, Case{{"theirs"}, "theirs", 404},
+                        Case{{}, "", 404}}) {
+    Record record;
+    record.Add(first.request, 5);
+    TestServer server(Options(c.keys));
+    server.MakeReady(nullptr, &record);
+    auto reply =
+        server.Start("GET", "/v1/streams/cmpl-r", "", {{"authorization", "Bearer " + c.key}});
+    ASSERT_TRUE(reply->WaitDone());
+    EXPECT_EQ(reply->status(), c.status) << c.key << " of " << c.keys.size();
+    const bool known = std::find(c.keys.begin(), c.keys.end(), "mine") != c.keys.end();
+    EXPECT_EQ(record.dropped.empty(), known);
+  }
+}
+
+TEST(Restore, WhileLoadingAClientIsToldToComeAgain) {
+  TestServer server(Options());
+  for (const char* method : {"POST", "GET"}) {
+    const std::string path =
+        method == std::string("GET") ? "/v1/streams/cmpl-r" : "/v1/completions";
+    auto reply = server.Start(method, path, "{}", {{"Last-Event-ID", "cmpl-r:1"}});
+    ASSERT_TRUE(reply->WaitDone());
+    EXPECT_EQ(reply->status(), 503);
+    EXPECT_NE(reply->Header("retry-after"), "");
+  }
+}
+
+TEST(Restore, WhatCannotGoOnEndsWithAnError) {
+  const FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  Record record;
+  record.Add(first.request, 5);
+  record.refusal = ResourceExhausted("too many wait");
+  TestServer server(Options());
+  server.MakeReady(nullptr, &record);
+  auto reply = server.Start("GET", "/v1/streams/cmpl-r");
+  ASSERT_TRUE(reply->WaitDone());
+  const auto events = Events(reply->body());
+  EXPECT_NE(events.back().find("too many wait"), std::string::npos) << events.back();
+  EXPECT_EQ(events.front(), Events(first.body).front());
+}
+
+TEST(Restore, NobodyComesBackWithinTheGrace) {
+  const FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  Record record;
+  record.Add(first.request, 5);
+  record.silent = true;
+  TestServerOptions options = Options();
+  options.service.resumable.grace = Duration::Millis(20);
+  TestServer server(options);
+  RecordingGenerator generator(server.engine.get());
+  server.MakeReady(&generator, &record);
+  for (int i = 0; i < 1000 && !generator.aborted(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(generator.aborted(), first.request.id);
+  auto reply = server.Start("GET", "/v1/streams/cmpl-r");
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_EQ(reply->status(), 404);
+  record.sinks.clear();
+}
+
+}  // namespace
+}  // namespace millrace::serve
