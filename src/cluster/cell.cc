@@ -13,6 +13,18 @@ namespace {
 // How often time is brought to the controller when nothing else happens.
 constexpr auto kTick = std::chrono::milliseconds(50);
 
+// The news of a request that was put on record and then refused.
+void EndUnstarted(const sched::NewRequest& request, const Status& why,
+                  std::vector<RequestOutput>& outputs) {
+  for (int i = 0; i < request.params->n; ++i) {
+    RequestOutput& news = outputs.emplace_back();
+    news.request = request.id;
+    news.index = i;
+    news.finish = FinishReason::kError;
+    news.error = why;
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Cell>> Cell::Start(CellOptions options, CellLinks links,
@@ -67,7 +79,9 @@ void Cell::ConnectionLost(ConnectionId connection, const Status& reason) {
 }
 
 Result<RequestId> Cell::Submit(engine::EngineRequest request, engine::OutputSink sink) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock turn(submitting_, std::defer_lock);
+  if (options_.journal.accepted) turn.lock();
+  std::unique_lock lock(mutex_);
   if (draining_) return Unavailable("the server is shutting down and takes no new requests");
   const RequestId id(next_request_++);
   sched::NewRequest added;
@@ -77,13 +91,18 @@ Result<RequestId> Cell::Submit(engine::EngineRequest request, engine::OutputSink
   added.params = std::make_shared<const SamplingParams>(std::move(request.params));
   added.priority = request.priority;
   added.cache_salt = std::move(request.cache_salt);
-  MR_RETURN_IF_ERROR(controller_->Submit(added, clock_.Now()));
   if (options_.journal.accepted) {
-    if (Status kept = options_.journal.accepted(added, request.external_id); !kept.ok()) {
-      controller_->Abort(id, std::nullopt, clock_.Now());
-      Follow();
-      return kept;
-    }
+    lock.unlock();
+    MR_RETURN_IF_ERROR(options_.journal.accepted(added, request));
+    lock.lock();
+  }
+  Status submitted = draining_ ? Unavailable("the server is shutting down")
+                               : controller_->Submit(added, clock_.Now());
+  if (!submitted.ok()) {
+    // On record, so its end must be as well. Nobody has a sink for it.
+    if (options_.journal.accepted) EndUnstarted(added, submitted, outputs_);
+    news_.notify_one();
+    return submitted;
   }
   sinks_.emplace(id, std::move(sink));
   Follow();
@@ -92,6 +111,7 @@ Result<RequestId> Cell::Submit(engine::EngineRequest request, engine::OutputSink
 
 Status Cell::Resume(sched::NewRequest request, engine::OutputSink sink) {
   std::lock_guard lock(mutex_);
+  if (draining_) return Unavailable("the server is shutting down");
   const RequestId id = request.id;
   next_request_ = std::max(next_request_, id.value() + 1);
   MR_RETURN_IF_ERROR(controller_->Submit(std::move(request), clock_.Now()));
@@ -216,16 +236,30 @@ void Cell::Run() {
   }
 }
 
+// Their news are not on record, so nobody hears them, and the requests may not go on.
+void Cell::FailUnrecorded(const Status& why) {
+  const Time now = clock_.Now();
+  for (RequestOutput& output : delivering_) {
+    controller_->Abort(output.request, std::nullopt, now);
+    output.tokens.clear();
+    output.logprobs.clear();
+    output.prompt_logprobs.clear();
+    output.stop_token.reset();
+    output.finish = FinishReason::kError;
+    output.error = why;
+  }
+  Follow();
+}
+
 // Outside the lock: a sink may submit or abort. What is not on record is not told.
 void Cell::Deliver(std::unique_lock<std::mutex>& lock) {
   delivering_.swap(outputs_);
   if (delivering_.empty()) return;
   if (options_.journal.told) {
     lock.unlock();
-    if (const Status kept = options_.journal.told(delivering_); !kept.ok()) {
-      MR_LOG(error, "the journal cannot be written: {}", kept.message());
-    }
+    const Status kept = options_.journal.told(delivering_);
     lock.lock();
+    if (!kept.ok()) FailUnrecorded(kept);
   }
   for (RequestOutput& output : delivering_) {
     const auto found = sinks_.find(output.request);

@@ -29,9 +29,12 @@ struct CellLinks {
   std::function<void(ConnectionId connection, const std::string& reason)> disconnect;
 };
 
-// What is to be on record before a client hears of it. On the cell's thread or a submitter's.
+// What is to be on record before a client hears of it. May wait for a disk: called without the
+// cell's lock, `accepted` by submitters one after the other in the order of the ids, `told` on the
+// cell's thread. Where one fails the requests it was called for fail with its status.
 struct CellJournal {
-  std::function<Status(const sched::NewRequest& request, const std::string& external_id)> accepted;
+  std::function<Status(const sched::NewRequest& request, const engine::EngineRequest& asked)>
+      accepted;
   std::function<Status(const std::vector<RequestOutput>& news)> told;
 };
 
@@ -78,12 +81,14 @@ class Cell : public engine::Generator {
   void Run();
   void Follow();  // with the lock, after every change: steps, messages, news
   void Deliver(std::unique_lock<std::mutex>& lock);
+  void FailUnrecorded(const Status& why);
   void CountSteps();
 
   const CellOptions options_;
   const CellLinks links_;
   const Clock& clock_;
 
+  std::mutex submitting_;  // taken before mutex_
   mutable std::mutex mutex_;
   std::condition_variable news_;            // outputs_ has something, or the cell stops
   std::condition_variable idle_;            // no request is left

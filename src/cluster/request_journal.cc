@@ -1,0 +1,265 @@
+#include "cluster/request_journal.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+
+namespace millrace::cluster {
+namespace {
+
+int64_t UnixMillis() {
+  using std::chrono::system_clock;
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+             system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::optional<FinishReason> ReasonNamed(const std::string& name) {
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kAbort, FinishReason::kError}) {
+    if (FinishReasonName(reason) == name) return reason;
+  }
+  return std::nullopt;
+}
+
+// As the client was told: each run of tokens, and the end with the last of a continuation. Only a
+// token stops a sequence in the engine: it is the last one.
+std::vector<RequestOutput> ToldOf(RequestId id, const JournalRequest& request) {
+  std::vector<RequestOutput> told;
+  std::vector<uint32_t> positions(request.continuations.size());
+  const auto end = [&](RequestOutput& output, const JournalContinuation& continuation) {
+    output.finish = ReasonNamed(*continuation.finish_reason).value_or(FinishReason::kError);
+    if (output.finish == FinishReason::kStop && !continuation.tokens.empty()) {
+      output.stop_token = continuation.tokens.back();
+    }
+  };
+  for (const JournalRun& run : request.runs) {
+    const JournalContinuation& continuation = request.continuations[static_cast<size_t>(run.index)];
+    uint32_t& position = positions[static_cast<size_t>(run.index)];
+    RequestOutput& output = told.emplace_back();
+    output.request = id;
+    output.index = run.index;
+    for (uint32_t i = 0; i < run.tokens; ++i) {
+      output.tokens.push_back(continuation.tokens[position++]);
+    }
+    output.cached_prompt_tokens = request.cached_prompt_tokens;
+    if (continuation.finish_reason && position == continuation.tokens.size()) {
+      end(output, continuation);
+    }
+  }
+  for (size_t i = 0; i < request.continuations.size(); ++i) {
+    const JournalContinuation& continuation = request.continuations[i];
+    if (!continuation.finish_reason || !continuation.tokens.empty()) continue;
+    RequestOutput& output = told.emplace_back();
+    output.request = id;
+    output.index = static_cast<int>(i);
+    end(output, continuation);
+  }
+  return told;
+}
+
+sched::NewRequest ToResume(const engine::EarlierRequest& earlier, const JournalRequest& request) {
+  sched::NewRequest resumable;
+  resumable.id = earlier.id;
+  resumable.prompt = std::make_shared<const std::vector<TokenId>>(earlier.prompt);
+  resumable.params = std::make_shared<const SamplingParams>(earlier.params);
+  resumable.seed = earlier.params.seed.value_or(0);
+  resumable.priority = earlier.priority;
+  resumable.cache_salt = earlier.cache_salt;
+  resumable.times = RequestTimes{.arrived = earlier.arrived};
+  if (earlier.told.empty()) return resumable;
+  for (const JournalContinuation& continuation : request.continuations) {
+    resumable.resumed.push_back({continuation.tokens, continuation.finish_reason.has_value()});
+  }
+  // That it had begun is known, not when.
+  resumable.times->first_scheduled = resumable.times->first_token = earlier.arrived;
+  resumable.cached_prompt_tokens = request.cached_prompt_tokens;
+  return resumable;
+}
+
+class CellRecovery : public engine::EarlierRequests {
+ public:
+  CellRecovery(Cell& cell, RequestJournal& journal) : cell_(cell), journal_(journal) {}
+
+  std::vector<engine::EarlierRequest> Take() override { return journal_.TakeEarlier(); }
+  Status Resume(RequestId request, engine::OutputSink sink) override {
+    auto resumable = journal_.TakeResumable(request);
+    if (!resumable) return NotFound("there is no such request to go on with");
+    Status resumed = cell_.Resume(std::move(*resumable), std::move(sink));
+    if (!resumed.ok()) journal_.End(request);
+    return resumed;
+  }
+  void Drop(RequestId request) override { journal_.End(request); }
+
+ private:
+  Cell& cell_;
+  RequestJournal& journal_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RequestJournal>> RequestJournal::Open(const JournalOptions& options,
+                                                             const Clock& clock) {
+  JournalReplay replay;
+  MR_ASSIGN_OR_RETURN(auto opened, Journal::Open(options, clock, replay));
+  std::unique_ptr<RequestJournal> journal(new RequestJournal(std::move(opened), clock));
+  journal->first_request_ = replay.state.next_request().value();
+  journal->Take(replay.state);
+  return journal;
+}
+
+void RequestJournal::Take(const JournalState& state) {
+  const Time now = clock_.Now();
+  const int64_t unix_ms = UnixMillis();
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, request] : state.requests()) {
+    engine::EarlierRequest& earlier = earlier_.emplace_back();
+    earlier.id = id;
+    earlier.external_id = request.accept.external_id;
+    earlier.front_end = request.accept.front_end;
+    earlier.prompt = request.accept.prompt;
+    earlier.params = request.accept.params;
+    earlier.priority = request.accept.priority;
+    earlier.cache_salt = request.accept.cache_salt;
+    // A wall clock may have been set back.
+    const int64_t arrived_unix_ms = std::clamp<int64_t>(request.accept.arrived_unix_ms, 0, unix_ms);
+    earlier.arrived = now + Duration::Millis(arrived_unix_ms - unix_ms);
+    earlier.told = ToldOf(id, request);
+    earlier.finished = request.finished();
+    if (earlier.finished) continue;
+    Live& live = live_[id];
+    for (const JournalContinuation& continuation : request.continuations) {
+      live.positions.push_back(static_cast<uint32_t>(continuation.tokens.size()));
+      live.open += !continuation.finish_reason;
+    }
+    resumable_.emplace(id, ToResume(earlier, request));
+  }
+}
+
+CellJournal RequestJournal::Hooks() {
+  CellJournal hooks;
+  hooks.accepted = [this](const auto& request, const auto& asked) {
+    return Accepted(request, asked);
+  };
+  hooks.told = [this](const auto& news) { return Told(news); };
+  return hooks;
+}
+
+std::vector<engine::EarlierRequest> RequestJournal::TakeEarlier() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(earlier_, {});
+}
+
+std::optional<sched::NewRequest> RequestJournal::TakeResumable(RequestId request) {
+  std::lock_guard lock(mutex_);
+  auto found = resumable_.extract(request);
+  if (found.empty()) return std::nullopt;
+  return std::move(found.mapped());
+}
+
+Status RequestJournal::Accepted(const sched::NewRequest& request,
+                                const engine::EngineRequest& asked) {
+  JournalAccept accept;
+  accept.request = request.id;
+  accept.external_id = asked.external_id;
+  accept.prompt = *request.prompt;
+  accept.params = *request.params;
+  accept.params.seed = request.seed;
+  accept.priority = request.priority;
+  accept.cache_salt = request.cache_salt;
+  accept.arrived_unix_ms = UnixMillis();
+  accept.front_end = asked.front_end;
+  const int n = request.params->n;
+  const Status kept = journal_->Append(std::move(accept));
+  std::lock_guard lock(mutex_);
+  if (!kept.ok()) {
+    Owe(request.id, n);
+    return kept.WithContext("the request cannot be put on record");
+  }
+  live_[request.id] = {std::vector<uint32_t>(static_cast<size_t>(n)), n};
+  PayWhatIsOwed();
+  return OkStatus();
+}
+
+// One write for all of it.
+Status RequestJournal::Told(const std::vector<RequestOutput>& news) {
+  records_.clear();
+  std::map<RequestId, int> ended;  // by these news, with their n
+  {
+    std::lock_guard lock(mutex_);
+    for (const RequestOutput& output : news) {
+      if (auto record = RecordOf(output)) records_.push_back(std::move(*record));
+      const auto found = live_.find(output.request);
+      if (found == live_.end() || found->second.open > 0) continue;
+      ended[output.request] = static_cast<int>(found->second.positions.size());
+      live_.erase(found);
+    }
+  }
+  if (records_.empty()) return OkStatus();
+  const Status kept = journal_->Append(records_);
+  std::lock_guard lock(mutex_);
+  if (kept.ok()) {
+    PayWhatIsOwed();
+    return OkStatus();
+  }
+  MR_LOG(error, "the journal cannot be written: {}", kept.message());
+  for (const auto& [id, n] : ended) Owe(id, n);
+  for (const RequestOutput& output : news) {
+    const auto found = live_.find(output.request);
+    if (found == live_.end()) continue;
+    Owe(output.request, static_cast<int>(found->second.positions.size()));
+    live_.erase(found);
+  }
+  return kept.WithContext("the answer cannot be put on record");
+}
+
+// nullopt: nothing new, or of a request that is no longer recorded.
+std::optional<JournalRecord> RequestJournal::RecordOf(const RequestOutput& news) {
+  const auto found = live_.find(news.request);
+  if (found == live_.end()) return std::nullopt;
+  Live& live = found->second;
+  if (news.finish) --live.open;
+  if (news.tokens.empty()) {
+    if (!news.finish) return std::nullopt;
+    return JournalFinished{news.request, news.index, std::string(FinishReasonName(*news.finish))};
+  }
+  uint32_t& position = live.positions[static_cast<size_t>(news.index)];
+  JournalTokens tokens{news.request, news.index, position, {}, news.cached_prompt_tokens, {}};
+  tokens.tokens.assign(news.tokens.begin(), news.tokens.end());
+  if (news.finish) tokens.finish_reason = FinishReasonName(*news.finish);
+  position += static_cast<uint32_t>(news.tokens.size());
+  return tokens;
+}
+
+void RequestJournal::End(RequestId request) {
+  std::lock_guard lock(mutex_);
+  resumable_.erase(request);
+  const auto found = live_.find(request);
+  if (found == live_.end()) return;
+  Owe(request, static_cast<int>(found->second.positions.size()));
+  live_.erase(found);
+  PayWhatIsOwed();
+}
+
+void RequestJournal::Owe(RequestId request, int n) {
+  if (journal_->Holds(request)) owed_.emplace_back(request, n);
+}
+
+// What has an end already refuses another.
+void RequestJournal::PayWhatIsOwed() {
+  std::erase_if(owed_, [this](const std::pair<RequestId, int>& owed) {
+    for (int i = 0; i < owed.second; ++i) {
+      const Status kept = journal_->Append(
+          JournalFinished{owed.first, i, std::string(FinishReasonName(FinishReason::kAbort))});
+      if (kept.code() == StatusCode::kUnavailable) return false;
+    }
+    return true;
+  });
+}
+
+std::unique_ptr<engine::EarlierRequests> NewCellRecovery(Cell& cell, RequestJournal& journal) {
+  return std::make_unique<CellRecovery>(cell, journal);
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,363 @@
+// Requests over several lives of a controller: whenever one dies, the next tells the rest.
+#include "cluster/request_journal.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+
+#include "base/rng.h"
+#include "base/test_scale.h"
+#include "cluster/local_cluster.h"
+#include "cluster/testing/temp_folder.h"
+#include "engine/hash_stage.h"
+
+namespace millrace::cluster::testing {
+namespace {
+
+const engine::HashModel kModel{.num_layers = 4, .vocab_size = 200, .heads = 2, .seed = 5};
+constexpr TokenId kEos = 7;
+constexpr Duration kNever = Duration::Seconds(1e9);
+
+using Tokens = std::vector<std::vector<TokenId>>;  // by continuation
+
+// What clients were told, over all lives; any thread.
+class Clients {
+ public:
+  engine::OutputSink Sink() {
+    return [this](RequestOutput&& news) { Take(news); };
+  }
+  void Take(const RequestOutput& news) {
+    std::lock_guard lock(mutex_);
+    Tokens& tokens = told_[news.request];
+    tokens.resize(std::max(tokens.size(), static_cast<size_t>(news.index) + 1));
+    auto& mine = tokens[static_cast<size_t>(news.index)];
+    mine.insert(mine.end(), news.tokens.begin(), news.tokens.end());
+    count_ += std::ssize(news.tokens);
+    if (news.times) ++over_;
+    if (!news.error.ok()) errors_.push_back(news.error);
+    changed_.notify_all();
+  }
+  bool WaitForTokens(int64_t count) {
+    return WaitUntil([&] { return count_ >= count; });
+  }
+  bool WaitForEnds(int64_t count) {
+    return WaitUntil([&] { return over_ >= count; });
+  }
+  std::map<RequestId, Tokens> told() {
+    std::lock_guard lock(mutex_);
+    return told_;
+  }
+  std::vector<Status> errors() {
+    std::lock_guard lock(mutex_);
+    return errors_;
+  }
+  void Forget() {
+    std::lock_guard lock(mutex_);
+    told_.clear();
+    count_ = over_ = 0;
+  }
+
+ private:
+  template <typename Condition>
+  bool WaitUntil(Condition condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(60), condition);
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<RequestId, Tokens> told_;
+  std::vector<Status> errors_;
+  int64_t count_ = 0, over_ = 0;
+};
+
+class RecoveryTest : public ::testing::Test {
+ protected:
+  static CellOptions Options(uint64_t term) {
+    CellOptions options;
+    ControllerOptions& c = options.controller;
+    c.term = Term(term);
+    c.model = "hashes";
+    c.num_layers = kModel.num_layers;
+    c.stages = 2;
+    c.scheduler.block_size = 4;
+    c.scheduler.max_num_seqs = 8;
+    c.scheduler.max_num_batched_tokens = 32;
+    c.scheduler.max_model_len = 400;
+    c.scheduler.eos_token_ids = {kEos};
+    options.seed = 3;
+    return options;
+  }
+
+  void StartLife(const std::string& folder) {
+    auto journal = RequestJournal::Open({.folder = folder, .retain_finished = kNever}, clock_);
+    ASSERT_TRUE(journal.ok()) << journal.status().ToString();
+    journal_ = std::move(*journal);
+    CellOptions options = Options(++lives_);
+    options.first_request = journal_->first_request();
+    options.journal = journal_->Hooks();
+    StartCell(std::move(options));
+  }
+  void StartCell(CellOptions options) {
+    auto cluster = LocalCluster::Start(std::move(options), clock_);
+    ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
+    cluster_ = std::move(*cluster);
+    if (journal_) recovery_ = NewCellRecovery(cluster_->cell(), *journal_);
+    for (const char* name : {"a", "b"}) AddWorker(name);
+  }
+  void EndLife() {
+    recovery_.reset();
+    cluster_.reset();
+    journal_.reset();
+  }
+  void AddWorker(const std::string& name) {
+    Join join;
+    join.name = name;
+    cluster_->AddWorker(std::move(join),
+                        [](const LoadShard& load, const auto&, const ShardProgressFn&) {
+                          LoadedShard loaded;
+                          loaded.stage = std::make_shared<engine::HashStage>(kModel, load.layers);
+                          loaded.facts.weight_bytes = load.layers.size();
+                          loaded.facts.kv_bytes_per_token_layer = 1;
+                          loaded.facts.kv_bytes = int64_t{400} * 4 * load.layers.size();
+                          return loaded;
+                        });
+  }
+
+  void Ask(int count, int max_tokens) {
+    for (int i = 0; i < count; ++i) {
+      engine::EngineRequest request;
+      for (int64_t t = rng_.Between(3, 12); t > 0; --t) {
+        request.prompt.push_back(static_cast<TokenId>(rng_.Between(0, 199)));
+      }
+      request.params.max_tokens = max_tokens;
+      request.params.n = i % 4 == 3 ? 2 : 1;
+      if (i % 2 == 0) request.params.seed = 1000 + i;
+      request.params.ignore_eos = i % 3 == 0;
+      request.front_end = "stream " + std::to_string(i);
+      const auto id = cluster_->cell().Submit(request, clients_.Sink());
+      ASSERT_TRUE(id.ok()) << id.status().ToString();
+      EXPECT_TRUE(asked_.emplace(*id, request).second) << "an id was given twice";
+    }
+  }
+
+  // Everything that a crash at this moment leaves: what was appended, perhaps cut within a record.
+  void CopyJournal(const std::string& from, const std::string& to) {
+    std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
+    std::filesystem::remove(to + "/lock");
+  }
+
+  SteadyClock clock_;
+  Rng rng_{77};
+  Clients clients_;
+  std::map<RequestId, engine::EngineRequest> asked_;
+  uint64_t lives_ = 0;
+  std::unique_ptr<RequestJournal> journal_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<engine::EarlierRequests> recovery_;
+};
+
+TEST_F(RecoveryTest, WhatAnEarlierLifeToldGoesOnOverSeveralLives) {
+  const TempFolder base;
+  const auto folder = [&](int life) { return base.path() + "/" + std::to_string(life); };
+  StartLife(folder(0));
+  std::map<RequestId, SamplingParams> params;  // with the seeds that were drawn
+  for (int life = 1; life <= 3 * TestScale(); ++life) {
+    Ask(8, 120);
+    ASSERT_TRUE(clients_.WaitForTokens(life * 40));
+    const auto seen = clients_.told();
+    CopyJournal(folder(life - 1), folder(life));
+    EndLife();  // what it says now, nobody hears
+    clients_.Forget();
+
+    StartLife(folder(life));
+    size_t resumed = 0;
+    for (engine::EarlierRequest& earlier : recovery_->Take()) {
+      ASSERT_TRUE(asked_.contains(earlier.id));
+      EXPECT_EQ(earlier.front_end, asked_.at(earlier.id).front_end);
+      EXPECT_EQ(earlier.prompt, asked_.at(earlier.id).prompt);
+      params[earlier.id] = earlier.params;
+      for (RequestOutput& output : earlier.told) clients_.Take(output);
+      const auto told = clients_.told();
+      const auto before = seen.find(earlier.id);
+      for (size_t i = 0; before != seen.end() && i < before->second.size(); ++i) {
+        const std::vector<TokenId>& known = before->second[i];
+        const std::vector<TokenId>& kept = told.at(earlier.id)[i];
+        ASSERT_GE(kept.size(), known.size()) << "a client heard what is not on record";
+        EXPECT_TRUE(std::equal(known.begin(), known.end(), kept.begin()));
+      }
+      if (earlier.finished) continue;
+      ++resumed;
+      ASSERT_TRUE(recovery_->Resume(earlier.id, clients_.Sink()).ok());
+    }
+    EXPECT_GT(resumed, 0u);
+    EXPECT_TRUE(recovery_->Take().empty());
+    if (life < 3 * TestScale()) continue;
+    ASSERT_TRUE(clients_.WaitForEnds(static_cast<int64_t>(resumed)));
+  }
+  // All of the last life and those it went on with: the tokens that the definition gives.
+  size_t checked = 0;
+  for (const auto& [id, told] : clients_.told()) {
+    const engine::EngineRequest& request = asked_.at(id);
+    for (int i = 0; i < request.params.n; ++i) {
+      const std::vector<TokenId> eos =
+          request.params.ignore_eos ? std::vector<TokenId>() : std::vector<TokenId>{kEos};
+      EXPECT_EQ(told.at(static_cast<size_t>(i)),
+                engine::HashReference(kModel, request.prompt, request.params,
+                                      SequenceSeed(*params.at(id).seed, i),
+                                      *request.params.max_tokens, eos))
+          << "request " << id.value() << "." << i;
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 8u);
+  EXPECT_TRUE(clients_.errors().empty());
+  EndLife();
+  // Everything has ended, and is on record as such.
+  const auto replay = ReplayJournal(folder(3 * TestScale()));
+  ASSERT_TRUE(replay.ok());
+  EXPECT_EQ(replay->damage, "");
+  for (const auto& [id, request] : replay->state.requests()) EXPECT_TRUE(request.finished());
+}
+
+TEST_F(RecoveryTest, WhatIsDroppedEndsOnRecord) {
+  const TempFolder base;
+  StartLife(base.path() + "/0");
+  Ask(3, 300);
+  ASSERT_TRUE(clients_.WaitForTokens(5));
+  CopyJournal(base.path() + "/0", base.path() + "/1");
+  EndLife();
+  StartLife(base.path() + "/1");
+  const auto earlier = recovery_->Take();
+  ASSERT_EQ(earlier.size(), 3u);
+  for (const engine::EarlierRequest& request : earlier) recovery_->Drop(request.id);
+  EXPECT_EQ(recovery_->Resume(earlier[0].id, clients_.Sink()).code(), StatusCode::kNotFound);
+  EndLife();
+  const auto replay = ReplayJournal(base.path() + "/1");
+  for (const auto& [id, request] : replay->state.requests()) EXPECT_TRUE(request.finished());
+}
+
+RequestOutput News(uint64_t request, std::initializer_list<TokenId> tokens,
+                   std::optional<FinishReason> finish = {}) {
+  RequestOutput news;
+  news.request = RequestId(request);
+  news.tokens = tokens;
+  news.finish = finish;
+  return news;
+}
+
+Status Accept(const CellJournal& hooks, uint64_t id) {
+  sched::NewRequest request;
+  request.id = RequestId(id);
+  request.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{1, 2, 3});
+  request.params = std::make_shared<const SamplingParams>();
+  return hooks.accepted(request, {});
+}
+
+TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {
+  const TempFolder folder;
+  auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);
+  ASSERT_TRUE(journal.ok());
+  const CellJournal hooks = (*journal)->Hooks();
+  for (uint64_t id = 1; id <= 20; ++id) ASSERT_TRUE(Accept(hooks, id).ok());
+  const uint64_t before = (*journal)->stats().writes;
+  std::vector<RequestOutput> news;
+  for (uint64_t id = 1; id <= 20; ++id) news.push_back(News(id, {5, 6}));
+  news.push_back(News(3, {}, FinishReason::kAbort));
+  news.push_back(News(4, {8}, FinishReason::kStop));
+  ASSERT_TRUE(hooks.told(news).ok());
+  EXPECT_EQ((*journal)->stats().writes, before + 1);
+  ASSERT_TRUE(hooks.told({News(3, {9})}).ok()) << "what has ended is not recorded";
+  EXPECT_EQ((*journal)->stats().writes, before + 1);
+  journal->reset();
+  const auto replay = ReplayJournal(folder.path());
+  EXPECT_EQ(replay->state.requests().at(RequestId(4)).continuations[0].tokens,
+            (std::vector<TokenId>{5, 6, 8}));
+  EXPECT_EQ(replay->state.requests().at(RequestId(4)).continuations[0].finish_reason, "stop");
+  EXPECT_EQ(replay->state.requests().at(RequestId(3)).continuations[0].finish_reason, "abort");
+}
+
+// A full disk: what runs fails, nothing new is taken; with room again all is as before, and what
+// had failed is over on record too.
+TEST_F(RecoveryTest, ADiskThatRefusesFailsRequestsAndNothingElse) {
+  const TempFolder folder;
+  auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);
+  ASSERT_TRUE(journal.ok());
+  const CellJournal hooks = (*journal)->Hooks();
+  ASSERT_TRUE(Accept(hooks, 1).ok());
+  ASSERT_TRUE(Accept(hooks, 2).ok());
+  const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  rlimit small = before;
+  small.rlim_cur = 600;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  Status told;
+  for (int i = 0; i < 100 && told.ok(); ++i) told = hooks.told({News(1, {7})});
+  small.rlim_cur = 50;  // for no snapshot either
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const Status refused = Accept(hooks, 3);
+  const Status again = hooks.told({News(1, {7})});
+  const Status other = hooks.told({News(2, {7})});
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, old_handler);
+  EXPECT_EQ(told.code(), StatusCode::kUnavailable);
+  EXPECT_NE(told.message().find("cannot be put on record"), std::string::npos) << told.ToString();
+  EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(again.ok()) << "the request is over";
+  EXPECT_EQ(other.code(), StatusCode::kUnavailable);
+  ASSERT_TRUE(Accept(hooks, 4).ok());
+  ASSERT_TRUE(hooks.told({News(4, {7})}).ok());
+  journal->reset();
+  const auto replay = ReplayJournal(folder.path());
+  EXPECT_EQ(replay->damage, "");
+  for (const auto& [id, request] : replay->state.requests()) {
+    EXPECT_EQ(request.finished(), id != RequestId(4)) << id.value();
+  }
+}
+
+TEST_F(RecoveryTest, WhatCannotBePutOnRecordFailsAloneAndTheCellGoesOn) {
+  CellOptions options = Options(1);
+  std::atomic<int> refuse_accepts = 0;
+  std::atomic<bool> refuse_news = false;
+  std::mutex mutex;
+  std::map<RequestId, size_t> on_record;
+  options.journal.accepted = [&](const auto&, const auto&) {
+    return refuse_accepts-- > 0 ? Unavailable("the disk is full") : OkStatus();
+  };
+  options.journal.told = [&](const std::vector<RequestOutput>& news) {
+    if (refuse_news.exchange(false)) return Unavailable("the disk is full");
+    std::lock_guard lock(mutex);
+    for (const RequestOutput& output : news) on_record[output.request] += output.tokens.size();
+    return OkStatus();
+  };
+  StartCell(std::move(options));
+  refuse_accepts = 1;
+  engine::EngineRequest request{.prompt = {1, 2, 3}};
+  request.params.max_tokens = 5;
+  const auto refused = cluster_->cell().Submit(request, clients_.Sink());
+  EXPECT_EQ(refused.status().message(), "the disk is full");
+  Ask(3, 200);
+  ASSERT_TRUE(clients_.WaitForTokens(20));
+  refuse_news = true;
+  ASSERT_TRUE(clients_.WaitForEnds(1));
+  Ask(2, 30);  // the server goes on
+  ASSERT_TRUE(clients_.WaitForEnds(5));
+  const auto errors = clients_.errors();
+  ASSERT_FALSE(errors.empty());
+  EXPECT_EQ(errors[0].message(), "the disk is full");
+  std::lock_guard lock(mutex);
+  for (const auto& [id, told] : clients_.told()) {
+    size_t tokens = 0;
+    for (const auto& continuation : told) tokens += continuation.size();
+    EXPECT_LE(tokens, on_record[id]) << "told but not on record";
+  }
+  EndLife();
+}
+
+}  // namespace
+}  // namespace millrace::cluster::testing
