@@ -16,6 +16,7 @@ serve::ServedModel ToServed(LocalModel& model) {
   serve::ServedModel served;
   served.engine = model.engine.get();
   served.cluster = model.cluster.get();
+  served.earlier = model.earlier.get();
   served.tokenizer = model.tokenizer;
   served.chat_template = model.chat_template;
   served.spec = model.spec;

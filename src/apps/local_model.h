@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/model_spec.h"
+#include "engine/earlier_requests.h"
 #include "engine/engine.h"
 #include "model/config.h"
 #include "serve/cluster_admin.h"
@@ -30,8 +31,9 @@ struct LocalModel {
   KvPlan kv;
   int block_size = 0;
   std::string device_name;
-  std::unique_ptr<serve::ClusterAdmin> cluster;  // of a model that workers compute; else null
-  std::unique_ptr<engine::Generator> engine;     // last, so that it goes first
+  std::unique_ptr<serve::ClusterAdmin> cluster;      // of a model that workers compute; else null
+  std::unique_ptr<engine::EarlierRequests> earlier;  // of one with a journal; else null
+  std::unique_ptr<engine::Generator> engine;         // last, so that it goes first
 };
 
 struct LocalModelOptions {

@@ -31,17 +31,20 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
   etcd_tls.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(etcd_tls),
               "Certificates for etcd: ca.crt, tls.crt, tls.key [default: plain text]");
+  AddJournalOptions(command, &flags->controller, "the folder journal in that of sqlite:FOLDER");
   AddTrustOptions(command, &flags->controller.trust);
   AddLayoutOptions(command, &flags->controller);
 }
 
-Status ValidateCluster(const ServeClusterFlags& flags) {
+Status ValidateCluster(const ServeClusterFlags& flags, double resume_grace_s) {
   const ControllerFlags& c = flags.controller;
   if (!flags.store.empty()) {
+    MR_RETURN_IF_ERROR(ValidateJournal(c, resume_grace_s));
     if (c.listen.empty()) return InvalidArgument("--cluster needs --listen: where workers join");
     return ReadTrust(c.trust).status();
   }
-  if (c.stages > 1 || c.tensor_parallel > 1 || !c.plan_file.empty() || !c.listen.empty()) {
+  if (c.stages > 1 || c.tensor_parallel > 1 || !c.plan_file.empty() || !c.listen.empty() ||
+      !c.journal.empty()) {
     return InvalidArgument(
         "one process computes the whole model: give --cluster as well, or use `millrace up`");
   }
@@ -54,6 +57,7 @@ Result<std::unique_ptr<LocalModel>> LeadCluster(const ServeFlags& flags,
                                                 const Clock& clock) {
   ClusterFlags settings;
   settings.listen = cluster.controller.listen;
+  settings.journal = ReadJournal(cluster.controller, cluster.store, flags.resume_grace_s);
   MR_RETURN_IF_ERROR(ReadLayout(cluster.controller, &settings));
   MR_ASSIGN_OR_RETURN(settings.security, ReadTrust(cluster.controller.trust));
   cluster::EtcdTls tls;
@@ -97,7 +101,7 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddGeneralOptions(*command);
   command->validate = [flags, cluster] {
     MR_RETURN_IF_ERROR(ValidateServeFlags(*flags));
-    return ValidateCluster(*cluster);
+    return ValidateCluster(*cluster, flags->resume_grace_s);
   };
   command->run = [flags, cluster] {
     if (!cluster->store.empty()) {

@@ -109,6 +109,24 @@ void Controller::Staff(Time) {
 }
 
 void Controller::StaffLayout(Layout& layout, const Layout* other) {
+  const auto held = [&](const LayoutStage& stage, size_t rank) {
+    const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
+    return std::ranges::any_of(workers_, [&](const auto& entry) {
+      const auto& [id, worker] = entry;
+      return !worker.draining && worker.unusable.empty() && !HasSlot(layout, id) &&
+             std::ranges::any_of(worker.join.held, [&](const HeldShard& shard) {
+               return shard.layers == stage.plan.layers && shard.rank == place;
+             });
+    });
+  };
+  // First those who hold layers since an earlier life: given others', they would load again.
+  for (LayoutStage& stage : layout.stages) {
+    for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+      Slot& slot = stage.ranks[rank];
+      if (slot.worker || (&layout == &layout_ && next_) || !held(stage, rank)) continue;
+      slot.worker = PickWorker(layout, other, stage, static_cast<int>(rank));
+    }
+  }
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];

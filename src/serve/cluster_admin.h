@@ -23,8 +23,9 @@ class ClusterAdmin {
 
   // Errors are one line for the operator: kNotFound (no such worker or request), kInvalidArgument,
   // kFailedPrecondition (not now, and why).
-  // The plan's nodes are workers, `workers` their names by node index.
-  virtual Status ApplyPlan(Plan plan, std::vector<std::string> workers) = 0;
+  // The plan's nodes are workers, `workers` their names by node index; `text` says the same.
+  virtual Status ApplyPlan(Plan plan, std::vector<std::string> workers,
+                           const std::string& text) = 0;
   // Gives the worker's layers to others and no new ones to it.
   virtual Status Drain(std::string_view worker) = 0;
   // Moves a running request, with its KV, to lanes over that worker.

@@ -15,7 +15,7 @@ using HeaderList = std::vector<std::pair<std::string, std::string>>;
 class FakeAdmin final : public ClusterAdmin {
  public:
   Json Describe() override { return {{"epoch", 7}, {"missing", nullptr}}; }
-  Status ApplyPlan(Plan plan, std::vector<std::string> workers) override {
+  Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string&) override {
     plans.push_back({std::move(plan), std::move(workers)});
     return answer;
   }

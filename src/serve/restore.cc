@@ -1,4 +1,7 @@
 // Streams of an earlier life of the server: written again for the clients that come back.
+#include <set>
+#include <utility>
+
 #include "base/log.h"
 #include "serve/generation.h"
 #include "serve/service_impl.h"
@@ -7,17 +10,21 @@
 namespace millrace::serve {
 
 // A stream goes on when a client may come back for it: it is still served under that name, to that
-// key. Everything else had one client, whose connection is gone.
+// key, and no later one took its place. Everything else had one client, whose connection is gone.
 void Service::Impl::RestoreStreams(const std::shared_ptr<Backend>& backend,
                                    engine::EarlierRequests& requests) {
   int going_on = 0, ended = 0, dropped = 0;
-  for (engine::EarlierRequest& earlier : requests.Take()) {
+  std::vector<engine::EarlierRequest> all = requests.Take();
+  std::set<std::pair<std::string, std::string>> names;  // owner, response
+  for (auto it = all.rbegin(); it != all.rend(); ++it) {
+    engine::EarlierRequest& earlier = *it;
     const RequestId id = earlier.id;
     const bool finished = earlier.finished;
     std::optional<GenerationSpec> spec;
     if (keeper_) spec = DecodeStreamRecord(earlier);
     bool restored = false;
-    if (spec && options_.api_keys.Knows(spec->owner) && ServedName(spec->head.model)) {
+    if (spec && names.emplace(spec->owner, spec->head.id).second &&
+        options_.api_keys.Knows(spec->owner) && ServedName(spec->head.model)) {
       auto reply = keeper_->Keep(spec->owner, spec->head.id, nullptr);
       restored =
           reply != nullptr && Generation::Restore(backend, *std::move(spec), std::move(reply),

@@ -255,8 +255,22 @@ TEST(Restore, WhatHasNoClientToComeBackEnds) {
   }
   TestServer server(Options());
   server.MakeReady(nullptr, &record);
+  std::ranges::reverse(ids);  // the newest first
   EXPECT_EQ(record.dropped, ids);
   EXPECT_TRUE(record.resumed.empty());
+}
+
+TEST(Restore, ANewerStreamOfTheSameNameHasItsPlace) {
+  FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  Record record;
+  first.request.id = RequestId(7);
+  record.Add(first.request, 9);
+  first.request.id = RequestId(8);
+  record.Add(first.request, 5);
+  TestServer server(Options());
+  server.MakeReady(nullptr, &record);
+  EXPECT_EQ(record.resumed, std::vector{RequestId(8)});
+  EXPECT_EQ(record.dropped, std::vector{RequestId(7)});
 }
 
 TEST(Restore, StreamsWithLogprobsOrOfSeveralPromptsAreNotKept) {

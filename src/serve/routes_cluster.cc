@@ -86,7 +86,8 @@ void Service::Impl::ClusterPlan(Call call) {
   if (reader.failed()) return refuse(*reader.error());
   auto plan = plan::ParseWorkerPlan(text, "plan");
   if (!plan.ok()) return refuse(BadField("plan", plan.status().message()));
-  AnswerAdmin(call, admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers)), "plan");
+  AnswerAdmin(call, admin->ApplyPlan(std::move(plan->plan), std::move(plan->workers), text),
+              "plan");
 }
 
 void Service::Impl::ClusterDrain(Call call) {

@@ -65,7 +65,8 @@ Json ToJson(const cluster::ControllerCounters& c) {
 
 class CellAdmin : public serve::ClusterAdmin {
  public:
-  CellAdmin(cluster::Cell& cell, std::string model) : cell_(cell), model_(std::move(model)) {}
+  CellAdmin(cluster::Cell& cell, std::string model, std::unique_ptr<KeptPlan> kept)
+      : cell_(cell), model_(std::move(model)), kept_(std::move(kept)) {}
 
   Json Describe() override {
     const cluster::ClusterStatus status = cell_.Describe();
@@ -86,8 +87,11 @@ class CellAdmin : public serve::ClusterAdmin {
             {"moving", status.moving},
             {"counters", ToJson(status.counters)}};
   }
-  Status ApplyPlan(Plan plan, std::vector<std::string> workers) override {
-    return cell_.ApplyPlan(std::move(plan), std::move(workers));
+  Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string& text) override {
+    MR_RETURN_IF_ERROR(cell_.ApplyPlan(std::move(plan), std::move(workers)));
+    if (!kept_) return OkStatus();
+    return kept_->Write(text).WithContext(
+        "the change to the plan has begun, but the next controller will not know of it");
   }
   Status Drain(std::string_view worker) override { return cell_.DrainWorker(worker); }
   Status Migrate(RequestId request, std::string_view worker) override {
@@ -97,12 +101,14 @@ class CellAdmin : public serve::ClusterAdmin {
  private:
   cluster::Cell& cell_;
   const std::string model_;
+  const std::unique_ptr<KeptPlan> kept_;
 };
 
 }  // namespace
 
-std::unique_ptr<serve::ClusterAdmin> NewCellAdmin(cluster::Cell& cell, std::string model) {
-  return std::make_unique<CellAdmin>(cell, std::move(model));
+std::unique_ptr<serve::ClusterAdmin> NewCellAdmin(cluster::Cell& cell, std::string model,
+                                                  std::unique_ptr<KeptPlan> kept) {
+  return std::make_unique<CellAdmin>(cell, std::move(model), std::move(kept));
 }
 
 }  // namespace millrace::apps

@@ -9,12 +9,14 @@
 #include "apps/cluster/tls_folder.h"
 #include "base/file.h"
 #include "plan/io/plan_yaml.h"
+#include "serve/retained_stream.h"
 
 namespace millrace::apps {
 namespace {
 
 constexpr int kStagesMax = 256;
 constexpr size_t kPlanBytesMax = 8'000'000;
+constexpr std::string_view kEmbeddedStore = "sqlite:";
 
 }  // namespace
 
@@ -63,6 +65,44 @@ void AddLayoutOptions(Command& command, ControllerFlags* flags) {
               "Wait for a lost worker's return instead of laying its layers out over the others");
 }
 
+void AddJournalOptions(Command& command, ControllerFlags* flags,
+                       const std::string& default_folder) {
+  constexpr char kGroup[] = "Cluster";
+  Option journal = TextOption("journal", "DIR", &flags->journal);
+  journal.kind = ValueKind::kFolder;
+  journal.default_text = default_folder;
+  command.Add(kGroup, std::move(journal),
+              "Where prompts and tokens are kept until a while after they were told, so that the "
+              "next controller goes on with the streams of one that died; needs --resume-grace");
+  using cluster::JournalSync;
+  command.Add(
+      kGroup,
+      ChoiceOption<JournalSync>("journal-sync", &flags->journal_sync,
+                                {{"never", JournalSync::kNever}, {"always", JournalSync::kAlways}}),
+      "always: the journal is on the disk before a client hears of a token, so that streams "
+      "survive the machine and not only the process");
+}
+
+Status ValidateJournal(const ControllerFlags& flags, double resume_grace_s) {
+  if (flags.journal.empty() || resume_grace_s > 0) return OkStatus();
+  return InvalidArgument(
+      "--journal keeps streams for clients that come back: give --resume-grace as well");
+}
+
+std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
+                                                   const std::string& store,
+                                                   double resume_grace_s) {
+  cluster::JournalOptions options;
+  options.folder = flags.journal;
+  if (options.folder.empty() && store.starts_with(kEmbeddedStore)) {
+    options.folder = store.substr(kEmbeddedStore.size()) + "/journal";
+  }
+  if (options.folder.empty() || resume_grace_s <= 0) return std::nullopt;
+  options.sync = flags.journal_sync;
+  options.retain_finished = serve::ResumableStreams().retain;
+  return options;
+}
+
 Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   cluster->stages = flags.stages;
   cluster->tensor_parallel = flags.tensor_parallel;
@@ -72,8 +112,10 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
     return InvalidArgument(
         fmt::format("--tensor-parallel-size is 1, 2, 4 or 8, got {}", flags.tensor_parallel));
   }
+  cluster->layout = fmt::format("{} x {}", flags.stages, flags.tensor_parallel);
   if (flags.plan_file.empty()) return OkStatus();
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
+  cluster->layout = text;
   MR_ASSIGN_OR_RETURN(plan::WorkerPlan parsed, plan::ParseWorkerPlan(text, flags.plan_file));
   cluster->plan = std::move(parsed.plan);
   cluster->node_names = std::move(parsed.workers);

@@ -1,11 +1,13 @@
 // The options of the commands that make up a cluster, and how they become settings.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "apps/cli/command.h"
 #include "apps/cluster/cluster_model.h"
 #include "base/status.h"
+#include "cluster/journal.h"
 #include "cluster/link_security.h"
 
 namespace millrace::apps {
@@ -25,9 +27,18 @@ struct ControllerFlags {
   std::string listen, plan_file;
   int stages = 1, tensor_parallel = 1;
   bool fixed = false;
+  std::string journal;
+  cluster::JournalSync journal_sync = cluster::JournalSync::kNever;
 };
 void AddLayoutOptions(Command& command, ControllerFlags* flags);
-// Fills all but the security and the address.
+// `default_folder`: what --journal is when it is not given.
+void AddJournalOptions(Command& command, ControllerFlags* flags, const std::string& default_folder);
+// Streams that cannot be resumed need no journal.
+Status ValidateJournal(const ControllerFlags& flags, double resume_grace_s);
+// nullopt: there is none. `store`: of the cluster, or empty.
+std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
+                                                   const std::string& store, double resume_grace_s);
+// Fills all but the security, the address and the journal.
 Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster);
 
 }  // namespace millrace::apps

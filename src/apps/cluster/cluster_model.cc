@@ -1,26 +1,33 @@
 #include "apps/cluster/cluster_model.h"
 
 #include <algorithm>
+#include <chrono>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "apps/cluster/cell_admin.h"
 #include "apps/cluster/worker_model.h"
+#include "cluster/request_journal.h"
 #include "model/describe.h"
 
 namespace millrace::apps {
 namespace {
+
+constexpr Duration kJournalHeldLimit = Duration::Seconds(10);
+constexpr auto kJournalRetry = std::chrono::milliseconds(100);
 
 uint64_t Random64() {
   std::random_device random;
   return (uint64_t{random()} << 32) | random();
 }
 
-// A cell that owns the server its workers reach it through.
+// A cell that owns the server its workers reach it through, and its journal.
 class ServedCell : public engine::Generator {
  public:
-  ServedCell(std::shared_ptr<Leading> leading, std::unique_ptr<cluster::CellServer> server)
-      : leading_(std::move(leading)), server_(std::move(server)) {}
+  ServedCell(std::shared_ptr<Leading> leading, std::unique_ptr<cluster::RequestJournal> journal,
+             std::unique_ptr<cluster::CellServer> server)
+      : leading_(std::move(leading)), journal_(std::move(journal)), server_(std::move(server)) {}
   cluster::CellServer& server() { return *server_; }
 
   Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
@@ -37,9 +44,21 @@ class ServedCell : public engine::Generator {
 
  private:
   cluster::Cell& cell() const { return server_->cell(); }
-  std::shared_ptr<Leading> leading_;  // given up after the last word to workers
+  std::shared_ptr<Leading> leading_;  // given up after the last word to workers and journal
+  std::unique_ptr<cluster::RequestJournal> journal_;  // null: none
   std::unique_ptr<cluster::CellServer> server_;
 };
+
+Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::JournalOptions& options,
+                                                             const Clock& clock) {
+  const Time begun = clock.Now();
+  while (true) {
+    auto journal = cluster::RequestJournal::Open(options, clock);
+    const bool held = journal.status().code() == StatusCode::kFailedPrecondition;
+    if (!held || clock.Now() - begun > kJournalHeldLimit) return journal;
+    std::this_thread::sleep_for(kJournalRetry);
+  }
+}
 
 cluster::CellOptions CellOptionsFor(const EngineFlags& flags, const ClusterFlags& cluster,
                                     const LocalModel& model, std::vector<TokenId> eos) {
@@ -86,14 +105,31 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   MR_ASSIGN_OR_RETURN(options.controller.identity.model_fingerprint,
                       model::ModelFingerprint(model.path.folder));
   options.controller.identity.kv_layout = KvLayoutName(model.spec);
+  std::unique_ptr<KeptPlan> kept;
+  if (cluster.leading) {
+    kept = std::make_unique<KeptPlan>(
+        *cluster.leading, options.controller.identity.model_fingerprint, cluster.layout);
+    MR_ASSIGN_OR_RETURN(auto applied, kept->Read());
+    if (applied) {
+      options.controller.plan = std::move(applied->plan);
+      options.controller.node_names = std::move(applied->workers);
+    }
+  }
+  std::unique_ptr<cluster::RequestJournal> journal;
+  if (cluster.journal) {
+    MR_ASSIGN_OR_RETURN(journal, OpenJournal(*cluster.journal, clock));
+    options.first_request = journal->first_request();
+    options.journal = journal->Hooks();
+  }
   cluster::ControlServerOptions server;
   server.address = cluster.listen;
   server.security = cluster.security;
   MR_ASSIGN_OR_RETURN(auto served,
                       cluster::CellServer::Start(std::move(options), std::move(server), clock));
-  auto cell = std::make_unique<ServedCell>(cluster.leading, std::move(served));
+  if (journal) model.earlier = cluster::NewCellRecovery(served->cell(), *journal);
+  auto cell = std::make_unique<ServedCell>(cluster.leading, std::move(journal), std::move(served));
   result.server = &cell->server();
-  model.cluster = NewCellAdmin(result.server->cell(), model.path.name);
+  model.cluster = NewCellAdmin(result.server->cell(), model.path.name, std::move(kept));
   model.engine = std::move(cell);
   return result;
 }

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/cell_server.h"
+#include "cluster/journal.h"
 #include "cluster/link_security.h"
 
 namespace millrace::apps {
@@ -21,10 +22,12 @@ struct ClusterFlags {
   cluster::LinkSecurity security;
   std::optional<Plan> plan;
   std::vector<std::string> node_names;
-  int stages = 1;  // without a plan
+  std::string layout;  // what says so, as a text: the same again is the same layout
+  int stages = 1;      // without a plan
   int tensor_parallel = 1;
   bool elastic = true;
   Term term{1};
+  std::optional<cluster::JournalOptions> journal;
   std::shared_ptr<Leading> leading;  // kept as long as the model; null: nobody else could lead
 };
 
@@ -34,7 +37,8 @@ struct ClusterModel {
   cluster::CellServer* server = nullptr;  // the model's engine owns it
 };
 
-// Loads no weights; requests wait until workers have.
+// Loads no weights; requests wait until workers have. A journal that another process still has is
+// waited for a little: it belongs to the leader before.
 Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::string& chat_template,
                                        const ClusterFlags& cluster, const Clock& clock);
 

@@ -23,17 +23,19 @@ class Leading {
   static Result<std::unique_ptr<Leading>> Wait(const std::string& address,
                                                const std::string& candidate,
                                                const cluster::EtcdTls& tls, const Clock& clock);
-  ~Leading();  // resigns, and this process goes on
 
-  Term term() const { return term_; }
+  Term term() const { return leadership_.term; }
+
+  // What leaders leave to each other. Keep fails once this process has stopped leading.
+  Status Keep(const std::string& key, const std::string& value);
+  Result<std::optional<std::string>> Kept(const std::string& key);
 
  private:
   Leading() = default;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<Term> elected_;  // guarded by mutex_
-  bool resigning_ = false;       // guarded by mutex_
-  Term term_;
+  std::optional<cluster::Leadership> elected_;  // guarded by mutex_
+  cluster::Leadership leadership_;
   std::unique_ptr<cluster::Store> store_;
   std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store goes
 };

@@ -132,6 +132,7 @@ class Supervised : public engine::Generator {
 Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clock& clock) {
   ClusterFlags cluster;
   MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
+  cluster.journal = ReadJournal(flags.controller, "", flags.serve.resume_grace_s);
   if (!cluster.plan) {
     cluster.stages = flags.controller.stages > 1
                          ? flags.controller.stages
@@ -158,6 +159,7 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clo
 
 Status Validate(const UpFlags& flags) {
   MR_RETURN_IF_ERROR(ValidateServeFlags(flags.serve));
+  MR_RETURN_IF_ERROR(ValidateJournal(flags.controller, flags.serve.resume_grace_s));
   const int needed = flags.controller.stages * flags.controller.tensor_parallel;
   if (flags.controller.plan_file.empty() && needed > flags.workers) {
     return InvalidArgument(fmt::format("{} stages of {} need {} workers; --workers is {}",
@@ -187,6 +189,7 @@ std::unique_ptr<Command> MakeUpCommand() {
   command->Add("Layout", IntOption("workers", "N", &flags->workers, 1, kWorkersMax),
                "Worker processes to start");
   AddLayoutOptions(*command, &flags->controller);
+  AddJournalOptions(*command, &flags->controller, "none");
   AddServerOptions(*command, &flags->serve);
   AddEngineOptions(*command, &flags->serve.engine);
   AddEngineSeedOption(*command, &flags->serve.engine);

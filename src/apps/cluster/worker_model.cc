@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -40,6 +41,12 @@ Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
 struct Held {
   std::shared_ptr<net::Collective> group;
   std::unique_ptr<engine::ModelStage> stage;
+};
+
+// What was loaded and is still there; the loading thread's.
+struct Known {
+  std::weak_ptr<engine::Stage> stage;
+  ShardLoaded facts;
 };
 
 Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
@@ -94,20 +101,32 @@ Result<WorkerIdentity> IdentifyModel(const std::string& folder) {
 }
 
 cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {
-  return
-      [options = std::move(options)](const LoadShard& load, const std::shared_ptr<engine::Stage>&,
-                                     const cluster::ShardProgressFn& progress) {
-        cluster::LoadedShard loaded;
-        loaded.facts.status = LoadInto(options, load, progress, loaded);
-        if (loaded.facts.status.ok()) {
-          MR_LOG(info, "layers {}-{} are loaded ({})", load.layers.begin, load.layers.end - 1,
-                 FormatBytes(loaded.facts.weight_bytes));
-        } else if (loaded.facts.status.code() != StatusCode::kCancelled) {
-          MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
-                 loaded.facts.status.message());
-        }
-        return loaded;
-      };
+  auto known = std::make_shared<std::vector<Known>>();
+  return [options = std::move(options), known](const LoadShard& load,
+                                               const std::shared_ptr<engine::Stage>& same,
+                                               const cluster::ShardProgressFn& progress) {
+    cluster::LoadedShard loaded;
+    std::erase_if(*known, [](const Known& one) { return one.stage.expired(); });
+    // A stage of ranks is loaded again: it needs another group.
+    const auto found = std::ranges::find_if(
+        *known, [&](const Known& one) { return same && one.stage.lock() == same; });
+    if (found != known->end() && load.rank.size == 1) {
+      MR_LOG(info, "layers {}-{} are here already", load.layers.begin, load.layers.end - 1);
+      loaded.stage = same;
+      loaded.facts = found->facts;
+      return loaded;
+    }
+    loaded.facts.status = LoadInto(options, load, progress, loaded);
+    if (loaded.facts.status.ok()) {
+      MR_LOG(info, "layers {}-{} are loaded ({})", load.layers.begin, load.layers.end - 1,
+             FormatBytes(loaded.facts.weight_bytes));
+      known->push_back({loaded.stage, loaded.facts});
+    } else if (loaded.facts.status.code() != StatusCode::kCancelled) {
+      MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
+             loaded.facts.status.message());
+    }
+    return loaded;
+  };
 }
 
 cluster::HeadsOf MakeHeadsOf(const ModelSpec& spec) {

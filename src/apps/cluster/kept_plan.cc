@@ -1,0 +1,44 @@
+#include "apps/cluster/kept_plan.h"
+
+#include <utility>
+
+#include "base/json.h"
+#include "base/log.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr char kKey[] = "applied-plan";
+
+}  // namespace
+
+KeptPlan::KeptPlan(Leading& leading, std::string model_fingerprint, std::string layout)
+    : leading_(leading),
+      model_fingerprint_(std::move(model_fingerprint)),
+      layout_(std::move(layout)) {}
+
+Result<std::optional<plan::WorkerPlan>> KeptPlan::Read() const {
+  std::optional<plan::WorkerPlan> none;
+  MR_ASSIGN_OR_RETURN(const std::optional<std::string> value, leading_.Kept(kKey));
+  if (!value) return none;
+  const Result<Json> kept = ParseJson(*value);
+  if (!kept.ok() || !kept->is_object() || kept->value("model", Json()) != model_fingerprint_ ||
+      kept->value("layout", Json()) != layout_ || !kept->value("plan", Json()).is_string()) {
+    MR_LOG(info, "the plan applied last was for another model or layout");
+    return none;
+  }
+  auto plan = plan::ParseWorkerPlan(kept->at("plan").get<std::string>(), kKey);
+  if (!plan.ok()) {
+    MR_LOG(error, "the plan applied last cannot be read: {}", plan.status().message());
+    return none;
+  }
+  MR_LOG(info, "with the plan that was applied last");
+  return std::optional<plan::WorkerPlan>(*std::move(plan));
+}
+
+Status KeptPlan::Write(const std::string& text) const {
+  return leading_.Keep(
+      kKey, DumpJson({{"model", model_fingerprint_}, {"layout", layout_}, {"plan", text}}));
+}
+
+}  // namespace millrace::apps
