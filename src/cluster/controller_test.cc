@@ -106,6 +106,16 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
   EXPECT_EQ(Sent<OpenLane>(*c).size(), 2u);
 }
 
+// Stopping the last worker must not hang until somebody kills it.
+TEST(Controller, LetsGoOfAWorkerThatNobodyCanRelieve) {
+  auto c = Make(1);
+  c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
+  EXPECT_EQ(c->DrainWorker("a", At(0.1)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(Sent<Leave>(*c).empty());
+  c->Receive(ConnectionId(1), Leaving{}, At(0.2));
+  EXPECT_EQ(Sent<Leave>(*c).size(), 1u);
+}
+
 TEST(Controller, MakesAFailedCollectiveAnew) {
   auto c = Make(2);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));

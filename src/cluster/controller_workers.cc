@@ -184,8 +184,13 @@ void Controller::On(ConnectionId from, const Leaving& message, Time now) {
   const Worker* worker = ByConnection(from);
   MR_LOG(info, "worker {} is about to leave{}", Printable(worker->join.name),
          message.in ? fmt::format(" in {:.0f} s", message.in->seconds()) : "");
+  const WorkerId id = worker->id;
   const Status drained = DrainWorker(worker->join.name, now);
-  if (!drained.ok()) MR_LOG(warn, "cannot drain it: {}", drained.message());
+  if (drained.ok()) return;
+  // It goes anyway, and better at once than when its host loses patience: what runs there waits
+  // for a worker that takes its place.
+  MR_LOG(warn, "cannot drain it: {}", drained.message());
+  Send(id, Leave{drained.message()});
 }
 
 }  // namespace millrace::cluster
