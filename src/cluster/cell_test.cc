@@ -142,13 +142,18 @@ TEST_F(CellTest, AKilledWorkerCostsNoToken) {
 TEST_F(CellTest, AHungWorkerIsGivenUpAndWhatItSaysLateIsIgnored) {
   CellOptions options = Options(2);
   options.controller.silent_limit = Duration::Seconds(0.5);
+  options.controller.scheduler.max_model_len = 640;  // long enough to be under way still
   StartCluster(std::move(options));
   AddWorker("a");
   AddWorker("b");
-  Ask(6, 9, 60);
+  Ask(6, 9, 600);
   ASSERT_TRUE(answers_.WaitForTokens(30));
   cluster_->HangWorker("b", true);
-  ASSERT_TRUE(answers_.WaitForTokens(200));
+  const auto given_up = [&] { return cluster_->cell().Describe().counters.workers_lost > 0; };
+  for (int i = 0; i < 6000 && !given_up(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(given_up());
   cluster_->HangWorker("b", false);
   ExpectReference();
 }
