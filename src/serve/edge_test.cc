@@ -221,33 +221,28 @@ TEST(Cors, OnlyListedOrigins) {
 // A generator on whose cluster layers may be missing.
 class LackingGenerator final : public engine::Generator {
  public:
-  explicit LackingGenerator(engine::Generator* inner) : inner_(inner) {}
-
   Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
-    return inner_->Submit(std::move(request), std::move(sink));
+    return inner->Submit(std::move(request), std::move(sink));
   }
-  void Abort(RequestId request, std::optional<int> index) override {
-    inner_->Abort(request, index);
-  }
-  engine::EngineStats Stats() const override { return inner_->Stats(); }
+  void Abort(RequestId request, std::optional<int> index) override { inner->Abort(request, index); }
+  engine::EngineStats Stats() const override { return inner->Stats(); }
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
-    return inner_->Inspect(request);
+    return inner->Inspect(request);
   }
-  std::vector<sched::RequestInfo> InspectAll() const override { return inner_->InspectAll(); }
+  std::vector<sched::RequestInfo> InspectAll() const override { return inner->InspectAll(); }
   std::optional<std::string> NotReady() const override { return lacking; }
-  bool Drain(Duration limit) override { return inner_->Drain(limit); }
+  bool Drain(Duration limit) override { return inner->Drain(limit); }
 
   std::optional<std::string> lacking;
-
- private:
-  engine::Generator* const inner_;
+  engine::Generator* inner = nullptr;
 };
 
 TEST(State, ReadySaysWhatIsMissing) {
   TestServerOptions options;
   options.ready = false;
+  LackingGenerator generator;  // the server drains it at its end
   TestServer server(options);
-  LackingGenerator generator(server.engine.get());
+  generator.inner = server.engine.get();
   generator.lacking = "Layers 4-7 are on no worker.";
   server.MakeReady(&generator);
   auto missing = server.Start("GET", "/ready");
