@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "serve/testing/fixtures.h"
+#include "serve/testing/wrapped_generator.h"
 
 namespace millrace::serve {
 namespace {
@@ -219,22 +220,10 @@ TEST(Cors, OnlyListedOrigins) {
 }
 
 // A generator on whose cluster layers may be missing.
-class LackingGenerator final : public engine::Generator {
+class LackingGenerator final : public WrappedGenerator {
  public:
-  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
-    return inner->Submit(std::move(request), std::move(sink));
-  }
-  void Abort(RequestId request, std::optional<int> index) override { inner->Abort(request, index); }
-  engine::EngineStats Stats() const override { return inner->Stats(); }
-  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
-    return inner->Inspect(request);
-  }
-  std::vector<sched::RequestInfo> InspectAll() const override { return inner->InspectAll(); }
   std::optional<std::string> NotReady() const override { return lacking; }
-  bool Drain(Duration limit) override { return inner->Drain(limit); }
-
   std::optional<std::string> lacking;
-  engine::Generator* inner = nullptr;
 };
 
 TEST(State, ReadySaysWhatIsMissing) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "serve/testing/fixtures.h"
+#include "serve/testing/wrapped_generator.h"
 
 namespace millrace::serve {
 namespace {
@@ -16,10 +17,8 @@ namespace {
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
 // Writes down what a journal would.
-class RecordingGenerator final : public engine::Generator {
+class RecordingGenerator final : public WrappedGenerator {
  public:
-  explicit RecordingGenerator(engine::Generator* inner) : inner_(inner) {}
-
   Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
     auto earlier = std::make_shared<engine::EarlierRequest>();
     earlier->external_id = request.external_id;
@@ -29,30 +28,23 @@ class RecordingGenerator final : public engine::Generator {
     earlier->priority = request.priority;
     earlier->cache_salt = request.cache_salt;
     requests.push_back(earlier);
-    return inner_->Submit(std::move(request),
-                          [this, earlier, sink = std::move(sink)](RequestOutput&& output) {
-                            {
-                              std::lock_guard lock(mutex_);
-                              earlier->id = output.request;
-                              earlier->told.push_back(output);
-                            }
-                            sink(std::move(output));
-                          });
+    return WrappedGenerator::Submit(
+        std::move(request), [this, earlier, sink = std::move(sink)](RequestOutput&& output) {
+          {
+            std::lock_guard lock(mutex_);
+            earlier->id = output.request;
+            earlier->told.push_back(output);
+          }
+          sink(std::move(output));
+        });
   }
   void Abort(RequestId request, std::optional<int> index) override {
     {
       std::lock_guard lock(mutex_);
       aborted_ = request;
     }
-    inner_->Abort(request, index);
+    WrappedGenerator::Abort(request, index);
   }
-  engine::EngineStats Stats() const override { return inner_->Stats(); }
-  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
-    return inner_->Inspect(request);
-  }
-  std::vector<sched::RequestInfo> InspectAll() const override { return inner_->InspectAll(); }
-  bool Drain(Duration limit) override { return inner_->Drain(limit); }
-
   std::optional<RequestId> aborted() {
     std::lock_guard lock(mutex_);
     return aborted_;
@@ -61,7 +53,6 @@ class RecordingGenerator final : public engine::Generator {
   std::vector<std::shared_ptr<engine::EarlierRequest>> requests;
 
  private:
-  engine::Generator* const inner_;
   std::mutex mutex_;
   std::optional<RequestId> aborted_;  // the last
 };
@@ -125,8 +116,9 @@ struct FirstLife {
 
 FirstLife Live(const std::string& path, Json asked, const Headers& headers = {},
                const std::vector<std::string>& keys = {}) {
+  RecordingGenerator generator;
   TestServer server(Options(keys));
-  RecordingGenerator generator(server.engine.get());
+  generator.inner = server.engine.get();
   server.MakeReady(&generator);
   asked["stream"] = true;
   asked["request_id"] = "r";
@@ -341,8 +333,9 @@ TEST(Restore, NobodyComesBackWithinTheGrace) {
   record.silent = true;
   TestServerOptions options = Options();
   options.service.resumable.grace = Duration::Millis(20);
+  RecordingGenerator generator;
   TestServer server(options);
-  RecordingGenerator generator(server.engine.get());
+  generator.inner = server.engine.get();
   server.MakeReady(&generator, &record);
   for (int i = 0; i < 1000 && !generator.aborted(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

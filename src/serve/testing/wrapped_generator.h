@@ -1,0 +1,29 @@
+// WrappedGenerator: hands everything on to another, for tests that change or watch some of it.
+// Declared before its server, which drains it at its end; the inner one is the server's.
+#pragma once
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "engine/generator.h"
+
+namespace millrace::serve {
+
+class WrappedGenerator : public engine::Generator {
+ public:
+  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+    return inner->Submit(std::move(request), std::move(sink));
+  }
+  void Abort(RequestId request, std::optional<int> index) override { inner->Abort(request, index); }
+  engine::EngineStats Stats() const override { return inner->Stats(); }
+  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
+    return inner->Inspect(request);
+  }
+  std::vector<sched::RequestInfo> InspectAll() const override { return inner->InspectAll(); }
+  bool Drain(Duration limit) override { return inner->Drain(limit); }
+
+  engine::Generator* inner = nullptr;
+};
+
+}  // namespace millrace::serve
