@@ -327,8 +327,8 @@ void Controller::RetireLanes(Time now) {
       tracked.lane.reset();
       Wait(request, tracked, std::move(detached->request), now);
     }
-    const bool source =
-        std::ranges::any_of(moves_, [&](const auto& entry) { return entry.second.from == id; });
+    const bool source = std::ranges::any_of(
+        moves_, [from = id](const auto& entry) { return entry.second.from == from; });
     if (lane.requests.empty() && !source && lane.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
     }

@@ -104,11 +104,15 @@ std::optional<WorkerId> Controller::PickWorker(const Layout& layout, const Layou
 }
 
 void Controller::Staff(Time) {
-  StaffLayout(layout_, next_ ? &*next_ : nullptr);
   if (next_) StaffLayout(*next_, &layout_);
+  StaffLayout(layout_, next_ ? &*next_ : nullptr);
 }
 
 void Controller::StaffLayout(Layout& layout, const Layout* other) {
+  // Whoever has been taken out of a layout that is being left gets nothing new from it. While the
+  // next one lacks workers, it is not being left: it may have to serve for long.
+  const bool left =
+      &layout == &layout_ && next_ && std::ranges::all_of(next_->stages, &LayoutStage::Staffed);
   const auto held = [&](const LayoutStage& stage, size_t rank) {
     const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
     return std::ranges::any_of(workers_, [&](const auto& entry) {
@@ -123,16 +127,14 @@ void Controller::StaffLayout(Layout& layout, const Layout* other) {
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
-      if (slot.worker || (&layout == &layout_ && next_) || !held(stage, rank)) continue;
+      if (slot.worker || left || !held(stage, rank)) continue;
       slot.worker = PickWorker(layout, other, stage, static_cast<int>(rank));
     }
   }
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
-      if (slot.worker) continue;
-      // Whoever has been taken out of a layout that is being left gets nothing new from it.
-      if (&layout == &layout_ && next_) continue;
+      if (slot.worker || left) continue;
       slot.worker = PickWorker(layout, other, stage, static_cast<int>(rank));
     }
     if (stage.Staffed()) AskToLoad(stage);
@@ -333,8 +335,9 @@ void Controller::MaybeSwitch(Time now) {
       kept = kept && place.has_value();
       if (kept) route.push_back({*place, hop.layers});
     }
-    kept = kept && !layout_.ways.empty() && std::ranges::any_of(layout_.ways, [&](const Way& way) {
-             return way.role == lane.role &&
+    kept = kept && !layout_.ways.empty() &&
+           std::ranges::any_of(layout_.ways, [&, role = lane.role](const Way& way) {
+             return way.role == role &&
                     std::ranges::equal(way.route, route, [](const Hop& a, const Hop& b) {
                       return a.stage == b.stage && a.layers == b.layers;
                     });
