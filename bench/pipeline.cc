@@ -1,5 +1,6 @@
 // A pipeline of two stages on two cores against one stage on one: what cutting a model by layers
-// gains, and what handing steps from thread to thread costs.
+// gains, what handing steps from thread to thread costs, and what a cell of one worker in this
+// process costs, which is how `serve MODEL` runs a model.
 //
 // Each arrangement runs the same requests (all at once, greedy, to a fixed length) through the
 // production scheduler. Repeats of the arrangements alternate, and every ratio is between
@@ -14,13 +15,16 @@
 #include <sched.h>
 
 #include <CLI/CLI.hpp>
+#include <condition_variable>
 #include <ctime>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "bench/machine.h"
+#include "cluster/local_cluster.h"
 #include "engine/chained_executor.h"
 #include "engine/local_executor.h"
 #include "engine/model_stage.h"
@@ -162,21 +166,81 @@ Arrangement Plain(const Options& options) {
   return out;
 }
 
+std::vector<engine::EngineRequest> Questions(const Options& options, int output) {
+  std::vector<engine::EngineRequest> questions(static_cast<size_t>(options.streams));
+  for (int i = 0; i < options.streams; ++i) {
+    engine::EngineRequest& request = questions[static_cast<size_t>(i)];
+    for (int t = 0; t < options.input; ++t) {
+      request.prompt.push_back(100 + (i * 131 + t * 7) % 5000);
+    }
+    request.params.temperature = 0;
+    request.params.max_tokens = output;
+    request.params.ignore_eos = true;
+  }
+  return questions;
+}
+
+// A cell of one worker in this process, all threads on the caller's core.
+class InProcess {
+ public:
+  explicit InProcess(const Options& options) : options_(options) {
+    auto device = Must(tensor::NewCpuDevice({.threads = 1}));
+    auto model = LoadLayers(options, *device, {});
+    const ModelSpec spec = model->spec();
+    cluster::CellOptions cell;
+    cell.controller.num_layers = spec.num_layers;
+    sched::SchedulerOptions& s = cell.controller.scheduler;
+    s.block_size = kBlockSize;
+    s.num_blocks = Blocks(options);
+    s.max_num_seqs = options.streams;
+    s.max_num_batched_tokens = model->max_batched_tokens();
+    s.max_model_len = options.input + options.output;
+    s.prefix_caching = false;
+    cluster_ = Must(cluster::LocalCluster::Start(std::move(cell), clock_));
+    cluster::LoadedShard loaded;
+    loaded.facts.kv_bytes_per_token_layer = spec.KvBytesPerToken() / spec.num_layers;
+    loaded.facts.kv_bytes = int64_t{Blocks(options)} * kBlockSize * spec.KvBytesPerToken();
+    loaded.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(model));
+    Join join;
+    join.name = "here";
+    cluster_->AddWorker(std::move(join),
+                        [loaded](const auto&, const auto&, const auto&) { return loaded; });
+  }
+
+  double RunRequests(int output) {
+    std::mutex mutex;
+    std::condition_variable over;
+    int left = options_.streams;
+    std::vector<engine::EngineRequest> questions = Questions(options_, output);
+    const double begin = Now(Clock::kWall);
+    for (engine::EngineRequest& request : questions) {
+      Must(cluster_->cell().Submit(std::move(request), [&](RequestOutput news) {
+        MR_CHECK(news.error.ok()) << news.error.ToString();
+        if (!news.finish) return;
+        std::lock_guard lock(mutex);
+        if (--left == 0) over.notify_one();
+      }));
+    }
+    std::unique_lock lock(mutex);
+    over.wait(lock, [&] { return left == 0; });
+    return Now(Clock::kWall) - begin;
+  }
+
+ private:
+  const Options options_;
+  const SteadyClock clock_;
+  std::unique_ptr<cluster::LocalCluster> cluster_;
+};
+
 // Seconds that all requests take, each of `output` tokens.
 double RunRequests(const Options& options, int output, Arrangement& arrangement) {
   sched::Scheduler& scheduler = *arrangement.scheduler;
-  for (int i = 0; i < options.streams; ++i) {
-    std::vector<TokenId> prompt;
-    for (int t = 0; t < options.input; ++t) prompt.push_back(100 + (i * 131 + t * 7) % 5000);
-    SamplingParams params;
-    params.temperature = 0;
-    params.max_tokens = output;
-    params.ignore_eos = true;
-    const Status added =
-        scheduler.Add({.id = RequestId(arrangement.next_request++),
-                       .prompt = std::make_shared<const std::vector<TokenId>>(std::move(prompt)),
-                       .params = std::make_shared<const SamplingParams>(params)},
-                      Time{});
+  for (engine::EngineRequest& request : Questions(options, output)) {
+    const Status added = scheduler.Add(
+        {.id = RequestId(arrangement.next_request++),
+         .prompt = std::make_shared<const std::vector<TokenId>>(std::move(request.prompt)),
+         .params = std::make_shared<const SamplingParams>(request.params)},
+        Time{});
     MR_CHECK(added.ok()) << added.ToString();
   }
   std::vector<RequestOutput> outputs;
@@ -217,6 +281,13 @@ double ProcessCpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
+Sample Measure(const Options& options, InProcess& cell) {
+  const double begin = ProcessCpuSeconds();
+  Sample sample{.seconds = cell.RunRequests(options.output)};
+  sample.cpu_seconds = sample.undisturbed = ProcessCpuSeconds() - begin;
+  return sample;
+}
+
 Sample Measure(const Options& options, Arrangement& arrangement) {
   for (auto& of_stage : arrangement.cpu_seconds) of_stage.clear();
   const double begin = ProcessCpuSeconds();
@@ -234,12 +305,19 @@ void Run(const Options& options) {
   Arrangement one = Chain(options, {std::nullopt});
   Arrangement two = Chain(
       options, {LayerRange{0, options.first_layers}, LayerRange{options.first_layers, layers}});
+  InProcess cell(options);
   for (Arrangement* a : {&plain, &one, &two}) RunRequests(options, 4, *a);
+  cell.RunRequests(4);
 
   std::vector<double> plain_rate, one_rate, two_rate, hand_over, hand_over_cpu, gain, gain_cpu;
+  std::vector<double> cell_rate, served, served_cpu;
   const double tokens = static_cast<double>(options.streams) * options.output;
   for (int i = 0; i < options.repeats; ++i) {
-    const Sample p = Measure(options, plain), o = Measure(options, one), t = Measure(options, two);
+    const Sample p = Measure(options, plain), c = Measure(options, cell);
+    const Sample o = Measure(options, one), t = Measure(options, two);
+    cell_rate.push_back(tokens / c.seconds);
+    served.push_back(p.seconds / c.seconds);
+    served_cpu.push_back(p.cpu_seconds / c.cpu_seconds);
     plain_rate.push_back(tokens / p.seconds);
     one_rate.push_back(tokens / o.seconds);
     two_rate.push_back(tokens / t.seconds);
@@ -257,6 +335,8 @@ void Run(const Options& options) {
   fmt::print(
       "| arrangement | output tokens/s | to plain | to plain, by CPU time |\n|---|---|---|---|\n");
   fmt::print("| plain executor, one core | {:.1f} | 1 | 1 |\n", Median(plain_rate));
+  fmt::print("| cell of one worker in this process, one core | {:.1f} | {:.3f} | {:.3f} |\n",
+             Median(cell_rate), Median(served), Median(served_cpu));
   fmt::print("| chain of one stage, one core | {:.1f} | {:.3f} | {:.3f} |\n", Median(one_rate),
              Median(hand_over), Median(hand_over_cpu));
   fmt::print("| chain of two stages, two cores | {:.1f} | {:.2f} | {:.2f} |\n", Median(two_rate),

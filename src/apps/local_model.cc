@@ -2,14 +2,19 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <random>
+#include <thread>
+#include <utility>
 
+#include "apps/cluster/cell_admin.h"
 #include "apps/progress.h"
 #include "apps/step_log_file.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "engine/local_executor.h"
+#include "cluster/local_cluster.h"
+#include "engine/model_stage.h"
 #include "model/host_memory.h"
 #include "model/model.h"
 #include "tensor/cpu/cpu_device.h"
@@ -56,10 +61,20 @@ Result<std::unique_ptr<model::Model>> LoadWeights(const EngineFlags& flags,
   return model::Model::Load(folder, device, load);
 }
 
-engine::EngineOptions EngineOptionsFor(const EngineFlags& flags, const LocalModel& model,
-                                       const std::vector<TokenId>& eos) {
-  engine::EngineOptions options;
-  sched::SchedulerOptions& s = options.scheduler;
+// Of the one worker: nobody could take its place, so nothing is gained by giving it up.
+constexpr Duration kPatience = Duration::Seconds(1e9);
+constexpr auto kReadyPoll = std::chrono::milliseconds(1);
+constexpr Duration kReadyLimit = Duration::Seconds(60);  // KV pools are made meanwhile
+
+cluster::CellOptions CellOptionsFor(const EngineFlags& flags, const LocalModel& model,
+                                    std::vector<TokenId> eos) {
+  cluster::CellOptions options;
+  cluster::ControllerOptions& c = options.controller;
+  c.term = Term{1};
+  c.model = model.path.name;
+  c.num_layers = model.spec.num_layers;
+  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
+  sched::SchedulerOptions& s = c.scheduler;
   s.block_size = flags.block_size;
   s.num_blocks = model.kv.num_blocks;
   s.num_host_blocks = model.kv.num_host_blocks;
@@ -68,34 +83,55 @@ engine::EngineOptions EngineOptionsFor(const EngineFlags& flags, const LocalMode
   s.max_model_len = model.kv.max_model_len;
   s.policy = flags.policy;
   s.kv_policy = flags.kv_policy;
-  s.preemption =
-      model.kv.num_host_blocks > 0 ? flags.preemption : sched::PreemptionMode::kRecompute;
+  s.preemption = flags.preemption;
   s.costs.kv_bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size;
   s.prefix_caching = flags.prefix_caching;
-  s.eos_token_ids = eos;
+  s.eos_token_ids = std::move(eos);
   std::random_device random;
   options.seed = flags.seed.value_or((uint64_t{random()} << 32) | random());
   return options;
 }
 
-Status StartEngine(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
-                   std::unique_ptr<model::Model> weights, const Clock& clock, LocalModel& model) {
+// Gives the worker what is loaded already.
+cluster::ShardLoader LoaderOf(const LocalModel& model, std::unique_ptr<tensor::Device> device,
+                              std::unique_ptr<model::Model> weights) {
+  cluster::LoadedShard loaded;
+  loaded.facts.weight_bytes = weights->loaded_bytes();
+  loaded.facts.kv_bytes_per_token_layer = model.spec.KvBytesPerToken() / model.spec.num_layers;
+  loaded.facts.kv_bytes =
+      int64_t{model.kv.num_blocks} * model.block_size * model.spec.KvBytesPerToken();
+  loaded.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
+  return [loaded](const LoadShard& load, const std::shared_ptr<engine::Stage>&,
+                  const cluster::ShardProgressFn&) {
+    if (load.layers == loaded.stage->layers() && load.rank.size == 1) return loaded;
+    cluster::LoadedShard refused;
+    refused.facts.status = Unimplemented("this process computes the whole model");
+    return refused;
+  };
+}
+
+Status StartCell(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
+                 std::unique_ptr<model::Model> weights, const Clock& clock, LocalModel& model) {
   std::vector<TokenId> eos = model.generation.eos;
   if (eos.empty() && model.tokenizer->eos()) eos.push_back(*model.tokenizer->eos());
-  engine::LocalExecutorOptions options;
-  options.block_size = flags.block_size;
-  options.num_blocks = model.kv.num_blocks;
-  options.num_host_blocks = model.kv.num_host_blocks;
-  options.max_sequences = flags.max_num_seqs;
-  options.eos_token_ids = eos;
-  MR_ASSIGN_OR_RETURN(
-      auto executor, engine::LocalExecutor::Create(std::move(device), std::move(weights), options));
-  engine::EngineOptions engine_options = EngineOptionsFor(flags, model, eos);
+  cluster::CellOptions options = CellOptionsFor(flags, model, std::move(eos));
   if (!flags.step_log.empty()) {
-    MR_ASSIGN_OR_RETURN(engine_options.step_log, OpenStepLog(flags.step_log));
+    MR_ASSIGN_OR_RETURN(options.controller.step_log, OpenStepLog(flags.step_log));
   }
-  MR_ASSIGN_OR_RETURN(model.engine,
-                      engine::Engine::Start(std::move(engine_options), std::move(executor), clock));
+  MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
+                      cluster::LocalCluster::Start(std::move(options), clock));
+  Join join;
+  join.name = "this-process";
+  join.device = model.device_name;
+  join.memory_bytes = model::ReadMemoryAvailable().bytes;
+  here->AddWorker(std::move(join), LoaderOf(model, std::move(device), std::move(weights)));
+  const Time begun = clock.Now();
+  while (const auto missing = here->cell().NotReady()) {
+    if (clock.Now() - begun > kReadyLimit) return Internal("the model does not start: " + *missing);
+    std::this_thread::sleep_for(kReadyPoll);
+  }
+  model.cluster = NewCellAdmin(here->cell(), model.path.name, nullptr);
+  model.engine = std::shared_ptr<engine::Generator>(here, &here->cell());
   return OkStatus();
 }
 
@@ -127,7 +163,7 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   demand.available_bytes = model::ReadMemoryAvailable().bytes;
   demand.model_max_len = model->spec.max_position;
   MR_ASSIGN_OR_RETURN(model->kv, PlanKv(flags, demand));
-  MR_RETURN_IF_ERROR(StartEngine(flags, std::move(device), std::move(weights), clock, *model));
+  MR_RETURN_IF_ERROR(StartCell(flags, std::move(device), std::move(weights), clock, *model));
   return model;
 }
 

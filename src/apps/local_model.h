@@ -1,5 +1,6 @@
 // LocalModel: everything a command needs to run a model in its own process, built from the flags:
-// tokenizer, chat template, device, weights, KV pools, engine.
+// tokenizer, chat template, device, weights, KV pools, and the cell that runs it: a cluster of one
+// worker, over queues instead of sockets.
 //
 // Owns all of it; Load blocks until it is done. The clock outlives the model.
 #pragma once
@@ -14,7 +15,7 @@
 #include "base/status.h"
 #include "core/model_spec.h"
 #include "engine/earlier_requests.h"
-#include "engine/engine.h"
+#include "engine/generator.h"
 #include "model/config.h"
 #include "serve/cluster_admin.h"
 #include "text/chat_template.h"
@@ -31,9 +32,9 @@ struct LocalModel {
   KvPlan kv;
   int block_size = 0;
   std::string device_name;
-  std::unique_ptr<serve::ClusterAdmin> cluster;      // of a model that workers compute; else null
+  std::unique_ptr<serve::ClusterAdmin> cluster;
   std::unique_ptr<engine::EarlierRequests> earlier;  // of one with a journal; else null
-  std::unique_ptr<engine::Generator> engine;         // last, so that it goes first
+  std::shared_ptr<engine::Generator> engine;         // last, so that it goes first; never shared
 };
 
 struct LocalModelOptions {

@@ -177,6 +177,7 @@ ControlServer::Impl::~Impl() {
   }
   changed_.notify_all();
   if (ticker_.joinable()) ticker_.join();
+  heartbeats_.StopExpecting();
   if (server_) server_->Shutdown(std::chrono::system_clock::now());
   heartbeats_.Join();
   std::unique_lock lock(mutex_);

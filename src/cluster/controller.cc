@@ -14,8 +14,9 @@ namespace millrace::cluster {
 Result<std::unique_ptr<Controller>> Controller::Create(ControllerOptions options, Time now) {
   if (options.num_layers < 1) return InvalidArgument("a model without layers");
   options.scheduler.stages = 1;
-  options.scheduler.num_host_blocks = 0;
-  options.scheduler.preemption = sched::PreemptionMode::kRecompute;
+  if (options.scheduler.num_host_blocks == 0) {
+    options.scheduler.preemption = sched::PreemptionMode::kRecompute;
+  }
   const bool automatic = !options.plan.has_value();
   const int stages = std::clamp(options.stages, 1, options.num_layers);
   Plan plan = automatic

@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +39,7 @@
 #include "cluster/router.h"
 #include "core/output.h"
 #include "core/worker_messages.h"
+#include "sched/prefill_meter.h"
 #include "sched/scheduler.h"
 
 namespace millrace::cluster {
@@ -60,7 +62,9 @@ struct ControllerOptions {
   std::string model;  // its name
   int num_layers = 0;
   WorkerIdentity identity;            // the fingerprint workers must have; empty fields: any
-  sched::SchedulerOptions scheduler;  // of every lane; blocks and stages follow from the layout
+  sched::SchedulerOptions scheduler;  // of every lane; stages follow from the layout, and so do
+                                      // the blocks; `num_blocks`: this many at most, 0: what fits
+  std::function<void(std::string_view)> step_log;  // every line of every lane's; empty: none
   RouterOptions router;
   int stages = 1;            // of an automatic layout; fewer when workers are
   int tensor_parallel = 1;   // of an automatic layout
@@ -180,6 +184,7 @@ class Controller {
     std::vector<LaneHop> hops;
     std::vector<std::vector<WorkerId>> workers;  // by hop and rank
     std::unique_ptr<sched::Scheduler> scheduler;
+    std::optional<sched::PrefillMeter> prefill;  // where swap and recompute are weighed
     int num_blocks = 0;
     std::set<WorkerId> to_open;  // who has not said yes
     bool open = false;
@@ -340,6 +345,7 @@ class Controller {
   std::vector<ControllerAction> actions_;
   std::vector<RequestOutput> outputs_;
   std::vector<sched::KvPull> pulls_;
+  std::vector<sched::PreemptionRecord> preemptions_;
   sched::SchedulerStats closed_lanes_;  // counters of lanes that are gone
   ControllerCounters counters_;
 };

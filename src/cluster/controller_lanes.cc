@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "cluster/controller.h"
+#include "sched/step_log.h"
 
 namespace millrace::cluster {
 namespace {
@@ -54,7 +55,8 @@ int Controller::BlocksFor(const Route& route) const {
   const sched::SchedulerOptions& each = options_.scheduler;
   const int64_t sequences_max = int64_t{each.max_num_seqs} * std::ssize(route);
   const int64_t longest = (each.max_model_len + each.block_size - 1) / each.block_size;
-  const int64_t blocks = std::min(tokens / each.block_size, (longest + 1) * (sequences_max + 1));
+  const int64_t most = each.num_blocks > 0 ? each.num_blocks : (longest + 1) * (sequences_max + 1);
+  const int64_t blocks = std::min(tokens / each.block_size, most);
   if (router_) return WithSlack(blocks, sequences_max);
   return static_cast<int>(std::min<int64_t>(blocks, std::numeric_limits<int>::max() / 2));
 }
@@ -101,6 +103,11 @@ Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time 
     return nullptr;
   }
   lane.scheduler = std::move(*scheduler);
+  if (options_.step_log) {
+    lane.scheduler =
+        sched::NewRecordingScheduler(std::move(lane.scheduler), options, options_.step_log);
+  }
+  if (options.num_host_blocks > 0 && options.stages == 1) lane.prefill.emplace(options.costs);
   lane.id = LaneId(NextId());
   for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
     for (size_t rank = 0; rank < lane.workers[hop].size(); ++rank) {
@@ -111,6 +118,7 @@ Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time 
                               .rank = static_cast<int>(rank),
                               .block_size = options.block_size,
                               .num_blocks = lane.num_blocks,
+                              .num_host_blocks = options.num_host_blocks,
                               .max_batched_tokens = options.max_num_batched_tokens,
                               .eos_token_ids = options.eos_token_ids});
       lane.to_open.insert(lane.workers[hop][rank]);
@@ -147,6 +155,11 @@ void Controller::On(ConnectionId, const StepDone& message, Time now) {
     return;
   }
   if (!lane_retry_.empty()) lane_retry_.erase(WayKey(lane->hops));
+  if (lane->prefill) {
+    if (const auto costs = lane->prefill->Done(message.result.id, now)) {
+      lane->scheduler->SetCosts(*costs);
+    }
+  }
   const size_t first = outputs_.size();
   lane->scheduler->Commit(message.result, now, outputs_);
   dirty_.insert(lane->id);
@@ -284,8 +297,12 @@ void Controller::CloseLane(LaneId id) {
 
 void Controller::Pump(Lane& lane, Time now) {
   while (const StepPlan* plan = lane.scheduler->Schedule(now)) {
+    if (lane.prefill) lane.prefill->Submitted(*plan, now);
     for (WorkerId worker : lane.workers.front()) Send(worker, LaneStep{lane.id, *plan});
   }
+  preemptions_.clear();
+  lane.scheduler->DrainPreemptions(preemptions_);
+  for (const sched::PreemptionRecord& p : preemptions_) MR_LOG(info, "{}", p.Describe());
   StartPulls(lane, now);
 }
 

@@ -6,7 +6,7 @@ namespace millrace::cluster {
 class HeartbeatService::Call {
  public:
   explicit Call(HeartbeatService& service) : service_(service), stream_(&context_) {
-    ++service_.calls_alive_;
+    ++service_.held_;
     service_.calls_.RequestHeartbeats(&context_, &stream_, service_.queue_.get(),
                                       service_.queue_.get(), this);
   }
@@ -23,7 +23,7 @@ class HeartbeatService::Call {
   enum class State { kWaiting, kReading, kEnding };
 
   void Begin() {
-    new Call(service_);  // for the next worker
+    service_.ExpectAnother();
     counted_ = true;
     ++service_.streams_;
     const grpc::Status admission = service_.gate_.Admit(context_);
@@ -52,10 +52,9 @@ class HeartbeatService::Call {
   }
   void Delete() {
     if (counted_) --service_.streams_;
-    // None waits any more once the server has shut down. Only then may the queue be: an operation
-    // that begins on a queue which is shut down ends the process.
-    if (--service_.calls_alive_ == 0) service_.queue_->Shutdown();
+    HeartbeatService& service = service_;
     delete this;
+    service.LetGo();
   }
 
   HeartbeatService& service_;
@@ -66,8 +65,20 @@ class HeartbeatService::Call {
   bool counted_ = false;
 };
 
+// gRPC loses a request that meets the server's shutdown half way: nobody would ever end it.
+void HeartbeatService::ExpectAnother() {
+  const std::lock_guard lock(expecting_);
+  if (!stopping_) new Call(*this);
+}
+
+// An operation that begins on a queue which is shut down ends the process, so the last one shuts
+// it.
+void HeartbeatService::LetGo() {
+  if (--held_ == 0) queue_->Shutdown();
+}
+
 void HeartbeatService::Start() {
-  new Call(*this);
+  ExpectAnother();
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -77,13 +88,15 @@ void HeartbeatService::Run() {
   while (queue_->Next(&tag, &ok)) static_cast<Call*>(tag)->Proceed(ok);
 }
 
+void HeartbeatService::StopExpecting() {
+  const std::lock_guard lock(expecting_);
+  stopping_ = true;
+}
+
 void HeartbeatService::Join() {
-  if (thread_.joinable()) {
-    thread_.join();
-  } else if (queue_) {
-    queue_->Shutdown();
-    Run();
-  }
+  if (!queue_) return;
+  LetGo();
+  thread_.joinable() ? thread_.join() : Run();
 }
 
 }  // namespace millrace::cluster

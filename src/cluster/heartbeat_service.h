@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "cluster/link_grpc.h"
@@ -29,11 +30,15 @@ class HeartbeatService {
   // Before the server is built, and after it runs.
   void AddQueue(grpc::ServerBuilder& builder) { queue_ = builder.AddCompletionQueue(); }
   void Start();
+  // Before the server shuts down.
+  void StopExpecting();
   // After the server has shut down: waits until every stream has ended.
   void Join();
 
  private:
   class Call;
+  void ExpectAnother();
+  void LetGo();
   void Run();
 
   ControlCalls& calls_;
@@ -42,8 +47,10 @@ class HeartbeatService {
   const OnHeartbeat on_beat_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::thread thread_;
-  size_t calls_alive_ = 0;  // the thread's, from its start; one of them waits for the next worker
-  size_t streams_ = 0;      // the thread's
+  std::atomic<size_t> held_{1};  // the queue: by every call, and by this until Join
+  std::mutex expecting_;         // held while a call is asked for
+  bool stopping_ = false;        // guarded by expecting_
+  size_t streams_ = 0;           // the thread's
   wire::Decoder decoder_;
 };
 

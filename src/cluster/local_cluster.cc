@@ -23,12 +23,13 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::Start(CellOptions options, c
   links.send = [raw](ConnectionId to, const ToWorker& message) {
     const auto member = raw->Find(to);
     if (!member) return;
-    raw->PutTo(member, [member = member.get(), message] { member->host->FromController(message); });
+    raw->FromCell(member,
+                  [member = member.get(), message] { member->host->FromController(message); });
   };
   links.disconnect = [raw](ConnectionId to, const std::string&) {
     const auto member = raw->Find(to);
     if (!member) return;
-    raw->PutTo(member, [member = member.get()] { member->host->SessionDown(); });
+    raw->FromCell(member, [member = member.get()] { member->host->SessionDown(); });
   };
   MR_ASSIGN_OR_RETURN(cluster->cell_, Cell::Start(std::move(options), std::move(links), clock));
   cluster->to_cell_ = std::make_unique<Mailbox>();
@@ -74,6 +75,16 @@ std::shared_ptr<LocalCluster::Member> LocalCluster::Find(ConnectionId connection
   return found == members_.end() ? nullptr : found->second;
 }
 
+// With the cell's lock: a host's lock may be taken under it, never the other way round.
+void LocalCluster::FromCell(const std::shared_ptr<Member>& member, std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (member->hung) return member->withheld.push_back(std::move(work));
+  }
+  member->inbox->PutOrRun(std::move(work));
+}
+
 void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<void()> work) {
   std::lock_guard lock(mutex_);
   if (stopping_) return;  // inboxes are about to go
@@ -85,12 +96,13 @@ void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<vo
 }
 
 // What a hung process says reaches nobody, now or later.
-void LocalCluster::FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work) {
+void LocalCluster::FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work,
+                              Mailbox::Wake wake) {
   {
     std::lock_guard lock(mutex_);
     if (member->hung) return;
   }
-  to_cell_->Put(std::move(work));
+  to_cell_->Put(std::move(work), wake);
 }
 
 bool LocalCluster::Silent(const std::weak_ptr<Member>& self) {
@@ -105,10 +117,15 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
   links.send_up = [this, self](ToController message) {
     const auto member = self.lock();
     if (!member) return;
-    FromWorker(member, [this, from = member->connection, message = std::move(message)] {
-      cell_->Receive(from, message);
-    });
+    const bool step = std::holds_alternative<StepDone>(message);
+    FromWorker(
+        member,
+        [this, from = member->connection, message = std::move(message)] {
+          cell_->Receive(from, message);
+        },
+        step ? Mailbox::Wake::kNo : Mailbox::Wake::kYes);
   };
+  links.after_batch = [this] { to_cell_->RunHere(); };
   links.send_to_peer = [this, self](const WorkerAddress& to, PeerMessage message) {
     const auto member = Find(to.incarnation);
     if (!member || Silent(self)) return;
@@ -214,18 +231,13 @@ void LocalCluster::KillWorker(const std::string& name) {
 }
 
 void LocalCluster::HangWorker(const std::string& name, bool hung) {
-  std::shared_ptr<Member> member;
-  std::deque<std::function<void()>> late;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [id, m] : members_) {
-      if (m->join.name == name) member = m;
-    }
-    if (!member) return;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, member] : members_) {
+    if (member->join.name != name) continue;
     member->hung = hung;
-    if (!hung) late.swap(member->withheld);
+    if (hung) continue;
+    for (auto& work : std::exchange(member->withheld, {})) member->inbox->Put(std::move(work));
   }
-  for (auto& work : late) member->inbox->Put(std::move(work));
 }
 
 WorkerHost* LocalCluster::worker(const std::string& name) {

@@ -1,9 +1,11 @@
 // LocalCluster: a cell and its workers in one process, over queues instead of sockets. What serves
 // a model without a cluster, and what tests take workers away from.
 //
-// One thread per worker and one for the cell carry messages, in order per pair; activations are
-// handed over without a copy. Pulls have a thread of their own at the receiving worker: one that
-// waits for its source must not hold up the message that another source waits for.
+// Messages are carried in order per pair, activations without a copy. What goes round with every
+// step changes no thread: a batch's result is taken to the cell, and what the cell says to that
+// back to the worker, on the thread that computed it. The rest has a thread per worker and one for
+// the cell. Pulls have a thread of their own at the receiving worker: one that waits for its source
+// must not hold up the message that another source waits for.
 #pragma once
 
 #include <condition_variable>
@@ -59,8 +61,10 @@ class LocalCluster {
   explicit LocalCluster(const Clock& clock) : clock_(clock) {}
   std::shared_ptr<Member> Find(Incarnation incarnation);
   std::shared_ptr<Member> Find(ConnectionId connection);
+  void FromCell(const std::shared_ptr<Member>& member, std::function<void()> work);
   void PutTo(const std::shared_ptr<Member>& member, std::function<void()> work);
-  void FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work);
+  void FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work,
+                  Mailbox::Wake wake = Mailbox::Wake::kYes);
   bool Silent(const std::weak_ptr<Member>& self);
   WorkerLinks LinksFor(const std::weak_ptr<Member>& member);
   void Pull(const std::shared_ptr<Member>& member, LayerRange layers,

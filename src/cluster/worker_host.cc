@@ -119,6 +119,10 @@ void WorkerHost::Compute() {
     if (batch) {
       RunBatch(lock, *batch);
       Flush();
+      if (!links_.after_batch) continue;
+      lock.unlock();
+      links_.after_batch();
+      lock.lock();
     } else if (lane_work_.empty()) {
       compute_.wait(lock);
     }

@@ -57,6 +57,9 @@ struct WorkerLinks {
   std::function<void(const KvHandle& handle)> unexpose;
   std::function<void(LaneId lane)> lane_closed;  // what is pulled from it or into it ends
   std::function<void(const std::string& reason, bool for_good)> end_session;
+  // On the computing thread, without the core's lock, after a batch's StepDone was given to
+  // send_up. May take its time. May be empty.
+  std::function<void()> after_batch;
 };
 
 class WorkerHost {

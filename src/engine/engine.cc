@@ -13,11 +13,6 @@ namespace {
 // result gets there, and the watchdog reports it.
 constexpr auto kBlockedPoll = std::chrono::milliseconds(20);
 
-// Steps of at least this many tokens tell how fast a replay would run; the rate is a moving
-// average.
-constexpr int kMeasuredStepTokensMin = 64;
-constexpr double kRateWeight = 0.1;
-
 sched::SchedulerOptions FitToExecutor(sched::SchedulerOptions options,
                                       const ExecutorTraits& traits) {
   options.block_size = traits.block_size;
@@ -54,7 +49,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<sched::Scheduler> schedule
       executor_(std::move(executor)),
       clock_(clock),
       scheduler_(std::move(scheduler)),
-      costs_(options_.scheduler.costs) {}
+      prefill_(options_.scheduler.costs) {}
 
 Engine::~Engine() {
   Drain(Duration{});
@@ -138,7 +133,6 @@ void Engine::Run() {
 }
 
 bool Engine::StepOnce() {
-  std::optional<Time> submitted;
   while (true) {  // as many steps in flight as the executor has stages
     const StepPlan* plan = nullptr;
     {
@@ -147,8 +141,7 @@ bool Engine::StepOnce() {
       if (plan == nullptr) break;
       CountIteration(*plan);
     }
-    step_tokens_ = static_cast<int>(plan->tokens.size());
-    submitted = clock_.Now();
+    prefill_.Submitted(*plan, clock_.Now());
     executor_->Submit(*plan);
   }
   {
@@ -159,7 +152,9 @@ bool Engine::StepOnce() {
   const StepResult& result = executor_->Wait();
   std::lock_guard lock(mutex_);
   const Time now = clock_.Now();  // under the lock: calls and times are in one order
-  if (submitted) MeasurePrefillRate(now - *submitted);
+  if (options_.scheduler.stages == 1) {
+    if (const auto costs = prefill_.Done(result.id, now)) scheduler_->SetCosts(*costs);
+  }
   scheduler_->Commit(result, now, outputs_);
   return true;
 }
@@ -194,28 +189,10 @@ void Engine::CountIteration(const StepPlan& plan) {
   stats_.iteration_tokens_sum += static_cast<uint64_t>(tokens);
 }
 
-// What a replay would cost is what prefill costs: measured, so that the choice between swap and
-// recompute is arithmetic.
-void Engine::MeasurePrefillRate(Duration took) {
-  if (step_tokens_ < kMeasuredStepTokensMin || took.ns <= 0 || options_.scheduler.stages > 1)
-    return;
-  const double rate = step_tokens_ / took.seconds();
-  costs_.prefill_tokens_per_s += kRateWeight * (rate - costs_.prefill_tokens_per_s);
-  scheduler_->SetCosts(costs_);
-}
-
 void Engine::LogPreemptions() {
   preemptions_.clear();
   scheduler_->DrainPreemptions(preemptions_);
-  for (const sched::PreemptionRecord& p : preemptions_) {
-    MR_LOG(
-        info,
-        "request {} preempted by {} for request {}: {} blocks needed, {} available, {} released, "
-        "{} tokens to replay; predicted cost: recompute {:.1f} ms, swap {:.1f} ms",
-        p.victim.value(), p.chosen == sched::PreemptionMode::kSwap ? "swap" : "recompute",
-        p.on_behalf_of.value(), p.blocks_needed, p.blocks_available, p.blocks_released,
-        p.tokens_dropped, p.recompute_cost_s * 1e3, p.swap_cost_s * 1e3);
-  }
+  for (const sched::PreemptionRecord& p : preemptions_) MR_LOG(info, "{}", p.Describe());
 }
 
 }  // namespace millrace::engine

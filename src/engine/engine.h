@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/generator.h"
+#include "sched/prefill_meter.h"
 #include "sched/scheduler.h"
 
 namespace millrace::engine {
@@ -55,7 +56,6 @@ class Engine final : public Generator {
   bool StepOnce();
   void Deliver();
   void CountIteration(const StepPlan& plan);
-  void MeasurePrefillRate(Duration took);
   void LogPreemptions();
 
   const EngineOptions options_;
@@ -76,8 +76,7 @@ class Engine final : public Generator {
 
   // Engine's thread only.
   std::vector<RequestOutput> delivering_;  // swapped with outputs_
-  sched::PreemptionCosts costs_;           // as last told to the scheduler
-  int step_tokens_ = 0;                    // of the step submitted last
+  sched::PrefillMeter prefill_;
   std::thread thread_;
 };
 

@@ -1,5 +1,7 @@
 // Who gives way when blocks run out (vLLM section 4.5): the last in order, with all its sequences
 // (all or nothing), by recompute or by swap, whichever is predicted cheaper.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -114,6 +116,15 @@ void SchedulerImpl::SwapOut(Request& victim) {
   NoteReads(std::span(swap_out_).subspan(before));
   victim.swapped_out_by = StepId(next_step_);
   victim.state = RequestState::kSwapped;
+}
+
+std::string PreemptionRecord::Describe() const {
+  return fmt::format(
+      "request {} preempted by {} for request {}: {} blocks needed, {} available, {} released, {} "
+      "tokens to replay; predicted cost: recompute {:.1f} ms, swap {:.1f} ms",
+      victim.value(), chosen == PreemptionMode::kSwap ? "swap" : "recompute", on_behalf_of.value(),
+      blocks_needed, blocks_available, blocks_released, tokens_dropped, recompute_cost_s * 1e3,
+      swap_cost_s * 1e3);
 }
 
 }  // namespace millrace::sched

@@ -164,6 +164,8 @@ struct PreemptionRecord {
   double recompute_cost_s = 0;
   double swap_cost_s = 0;  // infinite when the swap pool has no room
   PreemptionMode chosen = PreemptionMode::kRecompute;
+
+  std::string Describe() const;  // one line for the log
 };
 
 // KV to be fetched from another stage into blocks that are pinned for it.

@@ -22,31 +22,12 @@ uint64_t Random64() {
   return (uint64_t{random()} << 32) | random();
 }
 
-// A cell that owns the server its workers reach it through, and its journal.
-class ServedCell : public engine::Generator {
- public:
-  ServedCell(std::shared_ptr<Leading> leading, std::unique_ptr<cluster::RequestJournal> journal,
-             std::unique_ptr<cluster::CellServer> server)
-      : leading_(std::move(leading)), journal_(std::move(journal)), server_(std::move(server)) {}
-  cluster::CellServer& server() { return *server_; }
-
-  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
-    return cell().Submit(std::move(request), std::move(sink));
-  }
-  void Abort(RequestId request, std::optional<int> index) override { cell().Abort(request, index); }
-  engine::EngineStats Stats() const override { return cell().Stats(); }
-  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
-    return cell().Inspect(request);
-  }
-  std::vector<sched::RequestInfo> InspectAll() const override { return cell().InspectAll(); }
-  std::optional<std::string> NotReady() const override { return cell().NotReady(); }
-  bool Drain(Duration limit) override { return cell().Drain(limit); }
-
- private:
-  cluster::Cell& cell() const { return server_->cell(); }
-  std::shared_ptr<Leading> leading_;  // given up after the last word to workers and journal
-  std::unique_ptr<cluster::RequestJournal> journal_;  // null: none
-  std::unique_ptr<cluster::CellServer> server_;
+// What a cell needs as long as it runs; the first is given up last, after the last word to workers
+// and journal.
+struct ServedCell {
+  std::shared_ptr<Leading> leading;
+  std::unique_ptr<cluster::RequestJournal> journal;  // null: none
+  std::unique_ptr<cluster::CellServer> server;
 };
 
 Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::JournalOptions& options,
@@ -127,10 +108,11 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   MR_ASSIGN_OR_RETURN(auto served,
                       cluster::CellServer::Start(std::move(options), std::move(server), clock));
   if (journal) model.earlier = cluster::NewCellRecovery(served->cell(), *journal);
-  auto cell = std::make_unique<ServedCell>(cluster.leading, std::move(journal), std::move(served));
-  result.server = &cell->server();
-  model.cluster = NewCellAdmin(result.server->cell(), model.path.name, std::move(kept));
-  model.engine = std::move(cell);
+  result.server = served.get();
+  cluster::Cell& cell = served->cell();
+  model.cluster = NewCellAdmin(cell, model.path.name, std::move(kept));
+  model.engine = {
+      std::make_shared<ServedCell>(cluster.leading, std::move(journal), std::move(served)), &cell};
   return result;
 }
 

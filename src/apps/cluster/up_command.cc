@@ -98,35 +98,17 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int port, const std::st
   return specs;
 }
 
-// The model's engine, and the workers it has.
-class Supervised : public engine::Generator {
- public:
-  Supervised(std::unique_ptr<engine::Generator> inner, std::unique_ptr<TokenFolder> token,
-             std::unique_ptr<Supervisor> workers)
-      : inner_(std::move(inner)), token_(std::move(token)), workers_(std::move(workers)) {}
-  // The controller has nothing running any more, so nothing need be handed over.
-  ~Supervised() override {
-    workers_->Kill();
-    workers_->Wait();
-  }
-  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
-    return inner_->Submit(std::move(request), std::move(sink));
-  }
-  void Abort(RequestId request, std::optional<int> index) override {
-    inner_->Abort(request, index);
-  }
-  engine::EngineStats Stats() const override { return inner_->Stats(); }
-  std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
-    return inner_->Inspect(request);
-  }
-  std::vector<sched::RequestInfo> InspectAll() const override { return inner_->InspectAll(); }
-  std::optional<std::string> NotReady() const override { return inner_->NotReady(); }
-  bool Drain(Duration limit) override { return inner_->Drain(limit); }
+// The model's engine, and the workers it has: they go first. The controller has nothing running any
+// more by then, so nothing need be handed over.
+struct Supervised {
+  std::shared_ptr<engine::Generator> engine;
+  std::unique_ptr<TokenFolder> token;
+  std::unique_ptr<Supervisor> workers;
 
- private:
-  std::unique_ptr<engine::Generator> inner_;
-  std::unique_ptr<TokenFolder> token_;
-  std::unique_ptr<Supervisor> workers_;
+  ~Supervised() {
+    workers->Kill();
+    workers->Wait();
+  }
 };
 
 Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clock& clock) {
@@ -150,9 +132,9 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clo
   MR_ASSIGN_OR_RETURN(auto workers,
                       Supervisor::Start(std::move(options),
                                         WorkerSpecs(flags, started.server->port(), token->file())));
-  auto engine = std::move(started.model->engine);
-  started.model->engine =
-      std::make_unique<Supervised>(std::move(engine), std::move(token), std::move(workers));
+  auto& engine = started.model->engine;
+  std::shared_ptr<Supervised> held(new Supervised{engine, std::move(token), std::move(workers)});
+  engine = {std::move(held), engine.get()};
   started.model->device_name = fmt::format("{} workers on this machine", flags.workers);
   return std::move(started.model);
 }
