@@ -36,19 +36,45 @@ class KilledAtEveryToken : public LayoutTest {
         ExpectAnswers(expected);
         if (HasFailure()) return;
         kills += killed;
-        ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-          return status.counters.workers_lost == kills;
-        }));
-        AddWorkerUntilReady();
+        Replace(kills);
       }
     }
-    EXPECT_EQ(kills, FewStreams().size() * (kStreamTokens / kIndexStep));
+    ExpectKills(kills, FewStreams().size() * (kStreamTokens / kIndexStep));
+  }
+
+  // With all questions at once: the first of them to reach the index is the moment.
+  void SweepUnderLoad(const Plan& plan) {
+    StartWithWorkers(plan);
+    if (HasFatalFailure()) return;
+    AddWorker();
+    uint64_t kills = 0;
+    for (size_t index = 0; index < kStreamTokens; index += kIndexStep) {
+      SCOPED_TRACE("at token " + std::to_string(index));
+      std::atomic<bool> killed = false;
+      Ask(ManyQuestions(), [&](size_t, int, size_t tokens) {
+        if (tokens > index && !killed) killed = KillOne(index / kIndexStep);
+      });
+      ExpectManyAnswers();
+      if (HasFailure()) return;
+      kills += killed;
+      Replace(kills);
+    }
+    ExpectKills(kills, kStreamTokens / kIndexStep);
+  }
+
+ private:
+  void Replace(uint64_t kills) {
+    ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+      return status.counters.workers_lost == kills;
+    }));
+    AddWorkerUntilReady();
+  }
+  void ExpectKills(uint64_t kills, uint64_t expected) {
+    EXPECT_EQ(kills, expected);
     EXPECT_GT(Counters().replays, 0u);
     RecordProperty("kills", std::to_string(kills));
     RecordProperty("replays", std::to_string(Counters().replays));
   }
-
- private:
   bool KillOne(size_t turn) {
     std::vector<std::string> holders;
     for (const cluster::WorkerStatus& worker : Describe().workers) {
@@ -68,6 +94,9 @@ class KilledAtEveryToken : public LayoutTest {
 };
 
 TEST_F(KilledAtEveryToken, OfAPipeline) { Sweep(PlanOf({{{0, 1}}, {{1, 3}}, {{3, 4}}})); }
+TEST_F(KilledAtEveryToken, OfAPipelineUnderLoad) {
+  SweepUnderLoad(PlanOf({{{0, 1}}, {{1, 3}}, {{3, 4}}}));
+}
 TEST_F(KilledAtEveryToken, BesideOrAmongRanks) { Sweep(PlanOf({{{0, 2}, 2}, {{2, 4}}})); }
 TEST_F(KilledAtEveryToken, OfPrefillOrDecode) {
   Sweep(PlanOf({{{0, 4}, 1, kPrefill}, {{0, 2}, 1, kDecode}, {{2, 4}, 1, kDecode}}));
