@@ -14,6 +14,8 @@ namespace {
 
 // A snapshot is written in pieces of about this size.
 constexpr size_t kSnapshotPieceBytes = 1u << 20;
+constexpr int kSnapshotTries = 4;
+constexpr int kReplayTries = 3;
 
 bool TextsFit(const JournalRecord& record) {
   auto fits = [](const std::string& text) { return text.size() <= kJournalTextBytesMax; };
@@ -27,21 +29,32 @@ bool TextsFit(const JournalRecord& record) {
   return true;
 }
 
+// A predecessor that was compacting when it was stopped may remove files under the reader.
+Result<JournalReplay> ReplayWhole(const std::string& folder) {
+  Result<JournalReplay> replay = ReplayJournal(folder);
+  for (int tries = 1; tries < kReplayTries; ++tries) {
+    if (replay.status().code() != StatusCode::kNotFound) break;
+    replay = ReplayJournal(folder);
+  }
+  return replay;
+}
+
 }  // namespace
 
-Journal::Journal(FolderLock lock, JournalOptions options, const Clock& clock)
-    : lock_(std::move(lock)), options_(std::move(options)), clock_(clock) {}
+Journal::Journal(JournalOwnership ownership, JournalOptions options, const Clock& clock)
+    : ownership_(std::move(ownership)), options_(std::move(options)), clock_(clock) {}
 
 Journal::~Journal() = default;
 
 Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, const Clock& clock,
                                                JournalReplay& replay) {
-  MR_ASSIGN_OR_RETURN(FolderLock lock, FolderLock::Take(options.folder));
-  MR_ASSIGN_OR_RETURN(replay, ReplayJournal(options.folder));
+  MR_ASSIGN_OR_RETURN(auto ownership, JournalOwnership::Take(options.folder, options.owner));
+  MR_ASSIGN_OR_RETURN(replay, ReplayWhole(options.folder));
   MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options.folder));
-  std::unique_ptr<Journal> journal(new Journal(std::move(lock), options, clock));
+  std::unique_ptr<Journal> journal(new Journal(std::move(ownership), options, clock));
   std::lock_guard guard(journal->mutex_);
   if (!segments.empty()) journal->number_ = segments.rbegin()->first;
+  RemoveHalfWritten(options.folder);
   if (!replay.damage.empty()) {
     MR_LOG(error, "the journal in {} is damaged: {}", options.folder, replay.damage);
     for (const auto& [number, path] : segments) {
@@ -82,7 +95,7 @@ bool Journal::Holds(RequestId request) const {
 
 // A file to append to that is neither full nor torn.
 Status Journal::MakeRoom(std::unique_lock<std::mutex>& lock) {
-  while (broken_ || file_bytes_ >= options_.segment_bytes) {
+  while (lost_.ok() && (broken_ || file_bytes_ >= options_.segment_bytes)) {
     if (writing_ || pending_) {
       written_.wait(lock);
       continue;
@@ -90,7 +103,14 @@ Status Journal::MakeRoom(std::unique_lock<std::mutex>& lock) {
     if (broken_ || bytes_since_snapshot_ >= snapshot_bytes_) return Compact();
     return StartSegment();
   }
-  return OkStatus();
+  return lost_;
+}
+
+// To be asked behind a write and before anybody hears of it: whoever succeeds us reads what was
+// written before it could say no.
+Status Journal::StillOurs() const {
+  if (options_.leads && !options_.leads()) return Unavailable("this controller leads no more");
+  return ownership_.Check();
 }
 
 Status Journal::TakeIn(const JournalRecord& record) {
@@ -120,15 +140,17 @@ void Journal::WriteBatch(std::unique_lock<std::mutex>& lock) {
   const std::shared_ptr<Batch> batch = std::move(pending_);
   pending_.reset();
   if (broken_) {
-    batch->status = Unavailable("an earlier write to the journal failed");
+    batch->status = lost_.ok() ? Unavailable("an earlier write to the journal failed") : lost_;
   } else {
     writing_ = true;
     JournalFile& file = *file_;
     lock.unlock();
     Status status = file.Write(batch->bytes);
     if (status.ok() && options_.sync == JournalSync::kAlways) status = file.Sync();
+    const Status ours = StillOurs();
     lock.lock();
     writing_ = false;
+    if (!ours.ok()) status = lost_ = ours;
     batch->status = status;
     broken_ = !status.ok();
     stats_.records += batch->records;
@@ -140,8 +162,12 @@ void Journal::WriteBatch(std::unique_lock<std::mutex>& lock) {
 
 Status Journal::StartSegment() {
   const uint64_t number = number_ + 1;
-  MR_ASSIGN_OR_RETURN(JournalFile file,
-                      JournalFile::Create(JournalSegmentPath(options_.folder, number)));
+  Result<JournalFile> created = JournalFile::Create(JournalSegmentPath(options_.folder, number));
+  if (created.status().code() == StatusCode::kFailedPrecondition) {
+    broken_ = true;  // half begun, by us or an earlier leader: a snapshot goes past it
+    return Unavailable(created.status().message());
+  }
+  MR_ASSIGN_OR_RETURN(JournalFile file, std::move(created));
   MR_RETURN_IF_ERROR(file.Write(EncodeSegmentHeader({.number = number})));
   if (options_.sync == JournalSync::kAlways) {
     MR_RETURN_IF_ERROR(file.Sync());
@@ -156,33 +182,22 @@ Status Journal::StartSegment() {
   return OkStatus();
 }
 
-// The whole state into a segment that takes the place of all before it. It has its name only when
-// it is complete and on the disk, so that at any moment one whole journal is there.
+// The whole state into a segment that takes the place of all before it. Its number may be taken by
+// a file that an earlier leader makes just now: nothing behind it is written by that one.
 Status Journal::Compact() {
   ForgetOldFinished();
-  const uint64_t number = number_ + 1;
-  const std::string half_written = options_.folder + "/snapshot.new";
-  const std::string path = JournalSegmentPath(options_.folder, number);
-  uint64_t bytes = 0;
-  {
-    MR_ASSIGN_OR_RETURN(JournalFile file, JournalFile::Create(half_written));
-    std::string piece = EncodeSegmentHeader({.number = number, .snapshot = true});
-    uint64_t index = 0;
-    for (const JournalRecord& record : state_.Snapshot()) {
-      piece += FrameJournalRecord(record, number, index++);
-      if (piece.size() < kSnapshotPieceBytes) continue;
-      MR_RETURN_IF_ERROR(file.Write(piece));
-      bytes += piece.size();
-      piece.clear();
-    }
-    MR_RETURN_IF_ERROR(file.Write(piece));
-    bytes += piece.size();
-    MR_RETURN_IF_ERROR(file.Sync());
+  if (lost_.ok()) lost_ = StillOurs();
+  MR_RETURN_IF_ERROR(lost_);
+  Status written;
+  uint64_t number = number_;
+  for (int tries = 0; tries < kSnapshotTries; ++tries) {
+    MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options_.folder));
+    if (!segments.empty()) number = std::max(number, segments.rbegin()->first);
+    written = WriteSnapshot(++number);
+    if (written.code() != StatusCode::kFailedPrecondition) break;
   }
-  MR_RETURN_IF_ERROR(MoveFile(half_written, path));
-  MR_RETURN_IF_ERROR(SyncFolder(options_.folder));
+  MR_RETURN_IF_ERROR(written);
   number_ = number;
-  snapshot_bytes_ = bytes;
   bytes_since_snapshot_ = 0;
   ++stats_.compactions;
   // What appends go to from here on; before it is there, nothing older may be appended to.
@@ -194,6 +209,31 @@ Status Journal::Compact() {
     if (old < number) std::filesystem::remove(old_path, ignored);
   }
   return OkStatus();
+}
+
+// It has its name only when it is complete and on the disk, so that at any moment one whole journal
+// is there. kFailedPrecondition: the number is taken.
+Status Journal::WriteSnapshot(uint64_t number) {
+  const uint64_t term = options_.owner ? options_.owner->term.value() : 0;
+  const std::string half_written = JournalHalfWrittenPath(options_.folder, term);
+  uint64_t bytes = 0;
+  std::error_code ignored;
+  std::filesystem::remove(half_written, ignored);
+  MR_ASSIGN_OR_RETURN(JournalFile file, JournalFile::Create(half_written));
+  std::string piece = EncodeSegmentHeader({.number = number, .snapshot = true});
+  uint64_t index = 0;
+  for (const JournalRecord& record : state_.Snapshot()) {
+    piece += FrameJournalRecord(record, number, index++);
+    if (piece.size() < kSnapshotPieceBytes) continue;
+    MR_RETURN_IF_ERROR(file.Write(piece));
+    bytes += piece.size();
+    piece.clear();
+  }
+  MR_RETURN_IF_ERROR(file.Write(piece));
+  MR_RETURN_IF_ERROR(file.Sync());
+  MR_RETURN_IF_ERROR(MoveToNew(half_written, JournalSegmentPath(options_.folder, number)));
+  snapshot_bytes_ = bytes + piece.size();
+  return SyncFolder(options_.folder);
 }
 
 void Journal::RememberFinished(RequestId request) {

@@ -4,11 +4,14 @@
 // Append returns when the kernel has the record: it outlives this process (kill -9), and with
 // JournalSync::kAlways the machine. Threads that append at the same time share one write. Finished
 // requests are kept for a while, so that a client may still fetch the end of its stream; then they
-// are compacted away. Any thread may append; one process owns the folder.
+// are compacted away. Any thread may append; one process owns the folder. A leader that is stopped
+// loses it to its successor (journal_owner.h): what it still appends counts for nothing, and it is
+// told so before anybody could hear of it.
 #pragma once
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -18,7 +21,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/folder_lock.h"
+#include "cluster/journal_owner.h"
 #include "cluster/journal_record.h"
 
 namespace millrace::cluster {
@@ -35,6 +38,10 @@ struct JournalOptions {
   JournalSync sync = JournalSync::kNever;
   size_t segment_bytes = 64u << 20;  // a new file beyond this
   Duration retain_finished = Duration::Seconds(300);
+  std::optional<JournalOwner> owner;  // nullopt: nobody could succeed us
+  // Whether the owner's term lasts, asked behind every write; once false it stays so. Any thread,
+  // must not call the journal. Empty: it does.
+  std::function<bool()> leads;
 };
 
 struct JournalReplay {
@@ -59,7 +66,8 @@ class Journal {
 
   // In the order of the calls. kInvalidArgument for a record that does not fit what was appended
   // before, or is too long: it is not written. kUnavailable when the disk refuses: the record may
-  // or may not be there; the next call tries with a fresh file.
+  // or may not be there; the next call tries with a fresh file. Once a
+  // successor has the folder every call ends so.
   Status Append(const JournalRecord& record) { return Append(std::span(&record, 1)); }
   // Several with one write. Those before the first that does not fit are appended.
   Status Append(std::span<const JournalRecord> records);
@@ -82,18 +90,21 @@ class Journal {
     Status status;
   };
 
-  Journal(FolderLock lock, JournalOptions options, const Clock& clock);
+  Journal(JournalOwnership ownership, JournalOptions options, const Clock& clock);
+
+  Status StillOurs() const;
 
   // All REQUIRE mutex_.
   Status TakeIn(const JournalRecord& record);
   Status Compact();
+  Status WriteSnapshot(uint64_t number);
   Status StartSegment();
   Status MakeRoom(std::unique_lock<std::mutex>& lock);
   void WriteBatch(std::unique_lock<std::mutex>& lock);
   void RememberFinished(RequestId request);
   void ForgetOldFinished();
 
-  const FolderLock lock_;
+  const JournalOwnership ownership_;
   const JournalOptions options_;
   const Clock& clock_;
 
@@ -110,6 +121,7 @@ class Journal {
   std::shared_ptr<Batch> pending_;                   // guarded by mutex_
   bool writing_ = false;                             // guarded by mutex_
   bool broken_ = false;                              // guarded by mutex_; `file_` may be torn
+  Status lost_;                                      // guarded by mutex_; to a successor: final
   Stats stats_;                                      // guarded by mutex_
 };
 

@@ -17,11 +17,27 @@ namespace {
 constexpr std::string_view kBegin = "segment-";
 constexpr std::string_view kEnd = ".journal";
 constexpr size_t kDigits = 20;
+constexpr std::string_view kHalfWrittenBegin = "snapshot";
+constexpr std::string_view kHalfWrittenEnd = ".new";
 
 }  // namespace
 
 std::string JournalSegmentPath(const std::string& folder, uint64_t number) {
   return fmt::format("{}/{}{:0{}}{}", folder, kBegin, number, kDigits, kEnd);
+}
+
+std::string JournalHalfWrittenPath(const std::string& folder, uint64_t term) {
+  return fmt::format("{}/{}-{}{}", folder, kHalfWrittenBegin, term, kHalfWrittenEnd);
+}
+
+void RemoveHalfWritten(const std::string& folder) {
+  std::error_code error, ignored;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kHalfWrittenBegin) || !name.ends_with(kHalfWrittenEnd)) continue;
+    std::filesystem::remove(it->path(), ignored);
+  }
 }
 
 Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folder) {
@@ -47,8 +63,9 @@ Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folde
 }
 
 Result<JournalFile> JournalFile::Create(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
   JournalFile file(fd, path);
+  if (fd < 0 && errno == EEXIST) return FailedPrecondition(fmt::format("{} is there", path));
   if (fd < 0) return file.Error("create");
   return file;
 }
@@ -94,6 +111,19 @@ Status SyncFolder(const std::string& folder) {
 Status MoveFile(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) == 0) return OkStatus();
   return Unavailable(fmt::format("cannot rename {} to {}: {}", from, to, std::strerror(errno)));
+}
+
+Status MoveToNew(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+    return OkStatus();
+  }
+  if (errno == EEXIST) return FailedPrecondition(fmt::format("{} is there", to));
+  if (errno != EINVAL && errno != ENOSYS) {
+    return Unavailable(fmt::format("cannot rename {} to {}: {}", from, to, std::strerror(errno)));
+  }
+  // A file system that cannot do both at once.
+  if (::access(to.c_str(), F_OK) == 0) return FailedPrecondition(fmt::format("{} is there", to));
+  return MoveFile(from, to);
 }
 
 }  // namespace millrace::cluster

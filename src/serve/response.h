@@ -74,5 +74,6 @@ Json Envelope(const ResponseHead& head, const char* object, Json choices);
 // Server-sent events.
 void AppendEvent(const Json& data, std::string& out);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+inline constexpr std::string_view kErrorEventBegin = "data: {\"error\":";  // no answer has it
 
 }  // namespace millrace::serve

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "serve/response.h"
+
 namespace millrace::serve {
 
 void StreamsShared::Ring() {
@@ -155,15 +157,17 @@ bool RetainedStream::disconnected() const {
   return !kept_ && (!client_ || client_->disconnected());
 }
 
-// Each event ends with an empty line; "id: RESPONSE:N" goes before it.
+// Each event ends with an empty line; "id: RESPONSE:N" goes before it. An error has no number: it is
+// no part of the answer, whose next event may still come from a later life of the server.
 std::string RetainedStream::Number(const std::string& events) {
   std::string numbered;
   for (size_t begin = 0; begin < events.size();) {
     const size_t blank = events.find("\n\n", begin);
     const size_t end = blank == std::string::npos ? events.size() : blank + 2;
-    numbered += fmt::format("id: {}:{}\n", response_id_, ++numbered_);
+    const bool counts = events.compare(begin, kErrorEventBegin.size(), kErrorEventBegin) != 0;
+    if (counts) numbered += fmt::format("id: {}:{}\n", response_id_, ++numbered_);
     numbered.append(events, begin, end - begin);
-    if (kept_) ends_.push_back(log_.size() + numbered.size());
+    if (counts && kept_) ends_.push_back(log_.size() + numbered.size());
     begin = end;
   }
   return numbered;

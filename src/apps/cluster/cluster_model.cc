@@ -28,7 +28,23 @@ struct ServedCell {
   std::shared_ptr<Leading> leading;
   std::unique_ptr<cluster::RequestJournal> journal;  // null: none
   std::unique_ptr<cluster::CellServer> server;
+
+  // What is aborted cannot be put on record any more, and says so.
+  void DrainWhenLost() {
+    if (leading) leading->OnLoss([this] { server->cell().Drain(Duration{}); });
+  }
+  ~ServedCell() {
+    if (leading) leading->OnLoss(nullptr);
+  }
 };
+
+cluster::JournalOptions JournalFor(const ClusterFlags& cluster) {
+  cluster::JournalOptions options = *cluster.journal;
+  if (!cluster.leading) return options;
+  options.owner = {cluster.leading->cluster_id(), cluster.leading->term()};
+  options.leads = [leading = cluster.leading] { return leading->Leads(); };
+  return options;
+}
 
 Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::JournalOptions& options,
                                                              const Clock& clock) {
@@ -98,7 +114,7 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   }
   std::unique_ptr<cluster::RequestJournal> journal;
   if (cluster.journal) {
-    MR_ASSIGN_OR_RETURN(journal, OpenJournal(*cluster.journal, clock));
+    MR_ASSIGN_OR_RETURN(journal, OpenJournal(JournalFor(cluster), clock));
     options.first_request = journal->first_request();
     options.journal = journal->Hooks();
   }
@@ -111,8 +127,10 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   result.server = served.get();
   cluster::Cell& cell = served->cell();
   model.cluster = NewCellAdmin(cell, model.path.name, std::move(kept));
-  model.engine = {
-      std::make_shared<ServedCell>(cluster.leading, std::move(journal), std::move(served)), &cell};
+  std::shared_ptr<ServedCell> held(
+      new ServedCell{cluster.leading, std::move(journal), std::move(served)});
+  held->DrainWhenLost();
+  model.engine = {std::move(held), &cell};
   return result;
 }
 

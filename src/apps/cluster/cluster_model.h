@@ -37,8 +37,8 @@ struct ClusterModel {
   cluster::CellServer* server = nullptr;  // the model's engine owns it
 };
 
-// Loads no weights; requests wait until workers have. A journal that another process still has is
-// waited for a little: it belongs to the leader before.
+// Loads no weights; requests wait until workers have. The journal is taken over from an earlier
+// leader of the cluster; one that another process has is waited for a little.
 Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::string& chat_template,
                                        const ClusterFlags& cluster, const Clock& clock);
 

@@ -1,7 +1,10 @@
 #include "apps/cluster/leading.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cstdlib>
+#include <random>
 #include <string_view>
 #include <thread>
 
@@ -17,6 +20,9 @@ constexpr int kLostLeadership = 75;                      // EX_TEMPFAIL: start m
 constexpr Duration kKeepTimeout = Duration::Seconds(1);  // an operator waits
 constexpr auto kReport = std::chrono::seconds(10);
 constexpr auto kFolderRetry = std::chrono::milliseconds(100);
+constexpr auto kTellLimit = std::chrono::seconds(1);
+constexpr auto kLastBytes = std::chrono::milliseconds(200);  // until what was told has left
+constexpr char kClusterId[] = "cluster-id";
 
 // One process at a time has an embedded store: who waits for it stands by. Once it is had, nobody
 // else can lead from it, so there is no lease to wait for either.
@@ -51,15 +57,14 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
   leading->election_ = std::make_unique<cluster::LeaderElection>(
       *leading->store_, clock, options,
       [raw](std::optional<cluster::Leadership> leadership, const Status& why) {
-        std::lock_guard lock(raw->mutex_);
         if (leadership) {
+          std::lock_guard lock(raw->mutex_);
           raw->elected_ = leadership;
           raw->changed_.notify_all();
           return;
         }
         if (why.code() == StatusCode::kCancelled) return;  // it resigns, as the process ends
-        MR_LOG(error, "this controller leads no more: {}", Printable(why.message()));
-        std::_Exit(kLostLeadership);
+        raw->Lose(why);
       });
   leading->election_->Campaign();
   std::unique_lock lock(raw->mutex_);
@@ -69,8 +74,46 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
            leader ? Printable(leader->candidate) + " leads" : "nobody leads yet");
   }
   raw->leadership_ = *raw->elected_;
+  lock.unlock();
+  MR_ASSIGN_OR_RETURN(raw->cluster_id_, raw->NameCluster());
   MR_LOG(info, "leading, term {}", raw->term().value());
   return leading;
+}
+
+// Given by its first leader.
+Result<std::string> Leading::NameCluster() {
+  MR_ASSIGN_OR_RETURN(const std::optional<std::string> kept, Kept(kClusterId));
+  if (kept) return *kept;
+  std::random_device random;
+  const std::string id = fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
+  MR_RETURN_IF_ERROR(Keep(kClusterId, id));
+  return id;
+}
+
+bool Leading::Leads() const {
+  const auto leadership = election_->leadership();
+  return leadership && leadership->term == term();
+}
+
+void Leading::OnLoss(std::function<void()> tell) {
+  std::lock_guard lock(telling_);
+  tell_ = std::move(tell);
+}
+
+// Whoever succeeds us need not wait: nothing that is not on record is told from now on. Its end may
+// not hang on what was stopped in the midst of something.
+void Leading::Lose(const Status& why) {
+  MR_LOG(error, "this controller leads no more: {}", Printable(why.message()));
+  std::thread([] {
+    std::this_thread::sleep_for(kTellLimit);
+    std::_Exit(kLostLeadership);
+  }).detach();
+  std::lock_guard lock(telling_);
+  if (tell_) {
+    tell_();
+    std::this_thread::sleep_for(kLastBytes);
+  }
+  std::_Exit(kLostLeadership);
 }
 
 Status Leading::Keep(const std::string& key, const std::string& value) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,13 +19,21 @@ namespace millrace::apps {
 
 class Leading {
  public:
-  // Opens `address` (cluster::OpenStore), stands by until this process leads. The process ends when
-  // it has stopped leading: a successor serves, and its workers obey the higher term.
+  // Opens `address` (cluster::OpenStore), stands by until this process leads. The process ends soon
+  // after it has stopped leading: a successor serves, and its workers obey the higher term.
   static Result<std::unique_ptr<Leading>> Wait(const std::string& address,
                                                const std::string& candidate,
                                                const cluster::EtcdTls& tls, const Clock& clock);
 
   Term term() const { return leadership_.term; }
+  // Names the store's contents: terms of one are compared, those of another store mean nothing.
+  const std::string& cluster_id() const { return cluster_id_; }
+  // For certain: once false it stays so. Any thread.
+  bool Leads() const;
+
+  // Called once this process leads no more, before it ends: to tell clients. It has a second. Empty
+  // takes it back, and waits while it runs.
+  void OnLoss(std::function<void()> tell);
 
   // What leaders leave to each other. Keep fails once this process has stopped leading.
   Status Keep(const std::string& key, const std::string& value);
@@ -32,10 +41,16 @@ class Leading {
 
  private:
   Leading() = default;
+  [[noreturn]] void Lose(const Status& why);
+  Result<std::string> NameCluster();
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<cluster::Leadership> elected_;  // guarded by mutex_
   cluster::Leadership leadership_;
+  std::string cluster_id_;
+  std::mutex telling_;
+  std::function<void()> tell_;  // guarded by telling_
   std::unique_ptr<cluster::Store> store_;
   std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store goes
 };

@@ -1,0 +1,126 @@
+#include "cluster/journal_owner.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+namespace millrace::cluster {
+namespace {
+
+constexpr std::string_view kBegin = "owner-";
+constexpr size_t kClusterBytesMax = 64;
+
+struct Found {
+  std::string path;
+  JournalOwner owner;
+};
+
+std::string PathOf(const std::string& folder, const JournalOwner& owner) {
+  return fmt::format("{}/{}{}-{}", folder, kBegin, owner.cluster, owner.term.value());
+}
+
+Result<std::vector<Found>> Owners(const std::string& folder) {
+  std::vector<Found> owners;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end;
+       it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    const size_t dash = name.rfind('-');
+    if (!name.starts_with(kBegin) || dash < kBegin.size()) continue;
+    uint64_t term = 0;
+    const auto parsed = std::from_chars(name.data() + dash + 1, name.data() + name.size(), term);
+    if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) continue;
+    owners.push_back(
+        {it->path().string(), {name.substr(kBegin.size(), dash - kBegin.size()), Term(term)}});
+  }
+  if (error) return Unavailable(fmt::format("cannot read {}: {}", folder, error.message()));
+  return owners;
+}
+
+Status CheckOwner(const JournalOwner& owner) {
+  const auto fits = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'); };
+  if (!owner.cluster.empty() && owner.cluster.size() <= kClusterBytesMax &&
+      std::all_of(owner.cluster.begin(), owner.cluster.end(), fits)) {
+    return OkStatus();
+  }
+  return InvalidArgument("a cluster's name has 1 to 64 lower-case letters and digits");
+}
+
+// Whether somebody of our cluster has the folder, and nobody of a higher term.
+Result<bool> OursToSucceed(const std::vector<Found>& owners, const JournalOwner& owner) {
+  bool ours = false;
+  for (const Found& found : owners) {
+    if (found.owner.cluster != owner.cluster) continue;
+    if (found.owner.term > owner.term) {
+      return FailedPrecondition(fmt::format("the leader of term {} has had it, this is term {}",
+                                            found.owner.term.value(), owner.term.value()));
+    }
+    ours = ours || found.owner.term < owner.term;
+  }
+  return ours;
+}
+
+Status Remove(const std::string& path) {
+  if (::unlink(path.c_str()) == 0 || errno == ENOENT) return OkStatus();
+  return Unavailable(fmt::format("cannot remove {}: {}", path, std::strerror(errno)));
+}
+
+Status Make(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return Unavailable(fmt::format("cannot make {}: {}", path, std::strerror(errno)));
+  ::close(fd);
+  return OkStatus();
+}
+
+}  // namespace
+
+// Two successors at once: each says who it is and then looks who else is there, so that the earlier
+// finds the later or is found by it.
+Result<JournalOwnership> JournalOwnership::Take(const std::string& folder,
+                                                const std::optional<JournalOwner>& owner) {
+  Result<FolderLock> lock = FolderLock::Take(folder);
+  const bool held = lock.status().code() == StatusCode::kFailedPrecondition;
+  if (!lock.ok() && (!held || !owner)) return lock.status();
+  MR_ASSIGN_OR_RETURN(std::vector<Found> owners, Owners(folder));
+  std::string mine;
+  if (owner) {
+    MR_RETURN_IF_ERROR(CheckOwner(*owner));
+    MR_ASSIGN_OR_RETURN(const bool succeeds, OursToSucceed(owners, *owner));
+    if (held && !succeeds) return lock.status();
+    mine = PathOf(folder, *owner);
+    MR_RETURN_IF_ERROR(Make(mine));
+    MR_ASSIGN_OR_RETURN(owners, Owners(folder));
+    if (auto still = OursToSucceed(owners, *owner); !still.ok()) {
+      MR_RETURN_IF_ERROR(Remove(mine));
+      return still.status();
+    }
+  }
+  for (const Found& found : owners) {
+    const bool before = owner && found.owner.cluster == owner->cluster;
+    if (found.path != mine && (before || !held)) MR_RETURN_IF_ERROR(Remove(found.path));
+  }
+  if (held) lock = FolderLock::TakeAway(folder);
+  if (!lock.ok()) return lock.status();
+  return JournalOwnership(*std::move(lock), std::move(mine));
+}
+
+// Opened, not looked up: a network file system asks its server then.
+Status JournalOwnership::Check() const {
+  if (file_.empty()) return OkStatus();
+  const int fd = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    ::close(fd);
+    return OkStatus();
+  }
+  if (errno == ENOENT) return Unavailable("a later leader has taken the journal over");
+  return Unavailable(fmt::format("cannot open {}: {}", file_, std::strerror(errno)));
+}
+
+}  // namespace millrace::cluster

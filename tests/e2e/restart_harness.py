@@ -1,0 +1,235 @@
+"""Controllers that die or are stopped under streams: processes, clients that come back, and what one
+undisturbed process sends. For scripts called as SCRIPT PROGRAM MODEL [--streams N] [--kills N]
+[unittest arguments]."""
+import argparse
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+parser = argparse.ArgumentParser()
+parser.add_argument("program")
+parser.add_argument("model")
+parser.add_argument("--streams", type=int, default=8)
+parser.add_argument("--kills", type=int, default=2)
+options, rest = parser.parse_known_args()
+PROGRAM = str(pathlib.Path(options.program).resolve())
+START_LIMIT_S = 120
+STREAM_LIMIT_S = 180
+TOKENS = 240
+GRACE = ("--resume-grace", "60")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Process:
+    """A `millrace` command and what it says."""
+
+    def __init__(self, *arguments):
+        self.lines = []
+        self.process = subprocess.Popen([PROGRAM, *arguments], text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def said(self, pattern):
+        return [line for line in list(self.lines) if re.search(pattern, line)]
+
+    def wait_for(self, pattern):
+        end = time.monotonic() + START_LIMIT_S
+        while not self.said(pattern):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise AssertionError(f"never said {pattern}:\n" + "".join(self.lines))
+            time.sleep(0.02)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.reader.join(10)
+        self.process.stdout.close()
+        return self.process.returncode
+
+
+class Stream:
+    """One streamed completion, asked for until it is whole, at any of the ports."""
+
+    def __init__(self, ports, request, patience_s=STREAM_LIMIT_S):
+        self.ports = ports
+        self.patience_s = patience_s  # without a byte, before it asks elsewhere
+        self.request = {**request, "stream": True}
+        self.events = []  # (id, data)
+        self.errors = []  # as events: the answer goes on elsewhere
+        self.connections = 0
+        self.longest_gap_s = 0.0
+
+    @property
+    def done(self):
+        return bool(self.events) and self.events[-1][1] == "[DONE]"
+
+    def run(self):
+        end = time.monotonic() + STREAM_LIMIT_S
+        turn = 0
+        while not self.done:
+            if time.monotonic() > end:
+                raise AssertionError(f"{self.request['request_id']} is not whole: {self.events[-1:]}")
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                self.read_on(self.ports[turn % len(self.ports)])
+            turn += 1
+            if not self.done:
+                time.sleep(0.05)
+        return self
+
+    def read_on(self, port):
+        headers = {"Content-Type": "application/json"}
+        if self.events:
+            headers["Last-Event-ID"] = self.events[-1][0]
+        with contextlib.closing(
+                http.client.HTTPConnection("127.0.0.1", port, timeout=self.patience_s)) as connection:
+            connection.request("POST", "/v1/completions", json.dumps(self.request), headers)
+            reply = connection.getresponse()
+            if reply.status == 503:
+                return
+            if reply.status != 200:
+                raise AssertionError(f"{reply.status} {reply.read().decode()} after {headers}")
+            self.connections += 1
+            number, last = None, time.monotonic()
+            for raw in reply:
+                line = raw.decode()
+                if not line.endswith("\n"):
+                    return  # cut within a line
+                if line.startswith("id: "):
+                    number = line[4:].strip()
+                elif line.startswith("data: "):
+                    pending = (number, line[6:].strip())
+                elif line == "\n":
+                    self.longest_gap_s = max(self.longest_gap_s, time.monotonic() - last)
+                    last = time.monotonic()
+                    if pending[1].startswith('{"error"'):
+                        self.errors.append(pending)
+                        return
+                    self.events.append(pending)
+                    number = None
+
+    def content(self):
+        """The events without what differs between any two runs: when it was created."""
+        created = set()
+        content = []
+        for number, data in self.events:
+            if data != "[DONE]":
+                data = json.loads(data)
+                created.add(data.pop("created"))
+                data = json.dumps(data)
+            content.append((number, data))
+        if len(created) > 1:
+            raise AssertionError(f"one stream was created at {created}")
+        return content
+
+
+def requests(count):
+    """Greedy and seeded ones; some stop at a text, some tell usage."""
+    asked = []
+    for i in range(count):
+        request = {"prompt": f"Once upon a time number {i} there was", "max_tokens": TOKENS,
+                   "seed": i, "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True,
+                   "request_id": f"stream-{i}", "stream_options": {"include_usage": i % 3 == 0}}
+        if i % 4 == 3:
+            request["stop"] = ["zzzz", "."]
+            request["min_tokens"] = TOKENS // 2
+        asked.append(request)
+    return asked
+
+
+class ClusterTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        port = free_port()
+        single = Process("serve", options.model, "--port", str(port), *GRACE)
+        single.wait_for("Serving")
+        cls.asked = requests(options.streams)
+        cls.expected = [s.content() for s in cls.run_all([Stream([port], r) for r in cls.asked])]
+        single.stop()
+
+    @staticmethod
+    def run_all(streams):
+        with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+            return list(pool.map(Stream.run, streams))
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.token = str(self.folder / "cluster.token")
+        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
+        self.started = []
+        self.addCleanup(self.stop_all)
+
+    def stop_all(self):
+        for process in self.started:
+            if "worker" in process.process.args:  # the last would wait for somebody to take over
+                process.kill()
+            process.stop()
+
+    def start(self, *arguments):
+        process = Process(*arguments, "--token", self.token)
+        self.started.append(process)
+        return process
+
+    def workers(self, *ports):
+        join = [f"127.0.0.1:{port}" for port in ports]
+        return [self.start("worker", options.model, "--name", name, "--threads", "1",
+                           "--kv-cache-memory", "64MiB", "--join", *join) for name in ("a", "b")]
+
+    def check(self, streams, workers):
+        for stream, expected in zip(streams, self.expected):
+            content = stream.content()
+            name = stream.request["request_id"]
+            self.assertEqual([number for number, _ in content],
+                             [f"cmpl-{name}:{i + 1}" for i in range(len(content))])
+            self.assertEqual(content, expected)
+        for worker in workers:
+            self.assertEqual(len(worker.said("are loaded")), 1, "".join(worker.lines))
+        print(f"{len(streams)} streams whole; longest gap "
+              f"{max(s.longest_gap_s for s in streams):.2f} s within a connection; connections "
+              f"{[s.connections for s in streams]}", flush=True)
+
+    def kill_under(self, streams, controller, share, how=signal.SIGKILL):
+        """Once every stream has begun and all together have that share of their events."""
+        whole = sum(len(events) for events in self.expected)
+        end = time.monotonic() + STREAM_LIMIT_S
+        while not all(s.events for s in streams) or (
+                sum(len(s.events) for s in streams) < share * whole):
+            self.assertLess(time.monotonic(), end, "".join(controller.lines))
+            time.sleep(0.005)
+        running = sum(not s.done for s in streams)
+        controller.process.send_signal(how)
+        if how == signal.SIGKILL:
+            controller.process.wait()
+        killed = time.monotonic()
+        self.assertGreater(running, 0, "nothing ran any more")
+        print(f"{how.name} with {running} of {len(streams)} streams running", flush=True)
+        return killed
