@@ -145,9 +145,10 @@ void Journal::WriteBatch(std::unique_lock<std::mutex>& lock) {
     writing_ = true;
     JournalFile& file = *file_;
     lock.unlock();
-    Status status = file.Write(batch->bytes);
+    Status ours = StillOurs();  // so that no successor reads how we ended what is his
+    Status status = ours.ok() ? file.Write(batch->bytes) : ours;
     if (status.ok() && options_.sync == JournalSync::kAlways) status = file.Sync();
-    const Status ours = StillOurs();
+    if (ours.ok()) ours = StillOurs();
     lock.lock();
     writing_ = false;
     if (!ours.ok()) status = lost_ = ours;

@@ -39,8 +39,8 @@ struct JournalOptions {
   size_t segment_bytes = 64u << 20;  // a new file beyond this
   Duration retain_finished = Duration::Seconds(300);
   std::optional<JournalOwner> owner;  // nullopt: nobody could succeed us
-  // Whether the owner's term lasts, asked behind every write; once false it stays so. Any thread,
-  // must not call the journal. Empty: it does.
+  // Whether the owner's term lasts, asked before and behind every write; once false it stays so.
+  // Any thread, must not call the journal. Empty: it does.
   std::function<bool()> leads;
 };
 

@@ -109,6 +109,9 @@ TEST(JournalOwnership, ATermThatIsOverAcknowledgesNothingMore) {
   EXPECT_EQ(leader.journal->Append(Token(1, 11)).code(), StatusCode::kUnavailable) << "once is all";
   leads = false;
   EXPECT_FALSE(Open(options).status.ok());
+  const auto replay = ReplayJournal(folder.path());
+  EXPECT_EQ(replay->state.requests().size(), 1u);
+  EXPECT_EQ(TokensOf(*replay), std::vector<TokenId>{}) << "nor is it there for a successor";
 }
 
 // What a leader did just when it was stopped is finished when it wakes: a file begun under the next

@@ -93,7 +93,7 @@ class Takeover(ClusterTest):
         leader.process.send_signal(signal.SIGCONT)
         self.assertEqual(leader.process.wait(START_LIMIT_S), LOST_LEADERSHIP,
                          "".join(leader.lines))
-        self.assertEqual(len(leader.said("leads no more")), 1, "".join(leader.lines))
+        self.assertEqual(len(leader.said("error this controller leads no more")), 1, "".join(leader.lines))
 
     def test_killed_with_etcd_and_a_shared_journal(self):
         pair = self.pair(self.etcd(), *self.journal())
