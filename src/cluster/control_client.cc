@@ -172,11 +172,22 @@ class ControlClient::Impl::Stream : public ClientStream {
   uint64_t received_ = 0;
 };
 
+// Not longer than it takes to know: another controller may be there to ask.
+bool Connected(grpc::Channel& channel, Duration limit) {
+  const auto deadline = std::chrono::system_clock::now() + Chrono(limit);
+  for (grpc_connectivity_state state = channel.GetState(true); state != GRPC_CHANNEL_READY;
+       state = channel.GetState(true)) {
+    if (state == GRPC_CHANNEL_TRANSIENT_FAILURE) return false;
+    if (!channel.WaitForStateChange(state, deadline)) return false;
+  }
+  return true;
+}
+
 Status ControlClient::Impl::Connect(Duration limit) {
   const auto deadline = std::chrono::steady_clock::now() + Chrono(limit);
   Disconnect();
   const auto channel = MakeChannel(options_.controller, credentials_);
-  if (!channel->WaitForConnected(std::chrono::system_clock::now() + Chrono(limit))) {
+  if (!Connected(*channel, limit)) {
     return Unavailable("no connection to " + options_.controller +
                        ": nobody serves there, or the certificates do not fit");
   }

@@ -157,8 +157,8 @@ bool RetainedStream::disconnected() const {
   return !kept_ && (!client_ || client_->disconnected());
 }
 
-// Each event ends with an empty line; "id: RESPONSE:N" goes before it. An error has no number: it is
-// no part of the answer, whose next event may still come from a later life of the server.
+// Each event ends with an empty line; "id: RESPONSE:N" goes before it. An error has no number: it
+// is no part of the answer, whose next event may still come from a later life of the server.
 std::string RetainedStream::Number(const std::string& events) {
   std::string numbered;
   for (size_t begin = 0; begin < events.size();) {
