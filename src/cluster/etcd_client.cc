@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "cluster/grpc_log.h"
 
 namespace millrace::cluster {
 namespace {
@@ -14,6 +15,7 @@ constexpr size_t kPemBytesMax = 1 << 20;
 constexpr int kMessageBytesMax = 128 << 20;  // a page of the longest list, see etcd_store.cc
 // One member has this long to answer what may be asked of another as well.
 constexpr Duration kMemberPatience = Duration::Seconds(2);
+constexpr Duration kReasonLimit = Duration::Millis(100);
 constexpr Duration kPauseBetweenTries = Duration::Millis(20);
 
 gpr_timespec After(Duration d) {
@@ -72,10 +74,26 @@ Status FromEtcd(const grpc::Status& status) {
   }
 }
 
+// A call that fails at once says what a channel does not: nobody listens, or whose certificate is
+// not believed.
+Status EtcdClient::WhyUnreachable(Member& member) {
+  grpc::ClientContext context;
+  context.set_deadline(After(kReasonLimit));
+  etcdserverpb::RangeRequest request;
+  request.set_key(std::string(1, '\0'));
+  request.set_count_only(true);
+  etcdserverpb::RangeResponse response;
+  const grpc::Status status = member.kv->Range(&context, request, &response);
+  std::string why = "none of etcd's members can be reached";
+  if (status.error_code() == grpc::UNAVAILABLE) why += ": " + status.error_message();
+  return Unavailable(why);
+}
+
 Result<std::unique_ptr<EtcdClient>> EtcdClient::Create(const EtcdStoreOptions& options) {
   if (options.endpoints.empty() || options.endpoints.size() > kEtcdEndpointsMax) {
     return InvalidArgument(fmt::format("etcd needs 1 to {} endpoints", kEtcdEndpointsMax));
   }
+  gpr_set_log_function(WriteGrpcLine);
   MR_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
   std::unique_ptr<EtcdClient> client(new EtcdClient);
   for (const std::string& endpoint : options.endpoints) {
@@ -99,7 +117,7 @@ Status EtcdClient::Call(Duration timeout, Repeat repeat, const Rpc& rpc) {
   const Time deadline = clock.Now() + timeout;
   while (true) {
     Member* member = Connected(deadline - clock.Now());
-    if (member == nullptr) return Unavailable("none of etcd's members can be reached");
+    if (member == nullptr) return WhyUnreachable(*members_[current_]);
     grpc::ClientContext context;
     Duration left = deadline - clock.Now();
     if (repeat == Repeat::kYes && members_.size() > 1) left = std::min(left, kMemberPatience);

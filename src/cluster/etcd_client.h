@@ -37,6 +37,7 @@ class EtcdClient {
 
  private:
   EtcdClient() = default;
+  static Status WhyUnreachable(Member& member);
 
   std::vector<std::unique_ptr<Member>> members_;
   std::atomic<size_t> current_ = 0;

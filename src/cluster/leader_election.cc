@@ -61,6 +61,11 @@ std::optional<Leader> LeaderElection::leader() const {
   return leader_;
 }
 
+Status LeaderElection::last_try() const {
+  std::lock_guard lock(mutex_);
+  return last_try_;
+}
+
 void LeaderElection::Run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
@@ -72,6 +77,7 @@ void LeaderElection::Run() {
     lock.unlock();
     const Status tried = TryToLead();
     lock.lock();
+    last_try_ = tried;
     if (!tried.ok()) {
       busy_ = false;
       changed_.notify_all();

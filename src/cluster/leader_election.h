@@ -61,6 +61,8 @@ class LeaderElection {
   std::optional<Leadership> leadership() const;
   // Whoever leads, as last heard; nullopt: nobody, or not known.
   std::optional<Leader> leader() const;
+  // Why the last try to lead failed; ok: it did not, or there was none.
+  Status last_try() const;
 
  private:
   struct Held {
@@ -94,6 +96,7 @@ class LeaderElection {
   bool stopping_ = false;         // guarded by mutex_
   bool campaigning_ = false;      // guarded by mutex_
   bool busy_ = false;             // guarded by mutex_; trying to lead, or leading
+  Status last_try_;               // guarded by mutex_
   std::optional<Held> held_;      // guarded by mutex_
   bool key_gone_ = false;         // guarded by mutex_; of `held_`, as a watch has told
   std::optional<Leader> leader_;  // guarded by mutex_

@@ -1,7 +1,6 @@
 #include "cluster/link_grpc.h"
 
 #include <fmt/format.h>
-#include <grpc/support/log.h>
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/resource_quota.h>
 
@@ -9,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/file.h"
-#include "base/log.h"
+#include "cluster/grpc_log.h"
 #include "core/worker_messages.h"
 #include "wire/limits.h"
 
@@ -18,16 +17,6 @@ namespace {
 
 constexpr size_t kPemBytesMax = size_t{1} << 20;
 constexpr Duration kLogEvery = Duration::Seconds(1);
-
-// gRPC writes a line for every failed handshake; strangers could fill a disk with them.
-void WriteGrpcLine(gpr_log_func_args* line) {
-  const std::string text = Printable(line->message, 1024);
-  if (text.starts_with("assertion failed")) {  // its last words
-    MR_LOG(error, "gRPC: {}", text);
-  } else {
-    MR_LOG(debug, "gRPC: {}", text);
-  }
-}
 
 // Once in a process, before anything else of gRPC. The threads that run callbacks live as long as
 // some server or channel does. Should the last one go on one of those threads, as a stream's

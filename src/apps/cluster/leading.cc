@@ -18,7 +18,7 @@ constexpr char kCluster[] = "millrace";
 constexpr std::string_view kEmbedded = "sqlite:";
 constexpr int kLostLeadership = 75;                      // EX_TEMPFAIL: start me again
 constexpr Duration kKeepTimeout = Duration::Seconds(1);  // an operator waits
-constexpr auto kReport = std::chrono::seconds(10);
+constexpr std::chrono::milliseconds kFirstReport{1000}, kReport{10'000};
 constexpr auto kFolderRetry = std::chrono::milliseconds(100);
 constexpr auto kTellLimit = std::chrono::seconds(1);
 constexpr auto kLastBytes = std::chrono::milliseconds(200);  // until what was told has left
@@ -68,16 +68,30 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
       });
   leading->election_->Campaign();
   std::unique_lock lock(raw->mutex_);
-  while (!raw->changed_.wait_for(lock, kReport, [raw] { return raw->elected_.has_value(); })) {
-    const auto leader = raw->election_->leader();
-    MR_LOG(info, "standing by; {}",
-           leader ? Printable(leader->candidate) + " leads" : "nobody leads yet");
+  auto wait = kFirstReport;
+  while (!raw->changed_.wait_for(lock, wait, [raw] { return raw->elected_.has_value(); })) {
+    wait = raw->ReportStandby() ? kReport : kFirstReport;
   }
   raw->leadership_ = *raw->elected_;
   lock.unlock();
   MR_ASSIGN_OR_RETURN(raw->cluster_id_, raw->NameCluster());
   MR_LOG(info, "leading, term {}", raw->term().value());
   return leading;
+}
+
+// False: nothing is known yet.
+bool Leading::ReportStandby() const {
+  const Status tried = election_->last_try();
+  if (const auto leader = election_->leader()) {
+    MR_LOG(info, "standing by; {} leads", Printable(leader->candidate));
+  } else if (tried.code() == StatusCode::kFailedPrecondition) {
+    MR_LOG(info, "standing by; nobody leads yet");
+  } else if (!tried.ok()) {
+    MR_LOG(warn, "cannot lead yet: {}", Printable(tried.message()));
+  } else {
+    return false;
+  }
+  return true;
 }
 
 // Given by its first leader.

@@ -43,6 +43,7 @@ class Leading {
   Leading() = default;
   [[noreturn]] void Lose(const Status& why);
   Result<std::string> NameCluster();
+  bool ReportStandby() const;
 
   std::mutex mutex_;
   std::condition_variable changed_;
