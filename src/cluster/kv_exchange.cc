@@ -1,16 +1,13 @@
 #include "cluster/kv_exchange.h"
 
 #include <fmt/format.h>
-#include <openssl/crypto.h>
 
-#include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
 #include <thread>
 #include <utility>
 
-#include "base/log.h"
+#include "cluster/pull_window.h"
 
 namespace millrace::cluster {
 namespace {
@@ -20,7 +17,6 @@ using engine::KvBox;
 // The order to expose travels by another connection than the pull and may come a moment later.
 constexpr Duration kExposeDelayMax = Duration::Seconds(2);
 constexpr auto kExposePoll = std::chrono::milliseconds(2);
-constexpr Duration kPieceLimit = Duration::Seconds(10);
 constexpr uint32_t kRequestMagic = 0x4b56504c;  // "KVPL"
 
 struct WireRequest {
@@ -63,37 +59,30 @@ Result<std::pair<KvHandle, KvBox>> DecodePullRequest(std::span<const std::byte> 
   return std::pair(handle, KvBox{{n[0], n[1]}, n[2], n[3], n[4], n[5]});
 }
 
-KvExchange::KvExchange(HeadsOf heads_of, const Clock& clock)
-    : heads_of_(std::move(heads_of)), clock_(clock) {}
-
-KvExchange::~KvExchange() = default;
-
 void KvExchange::Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage,
                         const ExposeKv& kv) {
   const Time now = clock_.Now();
   std::lock_guard lock(mutex_);
-  std::erase_if(exposed_, [&](const auto& e) { return e.second.until < now; });
-  if (exposed_.size() >= kExposedMax || !stage) {
-    ++counters_.refused;
-    return;
-  }
-  exposed_[kv.handle.generation] = {std::move(stage), layers, kv, now + kv.lease};
+  holdings_.Sweep(now);
+  (void)holdings_.Expose(layers, std::move(stage), kv, now);  // counted; its pulls will fail
 }
 
 void KvExchange::Release(const KvHandle& handle) {
   std::lock_guard lock(mutex_);
-  exposed_.erase(handle.generation);
+  holdings_.Release(handle);
 }
 
 void KvExchange::LaneClosed(LaneId lane) {
   std::lock_guard lock(mutex_);
-  std::erase_if(exposed_, [&](const auto& e) { return e.second.kv.handle.lane == lane; });
+  holdings_.CloseLane(lane);
 }
 
-KvExchangeCounters KvExchange::counters() const {
+KvExchangeCounters KvExchange::counters() {
   std::lock_guard lock(mutex_);
+  holdings_.Sweep(clock_.Now());
   KvExchangeCounters counters = counters_;
-  counters.exposed = exposed_.size();
+  counters.holdings = holdings_.counters();
+  counters.exposed = holdings_.size();
   return counters;
 }
 
@@ -107,83 +96,55 @@ Result<net::PullSource> KvExchange::Serve(std::span<const std::byte> request) {
   return served;
 }
 
-// What `handle` exposes, if the box is within it.
-Result<KvExchange::Exposed> KvExchange::Find(const KvHandle& handle, const KvBox& box) const {
-  Exposed found;
-  {
-    std::lock_guard lock(mutex_);
-    const auto it = exposed_.find(handle.generation);
-    const bool known = it != exposed_.end() && it->second.kv.handle.lane == handle.lane &&
-                       CRYPTO_memcmp(it->second.kv.handle.nonce.data(), handle.nonce.data(),
-                                     handle.nonce.size()) == 0;
-    if (!known || it->second.until < clock_.Now()) return NotFound("no such KV is held here");
-    found = it->second;
-  }
-  // A later round of the same move may be asked for before its order is here.
-  if (box.end_token > found.kv.tokens) return NotFound("so much of it is not held here yet");
-  const auto heads = found.stage->kv_heads();
-  if (box.layers.begin < found.layers.begin || box.layers.end > found.layers.end ||
-      box.first_head < heads.first || box.end_head > heads.second) {
-    return InvalidArgument("a box outside what this worker holds");
-  }
-  return found;
+// The lock is not held while it reads; what the owner takes back meanwhile does not count.
+Status KvExchange::Read(const KvHandle& handle, const KvBox& box, const RoomFor& room) {
+  std::unique_lock lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const KvLoan loan, holdings_.BeginPull(handle, box, clock_.Now()));
+  lock.unlock();
+  const size_t size = loan.stage->KvBytes(box);
+  const Status read = size > kPullChunkBytes
+                          ? InvalidArgument("a box larger than a pull may be")
+                          : loan.Read(box, room(size));
+  lock.lock();
+  const Status held = holdings_.EndPull(loan.ticket);
+  return read.ok() ? held : read;
 }
 
 Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox& box) {
-  MR_ASSIGN_OR_RETURN(const Exposed found, Find(handle, box));
-  const size_t size = found.stage->KvBytes(box);
-  if (size > kKvBoxBytesMax) return InvalidArgument("a box larger than a pull may be");
-  const StagingPool::Buffer buffer = staging_.Take(*plane_, size);
-  MR_RETURN_IF_ERROR(found.stage->ReadKv(handle.lane, box, found.kv.blocks, buffer.bytes));
-  {
-    std::lock_guard lock(mutex_);
-    ++counters_.served;
-    counters_.served_bytes += size;
-  }
+  StagingPool::Buffer buffer;
+  MR_RETURN_IF_ERROR(Read(handle, box, [&](size_t size) {
+    buffer = staging_.Take(*plane_, size);
+    return buffer.bytes;
+  }));
+  std::lock_guard lock(mutex_);
+  ++counters_.served;
+  counters_.served_bytes += buffer.bytes.size();
   return net::PullSource(net::PullSegments{{buffer.bytes}, buffer.pin});
 }
 
+// A plan may leave layers where they are: their KV goes from lane to lane without a wire.
+bool KvExchange::IsHere(const KvSource& source) const {
+  return source.from.incarnation.value() == plane_->self().incarnation;
+}
+
 // Each layer and head that is needed from one source, in boxes no larger than a pull may be.
-Result<std::vector<KvExchange::Piece>> KvExchange::PiecesFor(LayerRange layers,
-                                                             const engine::Stage& stage,
-                                                             const PullKv& pull) const {
-  std::vector<Piece> pieces;
-  const auto [first_head, end_head] = stage.kv_heads();
-  for (int layer = layers.begin; layer < layers.end; ++layer) {
-    int head = first_head;
-    while (head < end_head) {
-      const KvSource* from = nullptr;
-      int end = head;
-      for (const KvSource& source : pull.sources) {
-        if (layer < source.layers.begin || layer >= source.layers.end) continue;
-        const auto its = heads_of_(source.rank);
-        if (its.first > head || std::min(its.second, end_head) <= end) continue;
-        from = &source;
-        end = std::min(its.second, end_head);
-      }
-      if (from == nullptr) {
-        return NotFound(fmt::format("nobody holds layer {}, head {} of it", layer, head));
-      }
-      const KvBox one{{layer, layer + 1}, head, end, pull.first_token, pull.first_token + 1};
-      const auto tokens_max =
-          static_cast<int>(std::max<size_t>(1, kKvBoxBytesMax / stage.KvBytes(one)));
-      for (int token = pull.first_token; token < pull.end_token; token += tokens_max) {
-        const int until = std::min(pull.end_token, token + tokens_max);
-        Piece* last = pieces.empty() ? nullptr : &pieces.back();
-        const bool joins = last != nullptr && last->source == from &&
-                           last->box.layers.end == layer && last->box.first_head == head &&
-                           last->box.end_head == end && last->box.first_token == token &&
-                           last->box.end_token == until;
-        KvBox wider = joins ? last->box : KvBox{};
-        wider.layers.end = layer + 1;
-        if (joins && stage.KvBytes(wider) <= kKvBoxBytesMax) {
-          last->box = wider;
-        } else {
-          pieces.push_back({from, {{layer, layer + 1}, head, end, token, until}});
-        }
-      }
-      head = end;
-    }
+Result<std::vector<KvPiece>> KvExchange::PiecesFor(LayerRange layers, const engine::Stage& stage,
+                                                   const PullKv& pull) const {
+  std::vector<KvPiece> pieces;
+  if (pull.first_token == pull.end_token) return pieces;
+  std::vector<KvHolder> holders;
+  for (const KvSource& source : pull.sources) {
+    const bool near = source.from.host_id == plane_->self().host_id;
+    holders.push_back({source.layers, source.rank, near});
+  }
+  const auto [first, end] = stage.kv_heads();
+  MR_ASSIGN_OR_RETURN(const std::vector<KvPiece> cover,
+                      CoverKv({layers, first, end, pull.first_token, pull.end_token}, holders,
+                              stage.model_kv_heads()));
+  const size_t unit =
+      stage.KvBytes({{layers.begin, layers.begin + 1}, first, first + 1, 0, 1});
+  for (const KvPiece& piece : cover) {
+    for (const KvBox& box : SplitKv(piece.box, unit)) pieces.push_back({piece.source, box});
   }
   return pieces;
 }
@@ -210,75 +171,58 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
   });
 }
 
-// A plan may leave layers where they are: their KV goes from lane to lane without a wire.
-bool KvExchange::IsHere(const KvSource& source) const {
-  return source.from.incarnation.value() == plane_->self().incarnation;
+// The order to expose may still be on its way to the source.
+bool KvExchange::MayComeYet(const Status& status, Time patience) const {
+  if (status.code() != StatusCode::kNotFound || clock_.Now() >= patience) return false;
+  std::this_thread::sleep_for(kExposePoll);
+  return true;
 }
 
-Status KvExchange::CopyHere(const Piece& piece, std::span<std::byte> out) {
-  MR_ASSIGN_OR_RETURN(const Exposed found, Find(piece.source->handle, piece.box));
-  MR_RETURN_IF_ERROR(
-      found.stage->ReadKv(piece.source->handle.lane, piece.box, found.kv.blocks, out));
-  std::lock_guard lock(mutex_);
-  counters_.copied_bytes += out.size();
-  return OkStatus();
+Status KvExchange::CopyHere(engine::Stage& stage, const PullKv& pull, const KvPiece& piece) {
+  std::vector<std::byte> bytes;
+  MR_RETURN_IF_ERROR(Read(pull.sources[piece.source].handle, piece.box, [&](size_t size) {
+    bytes.resize(size);
+    return std::span(bytes);
+  }));
+  {
+    std::lock_guard lock(mutex_);
+    counters_.copied_bytes += bytes.size();
+  }
+  return stage.WriteKv(pull.lane, piece.box, pull.blocks, bytes);
 }
 
 Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
-                              const std::vector<Piece>& pieces, int64_t& bytes) {
-  struct Shared {
-    std::mutex mutex;
-    std::condition_variable ended;
-    std::vector<std::pair<size_t, Status>> arrived;
-  };
-  const auto shared = std::make_shared<Shared>();
-  std::map<size_t, std::shared_ptr<std::vector<std::byte>>> buffers;
-  const auto begin = [&](size_t i) {
-    auto buffer = std::make_shared<std::vector<std::byte>>(stage.KvBytes(pieces[i].box));
-    buffers[i] = buffer;
-    const WorkerAddress& from = pieces[i].source->from;
-    if (IsHere(*pieces[i].source)) {
-      Status copied = CopyHere(pieces[i], *buffer);
-      std::lock_guard lock(shared->mutex);
-      shared->arrived.emplace_back(i, std::move(copied));
-      return;
-    }
-    plane_->Pull({from.data, from.incarnation.value(), from.host_id, from.process_id},
-                 EncodePullRequest(pieces[i].source->handle, pieces[i].box), *buffer, kPieceLimit,
-                 [shared, buffer, i](Status status, uint64_t got) {
-                   if (status.ok() && got != buffer->size()) status = DataLoss("a short pull");
-                   std::lock_guard lock(shared->mutex);
-                   shared->arrived.emplace_back(i, std::move(status));
-                   shared->ended.notify_one();
-                 });
-  };
+                              const std::vector<KvPiece>& pieces, int64_t& bytes) {
   const Time patience = clock_.Now() + kExposeDelayMax;
-  size_t next = 0;
-  Status failed;
-  while (next < pieces.size() || !buffers.empty()) {
-    while (failed.ok() && next < pieces.size() && buffers.size() < kPullsInFlight) begin(next++);
-    if (buffers.empty()) break;
-    std::unique_lock lock(shared->mutex);
-    shared->ended.wait(lock, [&] { return !shared->arrived.empty(); });
-    const auto arrived = std::exchange(shared->arrived, {});
-    lock.unlock();
-    for (const auto& [i, status] : arrived) {
-      const auto buffer = std::move(buffers.extract(i).mapped());
-      if (status.code() == StatusCode::kNotFound && failed.ok() && clock_.Now() < patience) {
-        std::this_thread::sleep_for(kExposePoll);
-        begin(i);
-        continue;
-      }
-      if (!status.ok()) {
-        if (failed.ok()) failed = status;
-        continue;
-      }
-      if (!failed.ok()) continue;
-      failed = stage.WriteKv(pull.lane, pieces[i].box, pull.blocks, *buffer);
-      if (!IsHere(*pieces[i].source)) bytes += std::ssize(*buffer);
+  std::vector<KvPiece> remote;
+  for (const KvPiece& piece : pieces) {
+    if (!IsHere(pull.sources[piece.source])) {
+      remote.push_back(piece);
+      continue;
     }
+    Status copied;
+    do {
+      copied = CopyHere(stage, pull, piece);
+    } while (MayComeYet(copied, patience));
+    MR_RETURN_IF_ERROR(copied);
   }
-  return failed;
+  PullSteps steps;
+  steps.order = [&](size_t i) {
+    const KvSource& source = pull.sources[remote[i].source];
+    const WorkerAddress& from = source.from;
+    return PullOrder{{from.data, from.incarnation.value(), from.host_id, from.process_id},
+                     EncodePullRequest(source.handle, remote[i].box),
+                     stage.KvBytes(remote[i].box)};
+  };
+  steps.arrived = [&](size_t i, const Status& status,
+                      std::span<const std::byte> part) -> Result<bool> {
+    if (MayComeYet(status, patience)) return true;
+    MR_RETURN_IF_ERROR(status);
+    MR_RETURN_IF_ERROR(stage.WriteKv(pull.lane, remote[i].box, pull.blocks, part));
+    bytes += std::ssize(part);
+    return false;
+  };
+  return PullParts(*plane_, remote.size(), steps);
 }
 
 }  // namespace millrace::cluster

@@ -1,10 +1,10 @@
 // KvExchange: a worker's side of KV transfers: serves what the controller has exposed, pulls what
 // it orders, over the data plane. The controller owns the blocks and keeps them pinned; here they
-// are read and written only.
+// are read and written only, and KvHoldings keeps the account of who may read.
 //
-// A pull names a lane, a handle that nobody can guess and a box of at most kKvBoxBytesMax; the data
-// plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is not
-// served. One thread of its own carries out pulls, off the path of steps.
+// A pull names a lane, a handle that nobody can guess and a box of at most kPullChunkBytes; the
+// data plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is
+// not served. One thread of its own carries out pulls, off the path of steps.
 //
 // What a worker holds itself it copies.
 //
@@ -12,15 +12,15 @@
 // because it serves pulls through this.
 #pragma once
 
-#include <array>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/kv_holdings.h"
+#include "cluster/kv_rectangles.h"
 #include "cluster/mailbox.h"
 #include "cluster/staging_pool.h"
 #include "core/worker_messages.h"
@@ -29,11 +29,8 @@
 
 namespace millrace::cluster {
 
-inline constexpr size_t kKvBoxBytesMax = size_t{1} << 20;
-inline constexpr size_t kExposedMax = 65536;
-inline constexpr int kPullsInFlight = 8;
-
 struct KvExchangeCounters {
+  KvHoldingsCounters holdings;
   uint64_t exposed = 0;  // now
   uint64_t served = 0, served_bytes = 0;
   uint64_t refused = 0;  // unknown, released, expired, out of range, garbage
@@ -41,13 +38,9 @@ struct KvExchangeCounters {
   uint64_t copied_bytes = 0;  // pulled from itself, beside pulled_bytes: no wire
 };
 
-// Which KV heads [first, end) of the whole model a rank holds.
-using HeadsOf = std::function<std::pair<int, int>(TensorRank)>;
-
 class KvExchange {
  public:
-  KvExchange(HeadsOf heads_of, const Clock& clock);
-  ~KvExchange();
+  explicit KvExchange(const Clock& clock) : clock_(clock) {}
   void Use(net::DataPlane* plane) { plane_ = plane; }  // before any pull, either way
 
   void Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExposeKv& kv);
@@ -61,36 +54,26 @@ class KvExchange {
   void Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, const PullKv& pull,
             std::function<void(PullDone)> done);
 
-  KvExchangeCounters counters() const;
+  KvExchangeCounters counters();
 
  private:
-  struct Exposed {
-    std::shared_ptr<engine::Stage> stage;
-    LayerRange layers;
-    ExposeKv kv;
-    Time until;
-  };
-  // One request to one source.
-  struct Piece {
-    const KvSource* source = nullptr;
-    engine::KvBox box;
-  };
-  Result<std::vector<Piece>> PiecesFor(LayerRange layers, const engine::Stage& stage,
-                                       const PullKv& pull) const;
-  Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<Piece>& pieces,
-                    int64_t& bytes);
-  bool IsHere(const KvSource& source) const;
-  Status CopyHere(const Piece& piece, std::span<std::byte> out);
-  Result<Exposed> Find(const KvHandle& handle, const engine::KvBox& box) const;
+  using RoomFor = std::function<std::span<std::byte>(size_t bytes)>;
+  Status Read(const KvHandle& handle, const engine::KvBox& box, const RoomFor& room);
   Result<net::PullSource> ServeBox(const KvHandle& handle, const engine::KvBox& box);
+  bool IsHere(const KvSource& source) const;
+  Result<std::vector<KvPiece>> PiecesFor(LayerRange layers, const engine::Stage& stage,
+                                         const PullKv& pull) const;
+  Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<KvPiece>& pieces,
+                    int64_t& bytes);
+  Status CopyHere(engine::Stage& stage, const PullKv& pull, const KvPiece& piece);
+  bool MayComeYet(const Status& status, Time patience) const;
 
-  const HeadsOf heads_of_;
   const Clock& clock_;
   net::DataPlane* plane_ = nullptr;
   mutable std::mutex mutex_;
-  std::map<uint64_t, Exposed> exposed_;  // by generation; guarded by mutex_
-  KvExchangeCounters counters_;          // guarded by mutex_
-  StagingPool staging_{kKvBoxBytesMax};
+  KvHoldings holdings_;          // guarded by mutex_
+  KvExchangeCounters counters_;  // guarded by mutex_
+  StagingPool staging_{kPullChunkBytes};
   Mailbox puller_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <future>
 #include <set>
 
@@ -37,7 +38,7 @@ struct Node {
   ~Node() { plane->Stop(); }
 
   const SteadyClock clock;
-  KvExchange exchange{[](TensorRank) { return std::pair(0, kModel.heads); }, clock};
+  KvExchange exchange{clock};
   std::shared_ptr<engine::HashStage> stage =
       std::make_shared<engine::HashStage>(kModel, LayerRange{0, kModel.num_layers});
   std::unique_ptr<net::DataPlane> plane;
@@ -78,8 +79,64 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   ASSERT_TRUE(reader.stage->ReadKv(kLane, all, blocks, got).ok());
   EXPECT_EQ(got, want);
   const net::DataPlaneStats stats = reader.plane->stats();
-  EXPECT_GE(stats.pulls_ok, want.size() / kKvBoxBytesMax);
+  EXPECT_GE(stats.pulls_ok, want.size() / kPullChunkBytes);
   EXPECT_EQ(stats.pulls_mapped, stats.pulls_ok);
+  const KvExchangeCounters served = owner.exchange.counters();
+  EXPECT_EQ(served.exposed, 1u);
+  EXPECT_EQ(served.served_bytes, want.size());
+  EXPECT_EQ(served.holdings.pulls_ended, served.served);
+  owner.exchange.LaneClosed(kLane);
+  EXPECT_EQ(owner.exchange.counters().exposed, 0u);
+  EXPECT_EQ(owner.exchange.counters().holdings.released, 1u);
+}
+
+// Reads while `during` is done to the account, as the owner may at any moment.
+class InterruptedStage : public engine::HashStage {
+ public:
+  using HashStage::HashStage;
+  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<std::byte> out) const override {
+    during();
+    return HashStage::ReadKv(lane, box, blocks, out);
+  }
+  std::function<void()> during;
+};
+
+TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
+  Node owner;
+  const auto stage = std::make_shared<InterruptedStage>(kModel, LayerRange{0, 6});
+  ASSERT_TRUE(stage->OpenLane(kLane, {.layers = {0, 6}, .block_size = 16, .num_blocks = 4}).ok());
+  stage->during = [] {};
+  ExposeKv expose;
+  expose.handle = {.lane = kLane, .generation = 9};
+  expose.handle.nonce.fill(7);
+  expose.blocks = {BlockIndex(0), BlockIndex(1)};
+  expose.tokens = 20;
+  expose.lease = Duration::Seconds(60);
+  owner.exchange.Expose({0, 6}, stage, expose);
+  const auto ask = [&](const KvHandle& handle, const engine::KvBox& box) {
+    return owner.exchange.Serve(EncodePullRequest(handle, box)).status().code();
+  };
+  const engine::KvBox box{{0, 6}, 0, 2, 0, 20};
+  EXPECT_EQ(ask(expose.handle, box), StatusCode::kOk);
+  KvHandle forged = expose.handle;
+  forged.nonce[15] ^= 1;
+  EXPECT_EQ(ask(forged, box), StatusCode::kNotFound);
+  EXPECT_EQ(ask(expose.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
+  EXPECT_EQ(ask(expose.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
+  stage->during = [&] { owner.exchange.Release(expose.handle); };
+  EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound) << "its blocks may be another's now";
+  EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound);
+  owner.exchange.Expose({0, 6}, stage, expose);
+  const KvExchangeCounters counters = owner.exchange.counters();
+  EXPECT_EQ(counters.exposed, 0u);
+  EXPECT_EQ(counters.served, 1u);
+  EXPECT_EQ(counters.refused, 5u);
+  EXPECT_EQ(counters.holdings.forged, 1u);
+  EXPECT_EQ(counters.holdings.refused, 2u);
+  EXPECT_EQ(counters.holdings.taken_back, 1u);
+  EXPECT_EQ(counters.holdings.stale, 1u);
+  EXPECT_EQ(counters.holdings.replayed, 1u);
 }
 
 TEST(StagingPool, BuffersComeBackAndMoreThanItHasAreOrdinaryMemory) {

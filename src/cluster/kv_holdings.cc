@@ -8,7 +8,9 @@
 #include "base/check.h"
 
 namespace millrace::cluster {
+namespace {
 
+// Takes the same time wherever they differ.
 bool SameNonce(const KvHandle& a, const KvHandle& b) {
   uint8_t difference = 0;
   for (size_t i = 0; i < a.nonce.size(); ++i) {
@@ -16,6 +18,8 @@ bool SameNonce(const KvHandle& a, const KvHandle& b) {
   }
   return difference == 0;
 }
+
+}  // namespace
 
 // Counts what is wrong with it when it is not found.
 KvHoldings::Holding* KvHoldings::FindRight(const KvHandle& handle) {
@@ -32,15 +36,15 @@ KvHoldings::Holding* KvHoldings::FindRight(const KvHandle& handle) {
 }
 
 bool KvHoldings::HasEnded(const Name& name) const {
-  return std::ranges::find(ended_names_, name) != ended_names_.end();
+  return std::ranges::find(ended_, name) != ended_.end();
 }
 
-Status KvHoldings::Expose(const ExposeKv& message, int block_size, Time now) {
-  const int64_t slots = std::ssize(message.blocks) * block_size;
-  if (message.tokens < 0 || message.tokens > slots || message.lease.ns <= 0) {
+Status KvHoldings::Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage,
+                          const ExposeKv& message, Time now) {
+  if (!stage || message.tokens < 0 || message.lease.ns <= 0) {
     ++counters_.refused;
-    return InvalidArgument(fmt::format("{} tokens cannot be exposed in {} slots for {} s",
-                                       message.tokens, slots, message.lease.seconds()));
+    return InvalidArgument(fmt::format("{} tokens cannot be exposed for {} s", message.tokens,
+                                       message.lease.seconds()));
   }
   const Name name = NameOf(message.handle);
   if (holdings_.contains(name)) {
@@ -59,6 +63,8 @@ Status KvHoldings::Expose(const ExposeKv& message, int block_size, Time now) {
   }
   blocks_ += message.blocks.size();
   holdings_[name] = {.handle = message.handle,
+                     .layers = layers,
+                     .stage = std::move(stage),
                      .blocks = std::make_shared<std::vector<BlockIndex>>(message.blocks),
                      .tokens = message.tokens,
                      .until = now + message.lease};
@@ -67,21 +73,20 @@ Status KvHoldings::Expose(const ExposeKv& message, int block_size, Time now) {
 }
 
 Status KvHoldings::Extend(Holding& holding, const ExposeKv& message, Time now) {
-  const std::vector<BlockIndex>& before = *holding.blocks;
-  const bool more = message.tokens >= holding.tokens && message.blocks.size() >= before.size() &&
-                    std::equal(before.begin(), before.end(), message.blocks.begin());
-  if (holding.ending || !more) {
+  if (holding.ending || message.tokens < holding.tokens) {
     ++counters_.replayed;
     return FailedPrecondition("a holding can only be extended, and not after its end");
   }
-  const size_t added = message.blocks.size() - before.size();
-  if (blocks_ + added > limits_.blocks) {
+  const size_t others = blocks_ - holding.blocks->size();
+  if (others + message.blocks.size() > limits_.blocks) {
     ++counters_.refused;
     return ResourceExhausted(fmt::format("{} blocks are exposed", blocks_));
   }
-  blocks_ += added;
+  blocks_ = others + message.blocks.size();
   // Pulls under way keep the table that they began with.
-  if (added > 0) holding.blocks = std::make_shared<std::vector<BlockIndex>>(message.blocks);
+  if (*holding.blocks != message.blocks) {
+    holding.blocks = std::make_shared<std::vector<BlockIndex>>(message.blocks);
+  }
   holding.tokens = message.tokens;
   holding.until = std::max(holding.until, now + message.lease);
   ++counters_.extended;
@@ -89,44 +94,40 @@ Status KvHoldings::Extend(Holding& holding, const ExposeKv& message, Time now) {
 }
 
 void KvHoldings::Release(const KvHandle& handle) {
-  Holding* holding = FindRight(handle);
+  const Holding* holding = FindRight(handle);
   if (!holding) return;
-  if (holding->pulls > 0) {
-    if (holding->ending) ++counters_.stale;
-    holding->ending = holding->ending.value_or(HoldingState::kReleased);
-  } else {
-    Finish(holdings_.find(NameOf(handle)), HoldingState::kReleased);
-  }
+  if (holding->ending) ++counters_.stale;
+  End(holdings_.find(NameOf(handle)), HoldingState::kReleased);
 }
 
 void KvHoldings::CloseLane(LaneId lane) {
   for (auto it = holdings_.lower_bound({lane, 0});
        it != holdings_.end() && it->first.lane == lane;) {
-    if (it->second.pulls == 0) {
-      it = Finish(it, HoldingState::kReleased);
-      continue;
-    }
-    it->second.ending = it->second.ending.value_or(HoldingState::kReleased);
-    ++it;
+    it = End(it, HoldingState::kReleased);
   }
 }
 
-Result<KvLoan> KvHoldings::BeginPull(const KvHandle& handle, int first_token, int end_token,
-                                     Time now) {
+Result<KvLoan> KvHoldings::BeginPull(const KvHandle& handle, const engine::KvBox& box, Time now) {
   Holding* holding = FindRight(handle);
   if (holding && (holding->ending || holding->until <= now)) {
     ++counters_.stale;
     holding = nullptr;
   }
   if (!holding) return NotFound("no such KV is held here");
-  if (first_token < 0 || first_token >= end_token) {
+  const auto heads = holding->stage->kv_heads();
+  if (box.first_token < 0 || box.first_token >= box.end_token || box.layers.size() < 1 ||
+      !holding->layers.Contains(box.layers) || box.first_head < heads.first ||
+      box.first_head >= box.end_head || box.end_head > heads.second) {
     ++counters_.refused;
-    return InvalidArgument(fmt::format("[{}, {}) is no range of tokens", first_token, end_token));
+    return InvalidArgument(fmt::format(
+        "layers [{}, {}), heads [{}, {}), tokens [{}, {}) are not within what this worker holds",
+        box.layers.begin, box.layers.end, box.first_head, box.end_head, box.first_token,
+        box.end_token));
   }
-  if (end_token > holding->tokens) {
+  if (box.end_token > holding->tokens) {
     ++counters_.refused;
-    return Unavailable(
-        fmt::format("token {} is not exposed, {} are", end_token - 1, holding->tokens));
+    return NotFound(
+        fmt::format("token {} is not exposed yet, {} are", box.end_token - 1, holding->tokens));
   }
   if (holding->pulls >= limits_.pulls_each) {
     ++counters_.refused;
@@ -136,55 +137,39 @@ Result<KvLoan> KvHoldings::BeginPull(const KvHandle& handle, int first_token, in
   ++counters_.pulls_begun;
   const KvTicket ticket(next_ticket_++);
   pulls_.emplace(ticket, NameOf(handle));
-  return KvLoan{ticket, handle.lane, holding->blocks};
+  return KvLoan{ticket, handle.lane, holding->stage, holding->blocks};
 }
 
-void KvHoldings::EndPull(KvTicket ticket) {
+Status KvHoldings::EndPull(KvTicket ticket) {
   const auto pull = pulls_.find(ticket);
-  if (pull == pulls_.end()) return;
+  MR_CHECK(pull != pulls_.end()) << "a pull ends once";
   const auto holding = holdings_.find(pull->second);
   pulls_.erase(pull);
   ++counters_.pulls_ended;
-  if (--holding->second.pulls == 0 && holding->second.ending) {
-    Finish(holding, *holding->second.ending);
-  }
+  --holding->second.pulls;
+  const auto ending = holding->second.ending;
+  if (!ending) return OkStatus();
+  ++counters_.taken_back;
+  End(holding, *ending);
+  return NotFound("this KV was taken back while it was read");
 }
 
 void KvHoldings::Sweep(Time now) {
   for (auto it = holdings_.begin(); it != holdings_.end();) {
-    Holding& holding = it->second;
-    if (holding.until > now || (holding.pulls > 0 && holding.ending)) {
-      ++it;
-    } else if (holding.pulls > 0) {
-      holding.ending = HoldingState::kExpired;
-      ++it;
-    } else {
-      it = Finish(it, HoldingState::kExpired);
-    }
+    it = it->second.until > now ? std::next(it) : End(it, HoldingState::kExpired);
   }
 }
 
-std::optional<Time> KvHoldings::NextExpiry() const {
-  std::optional<Time> next;
-  for (const auto& [name, holding] : holdings_) {
-    if (holding.ending) continue;
-    if (!next || holding.until < *next) next = holding.until;
+KvHoldings::Map::iterator KvHoldings::End(Map::iterator holding, HoldingState how) {
+  if (holding->second.pulls > 0) {
+    holding->second.ending = holding->second.ending.value_or(how);
+    return std::next(holding);
   }
-  return next;
-}
-
-KvHoldings::Map::iterator KvHoldings::Finish(Map::iterator holding, HoldingState how) {
   ++(how == HoldingState::kExpired ? counters_.expired : counters_.released);
   blocks_ -= holding->second.blocks->size();
-  ended_.push_back({holding->second.handle, how});
-  ended_names_.push_back(holding->first);
-  if (ended_names_.size() > limits_.remembered) ended_names_.pop_front();
+  ended_.push_back(holding->first);
+  if (ended_.size() > limits_.remembered) ended_.pop_front();
   return holdings_.erase(holding);
-}
-
-void KvHoldings::TakeEnded(std::vector<EndedHolding>& ended) {
-  ended.insert(ended.end(), ended_.begin(), ended_.end());
-  ended_.clear();
 }
 
 std::optional<HoldingState> KvHoldings::StateOf(const KvHandle& handle) const {
@@ -192,10 +177,6 @@ std::optional<HoldingState> KvHoldings::StateOf(const KvHandle& handle) const {
   if (found == holdings_.end() || !SameNonce(found->second.handle, handle)) return std::nullopt;
   if (found->second.pulls > 0) return HoldingState::kPulling;
   return found->second.tokens == 0 ? HoldingState::kComputing : HoldingState::kHeld;
-}
-
-bool KvHoldings::Reading(LaneId lane) const {
-  return std::ranges::any_of(pulls_, [&](const auto& pull) { return pull.second.lane == lane; });
 }
 
 void KvHoldings::CheckIntegrity() const {
@@ -210,7 +191,7 @@ void KvHoldings::CheckIntegrity() const {
   }
   MR_CHECK(blocks == blocks_ && blocks <= limits_.blocks);
   MR_CHECK(pulls == pulls_.size()) << "a pull reads from what has ended";
-  MR_CHECK(holdings_.size() <= limits_.holdings && ended_names_.size() <= limits_.remembered);
+  MR_CHECK(holdings_.size() <= limits_.holdings && ended_.size() <= limits_.remembered);
 }
 
 }  // namespace millrace::cluster

@@ -8,11 +8,13 @@
 
 #include "base/rng.h"
 #include "base/test_scale.h"
+#include "engine/hash_stage.h"
 
 namespace millrace::cluster {
 namespace {
 
 constexpr int kBlockSize = 4;
+constexpr LayerRange kLayers{2, 6};
 constexpr Duration kLease = Duration::Seconds(10);
 
 Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
@@ -33,24 +35,29 @@ ExposeKv Exposed(const KvHandle& handle, int tokens, Duration lease = kLease) {
   return {handle, Blocks((tokens + kBlockSize - 1) / kBlockSize), tokens, lease};
 }
 
+std::shared_ptr<engine::Stage> AnyStage() {
+  return std::make_shared<engine::HashStage>(engine::HashModel{.num_layers = 8, .heads = 4},
+                                             LayerRange{0, 8}, std::pair(0, 2));
+}
+
+engine::KvBox Tokens(int first, int end) { return {kLayers, 0, 2, first, end}; }
+
 class Holdings : public ::testing::Test {
  protected:
   Status Expose(const ExposeKv& message, Time now = At(0)) {
-    const Status status = kv_.Expose(message, kBlockSize, now);
+    const Status status = kv_.Expose(kLayers, stage_, message, now);
     kv_.CheckIntegrity();
     return status;
   }
   StatusCode Pull(const KvHandle& handle, int first, int end, Time now = At(1)) {
-    const auto loan = kv_.BeginPull(handle, first, end, now);
-    if (loan.ok()) kv_.EndPull(loan->ticket);
+    const auto loan = kv_.BeginPull(handle, Tokens(first, end), now);
+    if (loan.ok()) {
+      EXPECT_TRUE(kv_.EndPull(loan->ticket).ok());
+    }
+    kv_.CheckIntegrity();
     return loan.status().code();
   }
-  std::vector<EndedHolding> Ended() {
-    kv_.CheckIntegrity();
-    std::vector<EndedHolding> ended;
-    kv_.TakeEnded(ended);
-    return ended;
-  }
+  const std::shared_ptr<engine::Stage> stage_ = AnyStage();
   KvHoldings kv_{{.holdings = 4, .blocks = 64, .pulls_each = 2, .remembered = 3}};
 };
 
@@ -58,31 +65,27 @@ TEST_F(Holdings, FromComputingToReleased) {
   const KvHandle h = Handle(1);
   ASSERT_TRUE(Expose(Exposed(h, 0)).ok());
   EXPECT_EQ(kv_.StateOf(h), HoldingState::kComputing);
-  EXPECT_EQ(Pull(h, 0, 1), StatusCode::kUnavailable) << "not there yet";
+  EXPECT_EQ(Pull(h, 0, 1), StatusCode::kNotFound) << "not there yet";
   ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
   EXPECT_EQ(kv_.StateOf(h), HoldingState::kHeld);
-  const auto loan = kv_.BeginPull(h, 3, 10, At(1));
+  const auto loan = kv_.BeginPull(h, Tokens(3, 10), At(1));
   ASSERT_TRUE(loan.ok());
   EXPECT_EQ(*loan->blocks, Blocks(3));
   EXPECT_EQ(kv_.StateOf(h), HoldingState::kPulling);
-  EXPECT_TRUE(kv_.Reading(LaneId(1)));
   ASSERT_TRUE(Expose(Exposed(h, 14)).ok()) << "extended while it is read";
   EXPECT_EQ(loan->blocks->size(), 3u) << "the pull keeps its table";
-  kv_.EndPull(loan->ticket);
-  kv_.EndPull(loan->ticket);
+  EXPECT_TRUE(kv_.EndPull(loan->ticket).ok());
   EXPECT_EQ(Pull(h, 10, 14), StatusCode::kOk);
-  EXPECT_EQ(Pull(h, 10, 15), StatusCode::kUnavailable);
+  EXPECT_EQ(Pull(h, 10, 15), StatusCode::kNotFound);
   EXPECT_EQ(Pull(h, 4, 4), StatusCode::kInvalidArgument);
   EXPECT_EQ(Pull(h, -1, 4), StatusCode::kInvalidArgument);
   kv_.Release(h);
-  const auto ended = Ended();
-  ASSERT_EQ(ended.size(), 1u);
-  EXPECT_EQ(ended[0].how, HoldingState::kReleased);
   EXPECT_EQ(kv_.size(), 0u);
   EXPECT_EQ(Pull(h, 0, 4), StatusCode::kNotFound);
   EXPECT_EQ(Expose(Exposed(h, 20)).code(), StatusCode::kFailedPrecondition) << "replayed";
   const KvHoldingsCounters& c = kv_.counters();
   EXPECT_EQ(c.exposed, 1u);
+  EXPECT_EQ(c.released, 1u);
   EXPECT_EQ(c.extended, 2u);
   EXPECT_EQ(c.pulls_begun, 2u);
   EXPECT_EQ(c.pulls_ended, 2u);
@@ -96,7 +99,6 @@ TEST_F(Holdings, NobodyGuessesANonce) {
   for (size_t i = 0; i < h.nonce.size(); ++i) {
     KvHandle wrong = h;
     wrong.nonce[i] ^= 1;
-    EXPECT_FALSE(SameNonce(h, wrong));
     EXPECT_EQ(Pull(wrong, 0, 4), StatusCode::kNotFound);
     kv_.Release(wrong);
     EXPECT_FALSE(Expose(Exposed(wrong, 12)).ok());
@@ -111,35 +113,30 @@ TEST_F(Holdings, NobodyGuessesANonce) {
 TEST_F(Holdings, ALeaseThatEndsWaitsForThePull) {
   const KvHandle h = Handle(1);
   ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
-  EXPECT_EQ(kv_.NextExpiry(), At(10));
   ASSERT_TRUE(Expose(Exposed(h, 10), At(5)).ok()) << "renewed";
-  EXPECT_EQ(kv_.NextExpiry(), At(15));
-  const auto loan = kv_.BeginPull(h, 0, 10, At(14));
+  const auto loan = kv_.BeginPull(h, Tokens(0, 10), At(14));
   ASSERT_TRUE(loan.ok());
   EXPECT_EQ(Pull(h, 0, 4, At(15)), StatusCode::kNotFound) << "over, though not swept";
   kv_.Sweep(At(16));
-  EXPECT_TRUE(Ended().empty());
   EXPECT_EQ(kv_.StateOf(h), HoldingState::kPulling);
   EXPECT_EQ(Pull(h, 0, 4, At(14)), StatusCode::kNotFound) << "no new pull";
   EXPECT_EQ(Expose(Exposed(h, 12), At(16)).code(), StatusCode::kFailedPrecondition);
-  kv_.EndPull(loan->ticket);
-  const auto ended = Ended();
-  ASSERT_EQ(ended.size(), 1u);
-  EXPECT_EQ(ended[0].how, HoldingState::kExpired);
-  EXPECT_FALSE(kv_.NextExpiry().has_value());
+  EXPECT_EQ(kv_.EndPull(loan->ticket).code(), StatusCode::kNotFound) << "taken back meanwhile";
+  EXPECT_EQ(kv_.size(), 0u);
+  EXPECT_EQ(kv_.counters().expired, 1u);
+  EXPECT_EQ(kv_.counters().taken_back, 1u);
 }
 
 TEST_F(Holdings, AClosedLaneWaitsForItsReaders) {
   ASSERT_TRUE(Expose(Exposed(Handle(1, 1), 4)).ok());
   ASSERT_TRUE(Expose(Exposed(Handle(2, 1), 4)).ok());
   ASSERT_TRUE(Expose(Exposed(Handle(3, 2), 4)).ok());
-  const auto loan = kv_.BeginPull(Handle(2, 1), 0, 4, At(1));
+  const auto loan = kv_.BeginPull(Handle(2, 1), Tokens(0, 4), At(1));
   kv_.CloseLane(LaneId(1));
-  EXPECT_EQ(Ended().size(), 1u);
-  EXPECT_TRUE(kv_.Reading(LaneId(1)));
-  kv_.EndPull(loan->ticket);
-  EXPECT_FALSE(kv_.Reading(LaneId(1)));
-  EXPECT_EQ(Ended().size(), 1u);
+  kv_.CheckIntegrity();
+  EXPECT_EQ(kv_.size(), 2u);
+  EXPECT_EQ(kv_.StateOf(Handle(2, 1)), HoldingState::kPulling);
+  EXPECT_FALSE(kv_.EndPull(loan->ticket).ok());
   EXPECT_EQ(kv_.size(), 1u);
 }
 
@@ -147,11 +144,29 @@ TEST_F(Holdings, OnlyGrows) {
   const KvHandle h = Handle(1);
   ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
   EXPECT_EQ(Expose(Exposed(h, 9)).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Expose({h, Blocks(4, 1), 12, kLease}).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Expose({h, Blocks(3), 13, kLease}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Expose({h, Blocks(4), 13, Duration{}}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Expose({h, Blocks(4), -1, kLease}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(kv_.Expose(kLayers, nullptr, Exposed(h, 12), At(0)).code(),
+            StatusCode::kInvalidArgument);
   EXPECT_EQ(Pull(h, 0, 10), StatusCode::kOk) << "as it was";
+  // Its request may have been preempted and computed again elsewhere.
+  ASSERT_TRUE(Expose({h, Blocks(3, 7), 11, kLease}).ok());
+  const auto loan = kv_.BeginPull(h, Tokens(0, 11), At(1));
+  ASSERT_TRUE(loan.ok());
+  EXPECT_EQ(*loan->blocks, Blocks(3, 7));
+}
+
+TEST_F(Holdings, ABoxLiesWithinWhatIsHere) {
+  const KvHandle h = Handle(1);
+  ASSERT_TRUE(Expose(Exposed(h, 10)).ok());
+  for (const engine::KvBox& box :
+       {engine::KvBox{{1, 3}, 0, 2, 0, 4}, engine::KvBox{{2, 7}, 0, 2, 0, 4},
+        engine::KvBox{{3, 3}, 0, 2, 0, 4}, engine::KvBox{kLayers, 0, 3, 0, 4},
+        engine::KvBox{kLayers, -1, 2, 0, 4}, engine::KvBox{kLayers, 1, 1, 0, 4}}) {
+    EXPECT_EQ(kv_.BeginPull(h, box, At(1)).status().code(), StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(kv_.counters().refused, 6u);
+  EXPECT_TRUE(kv_.BeginPull(h, {{3, 4}, 1, 2, 0, 4}, At(1)).ok());
 }
 
 TEST_F(Holdings, EveryLimitHolds) {
@@ -159,8 +174,8 @@ TEST_F(Holdings, EveryLimitHolds) {
   for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(Expose(Exposed(Handle(i), 16)).ok());
   EXPECT_EQ(Expose(Exposed(Handle(5), 16)).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(Expose(Exposed(Handle(1), 60 * 4)).code(), StatusCode::kResourceExhausted);
-  const auto a = kv_.BeginPull(Handle(1), 0, 4, At(1)), b = kv_.BeginPull(Handle(1), 0, 4, At(1));
-  EXPECT_EQ(kv_.BeginPull(Handle(1), 0, 4, At(1)).status().code(), StatusCode::kResourceExhausted);
+  const auto a = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)), b = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1));
+  EXPECT_EQ(kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)).status().code(), StatusCode::kResourceExhausted);
   EXPECT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(kv_.counters().refused, 4u);
   // What ended long ago is unknown, not stale.
@@ -186,6 +201,7 @@ TEST(HoldingsProperty, FollowTheModel) {
   uint64_t loans = 0, expired = 0;
   for (uint64_t seed = 0; seed < 200 * static_cast<uint64_t>(TestScale()); ++seed) {
     Rng rng(seed);
+    const std::shared_ptr<engine::Stage> stage = AnyStage();
     KvHoldings kv({.holdings = 1000, .blocks = 100000, .pulls_each = 3, .remembered = 1000});
     std::map<uint64_t, Naive> model;
     std::map<uint64_t, bool> gone;
@@ -205,9 +221,8 @@ TEST(HoldingsProperty, FollowTheModel) {
           const int tokens = static_cast<int>(rng.Between(0, 40));
           const bool ok = it != model.end() ? !it->second.ending && tokens >= it->second.tokens
                                             : !gone.contains(g);
-          // Blocks only grow, as they do in a scheduler.
           const ExposeKv message{Handle(g), Blocks(10), tokens, Duration::Seconds(5)};
-          ASSERT_EQ(kv.Expose(message, kBlockSize, now).ok(), ok) << "seed " << seed;
+          ASSERT_EQ(kv.Expose(kLayers, stage, message, now).ok(), ok) << "seed " << seed;
           if (!ok) break;
           model[g].tokens = tokens;
           model[g].until = std::max(model[g].until, now + Duration::Seconds(5));
@@ -216,7 +231,7 @@ TEST(HoldingsProperty, FollowTheModel) {
         case 1:
         case 2: {
           const int end = static_cast<int>(rng.Between(1, 40));
-          const auto loan = kv.BeginPull(Handle(g), 0, end, now);
+          const auto loan = kv.BeginPull(Handle(g), Tokens(0, end), now);
           const bool ok = it != model.end() && !it->second.ending && it->second.until > now &&
                           end <= it->second.tokens && it->second.pulls < 3;
           ASSERT_EQ(loan.ok(), ok) << "seed " << seed << " op " << op;
@@ -228,7 +243,7 @@ TEST(HoldingsProperty, FollowTheModel) {
         }
         case 3:
           if (tickets.empty()) break;
-          kv.EndPull(tickets.back().first);
+          ASSERT_NE(kv.EndPull(tickets.back().first).ok(), model.at(tickets.back().second).ending);
           --model.at(tickets.back().second).pulls;
           settle(tickets.back().second);
           tickets.pop_back();

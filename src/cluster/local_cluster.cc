@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/rng.h"
+#include "cluster/kv_rectangles.h"
 
 namespace millrace::cluster {
 namespace {
@@ -156,19 +157,20 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     const auto member = self.lock();
     if (!member) return;
     std::lock_guard lock(mutex_);
-    member->exposed[kv.handle.generation] = {stage, layers, kv};
+    member->kv.Sweep(clock_.Now());
+    (void)member->kv.Expose(layers, stage, kv, clock_.Now());  // counted; its pulls will fail
   };
   links.unexpose = [this, self](const KvHandle& handle) {
     const auto member = self.lock();
     if (!member) return;
     std::lock_guard lock(mutex_);
-    member->exposed.erase(handle.generation);
+    member->kv.Release(handle);
   };
   links.lane_closed = [this, self](LaneId lane) {
     const auto member = self.lock();
     if (!member) return;
     std::lock_guard lock(mutex_);
-    std::erase_if(member->exposed, [&](const auto& e) { return e.second.kv.handle.lane == lane; });
+    member->kv.CloseLane(lane);
   };
   links.end_session = [this, self](const std::string& reason, bool for_good) {
     const auto member = self.lock();
@@ -251,7 +253,7 @@ WorkerHost* LocalCluster::worker(const std::string& name) {
 size_t LocalCluster::exposed_kv() {
   std::lock_guard lock(mutex_);
   size_t count = 0;
-  for (const auto& [id, member] : members_) count += member->exposed.size();
+  for (const auto& [id, member] : members_) count += member->kv.size();
   return count;
 }
 
@@ -261,18 +263,32 @@ void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers
   PullDone done{.transfer = pull.transfer};
   if (!stage) done.status = FailedPrecondition("the lane's weights were unloaded");
   const Time start = clock_.Now();
-  for (const KvSource& source : pull.sources) {
-    if (!done.status.ok()) break;
-    int64_t bytes = 0;
-    done.status = PullFrom(source, layers, *stage, pull, bytes);
-    if (source.from.incarnation != member->join.address.incarnation) done.bytes += bytes;
-  }
+  if (done.status.ok()) done.status = PullPieces(*member, layers, *stage, pull, done.bytes);
   done.seconds = (clock_.Now() - start).seconds();
   member->host->PullEnded(done);
 }
 
-Status LocalCluster::PullFrom(const KvSource& source, LayerRange layers, engine::Stage& stage,
-                              const PullKv& pull, int64_t& bytes) {
+Status LocalCluster::PullPieces(const Member& member, LayerRange layers, engine::Stage& stage,
+                                const PullKv& pull, int64_t& bytes) {
+  if (pull.first_token == pull.end_token) return OkStatus();
+  std::vector<KvHolder> holders;
+  for (const KvSource& source : pull.sources) holders.push_back({source.layers, source.rank, true});
+  const auto [first, end] = stage.kv_heads();
+  MR_ASSIGN_OR_RETURN(const std::vector<KvPiece> pieces,
+                      CoverKv({layers, first, end, pull.first_token, pull.end_token}, holders,
+                              stage.model_kv_heads()));
+  for (const KvPiece& piece : pieces) {
+    const KvSource& source = pull.sources[piece.source];
+    std::vector<std::byte> data(stage.KvBytes(piece.box));
+    MR_RETURN_IF_ERROR(ReadFrom(source, piece.box, data));
+    MR_RETURN_IF_ERROR(stage.WriteKv(pull.lane, piece.box, pull.blocks, data));
+    if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
+  }
+  return OkStatus();
+}
+
+Status LocalCluster::ReadFrom(const KvSource& source, const engine::KvBox& box,
+                              std::span<std::byte> out) {
   const auto owner = Find(source.from.incarnation);
   if (!owner) return Unavailable("the source is gone");
   // The order to expose was given before this pull's: once what is in the source's queue now has
@@ -282,29 +298,13 @@ Status LocalCluster::PullFrom(const KvSource& source, LayerRange layers, engine:
   if (done->get_future().wait_for(kSourceLimit) != std::future_status::ready) {
     return Unavailable("the source does not answer");
   }
-  Exposed exposed;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = owner->exposed.find(source.handle.generation);
-    if (found == owner->exposed.end() || found->second.kv.handle != source.handle ||
-        found->second.kv.tokens < pull.end_token) {
-      return NotFound("the source does not hold this KV");
-    }
-    exposed = found->second;
-  }
-  engine::KvBox box;
-  box.layers = {std::max(layers.begin, exposed.layers.begin),
-                std::min(layers.end, exposed.layers.end)};
-  const auto mine = stage.kv_heads(), its = exposed.stage->kv_heads();
-  box.first_head = std::max(mine.first, its.first);
-  box.end_head = std::min(mine.second, its.second);
-  box.first_token = pull.first_token;
-  box.end_token = pull.end_token;
-  if (box.layers.size() <= 0 || box.end_head <= box.first_head) return OkStatus();
-  std::vector<std::byte> data(stage.KvBytes(box));
-  MR_RETURN_IF_ERROR(exposed.stage->ReadKv(exposed.kv.handle.lane, box, exposed.kv.blocks, data));
-  bytes += std::ssize(data);
-  return stage.WriteKv(pull.lane, box, pull.blocks, data);
+  std::unique_lock lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const KvLoan loan, owner->kv.BeginPull(source.handle, box, clock_.Now()));
+  lock.unlock();
+  const Status read = loan.Read(box, out);
+  lock.lock();
+  const Status held = owner->kv.EndPull(loan.ticket);
+  return read.ok() ? held : read;
 }
 
 void LocalCluster::Beat() {

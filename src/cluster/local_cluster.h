@@ -20,6 +20,7 @@
 
 #include "base/clock.h"
 #include "cluster/cell.h"
+#include "cluster/kv_holdings.h"
 #include "cluster/mailbox.h"
 #include "cluster/worker_host.h"
 
@@ -42,17 +43,12 @@ class LocalCluster {
   size_t exposed_kv();  // KV of living workers that others may pull
 
  private:
-  struct Exposed {
-    std::shared_ptr<engine::Stage> stage;
-    LayerRange layers;
-    ExposeKv kv;
-  };
   struct Member {
     Join join;
     ConnectionId connection;
     bool hung = false;                           // guarded by the cluster's mutex_
     std::deque<std::function<void()>> withheld;  // while hung
-    std::map<uint64_t, Exposed> exposed;         // by the handle's generation
+    KvHoldings kv;                               // guarded by the cluster's mutex_
     std::unique_ptr<WorkerHost> host;
     std::unique_ptr<Mailbox> pulls;
     std::unique_ptr<Mailbox> inbox;  // last: its work uses the rest
@@ -69,8 +65,9 @@ class LocalCluster {
   WorkerLinks LinksFor(const std::weak_ptr<Member>& member);
   void Pull(const std::shared_ptr<Member>& member, LayerRange layers,
             const std::shared_ptr<engine::Stage>& stage, const PullKv& pull);
-  Status PullFrom(const KvSource& source, LayerRange layers, engine::Stage& stage,
-                  const PullKv& pull, int64_t& bytes);
+  Status PullPieces(const Member& member, LayerRange layers, engine::Stage& stage,
+                    const PullKv& pull, int64_t& bytes);
+  Status ReadFrom(const KvSource& source, const engine::KvBox& box, std::span<std::byte> out);
   void Beat();
 
   const Clock& clock_;

@@ -63,7 +63,7 @@ WorkerProcess::~WorkerProcess() {
 
 // Whoever calls back finds the host: it is made last but one, and the planes hold nothing before.
 Status WorkerProcess::Open() {
-  exchange_ = std::make_unique<KvExchange>(options_.heads_of, clock_);
+  exchange_ = std::make_unique<KvExchange>(clock_);
   net::TcpDataPlaneOptions data;
   data.host = options_.data_host;
   data.port = options_.data_port;

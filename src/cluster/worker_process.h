@@ -34,7 +34,6 @@ struct WorkerProcessOptions {
   LinkSecurity security;
   Join join;  // name, identity, device, memory; the address is filled in
   ShardLoader loader;
-  HeadsOf heads_of;
   Duration connect_limit = Duration::Seconds(5);
   Duration retry_most = Duration::Seconds(2);  // between attempts to join
   // Give up after so long without a controller; none: never.

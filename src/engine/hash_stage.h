@@ -26,6 +26,7 @@ class HashStage : public Stage {
   LayerRange layers() const override { return layers_; }
   size_t row_bytes() const override { return sizeof(uint64_t); }
   std::pair<int, int> kv_heads() const override { return heads_; }
+  int model_kv_heads() const override { return model_.heads; }
   Status OpenLane(LaneId lane, const StageLane& options) override;
   void CloseLane(LaneId lane) override;
   // REQUIRES: every head is here; ranks run together by RunRanks.

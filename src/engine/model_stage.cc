@@ -15,6 +15,7 @@ size_t ModelStage::row_bytes() const {
 }
 
 std::pair<int, int> ModelStage::kv_heads() const { return model_->kv_heads(); }
+int ModelStage::model_kv_heads() const { return model_->spec().num_kv_heads; }
 
 Status ModelStage::OpenLane(LaneId lane, const StageLane& options) {
   const LayerRange here = layers(), range = options.layers;

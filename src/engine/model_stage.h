@@ -37,6 +37,7 @@ class ModelStage : public Stage {
   LayerRange layers() const override { return model_->layers(); }
   size_t row_bytes() const override;
   std::pair<int, int> kv_heads() const override;
+  int model_kv_heads() const override;
   Status OpenLane(LaneId lane, const StageLane& options) override;
   void CloseLane(LaneId lane) override;
   Status Run(std::span<StagePart> parts) override;

@@ -49,6 +49,7 @@ class RankedStage : public Stage {
   LayerRange layers() const override { return ranks_[0]->layers(); }
   size_t row_bytes() const override { return ranks_[0]->row_bytes(); }
   std::pair<int, int> kv_heads() const override { return ranks_[0]->kv_heads(); }
+  int model_kv_heads() const override { return ranks_[0]->model_kv_heads(); }
   Status OpenLane(LaneId lane, const StageLane& options) override {
     for (auto& rank : ranks_) MR_RETURN_IF_ERROR(rank->OpenLane(lane, options));
     return OkStatus();

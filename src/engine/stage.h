@@ -53,6 +53,7 @@ class Stage {
   virtual size_t row_bytes() const = 0;
   // KV heads [first, end) of the whole model that this rank holds.
   virtual std::pair<int, int> kv_heads() const = 0;
+  virtual int model_kv_heads() const = 0;  // of all ranks
 
   // kResourceExhausted: no memory for so many blocks.
   virtual Status OpenLane(LaneId lane, const StageLane& options) = 0;

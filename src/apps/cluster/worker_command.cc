@@ -58,7 +58,6 @@ Status RunWorker(const WorkerFlags& flags) {
   const int threads = flags.threads.value_or(DefaultThreads());
   options.join.device = fmt::format("{} x{}", options.join.identity.numeric_class, threads);
   options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
-  options.heads_of = MakeHeadsOf(description.spec);
   options.loader = MakeShardLoader({.folder = path.folder,
                                     .threads = threads,
                                     .kv_bytes = flags.kv_bytes,

@@ -129,15 +129,4 @@ cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {
   };
 }
 
-cluster::HeadsOf MakeHeadsOf(const ModelSpec& spec) {
-  return [heads = spec.num_kv_heads](TensorRank rank) -> std::pair<int, int> {
-    if (rank.size <= heads) {
-      const int each = heads / rank.size;
-      return {rank.rank * each, (rank.rank + 1) * each};
-    }
-    const int head = rank.rank / (rank.size / heads);  // held by several ranks
-    return {head, head + 1};
-  };
-}
-
 }  // namespace millrace::apps

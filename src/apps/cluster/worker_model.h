@@ -6,7 +6,6 @@
 #include <string>
 
 #include "base/status.h"
-#include "cluster/kv_exchange.h"
 #include "cluster/worker_host.h"
 #include "core/worker_messages.h"
 #include "model/describe.h"
@@ -28,6 +27,5 @@ std::string NumericClass();
 std::string KvLayoutName(const ModelSpec& spec);
 
 cluster::ShardLoader MakeShardLoader(WorkerModelOptions options);
-cluster::HeadsOf MakeHeadsOf(const ModelSpec& spec);
 
 }  // namespace millrace::apps

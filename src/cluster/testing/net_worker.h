@@ -21,7 +21,6 @@ inline WorkerProcessOptions WorkerOptions(const std::string& name, int controlle
   options.controllers = {"127.0.0.1:" + std::to_string(controller_port)};
   options.security.token = kToken;
   options.join.name = name;
-  options.heads_of = [](TensorRank) { return std::pair(0, kModel.heads); };
   options.loader = [](const LoadShard& load, const auto&, const ShardProgressFn&) {
     LoadedShard loaded;
     loaded.stage = std::make_shared<engine::HashStage>(kModel, load.layers);

@@ -1,0 +1,68 @@
+#include "cluster/pull_window.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+namespace millrace::cluster {
+namespace {
+
+constexpr auto kWantedEvery = std::chrono::milliseconds(100);
+
+// Outlives the caller, should it not wait for what is under way.
+struct Arrivals {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::pair<size_t, Status>> arrived;
+};
+
+}  // namespace
+
+Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
+  const auto shared = std::make_shared<Arrivals>();
+  std::map<size_t, std::shared_ptr<std::vector<std::byte>>> buffers;
+  const auto begin = [&](size_t part) {
+    const PullOrder order = steps.order(part);
+    const auto buffer = std::make_shared<std::vector<std::byte>>(order.bytes);
+    buffers[part] = buffer;
+    plane.Pull(order.from, order.request, *buffer, kPullPartLimit,
+               [shared, buffer, part](Status status, uint64_t got) {
+                 if (status.ok() && got != buffer->size()) {
+                   status = DataLoss(fmt::format("{} bytes instead of {}", got, buffer->size()));
+                 }
+                 std::lock_guard lock(shared->mutex);
+                 shared->arrived.emplace_back(part, std::move(status));
+                 shared->changed.notify_one();
+               });
+  };
+  size_t next = 0;
+  Status failed;
+  while (true) {
+    while (failed.ok() && next < parts && buffers.size() < size_t{kPullsInFlight}) begin(next++);
+    if (buffers.empty()) return failed;
+    std::unique_lock lock(shared->mutex);
+    while (shared->arrived.empty()) {
+      if (shared->changed.wait_for(lock, kWantedEvery) == std::cv_status::no_timeout) continue;
+      if (steps.wanted && !steps.wanted()) return Cancelled("not wanted any more");
+    }
+    const auto arrived = std::exchange(shared->arrived, {});
+    lock.unlock();
+    for (const auto& [part, status] : arrived) {
+      const auto buffer = std::move(buffers.extract(part).mapped());
+      if (!failed.ok()) continue;
+      const Result<bool> again = steps.arrived(part, status, *buffer);
+      if (!again.ok()) {
+        failed = again.status();
+      } else if (*again) {
+        begin(part);
+      }
+    }
+  }
+}
+
+}  // namespace millrace::cluster

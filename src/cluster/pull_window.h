@@ -1,0 +1,37 @@
+// PullParts: many pulls over the data plane, a few under way at once, on the caller's thread: how
+// KV and weights come from other workers. Every part is taken or fails by itself; what to do about
+// a failure (ask again, ask another peer, give up) is the caller's to say.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "net/data_plane.h"
+
+namespace millrace::cluster {
+
+inline constexpr int kPullsInFlight = 8;
+inline constexpr Duration kPullPartLimit = Duration::Seconds(10);
+
+struct PullOrder {
+  net::PeerAddress from;
+  std::vector<std::byte> request;
+  size_t bytes = 0;  // that must come
+};
+
+struct PullSteps {
+  std::function<PullOrder(size_t part)> order;
+  // What has come of it, whole; or why nothing has. True: order it again. An error ends it all.
+  std::function<Result<bool>(size_t part, const Status& status, std::span<const std::byte> bytes)>
+      arrived;
+  std::function<bool()> wanted = {};  // asked now and then; false ends with kCancelled
+};
+
+// Returns when nothing is under way any more, or when it is not wanted.
+Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps);
+
+}  // namespace millrace::cluster
