@@ -102,9 +102,8 @@ Status KvExchange::Read(const KvHandle& handle, const KvBox& box, const RoomFor&
   MR_ASSIGN_OR_RETURN(const KvLoan loan, holdings_.BeginPull(handle, box, clock_.Now()));
   lock.unlock();
   const size_t size = loan.stage->KvBytes(box);
-  const Status read = size > kPullChunkBytes
-                          ? InvalidArgument("a box larger than a pull may be")
-                          : loan.Read(box, room(size));
+  const Status read = size > kPullChunkBytes ? InvalidArgument("a box larger than a pull may be")
+                                             : loan.Read(box, room(size));
   lock.lock();
   const Status held = holdings_.EndPull(loan.ticket);
   return read.ok() ? held : read;
@@ -141,8 +140,7 @@ Result<std::vector<KvPiece>> KvExchange::PiecesFor(LayerRange layers, const engi
   MR_ASSIGN_OR_RETURN(const std::vector<KvPiece> cover,
                       CoverKv({layers, first, end, pull.first_token, pull.end_token}, holders,
                               stage.model_kv_heads()));
-  const size_t unit =
-      stage.KvBytes({{layers.begin, layers.begin + 1}, first, first + 1, 0, 1});
+  const size_t unit = stage.KvBytes({{layers.begin, layers.begin + 1}, first, first + 1, 0, 1});
   for (const KvPiece& piece : cover) {
     for (const KvBox& box : SplitKv(piece.box, unit)) pieces.push_back({piece.source, box});
   }

@@ -174,8 +174,10 @@ TEST_F(Holdings, EveryLimitHolds) {
   for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(Expose(Exposed(Handle(i), 16)).ok());
   EXPECT_EQ(Expose(Exposed(Handle(5), 16)).code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(Expose(Exposed(Handle(1), 60 * 4)).code(), StatusCode::kResourceExhausted);
-  const auto a = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)), b = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1));
-  EXPECT_EQ(kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)).status().code(), StatusCode::kResourceExhausted);
+  const auto a = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)),
+             b = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1));
+  EXPECT_EQ(kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)).status().code(),
+            StatusCode::kResourceExhausted);
   EXPECT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(kv_.counters().refused, 4u);
   // What ended long ago is unknown, not stale.

@@ -16,10 +16,6 @@ size_t BytesOf(const PeerMessage& message) {
   return 64 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
 }
 
-std::pair<int, int> HeadsOf(const TensorRank& rank, int heads) {
-  return {rank.rank * heads / rank.size, (rank.rank + 1) * heads / rank.size};
-}
-
 }  // namespace
 
 Worker::Worker(WorkerOptions options, Surroundings& world)
@@ -101,8 +97,9 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
       const auto load = loads_.find(id);
       if (load == loads_.end()) return;
       const LoadShard& what = load->second;
-      stages_[id] = std::make_unique<engine::HashStage>(options_.model, what.layers,
-                                                        HeadsOf(what.rank, options_.model.heads));
+      const cluster::HeadRange heads = cluster::KvHeadsOf(what.rank, options_.model.heads);
+      stages_[id] = std::make_shared<engine::HashStage>(options_.model, what.layers,
+                                                        std::pair(heads.first, heads.end));
       core_.LoadEnded({.shard = id,
                        .weight_bytes = what.layers.size() * 1000,
                        .kv_bytes_per_token_layer = 8,
@@ -192,7 +189,6 @@ void Worker::Do(cluster::DropShard& action) {
   loads_.erase(action.shard);
   stages_.erase(action.shard);
   broken_.erase(action.shard);
-  std::erase_if(exposures_, [&](const auto& e) { return e.second.shard == action.shard; });
 }
 
 // The other ranks' next call fails, and the one that waits.
@@ -224,7 +220,7 @@ void Worker::Do(cluster::DropLane& action) {
     if (pull.start.pull.lane == action.lane) pulls.push_back(id);
   }
   for (TransferId id : pulls) EndPull(id, Cancelled("the lane was closed"));
-  std::erase_if(exposures_, [&](const auto& e) { return e.second.kv.handle.lane == action.lane; });
+  kv_.CloseLane(action.lane);
   const bool runs = batch_ && std::ranges::count(batch_->parts, action.lane,
                                                  &cluster::ReadyBatch::Part::lane) > 0;
   if (runs) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "cluster/kv_holdings.h"
+#include "cluster/kv_rectangles.h"
 #include "cluster/worker_core.h"
 #include "engine/hash_stage.h"
 #include "sim/fault/surroundings.h"
@@ -58,16 +60,10 @@ class Worker {
   size_t stages() const { return stages_.size(); }
   size_t lanes_open() const;
   size_t pulls() const { return pulls_.size(); }
-  size_t exposures() const { return exposures_.size(); }
-  const std::map<ShardId, std::unique_ptr<engine::HashStage>>& shards() const { return stages_; }
+  size_t exposures() const { return kv_.size(); }
+  const std::map<ShardId, std::shared_ptr<engine::HashStage>>& shards() const { return stages_; }
 
  private:
-  struct Exposure {
-    ShardId shard;
-    LayerRange layers;
-    ExposeKv kv;
-    Time expires;
-  };
   struct Pull {
     cluster::StartPull start;
     int parts_left = 0;
@@ -123,7 +119,7 @@ class Worker {
   Surroundings& world_;
   cluster::WorkerCore core_;
   std::map<ShardId, LoadShard> loads_;  // begun and not dropped
-  std::map<ShardId, std::unique_ptr<engine::HashStage>> stages_;
+  std::map<ShardId, std::shared_ptr<engine::HashStage>> stages_;
   std::set<ShardId> broken_;  // their collective has failed: for good
   std::optional<ConnectionId> session_, heartbeat_;
   uint64_t sessions_ = 0;
@@ -139,7 +135,7 @@ class Worker {
   Duration compute_extra_;
   std::vector<cluster::WorkerAction> drops_;  // until the batch has ended
 
-  std::map<std::array<uint8_t, 16>, Exposure> exposures_;
+  cluster::KvHoldings kv_;  // that others may pull
   std::map<TransferId, Pull> pulls_;
   std::map<uint64_t, PullPart> pull_parts_;
   uint64_t next_part_ = 1;

@@ -11,10 +11,6 @@ namespace {
 constexpr int kTokensPerBox = 8;
 constexpr Duration kPullDeadline = Duration::Seconds(3);
 
-LayerRange Common(LayerRange a, LayerRange b) {
-  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-}
-
 }  // namespace
 
 void Worker::Do(cluster::StartPull& action) {
@@ -25,31 +21,24 @@ void Worker::Do(cluster::StartPull& action) {
   world_.Timer(options_.place, kPullDeadline, TimerKind::kPullDeadline, id.value());
   const PullKv& what = pull.start.pull;
   const auto [first_head, end_head] = stages_.at(pull.start.shard)->kv_heads();
-  // Each layer and head from the first source that has it.
-  int64_t wanted = int64_t{pull.start.layers.size()} * (end_head - first_head);
-  for (int layer = pull.start.layers.begin; layer < pull.start.layers.end; ++layer) {
-    int head = first_head;
-    while (head < end_head) {
-      const auto source = std::ranges::find_if(what.sources, [&](const KvSource& s) {
-        const int heads = options_.model.heads;
-        return layer >= s.layers.begin && layer < s.layers.end &&
-               head >= s.rank.rank * heads / s.rank.size &&
-               head < (s.rank.rank + 1) * heads / s.rank.size;
-      });
-      if (source == what.sources.end()) break;
-      const int last = (source->rank.rank + 1) * options_.model.heads / source->rank.size;
-      const int until = std::min(end_head, last);
+  std::vector<cluster::KvHolder> holders;
+  for (const KvSource& source : what.sources) holders.push_back({source.layers, source.rank});
+  if (what.first_token == what.end_token) return EndPull(id, OkStatus());
+  const auto pieces =
+      cluster::CoverKv({pull.start.layers, first_head, end_head, what.first_token, what.end_token},
+                       holders, options_.model.heads);
+  if (!pieces.ok()) return EndPull(id, pieces.status());
+  for (const cluster::KvPiece& piece : *pieces) {
+    for (int layer = piece.box.layers.begin; layer < piece.box.layers.end; ++layer) {
       for (int t = what.first_token; t < what.end_token; t += kTokensPerBox) {
-        AskSource(
-            id, *source,
-            {{layer, layer + 1}, head, until, t, std::min(t + kTokensPerBox, what.end_token)});
+        engine::KvBox box = piece.box;
+        box.layers = {layer, layer + 1};
+        box.first_token = t;
+        box.end_token = std::min(t + kTokensPerBox, what.end_token);
+        AskSource(id, what.sources[piece.source], box);
       }
-      wanted -= until - head;
-      head = until;
     }
   }
-  if (wanted > 0) return EndPull(id, InvalidArgument("no source has all of it"));
-  if (pull.parts_left == 0) EndPull(id, OkStatus());
 }
 
 void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBox& box) {
@@ -62,22 +51,15 @@ void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBo
 
 void Worker::OnAsk(ConnectionId connection, const PullAsk& ask) {
   PullAnswer answer{ask.part, OkStatus(), {}};
-  const auto found = exposures_.find(ask.handle.nonce);
-  const bool valid = found != exposures_.end() && found->second.kv.handle == ask.handle &&
-                     world_.now() <= found->second.expires;
-  if (!valid) {
-    ++audit_.pulls_refused;
-    answer.status = NotFound("no such KV here, or its lease has ended");
-  } else if (ask.box.end_token > found->second.kv.tokens ||
-             Common(ask.box.layers, found->second.layers) != ask.box.layers) {
-    ++audit_.pulls_refused;
-    answer.status = InvalidArgument("more than is exposed");
-  } else {
-    const engine::HashStage& stage = *stages_.at(found->second.shard);
-    answer.bytes.resize(stage.KvBytes(ask.box));
-    answer.status = stage.ReadKv(ask.handle.lane, ask.box, found->second.kv.blocks, answer.bytes);
-    ++(answer.status.ok() ? audit_.pulls_served : audit_.pulls_refused);
+  const auto loan = kv_.BeginPull(ask.handle, ask.box, world_.now());
+  answer.status = loan.status();
+  if (loan.ok()) {
+    answer.bytes.resize(loan->stage->KvBytes(ask.box));
+    const Status read = loan->Read(ask.box, answer.bytes);
+    const Status held = kv_.EndPull(loan->ticket);
+    answer.status = read.ok() ? held : read;
   }
+  ++(answer.status.ok() ? audit_.pulls_served : audit_.pulls_refused);
   const size_t bytes = 64 + answer.bytes.size();
   world_.network().Send(connection, options_.place, std::move(answer), bytes, world_.now());
 }
@@ -114,11 +96,12 @@ void Worker::EndPull(TransferId id, Status status) {
 }
 
 void Worker::Do(cluster::Expose& action) {
-  Exposure& exposure = exposures_[action.kv.handle.nonce];
-  exposure = {action.shard, action.layers, std::move(action.kv), {}};
-  exposure.expires = world_.now() + exposure.kv.lease;
+  const auto stage = stages_.find(action.shard);
+  kv_.Sweep(world_.now());
+  (void)kv_.Expose(action.layers, stage == stages_.end() ? nullptr : stage->second, action.kv,
+                   world_.now());
 }
 
-void Worker::Do(cluster::Unexpose& action) { exposures_.erase(action.handle.nonce); }
+void Worker::Do(cluster::Unexpose& action) { kv_.Release(action.handle); }
 
 }  // namespace millrace::sim::fault
