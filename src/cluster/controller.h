@@ -56,6 +56,7 @@ using ControllerAction = std::variant<SendToWorker, Disconnect>;
 
 struct ControllerOptions {
   static constexpr size_t kWorkersMax = 1024;
+  static constexpr size_t kWeightSourcesMax = 16;  // named for one shard
   static constexpr size_t kMovesMax = 16;  // requests that change lanes with their KV at once
 
   Term term;
@@ -248,6 +249,7 @@ class Controller {
   void StaffLayout(Layout& layout, const Layout* other);
   std::optional<WorkerId> PickWorker(const Layout& layout, const Layout* other,
                                      const LayoutStage& stage, int rank) const;
+  std::vector<WorkerAddress> WeightSources(WorkerId of, LayerRange layers) const;
   void AskToLoad(LayoutStage& stage);
   bool HasSlot(const Layout& layout, WorkerId worker) const;
   void On(ConnectionId from, const ShardLoaded& message, Time now);

@@ -141,6 +141,26 @@ void Controller::StaffLayout(Layout& layout, const Layout* other) {
   }
 }
 
+// Peers that spare a worker the disk: first who has loaded some of it, then who has any weights.
+std::vector<WorkerAddress> Controller::WeightSources(WorkerId of, LayerRange layers) const {
+  std::vector<WorkerAddress> near, far;
+  for (const auto& [id, worker] : workers_) {
+    if (id == of) continue;
+    const bool holds = std::ranges::any_of(layout_.stages, [&](const LayoutStage& stage) {
+      return stage.plan.layers.begin < layers.end && stage.plan.layers.end > layers.begin &&
+             std::ranges::any_of(
+                 stage.ranks, [&](const Slot& slot) { return slot.worker == id && slot.loaded; });
+    });
+    if (!holds && worker.join.identity.model_fingerprint.empty()) continue;
+    (holds ? near : far).push_back(worker.address);
+  }
+  near.insert(near.end(), far.begin(), far.end());
+  if (near.size() > ControllerOptions::kWeightSourcesMax) {
+    near.resize(ControllerOptions::kWeightSourcesMax);
+  }
+  return near;
+}
+
 void Controller::AskToLoad(LayoutStage& stage) {
   const bool any_new = std::ranges::any_of(stage.ranks, [](const Slot& s) { return !s.asked; });
   if (!any_new) return;
@@ -172,16 +192,7 @@ void Controller::AskToLoad(LayoutStage& stage) {
                    .rank = place,
                    .ranks = ranks,
                    .max_batched_tokens = options_.scheduler.max_num_batched_tokens};
-    // Peers of the same rank that hold some of it spare the disk.
-    for (const LayoutStage& s : layout_.stages) {
-      const bool overlaps = s.plan.layers.begin < stage.plan.layers.end &&
-                            s.plan.layers.end > stage.plan.layers.begin;
-      if (!overlaps || s.ranks.size() != stage.ranks.size()) continue;
-      const Slot& peer = s.ranks[rank];
-      if (peer.loaded && peer.worker != slot.worker) {
-        load.sources.push_back(workers_.at(*peer.worker).address);
-      }
-    }
+    load.sources = WeightSources(*slot.worker, stage.plan.layers);
     Send(*slot.worker, std::move(load));
     // After it, so that the worker can keep the weights and make only the collective anew.
     if (old != ShardId() && shards_.erase(old) > 0) Send(*slot.worker, UnloadShard{old});

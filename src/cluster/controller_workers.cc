@@ -12,9 +12,9 @@ namespace {
 // A worker that was heard within so many heartbeats is taken to be alive.
 constexpr int64_t kAliveBeats = 3;
 
-// An empty expectation takes anything.
+// An empty expectation takes anything; who names nothing has no model yet, and will get this one.
 Status Compare(std::string_view what, const std::string& expected, const std::string& got) {
-  if (expected.empty() || expected == got) return OkStatus();
+  if (expected.empty() || got.empty() || expected == got) return OkStatus();
   return FailedPrecondition(
       fmt::format("{}: this cluster has {}, the worker {}", what, expected, got));
 }
@@ -67,7 +67,8 @@ Status Controller::CheckJoin(const Join& join) const {
       workers_, [&](const auto& entry) { return entry.second.join.name != join.name; });
   const WorkerIdentity& others = other == workers_.end() ? mine : other->second.join.identity;
   MR_RETURN_IF_ERROR(Compare("numeric class", others.numeric_class, its.numeric_class));
-  MR_RETURN_IF_ERROR(Compare("KV layout", others.kv_layout, its.kv_layout));
+  MR_RETURN_IF_ERROR(Compare(
+      "KV layout", mine.kv_layout.empty() ? others.kv_layout : mine.kv_layout, its.kv_layout));
   if (join.name.empty()) return InvalidArgument("a worker without a name");
   if (workers_.size() >= ControllerOptions::kWorkersMax) {
     return ResourceExhausted(fmt::format("{} workers have joined, the limit", workers_.size()));

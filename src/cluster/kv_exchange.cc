@@ -207,9 +207,7 @@ Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
   PullSteps steps;
   steps.order = [&](size_t i) {
     const KvSource& source = pull.sources[remote[i].source];
-    const WorkerAddress& from = source.from;
-    return PullOrder{{from.data, from.incarnation.value(), from.host_id, from.process_id},
-                     EncodePullRequest(source.handle, remote[i].box),
+    return PullOrder{DataAddress(source.from), EncodePullRequest(source.handle, remote[i].box),
                      stage.KvBytes(remote[i].box)};
   };
   steps.arrived = [&](size_t i, const Status& status,

@@ -18,10 +18,19 @@ constexpr auto kWantedEvery = std::chrono::milliseconds(100);
 struct Arrivals {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::pair<size_t, Status>> arrived;
+  struct One {
+    size_t part = 0;
+    Status status;
+    size_t bytes = 0;
+  };
+  std::vector<One> arrived;
 };
 
 }  // namespace
+
+net::PeerAddress DataAddress(const WorkerAddress& worker) {
+  return {worker.data, worker.incarnation.value(), worker.host_id, worker.process_id};
+}
 
 Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
   const auto shared = std::make_shared<Arrivals>();
@@ -31,12 +40,12 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
     const auto buffer = std::make_shared<std::vector<std::byte>>(order.bytes);
     buffers[part] = buffer;
     plane.Pull(order.from, order.request, *buffer, kPullPartLimit,
-               [shared, buffer, part](Status status, uint64_t got) {
-                 if (status.ok() && got != buffer->size()) {
+               [shared, buffer, part, or_fewer = order.or_fewer](Status status, uint64_t got) {
+                 if (status.ok() && got != buffer->size() && !or_fewer) {
                    status = DataLoss(fmt::format("{} bytes instead of {}", got, buffer->size()));
                  }
                  std::lock_guard lock(shared->mutex);
-                 shared->arrived.emplace_back(part, std::move(status));
+                 shared->arrived.push_back({part, std::move(status), static_cast<size_t>(got)});
                  shared->changed.notify_one();
                });
   };
@@ -52,14 +61,15 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
     }
     const auto arrived = std::exchange(shared->arrived, {});
     lock.unlock();
-    for (const auto& [part, status] : arrived) {
-      const auto buffer = std::move(buffers.extract(part).mapped());
+    for (const Arrivals::One& one : arrived) {
+      const auto buffer = std::move(buffers.extract(one.part).mapped());
       if (!failed.ok()) continue;
-      const Result<bool> again = steps.arrived(part, status, *buffer);
+      const Result<bool> again =
+          steps.arrived(one.part, one.status, std::span(*buffer).first(one.bytes));
       if (!again.ok()) {
         failed = again.status();
       } else if (*again) {
-        begin(part);
+        begin(one.part);
       }
     }
   }

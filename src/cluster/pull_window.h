@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "core/worker_messages.h"
 #include "net/data_plane.h"
 
 namespace millrace::cluster {
@@ -21,15 +22,18 @@ struct PullOrder {
   net::PeerAddress from;
   std::vector<std::byte> request;
   size_t bytes = 0;  // that must come
+  bool or_fewer = false;
 };
 
 struct PullSteps {
   std::function<PullOrder(size_t part)> order;
-  // What has come of it, whole; or why nothing has. True: order it again. An error ends it all.
+  // What has come of it, or why nothing has. True: order it again. An error ends it all.
   std::function<Result<bool>(size_t part, const Status& status, std::span<const std::byte> bytes)>
       arrived;
   std::function<bool()> wanted = {};  // asked now and then; false ends with kCancelled
 };
+
+net::PeerAddress DataAddress(const WorkerAddress& worker);
 
 // Returns when nothing is under way any more, or when it is not wanted.
 Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps);

@@ -99,11 +99,16 @@ void WorkerCore::On(LoadShard& message, Time) {
 void WorkerCore::LoadEnded(const ShardLoaded& loaded) {
   const auto found = shards_.find(loaded.shard);
   if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded meanwhile
+  const TensorRank rank = found->second.load.rank;
   found->second.loaded = loaded.status.ok();
   found->second.same_as.reset();
   if (!loaded.status.ok()) shards_.erase(found);
   Emit(SendUp{loaded});
   if (loaded.status.ok()) DropOrphans();
+  // The weights' sources are gone, or never were: a new session has those that are there by then.
+  if (loaded.status.code() == StatusCode::kUnavailable && rank.size == 1) {
+    Emit(EndSession{loaded.status.message()});
+  }
 }
 
 void WorkerCore::DropOrphans() {

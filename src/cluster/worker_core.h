@@ -127,6 +127,8 @@ class WorkerCore {
   // The connection to a peer is gone: lanes that need it are broken.
   void PeerLost(Incarnation peer, const Status& reason);
 
+  // Who it is to the next controller: one of another model must not take its shards for its own.
+  void Identify(WorkerIdentity identity) { options_.join.identity = std::move(identity); }
   void LoadEnded(const ShardLoaded& loaded);
   void LoadProgress(const ShardProgress& progress);
   void LaneStarted(LaneId lane, const Status& status);
@@ -206,7 +208,7 @@ class WorkerCore {
   void SendOutput(const Lane& lane, const ReadyBatch::Part& part, PartOutput& output);
   void Emit(WorkerAction action) { actions_.push_back(std::move(action)); }
 
-  const WorkerCoreOptions options_;
+  WorkerCoreOptions options_;
   std::optional<WorkerId> worker_;  // while a controller has welcomed us
   Term term_;                       // the highest seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);

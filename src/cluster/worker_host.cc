@@ -197,6 +197,7 @@ void WorkerHost::Load() {
     loaded.facts.shard = start.load.shard;
     if (loaded.stage) stages_[start.load.shard] = std::move(loaded.stage);
     if (loaded.abort) aborts_[start.load.shard] = std::move(loaded.abort);
+    if (loaded.identity) core_.Identify(std::move(*loaded.identity));
     core_.LoadEnded(loaded.facts);
     Flush();
   }

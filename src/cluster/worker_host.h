@@ -29,6 +29,7 @@ namespace millrace::cluster {
 struct LoadedShard {
   std::shared_ptr<engine::Stage> stage;
   ShardLoaded facts;
+  std::optional<WorkerIdentity> identity;  // where the worker had none before it loaded
   // Ends what waits for other ranks (net::Collective::Abort); empty for a stage of one.
   std::function<void(std::string_view why)> abort;
 };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cluster/pull_window.h"
 
 namespace millrace::cluster {
 namespace {
@@ -24,10 +25,6 @@ std::array<std::byte, sizeof(RowsKey)> Encode(const RowsKey& key) {
   std::array<std::byte, sizeof(RowsKey)> bytes;
   std::memcpy(bytes.data(), &key, sizeof key);
   return bytes;
-}
-
-net::PeerAddress DataAddress(const WorkerAddress& worker) {
-  return {worker.data, worker.incarnation.value(), worker.host_id, worker.process_id};
 }
 
 std::string WithPort(const std::string& address, const std::string& advertised, int port) {
@@ -82,10 +79,12 @@ Status WorkerProcess::Open() {
     if (host_) host_->PeerLost(Incarnation(peer.incarnation), reason);
   };
   events.on_pull = [this](const net::PeerAddress&, std::span<const std::byte> request) {
-    return exchange_->Serve(request);
+    const bool weights = options_.weights && WeightExchange::IsRequest(request);
+    return weights ? options_.weights->Serve(request) : exchange_->Serve(request);
   };
   MR_ASSIGN_OR_RETURN(data_, net::StartTcpDataPlane(std::move(data), std::move(events)));
   exchange_->Use(data_.get());
+  if (options_.weights) options_.weights->Use(data_.get());
 
   PeerStepsOptions peers;
   peers.address = options_.control_address;

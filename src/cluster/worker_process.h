@@ -20,6 +20,7 @@
 #include "cluster/kv_exchange.h"
 #include "cluster/link_security.h"
 #include "cluster/peer_steps.h"
+#include "cluster/weight_exchange.h"
 #include "cluster/worker_host.h"
 #include "net/data_plane.h"
 
@@ -34,6 +35,7 @@ struct WorkerProcessOptions {
   LinkSecurity security;
   Join join;  // name, identity, device, memory; the address is filled in
   ShardLoader loader;
+  std::shared_ptr<WeightExchange> weights;  // the loader's; null: weights are neither had nor given
   Duration connect_limit = Duration::Seconds(5);
   Duration retry_most = Duration::Seconds(2);  // between attempts to join
   // Give up after so long without a controller; none: never.

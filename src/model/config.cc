@@ -12,9 +12,6 @@
 namespace millrace::model {
 namespace {
 
-constexpr std::string_view kConfigFile = "config.json";
-constexpr std::string_view kGenerationFile = "generation_config.json";
-
 std::string PathOf(const std::string& folder, std::string_view name) {
   return (std::filesystem::path(folder) / name).string();
 }

@@ -15,6 +15,8 @@
 
 namespace millrace::model {
 
+inline constexpr std::string_view kConfigFile = "config.json";
+inline constexpr std::string_view kGenerationFile = "generation_config.json";
 inline constexpr size_t kConfigBytesMax = 1 << 20;
 inline constexpr int kLayersMax = 1024;
 inline constexpr int kHiddenSizeMax = 1 << 17;

@@ -1,15 +1,15 @@
 #include "model/describe.h"
 
 #include <fmt/format.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 #include <filesystem>
-#include <memory>
 #include <span>
 
 #include "base/check.h"
 #include "model/architecture.h"
+#include "model/sha256.h"
+#include "model/sharding.h"
 #include "model/weight_files.h"
 #include "model/weight_plan.h"
 
@@ -37,28 +37,6 @@ Result<Opened> Open(const std::string& folder) {
   MR_ASSIGN_OR_RETURN(WeightFiles files, WeightFiles::Open(folder));
   return Opened{std::move(config), std::move(decoder), std::move(files)};
 }
-
-class Sha256 {
- public:
-  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
-    MR_CHECK(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
-  }
-  void Add(const void* data, size_t size) {
-    MR_CHECK(EVP_DigestUpdate(context_.get(), data, size) == 1);
-  }
-  void Add(const std::string& text) { Add(text.data(), text.size() + 1); }
-  std::string Hex() {
-    unsigned char digest[32];
-    unsigned size = sizeof digest;
-    MR_CHECK(EVP_DigestFinal_ex(context_.get(), digest, &size) == 1);
-    std::string text;
-    for (unsigned char byte : digest) text += fmt::format("{:02x}", byte);
-    return text;
-  }
-
- private:
-  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
-};
 
 void AddBytes(const StoredTensor& tensor, bool whole, Sha256& digest) {
   if (whole || tensor.bytes() <= kSamples * kSampleBytes) {
@@ -104,6 +82,21 @@ Result<std::string> ModelFingerprint(const std::string& folder) {
     AddBytes(*tensor, whole, digest);
   }
   return digest.Hex();
+}
+
+Result<std::vector<FileRun>> WeightRunsOf(const std::string& folder, LayerRange layers,
+                                          TensorRank rank) {
+  MR_ASSIGN_OR_RETURN(Opened opened, Open(folder));
+  const ModelSpec& spec = opened.decoder->dims().spec;
+  MR_RETURN_IF_ERROR(CheckSharding(spec, rank));
+  if (layers.begin < 0 || layers.begin >= layers.end || layers.end > spec.num_layers) {
+    return InvalidArgument(fmt::format("layers [{}, {}) are not within the model's [0, {})",
+                                       layers.begin, layers.end, spec.num_layers));
+  }
+  WeightPlan plan(&opened.files, rank);
+  opened.decoder->Declare(layers, plan);
+  MR_RETURN_IF_ERROR(plan.Resolve());
+  return plan.Runs();
 }
 
 }  // namespace millrace::model

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "core/model_spec.h"
+#include "core/worker_messages.h"
 #include "model/config.h"
+#include "model/weight_plan.h"
 
 namespace millrace::model {
 
@@ -25,5 +28,10 @@ Result<ModelDescription> DescribeModel(const std::string& folder);
 // how the tensors are spread over files does not count. Reads the weights: seconds per gigabyte or
 // less.
 Result<std::string> ModelFingerprint(const std::string& folder);
+
+// What Model::Load reads of the files for these layers and this rank, in its order; only the
+// folder's configuration and the headers of its files need be there.
+Result<std::vector<FileRun>> WeightRunsOf(const std::string& folder, LayerRange layers,
+                                          TensorRank rank);
 
 }  // namespace millrace::model

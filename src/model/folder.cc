@@ -12,11 +12,6 @@ namespace millrace::model {
 namespace fs = std::filesystem;
 namespace {
 
-bool IsPlainName(std::string_view name) {
-  return !name.empty() && name.size() <= kFileNameBytesMax && name != "." && name != ".." &&
-         name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
-}
-
 // Whether `path` lies below `folder`; both canonical.
 bool IsBelow(const fs::path& path, const fs::path& folder) {
   auto [end, rest] = std::mismatch(folder.begin(), folder.end(), path.begin(), path.end());
@@ -24,6 +19,11 @@ bool IsBelow(const fs::path& path, const fs::path& folder) {
 }
 
 }  // namespace
+
+bool IsPlainName(std::string_view name) {
+  return !name.empty() && name.size() <= kFileNameBytesMax && name != "." && name != ".." &&
+         name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+}
 
 Result<std::string> ResolveInFolder(const std::string& folder, std::string_view name) {
   if (!IsPlainName(name)) {

@@ -13,6 +13,9 @@ namespace millrace::model {
 
 inline constexpr size_t kFileNameBytesMax = 255;
 
+// Not empty, not too long, and of this folder.
+bool IsPlainName(std::string_view name);
+
 // The path of file `name` in `folder`, without opening it. kNotFound when nothing is there,
 // kInvalidArgument when the name or what it links to is not allowed.
 Result<std::string> ResolveInFolder(const std::string& folder, std::string_view name);

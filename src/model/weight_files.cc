@@ -13,9 +13,6 @@
 namespace millrace::model {
 namespace {
 
-constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kIndexFile = "model.safetensors.index.json";
-
 // Reads {"metadata": ..., "weight_map": {"tensor": "file", ...}} without a tree, refusing double
 // keys.
 class IndexReader : public nlohmann::json_sax<Json> {
@@ -105,6 +102,29 @@ Status NoWeights(const std::string& folder) {
   return NotFound(fmt::format("{}: holds neither {} nor {}", folder, kSingleFile, kIndexFile));
 }
 
+std::string IndexPath(const std::string& folder) {
+  return (std::filesystem::path(folder) / kIndexFile).string();
+}
+
+std::set<std::string> ShardsOf(const ShardIndex& index) {
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index.file_of) names.insert(file);
+  return names;
+}
+
+Result<ShardIndex> ReadIndex(const std::string& folder) {
+  if (!Exists(folder, kIndexFile)) return NoWeights(folder);
+  MR_ASSIGN_OR_RETURN(std::string text, ReadInFolder(folder, kIndexFile, kIndexBytesMax));
+  Result<ShardIndex> index = ParseShardIndex(text);
+  if (!index.ok()) return index.status().WithContext(IndexPath(folder));
+  const size_t shards = ShardsOf(*index).size();
+  if (shards > kShardsMax) {
+    return InvalidArgument(
+        fmt::format("{}: {} shards, the limit is {}", IndexPath(folder), shards, kShardsMax));
+  }
+  return index;
+}
+
 }  // namespace
 
 Result<ShardIndex> ParseShardIndex(std::string_view text) {
@@ -136,29 +156,32 @@ Result<WeightFiles> WeightFiles::Open(const std::string& folder) {
     }
     return files;
   }
-  if (!Exists(folder, kIndexFile)) return NoWeights(folder);
-  MR_ASSIGN_OR_RETURN(std::string text, ReadInFolder(folder, kIndexFile, kIndexBytesMax));
-  Result<ShardIndex> index = ParseShardIndex(text);
-  const std::string index_path = (std::filesystem::path(folder) / kIndexFile).string();
-  if (!index.ok()) return index.status().WithContext(index_path);
+  MR_ASSIGN_OR_RETURN(const ShardIndex index, ReadIndex(folder));
+  MR_RETURN_IF_ERROR(files.AddTensors(index, IndexPath(folder)));
+  return files;
+}
 
-  std::set<std::string> names;
-  for (const auto& [tensor, file] : index->file_of) names.insert(file);
-  if (names.size() > kShardsMax) {
-    return InvalidArgument(
-        fmt::format("{}: {} shards, the limit is {}", index_path, names.size(), kShardsMax));
-  }
+Result<std::vector<std::string>> WeightFileNames(const std::string& folder) {
+  if (Exists(folder, kSingleFile)) return std::vector{std::string(kSingleFile)};
+  MR_ASSIGN_OR_RETURN(const ShardIndex index, ReadIndex(folder));
+  std::vector<std::string> names = {std::string(kIndexFile)};
+  const std::set<std::string> shards = ShardsOf(index);
+  names.insert(names.end(), shards.begin(), shards.end());
+  return names;
+}
+
+Status WeightFiles::AddTensors(const ShardIndex& index, const std::string& index_path) {
   std::map<std::string, const Shard*> shard_of;
-  for (const std::string& name : names) {
-    Status status = files.AddShard(name);
+  for (const std::string& name : ShardsOf(index)) {
+    Status status = AddShard(name);
     if (status.code() == StatusCode::kNotFound) {
       return NotFound(
           fmt::format("{}: shard {} is missing, download it again", index_path, Printable(name)));
     }
     MR_RETURN_IF_ERROR(status);
-    shard_of[name] = files.shards_.back().get();
+    shard_of[name] = shards_.back().get();
   }
-  for (const auto& [tensor, file] : index->file_of) {
+  for (const auto& [tensor, file] : index.file_of) {
     const Shard* shard = shard_of[file];
     auto entry = shard->header.tensors.find(tensor);
     if (entry == shard->header.tensors.end()) {
@@ -167,9 +190,9 @@ Result<WeightFiles> WeightFiles::Open(const std::string& folder) {
                       "name",
                       index_path, Printable(tensor), Printable(file)));
     }
-    files.tensors_.emplace(tensor, std::pair(shard, &entry->second));
+    tensors_.emplace(tensor, std::pair(shard, &entry->second));
   }
-  return files;
+  return OkStatus();
 }
 
 std::optional<StoredTensor> WeightFiles::Find(std::string_view name) const {

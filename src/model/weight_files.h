@@ -17,12 +17,17 @@ namespace millrace::model {
 
 inline constexpr size_t kIndexBytesMax = 100'000'000;
 inline constexpr size_t kShardsMax = 4096;
+inline constexpr std::string_view kSingleFile = "model.safetensors";
+inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
 // model.safetensors.index.json: tensor -> file. Names are checked to be plain when they are opened.
 struct ShardIndex {
   std::unordered_map<std::string, std::string> file_of;
 };
 Result<ShardIndex> ParseShardIndex(std::string_view text);
+
+// The safetensors files of a folder, and the index first where there is one, as Open reads them.
+Result<std::vector<std::string>> WeightFileNames(const std::string& folder);
 
 // Where a tensor's bytes lie.
 struct StoredTensor {
@@ -49,6 +54,7 @@ class WeightFiles {
     SafetensorsHeader header;
   };
   Status AddShard(std::string_view name);
+  Status AddTensors(const ShardIndex& index, const std::string& index_path);
 
   std::string folder_;
   std::vector<std::unique_ptr<Shard>> shards_;

@@ -244,13 +244,23 @@ DType WeightPlan::dtype() const {
 }
 
 void WeightPlan::ForEachRun(const Task& task,
-                            void (MappedFile::*visit)(size_t, size_t) const) const {
+                            const std::function<void(const StoredTensor&, size_t, size_t)>& visit) {
   for (size_t i = 0; i < task.stored.size(); ++i) {
     const StoredTensor& stored = task.stored[i];
     const size_t element = BytesOf(*stored.entry->compute_dtype());
-    (stored.file->*visit)(stored.entry->begin + static_cast<size_t>(task.held[i].first) * element,
-                          static_cast<size_t>(task.held[i].span) * element);
+    visit(stored, stored.entry->begin + static_cast<size_t>(task.held[i].first) * element,
+          static_cast<size_t>(task.held[i].span) * element);
   }
+}
+
+std::vector<FileRun> WeightPlan::Runs() const {
+  std::vector<FileRun> runs;
+  for (const Task& task : tasks_) {
+    ForEachRun(task, [&](const StoredTensor& stored, size_t begin, size_t bytes) {
+      runs.push_back({*stored.path, begin, begin + bytes});
+    });
+  }
+  return runs;
 }
 
 Status WeightPlan::Load(tensor::Device& device,
@@ -261,12 +271,16 @@ Status WeightPlan::Load(tensor::Device& device,
   std::set<const TensorEntry*> counted;
   for (Task& task : tasks_) {
     for (; next < tasks_.size() && ahead < done + kReadAheadBytes; ++next) {
-      ForEachRun(tasks_[next], &MappedFile::Prefetch);
+      ForEachRun(tasks_[next], [](const StoredTensor& stored, size_t begin, size_t bytes) {
+        stored.file->Prefetch(begin, bytes);
+      });
       for (size_t i = 0; i < tasks_[next].stored.size(); ++i) ahead += HeldBytes(tasks_[next], i);
     }
     MR_RETURN_IF_ERROR(task.build(device, task.stored));
     // Tables too: what is used in place comes back page by page, and most of it never.
-    ForEachRun(task, &MappedFile::Release);
+    ForEachRun(task, [](const StoredTensor& stored, size_t begin, size_t bytes) {
+      stored.file->Release(begin, bytes);
+    });
     for (size_t i = 0; i < task.stored.size(); ++i) {
       if (counted.insert(task.stored[i].entry).second) done += HeldBytes(task, i);
     }

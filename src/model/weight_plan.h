@@ -26,6 +26,12 @@ struct WeightNeed {
   int64_t elements() const;
 };
 
+// Bytes [begin, end) of a file.
+struct FileRun {
+  std::string path;
+  uint64_t begin = 0, end = 0;
+};
+
 class WeightPlan {
  public:
   // With `files`, names are looked up (Prefix); without, the first choice is taken (make-model).
@@ -54,6 +60,9 @@ class WeightPlan {
   int64_t stored_bytes() const;  // of the rank's share of Needs(), after Resolve
   DType dtype() const;           // of the first table or matrix, after Resolve
 
+  // The bytes that Load reads, in its order; after Resolve.
+  std::vector<FileRun> Runs() const;
+
   // Packs tensor by tensor, reading ahead and giving pages back.
   Status Load(tensor::Device& device, const std::function<void(int64_t, int64_t)>& progress);
 
@@ -71,7 +80,9 @@ class WeightPlan {
   Held HeldOf(const LinearNeed& need, const LinearNeed::Part& part, const WeightNeed& stored) const;
   void AddTask(Task task);
   int64_t HeldBytes(const Task& task, size_t need) const;
-  void ForEachRun(const Task& task, void (MappedFile::*visit)(size_t, size_t) const) const;
+  static void ForEachRun(
+      const Task& task,
+      const std::function<void(const StoredTensor& stored, size_t begin, size_t bytes)>& visit);
 
   const WeightFiles* const files_;
   const TensorRank rank_;

@@ -9,9 +9,9 @@
 #include "apps/cluster/worker_model.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
-#include "apps/model_path.h"
 #include "apps/signals.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "cluster/worker_process.h"
 #include "model/host_memory.h"
 #include "tensor/cpu/cpu_device.h"
@@ -30,6 +30,7 @@ struct WorkerFlags {
   int data_port = 0;
   std::optional<int> threads, max_model_len;
   std::optional<int64_t> kv_bytes;
+  WeightsFrom weights = WeightsFrom::kAuto;
 };
 
 std::string DefaultName() {
@@ -42,10 +43,9 @@ Status RunWorker(const WorkerFlags& flags) {
   StopSignals signals;  // before any other thread
   RaiseFileLimit();
   ExplainLostModelFiles();
-  MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(flags.model));
   MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
-  MR_LOG(info, "reading {}", path.folder);
-  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
+  const SteadyClock clock;
+  MR_ASSIGN_OR_RETURN(const WorkerModel model, OpenWorkerModel(flags.model, flags.weights, clock));
   cluster::WorkerProcessOptions options;
   options.controllers = flags.join;
   options.control_address = flags.listen;
@@ -54,15 +54,17 @@ Status RunWorker(const WorkerFlags& flags) {
   options.advertised_host = flags.advertise;
   options.security = security;
   options.join.name = flags.name.empty() ? DefaultName() : flags.name;
-  MR_ASSIGN_OR_RETURN(options.join.identity, IdentifyModel(path.folder));
+  options.join.identity = model.identity;
   const int threads = flags.threads.value_or(DefaultThreads());
   options.join.device = fmt::format("{} x{}", options.join.identity.numeric_class, threads);
   options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
-  options.loader = MakeShardLoader({.folder = path.folder,
+  options.weights = model.weights;
+  options.loader = MakeShardLoader({.folder = model.folder,
+                                    .on_disk = model.on_disk,
+                                    .weights = model.from_peers ? model.weights : nullptr,
                                     .threads = threads,
                                     .kv_bytes = flags.kv_bytes,
                                     .max_model_len = flags.max_model_len});
-  const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
   // Once: hand over what runs, then go. Twice: go.
   signals.OnSignal([raw = worker.get()](int count) {
@@ -72,7 +74,18 @@ Status RunWorker(const WorkerFlags& flags) {
   });
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
          Printable(flags.name.empty() ? DefaultName() : flags.name));
-  return worker->Run();
+  const Status ended = worker->Run();
+  const cluster::KvExchangeCounters kv = worker->kv_counters();
+  const cluster::WeightCounters weights = model.weights->counters();
+  MR_LOG(info,
+         "KV: served {} pulls ({}), pulled {}; refused {}, {} of them forged, {} stale, {} taken "
+         "back while read. Weights: served {}, fetched {}, refused {}",
+         kv.served, FormatBytes(static_cast<int64_t>(kv.served_bytes)),
+         FormatBytes(static_cast<int64_t>(kv.pulled_bytes)), kv.refused, kv.holdings.forged,
+         kv.holdings.stale, kv.holdings.taken_back,
+         FormatBytes(static_cast<int64_t>(weights.served_bytes)),
+         FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused);
+  return ended;
 }
 
 }  // namespace
@@ -117,6 +130,14 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                "Longest sequence to prepare for [default: what the model was made for]");
   command->Add("Memory and threads", IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
                "Threads that compute [default: one per CPU of this process]");
+  command->Add(
+      "Memory and threads",
+      ChoiceOption<WeightsFrom>("weights", &flags->weights,
+                                {{"auto", WeightsFrom::kAuto},
+                                 {"disk", WeightsFrom::kDisk},
+                                 {"peer", WeightsFrom::kPeer}}),
+      "Where weights come from: disk, other workers (peer; the disk when those have none), "
+      "or auto: from other workers where files are missing in MODEL");
   AddGeneralOptions(*command);
   command->run = [flags] { return RunWorker(*flags); };
   return command;

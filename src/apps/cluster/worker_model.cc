@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
+#include "apps/model_path.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "engine/model_stage.h"
@@ -49,6 +51,22 @@ struct Known {
   ShardLoaded facts;
 };
 
+// That has what the load reads.
+Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard& load,
+                              const cluster::ShardProgressFn& progress) {
+  if (!options.weights) return options.folder;
+  auto fetched = options.weights->Fetch(load, progress);
+  if (fetched.ok() || fetched.status().code() == StatusCode::kCancelled) return fetched;
+  if (options.on_disk) {
+    MR_LOG(warn, "{}; reading {}", fetched.status().message(), options.folder);
+    return options.folder;
+  }
+  return Status(fetched.status().code(),
+                fmt::format("{}, and {} has none; start a worker that has the model's files, or "
+                            "copy them there",
+                            fetched.status().message(), options.folder));
+}
+
 Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
                 const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded) {
   auto held = std::make_shared<Held>();
@@ -61,7 +79,8 @@ Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
   how.max_batched_tokens = load.max_batched_tokens;
   how.max_model_len = options.max_model_len;
   how.progress = progress;
-  MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(options.folder, *device, how));
+  MR_ASSIGN_OR_RETURN(const std::string folder, FolderFor(options, load, progress));
+  MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(folder, *device, how));
   ShardLoaded& facts = loaded.facts;
   facts.weight_bytes = weights->loaded_bytes();
   const auto heads = weights->kv_heads();
@@ -70,6 +89,11 @@ Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
                                    static_cast<int64_t>(BytesOf(spec.dtype));
   facts.kv_bytes = options.kv_bytes.value_or(static_cast<int64_t>(
       kKvMemoryShare * static_cast<double>(model::ReadMemoryAvailable().bytes)));
+  if (options.weights && !options.weights->fetched_fingerprint().empty()) {
+    loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
+                                     .numeric_class = NumericClass(),
+                                     .kv_layout = KvLayoutName(spec)};
+  }
   held->stage = std::make_unique<engine::ModelStage>(std::move(device), std::move(weights));
   loaded.stage = std::shared_ptr<engine::Stage>(held, held->stage.get());
   if (held->group) {
@@ -91,13 +115,41 @@ std::string KvLayoutName(const ModelSpec& spec) {
   return fmt::format("dense-1 {} {}x{}", DTypeName(spec.dtype), spec.num_kv_heads, spec.head_dim);
 }
 
-Result<WorkerIdentity> IdentifyModel(const std::string& folder) {
-  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(folder));
-  WorkerIdentity identity;
-  MR_ASSIGN_OR_RETURN(identity.model_fingerprint, model::ModelFingerprint(folder));
-  identity.numeric_class = NumericClass();
-  identity.kv_layout = KvLayoutName(description.spec);
-  return identity;
+namespace {
+
+// What the folder has; kNotFound where it lacks weights, or is not there.
+Status OpenOnDisk(const std::string& name, WorkerModel& model) {
+  MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(name));
+  model.folder = path.folder;
+  MR_LOG(info, "reading {}", path.folder);
+  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
+  MR_ASSIGN_OR_RETURN(model.identity.model_fingerprint, model::ModelFingerprint(path.folder));
+  model.identity.kv_layout = KvLayoutName(description.spec);
+  model.on_disk = true;
+  return OkStatus();
+}
+
+}  // namespace
+
+Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, const Clock& clock) {
+  WorkerModel model;
+  model.folder = name;
+  model.identity.numeric_class = NumericClass();
+  if (const Status found = OpenOnDisk(name, model); !found.ok()) {
+    std::error_code error;
+    const bool may_fetch =
+        from == WeightsFrom::kPeer ||
+        (from == WeightsFrom::kAuto && std::filesystem::is_directory(model.folder, error));
+    if (found.code() != StatusCode::kNotFound || !may_fetch) return found;
+    MR_LOG(info, "{}; its weights will come from other workers", Printable(found.message(), 1024));
+  }
+  model.from_peers = from == WeightsFrom::kPeer || !model.on_disk;
+  model.weights = std::make_shared<cluster::WeightExchange>(model.folder + "/.fetched", clock);
+  if (model.on_disk) {
+    MR_ASSIGN_OR_RETURN(auto store, model::WeightStore::OfFolder(model.folder));
+    MR_RETURN_IF_ERROR(model.weights->Offer(std::move(store), model.identity.model_fingerprint));
+  }
+  return model;
 }
 
 cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {

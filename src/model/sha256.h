@@ -1,0 +1,36 @@
+// Sha256: the digest of what is added, as hexadecimal digits. One thread.
+#pragma once
+
+#include <fmt/format.h>
+#include <openssl/evp.h>
+
+#include <memory>
+#include <string>
+
+#include "base/check.h"
+
+namespace millrace::model {
+
+class Sha256 {
+ public:
+  Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+    MR_CHECK(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+  }
+  void Add(const void* data, size_t size) {
+    MR_CHECK(EVP_DigestUpdate(context_.get(), data, size) == 1);
+  }
+  void Add(const std::string& text) { Add(text.data(), text.size() + 1); }
+  std::string Hex() {
+    unsigned char digest[32];
+    unsigned size = sizeof digest;
+    MR_CHECK(EVP_DigestFinal_ex(context_.get(), digest, &size) == 1);
+    std::string text;
+    for (unsigned char byte : digest) text += fmt::format("{:02x}", byte);
+    return text;
+  }
+
+ private:
+  std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context_;
+};
+
+}  // namespace millrace::model

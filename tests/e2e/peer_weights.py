@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""A worker whose model folder is empty takes a dead worker's place with weights from the others, as
+real processes: the same answer to the byte, only its layers' bytes on the wire, and another source
+when the first one dies midway.
+
+Usage: peer_weights.py PROGRAM
+"""
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import cluster_processes
+
+PROGRAM = str(pathlib.Path(sys.argv[1]).resolve())
+LIMIT_S = 120
+MIDWAY_BYTES = 20 << 20  # of about 150 MiB
+POLL_S = 0.001
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+REQUEST = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
+
+
+class Worker:
+    """A `millrace worker` and what it says."""
+
+    def __init__(self, name, model, port, token):
+        self.lines = []
+        self.process = subprocess.Popen(
+            [PROGRAM, "worker", str(model), "--join", f"127.0.0.1:{port}", "--token", token,
+             "--name", name, "--threads", "1", "--kv-cache-memory", "64MiB",
+             "--max-model-len", "256"], text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT)
+        self.reader = threading.Thread(target=self.read, daemon=True)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def find(self, pattern):
+        for line in list(self.lines):
+            if found := re.search(pattern, line):
+                return found
+        return None
+
+    def wait_for(self, pattern):
+        end = time.monotonic() + LIMIT_S
+        while not self.find(pattern):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise AssertionError(f"never said {pattern}:\n" + "".join(self.lines))
+            time.sleep(0.02)
+        return self.find(pattern)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.reader.join(10)
+        self.process.stdout.close()
+
+
+def byte_count(number, unit):
+    return float(number) * UNITS[unit]
+
+
+def wait_until(condition, what, poll_s=0.02):
+    end = time.monotonic() + LIMIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("never " + what)
+        time.sleep(poll_s)
+
+
+def copied(folder):
+    return sum(f.stat().st_blocks * 512 for f in folder.rglob("*.safetensors"))
+
+
+def check(folder):
+    model, empty = folder / "model", folder / "empty"
+    subprocess.run([PROGRAM, "make-model", "--shape", "llama-160m", str(model)],
+                   check=True, capture_output=True)
+    empty.mkdir()
+    token = str(folder / "cluster.token")
+    subprocess.run([PROGRAM, "token", "--out", token], check=True, capture_output=True)
+    port = cluster_processes.free_port()
+    server = cluster_processes.Server(
+        PROGRAM, "serve", str(model), "--cluster", f"sqlite:{folder}/state", "--listen",
+        f"127.0.0.1:{port}", "--token", token, "--pipeline-parallel-size", "2", "--fixed-layout",
+        "--max-model-len", "256")
+    workers = {}
+
+    def start(name, model):
+        workers[name] = Worker(name, model, port, token)
+        wait_until(lambda: any(w["name"] == name for w in server.status()["workers"]),
+                   f"joined as {name}")
+        return workers[name]
+
+    try:
+        # Alone it says why it cannot, and asks again.
+        new = start("new", empty)
+        new.wait_for(r"no other worker has weights.*start a worker that has the model's files")
+        new.kill()
+        wait_until(lambda: not server.status()["workers"], "noticed its end")
+
+        for name in ("first", "second"):
+            start(name, model)
+        server.wait_until_ready()
+        expected = server.post("/v1/completions", REQUEST)[1]
+        new = start("new", empty)
+        start("third", model)
+        workers.pop("first").kill()
+        wait_until(lambda: copied(empty) > MIDWAY_BYTES, "began to copy", POLL_S)
+        workers.pop("second").kill()
+        fetched = new.wait_for(r"fetched ([\d.]+) (\w+) of layers 0-5 from other workers")
+        if not new.find(r"gives no weights"):
+            raise AssertionError("the source died too late:\n" + "".join(new.lines))
+        loaded = new.wait_for(r"layers 0-5 are loaded \(([\d.]+) (\w+)\)")
+        server.wait_until_ready()
+        text = server.post("/v1/completions", REQUEST)[1]
+        answers = [json.loads(t)["choices"][0]["text"] for t in (expected, text)]
+        if answers[0] != answers[1]:
+            raise AssertionError(f"{answers[1]}\ninstead of\n{answers[0]}")
+        on_wire, needed = byte_count(*fetched.groups()), byte_count(*loaded.groups())
+        whole = (model / "model.safetensors").stat().st_size
+        if not needed * 0.99 <= on_wire <= needed * 1.01 or on_wire > 0.6 * whole:
+            raise AssertionError(f"{on_wire} bytes travelled, {needed} were needed of {whole}")
+        new.process.terminate()
+        new.process.wait(60)
+        if list(empty.iterdir()):
+            raise AssertionError(f"it left {list(empty.iterdir())}")
+        print(f"the same answer; {on_wire / 2**20:.0f} MiB fetched of {whole / 2**20:.0f}, the "
+              "first source killed midway", flush=True)
+    except AssertionError:
+        for name, worker in workers.items():
+            print(f"-- {name}\n" + "".join(worker.lines), file=sys.stderr)
+        print("-- server\n" + "".join(server.lines), file=sys.stderr)
+        raise
+    finally:
+        for worker in workers.values():
+            if worker.process.poll() is None:
+                worker.kill()
+        server.close()
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as temporary:
+        check(pathlib.Path(temporary))
