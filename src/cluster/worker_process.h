@@ -32,6 +32,7 @@ struct WorkerProcessOptions {
   std::string data_host = "127.0.0.1";          // and activations, KV
   uint16_t data_port = 0;
   std::string advertised_host;  // what others connect to; empty: the hosts above
+  std::string rdma_transports;  // of the data plane; empty: none
   LinkSecurity security;
   Join join;  // name, identity, device, memory; the address is filled in
   ShardLoader loader;

@@ -71,8 +71,9 @@ using PullHandler =
 using PullId = StrongId<struct PullIdTag>;
 using RegionId = StrongId<struct RegionIdTag>;
 
-// Called exactly once per pull. From then on the destination is not touched. `bytes` is how much
-// was written; fewer than the destination holds is no error.
+// Called exactly once per pull. From then on the destination is not touched; over RDMA it comes
+// only when the card writes nothing more. `bytes` is how much was written; fewer than the
+// destination holds is no error.
 using PullCallback = std::function<void(Status, uint64_t bytes)>;
 
 // ---- the plane
@@ -103,6 +104,7 @@ struct DataPlaneStats {
   uint64_t pulls_served = 0, pull_bytes_served = 0;                  // as the owner
   uint64_t pulls_direct = 0, direct_bytes = 0;  // of pulls_ok: read from the owner's memory
   uint64_t pulls_mapped = 0;                    // of pulls_direct: from memory that it shares
+  uint64_t pulls_remote = 0;                    // of pulls_direct: with the network card
   uint64_t queue_full = 0;                      // messages not taken
   uint64_t stalls = 0;                          // a message had to wait for the receiver's credit
   uint64_t checksum_errors = 0;
@@ -183,6 +185,12 @@ struct TcpDataPlaneOptions {
   // Of memory of processes on this host, where permitted: mapped where it is shared, else with
   // process_vm_readv.
   bool direct_reads = true;
+  // Pulls of 32 KiB or more out of shared or registered memory by RDMA, where both sides have this:
+  // UCX's names of transports, "rc,dc" for example. Empty: off. Needs a build with UCX. Such memory
+  // is then held in physical memory as a whole. Not together with `tls`: the card encrypts nothing.
+  std::string rdma_transports;
+  // For tests: also transports whose reads UCX imitates, with a hand of the owner's.
+  bool rdma_imitated = false;
   DataPlaneLimits limits;
 };
 

@@ -15,10 +15,10 @@ namespace {
 
 using enum MessageClass;
 
-enum class Kind { kSocket, kSocketOnly, kInProcess };
+enum class Kind { kSocket, kSocketOnly, kInProcess, kRdma };
 
 std::string NameOf(Kind kind) {
-  constexpr const char* kNames[] = {"Socket", "SocketOnly", "InProcess"};
+  constexpr const char* kNames[] = {"Socket", "SocketOnly", "InProcess", "Rdma"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -41,7 +41,7 @@ class DataPlaneConformance : public testing::TestWithParam<Kind> {
       node.plane = StartInProcessDataPlane(network_, options, std::move(events));
       return node;
     }
-    TcpDataPlaneOptions options = TestOptions();
+    TcpDataPlaneOptions options = GetParam() == Kind::kRdma ? RdmaTestOptions() : TestOptions();
     options.limits = limits;
     options.direct_reads = GetParam() == Kind::kSocket;
     auto plane = StartTcpDataPlane(options, std::move(events));
@@ -199,6 +199,7 @@ TEST_P(DataPlaneConformance, PullsFromSharedMemory) {
                            got[i].begin()));
   }
   EXPECT_EQ(reader->stats().pulls_mapped, GetParam() == Kind::kSocket ? got.size() - 1 : 0);
+  EXPECT_EQ(reader->stats().pulls_remote, GetParam() == Kind::kRdma ? got.size() - 1 : 0);
   EXPECT_TRUE(Eventually([&] { return memory.use_count() == 1; })) << "a pin was not dropped";
 }
 
@@ -305,6 +306,10 @@ TEST_P(DataPlaneConformance, PayloadsOutliveThePlane) {
 INSTANTIATE_TEST_SUITE_P(Kinds, DataPlaneConformance,
                          testing::Values(Kind::kSocket, Kind::kSocketOnly, Kind::kInProcess),
                          [](const auto& info) { return NameOf(info.param); });
+#ifdef MILLRACE_UCX
+INSTANTIATE_TEST_SUITE_P(Ucx, DataPlaneConformance, testing::Values(Kind::kRdma),
+                         [](const auto& info) { return NameOf(info.param); });
+#endif
 
 }  // namespace
 }  // namespace millrace::net

@@ -16,6 +16,7 @@
 #include "net/data/frame.h"
 #include "net/data/hello.h"
 #include "net/data/plane_testing.h"
+#include "net/data/remote_memory.h"
 #include "net/data/same_host.h"
 #include "net/listener.h"
 
@@ -43,21 +44,6 @@ Descriptors OpenDescriptors() {
                 std::string::npos;
   }
   return d;
-}
-
-// What the owner of shared memory serves.
-PullHandler Serve(const std::shared_ptr<SharedMemory>& memory) {
-  return [memory = std::weak_ptr(memory)](const PeerAddress&, std::span<const std::byte>) {
-    const auto held = memory.lock();
-    if (held == nullptr) return Result<PullSource>(NotFound("let go"));
-    return Result<PullSource>(PullSegments{{held->bytes()}, held});
-  };
-}
-
-Status PullAll(TestPlane& reader, const PeerAddress& owner, std::span<std::byte> to) {
-  PullWaiter pull;
-  reader.plane->Pull(owner, {}, to, Duration::Seconds(20), pull.Callback());
-  return pull.Wait();
 }
 
 TEST(DataPlaneShared, ItCannotShrinkUnderAReader) {
@@ -159,49 +145,6 @@ TEST(DataPlaneShared, SegmentsOfSeveralMemoriesAndOthersBetween) {
 }
 
 #ifndef __SANITIZE_THREAD__  // it cannot follow a child that starts threads of its own
-// A process that shares memory and serves it until it is killed.
-class OtherProcess {
- public:
-  explicit OtherProcess(size_t bytes) {
-    int announce[2];
-    MR_CHECK(pipe(announce) == 0);
-    child_ = fork();
-    if (child_ == 0) {
-      prctl(PR_SET_PDEATHSIG, SIGKILL);
-      std::shared_ptr<SharedMemory> memory;
-      TestPlane owner(TestOptions(), [&](const PeerAddress& from, std::span<const std::byte> r) {
-        return Serve(memory)(from, r);
-      });
-      memory = *owner.plane->AllocateShared(bytes);
-      std::ranges::copy(PatternBytes(bytes, 11), memory->bytes().begin());
-      const PeerAddress self = owner.address();
-      const std::string line = self.endpoint + " " + std::to_string(self.incarnation) + "\n";
-      [[maybe_unused]] const ssize_t n = write(announce[1], line.data(), line.size());
-      while (true) pause();
-    }
-    char line[200] = "", endpoint[100];
-    MR_CHECK(read(announce[0], line, sizeof(line) - 1) > 0);
-    unsigned long incarnation = 0;  // NOLINT(google-runtime-int): scanf's type
-    MR_CHECK(std::sscanf(line, "%99s %lu", endpoint, &incarnation) == 2);
-    address_.endpoint = endpoint;
-    address_.incarnation = incarnation;
-    close(announce[0]);
-    close(announce[1]);
-  }
-  ~OtherProcess() { Kill(); }
-  const PeerAddress& address() const { return address_; }
-  void Kill() {
-    if (child_ == 0) return;
-    kill(child_, SIGKILL);
-    waitpid(child_, nullptr, 0);
-    child_ = 0;
-  }
-
- private:
-  pid_t child_ = 0;
-  PeerAddress address_;
-};
-
 TEST(DataPlaneShared, AnOwnerThatIsKilledLeavesNothingBehind) {
   constexpr size_t kBytes = 32 << 20;
   std::vector<std::unique_ptr<OtherProcess>> owners;
@@ -454,6 +397,12 @@ TEST(DataPlaneShared, AnOwnerThatBreaksTheRulesIsCutOff) {
          const MemorySegment s{4096, kSize};
          o.SendFrame({.type = FrameType::kPullDirect, .id = pull.id, .value = kSize},
                      EncodeSegments(std::span(&s, 1)));
+       }},
+      {"an offer of memory that was not asked for",
+       [](RogueOwner& o, const FrameHeader& pull) {
+         const RemoteOffer offer{PatternBytes(50, 1), {PatternBytes(9, 2)}, {{0, 4096, kSize}}};
+         o.SendFrame({.type = FrameType::kPullRemote, .id = pull.id, .value = kSize},
+                     EncodeOffer(offer));
        }},
       {"a region that goes with a payload",
        [&](RogueOwner& o, const FrameHeader&) {

@@ -25,7 +25,7 @@ constexpr int kModelLenMax = 1 << 24;
 
 struct WorkerFlags {
   std::vector<std::string> join;
-  std::string model, name, listen = "127.0.0.1:0", advertise;
+  std::string model, name, listen = "127.0.0.1:0", advertise, rdma;
   TrustFlags trust;
   int data_port = 0;
   std::optional<int> threads, max_model_len;
@@ -52,6 +52,7 @@ Status RunWorker(const WorkerFlags& flags) {
   options.data_host = flags.listen.substr(0, flags.listen.rfind(':'));
   options.data_port = static_cast<uint16_t>(flags.data_port);
   options.advertised_host = flags.advertise;
+  options.rdma_transports = flags.rdma;
   options.security = security;
   options.join.name = flags.name.empty() ? DefaultName() : flags.name;
   options.join.identity = model.identity;
@@ -122,6 +123,10 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                "TCP port for activations and KV; 0: any free one");
   command->Add("Cluster", TextOption("advertise", "HOST", &flags->advertise),
                "The host name others use, where it differs from --listen");
+  command->Add(
+      "Cluster", TextOption("rdma", "NAMES", &flags->rdma),
+      "Pull KV over RDMA by these transports of UCX, for example rc,dc; needs a build with "
+      "UCX, and not with certificates, as the card encrypts nothing");
   AddTrustOptions(*command, &flags->trust);
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
                "Memory for the KV of all requests; without it 40 % of what is free");

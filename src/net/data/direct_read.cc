@@ -12,6 +12,8 @@
 namespace millrace::net {
 namespace {
 
+constexpr size_t kDirectBudgetBytes = 512 << 10;  // copied in one go on the loop's thread
+
 // Read with one system call and then summed: small enough to be still in a core's own cache, large
 // enough that the call is little.
 constexpr size_t kProcessPieceBytes = 128 << 10;
@@ -22,14 +24,16 @@ class ProcessRead final : public DirectRead {
       : DirectRead(total), process_id_(process_id), segments_(std::move(segments)) {}
 
  private:
-  Status Copy(std::span<std::byte> out, uint32_t& sum) override {
+  Result<size_t> Copy(std::span<std::byte> rest, uint32_t& sum) override {
+    std::span<std::byte> out = rest.first(std::min(rest.size(), kDirectBudgetBytes));
+    const size_t bytes = out.size();
     while (!out.empty()) {
       const auto piece = out.first(std::min(out.size(), kProcessPieceBytes));
       MR_RETURN_IF_ERROR(ReadMemory(process_id_, segments_, cursor_, piece));
       sum = Crc32c(piece, sum);
       out = out.subspan(piece.size());
     }
-    return OkStatus();
+    return bytes;
   }
 
   const int64_t process_id_;
@@ -44,7 +48,9 @@ class SharedRead final : public DirectRead {
       : DirectRead(total), parts_(std::move(parts)), held_(std::move(held)) {}
 
  private:
-  Status Copy(std::span<std::byte> out, uint32_t& sum) override {
+  Result<size_t> Copy(std::span<std::byte> rest, uint32_t& sum) override {
+    std::span<std::byte> out = rest.first(std::min(rest.size(), kDirectBudgetBytes));
+    const size_t bytes = out.size();
     while (!out.empty()) {
       MR_CHECK(next_ < parts_.size());
       std::span<const std::byte>& part = parts_[next_];
@@ -54,7 +60,7 @@ class SharedRead final : public DirectRead {
       part = part.subspan(n);
       if (part.empty()) ++next_;
     }
-    return OkStatus();
+    return bytes;
   }
 
   Parts parts_;  // what is left of each
@@ -62,8 +68,8 @@ class SharedRead final : public DirectRead {
   size_t next_ = 0;
 };
 
-// Runs over segments of `size` bytes on the wire, the last eight of which say how many bytes each
-// names.
+}  // namespace
+
 Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes) {
   if (raw.size() % size != 0) return InvalidArgument("segments cut short");
   for (size_t at = 0; at < raw.size(); at += size) {
@@ -73,8 +79,6 @@ Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes
   }
   return bytes == 0 ? OkStatus() : InvalidArgument("segments shorter than they should be");
 }
-
-}  // namespace
 
 std::vector<std::byte> EncodeSegments(std::span<const MemorySegment> segments) {
   std::vector<std::byte> raw(segments.size() * kMemorySegmentBytes);
@@ -121,11 +125,11 @@ Result<std::vector<SharedSegment>> DecodeSharedSegments(std::span<const std::byt
   return segments;
 }
 
-Status DirectRead::Read(std::span<std::byte> out) {
-  MR_CHECK(out.size() <= left());
-  MR_RETURN_IF_ERROR(Copy(out, sum_));
-  done_ += out.size();
-  return OkStatus();
+Result<size_t> DirectRead::Read(std::span<std::byte> rest) {
+  MR_CHECK(rest.size() >= left() && !waiting());
+  MR_ASSIGN_OR_RETURN(const size_t bytes, Copy(rest.first(left()), sum_));
+  done_ += bytes;
+  return bytes;
 }
 
 std::unique_ptr<DirectRead> ReadFromProcess(int64_t process_id, std::vector<MemorySegment> segments,

@@ -1,6 +1,6 @@
-// The reader's side of a pull whose bytes it copies itself, out of memory of the owner on this
-// host: out of memory that the owner shares and this side maps, or with process_vm_readv. One
-// thread.
+// The reader's side of a pull whose bytes it fetches itself, out of memory of the owner. On this
+// host: out of memory that the owner shares and this side maps, or with process_vm_readv. On
+// another: with the network card (remote_read.h). One thread.
 #pragma once
 
 #include <cstddef>
@@ -36,22 +36,29 @@ Result<std::vector<MemorySegment>> DecodeMemorySegments(std::span<const std::byt
 Result<std::vector<SharedSegment>> DecodeSharedSegments(std::span<const std::byte> raw,
                                                         uint64_t bytes);
 
+// An error unless segments of `size` bytes on the wire, the last eight of which say how many bytes
+// each names, name `bytes` in all.
+Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes);
+
 class DirectRead {
  public:
   explicit DirectRead(uint64_t total) : total_(total) {}
   virtual ~DirectRead() = default;
 
-  // Copies the next bytes and adds them to the sum. After an error no more.
-  // REQUIRES: so many are left.
-  Status Read(std::span<std::byte> out);
+  // Some further bytes to the front of `rest`, and into the sum: how many. Perhaps none yet, when
+  // it is waiting for them. After an error no more.
+  // REQUIRES: `rest` has room for what is left, the same place each time; not waiting.
+  Result<size_t> Read(std::span<std::byte> rest);
+  // Something is on its way and still writes to what Read was given.
+  virtual bool waiting() const { return false; }
   uint64_t left() const { return total_ - done_; }
   uint32_t sum() const { return sum_; }
 
   std::optional<uint32_t> expected_sum;  // the owner's, when it has come
 
  private:
-  // Copies and continues the sum.
-  virtual Status Copy(std::span<std::byte> out, uint32_t& sum) = 0;
+  // `rest` has what is left.
+  virtual Result<size_t> Copy(std::span<std::byte> rest, uint32_t& sum) = 0;
 
   const uint64_t total_;
   uint64_t done_ = 0;

@@ -28,7 +28,8 @@ enum class FrameType : uint8_t {
   kPullSum = 9,       // `id`, `value` = checksum of a direct pull's bytes
   kPullRelease = 10,  // `id`: the reader has done with the segments
   kPullShared = 11,   // as kPullDirect; payload: segments of shared memory
-  kSharedGone = 12    // `id`: number of shared memory that the owner has let go
+  kSharedGone = 12,   // `id`: number of shared memory that the owner has let go
+  kPullRemote = 13    // as kPullDirect; payload: an offer of memory to read over the network
 };
 
 struct FrameHeader {
@@ -98,7 +99,9 @@ class FrameDecoder {
 struct DirectWays {
   bool memory = false;  // by address, with process_vm_readv
   bool shared = false;  // by mapping what the owner shares
-  bool any() const { return memory || shared; }
+  bool remote = false;  // with the network card
+  bool on_this_host() const { return memory || shared; }
+  bool any() const { return on_this_host() || remote; }
 };
 
 // At the start of a kPull frame's payload.

@@ -153,7 +153,7 @@ TEST(Frame, HeadersThatAreSoundButSenseless) {
   EXPECT_FALSE(feed({.type = FrameType::kPullData, .payload_bytes = kFrameBytesMax + 1}).ok());
   EXPECT_FALSE(feed({.type = FrameType::kPullData, .payload_bytes = UINT32_MAX}).ok());
   EXPECT_FALSE(feed({.type = static_cast<FrameType>(0)}).ok());
-  EXPECT_FALSE(feed({.type = static_cast<FrameType>(13)}).ok());
+  EXPECT_FALSE(feed({.type = static_cast<FrameType>(14)}).ok());
   EXPECT_FALSE(feed({.message_class = static_cast<MessageClass>(3)}).ok());
   EXPECT_FALSE(feed({.type = FrameType::kCredit, .payload_bytes = 1}).ok());
 }

@@ -17,7 +17,7 @@
 
 namespace millrace::net {
 
-inline constexpr uint16_t kDataProtocolVersion = 2;
+inline constexpr uint16_t kDataProtocolVersion = 3;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kProofBytes = 32;  // HMAC-SHA256
 // Of one hello message, length included. A stranger can make us hold no more.

@@ -9,6 +9,7 @@
 #include "net/data/event_loop.h"
 #include "net/data/hello.h"
 #include "net/data/region_table.h"
+#include "net/data/remote_memory.h"
 #include "net/data/shared_table.h"
 #include "net/data/work_pool.h"
 #include "net/data_plane.h"
@@ -44,6 +45,7 @@ struct LinkHost {
   DataCounters counters;
   RegionTable regions;
   SharedTable shared;
+  std::unique_ptr<RemoteMemory> remote;  // null: off
   EventLoop loop;
 
   WorkPool& pool() { return *pool_; }

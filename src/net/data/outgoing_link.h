@@ -15,6 +15,7 @@
 #include "net/data/link.h"
 #include "net/data/mapped_memory.h"
 #include "net/data/message_queue.h"
+#include "net/data/remote_memory.h"
 
 namespace millrace::net {
 
@@ -41,6 +42,8 @@ class OutgoingLink : public Link {
   bool EndPull(PullId id, const Status& status);
 
  private:
+  // Of a pull that is read directly.
+  enum class Way : uint8_t { kMemory, kShared, kRemote };
   struct Pull {
     PullId id;
     std::vector<std::byte> request;  // kept for further attempts when direct reading fails
@@ -52,7 +55,8 @@ class OutgoingLink : public Link {
     DirectWays asked;  // the owner may answer with these
     // Begun when segments have come, over when all is read and the sum is known.
     std::unique_ptr<DirectRead> direct;
-    bool mapped = false;  // `direct` reads shared memory
+    Way way = Way::kMemory;        // of `direct`
+    std::optional<Status> ending;  // over as soon as nothing writes to the destination any more
   };
   struct Control {
     FrameHeader header;
@@ -74,12 +78,16 @@ class OutgoingLink : public Link {
   void Request(uint64_t wire_id, Pull& pull);
   Status OnDirect(const FrameHeader& header, Pull& pull);
   Status OnShared(const FrameHeader& header, Pull& pull);
+  Status OnRemote(const FrameHeader& header, Pull& pull);
+  Result<std::unique_ptr<DirectRead>> ReadFromRemote(uint64_t wire_id, RemoteOffer offer,
+                                                     uint64_t total);
   void ReadDirect(uint64_t wire_id);
   Status OnSum(const FrameHeader& header, Pull& pull);
   void FinishDirect(uint64_t wire_id, Pull& pull);
   void Release(uint64_t wire_id);
-  void AskAgain(uint64_t wire_id, const Status& why);
-  void Finish(uint64_t wire_id, const Status& status);
+  void AskAgain(uint64_t wire_id, Way failed, const Status& why);
+  // At once, or as soon as nothing writes to the destination any more.
+  void Finish(uint64_t wire_id, const Status& why);
   Status OnPullEnd(const FrameHeader& header);
 
   const PeerAddress peer_;
@@ -97,6 +105,8 @@ class OutgoingLink : public Link {
   DirectWays ways_;  // to the peer's memory that have not failed yet
   int64_t process_id_ = 0;
   std::optional<MappedMemory> mapped_;  // from the welcome on, until it is closed
+  std::unique_ptr<RemotePeer> remote_;  // from the first offer on, until it is closed
+  std::vector<std::byte> remote_name_;  // what it was connected to
   size_t pulls_max_ = 0;
   uint64_t next_wire_id_ = 1;
   std::unordered_map<uint64_t, Pull> pulls_;  // by wire id

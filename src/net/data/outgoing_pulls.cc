@@ -6,11 +6,10 @@
 
 #include "base/log.h"
 #include "net/data/outgoing_link.h"
+#include "net/data/remote_read.h"
 
 namespace millrace::net {
 namespace {
-
-constexpr size_t kDirectBudgetBytes = 512 << 10;  // copied in one go on the loop's thread
 
 Status Foul(const char* what) { return InvalidArgument(fmt::format("the owner sent {}", what)); }
 
@@ -61,14 +60,21 @@ void OutgoingLink::Request(uint64_t wire_id, Pull& pull) {
 bool OutgoingLink::EndPull(PullId id, const Status& status) {
   const auto it = std::ranges::find_if(pulls_, [&](const auto& p) { return p.second.id == id; });
   if (it == pulls_.end()) return false;
-  PushControl({.type = FrameType::kPullCancel, .id = it->first}, {});
+  // What still reads the owner's memory must end before the owner hears that it may let go.
+  if (!it->second.direct || !it->second.direct->waiting()) {
+    PushControl({.type = FrameType::kPullCancel, .id = it->first}, {});
+  }
   Finish(it->first, status);
   return true;
 }
 
-void OutgoingLink::Finish(uint64_t wire_id, const Status& status) {
+void OutgoingLink::Finish(uint64_t wire_id, const Status& why) {
+  Pull& found = pulls_.at(wire_id);
+  if (!found.ending) found.ending = why;
+  if (found.direct && found.direct->waiting()) return;  // ReadDirect goes on
   auto node = pulls_.extract(wire_id);
   Pull& pull = node.mapped();
+  const Status& status = *pull.ending;
   host_.loop.Cancel(pull.timer);
   if (status.ok()) {
     host_.counters.Add(&DataPlaneStats::pulls_ok);
@@ -76,7 +82,8 @@ void OutgoingLink::Finish(uint64_t wire_id, const Status& status) {
     if (pull.direct) {
       host_.counters.Add(&DataPlaneStats::pulls_direct);
       host_.counters.Add(&DataPlaneStats::direct_bytes, pull.received);
-      if (pull.mapped) host_.counters.Add(&DataPlaneStats::pulls_mapped);
+      if (pull.way == Way::kShared) host_.counters.Add(&DataPlaneStats::pulls_mapped);
+      if (pull.way == Way::kRemote) host_.counters.Add(&DataPlaneStats::pulls_remote);
     }
   } else {
     host_.counters.Add(&DataPlaneStats::pulls_failed);
@@ -100,15 +107,48 @@ Status OutgoingLink::OnShared(const FrameHeader& header, Pull& pull) {
   auto direct = ReadFromShared(*mapped_, segments, header.value);
   if (direct.ok()) {
     pull.direct = std::move(*direct);
-    pull.mapped = true;
+    pull.way = Way::kShared;
     ReadDirect(header.id);
   } else if (direct.status().code() == StatusCode::kUnavailable) {
-    ways_.shared = false;
-    AskAgain(header.id, direct.status());
+    AskAgain(header.id, Way::kShared, direct.status());
   } else {
     EndPull(pull.id, direct.status());
   }
   return OkStatus();
+}
+
+Status OutgoingLink::OnRemote(const FrameHeader& header, Pull& pull) {
+  if (!pull.asked.remote || pull.direct || pull.received > 0) return Foul("segments out of turn");
+  if (header.value > pull.destination.size()) return Foul("more than was asked for");
+  MR_ASSIGN_OR_RETURN(RemoteOffer offer, DecodeOffer(small_, header.value));
+  if (remote_ && offer.peer != remote_name_) return Foul("another address than before");
+  auto direct = ReadFromRemote(header.id, std::move(offer), header.value);
+  if (direct.ok()) {
+    pull.direct = std::move(*direct);
+    pull.way = Way::kRemote;
+    ReadDirect(header.id);
+  } else {
+    AskAgain(header.id, Way::kRemote, direct.status());
+  }
+  return OkStatus();
+}
+
+Result<std::unique_ptr<DirectRead>> OutgoingLink::ReadFromRemote(uint64_t wire_id,
+                                                                 RemoteOffer offer,
+                                                                 uint64_t total) {
+  if (!remote_) {
+    MR_ASSIGN_OR_RETURN(remote_, host_.remote->Connect(offer.peer));
+    remote_name_ = std::move(offer.peer);
+  }
+  RemoteRead::Keys keys;
+  for (const auto& packed : offer.keys) {
+    MR_ASSIGN_OR_RETURN(auto key, remote_->Key(packed));
+    keys.push_back(std::move(key));
+  }
+  return std::unique_ptr<DirectRead>(std::make_unique<RemoteRead>(
+      *remote_, std::move(keys), std::move(offer.segments), total, [this, wire_id] {
+        host_.loop.Post([self = shared_from_this(), this, wire_id] { ReadDirect(wire_id); });
+      }));
 }
 
 // Some at a time, so that other connections have their turn.
@@ -116,13 +156,16 @@ void OutgoingLink::ReadDirect(uint64_t wire_id) {
   const auto it = pulls_.find(wire_id);
   if (it == pulls_.end()) return;
   Pull& pull = it->second;
-  const size_t n = std::min<uint64_t>(kDirectBudgetBytes, pull.direct->left());
-  if (const Status s = pull.direct->Read(pull.destination.subspan(pull.received, n)); !s.ok()) {
-    ways_.memory = false;
-    return AskAgain(wire_id, s);
+  if (pull.direct->waiting()) return;  // and comes back when it has what it waits for
+  if (pull.ending) {
+    PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
+    return Finish(wire_id, OkStatus());  // with what it ended with
   }
-  pull.received += n;
+  const auto n = pull.direct->Read(pull.destination.subspan(pull.received));
+  if (!n.ok()) return AskAgain(wire_id, pull.way, n.status());
+  pull.received += *n;
   if (pull.direct->left() == 0) return FinishDirect(wire_id, pull);
+  if (pull.direct->waiting()) return;
   host_.loop.Post([self = shared_from_this(), this, wire_id] { ReadDirect(wire_id); });
 }
 
@@ -150,7 +193,12 @@ void OutgoingLink::Release(uint64_t wire_id) {
 }
 
 // A way to the owner's memory has failed and will not be asked for any more.
-void OutgoingLink::AskAgain(uint64_t wire_id, const Status& why) {
+void OutgoingLink::AskAgain(uint64_t wire_id, Way failed, const Status& why) {
+  switch (failed) {
+    case Way::kMemory: ways_.memory = false; break;
+    case Way::kShared: ways_.shared = false; break;
+    case Way::kRemote: ways_.remote = false; break;
+  }
   MR_LOG(warn, "pulls from {} go another way from now on: {}", Printable(peer_.endpoint),
          Printable(why.message()));
   PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
@@ -159,7 +207,6 @@ void OutgoingLink::AskAgain(uint64_t wire_id, const Status& why) {
   Pull& pull = node.mapped();
   pull.received = 0;
   pull.direct.reset();
-  pull.mapped = false;
   const auto inserted = pulls_.insert(std::move(node));
   Request(inserted.position->first, inserted.position->second);
 }

@@ -1,6 +1,11 @@
 // For tests: a data plane that writes down what happens to it, and bytes that show their place.
 #pragma once
 
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -92,6 +97,15 @@ inline TcpDataPlaneOptions TestOptions() {
   return options;
 }
 
+// In builds with UCX: over loopback, where it imitates RDMA. No other way to an owner's memory.
+inline TcpDataPlaneOptions RdmaTestOptions() {
+  TcpDataPlaneOptions options = TestOptions();
+  options.direct_reads = false;
+  options.rdma_transports = "tcp";
+  options.rdma_imitated = true;
+  return options;
+}
+
 // The diary outlives the plane.
 struct TestPlane {
   explicit TestPlane(TcpDataPlaneOptions options = TestOptions(), PullHandler on_pull = nullptr)
@@ -141,6 +155,64 @@ class PullWaiter {
     uint64_t bytes = 0;
   };
   std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+// What the owner of shared memory serves.
+inline PullHandler Serve(const std::shared_ptr<SharedMemory>& memory) {
+  return [memory = std::weak_ptr(memory)](const PeerAddress&, std::span<const std::byte>) {
+    const auto held = memory.lock();
+    if (held == nullptr) return Result<PullSource>(NotFound("let go"));
+    return Result<PullSource>(PullSegments{{held->bytes()}, held});
+  };
+}
+
+inline Status PullAll(TestPlane& reader, const PeerAddress& owner, std::span<std::byte> to) {
+  PullWaiter pull;
+  reader.plane->Pull(owner, {}, to, Duration::Seconds(20), pull.Callback());
+  return pull.Wait();
+}
+
+// A process that shares memory (PatternBytes of seed 11) and serves it until it is killed.
+class OtherProcess {
+ public:
+  explicit OtherProcess(size_t bytes, TcpDataPlaneOptions options = TestOptions()) {
+    int announce[2];
+    MR_CHECK(pipe(announce) == 0);
+    child_ = fork();
+    if (child_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      std::shared_ptr<SharedMemory> memory;
+      TestPlane owner(options, [&](const PeerAddress& from, std::span<const std::byte> r) {
+        return Serve(memory)(from, r);
+      });
+      memory = *owner.plane->AllocateShared(bytes);
+      std::ranges::copy(PatternBytes(bytes, 11), memory->bytes().begin());
+      const PeerAddress self = owner.address();
+      const std::string line = self.endpoint + " " + std::to_string(self.incarnation) + "\n";
+      [[maybe_unused]] const ssize_t n = write(announce[1], line.data(), line.size());
+      while (true) pause();
+    }
+    char line[200] = "", endpoint[100];
+    MR_CHECK(read(announce[0], line, sizeof(line) - 1) > 0);
+    unsigned long incarnation = 0;  // NOLINT(google-runtime-int): scanf's type
+    MR_CHECK(std::sscanf(line, "%99s %lu", endpoint, &incarnation) == 2);
+    address_.endpoint = endpoint;
+    address_.incarnation = incarnation;
+    close(announce[0]);
+    close(announce[1]);
+  }
+  ~OtherProcess() { Kill(); }
+  const PeerAddress& address() const { return address_; }
+  void Kill() {
+    if (child_ == 0) return;
+    kill(child_, SIGKILL);
+    waitpid(child_, nullptr, 0);
+    child_ = 0;
+  }
+
+ private:
+  pid_t child_ = 0;
+  PeerAddress address_;
 };
 
 }  // namespace millrace::net

@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "net/data/direct_read.h"
 #include "net/data/message_queue.h"
+#include "net/data/remote_memory.h"
 #include "net/data/shared_table.h"
 #include "net/data_plane.h"
 
@@ -32,10 +33,13 @@ class ServedPull {
 
   DirectWays ways() const { return ways_; }
 
-  // The handler's answer. `pin` for segments, `shared` where they lie in shared memory. An error
-  // ends the pull.
-  Status Begin(PullSource source, std::shared_ptr<const void> pin,
-               std::optional<SharedPlaces> shared, Time now);
+  // Where all segments lie, if it is there.
+  struct Places {
+    std::optional<SharedPlaces> shared;
+    std::optional<RemoteMemory::Places> remote;
+  };
+  // The handler's answer. `pin` for segments. An error ends the pull.
+  Status Begin(PullSource source, std::shared_ptr<const void> pin, Places places, Time now);
   Time begun_at() const { return begun_at_; }
 
   uint64_t total() const { return total_; }
@@ -56,10 +60,10 @@ class ServedPull {
   const PullProducer& producer() const { return producer_; }
 
   // ---- direct reading
-  // What tells the reader where to read: a kPullDirect or kPullShared frame.
+  // What tells the reader where to read: a kPullDirect, kPullShared or kPullRemote frame.
   FrameType direct_type() const;
   std::vector<std::byte> DirectSegments() const;
-  // What the reader is going to map; empty for a kPullDirect frame.
+  // What the reader is going to map; empty but for a kPullShared frame.
   std::span<const std::shared_ptr<const SharedMemory>> shared_memory() const {
     return shared_.holders;
   }
@@ -81,8 +85,9 @@ class ServedPull {
   std::vector<std::span<const std::byte>> segments_;
   std::shared_ptr<const void> pin_;
   SharedPlaces shared_;
-  SegmentCursor cursor_;      // of what is sent
-  SegmentCursor sum_cursor_;  // of what is summed
+  RemoteMemory::Places remote_;  // let go before the pin
+  SegmentCursor cursor_;         // of what is sent
+  SegmentCursor sum_cursor_;     // of what is summed
   uint32_t sum_ = 0;
 
   PullProducer producer_;

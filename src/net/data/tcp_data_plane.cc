@@ -1,9 +1,12 @@
 #include "net/data/tcp_data_plane.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <sstream>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +23,21 @@ constexpr Duration kStrangerLogEvery = Duration::Seconds(1);
 constexpr size_t kEndpointsRemembered = 4096;
 constexpr size_t kNameBytesMax = 255;  // as the hello has room for
 
+// UCX reads over any transport; where the card cannot, the owner's processor has to answer, and
+// that is slower than to send at once.
+Status CheckRdma(const TcpDataPlaneOptions& o) {
+  constexpr std::array<std::string_view, 5> kOneSided = {"rc", "rc_v", "rc_x", "dc", "dc_x"};
+  if (o.rdma_transports.empty()) return OkStatus();
+  if (o.tls) return InvalidArgument("RDMA encrypts nothing: use either it or TLS");
+  std::istringstream names(o.rdma_transports);
+  for (std::string name; !o.rdma_imitated && std::getline(names, name, ',');) {
+    if (std::ranges::find(kOneSided, name) != kOneSided.end()) continue;
+    return InvalidArgument(fmt::format("\"{}\" does not read a peer's memory by RDMA; {} do",
+                                       Printable(name), fmt::join(kOneSided, ", ")));
+  }
+  return OkStatus();
+}
+
 Status CheckOptions(const TcpDataPlaneOptions& o) {
   if (o.token.empty()) return InvalidArgument("a data plane needs the cluster's token");
   for (size_t bytes : o.limits.window_bytes) {
@@ -33,6 +51,7 @@ Status CheckOptions(const TcpDataPlaneOptions& o) {
     return InvalidArgument("requests are too long");
   }
   if (o.limits.serving_threads < 1) return InvalidArgument("no serving thread");
+  MR_RETURN_IF_ERROR(CheckRdma(o));
   if (o.advertised_host.size() + 8 > kNameBytesMax || o.host.size() + 8 > kNameBytesMax ||
       o.host_id.size() > kNameBytesMax) {
     return InvalidArgument("a host's name is too long");
@@ -70,6 +89,9 @@ Result<std::unique_ptr<DataPlane>> TcpDataPlane::Start(TcpDataPlaneOptions optio
         PeerTls tls, LoadPeerTls(o.tls->certificate_path, o.tls->key_path, o.tls->authority_path));
     plane->server_tls = std::move(tls.server);
     plane->client_tls = std::move(tls.client);
+  }
+  if (!o.rdma_transports.empty()) {
+    MR_ASSIGN_OR_RETURN(plane->remote, OpenRemoteMemory(plane->loop, o.rdma_transports));
   }
   plane->user_id = geteuid();
   plane->cookie = RandomNonce();
@@ -193,13 +215,45 @@ void TcpDataPlane::CancelPull(PullId pull) {
   });
 }
 
+// Null when it cannot be read remotely; then it is sent.
+std::shared_ptr<const void> TcpDataPlane::RegisterRemote(std::span<const std::byte> memory) {
+  if (!remote) return nullptr;
+  auto registration = remote->Register(memory);
+  if (registration.ok()) return *std::move(registration);
+  MR_LOG(warn, "{} bytes are pulled without RDMA: {}", memory.size(),
+         registration.status().message());
+  return nullptr;
+}
+
+Result<std::shared_ptr<SharedMemory>> TcpDataPlane::AllocateShared(size_t bytes) {
+  MR_ASSIGN_OR_RETURN(auto memory, shared.Allocate(bytes));
+  auto registration = RegisterRemote(memory->bytes());
+  if (!registration) return memory;
+  SharedMemory* const raw = memory.get();
+  // The registration ends first.
+  return std::shared_ptr<SharedMemory>(
+      raw, [memory = std::move(memory), registration = std::move(registration)](void*) mutable {
+        registration.reset();
+        memory.reset();
+      });
+}
+
 RegionId TcpDataPlane::RegisterRegion(std::span<const std::byte> memory) {
-  return regions.Register(memory);
+  auto registration = RegisterRemote(memory);
+  const RegionId region = regions.Register(memory);
+  if (registration) {
+    std::lock_guard lock(mutex_);
+    remote_regions_.emplace(region, std::move(registration));
+  }
+  return region;
 }
 
 void TcpDataPlane::UnregisterRegion(RegionId region) {
   MR_CHECK(!loop.InThread()) << "waiting in a callback waits for ever";
   regions.Unregister(region);
+  decltype(remote_regions_)::node_type registration;  // ends without the lock
+  std::lock_guard lock(mutex_);
+  registration = remote_regions_.extract(region);
 }
 
 void TcpDataPlane::Forget(uint64_t incarnation) {
