@@ -28,6 +28,6 @@ struct SameHostOptions {
 // Returns when all ranks have come. kUnavailable: they did not within `join_within`, with who is
 // missing; kFailedPrecondition: the group turned this rank away (stale, twice there, another size);
 // kResourceExhausted: no memory.
-Result<std::unique_ptr<Collective>> JoinSameHost(const SameHostOptions& options);
+Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& options);
 
 }  // namespace millrace::net

@@ -60,6 +60,8 @@ class SlotCollective : public Collective {
   int size() const override { return options_.size; }
   Status AllReduceSum(std::span<float> values) override;
   void Abort(std::string_view why) override;
+  // Does the group still stand? Without waiting; any thread.
+  Status Check();
 
  protected:
   // Looks, while this rank waits, whether a peer is known to be gone.
