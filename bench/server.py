@@ -36,12 +36,13 @@ def flops_per_request(config, prompt, output):
 
 
 class Server:
-    def __init__(self, binary, model):
+    def __init__(self, binary, model, options=()):
         self.log = tempfile.NamedTemporaryFile("w+")
         started = time.monotonic()
         self.process = subprocess.Popen(
             [binary, "serve", model, "--host", "127.0.0.1", "--port", "0", "--threads", "2",
-             "--served-model-name", "bench", "--max-model-len", "512", "--kv-cache-memory", "256MiB"],
+             "--served-model-name", "bench", "--max-model-len", "512", "--kv-cache-memory", "256MiB",
+             *options],
             stdout=self.log, stderr=subprocess.STDOUT)
         self.url = self._wait_ready()
         self.ready_s = time.monotonic() - started

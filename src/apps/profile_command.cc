@@ -10,6 +10,7 @@
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/model_path.h"
+#include "apps/profile/front_end.h"
 #include "apps/profile/grid.h"
 #include "apps/profile/links.h"
 #include "apps/profile/repeats.h"
@@ -40,6 +41,7 @@ struct ProfileFlags {
   ProfileLimits limits;
   std::optional<int> threads;
   int repeats = 9;
+  double temperature = 1;
 };
 
 // The limits that this model and this memory allow.
@@ -66,7 +68,7 @@ Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec) {
 struct Loaded {
   std::unique_ptr<StepRig> rig;
   ProfileLimits limits;
-  std::string model, device;
+  std::string model, folder, device;
   int threads = 0;
 };
 
@@ -74,6 +76,7 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   Loaded loaded;
   MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(flags.model));
   loaded.model = path.name;
+  loaded.folder = path.folder;
   loaded.threads = flags.threads.value_or(DefaultThreads());
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
                       tensor::NewCpuDevice({.threads = loaded.threads}));
@@ -92,12 +95,14 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   options.max_sequences = loaded.limits.max_sequences + kPromptSlots;
   MR_ASSIGN_OR_RETURN(
       auto executor, engine::LocalExecutor::Create(std::move(device), std::move(weights), options));
-  MR_ASSIGN_OR_RETURN(loaded.rig, StepRig::Create(std::move(executor), loaded.limits, clock));
+  MR_ASSIGN_OR_RETURN(
+      loaded.rig, StepRig::Create(std::move(executor), loaded.limits, flags.temperature, clock));
   return loaded;
 }
 
 struct Measured {
   std::vector<cost::ProfileSample> samples;
+  std::optional<cost::Pace> pace;
   double undisturbed = 0;  // of the batches, the median
 };
 
@@ -108,6 +113,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
   const std::vector<ProfileBatch> grid = ProfileGrid(limits);
   std::vector<std::vector<StepRig::Timing>> timings(grid.size());
   std::vector<double> spent(grid.size(), 0);
+  std::vector<std::pair<size_t, double>> past;  // batch and seconds, as they came
   Progress progress("Measuring", ProgressUnit::kRequests,
                     static_cast<int64_t>(grid.size()) * repeats, stderr,
                     ProgressStyle::ForStream(stderr), clock);
@@ -119,6 +125,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
       MR_ASSIGN_OR_RETURN(const StepRig::Timing timing, rig.Run(grid[i]));
       timings[i].push_back(timing);
       spent[i] += timing.step_s;
+      past.emplace_back(i, timing.step_s);
     }
   }
   progress.Finish();
@@ -130,7 +137,23 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
     undisturbed.push_back(timing.undisturbed);
   }
   measured.undisturbed = Median(std::move(undisturbed));
+  std::vector<cost::PaceStretch> stretches;
+  for (const auto& [batch, took_s] : past) {
+    stretches.push_back({measured.samples[batch].step_s, took_s});
+  }
+  MR_ASSIGN_OR_RETURN(measured.pace, cost::Pace::Create(std::move(stretches)));
   return measured;
+}
+
+// None where the folder has no tokenizer: its steps can be profiled all the same.
+std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
+  FrontEndOptions options{.model = loaded.folder};
+  options.spec = loaded.rig->executor().model().spec();
+  options.max_model_len = loaded.limits.max_context;
+  auto measured = MeasureFrontEnd(options, loaded.rig->TakeExecutor(), clock);
+  if (measured.ok()) return *measured;
+  MR_LOG(warn, "what a server adds was not measured: {}", measured.status().message());
+  return std::nullopt;
 }
 
 void PrintSummary(const cost::Profile& profile, double undisturbed, const std::string& output) {
@@ -149,6 +172,14 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
              c.decode_context_s * 1e6, c.prefill_squared_s * 1e9);
   fmt::print("Fit         {} (layers alone: {})\n", cost::FormatErrors(profile.step.errors),
              cost::FormatErrors(profile.layers.errors));
+  if (profile.front_end) {
+    fmt::print("Serving     {:.2f} ms per request, {:.3f} ms per step\n",
+               profile.front_end->request_s * 1e3, profile.front_end->step_s * 1e3);
+  }
+  if (profile.pace) {
+    fmt::print("Pace        steps took {:.1f} % longer in all than typical ones\n",
+               (profile.pace->slowdown() - 1) * 100);
+  }
   fmt::print("Saturation  {} prompt tokens in a step (L_m)\n", profile.saturation_tokens);
   fmt::print("Memory      {}/s copied by one thread\n",
              FormatBytes(static_cast<int64_t>(profile.memory_copy_bytes_per_s)));
@@ -193,6 +224,7 @@ Status RunProfile(const ProfileFlags& flags) {
   MR_ASSIGN_OR_RETURN(Measured steps,
                       MeasureSteps(*loaded.rig, loaded.limits, flags.repeats, clock));
   measured.samples = std::move(steps.samples);
+  measured.pace = std::move(steps.pace);
   measured.memory_copy_bytes_per_s = MeasureMemoryCopy(flags.repeats, clock);
   auto loopback = MeasureLoopback(std::max(flags.repeats, 9), clock);
   if (loopback.ok()) {
@@ -201,6 +233,7 @@ Status RunProfile(const ProfileFlags& flags) {
   } else {
     MR_LOG(warn, "{}", loopback.status().message());
   }
+  measured.front_end = FrontEndOf(loaded, clock);
   MR_ASSIGN_OR_RETURN(const cost::Profile profile, cost::FitProfile(std::move(measured), kKnots));
   MR_RETURN_IF_ERROR(WriteFileAtomically(flags.output, cost::FormatProfile(profile)));
   PrintSummary(profile, steps.undisturbed, flags.output);
@@ -242,6 +275,8 @@ std::unique_ptr<Command> MakeProfileCommand() {
                "Longest context of a sequence");
   command->Add(kGroup, IntOption("repeats", "N", &flags->repeats, 1, 1000),
                "Times every batch is run; the median counts");
+  command->Add(kGroup, RealOption("temperature", "T", &flags->temperature, 0, 100),
+               "Sample as requests with this temperature; 0: greedy, which takes less");
   AddGeneralOptions(*command);
   command->run = [flags] { return RunProfile(*flags); };
   return command;

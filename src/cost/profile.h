@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "core/plan.h"
 #include "cost/link_model.h"
+#include "cost/pace.h"
 #include "cost/step_model.h"
 
 namespace millrace::cost {
@@ -20,6 +21,12 @@ struct ProfileSample {
   BatchShape batch;
   double step_s = 0;    // all an executor does for the step, sampling included
   double layers_s = 0;  // of it, the layers
+};
+
+// What a server adds to its steps, measured on a server with the profiled model.
+struct FrontEnd {
+  double request_s = 0;  // to a request's first token: HTTP, tokenizing and the way back
+  double step_s = 0;     // between a step's result and the next step: scheduler and delivery
 };
 
 struct Profile {
@@ -37,6 +44,8 @@ struct Profile {
   int64_t saturation_tokens = 0;       // DistServe's L_m; SaturationTokens(step)
   double memory_copy_bytes_per_s = 0;  // bytes copied, not read plus written
   std::optional<LinkFit> loopback;     // TCP on this machine
+  std::optional<FrontEnd> front_end;
+  std::optional<Pace> pace;  // of the machine while it was measured
   std::vector<ProfileSample> samples;
 };
 

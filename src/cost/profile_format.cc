@@ -191,6 +191,31 @@ Status ReadLinks(const Fields& fields, Profile& profile) {
   return {};
 }
 
+Status ReadServing(const Fields& fields, Profile& profile) {
+  if (fields.Has("front_end")) {
+    MR_ASSIGN_OR_RETURN(const Fields front_end, fields.Object("front_end"));
+    FrontEnd times;
+    MR_RETURN_IF_ERROR(front_end.Number("request_s", 0, kSecondsMax, times.request_s));
+    MR_RETURN_IF_ERROR(front_end.Number("step_s", 0, kSecondsMax, times.step_s));
+    profile.front_end = times;
+  }
+  if (!fields.Has("pace")) return {};
+  MR_ASSIGN_OR_RETURN(const Json* rows, fields.Array("pace", Pace::kStretchesMax));
+  std::vector<PaceStretch> stretches;
+  for (const Json& row : *rows) {
+    if (!row.is_array() || row.size() != 2 || !Fields::InRange(row[0], 0, kSecondsMax) ||
+        !Fields::InRange(row[1], 0, kSecondsMax)) {
+      return fields.Error("pace",
+                          fmt::format("row {}: two times in seconds", stretches.size() + 1));
+    }
+    stretches.push_back({row[0].get<double>(), row[1].get<double>()});
+  }
+  auto pace = Pace::Create(std::move(stretches));
+  if (!pace.ok()) return fields.Error("pace", pace.status().message());
+  profile.pace = std::move(*pace);
+  return {};
+}
+
 Status Read(const Fields& top, Profile& profile) {
   std::string format;
   int64_t version = 0;
@@ -209,6 +234,7 @@ Status Read(const Fields& top, Profile& profile) {
   MR_RETURN_IF_ERROR(ReadFit(top, "layers", profile.layers));
   MR_RETURN_IF_ERROR(top.Integer("saturation_tokens", 1, kTokensMax, profile.saturation_tokens));
   MR_RETURN_IF_ERROR(ReadLinks(top, profile));
+  MR_RETURN_IF_ERROR(ReadServing(top, profile));
   return ReadSamples(top, profile.samples);
 }
 
@@ -233,6 +259,16 @@ std::string FormatProfile(const Profile& profile) {
     json["loopback"] = {{"latency_s", profile.loopback->link.latency_s},
                         {"bytes_per_s", profile.loopback->link.bytes_per_s},
                         {"relative_error", ToJson(profile.loopback->errors)}};
+  }
+  if (profile.front_end) {
+    json["front_end"] = {{"request_s", profile.front_end->request_s},
+                         {"step_s", profile.front_end->step_s}};
+  }
+  if (profile.pace) {
+    json["pace"] = Json::array();
+    for (const PaceStretch& s : profile.pace->stretches()) {
+      json["pace"].push_back({s.typical_s, s.took_s});
+    }
   }
   json["samples"] = Json::array();
   for (const ProfileSample& sample : profile.samples) json["samples"].push_back(ToJson(sample));

@@ -86,6 +86,14 @@ void Instance::CountKv(Time now) {
   use_.kv_blocks_peak = std::max(use_.kv_blocks_peak, kv_blocks_now_);
 }
 
+Duration Instance::TimeOf(size_t stage, const cost::BatchShape& shape, Time begin) const {
+  const double typical_s = stages_[stage].cost->Seconds(shape);
+  if (options_.pace == nullptr) return Duration::Seconds(typical_s);
+  const double share = static_cast<double>(stage) / static_cast<double>(stages_.size());
+  const double from_s = options_.pace_from_s + share * options_.pace->length_s();
+  return Duration::Seconds(options_.pace->Seconds(typical_s, from_s + begin.ns * 1e-9));
+}
+
 Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   const cost::BatchShape shape = ShapeOf(plan);
   use_.prefill_tokens += static_cast<uint64_t>(shape.prefill_tokens);
@@ -105,7 +113,7 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   for (size_t i = 0; i < stages_.size(); ++i) {
     Stage& stage = stages_[i];
     const Time begin = std::max(i == 0 ? at : at + hop, stage.free);
-    const Duration took = Duration::Seconds(stage.cost->Seconds(shape));
+    const Duration took = TimeOf(i, shape, begin);
     at = stage.free = begin + took;
     stage.busy = stage.busy + took;
     if (on_step) {

@@ -15,6 +15,7 @@
 #include "core/output.h"
 #include "core/plan.h"
 #include "core/step_plan.h"
+#include "cost/pace.h"
 #include "cost/step_cost.h"
 #include "sched/scheduler.h"
 
@@ -25,6 +26,9 @@ struct InstanceOptions {
   sched::SchedulerOptions scheduler;  // `stages` is set from the number of costs
   // One per pipeline stage, in order. Not owned; outlives the instance.
   std::vector<const cost::StepCost*> stages;
+  // How evenly the stages work, each from another moment on; null: always as usual. Not owned.
+  const cost::Pace* pace = nullptr;
+  double pace_from_s = 0;
   double scheduler_overhead_s = 0;          // between a result and the next step
   double scheduler_overhead_per_seq_s = 0;  // the same, for every sequence of the step
   double swap_s_per_block = 0;              // KV to the host or back, before the step runs
@@ -102,6 +106,7 @@ class Instance {
 
   Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler);
   Time RunThroughStages(const StepPlan& plan, Time now);
+  Duration TimeOf(size_t stage, const cost::BatchShape& shape, Time begin) const;
   void CountKv(Time now);
 
   const InstanceOptions options_;

@@ -36,7 +36,7 @@ void Service::OnStep(std::function<void(int index, const StepRecord&)> observe) 
 
 ServiceReport Service::Run(Workload& workload) {
   std::optional<SimRequest> next = workload.Next();
-  if (next) events_.Push(next->arrival, {});
+  if (next) events_.Push(next->arrival + options_.front_end, {});
   Time now;
   while (!events_.empty()) {
     if (options_.stop_at && events_.next_time() > *options_.stop_at) {
@@ -48,9 +48,9 @@ ServiceReport Service::Run(Workload& workload) {
     ++events_done_;
     switch (event.what) {
       case What::kArrival:
-        Arrive(*next);
+        Arrive(*next, now);
         next = workload.Next();
-        if (next) events_.Push(next->arrival, {});
+        if (next) events_.Push(next->arrival + options_.front_end, {});
         break;
       case What::kStepEnd:
         outputs_.clear();
@@ -78,7 +78,7 @@ void Service::Hear(int index, RequestOutput& output, Time now) {
   if (hands_over) HandOver(output.request, index, output.tokens.back(), now);
 }
 
-void Service::Arrive(const SimRequest& request) {
+void Service::Arrive(const SimRequest& request, Time now) {
   if (on_progress && arrived_ % kProgressEvery == 0) on_progress(arrived_, request.arrival);
   ++arrived_;
   load_.Arrived(request.arrival, recorder_);
@@ -92,7 +92,7 @@ void Service::Arrive(const SimRequest& request) {
                           .params = SharedParams(output_tokens),
                           .known_output_tokens = output_tokens};
   if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
-  if (!instances_[index]->scheduler().Add(std::move(asked), request.arrival).ok()) {
+  if (!instances_[index]->scheduler().Add(std::move(asked), now).ok()) {
     recorder_.Refused(id);
     return;
   }
@@ -100,7 +100,7 @@ void Service::Arrive(const SimRequest& request) {
   if (!prefill_ahead_.empty()) {
     prefill_ahead_[index] = prefill_ahead_[index] + PrefillTime(index, request.prompt_tokens);
   }
-  Submit(index, request.arrival);
+  Submit(index, now);
 }
 
 std::shared_ptr<const std::vector<TokenId>> Service::PromptOf(int tokens) {

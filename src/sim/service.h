@@ -34,6 +34,7 @@ struct ServiceOptions {
   // Either all with role kBoth, or some with kPrefill and some with kDecode.
   std::vector<InstanceOptions> instances;
   KvTransferOptions kv_transfer;
+  Duration front_end;  // from a request's arrival to the scheduler, and of its news to the client
   DispatchPolicy dispatch = DispatchPolicy::kFewestRequests;
   Slo slo;
   std::optional<Time> stop_at;  // events after this do not happen
@@ -85,7 +86,7 @@ class Service {
   };
 
   explicit Service(const ServiceOptions& options) : options_(options), recorder_(options.slo) {}
-  void Arrive(const SimRequest& request);
+  void Arrive(const SimRequest& request, Time now);
   // The instance with the role that should take the next request.
   int Dispatch(const std::vector<int>& among);
   void Hear(int index, RequestOutput& output, Time now);

@@ -106,7 +106,7 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   auto executor = engine::LocalExecutor::Create(std::move(*device), std::move(*weights), options);
   ASSERT_TRUE(executor.ok()) << executor.status().ToString();
   const SteadyClock clock;
-  auto rig = StepRig::Create(std::move(*executor), limits, clock);
+  auto rig = StepRig::Create(std::move(*executor), limits, /*temperature=*/1, clock);
   ASSERT_TRUE(rig.ok()) << rig.status().ToString();
   cost::Profile measured{.num_layers = 2, .threads = 1};
   for (int round = 0; round < 2; ++round) {

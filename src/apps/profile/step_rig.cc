@@ -17,12 +17,19 @@ double ThreadCpuSeconds() {
 
 int Blocks(int tokens, int block_size) { return (tokens + block_size - 1) / block_size; }
 
-// The sampling that a request without parameters gets.
-std::shared_ptr<const SamplingParams> DefaultSampling() {
-  return std::make_shared<const SamplingParams>();
+constexpr uint64_t kFirstSequence = uint64_t{1} << 48;
+
+std::shared_ptr<const SamplingParams> SamplingAt(double temperature) {
+  SamplingParams params;
+  params.temperature = temperature;
+  return std::make_shared<const SamplingParams>(params);
 }
 
 }  // namespace
+
+StepRig::StepRig(std::unique_ptr<engine::LocalExecutor> executor, double temperature,
+                 const Clock& clock)
+    : executor_(std::move(executor)), clock_(clock), sampling_(SamplingAt(temperature)) {}
 
 int StepRig::BlocksFor(const ProfileLimits& limits, int block_size) {
   int blocks = 0;
@@ -31,8 +38,9 @@ int StepRig::BlocksFor(const ProfileLimits& limits, int block_size) {
 }
 
 Result<std::unique_ptr<StepRig>> StepRig::Create(std::unique_ptr<engine::LocalExecutor> executor,
-                                                 const ProfileLimits& limits, const Clock& clock) {
-  std::unique_ptr<StepRig> rig(new StepRig(std::move(executor), clock));
+                                                 const ProfileLimits& limits, double temperature,
+                                                 const Clock& clock) {
+  std::unique_ptr<StepRig> rig(new StepRig(std::move(executor), temperature, clock));
   const engine::ExecutorTraits& traits = rig->executor_->traits();
   const int vocab = rig->executor_->model().spec().vocab_size;
   MR_CHECK(BlocksFor(limits, traits.block_size) <= traits.num_blocks);
@@ -80,7 +88,7 @@ Status StepRig::Fill(const ProfileLimits& limits) {
 void StepRig::AddChunk(const ProfileChunk& chunk, LogitsWanted logits, StepPlan& plan) {
   Slot& slot = slots_[static_cast<size_t>(chunk.slot)];
   SequenceStep step;
-  step.id = SequenceId(static_cast<uint64_t>(chunk.slot) + 1);
+  step.id = SequenceId(kFirstSequence + static_cast<uint64_t>(chunk.slot));
   step.start = chunk.start;
   step.num_tokens = chunk.count;
   step.first_token = static_cast<int32_t>(plan.tokens.size());
@@ -90,8 +98,7 @@ void StepRig::AddChunk(const ProfileChunk& chunk, LogitsWanted logits, StepPlan&
     step.keep_blocks = static_cast<int32_t>(slot.blocks.size());
   } else {
     slot.started = true;
-    plan.started.push_back(
-        {step.id, DefaultSampling(), static_cast<uint64_t>(chunk.slot), slot.prompt});
+    plan.started.push_back({step.id, sampling_, static_cast<uint64_t>(chunk.slot), slot.prompt});
     plan.blocks.insert(plan.blocks.end(), slot.blocks.begin(), slot.blocks.end());
     step.num_new_blocks = static_cast<int32_t>(slot.blocks.size());
   }

@@ -23,16 +23,18 @@ class StepRig {
   // Prompts for a slot are computed once and copied to the others: what is in the cache must be
   // there, not mean anything. `executor` has SlotBlocks(limits) blocks.
   static Result<std::unique_ptr<StepRig>> Create(std::unique_ptr<engine::LocalExecutor> executor,
-                                                 const ProfileLimits& limits, const Clock& clock);
+                                                 const ProfileLimits& limits, double temperature,
+                                                 const Clock& clock);
   static int BlocksFor(const ProfileLimits& limits, int block_size);
 
   // REQUIRES: a batch of ProfileGrid(limits).
   Result<Timing> Run(const ProfileBatch& batch);
   const engine::LocalExecutor& executor() const { return *executor_; }
+  // The rig's sequences remain in it, with ids beyond those of any scheduler. The rig is over.
+  std::unique_ptr<engine::LocalExecutor> TakeExecutor() { return std::move(executor_); }
 
  private:
-  StepRig(std::unique_ptr<engine::LocalExecutor> executor, const Clock& clock)
-      : executor_(std::move(executor)), clock_(clock) {}
+  StepRig(std::unique_ptr<engine::LocalExecutor> executor, double temperature, const Clock& clock);
   Status Fill(const ProfileLimits& limits);
   Result<Timing> Submit(StepPlan plan);
   void AddChunk(const ProfileChunk& chunk, LogitsWanted logits, StepPlan& plan);
@@ -44,6 +46,7 @@ class StepRig {
   };
   std::unique_ptr<engine::LocalExecutor> executor_;
   const Clock& clock_;
+  const std::shared_ptr<const SamplingParams> sampling_;
   std::vector<Slot> slots_;
   uint64_t steps_ = 0;
 };

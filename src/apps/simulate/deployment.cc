@@ -53,6 +53,14 @@ Status AddMeasuredCosts(const DeploymentFlags& flags, Deployment& out) {
         profile, LayersOf(i, flags.pipeline_parallel, profile.num_layers)));
   }
   out.cost_from = fmt::format("measured on {}, {}", profile.device, flags.profile);
+  if (profile.front_end) {
+    out.front_end = Duration::Seconds(profile.front_end->request_s);
+    out.instance.scheduler_overhead_s = profile.front_end->step_s;
+  }
+  if (profile.pace && flags.pace) {
+    out.pace = std::make_shared<const cost::Pace>(*profile.pace);
+    out.instance.pace = out.pace.get();
+  }
   return OkStatus();
 }
 
@@ -225,7 +233,11 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
               IntOption("max-model-len", "TOKENS", &flags->engine.max_model_len, 1, 1 << 24),
               "Longest prompt and answer together [default: the model's, or what fits]");
   command.Add(kGroup, RealOption("scheduler-overhead", "US", &flags->scheduler_overhead_us, 0, 1e6),
-              "Microseconds between a step's result and the next step");
+              "Microseconds between a step's result and the next step [default: the profile's]");
+  command
+      .Add(kGroup, FlagOption("pace", &flags->pace),
+           "Let the steps be as uneven as they were while --profile was measured")
+      .negatable = true;
   command.Add(kGroup, RealOption("swap-bandwidth", "GB/S", &flags->swap_gb_per_s, 1e-3, 1e4),
               "Between device and host memory");
 }
@@ -279,7 +291,9 @@ Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
     AddEstimatedCosts(flags, *device, out);
   }
   for (const auto& cost : out.costs) out.instance.stages.push_back(cost.get());
-  out.instance.scheduler_overhead_s = flags.scheduler_overhead_us * 1e-6;
+  if (flags.scheduler_overhead_us) {
+    out.instance.scheduler_overhead_s = *flags.scheduler_overhead_us * 1e-6;
+  }
   MR_RETURN_IF_ERROR(SetScheduler(flags, device, out));
   out.prefill_instances = flags.prefill_instances;
   out.instances = out.prefill_instances > 0 ? flags.prefill_instances + flags.decode_instances

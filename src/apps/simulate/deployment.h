@@ -25,7 +25,8 @@ struct DeploymentFlags {
   int prefill_instances = 0, decode_instances = 0;  // both or none; then `instances` is their sum
   double kv_gb_per_s = 25;
   sched::StepMix step_mix = sched::StepMix::kMixed;
-  double scheduler_overhead_us = 0;
+  std::optional<double> scheduler_overhead_us;  // else the profile's, or none
+  bool pace = true;                             // of the profile
   double swap_gb_per_s = 25;
 };
 
@@ -38,6 +39,8 @@ struct Deployment {
   std::string cost_from;  // whose step times these are
   ModelSpec spec;
   std::vector<std::unique_ptr<cost::StepCost>> costs;  // one per stage
+  std::shared_ptr<const cost::Pace> pace;              // of a profile that has one
+  Duration front_end;                                  // the same
   sim::InstanceOptions instance;                       // of all; points into `costs`
   int instances = 1;
   int prefill_instances = 0;  // of them; the rest decodes, unless it is none

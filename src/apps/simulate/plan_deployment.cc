@@ -79,7 +79,7 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   routed.stage_batch_tokens_max = flags.engine.max_num_batched_tokens;
   for (const StagePlan& stage : routed.plan.stages) {
     MR_RETURN_IF_ERROR(AddStage(stage, flags.engine.max_num_batched_tokens, out));
-    routed.stages.back().overhead_s = flags.scheduler_overhead_us * 1e-6;
+    routed.stages.back().overhead_s = flags.scheduler_overhead_us.value_or(0) * 1e-6;
   }
   sched::SchedulerOptions& s = routed.scheduler;
   s.block_size = flags.engine.block_size;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
 #include "sim/static_batching.h"
 
 namespace millrace::apps {
@@ -19,6 +20,11 @@ Result<sim::ServiceReport> Runner::RunSeed(std::optional<double> rate, uint64_t 
     options.instances[static_cast<size_t>(i)].role =
         i < deployment_.prefill_instances ? StageRole::kPrefill : StageRole::kDecode;
   }
+  for (size_t i = 0; deployment_.pace && i < options.instances.size(); ++i) {
+    const double share = static_cast<double>(HashCounter(seed, i) >> 11) * 0x1p-53;
+    options.instances[i].pace_from_s = share * deployment_.pace->length_s();
+  }
+  options.front_end = deployment_.front_end;
   options.kv_transfer = deployment_.kv_transfer;
   options.dispatch = options_.dispatch;
   options.slo = workload_.target.slo;
