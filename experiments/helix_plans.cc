@@ -115,10 +115,8 @@ void InParallel(size_t count, const std::function<void(size_t)>& work) {
 // The best plans first, by simulated decode throughput.
 std::vector<Candidate> Search(const HelixInputs& inputs, const Setup& setup,
                               const plan::Placement& flow_plan, double in_flight) {
-  const GoodputProblem problem{.model = &inputs.models.at(kModel),
-                               .cluster = &setup.spec,
-                               .flow = &setup.problem,
-                               .in_flight = in_flight};
+  const plan::RoundsProblem problem =
+      HelixRounds(inputs.models.at(kModel), setup.spec, setup.problem, in_flight);
   std::vector<Candidate> candidates = {{"flow planner", flow_plan, {}}};
   for (int seed = 1; seed <= kSeeds; ++seed) {
     candidates.push_back({fmt::format("goodput from shipped, seed {}", seed), setup.shipped, {}});
@@ -127,7 +125,7 @@ std::vector<Candidate> Search(const HelixInputs& inputs, const Setup& setup,
   InParallel(candidates.size(), [&](size_t i) {
     Candidate& c = candidates[i];
     if (i > 0) {
-      c.placement = SearchGoodput(problem, c.placement, kProposals, (i + 1) / 2);
+      c.placement = plan::SearchRounds(problem, c.placement, kProposals, (i + 1) / 2);
     }
     c.report = Simulate(inputs, setup, c.placement, kRankS);
   });

@@ -123,11 +123,9 @@ Result<std::vector<Candidate>> Candidates(const HelixInputs& inputs, const Setup
   MR_ASSIGN_OR_RETURN(plan::PlanOutcome whole, plan::PlanByFlow(setup.whole, options));
   MR_ASSIGN_OR_RETURN(plan::PlanOutcome partial, plan::PlanByFlow(setup.partial, options));
   MR_ASSIGN_OR_RETURN(const Outcome held, RunPlan(inputs, setup, setup.whole, shipped));
-  const GoodputProblem goodput{.model = &inputs.models.at(kModel),
-                               .cluster = &setup.cluster,
-                               .flow = &setup.whole,
-                               .in_flight = held.InFlight()};
-  plan::Placement searched = SearchGoodput(goodput, shipped, kGoodputProposals, 1);
+  const plan::RoundsProblem rounds =
+      HelixRounds(inputs.models.at(kModel), setup.cluster, setup.whole, held.InFlight());
+  plan::Placement searched = plan::SearchRounds(rounds, shipped, kGoodputProposals, 1);
   return std::vector<Candidate>{
       {"Helix, shipped", &setup.whole, std::move(shipped)},
       {"Swarm, shipped", &setup.whole, std::move(swarm)},

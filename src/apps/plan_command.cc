@@ -24,6 +24,8 @@ namespace {
 
 constexpr double kTimeLimitMaxS = 86400;
 constexpr double kRequestsPerSMin = 1e-6;  // a goodput below it is none
+// Of the time limit, for saying what comes nearest when nothing keeps the limits.
+constexpr double kAnswerShare = 0.2;
 
 enum class Objective { kFlow, kGoodput, kCost };
 
@@ -66,6 +68,13 @@ class SearchLine {
                "  {}",
                progress.elapsed_s, limit_s_, progress.tokens_per_s, progress.bound,
                100 * progress.gap(), progress.method);
+    std::fflush(stderr);
+  }
+  void Show(const plan::GoodputProgress& progress) {
+    if (!shown_) return;
+    painted_ = true;
+    fmt::print(stderr, "\r\033[K{:4.1f} of {:.0f} s  {:.3g} requests/s  {}", progress.elapsed_s,
+               limit_s_, progress.requests_per_s, progress.doing);
     std::fflush(stderr);
   }
 
@@ -130,26 +139,9 @@ Status NoPlanKeeps(plan::GoodputProblem problem, const plan::CandidateOptions& o
       fastest->ttft_s, 1e3 * fastest->tpot_s));
 }
 
-// Orders the candidates anew; those that cannot be simulated keep their place at the end.
-void JudgeBySimulation(const PlanInputs& inputs, const sim::Slo& limits,
-                       std::vector<plan::Candidate>& candidates) {
-  double hint = 0;
-  for (const plan::Candidate& c : candidates) hint = std::max(hint, c.estimate.requests_per_s);
-  const plan::Evaluator judge = SimulatedGoodput(inputs, limits, hint);
-  for (plan::Candidate& c : candidates) {
-    const plan::PlacementFlow flow =
-        FlowWithinTrunks(inputs.goodput->flow, inputs.cluster, inputs.token_bytes, c.placement);
-    const auto score = judge(MakePlan(inputs.goodput->flow, c.placement, flow, 0));
-    if (score.ok()) c.score = *score;
-  }
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const plan::Candidate& a, const plan::Candidate& b) {
-                     return a.score.value_or(-1) > b.score.value_or(-1);
-                   });
-}
-
-// The best candidate as a plan within the trunks: chosen by the estimate, then by the simulator.
-Result<Found> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs) {
+// The best candidate as a plan within the trunks: chosen by the estimates, then by the simulator.
+Result<Found> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs, const Clock& clock,
+                            SearchLine& line) {
   if (!inputs.goodput) {
     return InvalidArgument(
         "--objective goodput and --slo need --model: a table of rates says "
@@ -159,18 +151,29 @@ Result<Found> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs) {
   const sim::Slo limits = LimitsOf(flags, inputs);
   problem.ttft_s = limits.ttft_s;
   problem.tpot_s = limits.tpot_s;
+  const Time begin = clock.Now();
+  const auto seconds_left = [&] { return flags.time_limit_s - (clock.Now() - begin).seconds(); };
   plan::CandidateOptions options;
   options.seed = static_cast<uint64_t>(flags.seed);
-  auto candidates = RankByGoodput(problem, options, nullptr);
+  options.clock = &clock;
+  options.time_limit_s = flags.time_limit_s;
+  options.progress = [&line](const plan::GoodputProgress& progress) { line.Show(progress); };
+  options.route = [&](const plan::Placement& placement) {
+    return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
+  };
+  plan::Evaluator judge;
+  if (flags.simulate) {
+    judge = SimulatedGoodput(inputs, limits, [&] { return seconds_left() <= 0; });
+  }
+  const auto candidates = RankByGoodput(problem, options, judge);
   if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
+    options.time_limit_s = std::max(seconds_left(), kAnswerShare * flags.time_limit_s);
     return NoPlanKeeps(problem, options);
   }
-  if (flags.simulate) JudgeBySimulation(inputs, limits, *candidates);
   Found found{.simulated_requests_per_s = candidates->front().score};
   plan::PlanOutcome& outcome = found.outcome;
   outcome.placement = candidates->front().placement;
-  outcome.flow =
-      FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, outcome.placement);
+  outcome.flow = candidates->front().flow;
   outcome.bound = plan::SelfConsistentBound(problem.flow);
   outcome.bound_method = "self-consistent bound";
   outcome.method = "goodput: " + candidates->front().method;
@@ -184,12 +187,14 @@ Result<Found> AsFound(Result<plan::PlanOutcome> outcome) {
 }
 
 Result<Found> Search(const PlanFlags& flags, const PlanInputs& inputs,
-                     const plan::PlanOptions& options) {
+                     const plan::PlanOptions& options, SearchLine& line) {
   const plan::FlowPlanner planner = [&inputs](const plan::FlowProblem& problem,
                                               const plan::PlanOptions& search) {
     return plan::PlanWithinTrunks(problem, inputs.cluster, inputs.token_bytes, search);
   };
-  if (flags.objective == Objective::kGoodput) return SearchGoodput(flags, inputs);
+  if (flags.objective == Objective::kGoodput) {
+    return SearchGoodput(flags, inputs, *options.clock, line);
+  }
   if (flags.objective == Objective::kFlow) return AsFound(planner(inputs.problem, options));
   if (!inputs.requests_per_s) {
     return InvalidArgument(
@@ -236,7 +241,7 @@ Status RunPlan(const PlanFlags& flags) {
   auto found = [&] {
     SearchLine line(flags.time_limit_s);
     options.progress = [&line](const plan::PlanProgress& progress) { line.Show(progress); };
-    return Search(flags, inputs, options);
+    return Search(flags, inputs, options, line);
   }();
   if (!found.ok()) return found.status();
   const plan::PlanOutcome* outcome = &found->outcome;

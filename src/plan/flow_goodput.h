@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "cost/layer_table_cost.h"
 #include "plan/flow_problem.h"
 #include "plan/placement_flow.h"
@@ -35,6 +36,7 @@ struct GoodputProblem {
   std::vector<LayerRates> rates;                      // by node
   std::vector<std::vector<int64_t>> kv_token_layers;  // by node, [k - 1]: beside k layers
   std::vector<double> link_latency_s;                 // as FlowProblem::link_tokens_per_s
+  std::vector<double> nic_tokens_per_s;               // by node, each way; empty, or 0: no limit
   std::vector<Trunk> trunks;
   double prompt_tokens = 763, output_tokens = 232;  // means of a request
   std::optional<double> ttft_s, tpot_s;             // limits on the means
@@ -63,19 +65,37 @@ struct Candidate {
   std::string method;
 };
 
-// Judges a plan, in the simulator for one. An error drops the candidate.
-using Evaluator = std::function<Result<double>(const Plan&)>;
+// Judges a plan, in the simulator for one. An error leaves the candidate unjudged.
+// `most_estimated`: requests per second, of the best candidate by its estimate.
+using Evaluator = std::function<Result<double>(const Plan&, double most_estimated)>;
+
+// Told whenever a search or a judgement ends.
+struct GoodputProgress {
+  std::string doing;
+  double requests_per_s = 0;  // of the best so far: by the evaluator, before it by the estimate
+  double elapsed_s = 0;       // zero without a clock
+};
 
 struct CandidateOptions {
   uint64_t seed = 1;
   int top = 10;  // given to the evaluator
   int64_t flow_iterations = 2'000'000;
   int64_t goodput_iterations = 20'000;  // estimates in each of the searches
+  int64_t rounds_iterations = 8'000;    // the same by EstimateRounds, which are dearer
   int searches = 4;
+  // How a candidate would be deployed; none: along its maximum flow.
+  std::function<PlacementFlow(const Placement&)> route;
+  // The time limit needs both. Searches get the first part of it, the evaluator the rest; whoever
+  // was not judged by then stands behind those who were. Without a clock the result is a function
+  // of the problem, the seed, the iterations and the evaluator.
+  const Clock* clock = nullptr;
+  std::optional<double> time_limit_s;
+  std::function<void(const GoodputProgress&)> progress;
 };
 
-// Placements that differ, best first: by `evaluator`'s score when given, else by the estimate.
-// Errors as PlanByFlow.
+// Placements that differ, best first: by `evaluator`'s score when given, else by the estimate. The
+// best single machine is among them wherever one holds the model and keeps the limits, so nothing
+// that is worse comes first. Errors as PlanByFlow.
 Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
                                              const CandidateOptions& options,
                                              const Evaluator& evaluator);

@@ -74,6 +74,10 @@ Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& c
     problem.link_latency_s[static_cast<size_t>(link.from) * side + static_cast<size_t>(link.to)] =
         link.latency.seconds();
   }
+  for (const NodeSpec& node : cluster.nodes) {
+    problem.nic_tokens_per_s.push_back(node.nic_bytes_per_s.value_or(0) /
+                                       static_cast<double>(bytes.activation));
+  }
   problem.trunks = TrunksOf(cluster, bytes);
   problem.prompt_tokens = mix.prompt_tokens;
   problem.output_tokens = mix.output_tokens;

@@ -1,4 +1,5 @@
-// Candidates for the simulator: placements found by flow, then moved towards goodput.
+// Candidates for the simulator: placements found by flow, then moved towards goodput by either
+// estimate; then their order by an evaluator, all within a time limit.
 #include <algorithm>
 #include <cmath>
 
@@ -8,6 +9,7 @@
 #include "plan/layer_cover.h"
 #include "plan/local_search.h"
 #include "plan/planner.h"
+#include "plan/rounds_goodput.h"
 #include "plan/search_moves.h"
 
 namespace millrace::plan {
@@ -32,10 +34,50 @@ Status ValidateGoodputProblem(const GoodputProblem& problem) {
   return OkStatus();
 }
 
+constexpr char kSingle[] = "single machine";
+// Parts of the time limit.
+constexpr double kByFlow = 0.15, kSearches = 0.5;
+
+// How much of the time limit is gone. Without one, never all.
+class Deadline {
+ public:
+  explicit Deadline(const CandidateOptions& options)
+      : clock_(options.clock), limit_s_(options.time_limit_s) {
+    if (clock_ != nullptr) start_ = clock_->Now();
+  }
+  double elapsed_s() const { return clock_ == nullptr ? 0 : (clock_->Now() - start_).seconds(); }
+  bool Past(double share) const { return timed() && elapsed_s() >= share * *limit_s_; }
+  std::optional<double> SecondsUntil(double share) const {
+    if (!timed()) return std::nullopt;
+    return std::max(0.0, share * *limit_s_ - elapsed_s());
+  }
+
+ private:
+  bool timed() const { return clock_ != nullptr && limit_s_.has_value(); }
+
+  const Clock* clock_;
+  const std::optional<double> limit_s_;
+  Time start_;
+};
+
 class Ranking {
  public:
-  Ranking(const GoodputProblem& problem, const CandidateOptions& options)
-      : problem_(problem), options_(options) {}
+  Ranking(const GoodputProblem& problem, const CandidateOptions& options, const Deadline& deadline,
+          double searches_share)
+      : problem_(problem),
+        options_(options),
+        deadline_(deadline),
+        share_(searches_share),
+        whole_(problem.flow) {
+    whole_.partial_inference = false;
+    rounds_ = RoundsOf(problem);
+    rounds_.flow = &whole_;
+  }
+
+  bool OutOfTime() const { return deadline_.Past(share_); }
+  std::function<bool()> Stop() const {
+    return [this, asked = 0]() mutable { return ++asked % 16 == 0 && OutOfTime(); };
+  }
 
   void Add(const char* method, const Placement& placement) {
     const auto known = [&](const Candidate& c) { return c.placement == placement; };
@@ -46,6 +88,8 @@ class Ranking {
     c.method = method;
     c.estimate = EstimateAlong(problem_, placement, c.flow.edges);
     if (c.estimate.requests_per_s > 0) all_.push_back(std::move(c));
+    if (!options_.progress || all_.empty()) return;
+    options_.progress({method, Sorted().front().estimate.requests_per_s, deadline_.elapsed_s()});
   }
 
   // Annealing on the estimate itself, from `start`.
@@ -55,7 +99,8 @@ class Ranking {
     LayerCover cover(problem_.flow.num_layers);
     Placement now = start, best = start;
     double value = EstimateGoodput(problem_, now).requests_per_s, best_value = value;
-    for (int64_t i = 0; i < options_.goodput_iterations; ++i) {
+    const auto stop = Stop();
+    for (int64_t i = 0; i < options_.goodput_iterations && !stop(); ++i) {
       const double cooled = 1 - static_cast<double>(i) / options_.goodput_iterations;
       const auto& moves = maker.Propose(now, cover);
       if (moves.empty()) continue;
@@ -74,11 +119,53 @@ class Ranking {
     Add("annealing on the goodput", best);
   }
 
-  std::vector<Candidate> Sorted() {
-    std::stable_sort(all_.begin(), all_.end(), [](const Candidate& a, const Candidate& b) {
+  // The same on the dearer estimate, from the `nth` best by it.
+  void SearchRoundsFrom(size_t nth, uint64_t seed) {
+    std::vector<std::pair<double, const Placement*>> starts;
+    for (const Candidate& c : all_) {
+      const double rate = EstimateRounds(rounds_, c.placement).requests_per_s;
+      if (rate > 0) starts.emplace_back(rate, &c.placement);
+    }
+    if (starts.empty()) return;  // all rely on partial inference, or keep no limit
+    std::stable_sort(starts.begin(), starts.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    const Placement start = *starts[std::min(nth, starts.size() - 1)].second;
+    Add("annealing on the queues",
+        SearchRounds(rounds_, start, options_.rounds_iterations, seed, Stop()));
+  }
+
+  std::vector<Candidate> Sorted() const {
+    std::vector<Candidate> sorted = all_;
+    std::stable_sort(sorted.begin(), sorted.end(), [](const Candidate& a, const Candidate& b) {
       return a.estimate.requests_per_s > b.estimate.requests_per_s;
     });
-    return all_;
+    return sorted;
+  }
+
+  // The best by the one estimate and the best by the other in turn, and a single machine.
+  std::vector<Candidate> Top() const {
+    std::vector<Candidate> by_estimate = Sorted(), by_rounds = by_estimate;
+    const auto rounds = [this](const Candidate& c) {
+      return EstimateRounds(rounds_, c.placement).requests_per_s;
+    };
+    std::stable_sort(by_rounds.begin(), by_rounds.end(),
+                     [&](const Candidate& a, const Candidate& b) { return rounds(a) > rounds(b); });
+    std::vector<Candidate> top;
+    const auto take = [&](const Candidate& c) {
+      const auto same = [&](const Candidate& other) { return other.placement == c.placement; };
+      if (std::none_of(top.begin(), top.end(), same)) top.push_back(c);
+    };
+    for (const Candidate& c : by_estimate) {
+      if (c.method == kSingle) take(c);
+    }
+    for (size_t i = 0; i < by_estimate.size() && std::ssize(top) < options_.top; ++i) {
+      take(by_estimate[i]);
+      if (std::ssize(top) < options_.top) take(by_rounds[i]);
+    }
+    std::stable_sort(top.begin(), top.end(), [](const Candidate& a, const Candidate& b) {
+      return a.estimate.requests_per_s > b.estimate.requests_per_s;
+    });
+    return top;
   }
 
  private:
@@ -86,6 +173,10 @@ class Ranking {
 
   const GoodputProblem& problem_;
   const CandidateOptions& options_;
+  const Deadline& deadline_;
+  const double share_;
+  FlowProblem whole_;  // without partial inference
+  RoundsProblem rounds_;
   std::vector<Candidate> all_;
 };
 
@@ -97,7 +188,31 @@ void AddConstructions(const FlowProblem& problem, uint64_t seed, Ranking& rankin
   if (!single) return;
   Placement alone(problem.num_nodes());
   alone[single->node] = {0, problem.num_layers};
-  ranking.Add("single machine", alone);
+  ranking.Add(kSingle, alone);
+}
+
+// Judges one after the other while there is time, best first by the estimate.
+void Judge(const GoodputProblem& problem, double bound, const CandidateOptions& options,
+           const Deadline& deadline, const Evaluator& evaluator,
+           std::vector<Candidate>& candidates) {
+  double best = 0, most_estimated = 0;
+  for (const Candidate& c : candidates) {
+    most_estimated = std::max(most_estimated, c.estimate.requests_per_s);
+  }
+  for (Candidate& c : candidates) {
+    if (deadline.Past(1)) break;
+    const auto score =
+        evaluator(MakePlan(problem.flow, c.placement, c.flow, bound), most_estimated);
+    if (!score.ok()) continue;
+    c.score = *score;
+    best = std::max(best, *score);
+    if (options.progress) options.progress({"judging", best, deadline.elapsed_s()});
+  }
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) {
+                     if (a.score.has_value() != b.score.has_value()) return a.score.has_value();
+                     return a.score && *a.score > *b.score;
+                   });
 }
 
 }  // namespace
@@ -106,18 +221,22 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
                                              const CandidateOptions& options,
                                              const Evaluator& evaluator) {
   MR_RETURN_IF_ERROR(ValidateGoodputProblem(problem));
+  const Deadline deadline(options);
   PlanOptions by_flow;
   by_flow.seed = options.seed;
   by_flow.iterations = options.flow_iterations;
   by_flow.use_milp = false;
+  by_flow.clock = options.clock;
+  by_flow.time_limit_s = deadline.SecondsUntil(kByFlow);
   MR_ASSIGN_OR_RETURN(const PlanOutcome outcome, PlanByFlow(problem.flow, by_flow));
-  Ranking ranking(problem, options);
+  Ranking ranking(problem, options, deadline, evaluator ? kSearches : 1);
   ranking.Add("maximum flow", outcome.placement);
   AddConstructions(problem.flow, options.seed, ranking);
   // From the best of what is there, and from flows short of the optimum: less deep, often faster.
-  for (int s = 0; s < options.searches; ++s) {
+  for (int s = 0; s < options.searches && !ranking.OutOfTime(); ++s) {
     const SearchBudget budget{.seed = options.seed + s,
-                              .iterations = options.flow_iterations / (4 << (s % 3))};
+                              .iterations = options.flow_iterations / (4 << (s % 3)),
+                              .out_of_time = [&ranking] { return ranking.OutOfTime(); }};
     const SearchResult other = SearchFlow(problem.flow, Placement(problem.flow.num_nodes()),
                                           outcome.bound * (1 - 0.1 * (s + 1)), budget);
     ranking.Add("annealing on the flow", other.placement);
@@ -125,22 +244,17 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
     if (best.empty()) continue;  // nothing keeps to the limits yet
     const auto& start = best[std::min<size_t>(s, best.size() - 1)].placement;
     ranking.SearchFrom(start, options.seed + s);
+    ranking.SearchRoundsFrom(static_cast<size_t>(s) / 2, options.seed + s);
   }
-  std::vector<Candidate> candidates = ranking.Sorted();
+  std::vector<Candidate> candidates = ranking.Top();
   if (candidates.empty()) return FailedPrecondition("no placement keeps to the limits at any rate");
-  candidates.resize(std::min<size_t>(candidates.size(), options.top));
-  if (!evaluator) return candidates;
-  std::vector<Candidate> judged;
   for (Candidate& c : candidates) {
-    const auto score = evaluator(MakePlan(problem.flow, c.placement, c.flow, outcome.bound));
-    if (!score.ok()) continue;
-    c.score = *score;
-    judged.push_back(std::move(c));
+    if (!options.route) break;
+    c.flow = options.route(c.placement);
+    c.estimate = EstimateAlong(problem, c.placement, c.flow.edges);
   }
-  if (judged.empty()) return FailedPrecondition("the evaluator refused every candidate");
-  std::stable_sort(judged.begin(), judged.end(),
-                   [](const Candidate& a, const Candidate& b) { return *a.score > *b.score; });
-  return judged;
+  if (evaluator) Judge(problem, outcome.bound, options, deadline, evaluator, candidates);
+  return candidates;
 }
 
 }  // namespace millrace::plan

@@ -16,12 +16,16 @@ constexpr uint64_t kSeed = 1;
 
 class Judge {
  public:
-  Judge(const PlanInputs& inputs, const sim::Slo& slo, double rate_hint)
-      : inputs_(inputs), slo_(slo), rate_hint_(rate_hint), workload_(WorkloadOf(inputs)) {}
+  Judge(const PlanInputs& inputs, const sim::Slo& slo, std::function<bool()> out_of_time)
+      : inputs_(inputs),
+        slo_(slo),
+        out_of_time_(std::move(out_of_time)),
+        workload_(WorkloadOf(inputs)) {}
 
-  Result<double> Score(const Plan& plan) const {
-    if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan);
-    double low = 0, high = kBeyondHint * rate_hint_;
+  // `hint`: requests per second that no plan is worth kBeyondHint times of.
+  Result<double> Score(const Plan& plan, double hint) const {
+    if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan, hint);
+    double low = 0, high = kBeyondHint * hint;
     for (int i = 0; i < kBisections; ++i) {
       const double rate = (low + high) / 2;
       MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, rate));
@@ -45,14 +49,14 @@ class Judge {
     return spec;
   }
 
-  Result<double> Throughput(const Plan& plan) const {
+  Result<double> Throughput(const Plan& plan, double hint) const {
     sim::WorkloadSpec at_once = workload_;
     if (at_once.arrivals != sim::ArrivalKind::kTrace) {
       at_once.arrivals = sim::ArrivalKind::kAllAtOnce;
       at_once.rate.reset();
     }
     const auto rate = at_once.arrivals == sim::ArrivalKind::kTrace
-                          ? std::optional(kBeyondHint * rate_hint_)
+                          ? std::optional(kBeyondHint * hint)
                           : std::nullopt;
     MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, at_once, rate));
     const double seconds = report.latency.seconds();
@@ -61,6 +65,7 @@ class Judge {
 
   Result<sim::RoutedReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
                                 std::optional<double> rate) const {
+    if (out_of_time_()) return DeadlineExceeded("no time is left to simulate the plan");
     DeploymentFlags flags;
     const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, flags);
     if (!deployment.ok()) return deployment.status();
@@ -73,14 +78,17 @@ class Judge {
 
   const PlanInputs& inputs_;
   const sim::Slo slo_;
-  const double rate_hint_;
+  const std::function<bool()> out_of_time_;
   const sim::WorkloadSpec workload_;
 };
 
 }  // namespace
 
-plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const sim::Slo& slo, double rate_hint) {
-  return [judge = Judge(inputs, slo, rate_hint)](const Plan& plan) { return judge.Score(plan); };
+plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const sim::Slo& slo,
+                                 std::function<bool()> out_of_time) {
+  return [judge = Judge(inputs, slo, std::move(out_of_time))](const Plan& plan, double hint) {
+    return judge.Score(plan, hint);
+  };
 }
 
 }  // namespace millrace::apps

@@ -1,0 +1,267 @@
+#include "plan/rounds_goodput.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+#include "plan/placement_flow.h"
+
+namespace millrace::plan {
+namespace {
+
+constexpr double kKvShare = 0.8;   // of a node's cache that may be promised
+constexpr double kBusiest = 0.95;  // of a node, a link, a card and a trunk
+constexpr double kSlowest = 60;    // seconds to come round once
+constexpr double kSpread = 1.6;    // E[S^2] / E[S]^2 of the prompts' lengths
+constexpr int kRounds = 8;         // until a node's round and its batch agree
+constexpr double kRateMax = 100;   // requests per second
+constexpr int kBisections = 24;
+
+// What a placement's shares make of the nodes and links it uses, per request.
+class Shares {
+ public:
+  Shares(const RoundsProblem& problem, const Placement& placement)
+      : problem_(problem), flow_(SolvePlacementFlow(*problem.flow, placement)) {
+    for (size_t i = 0; i < placement.size() && carries(); ++i) {
+      if (flow_.node_tokens_per_s[i] < kFlowMin) continue;
+      const RoundsNode& node = problem.nodes[i];
+      const int layers = placement[i].size();
+      const double share = flow_.node_tokens_per_s[i] / flow_.tokens_per_s;
+      const double per_request = share * layers * (problem.prompt_tokens + problem.output_tokens);
+      const auto kv = static_cast<double>(node.kv_token_layers[static_cast<size_t>(layers) - 1]);
+      in_flight_max_ = std::min(in_flight_max_, kKvShare * kv / per_request);
+      const double prompt_s =
+          layers * node.prompt_s + problem.prompt_tokens * problem.copy_s_per_token;
+      nodes_.push_back({&node, layers, share, prompt_s});
+    }
+    for (const FlowEdge& edge : flow_.edges) AddLink(edge);
+    if (carries()) rate_max_ = std::min(CardsCarry(), TrunksCarry());
+  }
+
+  bool carries() const { return flow_.tokens_per_s > kFlowMin; }
+  double in_flight_max() const { return in_flight_max_; }
+
+  // Seconds of a decode iteration and of a prompt at `rate` requests per second; none: too much.
+  struct Times {
+    double decode_s = 0, prompt_s = 0;
+  };
+  std::optional<Times> At(double rate) const {
+    if (rate > rate_max_) return std::nullopt;
+    Times times;
+    for (const Node& node : nodes_) {
+      const auto stay = StayAt(node, rate);
+      if (!stay) return std::nullopt;
+      times.decode_s += node.share * stay->decode_s;
+      times.prompt_s += node.share * stay->prompt_s;
+    }
+    for (const Link& link : links_) {
+      const double prompts = rate * link.share;
+      const double busy = prompts * (link.prompt_s + problem_.output_tokens * link.decode_s);
+      if (busy > kBusiest) return std::nullopt;
+      const double wait = kSpread * prompts * link.prompt_s * link.prompt_s / (2 * (1 - busy));
+      times.decode_s += link.share * (link.latency_s + link.decode_s + wait);
+      times.prompt_s += link.share * (link.latency_s + link.prompt_s + wait);
+    }
+    return times;
+  }
+
+ private:
+  struct Node {
+    const RoundsNode* node;
+    int layers;
+    double share, prompt_s;  // of all its layers
+  };
+  struct Link {
+    int from, to;
+    double share, latency_s, prompt_s, decode_s;
+  };
+
+  void AddLink(const FlowEdge& edge) {
+    const int n = problem_.flow->num_nodes();
+    const int from = edge.from.value_or(n), to = edge.to.value_or(n);
+    const auto cell =
+        static_cast<size_t>(from) * static_cast<size_t>(n + 1) + static_cast<size_t>(to);
+    const double tokens_per_s = problem_.link_tokens_per_s[cell];
+    if (tokens_per_s <= 0) return;
+    links_.push_back({from, to, edge.tokens_per_s / flow_.tokens_per_s,
+                      problem_.link_latency_s[cell], problem_.prompt_tokens / tokens_per_s,
+                      1 / tokens_per_s});
+  }
+
+  // Requests per second, of `tokens_per_s` shared by what `share` of the tokens of each pass.
+  double Carries(double tokens_per_s, double share) const {
+    const double tokens = share * (problem_.prompt_tokens + problem_.output_tokens);
+    return tokens > 0 ? kBusiest * tokens_per_s / tokens : kRateMax;
+  }
+
+  double CardsCarry() const {
+    double rate = kRateMax;
+    for (size_t i = 0; i < problem_.nic_tokens_per_s.size(); ++i) {
+      if (problem_.nic_tokens_per_s[i] <= 0) continue;
+      double in = 0, out = 0;
+      for (const Link& link : links_) {
+        const auto node = static_cast<int>(i);
+        if (link.to == node) in += link.share;
+        if (link.from == node) out += link.share;
+      }
+      rate = std::min(rate, Carries(problem_.nic_tokens_per_s[i], std::max(in, out)));
+    }
+    return rate;
+  }
+
+  double TrunksCarry() const {
+    double rate = kRateMax;
+    for (const Trunk& trunk : problem_.trunks) {
+      double share = 0;
+      for (const Link& link : links_) {
+        const std::pair<int, int> ends(link.from, link.to);
+        if (std::find(trunk.links.begin(), trunk.links.end(), ends) != trunk.links.end()) {
+          share += link.share;
+        }
+      }
+      rate = std::min(rate, Carries(trunk.tokens_per_s, share));
+    }
+    return rate;
+  }
+
+  // A round runs every layer once for what came during the one before; few rounds have a prompt,
+  // and those are long. Who comes finds a long round more often than a short one, waits for its
+  // rest, and then runs with what came meanwhile.
+  std::optional<Times> StayAt(const Node& node, double rate) const {
+    const std::vector<double>& decode_s = node.node->decode_s;
+    const double batch_max = static_cast<double>(decode_s.size()) - 1;
+    const double prompts = rate * node.share;
+    const double decodes = prompts * problem_.output_tokens;
+    const double load = prompts * node.prompt_s;
+    if (load >= kBusiest) return std::nullopt;
+    double mean = 0, plain = 0;
+    for (int i = 0; i < kRounds; ++i) {
+      const double batch = std::clamp(decodes * mean, std::min(2.0, batch_max), batch_max);
+      plain = node.layers * decode_s[static_cast<size_t>(batch)];
+      mean = plain + prompts * mean * node.prompt_s;
+      if (mean > kSlowest) return std::nullopt;
+    }
+    const double with_prompt = std::min(1.0, prompts * mean), p = node.prompt_s;
+    const double square = plain * plain + with_prompt * (2 * plain * p + kSpread * p * p);
+    const double met = square / (plain + with_prompt * p);
+    const double behind = met / 2 + prompts * met * p;
+    return Times{behind + plain, behind + plain + p};
+  }
+
+  const RoundsProblem& problem_;
+  PlacementFlow flow_;
+  std::vector<Node> nodes_;
+  std::vector<Link> links_;
+  double in_flight_max_ = 1e18, rate_max_ = kRateMax;
+};
+
+// One proposal: some node's range moves, grows, shrinks, or becomes another's.
+void Propose(const FlowProblem& problem, Rng* rng, Placement* placement) {
+  const int n = problem.num_nodes(), num_layers = problem.num_layers;
+  const auto i = static_cast<size_t>(rng->Between(0, n - 1));
+  const auto j = static_cast<size_t>(rng->Between(0, n - 1));
+  LayerRange& a = (*placement)[i];
+  LayerRange& b = (*placement)[j];
+  const auto fits = [&](size_t node, LayerRange r) {
+    return r.begin >= 0 && r.end <= num_layers && r.size() >= 1 &&
+           r.size() <= problem.nodes[node].max_layers();
+  };
+  const auto set = [&](size_t node, LayerRange r) {
+    if (fits(node, r)) (*placement)[node] = r;
+  };
+  const int d = rng->Between(0, 1) == 0 ? -1 : 1;
+  switch (rng->Between(0, 5)) {
+    case 0: return set(i, {a.begin + d, a.end});
+    case 1: return set(i, {a.begin, a.end + d});
+    case 2: return set(i, {a.begin + d, a.end + d});
+    case 3: return set(i, b);
+    case 4:
+      if (fits(i, b) && fits(j, a)) std::swap(a, b);
+      return;
+    default: {
+      // The boundary between all that end and all that begin where `i` ends.
+      const int at = a.end;
+      for (size_t k = 0; k < placement->size(); ++k) {
+        const LayerRange r = (*placement)[k];
+        if (r.end == at) set(k, {r.begin, r.end + d});
+        if (r.begin == at && at > 0) set(k, {r.begin + d, r.end});
+      }
+    }
+  }
+}
+
+}  // namespace
+
+RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& placement) {
+  const Shares shares(problem, placement);
+  if (!shares.carries()) return {};
+  if (problem.in_flight && shares.in_flight_max() < *problem.in_flight) return {};
+  const double in_flight = problem.in_flight.value_or(shares.in_flight_max());
+  double low = 0, high = kRateMax;
+  RoundsEstimate best;
+  for (int i = 0; i < kBisections; ++i) {
+    const double rate = (low + high) / 2;
+    const auto times = shares.At(rate);
+    const bool room =
+        times && rate * (problem.output_tokens * times->decode_s + times->prompt_s) <= in_flight &&
+        times->prompt_s <= problem.ttft_s.value_or(times->prompt_s) &&
+        times->decode_s <= problem.tpot_s.value_or(times->decode_s);
+    (room ? low : high) = rate;
+    if (room) best = {rate, times->decode_s, times->prompt_s};
+  }
+  return best;
+}
+
+Placement SearchRounds(const RoundsProblem& problem, const Placement& start, int64_t iterations,
+                       uint64_t seed, const std::function<bool()>& stop) {
+  Rng rng(seed);
+  Placement now = start, best = start;
+  double now_rate = EstimateRounds(problem, now).requests_per_s, best_rate = now_rate;
+  for (int64_t i = 0; i < iterations && !(stop && stop()); ++i) {
+    Placement next = now;
+    const int64_t moves = rng.Between(1, 2);
+    for (int64_t m = 0; m < moves; ++m) Propose(*problem.flow, &rng, &next);
+    if (next == now) continue;
+    const double rate = EstimateRounds(problem, next).requests_per_s;
+    const double heat = 0.02 * (1 - static_cast<double>(i) / static_cast<double>(iterations));
+    if (rate <= 0 || (rate < now_rate &&
+                      (heat <= 0 || rng.Uniform() > std::exp((rate / now_rate - 1) / heat)))) {
+      continue;
+    }
+    now = std::move(next);
+    now_rate = rate;
+    if (rate > best_rate) {
+      best = now;
+      best_rate = rate;
+    }
+  }
+  return best;
+}
+
+RoundsProblem RoundsOf(const GoodputProblem& problem) {
+  constexpr size_t kBatchMax = 1000;
+  RoundsProblem out;
+  out.flow = &problem.flow;
+  for (size_t i = 0; i < problem.rates.size(); ++i) {
+    const LayerRates& rates = problem.rates[i];
+    RoundsNode node;
+    for (size_t batch = 0; batch <= kBatchMax; ++batch) {
+      node.decode_s.push_back(rates.decode_s_per_step +
+                              static_cast<double>(batch) * rates.decode_s_per_token);
+    }
+    node.prompt_s = problem.prompt_tokens * rates.prefill_s_per_token;
+    node.kv_token_layers = problem.kv_token_layers[i];
+    out.nodes.push_back(std::move(node));
+  }
+  out.link_latency_s = problem.link_latency_s;
+  out.link_tokens_per_s = problem.flow.link_tokens_per_s;
+  out.nic_tokens_per_s = problem.nic_tokens_per_s;
+  out.trunks = problem.trunks;
+  out.prompt_tokens = problem.prompt_tokens;
+  out.output_tokens = problem.output_tokens;
+  out.ttft_s = problem.ttft_s;
+  out.tpot_s = problem.tpot_s;
+  return out;
+}
+
+}  // namespace millrace::plan
