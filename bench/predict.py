@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 """The simulator against the machine it simulates.
 
-usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--rounds N] [--keep DIR] [--lock FILE]
+usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--times N] [--keep DIR] [--lock FILE]
 
 Method: a server with 2 threads on the llama-160m shape (bf16, random weights) gets Poisson traces at 30,
 60 and 90 % of the rate it reached when all requests came at once, from `millrace bench serve` on the
-same two cores. Before and after each trace `millrace profile` measures the machine, whose speed drifts by
-a third within minutes where others share it; `millrace simulate` is given either profile and the same
-trace, and the mean of the two is the forecast. Each load is served in several rounds with a trace each; a
-figure is the mean over the rounds, of the served and of the simulated alike. Prompts are uniform in [64,
-192] tokens, outputs in [32, 96]. Nothing is fitted to the served runs: step times, their unevenness and
-what serving adds come from the profiles. Only the loopback interface is used.
+same two cores. The machine's speed drifts by a third within seconds where others share it, so
+`millrace profile` and the server take turns: a round over the profile's batches, a part of the trace, the
+next round. `millrace simulate` is given that profile and the same parts. Figures are over the requests of
+all parts; each load is measured more than once, and the mean of these is the figure. When other programs
+took more than 4 % of the processors, the measurement is made again. Prompts are uniform in [64, 192]
+tokens, outputs in [32, 96]. Nothing is fitted to the served runs: step times, their unevenness and what
+serving adds come from the profiles. Only the loopback interface is used.
 """
 import argparse
 import contextlib
@@ -19,6 +20,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,7 +32,9 @@ from server import Server  # noqa: E402
 LOADS = (0.3, 0.6, 0.9)
 BARS = {"p50": 0.10, "p99": 0.20}
 SEEDS = 20  # moments of the profile from which its pace is replayed
-QUIET_SHARE, QUIET_TRIES = 0.04, 120  # of both cores, taken by others within a second
+OTHERS_MAX = 0.04  # of both cores
+REST_S = 7  # for a part's last answers, beyond its arrivals
+APART_MS = 60_000  # between the parts of the simulated trace, which never meet
 
 
 def make_trace(path, rate, count, seed):
@@ -51,19 +55,13 @@ def served(binary, url, trace, count):
         subprocess.run(
             [binary, "bench", "serve", "--base-url", url, "--model", "bench", "--dataset-name", "trace",
              "--dataset-path", trace, "--num-prompts", str(count), "--ignore-eos", "--save-result",
-             "--result-dir", folder, "--result-filename", "r.json", "--metric-percentiles", "50,99",
-             "--disable-tqdm"],
+             "--save-detailed", "--result-dir", folder, "--result-filename", "r.json", "--disable-tqdm"],
             check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         result = json.loads((pathlib.Path(folder) / "r.json").read_text())
     if result["completed"] != count:
         raise SystemExit(f"{result['failed']} of {count} requests failed")
-    return result
-
-
-def measure(binary, model, profile):
-    subprocess.run([binary, "profile", model, "--threads", "2", "--max-tokens", "512", "--repeats", "3",
-                    "--temperature", "0", "--output", profile], check=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.DEVNULL)
+    return {"request_throughput": result["request_throughput"], "ttft": result["ttfts"],
+            "tpot": [sum(itls) / len(itls) for itls in result["itls"]]}
 
 
 def simulated(binary, model, profile, trace):
@@ -75,100 +73,153 @@ def simulated(binary, model, profile, trace):
     return json.loads(output)["runs"][0]
 
 
-def busy_ticks():
-    fields = [int(x) for x in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
-    return sum(fields) - fields[3] - fields[4], sum(fields)
+class Processors:
+    """What others took of them between begin and others()."""
+
+    def __init__(self):
+        self.busy, self.total = self._ticks()
+        self.own = self._own()
+
+    @staticmethod
+    def _ticks():
+        fields = [int(x) for x in pathlib.Path("/proc/stat").read_text().split("\n")[0].split()[1:9]]
+        return sum(fields) - fields[3] - fields[4], sum(fields)
+
+    @staticmethod
+    def _own():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return (used.ru_utime + used.ru_stime) * os.sysconf("SC_CLK_TCK")
+
+    def others(self):
+        """REQUIRES: every child that ran meanwhile has been waited for."""
+        busy, total = self._ticks()
+        return (busy - self.busy - (self._own() - self.own)) / (total - self.total)
+
+
+def serve_in_turns(args, binary, model, parts, folder):
+    """Profiles and serves in turns; what was served, and what part of the processors others took."""
+    processors = Processors()
+    server = Server(binary, model, ["--no-enable-prefix-caching", "--step-log",
+                                    str(folder / "steps.jsonl")])
+    live = {"ttft": [], "tpot": []}
+    profile = subprocess.Popen(
+        [binary, "profile", model, "--threads", "2", "--max-tokens", "256", "--repeats",
+         str(len(parts) + 1), "--rest", str(args.seconds + REST_S), "--temperature", "0", "--output",
+         str(folder / "profile.json")],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in profile.stderr:
+            if not line.startswith("Resting"):
+                continue
+            trace, count = parts.pop(0)
+            one = served(binary, server.url, str(trace), count)
+            for metric, values in live.items():
+                values += one[metric]
+        if profile.wait() != 0 or parts:
+            raise SystemExit("millrace profile failed")
+    finally:
+        profile.kill()
+        profile.wait()
+        server.stop()
+    return live, processors.others()
+
+
+def measure_load(args, binary, model, rate, seed, folder):
+    """What a trace in parts gave, and its simulation."""
+    parts, lines = [], []
+    for part in range(args.parts):
+        path, count = folder / f"part{part}.jsonl", max(4, round(rate * args.seconds))
+        make_trace(path, rate, count, 100 * seed + part)
+        parts.append((path, count))
+        for line in path.read_text().splitlines():
+            request = json.loads(line)
+            request["timestamp"] += part * APART_MS
+            lines.append(json.dumps(request))
+    (folder / "all.jsonl").write_text("\n".join(lines) + "\n")
+    while True:
+        with quiet(args.lock):
+            live, others = serve_in_turns(args, binary, model, list(parts), folder)
+        if others <= OTHERS_MAX:
+            break
+        print(f"others took {others:.1%}: again", file=sys.stderr, flush=True)
+        time.sleep(5)
+    live["others"] = others
+    (folder / "live.json").write_text(json.dumps(live))
+    return live, simulated(binary, model, str(folder / "profile.json"), str(folder / "all.jsonl"))
 
 
 @contextlib.contextmanager
 def quiet(lock):
-    """Alone on the machine, as far as others take the lock; waits until its cores are idle."""
+    """Alone on the machine, as far as others take the lock."""
     if lock is None:
         yield
         return
-    while True:
-        with open(lock, "a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            for _ in range(20):
-                busy, total = busy_ticks()
-                time.sleep(1)
-                now_busy, now_total = busy_ticks()
-                if now_busy - busy <= QUIET_SHARE * (now_total - total):
-                    yield
-                    return
-        time.sleep(20)  # let others get on
+    with open(lock, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
-def serve_round(args, binary, model, capacity, load, round_number, folder):
-    """What one trace gave, and the two profiles around it."""
-    trace = folder / "trace.jsonl"
-    count = max(20, round(load * capacity * args.seconds))
-    make_trace(trace, load * capacity, count, round(load * 10) + 100 * round_number)
-    profiles = [str(folder / "before.json"), str(folder / "after.json")]
-    with quiet(args.lock):
-        measure(binary, model, profiles[0])
-        server = Server(binary, model, ["--no-enable-prefix-caching", "--step-log",
-                                        str(folder / "steps.jsonl")])
-        try:
-            live = served(binary, server.url, str(trace), count)
-        finally:
-            server.stop()
-        measure(binary, model, profiles[1])
-    (folder / "live.json").write_text(json.dumps(live))
-    return count, live, [simulated(binary, model, p, str(trace)) for p in profiles]
-
-
-def of_served(live, metric, point):
-    return live.get(f"{point}_{metric}_ms", live.get(f"median_{metric}_ms"))
+def percentile(values, point):
+    values = sorted(values)
+    place = point / 100 * (len(values) - 1)
+    below = int(place)
+    above = min(below + 1, len(values) - 1)
+    return values[below] + (values[above] - values[below]) * (place - below)
 
 
 def print_rows(rows):
     print("| load | requests | what | served, ms | simulated, ms | off | bar |\n|---|---|---|---|---|---|---|")
     for load in LOADS:
-        rounds = [row for row in rows if row[0] == load]
-        count = sum(row[1] for row in rounds)
+        times = [(live, run) for at, live, run in rows if at == load]
+        if not times:
+            continue
+        count = sum(len(live["ttft"]) for live, _ in times)
         for metric in ("ttft", "tpot"):
             for point, bar in BARS.items():
-                real = sum(of_served(live, metric, point) for _, _, live, _ in rounds) / len(rounds)
-                ours = [run[f"{metric}_ms"][point] for _, _, _, runs in rounds for run in runs]
-                off = sum(ours) / len(ours) / real - 1
-                print(f"| {load:.0%} | {count} | {metric.upper()} {point} | {real:.1f} | "
-                      f"{sum(ours) / len(ours):.1f} | {off:+.1%} | "
-                      f"{bar:.0%}{'' if abs(off) <= bar else ', **missed**'} |")
+                real = sum(percentile(live[metric], int(point[1:])) * 1e3
+                           for live, _ in times) / len(times)
+                ours = sum(run[f"{metric}_ms"][point] for _, run in times) / len(times)
+                off = ours / real - 1
+                print(f"| {load:.0%} | {count} | {metric.upper()} {point} | {real:.1f} | {ours:.1f} | "
+                      f"{off:+.1%} | {bar:.0%}{'' if abs(off) <= bar else ', **missed**'} |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--models", default="/tmp/millrace-bench")
-    parser.add_argument("--seconds", type=float, default=45, help="length of each trace")
-    parser.add_argument("--rounds", type=int, default=2, help="traces per load")
+    parser.add_argument("--seconds", type=float, default=15, help="length of each part of a trace")
+    parser.add_argument("--parts", type=int, default=3, help="parts of a trace")
+    parser.add_argument("--times", type=int, default=2, help="traces per load")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for profiles, traces and step logs")
     parser.add_argument("--lock", help="file to lock while measuring")
+    parser.add_argument("--capacity", type=float, help="requests per second, if it is known")
     args = parser.parse_args()
     binary, model = str(args.build / "millrace"), f"{args.models}/llama-160m"
     if not os.path.isdir(model):
         subprocess.run([binary, "make-model", "--shape", "llama-160m", "--seed", "0", model], check=True)
-    rows = []
+    rows, capacity = [], args.capacity
     with tempfile.TemporaryDirectory() as temporary:
         keep = args.keep or pathlib.Path(temporary)
         keep.mkdir(parents=True, exist_ok=True)
-        make_trace(keep / "capacity.jsonl", None, 96, 0)
-        with quiet(args.lock):
-            server = Server(binary, model, ["--no-enable-prefix-caching"])
-            try:
-                capacity = served(binary, server.url, str(keep / "capacity.jsonl"), 96)
-            finally:
-                server.stop()
-        capacity = capacity["request_throughput"]
+        if not capacity:
+            make_trace(keep / "capacity.jsonl", None, 96, 0)
+            with quiet(args.lock):
+                server = Server(binary, model, ["--no-enable-prefix-caching"])
+                try:
+                    burst = served(binary, server.url, str(keep / "capacity.jsonl"), 96)
+                finally:
+                    server.stop()
+            capacity = burst["request_throughput"]
         print(f"Capacity: {capacity:.2f} requests/s.\n", flush=True)
-        for round_number in range(args.rounds):
+        for time_number in range(args.times):
             for load in LOADS:
-                folder = keep / f"{round(100 * load)}-{round_number}"
+                folder = keep / f"{round(100 * load)}-{time_number}"
                 folder.mkdir(exist_ok=True)
-                rows.append((load, *serve_round(args, binary, model, capacity, load, round_number,
-                                                folder)))
-                print(f"round {round_number + 1}, load {load:.0%} done", file=sys.stderr, flush=True)
+                rows.append((load, *measure_load(args, binary, model, load * capacity,
+                                                 round(load * 10) + 10 * time_number, folder)))
+                print_rows(rows)
+                sys.stdout.flush()
     print(__doc__.split("\n\n")[2].replace("\n", " ") + "\n")
     print_rows(rows)
 

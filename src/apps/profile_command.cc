@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "apps/bench/statistics.h"
 #include "apps/cli/parse.h"
@@ -33,6 +35,7 @@ constexpr double kBatchSecondsMax = 5;
 constexpr int kRepeatsMin = 3;
 constexpr double kErrorSuspicious = 0.25;  // P95
 constexpr double kUndisturbedMin = 0.85;
+constexpr double kRestMaxS = 86400;
 // Where the time per token changes: the rows at which products stop being bound by the weights.
 const cost::StepKnots kKnots{.tokens = {0, 4, 16, 64, 256}, .sequences = {0}};
 
@@ -42,6 +45,7 @@ struct ProfileFlags {
   std::optional<int> threads;
   int repeats = 9;
   double temperature = 1;
+  double rest_s = 0;
 };
 
 // The limits that this model and this memory allow.
@@ -106,9 +110,16 @@ struct Measured {
   double undisturbed = 0;  // of the batches, the median
 };
 
+void Rest(double seconds) {
+  if (seconds <= 0) return;
+  fmt::print(stderr, "\nResting for {:g} s\n", seconds);
+  std::fflush(stderr);
+  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
 // Round after round over all batches, so that a busy moment of the machine is one outlier of many
 // batches and not all of one's.
-Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int repeats,
+Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int repeats, double rest_s,
                               const Clock& clock) {
   const std::vector<ProfileBatch> grid = ProfileGrid(limits);
   std::vector<std::vector<StepRig::Timing>> timings(grid.size());
@@ -119,6 +130,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
                     ProgressStyle::ForStream(stderr), clock);
   int64_t done = 0;
   for (int round = 0; round < repeats; ++round) {
+    if (round > 0) Rest(rest_s);
     for (size_t i = 0; i < grid.size(); ++i) {
       progress.Update(++done);
       if (round >= kRepeatsMin && spent[i] > kBatchSecondsMax) continue;
@@ -222,7 +234,7 @@ Status RunProfile(const ProfileFlags& flags) {
   measured.device = loaded.device;
   measured.threads = loaded.threads;
   MR_ASSIGN_OR_RETURN(Measured steps,
-                      MeasureSteps(*loaded.rig, loaded.limits, flags.repeats, clock));
+                      MeasureSteps(*loaded.rig, loaded.limits, flags.repeats, flags.rest_s, clock));
   measured.samples = std::move(steps.samples);
   measured.pace = std::move(steps.pace);
   measured.memory_copy_bytes_per_s = MeasureMemoryCopy(flags.repeats, clock);
@@ -277,6 +289,10 @@ std::unique_ptr<Command> MakeProfileCommand() {
                "Times every batch is run; the median counts");
   command->Add(kGroup, RealOption("temperature", "T", &flags->temperature, 0, 100),
                "Sample as requests with this temperature; 0: greedy, which takes less");
+  command->Add(
+      kGroup, RealOption("rest", "SECONDS", &flags->rest_s, 0, kRestMaxS),
+      "Wait so long between the rounds over all batches, so that they see more of a machine "
+      "whose speed changes");
   AddGeneralOptions(*command);
   command->run = [flags] { return RunProfile(*flags); };
   return command;

@@ -65,7 +65,9 @@ class Judge {
 
   Result<sim::RoutedReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
                                 std::optional<double> rate) const {
-    if (out_of_time_()) return DeadlineExceeded("no time is left to simulate the plan");
+    if (out_of_time_()) {
+      return Status(StatusCode::kDeadlineExceeded, "no time is left to simulate the plan");
+    }
     DeploymentFlags flags;
     const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, flags);
     if (!deployment.ok()) return deployment.status();
