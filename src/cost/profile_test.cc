@@ -43,6 +43,8 @@ Profile Measured() {
   }
   profile.memory_copy_bytes_per_s = 9e9;
   profile.loopback = LinkFit{{2e-5, 3e9}, {.rows = 5}};
+  profile.front_end = FrontEnd{.request_s = 3e-3, .step_s = 1e-4};
+  profile.pace = *Pace::Create({{0.01, 0.011}, {0.02, 0.05}});
   return profile;
 }
 
@@ -80,6 +82,10 @@ TEST(ProfileTest, ComesBackFromItsFile) {
   EXPECT_EQ(again->num_layers, 8);
   EXPECT_EQ(again->samples.size(), profile.samples.size());
   EXPECT_EQ(again->loopback->link.bytes_per_s, 3e9);
+  EXPECT_EQ(again->front_end->request_s, 3e-3);
+  EXPECT_EQ(again->front_end->step_s, 1e-4);
+  ASSERT_EQ(again->pace->stretches().size(), 2u);
+  EXPECT_EQ(again->pace->stretches()[1].took_s, 0.05);
   const MeasuredCost before(profile), after(*again);
   for (const ProfileSample& sample : profile.samples) {
     EXPECT_EQ(before.Seconds(sample.batch), after.Seconds(sample.batch));
@@ -133,6 +139,11 @@ TEST(ProfileTest, AWrongFileNamesTheKey) {
             std::string::npos);
   EXPECT_EQ(message("/samples/0", Json::array({1, 2})),
             "p.json: \"samples\" row 1: five counts and two times in seconds");
+  EXPECT_EQ(message("/pace/1", Json::array({1})), "p.json: \"pace\" row 2: two times in seconds");
+  EXPECT_NE(message("/pace/1", Json::array({0, 1})).find("\"pace\" a stretch of 0 s"),
+            std::string::npos);
+  EXPECT_EQ(message("/front_end/step_s", "x"),
+            "p.json, front_end: \"step_s\" must be a number in [0, 1e+06]");
   EXPECT_NE(message("/samples/1/0", uint64_t{1} << 63).find("row 2"), std::string::npos);
   EXPECT_FALSE(ParseProfile("{", "p.json").ok());
   EXPECT_FALSE(ParseProfile("[]", "p.json").ok());

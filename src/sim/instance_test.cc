@@ -78,6 +78,36 @@ TEST(InstanceTest, OneStageRunsStepAfterStep) {
 
 // Orca section 4.2: as many batches in flight as there are workers, and with equal stages no stage
 // waits between two of them.
+// As usual for 35 ms, then at half the speed for 20 ms of work.
+TEST(InstanceTest, AStepTakesAsLongAsThePaceSays) {
+  const FixedCost cost(0.010);
+  const auto pace = cost::Pace::Create({{0.035, 0.035}, {0.020, 0.040}});
+  ASSERT_TRUE(pace.ok());
+  InstanceOptions options = OptionsOf({&cost});
+  options.pace = &*pace;
+  options.pace_from_s = 2 * 0.075 + 0.005;  // the past repeats
+  const Observed run =
+      RunWith({.instances = {options}},
+              {.requests = 1, .rate = kAtOnce, .prompt = {.a = 8}, .output = {.a = 6}});
+  ASSERT_EQ(run.steps.size(), 6u);
+  const double took_ms[] = {10, 10, 10, 20, 20, 10};
+  for (size_t i = 0; i < run.steps.size(); ++i) {
+    EXPECT_NEAR((run.steps[i].end[0] - run.steps[i].begin[0]).seconds() * 1e3, took_ms[i], 1e-3)
+        << i;
+  }
+}
+
+TEST(ServiceTest, TheFrontEndIsInTheFirstTokensTimeAndInNoOther) {
+  const FixedCost cost(0.010);
+  const SyntheticOptions workload{.requests = 4, .rate = 1, .prompt = {.a = 8}, .output = {.a = 5}};
+  const Observed bare = RunWith({.instances = {OptionsOf({&cost})}}, workload);
+  const Observed served =
+      RunWith({.instances = {OptionsOf({&cost})}, .front_end = Duration::Millis(3)}, workload);
+  EXPECT_NEAR(served.report.latency.ttft.mean(), bare.report.latency.ttft.mean() + 0.003, 1e-9);
+  EXPECT_NEAR(served.report.latency.tpot.mean(), bare.report.latency.tpot.mean(), 1e-9);
+  EXPECT_NEAR(served.report.latency.e2e.mean(), bare.report.latency.e2e.mean() + 0.003, 1e-9);
+}
+
 TEST(InstanceTest, EqualStagesHaveNoBubbles) {
   const FixedCost cost(0.005);
   for (int stages = 1; stages <= 4; ++stages) {

@@ -153,6 +153,7 @@ Routed::Way& Routed::WayOf(const Route& route) {
   scheduler.num_blocks =
       static_cast<int>(tokens / scheduler.block_size) + scheduler.max_num_seqs + 1;
   scheduler.stages = static_cast<int>(route.size());
+  scheduler.even_steps = true;  // as the controller's lanes
   scheduler.watermark = 0;
   auto made = sched::Scheduler::Create(scheduler);
   MR_CHECK(made.ok()) << made.status().ToString();

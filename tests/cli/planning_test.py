@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120
@@ -59,6 +60,14 @@ def check_judged_goodput(program, folder):
     assert attainment < 0.9, f"the estimate's plan keeps the limits at {1.2 * judged} req/s: {attainment}"
 
 
+def check_time_limit(program, folder):
+    """The search for goodput ends with its time limit, with a plan."""
+    command = "millrace plan --cluster cluster.yaml --model llama-70b --objective goodput --slo ttft=2s tpot=300ms"
+    begin = time.monotonic()
+    assert rate_of(run(program, command + " --time-limit 1", folder), "estimate") > 0
+    assert time.monotonic() - begin < 6, "a time limit of 1 s took more than 6 s"
+
+
 def main():
     program = str(pathlib.Path(sys.argv[1]).resolve())
     page = (ROOT / "docs/planning.md").read_text()
@@ -85,6 +94,7 @@ def main():
         assert run(program, "millrace plan check plan.yaml --cluster cluster.yaml",
                    folder).startswith("plan.yaml: sound")
         check_judged_goodput(program, folder)
+        check_time_limit(program, folder)
     assert commands >= 5, commands
     print(f"{commands} commands of docs/planning.md ran")
 

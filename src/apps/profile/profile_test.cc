@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "apps/profile/front_end.h"
 #include "apps/profile/grid.h"
 #include "apps/profile/links.h"
 #include "apps/profile/repeats.h"
@@ -123,6 +124,14 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   ASSERT_TRUE(profile.ok()) << profile.status().ToString();
   const auto again = cost::ParseProfile(cost::FormatProfile(*profile), "p.json");
   EXPECT_TRUE(again.ok()) << again.status().ToString();
+  FrontEndOptions serving{.model = folder, .max_model_len = 128};
+  serving.spec = (*rig)->executor().model().spec();
+  const auto front_end = MeasureFrontEnd(serving, (*rig)->TakeExecutor(), clock);
+  ASSERT_TRUE(front_end.ok()) << front_end.status().ToString();
+  EXPECT_GT(front_end->request_s, 0);
+  EXPECT_LT(front_end->request_s, 1);
+  EXPECT_GT(front_end->step_s, 0);
+  EXPECT_LT(front_end->step_s, 0.1);
 }
 
 }  // namespace
