@@ -88,7 +88,7 @@ void AddPolicyOptions(Command& command, EngineFlags* flags) {
                                             {"auto", PreemptionMode::kAuto}}),
               "What becomes of a sequence that must give way");
   command.Add(kMemoryGroup, RealOption("swap-space", "GIB", &flags->swap_gib, 0, 65536),
-              "Memory for swapped-out KV, in GiB; 0: no swapping");
+              "Memory for swapped-out KV, in GiB, over all workers of a way; 0: no swapping");
   command.Add(kMemoryGroup,
               ChoiceOption<SchedulingPolicy>(
                   "scheduling-policy", &flags->policy,
@@ -191,10 +191,14 @@ Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {
     plan.max_model_len = plan.num_blocks * flags.block_size;
     plan.lowered = true;
   }
-  const double swap_bytes = flags.swap_gib * static_cast<double>(int64_t{1} << 30);
-  plan.num_host_blocks = static_cast<int>(
-      std::min(swap_bytes / static_cast<double>(demand.bytes_per_block), double{kBlocksMax}));
+  plan.num_host_blocks = HostBlocks(flags, demand.bytes_per_block);
   return plan;
+}
+
+int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block) {
+  const double swap_bytes = flags.swap_gib * static_cast<double>(int64_t{1} << 30);
+  return static_cast<int>(
+      std::min(swap_bytes / static_cast<double>(bytes_per_block), double{kBlocksMax}));
 }
 
 int DefaultThreads() {

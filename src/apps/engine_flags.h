@@ -53,6 +53,8 @@ struct KvPlan {
 };
 // kInvalidArgument when not even one sequence of the asked length fits, with the numbers.
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand);
+// What --swap-space holds.
+int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block);
 
 // CPUs this process may use.
 int DefaultThreads();

@@ -171,6 +171,13 @@ Plan PlanOf(const std::vector<StageSpec>& stages, std::vector<PlanEdge> edges) {
   return plan;
 }
 
+sched::SchedulerOptions LayoutTest::DefaultScheduler() { return SchedulerOf(); }
+
+void LayoutTest::Squeeze(int num_blocks) {
+  scheduler_.num_blocks = scheduler_.num_host_blocks = num_blocks;
+  scheduler_.preemption = sched::PreemptionMode::kSwap;
+}
+
 void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
   ASSERT_TRUE(InitLog("error").ok());
   cluster::CellOptions options;
@@ -178,7 +185,7 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
   c.term = Term(1);
   c.model = "demo";
   c.num_layers = kLayers;
-  c.scheduler = SchedulerOf();
+  c.scheduler = scheduler_;
   c.plan = std::move(plan);
   c.stages = automatic_stages;
   c.silent_limit = c.stuck_limit = Duration::Seconds(20);  // cores are shared: slow is not dead

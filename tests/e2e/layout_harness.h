@@ -45,6 +45,9 @@ class LayoutTest : public ::testing::Test {
 
   void Start(std::optional<Plan> plan, int automatic_stages = 1);
   std::string AddWorker();  // its name
+  // For the next Start: blocks of KV for a lane at most, and as many again in host memory, where
+  // sequences that give way are kept.
+  void Squeeze(int num_blocks);
   // As many as the plan needs; returns when every way is open.
   void StartWithWorkers(const Plan& plan);
   void Ask(const Questions& questions, OnTold on_told = {});
@@ -62,6 +65,8 @@ class LayoutTest : public ::testing::Test {
   std::unique_ptr<cluster::LocalCluster> cluster_;
 
  private:
+  sched::SchedulerOptions scheduler_ = DefaultScheduler();
+  static sched::SchedulerOptions DefaultScheduler();
   void ExpectNothingLeft();
   bool LanesAgree(const cluster::ClusterStatus& status);
   int workers_added_ = 0;

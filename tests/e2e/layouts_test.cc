@@ -36,6 +36,15 @@ TEST_F(Layouts, TheReferenceIsNotTrivial) {
 
 TEST_F(Layouts, OneProcess) { AskEverything(PlanOf({{{0, 4}}})); }
 
+// vLLM section 4.5 over several workers: what is swapped out of one is swapped out of all.
+TEST_F(Layouts, SwappedAtEveryHop) {
+  Squeeze(48);
+  AskEverything(PlanOf({{{0, 2}, 2}, {{2, 4}}}));
+  const sched::SchedulerStats stats = cluster_->cell().Stats().scheduler;
+  EXPECT_GT(stats.preemptions_swap, 0u);
+  EXPECT_EQ(stats.host_blocks_used, 0);
+}
+
 TEST_F(Layouts, PipelineOfTwo) { AskEverything(PlanOf({{{0, 2}}, {{2, 4}}})); }
 TEST_F(Layouts, PipelineOfThree) { AskEverything(PlanOf({{{0, 2}}, {{2, 3}}, {{3, 4}}})); }
 

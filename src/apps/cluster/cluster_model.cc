@@ -77,6 +77,9 @@ cluster::CellOptions CellOptionsFor(const EngineFlags& flags, const ClusterFlags
   s.max_model_len = model.kv.max_model_len;
   s.policy = flags.policy;
   s.kv_policy = flags.kv_policy;
+  s.costs.kv_bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size;
+  s.num_host_blocks = HostBlocks(flags, s.costs.kv_bytes_per_block);
+  s.preemption = flags.preemption;
   s.prefix_caching = flags.prefix_caching;
   s.eos_token_ids = std::move(eos);
   options.seed = flags.seed.value_or(Random64());
