@@ -48,6 +48,7 @@ Result<std::unique_ptr<Instance>> Instance::Create(const InstanceOptions& option
   MR_CHECK(!options.stages.empty()) << "an instance without a stage";
   sched::SchedulerOptions scheduler_options = options.scheduler;
   scheduler_options.stages = static_cast<int>(options.stages.size());
+  scheduler_options.even_steps = true;  // as the controller's lanes; one stage has no use for it
   MR_ASSIGN_OR_RETURN(auto scheduler, sched::Scheduler::Create(scheduler_options));
   return std::unique_ptr<Instance>(new Instance(options, std::move(scheduler)));
 }
