@@ -65,9 +65,13 @@ struct Candidate {
   std::string method;
 };
 
-// Judges a plan, in the simulator for one. An error leaves the candidate unjudged.
-// `most_estimated`: requests per second, of the best candidate by its estimate.
-using Evaluator = std::function<Result<double>(const Plan&, double most_estimated)>;
+struct JudgeHints {
+  double most_estimated = 0;  // requests per second, of the best candidate by its estimate
+  double best_score = 0;      // so far
+};
+// Judges a plan, in the simulator for one. An error leaves the candidate unjudged: a judge may say
+// so of what is no better than the best so far.
+using Evaluator = std::function<Result<double>(const Plan&, const JudgeHints&)>;
 
 // Told whenever a search or a judgement ends.
 struct GoodputProgress {

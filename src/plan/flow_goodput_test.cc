@@ -84,7 +84,7 @@ TEST(FlowGoodput, RanksByTheEvaluatorAndPlansAreSound) {
               (*by_estimate)[i].estimate.requests_per_s);
   }
   int judged = 0;
-  const auto fewest = [&](const Plan& plan, double) -> Result<double> {
+  const auto fewest = [&](const Plan& plan, const JudgeHints&) -> Result<double> {
     EXPECT_TRUE(CheckPlan(problem.flow, plan).empty());
     ++judged;
     return -static_cast<double>(plan.stages.size());
@@ -127,7 +127,7 @@ TEST(FlowGoodput, TheTimeLimitEndsEverySearchAndTheJudging) {
   options.progress = [&](const GoodputProgress& progress) { told.push_back(progress); };
   // Each judgement takes 0.4 s: no more than three begin in the second half.
   int judged = 0;
-  const auto slow = [&](const Plan& plan, double) -> Result<double> {
+  const auto slow = [&](const Plan& plan, const JudgeHints&) -> Result<double> {
     for (int i = 0; i < 400; ++i) clock.Now();
     ++judged;
     return static_cast<double>(plan.stages.size());
@@ -171,7 +171,7 @@ TEST(FlowGoodput, NeverWorseThanTheBestSingleMachine) {
   ASSERT_TRUE(by_estimate.ok());
   EXPECT_GE(by_estimate->front().estimate.requests_per_s,
             EstimateGoodput(problem, alone).requests_per_s);
-  const auto lonely = [](const Plan& plan, double) -> Result<double> {
+  const auto lonely = [](const Plan& plan, const JudgeHints&) -> Result<double> {
     return plan.stages.size() == 1 ? 2.0 : 1.0;
   };
   const auto judged = RankByGoodput(problem, options, lonely);

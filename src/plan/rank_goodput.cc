@@ -144,12 +144,9 @@ class Ranking {
 
   // The best by the one estimate and the best by the other in turn, and a single machine.
   std::vector<Candidate> Top() const {
-    std::vector<Candidate> by_estimate = Sorted(), by_rounds = by_estimate;
-    const auto rounds = [this](const Candidate& c) {
-      return EstimateRounds(rounds_, c.placement).requests_per_s;
-    };
-    std::stable_sort(by_rounds.begin(), by_rounds.end(),
-                     [&](const Candidate& a, const Candidate& b) { return rounds(a) > rounds(b); });
+    const std::vector<Candidate> by_estimate = Sorted();
+    std::vector<Candidate> by_rounds = by_estimate;
+    SortByRounds(by_rounds);
     std::vector<Candidate> top;
     const auto take = [&](const Candidate& c) {
       const auto same = [&](const Candidate& other) { return other.placement == c.placement; };
@@ -168,7 +165,26 @@ class Ranking {
     return top;
   }
 
+  // The single machine first: nothing may be chosen that is worse. Then by the estimate that is
+  // nearer to the simulator, for there may be no time for all.
+  void OrderForJudging(std::vector<Candidate>& candidates) const {
+    SortByRounds(candidates);
+    std::stable_partition(candidates.begin(), candidates.end(),
+                          [](const Candidate& c) { return c.method == kSingle; });
+  }
+
  private:
+  void SortByRounds(std::vector<Candidate>& candidates) const {
+    std::vector<std::pair<double, Candidate>> rated;
+    for (Candidate& c : candidates) {
+      const double rate = EstimateRounds(rounds_, c.placement).requests_per_s;
+      rated.emplace_back(rate, std::move(c));
+    }
+    std::stable_sort(rated.begin(), rated.end(),
+                     [](const auto& a, const auto& b) { return a.first > b.first; });
+    for (size_t i = 0; i < rated.size(); ++i) candidates[i] = std::move(rated[i].second);
+  }
+
   static constexpr double kHot = 0.02;  // of the best, at the start
 
   const GoodputProblem& problem_;
@@ -191,27 +207,27 @@ void AddConstructions(const FlowProblem& problem, uint64_t seed, Ranking& rankin
   ranking.Add(kSingle, alone);
 }
 
-// Judges one after the other while there is time, best first by the estimate.
+// Judges one after the other while there is time. Who was judged stands first, by score.
 void Judge(const GoodputProblem& problem, double bound, const CandidateOptions& options,
            const Deadline& deadline, const Evaluator& evaluator,
            std::vector<Candidate>& candidates) {
-  double best = 0, most_estimated = 0;
+  JudgeHints hints;
   for (const Candidate& c : candidates) {
-    most_estimated = std::max(most_estimated, c.estimate.requests_per_s);
+    hints.most_estimated = std::max(hints.most_estimated, c.estimate.requests_per_s);
   }
   for (Candidate& c : candidates) {
     if (deadline.Past(1)) break;
-    const auto score =
-        evaluator(MakePlan(problem.flow, c.placement, c.flow, bound), most_estimated);
+    const auto score = evaluator(MakePlan(problem.flow, c.placement, c.flow, bound), hints);
     if (!score.ok()) continue;
     c.score = *score;
-    best = std::max(best, *score);
-    if (options.progress) options.progress({"judging", best, deadline.elapsed_s()});
+    hints.best_score = std::max(hints.best_score, *score);
+    if (options.progress) options.progress({"judging", hints.best_score, deadline.elapsed_s()});
   }
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Candidate& a, const Candidate& b) {
                      if (a.score.has_value() != b.score.has_value()) return a.score.has_value();
-                     return a.score && *a.score > *b.score;
+                     if (a.score) return *a.score > *b.score;
+                     return a.estimate.requests_per_s > b.estimate.requests_per_s;
                    });
 }
 
@@ -253,7 +269,10 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
     c.flow = options.route(c.placement);
     c.estimate = EstimateAlong(problem, c.placement, c.flow.edges);
   }
-  if (evaluator) Judge(problem, outcome.bound, options, deadline, evaluator, candidates);
+  if (evaluator) {
+    ranking.OrderForJudging(candidates);
+    Judge(problem, outcome.bound, options, deadline, evaluator, candidates);
+  }
   return candidates;
 }
 

@@ -22,10 +22,16 @@ class Judge {
         out_of_time_(std::move(out_of_time)),
         workload_(WorkloadOf(inputs)) {}
 
-  // `hint`: requests per second that no plan is worth kBeyondHint times of.
-  Result<double> Score(const Plan& plan, double hint) const {
+  Result<double> Score(const Plan& plan, const plan::JudgeHints& hints) const {
+    const double hint = hints.most_estimated;
     if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan, hint);
-    double low = 0, high = kBeyondHint * hint;
+    double low = hints.best_score, high = std::max(low, kBeyondHint * hint);
+    if (low > 0) {  // one run tells most of those that are no better
+      MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, low));
+      if (report.latency.attainment() < kJudgedAttainment) {
+        return FailedPrecondition("no better than the best so far");
+      }
+    }
     for (int i = 0; i < kBisections; ++i) {
       const double rate = (low + high) / 2;
       MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, rate));
@@ -88,9 +94,8 @@ class Judge {
 
 plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const sim::Slo& slo,
                                  std::function<bool()> out_of_time) {
-  return [judge = Judge(inputs, slo, std::move(out_of_time))](const Plan& plan, double hint) {
-    return judge.Score(plan, hint);
-  };
+  return [judge = Judge(inputs, slo, std::move(out_of_time))](
+             const Plan& plan, const plan::JudgeHints& hints) { return judge.Score(plan, hints); };
 }
 
 }  // namespace millrace::apps
