@@ -36,7 +36,7 @@ Status ValidateGoodputProblem(const GoodputProblem& problem) {
 
 constexpr char kSingle[] = "single machine";
 // Parts of the time limit.
-constexpr double kByFlow = 0.15, kSearches = 0.5;
+constexpr double kByFlow = 0.15, kSearches = 0.4;
 
 // How much of the time limit is gone. Without one, never all.
 class Deadline {
@@ -142,22 +142,31 @@ class Ranking {
     return sorted;
   }
 
-  // The best by the one estimate and the best by the other in turn, and a single machine.
+  // A single machine, the best by the cheap estimate, the best of each method by the other, and
+  // then the next by either in turn.
   std::vector<Candidate> Top() const {
     const std::vector<Candidate> by_estimate = Sorted();
     std::vector<Candidate> by_rounds = by_estimate;
-    SortByRounds(by_rounds);
+    OrderForJudging(by_rounds);
     std::vector<Candidate> top;
     const auto take = [&](const Candidate& c) {
       const auto same = [&](const Candidate& other) { return other.placement == c.placement; };
-      if (std::none_of(top.begin(), top.end(), same)) top.push_back(c);
+      const bool room = std::ssize(top) < options_.top;
+      if (room && std::none_of(top.begin(), top.end(), same)) top.push_back(c);
     };
     for (const Candidate& c : by_estimate) {
       if (c.method == kSingle) take(c);
     }
-    for (size_t i = 0; i < by_estimate.size() && std::ssize(top) < options_.top; ++i) {
+    if (!by_estimate.empty()) take(by_estimate.front());
+    std::vector<std::string> methods;
+    for (const Candidate& c : by_rounds) {
+      if (std::find(methods.begin(), methods.end(), c.method) != methods.end()) continue;
+      methods.push_back(c.method);
+      take(c);
+    }
+    for (size_t i = 0; i < by_estimate.size(); ++i) {
       take(by_estimate[i]);
-      if (std::ssize(top) < options_.top) take(by_rounds[i]);
+      take(by_rounds[i]);
     }
     std::stable_sort(top.begin(), top.end(), [](const Candidate& a, const Candidate& b) {
       return a.estimate.requests_per_s > b.estimate.requests_per_s;
@@ -165,12 +174,19 @@ class Ranking {
     return top;
   }
 
-  // The single machine first: nothing may be chosen that is worse. Then by the estimate that is
-  // nearer to the simulator, for there may be no time for all.
+  // The single machine first: nothing may be chosen that is worse. Then the best of each method by
+  // the estimate that is nearer to the simulator, since kinds of plans differ more than plans of a
+  // kind, and there may be no time for all.
   void OrderForJudging(std::vector<Candidate>& candidates) const {
     SortByRounds(candidates);
-    std::stable_partition(candidates.begin(), candidates.end(),
-                          [](const Candidate& c) { return c.method == kSingle; });
+    const auto rest = std::stable_partition(candidates.begin(), candidates.end(),
+                                            [](const Candidate& c) { return c.method == kSingle; });
+    std::vector<std::string> seen;
+    std::stable_partition(rest, candidates.end(), [&seen](const Candidate& c) {
+      if (std::find(seen.begin(), seen.end(), c.method) != seen.end()) return false;
+      seen.push_back(c.method);
+      return true;
+    });
   }
 
  private:
