@@ -69,6 +69,53 @@ TEST(Controller, AWrongWorkerDoesNotTakeAGoodOnesName) {
   EXPECT_EQ(c->counters().joins_refused, 1u);
 }
 
+// One that has no model yet is taken in, and told who has weights: holders of its layers first.
+TEST(Controller, NamesWhoeverHasWeightsToOneThatHasNone) {
+  ControllerOptions o;
+  o.term = Term(1);
+  o.num_layers = 4;
+  o.stages = 2;
+  o.elastic = false;
+  o.scheduler.max_model_len = 64;
+  o.identity.model_fingerprint = "right";
+  o.identity.kv_layout = "dense";
+  auto c = std::move(Controller::Create(o, {})).value();
+  const auto join = [&](uint64_t number, const std::string& fingerprint) {
+    Join message = JoinOf("w" + std::to_string(number), number * 10);
+    message.identity.model_fingerprint = fingerprint;
+    c->Receive(ConnectionId(number), message, At(0));
+  };
+  const auto sources = [](const LoadShard& load) {
+    std::vector<uint64_t> found;
+    for (const WorkerAddress& source : load.sources) found.push_back(source.incarnation.value());
+    return found;
+  };
+  join(1, "");
+  EXPECT_EQ(c->counters().joins_refused, 0u);
+  join(2, "right");
+  join(3, "wrong");
+  EXPECT_EQ(c->counters().joins_refused, 1u);
+  const auto loads = Sent<LoadShard>(*c);
+  ASSERT_EQ(loads.size(), 2u);
+  EXPECT_TRUE(sources(loads[0].second).empty()) << "nobody was there";
+  EXPECT_TRUE(sources(loads[1].second).empty()) << "the first has nothing to give";
+  for (const auto& [to, load] : loads) c->Receive(to, ShardLoaded{.shard = load.shard}, At(0.1));
+  join(4, "right");
+  join(5, "");
+  (void)Sent<LoadShard>(*c);
+  c->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(0.2));
+  const auto again = Sent<LoadShard>(*c);
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].second.layers, (LayerRange{2, 4}));
+  c->ConnectionLost(ConnectionId(1), Unavailable("gone"), At(0.3));
+  const auto last = Sent<LoadShard>(*c);
+  ASSERT_EQ(last.size(), 1u);
+  EXPECT_EQ(last[0].second.layers, (LayerRange{0, 2}));
+  // Whichever of the two went first, the one with files is named to the one without.
+  const bool files_first = again[0].first == ConnectionId(4);
+  EXPECT_EQ(sources(files_first ? last[0].second : again[0].second), std::vector<uint64_t>{40});
+}
+
 // Who is handed over with the first prompt's KV must find the lane that decodes open.
 TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
   ControllerOptions o;

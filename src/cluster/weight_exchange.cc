@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <thread>
 #include <utility>
 
 #include "base/json.h"
@@ -25,7 +23,6 @@ using model::WeightRange;
 constexpr uint32_t kRequestMagic = 0x54574c50;  // "PLWT"
 constexpr size_t kDigestDigits = 64;
 constexpr int kCopiesMax = 64;  // of processes that share a folder
-constexpr auto kPatiencePoll = std::chrono::milliseconds(50);
 constexpr std::string_view kCopyName = "weights";
 
 enum class Ask : uint32_t { kList = 1, kRange = 2 };
@@ -105,9 +102,6 @@ std::vector<WeightRange> PartsOf(const model::WeightStore& copy, std::vector<Wei
 }
 
 }  // namespace
-
-WeightExchange::WeightExchange(std::string copies, const Clock& clock, Duration patience)
-    : copies_(std::move(copies)), clock_(clock), patience_(patience) {}
 
 WeightExchange::~WeightExchange() {
   std::error_code ignored;
@@ -218,9 +212,6 @@ Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress&
                        source.failed.message());
   }
   if (why.empty()) why = sources.empty() ? "no other worker has weights" : status.message();
-  // Whoever is asked again at once would ask at once again.
-  const Time until = clock_.Now() + patience_;
-  while (clock_.Now() < until && progress(0, 0)) std::this_thread::sleep_for(kPatiencePoll);
   return Unavailable(fmt::format("no worker gave the weights of layers {}-{} ({})",
                                  load.layers.begin, load.layers.end - 1, why));
 }
@@ -274,12 +265,16 @@ Status WeightExchange::AskForLists(std::vector<Source>& sources, const Progress&
 Status WeightExchange::TakeList(std::span<const std::byte> text) {
   MR_ASSIGN_OR_RETURN(List list,
                       ParseList({reinterpret_cast<const char*>(text.data()), text.size()}));
+  std::string mine = copy_.fingerprint;
+  {
+    std::lock_guard lock(mutex_);
+    if (!held_.empty()) mine = held_.front().fingerprint;
+  }
+  if (!mine.empty() && list.fingerprint != mine) return InvalidArgument("it has another model");
   if (!copy_.store) {
     MR_RETURN_IF_ERROR(MakeCopy(std::move(list.files)));
     copy_.fingerprint = list.fingerprint;
     copy_.layout = list.layout;
-  } else if (list.fingerprint != copy_.fingerprint) {
-    return InvalidArgument("it has another model");
   } else if (list.layout != copy_.layout) {
     return InvalidArgument("its files are cut in another way");
   }

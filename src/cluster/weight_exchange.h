@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -41,9 +42,9 @@ struct WeightCounters {
 
 class WeightExchange {
  public:
-  // `copies`: where they lie, and those of other processes beside them. `patience`: how long after
-  // the last source has failed the load does; its caller may ask again at once.
-  WeightExchange(std::string copies, const Clock& clock, Duration patience = Duration::Seconds(2));
+  // `copies`: where they lie, and those of other processes beside them.
+  WeightExchange(std::string copies, const Clock& clock)
+      : copies_(std::move(copies)), clock_(clock) {}
   ~WeightExchange();
   void Use(net::DataPlane* plane) { plane_ = plane; }
 
@@ -85,7 +86,6 @@ class WeightExchange {
 
   const std::string copies_;
   const Clock& clock_;
-  const Duration patience_;
   net::DataPlane* plane_ = nullptr;
   std::optional<FolderLock> lock_;  // of the copy's folder
   std::string copy_folder_;

@@ -79,7 +79,7 @@ struct Node {
 
   const SteadyClock clock;
   TempFolder folder;
-  WeightExchange exchange{folder.path() + "/copy", clock, Duration::Millis(10)};
+  WeightExchange exchange{folder.path() + "/copy", clock};
   std::atomic<int> asked = 0;
   int die_after = 0;
   std::promise<void> dying;

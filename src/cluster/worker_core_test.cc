@@ -189,5 +189,27 @@ TEST(WorkerCore, GivesOldShardsBack) {
   EXPECT_EQ(core.shards(), 1u);
 }
 
+// The next session names the sources that there are by then; a fault of its own it keeps.
+TEST(WorkerCore, JoinsAgainWhenNobodyHadTheWeights) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.FromController(Load(kShard, {0, 2}), {});
+  core.LoadEnded({.shard = kShard, .status = DataLoss("a damaged file")});
+  EXPECT_TRUE(Take<EndSession>(core).empty());
+  core.FromController(Load(ShardId(4), {0, 2}), {});
+  core.LoadEnded({.shard = ShardId(4), .status = Unavailable("no worker gave them")});
+  const auto ends = Take<EndSession>(core);
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_FALSE(ends[0].for_good);
+  EXPECT_EQ(core.shards(), 0u);
+  // What it has learned it says.
+  core.Identify({.model_fingerprint = "learned"});
+  core.SessionDown({});
+  core.SessionUp({});
+  const auto said = Take<SendUp>(core);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(std::get<Join>(said[0].message).identity.model_fingerprint, "learned");
+}
+
 }  // namespace
 }  // namespace millrace::cluster

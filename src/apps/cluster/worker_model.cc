@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,6 +21,8 @@
 namespace millrace::apps {
 namespace {
 
+constexpr std::chrono::seconds kNoSourcePause{2};
+constexpr std::chrono::milliseconds kWantedPoll{50};
 constexpr double kKvMemoryShare = 0.4;  // of what is free, as for a model in one process
 
 Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
@@ -61,6 +65,11 @@ Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard
     MR_LOG(warn, "{}; reading {}", fetched.status().message(), options.folder);
     return options.folder;
   }
+  // It will be asked again, by the next session at once: not to be refused at once again.
+  const auto until = std::chrono::steady_clock::now() + kNoSourcePause;
+  while (std::chrono::steady_clock::now() < until && progress(0, 0)) {
+    std::this_thread::sleep_for(kWantedPoll);
+  }
   return Status(fetched.status().code(),
                 fmt::format("{}, and {} has none; start a worker that has the model's files, or "
                             "copy them there",
@@ -89,16 +98,23 @@ Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
                                    static_cast<int64_t>(BytesOf(spec.dtype));
   facts.kv_bytes = options.kv_bytes.value_or(static_cast<int64_t>(
       kKvMemoryShare * static_cast<double>(model::ReadMemoryAvailable().bytes)));
-  if (options.weights && !options.weights->fetched_fingerprint().empty()) {
-    loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
-                                     .numeric_class = NumericClass(),
-                                     .kv_layout = KvLayoutName(spec)};
-  }
   held->stage = std::make_unique<engine::ModelStage>(std::move(device), std::move(weights));
   loaded.stage = std::shared_ptr<engine::Stage>(held, held->stage.get());
   if (held->group) {
     loaded.abort = [group = held->group](std::string_view why) { group->Abort(why); };
   }
+  return OkStatus();
+}
+
+// What the folder has; kNotFound where it lacks weights, or is not there.
+Status OpenOnDisk(const std::string& name, WorkerModel& model) {
+  MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(name));
+  model.folder = path.folder;
+  MR_LOG(info, "reading {}", path.folder);
+  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
+  MR_ASSIGN_OR_RETURN(model.identity.model_fingerprint, model::ModelFingerprint(path.folder));
+  model.identity.kv_layout = KvLayoutName(description.spec);
+  model.on_disk = true;
   return OkStatus();
 }
 
@@ -114,22 +130,6 @@ std::string NumericClass() {
 std::string KvLayoutName(const ModelSpec& spec) {
   return fmt::format("dense-1 {} {}x{}", DTypeName(spec.dtype), spec.num_kv_heads, spec.head_dim);
 }
-
-namespace {
-
-// What the folder has; kNotFound where it lacks weights, or is not there.
-Status OpenOnDisk(const std::string& name, WorkerModel& model) {
-  MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(name));
-  model.folder = path.folder;
-  MR_LOG(info, "reading {}", path.folder);
-  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
-  MR_ASSIGN_OR_RETURN(model.identity.model_fingerprint, model::ModelFingerprint(path.folder));
-  model.identity.kv_layout = KvLayoutName(description.spec);
-  model.on_disk = true;
-  return OkStatus();
-}
-
-}  // namespace
 
 Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, const Clock& clock) {
   WorkerModel model;
@@ -169,6 +169,10 @@ cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {
       return loaded;
     }
     loaded.facts.status = LoadInto(options, load, progress, loaded);
+    if (options.weights && !options.on_disk && !options.weights->fetched_fingerprint().empty()) {
+      loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
+                                       .numeric_class = NumericClass()};
+    }
     if (loaded.facts.status.ok()) {
       MR_LOG(info, "layers {}-{} are loaded ({})", load.layers.begin, load.layers.end - 1,
              FormatBytes(loaded.facts.weight_bytes));
