@@ -63,7 +63,8 @@ Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, co
   }
   journal->state_ = replay.state;
   for (const auto& [id, request] : replay.state.requests()) {
-    if (request.finished()) journal->finished_.emplace_back(clock.Now(), id);
+    const bool stream = !request.accept.joins;
+    if (stream && replay.state.StreamFinished(id)) journal->finished_.emplace_back(clock.Now(), id);
   }
   MR_RETURN_IF_ERROR(journal->Compact());
   return journal;
@@ -238,15 +239,20 @@ Status Journal::WriteSnapshot(uint64_t number) {
 }
 
 void Journal::RememberFinished(RequestId request) {
-  if (state_.requests().at(request).finished()) finished_.emplace_back(clock_.Now(), request);
+  const RequestId stream = state_.StreamOf(request);
+  if (state_.StreamFinished(stream)) finished_.emplace_back(clock_.Now(), stream);
   ForgetOldFinished();
 }
 
 void Journal::ForgetOldFinished() {
   const Time now = clock_.Now();
   while (!finished_.empty() && now - finished_.front().first >= options_.retain_finished) {
-    state_.Forget(finished_.front().second);
+    const RequestId stream = finished_.front().second;
     finished_.pop_front();
+    // One more may have joined it, or have forgotten it already.
+    if (state_.requests().contains(stream) && state_.StreamFinished(stream)) {
+      state_.ForgetStream(stream);
+    }
   }
 }
 

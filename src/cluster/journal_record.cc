@@ -10,7 +10,23 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the journal's numbers are copied");
 
-enum class Kind : uint8_t { kAccept = 1, kTokens = 2, kFinished = 3, kSnapshotEnd = 4 };
+enum class Kind : uint8_t {
+  kAccept = 1,
+  kTokens = 2,
+  kFinished = 3,
+  kSnapshotEnd = 4,
+  kTokensWithLogprobs = 5,
+  kAcceptJoining = 6,
+};
+
+// The fewest bytes of an item of a list: what a count is believed by.
+template <typename T>
+constexpr size_t kBytesLeast = sizeof(T);
+template <>
+constexpr size_t kBytesLeast<std::string> = sizeof(std::string) /
+                                            8;  // takes more memory than bytes
+template <>
+constexpr size_t kBytesLeast<PositionLogprobs> = sizeof(TokenLogprob) + sizeof(uint32_t);
 
 class Writer {
  public:
@@ -35,6 +51,16 @@ class Writer {
     (*this)(bias.first);
     (*this)(bias.second);
   }
+  void operator()(const TokenLogprob& one) {
+    (*this)(one.token);
+    (*this)(one.logprob);
+    (*this)(one.rank);
+  }
+  void operator()(const PositionLogprobs& position) {
+    (*this)(position.chosen);
+    (*this)(position.top);
+  }
+  void operator()(const JournalLogprobs& logprobs) { (*this)(logprobs.positions); }
   void operator()(RequestId id) { (*this)(id.value()); }
   void operator()(bool value) { (*this)(static_cast<uint8_t>(value)); }
 
@@ -64,8 +90,7 @@ class Reader {
   }
   template <typename T>
   void operator()(std::vector<T>& list) {
-    // A text takes more memory than bytes.
-    list.resize(Count(std::is_same_v<T, std::string> ? sizeof(std::string) / 8 : sizeof(T)));
+    list.resize(Count(kBytesLeast<T>));
     for (T& item : list) (*this)(item);
   }
   template <typename T>
@@ -81,6 +106,16 @@ class Reader {
     (*this)(bias.first);
     (*this)(bias.second);
   }
+  void operator()(TokenLogprob& one) {
+    (*this)(one.token);
+    (*this)(one.logprob);
+    (*this)(one.rank);
+  }
+  void operator()(PositionLogprobs& position) {
+    (*this)(position.chosen);
+    (*this)(position.top);
+  }
+  void operator()(JournalLogprobs& logprobs) { (*this)(logprobs.positions); }
   void operator()(RequestId& id) {
     uint64_t value = 0;
     (*this)(value);
@@ -136,6 +171,11 @@ void VisitTokens(Archive& ar, Record& r) {
   ar(r.finish_reason);
 }
 template <typename Archive, typename Record>
+void VisitTokensWithLogprobs(Archive& ar, Record& r) {
+  VisitTokens(ar, r);
+  ar(r.logprobs), ar(r.prompt_logprobs);
+}
+template <typename Archive, typename Record>
 void VisitFinished(Archive& ar, Record& r) {
   ar(r.request), ar(r.index), ar(r.reason);
 }
@@ -151,13 +191,32 @@ bool operator==(const JournalAccept& a, const JournalAccept& b) {
   return EncodeJournalRecord(a) == EncodeJournalRecord(b);
 }
 
+bool operator==(const JournalLogprobs& a, const JournalLogprobs& b) {
+  Writer left, right;
+  left(a);
+  right(b);
+  return left.Take() == right.Take();
+}
+
 std::string EncodeJournalRecord(const JournalRecord& record) {
   Writer writer;
-  writer(static_cast<uint8_t>(record.index() + 1));
-  if (const auto* accept = std::get_if<JournalAccept>(&record)) VisitAccept(writer, *accept);
-  if (const auto* tokens = std::get_if<JournalTokens>(&record)) VisitTokens(writer, *tokens);
-  if (const auto* end = std::get_if<JournalFinished>(&record)) VisitFinished(writer, *end);
-  if (const auto* end = std::get_if<JournalSnapshotEnd>(&record)) VisitSnapshotEnd(writer, *end);
+  const auto kind = [&writer](Kind k) { writer(static_cast<uint8_t>(k)); };
+  if (const auto* accept = std::get_if<JournalAccept>(&record)) {
+    kind(accept->joins ? Kind::kAcceptJoining : Kind::kAccept);
+    VisitAccept(writer, *accept);
+    if (accept->joins) writer(*accept->joins);
+  } else if (const auto* tokens = std::get_if<JournalTokens>(&record)) {
+    const bool plain =
+        tokens->logprobs.positions.empty() && tokens->prompt_logprobs.positions.empty();
+    kind(plain ? Kind::kTokens : Kind::kTokensWithLogprobs);
+    plain ? VisitTokens(writer, *tokens) : VisitTokensWithLogprobs(writer, *tokens);
+  } else if (const auto* end = std::get_if<JournalFinished>(&record)) {
+    kind(Kind::kFinished);
+    VisitFinished(writer, *end);
+  } else {
+    kind(Kind::kSnapshotEnd);
+    VisitSnapshotEnd(writer, std::get<JournalSnapshotEnd>(record));
+  }
   return writer.Take();
 }
 
@@ -169,6 +228,15 @@ Result<JournalRecord> DecodeJournalRecord(std::string_view bytes) {
   switch (static_cast<Kind>(kind)) {
     case Kind::kAccept: VisitAccept(reader, record.emplace<JournalAccept>()); break;
     case Kind::kTokens: VisitTokens(reader, record.emplace<JournalTokens>()); break;
+    case Kind::kTokensWithLogprobs:
+      VisitTokensWithLogprobs(reader, record.emplace<JournalTokens>());
+      break;
+    case Kind::kAcceptJoining: {
+      auto& accept = record.emplace<JournalAccept>();
+      VisitAccept(reader, accept);
+      reader(accept.joins.emplace());
+      break;
+    }
     case Kind::kFinished: VisitFinished(reader, record.emplace<JournalFinished>()); break;
     case Kind::kSnapshotEnd: VisitSnapshotEnd(reader, record.emplace<JournalSnapshotEnd>()); break;
     default: return DataLoss("a record of an unknown kind");

@@ -13,11 +13,19 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/sampling_params.h"
+#include "core/step_plan.h"
 
 namespace millrace::cluster {
 
 inline constexpr size_t kJournalRecordBytesMax = 64u << 20;
 inline constexpr size_t kJournalTextBytesMax = 64u << 10;  // of each text in a record
+inline constexpr size_t kJournalSnapshotTokensMax = 4096;  // of each record in a snapshot
+
+// Log-probabilities by position. They are equal when their bytes are.
+struct JournalLogprobs {
+  std::vector<PositionLogprobs> positions;
+  friend bool operator==(const JournalLogprobs&, const JournalLogprobs&);
+};
 
 struct JournalAccept {
   RequestId request;
@@ -27,7 +35,8 @@ struct JournalAccept {
   int priority = 0;
   std::string cache_salt;
   int64_t arrived_unix_ms = 0;
-  std::string front_end;  // whatever the front end wants to find again; not looked into
+  std::string front_end;           // whatever the front end wants to find again; not looked into
+  std::optional<RequestId> joins;  // whose stream its news is part of; that one joins none itself
   friend bool operator==(const JournalAccept&, const JournalAccept&);
 };
 struct JournalTokens {
@@ -37,6 +46,8 @@ struct JournalTokens {
   std::vector<TokenId> tokens;
   int cached_prompt_tokens = 0;              // of the request, as it was told with them
   std::optional<std::string> finish_reason;  // they are its last, and why: one record or none
+  JournalLogprobs logprobs;                  // one for each token, or none
+  JournalLogprobs prompt_logprobs;           // of the request; with its first tokens, or none
   friend bool operator==(const JournalTokens&, const JournalTokens&) = default;
 };
 // An end without a token.
@@ -57,14 +68,16 @@ using JournalRecord =
 
 struct JournalContinuation {
   std::vector<TokenId> tokens;
+  JournalLogprobs logprobs;  // one for each token, or none
   std::optional<std::string> finish_reason;
   friend bool operator==(const JournalContinuation&, const JournalContinuation&) = default;
 };
 
-// Tokens of one continuation that no other's came between.
+// Tokens of one continuation that no other's of its stream came between.
 struct JournalRun {
   int index = 0;
   uint32_t tokens = 0;
+  uint64_t order = 0;  // among the runs of the stream
   friend bool operator==(const JournalRun&, const JournalRun&) = default;
 };
 
@@ -73,6 +86,11 @@ struct JournalRequest {
   std::vector<JournalContinuation> continuations;  // n
   std::vector<JournalRun> runs;                    // in which order their tokens were told
   int cached_prompt_tokens = 0;
+  JournalLogprobs prompt_logprobs;
+  // Of the one that others join.
+  std::vector<RequestId> joined;  // in the order of their ids
+  uint64_t stream_runs = 0;       // of all of them
+  RequestId last_told;
   bool finished() const;
   friend bool operator==(const JournalRequest&, const JournalRequest&) = default;
 };
@@ -82,7 +100,11 @@ struct JournalRequest {
 class JournalState {
  public:
   Status Apply(const JournalRecord& record);
-  void Forget(RequestId request) { requests_.erase(request); }
+  // The request that `request` joins, or itself; it is there. And whether that one and all that
+  // join it have finished: only together they may be forgotten.
+  RequestId StreamOf(RequestId request) const;
+  bool StreamFinished(RequestId stream) const;
+  void ForgetStream(RequestId stream);
 
   const std::map<RequestId, JournalRequest>& requests() const { return requests_; }
   RequestId next_request() const { return next_request_; }  // greater than any that was accepted
@@ -96,6 +118,9 @@ class JournalState {
   Status ApplyOne(const JournalFinished& record);
   Status ApplyOne(const JournalSnapshotEnd& record);
   Result<JournalContinuation*> Unfinished(RequestId request, int index);
+  void CountRun(const JournalTokens& record);
+  std::vector<const JournalRequest*> Members(const JournalRequest& stream) const;
+  void SnapshotStream(const JournalRequest& stream, std::vector<JournalRecord>& records) const;
 
   std::map<RequestId, JournalRequest> requests_;
   RequestId next_request_{1};

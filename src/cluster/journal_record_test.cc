@@ -81,10 +81,24 @@ TEST(Journal, EveryFieldComesBack) {
   EXPECT_EQ(p.logprobs, q.logprobs);
   EXPECT_EQ(p.prompt_logprobs, q.prompt_logprobs);
 
-  for (const JournalTokens& tokens : {JournalTokens{RequestId(9), 1, 4, {3, 2, 1}},
-                                      JournalTokens{RequestId(9), 1, 4, {3, 2, 1}, 16, "stop"}}) {
+  for (const JournalTokens& tokens :
+       {JournalTokens{RequestId(9), 1, 4, {3, 2, 1}},
+        JournalTokens{RequestId(9), 1, 4, {3, 2, 1}, 16, "stop"},
+        JournalTokens{RequestId(9),
+                      1,
+                      4,
+                      {3, 2},
+                      16,
+                      {},
+                      {{{{3, -1.5f, 2}, {{1, -0.5f, 1}, {7, -2, 9}}}, {{2, -0.25f, 1}, {}}}},
+                      {{{{8, -3, 4}, {}}}}}}) {
     EXPECT_EQ(std::get<JournalTokens>(*DecodeJournalRecord(EncodeJournalRecord(tokens))), tokens);
   }
+  JournalAccept joining = accept;
+  joining.joins = RequestId(3);
+  EXPECT_EQ(std::get<JournalAccept>(*DecodeJournalRecord(EncodeJournalRecord(joining))).joins,
+            RequestId(3));
+  EXPECT_FALSE(joining == accept);
   const JournalFinished end{RequestId(9), 1, "length"};
   EXPECT_EQ(std::get<JournalFinished>(*DecodeJournalRecord(EncodeJournalRecord(end))), end);
 }
@@ -214,11 +228,79 @@ TEST(Journal, TheOrderOfContinuationsIsKept) {
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 1, 0, {3}, 8}).ok());
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 2, {4}, 0, "stop"}).ok());
   const JournalRequest& request = state.requests().at(RequestId(1));
-  EXPECT_EQ(request.runs, (std::vector<JournalRun>{{0, 2}, {1, 1}, {0, 1}}));
+  EXPECT_EQ(request.runs, (std::vector<JournalRun>{{0, 2, 0}, {1, 1, 1}, {0, 1, 2}}));
   EXPECT_EQ(request.cached_prompt_tokens, 8);
   EXPECT_EQ(request.continuations[0].finish_reason, "stop");
   EXPECT_FALSE(request.finished());
   EXPECT_FALSE(state.Apply(JournalTokens{RequestId(1), 0, 3, {5}}).ok()) << "it has ended";
+}
+
+TEST(Journal, TheOrderOfRequestsOfOneStreamIsKeptAndTheyAreForgottenTogether) {
+  JournalState state;
+  ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1)}).ok());
+  ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(2)}).ok());
+  JournalAccept joining{.request = RequestId(3)};
+  joining.joins = RequestId(1);
+  ASSERT_TRUE(state.Apply(joining).ok());
+  for (const uint64_t nobody : {3, 4, 9}) {  // one that joins itself, the next, one not there
+    joining.request = RequestId(4);
+    joining.joins = RequestId(nobody);
+    EXPECT_FALSE(state.Apply(joining).ok());
+  }
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 0, {1}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(2), 0, 0, {1}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 1, {2}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(3), 0, 0, {3}}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 2, {4}, 0, "stop"}).ok());
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(2), 0, 1, {1}}).ok());
+  const auto runs = [&](uint64_t id) { return state.requests().at(RequestId(id)).runs; };
+  EXPECT_EQ(runs(1), (std::vector<JournalRun>{{0, 2, 0}, {0, 1, 2}}));
+  EXPECT_EQ(runs(2), (std::vector<JournalRun>{{0, 2, 0}})) << "another stream";
+  EXPECT_EQ(runs(3), (std::vector<JournalRun>{{0, 1, 1}}));
+  JournalState again;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
+  EXPECT_EQ(again, state);
+  EXPECT_EQ(state.StreamOf(RequestId(3)), RequestId(1));
+  EXPECT_FALSE(state.StreamFinished(RequestId(1)));
+  ASSERT_TRUE(state.Apply(JournalFinished{RequestId(3), 0, "abort"}).ok());
+  EXPECT_TRUE(state.StreamFinished(RequestId(1)));
+  state.ForgetStream(RequestId(1));
+  EXPECT_EQ(state.requests().size(), 1u);
+}
+
+TEST(Journal, LogprobsAreOfAllTokensOrOfNone) {
+  const JournalLogprobs one{{{{3, -1.5f, 2}, {{1, -0.5f, 1}}}}};
+  JournalTokens tokens{RequestId(1), 0, 0, {1}};
+  JournalState state;
+  ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1), .params = {.n = 2}}).ok());
+  tokens.logprobs = one;
+  tokens.prompt_logprobs = one;
+  ASSERT_TRUE(state.Apply(tokens).ok());
+  tokens.position = 1;
+  tokens.tokens = {2, 3};
+  EXPECT_FALSE(state.Apply(tokens).ok()) << "one of two";
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 1, 0, {1}}).ok());
+  tokens = {RequestId(1), 1, 1, {1}};
+  tokens.logprobs = one;
+  EXPECT_FALSE(state.Apply(tokens).ok()) << "the one before has none";
+  const JournalRequest& request = state.requests().at(RequestId(1));
+  EXPECT_EQ(request.prompt_logprobs, one);
+  EXPECT_EQ(request.continuations[0].logprobs, one);
+  JournalState again;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
+  EXPECT_EQ(again, state);
+}
+
+TEST(Journal, ALongStreamIsManyRecordsOfASnapshot) {
+  JournalState state;
+  ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1)}).ok());
+  std::vector<TokenId> many(2 * kJournalSnapshotTokensMax + 5);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<TokenId>(i);
+  ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 0, many}).ok());
+  EXPECT_EQ(state.Snapshot().size(), 5u);
+  JournalState again;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
+  EXPECT_EQ(again, state);
 }
 
 TEST(Journal, ASnapshotAddsUpToTheSameState) {

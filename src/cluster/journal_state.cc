@@ -23,6 +23,13 @@ Status JournalState::ApplyOne(const JournalAccept& record) {
     return DataLoss(fmt::format("request {} has n = {}", record.request.value(), record.params.n));
   }
   if (record.request.value() == UINT64_MAX) return DataLoss("there is no such request id");
+  if (record.joins) {
+    const auto stream = requests_.find(*record.joins);
+    if (stream == requests_.end() || stream->second.accept.joins) {
+      return DataLoss(fmt::format("request {} has no stream to join", record.joins->value()));
+    }
+    stream->second.joined.push_back(record.request);
+  }
   JournalRequest& request = requests_[record.request];
   request.accept = record;
   request.continuations.resize(static_cast<size_t>(record.params.n));
@@ -55,16 +62,55 @@ Status JournalState::ApplyOne(const JournalTokens& record) {
                                 record.position, record.request.value(),
                                 continuation->tokens.size()));
   }
+  const auto& logprobs = record.logprobs.positions;
+  auto& known = continuation->logprobs.positions;
+  if (!logprobs.empty() &&
+      (logprobs.size() != record.tokens.size() || known.size() != continuation->tokens.size())) {
+    return DataLoss("tokens of which some have no log-probabilities");
+  }
+  known.insert(known.end(), logprobs.begin(), logprobs.end());
   continuation->tokens.insert(continuation->tokens.end(), record.tokens.begin(),
                               record.tokens.end());
   continuation->finish_reason = record.finish_reason;
   request.cached_prompt_tokens =
       std::max(request.cached_prompt_tokens, record.cached_prompt_tokens);
-  if (request.runs.empty() || request.runs.back().index != record.index) {
-    request.runs.push_back({.index = record.index});
+  if (request.prompt_logprobs.positions.empty()) request.prompt_logprobs = record.prompt_logprobs;
+  CountRun(record);
+  return OkStatus();
+}
+
+void JournalState::CountRun(const JournalTokens& record) {
+  JournalRequest& request = requests_.at(record.request);
+  JournalRequest& stream = requests_.at(StreamOf(record.request));
+  if (request.runs.empty() || request.runs.back().index != record.index ||
+      stream.last_told != record.request) {
+    request.runs.push_back({.index = record.index, .order = stream.stream_runs++});
+    stream.last_told = record.request;
   }
   request.runs.back().tokens += static_cast<uint32_t>(record.tokens.size());
-  return OkStatus();
+}
+
+RequestId JournalState::StreamOf(RequestId request) const {
+  return requests_.at(request).accept.joins.value_or(request);
+}
+
+std::vector<const JournalRequest*> JournalState::Members(const JournalRequest& stream) const {
+  std::vector<const JournalRequest*> members = {&stream};
+  for (const RequestId id : stream.joined) members.push_back(&requests_.at(id));
+  return members;
+}
+
+bool JournalState::StreamFinished(RequestId stream) const {
+  const auto members = Members(requests_.at(stream));
+  return std::all_of(members.begin(), members.end(),
+                     [](const JournalRequest* request) { return request->finished(); });
+}
+
+void JournalState::ForgetStream(RequestId stream) {
+  const auto found = requests_.find(stream);
+  if (found == requests_.end()) return;
+  for (const RequestId id : found->second.joined) requests_.erase(id);
+  requests_.erase(found);
 }
 
 Status JournalState::ApplyOne(const JournalFinished& record) {
@@ -78,28 +124,72 @@ Status JournalState::ApplyOne(const JournalSnapshotEnd& record) {
   return OkStatus();
 }
 
+// The tokens of a stream follow the last request that joins it.
 std::vector<JournalRecord> JournalState::Snapshot() const {
   std::vector<JournalRecord> records;
   for (const auto& [id, request] : requests_) {
     records.push_back(request.accept);
-    std::vector<uint32_t> told(request.continuations.size());
-    for (const JournalRun& run : request.runs) {
-      uint32_t& position = told[static_cast<size_t>(run.index)];
-      const auto begin =
-          request.continuations[static_cast<size_t>(run.index)].tokens.begin() + position;
-      records.push_back(JournalTokens{
-          id, run.index, position, {begin, begin + run.tokens}, request.cached_prompt_tokens});
-      position += run.tokens;
-    }
-    for (size_t i = 0; i < request.continuations.size(); ++i) {
-      const auto& reason = request.continuations[i].finish_reason;
-      if (!reason) continue;
-      records.emplace_back(std::in_place_type<JournalFinished>,
-                           JournalFinished{id, static_cast<int>(i), *reason});
-    }
+    const JournalRequest& stream = requests_.at(StreamOf(id));
+    const RequestId last = stream.joined.empty() ? stream.accept.request : stream.joined.back();
+    if (id == last) SnapshotStream(stream, records);
   }
   records.push_back(JournalSnapshotEnd{records.size(), next_request_});
   return records;
+}
+
+namespace {
+
+// A run on its way into a snapshot.
+struct TurnTaken {
+  const JournalRequest* request;
+  const JournalRun* run;
+  uint32_t position;
+};
+
+void SnapshotRun(const TurnTaken& turn, std::vector<JournalRecord>& records) {
+  const JournalRequest& request = *turn.request;
+  const JournalContinuation& told = request.continuations[static_cast<size_t>(turn.run->index)];
+  const uint32_t end = turn.position + turn.run->tokens;
+  for (uint32_t begin = turn.position; begin < end;) {
+    const auto next = std::min<uint32_t>(end, begin + uint32_t{kJournalSnapshotTokensMax});
+    JournalTokens tokens{request.accept.request, turn.run->index, begin};
+    tokens.tokens.assign(told.tokens.begin() + begin, told.tokens.begin() + next);
+    tokens.cached_prompt_tokens = request.cached_prompt_tokens;
+    if (const auto& known = told.logprobs.positions; !known.empty()) {
+      tokens.logprobs.positions.assign(known.begin() + begin, known.begin() + next);
+    }
+    const bool first = turn.run == &request.runs.front() && begin == turn.position;
+    if (first) tokens.prompt_logprobs = request.prompt_logprobs;
+    records.emplace_back(std::move(tokens));
+    begin = next;
+  }
+}
+
+}  // namespace
+
+void JournalState::SnapshotStream(const JournalRequest& stream,
+                                  std::vector<JournalRecord>& records) const {
+  std::vector<TurnTaken> turns;
+  const auto members = Members(stream);
+  for (const JournalRequest* request : members) {
+    std::vector<uint32_t> told(request->continuations.size());
+    for (const JournalRun& run : request->runs) {
+      uint32_t& position = told[static_cast<size_t>(run.index)];
+      turns.push_back({request, &run, position});
+      position += run.tokens;
+    }
+  }
+  std::sort(turns.begin(), turns.end(),
+            [](const TurnTaken& a, const TurnTaken& b) { return a.run->order < b.run->order; });
+  for (const TurnTaken& turn : turns) SnapshotRun(turn, records);
+  for (const JournalRequest* request : members) {
+    for (size_t i = 0; i < request->continuations.size(); ++i) {
+      const auto& reason = request->continuations[i].finish_reason;
+      if (!reason) continue;
+      records.emplace_back(std::in_place_type<JournalFinished>,
+                           JournalFinished{request->accept.request, static_cast<int>(i), *reason});
+    }
+  }
 }
 
 }  // namespace millrace::cluster

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "base/log.h"
 
@@ -25,8 +26,8 @@ std::optional<FinishReason> ReasonNamed(const std::string& name) {
 
 // As the client was told: each run of tokens, and the end with the last of a continuation. Only a
 // token stops a sequence in the engine: it is the last one.
-std::vector<RequestOutput> ToldOf(RequestId id, const JournalRequest& request) {
-  std::vector<RequestOutput> told;
+void TakeTold(RequestId id, const JournalRequest& request, engine::EarlierRequest& earlier) {
+  std::vector<RequestOutput>& told = earlier.told;
   std::vector<uint32_t> positions(request.continuations.size());
   const auto end = [&](RequestOutput& output, const JournalContinuation& continuation) {
     output.finish = ReasonNamed(*continuation.finish_reason).value_or(FinishReason::kError);
@@ -41,8 +42,13 @@ std::vector<RequestOutput> ToldOf(RequestId id, const JournalRequest& request) {
     output.request = id;
     output.index = run.index;
     for (uint32_t i = 0; i < run.tokens; ++i) {
+      if (const auto& logprobs = continuation.logprobs.positions; !logprobs.empty()) {
+        output.logprobs.push_back(logprobs[position]);
+      }
       output.tokens.push_back(continuation.tokens[position++]);
     }
+    if (told.size() == 1) output.prompt_logprobs = request.prompt_logprobs.positions;
+    earlier.told_order.push_back(run.order);
     output.cached_prompt_tokens = request.cached_prompt_tokens;
     if (continuation.finish_reason && position == continuation.tokens.size()) {
       end(output, continuation);
@@ -55,8 +61,8 @@ std::vector<RequestOutput> ToldOf(RequestId id, const JournalRequest& request) {
     output.request = id;
     output.index = static_cast<int>(i);
     end(output, continuation);
+    earlier.told_order.push_back(std::numeric_limits<uint64_t>::max());
   }
-  return told;
 }
 
 sched::NewRequest ToResume(const engine::EarlierRequest& earlier, const JournalRequest& request) {
@@ -125,10 +131,11 @@ void RequestJournal::Take(const JournalState& state) {
     // A wall clock may have been set back.
     const int64_t arrived_unix_ms = std::clamp<int64_t>(request.accept.arrived_unix_ms, 0, unix_ms);
     earlier.arrived = now + Duration::Millis(arrived_unix_ms - unix_ms);
-    earlier.told = ToldOf(id, request);
+    TakeTold(id, request, earlier);
     earlier.finished = request.finished();
     if (earlier.finished) continue;
     Live& live = live_[id];
+    live.logprobs = !earlier.front_end.empty();
     for (const JournalContinuation& continuation : request.continuations) {
       live.positions.push_back(static_cast<uint32_t>(continuation.tokens.size()));
       live.open += !continuation.finish_reason;
@@ -170,6 +177,8 @@ Status RequestJournal::Accepted(const sched::NewRequest& request,
   accept.cache_salt = request.cache_salt;
   accept.arrived_unix_ms = UnixMillis();
   accept.front_end = asked.front_end;
+  accept.joins = asked.joins;
+  const bool logprobs = !asked.front_end.empty();
   const int n = request.params->n;
   const Status kept = journal_->Append(std::move(accept));
   std::lock_guard lock(mutex_);
@@ -177,7 +186,7 @@ Status RequestJournal::Accepted(const sched::NewRequest& request,
     Owe(request.id, n);
     return kept.WithContext("the request cannot be put on record");
   }
-  live_[request.id] = {std::vector<uint32_t>(static_cast<size_t>(n)), n};
+  live_[request.id] = {std::vector<uint32_t>(static_cast<size_t>(n)), n, logprobs};
   PayWhatIsOwed();
   return OkStatus();
 }
@@ -225,9 +234,14 @@ std::optional<JournalRecord> RequestJournal::RecordOf(const RequestOutput& news)
     return JournalFinished{news.request, news.index, std::string(FinishReasonName(*news.finish))};
   }
   uint32_t& position = live.positions[static_cast<size_t>(news.index)];
-  JournalTokens tokens{news.request, news.index, position, {}, news.cached_prompt_tokens, {}};
+  JournalTokens tokens{news.request, news.index, position, {}, news.cached_prompt_tokens,
+                       {},           {},         {}};
   tokens.tokens.assign(news.tokens.begin(), news.tokens.end());
   if (news.finish) tokens.finish_reason = FinishReasonName(*news.finish);
+  if (live.logprobs) {
+    tokens.logprobs.positions = news.logprobs;
+    tokens.prompt_logprobs.positions = news.prompt_logprobs;
+  }
   position += static_cast<uint32_t>(news.tokens.size());
   return tokens;
 }

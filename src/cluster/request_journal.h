@@ -43,6 +43,7 @@ class RequestJournal {
   struct Live {
     std::vector<uint32_t> positions;  // by continuation
     int open = 0;                     // of these have not ended
+    bool logprobs = false;            // somebody may want them in a later life
   };
 
   RequestJournal(std::unique_ptr<Journal> journal, const Clock& clock)

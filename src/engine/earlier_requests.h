@@ -3,6 +3,7 @@
 // Lives as long as the generator; any thread, each request by one.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct EarlierRequest {
   // As it was told: in that order, though not in those pieces, and without times. Clients may have
   // seen less of it.
   std::vector<RequestOutput> told;
+  // Of each of `told`: its place among the news of all requests that join the same one.
+  std::vector<uint64_t> told_order;
   bool finished = false;  // nothing is left to compute
 };
 

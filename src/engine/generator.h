@@ -28,6 +28,8 @@ struct EngineRequest {
   int priority = 0;             // smaller runs first under the priority policy
   std::string cache_salt;       // requests share prefix blocks only within the same salt
   std::string front_end;        // kept with the request where it is journalled; not looked into
+  // Whose answer it is part of, that one's first request: a journal keeps the order of their news.
+  std::optional<RequestId> joins;
 };
 
 // Called for every sequence of the request, in order. Must not block.

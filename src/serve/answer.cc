@@ -11,7 +11,7 @@ bool Answer::Flush(std::vector<Choice>& choices, const UsageCounts& usage) {
   if (!format_.stream) return !reply_->disconnected();
   Collect(choices, usage);
   if (events_.empty()) return true;
-  StartOnce();
+  Start();
   return reply_->Write(std::exchange(events_, {}));
 }
 
@@ -26,7 +26,7 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
       AppendEvent(last, events_);
     }
     events_ += kDoneEvent;
-    StartOnce();
+    Start();
     reply_->Write(std::exchange(events_, {}));
     reply_->End();
     return;
@@ -51,7 +51,7 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
 void Answer::Fail(const ApiError& error) {
   if (!started_ && events_.empty()) return reply_->Send(ErrorResponse(error));
   AppendEvent(ErrorBody(error), events_);
-  StartOnce();
+  Start();
   reply_->Write(std::exchange(events_, {}));
   reply_->End();
 }
@@ -81,7 +81,7 @@ void Answer::AppendChunk(Json choice, const UsageCounts& usage) {
   AppendEvent(chunk, events_);
 }
 
-void Answer::StartOnce() {
+void Answer::Start() {
   if (started_) return;
   started_ = true;
   reply_->Start({.status = 200,

@@ -25,6 +25,8 @@ class Answer {
  public:
   Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply);
 
+  // Sends a stream's head, unless it was sent: what fails from then on is an event.
+  void Start();
   // A stream makes an event for each choice that has news, to be written with the next Flush or
   // Finish: called after every token, which tokens share an event does not depend on when they
   // came.
@@ -43,8 +45,6 @@ class Answer {
 
  private:
   void AppendChunk(Json choice, const UsageCounts& usage);
-  void StartOnce();
-
   const AnswerFormat format_;
   const ResponseHead head_;
   const std::shared_ptr<net::HttpReply> reply_;

@@ -16,17 +16,14 @@ void Generation::Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
 }
 
 bool Generation::Restore(std::shared_ptr<Backend> backend, GenerationSpec spec,
-                         std::shared_ptr<net::HttpReply> reply, engine::EarlierRequest earlier,
+                         std::shared_ptr<net::HttpReply> reply,
+                         std::vector<engine::EarlierRequest> earlier,
                          engine::EarlierRequests& requests) {
   std::shared_ptr<Generation> generation(
       new Generation(std::move(backend), std::move(spec), std::move(reply)));
   if (!generation->SayAgain(earlier)) return false;
-  if (!generation->answered_) {
-    generation->AbortWhenDisconnected();
-    generation->GoOn(earlier, requests);
-  } else if (!earlier.finished) {  // by a stop string, and its abort was not on record
-    requests.Drop(earlier.id);
-  }
+  if (!generation->answered_) generation->AbortWhenDisconnected();
+  generation->GoOn(earlier, requests);
   return true;
 }
 
@@ -36,20 +33,24 @@ void Generation::AbortWhenDisconnected() {
   });
 }
 
-// Nobody else has the generation yet. False: no event was written, or it had failed.
-bool Generation::SayAgain(const engine::EarlierRequest& earlier) {
-  const int n = spec_.options.params.n;
-  for (const RequestOutput& output : earlier.told) {
-    if (output.index < 0 || output.index >= n) return false;
-    PromptState& state = prompts_.front();
-    state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
-    state.first_token_seen = true;
-    Choice& choice = choices_[static_cast<size_t>(output.index)];
-    if (choice.finished()) continue;
-    ApplyNews(choice, output);
-    if (!choice.finished()) continue;
-    if (choice.finish_reason() == "abort" || choice.finish_reason() == "error") return false;
-    ++finished_choices_;
+// Nobody else has the generation yet. False: it had failed, or does not fit.
+bool Generation::SayAgain(const std::vector<engine::EarlierRequest>& earlier) {
+  struct Told {
+    uint64_t order;
+    int prompt;
+    const RequestOutput* output;
+  };
+  std::vector<Told> told;
+  for (size_t i = 0; i < earlier.size(); ++i) {
+    if (earlier[i].told_order.size() != earlier[i].told.size()) return false;
+    for (size_t k = 0; k < earlier[i].told.size(); ++k) {
+      told.push_back({earlier[i].told_order[k], static_cast<int>(i), &earlier[i].told[k]});
+    }
+  }
+  std::ranges::stable_sort(told, {}, &Told::order);
+  answer_.Start();
+  for (const Told& one : told) {
+    if (!SayAgain(one.prompt, *one.output)) return false;
   }
   answered_ = finished_choices_ == choices_.size();
   if (answered_) {
@@ -57,21 +58,46 @@ bool Generation::SayAgain(const engine::EarlierRequest& earlier) {
   } else {
     answer_.Flush(choices_, Usage());
   }
-  return answer_.started();
+  return true;
 }
 
-void Generation::GoOn(const engine::EarlierRequest& earlier, engine::EarlierRequests& requests) {
-  const Status resumed = requests.Resume(
-      earlier.id,
-      [self = shared_from_this()](RequestOutput&& output) { self->Deliver(0, std::move(output)); });
-  if (!resumed.ok()) return Fail(FromStatus(resumed));
-  Submitted(earlier.id, 0);
-  // Of sequences that a stop string ended, the abort may not be on record.
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (choices_[i].finished()) {
-      backend_->model.engine->Abort(earlier.id, static_cast<int>(i));
+bool Generation::SayAgain(int prompt, const RequestOutput& output) {
+  const SamplingParams& params = spec_.options.params;
+  if (output.index < 0 || output.index >= params.n) return false;
+  if (params.logprobs && output.logprobs.size() != output.tokens.size()) return false;
+  PromptState& state = prompts_[static_cast<size_t>(prompt)];
+  state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
+  state.first_token_seen = true;
+  TakePromptReports(prompt, output);
+  const bool reported = spec_.prompts[static_cast<size_t>(prompt)].tokens.size() > 1;
+  if (params.prompt_logprobs && reported && !state.reports) return false;
+  Choice& choice = choices_[static_cast<size_t>(prompt * params.n + output.index)];
+  if (choice.finished()) return true;
+  ApplyNews(choice, output);
+  if (!choice.finished()) return true;
+  ++finished_choices_;
+  return choice.finish_reason() != "abort" && choice.finish_reason() != "error";
+}
+
+// Whether all sequences of a prompt have ended.
+bool Generation::AllEnded(int prompt) const {
+  const auto n = static_cast<std::ptrdiff_t>(spec_.options.params.n);
+  const auto first = choices_.begin() + prompt * n;
+  return std::all_of(first, first + n, [](const Choice& choice) { return choice.finished(); });
+}
+
+void Generation::GoOn(const std::vector<engine::EarlierRequest>& earlier,
+                      engine::EarlierRequests& requests) {
+  Status resumed;
+  for (size_t i = 0; i < earlier.size(); ++i) {
+    if (earlier[i].finished) continue;
+    if (!resumed.ok() || AllEnded(static_cast<int>(i))) {
+      requests.Drop(earlier[i].id);  // by a stop string, and its abort was not on record
+    } else {
+      resumed = GoOnWith(static_cast<int>(i), earlier[i], requests);
     }
   }
+  if (!resumed.ok()) Fail(FromStatus(resumed));
   bool cancelled = false;
   {
     std::lock_guard lock(mutex_);
@@ -80,6 +106,23 @@ void Generation::GoOn(const engine::EarlierRequest& earlier, engine::EarlierRequ
     ScheduleIfNeeded();
   }
   if (cancelled) AbortAll();
+}
+
+Status Generation::GoOnWith(int prompt, const engine::EarlierRequest& earlier,
+                            engine::EarlierRequests& requests) {
+  MR_RETURN_IF_ERROR(
+      requests.Resume(earlier.id, [self = shared_from_this(), prompt](RequestOutput&& output) {
+        self->Deliver(prompt, std::move(output));
+      }));
+  Submitted(earlier.id, prompt);
+  // Of sequences that a stop string ended, the abort may not be on record.
+  const int n = spec_.options.params.n;
+  for (int i = 0; i < n; ++i) {
+    if (choices_[static_cast<size_t>(prompt * n + i)].finished()) {
+      backend_->model.engine->Abort(earlier.id, i);
+    }
+  }
+  return OkStatus();
 }
 
 Generation::Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
@@ -112,6 +155,8 @@ void Generation::SubmitAll() {
     std::lock_guard lock(mutex_);
     if (cancelled_) break;
   }
+  // From here on its client may come back, and has to know whereto.
+  if (!error && spec_.resumable) answer_.Start();
   bool cancelled = false;
   {
     std::lock_guard lock(mutex_);
@@ -133,7 +178,11 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.params.max_tokens = input.max_tokens;
   request.priority = spec_.options.priority;
   request.cache_salt = spec_.cache_salt;
-  request.front_end = EncodeStreamRecord(spec_);
+  request.front_end = EncodeStreamRecord(spec_, prompt);
+  if (prompt > 0) {
+    std::lock_guard lock(mutex_);
+    request.joins = submitted_.front();
+  }
   Result<RequestId> id = backend_->model.engine->Submit(
       std::move(request), [self = shared_from_this(), prompt](RequestOutput&& output) {
         self->Deliver(prompt, std::move(output));
@@ -223,14 +272,7 @@ void Generation::Process(Mail& mail) {
   PromptState& state = prompts_[static_cast<size_t>(mail.prompt)];
   Choice& choice = choices_[static_cast<size_t>(mail.prompt * n + output.index)];
   state.cached_tokens = std::max(state.cached_tokens, output.cached_prompt_tokens);
-  if (!output.prompt_logprobs.empty() && !state.reports) {
-    state.reports = PromptReports(*backend_->model.tokenizer,
-                                  spec_.prompts[static_cast<size_t>(mail.prompt)].tokens,
-                                  output.prompt_logprobs, spec_.options.params.skip_special_tokens);
-    for (int i = 0; i < n; ++i) {
-      choices_[static_cast<size_t>(mail.prompt * n + i)].SetPromptReports(state.reports);
-    }
-  }
+  TakePromptReports(mail.prompt, output);
   if (!choice.finished()) {
     if (!output.tokens.empty()) ObserveLatency(mail, state, choice);
     if (ApplyNews(choice, output)) {
@@ -246,6 +288,18 @@ void Generation::Process(Mail& mail) {
     Fail(FromStatus(output.error));
   } else if (choice.finish_reason() == "abort") {
     Fail(Unready("The server is shutting down and could not finish this request."));
+  }
+}
+
+void Generation::TakePromptReports(int prompt, const RequestOutput& output) {
+  const SamplingParams& params = spec_.options.params;
+  PromptState& state = prompts_[static_cast<size_t>(prompt)];
+  if (output.prompt_logprobs.empty() || state.reports) return;
+  state.reports =
+      PromptReports(*backend_->model.tokenizer, spec_.prompts[static_cast<size_t>(prompt)].tokens,
+                    output.prompt_logprobs, params.skip_special_tokens);
+  for (int i = 0; i < params.n; ++i) {
+    choices_[static_cast<size_t>(prompt * params.n + i)].SetPromptReports(state.reports);
   }
 }
 

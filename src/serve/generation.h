@@ -50,9 +50,11 @@ class Generation : public std::enable_shared_from_this<Generation> {
   static void Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
                     std::shared_ptr<net::HttpReply> reply);
   // Writes the events of an earlier life to `reply` again, then lets what has not finished go on.
-  // False: nothing that a client could come back to; `reply` is dropped, and with it the request.
+  // `earlier`: a request per prompt. False: it had failed; `reply` is dropped, and with it what has
+  // not finished.
   static bool Restore(std::shared_ptr<Backend> backend, GenerationSpec spec,
-                      std::shared_ptr<net::HttpReply> reply, engine::EarlierRequest earlier,
+                      std::shared_ptr<net::HttpReply> reply,
+                      std::vector<engine::EarlierRequest> earlier,
                       engine::EarlierRequests& requests);
   ~Generation();
 
@@ -73,8 +75,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
              std::shared_ptr<net::HttpReply> reply);
 
   void AbortWhenDisconnected();
-  bool SayAgain(const engine::EarlierRequest& earlier);
-  void GoOn(const engine::EarlierRequest& earlier, engine::EarlierRequests& requests);
+  bool SayAgain(const std::vector<engine::EarlierRequest>& earlier);
+  bool SayAgain(int prompt, const RequestOutput& output);
+  void GoOn(const std::vector<engine::EarlierRequest>& earlier, engine::EarlierRequests& requests);
+  Status GoOnWith(int prompt, const engine::EarlierRequest& earlier,
+                  engine::EarlierRequests& requests);
+  bool AllEnded(int prompt) const;
   void SubmitAll();
   std::optional<ApiError> SubmitOne(int prompt);
   void Submitted(RequestId id, int prompt);
@@ -86,6 +92,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void ScheduleIfNeeded();                           // REQUIRES: mutex_
   void Run();                                        // a worker
   void Process(Mail& mail);
+  void TakePromptReports(int prompt, const RequestOutput& output);
   bool ApplyNews(Choice& choice, const RequestOutput& output);
   void Finish();
   void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);

@@ -1,6 +1,9 @@
 // Streams of an earlier life of the server: written again for the clients that come back.
+#include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "base/log.h"
 #include "serve/generation.h"
@@ -9,28 +12,82 @@
 
 namespace millrace::serve {
 
+namespace {
+
+using StreamName = std::pair<std::string, std::string>;  // owner, response
+
+// The requests of one stream, by prompt.
+struct EarlierStream {
+  std::optional<GenerationSpec> spec;  // of all prompts that are there
+  std::vector<engine::EarlierRequest> requests;
+  int prompts = 0;
+
+  bool whole() const { return spec && std::ssize(requests) == prompts; }
+  bool finished() const { return std::ranges::all_of(requests, &engine::EarlierRequest::finished); }
+  void Take(StreamPart part, engine::EarlierRequest request) {
+    if (!spec) {
+      spec = std::move(part.spec);
+      prompts = part.prompts;
+    } else {
+      spec->prompts.push_back(std::move(part.spec.prompts.front()));
+    }
+    requests.push_back(std::move(request));
+  }
+};
+
+// In the order of their ids; what is part of no stream makes one of its own, without a spec. A
+// prompt that is not the next one begins another stream of that name.
+std::vector<EarlierStream> Streams(std::vector<engine::EarlierRequest> requests) {
+  std::vector<EarlierStream> streams;
+  std::map<StreamName, size_t> begun;
+  for (engine::EarlierRequest& request : requests) {
+    std::optional<StreamPart> part = DecodeStreamRecord(request);
+    if (!part) {
+      streams.emplace_back().requests.push_back(std::move(request));
+      continue;
+    }
+    const StreamName name(part->spec.owner, part->spec.head.id);
+    if (part->prompt == 0) {
+      begun[name] = streams.size();
+      streams.emplace_back();
+    }
+    const auto found = begun.find(name);
+    const bool next =
+        found != begun.end() && std::ssize(streams[found->second].requests) == part->prompt;
+    EarlierStream& stream = next ? streams[found->second] : streams.emplace_back();
+    stream.Take(*std::move(part), std::move(request));
+  }
+  return streams;
+}
+
+}  // namespace
+
 // A stream goes on when a client may come back for it: it is still served under that name, to that
 // key, and no later one took its place. Everything else had one client, whose connection is gone.
 void Service::Impl::RestoreStreams(const std::shared_ptr<Backend>& backend,
                                    engine::EarlierRequests& requests) {
   int going_on = 0, ended = 0, dropped = 0;
-  std::vector<engine::EarlierRequest> all = requests.Take();
-  std::set<std::pair<std::string, std::string>> names;  // owner, response
-  for (auto it = all.rbegin(); it != all.rend(); ++it) {
-    engine::EarlierRequest& earlier = *it;
-    const RequestId id = earlier.id;
-    const bool finished = earlier.finished;
-    std::optional<GenerationSpec> spec;
-    if (keeper_) spec = DecodeStreamRecord(earlier);
+  std::vector<EarlierStream> streams = Streams(requests.Take());
+  std::set<StreamName> names;
+  for (auto it = streams.rbegin(); it != streams.rend(); ++it) {
+    EarlierStream& stream = *it;
+    const bool finished = stream.finished();
+    std::vector<RequestId> unfinished;
+    for (const engine::EarlierRequest& request : stream.requests) {
+      if (!request.finished) unfinished.push_back(request.id);
+    }
     bool restored = false;
-    if (spec && names.emplace(spec->owner, spec->head.id).second &&
+    const auto& spec = stream.spec;
+    if (keeper_ && spec && names.emplace(spec->owner, spec->head.id).second && stream.whole() &&
         options_.api_keys.Knows(spec->owner) && ServedName(spec->head.model)) {
       auto reply = keeper_->Keep(spec->owner, spec->head.id, nullptr);
-      restored =
-          reply != nullptr && Generation::Restore(backend, *std::move(spec), std::move(reply),
-                                                  std::move(earlier), requests);
+      restored = reply != nullptr &&
+                 Generation::Restore(backend, *std::move(stream.spec), std::move(reply),
+                                     std::move(stream.requests), requests);
     }
-    if (!restored && !finished) requests.Drop(id);
+    if (!restored) {
+      for (const RequestId id : unfinished) requests.Drop(id);
+    }
     int& count = !restored ? dropped : finished ? ended : going_on;
     count += restored || !finished;
   }

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "serve/stream_record.h"
 #include "serve/testing/fixtures.h"
 #include "serve/testing/wrapped_generator.h"
 
@@ -34,6 +35,7 @@ class RecordingGenerator final : public WrappedGenerator {
             std::lock_guard lock(mutex_);
             earlier->id = output.request;
             earlier->told.push_back(output);
+            earlier->told_order.push_back(order_++);
           }
           sink(std::move(output));
         });
@@ -55,6 +57,7 @@ class RecordingGenerator final : public WrappedGenerator {
  private:
   std::mutex mutex_;
   std::optional<RequestId> aborted_;  // the last
+  uint64_t order_ = 0;                // of all news
 };
 
 // What a controller has after its restart: `told` of the record, and the rest when asked to go on.
@@ -63,39 +66,63 @@ class Record final : public engine::EarlierRequests {
   // All but the last `rest` pieces of news were on record.
   void Add(const engine::EarlierRequest& whole, size_t rest) {
     engine::EarlierRequest earlier = whole;
-    std::vector<RequestOutput>& later = later_[earlier.id];
-    later.assign(earlier.told.end() - static_cast<std::ptrdiff_t>(rest), earlier.told.end());
-    earlier.told.resize(earlier.told.size() - rest);
-    for (RequestOutput& output : earlier.told) {
-      output.times.reset();
-      output.prompt_logprobs.clear();
-      output.logprobs.clear();
+    for (size_t i = earlier.told.size() - rest; i < earlier.told.size(); ++i) {
+      later_[earlier.told_order[i]] = earlier.told[i];
     }
+    earlier.told.resize(earlier.told.size() - rest);
+    earlier.told_order.resize(earlier.told.size());
+    for (RequestOutput& output : earlier.told) output.times.reset();
     earlier.finished = rest == 0;
+    unfinished_ += !earlier.finished;
     taken_.push_back(std::move(earlier));
+  }
+  // The requests of one stream, of whose news all but the last `rest` were on record.
+  void Add(const std::vector<engine::EarlierRequest>& stream, size_t rest) {
+    std::vector<uint64_t> all;
+    for (const auto& request : stream) {
+      all.insert(all.end(), request.told_order.begin(), request.told_order.end());
+    }
+    std::ranges::sort(all);
+    const uint64_t lost = rest == 0 ? UINT64_MAX : all.at(all.size() - rest);
+    for (const auto& request : stream) {
+      const auto& order = request.told_order;
+      Add(request, static_cast<size_t>(
+                       std::ranges::count_if(order, [lost](uint64_t one) { return one >= lost; })));
+    }
   }
 
   std::vector<engine::EarlierRequest> Take() override { return std::exchange(taken_, {}); }
   Status Resume(RequestId request, engine::OutputSink sink) override {
     if (!refusal.ok()) return refusal;
     resumed.push_back(request);
-    if (silent) {
-      sinks.push_back(std::move(sink));
-      return OkStatus();
-    }
-    for (RequestOutput output : later_.at(request)) sink(std::move(output));
+    sinks[request] = std::move(sink);
+    TellTheRest();
     return OkStatus();
   }
-  void Drop(RequestId request) override { dropped.push_back(request); }
+  void Drop(RequestId request) override {
+    dropped.push_back(request);
+    TellTheRest();
+  }
 
   Status refusal;
   bool silent = false;  // what goes on says nothing
-  std::vector<engine::OutputSink> sinks;
+  std::map<RequestId, engine::OutputSink> sinks;
   std::vector<RequestId> resumed, dropped;
 
  private:
+  // In its order, once it is known who goes on.
+  void TellTheRest() {
+    if (silent || resumed.size() + dropped.size() < unfinished_) return;
+    for (const auto& [order, output] : later_) {
+      const auto sink = sinks.find(output.request);
+      if (sink != sinks.end()) sink->second(RequestOutput(output));
+    }
+    sinks.clear();
+  }
+
   std::vector<engine::EarlierRequest> taken_;
-  std::map<RequestId, std::vector<RequestOutput>> later_;
+  size_t unfinished_ = 0;
+  std::map<uint64_t, RequestOutput> later_;
 };
 
 TestServerOptions Options(std::vector<std::string> keys = {}) {
@@ -110,8 +137,15 @@ TestServerOptions Options(std::vector<std::string> keys = {}) {
 
 struct FirstLife {
   std::string id;
-  std::string body;  // the whole stream
-  engine::EarlierRequest request;
+  std::string body;                // the whole stream
+  engine::EarlierRequest request;  // the first of them
+  std::vector<engine::EarlierRequest> requests;
+
+  size_t news() const {
+    size_t all = 0;
+    for (const auto& one : requests) all += one.told.size();
+    return all;
+  }
 };
 
 FirstLife Live(const std::string& path, Json asked, const Headers& headers = {},
@@ -128,7 +162,9 @@ FirstLife Live(const std::string& path, Json asked, const Headers& headers = {},
   EXPECT_TRUE(server.WaitUntilFree());
   server.service->Drain(Duration{});
   const std::string id = path == "/v1/completions" ? "cmpl-r" : "chatcmpl-r";
-  return {id, reply->body(), *generator.requests.at(0)};
+  FirstLife first{id, reply->body(), *generator.requests.at(0), {}};
+  for (const auto& request : generator.requests) first.requests.push_back(*request);
+  return first;
 }
 
 // Whole events.
@@ -150,33 +186,27 @@ std::string After(const std::vector<std::string>& events, size_t seen) {
 // The second life, with all but the last `rest` news on record.
 void ExpectTheSame(const FirstLife& first, const std::string& path, size_t rest) {
   Record record;
-  record.Add(first.request, rest);
+  record.Add(first.requests, rest);
   TestServer server(Options());
   server.MakeReady(nullptr, &record);
   const std::vector<std::string> events = Events(first.body);
   ASSERT_GT(events.size(), 3u);
-  EXPECT_EQ(record.resumed.size() + record.dropped.size(), rest == 0 ? 0u : 1u);
-  if (first.request.told.size() == rest) {
-    // No event had been written, so no client knows the stream.
-    auto reply = server.Start("GET", "/v1/streams/" + first.id);
+  EXPECT_EQ(record.resumed.size() + record.dropped.size() > 0, rest > 0);
+  for (size_t seen = 0; seen < events.size(); ++seen) {
+    const std::string last = first.id + ":" + std::to_string(seen);
+    auto reply = server.Start("POST", path, "{}", {{"Last-Event-ID", last}});
     ASSERT_TRUE(reply->WaitDone());
-    EXPECT_EQ(reply->status(), 404);
-    return;
-  }
-  for (size_t seen = 1; seen < events.size(); ++seen) {
-    const std::string& last = events[seen - 1];
-    auto reply =
-        server.Start("POST", path, "{}", {{"Last-Event-ID", last.substr(4, last.find('\n') - 4)}});
-    ASSERT_TRUE(reply->WaitDone());
-    ASSERT_EQ(reply->status(), 200) << reply->body();
+    ASSERT_EQ(reply->status(), 200)
+        << reply->body() << " event " << seen << ", " << rest << " news were not on record";
+    EXPECT_EQ(reply->Header("x-stream-id"), first.id);
     EXPECT_EQ(reply->body(), After(events, seen)) << rest << " news were not on record";
   }
 }
 
 void ExpectTheSameWhereverItDied(const std::string& path, const Json& asked) {
   const FirstLife first = Live(path, asked);
-  ASSERT_NE(first.request.front_end, "");
-  for (size_t rest = 0; rest <= first.request.told.size(); ++rest) {
+  for (const auto& request : first.requests) ASSERT_NE(request.front_end, "");
+  for (size_t rest = 0; rest <= first.news(); ++rest) {
     ExpectTheSame(first, path, rest);
     if (::testing::Test::HasFailure()) return;
   }
@@ -239,7 +269,7 @@ TEST(Restore, WhatHasNoClientToComeBackEnds) {
   FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   std::vector<RequestId> ids;
   for (const char* front_end :
-       {"", "{", "{}", "[]", "7", R"({"version":2})", R"({"version":1,"owner":7})"}) {
+       {"", "{", "{}", "[]", "7", R"({"version":3})", R"({"version":1,"owner":7})"}) {
     first.request.id = RequestId(100 + ids.size());
     first.request.front_end = front_end;
     ids.push_back(first.request.id);
@@ -265,12 +295,82 @@ TEST(Restore, ANewerStreamOfTheSameNameHasItsPlace) {
   EXPECT_EQ(record.dropped, std::vector{RequestId(7)});
 }
 
-TEST(Restore, StreamsWithLogprobsOrOfSeveralPromptsAreNotKept) {
-  for (const Json& more : std::vector<Json>{{{"logprobs", 1}}, {{"prompt", {"a", "b"}}}}) {
-    Json asked = {{"prompt", "abc"}, {"max_tokens", 4}};
-    asked.update(more);
-    EXPECT_EQ(Live("/v1/completions", asked).request.front_end, "");
+TEST(Restore, Logprobs) {
+  ExpectTheSameWhereverItDied("/v1/completions",
+                              {{"prompt", "abc"}, {"max_tokens", 20}, {"logprobs", 3}, {"n", 2}});
+  ExpectTheSameWhereverItDied("/v1/chat/completions",
+                              {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
+                               {"max_tokens", 15},
+                               {"logprobs", true},
+                               {"top_logprobs", 2}});
+}
+
+TEST(Restore, AnEchoWithLogprobsOfThePrompt) {
+  ExpectTheSameWhereverItDied(
+      "/v1/completions",
+      {{"prompt", "abc"}, {"max_tokens", 12}, {"logprobs", 2}, {"echo", true}, {"n", 2}});
+}
+
+TEST(Restore, SeveralPrompts) {
+  ExpectTheSameWhereverItDied(
+      "/v1/completions",
+      {{"prompt", {"abc", "de", "fghi"}},
+       {"max_tokens", 9},
+       {"n", 2},
+       {"echo", true},
+       {"logprobs", 1},
+       {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
+  ExpectTheSameWhereverItDied(
+      "/v1/completions",
+      {{"prompt", {"abc", "de"}}, {"max_tokens", 40}, {"n", 2}, {"stop", "world"}});
+}
+
+// The controller died between the prompts of a stream, before any event.
+TEST(Restore, AStreamThatLacksAPromptEnds) {
+  const FirstLife first =
+      Live("/v1/completions", {{"prompt", {"abc", "de", "fghi"}}, {"max_tokens", 9}});
+  for (size_t lacks = 0; lacks < 3; ++lacks) {
+    Record record;
+    for (size_t i = 0; i < 3; ++i) {
+      if (i != lacks) record.Add(first.requests[i], first.requests[i].told.size());
+    }
+    TestServer server(Options());
+    server.MakeReady(nullptr, &record);
+    EXPECT_EQ(record.dropped.size(), 2u);
+    EXPECT_TRUE(record.resumed.empty());
+    auto reply = server.Start("GET", "/v1/streams/cmpl-r");
+    ASSERT_TRUE(reply->WaitDone());
+    EXPECT_EQ(reply->status(), 404);
   }
+}
+
+TEST(Restore, LogprobsOfAPromptThatAreTooManyAreNotKept) {
+  GenerationSpec spec;
+  spec.resumable = true;
+  spec.prompts.push_back({.tokens = std::vector<TokenId>(100'000)});
+  spec.options.params.prompt_logprobs = 9;
+  EXPECT_NE(EncodeStreamRecord(spec, 0), "");
+  spec.options.params.prompt_logprobs = 10;
+  EXPECT_EQ(EncodeStreamRecord(spec, 0), "");
+}
+
+// What it is called is told before there is an event to come back with.
+TEST(Restore, TheHeadComesBeforeTheFirstEvent) {
+  Gate gate;
+  TestServer server(Options());
+  server.MakeReady();
+  server.gate.Close();
+  auto reply = server.Start("POST", "/v1/completions",
+                            R"({"prompt": "abc", "stream": true, "request_id": "r"})");
+  for (int i = 0; i < 1000 && reply->status() == 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(reply->status(), 200);
+  EXPECT_EQ(reply->Header("x-stream-id"), "cmpl-r");
+  EXPECT_EQ(reply->body(), "");
+  server.gate.Open();
+  ASSERT_TRUE(reply->WaitDone());
+  EXPECT_FALSE(Events(reply->body()).empty());
 }
 
 TEST(Restore, OnlyTheKeyThatBeganItReachesIt) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "serve/response.h"
@@ -90,8 +91,8 @@ RetainedStream::Inspection RetainedStream::Inspect(Time now) {
   } else if (answered_) {
     found.forget = true;
   } else if (!client_) {
-    // Who has not seen an event does not know the stream's name.
-    const bool resumable = kept_ && numbered_ > 0;
+    // Who has not had the head does not know the stream's name.
+    const bool resumable = kept_ && head_;
     found.again = *without_client_ + (resumable ? limits_.grace : Duration{});
     if (*found.again <= now && on_disconnect_) {
       found.forget = true;
@@ -117,6 +118,10 @@ void RetainedStream::Send(net::HttpResponse response) {
 
 void RetainedStream::Start(net::HttpResponse head) {
   std::lock_guard lock(mutex_);
+  const auto visible = [](char c) { return c > ' ' && c < '\x7f'; };  // clients may choose it
+  if (std::ranges::all_of(response_id_, visible)) {
+    head.headers.emplace_back("x-stream-id", response_id_);
+  }
   if (client_) client_->Start(head);
   head_ = std::move(head);
 }

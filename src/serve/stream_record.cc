@@ -1,26 +1,37 @@
 #include "serve/stream_record.h"
 
+#include <algorithm>
+
 #include "base/json.h"
 #include "text/utf8.h"
 
 namespace millrace::serve {
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
+constexpr int kVersionOfOnePrompt = 1;
 
 template <typename T>
 T Field(const Json& record, const char* name) {
   return record.at(name).get<T>();
 }
 
+// Each stream may not be so long that its log-probabilities fill a record of the journal.
+bool TooMany(const GenerationSpec& spec) {
+  const auto& params = spec.options.params;
+  if (!params.prompt_logprobs) return false;
+  int64_t longest = 0;
+  for (const PromptInput& prompt : spec.prompts) {
+    longest = std::max<int64_t>(longest, std::ssize(prompt.tokens));
+  }
+  return longest * (*params.prompt_logprobs + 1) > kStreamPromptLogprobsMax;
+}
+
 }  // namespace
 
-std::string EncodeStreamRecord(const GenerationSpec& spec) {
-  const SamplingParams& params = spec.options.params;
-  if (!spec.resumable || spec.prompts.size() != 1 || params.logprobs || params.prompt_logprobs ||
-      !text::IsValidUtf8(spec.prompts.front().echo)) {
-    return "";
-  }
+std::string EncodeStreamRecord(const GenerationSpec& spec, int prompt) {
+  const std::string& echo = spec.prompts[static_cast<size_t>(prompt)].echo;
+  if (!spec.resumable || TooMany(spec) || !text::IsValidUtf8(echo)) return "";
   const std::string record = DumpJson({{"version", kVersion},
                                        {"owner", spec.owner},
                                        {"id", spec.head.id},
@@ -32,18 +43,27 @@ std::string EncodeStreamRecord(const GenerationSpec& spec) {
                                        {"continuous_usage", spec.format.continuous_usage},
                                        {"echo", spec.echo},
                                        {"echo_only", spec.echo_only},
-                                       {"echoed", spec.prompts.front().echo}});
+                                       {"echoed", echo},
+                                       {"prompt", prompt},
+                                       {"prompts", spec.prompts.size()}});
   return record.size() <= kStreamRecordBytesMax ? record : "";
 }
 
-std::optional<GenerationSpec> DecodeStreamRecord(const engine::EarlierRequest& earlier) {
+std::optional<StreamPart> DecodeStreamRecord(const engine::EarlierRequest& earlier) {
   if (earlier.front_end.empty() || !earlier.params.max_tokens) return std::nullopt;
   const Result<Json> parsed = ParseJson(earlier.front_end);
   if (!parsed.ok()) return std::nullopt;
-  GenerationSpec spec;
+  StreamPart part;
+  GenerationSpec& spec = part.spec;
   PromptInput& prompt = spec.prompts.emplace_back();
   try {
-    if (Field<int>(*parsed, "version") != kVersion) return std::nullopt;
+    const int version = Field<int>(*parsed, "version");
+    if (version != kVersion && version != kVersionOfOnePrompt) return std::nullopt;
+    if (version == kVersion) {
+      part.prompt = Field<int>(*parsed, "prompt");
+      part.prompts = Field<int>(*parsed, "prompts");
+      if (part.prompt < 0 || part.prompt >= part.prompts) return std::nullopt;
+    }
     spec.owner = Field<std::string>(*parsed, "owner");
     spec.head.id = Field<std::string>(*parsed, "id");
     spec.head.created = Field<int64_t>(*parsed, "created");
@@ -68,7 +88,7 @@ std::optional<GenerationSpec> DecodeStreamRecord(const engine::EarlierRequest& e
   spec.options.priority = earlier.priority;
   prompt.tokens = earlier.prompt;
   prompt.max_tokens = *earlier.params.max_tokens;
-  return spec;
+  return part;
 }
 
 }  // namespace millrace::serve

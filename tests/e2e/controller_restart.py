@@ -18,6 +18,8 @@ from restart_harness import GRACE, STREAM_LIMIT_S, ClusterTest, Stream, free_por
 
 
 class ControllerDies(ClusterTest):
+    asks_wide = True
+
     def controller(self, port, workers_port):
         return self.start("serve", options.model, "--cluster", f"sqlite:{self.folder / 'state'}",
                           "--listen", f"127.0.0.1:{workers_port}", "--port", str(port),
@@ -65,6 +67,53 @@ class ControllerDies(ClusterTest):
             for one in running:
                 one.result(STREAM_LIMIT_S)
         self.check(streams, workers)
+
+    def test_several_prompts_and_logprobs_go_on(self):
+        port, workers_port = free_port(), free_port()
+        controller = self.controller(port, workers_port)
+        workers = self.workers(workers_port)
+        controller.wait_for("every layer")
+        streams = [Stream([port], request) for request in self.wide]
+        with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+            running = [pool.submit(stream.run) for stream in streams]
+            for share in (0.2, 0.5):
+                self.kill_under(streams, controller, share)
+                controller = self.controller(port, workers_port)
+                controller.wait_for("every layer")
+                self.assertEqual(len(controller.said(f"{len(streams)} streams go on")), 1,
+                                 "".join(controller.lines))
+            for one in running:
+                one.result(STREAM_LIMIT_S)
+        self.check_numbers(streams)
+        for stream, expected in zip(streams, self.wide_expected):
+            self.assertEqual(stream.by_choice(), expected)
+        self.check([], workers)
+
+    def test_streams_without_an_event_yet_go_on(self):
+        port, workers_port = free_port(), free_port()
+        controller = self.controller(port, workers_port)
+        controller.wait_for("leading, term")
+        with contextlib.closing(
+                http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            while True:  # it waits for workers, but for its head it need not
+                connection.request("POST", "/v1/completions",
+                                   json.dumps({**self.asked[0], "stream": True}),
+                                   {"Content-Type": "application/json"})
+                reply = connection.getresponse()
+                if reply.status != 503:
+                    break
+                reply.read()
+            name = reply.getheader("X-Stream-Id")
+            self.assertEqual((reply.status, name), (200, "cmpl-stream-0"))
+            controller.kill()
+        controller = self.controller(port, workers_port)
+        controller.wait_for("1 streams go on")
+        workers = self.workers(workers_port)
+        stream = Stream([port], self.asked[0])
+        stream.events = [(f"{name}:0", "")]
+        stream.run()
+        stream.events.pop(0)
+        self.check([stream], workers)
 
     def test_nobody_waits_for_what_had_no_stream(self):
         port, workers_port = free_port(), free_port()

@@ -86,6 +86,8 @@ class Stream:
         self.errors = []  # as events: the answer goes on elsewhere
         self.connections = 0
         self.longest_gap_s = 0.0
+        prompts = request["prompt"] if isinstance(request["prompt"], list) else [""]
+        self.choices = len(prompts) * request.get("n", 1)
 
     @property
     def done(self):
@@ -135,6 +137,16 @@ class Stream:
                     self.events.append(pending)
                     number = None
 
+    def by_choice(self):
+        """What each choice has, whatever the order in which they took turns."""
+        choices = {}
+        for _, data in self.content():
+            if data == "[DONE]":
+                continue
+            for choice in json.loads(data)["choices"]:
+                choices.setdefault(choice["index"], []).append(choice)
+        return choices
+
     def content(self):
         """The events without what differs between any two runs: when it was created."""
         created = set()
@@ -164,7 +176,20 @@ def requests(count):
     return asked
 
 
+def wide_requests():
+    """Of several prompts and choices, with log-probabilities and echoes."""
+    prompts = ["Once upon a time", "The old man", "Nobody"]
+    asked = [{"prompt": prompts}, {"prompt": prompts[:2], "n": 2, "logprobs": 3},
+             {"prompt": prompts[0], "logprobs": 0}, {"prompt": prompts[1], "n": 3},
+             {"prompt": prompts, "echo": True, "logprobs": 1}]
+    return [{"max_tokens": TOKENS, "seed": i, "temperature": 0 if i % 2 == 0 else 0.9,
+             "ignore_eos": True, "request_id": f"wide-{i}", **request}
+            for i, request in enumerate(asked)]
+
+
 class ClusterTest(unittest.TestCase):
+    asks_wide = False
+
     @classmethod
     def setUpClass(cls):
         port = free_port()
@@ -172,11 +197,14 @@ class ClusterTest(unittest.TestCase):
         single.wait_for("Serving")
         cls.asked = requests(options.streams)
         cls.expected = [s.content() for s in cls.run_all([Stream([port], r) for r in cls.asked])]
+        cls.wide = wide_requests() if cls.asks_wide else []
+        cls.wide_expected = [s.by_choice()
+                             for s in cls.run_all([Stream([port], r) for r in cls.wide])]
         single.stop()
 
     @staticmethod
     def run_all(streams):
-        with concurrent.futures.ThreadPoolExecutor(len(streams)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(len(streams) or 1) as pool:
             return list(pool.map(Stream.run, streams))
 
     def setUp(self):
@@ -204,13 +232,16 @@ class ClusterTest(unittest.TestCase):
         return [self.start("worker", options.model, "--name", name, "--threads", "1",
                            "--kv-cache-memory", "64MiB", "--join", *join) for name in ("a", "b")]
 
-    def check(self, streams, workers):
-        for stream, expected in zip(streams, self.expected):
-            content = stream.content()
+    def check_numbers(self, streams):
+        for stream in streams:
             name = stream.request["request_id"]
-            self.assertEqual([number for number, _ in content],
-                             [f"cmpl-{name}:{i + 1}" for i in range(len(content))])
-            self.assertEqual(content, expected)
+            self.assertEqual([number for number, _ in stream.events],
+                             [f"cmpl-{name}:{i + 1}" for i in range(len(stream.events))])
+
+    def check(self, streams, workers):
+        self.check_numbers(streams)
+        for stream, expected in zip(streams, self.expected):
+            self.assertEqual(stream.content(), expected)
         for worker in workers:
             self.assertEqual(len(worker.said("are loaded")), 1, "".join(worker.lines))
         print(f"{len(streams)} streams whole; longest gap "
@@ -219,7 +250,7 @@ class ClusterTest(unittest.TestCase):
 
     def kill_under(self, streams, controller, share, how=signal.SIGKILL):
         """Once every stream has begun and all together have that share of their events."""
-        whole = sum(len(events) for events in self.expected)
+        whole = TOKENS * sum(s.choices for s in streams)
         end = time.monotonic() + STREAM_LIMIT_S
         while not all(s.events for s in streams) or (
                 sum(len(s.events) for s in streams) < share * whole):

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ class JournalWorkload {
         tokens.tokens.push_back(static_cast<TokenId>(rng_.Between(0, 100'000)));
       }
       one->second += static_cast<uint32_t>(tokens.tokens.size());
+      if (with_logprobs_.contains(it->first)) {
+        for (const TokenId token : tokens.tokens) {
+          tokens.logprobs.positions.push_back({{token, -1, 2}, {{token + 1, -0.5f, 1}}});
+        }
+        tokens.prompt_logprobs = tokens.logprobs;
+      }
       tokens.cached_prompt_tokens = static_cast<int>(rng_.Between(0, 2));
       if (rng_.Between(0, 9) == 0) {
         tokens.finish_reason = "length";
@@ -58,12 +65,20 @@ class JournalWorkload {
     accept.params.temperature = rng_.Uniform();
     if (rng_.Between(0, 1)) accept.params.seed = rng_.Next();
     if (rng_.Between(0, 3) == 0) accept.params.stop = {"END"};
+    if (rng_.Between(0, 3) == 0) with_logprobs_.insert(accept.request);
+    if (rng_.Between(0, 2) > 0) {
+      stream_ = accept.request;
+    } else if (live_.contains(stream_)) {
+      accept.joins = stream_;
+    }
     for (int i = 0; i < accept.params.n; ++i) live_[accept.request][i] = 0;
     return accept;
   }
 
   Rng rng_;
   uint64_t next_ = 1;
+  RequestId stream_;  // the last one that joins none
+  std::set<RequestId> with_logprobs_;
   Live live_;
 };
 
