@@ -383,5 +383,25 @@ TEST_F(Keeper, EndedStreamsMakeRoomForBytes) {
   }
 }
 
+// An error is not part of the answer: it has no number, and whoever comes back hears of it again.
+TEST(Resume, AnErrorHasNoNumber) {
+  TestServer server(Resumable());
+  server.gate.Close();
+  auto reply = StartStream(server);
+  server.service->Drain(Duration{});
+  server.gate.Open();
+  ASSERT_TRUE(reply->WaitDone());
+  const auto events = Events(reply->body());
+  ASSERT_FALSE(events.empty());
+  EXPECT_TRUE(events.back().starts_with("data: {\"error\":")) << events.back();
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    EXPECT_EQ(IdOf(events[i]), "cmpl-r:" + std::to_string(i + 1));
+  }
+  auto again = Fetch(server, "cmpl-r:" + std::to_string(events.size() - 1));
+  ASSERT_TRUE(again->WaitDone());
+  EXPECT_EQ(again->body(), events.back());
+  EXPECT_EQ(Fetch(server, "cmpl-r:" + std::to_string(events.size()))->status(), 400);
+}
+
 }  // namespace
 }  // namespace millrace::serve

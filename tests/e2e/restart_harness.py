@@ -222,10 +222,13 @@ class ClusterTest(unittest.TestCase):
                 process.kill()
             process.stop()
 
-    def start(self, *arguments):
-        process = Process(*arguments, "--token", self.token)
+    def begin(self, *arguments):
+        process = Process(*arguments)
         self.started.append(process)
         return process
+
+    def start(self, *arguments):
+        return self.begin(*arguments, "--token", self.token)
 
     def workers(self, *ports):
         join = [f"127.0.0.1:{port}" for port in ports]
@@ -238,12 +241,16 @@ class ClusterTest(unittest.TestCase):
             self.assertEqual([number for number, _ in stream.events],
                              [f"cmpl-{name}:{i + 1}" for i in range(len(stream.events))])
 
+    def check_workers(self, workers):
+        """They still have the weights that they loaded at first."""
+        for worker in workers:
+            self.assertEqual(len(worker.said("are loaded")), 1, "".join(worker.lines))
+
     def check(self, streams, workers):
         self.check_numbers(streams)
         for stream, expected in zip(streams, self.expected):
             self.assertEqual(stream.content(), expected)
-        for worker in workers:
-            self.assertEqual(len(worker.said("are loaded")), 1, "".join(worker.lines))
+        self.check_workers(workers)
         print(f"{len(streams)} streams whole; longest gap "
               f"{max(s.longest_gap_s for s in streams):.2f} s within a connection; connections "
               f"{[s.connections for s in streams]}", flush=True)
