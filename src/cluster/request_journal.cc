@@ -128,6 +128,7 @@ void RequestJournal::Take(const JournalState& state) {
     earlier.params = request.accept.params;
     earlier.priority = request.accept.priority;
     earlier.cache_salt = request.accept.cache_salt;
+    earlier.joins = request.accept.joins;
     // A wall clock may have been set back.
     const int64_t arrived_unix_ms = std::clamp<int64_t>(request.accept.arrived_unix_ms, 0, unix_ms);
     earlier.arrived = now + Duration::Millis(arrived_unix_ms - unix_ms);

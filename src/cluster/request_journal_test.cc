@@ -250,12 +250,53 @@ RequestOutput News(uint64_t request, std::initializer_list<TokenId> tokens,
   return news;
 }
 
-Status Accept(const CellJournal& hooks, uint64_t id) {
+Status Accept(const CellJournal& hooks, uint64_t id, const engine::EngineRequest& asked = {}) {
   sched::NewRequest request;
   request.id = RequestId(id);
   request.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{1, 2, 3});
   request.params = std::make_shared<const SamplingParams>();
-  return hooks.accepted(request, {});
+  return hooks.accepted(request, asked);
+}
+
+TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamComeBack) {
+  const TempFolder folder;
+  const JournalOptions options{.folder = folder.path(), .retain_finished = kNever};
+  auto journal = RequestJournal::Open(options, clock_);
+  ASSERT_TRUE(journal.ok());
+  const CellJournal hooks = (*journal)->Hooks();
+  engine::EngineRequest stream, part, nobodys;
+  stream.front_end = part.front_end = "stream";
+  part.joins = RequestId(1);
+  ASSERT_TRUE(Accept(hooks, 1, stream).ok());
+  ASSERT_TRUE(Accept(hooks, 2, part).ok());
+  ASSERT_TRUE(Accept(hooks, 3, nobodys).ok());
+  const auto with = [](RequestOutput news, float logprob) {
+    for (const TokenId token : news.tokens) news.logprobs.push_back({{token, logprob, 1}, {}});
+    return news;
+  };
+  RequestOutput first = with(News(2, {5, 6}), -1);
+  first.prompt_logprobs.push_back({{2, -7, 3}, {{9, -0.5f, 1}}});
+  ASSERT_TRUE(hooks.told({first, with(News(1, {7}), -2), with(News(3, {8}), -3)}).ok());
+  ASSERT_TRUE(hooks.told({with(News(2, {9}, FinishReason::kLength), -4)}).ok());
+  journal->reset();
+  journal = RequestJournal::Open(options, clock_);
+  ASSERT_TRUE(journal.ok());
+  const auto earlier = (*journal)->TakeEarlier();
+  ASSERT_EQ(earlier.size(), 3u);
+  EXPECT_EQ(earlier[0].joins, std::nullopt);
+  EXPECT_EQ(earlier[1].joins, RequestId(1));
+  EXPECT_EQ(earlier[0].told_order, std::vector<uint64_t>{1});
+  EXPECT_EQ(earlier[1].told_order, (std::vector<uint64_t>{0, 2}));
+  ASSERT_EQ(earlier[1].told.size(), 2u);
+  const RequestOutput& begin = earlier[1].told[0];
+  ASSERT_EQ(begin.logprobs.size(), 2u);
+  EXPECT_EQ(begin.logprobs[1].chosen.token, 6);
+  EXPECT_EQ(begin.logprobs[1].chosen.logprob, -1);
+  ASSERT_EQ(begin.prompt_logprobs.size(), 1u);
+  EXPECT_EQ(begin.prompt_logprobs[0].top.at(0).token, 9);
+  EXPECT_EQ(earlier[1].told[1].logprobs.at(0).chosen.logprob, -4);
+  EXPECT_TRUE(earlier[1].told[1].prompt_logprobs.empty());
+  EXPECT_TRUE(earlier[2].told[0].logprobs.empty()) << "nobody would ask for them";
 }
 
 TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {

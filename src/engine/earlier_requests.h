@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct EarlierRequest {
   SamplingParams params;  // with the seed that was drawn
   int priority = 0;
   std::string cache_salt;
+  std::optional<RequestId> joins;  // EngineRequest::joins
   Time arrived;
   // As it was told: in that order, though not in those pieces, and without times. Clients may have
   // seen less of it.

@@ -21,10 +21,12 @@ struct EarlierStream {
   std::optional<GenerationSpec> spec;  // of all prompts that are there
   std::vector<engine::EarlierRequest> requests;
   int prompts = 0;
+  bool in_order = true;
 
-  bool whole() const { return spec && std::ssize(requests) == prompts; }
+  bool whole() const { return spec && in_order && std::ssize(requests) == prompts; }
   bool finished() const { return std::ranges::all_of(requests, &engine::EarlierRequest::finished); }
   void Take(StreamPart part, engine::EarlierRequest request) {
+    in_order = in_order && part.prompt == std::ssize(requests);
     if (!spec) {
       spec = std::move(part.spec);
       prompts = part.prompts;
@@ -35,27 +37,19 @@ struct EarlierStream {
   }
 };
 
-// In the order of their ids; what is part of no stream makes one of its own, without a spec. A
-// prompt that is not the next one begins another stream of that name.
+// In the order of their ids; what is part of no stream makes one of its own, without a spec.
 std::vector<EarlierStream> Streams(std::vector<engine::EarlierRequest> requests) {
   std::vector<EarlierStream> streams;
-  std::map<StreamName, size_t> begun;
+  std::map<RequestId, size_t> begun;
   for (engine::EarlierRequest& request : requests) {
     std::optional<StreamPart> part = DecodeStreamRecord(request);
     if (!part) {
       streams.emplace_back().requests.push_back(std::move(request));
       continue;
     }
-    const StreamName name(part->spec.owner, part->spec.head.id);
-    if (part->prompt == 0) {
-      begun[name] = streams.size();
-      streams.emplace_back();
-    }
-    const auto found = begun.find(name);
-    const bool next =
-        found != begun.end() && std::ssize(streams[found->second].requests) == part->prompt;
-    EarlierStream& stream = next ? streams[found->second] : streams.emplace_back();
-    stream.Take(*std::move(part), std::move(request));
+    const auto [place, first] = begun.emplace(request.joins.value_or(request.id), streams.size());
+    if (first) streams.emplace_back();
+    streams[place->second].Take(*std::move(part), std::move(request));
   }
   return streams;
 }

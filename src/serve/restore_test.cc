@@ -28,6 +28,7 @@ class RecordingGenerator final : public WrappedGenerator {
     earlier->params = request.params;
     earlier->priority = request.priority;
     earlier->cache_salt = request.cache_salt;
+    earlier->joins = request.joins;
     requests.push_back(earlier);
     return WrappedGenerator::Submit(
         std::move(request), [this, earlier, sink = std::move(sink)](RequestOutput&& output) {
