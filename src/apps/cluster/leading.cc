@@ -100,7 +100,7 @@ Result<std::string> Leading::NameCluster() {
   if (kept) return *kept;
   std::random_device random;
   const std::string id = fmt::format("{:08x}{:08x}{:08x}", random(), random(), random());
-  MR_RETURN_IF_ERROR(Keep(kClusterId, id));
+  MR_RETURN_IF_ERROR(store_->Put(kClusterId, id, {.fence = leadership_.fence}).status());
   return id;
 }
 
