@@ -85,7 +85,6 @@ cluster::WorkerProcessOptions WorkerOptionsFor(const RigModel& model, const std:
   options.controllers = {fmt::format("127.0.0.1:{}", controller_port)};
   options.security.token = kToken;
   options.join.name = name;
-  options.heads_of = [heads = model.spec.num_kv_heads](TensorRank) { return std::pair(0, heads); };
   options.loader = [model, kv_bytes, max_model_len](const LoadShard& load, const auto&,
                                                     const cluster::ShardProgressFn&) {
     cluster::LoadedShard loaded;

@@ -67,6 +67,7 @@ class NotedStage : public engine::Stage {
   LayerRange layers() const override { return stage_->layers(); }
   size_t row_bytes() const override { return stage_->row_bytes(); }
   std::pair<int, int> kv_heads() const override { return stage_->kv_heads(); }
+  int model_kv_heads() const override { return stage_->model_kv_heads(); }
   Status OpenLane(LaneId lane, const engine::StageLane& options) override {
     return stage_->OpenLane(lane, options);
   }

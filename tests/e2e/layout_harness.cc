@@ -197,7 +197,8 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
 }
 
 std::string LayoutTest::AddWorker() {
-  static const WorkerIdentity identity = std::move(apps::IdentifyModel(kModel)).value();
+  static const WorkerIdentity identity =
+      apps::OpenWorkerModel(kModel, apps::WeightsFrom::kDisk, clock_).value().identity;
   Join join;
   join.name = fmt::format("w{}", workers_added_++);
   join.identity = identity;
