@@ -388,8 +388,13 @@ TEST(Resume, AnErrorHasNoNumber) {
   TestServer server(Resumable());
   server.gate.Close();
   auto reply = StartStream(server);
-  server.service->Drain(Duration{});
-  server.gate.Open();
+  std::thread opener([&] {  // what runs is aborted, but a step under way has to end
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    server.gate.Open();
+  });
+  const bool whole = server.service->Drain(Duration{});
+  opener.join();
+  ASSERT_FALSE(whole);
   ASSERT_TRUE(reply->WaitDone());
   const auto events = Events(reply->body());
   ASSERT_FALSE(events.empty());
