@@ -19,6 +19,8 @@ README_LINES_MAX = 40
 LEFT_OPEN = re.compile(r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
 DISABLED = re.compile(r"GTEST_" r"SKIP|DISA" r"BLED_|\.skip\(|#\[ig" r"nore")
 MACHINE_PATH = re.compile(r"(^|[^A-Za-z0-9_.$])/(work|root|home)/[A-Za-z]")
+# Sources of options that are off by default (MILLRACE_UCX, MILLRACE_NCCL_INCLUDE, CUDA).
+ON_REQUEST = re.compile(r"src/net/(data/ucx_remote_memory|data_plane_rdma_test|nccl_\w+)\.cc")
 CODE = (".cc", ".h", ".rs", ".py", ".mjs")
 
 
@@ -32,12 +34,15 @@ def tracked():
 def unwired(files, compile_commands):
     """C++ sources that the build's compile_commands.json does not hold: nothing builds them."""
     built = {pathlib.Path(entry["file"]).resolve() for entry in json.loads(compile_commands)}
-    fuzzers = (ROOT / "fuzz/CMakeLists.txt").read_text()  # built by a preset of their own
     for path in files:
         if path.suffix != ".cc" or (ROOT / path).resolve() in built:
             continue
-        if path.parts[0] == "fuzz" and re.search(rf"\b{re.escape(path.name)}\b", fuzzers):
-            continue
+        # Built by a preset or an option of their own, if their folder's list names them.
+        if path.parts[0] == "fuzz" or ON_REQUEST.fullmatch(str(path)):
+            listed = (ROOT / path.parts[0] / (path.parts[1] if path.parts[0] == "src" else "")
+                      / "CMakeLists.txt").read_text()
+            if re.search(rf"\b{re.escape(path.stem)}\b", listed):
+                continue
         yield f"{path}: no target builds it"
 
 
