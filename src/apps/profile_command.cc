@@ -162,7 +162,8 @@ std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
   FrontEndOptions options{.model = loaded.folder};
   options.spec = loaded.rig->executor().model().spec();
   options.max_model_len = loaded.limits.max_context;
-  auto measured = MeasureFrontEnd(options, loaded.rig->TakeExecutor(), clock);
+  options.max_batched_tokens = loaded.limits.max_tokens;
+  auto measured = MeasureFrontEnd(options, loaded.rig->TakeStage(), clock);
   if (measured.ok()) return *measured;
   MR_LOG(warn, "what a server adds was not measured: {}", measured.status().message());
   return std::nullopt;

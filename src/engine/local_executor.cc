@@ -27,7 +27,7 @@ Result<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(std::unique_ptr<ten
                        .last = true,
                        .eos_token_ids = options.eos_token_ids};
   std::unique_ptr<LocalExecutor> executor(new LocalExecutor(std::move(device), std::move(model)));
-  MR_RETURN_IF_ERROR(executor->stage_.OpenLane(kLane, lane));
+  MR_RETURN_IF_ERROR(executor->stage_->OpenLane(kLane, lane));
   executor->traits_ = traits;
   executor->part_.lane = kLane;
   return executor;
@@ -37,7 +37,7 @@ void LocalExecutor::Submit(const StepPlan& plan) {
   MR_CHECK(!in_flight_) << "one step at a time";
   in_flight_ = true;
   part_.plan = &plan;
-  const Status ran = stage_.Run({&part_, 1});
+  const Status ran = stage_->Run({&part_, 1});
   if (!ran.ok()) part_.result.error = ran;
   part_.plan = nullptr;
 }
@@ -46,6 +46,12 @@ const StepResult& LocalExecutor::Wait() {
   MR_CHECK(in_flight_) << "no step to wait for";
   in_flight_ = false;
   return part_.result;
+}
+
+std::unique_ptr<ModelStage> LocalExecutor::TakeStage() {
+  MR_CHECK(!in_flight_);
+  stage_->CloseLane(kLane);
+  return std::move(stage_);
 }
 
 }  // namespace millrace::engine

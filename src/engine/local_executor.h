@@ -38,16 +38,19 @@ class LocalExecutor : public Executor {
   const StepResult& Wait() override;
 
   // Of the last step's time, the part in the model's layers (ModelStage::layers_time).
-  Duration layers_time() const { return stage_.layers_time(); }
+  Duration layers_time() const { return stage_->layers_time(); }
 
-  const model::Model& model() const { return stage_.model(); }
-  const tensor::Device& device() const { return stage_.device(); }
+  const model::Model& model() const { return stage_->model(); }
+  const tensor::Device& device() const { return stage_->device(); }
+
+  // Ends the lane, and this executor with it: for others to run the stage.
+  std::unique_ptr<ModelStage> TakeStage();
 
  private:
   LocalExecutor(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model)
-      : stage_(std::move(device), std::move(model)) {}
+      : stage_(std::make_unique<ModelStage>(std::move(device), std::move(model))) {}
 
-  ModelStage stage_;
+  std::unique_ptr<ModelStage> stage_;
   ExecutorTraits traits_;
   StagePart part_;
   bool in_flight_ = false;

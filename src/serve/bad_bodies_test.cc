@@ -125,6 +125,7 @@ const BadField kBadOnBoth[] = {
     {"priority", "2147483648", "priority"},
     {"cache_salt", "5", "cache_salt"},
     {"request_id", "{}", "request_id"},
+    {"request_id", R"("a\nb")", "request_id"},
     {"response_format", "\"json\"", "response_format"},
     {"response_format", "{}", "response_format"},
     {"response_format", "{\"type\": 5}", "response_format"},

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <limits>
 
@@ -107,6 +108,11 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
   reader.String("request_id", kNameBytesMax, options.request_id);
+  // It goes into headers and event ids.
+  if (std::ranges::any_of(options.request_id,
+                          [](unsigned char c) { return c < ' ' || c == 127; })) {
+    reader.Fail("request_id", "request_id must not hold control characters");
+  }
 }
 
 void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_size) {

@@ -12,7 +12,7 @@
 #include "apps/bench/statistics.h"
 #include "apps/commands.h"
 #include "apps/local_model.h"
-#include "engine/engine.h"
+#include "cluster/local_cluster.h"
 #include "net/http_server.h"
 #include "serve/service.h"
 
@@ -21,34 +21,47 @@ namespace {
 
 constexpr int kStreams = 24, kAtOnce = 3;
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
-constexpr double kGapsCounted = 0.98;  // the longest are waits for work
+constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow is not dead
+constexpr double kGapsCounted = 0.98;                   // the longest are waits for work
 
-// Times what lies between a step's result and the next step. One thread, and Gaps when it is gone.
-class TimedExecutor final : public engine::Executor {
+// Times what lies between a step's end and the next step. Its worker's thread.
+class TimedStage final : public engine::Stage {
  public:
-  TimedExecutor(std::unique_ptr<engine::Executor> inner, std::vector<double>& gaps_s,
-                const Clock& clock)
+  TimedStage(std::unique_ptr<engine::Stage> inner, std::vector<double>& gaps_s, const Clock& clock)
       : inner_(std::move(inner)), gaps_s_(gaps_s), clock_(clock) {}
 
-  const engine::ExecutorTraits& traits() const override { return inner_->traits(); }
-  void Submit(const StepPlan& plan) override {
-    if (ended_) gaps_s_.push_back((clock_.Now() - *ended_).seconds());
-    inner_->Submit(plan);
+  LayerRange layers() const override { return inner_->layers(); }
+  size_t row_bytes() const override { return inner_->row_bytes(); }
+  std::pair<int, int> kv_heads() const override { return inner_->kv_heads(); }
+  int model_kv_heads() const override { return inner_->model_kv_heads(); }
+  Status OpenLane(LaneId lane, const engine::StageLane& options) override {
+    return inner_->OpenLane(lane, options);
   }
-  const StepResult& Wait() override {
-    const StepResult& result = inner_->Wait();
+  void CloseLane(LaneId lane) override { inner_->CloseLane(lane); }
+  Status Run(std::span<engine::StagePart> parts) override {
+    if (ended_) gaps_s_.push_back((clock_.Now() - *ended_).seconds());
+    Status ran = inner_->Run(parts);
     ended_ = clock_.Now();
-    return result;
+    return ran;
+  }
+  size_t KvBytes(const engine::KvBox& box) const override { return inner_->KvBytes(box); }
+  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<std::byte> out) const override {
+    return inner_->ReadKv(lane, box, blocks, out);
+  }
+  Status WriteKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                 std::span<const std::byte> in) override {
+    return inner_->WriteKv(lane, box, blocks, in);
   }
 
  private:
-  const std::unique_ptr<engine::Executor> inner_;
+  const std::unique_ptr<engine::Stage> inner_;
   std::vector<double>& gaps_s_;
   const Clock& clock_;
   std::optional<Time> ended_;
 };
 
-// Notes how long the engine took to a request's first token. A prompt's first token says whose.
+// Notes how long the cell took to a request's first token. A prompt's first token says whose.
 class TimedGenerator final : public engine::Generator {
  public:
   TimedGenerator(engine::Generator& inner, const Clock& clock)
@@ -113,13 +126,26 @@ Result<std::vector<Outcome>> Send(uint16_t port, const FrontEndOptions& options,
   return outcomes;
 }
 
-sched::SchedulerOptions SchedulerFor(const FrontEndOptions& options) {
-  sched::SchedulerOptions scheduler;
+cluster::CellOptions CellOptionsFor(const FrontEndOptions& options) {
+  cluster::CellOptions cell;
+  cluster::ControllerOptions& c = cell.controller;
+  c.num_layers = options.spec.num_layers;
+  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
+  sched::SchedulerOptions& scheduler = c.scheduler;
   scheduler.max_num_seqs = kAtOnce;
-  scheduler.max_num_batched_tokens = kAtOnce * kPromptTokens;
+  scheduler.max_num_batched_tokens = std::min(kAtOnce * kPromptTokens, options.max_batched_tokens);
   scheduler.max_model_len = options.max_model_len;
   scheduler.prefix_caching = false;
-  return scheduler;
+  return cell;
+}
+
+cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
+                              std::shared_ptr<engine::Stage> stage) {
+  cluster::LoadedShard loaded;
+  loaded.facts.kv_bytes_per_token_layer = options.spec.KvBytesPerToken() / options.spec.num_layers;
+  loaded.facts.kv_bytes = 2 * kAtOnce * options.max_model_len * options.spec.KvBytesPerToken();
+  loaded.stage = std::move(stage);
+  return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
 
 double MeanOfShorter(std::vector<double> gaps_s) {
@@ -132,23 +158,23 @@ double MeanOfShorter(std::vector<double> gaps_s) {
 }  // namespace
 
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
-                                       std::unique_ptr<engine::Executor> executor,
-                                       const Clock& clock) {
+                                       std::unique_ptr<engine::Stage> stage, const Clock& clock) {
   if (options.max_model_len < kPromptTokens + kOutputTokens) {
     return FailedPrecondition(
         fmt::format("needs contexts of {} tokens, the profile's longest is {}",
                     kPromptTokens + kOutputTokens, options.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(const auto text, LoadModelText({.model = options.model}, ""));
-  std::vector<double> gaps_s;  // written by the engine's thread, which ends before it is read
+  std::vector<double> gaps_s;  // written by the worker's thread, which ends before it is read
   std::vector<double> added_s;
   {
-    MR_ASSIGN_OR_RETURN(
-        const auto engine,
-        engine::Engine::Start({.scheduler = SchedulerFor(options)},
-                              std::make_unique<TimedExecutor>(std::move(executor), gaps_s, clock),
-                              clock));
-    TimedGenerator timed(*engine, clock);
+    auto timed_stage = std::make_shared<TimedStage>(std::move(stage), gaps_s, clock);
+    MR_ASSIGN_OR_RETURN(const auto here,
+                        cluster::LocalCluster::Start(CellOptionsFor(options), clock));
+    Join join;
+    join.name = "this-process";
+    here->AddWorker(std::move(join), LoaderOf(options, std::move(timed_stage)));
+    TimedGenerator timed(here->cell(), clock);
     serve::Service service({.served_names = {"model"}, .version = Version()}, clock);
     MR_ASSIGN_OR_RETURN(const auto server, net::HttpServer::Start({}, service.Handler()));
     serve::ServedModel served{.engine = &timed, .tokenizer = text->tokenizer};

@@ -1,6 +1,6 @@
-// What serving adds to the steps: a server over the measured executor, on the loopback interface,
-// answers a few streams while its own clock and the client's tell the two apart. One thread calls;
-// the server, its engine and the client have theirs until the call returns.
+// What serving adds to the steps: a server over the measured stage, on the loopback interface, as
+// `serve MODEL` runs it, answers a few streams while its own clock and the client's tell the two
+// apart. One thread calls; server, cell, worker and client have theirs until the call returns.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,9 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "core/model_spec.h"
 #include "cost/profile.h"
-#include "engine/executor.h"
+#include "engine/stage.h"
 
 namespace millrace::apps {
 
@@ -17,12 +18,12 @@ struct FrontEndOptions {
   std::string model;  // a folder with a tokenizer
   ModelSpec spec;
   int max_model_len = 0;
+  int max_batched_tokens = 0;  // that the stage takes
 };
 
-// Errors: the folder has no tokenizer, or a stream failed. `executor` knows none of the sequence
-// ids that begin at 1.
+// Errors: the folder has no tokenizer, or a stream failed. `stage` holds all layers and has no
+// lane.
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
-                                       std::unique_ptr<engine::Executor> executor,
-                                       const Clock& clock);
+                                       std::unique_ptr<engine::Stage> stage, const Clock& clock);
 
 }  // namespace millrace::apps

@@ -125,8 +125,9 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   const auto again = cost::ParseProfile(cost::FormatProfile(*profile), "p.json");
   EXPECT_TRUE(again.ok()) << again.status().ToString();
   FrontEndOptions serving{.model = folder, .max_model_len = 128};
+  serving.max_batched_tokens = limits.max_tokens;
   serving.spec = (*rig)->executor().model().spec();
-  const auto front_end = MeasureFrontEnd(serving, (*rig)->TakeExecutor(), clock);
+  const auto front_end = MeasureFrontEnd(serving, (*rig)->TakeStage(), clock);
   ASSERT_TRUE(front_end.ok()) << front_end.status().ToString();
   EXPECT_GT(front_end->request_s, 0);
   EXPECT_LT(front_end->request_s, 1);

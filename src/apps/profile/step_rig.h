@@ -30,8 +30,8 @@ class StepRig {
   // REQUIRES: a batch of ProfileGrid(limits).
   Result<Timing> Run(const ProfileBatch& batch);
   const engine::LocalExecutor& executor() const { return *executor_; }
-  // The rig's sequences remain in it, with ids beyond those of any scheduler. The rig is over.
-  std::unique_ptr<engine::LocalExecutor> TakeExecutor() { return std::move(executor_); }
+  // The rig is over.
+  std::unique_ptr<engine::ModelStage> TakeStage() { return executor_->TakeStage(); }
 
  private:
   StepRig(std::unique_ptr<engine::LocalExecutor> executor, double temperature, const Clock& clock);
