@@ -28,6 +28,7 @@
 #include "engine/chained_executor.h"
 #include "engine/local_executor.h"
 #include "engine/model_stage.h"
+#include "engine/wrapped_stage.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 #include "sched/scheduler.h"
@@ -72,36 +73,18 @@ std::string FolderOf(const Options& options) {
 }
 
 // Notes the CPU time that a stage takes for each step.
-class CountedStage : public engine::Stage {
+class CountedStage : public engine::WrappedStage {
  public:
   CountedStage(std::unique_ptr<engine::Stage> stage, std::vector<double>* seconds)
-      : stage_(std::move(stage)), seconds_(seconds) {}
-  LayerRange layers() const override { return stage_->layers(); }
-  size_t row_bytes() const override { return stage_->row_bytes(); }
-  std::pair<int, int> kv_heads() const override { return stage_->kv_heads(); }
-  int model_kv_heads() const override { return stage_->model_kv_heads(); }
-  Status OpenLane(LaneId lane, const engine::StageLane& options) override {
-    return stage_->OpenLane(lane, options);
-  }
-  void CloseLane(LaneId lane) override { stage_->CloseLane(lane); }
+      : WrappedStage(std::move(stage)), seconds_(seconds) {}
   Status Run(std::span<engine::StagePart> parts) override {
     const double begin = Now(Clock::kCallerCpu);
-    Status ran = stage_->Run(parts);
+    Status ran = WrappedStage::Run(parts);
     seconds_->push_back(Now(Clock::kCallerCpu) - begin);
     return ran;
   }
-  size_t KvBytes(const engine::KvBox& box) const override { return stage_->KvBytes(box); }
-  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
-                std::span<std::byte> out) const override {
-    return stage_->ReadKv(lane, box, blocks, out);
-  }
-  Status WriteKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
-                 std::span<const std::byte> in) override {
-    return stage_->WriteKv(lane, box, blocks, in);
-  }
 
  private:
-  const std::unique_ptr<engine::Stage> stage_;
   std::vector<double>* const seconds_;
 };
 

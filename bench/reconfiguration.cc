@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "bench/cluster_rig.h"
 #include "bench/machine.h"
+#include "engine/wrapped_stage.h"
 
 namespace millrace::bench {
 namespace {
@@ -60,36 +61,18 @@ class Computed {
   std::map<LaneId, std::map<SequenceId, int>> tokens_;  // guarded by mutex_
 };
 
-class NotedStage : public engine::Stage {
+class NotedStage : public engine::WrappedStage {
  public:
   NotedStage(std::shared_ptr<engine::Stage> stage, Computed* computed)
-      : stage_(std::move(stage)), computed_(computed) {}
-  LayerRange layers() const override { return stage_->layers(); }
-  size_t row_bytes() const override { return stage_->row_bytes(); }
-  std::pair<int, int> kv_heads() const override { return stage_->kv_heads(); }
-  int model_kv_heads() const override { return stage_->model_kv_heads(); }
-  Status OpenLane(LaneId lane, const engine::StageLane& options) override {
-    return stage_->OpenLane(lane, options);
-  }
-  void CloseLane(LaneId lane) override { stage_->CloseLane(lane); }
+      : WrappedStage(std::move(stage)), computed_(computed) {}
   Status Run(std::span<engine::StagePart> parts) override {
     if (layers().begin == 0) {
       for (const engine::StagePart& part : parts) computed_->Note(part.lane, *part.plan);
     }
-    return stage_->Run(parts);
-  }
-  size_t KvBytes(const engine::KvBox& box) const override { return stage_->KvBytes(box); }
-  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
-                std::span<std::byte> out) const override {
-    return stage_->ReadKv(lane, box, blocks, out);
-  }
-  Status WriteKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
-                 std::span<const std::byte> in) override {
-    return stage_->WriteKv(lane, box, blocks, in);
+    return WrappedStage::Run(parts);
   }
 
  private:
-  const std::shared_ptr<engine::Stage> stage_;
   Computed* const computed_;
 };
 

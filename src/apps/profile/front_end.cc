@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/local_model.h"
 #include "cluster/local_cluster.h"
+#include "engine/wrapped_stage.h"
 #include "net/http_server.h"
 #include "serve/service.h"
 
@@ -25,37 +26,19 @@ constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow
 constexpr double kGapsCounted = 0.98;                   // the longest are waits for work
 
 // Times what lies between a step's end and the next step. Its worker's thread.
-class TimedStage final : public engine::Stage {
+class TimedStage final : public engine::WrappedStage {
  public:
   TimedStage(std::unique_ptr<engine::Stage> inner, std::vector<double>& gaps_s, const Clock& clock)
-      : inner_(std::move(inner)), gaps_s_(gaps_s), clock_(clock) {}
+      : WrappedStage(std::move(inner)), gaps_s_(gaps_s), clock_(clock) {}
 
-  LayerRange layers() const override { return inner_->layers(); }
-  size_t row_bytes() const override { return inner_->row_bytes(); }
-  std::pair<int, int> kv_heads() const override { return inner_->kv_heads(); }
-  int model_kv_heads() const override { return inner_->model_kv_heads(); }
-  Status OpenLane(LaneId lane, const engine::StageLane& options) override {
-    return inner_->OpenLane(lane, options);
-  }
-  void CloseLane(LaneId lane) override { inner_->CloseLane(lane); }
   Status Run(std::span<engine::StagePart> parts) override {
     if (ended_) gaps_s_.push_back((clock_.Now() - *ended_).seconds());
-    Status ran = inner_->Run(parts);
+    Status ran = WrappedStage::Run(parts);
     ended_ = clock_.Now();
     return ran;
   }
-  size_t KvBytes(const engine::KvBox& box) const override { return inner_->KvBytes(box); }
-  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
-                std::span<std::byte> out) const override {
-    return inner_->ReadKv(lane, box, blocks, out);
-  }
-  Status WriteKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
-                 std::span<const std::byte> in) override {
-    return inner_->WriteKv(lane, box, blocks, in);
-  }
 
  private:
-  const std::unique_ptr<engine::Stage> inner_;
   std::vector<double>& gaps_s_;
   const Clock& clock_;
   std::optional<Time> ended_;
