@@ -187,7 +187,8 @@ TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("layers 0-5 (" + dies.address().data), std::string::npos)
       << status.message();
-  EXPECT_NE(reader.exchange.Fetch(Load({0, 1}, {}), kWanted)
+  Node alone;
+  EXPECT_NE(alone.exchange.Fetch(Load({0, 1}, {}), kWanted)
                 .status()
                 .message()
                 .find("no other worker has weights"),
