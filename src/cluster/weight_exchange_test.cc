@@ -58,7 +58,9 @@ struct Node {
         const auto text = std::make_shared<const std::string>(*list);
         return net::PullSource(net::PullSegments{{std::as_bytes(std::span(*text))}, text});
       }
-      if (++asked == die_after) dying.set_value();
+      const int nth = ++asked;
+      if (nth == die_after) dying.set_value();
+      if (die_after > 0 && nth >= die_after) return Unavailable("it dies");
       return exchange.Serve(request);
     };
     plane = std::move(*net::StartTcpDataPlane(std::move(options), std::move(events)));
