@@ -148,8 +148,9 @@ std::vector<WorkerAddress> Controller::WeightSources(WorkerId of, LayerRange lay
     if (id == of) continue;
     const bool holds = std::ranges::any_of(layout_.stages, [&](const LayoutStage& stage) {
       return stage.plan.layers.begin < layers.end && stage.plan.layers.end > layers.begin &&
-             std::ranges::any_of(
-                 stage.ranks, [&](const Slot& slot) { return slot.worker == id && slot.loaded; });
+             std::ranges::any_of(stage.ranks, [w = id](const Slot& slot) {
+               return slot.worker == w && slot.loaded;
+             });
     });
     if (!holds && worker.join.identity.model_fingerprint.empty()) continue;
     (holds ? near : far).push_back(worker.address);
