@@ -143,15 +143,17 @@ void Controller::StaffLayout(Layout& layout, const Layout* other) {
 
 // Peers that spare a worker the disk: first who has loaded some of it, then who has any weights.
 std::vector<WorkerAddress> Controller::WeightSources(WorkerId of, LayerRange layers) const {
+  std::set<WorkerId> holders;
+  for (const LayoutStage& stage : layout_.stages) {
+    if (stage.plan.layers.begin >= layers.end || stage.plan.layers.end <= layers.begin) continue;
+    for (const Slot& slot : stage.ranks) {
+      if (slot.worker && slot.loaded) holders.insert(*slot.worker);
+    }
+  }
   std::vector<WorkerAddress> near, far;
   for (const auto& [id, worker] : workers_) {
     if (id == of) continue;
-    const bool holds = std::ranges::any_of(layout_.stages, [&](const LayoutStage& stage) {
-      return stage.plan.layers.begin < layers.end && stage.plan.layers.end > layers.begin &&
-             std::ranges::any_of(stage.ranks, [w = id](const Slot& slot) {
-               return slot.worker == w && slot.loaded;
-             });
-    });
+    const bool holds = holders.contains(id);
     if (!holds && worker.join.identity.model_fingerprint.empty()) continue;
     (holds ? near : far).push_back(worker.address);
   }

@@ -186,7 +186,7 @@ void KvHoldings::CheckIntegrity() const {
     pulls += holding.pulls;
     MR_CHECK(!holding.ending || holding.pulls > 0) << "an ended holding is kept for nobody";
     const auto here =
-        std::ranges::count_if(pulls_, [&](const auto& pull) { return pull.second == name; });
+        std::ranges::count_if(pulls_, [&n = name](const auto& pull) { return pull.second == n; });
     MR_CHECK(std::cmp_equal(here, holding.pulls)) << "pulls are counted wrong";
   }
   MR_CHECK(blocks == blocks_ && blocks <= limits_.blocks);
