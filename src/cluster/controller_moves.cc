@@ -312,8 +312,8 @@ void Controller::AbandonMove(RequestId id, Time now) {
   const Move move = std::move(found->second);
   moves_.erase(found);
   ++counters_.moves_failed;
-  if (Lane* to = Find(move.to); to != nullptr && move.phase != Move::Phase::kTail) {
-    (void)to->scheduler->Detach(id, now, std::nullopt);
+  if (Lane* to = Find(move.to)) {
+    if (move.phase != Move::Phase::kTail) (void)to->scheduler->Detach(id, now, std::nullopt);
     for (int i = 0; i < move.arrivals_due; ++i) to->scheduler->KvArrived(id, false, now);
     dirty_.insert(to->id);
   }
