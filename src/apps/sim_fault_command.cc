@@ -88,14 +88,15 @@ std::string ReportText(const lab::CampaignResult& result, const lab::CampaignOpt
   text += "faults\n" + FaultsText(t);
   text += fmt::format(
       "tokens told {}, batches {}, messages {}, seen twice {}\n"
-      "workers joined {}, refused {}, lost {}; lanes opened {}, lost {}; requests replayed {}, "
-      "failed {}\n"
+      "workers joined {}, refused {}, lost {}; lanes opened {}, lost {}; requests replayed {} ({} "
+      "fetched KV that was left, {} of these for some hops), failed {}\n"
       "moves {} ({} failed), boxes pulled {}, pulls failed {}, collectives {}, operators refused "
       "{}\n"
       "stale messages dropped: {} by controllers, {} by workers\n",
       t.tokens, t.batches, t.messages, t.duplicates, c.joins, c.joins_refused, c.workers_lost,
-      c.lanes_opened, c.lanes_lost, c.replays, t.errors, c.moves, c.moves_failed, t.pulls_served,
-      t.pulls_failed, t.collectives, t.operations_refused, c.stale, t.stale_at_workers);
+      c.lanes_opened, c.lanes_lost, c.replays, c.fetched, c.computed_in_part, t.errors, c.moves,
+      c.moves_failed, t.pulls_served, t.pulls_failed, t.collectives, t.operations_refused, c.stale,
+      t.stale_at_workers);
   return text;
 }
 

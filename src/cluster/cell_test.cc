@@ -127,6 +127,7 @@ TEST_F(CellTest, RequestsWaitForWorkers) {
 TEST_F(CellTest, AKilledWorkerCostsNoToken) {
   CellOptions options = Options(3);
   options.controller.scheduler.max_model_len = 640;  // long enough to be killed twice under way
+  options.controller.deaths_max = 3;  // whoever gets no token in between is no poison
   StartCluster(std::move(options));
   for (const char* name : {"a", "b", "c"}) AddWorker(name);
   Ask(12, 9, 600);
@@ -137,6 +138,8 @@ TEST_F(CellTest, AKilledWorkerCostsNoToken) {
   cluster_->KillWorker("c");  // and nobody comes: its layers go to the others
   ExpectReference();
   EXPECT_GE(cluster_->cell().Describe().counters.lanes_lost, 1u);
+  // Of the first kill `a` and `c` hold their layers still.
+  EXPECT_GE(cluster_->cell().Describe().counters.computed_in_part, 1u);
 }
 
 TEST_F(CellTest, AHungWorkerIsGivenUpAndWhatItSaysLateIsIgnored) {

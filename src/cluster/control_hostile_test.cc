@@ -278,7 +278,7 @@ class RudeSession {
     channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
     stub_ = proto::Control::NewStub(channel_);
     context_.AddMetadata("millrace-token", kToken);
-    context_.AddMetadata("millrace-protocol", "1");
+    context_.AddMetadata("millrace-protocol", std::to_string(kProtocolVersion));
     stream_ = stub_->Session(&context_);
   }
   proto::ToController Join() {

@@ -121,6 +121,7 @@ void Controller::Tick(Time now) {
   MaybeSwitch(now);
   OpenWays(now);
   ExpireWaiting(now);
+  ExpireRemains(now);
   try_waiting_ = true;
   for (const auto& [id, lane] : lanes_) {
     if (lane.open) dirty_.insert(id);  // leases and overdue retries

@@ -10,12 +10,15 @@
 //    request for all hops. A lane is opened once and never repaired. When any worker of it is lost
 //    its requests are taken out with the tokens they have and go on elsewhere: a token that was
 //    told is never told again, and what comes late names a lane that is gone.
+//  - A lost lane's other workers keep their KV until its requests have fetched it: only the lost
+//    layers are computed again.
 //  - A request moves between lanes with its KV (hand-over from prefill to decode, migration, a new
 //    plan) or, should that fail, without: then it is computed again from its tokens.
 //
 // Files: controller.cc (operators, time), controller_workers.cc (who is there),
 // controller_layout.cc (who holds what), controller_lanes.cc (steps), controller_requests.cc (who
-// waits), controller_moves.cc (KV between lanes), controller_status.cc (what is told of it).
+// waits), controller_moves.cc (KV between lanes),
+// controller_left_kv.cc (KV of lanes that are lost), controller_status.cc (what is told of it).
 //
 // One thread at a time.
 #pragma once
@@ -111,7 +114,9 @@ struct ControllerCounters {
   uint64_t lanes_opened = 0, lanes_lost = 0, layouts = 0;
   uint64_t replays = 0, poisoned = 0, expired = 0;
   uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
-  uint64_t stale_messages = 0;  // of lanes, shards and transfers that are gone
+  uint64_t fetched = 0;           // of the replays, with KV that was left
+  uint64_t computed_in_part = 0;  // of these, at the hops alone that had lost it
+  uint64_t stale_messages = 0;    // of lanes, shards and transfers that are gone
 };
 struct ClusterStatus {
   Term term;
@@ -193,6 +198,17 @@ class Controller {
     std::set<RequestId> requests;
     bool Uses(WorkerId worker) const;
   };
+  // KV of one sequence in a lane that runs it no more: tokens [0, tokens) in `blocks` there.
+  struct LeftKv {
+    LaneId lane;
+    std::vector<BlockIndex> blocks;
+    int tokens = 0;
+  };
+  // Of a lane that was lost: the hops that outlived it, for its heirs.
+  struct Remains {
+    std::vector<LaneHop> hops;
+    Time until;
+  };
   struct Tracked {
     // What every token touches lies together: with 10,000 requests none of it is in the cache.
     std::optional<LaneId> lane;  // whose scheduler has it
@@ -204,6 +220,7 @@ class Controller {
     sched::NewRequest spec;  // as the client sent it; a prefill lane has other parameters
     std::optional<sched::NewRequest> waiting;  // or what a lane will be given
     std::optional<Route> route;                // by the router
+    std::optional<LeftKv> left;
 
     int n() const { return spec.params->n; }
     int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
@@ -222,6 +239,9 @@ class Controller {
     int64_t imported = 0;            // tokens, as last asked for
     int64_t resumed = 0;             // output tokens known to the destination
   };
+  struct HopFetch {
+    bool kv = false, rows = false;  // arrived, or on the way
+  };
   // One KvPull of a scheduler, made of one PullKv per rank and hop.
   struct PullJob {
     LaneId to;
@@ -229,6 +249,10 @@ class Controller {
     int due = 0;
     bool complete = true;
     std::set<TransferId> transfers;
+    // Of KV that was left: hop by hop, each may fail alone.
+    std::optional<KvHandle> left = {};
+    std::vector<HopFetch> hops = {};
+    std::map<TransferId, std::pair<size_t, size_t>> hop_of = {};  // hop and rank
   };
   using WaitingKey = std::pair<Time, RequestId>;
 
@@ -273,8 +297,9 @@ class Controller {
   // Why a lane is lost: its stages are healthy (kInnocent), a worker of it is gone (kDeath: what
   // ran there may be the cause), or a peer says that one is.
   enum class LaneEnd : uint8_t { kInnocent, kDeath, kSuspicion };
+  // `failed`: the hop whose ranks cannot go on.
   void LoseLane(LaneId id, const Status& reason, LaneEnd end, std::optional<WorkerId> suspect,
-                Time now);
+                Time now, const LaneHop* failed = nullptr);
   void CountDeath(Tracked& tracked);
   bool EndPoison(RequestId id, const Tracked& tracked, const Status& reason, Time now);
   void BlameFor(WorkerId lost, const Status& reason, Time now);
@@ -317,6 +342,23 @@ class Controller {
   bool SourceStillHolds(RequestId id, const Move& move, Time now) const;
   int WholeBlocks(int tokens) const;
 
+  // controller_left_kv.cc
+  const std::vector<LaneHop>* HopsOf(LaneId id);
+  bool StillThere(const LaneHop& hop) const;
+  void KeepRemains(Lane& lane, const LaneHop* failed, std::optional<WorkerId> suspect, Time now);
+  void LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here);
+  void DropLeft(RequestId id, Tracked& tracked);
+  void DropHeirs(LaneId lane);
+  void CloseRemains(LaneId id, const Remains& remains);
+  void ExpireRemains(Time now);
+  std::vector<LaneHop> HoldersOf(LayerRange layers, LaneId in);
+  bool StillLeft(RequestId id, const LeftKv& left);
+  bool CanFetch(RequestId id, const Tracked& tracked, const Lane& lane);
+  bool StartFetch(Lane& lane, const sched::KvPull& pull);
+  static void NoteFetched(PullJob& job, const PullDone& done);
+  static HopRange Lacking(const std::vector<HopFetch>& hops);
+  void FetchEnded(const PullJob& job, Time now);
+
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
   uint64_t NextId() { return (options_.term.value() << 40) | ++next_id_; }
@@ -333,6 +375,8 @@ class Controller {
   std::map<ConnectionId, WorkerId> connections_;
   std::map<ShardId, WorkerId> shards_;  // asked for or loaded
   std::map<LaneId, Lane> lanes_;
+  std::map<LaneId, Remains> remains_;
+  std::map<LaneId, std::set<RequestId>> heirs_;  // of lanes, lost or not: who left KV there
   std::set<LaneId> dirty_;  // something changed since their last step was formed
   std::unordered_map<RequestId, Tracked> requests_;
   std::set<WaitingKey> waiting_;

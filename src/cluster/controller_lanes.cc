@@ -198,14 +198,14 @@ void Controller::RemakeCollective(const LaneHop& hop, const Status& reason, Time
         lane.hops, [&](const LaneHop& other) { return other.shards == hop.shards; });
     if (uses) through.push_back(id);
   }
-  for (LaneId id : through) LoseLane(id, reason, LaneEnd::kInnocent, {}, now);
+  for (LaneId id : through) LoseLane(id, reason, LaneEnd::kInnocent, {}, now, &hop);
   MakeGroupAnew(hop.shards.front());
   Staff(now);
 }
 
 // Its requests go on elsewhere with the tokens they have.
 void Controller::LoseLane(LaneId id, const Status& reason, LaneEnd end,
-                          std::optional<WorkerId> suspect, Time now) {
+                          std::optional<WorkerId> suspect, Time now, const LaneHop* failed) {
   Lane& lane = lanes_.at(id);
   auto& retry = lane_retry_[WayKey(lane.hops)];
   retry.second = std::clamp(retry.second + retry.second, kRetryFirst, kRetryMost);
@@ -215,6 +215,11 @@ void Controller::LoseLane(LaneId id, const Status& reason, LaneEnd end,
   for (const sched::RequestInfo& info : lane.scheduler->InspectAll(now)) {
     if (info.state == sched::RequestState::kRunning) ran.insert(info.id);
   }
+  // A step that failed by itself may do so again: what is there is not trusted.
+  const bool step_failed =
+      end == LaneEnd::kDeath &&
+      std::ranges::all_of(lane.hops, [&](const LaneHop& hop) { return StillThere(hop); });
+  if (!step_failed) KeepRemains(lane, failed, suspect, now);
   std::vector<sched::DetachedRequest> left = lane.scheduler->DetachAll(now);
   const std::set<RequestId> here = lane.requests;
   CloseLane(id);
@@ -282,8 +287,13 @@ void Controller::BlameFor(WorkerId lost, const Status& reason, Time now) {
 
 void Controller::CloseLane(LaneId id) {
   const auto found = lanes_.find(id);
-  for (const std::vector<WorkerId>& hop : found->second.workers) {
-    for (WorkerId worker : hop) Send(worker, millrace::CloseLane{id});
+  const auto remains = remains_.find(id);
+  for (const LaneHop& hop : found->second.hops) {
+    const bool kept = remains != remains_.end() &&
+                      std::ranges::find(remains->second.hops, hop.shards, &LaneHop::shards) !=
+                          remains->second.hops.end();
+    if (kept) continue;
+    for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, millrace::CloseLane{id});
   }
   std::erase_if(pull_jobs_, [&](auto& entry) {
     if (entry.second.to != id) return false;
@@ -293,6 +303,7 @@ void Controller::CloseLane(LaneId id) {
   dirty_.erase(id);
   closed_lanes_ += found->second.scheduler->Stats().CountersOnly();
   lanes_.erase(found);
+  if (!remains_.contains(id)) DropHeirs(id);
 }
 
 void Controller::Pump(Lane& lane, Time now) {
@@ -338,15 +349,19 @@ void Controller::RetireLanes(Time now) {
         if (to != nullptr && !to->open) continue;
         if (to != nullptr && StartMove(request, lane, *to, now).ok()) continue;
       }
-      auto detached = lane.scheduler->Detach(request, now, std::nullopt);
+      // Routed anew it may fetch its KV; else it is computed again.
+      const auto hold = has_kv && router_ ? std::optional(options_.hold_limit) : std::nullopt;
+      auto detached = lane.scheduler->Detach(request, now, hold);
       if (!detached) continue;  // its end is on the way
+      if (hold) LeaveBehind(request, id, *detached);
       lane.requests.erase(request);
       tracked.lane.reset();
       Wait(request, tracked, std::move(detached->request), now);
     }
     const bool source = std::ranges::any_of(
         moves_, [from = id](const auto& entry) { return entry.second.from == from; });
-    if (lane.requests.empty() && !source && lane.scheduler->steps_in_flight() == 0) {
+    if (lane.requests.empty() && !source && !heirs_.contains(id) &&
+        lane.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
     }
   }

@@ -382,6 +382,9 @@ void Controller::DropUnusedShards() {
   for (const auto& [id, lane] : lanes_) {
     for (const LaneHop& hop : lane.hops) needed.insert(hop.shards.begin(), hop.shards.end());
   }
+  for (const auto& [id, remains] : remains_) {
+    for (const LaneHop& hop : remains.hops) needed.insert(hop.shards.begin(), hop.shards.end());
+  }
   for (auto it = shards_.begin(); it != shards_.end();) {
     if (needed.contains(it->first)) {
       ++it;

@@ -110,6 +110,7 @@ void Controller::StartPulls(Lane& lane, Time now) {
     const auto move = moves_.find(pull.id);
     const Lane* from =
         move == moves_.end() || move->second.to != lane.id ? nullptr : Find(move->second.from);
+    if (move == moves_.end() && StartFetch(lane, pull)) continue;
     if (from == nullptr) {  // its source is gone: from tokens, then
       lane.scheduler->KvArrived(pull.id, false, now);
       dirty_.insert(lane.id);
@@ -190,6 +191,7 @@ void Controller::On(ConnectionId, const PullDone& message, Time now) {
   PullJob& job = pull_jobs_.at(job_id);
   job.transfers.erase(message.transfer);
   job.complete = job.complete && message.status.ok();
+  if (job.left) NoteFetched(job, message);
   counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, message.bytes));
   if (!message.status.ok()) {
     MR_LOG(warn, "KV of request {} did not arrive: {}", job.request.value(),
@@ -202,6 +204,7 @@ void Controller::On(ConnectionId, const PullDone& message, Time now) {
 }
 
 void Controller::PullEnded(const PullJob& job, Time now) {
+  if (job.left) return FetchEnded(job, now);
   Lane* to = Find(job.to);
   if (to == nullptr) return;
   dirty_.insert(to->id);

@@ -133,7 +133,10 @@ Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
     request.params = std::move(first_token);
     request.hold_kv = options_.hold_limit;
   }
+  const bool fetches = CanFetch(id, tracked, lane);
+  if (fetches) request.imported_tokens = tracked.left->tokens;
   MR_RETURN_IF_ERROR(lane.scheduler->Add(std::move(request), now));
+  if (!fetches) DropLeft(id, tracked);
   tracked.lane = lane.id;
   tracked.waiting.reset();
   lane.requests.insert(id);
@@ -238,7 +241,8 @@ void Controller::FilterNews(Lane& lane, size_t first, Time now) {
 
 void Controller::Forget(RequestId id, Time now) {
   const auto found = requests_.find(id);
-  const Tracked& tracked = found->second;
+  Tracked& tracked = found->second;
+  DropLeft(id, tracked);
   if (router_) router_->Release(id, tracked.prompt_tokens() + tracked.told, now);
   requests_.erase(found);
   if (!waiting_.empty()) try_waiting_ = true;

@@ -124,6 +124,21 @@ void Controller::CheckIntegrity() const {
     MR_CHECK(lane != lanes_.end() && lane->second.requests.contains(id))
         << "request " << id << " is in a lane that does not know it";
   }
+  size_t heirs = 0;
+  for (const auto& [id, tracked] : requests_) {
+    if (!tracked.left) continue;
+    ++heirs;
+    MR_CHECK(heirs_.contains(tracked.left->lane) && heirs_.at(tracked.left->lane).contains(id))
+        << "request " << id << " left KV in a lane that does not know it";
+  }
+  for (const auto& [lane, of_lane] : heirs_) {
+    MR_CHECK(lanes_.contains(lane) || remains_.contains(lane)) << "KV in a lane that is gone";
+    heirs -= of_lane.size();
+  }
+  MR_CHECK(heirs == 0) << "KV is kept for nobody";
+  for (const auto& [lane, remains] : remains_) {
+    MR_CHECK(heirs_.contains(lane)) << "a lost lane is kept for nobody";
+  }
   MR_CHECK(waiting_.size() <= requests_.size()) << "more wait than there are";
   for (const auto& [id, move] : moves_) {
     MR_CHECK(requests_.contains(id)) << "request " << id << " moves and has ended";

@@ -66,6 +66,7 @@ class KvExchange {
   Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<KvPiece>& pieces,
                     int64_t& bytes);
   Status CopyHere(engine::Stage& stage, const PullKv& pull, const KvPiece& piece);
+  void CopyRows(LayerRange layers, engine::Stage& stage, const PullKv& pull);
   bool MayComeYet(const Status& status, Time patience) const;
 
   const Clock& clock_;

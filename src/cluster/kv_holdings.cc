@@ -115,9 +115,12 @@ Result<KvLoan> KvHoldings::BeginPull(const KvHandle& handle, const engine::KvBox
   }
   if (!holding) return NotFound("no such KV is held here");
   const auto heads = holding->stage->kv_heads();
-  if (box.first_token < 0 || box.first_token >= box.end_token || box.layers.size() < 1 ||
-      !holding->layers.Contains(box.layers) || box.first_head < heads.first ||
-      box.first_head >= box.end_head || box.end_head > heads.second) {
+  const LayerRange at_end = {holding->layers.end, holding->layers.end};
+  const bool rows = box.layers == at_end && box.first_head == 0 && box.end_head == 0;
+  const bool kv = box.layers.size() >= 1 && holding->layers.Contains(box.layers) &&
+                  box.first_head >= heads.first && box.first_head < box.end_head &&
+                  box.end_head <= heads.second;
+  if (box.first_token < 0 || box.first_token >= box.end_token || (!rows && !kv)) {
     ++counters_.refused;
     return InvalidArgument(fmt::format(
         "layers [{}, {}), heads [{}, {}), tokens [{}, {}) are not within what this worker holds",

@@ -137,6 +137,18 @@ Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const 
   return pieces;
 }
 
+std::optional<KvPiece> RowsToCopy(LayerRange layers, const PullKv& pull, Incarnation reader) {
+  for (size_t i = 0; i < pull.sources.size(); ++i) {
+    const KvSource& source = pull.sources[i];
+    if (source.from.incarnation != reader || source.rank.rank != 0 ||
+        source.layers.end != layers.end || pull.first_token == pull.end_token) {
+      continue;
+    }
+    return KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};
+  }
+  return std::nullopt;
+}
+
 std::vector<engine::KvBox> SplitKv(const engine::KvBox& box, size_t head_token_bytes,
                                    size_t bytes_max) {
   MR_CHECK(head_token_bytes > 0 && head_token_bytes <= bytes_max)

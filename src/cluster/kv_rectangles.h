@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -50,6 +51,10 @@ struct KvPiece {
 // that no holder has, or a need or holder that makes no sense.
 Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const KvHolder> holders,
                                      int kv_heads);
+
+// Beside the KV of a pull into `layers`: the rows that left them (engine/row_keeping_stage.h),
+// where the reader itself holds them. They are worth no wire.
+std::optional<KvPiece> RowsToCopy(LayerRange layers, const PullKv& pull, Incarnation reader);
 
 // A box in boxes of at most `bytes_max`, in the order of their canonical bytes (engine/stage.h):
 // whole layers together as far as they fit, else heads of one layer, else tokens of one head.

@@ -263,7 +263,10 @@ void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers
   PullDone done{.transfer = pull.transfer};
   if (!stage) done.status = FailedPrecondition("the lane's weights were unloaded");
   const Time start = clock_.Now();
-  if (done.status.ok()) done.status = PullPieces(*member, layers, *stage, pull, done.bytes);
+  if (done.status.ok()) {
+    done.status = PullPieces(*member, layers, *stage, pull, done.bytes);
+    done.rows = stage->HoldsRows(pull.lane, pull.blocks, pull.end_token);
+  }
   done.seconds = (clock_.Now() - start).seconds();
   member->host->PullEnded(done);
 }
@@ -283,6 +286,11 @@ Status LocalCluster::PullPieces(const Member& member, LayerRange layers, engine:
     MR_RETURN_IF_ERROR(ReadFrom(source, piece.box, data));
     MR_RETURN_IF_ERROR(stage.WriteKv(pull.lane, piece.box, pull.blocks, data));
     if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
+  }
+  if (const auto rows = RowsToCopy(layers, pull, member.join.address.incarnation)) {
+    std::vector<std::byte> data(stage.KvBytes(rows->box));
+    if (!ReadFrom(pull.sources[rows->source], rows->box, data).ok()) return OkStatus();
+    return stage.WriteKv(pull.lane, rows->box, pull.blocks, data);
   }
   return OkStatus();
 }

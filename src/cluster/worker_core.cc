@@ -192,7 +192,9 @@ void WorkerCore::On(OpenLane& message, Time) {
                   .num_host_blocks = lane.open.num_host_blocks,
                   .first = lane.first(),
                   .last = lane.last(),
-                  .eos_token_ids = lane.open.eos_token_ids}});
+                  .eos_token_ids = lane.open.eos_token_ids,
+                  .hop = lane.open.hop,
+                  .keep_rows = lane.open.rank == 0 && !lane.last()}});
   lanes_.emplace(id, std::move(lane));
 }
 

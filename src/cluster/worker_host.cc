@@ -2,12 +2,25 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
 #include "base/log.h"
 
 namespace millrace::cluster {
+
+namespace {
+
+// Beside the KV, of which they are the smaller the more layers a stage has.
+constexpr int kKvToRows = 8;
+
+size_t RowBytesFor(const ShardLoaded& facts) {
+  const auto kv_bytes = static_cast<size_t>(std::max<int64_t>(0, facts.kv_bytes));
+  return std::min(engine::kKeptRowsBytesMax, kv_bytes / kKvToRows);
+}
+
+}  // namespace
 
 WorkerHost::WorkerHost(WorkerCoreOptions options, ShardLoader loader, WorkerLinks links,
                        const Clock& clock)
@@ -182,7 +195,8 @@ void WorkerHost::Load() {
     if (stopping_) return;
     const StartLoad start = std::move(loads_.front());
     loads_.pop_front();
-    const std::shared_ptr<engine::Stage> same = start.same_as ? StageOf(*start.same_as) : nullptr;
+    const auto twin = start.same_as ? StageOf(*start.same_as) : nullptr;
+    const std::shared_ptr<engine::Stage> same = twin ? twin->inner() : nullptr;
     if (!core_.wants(start.load.shard)) continue;
     const auto progress = [&](int64_t done, int64_t total) {
       std::lock_guard inner(mutex_);
@@ -195,7 +209,10 @@ void WorkerHost::Load() {
     LoadedShard loaded = loader_(start.load, same, progress);
     lock.lock();
     loaded.facts.shard = start.load.shard;
-    if (loaded.stage) stages_[start.load.shard] = std::move(loaded.stage);
+    if (loaded.stage) {
+      stages_[start.load.shard] = std::make_shared<engine::RowKeepingStage>(
+          std::move(loaded.stage), RowBytesFor(loaded.facts));
+    }
     if (loaded.abort) aborts_[start.load.shard] = std::move(loaded.abort);
     if (loaded.identity) core_.Identify(std::move(*loaded.identity));
     core_.LoadEnded(loaded.facts);
@@ -205,7 +222,7 @@ void WorkerHost::Load() {
 
 // ---- actions
 
-std::shared_ptr<engine::Stage> WorkerHost::StageOf(ShardId shard) const {
+std::shared_ptr<engine::RowKeepingStage> WorkerHost::StageOf(ShardId shard) const {
   const auto found = stages_.find(shard);
   return found == stages_.end() ? nullptr : found->second;
 }

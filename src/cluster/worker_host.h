@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "cluster/worker_core.h"
-#include "engine/stage.h"
+#include "engine/row_keeping_stage.h"
 #include "net/data_plane.h"
 
 namespace millrace::cluster {
@@ -107,7 +107,7 @@ class WorkerHost {
   void Do(Expose& action);
   void Do(Unexpose& action);
   void Do(EndSession& action);
-  std::shared_ptr<engine::Stage> StageOf(ShardId shard) const;
+  std::shared_ptr<engine::RowKeepingStage> StageOf(ShardId shard) const;
 
   const Clock& clock_;
   const ShardLoader loader_;
@@ -116,7 +116,7 @@ class WorkerHost {
   mutable std::mutex mutex_;
   std::condition_variable compute_, load_;
   WorkerCore core_;  // guarded by mutex_, as is the rest
-  std::map<ShardId, std::shared_ptr<engine::Stage>> stages_;
+  std::map<ShardId, std::shared_ptr<engine::RowKeepingStage>> stages_;
   std::map<ShardId, std::function<void(std::string_view)>> aborts_;
   std::deque<std::variant<StartLane, DropLane, DropShard>> lane_work_;  // the compute thread's
   std::deque<StartLoad> loads_;

@@ -16,6 +16,9 @@
 // block, and sample from their own logits with their own seed. To an executor they are sequences
 // like any other, and each answers exactly as the same prompt with that seed would alone.
 //
+// Lost hops. Of a way through several stages some may have a sequence's KV while others have lost
+// it (a worker died): then its tokens come again with `only_hops`, for these to compute alone.
+//
 // Replay. After preemption a sequence's tokens come again from an earlier `start`; what the plan
 // says of positions [start, start + num_tokens) replaces what the executor knew of them.
 //
@@ -52,17 +55,29 @@ enum class LogitsWanted : uint8_t {
           // sampled by a chunk that does not reach the last known token is ignored
 };
 
+// Neighbouring hops of a way through the stages.
+struct HopRange {
+  int16_t begin = 0, end = 0;
+  bool Contains(int hop) const { return begin <= hop && hop < end; }
+  friend bool operator==(const HopRange&, const HopRange&) = default;
+};
+
 // One sequence's share of a step. A sequence is in at most one step in flight.
 struct SequenceStep {
   SequenceId id;
-  int32_t start = 0;       // tokens whose KV is already there; position of the first token computed
-  int32_t num_tokens = 0;  // tokens computed in this step, >= 1
+  int32_t start = 0;  // tokens whose KV is already there; position of the first token computed
+  int32_t num_tokens =
+      0;  // tokens computed in this step, >= 1; 0 to a stage at which it does not run
   int32_t first_token = 0;  // index into StepPlan::tokens
   // The block table: keep the first `keep_blocks` entries, drop the rest, append these.
   int32_t keep_blocks = 0;
   int32_t first_new_block = 0;  // index into StepPlan::blocks
   int32_t num_new_blocks = 0;
   LogitsWanted logits = LogitsWanted::kNone;
+  // The other hops have these tokens' KV: they compute none of them. No logits are wanted then.
+  std::optional<HopRange> only_hops = std::nullopt;
+
+  bool RunsAt(int hop) const { return !only_hops || only_hops->Contains(hop); }
 };
 
 struct BlockCopy {

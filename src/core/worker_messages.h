@@ -23,7 +23,7 @@
 
 namespace millrace {
 
-inline constexpr int kProtocolVersion = 1;
+inline constexpr int kProtocolVersion = 2;
 
 using WorkerId = StrongId<struct WorkerIdTag>;  // given at the join; unique for ever
 using Incarnation = StrongId<struct IncarnationTag>;
@@ -105,6 +105,8 @@ struct PullDone {
   Status status;
   int64_t bytes = 0;  // that crossed between workers
   double seconds = 0;
+  bool rows =
+      false;  // that left the lane's last layer here, of all tokens to `end_token`, are kept
 };
 struct Leaving {  // a notice: this worker will be gone in so long (SIGTERM, a spot notice)
   std::optional<Duration> in;

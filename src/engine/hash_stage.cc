@@ -92,7 +92,7 @@ Status HashStage::Check(const StagePart& part) const {
   }
   size_t tokens = 0;
   for (const SequenceStep& step : plan.sequences) {
-    if (step.num_tokens < 1 || step.start < 0 || step.start > kTokensPerSequenceMax ||
+    if (step.num_tokens < 0 || step.start < 0 || step.start > kTokensPerSequenceMax ||
         step.first_token != static_cast<int64_t>(tokens) || step.keep_blocks < 0 ||
         step.first_new_block < 0 || step.num_new_blocks < 0 ||
         step.first_new_block + static_cast<size_t>(step.num_new_blocks) > plan.blocks.size()) {

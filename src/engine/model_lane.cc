@@ -111,7 +111,7 @@ Status ModelLane::UpdateSequence(const StepPlan& plan, const SequenceStep& step)
   Sequence& sequence = found->second;
   if (std::exchange(sequence.plan, plans_) == plans_) return invalid("is in the step twice");
   const int64_t end = int64_t{step.start} + step.num_tokens;
-  if (step.num_tokens < 1 || step.start < 0 || end > model_.max_model_len()) {
+  if (step.num_tokens < 0 || step.start < 0 || end > model_.max_model_len()) {
     return invalid(fmt::format("has {} tokens from {}, the model takes {}", step.num_tokens,
                                step.start, model_.max_model_len()));
   }
@@ -132,6 +132,7 @@ Status ModelLane::UpdateSequence(const StepPlan& plan, const SequenceStep& step)
   if (end > std::ssize(sequence.blocks) * int64_t{options_.block_size}) {
     return invalid("is beyond its blocks");
   }
+  if (step.num_tokens == 0) return OkStatus();
   if (sequence.sampling) sequence.sampling->Record(step.start, plan.TokensOf(step));
   spans_.push_back({step.first_token, step.num_tokens, step.start, sequence.blocks});
   for (int i = 0; i < step.num_tokens; ++i) positions_.push_back(step.start + i);

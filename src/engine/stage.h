@@ -28,6 +28,8 @@ struct StageLane {
   bool first = false;  // tokens come in: embeds
   bool last = false;   // tokens come out: samples
   std::vector<TokenId> eos_token_ids;
+  int hop = 0;             // its place on the lane's way
+  bool keep_rows = false;  // that leave it, for a successor of the next hop (row_keeping_stage.h)
 };
 
 // One lane's step at this stage. Rows are those of plan.tokens, in order.
@@ -39,7 +41,8 @@ struct StagePart {
   StepResult result;                 // at the last hop; at any hop `error`, when this part failed
 };
 
-// A box of one lane's KV: what a transfer moves.
+// A box of one lane's KV: what a transfer moves. Without layers, [e, e), and without heads: the
+// rows that left the lane's last layer here, where they are kept (row_keeping_stage.h).
 struct KvBox {
   LayerRange layers;                 // within the lane's at this stage
   int first_head = 0, end_head = 0;  // of the whole model's KV heads, within this rank's
@@ -72,6 +75,10 @@ class Stage {
                         std::span<std::byte> out) const = 0;
   virtual Status WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
                          std::span<const std::byte> in) = 0;
+  // Whether the rows of the first `tokens` are kept, all of them.
+  virtual bool HoldsRows(LaneId, std::span<const BlockIndex>, int /*tokens*/) const {
+    return false;
+  }
 };
 
 }  // namespace millrace::engine

@@ -32,6 +32,10 @@ class WrappedStage : public Stage {
                  std::span<const std::byte> in) override {
     return inner_->WriteKv(lane, box, blocks, in);
   }
+  bool HoldsRows(LaneId lane, std::span<const BlockIndex> blocks, int tokens) const override {
+    return inner_->HoldsRows(lane, blocks, tokens);
+  }
+  const std::shared_ptr<Stage>& inner() const { return inner_; }
 
  private:
   const std::shared_ptr<Stage> inner_;

@@ -170,6 +170,15 @@ Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_outpu
   return OkStatus();
 }
 
+void SchedulerImpl::KvArrivedWithout(RequestId id, HopRange lacking, Time now) {
+  Request* r = Find(id);
+  if (r && r->state == RequestState::kPulling) {
+    HopRange& all = r->import_lacks ? *r->import_lacks : r->import_lacks.emplace(lacking);
+    all = {std::min(all.begin, lacking.begin), std::max(all.end, lacking.end)};
+  }
+  KvArrived(id, true, now);
+}
+
 void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   const auto due = pulls_due_.find(id);
   if (due == pulls_due_.end()) return;
@@ -182,7 +191,10 @@ void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   if (!wanted) return;
   Sequence& s = r->sequences.front();
   r->imports = false;
-  if (!r->import_failed) {
+  if (!r->import_failed && r->import_lacks) {
+    s.lacking_until = r->spec.imported_tokens;
+    s.lacking = *r->import_lacks;
+  } else if (!r->import_failed) {
     s.computed = std::max(s.computed, r->spec.imported_tokens);
     s.computed_most = std::max(s.computed_most, s.computed);
   }

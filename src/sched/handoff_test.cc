@@ -135,6 +135,71 @@ TEST_F(HandOff, WithoutTheKvItIsComputedHere) {
   EXPECT_EQ(decode_.outcome(rest).tokens, std::vector<TokenId>(all.begin() + 1, all.end()));
 }
 
+// KV that arrived but for some hops: these alone compute its tokens, and nothing is sampled by
+// them.
+TEST_F(HandOff, HopsWithoutTheKvComputeAlone) {
+  const auto prompt = Prompt(150, 3);
+  const RequestId first = Prefill(prompt);
+  const RequestId rest = Decode(prompt, first, 10);
+  const auto pulls = Admit();
+  ASSERT_EQ(pulls.size(), 1u);
+  decode_.scheduler().KvArrivedWithout(pulls[0].id, {1, 3}, decode_.now());
+  int alone = 0;
+  for (int step = 0; step < 3; ++step) {  // 64, 64 and 22 tokens
+    const StepPlan* plan = decode_.Schedule();
+    ASSERT_NE(plan, nullptr);
+    ASSERT_EQ(plan->sequences.size(), 1u);
+    const SequenceStep& s = plan->sequences[0];
+    EXPECT_EQ(s.only_hops, (HopRange{1, 3}));
+    EXPECT_FALSE(s.RunsAt(0));
+    EXPECT_TRUE(s.RunsAt(2));
+    EXPECT_EQ(s.logits, LogitsWanted::kNone);
+    alone += s.num_tokens;
+    decode_.Commit();
+  }
+  EXPECT_EQ(alone, 150);
+  const StepPlan* plan = decode_.Schedule();
+  ASSERT_NE(plan, nullptr);
+  EXPECT_EQ(plan->sequences[0].start, 150);
+  EXPECT_EQ(plan->sequences[0].num_tokens, 1);
+  EXPECT_FALSE(plan->sequences[0].only_hops);
+  decode_.RunToEnd();
+  EXPECT_EQ(decode_.outcome(rest).tokens.size(), 9u);
+}
+
+// Preempted meanwhile it has no KV at any hop.
+TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
+  Harness decode(Stage(16));
+  const auto prompt = Prompt(150, 3);
+  const RequestId first = Prefill(prompt);
+  decode.MustAdd(Prompt(40, 9), Greedy(60));  // comes first, and grows
+  for (int i = 0; i < 4; ++i) {
+    ASSERT_NE(decode.Schedule(), nullptr);
+    decode.Commit();
+  }
+  const RequestId rest = decode.MustAdd(prompt, Greedy(20), [&](NewRequest& r) {
+    r.resumed = {{prefill_.outcome(first).tokens}};
+    r.imported_tokens = 150;
+  });
+  std::vector<KvPull> pulls;
+  bool preempted = false, whole = false;
+  while (const StepPlan* plan = decode.Schedule()) {
+    for (const SequenceStep& s : plan->sequences) {
+      if (s.start == 0 && preempted) whole = !s.only_hops;
+    }
+    decode.scheduler().DrainPulls(pulls);
+    for (const KvPull& pull : pulls) {
+      decode.scheduler().KvArrivedWithout(pull.id, {0, 1}, decode.now());
+    }
+    pulls.clear();
+    decode.Commit();
+    const auto info = decode.scheduler().Inspect(rest, decode.now());
+    preempted = preempted || (info && info->preemptions > 0);
+  }
+  EXPECT_TRUE(preempted) << "the test is about it";
+  EXPECT_TRUE(whole);
+}
+
 TEST_F(HandOff, AbortWhilePullingKeepsTheBlocksUntilThePullEnds) {
   const auto prompt = Prompt(100, 4);
   const RequestId first = Prefill(prompt);

@@ -95,6 +95,7 @@ void SchedulerImpl::DropKv(Request& victim) {
     FreeBlocks(s);
     s.started = false;
     s.computed = 0;
+    s.lacking_until = 0;
     s.told_blocks = 0;
     s.chain.indexed = 0;
     ++s.incarnation;
@@ -108,6 +109,7 @@ void SchedulerImpl::SwapOut(Request& victim) {
   for (Sequence& s : victim.sequences) {
     if (!s.started || !s.live()) continue;
     moves_.push_back({&s.table, &s.host_table, s.in_flight});
+    s.lacking_until = 0;
     s.told_blocks = 0;
   }
   const size_t before = swap_out_.size();

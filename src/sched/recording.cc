@@ -56,6 +56,10 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedKvArrival{now, id, complete});
     inner_->KvArrived(id, complete, now);
   }
+  void KvArrivedWithout(RequestId id, HopRange lacking, Time now) override {
+    Write(LoggedKvArrival{now, id, true, lacking});
+    inner_->KvArrivedWithout(id, lacking, now);
+  }
   Status ExtendImport(RequestId id, std::vector<TokenId> more_output,
                       int imported_tokens) override {
     MR_RETURN_IF_ERROR(inner_->ExtendImport(id, more_output, imported_tokens));

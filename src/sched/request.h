@@ -40,10 +40,14 @@ struct alignas(64) Sequence {
   std::vector<TokenId> output;
   kv::PrefixChain chain;
   uint64_t seed = 0;
+  // Tokens from `computed` to here have their KV at every hop but these.
+  int lacking_until = 0;
+  HopRange lacking;
   std::optional<StepId> swapped_in_by;  // the step that brings its KV back
   kv::BlockTable host_table;            // while swapped out
 
   bool live() const { return !finish; }
+  bool lacks_hops() const { return computed < lacking_until; }
   bool ready() const { return started && !in_flight && !finish; }
 };
 
@@ -92,6 +96,7 @@ struct alignas(64) Request {
   OrderKey key;
   bool imports = false;                       // its first start waits for KV from elsewhere
   bool import_failed = false;                 // of what it waits for, some came without the KV
+  std::optional<HopRange> import_lacks;       // or without that of these hops
   StepId swapped_out_by;                      // the step that took its KV to the host
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous

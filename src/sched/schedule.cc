@@ -81,7 +81,8 @@ void SchedulerImpl::CollectShares(Request& request, const StepRoom& room) {
   for (Sequence& s : request.sequences) {
     if (tokens_left == 0 || std::ssize(shares_) == room.sequences) return;
     if (!s.ready()) continue;
-    const int chunk = ChunkOf(request.TargetOf(s) - s.computed, tokens_left, room);
+    const int target = s.lacks_hops() ? s.lacking_until : request.TargetOf(s);
+    const int chunk = ChunkOf(target - s.computed, tokens_left, room);
     shares_.push_back({&s, chunk});
     tokens_left -= chunk;
   }
@@ -165,7 +166,9 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   step.num_new_blocks = static_cast<int32_t>(plan_.blocks.size()) - step.first_new_block;
   s.told_blocks = static_cast<int>(s.table.size());
   const bool samples = end == request.TotalOf(s);
-  if (request.WantsPromptLogprobs() && s.computed < request.prompt_tokens - 1) {
+  if (s.lacks_hops()) {
+    step.only_hops = s.lacking;
+  } else if (request.WantsPromptLogprobs() && s.computed < request.prompt_tokens - 1) {
     step.logits = LogitsWanted::kAll;
   } else {
     step.logits = samples ? LogitsWanted::kLast : LogitsWanted::kNone;

@@ -84,7 +84,9 @@ struct Encoder {
   Json operator()(const LoggedCosts& e) const { return {{"costs", EncodeCosts(e.costs)}}; }
   Json operator()(const LoggedReset&) const { return {{"reset_prefix_cache", true}}; }
   Json operator()(const LoggedKvArrival& e) const {
-    return {{"kv_arrived", e.id.value()}, {"t", e.at.ns}, {"complete", e.complete}};
+    Json out = {{"kv_arrived", e.id.value()}, {"t", e.at.ns}, {"complete", e.complete}};
+    if (e.lacking) out["lacking"] = {e.lacking->begin, e.lacking->end};
+    return out;
   }
   Json operator()(const LoggedKvRelease& e) const { return {{"kv_release", e.id.value()}}; }
   Json operator()(const LoggedKvExtension& e) const {

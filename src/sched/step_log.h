@@ -38,6 +38,7 @@ struct LoggedKvArrival {
   Time at;
   RequestId id;
   bool complete = false;
+  std::optional<HopRange> lacking = {};  // complete but for these hops
 };
 struct LoggedKvRelease {
   RequestId id;

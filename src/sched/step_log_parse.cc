@@ -221,8 +221,13 @@ Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
   Fields f(line);
   std::optional<LogEntry> entry;
   if (line.contains("kv_arrived")) {
-    entry =
-        LoggedKvArrival{f.At(), RequestId(f.Get<uint64_t>("kv_arrived")), f.Get<bool>("complete")};
+    LoggedKvArrival arrival{f.At(), RequestId(f.Get<uint64_t>("kv_arrived")),
+                            f.Get<bool>("complete")};
+    if (const auto hops = f.Optional<std::vector<int16_t>>("lacking")) {
+      if (hops->size() != 2) return InvalidArgument("\"lacking\" must hold two hops");
+      arrival.lacking = HopRange{hops->front(), hops->back()};
+    }
+    entry = arrival;
   } else if (line.contains("kv_release")) {
     entry = LoggedKvRelease{RequestId(f.Get<uint64_t>("kv_release"))};
   } else if (line.contains("kv_extended")) {

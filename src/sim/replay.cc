@@ -47,7 +47,11 @@ class Player {
     } else if (std::holds_alternative<sched::LoggedReset>(entry)) {
       scheduler_->ResetPrefixCache();
     } else if (const auto* arrival = std::get_if<sched::LoggedKvArrival>(&entry)) {
-      scheduler_->KvArrived(arrival->id, arrival->complete, now);
+      if (arrival->lacking) {
+        scheduler_->KvArrivedWithout(arrival->id, *arrival->lacking, now);
+      } else {
+        scheduler_->KvArrived(arrival->id, arrival->complete, now);
+      }
     } else if (const auto* release = std::get_if<sched::LoggedKvRelease>(&entry)) {
       scheduler_->ReleaseKv(release->id);
     } else if (const auto* more = std::get_if<sched::LoggedKvExtension>(&entry)) {

@@ -72,12 +72,13 @@ void Put(const LaneBroken& from, proto::ToController& to) {
 }
 
 void Put(const PullDone& from, proto::ToController& to) {
-  const auto& [transfer, status, bytes, seconds] = from;
+  const auto& [transfer, status, bytes, seconds, rows] = from;
   proto::PullDone& out = *to.mutable_pull_done();
   out.set_transfer(transfer.value());
   ToProto(status, *out.mutable_status());
   out.set_bytes(static_cast<uint64_t>(bytes));
   out.set_seconds(seconds);
+  out.set_rows(rows);
 }
 
 void Put(const Leaving& from, proto::ToController& to) {
@@ -153,6 +154,7 @@ Status Read(const proto::PullDone& from, PullDone& out) {
   MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
   MR_RETURN_IF_ERROR(Take("bytes", from.bytes(), out.bytes));
   out.seconds = from.seconds();
+  out.rows = from.rows();
   if (!std::isfinite(out.seconds) || out.seconds < 0) {
     return InvalidArgument("seconds must be finite and at least 0");
   }

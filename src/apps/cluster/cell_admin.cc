@@ -55,6 +55,8 @@ Json ToJson(const cluster::ControllerCounters& c) {
           {"lanes_lost", c.lanes_lost},
           {"layouts", c.layouts},
           {"replays", c.replays},
+          {"fetched", c.fetched},
+          {"computed_in_part", c.computed_in_part},
           {"poisoned", c.poisoned},
           {"expired", c.expired},
           {"moves", c.moves},

@@ -29,6 +29,8 @@ void AddTo(LabReport& sum, const LabReport& one) {
   c.lanes_lost += o.lanes_lost;
   c.lanes_opened += o.lanes_opened;
   c.replays += o.replays;
+  c.fetched += o.fetched;
+  c.computed_in_part += o.computed_in_part;
   c.moves += o.moves;
   c.moves_failed += o.moves_failed;
   c.poisoned += o.poisoned;

@@ -22,6 +22,8 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.lanes_lost += c.lanes_lost;
   totals.lanes_opened += c.lanes_opened;
   totals.replays += c.replays;
+  totals.fetched += c.fetched;
+  totals.computed_in_part += c.computed_in_part;
   totals.moves += c.moves;
   totals.moves_failed += c.moves_failed;
   totals.poisoned += c.poisoned;

@@ -18,6 +18,7 @@ namespace millrace::sim::fault {
 
 struct ControllerTotals {
   uint64_t lanes_lost = 0, lanes_opened = 0, replays = 0, moves = 0, moves_failed = 0;
+  uint64_t fetched = 0, computed_in_part = 0;
   uint64_t poisoned = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
 };
 

@@ -49,8 +49,9 @@ enum class Defect : uint8_t {
   kMissBox,      // a pull is said to be complete without one of its boxes
   kGhostWrite,   // KV is written into a lane after it was closed
   kDropSession,  // a session is dropped though nothing is wrong
+  kWrongRows,    // rows that are sent again are not those that were sent
 };
-inline constexpr int kDefects = 17;
+inline constexpr int kDefects = 18;
 
 // The first that broke.
 struct Violation {

@@ -56,6 +56,7 @@ TEST_F(FaultLab, InvariantsHoldUnderEveryKindOfFault) {
   }
   const ControllerTotals& c = result.totals.controller;
   EXPECT_GT(c.replays, 0u);
+  EXPECT_GT(c.computed_in_part, 0u);
   EXPECT_GT(c.lanes_lost, 0u);
   EXPECT_GT(c.moves, 0u);
   EXPECT_GT(c.stale, 0u);
@@ -80,11 +81,9 @@ TEST_F(FaultLab, StaysFixed) {
     uint64_t seed;
     ScenarioOptions scenario;
   };
-  const std::vector<Case> cases = {{150750, {}},
-                                   {151129, {}},
-                                   {498440, {}},
-                                   {895760, {}},
-                                   {641, {.faults = 6, .only = FaultKind::kSlow}}};
+  const std::vector<Case> cases = {{150750, {}},  {151129, {}},
+                                   {498440, {}},  {895760, {}},
+                                   {5016462, {}}, {641, {.faults = 6, .only = FaultKind::kSlow}}};
   for (const Case& c : cases) {
     const CampaignResult result = Campaign({.first_seed = c.seed, .scenario = c.scenario});
     EXPECT_FALSE(result.broken_seed) << Describe(result);
@@ -120,6 +119,7 @@ TEST_F(FaultLab, FindsWhatIsPlanted) {
       {Defect::kMissBox, {Invariant::kTokensInOrder}, {}},
       {Defect::kGhostWrite, {Invariant::kFence}, {}},
       {Defect::kDropSession, {Invariant::kNoFaultNoLoss}, {.faults = 0}},
+      {Defect::kWrongRows, {Invariant::kTokensInOrder}, {}},
   };
   EXPECT_EQ(all.size() + 1, static_cast<size_t>(kDefects));
   for (const Planted& planted : all) {

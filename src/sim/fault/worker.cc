@@ -100,6 +100,7 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
       const cluster::HeadRange heads = cluster::KvHeadsOf(what.rank, options_.model.heads);
       stages_[id] = std::make_shared<engine::HashStage>(options_.model, what.layers,
                                                         std::pair(heads.first, heads.end));
+      keepers_[id] = std::make_shared<engine::RowKeepingStage>(stages_[id]);
       core_.LoadEnded({.shard = id,
                        .weight_bytes = what.layers.size() * 1000,
                        .kv_bytes_per_token_layer = 8,
@@ -188,6 +189,7 @@ void Worker::Do(cluster::DropShard& action) {
   }
   loads_.erase(action.shard);
   stages_.erase(action.shard);
+  keepers_.erase(action.shard);
   broken_.erase(action.shard);
 }
 
@@ -207,8 +209,8 @@ void Worker::Do(cluster::AbortGroup& action) {
 }
 
 void Worker::Do(cluster::StartLane& action) {
-  const auto stage = stages_.find(action.shard);
-  MR_CHECK(stage != stages_.end()) << "a lane in a shard that is not loaded";
+  const auto stage = keepers_.find(action.shard);
+  MR_CHECK(stage != keepers_.end()) << "a lane in a shard that is not loaded";
   const Status opened = stage->second->OpenLane(action.lane, action.options);
   if (!opened.ok()) return core_.LaneStarted(action.lane, opened);
   world_.Timer(options_.place, kLaneStartTime, TimerKind::kLaneStarted, action.lane.value());
@@ -227,12 +229,12 @@ void Worker::Do(cluster::DropLane& action) {
     drops_.push_back(action);
     return;
   }
-  const auto stage = stages_.find(action.shard);
-  if (stage == stages_.end()) return;
+  const auto stage = keepers_.find(action.shard);
+  if (stage == keepers_.end()) return;
   stage->second->CloseLane(action.lane);
   if (world_.defect() != Defect::kGhostWrite) return;
   const engine::KvBox box{{0, 0}, 0, 0, 0, 0};
-  (void)stage->second->WriteKv(action.lane, box, {}, {});
+  (void)stages_.at(action.shard)->WriteKv(action.lane, box, {}, {});
 }
 
 void Worker::Do(cluster::EndSession& action) {

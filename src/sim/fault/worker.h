@@ -14,6 +14,7 @@
 #include "cluster/kv_rectangles.h"
 #include "cluster/worker_core.h"
 #include "engine/hash_stage.h"
+#include "engine/row_keeping_stage.h"
 #include "sim/fault/surroundings.h"
 
 namespace millrace::sim::fault {
@@ -67,6 +68,7 @@ class Worker {
   struct Pull {
     cluster::StartPull start;
     int parts_left = 0;
+    bool rows_asked = false;
     int64_t bytes = 0;
     Time started;
   };
@@ -102,6 +104,7 @@ class Worker {
   void OnGone(const Delivery& delivery);
   void OnAsk(ConnectionId connection, const PullAsk& ask);
   void OnAnswer(PullAnswer& answer);
+  bool AskForRows(TransferId id);
   void AskSource(TransferId id, const KvSource& source, const engine::KvBox& box);
   void EndPull(TransferId id, Status status);
 
@@ -120,6 +123,7 @@ class Worker {
   cluster::WorkerCore core_;
   std::map<ShardId, LoadShard> loads_;  // begun and not dropped
   std::map<ShardId, std::shared_ptr<engine::HashStage>> stages_;
+  std::map<ShardId, std::shared_ptr<engine::RowKeepingStage>> keepers_;  // around them
   std::set<ShardId> broken_;  // their collective has failed: for good
   std::optional<ConnectionId> session_, heartbeat_;
   uint64_t sessions_ = 0;

@@ -90,8 +90,12 @@ Status Worker::RunTogether(const std::vector<Worker*>& ranks) {
     stages.push_back(rank->stages_.at(rank->batch_->shard).get());
     parts.push_back(rank->MakeParts());
   }
-  for (auto& of_rank : parts) spans.emplace_back(of_rank);
+  const auto keeper = [&](size_t rank) -> engine::RowKeepingStage& {
+    return *ranks[rank]->keepers_.at(ranks[rank]->batch_->shard);
+  };
+  for (size_t r = 0; r < ranks.size(); ++r) spans.push_back(keeper(r).Enter(parts[r]));
   const Status ran = engine::HashStage::RunRanks(stages, spans);
+  for (size_t r = 0; r < ranks.size() && ran.ok(); ++r) keeper(r).Leave(parts[r]);
   for (size_t r = 0; r < ranks.size() && ran.ok(); ++r) {
     auto& outputs = ranks[r]->outputs_.emplace();
     for (engine::StagePart& part : parts[r]) {

@@ -41,6 +41,15 @@ void Worker::Do(cluster::StartPull& action) {
   }
 }
 
+// When the KV is there: after it, because KV that comes ends what was kept of its rows.
+bool Worker::AskForRows(TransferId id) {
+  Pull& pull = pulls_.at(id);
+  if (std::exchange(pull.rows_asked, true)) return false;
+  const auto rows = cluster::RowsToCopy(pull.start.layers, pull.start.pull, options_.incarnation);
+  if (rows) AskSource(id, pull.start.pull.sources[rows->source], rows->box);
+  return rows.has_value();
+}
+
 void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBox& box) {
   const uint64_t part = next_part_++;
   ++pulls_.at(id).parts_left;
@@ -72,33 +81,40 @@ void Worker::OnAnswer(PullAnswer& answer) {
   const auto found = pulls_.find(what.transfer);
   if (found == pulls_.end()) return;
   Pull& pull = found->second;
+  const bool rows = what.box.layers.size() == 0;
+  if (rows && !answer.status.ok()) return EndPull(what.transfer, OkStatus());
   if (!answer.status.ok()) return EndPull(what.transfer, answer.status);
   const bool missed = world_.defect() == Defect::kMissBox && what.box.first_token == 0 &&
                       what.box.layers.begin == 1;
-  if (missed) answer.bytes.assign(answer.bytes.size(), std::byte{});
+  const bool wrong = world_.defect() == Defect::kWrongRows && rows;
+  if (missed || wrong) answer.bytes.assign(answer.bytes.size(), std::byte{});
   const Status written =
-      stages_.at(pull.start.shard)
+      keepers_.at(pull.start.shard)
           ->WriteKv(pull.start.pull.lane, what.box, pull.start.pull.blocks, answer.bytes);
   if (!written.ok()) return EndPull(what.transfer, written);
   pull.bytes += std::ssize(answer.bytes);
-  if (--pull.parts_left == 0) EndPull(what.transfer, OkStatus());
+  if (--pull.parts_left == 0 && !AskForRows(what.transfer)) EndPull(what.transfer, OkStatus());
 }
 
 void Worker::EndPull(TransferId id, Status status) {
   const auto found = pulls_.find(id);
   if (found == pulls_.end()) return;
   if (!status.ok()) ++audit_.pulls_failed;
-  const PullDone done{id, std::move(status), found->second.bytes,
-                      (world_.now() - found->second.started).seconds()};
+  PullDone done{id, std::move(status), found->second.bytes,
+                (world_.now() - found->second.started).seconds()};
+  const cluster::StartPull& what = found->second.start;
+  if (const auto keeper = keepers_.find(what.shard); keeper != keepers_.end()) {
+    done.rows = keeper->second->HoldsRows(what.pull.lane, what.pull.blocks, what.pull.end_token);
+  }
   pulls_.erase(found);
   std::erase_if(pull_parts_, [&](const auto& part) { return part.second.transfer == id; });
   core_.PullEnded(done);
 }
 
 void Worker::Do(cluster::Expose& action) {
-  const auto stage = stages_.find(action.shard);
+  const auto stage = keepers_.find(action.shard);
   kv_.Sweep(world_.now());
-  (void)kv_.Expose(action.layers, stage == stages_.end() ? nullptr : stage->second, action.kv,
+  (void)kv_.Expose(action.layers, stage == keepers_.end() ? nullptr : stage->second, action.kv,
                    world_.now());
 }
 

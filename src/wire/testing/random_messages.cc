@@ -151,6 +151,10 @@ StepPlan AnyPlan(Rng& rng) {
     s.first_new_block = static_cast<int32_t>(rng.Between(0, blocks));
     s.num_new_blocks = static_cast<int32_t>(rng.Between(0, blocks - s.first_new_block));
     s.logits = static_cast<LogitsWanted>(rng.Between(0, 2));
+    if (s.logits == LogitsWanted::kNone && Coin(rng)) {
+      const auto begin = static_cast<int16_t>(rng.Between(0, 7));
+      s.only_hops = HopRange{begin, static_cast<int16_t>(begin + rng.Between(1, 3))};
+    }
     return s;
   });
   const auto copies = [&] {
@@ -264,7 +268,8 @@ ToController RandomToController(Rng& rng, size_t kind) {
       return LaneBroken{AnyId<LaneId>(rng), AnyStatus(rng),
                         Coin(rng) ? std::optional(AnyId<WorkerId>(rng)) : std::nullopt};
     case 6:
-      return PullDone{AnyId<TransferId>(rng), AnyStatus(rng), AnyBytes(rng), rng.Uniform() * 1e6};
+      return PullDone{AnyId<TransferId>(rng), AnyStatus(rng), AnyBytes(rng), rng.Uniform() * 1e6,
+                      Coin(rng)};
     default: return Leaving{Coin(rng) ? std::optional(AnyDuration(rng)) : std::nullopt};
   }
 }

@@ -1,0 +1,208 @@
+// KV that requests left behind: in a lane that was lost, of which some hops are still there, or in
+// one that is given up and whose requests are routed anew. Such a lane runs nothing more, but its
+// workers keep it open until whoever left KV there has fetched it or gone. What cannot be fetched
+// is computed again at the hops that lack it, and there alone: the hop before them sends the rows
+// that it kept (engine/row_keeping_stage.h), those behind them have nothing to do.
+//
+// All of it is a help. Where it fails, or comes too late, tokens are computed again at every hop.
+#include <algorithm>
+#include <utility>
+
+#include "cluster/controller.h"
+
+namespace millrace::cluster {
+
+// What of the lane's hops can still be read: null when there is no such lane.
+const std::vector<LaneHop>* Controller::HopsOf(LaneId id) {
+  if (const Lane* lane = Find(id)) return &lane->hops;
+  const auto found = remains_.find(id);
+  return found == remains_.end() ? nullptr : &found->second.hops;
+}
+
+bool Controller::StillThere(const LaneHop& hop) const {
+  return std::ranges::all_of(hop.shards, [&](ShardId shard) { return shards_.contains(shard); });
+}
+
+// Before the lane is closed: what its requests have computed, of those hops that outlive it.
+void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<WorkerId> suspect,
+                             Time now) {
+  Remains remains{.until = now + options_.waiting_limit};
+  for (const LaneHop& hop : lane.hops) {
+    const bool gone = (failed != nullptr && hop.shards == failed->shards) ||
+                      std::ranges::find(hop.ranks, suspect, [](const WorkerAddress& rank) {
+                        return std::optional(rank.worker);
+                      }) != hop.ranks.end();
+    if (!gone && StillThere(hop)) remains.hops.push_back(hop);
+  }
+  if (remains.hops.empty()) return;
+  for (RequestId id : lane.requests) {
+    if (auto here = lane.scheduler->Peek(id)) LeaveBehind(id, lane.id, std::move(*here));
+  }
+  if (heirs_.contains(lane.id)) remains_.emplace(lane.id, std::move(remains));
+}
+
+// A block or less is not worth the trouble.
+void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here) {
+  if (here.computed_tokens < options_.scheduler.block_size) {
+    Find(lane)->scheduler->ReleaseKv(id);
+    return;
+  }
+  Tracked& tracked = requests_.at(id);
+  DropLeft(id, tracked);
+  tracked.left = LeftKv{lane, std::move(here.blocks), here.computed_tokens};
+  heirs_[lane].insert(id);
+}
+
+// Nobody needs it any more: fetched, ended, or lost.
+void Controller::DropLeft(RequestId id, Tracked& tracked) {
+  if (!tracked.left) return;
+  const LaneId lane = std::exchange(tracked.left, std::nullopt)->lane;
+  if (Lane* alive = Find(lane)) alive->scheduler->ReleaseKv(id);
+  const auto heirs = heirs_.find(lane);
+  heirs->second.erase(id);
+  if (!heirs->second.empty()) return;
+  heirs_.erase(heirs);
+  if (auto gone = remains_.extract(lane)) CloseRemains(lane, gone.mapped());
+}
+
+void Controller::DropHeirs(LaneId lane) {
+  const auto heirs = heirs_.find(lane);
+  if (heirs == heirs_.end()) return;
+  const std::set<RequestId> all = heirs->second;
+  for (RequestId id : all) DropLeft(id, requests_.at(id));
+}
+
+void Controller::CloseRemains(LaneId id, const Remains& remains) {
+  for (const LaneHop& hop : remains.hops) {
+    for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, millrace::CloseLane{id});
+  }
+}
+
+void Controller::ExpireRemains(Time now) {
+  std::vector<LaneId> late;
+  for (const auto& [id, remains] : remains_) {
+    const bool there =
+        std::ranges::any_of(remains.hops, [&](const LaneHop& hop) { return StillThere(hop); });
+    if (!there || now > remains.until) late.push_back(id);
+  }
+  for (LaneId id : late) DropHeirs(id);
+}
+
+// Who holds KV of these layers, every rank of it.
+std::vector<LaneHop> Controller::HoldersOf(LayerRange layers, LaneId in) {
+  std::vector<LaneHop> holders;
+  int covered = 0;  // a lane's hops do not overlap
+  const std::vector<LaneHop>* hops = HopsOf(in);
+  if (hops == nullptr) return holders;
+  for (const LaneHop& hop : *hops) {
+    const int shared =
+        std::min(hop.layers.end, layers.end) - std::max(hop.layers.begin, layers.begin);
+    if (shared <= 0 || !StillThere(hop)) continue;
+    covered += shared;
+    holders.push_back(hop);
+  }
+  if (covered < layers.size()) holders.clear();
+  return holders;
+}
+
+// A lane that goes on for others may have given its blocks away: those of a lost one are nobody's.
+bool Controller::StillLeft(RequestId id, const LeftKv& left) {
+  const Lane* lane = Find(left.lane);
+  return lane == nullptr || lane->scheduler->HeldBlocks(id) == left.blocks;
+}
+
+// Whether the request would find KV it left for any hop of the lane.
+bool Controller::CanFetch(RequestId id, const Tracked& tracked, const Lane& lane) {
+  if (!tracked.left || !StillLeft(id, *tracked.left)) return false;
+  return std::ranges::any_of(lane.hops, [&](const LaneHop& hop) {
+    return !HoldersOf(hop.layers, tracked.left->lane).empty();
+  });
+}
+
+// False: there is nothing any more.
+bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
+  const auto found = requests_.find(pull.id);
+  if (found == requests_.end() || !CanFetch(pull.id, found->second, lane)) return false;
+  const LeftKv& left = *found->second.left;
+  if (pull.end_token > left.tokens) return false;
+  const KvHandle handle = NewHandle(left.lane);
+  const ExposeKv expose{handle, left.blocks, left.tokens, options_.hold_limit};
+  PullJob job{.to = lane.id, .request = pull.id};
+  job.left = handle;
+  for (const LaneHop& hop : *HopsOf(left.lane)) {
+    if (!StillThere(hop)) continue;
+    for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, expose);
+  }
+  const uint64_t job_id = NextId();
+  for (size_t h = 0; h < lane.hops.size(); ++h) {
+    std::vector<KvSource> sources;
+    for (const LaneHop& holder : HoldersOf(lane.hops[h].layers, left.lane)) {
+      const int size = static_cast<int>(holder.ranks.size());
+      for (int rank = 0; rank < size; ++rank) {
+        sources.push_back(
+            {holder.ranks[static_cast<size_t>(rank)], handle, holder.layers, {rank, size}});
+      }
+    }
+    job.hops.push_back({.kv = !sources.empty()});
+    if (sources.empty()) continue;
+    for (size_t rank = 0; rank < lane.workers[h].size(); ++rank) {
+      const TransferId transfer(NextId());
+      Send(lane.workers[h][rank], PullKv{.transfer = transfer,
+                                         .lane = lane.id,
+                                         .blocks = pull.blocks,
+                                         .first_token = pull.first_token,
+                                         .end_token = pull.end_token,
+                                         .sources = sources});
+      transfers_.emplace(transfer, job_id);
+      job.transfers.insert(transfer);
+      job.hop_of.emplace(transfer, std::pair(h, rank));
+      ++job.due;
+    }
+  }
+  pull_jobs_.emplace(job_id, std::move(job));
+  return true;
+}
+
+void Controller::NoteFetched(PullJob& job, const PullDone& done) {
+  const auto [hop, rank] = job.hop_of.at(done.transfer);
+  if (!done.status.ok()) job.hops[hop].kv = false;
+  if (rank == 0) job.hops[hop].rows = done.rows;
+}
+
+// The hops that must compute: from the first that lacks KV to the last. Before them somebody must
+// have the rows that they take, or tokens go in at the first hop.
+HopRange Controller::Lacking(const std::vector<HopFetch>& hops) {
+  HopRange lacking;
+  for (size_t h = 0; h < hops.size(); ++h) {
+    if (hops[h].kv) continue;
+    if (lacking.end == 0) lacking.begin = static_cast<int16_t>(h);
+    lacking.end = static_cast<int16_t>(h + 1);
+  }
+  while (lacking.begin > 0 && !hops[static_cast<size_t>(lacking.begin) - 1].rows) --lacking.begin;
+  return lacking;
+}
+
+void Controller::FetchEnded(const PullJob& job, Time now) {
+  if (const std::vector<LaneHop>* hops = HopsOf(job.left->lane)) {
+    for (const LaneHop& hop : *hops) {
+      for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, ReleaseKv{*job.left});
+    }
+  }
+  const auto found = requests_.find(job.request);
+  const bool in_time = found != requests_.end() && found->second.left &&
+                       found->second.left->lane == job.left->lane &&
+                       StillLeft(job.request, *found->second.left);
+  if (in_time) DropLeft(job.request, found->second);
+  Lane* to = Find(job.to);
+  if (to == nullptr) return;
+  dirty_.insert(to->id);
+  const HopRange lacking = Lacking(job.hops);
+  const bool all = lacking.begin == 0 && lacking.end == std::ssize(job.hops);
+  if (!in_time || all) return to->scheduler->KvArrived(job.request, false, now);
+  ++counters_.fetched;
+  if (lacking.end == 0) return to->scheduler->KvArrived(job.request, true, now);
+  ++counters_.computed_in_part;
+  to->scheduler->KvArrivedWithout(job.request, lacking, now);
+}
+
+}  // namespace millrace::cluster

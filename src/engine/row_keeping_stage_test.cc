@@ -1,0 +1,333 @@
+#include "engine/row_keeping_stage.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/rng.h"
+#include "engine/hash_stage.h"
+#include "sched/scheduler.h"
+
+namespace millrace::engine {
+namespace {
+
+const HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
+
+struct Question {
+  std::vector<TokenId> prompt;
+  SamplingParams params;
+  uint64_t seed = 0;
+  std::vector<TokenId> Answer() const {
+    return HashReference(kModel, prompt, params, SequenceSeed(seed, 0), *params.max_tokens, {});
+  }
+};
+
+std::vector<Question> Questions(Rng& rng, int count) {
+  std::vector<Question> questions(static_cast<size_t>(count));
+  for (Question& q : questions) {
+    // Few distinct tokens: prefixes are shared.
+    for (int64_t i = rng.Between(4, 40); i > 0; --i) {
+      q.prompt.push_back(static_cast<TokenId>(rng.Between(0, 1)));
+    }
+    q.params.max_tokens = static_cast<int>(rng.Between(2, 30));
+    q.seed = rng.Next();
+  }
+  return questions;
+}
+
+// A lane through stages of the hash model, of which some are lost now and then.
+class Way {
+ public:
+  Way(std::vector<LayerRange> ranges, int num_blocks, size_t rows_bytes_max)
+      : ranges_(std::move(ranges)), rows_bytes_max_(rows_bytes_max) {
+    options_.block_size = 4;
+    options_.num_blocks = num_blocks;
+    options_.num_host_blocks = 8;
+    options_.max_num_seqs = 8;
+    options_.max_num_batched_tokens = 16;
+    options_.max_model_len = 80;
+    options_.stages = static_cast<int>(ranges_.size());
+    hops_.resize(ranges_.size());
+    computed_.resize(ranges_.size());
+    Open();
+  }
+
+  void Add(uint64_t id, const Question& q) {
+    Add({.id = RequestId(id),
+         .prompt = std::make_shared<const std::vector<TokenId>>(q.prompt),
+         .params = std::make_shared<const SamplingParams>(q.params),
+         .seed = q.seed});
+  }
+
+  bool Turn() {
+    for (;;) {
+      const StepPlan* plan = scheduler_->Schedule({});
+      if (plan != nullptr) in_flight_.push_back(*plan);
+      Fetch();
+      if (plan == nullptr) break;
+    }
+    if (in_flight_.empty()) return scheduler_->HasWork();
+    scheduler_->Commit(Run(in_flight_.front(), hops_.size()), {}, outputs_);
+    in_flight_.pop_front();
+    scheduler_->CheckIntegrity();
+    return true;
+  }
+
+  // Of the steps under way the first hops may have run one more.
+  void Lose(const std::set<size_t>& lost, Rng& rng) {
+    if (!in_flight_.empty()) {
+      Run(in_flight_.front(),
+          static_cast<size_t>(rng.Between(0, static_cast<int64_t>(hops_.size()))));
+    }
+    in_flight_.clear();
+    left_.clear();
+    std::map<RequestId, sched::DetachedRequest> known;
+    for (const RequestId id : alive_) {
+      if (auto here = scheduler_->Peek(id)) known.emplace(id, std::move(*here));
+    }
+    std::vector<sched::DetachedRequest> all = scheduler_->DetachAll({});
+    for (size_t h = 0; h < hops_.size(); ++h) {
+      if (lost.contains(h)) hops_[h].reset();
+      if (hops_[h] && left_lane_) hops_[h]->CloseLane(*left_lane_);
+    }
+    left_lane_ = lane_;
+    lost_ = lost;
+    Open();
+    for (sched::DetachedRequest& d : all) {
+      const RequestId id = d.request.id;
+      const int tokens = known.at(id).computed_tokens;
+      if (tokens > 0) {
+        d.request.imported_tokens = tokens;
+        left_.emplace(id, std::move(known.at(id)));
+      }
+      Add(std::move(d.request));
+    }
+  }
+
+  std::vector<TokenId> TokensOf(uint64_t id) const {
+    std::vector<TokenId> tokens;
+    for (const RequestOutput& out : outputs_) {
+      if (out.request != RequestId(id)) continue;
+      tokens.insert(tokens.end(), out.tokens.begin(), out.tokens.end());
+    }
+    return tokens;
+  }
+  int64_t computed(size_t hop) const { return computed_[hop]; }
+  const std::set<int>& lacking_begins() const { return lacking_begins_; }
+
+ private:
+  void Open() {
+    lane_ = LaneId(lane_.value() + 1);
+    scheduler_ = std::move(sched::Scheduler::Create(options_)).value();
+    for (size_t h = 0; h < hops_.size(); ++h) {
+      if (!hops_[h]) {
+        hops_[h] = std::make_unique<RowKeepingStage>(
+            std::make_shared<HashStage>(kModel, ranges_[h]), rows_bytes_max_);
+      }
+      const Status opened = hops_[h]->OpenLane(lane_, {.layers = ranges_[h],
+                                                       .block_size = options_.block_size,
+                                                       .num_blocks = options_.num_blocks,
+                                                       .num_host_blocks = options_.num_host_blocks,
+                                                       .first = h == 0,
+                                                       .last = h + 1 == hops_.size(),
+                                                       .hop = static_cast<int>(h),
+                                                       .keep_rows = h + 1 < hops_.size()});
+      ASSERT_TRUE(opened.ok()) << opened.ToString();
+    }
+  }
+
+  void Add(sched::NewRequest request) {
+    alive_.insert(request.id);
+    const Status added = scheduler_->Add(std::move(request), {});
+    ASSERT_TRUE(added.ok()) << added.ToString();
+  }
+
+  StepResult Run(const StepPlan& plan, size_t hops) {
+    std::vector<std::byte> rows;
+    StepResult result;
+    for (size_t h = 0; h < hops; ++h) {
+      StagePart part{lane_, &plan, rows, {}, {}};
+      const Status ran = hops_[h]->Run({&part, 1});
+      EXPECT_TRUE(ran.ok() && part.result.error.ok()) << part.result.error.ToString();
+      computed_[h] += std::ssize(PlanAtHop(plan, static_cast<int>(h)).tokens);
+      rows = std::move(part.output);
+      result = std::move(part.result);
+    }
+    return result;
+  }
+
+  // As a controller does it: from the lane that was lost, hop by hop.
+  void Fetch() {
+    std::vector<sched::KvPull> pulls;
+    scheduler_->DrainPulls(pulls);
+    for (const sched::KvPull& pull : pulls) {
+      const std::vector<BlockIndex>& blocks = left_.at(pull.id).blocks;
+      std::vector<bool> rows(hops_.size());
+      HopRange lacking;
+      for (size_t h = 0; h < hops_.size(); ++h) {
+        if (lost_.contains(h)) {
+          if (lacking.end == 0) lacking.begin = static_cast<int16_t>(h);
+          lacking.end = static_cast<int16_t>(h + 1);
+          continue;
+        }
+        CopyBox(*hops_[h], {ranges_[h], 0, kModel.heads, pull.first_token, pull.end_token}, blocks,
+                pull.blocks);
+        if (h + 1 == hops_.size()) continue;
+        const int end = ranges_[h].end;
+        CopyBox(*hops_[h], {{end, end}, 0, 0, pull.first_token, pull.end_token}, blocks,
+                pull.blocks);
+        rows[h] = hops_[h]->HoldsRows(lane_, pull.blocks, pull.end_token);
+      }
+      while (lacking.begin > 0 && !rows[static_cast<size_t>(lacking.begin) - 1]) --lacking.begin;
+      lacking_begins_.insert(lacking.begin);
+      if (lacking.end == 0) {
+        scheduler_->KvArrived(pull.id, true, {});
+      } else {
+        scheduler_->KvArrivedWithout(pull.id, lacking, {});
+      }
+    }
+  }
+
+  void CopyBox(Stage& stage, const KvBox& box, const std::vector<BlockIndex>& from,
+               const std::vector<BlockIndex>& to) {
+    if (box.first_token == box.end_token) return;
+    std::vector<std::byte> bytes(stage.KvBytes(box));
+    if (!stage.ReadKv(*left_lane_, box, from, bytes).ok()) {
+      EXPECT_EQ(box.layers.size(), 0) << "KV is there, rows need not be";
+      return;
+    }
+    const Status written = stage.WriteKv(lane_, box, to, bytes);
+    EXPECT_TRUE(written.ok()) << written.ToString();
+  }
+
+  const std::vector<LayerRange> ranges_;
+  const size_t rows_bytes_max_;
+  sched::SchedulerOptions options_;
+  LaneId lane_{0};
+  std::optional<LaneId> left_lane_;
+  std::set<size_t> lost_;
+  std::map<RequestId, sched::DetachedRequest> left_;
+  std::vector<std::unique_ptr<RowKeepingStage>> hops_;
+  std::vector<int64_t> computed_;
+  std::unique_ptr<sched::Scheduler> scheduler_;
+  std::deque<StepPlan> in_flight_;
+  std::set<RequestId> alive_;
+  std::set<int> lacking_begins_;
+  std::vector<RequestOutput> outputs_;
+};
+
+const std::vector<LayerRange> kThree = {{0, 2}, {2, 4}, {4, 6}};
+
+// Whichever hops are lost, whenever: every answer is the one that nobody disturbed.
+TEST(RowKeepingStageTest, AnswersAreTheSameWhicheverHopsAreLost) {
+  std::set<int> begins;
+  for (uint64_t seed = 1; seed <= 150; ++seed) {
+    Rng rng(seed);
+    // Few blocks: preemption and swapping between the losses. Little room for rows, in some.
+    Way way(kThree, static_cast<int>(rng.Between(24, 80)), rng.Between(0, 2) == 0 ? 400 : 1 << 20);
+    const std::vector<Question> questions = Questions(rng, 12);
+    for (size_t q = 0; q < questions.size(); ++q) way.Add(q + 1, questions[q]);
+    for (int turn = 1; way.Turn(); ++turn) {
+      if (rng.Between(0, 11) > 0) continue;
+      std::set<size_t> lost;
+      for (size_t h = 0; h < kThree.size(); ++h) {
+        if (rng.Between(0, 2) == 0) lost.insert(h);
+      }
+      way.Lose(lost, rng);
+      ASSERT_LT(turn, 5000);
+    }
+    for (size_t q = 0; q < questions.size(); ++q) {
+      ASSERT_EQ(way.TokensOf(q + 1), questions[q].Answer()) << "seed " << seed << " question " << q;
+    }
+    begins.insert(way.lacking_begins().begin(), way.lacking_begins().end());
+  }
+  EXPECT_EQ(begins, (std::set<int>{0, 1, 2})) << "hops before the lost ones must have sent rows";
+}
+
+// SpotServe section 4.2, Petals section 3.2: what the others still hold is not computed again.
+TEST(RowKeepingStageTest, OnlyTheLostHopComputesAgain) {
+  for (const size_t lost : {0, 1, 2}) {
+    Rng rng(7);
+    Way way(kThree, 200, 1 << 20);
+    const std::vector<Question> questions = Questions(rng, 4);
+    for (size_t q = 0; q < questions.size(); ++q) way.Add(q + 1, questions[q]);
+    for (int turn = 0; turn < 12; ++turn) way.Turn();
+    std::vector<int64_t> before;
+    for (size_t h = 0; h < 3; ++h) before.push_back(way.computed(h));
+    way.Lose({lost}, rng);
+    while (way.Turn()) {
+    }
+    for (size_t q = 0; q < questions.size(); ++q) {
+      EXPECT_EQ(way.TokensOf(q + 1), questions[q].Answer());
+    }
+    const size_t other = lost == 1 ? 2 : 1;
+    const int64_t again = way.computed(lost) - before[lost];
+    const int64_t others = way.computed(other) - before[other];
+    EXPECT_GT(again, others + 60) << "hop " << lost;
+    EXPECT_LE(others, before[other]) << "no more than what was to come";
+  }
+}
+
+TEST(RowKeepingStageTest, AnotherHopHasTablesAndNoTokens) {
+  StepPlan plan;
+  plan.tokens = {10, 11, 12, 13};
+  plan.sequences = {{.id = SequenceId(1), .num_tokens = 1, .first_token = 0},
+                    {.id = SequenceId(2),
+                     .num_tokens = 2,
+                     .first_token = 1,
+                     .num_new_blocks = 1,
+                     .only_hops = HopRange{1, 2}},
+                    {.id = SequenceId(3), .num_tokens = 1, .first_token = 3}};
+  const StepPlan first = PlanAtHop(plan, 0);
+  EXPECT_EQ(first.tokens, (std::vector<TokenId>{10, 13}));
+  EXPECT_EQ(first.sequences[1].num_tokens, 0);
+  EXPECT_EQ(first.sequences[1].num_new_blocks, 1);
+  EXPECT_EQ(first.sequences[2].first_token, 1);
+  EXPECT_EQ(PlanAtHop(plan, 1).tokens, plan.tokens);
+}
+
+// Blocks are used again: what a former owner's rows were must not pass for the new one's.
+TEST(RowKeepingStageTest, ImportedKvEndsTheRowsOfItsBlocks) {
+  RowKeepingStage stage(std::make_shared<HashStage>(kModel, LayerRange{0, 2}));
+  const LaneId lane(1);
+  ASSERT_TRUE(stage
+                  .OpenLane(lane, {.layers = {0, 2},
+                                   .block_size = 4,
+                                   .num_blocks = 4,
+                                   .first = true,
+                                   .keep_rows = true})
+                  .ok());
+  StepPlan plan;
+  plan.id = StepId(1);
+  plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
+                   std::make_shared<std::vector<TokenId>>(std::vector<TokenId>{1, 2, 3, 4, 5, 6})}};
+  plan.tokens = {1, 2, 3, 4, 5, 6};
+  plan.blocks = {2, 0};
+  plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 2}};
+  StagePart part{lane, &plan, {}, {}, {}};
+  ASSERT_TRUE(stage.Run({&part, 1}).ok());
+  ASSERT_TRUE(part.result.error.ok()) << part.result.error.ToString();
+  const std::vector<BlockIndex> blocks = {2, 0};
+  EXPECT_TRUE(stage.HoldsRows(lane, blocks, 6));
+  EXPECT_FALSE(stage.HoldsRows(lane, blocks, 7));
+  std::vector<std::byte> rows(6 * stage.row_bytes());
+  ASSERT_TRUE(stage.ReadKv(lane, {{2, 2}, 0, 0, 0, 6}, blocks, rows).ok());
+  EXPECT_EQ(rows, part.output);
+
+  const KvBox box{{0, 2}, 0, kModel.heads, 5, 6};
+  ASSERT_TRUE(stage.WriteKv(lane, box, blocks, std::vector<std::byte>(stage.KvBytes(box))).ok());
+  EXPECT_TRUE(stage.HoldsRows(lane, blocks, 5));
+  EXPECT_FALSE(stage.HoldsRows(lane, blocks, 6));
+  EXPECT_EQ(stage.ReadKv(lane, {{2, 2}, 0, 0, 0, 6}, blocks, rows).code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(stage.kept_bytes(), 2 * 4 * stage.row_bytes());
+  stage.CloseLane(lane);
+  EXPECT_EQ(stage.kept_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace millrace::engine
