@@ -106,13 +106,14 @@ struct Arrangement {
   uint64_t next_request = 1;
 };
 
-// A step has as many sequences as let every stage be busy.
+// As the controller makes them for its lanes.
 std::unique_ptr<sched::Scheduler> SchedulerFor(const Options& options,
                                                const engine::ExecutorTraits& traits) {
   sched::SchedulerOptions s;
   s.block_size = kBlockSize;
   s.num_blocks = traits.num_blocks;
-  s.max_num_seqs = (options.streams + traits.stages - 1) / traits.stages;
+  s.max_num_seqs = options.streams;
+  s.even_steps = true;
   s.max_num_batched_tokens = traits.max_batched_tokens;
   s.max_model_len = options.input + options.output;
   s.stages = traits.stages;

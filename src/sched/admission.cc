@@ -8,8 +8,13 @@
 namespace millrace::sched {
 
 void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
+  const int64_t share = PromptsPerStep();
+  const int share_tokens = options_.max_num_batched_tokens / kFillTokens;
+  const int tokens = room.tokens;
+  int64_t started = 0;
   auto next = waiting_.begin();
   while (next != waiting_.end() && room.tokens > 0 && room.sequences > 0) {
+    if (started >= share && tokens - room.tokens >= share_tokens) return;
     Request& r = *(next++)->second;
     if (r.frozen) continue;
     r.verdict = Consider(r);
@@ -26,7 +31,17 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     r.was_admitted = true;
     CollectShares(r, room);
     Emit(r, room);
+    ++started;
   }
+}
+
+// The second stage has nothing to do before the first has done a whole step: of many prompts at
+// once each step starts few.
+int64_t SchedulerImpl::PromptsPerStep() const {
+  const int64_t waiting = std::ssize(waiting_);
+  if (!options_.even_steps || options_.stages == 1) return waiting;
+  const int64_t steps = int64_t{kFillSteps} * options_.stages;
+  return (waiting + steps - 1) / steps;
 }
 
 Verdict SchedulerImpl::Consider(Request& request) {

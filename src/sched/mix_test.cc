@@ -67,6 +67,7 @@ SchedulerOptions EvenSteps(int stages) {
   SchedulerOptions o = Small();
   o.num_blocks = 400;
   o.max_num_seqs = 64;
+  o.max_model_len = 512;
   o.max_num_batched_tokens = 512;
   o.stages = stages;
   o.even_steps = true;
@@ -92,6 +93,68 @@ TEST(EvenSteps, FewSequencesKeepEveryStageBusy) {
     }
     EXPECT_EQ(steps, 10 * stages);
   }
+}
+
+// How long the steps take in a pipeline whose stages need a unit per token, `floor` at least.
+class Timeline {
+ public:
+  Timeline(int stages, int floor) : stages_(stages), floor_(floor), stage_free_(stages) {}
+
+  // As many steps are in flight as stages: it starts when the one before those has left.
+  void Add(const StepPlan& plan) {
+    const int units = std::max(floor_, static_cast<int>(plan.tokens.size()));
+    const size_t step = done_.size();
+    int64_t ready = step < stages_ ? 0 : done_[step - stages_];
+    for (int64_t& free : stage_free_) ready = free = std::max(ready, free) + units;
+    done_.push_back(ready);
+    work_ += units;
+  }
+  int64_t end() const { return done_.back(); }
+  int64_t work() const { return work_; }  // of one stage
+
+ private:
+  const size_t stages_;
+  const int floor_;
+  int64_t work_ = 0;
+  std::vector<int64_t> stage_free_;
+  std::vector<int64_t> done_;
+};
+
+// Prompts that are there at once: the last stage does not wait for a step that has a half of them.
+TEST(EvenSteps, PromptsFillThePipelineSoon) {
+  for (int stages = 2; stages <= 4; ++stages) {
+    SCOPED_TRACE(testing::Message() << stages << " stages");
+    Harness h({.scheduler = EvenSteps(stages)});
+    for (int i = 0; i < 16; ++i) h.MustAdd(Prompt(32), MaxTokens(1));
+    Timeline timeline(stages, /*floor=*/16);
+    while (h.scheduler().HasWork()) {
+      while (const StepPlan* plan = h.Schedule()) {
+        EXPECT_EQ(plan->tokens.size(), 64u);
+        timeline.Add(*plan);
+      }
+      h.Commit();
+    }
+    EXPECT_EQ(timeline.work(), 16 * 32);
+    EXPECT_EQ(timeline.end(), 16 * 32 + (stages - 1) * 64);
+  }
+}
+
+// However many wait, the tokens of a step bound what it starts; and one prompt alone is not cut,
+// because a sequence is in one step at a time.
+TEST(EvenSteps, PromptsAreNotSpreadThinner) {
+  Harness many({.scheduler = EvenSteps(2)});
+  for (int i = 0; i < 256; ++i) many.MustAdd(Prompt(8), MaxTokens(1));
+  EXPECT_EQ(many.Schedule()->sequences.size(), 256u / (2 * 4));
+  Harness one({.scheduler = EvenSteps(2)});
+  one.MustAdd(Prompt(400), MaxTokens(1));
+  EXPECT_EQ(one.Schedule()->tokens.size(), 400u);
+  Harness long_ones({.scheduler = EvenSteps(2)});
+  for (int i = 0; i < 2; ++i) long_ones.MustAdd(Prompt(200), MaxTokens(1));
+  EXPECT_EQ(long_ones.Schedule()->tokens.size(), 200u);
+  EXPECT_EQ(long_ones.Schedule()->tokens.size(), 200u);
+  Harness short_ones({.scheduler = EvenSteps(2)});
+  for (int i = 0; i < 4; ++i) short_ones.MustAdd(Prompt(8), MaxTokens(1));
+  EXPECT_EQ(short_ones.Schedule()->sequences.size(), 2u);  // its even share of them
 }
 
 // However requests come and go, a sequence that can run is in one of the next steps.

@@ -52,8 +52,9 @@ struct SchedulerOptions {
   int max_model_len = 0;              // prompt + output of a sequence
   int max_waiting = 4096;             // requests; beyond: kResourceExhausted
   int stages = 1;                     // steps in flight (Orca's n_workers)
-  // Share the sequences evenly among the steps in flight, so that every stage has work; otherwise
-  // a step takes as many as it may (Orca, Algorithm 1).
+  // Share the sequences evenly among the steps in flight, so that every stage has work, and spread
+  // the prompts that wait over many steps, so that it has it soon; otherwise a step takes as many
+  // as it may (Orca, Algorithm 1).
   bool even_steps = false;
   SchedulingPolicy policy = SchedulingPolicy::kFcfs;
   KvPolicy kv_policy = KvPolicy::kPaged;

@@ -26,6 +26,12 @@
 
 namespace millrace::sched {
 
+// Even steps spread the prompts that wait over so many steps for each stage; but a step goes on
+// until it has started one part in kFillTokens of the tokens it may have, because one of very few
+// tokens takes as long as one of some more.
+inline constexpr int kFillSteps = 4;
+inline constexpr int kFillTokens = 8;
+
 class SchedulerImpl : public Scheduler {
  public:
   explicit SchedulerImpl(const SchedulerOptions& options);
@@ -126,6 +132,7 @@ class SchedulerImpl : public Scheduler {
 
   // admission.cc
   void AdmitWaiting(StepRoom& room, Time now);
+  int64_t PromptsPerStep() const;
   Verdict Consider(Request& request);
   Verdict ConsiderFresh(Request& request);
   Verdict ConsiderSwapped(Request& request);
