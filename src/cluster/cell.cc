@@ -44,6 +44,14 @@ Cell::Cell(CellOptions options, CellLinks links, const Clock& clock)
 
 Cell::~Cell() { Close(); }
 
+// Only now may the cell's thread wake: earlier it would wait for this lock at once.
+Cell::Change::~Change() {
+  if (!cell_.stopping_) cell_.Follow();
+  const bool news = !cell_.outputs_.empty();
+  lock_.unlock();
+  if (news) cell_.news_.notify_one();
+}
+
 void Cell::Close() {
   {
     std::lock_guard lock(mutex_);
@@ -59,10 +67,9 @@ void Cell::Close() {
 }
 
 void Cell::Receive(ConnectionId from, ToController message) {
-  std::lock_guard lock(mutex_);
+  const Change change(*this);
   if (stopping_) return;
   controller_->Receive(from, std::move(message), clock_.Now());
-  Follow();
 }
 
 void Cell::Beat(ConnectionId from, const Heartbeat& beat) {
@@ -72,10 +79,9 @@ void Cell::Beat(ConnectionId from, const Heartbeat& beat) {
 }
 
 void Cell::ConnectionLost(ConnectionId connection, const Status& reason) {
-  std::lock_guard lock(mutex_);
+  const Change change(*this);
   if (stopping_) return;
   controller_->ConnectionLost(connection, reason, clock_.Now());
-  Follow();
 }
 
 Result<RequestId> Cell::Submit(engine::EngineRequest request, engine::OutputSink sink) {
@@ -96,34 +102,31 @@ Result<RequestId> Cell::Submit(engine::EngineRequest request, engine::OutputSink
     MR_RETURN_IF_ERROR(options_.journal.accepted(added, request));
     lock.lock();
   }
+  const Change change(*this, std::move(lock));
   Status submitted = draining_ ? Unavailable("the server is shutting down")
                                : controller_->Submit(added, clock_.Now());
   if (!submitted.ok()) {
     // On record, so its end must be as well. Nobody has a sink for it.
     if (options_.journal.accepted) EndUnstarted(added, submitted, outputs_);
-    news_.notify_one();
     return submitted;
   }
   sinks_.emplace(id, std::move(sink));
-  Follow();
   return id;
 }
 
 Status Cell::Resume(sched::NewRequest request, engine::OutputSink sink) {
-  std::lock_guard lock(mutex_);
+  const Change change(*this);
   if (draining_) return Unavailable("the server is shutting down");
   const RequestId id = request.id;
   next_request_ = std::max(next_request_, id.value() + 1);
   MR_RETURN_IF_ERROR(controller_->Submit(std::move(request), clock_.Now()));
   sinks_.emplace(id, std::move(sink));
-  Follow();
   return OkStatus();
 }
 
 void Cell::Abort(RequestId request, std::optional<int> index) {
-  std::lock_guard lock(mutex_);
+  const Change change(*this);
   controller_->Abort(request, index, clock_.Now());
-  Follow();
 }
 
 engine::EngineStats Cell::Stats() const {
@@ -159,6 +162,7 @@ bool Cell::Drain(Duration limit) {
   for (const auto& [id, sink] : sinks_) left.push_back(id);
   for (RequestId id : left) controller_->Abort(id, std::nullopt, clock_.Now());
   Follow();
+  news_.notify_one();
   idle_.wait(lock, done);
   return false;
 }
@@ -169,24 +173,18 @@ ClusterStatus Cell::Describe() const {
 }
 
 Status Cell::ApplyPlan(Plan plan, std::vector<std::string> node_names) {
-  std::lock_guard lock(mutex_);
-  Status applied = controller_->ApplyPlan(std::move(plan), std::move(node_names), clock_.Now());
-  Follow();
-  return applied;
+  const Change change(*this);
+  return controller_->ApplyPlan(std::move(plan), std::move(node_names), clock_.Now());
 }
 
 Status Cell::DrainWorker(std::string_view name) {
-  std::lock_guard lock(mutex_);
-  Status drained = controller_->DrainWorker(name, clock_.Now());
-  Follow();
-  return drained;
+  const Change change(*this);
+  return controller_->DrainWorker(name, clock_.Now());
 }
 
 Status Cell::Migrate(RequestId request, std::string_view worker) {
-  std::lock_guard lock(mutex_);
-  Status moved = controller_->Migrate(request, worker, clock_.Now());
-  Follow();
-  return moved;
+  const Change change(*this);
+  return controller_->Migrate(request, worker, clock_.Now());
 }
 
 void Cell::Follow() {
@@ -202,9 +200,7 @@ void Cell::Follow() {
     }
   }
   actions_.clear();
-  const bool quiet = outputs_.empty();
   controller_->TakeOutputs(outputs_);
-  if (quiet && !outputs_.empty()) news_.notify_one();
 }
 
 void Cell::CountSteps() {

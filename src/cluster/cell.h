@@ -77,6 +77,20 @@ class Cell : public engine::Generator {
   Status Migrate(RequestId request, std::string_view worker);
 
  private:
+  // The lock while something changes; at its end what follows, then the cell's thread wakes.
+  class Change {
+   public:
+    explicit Change(Cell& cell) : Change(cell, std::unique_lock(cell.mutex_)) {}
+    Change(Cell& cell, std::unique_lock<std::mutex> lock) : cell_(cell), lock_(std::move(lock)) {}
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    Cell& cell_;
+    std::unique_lock<std::mutex> lock_;
+  };
+
   Cell(CellOptions options, CellLinks links, const Clock& clock);
   void Run();
   void Follow();  // with the lock, after every change: steps, messages, news
