@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "cluster/kv_holdings.h"
 #include "cluster/kv_rectangles.h"
+#include "cluster/kv_request.h"
 #include "cluster/mailbox.h"
 #include "cluster/staging_pool.h"
 #include "core/worker_messages.h"
@@ -77,9 +78,5 @@ class KvExchange {
   StagingPool staging_{kPullChunkBytes};
   Mailbox puller_;
 };
-
-// The request of a pull as bytes, and back; kInvalidArgument for anything else. Public for tests.
-std::vector<std::byte> EncodePullRequest(const KvHandle& handle, const engine::KvBox& box);
-Result<std::pair<KvHandle, engine::KvBox>> DecodePullRequest(std::span<const std::byte> bytes);
 
 }  // namespace millrace::cluster

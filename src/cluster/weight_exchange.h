@@ -1,10 +1,14 @@
 // WeightExchange: weights from worker to worker, by the same pulls as KV: a worker that lacks a
 // model's files copies what its layers need from workers that have them, and passes on what it has.
 //
-// A pull names a range of one of the files in a list (model/weight_store.h), and the digest of how
+// A pull names a range of one of the files in a list (weight_messages.h), and the digest of how
 // they are laid out; so it can reach nothing but weights, and only those of the same files. Each
-// part is asked of the first source that lives and has it. The data plane verifies each chunk's
-// checksum; who may ask at all is for the cluster's token and certificates to say.
+// part is asked of the first source that lives and has it. Who may ask at all is for the cluster's
+// token and certificates to say.
+//
+// No source is believed. Configuration, headers and digests (model/weight_digests.h) must add up to
+// the fingerprint of the model that is wanted, and every chunk must have its digest before it is
+// written. A source whose bytes are others is asked nothing more as long as it lives.
 //
 // Copies lie in a folder of the worker's own, are made anew in every life and removed with it.
 // Serve: any thread. The rest: the loading thread; Offer and Use before it runs.
@@ -23,21 +27,23 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/folder_lock.h"
+#include "cluster/weight_messages.h"
 #include "core/worker_messages.h"
+#include "model/weight_digests.h"
 #include "model/weight_store.h"
 #include "net/data_plane.h"
 
 namespace millrace::cluster {
 
-inline constexpr size_t kWeightPartBytes = size_t{1} << 20;
-inline constexpr size_t kWeightListBytesMax = size_t{2} << 20;
-inline constexpr size_t kWeightSourcesMax = 16;  // tried for one load
+inline constexpr size_t kWeightSourcesMax = 16;        // tried for one load
+inline constexpr size_t kWeightSourcesAsideMax = 256;  // remembered; the oldest is forgotten
 
 struct WeightCounters {
   uint64_t served = 0, served_bytes = 0;
   uint64_t refused = 0;  // other files, beyond them, not here, garbage
   uint64_t pulled_bytes = 0;
   uint64_t sources_failed = 0;
+  uint64_t sources_untrue = 0;  // of these: with bytes that are not those of the model
 };
 
 class WeightExchange {
@@ -49,7 +55,8 @@ class WeightExchange {
   void Use(net::DataPlane* plane) { plane_ = plane; }
 
   // Weights that are here whole.
-  Status Offer(std::shared_ptr<model::WeightStore> store, const std::string& fingerprint);
+  Status Offer(std::shared_ptr<model::WeightStore> store,
+               std::shared_ptr<const model::WeightDigests> digests);
 
   // False is not wanted any more. Bytes.
   using Progress = std::function<bool(int64_t done, int64_t total)>;
@@ -68,29 +75,50 @@ class WeightExchange {
  private:
   struct Held {
     std::shared_ptr<model::WeightStore> store;
-    std::string fingerprint, layout;
+    std::shared_ptr<const model::WeightDigests> digests;
+    std::string layout;
   };
   struct Source {
     net::PeerAddress address;
+    WeightList list;
     Status failed;
   };
+  // Of a file, by where it begins.
+  struct Chunk {
+    model::WeightRange range;
+    size_t number = 0;  // in the digests
+  };
+  // A range of the copy that is pulled at once, and the chunks that it is made of.
+  struct Part {
+    model::WeightRange range;
+    std::span<const Chunk> chunks = {};  // none: what is checked when all of it is there
+  };
   Result<net::PullSource> ServeAny(std::span<const std::byte> request) const;
-  Status AskForLists(std::vector<Source>& sources, const Progress& progress);
-  Status TakeList(std::span<const std::byte> text);
-  Status MakeCopy(std::vector<model::WeightFile> files);
-  Status FetchHeads(std::vector<Source>& sources, const Progress& progress);
-  Status FetchRanges(std::vector<Source>& sources, std::vector<model::WeightRange> ranges,
-                     const Progress& progress);
+  std::string Wanted(const LoadShard& load) const;
+  Status AskForLists(std::vector<Source>& sources, std::string wanted, const Progress& progress);
+  Status TakeFolder();
+  Status BeginCopy(std::vector<Source>& sources, const Progress& progress);
+  Status CopyHeads(Source& source, const Progress& progress);
+  Result<std::vector<std::byte>> PullDigests(Source& source, size_t bytes,
+                                             const Progress& progress);
+  std::vector<Part> PartsOf(const std::vector<model::WeightRange>& ranges) const;
+  bool IsTrue(const Part& part, std::span<const std::byte> bytes) const;
+  Status PullInto(std::span<Source> sources, const std::vector<Part>& parts,
+                  const Progress& progress);
   Status FetchLayers(const LoadShard& load, std::vector<Source>& sources, const Progress& progress);
+  Status CheckSpace(int64_t bytes) const;
   void Fail(Source& source, const Status& why);
+  // Says why, for what has to end with it.
+  Status PutAside(Source& source, const Status& why);
 
   const std::string copies_;
   const Clock& clock_;
   net::DataPlane* plane_ = nullptr;
   std::optional<FolderLock> lock_;  // of the copy's folder
   std::string copy_folder_;
-  Held copy_;           // the loading thread's
-  bool heads_ = false;  // of the copy are here, and what the list promised
+  Held copy_;                            // the loading thread's, as what follows; with digests
+  std::vector<Chunk> chunks_;            // once these add up to the fingerprint
+  std::vector<net::PeerAddress> aside_;  // sources that gave other bytes
 
   mutable std::mutex mutex_;
   std::vector<Held> held_;  // that others may have; guarded by mutex_, as below

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/json.h"
 #include "cluster/testing/temp_folder.h"
 #include "model/describe.h"
 #include "model/make_model.h"
@@ -44,21 +45,36 @@ const std::string& Folder(uint64_t seed = 1, uint64_t shard_bytes_max = uint64_t
   return path;
 }
 
-std::string Fingerprint(uint64_t seed) { return std::string(64, static_cast<char>('0' + seed)); }
+std::shared_ptr<const model::WeightDigests> Digests(const std::string& folder) {
+  static std::map<std::string, std::shared_ptr<const model::WeightDigests>> known;
+  auto& digests = known[folder];
+  if (!digests) {
+    auto read = model::WeightDigests::OfFolder(folder);
+    EXPECT_TRUE(read.ok()) << read.status().ToString();
+    digests = std::make_shared<const model::WeightDigests>(std::move(read).value());
+  }
+  return digests;
+}
+std::string Fingerprint(uint64_t seed) { return Digests(Folder(seed))->fingerprint(); }
+
+net::PullSource Answer(std::string text) {
+  const auto kept = std::make_shared<const std::string>(std::move(text));
+  return net::PullSource(net::PullSegments{{std::as_bytes(std::span(*kept))}, kept});
+}
+// What a source says instead of the truth, to some requests.
+using Lie = std::function<std::optional<std::string>(const WeightRequest& request)>;
 
 struct Node {
-  // `list`: what it answers whatever it is asked.
-  explicit Node(std::optional<std::string> list = {}) {
+  explicit Node(Lie lie = {}) {
     net::TcpDataPlaneOptions options;
     options.token = "a token";
     net::DataPlaneEvents events;
-    events.on_pull = [this, list](const net::PeerAddress&,
-                                  std::span<const std::byte> request) -> Result<net::PullSource> {
-      if (list) {
-        const auto text = std::make_shared<const std::string>(*list);
-        return net::PullSource(net::PullSegments{{std::as_bytes(std::span(*text))}, text});
-      }
+    events.on_pull = [this, lie](const net::PeerAddress&,
+                                 std::span<const std::byte> request) -> Result<net::PullSource> {
       const int nth = ++asked;
+      if (lie) {
+        if (const auto said = lie(*DecodeWeightRequest(request))) return Answer(*said);
+      }
       if (nth == die_after) dying.set_value();
       if (die_after > 0 && nth >= die_after) return Unavailable("it dies");
       return exchange.Serve(request);
@@ -67,10 +83,11 @@ struct Node {
     exchange.Use(plane.get());
   }
   ~Node() { plane->Stop(); }
-  void Offer(const std::string& path, uint64_t seed = 1) {
+  void Offer(const std::string& path) { Offer(path, Digests(path)); }
+  void Offer(const std::string& path, std::shared_ptr<const model::WeightDigests> digests) {
     const auto store = model::WeightStore::OfFolder(path);
     ASSERT_TRUE(store.ok()) << store.status().ToString();
-    ASSERT_TRUE(exchange.Offer(*store, Fingerprint(seed)).ok());
+    ASSERT_TRUE(exchange.Offer(*store, std::move(digests)).ok());
   }
   WorkerAddress address() const {
     WorkerAddress address;
@@ -163,7 +180,7 @@ TEST(WeightExchange, AnotherSourceTakesOverFromOneThatDies) {
   Node dies, lives, reader;
   dies.Offer(Folder());
   lives.Offer(Folder());
-  dies.die_after = 8;  // the list and two rounds of heads come first
+  dies.die_after = 9;  // list, heads and digests come first
   std::thread killer([&] {
     dies.dying.get_future().wait();
     dies.plane->Stop();
@@ -179,7 +196,7 @@ TEST(WeightExchange, AnotherSourceTakesOverFromOneThatDies) {
 TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
   Node dies, reader;
   dies.Offer(Folder());
-  dies.die_after = 8;
+  dies.die_after = 9;
   std::thread killer([&] {
     dies.dying.get_future().wait();
     dies.plane->Stop();
@@ -210,7 +227,7 @@ TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
 TEST(WeightExchange, OtherWeightsAreNotMixedIn) {
   Node owner, another_model, otherwise_cut, nothing, reader;
   owner.Offer(Folder());
-  another_model.Offer(Folder(2), 2);
+  another_model.Offer(Folder(2));
   otherwise_cut.Offer(Folder(1, 300'000));
   ASSERT_TRUE(reader.exchange.Fetch(Load({0, 1}, {&owner}), kWanted).ok());
   const Status status =
@@ -259,10 +276,15 @@ TEST(WeightExchange, NothingButWeightsCanBeAskedFor) {
   EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument) << "more than a part";
   wire = good;
   wire.ask = 3;
+  EXPECT_EQ(ask(wire), StatusCode::kOk) << "digests";
+  wire.end = kWeightPartBytes;
+  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument) << "more than there are";
+  wire = good;
+  wire.ask = 4;
   EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
   EXPECT_EQ(owner.exchange.Serve({}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(owner.exchange.counters().refused, 8u);
-  EXPECT_EQ(owner.exchange.counters().served, 1u);
+  EXPECT_EQ(owner.exchange.counters().refused, 9u);
+  EXPECT_EQ(owner.exchange.counters().served, 2u);
 }
 
 TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
@@ -277,7 +299,7 @@ TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
         list(R"([["config.json", 5], ["../../x.safetensors", 9]])"),
         list(R"([["config.json", 5], ["/tmp/x.safetensors", 9]])"),
         list(R"([["config.json", 1e300]])"), std::string(1 << 16, '[')}) {
-    Node nonsense(text), reader;
+    Node nonsense([&](const WeightRequest&) { return text; }), reader;
     const Status status = reader.exchange.Fetch(Load({0, 1}, {&nonsense}), kWanted).status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << text.substr(0, 200);
     for (const auto& entry : fs::recursive_directory_iterator(reader.folder.path())) {
@@ -285,10 +307,114 @@ TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
     }
   }
   // A list that could be, and heads that are not what it promised.
-  Node liar(list(R"([["config.json", 5], ["model.safetensors", 90]])")), reader, owner;
+  const std::string promise = list(R"([["config.json", 5], ["model.safetensors", 90]])");
+  Node liar([&](const WeightRequest&) { return promise; }), reader, owner;
   EXPECT_FALSE(reader.exchange.Fetch(Load({0, 1}, {&liar}), kWanted).ok());
   owner.Offer(Folder());
   EXPECT_TRUE(reader.exchange.Fetch(Load({0, 1}, {&owner}), kWanted).ok()) << "nothing of it stays";
+}
+
+// A folder with the same heads and other weights, behind the digests of the right ones: a disk that
+// was changed after it was read.
+TEST(WeightExchange, ASourceWithOtherBytesIsPutAside) {
+  Node changed, owner, reader;
+  changed.Offer(Folder(2), Digests(Folder(1)));
+  owner.Offer(Folder(1));
+  const Status alone = reader.exchange.Fetch(Load({0, 2}, {&changed}), kWanted).status();
+  EXPECT_EQ(alone.code(), StatusCode::kUnavailable);
+  EXPECT_NE(alone.message().find("of model.safetensors are not those of the model"),
+            std::string::npos)
+      << alone.message();
+  EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
+  const int asked = changed.asked;
+  const auto folder = reader.exchange.Fetch(Load({0, kLayers}, {&changed, &owner}), kWanted);
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  ExpectRight(*folder, {0, kLayers});
+  EXPECT_EQ(changed.asked, asked) << "it is asked no more";
+  EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
+  EXPECT_EQ(reader.exchange.counters().sources_failed, 1u);
+}
+
+TEST(WeightExchange, OneWrongByteIsFoundAndTakenFromAnother) {
+  Node owner;
+  owner.Offer(Folder());
+  const auto store = *model::WeightStore::OfFolder(Folder());
+  const uint64_t middle = store->files()[2].bytes / 2;
+  std::atomic<int> lies = 0;
+  Node liar([&](const WeightRequest& request) -> std::optional<std::string> {
+    const model::WeightRange& range = request.range;
+    if (request.ask != WeightRequest::Ask::kRange || range.file != 2 || range.begin > middle ||
+        range.end <= middle) {
+      return {};
+    }
+    std::string bytes(range.end - range.begin, 0);
+    EXPECT_TRUE(store->Read(range, std::as_writable_bytes(std::span(bytes))).ok());
+    bytes[middle - range.begin] ^= 1;
+    ++lies;
+    return bytes;
+  });
+  Node reader;
+  liar.Offer(Folder());
+  const auto folder = reader.exchange.Fetch(Load({0, kLayers}, {&liar, &owner}), kWanted);
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  ExpectRight(*folder, {0, kLayers});
+  EXPECT_EQ(lies, 1);
+  EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
+}
+
+TEST(WeightExchange, WhatASourceSaysOfItselfMustAddUp) {
+  // Another model under the right one's name.
+  const auto renamed = [](const WeightRequest& request) -> std::optional<std::string> {
+    if (request.ask != WeightRequest::Ask::kList) return {};
+    const auto store = *model::WeightStore::OfFolder(Folder(2));
+    return ToText({Fingerprint(1), *store->Layout(), store->files()});
+  };
+  // The right digests with another configuration.
+  TempFolder other;
+  fs::copy(Folder(), other.path() + "/model");
+  const std::string config = other.path() + "/model/config.json";
+  Json json = *ParseJson(*ReadFile(config, 1 << 20));
+  json["rope_theta"] = 77.0;
+  ASSERT_TRUE(WriteFileAtomically(config, DumpJson(json)).ok());
+  Node named(renamed), configured, short_of_digests([](const WeightRequest&request) {
+    const bool digests = request.ask == WeightRequest::Ask::kDigests;
+    return digests ? std::optional<std::string>("few") : std::nullopt;
+  });
+  named.Offer(Folder(2));
+  configured.Offer(other.path() + "/model", Digests(Folder()));
+  short_of_digests.Offer(Folder());
+  Node reader, owner;
+  owner.Offer(Folder());
+  const Status status =
+      reader.exchange.Fetch(Load({0, 2}, {&named, &configured, &short_of_digests}), kWanted)
+          .status();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(reader.exchange.counters().sources_failed, 3u) << status.message();
+  EXPECT_EQ(reader.exchange.counters().sources_untrue, 2u) << status.message();
+  EXPECT_TRUE(reader.exchange.fetched_fingerprint().empty());
+  const auto folder = reader.exchange.Fetch(Load({0, 2}, {&named, &configured, &owner}), kWanted);
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  ExpectRight(*folder, {0, 2});
+  EXPECT_EQ(reader.exchange.fetched_fingerprint(), Fingerprint(1));
+}
+
+// A source that is true to another model: only who asks can know.
+TEST(WeightExchange, TheLoadSaysWhichModelItWants) {
+  Node other, owner, reader, mistaken;
+  other.Offer(Folder(2));
+  owner.Offer(Folder(1));
+  LoadShard load = Load({0, 2}, {&other, &owner});
+  ASSERT_TRUE(mistaken.exchange.Fetch(load, kWanted).ok());
+  EXPECT_EQ(mistaken.exchange.fetched_fingerprint(), Fingerprint(2)) << "the first one's";
+  load.model_fingerprint = Fingerprint(1);
+  const auto folder = reader.exchange.Fetch(load, kWanted);
+  ASSERT_TRUE(folder.ok()) << folder.status().ToString();
+  ExpectRight(*folder, {0, 2});
+  EXPECT_EQ(reader.exchange.fetched_fingerprint(), Fingerprint(1));
+  EXPECT_EQ(reader.exchange.counters().sources_untrue, 0u);
+  // What was copied is of one model, for as long as it lives.
+  EXPECT_EQ(mistaken.exchange.Fetch(load, kWanted).status().code(),
+            StatusCode::kFailedPrecondition);
 }
 
 TEST(WeightExchange, TheCopyGoesWithItsOwner) {

@@ -141,6 +141,7 @@ struct LoadShard {
   TensorRank rank;
   std::vector<WorkerAddress> ranks;    // of the stage, by rank; for collectives
   std::vector<WorkerAddress> sources;  // peers that hold some of it; may be empty: from disk
+  std::string model_fingerprint;       // that weights from sources must have; empty: any
   int max_batched_tokens = 0;
 };
 struct UnloadShard {

@@ -1,9 +1,11 @@
-// Sha256: the digest of what is added, as hexadecimal digits. One thread.
+// Sha256: the digest of what is added, taken once. One thread.
 #pragma once
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
 
+#include <array>
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -20,12 +22,16 @@ class Sha256 {
     MR_CHECK(EVP_DigestUpdate(context_.get(), data, size) == 1);
   }
   void Add(const std::string& text) { Add(text.data(), text.size() + 1); }
+  using Digest = std::array<std::byte, 32>;
+  Digest Bytes() {
+    Digest digest;
+    MR_CHECK(EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(digest.data()),
+                                nullptr) == 1);
+    return digest;
+  }
   std::string Hex() {
-    unsigned char digest[32];
-    unsigned size = sizeof digest;
-    MR_CHECK(EVP_DigestFinal_ex(context_.get(), digest, &size) == 1);
     std::string text;
-    for (unsigned char byte : digest) text += fmt::format("{:02x}", byte);
+    for (std::byte byte : Bytes()) text += fmt::format("{:02x}", std::to_integer<int>(byte));
     return text;
   }
 

@@ -90,8 +90,7 @@ Result<std::shared_ptr<WeightStore>> WeightStore::OfFolder(const std::string& fo
   return store;
 }
 
-Result<std::shared_ptr<WeightStore>> WeightStore::NewCopy(const std::string& folder,
-                                                          std::vector<WeightFile> files) {
+Status WeightStore::CheckList(const std::vector<WeightFile>& files) {
   std::set<std::string> names;
   for (const WeightFile& file : files) {
     MR_RETURN_IF_ERROR(CheckFile(file));
@@ -102,6 +101,12 @@ Result<std::shared_ptr<WeightStore>> WeightStore::NewCopy(const std::string& fol
   if (files.size() > kShardsMax || !names.contains(std::string(kConfigFile))) {
     return InvalidArgument(fmt::format("a list of {} files, which is no model's", files.size()));
   }
+  return OkStatus();
+}
+
+Result<std::shared_ptr<WeightStore>> WeightStore::NewCopy(const std::string& folder,
+                                                          std::vector<WeightFile> files) {
+  MR_RETURN_IF_ERROR(CheckList(files));
   std::shared_ptr<WeightStore> store(new WeightStore(folder, std::move(files)));
   for (size_t i = 0; i < store->files_.size(); ++i) {
     MR_RETURN_IF_ERROR(store->Open(i, O_RDWR | O_CREAT | O_EXCL));
@@ -227,16 +232,27 @@ Result<std::string> WeightStore::Layout() const {
   return digest.Hex();
 }
 
+Result<WeightRange> WeightStore::RangeOf(const FileRun& run) const {
+  const std::string name = std::filesystem::path(run.path).filename().string();
+  const auto file = std::ranges::find(files_, name, &WeightFile::name);
+  if (file == files_.end()) return InvalidArgument(Printable(name) + " is not in the list");
+  return WeightRange{static_cast<size_t>(file - files_.begin()), run.begin, run.end};
+}
+
 Result<std::vector<WeightRange>> WeightStore::RangesFor(LayerRange layers, TensorRank rank) const {
   MR_ASSIGN_OR_RETURN(const std::vector<FileRun> runs, WeightRunsOf(folder_, layers, rank));
   std::vector<WeightRange> ranges;
   for (const FileRun& run : runs) {
-    const std::string name = std::filesystem::path(run.path).filename().string();
-    const auto file = std::ranges::find(files_, name, &WeightFile::name);
-    if (file == files_.end()) return InvalidArgument(Printable(name) + " is not in the list");
-    if (run.begin < run.end) {
-      ranges.push_back({static_cast<size_t>(file - files_.begin()), run.begin, run.end});
-    }
+    if (run.begin == run.end) continue;
+    MR_ASSIGN_OR_RETURN(ranges.emplace_back(), RangeOf(run));
+  }
+  return ranges;
+}
+
+Result<std::vector<WeightRange>> WeightStore::RangesOf(const WeightDigests& digests) const {
+  std::vector<WeightRange> ranges(digests.chunks());
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    MR_ASSIGN_OR_RETURN(ranges[i], RangeOf(digests.RunOf(i)));
   }
   return ranges;
 }

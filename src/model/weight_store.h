@@ -20,6 +20,7 @@
 
 #include "base/status.h"
 #include "core/worker_messages.h"
+#include "model/weight_digests.h"
 
 namespace millrace::model {
 
@@ -39,10 +40,11 @@ class WeightStore {
  public:
   // Of a folder with all its weights. Errors: as Model::Load.
   static Result<std::shared_ptr<WeightStore>> OfFolder(const std::string& folder);
-  // In an empty folder, which files of these names and sizes are made in. kInvalidArgument: a list
-  // that no model has; nothing is trusted.
+  // In an empty folder, which files of these names and sizes are made in. Errors: as CheckList.
   static Result<std::shared_ptr<WeightStore>> NewCopy(const std::string& folder,
                                                       std::vector<WeightFile> files);
+  // kInvalidArgument: a list that no model has; nothing is trusted.
+  static Status CheckList(const std::vector<WeightFile>& files);
   ~WeightStore();
   WeightStore(const WeightStore&) = delete;
   WeightStore& operator=(const WeightStore&) = delete;
@@ -68,11 +70,14 @@ class WeightStore {
   Result<std::string> Layout() const;
   // What a rank of a stage of these layers reads, in order; needs HeadRanges.
   Result<std::vector<WeightRange>> RangesFor(LayerRange layers, TensorRank rank) const;
+  // Where the chunks of this folder's digests lie, in their order.
+  Result<std::vector<WeightRange>> RangesOf(const WeightDigests& digests) const;
 
  private:
   WeightStore(std::string folder, std::vector<WeightFile> files);
   Status Open(size_t file, int flags);
   bool Covers(const WeightRange& range) const;  // with the lock
+  Result<WeightRange> RangeOf(const FileRun& run) const;
 
   const std::string folder_;
   const std::vector<WeightFile> files_;

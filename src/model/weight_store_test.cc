@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <numeric>
 
@@ -81,6 +82,10 @@ TEST(WeightStore, ACopyOfSomeLayersComputesWhatTheWholeFolderDoes) {
     const auto whole = WeightStore::OfFolder(Make(folder, shape, shard_bytes));
     ASSERT_TRUE(whole.ok()) << whole.status().ToString();
     EXPECT_EQ((*whole)->files().size() > 3, shard_bytes == 100'000) << "cut into shards";
+    const auto digests = WeightDigests::OfFolder((*whole)->folder());
+    ASSERT_TRUE(digests.ok()) << digests.status().ToString();
+    const auto chunks = (*whole)->RangesOf(*digests);
+    ASSERT_TRUE(chunks.ok()) << chunks.status().ToString();
     for (const LayerRange layers : {LayerRange{0, 1}, LayerRange{1, 3}, LayerRange{3, 4}}) {
       const std::string path = folder.path(fmt::format("{}-{}", shape, layers.begin));
       fs::create_directories(path);
@@ -92,6 +97,11 @@ TEST(WeightStore, ACopyOfSomeLayersComputesWhatTheWholeFolderDoes) {
       EXPECT_EQ(*(*copy)->Layout(), *(*whole)->Layout());
       const auto ranges = (*copy)->RangesFor(layers, {});
       ASSERT_TRUE(ranges.ok()) << ranges.status().ToString();
+      for (const WeightRange& range : *ranges) {
+        EXPECT_TRUE(std::ranges::any_of(*chunks, [&](const WeightRange& chunk) {
+          return chunk.file == range.file && chunk.begin <= range.begin && range.end <= chunk.end;
+        })) << "bytes without a digest";
+      }
       const uint64_t bytes = Copy(**whole, **copy, *ranges);
       auto device = tensor::NewCpuDevice({.threads = 1, .pin_threads = false});
       const auto loaded = Model::Load(path, **device, {.layers = layers});

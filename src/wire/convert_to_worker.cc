@@ -40,7 +40,8 @@ void Put(const Refused& from, proto::ToWorker& to) {
 }
 
 void Put(const LoadShard& from, proto::ToWorker& to) {
-  const auto& [shard, group, layers, rank, ranks, sources, max_batched_tokens] = from;
+  const auto& [shard, group, layers, rank, ranks, sources, model_fingerprint, max_batched_tokens] =
+      from;
   proto::LoadShard& out = *to.mutable_load_shard();
   out.set_shard(shard.value());
   out.set_group(group);
@@ -48,6 +49,7 @@ void Put(const LoadShard& from, proto::ToWorker& to) {
   ToProto(rank, *out.mutable_rank());
   PutAddresses(ranks, out.mutable_ranks());
   PutAddresses(sources, out.mutable_sources());
+  out.set_model_fingerprint(model_fingerprint);
   out.set_max_batched_tokens(static_cast<uint32_t>(max_batched_tokens));
 }
 
@@ -150,6 +152,8 @@ Status Read(const proto::LoadShard& from, LoadShard& out) {
         fmt::format("ranks has {} entries for {} ranks", out.ranks.size(), out.rank.size));
   }
   MR_RETURN_IF_ERROR(TakeAddresses("sources", from.sources(), kPeersPerMessageMax, out.sources));
+  MR_RETURN_IF_ERROR(TakeText("model_fingerprint", from.model_fingerprint(), kNameBytesMax,
+                              out.model_fingerprint));
   return Take("max_batched_tokens", from.max_batched_tokens(), out.max_batched_tokens, 0,
               kTokensPerStepMax);
 }

@@ -10,6 +10,7 @@
 #include "apps/cluster/worker_model.h"
 #include "cluster/request_journal.h"
 #include "model/describe.h"
+#include "model/weight_digests.h"
 
 namespace millrace::apps {
 namespace {
@@ -102,8 +103,8 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   std::vector<TokenId> eos = model.generation.eos;
   if (eos.empty() && model.tokenizer->eos()) eos.push_back(*model.tokenizer->eos());
   cluster::CellOptions options = CellOptionsFor(flags, cluster, model, std::move(eos));
-  MR_ASSIGN_OR_RETURN(options.controller.identity.model_fingerprint,
-                      model::ModelFingerprint(model.path.folder));
+  MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(model.path.folder));
+  options.controller.identity.model_fingerprint = digests.fingerprint();
   options.controller.identity.kv_layout = KvLayoutName(model.spec);
   std::unique_ptr<KeptPlan> kept;
   if (cluster.leading) {

@@ -80,12 +80,13 @@ Status RunWorker(const WorkerFlags& flags) {
   const cluster::WeightCounters weights = model.weights->counters();
   MR_LOG(info,
          "KV: served {} pulls ({}), pulled {}; refused {}, {} of them forged, {} stale, {} taken "
-         "back while read. Weights: served {}, fetched {}, refused {}",
+         "back while read. Weights: served {}, fetched {}, refused {}; {} sources gave others",
          kv.served, FormatBytes(static_cast<int64_t>(kv.served_bytes)),
          FormatBytes(static_cast<int64_t>(kv.pulled_bytes)), kv.refused, kv.holdings.forged,
          kv.holdings.stale, kv.holdings.taken_back,
          FormatBytes(static_cast<int64_t>(weights.served_bytes)),
-         FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused);
+         FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused,
+         weights.sources_untrue);
   return ended;
 }
 

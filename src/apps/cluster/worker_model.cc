@@ -15,6 +15,7 @@
 #include "engine/model_stage.h"
 #include "model/host_memory.h"
 #include "model/model.h"
+#include "model/weight_digests.h"
 #include "net/same_host_collective.h"
 #include "tensor/cpu/cpu_device.h"
 
@@ -107,15 +108,17 @@ Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
 }
 
 // What the folder has; kNotFound where it lacks weights, or is not there.
-Status OpenOnDisk(const std::string& name, WorkerModel& model) {
+Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string& name,
+                                                               WorkerModel& model) {
   MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(name));
   model.folder = path.folder;
   MR_LOG(info, "reading {}", path.folder);
   MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
-  MR_ASSIGN_OR_RETURN(model.identity.model_fingerprint, model::ModelFingerprint(path.folder));
+  MR_ASSIGN_OR_RETURN(auto digests, model::WeightDigests::OfFolder(path.folder));
+  model.identity.model_fingerprint = digests.fingerprint();
   model.identity.kv_layout = KvLayoutName(description.spec);
   model.on_disk = true;
-  return OkStatus();
+  return std::make_shared<const model::WeightDigests>(std::move(digests));
 }
 
 }  // namespace
@@ -135,7 +138,8 @@ Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, c
   WorkerModel model;
   model.folder = name;
   model.identity.numeric_class = NumericClass();
-  if (const Status found = OpenOnDisk(name, model); !found.ok()) {
+  const auto digests = OpenOnDisk(name, model);
+  if (const Status& found = digests.status(); !found.ok()) {
     std::error_code error;
     const bool may_fetch =
         from == WeightsFrom::kPeer ||
@@ -147,7 +151,7 @@ Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, c
   model.weights = std::make_shared<cluster::WeightExchange>(model.folder + "/.fetched", clock);
   if (model.on_disk) {
     MR_ASSIGN_OR_RETURN(auto store, model::WeightStore::OfFolder(model.folder));
-    MR_RETURN_IF_ERROR(model.weights->Offer(std::move(store), model.identity.model_fingerprint));
+    MR_RETURN_IF_ERROR(model.weights->Offer(std::move(store), *digests));
   }
   return model;
 }

@@ -199,6 +199,7 @@ LoadShard AnyLoad(Rng& rng) {
   load.rank = AnyRank(rng);
   load.ranks = AnyAddresses(rng, load.rank.size == 1 && Coin(rng) ? 0 : load.rank.size);
   load.sources = AnyAddresses(rng, static_cast<int>(rng.Between(0, 3)));
+  load.model_fingerprint = AnyText(rng);
   load.max_batched_tokens = static_cast<int>(AnyUpTo(rng, int64_t{kTokensPerStepMax}));
   return load;
 }
