@@ -13,46 +13,13 @@ namespace millrace::net {
 namespace {
 
 TEST(DataPlaneRdma, SegmentsOfSeveralMemoriesAndOthersBetween) {
-  std::vector<std::shared_ptr<SharedMemory>> two(2);
-  const auto loose = std::make_shared<std::vector<std::byte>>(PatternBytes(50'000, 9));
-  std::vector<std::byte> region = PatternBytes(3'000'000, 10);
-  TestPlane owner(RdmaTestOptions(), [&](const PeerAddress&, std::span<const std::byte> request) {
-    PullSegments source;
-    for (size_t at = 0; at + 5000 <= 1'000'000; at += 5000) {
-      source.segments.push_back(two[0]->bytes().subspan(at, 1000));
-      source.segments.push_back({});
-      source.segments.push_back(two[1]->bytes().subspan(at + 7, 4000));
-    }
-    source.segments.push_back(region);
-    if (AsText(request) == "mixed") source.segments.push_back(*loose);
-    source.pin = loose;
-    return Result<PullSource>(std::move(source));
-  });
-  for (auto& memory : two) {
-    memory = *owner.plane->AllocateShared(1'000'000);
-    std::ranges::copy(PatternBytes(1'000'000, memory->number()), memory->bytes().begin());
-  }
-  const RegionId id = owner.plane->RegisterRegion(region);
+  PiecesOwner owner(RdmaTestOptions(), 1'000'000, PatternBytes(3'000'000, 10));
   TestPlane reader(RdmaTestOptions());
-  std::vector<std::byte> want;
-  for (size_t at = 0; at + 5000 <= 1'000'000; at += 5000) {
-    const auto a = two[0]->bytes().subspan(at, 1000), b = two[1]->bytes().subspan(at + 7, 4000);
-    want.insert(want.end(), a.begin(), a.end());
-    want.insert(want.end(), b.begin(), b.end());
-  }
-  want.insert(want.end(), region.begin(), region.end());
   for (const bool mixed : {false, true}) {
-    if (mixed) want.insert(want.end(), loose->begin(), loose->end());
-    std::vector<std::byte> got(want.size());
-    PullWaiter pull;
-    reader.plane->Pull(owner.address(), AsBytes(mixed ? "mixed" : ""), got, Duration::Seconds(20),
-                       pull.Callback());
-    ASSERT_TRUE(pull.Wait().ok()) << pull.Wait().ToString();
-    EXPECT_EQ(got, want);
+    EXPECT_EQ(owner.PulledBy(reader, mixed), owner.Expected(mixed)) << mixed;
   }
   EXPECT_EQ(reader.plane->stats().pulls_remote, 1u);  // the mixed one is sent
   EXPECT_EQ(reader.plane->stats().pulls_ok, 2u);
-  owner.plane->UnregisterRegion(id);
 }
 
 TEST(DataPlaneRdma, WhereOneSideLacksItTheOwnerSends) {

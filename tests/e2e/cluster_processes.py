@@ -20,17 +20,59 @@ LINK_BYTES = 65536  # read at once
 LINK_POLL_S = 0.01
 
 
-class Server:
-    """A `millrace` that serves, and its port."""
+class Process:
+    """A `millrace` command and what it says."""
 
     def __init__(self, program, *arguments):
         self.lines = []
-        self.process = subprocess.Popen([program, *arguments, "--port", "0"], text=True,
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.served = threading.Event()
-        self.port = None
+        self.process = subprocess.Popen([program, *arguments], text=True, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT)
         self.reader = threading.Thread(target=self.read, daemon=True)
         self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def said(self, pattern):
+        return [line for line in list(self.lines) if re.search(pattern, line)]
+
+    def wait_for(self, pattern):
+        """The first line that says so."""
+        end = time.monotonic() + START_LIMIT_S
+        while not self.said(pattern):
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise AssertionError(f"never said {pattern}:\n" + "".join(self.lines))
+            time.sleep(0.02)
+        return self.said(pattern)[0]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.forget()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.forget()
+        return self.process.returncode
+
+    def forget(self):
+        self.reader.join(10)
+        self.process.stdout.close()
+
+
+class Server(Process):
+    """A `millrace` that serves, and its port."""
+
+    def __init__(self, program, *arguments):
+        self.served = threading.Event()
+        self.port = None
+        super().__init__(program, *arguments, "--port", "0")
         if not self.served.wait(START_LIMIT_S):
             raise AssertionError("it does not serve:\n" + "".join(self.lines))
 
@@ -135,8 +177,7 @@ class Server:
             self.process.kill()
             raise
         finally:
-            self.reader.join(10)
-            self.process.stdout.close()
+            self.forget()
 
     def close(self):
         """What is left of it ends."""

@@ -15,8 +15,8 @@ import threading
 import time
 import unittest
 
-from restart_harness import (GRACE, PROGRAM, STREAM_LIMIT_S, ClusterTest, Stream, free_port,
-                             options, rest)
+from cluster_processes import STREAM_LIMIT_S, free_port
+from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest
 
 
 class ControllerDies(ClusterTest):

@@ -14,8 +14,8 @@ import sys
 import time
 import unittest
 
-from restart_harness import (GRACE, PROGRAM, START_LIMIT_S, STREAM_LIMIT_S, ClusterTest, Stream,
-                             free_port, options, rest)
+from cluster_processes import START_LIMIT_S, STREAM_LIMIT_S, free_port
+from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest
 
 LOST_LEADERSHIP = 75
 LEASE_S = 5

@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import cluster_processes
@@ -24,45 +23,8 @@ UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 REQUEST = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
 
 
-class Worker:
-    """A `millrace worker` and what it says."""
-
-    def __init__(self, name, model, port, token):
-        self.lines = []
-        self.process = subprocess.Popen(
-            [PROGRAM, "worker", str(model), "--join", f"127.0.0.1:{port}", "--token", token,
-             "--name", name, "--threads", "1", "--kv-cache-memory", "64MiB",
-             "--max-model-len", "256"], text=True, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-
-    def find(self, pattern):
-        for line in list(self.lines):
-            if found := re.search(pattern, line):
-                return found
-        return None
-
-    def wait_for(self, pattern):
-        end = time.monotonic() + LIMIT_S
-        while not self.find(pattern):
-            if time.monotonic() > end or self.process.poll() is not None:
-                raise AssertionError(f"never said {pattern}:\n" + "".join(self.lines))
-            time.sleep(0.02)
-        return self.find(pattern)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.reader.join(10)
-        self.process.stdout.close()
-
-
-def byte_count(number, unit):
+def byte_count(line):
+    number, unit = re.search(r"([\d.]+) ([KMG]?i?B)\b", line).groups()
     return float(number) * UNITS[unit]
 
 
@@ -93,7 +55,10 @@ def check(folder):
     workers = {}
 
     def start(name, model):
-        workers[name] = Worker(name, model, port, token)
+        workers[name] = cluster_processes.Process(
+            PROGRAM, "worker", str(model), "--join", f"127.0.0.1:{port}", "--token", token,
+            "--name", name, "--threads", "1", "--kv-cache-memory", "64MiB", "--max-model-len",
+            "256")
         wait_until(lambda: any(w["name"] == name for w in server.status()["workers"]),
                    f"joined as {name}")
         return workers[name]
@@ -114,16 +79,16 @@ def check(folder):
         workers.pop("first").kill()
         wait_until(lambda: copied(empty) > MIDWAY_BYTES, "began to copy", POLL_S)
         workers.pop("second").kill()
-        fetched = new.wait_for(r"fetched ([\d.]+) (\w+) of layers 0-5 from other workers")
-        if not new.find(r"gives no weights"):
+        fetched = new.wait_for("fetched .* of layers 0-5 from other workers")
+        if not new.said("gives no weights"):
             raise AssertionError("the source died too late:\n" + "".join(new.lines))
-        loaded = new.wait_for(r"layers 0-5 are loaded \(([\d.]+) (\w+)\)")
+        loaded = new.wait_for("layers 0-5 are loaded")
         server.wait_until_ready()
         text = server.post("/v1/completions", REQUEST)[1]
         answers = [json.loads(t)["choices"][0]["text"] for t in (expected, text)]
         if answers[0] != answers[1]:
             raise AssertionError(f"{answers[1]}\ninstead of\n{answers[0]}")
-        on_wire, needed = byte_count(*fetched.groups()), byte_count(*loaded.groups())
+        on_wire, needed = byte_count(fetched), byte_count(loaded)
         whole = (model / "model.safetensors").stat().st_size
         if not needed * 0.99 <= on_wire <= needed * 1.01 or on_wire > 0.6 * whole:
             raise AssertionError(f"{on_wire} bytes travelled, {needed} were needed of {whole}")

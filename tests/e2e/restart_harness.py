@@ -7,14 +7,13 @@ import contextlib
 import http.client
 import json
 import pathlib
-import re
 import signal
-import socket
 import subprocess
 import tempfile
-import threading
 import time
 import unittest
+
+from cluster_processes import START_LIMIT_S, STREAM_LIMIT_S, Process, free_port
 
 parser = argparse.ArgumentParser()
 parser.add_argument("program")
@@ -23,56 +22,8 @@ parser.add_argument("--streams", type=int, default=8)
 parser.add_argument("--kills", type=int, default=2)
 options, rest = parser.parse_known_args()
 PROGRAM = str(pathlib.Path(options.program).resolve())
-START_LIMIT_S = 120
-STREAM_LIMIT_S = 180
 TOKENS = 240
 GRACE = ("--resume-grace", "60")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Process:
-    """A `millrace` command and what it says."""
-
-    def __init__(self, *arguments):
-        self.lines = []
-        self.process = subprocess.Popen([PROGRAM, *arguments], text=True, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT)
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.lines.append(line)
-
-    def said(self, pattern):
-        return [line for line in list(self.lines) if re.search(pattern, line)]
-
-    def wait_for(self, pattern):
-        end = time.monotonic() + START_LIMIT_S
-        while not self.said(pattern):
-            if time.monotonic() > end or self.process.poll() is not None:
-                raise AssertionError(f"never said {pattern}:\n" + "".join(self.lines))
-            time.sleep(0.02)
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-        self.reader.join(10)
-        self.process.stdout.close()
-        return self.process.returncode
 
 
 class Stream:
@@ -193,7 +144,7 @@ class ClusterTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         port = free_port()
-        single = Process("serve", options.model, "--port", str(port), *GRACE)
+        single = Process(PROGRAM, "serve", options.model, "--port", str(port), *GRACE)
         single.wait_for("Serving")
         cls.asked = requests(options.streams)
         cls.expected = [s.content() for s in cls.run_all([Stream([port], r) for r in cls.asked])]
@@ -223,7 +174,7 @@ class ClusterTest(unittest.TestCase):
             process.stop()
 
     def begin(self, *arguments):
-        process = Process(*arguments)
+        process = Process(PROGRAM, *arguments)
         self.started.append(process)
         return process
 

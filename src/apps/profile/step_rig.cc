@@ -17,8 +17,6 @@ double ThreadCpuSeconds() {
 
 int Blocks(int tokens, int block_size) { return (tokens + block_size - 1) / block_size; }
 
-constexpr uint64_t kFirstSequence = uint64_t{1} << 48;
-
 std::shared_ptr<const SamplingParams> SamplingAt(double temperature) {
   SamplingParams params;
   params.temperature = temperature;
@@ -88,7 +86,7 @@ Status StepRig::Fill(const ProfileLimits& limits) {
 void StepRig::AddChunk(const ProfileChunk& chunk, LogitsWanted logits, StepPlan& plan) {
   Slot& slot = slots_[static_cast<size_t>(chunk.slot)];
   SequenceStep step;
-  step.id = SequenceId(kFirstSequence + static_cast<uint64_t>(chunk.slot));
+  step.id = SequenceId(static_cast<uint64_t>(chunk.slot));
   step.start = chunk.start;
   step.num_tokens = chunk.count;
   step.first_token = static_cast<int32_t>(plan.tokens.size());

@@ -172,6 +172,65 @@ inline Status PullAll(TestPlane& reader, const PeerAddress& owner, std::span<std
   return pull.Wait();
 }
 
+// An owner of pieces of two shared memories by turns, with empty ones between and `region` behind;
+// asked for "mixed", of memory that is not shared as well.
+class PiecesOwner {
+ public:
+  PiecesOwner(const TcpDataPlaneOptions& options, size_t memory_bytes,
+              std::vector<std::byte> region = {})
+      : region_(std::move(region)),
+        plane_(options, [this](const PeerAddress&, std::span<const std::byte> request) {
+          PullSegments source;
+          for (const auto piece : Pieces(AsText(request) == "mixed")) {
+            source.segments.push_back(piece);
+            source.segments.push_back({});
+          }
+          source.pin = loose_;
+          return Result<PullSource>(std::move(source));
+        }) {
+    for (auto& memory : memory_) {
+      memory = *plane_.plane->AllocateShared(memory_bytes);
+      std::ranges::copy(PatternBytes(memory_bytes, memory->number()), memory->bytes().begin());
+    }
+    if (!region_.empty()) region_id_ = plane_.plane->RegisterRegion(region_);
+  }
+  ~PiecesOwner() {
+    if (region_id_) plane_.plane->UnregisterRegion(*region_id_);
+  }
+  std::vector<std::byte> Expected(bool mixed) const {
+    std::vector<std::byte> bytes;
+    for (const auto piece : Pieces(mixed)) bytes.insert(bytes.end(), piece.begin(), piece.end());
+    return bytes;
+  }
+  // Empty where the pull failed.
+  std::vector<std::byte> PulledBy(TestPlane& reader, bool mixed) const {
+    std::vector<std::byte> got(Expected(mixed).size());
+    PullWaiter pull;
+    reader.plane->Pull(plane_.address(), AsBytes(mixed ? "mixed" : ""), got, Duration::Seconds(20),
+                       pull.Callback());
+    return pull.Wait().ok() ? got : std::vector<std::byte>();
+  }
+
+ private:
+  std::vector<std::span<const std::byte>> Pieces(bool mixed) const {
+    std::vector<std::span<const std::byte>> pieces;
+    for (size_t at = 0; at + 5000 <= memory_[0]->bytes().size(); at += 5000) {
+      pieces.push_back(memory_[0]->bytes().subspan(at, 1000));
+      pieces.push_back(memory_[1]->bytes().subspan(at + 7, 4000));
+    }
+    pieces.push_back(region_);
+    if (mixed) pieces.push_back(*loose_);
+    return pieces;
+  }
+
+  const std::vector<std::byte> region_;
+  const std::shared_ptr<std::vector<std::byte>> loose_ =
+      std::make_shared<std::vector<std::byte>>(PatternBytes(50'000, 9));
+  std::shared_ptr<SharedMemory> memory_[2];
+  std::optional<RegionId> region_id_;
+  TestPlane plane_;
+};
+
 // A process that shares memory (PatternBytes of seed 11) and serves it until it is killed.
 class OtherProcess {
  public:
