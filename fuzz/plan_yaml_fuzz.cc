@@ -1,4 +1,5 @@
-// Any text is a plan that writes and reads back the same, or an error with the place.
+// Any text is a plan that writes and reads back the same, or an error with the place; the same
+// where stages name workers, as an operator applies it and the cluster's store keeps it.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -23,6 +24,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace millrace;
   static const ClusterSpec cluster = TwoNodes();
   const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto applied = plan::ParseWorkerPlan(text, "p.yaml");
+  MR_CHECK(applied.ok() || applied.status().message().starts_with("p.yaml:"));
   const auto read = plan::ParsePlanYaml(text, "p.yaml", cluster);
   if (!read.ok()) {
     MR_CHECK(read.status().message().starts_with("p.yaml:"));

@@ -1,0 +1,75 @@
+// Where the owner of bytes says that they lie, for a reader that fetches them itself: in its
+// memory, in memory that it shares, or within reach of the network card. The first byte chooses,
+// the second is how many bytes are wanted, where the input does not say. What is accepted names as
+// many, and is written the same.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "base/check.h"
+#include "net/data/direct_read.h"
+#include "net/data/remote_memory.h"
+
+namespace millrace::net {
+namespace {
+
+template <typename Segments>
+void ExpectInAll(const Segments& segments, uint64_t bytes) {
+  for (const auto& s : segments) {
+    MR_CHECK(s.bytes <= bytes);
+    bytes -= s.bytes;
+  }
+  MR_CHECK(bytes == 0);
+}
+
+// What the last segments name: a number that a fuzzer would hardly guess.
+uint64_t Sum(std::span<const std::byte> raw, size_t segment_bytes) {
+  uint64_t sum = 0;
+  for (; raw.size() >= segment_bytes; raw = raw.first(raw.size() - segment_bytes)) {
+    uint64_t n = 0;
+    std::memcpy(&n, raw.data() + raw.size() - sizeof n, sizeof n);
+    if (sum + n < sum) break;
+    sum += n;
+  }
+  return sum;
+}
+
+void TryMemory(std::span<const std::byte> raw, uint64_t bytes) {
+  const auto segments = DecodeMemorySegments(raw, bytes);
+  if (!segments.ok()) return;
+  ExpectInAll(*segments, bytes);
+  MR_CHECK(std::ranges::equal(EncodeSegments(*segments), raw));
+}
+
+void TryShared(std::span<const std::byte> raw, uint64_t bytes) {
+  const auto segments = DecodeSharedSegments(raw, bytes);
+  if (!segments.ok()) return;
+  ExpectInAll(*segments, bytes);
+  MR_CHECK(std::ranges::equal(EncodeSegments(*segments), raw));
+}
+
+void TryRemote(std::span<const std::byte> raw, uint64_t bytes) {
+  const auto offer = DecodeOffer(raw, bytes);
+  if (!offer.ok()) return;
+  ExpectInAll(offer->segments, bytes);
+  for (const RemoteSegment& s : offer->segments) MR_CHECK(s.key < offer->keys.size());
+  MR_CHECK(std::ranges::equal(EncodeOffer(*offer), raw));
+}
+
+}  // namespace
+}  // namespace millrace::net
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace millrace::net;  // NOLINT
+  if (size < 2) return 0;
+  const auto raw = std::as_bytes(std::span(data + 2, size - 2));
+  const bool guess = (data[0] & 4) != 0;
+  switch (data[0] % 3) {
+    case 0: TryMemory(raw, guess ? data[1] : Sum(raw, kMemorySegmentBytes)); break;
+    case 1: TryShared(raw, guess ? data[1] : Sum(raw, kSharedSegmentBytes)); break;
+    default: TryRemote(raw, data[1]);
+  }
+  return 0;
+}
