@@ -45,16 +45,18 @@ sim::HelixReport RunHelixPart(const HelixInputs& inputs, const HelixRun& run,
                               const sim::HelixCluster& cluster, double load) {
   const sim::HelixModel& model = inputs.models.at(run.model);
   sim::PythonRandom random(kSeed);
+  const double begin_s = sim::BeginSeconds(model, cluster);
   std::unique_ptr<sim::HelixFeeder> feeder;
   if (run.online) {
     feeder = std::make_unique<sim::HelixOnlineFeeder>(
-        sim::DrawArrivals(inputs.trace, load, run.warm_up_s + run.window_s, &random));
+        sim::DrawArrivals(inputs.trace, load, begin_s, run.warm_up_s + run.window_s, &random));
   } else {
     feeder =
         std::make_unique<sim::HelixOfflineFeeder>(inputs.trace, static_cast<int>(load), &random);
   }
   const auto scheduler = SchedulerOf(model, cluster, run, &random);
-  return sim::HelixSimulator(model, cluster, *scheduler, *feeder).Run(run.warm_up_s, run.window_s);
+  return sim::HelixSimulator(model, cluster, *scheduler, *feeder)
+      .Run(run.warm_up_s, run.window_s, begin_s);
 }
 
 Result<sim::HelixReport> RunHelix(const HelixInputs& inputs, const HelixRun& run) {

@@ -29,6 +29,8 @@ class LayerTable {
   // the origin. Fractions of a token are meant for averages.
   double PromptSeconds(double tokens) const;
   double DecodeSeconds(double tokens) const;
+  const PiecewiseLinear& prompt_ms() const { return prompt_; }
+  const PiecewiseLinear& decode_ms() const { return decode_; }
 
  private:
   LayerTable(PiecewiseLinear prompt, PiecewiseLinear decode)

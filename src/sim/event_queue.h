@@ -12,15 +12,15 @@
 
 namespace millrace::sim {
 
-template <typename Event>
+template <typename Event, typename Instant = Time>
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
   size_t size() const { return heap_.size(); }
   // REQUIRES: !empty().
-  Time next_time() const { return heap_.front().at; }
+  Instant next_time() const { return heap_.front().at; }
 
-  void Push(Time at, Event event) {
+  void Push(Instant at, Event event) {
     size_t i = heap_.size();
     heap_.push_back({at, pushed_++, std::move(event)});
     while (i > 0) {
@@ -45,7 +45,7 @@ class EventQueue {
   // Four children to a node: half the levels of a binary heap, and a node's children share lines.
   static constexpr size_t kArity = 4;
   struct Entry {
-    Time at;
+    Instant at;
     uint64_t order = 0;
     Event event;
     bool operator<(const Entry& other) const {

@@ -133,7 +133,7 @@ void HelixSwarmScheduler::Measure(HelixState& state, const Sender& sender,
     const HelixQuery& query = state.queries[static_cast<size_t>(index)];
     const HelixHop& hop = query.route[static_cast<size_t>(query.hop)];
     double& mean_s = mean_s_[static_cast<size_t>(hop.link)];
-    mean_s = kSmoothing * (state.now - query.sent).seconds() + (1 - kSmoothing) * mean_s;
+    mean_s = kSmoothing * (state.now_s - query.sent_s) + (1 - kSmoothing) * mean_s;
     const int from = state.LinkOf(hop).from;
     if (std::find(ask_again->begin(), ask_again->end(), from) == ask_again->end()) {
       ask_again->push_back(from);

@@ -1,5 +1,7 @@
 #include "sim/compat/helix_cluster.h"
 
+#include <algorithm>
+#include <cmath>
 #include <set>
 #include <unordered_map>
 
@@ -14,6 +16,7 @@ namespace {
 constexpr double kRateMax = 1e15;  // bytes/s
 constexpr double kEntriesMax = 1e15;
 constexpr double kLatencyMax = 3600;
+constexpr double kDiskBytesPerS = 1e9;  // of every shipped cluster
 
 // "compute_node_2" is the first node of the placement.
 Result<LayerRange> LayersOf(const std::vector<LayerRange>& placement, std::string_view name) {
@@ -132,6 +135,14 @@ void DropDeadEnds(HelixCluster* cluster) {
   }
   std::erase_if(cluster->links,
                 [&](const HelixLink& link) { return !leads_back[static_cast<size_t>(link.to)]; });
+}
+
+double BeginSeconds(const HelixModel& model, const HelixCluster& cluster) {
+  double load_s = 0;
+  for (const HelixNode& node : cluster.nodes) {
+    load_s = std::max(load_s, node.layers.size() * model.layer_bytes / kDiskBytesPerS);
+  }
+  return std::ceil(load_s) + 1;
 }
 
 }  // namespace millrace::sim

@@ -49,6 +49,10 @@ Result<HelixCluster> ParseHelixCluster(std::string_view cluster, std::string_vie
 // chooses hop by hop would lose requests there.
 void DropDeadEnds(HelixCluster* cluster);
 
+// When requests begin to come, as the released scripts have it: a second after the last node has
+// loaded its layers from disk, rounded up.
+double BeginSeconds(const HelixModel& model, const HelixCluster& cluster);
+
 // Sets every link's flow to that of a maximum flow from the coordinator back to it, with T(k) of
 // `fleet` at the nodes. Returns the flow's value in tokens per second. REQUIRES: no node holds more
 // layers than its kind has figures for.

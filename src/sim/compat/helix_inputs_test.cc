@@ -183,7 +183,7 @@ TEST(HelixWorkloadTest, ArrivalsKeepTheRate) {
   trace.lengths = {{300, 100}, {500, 100}};
   trace.requests_per_bin = {0, 1, 2, 5};
   PythonRandom random(0);
-  const auto arrivals = DrawArrivals(trace, 2000, 3000, &random);  // 4 requests/s
+  const auto arrivals = DrawArrivals(trace, 2000, /*begin_s=*/0, 3000, &random);  // 4 requests/s
   EXPECT_NEAR(static_cast<double>(arrivals.size()), 12000, 600);
   for (size_t i = 1; i < arrivals.size(); ++i) EXPECT_LE(arrivals[i - 1].at_s, arrivals[i].at_s);
 }

@@ -17,6 +17,7 @@ constexpr int kPromptTokensMax = kPromptRequestsMax * HelixModel::kPromptTokensM
 constexpr int kIterations = 10;   // of the throughput's fixed point
 constexpr double kKvShare = 0.3;  // of the cache taken as used
 constexpr double kMeanPrompt = 750;
+constexpr double kSecondsPerMs = 0.001;
 
 std::string Lower(std::string text) {
   for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -61,6 +62,19 @@ Status ParseLimits(std::string_view text, HelixModel* model) {
   }
   if (model->gpus.empty()) return NotFound("node_limits.csv has no line of " + model->name);
   return OkStatus();
+}
+
+// The original's line between two points, operation by operation: its event order hangs on the last
+// bit (helix_simulator.h).
+double LayerSeconds(const cost::PiecewiseLinear& curve_ms, double tokens) {
+  const auto& points = curve_ms.points();
+  if (tokens > points.back().x) return curve_ms.AtSmoothed(tokens) * kSecondsPerMs;
+  const auto right = std::ranges::lower_bound(points, tokens, {}, &cost::PiecewiseLinear::Point::x);
+  const double right_s = right->y * kSecondsPerMs;
+  if (right->x == tokens || right == points.begin()) return right_s;
+  const auto left = std::prev(right);
+  const double left_s = left->y * kSecondsPerMs;
+  return left_s + (right_s - left_s) * (tokens - left->x) / (right->x - left->x);
 }
 
 struct Typical {
@@ -147,9 +161,11 @@ Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_vie
   if (name == "llama2_70b") {
     model.num_layers = 80;
     model.activation_bytes = 8192 * 2;
+    model.layer_bytes = 1.53e9;
   } else if (name == "llama1_30b") {
     model.num_layers = 60;
     model.activation_bytes = 6656 * 2;
+    model.layer_bytes = 1e9;
   } else {
     return NotFound("no model \"" + model.name + "\": llama1_30b or llama2_70b");
   }
@@ -161,10 +177,10 @@ Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_vie
     MR_ASSIGN_OR_RETURN(const cost::LayerTable table,
                         cost::LayerTable::Load(folder + model.name + "/" + Lower(gpu)));
     for (int tokens = 0; tokens <= kPromptTokensMax; ++tokens) {
-      figures.prompt_s.push_back(table.PromptSeconds(tokens));
+      figures.prompt_s.push_back(LayerSeconds(table.prompt_ms(), tokens));
     }
     for (int tokens = 0; tokens <= kDecodeTokensMax; ++tokens) {
-      figures.decode_s.push_back(table.DecodeSeconds(tokens));
+      figures.decode_s.push_back(LayerSeconds(table.decode_ms(), tokens));
     }
   }
   return model;

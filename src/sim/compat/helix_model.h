@@ -43,6 +43,7 @@ struct HelixModel {
   int num_layers = 0;
   int token_bytes = 2;       // between a node and the coordinator
   int activation_bytes = 0;  // between nodes, per token
+  double layer_bytes = 0;    // of weights
   std::map<std::string, HelixGpu> gpus;
 };
 

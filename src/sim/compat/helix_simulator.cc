@@ -11,8 +11,6 @@ namespace {
 // On the way from card to device, once per entry to a node: joining the pieces and copying them.
 constexpr double kConcatBytesPerS = 4e9, kCopyBytesPerS = 5e9;
 
-Duration InSeconds(double s) { return Duration::Nanos(std::llround(s * 1e9)); }
-
 }  // namespace
 
 void HelixReport::Add(const HelixReport& other) {
@@ -42,21 +40,22 @@ HelixSimulator::HelixSimulator(const HelixModel& model, const HelixCluster& clus
   }
 }
 
-HelixReport HelixSimulator::Run(double warm_up_s, double window_s) {
-  window_begin_ = Time{} + InSeconds(warm_up_s);
-  window_end_ = window_begin_ + InSeconds(window_s);
+HelixReport HelixSimulator::Run(double warm_up_s, double window_s, double begin_s) {
+  state_.now_s = begin_s;
+  window_begin_s_ = begin_s + warm_up_s;
+  window_end_s_ = window_begin_s_ + window_s;
   report_.window_s = window_s;
   feeder_.Start(*this);
-  while (!events_.empty() && events_.next_time() < window_end_) {
-    state_.now = events_.next_time();
+  while (!events_.empty() && events_.next_time() < window_end_s_) {
+    state_.now_s = events_.next_time();
     Handle(events_.Pop());
     ++report_.events;
   }
   return report_;
 }
 
-void HelixSimulator::Submit(Time at, int input_tokens, int output_tokens) {
-  MR_CHECK(at >= state_.now);
+void HelixSimulator::Submit(double at_s, int input_tokens, int output_tokens) {
+  MR_CHECK(at_s >= state_.now_s);
   HelixQueryIndex index;
   if (free_queries_.empty()) {
     MR_CHECK(state_.queries.size() < kQueriesMax) << "more than 2^20 queries alive";
@@ -70,8 +69,8 @@ void HelixSimulator::Submit(Time at, int input_tokens, int output_tokens) {
   HelixQuery& query = state_.queries[static_cast<size_t>(index)];
   query.input_tokens = input_tokens;
   query.output_tokens = output_tokens;
-  query.arrived = query.issued = at;
-  Push(at, Kind::kIssue, index);
+  query.arrived_s = query.issued_s = at_s;
+  Push(at_s, Kind::kIssue, index);
 }
 
 void HelixSimulator::Handle(const Event& event) {
@@ -118,12 +117,13 @@ void HelixSimulator::Send(const HelixSend& send) {
   state_.endpoints[static_cast<size_t>(link.from)].free_out_bytes_per_s -= send.bytes_per_s;
   state_.endpoints[static_cast<size_t>(link.to)].free_in_bytes_per_s -= send.bytes_per_s;
   query.link_bytes_per_s = send.bytes_per_s;
-  query.sent = state_.now;
+  query.sent_s = state_.now_s;
   const int end = state_.cluster.coordinator();
   const bool inner = link.from != end && link.to != end;
   const double bytes = static_cast<double>(query.tokens()) *
                        (state_.model.token_bytes + (inner ? state_.model.activation_bytes : 0));
-  Push(state_.now + InSeconds(bytes / send.bytes_per_s), Kind::kFinishSending, send.query);
+  Push(state_.now_s + (link.latency_s + bytes / send.bytes_per_s) - link.latency_s,
+       Kind::kFinishSending, send.query);
 }
 
 void HelixSimulator::FinishSending(HelixQueryIndex index) {
@@ -135,7 +135,7 @@ void HelixSimulator::FinishSending(HelixQueryIndex index) {
   state_.endpoints[static_cast<size_t>(link.from)].free_out_bytes_per_s += query.link_bytes_per_s;
   state_.endpoints[static_cast<size_t>(link.to)].free_in_bytes_per_s += query.link_bytes_per_s;
   PushNow(Kind::kStartSending, link.from);
-  Push(state_.now + InSeconds(link.latency_s), Kind::kFinishTransmission, index);
+  Push(state_.now_s + link.latency_s, Kind::kFinishTransmission, index);
 }
 
 void HelixSimulator::FinishTransmission(HelixQueryIndex index) {
@@ -167,8 +167,8 @@ void HelixSimulator::Gather() {
 
 void HelixSimulator::EndIteration(HelixQueryIndex index) {
   HelixQuery& query = state_.queries[static_cast<size_t>(index)];
-  const bool measured = state_.now >= window_begin_;
-  const double took_s = (state_.now - query.issued).seconds();
+  const bool measured = state_.now_s >= window_begin_s_;
+  const double took_s = state_.now_s - query.issued_s;
   if (measured) {
     (query.decoding ? report_.decode_s : report_.prompt_s).Add(took_s);
     (query.decoding ? report_.decode_tokens : report_.prompt_tokens) += query.tokens();
@@ -177,12 +177,12 @@ void HelixSimulator::EndIteration(HelixQueryIndex index) {
   if (query.decoding) ++query.decoded;
   query.decoding = true;
   if (query.decoded == query.output_tokens) {
-    if (measured) report_.residence_s.Add((state_.now - query.arrived).seconds());
+    if (measured) report_.residence_s.Add(state_.now_s - query.arrived_s);
     EndQuery(index);
     return feeder_.QueryDone(*this);
   }
   query.hop = -1;
-  query.issued = state_.now;
+  query.issued_s = state_.now_s;
   PushNow(Kind::kIssue, index);
   if (was_prompt) feeder_.PromptDone(*this);
 }
@@ -214,14 +214,14 @@ void HelixSimulator::StartExecution(int index) {
   if (!node.batch.empty()) return;  // busy: it looks again when it is done
   if (node.queues[static_cast<size_t>(node.layer)].empty()) MarchOn(node);
   if (node.queues[static_cast<size_t>(node.layer)].empty()) return;
-  const Duration took = FormBatch(node);
+  const double took_s = FormBatch(node);
   CountEntry(index);
-  Push(state_.now + took, Kind::kFinishExecution, index);
+  Push(state_.now_s + took_s, Kind::kFinishExecution, index);
 }
 
 // Takes what fits from the current layer's queue, first come first served; who does not fit waits,
 // who comes after and fits does not.
-Duration HelixSimulator::FormBatch(Node& node) {
+double HelixSimulator::FormBatch(Node& node) {
   auto& queue = node.queues[static_cast<size_t>(node.layer)];
   int prompts = 0, prompt_tokens = 0, decodes = 0;
   int64_t context = 0;
@@ -253,7 +253,7 @@ Duration HelixSimulator::FormBatch(Node& node) {
     seconds += bytes / kConcatBytesPerS + bytes / kCopyBytesPerS;
     node.tokens_to_copy = 0;
   }
-  return InSeconds(seconds);
+  return seconds;
 }
 
 void HelixSimulator::FinishExecution(int index) {

@@ -58,7 +58,7 @@ class ListFeeder : public HelixFeeder {
   explicit ListFeeder(std::vector<Item> items) : items_(std::move(items)) {}
   void Start(HelixSimulator& simulator) override {
     for (const Item& item : items_) {
-      simulator.Submit(Time{} + Duration::Seconds(item.at_s), item.input, item.output);
+      simulator.Submit(item.at_s, item.input, item.output);
     }
   }
 

@@ -6,7 +6,6 @@
 #include <deque>
 #include <vector>
 
-#include "base/clock.h"
 #include "sim/compat/helix_cluster.h"
 #include "sim/compat/helix_model.h"
 
@@ -28,9 +27,9 @@ struct HelixQuery {
   bool decoding = false;
   std::vector<HelixHop> route;
   int hop = -1;                 // where in the route it is, or last was; -1: at the coordinator
-  Time arrived;                 // of the query
-  Time issued;                  // of this iteration
-  Time sent;                    // onto the link it last took
+  double arrived_s = 0;         // the query
+  double issued_s = 0;          // this iteration
+  double sent_s = 0;            // onto the link it last took
   double link_bytes_per_s = 0;  // that it occupies there
 
   int tokens() const { return decoding ? 1 : input_tokens; }
@@ -57,7 +56,7 @@ struct HelixState {
   std::vector<HelixEndpoint> endpoints;  // [coordinator()] is the coordinator
   std::vector<int> entry_queue;          // by node: queries that wait for its first layer
   std::vector<HelixQuery> queries;
-  Time now;
+  double now_s = 0;
 
   const HelixLink& LinkOf(const HelixHop& hop) const {
     return cluster.links[static_cast<size_t>(hop.link)];

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kFileBytesMax = size_t{16} << 20;
 constexpr double kBinS = 3;
-constexpr Duration kApart = Duration::Millis(100);
+constexpr double kApartS = 0.1;
 
 // Two numbers per line after a heading.
 Result<std::vector<std::pair<double, double>>> ReadPairs(const std::string& path) {
@@ -40,8 +40,6 @@ HelixTrace::Length DrawLength(const HelixTrace& trace, PythonRandom* random) {
   return trace.lengths[random->Below(static_cast<uint32_t>(trace.lengths.size()))];
 }
 
-Time AtSeconds(double s) { return Time{} + Duration::Nanos(std::llround(s * 1e9)); }
-
 }  // namespace
 
 double HelixTrace::MeanTokens() const {
@@ -67,7 +65,7 @@ Result<HelixTrace> LoadHelixTrace(const std::string& helix_data) {
   return trace;
 }
 
-std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_per_s,
+std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_per_s, double begin_s,
                                        double duration_s, PythonRandom* random) {
   double mean = 0;
   for (double requests : trace.requests_per_bin) mean += requests;
@@ -81,7 +79,8 @@ std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_pe
     const double count = std::nearbyint(wanted);
     carried = wanted - count;
     std::vector<double> times;
-    for (double i = 0; i < count; ++i) times.push_back(bin * kBinS + kBinS * random->Uniform());
+    for (double i = 0; i < count; ++i)
+      times.push_back(begin_s + bin * kBinS + kBinS * random->Uniform());
     std::sort(times.begin(), times.end());
     for (double at : times) arrivals.push_back({at, DrawLength(trace, random)});
   }
@@ -91,27 +90,26 @@ std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_pe
 void HelixOnlineFeeder::Next(HelixSimulator& simulator) {
   if (next_ == arrivals_.size()) return;
   const HelixArrival& arrival = arrivals_[next_++];
-  simulator.Submit(AtSeconds(arrival.at_s), arrival.length.input_tokens,
-                   arrival.length.output_tokens);
+  simulator.Submit(arrival.at_s, arrival.length.input_tokens, arrival.length.output_tokens);
 }
 
-void HelixOfflineFeeder::Add(HelixSimulator& simulator, Time at) {
+void HelixOfflineFeeder::Add(HelixSimulator& simulator, double at_s) {
   const HelixTrace::Length length = DrawLength(trace_, random_);
-  simulator.Submit(at, length.input_tokens, length.output_tokens);
+  simulator.Submit(at_s, length.input_tokens, length.output_tokens);
 }
 
 void HelixOfflineFeeder::Start(HelixSimulator& simulator) {
-  for (int i = 0; i < at_first_; ++i) Add(simulator, AtSeconds(0.1 * i));
+  for (int i = 0; i < at_first_; ++i) Add(simulator, simulator.now_s() + kApartS * i);
 }
 
 void HelixOfflineFeeder::PromptDone(HelixSimulator& simulator) {
   const auto usage = simulator.scheduler().BottleneckUsage();
-  if (usage && *usage <= kFeedUsage) Add(simulator, simulator.now() + kApart);
+  if (usage && *usage <= kFeedUsage) Add(simulator, simulator.now_s() + kApartS);
 }
 
 void HelixOfflineFeeder::QueryDone(HelixSimulator& simulator) {
   const auto usage = simulator.scheduler().BottleneckUsage();
-  if (!usage || *usage <= kFeedUsage) Add(simulator, simulator.now() + kApart);
+  if (!usage || *usage <= kFeedUsage) Add(simulator, simulator.now_s() + kApartS);
 }
 
 }  // namespace millrace::sim

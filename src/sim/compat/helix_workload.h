@@ -33,8 +33,9 @@ struct HelixArrival {
   HelixTrace::Length length;
 };
 
-// Arrivals over `duration_s` with `tokens_per_s` on average, prompt and decode together.
-std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_per_s,
+// Arrivals over `duration_s` from `begin_s` on with `tokens_per_s` on average, prompt and decode
+// together.
+std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_per_s, double begin_s,
                                        double duration_s, PythonRandom* random);
 
 class HelixOnlineFeeder : public HelixFeeder {
@@ -64,7 +65,7 @@ class HelixOfflineFeeder : public HelixFeeder {
   void QueryDone(HelixSimulator& simulator) override;
 
  private:
-  void Add(HelixSimulator& simulator, Time at);
+  void Add(HelixSimulator& simulator, double at_s);
 
   const HelixTrace& trace_;
   int at_first_;
