@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace millrace::kv {
+namespace {
+
+constexpr size_t kPrefetchAhead = 8;
+
+}  // namespace
 
 const char* BlockStateName(BlockState state) {
   switch (state) {
@@ -19,14 +24,16 @@ const char* BlockStateName(BlockState state) {
 }
 
 BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks) {
-  for (BlockIndex i = 0; i < num_blocks; ++i) PushBack(free_, i);
+  free_.reserve(num_blocks);
+  for (BlockIndex i = num_blocks; i-- > 0;) free_.push_back(i);
   counts_[static_cast<int>(BlockState::kFree)] = num_blocks;
 }
 
 std::optional<BlockPool::Allocation> BlockPool::Allocate() {
-  const bool evicted = free_.head == kEnd;
-  const BlockIndex i = evicted ? cached_.head : free_.head;
+  const bool evicted = free_.empty();
+  const BlockIndex i = evicted ? cached_.head : free_.back();
   if (i == kEnd) return std::nullopt;
+  if (free_.size() > kPrefetchAhead) Prefetch(free_[free_.size() - 1 - kPrefetchAhead]);
   Block& b = blocks_[i];
   b.cached = false;
   b.refs = 1;
@@ -135,12 +142,17 @@ void BlockPool::Settle(BlockIndex block) {
   Block& b = blocks_[block];
   const BlockState next = StateFor(b);
   if (next == b.state) return;
-  if (List* list = ListOf(b.state)) Remove(*list, block);
+  if (b.state == BlockState::kFree) {
+    MR_CHECK(free_.back() == block) << "block " << block << " is not the next free one";
+    free_.pop_back();
+  } else if (List* list = ListOf(b.state)) {
+    Remove(*list, block);
+  }
   --counts_[static_cast<int>(b.state)];
   b.state = next;
   ++counts_[static_cast<int>(next)];
   if (next == BlockState::kFree) {
-    PushFront(free_, block);
+    free_.push_back(block);
   } else if (List* list = ListOf(next)) {
     PushBack(*list, block);
   }
@@ -152,20 +164,13 @@ BlockPool::List* BlockPool::ListOf(BlockState state) {
 
 const BlockPool::List* BlockPool::ListOf(BlockState state) const {
   switch (state) {
-    case BlockState::kFree: return &free_;
     case BlockState::kCached: return &cached_;
     case BlockState::kPendingFree: return &pending_;
+    case BlockState::kFree:
     case BlockState::kOwned:
     case BlockState::kPinned: return nullptr;
   }
   return nullptr;
-}
-
-void BlockPool::PushFront(List& list, BlockIndex block) {
-  blocks_[block].previous = kEnd;
-  blocks_[block].next = list.head;
-  (list.head == kEnd ? list.tail : blocks_[list.head].previous) = block;
-  list.head = block;
 }
 
 void BlockPool::PushBack(List& list, BlockIndex block) {
@@ -204,6 +209,18 @@ int BlockPool::CheckList(BlockState state) const {
   return length;
 }
 
+// The states and their counts are checked elsewhere: as many free ones, all different, are all.
+int BlockPool::CheckFree() const {
+  std::vector<bool> seen(blocks_.size());
+  for (BlockIndex i : free_) {
+    MR_CHECK(blocks_[i].state == BlockState::kFree)
+        << "block " << i << " is " << BlockStateName(blocks_[i].state) << " among the free";
+    MR_CHECK(!seen[i]) << "block " << i << " is twice among the free";
+    seen[i] = true;
+  }
+  return static_cast<int>(free_.size());
+}
+
 void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
   MR_CHECK(std::ssize(expected_refs) == total());
   std::vector<int> pins(blocks_.size(), 0);
@@ -228,7 +245,8 @@ void BlockPool::CheckIntegrity(std::span<const int> expected_refs) const {
   }
   MR_CHECK(sum == total()) << "free + cached + owned + pinned + pending is " << sum << " of "
                            << total();
-  for (BlockState s : {BlockState::kFree, BlockState::kCached, BlockState::kPendingFree}) {
+  MR_CHECK(CheckFree() == count(BlockState::kFree)) << "free blocks were lost";
+  for (BlockState s : {BlockState::kCached, BlockState::kPendingFree}) {
     MR_CHECK(CheckList(s) == count(s)) << "the list of " << BlockStateName(s) << " lost blocks";
   }
 }

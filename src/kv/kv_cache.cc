@@ -6,6 +6,11 @@
 #include "base/check.h"
 
 namespace millrace::kv {
+namespace {
+
+constexpr size_t kPrefetchAhead = 8;  // blocks of a table that is given up
+
+}  // namespace
 
 KvCache::KvCache(const KvOptions& options)
     : options_(options),
@@ -64,6 +69,11 @@ bool KvCache::MakeWritable(BlockTable& table, int i, std::vector<BlockCopy>& cop
 void KvCache::Release(BlockPool& pool, BlockTable& table, std::optional<StepId> in_use_by) {
   NewRound();
   for (size_t i = table.size(); i-- > 0;) {
+    if (i >= kPrefetchAhead) {
+      const BlockIndex soon = table[i - kPrefetchAhead].index;
+      pool.Prefetch(soon);
+      __builtin_prefetch(&seen_[soon], 1);
+    }
     if (FirstSight(table[i].index)) pool.DropRef(table[i], in_use_by);
   }
   table.clear();

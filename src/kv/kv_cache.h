@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/ids.h"
@@ -64,6 +65,10 @@ class KvCache {
   int block_size() const { return options_.block_size; }
   int BlocksFor(int tokens) const {
     return (tokens + options_.block_size - 1) / options_.block_size;
+  }
+  // BlocksFor(tokens) <= table.size(), without a division: asked for every token of a decode.
+  bool Holds(const BlockTable& table, int tokens) const {
+    return std::cmp_greater_equal(table.size() * options_.block_size, tokens);
   }
   const BlockPool& device() const { return device_; }
   const BlockPool& host() const { return host_; }

@@ -80,6 +80,7 @@ void SchedulerImpl::AdvanceComputed(const LedgerEntry& entry) {
   // Without the token that belongs to it, the last known token must be computed again.
   s.computed = entry.samples ? end : std::min(end, r.TotalOf(s) - 1);
   s.computed_most = std::max(s.computed_most, s.computed);
+  if (!kv_.prefix_caching()) return;
   // Prompts are wanted by others at once. Outputs can wait: hashing is the dearest part of a decode
   // step, so each sequence has its own turn in a block's worth of steps.
   const auto turn = static_cast<uint64_t>(s.computed) + s.id.value();
@@ -120,8 +121,10 @@ void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, 
   news.tokens.push_back(token);
   if (result.logprobs) news.logprobs.push_back(*result.logprobs);
   if (first) news.prompt_logprobs = r.prompt_logprobs;
-  news.finish = FinishAfter(token, static_cast<int>(sequence.output.size()), r.output_limit,
-                            *r.spec.params, options_.eos_token_ids);
+  const int output_tokens = static_cast<int>(sequence.output.size());
+  if (r.ends_by_length_only && output_tokens < r.output_limit) return;
+  news.finish =
+      FinishAfter(token, output_tokens, r.output_limit, *r.spec.params, options_.eos_token_ids);
   if (!news.finish) return;
   if (news.finish == FinishReason::kStop) news.stop_token = token;
   End(sequence, news);

@@ -11,6 +11,11 @@
 
 namespace millrace::sched {
 
+// Whether FinishAfter asks for the number of tokens only, whatever they are.
+inline bool EndsByLengthOnly(const SamplingParams& params, std::span<const TokenId> eos_token_ids) {
+  return (params.ignore_eos || eos_token_ids.empty()) && params.stop_token_ids.empty();
+}
+
 // After `token` became the last of `output_tokens`. A stopping token wins over the length, and
 // counts only after the first min_tokens.
 inline std::optional<FinishReason> FinishAfter(TokenId token, int output_tokens, int output_limit,

@@ -14,14 +14,15 @@ inline void PrefetchLines(const void* from, int lines) {
 }
 // What says whether it can be in a step; then what a decode step touches of it.
 inline void PrefetchHead(const Request& request) { PrefetchLines(&request, 1); }
-inline void Prefetch(const Request& request) { PrefetchLines(&request, 3); }
+inline void Prefetch(const Request& request) {
+  PrefetchLines(&request, 1);
+  PrefetchLines(&request.times.last_token, 1);  // and spec's id beside it
+}
 inline void Prefetch(const Sequence& sequence) { PrefetchLines(&sequence, 2); }
 // REQUIRES: both are there already, or this is where the miss is.
 inline void PrefetchTails(const Sequence& sequence, const Request& request) {
   __builtin_prefetch(sequence.output.data() + sequence.output.size());
-  __builtin_prefetch(sequence.table.data() + sequence.table.size());
-  __builtin_prefetch(request.spec.prompt.get());
-  PrefetchLines(request.spec.params.get(), 3);
+  if (!request.ends_by_length_only) PrefetchLines(request.spec.params.get(), 3);
 }
 
 }  // namespace millrace::sched

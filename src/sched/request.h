@@ -86,6 +86,7 @@ struct alignas(64) Request {
   int cached_prompt_tokens = 0;
   bool frozen = false;                // is put into no step
   bool asks_prompt_logprobs = false;  // of spec.params: asked in every step
+  bool ends_by_length_only = false;   // no token stops it: likewise
   // The prompt is being computed by the leader for the others, who have not started.
   bool sharing_prompt = false;
   bool detached = false;            // left; known only to steps in flight

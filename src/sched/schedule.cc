@@ -107,10 +107,11 @@ int SchedulerImpl::SharesBlocksNeeded(bool on_host) const {
   for (size_t i = 0; i < shares_.size(); ++i) {
     const Sequence& s = *shares_[i].sequence;
     const kv::BlockTable& table = table_of(shares_[i]);
-    const int growth = kv_.BlocksFor(s.computed + shares_[i].num_tokens) - std::ssize(table);
-    needed += std::max(growth, 0);
+    const int end = s.computed + shares_[i].num_tokens;
+    if (!kv_.Holds(table, end)) needed += kv_.BlocksFor(end) - static_cast<int>(table.size());
+    if (s.request->sequences.size() == 1) continue;
     const size_t written = s.computed / options_.block_size;
-    if (s.request->sequences.size() == 1 || written >= table.size()) continue;
+    if (written >= table.size()) continue;
     const int refs = pool.refs(table[written].index);
     if (refs == 1) continue;
     int writers = 0;
@@ -136,17 +137,20 @@ void SchedulerImpl::Emit(Request& request, StepRoom& room) {
   }
 }
 
+// The block about to be written, if others name it too.
+void SchedulerImpl::CopyBeforeWriting(Sequence& s) {
+  const int written = s.computed / options_.block_size;
+  if (written >= std::ssize(s.table) || !kv_.MakeWritable(s.table, written, plan_.copies)) return;
+  s.told_blocks = std::min(s.told_blocks, written);
+  ++stats_.copied_blocks;
+  NoteReads({&plan_.copies.back(), 1});
+}
+
 void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   Sequence& s = *share.sequence;
   const int end = s.computed + share.num_tokens;
-  const int written = s.computed / options_.block_size;
-  if (request.sequences.size() > 1 && written < std::ssize(s.table) &&
-      kv_.MakeWritable(s.table, written, plan_.copies)) {
-    s.told_blocks = std::min(s.told_blocks, written);
-    ++stats_.copied_blocks;
-    NoteReads({&plan_.copies.back(), 1});
-  }
-  MR_CHECK(kv_.Grow(s.table, end))
+  if (request.sequences.size() > 1) CopyBeforeWriting(s);
+  MR_CHECK(kv_.Holds(s.table, end) || kv_.Grow(s.table, end))
       << "request " << request.spec.id << " has no blocks for its step";
   if (!s.told) {
     auto output = s.output.empty() ? nullptr : std::make_shared<std::vector<TokenId>>(s.output);
@@ -154,14 +158,19 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
         {s.id, request.spec.params, s.seed, request.spec.prompt, std::move(output)});
     s.told = true;
   }
-  SequenceStep step{.id = s.id,
-                    .start = s.computed,
-                    .num_tokens = share.num_tokens,
-                    .first_token = static_cast<int32_t>(plan_.tokens.size()),
-                    .keep_blocks = s.told_blocks,
-                    .first_new_block = static_cast<int32_t>(plan_.blocks.size())};
-  const kv::TokenView tokens = request.TokensOf(s);
-  tokens.AppendTo(plan_.tokens, s.computed, share.num_tokens);
+  // Filled in place: what is put together on the stack and copied stalls on its own stores.
+  SequenceStep& step = plan_.sequences.emplace_back();
+  step.id = s.id;
+  step.start = s.computed;
+  step.num_tokens = share.num_tokens;
+  step.first_token = static_cast<int32_t>(plan_.tokens.size());
+  step.keep_blocks = s.told_blocks;
+  step.first_new_block = static_cast<int32_t>(plan_.blocks.size());
+  if (share.num_tokens == 1 && s.computed >= request.prompt_tokens) {
+    plan_.tokens.push_back(s.output[s.computed - request.prompt_tokens]);  // without the prompt
+  } else {
+    request.TokensOf(s).AppendTo(plan_.tokens, s.computed, share.num_tokens);
+  }
   for (size_t i = s.told_blocks; i < s.table.size(); ++i) plan_.blocks.push_back(s.table[i].index);
   step.num_new_blocks = static_cast<int32_t>(plan_.blocks.size()) - step.first_new_block;
   s.told_blocks = static_cast<int>(s.table.size());
@@ -173,8 +182,13 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   } else {
     step.logits = samples ? LogitsWanted::kLast : LogitsWanted::kNone;
   }
-  plan_.sequences.push_back(step);
-  building_.entries.push_back({&s, s.id, s.computed, share.num_tokens, s.incarnation, samples});
+  LedgerEntry& entry = building_.entries.emplace_back();
+  entry.sequence = &s;
+  entry.id = s.id;
+  entry.start = s.computed;
+  entry.num_tokens = share.num_tokens;
+  entry.incarnation = s.incarnation;
+  entry.samples = samples;
   s.in_flight = StepId(next_step_);
   ++request.in_flight;
 }

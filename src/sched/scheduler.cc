@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "sched/finish_rules.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
@@ -132,6 +133,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.prompt_tokens = static_cast<int>(r.spec.prompt->size());
   r.asks_prompt_logprobs = PromptLogprobsLacking(r.spec);
   r.output_limit = output_limit;
+  r.ends_by_length_only = EndsByLengthOnly(*r.spec.params, options_.eos_token_ids);
   r.cached_prompt_tokens = r.spec.cached_prompt_tokens;
   r.imports = r.spec.imported_tokens > 0;
   r.sequences.resize(r.spec.params->n);

@@ -127,6 +127,7 @@ class SchedulerImpl : public Scheduler {
   static int ReadyDecodesOf(const Request& request);
   int SharesBlocksNeeded(bool on_host) const;
   void Emit(Request& request, StepRoom& room);
+  void CopyBeforeWriting(Sequence& sequence);
   void EmitShare(Request& request, const Share& share);
   const StepPlan* Send(Time now);
 

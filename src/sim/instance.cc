@@ -31,16 +31,41 @@ std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens) {
   return params;
 }
 
+namespace {
+
+void Answer(SequenceId id, bool samples, SequenceResult& result) {
+  result.id = id;
+  if (samples) {
+    result.token = 0;
+  } else {
+    result.token.reset();
+  }
+}
+
+}  // namespace
+
+void StepAnswer::Take(const StepPlan& plan) {
+  id = plan.id;
+  entries.clear();
+  for (const SequenceStep& s : plan.sequences) {
+    entries.push_back({s.id, s.logits != LogitsWanted::kNone});
+  }
+}
+
+void StepAnswer::WriteTo(StepResult& result) const {
+  result.id = id;
+  result.sequences.resize(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    Answer(entries[i].sequence, entries[i].samples, result.sequences[i]);
+  }
+}
+
 void AnswerTo(const StepPlan& plan, StepResult& result) {
   result.id = plan.id;
   result.sequences.resize(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    result.sequences[i].id = plan.sequences[i].id;
-    if (plan.sequences[i].logits == LogitsWanted::kNone) {
-      result.sequences[i].token.reset();
-    } else {
-      result.sequences[i].token = 0;
-    }
+    const SequenceStep& s = plan.sequences[i];
+    Answer(s.id, s.logits != LogitsWanted::kNone, result.sequences[i]);
   }
 }
 
@@ -63,10 +88,10 @@ void Instance::Submit(Time now, std::vector<Time>& ends) {
   while (const StepPlan* plan = scheduler_->Schedule(now)) {
     InFlight step;
     if (!spare_.empty()) {
-      step.result = std::move(spare_.back());
+      step.answer = std::move(spare_.back());
       spare_.pop_back();
     }
-    AnswerTo(*plan, step.result);
+    step.answer.Take(*plan);
     step.end = RunThroughStages(*plan, now);
     ends.push_back(step.end);
     in_flight_.push_back(std::move(step));
@@ -126,13 +151,14 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   return at;
 }
 
-void Instance::Finish(Time now, std::vector<RequestOutput>& outputs) {
+void Instance::Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs) {
   MR_CHECK(!in_flight_.empty() && in_flight_.front().end == now) << now.ns;
   InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
-  scheduler_->Commit(step.result, now, outputs);
+  step.answer.WriteTo(result);
+  scheduler_->Commit(result, now, outputs);
   CountKv(now);
-  spare_.push_back(std::move(step.result));
+  spare_.push_back(std::move(step.answer));
 }
 
 }  // namespace millrace::sim

@@ -66,6 +66,20 @@ std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
 // set. `result` keeps its memory.
 void AnswerTo(const StepPlan& plan, StepResult& result);
 
+// What such an answer takes of a plan: of a step in flight only this is kept, an eighth of the
+// answer, since the steps of all instances together outgrow the caches.
+struct StepAnswer {
+  struct Entry {
+    SequenceId sequence;
+    bool samples = false;
+  };
+  StepId id;
+  std::vector<Entry> entries;
+
+  void Take(const StepPlan& plan);
+  void WriteTo(StepResult& result) const;
+};
+
 class Instance {
  public:
   // kInvalidArgument when the scheduler refuses its options.
@@ -77,8 +91,9 @@ class Instance {
   // Submits every step that can start now. Each submitted step ends at the time appended to `ends`,
   // in order; the caller calls Finish at each.
   void Submit(Time now, std::vector<Time>& ends);
-  // The oldest step in flight ended at `now`. Outputs are appended. REQUIRES: one is in flight.
-  void Finish(Time now, std::vector<RequestOutput>& outputs);
+  // The oldest step in flight ended at `now`. Outputs are appended; `result` is overwritten, and
+  // may be every instance's. REQUIRES: one is in flight.
+  void Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs);
 
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
   Duration busy(int stage) const { return stages_[stage].busy; }
@@ -101,7 +116,7 @@ class Instance {
   };
   struct InFlight {
     Time end;
-    StepResult result;
+    StepAnswer answer;
   };
 
   Instance(const InstanceOptions& options, std::unique_ptr<sched::Scheduler> scheduler);
@@ -113,7 +128,7 @@ class Instance {
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<Stage> stages_;
   std::deque<InFlight> in_flight_;
-  std::vector<StepResult> spare_;
+  std::vector<StepAnswer> spare_;
   StepRecord record_;
   InstanceUse use_;
   int kv_blocks_now_ = 0;

@@ -54,14 +54,22 @@ ServiceReport Service::Run(Workload& workload) {
         break;
       case What::kStepEnd:
         outputs_.clear();
-        instances_[event.index]->Finish(now, outputs_);
-        for (RequestOutput& output : outputs_) Hear(event.index, output, now);
+        instances_[event.index]->Finish(now, result_, outputs_);
+        HearAll(event.index, now);
         Submit(event.index, now);
         break;
       case What::kKvArrival: EndPull(event.index, now); break;
     }
   }
   return Report(now);
+}
+
+void Service::HearAll(int index, Time now) {
+  constexpr size_t kAhead = 8;  // outputs whose records are asked for from memory
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (i + kAhead < outputs_.size()) recorder_.Prefetch(outputs_[i + kAhead].request);
+    Hear(index, outputs_[i], now);
+  }
 }
 
 void Service::Hear(int index, RequestOutput& output, Time now) {

@@ -89,6 +89,7 @@ class Service {
   void Arrive(const SimRequest& request, Time now);
   // The instance with the role that should take the next request.
   int Dispatch(const std::vector<int>& among);
+  void HearAll(int index, Time now);  // outputs_
   void Hear(int index, RequestOutput& output, Time now);
   std::shared_ptr<const SamplingParams> SharedParams(int output_tokens);
   void Submit(int index, Time now);
@@ -107,6 +108,7 @@ class Service {
   EventQueue<Event> events_;
   std::vector<int> entries_, decodes_;  // instances that requests enter, that take hand-overs
   Recorder recorder_;
+  StepResult result_;  // scratch
   std::vector<RequestOutput> outputs_;
   std::vector<Time> ends_;
   std::vector<std::shared_ptr<const SamplingParams>> params_;         // by output length
