@@ -105,8 +105,7 @@ struct PullDone {
   Status status;
   int64_t bytes = 0;  // that crossed between workers
   double seconds = 0;
-  bool rows =
-      false;  // that left the lane's last layer here, of all tokens to `end_token`, are kept
+  bool rows = false;  // those that left the lane's last layer here are kept, to `end_token`
 };
 struct Leaving {  // a notice: this worker will be gone in so long (SIGTERM, a spot notice)
   std::optional<Duration> in;

@@ -30,6 +30,7 @@ struct alignas(64) Sequence {
   int index = 0;
   int computed = 0;          // tokens whose KV is there
   int computed_most = 0;     // the most it ever was: below, computing is recomputing
+  int lacking_until = 0;     // tokens from `computed` to here lack their KV at some hops alone
   int told_blocks = 0;       // leading table entries that the executor knows
   uint32_t incarnation = 0;  // grows when its KV is dropped
   bool started = false;      // has a table of its own; false: waits for the leader's prompt
@@ -40,9 +41,7 @@ struct alignas(64) Sequence {
   std::vector<TokenId> output;
   kv::PrefixChain chain;
   uint64_t seed = 0;
-  // Tokens from `computed` to here have their KV at every hop but these.
-  int lacking_until = 0;
-  HopRange lacking;
+  HopRange lacking;                     // hops, up to lacking_until
   std::optional<StepId> swapped_in_by;  // the step that brings its KV back
   kv::BlockTable host_table;            // while swapped out
 

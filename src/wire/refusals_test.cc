@@ -144,7 +144,7 @@ TEST(Refusals, LanesAndShards) {
 
   const auto load = [&](const std::string& field, auto spoil) {
     SCOPED_TRACE(field);
-    const LoadShard good{ShardId(1), 7, {0, 2}, {1, 2}, std::vector<WorkerAddress>(2), {}, 64};
+    const LoadShard good{ShardId(1), 7, {0, 2}, {1, 2}, std::vector<WorkerAddress>(2), {}, {}, 64};
     ExpectNames(Refusal(good, [&](auto& m) { spoil(*m.mutable_load_shard()); }), field);
   };
   load("rank: size must be 1, 2, 4 or 8", [](auto& m) { m.mutable_rank()->set_size(3); });
