@@ -144,13 +144,15 @@ TEST(Refusals, LanesAndShards) {
 
   const auto load = [&](const std::string& field, auto spoil) {
     SCOPED_TRACE(field);
-    const LoadShard good{ShardId(1), 7, {0, 2}, {1, 2}, std::vector<WorkerAddress>(2), {}, {}, 64};
+    const LoadShard good{ShardId(1), 7, {0, 2}, {1, 2}, std::vector<WorkerAddress>(2), {}, "", 64};
     ExpectNames(Refusal(good, [&](auto& m) { spoil(*m.mutable_load_shard()); }), field);
   };
   load("rank: size must be 1, 2, 4 or 8", [](auto& m) { m.mutable_rank()->set_size(3); });
   load("rank: rank", [](auto& m) { m.mutable_rank()->set_rank(2); });
   load("ranks has 1 entries", [](auto& m) { m.mutable_ranks()->RemoveLast(); });
   load("layers", [](auto& m) { m.clear_layers(); });
+  load("model_fingerprint",
+       [](auto& m) { m.set_model_fingerprint(std::string(kNameBytesMax + 1, 'x')); });
 }
 
 TEST(Refusals, Transfers) {
