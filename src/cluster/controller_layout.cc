@@ -194,6 +194,7 @@ void Controller::AskToLoad(LayoutStage& stage) {
                    .layers = stage.plan.layers,
                    .rank = place,
                    .ranks = ranks,
+                   .model_fingerprint = options_.identity.model_fingerprint,
                    .max_batched_tokens = options_.scheduler.max_num_batched_tokens};
     load.sources = WeightSources(*slot.worker, stage.plan.layers);
     Send(*slot.worker, std::move(load));

@@ -99,6 +99,7 @@ TEST(Controller, NamesWhoeverHasWeightsToOneThatHasNone) {
   ASSERT_EQ(loads.size(), 2u);
   EXPECT_TRUE(sources(loads[0].second).empty()) << "nobody was there";
   EXPECT_TRUE(sources(loads[1].second).empty()) << "the first has nothing to give";
+  EXPECT_EQ(loads[0].second.model_fingerprint, "right");
   for (const auto& [to, load] : loads) c->Receive(to, ShardLoaded{.shard = load.shard}, At(0.1));
   join(4, "right");
   join(5, "");
