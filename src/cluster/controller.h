@@ -345,6 +345,7 @@ class Controller {
   // controller_left_kv.cc
   const std::vector<LaneHop>* HopsOf(LaneId id);
   bool StillThere(const LaneHop& hop) const;
+  bool HasRemains(WorkerId worker) const;
   void KeepRemains(Lane& lane, const LaneHop* failed, std::optional<WorkerId> suspect, Time now);
   void LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here);
   void DropLeft(RequestId id, Tracked& tracked);

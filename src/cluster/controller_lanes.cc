@@ -375,7 +375,7 @@ void Controller::RetireLanes(Time now) {
   DropUnusedShards();
   std::vector<WorkerId> idle;
   for (const auto& [id, worker] : workers_) {
-    const bool used = HasSlot(layout_, id) || (next_ && HasSlot(*next_, id)) ||
+    const bool used = HasSlot(layout_, id) || (next_ && HasSlot(*next_, id)) || HasRemains(id) ||
                       std::ranges::any_of(
                           lanes_, [&, w = id](const auto& entry) { return entry.second.Uses(w); });
     if (worker.draining && !used) idle.push_back(id);

@@ -23,6 +23,14 @@ bool Controller::StillThere(const LaneHop& hop) const {
   return std::ranges::all_of(hop.shards, [&](ShardId shard) { return shards_.contains(shard); });
 }
 
+bool Controller::HasRemains(WorkerId worker) const {
+  return std::ranges::any_of(remains_, [&](const auto& entry) {
+    return std::ranges::any_of(entry.second.hops, [&](const LaneHop& hop) {
+      return std::ranges::find(hop.ranks, worker, &WorkerAddress::worker) != hop.ranks.end();
+    });
+  });
+}
+
 // Before the lane is closed: what its requests have computed, of those hops that outlive it.
 void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<WorkerId> suspect,
                              Time now) {

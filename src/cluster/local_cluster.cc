@@ -174,10 +174,7 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
   };
   links.end_session = [this, self](const std::string& reason, bool for_good) {
     const auto member = self.lock();
-    if (!member || !for_good) return;
-    FromWorker(member, [this, from = member->connection, reason] {
-      cell_->ConnectionLost(from, Unavailable(reason));
-    });
+    if (member && for_good) End(member, reason);
   };
   return links;
 }
@@ -204,26 +201,29 @@ void LocalCluster::AddWorker(Join join, ShardLoader loader) {
 }
 
 void LocalCluster::KillWorker(const std::string& name) {
-  std::shared_ptr<Member> dead;
+  std::shared_ptr<Member> member;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, other] : members_) {
+      if (other->join.name == name) member = other;
+    }
+  }
+  if (member) End(member, "the connection was closed");
+}
+
+// As when its process ends: it says no more, and whoever was connected to it notices.
+void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& reason) {
   std::vector<std::shared_ptr<Member>> others;
   {
     std::lock_guard lock(mutex_);
-    for (auto it = members_.begin(); it != members_.end();) {
-      if (it->second->join.name == name) {
-        dead = it->second;
-        dead->hung = true;  // says no more
-        graveyard_.push_back(dead);
-        it = members_.erase(it);
-      } else {
-        others.push_back(it->second);
-        ++it;
-      }
-    }
+    if (members_.erase(dead->connection) == 0) return;
+    dead->hung = true;
+    graveyard_.push_back(dead);
+    for (const auto& [id, other] : members_) others.push_back(other);
   }
-  if (!dead) return;
   dead->inbox->Put([dead = dead.get()] { dead->host->Close(); });  // its groups end with it
-  to_cell_->Put([this, from = dead->connection] {
-    cell_->ConnectionLost(from, Unavailable("the connection was closed"));
+  to_cell_->Put([this, from = dead->connection, reason] {
+    cell_->ConnectionLost(from, Unavailable(reason));
   });
   for (const auto& other : others) {
     PutTo(other, [other = other.get(), peer = dead->join.address.incarnation] {

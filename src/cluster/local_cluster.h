@@ -57,6 +57,7 @@ class LocalCluster {
   explicit LocalCluster(const Clock& clock) : clock_(clock) {}
   std::shared_ptr<Member> Find(Incarnation incarnation);
   std::shared_ptr<Member> Find(ConnectionId connection);
+  void End(const std::shared_ptr<Member>& dead, const std::string& reason);
   void FromCell(const std::shared_ptr<Member>& member, std::function<void()> work);
   void PutTo(const std::shared_ptr<Member>& member, std::function<void()> work);
   void FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work,
