@@ -139,8 +139,11 @@ void Controller::On(ConnectionId from, const LaneOpened& message, Time now) {
     ++counters_.stale_messages;
     return;
   }
-  if (!message.status.ok())
+  if (!message.status.ok()) {
+    // What lost lanes left takes memory that the next one may need.
+    while (!remains_.empty()) DropHeirs(remains_.begin()->first);
     return LoseLane(message.lane, message.status, LaneEnd::kInnocent, {}, now);
+  }
   // Each worker's own answer, once: a step must not be there before its lane.
   if (lane->to_open.erase(ByConnection(from)->id) == 0) ++counters_.stale_messages;
   if (!lane->to_open.empty()) return;

@@ -154,6 +154,99 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
   EXPECT_EQ(Sent<OpenLane>(*c).size(), 2u);
 }
 
+// Two stages, a request whose prompt is computed; then the second stage's worker is lost.
+class LostStage : public ::testing::Test {
+ protected:
+  LostStage() {
+    ControllerOptions o;
+    o.term = Term(1);
+    o.num_layers = 4;
+    o.stages = 2;
+    o.elastic = false;
+    o.scheduler.block_size = 4;
+    o.scheduler.max_model_len = 64;
+    c_ = std::move(Controller::Create(o, {})).value();
+    for (uint64_t w = 1; w <= 2; ++w) {
+      c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
+    }
+    LoadAndOpen();
+    sched::NewRequest request{.id = RequestId(1)};
+    request.prompt = std::make_shared<const std::vector<TokenId>>(10, 5);
+    request.params = std::make_shared<const SamplingParams>();
+    EXPECT_TRUE(c_->Submit(std::move(request), At(1)).ok());
+    c_->Advance(At(1));
+    const auto steps = Sent<LaneStep>(*c_);
+    EXPECT_EQ(steps.size(), 1u);
+    lane_ = steps[0].second.lane;
+    StepResult result{.id = steps[0].second.plan.id};
+    result.sequences.push_back({.id = steps[0].second.plan.sequences[0].id, .token = 9});
+    c_->Receive(ConnectionId(2), StepDone{lane_, std::move(result)}, At(1.1));
+    c_->Advance(At(1.1));
+    (void)Sent<LaneStep>(*c_);
+    c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1.2));
+    EXPECT_TRUE(Sent<CloseLane>(*c_).empty()) << "its first hop is still there";
+    c_->Receive(ConnectionId(3), JoinOf("w3", 30), At(1.3));
+  }
+
+  // Whoever is asked to loads, and opens with `status`.
+  void LoadAndOpen(Status of_first = OkStatus()) {
+    for (const auto& [to, load] : Sent<LoadShard>(*c_)) {
+      c_->Receive(
+          to, ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
+          At(1.4));
+    }
+    for (const auto& [to, open] : Sent<OpenLane>(*c_)) {
+      if (c_->Describe(At(1.4)).lanes.empty()) break;
+      c_->Receive(to, LaneOpened{open.lane, open.hop == 0 ? of_first : OkStatus()}, At(1.4));
+    }
+  }
+
+  std::unique_ptr<Controller> c_;
+  LaneId lane_;
+};
+
+TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
+  LoadAndOpen();
+  c_->Advance(At(1.5));
+  std::vector<ControllerAction> actions;
+  c_->TakeActions(actions);
+  std::vector<std::pair<ConnectionId, PullKv>> pulls;
+  for (ControllerAction& action : actions) {
+    auto* send = std::get_if<SendToWorker>(&action);
+    if (send == nullptr) continue;
+    if (auto* pull = std::get_if<PullKv>(&send->message)) pulls.emplace_back(send->to, *pull);
+    EXPECT_FALSE(std::holds_alternative<CloseLane>(send->message));
+  }
+  ASSERT_EQ(pulls.size(), 1u) << "the new worker has nowhere to take it from";
+  EXPECT_EQ(pulls[0].first, ConnectionId(1));
+  EXPECT_EQ(pulls[0].second.end_token, 10);
+  EXPECT_EQ(pulls[0].second.sources.at(0).handle.lane, lane_);
+  c_->Receive(ConnectionId(1), PullDone{.transfer = pulls[0].second.transfer, .rows = true},
+              At(1.6));
+  c_->Advance(At(1.6));
+  c_->CheckIntegrity();
+  EXPECT_EQ(c_->counters().computed_in_part, 1u);
+  c_->TakeActions(actions);
+  bool closed = false, alone = false;
+  for (ControllerAction& action : actions) {
+    auto* send = std::get_if<SendToWorker>(&action);
+    if (send == nullptr) continue;
+    if (auto* close = std::get_if<CloseLane>(&send->message)) closed |= close->lane == lane_;
+    auto* step = std::get_if<LaneStep>(&send->message);
+    if (step) alone = step->plan.sequences[0].only_hops == HopRange{1, 2};
+  }
+  EXPECT_TRUE(closed);
+  EXPECT_TRUE(alone);
+}
+
+TEST_F(LostStage, WhatIsLeftGivesWayToALaneThatFindsNoMemory) {
+  LoadAndOpen(ResourceExhausted("no memory for so many blocks"));
+  bool closed = false;
+  for (const auto& [to, close] : Sent<CloseLane>(*c_)) closed |= close.lane == lane_;
+  EXPECT_TRUE(closed);
+  c_->CheckIntegrity();
+}
+
 // Stopping the last worker must not hang until somebody kills it.
 TEST(Controller, LetsGoOfAWorkerThatNobodyCanRelieve) {
   auto c = Make(1);
