@@ -71,9 +71,12 @@ class KilledAtEveryToken : public LayoutTest {
   }
   void ExpectKills(uint64_t kills, uint64_t expected) {
     EXPECT_EQ(kills, expected);
-    EXPECT_GT(Counters().replays, 0u);
+    const cluster::ControllerCounters counters = Counters();
+    EXPECT_GT(counters.replays, 0u);
+    EXPECT_GT(counters.computed_in_part, 0u) << "the others still hold their layers";
     RecordProperty("kills", std::to_string(kills));
-    RecordProperty("replays", std::to_string(Counters().replays));
+    RecordProperty("replays", std::to_string(counters.replays));
+    RecordProperty("computed_in_part", std::to_string(counters.computed_in_part));
   }
   bool KillOne(size_t turn) {
     std::vector<std::string> holders;
@@ -138,6 +141,28 @@ TEST_F(Elastic, FourThreeTwoFourWorkers) {
   EXPECT_EQ(Counters().workers_lost, 2u);  // the drained one left
   EXPECT_GT(Counters().moves, 0u);
   EXPECT_GT(Counters().replays, 0u);
+}
+
+// Two routes that share a stage, and then two others: requests are routed anew and fetch their KV.
+TEST_F(Elastic, OneBranchingPlanForAnother) {
+  const auto two_routes = [](LayerRange first, LayerRange second, LayerRange shared) {
+    return PlanOf(
+        {{first}, {second}, {shared}},
+        {{std::nullopt, 0, 1}, {std::nullopt, 1, 1}, {0, 2, 1}, {1, 2, 1}, {2, std::nullopt, 2}});
+  };
+  StartWithWorkers(two_routes({0, 1}, {0, 3}, {1, 4}));
+  if (HasFatalFailure()) return;
+  const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
+  Ask(ManyQuestions());
+  ASSERT_TRUE(answers_->WaitForTokens(total / 10));
+  const Status applied = cluster_->cell().ApplyPlan(two_routes({0, 2}, {0, 3}, {2, 4}), {});
+  ASSERT_TRUE(applied.ok()) << applied.ToString();
+  EXPECT_TRUE(WaitFor([](const cluster::ClusterStatus& status) {
+    return !status.changing && !status.missing && status.plan.epoch == 2;
+  }));
+  ExpectManyAnswers();
+  EXPECT_GT(Counters().fetched, 0u);
+  EXPECT_EQ(Counters().workers_lost, 0u);
 }
 
 }  // namespace
