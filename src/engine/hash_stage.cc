@@ -159,7 +159,9 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
   batch.states.resize(plan.tokens.size());
   batch.sums.resize(plan.tokens.size());
   if (!o.first) {
-    std::memcpy(batch.states.data(), part.input.data(), part.input.size());
+    if (!part.input.empty()) {
+      std::memcpy(batch.states.data(), part.input.data(), part.input.size());
+    }
     return OkStatus();
   }
   for (const SequenceStep& step : plan.sequences) {
@@ -217,8 +219,8 @@ SequenceResult HashStage::SampleOf(const Batch& batch, const SequenceStep& step)
 void HashStage::End(Batch& batch) const {
   StagePart& part = *batch.part;
   if (!batch.lane->options.last) {
-    part.output.resize(batch.states.size() * row_bytes());
-    std::memcpy(part.output.data(), batch.states.data(), part.output.size());
+    const auto bytes = std::as_bytes(std::span(batch.states));
+    part.output.assign(bytes.begin(), bytes.end());
     return;
   }
   for (const SequenceStep& step : part.plan->sequences) {
