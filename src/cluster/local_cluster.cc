@@ -221,7 +221,8 @@ void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& r
     graveyard_.push_back(dead);
     for (const auto& [id, other] : members_) others.push_back(other);
   }
-  dead->inbox->Put([dead = dead.get()] { dead->host->Close(); });  // its groups end with it
+  // Its groups end with it. Not in its inbox, which its own threads may be running.
+  dead->pulls->Put([dead = dead.get()] { dead->host->Close(); });
   to_cell_->Put([this, from = dead->connection, reason] {
     cell_->ConnectionLost(from, Unavailable(reason));
   });
