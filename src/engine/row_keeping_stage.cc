@@ -143,10 +143,10 @@ void RowKeepingStage::FollowTables(Lane& lane, const StepPlan& plan) {
   }
 }
 
-bool RowKeepingStage::Allocate(const Lane& lane, Block& block) {
+bool RowKeepingStage::Allocate(const Lane& lane, Block& block, size_t bytes_max) {
   if (block.rows) return true;
   const size_t bytes = static_cast<size_t>(lane.options.block_size) * lane.row_bytes;
-  if (bytes_ + bytes > bytes_max_) return false;
+  if (bytes_ + bytes > bytes_max) return false;
   bytes_ += bytes;
   block.rows = std::make_unique_for_overwrite<std::byte[]>(bytes);
   return true;
@@ -162,14 +162,15 @@ void RowKeepingStage::Copy(const Lane& lane, std::vector<Block>& to, BlockIndex 
   Block& target = to[static_cast<size_t>(to_block)];
   const int count = source.count;
   target.count = 0;
-  if (count == 0 || !Allocate(lane, target)) return;
+  if (count == 0 || !Allocate(lane, target, bytes_max_)) return;
   std::memcpy(target.rows.get(), source.rows.get(), static_cast<size_t>(count) * lane.row_bytes);
   target.count = count;
 }
 
 // A block is filled from its beginning. Whoever begins it anew ends what it held.
-void RowKeepingStage::Put(const Lane& lane, Block& block, int offset, const std::byte* row) {
-  if (offset > block.count || !Allocate(lane, block)) return;
+void RowKeepingStage::Put(const Lane& lane, Block& block, int offset, const std::byte* row,
+                          size_t bytes_max) {
+  if (offset > block.count || !Allocate(lane, block, bytes_max)) return;
   std::memcpy(block.rows.get() + static_cast<size_t>(offset) * lane.row_bytes, row, lane.row_bytes);
   block.count = offset + 1;
 }
@@ -185,7 +186,7 @@ void RowKeepingStage::Keep(Lane& lane, const StepPlan& plan, std::span<const std
       const auto block = static_cast<size_t>(table[static_cast<size_t>(at)]);
       if (block >= lane.device.size()) break;
       Put(lane, lane.device[block], offset,
-          &rows[static_cast<size_t>(s.first_token + i) * lane.row_bytes]);
+          &rows[static_cast<size_t>(s.first_token + i) * lane.row_bytes], bytes_max_);
     }
   }
 }
@@ -255,7 +256,8 @@ Status RowKeepingStage::ReadKv(LaneId id, const KvBox& box, std::span<const Bloc
   return OkStatus();
 }
 
-// KV that comes from elsewhere comes before its rows, if they come at all.
+// KV that comes from elsewhere comes before its rows, if they come at all. Rows that come are those
+// of a lane that is about to be closed: until then there may be twice as many.
 Status RowKeepingStage::WriteKv(LaneId id, const KvBox& box, std::span<const BlockIndex> blocks,
                                 std::span<const std::byte> in) {
   const std::shared_ptr<Lane> lane = Find(id);
@@ -271,7 +273,7 @@ Status RowKeepingStage::WriteKv(LaneId id, const KvBox& box, std::span<const Blo
     if (index >= lane->device.size()) break;
     Block& block = lane->device[index];
     if (IsRows(box)) {
-      Put(*lane, block, offset, row);
+      Put(*lane, block, offset, row, 2 * bytes_max_);
     } else {
       block.count = std::min<int>(block.count, offset);
     }

@@ -5,8 +5,8 @@
 //
 // The rows that left a lane's last layer here lie by block, as KV does, in host memory: with the
 // lane's tables they are shared, copied and swapped like it. They are a help, not a promise: beyond
-// `bytes_max`, or where KV came from elsewhere without its rows, they are missing, and HoldsRows
-// says so.
+// `bytes_max` (twice that while they go from a lost lane to the next), or where KV came from
+// elsewhere without its rows, they are missing, and HoldsRows says so.
 //
 // Between hops travel the rows of the sequences that run at the next one.
 //
@@ -76,8 +76,8 @@ class RowKeepingStage : public WrappedStage {
   void FollowTables(Lane& lane, const StepPlan& plan);
   void Copy(const Lane& lane, std::vector<Block>& to, BlockIndex to_block,
             const std::vector<Block>& from, BlockIndex from_block);
-  void Put(const Lane& lane, Block& block, int offset, const std::byte* row);
-  bool Allocate(const Lane& lane, Block& block);
+  void Put(const Lane& lane, Block& block, int offset, const std::byte* row, size_t bytes_max);
+  bool Allocate(const Lane& lane, Block& block, size_t bytes_max);
   void Keep(Lane& lane, const StepPlan& plan, std::span<const std::byte> rows);
   Status Compose(const Lane& lane, const StepPlan& asked, const StepPlan& ran, StagePart& part);
 
