@@ -65,9 +65,8 @@ struct HopRange {
 // One sequence's share of a step. A sequence is in at most one step in flight.
 struct SequenceStep {
   SequenceId id;
-  int32_t start = 0;  // tokens whose KV is already there; position of the first token computed
-  int32_t num_tokens =
-      0;  // tokens computed in this step, >= 1; 0 to a stage at which it does not run
+  int32_t start = 0;       // tokens whose KV is already there; position of the first token computed
+  int32_t num_tokens = 0;  // computed in this step, >= 1; 0 at a stage that has their KV
   int32_t first_token = 0;  // index into StepPlan::tokens
   // The block table: keep the first `keep_blocks` entries, drop the rest, append these.
   int32_t keep_blocks = 0;

@@ -248,7 +248,7 @@ TEST(RowKeepingStageTest, AnswersAreTheSameWhicheverHopsAreLost) {
   EXPECT_EQ(begins, (std::set<int>{0, 1, 2})) << "hops before the lost ones must have sent rows";
 }
 
-// SpotServe section 4.2, Petals section 3.2: what the others still hold is not computed again.
+// As Petals replays a failed span alone: what the others still hold is not computed again.
 TEST(RowKeepingStageTest, OnlyTheLostHopComputesAgain) {
   for (const size_t lost : {0, 1, 2}) {
     Rng rng(7);
