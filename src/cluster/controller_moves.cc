@@ -145,6 +145,9 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
                          {static_cast<int>(rank), static_cast<int>(from.hops[hop].ranks.size())}});
     }
   }
+  // A machine that is to go may be gone soon.
+  const bool haste = std::ranges::any_of(
+      workers_, [&](const auto& w) { return w.second.draining && from.Uses(w.first); });
   const uint64_t job_id = NextId();
   PullJob job{.to = lane.id, .request = pull.id};
   for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
@@ -153,7 +156,8 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
                    .lane = lane.id,
                    .blocks = pull.blocks,
                    .first_token = pull.first_token,
-                   .end_token = pull.end_token};
+                   .end_token = pull.end_token,
+                   .background = move.phase == Move::Phase::kCopying && !haste};
       for (const KvSource& source : sources) {
         const LayerRange mine = lane.hops[hop].layers;
         if (source.layers.begin < mine.end && source.layers.end > mine.begin) {

@@ -154,6 +154,106 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
   EXPECT_EQ(Sent<OpenLane>(*c).size(), 2u);
 }
 
+// Two workers that may have the whole model; a request of which a step is under way.
+class Migrating : public ::testing::Test {
+ protected:
+  void Start(std::optional<Plan> plan) {
+    ControllerOptions o;
+    o.term = Term(1);
+    o.num_layers = 4;
+    o.scheduler.block_size = 4;
+    o.scheduler.max_model_len = 64;
+    o.plan = std::move(plan);
+    c_ = std::move(Controller::Create(o, {})).value();
+    for (uint64_t w = 1; w <= 2; ++w) {
+      c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
+    }
+    Settle(At(0));
+    sched::NewRequest request{.id = RequestId(1)};
+    request.prompt = std::make_shared<const std::vector<TokenId>>(10, 5);
+    request.params = std::make_shared<const SamplingParams>();
+    EXPECT_TRUE(c_->Submit(std::move(request), At(0.1)).ok());
+    Settle(At(0.1));
+    ASSERT_EQ(steps_.size(), 1u);
+    EndStep();
+    ASSERT_EQ(steps_.size(), 2u);
+  }
+
+  // Until nobody has anything to say: whoever is told to loads and opens. The pulls that are
+  // ordered.
+  std::vector<PullKv> Settle(Time now) {
+    std::vector<PullKv> pulls;
+    for (int round = 0; round < 8; ++round) {
+      std::vector<ControllerAction> actions;
+      c_->Tick(now);
+      c_->Advance(now);
+      c_->TakeActions(actions);
+      for (const ControllerAction& action : actions) {
+        const auto* send = std::get_if<SendToWorker>(&action);
+        if (send == nullptr) continue;
+        if (const auto* load = std::get_if<LoadShard>(&send->message)) {
+          ShardLoaded loaded{.shard = load->shard};
+          loaded.kv_bytes_per_token_layer = 8;
+          loaded.kv_bytes = 65536;
+          c_->Receive(send->to, loaded, now);
+        } else if (const auto* open = std::get_if<OpenLane>(&send->message)) {
+          c_->Receive(send->to, LaneOpened{open->lane}, now);
+        } else if (const auto* pull = std::get_if<PullKv>(&send->message)) {
+          pulls.push_back(*pull);
+        } else if (const auto* step = std::get_if<LaneStep>(&send->message)) {
+          source_ = send->to;
+          steps_.push_back(*step);
+        }
+      }
+    }
+    return pulls;
+  }
+  static std::string NameOf(ConnectionId worker) { return "w" + std::to_string(worker.value()); }
+  std::vector<PullKv> EndStep() {
+    const auto& [lane, plan] = steps_.back();
+    StepResult result{.id = plan.id};
+    result.sequences.push_back({.id = plan.sequences.at(0).id, .token = 9});
+    c_->Receive(source_, StepDone{lane, std::move(result)}, At(0.2));
+    return Settle(At(0.2));
+  }
+
+  std::unique_ptr<Controller> c_;
+  ConnectionId source_;
+  std::vector<LaneStep> steps_;  // the last is under way
+};
+
+TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
+  Plan plan{.num_layers = 4};
+  for (int i = 0; i < 2; ++i) {
+    plan.stages.push_back({.layers = {0, 4}});
+    plan.edges.push_back({std::nullopt, i, 1});
+    plan.edges.push_back({i, std::nullopt, 1});
+  }
+  Start(plan);
+  const ConnectionId destination(3 - source_.value());
+  const auto migrate = [&] { return c_->Migrate(RequestId(1), NameOf(destination), At(0.3)); };
+  EXPECT_EQ(migrate().code(), StatusCode::kFailedPrecondition) << "its lane is not open yet";
+  Settle(At(0.3));
+  ASSERT_TRUE(migrate().ok());
+  const std::vector<PullKv> copy = Settle(At(0.3));
+  ASSERT_EQ(copy.size(), 1u);
+  EXPECT_TRUE(copy[0].background) << "it runs meanwhile";
+  c_->Receive(destination, PullDone{.transfer = copy[0].transfer}, At(0.4));
+  const std::vector<PullKv> tail = EndStep();
+  ASSERT_EQ(tail.size(), 1u);
+  EXPECT_EQ(tail[0].first_token, copy[0].end_token);
+  EXPECT_FALSE(tail[0].background) << "it stands still";
+  c_->CheckIntegrity();
+}
+
+TEST_F(Migrating, IsInHasteWhenItsWorkerIsToGo) {
+  Start(std::nullopt);
+  ASSERT_TRUE(c_->DrainWorker(NameOf(source_), At(0.3)).ok());
+  const std::vector<PullKv> copy = Settle(At(0.3));
+  ASSERT_EQ(copy.size(), 1u);
+  EXPECT_FALSE(copy[0].background);
+}
+
 // Two stages, a request whose prompt is computed; then the second stage's worker is lost.
 class LostStage : public ::testing::Test {
  protected:

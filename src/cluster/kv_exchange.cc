@@ -109,7 +109,8 @@ Result<std::vector<KvPiece>> KvExchange::PiecesFor(LayerRange layers, const engi
 
 void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, const PullKv& pull,
                       std::function<void(PullDone)> done) {
-  puller_.Put([this, layers, stage = std::move(stage), pull, done = std::move(done)] {
+  Mailbox& puller = pull.background ? background_puller_ : puller_;
+  puller.Put([this, layers, stage = std::move(stage), pull, done = std::move(done)] {
     PullDone result{.transfer = pull.transfer};
     const Time start = clock_.Now();
     if (!stage) {
@@ -178,7 +179,7 @@ Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
     } while (MayComeYet(copied, patience));
     MR_RETURN_IF_ERROR(copied);
   }
-  PullSteps steps;
+  PullSteps steps{.pace = pull.background ? PullPace::kBackground : PullPace::kFast};
   steps.order = [&](size_t i) {
     const KvSource& source = pull.sources[remote[i].source];
     return PullOrder{DataAddress(source.from), EncodePullRequest(source.handle, remote[i].box),

@@ -4,7 +4,8 @@
 //
 // A pull names a lane, a handle that nobody can guess and a box of at most kPullChunkBytes; the
 // data plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is
-// not served. One thread of its own carries out pulls, off the path of steps.
+// not served. Pulls are carried out off the path of steps, in order, on two threads: one for those
+// that a request stands still for, one for those in the background.
 //
 // What a worker holds itself it copies.
 //
@@ -51,7 +52,7 @@ class KvExchange {
   // For net::DataPlaneEvents::on_pull.
   Result<net::PullSource> Serve(std::span<const std::byte> request);
 
-  // Pulls into the blocks of `pull`; `done` is called once, on the exchange's thread.
+  // Pulls into the blocks of `pull`; `done` is called once, on one of the exchange's threads.
   void Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, const PullKv& pull,
             std::function<void(PullDone)> done);
 
@@ -76,7 +77,7 @@ class KvExchange {
   KvHoldings holdings_;          // guarded by mutex_
   KvExchangeCounters counters_;  // guarded by mutex_
   StagingPool staging_{kPullChunkBytes};
-  Mailbox puller_;
+  Mailbox puller_, background_puller_;
 };
 
 }  // namespace millrace::cluster

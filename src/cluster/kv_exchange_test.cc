@@ -30,6 +30,7 @@ struct Node {
     options.token = "a token";
     net::DataPlaneEvents events;
     events.on_pull = [this](const net::PeerAddress&, std::span<const std::byte> request) {
+      before_serving();
       return exchange.Serve(request);
     };
     plane = std::move(*net::StartTcpDataPlane(std::move(options), std::move(events)));
@@ -37,7 +38,24 @@ struct Node {
   }
   ~Node() { plane->Stop(); }
 
+  // An order to pull all that `owner` has exposed.
+  std::future<PullDone> Pull(const Node& owner, const ExposeKv& exposed, bool background) {
+    PullKv pull{.lane = kLane, .blocks = exposed.blocks, .end_token = exposed.tokens};
+    pull.background = background;
+    KvSource source;
+    source.from.data = owner.plane->self().endpoint;
+    source.from.incarnation = Incarnation(owner.plane->self().incarnation);
+    source.handle = exposed.handle;
+    source.layers = stage->layers();
+    pull.sources.push_back(source);
+    auto done = std::make_shared<std::promise<PullDone>>();
+    exchange.Pull(stage->layers(), stage, pull,
+                  [done](PullDone result) { done->set_value(std::move(result)); });
+    return done->get_future();
+  }
+
   const SteadyClock clock;
+  std::function<void()> before_serving = [] {};
   KvExchange exchange{clock};
   std::shared_ptr<engine::HashStage> stage =
       std::make_shared<engine::HashStage>(kModel, LayerRange{0, kModel.num_layers});
@@ -60,20 +78,7 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   expose.tokens = kTokens;
   expose.lease = Duration::Seconds(60);
   owner.exchange.Expose(all.layers, owner.stage, expose);
-  PullKv pull;
-  pull.lane = kLane;
-  pull.blocks = blocks;
-  pull.end_token = kTokens;
-  KvSource source;
-  source.from.data = owner.plane->self().endpoint;
-  source.from.incarnation = Incarnation(owner.plane->self().incarnation);
-  source.handle = expose.handle;
-  source.layers = all.layers;
-  pull.sources.push_back(source);
-  std::promise<PullDone> done;
-  reader.exchange.Pull(all.layers, reader.stage, pull,
-                       [&](PullDone result) { done.set_value(std::move(result)); });
-  const PullDone result = done.get_future().get();
+  const PullDone result = reader.Pull(owner, expose, false).get();
   ASSERT_TRUE(result.status.ok()) << result.status.ToString();
   EXPECT_EQ(result.bytes, std::ssize(want));
   ASSERT_TRUE(reader.stage->ReadKv(kLane, all, blocks, got).ok());
@@ -88,6 +93,23 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   owner.exchange.LaneClosed(kLane);
   EXPECT_EQ(owner.exchange.counters().exposed, 0u);
   EXPECT_EQ(owner.exchange.counters().holdings.released, 1u);
+}
+
+TEST(KvExchange, WhoStandsStillDoesNotWaitForThoseInTheBackground) {
+  Node slow, fast, reader;
+  std::promise<void> go;
+  slow.before_serving = [may = go.get_future().share()] { may.wait(); };
+  const ExposeKv expose{
+      {.lane = kLane, .generation = 9}, {BlockIndex(0)}, 16, Duration::Seconds(60)};
+  for (Node* owner : {&slow, &fast}) {
+    owner->exchange.Expose(owner->stage->layers(), owner->stage, expose);
+  }
+  auto background = reader.Pull(slow, expose, true);
+  const PullDone urgent = reader.Pull(fast, expose, false).get();
+  EXPECT_TRUE(urgent.status.ok()) << urgent.status.ToString();
+  EXPECT_EQ(background.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  go.set_value();
+  EXPECT_TRUE(background.get().status.ok());
 }
 
 // Reads while `during` is done to the account, as the owner may at any moment.

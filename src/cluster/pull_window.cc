@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 
 namespace millrace::cluster {
@@ -25,6 +27,11 @@ struct Arrivals {
   };
   std::vector<One> arrived;
 };
+
+void Rest(std::chrono::nanoseconds copied) {
+  constexpr std::chrono::nanoseconds kMax(kRestMax.ns);
+  std::this_thread::sleep_for(std::min(copied * kRestToCopy, kMax));
+}
 
 }  // namespace
 
@@ -49,10 +56,13 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
                  shared->changed.notify_one();
                });
   };
+  const bool background = steps.pace == PullPace::kBackground;
+  const size_t at_once = background ? 1 : kPullsInFlight;
   size_t next = 0;
   Status failed;
   while (true) {
-    while (failed.ok() && next < parts && buffers.size() < size_t{kPullsInFlight}) begin(next++);
+    const auto start = std::chrono::steady_clock::now();
+    while (failed.ok() && next < parts && buffers.size() < at_once) begin(next++);
     if (buffers.empty()) return failed;
     std::unique_lock lock(shared->mutex);
     while (shared->arrived.empty()) {
@@ -72,6 +82,7 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
         begin(one.part);
       }
     }
+    if (background) Rest(std::chrono::steady_clock::now() - start);
   }
 }
 

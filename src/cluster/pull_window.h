@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <vector>
@@ -18,6 +19,12 @@ namespace millrace::cluster {
 inline constexpr int kPullsInFlight = 8;
 inline constexpr Duration kPullPartLimit = Duration::Seconds(10);
 
+// Nobody waits for kBackground: one part at a time, and rests between them, because copying takes
+// from steps the memory's bandwidth and a core's time, at both ends.
+enum class PullPace : uint8_t { kFast, kBackground };
+inline constexpr int kRestToCopy = 3;
+inline constexpr Duration kRestMax = Duration::Millis(2);  // or a slow link would lie idle
+
 struct PullOrder {
   net::PeerAddress from;
   std::vector<std::byte> request;
@@ -31,6 +38,7 @@ struct PullSteps {
   std::function<Result<bool>(size_t part, const Status& status, std::span<const std::byte> bytes)>
       arrived;
   std::function<bool()> wanted = {};  // asked now and then; false ends with kCancelled
+  PullPace pace = PullPace::kFast;
 };
 
 net::PeerAddress DataAddress(const WorkerAddress& worker);

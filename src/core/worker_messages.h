@@ -215,6 +215,7 @@ struct PullKv {
   std::vector<BlockIndex> blocks;
   int first_token = 0, end_token = 0;
   std::vector<KvSource> sources;
+  bool background = false;  // nobody waits for it: steps have the memory first
 };
 struct Leave {  // finish what runs and end the process
   std::string reason;

@@ -100,7 +100,7 @@ void Put(const ReleaseKv& from, proto::ToWorker& to) {
 }
 
 void Put(const PullKv& from, proto::ToWorker& to) {
-  const auto& [transfer, lane, blocks, first_token, end_token, sources] = from;
+  const auto& [transfer, lane, blocks, first_token, end_token, sources, background] = from;
   proto::PullKv& out = *to.mutable_pull_kv();
   out.set_transfer(transfer.value());
   out.set_lane(lane.value());
@@ -114,6 +114,7 @@ void Put(const PullKv& from, proto::ToWorker& to) {
     ToProto(layers, *entry.mutable_layers());
     ToProto(rank, *entry.mutable_rank());
   }
+  out.set_background(background);
 }
 
 void Put(const Leave& from, proto::ToWorker& to) {
@@ -239,6 +240,7 @@ Status Read(const proto::PullKv& from, PullKv& out) {
     MR_RETURN_WITHIN(Element("sources", i),
                      Read(from.sources(i), out.sources[static_cast<size_t>(i)]));
   }
+  out.background = from.background();
   return OkStatus();
 }
 

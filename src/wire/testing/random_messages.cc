@@ -235,6 +235,7 @@ PullKv AnyPull(Rng& rng) {
   pull.sources = AnyVector(rng, 3, [&] {
     return KvSource{AnyAddress(rng), AnyHandle(rng), AnyLayers(rng), AnyRank(rng)};
   });
+  pull.background = AnyUpTo(rng, 1) == 1;
   return pull;
 }
 
