@@ -33,7 +33,7 @@ LOADS = (0.3, 0.6, 0.9)
 BARS = {"p50": 0.10, "p99": 0.20}
 SEEDS = 20  # moments of the profile from which its pace is replayed
 OTHERS_MAX = 0.04  # of both cores
-REST_S = 7  # for a part's last answers, beyond its arrivals
+REST_S = 6  # for a part's last answers, beyond its arrivals
 APART_MS = 60_000  # between the parts of the simulated trace, which never meet
 
 

@@ -37,7 +37,7 @@ constexpr double kErrorSuspicious = 0.25;  // P95
 constexpr double kUndisturbedMin = 0.85;
 constexpr double kRestMaxS = 86400;
 // Where the time per token changes: the rows at which products stop being bound by the weights.
-const cost::StepKnots kKnots{.tokens = {0, 4, 16, 64, 256}, .sequences = {0}};
+const cost::StepKnots kKnots{.tokens = {0, 4, 8, 16, 64, 256}, .sequences = {0}};
 
 struct ProfileFlags {
   std::string model, output = "profile.json";
@@ -151,7 +151,8 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
   measured.undisturbed = Median(std::move(undisturbed));
   std::vector<cost::PaceStretch> stretches;
   for (const auto& [batch, took_s] : past) {
-    stretches.push_back({measured.samples[batch].step_s, took_s});
+    const cost::ProfileSample& sample = measured.samples[batch];
+    stretches.push_back({sample.batch.tokens(), sample.step_s, took_s});
   }
   MR_ASSIGN_OR_RETURN(measured.pace, cost::Pace::Create(std::move(stretches)));
   return measured;
@@ -190,8 +191,11 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
                profile.front_end->request_s * 1e3, profile.front_end->step_s * 1e3);
   }
   if (profile.pace) {
-    fmt::print("Pace        steps took {:.1f} % longer in all than typical ones\n",
-               (profile.pace->slowdown() - 1) * 100);
+    fmt::print(
+        "Pace        steps of up to {} tokens took {:.1f} % longer in all than typical ones, "
+        "larger ones {:.1f} %\n",
+        cost::Pace::kFewTokens, (profile.pace->slowdown_few() - 1) * 100,
+        (profile.pace->slowdown_many() - 1) * 100);
   }
   fmt::print("Saturation  {} prompt tokens in a step (L_m)\n", profile.saturation_tokens);
   fmt::print("Memory      {}/s copied by one thread\n",

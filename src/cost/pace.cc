@@ -36,18 +36,37 @@ Result<Pace> Pace::Create(std::vector<PaceStretch> stretches) {
 }
 
 Pace::Pace(std::vector<PaceStretch> stretches) : stretches_(std::move(stretches)) {
-  double typical = 0, took = 0;
+  std::vector<PaceStretch> few, many;
+  double length_s = 0;
   for (const PaceStretch& s : stretches_) {
-    typical_.push_back(typical += s.typical_s);
-    took_.push_back(took += s.took_s);
+    (s.tokens <= kFewTokens ? few : many).push_back(s);
+    length_s += s.took_s;
   }
+  few_ = CurveOf(few.empty() ? many : few, length_s);
+  many_ = CurveOf(many.empty() ? few : many, length_s);
 }
 
-double Pace::Seconds(double typical_s, double at_s) const {
-  const double begin = std::fmod(at_s, length_s());
-  const double work = Across(took_, typical_, begin) + typical_s;
-  const double rounds = std::floor(work / typical_.back());
-  const double end = rounds * length_s() + Across(typical_, took_, work - rounds * typical_.back());
+// Slow moments last seconds and each kind saw a part of them, so each is stretched over the whole.
+Pace::Curve Pace::CurveOf(std::span<const PaceStretch> stretches, double length_s) {
+  double all_s = 0;
+  for (const PaceStretch& s : stretches) all_s += s.took_s;
+  const double scale = length_s / all_s;
+  Curve curve;
+  double typical = 0, took = 0;
+  for (const PaceStretch& s : stretches) {
+    curve.typical.push_back(typical += scale * s.typical_s);
+    curve.took.push_back(took += scale * s.took_s);
+  }
+  return curve;
+}
+
+double Pace::Seconds(double typical_s, int64_t tokens, double at_s) const {
+  const auto& [typical, took] = tokens <= kFewTokens ? few_ : many_;
+  const double length_s = took.back();
+  const double begin = std::fmod(at_s, length_s);
+  const double work = Across(took, typical, begin) + typical_s;
+  const double rounds = std::floor(work / typical.back());
+  const double end = rounds * length_s + Across(typical, took, work - rounds * typical.back());
   return std::max(0.0, end - begin);
 }
 

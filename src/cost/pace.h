@@ -1,41 +1,52 @@
 // Pace: how evenly a machine works. Where others share it, a core loses a third of its speed for
 // half a second, or is taken away for ten milliseconds; the tail of latencies is made of such
 // moments, and typical step times know nothing of them. A pace is a stretch of a measured past,
-// replayed: after it ends it begins anew. Immutable after construction; any thread.
+// replayed: after it ends it begins anew. Who shares the memory's bandwidth slows the steps that
+// read weights for a few tokens, hardly those that compute many: each kind has a past of its own,
+// and both last equally long. Immutable after construction; any thread.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/status.h"
 
 namespace millrace::cost {
 
-// A moment of the past: work that typically takes `typical_s` took `took_s`.
+// A moment of the past: a step of so many tokens, which typically takes `typical_s`, took `took_s`.
 struct PaceStretch {
+  int64_t tokens = 0;
   double typical_s = 0, took_s = 0;
 };
 
 class Pace {
  public:
   static constexpr size_t kStretchesMax = 100'000;
+  static constexpr int64_t kFewTokens = 16;  // up to these the weights are read for few
 
-  // In the order in which they happened. kInvalidArgument: none, too many, or times that are not
-  // above zero and finite.
+  // In the order in which they happened; without any of a kind, those of the other are its past.
+  // kInvalidArgument: none, too many, or times that are not above zero and finite.
   static Result<Pace> Create(std::vector<PaceStretch> stretches);
 
-  // How long `typical_s` of work takes when it begins `at_s` into the past, which repeats.
-  // REQUIRES: neither is negative.
-  double Seconds(double typical_s, double at_s) const;
-  double length_s() const { return took_.back(); }
-  // Of the time that work took to the typical one, over all.
-  double slowdown() const { return took_.back() / typical_.back(); }
+  // How long a step of `tokens`, typically `typical_s`, takes when it begins `at_s` into the past,
+  // which repeats. REQUIRES: none is negative.
+  double Seconds(double typical_s, int64_t tokens, double at_s) const;
+  double length_s() const { return many_.took.back(); }
+  // Of the time that steps took to the typical one, over all of a kind.
+  double slowdown_few() const { return few_.took.back() / few_.typical.back(); }
+  double slowdown_many() const { return many_.took.back() / many_.typical.back(); }
   const std::vector<PaceStretch>& stretches() const { return stretches_; }
 
  private:
+  struct Curve {
+    std::vector<double> typical, took;  // sums up to the end of each stretch
+  };
   explicit Pace(std::vector<PaceStretch> stretches);
+  static Curve CurveOf(std::span<const PaceStretch> stretches, double length_s);
 
   std::vector<PaceStretch> stretches_;
-  std::vector<double> typical_, took_;  // sums up to the end of each
+  Curve few_, many_;
 };
 
 }  // namespace millrace::cost

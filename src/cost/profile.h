@@ -26,7 +26,7 @@ struct ProfileSample {
 // What a server adds to its steps, measured on a server with the profiled model.
 struct FrontEnd {
   double request_s = 0;  // to a request's first token: HTTP, tokenizing and the way back
-  double step_s = 0;     // between a step's result and the next step: scheduler and delivery
+  double step_s = 0;     // to a step: scheduler and delivery, before it and beside it
 };
 
 struct Profile {

@@ -203,12 +203,12 @@ Status ReadServing(const Fields& fields, Profile& profile) {
   MR_ASSIGN_OR_RETURN(const Json* rows, fields.Array("pace", Pace::kStretchesMax));
   std::vector<PaceStretch> stretches;
   for (const Json& row : *rows) {
-    if (!row.is_array() || row.size() != 2 || !Fields::InRange(row[0], 0, kSecondsMax) ||
-        !Fields::InRange(row[1], 0, kSecondsMax)) {
-      return fields.Error("pace",
-                          fmt::format("row {}: two times in seconds", stretches.size() + 1));
+    if (!row.is_array() || row.size() != 3 || !Fields::InRange(row[0], 0, kTokensMax) ||
+        !Fields::InRange(row[1], 0, kSecondsMax) || !Fields::InRange(row[2], 0, kSecondsMax)) {
+      return fields.Error(
+          "pace", fmt::format("row {}: tokens and two times in seconds", stretches.size() + 1));
     }
-    stretches.push_back({row[0].get<double>(), row[1].get<double>()});
+    stretches.push_back({row[0].get<int64_t>(), row[1].get<double>(), row[2].get<double>()});
   }
   auto pace = Pace::Create(std::move(stretches));
   if (!pace.ok()) return fields.Error("pace", pace.status().message());
@@ -267,7 +267,7 @@ std::string FormatProfile(const Profile& profile) {
   if (profile.pace) {
     json["pace"] = Json::array();
     for (const PaceStretch& s : profile.pace->stretches()) {
-      json["pace"].push_back({s.typical_s, s.took_s});
+      json["pace"].push_back(Json::array({s.tokens, s.typical_s, s.took_s}));
     }
   }
   json["samples"] = Json::array();

@@ -44,7 +44,7 @@ Profile Measured() {
   profile.memory_copy_bytes_per_s = 9e9;
   profile.loopback = LinkFit{{2e-5, 3e9}, {.rows = 5}};
   profile.front_end = FrontEnd{.request_s = 3e-3, .step_s = 1e-4};
-  profile.pace = *Pace::Create({{0.01, 0.011}, {0.02, 0.05}});
+  profile.pace = *Pace::Create({{1, 0.01, 0.011}, {300, 0.02, 0.05}});
   return profile;
 }
 
@@ -139,8 +139,9 @@ TEST(ProfileTest, AWrongFileNamesTheKey) {
             std::string::npos);
   EXPECT_EQ(message("/samples/0", Json::array({1, 2})),
             "p.json: \"samples\" row 1: five counts and two times in seconds");
-  EXPECT_EQ(message("/pace/1", Json::array({1})), "p.json: \"pace\" row 2: two times in seconds");
-  EXPECT_NE(message("/pace/1", Json::array({0, 1})).find("\"pace\" a stretch of 0 s"),
+  EXPECT_EQ(message("/pace/1", Json::array({1})),
+            "p.json: \"pace\" row 2: tokens and two times in seconds");
+  EXPECT_NE(message("/pace/1", Json::array({1, 0, 1})).find("\"pace\" a stretch of 0 s"),
             std::string::npos);
   EXPECT_EQ(message("/front_end/step_s", "x"),
             "p.json, front_end: \"step_s\" must be a number in [0, 1e+06]");

@@ -117,7 +117,8 @@ Duration Instance::TimeOf(size_t stage, const cost::BatchShape& shape, Time begi
   if (options_.pace == nullptr) return Duration::Seconds(typical_s);
   const double share = static_cast<double>(stage) / static_cast<double>(stages_.size());
   const double from_s = options_.pace_from_s + share * options_.pace->length_s();
-  return Duration::Seconds(options_.pace->Seconds(typical_s, from_s + begin.ns * 1e-9));
+  return Duration::Seconds(
+      options_.pace->Seconds(typical_s, shape.tokens(), from_s + begin.ns * 1e-9));
 }
 
 Time Instance::RunThroughStages(const StepPlan& plan, Time now) {

@@ -81,7 +81,7 @@ TEST(InstanceTest, OneStageRunsStepAfterStep) {
 // As usual for 35 ms, then at half the speed for 20 ms of work.
 TEST(InstanceTest, AStepTakesAsLongAsThePaceSays) {
   const FixedCost cost(0.010);
-  const auto pace = cost::Pace::Create({{0.035, 0.035}, {0.020, 0.040}});
+  const auto pace = cost::Pace::Create({{8, 0.035, 0.035}, {1, 0.020, 0.040}});
   ASSERT_TRUE(pace.ok());
   InstanceOptions options = OptionsOf({&cost});
   options.pace = &*pace;

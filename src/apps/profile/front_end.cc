@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <mutex>
 #include <numeric>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,22 +26,44 @@ constexpr int kStreams = 24, kAtOnce = 3;
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
 constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow is not dead
 constexpr double kGapsCounted = 0.98;                   // the longest are waits for work
+constexpr double kDelaysCounted = 0.9;                  // their middle
 
-// Times what lies between a step's end and the next step. Its worker's thread.
+struct StepTimes {
+  std::vector<double> gaps_s;    // from a step's end to the next step
+  std::vector<double> delays_s;  // what a step took longer than it does alone
+};
+
+// Nothing but tokens for sequences that are there: it may run again.
+bool IsPlain(const StepPlan& plan) {
+  return plan.started.empty() && plan.released.empty() && plan.blocks.empty() &&
+         plan.swap_out.empty() && plan.swap_in.empty() && plan.copies.empty();
+}
+
+// While a step runs the front end hands out the tokens of the one before, and clients read them.
+// The same step run once more, before its own tokens are out, has the machine to itself. Its
+// worker's thread.
 class TimedStage final : public engine::WrappedStage {
  public:
-  TimedStage(std::unique_ptr<engine::Stage> inner, std::vector<double>& gaps_s, const Clock& clock)
-      : WrappedStage(std::move(inner)), gaps_s_(gaps_s), clock_(clock) {}
+  TimedStage(std::unique_ptr<engine::Stage> inner, StepTimes& times, const Clock& clock)
+      : WrappedStage(std::move(inner)), times_(times), clock_(clock) {}
 
   Status Run(std::span<engine::StagePart> parts) override {
-    if (ended_) gaps_s_.push_back((clock_.Now() - *ended_).seconds());
+    const Time begin = clock_.Now();
+    if (ended_) times_.gaps_s.push_back((begin - *ended_).seconds());
     Status ran = WrappedStage::Run(parts);
     ended_ = clock_.Now();
+    const bool plain = std::ranges::all_of(parts, [](const auto& p) { return IsPlain(*p.plan); });
+    if (!ran.ok() || !plain) return ran;
+    const Duration served = *ended_ - begin;
+    ran = WrappedStage::Run(parts);
+    const Time again = clock_.Now();
+    times_.delays_s.push_back((served - (again - *ended_)).seconds());
+    ended_ = again;
     return ran;
   }
 
  private:
-  std::vector<double>& gaps_s_;
+  StepTimes& times_;
   const Clock& clock_;
   std::optional<Time> ended_;
 };
@@ -138,6 +162,15 @@ double MeanOfShorter(std::vector<double> gaps_s) {
   return std::accumulate(gaps_s.begin(), gaps_s.end(), 0.0) / static_cast<double>(gaps_s.size());
 }
 
+double MeanOfMiddle(std::vector<double> delays_s) {
+  if (delays_s.empty()) return 0;
+  std::sort(delays_s.begin(), delays_s.end());
+  const auto left_out =
+      static_cast<std::ptrdiff_t>((1 - kDelaysCounted) / 2 * std::ssize(delays_s));
+  const auto middle = std::span(delays_s).subspan(left_out, delays_s.size() - 2 * left_out);
+  return std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
+}
+
 }  // namespace
 
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
@@ -148,10 +181,10 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
                     kPromptTokens + kOutputTokens, options.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(const auto text, LoadModelText({.model = options.model}, ""));
-  std::vector<double> gaps_s;  // written by the worker's thread, which ends before it is read
+  StepTimes times;  // written by the worker's thread, which ends before it is read
   std::vector<double> added_s;
   {
-    auto timed_stage = std::make_shared<TimedStage>(std::move(stage), gaps_s, clock);
+    auto timed_stage = std::make_shared<TimedStage>(std::move(stage), times, clock);
     MR_ASSIGN_OR_RETURN(const auto here,
                         cluster::LocalCluster::Start(CellOptionsFor(options), clock));
     Join join;
@@ -174,8 +207,9 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
     }
   }
   if (added_s.empty()) return Internal("no stream had a first token");
+  const double delay_s = std::max(0.0, MeanOfMiddle(std::move(times.delays_s)));
   return cost::FrontEnd{.request_s = std::max(0.0, Median(std::move(added_s))),
-                        .step_s = MeanOfShorter(std::move(gaps_s))};
+                        .step_s = MeanOfShorter(std::move(times.gaps_s)) + delay_s};
 }
 
 }  // namespace millrace::apps

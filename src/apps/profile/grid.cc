@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kPromptTokens[] = {1,   2,   4,   8,   16,  32,   48,   64,   96,   128,
                                  192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096};
-constexpr int kDecodes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+constexpr int kDecodes[] = {1, 2, 4, 8, 12, 16, 32, 64, 128, 256};
 constexpr int kContexts[] = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
 // One decode for each of the first `sequences` slots, at `context` tokens with the new one.
