@@ -220,10 +220,13 @@ double Routed::StageSeconds(int index) const {
   const Stage& stage = stages_[index];
   std::set<int> borders;
   const auto layers_of = [&](int slot) { return parts_[slot].way->route[parts_[slot].hop].layers; };
+  cost::BatchShape leaving;
   for (const int slot : stage.running) {
     borders.insert({layers_of(slot).begin, layers_of(slot).end});
+    if (layers_of(slot).end == options_.plan.num_layers) leaving = Sum(leaving, parts_[slot].shape);
   }
   double seconds = options_.stages[index].overhead_s;
+  if (const cost::StepCost* head = options_.stages[index].head) seconds += head->Seconds(leaving);
   for (auto at = borders.begin(); std::next(at) != borders.end(); ++at) {
     cost::BatchShape shape;
     for (const int slot : stage.running) {

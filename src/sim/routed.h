@@ -30,6 +30,8 @@ struct RoutedStageOptions {
   const cost::StepCost* per_layer = nullptr;  // of one layer; not owned
   int64_t kv_token_layers = 0;                // that fit beside the weights
   double overhead_s = 0;                      // per batch
+  // Besides, of those whose last layer is here: the vocabulary projection. Null: nothing.
+  const cost::StepCost* head = nullptr;
 };
 
 struct RoutedOptions {

@@ -29,7 +29,7 @@ ClusterSpec Cluster(int nodes, double bytes_per_s, Duration latency) {
 
 RoutedOptions Options(Plan plan, ClusterSpec cluster, int64_t kv_token_layers) {
   RoutedOptions options;
-  options.stages.assign(plan.stages.size(), {&kPerLayer, kv_token_layers, 0});
+  options.stages.assign(plan.stages.size(), {&kPerLayer, kv_token_layers, 0, nullptr});
   options.plan = std::move(plan);
   options.cluster = std::move(cluster);
   options.activation_bytes_per_token = 1000;
@@ -62,6 +62,17 @@ TEST(Routed, OneRequestThroughAChain) {
   EXPECT_NEAR(report.latency.tpot.mean(), 0.002 + 0.00404 + 0.003 + 0.00606 + 0.002, 1e-6);
   EXPECT_EQ(report.ways, 1u);
   EXPECT_EQ(report.steps, 3u);
+}
+
+TEST(Routed, TheProjectionCostsWhoLeavesTheModelThere) {
+  auto options = Options(Chain(), Cluster(2, 1e12, Duration()), 1 << 20);
+  for (RoutedStageOptions& stage : options.stages) stage.head = &kPerLayer;
+  auto routed = std::move(Routed::Create(std::move(options))).value();
+  const auto workload =
+      NewSynthetic({.requests = 1, .rate = 1, .prompt = {.a = 100}, .output = {.a = 3}});
+  const RoutedReport report = routed->Run(*workload);
+  EXPECT_NEAR(report.latency.ttft.mean(), 10 * 0.002 + 0.002, 1e-6) << "at the second stage only";
+  EXPECT_NEAR(report.latency.tpot.mean(), 11 * 0.00101, 1e-6);
 }
 
 // Two entry stages, [0, 4) and [0, 6), before one of [4, 10): what comes from the second enters in

@@ -20,7 +20,7 @@ namespace {
 constexpr double kTokenIdBytes = 4;
 constexpr int kWaitingMax = 1 << 20;
 
-// Adds the stage's cost of one layer and the room beside its weights.
+// Adds the stage's cost of one layer and of the projection, and the room beside its weights.
 Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
   sim::RoutedOptions& routed = *out.routed;
   const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
@@ -34,10 +34,13 @@ Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
     devices += routed.cluster.nodes[static_cast<size_t>(index)].device_count;
     memory += routed.cluster.nodes[static_cast<size_t>(index)].memory_bytes;
   }
-  // A layer of the middle: embedding and vocabulary projection are small beside whole stages.
-  const int middle = out.spec.num_layers / 2;
-  out.costs.push_back(std::make_unique<cost::FirstPrinciplesCost>(
-      out.spec, LayerRange{middle, middle + 1}, *device, devices));
+  const int middle = out.spec.num_layers / 2, end = out.spec.num_layers;
+  const auto cost_of = [&](LayerRange layers) {
+    out.costs.push_back(
+        std::make_unique<cost::FirstPrinciplesCost>(out.spec, layers, *device, devices));
+    return out.costs.back().get();
+  };
+  const cost::StepCost* per_layer = cost_of({middle, middle + 1});
   const int64_t tokens = cost::KvCapacityTokens(out.spec, stage.layers, memory, step_tokens);
   if (tokens < 1) {
     return InvalidArgument(
@@ -46,7 +49,9 @@ Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
                     stage.layers.begin, stage.layers.end, node.name));
   }
   routed.stages.push_back(
-      {.per_layer = out.costs.back().get(), .kv_token_layers = tokens * stage.layers.size()});
+      {.per_layer = per_layer, .kv_token_layers = tokens * stage.layers.size()});
+  // Without layers: what is behind the last one.
+  if (stage.layers.end == end) routed.stages.back().head = cost_of({end, end});
   return OkStatus();
 }
 
