@@ -157,6 +157,8 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
 // Two workers that may have the whole model; a request of which a step is under way.
 class Migrating : public ::testing::Test {
  protected:
+  using Step = std::pair<ConnectionId, LaneStep>;
+
   void Start(std::optional<Plan> plan) {
     ControllerOptions o;
     o.term = Term(1);
@@ -169,14 +171,17 @@ class Migrating : public ::testing::Test {
       c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
     }
     Settle(At(0));
-    sched::NewRequest request{.id = RequestId(1)};
+    Submit(1);
+    ASSERT_EQ(steps_.size(), 1u);
+    End(steps_.back(), At(0.2));
+    ASSERT_EQ(steps_.size(), 2u);
+  }
+  void Submit(uint64_t id) {
+    sched::NewRequest request{.id = RequestId(id)};
     request.prompt = std::make_shared<const std::vector<TokenId>>(10, 5);
     request.params = std::make_shared<const SamplingParams>();
     EXPECT_TRUE(c_->Submit(std::move(request), At(0.1)).ok());
     Settle(At(0.1));
-    ASSERT_EQ(steps_.size(), 1u);
-    EndStep();
-    ASSERT_EQ(steps_.size(), 2u);
   }
 
   // Until nobody has anything to say: whoever is told to loads and opens. The pulls that are
@@ -201,25 +206,22 @@ class Migrating : public ::testing::Test {
         } else if (const auto* pull = std::get_if<PullKv>(&send->message)) {
           pulls.push_back(*pull);
         } else if (const auto* step = std::get_if<LaneStep>(&send->message)) {
-          source_ = send->to;
-          steps_.push_back(*step);
+          steps_.emplace_back(send->to, *step);
         }
       }
     }
     return pulls;
   }
   static std::string NameOf(ConnectionId worker) { return "w" + std::to_string(worker.value()); }
-  std::vector<PullKv> EndStep() {
-    const auto& [lane, plan] = steps_.back();
-    StepResult result{.id = plan.id};
-    result.sequences.push_back({.id = plan.sequences.at(0).id, .token = 9});
-    c_->Receive(source_, StepDone{lane, std::move(result)}, At(0.2));
-    return Settle(At(0.2));
+  std::vector<PullKv> End(const Step& step, Time now) {
+    StepResult result{.id = step.second.plan.id};
+    result.sequences.push_back({.id = step.second.plan.sequences.at(0).id, .token = 9});
+    c_->Receive(step.first, StepDone{step.second.lane, std::move(result)}, now);
+    return Settle(now);
   }
 
   std::unique_ptr<Controller> c_;
-  ConnectionId source_;
-  std::vector<LaneStep> steps_;  // the last is under way
+  std::vector<Step> steps_;  // as they were sent
 };
 
 TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
@@ -230,16 +232,16 @@ TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
     plan.edges.push_back({i, std::nullopt, 1});
   }
   Start(plan);
-  const ConnectionId destination(3 - source_.value());
-  const auto migrate = [&] { return c_->Migrate(RequestId(1), NameOf(destination), At(0.3)); };
-  EXPECT_EQ(migrate().code(), StatusCode::kFailedPrecondition) << "its lane is not open yet";
-  Settle(At(0.3));
-  ASSERT_TRUE(migrate().ok());
-  const std::vector<PullKv> copy = Settle(At(0.3));
+  const Step running = steps_.back();
+  Submit(2);  // at the other worker
+  const Step other = steps_.back();
+  ASSERT_NE(other.first, running.first);
+  ASSERT_TRUE(c_->Migrate(RequestId(1), NameOf(other.first), At(0.3)).ok());
+  const std::vector<PullKv> copy = End(other, At(0.3));
   ASSERT_EQ(copy.size(), 1u);
   EXPECT_TRUE(copy[0].background) << "it runs meanwhile";
-  c_->Receive(destination, PullDone{.transfer = copy[0].transfer}, At(0.4));
-  const std::vector<PullKv> tail = EndStep();
+  c_->Receive(other.first, PullDone{.transfer = copy[0].transfer}, At(0.4));
+  const std::vector<PullKv> tail = End(running, At(0.4));
   ASSERT_EQ(tail.size(), 1u);
   EXPECT_EQ(tail[0].first_token, copy[0].end_token);
   EXPECT_FALSE(tail[0].background) << "it stands still";
@@ -248,7 +250,7 @@ TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
 
 TEST_F(Migrating, IsInHasteWhenItsWorkerIsToGo) {
   Start(std::nullopt);
-  ASSERT_TRUE(c_->DrainWorker(NameOf(source_), At(0.3)).ok());
+  ASSERT_TRUE(c_->DrainWorker(NameOf(steps_.back().first), At(0.3)).ok());
   const std::vector<PullKv> copy = Settle(At(0.3));
   ASSERT_EQ(copy.size(), 1u);
   EXPECT_FALSE(copy[0].background);

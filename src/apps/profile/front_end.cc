@@ -25,8 +25,8 @@ namespace {
 constexpr int kStreams = 24, kAtOnce = 3;
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
 constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow is not dead
-constexpr double kGapsCounted = 0.98;                   // the longest are waits for work
-constexpr double kDelaysCounted = 0.9;                  // their middle
+constexpr double kWaits = 0.02;   // of the gaps; the longest are waits for work
+constexpr double kUnlike = 0.05;  // of the delays, at either end
 
 struct StepTimes {
   std::vector<double> gaps_s;    // from a step's end to the next step
@@ -155,20 +155,13 @@ cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
   return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
 
-double MeanOfShorter(std::vector<double> gaps_s) {
-  if (gaps_s.empty()) return 0;
-  std::sort(gaps_s.begin(), gaps_s.end());
-  gaps_s.resize(std::max<size_t>(1, static_cast<size_t>(kGapsCounted * std::ssize(gaps_s))));
-  return std::accumulate(gaps_s.begin(), gaps_s.end(), 0.0) / static_cast<double>(gaps_s.size());
-}
-
-double MeanOfMiddle(std::vector<double> delays_s) {
-  if (delays_s.empty()) return 0;
-  std::sort(delays_s.begin(), delays_s.end());
-  const auto left_out =
-      static_cast<std::ptrdiff_t>((1 - kDelaysCounted) / 2 * std::ssize(delays_s));
-  const auto middle = std::span(delays_s).subspan(left_out, delays_s.size() - 2 * left_out);
-  return std::accumulate(middle.begin(), middle.end(), 0.0) / static_cast<double>(middle.size());
+// Without these shares of the least and of the greatest.
+double TrimmedMean(std::vector<double> values, double least, double greatest) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const auto share = [&](double of) { return static_cast<size_t>(of * std::ssize(values)); };
+  const auto kept = std::span(values).first(values.size() - share(greatest)).subspan(share(least));
+  return std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
 }
 
 }  // namespace
@@ -207,9 +200,9 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
     }
   }
   if (added_s.empty()) return Internal("no stream had a first token");
-  const double delay_s = std::max(0.0, MeanOfMiddle(std::move(times.delays_s)));
+  const double delay_s = std::max(0.0, TrimmedMean(times.delays_s, kUnlike, kUnlike));
   return cost::FrontEnd{.request_s = std::max(0.0, Median(std::move(added_s))),
-                        .step_s = MeanOfShorter(std::move(times.gaps_s)) + delay_s};
+                        .step_s = TrimmedMean(times.gaps_s, 0, kWaits) + delay_s};
 }
 
 }  // namespace millrace::apps
