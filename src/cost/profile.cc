@@ -49,7 +49,7 @@ MeasuredCost::MeasuredCost(const Profile& profile, LayerRange layers)
       layers_(profile.layers.model),
       share_(static_cast<double>(layers.size()) / profile.num_layers),
       last_(layers.end == profile.num_layers) {
-  MR_CHECK(layers.begin >= 0 && layers.begin < layers.end && layers.end <= profile.num_layers)
+  MR_CHECK(layers.begin >= 0 && layers.begin <= layers.end && layers.end <= profile.num_layers)
       << layers.begin << ", " << layers.end << " of " << profile.num_layers;
 }
 

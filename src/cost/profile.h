@@ -66,7 +66,8 @@ int64_t SaturationTokens(const StepCost& cost, int64_t tokens_max);
 // (embedding, vocabulary projection, sampling, bookkeeping) falls on the last stage.
 class MeasuredCost : public StepCost {
  public:
-  // REQUIRES: layers within [0, profile.num_layers).
+  // REQUIRES: layers within [0, profile.num_layers). Without any at the end: what comes behind
+  // them.
   MeasuredCost(const Profile& profile, LayerRange layers);
   // The whole model.
   explicit MeasuredCost(const Profile& profile)

@@ -68,12 +68,30 @@ def check_time_limit(program, folder):
     assert time.monotonic() - begin < 6, "a time limit of 1 s took more than 6 s"
 
 
+def check_measured(program, folder):
+    """A machine that was measured ten times as slow carries less, and says whose times these are."""
+    command = "millrace plan --cluster mine.yaml --model models/demo --node-profile my-laptop={} --time-limit 1"
+    measured = run(program, command.format("laptop.json"), folder)
+    assert "my-laptop measured (laptop.json); estimate from first principles for cpu-2core" in measured, measured
+    profile = json.loads(pathlib.Path(folder, "laptop.json").read_text())
+    for fit in ("step", "layers"):
+        for key in ("fixed_s", "prefill_squared_s", "decode_context_s", "token_s", "sequence_s"):
+            value = profile[fit][key]
+            profile[fit][key] = [10 * v for v in value] if isinstance(value, list) else 10 * value
+    pathlib.Path(folder, "slow.json").write_text(json.dumps(profile))
+    slow = run(program, command.format("slow.json"), folder)
+    rows = [re.search(r"^laptop\s.*\s([\d.]+)$", text, re.MULTILINE) for text in (measured, slow)]
+    fast, slow = (float(row.group(1)) for row in rows)
+    assert 0 < 5 * slow < fast, (fast, slow)
+
+
 def main():
     program = str(pathlib.Path(sys.argv[1]).resolve())
     page = (ROOT / "docs/planning.md").read_text()
     commands = 0
     printed = ""
     with tempfile.TemporaryDirectory() as folder:
+        pathlib.Path(folder, "models").symlink_to(ROOT / "models")
         for language, body in blocks(page):
             if language == "yaml":
                 name = re.match(r"# (\S+\.yaml)\n", body).group(1)
@@ -95,7 +113,8 @@ def main():
                    folder).startswith("plan.yaml: sound")
         check_judged_goodput(program, folder)
         check_time_limit(program, folder)
-    assert commands >= 5, commands
+        check_measured(program, folder)
+    assert commands >= 8, commands
     print(f"{commands} commands of docs/planning.md ran")
 
 

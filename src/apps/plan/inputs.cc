@@ -6,8 +6,6 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "cost/device_catalog.h"
-#include "cost/first_principles_cost.h"
 #include "cost/memory_model.h"
 #include "plan/flow_from_helix.h"
 #include "plan/io/cluster_yaml.h"
@@ -20,15 +18,6 @@ namespace {
 
 // Means of Azure's conversation trace of 2023, as Helix uses it.
 constexpr plan::WorkloadMix kAzureConversation{763, 232};
-
-Result<std::unique_ptr<cost::StepCost>> EstimatedCost(const NodeSpec& node,
-                                                      const plan::ModelFootprint& model,
-                                                      int layers) {
-  auto device = cost::FindDevice(node.device);
-  if (!device.ok()) return device.status().WithContext(fmt::format("node '{}'", node.name));
-  return std::unique_ptr<cost::StepCost>(std::make_unique<cost::FirstPrinciplesCost>(
-      model.spec, LayerRange{0, layers}, *device, node.device_count));
-}
 
 // Of the first requests: enough for a mean, and quick for a long trace.
 plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
@@ -110,6 +99,7 @@ void AddPlanInputOptions(Command& command, PlanInputFlags* flags) {
               "A published shape such as llama-70b, a config.json, or a model folder");
   file("capacity", &flags->capacity,
        "Tokens per second of each node and link, in place of an estimate for --model");
+  AddNodeProfileOption(command, kGroup, &flags->node_profiles);
   file("workload", &flags->workload,
        "What requests look like: a YAML file or a recorded trace (docs/formats/workload.md); "
        "without it prompts have 763 tokens and answers 232, as in Azure's conversations");
@@ -131,6 +121,9 @@ Status ValidatePlanInputs(const PlanInputFlags& flags) {
   if (!flags.capacity.empty() && !flags.workload.empty()) {
     return InvalidArgument(
         "the rates of --capacity are for one workload already; --workload goes with --model alone");
+  }
+  if (!flags.capacity.empty() && !flags.node_profiles.empty()) {
+    return InvalidArgument("rates come from --capacity or from --node-profile, not from both");
   }
   return OkStatus();
 }
@@ -157,18 +150,23 @@ Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags) {
     inputs.slo = workload.target.slo;
     inputs.workload = workload;
   }
+  MR_ASSIGN_OR_RETURN(inputs.costs, NodeCosts::Load(flags.node_profiles, cluster, model.spec));
+  const plan::LayerCost cost_of = [&](const NodeSpec& node, const auto& of, int layers) {
+    return inputs.costs.Of(node, node.device_count, of.spec, {0, layers});
+  };
   MR_ASSIGN_OR_RETURN(inputs.problem,
-                      plan::FlowFromCluster(cluster, model, mix, EstimatedCost, flags.partial));
+                      plan::FlowFromCluster(cluster, model, mix, cost_of, flags.partial));
   inputs.token_bytes = {cost::ActivationBytesPerToken(model.spec),
                         plan::NodeCapacityOptions().token_id_bytes};
   MR_ASSIGN_OR_RETURN(inputs.goodput, plan::GoodputFromCluster(inputs.problem, cluster, model, mix,
-                                                               EstimatedCost, inputs.token_bytes));
+                                                               cost_of, inputs.token_bytes));
   inputs.spec = model.spec;
-  inputs.cluster = std::move(cluster);
   inputs.request_tokens = mix.prompt_tokens + mix.output_tokens;
-  inputs.rates_from =
-      fmt::format("first principles, an estimate: prompts of {:.0f} tokens, answers of {:.0f}",
-                  mix.prompt_tokens, mix.output_tokens);
+  inputs.rates_from = fmt::format("{}: prompts of {:.0f} tokens, answers of {:.0f}",
+                                  flags.node_profiles.empty() ? "first principles, an estimate"
+                                                              : inputs.costs.Describe(cluster),
+                                  mix.prompt_tokens, mix.output_tokens);
+  inputs.cluster = std::move(cluster);
   return inputs;
 }
 

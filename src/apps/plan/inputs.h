@@ -4,8 +4,10 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/cli/command.h"
+#include "apps/plan/node_costs.h"
 #include "base/status.h"
 #include "core/cluster_spec.h"
 #include "core/model_spec.h"
@@ -19,9 +21,10 @@
 namespace millrace::apps {
 
 struct PlanInputFlags {
-  std::string cluster, import_helix;  // one of them
-  std::string capacity;               // a table; else the model's cost is computed
-  std::string model;                  // a known shape, a config.json, or a model folder
+  std::string cluster, import_helix;       // one of them
+  std::string capacity;                    // a table; else the model's cost is computed
+  std::string model;                       // a known shape, a config.json, or a model folder
+  std::vector<std::string> node_profiles;  // DEVICE=FILE
   std::string workload;
   bool partial = true;
 };
@@ -36,6 +39,7 @@ struct PlanInputs {
   sim::Slo slo;                          // of --workload
   std::optional<sim::WorkloadSpec> workload;
   ModelSpec spec;          // unless the rates are of a table
+  NodeCosts costs;         // the same
   std::string rates_from;  // where T(k) comes from, for the reader
 };
 

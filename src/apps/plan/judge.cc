@@ -75,7 +75,7 @@ class Judge {
       return Status(StatusCode::kDeadlineExceeded, "no time is left to simulate the plan");
     }
     DeploymentFlags flags;
-    const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, flags);
+    const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags);
     if (!deployment.ok()) return deployment.status();
     sim::RoutedOptions options = deployment->routed.value();  // its costs stay in `deployment`
     options.slo = slo_;

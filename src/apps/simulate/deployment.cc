@@ -209,6 +209,7 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
               "A plan of 'millrace plan' with stages of unequal size, instead of --device");
   command.Add(kGroup, file(TextOption("cluster", "FILE", &flags->cluster)),
               "The cluster that the plan was made for");
+  AddNodeProfileOption(command, kGroup, &flags->node_profiles);
   command
       .Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, kParallelMax),
            "Devices that share each layer")
@@ -247,6 +248,10 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
     return InvalidArgument("--plan and --cluster go together: a plan was made for a cluster");
   }
   if (!flags.plan.empty()) return ValidatePlanFlags(flags);
+  if (!flags.node_profiles.empty()) {
+    return InvalidArgument(
+        "--node-profile is for the nodes of a --plan; without one --profile FILE");
+  }
   if (flags.engine.model.empty()) return InvalidArgument("--model is missing, such as llama-13b");
   if (!flags.profile.empty() && !flags.distserve_profile.empty()) {
     return InvalidArgument("give --profile or --distserve-profile, not both");

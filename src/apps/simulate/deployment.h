@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/engine_flags.h"
+#include "apps/plan/node_costs.h"
 #include "base/status.h"
 #include "core/model_spec.h"
 #include "cost/device_catalog.h"
@@ -22,6 +23,7 @@ struct DeploymentFlags {
   std::string device, profile, distserve_profile;
   int tensor_parallel = 1, pipeline_parallel = 1, instances = 1;
   std::string plan, cluster;                        // instead of a device and its numbers
+  std::vector<std::string> node_profiles;           // DEVICE=FILE, of a plan's nodes
   int prefill_instances = 0, decode_instances = 0;  // both or none; then `instances` is their sum
   double kv_gb_per_s = 25;
   sched::StepMix step_mix = sched::StepMix::kMixed;
@@ -53,10 +55,10 @@ struct Deployment {
 // numbers and the nearest that fits.
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags);
 
-// A plan for a cluster and a model, each stage at the estimate for its node's devices; of `flags`
-// the scheduler's sizes and policies.
+// A plan for a cluster and a model, each stage at its node's costs; of `flags` the scheduler's
+// sizes and policies.
 Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& spec,
-                              const DeploymentFlags& flags);
+                              const NodeCosts& costs, const DeploymentFlags& flags);
 
 // What MakeDeployment does with --plan.
 Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags);

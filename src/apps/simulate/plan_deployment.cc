@@ -8,7 +8,6 @@
 #include "apps/simulate/deployment.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "cost/first_principles_cost.h"
 #include "cost/memory_model.h"
 #include "plan/io/cluster_yaml.h"
 #include "plan/io/plan_yaml.h"
@@ -21,13 +20,9 @@ constexpr double kTokenIdBytes = 4;
 constexpr int kWaitingMax = 1 << 20;
 
 // Adds the stage's cost of one layer and of the projection, and the room beside its weights.
-Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
+Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens, Deployment& out) {
   sim::RoutedOptions& routed = *out.routed;
   const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
-  const auto device = cost::FindDevice(node.device);
-  if (!device.ok()) {
-    return InvalidArgument(fmt::format("node '{}': {}", node.name, device.status().message()));
-  }
   int devices = 0;
   int64_t memory = 0;
   for (const NodeIndex index : stage.nodes) {
@@ -35,12 +30,17 @@ Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
     memory += routed.cluster.nodes[static_cast<size_t>(index)].memory_bytes;
   }
   const int middle = out.spec.num_layers / 2, end = out.spec.num_layers;
-  const auto cost_of = [&](LayerRange layers) {
-    out.costs.push_back(
-        std::make_unique<cost::FirstPrinciplesCost>(out.spec, layers, *device, devices));
+  const auto cost_of = [&](LayerRange layers) -> Result<const cost::StepCost*> {
+    MR_ASSIGN_OR_RETURN(auto cost, costs.Of(node, devices, out.spec, layers));
+    out.costs.push_back(std::move(cost));
     return out.costs.back().get();
   };
-  const cost::StepCost* per_layer = cost_of({middle, middle + 1});
+  sim::RoutedStageOptions options;
+  MR_ASSIGN_OR_RETURN(options.per_layer, cost_of({middle, middle + 1}));
+  if (stage.layers.end == end) {
+    MR_ASSIGN_OR_RETURN(options.head, cost_of({end, end}));
+  }
+  options.overhead_s = costs.OverheadSeconds(node);
   const int64_t tokens = cost::KvCapacityTokens(out.spec, stage.layers, memory, step_tokens);
   if (tokens < 1) {
     return InvalidArgument(
@@ -48,10 +48,8 @@ Status AddStage(const StagePlan& stage, int step_tokens, Deployment& out) {
                     "'millrace plan check' says more",
                     stage.layers.begin, stage.layers.end, node.name));
   }
-  routed.stages.push_back(
-      {.per_layer = per_layer, .kv_token_layers = tokens * stage.layers.size()});
-  // Without layers: what is behind the last one.
-  if (stage.layers.end == end) routed.stages.back().head = cost_of({end, end});
+  options.kv_token_layers = tokens * stage.layers.size();
+  routed.stages.push_back(options);
   return OkStatus();
 }
 
@@ -68,11 +66,10 @@ double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
 }  // namespace
 
 Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& spec,
-                              const DeploymentFlags& flags) {
+                              const NodeCosts& costs, const DeploymentFlags& flags) {
   Deployment out;
   out.spec = spec;
-  out.cost_from =
-      fmt::format("{} for each node; nobody measured it", cost::FirstPrinciplesCost::kLabel);
+  out.cost_from = costs.Describe(cluster);
   const double price = PricePerHour(plan, cluster);
   if (price > 0) out.usd_per_hour = price;
   out.routed.emplace();
@@ -83,8 +80,10 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   routed.token_bytes = kTokenIdBytes;
   routed.stage_batch_tokens_max = flags.engine.max_num_batched_tokens;
   for (const StagePlan& stage : routed.plan.stages) {
-    MR_RETURN_IF_ERROR(AddStage(stage, flags.engine.max_num_batched_tokens, out));
-    routed.stages.back().overhead_s = flags.scheduler_overhead_us.value_or(0) * 1e-6;
+    MR_RETURN_IF_ERROR(AddStage(stage, costs, flags.engine.max_num_batched_tokens, out));
+    if (flags.scheduler_overhead_us) {
+      routed.stages.back().overhead_s = *flags.scheduler_overhead_us * 1e-6;
+    }
   }
   sched::SchedulerOptions& s = routed.scheduler;
   s.block_size = flags.engine.block_size;
@@ -112,8 +111,10 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
   }
   const std::string text = fmt::format("{} on the {} stages of {}, cluster {}", model,
                                        plan.stages.size(), flags.plan, cluster.name);
-  MR_ASSIGN_OR_RETURN(Deployment out,
-                      DeployPlan(std::move(plan), std::move(cluster), footprint.spec, flags));
+  MR_ASSIGN_OR_RETURN(const NodeCosts costs,
+                      NodeCosts::Load(flags.node_profiles, cluster, footprint.spec));
+  MR_ASSIGN_OR_RETURN(Deployment out, DeployPlan(std::move(plan), std::move(cluster),
+                                                 footprint.spec, costs, flags));
   out.text = text;
   return out;
 }

@@ -1,0 +1,119 @@
+// Whose step times a cluster's machines have.
+#include "apps/plan/node_costs.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+
+#include "cost/device_catalog.h"
+#include "cost/first_principles_cost.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kLayers = 4;
+const cost::BatchShape kBatch{.decode_sequences = 8, .decode_context = 800};
+
+ModelSpec Spec() {
+  ModelSpec spec;
+  spec.num_layers = kLayers;
+  spec.hidden_size = 64;
+  spec.num_heads = spec.num_kv_heads = 4;
+  spec.head_dim = 16;
+  spec.intermediate_size = 128;
+  spec.vocab_size = 1000;
+  return spec;
+}
+
+// 1 ms a step and 0.1 ms a token, three quarters of both in the layers.
+cost::Profile Measured(int layers) {
+  cost::Profile profile;
+  profile.model = "m";
+  profile.num_layers = layers;
+  profile.threads = 1;
+  profile.memory_copy_bytes_per_s = 1e9;
+  for (int n = 1; n <= 64; n *= 2) {
+    for (const int context : {10, 20, 400}) {
+      const cost::BatchShape batch{.decode_sequences = n, .decode_context = n * context};
+      const cost::BatchShape prompt{.prefill_tokens = n * context,
+                                    .prefill_tokens_squared = int64_t{n} * n * context * context,
+                                    .prefill_sequences = 1};
+      for (const cost::BatchShape& b : {batch, prompt}) {
+        const double step_s = 1e-3 + 1e-4 * static_cast<double>(b.tokens());
+        profile.samples.push_back({b, step_s, 0.75 * step_s});
+      }
+    }
+  }
+  auto fitted = cost::FitProfile(std::move(profile), {.tokens = {0}, .sequences = {0}});
+  EXPECT_TRUE(fitted.ok()) << fitted.status().ToString();
+  fitted->front_end = cost::FrontEnd{.request_s = 2e-3, .step_s = 3e-4};
+  return std::move(fitted).value();
+}
+
+class NodeCostsTest : public ::testing::Test {
+ protected:
+  NodeCostsTest() {
+    cluster_.nodes.push_back({.name = "one", .device = "mine"});
+    cluster_.nodes.push_back({.name = "other", .device = "l4"});
+    Write(Measured(kLayers));
+  }
+  ~NodeCostsTest() override { std::remove(file_.c_str()); }
+
+  void Write(const cost::Profile& profile) { std::ofstream(file_) << cost::FormatProfile(profile); }
+  Status LoadStatus(const std::vector<std::string>& entries) const {
+    return NodeCosts::Load(entries, cluster_, Spec()).status();
+  }
+
+  const std::string file_ = ::testing::TempDir() + "node_costs_" + std::to_string(getpid());
+  ClusterSpec cluster_;
+};
+
+TEST_F(NodeCostsTest, MeasuredWhereSomebodyHasMeasured) {
+  const auto costs = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
+  ASSERT_TRUE(costs.ok()) << costs.status().ToString();
+  const auto seconds = [&](int node, LayerRange layers) {
+    const auto cost = costs->Of(cluster_.nodes[static_cast<size_t>(node)], 1, Spec(), layers);
+    EXPECT_TRUE(cost.ok()) << cost.status().ToString();
+    return (*cost)->Seconds(kBatch);
+  };
+  const double step_s = 1.8e-3;
+  EXPECT_NEAR(seconds(0, {1, 2}), 0.75 * step_s / kLayers, 1e-6);
+  EXPECT_NEAR(seconds(0, {kLayers, kLayers}), 0.25 * step_s, 1e-6) << "what is behind the layers";
+  EXPECT_NEAR(seconds(0, {0, kLayers}), step_s, 1e-6);
+  EXPECT_DOUBLE_EQ(costs->OverheadSeconds(cluster_.nodes[0]), 3e-4);
+  const cost::FirstPrinciplesCost estimate(Spec(), {1, 2}, cost::FindDevice("l4").value(), 1);
+  EXPECT_DOUBLE_EQ(seconds(1, {1, 2}), estimate.Seconds(kBatch));
+  EXPECT_EQ(costs->OverheadSeconds(cluster_.nodes[1]), 0);
+  EXPECT_EQ(costs->Describe(cluster_),
+            "mine measured (" + file_ + "); estimate from first principles for l4");
+  EXPECT_EQ(NodeCosts().Describe(cluster_),
+            "estimate from first principles for each node; nobody measured it");
+}
+
+TEST_F(NodeCostsTest, SeveralOfAMeasuredDeviceAreNotKnown) {
+  const auto costs = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
+  ASSERT_TRUE(costs.ok());
+  EXPECT_EQ(costs->Of(cluster_.nodes[0], 2, Spec(), {0, 1}).status().code(),
+            StatusCode::kInvalidArgument);
+  EXPECT_EQ(NodeCosts().Of(cluster_.nodes[0], 1, Spec(), {0, 1}).status().code(),
+            StatusCode::kNotFound);
+}
+
+TEST_F(NodeCostsTest, WhatDoesNotBelongToTheClusterOrTheModelIsRefused) {
+  for (const std::string& entry : {"mine", "mine=", "=file", ""}) {
+    EXPECT_EQ(LoadStatus({entry}).message().rfind("--node-profile must be DEVICE=FILE", 0), 0u);
+  }
+  EXPECT_NE(LoadStatus({"a100-40gb=" + file_}).message().find("the cluster has l4, mine"),
+            std::string::npos);
+  EXPECT_NE(LoadStatus({"mine=" + file_, "mine=" + file_}).message().find("two profiles"),
+            std::string::npos);
+  EXPECT_FALSE(LoadStatus({"mine=" + file_ + "-none"}).ok());
+  Write(Measured(kLayers + 1));
+  EXPECT_NE(LoadStatus({"mine=" + file_}).message().find("which has 5 layers; the model has 4"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::apps
