@@ -18,6 +18,8 @@ namespace {
 // Copying in rounds ends when so little is left, or after so many.
 constexpr int64_t kTailTokensMax = 32;
 constexpr int kRoundsMax = 5;
+// More requests on the move than these are copied in haste: the KV of all is held meanwhile.
+constexpr size_t kCalmMovesMax = 4;
 
 }  // namespace
 
@@ -146,8 +148,10 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
     }
   }
   // A machine that is to go may be gone soon.
-  const bool haste = std::ranges::any_of(
-      workers_, [&](const auto& w) { return w.second.draining && from.Uses(w.first); });
+  const bool haste =
+      moves_.size() > kCalmMovesMax || std::ranges::any_of(workers_, [&](const auto& w) {
+        return w.second.draining && from.Uses(w.first);
+      });
   const uint64_t job_id = NextId();
   PullJob job{.to = lane.id, .request = pull.id};
   for (size_t hop = 0; hop < lane.hops.size(); ++hop) {

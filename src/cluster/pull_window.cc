@@ -28,9 +28,12 @@ struct Arrivals {
   std::vector<One> arrived;
 };
 
-void Rest(std::chrono::nanoseconds copied) {
+// After a part that took so long. How long it was.
+std::chrono::nanoseconds Rest(std::chrono::nanoseconds copied) {
   constexpr std::chrono::nanoseconds kMax(kRestMax.ns);
-  std::this_thread::sleep_for(std::min(copied * kRestToCopy, kMax));
+  const auto rest = std::min(copied * kRestToCopy, kMax);
+  std::this_thread::sleep_for(rest);
+  return rest;
 }
 
 }  // namespace
@@ -58,6 +61,7 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
   };
   const bool background = steps.pace == PullPace::kBackground;
   const size_t at_once = background ? 1 : kPullsInFlight;
+  std::chrono::nanoseconds may_rest(background ? kRestsMax.ns : 0);
   size_t next = 0;
   Status failed;
   while (true) {
@@ -82,7 +86,9 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
         begin(one.part);
       }
     }
-    if (background) Rest(std::chrono::steady_clock::now() - start);
+    if (may_rest.count() > 0 && next < parts) {
+      may_rest -= Rest(std::chrono::steady_clock::now() - start);
+    }
   }
 }
 

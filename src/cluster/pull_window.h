@@ -23,7 +23,8 @@ inline constexpr Duration kPullPartLimit = Duration::Seconds(10);
 // from steps the memory's bandwidth and a core's time, at both ends.
 enum class PullPace : uint8_t { kFast, kBackground };
 inline constexpr int kRestToCopy = 3;
-inline constexpr Duration kRestMax = Duration::Millis(2);  // or a slow link would lie idle
+inline constexpr Duration kRestMax = Duration::Millis(2);    // or a slow link would lie idle
+inline constexpr Duration kRestsMax = Duration::Seconds(3);  // of a pull: what is held is lent
 
 struct PullOrder {
   net::PeerAddress from;
