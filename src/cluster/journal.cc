@@ -15,7 +15,7 @@ namespace {
 // A snapshot is written in pieces of about this size.
 constexpr size_t kSnapshotPieceBytes = 1u << 20;
 constexpr int kSnapshotTries = 4;
-constexpr int kReplayTries = 3;
+constexpr int kReplayTries = 8;
 
 bool TextsFit(const JournalRecord& record) {
   auto fits = [](const std::string& text) { return text.size() <= kJournalTextBytesMax; };
@@ -29,14 +29,18 @@ bool TextsFit(const JournalRecord& record) {
   return true;
 }
 
-// A predecessor that was compacting when it was stopped may remove files under the reader.
+// A predecessor that does not know it yet may finish a compaction under the reader: files are gone,
+// and a listing made meanwhile may name neither the old ones nor those in their place. One that is
+// the same before and behind the reading has left out nothing. He comes to his end, so it does.
 Result<JournalReplay> ReplayWhole(const std::string& folder) {
-  Result<JournalReplay> replay = ReplayJournal(folder);
-  for (int tries = 1; tries < kReplayTries; ++tries) {
-    if (replay.status().code() != StatusCode::kNotFound) break;
-    replay = ReplayJournal(folder);
+  MR_ASSIGN_OR_RETURN(auto before, JournalSegments(folder));
+  for (int tries = 0; tries < kReplayTries; ++tries) {
+    Result<JournalReplay> replay = ReplayJournal(folder);
+    MR_ASSIGN_OR_RETURN(auto behind, JournalSegments(folder));
+    if (behind == before && replay.status().code() != StatusCode::kNotFound) return replay;
+    before = std::move(behind);
   }
-  return replay;
+  return Unavailable(fmt::format("{} changes while it is read; try again", folder));
 }
 
 }  // namespace
@@ -185,16 +189,18 @@ Status Journal::StartSegment() {
 }
 
 // The whole state into a segment that takes the place of all before it. Its number may be taken by
-// a file that an earlier leader makes just now: nothing behind it is written by that one.
+// a file that an earlier leader makes just now: nothing behind it is written by that one. So the
+// number is chosen before asking whether the folder is ours: a successor chooses his when we are
+// told it is not, and none of ours is behind his.
 Status Journal::Compact() {
   ForgetOldFinished();
-  if (lost_.ok()) lost_ = StillOurs();
-  MR_RETURN_IF_ERROR(lost_);
   Status written;
   uint64_t number = number_;
   for (int tries = 0; tries < kSnapshotTries; ++tries) {
     MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options_.folder));
     if (!segments.empty()) number = std::max(number, segments.rbegin()->first);
+    if (lost_.ok()) lost_ = StillOurs();
+    MR_RETURN_IF_ERROR(lost_);
     written = WriteSnapshot(++number);
     if (written.code() != StatusCode::kFailedPrecondition) break;
   }

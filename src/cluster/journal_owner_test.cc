@@ -147,7 +147,7 @@ TEST(JournalOwnership, FilesThatAWokenLeaderStillMakesDoNotCount) {
 // Leaders that do not know of their successors append as fast as they can. Whatever one of them was
 // told is on record is read by the next, and nobody's tokens come between another's.
 TEST(JournalOwnership, UnderLeadersThatDoNotStopNothingAcknowledgedIsLost) {
-  for (int round = 0; round < 3 * TestScale(); ++round) {
+  for (int round = 0; round < 15 * TestScale(); ++round) {
     TempFolder folder;
     std::vector<std::unique_ptr<Journal>> journals;
     std::vector<std::thread> leaders;

@@ -102,7 +102,7 @@ TEST_F(NodeCostsTest, SeveralOfAMeasuredDeviceAreNotKnown) {
 }
 
 TEST_F(NodeCostsTest, WhatDoesNotBelongToTheClusterOrTheModelIsRefused) {
-  for (const std::string& entry : {"mine", "mine=", "=file", ""}) {
+  for (const std::string entry : {"mine", "mine=", "=file", ""}) {
     EXPECT_EQ(LoadStatus({entry}).message().rfind("--node-profile must be DEVICE=FILE", 0), 0u);
   }
   EXPECT_NE(LoadStatus({"a100-40gb=" + file_}).message().find("the cluster has l4, mine"),
