@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 namespace millrace::cluster {
@@ -215,9 +216,24 @@ class Migrating : public ::testing::Test {
   static std::string NameOf(ConnectionId worker) { return "w" + std::to_string(worker.value()); }
   std::vector<PullKv> End(const Step& step, Time now) {
     StepResult result{.id = step.second.plan.id};
-    result.sequences.push_back({.id = step.second.plan.sequences.at(0).id, .token = 9});
+    for (const SequenceStep& s : step.second.plan.sequences) {
+      result.sequences.push_back({.id = s.id, .token = 9});
+    }
     c_->Receive(step.first, StepDone{step.second.lane, std::move(result)}, now);
     return Settle(now);
+  }
+  Step LastAt(ConnectionId worker) const {
+    return *std::find_if(steps_.rbegin(), steps_.rend(),
+                         [&](const Step& step) { return step.first == worker; });
+  }
+  static Plan TwoWays() {
+    Plan plan{.num_layers = 4};
+    for (int i = 0; i < 2; ++i) {
+      plan.stages.push_back({.layers = {0, 4}});
+      plan.edges.push_back({std::nullopt, i, 1});
+      plan.edges.push_back({i, std::nullopt, 1});
+    }
+    return plan;
   }
 
   std::unique_ptr<Controller> c_;
@@ -225,13 +241,7 @@ class Migrating : public ::testing::Test {
 };
 
 TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
-  Plan plan{.num_layers = 4};
-  for (int i = 0; i < 2; ++i) {
-    plan.stages.push_back({.layers = {0, 4}});
-    plan.edges.push_back({std::nullopt, i, 1});
-    plan.edges.push_back({i, std::nullopt, 1});
-  }
-  Start(plan);
+  Start(TwoWays());
   const Step running = steps_.back();
   Submit(2);  // at the other worker
   const Step other = steps_.back();
@@ -246,6 +256,25 @@ TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
   EXPECT_EQ(tail[0].first_token, copy[0].end_token);
   EXPECT_FALSE(tail[0].background) << "it stands still";
   c_->CheckIntegrity();
+}
+
+// The KV of all is held meanwhile, and a pull waits for the one before.
+TEST_F(Migrating, IsInHasteWhenManyMove) {
+  Start(TwoWays());
+  const ConnectionId here = steps_.front().first, there(3 - here.value());
+  for (uint64_t id = 2; id <= 12; ++id) Submit(id);
+  for (int round = 0; round < 2; ++round) {
+    End(LastAt(here), At(0.2));
+    End(LastAt(there), At(0.2));
+  }
+  size_t moving = 0;
+  for (uint64_t id = 1; id <= 12; ++id) {
+    moving += c_->Migrate(RequestId(id), NameOf(there), At(0.3)).ok();
+  }
+  EXPECT_GE(moving, 5u);
+  const std::vector<PullKv> copies = End(LastAt(there), At(0.3));
+  ASSERT_EQ(copies.size(), moving);
+  for (const PullKv& copy : copies) EXPECT_FALSE(copy.background);
 }
 
 TEST_F(Migrating, IsInHasteWhenItsWorkerIsToGo) {

@@ -83,7 +83,7 @@ double NodeCosts::OverheadSeconds(const NodeSpec& node) const {
 }
 
 std::string NodeCosts::Describe(const ClusterSpec& cluster) const {
-  const std::string estimate = fmt::format("{}", cost::FirstPrinciplesCost::kLabel);
+  const std::string estimate = cost::FirstPrinciplesCost::kLabel;
   if (measured_.empty()) return estimate + " for each node; nobody measured it";
   std::vector<std::string> parts, estimated;
   for (const std::string& device : DevicesOf(cluster)) {
@@ -91,7 +91,7 @@ std::string NodeCosts::Describe(const ClusterSpec& cluster) const {
     if (found == measured_.end()) {
       estimated.push_back(device);
     } else {
-      parts.push_back(fmt::format("{} measured ({})", device, found->second.file));
+      parts.push_back(fmt::format("{} measured ({})", device, Printable(found->second.file)));
     }
   }
   if (!estimated.empty()) {
