@@ -16,7 +16,7 @@ namespace millrace::experiments {
 namespace {
 
 using sim::spot::ArrivalSpec;
-using sim::spot::AvailabilityTrace;
+using sim::AvailabilityTrace;
 using sim::spot::Batching;
 using sim::spot::SpotCloud;
 using sim::spot::SpotModel;
@@ -112,7 +112,7 @@ Result<Inputs> Read(const Context& context) {
   }
   for (const Segment& s : kSegments) {
     MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(folder + s.file, kFileBytesMax));
-    MR_ASSIGN_OR_RETURN(AvailabilityTrace trace, sim::spot::ParseAvailability(text));
+    MR_ASSIGN_OR_RETURN(AvailabilityTrace trace, sim::ParseAvailability(text));
     inputs.traces.push_back(std::move(trace));
   }
   MR_ASSIGN_OR_RETURN(const std::string rates,
@@ -268,7 +268,7 @@ Status AddOnDemand(const Inputs& inputs, std::vector<Figure>& figures) {
       {3, 141.482, 253.343}, {4, 98.037, 175.346}, {6, 29.146, 43.470}, {8, 24.623, 34.450}};
   constexpr double kMinutes = 18;
   for (const auto& p : kPublished) {
-    const auto trace = sim::spot::ConstantAvailability(p.nodes, kMinutes * 60);
+    const auto trace = sim::ConstantAvailability(p.nodes, kMinutes * 60);
     const auto arrivals = sim::spot::Arrivals(kGptRate, trace.end_s, {});
     SpotCloud cloud;
     cloud.all_on_demand = true;
@@ -333,7 +333,7 @@ Status AddSensitivity(const Inputs& inputs, std::vector<Figure>& figures) {
 Status AddLongTrace(const Context& context, const Inputs& inputs, std::vector<Figure>& figures) {
   MR_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(context.data + "/spot/spotserve/g4dn_12h_full.csv", kFileBytesMax));
-  MR_ASSIGN_OR_RETURN(const AvailabilityTrace trace, sim::spot::ParseAvailability(text));
+  MR_ASSIGN_OR_RETURN(const AvailabilityTrace trace, sim::ParseAvailability(text));
   const auto arrivals =
       sim::spot::Arrivals(kGptRate, trace.end_s, {.spread = Spread::kGamma, .cv = 2});
   for (const Variant& variant : kVariants) {

@@ -41,8 +41,8 @@ Status Validate(const SimulateFlags& flags) {
     return InvalidArgument("--scheduling static and --trace do not go with --plan");
   }
   if (flags.run.scheduling == Scheduling::kStatic &&
-      (flags.deployment.instances > 1 || flags.deployment.prefill_instances > 0 ||
-       !flags.trace.empty())) {
+      (flags.deployment.instances.value_or(1) > 1 || flags.deployment.prefill_instances > 0 ||
+       !flags.deployment.membership.availability.empty() || !flags.trace.empty())) {
     return InvalidArgument("--scheduling static has one instance and keeps no --trace");
   }
   return OkStatus();

@@ -42,6 +42,13 @@ void Answer(SequenceId id, bool samples, SequenceResult& result) {
   }
 }
 
+Result<std::unique_ptr<sched::Scheduler>> NewScheduler(const InstanceOptions& options) {
+  sched::SchedulerOptions scheduler_options = options.scheduler;
+  scheduler_options.stages = static_cast<int>(options.stages.size());
+  scheduler_options.even_steps = true;  // as the controller's lanes; one stage has no use for it
+  return sched::Scheduler::Create(scheduler_options);
+}
+
 }  // namespace
 
 void StepAnswer::Take(const StepPlan& plan) {
@@ -71,10 +78,7 @@ void AnswerTo(const StepPlan& plan, StepResult& result) {
 
 Result<std::unique_ptr<Instance>> Instance::Create(const InstanceOptions& options) {
   MR_CHECK(!options.stages.empty()) << "an instance without a stage";
-  sched::SchedulerOptions scheduler_options = options.scheduler;
-  scheduler_options.stages = static_cast<int>(options.stages.size());
-  scheduler_options.even_steps = true;  // as the controller's lanes; one stage has no use for it
-  MR_ASSIGN_OR_RETURN(auto scheduler, sched::Scheduler::Create(scheduler_options));
+  MR_ASSIGN_OR_RETURN(auto scheduler, NewScheduler(options));
   return std::unique_ptr<Instance>(new Instance(options, std::move(scheduler)));
 }
 
@@ -150,6 +154,20 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   }
   if (on_step) on_step(record_);
   return at;
+}
+
+void Instance::Restart(Time now) {
+  CountKv(now);
+  kv_blocks_now_ = 0;
+  const sched::SchedulerStats stats = scheduler_->Stats();
+  use_.preemptions += stats.preemptions_recompute + stats.preemptions_swap;
+  scheduler_ = NewScheduler(options_).value();  // it was accepted before
+  in_flight_.clear();
+  pending_requests_ = 0;
+  for (Stage& stage : stages_) {
+    if (stage.free > now) stage.busy = stage.busy - (stage.free - now);
+    stage.free = now;
+  }
 }
 
 void Instance::Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs) {

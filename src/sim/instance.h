@@ -51,7 +51,9 @@ struct InstanceUse {
   uint64_t full_of_sequences = 0;  // steps with max_num_seqs
   uint64_t full_of_tokens = 0;     // steps with max_num_batched_tokens
   int kv_blocks = 0, kv_blocks_peak = 0;
-  double kv_block_seconds = 0;  // blocks in use, over time
+  double kv_block_seconds = 0;    // blocks in use, over time
+  uint64_t preemptions = 0;       // of schedulers that were lost
+  std::optional<double> ready_s;  // where it came and went; else all the time
 
   double MeanBatch() const {
     return steps == 0 ? 0 : static_cast<double>(sequences) / static_cast<double>(steps);
@@ -94,6 +96,9 @@ class Instance {
   // The oldest step in flight ended at `now`. Outputs are appended; `result` is overwritten, and
   // may be every instance's. REQUIRES: one is in flight.
   void Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs);
+
+  // Its machine is lost, and all that was in memory: another one begins with nothing in flight.
+  void Restart(Time now);
 
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
   Duration busy(int stage) const { return stages_[stage].busy; }

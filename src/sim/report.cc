@@ -50,9 +50,9 @@ InstanceSummary SummarizeInstance(std::span<const ServiceReport> runs, size_t in
     sum.kv_block_seconds += use.kv_block_seconds;
     sum.kv_blocks_peak = std::max(sum.kv_blocks_peak, use.kv_blocks_peak);
     summary.kv_blocks = use.kv_blocks;
-    kv_capacity += use.kv_blocks * run.simulated_s;
-    summary.preemptions +=
-        run.stats[index].preemptions_recompute + run.stats[index].preemptions_swap;
+    kv_capacity += use.kv_blocks * use.ready_s.value_or(run.simulated_s);
+    summary.preemptions += use.preemptions + run.stats[index].preemptions_recompute +
+                           run.stats[index].preemptions_swap;
     summary.busy_share.resize(run.busy_share[index].size());
     for (size_t s = 0; s < summary.busy_share.size(); ++s) {
       summary.busy_share[s] += run.busy_share[index][s] / static_cast<double>(runs.size());
@@ -174,11 +174,20 @@ void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
     report.steps += runs[i].steps;
     report.kv_wait.Merge(runs[i].kv_wait);
     report.kv_transfer.Merge(runs[i].kv_transfer);
+    report.simulated_s += runs[i].simulated_s;
+    if (runs[i].membership) {
+      if (!report.membership) report.membership.emplace();
+      report.membership->Merge(*runs[i].membership);
+    }
     report.attainment.push_back(runs[i].latency.attainment());
     const auto found = FindSaturation(runs[i].load);
     if (found && (!report.saturation || found->growth_per_s > report.saturation->growth_per_s)) {
       report.saturation = found;
     }
+  }
+  const auto instances = static_cast<double>(runs[0].use.size());
+  if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
+    *report.usd_per_hour *= report.membership->paid_s / (instances * report.simulated_s);
   }
   for (size_t i = 0; i < runs[0].use.size(); ++i) {
     report.instances.push_back(SummarizeInstance(runs, i));

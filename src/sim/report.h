@@ -55,8 +55,10 @@ struct SimReport {
   std::vector<InstanceSummary> instances;
   std::vector<LinkSummary> links;  // of a plan, the busiest first
   uint64_t steps = 0;
-  Quantiles kv_wait, kv_transfer;  // of hand-overs from prefill to decode instances
-  std::optional<double> usd_per_hour;
+  Quantiles kv_wait, kv_transfer;              // of hand-overs between instances
+  std::optional<MembershipReport> membership;  // of all runs together
+  double simulated_s = 0;                      // the same
+  std::optional<double> usd_per_hour;  // of all instances; in the mean, where they come and go
 
   double requests_per_s() const;
   double output_tokens_per_s() const;

@@ -106,6 +106,38 @@ std::string LinkLine(const std::vector<LinkSummary>& links) {
   return text.empty() ? text : text + "\n";
 }
 
+std::string MembershipLines(const SimReport& report) {
+  const MembershipReport& m = *report.membership;
+  const double seconds = std::max(report.simulated_s, 1e-9);
+  std::string text = fmt::format(
+      "Machines: {:.2f} paid for and {:.2f} ready in the mean of {}; {} came, {} were lost\n"
+      "Requests of those that went: {} moved with their KV, {} computed anew ({} tokens)\n",
+      m.paid_s / seconds, m.ready_s / seconds, report.instances.size(), m.came, m.lost,
+      FormatCount(static_cast<int64_t>(m.moved)), FormatCount(static_cast<int64_t>(m.replayed)),
+      FormatCount(static_cast<int64_t>(m.replayed_tokens)));
+  if (m.nobody_s > 0) {
+    text += fmt::format("Nobody took requests for {} ({:.2f} % of the time); at most {} waited\n",
+                        FormatDuration(m.nobody_s), m.nobody_s / seconds * 100,
+                        FormatCount(static_cast<int64_t>(m.waited_most)));
+  }
+  return text;
+}
+
+Json MembershipJson(const SimReport& report) {
+  if (!report.membership) return nullptr;
+  const MembershipReport& m = *report.membership;
+  return {{"came", m.came},
+          {"lost", m.lost},
+          {"moved", m.moved},
+          {"replayed", m.replayed},
+          {"replayed_tokens", m.replayed_tokens},
+          {"waited_most", m.waited_most},
+          {"nobody_s", m.nobody_s},
+          {"ready_s", m.ready_s},
+          {"paid_s", m.paid_s},
+          {"simulated_s", report.simulated_s}};
+}
+
 std::string InstanceLine(const InstanceSummary& at) {
   std::string busy;
   for (const double share : at.busy_share) {
@@ -179,6 +211,7 @@ std::string ReportTable(const SimReport& report) {
       FormatCount(static_cast<int64_t>(r.refused)), FormatCount(static_cast<int64_t>(report.steps)),
       FormatDuration(r.seconds()));
   text += SloLines(report);
+  if (report.membership) text += MembershipLines(report);
   for (size_t i = 0; i < std::min(report.instances.size(), kInstanceLinesMax); ++i) {
     text += InstanceLine(report.instances[i]);
   }
@@ -223,6 +256,7 @@ Json ReportJson(const SimReport& report) {
       {"slo", SloJson(report)},
       {"kv_wait_ms", MetricJson(report.kv_wait)},
       {"kv_transfer_ms", MetricJson(report.kv_transfer)},
+      {"membership", MembershipJson(report)},
       {"instances", Json::array()}};
   for (const Metric& m : kMetrics) {
     const bool none = report.saturation && m.grows;

@@ -22,6 +22,7 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) 
     service->instances_.push_back(std::move(made));
   }
   MR_RETURN_IF_ERROR(service->SortRoles());
+  MR_RETURN_IF_ERROR(service->BeginMembership());
   if (options.dispatch == DispatchPolicy::kPredictedTime) {
     service->prefill_ahead_.resize(options.instances.size());
   }
@@ -38,12 +39,19 @@ ServiceReport Service::Run(Workload& workload) {
   std::optional<SimRequest> next = workload.Next();
   if (next) events_.Push(next->arrival + options_.front_end, {});
   Time now;
-  while (!events_.empty()) {
-    if (options_.stop_at && events_.next_time() > *options_.stop_at) {
+  for (;;) {
+    const std::optional<Time> change = NextChange();
+    if (!change && events_.empty()) break;
+    const Time at = change ? *change : events_.next_time();
+    if (options_.stop_at && at > *options_.stop_at) {
       now = *options_.stop_at;
       break;
     }
-    now = events_.next_time();
+    now = at;
+    if (change) {
+      Change(now);
+      continue;
+    }
     const Event event = events_.Pop();
     ++events_done_;
     switch (event.what) {
@@ -53,12 +61,15 @@ ServiceReport Service::Run(Workload& workload) {
         if (next) events_.Push(next->arrival + options_.front_end, {});
         break;
       case What::kStepEnd:
+        if (event.life != attendance_.life(event.index)) break;
         outputs_.clear();
         instances_[event.index]->Finish(now, result_, outputs_);
         HearAll(event.index, now);
+        if (!copied_[event.index].empty()) MoveCopied(event.index, now);
         Submit(event.index, now);
         break;
       case What::kKvArrival: EndPull(event.index, now); break;
+      case What::kCopied: EndCopy(event.index, event.life, now); break;
     }
   }
   return Report(now);
@@ -91,6 +102,13 @@ void Service::Arrive(const SimRequest& request, Time now) {
   ++arrived_;
   load_.Arrived(request.arrival, recorder_);
   const RequestId id = recorder_.Arrived(request);
+  if (entries_.empty()) {
+    Park({.id = id,
+          .prompt = PromptOf(request.prompt_tokens),
+          .params = SharedParams(request.output_tokens),
+          .known_output_tokens = request.output_tokens});
+    return;
+  }
   const int index = Dispatch(entries_);
   recorder_.owner(id) = index;
   const bool prefill_only = options_.instances[index].role == StageRole::kPrefill;
@@ -162,12 +180,16 @@ int Service::Dispatch(const std::vector<int>& among) {
 void Service::Submit(int index, Time now) {
   ends_.clear();
   instances_[index]->Submit(now, ends_);
-  for (const Time end : ends_) events_.Push(end, {What::kStepEnd, index});
-  if (options_.instances[index].role == StageRole::kDecode) StartPulls(index, now);
+  for (const Time end : ends_) {
+    events_.Push(end, {What::kStepEnd, attendance_.life(index), index});
+  }
+  const bool pulls = options_.instances[index].role == StageRole::kDecode;
+  if (pulls || !options_.membership.empty()) StartPulls(index, now);
 }
 
 ServiceReport Service::Report(Time now) {
   ServiceReport report;
+  for (const sched::NewRequest& request : parked_) recorder_.Refused(request.id);
   report.latency = recorder_.report();
   report.events = events_done_;
   report.load = load_.samples();
@@ -181,9 +203,19 @@ ServiceReport Service::Report(Time now) {
     report.steps += instance->steps();
     report.stats.push_back(instance->scheduler().Stats());
     report.use.push_back(instance->use());
+  }
+  if (!options_.membership.empty()) {
+    report.membership = moves_;
+    report.membership->Merge(attendance_.Report(now));
+    for (int i = 0; i < std::ssize(instances_); ++i) {
+      report.use[i].ready_s = attendance_.ReadySeconds(i, now);
+    }
+  }
+  for (size_t i = 0; i < instances_.size(); ++i) {
+    const double seconds = report.use[i].ready_s.value_or(report.simulated_s);
     auto& shares = report.busy_share.emplace_back();
-    for (int stage = 0; stage < instance->num_stages(); ++stage) {
-      shares.push_back(now.ns == 0 ? 0 : instance->busy(stage).seconds() / report.simulated_s);
+    for (int stage = 0; stage < instances_[i]->num_stages(); ++stage) {
+      shares.push_back(seconds == 0 ? 0 : instances_[i]->busy(stage).seconds() / seconds);
     }
   }
   return report;

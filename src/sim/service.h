@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "sim/event_queue.h"
 #include "sim/instance.h"
 #include "sim/load.h"
+#include "sim/membership.h"
 #include "sim/recorder.h"
 #include "sim/workload.h"
 
@@ -30,6 +32,11 @@ struct KvTransferOptions {
   Duration lease = Duration::Seconds(3600);  // held so long for a pull; then it is computed anew
 };
 
+// What a service does for the requests of an instance that will be gone soon. Finish: nothing; what
+// has not ended by then is computed anew elsewhere. Move: their KV is copied while they run, then
+// they go on elsewhere (SpotServe section 4.2), one after the other over the instance's card.
+enum class OnNotice { kFinish, kMove };
+
 struct ServiceOptions {
   // Either all with role kBoth, or some with kPrefill and some with kDecode.
   std::vector<InstanceOptions> instances;
@@ -39,6 +46,9 @@ struct ServiceOptions {
   Slo slo;
   std::optional<Time> stop_at;  // events after this do not happen
   uint64_t seed = 0;            // of kRandom
+  // In order of time; empty: all instances are there all the time. Roles must be kBoth.
+  std::vector<MembershipChange> membership;
+  OnNotice on_notice = OnNotice::kMove;
 };
 
 struct ServiceReport {
@@ -51,7 +61,8 @@ struct ServiceReport {
   double simulated_s = 0;
   // Of hand-overs: from the first token to the pull's begin, and the pull itself.
   Quantiles kv_wait, kv_transfer;
-  std::vector<double> kv_link_busy_share;  // per instance, sending
+  std::vector<double> kv_link_busy_share;      // per instance, sending
+  std::optional<MembershipReport> membership;  // with ServiceOptions::membership
 };
 
 class Service {
@@ -69,23 +80,35 @@ class Service {
   std::function<void(uint64_t arrived, Time now)> on_progress;
 
  private:
-  enum class What : uint8_t { kArrival, kStepEnd, kKvArrival };
+  enum class What : uint8_t { kArrival, kStepEnd, kKvArrival, kCopied };
   struct Event {
     What what = What::kArrival;
-    int32_t index = 0;  // of an instance, or of a pull
+    uint16_t life = 0;  // of the instance: what its machine before began does not happen
+    int32_t index = 0;  // of an instance, a pull, or a copy
   };
   // KV on its way between two instances.
   struct Pull {
     RequestId id;
     int from = 0, to = 0;
     bool complete = false;
+    uint16_t from_life = 0, to_life = 0;
   };
   struct Handed {
     int from = 0;
     Time at;
+    int copied_tokens = 0;  // before it was handed over
   };
-
-  explicit Service(const ServiceOptions& options) : options_(options), recorder_(options.slo) {}
+  // KV that is copied while its request goes on.
+  struct Copy {
+    RequestId id;
+    int from = 0;
+    int tokens = 0;
+  };
+  explicit Service(const ServiceOptions& options)
+      : options_(options),
+        recorder_(options.slo),
+        attendance_(static_cast<int>(options.instances.size())),
+        copied_(options.instances.size()) {}
   void Arrive(const SimRequest& request, Time now);
   // The instance with the role that should take the next request.
   int Dispatch(const std::vector<int>& among);
@@ -99,6 +122,19 @@ class Service {
   void HandOver(RequestId id, int from, TokenId first_token, Time now);
   void StartPulls(int index, Time now);
   void EndPull(int slot, Time now);
+  // service_membership.cc
+  Status BeginMembership();
+  std::optional<Time> NextChange() const;
+  void Change(Time now);
+  void CountEntries();  // who takes requests has changed
+  void Leave(int index, Time now);
+  void EndCopy(int slot, uint16_t life, Time now);
+  void MoveCopied(int index, Time now);
+  bool TryMove(const Copy& copy, Time now);
+  void Lose(int index, Time now);
+  void Park(sched::NewRequest request);
+  void Place(sched::NewRequest request, Time now);  // in an instance that takes requests
+  void TakeOut(RequestId id, int from);             // it is not there any more
 
   Duration PrefillTime(int index, int prompt_tokens) const;
   ServiceReport Report(Time now);
@@ -120,6 +156,13 @@ class Service {
   std::vector<sched::KvPull> asked_;
   std::vector<Time> link_free_;      // per instance: its network card
   std::vector<Duration> link_busy_;  // the same
+  Attendance attendance_;
+  size_t next_change_ = 0;
+  std::deque<sched::NewRequest> parked_;   // while nobody takes requests
+  MembershipReport moves_;                 // of requests only
+  std::vector<std::vector<Copy>> copied_;  // per instance: they leave when no step holds them
+  std::vector<Copy> copies_;               // by slot
+  std::vector<int> free_copies_;
   Quantiles kv_wait_, kv_transfer_;
   LoadSampler load_;
   uint64_t dispatched_ = 0, arrived_ = 0, events_done_ = 0;

@@ -55,7 +55,8 @@ void Service::StartPulls(int index, Time now) {
     const auto handed = handed_.extract(ask.id);
     MR_CHECK(!handed.empty()) << "request " << ask.id << " was handed over by nobody";
     const int from = handed.mapped().from;
-    const double bytes = link.kv_bytes_per_token * (ask.end_token - ask.first_token);
+    const int first = std::max(ask.first_token, handed.mapped().copied_tokens);
+    const double bytes = link.kv_bytes_per_token * std::max(ask.end_token - first, 0);
     const Time begin = std::max(now, link_free_[from]);
     const Duration sending = Duration::Seconds(bytes / link.bytes_per_s);
     link_free_[from] = begin + sending;
@@ -71,15 +72,17 @@ void Service::StartPulls(int index, Time now) {
       free_pulls_.pop_back();
     }
     const bool held = !instances_[from]->scheduler().HeldBlocks(ask.id).empty();
-    pulls_[slot] = {ask.id, from, index, held};
-    events_.Push(held ? end : now, {What::kKvArrival, slot});
+    pulls_[slot] = {ask.id, from, index, held, attendance_.life(from), attendance_.life(index)};
+    events_.Push(held ? end : now, {What::kKvArrival, 0, slot});
   }
 }
 
 void Service::EndPull(int slot, Time now) {
   const Pull pull = pulls_[slot];
   free_pulls_.push_back(slot);
-  instances_[pull.to]->scheduler().KvArrived(pull.id, pull.complete, now);
+  if (pull.to_life != attendance_.life(pull.to)) return;  // it was lost with its blocks
+  const bool whole = pull.complete && pull.from_life == attendance_.life(pull.from);
+  instances_[pull.to]->scheduler().KvArrived(pull.id, whole, now);
   instances_[pull.from]->scheduler().ReleaseKv(pull.id);
   Submit(pull.to, now);
   Submit(pull.from, now);

@@ -158,13 +158,16 @@ Status SetScheduler(const DeploymentFlags& flags, const std::optional<cost::Devi
 }
 
 std::string Describe(const DeploymentFlags& flags, const std::string& device,
-                     const sim::InstanceOptions& instance) {
+                     const sim::InstanceOptions& instance, int instances) {
   std::string text = flags.engine.model + " on ";
   if (flags.prefill_instances > 0) {
     text += fmt::format("{} prefill and {} decode instances of ", flags.prefill_instances,
                         flags.decode_instances);
-  } else if (flags.instances > 1) {
-    text += fmt::format("{} instances of ", flags.instances);
+  } else if (!flags.membership.availability.empty()) {
+    text += fmt::format("at most {} instances that come and go ({}), each of ", instances,
+                        flags.membership.availability);
+  } else if (instances > 1) {
+    text += fmt::format("{} instances of ", instances);
   }
   text += fmt::format("{} x {}", flags.tensor_parallel * flags.pipeline_parallel, device);
   if (flags.tensor_parallel * flags.pipeline_parallel > 1) {
@@ -178,10 +181,11 @@ std::string Describe(const DeploymentFlags& flags, const std::string& device,
 // What a plan says itself.
 Status ValidatePlanFlags(const DeploymentFlags& flags) {
   if (!flags.device.empty() || !flags.profile.empty() || !flags.distserve_profile.empty() ||
-      flags.tensor_parallel * flags.pipeline_parallel * flags.instances > 1 ||
-      flags.prefill_instances > 0) {
+      flags.tensor_parallel * flags.pipeline_parallel * flags.instances.value_or(1) > 1 ||
+      flags.prefill_instances > 0 || !flags.membership.availability.empty()) {
     return InvalidArgument(
-        "a plan says what runs where; leave out --device, profiles, --tp, --pp and instances");
+        "a plan says what runs where; leave out --device, profiles, --tp, --pp, instances and "
+        "--availability");
   }
   if (flags.engine.num_blocks || flags.engine.kv_bytes) {
     return InvalidArgument("a plan's KV memory is what its nodes have beside the weights");
@@ -220,7 +224,8 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
            "Stages of consecutive layers")
       .aliases = {"--pp"};
   command.Add(kGroup, IntOption("instances", "N", &flags->instances, 1, kInstancesMax),
-              "Copies of the model behind the dispatcher");
+              "Copies of the model behind the dispatcher [default: 1; with --availability as many "
+              "as there ever are machines]");
   command.Add(kGroup,
               IntOption("prefill-instances", "N", &flags->prefill_instances, 0, kInstancesMax),
               "Instances that only compute prompts and hand the KV on; with --decode-instances, "
@@ -229,7 +234,8 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
               IntOption("decode-instances", "N", &flags->decode_instances, 0, kInstancesMax),
               "Instances that only decode");
   command.Add(kGroup, RealOption("kv-bandwidth", "GB/S", &flags->kv_gb_per_s, 1e-3, 1e5),
-              "Out of a prefill instance, for the KV that decode instances pull");
+              "Out of an instance, for KV that others pull");
+  AddMembershipOptions(command, kGroup, &flags->membership);
   command.Add(kGroup,
               IntOption("max-model-len", "TOKENS", &flags->engine.max_model_len, 1, 1 << 24),
               "Longest prompt and answer together [default: the model's, or what fits]");
@@ -263,9 +269,14 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
   if ((flags.prefill_instances > 0) != (flags.decode_instances > 0)) {
     return InvalidArgument("--prefill-instances and --decode-instances go together");
   }
-  if (flags.prefill_instances > 0 && flags.instances > 1) {
+  if (flags.prefill_instances > 0 && flags.instances) {
     return InvalidArgument(
         "give --instances, or --prefill-instances and --decode-instances, not both");
+  }
+  if (flags.prefill_instances > 0 && !flags.membership.availability.empty()) {
+    return InvalidArgument(
+        "--availability needs instances for both phases; leave out --prefill-instances and "
+        "--decode-instances");
   }
   return ValidateEngineFlags(flags.engine);
 }
@@ -301,12 +312,17 @@ Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
   }
   MR_RETURN_IF_ERROR(SetScheduler(flags, device, out));
   out.prefill_instances = flags.prefill_instances;
-  out.instances = out.prefill_instances > 0 ? flags.prefill_instances + flags.decode_instances
-                                            : flags.instances;
+  out.instances = flags.instances.value_or(1);
+  if (out.prefill_instances > 0) {
+    out.instances = flags.prefill_instances + flags.decode_instances;
+  } else if (!flags.membership.availability.empty()) {
+    MR_ASSIGN_OR_RETURN(out.membership, LoadMembership(flags.membership, flags.instances));
+    out.instances = out.membership->instances;
+  }
   out.kv_transfer.kv_bytes_per_token = static_cast<double>(out.spec.KvBytesPerToken());
   out.kv_transfer.bytes_per_s = flags.kv_gb_per_s * 1e9;
   const std::string shown = device ? std::string(device->name) : "the profiled machine";
-  out.text = Describe(flags, shown, out.instance);
+  out.text = Describe(flags, shown, out.instance, out.instances);
   if (device && device->price_usd_per_hour > 0) {
     out.usd_per_hour = device->price_usd_per_hour * flags.tensor_parallel *
                        flags.pipeline_parallel * out.instances;

@@ -9,6 +9,7 @@
 
 #include "apps/engine_flags.h"
 #include "apps/plan/node_costs.h"
+#include "apps/simulate/membership.h"
 #include "base/status.h"
 #include "core/model_spec.h"
 #include "cost/device_catalog.h"
@@ -21,7 +22,8 @@ namespace millrace::apps {
 struct DeploymentFlags {
   EngineFlags engine;  // `model` and the scheduler's sizes and policies
   std::string device, profile, distserve_profile;
-  int tensor_parallel = 1, pipeline_parallel = 1, instances = 1;
+  int tensor_parallel = 1, pipeline_parallel = 1;
+  std::optional<int> instances;                     // one, or as many as a trace has machines
   std::string plan, cluster;                        // instead of a device and its numbers
   std::vector<std::string> node_profiles;           // DEVICE=FILE, of a plan's nodes
   int prefill_instances = 0, decode_instances = 0;  // both or none; then `instances` is their sum
@@ -30,6 +32,7 @@ struct DeploymentFlags {
   std::optional<double> scheduler_overhead_us;  // else the profile's, or none
   bool pace = true;                             // of the profile
   double swap_gb_per_s = 25;
+  MembershipFlags membership;
 };
 
 // The options bound to `flags`, which outlive the command.
@@ -47,6 +50,7 @@ struct Deployment {
   int instances = 1;
   int prefill_instances = 0;  // of them; the rest decodes, unless it is none
   sim::KvTransferOptions kv_transfer;
+  std::optional<Membership> membership;
   std::optional<double> usd_per_hour;        // of all
   std::optional<sim::RoutedOptions> routed;  // of a plan: this, and no instances
 };

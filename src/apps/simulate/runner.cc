@@ -26,6 +26,10 @@ Result<sim::ServiceReport> Runner::RunSeed(std::optional<double> rate, uint64_t 
   }
   options.front_end = deployment_.front_end;
   options.kv_transfer = deployment_.kv_transfer;
+  if (deployment_.membership) {
+    options.membership = deployment_.membership->changes;
+    options.on_notice = deployment_.membership->on_notice;
+  }
   options.dispatch = options_.dispatch;
   options.slo = workload_.target.slo;
   options.seed = seed;

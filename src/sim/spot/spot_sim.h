@@ -14,7 +14,7 @@
 #include "plan/spot/controller.h"
 #include "plan/spot/mapping.h"
 #include "plan/spot/migration.h"
-#include "sim/spot/availability.h"
+#include "sim/availability.h"
 #include "sim/spot/pipeline.h"
 
 namespace millrace::sim::spot {

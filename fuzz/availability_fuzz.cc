@@ -5,10 +5,10 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "sim/spot/availability.h"
+#include "sim/availability.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace millrace::sim::spot;
+  using namespace millrace::sim;
   const auto trace = ParseAvailability({reinterpret_cast<const char*>(data), size}, 3600);
   if (!trace.ok()) {
     MR_CHECK(!trace.status().message().empty());

@@ -1,4 +1,4 @@
-#include "sim/spot/availability.h"
+#include "sim/availability.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 
-namespace millrace::sim::spot {
+namespace millrace::sim {
 namespace {
 
 constexpr double kSecondsMax = 1e8;
@@ -229,4 +229,4 @@ AvailabilityTrace ConstantAvailability(int nodes, double end_s) {
   return trace;
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::sim

@@ -9,7 +9,7 @@
 
 #include "base/status.h"
 
-namespace millrace::sim::spot {
+namespace millrace::sim {
 
 enum class AvailabilityKind : uint8_t { kAdd, kRemove, kLoad };
 
@@ -43,4 +43,4 @@ Result<AvailabilityTrace> ParseAvailability(std::string_view text, double count_
 // `nodes` machines that stay from 0 to `end_s`: what an on-demand cluster is.
 AvailabilityTrace ConstantAvailability(int nodes, double end_s);
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::sim

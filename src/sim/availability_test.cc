@@ -1,14 +1,9 @@
-// The reader of availability traces: three formats, their errors, and the arrivals' spread.
-#include "sim/spot/availability.h"
+// The reader of availability traces: three formats and their errors.
+#include "sim/availability.h"
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <numeric>
-
-#include "sim/spot/arrivals.h"
-
-namespace millrace::sim::spot {
+namespace millrace::sim {
 namespace {
 
 // The start of SpotServe's segment A_S+O, and a changing load.
@@ -27,7 +22,7 @@ constexpr char kEvents[] =
     R"([1380000, "DONE", {"nodes": []}])"
     "\n";
 
-TEST(SpotAvailabilityTest, ReadsEvents) {
+TEST(AvailabilityTest, ReadsEvents) {
   const auto trace = ParseAvailability(kEvents);
   ASSERT_TRUE(trace.ok()) << trace.status().ToString();
   EXPECT_EQ(trace->end_s, 1380);
@@ -42,7 +37,7 @@ TEST(SpotAvailabilityTest, ReadsEvents) {
   EXPECT_EQ(trace->events[3].nodes, std::vector<int>{2});
 }
 
-TEST(SpotAvailabilityTest, ReadsCsvEventsAndCounts) {
+TEST(AvailabilityTest, ReadsCsvEventsAndCounts) {
   const auto events = ParseAvailability(
       "480000,add,node1\n540000,add,node2\n540000,add,node3\n"
       "600000,remove,node1\r\n");
@@ -57,7 +52,7 @@ TEST(SpotAvailabilityTest, ReadsCsvEventsAndCounts) {
   EXPECT_EQ(counts->events[1].nodes, std::vector<int>{0}) << "the oldest leaves first";
 }
 
-TEST(SpotAvailabilityTest, ErrorsNameTheLine) {
+TEST(AvailabilityTest, ErrorsNameTheLine) {
   const struct {
     const char *text, *part;
   } kCases[] = {
@@ -86,36 +81,5 @@ TEST(SpotAvailabilityTest, ErrorsNameTheLine) {
   }
 }
 
-double Variation(const std::vector<double>& times) {
-  double mean = times.back() / static_cast<double>(times.size()), squares = 0, last = 0;
-  for (const double t : times) {
-    squares += (t - last - mean) * (t - last - mean);
-    last = t;
-  }
-  return std::sqrt(squares / static_cast<double>(times.size())) / mean;
-}
-
-TEST(SpotArrivalsTest, SpreadIsWhatItIsCalled) {
-  // "CV = 6" of the released generator is 0.046; the shipped file's first gaps have sd 0.099 s.
-  const auto published = Arrivals(0.35, 20'000, {.spread = Spread::kAsPublished, .cv = 6});
-  EXPECT_NEAR(static_cast<double>(published.size()), 7000, 40);
-  EXPECT_NEAR(Variation(published), std::sqrt(6 * 0.35 / 1000), 0.003);
-  const auto gamma = Arrivals(0.35, 3'000'000, {.spread = Spread::kGamma, .cv = 6});
-  EXPECT_NEAR(Variation(gamma), 6, 0.4);
-  EXPECT_NEAR(static_cast<double>(gamma.size()) / 3'000'000, 0.35, 0.02);
-  EXPECT_EQ(gamma, Arrivals(0.35, 3'000'000, {.spread = Spread::kGamma, .cv = 6}));
-}
-
-TEST(SpotArrivalsTest, RatesChangeByTheMinute) {
-  const std::vector<double> rates = {1, 3, 2};
-  const auto times = ArrivalsByMinute(rates, 240, {});
-  int per_minute[4] = {};
-  for (const double t : times) ++per_minute[static_cast<int>(t / 60)];
-  EXPECT_NEAR(per_minute[0], 60, 2);
-  EXPECT_NEAR(per_minute[1], 180, 4);
-  EXPECT_NEAR(per_minute[2], 120, 3);
-  EXPECT_NEAR(per_minute[3], 120, 3) << "the last rate goes on";
-}
-
 }  // namespace
-}  // namespace millrace::sim::spot
+}  // namespace millrace::sim
