@@ -43,7 +43,7 @@ Status Validate(const SimulateFlags& flags) {
   if (flags.run.scheduling == Scheduling::kStatic &&
       (flags.deployment.instances.value_or(1) > 1 || flags.deployment.prefill_instances > 0 ||
        !flags.deployment.membership.availability.empty() || !flags.trace.empty())) {
-    return InvalidArgument("--scheduling static has one instance and keeps no --trace");
+    return InvalidArgument("--scheduling static has one instance that stays, and keeps no --trace");
   }
   return OkStatus();
 }
@@ -92,6 +92,12 @@ struct Outcome {
 };
 
 Status NothingServed(const Deployment& deployment, const sim::SimReport& report) {
+  if (report.membership && report.membership->waited_most > 0) {
+    return FailedPrecondition(fmt::format(
+        "every one of {} requests was refused: with the machines of --availability no instance, or "
+        "no way through the plan's stages, was there for them until the trace ended",
+        report.latency.refused));
+  }
   if (deployment.routed) {
     return FailedPrecondition(
         fmt::format("every one of {} requests was refused: prompt and answer may have {} tokens "

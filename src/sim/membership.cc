@@ -85,6 +85,7 @@ std::vector<MembershipChange> MembershipOf(const AvailabilityTrace& trace,
 }
 
 void MembershipReport::Merge(const MembershipReport& other) {
+  machines = std::max(machines, other.machines);
   came += other.came;
   lost += other.lost;
   moved += other.moved;
@@ -149,6 +150,7 @@ double Attendance::ReadySeconds(int instance, Time now) const {
 
 MembershipReport Attendance::Report(Time now) const {
   MembershipReport report = report_;
+  report.machines = static_cast<int>(instances_.size());
   for (size_t i = 0; i < instances_.size(); ++i) {
     report.ready_s += ReadySeconds(static_cast<int>(i), now);
     if (instances_[i].state != State::kAbsent) {

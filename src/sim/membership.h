@@ -36,6 +36,7 @@ std::vector<MembershipChange> MembershipOf(const AvailabilityTrace& trace,
 
 // What became of a service whose instances come and go.
 struct MembershipReport {
+  int machines = 0;             // at most so many at once
   uint64_t came = 0, lost = 0;  // machines; those of the beginning are not counted
   uint64_t moved = 0;           // requests that went on elsewhere with their KV
   uint64_t replayed = 0;        // and that were computed anew there

@@ -185,9 +185,9 @@ void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
       report.saturation = found;
     }
   }
-  const auto instances = static_cast<double>(runs[0].use.size());
   if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
-    *report.usd_per_hour *= report.membership->paid_s / (instances * report.simulated_s);
+    const double all_s = report.membership->machines * report.simulated_s;
+    *report.usd_per_hour *= report.membership->paid_s / all_s;
   }
   for (size_t i = 0; i < runs[0].use.size(); ++i) {
     report.instances.push_back(SummarizeInstance(runs, i));

@@ -112,7 +112,7 @@ std::string MembershipLines(const SimReport& report) {
   std::string text = fmt::format(
       "Machines: {:.2f} paid for and {:.2f} ready in the mean of {}; {} came, {} were lost\n"
       "Requests of those that went: {} moved with their KV, {} computed anew ({} tokens)\n",
-      m.paid_s / seconds, m.ready_s / seconds, report.instances.size(), m.came, m.lost,
+      m.paid_s / seconds, m.ready_s / seconds, m.machines, m.came, m.lost,
       FormatCount(static_cast<int64_t>(m.moved)), FormatCount(static_cast<int64_t>(m.replayed)),
       FormatCount(static_cast<int64_t>(m.replayed_tokens)));
   if (m.nobody_s > 0) {

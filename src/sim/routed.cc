@@ -65,23 +65,39 @@ Result<std::unique_ptr<Routed>> Routed::Create(RoutedOptions options) {
       new Routed(std::move(options), std::move(router), std::move(links)));
 }
 
+std::vector<NodeIndex> UsedNodes(const Plan& plan) {
+  std::set<NodeIndex> nodes;
+  for (const StagePlan& stage : plan.stages) nodes.insert(stage.nodes.begin(), stage.nodes.end());
+  return {nodes.begin(), nodes.end()};
+}
+
 Routed::Routed(RoutedOptions options, cluster::Router router, Links links)
     : options_(std::move(options)),
       router_(std::move(router)),
       links_(std::move(links)),
       recorder_(options_.slo, options_.measure_from),
-      stages_(options_.stages.size()) {}
+      stages_(options_.stages.size()),
+      attendance_(static_cast<int>(options_.cluster.nodes.size())) {
+  BeginMembership();
+}
 
 RoutedReport Routed::Run(Workload& workload) {
   std::optional<SimRequest> next = workload.Next();
   if (next) events_.Push(next->arrival, {});
   Time now;
-  while (!events_.empty()) {
-    if (options_.stop_at && events_.next_time() > *options_.stop_at) {
+  for (;;) {
+    const std::optional<Time> change = NextChange();
+    if (!change && events_.empty()) break;
+    const Time at = change ? *change : events_.next_time();
+    if (options_.stop_at && at > *options_.stop_at) {
       now = *options_.stop_at;
       break;
     }
-    now = events_.next_time();
+    now = at;
+    if (change) {
+      Change(now);
+      continue;
+    }
     const Event event = events_.Pop();
     ++events_done_;
     if (event.what == What::kArrival) {
@@ -96,7 +112,11 @@ RoutedReport Routed::Run(Workload& workload) {
 }
 
 void Routed::Handle(const Event& event, Time now) {
-  if (event.what == What::kStageEnd) return EndStage(event.index, now);
+  if (event.what == What::kStageEnd) {
+    if (event.life == stages_[event.index].life) EndStage(event.index, now);
+    return;
+  }
+  if (parts_[event.index].way->lost) return Free(event.index);
   if (event.what == What::kStepEnd) return EndStep(event.index, now);
   const Part& part = parts_[event.index];
   const int stage = part.way->route[part.hop].stage;
@@ -120,13 +140,16 @@ void Routed::FollowDecisions(Time now) {
       recorder_.Refused(decision.id);
       continue;
     }
-    Way& way = WayOf(decision.route);
+    const std::shared_ptr<Way>& way = WayOf(decision.route);
     const SimRequest& request = recorder_.request(decision.id);
-    const Status added = way.scheduler->Add(
-        {.id = decision.id,
-         .prompt = std::make_shared<const std::vector<TokenId>>(request.prompt_tokens),
-         .params = ParamsFor(request.output_tokens),
-         .known_output_tokens = request.output_tokens},
+    auto begun = begun_.extract(decision.id);
+    const Status added = way->scheduler->Add(
+        !begun.empty() ? std::move(begun.mapped())
+                       : sched::NewRequest{.id = decision.id,
+                                           .prompt = std::make_shared<const std::vector<TokenId>>(
+                                               request.prompt_tokens),
+                                           .params = ParamsFor(request.output_tokens),
+                                           .known_output_tokens = request.output_tokens},
         now);
     if (!added.ok()) {
       router_.Release(decision.id, 0, now);
@@ -139,11 +162,11 @@ void Routed::FollowDecisions(Time now) {
 
 // Memory is the router's affair: it has reserved the request's KV on every hop, so a way's
 // scheduler is given what its narrowest hop could hold and never has to preempt.
-Routed::Way& Routed::WayOf(const Route& route) {
+const std::shared_ptr<Routed::Way>& Routed::WayOf(const Route& route) {
   std::vector<int> key;
   for (const Hop& hop : route) key.insert(key.end(), {hop.stage, hop.layers.begin, hop.layers.end});
   auto& way = ways_[key];
-  if (way) return *way;
+  if (way) return way;
   sched::SchedulerOptions scheduler = options_.scheduler;
   int64_t tokens = INT32_MAX;
   for (const Hop& hop : route) {
@@ -157,12 +180,12 @@ Routed::Way& Routed::WayOf(const Route& route) {
   scheduler.watermark = 0;
   auto made = sched::Scheduler::Create(scheduler);
   MR_CHECK(made.ok()) << made.status().ToString();
-  way = std::make_unique<Way>(Way{route, std::move(*made)});
-  return *way;
+  way = std::make_shared<Way>(Way{route, std::move(*made)});
+  return way;
 }
 
-void Routed::Submit(Way& way, Time now) {
-  while (const StepPlan* plan = way.scheduler->Schedule(now)) {
+void Routed::Submit(const std::shared_ptr<Way>& way, Time now) {
+  while (const StepPlan* plan = way->scheduler->Schedule(now)) {
     int slot = static_cast<int>(parts_.size());
     if (free_parts_.empty()) {
       parts_.emplace_back();
@@ -171,13 +194,18 @@ void Routed::Submit(Way& way, Time now) {
       free_parts_.pop_back();
     }
     Part& part = parts_[slot];
-    part.way = &way;
+    part.way = way;
     part.hop = 0;
     part.shape = ShapeOf(*plan);
     AnswerTo(*plan, part.result);
     ++steps_;
     Send(slot, now);
   }
+}
+
+void Routed::Free(int slot) {
+  parts_[slot].way.reset();
+  free_parts_.push_back(slot);
 }
 
 void Routed::Send(int slot, Time now) {
@@ -188,13 +216,14 @@ void Routed::Send(int slot, Time now) {
   const auto tokens = static_cast<double>(part.shape.tokens());
   if (part.hop == route.size()) {
     const auto told = static_cast<double>(part.result.sequences.size());
-    events_.Push(links_.Send(from, home, told * options_.token_bytes, now), {What::kStepEnd, slot});
+    events_.Push(links_.Send(from, home, told * options_.token_bytes, now),
+                 {What::kStepEnd, 0, slot});
     return;
   }
   const double bytes =
       tokens * (part.hop == 0 ? options_.token_bytes : options_.activation_bytes_per_token);
   events_.Push(links_.Send(from, NodeOf(route[part.hop].stage), bytes, now),
-               {What::kPartArrival, slot});
+               {What::kPartArrival, 0, slot});
 }
 
 void Routed::StartStage(int index, Time now) {
@@ -202,6 +231,11 @@ void Routed::StartStage(int index, Time now) {
   int64_t tokens = 0;
   while (!stage.waiting.empty()) {
     const int slot = stage.waiting.front();
+    if (parts_[slot].way->lost) {
+      stage.waiting.pop_front();
+      Free(slot);
+      continue;
+    }
     const int64_t more = parts_[slot].shape.tokens();
     if (!stage.running.empty() && tokens + more > options_.stage_batch_tokens_max) break;
     tokens += more;
@@ -211,8 +245,9 @@ void Routed::StartStage(int index, Time now) {
   if (stage.running.empty()) return;
   const Duration took = Duration::Seconds(StageSeconds(index));
   stage.busy = stage.busy + took;
+  stage.end = now + took;
   ++batches_;
-  events_.Push(now + took, {What::kStageEnd, index});
+  events_.Push(stage.end, {What::kStageEnd, stage.life, index});
 }
 
 // Layer by layer: between two borders the same parts are in the batch.
@@ -241,6 +276,10 @@ double Routed::StageSeconds(int index) const {
 void Routed::EndStage(int index, Time now) {
   std::vector<int> done = std::exchange(stages_[index].running, {});
   for (const int slot : done) {
+    if (parts_[slot].way->lost) {
+      Free(slot);
+      continue;
+    }
     ++parts_[slot].hop;
     Send(slot, now);
   }
@@ -248,10 +287,10 @@ void Routed::EndStage(int index, Time now) {
 }
 
 void Routed::EndStep(int slot, Time now) {
-  Way& way = *parts_[slot].way;
+  const std::shared_ptr<Way> way = parts_[slot].way;
   outputs_.clear();
-  way.scheduler->Commit(parts_[slot].result, now, outputs_);
-  free_parts_.push_back(slot);
+  way->scheduler->Commit(parts_[slot].result, now, outputs_);
+  Free(slot);
   bool released = false;
   for (const RequestOutput& output : outputs_) {
     const SimRequest request = recorder_.request(output.request);
@@ -266,6 +305,14 @@ void Routed::EndStep(int slot, Time now) {
 RoutedReport Routed::Report(Time now) const {
   RoutedReport report;
   report.latency = recorder_.report();
+  if (!options_.membership.empty()) {
+    report.membership = moves_;
+    report.membership->Merge(attendance_.Report(now));
+    report.membership->machines = static_cast<int>(UsedNodes(options_.plan).size());
+    const auto queued = static_cast<uint64_t>(router_.queued());
+    report.membership->waited_most = std::max(report.membership->waited_most, queued);
+    report.latency.refused += queued;  // no way ever opened
+  }
   report.load = load_.samples();
   report.simulated_s = static_cast<double>(now.ns) * 1e-9;
   report.measured_s = std::max(0.0, (now - options_.measure_from).seconds());
@@ -275,9 +322,11 @@ RoutedReport Routed::Report(Time now) const {
   report.batches = batches_;
   report.events = events_done_;
   for (size_t i = 0; i < stages_.size(); ++i) {
-    report.stage_busy_share.push_back(now.ns == 0 ? 0
-                                                  : stages_[i].busy.seconds() / (now.ns * 1e-9));
     const int stage = static_cast<int>(i);
+    const double seconds = options_.membership.empty()
+                               ? report.simulated_s
+                               : attendance_.ReadySeconds(NodeOf(stage), now);
+    report.stage_busy_share.push_back(seconds == 0 ? 0 : stages_[i].busy.seconds() / seconds);
     const auto capacity = static_cast<double>(router_.kv().capacity(stage));
     report.stage_kv_share.push_back(
         capacity == 0 ? 0 : static_cast<double>(router_.kv().used(stage)) / capacity);

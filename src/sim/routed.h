@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "cluster/router.h"
@@ -21,10 +22,14 @@
 #include "sim/event_queue.h"
 #include "sim/links.h"
 #include "sim/load.h"
+#include "sim/membership.h"
 #include "sim/recorder.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
+
+// Those with a stage, in order; a plan may leave nodes out.
+std::vector<NodeIndex> UsedNodes(const Plan& plan);
 
 struct RoutedStageOptions {
   const cost::StepCost* per_layer = nullptr;  // of one layer; not owned
@@ -46,6 +51,10 @@ struct RoutedOptions {
   Slo slo;
   Time measure_from;            // what happens before is not reported
   std::optional<Time> stop_at;  // events after this do not happen
+  // In order of time, an instance of it a node of the cluster; empty: all are there all the time. A
+  // stage whose node goes takes no requests from the notice on; what runs through it when it is
+  // lost is computed anew on another way, from its first layer on.
+  std::vector<MembershipChange> membership;
 };
 
 struct RoutedReport {
@@ -58,6 +67,7 @@ struct RoutedReport {
   double simulated_s = 0;
   size_t ways = 0;  // different routes taken
   uint64_t steps = 0, batches = 0, events = 0;
+  std::optional<MembershipReport> membership;
 };
 
 class Routed {
@@ -72,10 +82,11 @@ class Routed {
   struct Way {
     Route route;
     std::unique_ptr<sched::Scheduler> scheduler;
+    bool lost = false;  // a stage of it; what is still under way ends nowhere
   };
   // A step on its way.
   struct Part {
-    Way* way = nullptr;
+    std::shared_ptr<Way> way;
     size_t hop = 0;
     cost::BatchShape shape;
     StepResult result;
@@ -84,10 +95,13 @@ class Routed {
     std::deque<int> waiting;   // parts
     std::vector<int> running;  // parts
     Duration busy;
+    Time end;           // of what is running
+    uint16_t life = 0;  // of its node: what was running before it was lost does not end
   };
   enum class What : uint8_t { kArrival, kPartArrival, kStageEnd, kStepEnd };
   struct Event {
     What what = What::kArrival;
+    uint16_t life = 0;  // of a stage
     int32_t index = 0;  // of a part or a stage
   };
 
@@ -95,14 +109,22 @@ class Routed {
   void Handle(const Event& event, Time now);
   void Arrive(const SimRequest& request);
   void FollowDecisions(Time now);
-  Way& WayOf(const Route& route);
-  void Submit(Way& way, Time now);
+  const std::shared_ptr<Way>& WayOf(const Route& route);
+  void Submit(const std::shared_ptr<Way>& way, Time now);
+  void Free(int part);
   void Send(int part, Time now);  // to its hop, or home after the last
   void StartStage(int stage, Time now);
   double StageSeconds(int stage) const;
   void EndStage(int stage, Time now);
   void EndStep(int part, Time now);
   int NodeOf(int stage) const { return options_.plan.stages[stage].nodes.front(); }
+  // routed_membership.cc
+  void BeginMembership();
+  std::optional<Time> NextChange() const;
+  void Change(Time now);
+  void SetStages(int node, bool up, Time now);
+  void Lose(int node, Time now);
+  void LoseStage(int stage, Time now);
   RoutedReport Report(Time now) const;
 
   const RoutedOptions options_;
@@ -111,12 +133,16 @@ class Routed {
   EventQueue<Event> events_;
   Recorder recorder_;
   LoadSampler load_;
-  std::map<std::vector<int>, std::unique_ptr<Way>> ways_;
+  std::map<std::vector<int>, std::shared_ptr<Way>> ways_;
   std::vector<Stage> stages_;
   std::vector<Part> parts_;
   std::vector<int> free_parts_;
   std::vector<RequestOutput> outputs_;
   uint64_t steps_ = 0, batches_ = 0, events_done_ = 0;
+  Attendance attendance_;  // of the nodes
+  size_t next_change_ = 0;
+  std::unordered_map<RequestId, sched::NewRequest> begun_;  // on a way that was lost
+  MembershipReport moves_;                                  // of requests only
 };
 
 }  // namespace millrace::sim

@@ -113,10 +113,34 @@ class Simulate(unittest.TestCase):
         self.assertGreater(report["kv_transfer_ms"]["mean"], 1)
         self.assertLess(report["tpot_ms"]["p99"], together["tpot_ms"]["p99"])
 
+    def test_machines_that_come_and_go(self):
+        trace = self.folder / "spot.csv"
+        trace.write_text("0,add,a\n0,add,b\n20000,remove,b\n40000,add,c\n")
+        args = ["--model", "opt-13b", "--device", "a100-80gb", "--rate", "6", "--input-len", "256",
+                "--output-len", "128", "--num-requests", "600", "--availability", str(trace)]
+        moved = run_json(*args, "--notice", "5")["runs"][0]
+        self.assertEqual(moved["output_tokens"], 600 * 128)
+        fleet = moved["membership"]
+        self.assertEqual((fleet["came"], fleet["lost"], fleet["replayed"]), (1, 1, 0))
+        self.assertGreater(fleet["moved"], 0)
+        at_once = run_json(*args, "--notice", "0")["runs"][0]
+        self.assertEqual(at_once["output_tokens"], 600 * 128)
+        self.assertGreater(at_once["membership"]["replayed"], 0)
+        self.assertEqual(at_once["membership"]["moved"], 0)
+        always = run_json(*args[:-2], "--instances", "2")["runs"][0]
+        self.assertIsNone(always["membership"])
+        self.assertLess(moved["usd_per_hour"], always["usd_per_hour"])
+        self.assertIn("1 came, 1 were lost", run(*args))
+        trace.write_text("5000,add,a\n9000,remove,a\n")
+        gone = subprocess.run([PROGRAM, "simulate", *args], capture_output=True, text=True,
+                              timeout=TIMEOUT_S, check=False)
+        self.assertEqual(gone.returncode, 1)
+        self.assertIn("was refused: with the machines of --availability", gone.stderr)
+
     def test_documented_commands(self):
         text = (ROOT / "docs/simulation.md").read_text()
         planning = (ROOT / "docs/planning.md").read_text()
-        for block in re.findall(r"^```yaml\n# (\S+)\n(.*?)^```", planning + text, re.M | re.S):
+        for block in re.findall(r"^```(?:yaml|csv)\n# (\S+)\n(.*?)^```", planning + text, re.M | re.S):
             (self.folder / block[0]).write_text(block[1])
         subprocess.run([PROGRAM, "plan", "--cluster", "cluster.yaml", "--model", "llama-70b",
                         "--time-limit", "1", "--out", "plan.yaml"], cwd=self.folder, check=True,

@@ -182,10 +182,9 @@ std::string Describe(const DeploymentFlags& flags, const std::string& device,
 Status ValidatePlanFlags(const DeploymentFlags& flags) {
   if (!flags.device.empty() || !flags.profile.empty() || !flags.distserve_profile.empty() ||
       flags.tensor_parallel * flags.pipeline_parallel * flags.instances.value_or(1) > 1 ||
-      flags.prefill_instances > 0 || !flags.membership.availability.empty()) {
+      flags.prefill_instances > 0) {
     return InvalidArgument(
-        "a plan says what runs where; leave out --device, profiles, --tp, --pp, instances and "
-        "--availability");
+        "a plan says what runs where; leave out --device, profiles, --tp, --pp and instances");
   }
   if (flags.engine.num_blocks || flags.engine.kv_bytes) {
     return InvalidArgument("a plan's KV memory is what its nodes have beside the weights");

@@ -13,9 +13,11 @@ constexpr double kSecondsMax = 86400;
 void AddMembershipOptions(Command& command, const char* group, MembershipFlags* flags) {
   Option file = TextOption("availability", "FILE", &flags->availability);
   file.kind = ValueKind::kFile;
-  command.Add(group, file,
-              "Machines that come and go, each with one instance: a trace of events or of counts "
-              "(docs/simulation.md has the formats)");
+  command.Add(
+      group, file,
+      "Machines that come and go, each with one instance or the stages of a plan's node: a trace "
+      "of events or of counts "
+      "(docs/simulation.md has the formats)");
   command.Add(group, RealOption("availability-unit", "SECONDS", &flags->unit_s, 1e-3, kSecondsMax),
               "What the times of a trace of counts are in; those of events are milliseconds");
   command.Add(group, RealOption("notice", "SECONDS", &flags->notice_s, 0, kSecondsMax),
@@ -29,7 +31,8 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
           "on-notice", &flags->on_notice,
           {{"move", sim::OnNotice::kMove}, {"finish", sim::OnNotice::kFinish}}),
       "What becomes of requests on a machine that will go. move: they go on elsewhere with their "
-      "KV, over --kv-bandwidth; finish: they run to its end. What is left is computed anew");
+      "KV, over --kv-bandwidth (not with --plan); finish: they run to its end. What is left is "
+      "computed anew");
 }
 
 Result<Membership> LoadMembership(const MembershipFlags& flags, std::optional<int> instances) {

@@ -2,8 +2,6 @@
 // node's devices and holds the KV that fits beside its weights.
 #include <fmt/format.h>
 
-#include <set>
-
 #include "apps/plan/inputs.h"
 #include "apps/simulate/deployment.h"
 #include "base/file.h"
@@ -54,13 +52,23 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens,
 }
 
 double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
-  std::set<NodeIndex> nodes;
-  for (const StagePlan& stage : plan.stages) nodes.insert(stage.nodes.begin(), stage.nodes.end());
   double price = 0;
-  for (const NodeIndex node : nodes) {
+  for (const NodeIndex node : sim::UsedNodes(plan)) {
     price += cluster.nodes[static_cast<size_t>(node)].price_usd_per_hour;
   }
   return price;
+}
+
+// The trace's machines take the plan's nodes, in order.
+Status AddMembership(const MembershipFlags& flags, Deployment& out) {
+  if (flags.availability.empty()) return OkStatus();
+  const std::vector<NodeIndex> nodes = sim::UsedNodes(out.routed->plan);
+  MR_ASSIGN_OR_RETURN(Membership membership, LoadMembership(flags, static_cast<int>(nodes.size())));
+  for (sim::MembershipChange& change : membership.changes) {
+    change.instance = nodes[static_cast<size_t>(change.instance)];
+  }
+  out.routed->membership = std::move(membership.changes);
+  return OkStatus();
 }
 
 }  // namespace
@@ -115,6 +123,7 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
                       NodeCosts::Load(flags.node_profiles, cluster, footprint.spec));
   MR_ASSIGN_OR_RETURN(Deployment out, DeployPlan(std::move(plan), std::move(cluster),
                                                  footprint.spec, costs, flags));
+  MR_RETURN_IF_ERROR(AddMembership(flags.membership, out));
   out.text = text;
   return out;
 }

@@ -71,6 +71,7 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests) {
   report.load = std::move(run.load);
   report.steps = run.steps;
   report.simulated_s = run.simulated_s;
+  report.membership = run.membership;
   for (const double share : run.stage_busy_share) report.busy_share.push_back({share});
   report.stats.resize(report.busy_share.size());
   report.use.resize(report.busy_share.size());

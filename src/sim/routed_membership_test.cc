@@ -1,0 +1,170 @@
+// Plans whose nodes come and go: times by hand, and nothing lost under random traces.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/rng.h"
+#include "sim/routed.h"
+
+namespace millrace::sim {
+namespace {
+
+using What = MembershipChange::What;
+
+// 1 ms per layer and batch, and 10 us per token.
+class PerLayer : public cost::StepCost {
+ public:
+  double Seconds(const cost::BatchShape& b) const override {
+    return b.empty() ? 0 : 1e-3 + 1e-5 * static_cast<double>(b.tokens());
+  }
+};
+const PerLayer kPerLayer;
+
+Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
+
+RoutedOptions Options(Plan plan, int nodes, int64_t kv_token_layers) {
+  RoutedOptions options;
+  options.stages.assign(plan.stages.size(), {&kPerLayer, kv_token_layers, 0, nullptr});
+  options.plan = std::move(plan);
+  for (int i = 0; i < nodes; ++i) options.cluster.nodes.push_back({.name = fmt::format("n{}", i)});
+  for (int i = 0; i <= nodes; ++i) {
+    for (int j = 0; j <= nodes; ++j) {
+      if (i != j) options.cluster.links.push_back({i, j, 1e12, Duration(), std::nullopt});
+    }
+  }
+  options.router.kv_high_water = 1;
+  options.scheduler.max_model_len = 4096;
+  options.scheduler.max_num_seqs = 64;
+  options.scheduler.prefix_caching = false;
+  for (int i = 0; i < nodes; ++i) {
+    options.membership.push_back({At(0), i, i, What::kCame});
+    options.membership.push_back({At(0), i, i, What::kReady});
+  }
+  return options;
+}
+
+// 10 layers on two nodes, [0, 4) and [4, 10).
+Plan Chain() {
+  Plan plan;
+  plan.num_layers = 10;
+  plan.stages = {{{0}, 1, {0, 4}, StageRole::kBoth}, {{1}, 1, {4, 10}, StageRole::kBoth}};
+  plan.edges = {{{}, 0, 100}, {0, 1, 100}, {1, {}, 100}};
+  return plan;
+}
+
+// Two ways, one of which enters the last stage in its middle.
+Plan Fork() {
+  Plan plan;
+  plan.num_layers = 10;
+  plan.stages = {{{0}, 1, {0, 4}, StageRole::kBoth},
+                 {{1}, 1, {0, 6}, StageRole::kBoth},
+                 {{2}, 1, {4, 10}, StageRole::kBoth},
+                 {{3}, 1, {4, 10}, StageRole::kBoth}};
+  plan.edges = {{{}, 0, 50}, {{}, 1, 50}, {0, 2, 25},  {0, 3, 25},
+                {1, 2, 25},  {1, 3, 25},  {2, {}, 50}, {3, {}, 50}};
+  return plan;
+}
+
+SyntheticOptions One(int output) {
+  return {.requests = 1,
+          .rate = std::numeric_limits<double>::infinity(),
+          .prompt = {.a = 100},
+          .output = {.a = static_cast<double>(output)}};
+}
+
+TEST(RoutedMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
+  RoutedOptions options = Options(Chain(), 2, 1 << 20);
+  options.membership.push_back({At(0.042), 1, 1, What::kLost});  // the first stage has work
+  options.membership.push_back({At(0.05), 1, 2, What::kCame});
+  options.membership.push_back({At(0.1), 1, 2, What::kReady});
+  auto routed = std::move(Routed::Create(std::move(options))).value();
+  const auto workload = NewSynthetic(One(10));
+  const RoutedReport report = routed->Run(*workload);
+  EXPECT_EQ(report.latency.requests, 1u);
+  EXPECT_EQ(report.latency.output_tokens, 10u);
+  // The prompt 10 x 2 ms, tokens 10 x 1.01 ms; a prompt of 103 tokens 10 x 2.03 ms.
+  EXPECT_NEAR(report.latency.ttft.mean(), 0.02, 1e-6);
+  EXPECT_NEAR(report.latency.max_gap.mean(), 0.1203 - 0.0402, 1e-6);
+  EXPECT_NEAR(report.latency.e2e.mean(), 0.1203 + 6 * 0.0101, 1e-6);
+  ASSERT_TRUE(report.membership.has_value());
+  EXPECT_EQ(report.membership->lost, 1u);
+  EXPECT_EQ(report.membership->replayed, 1u);
+  EXPECT_EQ(report.membership->replayed_tokens, 102u);
+  EXPECT_EQ(report.membership->waited_most, 1u);
+  // Two for each of nine tokens and the prompt computed twice, and the one that ended nowhere.
+  EXPECT_EQ(report.batches, 2u * 10 + 1);
+  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV still promised";
+}
+
+TEST(RoutedMembership, GoesAnotherWayAndFinishesUnderNotice) {
+  RoutedOptions options = Options(Fork(), 4, 1 << 20);
+  options.membership.push_back({At(0.045), 2, 2, What::kNotice});
+  options.membership.push_back({At(10), 2, 2, What::kLost});
+  auto routed = std::move(Routed::Create(options)).value();
+  auto workload = NewSynthetic(One(50));
+  const RoutedReport calm = routed->Run(*workload);
+  EXPECT_EQ(calm.membership->replayed, 0u);
+  EXPECT_NEAR(calm.latency.max_gap.mean(), 0.0101, 1e-6);
+
+  // Without a notice both last stages go, one after the other: the second loss finds nobody.
+  options.membership.erase(options.membership.end() - 2, options.membership.end());
+  options.membership.push_back({At(0.045), 2, 2, What::kLost});
+  options.membership.push_back({At(0.3), 3, 3, What::kLost});
+  routed = std::move(Routed::Create(options)).value();
+  workload = NewSynthetic(One(50));
+  const RoutedReport stuck = routed->Run(*workload);
+  EXPECT_EQ(stuck.latency.requests, 0u);
+  EXPECT_EQ(stuck.latency.refused, 1u) << "no way ever opened again";
+  EXPECT_GE(stuck.membership->replayed, 1u);
+}
+
+std::string RandomTrace(Rng& rng, int nodes) {
+  std::string text;
+  std::vector<bool> there(static_cast<size_t>(nodes), true);
+  for (int i = 0; i < nodes; ++i) text += fmt::format("0,add,m{}\n", i);
+  double at_s = 1;
+  for (int i = 0; i < 40; ++i) {
+    const auto m = static_cast<size_t>(rng.Between(0, nodes - 1));
+    there[m] = !there[m];
+    text +=
+        fmt::format("{},{},m{}\n", static_cast<int>(at_s * 1e3), there[m] ? "add" : "remove", m);
+    at_s += rng.Uniform();
+  }
+  for (size_t m = 0; m < there.size(); ++m) {  // who is there at the end serves the rest
+    if (!there[m]) text += fmt::format("{},add,m{}\n", static_cast<int>(at_s * 1e3 + 1e3), m);
+  }
+  return text;
+}
+
+TEST(RoutedMembership, NothingIsLostUnderRandomTraces) {
+  uint64_t replayed = 0;
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    Rng rng(seed);
+    const auto trace = ParseAvailability(RandomTrace(rng, 4));
+    ASSERT_TRUE(trace.ok()) << trace.status().ToString();
+    RoutedOptions options = Options(Fork(), 4, 2'000 + rng.Between(0, 20'000));
+    options.membership =
+        MembershipOf(*trace, {.instances = 4, .notice_s = rng.Uniform(), .load_s = rng.Uniform()});
+    const auto serve = [&] {
+      auto routed = std::move(Routed::Create(options)).value();
+      const auto workload = NewSynthetic(
+          {.requests = 300, .rate = 15, .prompt = {.a = 50}, .output = {.a = 20}, .seed = seed});
+      return routed->Run(*workload);
+    };
+    const RoutedReport report = serve();
+    EXPECT_EQ(report.latency.requests, 300u) << seed;
+    EXPECT_EQ(report.latency.refused, 0u) << seed;
+    EXPECT_EQ(report.latency.told_tokens, 300u * 20) << seed;
+    for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << seed;
+    for (const double share : report.stage_busy_share) EXPECT_LE(share, 1 + 1e-9) << seed;
+    replayed += report.membership->replayed;
+    const RoutedReport again = serve();
+    EXPECT_EQ(again.events, report.events) << seed;
+    EXPECT_EQ(again.latency.e2e.mean(), report.latency.e2e.mean()) << seed;
+  }
+  EXPECT_GT(replayed, 100u);
+}
+
+}  // namespace
+}  // namespace millrace::sim
