@@ -14,6 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto spec =
       ParseWorkloadYaml(text, "w.yaml", [](const std::string& path) -> Result<std::string> {
+        if (path == "r.csv") return std::string("0.5,0,2\n3");
         if (path != "t.csv") return NotFound("no such file");
         return std::string("arrival_s,prompt_tokens,output_tokens\n1,2,3\n4,5,6\n");
       });

@@ -22,7 +22,7 @@ class Synthetic : public Workload {
 
   std::optional<SimRequest> Next() override {
     if (made_ == options_.requests) return std::nullopt;
-    now_s_ += ArrivalGap(options_.rate, options_.burstiness, gaps_);
+    now_s_ = options_.shape.After(now_s_, ArrivalGap(options_.rate, options_.burstiness, gaps_));
     if (now_s_ > options_.duration_s) {
       made_ = options_.requests;
       return std::nullopt;

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "base/status.h"
+#include "sim/rate_shape.h"
 #include "sim/trace.h"
 
 namespace millrace::sim {
@@ -47,6 +48,7 @@ struct SyntheticOptions {
   double duration_s = std::numeric_limits<double>::infinity();  // no arrival later than this
   double rate = 1;        // requests per second; infinite: all at once
   double burstiness = 1;  // shape of the Gamma gaps: 1 Poisson, 1 / CV^2 in general
+  RateShape shape;        // of `rate`, the mean; without shares it is always the same
   LengthSpec prompt, output;
   // Where not empty, prompt and output lengths come from here, in turn or drawn at random.
   std::vector<Lengths> lengths;

@@ -33,8 +33,8 @@ class WorkloadReader {
     }
     MR_ASSIGN_OR_RETURN(const YAML::Node root, plan::LoadYaml(text, name_));
     MR_ASSIGN_OR_RETURN(const YamlMap map, YamlMap::Open(root, "a workload",
-                                                         {"trace", "arrivals", "rate", "requests",
-                                                          "duration", "lengths", "slo"},
+                                                         {"trace", "arrivals", "rate", "rates",
+                                                          "requests", "duration", "lengths", "slo"},
                                                          name_));
     MR_ASSIGN_OR_RETURN(spec_.rate, map.AmountIf("rate", Quantity::kRate));
     MR_ASSIGN_OR_RETURN(spec_.duration_s, map.AmountIf("duration", Quantity::kDuration));
@@ -64,9 +64,49 @@ class WorkloadReader {
     return entries;
   }
 
+  // {every: 1 h, values: [2 req/s, 9 req/s]}, or {every: 1 min, file: arrival-rates.csv}.
+  Status ReadRates(const YamlMap& parent) {
+    MR_ASSIGN_OR_RETURN(const YAML::Node node, parent.Need("rates"));
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(node, "rates", {"every", "values", "file"}, name_));
+    MR_ASSIGN_OR_RETURN(const double every_s, map.Amount("every", Quantity::kDuration));
+    if (map.Has("values") == map.Has("file")) {
+      return plan::ErrorAt(name_, node, "rates come from values or from a file; give one of them");
+    }
+    std::vector<double> rates;
+    if (map.Has("file")) {
+      MR_ASSIGN_OR_RETURN(rates, RatesAt(map));
+    } else {
+      MR_ASSIGN_OR_RETURN(const auto values, map.Texts("values", kRatesMax));
+      for (const std::string& value : values) {
+        const auto rate = plan::ParseQuantity(Quantity::kRate, value);
+        if (!rate.ok()) return map.Error("values", "a rate " + rate.status().message());
+        rates.push_back(*rate);
+      }
+    }
+    double mean = 0;
+    auto shape = ShapeOf(std::move(rates), every_s, mean);
+    if (!shape.ok()) {
+      return map.Error(map.Has("file") ? "file" : "values", shape.status().message());
+    }
+    spec_.shape = std::move(*shape);
+    if (!spec_.rate) spec_.rate = mean;
+    if (spec_.arrivals != ArrivalKind::kAllAtOnce) return OkStatus();
+    return plan::ErrorAt(name_, node, "requests that come all at once have no rates");
+  }
+
+  Result<std::vector<double>> RatesAt(const YamlMap& map) {
+    MR_ASSIGN_OR_RETURN(const std::string path, map.Text("file"));
+    const auto text = read_(path);
+    if (!text.ok()) return map.Error("file", text.status().message());
+    auto rates = ParseRates(*text);
+    if (!rates.ok()) return map.Error("file", Printable(path) + ": " + rates.status().message());
+    return rates;
+  }
+
   Status ReadTrace(const YamlMap& map) {
     spec_.arrivals = ArrivalKind::kTrace;
-    for (const char* key : {"arrivals", "lengths"}) {
+    for (const char* key : {"arrivals", "lengths", "rates"}) {
       if (map.Has(key)) {
         return map.Error(key,
                          fmt::format("a trace has its own {}; leave out {} or trace", key, key));
@@ -79,6 +119,7 @@ class WorkloadReader {
   Status ReadSynthetic(const YamlMap& map) {
     MR_ASSIGN_OR_RETURN(const YAML::Node arrivals, map.Need("arrivals"));
     MR_RETURN_IF_ERROR(ReadArrivals(arrivals));
+    if (map.Has("rates")) MR_RETURN_IF_ERROR(ReadRates(map));
     MR_ASSIGN_OR_RETURN(const YAML::Node lengths, map.Need("lengths"));
     return ReadLengths(lengths);
   }

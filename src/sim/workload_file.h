@@ -45,6 +45,7 @@ struct WorkloadSpec {
   ArrivalKind arrivals = ArrivalKind::kGamma;
   double cv = 1;                     // of the gaps: standard deviation over mean
   std::optional<double> rate;        // requests per second; of a trace: stretched to it
+  RateShape shape;                   // of kGamma and kSteady; `rate` is then the mean
   std::optional<uint64_t> requests;  // of a trace: its first ones
   std::optional<double> duration_s;  // no arrival later than this
   std::vector<TraceEntry> trace;     // of kTrace; not empty

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace millrace::sim {
@@ -17,6 +18,8 @@ Result<WorkloadSpec> Parse(std::string_view text) {
   return ParseWorkloadYaml(text, "w.yaml", [](const std::string& path) -> Result<std::string> {
     if (path == "t.csv") return std::string(kTrace);
     if (path == "back.csv") return std::string(kTrace) + "13,1,1\n";
+    if (path == "rates.csv") return std::string("1,2,3\n");
+    if (path == "words.csv") return std::string("1,two\n");
     if (path == "empty.csv") return std::string("arrival_s,prompt_tokens,output_tokens\n");
     return NotFound(path + ": no such file");
   });
@@ -169,6 +172,51 @@ TEST(WorkloadFile, ErrorsNameThePlace) {
             "w.yaml:1:1: unknown key 'trase' in a workload; did you mean trace?");
   EXPECT_FALSE(Parse("").ok());
   EXPECT_FALSE(Parse("[1, 2]").ok());
+}
+
+constexpr char kRest[] =
+    "requests: 1000\n"
+    "lengths: {prompt: 5 tokens, output: 5 tokens}\n";
+
+TEST(WorkloadFile, RatesChange) {
+  const std::string rest = kRest;
+  const WorkloadSpec file =
+      Good("arrivals: steady\nrates: {every: 1 min, file: rates.csv}\n" + rest);
+  EXPECT_EQ(file.rate, 2);
+  EXPECT_EQ(file.shape.shares, (std::vector<double>{0.5, 1, 1.5}));
+  const auto requests = All(*file.Make(1));
+  const auto in_first = std::ranges::count_if(
+      requests, [](const SimRequest& r) { return r.arrival <= Time{} + Duration::Seconds(60); });
+  EXPECT_EQ(in_first, 60);
+  const WorkloadSpec values = Good(
+      "arrivals: poisson\nrate: 10 req/s\nrates: {every: 1 h, values: [60 req/min, 3 req/s]}\n" +
+      rest);
+  EXPECT_EQ(values.MeanRate(), 10) << "the rate that is given is the mean";
+  EXPECT_EQ(values.shape.shares, (std::vector<double>{0.5, 1.5}));
+  EXPECT_EQ(values.Describe(),
+            "1,000 requests, Poisson, 10 req/s in the mean of 2 rates of 1h00m each, prompt 5 "
+            "tokens, output 5 tokens");
+}
+
+TEST(WorkloadFile, WrongRatesAreOneLine) {
+  const auto error = [](const std::string& rates) {
+    return Error("arrivals: poisson\nrates: " + rates + "\n" + kRest);
+  };
+  EXPECT_EQ(error("{every: 1 min}"),
+            "w.yaml:2:8: rates come from values or from a file; give one of them");
+  EXPECT_EQ(error("{every: 1 min, file: words.csv}"),
+            "w.yaml:2:29: words.csv: number 2: must be requests per second, got 'two'");
+  EXPECT_EQ(error("{every: 1 min, values: [0 req/s]}"),
+            "w.yaml:2:31: a rate must be in [1e-6 req/s, 1e6 req/s], got '0 req/s'");
+  EXPECT_EQ(
+      error("{every: 1 min, values: [5]}"),
+      "w.yaml:2:31: a rate must have a unit (req/s, req/min, req/h), such as 5 req/s, got '5'");
+  EXPECT_EQ(error("{every: 1 min, values: []}"),
+            "w.yaml:2:31: 1 to 100000 rates are possible, got 0");
+  EXPECT_EQ(error("{values: [5 req/s]}"), "w.yaml:2:8: 'every' is missing in rates");
+  EXPECT_EQ(
+      Error("arrivals: at-once\nrates: {every: 1 s, values: [5 req/s]}\n" + std::string(kRest)),
+      "w.yaml:2:8: requests that come all at once have no rates");
 }
 
 }  // namespace

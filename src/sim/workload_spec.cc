@@ -107,6 +107,7 @@ std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
   options.duration_s = duration_s.value_or(kInfinity);
   options.rate = arrivals == ArrivalKind::kAllAtOnce ? kInfinity : rate_instead.value_or(*rate);
   options.burstiness = arrivals == ArrivalKind::kSteady ? kInfinity : 1 / (cv * cv);
+  options.shape = shape;
   options.prompt = prompt;
   options.output = output;
   options.lengths = lengths;
@@ -128,6 +129,10 @@ std::string WorkloadSpec::Describe() const {
     default:
       how = cv == 1 ? fmt::format("Poisson, {:g} req/s", *rate)
                     : fmt::format("Gamma, CV {:g}, {:g} req/s", cv, *rate);
+  }
+  if (!shape.shares.empty()) {
+    how += fmt::format(" in the mean of {} rates of {} each", shape.shares.size(),
+                       FormatDuration(shape.every_s));
   }
   if (!lengths.empty()) return fmt::format("{}, {}, lengths of a trace", count, how);
   return fmt::format("{}, {}, prompt {}, output {}", count, how, sim::Describe(prompt),
