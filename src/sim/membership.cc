@@ -126,7 +126,7 @@ Attendance::News Attendance::Apply(const MembershipChange& change, Time now) {
 
 void Attendance::Lose(Instance& instance, Time now) {
   ++report_.lost;
-  report_.paid_s += (now - instance.came).seconds();
+  instance.paid_s += (now - instance.came).seconds();
   if (instance.ready) instance.ready_s += (now - *instance.ready).seconds();
   instance.state = State::kAbsent;
   instance.ready.reset();
@@ -148,14 +148,17 @@ double Attendance::ReadySeconds(int instance, Time now) const {
   return here.ready_s + (here.ready ? (now - *here.ready).seconds() : 0);
 }
 
+double Attendance::PaidSeconds(int instance, Time now) const {
+  const Instance& here = at(instance);
+  return here.paid_s + (here.state == State::kAbsent ? 0 : (now - here.came).seconds());
+}
+
 MembershipReport Attendance::Report(Time now) const {
   MembershipReport report = report_;
   report.machines = static_cast<int>(instances_.size());
-  for (size_t i = 0; i < instances_.size(); ++i) {
-    report.ready_s += ReadySeconds(static_cast<int>(i), now);
-    if (instances_[i].state != State::kAbsent) {
-      report.paid_s += (now - instances_[i].came).seconds();
-    }
+  for (int i = 0; i < std::ssize(instances_); ++i) {
+    report.ready_s += ReadySeconds(i, now);
+    report.paid_s += PaidSeconds(i, now);
   }
   if (nobody_since_) report.nobody_s += (now - *nobody_since_).seconds();
   return report;

@@ -66,6 +66,7 @@ class Attendance {
   // Machines and seconds up to now; of requests nothing.
   MembershipReport Report(Time now) const;
   double ReadySeconds(int instance, Time now) const;
+  double PaidSeconds(int instance, Time now) const;
 
  private:
   enum class State : uint8_t { kAbsent, kLoading, kReady, kLeaving };
@@ -75,7 +76,7 @@ class Attendance {
     uint16_t life = 0;
     Time came;
     std::optional<Time> ready;
-    double ready_s = 0;  // of its machines before
+    double ready_s = 0, paid_s = 0;  // of its machines before
   };
   const Instance& at(int instance) const { return instances_[static_cast<size_t>(instance)]; }
   void Lose(Instance& instance, Time now);

@@ -309,6 +309,9 @@ RoutedReport Routed::Report(Time now) const {
     report.membership = moves_;
     report.membership->Merge(attendance_.Report(now));
     report.membership->machines = static_cast<int>(UsedNodes(options_.plan).size());
+    for (int i = 0; i < std::ssize(options_.cluster.nodes); ++i) {
+      report.node_paid_s.push_back(attendance_.PaidSeconds(i, now));
+    }
     const auto queued = static_cast<uint64_t>(router_.queued());
     report.membership->waited_most = std::max(report.membership->waited_most, queued);
     report.latency.refused += queued;  // no way ever opened

@@ -68,6 +68,7 @@ struct RoutedReport {
   size_t ways = 0;  // different routes taken
   uint64_t steps = 0, batches = 0, events = 0;
   std::optional<MembershipReport> membership;
+  std::vector<double> node_paid_s;  // with it, by node of the cluster
 };
 
 class Routed {

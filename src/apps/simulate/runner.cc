@@ -72,6 +72,10 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests) {
   report.steps = run.steps;
   report.simulated_s = run.simulated_s;
   report.membership = run.membership;
+  for (size_t i = 0; i < run.node_paid_s.size(); ++i) {
+    paid_usd_ +=
+        run.node_paid_s[i] / 3600 * deployment_.routed->cluster.nodes[i].price_usd_per_hour;
+  }
   for (const double share : run.stage_busy_share) report.busy_share.push_back({share});
   report.stats.resize(report.busy_share.size());
   report.use.resize(report.busy_share.size());
@@ -104,6 +108,7 @@ void Runner::AddPlanNames(sim::SimReport& report) const {
 
 Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* timeline) {
   sim::SimReport report;
+  paid_usd_ = 0;
   std::vector<sim::ServiceReport> runs;
   for (int i = 0; i < options_.num_seeds; ++i) {
     const uint64_t seed = options_.first_seed + static_cast<uint64_t>(i);
@@ -124,6 +129,10 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   report.target = workload_.target;
   report.usd_per_hour = deployment_.usd_per_hour;
   sim::Summarize(runs, report);
+  // Nodes of a plan have prices of their own: not the mean of the shares, but what was paid.
+  if (deployment_.routed && report.membership && report.usd_per_hour && report.simulated_s > 0) {
+    report.usd_per_hour = paid_usd_ / (report.simulated_s / 3600);
+  }
   if (deployment_.routed) AddPlanNames(report);
   return report;
 }

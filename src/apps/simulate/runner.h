@@ -55,6 +55,7 @@ class Runner {
   const RunOptions& options_;
   std::vector<sim::LoadSample> load_;
   std::vector<sim::LinkSummary> links_;  // of a plan's last run
+  double paid_usd_ = 0;                  // of a plan's nodes that came and went, all runs together
   uint64_t requests_before_ = 0;
 };
 
