@@ -36,9 +36,8 @@ Status Validate(const SimulateFlags& flags) {
   if (!flags.replay.empty()) return OkStatus();
   MR_RETURN_IF_ERROR(ValidateDeployment(flags.deployment));
   MR_RETURN_IF_ERROR(ValidateWorkloadArgs(flags.workload));
-  if (!flags.deployment.plan.empty() &&
-      (flags.run.scheduling == Scheduling::kStatic || !flags.trace.empty())) {
-    return InvalidArgument("--scheduling static and --trace do not go with --plan");
+  if (!flags.deployment.plan.empty() && flags.run.scheduling == Scheduling::kStatic) {
+    return InvalidArgument("--scheduling static does not go with --plan");
   }
   if (flags.run.scheduling == Scheduling::kStatic &&
       (flags.deployment.instances.value_or(1) > 1 || flags.deployment.prefill_instances > 0 ||

@@ -48,12 +48,17 @@ class Timeline {
       ++left_out_;
     }
   }
+  // Of the rows, when they are no stages of like instances: "stage 3 on l4-0".
+  void SetNames(std::vector<std::string> names) { names_ = std::move(names); }
+  // "instance 0", or the name it was given.
+  std::string NameOf(int instance) const;
   const std::vector<TimelineStep>& steps() const { return steps_; }
   uint64_t left_out() const { return left_out_; }
 
  private:
   size_t steps_max_;
   std::vector<TimelineStep> steps_;
+  std::vector<std::string> names_;  // by instance, or none
   uint64_t left_out_ = 0;
 };
 

@@ -246,6 +246,11 @@ void Routed::StartStage(int index, Time now) {
   const Duration took = Duration::Seconds(StageSeconds(index));
   stage.busy = stage.busy + took;
   stage.end = now + took;
+  if (on_batch) {
+    record_ = {.id = StepId(batches_), .batch = {}, .begin = {now}, .end = {stage.end}};
+    for (const int slot : stage.running) record_.batch = Sum(record_.batch, parts_[slot].shape);
+    on_batch(index, record_);
+  }
   ++batches_;
   events_.Push(stage.end, {What::kStageEnd, stage.life, index});
 }

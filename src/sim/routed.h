@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include "cost/step_cost.h"
 #include "sched/scheduler.h"
 #include "sim/event_queue.h"
+#include "sim/instance.h"
 #include "sim/links.h"
 #include "sim/load.h"
 #include "sim/membership.h"
@@ -77,6 +79,9 @@ class Routed {
   static Result<std::unique_ptr<Routed>> Create(RoutedOptions options);
   // Runs the workload to its end (or to stop_at). Call once.
   RoutedReport Run(Workload& workload);
+
+  // Called with every batch of a stage when it begins: one begin, one end.
+  std::function<void(int stage, const StepRecord&)> on_batch;
 
  private:
   // Requests that go the same way.
@@ -139,6 +144,7 @@ class Routed {
   std::vector<Part> parts_;
   std::vector<int> free_parts_;
   std::vector<RequestOutput> outputs_;
+  StepRecord record_;
   uint64_t steps_ = 0, batches_ = 0, events_done_ = 0;
   Attendance attendance_;  // of the nodes
   size_t next_change_ = 0;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/json.h"
 #include "sim/plots.h"
 #include "sim/svg.h"
 
@@ -53,6 +54,11 @@ void DrawKey(Svg& svg) {
 
 }  // namespace
 
+std::string Timeline::NameOf(int instance) const {
+  const auto index = static_cast<size_t>(instance);
+  return index < names_.size() ? names_[index] : fmt::format("instance {}", instance);
+}
+
 std::string TimelineSvg(const Timeline& timeline, double from_s, double seconds) {
   const auto rows = RowsOf(timeline);
   const double height = kHead + static_cast<double>(rows.size()) * (kRowHeight + kRowGap) + 20;
@@ -67,7 +73,9 @@ std::string TimelineSvg(const Timeline& timeline, double from_s, double seconds)
   }
   const auto top = [](int row) { return kHead + row * (kRowHeight + kRowGap); };
   for (const auto& [key, row] : rows) {
-    svg.Text(8, top(row) + 17, fmt::format("instance {}, stage {}", key.first, key.second));
+    const std::string name = timeline.NameOf(key.first);
+    const bool alone = !rows.contains({key.first, 1});
+    svg.Text(8, top(row) + 17, alone ? name : fmt::format("{}, stage {}", name, key.second));
   }
   int boxes = 0;
   for (const TimelineStep& step : timeline.steps()) {
@@ -94,9 +102,8 @@ std::string ChromeTrace(const Timeline& timeline) {
   for (const auto& [key, row] : RowsOf(timeline)) {
     if (key.second == 0) {
       text += fmt::format(
-          "{{\"ph\":\"M\",\"pid\":{0},\"name\":\"process_name\",\"args\":{{\"name\":"
-          "\"instance {0}\"}}}},\n",
-          key.first);
+          "{{\"ph\":\"M\",\"pid\":{},\"name\":\"process_name\",\"args\":{{\"name\":{}}}}},\n",
+          key.first, DumpJson(Json(timeline.NameOf(key.first))));
     }
     text += fmt::format(
         "{{\"ph\":\"M\",\"pid\":{},\"tid\":{},\"name\":\"thread_name\",\"args\":{{"

@@ -13,7 +13,7 @@ Result<sim::ServiceReport> Runner::RunSeed(std::optional<double> rate, uint64_t 
                                            sim::Timeline* timeline) {
   const auto requests = workload_.Make(seed, rate);
   if (options_.scheduling == Scheduling::kStatic) return RunStatic(*requests);
-  if (deployment_.routed) return RunRouted(*requests);
+  if (deployment_.routed) return RunRouted(*requests, timeline);
   sim::ServiceOptions options;
   options.instances.assign(static_cast<size_t>(deployment_.instances), deployment_.instance);
   for (int i = 0; deployment_.prefill_instances > 0 && i < deployment_.instances; ++i) {
@@ -61,10 +61,16 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
 }
 
 // A stage of the plan stands where an instance of one stage would.
-Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests) {
+Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timeline* timeline) {
   sim::RoutedOptions options = *deployment_.routed;
   options.slo = workload_.target.slo;
   MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
+  if (timeline != nullptr) {
+    timeline->SetNames(StageNames());
+    routed->on_batch = [timeline](int stage, const sim::StepRecord& record) {
+      timeline->Add(stage, record);
+    };
+  }
   sim::RoutedReport run = routed->Run(requests);
   sim::ServiceReport report;
   report.latency = std::move(run.latency);
@@ -94,14 +100,22 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests) {
   return report;
 }
 
-void Runner::AddPlanNames(sim::SimReport& report) const {
+std::vector<std::string> Runner::StageNames() const {
   const sim::RoutedOptions& routed = *deployment_.routed;
+  std::vector<std::string> names;
+  for (const StagePlan& stage : routed.plan.stages) {
+    const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+    names.push_back(fmt::format("stage {} on {}", names.size(), node.name));
+  }
+  return names;
+}
+
+void Runner::AddPlanNames(sim::SimReport& report) const {
+  const std::vector<std::string> names = StageNames();
   for (size_t i = 0; i < report.instances.size(); ++i) {
-    const StagePlan& stage = routed.plan.stages[i];
+    const LayerRange layers = deployment_.routed->plan.stages[i].layers;
     report.instances[i].name =
-        fmt::format("stage {} on {}, layers [{}, {})", i,
-                    routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())].name,
-                    stage.layers.begin, stage.layers.end);
+        fmt::format("{}, layers [{}, {})", names[i], layers.begin, layers.end);
   }
   report.links = links_;
 }

@@ -47,7 +47,8 @@ class Runner {
   Result<sim::ServiceReport> RunSeed(std::optional<double> rate, uint64_t seed,
                                      sim::Timeline* timeline);
   sim::ServiceReport RunStatic(sim::Workload& requests) const;
-  Result<sim::ServiceReport> RunRouted(sim::Workload& requests);
+  Result<sim::ServiceReport> RunRouted(sim::Workload& requests, sim::Timeline* timeline);
+  std::vector<std::string> StageNames() const;  // of a plan
   void AddPlanNames(sim::SimReport& report) const;
 
   const Deployment& deployment_;
