@@ -62,7 +62,7 @@ std::string Timeline::NameOf(int instance) const {
 std::string TimelineSvg(const Timeline& timeline, double from_s, double seconds) {
   const auto rows = RowsOf(timeline);
   const double height = kHead + static_cast<double>(rows.size()) * (kRowHeight + kRowGap) + 20;
-  Svg svg(static_cast<int>(kNames + kDrawn + 20), static_cast<int>(height));
+  Svg svg(static_cast<int>(kNames + kDrawn + 40), static_cast<int>(height));
   DrawKey(svg);
   svg.Text(8, kHead - 14, fmt::format("from {:.3f} s", from_s), 11);
   for (int i = 0; i <= 10; ++i) {
