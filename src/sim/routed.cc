@@ -186,13 +186,7 @@ const std::shared_ptr<Routed::Way>& Routed::WayOf(const Route& route) {
 
 void Routed::Submit(const std::shared_ptr<Way>& way, Time now) {
   while (const StepPlan* plan = way->scheduler->Schedule(now)) {
-    int slot = static_cast<int>(parts_.size());
-    if (free_parts_.empty()) {
-      parts_.emplace_back();
-    } else {
-      slot = free_parts_.back();
-      free_parts_.pop_back();
-    }
+    const int slot = parts_.Take();
     Part& part = parts_[slot];
     part.way = way;
     part.hop = 0;
@@ -205,7 +199,7 @@ void Routed::Submit(const std::shared_ptr<Way>& way, Time now) {
 
 void Routed::Free(int slot) {
   parts_[slot].way.reset();
-  free_parts_.push_back(slot);
+  parts_.Free(slot);
 }
 
 void Routed::Send(int slot, Time now) {

@@ -26,6 +26,7 @@
 #include "sim/load.h"
 #include "sim/membership.h"
 #include "sim/recorder.h"
+#include "sim/slots.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
@@ -141,8 +142,7 @@ class Routed {
   LoadSampler load_;
   std::map<std::vector<int>, std::shared_ptr<Way>> ways_;
   std::vector<Stage> stages_;
-  std::vector<Part> parts_;
-  std::vector<int> free_parts_;
+  Slots<Part> parts_;
   std::vector<RequestOutput> outputs_;
   StepRecord record_;
   uint64_t steps_ = 0, batches_ = 0, events_done_ = 0;

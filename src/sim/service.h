@@ -15,6 +15,7 @@
 #include "sim/load.h"
 #include "sim/membership.h"
 #include "sim/recorder.h"
+#include "sim/slots.h"
 #include "sim/workload.h"
 
 namespace millrace::sim {
@@ -151,8 +152,7 @@ class Service {
   std::vector<std::shared_ptr<const std::vector<TokenId>>> prompts_;  // by prompt length
   std::vector<Duration> prefill_ahead_;  // of kPredictedTime: what each instance has before it
   std::unordered_map<RequestId, Handed> handed_;  // waiting for their pull
-  std::vector<Pull> pulls_;                       // by slot
-  std::vector<int> free_pulls_;
+  Slots<Pull> pulls_;
   std::vector<sched::KvPull> asked_;
   std::vector<Time> link_free_;      // per instance: its network card
   std::vector<Duration> link_busy_;  // the same
@@ -161,8 +161,7 @@ class Service {
   std::deque<sched::NewRequest> parked_;   // while nobody takes requests
   MembershipReport moves_;                 // of requests only
   std::vector<std::vector<Copy>> copied_;  // per instance: they leave when no step holds them
-  std::vector<Copy> copies_;               // by slot
-  std::vector<int> free_copies_;
+  Slots<Copy> copies_;
   Quantiles kv_wait_, kv_transfer_;
   LoadSampler load_;
   uint64_t dispatched_ = 0, arrived_ = 0, events_done_ = 0;

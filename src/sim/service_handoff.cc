@@ -64,22 +64,16 @@ void Service::StartPulls(int index, Time now) {
     const Time end = link_free_[from] + Duration::Seconds(link.latency_s);
     kv_wait_.Add((begin - handed.mapped().at).seconds());
     kv_transfer_.Add((end - begin).seconds());
-    int slot = static_cast<int>(pulls_.size());
-    if (free_pulls_.empty()) {
-      pulls_.emplace_back();
-    } else {
-      slot = free_pulls_.back();
-      free_pulls_.pop_back();
-    }
     const bool held = !instances_[from]->scheduler().HeldBlocks(ask.id).empty();
-    pulls_[slot] = {ask.id, from, index, held, attendance_.life(from), attendance_.life(index)};
+    const int slot =
+        pulls_.Take({ask.id, from, index, held, attendance_.life(from), attendance_.life(index)});
     events_.Push(held ? end : now, {What::kKvArrival, 0, slot});
   }
 }
 
 void Service::EndPull(int slot, Time now) {
   const Pull pull = pulls_[slot];
-  free_pulls_.push_back(slot);
+  pulls_.Free(slot);
   if (pull.to_life != attendance_.life(pull.to)) return;  // it was lost with its blocks
   const bool whole = pull.complete && pull.from_life == attendance_.life(pull.from);
   instances_[pull.to]->scheduler().KvArrived(pull.id, whole, now);

@@ -76,14 +76,7 @@ void Service::Leave(int index, Time now) {
     const Duration sending = Duration::Seconds(bytes / options_.kv_transfer.bytes_per_s);
     link_free_[index] = std::max(link_free_[index], now) + sending;
     link_busy_[index] = link_busy_[index] + sending;
-    int slot = static_cast<int>(copies_.size());
-    if (free_copies_.empty()) {
-      copies_.emplace_back();
-    } else {
-      slot = free_copies_.back();
-      free_copies_.pop_back();
-    }
-    copies_[slot] = {info.id, index, here->computed_tokens};
+    const int slot = copies_.Take({info.id, index, here->computed_tokens});
     events_.Push(link_free_[index], {What::kCopied, attendance_.life(index), slot});
   }
   Submit(index, now);
@@ -91,7 +84,7 @@ void Service::Leave(int index, Time now) {
 
 void Service::EndCopy(int slot, uint16_t life, Time now) {
   const Copy copy = copies_[slot];
-  free_copies_.push_back(slot);
+  copies_.Free(slot);
   if (life != attendance_.life(copy.from)) return;
   copied_[copy.from].push_back(copy);
   MoveCopied(copy.from, now);
@@ -105,7 +98,11 @@ void Service::MoveCopied(int index, Time now) {
 // False while a step in flight holds it.
 bool Service::TryMove(const Copy& copy, Time now) {
   sched::Scheduler& scheduler = instances_[copy.from]->scheduler();
-  if (entries_.empty() || !scheduler.Peek(copy.id)) return true;  // it stays, or has ended
+  if (entries_.empty()) {
+    scheduler.Thaw(copy.id);  // there is nowhere to go: it runs on
+    return true;
+  }
+  if (!scheduler.Peek(copy.id)) return true;  // it has ended
   if (!scheduler.Freeze(copy.id)) return false;
   auto gone = scheduler.Detach(copy.id, now, options_.kv_transfer.lease);
   gone->request.imported_tokens = gone->computed_tokens;

@@ -115,6 +115,18 @@ TEST(ServiceMembership, MovesWithItsKvBeforeTheEnd) {
   EXPECT_NEAR(stays.latency.max_gap.mean(), 0.01, 1e-9) << "30 s are enough to end in peace";
 }
 
+TEST(ServiceMembership, RunsOnWhenWhereItWouldGoIsLostMeanwhile) {
+  ServiceOptions options = Options(2);
+  options.membership = {{At(0), 0, 0, What::kCame},       {At(0), 0, 0, What::kReady},
+                        {At(0.05), 1, 1, What::kCame},    {At(0.05), 1, 1, What::kReady},
+                        {At(0.115), 0, 0, What::kNotice}, {At(0.127), 1, 1, What::kLost}};
+  // Copied by 0.126, in the middle of a step; at its end nobody takes it.
+  const ServiceReport report = Serve(options, 1, 20, INFINITY);
+  EXPECT_EQ(report.latency.output_tokens, 20u);
+  EXPECT_EQ(report.membership->moved, 0u);
+  EXPECT_NEAR(report.latency.max_gap.mean(), 0.01, 1e-9);
+}
+
 TEST(ServiceMembership, RequestsWaitForTheFirstAndAreRefusedWhenNobodyComes) {
   ServiceOptions options = Options(1);
   options.membership = {{At(5), 0, 0, What::kCame}, {At(7), 0, 0, What::kReady}};
