@@ -12,6 +12,8 @@
 namespace millrace::sim {
 namespace {
 
+constexpr uint64_t kProgressEvery = 64;  // arrivals
+
 cost::BatchShape Sum(const cost::BatchShape& a, const cost::BatchShape& b) {
   return {.prefill_tokens = a.prefill_tokens + b.prefill_tokens,
           .prefill_tokens_squared = a.prefill_tokens_squared + b.prefill_tokens_squared,
@@ -125,6 +127,8 @@ void Routed::Handle(const Event& event, Time now) {
 }
 
 void Routed::Arrive(const SimRequest& request) {
+  if (on_progress && arrived_ % kProgressEvery == 0) on_progress(arrived_, request.arrival);
+  ++arrived_;
   load_.Arrived(request.arrival, recorder_);
   const RequestId id = recorder_.Arrived(request);
   const Status routed = router_.Submit(

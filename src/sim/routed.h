@@ -81,6 +81,8 @@ class Routed {
   // Runs the workload to its end (or to stop_at). Call once.
   RoutedReport Run(Workload& workload);
 
+  // Called with how many requests have arrived, now and then.
+  std::function<void(uint64_t arrived, Time now)> on_progress;
   // Called with every batch of a stage when it begins: one begin, one end.
   std::function<void(int stage, const StepRecord&)> on_batch;
 
@@ -145,7 +147,7 @@ class Routed {
   Slots<Part> parts_;
   std::vector<RequestOutput> outputs_;
   StepRecord record_;
-  uint64_t steps_ = 0, batches_ = 0, events_done_ = 0;
+  uint64_t steps_ = 0, batches_ = 0, events_done_ = 0, arrived_ = 0;
   Attendance attendance_;  // of the nodes
   size_t next_change_ = 0;
   std::unordered_map<RequestId, sched::NewRequest> begun_;  // on a way that was lost

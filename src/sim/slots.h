@@ -2,6 +2,7 @@
 // into use when its thing has arrived. A value; one thread.
 #pragma once
 
+#include <cstddef>
 #include <utility>
 #include <vector>
 

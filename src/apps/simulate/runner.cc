@@ -71,6 +71,11 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timel
       timeline->Add(stage, record);
     };
   }
+  if (on_progress) {
+    routed->on_progress = [this](uint64_t arrived, Time) {
+      on_progress(requests_before_ + arrived);
+    };
+  }
   sim::RoutedReport run = routed->Run(requests);
   sim::ServiceReport report;
   report.latency = std::move(run.latency);
