@@ -185,10 +185,6 @@ void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
       report.saturation = found;
     }
   }
-  if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
-    const double all_s = report.membership->machines * report.simulated_s;
-    *report.usd_per_hour *= report.membership->paid_s / all_s;
-  }
   for (size_t i = 0; i < runs[0].use.size(); ++i) {
     report.instances.push_back(SummarizeInstance(runs, i));
     report.instances.back().name = fmt::format("instance {}", i);

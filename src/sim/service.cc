@@ -110,7 +110,6 @@ void Service::Arrive(const SimRequest& request, Time now) {
     return;
   }
   const int index = Dispatch(entries_);
-  recorder_.owner(id) = index;
   const bool prefill_only = options_.instances[index].role == StageRole::kPrefill;
   const int output_tokens = prefill_only ? 1 : request.output_tokens;
   sched::NewRequest asked{.id = id,
@@ -118,15 +117,23 @@ void Service::Arrive(const SimRequest& request, Time now) {
                           .params = SharedParams(output_tokens),
                           .known_output_tokens = output_tokens};
   if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
-  if (!instances_[index]->scheduler().Add(std::move(asked), now).ok()) {
+  Give(index, std::move(asked), now);
+}
+
+bool Service::Give(int index, sched::NewRequest request, Time now) {
+  const RequestId id = request.id;
+  if (!instances_[index]->scheduler().Add(std::move(request), now).ok()) {
     recorder_.Refused(id);
-    return;
+    return false;
   }
+  recorder_.owner(id) = index;
   instances_[index]->NoteAdded();
-  if (!prefill_ahead_.empty()) {
-    prefill_ahead_[index] = prefill_ahead_[index] + PrefillTime(index, request.prompt_tokens);
+  if (!prefill_ahead_.empty() && !recorder_.HasSpoken(id)) {
+    const Duration prefill = PrefillTime(index, recorder_.request(id).prompt_tokens);
+    prefill_ahead_[index] = prefill_ahead_[index] + prefill;
   }
   Submit(index, now);
+  return true;
 }
 
 std::shared_ptr<const std::vector<TokenId>> Service::PromptOf(int tokens) {

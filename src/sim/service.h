@@ -113,6 +113,8 @@ class Service {
   void Arrive(const SimRequest& request, Time now);
   // The instance with the role that should take the next request.
   int Dispatch(const std::vector<int>& among);
+  // To the instance; false when it was refused.
+  bool Give(int index, sched::NewRequest request, Time now);
   void HearAll(int index, Time now);  // outputs_
   void Hear(int index, RequestOutput& output, Time now);
   std::shared_ptr<const SamplingParams> SharedParams(int output_tokens);
@@ -135,6 +137,7 @@ class Service {
   void Lose(int index, Time now);
   void Park(sched::NewRequest request);
   void Place(sched::NewRequest request, Time now);  // in an instance that takes requests
+  void DropHandedKv(RequestId id);                  // wherever it was held, nobody will fetch it
   void TakeOut(RequestId id, int from);             // it is not there any more
 
   Duration PrefillTime(int index, int prompt_tokens) const;

@@ -36,15 +36,8 @@ void Service::HandOver(RequestId id, int from, TokenId first_token, Time now) {
                           .known_output_tokens = request.output_tokens,
                           .resumed = {{.output = {first_token}}},
                           .imported_tokens = request.prompt_tokens};
-  if (!instances_[to]->scheduler().Add(std::move(asked), now).ok()) {
-    instances_[from]->scheduler().ReleaseKv(id);
-    recorder_.Refused(id);
-    return;
-  }
-  recorder_.owner(id) = to;
-  instances_[to]->NoteAdded();
   handed_[id] = {from, now};
-  Submit(to, now);
+  if (!Give(to, std::move(asked), now)) DropHandedKv(id);
 }
 
 void Service::StartPulls(int index, Time now) {

@@ -145,29 +145,17 @@ void Service::Park(sched::NewRequest request) {
 
 void Service::Place(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
-  if (request.imported_tokens == 0) {
-    // Wherever KV of it was held, nobody will fetch it.
-    const auto handed = handed_.extract(id);
-    if (!handed.empty()) instances_[handed.mapped().from]->scheduler().ReleaseKv(id);
-  }
+  if (request.imported_tokens == 0) DropHandedKv(id);
   if (entries_.empty()) {
     Park(std::move(request));
     return;
   }
-  const int index = Dispatch(entries_);
-  if (!instances_[index]->scheduler().Add(std::move(request), now).ok()) {
-    const auto handed = handed_.extract(id);
-    if (!handed.empty()) instances_[handed.mapped().from]->scheduler().ReleaseKv(id);
-    recorder_.Refused(id);
-    return;
-  }
-  recorder_.owner(id) = index;
-  instances_[index]->NoteAdded();
-  if (!prefill_ahead_.empty() && !recorder_.HasSpoken(id)) {
-    const Duration prefill = PrefillTime(index, recorder_.request(id).prompt_tokens);
-    prefill_ahead_[index] = prefill_ahead_[index] + prefill;
-  }
-  Submit(index, now);
+  if (!Give(Dispatch(entries_), std::move(request), now)) DropHandedKv(id);
+}
+
+void Service::DropHandedKv(RequestId id) {
+  const auto handed = handed_.extract(id);
+  if (!handed.empty()) instances_[handed.mapped().from]->scheduler().ReleaseKv(id);
 }
 
 }  // namespace millrace::sim

@@ -125,6 +125,9 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
                                                  footprint.spec, costs, flags));
   MR_RETURN_IF_ERROR(AddMembership(flags.membership, out));
   out.text = text;
+  if (!out.routed->membership.empty()) {
+    out.text += ", whose nodes come and go (" + flags.membership.availability + ")";
+  }
   return out;
 }
 

@@ -148,9 +148,12 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   report.target = workload_.target;
   report.usd_per_hour = deployment_.usd_per_hour;
   sim::Summarize(runs, report);
-  // Nodes of a plan have prices of their own: not the mean of the shares, but what was paid.
-  if (deployment_.routed && report.membership && report.usd_per_hour && report.simulated_s > 0) {
-    report.usd_per_hour = paid_usd_ / (report.simulated_s / 3600);
+  if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
+    // Instances are alike; a plan's nodes have prices of their own.
+    const double instances_s = report.membership->machines * report.simulated_s;
+    report.usd_per_hour = deployment_.routed
+                              ? paid_usd_ / (report.simulated_s / 3600)
+                              : *report.usd_per_hour * report.membership->paid_s / instances_s;
   }
   if (deployment_.routed) AddPlanNames(report);
   return report;
