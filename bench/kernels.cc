@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include <CLI/CLI.hpp>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <numeric>
@@ -16,6 +17,7 @@
 #include "base/rng.h"
 #include "bench/machine.h"
 #include "tensor/cpu/cpu_device.h"
+#include "tensor/cpu/float16.h"
 
 namespace millrace::bench {
 namespace {
@@ -115,7 +117,7 @@ class KernelBench {
 
   void Gemm(const char* name, DType dtype, int n, int k, bool row_parallel) {
     std::vector<std::unique_ptr<tensor::PackedMatrix>> weights;
-    const std::vector<uint8_t> numbers(static_cast<size_t>(n) * k * BytesOf(dtype), 0x3c);
+    const std::vector<uint8_t> numbers = NewWeight(dtype, static_cast<size_t>(n) * k);
     const tensor::HostMatrix host{numbers.data(), dtype, n, k};
     const size_t copies = std::max<size_t>(2, kWeightBytes / numbers.size());
     for (int m : {1, 4, 8, 16, 32, 128, 512}) {
@@ -161,6 +163,25 @@ class KernelBench {
       device_->Attend(*pool, layer++ % kLayers, q->View(all, heads * kHeadDim), spans,
                       {.scale = 0.125f}, out->View(all, heads * kHeadDim));
     });
+  }
+
+  // Roughly normal, as trained weights are: bf16 is kept in 12 bits (tensor/cpu/short_bf16.h).
+  static std::vector<uint8_t> NewWeight(DType dtype, size_t count) {
+    std::vector<uint8_t> bytes(count * BytesOf(dtype));
+    Rng rng(2);
+    for (size_t i = 0; i < count; ++i) {
+      double sum = -2;
+      for (int k = 0; k < 4; ++k) sum += rng.Uniform();
+      const auto x = static_cast<float>(0.03 * sum);
+      if (dtype == DType::kF32) {
+        std::memcpy(&bytes[4 * i], &x, 4);
+      } else {
+        const uint16_t half =
+            dtype == DType::kBF16 ? tensor::BF16FromFloat(x) : tensor::F16FromFloat(x);
+        std::memcpy(&bytes[2 * i], &half, 2);
+      }
+    }
+    return bytes;
   }
 
   std::unique_ptr<tensor::Buffer> NewRandom(int rows, int cols) {

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 """The simulator against the machine it simulates.
 
-usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--times N] [--keep DIR] [--lock FILE]
+usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--keep DIR] [--lock FILE]
 
 Method: a server with 2 threads on the llama-160m shape (bf16, random weights) gets Poisson traces at 30,
-60 and 90 % of the rate it reached when all requests came at once, from `millrace bench serve` on the
-same two cores. The machine's speed drifts by a third within seconds where others share it, so
-`millrace profile` and the server take turns: a round over the profile's batches, a part of the trace, the
-next round. `millrace simulate` is given that profile and the same parts. Figures are over the requests of
-all parts; each load is measured more than once, and the mean of these is the figure. When other programs
-took more than 4 % of the processors, the measurement is made again. Prompts are uniform in [64, 192]
-tokens, outputs in [32, 96]. Nothing is fitted to the served runs: step times, their unevenness and what
-serving adds come from the profiles. Only the loopback interface is used.
+60 and 90 % of its capacity, from `millrace bench serve` on the same two cores. Capacity is the rate
+reached when all requests come at once, the median of five bursts. The machine's speed drifts by a third
+within seconds where others share it, so `millrace profile` and the server take turns: two rounds over the
+profile's batches, a part of the trace, the next two rounds. `millrace simulate` is given that profile and
+the same parts. One serving is all parts, and its figures are over their requests. The loads are served
+several times, 90 % most often, and what is judged is the median of the servings' ratios, each between
+neighbours. When other programs took more than 4 % of the processors, the serving is made again. Prompts
+are uniform in [64, 192] tokens, outputs in [32, 96]. Nothing is fitted to the served runs: step times,
+their unevenness and what serving adds come from the profiles. Only the loopback interface is used.
 """
 import argparse
 import contextlib
@@ -21,6 +22,8 @@ import os
 import pathlib
 import random
 import resource
+import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,11 +32,13 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from server import Server  # noqa: E402
 
-LOADS = (0.3, 0.6, 0.9)
+SERVINGS = {0.3: 3, 0.6: 3, 0.9: 7}  # of each load; near saturation they lie further apart
+BURSTS, BURST_REQUESTS = 5, 96
 BARS = {"p50": 0.10, "p99": 0.20}
 SEEDS = 20  # moments of the profile from which its pace is replayed
 OTHERS_MAX = 0.04  # of both cores
-REST_S = 6  # for a part's last answers, beyond its arrivals
+ROUNDS = 2  # over the profile's batches, between two parts
+REST_S = 0.5  # after a round: long enough to be stopped in
 APART_MS = 60_000  # between the parts of the simulated trace, which never meet
 
 
@@ -97,24 +102,33 @@ class Processors:
 
 
 def serve_in_turns(args, binary, model, parts, folder):
-    """Profiles and serves in turns; what was served, and what part of the processors others took."""
+    """Profiles and serves in turns; what was served, and what part of the processors others took.
+
+    The profile rests after each round; after every other it is stopped until a part has been served.
+    """
     processors = Processors()
     server = Server(binary, model, ["--no-enable-prefix-caching", "--step-log",
                                     str(folder / "steps.jsonl")])
     live = {"ttft": [], "tpot": []}
     profile = subprocess.Popen(
         [binary, "profile", model, "--threads", "2", "--max-tokens", "256", "--repeats",
-         str(len(parts) + 1), "--rest", str(args.seconds + REST_S), "--temperature", "0", "--output",
+         str(ROUNDS * len(parts) + 1), "--rest", str(REST_S), "--temperature", "0", "--output",
          str(folder / "profile.json")],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    rests = 0
     try:
         for line in profile.stderr:
             if not line.startswith("Resting"):
                 continue
+            rests += 1
+            if rests % ROUNDS != 1:
+                continue
+            profile.send_signal(signal.SIGSTOP)
             trace, count = parts.pop(0)
             one = served(binary, server.url, str(trace), count)
             for metric, values in live.items():
                 values += one[metric]
+            profile.send_signal(signal.SIGCONT)
         if profile.wait() != 0 or parts:
             raise SystemExit("millrace profile failed")
     finally:
@@ -168,20 +182,37 @@ def percentile(values, point):
 
 
 def print_rows(rows):
-    print("| load | requests | what | served, ms | simulated, ms | off | bar |\n|---|---|---|---|---|---|---|")
-    for load in LOADS:
-        times = [(live, run) for at, live, run in rows if at == load]
-        if not times:
+    print("| load | requests | what | served, ms | simulated, ms | off | of each serving | bar |\n"
+          "|---|---|---|---|---|---|---|---|")
+    for load in SERVINGS:
+        servings = [(live, run) for at, live, run in rows if at == load]
+        if not servings:
             continue
-        count = sum(len(live["ttft"]) for live, _ in times)
+        count = sum(len(live["ttft"]) for live, _ in servings)
         for metric in ("ttft", "tpot"):
             for point, bar in BARS.items():
-                real = sum(percentile(live[metric], int(point[1:])) * 1e3
-                           for live, _ in times) / len(times)
-                ours = sum(run[f"{metric}_ms"][point] for _, run in times) / len(times)
-                off = ours / real - 1
-                print(f"| {load:.0%} | {count} | {metric.upper()} {point} | {real:.1f} | {ours:.1f} | "
-                      f"{off:+.1%} | {bar:.0%}{'' if abs(off) <= bar else ', **missed**'} |")
+                real = [percentile(live[metric], int(point[1:])) * 1e3 for live, _ in servings]
+                ours = [run[f"{metric}_ms"][point] for _, run in servings]
+                each = sorted(o / r - 1 for o, r in zip(ours, real))
+                off = statistics.median(each)
+                print(f"| {load:.0%} | {count} | {metric.upper()} {point} | {statistics.median(real):.1f} | "
+                      f"{statistics.median(ours):.1f} | {off:+.1%} | {each[0]:+.1%} to {each[-1]:+.1%} | "
+                      f"{bar:.0%}{'' if abs(off) <= bar else ', **missed**'} |")
+
+
+def measure_capacity(args, binary, model, folder):
+    """Requests per second when all come at once."""
+    trace = folder / "capacity.jsonl"
+    make_trace(trace, None, BURST_REQUESTS, 0)
+    with quiet(args.lock):
+        server = Server(binary, model, ["--no-enable-prefix-caching"])
+        try:
+            rates = [served(binary, server.url, str(trace), BURST_REQUESTS)["request_throughput"]
+                     for _ in range(BURSTS)]
+        finally:
+            server.stop()
+    print(f"Bursts: {', '.join(f'{rate:.2f}' for rate in rates)} requests/s.", flush=True)
+    return statistics.median(rates)
 
 
 def main():
@@ -189,8 +220,7 @@ def main():
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--models", default="/tmp/millrace-bench")
     parser.add_argument("--seconds", type=float, default=6, help="length of each part of a trace")
-    parser.add_argument("--parts", type=int, default=16, help="parts of a trace")
-    parser.add_argument("--times", type=int, default=2, help="traces per load")
+    parser.add_argument("--parts", type=int, default=12, help="parts of a trace")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for profiles, traces and step logs")
     parser.add_argument("--lock", help="file to lock while measuring")
     parser.add_argument("--capacity", type=float, help="requests per second, if it is known")
@@ -198,26 +228,18 @@ def main():
     binary, model = str(args.build / "millrace"), f"{args.models}/llama-160m"
     if not os.path.isdir(model):
         subprocess.run([binary, "make-model", "--shape", "llama-160m", "--seed", "0", model], check=True)
-    rows, capacity = [], args.capacity
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         keep = args.keep or pathlib.Path(temporary)
         keep.mkdir(parents=True, exist_ok=True)
-        if not capacity:
-            make_trace(keep / "capacity.jsonl", None, 96, 0)
-            with quiet(args.lock):
-                server = Server(binary, model, ["--no-enable-prefix-caching"])
-                try:
-                    burst = served(binary, server.url, str(keep / "capacity.jsonl"), 96)
-                finally:
-                    server.stop()
-            capacity = burst["request_throughput"]
+        capacity = args.capacity or measure_capacity(args, binary, model, keep)
         print(f"Capacity: {capacity:.2f} requests/s.\n", flush=True)
-        for time_number in range(args.times):
-            for load in LOADS:
-                folder = keep / f"{round(100 * load)}-{time_number}"
+        for serving in range(max(SERVINGS.values())):
+            for load in (load for load, times in SERVINGS.items() if serving < times):
+                folder = keep / f"{round(100 * load)}-{serving}"
                 folder.mkdir(exist_ok=True)
                 rows.append((load, *measure_load(args, binary, model, load * capacity,
-                                                 round(load * 10) + 10 * time_number, folder)))
+                                                 round(load * 10) + 10 * serving, folder)))
                 print_rows(rows)
                 sys.stdout.flush()
     print(__doc__.split("\n\n")[2].replace("\n", " ") + "\n")

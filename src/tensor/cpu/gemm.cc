@@ -11,7 +11,7 @@
 #include <bit>
 #include <utility>
 
-#include "tensor/cpu/widen-inl.h"
+#include "tensor/cpu/packs-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::tensor {
@@ -43,9 +43,9 @@ constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPan
 enum class Mode { kPlain, kStream, kFetch, kWiden };
 
 struct KernelArgs {
-  const float* a;  // [k][R]
-  const void* b;   // [k] packs
-  int k;
+  const float* a;      // [k][R]
+  PackPlace b;         // [k] packs
+  int k;               // a multiple of the packs' group
   const float* carry;  // [R][32]: sums so far; null: zeros
   float* out;          // [R][32]: carry + sum over k of a[k][R] b[k][32]
   const uint8_t* ahead;
@@ -54,9 +54,8 @@ struct KernelArgs {
 };
 using Kernel = void (*)(const KernelArgs& args);
 
-template <class Stored, int R, Mode kMode>
+template <class Packs, int R, Mode kMode>
 void MultiplyTile(const KernelArgs& args) {
-  using T = typename Stored::T;
   const DF d;
   for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
     VF low[R], high[R];
@@ -66,30 +65,33 @@ void MultiplyTile(const KernelArgs& args) {
       high[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + kHalfPack);
     }
     const float* HWY_RESTRICT a = args.a;
-    const T* HWY_RESTRICT b = static_cast<const T*>(args.b);
+    Packs b(args.b, j);
     const uint8_t* ahead = args.ahead;
     float* HWY_RESTRICT wide = args.wide;
-    for (int i = 0; i < args.k; ++i) {
-      VF b_low, b_high;
-      Stored::Load(d, b, j, b_low, b_high);
-      b += kPack;
-      if constexpr (kMode != Mode::kPlain) {
-        constexpr size_t kBytes = kMode == Mode::kStream ? kPack * sizeof(T) : 1;
-        for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
-        ahead += args.ahead_step;
-      }
-      if constexpr (kMode == Mode::kWiden) {
-        hn::StoreU(b_low, d, wide + j);
-        hn::StoreU(b_high, d, wide + kHalfPack + j);
-        wide += kPack;
-      }
+    for (int k = 0; k < args.k; k += Packs::kGroup) {
+#pragma GCC unroll 4
+      for (int i = 0; i < Packs::kGroup; ++i) {
+        VF b_low, b_high;
+        b.Load(d, i, b_low, b_high);
+        if constexpr (kMode != Mode::kPlain) {
+          constexpr size_t kBytes = kMode == Mode::kStream ? Packs::kBytes : 1;
+          for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
+          ahead += args.ahead_step;
+        }
+        if constexpr (kMode == Mode::kWiden) {
+          hn::StoreU(b_low, d, wide + j);
+          hn::StoreU(b_high, d, wide + kHalfPack + j);
+          wide += kPack;
+        }
 #pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const VF x = hn::Set(d, a[r]);
-        low[r] = hn::MulAdd(b_low, x, low[r]);
-        high[r] = hn::MulAdd(b_high, x, high[r]);
+        for (int r = 0; r < R; ++r) {
+          const VF x = hn::Set(d, a[r]);
+          low[r] = hn::MulAdd(b_low, x, low[r]);
+          high[r] = hn::MulAdd(b_high, x, high[r]);
+        }
+        a += R;
       }
-      a += R;
+      b.NextGroup();
     }
     for (int r = 0; r < R; ++r) {
       hn::StoreU(low[r], d, args.out + r * kPack + j);
@@ -98,16 +100,16 @@ void MultiplyTile(const KernelArgs& args) {
   }
 }
 
-template <class Stored, Mode kMode, int... R>
+template <class Packs, Mode kMode, int... R>
 constexpr std::array<Kernel, sizeof...(R)> MakeKernels(std::integer_sequence<int, R...>) {
-  return {&MultiplyTile<Stored, R + 1, kMode>...};
+  return {&MultiplyTile<Packs, R + 1, kMode>...};
 }
 
 // The kernel for a tile of `rows`.
-template <class Stored, Mode kMode>
+template <class Packs, Mode kMode>
 Kernel KernelFor(int rows) {
   static constexpr auto kKernels =
-      MakeKernels<Stored, kMode>(std::make_integer_sequence<int, kTileRows>());
+      MakeKernels<Packs, kMode>(std::make_integer_sequence<int, kTileRows>());
   return kKernels[rows - 1];
 }
 
@@ -213,19 +215,19 @@ class Group {
         levels_(scratch + kWideFloats) {}
 
   // One tile: the panel is read once, and its own bytes are fetched some way ahead.
-  template <class Stored>
+  template <class Packs>
   void RunSingleTile() {
-    const Kernel kernel = KernelFor<Stored, Mode::kStream>(Height(tile_begin_));
+    const Kernel kernel = KernelFor<Packs, Mode::kStream>(Height(tile_begin_));
     for (int p = 0; p < panels_; ++p) {
       for (int chain = 0; chain < w_.chains(); ++chain) {
         const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
-        const uint8_t* b = PanelAt<Stored>(p, start);
+        const PackPlace b = PlaceOf<Packs>(p, start);
         kernel({.a = TileAt(tile_begin_, start),
                 .b = b,
                 .k = end - start,
                 .out = Sums(LevelOf(chain), p, tile_begin_),
-                .ahead = b + kFetchBytes,
-                .ahead_step = kPack * sizeof(typename Stored::T)});
+                .ahead = b.b + kFetchBytes,
+                .ahead_step = Packs::kBytes});
         AddFinishedLevels(chain, p, tile_begin_);
       }
       Finish(p, tile_begin_);
@@ -233,15 +235,16 @@ class Group {
   }
 
   // Several tiles: the first widens a segment of a panel on its way, for the others to read.
-  template <class Stored>
+  template <class Packs>
   void RunTiles() {
     for (int chain = 0; chain < w_.chains(); ++chain) {
       const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
       const int pieces = std::max(1, (end - start + kSegment - 1) / kSegment);  // empty: zeros
       for (int i = 0; i < pieces; ++i) {
-        const int begin = TileStart(end - start, pieces, i) + start;
-        const int stop = TileStart(end - start, pieces, i + 1) + start;
-        for (int p = 0; p < panels_; ++p) MultiplySegment<Stored>(chain, begin, stop, p);
+        const int groups = (end - start) / Packs::kGroup;
+        const int begin = TileStart(groups, pieces, i) * Packs::kGroup + start;
+        const int stop = TileStart(groups, pieces, i + 1) * Packs::kGroup + start;
+        for (int p = 0; p < panels_; ++p) MultiplySegment<Packs>(chain, begin, stop, p);
       }
       ForEachTile([&](int p, int tile) { AddFinishedLevels(chain, p, tile); });
     }
@@ -249,25 +252,25 @@ class Group {
   }
 
  private:
-  template <class Stored>
+  template <class Packs>
   void MultiplySegment(int chain, int begin, int end, int p) {
-    KernelArgs args{.b = PanelAt<Stored>(p, begin), .k = end - begin, .wide = wide_};
+    KernelArgs args{.b = PlaceOf<Packs>(p, begin), .k = end - begin, .wide = wide_};
     // What comes after this segment is fetched by the first tiles, a part each.
     const int fetchers = tile_end_ - tile_begin_ < 4 ? 2 : 4;
-    args.ahead = p + 1 < panels_ ? PanelAt<Stored>(p + 1, begin) : PanelAt<Stored>(0, end);
-    args.ahead_step = kPack * sizeof(typename Stored::T) / fetchers;
-    constexpr bool kIsWide = Stored::kDType == DType::kF32;
+    args.ahead = (p + 1 < panels_ ? PlaceOf<Packs>(p + 1, begin) : PlaceOf<Packs>(0, end)).b;
+    args.ahead_step = Packs::kBytes / fetchers;
+    using Wide = PlainPacks<StoredF32>;
     for (int tile = tile_begin_; tile < tile_end_; ++tile) {
       args.a = TileAt(tile, begin);
       args.out = Sums(LevelOf(chain), p, tile);
       args.carry = begin == w_.ChainStart(chain) ? nullptr : args.out;
-      if (!kIsWide && tile == tile_begin_) {
-        KernelFor<Stored, Mode::kWiden>(Height(tile))(args);
-        args.b = wide_;
+      if (!Packs::kIsWide && tile == tile_begin_) {
+        KernelFor<Packs, Mode::kWiden>(Height(tile))(args);
+        args.b = {.b = reinterpret_cast<const uint8_t*>(wide_)};
       } else if (tile < tile_begin_ + fetchers) {
-        KernelFor<StoredF32, Mode::kFetch>(Height(tile))(args);
+        KernelFor<Wide, Mode::kFetch>(Height(tile))(args);
       } else {
-        KernelFor<StoredF32, Mode::kPlain>(Height(tile))(args);
+        KernelFor<Wide, Mode::kPlain>(Height(tile))(args);
       }
       args.ahead += args.ahead_step * args.k;
     }
@@ -305,9 +308,9 @@ class Group {
     return call_.tiles + static_cast<size_t>(TileStart(call_.x.rows, tiles_, tile)) * w_.k() +
            static_cast<size_t>(Height(tile)) * k;
   }
-  template <class Stored>
-  const uint8_t* PanelAt(int p, int k) const {
-    return w_.panel(panel_begin_ + p) + k * kPack * sizeof(typename Stored::T);
+  template <class Packs>
+  PackPlace PlaceOf(int p, int k) const {
+    return Packs::At(w_, panel_begin_ + p, k);
   }
   float* Sums(int level, int p, int tile) const {
     const int row = TileStart(call_.x.rows, tiles_, tile) - strip_;
@@ -325,14 +328,17 @@ class Group {
 void Panels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
             float* scratch) {
   Group group(call, tile_begin, tile_end, panel_begin, panel_end, scratch);
-  WithStored(call.w->dtype(), [&](auto stored) {
+  WithPacks(call.w->format(), [&](auto packs) {
+    using Packs = typename decltype(packs)::type;
     if (tile_end - tile_begin == 1) {
-      group.template RunSingleTile<decltype(stored)>();
+      group.template RunSingleTile<Packs>();
     } else {
-      group.template RunTiles<decltype(stored)>();
+      group.template RunTiles<Packs>();
     }
   });
 }
+
+bool ReadsShort() { return kReadsShort; }
 
 size_t ScratchFloats() { return kWideFloats + kLevels * kLevelFloats; }
 
@@ -347,11 +353,14 @@ namespace millrace::tensor {
 HWY_EXPORT(Tiles);
 HWY_EXPORT(Repack);
 HWY_EXPORT(Panels);
+HWY_EXPORT(ReadsShort);
 HWY_EXPORT(ScratchFloats);
 
 int GemmTiles(int rows) { return HWY_DYNAMIC_DISPATCH(Tiles)(rows); }
 
 void RepackTile(Rows x, int i, float* tiles) { HWY_DYNAMIC_DISPATCH(Repack)(x, i, tiles); }
+
+bool GemmReadsShortBF16() { return HWY_DYNAMIC_DISPATCH(ReadsShort)(); }
 
 size_t GemmScratchFloats() { return HWY_DYNAMIC_DISPATCH(ScratchFloats)(); }
 

@@ -34,6 +34,9 @@ int GemmTiles(int rows);
 // Writes tile `i` of x as [k][rows of the tile] at tiles + (its first row) * k.
 void RepackTile(Rows x, int i, float* tiles);
 
+// Whether the vectors are so wide that numbers of 12 bits are worth widening (short_bf16.h).
+bool GemmReadsShortBF16();
+
 // Floats of scratch that one call of GemmPanels needs.
 size_t GemmScratchFloats();
 

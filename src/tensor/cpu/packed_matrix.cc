@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/cpu/gemm.h"
+
 namespace millrace::tensor {
 namespace {
 
@@ -45,8 +47,9 @@ void CopyLanePair(const Source<uint16_t>& low, const Source<uint16_t>& high, int
   }
 }
 
+// Panel [k][32] of the outputs from `first` on, in storage type.
 template <typename T>
-void PackPanel(const PackSpec& spec, DType dtype, int n, int k, int first, void* panel) {
+void PackPanel(const PackSpec& spec, int n, int k, int first, void* panel) {
   // Zeros that lanes past the last output read: step 0.
   static constexpr T kZero = 0;
   Source<T> sources[kPanelWidth];
@@ -60,7 +63,7 @@ void PackPanel(const PackSpec& spec, DType dtype, int n, int k, int first, void*
     const int k_end = std::min(k, k_begin + block);
     for (int j = 0; j < kPanelWidth; ++j) {
       if constexpr (sizeof(T) == 2) {
-        if (dtype == DType::kBF16) {
+        if (spec.parts[0].dtype == DType::kBF16) {
           if (j >= kPanelWidth / 2) break;
           CopyLanePair(sources[j], sources[j + kPanelWidth / 2], k_begin, k_end,
                        static_cast<uint32_t*>(panel) + j);
@@ -90,6 +93,21 @@ Status CheckParts(const PackSpec& spec) {
   return OkStatus();
 }
 
+PanelFormat FormatOf(DType dtype) {
+  switch (dtype) {
+    case DType::kF32: return PanelFormat::kF32;
+    case DType::kBF16: return PanelFormat::kBF16;
+    case DType::kF16: return PanelFormat::kF16;
+  }
+  return PanelFormat::kF32;
+}
+
+constexpr size_t kGroupPackWords = kShortGroup * kShortLanes;  // of a group kept aside
+// A weight is shortened when at most one in so many groups would be kept aside...
+constexpr int kAsideMin = 8;
+// ...in this many of its panels, which are looked at first.
+constexpr int kPanelsLookedAt = 4;
+
 }  // namespace
 
 Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& spec,
@@ -101,23 +119,122 @@ Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& s
   const HostMatrix& first = spec.parts[0];
   matrix->k_ = spec.transposed ? first.rows : first.cols;
   for (const HostMatrix& part : spec.parts) matrix->n_ += spec.transposed ? part.cols : part.rows;
-  matrix->dtype_ = first.dtype;
+  matrix->format_ = FormatOf(first.dtype);
   matrix->chains_ = spec.row_parallel ? kVirtualShards / spec.tensor_parallel : 1;
-  MR_ASSIGN_OR_RETURN(matrix->memory_,
-                      arena.Allocate(SaturatingProduct(matrix->panels(), matrix->panel_bytes()),
-                                     "a packed weight"));
-  CpuPackedMatrix& m = *matrix;
-  pool.ParallelFor(m.panels(), 4, [&](int begin, int end, int) {
+  if (matrix->CanBeShort() && matrix->IsWorthShortening(spec)) {
+    matrix->format_ = PanelFormat::kShortBF16;
+    MR_RETURN_IF_ERROR(matrix->PackShort(spec, arena, pool));
+  } else {
+    MR_RETURN_IF_ERROR(matrix->PackPlain(spec, arena, pool));
+  }
+  return matrix;
+}
+
+size_t CpuPackedMatrix::panel_bytes() const {
+  const auto k = static_cast<size_t>(k_);
+  switch (format_) {
+    case PanelFormat::kF32: return k * kPanelWidth * sizeof(float);
+    case PanelFormat::kBF16:
+    case PanelFormat::kF16: return k * kPanelWidth * sizeof(uint16_t);
+    case PanelFormat::kShortBF16:
+      return (kShortBases + k / kShortGroup * kShortGroupWords) * sizeof(uint32_t);
+  }
+  return 0;
+}
+
+size_t CpuPackedMatrix::bytes() const {
+  size_t asides = 0;
+  if (format_ == PanelFormat::kShortBF16) asides = aside_groups_.size() - panels();
+  return panels() * panel_bytes() + asides * kGroupPackWords * sizeof(uint32_t);
+}
+
+Asides CpuPackedMatrix::asides(int panel) const {
+  const auto i = static_cast<size_t>(panel);
+  const size_t begin = aside_begin_[i], end = aside_begin_[i + 1];
+  const size_t before = begin - i;  // groups of panels before, without their ends
+  return {std::span(aside_groups_).subspan(begin, end - begin),
+          static_cast<const uint16_t*>(aside_packs_.data) + before * 2 * kGroupPackWords};
+}
+
+// Chains are whole groups, so that a product may begin with any of them.
+bool CpuPackedMatrix::CanBeShort() const {
+  if (format_ != PanelFormat::kBF16 || !GemmReadsShortBF16()) return false;
+  for (int i = 0; i <= chains_; ++i) {
+    if (ChainStart(i) % kShortGroup != 0) return false;
+  }
+  return true;
+}
+
+bool CpuPackedMatrix::IsWorthShortening(const PackSpec& spec) const {
+  std::vector<uint32_t> packs(k_ * kShortLanes);
+  uint32_t bases[kShortBases], words[kShortGroupWords];
+  int groups = 0, aside = 0;
+  for (int i = 0; i < kPanelsLookedAt; ++i) {
+    const int panel = static_cast<int>(int64_t{panels()} * i / kPanelsLookedAt);
+    PackPanel<uint16_t>(spec, n_, k_, panel * kPanelWidth, packs.data());
+    ChooseShortBases(packs.data(), k_, bases);
+    for (int g = 0; g < k_ / kShortGroup; ++g, ++groups) {
+      aside += !EncodeShortGroup(&packs[g * kGroupPackWords], bases, words);
+    }
+  }
+  return aside * kAsideMin <= groups;
+}
+
+Status CpuPackedMatrix::PackPlain(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool) {
+  MR_ASSIGN_OR_RETURN(
+      memory_, arena.Allocate(SaturatingProduct(panels(), panel_bytes()), "a packed weight"));
+  pool.ParallelFor(panels(), 4, [&](int begin, int end, int) {
     for (int i = begin; i < end; ++i) {
-      void* panel = const_cast<uint8_t*>(m.panel(i));
-      if (m.dtype_ == DType::kF32) {
-        PackPanel<uint32_t>(spec, m.dtype_, m.n_, m.k_, i * kPanelWidth, panel);
+      void* to = const_cast<uint8_t*>(panel(i));
+      if (format_ == PanelFormat::kF32) {
+        PackPanel<uint32_t>(spec, n_, k_, i * kPanelWidth, to);
       } else {
-        PackPanel<uint16_t>(spec, m.dtype_, m.n_, m.k_, i * kPanelWidth, panel);
+        PackPanel<uint16_t>(spec, n_, k_, i * kPanelWidth, to);
       }
     }
   });
-  return matrix;
+  return OkStatus();
+}
+
+Status CpuPackedMatrix::PackShort(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool) {
+  MR_ASSIGN_OR_RETURN(
+      memory_, arena.Allocate(SaturatingProduct(panels(), panel_bytes()), "a packed weight"));
+  std::vector<PanelAsides> asides(static_cast<size_t>(panels()));
+  pool.ParallelFor(panels(), 4, [&](int begin, int end, int) {
+    std::vector<uint32_t> packs(k_ * kShortLanes);
+    for (int i = begin; i < end; ++i) {
+      PackPanel<uint16_t>(spec, n_, k_, i * kPanelWidth, packs.data());
+      Shorten(i, packs.data(), asides[static_cast<size_t>(i)]);
+    }
+  });
+  return KeepAsides(asides, arena);
+}
+
+void CpuPackedMatrix::Shorten(int i, const uint32_t* packs, PanelAsides& asides) {
+  auto* bases = reinterpret_cast<uint32_t*>(const_cast<uint8_t*>(panel(i)));
+  ChooseShortBases(packs, k_, bases);
+  uint32_t* words = bases + kShortBases;
+  for (int g = 0; g < k_ / kShortGroup; ++g, packs += kGroupPackWords, words += kShortGroupWords) {
+    if (EncodeShortGroup(packs, bases, words)) continue;
+    asides.groups.push_back(static_cast<uint32_t>(g));
+    asides.packs.insert(asides.packs.end(), packs, packs + kGroupPackWords);
+  }
+}
+
+Status CpuPackedMatrix::KeepAsides(std::span<const PanelAsides> asides, MemoryArena& arena) {
+  size_t words = 0;
+  for (const PanelAsides& of : asides) {
+    aside_begin_.push_back(aside_groups_.size());
+    aside_groups_.insert(aside_groups_.end(), of.groups.begin(), of.groups.end());
+    aside_groups_.push_back(kNoGroup);
+    words += of.packs.size();
+  }
+  aside_begin_.push_back(aside_groups_.size());
+  if (words == 0) return OkStatus();
+  MR_ASSIGN_OR_RETURN(aside_packs_, arena.Allocate(words * sizeof(uint32_t), "a packed weight"));
+  auto* to = static_cast<uint32_t*>(aside_packs_.data);
+  for (const PanelAsides& of : asides) to = std::copy(of.packs.begin(), of.packs.end(), to);
+  return OkStatus();
 }
 
 }  // namespace millrace::tensor

@@ -1,0 +1,161 @@
+// Weights in 12 bits a number: nothing of a bf16 is lost, and what does not fit is kept aside.
+#include "tensor/cpu/packed_matrix.h"
+
+#include <cmath>
+#include <limits>
+
+#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/test_util.h"
+
+namespace millrace::tensor {
+namespace {
+
+constexpr int kN = 70, kK = 1024;  // the last panel is not full
+
+float Normal(Rng& rng) {
+  double sum = -6;
+  for (int i = 0; i < 12; ++i) sum += rng.Uniform();
+  return static_cast<float>(sum);
+}
+
+// A weight whose rows lie around different magnitudes, as trained ones do.
+void FillNormal(TestWeight& w, int n, int k) {
+  Rng rng(5);
+  for (int j = 0; j < n; ++j) {
+    for (int i = 0; i < k; ++i) {
+      w.Set(static_cast<size_t>(j) * k + i, std::ldexp(Normal(rng), -j % 11));
+    }
+  }
+}
+
+// What becomes of a bf16 weight that may be shortened.
+PanelFormat Shortened() {
+  return GemmReadsShortBF16() ? PanelFormat::kShortBF16 : PanelFormat::kBF16;
+}
+
+class ShortBF16Test : public testing::Test {
+ protected:
+  std::unique_ptr<CpuPackedMatrix> Pack(const TestWeight& w, bool row_parallel = false) {
+    return Must(CpuPackedMatrix::Pack({.parts = {&w.host, 1}, .row_parallel = row_parallel}, arena_,
+                                      pool_));
+  }
+
+  MemoryArena arena_;
+  ThreadPool pool_{2, false};
+};
+
+int GroupsAside(const CpuPackedMatrix& w) {
+  size_t groups = 0;
+  if (w.format() != PanelFormat::kShortBF16) return 0;
+  for (int i = 0; i < w.panels(); ++i) groups += w.asides(i).groups.size() - 1;
+  return static_cast<int>(groups);
+}
+
+// A product with rows of the unit matrix is the weight itself.
+void ExpectEveryBit(const TestWeight& w, bool row_parallel) {
+  auto device = MakeCpu(2);
+  const int n = w.host.rows, k = w.host.cols;
+  auto packed = Must(device->Pack({.parts = {&w.host, 1}, .row_parallel = row_parallel}));
+  for (int rows : {1, 5, 40}) {
+    for (int first = 0; first < k; first += rows) {
+      const int count = std::min(rows, k - first);
+      TestRows x(count, k), y(count, n);
+      for (int r = 0; r < count; ++r) x.row(r)[first + r] = 1;
+      device->MatMul(x.view(), *packed, y.view());
+      for (int r = 0; r < count; ++r) {
+        for (int j = 0; j < n; ++j) {
+          uint16_t bits;
+          std::memcpy(&bits, &w.bytes[2 * (static_cast<size_t>(j) * k + first + r)], 2);
+          // 0 + x is x, but 0 + -0 is 0.
+          const float want = FloatFromBF16(bits) + 0.0f;
+          ASSERT_TRUE(SameBits(&y.row(r)[j], &want, 1)) << j << ", " << first + r << ", " << rows;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(ShortBF16Test, NormalWeightsTakeThreeQuarters) {
+  TestWeight w(DType::kBF16, kN, kK, 1);
+  FillNormal(w, kN, kK);
+  const auto packed = Pack(w);
+  EXPECT_EQ(packed->format(), Shortened());
+  const double share =
+      static_cast<double>(packed->bytes()) / (2.0 * packed->panels() * kPanelWidth * kK);
+  if (GemmReadsShortBF16()) {
+    EXPECT_GT(share, 0.75);
+    EXPECT_LT(share, 0.78);
+  } else {
+    EXPECT_EQ(share, 1);
+  }
+  EXPECT_LE(GroupsAside(*packed), packed->panels() * kK / kShortGroup / 16);
+}
+
+TEST_F(ShortBF16Test, EveryBitIsThere) {
+  TestWeight w(DType::kBF16, kN, kK, 1);
+  FillNormal(w, kN, kK);
+  // Zeros, the smallest, and one a row far above the others; first, last and neighbouring groups.
+  for (int at : {0, 1, 7, 8, 500, kK - 1}) {
+    w.Set(static_cast<size_t>(at) + 3 * kK, 0.0f);
+    w.Set(static_cast<size_t>(at) + 40 * kK, std::numeric_limits<float>::denorm_min() * 0x1p16f);
+    w.Set(static_cast<size_t>(at) + 69 * kK, at % 2 == 0 ? 0x1p3f : -0x1p-60f);
+  }
+  for (bool row_parallel : {false, true}) {
+    const auto packed = Pack(w, row_parallel);
+    ASSERT_EQ(packed->format(), Shortened());
+    EXPECT_EQ(GroupsAside(*packed) > 0, GemmReadsShortBF16());
+    ExpectEveryBit(w, row_parallel);
+  }
+}
+
+TEST_F(ShortBF16Test, InfinityAndNaNAreNumbersLikeOthers) {
+  TestWeight w(DType::kBF16, kN, kK, 1);
+  FillNormal(w, kN, kK);
+  w.Set(5, std::numeric_limits<float>::infinity());
+  w.Set(6 * kK + 9, std::nanf(""));
+  auto device = MakeCpu(1);
+  auto packed = Must(device->Pack({.parts = {&w.host, 1}}));
+  TestRows x(1, kK), y(1, kN);
+  x.row(0)[5] = 1;
+  device->MatMul(x.view(), *packed, y.view());
+  EXPECT_EQ(y.row(0)[0], std::numeric_limits<float>::infinity());
+  EXPECT_TRUE(std::isnan(y.row(0)[6]));
+  EXPECT_TRUE(std::isfinite(y.row(0)[7]));
+}
+
+TEST_F(ShortBF16Test, WeightsOfAllMagnitudesStayAsTheyAre) {
+  TestWeight w(DType::kBF16, kN, kK, 1);
+  Rng rng(3);
+  for (size_t i = 0; i < size_t{kN} * kK; ++i) {
+    w.Set(i, static_cast<float>(std::exp2(60 * rng.Uniform() - 30)));
+  }
+  EXPECT_EQ(Pack(w)->format(), PanelFormat::kBF16);
+  ExpectEveryBit(w, false);
+}
+
+// Groups of four k must not straddle the sums of virtual shards.
+TEST_F(ShortBF16Test, ShardsThatAreNotWholeGroupsStayAsTheyAre) {
+  TestWeight w(DType::kBF16, kN, 8 * 83, 1);
+  EXPECT_EQ(Pack(w)->format(), Shortened());
+  EXPECT_EQ(Pack(w, true)->format(), PanelFormat::kBF16);
+  TestWeight odd(DType::kBF16, kN, 1023, 1);
+  EXPECT_EQ(Pack(odd)->format(), PanelFormat::kBF16);
+}
+
+TEST(PackedMatrixTest, NarrowVectorsAndOtherTypesStayAsTheyAre) {
+  TestWeight f16(DType::kF16, kN, kK, 1), f32(DType::kF32, kN, kK, 1),
+      bf16(DType::kBF16, kN, kK, 1);
+  MemoryArena arena;
+  ThreadPool pool(1, false);
+  ForEachTarget([&] {
+    const auto format_of = [&](const TestWeight& w) {
+      return Must(CpuPackedMatrix::Pack({.parts = {&w.host, 1}}, arena, pool))->format();
+    };
+    EXPECT_EQ(format_of(f16), PanelFormat::kF16);
+    EXPECT_EQ(format_of(f32), PanelFormat::kF32);
+    EXPECT_EQ(format_of(bf16), Shortened());
+  });
+}
+
+}  // namespace
+}  // namespace millrace::tensor

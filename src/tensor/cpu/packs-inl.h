@@ -1,0 +1,155 @@
+// The packs of a panel one after the other, widened, whatever the panel's format. Included once per
+// target.
+#if defined(MILLRACE_TENSOR_CPU_PACKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef MILLRACE_TENSOR_CPU_PACKS_INL_H_
+#undef MILLRACE_TENSOR_CPU_PACKS_INL_H_
+#else
+#define MILLRACE_TENSOR_CPU_PACKS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/check.h"
+#include "tensor/cpu/packed_matrix.h"
+#include "tensor/cpu/short_bf16.h"
+#include "tensor/cpu/widen-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace millrace::tensor {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// Where in a panel packs are read from.
+struct PackPlace {
+  const uint8_t* b = nullptr;  // the first one, or its group
+  // Of short bf16 alone: the panel's, and those of its groups kept aside that are still to come.
+  const uint32_t* bases = nullptr;
+  const uint32_t* aside = nullptr;
+  const uint16_t* aside_packs = nullptr;
+  uint32_t group = 0;
+};
+
+template <class Stored>
+class PlainPacks {
+ public:
+  static constexpr bool kIsWide = Stored::kDType == DType::kF32;
+  static constexpr int kGroup = 1;                                      // k that are read together
+  static constexpr size_t kBytes = kPack * sizeof(typename Stored::T);  // of a pack
+
+  static PackPlace At(const CpuPackedMatrix& w, int panel, int k) {
+    return {.b = w.panel(panel) + static_cast<size_t>(k) * kBytes};
+  }
+
+  PlainPacks(const PackPlace& place, size_t j)
+      : b_(reinterpret_cast<const typename Stored::T*>(place.b)), j_(j) {}
+  // Pack `i` of the group.
+  HWY_INLINE void Load(DF d, int, VF& low, VF& high) const { Stored::Load(d, b_, j_, low, high); }
+  HWY_INLINE void NextGroup() { b_ += kPack; }
+
+ private:
+  const typename Stored::T* HWY_RESTRICT b_;
+  const size_t j_;
+};
+
+class ShortPacks {
+ public:
+  static constexpr bool kIsWide = false;
+  static constexpr int kGroup = kShortGroup;
+  static constexpr size_t kBytes = kShortGroupWords * sizeof(uint32_t) / kGroup;
+
+  // REQUIRES: k is a multiple of kGroup.
+  static PackPlace At(const CpuPackedMatrix& w, int panel, int k) {
+    const Asides asides = w.asides(panel);
+    const auto group = static_cast<uint32_t>(k / kGroup);
+    const auto next = std::lower_bound(asides.groups.begin(), asides.groups.end(), group);
+    const auto skipped = static_cast<size_t>(next - asides.groups.begin());
+    const uint8_t* bases = w.panel(panel);
+    return {.b = bases + kShortBases * sizeof(uint32_t) + static_cast<size_t>(k) * kBytes,
+            .bases = reinterpret_cast<const uint32_t*>(bases),
+            .aside = asides.groups.data() + skipped,
+            .aside_packs = asides.packs + skipped * kGroup * kPack,
+            .group = group};
+  }
+
+  ShortPacks(const PackPlace& place, size_t j)
+      : words_(reinterpret_cast<const uint32_t*>(place.b) + j),
+        bases_(place.bases + j),
+        aside_(place.aside),
+        aside_packs_(place.aside_packs),
+        group_(place.group),
+        is_aside_(*aside_ == group_),
+        j_(j) {}
+
+  HWY_INLINE void Load(DF d, int i, VF& low, VF& high) const {
+    if (HWY_UNLIKELY(is_aside_)) {
+      StoredBF16::Load(d, aside_packs_ + static_cast<size_t>(i) * kPack, j_, low, high);
+      return;
+    }
+    const DU du;
+    const auto pair = i < 3 ? hn::LoadU(du, words_ + static_cast<size_t>(i) * kHalfPack) : Last();
+    low = Widen(d, pair, bases_);
+    high = Widen(d, hn::ShiftLeft<12>(pair), bases_ + kHalfPack);
+  }
+  HWY_INLINE void NextGroup() {
+    words_ += kShortGroupWords;
+    ++group_;
+    if (HWY_UNLIKELY(is_aside_)) {
+      ++aside_;
+      aside_packs_ += kGroup * kPack;
+    }
+    is_aside_ = *aside_ == group_;
+  }
+
+ private:
+  // The fourth pair of numbers, a byte of it in each word.
+  HWY_INLINE hn::Vec<DU> Last() const {
+    const DU du;
+    const auto byte = hn::Set(du, 0xff);
+    const auto top = hn::ShiftLeft<24>(hn::LoadU(du, words_));
+    const auto middle = hn::ShiftLeft<16>(hn::And(hn::LoadU(du, words_ + kHalfPack), byte));
+    const auto last = hn::ShiftLeft<8>(hn::And(hn::LoadU(du, words_ + 2 * kHalfPack), byte));
+    return hn::Or3(top, middle, last);
+  }
+  // The number in the top 12 bits of each lane. A shift that drags the sign along puts exponent and
+  // mantissa in their places; what lies between sign and exponent then is copies of the sign.
+  static HWY_INLINE VF Widen(DF d, hn::Vec<DU> number, const uint32_t* bases) {
+    const DU du;
+    const hn::RebindToSigned<DF> di;
+    const auto moved = hn::BitCast(du, hn::ShiftRight<4>(hn::BitCast(di, number)));
+    const auto kept = hn::And(moved, hn::Set(du, 0x87ff0000u));
+    return hn::BitCast(d, hn::Add(kept, hn::LoadU(du, bases)));
+  }
+
+  const uint32_t* HWY_RESTRICT words_;
+  const uint32_t* bases_;
+  const uint32_t* aside_;
+  const uint16_t* aside_packs_;
+  uint32_t group_;
+  bool is_aside_;
+  const size_t j_;
+};
+
+// With narrower vectors widening takes longer than reading what it saves.
+inline constexpr bool kReadsShort = hn::MaxLanes(DF()) == kHalfPack;
+
+// visitor(std::type_identity<...Packs>()) for the packs of `format`.
+template <typename Visitor>
+HWY_INLINE void WithPacks(PanelFormat format, Visitor&& visitor) {
+  switch (format) {
+    case PanelFormat::kF32: return visitor(std::type_identity<PlainPacks<StoredF32>>());
+    case PanelFormat::kBF16: return visitor(std::type_identity<PlainPacks<StoredBF16>>());
+    case PanelFormat::kF16: return visitor(std::type_identity<PlainPacks<StoredF16>>());
+    case PanelFormat::kShortBF16:
+      if constexpr (kReadsShort) return visitor(std::type_identity<ShortPacks>());
+  }
+  MR_CHECK(false) << "packs that this instruction set does not read";
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace::tensor
+HWY_AFTER_NAMESPACE();
+
+#endif
