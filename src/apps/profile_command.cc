@@ -37,7 +37,7 @@ constexpr double kErrorSuspicious = 0.25;  // P95
 constexpr double kUndisturbedMin = 0.85;
 constexpr double kRestMaxS = 86400;
 // Where the time per token changes: the rows at which products stop being bound by the weights.
-const cost::StepKnots kKnots{.tokens = {0, 4, 8, 16, 64, 256}, .sequences = {0}};
+const cost::StepKnots kKnots{.tokens = {0, 4, 8, 12, 16, 64, 256}, .sequences = {0}};
 
 struct ProfileFlags {
   std::string model, output = "profile.json";

@@ -23,7 +23,7 @@ struct PaceStretch {
 class Pace {
  public:
   static constexpr size_t kStretchesMax = 100'000;
-  static constexpr int64_t kFewTokens = 16;  // up to these the weights are read for few
+  static constexpr int64_t kFewTokens = 8;  // up to these the weights are read for few
 
   // In the order in which they happened; without any of a kind, those of the other are its past.
   // kInvalidArgument: none, too many, or times that are not above zero and finite.

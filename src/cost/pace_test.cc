@@ -50,8 +50,8 @@ TEST(PaceTest, EachKindOfStepHasAPastOfItsOwn) {
   EXPECT_DOUBLE_EQ(pace->slowdown_many(), 1);
   const double slow_from_s = 13.0 / 3;
   EXPECT_DOUBLE_EQ(pace->Seconds(0.5, 16, 1), 0.5);
-  EXPECT_NEAR(pace->Seconds(0.5, 16, slow_from_s), 1, 1e-9);
-  EXPECT_NEAR(pace->Seconds(0.5, 17, slow_from_s), 0.5, 1e-9);
+  EXPECT_NEAR(pace->Seconds(0.5, Pace::kFewTokens, slow_from_s), 1, 1e-9);
+  EXPECT_NEAR(pace->Seconds(0.5, Pace::kFewTokens + 1, slow_from_s), 0.5, 1e-9);
   EXPECT_NEAR(pace->Seconds(0.5, 16, 13), 0.5, 1e-9);
 }
 

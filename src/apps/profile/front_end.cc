@@ -25,8 +25,9 @@ namespace {
 constexpr int kStreams = 24, kAtOnce = 3;
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
 constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow is not dead
-constexpr double kWaits = 0.02;   // of the gaps; the longest are waits for work
-constexpr double kUnlike = 0.05;  // of the delays, at either end
+// Of the gaps and delays, at either end: the longest gaps are waits for work, and slow moments of
+// the machine are the pace's.
+constexpr double kUnlike = 0.2;
 
 struct StepTimes {
   std::vector<double> gaps_s;    // from a step's end to the next step
@@ -155,12 +156,12 @@ cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
   return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
 
-// Without these shares of the least and of the greatest.
-double TrimmedMean(std::vector<double> values, double least, double greatest) {
+// Of the values between both ends.
+double MiddleMean(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  const auto share = [&](double of) { return static_cast<size_t>(of * std::ssize(values)); };
-  const auto kept = std::span(values).first(values.size() - share(greatest)).subspan(share(least));
+  const auto end = static_cast<size_t>(kUnlike * static_cast<double>(values.size()));
+  const auto kept = std::span(values).subspan(end, values.size() - 2 * end);
   return std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
 }
 
@@ -200,9 +201,9 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
     }
   }
   if (added_s.empty()) return Internal("no stream had a first token");
-  const double delay_s = std::max(0.0, TrimmedMean(times.delays_s, kUnlike, kUnlike));
+  const double delay_s = std::max(0.0, MiddleMean(std::move(times.delays_s)));
   return cost::FrontEnd{.request_s = std::max(0.0, Median(std::move(added_s))),
-                        .step_s = TrimmedMean(times.gaps_s, 0, kWaits) + delay_s};
+                        .step_s = MiddleMean(std::move(times.gaps_s)) + delay_s};
 }
 
 }  // namespace millrace::apps
