@@ -68,8 +68,10 @@ Option BytesOption(std::string name, std::optional<int64_t>* target);
 Option CustomOption(std::string name, std::string value_name, std::string default_text,
                     std::function<Status(const std::string&)> parse);
 
-template <typename E>
-Option ChoiceOption(std::string name, E* target, std::vector<std::pair<std::string, E>> choices);
+// Target: E, or std::optional<E> where nothing given means something of its own.
+template <typename E, typename Target>
+Option ChoiceOption(std::string name, Target* target,
+                    std::vector<std::pair<std::string, E>> choices);
 
 // A known name of another server that has no meaning here.
 Option RefusedOption(std::string name, std::string reason);
@@ -79,8 +81,9 @@ Option RefusedOption(std::string name, std::string reason);
 // The error for a value outside `choices`; ok when it is inside.
 Status CheckChoice(const std::string& value, const std::vector<std::string>& choices);
 
-template <typename E>
-Option ChoiceOption(std::string name, E* target, std::vector<std::pair<std::string, E>> choices) {
+template <typename E, typename Target>
+Option ChoiceOption(std::string name, Target* target,
+                    std::vector<std::pair<std::string, E>> choices) {
   Option option;
   option.name = std::move(name);
   for (const auto& [text, value] : choices) {

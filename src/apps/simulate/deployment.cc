@@ -252,6 +252,7 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
   if (flags.plan.empty() != flags.cluster.empty()) {
     return InvalidArgument("--plan and --cluster go together: a plan was made for a cluster");
   }
+  MR_RETURN_IF_ERROR(ValidateMembership(flags.membership));
   if (!flags.plan.empty()) return ValidatePlanFlags(flags);
   if (!flags.node_profiles.empty()) {
     return InvalidArgument(

@@ -1,5 +1,7 @@
 #include "apps/simulate/membership.h"
 
+#include <fmt/format.h>
+
 #include "base/file.h"
 #include "sim/availability.h"
 
@@ -7,6 +9,7 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kSecondsMax = 86400;
+constexpr double kUnitS = 1, kNoticeS = 30, kLoadS = 30;
 
 }  // namespace
 
@@ -18,13 +21,14 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
       "Machines that come and go, each with one instance or the stages of a plan's node: a trace "
       "of events or of counts "
       "(docs/simulation.md has the formats)");
-  command.Add(group, RealOption("availability-unit", "SECONDS", &flags->unit_s, 1e-3, kSecondsMax),
-              "What the times of a trace of counts are in; those of events are milliseconds");
+  command.Add(
+      group, RealOption("availability-unit", "SECONDS", &flags->unit_s, 1e-3, kSecondsMax),
+      "What the times of a trace of counts are in; those of events are milliseconds [default: 1]");
   command.Add(group, RealOption("notice", "SECONDS", &flags->notice_s, 0, kSecondsMax),
-              "How long before a machine goes it is known");
+              "How long before a machine goes it is known [default: 30]");
   command.Add(group, RealOption("load-time", "SECONDS", &flags->load_s, 0, kSecondsMax),
               "From a machine's coming until it takes requests; those of the beginning take them "
-              "at once");
+              "at once [default: 30]");
   command.Add(
       group,
       ChoiceOption<sim::OnNotice>(
@@ -32,19 +36,34 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
           {{"move", sim::OnNotice::kMove}, {"finish", sim::OnNotice::kFinish}}),
       "What becomes of requests on a machine that will go. move: they go on elsewhere with their "
       "KV, over --kv-bandwidth (not with --plan); finish: they run to its end. What is left is "
-      "computed anew");
+      "computed anew [default: move]");
+}
+
+Status ValidateMembership(const MembershipFlags& flags) {
+  if (!flags.availability.empty()) return OkStatus();
+  const char* flag = flags.notice_s    ? "--notice"
+                     : flags.load_s    ? "--load-time"
+                     : flags.on_notice ? "--on-notice"
+                     : flags.unit_s    ? "--availability-unit"
+                                       : nullptr;
+  if (flag == nullptr) return OkStatus();
+  return InvalidArgument(
+      fmt::format("{} is about machines that come and go; name their trace with --availability "
+                  "FILE, or leave it out",
+                  flag));
 }
 
 Result<Membership> LoadMembership(const MembershipFlags& flags, std::optional<int> instances) {
   MR_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(flags.availability, sim::kAvailabilityBytesMax));
-  auto trace = sim::ParseAvailability(text, flags.unit_s);
+  auto trace = sim::ParseAvailability(text, flags.unit_s.value_or(kUnitS));
   if (!trace.ok()) return trace.status().WithContext(flags.availability);
   Membership out;
   out.instances = instances.value_or(trace->most_alive);
-  out.on_notice = flags.on_notice;
-  out.changes = sim::MembershipOf(
-      *trace, {.instances = out.instances, .notice_s = flags.notice_s, .load_s = flags.load_s});
+  out.on_notice = flags.on_notice.value_or(sim::OnNotice::kMove);
+  out.changes = sim::MembershipOf(*trace, {.instances = out.instances,
+                                           .notice_s = flags.notice_s.value_or(kNoticeS),
+                                           .load_s = flags.load_s.value_or(kLoadS)});
   return out;
 }
 

@@ -14,10 +14,10 @@
 namespace millrace::apps {
 
 struct MembershipFlags {
-  std::string availability;  // a trace; empty: everybody stays
-  double unit_s = 1;         // of a trace of counts
-  double notice_s = 30, load_s = 30;
-  sim::OnNotice on_notice = sim::OnNotice::kMove;
+  std::string availability;      // a trace; empty: everybody stays
+  std::optional<double> unit_s;  // of a trace of counts
+  std::optional<double> notice_s, load_s;
+  std::optional<sim::OnNotice> on_notice;
 };
 
 struct Membership {
@@ -28,6 +28,9 @@ struct Membership {
 
 // The options bound to `flags`, which outlive the command.
 void AddMembershipOptions(Command& command, const char* group, MembershipFlags* flags);
+
+// kInvalidArgument: flags that mean nothing without a trace.
+Status ValidateMembership(const MembershipFlags& flags);
 
 // `instances`: at most so many, none: as many as the trace ever has. REQUIRES: a trace is named.
 Result<Membership> LoadMembership(const MembershipFlags& flags, std::optional<int> instances);

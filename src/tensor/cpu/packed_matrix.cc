@@ -106,7 +106,7 @@ constexpr size_t kGroupPackWords = kShortGroup * kShortLanes;  // of a group kep
 // A weight is shortened when at most one in so many groups would be kept aside...
 constexpr int kAsideMin = 8;
 // ...in this many of its panels, which are looked at first.
-constexpr int kPanelsLookedAt = 4;
+constexpr int kPanelsLookedAt = 2;
 
 }  // namespace
 

@@ -1,51 +1,89 @@
 #include "tensor/cpu/short_bf16.h"
 
-#include <algorithm>
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "tensor/cpu/short_bf16.cc"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
 
+HWY_BEFORE_NAMESPACE();
 namespace millrace::tensor {
+namespace HWY_NAMESPACE {
 namespace {
+namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr uint32_t kExponentMax = 0xff;
+using DU = hn::CappedTag<uint32_t, kShortLanes>;
+using VU = hn::Vec<DU>;
 
-uint32_t ExponentOf(uint32_t bf16) { return bf16 >> 7 & kExponentMax; }
+// Of the bf16 in the lower half of each word.
+VU ExponentOf(VU word) { return hn::And(hn::ShiftRight<7>(word), hn::Set(DU(), 0xff)); }
 
 // Sign, exponent above the base, mantissa; what of the exponent does not fit goes to `outside`.
-uint32_t Shorten(uint32_t bf16, uint32_t base, uint32_t& outside) {
-  const uint32_t above = ExponentOf(bf16) - base;
-  outside |= above & ~(kShortExponents - 1);
-  return bf16 >> 15 << 11 | (above & (kShortExponents - 1)) << 7 | (bf16 & 0x7f);
+VU Shorten(VU word, VU base, VU& outside) {
+  const DU du;
+  const VU above = hn::Sub(ExponentOf(word), base);
+  outside = hn::Or(outside, hn::AndNot(hn::Set(du, kShortExponents - 1), above));
+  const VU sign = hn::And(hn::ShiftRight<4>(word), hn::Set(du, 0x800));
+  return hn::Or3(sign, hn::ShiftLeft<7>(above), hn::And(word, hn::Set(du, 0x7f)));
+}
+
+void ChooseBases(const uint32_t* packs, int k, uint32_t* bases) {
+  const DU du;
+  const VU least = hn::Set(du, kShortExponents - 1);
+  for (size_t j = 0; j < kShortLanes; j += hn::Lanes(du)) {
+    VU low = least, high = least;
+    for (int i = 0; i < k; ++i) {
+      const VU word = hn::LoadU(du, packs + static_cast<size_t>(i) * kShortLanes + j);
+      low = hn::Max(low, ExponentOf(word));
+      high = hn::Max(high, ExponentOf(hn::ShiftRight<16>(word)));
+    }
+    hn::StoreU(hn::ShiftLeft<kShortBaseBit>(hn::Sub(low, least)), du, bases + j);
+    hn::StoreU(hn::ShiftLeft<kShortBaseBit>(hn::Sub(high, least)), du, bases + kShortLanes + j);
+  }
+}
+
+bool EncodeGroup(const uint32_t* packs, const uint32_t* bases, uint32_t* words) {
+  const DU du;
+  const VU byte = hn::Set(du, 0xff);
+  VU outside = hn::Zero(du);
+  for (size_t j = 0; j < kShortLanes; j += hn::Lanes(du)) {
+    const VU low = hn::ShiftRight<kShortBaseBit>(hn::LoadU(du, bases + j));
+    const VU high = hn::ShiftRight<kShortBaseBit>(hn::LoadU(du, bases + kShortLanes + j));
+    // 24 bits: the low value above the high one.
+    const auto pair = [&](size_t i) {
+      const VU both = hn::LoadU(du, packs + i * kShortLanes + j);
+      return hn::Or(hn::ShiftLeft<12>(Shorten(both, low, outside)),
+                    Shorten(hn::ShiftRight<16>(both), high, outside));
+    };
+    const VU last = pair(3);
+    const auto store = [&](size_t i, VU rest) {
+      hn::StoreU(hn::Or(hn::ShiftLeft<8>(pair(i)), rest), du, words + i * kShortLanes + j);
+    };
+    store(0, hn::ShiftRight<16>(last));
+    store(1, hn::And(hn::ShiftRight<8>(last), byte));
+    store(2, hn::And(last, byte));
+  }
+  return hn::AllTrue(du, hn::Eq(outside, hn::Zero(du)));
 }
 
 }  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace millrace::tensor
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace millrace::tensor {
+
+HWY_EXPORT(ChooseBases);
+HWY_EXPORT(EncodeGroup);
 
 void ChooseShortBases(const uint32_t* packs, int k, uint32_t* bases) {
-  uint32_t largest[kShortBases];
-  std::fill_n(largest, kShortBases, kShortExponents - 1);
-  for (int i = 0; i < k; ++i, packs += kShortLanes) {
-    for (size_t j = 0; j < kShortLanes; ++j) {
-      largest[j] = std::max(largest[j], ExponentOf(packs[j]));
-      largest[kShortLanes + j] = std::max(largest[kShortLanes + j], ExponentOf(packs[j] >> 16));
-    }
-  }
-  for (size_t j = 0; j < kShortBases; ++j) {
-    bases[j] = (largest[j] - (kShortExponents - 1)) * kShortBaseUnit;
-  }
+  HWY_DYNAMIC_DISPATCH(ChooseBases)(packs, k, bases);
 }
 
 bool EncodeShortGroup(const uint32_t* packs, const uint32_t* bases, uint32_t* words) {
-  uint32_t outside = 0;
-  for (size_t j = 0; j < kShortLanes; ++j) {
-    const uint32_t low = bases[j] / kShortBaseUnit, high = bases[kShortLanes + j] / kShortBaseUnit;
-    uint32_t pair[kShortGroup];  // 24 bits: the low value above the high one
-    for (size_t i = 0; i < kShortGroup; ++i) {
-      const uint32_t both = packs[i * kShortLanes + j];
-      pair[i] = Shorten(both & 0xffff, low, outside) << 12 | Shorten(both >> 16, high, outside);
-    }
-    words[j] = pair[0] << 8 | pair[3] >> 16;
-    words[kShortLanes + j] = pair[1] << 8 | (pair[3] >> 8 & 0xff);
-    words[2 * kShortLanes + j] = pair[2] << 8 | (pair[3] & 0xff);
-  }
-  return outside == 0;
+  return HWY_DYNAMIC_DISPATCH(EncodeGroup)(packs, bases, words);
 }
 
 }  // namespace millrace::tensor
+#endif

@@ -22,12 +22,12 @@
 
 namespace millrace::tensor {
 
-inline constexpr int kShortGroup = 4;                // k of a group
-inline constexpr size_t kShortLanes = 16;            // word lanes, two numbers each
-inline constexpr size_t kShortGroupWords = 48;       // of a group
-inline constexpr size_t kShortBases = 32;            // words before a panel's groups
-inline constexpr uint32_t kShortExponents = 16;      // of a lane
-inline constexpr uint32_t kShortBaseUnit = 1 << 23;  // bases are kept as they are added to an f32
+inline constexpr int kShortGroup = 4;            // k of a group
+inline constexpr size_t kShortLanes = 16;        // word lanes, two numbers each
+inline constexpr size_t kShortGroupWords = 48;   // of a group
+inline constexpr size_t kShortBases = 32;        // words before a panel's groups
+inline constexpr uint32_t kShortExponents = 16;  // of a lane
+inline constexpr int kShortBaseBit = 23;         // bases are kept as they are added to an f32
 
 // `packs`: [k][16] words of bf16 packs (widen-inl.h). Of each of the 32 values of a pack the base
 // whose window ends with the largest exponent of its k.
