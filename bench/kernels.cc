@@ -1,6 +1,6 @@
 // The CPU kernels in ratios to what the machine can do. Every sample of a kernel stands beside a
 // sample of the roofline taken just before, so that other load on the machine cancels out of the
-// ratios as far as it can.
+// ratios as far as it can. A weight's bytes are those of its type, also where fewer are kept.
 //
 //   build/release/bench/kernels [--threads 1 --threads 2] [--repeats N] [--only gemv]
 #include <fmt/core.h>

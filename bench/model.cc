@@ -3,7 +3,8 @@
 // roofline is taken; the ratio printed is the median of the repeats' own ratios.
 //
 // FLOPs are those of the weight products and of attention; norms, activations and the embedding
-// look-up count as time but not as work.
+// look-up count as time but not as work. Bytes are those of the weights' type, also where fewer are
+// kept: bf16 in 12 bits may be above 100 %.
 #include "model/model.h"
 
 #include <fmt/format.h>

@@ -2,6 +2,7 @@
 """The simulator against the machine it simulates.
 
 usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--keep DIR] [--lock FILE]
+                         [--capacity R]
 
 Method: a server with 2 threads on the llama-160m shape (bf16, random weights) gets Poisson traces at 30,
 60 and 90 % of its capacity, from `millrace bench serve` on the same two cores. Capacity is the rate
@@ -104,7 +105,8 @@ class Processors:
 def serve_in_turns(args, binary, model, parts, folder):
     """Profiles and serves in turns; what was served, and what part of the processors others took.
 
-    The profile rests after each round; after every other it is stopped until a part has been served.
+    The profile rests after each round; after the first, and every ROUNDS from then, it is
+    stopped until a part has been served.
     """
     processors = Processors()
     server = Server(binary, model, ["--no-enable-prefix-caching", "--step-log",
@@ -121,7 +123,7 @@ def serve_in_turns(args, binary, model, parts, folder):
             if not line.startswith("Resting"):
                 continue
             rests += 1
-            if rests % ROUNDS != 1:
+            if (rests - 1) % ROUNDS:
                 continue
             profile.send_signal(signal.SIGSTOP)
             trace, count = parts.pop(0)

@@ -104,7 +104,7 @@ PanelFormat FormatOf(DType dtype) {
 
 constexpr size_t kGroupPackWords = kShortGroup * kShortLanes;  // of a group kept aside
 // A weight is shortened when at most one in so many groups would be kept aside...
-constexpr int kAsideMin = 8;
+constexpr int kGroupsPerAside = 8;
 // ...in this many of its panels, which are looked at first.
 constexpr int kPanelsLookedAt = 2;
 
@@ -177,7 +177,7 @@ bool CpuPackedMatrix::IsWorthShortening(const PackSpec& spec) const {
       aside += !EncodeShortGroup(&packs[g * kGroupPackWords], bases, words);
     }
   }
-  return aside * kAsideMin <= groups;
+  return aside * kGroupsPerAside <= groups;
 }
 
 Status CpuPackedMatrix::PackPlain(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool) {

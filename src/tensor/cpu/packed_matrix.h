@@ -36,8 +36,8 @@ inline constexpr uint32_t kNoGroup = ~uint32_t{0};
 
 class CpuPackedMatrix : public PackedMatrix {
  public:
-  // Repacks straight from the parts, without a copy in between. kInvalidArgument when the parts do
-  // not fit together, kResourceExhausted when there is no memory.
+  // Repacks straight from the parts; short bf16 by way of a panel at a time. kInvalidArgument when
+  // the parts do not fit together, kResourceExhausted when there is no memory.
   static Result<std::unique_ptr<CpuPackedMatrix>> Pack(const PackSpec& spec, MemoryArena& arena,
                                                        ThreadPool& pool);
 
