@@ -33,7 +33,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from server import Server  # noqa: E402
 
-SERVINGS = {0.3: 3, 0.6: 3, 0.9: 7}  # of each load; near saturation they lie further apart
+SERVINGS = {0.3: 3, 0.6: 3, 0.9: 9}  # of each load; near saturation they lie further apart
 BURSTS, BURST_REQUESTS = 5, 96
 BARS = {"p50": 0.10, "p99": 0.20}
 SEEDS = 20  # moments of the profile from which its pace is replayed

@@ -187,8 +187,11 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
   fmt::print("Fit         {} (layers alone: {})\n", cost::FormatErrors(profile.step.errors),
              cost::FormatErrors(profile.layers.errors));
   if (profile.front_end) {
-    fmt::print("Serving     {:.2f} ms per request, {:.3f} ms per step\n",
-               profile.front_end->request_s * 1e3, profile.front_end->step_s * 1e3);
+    const cost::FrontEnd& f = *profile.front_end;
+    fmt::print(
+        "Serving     {:.2f} ms to a first token, {:.3f} ms per step and {:.3f} for each of its "
+        "sequences, {:.2f} ms from the step under way when a request comes\n",
+        f.request_s * 1e3, f.step_s * 1e3, f.sequence_s * 1e3, f.arrival_s * 1e3);
   }
   if (profile.pace) {
     fmt::print(

@@ -25,8 +25,10 @@ struct ProfileSample {
 
 // What a server adds to its steps, measured on a server with the profiled model.
 struct FrontEnd {
-  double request_s = 0;  // to a request's first token: HTTP, tokenizing and the way back
-  double step_s = 0;     // to a step: scheduler and delivery, before it and beside it
+  double request_s = 0;   // to a request's first token: HTTP, tokenizing and the way back
+  double step_s = 0;      // to a step: scheduler and delivery, before it and beside it
+  double sequence_s = 0;  // the same, for each of its sequences
+  double arrival_s = 0;   // to the step under way when a request comes in another's place
 };
 
 struct Profile {

@@ -197,6 +197,13 @@ Status ReadServing(const Fields& fields, Profile& profile) {
     FrontEnd times;
     MR_RETURN_IF_ERROR(front_end.Number("request_s", 0, kSecondsMax, times.request_s));
     MR_RETURN_IF_ERROR(front_end.Number("step_s", 0, kSecondsMax, times.step_s));
+    // Profiles from before these were told apart have neither.
+    for (const auto& [key, seconds] :
+         {std::pair{"sequence_s", &times.sequence_s}, std::pair{"arrival_s", &times.arrival_s}}) {
+      if (front_end.Has(key)) {
+        MR_RETURN_IF_ERROR(front_end.Number(key, 0, kSecondsMax, *seconds));
+      }
+    }
     profile.front_end = times;
   }
   if (!fields.Has("pace")) return {};
@@ -262,7 +269,9 @@ std::string FormatProfile(const Profile& profile) {
   }
   if (profile.front_end) {
     json["front_end"] = {{"request_s", profile.front_end->request_s},
-                         {"step_s", profile.front_end->step_s}};
+                         {"step_s", profile.front_end->step_s},
+                         {"sequence_s", profile.front_end->sequence_s},
+                         {"arrival_s", profile.front_end->arrival_s}};
   }
   if (profile.pace) {
     json["pace"] = Json::array();

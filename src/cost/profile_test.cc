@@ -43,7 +43,8 @@ Profile Measured() {
   }
   profile.memory_copy_bytes_per_s = 9e9;
   profile.loopback = LinkFit{{2e-5, 3e9}, {.rows = 5}};
-  profile.front_end = FrontEnd{.request_s = 3e-3, .step_s = 1e-4};
+  profile.front_end =
+      FrontEnd{.request_s = 3e-3, .step_s = 1e-4, .sequence_s = 2e-5, .arrival_s = 4e-4};
   profile.pace = *Pace::Create({{1, 0.01, 0.011}, {300, 0.02, 0.05}});
   return profile;
 }
@@ -84,6 +85,8 @@ TEST(ProfileTest, ComesBackFromItsFile) {
   EXPECT_EQ(again->loopback->link.bytes_per_s, 3e9);
   EXPECT_EQ(again->front_end->request_s, 3e-3);
   EXPECT_EQ(again->front_end->step_s, 1e-4);
+  EXPECT_EQ(again->front_end->sequence_s, 2e-5);
+  EXPECT_EQ(again->front_end->arrival_s, 4e-4);
   ASSERT_EQ(again->pace->stretches().size(), 2u);
   EXPECT_EQ(again->pace->stretches()[1].took_s, 0.05);
   const MeasuredCost before(profile), after(*again);
@@ -116,6 +119,16 @@ TEST(ProfileTest, SaturationIsWhereBatchingStopsGaining) {
   ASSERT_TRUE(cost.ok());
   EXPECT_EQ(SaturationTokens(*cost, 2048), 608);
   EXPECT_EQ(SaturationTokens(*cost, 8), 8);
+}
+
+TEST(ProfileTest, AFileFromBeforeSequencesWereToldApartIsRead) {
+  Json old = Json::parse(FormatProfile(Fitted()));
+  old["front_end"] = {{"request_s", 3e-3}, {"step_s", 1e-4}};
+  const auto profile = ParseProfile(old.dump(), "p.json");
+  ASSERT_TRUE(profile.ok()) << profile.status().ToString();
+  EXPECT_EQ(profile->front_end->step_s, 1e-4);
+  EXPECT_EQ(profile->front_end->sequence_s, 0);
+  EXPECT_EQ(profile->front_end->arrival_s, 0);
 }
 
 TEST(ProfileTest, AWrongFileNamesTheKey) {

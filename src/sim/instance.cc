@@ -130,7 +130,7 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   use_.prefill_tokens += static_cast<uint64_t>(shape.prefill_tokens);
   const auto sequences = static_cast<double>(plan.sequences.size());
   const auto swapped = static_cast<double>(plan.swap_out.size() + plan.swap_in.size());
-  Time at = now + Duration::Seconds(options_.scheduler_overhead_s +
+  Time at = now + Duration::Seconds(std::exchange(owed_s_, 0) + options_.scheduler_overhead_s +
                                     options_.scheduler_overhead_per_seq_s * sequences +
                                     options_.swap_s_per_block * swapped);
   const Duration hop = Duration::Seconds(options_.hop_s + options_.hop_s_per_token *
@@ -163,6 +163,7 @@ void Instance::Restart(Time now) {
   use_.preemptions += stats.preemptions_recompute + stats.preemptions_swap;
   scheduler_ = NewScheduler(options_).value();  // it was accepted before
   in_flight_.clear();
+  owed_s_ = 0;
   pending_requests_ = 0;
   for (Stage& stage : stages_) {
     if (stage.free > now) stage.busy = stage.busy - (stage.free - now);

@@ -31,9 +31,10 @@ struct InstanceOptions {
   double pace_from_s = 0;
   double scheduler_overhead_s = 0;          // between a result and the next step
   double scheduler_overhead_per_seq_s = 0;  // the same, for every sequence of the step
-  double swap_s_per_block = 0;              // KV to the host or back, before the step runs
-  double hop_s = 0;                         // from a stage to the next, before any bytes
-  double hop_s_per_token = 0;               // activation bytes over the link's bandwidth
+  double arrival_s = 0;         // taken from the step under way by each request that comes
+  double swap_s_per_block = 0;  // KV to the host or back, before the step runs
+  double hop_s = 0;             // from a stage to the next, before any bytes
+  double hop_s_per_token = 0;   // activation bytes over the link's bandwidth
 };
 
 // A step as it went through the stages, for timelines and for comparing with a live run.
@@ -107,7 +108,11 @@ class Instance {
   const InstanceUse& use() const { return use_; }
   // Computed tokens that wait or run: what a dispatcher may compare instances by.
   int64_t pending_requests() const { return pending_requests_; }
-  void NoteAdded() { ++pending_requests_; }
+  // REQUIRES: before the step that begins with it is submitted.
+  void NoteAdded() {
+    ++pending_requests_;
+    if (!in_flight_.empty()) owed_s_ += options_.arrival_s;
+  }
   void NoteEnded() { --pending_requests_; }
 
   // Called with every step when it is submitted.
@@ -136,6 +141,8 @@ class Instance {
   std::vector<StepAnswer> spare_;
   StepRecord record_;
   InstanceUse use_;
+  // What arrivals took from steps whose ends are told already: the next step begins later.
+  double owed_s_ = 0;
   int kv_blocks_now_ = 0;
   Time kv_counted_;
   int64_t pending_requests_ = 0;

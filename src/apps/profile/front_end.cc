@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <map>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -11,10 +14,10 @@
 #include <vector>
 
 #include "apps/bench/load_client.h"
-#include "apps/bench/statistics.h"
 #include "apps/commands.h"
 #include "apps/local_model.h"
 #include "cluster/local_cluster.h"
+#include "cost/fit.h"
 #include "engine/wrapped_stage.h"
 #include "net/http_server.h"
 #include "serve/service.h"
@@ -22,22 +25,22 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int kStreams = 24, kAtOnce = 3;
+// Batches of several sizes tell a step's share from a sequence's. Those at once, and of each so
+// many streams one after the other.
+constexpr std::array kBatches = {1, 3, 8};
+constexpr int kStreamsInTurn = 7, kAtOnceMax = kBatches.back();
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
 constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow is not dead
-// Of the gaps and delays, at either end: the longest gaps are waits for work, and slow moments of
-// the machine are the pace's.
+// Of what is added, at either end: the longest are waits for work, and slow moments of the machine
+// are the pace's. In the middle what matters is the mean, because it waits for a core or does not.
 constexpr double kUnlike = 0.2;
+constexpr size_t kStepsMin = 8;  // of a batch's size, to tell anything
+constexpr double kLeast_s = 1e-9;
 
-struct StepTimes {
-  std::vector<double> gaps_s;    // from a step's end to the next step
-  std::vector<double> delays_s;  // what a step took longer than it does alone
-};
-
-// Nothing but tokens for sequences that are there: it may run again.
+// Nothing but tokens for sequences that are there: it may run again. (Who left is gone already.)
 bool IsPlain(const StepPlan& plan) {
-  return plan.started.empty() && plan.released.empty() && plan.blocks.empty() &&
-         plan.swap_out.empty() && plan.swap_in.empty() && plan.copies.empty();
+  return plan.started.empty() && plan.blocks.empty() && plan.swap_out.empty() &&
+         plan.swap_in.empty() && plan.copies.empty();
 }
 
 // While a step runs the front end hands out the tokens of the one before, and clients read them.
@@ -45,26 +48,38 @@ bool IsPlain(const StepPlan& plan) {
 // worker's thread.
 class TimedStage final : public engine::WrappedStage {
  public:
-  TimedStage(std::unique_ptr<engine::Stage> inner, StepTimes& times, const Clock& clock)
-      : WrappedStage(std::move(inner)), times_(times), clock_(clock) {}
+  // `requests` counts those that came; it and `steps` outlive the stage.
+  TimedStage(std::unique_ptr<engine::Stage> inner, const std::atomic<int>& requests,
+             std::vector<ServedStep>& steps, const Clock& clock)
+      : WrappedStage(std::move(inner)), requests_(requests), steps_(steps), clock_(clock) {}
 
   Status Run(std::span<engine::StagePart> parts) override {
     const Time begin = clock_.Now();
-    if (ended_) times_.gaps_s.push_back((begin - *ended_).seconds());
+    const std::optional<Time> ended = ended_;
+    const int before = requests_;
     Status ran = WrappedStage::Run(parts);
+    const int after = requests_;
     ended_ = clock_.Now();
     const bool plain = std::ranges::all_of(parts, [](const auto& p) { return IsPlain(*p.plan); });
-    if (!ran.ok() || !plain) return ran;
+    if (!ran.ok() || !plain || !ended) return ran;
     const Duration served = *ended_ - begin;
     ran = WrappedStage::Run(parts);
     const Time again = clock_.Now();
-    times_.delays_s.push_back((served - (again - *ended_)).seconds());
+    // Who comes only now is busy in the second run, or was in both.
+    if (requests_ == after) {
+      int sequences = 0;
+      for (const engine::StagePart& part : parts) sequences += std::ssize(part.plan->sequences);
+      steps_.push_back({.sequences = sequences,
+                        .arrivals = after - before,
+                        .added_s = (begin - *ended + served - (again - *ended_)).seconds()});
+    }
     ended_ = again;
     return ran;
   }
 
  private:
-  StepTimes& times_;
+  const std::atomic<int>& requests_;
+  std::vector<ServedStep>& steps_;
   const Clock& clock_;
   std::optional<Time> ended_;
 };
@@ -72,12 +87,13 @@ class TimedStage final : public engine::WrappedStage {
 // Notes how long the cell took to a request's first token. A prompt's first token says whose.
 class TimedGenerator final : public engine::Generator {
  public:
-  TimedGenerator(engine::Generator& inner, const Clock& clock)
-      : inner_(inner), clock_(clock), to_first_s_(kStreams) {}
+  TimedGenerator(engine::Generator& inner, std::atomic<int>& requests, const Clock& clock)
+      : inner_(inner), requests_(requests), clock_(clock) {}
 
   Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
     const auto stream = static_cast<size_t>(request.prompt.front());
     const Time begin = clock_.Now();
+    ++requests_;
     return inner_.Submit(std::move(request),
                          [this, stream, begin, sink = std::move(sink)](RequestOutput&& output) {
                            if (!output.tokens.empty())
@@ -93,26 +109,28 @@ class TimedGenerator final : public engine::Generator {
   std::vector<sched::RequestInfo> InspectAll() const override { return inner_.InspectAll(); }
   bool Drain(Duration limit) override { return inner_.Drain(limit); }
 
-  std::vector<std::optional<double>> to_first_s() const {
+  // By stream, of those since the last call.
+  std::map<size_t, double> TakeToFirst() {
     std::lock_guard lock(mutex_);
-    return to_first_s_;
+    return std::exchange(to_first_s_, {});
   }
 
  private:
   void NoteFirst(size_t stream, double seconds) {
     std::lock_guard lock(mutex_);
-    if (stream < to_first_s_.size() && !to_first_s_[stream]) to_first_s_[stream] = seconds;
+    to_first_s_.emplace(stream, seconds);
   }
 
   engine::Generator& inner_;
+  std::atomic<int>& requests_;
   const Clock& clock_;
-  mutable std::mutex mutex_;
-  std::vector<std::optional<double>> to_first_s_;  // by stream; guarded by mutex_
+  std::mutex mutex_;
+  std::map<size_t, double> to_first_s_;  // guarded by mutex_
 };
 
-std::vector<BenchRequest> Streams(int vocab_size) {
-  std::vector<BenchRequest> streams(kStreams);
-  for (int i = 0; i < kStreams; ++i) {
+std::vector<BenchRequest> Streams(int count, int vocab_size) {
+  std::vector<BenchRequest> streams(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
     std::vector<TokenId>& prompt = streams[static_cast<size_t>(i)].prompt;
     for (int k = 0; k < kPromptTokens; ++k) prompt.push_back((i + 7 * k) % vocab_size);
     streams[static_cast<size_t>(i)].output_len = kOutputTokens;
@@ -120,14 +138,15 @@ std::vector<BenchRequest> Streams(int vocab_size) {
   return streams;
 }
 
-Result<std::vector<Outcome>> Send(uint16_t port, const FrontEndOptions& options,
+Result<std::vector<Outcome>> Send(uint16_t port, int at_once, const FrontEndOptions& options,
                                   const Clock& clock) {
   MR_ASSIGN_OR_RETURN(const auto http, net::HttpClient::Start({}));
   LoadTarget target{.model = "model", .ignore_eos = true};
   MR_ASSIGN_OR_RETURN(target.url,
                       net::ParseUrl(fmt::format("http://127.0.0.1:{}/v1/completions", port)));
   LoadClient client(*http, std::move(target), clock);
-  auto outcomes = client.Run(Streams(options.spec.vocab_size), kAtOnce, [](int, int) {}).outcomes;
+  const auto streams = Streams(at_once * kStreamsInTurn, options.spec.vocab_size);
+  auto outcomes = client.Run(streams, at_once, [](int, int) {}).outcomes;
   for (const Outcome& outcome : outcomes) {
     if (!outcome.ok()) return Internal("a stream failed: " + outcome.error);
   }
@@ -140,8 +159,9 @@ cluster::CellOptions CellOptionsFor(const FrontEndOptions& options) {
   c.num_layers = options.spec.num_layers;
   c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
   sched::SchedulerOptions& scheduler = c.scheduler;
-  scheduler.max_num_seqs = kAtOnce;
-  scheduler.max_num_batched_tokens = std::min(kAtOnce * kPromptTokens, options.max_batched_tokens);
+  scheduler.max_num_seqs = kAtOnceMax;
+  scheduler.max_num_batched_tokens =
+      std::min(kAtOnceMax * kPromptTokens, options.max_batched_tokens);
   scheduler.max_model_len = options.max_model_len;
   scheduler.prefix_caching = false;
   return cell;
@@ -151,7 +171,7 @@ cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
                               std::shared_ptr<engine::Stage> stage) {
   cluster::LoadedShard loaded;
   loaded.facts.kv_bytes_per_token_layer = options.spec.KvBytesPerToken() / options.spec.num_layers;
-  loaded.facts.kv_bytes = 2 * kAtOnce * options.max_model_len * options.spec.KvBytesPerToken();
+  loaded.facts.kv_bytes = 2 * kAtOnceMax * options.max_model_len * options.spec.KvBytesPerToken();
   loaded.stage = std::move(stage);
   return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
@@ -167,6 +187,31 @@ double MiddleMean(std::vector<double> values) {
 
 }  // namespace
 
+cost::FrontEnd FitFrontEnd(std::span<const ServedStep> steps) {
+  std::map<int, std::vector<double>> added_s;  // by sequences, of steps without arrivals
+  for (const ServedStep& step : steps) {
+    if (step.arrivals == 0) added_s[step.sequences].push_back(step.added_s);
+  }
+  std::vector<std::vector<double>> rows;
+  std::vector<double> means_s;
+  for (auto& [sequences, of_size] : added_s) {
+    if (of_size.size() < kStepsMin) continue;
+    rows.push_back({1, static_cast<double>(sequences)});
+    means_s.push_back(std::max(kLeast_s, MiddleMean(std::move(of_size))));
+  }
+  const auto fit = cost::FitRelative(rows, means_s);
+  if (!fit.ok()) return {};  // no size was seen often enough
+  cost::FrontEnd out{.step_s = fit->coefficients[0], .sequence_s = fit->coefficients[1]};
+  std::vector<double> beyond_s;
+  for (const ServedStep& step : steps) {
+    if (step.arrivals == 1) {
+      beyond_s.push_back(step.added_s - out.step_s - step.sequences * out.sequence_s);
+    }
+  }
+  out.arrival_s = std::max(0.0, MiddleMean(std::move(beyond_s)));
+  return out;
+}
+
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
                                        std::unique_ptr<engine::Stage> stage, const Clock& clock) {
   if (options.max_model_len < kPromptTokens + kOutputTokens) {
@@ -175,35 +220,40 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
                     kPromptTokens + kOutputTokens, options.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(const auto text, LoadModelText({.model = options.model}, ""));
-  StepTimes times;  // written by the worker's thread, which ends before it is read
+  std::vector<ServedStep> steps;  // written by the worker's thread, which ends before it is read
   std::vector<double> added_s;
   {
-    auto timed_stage = std::make_shared<TimedStage>(std::move(stage), times, clock);
+    std::atomic<int> requests = 0;
+    auto timed_stage = std::make_shared<TimedStage>(std::move(stage), requests, steps, clock);
     MR_ASSIGN_OR_RETURN(const auto here,
                         cluster::LocalCluster::Start(CellOptionsFor(options), clock));
     Join join;
     join.name = "this-process";
     here->AddWorker(std::move(join), LoaderOf(options, std::move(timed_stage)));
-    TimedGenerator timed(here->cell(), clock);
+    TimedGenerator timed(here->cell(), requests, clock);
     serve::Service service({.served_names = {"model"}, .version = Version()}, clock);
     MR_ASSIGN_OR_RETURN(const auto server, net::HttpServer::Start({}, service.Handler()));
     serve::ServedModel served{.engine = &timed, .tokenizer = text->tokenizer};
     served.spec = options.spec;
     served.max_model_len = options.max_model_len;
     service.Ready(std::move(served));
-    const auto outcomes = Send(server->port(), options, clock);
+    Status sent;
+    for (const int at_once : kBatches) {
+      const auto outcomes = Send(server->port(), at_once, options, clock);
+      sent = outcomes.status();
+      if (!sent.ok()) break;
+      for (const auto& [stream, to_first_s] : timed.TakeToFirst()) {
+        added_s.push_back((*outcomes)[stream].ttft_s - to_first_s);
+      }
+    }
     service.Drain(Duration{});
     server->Stop(Duration{});
-    if (!outcomes.ok()) return outcomes.status();
-    const auto to_first_s = timed.to_first_s();
-    for (size_t i = 0; i < outcomes->size(); ++i) {
-      if (to_first_s[i]) added_s.push_back((*outcomes)[i].ttft_s - *to_first_s[i]);
-    }
+    MR_RETURN_IF_ERROR(sent);
   }
   if (added_s.empty()) return Internal("no stream had a first token");
-  const double delay_s = std::max(0.0, MiddleMean(std::move(times.delays_s)));
-  return cost::FrontEnd{.request_s = std::max(0.0, Median(std::move(added_s))),
-                        .step_s = MiddleMean(std::move(times.gaps_s)) + delay_s};
+  cost::FrontEnd front_end = FitFrontEnd(steps);
+  front_end.request_s = std::max(0.0, MiddleMean(std::move(added_s)));
+  return front_end;
 }
 
 }  // namespace millrace::apps

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "base/clock.h"
@@ -20,6 +21,16 @@ struct FrontEndOptions {
   int max_model_len = 0;
   int max_batched_tokens = 0;  // that the stage takes
 };
+
+// A step of tokens alone: what it and the wait before it took longer than it does on its own.
+struct ServedStep {
+  int sequences = 0;
+  int arrivals = 0;  // of requests, while it ran
+  double added_s = 0;
+};
+
+// All but `request_s`. Unlike steps, slow moments of the machine, count as little as can be.
+cost::FrontEnd FitFrontEnd(std::span<const ServedStep> steps);
 
 // Errors: the folder has no tokenizer, or a stream failed. `stage` holds all layers and has no
 // lane.

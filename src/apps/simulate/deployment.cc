@@ -56,6 +56,8 @@ Status AddMeasuredCosts(const DeploymentFlags& flags, Deployment& out) {
   if (profile.front_end) {
     out.front_end = Duration::Seconds(profile.front_end->request_s);
     out.instance.scheduler_overhead_s = profile.front_end->step_s;
+    out.instance.scheduler_overhead_per_seq_s = profile.front_end->sequence_s;
+    out.instance.arrival_s = profile.front_end->arrival_s;
   }
   if (profile.pace && flags.pace) {
     out.pace = std::make_shared<const cost::Pace>(*profile.pace);
