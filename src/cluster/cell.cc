@@ -156,7 +156,7 @@ std::optional<std::string> Cell::NotReady() const {
 bool Cell::Drain(Duration limit) {
   std::unique_lock lock(mutex_);
   draining_ = true;
-  const auto done = [this] { return sinks_.empty(); };
+  const auto done = [this] { return sinks_.empty() && delivering_.empty(); };
   if (idle_.wait_for(lock, std::chrono::nanoseconds(limit.ns), done)) return true;
   std::vector<RequestId> left;
   for (const auto& [id, sink] : sinks_) left.push_back(id);

@@ -105,7 +105,7 @@ class Cell : public engine::Generator {
   std::mutex submitting_;  // taken before mutex_
   mutable std::mutex mutex_;
   std::condition_variable news_;            // outputs_ has something, or the cell stops
-  std::condition_variable idle_;            // no request is left
+  std::condition_variable idle_;            // no request is left, and all is told
   std::unique_ptr<Controller> controller_;  // guarded by mutex_
   std::unordered_map<RequestId, engine::OutputSink> sinks_;  // guarded by mutex_
   std::vector<RequestOutput> outputs_;                       // guarded by mutex_
@@ -114,7 +114,8 @@ class Cell : public engine::Generator {
   uint64_t next_request_;                                    // guarded by mutex_
   bool draining_ = false;                                    // guarded by mutex_
   bool stopping_ = false;                                    // guarded by mutex_
-  std::vector<RequestOutput> delivering_;                    // the cell's thread
+  // Being told to the sinks, one by one: the cell's thread; filled and emptied under mutex_.
+  std::vector<RequestOutput> delivering_;
   std::thread thread_;
 };
 

@@ -2,7 +2,10 @@
 // every answer is the one the definition gives.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <future>
+#include <thread>
 
 #include "base/rng.h"
 #include "cluster/local_cluster.h"
@@ -121,6 +124,26 @@ TEST_F(CellTest, RequestsWaitForWorkers) {
   AddWorker("b");
   ExpectReference();
   EXPECT_FALSE(cluster_->cell().NotReady());
+}
+
+TEST_F(CellTest, DrainWaitsForTheLastNewsToBeTold) {
+  StartCluster(Options(1));
+  AddWorker("a");
+  engine::EngineRequest request;
+  request.prompt = {1};
+  request.params.max_tokens = 1;
+  std::promise<void> being_told;
+  std::atomic<bool> told = false;
+  const auto id = cluster_->cell().Submit(request, [&](RequestOutput&& output) {
+    ASSERT_TRUE(output.times.has_value());
+    being_told.set_value();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    told = true;
+  });
+  ASSERT_TRUE(id.ok()) << id.status().ToString();
+  being_told.get_future().wait();
+  EXPECT_TRUE(cluster_->cell().Drain(Duration::Seconds(60)));
+  EXPECT_TRUE(told);
 }
 
 // Architecture promise 2: a token once streamed is never lost, repeated or changed.

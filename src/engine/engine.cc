@@ -106,7 +106,7 @@ std::vector<sched::RequestInfo> Engine::InspectAll() const {
 bool Engine::Drain(Duration limit) {
   std::unique_lock lock(mutex_);
   draining_ = true;
-  auto done = [this] { return sinks_.empty(); };
+  auto done = [this] { return sinks_.empty() && delivering_.empty(); };
   if (idle_.wait_for(lock, std::chrono::nanoseconds(limit.ns), done)) return true;
   for (const auto& [id, sink] : sinks_) {
     scheduler_->Abort(id, std::nullopt, clock_.Now(), outputs_);

@@ -64,7 +64,7 @@ class Engine final : public Generator {
 
   mutable std::mutex mutex_;
   std::condition_variable work_;                      // something was submitted, aborted or stopped
-  std::condition_variable idle_;                      // no request is left
+  std::condition_variable idle_;                      // no request is left, and all is told
   std::unique_ptr<sched::Scheduler> scheduler_;       // guarded by mutex_
   std::unordered_map<RequestId, OutputSink> sinks_;   // guarded by mutex_
   std::vector<RequestOutput> outputs_;                // guarded by mutex_
@@ -74,8 +74,9 @@ class Engine final : public Generator {
   bool draining_ = false;                             // guarded by mutex_
   bool stopping_ = false;                             // guarded by mutex_
 
+  // Being told to the sinks, one by one: engine's thread; filled and emptied under mutex_.
+  std::vector<RequestOutput> delivering_;
   // Engine's thread only.
-  std::vector<RequestOutput> delivering_;  // swapped with outputs_
   sched::PrefillMeter prefill_;
   std::thread thread_;
 };

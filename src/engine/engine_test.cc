@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <map>
 
 #include "base/log.h"
@@ -98,12 +99,19 @@ TEST_F(EngineTest, RefusesWhatNeverFitsWithTheNumbers) {
 
 TEST_F(EngineTest, AbortEndsOneSequenceOrAll) {
   Collector one;
-  auto id = engine_->Submit(Request(10, 400, 2), one.Sink());
+  std::promise<void> aborted;
+  auto id = engine_->Submit(
+      Request(10, 400, 2),
+      [inner = one.Sink(), over = aborted.get_future().share()](RequestOutput&& output) {
+        over.wait();  // however fast the engine is: neither ends before
+        inner(std::move(output));
+      });
   ASSERT_TRUE(id.ok());
   engine_->Abort(*id, 1);
   engine_->Abort(*id, 1);
   engine_->Abort(*id);
   engine_->Abort(RequestId(12345));
+  aborted.set_value();
   one.Wait();
   EXPECT_EQ(one.finish[0], FinishReason::kAbort);
   EXPECT_EQ(one.finish[1], FinishReason::kAbort);
@@ -138,11 +146,35 @@ TEST_F(EngineTest, DrainRefusesNewWorkAndFinishesTheOld) {
             StatusCode::kUnavailable);
 }
 
+TEST_F(EngineTest, DrainWaitsForTheLastNewsToBeTold) {
+  std::promise<void> being_told;
+  std::atomic<bool> told = false;
+  ASSERT_TRUE(engine_
+                  ->Submit(Request(1, 1),
+                           [&](RequestOutput&& output) {
+                             ASSERT_TRUE(output.times.has_value());
+                             being_told.set_value();
+                             std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                             told = true;
+                           })
+                  .ok());
+  being_told.get_future().wait();
+  EXPECT_TRUE(engine_->Drain(Duration::Seconds(60)));
+  EXPECT_TRUE(told);
+}
+
 TEST_F(EngineTest, DrainAbortsWhatDoesNotEndInTime) {
   std::vector<std::unique_ptr<Collector>> collectors;
   for (int i = 0; i < 200; ++i) {
     collectors.push_back(std::make_unique<Collector>());
-    ASSERT_TRUE(engine_->Submit(Request(10, 400), collectors.back()->Sink()).ok());
+    ASSERT_TRUE(engine_
+                    ->Submit(Request(10, 400),
+                             [this, inner = collectors.back()->Sink()](RequestOutput&& output) {
+                               // However fast the engine is: none ends before.
+                               while (!engine_->Stats().draining) std::this_thread::yield();
+                               inner(std::move(output));
+                             })
+                    .ok());
   }
   EXPECT_FALSE(engine_->Drain(Duration{}));
   for (auto& collector : collectors) collector->Wait();

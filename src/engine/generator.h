@@ -66,8 +66,8 @@ class Generator {
   // are on no worker." nullopt: they can. Requests are taken all the same and wait.
   virtual std::optional<std::string> NotReady() const { return std::nullopt; }
 
-  // Refuses new requests from now on. Returns true when all have finished within `limit`; else
-  // aborts the rest, waits for that and returns false.
+  // Refuses new requests from now on. Returns true when all have finished within `limit`, their
+  // sinks told; else aborts the rest, waits for that and returns false. Not from a sink.
   virtual bool Drain(Duration limit) = 0;
 };
 
