@@ -16,6 +16,32 @@ double Across(const std::vector<double>& from, const std::vector<double>& to, do
   return to_begin + (x - from_begin) / (from[i] - from_begin) * (to[i] - to_begin);
 }
 
+constexpr double kStallWork_s = 1e-6;  // done in a stall: what is done grows all the time
+
+// How slow steps of one kind were at a moment: the median of those around it, so that a stall
+// changes nothing.
+class Speed {
+ public:
+  void Note(double middle_s, const PaceStretch& stretch) {
+    middles_s_.push_back(middle_s);
+    slowness_.push_back(stretch.took_s / stretch.typical_s);
+  }
+  bool empty() const { return middles_s_.empty(); }
+  double SlownessAt(double at_s) const {
+    const size_t count = std::min(Pace::kAround, slowness_.size());
+    const auto after = std::upper_bound(middles_s_.begin(), middles_s_.end(), at_s);
+    const auto place = static_cast<size_t>(after - middles_s_.begin());
+    const size_t first = std::min(place - std::min(place, count / 2), slowness_.size() - count);
+    std::vector<double> around(slowness_.begin() + static_cast<ptrdiff_t>(first),
+                               slowness_.begin() + static_cast<ptrdiff_t>(first + count));
+    std::sort(around.begin(), around.end());
+    return (around[(count - 1) / 2] + around[count / 2]) / 2;
+  }
+
+ private:
+  std::vector<double> middles_s_, slowness_;
+};
+
 }  // namespace
 
 Result<Pace> Pace::Create(std::vector<PaceStretch> stretches) {
@@ -35,29 +61,34 @@ Result<Pace> Pace::Create(std::vector<PaceStretch> stretches) {
   return Pace(std::move(stretches));
 }
 
-Pace::Pace(std::vector<PaceStretch> stretches) : stretches_(std::move(stretches)) {
-  std::vector<PaceStretch> few, many;
-  double length_s = 0;
-  for (const PaceStretch& s : stretches_) {
-    (s.tokens <= kFewTokens ? few : many).push_back(s);
-    length_s += s.took_s;
-  }
-  few_ = CurveOf(few.empty() ? many : few, length_s);
-  many_ = CurveOf(many.empty() ? few : many, length_s);
+void Pace::Curve::Go(double typical_s, double took_s) {
+  typical.push_back((typical.empty() ? 0 : typical.back()) + typical_s);
+  took.push_back((took.empty() ? 0 : took.back()) + took_s);
 }
 
-// Slow moments last seconds and each kind saw a part of them, so each is stretched over the whole.
-Pace::Curve Pace::CurveOf(std::span<const PaceStretch> stretches, double length_s) {
-  double all_s = 0;
-  for (const PaceStretch& s : stretches) all_s += s.took_s;
-  const double scale = length_s / all_s;
-  Curve curve;
-  double typical = 0, took = 0;
-  for (const PaceStretch& s : stretches) {
-    curve.typical.push_back(typical += scale * s.typical_s);
-    curve.took.push_back(took += scale * s.took_s);
+Pace::Pace(std::vector<PaceStretch> stretches) : stretches_(std::move(stretches)) {
+  Speed few, many;
+  double at_s = 0;
+  for (const PaceStretch& s : stretches_) {
+    (s.tokens <= kFewTokens ? few : many).Note(at_s + s.took_s / 2, s);
+    at_s += s.took_s;
   }
-  return curve;
+  at_s = 0;
+  for (const PaceStretch& s : stretches_) {
+    const double middle_s = at_s + s.took_s / 2;
+    at_s += s.took_s;
+    const bool is_few = s.tokens <= kFewTokens;
+    const double own = (is_few ? few : many).SlownessAt(middle_s);
+    const Speed& other = is_few ? many : few;
+    const double others = other.empty() ? own : other.SlownessAt(middle_s);
+    const double stall_s = std::max(0.0, s.took_s - own * s.typical_s);
+    for (const bool to_few : {false, true}) {
+      Curve& curve = to_few ? few_ : many_;
+      const double done_s = to_few == is_few ? s.typical_s : (s.took_s - stall_s) / others;
+      if (stall_s > 0) curve.Go(kStallWork_s, stall_s);
+      curve.Go(done_s, s.took_s - stall_s);
+    }
+  }
 }
 
 double Pace::Seconds(double typical_s, int64_t tokens, double at_s) const {

@@ -3,56 +3,70 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <vector>
 
 namespace millrace::cost {
 namespace {
 
-// Two seconds as usual, then one second of work in four.
+// Steps of 0.1 s, and once, from 1.0 s on, the machine was away for 0.2 s.
 Pace Uneven() {
-  auto pace = Pace::Create({{1, 2, 2}, {1, 1, 4}});
+  std::vector<PaceStretch> stretches(21, {1, 0.1, 0.1});
+  stretches[10].took_s = 0.3;
+  auto pace = Pace::Create(std::move(stretches));
   EXPECT_TRUE(pace.ok()) << pace.status().ToString();
   return std::move(pace).value();
 }
 
-TEST(PaceTest, WorkTakesAsLongAsItDidThen) {
+constexpr double kClose_s = 1e-5;  // a stall is not quite without work
+
+TEST(PaceTest, AStallHitsWhoeverWorksThen) {
   const Pace pace = Uneven();
-  EXPECT_DOUBLE_EQ(pace.length_s(), 6);
-  EXPECT_DOUBLE_EQ(pace.slowdown_few(), 2);
-  EXPECT_DOUBLE_EQ(pace.slowdown_many(), 2);  // the only past there is
-  EXPECT_DOUBLE_EQ(pace.Seconds(0.5, 1, 1), 0.5);
-  EXPECT_DOUBLE_EQ(pace.Seconds(0.5, 1, 3), 2);
-  EXPECT_DOUBLE_EQ(pace.Seconds(1, 1, 1.5), 0.5 + 2);  // half of it in the slow part
-  EXPECT_DOUBLE_EQ(pace.Seconds(0, 1, 3), 0);
+  EXPECT_NEAR(pace.length_s(), 2.3, 1e-9);
+  for (const int64_t tokens : {1, 500}) {
+    EXPECT_NEAR(pace.Seconds(0.05, tokens, 0.3), 0.05, kClose_s);
+    EXPECT_NEAR(pace.Seconds(0.1, tokens, 0.95), 0.3, kClose_s);   // all of it within
+    EXPECT_NEAR(pace.Seconds(0.05, tokens, 1.1), 0.15, kClose_s);  // began in the middle of it
+    EXPECT_NEAR(pace.Seconds(0.05, tokens, 1.2), 0.05, kClose_s);
+    EXPECT_NEAR(pace.Seconds(0, tokens, 1.1), 0, kClose_s);
+  }
+  EXPECT_NEAR(pace.slowdown_few(), 2.3 / 2.1, kClose_s);
+  EXPECT_NEAR(pace.slowdown_many(), 2.3 / 2.1, kClose_s);
 }
 
 TEST(PaceTest, ThePastRepeats) {
   const Pace pace = Uneven();
-  for (const double at : {0.3, 1.9, 2.0, 4.4}) {
-    EXPECT_NEAR(pace.Seconds(0.7, 1, at), pace.Seconds(0.7, 1, at + 6 * 5), 1e-9) << at;
-    EXPECT_NEAR(pace.Seconds(3 * 7 + 0.7, 1, at), 6 * 7 + pace.Seconds(0.7, 1, at), 1e-9) << at;
+  for (const double at : {0.3, 0.9, 1.1, 2.2}) {
+    EXPECT_NEAR(pace.Seconds(0.7, 1, at), pace.Seconds(0.7, 1, at + 2.3 * 5), 1e-9) << at;
+    EXPECT_NEAR(pace.Seconds(2.100001 * 7 + 0.7, 1, at), 2.3 * 7 + pace.Seconds(0.7, 1, at), 1e-9)
+        << at;
   }
 }
 
 TEST(PaceTest, WorkInTwoPartsTakesAsLongAsInOne) {
   const Pace pace = Uneven();
-  for (double at = 0; at < 6; at += 0.37) {
+  for (double at = 0; at < 2.3; at += 0.17) {
     const double first = pace.Seconds(0.8, 1, at);
     EXPECT_NEAR(first + pace.Seconds(1.3, 1, at + first), pace.Seconds(2.1, 1, at), 1e-9) << at;
   }
 }
 
-// Half the past was slow for steps of few tokens: a third of what was measured, half of the time.
-TEST(PaceTest, EachKindOfStepHasAPastOfItsOwn) {
-  const auto pace = Pace::Create({{1, 1, 1}, {100, 5, 5}, {1, 1, 2}, {100, 5, 5}});
+// From half-way on, steps of few tokens took twice as long, and those of many as long as ever.
+TEST(PaceTest, EachKindOfStepHasASpeedOfItsOwn) {
+  std::vector<PaceStretch> stretches;
+  for (int i = 0; i < 200; ++i) {
+    stretches.push_back({1, 0.01, i < 100 ? 0.01 : 0.02});
+    stretches.push_back({100, 0.09, 0.09});
+  }
+  const auto pace = Pace::Create(std::move(stretches));
   ASSERT_TRUE(pace.ok());
-  EXPECT_DOUBLE_EQ(pace->length_s(), 13);
-  EXPECT_DOUBLE_EQ(pace->slowdown_few(), 1.5);
-  EXPECT_DOUBLE_EQ(pace->slowdown_many(), 1);
-  const double slow_from_s = 13.0 / 3;
-  EXPECT_DOUBLE_EQ(pace->Seconds(0.5, 16, 1), 0.5);
-  EXPECT_NEAR(pace->Seconds(0.5, Pace::kFewTokens, slow_from_s), 1, 1e-9);
-  EXPECT_NEAR(pace->Seconds(0.5, Pace::kFewTokens + 1, slow_from_s), 0.5, 1e-9);
-  EXPECT_NEAR(pace->Seconds(0.5, 16, 13), 0.5, 1e-9);
+  EXPECT_NEAR(pace->length_s(), 10 + 11, 1e-9);
+  for (const double begin_s : {5.0, 15.0}) {
+    const double slowness = begin_s < 10 ? 1 : 2;
+    EXPECT_NEAR(pace->Seconds(0.5, Pace::kFewTokens, begin_s), slowness * 0.5, kClose_s);
+    EXPECT_NEAR(pace->Seconds(0.5, Pace::kFewTokens + 1, begin_s), 0.5, kClose_s);
+  }
+  EXPECT_NEAR(pace->slowdown_many(), 1, 1e-3);
+  EXPECT_NEAR(pace->slowdown_few(), 21 / (10 + 11 / 2.0), 1e-2);
 }
 
 TEST(PaceTest, MalformedStretchesAreRefused) {
