@@ -171,7 +171,10 @@ cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
                               std::shared_ptr<engine::Stage> stage) {
   cluster::LoadedShard loaded;
   loaded.facts.kv_bytes_per_token_layer = options.spec.KvBytesPerToken() / options.spec.num_layers;
-  loaded.facts.kv_bytes = 2 * kAtOnceMax * options.max_model_len * options.spec.KvBytesPerToken();
+  // Twice what the streams need, and room for the longest that the cell would take.
+  const int tokens =
+      std::max(2 * kAtOnceMax * (kPromptTokens + kOutputTokens), options.max_model_len);
+  loaded.facts.kv_bytes = tokens * options.spec.KvBytesPerToken();
   loaded.stage = std::move(stage);
   return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
