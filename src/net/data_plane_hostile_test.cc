@@ -408,7 +408,9 @@ TEST(DataPlaneHostile, WithTlsBothSidesShowACertificate) {
   without.limits.connect_within = Duration::Millis(200);  // each side waits for the other to speak
   TestPlane foreign(other), plain(without);
   for (TestPlane* stranger : {&foreign, &plain}) {
-    ASSERT_TRUE(stranger->plane->Send(b.address(), kDecode, AsBytes("no"), {}).ok());
+    const Status sent = stranger->plane->Send(b.address(), kDecode, AsBytes("no"), {});
+    // It may have been refused before the message was queued.
+    EXPECT_TRUE(sent.ok() || sent.code() == StatusCode::kUnavailable) << sent.ToString();
     EXPECT_TRUE(Eventually([&] { return stranger->diary->lost() == 1; }));
   }
   EXPECT_EQ(b.diary->messages(), 0u);
