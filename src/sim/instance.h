@@ -31,7 +31,7 @@ struct InstanceOptions {
   double pace_from_s = 0;
   double scheduler_overhead_s = 0;          // between a result and the next step
   double scheduler_overhead_per_seq_s = 0;  // the same, for every sequence of the step
-  double arrival_s = 0;         // taken from the step under way by each request that comes
+  double arrival_s = 0;         // taken from the step under way by each client's request
   double swap_s_per_block = 0;  // KV to the host or back, before the step runs
   double hop_s = 0;             // from a stage to the next, before any bytes
   double hop_s_per_token = 0;   // activation bytes over the link's bandwidth
@@ -108,11 +108,12 @@ class Instance {
   const InstanceUse& use() const { return use_; }
   // Computed tokens that wait or run: what a dispatcher may compare instances by.
   int64_t pending_requests() const { return pending_requests_; }
-  // REQUIRES: before the step that begins with it is submitted.
-  void NoteAdded() {
-    ++pending_requests_;
+  // A client's request comes, and takes its time from the step under way. REQUIRES: before a step
+  // is submitted that begins with it.
+  void NoteArrival() {
     if (!in_flight_.empty()) owed_s_ += options_.arrival_s;
   }
+  void NoteAdded() { ++pending_requests_; }
   void NoteEnded() { --pending_requests_; }
 
   // Called with every step when it is submitted.

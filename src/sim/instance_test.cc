@@ -107,35 +107,19 @@ TEST(ServiceTest, TheFrontEndIsInTheFirstTokensTimeAndInNoOther) {
   EXPECT_NEAR(served.report.latency.e2e.mean(), bare.report.latency.e2e.mean() + 0.003, 1e-9);
 }
 
-TEST(InstanceTest, WhoComesDuringAStepTakesTimeOfIt) {
+TEST(ServiceTest, WhoComesDuringAStepTakesTimeOfIt) {
   const FixedCost cost(0.010);
   InstanceOptions options = OptionsOf({&cost});
   options.arrival_s = 0.001;
-  const auto instance = Instance::Create(options).value();
-  const auto come = [&](uint64_t id, Time now) {
-    ASSERT_TRUE(instance->scheduler()
-                    .Add({.id = RequestId(id),
-                          .prompt = std::make_shared<const std::vector<TokenId>>(8),
-                          .params = ParamsFor(2)},
-                         now)
-                    .ok());
-    instance->NoteAdded();
-  };
-  std::vector<Time> ends;
-  StepResult result;
-  std::vector<RequestOutput> outputs;
-  come(1, Time{});  // nothing runs yet
-  instance->Submit(Time{}, ends);
-  come(2, Time{} + Duration::Millis(4));
-  come(3, Time{} + Duration::Millis(6));
-  for (int step = 0; step < 2; ++step) {
-    instance->Finish(ends.back(), result, outputs);
-    instance->Submit(ends.back(), ends);
+  const Observed run =
+      RunWith({.instances = {options}},
+              {.requests = 3, .rate = kAtOnce, .prompt = {.a = 8}, .output = {.a = 2}});
+  ASSERT_EQ(run.steps.size(), 6u);
+  // The first finds nothing under way; the others come in its first step, which is paid for after.
+  EXPECT_EQ(run.steps[0].begin[0].ns, 0);
+  for (int64_t i = 1; i < 6; ++i) {
+    EXPECT_EQ(run.steps[i].begin[0].ns, 2'000'000 + i * 10'000'000) << i;
   }
-  ASSERT_EQ(ends.size(), 3u);
-  EXPECT_EQ((ends[0] - Time{}).ns, 10'000'000);
-  EXPECT_EQ((ends[1] - ends[0]).ns, 12'000'000);  // two came meanwhile
-  EXPECT_EQ((ends[2] - ends[1]).ns, 10'000'000);
 }
 
 // Orca section 4.2: as many batches in flight as there are workers, and with equal stages no stage

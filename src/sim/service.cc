@@ -117,6 +117,7 @@ void Service::Arrive(const SimRequest& request, Time now) {
                           .params = SharedParams(output_tokens),
                           .known_output_tokens = output_tokens};
   if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
+  instances_[index]->NoteArrival();
   Give(index, std::move(asked), now);
 }
 
