@@ -38,6 +38,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/connection_id.h"
+#include "cluster/kv_under_way.h"
 #include "cluster/layout.h"
 #include "cluster/router.h"
 #include "core/output.h"
@@ -198,17 +199,6 @@ class Controller {
     std::set<RequestId> requests;
     bool Uses(WorkerId worker) const;
   };
-  // KV of one sequence in a lane that runs it no more: tokens [0, tokens) in `blocks` there.
-  struct LeftKv {
-    LaneId lane;
-    std::vector<BlockIndex> blocks;
-    int tokens = 0;
-  };
-  // Of a lane that was lost: the hops that outlived it, for its heirs.
-  struct Remains {
-    std::vector<LaneHop> hops;
-    Time until;
-  };
   struct Tracked {
     // What every token touches lies together: with 10,000 requests none of it is in the cache.
     std::optional<LaneId> lane;  // whose scheduler has it
@@ -224,35 +214,6 @@ class Controller {
 
     int n() const { return spec.params->n; }
     int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
-  };
-  // A request that changes lanes with its KV.
-  struct Move {
-    enum class Phase : uint8_t { kCopying, kFreezing, kTail };
-    LaneId from, to;
-    Phase phase = Phase::kCopying;
-    KvHandle handle;
-    int rounds = 0;
-    int arrivals_due = 0;  // KvArrived calls kept back, so that it does not run at both ends
-    bool complete = true;  // so far
-    std::optional<Time> held_until;  // once the source only holds the KV
-    int preemptions = 0;             // at the source, when the round began
-    int64_t imported = 0;            // tokens, as last asked for
-    int64_t resumed = 0;             // output tokens known to the destination
-  };
-  struct HopFetch {
-    bool kv = false, rows = false;  // arrived, or on the way
-  };
-  // One KvPull of a scheduler, made of one PullKv per rank and hop.
-  struct PullJob {
-    LaneId to;
-    RequestId request;
-    int due = 0;
-    bool complete = true;
-    std::set<TransferId> transfers;
-    // Of KV that was left: hop by hop, each may fail alone.
-    std::optional<KvHandle> left = {};
-    std::vector<HopFetch> hops = {};
-    std::map<TransferId, std::pair<size_t, size_t>> hop_of = {};  // hop and rank
   };
   using WaitingKey = std::pair<Time, RequestId>;
 
@@ -356,8 +317,10 @@ class Controller {
   bool StillLeft(RequestId id, const LeftKv& left);
   bool CanFetch(RequestId id, const Tracked& tracked, const Lane& lane);
   bool StartFetch(Lane& lane, const sched::KvPull& pull);
+  void FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop, const sched::KvPull& pull,
+                 uint64_t job_id, PullJob& job);
   static void NoteFetched(PullJob& job, const PullDone& done);
-  static HopRange Lacking(const std::vector<HopFetch>& hops);
+  static LayerRange Lacking(const PullJob& job);
   void FetchEnded(const PullJob& job, Time now);
 
   void On(ConnectionId from, const Leaving& message, Time now);

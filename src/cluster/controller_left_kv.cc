@@ -1,16 +1,24 @@
 // KV that requests left behind: in a lane that was lost, of which some hops are still there, or in
 // one that is given up and whose requests are routed anew. Such a lane runs nothing more, but its
 // workers keep it open until whoever left KV there has fetched it or gone. What cannot be fetched
-// is computed again at the hops that lack it, and there alone: the hop before them sends the rows
-// that it kept (engine/row_keeping_stage.h), those behind them have nothing to do.
+// is computed again by the layers that lack it, and by them alone: who held the layers before them
+// has kept the rows that left these (engine/row_keeping_stage.h), those behind them have nothing to
+// do. The lane that goes on may cut the layers elsewhere than the lost one did.
 //
-// All of it is a help. Where it fails, or comes too late, tokens are computed again at every hop.
+// All of it is a help. Where it fails, or comes too late, tokens are computed again by every layer.
 #include <algorithm>
 #include <utility>
 
 #include "cluster/controller.h"
 
 namespace millrace::cluster {
+namespace {
+
+LayerRange Overlap(LayerRange a, LayerRange b) {
+  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
+}
+
+}  // namespace
 
 // What of the lane's hops can still be read: null when there is no such lane.
 const std::vector<LaneHop>* Controller::HopsOf(LaneId id) {
@@ -96,20 +104,14 @@ void Controller::ExpireRemains(Time now) {
   for (LaneId id : late) DropHeirs(id);
 }
 
-// Who holds KV of these layers, every rank of it.
+// Who there holds KV of these layers, or of some of them.
 std::vector<LaneHop> Controller::HoldersOf(LayerRange layers, LaneId in) {
   std::vector<LaneHop> holders;
-  int covered = 0;  // a lane's hops do not overlap
   const std::vector<LaneHop>* hops = HopsOf(in);
   if (hops == nullptr) return holders;
   for (const LaneHop& hop : *hops) {
-    const int shared =
-        std::min(hop.layers.end, layers.end) - std::max(hop.layers.begin, layers.begin);
-    if (shared <= 0 || !StillThere(hop)) continue;
-    covered += shared;
-    holders.push_back(hop);
+    if (Overlap(hop.layers, layers).size() > 0 && StillThere(hop)) holders.push_back(hop);
   }
-  if (covered < layers.size()) holders.clear();
   return holders;
 }
 
@@ -119,7 +121,7 @@ bool Controller::StillLeft(RequestId id, const LeftKv& left) {
   return lane == nullptr || lane->scheduler->HeldBlocks(id) == left.blocks;
 }
 
-// Whether the request would find KV it left for any hop of the lane.
+// Whether the request would find KV it left for any layer of the lane.
 bool Controller::CanFetch(RequestId id, const Tracked& tracked, const Lane& lane) {
   if (!tracked.left || !StillLeft(id, *tracked.left)) return false;
   return std::ranges::any_of(lane.hops, [&](const LaneHop& hop) {
@@ -135,58 +137,88 @@ bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
   if (pull.end_token > left.tokens) return false;
   const KvHandle handle = NewHandle(left.lane);
   const ExposeKv expose{handle, left.blocks, left.tokens, options_.hold_limit};
-  PullJob job{.to = lane.id, .request = pull.id};
-  job.left = handle;
   for (const LaneHop& hop : *HopsOf(left.lane)) {
     if (!StillThere(hop)) continue;
     for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, expose);
   }
+  PullJob job{.to = lane.id, .request = pull.id};
+  job.left = handle;
+  job.has_kv.resize(static_cast<size_t>(options_.num_layers));
   const uint64_t job_id = NextId();
-  for (size_t h = 0; h < lane.hops.size(); ++h) {
-    std::vector<KvSource> sources;
-    for (const LaneHop& holder : HoldersOf(lane.hops[h].layers, left.lane)) {
-      const int size = static_cast<int>(holder.ranks.size());
-      for (int rank = 0; rank < size; ++rank) {
-        sources.push_back(
-            {holder.ranks[static_cast<size_t>(rank)], handle, holder.layers, {rank, size}});
-      }
+  for (const LaneHop& hop : *HopsOf(left.lane)) {
+    for (int l = hop.layers.begin; StillThere(hop) && l < hop.layers.end; ++l) {
+      job.has_kv[static_cast<size_t>(l)] = true;
     }
-    job.hops.push_back({.kv = !sources.empty()});
-    if (sources.empty()) continue;
-    for (size_t rank = 0; rank < lane.workers[h].size(); ++rank) {
-      const TransferId transfer(NextId());
-      Send(lane.workers[h][rank], PullKv{.transfer = transfer,
-                                         .lane = lane.id,
-                                         .blocks = pull.blocks,
-                                         .first_token = pull.first_token,
-                                         .end_token = pull.end_token,
-                                         .sources = sources});
-      transfers_.emplace(transfer, job_id);
-      job.transfers.insert(transfer);
-      job.hop_of.emplace(transfer, std::pair(h, rank));
-      ++job.due;
+  }
+  for (size_t h = 0; h < lane.hops.size(); ++h) {
+    for (const LaneHop& holder : HoldersOf(lane.hops[h].layers, left.lane)) {
+      FetchFrom(holder, lane, h, pull, job_id, job);
     }
   }
   pull_jobs_.emplace(job_id, std::move(job));
   return true;
 }
 
-void Controller::NoteFetched(PullJob& job, const PullDone& done) {
-  const auto [hop, rank] = job.hop_of.at(done.transfer);
-  if (!done.status.ok()) job.hops[hop].kv = false;
-  if (rank == 0) job.hops[hop].rows = done.rows;
+// What one hop of the lost lane holds of one of the lane's.
+void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
+                           const sched::KvPull& pull, uint64_t job_id, PullJob& job) {
+  const LayerRange layers = Overlap(holder.layers, lane.hops[hop].layers);
+  std::vector<KvSource> sources;
+  const int size = static_cast<int>(holder.ranks.size());
+  for (int rank = 0; rank < size; ++rank) {
+    sources.push_back(
+        {holder.ranks[static_cast<size_t>(rank)], *job.left, holder.layers, {rank, size}});
+  }
+  const int ranks = static_cast<int>(lane.workers[hop].size());
+  // Rank 0 alone sends to the next hop; what enters a layer within the hop each rank must have.
+  const bool leave = layers.end == lane.hops[hop].layers.end;
+  job.rows_due[layers.end] = leave ? 1 : ranks;
+  const bool computes_behind =
+      layers.end < options_.num_layers && !job.has_kv[static_cast<size_t>(layers.end)];
+  for (int rank = 0; rank < ranks; ++rank) {
+    const TransferId transfer(NextId());
+    const bool takes_rows = !leave || rank == 0;
+    Send(lane.workers[hop][static_cast<size_t>(rank)],
+         PullKv{.transfer = transfer,
+                .lane = lane.id,
+                .blocks = pull.blocks,
+                .first_token = pull.first_token,
+                .end_token = pull.end_token,
+                .sources = sources,
+                .layers = layers,
+                .rows = computes_behind && takes_rows});
+    transfers_.emplace(transfer, job_id);
+    job.transfers.insert(transfer);
+    job.fetches.emplace(transfer, Fetch{layers, takes_rows});
+    ++job.due;
+  }
 }
 
-// The hops that must compute: from the first that lacks KV to the last. Before them somebody must
-// have the rows that they take, or tokens go in at the first hop.
-HopRange Controller::Lacking(const std::vector<HopFetch>& hops) {
-  HopRange lacking;
-  for (size_t h = 0; h < hops.size(); ++h) {
-    if (hops[h].kv) continue;
-    if (lacking.end == 0) lacking.begin = static_cast<int16_t>(h);
-    lacking.end = static_cast<int16_t>(h + 1);
+void Controller::NoteFetched(PullJob& job, const PullDone& done) {
+  const Fetch& fetch = job.fetches.at(done.transfer);
+  if (!done.status.ok()) {
+    for (int l = fetch.layers.begin; l < fetch.layers.end; ++l) {
+      job.has_kv[static_cast<size_t>(l)] = false;
+    }
+  } else if (done.rows && fetch.rows) {
+    --job.rows_due[fetch.layers.end];
   }
-  while (lacking.begin > 0 && !hops[static_cast<size_t>(lacking.begin) - 1].rows) --lacking.begin;
+}
+
+// The layers that must compute: from the first that lacks KV to the last. Somebody must have the
+// rows that enter the first, or they begin further up, at worst with the tokens.
+LayerRange Controller::Lacking(const PullJob& job) {
+  LayerRange lacking;
+  for (int l = 0; l < std::ssize(job.has_kv); ++l) {
+    if (job.has_kv[static_cast<size_t>(l)]) continue;
+    if (lacking.size() == 0) lacking.begin = l;
+    lacking.end = l + 1;
+  }
+  const auto enter = [&](int layer) {
+    const auto due = job.rows_due.find(layer);
+    return due != job.rows_due.end() && due->second == 0;
+  };
+  while (lacking.begin > 0 && !enter(lacking.begin)) --lacking.begin;
   return lacking;
 }
 
@@ -204,11 +236,11 @@ void Controller::FetchEnded(const PullJob& job, Time now) {
   Lane* to = Find(job.to);
   if (to == nullptr) return;
   dirty_.insert(to->id);
-  const HopRange lacking = Lacking(job.hops);
-  const bool all = lacking.begin == 0 && lacking.end == std::ssize(job.hops);
+  const LayerRange lacking = Lacking(job);
+  const bool all = lacking.size() == options_.num_layers;
   if (!in_time || all) return to->scheduler->KvArrived(job.request, false, now);
   ++counters_.fetched;
-  if (lacking.end == 0) return to->scheduler->KvArrived(job.request, true, now);
+  if (lacking.size() == 0) return to->scheduler->KvArrived(job.request, true, now);
   ++counters_.computed_in_part;
   to->scheduler->KvArrivedWithout(job.request, lacking, now);
 }

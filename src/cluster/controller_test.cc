@@ -364,7 +364,7 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
     if (send == nullptr) continue;
     if (auto* close = std::get_if<CloseLane>(&send->message)) closed |= close->lane == lane_;
     auto* step = std::get_if<LaneStep>(&send->message);
-    if (step) alone = step->plan.sequences[0].only_hops == HopRange{1, 2};
+    if (step) alone = step->plan.sequences[0].only_layers == LayerRange{2, 4};
   }
   EXPECT_TRUE(closed);
   EXPECT_TRUE(alone);

@@ -119,8 +119,9 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
       auto pieces = PiecesFor(layers, *stage, pull);
       result.status =
           pieces.ok() ? PullPieces(*stage, pull, *pieces, result.bytes) : pieces.status();
-      if (result.status.ok()) CopyRows(layers, *stage, pull);
-      result.rows = stage->HoldsRows(pull.lane, pull.blocks, pull.end_token);
+      if (result.status.ok()) PullRows(layers, *stage, pull, result.bytes);
+      result.rows =
+          stage->HoldsRows(pull.lane, layers.end, pull.blocks, pull.first_token, pull.end_token);
     }
     result.seconds = (clock_.Now() - start).seconds();
     {
@@ -153,15 +154,18 @@ Status KvExchange::CopyHere(engine::Stage& stage, const PullKv& pull, const KvPi
 }
 
 // Where they are kept; whoever needs them asks whether they are here.
-void KvExchange::CopyRows(LayerRange layers, engine::Stage& stage, const PullKv& pull) {
-  const auto rows = RowsToCopy(layers, pull, Incarnation(plane_->self().incarnation));
+void KvExchange::PullRows(LayerRange layers, engine::Stage& stage, const PullKv& pull,
+                          int64_t& bytes) {
+  const auto rows = RowsToPull(layers, pull, Incarnation(plane_->self().incarnation));
   if (!rows) return;
   const int tokens = std::max(1, static_cast<int>(kPullChunkBytes / stage.row_bytes()));
+  std::vector<KvPiece> pieces;
   for (KvPiece piece = *rows; piece.box.first_token < rows->box.end_token;) {
     piece.box.end_token = std::min(piece.box.first_token + tokens, rows->box.end_token);
-    if (!CopyHere(stage, pull, piece).ok()) return;
+    pieces.push_back(piece);
     piece.box.first_token = piece.box.end_token;
   }
+  (void)PullPieces(stage, pull, pieces, bytes);
 }
 
 Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,

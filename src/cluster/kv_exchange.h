@@ -68,7 +68,7 @@ class KvExchange {
   Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<KvPiece>& pieces,
                     int64_t& bytes);
   Status CopyHere(engine::Stage& stage, const PullKv& pull, const KvPiece& piece);
-  void CopyRows(LayerRange layers, engine::Stage& stage, const PullKv& pull);
+  void PullRows(LayerRange layers, engine::Stage& stage, const PullKv& pull, int64_t& bytes);
   bool MayComeYet(const Status& status, Time patience) const;
 
   const Clock& clock_;

@@ -137,16 +137,19 @@ Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const 
   return pieces;
 }
 
-std::optional<KvPiece> RowsToCopy(LayerRange layers, const PullKv& pull, Incarnation reader) {
+std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarnation reader) {
+  std::optional<KvPiece> rows;
   for (size_t i = 0; i < pull.sources.size(); ++i) {
     const KvSource& source = pull.sources[i];
-    if (source.from.incarnation != reader || source.rank.rank != 0 ||
-        source.layers.end != layers.end || pull.first_token == pull.end_token) {
+    const bool here = source.from.incarnation == reader;
+    if (source.rank.rank != 0 || source.layers.end != layers.end ||
+        pull.first_token == pull.end_token || (!here && (!pull.rows || rows))) {
       continue;
     }
-    return KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};
+    rows = KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};
+    if (here) break;
   }
-  return std::nullopt;
+  return rows;
 }
 
 std::vector<engine::KvBox> SplitKv(const engine::KvBox& box, size_t head_token_bytes,

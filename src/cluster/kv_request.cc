@@ -43,8 +43,10 @@ Result<std::pair<KvHandle, KvBox>> DecodePullRequest(std::span<const std::byte> 
   }
   std::memcpy(&wire, bytes.data(), sizeof wire);
   const int32_t* n = wire.numbers;
+  const bool kv = n[1] > n[0] && n[3] > n[2];
+  const bool rows = n[1] == n[0] && n[2] == 0 && n[3] == 0;
   if (wire.magic != kRequestMagic || wire.zero != 0 || n[0] < 0 || n[2] < 0 || n[4] < 0 ||
-      n[1] <= n[0] || n[3] <= n[2] || n[5] <= n[4]) {
+      n[5] <= n[4] || (!kv && !rows)) {
     return InvalidArgument("a pull request that names no box");
   }
   KvHandle handle{.lane = LaneId(wire.lane), .generation = wire.generation};

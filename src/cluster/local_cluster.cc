@@ -266,7 +266,8 @@ void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers
   const Time start = clock_.Now();
   if (done.status.ok()) {
     done.status = PullPieces(*member, layers, *stage, pull, done.bytes);
-    done.rows = stage->HoldsRows(pull.lane, pull.blocks, pull.end_token);
+    done.rows =
+        stage->HoldsRows(pull.lane, layers.end, pull.blocks, pull.first_token, pull.end_token);
   }
   done.seconds = (clock_.Now() - start).seconds();
   member->host->PullEnded(done);
@@ -288,9 +289,11 @@ Status LocalCluster::PullPieces(const Member& member, LayerRange layers, engine:
     MR_RETURN_IF_ERROR(stage.WriteKv(pull.lane, piece.box, pull.blocks, data));
     if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
   }
-  if (const auto rows = RowsToCopy(layers, pull, member.join.address.incarnation)) {
+  if (const auto rows = RowsToPull(layers, pull, member.join.address.incarnation)) {
     std::vector<std::byte> data(stage.KvBytes(rows->box));
-    if (!ReadFrom(pull.sources[rows->source], rows->box, data).ok()) return OkStatus();
+    const KvSource& source = pull.sources[rows->source];
+    if (!ReadFrom(source, rows->box, data).ok()) return OkStatus();
+    if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
     return stage.WriteKv(pull.lane, rows->box, pull.blocks, data);
   }
   return OkStatus();

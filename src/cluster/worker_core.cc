@@ -193,7 +193,6 @@ void WorkerCore::On(OpenLane& message, Time) {
                   .first = lane.first(),
                   .last = lane.last(),
                   .eos_token_ids = lane.open.eos_token_ids,
-                  .hop = lane.open.hop,
                   .keep_rows = lane.open.rank == 0 && !lane.last()}});
   lanes_.emplace(id, std::move(lane));
 }
@@ -243,8 +242,14 @@ void WorkerCore::On(PullKv& message, Time) {
     ++counters_.refused;
     return Emit(SendUp{PullDone{id, InvalidArgument("blocks that do not hold the tokens")}});
   }
+  const LayerRange here = found->second.hop().layers;
+  const LayerRange layers = message.layers.value_or(here);
+  if (!here.Contains(layers)) {
+    ++counters_.refused;
+    return Emit(SendUp{PullDone{id, InvalidArgument("layers that the lane does not have here")}});
+  }
   pulls_.emplace(id, message.lane);
-  Emit(StartPull{found->second.shard, found->second.hop().layers, std::move(message)});
+  Emit(StartPull{found->second.shard, layers, std::move(message)});
 }
 
 void WorkerCore::PullEnded(const PullDone& done) {

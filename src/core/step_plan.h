@@ -16,8 +16,8 @@
 // block, and sample from their own logits with their own seed. To an executor they are sequences
 // like any other, and each answers exactly as the same prompt with that seed would alone.
 //
-// Lost hops. Of a way through several stages some may have a sequence's KV while others have lost
-// it (a worker died): then its tokens come again with `only_hops`, for these to compute alone.
+// Lost layers. Some layers may have a sequence's KV while others have lost it (a worker died): then
+// its tokens come again with `only_layers`, for these to compute alone.
 //
 // Replay. After preemption a sequence's tokens come again from an earlier `start`; what the plan
 // says of positions [start, start + num_tokens) replaces what the executor knew of them.
@@ -25,6 +25,7 @@
 // Built by one thread (the scheduler's owner), read by the executor; never shared while written.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -33,6 +34,7 @@
 
 #include "base/status.h"
 #include "core/ids.h"
+#include "core/layer_range.h"
 #include "core/sampling_params.h"
 
 namespace millrace {
@@ -55,13 +57,6 @@ enum class LogitsWanted : uint8_t {
           // sampled by a chunk that does not reach the last known token is ignored
 };
 
-// Neighbouring hops of a way through the stages.
-struct HopRange {
-  int16_t begin = 0, end = 0;
-  bool Contains(int hop) const { return begin <= hop && hop < end; }
-  friend bool operator==(const HopRange&, const HopRange&) = default;
-};
-
 // One sequence's share of a step. A sequence is in at most one step in flight.
 struct SequenceStep {
   SequenceId id;
@@ -73,10 +68,18 @@ struct SequenceStep {
   int32_t first_new_block = 0;  // index into StepPlan::blocks
   int32_t num_new_blocks = 0;
   LogitsWanted logits = LogitsWanted::kNone;
-  // The other hops have these tokens' KV: they compute none of them. No logits are wanted then.
-  std::optional<HopRange> only_hops = std::nullopt;
+  // The other layers have these tokens' KV: they compute none of them. No logits are wanted then.
+  std::optional<LayerRange> only_layers = std::nullopt;
 
-  bool RunsAt(int hop) const { return !only_hops || only_hops->Contains(hop); }
+  // Of a hop's layers those that compute it; without any: [0, 0).
+  LayerRange RunsAt(LayerRange hop) const {
+    if (!only_layers) return hop;
+    const LayerRange both{std::max(hop.begin, only_layers->begin),
+                          std::min(hop.end, only_layers->end)};
+    return both.size() > 0 ? both : LayerRange{};
+  }
+  // Whether that layer is given its rows.
+  bool Enters(int layer) const { return !only_layers || only_layers->Contains(layer); }
 };
 
 struct BlockCopy {

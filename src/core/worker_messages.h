@@ -23,7 +23,7 @@
 
 namespace millrace {
 
-inline constexpr int kProtocolVersion = 2;
+inline constexpr int kProtocolVersion = 3;
 
 using WorkerId = StrongId<struct WorkerIdTag>;  // given at the join; unique for ever
 using Incarnation = StrongId<struct IncarnationTag>;
@@ -105,7 +105,7 @@ struct PullDone {
   Status status;
   int64_t bytes = 0;  // that crossed between workers
   double seconds = 0;
-  bool rows = false;  // those that left the lane's last layer here are kept, to `end_token`
+  bool rows = false;  // those that left the last of its layers are kept, all that it asked for
 };
 struct Leaving {  // a notice: this worker will be gone in so long (SIGTERM, a spot notice)
   std::optional<Duration> in;
@@ -215,7 +215,10 @@ struct PullKv {
   std::vector<BlockIndex> blocks;
   int first_token = 0, end_token = 0;
   std::vector<KvSource> sources;
-  bool background = false;  // nobody waits for it: steps have the memory first
+  bool background = false;                // nobody waits for it: steps have the memory first
+  std::optional<LayerRange> layers = {};  // of the lane's here: these alone
+  // The rows that left these layers are worth a wire: what follows them has to be computed.
+  bool rows = false;
 };
 struct Leave {  // finish what runs and end the process
   std::string reason;

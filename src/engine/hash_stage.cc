@@ -101,7 +101,11 @@ Status HashStage::Check(const StagePart& part) const {
     tokens += static_cast<size_t>(step.num_tokens);
   }
   if (tokens != plan.tokens.size()) return InvalidArgument("tokens and sequences do not match");
-  if (!o.first && part.input.size() != tokens * row_bytes()) {
+  const LayerRange layers = part.LayersOf(o);
+  if (layers.size() < 1 || !o.layers.Contains(layers)) {
+    return InvalidArgument("layers that " + Name(part.lane) + " does not have here");
+  }
+  if (!part.TokensIn(o) && part.input.size() != tokens * row_bytes()) {
     return InvalidArgument("an activation of " + std::to_string(part.input.size()) + " bytes for " +
                            std::to_string(tokens) + " tokens");
   }
@@ -155,10 +159,11 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
     CopyBlock(lane, lane.device, o.num_blocks, c.to, lane.device, o.num_blocks, c.from);
   }
   batch.lane = &lane;
+  batch.layers = part.LayersOf(o);
   batch.part = &part;
   batch.states.resize(plan.tokens.size());
   batch.sums.resize(plan.tokens.size());
-  if (!o.first) {
+  if (!part.TokensIn(o)) {
     if (!part.input.empty()) {
       std::memcpy(batch.states.data(), part.input.data(), part.input.size());
     }
@@ -218,7 +223,7 @@ SequenceResult HashStage::SampleOf(const Batch& batch, const SequenceStep& step)
 
 void HashStage::End(Batch& batch) const {
   StagePart& part = *batch.part;
-  if (!batch.lane->options.last) {
+  if (!part.TokensOut(batch.lane->options)) {
     const auto bytes = std::as_bytes(std::span(batch.states));
     part.output.assign(bytes.begin(), bytes.end());
     return;
@@ -255,8 +260,7 @@ Status HashStage::RunRanks(std::span<HashStage* const> ranks,
   const LayerRange layers = ranks.front()->layers_;
   for (int layer = layers.begin; layer < layers.end; ++layer) {
     for (size_t i = 0; i < count; ++i) {
-      const Lane* lane = batches[0][i].lane;
-      if (lane == nullptr || !lane->options.layers.Contains(layer)) continue;
+      if (batches[0][i].lane == nullptr || !batches[0][i].layers.Contains(layer)) continue;
       for (size_t r = 0; r < ranks.size(); ++r) ranks[r]->SumLayer(batches[r][i], layer);
       for (size_t row = 0; row < batches[0][i].states.size(); ++row) {
         uint64_t sum = 0;

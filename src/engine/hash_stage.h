@@ -60,6 +60,7 @@ class HashStage : public Stage {
   // Of one part while it runs.
   struct Batch {
     Lane* lane = nullptr;  // null: the part failed at some rank
+    LayerRange layers;
     StagePart* part = nullptr;
     std::vector<uint64_t> states;  // by row
     std::vector<uint64_t> sums;    // by row, this rank's heads

@@ -40,7 +40,13 @@ Status ModelLane::TakeIn(const StagePart& part, size_t row_bytes) {
   positions_.clear();
   spans_.clear();
   spans_first_row_ = 0;
-  const size_t input_bytes = options_.first ? 0 : plan.tokens.size() * row_bytes;
+  const LayerRange layers = part.LayersOf(options_);
+  if (layers.size() < 1 || !options_.layers.Contains(layers)) {
+    return InvalidArgument(fmt::format("lane {}: layers [{}, {}) of its [{}, {})", id_.value(),
+                                       layers.begin, layers.end, options_.layers.begin,
+                                       options_.layers.end));
+  }
+  const size_t input_bytes = part.TokensIn(options_) ? 0 : plan.tokens.size() * row_bytes;
   if (part.input.size() != input_bytes) {
     return InvalidArgument(fmt::format("lane {}: {} bytes of activations for {} tokens, want {}",
                                        id_.value(), part.input.size(), plan.tokens.size(),

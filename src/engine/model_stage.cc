@@ -156,7 +156,7 @@ void ModelStage::Enter(std::span<const Member> batch, int layer) {
   for (const Member& member : batch) {
     if (member.layers().begin != layer) continue;
     const int rows = member.lane->rows();
-    if (!member.lane->options().first) {
+    if (!member.part->TokensIn(member.lane->options())) {
       device_->Write(member.part->input.data(), hidden.Slice(member.first_row, rows));
       continue;
     }
@@ -172,7 +172,7 @@ void ModelStage::Leave(std::span<const Member> batch, int layer) {
   for (const Member& member : batch) {
     if (member.layers().end != layer) continue;
     StagePart& part = *member.part;
-    if (member.lane->options().last) {
+    if (part.TokensOut(member.lane->options())) {
       if (model_->has_head()) sampling_.Add(part, *member.lane, member.first_row);
       continue;
     }

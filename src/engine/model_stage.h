@@ -64,7 +64,7 @@ class ModelStage : public Stage {
     StagePart* part = nullptr;
     ModelLane* lane = nullptr;
     int first_row = 0;
-    LayerRange layers() const { return lane->options().layers; }
+    LayerRange layers() const { return part->LayersOf(lane->options()); }
   };
   // Members whose rows lie side by side and are at the same layer.
   struct Group {

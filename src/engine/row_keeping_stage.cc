@@ -11,7 +11,7 @@ namespace {
 
 bool Restricted(const StepPlan& plan) {
   return std::ranges::any_of(plan.sequences,
-                             [](const SequenceStep& s) { return s.only_hops.has_value(); });
+                             [](const SequenceStep& s) { return s.only_layers.has_value(); });
 }
 
 bool IsRows(const KvBox& box) { return box.layers.size() == 0; }
@@ -29,29 +29,70 @@ void AnswerForAll(const StepPlan& asked, StepResult& result) {
   }
 }
 
+void AppendTokens(const StepPlan& from, const SequenceStep& asked, StepPlan& to,
+                  SequenceStep& step) {
+  const auto tokens = from.TokensOf(asked);
+  step.first_token = static_cast<int32_t>(to.tokens.size());
+  to.tokens.insert(to.tokens.end(), tokens.begin(), tokens.end());
+}
+
 }  // namespace
 
-StepPlan PlanAtHop(const StepPlan& plan, int hop) {
+StepPlan PlanAtHop(const StepPlan& plan, LayerRange hop) {
   StepPlan here = plan;
   here.tokens.clear();
-  for (SequenceStep& s : here.sequences) {
-    const auto tokens = plan.TokensOf(s);
-    s.first_token = static_cast<int32_t>(here.tokens.size());
-    if (s.RunsAt(hop)) {
-      here.tokens.insert(here.tokens.end(), tokens.begin(), tokens.end());
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequenceStep& asked = plan.sequences[i];
+    SequenceStep& s = here.sequences[i];
+    s.only_layers.reset();
+    if (asked.RunsAt(hop) == hop) {
+      AppendTokens(plan, asked, here, s);
     } else {
+      s.first_token = static_cast<int32_t>(here.tokens.size());
       s.num_tokens = 0;
     }
-    s.only_hops.reset();
   }
   return here;
 }
 
-RowKeepingStage::Lane::Lane(const StageLane& o, size_t row)
+StepPlan PlanAtLayers(const StepPlan& plan, LayerRange hop, LayerRange layers) {
+  StepPlan here{.id = plan.id};
+  for (const SequenceStep& asked : plan.sequences) {
+    if (asked.RunsAt(hop) != layers) continue;
+    SequenceStep& s = here.sequences.emplace_back(asked);
+    s.only_layers.reset();
+    s.keep_blocks = asked.keep_blocks + asked.num_new_blocks;
+    s.first_new_block = s.num_new_blocks = 0;
+    AppendTokens(plan, asked, here, s);
+  }
+  return here;
+}
+
+RowKeepingStage::Lane::Lane(const StageLane& o, size_t row, RowBudget& rows_budget)
     : options(o),
       row_bytes(row),
-      device(o.keep_rows ? static_cast<size_t>(o.num_blocks) : 0),
-      host(o.keep_rows ? static_cast<size_t>(o.num_host_blocks) : 0) {}
+      budget(rows_budget),
+      leaving(o.keep_rows ? std::make_shared<KeptRows>(rows_budget, row, o.block_size, o.num_blocks,
+                                                       o.num_host_blocks)
+                          : nullptr) {}
+
+std::shared_ptr<KeptRows> RowKeepingStage::Lane::RowsAt(int layer) const {
+  if (layer == options.layers.end) return leaving;
+  const std::lock_guard lock(mutex);
+  const auto found = inner.find(layer);
+  return found == inner.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<KeptRows> RowKeepingStage::Lane::MakeRowsAt(int layer) {
+  if (layer <= options.layers.begin || layer >= options.layers.end) return RowsAt(layer);
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<KeptRows>& rows = inner[layer];
+  if (!rows) {
+    rows = std::make_shared<KeptRows>(budget, row_bytes, options.block_size, options.num_blocks,
+                                      options.num_host_blocks);
+  }
+  return rows;
+}
 
 std::shared_ptr<RowKeepingStage::Lane> RowKeepingStage::Find(LaneId lane) const {
   const std::lock_guard lock(mutex_);
@@ -61,7 +102,7 @@ std::shared_ptr<RowKeepingStage::Lane> RowKeepingStage::Find(LaneId lane) const 
 
 Status RowKeepingStage::OpenLane(LaneId lane, const StageLane& options) {
   MR_RETURN_IF_ERROR(WrappedStage::OpenLane(lane, options));
-  auto rows = std::make_shared<Lane>(options, row_bytes());
+  auto rows = std::make_shared<Lane>(options, row_bytes(), budget_);
   const std::lock_guard lock(mutex_);
   lanes_[lane] = std::move(rows);
   return OkStatus();
@@ -70,59 +111,93 @@ Status RowKeepingStage::OpenLane(LaneId lane, const StageLane& options) {
 void RowKeepingStage::CloseLane(LaneId lane) {
   WrappedStage::CloseLane(lane);
   std::shared_ptr<Lane> gone;  // freed outside the lock, perhaps by a transfer that reads it
-  {
-    const std::lock_guard lock(mutex_);
-    if (auto node = lanes_.extract(lane)) gone = std::move(node.mapped());
-  }
-  if (!gone) return;
-  const size_t block_bytes = static_cast<size_t>(gone->options.block_size) * gone->row_bytes;
-  for (const std::vector<Block>* pool : {&gone->device, &gone->host}) {
-    bytes_ -= block_bytes * static_cast<size_t>(std::ranges::count_if(
-                                *pool, [](const Block& b) { return b.rows != nullptr; }));
-  }
+  const std::lock_guard lock(mutex_);
+  if (auto node = lanes_.extract(lane)) gone = std::move(node.mapped());
 }
 
 Status RowKeepingStage::Run(std::span<StagePart> parts) {
-  MR_RETURN_IF_ERROR(WrappedStage::Run(Enter(parts)));
+  for (auto batch = Enter(parts); !batch.empty(); batch = Next()) {
+    MR_RETURN_IF_ERROR(WrappedStage::Run(batch));
+  }
   Leave(parts);
   return OkStatus();
 }
 
 std::span<StagePart> RowKeepingStage::Enter(std::span<StagePart> parts) {
+  parts_ = parts;
   given_.clear();
-  filtered_.clear();
+  splits_.clear();
+  pass_ = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::shared_ptr<Lane> lane = Find(parts[i].lane);
+    std::shared_ptr<Lane> lane = Find(parts[i].lane);
     if (!lane) continue;  // the stage says so
     FollowTables(*lane, *parts[i].plan);
     if (Restricted(*parts[i].plan)) {
-      filtered_.push_back({i, PlanAtHop(*parts[i].plan, lane->options.hop)});
+      splits_.push_back(SplitPart(i, parts[i], std::move(lane)));
     }
   }
-  if (filtered_.empty()) return parts;
-  for (StagePart& part : parts) given_.push_back({part.lane, part.plan, part.input, {}, {}});
-  for (const Filtered& f : filtered_) given_[f.part].plan = &f.plan;
+  if (splits_.empty()) return parts;
+  for (StagePart& part : parts) given_.push_back({part.lane, part.plan, part.input, {}, {}, {}});
+  for (const Split& split : splits_) {
+    given_[split.part].plan = &split.passes.front().plan;
+    given_[split.part].input = split.passes.front().input;
+  }
+  return given_;
+}
+
+// Some of the layers alone, for the parts that ask for them, until no part asks for more.
+std::span<StagePart> RowKeepingStage::Next() {
+  if (splits_.empty()) return {};
+  if (pass_ == 0) {
+    for (size_t i = 0; i < given_.size(); ++i) {
+      parts_[i].output = std::move(given_[i].output);
+      parts_[i].result = std::move(given_[i].result);
+    }
+    for (Split& split : splits_) {
+      StagePart& part = parts_[split.part];
+      split.passes.front().output = std::move(part.output);
+      if (!part.result.error.ok()) split.error = part.result.error;
+    }
+  } else {
+    for (size_t i = 0; i < given_.size(); ++i) {
+      Split& split = splits_[given_of_[i]];
+      split.passes[pass_].output = std::move(given_[i].output);
+      if (split.error.ok()) split.error = given_[i].result.error;
+    }
+  }
+  ++pass_;
+  given_.clear();
+  given_of_.clear();
+  for (size_t i = 0; i < splits_.size(); ++i) {
+    const Split& split = splits_[i];
+    if (pass_ >= split.passes.size() || !parts_[split.part].result.error.ok()) continue;
+    const Pass& pass = split.passes[pass_];
+    given_.push_back({parts_[split.part].lane, &pass.plan, pass.input, {}, {}, pass.layers});
+    given_of_.push_back(i);
+  }
   return given_;
 }
 
 void RowKeepingStage::Leave(std::span<StagePart> parts) {
-  for (size_t i = 0; i < given_.size(); ++i) {
-    parts[i].output = std::move(given_[i].output);
-    parts[i].result = std::move(given_[i].result);
-  }
-  auto filtered = filtered_.begin();
+  auto split = splits_.begin();
   for (size_t i = 0; i < parts.size(); ++i) {
     StagePart& part = parts[i];
-    const StepPlan* ran = part.plan;
-    if (filtered != filtered_.end() && filtered->part == i) ran = &(filtered++)->plan;
-    const std::shared_ptr<Lane> lane = Find(part.lane);
-    if (!lane || !part.result.error.ok()) continue;
-    Keep(*lane, *ran, part.output);
-    if (ran == part.plan) continue;
-    if (lane->options.last) {
+    if (split == splits_.end() || split->part != i) {
+      const std::shared_ptr<Lane> lane = Find(part.lane);
+      if (lane && part.result.error.ok()) Keep(*lane, *part.plan, part.output);
+      continue;
+    }
+    const Split& ran = *split++;
+    const Lane& lane = *ran.lane;
+    part.result.error = ran.error;
+    if (!ran.error.ok()) continue;
+    for (const Pass& pass : ran.passes) {
+      if (pass.layers.end == lane.options.layers.end) Keep(lane, pass.plan, pass.output);
+    }
+    if (lane.options.last) {
       AnswerForAll(*part.plan, part.result);
-    } else if (lane->options.keep_rows) {
-      part.result.error = Compose(*lane, *part.plan, *ran, part);
+    } else if (lane.leaving) {
+      part.result.error = Compose(ran, part);
     }
   }
 }
@@ -130,87 +205,135 @@ void RowKeepingStage::Leave(std::span<StagePart> parts) {
 // Before the step's tokens: what it says of tables and blocks. A plan that makes no sense is the
 // wrapped stage's to refuse, and ends the lane.
 void RowKeepingStage::FollowTables(Lane& lane, const StepPlan& plan) {
-  if (lane.device.empty()) return;
+  std::vector<std::shared_ptr<KeptRows>> kept;
+  {
+    const std::lock_guard lock(lane.mutex);
+    for (const auto& [layer, rows] : lane.inner) kept.push_back(rows);
+  }
   for (SequenceId id : plan.released) lane.tables.erase(id);
-  for (const BlockCopy& c : plan.swap_out) Copy(lane, lane.host, c.to, lane.device, c.from);
-  for (const BlockCopy& c : plan.swap_in) Copy(lane, lane.device, c.to, lane.host, c.from);
-  for (const BlockCopy& c : plan.copies) Copy(lane, lane.device, c.to, lane.device, c.from);
+  if (lane.leaving) lane.leaving->MoveBlocks(plan);
+  for (const auto& rows : kept) rows->MoveBlocks(plan);
+  if (!lane.leaving && kept.empty() && lane.tables.empty() && !Restricted(plan)) return;
   for (const SequenceStep& s : plan.sequences) {
+    const bool lacks = s.only_layers.has_value();
+    if (!lane.leaving && !lacks && !lane.tables.contains(s.id)) continue;
     std::vector<BlockIndex>& table = lane.tables[s.id];
     table.resize(std::min(table.size(), static_cast<size_t>(s.keep_blocks)));
     const auto fresh = plan.NewBlocksOf(s);
     table.insert(table.end(), fresh.begin(), fresh.end());
+    if (lacks) continue;
+    // It lacks nothing (any more).
+    const size_t written = static_cast<size_t>(s.start / lane.options.block_size);
+    for (const auto& rows : kept) {
+      rows->Free(std::span(table).subspan(std::min(written, table.size())));
+    }
+    if (!lane.leaving) lane.tables.erase(s.id);
   }
 }
 
-bool RowKeepingStage::Allocate(const Lane& lane, Block& block, size_t bytes_max) {
-  if (block.rows) return true;
-  const size_t bytes = static_cast<size_t>(lane.options.block_size) * lane.row_bytes;
-  if (bytes_ + bytes > bytes_max) return false;
-  bytes_ += bytes;
-  block.rows = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  return true;
-}
-
-void RowKeepingStage::Copy(const Lane& lane, std::vector<Block>& to, BlockIndex to_block,
-                           const std::vector<Block>& from, BlockIndex from_block) {
-  if (static_cast<size_t>(to_block) >= to.size() ||
-      static_cast<size_t>(from_block) >= from.size()) {
-    return;
+RowKeepingStage::Split RowKeepingStage::SplitPart(size_t index, const StagePart& part,
+                                                  std::shared_ptr<Lane> lane) {
+  Split split{.part = index, .lane = std::move(lane), .passes = {}, .error = {}};
+  const LayerRange hop = split.lane->options.layers;
+  split.passes.push_back({hop, PlanAtHop(*part.plan, hop), {}, {}});
+  for (const SequenceStep& s : part.plan->sequences) {
+    const LayerRange layers = s.RunsAt(hop);
+    if (layers.size() == 0 ||
+        std::ranges::find(split.passes, layers, &Pass::layers) != split.passes.end()) {
+      continue;
+    }
+    split.passes.push_back({layers, PlanAtLayers(*part.plan, hop, layers), {}, {}});
   }
-  const Block& source = from[static_cast<size_t>(from_block)];
-  Block& target = to[static_cast<size_t>(to_block)];
-  const int count = source.count;
-  target.count = 0;
-  if (count == 0 || !Allocate(lane, target, bytes_max_)) return;
-  std::memcpy(target.rows.get(), source.rows.get(), static_cast<size_t>(count) * lane.row_bytes);
-  target.count = count;
+  TakeInputs(part, split);
+  return split;
 }
 
-// A block is filled from its beginning. Whoever begins it anew ends what it held.
-void RowKeepingStage::Put(const Lane& lane, Block& block, int offset, const std::byte* row,
-                          size_t bytes_max) {
-  if (offset > block.count || !Allocate(lane, block, bytes_max)) return;
-  std::memcpy(block.rows.get() + static_cast<size_t>(offset) * lane.row_bytes, row, lane.row_bytes);
-  block.count = offset + 1;
+// Each pass its rows: those that came, of sequences that run at the hop's first layer, or those
+// that are kept here. Where they are missing the lane fails, but only after it has run: other ranks
+// run the same.
+void RowKeepingStage::TakeInputs(const StagePart& part, Split& split) {
+  const Lane& lane = *split.lane;
+  const LayerRange hop = lane.options.layers;
+  const size_t row = lane.row_bytes;
+  std::span<const std::byte> came = part.input;
+  for (const SequenceStep& s : part.plan->sequences) {
+    const LayerRange layers = s.RunsAt(hop);
+    if (layers.size() == 0) continue;
+    const size_t bytes = static_cast<size_t>(s.num_tokens) * row;
+    if (layers.begin == hop.begin && lane.options.first) continue;  // from its tokens
+    std::vector<std::byte>& input = std::ranges::find(split.passes, layers, &Pass::layers)->input;
+    const size_t at = input.size();
+    input.resize(at + bytes);
+    const auto place = std::span(input).subspan(at);
+    if (layers.begin > hop.begin) {
+      if (Status taken = TakeInner(s, layers.begin, lane, place); !taken.ok()) split.error = taken;
+    } else if (came.size() >= bytes) {
+      std::ranges::copy(came.first(bytes), place.begin());
+      came = came.subspan(bytes);
+    } else {
+      split.error = InvalidArgument(fmt::format("lane {}: {} bytes of activations too few",
+                                                part.lane.value(), bytes - came.size()));
+    }
+  }
+  if (!came.empty() && split.error.ok()) {
+    split.error = InvalidArgument(
+        fmt::format("lane {}: {} bytes of activations too many", part.lane.value(), came.size()));
+  }
+}
+
+// Rows that entered a layer within the hop. They are used once.
+Status RowKeepingStage::TakeInner(const SequenceStep& step, int layer, const Lane& lane,
+                                  std::span<std::byte> out) {
+  const std::shared_ptr<KeptRows> rows = lane.RowsAt(layer);
+  const std::vector<BlockIndex>& table = lane.tables.at(step.id);
+  const int end = step.start + step.num_tokens;
+  if (!rows || !rows->Read(table, step.start, end, out)) {
+    return FailedPrecondition(fmt::format(
+        "the rows of tokens [{}, {}) that entered layer {} are not kept", step.start, end, layer));
+  }
+  const auto first = static_cast<size_t>(step.start / lane.options.block_size);
+  const auto passed = static_cast<size_t>(end / lane.options.block_size);
+  rows->Free(std::span(table).subspan(first, passed - first));
+  return OkStatus();
 }
 
 // `rows`: what the wrapped stage made of `plan`, in its order.
-void RowKeepingStage::Keep(Lane& lane, const StepPlan& plan, std::span<const std::byte> rows) {
-  if (lane.device.empty() || rows.size() != plan.tokens.size() * lane.row_bytes) return;
+void RowKeepingStage::Keep(const Lane& lane, const StepPlan& plan,
+                           std::span<const std::byte> rows) {
+  if (!lane.leaving || rows.size() != plan.tokens.size() * lane.row_bytes) return;
   for (const SequenceStep& s : plan.sequences) {
-    const std::vector<BlockIndex>& table = lane.tables[s.id];
-    for (int i = 0; i < s.num_tokens; ++i) {
-      const auto [at, offset] = std::div(s.start + i, lane.options.block_size);
-      if (at >= std::ssize(table)) break;
-      const auto block = static_cast<size_t>(table[static_cast<size_t>(at)]);
-      if (block >= lane.device.size()) break;
-      Put(lane, lane.device[block], offset,
-          &rows[static_cast<size_t>(s.first_token + i) * lane.row_bytes], bytes_max_);
-    }
+    const auto first = static_cast<size_t>(s.first_token) * lane.row_bytes;
+    const auto bytes = static_cast<size_t>(s.num_tokens) * lane.row_bytes;
+    lane.leaving->Put(lane.tables.at(s.id), s.start, rows.subspan(first, bytes), 1);
   }
 }
 
-// The rows that the next hop is to be given: of sequences that run there, computed or kept.
-Status RowKeepingStage::Compose(const Lane& lane, const StepPlan& asked, const StepPlan& ran,
-                                StagePart& part) {
-  const std::vector<std::byte> computed = std::exchange(part.output, {});
-  const int hop = lane.options.hop;
-  for (size_t i = 0; i < asked.sequences.size(); ++i) {
-    const SequenceStep& s = asked.sequences[i];
-    if (!s.RunsAt(hop + 1)) continue;
+// The rows that the next hop is to be given: of sequences that run at its first layer, computed or
+// kept.
+Status RowKeepingStage::Compose(const Split& split, StagePart& part) {
+  const Lane& lane = *split.lane;
+  const LayerRange hop = lane.options.layers;
+  std::vector<size_t> next(split.passes.size());  // sequence of each pass
+  part.output.clear();
+  for (size_t i = 0; i < part.plan->sequences.size(); ++i) {
+    const SequenceStep& s = part.plan->sequences[i];
+    const LayerRange ran = s.RunsAt(hop);
+    const auto pass = std::ranges::find(split.passes, ran.size() > 0 ? ran : hop, &Pass::layers);
+    size_t& at = next[static_cast<size_t>(pass - split.passes.begin())];
+    const size_t place = pass == split.passes.begin() ? i : at++;
+    if (!s.Enters(hop.end)) continue;
     const size_t size = static_cast<size_t>(s.num_tokens) * lane.row_bytes;
-    const size_t at = part.output.size();
-    part.output.resize(at + size);
-    if (s.RunsAt(hop)) {
-      const size_t first = static_cast<size_t>(ran.sequences[i].first_token) * lane.row_bytes;
-      std::memcpy(&part.output[at], &computed[first], size);
-      continue;
+    const size_t end = part.output.size();
+    part.output.resize(end + size);
+    if (ran.size() > 0) {
+      const size_t first =
+          static_cast<size_t>(pass->plan.sequences[place].first_token) * lane.row_bytes;
+      std::memcpy(&part.output[end], &pass->output[first], size);
+    } else if (!lane.leaving->Read(lane.tables.at(s.id), s.start, s.start + s.num_tokens,
+                                   std::span(part.output).subspan(end))) {
+      return FailedPrecondition(fmt::format("lane {}: the rows of {} tokens are not kept",
+                                            part.lane.value(), s.start + s.num_tokens));
     }
-    const KvBox box{
-        {lane.options.layers.end, lane.options.layers.end}, 0, 0, s.start, s.start + s.num_tokens};
-    MR_RETURN_IF_ERROR(
-        ReadKv(part.lane, box, lane.tables.at(s.id), std::span(part.output).subspan(at)));
   }
   return OkStatus();
 }
@@ -220,17 +343,11 @@ size_t RowKeepingStage::KvBytes(const KvBox& box) const {
   return static_cast<size_t>(box.end_token - box.first_token) * row_bytes();
 }
 
-bool RowKeepingStage::HoldsRows(LaneId id, std::span<const BlockIndex> blocks, int tokens) const {
+bool RowKeepingStage::HoldsRows(LaneId id, int layer, std::span<const BlockIndex> blocks,
+                                int first_token, int end_token) const {
   const std::shared_ptr<Lane> lane = Find(id);
-  if (!lane || lane->device.empty()) return false;
-  const int block_size = lane->options.block_size;
-  if (tokens > std::ssize(blocks) * block_size) return false;
-  for (int first = 0; first < tokens; first += block_size) {
-    const auto block = static_cast<size_t>(blocks[static_cast<size_t>(first / block_size)]);
-    if (block >= lane->device.size()) return false;
-    if (lane->device[block].count < std::min(block_size, tokens - first)) return false;
-  }
-  return true;
+  const std::shared_ptr<KeptRows> rows = lane ? lane->RowsAt(layer) : nullptr;
+  return rows && rows->Holds(blocks, first_token, end_token);
 }
 
 Status RowKeepingStage::ReadKv(LaneId id, const KvBox& box, std::span<const BlockIndex> blocks,
@@ -238,22 +355,10 @@ Status RowKeepingStage::ReadKv(LaneId id, const KvBox& box, std::span<const Bloc
   if (!IsRows(box)) return WrappedStage::ReadKv(id, box, blocks, out);
   const std::shared_ptr<Lane> lane = Find(id);
   if (!lane) return NotFound(fmt::format("lane {} is not open", id.value()));
-  if (box.layers.end != lane->options.layers.end || !HoldsRows(id, blocks, box.end_token)) {
-    return FailedPrecondition(
-        fmt::format("lane {}: the rows of {} tokens are not kept", id.value(), box.end_token));
-  }
-  const int block_size = lane->options.block_size;
-  std::byte* to = out.data();
-  for (int t = box.first_token; t < box.end_token;) {
-    const auto [at, offset] = std::div(t, block_size);
-    const int count = std::min(block_size - offset, box.end_token - t);
-    const Block& block = lane->device[static_cast<size_t>(blocks[static_cast<size_t>(at)])];
-    const size_t bytes = static_cast<size_t>(count) * lane->row_bytes;
-    std::memcpy(to, block.rows.get() + static_cast<size_t>(offset) * lane->row_bytes, bytes);
-    to += bytes;
-    t += count;
-  }
-  return OkStatus();
+  const std::shared_ptr<KeptRows> rows = lane->RowsAt(box.layers.end);
+  if (rows && rows->Read(blocks, box.first_token, box.end_token, out)) return OkStatus();
+  return FailedPrecondition(
+      fmt::format("lane {}: the rows of {} tokens are not kept", id.value(), box.end_token));
 }
 
 // KV that comes from elsewhere comes before its rows, if they come at all. Rows that come are those
@@ -263,20 +368,12 @@ Status RowKeepingStage::WriteKv(LaneId id, const KvBox& box, std::span<const Blo
   const std::shared_ptr<Lane> lane = Find(id);
   if (!IsRows(box)) MR_RETURN_IF_ERROR(WrappedStage::WriteKv(id, box, blocks, in));
   if (!lane) return NotFound(fmt::format("lane {} is not open", id.value()));
-  if (lane->device.empty()) return OkStatus();
-  const int block_size = lane->options.block_size;
-  const std::byte* row = in.data();
-  for (int t = box.first_token; t < box.end_token; ++t, row += lane->row_bytes) {
-    const auto [at, offset] = std::div(t, block_size);
-    if (at >= std::ssize(blocks)) break;
-    const auto index = static_cast<size_t>(blocks[static_cast<size_t>(at)]);
-    if (index >= lane->device.size()) break;
-    Block& block = lane->device[index];
-    if (IsRows(box)) {
-      Put(*lane, block, offset, row, 2 * bytes_max_);
-    } else {
-      block.count = std::min<int>(block.count, offset);
-    }
+  if (IsRows(box)) {
+    if (auto rows = lane->MakeRowsAt(box.layers.end)) rows->Put(blocks, box.first_token, in, 2);
+    return OkStatus();
+  }
+  for (int layer = box.layers.begin + 1; layer <= box.layers.end; ++layer) {
+    if (auto rows = lane->RowsAt(layer)) rows->End(blocks, box.first_token, box.end_token);
   }
   return OkStatus();
 }

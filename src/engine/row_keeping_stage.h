@@ -1,25 +1,27 @@
-// RowKeepingStage: a stage that can leave out sequences whose KV it has, and send again the rows it
-// has sent before. With it, when a worker is lost its layers alone are computed again: the hop
-// before them sends what it had sent the lost one, those further off do nothing (StepPlan's
-// only_hops).
+// RowKeepingStage: a stage that can leave out sequences whose KV it has, run some of a lane's
+// layers alone for those that lack only these, and give again the rows that have left it before.
+// With it, when a worker is lost its layers alone are computed again, however the lane that goes on
+// cuts the layers (StepPlan's only_layers): who held the layers before them gives the rows that
+// entered them, those further off do nothing.
 //
-// The rows that left a lane's last layer here lie by block, as KV does, in host memory: with the
-// lane's tables they are shared, copied and swapped like it. They are a help, not a promise: beyond
-// `bytes_max` (twice that while they go from a lost lane to the next), or where KV came from
-// elsewhere without its rows, they are missing, and HoldsRows says so.
+// The rows that left a lane's last layer here lie by block, as KV does, in host memory
+// (kept_rows.h). So do rows that come from a lost lane which was cut elsewhere, until they are
+// used. They are missing beyond `bytes_max` (twice that while they go from a lost lane to the
+// next), or where KV came from elsewhere without them; HoldsRows says so.
 //
-// Between hops travel the rows of the sequences that run at the next one.
+// Between hops travel the rows of the sequences that run at the next one's first layer.
 //
 // Shares the stage it wraps; threads as a stage.
 #pragma once
 
-#include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "engine/kept_rows.h"
 #include "engine/wrapped_stage.h"
 
 namespace millrace::engine {
@@ -27,13 +29,16 @@ namespace millrace::engine {
 // Of a model's hidden state per token: little beside its KV in all the layers of a stage.
 inline constexpr size_t kKeptRowsBytesMax = size_t{1} << 30;
 
-// What `plan` asks of one hop: sequences that do not run there keep their tables and no token.
-StepPlan PlanAtHop(const StepPlan& plan, int hop);
+// What `plan` asks of a hop of these layers: sequences that do not run at all of them keep their
+// tables and no token.
+StepPlan PlanAtHop(const StepPlan& plan, LayerRange hop);
+// After it, what it asks of some of them: the sequences that run at just these.
+StepPlan PlanAtLayers(const StepPlan& plan, LayerRange hop, LayerRange layers);
 
 class RowKeepingStage : public WrappedStage {
  public:
   explicit RowKeepingStage(std::shared_ptr<Stage> inner, size_t bytes_max = kKeptRowsBytesMax)
-      : WrappedStage(std::move(inner)), bytes_max_(bytes_max) {}
+      : WrappedStage(std::move(inner)), budget_{bytes_max} {}
 
   Status OpenLane(LaneId lane, const StageLane& options) override;
   void CloseLane(LaneId lane) override;
@@ -44,50 +49,66 @@ class RowKeepingStage : public WrappedStage {
                 std::span<std::byte> out) const override;
   Status WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
                  std::span<const std::byte> in) override;
-  bool HoldsRows(LaneId lane, std::span<const BlockIndex> blocks, int tokens) const override;
+  bool HoldsRows(LaneId lane, int layer, std::span<const BlockIndex> blocks, int first_token,
+                 int end_token) const override;
 
-  // Run in two halves, for who runs the wrapped stage itself: what it is to be given, and what
-  // becomes of its outputs. `parts` as at Enter.
+  // Run in parts, for who runs the wrapped stage itself: what it is to be given first, what next
+  // after it has run that (nothing: that was all), and what becomes of its outputs. `parts` as at
+  // Enter.
   std::span<StagePart> Enter(std::span<StagePart> parts);
+  std::span<StagePart> Next();
   void Leave(std::span<StagePart> parts);
 
-  size_t kept_bytes() const { return bytes_; }
+  size_t kept_bytes() const { return budget_.bytes; }
 
  private:
-  // Rows of one block: the first `count` of its tokens.
-  struct Block {
-    std::unique_ptr<std::byte[]> rows;
-    std::atomic<int> count = 0;
-  };
   struct Lane {
-    Lane(const StageLane& options, size_t row_bytes);
-    StageLane options;
-    size_t row_bytes = 0;
-    std::vector<Block> device, host;                                 // empty: keeps no rows
-    std::unordered_map<SequenceId, std::vector<BlockIndex>> tables;  // where rows are kept
+    Lane(const StageLane& options, size_t row_bytes, RowBudget& budget);
+    // Of rows that enter `layer`; null where none are kept.
+    std::shared_ptr<KeptRows> RowsAt(int layer) const;
+    std::shared_ptr<KeptRows> MakeRowsAt(int layer);
+
+    const StageLane options;
+    const size_t row_bytes;
+    RowBudget& budget;
+    // Where rows are kept, of all; elsewhere of sequences that lack some layers.
+    std::unordered_map<SequenceId, std::vector<BlockIndex>> tables;
+    mutable std::mutex mutex;                        // of the map: transfers come in between
+    std::map<int, std::shared_ptr<KeptRows>> inner;  // by layer, within the lane's
+    const std::shared_ptr<KeptRows> leaving;         // null: keeps none
   };
-  // A part that is not run as it came.
-  struct Filtered {
-    size_t part = 0;
+  // Sequences of a part that run at the same layers.
+  struct Pass {
+    LayerRange layers;
     StepPlan plan;
+    std::vector<std::byte> input, output;
+  };
+  // A part that is not run as it came: first the lane's layers, then some of them.
+  struct Split {
+    size_t part = 0;
+    std::shared_ptr<Lane> lane;
+    std::vector<Pass> passes;
+    Status error;
   };
 
   std::shared_ptr<Lane> Find(LaneId lane) const;
-  void FollowTables(Lane& lane, const StepPlan& plan);
-  void Copy(const Lane& lane, std::vector<Block>& to, BlockIndex to_block,
-            const std::vector<Block>& from, BlockIndex from_block);
-  void Put(const Lane& lane, Block& block, int offset, const std::byte* row, size_t bytes_max);
-  bool Allocate(const Lane& lane, Block& block, size_t bytes_max);
-  void Keep(Lane& lane, const StepPlan& plan, std::span<const std::byte> rows);
-  Status Compose(const Lane& lane, const StepPlan& asked, const StepPlan& ran, StagePart& part);
+  static void FollowTables(Lane& lane, const StepPlan& plan);
+  static Split SplitPart(size_t index, const StagePart& part, std::shared_ptr<Lane> lane);
+  static void TakeInputs(const StagePart& part, Split& split);
+  static Status TakeInner(const SequenceStep& step, int layer, const Lane& lane,
+                          std::span<std::byte> out);
+  static void Keep(const Lane& lane, const StepPlan& plan, std::span<const std::byte> rows);
+  static Status Compose(const Split& split, StagePart& part);
 
-  const size_t bytes_max_;
-  std::atomic<size_t> bytes_ = 0;
+  RowBudget budget_;
   mutable std::mutex mutex_;  // of the map
   std::unordered_map<LaneId, std::shared_ptr<Lane>> lanes_;
   // Of the batch being run.
+  std::span<StagePart> parts_;
   std::vector<StagePart> given_;
-  std::vector<Filtered> filtered_;
+  std::vector<size_t> given_of_;  // given_'s place in splits_, in later passes
+  std::vector<Split> splits_;
+  size_t pass_ = 0;
 };
 
 }  // namespace millrace::engine

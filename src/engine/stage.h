@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,6 @@ struct StageLane {
   bool first = false;  // tokens come in: embeds
   bool last = false;   // tokens come out: samples
   std::vector<TokenId> eos_token_ids;
-  int hop = 0;             // its place on the lane's way
   bool keep_rows = false;  // that leave it, for a successor of the next hop (row_keeping_stage.h)
 };
 
@@ -36,13 +36,24 @@ struct StageLane {
 struct StagePart {
   LaneId lane;
   const StepPlan* plan = nullptr;
-  std::span<const std::byte> input;  // [tokens, row_bytes()]; empty at the lane's first hop
-  std::vector<std::byte> output;     // [tokens, row_bytes()]; empty at its last
+  std::span<const std::byte> input;  // [tokens, row_bytes()]; empty where tokens come in
+  std::vector<std::byte> output;     // [tokens, row_bytes()]; empty where tokens come out
   StepResult result;                 // at the last hop; at any hop `error`, when this part failed
+  std::optional<LayerRange> layers = {};  // of the lane's here, these alone run; none: all
+
+  LayerRange LayersOf(const StageLane& lane_here) const {
+    return layers.value_or(lane_here.layers);
+  }
+  bool TokensIn(const StageLane& lane_here) const {
+    return lane_here.first && LayersOf(lane_here).begin == lane_here.layers.begin;
+  }
+  bool TokensOut(const StageLane& lane_here) const {
+    return lane_here.last && LayersOf(lane_here).end == lane_here.layers.end;
+  }
 };
 
 // A box of one lane's KV: what a transfer moves. Without layers, [e, e), and without heads: the
-// rows that left the lane's last layer here, where they are kept (row_keeping_stage.h).
+// rows that entered layer e, where they are kept (row_keeping_stage.h).
 struct KvBox {
   LayerRange layers;                 // within the lane's at this stage
   int first_head = 0, end_head = 0;  // of the whole model's KV heads, within this rank's
@@ -75,8 +86,9 @@ class Stage {
                         std::span<std::byte> out) const = 0;
   virtual Status WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
                          std::span<const std::byte> in) = 0;
-  // Whether the rows of the first `tokens` are kept, all of them.
-  virtual bool HoldsRows(LaneId, std::span<const BlockIndex>, int /*tokens*/) const {
+  // Whether the rows that entered `layer` are kept, of all these tokens.
+  virtual bool HoldsRows(LaneId, int /*layer*/, std::span<const BlockIndex>, int /*first_token*/,
+                         int /*end_token*/) const {
     return false;
   }
 };

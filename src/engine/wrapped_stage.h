@@ -32,8 +32,9 @@ class WrappedStage : public Stage {
                  std::span<const std::byte> in) override {
     return inner_->WriteKv(lane, box, blocks, in);
   }
-  bool HoldsRows(LaneId lane, std::span<const BlockIndex> blocks, int tokens) const override {
-    return inner_->HoldsRows(lane, blocks, tokens);
+  bool HoldsRows(LaneId lane, int layer, std::span<const BlockIndex> blocks, int first_token,
+                 int end_token) const override {
+    return inner_->HoldsRows(lane, layer, blocks, first_token, end_token);
   }
   const std::shared_ptr<Stage>& inner() const { return inner_; }
 

@@ -170,10 +170,10 @@ Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_outpu
   return OkStatus();
 }
 
-void SchedulerImpl::KvArrivedWithout(RequestId id, HopRange lacking, Time now) {
+void SchedulerImpl::KvArrivedWithout(RequestId id, LayerRange lacking, Time now) {
   Request* r = Find(id);
   if (r && r->state == RequestState::kPulling) {
-    HopRange& all = r->import_lacks ? *r->import_lacks : r->import_lacks.emplace(lacking);
+    LayerRange& all = r->import_lacks ? *r->import_lacks : r->import_lacks.emplace(lacking);
     all = {std::min(all.begin, lacking.begin), std::max(all.end, lacking.end)};
   }
   KvArrived(id, true, now);

@@ -150,9 +150,9 @@ TEST_F(HandOff, HopsWithoutTheKvComputeAlone) {
     ASSERT_NE(plan, nullptr);
     ASSERT_EQ(plan->sequences.size(), 1u);
     const SequenceStep& s = plan->sequences[0];
-    EXPECT_EQ(s.only_hops, (HopRange{1, 3}));
-    EXPECT_FALSE(s.RunsAt(0));
-    EXPECT_TRUE(s.RunsAt(2));
+    EXPECT_EQ(s.only_layers, (LayerRange{1, 3}));
+    EXPECT_FALSE(s.Enters(0));
+    EXPECT_TRUE(s.Enters(2));
     EXPECT_EQ(s.logits, LogitsWanted::kNone);
     alone += s.num_tokens;
     decode_.Commit();
@@ -162,7 +162,7 @@ TEST_F(HandOff, HopsWithoutTheKvComputeAlone) {
   ASSERT_NE(plan, nullptr);
   EXPECT_EQ(plan->sequences[0].start, 150);
   EXPECT_EQ(plan->sequences[0].num_tokens, 1);
-  EXPECT_FALSE(plan->sequences[0].only_hops);
+  EXPECT_FALSE(plan->sequences[0].only_layers);
   decode_.RunToEnd();
   EXPECT_EQ(decode_.outcome(rest).tokens.size(), 9u);
 }
@@ -189,7 +189,7 @@ TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
   while (const StepPlan* plan = decode.Schedule()) {
     for (const SequenceStep& s : plan->sequences) {
       if (!preempted) continue;
-      EXPECT_FALSE(s.only_hops);
+      EXPECT_FALSE(s.only_layers);
       whole = whole || s.num_tokens > 1;
     }
     decode.scheduler().DrainPulls(pulls);

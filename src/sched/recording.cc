@@ -56,7 +56,7 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedKvArrival{now, id, complete});
     inner_->KvArrived(id, complete, now);
   }
-  void KvArrivedWithout(RequestId id, HopRange lacking, Time now) override {
+  void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override {
     Write(LoggedKvArrival{now, id, true, lacking});
     inner_->KvArrivedWithout(id, lacking, now);
   }

@@ -30,7 +30,7 @@ struct alignas(64) Sequence {
   int index = 0;
   int computed = 0;          // tokens whose KV is there
   int computed_most = 0;     // the most it ever was: below, computing is recomputing
-  int lacking_until = 0;     // tokens from `computed` to here lack their KV at some hops alone
+  int lacking_until = 0;     // tokens from `computed` to here lack their KV at some layers alone
   int told_blocks = 0;       // leading table entries that the executor knows
   uint32_t incarnation = 0;  // grows when its KV is dropped
   bool started = false;      // has a table of its own; false: waits for the leader's prompt
@@ -41,7 +41,7 @@ struct alignas(64) Sequence {
   std::vector<TokenId> output;
   kv::PrefixChain chain;
   uint64_t seed = 0;
-  HopRange lacking;                     // hops, up to lacking_until
+  LayerRange lacking;                   // up to lacking_until
   std::optional<StepId> swapped_in_by;  // the step that brings its KV back
   kv::BlockTable host_table;            // while swapped out
 
@@ -96,7 +96,7 @@ struct alignas(64) Request {
   OrderKey key;
   bool imports = false;                       // its first start waits for KV from elsewhere
   bool import_failed = false;                 // of what it waits for, some came without the KV
-  std::optional<HopRange> import_lacks;       // or without that of these hops
+  std::optional<LayerRange> import_lacks;     // or without that of these layers
   StepId swapped_out_by;                      // the step that took its KV to the host
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous

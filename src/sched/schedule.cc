@@ -176,7 +176,7 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   s.told_blocks = static_cast<int>(s.table.size());
   const bool samples = end == request.TotalOf(s);
   if (s.lacks_hops()) {
-    step.only_hops = s.lacking;
+    step.only_layers = s.lacking;
   } else if (request.WantsPromptLogprobs() && s.computed < request.prompt_tokens - 1) {
     step.logits = LogitsWanted::kAll;
   } else {

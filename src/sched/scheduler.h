@@ -234,8 +234,9 @@ class Scheduler {
   // computed here. To be called once for every drained pull, even of a request that was aborted or
   // detached meanwhile: its blocks are kept until the last. The request runs after the last.
   virtual void KvArrived(RequestId id, bool complete, Time now) = 0;
-  // The same, with the KV of every hop but these: they alone compute it again (only_hops).
-  virtual void KvArrivedWithout(RequestId id, HopRange lacking, Time now) = 0;
+  // The same, with the KV of every layer but these: they alone compute it again
+  // (only_layers).
+  virtual void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) = 0;
   // For a request that pulls while its source still runs it (live migration): appends tokens that
   // were generated there since and raises imported_tokens. More blocks are taken and one more pull
   // is drained, unless imported_tokens stays. To keep it from running, KvArrived is not called for

@@ -52,7 +52,7 @@ class SchedulerImpl : public Scheduler {
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
   void DrainPulls(std::vector<KvPull>& pulls) override;
   void KvArrived(RequestId id, bool complete, Time now) override;
-  void KvArrivedWithout(RequestId id, HopRange lacking, Time now) override;
+  void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override;
   Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens) override;
   void ReleaseKv(RequestId id) override;

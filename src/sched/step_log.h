@@ -38,7 +38,7 @@ struct LoggedKvArrival {
   Time at;
   RequestId id;
   bool complete = false;
-  std::optional<HopRange> lacking = {};  // complete but for these hops
+  std::optional<LayerRange> lacking = {};  // complete but for these layers
 };
 struct LoggedKvRelease {
   RequestId id;

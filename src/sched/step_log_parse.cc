@@ -223,9 +223,9 @@ Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
   if (line.contains("kv_arrived")) {
     LoggedKvArrival arrival{f.At(), RequestId(f.Get<uint64_t>("kv_arrived")),
                             f.Get<bool>("complete")};
-    if (const auto hops = f.Optional<std::vector<int16_t>>("lacking")) {
-      if (hops->size() != 2) return InvalidArgument("\"lacking\" must hold two hops");
-      arrival.lacking = HopRange{hops->front(), hops->back()};
+    if (const auto layers = f.Optional<std::vector<int>>("lacking")) {
+      if (layers->size() != 2) return InvalidArgument("\"lacking\" must hold two layers");
+      arrival.lacking = LayerRange{layers->front(), layers->back()};
     }
     entry = arrival;
   } else if (line.contains("kv_release")) {

@@ -108,24 +108,24 @@ Status TakeStarted(const proto::StepPlan& from, std::vector<SequenceStart>& out)
 }
 
 // Seldom: the columns are there only when somebody needs them.
-void PutHops(size_t i, HopRange hops, size_t sequences, proto::StepPlan& to) {
-  if (to.first_hop_size() == 0) {
-    Grow(to.mutable_first_hop(), sequences);
-    Grow(to.mutable_end_hop(), sequences);
+void PutLayers(size_t i, LayerRange layers, size_t sequences, proto::StepPlan& to) {
+  if (to.first_only_layer_size() == 0) {
+    Grow(to.mutable_first_only_layer(), sequences);
+    Grow(to.mutable_end_only_layer(), sequences);
   }
-  to.set_first_hop(static_cast<int>(i), static_cast<uint32_t>(hops.begin));
-  to.set_end_hop(static_cast<int>(i), static_cast<uint32_t>(hops.end));
+  to.set_first_only_layer(static_cast<int>(i), static_cast<uint32_t>(layers.begin));
+  to.set_end_only_layer(static_cast<int>(i), static_cast<uint32_t>(layers.end));
 }
 
-Status TakeHops(const proto::StepPlan& from, int i, SequenceStep& out) {
-  if (from.first_hop_size() == 0) return OkStatus();
-  const uint32_t begin = from.first_hop(i), end = from.end_hop(i);
+Status TakeLayers(const proto::StepPlan& from, int i, SequenceStep& out) {
+  if (from.first_only_layer_size() == 0) return OkStatus();
+  const uint32_t begin = from.first_only_layer(i), end = from.end_only_layer(i);
   if (begin == 0 && end == 0) return OkStatus();
-  if (begin >= end || end > kHopsPerLaneMax) {
-    return InvalidArgument(fmt::format("hops [{}, {}) of at most {}", begin, end, kHopsPerLaneMax));
+  if (begin >= end || end > kLayersMax) {
+    return InvalidArgument(fmt::format("layers [{}, {}) of at most {}", begin, end, kLayersMax));
   }
-  if (out.logits != LogitsWanted::kNone) return InvalidArgument("logits of some hops alone");
-  out.only_hops = HopRange{static_cast<int16_t>(begin), static_cast<int16_t>(end)};
+  if (out.logits != LogitsWanted::kNone) return InvalidArgument("logits of some layers alone");
+  out.only_layers = LayerRange{static_cast<int>(begin), static_cast<int>(end)};
   return OkStatus();
 }
 
@@ -142,7 +142,7 @@ void PutSequences(const std::vector<SequenceStep>& sequences, proto::StepPlan& t
   uint32_t* wanted = Grow(to.mutable_logits(), n);
   for (size_t i = 0; i < n; ++i) {
     const auto& [id, start, num_tokens, first_token, keep_blocks, first_new_block, num_new_blocks,
-                 logits, only_hops] = sequences[i];
+                 logits, only_layers] = sequences[i];
     ids[i] = id.value();
     starts[i] = static_cast<uint32_t>(start);
     counts[i] = static_cast<uint32_t>(num_tokens);
@@ -151,7 +151,7 @@ void PutSequences(const std::vector<SequenceStep>& sequences, proto::StepPlan& t
     first_blocks[i] = static_cast<uint32_t>(first_new_block);
     block_counts[i] = static_cast<uint32_t>(num_new_blocks);
     wanted[i] = static_cast<uint32_t>(logits);
-    if (only_hops) PutHops(i, *only_hops, n, to);
+    if (only_layers) PutLayers(i, *only_layers, n, to);
   }
 }
 
@@ -166,8 +166,9 @@ Status CheckColumns(const proto::StepPlan& from) {
       {"first_new_block", from.first_new_block_size()},
       {"num_new_blocks", from.num_new_blocks_size()},
       {"logits", from.logits_size()},
-      {"first_hop", from.first_hop_size() == 0 ? n : from.first_hop_size()},
-      {"end_hop", from.first_hop_size() == 0 ? n + from.end_hop_size() : from.end_hop_size()},
+      {"first_only_layer", from.first_only_layer_size() == 0 ? n : from.first_only_layer_size()},
+      {"end_only_layer", from.first_only_layer_size() == 0 ? n + from.end_only_layer_size()
+                                                           : from.end_only_layer_size()},
   };
   for (const auto& [field, size] : sizes) {
     if (size == n) continue;
@@ -226,7 +227,7 @@ Status TakeSequences(const proto::StepPlan& from, StepPlan& out) {
         !wrong.ok()) {
       return wrong.WithContext(Element("sequences", k));
     }
-    MR_RETURN_WITHIN(Element("sequences", k), TakeHops(from, k, s));
+    MR_RETURN_WITHIN(Element("sequences", k), TakeLayers(from, k, s));
   }
   return OkStatus();
 }

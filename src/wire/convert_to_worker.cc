@@ -100,21 +100,24 @@ void Put(const ReleaseKv& from, proto::ToWorker& to) {
 }
 
 void Put(const PullKv& from, proto::ToWorker& to) {
-  const auto& [transfer, lane, blocks, first_token, end_token, sources, background] = from;
+  const auto& [transfer, lane, blocks, first_token, end_token, sources, background, layers, rows] =
+      from;
   proto::PullKv& out = *to.mutable_pull_kv();
   out.set_transfer(transfer.value());
   out.set_lane(lane.value());
   out.mutable_blocks()->Add(blocks.begin(), blocks.end());
   out.set_first_token(static_cast<uint32_t>(first_token));
   out.set_end_token(static_cast<uint32_t>(end_token));
-  for (const auto& [source, handle, layers, rank] : sources) {
+  for (const auto& [source, handle, of_layers, rank] : sources) {
     proto::KvSource& entry = *out.add_sources();
     ToProto(source, *entry.mutable_from());
     ToProto(handle, *entry.mutable_handle());
-    ToProto(layers, *entry.mutable_layers());
+    ToProto(of_layers, *entry.mutable_layers());
     ToProto(rank, *entry.mutable_rank());
   }
   out.set_background(background);
+  if (layers) ToProto(*layers, *out.mutable_layers());
+  out.set_rows(rows);
 }
 
 void Put(const Leave& from, proto::ToWorker& to) {
@@ -241,6 +244,9 @@ Status Read(const proto::PullKv& from, PullKv& out) {
                      Read(from.sources(i), out.sources[static_cast<size_t>(i)]));
   }
   out.background = from.background();
+  out.rows = from.rows();
+  if (!from.has_layers()) return OkStatus();
+  MR_RETURN_WITHIN("layers", FromProto(from.layers(), out.layers.emplace()));
   return OkStatus();
 }
 

@@ -94,7 +94,12 @@ Status Worker::RunTogether(const std::vector<Worker*>& ranks) {
     return *ranks[rank]->keepers_.at(ranks[rank]->batch_->shard);
   };
   for (size_t r = 0; r < ranks.size(); ++r) spans.push_back(keeper(r).Enter(parts[r]));
-  const Status ran = engine::HashStage::RunRanks(stages, spans);
+  Status ran = engine::HashStage::RunRanks(stages, spans);
+  while (ran.ok()) {
+    for (size_t r = 0; r < ranks.size(); ++r) spans[r] = keeper(r).Next();
+    if (spans.front().empty()) break;
+    ran = engine::HashStage::RunRanks(stages, spans);
+  }
   for (size_t r = 0; r < ranks.size() && ran.ok(); ++r) keeper(r).Leave(parts[r]);
   for (size_t r = 0; r < ranks.size() && ran.ok(); ++r) {
     auto& outputs = ranks[r]->outputs_.emplace();

@@ -45,7 +45,7 @@ void Worker::Do(cluster::StartPull& action) {
 bool Worker::AskForRows(TransferId id) {
   Pull& pull = pulls_.at(id);
   if (std::exchange(pull.rows_asked, true)) return false;
-  const auto rows = cluster::RowsToCopy(pull.start.layers, pull.start.pull, options_.incarnation);
+  const auto rows = cluster::RowsToPull(pull.start.layers, pull.start.pull, options_.incarnation);
   if (rows) AskSource(id, pull.start.pull.sources[rows->source], rows->box);
   return rows.has_value();
 }
@@ -104,7 +104,8 @@ void Worker::EndPull(TransferId id, Status status) {
                 (world_.now() - found->second.started).seconds()};
   const cluster::StartPull& what = found->second.start;
   if (const auto keeper = keepers_.find(what.shard); keeper != keepers_.end()) {
-    done.rows = keeper->second->HoldsRows(what.pull.lane, what.pull.blocks, what.pull.end_token);
+    done.rows = keeper->second->HoldsRows(what.pull.lane, what.layers.end, what.pull.blocks,
+                                          what.pull.first_token, what.pull.end_token);
   }
   pulls_.erase(found);
   std::erase_if(pull_parts_, [&](const auto& part) { return part.second.transfer == id; });

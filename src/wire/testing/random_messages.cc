@@ -152,8 +152,7 @@ StepPlan AnyPlan(Rng& rng) {
     s.num_new_blocks = static_cast<int32_t>(rng.Between(0, blocks - s.first_new_block));
     s.logits = static_cast<LogitsWanted>(rng.Between(0, 2));
     if (s.logits == LogitsWanted::kNone && Coin(rng)) {
-      const auto begin = static_cast<int16_t>(rng.Between(0, 7));
-      s.only_hops = HopRange{begin, static_cast<int16_t>(begin + rng.Between(1, 3))};
+      s.only_layers = AnyLayers(rng);
     }
     return s;
   });
@@ -236,6 +235,8 @@ PullKv AnyPull(Rng& rng) {
     return KvSource{AnyAddress(rng), AnyHandle(rng), AnyLayers(rng), AnyRank(rng)};
   });
   pull.background = AnyUpTo(rng, 1) == 1;
+  if (Coin(rng)) pull.layers = AnyLayers(rng);
+  pull.rows = Coin(rng);
   return pull;
 }
 

@@ -1,0 +1,65 @@
+// What a controller remembers of KV on its way between lanes: of requests that move, and of what
+// they left in a lane that was lost. Values, owned by the controller and private to its files.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/worker_messages.h"
+#include "sched/scheduler.h"
+
+namespace millrace::cluster {
+
+// KV of one sequence in a lane that runs it no more: tokens [0, tokens) in `blocks` there.
+struct LeftKv {
+  LaneId lane;
+  std::vector<BlockIndex> blocks;
+  int tokens = 0;
+};
+
+// Of a lane that was lost: the hops that outlived it, for its heirs.
+struct Remains {
+  std::vector<LaneHop> hops;
+  Time until;
+};
+
+// A request that changes lanes with its KV.
+struct Move {
+  enum class Phase : uint8_t { kCopying, kFreezing, kTail };
+  LaneId from, to;
+  Phase phase = Phase::kCopying;
+  KvHandle handle;
+  int rounds = 0;
+  int arrivals_due = 0;  // KvArrived calls kept back, so that it does not run at both ends
+  bool complete = true;  // so far
+  std::optional<Time> held_until;  // once the source only holds the KV
+  int preemptions = 0;             // at the source, when the round began
+  int64_t imported = 0;            // tokens, as last asked for
+  int64_t resumed = 0;             // output tokens known to the destination
+};
+
+// One PullKv of KV that was left.
+struct Fetch {
+  LayerRange layers;
+  bool rows = false;  // this rank must have those that leave them
+};
+
+// One KvPull of a scheduler, made of one PullKv per rank and hop.
+struct PullJob {
+  LaneId to;
+  RequestId request;
+  int due = 0;
+  bool complete = true;
+  std::set<TransferId> transfers;
+  // Of KV that was left: layers that lie together there and here, each such part may fail alone.
+  std::optional<KvHandle> left = {};
+  std::map<TransferId, Fetch> fetches = {};
+  std::vector<bool> has_kv = {};     // by layer: arrived, or on the way
+  std::map<int, int> rows_due = {};  // by the layer that rows enter: ranks that lack them still
+};
+
+}  // namespace millrace::cluster
