@@ -87,7 +87,7 @@ Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
   CollectTables(request);
   shares_.clear();
   for (Sequence& s : request.sequences) {
-    if (s.ready()) shares_.push_back({&s, 1});
+    if (s.ready()) shares_.push_back({&s, std::max(1, request.TargetOf(s) - s.computed)});
   }
   const int needed =
       kv_.CountDistinct(tables_) + SharesBlocksNeeded(/*on_host=*/true) + SiblingBlocks(request);
