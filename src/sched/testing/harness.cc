@@ -8,13 +8,16 @@
 namespace millrace::sched {
 
 Harness::Harness(const HarnessOptions& options)
-    : options_(options),
-      scheduler_(std::move(Scheduler::Create(options.scheduler)).value()),
-      model_({.block_size = options.scheduler.block_size,
-              .num_blocks = options.scheduler.num_blocks,
-              .num_host_blocks = options.scheduler.num_host_blocks,
-              .vocab_size = options.vocab_size,
-              .eos_token_ids = options.scheduler.eos_token_ids}) {
+    : options_(options), scheduler_(std::move(Scheduler::Create(options.scheduler)).value()) {
+  for (int hop = 0; hop < options.hops; ++hop) {
+    models_.emplace_back(
+        ContextHashOptions{.block_size = options.scheduler.block_size,
+                           .num_blocks = options.scheduler.num_blocks,
+                           .num_host_blocks = options.scheduler.num_host_blocks,
+                           .vocab_size = options.vocab_size,
+                           .eos_token_ids = options.scheduler.eos_token_ids,
+                           .hop = options.hops > 1 ? std::optional(hop) : std::nullopt});
+  }
   if (options_.step_log) {
     scheduler_ =
         NewRecordingScheduler(std::move(scheduler_), options_.scheduler, options_.step_log);
@@ -68,6 +71,7 @@ void Harness::CheckWrites(const StepPlan& plan) {
   Flight flight{plan, {}};
   for (SequenceId id : plan.released) tables_.erase(id);
   const int block_size = options_.scheduler.block_size;
+  for (const SequenceStart& start : plan.started) prompts_[start.id] = start.prompt;
   int tokens = 0;
   for (const SequenceStep& step : plan.sequences) {
     tokens += step.num_tokens;
@@ -79,7 +83,8 @@ void Harness::CheckWrites(const StepPlan& plan) {
       MR_CHECK(std::ranges::count(earlier.plan.sequences, step.id, &SequenceStep::id) == 0)
           << "sequence " << step.id << " is in two steps in flight";
       for (int b = step.start / block_size; b * block_size < step.start + step.num_tokens; ++b) {
-        MR_CHECK(!earlier.blocks.contains(table[b]))
+        const auto used = earlier.blocks.find(table[b]);
+        MR_CHECK(used == earlier.blocks.end() || used->second == prompts_.at(step.id))
             << "step " << plan.id << " writes block " << table[b] << ", which step "
             << earlier.plan.id << " still uses";
       }
@@ -89,7 +94,7 @@ void Harness::CheckWrites(const StepPlan& plan) {
            tokens <= options_.scheduler.max_num_batched_tokens);
   MR_CHECK(std::ssize(plan.sequences) <= options_.scheduler.max_num_seqs);
   for (const SequenceStep& step : plan.sequences) {
-    flight.blocks.insert(tables_[step.id].begin(), tables_[step.id].end());
+    for (BlockIndex block : tables_[step.id]) flight.blocks[block] = prompts_.at(step.id);
   }
   flights_.push_back(std::move(flight));
   MR_CHECK(in_flight() <= options_.scheduler.stages);
@@ -98,12 +103,25 @@ void Harness::CheckWrites(const StepPlan& plan) {
 void Harness::Commit(const std::function<void(StepResult&)>& change) {
   MR_CHECK(!flights_.empty()) << "no step in flight";
   // The model runs as late as it may, so that a block given away too early would show.
-  StepResult result = model_.Run(flights_.front().plan);
+  StepResult result = Run(flights_.front().plan);
   flights_.pop_front();
   if (change) change(result);
   scheduler_->Commit(result, now_, fresh_);
   Collect();
   Audit();
+}
+
+StepResult Harness::Run(const StepPlan& plan) {
+  StepResult result = models_.front().Run(plan);
+  for (size_t hop = 1; hop < models_.size(); ++hop) {
+    const StepResult other = models_[hop].Run(plan);
+    for (size_t i = 0; i < result.sequences.size(); ++i) {
+      MR_CHECK(result.sequences[i].token == other.sequences[i].token)
+          << "hop " << hop << " has other KV of sequence " << result.sequences[i].id << " in step "
+          << plan.id;
+    }
+  }
+  return result;
 }
 
 bool Harness::Turn() {

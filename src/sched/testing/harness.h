@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -19,6 +18,8 @@ namespace millrace::sched {
 struct HarnessOptions {
   SchedulerOptions scheduler;
   int vocab_size = 1000;
+  // So many hops, each with KV of its own, all of which must answer the same.
+  int hops = 1;
   bool audit = true;                               // CheckIntegrity after every call
   std::function<void(std::string_view)> step_log;  // gets every line, when set
 };
@@ -38,8 +39,9 @@ class Harness {
   explicit Harness(const HarnessOptions& options);
 
   Scheduler& scheduler() { return *scheduler_; }
-  const ContextHashModel& model() const { return model_; }
-  ContextHashModel& model() { return model_; }
+  const ContextHashModel& model() const { return models_.front(); }
+  ContextHashModel& model(int hop = 0) { return models_[static_cast<size_t>(hop)]; }
+  int hops() const { return options_.hops; }
   Time now() const { return now_; }
   void Advance(Duration d) { now_ = now_ + d; }
 
@@ -68,23 +70,27 @@ class Harness {
   std::vector<RequestOutput> TakeOutputs() { return std::exchange(outputs_, {}); }
 
  private:
+  using Prompt = std::shared_ptr<const std::vector<TokenId>>;
   struct Flight {
     StepPlan plan;
-    std::set<BlockIndex> blocks;  // that the step reads or writes
+    std::map<BlockIndex, Prompt> blocks;  // that the step reads or writes, and for whom
   };
 
+  StepResult Run(const StepPlan& plan);
   void Collect();
   void Audit();
-  // No step writes a block that an earlier step in flight still uses for somebody else.
+  // No step writes a block that an earlier step in flight still uses for another request. The last
+  // of several sequences may write what one that ended was reading: steps run in order.
   void CheckWrites(const StepPlan& plan);
 
   HarnessOptions options_;
   std::unique_ptr<Scheduler> scheduler_;
-  ContextHashModel model_;
+  std::vector<ContextHashModel> models_;
   Time now_;
   uint64_t next_id_ = 1;
   std::deque<Flight> flights_;
   std::map<SequenceId, std::vector<BlockIndex>> tables_;
+  std::map<SequenceId, Prompt> prompts_;
   std::vector<RequestOutput> fresh_;
   std::vector<RequestOutput> outputs_;
   std::map<std::pair<RequestId, int>, SequenceOutcome> outcomes_;
