@@ -59,13 +59,13 @@ void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<Wo
 
 // A block or less is not worth the trouble.
 void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here) {
-  if (here.computed_tokens < options_.scheduler.block_size) {
+  Tracked& tracked = requests_.at(id);
+  if (tracked.n() != 1 || here.computed_tokens() < options_.scheduler.block_size) {
     Find(lane)->scheduler->ReleaseKv(id);
     return;
   }
-  Tracked& tracked = requests_.at(id);
   DropLeft(id, tracked);
-  tracked.left = LeftKv{lane, std::move(here.blocks), here.computed_tokens};
+  tracked.left = LeftKv{lane, std::move(here.kv.front().blocks), here.kv.front().tokens};
   heirs_[lane].insert(id);
 }
 

@@ -56,7 +56,7 @@ void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time no
   tracked.waiting = request;
   Lane* to = ChooseLane(id, tracked, now);
   if (to != nullptr && to->open && moves_.size() < ControllerOptions::kMovesMax * 64) {
-    tracked.waiting->imported_tokens = tracked.prompt_tokens();
+    tracked.waiting->imported_tokens = {tracked.prompt_tokens()};
     if (AddTo(*to, id, tracked, now).ok()) {
       moves_.emplace(id, Move{.from = from.id,
                               .to = to->id,
@@ -85,7 +85,7 @@ Status Controller::StartMove(RequestId id, Lane& from, Lane& to, Time now) {
   }
   // Held, so that no preemption gives away what is being read.
   std::optional<sched::DetachedRequest> copy = from.scheduler->Expose(id, now, options_.hold_limit);
-  const int whole = copy ? WholeBlocks(copy->computed_tokens) : 0;
+  const int whole = copy ? WholeBlocks(copy->computed_tokens()) : 0;
   if (whole == 0) {
     from.scheduler->ReleaseKv(id);
     return FailedPrecondition("it has no whole block of KV to move");
@@ -93,7 +93,7 @@ Status Controller::StartMove(RequestId id, Lane& from, Lane& to, Time now) {
   Move move{.from = from.id, .to = to.id, .handle = NewHandle(from.id)};
   move.imported = whole;
   move.resumed = std::ssize(copy->request.resumed.front().output);
-  copy->request.imported_tokens = whole;
+  copy->request.imported_tokens = {whole};
   if (Status added = to.scheduler->Add(std::move(copy->request), now); !added.ok()) {
     from.scheduler->ReleaseKv(id);
     return added;
@@ -130,7 +130,8 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
                            Time now) {
   std::vector<BlockIndex> held = from.scheduler->HeldBlocks(pull.id);
   if (held.empty()) {  // it still runs there
-    if (auto copy = from.scheduler->Peek(pull.id)) held = std::move(copy->blocks);
+    auto copy = from.scheduler->Peek(pull.id);
+    if (copy && !copy->kv.empty()) held = std::move(copy->kv.front().blocks);
     if (const auto info = from.scheduler->Inspect(pull.id, now)) {
       move.preemptions = info->preemptions;
     }
@@ -240,8 +241,8 @@ void Controller::ContinueMove(RequestId id, Time now) {
   Lane& from = lanes_.at(move.from);
   Lane& to = lanes_.at(move.to);
   const auto copy = from.scheduler->Expose(id, now, options_.hold_limit);
-  if (!copy || copy->computed_tokens < move.imported) return AbandonMove(id, now);  // preempted
-  const int whole = WholeBlocks(copy->computed_tokens);
+  if (!copy || copy->computed_tokens() < move.imported) return AbandonMove(id, now);  // preempted
+  const int whole = WholeBlocks(copy->computed_tokens());
   const int64_t behind = whole - move.imported;
   if (behind > kTailTokensMax && ++move.rounds < kRoundsMax) {
     const std::vector<TokenId>& output = copy->request.resumed.front().output;
@@ -283,11 +284,12 @@ void Controller::FinishFreeze(RequestId id, Time now) {
   move.held_until = now + options_.hold_limit;
   from.requests.erase(id);
   const std::vector<TokenId>& output = detached->request.resumed.front().output;
-  const bool more = detached->computed_tokens > move.imported || std::ssize(output) > move.resumed;
+  const bool more =
+      detached->computed_tokens() > move.imported || std::ssize(output) > move.resumed;
   if (more) {
     const Status extended = to.scheduler->ExtendImport(
         id, {output.begin() + move.resumed, output.end()},
-        std::max(detached->computed_tokens, static_cast<int>(move.imported)));
+        std::max(detached->computed_tokens(), static_cast<int>(move.imported)));
     if (!extended.ok()) {
       from.scheduler->ReleaseKv(id);
       tracked.lane.reset();
@@ -298,7 +300,7 @@ void Controller::FinishFreeze(RequestId id, Time now) {
   tracked.lane = to.id;
   to.requests.insert(id);
   if (router_) tracked.route = to.route;
-  const bool pulls_again = detached->computed_tokens > move.imported;
+  const bool pulls_again = detached->computed_tokens() > move.imported;
   move.phase = Move::Phase::kTail;
   dirty_.insert(to.id);
   if (pulls_again) return;

@@ -75,7 +75,7 @@ void Controller::Abort(RequestId id, std::optional<int> index, Time now) {
 void Controller::Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now) {
   request.params = tracked.spec.params;  // a prefill lane had changed them
   request.hold_kv.reset();
-  request.imported_tokens = 0;
+  request.imported_tokens.clear();
   tracked.waiting = std::move(request);
   tracked.waits_since = now;
   waiting_.emplace(tracked.arrived, id);
@@ -134,7 +134,7 @@ Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
     request.hold_kv = options_.hold_limit;
   }
   const bool fetches = CanFetch(id, tracked, lane);
-  if (fetches) request.imported_tokens = tracked.left->tokens;
+  if (fetches) request.imported_tokens = {tracked.left->tokens};
   MR_RETURN_IF_ERROR(lane.scheduler->Add(std::move(request), now));
   if (!fetches) DropLeft(id, tracked);
   tracked.lane = lane.id;

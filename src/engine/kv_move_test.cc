@@ -158,8 +158,9 @@ TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
     rest.resumed = {{from.tokens(id)}};
     // All but the last token, which nobody has computed yet; sometimes fewer, in the midst of a
     // block.
-    rest.imported_tokens = static_cast<int>(rest.prompt->size() + from.tokens(id).size()) - 1;
-    if (i % 3 == 0) rest.imported_tokens = (rest.imported_tokens + 1) / 2;
+    int imported = static_cast<int>(rest.prompt->size() + from.tokens(id).size()) - 1;
+    if (i % 3 == 0) imported = (imported + 1) / 2;
+    rest.imported_tokens = {imported};
     to.Add(std::move(rest));
     do {
       std::vector<sched::KvPull> pulls;

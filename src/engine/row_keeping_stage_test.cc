@@ -106,9 +106,9 @@ class Way {
     Open();
     for (sched::DetachedRequest& d : all) {
       const RequestId id = d.request.id;
-      const int tokens = known.at(id).computed_tokens;
+      const int tokens = known.at(id).computed_tokens();
       if (tokens > 0) {
-        d.request.imported_tokens = tokens;
+        d.request.imported_tokens = {tokens};
         left_.emplace(id, std::move(known.at(id)));
       }
       Add(std::move(d.request));
@@ -201,7 +201,7 @@ class Way {
     const LayerRange from = left_ranges_[left], to = ranges_[hop];
     const LayerRange both{std::max(from.begin, to.begin), std::min(from.end, to.end)};
     if (both.size() <= 0) return;
-    const std::vector<BlockIndex>& blocks = left_.at(pull.id).blocks;
+    const std::vector<BlockIndex>& blocks = left_.at(pull.id).kv.front().blocks;
     CopyBox(*left_hops_[left], *hops_[hop],
             {both, 0, kModel.heads, pull.first_token, pull.end_token}, blocks, pull.blocks);
     for (int l = both.begin; l < both.end; ++l) has[static_cast<size_t>(l)] = true;

@@ -20,10 +20,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     r.verdict = Consider(r);
     if (r.verdict.reason != Verdict::Reason::kAdmitted) return;
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
-    if (r.imports) {
-      StartPulling(r);
-      continue;
-    }
+    if (r.imports && StartPulling(r)) continue;
     StartRunning(r);
     UpdatePromise(r);
     if (!r.times.first_scheduled) r.times.first_scheduled = now;
@@ -47,7 +44,7 @@ int64_t SchedulerImpl::PromptsPerStep() const {
 Verdict SchedulerImpl::Consider(Request& request) {
   if (request.in_flight > 0) return {Verdict::Reason::kStepInFlight};
   const int sequences_max = options_.stages * options_.max_num_seqs;
-  const int sequences = running_sequences_ + static_cast<int>(pulling_.size());
+  const int sequences = running_sequences_ + pulling_sequences_;
   if (sequences > 0 && sequences + request.live() > sequences_max) {
     return {Verdict::Reason::kSequences, request.live(), sequences_max - sequences};
   }
@@ -107,22 +104,25 @@ Verdict SchedulerImpl::VerdictFor(const Request& request, int needed) const {
 }
 
 // What the request will take as soon as its prompt is there: each sequence that waits for it copies
-// the last prompt block and brings its own output back.
+// the last prompt block and brings its own output back, or has begun to.
 int SchedulerImpl::SiblingBlocks(const Request& request) const {
   if (!request.sharing_prompt) return 0;
-  const int shared = (request.prompt_tokens - 1) / options_.block_size;
   int blocks = 0;
   for (const Sequence& s : request.sequences) {
     if (!s.live()) continue;
-    const int already = s.index == request.leader ? kv_.BlocksFor(request.prompt_tokens) : shared;
-    blocks += kv_.BlocksFor(request.TotalOf(s)) - already;
+    const int counted =
+        s.index == request.leader ? kv_.BlocksFor(request.prompt_tokens) : SharedBlocks(request);
+    const int has = static_cast<int>(s.table.size() + s.host_table.size());
+    blocks += std::max(0, kv_.BlocksFor(request.TotalOf(s)) - std::max(counted, has));
   }
   return blocks;
 }
 
 void SchedulerImpl::UpdatePromise(Request& request) {
   promised_blocks_ -= request.promised_blocks;
-  request.promised_blocks = request.state == RequestState::kRunning ? SiblingBlocks(request) : 0;
+  const bool has_blocks =
+      request.state == RequestState::kRunning || request.state == RequestState::kPulling;
+  request.promised_blocks = has_blocks ? SiblingBlocks(request) : 0;
   promised_blocks_ += request.promised_blocks;
 }
 

@@ -2,6 +2,8 @@
 // out as they are, because their lane is lost. What is sampled for them afterwards is dropped: the
 // next scheduler computes the same token.
 #include <algorithm>
+#include <span>
+#include <unordered_set>
 #include <utility>
 
 #include "sched/scheduler_impl.h"
@@ -22,44 +24,66 @@ void SchedulerImpl::Thaw(RequestId id) {
 
 NewRequest SchedulerImpl::WhatIsKnownOf(const Request& request) {
   NewRequest known = request.spec;
-  known.imported_tokens = 0;
+  known.imported_tokens.clear();
   known.times = request.times;
   known.cached_prompt_tokens = request.cached_prompt_tokens;
   for (const Sequence& s : request.sequences) known.resumed.push_back({s.output, !s.live()});
   return known;
 }
 
-// Tokens of the one sequence whose KV is in device blocks once everything that was asked of the
-// executor so far has ended well: a swap-in under way has not.
-int SchedulerImpl::ComputedForSure(const Request& request) const {
-  const Sequence& s = request.sequences.front();
-  if (request.sequences.size() > 1 || request.state != RequestState::kRunning) return 0;
-  if (s.in_flight && s.in_flight == s.swapped_in_by) return 0;
-  // They must be told with the first token, and are lost where the prompt is imported.
-  if (request.asks_prompt_logprobs && s.output.empty()) return 0;
-  return s.computed;
+int DetachedRequest::computed_tokens() const {
+  int most = 0;
+  for (const SequenceKv& s : kv) most = std::max(most, s.tokens);
+  return most;
+}
+
+// Leading tokens whose KV is in the sequence's device blocks once everything that was asked of the
+// executor so far has ended, well or not: a block that is yet to be copied for it is not there.
+int SchedulerImpl::ComputedForSure(const Sequence& sequence) const {
+  if (!sequence.live() || !sequence.started) return 0;
+  const bool copies = sequence.in_flight && sequence.in_flight == sequence.copied_by;
+  if (!copies) return sequence.computed;
+  return sequence.computed / options_.block_size * options_.block_size;
+}
+
+std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request) const {
+  if (request.state != RequestState::kRunning) return {};
+  std::vector<SequenceKv> kv(request.sequences.size());
+  bool any = false;
+  for (const Sequence& s : request.sequences) {
+    // One step brings back the KV of all, also of those that are not in it.
+    if (s.in_flight && s.in_flight == s.swapped_in_by) return {};
+    // They must be told with the first token, and are lost where the prompt is imported.
+    if (request.asks_prompt_logprobs && s.live() && s.output.empty()) return {};
+    const int tokens = ComputedForSure(s);
+    any = any || tokens > 0;
+    kv[s.index].tokens = tokens;
+    for (kv::BlockHandle block : std::span(s.table).first(kv_.BlocksFor(tokens))) {
+      kv[s.index].blocks.push_back(block.index);
+    }
+  }
+  if (!any) kv.clear();
+  return kv;
 }
 
 std::optional<DetachedRequest> SchedulerImpl::Peek(RequestId id) const {
   const Request* r = Find(id);
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
-  DetachedRequest here{.request = WhatIsKnownOf(*r), .computed_tokens = ComputedForSure(*r)};
-  const kv::BlockTable& table = r->sequences.front().table;
-  for (kv::BlockHandle block : std::span(table).first(kv_.BlocksFor(here.computed_tokens))) {
-    here.blocks.push_back(block.index);
-  }
-  return here;
+  return DetachedRequest{.request = WhatIsKnownOf(*r), .kv = KvForSure(*r)};
 }
 
 DetachedRequest SchedulerImpl::WhatGoes(const Request& request, std::optional<Time> hold_until) {
-  DetachedRequest goes{.request = WhatIsKnownOf(request)};
+  DetachedRequest goes{.request = WhatIsKnownOf(request), .kv = {}};
   if (!hold_until) return goes;
-  const int computed = ComputedForSure(request);
-  const kv::BlockTable& table = request.sequences.front().table;
-  const auto blocks = std::span(table).first(kv_.BlocksFor(computed));
-  if (!HoldBlocks(request.spec.id, blocks, *hold_until)) return goes;
-  goes.computed_tokens = computed;
-  for (kv::BlockHandle block : blocks) goes.blocks.push_back(block.index);
+  std::vector<SequenceKv> kv = KvForSure(request);
+  std::vector<kv::BlockHandle> blocks;  // each once
+  std::unordered_set<BlockIndex> seen;
+  for (const SequenceKv& s : kv) {
+    for (BlockIndex block : s.blocks) {
+      if (seen.insert(block).second) blocks.push_back(kv_.device().HandleOf(block));
+    }
+  }
+  if (HoldBlocks(request.spec.id, blocks, *hold_until)) goes.kv = std::move(kv);
   return goes;
 }
 

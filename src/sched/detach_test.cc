@@ -118,8 +118,8 @@ TEST(Detach, PenaltiesCountImportedTokens) {
     auto left = before.scheduler().Detach(id, before.now(), kHold);
     ASSERT_TRUE(left.has_value());
     const int known = 10 + static_cast<int>(before.outcome(id).tokens.size());
-    ASSERT_EQ(left->computed_tokens, cut < 2 ? 0 : known - 1);
-    left->request.imported_tokens = left->computed_tokens;
+    ASSERT_EQ(left->computed_tokens(), cut < 2 ? 0 : known - 1);
+    left->request.imported_tokens = {left->computed_tokens()};
     ASSERT_TRUE(after.AddAsIs(left->request).ok());
     after.Schedule();
     Carry(before, after);
@@ -227,12 +227,13 @@ TEST(Detach, HandedRequestsMayWaitBeyondTheLimit) {
 
 TEST(Detach, WhatCannotBeResumedIsRefused) {
   Harness h({.scheduler = Roomy()});
-  const auto refuse = [&](int n, std::vector<ResumedSequence> resumed, int imported = 0) {
+  const auto refuse = [&](int n, std::vector<ResumedSequence> resumed,
+                          std::vector<int> imported = {}) {
     return h
         .Add(Prompt(8), MaxTokens(5, n),
              [&](NewRequest& r) {
                r.resumed = std::move(resumed);
-               r.imported_tokens = imported;
+               r.imported_tokens = std::move(imported);
              })
         .status()
         .code();
@@ -240,7 +241,11 @@ TEST(Detach, WhatCannotBeResumedIsRefused) {
   EXPECT_EQ(refuse(2, {{{1}}}), StatusCode::kInvalidArgument) << "one of two";
   EXPECT_EQ(refuse(2, {{{1}, true}, {{2}, true}}), StatusCode::kInvalidArgument) << "both ended";
   EXPECT_EQ(refuse(2, {{{1}}, {{1, 2, 3, 4, 5}}}), StatusCode::kInvalidArgument) << "full";
-  EXPECT_EQ(refuse(2, {{{1}}, {{2}}}, 4), StatusCode::kInvalidArgument) << "KV of two";
+  EXPECT_EQ(refuse(2, {{{1}}, {{2}}}, {4}), StatusCode::kInvalidArgument) << "KV of one of two";
+  EXPECT_EQ(refuse(2, {{{1}}, {{2}}}, {4, 9}), StatusCode::kInvalidArgument) << "all it has";
+  EXPECT_EQ(refuse(2, {{{1}}, {{2}}}, {-1, 4}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refuse(2, {{{1}}, {{2}, true}}, {8, 8}), StatusCode::kInvalidArgument) << "ended";
+  EXPECT_EQ(refuse(2, {{{1}}, {{2}, true}}, {8, 0}), StatusCode::kOk);
   EXPECT_EQ(refuse(2, {{{1}}, {{1, 2, 3, 4, 5}, true}}), StatusCode::kOk) << "full, but ended";
 }
 

@@ -55,15 +55,34 @@ Status SchedulerImpl::CheckHandOff(const NewRequest& request, int output_limit) 
   for (const ResumedSequence& s : resumed) {
     if (!s.finished) MR_RETURN_IF_ERROR(CheckLength(s.output.size(), output_limit));
   }
-  if (request.imported_tokens == 0 && !request.hold_kv) return OkStatus();
-  if (n != 1) {
-    return InvalidArgument(fmt::format("the KV of {} sequences cannot be handed over", n));
+  if (request.hold_kv && n != 1) {
+    return InvalidArgument(fmt::format("the KV of {} sequences is not held for hold_kv", n));
   }
-  if (request.imported_tokens != 0 && PromptLogprobsLacking(request)) {
+  return CheckImports(request);
+}
+
+Status SchedulerImpl::CheckImports(const NewRequest& request) {
+  const std::vector<int>& imported = request.imported_tokens;
+  if (imported.empty()) return OkStatus();
+  if (std::ssize(imported) != request.params->n) {
+    return InvalidArgument(fmt::format("imported_tokens of {} sequences of a request of {}",
+                                       imported.size(), request.params->n));
+  }
+  bool any = false;
+  for (size_t i = 0; i < imported.size(); ++i) {
+    const ResumedSequence* resumed = request.resumed.empty() ? nullptr : &request.resumed[i];
+    if (resumed && resumed->finished) {
+      if (imported[i] == 0) continue;
+      return InvalidArgument(fmt::format("sequence {} has finished and imports nothing", i));
+    }
+    const int64_t output = resumed ? std::ssize(resumed->output) : 0;
+    MR_RETURN_IF_ERROR(CheckImport(imported[i], std::ssize(*request.prompt) + output));
+    any = any || imported[i] > 0;
+  }
+  if (any && PromptLogprobsLacking(request)) {
     return InvalidArgument("prompt log-probabilities are lost where the prompt's KV is imported");
   }
-  const int64_t output = resumed.empty() ? 0 : std::ssize(resumed.front().output);
-  return CheckImport(request.imported_tokens, std::ssize(*request.prompt) + output);
+  return OkStatus();
 }
 
 // They come with a sequence's first token; who has told its first has told them.
@@ -75,25 +94,72 @@ bool SchedulerImpl::PromptLogprobsLacking(const NewRequest& request) {
          });
 }
 
-void SchedulerImpl::StartPulling(Request& request) {
-  waiting_.erase(request.key);
-  pulling_.emplace(request.key, &request);
-  request.state = RequestState::kPulling;
-  const Sequence& s = request.sequences.front();
-  kv_.device().Pin(PullOf(request.spec.id), s.table, kForEver);
-  AskForPull(request, std::min(s.computed, request.spec.imported_tokens));
+// Leading blocks of the prompt that no sequence writes any more when it has forked.
+int SchedulerImpl::SharedBlocks(const Request& request) const {
+  return (request.prompt_tokens - 1) / options_.block_size;
 }
 
-void SchedulerImpl::AskForPull(const Request& request, int first_token) {
+// Whether the sequences had forked (vLLM section 4.4): each brings KV of its own.
+bool SchedulerImpl::ImportsForked(const Request& request) const {
+  const int least = std::max(SharedBlocks(request) * options_.block_size, 1);
+  return request.sharing_prompt && std::ranges::all_of(request.sequences, [&](const Sequence& s) {
+           return !s.live() || request.ImportedOf(s) >= least;
+         });
+}
+
+// False when nothing is imported after all.
+bool SchedulerImpl::StartPulling(Request& request) {
+  Sequence& leader = request.sequences[request.leader];
+  const bool forked = ImportsForked(request);
+  const int imported = request.ImportedOf(leader);
+  leader.lacking_until =
+      request.sharing_prompt && !forked ? std::min(imported, request.prompt_tokens) : imported;
+  request.imports = leader.lacking_until > 0;
+  if (!request.imports) return false;
+  waiting_.erase(request.key);
+  pulling_.emplace(request.key, &request);
+  pulling_sequences_ += request.live();
+  request.state = RequestState::kPulling;
+  if (forked) TakeSiblingTables(request);
+  kv_.device().Pin(PullOf(request.spec.id), leader.table, kForEver);
+  AskForPull(leader, std::min(leader.computed, leader.lacking_until));
+  const int shared = SharedBlocks(request);
+  for (const Sequence& s : request.sequences) {
+    if (!s.waits_with_table()) continue;
+    kv_.device().Pin(PullOf(request.spec.id), std::span(s.table).subspan(shared), kForEver);
+    AskForPull(s, shared * options_.block_size);
+  }
+  UpdatePromise(request);
+  return true;
+}
+
+// The blocks that the sequences share come with the leader's pull.
+void SchedulerImpl::TakeSiblingTables(Request& request) {
+  kv::BlockTable& all = request.sequences[request.leader].table;
+  bool grown = kv_.Grow(all, request.sequences[request.leader].lacking_until);
+  const kv::BlockTable shared(all.begin(), all.begin() + SharedBlocks(request));
+  for (Sequence& s : request.sequences) {
+    if (!s.live() || s.started) continue;
+    s.lacking_until = request.ImportedOf(s);
+    s.table.reserve(all.capacity());
+    kv_.Fork(shared, s.table);
+    grown = kv_.Grow(s.table, s.lacking_until) && grown;
+  }
+  MR_CHECK(grown) << "admission counted wrong for request " << request.spec.id;
+}
+
+void SchedulerImpl::AskForPull(const Sequence& sequence, int first_token) {
+  const RequestId id = sequence.request->spec.id;
   AskedPull& asked = pulls_.emplace_back();
-  asked.pull.id = request.spec.id;
+  asked.pull.id = id;
+  asked.pull.index = sequence.index;
   asked.pull.first_token = first_token;
-  asked.pull.end_token = request.spec.imported_tokens;
-  for (kv::BlockHandle block : request.sequences.front().table) {
+  asked.pull.end_token = sequence.lacking_until;
+  for (kv::BlockHandle block : sequence.table) {
     asked.pull.blocks.push_back(block.index);
     asked.after = std::max(asked.after, read_by_[block.index]);
   }
-  ++pulls_due_[request.spec.id];
+  ++pulls_due_[id];
 }
 
 void SchedulerImpl::NoteReads(std::span<const BlockCopy> copies) {
@@ -133,13 +199,16 @@ Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
   if (!request || request->state != RequestState::kPulling) {
     return FailedPrecondition("only a request that pulls can be told of more to import");
   }
+  if (request->sequences.size() > 1) {
+    return FailedPrecondition("only a request of one sequence can be told of more to import");
+  }
   const Sequence& s = request->sequences.front();
   MR_RETURN_IF_ERROR(CheckLength(s.output.size() + more_output, request->output_limit));
   MR_RETURN_IF_ERROR(
       CheckImport(imported_tokens, request->TotalOf(s) + static_cast<int64_t>(more_output)));
-  if (imported_tokens < request->spec.imported_tokens) {
+  if (imported_tokens < s.lacking_until) {
     return InvalidArgument(fmt::format("{} tokens are being imported already, not {}",
-                                       request->spec.imported_tokens, imported_tokens));
+                                       s.lacking_until, imported_tokens));
   }
   const int blocks = kv_.BlocksFor(imported_tokens);
   const int missing = blocks - static_cast<int>(s.table.size());
@@ -161,12 +230,12 @@ Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_outpu
   MR_RETURN_IF_ERROR(CheckExtension(r, more_output.size(), imported_tokens));
   Sequence& s = r->sequences.front();
   s.output.insert(s.output.end(), more_output.begin(), more_output.end());
-  const int before = std::exchange(r->spec.imported_tokens, imported_tokens);
+  const int before = std::exchange(s.lacking_until, imported_tokens);
   if (imported_tokens == before) return OkStatus();
   const size_t pinned = s.table.size();
   MR_CHECK(kv_.Grow(s.table, imported_tokens)) << "the extension was counted wrong";
   kv_.device().Pin(PullOf(id), std::span(s.table).subspan(pinned), kForEver);
-  AskForPull(*r, std::clamp(s.computed, before, imported_tokens));
+  AskForPull(s, std::clamp(s.computed, before, imported_tokens));
   return OkStatus();
 }
 
@@ -189,23 +258,39 @@ void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   pulls_due_.erase(due);
   kv_.device().Unpin(PullOf(id));
   if (!wanted) return;
-  Sequence& s = r->sequences.front();
-  r->imports = false;
-  if (!r->import_failed && r->import_lacks) {
-    s.lacking_until = r->spec.imported_tokens;
-    s.lacking = *r->import_lacks;
-  } else if (!r->import_failed) {
-    s.computed = std::max(s.computed, r->spec.imported_tokens);
-    s.computed_most = std::max(s.computed_most, s.computed);
-  }
-  pulling_.erase(r->key);
-  StartRunning(*r);
-  UpdatePromise(*r);
-  IndexPrefixes(s);
+  EndImport(*r);
   r->was_admitted = true;
   if (!r->times.first_scheduled) r->times.first_scheduled = now;
   r->times.last_scheduled = now;
   last_moved_ = now;
+}
+
+// What came counts. What came but for some hops is computed at these: the prompt by the leader, and
+// then by each of the others what it does not share.
+void SchedulerImpl::EndImport(Request& request) {
+  const bool whole = !request.import_failed && !request.import_lacks;
+  if (request.import_failed) DropSiblingTables(request);
+  for (Sequence& s : request.sequences) {
+    if (!s.live()) continue;
+    if (request.import_failed) {
+      s.lacking_until = 0;
+    } else if (request.import_lacks) {
+      s.lacking = *request.import_lacks;
+    } else {
+      s.computed = std::max(s.computed, std::exchange(s.lacking_until, 0));
+      s.computed_most = std::max(s.computed_most, s.computed);
+    }
+  }
+  request.imports = false;
+  pulling_.erase(request.key);
+  pulling_sequences_ -= request.live();
+  StartRunning(request);
+  IndexPrefixes(request.sequences[request.leader]);
+  if (whole && std::ranges::any_of(request.sequences, &Sequence::waits_with_table)) {
+    StartSiblings(request);
+  }
+  MaybeForkPrompt(request);
+  UpdatePromise(request);
 }
 
 void SchedulerImpl::HoldKv(const Sequence& sequence) {

@@ -46,7 +46,7 @@ class HandOff : public ::testing::Test {
   RequestId Decode(const std::vector<TokenId>& prompt, RequestId prefilled, int max_tokens) {
     return decode_.MustAdd(prompt, Greedy(max_tokens), [&](NewRequest& r) {
       r.resumed = {{prefill_.outcome(prefilled).tokens}};
-      r.imported_tokens = static_cast<int>(prompt.size());
+      r.imported_tokens = {static_cast<int>(prompt.size())};
     });
   }
   std::vector<KvPull> Admit() {
@@ -182,7 +182,7 @@ TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
   }
   const RequestId rest = decode.MustAdd(prompt, Greedy(20), [&](NewRequest& r) {
     r.resumed = {{prefill_.outcome(first).tokens}};
-    r.imported_tokens = 150;
+    r.imported_tokens = {150};
   });
   std::vector<KvPull> pulls;
   bool preempted = false, whole = false;
@@ -222,8 +222,8 @@ TEST_F(HandOff, WhatCannotBeHandedOverIsRefused) {
   const auto refuse = [&](const std::function<void(NewRequest&)>& change, int max_tokens = 5) {
     return decode_.Add(Prompt(10, 1), Greedy(max_tokens), change).status().code();
   };
-  EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = 10; }), StatusCode::kInvalidArgument);
-  EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = -1; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = {10}; }), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = {-1}; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(refuse([](NewRequest& r) {
               r.resumed = {{{1, 2, 3, 4, 5}}};
             }),
@@ -260,7 +260,7 @@ TEST_F(HandOff, RandomHandOversLoseNothing) {
         if (job.rest != RequestId() || !prefill.finished(job.first)) continue;
         job.rest = decode.MustAdd(job.prompt, Greedy(job.max_tokens), [&](NewRequest& r) {
           r.resumed = {{prefill.outcome(job.first).tokens}};
-          r.imported_tokens = static_cast<int>(job.prompt.size());
+          r.imported_tokens = {static_cast<int>(job.prompt.size())};
         });
         job_of[job.rest] = i;
       }

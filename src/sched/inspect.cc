@@ -86,7 +86,8 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
   if (request.state == RequestState::kFinished) return "";
   if (request.frozen) return "its hand-over to another scheduler";
   if (request.state == RequestState::kPulling) {
-    return fmt::format("the KV of {} tokens from another stage", request.spec.imported_tokens);
+    return fmt::format("the KV of {} tokens from another stage",
+                       request.sequences[request.leader].lacking_until);
   }
   if (request.state == RequestState::kRunning) {
     if (request.verdict.reason != Verdict::Reason::kGrowth) return "";
@@ -176,6 +177,8 @@ void SchedulerImpl::CheckBlocks() const {
           << " blocks";
       MR_CHECK((on_host ? s.table : s.host_table).empty());
       MR_CHECK(s.live() || s.table.empty());
+      MR_CHECK(!s.waits_with_table() || (r->sharing_prompt && !on_host))
+          << "sequence " << s.id << " waits for a prompt that nobody computes";
       MR_CHECK(s.told_blocks <= std::ssize(s.table) || !s.live());
       MR_CHECK(!s.live() || s.computed < r->TotalOf(s)) << "sequence " << s.id << " lacks nothing";
     }
@@ -200,16 +203,17 @@ void SchedulerImpl::CheckCounts() const {
   for (const auto& [key, r] : pulling_) {
     MR_CHECK(pulls_due_.contains(r->spec.id)) << "request " << r->spec.id << " waits for no pull";
   }
-  int promised = 0, sequences = 0;
+  int promised = 0, sequences = 0, pulling = 0;
   size_t queued = 0;
   for (const auto& [id, r] : requests_) {
     MR_CHECK(r->in_flight == in_flight[r.get()]) << "request " << id << " counts its steps wrong";
     promised += r->promised_blocks;
     if (r->state == RequestState::kRunning) sequences += r->live();
+    if (r->state == RequestState::kPulling) pulling += r->live();
     queued += r->state == RequestState::kFinished ? 0 : 1;
   }
   MR_CHECK(promised == promised_blocks_);
-  MR_CHECK(sequences == running_sequences_);
+  MR_CHECK(sequences == running_sequences_ && pulling == pulling_sequences_);
   MR_CHECK(queued == running_.size() + pulling_.size() + waiting_.size())
       << "a request is in no queue";
   MR_CHECK(std::ranges::is_sorted(running_, {}, &Request::key));

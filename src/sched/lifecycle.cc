@@ -35,17 +35,28 @@ void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
 void SchedulerImpl::MaybeForkPrompt(Request& request) {
   Sequence& leader = request.sequences[request.leader];
   if (!request.sharing_prompt || leader.computed < request.prompt_tokens) return;
+  StartSiblings(request);
+}
+
+// Those whose KV was imported have a table, over the blocks that they share with the leader.
+void SchedulerImpl::StartSiblings(Request& request) {
+  Sequence& leader = request.sequences[request.leader];
   for (Sequence& s : request.sequences) {
     if (!s.live() || s.started) continue;
-    s.table.reserve(leader.table.capacity());
     s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
-    const kv::BlockTable prompt(leader.table.begin(),
-                                leader.table.begin() + kv_.BlocksFor(request.prompt_tokens));
-    kv_.Fork(prompt, s.table);
+    if (s.waits_with_table()) {
+      s.computed = std::max(s.computed, SharedBlocks(request) * options_.block_size);
+    } else {
+      s.table.reserve(leader.table.capacity());
+      const kv::BlockTable prompt(leader.table.begin(),
+                                  leader.table.begin() + kv_.BlocksFor(request.prompt_tokens));
+      kv_.Fork(prompt, s.table);
+      s.computed = std::min(request.prompt_tokens, request.TotalOf(s) - 1);
+    }
     s.started = true;
-    s.computed = std::min(request.prompt_tokens, request.TotalOf(s) - 1);
     s.computed_most = std::max(s.computed_most, s.computed);
-    const int indexed = std::min(leader.chain.indexed, s.computed / options_.block_size);
+    const int prompt_blocks = std::min(s.computed, request.prompt_tokens) / options_.block_size;
+    const int indexed = std::min(leader.chain.indexed, prompt_blocks);
     s.chain.nodes.reserve(leader.chain.nodes.capacity());
     s.chain.root = leader.chain.root;
     s.chain.epoch = leader.chain.epoch;
@@ -54,6 +65,14 @@ void SchedulerImpl::MaybeForkPrompt(Request& request) {
   }
   request.sharing_prompt = false;
   UpdatePromise(request);
+}
+
+void SchedulerImpl::DropSiblingTables(Request& request) {
+  for (Sequence& s : request.sequences) {
+    if (!s.live() || !s.waits_with_table()) continue;
+    FreeBlocks(s);
+    s.lacking_until = 0;
+  }
 }
 
 // The leader ends before the prompt is there: the next sequence takes over its blocks and, if a
@@ -69,6 +88,11 @@ void SchedulerImpl::HandOverPrompt(Sequence& leader) {
   next->computed_most =
       std::max(next->computed_most, std::min(leader.computed_most, r.prompt_tokens));
   next->output.reserve(std::min(r.output_limit, kOutputReserveMax));
+  // Of what is imported the prompt is for all; its own it computes anew.
+  next->lacking_until =
+      std::min({std::exchange(leader.lacking_until, 0), r.prompt_tokens, r.TotalOf(*next) - 1});
+  next->lacking = leader.lacking;
+  FreeBlocks(*next);
   next->table = std::exchange(leader.table, {});
   next->host_table = std::exchange(leader.host_table, {});
   next->chain = std::exchange(leader.chain, {});
@@ -91,6 +115,7 @@ void SchedulerImpl::End(Sequence& sequence, RequestOutput& news) {
   Request& r = *sequence.request;
   sequence.finish = news.finish;
   if (r.state == RequestState::kRunning) --running_sequences_;
+  if (r.state == RequestState::kPulling) --pulling_sequences_;
   if (sequence.told && !sequence.in_flight) released_.push_back(sequence.id);
   if (r.sharing_prompt) {
     if (sequence.index == r.leader) HandOverPrompt(sequence);
@@ -116,6 +141,7 @@ void SchedulerImpl::LeaveQueue(Request& request) {
     StopRunning(request);
   } else if (request.state == RequestState::kPulling) {
     pulling_.erase(request.key);
+    pulling_sequences_ -= request.live();
   } else {
     waiting_.erase(request.key);
   }

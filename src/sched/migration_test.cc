@@ -72,8 +72,8 @@ TEST(Migration, InRoundsWhileTheSourceRuns) {
   Moments(from, 10);
   auto exposed = from.scheduler().Expose(id, from.now(), kHold);
   ASSERT_TRUE(exposed.has_value());
-  ASSERT_EQ(exposed->computed_tokens, 34);
-  exposed->request.imported_tokens = exposed->computed_tokens;
+  ASSERT_EQ(exposed->computed_tokens(), 34);
+  exposed->request.imported_tokens = {exposed->computed_tokens()};
   ASSERT_TRUE(to.AddAsIs(exposed->request).ok());
   to.Schedule();
   std::vector<KvPull> pulls;
@@ -88,7 +88,7 @@ TEST(Migration, InRoundsWhileTheSourceRuns) {
     const auto& output = more->request.resumed[0].output;
     ASSERT_TRUE(to.scheduler()
                     .ExtendImport(id, {output.begin() + static_cast<long>(told), output.end()},
-                                  more->computed_tokens)
+                                  more->computed_tokens())
                     .ok());
     told = output.size();
     to.scheduler().CheckIntegrity();
@@ -122,7 +122,7 @@ TEST(Migration, ARoundWithoutKvMeansComputingAnew) {
   const RequestId id = from.MustAdd(Prompt(30), MaxTokens(30));
   Moments(from, 10);
   auto exposed = from.scheduler().Expose(id, from.now(), kHold);
-  exposed->request.imported_tokens = exposed->computed_tokens;
+  exposed->request.imported_tokens = {exposed->computed_tokens()};
   ASSERT_TRUE(to.AddAsIs(exposed->request).ok());
   to.Schedule();
   Moments(from, 8);
@@ -130,7 +130,7 @@ TEST(Migration, ARoundWithoutKvMeansComputingAnew) {
   const auto& output = left->request.resumed[0].output;
   const auto told = static_cast<long>(exposed->request.resumed[0].output.size());
   ASSERT_TRUE(to.scheduler()
-                  .ExtendImport(id, {output.begin() + told, output.end()}, left->computed_tokens)
+                  .ExtendImport(id, {output.begin() + told, output.end()}, left->computed_tokens())
                   .ok());
   to.scheduler().KvArrived(id, false, to.now());
   to.scheduler().KvArrived(id, true, to.now());
@@ -151,7 +151,7 @@ TEST(Migration, RefusalsChangeNothing) {
   EXPECT_EQ(code(RequestId(9), {1}, 8), StatusCode::kFailedPrecondition);
   const RequestId id = to.MustAdd(Prompt(8), MaxTokens(20), [](NewRequest& r) {
     r.resumed = {{{5}}};
-    r.imported_tokens = 8;
+    r.imported_tokens = {8};
   });
   EXPECT_EQ(code(id, {1}, 9), StatusCode::kFailedPrecondition) << "it waits yet";
   to.MustAdd(Prompt(20, 100), MaxTokens(4));
@@ -171,7 +171,7 @@ TEST(Migration, RefusalsChangeNothing) {
   to.scheduler().KvArrived(id, false, to.now());
   // Gone before the last pull has ended: its blocks stay, and the id cannot come back yet.
   const auto left = to.scheduler().Detach(id, to.now(), kHold);
-  EXPECT_EQ(left->computed_tokens, 0);
+  EXPECT_EQ(left->computed_tokens(), 0);
   EXPECT_EQ(left->request.resumed[0].output, (std::vector<TokenId>{5, 1, 2, 3, 4}));
   EXPECT_EQ(to.AddAsIs(left->request).code(), StatusCode::kUnavailable);
   EXPECT_EQ(to.scheduler().Stats().blocks_pinned, 3);
@@ -189,16 +189,16 @@ TEST(Expose, HeldThroughPreemption) {
   const RequestId last = h.MustAdd(Prompt(8, 100), MaxTokens(24));
   Moments(h, 6);
   const auto first = h.scheduler().Expose(last, h.now(), kHold);
-  ASSERT_EQ(first->computed_tokens, 10);
-  ASSERT_EQ(first->blocks.size(), 3u);
+  ASSERT_EQ(first->computed_tokens(), 10);
+  ASSERT_EQ(first->kv.front().blocks.size(), 3u);
   Moments(h, 4);
   const auto second = h.scheduler().Expose(last, h.now(), kHold);
-  EXPECT_EQ(second->computed_tokens, 12);
+  EXPECT_EQ(second->computed_tokens(), 12);
   while (h.scheduler().Stats().preemptions_recompute == 0) ASSERT_TRUE(h.Turn());
-  EXPECT_EQ(h.scheduler().HeldBlocks(last), second->blocks);
+  EXPECT_EQ(h.scheduler().HeldBlocks(last), second->kv.front().blocks);
   const auto third = h.scheduler().Expose(last, h.now(), kHold);
-  EXPECT_EQ(third->computed_tokens, 0) << "its KV is elsewhere now, or nowhere";
-  EXPECT_EQ(h.scheduler().HeldBlocks(last), second->blocks);
+  EXPECT_EQ(third->computed_tokens(), 0) << "its KV is elsewhere now, or nowhere";
+  EXPECT_EQ(h.scheduler().HeldBlocks(last), second->kv.front().blocks);
   h.scheduler().ReleaseKv(last);
   h.RunToEnd();
   ExpectEmpty(h, o.num_blocks);
@@ -227,10 +227,10 @@ TEST(Expose, NothingWhileItIsSwappedIn) {
     }
     if (plan->swap_in.empty()) continue;
     ++seen;
-    EXPECT_EQ(h.scheduler().Expose(last, h.now(), kHold)->computed_tokens, 0);
+    EXPECT_EQ(h.scheduler().Expose(last, h.now(), kHold)->computed_tokens(), 0);
     EXPECT_TRUE(h.scheduler().HeldBlocks(last).empty());
     while (h.in_flight() > 0) h.Commit();
-    EXPECT_GT(h.scheduler().Expose(last, h.now(), kHold)->computed_tokens, 8);
+    EXPECT_GT(h.scheduler().Expose(last, h.now(), kHold)->computed_tokens(), 8);
     h.scheduler().ReleaseKv(last);
   }
   EXPECT_GT(seen, 0);
@@ -253,7 +253,7 @@ TEST(Migration, PullsWaitForCopiesOutOfTheirBlocks) {
   // Older than the victim, so that it takes its place.
   const RequestId older = h.MustAdd(Prompt(8, 40), MaxTokens(8), [](NewRequest& r) {
     r.times = RequestTimes{.arrived = Time{} + Duration::Seconds(1)};
-    r.imported_tokens = 7;
+    r.imported_tokens = {7};
   });
   h.Schedule();
   ASSERT_EQ(h.scheduler().Inspect(older, h.now())->state, RequestState::kPulling);
@@ -285,7 +285,7 @@ TEST(Migration, CopiesWithoutAStepHoldUpNoPull) {
   });
   const RequestId pulling = h.MustAdd(Prompt(24, 40), MaxTokens(12), [](NewRequest& r) {
     r.resumed = {{{7}}};
-    r.imported_tokens = 24;
+    r.imported_tokens = {24};
   });
   h.Schedule();
   const RequestId victim = h.MustAdd(Prompt(4, 100), MaxTokens(12));

@@ -63,10 +63,14 @@ PreemptionRecord SchedulerImpl::Weigh(const Request& victim) {
 }
 
 void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blocks_needed) {
+  const int available = kv_.available();
+  // They start from the leader's prompt again.
+  DropSiblingTables(victim);
   PreemptionRecord record = Weigh(victim);
   record.on_behalf_of = beneficiary.spec.id;
   record.blocks_needed = blocks_needed;
-  record.blocks_available = kv_.available();
+  record.blocks_released += kv_.available() - available;
+  record.blocks_available = available;
   for (Sequence& s : victim.sequences) {
     if (s.live()) IndexPrefixes(s);
   }

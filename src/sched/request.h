@@ -30,7 +30,7 @@ struct alignas(64) Sequence {
   int index = 0;
   int computed = 0;          // tokens whose KV is there
   int computed_most = 0;     // the most it ever was: below, computing is recomputing
-  int lacking_until = 0;     // tokens from `computed` to here lack their KV at some layers alone
+  int lacking_until = 0;     // tokens from `computed` to here are pulled, or lack some layers' KV
   int told_blocks = 0;       // leading table entries that the executor knows
   uint32_t incarnation = 0;  // grows when its KV is dropped
   bool started = false;      // has a table of its own; false: waits for the leader's prompt
@@ -43,11 +43,14 @@ struct alignas(64) Sequence {
   uint64_t seed = 0;
   LayerRange lacking;                   // up to lacking_until
   std::optional<StepId> swapped_in_by;  // the step that brings its KV back
+  std::optional<StepId> copied_by;      // the step that copies a block for it before it writes
   kv::BlockTable host_table;            // while swapped out
 
   bool live() const { return !finish; }
   bool lacks_hops() const { return computed < lacking_until; }
   bool ready() const { return started && !in_flight && !finish; }
+  // Its KV was imported, but what it shares with the leader has not come or lacks some hops.
+  bool waits_with_table() const { return !started && !table.empty(); }
 };
 
 // Why the request at the head of the queue could not start, with the numbers; kept from the last
@@ -86,7 +89,7 @@ struct alignas(64) Request {
   bool frozen = false;                // is put into no step
   bool asks_prompt_logprobs = false;  // of spec.params: asked in every step
   bool ends_by_length_only = false;   // no token stops it: likewise
-  // The prompt is being computed by the leader for the others, who have not started.
+  // The prompt is being computed or pulled by the leader for the others, who have not started.
   bool sharing_prompt = false;
   bool detached = false;            // left; known only to steps in flight
   std::vector<Sequence> sequences;  // never resized: steps in flight point into it
@@ -109,6 +112,9 @@ struct alignas(64) Request {
   int TotalOf(const Sequence& s) const { return prompt_tokens + static_cast<int>(s.output.size()); }
   // How far `s` may be computed now: while others wait for the prompt, not beyond it.
   int TargetOf(const Sequence& s) const { return sharing_prompt ? prompt_tokens : TotalOf(s); }
+  int ImportedOf(const Sequence& s) const {
+    return spec.imported_tokens.empty() ? 0 : spec.imported_tokens[s.index];
+  }
   kv::TokenView TokensOf(const Sequence& s) const { return {*spec.prompt, s.output}; }
   bool WantsPromptLogprobs() const {
     return asks_prompt_logprobs && static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;

@@ -81,7 +81,8 @@ void SchedulerImpl::CollectShares(Request& request, const StepRoom& room) {
   for (Sequence& s : request.sequences) {
     if (tokens_left == 0 || std::ssize(shares_) == room.sequences) return;
     if (!s.ready()) continue;
-    const int target = s.lacks_hops() ? s.lacking_until : request.TargetOf(s);
+    int target = request.TargetOf(s);
+    if (s.lacks_hops()) target = std::min(target, s.lacking_until);
     const int chunk = ChunkOf(target - s.computed, tokens_left, room);
     shares_.push_back({&s, chunk});
     tokens_left -= chunk;
@@ -109,7 +110,7 @@ int SchedulerImpl::SharesBlocksNeeded(bool on_host) const {
     const kv::BlockTable& table = table_of(shares_[i]);
     const int end = s.computed + shares_[i].num_tokens;
     if (!kv_.Holds(table, end)) needed += kv_.BlocksFor(end) - static_cast<int>(table.size());
-    if (s.request->sequences.size() == 1) continue;
+    if (s.request->sequences.size() == 1 || s.request->sharing_prompt) continue;
     const size_t written = s.computed / options_.block_size;
     if (written >= table.size()) continue;
     const int refs = pool.refs(table[written].index);
@@ -142,6 +143,7 @@ void SchedulerImpl::CopyBeforeWriting(Sequence& s) {
   const int written = s.computed / options_.block_size;
   if (written >= std::ssize(s.table) || !kv_.MakeWritable(s.table, written, plan_.copies)) return;
   s.told_blocks = std::min(s.told_blocks, written);
+  s.copied_by = StepId(next_step_);
   ++stats_.copied_blocks;
   NoteReads({&plan_.copies.back(), 1});
 }
@@ -149,7 +151,8 @@ void SchedulerImpl::CopyBeforeWriting(Sequence& s) {
 void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   Sequence& s = *share.sequence;
   const int end = s.computed + share.num_tokens;
-  if (request.sequences.size() > 1) CopyBeforeWriting(s);
+  // The prompt's blocks are written for all who share it.
+  if (request.sequences.size() > 1 && !request.sharing_prompt) CopyBeforeWriting(s);
   MR_CHECK(kv_.Holds(s.table, end) || kv_.Grow(s.table, end))
       << "request " << request.spec.id << " has no blocks for its step";
   if (!s.told) {

@@ -135,7 +135,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.output_limit = output_limit;
   r.ends_by_length_only = EndsByLengthOnly(*r.spec.params, options_.eos_token_ids);
   r.cached_prompt_tokens = r.spec.cached_prompt_tokens;
-  r.imports = r.spec.imported_tokens > 0;
+  r.imports = std::ranges::any_of(r.spec.imported_tokens, [](int tokens) { return tokens > 0; });
   r.sequences.resize(r.spec.params->n);
   for (int i = 0; i < r.spec.params->n; ++i) {
     Sequence& s = r.sequences[i];

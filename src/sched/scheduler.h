@@ -93,9 +93,11 @@ struct NewRequest {
   // before and after. None: it arrives now.
   std::optional<RequestTimes> times;
   int cached_prompt_tokens = 0;  // that a prefix cache had where it first ran; with `times`
-  // Leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls); n = 1. The
-  // request gets its blocks when it is admitted, appears in DrainPulls, and runs after KvArrived.
-  int imported_tokens = 0;
+  // By sequence, leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls);
+  // empty: none. The request gets its blocks when it is admitted, appears in DrainPulls, and runs
+  // after KvArrived. Of n > 1 the first that is not finished brings the prompt's for all; unless
+  // each of them brings what it does not share of the prompt, no more than that is imported.
+  std::vector<int> imported_tokens;
   // Keep the KV when the request ends by itself, until ReleaseKv or for so long; n = 1.
   std::optional<Duration> hold_kv;
 };
@@ -169,23 +171,33 @@ struct PreemptionRecord {
   std::string Describe() const;  // one line for the log
 };
 
-// KV to be fetched from another stage into blocks that are pinned for it.
+// KV of one sequence, to be fetched from another stage into blocks that are pinned for it.
 struct KvPull {
   RequestId id;
-  int first_token = 0;  // before it the prefix cache had everything
+  int index = 0;  // the sequence
+  // What is before it the prefix cache had, or another sequence's pull brings.
+  int first_token = 0;
   int end_token = 0;
-  std::vector<BlockIndex> blocks;  // the whole table, from token 0
+  std::vector<BlockIndex> blocks;  // the sequence's whole table, from token 0
+};
+
+// Leading tokens of one sequence whose KV is in `blocks`.
+struct SequenceKv {
+  int tokens = 0;
+  std::vector<BlockIndex> blocks;
 };
 
 // A request as it left a scheduler, or as it stands there.
 struct DetachedRequest {
   // What another scheduler's Add takes to go on: `resumed` as far as tokens were told, `times`
-  // since its arrival. imported_tokens is 0: whoever can carry the KV over sets it to
-  // computed_tokens.
+  // since its arrival. imported_tokens is empty: whoever can carry the KV over sets it, for each
+  // sequence to its `tokens` here.
   NewRequest request;
-  // With hold_kv: leading tokens whose KV is in `blocks` (HeldBlocks) and will stay there.
-  int computed_tokens = 0;
-  std::vector<BlockIndex> blocks;
+  // With hold_kv: the KV that will stay where it is (HeldBlocks), of each of the n sequences; empty
+  // when there is none at all. Blocks of the prompt that they share appear in several.
+  std::vector<SequenceKv> kv;
+
+  int computed_tokens() const;  // the most of any sequence
 };
 
 // Requests that began elsewhere were accepted there: they may wait beyond max_waiting, up to so
@@ -241,19 +253,21 @@ class Scheduler {
   // were generated there since and raises imported_tokens. More blocks are taken and one more pull
   // is drained, unless imported_tokens stays. To keep it from running, KvArrived is not called for
   // its last pull before the source has frozen it. kResourceExhausted: no blocks are left;
-  // kFailedPrecondition: it does not pull (any more); kInvalidArgument: not more than before.
+  // kFailedPrecondition: it does not pull (any more), or n > 1; kInvalidArgument: not more than
+  // before.
   // Nothing has changed then.
   virtual Status ExtendImport(RequestId id, std::vector<TokenId> more_output,
                               int imported_tokens) = 0;
-  // The blocks kept for `id` by hold_kv, in order; empty when they are released or expired.
+  // The blocks kept for `id` by hold_kv, each once, in order, sequence after sequence; empty when
+  // they are released or expired.
   virtual std::vector<BlockIndex> HeldBlocks(RequestId id) const = 0;
   // Held KV was fetched, or nobody wants it. Unknown or expired ids are ignored.
   virtual void ReleaseKv(RequestId id) = 0;
 
-  // What is known of a request that goes on here. The KV that is computed so far (n = 1, running)
-  // is held for so long or until ReleaseKv, and may be read although the request goes on; called
-  // again, more is. computed_tokens is 0 where there is none, or other blocks are held for the id:
-  // it was preempted in between. nullopt when it is unknown or has ended.
+  // What is known of a request that goes on here. The KV that is computed so far (running) is held
+  // for so long or until ReleaseKv, and may be read although the request goes on; called again,
+  // more is (n = 1). `kv` is empty where there is none, or other blocks are held for the id: it was
+  // preempted in between, or n > 1 and it has grown. nullopt when it is unknown or has ended.
   virtual std::optional<DetachedRequest> Expose(RequestId id, Time now, Duration hold_kv) = 0;
   // The request is put into no step from now on, and keeps what it has (it may lose it to those
   // before it in order). True when no step in flight holds it: all its tokens have been told. Else

@@ -179,6 +179,8 @@ class SchedulerImpl : public Scheduler {
   void End(Sequence& sequence, RequestOutput& news);
   void FreeBlocks(Sequence& sequence);
   void MaybeForkPrompt(Request& request);
+  void StartSiblings(Request& request);
+  void DropSiblingTables(Request& request);
   void HandOverPrompt(Sequence& leader);
   void Retire(Request& request);
   void LeaveQueue(Request& request);
@@ -186,9 +188,14 @@ class SchedulerImpl : public Scheduler {
 
   // handoff.cc
   Status CheckHandOff(const NewRequest& request, int output_limit) const;
+  static Status CheckImports(const NewRequest& request);
   static bool PromptLogprobsLacking(const NewRequest& request);
-  void StartPulling(Request& request);
-  void AskForPull(const Request& request, int first_token);
+  int SharedBlocks(const Request& request) const;
+  bool ImportsForked(const Request& request) const;
+  bool StartPulling(Request& request);
+  void TakeSiblingTables(Request& request);
+  void AskForPull(const Sequence& sequence, int first_token);
+  void EndImport(Request& request);
   void NoteReads(std::span<const BlockCopy> copies);
   void DropUnsentSwaps();
   Status CheckExtension(const Request* request, size_t more_output, int imported_tokens) const;
@@ -197,7 +204,8 @@ class SchedulerImpl : public Scheduler {
 
   // detach.cc
   static NewRequest WhatIsKnownOf(const Request& request);
-  int ComputedForSure(const Request& request) const;
+  int ComputedForSure(const Sequence& sequence) const;
+  std::vector<SequenceKv> KvForSure(const Request& request) const;
   DetachedRequest WhatGoes(const Request& request, std::optional<Time> hold_until);
   void Leave(Request& request);
 
@@ -223,6 +231,7 @@ class SchedulerImpl : public Scheduler {
   std::vector<AskedPull> pulls_;                   // not drained yet
   std::unordered_map<RequestId, int> pulls_due_;   // drained or not, without a KvArrived
   int running_sequences_ = 0;                      // live ones of those who run
+  int pulling_sequences_ = 0;                      // and of those who pull
   std::optional<BuddyAllocator> buddy_;  // places the reservations that must be contiguous
   int reserved_blocks_ = 0;
   int promised_blocks_ = 0;

@@ -71,7 +71,7 @@ struct Encoder {
     }
     if (r.times) out["times"] = EncodeTimes(*r.times);
     if (r.cached_prompt_tokens != 0) out["cached_prompt_tokens"] = r.cached_prompt_tokens;
-    if (r.imported_tokens != 0) out["imported_tokens"] = r.imported_tokens;
+    if (!r.imported_tokens.empty()) out["imported_tokens"] = r.imported_tokens;
     if (r.hold_kv) out["hold_kv_ns"] = r.hold_kv->ns;
     if (r.known_output_tokens) out["known_output_tokens"] = *r.known_output_tokens;
     return out;

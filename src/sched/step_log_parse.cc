@@ -164,7 +164,7 @@ Result<LogEntry> ParseAdd(const Json& line) {
   MR_ASSIGN_OR_RETURN(add.request.resumed, ParseResumed(line));
   MR_ASSIGN_OR_RETURN(add.request.times, ParseTimes(line));
   add.request.cached_prompt_tokens = f.Get<int>("cached_prompt_tokens");
-  add.request.imported_tokens = f.Get<int>("imported_tokens");
+  add.request.imported_tokens = f.Get<std::vector<int>>("imported_tokens");
   if (const auto hold_ns = f.Optional<int64_t>("hold_kv_ns")) {
     add.request.hold_kv = Duration{*hold_ns};
   }

@@ -141,7 +141,9 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
         r.times = RequestTimes{.arrived = h.now(), .first_token = h.now()};
         for (int k = 0; k < params.n; ++k) r.resumed.push_back({RandomPrompt(rng), k == 1});
         for (auto& s : r.resumed) s.output.resize(std::min<size_t>(s.output.size(), 19));
-        if (params.n == 1) r.imported_tokens = static_cast<int>(r.prompt->size());
+        for (const auto& s : r.resumed) {
+          r.imported_tokens.push_back(s.finished ? 0 : static_cast<int>(r.prompt->size()));
+        }
       });
     }
     const RequestId id(static_cast<uint64_t>(rng.Between(1, 1 + static_cast<int64_t>(last_id))));

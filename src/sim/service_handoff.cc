@@ -35,7 +35,7 @@ void Service::HandOver(RequestId id, int from, TokenId first_token, Time now) {
                           .params = SharedParams(request.output_tokens),
                           .known_output_tokens = request.output_tokens,
                           .resumed = {{.output = {first_token}}},
-                          .imported_tokens = request.prompt_tokens};
+                          .imported_tokens = {request.prompt_tokens}};
   handed_[id] = {from, now};
   if (!Give(to, std::move(asked), now)) DropHandedKv(id);
 }

@@ -65,18 +65,18 @@ void Service::Leave(int index, Time now) {
   for (const sched::RequestInfo& info : scheduler.InspectAll(now)) {
     const auto here = scheduler.Peek(info.id);
     if (!here) continue;
-    if (here->computed_tokens == 0) {
+    if (here->computed_tokens() == 0) {
       TakeOut(info.id, index);
       moves_.replayed += info.computed_tokens > 0;
       moves_.replayed_tokens += static_cast<uint64_t>(info.computed_tokens);
       Place(std::move(scheduler.Detach(info.id, now, std::nullopt)->request), now);
       continue;
     }
-    const double bytes = options_.kv_transfer.kv_bytes_per_token * here->computed_tokens;
+    const double bytes = options_.kv_transfer.kv_bytes_per_token * here->computed_tokens();
     const Duration sending = Duration::Seconds(bytes / options_.kv_transfer.bytes_per_s);
     link_free_[index] = std::max(link_free_[index], now) + sending;
     link_busy_[index] = link_busy_[index] + sending;
-    const int slot = copies_.Take({info.id, index, here->computed_tokens});
+    const int slot = copies_.Take({info.id, index, here->computed_tokens()});
     events_.Push(link_free_[index], {What::kCopied, attendance_.life(index), slot});
   }
   Submit(index, now);
@@ -105,10 +105,10 @@ bool Service::TryMove(const Copy& copy, Time now) {
   if (!scheduler.Peek(copy.id)) return true;  // it has ended
   if (!scheduler.Freeze(copy.id)) return false;
   auto gone = scheduler.Detach(copy.id, now, options_.kv_transfer.lease);
-  gone->request.imported_tokens = gone->computed_tokens;
+  if (gone->computed_tokens() > 0) gone->request.imported_tokens = {gone->kv.front().tokens};
   TakeOut(copy.id, copy.from);
   handed_[copy.id] = {copy.from, now, copy.tokens};
-  ++(gone->computed_tokens > 0 ? moves_.moved : moves_.replayed);
+  ++(gone->computed_tokens() > 0 ? moves_.moved : moves_.replayed);
   Place(std::move(gone->request), now);
   return true;
 }
@@ -145,7 +145,7 @@ void Service::Park(sched::NewRequest request) {
 
 void Service::Place(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
-  if (request.imported_tokens == 0) DropHandedKv(id);
+  if (request.imported_tokens.empty()) DropHandedKv(id);
   if (entries_.empty()) {
     Park(std::move(request));
     return;

@@ -1,0 +1,272 @@
+// Several sequences over one prompt (vLLM section 4.4) that go on in another scheduler with their
+// KV: what they share is pulled once, and what is lacking is computed once, where it is lacking.
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <set>
+#include <tuple>
+#include <vector>
+
+#include "sched/testing/harness.h"
+#include "sched/testing/small.h"
+
+namespace millrace::sched {
+namespace {
+
+constexpr Duration kHold = Duration::Seconds(30);
+constexpr int kHops = 3;
+constexpr int kPrompt = 10;  // two blocks of 4 are shared by all, the third is not
+constexpr int kOutput = 12;
+
+HarnessOptions Hops() {
+  HarnessOptions o{.scheduler = Small(), .hops = kHops};
+  o.scheduler.num_blocks = 64;
+  return o;
+}
+
+// One sequence's share of a step: its start, its tokens, and whether some hops compute them alone.
+using Share = std::tuple<int, int, bool>;
+
+std::vector<Share> SharesOf(const StepPlan* plan) {
+  std::vector<Share> shares;
+  if (!plan) return shares;
+  for (const SequenceStep& s : plan->sequences) {
+    EXPECT_TRUE(!s.only_hops || s.only_hops == (HopRange{1, 2}));
+    EXPECT_TRUE(!s.only_hops || s.logits == LogitsWanted::kNone);
+    shares.emplace_back(s.start, s.num_tokens, s.only_hops.has_value());
+  }
+  return shares;
+}
+
+class ForkedImport : public ::testing::Test {
+ protected:
+  // Three sequences that have forked, of which the second ends.
+  void Begin() {
+    id_ = from_->MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
+    for (int turn = 0; turn < 3; ++turn) from_->Turn();
+    from_->Abort(id_, 1);
+    for (int turn = 0; turn < 2; ++turn) from_->Turn();
+  }
+
+  // To `to_`, where it waits for its KV.
+  void Leave() {
+    left_ = *from_->scheduler().Detach(id_, from_->now(), kHold);
+    for (const SequenceKv& s : left_.kv) left_.request.imported_tokens.push_back(s.tokens);
+    ASSERT_TRUE(to_->AddAsIs(left_.request).ok());
+    to_->Schedule();
+    to_->scheduler().DrainPulls(pulls_);
+  }
+
+  void Fetch(const KvPull& pull, HopRange but = {}) {
+    for (int hop = 0; hop < kHops; ++hop) {
+      if (but.Contains(hop)) continue;
+      to_->model(hop).Pull(from_->model(hop), left_.kv[static_cast<size_t>(pull.index)].blocks,
+                           pull.blocks, pull.first_token, pull.end_token);
+    }
+  }
+  void FetchAll() {
+    for (const KvPull& pull : pulls_) {
+      Fetch(pull);
+      to_->scheduler().KvArrived(id_, true, to_->now());
+      to_->scheduler().CheckIntegrity();
+    }
+  }
+
+  std::vector<Share> Step() {
+    auto shares = SharesOf(to_->Schedule());
+    to_->Commit();
+    return shares;
+  }
+
+  void ExpectTheAnswers(const std::set<int>& of) {
+    to_->RunToEnd();
+    for (const int k : of) {
+      auto told = from_->outcome(id_, k).tokens;
+      const auto& rest = to_->outcome(id_, k).tokens;
+      told.insert(told.end(), rest.begin(), rest.end());
+      EXPECT_EQ(told, to_->model().Generate(Prompt(kPrompt), MaxTokens(kOutput), SequenceSeed(0, k),
+                                            kOutput));
+    }
+    from_->scheduler().ReleaseKv(id_);
+    from_->RunToEnd();
+    for (Harness* h : {&*from_, &*to_}) {
+      EXPECT_FALSE(h->scheduler().HasWork());
+      EXPECT_EQ(h->scheduler().Stats().blocks_free, h->scheduler().Stats().blocks_total);
+    }
+  }
+
+  std::optional<Harness> from_ = Harness(Hops()), to_ = Harness(Hops());
+  RequestId id_;
+  DetachedRequest left_;
+  std::vector<KvPull> pulls_;
+};
+
+TEST_F(ForkedImport, WhatTheyShareIsPulledOnce) {
+  Begin();
+  Leave();
+  ASSERT_EQ(left_.kv.size(), 3u);
+  EXPECT_EQ(left_.computed_tokens(), 14);
+  EXPECT_EQ(left_.kv[0].tokens, 14);
+  EXPECT_EQ(left_.kv[1].tokens, 0) << "it has ended";
+  EXPECT_EQ(left_.kv[2].tokens, 13) << "it began a step later";
+  EXPECT_EQ(left_.kv[0].blocks[1], left_.kv[2].blocks[1]);
+  EXPECT_NE(left_.kv[0].blocks[2], left_.kv[2].blocks[2]);
+  EXPECT_EQ(from_->scheduler().HeldBlocks(id_).size(), 6u) << "four, and two of the other's own";
+
+  ASSERT_EQ(pulls_.size(), 2u);
+  EXPECT_EQ(std::tuple(pulls_[0].index, pulls_[0].first_token, pulls_[0].end_token),
+            std::tuple(0, 0, 14));
+  EXPECT_EQ(std::tuple(pulls_[1].index, pulls_[1].first_token, pulls_[1].end_token),
+            std::tuple(2, 8, 13));
+  EXPECT_EQ(pulls_[0].blocks[1], pulls_[1].blocks[1]);
+  EXPECT_EQ(to_->scheduler().blocks_in_use(), 6);
+
+  EXPECT_EQ(to_->scheduler().Inspect(id_, to_->now())->state, RequestState::kPulling);
+  FetchAll();
+  EXPECT_EQ(Step(), (std::vector<Share>{{14, 1, false}, {13, 1, false}}));
+  ExpectTheAnswers({0, 2});
+  EXPECT_EQ(to_->scheduler().Stats().copied_blocks, 0u);
+}
+
+TEST_F(ForkedImport, OneThatFailsMakesAllOfItBeComputed) {
+  Begin();
+  Leave();
+  Fetch(pulls_[0]);
+  to_->scheduler().KvArrived(id_, true, to_->now());
+  EXPECT_EQ(to_->Schedule(), nullptr) << "one is due";
+  to_->scheduler().KvArrived(id_, false, to_->now());
+  to_->scheduler().CheckIntegrity();
+  EXPECT_EQ(Step(), (std::vector<Share>{{0, 10, false}})) << "the prompt, by one for both";
+  EXPECT_EQ(Step(), (std::vector<Share>{{10, 5, false}, {10, 4, false}}));
+  ExpectTheAnswers({0, 2});
+}
+
+// The prompt once, by the leader, and then what each does not share.
+TEST_F(ForkedImport, HopsWithoutTheKvComputeAlone) {
+  Begin();
+  Leave();
+  Fetch(pulls_[0], {1, 2});
+  to_->scheduler().KvArrivedWithout(id_, {1, 2}, to_->now());
+  Fetch(pulls_[1]);
+  to_->scheduler().KvArrived(id_, true, to_->now());
+  to_->scheduler().CheckIntegrity();
+  EXPECT_EQ(Step(), (std::vector<Share>{{0, 10, true}}));
+  EXPECT_EQ(Step(), (std::vector<Share>{{10, 4, true}, {8, 5, true}}));
+  EXPECT_EQ(Step(), (std::vector<Share>{{14, 1, false}, {13, 1, false}}));
+  ExpectTheAnswers({0, 2});
+}
+
+// Cut at every moment from the first chunk of the prompt on; one of three may lose its place.
+TEST_F(ForkedImport, AtEveryMoment) {
+  for (int cut = 0; cut < 24; ++cut) {
+    for (const int aborted : {-1, 0, 1, 2}) {
+      SCOPED_TRACE(testing::Message() << "cut " << cut << ", aborted " << aborted);
+      HarnessOptions o = Hops();
+      o.scheduler.max_num_batched_tokens = 3;
+      o.scheduler.stages = 2;
+      from_.emplace(o);
+      to_.emplace(o);
+      pulls_.clear();
+      id_ = from_->MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
+      for (int i = 0; i < cut; ++i) {
+        if (!from_->Schedule() && from_->in_flight() > 0) from_->Commit();
+      }
+      Leave();
+      std::set<int> of = {0, 1, 2};
+      for (size_t i = 0; i < pulls_.size(); ++i) {
+        Fetch(pulls_[i], {1, 2});
+        if (i == 0 && aborted >= 0 && cut % 2 == 0) to_->Abort(id_, aborted);
+        to_->scheduler().KvArrivedWithout(id_, {1, 2}, to_->now());
+      }
+      if (aborted >= 0) {
+        for (int i = 0; i < cut % 5; ++i) to_->Schedule();
+        to_->Abort(id_, aborted);
+        of.erase(aborted);
+      }
+      ExpectTheAnswers(of);
+    }
+  }
+}
+
+// A prompt that was being computed is its leader's alone.
+TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
+  HarnessOptions o = Hops();
+  o.scheduler.max_num_batched_tokens = 6;
+  Harness before(o);
+  const RequestId id = before.MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
+  before.Turn();
+  left_ = *before.scheduler().Detach(id, before.now(), kHold);
+  ASSERT_EQ(left_.kv.size(), 3u);
+  EXPECT_EQ(left_.kv[0].tokens, 6);
+  EXPECT_TRUE(left_.kv[1].blocks.empty());
+  left_.request.imported_tokens = {6, 0, 0};
+  ASSERT_TRUE(to_->AddAsIs(left_.request).ok());
+  to_->Schedule();
+  to_->scheduler().DrainPulls(pulls_);
+  ASSERT_EQ(pulls_.size(), 1u);
+  for (int hop = 0; hop < kHops; ++hop) {
+    to_->model(hop).Pull(before.model(hop), left_.kv[0].blocks, pulls_[0].blocks, 0, 6);
+  }
+  to_->scheduler().KvArrived(id, true, to_->now());
+  id_ = id;
+  EXPECT_EQ(Step(), (std::vector<Share>{{6, 4, false}}));
+  EXPECT_EQ(Step(), (std::vector<Share>{{10, 1, false}, {9, 1, false}, {9, 1, false}}));
+  ExpectTheAnswers({0, 1, 2});
+}
+
+// Only the leader's KV is worth its while: the others fork as soon as the prompt is there.
+TEST_F(ForkedImport, APromptThatArrivesWholeIsForkedAtOnce) {
+  Begin();
+  left_ = *from_->scheduler().Detach(id_, from_->now(), kHold);
+  left_.request.imported_tokens = {14, 0, 0};
+  ASSERT_TRUE(to_->AddAsIs(left_.request).ok());
+  to_->Schedule();
+  to_->scheduler().DrainPulls(pulls_);
+  ASSERT_EQ(pulls_.size(), 1u);
+  EXPECT_EQ(pulls_[0].end_token, kPrompt);
+  FetchAll();
+  EXPECT_EQ(Step(), (std::vector<Share>{{10, 5, false}, {10, 4, false}}));
+  ExpectTheAnswers({0, 2});
+}
+
+TEST_F(ForkedImport, TheLastOfSeveralBringsAllItHas) {
+  Begin();
+  from_->Abort(id_, 0);
+  Leave();
+  ASSERT_EQ(pulls_.size(), 1u);
+  EXPECT_EQ(std::tuple(pulls_[0].index, pulls_[0].first_token, pulls_[0].end_token),
+            std::tuple(2, 0, 13));
+  FetchAll();
+  EXPECT_EQ(Step(), (std::vector<Share>{{13, 1, false}}));
+  ExpectTheAnswers({2});
+}
+
+TEST_F(ForkedImport, AbortWhilePullingKeepsTheBlocksUntilThePullsEnd) {
+  Begin();
+  Leave();
+  to_->Abort(id_);
+  EXPECT_EQ(to_->scheduler().Stats().blocks_pinned, 6) << "the transfers still write there";
+  to_->scheduler().KvArrived(id_, true, to_->now());
+  EXPECT_EQ(to_->scheduler().Stats().blocks_pinned, 6);
+  to_->scheduler().KvArrived(id_, true, to_->now());
+  EXPECT_EQ(to_->scheduler().Stats().blocks_free, 64);
+}
+
+// The copies that a step in flight makes may not be there: of what they copy nothing counts.
+TEST_F(ForkedImport, ACopyUnderWayIsNotThere) {
+  id_ = from_->MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
+  from_->Turn();
+  EXPECT_EQ(from_->scheduler().Peek(id_)->kv[1].tokens, 9);
+  ASSERT_EQ(from_->Schedule()->copies.size(), 2u);
+  const auto here = from_->scheduler().Peek(id_);
+  EXPECT_EQ(here->kv[0].tokens, 8);
+  EXPECT_EQ(here->kv[1].tokens, 8);
+  EXPECT_EQ(here->kv[2].tokens, 9) << "the block that was copied is its own now";
+  from_->Commit();
+  EXPECT_EQ(from_->scheduler().Peek(id_)->kv[0].tokens, 11);
+  EXPECT_EQ(from_->scheduler().Peek(id_)->kv[1].tokens, 10);
+  from_->RunToEnd();
+}
+
+}  // namespace
+}  // namespace millrace::sched

@@ -1,0 +1,387 @@
+// Two schedulers, with an executor of two hops each, between which requests are moved at random:
+// cold (their tokens are computed again), warm (the KV of their sequences is pulled, at all hops or
+// some) and live (pulled in rounds while they go on). One thread.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/rng.h"
+#include "sched/testing/harness.h"
+#include "sched/testing/questions.h"
+
+namespace millrace::sched {
+
+inline constexpr Duration kMovesHold = Duration::Millis(500);
+inline constexpr int kMovesBlockSize = 4;
+
+struct Told {
+  std::vector<TokenId> tokens;
+  size_t prompt_logprobs = 0;
+  bool finished = false;
+  bool aborted = false;
+};
+
+struct Job {
+  Question question;
+  std::vector<Told> told;
+  int side = 0;                        // who may tell news of it
+  std::optional<NewRequest> homeless;  // refused for now
+  std::vector<SequenceKv> left[2];     // what each side has held last; n > 1
+  bool ended = false;                  // its times were told
+  // A live migration: the other side has been asked, and knows so many of its tokens.
+  bool migrating = false;
+  size_t shared = 0;
+};
+
+struct MoveCounts {
+  uint64_t cold = 0, warm = 0, live = 0, broken = 0, refused = 0, pulls = 0, sibling_pulls = 0,
+           partial = 0, aborted = 0;
+};
+
+class MovingWorld {
+ public:
+  MovingWorld(Rng& rng, const std::vector<Question>& questions,
+              const SchedulerOptions (&options)[2], MoveCounts& counts)
+      : rng_(rng), counts_(counts) {
+    for (int i = 0; i < 2; ++i) {
+      sides_[i] = std::make_unique<Harness>(
+          HarnessOptions{.scheduler = options[i], .vocab_size = kQuestionVocab, .hops = 2});
+    }
+    for (const Question& q : questions) {
+      Job job{.question = q};
+      job.told.resize(static_cast<size_t>(q.params.n));
+      coming_.push_back(std::move(job));
+    }
+  }
+
+  void Run() {
+    for (int turn = 0; Work(); ++turn) {
+      ASSERT_LT(turn, 20000) << "nothing ends";
+      const bool calm = turn > 2000;  // then everybody may end where it is
+      if (!coming_.empty() && rng_.Between(0, 2) == 0) Arrive();
+      for (int side : {0, 1}) Move(side);
+      if (!pulls_.empty() && (calm || rng_.Between(0, 2) == 0)) EndPull();
+      for (auto& [id, job] : jobs_) {
+        if (job.homeless) Settle(id, job);
+        if (job.migrating && rng_.Between(0, 3) == 0) Advance(id, job);
+        if (calm || job.ended || job.homeless || job.migrating) continue;
+        switch (rng_.Between(0, 30)) {
+          case 0: Cold(id, job); break;
+          case 1:
+          case 2: Warm(id, job); break;
+          case 3:
+          case 4: StartLive(id, job); break;
+          case 5: AbortOne(id, job); break;
+          default: break;
+        }
+      }
+      Listen();
+      if (testing::Test::HasFatalFailure()) return;
+    }
+    CheckEnd();
+  }
+
+ private:
+  struct Pulling {
+    KvPull pull;
+    int to = 0;
+  };
+
+  Scheduler& scheduler(int side) { return sides_[side]->scheduler(); }
+
+  bool Work() {
+    return !coming_.empty() || !pulls_.empty() ||
+           std::ranges::any_of(jobs_, [](const auto& entry) { return !entry.second.ended; });
+  }
+
+  void Arrive() {
+    const RequestId id(jobs_.size() + 1);
+    Job& job = jobs_.emplace(id, std::move(coming_.back())).first->second;
+    coming_.pop_back();
+    job.side = static_cast<int>(rng_.Between(0, 1));
+    NewRequest r;
+    r.id = id;
+    r.prompt = std::make_shared<const std::vector<TokenId>>(job.question.prompt);
+    r.params = std::make_shared<const SamplingParams>(job.question.params);
+    r.seed = job.question.seed;
+    ASSERT_TRUE(sides_[job.side]->AddAsIs(std::move(r)).ok());
+  }
+
+  void Move(int side) {
+    Harness& h = *sides_[side];
+    h.Advance(Duration::Millis(1));
+    if (rng_.Between(0, 2) != 0) h.Schedule();
+    if (h.in_flight() > 0 && rng_.Between(0, 2) != 0) h.Commit();
+    Collect(side);
+  }
+
+  void Collect(int side) {
+    std::vector<KvPull> drained;
+    scheduler(side).DrainPulls(drained);
+    for (KvPull& pull : drained) {
+      ++counts_.pulls;
+      const Job& job = jobs_.at(pull.id);
+      counts_.sibling_pulls += pull.index > 0 && !job.told[0].finished;
+      pulls_.push_back({std::move(pull), side});
+    }
+  }
+
+  // The pulls of a request that migrates are not answered for good before its source has let go.
+  void EndPull() {
+    const size_t i = rng_.Next() % pulls_.size();
+    const Pulling p = pulls_[i];
+    Job& job = jobs_.at(p.pull.id);
+    const auto same = std::ranges::count_if(pulls_, [&](const Pulling& other) {
+      return other.pull.id == p.pull.id && other.to == p.to;
+    });
+    if (job.migrating && job.side != p.to && same == 1) return;
+    pulls_.erase(pulls_.begin() + static_cast<long>(i));
+    const std::vector<BlockIndex> source = SourceOf(job, p);
+    const bool there = std::ssize(source) * kMovesBlockSize >= p.pull.end_token;
+    const HopRange lacking = there ? SomeHops() : HopRange{0, 2};
+    for (int hop : {0, 1}) {
+      if (lacking.Contains(hop)) continue;
+      sides_[p.to]->model(hop).Pull(sides_[1 - p.to]->model(hop), source, p.pull.blocks,
+                                    p.pull.first_token, p.pull.end_token);
+    }
+    const Time now = sides_[p.to]->now();
+    if (there && lacking != HopRange{0, 0} && rng_.Between(0, 3) != 0) {
+      scheduler(p.to).KvArrivedWithout(p.pull.id, lacking, now);
+      ++counts_.partial;
+    } else {
+      scheduler(p.to).KvArrived(p.pull.id, lacking == HopRange{0, 0}, now);
+    }
+    scheduler(p.to).CheckIntegrity();
+    if (same == 1) scheduler(1 - p.to).ReleaseKv(p.pull.id);
+  }
+
+  // The source's table of the pulled tokens, if it still holds them.
+  std::vector<BlockIndex> SourceOf(const Job& job, const Pulling& p) {
+    auto held = scheduler(1 - p.to).HeldBlocks(p.pull.id);
+    if (job.question.params.n == 1) return held;
+    const std::vector<SequenceKv>& left = job.left[1 - p.to];
+    if (left.empty() || held != Distinct(left)) return {};
+    const SequenceKv& kv = left[static_cast<size_t>(p.pull.index)];
+    return kv.tokens >= p.pull.end_token ? kv.blocks : std::vector<BlockIndex>();
+  }
+
+  // Mostly none.
+  HopRange SomeHops() {
+    switch (rng_.Between(0, 9)) {
+      case 0: return {0, 1};
+      case 1: return {1, 2};
+      case 2: return {0, 2};
+      default: return {0, 0};
+    }
+  }
+
+  static std::vector<BlockIndex> Distinct(const std::vector<SequenceKv>& kv) {
+    std::vector<BlockIndex> blocks;
+    for (const SequenceKv& s : kv) {
+      for (BlockIndex b : s.blocks) {
+        if (std::ranges::find(blocks, b) == blocks.end()) blocks.push_back(b);
+      }
+    }
+    return blocks;
+  }
+
+  void ExpectKnown(const Job& job, const NewRequest& r) {
+    ASSERT_EQ(r.resumed.size(), job.told.size());
+    for (size_t k = 0; k < job.told.size(); ++k) {
+      ASSERT_EQ(r.resumed[k].output, job.told[k].tokens);
+      ASSERT_EQ(r.resumed[k].finished, job.told[k].finished);
+    }
+  }
+
+  void Place(RequestId id, Job& job, int side, NewRequest r) {
+    job.side = side;
+    job.homeless = std::move(r);
+    Settle(id, job);
+  }
+
+  void Settle(RequestId id, Job& job) {
+    const Status added = sides_[job.side]->AddAsIs(*job.homeless);
+    if (added.ok()) {
+      job.homeless.reset();
+      return;
+    }
+    ASSERT_EQ(added.code(), StatusCode::kUnavailable) << id << ": " << added.ToString();
+    ++counts_.refused;
+  }
+
+  std::optional<DetachedRequest> Detach(RequestId id, Job& job, std::optional<Duration> hold) {
+    Listen();
+    if (job.ended) return std::nullopt;
+    auto left = scheduler(job.side).Detach(id, sides_[job.side]->now(), hold);
+    scheduler(job.side).CheckIntegrity();
+    EXPECT_TRUE(left.has_value());
+    if (left) ExpectKnown(job, left->request);
+    if (left && hold && !left->kv.empty()) {
+      EXPECT_EQ(scheduler(job.side).HeldBlocks(id), Distinct(left->kv));
+      job.left[job.side] = left->kv;
+    }
+    return left;
+  }
+
+  void Cold(RequestId id, Job& job) {
+    auto left = Detach(id, job, std::nullopt);
+    if (!left) return;
+    ++counts_.cold;
+    Place(id, job, static_cast<int>(rng_.Between(0, 1)), std::move(left->request));
+  }
+
+  void Warm(RequestId id, Job& job) {
+    auto left = Detach(id, job, kMovesHold);
+    if (!left) return;
+    for (const SequenceKv& s : left->kv) left->request.imported_tokens.push_back(s.tokens);
+    // The KV of one may not be worth its while, or in part.
+    if (!left->kv.empty() && rng_.Between(0, 3) == 0) {
+      int& some = left->request.imported_tokens[rng_.Next() % left->kv.size()];
+      some = static_cast<int>(rng_.Between(0, some));
+    }
+    counts_.warm += left->computed_tokens() > 0;
+    if (left->computed_tokens() == 0) MayRelease(id, job.side);
+    Place(id, job, 1 - job.side, std::move(left->request));
+  }
+
+  // What is held there serves no pull.
+  void MayRelease(RequestId id, int side) {
+    if (std::ranges::none_of(pulls_, [&](const Pulling& p) { return p.pull.id == id; })) {
+      scheduler(side).ReleaseKv(id);
+    }
+  }
+
+  void StartLive(RequestId id, Job& job) {
+    Listen();
+    if (job.ended) return;
+    auto known = scheduler(job.side).Expose(id, sides_[job.side]->now(), kMovesHold);
+    scheduler(job.side).CheckIntegrity();
+    ASSERT_TRUE(known.has_value());
+    ExpectKnown(job, known->request);
+    if (job.question.params.n > 1) {
+      if (!known->kv.empty()) {
+        EXPECT_EQ(scheduler(job.side).HeldBlocks(id), Distinct(known->kv));
+      }
+      return MayRelease(id, job.side);
+    }
+    if (known->computed_tokens() == 0) return;
+    known->request.imported_tokens = {known->computed_tokens()};
+    job.shared = known->request.resumed.front().output.size();
+    if (!sides_[1 - job.side]->AddAsIs(std::move(known->request)).ok()) return;
+    job.migrating = true;
+    ++counts_.live;
+  }
+
+  void AbortOne(RequestId id, Job& job) {
+    Listen();
+    const auto k = static_cast<size_t>(rng_.Between(0, job.question.params.n - 1));
+    if (job.ended || job.told.size() == 1 || job.told[k].finished) return;
+    job.told[k].aborted = true;
+    sides_[job.side]->Abort(id, static_cast<int>(k));
+    ++counts_.aborted;
+  }
+
+  // Another round; or the last, once the source is frozen.
+  void Advance(RequestId id, Job& job) {
+    const int from = job.side, to = 1 - job.side;
+    Listen();
+    if (job.ended || rng_.Between(0, 15) == 0) {
+      scheduler(to).Detach(id, sides_[to]->now(), std::nullopt);
+      scheduler(from).Thaw(id);
+      job.migrating = false;
+      ++counts_.broken;
+      return;
+    }
+    const auto there = scheduler(to).Inspect(id, sides_[to]->now());
+    ASSERT_TRUE(there.has_value());
+    if (there->state != RequestState::kPulling) return;
+    Collect(to);
+    // All of its pulls may have been answered but the last, which is answered only after this.
+    const bool last = rng_.Between(0, 2) == 0 && scheduler(from).Freeze(id);
+    auto more = last ? scheduler(from).Detach(id, sides_[from]->now(), kMovesHold)
+                     : scheduler(from).Expose(id, sides_[from]->now(), kMovesHold);
+    ASSERT_TRUE(more.has_value());
+    const auto& output = more->request.resumed.front().output;
+    const std::vector<TokenId> fresh(output.begin() + static_cast<long>(job.shared), output.end());
+    const Status extended = more->computed_tokens() == 0
+                                ? FailedPrecondition("its KV has gone")
+                                : scheduler(to).ExtendImport(id, fresh, more->computed_tokens());
+    scheduler(to).CheckIntegrity();
+    job.shared = output.size();
+    if (extended.ok()) {
+      if (last) {
+        job.side = to;
+        job.migrating = false;
+      }
+      return;
+    }
+    ++counts_.broken;
+    scheduler(to).Detach(id, sides_[to]->now(), std::nullopt);
+    scheduler(from).Thaw(id);
+    job.migrating = false;
+    if (last) Place(id, job, static_cast<int>(rng_.Between(0, 1)), std::move(more->request));
+  }
+
+  void Listen() {
+    for (int side : {0, 1}) {
+      for (const RequestOutput& news : sides_[side]->TakeOutputs()) {
+        Job& job = jobs_.at(news.request);
+        ASSERT_EQ(job.side, side) << "news from where it is not";
+        ASSERT_FALSE(job.homeless || job.ended);
+        Told& told = job.told[static_cast<size_t>(news.index)];
+        ASSERT_FALSE(told.finished);
+        for (const TokenId token : news.tokens) told.tokens.push_back(token);
+        told.prompt_logprobs += news.prompt_logprobs.size();
+        told.finished = news.finish.has_value();
+        job.ended = news.times.has_value();
+        ASSERT_TRUE(news.error.ok());
+      }
+    }
+  }
+
+  void CheckEnd() {
+    for (auto& [id, job] : jobs_) {
+      for (int k = 0; k < job.question.params.n; ++k) {
+        const Told& told = job.told[static_cast<size_t>(k)];
+        auto expected = Expected(job.question, k);
+        if (told.aborted) {
+          ASSERT_LE(told.tokens.size(), expected.size());
+          expected.resize(told.tokens.size());
+          ASSERT_EQ(told.tokens, expected) << "request " << id << ", " << k;
+          continue;
+        }
+        ASSERT_EQ(told.tokens, expected) << "request " << id << ", " << k;
+        ASSERT_EQ(told.prompt_logprobs,
+                  job.question.params.prompt_logprobs ? job.question.prompt.size() - 1 : 0);
+      }
+      if (job.migrating) scheduler(1 - job.side).Detach(id, Time{}, std::nullopt);
+    }
+    for (int side : {0, 1}) Collect(side);
+    while (!pulls_.empty()) {
+      scheduler(pulls_.back().to).KvArrived(pulls_.back().pull.id, true, Time{});
+      pulls_.pop_back();
+    }
+    for (auto& side : sides_) {
+      for (const auto& [id, job] : jobs_) side->scheduler().ReleaseKv(id);
+      side->RunToEnd();
+      const SchedulerStats stats = side->scheduler().Stats();
+      ASSERT_EQ(stats.blocks_free, stats.blocks_total);
+      ASSERT_EQ(stats.host_blocks_used, 0);
+    }
+  }
+
+  Rng& rng_;
+  MoveCounts& counts_;
+  std::unique_ptr<Harness> sides_[2];
+  std::vector<Job> coming_;
+  std::map<RequestId, Job> jobs_;
+  std::vector<Pulling> pulls_;
+};
+
+}  // namespace millrace::sched
