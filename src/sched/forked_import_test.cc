@@ -188,6 +188,41 @@ TEST_F(ForkedImport, AtEveryMoment) {
   }
 }
 
+// Who loses its place before the prompt is there has no KV but the leader's, in the host pool or
+// nowhere.
+TEST_F(ForkedImport, PreemptedWhileTheHopsCompute) {
+  for (const auto mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
+    HarnessOptions o = Hops();
+    from_.emplace(o);
+    o.scheduler.num_blocks = 14;
+    o.scheduler.num_host_blocks = 14;
+    o.scheduler.preemption = mode;
+    o.scheduler.policy = SchedulingPolicy::kPriority;
+    o.scheduler.max_num_batched_tokens = 3;
+    to_.emplace(o);
+    pulls_.clear();
+    Begin();
+    const RequestId older = to_->MustAdd(Prompt(8, 100), MaxTokens(40), [](NewRequest& r) {
+      r.id = RequestId(50);
+      r.priority = -1;
+    });
+    while (to_->outcome(older).tokens.size() < 23) to_->Turn();
+    Leave();
+    ASSERT_EQ(pulls_.size(), 2u);
+    for (const KvPull& pull : pulls_) {
+      Fetch(pull, {1, 2});
+      to_->scheduler().KvArrivedWithout(id_, {1, 2}, to_->now());
+    }
+    while (to_->scheduler().Inspect(id_, to_->now())->preemptions == 0) {
+      ASSERT_TRUE(to_->Turn());
+      EXPECT_LT(to_->scheduler().Inspect(id_, to_->now())->computed_tokens, kPrompt);
+    }
+    EXPECT_EQ(to_->scheduler().Inspect(id_, to_->now())->blocks, 0);
+    EXPECT_EQ(to_->scheduler().Stats().preemptions_swap, mode == PreemptionMode::kSwap ? 1u : 0u);
+    ExpectTheAnswers({0, 2});
+  }
+}
+
 // A prompt that was being computed is its leader's alone.
 TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
   HarnessOptions o = Hops();

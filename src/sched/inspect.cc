@@ -177,7 +177,9 @@ void SchedulerImpl::CheckBlocks() const {
           << " blocks";
       MR_CHECK((on_host ? s.table : s.host_table).empty());
       MR_CHECK(s.live() || s.table.empty());
-      MR_CHECK(!s.waits_with_table() || (r->sharing_prompt && !on_host))
+      const bool has_blocks =
+          r->state == RequestState::kRunning || r->state == RequestState::kPulling;
+      MR_CHECK(!s.waits_with_table() || (r->sharing_prompt && has_blocks))
           << "sequence " << s.id << " waits for a prompt that nobody computes";
       MR_CHECK(s.told_blocks <= std::ssize(s.table) || !s.live());
       MR_CHECK(!s.live() || s.computed < r->TotalOf(s)) << "sequence " << s.id << " lacks nothing";
