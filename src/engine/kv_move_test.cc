@@ -64,7 +64,7 @@ class Side {
     std::vector<RequestOutput> outputs;
     scheduler_->Commit(result, Time{}, outputs);
     for (const RequestOutput& out : outputs) {
-      auto& tokens = tokens_[out.request];
+      auto& tokens = tokens_[{out.request, out.index}];
       tokens.insert(tokens.end(), out.tokens.begin(), out.tokens.end());
     }
     return true;
@@ -97,17 +97,17 @@ class Side {
 
   sched::Scheduler& scheduler() { return *scheduler_; }
   ModelStage& stage(size_t i) { return *stages_[i]; }
-  const std::vector<TokenId>& tokens(RequestId id) { return tokens_[id]; }
+  const std::vector<TokenId>& tokens(RequestId id, int index = 0) { return tokens_[{id, index}]; }
 
  private:
   std::vector<std::unique_ptr<ModelStage>> stages_;
   std::unique_ptr<sched::Scheduler> scheduler_;
-  std::map<RequestId, std::vector<TokenId>> tokens_;
+  std::map<std::pair<RequestId, int>, std::vector<TokenId>> tokens_;
 };
 
-sched::NewRequest AsRequest(const TestRequest& r, RequestId id, int max_tokens) {
+sched::NewRequest AsRequest(const TestRequest& r, RequestId id, int max_tokens, int n = 1) {
   SamplingParams params = r.params;
-  params.n = 1;
+  params.n = n;
   params.min_tokens = 0;
   params.ignore_eos = true;
   params.prompt_logprobs = {};
@@ -191,6 +191,55 @@ TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
     ASSERT_EQ(told, alone.tokens(id)) << "request " << i;
   }
   to.scheduler().CheckIntegrity();
+}
+
+// Sequences over one prompt, cut anywhere, before they fork or after; blocks of another size share
+// more of the prompt, or less.
+TEST_P(KvMoveTest, SeveralSequencesContinueWhereTheKvWasWritten) {
+  constexpr int kTokens = 12;
+  const MoveCase& c = GetParam();
+  const std::string path = MakeTinyModel(folder_.path(), c.shape, c.dtype);
+  Side alone(path, {{0, 6}}, 16), from(path, c.from, c.from_block_size),
+      to(path, c.to, c.to_block_size);
+  const auto requests = MixedRequests(12, 50);
+  Rng rng(5);
+  int own = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const RequestId id(i + 1);
+    const int n = static_cast<int>(2 + i % 3);
+    alone.Add(AsRequest(requests[i], id, kTokens, n));
+    from.Add(AsRequest(requests[i], id, kTokens, n));
+    for (int64_t steps = rng.Between(1, 10); steps > 0; --steps) from.Step();
+    auto left = from.scheduler().Detach(id, Time{}, Duration::Seconds(60));
+    ASSERT_TRUE(left.has_value());
+    for (const sched::SequenceKv& s : left->kv) left->request.imported_tokens.push_back(s.tokens);
+    to.Add(std::move(left->request));
+    while (to.scheduler().HasWork()) {
+      const bool stepped = to.Step();
+      std::vector<sched::KvPull> pulls;
+      to.scheduler().DrainPulls(pulls);
+      for (const sched::KvPull& pull : pulls) {
+        own += pull.index > 0;
+        to.Pull(pull, from, left->kv[static_cast<size_t>(pull.index)].blocks, rng);
+        to.scheduler().KvArrived(pull.id, true, Time{});
+      }
+      ASSERT_TRUE(stepped || !pulls.empty());
+      to.scheduler().CheckIntegrity();
+    }
+    from.scheduler().ReleaseKv(id);
+    EXPECT_EQ(to.scheduler().Stats().prompt_tokens_recomputed, 0u);
+  }
+  EXPECT_GT(own, 5) << "sequences that had forked bring their own";
+  while (alone.Step()) {
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const RequestId id(i + 1);
+    for (int k = 0; k < static_cast<int>(2 + i % 3); ++k) {
+      auto told = from.tokens(id, k);
+      told.insert(told.end(), to.tokens(id, k).begin(), to.tokens(id, k).end());
+      ASSERT_EQ(told, alone.tokens(id, k)) << "request " << i << ", sequence " << k;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(
