@@ -277,6 +277,7 @@ class Controller {
   Placed Place(RequestId id, Tracked& tracked, Time now);
   Lane* ChooseLane(RequestId id, Tracked& tracked, Time now);
   Status AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now);
+  static std::vector<int> ToFetch(LeftKv& left, const sched::NewRequest& request);
   void Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now);
   void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
                   Time now);
@@ -320,7 +321,6 @@ class Controller {
   void FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop, const sched::KvPull& pull,
                  uint64_t job_id, PullJob& job);
   static void NoteFetched(PullJob& job, const PullDone& done);
-  static LayerRange Lacking(const PullJob& job);
   void FetchEnded(const PullJob& job, Time now);
 
   void On(ConnectionId from, const Leaving& message, Time now);

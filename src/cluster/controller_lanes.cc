@@ -343,17 +343,18 @@ void Controller::RetireLanes(Time now) {
       if (moves_.contains(request)) continue;
       Tracked& tracked = requests_.at(request);
       const auto info = lane.scheduler->Inspect(request, now);
-      const bool has_kv = info && info->state == sched::RequestState::kRunning &&
-                          tracked.n() == 1 && info->computed_tokens > 0;
-      if (has_kv && lane.role != StageRole::kPrefill) {
+      const bool has_kv =
+          info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
+      if (has_kv && tracked.n() == 1 && lane.role != StageRole::kPrefill) {
         if (moves_.size() >= ControllerOptions::kMovesMax) continue;
         tracked.route.reset();
         Lane* to = router_ ? nullptr : ChooseLane(request, tracked, now);
         if (to != nullptr && !to->open) continue;
         if (to != nullptr && StartMove(request, lane, *to, now).ok()) continue;
       }
-      // Routed anew it may fetch its KV; else it is computed again.
-      const auto hold = has_kv && router_ ? std::optional(options_.hold_limit) : std::nullopt;
+      // Routed anew, or with several sequences, it may fetch its KV; else it is computed again.
+      const bool may_fetch = has_kv && (router_ || tracked.n() > 1);
+      const auto hold = may_fetch ? std::optional(options_.hold_limit) : std::nullopt;
       auto detached = lane.scheduler->Detach(request, now, hold);
       if (!detached) continue;  // its end is on the way
       if (hold) LeaveBehind(request, id, *detached);

@@ -60,12 +60,12 @@ void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<Wo
 // A block or less is not worth the trouble.
 void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here) {
   Tracked& tracked = requests_.at(id);
-  if (tracked.n() != 1 || here.computed_tokens() < options_.scheduler.block_size) {
+  if (here.computed_tokens() < options_.scheduler.block_size) {
     Find(lane)->scheduler->ReleaseKv(id);
     return;
   }
   DropLeft(id, tracked);
-  tracked.left = LeftKv{lane, std::move(here.kv.front().blocks), here.kv.front().tokens};
+  tracked.left = LeftKv{lane, std::move(here.kv), Find(lane)->scheduler->HeldBlocks(id)};
   heirs_[lane].insert(id);
 }
 
@@ -118,7 +118,7 @@ std::vector<LaneHop> Controller::HoldersOf(LayerRange layers, LaneId in) {
 // A lane that goes on for others may have given its blocks away: those of a lost one are nobody's.
 bool Controller::StillLeft(RequestId id, const LeftKv& left) {
   const Lane* lane = Find(left.lane);
-  return lane == nullptr || lane->scheduler->HeldBlocks(id) == left.blocks;
+  return lane == nullptr || lane->scheduler->HeldBlocks(id) == left.held;
 }
 
 // Whether the request would find KV it left for any layer of the lane.
@@ -134,20 +134,21 @@ bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
   const auto found = requests_.find(pull.id);
   if (found == requests_.end() || !CanFetch(pull.id, found->second, lane)) return false;
   const LeftKv& left = *found->second.left;
-  if (pull.end_token > left.tokens) return false;
+  const sched::SequenceKv& there = left.kv[static_cast<size_t>(pull.index)];
+  if (pull.end_token > there.tokens) return false;
   const KvHandle handle = NewHandle(left.lane);
-  const ExposeKv expose{handle, left.blocks, left.tokens, options_.hold_limit};
+  const ExposeKv expose{handle, there.blocks, there.tokens, options_.hold_limit};
   for (const LaneHop& hop : *HopsOf(left.lane)) {
     if (!StillThere(hop)) continue;
     for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, expose);
   }
   PullJob job{.to = lane.id, .request = pull.id};
   job.left = handle;
-  job.has_kv.resize(static_cast<size_t>(options_.num_layers));
+  job.layers.has_kv.resize(static_cast<size_t>(options_.num_layers));
   const uint64_t job_id = NextId();
   for (const LaneHop& hop : *HopsOf(left.lane)) {
     for (int l = hop.layers.begin; StillThere(hop) && l < hop.layers.end; ++l) {
-      job.has_kv[static_cast<size_t>(l)] = true;
+      job.layers.has_kv[static_cast<size_t>(l)] = true;
     }
   }
   for (size_t h = 0; h < lane.hops.size(); ++h) {
@@ -174,7 +175,7 @@ void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
   const bool leave = layers.end == lane.hops[hop].layers.end;
   job.rows_due[layers.end] = leave ? 1 : ranks;
   const bool computes_behind =
-      layers.end < options_.num_layers && !job.has_kv[static_cast<size_t>(layers.end)];
+      layers.end < options_.num_layers && !job.layers.has_kv[static_cast<size_t>(layers.end)];
   for (int rank = 0; rank < ranks; ++rank) {
     const TransferId transfer(NextId());
     const bool takes_rows = !leave || rank == 0;
@@ -198,51 +199,59 @@ void Controller::NoteFetched(PullJob& job, const PullDone& done) {
   const Fetch& fetch = job.fetches.at(done.transfer);
   if (!done.status.ok()) {
     for (int l = fetch.layers.begin; l < fetch.layers.end; ++l) {
-      job.has_kv[static_cast<size_t>(l)] = false;
+      job.layers.has_kv[static_cast<size_t>(l)] = false;
     }
-  } else if (done.rows && fetch.rows) {
-    --job.rows_due[fetch.layers.end];
+  } else if (done.rows && fetch.rows && --job.rows_due[fetch.layers.end] == 0) {
+    job.layers.rows.insert(fetch.layers.end);
   }
 }
 
-// The layers that must compute: from the first that lacks KV to the last. Somebody must have the
-// rows that enter the first, or they begin further up, at worst with the tokens.
-LayerRange Controller::Lacking(const PullJob& job) {
+void FetchedLayers::KeepCommon(const FetchedLayers& other) {
+  for (size_t l = 0; l < has_kv.size(); ++l) has_kv[l] = has_kv[l] && other.has_kv[l];
+  std::erase_if(rows, [&](int layer) { return !other.rows.contains(layer); });
+}
+
+LayerRange FetchedLayers::Lacking() const {
   LayerRange lacking;
-  for (int l = 0; l < std::ssize(job.has_kv); ++l) {
-    if (job.has_kv[static_cast<size_t>(l)]) continue;
+  for (int l = 0; l < std::ssize(has_kv); ++l) {
+    if (has_kv[static_cast<size_t>(l)]) continue;
     if (lacking.size() == 0) lacking.begin = l;
     lacking.end = l + 1;
   }
-  const auto enter = [&](int layer) {
-    const auto due = job.rows_due.find(layer);
-    return due != job.rows_due.end() && due->second == 0;
-  };
-  while (lacking.begin > 0 && !enter(lacking.begin)) --lacking.begin;
+  while (lacking.begin > 0 && !rows.contains(lacking.begin)) --lacking.begin;
   return lacking;
 }
 
+// One sequence's. All of the request's are to compute at the same layers: what the first ones are
+// said to lack grows with those that follow.
 void Controller::FetchEnded(const PullJob& job, Time now) {
   if (const std::vector<LaneHop>* hops = HopsOf(job.left->lane)) {
     for (const LaneHop& hop : *hops) {
       for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, ReleaseKv{*job.left});
     }
   }
+  Lane* to = Find(job.to);
+  if (to == nullptr) return;
+  dirty_.insert(to->id);
   const auto found = requests_.find(job.request);
   const bool in_time = found != requests_.end() && found->second.left &&
                        found->second.left->lane == job.left->lane &&
                        StillLeft(job.request, *found->second.left);
-  if (in_time) DropLeft(job.request, found->second);
-  Lane* to = Find(job.to);
-  if (to == nullptr) return;
-  dirty_.insert(to->id);
-  const LayerRange lacking = Lacking(job);
-  const bool all = lacking.size() == options_.num_layers;
-  if (!in_time || all) return to->scheduler->KvArrived(job.request, false, now);
-  ++counters_.fetched;
-  if (lacking.size() == 0) return to->scheduler->KvArrived(job.request, true, now);
-  ++counters_.computed_in_part;
-  to->scheduler->KvArrivedWithout(job.request, lacking, now);
+  if (!in_time) return to->scheduler->KvArrived(job.request, false, now);
+  LeftKv& left = *found->second.left;
+  left.fetched ? left.fetched->KeepCommon(job.layers) : void(left.fetched = job.layers);
+  const LayerRange lacking = left.fetched->Lacking();
+  const bool none = lacking.size() == options_.num_layers;
+  if (lacking.size() == 0 || none) {
+    to->scheduler->KvArrived(job.request, !none, now);
+  } else {
+    to->scheduler->KvArrivedWithout(job.request, lacking, now);
+  }
+  const auto info = to->scheduler->Inspect(job.request, now);
+  if (info && info->state == sched::RequestState::kPulling) return;  // others are on the way
+  DropLeft(job.request, found->second);
+  counters_.fetched += none ? 0 : 1;
+  counters_.computed_in_part += none || lacking.size() == 0 ? 0 : 1;
 }
 
 }  // namespace millrace::cluster

@@ -124,6 +124,17 @@ Controller::Lane* Controller::ChooseLane(RequestId, Tracked& tracked, Time now) 
   return best;
 }
 
+// By sequence; one that has ended while the request waited needs nothing.
+std::vector<int> Controller::ToFetch(LeftKv& left, const sched::NewRequest& request) {
+  left.fetched.reset();
+  std::vector<int> tokens;
+  for (size_t i = 0; i < left.kv.size(); ++i) {
+    const bool ended = !request.resumed.empty() && request.resumed[i].finished;
+    tokens.push_back(ended ? 0 : left.kv[i].tokens);
+  }
+  return tokens;
+}
+
 Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
   sched::NewRequest request = *tracked.waiting;
   request.params = tracked.spec.params;
@@ -134,7 +145,7 @@ Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
     request.hold_kv = options_.hold_limit;
   }
   const bool fetches = CanFetch(id, tracked, lane);
-  if (fetches) request.imported_tokens = {tracked.left->tokens};
+  if (fetches) request.imported_tokens = ToFetch(*tracked.left, request);
   MR_RETURN_IF_ERROR(lane.scheduler->Add(std::move(request), now));
   if (!fetches) DropLeft(id, tracked);
   tracked.lane = lane.id;

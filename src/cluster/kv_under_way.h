@@ -14,11 +14,25 @@
 
 namespace millrace::cluster {
 
-// KV of one sequence in a lane that runs it no more: tokens [0, tokens) in `blocks` there.
+// What pulls of KV that was left have brought, or will: of which layers, and which layers' entering
+// rows.
+struct FetchedLayers {
+  std::vector<bool> has_kv;
+  std::set<int> rows;
+
+  // What this and `other` both have.
+  void KeepCommon(const FetchedLayers& other);
+  // The layers that must compute: from the first that lacks KV to the last. Somebody must have the
+  // rows that enter the first, or they begin further up, at worst with the tokens.
+  LayerRange Lacking() const;
+};
+
+// KV of a request's sequences in a lane that runs it no more.
 struct LeftKv {
   LaneId lane;
-  std::vector<BlockIndex> blocks;
-  int tokens = 0;
+  std::vector<sched::SequenceKv> kv;          // by sequence: there
+  std::vector<BlockIndex> held;               // by a lane that goes on
+  std::optional<FetchedLayers> fetched = {};  // by all pulls that have ended, of the last lane
 };
 
 // Of a lane that was lost: the hops that outlived it, for its heirs.
@@ -58,7 +72,7 @@ struct PullJob {
   // Of KV that was left: layers that lie together there and here, each such part may fail alone.
   std::optional<KvHandle> left = {};
   std::map<TransferId, Fetch> fetches = {};
-  std::vector<bool> has_kv = {};     // by layer: arrived, or on the way
+  FetchedLayers layers = {};
   std::map<int, int> rows_due = {};  // by the layer that rows enter: ranks that lack them still
 };
 

@@ -14,26 +14,27 @@ namespace millrace::sched {
 namespace {
 
 constexpr Duration kHold = Duration::Seconds(30);
-constexpr int kHops = 3;
+constexpr int kLayers = 3;
 constexpr int kPrompt = 10;  // two blocks of 4 are shared by all, the third is not
 constexpr int kOutput = 12;
 
-HarnessOptions Hops() {
-  HarnessOptions o{.scheduler = Small(), .hops = kHops};
+HarnessOptions Layers() {
+  HarnessOptions o{.scheduler = Small(), .layers = kLayers};
   o.scheduler.num_blocks = 64;
   return o;
 }
 
-// One sequence's share of a step: its start, its tokens, and whether some hops compute them alone.
+// One sequence's share of a step: its start, its tokens, and whether some layers compute them
+// alone.
 using Share = std::tuple<int, int, bool>;
 
 std::vector<Share> SharesOf(const StepPlan* plan) {
   std::vector<Share> shares;
   if (!plan) return shares;
   for (const SequenceStep& s : plan->sequences) {
-    EXPECT_TRUE(!s.only_hops || s.only_hops == (HopRange{1, 2}));
-    EXPECT_TRUE(!s.only_hops || s.logits == LogitsWanted::kNone);
-    shares.emplace_back(s.start, s.num_tokens, s.only_hops.has_value());
+    EXPECT_TRUE(!s.only_layers || s.only_layers == (LayerRange{1, 2}));
+    EXPECT_TRUE(!s.only_layers || s.logits == LogitsWanted::kNone);
+    shares.emplace_back(s.start, s.num_tokens, s.only_layers.has_value());
   }
   return shares;
 }
@@ -57,11 +58,11 @@ class ForkedImport : public ::testing::Test {
     to_->scheduler().DrainPulls(pulls_);
   }
 
-  void Fetch(const KvPull& pull, HopRange but = {}) {
-    for (int hop = 0; hop < kHops; ++hop) {
-      if (but.Contains(hop)) continue;
-      to_->model(hop).Pull(from_->model(hop), left_.kv[static_cast<size_t>(pull.index)].blocks,
-                           pull.blocks, pull.first_token, pull.end_token);
+  void Fetch(const KvPull& pull, LayerRange but = {}) {
+    for (int layer = 0; layer < kLayers; ++layer) {
+      if (but.Contains(layer)) continue;
+      to_->model(layer).Pull(from_->model(layer), left_.kv[static_cast<size_t>(pull.index)].blocks,
+                             pull.blocks, pull.first_token, pull.end_token);
     }
   }
   void FetchAll() {
@@ -95,7 +96,7 @@ class ForkedImport : public ::testing::Test {
     }
   }
 
-  std::optional<Harness> from_ = Harness(Hops()), to_ = Harness(Hops());
+  std::optional<Harness> from_ = Harness(Layers()), to_ = Harness(Layers());
   RequestId id_;
   DetachedRequest left_;
   std::vector<KvPull> pulls_;
@@ -142,7 +143,7 @@ TEST_F(ForkedImport, OneThatFailsMakesAllOfItBeComputed) {
 }
 
 // The prompt once, by the leader, and then what each does not share.
-TEST_F(ForkedImport, HopsWithoutTheKvComputeAlone) {
+TEST_F(ForkedImport, LayersWithoutTheKvComputeAlone) {
   Begin();
   Leave();
   Fetch(pulls_[0], {1, 2});
@@ -161,7 +162,7 @@ TEST_F(ForkedImport, AtEveryMoment) {
   for (int cut = 0; cut < 24; ++cut) {
     for (const int aborted : {-1, 0, 1, 2}) {
       SCOPED_TRACE(testing::Message() << "cut " << cut << ", aborted " << aborted);
-      HarnessOptions o = Hops();
+      HarnessOptions o = Layers();
       o.scheduler.max_num_batched_tokens = 3;
       o.scheduler.stages = 2;
       from_.emplace(o);
@@ -190,9 +191,9 @@ TEST_F(ForkedImport, AtEveryMoment) {
 
 // Who loses its place before the prompt is there has no KV but the leader's, in the host pool or
 // nowhere.
-TEST_F(ForkedImport, PreemptedWhileTheHopsCompute) {
+TEST_F(ForkedImport, PreemptedWhileTheLayersCompute) {
   for (const auto mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
-    HarnessOptions o = Hops();
+    HarnessOptions o = Layers();
     from_.emplace(o);
     o.scheduler.num_blocks = 14;
     o.scheduler.num_host_blocks = 14;
@@ -225,7 +226,7 @@ TEST_F(ForkedImport, PreemptedWhileTheHopsCompute) {
 
 // A prompt that was being computed is its leader's alone.
 TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
-  HarnessOptions o = Hops();
+  HarnessOptions o = Layers();
   o.scheduler.max_num_batched_tokens = 6;
   Harness before(o);
   const RequestId id = before.MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
@@ -239,8 +240,8 @@ TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
   to_->Schedule();
   to_->scheduler().DrainPulls(pulls_);
   ASSERT_EQ(pulls_.size(), 1u);
-  for (int hop = 0; hop < kHops; ++hop) {
-    to_->model(hop).Pull(before.model(hop), left_.kv[0].blocks, pulls_[0].blocks, 0, 6);
+  for (int layer = 0; layer < kLayers; ++layer) {
+    to_->model(layer).Pull(before.model(layer), left_.kv[0].blocks, pulls_[0].blocks, 0, 6);
   }
   to_->scheduler().KvArrived(id, true, to_->now());
   id_ = id;

@@ -265,8 +265,8 @@ void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   last_moved_ = now;
 }
 
-// What came counts. What came but for some hops is computed at these: the prompt by the leader, and
-// then by each of the others what it does not share.
+// What came counts. What came but for some layers is computed at these: the prompt by the leader,
+// and then by each of the others what it does not share.
 void SchedulerImpl::EndImport(Request& request) {
   const bool whole = !request.import_failed && !request.import_lacks;
   if (request.import_failed) DropSiblingTables(request);

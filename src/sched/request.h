@@ -47,9 +47,9 @@ struct alignas(64) Sequence {
   kv::BlockTable host_table;            // while swapped out
 
   bool live() const { return !finish; }
-  bool lacks_hops() const { return computed < lacking_until; }
+  bool lacks_layers() const { return computed < lacking_until; }
   bool ready() const { return started && !in_flight && !finish; }
-  // Its KV was imported, but what it shares with the leader has not come or lacks some hops.
+  // Its KV was imported, but what it shares with the leader has not come or lacks some layers.
   bool waits_with_table() const { return !started && !table.empty(); }
 };
 

@@ -82,7 +82,7 @@ void SchedulerImpl::CollectShares(Request& request, const StepRoom& room) {
     if (tokens_left == 0 || std::ssize(shares_) == room.sequences) return;
     if (!s.ready()) continue;
     int target = request.TargetOf(s);
-    if (s.lacks_hops()) target = std::min(target, s.lacking_until);
+    if (s.lacks_layers()) target = std::min(target, s.lacking_until);
     const int chunk = ChunkOf(target - s.computed, tokens_left, room);
     shares_.push_back({&s, chunk});
     tokens_left -= chunk;
@@ -178,7 +178,7 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   step.num_new_blocks = static_cast<int32_t>(plan_.blocks.size()) - step.first_new_block;
   s.told_blocks = static_cast<int>(s.table.size());
   const bool samples = end == request.TotalOf(s);
-  if (s.lacks_hops()) {
+  if (s.lacks_layers()) {
     step.only_layers = s.lacking;
   } else if (request.WantsPromptLogprobs() && s.computed < request.prompt_tokens - 1) {
     step.logits = LogitsWanted::kAll;

@@ -120,7 +120,7 @@ SequenceResult ContextHashModel::RunSequence(const StepPlan& plan, const Sequenc
     MR_CHECK(p <= std::ssize(state.tokens)) << "tokens before position " << p << " were not told";
     if (p == std::ssize(state.tokens)) state.tokens.push_back(token);
     MR_CHECK(token == state.tokens[p]) << "the token at position " << p << " changed";
-    if (options_.hop && !step.RunsAt(*options_.hop)) continue;
+    if (options_.layer && !step.Enters(*options_.layer)) continue;
     fold.Add(SlotOf(state, p) = SlotValue(fold, token, p));
     if (step.logits == LogitsWanted::kAll && p + 1 < prompt_tokens) {
       const float logprob = -static_cast<float>(UnitDouble(fold.value));

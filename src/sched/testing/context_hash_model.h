@@ -28,8 +28,8 @@ struct ContextHashOptions {
   int num_host_blocks = 0;
   int vocab_size = 1000;
   std::vector<TokenId> eos_token_ids;  // not sampled before min_tokens
-  // It stands for one hop of several: of tokens that other hops alone compute it gets no KV.
-  std::optional<int> hop;
+  // It stands for one layer of several: of tokens that other layers alone compute it gets no KV.
+  std::optional<int> layer;
 };
 
 class ContextHashModel {

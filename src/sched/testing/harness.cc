@@ -9,14 +9,14 @@ namespace millrace::sched {
 
 Harness::Harness(const HarnessOptions& options)
     : options_(options), scheduler_(std::move(Scheduler::Create(options.scheduler)).value()) {
-  for (int hop = 0; hop < options.hops; ++hop) {
+  for (int layer = 0; layer < options.layers; ++layer) {
     models_.emplace_back(
         ContextHashOptions{.block_size = options.scheduler.block_size,
                            .num_blocks = options.scheduler.num_blocks,
                            .num_host_blocks = options.scheduler.num_host_blocks,
                            .vocab_size = options.vocab_size,
                            .eos_token_ids = options.scheduler.eos_token_ids,
-                           .hop = options.hops > 1 ? std::optional(hop) : std::nullopt});
+                           .layer = options.layers > 1 ? std::optional(layer) : std::nullopt});
   }
   if (options_.step_log) {
     scheduler_ =
@@ -113,12 +113,12 @@ void Harness::Commit(const std::function<void(StepResult&)>& change) {
 
 StepResult Harness::Run(const StepPlan& plan) {
   StepResult result = models_.front().Run(plan);
-  for (size_t hop = 1; hop < models_.size(); ++hop) {
-    const StepResult other = models_[hop].Run(plan);
+  for (size_t layer = 1; layer < models_.size(); ++layer) {
+    const StepResult other = models_[layer].Run(plan);
     for (size_t i = 0; i < result.sequences.size(); ++i) {
       MR_CHECK(result.sequences[i].token == other.sequences[i].token)
-          << "hop " << hop << " has other KV of sequence " << result.sequences[i].id << " in step "
-          << plan.id;
+          << "layer " << layer << " has other KV of sequence " << result.sequences[i].id
+          << " in step " << plan.id;
     }
   }
   return result;

@@ -18,8 +18,8 @@ namespace millrace::sched {
 struct HarnessOptions {
   SchedulerOptions scheduler;
   int vocab_size = 1000;
-  // So many hops, each with KV of its own, all of which must answer the same.
-  int hops = 1;
+  // So many layers, each with KV of its own, all of which must answer the same.
+  int layers = 1;
   bool audit = true;                               // CheckIntegrity after every call
   std::function<void(std::string_view)> step_log;  // gets every line, when set
 };
@@ -40,8 +40,8 @@ class Harness {
 
   Scheduler& scheduler() { return *scheduler_; }
   const ContextHashModel& model() const { return models_.front(); }
-  ContextHashModel& model(int hop = 0) { return models_[static_cast<size_t>(hop)]; }
-  int hops() const { return options_.hops; }
+  ContextHashModel& model(int layer = 0) { return models_[static_cast<size_t>(layer)]; }
+  int layers() const { return options_.layers; }
   Time now() const { return now_; }
   void Advance(Duration d) { now_ = now_ + d; }
 

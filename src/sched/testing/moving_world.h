@@ -1,6 +1,6 @@
-// Two schedulers, with an executor of two hops each, between which requests are moved at random:
-// cold (their tokens are computed again), warm (the KV of their sequences is pulled, at all hops or
-// some) and live (pulled in rounds while they go on). One thread.
+// Two schedulers, with an executor of two layers each, between which requests are moved at random:
+// cold (their tokens are computed again), warm (the KV of their sequences is pulled, at all layers
+// or some) and live (pulled in rounds while they go on). One thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ class MovingWorld {
       : rng_(rng), counts_(counts) {
     for (int i = 0; i < 2; ++i) {
       sides_[i] = std::make_unique<Harness>(
-          HarnessOptions{.scheduler = options[i], .vocab_size = kQuestionVocab, .hops = 2});
+          HarnessOptions{.scheduler = options[i], .vocab_size = kQuestionVocab, .layers = 2});
     }
     for (const Question& q : questions) {
       Job job{.question = q};
@@ -144,18 +144,18 @@ class MovingWorld {
     pulls_.erase(pulls_.begin() + static_cast<long>(i));
     const std::vector<BlockIndex> source = SourceOf(job, p);
     const bool there = std::ssize(source) * kMovesBlockSize >= p.pull.end_token;
-    const HopRange lacking = there ? SomeHops() : HopRange{0, 2};
-    for (int hop : {0, 1}) {
-      if (lacking.Contains(hop)) continue;
-      sides_[p.to]->model(hop).Pull(sides_[1 - p.to]->model(hop), source, p.pull.blocks,
-                                    p.pull.first_token, p.pull.end_token);
+    const LayerRange lacking = there ? SomeLayers() : LayerRange{0, 2};
+    for (int layer : {0, 1}) {
+      if (lacking.Contains(layer)) continue;
+      sides_[p.to]->model(layer).Pull(sides_[1 - p.to]->model(layer), source, p.pull.blocks,
+                                      p.pull.first_token, p.pull.end_token);
     }
     const Time now = sides_[p.to]->now();
-    if (there && lacking != HopRange{0, 0} && rng_.Between(0, 3) != 0) {
+    if (there && lacking != LayerRange{0, 0} && rng_.Between(0, 3) != 0) {
       scheduler(p.to).KvArrivedWithout(p.pull.id, lacking, now);
       ++counts_.partial;
     } else {
-      scheduler(p.to).KvArrived(p.pull.id, lacking == HopRange{0, 0}, now);
+      scheduler(p.to).KvArrived(p.pull.id, lacking == LayerRange{0, 0}, now);
     }
     scheduler(p.to).CheckIntegrity();
     if (same == 1) scheduler(1 - p.to).ReleaseKv(p.pull.id);
@@ -172,7 +172,7 @@ class MovingWorld {
   }
 
   // Mostly none.
-  HopRange SomeHops() {
+  LayerRange SomeLayers() {
     switch (rng_.Between(0, 9)) {
       case 0: return {0, 1};
       case 1: return {1, 2};
