@@ -298,7 +298,9 @@ class Controller {
   void FinishFreeze(RequestId id, Time now);
   void EndMove(RequestId id, bool complete, Time now);
   void AbandonMove(RequestId id, Time now);
+  void EndMovesOf(LaneId id, Time now);
   void ReleaseSource(const Move& move, RequestId id);
+  void CloseSource(const Move& move, const Lane& from);
   void ContinueFreezes(Time now);
   KvHandle NewHandle(LaneId lane);
   bool SourceStillHolds(RequestId id, const Move& move, Time now) const;

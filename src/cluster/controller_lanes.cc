@@ -226,22 +226,7 @@ void Controller::LoseLane(LaneId id, const Status& reason, LaneEnd end,
   std::vector<sched::DetachedRequest> left = lane.scheduler->DetachAll(now);
   const std::set<RequestId> here = lane.requests;
   CloseLane(id);
-  // Moves that end or begin here.
-  std::vector<RequestId> moving;
-  for (const auto& [request, move] : moves_) {
-    if (move.from == id || move.to == id) moving.push_back(request);
-  }
-  for (RequestId request : moving) {
-    const Move& move = moves_.at(request);
-    if (move.from == id && move.phase != Move::Phase::kTail) {
-      AbandonMove(request, now);  // taken up again below, from its source
-    } else if (move.to == id) {
-      Lane* from = Find(move.from);
-      if (from != nullptr && move.phase != Move::Phase::kTail) from->scheduler->Thaw(request);
-      ReleaseSource(move, request);
-      moves_.erase(request);
-    }
-  }
+  EndMovesOf(id, now);
   for (sched::DetachedRequest& detached : left) {
     const RequestId request = detached.request.id;
     if (!here.contains(request)) continue;  // a copy of one that runs elsewhere still

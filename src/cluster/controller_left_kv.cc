@@ -65,7 +65,8 @@ void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest h
     return;
   }
   DropLeft(id, tracked);
-  tracked.left = LeftKv{lane, std::move(here.kv), Find(lane)->scheduler->HeldBlocks(id)};
+  tracked.left =
+      LeftKv{lane, std::move(here.kv), here.lacking, Find(lane)->scheduler->HeldBlocks(id)};
   heirs_[lane].insert(id);
 }
 
@@ -148,7 +149,7 @@ bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
   const uint64_t job_id = NextId();
   for (const LaneHop& hop : *HopsOf(left.lane)) {
     for (int l = hop.layers.begin; StillThere(hop) && l < hop.layers.end; ++l) {
-      job.layers.has_kv[static_cast<size_t>(l)] = true;
+      job.layers.has_kv[static_cast<size_t>(l)] = !left.lacking || !left.lacking->Contains(l);
     }
   }
   for (size_t h = 0; h < lane.hops.size(); ++h) {

@@ -62,7 +62,8 @@ void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time no
                               .to = to->id,
                               .phase = Move::Phase::kTail,
                               .handle = NewHandle(from.id),
-                              .held_until = held_until});
+                              .held_until = held_until,
+                              .held_tokens = tracked.prompt_tokens()});
       ++counters_.moves;
       return;
     }
@@ -282,6 +283,7 @@ void Controller::FinishFreeze(RequestId id, Time now) {
   auto detached = from.scheduler->Detach(id, now, options_.hold_limit);
   if (!detached) return AbandonMove(id, now);  // it has ended, and was told so
   move.held_until = now + options_.hold_limit;
+  move.held_tokens = detached->computed_tokens();
   from.requests.erase(id);
   const std::vector<TokenId>& output = detached->request.resumed.front().output;
   const bool more =
@@ -337,12 +339,42 @@ void Controller::AbandonMove(RequestId id, Time now) {
   ReleaseSource(move, id);
 }
 
+// Moves that begin or end in a lane that is lost.
+void Controller::EndMovesOf(LaneId id, Time now) {
+  std::vector<RequestId> moving;
+  for (const auto& [request, move] : moves_) {
+    if (move.from == id || move.to == id) moving.push_back(request);
+  }
+  for (RequestId request : moving) {
+    const Move& move = moves_.at(request);
+    if (move.from == id && move.phase != Move::Phase::kTail) {
+      AbandonMove(request, now);  // the caller takes it up again, from its source
+    } else if (move.to == id) {
+      Lane* from = Find(move.from);
+      if (from != nullptr && move.phase != Move::Phase::kTail) {
+        from->scheduler->Thaw(request);
+        ReleaseSource(move, request);
+      } else if (from != nullptr) {  // its KV is there, for the next who runs it
+        CloseSource(move, *from);
+        LeaveBehind(
+            request, from->id,
+            {.request = {}, .kv = {{move.held_tokens, from->scheduler->HeldBlocks(request)}}});
+      }
+      moves_.erase(request);
+    }
+  }
+}
+
 void Controller::ReleaseSource(const Move& move, RequestId id) {
   Lane* from = Find(move.from);
   if (from == nullptr) return;
   from->scheduler->ReleaseKv(id);
   dirty_.insert(from->id);
-  for (const std::vector<WorkerId>& hop : from->workers) {
+  CloseSource(move, *from);
+}
+
+void Controller::CloseSource(const Move& move, const Lane& from) {
+  for (const std::vector<WorkerId>& hop : from.workers) {
     for (WorkerId worker : hop) Send(worker, ReleaseKv{move.handle});
   }
 }

@@ -31,6 +31,7 @@ struct FetchedLayers {
 struct LeftKv {
   LaneId lane;
   std::vector<sched::SequenceKv> kv;          // by sequence: there
+  std::optional<LayerRange> lacking;          // layers that do not have all of it
   std::vector<BlockIndex> held;               // by a lane that goes on
   std::optional<FetchedLayers> fetched = {};  // by all pulls that have ended, of the last lane
 };
@@ -51,6 +52,7 @@ struct Move {
   int arrivals_due = 0;  // KvArrived calls kept back, so that it does not run at both ends
   bool complete = true;  // so far
   std::optional<Time> held_until;  // once the source only holds the KV
+  int held_tokens = 0;             // of so many tokens
   int preemptions = 0;             // at the source, when the round began
   int64_t imported = 0;            // tokens, as last asked for
   int64_t resumed = 0;             // output tokens known to the destination

@@ -46,7 +46,9 @@ int SchedulerImpl::ComputedForSure(const Sequence& sequence) const {
   return sequence.computed / options_.block_size * options_.block_size;
 }
 
-std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request) const {
+// With `lacking`: also what some layers alone lack, and which.
+std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request,
+                                                 std::optional<LayerRange>* lacking) const {
   if (request.state != RequestState::kRunning) return {};
   std::vector<SequenceKv> kv(request.sequences.size());
   bool any = false;
@@ -55,7 +57,11 @@ std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request) const {
     if (s.in_flight && s.in_flight == s.swapped_in_by) return {};
     // They must be told with the first token, and are lost where the prompt is imported.
     if (request.asks_prompt_logprobs && s.live() && s.output.empty()) return {};
-    const int tokens = ComputedForSure(s);
+    int tokens = ComputedForSure(s);
+    if (lacking && s.live() && s.lacks_layers()) {
+      tokens = s.lacking_until;
+      *lacking = s.lacking;
+    }
     any = any || tokens > 0;
     kv[s.index].tokens = tokens;
     for (kv::BlockHandle block : std::span(s.table).first(kv_.BlocksFor(tokens))) {
@@ -69,13 +75,15 @@ std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request) const {
 std::optional<DetachedRequest> SchedulerImpl::Peek(RequestId id) const {
   const Request* r = Find(id);
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
-  return DetachedRequest{.request = WhatIsKnownOf(*r), .kv = KvForSure(*r)};
+  DetachedRequest here{.request = WhatIsKnownOf(*r), .kv = {}};
+  here.kv = KvForSure(*r, &here.lacking);
+  return here;
 }
 
 DetachedRequest SchedulerImpl::WhatGoes(const Request& request, std::optional<Time> hold_until) {
   DetachedRequest goes{.request = WhatIsKnownOf(request), .kv = {}};
   if (!hold_until) return goes;
-  std::vector<SequenceKv> kv = KvForSure(request);
+  std::vector<SequenceKv> kv = KvForSure(request, nullptr);
   std::vector<kv::BlockHandle> blocks;  // each once
   std::unordered_set<BlockIndex> seen;
   for (const SequenceKv& s : kv) {

@@ -196,6 +196,8 @@ struct DetachedRequest {
   // With hold_kv: the KV that will stay where it is (HeldBlocks), of each of the n sequences; empty
   // when there is none at all. Blocks of the prompt that they share appear in several.
   std::vector<SequenceKv> kv;
+  // Of Peek: layers that have yet to compute some of it; the others have it all.
+  std::optional<LayerRange> lacking = {};
 
   int computed_tokens() const;  // the most of any sequence
 };

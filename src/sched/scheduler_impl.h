@@ -205,7 +205,8 @@ class SchedulerImpl : public Scheduler {
   // detach.cc
   static NewRequest WhatIsKnownOf(const Request& request);
   int ComputedForSure(const Sequence& sequence) const;
-  std::vector<SequenceKv> KvForSure(const Request& request) const;
+  std::vector<SequenceKv> KvForSure(const Request& request,
+                                    std::optional<LayerRange>* lacking) const;
   DetachedRequest WhatGoes(const Request& request, std::optional<Time> hold_until);
   void Leave(Request& request);
 
