@@ -89,7 +89,7 @@ std::string ReportText(const lab::CampaignResult& result, const lab::CampaignOpt
   text += fmt::format(
       "tokens told {}, batches {}, messages {}, seen twice {}\n"
       "workers joined {}, refused {}, lost {}; lanes opened {}, lost {}; requests replayed {} ({} "
-      "fetched KV that was left, {} of these for some hops), failed {}\n"
+      "fetched KV that was left, {} of these for some layers), failed {}\n"
       "moves {} ({} failed), boxes pulled {}, pulls failed {}, collectives {}, operators refused "
       "{}\n"
       "stale messages dropped: {} by controllers, {} by workers\n",

@@ -323,6 +323,7 @@ class Controller {
   void FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop, const sched::KvPull& pull,
                  uint64_t job_id, PullJob& job);
   static void NoteFetched(PullJob& job, const PullDone& done);
+  void CloseFetch(const PullJob& job);
   void FetchEnded(const PullJob& job, Time now);
 
   void On(ConnectionId from, const Leaving& message, Time now);

@@ -286,6 +286,7 @@ void Controller::CloseLane(LaneId id) {
   std::erase_if(pull_jobs_, [&](auto& entry) {
     if (entry.second.to != id) return false;
     for (TransferId transfer : entry.second.transfers) transfers_.erase(transfer);
+    if (entry.second.left) CloseFetch(entry.second);
     return true;
   });
   dirty_.erase(id);

@@ -223,14 +223,19 @@ LayerRange FetchedLayers::Lacking() const {
   return lacking;
 }
 
+// Nobody pulls by its handle any more.
+void Controller::CloseFetch(const PullJob& job) {
+  const std::vector<LaneHop>* hops = HopsOf(job.left->lane);
+  if (hops == nullptr) return;
+  for (const LaneHop& hop : *hops) {
+    for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, ReleaseKv{*job.left});
+  }
+}
+
 // One sequence's. All of the request's are to compute at the same layers: what the first ones are
 // said to lack grows with those that follow.
 void Controller::FetchEnded(const PullJob& job, Time now) {
-  if (const std::vector<LaneHop>* hops = HopsOf(job.left->lane)) {
-    for (const LaneHop& hop : *hops) {
-      for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, ReleaseKv{*job.left});
-    }
-  }
+  CloseFetch(job);
   Lane* to = Find(job.to);
   if (to == nullptr) return;
   dirty_.insert(to->id);

@@ -135,7 +135,7 @@ TEST_F(HandOff, WithoutTheKvItIsComputedHere) {
   EXPECT_EQ(decode_.outcome(rest).tokens, std::vector<TokenId>(all.begin() + 1, all.end()));
 }
 
-// KV that arrived but for some hops: these alone compute its tokens, and nothing is sampled by
+// KV that arrived but for some layers: these alone compute its tokens, and nothing is sampled by
 // them.
 TEST_F(HandOff, HopsWithoutTheKvComputeAlone) {
   const auto prompt = Prompt(150, 3);

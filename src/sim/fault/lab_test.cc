@@ -81,9 +81,13 @@ TEST_F(FaultLab, StaysFixed) {
     uint64_t seed;
     ScenarioOptions scenario;
   };
-  const std::vector<Case> cases = {{150750, {}},  {151129, {}},
-                                   {498440, {}},  {895760, {}},
-                                   {5016462, {}}, {641, {.faults = 6, .only = FaultKind::kSlow}}};
+  const std::vector<Case> cases = {{150750, {}},
+                                   {151129, {}},
+                                   {498440, {}},
+                                   {895760, {}},
+                                   {5016462, {}},
+                                   {13035080, {}},
+                                   {641, {.faults = 6, .only = FaultKind::kSlow}}};
   for (const Case& c : cases) {
     const CampaignResult result = Campaign({.first_seed = c.seed, .scenario = c.scenario});
     EXPECT_FALSE(result.broken_seed) << Describe(result);
