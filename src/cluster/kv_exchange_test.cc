@@ -11,6 +11,7 @@
 #include "base/rng.h"
 #include "cluster/staging_pool.h"
 #include "engine/hash_stage.h"
+#include "engine/row_keeping_stage.h"
 
 namespace millrace::cluster {
 namespace {
@@ -95,6 +96,69 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   EXPECT_EQ(owner.exchange.counters().holdings.released, 1u);
 }
 
+// Six tokens through the layers at hand, so that their rows are kept.
+std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers) {
+  auto stage = std::make_shared<engine::RowKeepingStage>(
+      std::make_shared<engine::HashStage>(kModel, layers));
+  EXPECT_TRUE(stage
+                  ->OpenLane(kLane, {.layers = layers,
+                                     .block_size = 4,
+                                     .num_blocks = 2,
+                                     .first = true,
+                                     .keep_rows = true})
+                  .ok());
+  StepPlan plan{.id = StepId(1)};
+  plan.tokens = {1, 2, 3, 4, 5, 6};
+  plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
+                   std::make_shared<std::vector<TokenId>>(plan.tokens)}};
+  plan.blocks = {1, 0};
+  plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 2}};
+  engine::StagePart part{kLane, &plan, {}, {}, {}};
+  EXPECT_TRUE(stage->Run({&part, 1}).ok() && part.result.error.ok());
+  return stage;
+}
+
+// The layers behind those that are pulled are lost: what entered them comes along, over the wire.
+TEST(KvExchange, RowsComeAlongWhereWhatFollowsIsComputed) {
+  Node owner, reader;
+  const LayerRange kept{0, 3};
+  const auto source = StageWithRows(kept);
+  ExposeKv expose;
+  expose.handle = {.lane = kLane, .generation = 9};
+  expose.blocks = {1, 0};
+  expose.tokens = 6;
+  expose.lease = Duration::Seconds(60);
+  owner.exchange.Expose(kept, source, expose);
+  for (const bool rows : {false, true}) {
+    const auto stage = std::make_shared<engine::RowKeepingStage>(
+        std::make_shared<engine::HashStage>(kModel, LayerRange{0, 6}));
+    ASSERT_TRUE(stage->OpenLane(kLane, {.layers = {0, 6}, .block_size = 4, .num_blocks = 3}).ok());
+    PullKv pull{.lane = kLane, .blocks = {2, 1}, .end_token = 6, .layers = kept, .rows = rows};
+    KvSource from;
+    from.from.data = owner.plane->self().endpoint;
+    from.from.incarnation = Incarnation(owner.plane->self().incarnation);
+    from.handle = expose.handle;
+    from.layers = kept;
+    pull.sources.push_back(from);
+    std::promise<PullDone> done;
+    reader.exchange.Pull(kept, stage, pull,
+                         [&](PullDone result) { done.set_value(std::move(result)); });
+    const PullDone result = done.get_future().get();
+    ASSERT_TRUE(result.status.ok()) << result.status.ToString();
+    EXPECT_EQ(result.rows, rows);
+    EXPECT_EQ(stage->HoldsRows(kLane, 3, pull.blocks, 0, 6), rows);
+    const engine::KvBox kv{kept, 0, kModel.heads, 0, 6};
+    const size_t rows_bytes = rows ? 6 * stage->row_bytes() : 0;
+    EXPECT_EQ(result.bytes, static_cast<int64_t>(stage->KvBytes(kv) + rows_bytes));
+    if (!rows) continue;
+    std::vector<std::byte> want(rows_bytes), got(rows_bytes);
+    const engine::KvBox box{{3, 3}, 0, 0, 0, 6};
+    ASSERT_TRUE(source->ReadKv(kLane, box, expose.blocks, want).ok());
+    ASSERT_TRUE(stage->ReadKv(kLane, box, pull.blocks, got).ok());
+    EXPECT_EQ(got, want);
+  }
+}
+
 TEST(KvExchange, WhoStandsStillDoesNotWaitForThoseInTheBackground) {
   Node slow, fast, reader;
   std::promise<void> go;
@@ -146,6 +210,7 @@ TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   EXPECT_EQ(ask(forged, box), StatusCode::kNotFound);
   EXPECT_EQ(ask(expose.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
   EXPECT_EQ(ask(expose.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask(expose.handle, {{3, 3}, 0, 0, 0, 20}), StatusCode::kInvalidArgument) << "rows";
   stage->during = [&] { owner.exchange.Release(expose.handle); };
   EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound) << "its blocks may be another's now";
   EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound);
@@ -153,9 +218,9 @@ TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   const KvExchangeCounters counters = owner.exchange.counters();
   EXPECT_EQ(counters.exposed, 0u);
   EXPECT_EQ(counters.served, 1u);
-  EXPECT_EQ(counters.refused, 5u);
+  EXPECT_EQ(counters.refused, 6u);
   EXPECT_EQ(counters.holdings.forged, 1u);
-  EXPECT_EQ(counters.holdings.refused, 2u);
+  EXPECT_EQ(counters.holdings.refused, 3u);
   EXPECT_EQ(counters.holdings.taken_back, 1u);
   EXPECT_EQ(counters.holdings.stale, 1u);
   EXPECT_EQ(counters.holdings.replayed, 1u);
