@@ -18,7 +18,7 @@
 
 namespace millrace::sched {
 
-inline constexpr int kStepLogVersion = 1;
+inline constexpr int kStepLogVersion = 2;
 inline constexpr size_t kStepLogBytesMax = size_t{4} << 30;
 
 struct LoggedAdd {
