@@ -116,7 +116,7 @@ struct ControllerCounters {
   uint64_t replays = 0, poisoned = 0, expired = 0;
   uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
   uint64_t fetched = 0;           // of the replays, with KV that was left
-  uint64_t computed_in_part = 0;  // of these, at the hops alone that had lost it
+  uint64_t computed_in_part = 0;  // of these, by less than all layers
   uint64_t stale_messages = 0;    // of lanes, shards and transfers that are gone
 };
 struct ClusterStatus {
@@ -277,7 +277,7 @@ class Controller {
   Placed Place(RequestId id, Tracked& tracked, Time now);
   Lane* ChooseLane(RequestId id, Tracked& tracked, Time now);
   Status AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now);
-  static std::vector<int> ToFetch(LeftKv& left, const sched::NewRequest& request);
+  std::vector<int> ToFetch(RequestId id, Tracked& tracked, const Lane& lane);
   void Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now);
   void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
                   Time now);
@@ -311,7 +311,9 @@ class Controller {
   bool StillThere(const LaneHop& hop) const;
   bool HasRemains(WorkerId worker) const;
   void KeepRemains(Lane& lane, const LaneHop* failed, std::optional<WorkerId> suspect, Time now);
-  void LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here);
+  // `held`: by its scheduler, where the lane goes on.
+  void LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here,
+                   std::vector<BlockIndex> held);
   void DropLeft(RequestId id, Tracked& tracked);
   void DropHeirs(LaneId lane);
   void CloseRemains(LaneId id, const Remains& remains);
@@ -324,6 +326,7 @@ class Controller {
                  uint64_t job_id, PullJob& job);
   static void NoteFetched(PullJob& job, const PullDone& done);
   void CloseFetch(const PullJob& job);
+  void FetchFailed(Lane& lane, RequestId id, Time now);
   void FetchEnded(const PullJob& job, Time now);
 
   void On(ConnectionId from, const Leaving& message, Time now);

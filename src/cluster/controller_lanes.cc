@@ -343,7 +343,7 @@ void Controller::RetireLanes(Time now) {
       const auto hold = may_fetch ? std::optional(options_.hold_limit) : std::nullopt;
       auto detached = lane.scheduler->Detach(request, now, hold);
       if (!detached) continue;  // its end is on the way
-      if (hold) LeaveBehind(request, id, *detached);
+      if (hold) LeaveBehind(request, id, *detached, lane.scheduler->HeldBlocks(request));
       lane.requests.erase(request);
       tracked.lane.reset();
       Wait(request, tracked, std::move(detached->request), now);

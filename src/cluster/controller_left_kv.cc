@@ -42,6 +42,14 @@ bool Controller::HasRemains(WorkerId worker) const {
 // Before the lane is closed: what its requests have computed, of those hops that outlive it.
 void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<WorkerId> suspect,
                              Time now) {
+  // What earlier heirs left here may have been given away since: only this scheduler knows.
+  if (const auto heirs = heirs_.find(lane.id); heirs != heirs_.end()) {
+    const std::set<RequestId> all = heirs->second;
+    for (RequestId id : all) {
+      Tracked& tracked = requests_.at(id);
+      if (!StillLeft(id, *tracked.left)) DropLeft(id, tracked);
+    }
+  }
   Remains remains{.until = now + options_.waiting_limit};
   for (const LaneHop& hop : lane.hops) {
     const bool gone = (failed != nullptr && hop.shards == failed->shards) ||
@@ -52,21 +60,22 @@ void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<Wo
   }
   if (remains.hops.empty()) return;
   for (RequestId id : lane.requests) {
-    if (auto here = lane.scheduler->Peek(id)) LeaveBehind(id, lane.id, std::move(*here));
+    if (auto here = lane.scheduler->Peek(id)) LeaveBehind(id, lane.id, std::move(*here), {});
   }
   if (heirs_.contains(lane.id)) remains_.emplace(lane.id, std::move(remains));
 }
 
 // A block or less is not worth the trouble.
-void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here) {
+void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here,
+                             std::vector<BlockIndex> held) {
   Tracked& tracked = requests_.at(id);
   if (here.computed_tokens() < options_.scheduler.block_size) {
     Find(lane)->scheduler->ReleaseKv(id);
     return;
   }
-  DropLeft(id, tracked);
-  tracked.left =
-      LeftKv{lane, std::move(here.kv), here.lacking, Find(lane)->scheduler->HeldBlocks(id)};
+  // What it had left in this same lane is held no more, or as what it leaves now.
+  if (tracked.left && tracked.left->lane != lane) DropLeft(id, tracked);
+  tracked.left = LeftKv{lane, std::move(here.kv), here.lacking, std::move(held)};
   heirs_[lane].insert(id);
 }
 
@@ -119,7 +128,7 @@ std::vector<LaneHop> Controller::HoldersOf(LayerRange layers, LaneId in) {
 // A lane that goes on for others may have given its blocks away: those of a lost one are nobody's.
 bool Controller::StillLeft(RequestId id, const LeftKv& left) {
   const Lane* lane = Find(left.lane);
-  return lane == nullptr || lane->scheduler->HeldBlocks(id) == left.held;
+  return lane == nullptr || (!left.held.empty() && lane->scheduler->HeldBlocks(id) == left.held);
 }
 
 // Whether the request would find KV it left for any layer of the lane.
@@ -133,7 +142,10 @@ bool Controller::CanFetch(RequestId id, const Tracked& tracked, const Lane& lane
 // False: there is nothing any more.
 bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
   const auto found = requests_.find(pull.id);
-  if (found == requests_.end() || !CanFetch(pull.id, found->second, lane)) return false;
+  if (found == requests_.end() || found->second.lane != lane.id ||
+      !CanFetch(pull.id, found->second, lane)) {
+    return false;
+  }
   const LeftKv& left = *found->second.left;
   const sched::SequenceKv& there = left.kv[static_cast<size_t>(pull.index)];
   if (pull.end_token > there.tokens) return false;
@@ -177,6 +189,10 @@ void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
   job.rows_due[layers.end] = leave ? 1 : ranks;
   const bool computes_behind =
       layers.end < options_.num_layers && !job.layers.has_kv[static_cast<size_t>(layers.end)];
+  // Those that leave the hop it keeps for the next loss, if they are at hand.
+  const PulledRows rows = computes_behind ? PulledRows::kAny
+                          : leave         ? PulledRows::kLocal
+                                          : PulledRows::kNone;
   for (int rank = 0; rank < ranks; ++rank) {
     const TransferId transfer(NextId());
     const bool takes_rows = !leave || rank == 0;
@@ -188,7 +204,7 @@ void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
                 .end_token = pull.end_token,
                 .sources = sources,
                 .layers = layers,
-                .rows = computes_behind && takes_rows});
+                .rows = takes_rows ? rows : PulledRows::kNone});
     transfers_.emplace(transfer, job_id);
     job.transfers.insert(transfer);
     job.fetches.emplace(transfer, Fetch{layers, takes_rows});
@@ -232,6 +248,14 @@ void Controller::CloseFetch(const PullJob& job) {
   }
 }
 
+// It is computed there from its tokens: what it left is of no use any more.
+void Controller::FetchFailed(Lane& lane, RequestId id, Time now) {
+  const auto found = requests_.find(id);
+  if (found != requests_.end() && found->second.lane == lane.id) DropLeft(id, found->second);
+  lane.scheduler->KvArrived(id, false, now);
+  dirty_.insert(lane.id);
+}
+
 // One sequence's. All of the request's are to compute at the same layers: what the first ones are
 // said to lack grows with those that follow.
 void Controller::FetchEnded(const PullJob& job, Time now) {
@@ -240,10 +264,10 @@ void Controller::FetchEnded(const PullJob& job, Time now) {
   if (to == nullptr) return;
   dirty_.insert(to->id);
   const auto found = requests_.find(job.request);
-  const bool in_time = found != requests_.end() && found->second.left &&
-                       found->second.left->lane == job.left->lane &&
+  const bool in_time = found != requests_.end() && found->second.lane == to->id &&
+                       found->second.left && found->second.left->lane == job.left->lane &&
                        StillLeft(job.request, *found->second.left);
-  if (!in_time) return to->scheduler->KvArrived(job.request, false, now);
+  if (!in_time) return FetchFailed(*to, job.request, now);
   LeftKv& left = *found->second.left;
   left.fetched ? left.fetched->KeepCommon(job.layers) : void(left.fetched = job.layers);
   const LayerRange lacking = left.fetched->Lacking();

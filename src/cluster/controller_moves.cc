@@ -115,8 +115,7 @@ void Controller::StartPulls(Lane& lane, Time now) {
         move == moves_.end() || move->second.to != lane.id ? nullptr : Find(move->second.from);
     if (move == moves_.end() && StartFetch(lane, pull)) continue;
     if (from == nullptr) {  // its source is gone: from tokens, then
-      lane.scheduler->KvArrived(pull.id, false, now);
-      dirty_.insert(lane.id);
+      FetchFailed(lane, pull.id, now);
       continue;
     }
     if (!StartPull(lane, move->second, *from, pull, now)) {
@@ -356,9 +355,10 @@ void Controller::EndMovesOf(LaneId id, Time now) {
         ReleaseSource(move, request);
       } else if (from != nullptr) {  // its KV is there, for the next who runs it
         CloseSource(move, *from);
-        LeaveBehind(
-            request, from->id,
-            {.request = {}, .kv = {{move.held_tokens, from->scheduler->HeldBlocks(request)}}});
+        std::vector<BlockIndex> held = from->scheduler->HeldBlocks(request);
+        if (!held.empty()) {
+          LeaveBehind(request, from->id, {.request = {}, .kv = {{move.held_tokens, held}}}, held);
+        }
       }
       moves_.erase(request);
     }

@@ -124,14 +124,20 @@ Controller::Lane* Controller::ChooseLane(RequestId, Tracked& tracked, Time now) 
   return best;
 }
 
-// By sequence; one that has ended while the request waited needs nothing.
-std::vector<int> Controller::ToFetch(LeftKv& left, const sched::NewRequest& request) {
-  left.fetched.reset();
+// REQUIRES: it waits. By sequence; one that has ended meanwhile needs nothing. Nothing at all where
+// the first that goes on, which computes the prompt for the others, has none.
+std::vector<int> Controller::ToFetch(RequestId id, Tracked& tracked, const Lane& lane) {
   std::vector<int> tokens;
-  for (size_t i = 0; i < left.kv.size(); ++i) {
-    const bool ended = !request.resumed.empty() && request.resumed[i].finished;
-    tokens.push_back(ended ? 0 : left.kv[i].tokens);
+  if (!CanFetch(id, tracked, lane)) return tokens;
+  tracked.left->fetched.reset();
+  const std::vector<sched::ResumedSequence>& resumed = tracked.waiting->resumed;
+  std::optional<int> first;
+  for (size_t i = 0; i < tracked.left->kv.size(); ++i) {
+    const bool ended = !resumed.empty() && resumed[i].finished;
+    tokens.push_back(ended ? 0 : tracked.left->kv[i].tokens);
+    if (!ended && !first) first = tokens.back();
   }
+  if (first.value_or(0) == 0) tokens.clear();
   return tokens;
 }
 
@@ -144,8 +150,8 @@ Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
     request.params = std::move(first_token);
     request.hold_kv = options_.hold_limit;
   }
-  const bool fetches = CanFetch(id, tracked, lane);
-  if (fetches) request.imported_tokens = ToFetch(*tracked.left, request);
+  request.imported_tokens = ToFetch(id, tracked, lane);
+  const bool fetches = !request.imported_tokens.empty();
   MR_RETURN_IF_ERROR(lane.scheduler->Add(std::move(request), now));
   if (!fetches) DropLeft(id, tracked);
   tracked.lane = lane.id;

@@ -129,11 +129,12 @@ TEST(KvExchange, RowsComeAlongWhereWhatFollowsIsComputed) {
   expose.tokens = 6;
   expose.lease = Duration::Seconds(60);
   owner.exchange.Expose(kept, source, expose);
-  for (const bool rows : {false, true}) {
+  for (const PulledRows asked : {PulledRows::kNone, PulledRows::kLocal, PulledRows::kAny}) {
+    const bool rows = asked == PulledRows::kAny;
     const auto stage = std::make_shared<engine::RowKeepingStage>(
         std::make_shared<engine::HashStage>(kModel, LayerRange{0, 6}));
     ASSERT_TRUE(stage->OpenLane(kLane, {.layers = {0, 6}, .block_size = 4, .num_blocks = 3}).ok());
-    PullKv pull{.lane = kLane, .blocks = {2, 1}, .end_token = 6, .layers = kept, .rows = rows};
+    PullKv pull{.lane = kLane, .blocks = {2, 1}, .end_token = 6, .layers = kept, .rows = asked};
     KvSource from;
     from.from.data = owner.plane->self().endpoint;
     from.from.incarnation = Incarnation(owner.plane->self().incarnation);

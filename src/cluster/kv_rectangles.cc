@@ -139,11 +139,12 @@ Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const 
 
 std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarnation reader) {
   std::optional<KvPiece> rows;
+  if (pull.rows == PulledRows::kNone) return rows;
   for (size_t i = 0; i < pull.sources.size(); ++i) {
     const KvSource& source = pull.sources[i];
     const bool here = source.from.incarnation == reader;
     if (source.rank.rank != 0 || source.layers.end != layers.end ||
-        pull.first_token == pull.end_token || (!here && (!pull.rows || rows))) {
+        pull.first_token == pull.end_token || (!here && (pull.rows != PulledRows::kAny || rows))) {
       continue;
     }
     rows = KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};

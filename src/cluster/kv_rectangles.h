@@ -53,7 +53,7 @@ Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const 
                                      int kv_heads);
 
 // Beside the KV of a pull into `layers`: the rows that left them (engine/row_keeping_stage.h),
-// where the reader itself holds them or the pull says that they are worth a wire.
+// as far as the pull asks for them.
 std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarnation reader);
 
 // A box in boxes of at most `bytes_max`, in the order of their canonical bytes (engine/stage.h):

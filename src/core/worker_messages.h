@@ -209,6 +209,9 @@ struct KvSource {
 };
 // Fetch tokens [first_token, end_token) of the receiver's layers and heads in `lane` from whoever
 // has them, into `blocks` (the whole table, from token 0).
+// The rows that left the last of the layers (engine/row_keeping_stage.h), beside their KV: not at
+// all, where the puller holds them itself, or over a wire too, because what follows must compute.
+enum class PulledRows : uint8_t { kNone, kLocal, kAny };
 struct PullKv {
   TransferId transfer;
   LaneId lane;
@@ -217,8 +220,7 @@ struct PullKv {
   std::vector<KvSource> sources;
   bool background = false;                // nobody waits for it: steps have the memory first
   std::optional<LayerRange> layers = {};  // of the lane's here: these alone
-  // The rows that left these layers are worth a wire: what follows them has to be computed.
-  bool rows = false;
+  PulledRows rows = PulledRows::kLocal;
 };
 struct Leave {  // finish what runs and end the process
   std::string reason;

@@ -14,12 +14,7 @@ KeptRows::KeptRows(RowBudget& budget, size_t row_bytes, int block_size, int num_
       device_(static_cast<size_t>(num_blocks)),
       host_(static_cast<size_t>(num_host_blocks)) {}
 
-KeptRows::~KeptRows() {
-  for (const std::vector<Block>* pool : {&device_, &host_}) {
-    budget_.bytes -= block_bytes() * static_cast<size_t>(std::ranges::count_if(
-                                         *pool, [](const Block& b) { return b.rows != nullptr; }));
-  }
-}
+KeptRows::~KeptRows() { budget_.bytes -= block_bytes() * static_cast<size_t>(allocated_); }
 
 template <typename F>
 bool KeptRows::Along(std::span<const BlockIndex> table, int first_token, int end_token, F f) const {
@@ -45,6 +40,7 @@ bool KeptRows::Allocate(Block& block, size_t factor) {
   if (block.rows) return true;
   if (budget_.bytes + block_bytes() > factor * budget_.bytes_max) return false;
   budget_.bytes += block_bytes();
+  ++allocated_;
   block.rows = std::make_unique_for_overwrite<std::byte[]>(block_bytes());
   return true;
 }
@@ -96,6 +92,7 @@ void KeptRows::Free(std::span<const BlockIndex> blocks) {
     if (!block.rows) continue;
     block.rows.reset();
     budget_.bytes -= block_bytes();
+    --allocated_;
   }
 }
 

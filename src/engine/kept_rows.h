@@ -41,6 +41,7 @@ class KeptRows {
   void End(std::span<const BlockIndex> table, int first_token, int end_token);
   // Nobody will ask for the rows of these blocks.
   void Free(std::span<const BlockIndex> blocks);
+  bool empty() const { return allocated_ == 0; }
   bool Holds(std::span<const BlockIndex> table, int first_token, int end_token) const;
   // False, with nothing written: not all of them are held. `out`: [tokens, row_bytes].
   bool Read(std::span<const BlockIndex> table, int first_token, int end_token,
@@ -64,6 +65,7 @@ class KeptRows {
   RowBudget& budget_;
   const size_t row_bytes_;
   const int block_size_;
+  std::atomic<int> allocated_ = 0;  // blocks
   std::vector<Block> device_, host_;
 };
 

@@ -208,6 +208,7 @@ void RowKeepingStage::FollowTables(Lane& lane, const StepPlan& plan) {
   std::vector<std::shared_ptr<KeptRows>> kept;
   {
     const std::lock_guard lock(lane.mutex);
+    std::erase_if(lane.inner, [](const auto& entry) { return entry.second->empty(); });
     for (const auto& [layer, rows] : lane.inner) kept.push_back(rows);
   }
   for (SequenceId id : plan.released) lane.tables.erase(id);
@@ -216,6 +217,9 @@ void RowKeepingStage::FollowTables(Lane& lane, const StepPlan& plan) {
   if (!lane.leaving && kept.empty() && lane.tables.empty() && !Restricted(plan)) return;
   for (const SequenceStep& s : plan.sequences) {
     const bool lacks = s.only_layers.has_value();
+    if (!lacks) {  // nobody else's rows will be asked for in what it is given
+      for (const auto& rows : kept) rows->Free(plan.NewBlocksOf(s));
+    }
     if (!lane.leaving && !lacks && !lane.tables.contains(s.id)) continue;
     std::vector<BlockIndex>& table = lane.tables[s.id];
     table.resize(std::min(table.size(), static_cast<size_t>(s.keep_blocks)));

@@ -134,6 +134,11 @@ class Way {
   const std::vector<int64_t>& computed() const { return computed_; }
   const std::set<int>& lacking_begins() const { return lacking_begins_; }
   int lost_again() const { return lost_again_; }
+  size_t kept_bytes() const {
+    size_t bytes = 0;
+    for (const auto& hop : hops_) bytes += hop->kept_bytes();
+    return bytes;
+  }
 
  private:
   void Open() {
@@ -223,6 +228,8 @@ class Way {
             {both, 0, kModel.heads, pull.first_token, pull.end_token}, blocks, pull.blocks);
     for (int l = both.begin; l < both.end; ++l) has[static_cast<size_t>(l)] = true;
     if (both.end != from.end || both.end == kModel.num_layers) return;
+    const bool computes_behind = !left_hops_[left + 1];
+    if (both.end != to.end && !computes_behind) return;
     CopyBox(*left_hops_[left], *hops_[hop],
             {{both.end, both.end}, 0, 0, pull.first_token, pull.end_token}, blocks, pull.blocks);
     if (hops_[hop]->HoldsRows(lane_, both.end, pull.blocks, pull.first_token, pull.end_token)) {

@@ -117,7 +117,7 @@ void Put(const PullKv& from, proto::ToWorker& to) {
   }
   out.set_background(background);
   if (layers) ToProto(*layers, *out.mutable_layers());
-  out.set_rows(rows);
+  out.set_rows(static_cast<uint32_t>(rows));
 }
 
 void Put(const Leave& from, proto::ToWorker& to) {
@@ -244,7 +244,9 @@ Status Read(const proto::PullKv& from, PullKv& out) {
                      Read(from.sources(i), out.sources[static_cast<size_t>(i)]));
   }
   out.background = from.background();
-  out.rows = from.rows();
+  int rows = 0;
+  MR_RETURN_IF_ERROR(Take("rows", from.rows(), rows, 0, static_cast<int>(PulledRows::kAny)));
+  out.rows = static_cast<PulledRows>(rows);
   if (!from.has_layers()) return OkStatus();
   MR_RETURN_WITHIN("layers", FromProto(from.layers(), out.layers.emplace()));
   return OkStatus();

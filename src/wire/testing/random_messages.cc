@@ -236,7 +236,7 @@ PullKv AnyPull(Rng& rng) {
   });
   pull.background = AnyUpTo(rng, 1) == 1;
   if (Coin(rng)) pull.layers = AnyLayers(rng);
-  pull.rows = Coin(rng);
+  pull.rows = static_cast<PulledRows>(rng.Between(0, 2));
   return pull;
 }
 
