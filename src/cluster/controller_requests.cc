@@ -150,8 +150,9 @@ Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
     request.params = std::move(first_token);
     request.hold_kv = options_.hold_limit;
   }
-  request.imported_tokens = ToFetch(id, tracked, lane);
-  const bool fetches = !request.imported_tokens.empty();
+  std::vector<int> to_fetch = ToFetch(id, tracked, lane);
+  const bool fetches = !to_fetch.empty();
+  if (fetches) request.imported_tokens = std::move(to_fetch);
   MR_RETURN_IF_ERROR(lane.scheduler->Add(std::move(request), now));
   if (!fetches) DropLeft(id, tracked);
   tracked.lane = lane.id;
