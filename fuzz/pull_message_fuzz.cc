@@ -42,7 +42,8 @@ void TryKvRequest(std::span<const std::byte> bytes) {
   if (!request.ok()) return;
   const engine::KvBox& box = request->second;
   MR_CHECK(!IsWeightRequest(bytes) && box.layers.begin >= 0 && box.first_token >= 0);
-  MR_CHECK(box.layers.begin < box.layers.end && box.first_token < box.end_token);
+  const bool rows = box.layers.size() == 0 && box.first_head == 0 && box.end_head == 0;
+  MR_CHECK((rows || box.layers.begin < box.layers.end) && box.first_token < box.end_token);
   MR_CHECK(std::ranges::equal(EncodePullRequest(request->first, box), bytes));
 }
 
