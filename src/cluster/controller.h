@@ -249,6 +249,7 @@ class Controller {
 
   // controller_lanes.cc
   Lane* LaneFor(const Route& route, StageRole role, Time now);
+  std::vector<int> KeepRowsAt(LayerRange hop, StageRole role) const;
   Lane* OpenLane(const Route& route, StageRole role, Time now);
   void OpenWays(Time now);
   int BlocksFor(const Route& route) const;
@@ -291,6 +292,8 @@ class Controller {
   void HandOver(Lane& from, RequestId id, RequestOutput& last, Time now);
   Status StartMove(RequestId id, Lane& from, Lane& to, Time now);
   void StartPulls(Lane& lane, Time now);
+  bool IsLeaving(const Lane& lane) const;
+  PulledRows RowsFrom(const Lane* lane) const;
   bool StartPull(Lane& lane, Move& move, const Lane& from, const sched::KvPull& pull, Time now);
   void On(ConnectionId from, const PullDone& message, Time now);
   void PullEnded(const PullJob& job, Time now);

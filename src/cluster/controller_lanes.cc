@@ -74,6 +74,20 @@ Controller::Lane* Controller::LaneFor(const Route& route, StageRole role, Time n
   return up ? OpenLane(route, role, now) : nullptr;
 }
 
+// Who follows a hop that is lost needs the rows that left the hop before it; and where a prompt
+// goes over to others they are cut as these are. Ranks have the same rows: the first keeps them.
+std::vector<int> Controller::KeepRowsAt(LayerRange hop, StageRole role) const {
+  std::set<int> at = {hop.end};
+  for (const Way& way : layout_.ways) {
+    if (role != StageRole::kPrefill || way.role == StageRole::kPrefill) continue;
+    for (const Hop& next : way.route) at.insert(next.layers.end);
+  }
+  std::erase_if(at, [&](int layer) {
+    return layer <= hop.begin || layer > hop.end || layer == options_.num_layers;
+  });
+  return {at.begin(), at.end()};
+}
+
 Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time now) {
   Lane lane;
   lane.route = route;
@@ -120,7 +134,9 @@ Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time 
                               .num_blocks = lane.num_blocks,
                               .num_host_blocks = options.num_host_blocks,
                               .max_batched_tokens = options.max_num_batched_tokens,
-                              .eos_token_ids = options.eos_token_ids});
+                              .eos_token_ids = options.eos_token_ids,
+                              .keep_rows_at = rank == 0 ? KeepRowsAt(lane.hops[hop].layers, role)
+                                                        : std::vector<int>{}});
       lane.to_open.insert(lane.workers[hop][rank]);
     }
   }

@@ -12,14 +12,6 @@
 #include "cluster/controller.h"
 
 namespace millrace::cluster {
-namespace {
-
-LayerRange Overlap(LayerRange a, LayerRange b) {
-  return {std::max(a.begin, b.begin), std::min(a.end, b.end)};
-}
-
-}  // namespace
-
 // What of the lane's hops can still be read: null when there is no such lane.
 const std::vector<LaneHop>* Controller::HopsOf(LaneId id) {
   if (const Lane* lane = Find(id)) return &lane->hops;
@@ -120,7 +112,7 @@ std::vector<LaneHop> Controller::HoldersOf(LayerRange layers, LaneId in) {
   const std::vector<LaneHop>* hops = HopsOf(in);
   if (hops == nullptr) return holders;
   for (const LaneHop& hop : *hops) {
-    if (Overlap(hop.layers, layers).size() > 0 && StillThere(hop)) holders.push_back(hop);
+    if (hop.layers.Overlap(layers).size() > 0 && StillThere(hop)) holders.push_back(hop);
   }
   return holders;
 }
@@ -176,7 +168,7 @@ bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
 // What one hop of the lost lane holds of one of the lane's.
 void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
                            const sched::KvPull& pull, uint64_t job_id, PullJob& job) {
-  const LayerRange layers = Overlap(holder.layers, lane.hops[hop].layers);
+  const LayerRange layers = holder.layers.Overlap(lane.hops[hop].layers);
   std::vector<KvSource> sources;
   const int size = static_cast<int>(holder.ranks.size());
   for (int rank = 0; rank < size; ++rank) {
@@ -187,12 +179,12 @@ void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
   // Rank 0 alone sends to the next hop; what enters a layer within the hop each rank must have.
   const bool leave = layers.end == lane.hops[hop].layers.end;
   job.rows_due[layers.end] = leave ? 1 : ranks;
-  const bool computes_behind =
-      layers.end < options_.num_layers && !job.layers.has_kv[static_cast<size_t>(layers.end)];
-  // Those that leave the hop it keeps for the next loss, if they are at hand.
-  const PulledRows rows = computes_behind ? PulledRows::kAny
-                          : leave         ? PulledRows::kLocal
-                                          : PulledRows::kNone;
+  PulledRows rows = PulledRows::kNone;
+  if (layers.end < options_.num_layers) {
+    const bool computes_behind = !job.layers.has_kv[static_cast<size_t>(layers.end)];
+    if (leave) rows = RowsFrom(Find(job.left->lane));
+    if (computes_behind) rows = PulledRows::kAny;
+  }
   for (int rank = 0; rank < ranks; ++rank) {
     const TransferId transfer(NextId());
     const bool takes_rows = !leave || rank == 0;
@@ -269,7 +261,11 @@ void Controller::FetchEnded(const PullJob& job, Time now) {
                        StillLeft(job.request, *found->second.left);
   if (!in_time) return FetchFailed(*to, job.request, now);
   LeftKv& left = *found->second.left;
-  left.fetched ? left.fetched->KeepCommon(job.layers) : void(left.fetched = job.layers);
+  if (left.fetched) {
+    left.fetched->KeepCommon(job.layers);
+  } else {
+    left.fetched = job.layers;
+  }
   const LayerRange lacking = left.fetched->Lacking();
   const bool none = lacking.size() == options_.num_layers;
   if (lacking.size() == 0 || none) {

@@ -125,6 +125,19 @@ void Controller::StartPulls(Lane& lane, Time now) {
   for (const PullJob& job : failed) PullEnded(job, now);  // may close lanes: last
 }
 
+// A machine that is to go may be gone soon.
+bool Controller::IsLeaving(const Lane& lane) const {
+  return std::ranges::any_of(
+      workers_, [&](const auto& w) { return w.second.draining && lane.Uses(w.first); });
+}
+
+// Those that leave a hop come along, so that later the loss of the next one costs it nothing. But
+// what a changed plan moves is as little as can be, and mostly cut elsewhere: without such rows.
+PulledRows Controller::RowsFrom(const Lane* lane) const {
+  const bool there = lane == nullptr || (!lane->retiring && !IsLeaving(*lane));
+  return there ? PulledRows::kAny : PulledRows::kLocal;
+}
+
 // False: the source does not hold that much any more.
 bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched::KvPull& pull,
                            Time now) {
@@ -148,11 +161,7 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
                          {static_cast<int>(rank), static_cast<int>(from.hops[hop].ranks.size())}});
     }
   }
-  // A machine that is to go may be gone soon.
-  const bool haste =
-      moves_.size() > kCalmMovesMax || std::ranges::any_of(workers_, [&](const auto& w) {
-        return w.second.draining && from.Uses(w.first);
-      });
+  const bool haste = IsLeaving(from) || moves_.size() > kCalmMovesMax;
   const uint64_t job_id = NextId();
   PullJob job{.to = lane.id, .request = pull.id};
   for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
@@ -162,10 +171,11 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
                    .blocks = pull.blocks,
                    .first_token = pull.first_token,
                    .end_token = pull.end_token,
-                   .background = move.phase == Move::Phase::kCopying && !haste};
+                   .background = move.phase == Move::Phase::kCopying && !haste,
+                   .rows = PulledRows::kNone};
+      if (rank == 0 && hop + 1 < lane.hops.size()) order.rows = RowsFrom(&from);
       for (const KvSource& source : sources) {
-        const LayerRange mine = lane.hops[hop].layers;
-        if (source.layers.begin < mine.end && source.layers.end > mine.begin) {
+        if (source.layers.Overlap(lane.hops[hop].layers).size() > 0) {
           order.sources.push_back(source);
         }
       }

@@ -97,7 +97,7 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
 }
 
 // Six tokens through the layers at hand, so that their rows are kept.
-std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers) {
+std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers, int at) {
   auto stage = std::make_shared<engine::RowKeepingStage>(
       std::make_shared<engine::HashStage>(kModel, layers));
   EXPECT_TRUE(stage
@@ -105,7 +105,7 @@ std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers) {
                                      .block_size = 4,
                                      .num_blocks = 2,
                                      .first = true,
-                                     .keep_rows = true})
+                                     .keep_rows_at = {at}})
                   .ok());
   StepPlan plan{.id = StepId(1)};
   plan.tokens = {1, 2, 3, 4, 5, 6};
@@ -118,17 +118,17 @@ std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers) {
   return stage;
 }
 
-// The layers behind those that are pulled are lost: what entered them comes along, over the wire.
-TEST(KvExchange, RowsComeAlongWhereWhatFollowsIsComputed) {
+// What enters the layers behind those that are pulled comes along, over the wire; it may have been
+// kept at the source's end or on the way through it.
+void ExpectRowsComeAlong(LayerRange held, LayerRange kept) {
   Node owner, reader;
-  const LayerRange kept{0, 3};
-  const auto source = StageWithRows(kept);
+  const auto source = StageWithRows(held, kept.end);
   ExposeKv expose;
   expose.handle = {.lane = kLane, .generation = 9};
   expose.blocks = {1, 0};
   expose.tokens = 6;
   expose.lease = Duration::Seconds(60);
-  owner.exchange.Expose(kept, source, expose);
+  owner.exchange.Expose(held, source, expose);
   for (const PulledRows asked : {PulledRows::kNone, PulledRows::kLocal, PulledRows::kAny}) {
     const bool rows = asked == PulledRows::kAny;
     const auto stage = std::make_shared<engine::RowKeepingStage>(
@@ -139,7 +139,7 @@ TEST(KvExchange, RowsComeAlongWhereWhatFollowsIsComputed) {
     from.from.data = owner.plane->self().endpoint;
     from.from.incarnation = Incarnation(owner.plane->self().incarnation);
     from.handle = expose.handle;
-    from.layers = kept;
+    from.layers = held;
     pull.sources.push_back(from);
     std::promise<PullDone> done;
     reader.exchange.Pull(kept, stage, pull,
@@ -158,6 +158,11 @@ TEST(KvExchange, RowsComeAlongWhereWhatFollowsIsComputed) {
     ASSERT_TRUE(stage->ReadKv(kLane, box, pull.blocks, got).ok());
     EXPECT_EQ(got, want);
   }
+}
+
+TEST(KvExchange, RowsComeAlongIfTheyAreAskedFor) {
+  ExpectRowsComeAlong({0, 3}, {0, 3});
+  ExpectRowsComeAlong({0, 5}, {0, 3});
 }
 
 TEST(KvExchange, WhoStandsStillDoesNotWaitForThoseInTheBackground) {
@@ -211,7 +216,10 @@ TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   EXPECT_EQ(ask(forged, box), StatusCode::kNotFound);
   EXPECT_EQ(ask(expose.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
   EXPECT_EQ(ask(expose.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
-  EXPECT_EQ(ask(expose.handle, {{3, 3}, 0, 0, 0, 20}), StatusCode::kInvalidArgument) << "rows";
+  for (const int layer : {0, 7}) {
+    EXPECT_EQ(ask(expose.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
+        << "rows that no layer here could have made";
+  }
   stage->during = [&] { owner.exchange.Release(expose.handle); };
   EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound) << "its blocks may be another's now";
   EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound);
@@ -219,9 +227,9 @@ TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   const KvExchangeCounters counters = owner.exchange.counters();
   EXPECT_EQ(counters.exposed, 0u);
   EXPECT_EQ(counters.served, 1u);
-  EXPECT_EQ(counters.refused, 6u);
+  EXPECT_EQ(counters.refused, 7u);
   EXPECT_EQ(counters.holdings.forged, 1u);
-  EXPECT_EQ(counters.holdings.refused, 3u);
+  EXPECT_EQ(counters.holdings.refused, 4u);
   EXPECT_EQ(counters.holdings.taken_back, 1u);
   EXPECT_EQ(counters.holdings.stale, 1u);
   EXPECT_EQ(counters.holdings.replayed, 1u);

@@ -115,8 +115,9 @@ Result<KvLoan> KvHoldings::BeginPull(const KvHandle& handle, const engine::KvBox
   }
   if (!holding) return NotFound("no such KV is held here");
   const auto heads = holding->stage->kv_heads();
-  const LayerRange at_end = {holding->layers.end, holding->layers.end};
-  const bool rows = box.layers == at_end && box.first_head == 0 && box.end_head == 0;
+  const bool rows = box.layers.size() == 0 && box.layers.begin > holding->layers.begin &&
+                    box.layers.end <= holding->layers.end && box.first_head == 0 &&
+                    box.end_head == 0;
   const bool kv = box.layers.size() >= 1 && holding->layers.Contains(box.layers) &&
                   box.first_head >= heads.first && box.first_head < box.end_head &&
                   box.end_head <= heads.second;

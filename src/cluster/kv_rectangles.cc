@@ -143,7 +143,7 @@ std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarna
   for (size_t i = 0; i < pull.sources.size(); ++i) {
     const KvSource& source = pull.sources[i];
     const bool here = source.from.incarnation == reader;
-    if (source.rank.rank != 0 || source.layers.end != layers.end ||
+    if (source.rank.rank != 0 || !source.layers.Contains(layers.end - 1) ||
         pull.first_token == pull.end_token || (!here && (pull.rows != PulledRows::kAny || rows))) {
       continue;
     }

@@ -52,8 +52,8 @@ struct KvPiece {
 Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const KvHolder> holders,
                                      int kv_heads);
 
-// Beside the KV of a pull into `layers`: the rows that left them (engine/row_keeping_stage.h),
-// as far as the pull asks for them.
+// Beside the KV of a pull into `layers`: the rows that left them (engine/row_keeping_stage.h), as
+// far as the pull asks for them. Whoever has the last of these layers may have kept them.
 std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarnation reader);
 
 // A box in boxes of at most `bytes_max`, in the order of their canonical bytes (engine/stage.h):

@@ -193,7 +193,7 @@ void WorkerCore::On(OpenLane& message, Time) {
                   .first = lane.first(),
                   .last = lane.last(),
                   .eos_token_ids = lane.open.eos_token_ids,
-                  .keep_rows = lane.open.rank == 0 && !lane.last()}});
+                  .keep_rows_at = lane.open.keep_rows_at}});
   lanes_.emplace(id, std::move(lane));
 }
 

@@ -1,6 +1,7 @@
 // LayerRange: consecutive layers of a model. A value.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 
 namespace millrace {
@@ -11,6 +12,11 @@ struct LayerRange {
   int size() const { return end - begin; }
   bool Contains(int layer) const { return layer >= begin && layer < end; }
   bool Contains(const LayerRange& other) const { return other.begin >= begin && other.end <= end; }
+  // What both have; without any: [0, 0).
+  LayerRange Overlap(const LayerRange& other) const {
+    const LayerRange both{std::max(begin, other.begin), std::min(end, other.end)};
+    return both.size() > 0 ? both : LayerRange{};
+  }
   friend auto operator<=>(const LayerRange&, const LayerRange&) = default;
 };
 

@@ -72,12 +72,7 @@ struct SequenceStep {
   std::optional<LayerRange> only_layers = std::nullopt;
 
   // Of a hop's layers those that compute it; without any: [0, 0).
-  LayerRange RunsAt(LayerRange hop) const {
-    if (!only_layers) return hop;
-    const LayerRange both{std::max(hop.begin, only_layers->begin),
-                          std::min(hop.end, only_layers->end)};
-    return both.size() > 0 ? both : LayerRange{};
-  }
+  LayerRange RunsAt(LayerRange hop) const { return only_layers ? hop.Overlap(*only_layers) : hop; }
   // Whether that layer is given its rows.
   bool Enters(int layer) const { return !only_layers || only_layers->Contains(layer); }
 };

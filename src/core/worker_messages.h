@@ -23,7 +23,7 @@
 
 namespace millrace {
 
-inline constexpr int kProtocolVersion = 3;
+inline constexpr int kProtocolVersion = 4;
 
 using WorkerId = StrongId<struct WorkerIdTag>;  // given at the join; unique for ever
 using Incarnation = StrongId<struct IncarnationTag>;
@@ -161,6 +161,9 @@ struct OpenLane {
   int num_host_blocks = 0;
   int max_batched_tokens = 0;
   std::vector<TokenId> eos_token_ids;
+  // Layers of the hop, or the one behind them: the receiver keeps the rows that enter these
+  // (engine/row_keeping_stage.h). Ascending.
+  std::vector<int> keep_rows_at = {};
 };
 struct CloseLane {
   LaneId lane;
@@ -207,11 +210,11 @@ struct KvSource {
   LayerRange layers;  // that it holds in that lane
   TensorRank rank;    // whose heads it holds
 };
+// The rows that left the last of the layers (engine/row_keeping_stage.h), beside their KV: not at
+// all, where the puller holds them itself, or over a wire too.
+enum class PulledRows : uint8_t { kNone, kLocal, kAny };
 // Fetch tokens [first_token, end_token) of the receiver's layers and heads in `lane` from whoever
 // has them, into `blocks` (the whole table, from token 0).
-// The rows that left the last of the layers (engine/row_keeping_stage.h), beside their KV: not at
-// all, where the puller holds them itself, or over a wire too, because what follows must compute.
-enum class PulledRows : uint8_t { kNone, kLocal, kAny };
 struct PullKv {
   TransferId transfer;
   LaneId lane;

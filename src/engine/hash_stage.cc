@@ -144,6 +144,7 @@ Status HashStage::ApplyTables(Lane& lane, const StepPlan& plan) {
 Status HashStage::Begin(StagePart& part, Batch& batch) {
   part.result = {};
   part.result.id = part.plan->id;
+  part.inner_rows.clear();
   MR_RETURN_IF_ERROR(Check(part));
   Lane& lane = lanes_.at(part.lane);
   const StepPlan& plan = *part.plan;
@@ -197,6 +198,13 @@ void HashStage::SumLayer(Batch& batch, int layer) const {
       if (p >= step.start) batch.sums[row] = sum;
     }
   }
+}
+
+void HashStage::KeepEntering(Batch& batch, int layer) {
+  const std::vector<int>& wanted = batch.lane->options.keep_rows_at;
+  if (layer == batch.layers.end || std::ranges::find(wanted, layer) == wanted.end()) return;
+  const auto bytes = std::as_bytes(std::span(batch.states));
+  batch.part->inner_rows.push_back({layer, {bytes.begin(), bytes.end()}});
 }
 
 SequenceResult HashStage::SampleOf(const Batch& batch, const SequenceStep& step) const {
@@ -270,6 +278,7 @@ Status HashStage::RunRanks(std::span<HashStage* const> ranks,
           state = HashModel::NextState(layer, state, sum);
         }
       }
+      for (auto& of_rank : batches) KeepEntering(of_rank[i], layer + 1);
     }
   }
   for (size_t r = 0; r < ranks.size(); ++r) {

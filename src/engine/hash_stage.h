@@ -75,6 +75,8 @@ class HashStage : public Stage {
   Status ApplyTables(Lane& lane, const StepPlan& plan);
   void SumLayer(Batch& batch, int layer) const;
   void End(Batch& batch) const;
+  // Rows that somebody wants on their way from layer to layer.
+  static void KeepEntering(Batch& batch, int layer);
   SequenceResult SampleOf(const Batch& batch, const SequenceStep& step) const;
 
   HashModel model_;

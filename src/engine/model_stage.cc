@@ -80,6 +80,7 @@ void ModelStage::Collect(std::span<StagePart> parts) {
   members_.clear();
   for (StagePart& part : parts) {
     part.output.clear();
+    part.inner_rows.clear();
     part.result.id = part.plan->id;
     part.result.sequences.clear();
     part.result.error = OkStatus();
@@ -109,12 +110,15 @@ Status ModelStage::RunBatch(std::span<Member> batch) {
     end = std::max(end, member.layers().end);
   }
   while (at.begin < end) {
-    // Up to the next layer at which somebody enters or leaves.
+    // Up to the next layer at which somebody enters or leaves, or whose rows somebody wants.
     at.end = end;
+    const auto stop_at = [&](int edge) {
+      if (edge > at.begin) at.end = std::min(at.end, edge);
+    };
     for (const Member& member : batch) {
-      for (int edge : {member.layers().begin, member.layers().end}) {
-        if (edge > at.begin) at.end = std::min(at.end, edge);
-      }
+      stop_at(member.layers().begin);
+      stop_at(member.layers().end);
+      std::ranges::for_each(member.lane->options().keep_rows_at, stop_at);
     }
     Enter(batch, at.begin);
     FormGroups(batch, at.begin);
@@ -168,18 +172,26 @@ void ModelStage::Enter(std::span<const Member> batch, int layer) {
 }
 
 void ModelStage::Leave(std::span<const Member> batch, int layer) {
-  const tensor::Rows hidden = model_->Hidden(model_->max_batched_tokens());
   for (const Member& member : batch) {
-    if (member.layers().end != layer) continue;
     StagePart& part = *member.part;
-    if (part.TokensOut(member.lane->options())) {
-      if (model_->has_head()) sampling_.Add(part, *member.lane, member.first_row);
-      continue;
+    const StageLane& lane = member.lane->options();
+    const LayerRange ran = member.layers();
+    if (ran.begin < layer && layer < ran.end) {
+      if (std::ranges::find(lane.keep_rows_at, layer) == lane.keep_rows_at.end()) continue;
+      ReadRows(member, part.inner_rows.emplace_back(layer).rows);
+    } else if (ran.end == layer && !part.TokensOut(lane)) {
+      ReadRows(member, part.output);
+    } else if (ran.end == layer && model_->has_head()) {
+      sampling_.Add(part, *member.lane, member.first_row);
     }
-    part.output.resize(static_cast<size_t>(member.lane->rows()) * row_bytes());
-    device_->Read(hidden.Slice(member.first_row, member.lane->rows()),
-                  reinterpret_cast<float*>(part.output.data()));
   }
+}
+
+void ModelStage::ReadRows(const Member& member, std::vector<std::byte>& rows) {
+  const int count = member.lane->rows();
+  rows.resize(static_cast<size_t>(count) * row_bytes());
+  device_->Read(model_->Hidden(model_->max_batched_tokens()).Slice(member.first_row, count),
+                reinterpret_cast<float*>(rows.data()));
 }
 
 void ModelStage::FormGroups(std::span<const Member> batch, int layer) {

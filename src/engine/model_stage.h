@@ -82,6 +82,7 @@ class ModelStage : public Stage {
   void Place(std::span<Member> batch);
   void Enter(std::span<const Member> batch, int layer);
   void Leave(std::span<const Member> batch, int layer);
+  void ReadRows(const Member& member, std::vector<std::byte>& rows);
   void FormGroups(std::span<const Member> batch, int layer);
   Status RunLayers(LayerRange layers);
   model::Batch Rows(int first_row, int rows) const;

@@ -155,6 +155,53 @@ TEST_F(ModelStageTest, NestedRangesRunInSeveralGroups) {
   EXPECT_EQ(ends.answers().texts(), Expected(path, thirds).texts());
 }
 
+// A lane may ask for rows on their way: those a stage that ends there would send, also where parts
+// enter and leave beside it, and where a pass of some layers is run.
+TEST_F(ModelStageTest, RowsOnTheirWayAreThoseOfACutThere) {
+  const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
+  const std::vector<TokenId> tokens = {5, 17, 250, 3, 3, 9};
+  StepPlan plan{.id = StepId(1), .tokens = tokens, .blocks = {1}};
+  plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
+                   std::make_shared<std::vector<TokenId>>(tokens)}};
+  plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 1}};
+  const auto cut_at = [&](int layer) {
+    const auto stage = NewTestStage(path, {.layers = LayerRange{0, layer}});
+    EXPECT_TRUE(
+        stage->OpenLane(LaneId(1), {.layers = {0, layer}, .num_blocks = 2, .first = true}).ok());
+    StagePart part{.lane = LaneId(1), .plan = &plan};
+    EXPECT_TRUE(stage->Run({&part, 1}).ok() && part.result.error.ok());
+    return part.output;
+  };
+  const auto stage = NewTestStage(path);
+  StageLane lane{.layers = {0, 6}, .num_blocks = 2, .first = true, .last = true};
+  lane.keep_rows_at = {2, 5};
+  ASSERT_TRUE(stage->OpenLane(LaneId(1), lane).ok());
+  ASSERT_TRUE(stage->OpenLane(LaneId(2), {.layers = {0, 3}, .num_blocks = 2, .first = true}).ok());
+  std::vector<StagePart> parts = {{.lane = LaneId(1), .plan = &plan},
+                                  {.lane = LaneId(2), .plan = &plan}};
+  ASSERT_TRUE(stage->Run(parts).ok() && parts[0].result.error.ok());
+  ASSERT_EQ(parts[0].inner_rows.size(), 2u);
+  for (const EnteringRows& inner : parts[0].inner_rows) {
+    EXPECT_EQ(inner.rows, cut_at(inner.layer)) << "layer " << inner.layer;
+  }
+  EXPECT_TRUE(parts[1].inner_rows.empty());
+  EXPECT_EQ(parts[1].output, cut_at(3));
+
+  // The same tokens at layers [2, 5) alone.
+  StepPlan again = plan;
+  again.started.clear();
+  again.blocks.clear();
+  again.sequences[0].keep_blocks = 1;
+  again.sequences[0].num_new_blocks = 0;
+  const std::vector<std::byte> entering = cut_at(2);
+  StagePart some{.lane = LaneId(1), .plan = &again, .input = entering};
+  some.layers = LayerRange{2, 5};
+  ASSERT_TRUE(stage->Run({&some, 1}).ok());
+  ASSERT_TRUE(some.result.error.ok()) << some.result.error.ToString();
+  EXPECT_TRUE(some.inner_rows.empty()) << "its ends are its input and its output";
+  EXPECT_EQ(some.output, cut_at(5));
+}
+
 // A merged batch of more rows than the model takes is run in several.
 TEST_F(ModelStageTest, ABatchTooLargeIsSplit) {
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/plan_at_layers.h"
+
 namespace millrace::engine {
 namespace {
 
@@ -29,68 +31,32 @@ void AnswerForAll(const StepPlan& asked, StepResult& result) {
   }
 }
 
-void AppendTokens(const StepPlan& from, const SequenceStep& asked, StepPlan& to,
-                  SequenceStep& step) {
-  const auto tokens = from.TokensOf(asked);
-  step.first_token = static_cast<int32_t>(to.tokens.size());
-  to.tokens.insert(to.tokens.end(), tokens.begin(), tokens.end());
-}
-
 }  // namespace
 
-StepPlan PlanAtHop(const StepPlan& plan, LayerRange hop) {
-  StepPlan here = plan;
-  here.tokens.clear();
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequenceStep& asked = plan.sequences[i];
-    SequenceStep& s = here.sequences[i];
-    s.only_layers.reset();
-    if (asked.RunsAt(hop) == hop) {
-      AppendTokens(plan, asked, here, s);
-    } else {
-      s.first_token = static_cast<int32_t>(here.tokens.size());
-      s.num_tokens = 0;
-    }
-  }
-  return here;
-}
-
-StepPlan PlanAtLayers(const StepPlan& plan, LayerRange hop, LayerRange layers) {
-  StepPlan here{.id = plan.id};
-  for (const SequenceStep& asked : plan.sequences) {
-    if (asked.RunsAt(hop) != layers) continue;
-    SequenceStep& s = here.sequences.emplace_back(asked);
-    s.only_layers.reset();
-    s.keep_blocks = asked.keep_blocks + asked.num_new_blocks;
-    s.first_new_block = s.num_new_blocks = 0;
-    AppendTokens(plan, asked, here, s);
-  }
-  return here;
-}
-
 RowKeepingStage::Lane::Lane(const StageLane& o, size_t row, RowBudget& rows_budget)
-    : options(o),
-      row_bytes(row),
-      budget(rows_budget),
-      leaving(o.keep_rows ? std::make_shared<KeptRows>(rows_budget, row, o.block_size, o.num_blocks,
-                                                       o.num_host_blocks)
-                          : nullptr) {}
+    : options(o), row_bytes(row), budget(rows_budget) {
+  for (const int layer : o.keep_rows_at) kept[layer] = MakeRows();
+}
+
+std::shared_ptr<KeptRows> RowKeepingStage::Lane::MakeRows() {
+  return std::make_shared<KeptRows>(budget, row_bytes, options.block_size, options.num_blocks,
+                                    options.num_host_blocks);
+}
 
 std::shared_ptr<KeptRows> RowKeepingStage::Lane::RowsAt(int layer) const {
-  if (layer == options.layers.end) return leaving;
+  if (const auto always = kept.find(layer); always != kept.end()) return always->second;
   const std::lock_guard lock(mutex);
   const auto found = inner.find(layer);
   return found == inner.end() ? nullptr : found->second;
 }
 
 std::shared_ptr<KeptRows> RowKeepingStage::Lane::MakeRowsAt(int layer) {
-  if (layer <= options.layers.begin || layer >= options.layers.end) return RowsAt(layer);
+  if (kept.contains(layer) || layer <= options.layers.begin || layer >= options.layers.end) {
+    return RowsAt(layer);
+  }
   const std::lock_guard lock(mutex);
   std::shared_ptr<KeptRows>& rows = inner[layer];
-  if (!rows) {
-    rows = std::make_shared<KeptRows>(budget, row_bytes, options.block_size, options.num_blocks,
-                                      options.num_host_blocks);
-  }
+  if (!rows) rows = MakeRows();
   return rows;
 }
 
@@ -152,16 +118,19 @@ std::span<StagePart> RowKeepingStage::Next() {
     for (size_t i = 0; i < given_.size(); ++i) {
       parts_[i].output = std::move(given_[i].output);
       parts_[i].result = std::move(given_[i].result);
+      parts_[i].inner_rows = std::move(given_[i].inner_rows);
     }
     for (Split& split : splits_) {
       StagePart& part = parts_[split.part];
       split.passes.front().output = std::move(part.output);
+      split.passes.front().inner_rows = std::move(part.inner_rows);
       if (!part.result.error.ok()) split.error = part.result.error;
     }
   } else {
     for (size_t i = 0; i < given_.size(); ++i) {
       Split& split = splits_[given_of_[i]];
       split.passes[pass_].output = std::move(given_[i].output);
+      split.passes[pass_].inner_rows = std::move(given_[i].inner_rows);
       if (split.error.ok()) split.error = given_[i].result.error;
     }
   }
@@ -184,7 +153,8 @@ void RowKeepingStage::Leave(std::span<StagePart> parts) {
     StagePart& part = parts[i];
     if (split == splits_.end() || split->part != i) {
       const std::shared_ptr<Lane> lane = Find(part.lane);
-      if (lane && part.result.error.ok()) Keep(*lane, *part.plan, part.output);
+      if (!lane || !part.result.error.ok()) continue;
+      KeepAll(*lane, *part.plan, lane->options.layers.end, part.output, part.inner_rows);
       continue;
     }
     const Split& ran = *split++;
@@ -192,11 +162,11 @@ void RowKeepingStage::Leave(std::span<StagePart> parts) {
     part.result.error = ran.error;
     if (!ran.error.ok()) continue;
     for (const Pass& pass : ran.passes) {
-      if (pass.layers.end == lane.options.layers.end) Keep(lane, pass.plan, pass.output);
+      KeepAll(lane, pass.plan, pass.layers.end, pass.output, pass.inner_rows);
     }
     if (lane.options.last) {
       AnswerForAll(*part.plan, part.result);
-    } else if (lane.leaving) {
+    } else if (lane.kept.contains(lane.options.layers.end)) {
       part.result.error = Compose(ran, part);
     }
   }
@@ -205,22 +175,23 @@ void RowKeepingStage::Leave(std::span<StagePart> parts) {
 // Before the step's tokens: what it says of tables and blocks. A plan that makes no sense is the
 // wrapped stage's to refuse, and ends the lane.
 void RowKeepingStage::FollowTables(Lane& lane, const StepPlan& plan) {
-  std::vector<std::shared_ptr<KeptRows>> kept;
+  std::vector<std::shared_ptr<KeptRows>> once;
   {
     const std::lock_guard lock(lane.mutex);
     std::erase_if(lane.inner, [](const auto& entry) { return entry.second->empty(); });
-    for (const auto& [layer, rows] : lane.inner) kept.push_back(rows);
+    for (const auto& [layer, rows] : lane.inner) once.push_back(rows);
   }
   for (SequenceId id : plan.released) lane.tables.erase(id);
-  if (lane.leaving) lane.leaving->MoveBlocks(plan);
-  for (const auto& rows : kept) rows->MoveBlocks(plan);
-  if (!lane.leaving && kept.empty() && lane.tables.empty() && !Restricted(plan)) return;
+  for (const auto& [layer, rows] : lane.kept) rows->MoveBlocks(plan);
+  for (const auto& rows : once) rows->MoveBlocks(plan);
+  const bool keeps = !lane.kept.empty();
+  if (!keeps && once.empty() && lane.tables.empty() && !Restricted(plan)) return;
   for (const SequenceStep& s : plan.sequences) {
     const bool lacks = s.only_layers.has_value();
     if (!lacks) {  // nobody else's rows will be asked for in what it is given
-      for (const auto& rows : kept) rows->Free(plan.NewBlocksOf(s));
+      for (const auto& rows : once) rows->Free(plan.NewBlocksOf(s));
     }
-    if (!lane.leaving && !lacks && !lane.tables.contains(s.id)) continue;
+    if (!keeps && !lacks && !lane.tables.contains(s.id)) continue;
     std::vector<BlockIndex>& table = lane.tables[s.id];
     table.resize(std::min(table.size(), static_cast<size_t>(s.keep_blocks)));
     const auto fresh = plan.NewBlocksOf(s);
@@ -228,10 +199,10 @@ void RowKeepingStage::FollowTables(Lane& lane, const StepPlan& plan) {
     if (lacks) continue;
     // It lacks nothing (any more).
     const size_t written = static_cast<size_t>(s.start / lane.options.block_size);
-    for (const auto& rows : kept) {
+    for (const auto& rows : once) {
       rows->Free(std::span(table).subspan(std::min(written, table.size())));
     }
-    if (!lane.leaving) lane.tables.erase(s.id);
+    if (!keeps) lane.tables.erase(s.id);
   }
 }
 
@@ -285,7 +256,7 @@ void RowKeepingStage::TakeInputs(const StagePart& part, Split& split) {
   }
 }
 
-// Rows that entered a layer within the hop. They are used once.
+// Rows that entered a layer within the hop. Unless they are always kept, they are used once.
 Status RowKeepingStage::TakeInner(const SequenceStep& step, int layer, const Lane& lane,
                                   std::span<std::byte> out) {
   const std::shared_ptr<KeptRows> rows = lane.RowsAt(layer);
@@ -295,20 +266,29 @@ Status RowKeepingStage::TakeInner(const SequenceStep& step, int layer, const Lan
     return FailedPrecondition(fmt::format(
         "the rows of tokens [{}, {}) that entered layer {} are not kept", step.start, end, layer));
   }
+  if (lane.kept.contains(layer)) return OkStatus();
   const auto first = static_cast<size_t>(step.start / lane.options.block_size);
   const auto passed = static_cast<size_t>(end / lane.options.block_size);
   rows->Free(std::span(table).subspan(first, passed - first));
   return OkStatus();
 }
 
+void RowKeepingStage::KeepAll(const Lane& lane, const StepPlan& plan, int end,
+                              std::span<const std::byte> output,
+                              std::span<const EnteringRows> inner) {
+  for (const EnteringRows& entering : inner) Keep(lane, plan, entering.layer, entering.rows);
+  Keep(lane, plan, end, output);
+}
+
 // `rows`: what the wrapped stage made of `plan`, in its order.
-void RowKeepingStage::Keep(const Lane& lane, const StepPlan& plan,
+void RowKeepingStage::Keep(const Lane& lane, const StepPlan& plan, int layer,
                            std::span<const std::byte> rows) {
-  if (!lane.leaving || rows.size() != plan.tokens.size() * lane.row_bytes) return;
+  const auto kept = lane.kept.find(layer);
+  if (kept == lane.kept.end() || rows.size() != plan.tokens.size() * lane.row_bytes) return;
   for (const SequenceStep& s : plan.sequences) {
     const auto first = static_cast<size_t>(s.first_token) * lane.row_bytes;
     const auto bytes = static_cast<size_t>(s.num_tokens) * lane.row_bytes;
-    lane.leaving->Put(lane.tables.at(s.id), s.start, rows.subspan(first, bytes), 1);
+    kept->second->Put(lane.tables.at(s.id), s.start, rows.subspan(first, bytes), 1);
   }
 }
 
@@ -317,6 +297,7 @@ void RowKeepingStage::Keep(const Lane& lane, const StepPlan& plan,
 Status RowKeepingStage::Compose(const Split& split, StagePart& part) {
   const Lane& lane = *split.lane;
   const LayerRange hop = lane.options.layers;
+  const KeptRows& leaving = *lane.kept.at(hop.end);
   std::vector<size_t> next(split.passes.size());  // sequence of each pass
   part.output.clear();
   for (size_t i = 0; i < part.plan->sequences.size(); ++i) {
@@ -333,8 +314,8 @@ Status RowKeepingStage::Compose(const Split& split, StagePart& part) {
       const size_t first =
           static_cast<size_t>(pass->plan.sequences[place].first_token) * lane.row_bytes;
       std::memcpy(&part.output[end], &pass->output[first], size);
-    } else if (!lane.leaving->Read(lane.tables.at(s.id), s.start, s.start + s.num_tokens,
-                                   std::span(part.output).subspan(end))) {
+    } else if (!leaving.Read(lane.tables.at(s.id), s.start, s.start + s.num_tokens,
+                             std::span(part.output).subspan(end))) {
       return FailedPrecondition(fmt::format("lane {}: the rows of {} tokens are not kept",
                                             part.lane.value(), s.start + s.num_tokens));
     }
@@ -365,8 +346,8 @@ Status RowKeepingStage::ReadKv(LaneId id, const KvBox& box, std::span<const Bloc
       fmt::format("lane {}: the rows of {} tokens are not kept", id.value(), box.end_token));
 }
 
-// KV that comes from elsewhere comes before its rows, if they come at all. Rows that come are those
-// of a lane that is about to be closed: until then there may be twice as many.
+// KV that comes from elsewhere comes before its rows, if they come at all. These are mostly of a
+// lane that is about to be closed: until then there may be twice as many.
 Status RowKeepingStage::WriteKv(LaneId id, const KvBox& box, std::span<const BlockIndex> blocks,
                                 std::span<const std::byte> in) {
   const std::shared_ptr<Lane> lane = Find(id);

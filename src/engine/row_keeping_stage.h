@@ -4,10 +4,11 @@
 // cuts the layers (StepPlan's only_layers): who held the layers before them gives the rows that
 // entered them, those further off do nothing.
 //
-// The rows that left a lane's last layer here lie by block, as KV does, in host memory
+// The rows that enter some layers (StageLane's keep_rows_at: the next hop's first one, those at
+// which others cut who will be given this lane's KV) lie by block, as KV does, in host memory
 // (kept_rows.h). So do rows that come from a lost lane which was cut elsewhere, until they are
-// used. They are missing beyond `bytes_max` (twice that while they go from a lost lane to the
-// next), or where KV came from elsewhere without them; HoldsRows says so.
+// used. They are missing beyond `bytes_max` (twice that for those that come from elsewhere), or
+// where KV came without them; HoldsRows says so.
 //
 // Between hops travel the rows of the sequences that run at the next one's first layer.
 //
@@ -28,12 +29,6 @@ namespace millrace::engine {
 
 // Of a model's hidden state per token: little beside its KV in all the layers of a stage.
 inline constexpr size_t kKeptRowsBytesMax = size_t{1} << 30;
-
-// What `plan` asks of a hop of these layers: sequences that do not run at all of them keep their
-// tables and no token.
-StepPlan PlanAtHop(const StepPlan& plan, LayerRange hop);
-// After it, what it asks of some of them: the sequences that run at just these.
-StepPlan PlanAtLayers(const StepPlan& plan, LayerRange hop, LayerRange layers);
 
 class RowKeepingStage : public WrappedStage {
  public:
@@ -67,6 +62,7 @@ class RowKeepingStage : public WrappedStage {
     // Of rows that enter `layer`; null where none are kept.
     std::shared_ptr<KeptRows> RowsAt(int layer) const;
     std::shared_ptr<KeptRows> MakeRowsAt(int layer);
+    std::shared_ptr<KeptRows> MakeRows();
 
     const StageLane options;
     const size_t row_bytes;
@@ -74,14 +70,15 @@ class RowKeepingStage : public WrappedStage {
     // Where rows are kept, of all; elsewhere of sequences that lack some layers.
     std::unordered_map<SequenceId, std::vector<BlockIndex>> tables;
     mutable std::mutex mutex;                        // of the map: transfers come in between
-    std::map<int, std::shared_ptr<KeptRows>> inner;  // by layer, within the lane's
-    const std::shared_ptr<KeptRows> leaving;         // null: keeps none
+    std::map<int, std::shared_ptr<KeptRows>> inner;  // by layer, within the lane's: used once
+    std::map<int, std::shared_ptr<KeptRows>> kept;   // at keep_rows_at; never changes
   };
   // Sequences of a part that run at the same layers.
   struct Pass {
     LayerRange layers;
     StepPlan plan;
     std::vector<std::byte> input, output;
+    std::vector<EnteringRows> inner_rows;
   };
   // A part that is not run as it came: first the lane's layers, then some of them.
   struct Split {
@@ -97,7 +94,10 @@ class RowKeepingStage : public WrappedStage {
   static void TakeInputs(const StagePart& part, Split& split);
   static Status TakeInner(const SequenceStep& step, int layer, const Lane& lane,
                           std::span<std::byte> out);
-  static void Keep(const Lane& lane, const StepPlan& plan, std::span<const std::byte> rows);
+  static void Keep(const Lane& lane, const StepPlan& plan, int layer,
+                   std::span<const std::byte> rows);
+  static void KeepAll(const Lane& lane, const StepPlan& plan, int end,
+                      std::span<const std::byte> output, std::span<const EnteringRows> inner);
   static Status Compose(const Split& split, StagePart& part);
 
   RowBudget budget_;

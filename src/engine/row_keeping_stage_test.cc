@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 
+#include "engine/plan_at_layers.h"
 #include "engine/testing_losses.h"
 
 namespace millrace::engine {
@@ -146,6 +147,59 @@ TEST(RowKeepingStageTest, AnotherHopHasTablesAndNoTokens) {
   EXPECT_EQ(PlanAtHop(plan, {2, 4}).tokens, plan.tokens);
 }
 
+// Where others cut who will be given this lane's KV: whatever it runs there, and how often.
+TEST(RowKeepingStageTest, RowsWithinAHopAreKeptForThoseWhoCutThere) {
+  const std::vector<TokenId> tokens = {1, 2, 3, 4, 5, 6};
+  StepPlan plan{.id = StepId(1), .tokens = tokens, .blocks = {2, 0}};
+  plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
+                   std::make_shared<std::vector<TokenId>>(tokens)}};
+  plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 2}};
+  const auto open = [](LayerRange layers, std::vector<int> at) {
+    auto stage = std::make_unique<RowKeepingStage>(std::make_shared<HashStage>(kModel, layers));
+    StageLane lane{.layers = layers, .block_size = 4, .num_blocks = 4, .first = true};
+    lane.last = layers.end == kModel.num_layers;
+    lane.keep_rows_at = std::move(at);
+    EXPECT_TRUE(stage->OpenLane(LaneId(1), lane).ok());
+    return stage;
+  };
+  const auto run = [](Stage& stage, const StepPlan& step) {
+    StagePart part{LaneId(1), &step, {}, {}, {}};
+    EXPECT_TRUE(stage.Run({&part, 1}).ok());
+    EXPECT_TRUE(part.result.error.ok()) << part.result.error.ToString();
+  };
+  const auto rows_at = [&](Stage& stage, int layer) {
+    std::vector<std::byte> rows(tokens.size() * stage.row_bytes());
+    EXPECT_TRUE(stage.ReadKv(LaneId(1), {{layer, layer}, 0, 0, 0, 6}, plan.blocks, rows).ok());
+    return rows;
+  };
+  const auto whole = open({0, 6}, {2, 3, 5}), two = open({0, 2}, {2}), five = open({0, 5}, {3, 5});
+  for (const auto* stage : {&whole, &two, &five}) run(**stage, plan);
+  const auto expect_rows = [&] {
+    EXPECT_EQ(rows_at(*whole, 2), rows_at(*two, 2));
+    EXPECT_EQ(rows_at(*whole, 3), rows_at(*five, 3));
+    EXPECT_EQ(rows_at(*whole, 5), rows_at(*five, 5));
+  };
+  expect_rows();
+
+  // The first layers alone, and then those behind them: from rows that are not used up.
+  StepPlan again = plan;
+  again.started.clear();
+  again.blocks.clear();
+  again.sequences[0].num_new_blocks = 0;
+  again.sequences[0].keep_blocks = 2;
+  const std::vector<std::byte> nothing(whole->KvBytes({{0, 6}, 0, kModel.heads, 0, 6}));
+  for (const LayerRange only : {LayerRange{0, 3}, LayerRange{3, 6}, LayerRange{3, 6}}) {
+    if (only.begin == 0) {
+      ASSERT_TRUE(
+          whole->WriteKv(LaneId(1), {{0, 6}, 0, kModel.heads, 0, 6}, plan.blocks, nothing).ok());
+      EXPECT_FALSE(whole->HoldsRows(LaneId(1), 3, plan.blocks, 0, 1)) << "of other KV";
+    }
+    again.sequences[0].only_layers = only;
+    run(*whole, again);
+  }
+  expect_rows();
+}
+
 // Blocks are used again: what a former owner's rows were must not pass for the new one's.
 TEST(RowKeepingStageTest, ImportedKvEndsTheRowsOfItsBlocks) {
   RowKeepingStage stage(std::make_shared<HashStage>(kModel, LayerRange{0, 2}));
@@ -155,7 +209,7 @@ TEST(RowKeepingStageTest, ImportedKvEndsTheRowsOfItsBlocks) {
                                    .block_size = 4,
                                    .num_blocks = 4,
                                    .first = true,
-                                   .keep_rows = true})
+                                   .keep_rows_at = {2}})
                   .ok());
   StepPlan plan;
   plan.id = StepId(1);

@@ -29,7 +29,15 @@ struct StageLane {
   bool first = false;  // tokens come in: embeds
   bool last = false;   // tokens come out: samples
   std::vector<TokenId> eos_token_ids;
-  bool keep_rows = false;  // that leave it, for a successor of the next hop (row_keeping_stage.h)
+  // The rows that enter these layers are wanted (row_keeping_stage.h). Ascending, behind the first
+  // of `layers`; their end is one of them at most where rows come out.
+  std::vector<int> keep_rows_at = {};
+};
+
+// Rows that entered a layer: [tokens, row_bytes()].
+struct EnteringRows {
+  int layer = 0;
+  std::vector<std::byte> rows;
 };
 
 // One lane's step at this stage. Rows are those of plan.tokens, in order.
@@ -40,6 +48,8 @@ struct StagePart {
   std::vector<std::byte> output;     // [tokens, row_bytes()]; empty where tokens come out
   StepResult result;                 // at the last hop; at any hop `error`, when this part failed
   std::optional<LayerRange> layers = {};  // of the lane's here, these alone run; none: all
+  // Of the lane's keep_rows_at those within the layers that ran: at their end it is the output.
+  std::vector<EnteringRows> inner_rows = {};
 
   LayerRange LayersOf(const StageLane& lane_here) const {
     return layers.value_or(lane_here.layers);

@@ -156,9 +156,13 @@ class Way {
                                                        .num_host_blocks = options_.num_host_blocks,
                                                        .first = h == 0,
                                                        .last = h + 1 == hops_.size(),
-                                                       .keep_rows = h + 1 < hops_.size()});
+                                                       .keep_rows_at = KeepRowsAt(h)});
       ASSERT_TRUE(opened.ok()) << opened.ToString();
     }
+  }
+
+  std::vector<int> KeepRowsAt(size_t hop) const {
+    return hop + 1 < hops_.size() ? std::vector{ranges_[hop].end} : std::vector<int>{};
   }
 
   void Add(sched::NewRequest request) {
@@ -220,8 +224,8 @@ class Way {
   void FetchFrom(size_t left, size_t hop, const sched::KvPull& pull, std::vector<bool>& has,
                  std::set<int>& rows) {
     const LayerRange from = left_ranges_[left], to = ranges_[hop];
-    const LayerRange both{std::max(from.begin, to.begin), std::min(from.end, to.end)};
-    if (both.size() <= 0) return;
+    const LayerRange both = from.Overlap(to);
+    if (both.size() == 0) return;
     const std::vector<BlockIndex>& blocks =
         left_.at(pull.id).kv[static_cast<size_t>(pull.index)].blocks;
     CopyBox(*left_hops_[left], *hops_[hop],

@@ -60,7 +60,7 @@ void Put(const UnloadShard& from, proto::ToWorker& to) {
 
 void Put(const OpenLane& from, proto::ToWorker& to) {
   const auto& [lane, hops, hop, rank, block_size, num_blocks, num_host_blocks, max_batched_tokens,
-               eos_token_ids] = from;
+               eos_token_ids, keep_rows_at] = from;
   proto::OpenLane& out = *to.mutable_open_lane();
   out.set_lane(lane.value());
   for (const auto& [layers, ranks, shards] : hops) {
@@ -76,6 +76,7 @@ void Put(const OpenLane& from, proto::ToWorker& to) {
   out.set_num_host_blocks(static_cast<uint32_t>(num_host_blocks));
   out.set_max_batched_tokens(static_cast<uint32_t>(max_batched_tokens));
   out.mutable_eos_token_ids()->Add(eos_token_ids.begin(), eos_token_ids.end());
+  out.mutable_keep_rows_at()->Add(keep_rows_at.begin(), keep_rows_at.end());
 }
 
 void Put(const CloseLane& from, proto::ToWorker& to) {
@@ -200,7 +201,20 @@ Status Read(const proto::OpenLane& from, OpenLane& out) {
   MR_RETURN_IF_ERROR(Take("num_host_blocks", from.num_host_blocks(), out.num_host_blocks));
   MR_RETURN_IF_ERROR(Take("max_batched_tokens", from.max_batched_tokens(), out.max_batched_tokens,
                           0, kTokensPerStepMax));
-  return TakeIndices("eos_token_ids", from.eos_token_ids(), kEosTokensMax, out.eos_token_ids);
+  MR_RETURN_IF_ERROR(
+      TakeIndices("eos_token_ids", from.eos_token_ids(), kEosTokensMax, out.eos_token_ids));
+  const LayerRange layers = out.hops[static_cast<size_t>(out.hop)].layers;
+  MR_RETURN_IF_ERROR(TakeIndices("keep_rows_at", from.keep_rows_at(),
+                                 static_cast<size_t>(layers.size()), out.keep_rows_at));
+  int before = layers.begin;
+  for (const int layer : out.keep_rows_at) {
+    if (layer <= before || layer > layers.end) {
+      return InvalidArgument(fmt::format("keep_rows_at: {} is not in ({}, {}], or not ascending",
+                                         layer, layers.begin, layers.end));
+    }
+    before = layer;
+  }
+  return OkStatus();
 }
 
 Status Read(const proto::CloseLane& from, CloseLane& out) {

@@ -132,6 +132,16 @@ TEST(Refusals, LanesAndShards) {
   });
   lane("block_size", [](auto& m) { m.set_block_size(0); });
   lane("num_blocks", [](auto& m) { m.set_num_blocks(~0u); });
+  const auto here = open.hops[static_cast<size_t>(open.hop)].layers;
+  lane("keep_rows_at", [&](auto& m) {
+    m.clear_keep_rows_at();
+    m.add_keep_rows_at(static_cast<uint32_t>(here.begin));
+  });
+  lane("keep_rows_at", [&](auto& m) { m.add_keep_rows_at(static_cast<uint32_t>(here.end + 1)); });
+  lane("keep_rows_at", [&](auto& m) {
+    m.clear_keep_rows_at();
+    for (int i = 0; i < 2; ++i) m.add_keep_rows_at(static_cast<uint32_t>(here.end));
+  });
   lane("control must be host:port",
        [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_control("nowhere"); });
   lane("control must be host:port",

@@ -224,6 +224,10 @@ OpenLane AnyOpenLane(Rng& rng) {
   open.num_host_blocks = AnyInt(rng);
   open.max_batched_tokens = static_cast<int>(AnyUpTo(rng, int64_t{kTokensPerStepMax}));
   open.eos_token_ids = AnyIndices(rng, 4);
+  const LayerRange layers = open.hops[static_cast<size_t>(open.hop)].layers;
+  for (int l = layers.begin + 1; l <= layers.end; ++l) {
+    if (rng.Between(0, 20) == 0) open.keep_rows_at.push_back(l);
+  }
   return open;
 }
 
