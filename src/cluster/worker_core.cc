@@ -267,6 +267,7 @@ void WorkerCore::PeerLost(Incarnation peer, const Status& reason) {
 
 void WorkerCore::Break(LaneId id, Lane& lane, const Status& reason,
                        std::optional<WorkerId> suspect) {
+  lane.failed = lane.failed || !suspect;
   if (std::exchange(lane.broken, true)) return;
   Emit(SendUp{LaneBroken{id, reason, suspect}});
 }

@@ -170,6 +170,7 @@ class WorkerCore {
     ShardId shard;
     bool started = false;
     bool broken = false;  // said so already
+    bool failed = false;  // by what came or ran here, not by the loss of a peer
     std::deque<std::shared_ptr<const StepPlan>> steps;
     std::optional<StepId> newest;  // step that has arrived
     std::optional<StepId> taken;   // step that runs or has run
@@ -201,7 +202,7 @@ class WorkerCore {
   void Break(LaneId id, Lane& lane, const Status& reason, std::optional<WorkerId> suspect);
   void EraseLane(LaneId id);
   void DropOrphans();
-  bool Ready(const Lane& lane) const;
+  bool HasNext(const Lane& lane) const;
   void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
   bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);
   void Take(LaneId id, Lane& lane, ReadyBatch& batch);

@@ -120,16 +120,18 @@ TEST(WorkerCore, AFailedPartBreaksItsLaneAtEveryHop) {
   }
 }
 
-// Rank 0 has begun the batch and would wait in the collective until its deadline.
-TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
-  WorkerCore core({});
+// The second rank of two; another hop follows.
+void OpenSecondRank(WorkerCore& core) {
   Welcomed(core, 1);
-  LoadShard load = Load(kShard, {0, 4});
+  LoadShard load = Load(kShard, {0, 2});
   load.rank = {1, 2};
   load.ranks.resize(2);
   core.FromController(load, {});
   core.LoadEnded({.shard = kShard});
-  const std::vector<LaneHop> hops = {{{0, 4}, {{}, {}}, {ShardId(2), kShard}}};
+  WorkerAddress next;
+  next.incarnation = Incarnation(10);
+  const std::vector<LaneHop> hops = {{{0, 2}, {{}, {}}, {ShardId(2), kShard}},
+                                     {{2, 4}, {next}, {ShardId(4)}}};
   core.FromController(OpenLane{.lane = kLane,
                                .hops = hops,
                                .rank = 1,
@@ -138,6 +140,48 @@ TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
                                .max_batched_tokens = 64},
                       {});
   core.LaneStarted(kLane, OkStatus());
+}
+
+// What it holds outlives the lane; the group would not outlive a batch that one rank leaves out.
+TEST(WorkerCore, ABatchThatHasBegunRunsAtEveryRankWhenTheNextHopIsLost) {
+  WorkerCore core({});
+  OpenSecondRank(core);
+  core.FromController(Step(1), {});
+  core.FromController(Step(2), {});
+  core.PeerLost(Incarnation(10), Unavailable("gone"));
+  EXPECT_FALSE(core.NextBatch({})) << "nobody has begun it";
+  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(1)}}}, {});
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
+  EXPECT_TRUE(Take<AbortGroup>(core).empty());
+  // A step that never came here is another matter.
+  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(2)}}}, {});
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
+  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(3)}}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
+}
+
+// Its tables are wrong from there on, whatever else has happened to the lane.
+TEST(WorkerCore, ALaneThatFailedRunsNothingMore) {
+  WorkerCore core({});
+  OpenSecondRank(core);
+  core.FromController(Step(1), {});
+  core.FromController(Step(2), {});
+  core.PeerLost(Incarnation(10), Unavailable("gone"));
+  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(1)}}}, {});
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(Internal("a kernel failed"), {}, {});
+  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(2)}}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
+}
+
+// Rank 0 has begun the batch and would wait in the collective until its deadline.
+TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
+  WorkerCore core({});
+  OpenSecondRank(core);
   core.FromController(Step(1), {});
   core.FromController(CloseLane{kLane}, {});
   EXPECT_FALSE(core.NextBatch({}));

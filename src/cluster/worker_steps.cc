@@ -113,8 +113,8 @@ void WorkerCore::On(BatchOrder& message, Time) {
   found->second.orders.push_back(std::move(message));
 }
 
-bool WorkerCore::Ready(const Lane& lane) const {
-  if (!lane.started || lane.broken || lane.steps.empty()) return false;
+bool WorkerCore::HasNext(const Lane& lane) const {
+  if (!lane.started || lane.failed || lane.steps.empty()) return false;
   return lane.first() || lane.inputs.contains(lane.steps.front()->id);
 }
 
@@ -145,7 +145,7 @@ std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
 void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch) {
   std::vector<std::pair<uint64_t, LaneId>> ready;
   for (const auto& [lane_id, lane] : lanes_) {
-    if (lane.shard == id && Ready(lane)) ready.emplace_back(lane.turn, lane_id);
+    if (lane.shard == id && !lane.broken && HasNext(lane)) ready.emplace_back(lane.turn, lane_id);
   }
   std::ranges::sort(ready);
   int64_t tokens = 0;
@@ -168,14 +168,16 @@ void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch
   }
 }
 
-// False: what rank 0 runs next is not all here yet. An order whose lane is gone can never run:
-// rank 0, which has begun it, would wait for this rank until its deadline.
+// False: what rank 0 runs next is not all here yet. What it has begun is run here too, even where
+// the loss of a peer has broken the lane meanwhile: the KV of this stage outlives it. But an order
+// whose lane is gone, or whose rows nobody will send, can never run: rank 0 would wait for this
+// rank until its deadline.
 bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
   while (!shard.orders.empty()) {
     const BatchOrder& order = shard.orders.front();
     const bool gone = std::ranges::any_of(order.parts, [&](const BatchOrder::Part& part) {
       const auto lane = lanes_.find(part.lane);
-      return lane == lanes_.end() || lane->second.broken;
+      return lane == lanes_.end() || (lane->second.broken && !HasNext(lane->second));
     });
     if (gone) {
       ++counters_.stale_orders;
@@ -185,7 +187,7 @@ bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
     }
     const bool ready = std::ranges::all_of(order.parts, [&](const BatchOrder::Part& part) {
       const Lane& lane = lanes_.at(part.lane);
-      return Ready(lane) && lane.steps.front()->id == part.step;
+      return HasNext(lane) && lane.steps.front()->id == part.step;
     });
     if (!ready) return false;
     for (const BatchOrder::Part& part : order.parts) Take(part.lane, lanes_.at(part.lane), batch);
