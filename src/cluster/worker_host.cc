@@ -193,27 +193,26 @@ void WorkerHost::Load() {
   while (true) {
     load_.wait(lock, [this] { return stopping_ || !loads_.empty(); });
     if (stopping_) return;
-    const StartLoad start = std::move(loads_.front());
+    const LoadJob job = std::move(loads_.front());
     loads_.pop_front();
-    const auto twin = start.same_as ? StageOf(*start.same_as) : nullptr;
-    const std::shared_ptr<engine::Stage> same = twin ? twin->inner() : nullptr;
-    if (!core_.wants(start.load.shard)) continue;
+    const ShardId shard = job.load.shard;
+    if (!core_.wants(shard)) continue;
     const auto progress = [&](int64_t done, int64_t total) {
       std::lock_guard inner(mutex_);
-      if (stopping_ || !core_.wants(start.load.shard)) return false;
-      if (total > 0) core_.LoadProgress({start.load.shard, done, total});
+      if (stopping_ || !core_.wants(shard)) return false;
+      if (total > 0) core_.LoadProgress({shard, done, total});
       Flush();
       return true;
     };
     lock.unlock();
-    LoadedShard loaded = loader_(start.load, same, progress);
+    LoadedShard loaded = loader_(job.load, job.same, progress);
     lock.lock();
-    loaded.facts.shard = start.load.shard;
+    loaded.facts.shard = shard;
     if (loaded.stage) {
-      stages_[start.load.shard] = std::make_shared<engine::RowKeepingStage>(
-          std::move(loaded.stage), RowBytesFor(loaded.facts));
+      stages_[shard] = std::make_shared<engine::RowKeepingStage>(std::move(loaded.stage),
+                                                                 RowBytesFor(loaded.facts));
     }
-    if (loaded.abort) aborts_[start.load.shard] = std::move(loaded.abort);
+    if (loaded.abort) aborts_[shard] = std::move(loaded.abort);
     if (loaded.identity) core_.Identify(std::move(*loaded.identity));
     core_.LoadEnded(loaded.facts);
     Flush();
@@ -258,7 +257,8 @@ void WorkerHost::Do(SendRows& action) {
 }
 
 void WorkerHost::Do(StartLoad& action) {
-  loads_.push_back(std::move(action));
+  const auto twin = action.same_as ? StageOf(*action.same_as) : nullptr;
+  loads_.push_back({std::move(action.load), twin ? twin->inner() : nullptr});
   load_.notify_one();
 }
 

@@ -90,6 +90,10 @@ class WorkerHost {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
+  struct LoadJob {
+    LoadShard load;
+    std::shared_ptr<engine::Stage> same;  // held: it may be dropped before its turn
+  };
   void Compute();
   void Load();
   void RunBatch(Lock& lock, const ReadyBatch& batch);
@@ -119,7 +123,7 @@ class WorkerHost {
   std::map<ShardId, std::shared_ptr<engine::RowKeepingStage>> stages_;
   std::map<ShardId, std::function<void(std::string_view)>> aborts_;
   std::deque<std::variant<StartLane, DropLane, DropShard>> lane_work_;  // the compute thread's
-  std::deque<StartLoad> loads_;
+  std::deque<LoadJob> loads_;
   std::vector<WorkerAction> actions_;
   std::vector<std::pair<Incarnation, Status>> lost_;  // found while flushing
   bool flushing_ = false;

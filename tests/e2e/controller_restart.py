@@ -22,14 +22,20 @@ from restart_harness import GRACE, PROGRAM, ClusterTest, Stream, options, rest
 class ControllerDies(ClusterTest):
     asks_wide = True
 
-    def controller(self, port, workers_port, *more):
+    def controller(self, port, workers_port, *more, cut="--pipeline-parallel-size"):
         return self.start("serve", options.model, "--cluster", f"sqlite:{self.folder / 'state'}",
                           "--listen", f"127.0.0.1:{workers_port}", "--port", str(port),
-                          "--pipeline-parallel-size", "2", *GRACE, *more)
+                          cut, "2", *GRACE, *more)
 
     def test_started_again_it_goes_on(self):
+        self.check_goes_on("--pipeline-parallel-size")
+
+    def test_started_again_it_goes_on_with_ranks(self):
+        self.check_goes_on("--tensor-parallel-size")
+
+    def check_goes_on(self, cut):
         port, workers_port = free_port(), free_port()
-        controller = self.controller(port, workers_port)
+        controller = self.controller(port, workers_port, cut=cut)
         workers = self.workers(workers_port)
         controller.wait_for("every layer")
         streams = [Stream([port], request) for request in self.asked]
@@ -37,7 +43,7 @@ class ControllerDies(ClusterTest):
             running = [pool.submit(stream.run) for stream in streams]
             for kill in range(options.kills):
                 killed = self.kill_under(streams, controller, 0.7 * (kill + 1) / options.kills)
-                controller = self.controller(port, workers_port)
+                controller = self.controller(port, workers_port, cut=cut)
                 controller.wait_for("every layer")
                 print(f"all layers again after {time.monotonic() - killed:.2f} s", flush=True)
                 controller.wait_for("streams go on")

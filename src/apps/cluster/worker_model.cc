@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "engine/model_stage.h"
+#include "engine/wrapped_stage.h"
 #include "model/host_memory.h"
 #include "model/model.h"
 #include "model/weight_digests.h"
@@ -44,15 +45,27 @@ Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
   return std::shared_ptr<net::Collective>(std::move(group));
 }
 
-// A stage keeps its group until nobody runs it any more.
-struct Held {
-  std::shared_ptr<net::Collective> group;
-  std::unique_ptr<engine::ModelStage> stage;
+// A model among the ranks of one group. When a rank is lost, or the controller, the same model goes
+// on in another group: while both are there, each runs it with its own.
+class RankStage : public engine::WrappedStage {
+ public:
+  RankStage(std::shared_ptr<engine::ModelStage> model, std::shared_ptr<net::Collective> group)
+      : WrappedStage(model), model_(std::move(model)), group_(std::move(group)) {}
+
+  Status Run(std::span<engine::StagePart> parts) override {
+    model_->UseCollective(*group_);
+    return model_->Run(parts);
+  }
+
+ private:
+  const std::shared_ptr<engine::ModelStage> model_;
+  const std::shared_ptr<net::Collective> group_;
 };
 
 // What was loaded and is still there; the loading thread's.
 struct Known {
   std::weak_ptr<engine::Stage> stage;
+  std::weak_ptr<engine::ModelStage> model;  // in it
   ShardLoaded facts;
 };
 
@@ -77,21 +90,20 @@ Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard
                             fetched.status().message(), options.folder));
 }
 
-Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
-                const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded) {
-  auto held = std::make_shared<Held>();
-  MR_ASSIGN_OR_RETURN(held->group, JoinGroup(load, progress));
+Result<std::shared_ptr<engine::ModelStage>> LoadModel(const WorkerModelOptions& options,
+                                                      const LoadShard& load, net::Collective* group,
+                                                      const cluster::ShardProgressFn& progress,
+                                                      ShardLoaded& facts) {
   MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options.threads}));
   model::LoadOptions how;
   how.layers = load.layers;
   how.tensor_rank = load.rank;
-  how.collective = held->group.get();
+  how.collective = group;
   how.max_batched_tokens = load.max_batched_tokens;
   how.max_model_len = options.max_model_len;
   how.progress = progress;
   MR_ASSIGN_OR_RETURN(const std::string folder, FolderFor(options, load, progress));
   MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(folder, *device, how));
-  ShardLoaded& facts = loaded.facts;
   facts.weight_bytes = weights->loaded_bytes();
   const auto heads = weights->kv_heads();
   const ModelSpec& spec = weights->spec();
@@ -99,11 +111,24 @@ Status LoadInto(const WorkerModelOptions& options, const LoadShard& load,
                                    static_cast<int64_t>(BytesOf(spec.dtype));
   facts.kv_bytes = options.kv_bytes.value_or(static_cast<int64_t>(
       kKvMemoryShare * static_cast<double>(model::ReadMemoryAvailable().bytes)));
-  held->stage = std::make_unique<engine::ModelStage>(std::move(device), std::move(weights));
-  loaded.stage = std::shared_ptr<engine::Stage>(held, held->stage.get());
-  if (held->group) {
-    loaded.abort = [group = held->group](std::string_view why) { group->Abort(why); };
+  return std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
+}
+
+// A stage of `known`'s weights, if there are such, or of those it loads: `model`.
+Status MakeStage(const WorkerModelOptions& options, const LoadShard& load, const Known* known,
+                 const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded,
+                 std::shared_ptr<engine::ModelStage>& model) {
+  MR_ASSIGN_OR_RETURN(auto group, JoinGroup(load, progress));
+  if (known != nullptr) {
+    model = known->model.lock();
+    loaded.facts = known->facts;
+  } else {
+    MR_ASSIGN_OR_RETURN(model, LoadModel(options, load, group.get(), progress, loaded.facts));
   }
+  loaded.stage = model;
+  if (!group) return OkStatus();
+  loaded.abort = [group](std::string_view why) { group->Abort(why); };
+  loaded.stage = std::make_shared<RankStage>(model, std::move(group));
   return OkStatus();
 }
 
@@ -163,24 +188,19 @@ cluster::ShardLoader MakeShardLoader(WorkerModelOptions options) {
                                                const cluster::ShardProgressFn& progress) {
     cluster::LoadedShard loaded;
     std::erase_if(*known, [](const Known& one) { return one.stage.expired(); });
-    // A stage of ranks is loaded again: it needs another group.
     const auto found = std::ranges::find_if(
         *known, [&](const Known& one) { return same && one.stage.lock() == same; });
-    if (found != known->end() && load.rank.size == 1) {
-      MR_LOG(info, "layers {}-{} are here already", load.layers.begin, load.layers.end - 1);
-      loaded.stage = same;
-      loaded.facts = found->facts;
-      return loaded;
-    }
-    loaded.facts.status = LoadInto(options, load, progress, loaded);
+    const Known* here = found == known->end() ? nullptr : &*found;
+    std::shared_ptr<engine::ModelStage> model;
+    loaded.facts.status = MakeStage(options, load, here, progress, loaded, model);
     if (options.weights && !options.on_disk && !options.weights->fetched_fingerprint().empty()) {
       loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
                                        .numeric_class = NumericClass()};
     }
     if (loaded.facts.status.ok()) {
-      MR_LOG(info, "layers {}-{} are loaded ({})", load.layers.begin, load.layers.end - 1,
-             FormatBytes(loaded.facts.weight_bytes));
-      known->push_back({loaded.stage, loaded.facts});
+      MR_LOG(info, "layers {}-{} are {} ({})", load.layers.begin, load.layers.end - 1,
+             here != nullptr ? "here already" : "loaded", FormatBytes(loaded.facts.weight_bytes));
+      known->push_back({loaded.stage, model, loaded.facts});
     } else if (loaded.facts.status.code() != StatusCode::kCancelled) {
       MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
              loaded.facts.status.message());

@@ -1,0 +1,118 @@
+// What a worker has loaded stays loaded when only its company changes.
+#include "apps/cluster/worker_model.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "model/make_model.h"
+#include "model/shapes.h"
+#include "model/test_folder.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr LayerRange kLayers{0, 2};
+
+// Two workers' loaders, each with a thread where they must meet.
+class RanksOfAStage : public testing::Test {
+ protected:
+  using Stages = std::array<std::shared_ptr<engine::Stage>, kRanks>;
+
+  RanksOfAStage() {
+    const model::ShapeNumbers tiny = {
+        .layers = 3, .hidden = 32, .heads = 4, .vocab = 300, .positions = 64};
+    EXPECT_TRUE(model::MakeModel(*model::ShapeConfig("llama-160m", tiny), folder_.path(), {}).ok());
+    for (auto& loader : loaders_) {
+      loader = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
+    }
+  }
+
+  template <typename F>
+  static void Together(F f) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) threads.emplace_back([&, r] { f(static_cast<size_t>(r)); });
+    for (std::thread& t : threads) t.join();
+  }
+  // Returns how many bytes of weights they reported as read.
+  int64_t Load(uint64_t group, const Stages& same) {
+    std::atomic<int64_t> bytes = 0;
+    Together([&](size_t r) {
+      LoadShard load{.shard = ShardId(group), .layers = kLayers, .max_batched_tokens = 16};
+      load.group = group * 1'000'000 + static_cast<uint64_t>(getpid());
+      load.rank = {static_cast<int>(r), kRanks};
+      load.ranks.resize(kRanks);
+      loaded_[r] = loaders_[r](load, same[r], [&](int64_t done, int64_t) {
+        bytes += done;
+        return true;
+      });
+      EXPECT_TRUE(loaded_[r].facts.status.ok()) << loaded_[r].facts.status.ToString();
+    });
+    return bytes;
+  }
+  Stages stages() const { return {loaded_[0].stage, loaded_[1].stage}; }
+
+  // A prompt in a lane of its own; the rows that leave the stage at rank 0.
+  static Result<std::vector<std::byte>> Run(const Stages& stages, LaneId lane) {
+    StepPlan plan{.id = StepId(1), .tokens = {5, 17, 250}, .blocks = {0}};
+    plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
+                     std::make_shared<std::vector<TokenId>>(plan.tokens)}};
+    plan.sequences = {{.id = SequenceId(1), .num_tokens = 3, .num_new_blocks = 1}};
+    std::array<engine::StagePart, kRanks> parts;
+    std::array<Status, kRanks> ran;
+    Together([&](size_t r) {
+      ran[r] = stages[r]->OpenLane(lane, {.layers = kLayers, .num_blocks = 1, .first = true});
+      parts[r] = {.lane = lane, .plan = &plan};
+      if (ran[r].ok()) ran[r] = stages[r]->Run({&parts[r], 1});
+      stages[r]->CloseLane(lane);
+    });
+    for (const Status& status : ran) MR_RETURN_IF_ERROR(status);
+    EXPECT_EQ(parts[0].output, parts[1].output);
+    return parts[0].output;
+  }
+
+  model::TestFolder folder_;
+  std::array<cluster::ShardLoader, kRanks> loaders_;
+  std::array<cluster::LoadedShard, kRanks> loaded_;
+};
+
+// As when a controller has changed, or one of more ranks was lost: it took minutes to read them.
+TEST_F(RanksOfAStage, GoOnInAnotherGroupWithoutLoadingAgain) {
+  EXPECT_GT(Load(1, {}), 0);
+  const Stages first = stages();
+  const auto abort = loaded_[1].abort;
+  const auto expected = Run(first, LaneId(1));
+  ASSERT_TRUE(expected.ok()) << expected.status().ToString();
+  EXPECT_GT(expected->size(), 0u);
+
+  EXPECT_EQ(Load(2, first), 0) << "the weights are here";
+  EXPECT_GT(loaded_[0].facts.kv_bytes_per_token_layer, 0);
+  // Until the first group ends both may run, as where a plan changes.
+  EXPECT_EQ(*Run(stages(), LaneId(2)), *expected);
+  EXPECT_EQ(*Run(first, LaneId(3)), *expected);
+  abort("a rank is gone");
+  EXPECT_FALSE(Run(first, LaneId(4)).ok());
+  EXPECT_EQ(*Run(stages(), LaneId(5)), *expected);
+}
+
+// One that was not there before loads; those that were do not.
+TEST_F(RanksOfAStage, ANewcomerLoadsAlone) {
+  const int64_t both = Load(1, {});
+  const auto expected = Run(stages(), LaneId(1));
+  Stages same = stages();
+  same[1] = nullptr;
+  loaders_[1] = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
+  const int64_t one = Load(2, same);
+  EXPECT_GT(one, 0);
+  EXPECT_LT(one, both);
+  EXPECT_EQ(*Run(stages(), LaneId(2)), *expected);
+}
+
+}  // namespace
+}  // namespace millrace::apps
