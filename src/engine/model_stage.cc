@@ -178,7 +178,7 @@ void ModelStage::Leave(std::span<const Member> batch, int layer) {
     const LayerRange ran = member.layers();
     if (ran.begin < layer && layer < ran.end) {
       if (std::ranges::find(lane.keep_rows_at, layer) == lane.keep_rows_at.end()) continue;
-      ReadRows(member, part.inner_rows.emplace_back(layer).rows);
+      ReadRows(member, part.inner_rows.emplace_back(EnteringRows{layer, {}}).rows);
     } else if (ran.end == layer && !part.TokensOut(lane)) {
       ReadRows(member, part.output);
     } else if (ran.end == layer && model_->has_head()) {
