@@ -27,8 +27,8 @@ constexpr int kKeepAliveProbes = 3;
 // acknowledgement.
 constexpr int kUnsentBytesMax = 256 << 10;
 // So much is read in one go before what was read first has left the cache, and being woken costs
-// little beside it.
-constexpr size_t kReadWorthBytes = 128 << 10;
+// reader and sender little beside it.
+constexpr size_t kReadWorthBytes = 256 << 10;
 constexpr size_t kTlsRecordBytes = 16 << 10;
 constexpr size_t kBindingBytes = 32;
 

@@ -36,7 +36,7 @@ bool FrameWriter::Fill(const Source& next) {
     headers_.resize(kBatchFrames);
   }
   size_t bytes = 0;
-  while (batch_frames_ < kBatchFrames && bytes < kBatchBytes && parts_.size() < kBatchParts) {
+  while (batch_frames_ < kBatchFrames && bytes < batch_bytes_ && parts_.size() < kBatchParts) {
     OutFrame& frame = batch_[batch_frames_];
     frame.owners = {};
     frame.parts.clear();
@@ -55,6 +55,8 @@ bool FrameWriter::Fill(const Source& next) {
     }
     bytes += kFrameHeaderBytes + frame.header.payload_bytes;
   }
+  // Until Write finds that the stream takes no more.
+  batch_bytes_ = bytes < batch_bytes_ ? kBatchBytesMin : std::min(2 * batch_bytes_, kBatchBytesMax);
   return batch_frames_ > 0;
 }
 
@@ -84,7 +86,10 @@ FrameWriter::End FrameWriter::Write(ByteStream& stream, const Source& next, size
       failure_ = io.ended;
       return End::kFailed;
     }
-    if (io.blocked || (io.bytes == 0 && stream.Pending())) return End::kBlocked;
+    if (io.blocked || (io.bytes == 0 && stream.Pending())) {
+      batch_bytes_ = kBatchBytesMin;
+      return End::kBlocked;
+    }
     if (written >= budget_bytes) return End::kBudget;
   }
 }

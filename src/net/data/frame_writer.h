@@ -34,8 +34,11 @@ class FrameWriter {
   uint64_t frames() const { return frames_; }
 
  private:
-  // Frames begun together; an urgent frame waits for the rest of a batch.
-  static constexpr size_t kBatchBytes = kFrameBytesMax;
+  // Frames begun together; an urgent frame waits for the rest of a batch. A stream that takes whole
+  // batches without being blocked gets larger ones: every system call costs the wake-up of a reader
+  // that has come to the end of the last one's bytes. One that blocks gets the smallest again.
+  static constexpr size_t kBatchBytesMin = kFrameBytesMax;
+  static constexpr size_t kBatchBytesMax = 4 * kFrameBytesMax;
   static constexpr size_t kBatchFrames = 32;
   static constexpr size_t kBatchParts = 512;
 
@@ -45,7 +48,8 @@ class FrameWriter {
   std::vector<std::byte> raw_;
   std::vector<OutFrame> batch_;
   size_t batch_frames_ = 0;  // of batch_, whose elements are reused
-  bool more_ = false;        // the last of them has said so
+  size_t batch_bytes_ = kBatchBytesMin;
+  bool more_ = false;  // the last of them has said so
   std::vector<HeaderBytes> headers_;
   std::vector<iovec> parts_;
   size_t at_ = 0;  // the first part not yet written whole

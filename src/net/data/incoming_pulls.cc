@@ -109,6 +109,8 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
     OfferDirect(pull);
   } else {
     BeginSending(pull);
+    // The loop sends what is large: the thread that asks handlers is free for the next pull.
+    if (pull->total() > kFrameBytesMax) return FlushLater();
   }
   Flush();
 }
