@@ -324,7 +324,8 @@ class Controller {
   std::vector<LaneHop> HoldersOf(LayerRange layers, LaneId in);
   bool StillLeft(RequestId id, const LeftKv& left);
   bool CanFetch(RequestId id, const Tracked& tracked, const Lane& lane);
-  bool StartFetch(Lane& lane, const sched::KvPull& pull);
+  bool StartFetch(Lane& lane, const sched::KvPull& pull, bool doubtful = false);
+  bool FetchTail(Lane& to, const PullJob& job, Time now);
   void FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop, const sched::KvPull& pull,
                  uint64_t job_id, PullJob& job);
   static void NoteFetched(PullJob& job, const PullDone& done);

@@ -1,9 +1,10 @@
-// KV that requests left behind: in a lane that was lost, of which some hops are still there, or in
-// one that is given up and whose requests are routed anew. Such a lane runs nothing more, but its
-// workers keep it open until whoever left KV there has fetched it or gone. What cannot be fetched
-// is computed again by the layers that lack it, and by them alone: who held the layers before them
-// has kept the rows that left these (engine/row_keeping_stage.h), those behind them have nothing to
-// do. The lane that goes on may cut the layers elsewhere than the lost one did.
+// KV that requests left behind: in a lane that was lost, of which some hops are still there, in one
+// that is given up and whose requests are routed anew, or at the source of a move whose last pull
+// has failed. A lost lane runs nothing more, but its workers keep it open until whoever left KV
+// there has fetched it or gone. What cannot be fetched is computed again by the layers that lack
+// it, and by them alone: who held the layers before them has kept the rows that left these
+// (engine/row_keeping_stage.h), those behind them have nothing to do. The lane that goes on may cut
+// the layers elsewhere than the lost one did.
 //
 // All of it is a help. Where it fails, or comes too late, tokens are computed again by every layer.
 #include <algorithm>
@@ -53,6 +54,12 @@ void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<Wo
   if (remains.hops.empty()) return;
   for (RequestId id : lane.requests) {
     if (auto here = lane.scheduler->Peek(id)) LeaveBehind(id, lane.id, std::move(*here), {});
+  }
+  for (const auto& [id, move] : moves_) {
+    if (move.from != lane.id || move.phase != Move::Phase::kTail) continue;
+    std::vector<BlockIndex> held = lane.scheduler->HeldBlocks(id);
+    if (held.empty()) continue;
+    LeaveBehind(id, lane.id, {.request = {}, .kv = {{move.held_tokens, std::move(held)}}}, {});
   }
   if (heirs_.contains(lane.id)) remains_.emplace(lane.id, std::move(remains));
 }
@@ -132,7 +139,7 @@ bool Controller::CanFetch(RequestId id, const Tracked& tracked, const Lane& lane
 }
 
 // False: there is nothing any more.
-bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
+bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull, bool doubtful) {
   const auto found = requests_.find(pull.id);
   if (found == requests_.end() || found->second.lane != lane.id ||
       !CanFetch(pull.id, found->second, lane)) {
@@ -147,8 +154,9 @@ bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
     if (!StillThere(hop)) continue;
     for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, expose);
   }
-  PullJob job{.to = lane.id, .request = pull.id};
+  PullJob job{.to = lane.id, .pull = pull};
   job.left = handle;
+  job.doubtful = doubtful;
   job.layers.has_kv.resize(static_cast<size_t>(options_.num_layers));
   const uint64_t job_id = NextId();
   for (const LaneHop& hop : *HopsOf(left.lane)) {
@@ -162,6 +170,33 @@ bool Controller::StartFetch(Lane& lane, const sched::KvPull& pull) {
     }
   }
   pull_jobs_.emplace(job_id, std::move(job));
+  return true;
+}
+
+// The last pull of a move has failed, of one hop perhaps: what the others hold is fetched by
+// itself. All of the move's tokens, because whatever layers must compute, they compute at each of
+// these. False: there is nothing to be fetched.
+bool Controller::FetchTail(Lane& to, const PullJob& job, Time now) {
+  const RequestId id = job.pull.id;
+  const Move move = moves_.at(id);
+  if (job.complete || !move.first_token || !SourceStillHolds(id, move, now)) return false;
+  Tracked& tracked = requests_.at(id);
+  if (Lane* from = Find(move.from)) {
+    const std::vector<BlockIndex> held = from->scheduler->HeldBlocks(id);
+    if (held.empty()) return false;
+    LeaveBehind(id, from->id, {.request = {}, .kv = {{move.held_tokens, held}}}, held);
+  }
+  if (!tracked.left || tracked.left->lane != move.from) return false;
+  if (const Lane* from = Find(move.from)) CloseSource(move, *from);
+  moves_.erase(id);
+  ++counters_.moves_failed;
+  ++counters_.replays;
+  for (int i = 0; i < move.arrivals_due; ++i) to.scheduler->KvArrived(id, true, now);
+  sched::KvPull pull = job.pull;
+  pull.first_token = *move.first_token;
+  if (!StartFetch(to, pull, /*doubtful=*/true)) FetchFailed(to, id, now);
+  try_waiting_ = true;
+  RetireLanes(now);
   return true;
 }
 
@@ -183,7 +218,7 @@ void Controller::FetchFrom(const LaneHop& holder, const Lane& lane, size_t hop,
   if (layers.end < options_.num_layers) {
     const bool computes_behind = !job.layers.has_kv[static_cast<size_t>(layers.end)];
     if (leave) rows = RowsFrom(Find(job.left->lane));
-    if (computes_behind) rows = PulledRows::kAny;
+    if (computes_behind || job.doubtful) rows = PulledRows::kAny;
   }
   for (int rank = 0; rank < ranks; ++rank) {
     const TransferId transfer(NextId());
@@ -255,11 +290,11 @@ void Controller::FetchEnded(const PullJob& job, Time now) {
   Lane* to = Find(job.to);
   if (to == nullptr) return;
   dirty_.insert(to->id);
-  const auto found = requests_.find(job.request);
+  const auto found = requests_.find(job.pull.id);
   const bool in_time = found != requests_.end() && found->second.lane == to->id &&
                        found->second.left && found->second.left->lane == job.left->lane &&
-                       StillLeft(job.request, *found->second.left);
-  if (!in_time) return FetchFailed(*to, job.request, now);
+                       StillLeft(job.pull.id, *found->second.left);
+  if (!in_time) return FetchFailed(*to, job.pull.id, now);
   LeftKv& left = *found->second.left;
   if (left.fetched) {
     left.fetched->KeepCommon(job.layers);
@@ -269,13 +304,13 @@ void Controller::FetchEnded(const PullJob& job, Time now) {
   const LayerRange lacking = left.fetched->Lacking();
   const bool none = lacking.size() == options_.num_layers;
   if (lacking.size() == 0 || none) {
-    to->scheduler->KvArrived(job.request, !none, now);
+    to->scheduler->KvArrived(job.pull.id, !none, now);
   } else {
-    to->scheduler->KvArrivedWithout(job.request, lacking, now);
+    to->scheduler->KvArrivedWithout(job.pull.id, lacking, now);
   }
-  const auto info = to->scheduler->Inspect(job.request, now);
+  const auto info = to->scheduler->Inspect(job.pull.id, now);
   if (info && info->state == sched::RequestState::kPulling) return;  // others are on the way
-  DropLeft(job.request, found->second);
+  DropLeft(job.pull.id, found->second);
   counters_.fetched += none ? 0 : 1;
   counters_.computed_in_part += none || lacking.size() == 0 ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -81,6 +82,8 @@ class PrefillApart : public ::testing::Test {
           c_->Receive(send->to, LaneOpened{open->lane}, now);
         } else if (const auto* pull = std::get_if<PullKv>(&send->message)) {
           pulls_.push_back(*pull);
+        } else if (const auto* close = std::get_if<CloseLane>(&send->message)) {
+          closed_.emplace(send->to.value(), close->lane);
         } else if (const auto* step = std::get_if<LaneStep>(&send->message)) {
           steps_.push_back(*step);
         }
@@ -91,7 +94,8 @@ class PrefillApart : public ::testing::Test {
 
   std::unique_ptr<Controller> c_;
   LaneId prefill_;
-  std::map<uint64_t, OpenLane> opened_;  // by worker, the last one
+  std::map<uint64_t, OpenLane> opened_;           // by worker, the last one
+  std::set<std::pair<uint64_t, LaneId>> closed_;  // by worker
   std::vector<PullKv> pulls_;
   std::vector<LaneStep> steps_;
 };
@@ -135,6 +139,69 @@ TEST_F(LeftAtPrefill, IsTrustedNoLongerThanItIsHeld) {
   LoseBoth(40);
   EXPECT_TRUE(pulls_.empty());
   EXPECT_FALSE(steps_.empty()) << "it is computed from its tokens";
+}
+
+// The last pull of a move that fails because one hop of its source is gone: what the other hops
+// hold is fetched by itself, and the lost hop's layers alone are computed again.
+class TailOfAHandOver : public PrefillApart {
+ protected:
+  TailOfAHandOver() {
+    Start({{{0, 2}, kPrefill}, {{2, 4}, kPrefill}, {{0, 4}, kDecode}});
+    Submit(1, At(0.1));
+    EndStep(2, At(0.2));
+    EXPECT_EQ(pulls_.size(), 1u);
+  }
+  PullKv TakePull() {
+    const PullKv pull = pulls_.front();
+    pulls_.erase(pulls_.begin());
+    return pull;
+  }
+  void EndPull(const PullKv& pull, bool there, Time now) {
+    PullDone done{.transfer = pull.transfer};
+    if (!there) done.status = Unavailable("the connection has ended");
+    done.rows = there && pull.rows != PulledRows::kNone;
+    c_->Receive(ConnectionId(3), done, now);
+    Settle(now);
+  }
+  void ExpectTheLostLayersOnly() {
+    ASSERT_EQ(steps_.size(), 1u);
+    const SequenceStep& sequence = steps_[0].plan.sequences.at(0);
+    EXPECT_EQ(sequence.only_layers, (LayerRange{2, 4}));
+    EXPECT_EQ(c_->counters().computed_in_part, 1u);
+  }
+};
+
+TEST_F(TailOfAHandOver, IsFetchedFromTheHopsThatOutliveTheLoss) {
+  c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(0.3));
+  Settle(At(0.3));
+  EndPull(TakePull(), false, At(0.4));
+  ASSERT_EQ(pulls_.size(), 1u);
+  EXPECT_EQ(pulls_[0].layers, (LayerRange{0, 2}));
+  EXPECT_EQ(pulls_[0].sources.at(0).handle.lane, prefill_);
+  EXPECT_EQ(pulls_[0].rows, PulledRows::kAny);
+  EndPull(TakePull(), true, At(0.5));
+  ExpectTheLostLayersOnly();
+}
+
+// Who pulls hears of a loss before the controller does.
+TEST_F(TailOfAHandOver, IsFetchedBeforeTheLossIsKnown) {
+  EndPull(TakePull(), false, At(0.3));
+  ASSERT_EQ(pulls_.size(), 2u);
+  const PullKv first = TakePull(), second = TakePull();
+  EXPECT_EQ(first.layers, (LayerRange{0, 2}));
+  EXPECT_EQ(first.rows, PulledRows::kAny) << "should the layers behind it be lost";
+  EndPull(first, true, At(0.4));
+  EndPull(second, false, At(0.4));
+  ExpectTheLostLayersOnly();
+}
+
+TEST_F(TailOfAHandOver, LeavesNothingBehindWhenItArrivesAllTheSame) {
+  c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(0.3));
+  Settle(At(0.3));
+  EndPull(TakePull(), true, At(0.4));
+  EXPECT_TRUE(pulls_.empty());
+  EXPECT_EQ(c_->counters().replays, 0u);
+  EXPECT_EQ(closed_.count({1, prefill_}), 1u) << "the hop that outlived the loss";
 }
 
 // So that later the loss of the second who decodes costs the first nothing, although it never

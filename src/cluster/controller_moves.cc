@@ -119,7 +119,7 @@ void Controller::StartPulls(Lane& lane, Time now) {
       continue;
     }
     if (!StartPull(lane, move->second, *from, pull, now)) {
-      failed.push_back({.to = lane.id, .request = pull.id, .complete = false});
+      failed.push_back({.to = lane.id, .pull = pull, .complete = false});
     }
   }
   for (const PullJob& job : failed) PullEnded(job, now);  // may close lanes: last
@@ -163,7 +163,8 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
   }
   const bool haste = IsLeaving(from) || moves_.size() > kCalmMovesMax;
   const uint64_t job_id = NextId();
-  PullJob job{.to = lane.id, .request = pull.id};
+  PullJob job{.to = lane.id, .pull = pull};
+  if (!move.first_token) move.first_token = pull.first_token;
   for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
     for (size_t rank = 0; rank < lane.workers[hop].size(); ++rank) {
       PullKv order{.transfer = TransferId(NextId()),
@@ -213,7 +214,7 @@ void Controller::On(ConnectionId, const PullDone& message, Time now) {
   if (job.left) NoteFetched(job, message);
   counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, message.bytes));
   if (!message.status.ok()) {
-    MR_LOG(warn, "KV of request {} did not arrive: {}", job.request.value(),
+    MR_LOG(warn, "KV of request {} did not arrive: {}", job.pull.id.value(),
            Printable(message.status.message()));
   }
   if (--job.due > 0) return;
@@ -227,21 +228,22 @@ void Controller::PullEnded(const PullJob& job, Time now) {
   Lane* to = Find(job.to);
   if (to == nullptr) return;
   dirty_.insert(to->id);
-  const auto found = moves_.find(job.request);
+  const auto found = moves_.find(job.pull.id);
   if (found == moves_.end() || found->second.to != job.to) {
-    to->scheduler->KvArrived(job.request, false, now);
+    to->scheduler->KvArrived(job.pull.id, false, now);
     return;
   }
   Move& move = found->second;
-  move.complete = move.complete && job.complete && SourceStillHolds(job.request, move, now);
+  move.complete = move.complete && job.complete && SourceStillHolds(job.pull.id, move, now);
   if (move.phase == Move::Phase::kTail) {
+    if (!move.complete && FetchTail(*to, job, now)) return;
     for (++move.arrivals_due; move.arrivals_due > 0; --move.arrivals_due) {
-      to->scheduler->KvArrived(job.request, move.complete, now);
+      to->scheduler->KvArrived(job.pull.id, move.complete, now);
     }
-    return EndMove(job.request, move.complete, now);
+    return EndMove(job.pull.id, move.complete, now);
   }
   ++move.arrivals_due;
-  ContinueMove(job.request, now);
+  ContinueMove(job.pull.id, now);
 }
 
 // A round has arrived. Another one, or the last.
@@ -325,6 +327,7 @@ void Controller::EndMove(RequestId id, bool complete, Time now) {
   const auto found = moves_.find(id);
   if (!complete) ++counters_.moves_failed;
   ReleaseSource(found->second, id);
+  DropLeft(id, requests_.at(id));  // where the source was lost meanwhile
   moves_.erase(found);
   try_waiting_ = true;
   RetireLanes(now);

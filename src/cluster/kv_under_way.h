@@ -53,6 +53,7 @@ struct Move {
   bool complete = true;  // so far
   std::optional<Time> held_until;  // once the source only holds the KV
   int held_tokens = 0;             // of so many tokens
+  std::optional<int> first_token;  // of the first pull
   int preemptions = 0;             // at the source, when the round began
   int64_t imported = 0;            // tokens, as last asked for
   int64_t resumed = 0;             // output tokens known to the destination
@@ -67,12 +68,13 @@ struct Fetch {
 // One KvPull of a scheduler, made of one PullKv per rank and hop.
 struct PullJob {
   LaneId to;
-  RequestId request;
+  sched::KvPull pull;
   int due = 0;
   bool complete = true;
   std::set<TransferId> transfers;
   // Of KV that was left: layers that lie together there and here, each such part may fail alone.
   std::optional<KvHandle> left = {};
+  bool doubtful = false;  // a hop that is said to be there may be gone: rows, in case
   std::map<TransferId, Fetch> fetches = {};
   FetchedLayers layers = {};
   std::map<int, int> rows_due = {};  // by the layer that rows enter: ranks that lack them still
