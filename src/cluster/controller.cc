@@ -132,10 +132,14 @@ void Controller::Tick(Time now) {
 void Controller::Advance(Time now) {
   if (std::exchange(try_waiting_, false)) Dispatch(now);
   ContinueFreezes(now);
-  const std::set<LaneId> dirty = std::exchange(dirty_, {});
-  for (LaneId id : dirty) {
-    if (Lane* lane = Find(id); lane != nullptr && lane->open) Pump(*lane, now);
-  }
+  const auto pump = [&](const std::set<LaneId>& ids) {
+    for (LaneId id : ids) {
+      if (Lane* lane = Find(id); lane != nullptr && lane->open) Pump(*lane, now);
+    }
+  };
+  pump(std::exchange(dirty_, {}));
+  pump(std::exchange(ask_again_, {}));  // who gave way to one that had nothing to do
+  dirty_.merge(std::exchange(ask_again_, {}));
 }
 
 namespace {

@@ -39,6 +39,7 @@
 #include "base/status.h"
 #include "cluster/connection_id.h"
 #include "cluster/kv_under_way.h"
+#include "cluster/lane_turns.h"
 #include "cluster/layout.h"
 #include "cluster/router.h"
 #include "core/output.h"
@@ -351,7 +352,9 @@ class Controller {
   std::map<LaneId, Lane> lanes_;
   std::map<LaneId, Remains> remains_;
   std::map<LaneId, std::set<RequestId>> heirs_;  // of lanes, lost or not: who left KV there
-  std::set<LaneId> dirty_;  // something changed since their last step was formed
+  std::set<LaneId> dirty_;      // something changed since their last step was formed
+  LaneTurns turns_;             // of lanes that may not run beside each other
+  std::set<LaneId> ask_again_;  // of these: whose turn it may be now
   std::unordered_map<RequestId, Tracked> requests_;
   std::set<WaitingKey> waiting_;
   bool try_waiting_ = false;  // something changed since they were last tried

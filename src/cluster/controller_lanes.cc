@@ -141,6 +141,7 @@ Controller::Lane* Controller::OpenLane(const Route& route, StageRole role, Time 
     }
   }
   ++counters_.lanes_opened;
+  turns_.Open(lane.id, lane.workers);
   return &lanes_.emplace(lane.id, std::move(lane)).first->second;
 }
 
@@ -182,6 +183,7 @@ void Controller::On(ConnectionId, const StepDone& message, Time now) {
   const size_t first = outputs_.size();
   lane->scheduler->Commit(message.result, now, outputs_);
   dirty_.insert(lane->id);
+  if (lane->scheduler->steps_in_flight() == 0) turns_.Idle(lane->id, dirty_);
   FilterNews(*lane, first, now);
 }
 
@@ -305,6 +307,7 @@ void Controller::CloseLane(LaneId id) {
     if (entry.second.left) CloseFetch(entry.second);
     return true;
   });
+  turns_.Close(id, dirty_);
   dirty_.erase(id);
   closed_lanes_ += found->second.scheduler->Stats().CountersOnly();
   lanes_.erase(found);
@@ -312,9 +315,12 @@ void Controller::CloseLane(LaneId id) {
 }
 
 void Controller::Pump(Lane& lane, Time now) {
-  while (const StepPlan* plan = lane.scheduler->Schedule(now)) {
-    if (lane.prefill) lane.prefill->Submitted(*plan, now);
-    for (WorkerId worker : lane.workers.front()) Send(worker, LaneStep{lane.id, *plan});
+  if (turns_.MayStep(lane.id)) {
+    while (const StepPlan* plan = lane.scheduler->Schedule(now)) {
+      if (lane.prefill) lane.prefill->Submitted(*plan, now);
+      for (WorkerId worker : lane.workers.front()) Send(worker, LaneStep{lane.id, *plan});
+    }
+    turns_.Stepped(lane.id, lane.scheduler->steps_in_flight() > 0, ask_again_);
   }
   preemptions_.clear();
   lane.scheduler->DrainPreemptions(preemptions_);

@@ -176,5 +176,26 @@ TEST_F(Elastic, OneBranchingPlanForAnother) {
   EXPECT_EQ(Counters().workers_lost, 0u);
 }
 
+// From stages of two ranks to one of four and back under the questions: a worker is for a while a
+// rank beside others than before, and first there where it was second.
+TEST_F(Elastic, RanksBesideOthers) {
+  const Plan pairs = PlanOf({{{0, 2}, 2}, {{2, 4}, 2}}), four = PlanOf({{{0, 4}, 4}});
+  StartWithWorkers(pairs);
+  if (HasFatalFailure()) return;
+  const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
+  Ask(ManyQuestions());
+  for (int change = 1; change <= 6; ++change) {
+    ASSERT_TRUE(answers_->WaitForTokens(total * change / 8));
+    const Status applied = cluster_->cell().ApplyPlan(change % 2 == 1 ? four : pairs, {});
+    ASSERT_TRUE(applied.ok()) << applied.ToString();
+    EXPECT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+      return !status.changing && !status.missing && status.plan.epoch == change + 1;
+    }));
+  }
+  ExpectManyAnswers();
+  EXPECT_EQ(Counters().workers_lost, 0u);
+  EXPECT_EQ(Counters().lanes_lost, 0u);
+}
+
 }  // namespace
 }  // namespace millrace
