@@ -224,6 +224,7 @@ class Controller {
   void Admit(ConnectionId connection, Join join, Time now);
   Status CheckJoin(const Join& join) const;
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
+  void VacateSlots(Layout& layout, WorkerId worker);
   void WatchHeartbeats(Time now);
   Worker* ByConnection(ConnectionId connection);
   Worker* ByName(std::string_view name);
@@ -241,7 +242,6 @@ class Controller {
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
   Slot* FindSlot(ShardId shard);
-  void VacateSlots(Layout& layout, WorkerId worker);
   void FollowWorkers(Time now);
   Status Prepare(Layout layout, Time now);
   void MaybeSwitch(Time now);

@@ -32,23 +32,6 @@ Slot* Controller::FindSlot(ShardId shard) {
   return nullptr;
 }
 
-// The others of its stage hold a collective with it: theirs must be made anew as well.
-void Controller::VacateSlots(Layout& layout, WorkerId worker) {
-  for (LayoutStage& stage : layout.stages) {
-    if (std::ranges::find(stage.ranks, worker, &Slot::worker) == stage.ranks.end()) continue;
-    const bool alone = stage.ranks.size() == 1;
-    for (Slot& slot : stage.ranks) {
-      if (slot.worker == worker) {
-        slot = {};
-      } else if (!alone) {
-        slot.asked = slot.loaded = false;
-      }
-    }
-    if (&layout != &layout_ || !router_) continue;
-    router_->SetStageUp(static_cast<int>(&stage - layout.stages.data()), false, Time{});
-  }
-}
-
 // The ranks of a stage are to meet again, with the next Staff. False: the shard is no rank of any.
 bool Controller::MakeGroupAnew(ShardId of_rank) {
   bool found = false;

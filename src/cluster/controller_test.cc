@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 namespace millrace::cluster {
@@ -68,6 +69,34 @@ TEST(Controller, AWrongWorkerDoesNotTakeAGoodOnesName) {
   c->Receive(ConnectionId(2), wrong, At(2));
   EXPECT_EQ(c->counters().workers_lost, 0u);
   EXPECT_EQ(c->counters().joins_refused, 1u);
+}
+
+class LostAmongRanks : public ::testing::Test {
+ protected:
+  LostAmongRanks() {
+    c_->Receive(ConnectionId(1), JoinOf("w1", 10), At(0));
+    c_->Receive(ConnectionId(2), JoinOf("w2", 20), At(0));
+    for (const auto& [to, load] : Sent<LoadShard>(*c_)) loads_[to.value()] = load.shard;
+    EXPECT_EQ(loads_.size(), 2u);
+  }
+  std::unique_ptr<Controller> c_ = Make(2);
+  std::map<uint64_t, ShardId> loads_;  // by worker
+};
+
+// Who waits to meet it can load nothing else meanwhile.
+TEST_F(LostAmongRanks, NobodyWaitsForIt) {
+  c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1));
+  const auto unloads = Sent<UnloadShard>(*c_);
+  ASSERT_EQ(unloads.size(), 1u);
+  EXPECT_EQ(unloads[0].first, ConnectionId(1));
+  EXPECT_EQ(unloads[0].second.shard, loads_.at(1));
+  c_->CheckIntegrity();
+}
+
+TEST_F(LostAmongRanks, WhoReadsWeightsGoesOn) {
+  c_->Receive(ConnectionId(1), ShardProgress{loads_.at(1), 1, 100}, At(0.5));
+  c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1));
+  EXPECT_TRUE(Sent<UnloadShard>(*c_).empty());
 }
 
 // One that has no model yet is taken in, and told who has weights: holders of its layers first.

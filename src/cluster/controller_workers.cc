@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "cluster/controller.h"
@@ -158,6 +159,29 @@ void Controller::WatchHeartbeats(Time now) {
 
 void Controller::ConnectionLost(ConnectionId connection, const Status& reason, Time now) {
   if (const Worker* worker = ByConnection(connection)) LoseWorker(worker->id, reason, false, now);
+}
+
+// The others of its stage hold a collective with it: theirs must be made anew as well.
+void Controller::VacateSlots(Layout& layout, WorkerId worker) {
+  for (LayoutStage& stage : layout.stages) {
+    if (std::ranges::find(stage.ranks, worker, &Slot::worker) == stage.ranks.end()) continue;
+    const bool alone = stage.ranks.size() == 1;
+    for (Slot& slot : stage.ranks) {
+      if (slot.worker == worker) {
+        slot = {};
+      } else if (!alone) {
+        // It may wait for the lost rank, and loads nothing else meanwhile. What it has begun to
+        // read it goes on reading.
+        const bool meets = slot.asked && !slot.loaded && slot.bytes_done == 0;
+        if (meets && shards_.erase(slot.shard) > 0) {
+          Send(*slot.worker, UnloadShard{std::exchange(slot.shard, ShardId())});
+        }
+        slot.asked = slot.loaded = false;
+      }
+    }
+    if (&layout != &layout_ || !router_) continue;
+    router_->SetStageUp(static_cast<int>(&stage - layout.stages.data()), false, Time{});
+  }
 }
 
 void Controller::LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now) {

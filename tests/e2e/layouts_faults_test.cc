@@ -1,7 +1,10 @@
 // Promises 1 and 2 over clusters that lose, drain and gain workers: the answers are those of a
 // plain engine, whatever token a worker was killed at.
 #include <atomic>
+#include <chrono>
+#include <thread>
 
+#include "base/rng.h"
 #include "layout_harness.h"
 
 namespace millrace {
@@ -196,6 +199,74 @@ TEST_F(Elastic, RanksBesideOthers) {
   EXPECT_EQ(Counters().workers_lost, 0u);
   EXPECT_EQ(Counters().lanes_lost, 0u);
 }
+
+// Whatever the plan is changed to, under the questions, and at whatever moment.
+class AnyPlanForAnyOther : public Elastic {
+ protected:
+  static std::vector<Plan> Plans() {
+    const std::vector<PlanEdge> two_routes = {{std::nullopt, 0, 1},
+                                              {0, std::nullopt, 1},
+                                              {std::nullopt, 1, 1},
+                                              {1, 2, 1},
+                                              {2, std::nullopt, 1}};
+    return {PlanOf({{{0, 4}}}),
+            PlanOf({{{0, 1}}, {{1, 3}}, {{3, 4}}}),
+            PlanOf({{{0, 2}, 2}, {{2, 4}, 2}}),
+            PlanOf({{{0, 4}, 4}}),
+            PlanOf({{{0, 1}, 2}, {{1, 4}, 4}}),
+            PlanOf({{{0, 4}, 2, kPrefill}, {{0, 3}, 2, kDecode}, {{3, 4}, 1, kDecode}}),
+            PlanOf({{{0, 2}, 1, kPrefill}, {{2, 4}, 1, kPrefill}, {{0, 4}, 4, kDecode}}),
+            PlanOf({{{0, 4}, 2}, {{0, 1}}, {{1, 4}, 2}}, two_routes)};
+  }
+  // `kill`: some worker, twice in a round, soon after the change has begun.
+  void ChangeAtRandom(uint64_t seed, bool kill) {
+    const std::vector<Plan> plans = Plans();
+    StartWithWorkers(plans.front());
+    if (HasFatalFailure()) return;
+    for (int i = 1; i < kWorkers; ++i) AddWorker();
+    Rng rng(seed);
+    uint64_t kills = 0;
+    const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
+    for (int round = 0; round < kRounds; ++round) {
+      Ask(ManyQuestions());
+      for (int change = 1; change <= kChanges; ++change) {
+        ASSERT_TRUE(answers_->WaitForTokens(total * change / (kChanges + 2)));
+        const auto to = static_cast<size_t>(rng.Between(0, std::ssize(plans) - 1));
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round) +
+                     ", change " + std::to_string(change) + " to plan " + std::to_string(to));
+        const Status applied = cluster_->cell().ApplyPlan(plans[to], {});
+        ASSERT_TRUE(applied.ok()) << applied.ToString();
+        ++epoch_;
+        if (kill && change % 3 == 0) {
+          KillAfter(std::chrono::milliseconds(rng.Between(0, 30)), rng);
+          ++kills;
+        }
+        ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+          return !status.changing && !status.missing && status.plan.epoch == epoch_;
+        }));
+      }
+      ExpectManyAnswers();
+      ASSERT_EQ(Counters().workers_lost, kills);
+      ASSERT_TRUE(kill || Counters().lanes_lost == 0);
+    }
+  }
+
+ private:
+  static constexpr int kWorkers = 6, kRounds = 3, kChanges = 6;
+
+  void KillAfter(std::chrono::milliseconds pause, Rng& rng) {
+    std::this_thread::sleep_for(pause);
+    const std::vector<cluster::WorkerStatus> workers = Describe().workers;
+    cluster_->KillWorker(
+        workers[static_cast<size_t>(rng.Between(0, std::ssize(workers) - 1))].name);
+    AddWorker();
+  }
+
+  int64_t epoch_ = 1;
+};
+
+TEST_F(AnyPlanForAnyOther, NobodyIsLost) { ChangeAtRandom(1, false); }
+TEST_F(AnyPlanForAnyOther, WhileWorkersAreKilled) { ChangeAtRandom(8, true); }
 
 }  // namespace
 }  // namespace millrace
