@@ -318,6 +318,7 @@ class Controller {
   // `held`: by its scheduler, where the lane goes on.
   void LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest here,
                    std::vector<BlockIndex> held);
+  void LeaveAtSource(RequestId id, const Move& move, Lane& from);
   void DropLeft(RequestId id, Tracked& tracked);
   void DropHeirs(LaneId lane);
   void CloseRemains(LaneId id, const Remains& remains);

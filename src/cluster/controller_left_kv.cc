@@ -56,10 +56,7 @@ void Controller::KeepRemains(Lane& lane, const LaneHop* failed, std::optional<Wo
     if (auto here = lane.scheduler->Peek(id)) LeaveBehind(id, lane.id, std::move(*here), {});
   }
   for (const auto& [id, move] : moves_) {
-    if (move.from != lane.id || move.phase != Move::Phase::kTail) continue;
-    std::vector<BlockIndex> held = lane.scheduler->HeldBlocks(id);
-    if (held.empty()) continue;
-    LeaveBehind(id, lane.id, {.request = {}, .kv = {{move.held_tokens, std::move(held)}}}, {});
+    if (move.from == lane.id && move.phase == Move::Phase::kTail) LeaveAtSource(id, move, lane);
   }
   if (heirs_.contains(lane.id)) remains_.emplace(lane.id, std::move(remains));
 }
@@ -76,6 +73,13 @@ void Controller::LeaveBehind(RequestId id, LaneId lane, sched::DetachedRequest h
   if (tracked.left && tracked.left->lane != lane) DropLeft(id, tracked);
   tracked.left = LeftKv{lane, std::move(here.kv), here.lacking, std::move(held)};
   heirs_[lane].insert(id);
+}
+
+// Of a move in its tail: what the source holds.
+void Controller::LeaveAtSource(RequestId id, const Move& move, Lane& from) {
+  std::vector<BlockIndex> held = from.scheduler->HeldBlocks(id);
+  if (held.empty()) return;
+  LeaveBehind(id, from.id, {.request = {}, .kv = {{move.held_tokens, held}}}, held);
 }
 
 // Nobody needs it any more: fetched, ended, or lost.
@@ -181,13 +185,10 @@ bool Controller::FetchTail(Lane& to, const PullJob& job, Time now) {
   const Move move = moves_.at(id);
   if (job.complete || !move.first_token || !SourceStillHolds(id, move, now)) return false;
   Tracked& tracked = requests_.at(id);
-  if (Lane* from = Find(move.from)) {
-    const std::vector<BlockIndex> held = from->scheduler->HeldBlocks(id);
-    if (held.empty()) return false;
-    LeaveBehind(id, from->id, {.request = {}, .kv = {{move.held_tokens, held}}}, held);
-  }
+  Lane* from = Find(move.from);
+  if (from != nullptr) LeaveAtSource(id, move, *from);
   if (!tracked.left || tracked.left->lane != move.from) return false;
-  if (const Lane* from = Find(move.from)) CloseSource(move, *from);
+  if (from != nullptr) CloseSource(move, *from);
   moves_.erase(id);
   ++counters_.moves_failed;
   ++counters_.replays;

@@ -100,16 +100,20 @@ class PrefillApart : public ::testing::Test {
   std::vector<LaneStep> steps_;
 };
 
-// Prompts run at two stages, decodes at a third.
-class LeftAtPrefill : public PrefillApart {
+// Prompts run at two stages, decodes at a third, which is told to pull the first request's KV.
+class HandedOver : public PrefillApart {
  protected:
-  LeftAtPrefill() {
+  HandedOver() {
     Start({{{0, 2}, kPrefill}, {{2, 4}, kPrefill}, {{0, 4}, kDecode}});
     Submit(1, At(0.1));
     EndStep(2, At(0.2));
     EXPECT_EQ(pulls_.size(), 1u);
-    pulls_.clear();
   }
+};
+
+class LeftAtPrefill : public HandedOver {
+ protected:
+  LeftAtPrefill() { pulls_.clear(); }
   // The third is lost while somebody else's prompt is computed; it ends a while later, and then the
   // second is lost.
   void LoseBoth(double later) {
@@ -143,14 +147,8 @@ TEST_F(LeftAtPrefill, IsTrustedNoLongerThanItIsHeld) {
 
 // The last pull of a move that fails because one hop of its source is gone: what the other hops
 // hold is fetched by itself, and the lost hop's layers alone are computed again.
-class TailOfAHandOver : public PrefillApart {
+class TailOfAHandOver : public HandedOver {
  protected:
-  TailOfAHandOver() {
-    Start({{{0, 2}, kPrefill}, {{2, 4}, kPrefill}, {{0, 4}, kDecode}});
-    Submit(1, At(0.1));
-    EndStep(2, At(0.2));
-    EXPECT_EQ(pulls_.size(), 1u);
-  }
   PullKv TakePull() {
     const PullKv pull = pulls_.front();
     pulls_.erase(pulls_.begin());

@@ -368,10 +368,7 @@ void Controller::EndMovesOf(LaneId id, Time now) {
         ReleaseSource(move, request);
       } else if (from != nullptr) {  // its KV is there, for the next who runs it
         CloseSource(move, *from);
-        std::vector<BlockIndex> held = from->scheduler->HeldBlocks(request);
-        if (!held.empty()) {
-          LeaveBehind(request, from->id, {.request = {}, .kv = {{move.held_tokens, held}}}, held);
-        }
+        LeaveAtSource(request, move, *from);
       }
       moves_.erase(request);
     }

@@ -1,8 +1,8 @@
 // Which lanes may form steps now. The ranks of a group wait for each other within every batch, and
-// a worker runs one batch at a time. So while a plan changes, a worker that was rank 1 beside one
-// and is rank 1 beside another could wait here for somebody who waits there for it, in a circle:
-// lanes whose groups share workers without being the same group have steps in flight by turns.
-// Within a layout no worker has two places, so that all this is asleep but for changes.
+// a worker runs one batch at a time. While a plan changes, a worker has a place in the groups of
+// two layouts, and could wait in one for somebody who waits for it in the other: lanes whose groups
+// share workers without being the same group have steps in flight by turns. Within one layout no
+// worker has two places, so that all this is asleep but for changes.
 //
 // Owned by the controller. Pure; one thread at a time.
 #pragma once
@@ -22,11 +22,12 @@ class LaneTurns {
  public:
   // `workers`: by hop and rank. REQUIRES: the lane is new.
   void Open(LaneId lane, const std::vector<std::vector<WorkerId>>& workers);
-  void Close(LaneId lane, std::set<LaneId>& ask_again);
 
-  // False: it is another's turn. The lane waits in line from now on; a method below names it when
-  // it is worth asking again.
+  // False: it is another's turn. The lane waits in line from now on.
   bool MayStep(LaneId lane);
+
+  // What ends a turn adds to `ask_again` the waiting lanes whose turn it may be now.
+  void Close(LaneId lane, std::set<LaneId>& ask_again);
   // It had its turn and formed what it could. `in_flight`: it has steps that have not ended.
   void Stepped(LaneId lane, bool in_flight, std::set<LaneId>& ask_again);
   // The last of its steps has ended.
