@@ -3,38 +3,43 @@
 
 MODEL ?= models/demo
 PORT ?= 8000
-SETUP_STAMP := build/.setup-done
+SETUP := build/.setup-build
+TEST_SETUP := build/.setup-test
 BINARY := build/release/millrace
 
 # Installs what is missing, builds, serves the demo model with an OpenAI-compatible API.
 serve: $(BINARY)
 	$(BINARY) serve $(MODEL) --port $(PORT)
 
-$(BINARY): $(SETUP_STAMP) FORCE
+$(BINARY): $(SETUP) FORCE
 	@scripts/build release millrace
 
-# Everything CI runs: both suites, the sanitizers, the fuzz corpora.
-test: $(SETUP_STAMP)
+# What CI runs: lint of what changed, both suites, the sanitizers, the fuzz targets.
+test: $(TEST_SETUP)
 	@scripts/test all
 
 # The suite to run after every change: under a minute, no model, no network.
-test-fast: $(SETUP_STAMP)
+test-fast: $(TEST_SETUP)
 	@scripts/test fast
 
-# Prints tables of ratios to this machine's roofline; docs/performance.md keeps the results.
-bench: $(SETUP_STAMP)
+# Prints tables of ratios to this machine's roofline. docs/performance.md has the results.
+bench: $(TEST_SETUP)
 	@scripts/bench
 
-format: $(SETUP_STAMP)
-	git ls-files 'src/*.cc' 'src/*.h' 'bench/*.cc' 'fuzz/*.cc' 'tests/*.cc' | xargs clang-format-14 -i
+format: $(TEST_SETUP)
+	git ls-files '*.cc' '*.h' | grep -v '^rust/' | xargs clang-format-14 -i
+	cargo fmt --manifest-path rust/Cargo.toml
 
-lint: $(SETUP_STAMP)
+lint: $(TEST_SETUP)
 	@scripts/lint
 
-setup: $(SETUP_STAMP)
-$(SETUP_STAMP): scripts/setup
-	@scripts/setup
+setup: $(TEST_SETUP)
+$(SETUP): scripts/setup
+	@scripts/setup build
 	@mkdir -p build && touch $@
+$(TEST_SETUP): scripts/setup
+	@scripts/setup test
+	@mkdir -p build && touch $@ $(SETUP)
 
 clean:
 	rm -rf build

@@ -55,9 +55,9 @@ RigModel MakeRigModel(const std::string& models, const model::ShapeNumbers& numb
   return rig;
 }
 
-cluster::CellOptions CellOptionsFor(const RigModel& model, Plan plan, int max_num_seqs,
-                                    int max_model_len) {
-  cluster::CellOptions options;
+cluster::ControllerHostOptions ControllerOptionsFor(const RigModel& model, Plan plan,
+                                                    int max_num_seqs, int max_model_len) {
+  cluster::ControllerHostOptions options;
   cluster::ControllerOptions& c = options.controller;
   c.term = Term(1);
   c.model = "rig";
@@ -102,9 +102,9 @@ struct Stream::State {
   bool over = false;
 };
 
-Stream::Stream(cluster::Cell& cell, const RigModel& model, int prompt_tokens, int max_tokens,
-               uint64_t seed)
-    : cell_(cell), state_(std::make_shared<State>()) {
+Stream::Stream(cluster::ControllerHost& host, const RigModel& model, int prompt_tokens,
+               int max_tokens, uint64_t seed)
+    : host_(host), state_(std::make_shared<State>()) {
   engine::EngineRequest request;
   Rng rng(seed);
   for (int i = 0; i < prompt_tokens; ++i) {
@@ -113,18 +113,18 @@ Stream::Stream(cluster::Cell& cell, const RigModel& model, int prompt_tokens, in
   request.params.max_tokens = max_tokens;
   request.params.temperature = 0;
   request.params.ignore_eos = true;
-  id_ = Must(cell.Submit(std::move(request), [state = state_](RequestOutput&& news) {
+  id_ = Must(host.Submit(std::move(request), [state = state_](RequestOutput&& output) {
     const double now = Now(Clock::kWall);
     std::lock_guard lock(state->mutex);
-    for (size_t i = 0; i < news.tokens.size(); ++i) state->times.push_back(now);
-    if (!news.error.ok()) state->error = news.error;
-    state->over = state->over || news.times.has_value();
+    for (size_t i = 0; i < output.tokens.size(); ++i) state->times.push_back(now);
+    if (!output.error.ok()) state->error = output.error;
+    state->over = state->over || output.times.has_value();
     state->changed.notify_all();
   }));
 }
 
 Stream::~Stream() {
-  cell_.Abort(id_);
+  host_.Abort(id_);
   std::unique_lock lock(state_->mutex);
   state_->changed.wait(lock, [this] { return state_->over; });
 }

@@ -1,18 +1,17 @@
-// The controller's own cost: what one decode step takes of it, with no network and no worker.
+// The controller's own cost: the CPU time of one decode step, without network and workers.
 //
 //   build/release/bench/controller_cost [--ways 16] [--stages 4] [--requests 10000]
 //
-// Method: a plan of `ways` chains of `stages` stages, a simulated worker for each stage; requests
-// are routed over the chains. Workers answer at once: every step that the controller sends comes
-// back as its last hop's StepDone. Counted is the thread's CPU time (so that a busy machine does
-// not count) of Receive, Advance, TakeActions and TakeOutputs for that answer, which includes the
-// copy of the next step's plan into its message; divided by the sequences of the step it is the
+// Method: a plan of `ways` chains of `stages` stages, with a simulated worker for each stage;
+// requests are routed over the chains. Workers answer at once: every step that the controller sends
+// comes back as its last hop's StepDone. Measured is the thread's CPU time (so that a busy machine
+// does not count) of Receive, Advance, TakeActions and TakeOutputs for that answer, which includes
+// copying the next step's plan into its message. Divided by the sequences of the step, it is the
 // cost per running request and step. Ticks (every 50 ms) and heartbeats (of each worker every 250
-// ms) come as they would if a stage took 12.5 ms per step; they are counted apart, and with the
-// steps in "all in all". Steps that compute prompts are the warm-up. Prompts differ in length, so
+// ms) come at the rate of stages that take 12.5 ms per step; they are counted separately, and with
+// the steps in "all in all". Steps that compute prompts are the warm-up. Prompts differ in length,
+// so that block borders fall evenly. Target: at most 0.5 us per running request per step.
 // that block borders fall evenly. Target: at most 0.5 us per running request per step.
-#include "cluster/controller.h"
-
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -25,6 +24,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bench/machine.h"
+#include "cluster/controller_core.h"
 
 namespace millrace::bench {
 namespace {
@@ -37,9 +37,9 @@ struct Options {
 constexpr int kPromptTokens = 128;
 constexpr int kBlockSize = 16;
 constexpr int kWarmTokens = 20;
-constexpr int kLeadTokens = 400;  // of those whose prompts are computed first
+constexpr int kLeadTokens = 400;  // of the requests whose prompts are computed first
 constexpr double kTargetMicros = 0.5;
-// Modelled time.
+// Modelled time of a stage.
 constexpr Duration kStageTime = Duration::Seconds(0.0125);
 constexpr int kStagesPerTick = 4, kStagesPerBeat = 20;
 
@@ -51,7 +51,7 @@ T Must(Result<T> result) {
 
 double CpuMicros() { return Now(Clock::kCallerCpu) * 1e6; }
 
-// Chains side by side, each with the same share of the requests.
+// Parallel chains, each with the same share of the requests.
 Plan ChainsPlan(const Options& options) {
   Plan plan;
   plan.model = "m";
@@ -68,7 +68,7 @@ Plan ChainsPlan(const Options& options) {
   return plan;
 }
 
-// The controller and workers that answer at once.
+// The controller, and workers that answer at once.
 class Harness {
  public:
   explicit Harness(const Options& options) : options_(options) {
@@ -87,7 +87,7 @@ class Harness {
     o.scheduler.max_num_seqs = (each + options.stages - 1) / options.stages;
     o.scheduler.max_num_batched_tokens = 8192;
     o.scheduler.max_waiting = options.requests;
-    controller_ = Must(cluster::Controller::Create(std::move(o), now_));
+    controller_ = Must(cluster::ControllerCore::Create(std::move(o), now_));
     output_tokens_ = length - kPromptTokens - kBlockSize;
     for (int w = 1; w <= options.ways * options.stages; ++w) {
       Join join;
@@ -98,12 +98,12 @@ class Harness {
     Follow();
   }
 
-  // All of them, each at least `kWarmTokens` into its output.
+  // Starts all requests until each is at least `kWarmTokens` into its output.
   void Start() {
     SamplingParams params;
     params.max_tokens = output_tokens_;
     for (int i = 0; i < options_.requests; ++i) {
-      // Evenly over the lengths in every lane: chains take requests in turn.
+      // Spreads the lengths evenly over every pipeline: chains take requests in turn.
       const int length = kPromptTokens + (i / options_.ways) % kBlockSize;
       sched::NewRequest request;
       request.id = RequestId(static_cast<uint64_t>(i) + 1);
@@ -115,14 +115,15 @@ class Harness {
       Follow();
     }
     while (prompts_left_ > 0) Round(nullptr);
-    for (int64_t before = told_; told_ < before + int64_t{kWarmTokens} * options_.requests;) {
+    for (int64_t before = delivered_;
+         delivered_ < before + int64_t{kWarmTokens} * options_.requests;) {
       Round(nullptr);
     }
-    MR_CHECK(controller_->Stats().running == options_.requests) << "not all of them run";
+    MR_CHECK(controller_->Stats().running == options_.requests) << "some requests do not run";
   }
 
   struct Figures {
-    std::vector<double> step_micros, request_micros;  // by step; the latter per sequence of it
+    std::vector<double> step_micros, request_micros;  // per step; per sequence of the step
     double steps_micros = 0, upkeep_micros = 0;       // sums
     int64_t sequences = 0;
   };
@@ -132,24 +133,24 @@ class Harness {
     return figures;
   }
 
-  int64_t lanes() const { return std::ssize(controller_->Describe(now_).lanes); }
+  int64_t pipelines() const { return std::ssize(controller_->Describe(now_).pipelines); }
   int sequences_max() const { return sequences_max_; }
 
  private:
   struct Sent {
     cluster::ConnectionId answers;  // the last hop
-    LaneStep step;
+    PipelineStep step;
   };
 
-  // A stage's time: each lane's oldest step comes back.
+  // Simulates one stage time: each pipeline's oldest step comes back.
   void Round(Figures* figures) {
     now_ = now_ + kStageTime;
     ++rounds_;
-    std::map<LaneId, bool> answered;
+    std::map<PipelineId, bool> answered;
     std::deque<Sent> later;
     std::deque<Sent> due;
     for (Sent& sent : in_flight_) {
-      const bool first = answered.emplace(sent.step.lane, true).second;
+      const bool first = answered.emplace(sent.step.pipeline, true).second;
       (first ? due : later).push_back(std::move(sent));
     }
     in_flight_ = std::move(later);
@@ -159,7 +160,7 @@ class Harness {
 
   void Answer(const Sent& sent, Figures* figures) {
     const StepPlan& plan = sent.step.plan;
-    StepDone done{.lane = sent.step.lane, .result = {.id = plan.id}};
+    StepDone done{.pipeline = sent.step.pipeline, .result = {.id = plan.id}};
     done.result.sequences.resize(plan.sequences.size());
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
       done.result.sequences[i].id = plan.sequences[i].id;
@@ -211,27 +212,27 @@ class Harness {
     Obey();
   }
 
-  // What was sent to workers is done by them.
+  // Workers do what was sent to them.
   void Obey() {
     do {
       std::vector<cluster::ControllerAction> now;
       now.swap(actions_);
       for (cluster::ControllerAction& action : now) {
         auto* send = std::get_if<cluster::SendToWorker>(&action);
-        MR_CHECK(send != nullptr) << "a worker was sent away";
-        if (auto* step = std::get_if<LaneStep>(&send->message)) {
+        MR_CHECK(send != nullptr) << "a worker was rejected";
+        if (auto* step = std::get_if<PipelineStep>(&send->message)) {
           sequences_max_ = std::max(sequences_max_, static_cast<int>(step->plan.sequences.size()));
-          in_flight_.push_back({last_hops_.at(step->lane), std::move(*step)});
+          in_flight_.push_back({last_hops_.at(step->pipeline), std::move(*step)});
         } else {
           Answer(send->to, send->message);
         }
       }
       for (const RequestOutput& output : outputs_) {
         MR_CHECK(!output.finish) << output.error.ToString();
-        told_ += std::ssize(output.tokens);
+        delivered_ += std::ssize(output.tokens);
       }
       outputs_.clear();
-      if (actions_.empty()) actions_ = std::move(now);  // its memory again
+      if (actions_.empty()) actions_ = std::move(now);  // reuses its memory
       actions_.clear();
       controller_->TakeActions(actions_);
     } while (!actions_.empty());
@@ -242,10 +243,10 @@ class Harness {
       ShardLoaded loaded{.shard = load->shard, .kv_bytes_per_token_layer = 1};
       loaded.kv_bytes = blocks_ * kBlockSize * 2 * load->layers.size();
       controller_->Receive(from, std::move(loaded), now_);
-    } else if (const auto* open = std::get_if<OpenLane>(&message)) {
+    } else if (const auto* open = std::get_if<OpenPipeline>(&message)) {
       const uint64_t last = open->hops.back().ranks.front().incarnation.value();
-      last_hops_[open->lane] = cluster::ConnectionId(last);
-      controller_->Receive(from, LaneOpened{open->lane, OkStatus()}, now_);
+      last_hops_[open->pipeline] = cluster::ConnectionId(last);
+      controller_->Receive(from, PipelineOpened{open->pipeline, OkStatus()}, now_);
     } else {
       return;
     }
@@ -255,13 +256,13 @@ class Harness {
   const Options options_;
   int64_t blocks_ = 0;
   int output_tokens_ = 0;
-  std::unique_ptr<cluster::Controller> controller_;
+  std::unique_ptr<cluster::ControllerCore> controller_;
   Time now_;
   uint64_t rounds_ = 0;
-  int64_t prompts_left_ = options_.requests, told_ = 0;
+  int64_t prompts_left_ = options_.requests, delivered_ = 0;
   int sequences_max_ = 0;
   std::deque<Sent> in_flight_;
-  std::map<LaneId, cluster::ConnectionId> last_hops_;
+  std::map<PipelineId, cluster::ConnectionId> last_hops_;
   std::vector<cluster::ControllerAction> actions_;
   std::vector<RequestOutput> outputs_;
 };
@@ -286,11 +287,13 @@ void Run(const Options& options) {
     steps += f.step_micros.size();
   }
   fmt::print(
-      "Method: one Controller, {} simulated workers ({} ways of {} stages), {} requests in decode "
-      "over\n{} lanes, steps of up to {} sequences; CPU time of the calling thread from a step's "
-      "answer to the\nnext step and the news; {} steps in {} runs, medians of the runs.\n\n",
+      "Method: one ControllerCore, {} simulated workers ({} ways of {} stages), {} requests in "
+      "decode "
+      "over\n{} pipelines, steps of up to {} sequences; CPU time of the calling thread from a "
+      "step's "
+      "answer to the\nnext step and the output; {} steps in {} runs, medians of the runs.\n\n",
       options.ways * options.stages, options.ways, options.stages, options.requests,
-      harness.lanes(), harness.sequences_max(), steps, options.runs);
+      harness.pipelines(), harness.sequences_max(), steps, options.runs);
   fmt::print("| per running request and step | us | to the target of {} us |\n|---|---|---|\n",
              kTargetMicros);
   const auto row = [](const char* what, double micros) {

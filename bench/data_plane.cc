@@ -1,22 +1,20 @@
-// How near the data plane comes to what the machine can do at all.
+// How close the data plane comes to the limits of the machine.
 //
 //   build/release/bench/data_plane_bench [rounds, default 15]
 //
 // Method: a child process owns 64 MiB; this process pulls it in blocks of 1 MiB, sixteen at a time.
 // Each figure is bytes over time of one round (the 64 MiB eight times). A round measures every
-// variant once, one after the other, so that a busy machine disturbs all of them; what is printed
-// are medians over rounds of the figure and of its ratio to the reference of the same round. Where
-// cores are short, waiting for them is most of the time: the second ratio is that of the processor
-// time of the busier of the two processes, which bounds what a machine with free cores reaches.
+// variant once, one after another, so that a busy machine disturbs all of them. The output is the
+// median over rounds of the figure and of its ratio to the reference of the same round. With few
+// cores, most of the time is waiting for them. The second ratio therefore uses the processor time
+// of the busier of the two processes, which bounds the rate on a machine with free cores.
 //   socket    raw: the child writes the same blocks to a plain TCP connection of 127.0.0.1 as fast
 //             as it can, this process reads them into the same places. No requests, no checksums.
 //   same host memcpy of the same blocks within this process. Pulls of shared memory map it; those
-//   of
-//             other memory, for comparison, use process_vm_readv.
-// Messages: 64 bytes there and back (a message each way); half of the time, median. The raw one
-// does the same with read and write on a plain connection.
-// Targets: pulls through the socket at least 0.80 of raw, from the owner's shared memory at least
-// 0.70 of memcpy.
+//             of other memory, for comparison, use process_vm_readv.
+// Messages: 64 bytes in each direction (one message each); half of the time, median. The raw one
+// does the same with read and write on a plain connection. Targets: pulls through the socket at
+// least 0.80 of raw, from the owner's shared memory at least 0.70 of memcpy.
 #include "net/data_plane.h"
 
 #include <arpa/inet.h>
@@ -64,7 +62,7 @@ double Median(std::vector<double> v) {
 
 struct Sample {
   double rate = 0;                   // GB/s
-  double reader_s = 0, owner_s = 0;  // processor time per GB; for memcpy all is the reader's
+  double reader_s = 0, owner_s = 0;  // processor time per GB; for memcpy all of it is the reader's
   double busier_s() const { return std::max(reader_s, owner_s); }
 };
 
@@ -104,7 +102,7 @@ void WriteAll(int fd, const void* from, size_t n) {
   }
 }
 
-// As the plane does on the loopback interface, so that the difference is the plane's.
+// The same settings as the data plane's on loopback, so that they cause no difference.
 void Tune(int fd) {
   const int one = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -150,12 +148,12 @@ struct Hello {  // from the child, through a pipe
   uint64_t incarnation = 0;
 };
 
-// A command on the raw connection: how many passes to write, or to echo pings.
+// A command on the raw connection, with the number of passes to write or pings to echo.
 enum class Command : char { kPass, kPing, kEnd };
 
 struct Request {
   uint32_t block = 0;
-  bool shared = false;  // from the memory that is shared
+  bool shared = false;  // from shared memory
 };
 
 void FillBlocks(std::span<std::byte> out) {
@@ -259,7 +257,7 @@ class Bench {
     return Rate(start);
   }
 
-  // As a reader would: the end of one pull begins the next.
+  // Like a reader: the end of one pull starts the next.
   double Pulls(Way way) {
     const double start = Now();
     begun_ = done_ = 0;
@@ -376,7 +374,7 @@ int Run(int rounds) {
     const Sample m = measure([&] { return bench.Pulls(Way::kShared); });
     const Sample p = measure([&] { return bench.Pulls(Way::kProcess); });
     const double rp = bench.RawPingMicros(), ours = bench.PingMicros();
-    if (round < 0) {  // connects, faults pages in
+    if (round < 0) {  // connects, and touches all pages
       bench.CheckBytes();
       continue;
     }

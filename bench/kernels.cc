@@ -1,6 +1,6 @@
-// The CPU kernels in ratios to what the machine can do. Every sample of a kernel stands beside a
-// sample of the roofline taken just before, so that other load on the machine cancels out of the
-// ratios as far as it can. A weight's bytes are those of its type, also where fewer are kept.
+// The CPU kernels in ratios to the limits of the machine. Every sample of a kernel follows a sample
+// of the roofline directly, so that other load on the machine mostly cancels out of the ratios. A
+// weight's bytes are those of its type, even if fewer are stored.
 //
 //   build/release/bench/kernels [--threads 1 --threads 2] [--repeats N] [--only gemv]
 #include <fmt/core.h>
@@ -25,7 +25,7 @@ namespace {
 using tensor::Device;
 
 constexpr double kMinSampleSeconds = 0.02;
-// Weights are rotated through this much, so that they come from memory as a model's do.
+// Weights rotate through this much memory, so that they come from main memory as a model's do.
 constexpr size_t kWeightBytes = size_t{640} << 20;
 
 template <typename T>
@@ -90,7 +90,7 @@ class KernelBench {
     Report("pack bf16 16384 x 2048", bytes, 0, [&] { Must(device_->Pack({.parts = {&host, 1}})); });
   }
 
-  // KV of a long sequence out to dense bytes and back, as transfers do: on the caller's thread.
+  // Exports and imports the KV of a long sequence, as transfers do, on the caller's thread.
   void KvBoxes() {
     constexpr int kLayers = 8, kKvHeads = 8, kHeadDim = 64, kTokens = 2048, kBlockSize = 16;
     for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
@@ -103,7 +103,7 @@ class KernelBench {
       for (int i = 0; i < kBlocks; ++i) table[i] = i * 37 % (2 * kBlocks);
       const tensor::KvBox box{0, kLayers, 0, kKvHeads, 0, kTokens};
       std::vector<std::byte> dense(box.Bytes(pool->shape()));
-      device_->ImportKv(*pool, box, table, dense);  // pages are there from now on
+      device_->ImportKv(*pool, box, table, dense);  // touches all pages
       const auto bytes = static_cast<double>(dense.size());
       Report("export " + title, bytes, 0, [&] { device_->ExportKv(*pool, box, table, dense); });
       Report("import " + title, bytes, 0, [&] { device_->ImportKv(*pool, box, table, dense); });
@@ -165,7 +165,8 @@ class KernelBench {
     });
   }
 
-  // Roughly normal, as trained weights are: bf16 is kept in 12 bits (tensor/cpu/short_bf16.h).
+  // Roughly normally distributed, like trained weights: bf16 is stored in 12 bits
+  // (tensor/cpu/short_bf16.h).
   static std::vector<uint8_t> NewWeight(DType dtype, size_t count) {
     std::vector<uint8_t> bytes(count * BytesOf(dtype));
     Rng rng(2);
@@ -194,7 +195,7 @@ class KernelBench {
     return buffer;
   }
 
-  // One line: how long `run` takes, and what part of the two roofs its bytes and operations are.
+  // Prints one line: the time of `run`, and its bytes and operations relative to the two limits.
   void Report(const std::string& title, double bytes, double operations,
               const std::function<void()>& run) {
     run();

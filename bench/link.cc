@@ -1,10 +1,10 @@
-// How long a step is on its way from worker to worker: from Send to on_message, over loopback, with
-// conversion both ways. And from controller to worker.
+// The latency of a step from worker to worker, from Send to on_message over loopback with
+// conversion in both directions; and from controller to worker.
 //
 //   build/release/bench/link_latency
 //
-// One step of 64 decodes a millisecond, 3,000 of them after a warm-up. Target: 150 us (median) from
-// worker to worker.
+// One step of 64 decodes per millisecond, 3,000 of them after a warm-up. Target: 150 us (median)
+// from worker to worker.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,10 +26,10 @@ constexpr int kWarmUp = 200;
 constexpr int kSteps = 3000;
 constexpr auto kEvery = std::chrono::milliseconds(1);
 
-void Measure(const char* what, const std::function<Status(const LaneStep&)>& send,
+void Measure(const char* what, const std::function<Status(const PipelineStep&)>& send,
              const std::atomic<int64_t>& arrived_ns) {
   const SteadyClock clock;
-  LaneStep step = wire::testing::DecodeStep(64);
+  PipelineStep step = wire::testing::DecodeStep(64);
   std::vector<double> us;
   for (int i = 0; i < kWarmUp + kSteps; ++i) {
     const int64_t before = arrived_ns;
@@ -60,7 +60,7 @@ void MeasurePeers() {
   address.control = fmt::format("127.0.0.1:{}", (*to)->port());
   Measure(
       "worker to worker",
-      [&](const LaneStep& step) { return (*from)->Send(address, Term(1), step); }, arrived_ns);
+      [&](const PipelineStep& step) { return (*from)->Send(address, Term(1), step); }, arrived_ns);
 }
 
 void MeasureController() {
@@ -81,7 +81,8 @@ void MeasureController() {
   const ConnectionId id = controller.messages.at(0).from;
   Measure(
       "controller to worker",
-      [&](const LaneStep& step) { return controller.server->Send(id, Term(1), step); }, arrived_ns);
+      [&](const PipelineStep& step) { return controller.server->Send(id, Term(1), step); },
+      arrived_ns);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/machine.cc"
 #include <hwy/foreach_target.h>
-// After foreach_target.
+// Include after foreach_target.
 #include <hwy/highway.h>
 #include <time.h>
 
@@ -68,8 +68,8 @@ HWY_EXPORT(ReadAll);
 
 namespace {
 
-constexpr int64_t kFmaRounds = 1'000'000;          // some 2 ms
-constexpr size_t kSampleBytes = size_t{64} << 20;  // some 5 ms
+constexpr int64_t kFmaRounds = 1'000'000;          // about 2 ms
+constexpr size_t kSampleBytes = size_t{64} << 20;  // about 5 ms
 
 }  // namespace
 

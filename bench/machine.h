@@ -1,5 +1,4 @@
-// What this machine can do, measured: the roofline that benchmarks state their results in ratios
-// to.
+// Measured limits of this machine: the roofline to which benchmarks state their ratios. One thread.
 #pragma once
 
 #include <cstddef>
@@ -7,16 +6,16 @@
 
 namespace millrace::bench {
 
-// The middle value; the mean of the two middle ones.
+// The middle value, or the mean of the two middle ones.
 double Median(std::vector<double> values);
 
-// Seconds from some moment on. On a busy machine the calling thread's CPU time says more than the
-// clock, as long as nobody but the calling thread works.
+// Seconds since some moment. On a busy machine the calling thread's CPU time is more accurate than
+// the wall clock if only the calling thread works.
 enum class Clock { kWall, kCallerCpu };
 double Now(Clock clock);
 
-// Multiply-adds in registers and reads of memory far larger than the caches, by a number of threads
-// at once. Samples are short, so that a benchmark can take one beside each of its own.
+// Multiply-adds in registers, and reads of memory far larger than the caches, by several threads at
+// once. Samples are short, so that a benchmark can take one next to each of its own.
 class Machine {
  public:
   explicit Machine(Clock clock = Clock::kWall);
@@ -26,7 +25,7 @@ class Machine {
 
   // f32, 2 operations per fused multiply-add and lane; GFLOP/s of all threads together.
   double SampleFmaGflops(int threads);
-  // GB/s (10^9 bytes) of all threads together, each reading memory of its own front to back.
+  // GB/s (10^9 bytes) of all threads together; each reads its own memory front to back.
   double SampleReadGbps(int threads);
 
   static constexpr int kMaxThreads = 64;

@@ -1,16 +1,16 @@
-// Live migration: what a client sees when its stream moves to another worker with its KV.
+// Live migration: the effect on a client when its stream moves to another worker with its KV.
 //
 //   build/release/bench/migration [--contexts 1024,4096,8192] [--repeats 5] [--layers 16] ...
 //
-// Method: a controller and two worker processes over loopback TCP, each worker with the whole model
-// (random weights; the layers of Llama 3.2 1B, 2 GB, unless told otherwise) and one thread; one
-// greedy stream per context, moved to and fro in the midst of its decoding. A time between two
-// tokens is one between two calls of the sink that the front end would write to the client from.
-// "Step" is the median of such times before a move; "longest gap" is the longest of them from the
-// order to move until three tokens after the move has ended. For a machine that others use too,
-// "undisturbed" is the longest in as many tokens before the order. There is no prefix cache, so
-// every move carries the whole context. Target: the longest gap is two steps and 50 ms at most, and
-// that of the longest context at most 20 % from the shortest's.
+// Method: a controller and two worker processes over loopback TCP. Each worker has the whole model
+// (random weights; by default the layers of Llama 3.2 1B, 2 GB) and one thread. One greedy stream
+// per context is moved back and forth while it decodes. A time between two tokens is the time
+// between two calls of the sink from which the front end would write to the client. "Step" is the
+// median of such times before a move; "longest gap" is the longest of them from the migration
+// request until three tokens after the move has ended. For a machine with other load, "undisturbed"
+// is the longest of as many tokens before the request. There is no prefix cache, so every move
+// carries the whole context. Target: the longest gap is at most two steps and 50 ms, and that of
+// the longest context at most 20 % above the shortest's.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -39,16 +39,16 @@ struct Options {
 };
 
 constexpr int kOutputMax = 8192;
-constexpr size_t kCalmTokens = 60;  // between moves, at least
+constexpr size_t kCalmTokens = 60;  // minimum between moves
 constexpr double kAllowedMillis = 50;
 
 struct Child {
   std::string name;
   pid_t process = 0;
-  int port_pipe = -1;  // it is told the controller's port here
+  int port_pipe = -1;  // receives the controller's port
 };
 
-// REQUIRES: no threads yet.
+// REQUIRES: no other threads yet.
 Child Fork(const std::string& name, const RigModel& model, int64_t kv_bytes, int max_model_len) {
   int ends[2];
   MR_CHECK(pipe(ends) == 0) << "no pipe";
@@ -71,7 +71,7 @@ Child Fork(const std::string& name, const RigModel& model, int64_t kv_bytes, int
   _exit(1);
 }
 
-// Two stages side by side.
+// Two stages with the whole model each.
 Plan WholeModelTwice(int layers) {
   Plan plan;
   plan.model = "rig";
@@ -94,16 +94,17 @@ class Bench {
   Bench(const Options& options, const RigModel& model, std::vector<Child> children)
       : options_(options), model_(model), children_(std::move(children)) {
     const int longest = *std::ranges::max_element(options.contexts) + kOutputMax;
-    cluster::CellOptions cell =
-        CellOptionsFor(model, WholeModelTwice(model.spec.num_layers), 4, longest);
-    for (const Child& child : children_) cell.controller.node_names.push_back(child.name);
-    server_ = Must(cluster::CellServer::Start(std::move(cell), ServerOptionsForRig(), clock_));
+    cluster::ControllerHostOptions host =
+        ControllerOptionsFor(model, WholeModelTwice(model.spec.num_layers), 4, longest);
+    for (const Child& child : children_) host.controller.node_names.push_back(child.name);
+    server_ =
+        Must(cluster::ControllerProcess::Start(std::move(host), ServerOptionsForRig(), clock_));
     const int port = server_->port();
     for (const Child& child : children_) {
-      MR_CHECK(write(child.port_pipe, &port, sizeof port) == sizeof port) << "a worker is gone";
+      MR_CHECK(write(child.port_pipe, &port, sizeof port) == sizeof port) << "a worker has exited";
     }
-    // A lane to each of them.
-    Stream one(server_->cell(), model, 16, 64, 1), other(server_->cell(), model, 16, 64, 2);
+    // Opens a pipeline to each of them.
+    Stream one(server_->host(), model, 16, 64, 1), other(server_->host(), model, 16, 64, 2);
     one.WaitFor(32);
     other.WaitFor(32);
   }
@@ -116,52 +117,52 @@ class Bench {
   }
 
   std::vector<Move> Run(int context) {
-    Stream stream(server_->cell(), model_, context, kOutputMax, 100);
+    Stream stream(server_->host(), model_, context, kOutputMax, 100);
     size_t calm = kCalmTokens;
     std::vector<Move> moves;
     for (int i = 0; i <= options_.repeats; ++i) {
       stream.WaitFor(stream.tokens() + calm);
       const Move move = MoveOnce(stream, context, calm);
-      if (i > 0) moves.push_back(move);  // the first touches the memory it moves to
+      if (i > 0) moves.push_back(move);  // the first one touches the memory it moves to
     }
     return moves;
   }
 
  private:
   std::string Where() const {
-    for (const cluster::LaneStatus& lane : server_->cell().Describe().lanes) {
-      if (lane.requests > 0) return lane.workers.front();
+    for (const cluster::PipelineStatus& pipeline : server_->host().Describe().pipelines) {
+      if (pipeline.requests > 0) return pipeline.workers.front();
     }
-    MR_CHECK(false) << "the stream is nowhere";
+    MR_CHECK(false) << "no pipeline holds the stream";
     return "";
   }
 
-  // `calm`: how many tokens the next one is to wait for.
+  // `calm`: the number of tokens that the next move waits for.
   Move MoveOnce(const Stream& stream, int context, size_t& calm) {
     const std::string here = Where();
     const auto to = std::ranges::find_if(children_, [&](const Child& c) { return c.name != here; });
-    const cluster::ControllerCounters before = server_->cell().Describe().counters;
+    const cluster::ControllerCounters before = server_->host().Describe().counters;
     const size_t first = stream.tokens();
     const double begin = Now(Clock::kWall);
-    const Status ordered = server_->cell().Migrate(stream.id(), to->name);
+    const Status ordered = server_->host().Migrate(stream.id(), to->name);
     MR_CHECK(ordered.ok()) << ordered.ToString();
-    while (server_->cell().Describe().moving > 0) {
+    while (server_->host().Describe().moving > 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     const double end = Now(Clock::kWall);
     const size_t last = stream.tokens() + 3;
     stream.WaitFor(last + 1);
-    const cluster::ControllerCounters after = server_->cell().Describe().counters;
+    const cluster::ControllerCounters after = server_->host().Describe().counters;
     MR_CHECK(after.moves_failed == before.moves_failed && after.replays == before.replays)
         << "the KV did not move";
-    MR_CHECK(Where() == to->name) << "it did not move";
+    MR_CHECK(Where() == to->name) << "the stream did not move";
     const std::vector<double> times = stream.times();
     const size_t length = last - first + 1;
     calm = std::max(kCalmTokens, length + 8);
     const auto longest = [&](size_t from, size_t until) {
       return std::ranges::max(Gaps(times, from, until)) * 1e3;
     };
-    // A token in flight when the order came counts to the move.
+    // A token in flight at the request counts to the move.
     Move move;
     move.step_ms = Median(Gaps(times, first - kCalmTokens / 2, first - 1)) * 1e3;
     move.gap_ms = longest(first - 1, last);
@@ -177,7 +178,7 @@ class Bench {
   const RigModel& model_;
   const std::vector<Child> children_;
   const SteadyClock clock_;
-  std::unique_ptr<cluster::CellServer> server_;
+  std::unique_ptr<cluster::ControllerProcess> server_;
 };
 
 double MedianOf(const std::vector<Move>& moves, double Move::*field) {

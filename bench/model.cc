@@ -1,10 +1,10 @@
 // Whole models against the machine's roofline, in one run: decode of one sequence against read
-// bandwidth, prefill and decode of many against the FMA peak. Beside every repeat a sample of the
-// roofline is taken; the ratio printed is the median of the repeats' own ratios.
+// bandwidth, prefill and decode of many against the FMA peak. Each repeat is paired with a sample
+// of the roofline; the printed ratio is the median of the repeats' own ratios.
 //
-// FLOPs are those of the weight products and of attention; norms, activations and the embedding
-// look-up count as time but not as work. Bytes are those of the weights' type, also where fewer are
-// kept: bf16 in 12 bits may be above 100 %.
+// FLOPs are those of the weight products and of attention. Norms, activations and the embedding
+// look-up add time but no counted work. Bytes are those of the weights' type, even if fewer are
+// stored: bf16 in 12 bits may exceed 100 %.
 #include "model/model.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ class Runner {
     }
   }
 
-  // Computes tokens [start, start + count) of every sequence and the logits of each last row.
+  // Computes tokens [start, start + count) of every sequence, and the logits of each last row.
   void Step(int start, int count) {
     std::vector<TokenId> tokens;
     std::vector<int32_t> positions, last;
@@ -89,7 +89,7 @@ class Runner {
     device_->Read(model_->Head(last), logits_.data());
   }
 
-  // Of one Step: products of every layer's weights per row, the head per sequence, attention.
+  // FLOPs of one Step: products of every layer's weights per row, the head per sequence, attention.
   double Flops(int start, int count) const {
     const ModelSpec& s = model_->spec();
     const double head = 2.0 * s.hidden_size * s.vocab_size;
@@ -126,7 +126,8 @@ struct Row {
   std::string unit;
 };
 
-// Medians over repeats of `step`, each beside a sample of the roofline; `work` in FLOP or bytes.
+// Medians over repeats of `step`, each paired with a sample of the roofline; `work` in FLOP or
+// bytes.
 Row Measure(const Options& options, const std::string& what, const std::string& unit, double work,
             const std::function<double()>& sample_roofline, const std::function<void()>& step) {
   step();  // warm-up

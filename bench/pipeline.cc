@@ -1,15 +1,15 @@
-// A pipeline of two stages on two cores against one stage on one: what cutting a model by layers
-// gains, what handing steps from thread to thread costs, and what a cell of one worker in this
-// process costs, which is how `serve MODEL` runs a model.
+// A pipeline of two stages on two cores against one stage on one. It shows the gain of dividing a
+// model by layers, the cost of passing steps from thread to thread, and the cost of a controller
+// with one worker in this process, which is how `serve MODEL` runs a model.
 //
 // Each arrangement runs the same requests (all at once, greedy, to a fixed length) through the
 // production scheduler. Repeats of the arrangements alternate, and every ratio is between
-// neighbours, so that other load on the machine hits both.
+// neighbours, so that other load on the machine affects both.
 //
-// For a machine that others use too, the same ratios in CPU time: each stage's CPU time of each
-// step is put into the order that the pipeline keeps (a stage takes the steps one after the other,
-// a step goes from stage to stage, and no more are under way than there are stages). That is how
-// long a machine with nothing else to do would take, but for waking threads.
+// For a machine with other load, the same ratios in CPU time: each stage's CPU time of each step is
+// put into the pipeline's order (a stage takes the steps one after another, a step goes from stage
+// to stage, and at most as many are in flight as there are stages). The result is the time on an
+// otherwise idle machine, without the time to wake threads.
 #include <fmt/format.h>
 #include <pthread.h>
 #include <sched.h>
@@ -42,7 +42,7 @@ struct Options {
   std::string models = "/tmp/millrace-bench";
   int streams = 16;
   int input = 32, output = 96;
-  int first_layers = 7;  // of the first stage; the second has the rest and the head
+  int first_layers = 7;  // of the first stage; the second has the other layers and the head
   int repeats = 9;
 };
 
@@ -72,7 +72,7 @@ std::string FolderOf(const Options& options) {
   return folder;
 }
 
-// Notes the CPU time that a stage takes for each step.
+// Records the CPU time of a stage for each step.
 class CountedStage : public engine::WrappedStage {
  public:
   CountedStage(std::unique_ptr<engine::Stage> stage, std::vector<double>* seconds)
@@ -98,15 +98,15 @@ std::unique_ptr<model::Model> LoadLayers(const Options& options, tensor::Device&
       model::Model::Load(FolderOf(options), device, {.layers = layers, .max_batched_tokens = 512}));
 }
 
-// One way to run the model; its threads have one core each.
+// One arrangement of the model; its threads have one core each.
 struct Arrangement {
-  std::vector<std::vector<double>> cpu_seconds;  // by stage and step, where it is counted
+  std::vector<std::vector<double>> cpu_seconds;  // by stage and step, if counted
   std::unique_ptr<engine::Executor> executor;
   std::unique_ptr<sched::Scheduler> scheduler;
   uint64_t next_request = 1;
 };
 
-// As the controller makes them for its lanes.
+// Like the controller's schedulers for its pipelines.
 std::unique_ptr<sched::Scheduler> SchedulerFor(const Options& options,
                                                const engine::ExecutorTraits& traits) {
   sched::SchedulerOptions s;
@@ -165,23 +165,23 @@ std::vector<engine::EngineRequest> Questions(const Options& options, int output)
   return questions;
 }
 
-// A cell of one worker in this process, all threads on the caller's core.
+// A controller with one worker in this process, all threads on the caller's core.
 class InProcess {
  public:
   explicit InProcess(const Options& options) : options_(options) {
     auto device = Must(tensor::NewCpuDevice({.threads = 1}));
     auto model = LoadLayers(options, *device, {});
     const ModelSpec spec = model->spec();
-    cluster::CellOptions cell;
-    cell.controller.num_layers = spec.num_layers;
-    sched::SchedulerOptions& s = cell.controller.scheduler;
+    cluster::ControllerHostOptions host;
+    host.controller.num_layers = spec.num_layers;
+    sched::SchedulerOptions& s = host.controller.scheduler;
     s.block_size = kBlockSize;
     s.num_blocks = Blocks(options);
     s.max_num_seqs = options.streams;
     s.max_num_batched_tokens = model->max_batched_tokens();
     s.max_model_len = options.input + options.output;
     s.prefix_caching = false;
-    cluster_ = Must(cluster::LocalCluster::Start(std::move(cell), clock_));
+    cluster_ = Must(cluster::LocalCluster::Start(std::move(host), clock_));
     cluster::LoadedShard loaded;
     loaded.facts.kv_bytes_per_token_layer = spec.KvBytesPerToken() / spec.num_layers;
     loaded.facts.kv_bytes = int64_t{Blocks(options)} * kBlockSize * spec.KvBytesPerToken();
@@ -199,9 +199,9 @@ class InProcess {
     std::vector<engine::EngineRequest> questions = Questions(options_, output);
     const double begin = Now(Clock::kWall);
     for (engine::EngineRequest& request : questions) {
-      Must(cluster_->cell().Submit(std::move(request), [&](RequestOutput news) {
-        MR_CHECK(news.error.ok()) << news.error.ToString();
-        if (!news.finish) return;
+      Must(cluster_->host().Submit(std::move(request), [&](RequestOutput output) {
+        MR_CHECK(output.error.ok()) << output.error.ToString();
+        if (!output.finish) return;
         std::lock_guard lock(mutex);
         if (--left == 0) over.notify_one();
       }));
@@ -217,7 +217,7 @@ class InProcess {
   std::unique_ptr<cluster::LocalCluster> cluster_;
 };
 
-// Seconds that all requests take, each of `output` tokens.
+// Seconds until all requests, each of `output` tokens, are done.
 double RunRequests(const Options& options, int output, Arrangement& arrangement) {
   sched::Scheduler& scheduler = *arrangement.scheduler;
   for (engine::EngineRequest& request : Questions(options, output)) {
@@ -240,12 +240,12 @@ double RunRequests(const Options& options, int output, Arrangement& arrangement)
 }
 
 struct Sample {
-  double seconds = 0;      // it took
-  double undisturbed = 0;  // it would take alone on the machine
+  double seconds = 0;      // measured
+  double undisturbed = 0;  // on an otherwise idle machine
   double cpu_seconds = 0;  // of the whole process
 };
 
-// When the last step leaves the last stage.
+// The time at which the last step leaves the last stage.
 double Makespan(const std::vector<std::vector<double>>& cpu_seconds) {
   const size_t stages = cpu_seconds.size(), steps = cpu_seconds[0].size();
   std::vector<double> stage_free(stages, 0), step_done(steps, 0);
@@ -266,9 +266,9 @@ double ProcessCpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-Sample Measure(const Options& options, InProcess& cell) {
+Sample Measure(const Options& options, InProcess& host) {
   const double begin = ProcessCpuSeconds();
-  Sample sample{.seconds = cell.RunRequests(options.output)};
+  Sample sample{.seconds = host.RunRequests(options.output)};
   sample.cpu_seconds = sample.undisturbed = ProcessCpuSeconds() - begin;
   return sample;
 }
@@ -290,17 +290,17 @@ void Run(const Options& options) {
   Arrangement one = Chain(options, {std::nullopt});
   Arrangement two = Chain(
       options, {LayerRange{0, options.first_layers}, LayerRange{options.first_layers, layers}});
-  InProcess cell(options);
+  InProcess host(options);
   for (Arrangement* a : {&plain, &one, &two}) RunRequests(options, 4, *a);
-  cell.RunRequests(4);
+  host.RunRequests(4);
 
   std::vector<double> plain_rate, one_rate, two_rate, hand_over, hand_over_cpu, gain, gain_cpu;
-  std::vector<double> cell_rate, served, served_cpu;
+  std::vector<double> controller_rate, served, served_cpu;
   const double tokens = static_cast<double>(options.streams) * options.output;
   for (int i = 0; i < options.repeats; ++i) {
-    const Sample p = Measure(options, plain), c = Measure(options, cell);
+    const Sample p = Measure(options, plain), c = Measure(options, host);
     const Sample o = Measure(options, one), t = Measure(options, two);
-    cell_rate.push_back(tokens / c.seconds);
+    controller_rate.push_back(tokens / c.seconds);
     served.push_back(p.seconds / c.seconds);
     served_cpu.push_back(p.cpu_seconds / c.cpu_seconds);
     plain_rate.push_back(tokens / p.seconds);
@@ -320,8 +320,8 @@ void Run(const Options& options) {
   fmt::print(
       "| arrangement | output tokens/s | to plain | to plain, by CPU time |\n|---|---|---|---|\n");
   fmt::print("| plain executor, one core | {:.1f} | 1 | 1 |\n", Median(plain_rate));
-  fmt::print("| cell of one worker in this process, one core | {:.1f} | {:.3f} | {:.3f} |\n",
-             Median(cell_rate), Median(served), Median(served_cpu));
+  fmt::print("| controller of one worker in this process, one core | {:.1f} | {:.3f} | {:.3f} |\n",
+             Median(controller_rate), Median(served), Median(served_cpu));
   fmt::print("| chain of one stage, one core | {:.1f} | {:.3f} | {:.3f} |\n", Median(one_rate),
              Median(hand_over), Median(hand_over_cpu));
   fmt::print("| chain of two stages, two cores | {:.1f} | {:.2f} | {:.2f} |\n", Median(two_rate),

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""The simulator against the machine it simulates.
+"""Compares the simulator with the machine that it simulates.
 
 usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--keep DIR] [--lock FILE]
                          [--capacity R]
 
 Method: a server with 2 threads on the llama-160m shape (bf16, random weights) gets Poisson traces at 30,
 60 and 90 % of its capacity, from `millrace bench serve` on the same two cores. Capacity is the rate
-reached when all requests come at once, the median of five bursts. The machine's speed drifts by a third
-within seconds where others share it, so `millrace profile` and the server take turns: two rounds over the
-profile's batches, a part of the trace, the next two rounds. `millrace simulate` is given that profile and
-the same parts. One serving is all parts, and its figures are over their requests. The loads are served
-several times, 60 and 90 % most often, and what is judged is the median of the servings' ratios, each between
-neighbours. When other programs took more than 4 % of the processors, the serving is made again. Prompts
-are uniform in [64, 192] tokens, outputs in [32, 96]. Nothing is fitted to the served runs: step times,
-their unevenness and what serving adds come from the profiles. Only the loopback interface is used.
+reached when all requests arrive at once, the median of five bursts. The speed of a shared machine drifts by
+a third within seconds, so `millrace profile` and the server take turns: two rounds over the profile's
+batches, a part of the trace, the next two rounds. `millrace simulate` gets that profile and the same parts.
+One serving consists of all parts; its figures cover their requests. Each load is served several times, 60
+and 90 % most often. The result is the median of the servings' ratios, each between neighbours. A serving
+during which other programs took more than 4 % of the processors is repeated. Prompts are uniform in
+[64, 192] tokens, outputs in [32, 96]. Nothing is fitted to the served runs: step times, their variation
+and the overhead of serving come from the profiles. Only the loopback interface is used.
 """
 import argparse
 import contextlib
@@ -38,9 +38,9 @@ BURSTS, BURST_REQUESTS = 5, 96
 BARS = {"p50": 0.10, "p99": 0.20}
 SEEDS = 20  # moments of the profile from which its pace is replayed
 OTHERS_MAX = 0.04  # of both cores
-ROUNDS = 2  # over the profile's batches, between two parts
-REST_S = 0.5  # after a round: long enough to be stopped in
-APART_MS = 60_000  # between the parts of the simulated trace, which never meet
+ROUNDS = 2  # over the profile's batches between two parts
+REST_S = 0.5  # after a round: long enough to stop the profile in
+APART_MS = 60_000  # between the parts of the simulated trace, so that they do not overlap
 
 
 def make_trace(path, rate, count, seed):
@@ -80,7 +80,7 @@ def simulated(binary, model, profile, trace):
 
 
 class Processors:
-    """What others took of them between begin and others()."""
+    """Measures the processor share of other programs between creation and others()."""
 
     def __init__(self):
         self.busy, self.total = self._ticks()
@@ -103,9 +103,9 @@ class Processors:
 
 
 def serve_in_turns(args, binary, model, parts, folder):
-    """Profiles and serves in turns; what was served, and what part of the processors others took.
+    """Profiles and serves in turns; returns the served times and the others' processor share.
 
-    The profile rests after each round; after the first, and every ROUNDS from then, it is
+    The profile pauses after each round. After the first round, and then every ROUNDS, it is
     stopped until a part has been served.
     """
     processors = Processors()
@@ -141,7 +141,7 @@ def serve_in_turns(args, binary, model, parts, folder):
 
 
 def measure_load(args, binary, model, rate, seed, folder):
-    """What a trace in parts gave, and its simulation."""
+    """Returns the results of a trace in parts, and its simulation."""
     parts, lines = [], []
     for part in range(args.parts):
         path, count = folder / f"part{part}.jsonl", max(4, round(rate * args.seconds))
@@ -166,7 +166,7 @@ def measure_load(args, binary, model, rate, seed, folder):
 
 @contextlib.contextmanager
 def quiet(lock):
-    """Alone on the machine, as far as others take the lock."""
+    """Holds the lock, so that other holders of it do not run meanwhile."""
     if lock is None:
         yield
         return

@@ -1,14 +1,15 @@
-// A changed plan under running requests: how many bytes of KV cross the wire, against how many
-// must.
+// A plan change under running requests: how many bytes of KV cross the network, compared with the
+// minimum.
 //
 //   build/release/bench/reconfiguration [--streams 24]
 //
-// Method: workers over loopback TCP (in this process, each with ports, a data plane and threads of
-// its own), a model of random weights; streams of different lengths decode while the plan changes
-// from two stages to three, to two with another cut, to three with others. What must cross: of each
-// sequence all tokens that were computed in the lane it left (as the stages saw them), times the
-// layers that another worker holds now. What did: the bytes of pulls as the controller was told of
-// them, and as the workers' data planes counted them. Target: at most 1.02 times what must.
+// Method: workers over loopback TCP (in this process, each with its own ports, data plane and
+// threads), a model of random weights. Streams of different lengths decode while the plan changes
+// from two stages to three, to two with other boundaries, to three with others. The minimum: for
+// each sequence all tokens that were computed in the pipeline it left (as the stages saw them),
+// times the layers that another worker holds now. The actual amount: the bytes of pulls as reported
+// to the controller, and as counted by the workers' data planes. Target: at most 1.02 times the
+// minimum.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -39,26 +40,26 @@ constexpr size_t kCalmTokens = 20;
 constexpr int kMostStages = 3;
 constexpr double kTarget = 1.02;
 
-// Tokens whose KV was computed, by lane and sequence; of first stages only. Any thread.
+// Tokens with computed KV, by pipeline and sequence, counted at first stages only. Any thread.
 class Computed {
  public:
-  void Note(LaneId lane, const StepPlan& plan) {
+  void Note(PipelineId pipeline, const StepPlan& plan) {
     std::lock_guard lock(mutex_);
     for (const SequenceStep& s : plan.sequences) {
-      int& tokens = tokens_[lane][s.id];
+      int& tokens = tokens_[pipeline][s.id];
       tokens = std::max(tokens, s.start + s.num_tokens);
     }
   }
-  int64_t TokensOf(LaneId lane) const {
+  int64_t TokensOf(PipelineId pipeline) const {
     std::lock_guard lock(mutex_);
     int64_t sum = 0;
-    for (const auto& [id, tokens] : tokens_.at(lane)) sum += tokens;
+    for (const auto& [id, tokens] : tokens_.at(pipeline)) sum += tokens;
     return sum;
   }
 
  private:
   mutable std::mutex mutex_;
-  std::map<LaneId, std::map<SequenceId, int>> tokens_;  // guarded by mutex_
+  std::map<PipelineId, std::map<SequenceId, int>> tokens_;  // guarded by mutex_
 };
 
 class NotedStage : public engine::WrappedStage {
@@ -67,7 +68,7 @@ class NotedStage : public engine::WrappedStage {
       : WrappedStage(std::move(stage)), computed_(computed) {}
   Status Run(std::span<engine::StagePart> parts) override {
     if (layers().begin == 0) {
-      for (const engine::StagePart& part : parts) computed_->Note(part.lane, *part.plan);
+      for (const engine::StagePart& part : parts) computed_->Note(part.pipeline, *part.plan);
     }
     return WrappedStage::Run(parts);
   }
@@ -100,18 +101,20 @@ class Worker {
   std::thread thread_;
 };
 
-// Where the cuts are, and which worker has which stage.
+// The boundaries between stages, and the worker of each stage.
 struct Cut {
   std::vector<int> ends;
   std::vector<int> workers;
 };
 
-// Whoever has it in a lane. A plan's worker that has not joined yet is stood in for.
-std::string OwnerOf(const cluster::LaneStatus& lane, int layer) {
-  for (size_t hop = 0; hop < lane.layers.size(); ++hop) {
-    if (layer >= lane.layers[hop].begin && layer < lane.layers[hop].end) return lane.workers[hop];
+// The worker that holds the layer in a pipeline. Another worker may substitute for a planned worker
+// that has not joined yet.
+std::string OwnerOf(const cluster::PipelineStatus& pipeline, int layer) {
+  for (size_t hop = 0; hop < pipeline.layers.size(); ++hop) {
+    if (layer >= pipeline.layers[hop].begin && layer < pipeline.layers[hop].end)
+      return pipeline.workers[hop];
   }
-  MR_CHECK(false) << "nobody has layer " << layer;
+  MR_CHECK(false) << "no worker has layer " << layer;
   return "";
 }
 
@@ -146,48 +149,50 @@ class Bench {
   Bench(const Options& options, const RigModel& model, const Cut& cut)
       : options_(options), model_(model) {
     for (int i = 0; i < kMostStages; ++i) names_.push_back(fmt::format("w{}", i));
-    cluster::CellOptions cell = CellOptionsFor(model, PlanOf(cut), options.streams, kModelLen);
-    cell.controller.node_names = names_;
-    server_ = Must(cluster::CellServer::Start(std::move(cell), ServerOptionsForRig(), clock_));
+    cluster::ControllerHostOptions host =
+        ControllerOptionsFor(model, PlanOf(cut), options.streams, kModelLen);
+    host.controller.node_names = names_;
+    server_ =
+        Must(cluster::ControllerProcess::Start(std::move(host), ServerOptionsForRig(), clock_));
     const int64_t kv_bytes = model.spec.KvBytesPerToken() * int64_t{kModelLen} * options.streams;
     for (const std::string& name : names_) {
       workers_.push_back(std::make_unique<Worker>(
           WorkerOptionsFor(model, name, server_->port(), kv_bytes, kModelLen), &computed_, clock_));
     }
     for (int i = 0; i < options.streams; ++i) {
-      streams_.push_back(std::make_unique<Stream>(server_->cell(), model,
+      streams_.push_back(std::make_unique<Stream>(server_->host(), model,
                                                   options.prompt_min + i * options.prompt_step,
                                                   kModelLen / 2, static_cast<uint64_t>(i) + 1));
     }
   }
   ~Bench() {
     streams_.clear();
-    server_.reset();  // before the workers: it does not miss them
+    server_.reset();  // before the workers, so that it does not report their loss
   }
 
   void ChangeTo(const Cut& then) {
     for (const auto& stream : streams_) stream->WaitFor(stream->tokens() + kCalmTokens);
-    const cluster::ClusterStatus before = server_->cell().Describe();
-    MR_CHECK(before.lanes.size() == 1 && before.lanes.front().requests == options_.streams)
+    const cluster::ClusterStatus before = server_->host().Describe();
+    MR_CHECK(before.pipelines.size() == 1 && before.pipelines.front().requests == options_.streams)
         << "the streams are not where they should be";
     const uint64_t wire_before = Sum(&Worker::wire_bytes), copied = Sum(&Worker::copied_bytes);
     const double begin = Now(Clock::kWall);
-    const Status applied = server_->cell().ApplyPlan(PlanOf(then), names_);
+    const Status applied = server_->host().ApplyPlan(PlanOf(then), names_);
     MR_CHECK(applied.ok()) << applied.ToString();
-    cluster::ClusterStatus after = server_->cell().Describe();
+    cluster::ClusterStatus after = server_->host().Describe();
     while (!Settled(before, after)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      after = server_->cell().Describe();
+      after = server_->host().Describe();
     }
     const double seconds = Now(Clock::kWall) - begin;
     MR_CHECK(after.counters.replays == before.counters.replays &&
              after.counters.moves_failed == before.counters.moves_failed)
-        << "some were computed again";
+        << "some tokens were recomputed";
     int layers = 0;
     for (int layer = 0; layer < kLayers; ++layer) {
-      layers += OwnerOf(before.lanes.front(), layer) != OwnerOf(after.lanes.front(), layer);
+      layers += OwnerOf(before.pipelines.front(), layer) != OwnerOf(after.pipelines.front(), layer);
     }
-    const int64_t tokens = computed_.TokensOf(before.lanes.front().id);
+    const int64_t tokens = computed_.TokensOf(before.pipelines.front().id);
     const auto all = static_cast<double>(tokens * model_.spec.KvBytesPerToken());
     const auto needed = static_cast<double>(tokens * model_.spec.KvBytesPerToken(layers));
     const auto pulled =
@@ -203,9 +208,9 @@ class Bench {
 
  private:
   bool Settled(const cluster::ClusterStatus& before, const cluster::ClusterStatus& now) const {
-    return !now.changing && now.moving == 0 && now.lanes.size() == 1 &&
-           now.lanes.front().id != before.lanes.front().id &&
-           now.lanes.front().requests == options_.streams;
+    return !now.changing && now.moving == 0 && now.pipelines.size() == 1 &&
+           now.pipelines.front().id != before.pipelines.front().id &&
+           now.pipelines.front().requests == options_.streams;
   }
   uint64_t Sum(uint64_t (Worker::*count)() const) const {
     uint64_t sum = 0;
@@ -219,7 +224,7 @@ class Bench {
   std::vector<std::string> names_;
   Computed computed_;
   const SteadyClock clock_;
-  std::unique_ptr<cluster::CellServer> server_;
+  std::unique_ptr<cluster::ControllerProcess> server_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::unique_ptr<Stream>> streams_;
 };

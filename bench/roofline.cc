@@ -1,4 +1,4 @@
-// What this machine can do: read bandwidth and the f32 multiply-add peak, medians over repeats.
+// The limits of this machine: read bandwidth and the f32 multiply-add peak, medians over repeats.
 //
 //   build/release/bench/roofline [--repeats N] [--threads N]
 #include <fmt/core.h>

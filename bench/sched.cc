@@ -1,12 +1,12 @@
-// The scheduler's own cost: Schedule + Commit of one decode step, with no executor behind them.
+// The scheduler's own cost: Schedule + Commit of one decode step, without an executor.
 //
 //   build/release/bench/sched_cost [running requests, default 1024]
 //
-// Method: all requests are admitted and decode; each measured step takes every one of them. Time is
-// the thread's CPU time, so that a busy machine does not count. A run is 800 steps, of which each
+// Method: all requests are admitted and decode; each measured step contains all of them. Time is
+// the thread's CPU time, so that a busy machine does not count. A run is 800 steps, in which each
 // sequence crosses 50 block borders; medians over five runs. Prompts differ in length, so borders
-// fall evenly; "aligned" is the worst case, where all sequences open (and hash) a block in the same
-// step. Target: at most 0.2 us per running request per step, p99 of a step at most 250 us at 1,024
+// fall evenly. "Aligned" is the worst case: all sequences open (and hash) a block in the same step.
+// Target: at most 0.2 us per running request per step, p99 of a step at most 250 us at 1,024
 // running.
 #include <fmt/format.h>
 #include <time.h>
@@ -78,7 +78,7 @@ Figures RunOnce(int running, bool prefix_caching, bool aligned) {
     const double committing = CpuMicros();
     scheduler->Commit(result, Time{step}, outputs);
     const double us = (planned - start) + (CpuMicros() - committing);
-    if (step > 0) step_us.push_back(us);  // step 0 is the prompts
+    if (step > 0) step_us.push_back(us);  // step 0 computes the prompts
   }
   double sum = 0;
   for (double us : step_us) sum += us;

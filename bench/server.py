@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The whole server in ratios to the machine's roofline, and to its own engine.
+"""Measures the whole server in ratios to the machine's roofline and to its own engine.
 
 usage: bench/server.py BUILD_DIR [--models DIR] [--repeats N]
 

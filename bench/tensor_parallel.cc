@@ -1,9 +1,9 @@
-// Tensor parallelism of two against one: a process per rank, each on a core of its own, against the
-// whole model on the first of these cores. Steps of both alternate, so that both see the same
-// machine; the ratio printed is the median of the repeats' own ratios.
+// Tensor parallelism of two against one: one process per rank, each on its own core, against the
+// whole model on the first of these cores. Steps of both alternate, so that both run under the same
+// conditions. The printed ratio is the median of the repeats' own ratios.
 //
-// A sum of one value before each step makes both ranks begin together. "In sums" is the time rank 0
-// spends adding over the ranks, waiting for the other one included.
+// A sum of one value before each step makes both ranks begin together. "In sums" is the time that
+// rank 0 spends adding over the ranks, including the wait for the other rank.
 #include <fmt/format.h>
 #include <sched.h>
 #include <sys/wait.h>
@@ -27,8 +27,8 @@
 namespace millrace::bench {
 namespace {
 
-// What times are: on a machine that others use too, rank 0's CPU time says what two ranks would
-// take there without the others, but for the time they would wait for each other.
+// The kind of time. On a machine with other load, rank 0's CPU time estimates the time of two ranks
+// alone, except for their waits for each other.
 Clock clock = Clock::kWall;
 
 struct Options {
@@ -38,7 +38,7 @@ struct Options {
   std::string models = "/tmp/millrace-bench";
 };
 
-// What is measured: so many rows of so many sequences at once, from a position on.
+// A measured step: rows of several sequences at once, from a position on.
 struct Work {
   const char* what;
   int sequences, start, rows;
@@ -67,7 +67,7 @@ std::string FolderOf(const Options& options) {
   return folder;
 }
 
-// Keeps the time spent in calls.
+// Records the time spent in calls.
 class TimedCollective : public net::Collective {
  public:
   explicit TimedCollective(std::unique_ptr<net::Collective> inner) : inner_(std::move(inner)) {}
@@ -87,7 +87,7 @@ class TimedCollective : public net::Collective {
   double seconds_ = 0;
 };
 
-// One model, whole or a rank's part, on one core.
+// One model, whole or one rank's part, on one core.
 class Runner {
  public:
   Runner(const std::string& folder, TimedCollective* collective)
@@ -122,7 +122,7 @@ class Runner {
     float together = 0;
     if (collective_ != nullptr) {
       Must(collective_->AllReduceSum({&together, 1}));
-      collective_->Take();  // the wait for the start is not the step's
+      collective_->Take();  // the wait for the start does not count to the step
     }
     const double begin = Now(clock);
     const model::BatchKv kv{kv_.get(), 0, spans};

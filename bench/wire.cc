@@ -1,4 +1,4 @@
-// What a step costs to put on the wire and to take off it.
+// The cost of serialising and parsing a step.
 //
 //   build/release/bench/wire_cost
 //

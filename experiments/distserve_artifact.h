@@ -1,5 +1,6 @@
-// The rule of DistServe's artifact for a placement: its simulator (sim/compat), one prefill and one
-// decode instance, goodput by P90 of TTFT and P90 of TPOT apart. For comparison with what it found.
+// The placement rule of DistServe's artifact: its simulator (sim/compat), one prefill and one
+// decode instance, goodput by P90 of TTFT and P90 of TPOT separately. For comparison with its
+// results. Pure; any thread.
 #pragma once
 
 #include <vector>
@@ -18,7 +19,7 @@ struct ArtifactRule {
   double precision = 0.002;
 };
 
-// Requests per second that one pair carries; both P90 below their limits.
+// Requests per second of one pair with both P90 below their limits.
 plan::Goodput ArtifactGoodput(const ArtifactRule& rule, const plan::DistServeUnit& unit,
                               double guess);
 

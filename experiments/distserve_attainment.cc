@@ -1,5 +1,5 @@
-// DistServe: how many requests meet both limits as the rate grows, for prefill and decode apart,
-// both together, and chunked prefill (OSDI'24, figures 8 and 9, table 2).
+// DistServe: the share of requests within both limits as the rate grows, for prefill and decode
+// separately, both together, and chunked prefill (OSDI'24, figures 8 and 9, table 2).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ constexpr double kTable2Ratio = 2.39 / 1.11;
 
 struct System {
   const char* name;
-  const char* engine;  // whose coefficients
+  const char* engine;  // source of the coefficients
   DistServeUnit unit;
 };
 
@@ -138,7 +138,8 @@ Result<std::vector<Figure>> RunSetting(const Context& context, const Setting& se
   return figures;
 }
 
-// 100 requests measured on one A100 against what the imitated simulator says of the same arrivals.
+// Compares 100 requests measured on one A100 with the imitated simulator's result for the same
+// arrivals.
 Result<std::vector<Figure>> Measured(const Context& context) {
   MR_ASSIGN_OR_RETURN(const auto measured, MeasuredShareGpt());
   MR_ASSIGN_OR_RETURN(const auto engine, DistserveEngine::Load(context.data, "vllm", Opt13b()));

@@ -17,7 +17,7 @@ Result<int> ParseInt(const std::string& cell, const std::string& where) {
   int value = 0;
   const auto [end, error] = std::from_chars(cell.data(), cell.data() + cell.size(), value);
   if (error != std::errc() || end != cell.data() + cell.size()) {
-    return InvalidArgument(fmt::format("{}: \"{}\" is no whole number", where, cell));
+    return InvalidArgument(fmt::format("{}: \"{}\" is not a whole number", where, cell));
   }
   return value;
 }

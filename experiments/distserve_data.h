@@ -1,4 +1,5 @@
-// What the DistServe experiments share: the published lengths, arrivals and coefficients.
+// Shared by the DistServe experiments: the published lengths, arrivals and coefficients. Any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct Lengths {
 
 inline constexpr size_t kCsvBytesMax = 16 << 20;
 
-// The lines of a CSV file split at its commas, the heading left out.
+// The lines of a CSV file, split at commas, without the header line.
 Result<std::vector<std::vector<std::string>>> ReadCsv(const std::string& path, size_t columns);
 
 // The requests of the Azure conversation trace (2023) that OPT models can hold, in file order:
@@ -28,11 +29,11 @@ Result<std::vector<Lengths>> AzureLengthsWithin2048(const std::string& data, siz
 // Poisson arrivals of the oracle runs (shared data, profiles/README.md): the first at 0.
 std::vector<double> OracleArrivalsMs(size_t count, double requests_per_s);
 
-// (TP, PP) to the tokens of KV cache that fit on A100-80G beside the weights of "opt-13b".
+// Maps (TP, PP) to the tokens of KV cache that fit on A100-80G beside the weights of "opt-13b".
 Result<std::map<std::pair<int, int>, int>> MaxTokens(const std::string& data,
                                                      std::string_view model);
 
-// By linear interpolation. REQUIRES: values not empty, q in [0, 1].
+// Interpolates linearly. REQUIRES: values not empty, q in [0, 1].
 double Quantile(std::vector<double> values, double q);
 
 }  // namespace millrace::experiments

@@ -10,7 +10,7 @@
 namespace millrace::experiments {
 namespace {
 
-// ShareGPT as DistServe prepared it; means as quoted from the paper, spread as in the 100 measured
+// ShareGPT as DistServe prepared it: means as stated in the paper, spread as in the 100 measured
 // requests (data/sharegpt_opt13b_vllm_tp1.csv). OPT holds 2048 tokens.
 constexpr double kShareGptPrompt = 755.5, kShareGptPromptSd = 523;
 constexpr double kShareGptOutput = 200.3, kShareGptOutputSd = 193;
@@ -120,7 +120,7 @@ Result<std::vector<MeasuredRequest>> MeasuredShareGpt() {
       const char* end = row[i].data() + row[i].size();
       if (const auto read = std::from_chars(row[i].data(), end, values[i]);
           read.ec != std::errc() || read.ptr != end) {
-        return InvalidArgument(fmt::format("{}: \"{}\" is no number", path, row[i]));
+        return InvalidArgument(fmt::format("{}: \"{}\" is not a number", path, row[i]));
       }
     }
     requests.push_back({{static_cast<int>(values[0]), static_cast<int>(values[1])},

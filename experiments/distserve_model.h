@@ -1,4 +1,5 @@
-// OPT models on A100-80G as DistServe's artifact knows them: what the placement experiments judge.
+// OPT models on A100-80G with the artifact's data, for the placement experiments. Immutable; any
+// thread.
 #pragma once
 
 #include <map>
@@ -34,7 +35,7 @@ class DistserveEngine {
  public:
   static Result<DistserveEngine> Load(const std::string& data, const std::string& engine,
                                       const DistserveModel& model);
-  // Those with coefficients, a known KV capacity and room in `nodes` nodes.
+  // Parallelisms with coefficients, a known KV capacity and room in `nodes` nodes.
   std::vector<plan::Parallel> Parallels(int nodes, int devices_per_node) const;
   sim::PlacementKind KindOf(const plan::Parallel& parallel) const;
   const cost::DistServeCoefficients& At(int tensor) const { return coefficients_.at(tensor); }
@@ -44,14 +45,13 @@ class DistserveEngine {
   std::map<std::pair<int, int>, int> kv_tokens_;             // by (TP, PP)
 };
 
-// What the three length samples are called in verdicts.
+// The names of the three length samples in verdicts.
 enum class LengthSample { kAzure, kShareGptMeans, kShareGptMeasured };
 const char* LengthSampleName(LengthSample sample);
-// The pairs of a sample. kShareGptMeans: lognormal with the published means, deterministic.
+// The length pairs of a sample. kShareGptMeans: lognormal with the published means, deterministic.
 Result<std::vector<sim::Lengths>> SampleLengths(const Context& context, LengthSample sample);
 
-// 100 requests of ShareGPT as the artifact measured them on vLLM: OPT-13B, one A100-80G, 1
-// request/s.
+// 100 ShareGPT requests as measured by the artifact on vLLM: OPT-13B, one A100-80G, 1 request/s.
 struct MeasuredRequest {
   Lengths lengths;
   double arrival_s = 0, ttft_ms = 0, tpot_ms = 0;

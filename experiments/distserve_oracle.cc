@@ -1,4 +1,4 @@
-// The oracle runs of DistServe's released simulator, row by row and request by request.
+// Compares the published runs of DistServe's released simulator, row by row and request by request.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -62,7 +62,7 @@ Result<SimDistServeResult> RunRow(const Inputs& in, const Row& row) {
   return SimulateSimDistServe(options, requests);
 }
 
-// The metrics of kMetrics, in its order.
+// The metrics in the order of kMetrics.
 std::vector<double> Summarise(const SimDistServeResult& result, double slo_ttft_ms,
                               double slo_tpot_ms) {
   std::vector<double> ttft, tpot;
@@ -82,7 +82,7 @@ std::vector<double> Summarise(const SimDistServeResult& result, double slo_ttft_
   return all;
 }
 
-// The worst relative difference of the row, and in which metric.
+// The largest relative difference in the row, and its metric.
 Figure CompareRow(const Row& row, const SimDistServeResult& result) {
   const auto ours = Summarise(result, Number(row, 17), Number(row, 18));
   size_t worst = 0;

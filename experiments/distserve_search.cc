@@ -1,4 +1,5 @@
-// DistServe's placements (OSDI'24, appendix B) and search time (figure 12), beside our search.
+// Compares DistServe's placements (OSDI'24, appendix B) and search time (figure 12) with our
+// search.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace {
 
 using plan::DistServeUnit;
 
-// The paper's placements (appendix B). ShareGPT's lengths are not in the published data; 100 of
-// them are known from a measured run of the artifact.
+// The paper's placements (appendix B). ShareGPT's lengths are not published; 100 of them are known
+// from a measured run of the artifact.
 const DistServeUnit kPaper13b{.prefill = {2, 1}, .decode = {1, 1}};
 const DistServeUnit kPaper66b{.prefill = {4, 1}, .decode = {2, 2}};
 
@@ -41,7 +42,7 @@ std::string Short(const DistServeUnit& unit) {
                      unit.prefill.pipeline, unit.decode.tensor, unit.decode.pipeline);
 }
 
-// Of the processor, so that other work on the machine does not count.
+// Measures processor time, so that other load on the machine does not count.
 class Stopwatch {
  public:
   double Seconds() const {
@@ -119,7 +120,7 @@ Figure PublishedFigure(const Case& c, const std::string& name, sim::PlacementEva
   return figure;
 }
 
-// The best of each mode at the rate the trials gave it, through the production scheduler.
+// Runs the best of each mode at its trial rate through the production scheduler.
 std::vector<Figure> ConfirmFigures(const std::string& name, sim::PlacementEvaluator& evaluator,
                                    const plan::DistServePlan& plan) {
   std::vector<plan::DistServeCandidate> firsts = {plan.best};

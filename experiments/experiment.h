@@ -1,6 +1,6 @@
-// One published figure (or one table of them) that Millrace reproduces: what the paper says, what
-// ours says, and an honest verdict. An experiment is one file in this folder that defines a
-// function and registers it; main.cc runs it by name.
+// One published figure or table that Millrace reproduces: the paper's values, our values, and a
+// verdict. An experiment is one file in this folder that defines and registers a function; main.cc
+// runs it by name. One thread.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@
 
 namespace millrace::experiments {
 
-// One line of the result. `paper` and `ours` are numbers, or strings where a number says too
-// little; `paper` is null where nothing was published.
+// One line of the result. `paper` and `ours` are numbers, or strings where a number is not enough;
+// `paper` is null if nothing was published.
 struct Figure {
   std::string name;
   Json paper;
@@ -21,12 +21,12 @@ struct Figure {
   std::string unit;
   std::string verdict;  // "reproduced", "12 % lower", "shape only: ...", "not reproduced: ..."
   Json more = Json::object();  // further keys of this line, merged into its JSON
-  bool held = true;            // whether the bar was reached, where there is one
+  bool held = true;            // whether the bar was reached, if there is one
 };
 
 struct Context {
   std::string data;       // the folder of published data: traces, profiles, helix, spot
-  bool progress = false;  // tell on stderr how far it is
+  bool progress = false;  // report progress on stderr
   bool quick = false;     // a smaller run for the test suite; the verdicts must still hold
 };
 
@@ -38,7 +38,7 @@ struct Experiment {
   std::function<Result<std::vector<Figure>>(const Context&)> run;
 };
 
-// All of them, in the order of the table in README.md.
+// All experiments, in the order of the table in README.md.
 const std::vector<Experiment>& Experiments();
 
 }  // namespace millrace::experiments

@@ -1,5 +1,5 @@
-// The planner contest on Helix's four clusters: our portfolio under a time limit against the flows
-// of Helix's shipped placements, with bound and gap.
+// Helix's four clusters: our planner portfolio under a time limit against the flows of Helix's
+// published placements, with bound and gap.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -20,8 +20,8 @@ struct Row {
   const char* cluster;
   bool partial;
   double shipped;  // by Helix's solver
-  double bar;      // to reach
-  double quick;    // to reach with kQuickIterations
+  double bar;      // required flow
+  double quick;    // required flow with kQuickIterations
 };
 constexpr Row kRows[] = {
     {"single24", true, 1289.556, 2045, 2045},  {"single24", false, 1289.556, 2045, 2045},
@@ -52,7 +52,7 @@ Result<Figure> RunRow(const Context& context, const Row& row, const Clock& clock
     options.iterations = kQuickIterations;
     options.use_milp = false;
   } else {
-    options.iterations = int64_t{1} << 40;  // the clock decides
+    options.iterations = int64_t{1} << 40;  // only the clock limits the search
     options.clock = &clock;
     options.time_limit_s = kTimeLimitS;
   }

@@ -15,10 +15,10 @@ inline constexpr size_t kHelixFileBytesMax = size_t{4} << 20;
 
 Result<plan::HelixCapacity> LoadHelixCapacity(const std::string& data, const std::string& cluster);
 
-// `path` is below placements/: "single24/llama2_70b/helix.ini".
+// `path` is relative to placements/: "single24/llama2_70b/helix.ini".
 Result<plan::Placement> LoadHelixPlacement(const std::string& data, const std::string& path);
 
-// The devices of a fleet ("A100" -> count) with their profiles and the first guesses.
+// The devices of a cluster ("A100" -> count) with their profiles and first guesses.
 Result<std::vector<plan::HelixDevice>> LoadHelixFleet(const std::string& data,
                                                       const std::string& model,
                                                       const std::map<std::string, int>& counts);

@@ -5,7 +5,7 @@
 namespace millrace::experiments {
 namespace {
 
-constexpr double kCopySPerByte = 1 / 4e9 + 1 / 5e9;  // joining and copying what comes to a node
+constexpr double kCopySPerByte = 1 / 4e9 + 1 / 5e9;  // joining and copying data that arrives
 constexpr size_t kBatchMax = 1000;
 
 plan::RoundsNode NodeOf(const sim::HelixGpu& gpu, int layers_max, double prompt_tokens) {

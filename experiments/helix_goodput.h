@@ -1,5 +1,5 @@
 // The goodput of a placement (plan/rounds_goodput.h) with the published tables of Helix's
-// simulator.
+// simulator. Pure; any thread.
 #pragma once
 
 #include "core/cluster_spec.h"
@@ -8,7 +8,8 @@
 
 namespace millrace::experiments {
 
-// `flow` is without partial inference and outlives the result. `in_flight`: requests kept there.
+// `flow` is without partial inference and outlives the result. `in_flight`: requests kept in the
+// system.
 plan::RoundsProblem HelixRounds(const sim::HelixModel& model, const ClusterSpec& cluster,
                                 const plan::FlowProblem& flow, double in_flight);
 

@@ -1,5 +1,5 @@
-// Helix (ASPLOS'25): every shipped placement's maximum flow against the released solver's value,
-// and the typical throughput T(k) against the published tables.
+// Helix (ASPLOS'25): compares every published placement's maximum flow with the released solver's
+// value, and the typical throughput T(k) with the published tables.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,12 +21,13 @@ constexpr double kTolerance = 1e-3;  // tokens/s
 
 struct Shipped {
   const char* cluster;
-  const char* placement;  // below placements/CLUSTER/
+  const char* placement;  // relative to placements/CLUSTER/
   bool partial;
   double published;
 };
 
-// The solver's objective where it printed one; else recomputed on the artifact's own graph code.
+// The solver's objective if it was printed; otherwise recomputed with the artifact's own graph
+// code.
 constexpr Shipped kShipped[] = {
     {"single24", "llama2_70b/helix.ini", false, 1289.556},
     {"single24", "llama2_70b/swarm.ini", false, 757.853},
@@ -57,7 +58,7 @@ Figure Compare(std::string name, double paper, double ours) {
           .held = off <= kTolerance};
 }
 
-// A part of one device type, with links that do not bind (1e9 B/s carry 75,000 tokens/s, the
+// The part of one device type, with links that do not bind (1e9 B/s carry 75,000 tokens/s, the
 // slowest link of dist24 750).
 struct Part {
   const char* gpu;
@@ -91,7 +92,7 @@ Result<Figure> RunPart(const Context& context, const std::string& cluster, const
                  plan::SolvePlacementFlow(problem, placement).tokens_per_s);
 }
 
-// T(k) of every node from the profiles, against the published capacity table.
+// Compares T(k) of every node, computed from the profiles, with the published capacity table.
 Result<Figure> RunThroughput(const Context& context, const std::string& cluster) {
   MR_ASSIGN_OR_RETURN(const auto capacity, LoadHelixCapacity(context.data, cluster));
   std::map<std::string, int> counts;

@@ -1,7 +1,7 @@
-// Helix (ASPLOS'25): our plans against its shipped ones on the same three clusters, model, load and
-// scheduler, in steady state, by the imitation of its simulator. Candidates come from a search for
-// goodput (helix_goodput.h) started from the flow planner's plan and from the shipped one, and are
-// ranked in the simulator.
+// Helix (ASPLOS'25): compares our plans with the published ones on the same three clusters, model,
+// load and scheduler, in steady state, by the imitation of its simulator. Candidates come from a
+// search for goodput (helix_goodput.h) that starts from the flow planner's plan and from the
+// published one; the simulator ranks them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,13 +22,13 @@ namespace millrace::experiments {
 namespace {
 
 constexpr const char* kModel = "llama2_70b";
-constexpr double kNicBytesPerS = 1e10;  // machine_profiles.ini: of all
+constexpr double kNicBytesPerS = 1e10;  // machine_profiles.ini: the same for all
 constexpr int kThreads = 2;
 constexpr int kSeeds = 3;  // per start
 constexpr int64_t kProposals = 40'000;
 constexpr int64_t kFlowProposals = 3'000'000;
-constexpr double kRankS = 300;     // warm-up, and window, of the runs that rank
-constexpr double kSteadyS = 1500;  // of those that count
+constexpr double kRankS = 300;     // warm-up, and window, of ranking runs
+constexpr double kSteadyS = 1500;  // of the final runs
 constexpr size_t kFinalists = 2;
 
 struct Setup {
@@ -55,7 +55,7 @@ Result<Setup> LoadSetup(const std::string& data, const std::string& name) {
   return setup;
 }
 
-// The nodes and links that carry flow, as the original's simulator wants them.
+// The nodes and links with flow, in the form of the original's simulator.
 sim::HelixCluster ClusterOf(const sim::HelixModel& model, const Setup& setup,
                             const plan::Placement& placement) {
   const plan::PlacementFlow flow = plan::SolvePlacementFlow(setup.problem, placement);
@@ -98,7 +98,7 @@ sim::HelixReport Simulate(const HelixInputs& inputs, const Setup& setup,
 }
 
 double InFlight(const sim::HelixReport& report) {
-  // Little's law over iterations: each ends in a token, or in a prompt done.
+  // Little's law over iterations: each ends with a token or a finished prompt.
   return (report.prompt_s.sum() + report.decode_s.sum()) / report.window_s;
 }
 
@@ -112,7 +112,7 @@ void InParallel(size_t count, const std::function<void(size_t)>& work) {
   }
 }
 
-// The best plans first, by simulated decode throughput.
+// The best plans, by simulated decode throughput.
 std::vector<Candidate> Search(const HelixInputs& inputs, const Setup& setup,
                               const plan::Placement& flow_plan, double in_flight) {
   const plan::RoundsProblem problem =

@@ -1,6 +1,6 @@
-// Helix (ASPLOS'25): placements under Millrace's own router, schedulers and ledger, on the virtual
+// Helix (ASPLOS'25): placements under Millrace's own router, schedulers and ledger on the virtual
 // clock (sim/routed.h), with the published layer times, KV limits and links. The artifact's figures
-// come from another model of the machine (helix_tables); here every plan runs under the same one,
+// come from another model of the machine (helix_tables). Here every plan runs under the same model,
 // kept full by more requests than fit.
 #include <fmt/format.h>
 
@@ -26,7 +26,7 @@ constexpr const char* kModel = "llama2_70b";
 constexpr int64_t kProposals = 3'000'000;
 constexpr int64_t kGoodputProposals = 40'000;
 constexpr double kWarmUpS = 1000, kWindowS = 2000;
-constexpr uint64_t kRequests = 60'000;  // more than are served
+constexpr uint64_t kRequests = 60'000;  // more than can be served
 
 struct Setup {
   std::string name;
@@ -59,7 +59,7 @@ Result<Setup> LoadSetup(const std::string& data, const std::string& name) {
 }
 
 struct Outcome {
-  // Requests that were decoding at a time, by Little's law.
+  // The mean number of decoding requests, by Little's law.
   double InFlight() const { return decode_tokens_per_s * tpot_s; }
   double flow = 0, decode_tokens_per_s = 0, tpot_s = 0;
   size_t ways = 0;
@@ -109,7 +109,7 @@ struct Candidate {
   plan::Placement placement;
 };
 
-// The shipped plan first. The search for goodput is told how many requests that one held.
+// The published plan comes first. The search for goodput uses the number of requests that it held.
 Result<std::vector<Candidate>> Candidates(const HelixInputs& inputs, const Setup& setup,
                                           const Context& context) {
   const std::string folder = setup.name + "/" + kModel + "/";

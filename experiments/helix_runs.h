@@ -24,8 +24,8 @@ Result<HelixInputs> LoadHelixInputs(const std::string& data);
 
 enum class HelixMethod { kHelix, kSwarm, kRandom, kShortestQueue };
 
-// One cluster with its share of the load: tokens per second online; queries at once offline, which
-// Helix's scheduler adds to as its caches allow.
+// One cluster with its share of the load: tokens per second online; simultaneous queries offline,
+// to which Helix's scheduler adds as its caches allow.
 struct HelixPart {
   std::string placement;  // a path under placements/, without ".ini"
   double load = 20;
@@ -35,13 +35,13 @@ struct HelixRun {
   std::string model = "llama2_70b";
   HelixMethod method = HelixMethod::kHelix;
   bool online = false;
-  std::vector<HelixPart> parts;  // side by side
+  std::vector<HelixPart> parts;  // simulated in parallel
   double warm_up_s = 60, window_s = 600;
 };
 
 Result<sim::HelixReport> RunHelix(const HelixInputs& inputs, const HelixRun& run);
 
-// The same on a cluster that no file describes.
+// The same on a cluster without a file.
 sim::HelixReport RunHelixPart(const HelixInputs& inputs, const HelixRun& run,
                               const sim::HelixCluster& cluster, double load);
 

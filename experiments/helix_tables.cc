@@ -1,5 +1,5 @@
 // Helix (ASPLOS'25), sections 6.3 to 6.8: decode throughput and latency of Helix, Swarm and
-// separate pipelines, as its released simulator gives them on the shipped placements, by an
+// separate pipelines on the published placements, as given by its released simulator, by an
 // imitation of that simulator.
 #include <fmt/format.h>
 
@@ -18,7 +18,7 @@ namespace {
 constexpr double kBar = 0.05;
 constexpr int kThreads = 2;
 
-// Of online runs: seconds, of prompts and of decode iterations.
+// Seconds, of prompts and of decode iterations in online runs.
 struct Latencies {
   double prompt_p50, prompt_p95, decode_p50, decode_p95;
 };
@@ -52,13 +52,13 @@ HelixRun Online(std::string model, HelixMethod method, std::vector<HelixPart> pa
 
 constexpr auto kHelix = HelixMethod::kHelix;
 constexpr auto kSwarm = HelixMethod::kSwarm;
-constexpr auto kPipelines = HelixMethod::kRandom;  // one way to go
+constexpr auto kPipelines = HelixMethod::kRandom;  // only one route exists
 const std::vector<std::string> kHelix30 = {"helix_a100", "helix_l4", "helix_t4"};
 const std::vector<std::string> kSp = {"sp_a100", "sp_l4", "sp_t4"};
 const std::vector<std::string> kSp42 = {"sp_a100", "sp_l4", "sp_l4x2", "sp_t4x4"};
 const std::vector<std::string> kSpPlus42 = {"sp_a100", "sp_l4", "sp_l4x2", "sp_t4x4", "sp_v100_t4"};
 
-// Loads are those of the artifact's scripts.
+// The loads of the artifact's scripts.
 void AddSingle(std::vector<Row>& rows) {
   const std::string f30 = "single24/llama1_30b", f70 = "single24/llama2_70b";
   const char *m30 = "llama1_30b", *m70 = "llama2_70b";
@@ -253,11 +253,11 @@ Figure Throughput(const Row& row, const sim::HelixReport& report, double wall_s)
           .held = std::abs(report.DecodeTokensPerS() / row.paper_tokens_per_s - 1) <= kBar};
 }
 
-// The artifact's rule: of n values in order, the one at place floor(n q), from 0.
+// The artifact's rule: of n ordered values, the one at index floor(n q).
 double ArtifactQuantile(const sim::Quantiles& values, double q) {
   const double place = std::floor(static_cast<double>(values.count()) * q);
   const double last = std::max(1.0, static_cast<double>(values.count()) - 1);
-  return values.At(std::min(1.0, (place + 0.5) / last));  // At takes the place below
+  return values.At(std::min(1.0, (place + 0.5) / last));  // At returns the value below
 }
 
 Figure LatencyFigure(const Row& row, const sim::HelixReport& report) {

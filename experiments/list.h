@@ -1,4 +1,4 @@
-// Every experiment, each defined in the file of its name.
+// Every experiment, each defined in the file with its name. Called by main; one thread.
 #pragma once
 
 #include "experiments/experiment.h"

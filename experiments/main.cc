@@ -55,14 +55,14 @@ int List() {
   return 0;
 }
 
-// Every quick experiment, small: what the test suite runs. Fails when a bar is missed.
+// Runs every quick experiment at small size, as the test suite does. Fails if a bar is missed.
 int RunAllQuick(const Options& options) {
   const bool data = std::filesystem::is_directory(options.data);
   int missed = 0;
   for (const Experiment& e : Experiments()) {
     if (!e.quick) continue;
     if (e.needs_data && !data) {
-      fmt::print("{:<24} not run: it needs the published data, and {} is no folder\n", e.name,
+      fmt::print("{:<24} not run: it needs the published data, and {} is not a folder\n", e.name,
                  options.data);
       continue;
     }
@@ -92,8 +92,10 @@ int Run(const Options& options) {
     return 2;
   }
   if (experiment->needs_data && !std::filesystem::is_directory(options.data)) {
-    fmt::print(stderr, "experiments: {} needs the published data and {} is no folder; --data DIR\n",
-               options.name, options.data);
+    fmt::print(
+        stderr,
+        "experiments: {} needs the published data, but {} is not a folder; give --data DIR\n",
+        options.name, options.data);
     return 2;
   }
   const auto figures = experiment->run(
@@ -116,7 +118,7 @@ int Run(const Options& options) {
 int main(int argc, char** argv) {
   millrace::experiments::Options options;
   CLI::App app{"Runs one published experiment and prints the paper's figures beside ours"};
-  app.add_option("name", options.name, "Which; without it: the list");
+  app.add_option("name", options.name, "The experiment; without it, prints the list");
   app.add_option("--data", options.data, "Folder of traces, profiles and placements")->required();
   app.add_flag("--json", options.json, "Keys name, paper, ours, unit, verdict per figure");
   app.add_flag("--quick", options.quick, "A smaller run, as the test suite does");

@@ -1,6 +1,6 @@
-// DistServe section 3.1: mean TTFT of a prefill instance with uniform prompts and Poisson arrivals
-// is an M/D/1 queue's. The production scheduler, on the virtual clock, must agree with the
-// formulas.
+// DistServe section 3.1: the mean TTFT of a prefill instance with uniform prompts and Poisson
+// arrivals is that of an M/D/1 queue. The production scheduler on the virtual clock must agree with
+// the formulas.
 #include <fmt/format.h>
 
 #include <array>
@@ -67,8 +67,8 @@ Result<double> Simulated(Parallelism p, double rate, double k, uint64_t requests
   return service->Run(*workload).latency.ttft.mean();
 }
 
-// The load R D from which inter-op beats intra-op: where the two means cross, by bisection over
-// simulations that share their arrivals.
+// The load R D above which inter-op beats intra-op: where the two means cross, by bisection over
+// simulations with the same arrivals.
 Result<double> Crossover(double k, uint64_t requests) {
   double low = 0.05, high = std::min(k, 2.0) - 0.02;
   for (int i = 0; i < 8; ++i) {

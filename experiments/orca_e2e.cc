@@ -2,9 +2,9 @@
 // stages of eight), Poisson arrivals, inputs U(32, 512), outputs U(1, 128). The throughput at which
 // the median of latency / generated tokens reaches 190 ms.
 //
-// The hardware is not here, so a stage's time is base + 0.14 ms per token. The base is FITTED: it
-// is chosen between 30 and 35 ms because only there both systems land near the published points; a
-// roofline of reading the weights would say 14 ms.
+// The hardware is not available, so a stage's time is base + 0.14 ms per token. The base is FITTED:
+// it is chosen between 30 and 35 ms because only there both systems come close to the published
+// points. A roofline of reading the weights would give 14 ms.
 #include <fmt/format.h>
 
 #include <functional>
@@ -64,7 +64,7 @@ Result<double> FtMedian(double rate, int max_batch, uint64_t requests) {
       .per_token.At(0.5);
 }
 
-// The greatest rate at which the median meets the criterion, by bisection on the same arrivals.
+// The highest rate at which the median meets the criterion, by bisection on the same arrivals.
 Result<double> RateAtCriterion(const std::function<Result<double>(double)>& median) {
   double low = 0, high = 16;
   for (int i = 0; i < 14; ++i) {

@@ -17,10 +17,10 @@ struct Case {
   const char* name;
   int layers, hidden, gpus;
   double parameters;
-  double reserve_bytes_per_gpu;  // activations and workspace that make the paper's frontier exact
+  double reserve_bytes_per_gpu;  // activations and workspace, chosen to match the paper
   int paper_first_impossible;    // "batch size 8 or more" / "16 or more"
 };
-// Shapes of the paper's Table 1; parameters as their names say.
+// Shapes of the paper's Table 1; parameter counts as in their names.
 constexpr Case kCases[] = {{"13B", 40, 5120, 1, 13e9, 0.6e9, 8},
                            {"101B", 80, 10240, 8, 101e9, 1.4e9, 16}};
 

@@ -1,4 +1,4 @@
-// How fast the simulator is, the production scheduler included: CPU seconds of one core.
+// The speed of the simulator, with the production scheduler: CPU seconds of one core.
 #include <fmt/format.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -26,7 +26,7 @@ double PeakMebibytes() {
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
 
-// OPT-13B on one A100 as DistServe's profile has it, prefill and decode in one batch.
+// OPT-13B on one A100 by DistServe's profile, prefill and decode in one batch.
 class MixedCost : public cost::StepCost {
  public:
   double Seconds(const cost::BatchShape& b) const override {

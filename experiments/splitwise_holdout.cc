@@ -1,6 +1,6 @@
 // How well a cost model fitted to half of splitwise-sim's measured rows predicts the other half,
-// beside that simulator's own interpolation. Two splits: every second row of a point, and every
-// second point (no repeat of a held-out point is seen).
+// compared with that simulator's own interpolation. Two splits: every second row of a point, and
+// every second point (no repeat of a held-out point is seen).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,8 +21,9 @@ namespace {
 using cost::SplitwiseRow;
 using Rows = std::vector<SplitwiseRow>;
 
-// A batch that took less time than one with at most half of its prompt tokens was not run whole
-// (llama2-70b with TP 2 does not hold 64 sequences): no model of the device describes it.
+// A batch that took less time than one with at most half of its prompt tokens did not run
+// completely (llama2-70b with TP 2 does not hold 64 sequences): no model of the device describes
+// it.
 Rows WithoutImpossible(const Rows& rows) {
   std::map<std::pair<int64_t, int64_t>, std::vector<double>> times;  // batch tokens, sequences
   for (const SplitwiseRow& r : rows) {
@@ -56,8 +57,8 @@ auto PointOf(const SplitwiseRow& r) {
   return std::make_tuple(r.prompt_size, r.batch_size, r.token_size);
 }
 
-// The published file lists some measurements three times; a copy in the other half would be no
-// hold-out.
+// The published file lists some measurements three times. A copy in the other half would not be
+// held out.
 Rows WithoutCopies(const Rows& rows) {
   std::set<std::tuple<std::string, std::string, int, int64_t, int64_t, int64_t, double, double>>
       seen;
@@ -107,7 +108,7 @@ Status PredictSystem(const Split& split, Both& out) {
     decodes.push_back(r.Decode());
   }
   // One knot near the device's balance of arithmetic and bandwidth, one where long batches slow
-  // down; more would follow the noise of the few points there are.
+  // down. More would follow the noise of the few points.
   const cost::StepKnots prompt_knots{.tokens = {0, 256, 2048}, .sequences = {0}};
   const cost::StepKnots decode_knots{.tokens = {0, 32}, .sequences = {}};
   MR_ASSIGN_OR_RETURN(const cost::StepFit prompt, cost::FitStepModel(prompts, prompt_knots));

@@ -22,7 +22,7 @@ struct Row {
   const char* decision;  // D, P, M, B, l_exe in ms, throughput in requests per second
 };
 
-// "fb": no configuration carries the load, the greatest throughput is taken.
+// "fb": no configuration carries the load; the highest throughput is chosen.
 const Row kOpt[] = {
     {4, "(1,1,4,4) 5290 0.756 fb"}, {8, "(2,1,4,4) 5290 1.512 fb"}, {12, "(3,1,4,4) 5290 2.268"},
     {16, "(4,1,4,4) 5290 3.025"},   {20, "(5,1,4,2) 4889 2.045"},   {24, "(6,1,4,2) 4889 2.455"},

@@ -1,6 +1,6 @@
-// SpotServe's main experiment (section 6.2): six availability segments, three models, SpotServe
-// against Rerouting and Reparallelization, and Millrace's own policy beside them; arrivals as the
-// released generator draws them and as true Gamma with the same nominal CV; cost per token.
+// SpotServe's main experiment (section 6.2): six availability segments and three models; SpotServe,
+// Rerouting, Reparallelization and Millrace's own policy; arrivals as drawn by the released
+// generator and as true Gamma with the same nominal CV; cost per token.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -15,8 +15,8 @@
 namespace millrace::experiments {
 namespace {
 
-using sim::spot::ArrivalSpec;
 using sim::AvailabilityTrace;
+using sim::spot::ArrivalSpec;
 using sim::spot::Batching;
 using sim::spot::SpotCloud;
 using sim::spot::SpotModel;
@@ -29,8 +29,8 @@ constexpr size_t kFileBytesMax = 1 << 20;
 constexpr double kGptRate = 0.35;
 constexpr int kGammaSeeds = 5;
 
-// Millrace: the load with the headroom that the released scripts give GPT-20B, and the two spare
-// machines at work.
+// Millrace: the load with the headroom that the released scripts give GPT-20B, and with the two
+// spare machines serving.
 const plan::spot::OptimizeOptions kOurs{.headroom = 1.15, .serving_spares = 2};
 
 struct ModelCase {
@@ -91,7 +91,7 @@ const Variant kVariants[] = {
 };
 
 struct Inputs {
-  std::vector<SpotModel> models;  // as kModels
+  std::vector<SpotModel> models;  // in the order of kModels
   std::vector<AvailabilityTrace> traces;
   std::vector<double> rates_by_minute;  // of GPT-20B
 };
@@ -135,7 +135,7 @@ std::vector<double> ArrivalsFor(const Inputs& inputs, const Segment& segment,
   return sim::spot::ArrivalsByMinute(rates, trace.end_s - 30, spec);
 }
 
-// Continuous batching shares a pipeline's stages among lanes: twice the places, as the paper's own
+// Continuous batching shares a pipeline's stages among lanes: twice the slots, as the paper's own
 // space of batch sizes allows.
 SpotModel ModelFor(const Inputs& inputs, size_t model, const Variant& variant) {
   SpotModel running = inputs.models[model];
@@ -163,7 +163,7 @@ Result<SpotReport> Simulate(const Inputs& inputs, size_t segment, size_t model,
   return SimulateSpot(ModelFor(inputs, model, variant), cloud, trace, arrivals, options);
 }
 
-// The mean over seeds; one is enough where arrivals hardly vary.
+// The mean over seeds; one seed is enough if arrivals hardly vary.
 struct Averages {
   double mean_s = 0, p99_s = 0, usd = 0, held_usd = 0, usd_per_1e5_tokens = 0;
   Json details;  // of the first seed
@@ -208,7 +208,7 @@ std::string Ratios(const double* p99) {
   return fmt::format("{:.2f} / {:.2f}", p99[0] / p99[2], p99[1] / p99[2]);
 }
 
-// Right when both baselines are worse than SpotServe as published, and by a like factor.
+// Holds if both baselines are worse than SpotServe as published, by a similar factor.
 std::string RatioVerdict(const double* paper, const double* ours) {
   std::string off;
   for (const int baseline : {0, 1}) {
@@ -219,7 +219,7 @@ std::string RatioVerdict(const double* paper, const double* ours) {
   return fmt::format("{}: ratios {}", order ? "shape only" : "not reproduced", off);
 }
 
-// One segment and model: a line per system, and a line of P99 ratios.
+// Adds one segment and model: a line per system, and a line of P99 ratios.
 Status AddCell(const Inputs& inputs, size_t segment, size_t model, Spread spread,
                std::vector<Figure>& figures) {
   const bool shipped = spread == Spread::kAsPublished;
@@ -258,8 +258,8 @@ Status AddCell(const Inputs& inputs, size_t segment, size_t model, Spread spread
   return OkStatus();
 }
 
-// GPT-20B on machines bought on demand. The released plot shifts its line by 4.5 s and 9 s; these
-// are the numbers before the shift.
+// GPT-20B on on-demand machines. The released plot shifts its line by 4.5 s and 9 s; these are the
+// numbers before the shift.
 Status AddOnDemand(const Inputs& inputs, std::vector<Figure>& figures) {
   const struct {
     int nodes;
@@ -301,7 +301,7 @@ Status AddCost(const Inputs& inputs, std::vector<Figure>& figures) {
   return OkStatus();
 }
 
-// How the ratios depend on what nobody published: storage speed and engine start.
+// How the ratios depend on unpublished values: storage speed and engine start.
 Status AddSensitivity(const Inputs& inputs, std::vector<Figure>& figures) {
   const struct {
     double storage_bytes_per_s, engine_start_s;
@@ -329,7 +329,7 @@ Status AddSensitivity(const Inputs& inputs, std::vector<Figure>& figures) {
   return OkStatus();
 }
 
-// All of the published g4dn availability, with true Gamma arrivals.
+// The whole published g4dn availability trace, with true Gamma arrivals.
 Status AddLongTrace(const Context& context, const Inputs& inputs, std::vector<Figure>& figures) {
   MR_ASSIGN_OR_RETURN(const std::string text,
                       ReadFile(context.data + "/spot/spotserve/g4dn_12h_full.csv", kFileBytesMax));

@@ -1,6 +1,6 @@
-// Residuals of a roofline per operator on Vidur's measured tables (MLSys'24), of latency +
-// bytes / bandwidth on its collectives, and of the estimate from first principles on the anchors of
-// splitwise-sim. Fitted to every second row, judged on the others.
+// Residuals of a roofline per operator on Vidur's measured tables (MLSys'24), of latency + bytes /
+// bandwidth on its collectives, and of the estimate from first principles on splitwise-sim's
+// published measurements. Fitted to every second row, evaluated on the others.
 #include <fmt/format.h>
 
 #include <array>
@@ -20,7 +20,7 @@ namespace {
 
 using cost::VidurOperatorRow;
 
-constexpr double kHalf = 2;  // bytes of a number
+constexpr double kHalf = 2;  // bytes per number
 
 struct Work {
   double flops = 0, bytes = 0;
@@ -30,7 +30,7 @@ Work Product(double rows, double in, double out) {
   return {2 * rows * in * out, (rows * in + in * out + rows * out) * kHalf};
 }
 
-// What an operator computes and moves on one of the TP devices.
+// The operations and bytes of an operator on one of the TP devices.
 std::optional<Work> WorkOf(const std::string& op, const VidurOperatorRow& r) {
   const auto t = static_cast<double>(r.num_tokens);
   const double tp = r.tensor_parallel, hidden = r.hidden;
@@ -148,7 +148,8 @@ ModelSpec Llama70b() {
   return spec;
 }
 
-// Nothing is fitted here: published peaks and the efficiencies of another model on another engine.
+// Nothing is fitted here: it uses published peaks and the efficiencies of another model on another
+// engine.
 Status AddEstimate(const Context& context, const std::string& device,
                    std::vector<Figure>& figures) {
   MR_ASSIGN_OR_RETURN(
@@ -187,7 +188,7 @@ Result<std::vector<Figure>> Run(const Context& context) {
       MR_RETURN_IF_ERROR(AddOperators(context, device, model, figures));
     }
   }
-  // The H100 pairwise send_recv is a copy of the A100's: no evidence.
+  // The published H100 pairwise send_recv data is a copy of the A100's, so it is not evidence.
   constexpr std::array<std::pair<const char*, const char*>, 8> kCollectives = {
       {{"a100_dgx", "all_reduce"},
        {"a100_dgx", "send_recv"},

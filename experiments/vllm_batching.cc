@@ -1,11 +1,11 @@
-// vLLM sections 2 and 6.2: how many requests each system batches, where the KV memory goes, and
+// vLLM sections 2 and 6.2: how many requests each system batches, how the KV memory is used, and
 // which rate each sustains: OPT-13B on one A100-40GB (15,728 KV slots), Poisson arrivals.
 //
-// The systems differ in how they promise KV memory and in nothing else: in all of them prompts join
-// the decodes of a step, as in the research engine behind the paper (its scheduler admits prompts
-// beside those who run) and as Millrace serves. That engine notes how many run in every step, and
-// figure 13's script averages these from the 600th second on: so here. "Prompts apart" is vLLM from
-// version 0.2 on, for comparison.
+// The systems differ only in how they reserve KV memory. In all of them prompts join the decodes of
+// a step, as in the research engine behind the paper (its scheduler admits prompts beside running
+// requests) and in Millrace. That engine records how many requests run in every step, and figure
+// 13's script averages these from the 600th second on; so does this experiment. "Prompts apart" is
+// vLLM from version 0.2 on, for comparison.
 #include <fmt/format.h>
 
 #include <array>
@@ -41,11 +41,12 @@ constexpr std::array<System, 5> kSystems = {{
 }};
 constexpr size_t kMax = 0, kPow2 = 1, kOracle = 2, kVllm = 3, kApart = 4;
 
-// The research engine of spring 2023 spends more per step than the later vLLM that DistServe
+// The research engine of spring 2023 spends more time per step than the later vLLM that DistServe
 // measured. It samples one sequence at a time (issue 249 of vLLM; batched since its pull request
-// 1048), and its host works between steps. Both are FITTED, each to what tells it apart:
-// - per sequence: to vLLM's batch of 132.44 on Alpaca, the one published figure that hangs on it;
-// - per step: so that the four rates of ShareGPT read off figure 12 are met in the geometric mean.
+// 1048), and its host works between steps. Both times are FITTED, each to a figure that isolates
+// it:
+// - per sequence: to vLLM's batch of 132.44 on Alpaca, the one published figure that depends on it;
+// - per step: so that the geometric mean of ShareGPT's four rates matches those read off figure 12.
 // No rate of Alpaca, no ratio and no other batch was used.
 constexpr double kSampleMs = 0.088, kHostMs = 7.4;
 
@@ -62,9 +63,9 @@ class ResearchEngine : public cost::StepCost {
   cost::DistServeCost later_;
 };
 
-// vLLM's fitted step times on an A100-80GB, as DistServe published them, with what reads memory
-// stretched to the 40 GB card: 1,555 instead of 2,039 GB/s, for the weights (25.7 GB, in every
-// step) and for the cache (the coefficient of the context).
+// vLLM's fitted step times on an A100-80GB, as published by DistServe. The parts that read memory
+// are scaled to the 40 GB card, 1,555 instead of 2,039 GB/s: the weights (25.7 GB, in every step)
+// and the cache (the coefficient of the context).
 Result<ResearchEngine> StepCost(const Context& context) {
   MR_ASSIGN_OR_RETURN(const auto profile,
                       cost::DistServeProfile::Load(context.data + "/profiles/distserve/"
@@ -93,7 +94,7 @@ struct Usage {
   double seconds_per_token = 0;  // mean of latency / output tokens
 };
 
-// `stop`: arrivals end, and so does the measurement; otherwise what has arrived is served.
+// `stop`: ends arrivals and the measurement. Without it, everything that has arrived is served.
 Result<Usage> Simulate(const Load& load, double rate, double seconds, bool stop) {
   sim::InstanceOptions instance;
   instance.stages = {load.cost};
@@ -135,7 +136,8 @@ Result<Usage> Simulate(const Load& load, double rate, double seconds, bool stop)
   const double slots = static_cast<double>(samples) * kSlots;
   use.batch /= samples;
   use.states = static_cast<double>(computed) / slots;
-  // Nothing is reserved on demand: what is not a token state is free, or the end of a block.
+  // On-demand allocation reserves nothing: slots without a token state are free, or the end of a
+  // block.
   const bool reserves = load.system->kv != sched::KvPolicy::kPaged;
   use.reserved = reserves ? static_cast<double>(to_come) / slots : 0;
   use.internal = reserves ? static_cast<double>(promised) / slots - use.states - use.reserved : 0;
@@ -163,7 +165,7 @@ Figure BatchFigure(const VllmDataset& d, size_t system, const Usage& use) {
   f.paper = paper;
   f.verdict = Off(use.batch, paper);
   if (system == kMax) {
-    f.held = std::abs(use.batch - paper) < 0.05;  // it starts empty
+    f.held = std::abs(use.batch - paper) < 0.05;  // starts empty
     f.verdict = f.held ? "exact: floor(983 / 128)" : "off";
   } else if (system == kVllm && &d == &kVllmDatasets[1]) {
     f.held = std::abs(use.batch / paper - 1) <= kBar;
@@ -196,7 +198,7 @@ Figure UsageFigure(size_t system, double rate, const Usage& use) {
                              "columns do"};
 }
 
-// The greatest rate at which the mean normalised latency meets kLatency.
+// The highest rate at which the mean normalised latency meets kLatency.
 Result<double> Knee(const Load& load, double seconds, int rounds) {
   double low = 0, high = load.dataset->knees_max;
   for (int i = 0; i < rounds; ++i) {
@@ -225,14 +227,14 @@ Figure RateFigure(const VllmDataset& d, size_t system, double ours) {
   return f;
 }
 
-// What the paper says for ShareGPT over its models: 1.7 to 2.7 times Oracle, 2.7 to 8 times Max.
+// The paper's ranges for ShareGPT over its models: 1.7 to 2.7 times Oracle, 2.7 to 8 times Max.
 struct PaperRatio {
   size_t system;
   std::optional<std::pair<double, double>> text;
 };
 
-// Within the range of the text, else within kBar of what the figure says; where nothing was read
-// off, between what the rates that were run allow.
+// Compares with the range of the text, or else with the figure within kBar. If nothing was read
+// off, the bounds are those that the tested rates allow.
 Figure RatioFigure(const VllmDataset& d, const PaperRatio& ratio, double ours) {
   const VllmRate& over = d.paper_rate[ratio.system];
   const VllmRate& vllm = d.paper_rate[kVllm];

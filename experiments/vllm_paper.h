@@ -1,4 +1,4 @@
-// What the vLLM paper publishes on OPT-13B, and stand-ins for its lengths.
+// The vLLM paper's published values on OPT-13B, and substitutes for its lengths. Pure; any thread.
 #pragma once
 
 #include <array>
@@ -11,32 +11,33 @@ namespace millrace::experiments {
 
 inline constexpr int kVllmModelLen = 2048;
 
-// Requests per second of one curve of figure 12. `knee` is read off the plot, by eye; the curve has
-// points only from `first` to `last`, the rates that the released script runs.
+// Requests per second of one curve of figure 12. `knee` is read off the plot by eye. The curve has
+// points only from `first` to `last`, the rates of the released script.
 struct VllmRate {
   std::optional<double> knee;
   double first, last;
 };
 
-// Lengths are a STAND-IN, because the paper's are not published: log-normal, independent, prompts
-// of at most 1,024 and at most 2,048 tokens in all (vLLM's benchmark drops the others), with the
-// published means after that. Standard deviations:
-// - ShareGPT outputs: what the paper itself implies. Figure 2's "reserved" over figure 13's batch
-//   is 291 tokens still to come per request (three systems: 299, 287, 291). In a batch that is
+// Lengths are a SUBSTITUTE, because the paper's are not published: log-normal, independent, with
+// prompts of at most 1,024 and at most 2,048 tokens in total (vLLM's benchmark drops the others),
+// and with the published means after that. Standard deviations:
+// - ShareGPT outputs: as implied by the paper. Figure 2's "reserved" divided by figure 13's batch
+//   is 291 remaining tokens per request (three systems: 299, 287, 291). In a batch that is
 //   (m + s^2 / m) / 2, so s = 289, 0.855 of the mean.
-// - Prompts: the same share of their mean; they move only what is rounded.
-// - Alpaca outputs: nothing to go by. As an exponential's: s = m. With 0.855 of the mean Pow2 and
-//   Oracle batch 49 and 83 instead of 42 and 72.
+// - Prompts: the same share of their mean; they affect only rounded values.
+// - Alpaca outputs: no data. As for an exponential distribution: s = m. With 0.855 of the mean,
+//   Pow2 and Oracle batch 49 and 83 instead of 42 and 72.
 struct VllmDataset {
   const char* name;
   double prompt_mean, prompt_sd, output_mean, output_sd;
   double rate;       // requests per second of figure 13
-  double knees_max;  // where the search for knees begins
+  double knees_max;  // where the search for knees starts
   std::array<double, 4> paper_batch;
   std::array<VllmRate, 4> paper_rate;
 };
 
-// Orca (Max) on Alpaca was read at 7: the script runs it at 2 to 5, so that reading is void.
+// Orca (Max) on Alpaca was read off at 7, but the script runs it only at 2 to 5, so that value is
+// void.
 inline constexpr std::array<VllmDataset, 2> kVllmDatasets = {{
     {"ShareGPT",
      161.31,
@@ -63,7 +64,8 @@ inline constexpr std::array<const char*, 4> kVllmUsage = {
     "20.4 / 13.3 / 57.3 / 8.9", "26.8 / 17.9 / 13.6 / 41.6", "38.2 / 25.2 / - / 36.6",
     "96.3 / - / - / -"};
 
-// Draws anew with other parameters until, after the limits, mean and deviation are as wanted.
+// Redraws with other parameters until mean and deviation, after the limits, have the required
+// values.
 std::vector<sim::Lengths> DrawVllmLengths(const VllmDataset& d);
 
 }  // namespace millrace::experiments

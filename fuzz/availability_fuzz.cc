@@ -1,4 +1,4 @@
-// Availability traces in three formats: whatever is accepted is in order and consistent.
+// Availability traces in three formats: every accepted trace is ordered and consistent.
 #include <cstddef>
 #include <cstdint>
 #include <set>

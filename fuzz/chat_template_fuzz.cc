@@ -1,4 +1,4 @@
-// A chat template from outside: compiles and renders within its limits, or gives a Status.
+// An untrusted chat template compiles and renders within its limits, or gives a Status.
 #include <cstdint>
 #include <string>
 

@@ -1,4 +1,4 @@
-// The prompt file of `generate`: every body it makes must be JSON again.
+// The prompt file of `generate`: every body it produces must be valid JSON.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

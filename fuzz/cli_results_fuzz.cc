@@ -1,4 +1,4 @@
-// The results file of `generate`, as a crash may have left it.
+// The results file of `generate`, as left by a crash.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!results.ok()) return 0;
   const size_t whole = results->whole_bytes;
   MR_CHECK(whole <= size && (whole == 0 || content[whole - 1] == '\n'));
-  // What repair leaves is whole.
+  // The repaired file is complete.
   const auto again = millrace::apps::ScanResults(content.substr(0, whole));
   MR_CHECK(again.ok() && again->whole_bytes == whole && again->ids == results->ids);
   return 0;

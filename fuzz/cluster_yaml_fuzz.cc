@@ -1,4 +1,4 @@
-// Any text is a cluster whose links name its own ends, or an error with the place.
+// Any text is either a cluster whose links join its own ends, or an error with the place.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

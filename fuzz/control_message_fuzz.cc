@@ -1,5 +1,5 @@
-// Messages of the control plane: the first byte chooses the kind. What is accepted is written and
-// read again, and says the same then.
+// Messages of the control plane: the first byte selects the kind. An accepted message survives a
+// write and a read unchanged.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,7 +1,7 @@
-// A data connection's bytes after the hello, with the checksums made right so that the fuzzer gets
-// past them: each step of the input is a frame (header fields, payload) or raw bytes. Whatever
-// comes, in one piece or in many, the frames that are completed are the same, and none is larger
-// than a frame may be. The first byte says how to cut.
+// The bytes of a data connection after the hello, with correct checksums so that the fuzzer gets
+// past them. Each step of the input is a frame (header fields, payload) or raw bytes. The completed
+// frames are the same in one piece and in many, and none exceeds the frame limit. The first byte
+// selects how to cut.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace millrace::net {
 namespace {
 
-// Keeps the frames as text; refuses some, as a connection would.
+// Records the frames as text; rejects some, as a connection would.
 class Sink : public FrameSink {
  public:
   Status OnFrameStart(const FrameHeader& h) override {
@@ -55,7 +55,7 @@ std::string Play(std::span<const std::byte> stream, size_t piece_bytes) {
   return sink.story + std::to_string(decoder.frames());
 }
 
-// The steps of the input as a stream of bytes.
+// The input's steps as a stream of bytes.
 std::vector<std::byte> Stream(std::span<const uint8_t> in) {
   std::vector<std::byte> out;
   uint32_t number = 0;

@@ -1,4 +1,4 @@
-// Any ids, any prompt: pieces are valid UTF-8 and without a prompt equal the whole decode.
+// For any ids and any prompt, pieces are valid UTF-8; without a prompt they equal the whole decode.
 #include <cstdint>
 #include <string>
 #include <vector>

@@ -1,4 +1,4 @@
-// The files of the Helix artifact: a cluster, a placement and a capacity table from any text.
+// The files of the Helix artifact: a cluster, a placement and a capacity table, from any text.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,6 @@
-// One byte says how to cut the rest into pieces; the pieces and the whole must mean the same. A few
-// bytes more follow, because the parser may wait for them before it judges the end of a chunk.
+// The first byte selects how to cut the rest into pieces; the pieces and the whole must give the
+// same result. A few more bytes follow, because the parser may wait for them to decide on the end
+// of a chunk.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,7 +15,7 @@ namespace {
 
 constexpr size_t kHeadBytesMax = 512;
 
-// The requests of a connection, and the status it failed with, as text.
+// The requests of a connection and its failure status, as text.
 std::string Play(std::string_view stream, size_t piece_bytes) {
   HttpLimits limits;
   limits.head_bytes_max = kHeadBytesMax;

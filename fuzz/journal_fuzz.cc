@@ -1,4 +1,4 @@
-// Segments of a journal: whatever is read adds up to a state whose snapshot reads back the same.
+// Segments of a journal: everything read adds up to a state whose snapshot reads back unchanged.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace {
 using namespace millrace;
 using namespace millrace::cluster;
 
-// Bytes that a fuzzer can hardly find: frames with right checksums round pieces of its input.
+// Bytes that a fuzzer hardly finds: frames with correct checksums around pieces of its input.
 std::string Framed(std::string_view input) {
   std::string bytes = EncodeSegmentHeader({.number = 1});
   uint64_t index = 0;

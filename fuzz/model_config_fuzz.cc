@@ -1,5 +1,5 @@
-// config.json and generation_config.json: what an architecture accepts has sizes within the limits,
-// so that nothing that follows from them can be huge.
+// config.json and generation_config.json: an accepted configuration has sizes within the limits, so
+// that no derived size is huge.
 #include <cstdint>
 #include <string_view>
 
@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   MR_CHECK(s.num_heads >= 1 && s.num_heads % s.num_kv_heads == 0);
   MR_CHECK(s.head_dim >= 1 && s.head_dim <= kHeadDimMax);
   MR_CHECK(s.max_position >= 1 && s.max_position <= kPositionsMax);
-  if (s.num_layers > 8) return 0;  // only to keep an execution short
+  if (s.num_layers > 8) return 0;  // only to keep executions short
   WeightPlan plan(nullptr);
   (*decoder)->Declare({0, s.num_layers}, plan);
   for (const WeightNeed& need : plan.Needs()) MR_CHECK(need.elements() > 0);

@@ -1,5 +1,6 @@
-// Any text is a plan that writes and reads back the same, or an error with the place; the same
-// where stages name workers, as an operator applies it and the cluster's store keeps it.
+// Any text is a plan that survives a write and a read unchanged, or an error with the place. The
+// same holds for plans whose stages name workers, as an operator applies them and the store keeps
+// them.
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,7 +11,7 @@
 
 namespace {
 
-// Its fingerprint is that of the corpus' plan.
+// The fingerprint is that of the corpus' plan.
 millrace::ClusterSpec TwoNodes() {
   millrace::ClusterSpec cluster;
   cluster.name = "two";

@@ -1,5 +1,5 @@
 // The comma-separated profiles: layer tables, splitwise-sim's rows, Vidur's operators and
-// collectives. The first byte chooses which.
+// collectives. The first byte selects the format.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

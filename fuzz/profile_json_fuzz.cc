@@ -1,5 +1,5 @@
-// DistServe's coefficients and Millrace's own profile file: what is accepted costs a finite time
-// that is never negative, and a profile comes back from its text.
+// DistServe's coefficients and Millrace's own profile file: accepted profiles give finite times
+// that are never negative, and a profile reads back from its text.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

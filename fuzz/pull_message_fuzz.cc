@@ -1,5 +1,5 @@
-// What workers ask each other for KV and weights, and the list of weight files that is answered:
-// the first byte chooses. What is accepted is written and read again, and says the same then.
+// Requests between workers for KV and weights, and the list of weight files in an answer; the first
+// byte selects the kind. An accepted message survives a write and a read unchanged.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -33,7 +33,7 @@ void TryWeightRequest(std::span<const std::byte> bytes) {
   MR_CHECK(IsWeightRequest(bytes));
   const model::WeightRange& range = request->range;
   MR_CHECK(range.end - range.begin <= kWeightPartBytes);
-  if (request->ask == WeightRequest::Ask::kList) return;  // the rest does not count
+  if (request->ask == WeightRequest::Ask::kList) return;  // the other fields are ignored
   MR_CHECK(range.begin < range.end && std::ranges::equal(Encode(*request), bytes));
 }
 

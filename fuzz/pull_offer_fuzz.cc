@@ -1,7 +1,7 @@
-// Where the owner of bytes says that they lie, for a reader that fetches them itself: in its
-// memory, in memory that it shares, or within reach of the network card. The first byte chooses,
-// the second is how many bytes are wanted, where the input does not say. What is accepted names as
-// many, and is written the same.
+// Offers of an owner for a reader that fetches the bytes itself: from the owner's memory, from
+// shared memory, or through the network card. The first byte selects the kind; the second is the
+// requested size if the input has none. An accepted offer names exactly that many bytes and is
+// written back unchanged.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ void ExpectInAll(const Segments& segments, uint64_t bytes) {
   MR_CHECK(bytes == 0);
 }
 
-// What the last segments name: a number that a fuzzer would hardly guess.
+// The checksum of the last segments, which a fuzzer would hardly guess.
 uint64_t Sum(std::span<const std::byte> raw, size_t segment_bytes) {
   uint64_t sum = 0;
   for (; raw.size() >= segment_bytes; raw = raw.first(raw.size() - segment_bytes)) {

@@ -1,4 +1,4 @@
-// The safetensors header: whatever is accepted must lie inside the file, tensor after tensor.
+// The safetensors header: every accepted tensor must lie inside the file, one after another.
 #include <cstdint>
 
 #include "base/check.h"

@@ -1,5 +1,5 @@
-// Bodies of the HTTP API: the first byte chooses the route, the rest is the body. What is accepted
-// must be inside every range and fit the model; what is refused must say why.
+// Bodies of the HTTP API: the first byte selects the route, the rest is the body. An accepted
+// request must be inside every range and fit the model; a rejection must state the reason.
 #include "base/check.h"
 #include "serve/request.h"
 

@@ -1,4 +1,4 @@
-// model.safetensors.index.json: accepted means at least one tensor with a file name.
+// model.safetensors.index.json: an accepted index has at least one tensor with a file name.
 #include <cstdint>
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// Profiles of layer times: what is accepted must give finite latencies and a decision.
+// Profiles of layer times: an accepted profile must give finite latencies and a decision.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The first byte says how to cut the rest into pieces; the events must not depend on it.
+// The first byte selects how to cut the rest into pieces; the events must not depend on it.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2) return 0;
   const std::string_view stream(reinterpret_cast<const char*>(data + 1), size - 1);
   MR_CHECK(Events(stream, stream.size()) == Events(stream, 1 + data[0] % 16));
-  // What the writer makes is one event.
+  // The writer produces exactly one event.
   const std::string event = millrace::net::SseEvent(stream);
   int count = 0;
   millrace::net::SseParser parser([&](std::string_view, std::string_view) { ++count; });

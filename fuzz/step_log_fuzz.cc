@@ -1,4 +1,4 @@
-// Step logs: whatever parses is written and read again.
+// Step logs: every parsed log can be written and read again.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Stop strings and a text in pieces, cut by the input; the oracle tries every end.
+// Stop strings and a text in pieces, cut by the input; the reference tries every end.
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -1,4 +1,4 @@
-// tokenizer.json from outside: loads or gives a Status; what loads can encode and decode.
+// An untrusted tokenizer.json loads or gives a Status; a loaded one can encode and decode.
 #include <cstdint>
 #include <string_view>
 

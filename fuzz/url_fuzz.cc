@@ -1,4 +1,4 @@
-// A URL that parses prints as one that parses to the same.
+// A parsed URL prints as a URL that parses to the same result.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,4 +1,4 @@
-// Any text is a workload whose requests come in order, or an error with the place.
+// Any text is a workload with ordered requests, or an error with the place.
 #include <cstddef>
 #include <cstdint>
 #include <string>

@@ -1,5 +1,5 @@
-//! What a streaming decoder must know of tokenizer.json's decoder: which of a few exact shapes it
-//! has, and the fragment each token adds to a text that has begun.
+//! What a streaming decoder needs to know about tokenizer.json's decoder: which of a few exact
+//! shapes it has, and the fragment that each token adds after the start of a text.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub struct Decoder {
     pub kind: Kind,
     pub strip_left: u32,
     steps: Vec<(String, String)>, // literal replacements within one token, in order
-    separator: &'static str,      // put before every token but the first
+    separator: &'static str,      // in front of every token but the first
     bytes_of_chars: HashMap<char, u8>,
 }
 
@@ -78,8 +78,8 @@ impl Decoder {
         }
     }
 
-    /// Replace* ByteFallback? Fuse? Strip(' ', left only)? in this order; Strip only after Fuse,
-    /// because before it would strip every token.
+    /// Replace* ByteFallback? Fuse? Strip(' ', left only)? in this order. Strip is allowed only
+    /// after Fuse, because before it it would strip every token.
     fn set_sequence(&mut self, decoder: &Value) {
         let empty = Vec::new();
         let parts = decoder["decoders"].as_array().unwrap_or(&empty);
@@ -129,7 +129,7 @@ impl Decoder {
     fn byte_level(&self, token: &str) -> Vec<u8> {
         let mapped: Option<Vec<u8>> =
             token.chars().map(|c| self.bytes_of_chars.get(&c).copied()).collect();
-        // A token with a character outside the alphabet (an added token) stands for itself.
+        // A token with a character outside the alphabet (an added token) decodes to itself.
         mapped.unwrap_or_else(|| token.as_bytes().to_vec())
     }
 }
@@ -146,7 +146,7 @@ fn byte_token(token: &str) -> Option<u8> {
     }
 }
 
-/// GPT-2's reversible map of bytes to printable characters, turned round.
+/// The inverse of GPT-2's map of bytes to printable characters.
 fn byte_level_alphabet() -> HashMap<char, u8> {
     let printable = |b: u8| matches!(b, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
     let mut next = 256;

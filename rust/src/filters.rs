@@ -1,10 +1,10 @@
-//! Jinja2's filters where minijinja's differ from them, or put no bound on what they make.
+//! Jinja2's filters, for those that minijinja implements differently or without a size limit.
 
 use minijinja::value::{Kwargs, Rest};
 use minijinja::{filters, Environment, Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat;
 
-use crate::budget::{charge, charge_deep, charge_shallow, print, to_text};
+use crate::budget::{charge, charge_deep, charge_shallow, eager, print, to_text};
 use crate::json_out::{to_json, JsonStyle};
 
 const INDENT_MAX: usize = 64;
@@ -109,7 +109,7 @@ fn join(items: &Value, joiner: Option<&str>, kwargs: Kwargs) -> Result<String, E
     join_values(items, joiner, attribute)
 }
 
-/// A format string may widen a field by as much as it says; nobody needs more than three digits.
+/// A format string can widen a field to any width; more than three digits are refused.
 fn check_format(format: &str) -> Result<(), Error> {
     let digits = format.split(|c: char| !c.is_ascii_digit()).map(str::len).max().unwrap_or(0);
     if digits > 3 || format.contains("%*") || format.contains(".*") {
@@ -130,7 +130,7 @@ fn sum(items: &Value, start: Option<Value>) -> Result<Value, Error> {
     Ok(total)
 }
 
-/// Methods of Python's str, list and dict, each paying for its object and its arguments.
+/// Methods of Python's str, list and dict. Each charges for its object and its arguments.
 pub fn call_method(
     state: &mut State,
     value: &Value,
@@ -156,18 +156,18 @@ pub fn call_method(
         }
         _ => {}
     }
-    pycompat::unknown_method_callback(state, value, method, args)
+    pycompat::unknown_method_callback(state, value, method, args).and_then(eager)
 }
 
-/// Puts `original` under a name no template can write, and under `name` a filter that first pays
-/// for its arguments.
+/// Registers `original` under a name that no template can write, and under `name` a filter that
+/// first charges for its arguments and then returns lists instead of lazy iterables.
 macro_rules! paying {
     ($environment:ident, $charge:path, $($name:literal => $original:path),* $(,)?) => {
         $(
             $environment.add_filter(concat!("!", $name), $original);
             $environment.add_filter($name, |state: &mut State, args: Rest<Value>| {
                 args.iter().try_for_each($charge)?;
-                state.apply_filter(concat!("!", $name), &args)
+                state.apply_filter(concat!("!", $name), &args).and_then(eager)
             });
         )*
     };
@@ -175,7 +175,7 @@ macro_rules! paying {
 
 pub fn register(environment: &mut Environment<'static>, output_bytes_max: usize) {
     for name in ["chain", "zip", "lines", "pprint"] {
-        environment.remove_filter(name); // not what Jinja2 has
+        environment.remove_filter(name); // differs from Jinja2's
     }
     environment.add_filter("tojson", move |value: &Value, kwargs: Kwargs| {
         tojson(value, kwargs, output_bytes_max)
@@ -206,7 +206,7 @@ pub fn register(environment: &mut Environment<'static>, output_bytes_max: usize)
     );
     for name in ["batch", "slice"] {
         environment.add_filter(name, move |state: &mut State, args: Rest<Value>| {
-            args.iter().try_for_each(charge_shallow)?;
+            args.iter().try_for_each(charge_deep)?; // the result nests deeper than they do
             charge(args.get(1).and_then(Value::as_usize).unwrap_or(0).saturating_mul(32))?;
             state.apply_filter(&format!("!{name}"), &args)
         });

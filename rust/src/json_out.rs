@@ -1,4 +1,4 @@
-//! `tojson` as Hugging Face's chat templates expect it: Python's json.dumps with
+//! `tojson` as expected by Hugging Face's chat templates: Python's json.dumps with
 //! ensure_ascii=False and no HTML escaping.
 
 use minijinja::value::ValueKind;

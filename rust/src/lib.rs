@@ -1,10 +1,13 @@
-//! The C ABI of `millrace_text.h`. This file holds what all entry points share; `tokenizer` and
-//! `template` hold the rest. The header is the reference for ownership and meaning.
+//! The C ABI of `millrace_text.h`. This file has the parts that all entry points share; `tokenizer`
+//! and `template` have the rest. The header is the reference for ownership and meaning.
 
 mod budget;
+mod constants;
 mod decoder;
 mod filters;
 mod json_out;
+mod namespace;
+mod nesting;
 mod operators;
 mod strftime;
 mod template;
@@ -20,7 +23,7 @@ const INVALID: i32 = 1;
 const LIMIT: i32 = 2;
 const INTERNAL: i32 = 3;
 
-/// Why an entry point failed, as it crosses the boundary.
+/// The failure of an entry point, as passed over the ABI.
 pub enum Failure {
     Invalid(String),
     Limit(String),
@@ -68,18 +71,18 @@ unsafe fn drop_raw<T>(data: *mut T, size: usize) {
     }
 }
 
-pub unsafe fn give_bytes(out: *mut Bytes, bytes: Vec<u8>) {
+pub(crate) unsafe fn give_bytes(out: *mut Bytes, bytes: Vec<u8>) {
     let (data, size) = into_raw(bytes);
     out.write(Bytes { data, size });
 }
 
-pub unsafe fn give_ids(out: *mut Ids, ids: Vec<u32>) {
+pub(crate) unsafe fn give_ids(out: *mut Ids, ids: Vec<u32>) {
     let (data, size) = into_raw(ids);
     out.write(Ids { data, size });
 }
 
-/// The caller's buffer as a slice; an empty one may come as null.
-pub unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
+/// The caller's buffer as a slice; an empty one may be null.
+pub(crate) unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
     if size == 0 {
         &[]
     } else {
@@ -87,13 +90,13 @@ pub unsafe fn slice<'a, T>(data: *const T, size: usize) -> &'a [T] {
     }
 }
 
-pub unsafe fn text<'a>(data: *const u8, size: usize) -> Result<&'a str, Failure> {
+pub(crate) unsafe fn text<'a>(data: *const u8, size: usize) -> Result<&'a str, Failure> {
     std::str::from_utf8(slice(data, size))
         .map_err(|error| Failure::Invalid(format!("invalid UTF-8 at byte {}", error.valid_up_to())))
 }
 
 /// Runs one entry point: turns failures and panics into a code and a message.
-pub unsafe fn enter(error: *mut Bytes, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
+pub(crate) unsafe fn enter(error: *mut Bytes, body: impl FnOnce() -> Result<(), Failure>) -> i32 {
     static QUIET: Once = Once::new();
     // A caught panic is reported through the status; the default hook would also print it.
     QUIET.call_once(|| std::panic::set_hook(Box::new(|_| {})));

@@ -1,4 +1,4 @@
-//! strftime over a civil clock that is handed in: the directives chat templates use, in English.
+//! strftime for a civil time given by the caller: the directives of chat templates, in English.
 
 const MONTHS: [&str; 12] = [
     "January",

@@ -11,7 +11,7 @@ use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Va
 
 use crate::filters::{self, failure};
 use crate::strftime::strftime;
-use crate::{budget, operators};
+use crate::{budget, constants, namespace, nesting, operators};
 use crate::{enter, give_bytes, slice, text, Bytes, Failure};
 
 const NAME: &str = "chat template";
@@ -30,25 +30,26 @@ pub struct Limits {
 
 type Blocks = BTreeMap<&'static str, Instructions<'static>>;
 
-/// The compiled program borrows the source; fields drop in order, the source last.
+/// The compiled program borrows the texts; fields drop in order, the texts last.
 pub struct TemplateHandle {
     instructions: Instructions<'static>,
     blocks: Blocks,
     environment: Environment<'static>,
     limits: Limits,
-    _source: Source,
+    _names: Vec<Text>, // of filters
+    _source: Text,
 }
 
-/// The template's text at an address that stays, freed with the handle.
-struct Source(*mut str);
+/// A text at an address that stays, freed with the handle.
+struct Text(*mut str);
 
 // The text is only read, and only through the handle that owns it.
-unsafe impl Send for Source {}
-unsafe impl Sync for Source {}
+unsafe impl Send for Text {}
+unsafe impl Sync for Text {}
 
-impl Source {
-    fn new(text: &str) -> Source {
-        Source(Box::into_raw(text.to_string().into_boxed_str()))
+impl Text {
+    fn new(text: &str) -> Text {
+        Text(Box::into_raw(text.to_string().into_boxed_str()))
     }
 
     /// # Safety
@@ -58,7 +59,7 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for Text {
     fn drop(&mut self) {
         // SAFETY: made by Box::into_raw in new(), dropped once.
         unsafe { drop(Box::from_raw(self.0)) }
@@ -79,6 +80,56 @@ fn strftime_now(format: &str) -> Result<String, Error> {
         .ok_or_else(|| failure(format!("strftime_now does not know the format {format:?}")))
 }
 
+fn new_environment(limits: &Limits) -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_auto_escape_callback(|_| AutoEscape::None);
+    environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+    environment.set_fuel(Some(limits.fuel));
+    environment.set_recursion_limit(limits.recursion_max);
+    environment.set_unknown_method_callback(filters::call_method);
+    environment.set_formatter(|out, _, value| budget::print(value, out));
+    environment.remove_global("debug"); // not what Jinja2 has
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_function("strftime_now", strftime_now);
+    filters::register(&mut environment, limits.output_bytes_max);
+    operators::register(&mut environment);
+    namespace::register(&mut environment);
+    environment
+}
+
+/// minijinja parses and compiles by recursion and without budgets: what would take too much of
+/// either is refused first.
+fn compile(source: &'static str) -> Result<(Instructions<'static>, Blocks), Failure> {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    let syntax = syntax.map_err(Failure::invalid)?;
+    nesting::check(source, NAME, syntax.clone())?;
+    let tree = parse(source, NAME, syntax).map_err(|error| Failure::invalid(one_line(&error)))?;
+    constants::check(&tree)?;
+    let mut generator = CodeGenerator::new(NAME, source);
+    generator.compile_stmt(&tree);
+    Ok(generator.finish())
+}
+
+fn rewrite_assignments(
+    program: &mut Instructions<'static>,
+    environment: &mut Environment<'static>,
+    names: &mut Vec<Text>,
+) -> Result<(), Failure> {
+    let assignments = operators::assignments(program).ok_or_else(|| {
+        Failure::invalid("{% set %} of an attribute must be of the form variable.name = value")
+    })?;
+    for assignment in &assignments {
+        let (variable, name) = (assignment.variable, assignment.name);
+        let filter = Text::new(&format!("{variable}.{name}="));
+        // SAFETY: the program that borrows the name lives in the same handle and drops before it.
+        let filter_name: &'static str = unsafe { filter.get() };
+        namespace::register_assignment(environment, filter_name, variable, name);
+        operators::rewrite_assignment(program, assignment, filter_name);
+        names.push(filter);
+    }
+    Ok(())
+}
+
 impl TemplateHandle {
     fn new(source: &str, limits: Limits) -> Result<TemplateHandle, Failure> {
         if source.len() > limits.source_bytes_max {
@@ -88,35 +139,28 @@ impl TemplateHandle {
                 limits.source_bytes_max
             )));
         }
-        let mut environment = Environment::new();
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
-        environment.set_fuel(Some(limits.fuel));
-        environment.set_recursion_limit(limits.recursion_max);
-        environment.set_unknown_method_callback(filters::call_method);
-        environment.set_formatter(|out, _, value| budget::print(value, out));
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_function("strftime_now", strftime_now);
-        filters::register(&mut environment, limits.output_bytes_max);
-        operators::register(&mut environment);
-
-        let owned = Source::new(source);
+        let mut environment = new_environment(&limits);
+        let owned = Text::new(source);
         // SAFETY: the program that borrows the text lives in the same handle and drops before it.
         let source: &'static str = unsafe { owned.get() };
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-        let tree = parse(source, NAME, syntax.map_err(Failure::invalid)?)
-            .map_err(|error| Failure::invalid(one_line(&error)))?;
-        let mut generator = CodeGenerator::new(NAME, source);
-        generator.compile_stmt(&tree);
-        let (mut instructions, mut blocks) = generator.finish();
-        let mut longest_literal = operators::rewrite(&mut instructions);
-        for block in blocks.values_mut() {
-            longest_literal = longest_literal.max(operators::rewrite(block));
+        let (mut instructions, mut blocks) = compile(source)?;
+        let mut names = Vec::new();
+        let mut longest_literal = 0;
+        for program in std::iter::once(&mut instructions).chain(blocks.values_mut()) {
+            rewrite_assignments(program, &mut environment, &mut names)?;
+            longest_literal = longest_literal.max(operators::rewrite(program));
         }
         // Literal text is the one thing that is copied without a charge: bound it by the fuel.
         let copies = LITERAL_BYTES_MAX / longest_literal.max(1) as u64;
         environment.set_fuel(Some(limits.fuel.min(copies)));
-        Ok(TemplateHandle { instructions, blocks, environment, limits, _source: owned })
+        Ok(TemplateHandle {
+            instructions,
+            blocks,
+            environment,
+            limits,
+            _names: names,
+            _source: owned,
+        })
     }
 
     fn render(&self, context: &str, civil_seconds: i64) -> Result<Vec<u8>, Failure> {
@@ -126,6 +170,7 @@ impl TemplateHandle {
         }
         CIVIL_SECONDS.set(civil_seconds);
         budget::begin(self.limits.work_bytes_max);
+        let _namespaces = namespace::Lifetime::begin();
         let mut output = String::new();
         let result = eval(
             &self.environment,

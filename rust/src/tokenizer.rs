@@ -1,4 +1,4 @@
-//! The tokenizer handle: Hugging Face `tokenizers` with a table of what each token decodes to.
+//! The tokenizer handle: Hugging Face `tokenizers` with a table of the text of each token.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 
@@ -25,7 +25,7 @@ struct Entry {
 
 pub struct TokenizerHandle {
     tokenizer: Tokenizer,
-    plain_vocabulary: AddedVocabulary, // the same added tokens, special ones not looked for in text
+    plain_vocabulary: AddedVocabulary, // the same added tokens, ignoring special ones in text
     decoder: Decoder,
     entries: Vec<Entry>,
 }
@@ -41,7 +41,7 @@ impl TokenizerHandle {
         let config: serde_json::Value = serde_json::from_slice(json).map_err(Failure::invalid)?;
         let decoder = Decoder::from_json(&config["decoder"]);
         drop(config);
-        // Some malformed files make the crate panic; that is the file's fault, not ours.
+        // Some malformed files make the crate panic; report it as an error of the file.
         let mut tokenizer = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_bytes(json)))
             .map_err(|_| Failure::invalid("the tokenizers library cannot use this file"))?
             .map_err(Failure::invalid)?;
@@ -110,7 +110,7 @@ fn entries_of(
     for (token, id) in tokenizer.get_model().get_vocab() {
         put(id, &token)?;
     }
-    // An added token wins over a vocabulary entry with the same id, as it does in decode().
+    // An added token takes precedence over a vocabulary entry with the same id, as in decode().
     for (id, token) in added.get_added_tokens_decoder() {
         put(*id, &token.content)?;
     }
@@ -229,7 +229,8 @@ pub unsafe extern "C" fn mrt_tokenizer_token(
     fragment: *mut View,
     raw: *mut View,
 ) -> u32 {
-    match (&(*tokenizer).entries).get(id as usize) {
+    let tokenizer = &*tokenizer;
+    match tokenizer.entries.get(id as usize) {
         Some(entry) => {
             fragment.write(View::of(&entry.fragment));
             raw.write(View::of(entry.raw.as_bytes()));

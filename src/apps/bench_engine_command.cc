@@ -1,9 +1,8 @@
-// millrace bench throughput and latency: the engine of this process alone, without HTTP.
+// millrace bench throughput and latency: measure the engine of this process alone, without HTTP.
 #include <fmt/format.h>
 
 #include <array>
-#include <condition_variable>
-#include <mutex>
+#include <set>
 
 #include "apps/bench/statistics.h"
 #include "apps/cli/parse.h"
@@ -13,6 +12,7 @@
 #include "apps/workload_flags.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/rng.h"
 #include "base/units.h"
 
@@ -26,6 +26,7 @@ struct ThroughputFlags {
   WorkloadOptions workload;
   int64_t workload_seed = 0;
   std::string output_json;
+  std::set<std::string> given;
 };
 
 struct LatencyFlags {
@@ -40,19 +41,19 @@ struct Run {
   int64_t prompt_tokens = 0, output_tokens = 0;
 };
 
-// What the engine's thread tells the command's.
+// Shared between the engine's thread and the command's.
 struct Tally {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int under_way = 0;     // sequences; guarded by mutex, as below
-  int64_t finished = 0;  // sequences
-  int64_t output_tokens = 0;
-  Status error;
+  Mutex mutex;
+  CondVar changed;
+  int under_way MR_GUARDED_BY(mutex) = 0;     // sequences
+  int64_t finished MR_GUARDED_BY(mutex) = 0;  // sequences
+  int64_t output_tokens MR_GUARDED_BY(mutex) = 0;
+  Status error MR_GUARDED_BY(mutex);
 };
 
 engine::OutputSink CountInto(Tally& tally, Progress* progress) {
   return [&tally, progress](RequestOutput&& output) {
-    std::lock_guard lock(tally.mutex);
+    MutexLock lock(tally.mutex);
     tally.output_tokens += static_cast<int64_t>(output.tokens.size());
     if (!output.finish) return;
     if (!output.error.ok()) tally.error = output.error;
@@ -63,8 +64,8 @@ engine::OutputSink CountInto(Tally& tally, Progress* progress) {
   };
 }
 
-// Exactly output_len tokens for each request, `n` sequences of each; no more than the engine's
-// queue takes at once.
+// Exactly output_len tokens for each request, `n` sequences of each. Submits at most what the
+// engine's queue takes at once.
 Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& requests, int n,
                    Progress* progress, const Clock& clock) {
   constexpr int kUnderWayMax = 2048;
@@ -74,8 +75,9 @@ Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& r
   Status submitted;
   for (const BenchRequest& request : requests) {
     {
-      std::unique_lock lock(tally.mutex);
-      tally.changed.wait(lock, [&tally] { return tally.under_way < kUnderWayMax; });
+      MutexLock lock(tally.mutex);
+      tally.changed.wait(
+          lock, [&tally]() MR_REQUIRES(tally.mutex) { return tally.under_way < kUnderWayMax; });
       tally.under_way += n;
     }
     engine::EngineRequest r;
@@ -86,12 +88,12 @@ Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& r
     run.prompt_tokens += static_cast<int64_t>(request.prompt.size());
     submitted = engine.Submit(std::move(r), CountInto(tally, progress)).status();
     if (submitted.ok()) continue;
-    std::lock_guard lock(tally.mutex);
+    MutexLock lock(tally.mutex);
     tally.under_way -= n;
     break;
   }
-  std::unique_lock lock(tally.mutex);
-  tally.changed.wait(lock, [&tally] { return tally.under_way == 0; });
+  MutexLock lock(tally.mutex);
+  tally.changed.wait(lock, [&tally]() MR_REQUIRES(tally.mutex) { return tally.under_way == 0; });
   MR_RETURN_IF_ERROR(submitted);
   MR_RETURN_IF_ERROR(tally.error);
   run.elapsed_s = (clock.Now() - start).seconds();
@@ -99,7 +101,7 @@ Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& r
   return run;
 }
 
-// Texts of a custom workload become tokens here: there is no server to do it.
+// Tokenizes the texts of a custom workload: there is no server to do it.
 Status Tokenize(const LocalModel& model, std::vector<BenchRequest>& requests) {
   for (BenchRequest& request : requests) {
     if (request.prompt_text) {
@@ -211,7 +213,7 @@ std::unique_ptr<Command> MakeThroughputCommand() {
   command->description =
       "Runs a workload through a model in this process, all requests at once, and prints tokens "
       "per "
-      "second. Nothing of HTTP or text is in the way.";
+      "second. HTTP and text processing are not involved.";
   command->log_level = "warning";
   command->examples = {
       {"millrace bench throughput models/demo --input-len 128 --output-len 64 --num-prompts 100",
@@ -222,12 +224,13 @@ std::unique_ptr<Command> MakeThroughputCommand() {
   AddEngineOptions(*command, &flags->engine);
   AddWorkloadOptions(*command, &flags->workload);
   command->Add("Workload", IntOption("seed", "N", &flags->workload_seed, 0, INT64_MAX),
-               "Prompts and lengths are a function of it");
+               "Seed of the prompts and lengths");
   AddOutputJson(*command, &flags->output_json);
   AddGeneralOptions(*command);
+  command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   command->validate = [flags] {
     MR_RETURN_IF_ERROR(ValidateEngineFlags(flags->engine));
-    return ValidateWorkload(flags->workload);
+    return ValidateWorkload(flags->workload, flags->given);
   };
   command->run = [flags] { return RunThroughput(*flags); };
   return command;
@@ -245,7 +248,7 @@ std::unique_ptr<Command> MakeLatencyCommand() {
       {"millrace bench latency models/demo --batch-size 1 --input-len 32 --output-len 128",
        "one sequence alone"}};
   auto flags = std::make_shared<LatencyFlags>();
-  flags->engine.prefix_caching = false;  // the same prompts again would be found there
+  flags->engine.prefix_caching = false;  // repeated prompts would hit the prefix cache
   AddEngineOptions(*command, &flags->engine);
   AddEngineSeedOption(*command, &flags->engine);
   constexpr char kGroup[] = "Workload";
@@ -274,7 +277,7 @@ std::unique_ptr<Command> MakeBenchCommand() {
   auto command = std::make_unique<Command>();
   command->name = "bench";
   command->summary = "Measure a server, or the engine alone";
-  command->description = "Benchmarks with the flags and the output of 'vllm bench'.";
+  command->description = "Benchmarks whose output follows 'vllm bench'.";
   command->examples = {
       {"millrace bench serve --num-prompts 100 --request-rate 4", "a running server"},
       {"millrace bench throughput models/demo --input-len 128 --output-len 64",

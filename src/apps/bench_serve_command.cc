@@ -1,5 +1,5 @@
-// millrace bench serve: load on any OpenAI-compatible server, with the flags, the table and the
-// JSON keys of `vllm bench serve`.
+// millrace bench serve: puts load on any OpenAI-compatible server, with the table and the JSON keys
+// of `vllm bench serve`; docs/cli.md lists which of its flags exist here.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <set>
 
 #include "apps/bench/load_client.h"
 #include "apps/bench/metrics.h"
@@ -43,6 +44,7 @@ struct BenchServeFlags {
   std::string percentile_metrics = "ttft,tpot,itl", metric_percentiles = "99";
   bool save_result = false, save_detailed = false, disable_progress = false;
   std::string result_dir, result_filename;
+  std::set<std::string> given;
 
   bool chat() const {
     return backend == Backend::kOpenAiChat || endpoint.ends_with(kChatCompletions);
@@ -50,8 +52,15 @@ struct BenchServeFlags {
 };
 
 Status Validate(const BenchServeFlags& flags) {
-  MR_RETURN_IF_ERROR(ValidateWorkload(flags.workload));
+  MR_RETURN_IF_ERROR(ValidateWorkload(flags.workload, flags.given));
+  if (flags.workload.dataset == DatasetName::kTrace || std::isinf(flags.workload.request_rate)) {
+    MR_RETURN_IF_ERROR(RefuseGiven(
+        flags.given, {"burstiness"},
+        "is about random arrivals: give a finite --request-rate, and not --dataset-name trace"));
+  }
   if (!flags.base_url.empty()) {
+    MR_RETURN_IF_ERROR(
+        RefuseGiven(flags.given, {"host", "port"}, "cannot be used with --base-url"));
     MR_RETURN_IF_ERROR(net::ParseUrl(flags.base_url).status().WithContext("--base-url"));
   }
   if (flags.chat() && flags.workload.dataset != DatasetName::kCustom) {
@@ -59,10 +68,9 @@ Status Validate(const BenchServeFlags& flags) {
         "a chat takes texts, and this workload is token ids; use --endpoint /v1/completions, or "
         "--dataset-name custom");
   }
-  if (flags.save_detailed && !flags.save_result) {
-    return InvalidArgument("--save-detailed goes with --save-result");
-  }
-  return OkStatus();
+  if (flags.save_result) return OkStatus();
+  return RefuseGiven(flags.given, {"save-detailed", "result-dir", "result-filename"},
+                     "needs --save-result");
 }
 
 Result<net::Url> BaseUrl(const BenchServeFlags& flags) {
@@ -117,7 +125,7 @@ Result<LoadTarget> TargetFor(const BenchServeFlags& flags, net::HttpClient& http
   return target;
 }
 
-// One request that must succeed, then the warm-ups, all like the first of the run.
+// One request that must succeed, then the warm-ups; all are like the first request of the run.
 Status WarmUp(LoadClient& client, const BenchServeFlags& flags, BenchRequest request) {
   request.arrival_s = 0;
   fmt::print("Starting initial single prompt test run...\n");
@@ -243,11 +251,11 @@ Status RunBenchServe(const BenchServeFlags& flags) {
 void AddTargetOptions(Command& command, BenchServeFlags* flags) {
   constexpr char kGroup[] = "Server";
   command.Add(kGroup, TextOption("base-url", "URL", &flags->base_url),
-              "Of the server, such as https://host:8000; instead of --host and --port");
-  command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host), "Of the server");
-  command.Add(kGroup, IntOption("port", "PORT", &flags->port, 1, 65535), "Of the server");
+              "URL of the server, such as https://host:8000; instead of --host and --port");
+  command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host), "Address of the server");
+  command.Add(kGroup, IntOption("port", "PORT", &flags->port, 1, 65535), "Port of the server");
   command.Add(kGroup, TextOption("endpoint", "PATH", &flags->endpoint),
-              "Called for each request [default: /v1/completions, or that of --backend]");
+              "Path of each request [default: /v1/completions, or that of --backend]");
   command.Add(kGroup,
               ChoiceOption<Backend>("backend", &flags->backend,
                                     {{"openai", Backend::kOpenAi},
@@ -257,7 +265,7 @@ void AddTargetOptions(Command& command, BenchServeFlags* flags) {
   command.Add(kGroup, TextOption("model", "NAME", &flags->model),
               "Name of the model [default: the first of /v1/models]");
   command.Add(kGroup, TextOption("api-key", "KEY", &flags->api_key),
-              "Sent with each request [default: $OPENAI_API_KEY]");
+              "API key sent with each request [default: $OPENAI_API_KEY]");
   command.Add(kGroup, FlagOption("insecure", &flags->insecure),
               "Accept any TLS certificate of the server");
 }
@@ -266,20 +274,20 @@ void AddTrafficOptions(Command& command, BenchServeFlags* flags) {
   constexpr char kGroup[] = "Traffic";
   command.Add(kGroup,
               RealOption("request-rate", "RPS", &flags->workload.request_rate, 1e-6, kInfinity),
-              "Mean requests per second; inf: all at once, or as a trace recorded them");
+              "Mean requests per second; inf: all at once, or at the times of a trace");
   command.Add(kGroup, RealOption("burstiness", "X", &flags->workload.burstiness, 1e-3, kInfinity),
               "Shape of the Gamma distributed gaps: 1 is a Poisson process, less is burstier");
   command.Add(kGroup, IntOption("max-concurrency", "N", &flags->max_concurrency, 1, 1 << 20),
-              "Most requests under way at once [default: no limit]");
+              "Maximum number of requests in flight [default: no limit]");
   command.Add(kGroup, FlagOption("ignore-eos", &flags->ignore_eos),
               "Ask for exactly the output length");
   command.Add(kGroup, IntOption("num-warmups", "N", &flags->num_warmups, 0, 1 << 20),
               "Requests before the measurement");
   command.Add(kGroup, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
-              "Prompts, lengths and arrivals are a function of it");
+              "Seed of the prompts, lengths and arrivals");
 }
 
-// Lists are checked when they are parsed, so that a typing error costs no run.
+// Checks lists when they are parsed, so that a typing error does not waste a run.
 template <typename Parse>
 Option CheckedText(const char* name, const char* value_name, std::string* target, Parse parse) {
   return CustomOption(name, value_name, *target, [target, parse](const std::string& text) {
@@ -298,7 +306,7 @@ void AddReportOptions(Command& command, BenchServeFlags* flags) {
     return OkStatus();
   };
   command.Add(kGroup, std::move(goodput),
-              "Count requests that keep these limits, such as ttft:200 tpot:50 e2el:5000");
+              "Count requests that meet these limits, such as ttft:200 tpot:50 e2el:5000");
   command.Add(
       kGroup,
       CheckedText("percentile-metrics", "LIST", &flags->percentile_metrics, ParseMetricNames),
@@ -310,11 +318,11 @@ void AddReportOptions(Command& command, BenchServeFlags* flags) {
   command.Add(kGroup, FlagOption("save-result", &flags->save_result), "Write a JSON file");
   Option folder = TextOption("result-dir", "DIR", &flags->result_dir);
   folder.kind = ValueKind::kFolder;
-  command.Add(kGroup, std::move(folder), "Where to write it [default: the current folder]");
+  command.Add(kGroup, std::move(folder), "Folder of the result [default: the current folder]");
   command.Add(kGroup, TextOption("result-filename", "NAME", &flags->result_filename),
-              "Its name [default: made of backend, rate, model and date]");
+              "File name of the result [default: from backend, rate, model and date]");
   command.Add(kGroup, FlagOption("save-detailed", &flags->save_detailed),
-              "Put every request's lengths, times, text and error in it");
+              "Include every request's lengths, times, text and error in the result");
   command.Add(kGroup, FlagOption("disable-tqdm", &flags->disable_progress), "No progress bar");
 }
 
@@ -326,7 +334,8 @@ std::unique_ptr<Command> MakeBenchServeCommand() {
   command->summary = "Measure any OpenAI-compatible server under load";
   command->description =
       "Sends a workload to a server at given arrival times and prints throughput and latencies. "
-      "Flags, printed lines and JSON keys are those of 'vllm bench serve'.";
+      "Printed lines and JSON keys follow 'vllm bench serve', and so do the names of options that "
+      "both have.";
   command->log_level = "warning";
   command->examples = {
       {"millrace bench serve --num-prompts 100 --request-rate 4 --random-input-len 128 "
@@ -343,6 +352,7 @@ std::unique_ptr<Command> MakeBenchServeCommand() {
   AddTrafficOptions(*command, flags.get());
   AddReportOptions(*command, flags.get());
   AddGeneralOptions(*command);
+  command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags] { return RunBenchServe(*flags); };
   return command;

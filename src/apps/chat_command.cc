@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <cstdlib>
 #include <iostream>
-#include <mutex>
 
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
@@ -13,6 +11,7 @@
 #include "apps/sampling_flags.h"
 #include "apps/signals.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "net/sse.h"
 
 namespace millrace::apps {
@@ -26,7 +25,7 @@ struct ChatFlags {
   std::string chat_template, system;
 };
 
-// One answer on its way. Filled by the service's threads, awaited by the command's.
+// One answer in progress. The service's threads fill it; the command's thread waits for it.
 class PendingAnswer {
  public:
   PendingAnswer() : parser_([this](std::string_view, std::string_view data) { Event(data); }) {}
@@ -36,18 +35,18 @@ class PendingAnswer {
     if (!status.ok()) error_ = status.message();
   }
   void Done(const net::HttpResponse& response) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     status_ = response.status;
     if (!response.body.empty()) Event(response.body);
     done_ = true;
     changed_.notify_all();
   }
   void Wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return done_; });
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return done_; });
   }
 
-  // After Wait.
+  // Call after Wait.
   const std::string& text() const { return text_; }
   const std::string& error() const { return error_; }
   const std::string& finish_reason() const { return finish_reason_; }
@@ -75,10 +74,10 @@ class PendingAnswer {
 
   net::SseParser parser_;
   std::string text_, error_, finish_reason_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int status_ = 0;  // guarded by mutex_, as below
-  bool done_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  int status_ MR_GUARDED_BY(mutex_) = 0;
+  bool done_ MR_GUARDED_BY(mutex_) = false;
 };
 
 class Conversation {
@@ -92,7 +91,7 @@ class Conversation {
     }
   }
 
-  // Prints the answer as it comes. After an error the question is forgotten.
+  // Prints the answer as it arrives. After an error the question is removed from the conversation.
   Status Ask(const std::string& question) {
     messages_.push_back({{"role", "user"}, {"content", question}});
     Json body = ToFields(flags_.sampling);
@@ -117,11 +116,11 @@ class Conversation {
     return OkStatus();
   }
 
-  // True when there was an answer to stop. Any thread.
+  // Returns whether there was an answer to stop. Any thread.
   bool StopAnswer() {
     std::shared_ptr<InProcessApi::Reply> reply;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       reply = std::exchange(reply_, nullptr);
     }
     if (reply == nullptr) return false;
@@ -131,15 +130,15 @@ class Conversation {
 
  private:
   void SetReply(std::shared_ptr<InProcessApi::Reply> reply) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     reply_ = std::move(reply);
   }
 
   const ChatFlags& flags_;
   InProcessApi& api_;
   Json messages_;
-  std::mutex mutex_;
-  std::shared_ptr<InProcessApi::Reply> reply_;  // guarded by mutex_
+  Mutex mutex_;
+  std::shared_ptr<InProcessApi::Reply> reply_ MR_GUARDED_BY(mutex_);
 };
 
 enum class Input { kLine, kEnd, kTooLong };
@@ -180,7 +179,7 @@ Status Talk(Conversation& conversation, bool terminal) {
     if (first_error.ok()) first_error = status;
   }
   if (terminal) fmt::print("\n");
-  // A script that pipes questions learns from the exit code that one failed.
+  // A script that pipes questions sees from the exit code that one failed.
   return terminal ? OkStatus() : first_error;
 }
 
@@ -230,7 +229,7 @@ std::unique_ptr<Command> MakeChatCommand() {
   flags->engine.max_num_seqs = 1;
   AddEngineOptions(*command, &flags->engine);
   command->Add("Conversation", TextOption("system", "TEXT", &flags->system),
-               "Told to the model before the first message");
+               "System message, given to the model before the first message");
   Option chat_template = TextOption("chat-template", "FILE", &flags->chat_template);
   chat_template.kind = ValueKind::kFile;
   command->Add("Conversation", std::move(chat_template),

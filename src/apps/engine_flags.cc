@@ -125,6 +125,13 @@ Status DoesNotFit(const EngineFlags& flags, const KvDemand& demand, int wanted_l
       FormatBytes(blocks * demand.bytes_per_block), int64_t{blocks} * flags.block_size));
 }
 
+// What --swap-space holds.
+int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block) {
+  const double swap_bytes = flags.swap_gib * static_cast<double>(int64_t{1} << 30);
+  return static_cast<int>(
+      std::min(swap_bytes / static_cast<double>(bytes_per_block), double{kBlocksMax}));
+}
+
 }  // namespace
 
 void AddSchedulingOptions(Command& command, EngineFlags* flags) {
@@ -154,6 +161,11 @@ Status ValidateEngineFlags(const EngineFlags& flags) {
   }
   if (flags.preemption == sched::PreemptionMode::kSwap && flags.swap_gib <= 0) {
     return InvalidArgument("--preemption-mode swap needs room: give --swap-space, in GiB");
+  }
+  if (flags.preemption == sched::PreemptionMode::kRecompute && flags.swap_gib > 0) {
+    return InvalidArgument(
+        "--preemption-mode recompute swaps nothing; leave out --swap-space, or choose swap or "
+        "auto");
   }
   if (flags.max_num_batched_tokens < flags.max_num_seqs) {
     return InvalidArgument(fmt::format(
@@ -195,10 +207,23 @@ Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {
   return plan;
 }
 
-int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block) {
-  const double swap_bytes = flags.swap_gib * static_cast<double>(int64_t{1} << 30);
-  return static_cast<int>(
-      std::min(swap_bytes / static_cast<double>(bytes_per_block), double{kBlocksMax}));
+Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand) {
+  if (flags.max_model_len.value_or(0) > demand.model_max_len) {
+    return InvalidArgument(
+        fmt::format("--max-model-len {} is more than the model was made for; "
+                    "lower it to {}",
+                    *flags.max_model_len, demand.model_max_len));
+  }
+  KvPlan plan;
+  if (flags.num_blocks) {
+    MR_ASSIGN_OR_RETURN(plan, PlanKv(flags, demand));
+    plan.reason += ", where the workers' memory holds them";
+    return plan;
+  }
+  plan.reason = "as many as the workers' memory holds";
+  plan.max_model_len = flags.max_model_len.value_or(demand.model_max_len);
+  plan.num_host_blocks = HostBlocks(flags, demand.bytes_per_block);
+  return plan;
 }
 
 int DefaultThreads() {

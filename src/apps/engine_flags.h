@@ -53,8 +53,9 @@ struct KvPlan {
 };
 // kInvalidArgument when not even one sequence of the asked length fits, with the numbers.
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand);
-// What --swap-space holds.
-int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block);
+// The same where workers hold the KV: how many blocks there are follows from their memory, so
+// `num_blocks` is only the most that --num-gpu-blocks-override allows; 0: as many as fit.
+Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand);
 
 // CPUs this process may use.
 int DefaultThreads();

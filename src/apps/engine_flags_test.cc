@@ -56,10 +56,36 @@ TEST(PlanKv, CountsBytesAndSwapSpace) {
   EXPECT_FALSE(PlanKv(flags, Demand(0, 64)).ok());  // no memory at all
 }
 
+TEST(LimitWorkersKv, TheBlocksAreTheWorkersUnlessTheyAreLimited) {
+  EngineFlags flags;
+  flags.swap_gib = 0.5;
+  auto plan = LimitWorkersKv(flags, Demand(0, 1000));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->num_blocks, 0);
+  EXPECT_EQ(plan->num_host_blocks, 512);
+  EXPECT_EQ(plan->max_model_len, 1000);
+  flags.num_blocks = 10;
+  plan = LimitWorkersKv(flags, Demand(0, 1000));
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->num_blocks, 10);
+  EXPECT_EQ(plan->max_model_len, 160);  // what ten blocks hold
+  flags.max_model_len = 161;
+  EXPECT_FALSE(LimitWorkersKv(flags, Demand(0, 1000)).ok());
+  flags.num_blocks.reset();
+  flags.max_model_len = 1001;
+  EXPECT_EQ(LimitWorkersKv(flags, Demand(0, 1000)).status().message(),
+            "--max-model-len 1001 is more than the model was made for; lower it to 1000");
+}
+
 TEST(EngineFlags, ContradictionsAreRefused) {
   EngineFlags flags;
   EXPECT_TRUE(ValidateEngineFlags(flags).ok());
   flags.preemption = sched::PreemptionMode::kSwap;
+  EXPECT_NE(ValidateEngineFlags(flags).message().find("--swap-space"), std::string::npos);
+  flags = {};
+  flags.preemption = sched::PreemptionMode::kRecompute;
+  EXPECT_TRUE(ValidateEngineFlags(flags).ok());
+  flags.swap_gib = 1;
   EXPECT_NE(ValidateEngineFlags(flags).message().find("--swap-space"), std::string::npos);
   flags = {};
   flags.max_num_seqs = 4096;

@@ -1,12 +1,10 @@
-// millrace generate: offline batch. Prompts in, JSON lines out, in the order of completion; a run
-// that was stopped goes on where it was.
+// millrace generate: offline batch. Reads prompts and writes JSON lines in the order of completion.
+// A stopped run continues when it is started again.
 #include <fmt/format.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <deque>
-#include <mutex>
 
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
@@ -18,11 +16,12 @@
 #include "apps/signals.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace millrace::apps {
 namespace {
 
-constexpr int kInFlightPerSequence = 2;  // so that a finished sequence is followed at once
+constexpr int kInFlightPerSequence = 2;  // so that a new sequence follows a finished one at once
 constexpr Duration kSignalInterval = Duration::Millis(100);
 
 struct GenerateFlags {
@@ -36,17 +35,18 @@ struct Answer {
   net::HttpResponse response;
 };
 
-// From the service's threads to the command's.
+// Passes answers from the service's threads to the command's.
 class AnswerQueue {
  public:
   void Push(Answer answer) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     answers_.push_back(std::move(answer));
     came_.notify_one();
   }
   std::optional<Answer> Pop(Duration limit) {
-    std::unique_lock lock(mutex_);
-    came_.wait_for(lock, std::chrono::nanoseconds(limit.ns), [this] { return !answers_.empty(); });
+    MutexLock lock(mutex_);
+    came_.wait_for(lock, std::chrono::nanoseconds(limit.ns),
+                   [this]() MR_REQUIRES(mutex_) { return !answers_.empty(); });
     if (answers_.empty()) return std::nullopt;
     Answer answer = std::move(answers_.front());
     answers_.pop_front();
@@ -54,9 +54,9 @@ class AnswerQueue {
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable came_;
-  std::deque<Answer> answers_;  // guarded by mutex_; at most one per request in flight
+  Mutex mutex_;
+  CondVar came_;
+  std::deque<Answer> answers_ MR_GUARDED_BY(mutex_);  // at most one per request in flight
 };
 
 Json BatchLine(const PromptItem& item, int status, Json body) {
@@ -73,7 +73,7 @@ Json ChoiceOf(const Json& choice) {
   return {{"text", text}, {"finish_reason", choice.value("finish_reason", Json())}};
 }
 
-// {"custom_id", "prompt", "text", "finish_reason", "usage"}: what a reader of a plain batch wants.
+// {"custom_id", "prompt", "text", "finish_reason", "usage"}: the fields of a plain batch.
 Json PlainLine(const PromptItem& item, int status, const Json& body) {
   Json line = {{"custom_id", item.id}};
   const Json request = Json::parse(item.body, nullptr, false);
@@ -129,7 +129,7 @@ class Batch {
   int64_t failed() const { return failed_; }
 
  private:
-  // One at a time after a refusal for want of room, so that the queue in front can empty.
+  // Submits one at a time after a refusal for lack of room, so that the queue in front can empty.
   void SubmitSome() {
     const size_t limit = refused_ ? 1 : in_flight_max_;
     while (!waiting_.empty() && in_flight_ < limit) {
@@ -154,7 +154,7 @@ class Batch {
     const PromptItem& item = items_[answer.item];
     auto body = ParseJson(answer.response.body);
     failed_ += status == 200 ? 0 : 1;
-    if (!body.ok() || status >= 500) {  // not recorded, so that the next run tries again
+    if (!body.ok() || status >= 500) {  // not recorded, so the next run retries it
       MR_LOG(error, "{}: {}", Printable(item.id), Printable(answer.response.body));
       return OkStatus();
     }
@@ -169,9 +169,9 @@ class Batch {
   ResultsFile& results_;
   StopSignals& signals_;
   AnswerQueue answers_;
-  std::deque<size_t> waiting_;  // items not submitted, or refused and to be tried again
+  std::deque<size_t> waiting_;  // items not submitted, or refused and to be retried
   size_t in_flight_ = 0;
-  int64_t done_ = 0;  // of items_, in the results
+  int64_t done_ = 0;  // items_ with a result
   int64_t failed_ = 0;
   bool refused_ = false;
 };
@@ -190,7 +190,7 @@ Status RunBatch(const GenerateFlags& flags, const std::vector<PromptItem>& items
   api.reset();  // no callback reaches the batch after this
   MR_RETURN_IF_ERROR(status);
   if (signals.count() > 0) {
-    return Cancelled(fmt::format("stopped with {} of {} done; run the same command to go on",
+    return Cancelled(fmt::format("stopped with {} of {} done; run the same command to continue",
                                  batch.done(), items.size()));
   }
   if (batch.failed() > 0) {
@@ -214,7 +214,7 @@ Status RunGenerate(const GenerateFlags& flags) {
   for (const PromptItem& item : *items) done += results->Has(item.id) ? 1 : 0;
   if (done > 0 || results->repaired_bytes() > 0) {
     MR_LOG(info, "{} of {} prompts are already in {}{}", done, items->size(), Printable(flags.out),
-           results->repaired_bytes() > 0 ? "; removed a last line that was cut short" : "");
+           results->repaired_bytes() > 0 ? "; removed an incomplete last line" : "");
   }
   if (done == items->size()) return OkStatus();
   return RunBatch(flags, *items, *results, signals);
@@ -228,8 +228,9 @@ std::unique_ptr<Command> MakeGenerateCommand() {
   command->summary = "Answer a file of prompts, without a server";
   command->description =
       "Runs a model in this process over a file of prompts and appends one JSON line per prompt to "
-      "the output file, in the order of completion. Run it again to go on after an interruption: "
-      "prompts that are in the output file are left out.";
+      "the output file, in the order of completion. After an interruption, run it again to "
+      "continue: "
+      "prompts that are already in the output file are skipped.";
   command->examples = {
       {"millrace generate models/demo --prompts prompts.txt --out answers.jsonl",
        "one prompt per line of text"},

@@ -32,14 +32,13 @@ serve::ServedModel ToServed(LocalModel& model) {
   return served;
 }
 
-std::vector<std::string> DefaultServedNames(const std::string& model) {
+std::string DefaultServedName(const std::string& model) {
   std::error_code error;
-  if (!std::filesystem::is_directory(model, error)) return {model};
+  if (!std::filesystem::is_directory(model, error)) return model;
   std::filesystem::path path = std::filesystem::absolute(model, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   const std::string base = path.filename().string();
-  if (base.empty() || base == model) return {model};
-  return {base, model};
+  return base.empty() ? model : base;
 }
 
 InProcessApi::InProcessApi(LocalModel& model, const Clock& clock)
@@ -70,7 +69,7 @@ InProcessApi::Reply::~Reply() {
 void InProcessApi::Reply::Hangup() {
   std::function<void()> callback;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (done_) return;
     gone_ = true;
     callback = std::exchange(on_disconnect_, nullptr);
@@ -82,12 +81,12 @@ void InProcessApi::Reply::Hangup() {
 void InProcessApi::Reply::Send(net::HttpResponse response) { Finish(std::move(response)); }
 
 void InProcessApi::Reply::Start(net::HttpResponse head) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   head_ = std::move(head);
 }
 
 bool InProcessApi::Reply::Write(std::string part) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (gone_ || done_) return false;
   if (callbacks_.on_data) callbacks_.on_data(part);
   return true;
@@ -96,7 +95,7 @@ bool InProcessApi::Reply::Write(std::string part) {
 void InProcessApi::Reply::End() {
   net::HttpResponse head;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     head = head_;
   }
   Finish(std::move(head));
@@ -104,7 +103,7 @@ void InProcessApi::Reply::End() {
 
 void InProcessApi::Reply::OnDisconnect(std::function<void()> callback) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!gone_) {
       on_disconnect_ = std::move(callback);
       return;
@@ -114,12 +113,12 @@ void InProcessApi::Reply::OnDisconnect(std::function<void()> callback) {
 }
 
 bool InProcessApi::Reply::disconnected() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return gone_;
 }
 
 void InProcessApi::Reply::Finish(net::HttpResponse response) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (std::exchange(done_, true)) return;
   on_disconnect_ = nullptr;
   callbacks_.on_done(std::move(response));

@@ -7,12 +7,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "apps/local_model.h"
+#include "base/mutex.h"
 #include "net/http.h"
 #include "serve/service.h"
 
@@ -20,8 +20,8 @@ namespace millrace::apps {
 
 // What a loaded model is to the service.
 serve::ServedModel ToServed(LocalModel& model);
-// The names it is served under when the user gives none: the folder's own name first.
-std::vector<std::string> DefaultServedNames(const std::string& model);
+// The name it is served under when the user gives none: the folder's own, without its path.
+std::string DefaultServedName(const std::string& model);
 
 // One at a time, and never on_data after on_done. They must not call the Reply.
 struct PostCallbacks {
@@ -62,11 +62,11 @@ class InProcessApi::Reply : public net::HttpReply {
   void Finish(net::HttpResponse response);
 
   const PostCallbacks callbacks_;
-  mutable std::mutex mutex_;
-  net::HttpResponse head_;  // guarded by mutex_, as below
-  std::function<void()> on_disconnect_;
-  bool done_ = false;
-  bool gone_ = false;
+  mutable Mutex mutex_;
+  net::HttpResponse head_ MR_GUARDED_BY(mutex_);
+  std::function<void()> on_disconnect_ MR_GUARDED_BY(mutex_);
+  bool done_ MR_GUARDED_BY(mutex_) = false;
+  bool gone_ MR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace millrace::apps

@@ -49,11 +49,11 @@ TEST(InProcessReply, EndsExactlyOnce) {
   EXPECT_EQ(last.status, 500);
 }
 
-TEST(DefaultServedNames, BeginWithTheFoldersOwnName) {
+TEST(DefaultServedName, IsTheFoldersOwnName) {
   const std::string folder = testing::TempDir() + "/served_names/demo";
   std::filesystem::create_directories(folder);
-  EXPECT_EQ(DefaultServedNames(folder + "/"), (std::vector<std::string>{"demo", folder + "/"}));
-  EXPECT_EQ(DefaultServedNames("org/name"), std::vector<std::string>{"org/name"});
+  EXPECT_EQ(DefaultServedName(folder + "/"), "demo");
+  EXPECT_EQ(DefaultServedName("org/name"), "org/name");
 }
 
 TEST(SamplingFlags, OnlyWhatWasGivenBecomesAField) {

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <random>
 #include <thread>
 #include <utility>
 
-#include "apps/cluster/cell_admin.h"
+#include "apps/cluster/controller_admin.h"
+#include "apps/controller_options.h"
 #include "apps/progress.h"
-#include "apps/step_log_file.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -42,6 +41,9 @@ Result<std::shared_ptr<const text::ChatTemplate>> LoadTemplate(const LocalModel&
       auto file = ReadFile(given, text::kChatTemplateBytesMax);
       if (!file.ok()) return file.status().WithContext("--chat-template");
       source = std::move(*file);
+      config.template_files = {{text::kDefaultTemplateName, given}};
+    } else {
+      config.template_files.clear();
     }
     config.chat_templates = {{text::kDefaultTemplateName, std::move(source)}};
     loaded = text::ChatTemplate::FromConfig(config, special);
@@ -66,32 +68,6 @@ constexpr Duration kPatience = Duration::Seconds(1e9);
 constexpr auto kReadyPoll = std::chrono::milliseconds(1);
 constexpr Duration kReadyLimit = Duration::Seconds(60);  // KV pools are made meanwhile
 
-cluster::CellOptions CellOptionsFor(const EngineFlags& flags, const LocalModel& model,
-                                    std::vector<TokenId> eos) {
-  cluster::CellOptions options;
-  cluster::ControllerOptions& c = options.controller;
-  c.term = Term{1};
-  c.model = model.path.name;
-  c.num_layers = model.spec.num_layers;
-  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
-  sched::SchedulerOptions& s = c.scheduler;
-  s.block_size = flags.block_size;
-  s.num_blocks = model.kv.num_blocks;
-  s.num_host_blocks = model.kv.num_host_blocks;
-  s.max_num_seqs = flags.max_num_seqs;
-  s.max_num_batched_tokens = flags.max_num_batched_tokens;
-  s.max_model_len = model.kv.max_model_len;
-  s.policy = flags.policy;
-  s.kv_policy = flags.kv_policy;
-  s.preemption = flags.preemption;
-  s.costs.kv_bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size;
-  s.prefix_caching = flags.prefix_caching;
-  s.eos_token_ids = std::move(eos);
-  std::random_device random;
-  options.seed = flags.seed.value_or((uint64_t{random()} << 32) | random());
-  return options;
-}
-
 // Gives the worker what is loaded already.
 cluster::ShardLoader LoaderOf(const LocalModel& model, std::unique_ptr<tensor::Device> device,
                               std::unique_ptr<model::Model> weights) {
@@ -110,14 +86,13 @@ cluster::ShardLoader LoaderOf(const LocalModel& model, std::unique_ptr<tensor::D
   };
 }
 
-Status StartCell(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
-                 std::unique_ptr<model::Model> weights, const Clock& clock, LocalModel& model) {
-  std::vector<TokenId> eos = model.generation.eos;
-  if (eos.empty() && model.tokenizer->eos()) eos.push_back(*model.tokenizer->eos());
-  cluster::CellOptions options = CellOptionsFor(flags, model, std::move(eos));
-  if (!flags.step_log.empty()) {
-    MR_ASSIGN_OR_RETURN(options.controller.step_log, OpenStepLog(flags.step_log));
-  }
+Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
+                       std::unique_ptr<model::Model> weights, const Clock& clock,
+                       LocalModel& model) {
+  MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
+  cluster::ControllerOptions& c = options.controller;
+  c.term = Term{1};
+  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
                       cluster::LocalCluster::Start(std::move(options), clock));
   Join join;
@@ -127,12 +102,12 @@ Status StartCell(const EngineFlags& flags, std::unique_ptr<tensor::Device> devic
   join.memory_bytes = model::ReadMemoryAvailable().bytes;
   here->AddWorker(std::move(join), LoaderOf(model, std::move(device), std::move(weights)));
   const Time begun = clock.Now();
-  while (const auto missing = here->cell().NotReady()) {
+  while (const auto missing = here->host().NotReady()) {
     if (clock.Now() - begun > kReadyLimit) return Internal("the model does not start: " + *missing);
     std::this_thread::sleep_for(kReadyPoll);
   }
-  model.cluster = NewCellAdmin(here->cell(), model.path.name, nullptr);
-  model.engine = std::shared_ptr<engine::Generator>(here, &here->cell());
+  model.cluster = NewControllerAdmin(here->host(), model.path.name, nullptr);
+  model.engine = std::shared_ptr<engine::Generator>(here, &here->host());
   return OkStatus();
 }
 
@@ -164,7 +139,7 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   demand.available_bytes = model::ReadMemoryAvailable().bytes;
   demand.model_max_len = model->spec.max_position;
   MR_ASSIGN_OR_RETURN(model->kv, PlanKv(flags, demand));
-  MR_RETURN_IF_ERROR(StartCell(flags, std::move(device), std::move(weights), clock, *model));
+  MR_RETURN_IF_ERROR(StartController(flags, std::move(device), std::move(weights), clock, *model));
   return model;
 }
 
@@ -197,9 +172,13 @@ std::string Summary(const LocalModel& model) {
         "--kv-cache-memory for more",
         FormatCount(spec.max_position));
   }
-  text += fmt::format("\nKV cache  {} tokens in {} blocks of {}, {} ({})\n", FormatCount(kv_tokens),
-                      FormatCount(model.kv.num_blocks), model.block_size,
-                      FormatBytes(kv_tokens * spec.KvBytesPerToken()), model.kv.reason);
+  if (model.kv.num_blocks == 0) {
+    text += fmt::format("\nKV cache  blocks of {}, {}\n", model.block_size, model.kv.reason);
+  } else {
+    text += fmt::format("\nKV cache  {} tokens in {} blocks of {}, {} ({})\n",
+                        FormatCount(kv_tokens), FormatCount(model.kv.num_blocks), model.block_size,
+                        FormatBytes(kv_tokens * spec.KvBytesPerToken()), model.kv.reason);
+  }
   if (model.kv.num_host_blocks > 0) {
     text += fmt::format("Swap      {} blocks\n", FormatCount(model.kv.num_host_blocks));
   }

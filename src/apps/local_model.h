@@ -1,6 +1,6 @@
 // LocalModel: everything a command needs to run a model in its own process, built from the flags:
-// tokenizer, chat template, device, weights, KV pools, and the cell that runs it: a cluster of one
-// worker, over queues instead of sockets.
+// tokenizer, chat template, device, weights, KV pools, and the controller that runs it: a cluster
+// of one worker, over queues instead of sockets.
 //
 // Owns all of it; Load blocks until it is done. The clock outlives the model.
 #pragma once
@@ -14,8 +14,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/model_spec.h"
-#include "engine/earlier_requests.h"
 #include "engine/generator.h"
+#include "engine/recovered_requests.h"
 #include "model/config.h"
 #include "serve/cluster_admin.h"
 #include "text/chat_template.h"
@@ -33,8 +33,8 @@ struct LocalModel {
   int block_size = 0;
   std::string device_name;
   std::unique_ptr<serve::ClusterAdmin> cluster;
-  std::unique_ptr<engine::EarlierRequests> earlier;  // of one with a journal; else null
-  std::shared_ptr<engine::Generator> engine;         // last, so that it goes first; never shared
+  std::unique_ptr<engine::RecoveredRequests> earlier;  // of one with a journal; else null
+  std::shared_ptr<engine::Generator> engine;           // last, so that it goes first; never shared
 };
 
 struct LocalModelOptions {

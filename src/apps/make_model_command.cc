@@ -1,4 +1,4 @@
-// millrace make-model: a model folder of any shape with random weights.
+// millrace make-model: writes a model folder of any shape with random weights.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -57,7 +57,7 @@ Status Validate(const MakeModelFlags& flags) {
   }
   if (!flags.config_file.empty() && numbers) {
     return InvalidArgument(
-        "--model-config has all the numbers; --layers and the like go with "
+        "--model-config has all the numbers; --layers and the like apply only to "
         "--shape");
   }
   return OkStatus();
@@ -97,9 +97,8 @@ std::unique_ptr<Command> MakeMakeModelCommand() {
   command->summary = "Write a model of any shape with random weights";
   command->description =
       "Writes a complete model folder (weights, config.json, tokenizer) of a published shape or "
-      "any "
-      "other, with random weights: what it says means nothing, how fast it says it does. The same "
-      "seed gives the same bytes.";
+      "any other, with random weights. Its output is meaningless; its speed is that of the shape. "
+      "The same seed gives the same bytes.";
   command->examples = {
       {"millrace make-model --shape llama-160m --seed 1 build/llama-160m", "for a benchmark"},
       {"millrace make-model --shape llama-1b --layers 2 build/two-layers",
@@ -108,9 +107,8 @@ std::unique_ptr<Command> MakeMakeModelCommand() {
   Option folder = TextOption("folder", "DIR", &flags->folder);
   folder.positional = folder.required = folder.command_line_only = true;
   folder.kind = ValueKind::kFolder;
-  command->Add("Output", std::move(folder), "The folder to write; it must not exist or be empty");
-  command->Add("Output", IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
-               "The weights are a function of it");
+  command->Add("Output", std::move(folder), "The folder to write; it must be empty or not exist");
+  command->Add("Output", IntOption("seed", "N", &flags->seed, 0, INT64_MAX), "Seed of the weights");
   command->Add(
       "Output",
       ChoiceOption<DType>(

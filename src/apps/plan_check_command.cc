@@ -1,4 +1,4 @@
-// millrace plan check and explain: what a plan of a file is worth, and why.
+// millrace plan check and explain: whether a plan from a file is sound, and what limits it.
 #include <fmt/format.h>
 
 #include "apps/cli/parse.h"
@@ -70,7 +70,7 @@ Result<ReadPlan> Load(const ReadPlanFlags& flags) {
 
 Status Refused(const ReadPlanFlags& flags, const std::vector<std::string>& violations) {
   return InvalidArgument(fmt::format(
-      "{}: {}{}; --workload and --capacity must be those the plan was made with",
+      "{}: {}{}; --workload and --capacity must be the same as for making the plan",
       Printable(flags.plan), violations.front(),
       violations.size() > 1 ? fmt::format(" (and {} more)", violations.size() - 1) : ""));
 }
@@ -135,14 +135,14 @@ Status Validate(const ReadPlanFlags& flags) {
 std::unique_ptr<Command> MakePlanCheckCommand() {
   auto command = std::make_unique<Command>();
   command->name = "check";
-  command->summary = "Say whether a plan can be carried out and is worth what it says";
+  command->summary = "Check whether a plan can be carried out and delivers what it claims";
   command->description =
       "Checks coverage, memory, flow and links of a plan with code that shares nothing with the "
-      "planner, at the rates of the same --workload or --capacity. Leaves with 1 and the first "
-      "violation when the plan is not sound.";
+      "planner, at the rates of the same --workload or --capacity. Exits with 1 and the first "
+      "violation if the plan is not sound.";
   command->log_level = "warning";
   command->examples = {{"millrace plan check plan.yaml --cluster cluster.yaml",
-                        "the plan against the machines it was made for"}};
+                        "checks the plan against the machines it was made for"}};
   auto flags = std::make_shared<ReadPlanFlags>();
   AddReadOptions(*command, flags.get());
   AddGeneralOptions(*command);
@@ -154,10 +154,10 @@ std::unique_ptr<Command> MakePlanCheckCommand() {
 std::unique_ptr<Command> MakePlanExplainCommand() {
   auto command = std::make_unique<Command>();
   command->name = "explain";
-  command->summary = "Say what binds a plan and what one more machine would add";
+  command->summary = "Show what limits a plan and what one more machine would add";
   command->description =
-      "Names the binding cut and the bottleneck of a plan, how busy each node is, and how much one "
-      "more node of each kind would add.";
+      "Shows the binding cut and the bottleneck of a plan, the utilisation of each node, and how "
+      "much one more node of each kind would add.";
   command->log_level = "warning";
   command->examples = {
       {"millrace plan explain plan.yaml --cluster cluster.yaml", "why it is not faster"}};
@@ -165,7 +165,7 @@ std::unique_ptr<Command> MakePlanExplainCommand() {
   AddReadOptions(*command, flags.get());
   command->Add("Search",
                RealOption("seconds-per-kind", "SECONDS", &flags->seconds_per_kind, 0.1, 3600),
-               "How long to search for a plan with one more node of a kind");
+               "Search time for a plan with one more node of a kind");
   AddGeneralOptions(*command);
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags] { return RunExplain(*flags); };

@@ -1,7 +1,8 @@
-// millrace plan: which machine holds which layers, and how much flows between them.
+// millrace plan: decides which machine holds which layers and how much flows between them.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
@@ -23,36 +24,37 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kTimeLimitMaxS = 86400;
-constexpr double kRequestsPerSMin = 1e-6;  // a goodput below it is none
-// Of the time limit, for saying what comes nearest when nothing keeps the limits.
+constexpr double kRequestsPerSMin = 1e-6;  // a lower goodput counts as none
+// Share of the time limit reserved for finding the nearest limits if none can be met.
 constexpr double kAnswerShare = 0.2;
 
 enum class Objective { kFlow, kGoodput, kCost };
 
-struct PlanFlags {
+struct PlannerFlags {
   PlanInputFlags inputs;
   Objective objective = Objective::kFlow;
   std::vector<std::string> slo_texts;
-  sim::Slo slo;  // of --slo; else of the workload
+  sim::Slo slo;  // of --slo, or else of the workload
   double time_limit_s = 10;
   int64_t seed = 1;
   std::string warm_start;
   std::string out, picture;
   bool json = false, simulate = true;
+  std::set<std::string> given;
 };
 
-// A plan, and where the simulator judged it, what it said.
+// A plan and, if simulated, its result.
 struct Found {
   plan::PlanOutcome outcome;
   std::optional<double> simulated_requests_per_s;
 };
 
-sim::Slo LimitsOf(const PlanFlags& flags, const PlanInputs& inputs) {
+sim::Slo LimitsOf(const PlannerFlags& flags, const PlanInputs& inputs) {
   return {.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s,
           .tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s};
 }
 
-// One line on a terminal that is written over; nothing elsewhere, where the summary is enough.
+// One line on a terminal, which is overwritten. Elsewhere nothing: the summary is enough.
 class SearchLine {
  public:
   explicit SearchLine(double limit_s)
@@ -84,7 +86,7 @@ class SearchLine {
   bool painted_ = false;
 };
 
-Result<std::vector<plan::Placement>> WarmStarts(const PlanFlags& flags, size_t nodes) {
+Result<std::vector<plan::Placement>> WarmStarts(const PlannerFlags& flags, size_t nodes) {
   if (flags.warm_start.empty()) return std::vector<plan::Placement>();
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.warm_start, plan::kHelixBytesMax));
   MR_ASSIGN_OR_RETURN(plan::Placement placement, plan::ParseHelixPlacement(text, flags.warm_start));
@@ -110,7 +112,7 @@ Status ReadLimit(const std::string& text, sim::Slo& slo) {
   return OkStatus();
 }
 
-// The least mean TPOT at which `candidate` still answers anything, with the TTFT it then has.
+// The lowest mean TPOT at which `candidate` still answers requests, with its TTFT there.
 plan::GoodputEstimate AllButIdle(plan::GoodputProblem& problem, const plan::Candidate& candidate) {
   constexpr int kBisections = 30;
   plan::GoodputEstimate least = candidate.estimate;
@@ -134,13 +136,14 @@ Status NoPlanKeeps(plan::GoodputProblem problem, const plan::CandidateOptions& o
     if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
   }
   return FailedPrecondition(fmt::format(
-      "no placement found keeps the limits; the fastest found has a TTFT of {:.3g} s and a TPOT of "
-      "{:.3g} ms when all but idle",
+      "no placement found meets the limits; the fastest found has a TTFT of {:.3g} s and a TPOT of "
+      "{:.3g} ms when almost idle",
       fastest->ttft_s, 1e3 * fastest->tpot_s));
 }
 
-// The best candidate as a plan within the trunks: chosen by the estimates, then by the simulator.
-Result<Found> SearchGoodput(const PlanFlags& flags, const PlanInputs& inputs, const Clock& clock,
+// The best candidate as a plan within the trunks, chosen by the estimates and then by the
+// simulator.
+Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs, const Clock& clock,
                             SearchLine& line) {
   if (!inputs.goodput) {
     return InvalidArgument(
@@ -186,7 +189,7 @@ Result<Found> AsFound(Result<plan::PlanOutcome> outcome) {
   return Found{.outcome = std::move(*outcome)};
 }
 
-Result<Found> Search(const PlanFlags& flags, const PlanInputs& inputs,
+Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
                      const plan::PlanOptions& options, SearchLine& line) {
   const plan::FlowPlanner planner = [&inputs](const plan::FlowProblem& problem,
                                               const plan::PlanOptions& search) {
@@ -207,7 +210,7 @@ Result<Found> Search(const PlanFlags& flags, const PlanInputs& inputs,
       inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens, options, planner));
 }
 
-std::string EstimateText(const PlanFlags& flags, const PlanInputs& inputs,
+std::string EstimateText(const PlannerFlags& flags, const PlanInputs& inputs,
                          const plan::Placement& placement, const plan::PlacementFlow& flow) {
   plan::GoodputProblem problem = *inputs.goodput;
   const sim::Slo limits = LimitsOf(flags, inputs);
@@ -220,7 +223,7 @@ std::string EstimateText(const PlanFlags& flags, const PlanInputs& inputs,
       estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
 }
 
-std::string SimulatedText(const PlanFlags& flags, const PlanInputs& inputs, double rate) {
+std::string SimulatedText(const PlannerFlags& flags, const PlanInputs& inputs, double rate) {
   const sim::Slo limits = LimitsOf(flags, inputs);
   if (!limits.ttft_s && !limits.tpot_s) {
     return fmt::format("simulated: {:.3g} req/s answered when all come at once\n", rate);
@@ -230,7 +233,7 @@ std::string SimulatedText(const PlanFlags& flags, const PlanInputs& inputs, doub
                      rate > 0 ? "" : "; the estimate is of means, these are of each request");
 }
 
-Status RunPlan(const PlanFlags& flags) {
+Status RunPlan(const PlannerFlags& flags) {
   MR_ASSIGN_OR_RETURN(const PlanInputs inputs, LoadPlanInputs(flags.inputs));
   plan::PlanOptions options;
   MR_ASSIGN_OR_RETURN(options.warm_starts, WarmStarts(flags, inputs.cluster.nodes.size()));
@@ -274,9 +277,8 @@ std::unique_ptr<Command> MakePlanCommand() {
   command->summary = "Decide which machine holds which layers of a model";
   command->description =
       "Places the layers of a model on the machines of a cluster so that the most tokens per "
-      "second "
-      "flow through, prints how far from the best possible that is at most, and writes a plan that "
-      "'millrace plan check' and 'millrace plan explain' take.";
+      "second flow through. Prints how far the result can be from the optimum, and writes a plan "
+      "for 'millrace plan check' and 'millrace plan explain'.";
   command->log_level = "warning";
   command->examples = {
       {"millrace plan --cluster cluster.yaml --model llama-70b --out plan.yaml",
@@ -285,53 +287,60 @@ std::unique_ptr<Command> MakePlanCommand() {
        "the same, with a drawing"},
       {"millrace plan --import-helix single24.ini --capacity single24.txt --time-limit 60",
        "a cluster of the Helix paper with measured rates"}};
-  auto flags = std::make_shared<PlanFlags>();
+  auto flags = std::make_shared<PlannerFlags>();
   AddPlanInputOptions(*command, &flags->inputs);
+  AddPartialOption(*command, &flags->inputs);
   constexpr char kSearch[] = "Search";
   command->Add(kSearch,
                ChoiceOption<Objective>("objective", &flags->objective,
                                        {{"flow", Objective::kFlow},
                                         {"goodput", Objective::kGoodput},
                                         {"cost", Objective::kCost}}),
-               "flow: the most tokens per second; goodput: the most requests per second that keep "
-               "--slo, chosen by an estimate and then by simulation; cost: the fewest dollars per "
-               "hour that carry the "
-               "rate of --workload");
+               "flow: the most tokens per second; goodput: the most requests per second that meet "
+               "--slo, chosen by an estimate and then by simulation; cost: the lowest price per "
+               "hour that carries the rate of --workload");
   Option slo = TextListOption("slo", "LIMIT", &flags->slo_texts);
   slo.set = [flags](const std::vector<std::string>& values) {
     for (const std::string& value : values) MR_RETURN_IF_ERROR(ReadLimit(value, flags->slo));
     return OkStatus();
   };
   command->Add(kSearch, std::move(slo),
-               "Limits on the mean for --objective goodput, such as ttft=2s tpot=80ms; else those "
-               "of --workload");
+               "Limits on the mean for --objective goodput, such as ttft=2s tpot=80ms [default: "
+               "those of --workload]");
   command->Add(kSearch,
                RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
-               "Stop searching after this long, sooner when the plan is proved best");
+               "Stop the search after this time, or earlier if the plan is proved optimal");
   command
       ->Add(kSearch, FlagOption("simulate", &flags->simulate),
             "For --objective goodput: rank the ten best by the estimate in the simulator")
       .negatable = true;
   command->Add(kSearch, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
-               "Of the random choices of the search");
+               "Seed of the search's random choices");
   Option warm = TextOption("warm-start", "FILE", &flags->warm_start);
   warm.kind = ValueKind::kFile;
-  command->Add(kSearch, std::move(warm), "A placement as Helix's .ini to begin from");
+  command->Add(kSearch, std::move(warm), "A placement to start from, as Helix's .ini");
   constexpr char kResult[] = "Result";
   Option out = TextOption("out", "FILE", &flags->out);
   out.kind = ValueKind::kFile;
-  command->Add(kResult, std::move(out), "Write the plan there (docs/formats/plan.md)");
+  command->Add(kResult, std::move(out), "File to write the plan to (docs/formats/plan.md)");
   Option picture = TextOption("picture", "FILE", &flags->picture);
   picture.kind = ValueKind::kFile;
-  command->Add(kResult, std::move(picture), "Draw the plan there, as SVG");
-  command->Add(kResult, FlagOption("json", &flags->json), "Print JSON in place of the summary");
+  command->Add(kResult, std::move(picture), "File to draw the plan in, as SVG");
+  command->Add(kResult, FlagOption("json", &flags->json), "Print JSON instead of the summary");
   AddGeneralOptions(*command);
+  command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   command->validate = [flags] {
     if (flags->objective == Objective::kCost && flags->inputs.workload.empty()) {
-      return InvalidArgument("--objective cost needs --workload, whose rate is to be carried");
+      return InvalidArgument("--objective cost needs --workload, which gives the rate to carry");
     }
     if (flags->objective != Objective::kGoodput && (flags->slo.ttft_s || flags->slo.tpot_s)) {
-      return InvalidArgument("--slo goes with --objective goodput");
+      return InvalidArgument("--slo needs --objective goodput");
+    }
+    if (flags->objective != Objective::kGoodput) {
+      MR_RETURN_IF_ERROR(RefuseGiven(flags->given, {"simulate"}, "needs --objective goodput"));
+    } else {
+      MR_RETURN_IF_ERROR(
+          RefuseGiven(flags->given, {"warm-start"}, "needs --objective flow or cost"));
     }
     return ValidatePlanInputs(flags->inputs);
   };

@@ -1,5 +1,5 @@
-// millrace profile: what this machine takes for the steps of a model, as numbers a simulator and a
-// planner can use.
+// millrace profile: measures a model's step times on this machine, for the simulator and the
+// planner.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,13 +30,14 @@ namespace millrace::apps {
 namespace {
 
 constexpr int kBlockSize = 16;
-// A slow batch is repeated less: beyond this time a batch gets no more than kRepeatsMin.
+// A slow batch is repeated less: beyond this time it gets at most kRepeatsMin repeats.
 constexpr double kBatchSecondsMax = 5;
 constexpr int kRepeatsMin = 3;
 constexpr double kErrorSuspicious = 0.25;  // P95
 constexpr double kUndisturbedMin = 0.85;
 constexpr double kRestMaxS = 86400;
-// Where the time per token changes: the rows at which products stop being bound by the weights.
+// Where the time per token changes: the token counts at which products stop being bound by the
+// weights.
 const cost::StepKnots kKnots{.tokens = {0, 4, 8, 12, 16, 64, 256}, .sequences = {0}};
 
 struct ProfileFlags {
@@ -55,7 +56,7 @@ Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec) {
   limits.context_tokens = std::max(limits.context_tokens, limits.max_context);
   const int64_t memory = model::ReadMemoryAvailable().bytes;
   const int64_t block_bytes = spec.KvBytesPerToken() * kBlockSize;
-  // A third of what is free: the rest of the machine goes on.
+  // A third of the free memory: other programs need the rest.
   while (StepRig::BlocksFor(limits, kBlockSize) * block_bytes > memory / 3) {
     if (limits.context_tokens <= 64) {
       return ResourceExhausted(fmt::format(
@@ -107,24 +108,24 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
 struct Measured {
   std::vector<cost::ProfileSample> samples;
   std::optional<cost::Pace> pace;
-  double undisturbed = 0;  // of the batches, the median
+  double undisturbed = 0;  // median over the batches
 };
 
 void Rest(double seconds) {
   if (seconds <= 0) return;
-  fmt::print(stderr, "\nResting for {:g} s\n", seconds);
+  fmt::print(stderr, "\nPausing for {:g} s\n", seconds);
   std::fflush(stderr);
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
-// Round after round over all batches, so that a busy moment of the machine is one outlier of many
-// batches and not all of one's.
+// Goes round all batches several times, so that a busy moment of the machine is one outlier of many
+// batches instead of all samples of one.
 Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int repeats, double rest_s,
                               const Clock& clock) {
   const std::vector<ProfileBatch> grid = ProfileGrid(limits);
   std::vector<std::vector<StepRig::Timing>> timings(grid.size());
   std::vector<double> spent(grid.size(), 0);
-  std::vector<std::pair<size_t, double>> past;  // batch and seconds, as they came
+  std::vector<std::pair<size_t, double>> past;  // batch and seconds, in order
   Progress progress("Measuring", ProgressUnit::kRequests,
                     static_cast<int64_t>(grid.size()) * repeats, stderr,
                     ProgressStyle::ForStream(stderr), clock);
@@ -158,7 +159,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
   return measured;
 }
 
-// None where the folder has no tokenizer: its steps can be profiled all the same.
+// None if the folder has no tokenizer: its steps can still be profiled.
 std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
   FrontEndOptions options{.model = loaded.folder};
   options.spec = loaded.rig->executor().model().spec();
@@ -166,7 +167,7 @@ std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
   options.max_batched_tokens = loaded.limits.max_tokens;
   auto measured = MeasureFrontEnd(options, loaded.rig->TakeStage(), clock);
   if (measured.ok()) return *measured;
-  MR_LOG(warn, "what a server adds was not measured: {}", measured.status().message());
+  MR_LOG(warn, "the overhead of serving was not measured: {}", measured.status().message());
   return std::nullopt;
 }
 
@@ -189,13 +190,14 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
   if (profile.front_end) {
     const cost::FrontEnd& f = *profile.front_end;
     fmt::print(
-        "Serving     {:.2f} ms to a first token, {:.3f} ms per step and {:.3f} for each of its "
-        "sequences, {:.2f} ms from the step under way when a request comes\n",
+        "Serving     adds {:.2f} ms to a first token, {:.3f} ms per step and {:.3f} for each of "
+        "its "
+        "sequences, {:.2f} ms to the current step when a request arrives\n",
         f.request_s * 1e3, f.step_s * 1e3, f.sequence_s * 1e3, f.arrival_s * 1e3);
   }
   if (profile.pace) {
     fmt::print(
-        "Pace        steps of up to {} tokens took {:.1f} % longer in all than typical ones, "
+        "Pace        steps of up to {} tokens took {:.1f} % longer in total than typical ones, "
         "larger ones {:.1f} %\n",
         cost::Pace::kFewTokens, (profile.pace->slowdown_few() - 1) * 100,
         (profile.pace->slowdown_many() - 1) * 100);
@@ -209,7 +211,7 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
   }
   if (undisturbed < kUndisturbedMin) {
     fmt::print(
-        "Other programs had {:.0f} % of the measuring thread's time: stop them and measure "
+        "Other programs took {:.0f} % of the measuring thread's time: stop them and measure "
         "again\n",
         (1 - undisturbed) * 100);
   } else if (profile.step.errors.p95 > kErrorSuspicious) {
@@ -221,12 +223,12 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
   fmt::print("Written to  {}\n", Printable(output));
 }
 
-// Known before minutes of measuring rather than after.
+// Checked before minutes of measuring instead of after them.
 Status CheckOutput(const std::string& output) {
   const std::string folder = std::filesystem::path(output).parent_path();
   if (folder.empty() || std::filesystem::is_directory(folder)) return OkStatus();
   return NotFound(
-      fmt::format("--output {}: there is no folder {}", Printable(output), Printable(folder)));
+      fmt::format("--output {}: folder {} does not exist", Printable(output), Printable(folder)));
 }
 
 Status RunProfile(const ProfileFlags& flags) {
@@ -270,7 +272,7 @@ std::unique_ptr<Command> MakeProfileCommand() {
       "Runs steps of the model as the server would, sampling included: prompts by tokens, decodes "
       "by batch and context, both together. Fits a cost model with coefficients that are never "
       "negative, prints its relative error, and writes a file from which the cost model predicts "
-      "any step. Nothing else should run meanwhile.";
+      "any step. No other program should run meanwhile.";
   command->log_level = "warning";
   command->examples = {
       {"millrace profile models/demo", "writes profile.json"},
@@ -282,10 +284,10 @@ std::unique_ptr<Command> MakeProfileCommand() {
   model.kind = ValueKind::kFolder;
   command->Add("Model", std::move(model), "A folder with config.json and weights");
   command->Add("Model", IntOption("threads", "N", &flags->threads, 1, 1024),
-               "Threads to compute with, instead of one per CPU");
+               "Compute threads [default: one per CPU]");
   Option output = TextOption("output", "FILE", &flags->output);
   output.kind = ValueKind::kFile;
-  command->Add("Output", std::move(output), "Where the profile goes");
+  command->Add("Output", std::move(output), "File to write the profile to");
   constexpr char kGroup[] = "Measurement";
   command->Add(kGroup, IntOption("max-tokens", "TOKENS", &flags->limits.max_tokens, 64, 65536),
                "Tokens of the largest step");
@@ -294,12 +296,12 @@ std::unique_ptr<Command> MakeProfileCommand() {
   command->Add(kGroup, IntOption("max-context", "TOKENS", &flags->limits.max_context, 128, 1 << 20),
                "Longest context of a sequence");
   command->Add(kGroup, IntOption("repeats", "N", &flags->repeats, 1, 1000),
-               "Times every batch is run; the median counts");
+               "Number of runs of every batch; the median counts");
   command->Add(kGroup, RealOption("temperature", "T", &flags->temperature, 0, 100),
-               "Sample as requests with this temperature; 0: greedy, which takes less");
+               "Sampling temperature; 0 is greedy, which takes less time");
   command->Add(
       kGroup, RealOption("rest", "SECONDS", &flags->rest_s, 0, kRestMaxS),
-      "Wait so long between the rounds over all batches, so that they see more of a machine "
+      "Pause between the rounds over all batches, so that they cover a longer time on a machine "
       "whose speed changes");
   AddGeneralOptions(*command);
   command->run = [flags] { return RunProfile(*flags); };

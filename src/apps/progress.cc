@@ -70,7 +70,7 @@ Progress::Progress(std::string title, ProgressUnit unit, int64_t total, FILE* ou
 Progress::~Progress() { Finish(); }
 
 void Progress::Update(int64_t done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   done_ = done;
   const Time now = clock_.Now();
   if (now - painted_ >= (style_.bar ? kBarInterval : kPlainInterval)) Paint(now, false);
@@ -78,19 +78,19 @@ void Progress::Update(int64_t done) {
 
 void Progress::UpdateTotal(int64_t done, int64_t total) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     total_ = total;
   }
   Update(done);
 }
 
 void Progress::SetNote(std::string note) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   note_ = std::move(note);
 }
 
 void Progress::Finish() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (finished_) return;
   finished_ = true;
   if (total_ > 0) Paint(clock_.Now(), true);

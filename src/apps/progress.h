@@ -6,10 +6,10 @@
 
 #include <cstdint>
 #include <cstdio>
-#include <mutex>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace millrace::apps {
 
@@ -39,7 +39,7 @@ class Progress {
   void Finish();
 
  private:
-  void Paint(Time now, bool last);
+  void Paint(Time now, bool last) MR_REQUIRES(mutex_);
 
   const std::string title_;
   const ProgressUnit unit_;
@@ -48,11 +48,12 @@ class Progress {
   const Clock& clock_;
   const Time start_;
 
-  std::mutex mutex_;
-  int64_t done_ = 0, total_ = 0;  // and below: guarded by mutex_
-  std::string note_;
-  Time painted_;
-  bool finished_ = false;
+  Mutex mutex_;
+  int64_t done_ MR_GUARDED_BY(mutex_) = 0;
+  int64_t total_ MR_GUARDED_BY(mutex_) = 0;
+  std::string note_ MR_GUARDED_BY(mutex_);
+  Time painted_ MR_GUARDED_BY(mutex_);
+  bool finished_ MR_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace millrace::apps

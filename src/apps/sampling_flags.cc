@@ -4,21 +4,21 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kSmallest = 1e-9;  // where 0 itself is not allowed
-constexpr int kTokensMax = 1 << 24;
+constexpr int kSampledTokensMax = 1 << 24;
 
 }  // namespace
 
 void AddSamplingOptions(Command& command, SamplingFlags* flags) {
   constexpr char kGroup[] = "Sampling";
   command
-      .Add(kGroup, IntOption("max-tokens", "N", &flags->max_tokens, 1, kTokensMax),
+      .Add(kGroup, IntOption("max-tokens", "N", &flags->max_tokens, 1, kSampledTokensMax),
            "Most tokens of an answer")
       .aliases = {"-n"};
   command.Add(kGroup, RealOption("temperature", "T", &flags->temperature, 0, 100),
               "0 always takes the likeliest token [default: the model's, else 1]");
   command.Add(kGroup, RealOption("top-p", "P", &flags->top_p, kSmallest, 1),
               "Sample from the likeliest tokens that together have probability P");
-  command.Add(kGroup, IntOption("top-k", "K", &flags->top_k, 0, kTokensMax),
+  command.Add(kGroup, IntOption("top-k", "K", &flags->top_k, 0, kSampledTokensMax),
               "Sample from the K likeliest tokens; 0: all");
   command.Add(kGroup, RealOption("min-p", "P", &flags->min_p, 0, 1),
               "Leave out tokens below P times the likeliest one's probability");

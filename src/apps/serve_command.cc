@@ -1,7 +1,10 @@
 // millrace serve: the OpenAI-compatible server.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "apps/cli/parse.h"
@@ -33,22 +36,60 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
               "Certificates for etcd: ca.crt, tls.crt, tls.key [default: plain text]");
   AddJournalOptions(command, &flags->controller, "the folder journal in that of sqlite:FOLDER");
   AddTrustOptions(command, &flags->controller.trust);
-  AddLayoutOptions(command, &flags->controller);
+  AddLayoutOptions(command, &flags->controller, "1");
 }
 
-Status ValidateCluster(const ServeClusterFlags& flags, double resume_grace_s) {
+void SayWhatWorkersHave(Command& command) {
+  for (const char* name : {"threads", "kv-cache-memory"}) {
+    command.Named(name).help += "; with --cluster it belongs to the workers";
+  }
+  command.Named("num-gpu-blocks-override").help +=
+      "; with --cluster the most that a pipeline gets of the workers' memory";
+}
+
+constexpr std::string_view kSqliteStore = "sqlite:";
+
+// Without --cluster this process computes the whole model and no worker joins.
+Status ValidateAlone(const ServeClusterFlags& flags) {
   const ControllerFlags& c = flags.controller;
-  if (!flags.store.empty()) {
-    MR_RETURN_IF_ERROR(ValidateJournal(c, resume_grace_s));
-    if (c.listen.empty()) return InvalidArgument("--cluster needs --listen: where workers join");
-    return ReadTrust(c.trust).status();
+  const char* flag = c.stages.value_or(1) > 1      ? "--pipeline-parallel-size"
+                     : c.tensor_parallel > 1       ? "--tensor-parallel-size"
+                     : !c.plan_file.empty()        ? "--plan"
+                     : c.fixed                     ? "--fixed-layout"
+                     : !c.journal.empty()          ? "--journal"
+                     : WantsSync(c)                ? "--journal-sync"
+                     : !c.listen.empty()           ? "--listen"
+                     : !flags.etcd_tls_dir.empty() ? "--etcd-tls-dir"
+                     : !c.trust.token_file.empty() ? "--token"
+                     : !c.trust.tls_dir.empty()    ? "--tls-dir"
+                     : c.trust.insecure            ? "--insecure"
+                                                   : nullptr;
+  if (flag == nullptr) return OkStatus();
+  return InvalidArgument(fmt::format(
+      "{} is for a cluster, and without --cluster one process computes the whole model: give "
+      "--cluster as well, or use `millrace up`",
+      flag));
+}
+
+// The controller of a cluster computes nothing and holds no KV.
+Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serve) {
+  const ControllerFlags& c = flags.controller;
+  const char* flag = serve.engine.threads    ? "--threads"
+                     : serve.engine.kv_bytes ? "--kv-cache-memory"
+                                             : nullptr;
+  if (flag != nullptr) {
+    return InvalidArgument(fmt::format(
+        "{} is for the workers, and with --cluster this process is their controller, which "
+        "computes nothing: give it to each `millrace worker`",
+        flag));
   }
-  if (c.stages > 1 || c.tensor_parallel > 1 || !c.plan_file.empty() || !c.listen.empty() ||
-      !c.journal.empty()) {
-    return InvalidArgument(
-        "one process computes the whole model: give --cluster as well, or use `millrace up`");
+  if (!flags.etcd_tls_dir.empty() && flags.store.starts_with(kSqliteStore)) {
+    return InvalidArgument("--etcd-tls-dir is for a --cluster etcd://HOST:PORT; leave it out");
   }
-  return OkStatus();
+  if (c.listen.empty()) return InvalidArgument("--cluster needs --listen: where workers join");
+  MR_RETURN_IF_ERROR(ValidateLayout(c));
+  MR_RETURN_IF_ERROR(ValidateJournal(c, flags.store, serve.resume_grace_s));
+  return ReadTrust(c.trust).status();
 }
 
 // The model's engine, and the leadership it needs.
@@ -99,9 +140,10 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddEngineOptions(*command, &flags->engine);
   AddEngineSeedOption(*command, &flags->engine);
   AddGeneralOptions(*command);
+  SayWhatWorkersHave(*command);
   command->validate = [flags, cluster] {
     MR_RETURN_IF_ERROR(ValidateServeFlags(*flags));
-    return ValidateCluster(*cluster, flags->resume_grace_s);
+    return cluster->store.empty() ? ValidateAlone(*cluster) : ValidateController(*cluster, *flags);
   };
   command->run = [flags, cluster] {
     if (!cluster->store.empty()) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "apps/admin_endpoints.h"
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
 #include "apps/in_process.h"
@@ -26,8 +27,11 @@ constexpr double kResumeGraceMax = 3600;
 
 Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
   serve::ServiceOptions options;
-  options.served_names =
-      flags.served_names.empty() ? DefaultServedNames(flags.engine.model) : flags.served_names;
+  options.served_names = flags.served_names;
+  if (options.served_names.empty()) {
+    options.served_names = {DefaultServedName(flags.engine.model)};
+    options.unlisted_names = {flags.engine.model};
+  }
   options.version = Version();
   MR_ASSIGN_OR_RETURN(options.api_keys, serve::ApiKeys::Create(flags.api_keys));
   MR_ASSIGN_OR_RETURN(options.admin_keys, serve::ApiKeys::Create(flags.admin_keys));
@@ -44,6 +48,29 @@ net::HttpServerOptions ServerOptionsFor(const ServeFlags& flags) {
   options.tls_certificate_path = flags.ssl_certfile;
   options.tls_key_path = flags.ssl_keyfile;
   return options;
+}
+
+AdminEndpointOptions AdminOptionsFor(const ServeFlags& flags, uint16_t main_port) {
+  return {.main_port = main_port,
+          .listen = flags.admin_listen,
+          .ssl_certfile = flags.ssl_certfile,
+          .ssl_keyfile = flags.ssl_keyfile};
+}
+
+// Holders of an admin key call --admin-listen, and nobody else does.
+Status ValidateAdminFlags(const ServeFlags& flags) {
+  MR_RETURN_IF_ERROR(serve::ApiKeys::Create(flags.admin_keys).status().WithContext("--admin-key"));
+  if (flags.admin_listen.empty() && flags.admin_keys.empty()) return OkStatus();
+  if (flags.admin_listen.empty()) {
+    return InvalidArgument(
+        "--admin-key needs --admin-listen: give the address that holders of the key shall call; on "
+        "this machine the unix socket of the server's user needs no key");
+  }
+  if (flags.admin_keys.empty()) {
+    return InvalidArgument(
+        "--admin-listen needs a key: give --admin-key, or better MILLRACE_ADMIN_KEY");
+  }
+  return CheckAdminListen(flags.admin_listen);
 }
 
 std::string Url(const ServeFlags& flags, uint16_t port) {
@@ -84,6 +111,18 @@ void Announce(const ServeFlags& flags, const LocalModel& model, const std::strin
   std::fflush(stdout);
 }
 
+void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
+  constexpr char kGroup[] = "Administration";
+  command.Add(
+      kGroup, TextOption("admin-listen", "HOST:PORT", &flags->admin_listen),
+      "Serve the admin routes (/cluster, /debug, /metrics) on this address too, with TLS if "
+      "the main port has it; needs --admin-key. They are always on a unix socket of the "
+      "server's user, where `millrace status` finds them, and never on the main port, but "
+      "for /metrics, which needs an API key there if one is set");
+  command.Add(kGroup, TextListOption("admin-key", "KEY", &flags->admin_keys),
+              "Answer holders of these keys on --admin-listen; better in MILLRACE_ADMIN_KEY");
+}
+
 // Leaves without a word to the threads that still run.
 [[noreturn]] void LeaveNow(int code) {
   std::fflush(stdout);
@@ -103,7 +142,7 @@ Status ValidateServeFlags(const ServeFlags& flags) {
           fmt::format("cannot read {}; check --ssl-certfile and --ssl-keyfile", Printable(*path)));
     }
   }
-  MR_RETURN_IF_ERROR(serve::ApiKeys::Create(flags.admin_keys).status().WithContext("--admin-key"));
+  MR_RETURN_IF_ERROR(ValidateAdminFlags(flags));
   return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");
 }
 
@@ -122,17 +161,27 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   serve::Service service(std::move(service_options), clock);
   MR_ASSIGN_OR_RETURN(const auto server,
                       net::HttpServer::Start(ServerOptionsFor(flags), service.Handler()));
+  MR_ASSIGN_OR_RETURN(const auto admin,
+                      AdminEndpoints::Start(AdminOptionsFor(flags, server->port()), service));
+  signals.OnSignal([remove_socket = admin->FileRemover()](int) {
+    MR_LOG(info, "stopped while loading");
+    remove_socket();
+    LeaveNow(0);
+  });
   const std::string url = Url(flags, server->port());
   MR_LOG(info, "listening on {}, loading {}", url, Printable(flags.engine.model));
   auto model = source(clock);
   if (!model.ok()) {
     server->Stop(Duration{});
+    admin->Stop();
     return model.status();
   }
   service.Ready(ToServed(**model));
   Announce(flags, **model, url, name);
-  signals.OnSignal([](int count) {
-    if (count > 1) LeaveNow(130);
+  signals.OnSignal([remove_socket = admin->FileRemover()](int count) {
+    if (count <= 1) return;
+    remove_socket();
+    LeaveNow(130);
   });
   signals.Wait();
   const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
@@ -140,6 +189,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
          FormatDuration(limit.seconds()));
   if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
   server->Stop(kLastBytesLimit);
+  admin->Stop();
   model->reset();
   return OkStatus();
 }
@@ -151,10 +201,9 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   command.Add(kGroup, IntOption("port", "PORT", &flags->port, 0, kPortMax),
               "TCP port; 0: any free one");
   command.Add(kGroup, TextListOption("served-model-name", "NAME", &flags->served_names),
-              "Names that requests may use [default: the folder's name, and MODEL as given]");
-  command.Add(kGroup, TextListOption("admin-key", "KEY", &flags->admin_keys),
-              "Let holders of these keys look after the cluster under /cluster; without one only "
-              "callers on this machine may. Better in MILLRACE_ADMIN_KEY");
+              "Names that requests may use [default: the folder's name; MODEL as given is taken "
+              "too, and not listed]");
+  AddAdminEndpointOptions(command, flags);
   command.Add(kGroup, TextListOption("api-key", "KEY", &flags->api_keys),
               "Accept only requests with one of these keys; better in MILLRACE_API_KEY, where "
               "other users of the machine cannot see it");

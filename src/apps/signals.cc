@@ -43,18 +43,18 @@ StopSignals::~StopSignals() {
 }
 
 int StopSignals::count() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return count_;
 }
 
 void StopSignals::Wait() {
-  std::unique_lock lock(mutex_);
-  came_.wait(lock, [this] { return count_ > waited_; });
+  MutexLock lock(mutex_);
+  came_.wait(lock, [this]() MR_REQUIRES(mutex_) { return count_ > waited_; });
   ++waited_;
 }
 
 void StopSignals::OnSignal(std::function<void(int)> callback) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   callback_ = std::move(callback);
 }
 
@@ -67,7 +67,7 @@ void StopSignals::Watch() {
     std::function<void(int)> callback;
     int count = 0;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       count = ++count_;
       callback = callback_;
     }

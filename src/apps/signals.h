@@ -2,12 +2,11 @@
 // started: it blocks the two signals everywhere and receives them on a thread of its own.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace millrace::apps {
 
@@ -27,10 +26,11 @@ class StopSignals {
  private:
   void Watch();
 
-  mutable std::mutex mutex_;
-  std::condition_variable came_;
-  int count_ = 0, waited_ = 0;         // guarded by mutex_
-  std::function<void(int)> callback_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar came_;
+  int count_ MR_GUARDED_BY(mutex_) = 0;
+  int waited_ MR_GUARDED_BY(mutex_) = 0;
+  std::function<void(int)> callback_ MR_GUARDED_BY(mutex_);
   std::thread watcher_;
 };
 

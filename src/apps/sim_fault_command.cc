@@ -1,5 +1,5 @@
-// millrace sim-fault: the cluster's production state machines under seeded faults, audited after
-// every event; a seed replays its schedule exactly.
+// millrace sim-fault: runs the cluster's production state machines under seeded faults and audits
+// them after every event. A seed replays its schedule exactly.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -32,8 +32,8 @@ struct SimFaultFlags {
   bool verbose = false, no_progress = false;
 };
 
-// A check that fails inside a state machine ends the process; whoever sees it wants the seed. Only
-// what may be called in a signal handler.
+// A failed check inside a state machine ends the process; the seed is then needed to replay it.
+// Calls only what a signal handler may call.
 void ExplainAbort(int) {
   const auto write_text = [](const char* text, size_t size) {
     (void)!write(STDERR_FILENO, text, size);
@@ -62,7 +62,7 @@ Result<std::optional<lab::FaultKind>> ParseKind(const std::string& name) {
     names += fmt::format("{}{}", k > 0 ? ", " : "", lab::FaultName(kind));
   }
   return InvalidArgument(
-      fmt::format("--only: no fault is called '{}'; there are {}", Printable(name, 60), names));
+      fmt::format("--only: unknown fault '{}'; known are {}", Printable(name, 60), names));
 }
 
 std::string FaultsText(const lab::LabReport& totals) {
@@ -87,16 +87,16 @@ std::string ReportText(const lab::CampaignResult& result, const lab::CampaignOpt
       static_cast<double>(t.events) / seconds, t.virtual_s / seconds);
   text += "faults\n" + FaultsText(t);
   text += fmt::format(
-      "tokens told {}, batches {}, messages {}, seen twice {}\n"
-      "workers joined {}, refused {}, lost {}; lanes opened {}, lost {}; requests replayed {} ({} "
-      "fetched KV that was left, {} of these for some layers), failed {}\n"
+      "tokens delivered {}, batches {}, messages {}, duplicated {}\n"
+      "workers joined {}, refused {}, lost {}; pipelines opened {}, lost {}; requests replayed {} "
+      "({} fetched recoverable KV, {} of these for some layers), failed {}\n"
       "moves {} ({} failed), boxes pulled {}, pulls failed {}, collectives {}, operators refused "
       "{}\n"
       "stale messages dropped: {} by controllers, {} by workers\n",
       t.tokens, t.batches, t.messages, t.duplicates, c.joins, c.joins_refused, c.workers_lost,
-      c.lanes_opened, c.lanes_lost, c.replays, c.fetched, c.computed_in_part, t.errors, c.moves,
-      c.moves_failed, t.pulls_served, t.pulls_failed, t.collectives, t.operations_refused, c.stale,
-      t.stale_at_workers);
+      c.pipelines_opened, c.pipelines_lost, c.replays, c.fetched, c.computed_in_part, t.errors,
+      c.moves, c.moves_failed, t.pulls_served, t.pulls_failed, t.collectives, t.operations_refused,
+      c.stale, t.stale_at_workers);
   return text;
 }
 
@@ -136,7 +136,7 @@ Status Run(const SimFaultFlags& flags) {
     return OkStatus();
   }
   const lab::Violation& broken = *result.totals.violation;
-  fmt::print("seed {}, event {}, at {:.4f} s: '{}' is broken: {}\n", *result.broken_seed,
+  fmt::print("seed {}, event {}, at {:.4f} s: invariant '{}' is broken: {}\n", *result.broken_seed,
              broken.event, broken.at_s, lab::InvariantName(broken.invariant), broken.what);
   return Internal(
       fmt::format("seed {} breaks the invariant '{}'; replay it with --seed {} --verbose",
@@ -157,28 +157,28 @@ std::unique_ptr<Command> MakeSimFaultCommand() {
   command->log_level = "warning";
   command->examples = {
       {"millrace sim-fault --count 10000", "ten thousand schedules on every core"},
-      {"millrace sim-fault --seed 4711 --verbose", "one schedule, told event by event"},
+      {"millrace sim-fault --seed 4711 --verbose", "one schedule, printed event by event"},
       {"millrace sim-fault --count 1000 --only stop --faults 3", "only stopped processes"}};
   auto flags = std::make_shared<SimFaultFlags>();
   constexpr auto kWhich = "Schedules";
   command->Add(kWhich, IntOption("seed", "N", &flags->seed, 0, std::numeric_limits<int64_t>::max()),
-               "The first schedule's seed; the next ones count on");
+               "Seed of the first schedule; the next ones count up");
   command->Add(kWhich, IntOption("count", "N", &flags->count, 1, kSchedulesMax),
-               "How many schedules");
+               "Number of schedules");
   command->Add(kWhich, IntOption("jobs", "N", &flags->jobs, 0, kJobsMax),
                "Threads; 0: one per core");
-  constexpr auto kWhat = "What a schedule holds, instead of what its seed says";
-  command->Add(kWhat, IntOption("faults", "N", &flags->faults, 0, 64), "So many faults");
+  constexpr auto kWhat = "Contents of a schedule, instead of those drawn from its seed";
+  command->Add(kWhat, IntOption("faults", "N", &flags->faults, 0, 64), "Number of faults");
   command->Add(kWhat, TextOption("only", "KIND", &flags->only), "Only faults of this kind");
-  command->Add(kWhat, IntOption("workers", "N", &flags->workers, 1, 16), "So many workers");
-  command->Add(kWhat, IntOption("requests", "N", &flags->requests, 1, 256), "So many requests");
+  command->Add(kWhat, IntOption("workers", "N", &flags->workers, 1, 16), "Number of workers");
+  command->Add(kWhat, IntOption("requests", "N", &flags->requests, 1, 256), "Number of requests");
   constexpr auto kHow = "Checks and output";
   command->Add(kHow, IntOption("events", "N", &flags->events, 1, kEventsMax),
-               "A schedule of more events has hung");
+               "A schedule with more events counts as hung");
   command->Add(kHow, IntOption("audit-every", "N", &flags->audit_every, 1, 1'000'000),
-               "Walk through every block only after so many events of the controller");
+               "Check every block only after each N events of the controller");
   command->Add(kHow, FlagOption("verbose", &flags->verbose),
-               "Tell faults, starts and ends, and the processes' log lines");
+               "Print faults, starts and ends, and the processes' log lines");
   command->Add(kHow, FlagOption("no-progress", &flags->no_progress), "No progress line");
   command->validate = [flags] { return ParseKind(flags->only).status(); };
   command->run = [flags] { return Run(*flags); };

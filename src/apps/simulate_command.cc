@@ -1,8 +1,10 @@
-// millrace simulate: what a deployment would give, by the production scheduler on a virtual clock.
+// millrace simulate: predicts what a deployment delivers, with the production scheduler on a
+// virtual clock.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
@@ -17,8 +19,8 @@
 namespace millrace::apps {
 namespace {
 
-constexpr size_t kTimelineSteps = 20'000;  // of pictures
-constexpr size_t kTraceSteps = 200'000;    // of --trace
+constexpr size_t kTimelineSteps = 20'000;  // for pictures
+constexpr size_t kTraceSteps = 200'000;    // for --trace
 constexpr int kSeedsMax = 1000;
 constexpr Duration kProgressFrom = Duration::Seconds(2);
 
@@ -30,21 +32,61 @@ struct SimulateFlags {
   bool goodput = false, json = false, no_progress = false;
   double goodput_tolerance_percent = 2;
   std::string csv, plot, trace, replay;
+  std::set<std::string> given;
 };
 
+// Rejects options that have no effect with the other given ones.
+Status RefuseUnread(const SimulateFlags& flags) {
+  const DeploymentFlags& deployment = flags.deployment;
+  if (!flags.goodput) {
+    MR_RETURN_IF_ERROR(RefuseGiven(flags.given, {"goodput-tolerance"}, "needs --goodput"));
+  }
+  if (deployment.profile.empty()) {
+    MR_RETURN_IF_ERROR(RefuseGiven(flags.given, {"pace"}, "needs --profile"));
+  }
+  if (deployment.engine.swap_gib <= 0) {
+    MR_RETURN_IF_ERROR(RefuseGiven(flags.given, {"swap-bandwidth"}, "needs --swap-space"));
+  }
+  if (!deployment.plan.empty()) {
+    if (deployment.membership.on_notice == sim::OnNotice::kMove) {
+      return InvalidArgument(
+          "--on-notice move is for instances that are all alike; with --plan requests run to the "
+          "end of the notice");
+    }
+    return RefuseGiven(flags.given,
+                       {"dispatch", "kv-policy", "preemption-mode", "swap-space", "kv-bandwidth"},
+                       "is for instances that are all alike; leave it out with --plan");
+  }
+  if (deployment.prefill_instances == 0 && deployment.membership.availability.empty()) {
+    MR_RETURN_IF_ERROR(
+        RefuseGiven(flags.given, {"kv-bandwidth"}, "needs --prefill-instances or --availability"));
+  }
+  if (flags.run.scheduling == Scheduling::kStatic) {
+    return RefuseGiven(
+        flags.given,
+        {"dispatch", "step-mix", "scheduling-policy", "preemption-mode", "swap-space", "kv-policy",
+         "max-num-batched-tokens", "scheduler-overhead", "pace"},
+        "is for Millrace's scheduler; leave it out with --scheduling static");
+  }
+  return OkStatus();
+}
+
 Status Validate(const SimulateFlags& flags) {
-  if (!flags.replay.empty()) return OkStatus();
+  if (!flags.replay.empty()) {
+    return RefuseOthers(flags.given, {"replay", "json", "no-progress", "config", "log-level"},
+                        "is for a forecast; leave it out with --replay");
+  }
   MR_RETURN_IF_ERROR(ValidateDeployment(flags.deployment));
   MR_RETURN_IF_ERROR(ValidateWorkloadArgs(flags.workload));
   if (!flags.deployment.plan.empty() && flags.run.scheduling == Scheduling::kStatic) {
-    return InvalidArgument("--scheduling static does not go with --plan");
+    return InvalidArgument("--scheduling static cannot be used with --plan");
   }
   if (flags.run.scheduling == Scheduling::kStatic &&
       (flags.deployment.instances.value_or(1) > 1 || flags.deployment.prefill_instances > 0 ||
        !flags.deployment.membership.availability.empty() || !flags.trace.empty())) {
-    return InvalidArgument("--scheduling static has one instance that stays, and keeps no --trace");
+    return InvalidArgument("--scheduling static has one permanent instance and writes no --trace");
   }
-  return OkStatus();
+  return RefuseUnread(flags);
 }
 
 std::string GoodputText(const sim::Goodput& found, const sim::WorkloadSpec& workload, int seeds) {
@@ -62,7 +104,7 @@ std::string GoodputText(const sim::Goodput& found, const sim::WorkloadSpec& work
                         *workload.target.joint * 100);
   }
   text += fmt::format(", {} runs\n", found.trials.size());
-  if (found.unbounded) text += "Every rate that was tried keeps the limits.\n";
+  if (found.unbounded) text += "Every rate tried meets the limits.\n";
   return text;
 }
 
@@ -93,19 +135,19 @@ struct Outcome {
 Status NothingServed(const Deployment& deployment, const sim::SimReport& report) {
   if (report.membership && report.membership->waited_most > 0) {
     return FailedPrecondition(fmt::format(
-        "every one of {} requests was refused: with the machines of --availability no instance, or "
-        "no way through the plan's stages, was there for them until the trace ended",
+        "all {} requests were refused: until the trace of --availability ended, no instance or no "
+        "pipeline through the plan's stages was available",
         report.latency.refused));
   }
   if (deployment.routed) {
     return FailedPrecondition(
-        fmt::format("every one of {} requests was refused: prompt and answer may have {} tokens "
-                    "together, and their KV must fit on every stage of a way",
+        fmt::format("all {} requests were refused: prompt and answer may have {} tokens "
+                    "together, and their KV must fit on every stage of a pipeline",
                     report.latency.refused, deployment.routed->scheduler.max_model_len));
   }
   const sched::SchedulerOptions& scheduler = deployment.instance.scheduler;
   return FailedPrecondition(fmt::format(
-      "every one of {} requests was refused: prompt and answer may have {} tokens "
+      "all {} requests were refused: prompt and answer may have {} tokens "
       "together, and they must fit in {} KV blocks of {}",
       report.latency.refused, scheduler.max_model_len, scheduler.num_blocks, scheduler.block_size));
 }
@@ -117,7 +159,7 @@ Result<Outcome> RunAll(const SimulateFlags& flags, const Deployment& deployment,
   const SteadyClock clock;
   const auto total = static_cast<int64_t>(workload.ExpectedRequests()) * flags.run.num_seeds *
                      static_cast<int64_t>(rates.size());
-  std::optional<Progress> progress;  // short runs need none
+  std::optional<Progress> progress;  // short runs have none
   const Time start = clock.Now();
   runner.on_progress = [&](uint64_t requests) {
     const auto done = static_cast<int64_t>(requests);
@@ -146,12 +188,12 @@ Result<Outcome> RunAll(const SimulateFlags& flags, const Deployment& deployment,
   return out;
 }
 
-// Known before a long run rather than after.
+// Checked before a long run instead of after it.
 Status CheckFolderOf(const char* option, const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path();
   if (folder.empty() || std::filesystem::is_directory(folder)) return OkStatus();
   return NotFound(
-      fmt::format("{} {}: there is no folder {}", option, Printable(path), Printable(folder)));
+      fmt::format("{} {}: folder {} does not exist", option, Printable(path), Printable(folder)));
 }
 
 Status WriteFiles(const SimulateFlags& flags, const Outcome& outcome) {
@@ -227,22 +269,22 @@ void AddPolicyOptions(Command& command, SimulateFlags* flags) {
                                             {"round-robin", DispatchPolicy::kRoundRobin},
                                             {"random", DispatchPolicy::kRandom},
                                             {"predicted", DispatchPolicy::kPredictedTime}}),
-              "To which instance a request goes: that with the fewest, in turn, at random, or with "
-              "the least predicted prefill time before it");
+              "Instance that gets a request: the one with the fewest requests, each in turn, a "
+              "random one, or the one with the least predicted prefill time ahead");
 }
 
 void AddReportOptions(Command& command, SimulateFlags* flags) {
   constexpr char kGroup[] = "Report";
   command.Add(kGroup, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
-              "A run is a function of it: the same words print the same bytes");
+              "Random seed; the same command line prints the same bytes");
   command.Add(kGroup, IntOption("seeds", "N", &flags->run.num_seeds, 1, kSeedsMax),
-              "Runs, from --seed on; intervals are over them");
+              "Number of runs, with seeds from --seed on; intervals are over these runs");
   command.Add(kGroup, FlagOption("goodput", &flags->goodput),
-              "Search the highest rate that keeps the limits");
+              "Search for the highest rate that meets the limits");
   command.Add(
       kGroup,
       RealOption("goodput-tolerance", "PERCENT", &flags->goodput_tolerance_percent, 0.1, 50),
-      "How close the search comes");
+      "Relative precision of the search");
   command.Add(kGroup, FlagOption("json", &flags->json), "Print JSON");
   const auto path = [&](const char* name, const char* value, std::string* target, ValueKind kind,
                         const char* help) {
@@ -267,7 +309,7 @@ void AddReportOptions(Command& command, SimulateFlags* flags) {
 std::unique_ptr<Command> MakeSimulateCommand() {
   auto command = std::make_unique<Command>();
   command->name = "simulate";
-  command->summary = "Forecast what a deployment would give under a workload";
+  command->summary = "Forecast what a deployment delivers under a workload";
   command->description =
       "Runs the production scheduler on a virtual clock: a model on given devices, pipelines and "
       "copies, under a trace or a random workload. Reports latencies, attainment of limits, "
@@ -279,7 +321,7 @@ std::unique_ptr<Command> MakeSimulateCommand() {
        "one device, 10,000 requests of a Poisson stream"},
       {"millrace simulate --model opt-13b --distserve-profile profile.json --workload chat.yaml "
        "--goodput --seeds 5",
-       "the highest rate that keeps the limits of a workload file"},
+       "the highest rate that meets the limits of a workload file"},
       {"millrace simulate --model llama-70b --device h100-80gb --tp 4 --pp 2 --workload azure.csv "
        "--rate 1,2,4,8 --plot pictures",
        "a trace at several rates, with pictures"}};
@@ -291,6 +333,7 @@ std::unique_ptr<Command> MakeSimulateCommand() {
   AddSchedulingOptions(*command, &flags->deployment.engine);
   AddReportOptions(*command, flags.get());
   AddGeneralOptions(*command);
+  command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags] {
     return flags->replay.empty() ? RunSimulate(*flags) : RunReplay(flags->replay, flags->json);

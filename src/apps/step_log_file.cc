@@ -19,7 +19,8 @@ Result<std::function<void(std::string_view)>> OpenStepLog(const std::string& pat
   }
   return std::function<void(std::string_view)>([file, path](std::string_view line) {
     if (!*file) return;
-    file->write(line.data(), static_cast<std::streamsize>(line.size())).put('\n');
+    // Each line at once: the last decisions matter most after the process was killed.
+    file->write(line.data(), static_cast<std::streamsize>(line.size())).put('\n').flush();
     if (!*file) MR_LOG(warn, "the step log {} ends here: the file cannot grow", Printable(path));
   });
 }

@@ -1,5 +1,6 @@
 #include "apps/workload_flags.h"
 
+#include "apps/cli/parse.h"
 #include "sim/trace.h"
 
 namespace millrace::apps {
@@ -46,14 +47,28 @@ void AddWorkloadOptions(Command& command, WorkloadOptions* options) {
               "Factor on the lengths of a trace");
 }
 
-Status ValidateWorkload(const WorkloadOptions& options) {
+Status ValidateWorkload(const WorkloadOptions& options, const std::set<std::string>& given) {
   const bool needs_file =
       options.dataset == DatasetName::kCustom || options.dataset == DatasetName::kTrace;
   if (needs_file && options.path.empty()) {
     return InvalidArgument("--dataset-name custom and trace need --dataset-path FILE");
   }
   if (!needs_file && !options.path.empty()) {
-    return InvalidArgument("--dataset-path goes with --dataset-name custom or trace");
+    return InvalidArgument("--dataset-path needs --dataset-name custom or trace");
+  }
+  if (options.dataset != DatasetName::kRandom) {
+    MR_RETURN_IF_ERROR(RefuseGiven(
+        given, {"random-input-len", "random-output-len", "random-range-ratio", "random-prefix-len"},
+        "needs --dataset-name random"));
+  }
+  if (options.dataset == DatasetName::kCustom) {
+    MR_RETURN_IF_ERROR(RefuseGiven(given, {"random-vocab-size"},
+                                   "is for random token ids, and --dataset-name custom has texts"));
+  } else {
+    MR_RETURN_IF_ERROR(RefuseGiven(given, {"custom-output-len"}, "needs --dataset-name custom"));
+  }
+  if (options.dataset != DatasetName::kTrace) {
+    return RefuseGiven(given, {"trace-length-scale"}, "needs --dataset-name trace");
   }
   return OkStatus();
 }

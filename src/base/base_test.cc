@@ -54,7 +54,7 @@ TEST(Rng, IsAFunctionOfSeedAndCounter) {
   EXPECT_NEAR(sum / 10000, 0.5, 0.02);
 }
 
-TEST(Clock, ManualMovesOnlyWhenTold) {
+TEST(Clock, ManualClockMovesOnlyWhenAdvanced) {
   ManualClock clock;
   Time start = clock.Now();
   clock.Advance(Duration::Millis(3));
@@ -116,7 +116,7 @@ TEST_F(FileTest, SecretsAreTheOwnersAndReplacedOnlyWhenAsked) {
   EXPECT_FALSE(WriteFileWithMode(Path("no/key"), "x", 0600, ExistingFile::kReplace).ok());
   EXPECT_FALSE(WriteFileWithMode(folder_, "x", 0600, ExistingFile::kReplace).ok());
   const auto files = std::filesystem::directory_iterator(folder_);
-  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "no temporary file stays";
+  EXPECT_EQ(std::distance(begin(files), end(files)), 1) << "no temporary file is left";
 }
 
 TEST_F(FileTest, RefusesWhatIsNotARegularFile) {

@@ -1,5 +1,5 @@
-// MR_CHECK: a programmer's error stops the process at once, in every build, with the place and the
-// reason. Never for input: what a user, a file or a peer sent becomes a Status (base/status.h).
+// MR_CHECK: a programmer's error stops the process at once, in every build, and prints the place
+// and the reason. Not for input: an error of a user, a file or a peer is a Status (base/status.h).
 #pragma once
 
 #include <sstream>
@@ -28,7 +28,7 @@ struct CheckVoidify {
               : ::millrace::internal::CheckVoidify() & \
                     ::millrace::internal::CheckFailure(__FILE__, __LINE__, #condition).stream()
 
-// As MR_CHECK, where the cost matters: only in builds with sanitizers or without NDEBUG.
+// Like MR_CHECK, for costly conditions: active only in builds with sanitizers or without NDEBUG.
 #if defined(MILLRACE_SANITIZED) || !defined(NDEBUG)
 #define MR_DCHECK(condition) MR_CHECK(condition)
 #else

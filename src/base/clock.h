@@ -1,4 +1,4 @@
-// Time handed in, never looked up: brains take a Time argument; bodies own a Clock.
+// Time is passed in, never looked up: state machines take a Time argument; their hosts own a Clock.
 //
 // Time is monotonic nanoseconds since an arbitrary origin, one origin per process. Wall-clock time
 // exists only where it is printed.
@@ -41,7 +41,7 @@ class SteadyClock : public Clock {
   Time Now() const override;
 };
 
-// Moves only when told. One thread.
+// Moves only when advanced. One thread.
 class ManualClock : public Clock {
  public:
   Time Now() const override { return now_; }

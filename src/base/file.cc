@@ -28,7 +28,7 @@ class Fd {
   int fd_;
 };
 
-// O_NONBLOCK so that opening a FIFO nobody writes to cannot hang us.
+// O_NONBLOCK, so that opening a FIFO without a writer cannot block.
 Status OpenRegular(const std::string& path, int* fd, size_t* size) {
   *fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (*fd < 0) {
@@ -72,7 +72,7 @@ Result<std::string> ReadFile(const std::string& path, size_t max_bytes) {
     ssize_t n = read(fd.get(), content.data() + done, size - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return DataLoss(path + ": " + std::strerror(errno));
-    if (n == 0) return DataLoss(path + ": became shorter while it was read");
+    if (n == 0) return DataLoss(path + ": shrank while it was being read");
     done += static_cast<size_t>(n);
   }
   return content;
@@ -102,7 +102,7 @@ Status WriteFileWithMode(const std::string& path, std::string_view content, unsi
       rename(temporary.c_str(), path.c_str()) == 0) {
     return OkStatus();
   }
-  // A link, unlike a rename, never replaces.
+  // link() never replaces an existing file; rename() would.
   if (status.ok() &&
       (existing == ExistingFile::kReplace || link(temporary.c_str(), path.c_str()) != 0)) {
     status = FailedPrecondition(path + ": " + std::strerror(errno));
@@ -137,7 +137,7 @@ MappedFile::~MappedFile() {
 
 namespace {
 
-// madvise wants page-aligned starts; `inward` keeps pages that are only partly covered.
+// madvise needs page-aligned starts; `inward` excludes pages that are only partly covered.
 void Advise(const uint8_t* data, size_t size, size_t offset, size_t length, int advice,
             bool inward) {
   if (data == nullptr || offset >= size) return;

@@ -10,15 +10,15 @@
 
 namespace millrace {
 
-// The whole of a regular file. kNotFound when it is not there, kTooLarge beyond `max_bytes`,
+// Reads a whole regular file. kNotFound when it does not exist, kTooLarge beyond `max_bytes`,
 // kInvalidArgument for anything that is not a regular file (FIFO, device, folder).
 Result<std::string> ReadFile(const std::string& path, size_t max_bytes);
 
 // Writes beside the target and renames over it: readers see the old file or the new one.
 Status WriteFileAtomically(const std::string& path, std::string_view content);
 
-// The same for a file with permissions of its own, such as 0600 for a secret: nobody else can read
-// it at any moment, whatever the umask. kFailedPrecondition when it exists and may not be replaced.
+// The same for a file with its own permissions, such as 0600 for a secret: it never has wider ones,
+// whatever the umask. kFailedPrecondition when it exists and may not be replaced.
 enum class ExistingFile { kKeep, kReplace };
 Status WriteFileWithMode(const std::string& path, std::string_view content, unsigned mode,
                          ExistingFile existing);
@@ -32,9 +32,9 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const uint8_t> bytes() const { return {data_, size_}; }
-  // Tells the kernel that [offset, offset + size) is wanted soon.
+  // Tells the kernel that [offset, offset + size) will be needed soon.
   void Prefetch(size_t offset, size_t size) const;
-  // Gives the pages of [offset, offset + size) back; they are read again from the file if touched.
+  // Releases the pages of [offset, offset + size); they are read from the file again if touched.
   void Release(size_t offset, size_t size) const;
 
  private:

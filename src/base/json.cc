@@ -5,8 +5,7 @@
 namespace millrace {
 namespace {
 
-// Counts brackets outside strings; nlohmann's recursive destructor and copy are what need the
-// limit.
+// Counts brackets outside strings. The limit protects nlohmann's recursive destructor and copy.
 Status CheckDepth(std::string_view text, int depth_max) {
   int depth = 0;
   bool in_string = false;
@@ -40,7 +39,7 @@ Result<Json> ParseJson(std::string_view text, int depth_max) {
     return Json::parse(text);
   } catch (const Json::parse_error& error) {
     return InvalidArgument(fmt::format("malformed JSON at byte {}", error.byte));
-  } catch (const Json::exception&) {  // a number out of range, say
+  } catch (const Json::exception&) {  // for example, a number out of range
     return InvalidArgument("malformed JSON: a number is out of range");
   }
 }

@@ -2,8 +2,8 @@
 //
 //   MR_LOG(info, "loaded {} tensors in {:.2f} s", n, seconds);
 //
-// Text that came from outside (prompts, headers, names) goes through Printable() first, so that no
-// request can forge a line or paint the terminal. Secrets are never logged.
+// Text from outside (prompts, headers, names) goes through Printable() first, so that no request
+// can forge a line or send escape sequences to the terminal. Secrets are never logged.
 #pragma once
 
 #include <spdlog/spdlog.h>

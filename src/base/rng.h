@@ -1,6 +1,6 @@
 // Counter-based randomness: every draw is a function of (seed, counter), never of a hidden stream,
-// so that replay, batching and migration agree by construction. Rng is the convenience for
-// tests and workloads that want a sequence of draws from one seed.
+// so replay, batching and migration agree by construction. Rng is a convenience for tests and
+// workloads that need a sequence of draws from one seed.
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,8 @@
-// Status and Result<T>: how an error that is somebody's fault outside the program travels.
+// Status and Result<T>: errors caused from outside the program.
 //
-// A Status says what kind of error it is (for the HTTP code, a retry, a metric) and one line for
-// the person who reads it: the cause, the numbers, the cure. A programmer's error is MR_CHECK
-// instead (base/check.h). Values; safe to pass between threads.
+// A Status holds the kind of error (for the HTTP code, a retry, a metric) and one line for its
+// reader: the cause, the numbers, the cure. A programmer's error is an MR_CHECK instead
+// (base/check.h). Values; safe to pass between threads.
 #pragma once
 
 #include <optional>
@@ -20,14 +20,14 @@ enum class StatusCode {
   kUnauthenticated,     // 401
   kNotFound,            // 404
   kTooLarge,            // 413
-  kResourceExhausted,   // a bounded queue is full, try later: 429
-  kCancelled,           // the client went away or asked for it
-  kUnavailable,         // loading, draining or a part is down, try later: 503
+  kResourceExhausted,   // a bounded queue is full, try again later: 429
+  kCancelled,           // the client disconnected or cancelled
+  kUnavailable,         // loading, draining or a part is down, try again later: 503
   kDeadlineExceeded,    // 504
   kDataLoss,            // a file or a message is damaged
   kFailedPrecondition,  // the state of the system forbids it
   kUnimplemented,       // a named feature that Millrace does not have: 501, or 400 on a field
-  kInternal,            // our fault, reported instead of crashing: 500
+  kInternal,            // Millrace's fault, reported instead of crashing: 500
 };
 
 std::string_view StatusCodeName(StatusCode code);
@@ -44,7 +44,7 @@ class [[nodiscard]] Status {
   // "invalid argument: temperature must be in [0, 2], got 3".
   std::string ToString() const;
 
-  // The same error with `context` and ": " put before its message.
+  // The same error with `context` and ": " in front of its message.
   Status WithContext(std::string_view context) const;
 
  private:
@@ -69,7 +69,7 @@ inline Status FailedPrecondition(std::string m) {
 inline Status Unimplemented(std::string m) { return {StatusCode::kUnimplemented, std::move(m)}; }
 inline Status Internal(std::string m) { return {StatusCode::kInternal, std::move(m)}; }
 
-// A T or the Status that says why there is none.
+// A T, or the Status that says why there is none.
 template <typename T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,4 @@
-// The lines of a text, without their ends ("\n" or "\r\n"), one after the other. One thread.
+// Iterates over the lines of a text, without their line ends ("\n" or "\r\n"). One thread.
 #pragma once
 
 #include <optional>

@@ -13,7 +13,7 @@ namespace millrace {
 // nothing powers of 1000. At least 0 and below 2^62.
 Result<int64_t> ParseBytes(std::string_view text);
 
-// Whole text or an error; never a prefix, never a rounded-off tail.
+// The whole text must parse: no prefix, no rounding.
 Result<int64_t> ParseInt(std::string_view text);
 Result<uint64_t> ParseUint(std::string_view text);
 Result<double> ParseReal(std::string_view text);  // finite, or "inf"

@@ -7,7 +7,7 @@ namespace millrace::cluster {
 void ClientStream::Begin(const std::string& method, const LinkSecurity& security) {
   self_ = shared_from_this();
   SignCall(context_, security);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   open_ = true;
   stub_.PrepareBidiStreamingCall(&context_, method, grpc::StubOptions(), this);
   AddHold();  // for Send, which comes from elsewhere
@@ -37,7 +37,7 @@ void ClientStream::EndLocked(const Status& reason) {
 }
 
 void ClientStream::End(const Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   EndLocked(reason);
 }
 
@@ -53,14 +53,14 @@ void ClientStream::OnReadDone(bool ok) {
     const auto bytes = OnePiece(in_, slice);
     result = bytes.ok() ? Received(*bytes) : bytes.status();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!result.ok()) EndLocked(result);
   if (!ok) return LetGo();  // the status that follows says why
   if (open_) StartRead(&in_);
 }
 
 void ClientStream::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   writing_ = false;
   queue_.Pop();
   if (!ok || !open_) return LetGo();
@@ -72,7 +72,7 @@ void ClientStream::OnWriteDone(bool ok) {
 void ClientStream::OnDone(const grpc::Status& status) {
   Status reason;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     open_ = false;
     reason = reason_.ok() ? FromGrpc(status) : reason_;
   }

@@ -6,10 +6,10 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/link_grpc.h"
 #include "cluster/send_queue.h"
@@ -40,25 +40,25 @@ class ClientStream : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::Byte
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
-  Status Enqueue(grpc::ByteBuffer buffer);  // under the lock
-  void EndLocked(const Status& reason);
-  void LetGo();  // no more operations will be started; under the lock
+  Status Enqueue(grpc::ByteBuffer buffer) MR_REQUIRES(mutex_);
+  void EndLocked(const Status& reason) MR_REQUIRES(mutex_);
+  void LetGo() MR_REQUIRES(mutex_);  // no more operations will be started
 
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
   grpc::ClientContext context_;
   std::shared_ptr<ClientStream> self_;
   grpc::ByteBuffer in_;
 
-  std::mutex mutex_;  // of all below
-  SendQueue queue_;
-  bool open_ = false;
-  bool writing_ = false;
-  Status reason_;  // ours, when we ended it
+  Mutex mutex_;
+  SendQueue queue_ MR_GUARDED_BY(mutex_);
+  bool open_ MR_GUARDED_BY(mutex_) = false;
+  bool writing_ MR_GUARDED_BY(mutex_) = false;
+  Status reason_ MR_GUARDED_BY(mutex_);  // ours, when we ended it
 };
 
 template <typename Encode>
 Status ClientStream::Send(Encode encode) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!open_) return Unavailable("the stream has ended");
   MR_ASSIGN_OR_RETURN(const std::span<const uint8_t> bytes, encode());
   return Enqueue(ToByteBuffer(bytes));

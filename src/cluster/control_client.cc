@@ -1,12 +1,11 @@
 #include "cluster/control_client.h"
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cluster/client_stream.h"
 #include "wire/control.grpc.pb.h"
 
@@ -30,7 +29,7 @@ class HeartbeatSender {
 
   ~HeartbeatSender() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stop_ = true;
       if (context_) context_->TryCancel();
     }
@@ -39,31 +38,32 @@ class HeartbeatSender {
   }
 
   void SetEvery(Duration every) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     every_ = every;
     changed_.notify_all();
   }
 
  private:
   // One stream until it breaks.
-  void RunStream(std::unique_lock<std::mutex>& lock) {
+  void RunStream(MutexLock& lock) MR_REQUIRES(mutex_) {
     grpc::ClientContext& context = context_.emplace();
-    lock.unlock();
+    mutex_.unlock();
     SignCall(context, security_);
     const auto stub = proto::Control::NewStub(channel_);
     const auto stream = stub->Heartbeats(&context);
-    lock.lock();
+    mutex_.lock();
     bool good = true;
     while (good && !stop_) {
-      lock.unlock();
+      mutex_.unlock();
       good = Write(*stream);
-      lock.lock();
-      if (good) changed_.wait_for(lock, Chrono(every_), [this] { return stop_; });
+      mutex_.lock();
+      if (good)
+        changed_.wait_for(lock, Chrono(every_), [this]() MR_REQUIRES(mutex_) { return stop_; });
     }
-    lock.unlock();
+    mutex_.unlock();
     context.TryCancel();
     (void)stream->Finish();  // why it broke does not matter: the session says it as well
-    lock.lock();
+    mutex_.lock();
     context_.reset();
   }
 
@@ -75,10 +75,10 @@ class HeartbeatSender {
   }
 
   void Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stop_) {
       RunStream(lock);
-      changed_.wait_for(lock, Chrono(every_), [this] { return stop_; });
+      changed_.wait_for(lock, Chrono(every_), [this]() MR_REQUIRES(mutex_) { return stop_; });
     }
   }
 
@@ -89,11 +89,11 @@ class HeartbeatSender {
   proto::HeartbeatMessage message_;
   uint64_t sent_ = 0;
 
-  std::mutex mutex_;  // of all below
-  std::condition_variable changed_;
-  Duration every_;
-  bool stop_ = false;
-  std::optional<grpc::ClientContext> context_;
+  Mutex mutex_;
+  CondVar changed_;
+  Duration every_ MR_GUARDED_BY(mutex_);
+  bool stop_ MR_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::ClientContext> context_ MR_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
@@ -125,15 +125,15 @@ class ControlClient::Impl {
   const ControlClientCallbacks callbacks_;
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
 
-  std::mutex mutex_;  // of all below
-  std::condition_variable changed_;
-  std::shared_ptr<Stream> stream_;  // until it has ended
-  bool admitted_ = false;
-  bool announced_ = false;  // Connect has returned ok: its end will be told
-  bool silent_ = false;     // the caller ends it and knows
-  Status end_;
-  Duration heartbeat_every_;
-  std::unique_ptr<HeartbeatSender> heartbeats_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::shared_ptr<Stream> stream_ MR_GUARDED_BY(mutex_);  // until it has ended
+  bool admitted_ MR_GUARDED_BY(mutex_) = false;
+  bool announced_ MR_GUARDED_BY(mutex_) = false;  // Connect has returned ok: its end will be told
+  bool silent_ MR_GUARDED_BY(mutex_) = false;     // the caller ends it and knows
+  Status end_ MR_GUARDED_BY(mutex_);
+  Duration heartbeat_every_ MR_GUARDED_BY(mutex_);
+  std::unique_ptr<HeartbeatSender> heartbeats_ MR_GUARDED_BY(mutex_);
 };
 
 class ControlClient::Impl::Stream : public ClientStream {
@@ -193,7 +193,7 @@ Status ControlClient::Impl::Connect(Duration limit) {
   }
   auto stream = std::make_shared<Stream>(*this, channel);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stream_ = stream;
     admitted_ = announced_ = silent_ = false;
     end_ = OkStatus();
@@ -205,8 +205,9 @@ Status ControlClient::Impl::Connect(Duration limit) {
 }
 
 Status ControlClient::Impl::WaitUntilAdmitted(std::chrono::steady_clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, deadline, [this] { return admitted_ || !stream_; });
+  MutexLock lock(mutex_);
+  changed_.wait_until(lock, deadline,
+                      [this]() MR_REQUIRES(mutex_) { return admitted_ || !stream_; });
   if (!stream_) return end_;
   if (!admitted_) {
     return {StatusCode::kDeadlineExceeded, options_.controller + " does not answer"};
@@ -219,7 +220,7 @@ Status ControlClient::Impl::WaitUntilAdmitted(std::chrono::steady_clock::time_po
 }
 
 void ControlClient::Impl::OnAdmitted() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   admitted_ = true;
   changed_.notify_all();
 }
@@ -227,12 +228,12 @@ void ControlClient::Impl::OnAdmitted() {
 void ControlClient::Impl::OnEnded(const Status& reason) {
   bool tell = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     end_ = reason;
     tell = announced_ && !silent_;
   }
   if (tell) callbacks_.on_disconnect(reason);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stream_.reset();
   changed_.notify_all();
 }
@@ -241,27 +242,27 @@ Status ControlClient::Impl::Send(Term term, ToController message) {
   if (Join* join = std::get_if<Join>(&message)) join->token = options_.security.token;
   std::shared_ptr<Stream> stream;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stream = stream_;
   }
   return stream ? stream->SendMessage(term, message) : Unavailable("no session");
 }
 
 void ControlClient::Impl::SetHeartbeatEvery(Duration every) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   heartbeat_every_ = every;
   if (heartbeats_) heartbeats_->SetEvery(every);
 }
 
 void ControlClient::Impl::Disconnect() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto heartbeats = std::move(heartbeats_);
   const auto stream = stream_;
   silent_ = true;
   lock.unlock();
   if (stream) stream->End(Cancelled("we ended the session"));
   lock.lock();
-  changed_.wait(lock, [this] { return !stream_; });
+  changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return !stream_; });
   lock.unlock();  // before the heartbeats' thread is joined
 }
 

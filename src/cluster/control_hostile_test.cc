@@ -25,7 +25,7 @@ using namespace testing;  // NOLINT: the vocabulary of this file
 
 constexpr char kChildVariable[] = "MILLRACE_HOSTILE_TEST_SERVER";
 
-// ---- the child: answers ShardProgress with UnloadShard; floods who says LaneOpened.
+// ---- the child: answers ShardProgress with UnloadShard; floods who says PipelineOpened.
 
 void Serve() {
   ControlServer* server = nullptr;
@@ -36,8 +36,8 @@ void Serve() {
              if (const auto* ping = std::get_if<ShardProgress>(&message)) {
                (void)server->Send(from, Term(1), UnloadShard{ping->shard});
              }
-             if (!std::holds_alternative<LaneOpened>(message)) return;
-             const ToWorker big = ExposeKv{{}, std::vector<BlockIndex>(60000, 1), 1, {}};
+             if (!std::holds_alternative<PipelineOpened>(message)) return;
+             const ToWorker big = ExportKv{{}, std::vector<BlockIndex>(60000, 1), 1, {}};
              while (server->Send(from, Term(1), big).ok()) continue;
            },
        .on_heartbeat = [](ConnectionId, const Heartbeat&) {},
@@ -320,7 +320,7 @@ TEST_F(Hostile, AWorkerThatNeverReadsIsDropped) {
   proto::ToController flood;
   flood.mutable_envelope()->set_incarnation(99);
   flood.mutable_envelope()->set_sequence(2);
-  flood.mutable_lane_opened()->mutable_status();
+  flood.mutable_pipeline_opened()->mutable_status();
   ASSERT_TRUE(rude.Say(flood));
   EXPECT_TRUE(WaitUntil([&] { return server_.DroppedSlow() == 1; }));
   ExpectHealthy("a worker that does not read");

@@ -106,7 +106,7 @@ TEST(ControlLink, HeartbeatsPassBlockedSessions) {
     const std::lock_guard blocked(mutex);
     block = true;
     for (WorkerEnd* worker : {&first, &second, &third}) {
-      EXPECT_TRUE(worker->client->Send(Term(), LaneOpened{}).ok());
+      EXPECT_TRUE(worker->client->Send(Term(), PipelineOpened{}).ok());
     }
     EXPECT_TRUE(controller.messages.WaitFor(4));
     EXPECT_TRUE(controller.beats.WaitFor(controller.beats.size() + 30))
@@ -134,7 +134,7 @@ TEST(ControlLink, ASessionBeginsWithItsJoin) {
   ControllerEnd controller;
   WorkerEnd worker(controller.address(), 1);
   ASSERT_TRUE(worker.client->Connect(testing::kConnectLimit).ok());
-  ASSERT_TRUE(worker.client->Send(Term(), LaneOpened{}).ok());
+  ASSERT_TRUE(worker.client->Send(Term(), PipelineOpened{}).ok());
   ASSERT_TRUE(worker.disconnects.WaitFor(1));
   EXPECT_EQ(worker.disconnects.at(0).code(), StatusCode::kInvalidArgument);
 

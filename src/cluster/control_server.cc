@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cluster/heartbeat_service.h"
 #include "cluster/server_stream.h"
 
@@ -17,15 +16,6 @@ namespace millrace::cluster {
 namespace {
 
 constexpr auto kTickEvery = std::chrono::milliseconds(100);
-
-wire::Encoder& ThreadEncoder() {
-  thread_local wire::Encoder encoder;
-  return encoder;
-}
-wire::Decoder& ThreadDecoder() {
-  thread_local wire::Decoder decoder;
-  return decoder;
-}
 
 }  // namespace
 
@@ -66,12 +56,12 @@ class ControlServer::Impl : public ControlCalls {
   std::thread ticker_;
 
   std::atomic<uint64_t> joined_{0}, broken_{0}, dropped_slow_{0}, beats_{0}, beats_unknown_{0};
-  mutable std::mutex mutex_;  // of all below
-  std::condition_variable changed_;
-  std::unordered_map<ConnectionId, std::shared_ptr<WorkerSession>> sessions_;
-  std::unordered_map<Incarnation, ConnectionId> by_incarnation_;
-  uint64_t last_id_ = 0;
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::unordered_map<ConnectionId, std::shared_ptr<WorkerSession>> sessions_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<Incarnation, ConnectionId> by_incarnation_ MR_GUARDED_BY(mutex_);
+  uint64_t last_id_ MR_GUARDED_BY(mutex_) = 0;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
 };
 
 class ControlServer::Impl::WorkerSession : public ServerStream {
@@ -84,7 +74,7 @@ class ControlServer::Impl::WorkerSession : public ServerStream {
 
   Status SendMessage(Term term, const ToWorker& message) {
     return Send([&] {
-      auto bytes = ThreadEncoder().Encode({term, incarnation_, sent_ + 1}, message);
+      auto bytes = wire::ThreadEncoder().Encode({term, incarnation_, sent_ + 1}, message);
       if (bytes.ok()) ++sent_;
       return bytes;
     });
@@ -100,7 +90,7 @@ class ControlServer::Impl::WorkerSession : public ServerStream {
 
  private:
   Status Received(std::span<const uint8_t> bytes) override {
-    auto received = ThreadDecoder().DecodeToController(bytes);
+    auto received = wire::ThreadDecoder().DecodeToController(bytes);
     Status wrong = received.ok() ? Check(*received) : received.status();
     if (!wrong.ok()) {
       if (joined_) server_.broken_.fetch_add(1, std::memory_order_relaxed);
@@ -172,7 +162,7 @@ Status ControlServer::Impl::Start() {
 
 ControlServer::Impl::~Impl() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -180,8 +170,8 @@ ControlServer::Impl::~Impl() {
   heartbeats_.StopExpecting();
   if (server_) server_->Shutdown(std::chrono::system_clock::now());
   heartbeats_.Join();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return sessions_.empty(); });
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return sessions_.empty(); });
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ControlServer::Impl::Session(
@@ -189,7 +179,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ControlServer::Impl
   grpc::Status admission = gate_.Admit(*context);
   std::shared_ptr<WorkerSession> session;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const ConnectionId id(++last_id_);
     if (admission.ok() && sessions_.size() >= options_.sessions_max) {
       admission = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many sessions"};
@@ -204,14 +194,14 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ControlServer::Impl
 
 std::shared_ptr<ControlServer::Impl::WorkerSession> ControlServer::Impl::Find(
     ConnectionId id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = sessions_.find(id);
   return found == sessions_.end() ? nullptr : found->second;
 }
 
 bool ControlServer::Impl::JoinedOne(ConnectionId id, Incarnation incarnation) {
   joined_.fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   by_incarnation_[incarnation] = id;
   return !stopping_;
 }
@@ -219,7 +209,7 @@ bool ControlServer::Impl::JoinedOne(ConnectionId id, Incarnation incarnation) {
 void ControlServer::Impl::EndedOne(ConnectionId id, Incarnation incarnation, bool joined,
                                    const Status& reason) {
   if (joined) callbacks_.on_disconnect(id, reason);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto beats = by_incarnation_.find(incarnation);
   if (joined && beats != by_incarnation_.end() && beats->second == id) by_incarnation_.erase(beats);
   sessions_.erase(id);
@@ -229,7 +219,7 @@ void ControlServer::Impl::EndedOne(ConnectionId id, Incarnation incarnation, boo
 void ControlServer::Impl::OnHeartbeat(const Heartbeat& beat) {
   ConnectionId id;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = by_incarnation_.find(beat.incarnation);
     if (found == by_incarnation_.end()) {
       beats_unknown_.fetch_add(1, std::memory_order_relaxed);
@@ -243,9 +233,9 @@ void ControlServer::Impl::OnHeartbeat(const Heartbeat& beat) {
 
 void ControlServer::Impl::RunTicks() {
   std::vector<std::shared_ptr<WorkerSession>> sessions;
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
-    changed_.wait_for(lock, kTickEvery, [this] { return stopping_; });
+    changed_.wait_for(lock, kTickEvery, [this]() MR_REQUIRES(mutex_) { return stopping_; });
     sessions.clear();
     for (const auto& [id, session] : sessions_) sessions.push_back(session);
     lock.unlock();
@@ -268,7 +258,7 @@ void ControlServer::Impl::Close(ConnectionId connection, const std::string& reas
 ControlServerCounters ControlServer::Impl::counters() const {
   ControlServerCounters c;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     c.sessions = sessions_.size();
   }
   c.joined = joined_;

@@ -1,6 +1,6 @@
 // ControlServer: the controller's end of the control plane. It authenticates workers, carries
-// messages both ways and says when a session ends; what the messages mean is cluster::Controller's
-// affair.
+// messages both pipelines and says when a session ends; what the messages mean is
+// cluster::ControllerCore's affair.
 //
 // A session is one gRPC stream; its first message is a Join with the right token. Messages of one
 // session arrive in their order. Heartbeats come on connections of their own and are read by a

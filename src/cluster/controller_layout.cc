@@ -10,17 +10,16 @@
 
 #include "base/log.h"
 #include "base/rng.h"
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 
 namespace millrace::cluster {
-
-bool Controller::HasSlot(const Layout& layout, WorkerId worker) const {
+bool ControllerCore::HasSlot(const Layout& layout, WorkerId worker) {
   return std::ranges::any_of(layout.stages, [&](const LayoutStage& stage) {
     return std::ranges::find(stage.ranks, worker, &Slot::worker) != stage.ranks.end();
   });
 }
 
-Slot* Controller::FindSlot(ShardId shard) {
+Slot* ControllerCore::FindSlot(ShardId shard) {
   for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
     if (layout == nullptr) continue;
     for (LayoutStage& stage : layout->stages) {
@@ -32,8 +31,18 @@ Slot* Controller::FindSlot(ShardId shard) {
   return nullptr;
 }
 
-// The ranks of a stage are to meet again, with the next Staff. False: the shard is no rank of any.
-bool Controller::MakeGroupAnew(ShardId of_rank) {
+LayoutStage* ControllerCore::FindStage(Layout& layout, ShardId of_rank) {
+  for (LayoutStage& stage : layout.stages) {
+    for (const Slot& slot : stage.ranks) {
+      if (slot.worker && slot.shard == of_rank) return &stage;
+    }
+  }
+  return nullptr;
+}
+
+// The ranks of a stage are to meet again, with the next AssignWorkers. False: the shard is no rank
+// of any.
+bool ControllerCore::ResetGroup(ShardId of_rank) {
   bool found = false;
   for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
     if (layout == nullptr) continue;
@@ -49,8 +58,8 @@ bool Controller::MakeGroupAnew(ShardId of_rank) {
 
 // In order of preference: the worker the plan names, who holds these layers (in the other layout,
 // or since an earlier life), who came first. nullopt: nobody is free.
-std::optional<WorkerId> Controller::PickWorker(const Layout& layout, const Layout* other,
-                                               const LayoutStage& stage, int rank) const {
+std::optional<WorkerId> ControllerCore::ChooseWorker(const Layout& layout, const Layout* other,
+                                                     const LayoutStage& stage, int rank) const {
   std::optional<WorkerId> best;
   int best_score = -1;
   const TensorRank wanted{rank, static_cast<int>(stage.ranks.size())};
@@ -86,16 +95,16 @@ std::optional<WorkerId> Controller::PickWorker(const Layout& layout, const Layou
   return best;
 }
 
-void Controller::Staff(Time) {
-  if (next_) StaffLayout(*next_, &layout_);
-  StaffLayout(layout_, next_ ? &*next_ : nullptr);
+void ControllerCore::AssignWorkers(Time) {
+  if (next_) AssignLayout(*next_, &layout_);
+  AssignLayout(layout_, next_ ? &*next_ : nullptr);
 }
 
-void Controller::StaffLayout(Layout& layout, const Layout* other) {
+void ControllerCore::AssignLayout(Layout& layout, const Layout* other) {
   // Whoever has been taken out of a layout that is being left gets nothing new from it. While the
   // next one lacks workers, it is not being left: it may have to serve for long.
-  const bool left =
-      &layout == &layout_ && next_ && std::ranges::all_of(next_->stages, &LayoutStage::Staffed);
+  const bool left = &layout == &layout_ && next_ &&
+                    std::ranges::all_of(next_->stages, &LayoutStage::FullyAssigned);
   const auto held = [&](const LayoutStage& stage, size_t rank) {
     const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
     return std::ranges::any_of(workers_, [&](const auto& entry) {
@@ -111,21 +120,21 @@ void Controller::StaffLayout(Layout& layout, const Layout* other) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
       if (slot.worker || left || !held(stage, rank)) continue;
-      slot.worker = PickWorker(layout, other, stage, static_cast<int>(rank));
+      slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
   }
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
       if (slot.worker || left) continue;
-      slot.worker = PickWorker(layout, other, stage, static_cast<int>(rank));
+      slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
-    if (stage.Staffed()) AskToLoad(stage);
+    if (stage.FullyAssigned()) AskToLoad(stage);
   }
 }
 
 // Peers that spare a worker the disk: first who has loaded some of it, then who has any weights.
-std::vector<WorkerAddress> Controller::WeightSources(WorkerId of, LayerRange layers) const {
+std::vector<WorkerAddress> ControllerCore::WeightSources(WorkerId of, LayerRange layers) const {
   std::set<WorkerId> holders;
   for (const LayoutStage& stage : layout_.stages) {
     if (stage.plan.layers.begin >= layers.end || stage.plan.layers.end <= layers.begin) continue;
@@ -147,7 +156,7 @@ std::vector<WorkerAddress> Controller::WeightSources(WorkerId of, LayerRange lay
   return near;
 }
 
-void Controller::AskToLoad(LayoutStage& stage) {
+void ControllerCore::AskToLoad(LayoutStage& stage) {
   const bool any_new = std::ranges::any_of(stage.ranks, [](const Slot& s) { return !s.asked; });
   if (!any_new) return;
   const uint64_t group = HashCounter(options_.secret, NextId());
@@ -178,7 +187,8 @@ void Controller::AskToLoad(LayoutStage& stage) {
                    .rank = place,
                    .ranks = ranks,
                    .model_fingerprint = options_.identity.model_fingerprint,
-                   .max_batched_tokens = options_.scheduler.max_num_batched_tokens};
+                   .max_batched_tokens = options_.scheduler.max_num_batched_tokens,
+                   .max_model_len = options_.scheduler.max_model_len};
     load.sources = WeightSources(*slot.worker, stage.plan.layers);
     Send(*slot.worker, std::move(load));
     // After it, so that the worker can keep the weights and make only the collective anew.
@@ -186,34 +196,19 @@ void Controller::AskToLoad(LayoutStage& stage) {
   }
 }
 
-void Controller::On(ConnectionId, const ShardProgress& message, Time) {
+void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {
   if (Slot* slot = FindSlot(message.shard)) {
     slot->bytes_done = message.bytes_done;
     slot->bytes_total = message.bytes_total;
   }
 }
 
-void Controller::On(ConnectionId from, const ShardLoaded& message, Time now) {
-  Worker* worker = ByConnection(from);
+void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {
   if (FindSlot(message.shard) == nullptr) {
     ++counters_.stale_messages;
     return;
   }
-  // Its ranks have not met: one was lost or late, which is no fault of this one.
-  if (message.status.code() == StatusCode::kUnavailable && MakeGroupAnew(message.shard)) {
-    MR_LOG(warn, "worker {}: {}", Printable(worker->join.name),
-           Printable(message.status.message()));
-    return Staff(now);
-  }
-  if (!message.status.ok()) {
-    MR_LOG(error, "worker {} cannot load its layers: {}", Printable(worker->join.name),
-           Printable(message.status.message()));
-    worker->unusable = message.status.message();
-    shards_.erase(message.shard);
-    VacateSlots(layout_, worker->id);
-    if (next_) VacateSlots(*next_, worker->id);
-    return Staff(now);
-  }
+  if (!message.status.ok()) return LoadFailed(*ByConnection(from), message, now);
   for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
     if (layout == nullptr) continue;
     for (LayoutStage& stage : layout->stages) {
@@ -224,44 +219,66 @@ void Controller::On(ConnectionId from, const ShardLoaded& message, Time now) {
       }
     }
   }
-  if (layout_.Up()) {
-    if (!router_ && layout_.ways.empty()) MakeRouter(now);
-    MR_LOG(info, "every layer of {} is loaded", Printable(options_.model));
-  }
-  if (router_) {
-    for (size_t i = 0; i < layout_.stages.size(); ++i) {
-      router_->SetStageUp(static_cast<int>(i), layout_.stages[i].Up(), now);
-    }
-  }
+  if (layout_.Up()) MR_LOG(info, "every layer of {} is loaded", Printable(options_.model));
+  if (!router_ && !layout_.Missing()) MakeRouter(now);
+  TellRouter(now);
   try_waiting_ = true;
-  OpenWays(now);
+  OpenPipelines(now);
   MaybeSwitch(now);
 }
 
-void Controller::MakeRouter(Time now) {
-  router_.reset();
-  if (!layout_.ways.empty()) return;
-  std::vector<int64_t> kv;
-  for (const LayoutStage& stage : layout_.stages) kv.push_back(stage.KvTokenLayers());
-  auto router = Router::Create(layout_.plan, std::move(kv), options_.router);
-  if (!router.ok()) {
-    MR_LOG(error, "the plan cannot be routed: {}", router.status().message());
-    return;
+// A failed load for the plan in force goes to another worker. A failed load for the next plan is a
+// reason to give that plan up, so that nothing that serves suffers from it.
+void ControllerCore::LoadFailed(Worker& worker, const ShardLoaded& message, Time now) {
+  if (MeetAgain(message, now)) return;
+  const std::string name = Printable(worker.join.name), why = Printable(message.status.message());
+  MR_LOG(error, "worker {} cannot load its layers: {}", name, why);
+  if (FindStage(layout_, message.shard) == nullptr) {
+    const LayerRange layers = FindStage(*next_, message.shard)->plan.layers;
+    return GiveUpNext(fmt::format("worker {} cannot load layers {}-{}: {}", name, layers.begin,
+                                  layers.end - 1, why),
+                      now);
   }
-  router_.emplace(std::move(*router));
-  for (auto& [id, tracked] : requests_) {
-    tracked.route.reset();
-    if (!tracked.lane) (void)SubmitToRouter(id, tracked, now);
+  // No source has its weights. In a new session it is given the sources that are there by then.
+  if (message.status.code() == StatusCode::kUnavailable) {
+    return LoseWorker(worker.id, message.status, true, now);
   }
+  worker.unusable = message.status.message();
+  shards_.erase(message.shard);
+  UnassignSlots(layout_, worker.id);
+  if (next_) UnassignSlots(*next_, worker.id);
+  RerouteWaiting(now);
+  AssignWorkers(now);
 }
 
-Status Controller::Prepare(Layout layout, Time now) {
-  if (layout.ways.empty()) {  // a branching plan: see now whether it can be routed at all
-    const std::vector<int64_t> roomy(layout.stages.size(), int64_t{1} << 40);
-    MR_RETURN_IF_ERROR(Router::Create(layout.plan, roomy, options_.router).status());
+// The ranks of a stage have not met, because one of them was lost or late. True: they try again, or
+// the plan that needs them is given up.
+bool ControllerCore::MeetAgain(const ShardLoaded& message, Time now) {
+  if (message.status.code() != StatusCode::kUnavailable) return false;
+  LayoutStage* to_come = next_ ? FindStage(*next_, message.shard) : nullptr;
+  const LayoutStage* stage = to_come != nullptr ? to_come : FindStage(layout_, message.shard);
+  if (stage->ranks.size() == 1) return false;
+  MR_LOG(warn, "the ranks of layers {}-{} have not met: {}", stage->plan.layers.begin,
+         stage->plan.layers.end - 1, Printable(message.status.message()));
+  if (to_come != nullptr && ++to_come->meetings_failed >= ControllerOptions::kMeetingsMax) {
+    GiveUpNext(fmt::format("the ranks of layers {}-{} have not met {} times: {}",
+                           to_come->plan.layers.begin, to_come->plan.layers.end - 1,
+                           to_come->meetings_failed, Printable(message.status.message())),
+               now);
+    return true;
+  }
+  ResetGroup(message.shard);
+  AssignWorkers(now);
+  return true;
+}
+
+Status ControllerCore::Prepare(Layout layout, Time now) {
+  if (layout.pipelines.empty()) {  // a branching plan: see now whether it can be routed at all
+    MR_RETURN_IF_ERROR(NewRouter(layout.plan).status());
   } else {
     const auto has = [&](StageRole role) {
-      return std::ranges::find(layout.ways, role, &Way::role) != layout.ways.end();
+      return std::ranges::find(layout.pipelines, role, &PlannedPipeline::role) !=
+             layout.pipelines.end();
     };
     if (has(StageRole::kPrefill) && !has(StageRole::kDecode) && !has(StageRole::kBoth)) {
       return InvalidArgument("the plan has stages for prefill and none that decode");
@@ -271,25 +288,28 @@ Status Controller::Prepare(Layout layout, Time now) {
     }
   }
   ++counters_.layouts;
+  given_up_.reset();
   layout.plan.epoch = ++epoch_;
   if (layout_.stages.empty() || !std::ranges::any_of(layout_.stages, [](const LayoutStage& s) {
         return std::ranges::any_of(s.ranks, &Slot::asked);
       })) {
     layout_ = std::move(layout);  // nothing runs yet
     router_.reset();
-    Staff(now);
+    ++counters_.plans_applied;
+    AssignWorkers(now);
     return OkStatus();
   }
   next_ = std::move(layout);
-  unlike_since_.reset();
-  Staff(now);
+  mismatch_since_.reset();
+  AssignWorkers(now);
   MaybeSwitch(now);
   return OkStatus();
 }
 
-// Another number of workers wants another automatic layout, once it has lasted.
-void Controller::FollowWorkers(Time now) {
-  if (!layout_.automatic || !options_.elastic) return;
+// Another number of workers wants another automatic layout, once it has lasted. A plan that an
+// operator has applied is not replaced.
+void ControllerCore::FollowWorkers(Time now) {
+  if (!layout_.automatic || !options_.elastic || !follows_ || (next_ && !next_->automatic)) return;
   const Layout& target = next_ ? *next_ : layout_;
   const int usable = UsableWorkers() / options_.tensor_parallel;
   const int wanted = std::clamp(usable, 1, std::min(options_.stages, options_.num_layers));
@@ -299,11 +319,11 @@ void Controller::FollowWorkers(Time now) {
     });
   });
   if (usable < 1 || (std::ssize(target.stages) == wanted && !draining)) {
-    unlike_since_.reset();
+    mismatch_since_.reset();
     return;
   }
-  if (!unlike_since_ || std::exchange(unlike_usable_, usable) != usable) unlike_since_ = now;
-  if (!draining && now - *unlike_since_ < options_.replace_limit) return;
+  if (!mismatch_since_ || std::exchange(unlike_usable_, usable) != usable) mismatch_since_ = now;
+  if (!draining && now - *mismatch_since_ < options_.replace_limit) return;
   auto layout = MakeLayout(
       EvenPlan(options_.model, options_.num_layers, wanted, options_.tensor_parallel), {});
   if (!layout.ok()) return;
@@ -314,46 +334,48 @@ void Controller::FollowWorkers(Time now) {
   }
 }
 
-void Controller::MaybeSwitch(Time now) {
+void ControllerCore::MaybeSwitch(Time now) {
   if (!next_ || !next_->Up()) return;
   layout_ = std::move(*next_);
   next_.reset();
+  ++counters_.plans_applied;
   MR_LOG(info, "plan {} is in force", layout_.plan.epoch);
-  // A lane whose every hop is still a hop of the plan goes on as it is.
-  for (auto& [id, lane] : lanes_) {
-    bool kept = !lane.retiring;
+  // A pipeline whose every hop is still a hop of the plan goes on as it is.
+  for (auto& [id, pipeline] : pipelines_) {
+    bool kept = !pipeline.retiring;
     Route route;
-    for (const LaneHop& hop : lane.hops) {
+    for (const PipelineHop& hop : pipeline.hops) {
       std::optional<int> place;
       for (size_t i = 0; i < layout_.stages.size(); ++i) {
         const LayoutStage& stage = layout_.stages[i];
         const bool same = std::ranges::equal(stage.ranks, hop.shards, {}, &Slot::shard);
-        if (same && stage.plan.role == lane.role) place = static_cast<int>(i);
+        if (same && stage.plan.role == pipeline.role) place = static_cast<int>(i);
       }
       kept = kept && place.has_value();
       if (kept) route.push_back({*place, hop.layers});
     }
-    kept = kept && !layout_.ways.empty() &&
-           std::ranges::any_of(layout_.ways, [&, role = lane.role](const Way& way) {
-             return way.role == role &&
-                    std::ranges::equal(way.route, route, [](const Hop& a, const Hop& b) {
-                      return a.stage == b.stage && a.layers == b.layers;
-                    });
-           });
+    kept = kept && !layout_.pipelines.empty() &&
+           std::ranges::any_of(
+               layout_.pipelines, [&, role = pipeline.role](const PlannedPipeline& planned) {
+                 return planned.role == role &&
+                        std::ranges::equal(planned.route, route, [](const Hop& a, const Hop& b) {
+                          return a.stage == b.stage && a.layers == b.layers;
+                        });
+               });
     if (kept) {
-      lane.route = std::move(route);
+      pipeline.route = std::move(route);
     } else {
-      lane.retiring = true;
+      pipeline.retiring = true;
     }
   }
   MakeRouter(now);
-  OpenWays(now);
+  OpenPipelines(now);
   try_waiting_ = true;
-  RetireLanes(now);
+  RetirePipelines(now);
 }
 
-// What no layout and no lane needs.
-void Controller::DropUnusedShards() {
+// What no layout and no pipeline needs.
+void ControllerCore::DropUnusedShards() {
   std::set<ShardId> needed;
   for (const Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
     if (layout == nullptr) continue;
@@ -363,11 +385,13 @@ void Controller::DropUnusedShards() {
       }
     }
   }
-  for (const auto& [id, lane] : lanes_) {
-    for (const LaneHop& hop : lane.hops) needed.insert(hop.shards.begin(), hop.shards.end());
+  for (const auto& [id, pipeline] : pipelines_) {
+    for (const PipelineHop& hop : pipeline.hops)
+      needed.insert(hop.shards.begin(), hop.shards.end());
   }
-  for (const auto& [id, remains] : remains_) {
-    for (const LaneHop& hop : remains.hops) needed.insert(hop.shards.begin(), hop.shards.end());
+  for (const auto& [id, surviving_stages] : surviving_stages_) {
+    for (const PipelineHop& hop : surviving_stages.hops)
+      needed.insert(hop.shards.begin(), hop.shards.end());
   }
   for (auto it = shards_.begin(); it != shards_.end();) {
     if (needed.contains(it->first)) {

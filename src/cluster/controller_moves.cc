@@ -1,5 +1,5 @@
-// KV between lanes. A request that moves is known to two schedulers: the source runs it while
-// rounds of its KV are copied (live migration), then it is frozen at a step boundary, the tail
+// KV between pipelines. A request that moves is known to two schedulers: the source runs it while
+// rounds of its KV are copied (live migration), then it is paused at a step boundary, the tail
 // follows, and the destination runs it. Prefill to decode is the same with an empty first half
 // (DistServe section 4.3). Whatever fails, its tokens are there: it is computed again from them.
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/rng.h"
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 
 namespace millrace::cluster {
 namespace {
@@ -24,12 +24,12 @@ constexpr size_t kCalmMovesMax = 4;
 }  // namespace
 
 // While the source runs, its last block is being written.
-int Controller::WholeBlocks(int tokens) const {
+int ControllerCore::WholeBlocks(int tokens) const {
   return tokens - tokens % options_.scheduler.block_size;
 }
 
-KvHandle Controller::NewHandle(LaneId lane) {
-  KvHandle handle{.lane = lane, .generation = NextId()};
+KvHandle ControllerCore::NewHandle(PipelineId pipeline) {
+  KvHandle handle{.pipeline = pipeline, .generation = NextId()};
   for (size_t half = 0; half < 2; ++half) {
     const uint64_t bits = HashCounter(options_.secret, handle.generation * 2 + half);
     for (size_t i = 0; i < 8; ++i) {
@@ -39,11 +39,12 @@ KvHandle Controller::NewHandle(LaneId lane) {
   return handle;
 }
 
-// The prefill lane is done with it: `last` becomes the news of the first token, not of the end.
-void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time now) {
+// The prefill pipeline is done with it: `last` becomes the output of the first token, not of the
+// end.
+void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& last, Time now) {
   Tracked& tracked = requests_.at(id);
   from.requests.erase(id);
-  tracked.lane.reset();
+  tracked.pipeline.reset();
   const Time held_until = now + options_.hold_limit;
   sched::NewRequest request = tracked.spec;
   request.times = last.times;
@@ -54,7 +55,7 @@ void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time no
   last.times.reset();
 
   tracked.waiting = request;
-  Lane* to = ChooseLane(id, tracked, now);
+  Pipeline* to = ChoosePipeline(id, tracked, now);
   if (to != nullptr && to->open && moves_.size() < ControllerOptions::kMovesMax * 64) {
     tracked.waiting->imported_tokens = {tracked.prompt_tokens()};
     if (AddTo(*to, id, tracked, now).ok()) {
@@ -73,7 +74,7 @@ void Controller::HandOver(Lane& from, RequestId id, RequestOutput& last, Time no
 }
 
 // Live: `from` goes on running it meanwhile.
-Status Controller::StartMove(RequestId id, Lane& from, Lane& to, Time now) {
+Status ControllerCore::StartMove(RequestId id, Pipeline& from, Pipeline& to, Time now) {
   if (from.role == StageRole::kPrefill) {
     return FailedPrecondition(
         "its prompt is being computed; it is handed over with the first token");
@@ -85,7 +86,7 @@ Status Controller::StartMove(RequestId id, Lane& from, Lane& to, Time now) {
     return FailedPrecondition("a request of several sequences does not move with its KV");
   }
   // Held, so that no preemption gives away what is being read.
-  std::optional<sched::DetachedRequest> copy = from.scheduler->Expose(id, now, options_.hold_limit);
+  std::optional<sched::DetachedRequest> copy = from.scheduler->Export(id, now, options_.hold_limit);
   const int whole = copy ? WholeBlocks(copy->computed_tokens()) : 0;
   if (whole == 0) {
     from.scheduler->ReleaseKv(id);
@@ -105,42 +106,43 @@ Status Controller::StartMove(RequestId id, Lane& from, Lane& to, Time now) {
   return OkStatus();
 }
 
-void Controller::StartPulls(Lane& lane, Time now) {
+void ControllerCore::StartPulls(Pipeline& pipeline, Time now) {
   pulls_.clear();
-  lane.scheduler->DrainPulls(pulls_);
+  pipeline.scheduler->DrainPulls(pulls_);
   std::vector<PullJob> failed;
   for (const sched::KvPull& pull : pulls_) {
     const auto move = moves_.find(pull.id);
-    const Lane* from =
-        move == moves_.end() || move->second.to != lane.id ? nullptr : Find(move->second.from);
-    if (move == moves_.end() && StartFetch(lane, pull)) continue;
+    const Pipeline* from =
+        move == moves_.end() || move->second.to != pipeline.id ? nullptr : Find(move->second.from);
+    if (move == moves_.end() && StartFetch(pipeline, pull)) continue;
     if (from == nullptr) {  // its source is gone: from tokens, then
-      FetchFailed(lane, pull.id, now);
+      FetchFailed(pipeline, pull.id, now);
       continue;
     }
-    if (!StartPull(lane, move->second, *from, pull, now)) {
-      failed.push_back({.to = lane.id, .pull = pull, .complete = false});
+    if (!StartPull(pipeline, move->second, *from, pull, now)) {
+      failed.push_back({.to = pipeline.id, .pull = pull, .complete = false});
     }
   }
-  for (const PullJob& job : failed) PullEnded(job, now);  // may close lanes: last
+  for (const PullJob& job : failed) PullEnded(job, now);  // may close pipelines: last
 }
 
 // A machine that is to go may be gone soon.
-bool Controller::IsLeaving(const Lane& lane) const {
+bool ControllerCore::IsLeaving(const Pipeline& pipeline) const {
   return std::ranges::any_of(
-      workers_, [&](const auto& w) { return w.second.draining && lane.Uses(w.first); });
+      workers_, [&](const auto& w) { return w.second.draining && pipeline.Uses(w.first); });
 }
 
 // Those that leave a hop come along, so that later the loss of the next one costs it nothing. But
-// what a changed plan moves is as little as can be, and mostly cut elsewhere: without such rows.
-PulledRows Controller::RowsFrom(const Lane* lane) const {
-  const bool there = lane == nullptr || (!lane->retiring && !IsLeaving(*lane));
-  return there ? PulledRows::kAny : PulledRows::kLocal;
+// what a changed plan moves is as little as can be, and mostly cut elsewhere: without such
+// activations.
+PulledActivations ControllerCore::ActivationsFrom(const Pipeline* pipeline) const {
+  const bool there = pipeline == nullptr || (!pipeline->retiring && !IsLeaving(*pipeline));
+  return there ? PulledActivations::kAny : PulledActivations::kLocal;
 }
 
 // False: the source does not hold that much any more.
-bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched::KvPull& pull,
-                           Time now) {
+bool ControllerCore::StartPull(Pipeline& pipeline, Move& move, const Pipeline& from,
+                               const sched::KvPull& pull, Time now) {
   std::vector<BlockIndex> held = from.scheduler->HeldBlocks(pull.id);
   if (held.empty()) {  // it still runs there
     auto copy = from.scheduler->Peek(pull.id);
@@ -150,7 +152,8 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
     }
   }
   if (std::ssize(held) * options_.scheduler.block_size < pull.end_token) return false;
-  const ExposeKv expose{move.handle, std::move(held), pull.end_token, options_.hold_limit};
+  const ExportKv expose{move.handle, std::move(held), pull.end_token, options_.hold_limit};
+  move.exported = expose;
   std::vector<KvSource> sources;
   for (size_t hop = 0; hop < from.hops.size(); ++hop) {
     for (size_t rank = 0; rank < from.hops[hop].ranks.size(); ++rank) {
@@ -163,27 +166,27 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
   }
   const bool haste = IsLeaving(from) || moves_.size() > kCalmMovesMax;
   const uint64_t job_id = NextId();
-  PullJob job{.to = lane.id, .pull = pull};
+  PullJob job{.to = pipeline.id, .pull = pull};
   if (!move.first_token) move.first_token = pull.first_token;
-  for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
-    for (size_t rank = 0; rank < lane.workers[hop].size(); ++rank) {
+  for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
+    for (size_t rank = 0; rank < pipeline.workers[hop].size(); ++rank) {
       PullKv order{.transfer = TransferId(NextId()),
-                   .lane = lane.id,
+                   .pipeline = pipeline.id,
                    .blocks = pull.blocks,
                    .first_token = pull.first_token,
                    .end_token = pull.end_token,
                    .background = move.phase == Move::Phase::kCopying && !haste,
-                   .rows = PulledRows::kNone};
-      if (rank == 0 && hop + 1 < lane.hops.size()) order.rows = RowsFrom(&from);
+                   .activations = PulledActivations::kNone};
+      if (rank == 0 && hop + 1 < pipeline.hops.size()) order.activations = ActivationsFrom(&from);
       for (const KvSource& source : sources) {
-        if (source.layers.Overlap(lane.hops[hop].layers).size() > 0) {
+        if (source.layers.Overlap(pipeline.hops[hop].layers).size() > 0) {
           order.sources.push_back(source);
         }
       }
       transfers_.emplace(order.transfer, job_id);
       job.transfers.insert(order.transfer);
       ++job.due;
-      Send(lane.workers[hop][rank], std::move(order));
+      Send(pipeline.workers[hop][rank], std::move(order));
     }
   }
   pull_jobs_.emplace(job_id, std::move(job));
@@ -192,15 +195,15 @@ bool Controller::StartPull(Lane& lane, Move& move, const Lane& from, const sched
 
 // A worker's lease begins when it hears of it, however late that is. What was read before now was
 // the request's own if its blocks are pinned still, or have been kept by it all the while.
-bool Controller::SourceStillHolds(RequestId id, const Move& move, Time now) const {
+bool ControllerCore::SourceStillHolds(RequestId id, const Move& move, Time now) const {
   if (move.held_until) return now <= *move.held_until;
-  const auto from = lanes_.find(move.from);
-  if (from == lanes_.end()) return false;
+  const auto from = pipelines_.find(move.from);
+  if (from == pipelines_.end()) return false;
   const auto info = from->second.scheduler->Inspect(id, now);
   return info && info->preemptions == move.preemptions;
 }
 
-void Controller::On(ConnectionId, const PullDone& message, Time now) {
+void ControllerCore::On(ConnectionId, const PullDone& message, Time now) {
   const auto found = transfers_.find(message.transfer);
   if (found == transfers_.end()) {
     ++counters_.stale_messages;
@@ -214,6 +217,7 @@ void Controller::On(ConnectionId, const PullDone& message, Time now) {
   if (job.left) NoteFetched(job, message);
   counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, message.bytes));
   if (!message.status.ok()) {
+    ++counters_.pulls_failed;
     MR_LOG(warn, "KV of request {} did not arrive: {}", job.pull.id.value(),
            Printable(message.status.message()));
   }
@@ -223,9 +227,9 @@ void Controller::On(ConnectionId, const PullDone& message, Time now) {
   PullEnded(done, now);
 }
 
-void Controller::PullEnded(const PullJob& job, Time now) {
+void ControllerCore::PullEnded(const PullJob& job, Time now) {
   if (job.left) return FetchEnded(job, now);
-  Lane* to = Find(job.to);
+  Pipeline* to = Find(job.to);
   if (to == nullptr) return;
   dirty_.insert(to->id);
   const auto found = moves_.find(job.pull.id);
@@ -247,12 +251,12 @@ void Controller::PullEnded(const PullJob& job, Time now) {
 }
 
 // A round has arrived. Another one, or the last.
-void Controller::ContinueMove(RequestId id, Time now) {
+void ControllerCore::ContinueMove(RequestId id, Time now) {
   Move& move = moves_.at(id);
   if (!move.complete) return AbandonMove(id, now);
-  Lane& from = lanes_.at(move.from);
-  Lane& to = lanes_.at(move.to);
-  const auto copy = from.scheduler->Expose(id, now, options_.hold_limit);
+  Pipeline& from = pipelines_.at(move.from);
+  Pipeline& to = pipelines_.at(move.to);
+  const auto copy = from.scheduler->Export(id, now, options_.hold_limit);
   if (!copy || copy->computed_tokens() < move.imported) return AbandonMove(id, now);  // preempted
   const int whole = WholeBlocks(copy->computed_tokens());
   const int64_t behind = whole - move.imported;
@@ -269,27 +273,27 @@ void Controller::ContinueMove(RequestId id, Time now) {
     dirty_.insert(to.id);
     return;
   }
-  move.phase = Move::Phase::kFreezing;
+  move.phase = Move::Phase::kPausing;
   dirty_.insert(from.id);
-  if (from.scheduler->Freeze(id)) FinishFreeze(id, now);
+  if (from.scheduler->Pause(id)) FinishPause(id, now);
 }
 
-void Controller::ContinueFreezes(Time now) {
-  std::vector<RequestId> frozen;
+void ControllerCore::ContinuePauses(Time now) {
+  std::vector<RequestId> paused;
   for (const auto& [id, move] : moves_) {
-    if (move.phase != Move::Phase::kFreezing) continue;
-    if (lanes_.at(move.from).scheduler->Freeze(id)) frozen.push_back(id);
+    if (move.phase != Move::Phase::kPausing) continue;
+    if (pipelines_.at(move.from).scheduler->Pause(id)) paused.push_back(id);
   }
-  for (RequestId id : frozen) {
-    if (moves_.contains(id)) FinishFreeze(id, now);
+  for (RequestId id : paused) {
+    if (moves_.contains(id)) FinishPause(id, now);
   }
 }
 
 // At a step boundary: what was generated since the last round is the tail.
-void Controller::FinishFreeze(RequestId id, Time now) {
+void ControllerCore::FinishPause(RequestId id, Time now) {
   Move& move = moves_.at(id);
-  Lane& from = lanes_.at(move.from);
-  Lane& to = lanes_.at(move.to);
+  Pipeline& from = pipelines_.at(move.from);
+  Pipeline& to = pipelines_.at(move.to);
   Tracked& tracked = requests_.at(id);
   auto detached = from.scheduler->Detach(id, now, options_.hold_limit);
   if (!detached) return AbandonMove(id, now);  // it has ended, and was told so
@@ -305,12 +309,12 @@ void Controller::FinishFreeze(RequestId id, Time now) {
         std::max(detached->computed_tokens(), static_cast<int>(move.imported)));
     if (!extended.ok()) {
       from.scheduler->ReleaseKv(id);
-      tracked.lane.reset();
+      tracked.pipeline.reset();
       AbandonMove(id, now);
       return Wait(id, tracked, std::move(detached->request), now);
     }
   }
-  tracked.lane = to.id;
+  tracked.pipeline = to.id;
   to.requests.insert(id);
   if (router_) tracked.route = to.route;
   const bool pulls_again = detached->computed_tokens() > move.imported;
@@ -323,36 +327,36 @@ void Controller::FinishFreeze(RequestId id, Time now) {
   EndMove(id, move.complete, now);
 }
 
-void Controller::EndMove(RequestId id, bool complete, Time now) {
+void ControllerCore::EndMove(RequestId id, bool complete, Time now) {
   const auto found = moves_.find(id);
   if (!complete) ++counters_.moves_failed;
   ReleaseSource(found->second, id);
   DropLeft(id, requests_.at(id));  // where the source was lost meanwhile
   moves_.erase(found);
   try_waiting_ = true;
-  RetireLanes(now);
+  RetirePipelines(now);
 }
 
 // The destination forgets it; the source keeps it, if it still has it.
-void Controller::AbandonMove(RequestId id, Time now) {
+void ControllerCore::AbandonMove(RequestId id, Time now) {
   const auto found = moves_.find(id);
   const Move move = std::move(found->second);
   moves_.erase(found);
   ++counters_.moves_failed;
-  if (Lane* to = Find(move.to)) {
+  if (Pipeline* to = Find(move.to)) {
     if (move.phase != Move::Phase::kTail) (void)to->scheduler->Detach(id, now, std::nullopt);
     for (int i = 0; i < move.arrivals_due; ++i) to->scheduler->KvArrived(id, false, now);
     dirty_.insert(to->id);
   }
-  if (Lane* from = Find(move.from); from != nullptr && move.phase != Move::Phase::kTail) {
-    from->scheduler->Thaw(id);
+  if (Pipeline* from = Find(move.from); from != nullptr && move.phase != Move::Phase::kTail) {
+    from->scheduler->Unpause(id);
     dirty_.insert(from->id);
   }
   ReleaseSource(move, id);
 }
 
-// Moves that begin or end in a lane that is lost.
-void Controller::EndMovesOf(LaneId id, Time now) {
+// Moves that begin or end in a pipeline that is lost.
+void ControllerCore::EndMovesOf(PipelineId id, Time now) {
   std::vector<RequestId> moving;
   for (const auto& [request, move] : moves_) {
     if (move.from == id || move.to == id) moving.push_back(request);
@@ -362,9 +366,9 @@ void Controller::EndMovesOf(LaneId id, Time now) {
     if (move.from == id && move.phase != Move::Phase::kTail) {
       AbandonMove(request, now);  // the caller takes it up again, from its source
     } else if (move.to == id) {
-      Lane* from = Find(move.from);
+      Pipeline* from = Find(move.from);
       if (from != nullptr && move.phase != Move::Phase::kTail) {
-        from->scheduler->Thaw(request);
+        from->scheduler->Unpause(request);
         ReleaseSource(move, request);
       } else if (from != nullptr) {  // its KV is there, for the next who runs it
         CloseSource(move, *from);
@@ -375,15 +379,15 @@ void Controller::EndMovesOf(LaneId id, Time now) {
   }
 }
 
-void Controller::ReleaseSource(const Move& move, RequestId id) {
-  Lane* from = Find(move.from);
+void ControllerCore::ReleaseSource(const Move& move, RequestId id) {
+  Pipeline* from = Find(move.from);
   if (from == nullptr) return;
   from->scheduler->ReleaseKv(id);
   dirty_.insert(from->id);
   CloseSource(move, *from);
 }
 
-void Controller::CloseSource(const Move& move, const Lane& from) {
+void ControllerCore::CloseSource(const Move& move, const Pipeline& from) {
   for (const std::vector<WorkerId>& hop : from.workers) {
     for (WorkerId worker : hop) Send(worker, ReleaseKv{move.handle});
   }

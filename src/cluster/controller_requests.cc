@@ -1,25 +1,25 @@
-// Requests: who waits for a lane, who gets which, what is told of them.
+// Requests: who waits for a pipeline, who gets which, what is told of them.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 
 namespace millrace::cluster {
-namespace {
 
-int64_t OutputLimit(const SamplingParams& params, int prompt_tokens, int max_model_len) {
-  const int64_t room = std::max(1, max_model_len - prompt_tokens);
+// The most tokens that it may generate, over its sequences.
+int64_t ControllerCore::OutputLimit(const Tracked& tracked) const {
+  const SamplingParams& params = *tracked.spec.params;
+  const int64_t room = std::max(1, options_.scheduler.max_model_len - tracked.prompt_tokens());
   return std::min<int64_t>(params.max_tokens.value_or(room), room) * params.n;
 }
 
-}  // namespace
-
-Status Controller::Submit(sched::NewRequest request, Time now) {
+Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
   MR_CHECK(!requests_.contains(id)) << "request " << id << " twice";
   const auto prompt_tokens = static_cast<int>(request.prompt->size());
@@ -45,8 +45,8 @@ Status Controller::Submit(sched::NewRequest request, Time now) {
   }
   // In turn: nobody overtakes those who wait.
   if (waiting_.empty()) {
-    if (Lane* lane = ChooseLane(id, kept, now); lane != nullptr && lane->open) {
-      Status added = AddTo(*lane, id, kept, now);
+    if (Pipeline* pipeline = ChoosePipeline(id, kept, now); pipeline != nullptr && pipeline->open) {
+      Status added = AddTo(*pipeline, id, kept, now);
       if (!added.ok()) {
         if (router_) router_->Release(id, 0, now);
         requests_.erase(id);
@@ -59,21 +59,21 @@ Status Controller::Submit(sched::NewRequest request, Time now) {
   return OkStatus();
 }
 
-void Controller::Abort(RequestId id, std::optional<int> index, Time now) {
+void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   Tracked& tracked = found->second;
-  if (!tracked.lane) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
+  if (!tracked.pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
   if (moves_.contains(id)) AbandonMove(id, now);
-  Lane& lane = lanes_.at(*tracked.lane);
+  Pipeline& pipeline = pipelines_.at(*tracked.pipeline);
   const size_t first = outputs_.size();
-  lane.scheduler->Abort(id, index, now, outputs_);
-  dirty_.insert(lane.id);
-  FilterNews(lane, first, now);
+  pipeline.scheduler->Abort(id, index, now, outputs_);
+  dirty_.insert(pipeline.id);
+  FilterOutputs(pipeline, first, now);
 }
 
-void Controller::Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now) {
-  request.params = tracked.spec.params;  // a prefill lane had changed them
+void ControllerCore::Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now) {
+  request.params = tracked.spec.params;  // a prefill pipeline had changed them
   request.hold_kv.reset();
   request.imported_tokens.clear();
   tracked.waiting = std::move(request);
@@ -83,52 +83,44 @@ void Controller::Wait(RequestId id, Tracked& tracked, sched::NewRequest request,
   if (router_) (void)SubmitToRouter(id, tracked, now);
 }
 
-Status Controller::SubmitToRouter(RequestId id, Tracked& tracked, Time now) {
-  const Status submitted =
-      router_->Submit({.id = id,
-                       .prompt_tokens = tracked.prompt_tokens(),
-                       .output_tokens = OutputLimit(*tracked.spec.params, tracked.prompt_tokens(),
-                                                    options_.scheduler.max_model_len)},
-                      now);
-  FollowRouter(now);
-  return submitted;
-}
-
-void Controller::FollowRouter(Time now) {
-  for (Router::Decision& decision : router_->TakeDecisions(now)) {
-    const auto found = requests_.find(decision.id);
-    if (found == requests_.end()) continue;
-    if (decision.outcome == Router::Outcome::kRouted) {
-      found->second.route = std::move(decision.route);
-      try_waiting_ = true;
-    }
+// A prompt of several sequences stays where they will be decoded. A request that has no token yet
+// begins with its prompt, however often it has lost its pipeline. Without a prefill pipeline its
+// prompt is computed where it will be decoded; only new requests wait for one.
+Phase ControllerCore::PhaseOf(const Tracked& tracked) const {
+  if (router_ || !tracked.waiting || tracked.n() != 1 || !PrefillApart(layout_)) {
+    return Phase::kDecode;
   }
+  const std::vector<sched::ResumedSequence>& resumed = tracked.waiting->resumed;
+  if (resumed.empty()) return Phase::kPrefill;
+  if (resumed.front().finished || !resumed.front().output.empty()) return Phase::kDecode;
+  return HasPipeline(layout_, Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
 }
 
-// Where the request should go now: the routed way, or the least loaded of the fixed ones.
-Controller::Lane* Controller::ChooseLane(RequestId, Tracked& tracked, Time now) {
-  if (router_) return tracked.route ? LaneFor(*tracked.route, StageRole::kBoth, now) : nullptr;
-  const bool apart =
-      std::ranges::find(layout_.ways, StageRole::kPrefill, &Way::role) != layout_.ways.end();
-  const bool resumes = !tracked.waiting || !tracked.waiting->resumed.empty();
-  // A prompt of several sequences stays where they will be decoded.
-  const bool prefill = apart && !resumes && tracked.n() == 1;
-  Lane* best = nullptr;
-  for (const Way& way : layout_.ways) {
-    if ((way.role == StageRole::kPrefill) != prefill) continue;
-    Lane* lane = LaneFor(way.route, way.role, now);
-    if (lane == nullptr) continue;
-    const auto load = [](const Lane& l) { return std::pair(!l.open, l.requests.size()); };
-    if (best == nullptr || load(*lane) < load(*best)) best = lane;
+// Where the request should go now: the pipeline of its route, or the least loaded of the fixed
+// ones. A prompt goes to a pipeline for both roles only while no pipeline for prefill alone is
+// there.
+ControllerCore::Pipeline* ControllerCore::ChoosePipeline(RequestId, Tracked& tracked, Time now) {
+  if (router_) return tracked.route ? PipelineFor(*tracked.route, StageRole::kBoth, now) : nullptr;
+  const Phase phase = PhaseOf(tracked);
+  const auto rank = [&](const Pipeline& pipeline) {
+    const bool stands_in = phase == Phase::kPrefill && pipeline.role != StageRole::kPrefill;
+    return std::tuple(stands_in, !pipeline.open, pipeline.requests.size());
+  };
+  Pipeline* best = nullptr;
+  for (const PlannedPipeline& planned : layout_.pipelines) {
+    if (!Serves(layout_, planned, phase)) continue;
+    Pipeline* pipeline = PipelineFor(planned.route, planned.role, now);
+    if (pipeline == nullptr) continue;
+    if (best == nullptr || rank(*pipeline) < rank(*best)) best = pipeline;
   }
   return best;
 }
 
 // REQUIRES: it waits. By sequence; one that has ended meanwhile needs nothing. Nothing at all where
 // the first that goes on, which computes the prompt for the others, has none.
-std::vector<int> Controller::ToFetch(RequestId id, Tracked& tracked, const Lane& lane) {
+std::vector<int> ControllerCore::ToFetch(RequestId id, Tracked& tracked, const Pipeline& pipeline) {
   std::vector<int> tokens;
-  if (!CanFetch(id, tracked, lane)) return tokens;
+  if (!CanFetch(id, tracked, pipeline)) return tokens;
   tracked.left->fetched.reset();
   const std::vector<sched::ResumedSequence>& resumed = tracked.waiting->resumed;
   std::optional<int> first;
@@ -141,53 +133,60 @@ std::vector<int> Controller::ToFetch(RequestId id, Tracked& tracked, const Lane&
   return tokens;
 }
 
-Status Controller::AddTo(Lane& lane, RequestId id, Tracked& tracked, Time now) {
+Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked, Time now) {
   sched::NewRequest request = *tracked.waiting;
   request.params = tracked.spec.params;
-  if (lane.role == StageRole::kPrefill) {
+  if (pipeline.role == StageRole::kPrefill) {
     auto first_token = std::make_shared<SamplingParams>(*tracked.spec.params);
     first_token->max_tokens = 1;
     request.params = std::move(first_token);
     request.hold_kv = options_.hold_limit;
   }
-  std::vector<int> to_fetch = ToFetch(id, tracked, lane);
+  std::vector<int> to_fetch = ToFetch(id, tracked, pipeline);
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
-  MR_RETURN_IF_ERROR(lane.scheduler->Add(std::move(request), now));
+  MR_RETURN_IF_ERROR(pipeline.scheduler->Add(std::move(request), now));
   if (!fetches) DropLeft(id, tracked);
-  tracked.lane = lane.id;
+  tracked.pipeline = pipeline.id;
   tracked.waiting.reset();
-  lane.requests.insert(id);
+  pipeline.requests.insert(id);
   waiting_.erase({tracked.arrived, id});
-  dirty_.insert(lane.id);
+  dirty_.insert(pipeline.id);
   return OkStatus();
 }
 
-void Controller::Dispatch(Time now) {
+// Oldest first among the requests of one kind: those that wait for a prefill pipeline, and those
+// that wait for one that decodes. With a router each request has a route of its own.
+void ControllerCore::Dispatch(Time now) {
   if (router_) FollowRouter(now);
+  std::set<Phase> blocked;
   const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
   for (const WaitingKey& key : waiting) {
     const auto found = requests_.find(key.second);
     if (found == requests_.end() || !found->second.waiting) continue;
+    const Phase phase = PhaseOf(found->second);
+    if (blocked.contains(phase)) continue;
     const Placed placed = Place(key.second, found->second, now);
-    // Without a router all wait for the same; with one each has its own way.
-    if (placed == Placed::kNotNow && !router_) return;
+    if (placed != Placed::kNotNow || router_) continue;
+    blocked.insert(phase);
+    if (blocked.size() == 2 || !PrefillApart(layout_)) return;
   }
 }
 
-Controller::Placed Controller::Place(RequestId id, Tracked& tracked, Time now) {
-  Lane* lane = ChooseLane(id, tracked, now);
-  if (lane == nullptr || !lane->open) return Placed::kNotNow;
-  const Status added = AddTo(*lane, id, tracked, now);
+ControllerCore::Placed ControllerCore::Place(RequestId id, Tracked& tracked, Time now) {
+  Pipeline* pipeline = ChoosePipeline(id, tracked, now);
+  if (pipeline == nullptr || !pipeline->open) return Placed::kNotNow;
+  const Status added = AddTo(*pipeline, id, tracked, now);
   if (added.ok()) return Placed::kYes;
+  if (added.code() == StatusCode::kUnavailable) return Placed::kNotYet;  // its last pull must end
   if (added.code() != StatusCode::kInvalidArgument) return Placed::kNotNow;
   EndWaiting(id, FinishReason::kError, added, std::nullopt, now);
   return Placed::kNever;
 }
 
 // Of a request that no scheduler has: its unfinished sequences, or one of them, end here.
-void Controller::EndWaiting(RequestId id, FinishReason reason, const Status& error,
-                            std::optional<int> index, Time now) {
+void ControllerCore::EndWaiting(RequestId id, FinishReason reason, const Status& error,
+                                std::optional<int> index, Time now) {
   Tracked& tracked = requests_.at(id);
   sched::NewRequest& request = *tracked.waiting;
   const int n = tracked.n();
@@ -198,20 +197,20 @@ void Controller::EndWaiting(RequestId id, FinishReason reason, const Status& err
     sched::ResumedSequence& sequence = request.resumed[static_cast<size_t>(i)];
     if (sequence.finished || (index && *index != i)) continue;
     sequence.finished = true;
-    RequestOutput& news = outputs_.emplace_back();
-    news.request = id;
-    news.index = i;
-    news.finish = reason;
-    news.error = error;
+    RequestOutput& output = outputs_.emplace_back();
+    output.request = id;
+    output.index = i;
+    output.finish = reason;
+    output.error = error;
     if (--left > 0) continue;
-    news.times = request.times.value_or(RequestTimes{.arrived = tracked.arrived});
+    output.times = request.times.value_or(RequestTimes{.arrived = tracked.arrived});
   }
   if (left > 0) return;
   waiting_.erase({tracked.arrived, id});
   Forget(id, now);
 }
 
-void Controller::ExpireWaiting(Time now) {
+void ControllerCore::ExpireWaiting(Time now) {
   std::vector<RequestId> expired;
   for (const auto& [arrived, id] : waiting_) {
     if (now - requests_.at(id).waits_since > options_.waiting_limit) expired.push_back(id);
@@ -226,28 +225,26 @@ void Controller::ExpireWaiting(Time now) {
   }
 }
 
-// What a scheduler told: outputs_ from the `first` on. Only the lane that has a request may speak
-// for it. Nothing else is told meanwhile.
-void Controller::FilterNews(Lane& lane, size_t first, Time now) {
+// What a scheduler told: outputs_ from the `first` on. Only the pipeline that has a request may
+// speak for it. Nothing else is told meanwhile.
+void ControllerCore::FilterOutputs(Pipeline& pipeline, size_t first, Time now) {
   size_t kept = first;
   for (size_t i = first; i < outputs_.size(); ++i) {
     RequestOutput& output = outputs_[i];
     const RequestId id = output.request;
     const auto found = requests_.find(id);
-    if (found == requests_.end() || found->second.lane != lane.id) continue;
+    if (found == requests_.end() || found->second.pipeline != pipeline.id) continue;
     Tracked& tracked = found->second;
-    tracked.told += static_cast<int64_t>(output.tokens.size());
+    tracked.delivered += static_cast<int64_t>(output.tokens.size());
     if (output.times.has_value()) {  // the last
-      const bool goes_on = lane.role == StageRole::kPrefill &&
-                           output.finish == FinishReason::kLength &&
-                           OutputLimit(*tracked.spec.params, tracked.prompt_tokens(),
-                                       options_.scheduler.max_model_len) > 1;
+      const bool goes_on = pipeline.role == StageRole::kPrefill &&
+                           output.finish == FinishReason::kLength && OutputLimit(tracked) > 1;
       if (goes_on) {
-        HandOver(lane, id, output, now);
+        HandOver(pipeline, id, output, now);
       } else {
         if (moves_.contains(id)) AbandonMove(id, now);
-        if (lane.role == StageRole::kPrefill) lane.scheduler->ReleaseKv(id);
-        lane.requests.erase(id);
+        if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
+        pipeline.requests.erase(id);
         Forget(id, now);
       }
     }
@@ -257,11 +254,11 @@ void Controller::FilterNews(Lane& lane, size_t first, Time now) {
   outputs_.resize(kept);
 }
 
-void Controller::Forget(RequestId id, Time now) {
+void ControllerCore::Forget(RequestId id, Time now) {
   const auto found = requests_.find(id);
   Tracked& tracked = found->second;
   DropLeft(id, tracked);
-  if (router_) router_->Release(id, tracked.prompt_tokens() + tracked.told, now);
+  if (router_) router_->Release(id, tracked.prompt_tokens() + tracked.delivered, now);
   requests_.erase(found);
   if (!waiting_.empty()) try_waiting_ = true;
 }

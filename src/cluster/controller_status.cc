@@ -1,22 +1,80 @@
 // What is told of the cluster, and whether its tables agree.
+#include "cluster/controller_status.h"
+
 #include <algorithm>
+#include <array>
 
 #include "base/check.h"
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 
 namespace millrace::cluster {
+namespace {
 
-std::optional<std::string> Controller::Missing() const {
+using Counters = ControllerCounters;
+
+constexpr auto kCounters = std::to_array<ControllerCounter>({
+    {"joins", "millrace_cluster_worker_joins_total", "Workers that joined.", &Counters::joins},
+    {"joins_refused", "millrace_cluster_worker_joins_refused_total",
+     "Joins that were refused: another model, version or machine kind, or a name that is taken.",
+     &Counters::joins_refused},
+    {"workers_lost", "millrace_cluster_workers_lost_total",
+     "Workers that left or were given up, drained ones among them.", &Counters::workers_lost},
+    {"pipelines_opened", "millrace_cluster_pipelines_opened_total",
+     "Pipelines opened over workers.", &Counters::pipelines_opened},
+    {"pipelines_lost", "millrace_cluster_pipelines_lost_total",
+     "Pipelines lost with a worker, a connection or a failed step.", &Counters::pipelines_lost},
+    {"layouts", "millrace_cluster_plans_begun_total",
+     "Plans that were begun, automatic ones among them.", &Counters::layouts},
+    {"plans_applied", "millrace_cluster_plans_applied_total", "Plans that came into force.",
+     &Counters::plans_applied},
+    {"plans_given_up", "millrace_cluster_plans_given_up_total",
+     "Plans that were given up before they came into force, because they could not be loaded.",
+     &Counters::plans_given_up},
+    {"replays", "millrace_cluster_replays_total",
+     "Requests that lost their pipeline and went on elsewhere from the tokens they had.",
+     &Counters::replays},
+    {"fetched", "millrace_cluster_replays_with_kv_total",
+     "Replays that fetched KV from the workers that were left.", &Counters::fetched},
+    {"computed_in_part", "millrace_cluster_replays_in_part_total",
+     "Replays with KV that computed some layers again, not all.", &Counters::computed_in_part},
+    {"poisoned", "millrace_cluster_requests_poisoned_total",
+     "Requests that failed because pipelines were lost under them again and again.",
+     &Counters::poisoned},
+    {"expired", "millrace_cluster_requests_expired_total",
+     "Requests that failed because they waited too long for workers.", &Counters::expired},
+    {"moves", "millrace_cluster_moves_total",
+     "Moves of a request with its KV to another pipeline that were begun.", &Counters::moves},
+    {"moves_failed", "millrace_cluster_moves_failed_total",
+     "Moves that failed; the request went on without that KV.", &Counters::moves_failed},
+    {"moved_bytes", "millrace_cluster_moved_bytes_total", "Bytes of KV that workers pulled.",
+     &Counters::moved_bytes},
+    {"pulls_failed", "millrace_cluster_pulls_failed_total",
+     "Pulls of KV that a worker could not complete.", &Counters::pulls_failed},
+    {"leases_renewed", "millrace_cluster_kv_leases_renewed_total",
+     "Leases of KV that were renewed because its puller is alive.", &Counters::leases_renewed},
+    {"stale_messages", "millrace_cluster_stale_messages_total",
+     "Messages that name a session, pipeline or transfer that is gone; they were dropped.",
+     &Counters::stale_messages},
+});
+static_assert(sizeof(Counters) == kCounters.size() * sizeof(uint64_t), "a counter is not listed");
+
+}  // namespace
+
+std::span<const ControllerCounter> AllControllerCounters() { return kCounters; }
+
+std::optional<std::string> ControllerCore::Missing() const {
   if (workers_.empty()) return "No worker has joined yet.";
   return layout_.Missing();
 }
 
-ClusterStatus Controller::Describe(Time now) const {
+ClusterStatus ControllerCore::Describe(Time now) const {
   ClusterStatus status{.term = options_.term,
                        .epoch = layout_.plan.epoch,
                        .plan = layout_.plan,
                        .missing = Missing(),
+                       .degraded = layout_.Degraded(),
                        .changing = next_.has_value(),
+                       .given_up = given_up_,
                        .requests = std::ssize(requests_),
                        .waiting = std::ssize(waiting_),
                        .moving = std::ssize(moves_),
@@ -44,46 +102,46 @@ ClusterStatus Controller::Describe(Time now) const {
       }
     }
   }
-  for (const auto& [id, lane] : lanes_) {
-    LaneStatus& l = status.lanes.emplace_back();
+  for (const auto& [id, pipeline] : pipelines_) {
+    PipelineStatus& l = status.pipelines.emplace_back();
     l.id = id;
-    for (size_t hop = 0; hop < lane.hops.size(); ++hop) {
-      l.workers.push_back(workers_.at(lane.workers[hop].front()).join.name);
-      l.layers.push_back(lane.hops[hop].layers);
+    for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
+      l.workers.push_back(workers_.at(pipeline.workers[hop].front()).join.name);
+      l.layers.push_back(pipeline.hops[hop].layers);
     }
-    l.role = lane.role;
-    l.open = lane.open;
-    l.retiring = lane.retiring;
-    l.requests = std::ssize(lane.requests);
-    l.blocks_total = lane.num_blocks;
-    l.blocks_used = lane.scheduler->blocks_in_use();
+    l.role = pipeline.role;
+    l.open = pipeline.open;
+    l.retiring = pipeline.retiring;
+    l.requests = std::ssize(pipeline.requests);
+    l.blocks_total = pipeline.num_blocks;
+    l.blocks_used = pipeline.scheduler->blocks_in_use();
   }
   return status;
 }
 
-sched::SchedulerStats Controller::Stats() const {
+sched::SchedulerStats ControllerCore::Stats() const {
   sched::SchedulerStats sum;
-  for (const auto& [id, lane] : lanes_) sum += lane.scheduler->Stats();
-  sum += closed_lanes_;
+  for (const auto& [id, pipeline] : pipelines_) sum += pipeline.scheduler->Stats();
+  sum += closed_pipelines_;
   sum.waiting += static_cast<int>(waiting_.size());
   return sum;
 }
 
-std::optional<sched::RequestInfo> Controller::Inspect(RequestId id, Time now) const {
+std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now) const {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return std::nullopt;
   const Tracked& tracked = found->second;
-  if (tracked.lane) return lanes_.at(*tracked.lane).scheduler->Inspect(id, now);
+  if (tracked.pipeline) return pipelines_.at(*tracked.pipeline).scheduler->Inspect(id, now);
   sched::RequestInfo info;
   info.id = id;
   info.age = now - tracked.arrived;
   info.prompt_tokens = tracked.prompt_tokens();
-  info.output_tokens = static_cast<int>(tracked.told);
+  info.output_tokens = static_cast<int>(tracked.delivered);
   info.waits_for = Missing().value_or("a way through the plan");
   return info;
 }
 
-std::vector<sched::RequestInfo> Controller::InspectAll(Time now) const {
+std::vector<sched::RequestInfo> ControllerCore::InspectAll(Time now) const {
   std::vector<sched::RequestInfo> all;
   for (const auto& [id, tracked] : requests_) {
     if (auto info = Inspect(id, now)) all.push_back(std::move(*info));
@@ -92,57 +150,60 @@ std::vector<sched::RequestInfo> Controller::InspectAll(Time now) const {
   return all;
 }
 
-std::optional<sched::RequestInfo> Controller::Stalled(Time now) const {
-  for (const auto& [id, lane] : lanes_) {
-    if (!lane.open) continue;
-    if (auto stalled = lane.scheduler->Stalled(now)) return stalled;
+std::optional<sched::RequestInfo> ControllerCore::Stalled(Time now) const {
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (!pipeline.open) continue;
+    if (auto stalled = pipeline.scheduler->Stalled(now)) return stalled;
   }
   return std::nullopt;
 }
 
-void Controller::CheckIntegrity() const {
-  for (const auto& [id, lane] : lanes_) {
-    lane.scheduler->CheckIntegrity();
-    for (RequestId request : lane.requests) {
+void ControllerCore::CheckIntegrity() const {
+  for (const auto& [id, pipeline] : pipelines_) {
+    pipeline.scheduler->CheckIntegrity();
+    for (RequestId request : pipeline.requests) {
       const auto found = requests_.find(request);
-      MR_CHECK(found != requests_.end() && found->second.lane == id)
-          << "lane " << id << " has request " << request << ", which is not its";
+      MR_CHECK(found != requests_.end() && found->second.pipeline == id)
+          << "pipeline " << id << " has request " << request << ", which is not its";
     }
-    for (const auto& hop : lane.workers) {
+    for (const auto& hop : pipeline.workers) {
       for (WorkerId worker : hop) {
-        MR_CHECK(workers_.contains(worker)) << "lane " << id << " has a lost worker";
+        MR_CHECK(workers_.contains(worker)) << "pipeline " << id << " has a lost worker";
       }
     }
   }
   for (const auto& [id, tracked] : requests_) {
-    MR_CHECK(tracked.lane.has_value() != tracked.waiting.has_value())
-        << "request " << id << " is in a lane and waits, or neither";
+    MR_CHECK(tracked.pipeline.has_value() != tracked.waiting.has_value())
+        << "request " << id << " is in a pipeline and waits, or neither";
     MR_CHECK(tracked.waiting.has_value() == waiting_.contains({tracked.arrived, id}))
         << "request " << id << " is missing in the queue";
-    if (!tracked.lane) continue;
-    const auto lane = lanes_.find(*tracked.lane);
-    MR_CHECK(lane != lanes_.end() && lane->second.requests.contains(id))
-        << "request " << id << " is in a lane that does not know it";
+    if (!tracked.pipeline) continue;
+    const auto pipeline = pipelines_.find(*tracked.pipeline);
+    MR_CHECK(pipeline != pipelines_.end() && pipeline->second.requests.contains(id))
+        << "request " << id << " is in a pipeline that does not know it";
   }
-  size_t heirs = 0;
+  size_t waiters = 0;
   for (const auto& [id, tracked] : requests_) {
     if (!tracked.left) continue;
-    ++heirs;
-    MR_CHECK(heirs_.contains(tracked.left->lane) && heirs_.at(tracked.left->lane).contains(id))
-        << "request " << id << " left KV in a lane that does not know it";
+    ++waiters;
+    MR_CHECK(waiters_.contains(tracked.left->pipeline) &&
+             waiters_.at(tracked.left->pipeline).contains(id))
+        << "request " << id << " left KV in a pipeline that does not know it";
   }
-  for (const auto& [lane, of_lane] : heirs_) {
-    MR_CHECK(lanes_.contains(lane) || remains_.contains(lane)) << "KV in a lane that is gone";
-    heirs -= of_lane.size();
+  for (const auto& [pipeline, of_pipeline] : waiters_) {
+    MR_CHECK(pipelines_.contains(pipeline) || surviving_stages_.contains(pipeline))
+        << "KV in a pipeline that is gone";
+    waiters -= of_pipeline.size();
   }
-  MR_CHECK(heirs == 0) << "KV is kept for nobody";
-  for (const auto& [lane, remains] : remains_) {
-    MR_CHECK(heirs_.contains(lane)) << "a lost lane is kept for nobody";
+  MR_CHECK(waiters == 0) << "KV is kept for nobody";
+  for (const auto& [pipeline, surviving_stages] : surviving_stages_) {
+    MR_CHECK(waiters_.contains(pipeline)) << "a lost pipeline is kept for nobody";
   }
   MR_CHECK(waiting_.size() <= requests_.size()) << "more wait than there are";
   for (const auto& [id, move] : moves_) {
     MR_CHECK(requests_.contains(id)) << "request " << id << " moves and has ended";
-    MR_CHECK(lanes_.contains(move.to)) << "request " << id << " moves to a lane that is gone";
+    MR_CHECK(pipelines_.contains(move.to))
+        << "request " << id << " moves to a pipeline that is gone";
   }
   for (const auto& [shard, worker] : shards_) {
     MR_CHECK(workers_.contains(worker)) << "shard " << shard << " is on a lost worker";

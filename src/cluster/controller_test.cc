@@ -1,25 +1,24 @@
 // The controller on its own: who may join, and what a lost link or collective means.
-#include "cluster/controller.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "base/test_time.h"
+#include "cluster/controller_core.h"
+
 namespace millrace::cluster {
 namespace {
 
-Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
-
-std::unique_ptr<Controller> Make(int tensor_parallel) {
+std::unique_ptr<ControllerCore> Make(int tensor_parallel) {
   ControllerOptions o;
   o.term = Term(1);
   o.model = "m";
   o.num_layers = 4;
   o.tensor_parallel = tensor_parallel;
   o.scheduler.max_model_len = 64;
-  return std::move(Controller::Create(o, {})).value();
+  return std::move(ControllerCore::Create(o, {})).value();
 }
 
 Join JoinOf(const std::string& name, uint64_t incarnation) {
@@ -30,7 +29,7 @@ Join JoinOf(const std::string& name, uint64_t incarnation) {
 }
 
 template <typename T>
-std::vector<std::pair<ConnectionId, T>> Sent(Controller& c) {
+std::vector<std::pair<ConnectionId, T>> Sent(ControllerCore& c) {
   std::vector<ControllerAction> actions;
   c.TakeActions(actions);
   std::vector<std::pair<ConnectionId, T>> out;
@@ -42,7 +41,7 @@ std::vector<std::pair<ConnectionId, T>> Sent(Controller& c) {
   return out;
 }
 
-TEST(Controller, OneOfTwoProcessesKeepsTheirName) {
+TEST(ControllerCore, OneOfTwoProcessesKeepsTheirName) {
   auto c = Make(1);
   c->Receive(ConnectionId(1), JoinOf("w", 10), At(0));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
@@ -61,7 +60,7 @@ TEST(Controller, OneOfTwoProcessesKeepsTheirName) {
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
 }
 
-TEST(Controller, AWrongWorkerDoesNotTakeAGoodOnesName) {
+TEST(ControllerCore, AWrongWorkerDoesNotTakeAGoodOnesName) {
   auto c = Make(1);
   c->Receive(ConnectionId(1), JoinOf("w", 10), At(0));
   Join wrong = JoinOf("w", 20);
@@ -79,7 +78,7 @@ class LostAmongRanks : public ::testing::Test {
     for (const auto& [to, load] : Sent<LoadShard>(*c_)) loads_[to.value()] = load.shard;
     EXPECT_EQ(loads_.size(), 2u);
   }
-  std::unique_ptr<Controller> c_ = Make(2);
+  std::unique_ptr<ControllerCore> c_ = Make(2);
   std::map<uint64_t, ShardId> loads_;  // by worker
 };
 
@@ -100,7 +99,7 @@ TEST_F(LostAmongRanks, WhoReadsWeightsGoesOn) {
 }
 
 // One that has no model yet is taken in, and told who has weights: holders of its layers first.
-TEST(Controller, NamesWhoeverHasWeightsToOneThatHasNone) {
+TEST(ControllerCore, NamesWhoeverHasWeightsToOneThatHasNone) {
   ControllerOptions o;
   o.term = Term(1);
   o.num_layers = 4;
@@ -109,7 +108,7 @@ TEST(Controller, NamesWhoeverHasWeightsToOneThatHasNone) {
   o.scheduler.max_model_len = 64;
   o.identity.model_fingerprint = "right";
   o.identity.kv_layout = "dense";
-  auto c = std::move(Controller::Create(o, {})).value();
+  auto c = std::move(ControllerCore::Create(o, {})).value();
   const auto join = [&](uint64_t number, const std::string& fingerprint) {
     Join message = JoinOf("w" + std::to_string(number), number * 10);
     message.identity.model_fingerprint = fingerprint;
@@ -147,8 +146,8 @@ TEST(Controller, NamesWhoeverHasWeightsToOneThatHasNone) {
   EXPECT_EQ(sources(files_first ? last[0].second : again[0].second), std::vector<uint64_t>{40});
 }
 
-// Who is handed over with the first prompt's KV must find the lane that decodes open.
-TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
+// Who is handed over with the first prompt's KV must find the pipeline that decodes open.
+TEST(ControllerCore, OpensEveryWayAsSoonAsItsStagesAreUp) {
   ControllerOptions o;
   o.term = Term(1);
   o.num_layers = 4;
@@ -158,7 +157,7 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
   o.plan->stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
                     {.layers = {0, 2}, .role = StageRole::kDecode},
                     {.layers = {2, 4}, .role = StageRole::kDecode}};
-  auto c = std::move(Controller::Create(o, {})).value();
+  auto c = std::move(ControllerCore::Create(o, {})).value();
   for (uint64_t w = 1; w <= 3; ++w) {
     c->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), 10 * w), At(0));
   }
@@ -170,7 +169,7 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
     c->Receive(to,
                ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
                At(0.1));
-    EXPECT_EQ(Sent<OpenLane>(*c).size(), opened_after[i]) << load.layers.begin;
+    EXPECT_EQ(Sent<OpenPipeline>(*c).size(), opened_after[i]) << load.layers.begin;
   }
   // Lost with a worker, it is opened again when there is one in its place.
   c->ConnectionLost(ConnectionId(3), Unavailable("gone"), At(0.2));
@@ -181,13 +180,13 @@ TEST(Controller, OpensEveryWayAsSoonAsItsStagesAreUp) {
       ConnectionId(4),
       ShardLoaded{.shard = again[0].second.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
       At(0.4));
-  EXPECT_EQ(Sent<OpenLane>(*c).size(), 2u);
+  EXPECT_EQ(Sent<OpenPipeline>(*c).size(), 2u);
 }
 
 // Two workers that may have the whole model; a request of which a step is under way.
 class Migrating : public ::testing::Test {
  protected:
-  using Step = std::pair<ConnectionId, LaneStep>;
+  using Step = std::pair<ConnectionId, PipelineStep>;
 
   void Start(std::optional<Plan> plan) {
     ControllerOptions o;
@@ -196,7 +195,7 @@ class Migrating : public ::testing::Test {
     o.scheduler.block_size = 4;
     o.scheduler.max_model_len = 64;
     o.plan = std::move(plan);
-    c_ = std::move(Controller::Create(o, {})).value();
+    c_ = std::move(ControllerCore::Create(o, {})).value();
     for (uint64_t w = 1; w <= 2; ++w) {
       c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
     }
@@ -231,11 +230,11 @@ class Migrating : public ::testing::Test {
           loaded.kv_bytes_per_token_layer = 8;
           loaded.kv_bytes = 65536;
           c_->Receive(send->to, loaded, now);
-        } else if (const auto* open = std::get_if<OpenLane>(&send->message)) {
-          c_->Receive(send->to, LaneOpened{open->lane}, now);
+        } else if (const auto* open = std::get_if<OpenPipeline>(&send->message)) {
+          c_->Receive(send->to, PipelineOpened{open->pipeline}, now);
         } else if (const auto* pull = std::get_if<PullKv>(&send->message)) {
           pulls.push_back(*pull);
-        } else if (const auto* step = std::get_if<LaneStep>(&send->message)) {
+        } else if (const auto* step = std::get_if<PipelineStep>(&send->message)) {
           steps_.emplace_back(send->to, *step);
         }
       }
@@ -248,7 +247,7 @@ class Migrating : public ::testing::Test {
     for (const SequenceStep& s : step.second.plan.sequences) {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
-    c_->Receive(step.first, StepDone{step.second.lane, std::move(result)}, now);
+    c_->Receive(step.first, StepDone{step.second.pipeline, std::move(result)}, now);
     return Settle(now);
   }
   Step LastAt(ConnectionId worker) const {
@@ -265,7 +264,7 @@ class Migrating : public ::testing::Test {
     return plan;
   }
 
-  std::unique_ptr<Controller> c_;
+  std::unique_ptr<ControllerCore> c_;
   std::vector<Step> steps_;  // as they were sent
 };
 
@@ -325,7 +324,7 @@ class LostStage : public ::testing::Test {
     o.elastic = false;
     o.scheduler.block_size = 4;
     o.scheduler.max_model_len = 64;
-    c_ = std::move(Controller::Create(o, {})).value();
+    c_ = std::move(ControllerCore::Create(o, {})).value();
     for (uint64_t w = 1; w <= 2; ++w) {
       c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
     }
@@ -335,16 +334,16 @@ class LostStage : public ::testing::Test {
     request.params = std::make_shared<const SamplingParams>();
     EXPECT_TRUE(c_->Submit(std::move(request), At(1)).ok());
     c_->Advance(At(1));
-    const auto steps = Sent<LaneStep>(*c_);
+    const auto steps = Sent<PipelineStep>(*c_);
     EXPECT_EQ(steps.size(), 1u);
-    lane_ = steps[0].second.lane;
+    pipeline_ = steps[0].second.pipeline;
     StepResult result{.id = steps[0].second.plan.id};
     result.sequences.push_back({.id = steps[0].second.plan.sequences[0].id, .token = 9});
-    c_->Receive(ConnectionId(2), StepDone{lane_, std::move(result)}, At(1.1));
+    c_->Receive(ConnectionId(2), StepDone{pipeline_, std::move(result)}, At(1.1));
     c_->Advance(At(1.1));
-    (void)Sent<LaneStep>(*c_);
+    (void)Sent<PipelineStep>(*c_);
     c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1.2));
-    EXPECT_TRUE(Sent<CloseLane>(*c_).empty()) << "its first hop is still there";
+    EXPECT_TRUE(Sent<ClosePipeline>(*c_).empty()) << "its first hop is still there";
     c_->Receive(ConnectionId(3), JoinOf("w3", 30), At(1.3));
   }
 
@@ -355,14 +354,15 @@ class LostStage : public ::testing::Test {
           to, ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
           At(1.4));
     }
-    for (const auto& [to, open] : Sent<OpenLane>(*c_)) {
-      if (c_->Describe(At(1.4)).lanes.empty()) break;
-      c_->Receive(to, LaneOpened{open.lane, open.hop == 0 ? of_first : OkStatus()}, At(1.4));
+    for (const auto& [to, open] : Sent<OpenPipeline>(*c_)) {
+      if (c_->Describe(At(1.4)).pipelines.empty()) break;
+      c_->Receive(to, PipelineOpened{open.pipeline, open.hop == 0 ? of_first : OkStatus()},
+                  At(1.4));
     }
   }
 
-  std::unique_ptr<Controller> c_;
-  LaneId lane_;
+  std::unique_ptr<ControllerCore> c_;
+  PipelineId pipeline_;
 };
 
 TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
@@ -375,13 +375,13 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
     auto* send = std::get_if<SendToWorker>(&action);
     if (send == nullptr) continue;
     if (auto* pull = std::get_if<PullKv>(&send->message)) pulls.emplace_back(send->to, *pull);
-    EXPECT_FALSE(std::holds_alternative<CloseLane>(send->message));
+    EXPECT_FALSE(std::holds_alternative<ClosePipeline>(send->message));
   }
   ASSERT_EQ(pulls.size(), 1u) << "the new worker has nowhere to take it from";
   EXPECT_EQ(pulls[0].first, ConnectionId(1));
   EXPECT_EQ(pulls[0].second.end_token, 10);
-  EXPECT_EQ(pulls[0].second.sources.at(0).handle.lane, lane_);
-  c_->Receive(ConnectionId(1), PullDone{.transfer = pulls[0].second.transfer, .rows = true},
+  EXPECT_EQ(pulls[0].second.sources.at(0).handle.pipeline, pipeline_);
+  c_->Receive(ConnectionId(1), PullDone{.transfer = pulls[0].second.transfer, .activations = true},
               At(1.6));
   c_->Advance(At(1.6));
   c_->CheckIntegrity();
@@ -391,8 +391,9 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
   for (ControllerAction& action : actions) {
     auto* send = std::get_if<SendToWorker>(&action);
     if (send == nullptr) continue;
-    if (auto* close = std::get_if<CloseLane>(&send->message)) closed |= close->lane == lane_;
-    auto* step = std::get_if<LaneStep>(&send->message);
+    if (auto* close = std::get_if<ClosePipeline>(&send->message))
+      closed |= close->pipeline == pipeline_;
+    auto* step = std::get_if<PipelineStep>(&send->message);
     if (step) alone = step->plan.sequences[0].only_layers == LayerRange{2, 4};
   }
   EXPECT_TRUE(closed);
@@ -402,13 +403,13 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
 TEST_F(LostStage, WhatIsLeftGivesWayToALaneThatFindsNoMemory) {
   LoadAndOpen(ResourceExhausted("no memory for so many blocks"));
   bool closed = false;
-  for (const auto& [to, close] : Sent<CloseLane>(*c_)) closed |= close.lane == lane_;
+  for (const auto& [to, close] : Sent<ClosePipeline>(*c_)) closed |= close.pipeline == pipeline_;
   EXPECT_TRUE(closed);
   c_->CheckIntegrity();
 }
 
 // Stopping the last worker must not hang until somebody kills it.
-TEST(Controller, LetsGoOfAWorkerThatNobodyCanRelieve) {
+TEST(ControllerCore, LetsGoOfAWorkerThatNobodyCanRelieve) {
   auto c = Make(1);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
   EXPECT_EQ(c->DrainWorker("a", At(0.1)).code(), StatusCode::kFailedPrecondition);
@@ -417,7 +418,7 @@ TEST(Controller, LetsGoOfAWorkerThatNobodyCanRelieve) {
   EXPECT_EQ(Sent<Leave>(*c).size(), 1u);
 }
 
-TEST(Controller, MakesAFailedCollectiveAnew) {
+TEST(ControllerCore, MakesAFailedCollectiveAnew) {
   auto c = Make(2);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
   c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));
@@ -433,16 +434,16 @@ TEST(Controller, MakesAFailedCollectiveAnew) {
   request.params = std::make_shared<const SamplingParams>();
   ASSERT_TRUE(c->Submit(request, At(0.1)).ok());
   c->Advance(At(0.1));
-  const auto opened = Sent<OpenLane>(*c);
+  const auto opened = Sent<OpenPipeline>(*c);
   ASSERT_EQ(opened.size(), 2u);
-  const LaneId lane = opened[0].second.lane;
+  const PipelineId pipeline = opened[0].second.pipeline;
   for (uint64_t w = 1; w <= 2; ++w) {
-    c->Receive(ConnectionId(w), LaneOpened{lane, OkStatus()}, At(0.1));
+    c->Receive(ConnectionId(w), PipelineOpened{pipeline, OkStatus()}, At(0.1));
   }
   c->Advance(At(0.1));
-  (void)Sent<LaneStep>(*c);
-  c->Receive(ConnectionId(1), LaneBroken{lane, Unavailable("the collective has failed"), {}},
-             At(0.2));
+  (void)Sent<PipelineStep>(*c);
+  c->Receive(ConnectionId(1),
+             PipelineBroken{pipeline, Unavailable("the collective has failed"), {}}, At(0.2));
   std::vector<ControllerAction> actions;
   c->TakeActions(actions);
   int loaded = 0, unloaded = 0;
@@ -458,7 +459,7 @@ TEST(Controller, MakesAFailedCollectiveAnew) {
 }
 
 // One was lost or late: the others are as good as they were.
-TEST(Controller, RanksThatDoNotMeetTryAgain) {
+TEST(ControllerCore, RanksThatDoNotMeetTryAgain) {
   auto c = Make(2);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
   c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));

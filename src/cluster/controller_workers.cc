@@ -5,13 +5,10 @@
 #include <utility>
 
 #include "base/log.h"
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 
 namespace millrace::cluster {
 namespace {
-
-// A worker that was heard within so many heartbeats is taken to be alive.
-constexpr int64_t kAliveBeats = 3;
 
 // An empty expectation takes anything; who names nothing has no model yet, and will get this one.
 Status Compare(std::string_view what, const std::string& expected, const std::string& got) {
@@ -22,31 +19,31 @@ Status Compare(std::string_view what, const std::string& expected, const std::st
 
 }  // namespace
 
-Controller::Worker* Controller::ByConnection(ConnectionId connection) {
+ControllerCore::Worker* ControllerCore::ByConnection(ConnectionId connection) {
   const auto found = connections_.find(connection);
   return found == connections_.end() ? nullptr : &workers_.at(found->second);
 }
 
-Controller::Worker* Controller::ByName(std::string_view name) {
+ControllerCore::Worker* ControllerCore::ByName(std::string_view name) {
   for (auto& [id, worker] : workers_) {
     if (worker.join.name == name) return &worker;
   }
   return nullptr;
 }
 
-void Controller::Send(WorkerId worker, ToWorker message) {
+void ControllerCore::Send(WorkerId worker, ToWorker message) {
   const auto found = workers_.find(worker);
   if (found == workers_.end()) return;
   actions_.push_back(SendToWorker{found->second.connection, std::move(message)});
 }
 
-int Controller::UsableWorkers() const {
+int ControllerCore::UsableWorkers() const {
   return static_cast<int>(std::ranges::count_if(workers_, [](const auto& entry) {
     return !entry.second.draining && entry.second.unusable.empty();
   }));
 }
 
-void Controller::On(ConnectionId from, const Join& message, Time now) {
+void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
   if (connections_.contains(from)) {  // one per session
     ++counters_.joins_refused;
     return;
@@ -54,7 +51,7 @@ void Controller::On(ConnectionId from, const Join& message, Time now) {
   Admit(from, message, now);
 }
 
-Status Controller::CheckJoin(const Join& join) const {
+Status ControllerCore::CheckJoin(const Join& join) const {
   const WorkerIdentity& mine = options_.identity;
   const WorkerIdentity& its = join.identity;
   if (mine.protocol_version != its.protocol_version) {
@@ -77,7 +74,7 @@ Status Controller::CheckJoin(const Join& join) const {
   return OkStatus();
 }
 
-void Controller::Admit(ConnectionId connection, Join join, Time now) {
+void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   const auto refuse = [&](const Status& why, bool retry) {
     ++counters_.joins_refused;
     MR_LOG(warn, "refused worker {}: {}", Printable(join.name), why.message());
@@ -89,12 +86,12 @@ void Controller::Admit(ConnectionId connection, Join join, Time now) {
   // now keeps it. Else the newer has it; the older may be a zombie.
   if (const Worker* older = ByName(join.name)) {
     const bool same = older->address.incarnation == join.address.incarnation;
-    const Duration heard = now - older->last_beat;
-    if (!same && heard.ns < kAliveBeats * options_.heartbeat_every.ns) {
-      return refuse(Unavailable(fmt::format("another process has joined as {} and was heard {:.1f} "
-                                            "s ago; give each worker a name of its own",
-                                            Printable(join.name), heard.seconds())),
-                    true);
+    if (!same && Heard(*older, now)) {
+      return refuse(
+          Unavailable(fmt::format("another process has joined as {} and was heard {:.1f} "
+                                  "s ago; give each worker a name of its own",
+                                  Printable(join.name), (now - older->last_beat).seconds())),
+          true);
     }
     LoseWorker(older->id,
                Unavailable(fmt::format("another process joined as {}", Printable(join.name))), true,
@@ -113,12 +110,13 @@ void Controller::Admit(ConnectionId connection, Join join, Time now) {
   const WorkerId id = worker.id;
   connections_.emplace(connection, id);
   workers_.emplace(id, std::move(worker));
+  follows_ = true;
   Send(id, Welcome{id, options_.term, options_.heartbeat_every});
   FollowWorkers(now);
-  Staff(now);
+  AssignWorkers(now);
 }
 
-void Controller::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
+void ControllerCore::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
   Worker* worker = ByConnection(from);
   if (worker == nullptr || beat.incarnation != worker->address.incarnation ||
       beat.sequence <= worker->beat.sequence) {
@@ -133,7 +131,11 @@ void Controller::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
   worker->last_beat = now;
 }
 
-void Controller::WatchHeartbeats(Time now) {
+bool ControllerCore::Heard(const Worker& worker, Time now) const {
+  return (now - worker.last_beat).ns < ControllerOptions::kAliveBeats * options_.heartbeat_every.ns;
+}
+
+void ControllerCore::WatchHeartbeats(Time now) {
   std::vector<std::pair<WorkerId, Status>> lost;
   for (const auto& [id, worker] : workers_) {
     const Duration silent = now - worker.last_beat;
@@ -157,15 +159,17 @@ void Controller::WatchHeartbeats(Time now) {
   for (const auto& [id, reason] : lost) LoseWorker(id, reason, true, now);
 }
 
-void Controller::ConnectionLost(ConnectionId connection, const Status& reason, Time now) {
+void ControllerCore::ConnectionLost(ConnectionId connection, const Status& reason, Time now) {
   if (const Worker* worker = ByConnection(connection)) LoseWorker(worker->id, reason, false, now);
 }
 
 // The others of its stage hold a collective with it: theirs must be made anew as well.
-void Controller::VacateSlots(Layout& layout, WorkerId worker) {
+void ControllerCore::UnassignSlots(Layout& layout, WorkerId worker) {
   for (LayoutStage& stage : layout.stages) {
     if (std::ranges::find(stage.ranks, worker, &Slot::worker) == stage.ranks.end()) continue;
     const bool alone = stage.ranks.size() == 1;
+    stage.closing = false;
+    stage.meetings_failed = 0;
     for (Slot& slot : stage.ranks) {
       if (slot.worker == worker) {
         slot = {};
@@ -184,29 +188,33 @@ void Controller::VacateSlots(Layout& layout, WorkerId worker) {
   }
 }
 
-void Controller::LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now) {
+void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now) {
   const Worker worker = std::move(workers_.at(id));
   MR_LOG(warn, "lost worker {}: {}", Printable(worker.join.name), reason.message());
   ++counters_.workers_lost;
+  follows_ = true;
   workers_.erase(id);
   connections_.erase(worker.connection);
   std::erase_if(shards_, [&](const auto& entry) { return entry.second == id; });
   if (disconnect) actions_.push_back(Disconnect{worker.connection, reason.message()});
-  std::vector<LaneId> gone;
-  for (const auto& [lane_id, lane] : lanes_) {
-    if (lane.Uses(id)) gone.push_back(lane_id);
+  std::vector<PipelineId> gone;
+  for (const auto& [pipeline_id, pipeline] : pipelines_) {
+    if (pipeline.Uses(id)) gone.push_back(pipeline_id);
   }
   const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());
-  for (LaneId lane : gone) LoseLane(lane, Unavailable(cause), LaneEnd::kDeath, {}, now);
+  for (PipelineId pipeline : gone)
+    LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
   BlameFor(id, Unavailable(cause), now);
-  VacateSlots(layout_, id);
-  if (next_) VacateSlots(*next_, id);
-  Staff(now);
+  UnassignSlots(layout_, id);
+  if (next_) UnassignSlots(*next_, id);
+  RerouteWaiting(now);
+  AssignWorkers(now);
   MaybeSwitch(now);
 }
 
-void Controller::On(ConnectionId from, const Leaving& message, Time now) {
-  const Worker* worker = ByConnection(from);
+void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
+  Worker* worker = ByConnection(from);
+  worker->leaving = true;
   MR_LOG(info, "worker {} is about to leave{}", Printable(worker->join.name),
          message.in ? fmt::format(" in {:.0f} s", message.in->seconds()) : "");
   const WorkerId id = worker->id;

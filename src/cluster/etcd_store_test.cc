@@ -113,10 +113,10 @@ TEST(EtcdStore, AfterKillAndRestartTheClientGoesOnAndTheWatchHasNoGap) {
   ASSERT_TRUE(PutOnce(*store, "w/end", "x"));
   ASSERT_TRUE(log.WaitFor([](const WatchLog& l) { return l.known().contains("w/end"); }));
   EXPECT_EQ(log.snapshots(), 1) << "it went on where it was";
-  std::set<std::string> told;
-  for (const WatchEvent& event : log.events()) told.insert(event.entry.value);
+  std::set<std::string> delivered;
+  for (const WatchEvent& event : log.events()) delivered.insert(event.entry.value);
   written.insert("x");
-  EXPECT_EQ(told, written);
+  EXPECT_EQ(delivered, written);
   EXPECT_EQ(log.events().size(), written.size()) << "none twice";
 }
 

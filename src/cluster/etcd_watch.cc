@@ -19,7 +19,7 @@ EtcdWatch::EtcdWatch(EtcdClient& client, std::string prefix, size_t hidden_bytes
 
 EtcdWatch::~EtcdWatch() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     if (reading_ != nullptr) reading_->TryCancel();
   }
@@ -57,7 +57,7 @@ void EtcdWatch::ReadChanges() {
   // A member that is cut off from the others ends the stream instead of falling silent.
   context.AddMetadata("hasleader", "true");
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
     reading_ = &context;
   }
@@ -78,7 +78,7 @@ void EtcdWatch::ReadChanges() {
   }
   (void)stream->Finish();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     reading_ = nullptr;
   }
   client_.TurnFrom(*member);
@@ -109,8 +109,8 @@ bool EtcdWatch::Tell(const etcdserverpb::WatchResponse& response) {
 }
 
 void EtcdWatch::Pause() {
-  std::unique_lock lock(mutex_);
-  stopped_.wait_for(lock, kPause, [this] { return stopping_.load(); });
+  MutexLock lock(mutex_);
+  stopped_.wait_for(lock, kPause, [this]() MR_REQUIRES(mutex_) { return stopping_.load(); });
 }
 
 KeyValue FromEtcd(const mvccpb::KeyValue& entry, size_t hidden_bytes) {

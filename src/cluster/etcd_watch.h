@@ -3,13 +3,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
+#include "base/mutex.h"
 #include "cluster/etcd_client.h"
 #include "cluster/store.h"
 
@@ -45,9 +44,9 @@ class EtcdWatch : public Watch {
   bool lost_ = false;
 
   std::atomic<bool> stopping_ = false;
-  std::mutex mutex_;
-  std::condition_variable stopped_;
-  grpc::ClientContext* reading_ = nullptr;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar stopped_;
+  grpc::ClientContext* reading_ MR_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
 };
 

@@ -67,7 +67,7 @@ class HeartbeatService::Call {
 
 // gRPC loses a request that meets the server's shutdown half way: nobody would ever end it.
 void HeartbeatService::ExpectAnother() {
-  const std::lock_guard lock(expecting_);
+  const MutexLock lock(expecting_);
   if (!stopping_) new Call(*this);
 }
 
@@ -89,7 +89,7 @@ void HeartbeatService::Run() {
 }
 
 void HeartbeatService::StopExpecting() {
-  const std::lock_guard lock(expecting_);
+  const MutexLock lock(expecting_);
   stopping_ = true;
 }
 

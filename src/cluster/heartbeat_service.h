@@ -7,9 +7,9 @@
 #include <atomic>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "cluster/link_grpc.h"
 #include "core/worker_messages.h"
 #include "wire/codec.h"
@@ -48,9 +48,9 @@ class HeartbeatService {
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::thread thread_;
   std::atomic<size_t> held_{1};  // the queue: by every call, and by this until Join
-  std::mutex expecting_;         // held while a call is asked for
-  bool stopping_ = false;        // guarded by expecting_
-  size_t streams_ = 0;           // the thread's
+  Mutex expecting_;              // held while a call is asked for
+  bool stopping_ MR_GUARDED_BY(expecting_) = false;
+  size_t streams_ = 0;  // the thread's
   wire::Decoder decoder_;
 };
 

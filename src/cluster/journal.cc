@@ -56,7 +56,7 @@ Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, co
   MR_ASSIGN_OR_RETURN(replay, ReplayWhole(options.folder));
   MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options.folder));
   std::unique_ptr<Journal> journal(new Journal(std::move(ownership), options, clock));
-  std::lock_guard guard(journal->mutex_);
+  MutexLock guard(journal->mutex_);
   if (!segments.empty()) journal->number_ = segments.rbegin()->first;
   RemoveHalfWritten(options.folder);
   if (!replay.damage.empty()) {
@@ -75,7 +75,7 @@ Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, co
 }
 
 Status Journal::Append(std::span<const JournalRecord> records) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   MR_RETURN_IF_ERROR(MakeRoom(lock));
   Status fits;
   for (const JournalRecord& record : records) {
@@ -87,19 +87,19 @@ Status Journal::Append(std::span<const JournalRecord> records) {
     if (writing_) {
       written_.wait(lock);
     } else {
-      WriteBatch(lock);
+      WriteBatch();
     }
   }
   return fits.ok() && mine ? mine->status : fits;
 }
 
 bool Journal::Holds(RequestId request) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return state_.requests().contains(request);
 }
 
 // A file to append to that is neither full nor torn.
-Status Journal::MakeRoom(std::unique_lock<std::mutex>& lock) {
+Status Journal::MakeRoom(MutexLock& lock) {
   while (lost_.ok() && (broken_ || file_bytes_ >= options_.segment_bytes)) {
     if (writing_ || pending_) {
       written_.wait(lock);
@@ -113,7 +113,7 @@ Status Journal::MakeRoom(std::unique_lock<std::mutex>& lock) {
 
 // To be asked behind a write and before anybody hears of it: whoever succeeds us reads what was
 // written before it could say no.
-Status Journal::StillOurs() const {
+Status Journal::CheckOwnership() const {
   if (options_.leads && !options_.leads()) return Unavailable("this controller leads no more");
   return ownership_.Check();
 }
@@ -141,7 +141,7 @@ Status Journal::TakeIn(const JournalRecord& record) {
 }
 
 // Writes what is pending for all who wait; others may append to the next batch meanwhile.
-void Journal::WriteBatch(std::unique_lock<std::mutex>& lock) {
+void Journal::WriteBatch() {
   const std::shared_ptr<Batch> batch = std::move(pending_);
   pending_.reset();
   if (broken_) {
@@ -149,12 +149,12 @@ void Journal::WriteBatch(std::unique_lock<std::mutex>& lock) {
   } else {
     writing_ = true;
     JournalFile& file = *file_;
-    lock.unlock();
-    Status ours = StillOurs();  // so that no successor reads how we ended what is his
+    mutex_.unlock();
+    Status ours = CheckOwnership();  // so that no successor reads how we ended what is his
     Status status = ours.ok() ? file.Write(batch->bytes) : ours;
     if (status.ok() && options_.sync == JournalSync::kAlways) status = file.Sync();
-    if (ours.ok()) ours = StillOurs();
-    lock.lock();
+    if (ours.ok()) ours = CheckOwnership();
+    mutex_.lock();
     writing_ = false;
     if (!ours.ok()) status = lost_ = ours;
     batch->status = status;
@@ -199,7 +199,7 @@ Status Journal::Compact() {
   for (int tries = 0; tries < kSnapshotTries; ++tries) {
     MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options_.folder));
     if (!segments.empty()) number = std::max(number, segments.rbegin()->first);
-    if (lost_.ok()) lost_ = StillOurs();
+    if (lost_.ok()) lost_ = CheckOwnership();
     MR_RETURN_IF_ERROR(lost_);
     written = WriteSnapshot(++number);
     if (written.code() != StatusCode::kFailedPrecondition) break;
@@ -263,7 +263,7 @@ void Journal::ForgetOldFinished() {
 }
 
 Journal::Stats Journal::stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Stats stats = stats_;
   stats.bytes = snapshot_bytes_ + bytes_since_snapshot_;
   return stats;

@@ -9,17 +9,16 @@
 // told so before anybody could hear of it.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/journal_owner.h"
 #include "cluster/journal_record.h"
@@ -92,37 +91,36 @@ class Journal {
 
   Journal(JournalOwnership ownership, JournalOptions options, const Clock& clock);
 
-  Status StillOurs() const;
+  Status CheckOwnership() const;
 
-  // All REQUIRE mutex_.
-  Status TakeIn(const JournalRecord& record);
-  Status Compact();
-  Status WriteSnapshot(uint64_t number);
-  Status StartSegment();
-  Status MakeRoom(std::unique_lock<std::mutex>& lock);
-  void WriteBatch(std::unique_lock<std::mutex>& lock);
-  void RememberFinished(RequestId request);
-  void ForgetOldFinished();
+  Status TakeIn(const JournalRecord& record) MR_REQUIRES(mutex_);
+  Status Compact() MR_REQUIRES(mutex_);
+  Status WriteSnapshot(uint64_t number) MR_REQUIRES(mutex_);
+  Status StartSegment() MR_REQUIRES(mutex_);
+  Status MakeRoom(MutexLock& lock) MR_REQUIRES(mutex_);
+  void WriteBatch() MR_REQUIRES(mutex_);
+  void RememberFinished(RequestId request) MR_REQUIRES(mutex_);
+  void ForgetOldFinished() MR_REQUIRES(mutex_);
 
   const JournalOwnership ownership_;
   const JournalOptions options_;
   const Clock& clock_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable written_;
-  JournalState state_;                               // guarded by mutex_
-  std::deque<std::pair<Time, RequestId>> finished_;  // guarded by mutex_; oldest first
-  std::unique_ptr<JournalFile> file_;                // guarded by mutex_
-  uint64_t number_ = 0;                              // guarded by mutex_; of `file_`
-  uint64_t next_index_ = 0;                          // guarded by mutex_; of its next record
-  uint64_t file_bytes_ = 0;                          // guarded by mutex_; with what is pending
-  uint64_t bytes_since_snapshot_ = 0;                // guarded by mutex_
-  uint64_t snapshot_bytes_ = 0;                      // guarded by mutex_
-  std::shared_ptr<Batch> pending_;                   // guarded by mutex_
-  bool writing_ = false;                             // guarded by mutex_
-  bool broken_ = false;                              // guarded by mutex_; `file_` may be torn
-  Status lost_;                                      // guarded by mutex_; to a successor: final
-  Stats stats_;                                      // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar written_;
+  JournalState state_ MR_GUARDED_BY(mutex_);
+  std::deque<std::pair<Time, RequestId>> finished_ MR_GUARDED_BY(mutex_);  // oldest first
+  std::unique_ptr<JournalFile> file_ MR_GUARDED_BY(mutex_);
+  uint64_t number_ MR_GUARDED_BY(mutex_) = 0;      // of `file_`
+  uint64_t next_index_ MR_GUARDED_BY(mutex_) = 0;  // of its next record
+  uint64_t file_bytes_ MR_GUARDED_BY(mutex_) = 0;  // with what is pending
+  uint64_t bytes_since_snapshot_ MR_GUARDED_BY(mutex_) = 0;
+  uint64_t snapshot_bytes_ MR_GUARDED_BY(mutex_) = 0;
+  std::shared_ptr<Batch> pending_ MR_GUARDED_BY(mutex_);
+  bool writing_ MR_GUARDED_BY(mutex_) = false;
+  bool broken_ MR_GUARDED_BY(mutex_) = false;  // `file_` may be torn
+  Status lost_ MR_GUARDED_BY(mutex_);          // to a successor: final
+  Stats stats_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::cluster

@@ -14,7 +14,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr std::string_view kBegin = "owner-";
+constexpr std::string_view kOwnerPrefix = "owner-";
 constexpr size_t kClusterBytesMax = 64;
 
 struct Found {
@@ -23,7 +23,7 @@ struct Found {
 };
 
 std::string PathOf(const std::string& folder, const JournalOwner& owner) {
-  return fmt::format("{}/{}{}-{}", folder, kBegin, owner.cluster, owner.term.value());
+  return fmt::format("{}/{}{}-{}", folder, kOwnerPrefix, owner.cluster, owner.term.value());
 }
 
 Result<std::vector<Found>> Owners(const std::string& folder) {
@@ -33,12 +33,12 @@ Result<std::vector<Found>> Owners(const std::string& folder) {
        it.increment(error)) {
     const std::string name = it->path().filename().string();
     const size_t dash = name.rfind('-');
-    if (!name.starts_with(kBegin) || dash < kBegin.size()) continue;
+    if (!name.starts_with(kOwnerPrefix) || dash < kOwnerPrefix.size()) continue;
     uint64_t term = 0;
     const auto parsed = std::from_chars(name.data() + dash + 1, name.data() + name.size(), term);
     if (parsed.ec != std::errc() || parsed.ptr != name.data() + name.size()) continue;
-    owners.push_back(
-        {it->path().string(), {name.substr(kBegin.size(), dash - kBegin.size()), Term(term)}});
+    owners.push_back({it->path().string(),
+                      {name.substr(kOwnerPrefix.size(), dash - kOwnerPrefix.size()), Term(term)}});
   }
   if (error) return Unavailable(fmt::format("cannot read {}: {}", folder, error.message()));
   return owners;

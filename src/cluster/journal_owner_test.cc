@@ -19,7 +19,7 @@ namespace {
 
 constexpr Duration kNever = Duration::Seconds(1e9);
 
-JournalOptions Options(const TempFolder& folder, const std::string& cluster, uint64_t term) {
+JournalOptions OwnedOptions(const TempFolder& folder, const std::string& cluster, uint64_t term) {
   return {.folder = folder.path(),
           .segment_bytes = 600,
           .retain_finished = kNever,
@@ -53,10 +53,10 @@ std::vector<TokenId> TokensOf(const JournalReplay& replay) {
 
 TEST(JournalOwnership, ASuccessorTakesOverAndTheStoppedLeaderIsRefused) {
   TempFolder folder;
-  Opened first = Open(Options(folder, "a", 3));
+  Opened first = Open(OwnedOptions(folder, "a", 3));
   ASSERT_TRUE(first.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   ASSERT_TRUE(first.journal->Append(Token(0, 10)).ok());
-  Opened second = Open(Options(folder, "a", 7));
+  Opened second = Open(OwnedOptions(folder, "a", 7));
   ASSERT_TRUE(second.status.ok()) << second.status.ToString();
   EXPECT_EQ(TokensOf(second.replay), std::vector<TokenId>{10});
   ASSERT_TRUE(second.journal->Append(Token(1, 20)).ok());
@@ -71,35 +71,35 @@ TEST(JournalOwnership, ASuccessorTakesOverAndTheStoppedLeaderIsRefused) {
   EXPECT_EQ(TokensOf(*replay), (std::vector<TokenId>{10, 20, 21}));
   // The end of the first is no end of the second's ownership; a third takes over all the same.
   first.journal.reset();
-  EXPECT_EQ(Open(Options(folder, "b", 99)).status.code(), StatusCode::kFailedPrecondition);
-  Opened third = Open(Options(folder, "a", 8));
+  EXPECT_EQ(Open(OwnedOptions(folder, "b", 99)).status.code(), StatusCode::kFailedPrecondition);
+  Opened third = Open(OwnedOptions(folder, "a", 8));
   EXPECT_EQ(TokensOf(third.replay), (std::vector<TokenId>{10, 20, 21}));
   EXPECT_EQ(second.journal->Append(Token(3, 22)).code(), StatusCode::kUnavailable);
 }
 
 TEST(JournalOwnership, OnlyALaterLeaderOfTheSameClusterSucceeds) {
   TempFolder folder;
-  Opened leader = Open(Options(folder, "a", 5));
-  EXPECT_EQ(Open(Options(folder, "a", 4)).status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Open(Options(folder, "a", 5)).status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Open(Options(folder, "b", 6)).status.code(), StatusCode::kFailedPrecondition);
-  JournalOptions nobody = Options(folder, "a", 6);
+  Opened leader = Open(OwnedOptions(folder, "a", 5));
+  EXPECT_EQ(Open(OwnedOptions(folder, "a", 4)).status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Open(OwnedOptions(folder, "a", 5)).status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Open(OwnedOptions(folder, "b", 6)).status.code(), StatusCode::kFailedPrecondition);
+  JournalOptions nobody = OwnedOptions(folder, "a", 6);
   nobody.owner.reset();
   EXPECT_EQ(Open(nobody).status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Open(Options(folder, "../a", 6)).status.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Open(OwnedOptions(folder, "../a", 6)).status.code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(leader.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   leader.journal.reset();
   // Nobody has it: an earlier leader still comes too late, another cluster does not.
-  EXPECT_EQ(Open(Options(folder, "a", 4)).status.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Open(Options(folder, "b", 1)).replay.state.requests().size(), 1u);
+  EXPECT_EQ(Open(OwnedOptions(folder, "a", 4)).status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Open(OwnedOptions(folder, "b", 1)).replay.state.requests().size(), 1u);
   EXPECT_TRUE(Open(nobody).status.ok());
-  EXPECT_TRUE(Open(Options(folder, "a", 4)).status.ok());
+  EXPECT_TRUE(Open(OwnedOptions(folder, "a", 4)).status.ok());
 }
 
 TEST(JournalOwnership, ATermThatIsOverAcknowledgesNothingMore) {
   TempFolder folder;
   std::atomic<bool> leads = true;
-  JournalOptions options = Options(folder, "a", 5);
+  JournalOptions options = OwnedOptions(folder, "a", 5);
   options.leads = [&leads] { return leads.load(); };
   Opened leader = Open(options);
   ASSERT_TRUE(leader.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
@@ -118,30 +118,30 @@ TEST(JournalOwnership, ATermThatIsOverAcknowledgesNothingMore) {
 // number, or whole snapshots of its own. None of it counts.
 TEST(JournalOwnership, FilesThatAWokenLeaderStillMakesDoNotCount) {
   TempFolder folder;
-  Opened first = Open(Options(folder, "a", 3));
+  Opened first = Open(OwnedOptions(folder, "a", 3));
   ASSERT_TRUE(first.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   const uint64_t last = JournalSegments(folder.path())->rbegin()->first;
   TempFolder other;  // where the woken one's snapshot comes from
   for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
     std::filesystem::copy(file.path(), other.path() + "/" + file.path().filename().string());
   }
-  Open(Options(other, "a", 4)).journal.reset();
-  Opened second = Open(Options(folder, "a", 7));
+  Open(OwnedOptions(other, "a", 4)).journal.reset();
+  Opened second = Open(OwnedOptions(folder, "a", 7));
   ASSERT_TRUE(second.journal->Append(Token(0, 20)).ok());
   for (uint32_t i = 1; JournalSegments(folder.path())->begin()->first <= last + 2; ++i) {
     ASSERT_TRUE(second.journal->Append(Token(i, 20)).ok());
     ASSERT_LT(i, 10'000u);
   }
-  const size_t told = TokensOf(*ReplayJournal(folder.path())).size();
+  const size_t delivered = TokensOf(*ReplayJournal(folder.path())).size();
   const auto late = *JournalSegments(other.path());
   for (const auto& [number, path] : late) {
     std::filesystem::copy(path, JournalSegmentPath(folder.path(), number));
   }
   const auto replay = ReplayJournal(folder.path());
   EXPECT_EQ(replay->damage, "");
-  EXPECT_EQ(TokensOf(*replay).size(), told);
-  Opened third = Open(Options(folder, "a", 9));
-  EXPECT_EQ(TokensOf(third.replay).size(), told);
+  EXPECT_EQ(TokensOf(*replay).size(), delivered);
+  Opened third = Open(OwnedOptions(folder, "a", 9));
+  EXPECT_EQ(TokensOf(third.replay).size(), delivered);
 }
 
 // Leaders that do not know of their successors append as fast as they can. Whatever one of them was
@@ -155,7 +155,7 @@ TEST(JournalOwnership, UnderLeadersThatDoNotStopNothingAcknowledgedIsLost) {
     std::vector<std::vector<TokenId>> found;
     Rng rng(static_cast<uint64_t>(round));
     for (uint64_t term = 1; term <= acknowledged.size(); ++term) {
-      Opened opened = Open(Options(folder, "a", term));
+      Opened opened = Open(OwnedOptions(folder, "a", term));
       ASSERT_TRUE(opened.status.ok()) << opened.status.ToString();
       ASSERT_EQ(opened.replay.damage, "");
       found.push_back(TokensOf(opened.replay));
@@ -164,16 +164,16 @@ TEST(JournalOwnership, UnderLeadersThatDoNotStopNothingAcknowledgedIsLost) {
         ASSERT_TRUE(journal->Append(JournalAccept{.request = RequestId(1)}).ok());
       }
       leaders.emplace_back(
-          [journal, term, begin = found.back().size(), told = &acknowledged[term - 1]] {
+          [journal, term, begin = found.back().size(), delivered = &acknowledged[term - 1]] {
             auto position = static_cast<uint32_t>(begin);
             while (journal->Append(Token(position, static_cast<TokenId>(term))).ok()) {
-              told->push_back(static_cast<TokenId>(term));
+              delivered->push_back(static_cast<TokenId>(term));
               ++position;
             }
           });
       std::this_thread::sleep_for(std::chrono::microseconds(rng.Between(0, 3000)));
     }
-    const Opened last = Open(Options(folder, "a", 100));
+    const Opened last = Open(OwnedOptions(folder, "a", 100));
     for (std::thread& leader : leaders) leader.join();
     found.push_back(TokensOf(last.replay));
     for (size_t i = 0; i < acknowledged.size(); ++i) {

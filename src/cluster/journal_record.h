@@ -36,7 +36,7 @@ struct JournalAccept {
   std::string cache_salt;
   int64_t arrived_unix_ms = 0;
   std::string front_end;           // whatever the front end wants to find again; not looked into
-  std::optional<RequestId> joins;  // whose stream its news is part of; that one joins none itself
+  std::optional<RequestId> joins;  // whose stream its output is part of; that one joins none itself
   friend bool operator==(const JournalAccept&, const JournalAccept&);
 };
 struct JournalTokens {
@@ -90,13 +90,13 @@ struct JournalRequest {
   // Of the one that others join.
   std::vector<RequestId> joined;  // in the order of their ids
   uint64_t stream_runs = 0;       // of all of them
-  RequestId last_told;
+  RequestId last_delivered;
   bool finished() const;
   friend bool operator==(const JournalRequest&, const JournalRequest&) = default;
 };
 
 // What the records so far add up to. A record that does not fit (an unknown request, a token out of
-// its place, news after the end) is refused and changes nothing.
+// its place, output after the end) is refused and changes nothing.
 class JournalState {
  public:
   Status Apply(const JournalRecord& record);

@@ -83,9 +83,9 @@ void JournalState::CountRun(const JournalTokens& record) {
   JournalRequest& request = requests_.at(record.request);
   JournalRequest& stream = requests_.at(StreamOf(record.request));
   if (request.runs.empty() || request.runs.back().index != record.index ||
-      stream.last_told != record.request) {
+      stream.last_delivered != record.request) {
     request.runs.push_back({.index = record.index, .order = stream.stream_runs++});
-    stream.last_told = record.request;
+    stream.last_delivered = record.request;
   }
   request.runs.back().tokens += static_cast<uint32_t>(record.tokens.size());
 }
@@ -148,14 +148,15 @@ struct TurnTaken {
 
 void SnapshotRun(const TurnTaken& turn, std::vector<JournalRecord>& records) {
   const JournalRequest& request = *turn.request;
-  const JournalContinuation& told = request.continuations[static_cast<size_t>(turn.run->index)];
+  const JournalContinuation& delivered =
+      request.continuations[static_cast<size_t>(turn.run->index)];
   const uint32_t end = turn.position + turn.run->tokens;
   for (uint32_t begin = turn.position; begin < end;) {
     const auto next = std::min<uint32_t>(end, begin + uint32_t{kJournalSnapshotTokensMax});
     JournalTokens tokens{request.accept.request, turn.run->index, begin};
-    tokens.tokens.assign(told.tokens.begin() + begin, told.tokens.begin() + next);
+    tokens.tokens.assign(delivered.tokens.begin() + begin, delivered.tokens.begin() + next);
     tokens.cached_prompt_tokens = request.cached_prompt_tokens;
-    if (const auto& known = told.logprobs.positions; !known.empty()) {
+    if (const auto& known = delivered.logprobs.positions; !known.empty()) {
       tokens.logprobs.positions.assign(known.begin() + begin, known.begin() + next);
     }
     const bool first = turn.run == &request.runs.front() && begin == turn.position;
@@ -172,9 +173,9 @@ void JournalState::SnapshotStream(const JournalRequest& stream,
   std::vector<TurnTaken> turns;
   const auto members = Members(stream);
   for (const JournalRequest* request : members) {
-    std::vector<uint32_t> told(request->continuations.size());
+    std::vector<uint32_t> delivered(request->continuations.size());
     for (const JournalRun& run : request->runs) {
-      uint32_t& position = told[static_cast<size_t>(run.index)];
+      uint32_t& position = delivered[static_cast<size_t>(run.index)];
       turns.push_back({request, &run, position});
       position += run.tokens;
     }

@@ -20,7 +20,7 @@
 namespace millrace::cluster::testing {
 namespace {
 
-constexpr Duration kNever = Duration::Seconds(1e9);
+constexpr Duration kRetainForever = Duration::Seconds(1e9);
 
 std::unique_ptr<Journal> Open(const JournalOptions& options, const Clock& clock,
                               JournalReplay& replay) {
@@ -37,7 +37,7 @@ TEST(JournalFolder, ReopenedAtAnyTimeItHoldsTheSameState) {
     Rng rng(static_cast<uint64_t>(round) + 1000);
     JournalState model;
     const JournalOptions options{
-        .folder = folder.path(), .segment_bytes = 700, .retain_finished = kNever};
+        .folder = folder.path(), .segment_bytes = 700, .retain_finished = kRetainForever};
     for (int times = 0; times < 8; ++times) {
       JournalReplay replay;
       auto journal = Open(options, clock, replay);
@@ -90,7 +90,7 @@ TEST(JournalFolder, SeveralRecordsAreOneWrite) {
   TempFolder folder;
   const ManualClock clock;
   JournalReplay replay;
-  auto journal = Open({.folder = folder.path(), .retain_finished = kNever}, clock, replay);
+  auto journal = Open({.folder = folder.path(), .retain_finished = kRetainForever}, clock, replay);
   const std::vector<JournalRecord> records = {
       JournalAccept{.request = RequestId(1)}, JournalTokens{RequestId(1), 0, 0, {1}},
       JournalTokens{RequestId(1), 0, 5, {2}},  // does not fit
@@ -115,7 +115,7 @@ TEST(JournalFolder, ThreadsShareWritesAndKeepTheirOrder) {
   auto journal = Open({.folder = folder.path(),
                        .sync = JournalSync::kAlways,
                        .segment_bytes = 8 << 10,
-                       .retain_finished = kNever},
+                       .retain_finished = kRetainForever},
                       clock, replay);
   constexpr int kThreads = 4;
   constexpr uint32_t kEach = 60;
@@ -156,8 +156,8 @@ TEST(JournalFolder, WhatAppendReturnedForOutlivesKill9) {
       const SteadyClock clock;
       JournalReplay replay;
       auto journal =
-          Open({.folder = folder.path(), .segment_bytes = 4096, .retain_finished = kNever}, clock,
-               replay);
+          Open({.folder = folder.path(), .segment_bytes = 4096, .retain_finished = kRetainForever},
+               clock, replay);
       JournalWorkload workload(static_cast<uint64_t>(round));
       while (journal->Append(workload.Next()).ok()) {
         if (::write(said[1], "x", 1) != 1) break;
@@ -197,7 +197,7 @@ TEST(JournalFolder, ADiskThatRefusesIsSaidAndWhenItTakesAgainNothingIsMissing) {
   TempFolder folder;
   const ManualClock clock;
   JournalReplay replay;
-  const JournalOptions options{.folder = folder.path(), .retain_finished = kNever};
+  const JournalOptions options{.folder = folder.path(), .retain_finished = kRetainForever};
   auto journal = Open(options, clock, replay);
   ASSERT_TRUE(journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
@@ -252,9 +252,9 @@ class DamagedFolder : public ::testing::Test {
   }
 
   TempFolder folder_;
-  const ManualClock clock_;
+  const ManualClock clock_{};
   const JournalOptions options_{
-      .folder = folder_.path(), .segment_bytes = 1000, .retain_finished = kNever};
+      .folder = folder_.path(), .segment_bytes = 1000, .retain_finished = kRetainForever};
   uint32_t count_ = 0;
 };
 

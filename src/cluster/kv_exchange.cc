@@ -14,35 +14,35 @@ namespace {
 using engine::KvBox;
 
 // The order to expose travels by another connection than the pull and may come a moment later.
-constexpr Duration kExposeDelayMax = Duration::Seconds(2);
-constexpr auto kExposePoll = std::chrono::milliseconds(2);
+constexpr Duration kExportDelayMax = Duration::Seconds(2);
+constexpr auto kExportPoll = std::chrono::milliseconds(2);
 
 }  // namespace
 
-void KvExchange::Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage,
-                        const ExposeKv& kv) {
+void KvExchange::Export(LayerRange layers, std::shared_ptr<engine::Stage> stage,
+                        const ExportKv& kv) {
   const Time now = clock_.Now();
-  std::lock_guard lock(mutex_);
-  holdings_.Sweep(now);
-  (void)holdings_.Expose(layers, std::move(stage), kv, now);  // counted; its pulls will fail
+  MutexLock lock(mutex_);
+  exports_.Sweep(now);
+  (void)exports_.Export(layers, std::move(stage), kv, now);  // counted; its pulls will fail
 }
 
 void KvExchange::Release(const KvHandle& handle) {
-  std::lock_guard lock(mutex_);
-  holdings_.Release(handle);
+  MutexLock lock(mutex_);
+  exports_.Release(handle);
 }
 
-void KvExchange::LaneClosed(LaneId lane) {
-  std::lock_guard lock(mutex_);
-  holdings_.CloseLane(lane);
+void KvExchange::PipelineClosed(PipelineId pipeline) {
+  MutexLock lock(mutex_);
+  exports_.ClosePipeline(pipeline);
 }
 
 KvExchangeCounters KvExchange::counters() {
-  std::lock_guard lock(mutex_);
-  holdings_.Sweep(clock_.Now());
+  MutexLock lock(mutex_);
+  exports_.Sweep(clock_.Now());
   KvExchangeCounters counters = counters_;
-  counters.holdings = holdings_.counters();
-  counters.exposed = holdings_.size();
+  counters.exports = exports_.counters();
+  counters.exposed = exports_.size();
   return counters;
 }
 
@@ -51,21 +51,21 @@ Result<net::PullSource> KvExchange::Serve(std::span<const std::byte> request) {
   auto served =
       asked.ok() ? ServeBox(asked->first, asked->second) : Result<net::PullSource>(asked.status());
   if (served.ok()) return served;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++counters_.refused;
   return served;
 }
 
 // The lock is not held while it reads; what the owner takes back meanwhile does not count.
 Status KvExchange::Read(const KvHandle& handle, const KvBox& box, const RoomFor& room) {
-  std::unique_lock lock(mutex_);
-  MR_ASSIGN_OR_RETURN(const KvLoan loan, holdings_.BeginPull(handle, box, clock_.Now()));
+  MutexLock lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const KvReadLease lease, exports_.BeginPull(handle, box, clock_.Now()));
   lock.unlock();
-  const size_t size = loan.stage->KvBytes(box);
+  const size_t size = lease.stage->KvBytes(box);
   const Status read = size > kPullChunkBytes ? InvalidArgument("a box larger than a pull may be")
-                                             : loan.Read(box, room(size));
+                                             : lease.Read(box, room(size));
   lock.lock();
-  const Status held = holdings_.EndPull(loan.ticket);
+  const Status held = exports_.EndPull(lease.ticket);
   return read.ok() ? held : read;
 }
 
@@ -75,13 +75,13 @@ Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox
     buffer = staging_.Take(*plane_, size);
     return buffer.bytes;
   }));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++counters_.served;
   counters_.served_bytes += buffer.bytes.size();
   return net::PullSource(net::PullSegments{{buffer.bytes}, buffer.pin});
 }
 
-// A plan may leave layers where they are: their KV goes from lane to lane without a wire.
+// A plan may leave layers where they are: their KV goes from pipeline to pipeline without a wire.
 bool KvExchange::IsHere(const KvSource& source) const {
   return source.from.incarnation.value() == plane_->self().incarnation;
 }
@@ -114,18 +114,18 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
     PullDone result{.transfer = pull.transfer};
     const Time start = clock_.Now();
     if (!stage) {
-      result.status = FailedPrecondition("the lane's weights were unloaded");
+      result.status = FailedPrecondition("the pipeline's weights were unloaded");
     } else {
       auto pieces = PiecesFor(layers, *stage, pull);
       result.status =
           pieces.ok() ? PullPieces(*stage, pull, *pieces, result.bytes) : pieces.status();
       if (result.status.ok()) PullRows(layers, *stage, pull, result.bytes);
-      result.rows =
-          stage->HoldsRows(pull.lane, layers.end, pull.blocks, pull.first_token, pull.end_token);
+      result.activations = stage->HoldsActivations(pull.pipeline, layers.end, pull.blocks,
+                                                   pull.first_token, pull.end_token);
     }
     result.seconds = (clock_.Now() - start).seconds();
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       ++(result.status.ok() ? counters_.pulled : counters_.failed);
       counters_.pulled_bytes += static_cast<uint64_t>(result.bytes);
     }
@@ -136,7 +136,7 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
 // The order to expose may still be on its way to the source.
 bool KvExchange::MayComeYet(const Status& status, Time patience) const {
   if (status.code() != StatusCode::kNotFound || clock_.Now() >= patience) return false;
-  std::this_thread::sleep_for(kExposePoll);
+  std::this_thread::sleep_for(kExportPoll);
   return true;
 }
 
@@ -147,21 +147,21 @@ Status KvExchange::CopyHere(engine::Stage& stage, const PullKv& pull, const KvPi
     return std::span(bytes);
   }));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     counters_.copied_bytes += bytes.size();
   }
-  return stage.WriteKv(pull.lane, piece.box, pull.blocks, bytes);
+  return stage.WriteKv(pull.pipeline, piece.box, pull.blocks, bytes);
 }
 
 // Where they are kept; whoever needs them asks whether they are here.
 void KvExchange::PullRows(LayerRange layers, engine::Stage& stage, const PullKv& pull,
                           int64_t& bytes) {
-  const auto rows = RowsToPull(layers, pull, Incarnation(plane_->self().incarnation));
-  if (!rows) return;
+  const auto activations = ActivationsToPull(layers, pull, Incarnation(plane_->self().incarnation));
+  if (!activations) return;
   const int tokens = std::max(1, static_cast<int>(kPullChunkBytes / stage.row_bytes()));
   std::vector<KvPiece> pieces;
-  for (KvPiece piece = *rows; piece.box.first_token < rows->box.end_token;) {
-    piece.box.end_token = std::min(piece.box.first_token + tokens, rows->box.end_token);
+  for (KvPiece piece = *activations; piece.box.first_token < activations->box.end_token;) {
+    piece.box.end_token = std::min(piece.box.first_token + tokens, activations->box.end_token);
     pieces.push_back(piece);
     piece.box.first_token = piece.box.end_token;
   }
@@ -170,7 +170,7 @@ void KvExchange::PullRows(LayerRange layers, engine::Stage& stage, const PullKv&
 
 Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
                               const std::vector<KvPiece>& pieces, int64_t& bytes) {
-  const Time patience = clock_.Now() + kExposeDelayMax;
+  const Time patience = clock_.Now() + kExportDelayMax;
   std::vector<KvPiece> remote;
   for (const KvPiece& piece : pieces) {
     if (!IsHere(pull.sources[piece.source])) {
@@ -193,7 +193,7 @@ Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
                       std::span<const std::byte> part) -> Result<bool> {
     if (MayComeYet(status, patience)) return true;
     MR_RETURN_IF_ERROR(status);
-    MR_RETURN_IF_ERROR(stage.WriteKv(pull.lane, remote[i].box, pull.blocks, part));
+    MR_RETURN_IF_ERROR(stage.WriteKv(pull.pipeline, remote[i].box, pull.blocks, part));
     bytes += std::ssize(part);
     return false;
   };

@@ -1,8 +1,8 @@
 // KvExchange: a worker's side of KV transfers: serves what the controller has exposed, pulls what
 // it orders, over the data plane. The controller owns the blocks and keeps them pinned; here they
-// are read and written only, and KvHoldings keeps the account of who may read.
+// are read and written only, and KvExports keeps the account of who may read.
 //
-// A pull names a lane, a handle that nobody can guess and a box of at most kPullChunkBytes; the
+// A pull names a pipeline, a handle that nobody can guess and a box of at most kPullChunkBytes; the
 // data plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is
 // not served. Pulls are carried out off the path of steps, in order, on two threads: one for those
 // that a request stands still for, one for those in the background.
@@ -15,12 +15,12 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/kv_holdings.h"
+#include "base/mutex.h"
+#include "cluster/kv_exports.h"
 #include "cluster/kv_rectangles.h"
 #include "cluster/kv_request.h"
 #include "cluster/mailbox.h"
@@ -32,7 +32,7 @@
 namespace millrace::cluster {
 
 struct KvExchangeCounters {
-  KvHoldingsCounters holdings;
+  KvExportsCounters exports;
   uint64_t exposed = 0;  // now
   uint64_t served = 0, served_bytes = 0;
   uint64_t refused = 0;  // unknown, released, expired, out of range, garbage
@@ -45,9 +45,9 @@ class KvExchange {
   explicit KvExchange(const Clock& clock) : clock_(clock) {}
   void Use(net::DataPlane* plane) { plane_ = plane; }  // before any pull, either way
 
-  void Expose(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExposeKv& kv);
+  void Export(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExportKv& kv);
   void Release(const KvHandle& handle);
-  void LaneClosed(LaneId lane);
+  void PipelineClosed(PipelineId pipeline);
 
   // For net::DataPlaneEvents::on_pull.
   Result<net::PullSource> Serve(std::span<const std::byte> request);
@@ -73,9 +73,9 @@ class KvExchange {
 
   const Clock& clock_;
   net::DataPlane* plane_ = nullptr;
-  mutable std::mutex mutex_;
-  KvHoldings holdings_;          // guarded by mutex_
-  KvExchangeCounters counters_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  KvExports exports_ MR_GUARDED_BY(mutex_);
+  KvExchangeCounters counters_ MR_GUARDED_BY(mutex_);
   StagingPool staging_{kPullChunkBytes};
   Mailbox puller_, background_puller_;
 };

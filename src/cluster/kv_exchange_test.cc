@@ -10,23 +10,23 @@
 #include "base/clock.h"
 #include "base/rng.h"
 #include "cluster/staging_pool.h"
+#include "engine/activation_caching_stage.h"
 #include "engine/hash_stage.h"
-#include "engine/row_keeping_stage.h"
 
 namespace millrace::cluster {
 namespace {
 
 constexpr int kTokens = 40'000, kBlockSize = 16;
 const engine::HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
-const LaneId kLane(1);
+const PipelineId kPipeline(1);
 
 struct Node {
   Node() {
-    engine::StageLane lane;
-    lane.layers = {0, kModel.num_layers};
-    lane.block_size = kBlockSize;
-    lane.num_blocks = kTokens / kBlockSize;
-    EXPECT_TRUE(stage->OpenLane(kLane, lane).ok());
+    engine::StagePipeline pipeline;
+    pipeline.layers = {0, kModel.num_layers};
+    pipeline.block_size = kBlockSize;
+    pipeline.num_blocks = kTokens / kBlockSize;
+    EXPECT_TRUE(stage->OpenPipeline(kPipeline, pipeline).ok());
     net::TcpDataPlaneOptions options;
     options.token = "a token";
     net::DataPlaneEvents events;
@@ -40,8 +40,8 @@ struct Node {
   ~Node() { plane->Stop(); }
 
   // An order to pull all that `owner` has exposed.
-  std::future<PullDone> Pull(const Node& owner, const ExposeKv& exposed, bool background) {
-    PullKv pull{.lane = kLane, .blocks = exposed.blocks, .end_token = exposed.tokens};
+  std::future<PullDone> Pull(const Node& owner, const ExportKv& exposed, bool background) {
+    PullKv pull{.pipeline = kPipeline, .blocks = exposed.blocks, .end_token = exposed.tokens};
     pull.background = background;
     KvSource source;
     source.from.data = owner.plane->self().endpoint;
@@ -71,18 +71,18 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   std::vector<std::byte> want(owner.stage->KvBytes(all)), got(want.size());
   Rng rng(3);
   for (std::byte& b : want) b = static_cast<std::byte>(rng.Next());
-  ASSERT_TRUE(owner.stage->WriteKv(kLane, all, blocks, want).ok());
+  ASSERT_TRUE(owner.stage->WriteKv(kPipeline, all, blocks, want).ok());
 
-  ExposeKv expose;
-  expose.handle = {.lane = kLane, .generation = 9};
+  ExportKv expose;
+  expose.handle = {.pipeline = kPipeline, .generation = 9};
   expose.blocks = blocks;
   expose.tokens = kTokens;
   expose.lease = Duration::Seconds(60);
-  owner.exchange.Expose(all.layers, owner.stage, expose);
+  owner.exchange.Export(all.layers, owner.stage, expose);
   const PullDone result = reader.Pull(owner, expose, false).get();
   ASSERT_TRUE(result.status.ok()) << result.status.ToString();
   EXPECT_EQ(result.bytes, std::ssize(want));
-  ASSERT_TRUE(reader.stage->ReadKv(kLane, all, blocks, got).ok());
+  ASSERT_TRUE(reader.stage->ReadKv(kPipeline, all, blocks, got).ok());
   EXPECT_EQ(got, want);
   const net::DataPlaneStats stats = reader.plane->stats();
   EXPECT_GE(stats.pulls_ok, want.size() / kPullChunkBytes);
@@ -90,22 +90,22 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   const KvExchangeCounters served = owner.exchange.counters();
   EXPECT_EQ(served.exposed, 1u);
   EXPECT_EQ(served.served_bytes, want.size());
-  EXPECT_EQ(served.holdings.pulls_ended, served.served);
-  owner.exchange.LaneClosed(kLane);
+  EXPECT_EQ(served.exports.pulls_ended, served.served);
+  owner.exchange.PipelineClosed(kPipeline);
   EXPECT_EQ(owner.exchange.counters().exposed, 0u);
-  EXPECT_EQ(owner.exchange.counters().holdings.released, 1u);
+  EXPECT_EQ(owner.exchange.counters().exports.released, 1u);
 }
 
-// Six tokens through the layers at hand, so that their rows are kept.
-std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers, int at) {
-  auto stage = std::make_shared<engine::RowKeepingStage>(
+// Six tokens through the layers at hand, so that their activations are kept.
+std::shared_ptr<engine::ActivationCachingStage> StageWithRows(LayerRange layers, int at) {
+  auto stage = std::make_shared<engine::ActivationCachingStage>(
       std::make_shared<engine::HashStage>(kModel, layers));
   EXPECT_TRUE(stage
-                  ->OpenLane(kLane, {.layers = layers,
-                                     .block_size = 4,
-                                     .num_blocks = 2,
-                                     .first = true,
-                                     .keep_rows_at = {at}})
+                  ->OpenPipeline(kPipeline, {.layers = layers,
+                                             .block_size = 4,
+                                             .num_blocks = 2,
+                                             .first = true,
+                                             .cache_activations_at = {at}})
                   .ok());
   StepPlan plan{.id = StepId(1)};
   plan.tokens = {1, 2, 3, 4, 5, 6};
@@ -113,7 +113,7 @@ std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers, int at
                    std::make_shared<std::vector<TokenId>>(plan.tokens)}};
   plan.blocks = {1, 0};
   plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 2}};
-  engine::StagePart part{kLane, &plan, {}, {}, {}};
+  engine::StagePart part{kPipeline, &plan, {}, {}, {}};
   EXPECT_TRUE(stage->Run({&part, 1}).ok() && part.result.error.ok());
   return stage;
 }
@@ -123,18 +123,24 @@ std::shared_ptr<engine::RowKeepingStage> StageWithRows(LayerRange layers, int at
 void ExpectRowsComeAlong(LayerRange held, LayerRange kept) {
   Node owner, reader;
   const auto source = StageWithRows(held, kept.end);
-  ExposeKv expose;
-  expose.handle = {.lane = kLane, .generation = 9};
+  ExportKv expose;
+  expose.handle = {.pipeline = kPipeline, .generation = 9};
   expose.blocks = {1, 0};
   expose.tokens = 6;
   expose.lease = Duration::Seconds(60);
-  owner.exchange.Expose(held, source, expose);
-  for (const PulledRows asked : {PulledRows::kNone, PulledRows::kLocal, PulledRows::kAny}) {
-    const bool rows = asked == PulledRows::kAny;
-    const auto stage = std::make_shared<engine::RowKeepingStage>(
+  owner.exchange.Export(held, source, expose);
+  for (const PulledActivations asked :
+       {PulledActivations::kNone, PulledActivations::kLocal, PulledActivations::kAny}) {
+    const bool activations = asked == PulledActivations::kAny;
+    const auto stage = std::make_shared<engine::ActivationCachingStage>(
         std::make_shared<engine::HashStage>(kModel, LayerRange{0, 6}));
-    ASSERT_TRUE(stage->OpenLane(kLane, {.layers = {0, 6}, .block_size = 4, .num_blocks = 3}).ok());
-    PullKv pull{.lane = kLane, .blocks = {2, 1}, .end_token = 6, .layers = kept, .rows = asked};
+    ASSERT_TRUE(
+        stage->OpenPipeline(kPipeline, {.layers = {0, 6}, .block_size = 4, .num_blocks = 3}).ok());
+    PullKv pull{.pipeline = kPipeline,
+                .blocks = {2, 1},
+                .end_token = 6,
+                .layers = kept,
+                .activations = asked};
     KvSource from;
     from.from.data = owner.plane->self().endpoint;
     from.from.incarnation = Incarnation(owner.plane->self().incarnation);
@@ -146,21 +152,21 @@ void ExpectRowsComeAlong(LayerRange held, LayerRange kept) {
                          [&](PullDone result) { done.set_value(std::move(result)); });
     const PullDone result = done.get_future().get();
     ASSERT_TRUE(result.status.ok()) << result.status.ToString();
-    EXPECT_EQ(result.rows, rows);
-    EXPECT_EQ(stage->HoldsRows(kLane, 3, pull.blocks, 0, 6), rows);
+    EXPECT_EQ(result.activations, activations);
+    EXPECT_EQ(stage->HoldsActivations(kPipeline, 3, pull.blocks, 0, 6), activations);
     const engine::KvBox kv{kept, 0, kModel.heads, 0, 6};
-    const size_t rows_bytes = rows ? 6 * stage->row_bytes() : 0;
-    EXPECT_EQ(result.bytes, static_cast<int64_t>(stage->KvBytes(kv) + rows_bytes));
-    if (!rows) continue;
-    std::vector<std::byte> want(rows_bytes), got(rows_bytes);
+    const size_t activation_bytes = activations ? 6 * stage->row_bytes() : 0;
+    EXPECT_EQ(result.bytes, static_cast<int64_t>(stage->KvBytes(kv) + activation_bytes));
+    if (!activations) continue;
+    std::vector<std::byte> want(activation_bytes), got(activation_bytes);
     const engine::KvBox box{{3, 3}, 0, 0, 0, 6};
-    ASSERT_TRUE(source->ReadKv(kLane, box, expose.blocks, want).ok());
-    ASSERT_TRUE(stage->ReadKv(kLane, box, pull.blocks, got).ok());
+    ASSERT_TRUE(source->ReadKv(kPipeline, box, expose.blocks, want).ok());
+    ASSERT_TRUE(stage->ReadKv(kPipeline, box, pull.blocks, got).ok());
     EXPECT_EQ(got, want);
   }
 }
 
-TEST(KvExchange, RowsComeAlongIfTheyAreAskedFor) {
+TEST(KvExchange, ActivationsComeWithAPullThatAsksForThem) {
   ExpectRowsComeAlong({0, 3}, {0, 3});
   ExpectRowsComeAlong({0, 5}, {0, 3});
 }
@@ -169,10 +175,10 @@ TEST(KvExchange, WhoStandsStillDoesNotWaitForThoseInTheBackground) {
   Node slow, fast, reader;
   std::promise<void> go;
   slow.before_serving = [may = go.get_future().share()] { may.wait(); };
-  const ExposeKv expose{
-      {.lane = kLane, .generation = 9}, {BlockIndex(0)}, 16, Duration::Seconds(60)};
+  const ExportKv expose{
+      {.pipeline = kPipeline, .generation = 9}, {BlockIndex(0)}, 16, Duration::Seconds(60)};
   for (Node* owner : {&slow, &fast}) {
-    owner->exchange.Expose(owner->stage->layers(), owner->stage, expose);
+    owner->exchange.Export(owner->stage->layers(), owner->stage, expose);
   }
   auto background = reader.Pull(slow, expose, true);
   const PullDone urgent = reader.Pull(fast, expose, false).get();
@@ -186,10 +192,10 @@ TEST(KvExchange, WhoStandsStillDoesNotWaitForThoseInTheBackground) {
 class InterruptedStage : public engine::HashStage {
  public:
   using HashStage::HashStage;
-  Status ReadKv(LaneId lane, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+  Status ReadKv(PipelineId pipeline, const engine::KvBox& box, std::span<const BlockIndex> blocks,
                 std::span<std::byte> out) const override {
     during();
-    return HashStage::ReadKv(lane, box, blocks, out);
+    return HashStage::ReadKv(pipeline, box, blocks, out);
   }
   std::function<void()> during;
 };
@@ -197,15 +203,16 @@ class InterruptedStage : public engine::HashStage {
 TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   Node owner;
   const auto stage = std::make_shared<InterruptedStage>(kModel, LayerRange{0, 6});
-  ASSERT_TRUE(stage->OpenLane(kLane, {.layers = {0, 6}, .block_size = 16, .num_blocks = 4}).ok());
+  ASSERT_TRUE(
+      stage->OpenPipeline(kPipeline, {.layers = {0, 6}, .block_size = 16, .num_blocks = 4}).ok());
   stage->during = [] {};
-  ExposeKv expose;
-  expose.handle = {.lane = kLane, .generation = 9};
+  ExportKv expose;
+  expose.handle = {.pipeline = kPipeline, .generation = 9};
   expose.handle.nonce.fill(7);
   expose.blocks = {BlockIndex(0), BlockIndex(1)};
   expose.tokens = 20;
   expose.lease = Duration::Seconds(60);
-  owner.exchange.Expose({0, 6}, stage, expose);
+  owner.exchange.Export({0, 6}, stage, expose);
   const auto ask = [&](const KvHandle& handle, const engine::KvBox& box) {
     return owner.exchange.Serve(EncodePullRequest(handle, box)).status().code();
   };
@@ -218,21 +225,21 @@ TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   EXPECT_EQ(ask(expose.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
   for (const int layer : {0, 7}) {
     EXPECT_EQ(ask(expose.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
-        << "rows that no layer here could have made";
+        << "activations that no layer here could have made";
   }
   stage->during = [&] { owner.exchange.Release(expose.handle); };
   EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound) << "its blocks may be another's now";
   EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound);
-  owner.exchange.Expose({0, 6}, stage, expose);
+  owner.exchange.Export({0, 6}, stage, expose);
   const KvExchangeCounters counters = owner.exchange.counters();
   EXPECT_EQ(counters.exposed, 0u);
   EXPECT_EQ(counters.served, 1u);
   EXPECT_EQ(counters.refused, 7u);
-  EXPECT_EQ(counters.holdings.forged, 1u);
-  EXPECT_EQ(counters.holdings.refused, 4u);
-  EXPECT_EQ(counters.holdings.taken_back, 1u);
-  EXPECT_EQ(counters.holdings.stale, 1u);
-  EXPECT_EQ(counters.holdings.replayed, 1u);
+  EXPECT_EQ(counters.exports.forged, 1u);
+  EXPECT_EQ(counters.exports.refused, 4u);
+  EXPECT_EQ(counters.exports.taken_back, 1u);
+  EXPECT_EQ(counters.exports.stale, 1u);
+  EXPECT_EQ(counters.exports.replayed, 1u);
 }
 
 TEST(StagingPool, BuffersComeBackAndMoreThanItHasAreOrdinaryMemory) {

@@ -137,20 +137,22 @@ Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const 
   return pieces;
 }
 
-std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarnation reader) {
-  std::optional<KvPiece> rows;
-  if (pull.rows == PulledRows::kNone) return rows;
+std::optional<KvPiece> ActivationsToPull(LayerRange layers, const PullKv& pull,
+                                         Incarnation reader) {
+  std::optional<KvPiece> activations;
+  if (pull.activations == PulledActivations::kNone) return activations;
   for (size_t i = 0; i < pull.sources.size(); ++i) {
     const KvSource& source = pull.sources[i];
     const bool here = source.from.incarnation == reader;
     if (source.rank.rank != 0 || !source.layers.Contains(layers.end - 1) ||
-        pull.first_token == pull.end_token || (!here && (pull.rows != PulledRows::kAny || rows))) {
+        pull.first_token == pull.end_token ||
+        (!here && (pull.activations != PulledActivations::kAny || activations))) {
       continue;
     }
-    rows = KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};
+    activations = KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};
     if (here) break;
   }
-  return rows;
+  return activations;
 }
 
 std::vector<engine::KvBox> SplitKv(const engine::KvBox& box, size_t head_token_bytes,

@@ -47,14 +47,15 @@ struct KvPiece {
 };
 
 // As much as possible from the same host, and then in as few pieces as possible (of holders whose
-// layers are equal or disjoint, as those of a lane are). kInvalidArgument names layers and heads
-// that no holder has, or a need or holder that makes no sense.
+// layers are equal or disjoint, as those of a pipeline are). kInvalidArgument names layers and
+// heads that no holder has, or a need or holder that makes no sense.
 Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const KvHolder> holders,
                                      int kv_heads);
 
-// Beside the KV of a pull into `layers`: the rows that left them (engine/row_keeping_stage.h), as
-// far as the pull asks for them. Whoever has the last of these layers may have kept them.
-std::optional<KvPiece> RowsToPull(LayerRange layers, const PullKv& pull, Incarnation reader);
+// Beside the KV of a pull into `layers`: the activations that left them
+// (engine/activation_caching_stage.h), as far as the pull asks for them. Whoever has the last of
+// these layers may have kept them.
+std::optional<KvPiece> ActivationsToPull(LayerRange layers, const PullKv& pull, Incarnation reader);
 
 // A box in boxes of at most `bytes_max`, in the order of their canonical bytes (engine/stage.h):
 // whole layers together as far as they fit, else heads of one layer, else tokens of one head.

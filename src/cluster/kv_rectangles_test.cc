@@ -68,14 +68,14 @@ std::pair<int, int> Best(const KvBox& need, std::span<const KvHolder> hop, int k
   return best;
 }
 
-TEST(CoverKv, IsExactAndMinimalForEveryLane) {
+TEST(CoverKv, IsExactAndMinimalForEveryPipeline) {
   const uint64_t cases = 3000 * TestScale();
   int replicated = 0, cut = 0;
   for (uint64_t seed = 0; seed < cases; ++seed) {
     Rng rng(seed);
     const int kv_heads = 1 << rng.Between(0, 3);
     const int layers = static_cast<int>(rng.Between(1, 6));
-    // A lane's hops: disjoint layers, each with its own degree; ranks may be there twice.
+    // A pipeline's hops: disjoint layers, each with its own degree; ranks may be there twice.
     std::vector<KvHolder> holders;
     std::vector<std::vector<KvHolder>> hops;
     for (int l = 0; l < layers;) {
@@ -103,7 +103,7 @@ TEST(CoverKv, IsExactAndMinimalForEveryLane) {
     const auto pieces = CoverKv(need, holders, kv_heads);
     ASSERT_TRUE(pieces.ok()) << pieces.status().ToString();
     const auto covered = Covered(*pieces, holders, kv_heads);
-    for (const auto& [cell, times] : covered) ASSERT_EQ(times, 1) << "seed " << seed;
+    for (const auto& [host, times] : covered) ASSERT_EQ(times, 1) << "seed " << seed;
     ASSERT_EQ(static_cast<int>(covered.size()), need.layers.size() *
                                                     (need.end_head - need.first_head) *
                                                     (need.end_token - need.first_token));
@@ -167,7 +167,7 @@ TEST(CoverKv, HolesAreFoundAndNamed) {
       ASSERT_NE(pieces.status().message().find("head"), std::string::npos);
       continue;
     }
-    for (const auto& [cell, times] : Covered(*pieces, holders, kv_heads)) ASSERT_EQ(times, 1);
+    for (const auto& [host, times] : Covered(*pieces, holders, kv_heads)) ASSERT_EQ(times, 1);
   }
   EXPECT_GT(holes, 100);
   EXPECT_LT(holes, static_cast<int>(cases) - 100);
@@ -218,7 +218,7 @@ TEST(SplitKv, CoversOnceWithinTheLimit) {
     }
     const KvHolder all{{0, 8}, {0, 1}};
     const auto covered = Covered(pieces, std::span(&all, 1), 8);
-    for (const auto& [cell, times] : covered) ASSERT_EQ(times, 1);
+    for (const auto& [host, times] : covered) ASSERT_EQ(times, 1);
     ASSERT_EQ(total, unit * covered.size()) << "seed " << seed;
   }
   // 32 layers, 8 heads of 128 in 2 bytes, 1000 tokens: two heads of a layer are 1,024,000 bytes.

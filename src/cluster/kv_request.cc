@@ -16,7 +16,7 @@ struct WireRequest {
   uint32_t magic = kRequestMagic;
   int32_t numbers[6] = {};  // layers, heads, tokens: begin and end of each
   uint32_t zero = 0;
-  uint64_t lane = 0, generation = 0;
+  uint64_t pipeline = 0, generation = 0;
   uint8_t nonce[16] = {};
 };
 static_assert(sizeof(WireRequest) == 64);
@@ -28,7 +28,7 @@ std::vector<std::byte> EncodePullRequest(const KvHandle& handle, const KvBox& bo
   const int32_t numbers[6] = {box.layers.begin, box.layers.end,  box.first_head,
                               box.end_head,     box.first_token, box.end_token};
   std::memcpy(wire.numbers, numbers, sizeof numbers);
-  wire.lane = handle.lane.value();
+  wire.pipeline = handle.pipeline.value();
   wire.generation = handle.generation;
   std::memcpy(wire.nonce, handle.nonce.data(), sizeof wire.nonce);
   std::vector<std::byte> bytes(sizeof wire);
@@ -44,12 +44,12 @@ Result<std::pair<KvHandle, KvBox>> DecodePullRequest(std::span<const std::byte> 
   std::memcpy(&wire, bytes.data(), sizeof wire);
   const int32_t* n = wire.numbers;
   const bool kv = n[1] > n[0] && n[3] > n[2];
-  const bool rows = n[1] == n[0] && n[2] == 0 && n[3] == 0;
+  const bool activations = n[1] == n[0] && n[2] == 0 && n[3] == 0;
   if (wire.magic != kRequestMagic || wire.zero != 0 || n[0] < 0 || n[2] < 0 || n[4] < 0 ||
-      n[5] <= n[4] || (!kv && !rows)) {
+      n[5] <= n[4] || (!kv && !activations)) {
     return InvalidArgument("a pull request that names no box");
   }
-  KvHandle handle{.lane = LaneId(wire.lane), .generation = wire.generation};
+  KvHandle handle{.pipeline = PipelineId(wire.pipeline), .generation = wire.generation};
   std::memcpy(handle.nonce.data(), wire.nonce, sizeof wire.nonce);
   return std::pair(handle, KvBox{{n[0], n[1]}, n[2], n[3], n[4], n[5]});
 }

@@ -7,11 +7,17 @@
 namespace millrace::cluster {
 
 KvReservations::KvReservations(std::vector<int64_t> capacity, double high_water)
-    : capacity_(std::move(capacity)), used_(capacity_.size(), 0) {
+    : high_water_(high_water),
+      capacity_(std::move(capacity)),
+      limit_(capacity_.size()),
+      used_(capacity_.size(), 0) {
   MR_CHECK(high_water > 0 && high_water <= 1) << high_water;
-  for (int64_t c : capacity_) {
-    limit_.push_back(static_cast<int64_t>(static_cast<double>(c) * high_water));
-  }
+  for (size_t i = 0; i < capacity_.size(); ++i) SetCapacity(static_cast<int>(i), capacity_[i]);
+}
+
+void KvReservations::SetCapacity(int stage, int64_t capacity) {
+  capacity_[stage] = capacity;
+  limit_[stage] = static_cast<int64_t>(static_cast<double>(capacity) * high_water_);
 }
 
 void KvReservations::Charge(const Route& route, int64_t tokens) {

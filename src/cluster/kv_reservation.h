@@ -14,6 +14,8 @@ class KvReservations {
  public:
   // `capacity`: token layers by stage; `high_water` in (0, 1]: the share that may be promised.
   KvReservations(std::vector<int64_t> capacity, double high_water);
+  // Of a stage that has other workers now; what is promised stays promised.
+  void SetCapacity(int stage, int64_t capacity);
 
   // Whether `tokens` more of `layers` layers fit below the high water of `stage`.
   bool Fits(int stage, int64_t tokens, int layers) const {
@@ -32,6 +34,7 @@ class KvReservations {
   int64_t capacity(int stage) const { return capacity_[stage]; }
 
  private:
+  double high_water_;
   std::vector<int64_t> capacity_, limit_, used_;
 };
 

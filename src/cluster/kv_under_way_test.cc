@@ -6,8 +6,8 @@
 namespace millrace::cluster {
 namespace {
 
-FetchedLayers Have(std::vector<bool> kv, std::set<int> rows) {
-  return {std::move(kv), std::move(rows)};
+FetchedLayers Have(std::vector<bool> kv, std::set<int> activations) {
+  return {std::move(kv), std::move(activations)};
 }
 
 TEST(FetchedLayers, WhatLacksKvComputesFromTheRowsThatEnterIt) {
@@ -23,7 +23,7 @@ TEST(FetchedLayers, WithoutRowsItBeginsFurtherUp) {
   EXPECT_EQ(Have({1, 1, 1, 1, 0, 0}, {5}).Lacking(), (LayerRange{0, 6}));
 }
 
-// One sequence of a request lacks its rows: none of them begins where it cannot.
+// One sequence of a request lacks its activations: none of them begins where it cannot.
 TEST(FetchedLayers, SequencesComputeAtTheSameLayers) {
   FetchedLayers all = Have({1, 1, 0, 0, 0, 1}, {1, 2});
   all.KeepCommon(Have({1, 1, 1, 0, 0, 1}, {1, 3}));

@@ -3,7 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,8 +19,8 @@ std::string LayersText(LayerRange layers) {
 }
 
 // Consecutive stages of one role that cover the model, chain after chain.
-std::vector<Way> ChainsOf(const Plan& plan, StageRole role) {
-  std::vector<Way> ways;
+std::vector<PlannedPipeline> ChainsOf(const Plan& plan, StageRole role) {
+  std::vector<PlannedPipeline> pipelines;
   Route route;
   int at = 0;
   for (int i = 0; i < std::ssize(plan.stages); ++i) {
@@ -26,11 +29,11 @@ std::vector<Way> ChainsOf(const Plan& plan, StageRole role) {
     route.push_back({i, {at, stage.layers.end}});
     at = stage.layers.end;
     if (at < plan.num_layers) continue;
-    ways.push_back({std::move(route), role});
+    pipelines.push_back({std::move(route), role});
     route.clear();
     at = 0;
   }
-  return ways;
+  return pipelines;
 }
 
 // The stages one after the other along the edges; empty when anything branches.
@@ -55,11 +58,100 @@ Route OnlyRoute(const Plan& plan) {
   return route;
 }
 
+// Why the stage is not up, as a sentence.
+std::string WhyDown(const LayoutStage& stage, int num_layers) {
+  const bool whole = stage.plan.layers.size() == num_layers;
+  const std::string what = whole ? "The model's layers" : LayersText(stage.plan.layers);
+  const char* verb = stage.plan.layers.size() == 1 && !whole ? "is" : "are";
+  if (stage.closing) return fmt::format("{} {} on a worker that leaves.", what, verb);
+  if (!stage.FullyAssigned()) {
+    const auto missing = std::ranges::count_if(
+        stage.ranks, [](const Slot& slot) { return !slot.worker.has_value(); });
+    return stage.ranks.size() == 1 ? fmt::format("{} {} on no worker.", what, verb)
+                                   : fmt::format("{} {} {} of {} workers short.", what, verb,
+                                                 missing, stage.ranks.size());
+  }
+  int64_t done = 0, total = 0;
+  for (const Slot& slot : stage.ranks) {
+    done += slot.loaded ? slot.bytes_total : slot.bytes_done;
+    total += slot.bytes_total;
+  }
+  if (total == 0) return fmt::format("{} {} being loaded.", what, verb);
+  return fmt::format("{} {} being loaded: {} %.", what, verb, 100 * done / total);
+}
+
+std::string LowerFirst(std::string sentence) {
+  sentence.front() = static_cast<char>(std::tolower(static_cast<unsigned char>(sentence.front())));
+  return sentence;
+}
+
+bool IsDown(const std::vector<LayoutStage>& stages, const Hop& hop) {
+  return !stages[static_cast<size_t>(hop.stage)].Up();
+}
+
+const LayoutStage* FirstDown(const std::vector<LayoutStage>& stages, const Route& route) {
+  const auto down =
+      std::ranges::find_if(route, [&](const Hop& hop) { return IsDown(stages, hop); });
+  return down == route.end() ? nullptr : &stages[static_cast<size_t>(down->stage)];
+}
+
+// REQUIRES: some pipeline serves the phase (ControllerCore::Prepare).
+Route LeastDownPipeline(const Layout& layout, Phase phase) {
+  const PlannedPipeline* best = nullptr;
+  std::ptrdiff_t least = 0;
+  for (const PlannedPipeline& planned : layout.pipelines) {
+    if (!Serves(layout, planned, phase)) continue;
+    const auto down = std::ranges::count_if(
+        planned.route, [&](const Hop& hop) { return IsDown(layout.stages, hop); });
+    if (best != nullptr && down >= least) continue;
+    best = &planned;
+    least = down;
+  }
+  return best == nullptr ? Route{} : best->route;
+}
+
+// Of a plan that branches. Ends of layers grow along every edge (Router::Create checks them), so a
+// stage is reached after all that may come before it. Which layers each hop runs is left out.
+Route LeastDownRoute(const Layout& layout) {
+  struct Reached {
+    int down = 0;
+    std::optional<int> from;  // none: the first of its route
+  };
+  const std::vector<LayoutStage>& stages = layout.stages;
+  std::vector<std::optional<Reached>> reached(stages.size());
+  std::vector<int> order(stages.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {},
+                           [&](int i) { return stages[static_cast<size_t>(i)].plan.layers.end; });
+  std::optional<int> last;
+  for (const int stage : order) {
+    auto& best = reached[static_cast<size_t>(stage)];
+    const int down = stages[static_cast<size_t>(stage)].Up() ? 0 : 1;
+    for (const PlanEdge& edge : layout.plan.edges) {
+      if (edge.to != stage || !(edge.tokens_per_s > 0)) continue;
+      const auto before = edge.from ? reached[static_cast<size_t>(*edge.from)] : Reached{};
+      if (!before || (best && best->down <= before->down + down)) continue;
+      best = Reached{before->down + down, edge.from};
+    }
+    const bool ends = std::ranges::any_of(layout.plan.edges, [&](const PlanEdge& edge) {
+      return edge.from == stage && !edge.to && edge.tokens_per_s > 0;
+    });
+    if (!best || !ends) continue;
+    if (!last || best->down < reached[static_cast<size_t>(*last)]->down) last = stage;
+  }
+  Route route;
+  for (std::optional<int> at = last; at; at = reached[static_cast<size_t>(*at)]->from) {
+    route.push_back({*at, stages[static_cast<size_t>(*at)].plan.layers});
+  }
+  std::ranges::reverse(route);
+  return route;
+}
+
 }  // namespace
 
-bool LayoutStage::Up() const { return std::ranges::all_of(ranks, &Slot::loaded); }
+bool LayoutStage::Up() const { return !closing && std::ranges::all_of(ranks, &Slot::loaded); }
 
-bool LayoutStage::Staffed() const {
+bool LayoutStage::FullyAssigned() const {
   return std::ranges::all_of(ranks, [](const Slot& slot) { return slot.worker.has_value(); });
 }
 
@@ -74,28 +166,41 @@ int64_t LayoutStage::KvTokenLayers() const {
 
 bool Layout::Up() const { return std::ranges::all_of(stages, &LayoutStage::Up); }
 
+bool PrefillApart(const Layout& layout) {
+  return std::ranges::find(layout.pipelines, StageRole::kPrefill, &PlannedPipeline::role) !=
+         layout.pipelines.end();
+}
+
+bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase) {
+  if (phase == Phase::kDecode || !PrefillApart(layout)) return planned.role != StageRole::kPrefill;
+  return planned.role != StageRole::kDecode;
+}
+
+bool HasPipeline(const Layout& layout, Phase phase) {
+  return FirstDown(layout.stages, LeastDownPipeline(layout, phase)) == nullptr;
+}
+
 std::optional<std::string> Layout::Missing() const {
-  for (const LayoutStage& stage : stages) {
-    if (stage.Up()) continue;
-    const bool whole = stage.plan.layers.size() == plan.num_layers;
-    const std::string what = whole ? "The model's layers" : LayersText(stage.plan.layers);
-    const char* verb = stage.plan.layers.size() == 1 ? "is" : "are";
-    if (!stage.Staffed()) {
-      const auto missing = std::ranges::count_if(
-          stage.ranks, [](const Slot& slot) { return !slot.worker.has_value(); });
-      return stage.ranks.size() == 1 ? fmt::format("{} {} on no worker.", what, verb)
-                                     : fmt::format("{} {} {} of {} workers short.", what, verb,
-                                                   missing, stage.ranks.size());
-    }
-    int64_t done = 0, total = 0;
-    for (const Slot& slot : stage.ranks) {
-      done += slot.loaded ? slot.bytes_total : slot.bytes_done;
-      total += slot.bytes_total;
-    }
-    if (total == 0) return fmt::format("{} {} being loaded.", what, verb);
-    return fmt::format("{} {} being loaded: {} %.", what, verb, 100 * done / total);
+  if (pipelines.empty()) {
+    const LayoutStage* down = FirstDown(stages, LeastDownRoute(*this));
+    return down == nullptr ? std::nullopt : std::optional(WhyDown(*down, plan.num_layers));
   }
-  return std::nullopt;
+  std::string missing;
+  for (const auto& [phase, name] :
+       {std::pair(Phase::kPrefill, "Prefill: "), std::pair(Phase::kDecode, "Decode: ")}) {
+    const LayoutStage* down = FirstDown(stages, LeastDownPipeline(*this, phase));
+    if (down == nullptr) continue;
+    const std::string why = WhyDown(*down, plan.num_layers);
+    if (!PrefillApart(*this)) return why;
+    missing += (missing.empty() ? "" : " ") + (name + LowerFirst(why));
+  }
+  return missing.empty() ? std::nullopt : std::optional(missing);
+}
+
+std::optional<std::string> Layout::Degraded() const {
+  if (Missing()) return std::nullopt;
+  const auto down = std::ranges::find_if_not(stages, &LayoutStage::Up);
+  return down == stages.end() ? std::nullopt : std::optional(WhyDown(*down, plan.num_layers));
 }
 
 Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_parallel) {
@@ -115,7 +220,7 @@ Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_p
   return plan;
 }
 
-std::vector<Way> WaysOf(const Plan& plan) {
+std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan) {
   const bool apart = std::ranges::any_of(
       plan.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
   if (!apart) {
@@ -123,11 +228,11 @@ std::vector<Way> WaysOf(const Plan& plan) {
     if (route.empty()) return {};
     return {{std::move(route), StageRole::kBoth}};
   }
-  std::vector<Way> ways;
+  std::vector<PlannedPipeline> pipelines;
   for (StageRole role : {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}) {
-    std::ranges::move(ChainsOf(plan, role), std::back_inserter(ways));
+    std::ranges::move(ChainsOf(plan, role), std::back_inserter(pipelines));
   }
-  return ways;
+  return pipelines;
 }
 
 Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
@@ -152,7 +257,7 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
   if (gap != covered.end() || covered.empty()) {
     return InvalidArgument(fmt::format("no stage holds layer {}", gap - covered.begin()));
   }
-  layout.ways = WaysOf(plan);
+  layout.pipelines = PlannedPipelinesOf(plan);
   layout.plan = std::move(plan);
   layout.node_names = std::move(node_names);
   return layout;

@@ -28,7 +28,7 @@ LeaderElection::LeaderElection(Store& store, const Clock& clock, ElectionOptions
 LeaderElection::~LeaderElection() {
   Resign();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
@@ -37,37 +37,37 @@ LeaderElection::~LeaderElection() {
 }
 
 void LeaderElection::Campaign() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   campaigning_ = true;
   changed_.notify_all();
 }
 
 void LeaderElection::Resign() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   campaigning_ = false;
   changed_.notify_all();
   if (std::this_thread::get_id() == thread_.get_id()) return;  // from the callback
-  changed_.wait(lock, [this] { return !busy_ || campaigning_; });
+  changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return !busy_ || campaigning_; });
 }
 
 std::optional<Leadership> LeaderElection::leadership() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!held_ || !campaigning_ || key_gone_ || clock_.Now() >= held_->ends) return std::nullopt;
   return held_->leadership;
 }
 
 std::optional<Leader> LeaderElection::leader() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return leader_;
 }
 
 Status LeaderElection::last_try() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return last_try_;
 }
 
 void LeaderElection::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     if (!campaigning_) {
       changed_.wait(lock);
@@ -98,7 +98,7 @@ Status LeaderElection::TryToLead() {
   Result<std::optional<KeyValue>> now = store_.Get(options_.key, options_.lease_ttl);
   if (!now.ok()) return now.status();
   if (const std::optional<KeyValue>& entry = *now) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Saw(&*entry, entry->modified);
     return FailedPrecondition("there is a leader");
   }
@@ -120,7 +120,7 @@ Status LeaderElection::Claim(LeaseId lease, Duration ttl, Time asked) {
     if (!now.ok() || !*now || (*now)->lease != lease) return created.status();
     created = (*now)->created;
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (clock_.Now() >= asked + ttl) return Unavailable("the lease was granted too late");
   held_ = Held{.leadership = {.term = Term(static_cast<uint64_t>(created->value())),
                               .fence = {options_.key, *created}},
@@ -137,10 +137,10 @@ Status LeaderElection::HoldLease(const Held& held) {
   Duration wait = Fraction(held.ttl, 3);
   while (true) {
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       const Duration left = held_->ends - clock_.Now();
       changed_.wait_for(lock, Chrono(std::min(wait, left)),
-                        [this] { return !campaigning_ || key_gone_; });
+                        [this]() MR_REQUIRES(mutex_) { return !campaigning_ || key_gone_; });
       if (!campaigning_) return Cancelled("it resigned");
       if (key_gone_) return FailedPrecondition("the leader's key was taken away");
     }
@@ -161,14 +161,14 @@ Status LeaderElection::Renew(const Held& held) {
   const Time asked = clock_.Now();
   Time ends;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ends = held_->ends;
   }
   const Status late(StatusCode::kDeadlineExceeded, "the lease could not be kept alive in time");
   if (asked >= ends) return late;
   const Result<Duration> ttl =
       store_.KeepAlive(held.lease, std::min(ends - asked, Fraction(held.ttl, 3)));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   // What was already over stays over: leadership() may have said so.
   if (clock_.Now() >= ends) return late;
   if (ttl.ok()) {
@@ -182,28 +182,28 @@ Status LeaderElection::Renew(const Held& held) {
 // First it stops being leader, then others may become it.
 void LeaderElection::StepDown(const Held& held, const Status& why) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     held_.reset();
   }
   on_change_(std::nullopt, why);
   if (why.code() != StatusCode::kNotFound) (void)store_.Revoke(held.lease, kRetryMax).ok();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   busy_ = false;
   changed_.notify_all();
 }
 
 void LeaderElection::WaitToTryAgain(const Status& why) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const bool led = why.code() == StatusCode::kFailedPrecondition;
   const Duration wait =
       led ? options_.lease_ttl : std::min(kRetryMax, Fraction(options_.lease_ttl, 5));
-  changed_.wait_for(lock, Chrono(wait), [this, led] {
+  changed_.wait_for(lock, Chrono(wait), [this, led]() MR_REQUIRES(mutex_) {
     return stopping_ || !campaigning_ || (led && !leader_.has_value());
   });
 }
 
 void LeaderElection::Observe(const WatchUpdate& update) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (update.snapshot) {
     const auto& entries = update.snapshot->entries;
     const auto found = std::find_if(entries.begin(), entries.end(),

@@ -9,15 +9,14 @@
 // Any thread may call; the callback comes from the election's own thread.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "cluster/store.h"
 #include "core/worker_messages.h"
 
@@ -84,23 +83,23 @@ class LeaderElection {
 
   void Observe(const WatchUpdate& update);
   // `entry`: the leader's key as of revision `at`, or that it is not there.
-  void Saw(const KeyValue* entry, Revision at);
+  void Saw(const KeyValue* entry, Revision at) MR_REQUIRES(mutex_);
 
   Store& store_;
   const Clock& clock_;
   const ElectionOptions options_;
   const OnChange on_change_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;         // guarded by mutex_
-  bool campaigning_ = false;      // guarded by mutex_
-  bool busy_ = false;             // guarded by mutex_; trying to lead, or leading
-  Status last_try_;               // guarded by mutex_
-  std::optional<Held> held_;      // guarded by mutex_
-  bool key_gone_ = false;         // guarded by mutex_; of `held_`, as a watch has told
-  std::optional<Leader> leader_;  // guarded by mutex_
-  Revision leader_seen_at_;       // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  bool campaigning_ MR_GUARDED_BY(mutex_) = false;
+  bool busy_ MR_GUARDED_BY(mutex_) = false;  // trying to lead, or leading
+  Status last_try_ MR_GUARDED_BY(mutex_);
+  std::optional<Held> held_ MR_GUARDED_BY(mutex_);
+  bool key_gone_ MR_GUARDED_BY(mutex_) = false;  // of `held_`, as a watch has told
+  std::optional<Leader> leader_ MR_GUARDED_BY(mutex_);
+  Revision leader_seen_at_ MR_GUARDED_BY(mutex_);
 
   std::unique_ptr<Watch> watch_;
   std::thread thread_;

@@ -145,7 +145,7 @@ grpc::Status Gatekeeper::Admit(const grpc::ServerContextBase& context) {
 void Gatekeeper::Refuse(const std::string& peer, const std::string& reason) {
   refused_.fetch_add(1, std::memory_order_relaxed);
   const Time now = SteadyClock().Now();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (now - last_line_ < kLogEvery) {
     ++unsaid_;
     return;

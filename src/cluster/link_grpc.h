@@ -7,12 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/link_security.h"
 
@@ -55,9 +55,9 @@ class Gatekeeper {
  private:
   const JoinToken token_;
   std::atomic<uint64_t> refused_{0};
-  std::mutex mutex_;  // of the two below
-  Time last_line_{-1'000'000'000'000};
-  uint64_t unsaid_ = 0;
+  Mutex mutex_;
+  Time last_line_ MR_GUARDED_BY(mutex_){-1'000'000'000'000};
+  uint64_t unsaid_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 grpc::ByteBuffer ToByteBuffer(std::span<const uint8_t> bytes);

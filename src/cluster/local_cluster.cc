@@ -17,38 +17,40 @@ constexpr std::chrono::seconds kSourceLimit{1};  // that a pull waits for its so
 
 }  // namespace
 
-Result<std::unique_ptr<LocalCluster>> LocalCluster::Start(CellOptions options, const Clock& clock) {
+Result<std::unique_ptr<LocalCluster>> LocalCluster::Start(ControllerHostOptions options,
+                                                          const Clock& clock) {
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(clock));
   LocalCluster* raw = cluster.get();
-  CellLinks links;
+  ControllerLinks links;
   links.send = [raw](ConnectionId to, const ToWorker& message) {
     const auto member = raw->Find(to);
     if (!member) return;
-    raw->FromCell(member,
-                  [member = member.get(), message] { member->host->FromController(message); });
+    raw->FromControllerHost(
+        member, [member = member.get(), message] { member->host->FromController(message); });
   };
   links.disconnect = [raw](ConnectionId to, const std::string&) {
     const auto member = raw->Find(to);
     if (!member) return;
-    raw->FromCell(member, [member = member.get()] { member->host->SessionDown(); });
+    raw->FromControllerHost(member, [member = member.get()] { member->host->SessionDown(); });
   };
-  MR_ASSIGN_OR_RETURN(cluster->cell_, Cell::Start(std::move(options), std::move(links), clock));
-  cluster->to_cell_ = std::make_unique<Mailbox>();
+  MR_ASSIGN_OR_RETURN(cluster->host_,
+                      ControllerHost::Start(std::move(options), std::move(links), clock));
+  cluster->to_host_ = std::make_unique<Mailbox>();
   cluster->beat_ = std::thread([raw] { raw->Beat(); });
   return cluster;
 }
 
 LocalCluster::~LocalCluster() {
-  cell_->Close();
+  host_->Close();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   stop_.notify_all();
   beat_.join();
   std::vector<std::shared_ptr<Member>> members;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, member] : members_) members.push_back(member);
     std::ranges::copy(graveyard_, std::back_inserter(members));
   }
@@ -58,12 +60,12 @@ LocalCluster::~LocalCluster() {
     member->pulls.reset();
   }
   for (const auto& member : members) member->host.reset();
-  to_cell_.reset();
-  cell_.reset();
+  to_host_.reset();
+  host_.reset();
 }
 
 std::shared_ptr<LocalCluster::Member> LocalCluster::Find(Incarnation incarnation) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, member] : members_) {
     if (member->join.address.incarnation == incarnation) return member;
   }
@@ -71,15 +73,16 @@ std::shared_ptr<LocalCluster::Member> LocalCluster::Find(Incarnation incarnation
 }
 
 std::shared_ptr<LocalCluster::Member> LocalCluster::Find(ConnectionId connection) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = members_.find(connection);
   return found == members_.end() ? nullptr : found->second;
 }
 
-// With the cell's lock: a host's lock may be taken under it, never the other way round.
-void LocalCluster::FromCell(const std::shared_ptr<Member>& member, std::function<void()> work) {
+// With the controller's lock: a host's lock may be taken under it, never the other way round.
+void LocalCluster::FromControllerHost(const std::shared_ptr<Member>& member,
+                                      std::function<void()> work) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
     if (member->hung) return member->withheld.push_back(std::move(work));
   }
@@ -87,7 +90,7 @@ void LocalCluster::FromCell(const std::shared_ptr<Member>& member, std::function
 }
 
 void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<void()> work) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) return;  // inboxes are about to go
   if (member->hung) {
     member->withheld.push_back(std::move(work));
@@ -100,16 +103,16 @@ void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<vo
 void LocalCluster::FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work,
                               Mailbox::Wake wake) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (member->hung) return;
   }
-  to_cell_->Put(std::move(work), wake);
+  to_host_->Put(std::move(work), wake);
 }
 
 bool LocalCluster::Silent(const std::weak_ptr<Member>& self) {
   const auto member = self.lock();
   if (!member) return true;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return member->hung;
 }
 
@@ -122,23 +125,23 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     FromWorker(
         member,
         [this, from = member->connection, message = std::move(message)] {
-          cell_->Receive(from, message);
+          host_->Receive(from, message);
         },
         step ? Mailbox::Wake::kNo : Mailbox::Wake::kYes);
   };
-  links.after_batch = [this] { to_cell_->RunHere(); };
+  links.after_batch = [this] { to_host_->RunHere(); };
   links.send_to_peer = [this, self](const WorkerAddress& to, PeerMessage message) {
     const auto member = Find(to.incarnation);
     if (!member || Silent(self)) return;
     PutTo(member, [m = member.get(), message = std::move(message)] { m->host->FromPeer(message); });
   };
-  links.send_rows = [this, self](const WorkerAddress& to, LaneId lane, StepId step, bool,
-                                 RowBytes rows) -> Status {
+  links.send_activations = [this, self](const WorkerAddress& to, PipelineId pipeline, StepId step,
+                                        bool, ActivationBytes activations) -> Status {
     if (Silent(self)) return OkStatus();
     const auto member = Find(to.incarnation);
     if (!member) return Unavailable("the next stage is gone");
-    PutTo(member, [m = member.get(), lane, step, rows = std::move(rows)] {
-      m->host->RowsArrived(lane, step, rows);
+    PutTo(member, [m = member.get(), pipeline, step, activations = std::move(activations)] {
+      m->host->ActivationsArrived(pipeline, step, activations);
     });
     return OkStatus();
   };
@@ -153,24 +156,24 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     });
   };
   links.expose = [this, self](ShardId, LayerRange layers,
-                              const std::shared_ptr<engine::Stage>& stage, const ExposeKv& kv) {
+                              const std::shared_ptr<engine::Stage>& stage, const ExportKv& kv) {
     const auto member = self.lock();
     if (!member) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     member->kv.Sweep(clock_.Now());
-    (void)member->kv.Expose(layers, stage, kv, clock_.Now());  // counted; its pulls will fail
+    (void)member->kv.Export(layers, stage, kv, clock_.Now());  // counted; its pulls will fail
   };
   links.unexpose = [this, self](const KvHandle& handle) {
     const auto member = self.lock();
     if (!member) return;
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     member->kv.Release(handle);
   };
-  links.lane_closed = [this, self](LaneId lane) {
+  links.pipeline_closed = [this, self](PipelineId pipeline) {
     const auto member = self.lock();
     if (!member) return;
-    std::lock_guard lock(mutex_);
-    member->kv.CloseLane(lane);
+    MutexLock lock(mutex_);
+    member->kv.ClosePipeline(pipeline);
   };
   links.end_session = [this, self](const std::string& reason, bool for_good) {
     const auto member = self.lock();
@@ -182,7 +185,7 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
 void LocalCluster::AddWorker(Join join, ShardLoader loader) {
   auto member = std::make_shared<Member>();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     member->connection = ConnectionId(next_connection_++);
     const uint64_t seed =
         HashCounter(static_cast<uint64_t>(clock_.Now().ns), member->connection.value());
@@ -194,7 +197,7 @@ void LocalCluster::AddWorker(Join join, ShardLoader loader) {
   member->pulls = std::make_unique<Mailbox>();
   member->inbox = std::make_unique<Mailbox>();
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     members_.emplace(member->connection, member);
   }
   member->inbox->Put([member = member.get()] { member->host->SessionUp(); });
@@ -203,7 +206,7 @@ void LocalCluster::AddWorker(Join join, ShardLoader loader) {
 void LocalCluster::KillWorker(const std::string& name) {
   std::shared_ptr<Member> member;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [id, other] : members_) {
       if (other->join.name == name) member = other;
     }
@@ -215,7 +218,7 @@ void LocalCluster::KillWorker(const std::string& name) {
 void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& reason) {
   std::vector<std::shared_ptr<Member>> others;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (members_.erase(dead->connection) == 0) return;
     dead->hung = true;
     graveyard_.push_back(dead);
@@ -223,8 +226,8 @@ void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& r
   }
   // Its groups end with it. Not in its inbox, which its own threads may be running.
   dead->pulls->Put([dead = dead.get()] { dead->host->Close(); });
-  to_cell_->Put([this, from = dead->connection, reason] {
-    cell_->ConnectionLost(from, Unavailable(reason));
+  to_host_->Put([this, from = dead->connection, reason] {
+    host_->ConnectionLost(from, Unavailable(reason));
   });
   for (const auto& other : others) {
     PutTo(other, [other = other.get(), peer = dead->join.address.incarnation] {
@@ -234,7 +237,7 @@ void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& r
 }
 
 void LocalCluster::HangWorker(const std::string& name, bool hung) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, member] : members_) {
     if (member->join.name != name) continue;
     member->hung = hung;
@@ -244,7 +247,7 @@ void LocalCluster::HangWorker(const std::string& name, bool hung) {
 }
 
 WorkerHost* LocalCluster::worker(const std::string& name) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, member] : members_) {
     if (member->join.name == name) return member->host.get();
   }
@@ -252,7 +255,7 @@ WorkerHost* LocalCluster::worker(const std::string& name) {
 }
 
 size_t LocalCluster::exposed_kv() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   size_t count = 0;
   for (const auto& [id, member] : members_) count += member->kv.size();
   return count;
@@ -262,12 +265,12 @@ void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers
                         const std::shared_ptr<engine::Stage>& stage, const PullKv& pull) {
   if (!member) return;
   PullDone done{.transfer = pull.transfer};
-  if (!stage) done.status = FailedPrecondition("the lane's weights were unloaded");
+  if (!stage) done.status = FailedPrecondition("the pipeline's weights were unloaded");
   const Time start = clock_.Now();
   if (done.status.ok()) {
     done.status = PullPieces(*member, layers, *stage, pull, done.bytes);
-    done.rows =
-        stage->HoldsRows(pull.lane, layers.end, pull.blocks, pull.first_token, pull.end_token);
+    done.activations = stage->HoldsActivations(pull.pipeline, layers.end, pull.blocks,
+                                               pull.first_token, pull.end_token);
   }
   done.seconds = (clock_.Now() - start).seconds();
   member->host->PullEnded(done);
@@ -286,15 +289,15 @@ Status LocalCluster::PullPieces(const Member& member, LayerRange layers, engine:
     const KvSource& source = pull.sources[piece.source];
     std::vector<std::byte> data(stage.KvBytes(piece.box));
     MR_RETURN_IF_ERROR(ReadFrom(source, piece.box, data));
-    MR_RETURN_IF_ERROR(stage.WriteKv(pull.lane, piece.box, pull.blocks, data));
+    MR_RETURN_IF_ERROR(stage.WriteKv(pull.pipeline, piece.box, pull.blocks, data));
     if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
   }
-  if (const auto rows = RowsToPull(layers, pull, member.join.address.incarnation)) {
-    std::vector<std::byte> data(stage.KvBytes(rows->box));
-    const KvSource& source = pull.sources[rows->source];
-    if (!ReadFrom(source, rows->box, data).ok()) return OkStatus();
+  if (const auto activations = ActivationsToPull(layers, pull, member.join.address.incarnation)) {
+    std::vector<std::byte> data(stage.KvBytes(activations->box));
+    const KvSource& source = pull.sources[activations->source];
+    if (!ReadFrom(source, activations->box, data).ok()) return OkStatus();
     if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
-    return stage.WriteKv(pull.lane, rows->box, pull.blocks, data);
+    return stage.WriteKv(pull.pipeline, activations->box, pull.blocks, data);
   }
   return OkStatus();
 }
@@ -310,17 +313,18 @@ Status LocalCluster::ReadFrom(const KvSource& source, const engine::KvBox& box,
   if (done->get_future().wait_for(kSourceLimit) != std::future_status::ready) {
     return Unavailable("the source does not answer");
   }
-  std::unique_lock lock(mutex_);
-  MR_ASSIGN_OR_RETURN(const KvLoan loan, owner->kv.BeginPull(source.handle, box, clock_.Now()));
+  MutexLock lock(mutex_);
+  MR_ASSIGN_OR_RETURN(const KvReadLease lease,
+                      owner->kv.BeginPull(source.handle, box, clock_.Now()));
   lock.unlock();
-  const Status read = loan.Read(box, out);
+  const Status read = lease.Read(box, out);
   lock.lock();
-  const Status held = owner->kv.EndPull(loan.ticket);
+  const Status held = owner->kv.EndPull(lease.ticket);
   return read.ok() ? held : read;
 }
 
 void LocalCluster::Beat() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     std::vector<std::shared_ptr<Member>> members;
     for (const auto& [id, member] : members_) {
@@ -330,11 +334,12 @@ void LocalCluster::Beat() {
     for (const auto& member : members) {
       if (member->host == nullptr || !member->host->welcomed()) continue;
       const Heartbeat beat = member->host->MakeHeartbeat();
-      to_cell_->Put([this, from = member->connection, beat] { cell_->Beat(from, beat); });
+      to_host_->Put([this, from = member->connection, beat] { host_->Beat(from, beat); });
     }
     members.clear();
     lock.lock();
-    stop_.wait_for(lock, std::chrono::milliseconds(100), [this] { return stopping_; });
+    stop_.wait_for(lock, std::chrono::milliseconds(100),
+                   [this]() MR_REQUIRES(mutex_) { return stopping_; });
   }
 }
 

@@ -1,26 +1,25 @@
-// LocalCluster: a cell and its workers in one process, over queues instead of sockets. What serves
-// a model without a cluster, and what tests take workers away from.
+// LocalCluster: a controller and its workers in one process, over queues instead of sockets. What
+// serves a model without a cluster, and what tests take workers away from.
 //
 // Messages are carried in order per pair, activations without a copy. What goes round with every
-// step changes no thread: a batch's result is taken to the cell, and what the cell says to that
-// back to the worker, on the thread that computed it. The rest has a thread per worker and one for
-// the cell. Pulls have a thread of their own at the receiving worker: one that waits for its source
-// must not hold up the message that another source waits for.
+// step changes no thread: a batch's result is taken to the controller, and what the controller says
+// to that back to the worker, on the thread that computed it. The rest has a thread per worker and
+// one for the controller. Pulls have a thread of their own at the receiving worker: one that waits
+// for its source must not hold up the message that another source waits for.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
-#include "cluster/cell.h"
-#include "cluster/kv_holdings.h"
+#include "base/mutex.h"
+#include "cluster/controller_host.h"
+#include "cluster/kv_exports.h"
 #include "cluster/mailbox.h"
 #include "cluster/worker_host.h"
 
@@ -28,10 +27,11 @@ namespace millrace::cluster {
 
 class LocalCluster {
  public:
-  static Result<std::unique_ptr<LocalCluster>> Start(CellOptions options, const Clock& clock);
+  static Result<std::unique_ptr<LocalCluster>> Start(ControllerHostOptions options,
+                                                     const Clock& clock);
   ~LocalCluster();
 
-  Cell& cell() { return *cell_; }
+  ControllerHost& host() { return *host_; }
 
   // `join.name` and `join.identity` are the caller's; the rest is filled in. Any thread.
   void AddWorker(Join join, ShardLoader loader);
@@ -46,9 +46,9 @@ class LocalCluster {
   struct Member {
     Join join;
     ConnectionId connection;
-    bool hung = false;                           // guarded by the cluster's mutex_
-    std::deque<std::function<void()>> withheld;  // while hung
-    KvHoldings kv;                               // guarded by the cluster's mutex_
+    bool hung = false;                           // guarded by LocalCluster::mutex_
+    std::deque<std::function<void()>> withheld;  // while hung; guarded by LocalCluster::mutex_
+    KvExports kv;                                // guarded by LocalCluster::mutex_
     std::unique_ptr<WorkerHost> host;
     std::unique_ptr<Mailbox> pulls;
     std::unique_ptr<Mailbox> inbox;  // last: its work uses the rest
@@ -58,7 +58,7 @@ class LocalCluster {
   std::shared_ptr<Member> Find(Incarnation incarnation);
   std::shared_ptr<Member> Find(ConnectionId connection);
   void End(const std::shared_ptr<Member>& dead, const std::string& reason);
-  void FromCell(const std::shared_ptr<Member>& member, std::function<void()> work);
+  void FromControllerHost(const std::shared_ptr<Member>& member, std::function<void()> work);
   void PutTo(const std::shared_ptr<Member>& member, std::function<void()> work);
   void FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work,
                   Mailbox::Wake wake = Mailbox::Wake::kYes);
@@ -72,14 +72,14 @@ class LocalCluster {
   void Beat();
 
   const Clock& clock_;
-  std::mutex mutex_;
-  std::map<ConnectionId, std::shared_ptr<Member>> members_;  // guarded by mutex_
-  std::vector<std::shared_ptr<Member>> graveyard_;           // guarded by mutex_
-  uint64_t next_connection_ = 1;                             // guarded by mutex_
-  bool stopping_ = false;                                    // guarded by mutex_
-  std::condition_variable stop_;
-  std::unique_ptr<Cell> cell_;
-  std::unique_ptr<Mailbox> to_cell_;
+  Mutex mutex_;
+  std::map<ConnectionId, std::shared_ptr<Member>> members_ MR_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Member>> graveyard_ MR_GUARDED_BY(mutex_);
+  uint64_t next_connection_ MR_GUARDED_BY(mutex_) = 1;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  CondVar stop_;
+  std::unique_ptr<ControllerHost> host_;
+  std::unique_ptr<Mailbox> to_host_;
   std::thread beat_;
 };
 

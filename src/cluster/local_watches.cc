@@ -1,7 +1,6 @@
 #include "cluster/local_watches.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <thread>
 
 namespace millrace::cluster {
@@ -19,7 +18,7 @@ class LocalWatches::LocalWatch : public Watch {
   ~LocalWatch() override {
     all_.Remove(this);
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
     }
     changed_.notify_all();
@@ -31,7 +30,7 @@ class LocalWatches::LocalWatch : public Watch {
   }
 
   void Publish(const std::vector<WatchEvent>& events) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const WatchEvent& event : events) {
       if (!event.entry.key.starts_with(prefix_)) continue;
       if (pending_.size() >= kWatchBacklogMax) {
@@ -45,7 +44,7 @@ class LocalWatches::LocalWatch : public Watch {
 
  private:
   void Run() {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     while (!stopping_) {
       if (!listed_ || overflowed_) {
         TellSnapshot(lock);
@@ -62,15 +61,15 @@ class LocalWatches::LocalWatch : public Watch {
   }
 
   // What is published from here on is kept; what the snapshot shows already is dropped from it.
-  void TellSnapshot(std::unique_lock<std::mutex>& lock) {
+  void TellSnapshot(MutexLock& lock) MR_REQUIRES(mutex_) {
     const bool lost = overflowed_;
     overflowed_ = false;
-    lock.unlock();
+    mutex_.unlock();
     Result<Listing> listing = all_.list_(prefix_);
     if (!listing.ok()) {
-      lock.lock();
+      mutex_.lock();
       overflowed_ = overflowed_ || lost;
-      changed_.wait_for(lock, kListRetry, [this] { return stopping_; });
+      changed_.wait_for(lock, kListRetry, [this]() MR_REQUIRES(mutex_) { return stopping_; });
       return;
     }
     WatchUpdate update;
@@ -78,7 +77,7 @@ class LocalWatches::LocalWatch : public Watch {
     const Revision seen = listing->revision;
     update.snapshot = std::move(*listing);
     callback_(update);
-    lock.lock();
+    mutex_.lock();
     listed_ = true;
     std::erase_if(pending_, [seen](const WatchEvent& e) { return e.entry.modified <= seen; });
   }
@@ -86,12 +85,12 @@ class LocalWatches::LocalWatch : public Watch {
   LocalWatches& all_;
   const std::string prefix_;
   const Store::WatchCallback callback_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<WatchEvent> pending_;  // guarded by mutex_
-  bool overflowed_ = false;          // guarded by mutex_
-  bool listed_ = false;              // guarded by mutex_
-  bool stopping_ = false;            // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<WatchEvent> pending_ MR_GUARDED_BY(mutex_);
+  bool overflowed_ MR_GUARDED_BY(mutex_) = false;
+  bool listed_ MR_GUARDED_BY(mutex_) = false;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -100,7 +99,7 @@ LocalWatches::~LocalWatches() { MR_CHECK(watches_.empty()) << "a watch outlives 
 std::unique_ptr<Watch> LocalWatches::Add(std::string prefix, Store::WatchCallback callback) {
   auto watch = std::make_unique<LocalWatch>(*this, std::move(prefix), std::move(callback));
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     MR_CHECK(watches_.size() < kWatchesMax) << "watches are few and made by the program itself";
     watches_.push_back(watch.get());
   }
@@ -109,12 +108,12 @@ std::unique_ptr<Watch> LocalWatches::Add(std::string prefix, Store::WatchCallbac
 }
 
 void LocalWatches::Publish(const std::vector<WatchEvent>& events) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (LocalWatch* watch : watches_) watch->Publish(events);
 }
 
 void LocalWatches::Remove(LocalWatch* watch) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase(watches_, watch);
 }
 

@@ -4,10 +4,10 @@
 
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cluster/store.h"
 
 namespace millrace::cluster {
@@ -33,8 +33,8 @@ class LocalWatches {
   void Remove(LocalWatch* watch);
 
   const List list_;
-  std::mutex mutex_;
-  std::vector<LocalWatch*> watches_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<LocalWatch*> watches_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::cluster

@@ -8,7 +8,7 @@ Mailbox::Mailbox() : thread_([this] { Run(); }) {}
 
 Mailbox::~Mailbox() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     work_.clear();
   }
@@ -18,7 +18,7 @@ Mailbox::~Mailbox() {
 
 void Mailbox::Put(std::function<void()> work, Wake wake) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
     work_.push_back(std::move(work));
     if (running_) return;  // whoever runs sees it
@@ -27,35 +27,36 @@ void Mailbox::Put(std::function<void()> work, Wake wake) {
 }
 
 void Mailbox::PutOrRun(std::function<void()> work) {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) return;
   work_.push_back(std::move(work));
-  if (!running_) DoAll(lock);
+  if (!running_) DoAll();
 }
 
 void Mailbox::RunHere() {
-  Lock lock(mutex_);
-  if (!running_) DoAll(lock);
+  MutexLock lock(mutex_);
+  if (!running_) DoAll();
 }
 
-void Mailbox::DoAll(Lock& lock) {
+void Mailbox::DoAll() {
   running_ = true;
   while (!work_.empty()) {
     const std::function<void()> work = std::move(work_.front());
     work_.pop_front();
-    lock.unlock();
+    mutex_.unlock();
     work();
-    lock.lock();
+    mutex_.lock();
   }
   running_ = false;
 }
 
 void Mailbox::Run() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    ready_.wait(lock, [this] { return stopping_ || (!work_.empty() && !running_); });
+    ready_.wait(
+        lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || (!work_.empty() && !running_); });
     if (stopping_) return;
-    DoAll(lock);
+    DoAll();
   }
 }
 

@@ -2,11 +2,11 @@
 // has time for it.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
+
+#include "base/mutex.h"
 
 namespace millrace::cluster {
 
@@ -25,15 +25,15 @@ class Mailbox {
   void RunHere();
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   void Run();
-  void DoAll(Lock& lock);  // REQUIRES: !running_
+  // Not while running_.
+  void DoAll() MR_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::deque<std::function<void()>> work_;  // guarded by mutex_
-  bool running_ = false;                    // guarded by mutex_: somebody does what is there
-  bool stopping_ = false;                   // guarded by mutex_
+  Mutex mutex_;
+  CondVar ready_;
+  std::deque<std::function<void()>> work_ MR_GUARDED_BY(mutex_);
+  bool running_ MR_GUARDED_BY(mutex_) = false;  // somebody does what is there
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

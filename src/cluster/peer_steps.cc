@@ -4,11 +4,10 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
+#include "base/mutex.h"
 #include "cluster/client_stream.h"
 #include "cluster/server_stream.h"
 #include "wire/codec.h"
@@ -18,15 +17,6 @@ namespace millrace::cluster {
 namespace {
 
 constexpr char kStepsMethod[] = "/millrace.proto.Peer/Steps";
-
-wire::Encoder& ThreadEncoder() {
-  thread_local wire::Encoder encoder;
-  return encoder;
-}
-wire::Decoder& ThreadDecoder() {
-  thread_local wire::Decoder decoder;
-  return decoder;
-}
 
 }  // namespace
 
@@ -60,12 +50,12 @@ class PeerSteps::Impl : public proto::Peer::WithRawCallbackMethod_Steps<proto::P
   int port_ = 0;
 
   std::atomic<uint64_t> received_{0}, stale_{0}, broken_{0};
-  std::mutex mutex_;  // of all below
-  std::condition_variable changed_;
-  std::unordered_map<Incarnation, std::shared_ptr<Outgoing>> outgoing_;
-  size_t streams_out_ = 0;  // with those that are ending
-  size_t streams_in_ = 0;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  std::unordered_map<Incarnation, std::shared_ptr<Outgoing>> outgoing_ MR_GUARDED_BY(mutex_);
+  size_t streams_out_ MR_GUARDED_BY(mutex_) = 0;  // with those that are ending
+  size_t streams_in_ MR_GUARDED_BY(mutex_) = 0;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
 };
 
 class PeerSteps::Impl::Outgoing : public ClientStream {
@@ -77,7 +67,7 @@ class PeerSteps::Impl::Outgoing : public ClientStream {
 
   Status SendMessage(Term term, const PeerMessage& message) {
     return Send([&] {
-      auto bytes = ThreadEncoder().Encode({term, peer_, sent_ + 1}, message);
+      auto bytes = wire::ThreadEncoder().Encode({term, peer_, sent_ + 1}, message);
       if (bytes.ok()) ++sent_;
       return bytes;
     });
@@ -101,7 +91,7 @@ class PeerSteps::Impl::Incoming : public ServerStream {
 
  private:
   Status Received(std::span<const uint8_t> bytes) override {
-    auto received = ThreadDecoder().DecodePeerMessage(bytes);
+    auto received = wire::ThreadDecoder().DecodePeerMessage(bytes);
     if (received.ok() && received->envelope.incarnation != peers_.options_.incarnation) {
       peers_.stale_.fetch_add(1, std::memory_order_relaxed);
       return FailedPrecondition("another process has this address now");
@@ -143,21 +133,22 @@ Status PeerSteps::Impl::Start() {
 PeerSteps::Impl::~Impl() {
   std::unordered_map<Incarnation, std::shared_ptr<Outgoing>> outgoing;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     outgoing.swap(outgoing_);
   }
   for (const auto& [peer, stream] : outgoing) stream->End(Cancelled("this worker stops"));
   if (server_) server_->Shutdown(std::chrono::system_clock::now());
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return streams_out_ == 0 && streams_in_ == 0; });
+  MutexLock lock(mutex_);
+  changed_.wait(lock,
+                [this]() MR_REQUIRES(mutex_) { return streams_out_ == 0 && streams_in_ == 0; });
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PeerSteps::Impl::Steps(
     grpc::CallbackServerContext* context) {
   grpc::Status admission = gate_.Admit(*context);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (++streams_in_ > options_.peers_max && admission.ok()) {
       admission = {grpc::StatusCode::RESOURCE_EXHAUSTED, "too many streams"};
       gate_.Refuse(context->peer(), "too many streams");
@@ -169,14 +160,14 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PeerSteps::Impl::St
 }
 
 void PeerSteps::Impl::IncomingEnded() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --streams_in_;
   changed_.notify_all();
 }
 
 Result<std::shared_ptr<PeerSteps::Impl::Outgoing>> PeerSteps::Impl::StreamTo(
     const WorkerAddress& to) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_) return Cancelled("this worker stops");
   const auto found = outgoing_.find(to.incarnation);
   if (found != outgoing_.end()) return found->second;
@@ -198,7 +189,7 @@ Status PeerSteps::Impl::Send(const WorkerAddress& to, Term term, const PeerMessa
 void PeerSteps::Impl::Forget(Incarnation peer) {
   std::shared_ptr<Outgoing> stream;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = outgoing_.find(peer);
     if (found == outgoing_.end()) return;
     stream = std::move(found->second);
@@ -212,13 +203,13 @@ void PeerSteps::Impl::OutgoingEnded(Incarnation peer, const Outgoing* stream,
   bool tell = false;
   {
     // Not there: we ended it ourselves.
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = outgoing_.find(peer);
     tell = found != outgoing_.end() && found->second.get() == stream;
     if (tell) outgoing_.erase(found);
   }
   if (tell) callbacks_.on_peer_lost(peer, reason);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --streams_out_;
   changed_.notify_all();
 }

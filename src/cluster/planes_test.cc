@@ -16,16 +16,13 @@
 #include <mutex>
 #include <vector>
 
-#include "cluster/cell_server.h"
+#include "cluster/controller_process.h"
 #include "cluster/local_cluster.h"
 #include "cluster/testing/link_harness.h"
 #include "cluster/testing/net_worker.h"
 
 namespace millrace::cluster {
 namespace {
-
-using testing::kModel;
-using testing::WaitUntil;
 
 // A kernel that takes as long as the test likes.
 class Gate {
@@ -53,7 +50,7 @@ class Gate {
 
 class GatedStage : public engine::HashStage {
  public:
-  GatedStage(LayerRange layers, Gate& gate) : HashStage(kModel, layers), gate_(gate) {}
+  GatedStage(LayerRange layers, Gate& gate) : HashStage(testing::kModel, layers), gate_(gate) {}
   Status Run(std::span<engine::StagePart> parts) override {
     gate_.Pass();
     return HashStage::Run(parts);
@@ -63,12 +60,12 @@ class GatedStage : public engine::HashStage {
   Gate& gate_;
 };
 
-CellOptions Options(int stages) {
-  CellOptions options;
+ControllerHostOptions Options(int stages) {
+  ControllerHostOptions options;
   ControllerOptions& c = options.controller;
   c.term = Term(1);
   c.model = "hashes";
-  c.num_layers = kModel.num_layers;
+  c.num_layers = testing::kModel.num_layers;
   c.stages = stages;
   c.scheduler.block_size = 4;
   c.scheduler.max_num_seqs = 8;
@@ -80,23 +77,23 @@ CellOptions Options(int stages) {
 // What a client hears.
 class Client {
  public:
-  void Ask(Cell& cell, TokenId first, int max_tokens) {
+  void Ask(ControllerHost& host, TokenId first, int max_tokens) {
     engine::EngineRequest request;
     request.prompt = {first, 2, 3, 4, 5};
     request.params.max_tokens = max_tokens;
     request.params.seed = 9;
     request.params.ignore_eos = true;
     asked_ = request;
-    const auto id = cell.Submit(request, [this](RequestOutput&& news) {
+    const auto id = host.Submit(request, [this](RequestOutput&& output) {
       std::lock_guard lock(mutex_);
-      tokens_.insert(tokens_.end(), news.tokens.begin(), news.tokens.end());
-      if (news.finish) finish_ = news.finish;
+      tokens_.insert(tokens_.end(), output.tokens.begin(), output.tokens.end());
+      if (output.finish) finish_ = output.finish;
     });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     id_ = *id;
   }
   RequestId id() const { return id_; }
-  size_t told() {
+  size_t delivered() {
     std::lock_guard lock(mutex_);
     return tokens_.size();
   }
@@ -105,9 +102,9 @@ class Client {
     return finish_;
   }
   void ExpectReference() {
-    ASSERT_TRUE(WaitUntil([this] { return finish().has_value(); }));
+    ASSERT_TRUE(testing::WaitUntil([this] { return finish().has_value(); }));
     std::lock_guard lock(mutex_);
-    EXPECT_EQ(tokens_, engine::HashReference(kModel, asked_.prompt, asked_.params,
+    EXPECT_EQ(tokens_, engine::HashReference(testing::kModel, asked_.prompt, asked_.params,
                                              SequenceSeed(*asked_.params.seed, 0),
                                              *asked_.params.max_tokens));
   }
@@ -135,17 +132,17 @@ TEST(ControlPlane, ThePlanReachesTheLastStageWhileTheFirstStillComputes) {
           if (load.layers.begin == 0) {
             loaded.stage = std::make_shared<GatedStage>(load.layers, gate);
           } else {
-            loaded.stage = std::make_shared<engine::HashStage>(kModel, load.layers);
+            loaded.stage = std::make_shared<engine::HashStage>(testing::kModel, load.layers);
           }
           loaded.facts.kv_bytes_per_token_layer = 1;
           loaded.facts.kv_bytes = int64_t{4000} * load.layers.size();
           return loaded;
         });
   }
-  client.Ask((*cluster)->cell(), 1, 6);
-  ASSERT_TRUE(WaitUntil([&] { return gate.inside(); }));
+  client.Ask((*cluster)->host(), 1, 6);
+  ASSERT_TRUE(testing::WaitUntil([&] { return gate.inside(); }));
   int64_t waiting = 0;
-  EXPECT_TRUE(WaitUntil([&] {
+  EXPECT_TRUE(testing::WaitUntil([&] {
     waiting = 0;
     for (const char* name : {"a", "b", "c"}) {
       waiting += (*cluster)->worker(name)->MakeHeartbeat().queued_steps;
@@ -153,7 +150,7 @@ TEST(ControlPlane, ThePlanReachesTheLastStageWhileTheFirstStillComputes) {
     return waiting >= 2;
   })) << "only "
       << waiting << " of the two stages behind the first have the plan";
-  EXPECT_EQ(client.told(), 0u);
+  EXPECT_EQ(client.delivered(), 0u);
   gate.Open();
   client.ExpectReference();
 }
@@ -243,56 +240,58 @@ class Relay {
 TEST(ControlPlane, AStalledDataLinkHoldsUpNeitherHeartbeatsNorAborts) {
   const SteadyClock clock;
   Client stays, leaves;
-  CellOptions options = Options(2);
+  ControllerHostOptions options = Options(2);
   options.controller.silent_limit = Duration::Seconds(1);
   ControlServerOptions server_options;
   server_options.security.token = testing::kToken;
-  auto server = CellServer::Start(std::move(options), std::move(server_options), clock);
+  auto server = ControllerProcess::Start(std::move(options), std::move(server_options), clock);
   ASSERT_TRUE(server.ok()) << server.status().ToString();
-  Cell& cell = (*server)->cell();
+  ControllerHost& host = (*server)->host();
 
   // Others reach each worker only through relays; theirs is the address that it tells.
   struct Member {
     Relay data, control;
     testing::Worker worker;
-    Member(const std::string& name, const char* own, const char* told, int port, const Clock& c)
-        : data(told, own),
-          control(told, own),
-          worker(Behind(name, own, told, port, data.port(), control.port()), c) {}
-    static WorkerProcessOptions Behind(const std::string& name, const char* own, const char* told,
-                                       int port, uint16_t data, uint16_t control) {
+    Member(const std::string& name, const char* own, const char* advertised, int port,
+           const Clock& c)
+        : data(advertised, own),
+          control(advertised, own),
+          worker(Behind(name, own, advertised, port, data.port(), control.port()), c) {}
+    static WorkerProcessOptions Behind(const std::string& name, const char* own,
+                                       const char* advertised, int port, uint16_t data,
+                                       uint16_t control) {
       WorkerProcessOptions o = testing::WorkerOptions(name, port);
       o.data_host = own;
       o.data_port = data;
       o.control_address = std::string(own) + ":" + std::to_string(control);
-      o.advertised_host = told;
+      o.advertised_host = advertised;
       return o;
     }
   };
   Member a("a", "127.0.0.2", "127.0.0.3", (*server)->port(), clock);
   Member b("b", "127.0.0.4", "127.0.0.5", (*server)->port(), clock);
 
-  stays.Ask(cell, 1, 400);
-  leaves.Ask(cell, 2, 1100);
-  ASSERT_TRUE(WaitUntil([&] { return stays.told() > 5 && leaves.told() > 5; }));
+  stays.Ask(host, 1, 400);
+  leaves.Ask(host, 2, 1100);
+  ASSERT_TRUE(testing::WaitUntil([&] { return stays.delivered() > 5 && leaves.delivered() > 5; }));
   a.data.Stall(true);
   b.data.Stall(true);
   // Nothing is told any more, but nobody is given up: heartbeats come.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  const size_t told = stays.told();
+  const size_t delivered = stays.delivered();
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  EXPECT_EQ(stays.told(), told);
-  EXPECT_EQ(cell.Describe().counters.workers_lost, 0u);
+  EXPECT_EQ(stays.delivered(), delivered);
+  EXPECT_EQ(host.Describe().counters.workers_lost, 0u);
   // And an abort is told at once.
   const Time asked = clock.Now();
-  cell.Abort(leaves.id());
-  ASSERT_TRUE(WaitUntil([&] { return leaves.finish() == FinishReason::kAbort; }));
+  host.Abort(leaves.id());
+  ASSERT_TRUE(testing::WaitUntil([&] { return leaves.finish() == FinishReason::kAbort; }));
   EXPECT_LT(clock.Now() - asked, Duration::Seconds(0.5));
-  EXPECT_EQ(stays.told(), told);
+  EXPECT_EQ(stays.delivered(), delivered);
   a.data.Stall(false);
   b.data.Stall(false);
   stays.ExpectReference();
-  EXPECT_EQ(cell.Describe().counters.lanes_lost, 0u);
+  EXPECT_EQ(host.Describe().counters.pipelines_lost, 0u);
 }
 
 }  // namespace

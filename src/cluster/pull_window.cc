@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
+
+#include "base/mutex.h"
 
 namespace millrace::cluster {
 namespace {
@@ -18,14 +18,14 @@ constexpr auto kWantedEvery = std::chrono::milliseconds(100);
 
 // Outlives the caller, should it not wait for what is under way.
 struct Arrivals {
-  std::mutex mutex;
-  std::condition_variable changed;
+  Mutex mutex;
+  CondVar changed;
   struct One {
     size_t part = 0;
     Status status;
     size_t bytes = 0;
   };
-  std::vector<One> arrived;
+  std::vector<One> arrived MR_GUARDED_BY(mutex);
 };
 
 // After a part that took so long. How long it was.
@@ -54,7 +54,7 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
                  if (status.ok() && got != buffer->size() && !or_fewer) {
                    status = DataLoss(fmt::format("{} bytes instead of {}", got, buffer->size()));
                  }
-                 std::lock_guard lock(shared->mutex);
+                 MutexLock lock(shared->mutex);
                  shared->arrived.push_back({part, std::move(status), static_cast<size_t>(got)});
                  shared->changed.notify_one();
                });
@@ -68,7 +68,7 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
     const auto start = std::chrono::steady_clock::now();
     while (failed.ok() && next < parts && buffers.size() < at_once) begin(next++);
     if (buffers.empty()) return failed;
-    std::unique_lock lock(shared->mutex);
+    MutexLock lock(shared->mutex);
     while (shared->arrived.empty()) {
       if (shared->changed.wait_for(lock, kWantedEvery) == std::cv_status::no_timeout) continue;
       if (steps.wanted && !steps.wanted()) return Cancelled("not wanted any more");

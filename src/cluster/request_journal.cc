@@ -26,8 +26,8 @@ std::optional<FinishReason> ReasonNamed(const std::string& name) {
 
 // As the client was told: each run of tokens, and the end with the last of a continuation. Only a
 // token stops a sequence in the engine: it is the last one.
-void TakeTold(RequestId id, const JournalRequest& request, engine::EarlierRequest& earlier) {
-  std::vector<RequestOutput>& told = earlier.told;
+void TakeDelivered(RequestId id, const JournalRequest& request, engine::RecoveredRequest& earlier) {
+  std::vector<RequestOutput>& delivered = earlier.delivered;
   std::vector<uint32_t> positions(request.continuations.size());
   const auto end = [&](RequestOutput& output, const JournalContinuation& continuation) {
     output.finish = ReasonNamed(*continuation.finish_reason).value_or(FinishReason::kError);
@@ -38,7 +38,7 @@ void TakeTold(RequestId id, const JournalRequest& request, engine::EarlierReques
   for (const JournalRun& run : request.runs) {
     const JournalContinuation& continuation = request.continuations[static_cast<size_t>(run.index)];
     uint32_t& position = positions[static_cast<size_t>(run.index)];
-    RequestOutput& output = told.emplace_back();
+    RequestOutput& output = delivered.emplace_back();
     output.request = id;
     output.index = run.index;
     for (uint32_t i = 0; i < run.tokens; ++i) {
@@ -47,8 +47,8 @@ void TakeTold(RequestId id, const JournalRequest& request, engine::EarlierReques
       }
       output.tokens.push_back(continuation.tokens[position++]);
     }
-    if (told.size() == 1) output.prompt_logprobs = request.prompt_logprobs.positions;
-    earlier.told_order.push_back(run.order);
+    if (delivered.size() == 1) output.prompt_logprobs = request.prompt_logprobs.positions;
+    earlier.delivered_order.push_back(run.order);
     output.cached_prompt_tokens = request.cached_prompt_tokens;
     if (continuation.finish_reason && position == continuation.tokens.size()) {
       end(output, continuation);
@@ -57,15 +57,15 @@ void TakeTold(RequestId id, const JournalRequest& request, engine::EarlierReques
   for (size_t i = 0; i < request.continuations.size(); ++i) {
     const JournalContinuation& continuation = request.continuations[i];
     if (!continuation.finish_reason || !continuation.tokens.empty()) continue;
-    RequestOutput& output = told.emplace_back();
+    RequestOutput& output = delivered.emplace_back();
     output.request = id;
     output.index = static_cast<int>(i);
     end(output, continuation);
-    earlier.told_order.push_back(std::numeric_limits<uint64_t>::max());
+    earlier.delivered_order.push_back(std::numeric_limits<uint64_t>::max());
   }
 }
 
-sched::NewRequest ToResume(const engine::EarlierRequest& earlier, const JournalRequest& request) {
+sched::NewRequest ToResume(const engine::RecoveredRequest& earlier, const JournalRequest& request) {
   sched::NewRequest resumable;
   resumable.id = earlier.id;
   resumable.prompt = std::make_shared<const std::vector<TokenId>>(earlier.prompt);
@@ -74,7 +74,7 @@ sched::NewRequest ToResume(const engine::EarlierRequest& earlier, const JournalR
   resumable.priority = earlier.priority;
   resumable.cache_salt = earlier.cache_salt;
   resumable.times = RequestTimes{.arrived = earlier.arrived};
-  if (earlier.told.empty()) return resumable;
+  if (earlier.delivered.empty()) return resumable;
   for (const JournalContinuation& continuation : request.continuations) {
     resumable.resumed.push_back({continuation.tokens, continuation.finish_reason.has_value()});
   }
@@ -84,22 +84,23 @@ sched::NewRequest ToResume(const engine::EarlierRequest& earlier, const JournalR
   return resumable;
 }
 
-class CellRecovery : public engine::EarlierRequests {
+class ControllerRecovery : public engine::RecoveredRequests {
  public:
-  CellRecovery(Cell& cell, RequestJournal& journal) : cell_(cell), journal_(journal) {}
+  ControllerRecovery(ControllerHost& host, RequestJournal& journal)
+      : host_(host), journal_(journal) {}
 
-  std::vector<engine::EarlierRequest> Take() override { return journal_.TakeEarlier(); }
+  std::vector<engine::RecoveredRequest> Take() override { return journal_.TakeRecovered(); }
   Status Resume(RequestId request, engine::OutputSink sink) override {
     auto resumable = journal_.TakeResumable(request);
     if (!resumable) return NotFound("there is no such request to go on with");
-    Status resumed = cell_.Resume(std::move(*resumable), std::move(sink));
+    Status resumed = host_.Resume(std::move(*resumable), std::move(sink));
     if (!resumed.ok()) journal_.End(request);
     return resumed;
   }
   void Drop(RequestId request) override { journal_.End(request); }
 
  private:
-  Cell& cell_;
+  ControllerHost& host_;
   RequestJournal& journal_;
 };
 
@@ -118,9 +119,9 @@ Result<std::unique_ptr<RequestJournal>> RequestJournal::Open(const JournalOption
 void RequestJournal::Take(const JournalState& state) {
   const Time now = clock_.Now();
   const int64_t unix_ms = UnixMillis();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const auto& [id, request] : state.requests()) {
-    engine::EarlierRequest& earlier = earlier_.emplace_back();
+    engine::RecoveredRequest& earlier = earlier_.emplace_back();
     earlier.id = id;
     earlier.external_id = request.accept.external_id;
     earlier.front_end = request.accept.front_end;
@@ -132,7 +133,7 @@ void RequestJournal::Take(const JournalState& state) {
     // A wall clock may have been set back.
     const int64_t arrived_unix_ms = std::clamp<int64_t>(request.accept.arrived_unix_ms, 0, unix_ms);
     earlier.arrived = now + Duration::Millis(arrived_unix_ms - unix_ms);
-    TakeTold(id, request, earlier);
+    TakeDelivered(id, request, earlier);
     earlier.finished = request.finished();
     if (earlier.finished) continue;
     Live& live = live_[id];
@@ -145,22 +146,22 @@ void RequestJournal::Take(const JournalState& state) {
   }
 }
 
-CellJournal RequestJournal::Hooks() {
-  CellJournal hooks;
+ControllerJournal RequestJournal::Hooks() {
+  ControllerJournal hooks;
   hooks.accepted = [this](const auto& request, const auto& asked) {
     return Accepted(request, asked);
   };
-  hooks.told = [this](const auto& news) { return Told(news); };
+  hooks.delivered = [this](const auto& output) { return Delivered(output); };
   return hooks;
 }
 
-std::vector<engine::EarlierRequest> RequestJournal::TakeEarlier() {
-  std::lock_guard lock(mutex_);
+std::vector<engine::RecoveredRequest> RequestJournal::TakeRecovered() {
+  MutexLock lock(mutex_);
   return std::exchange(earlier_, {});
 }
 
 std::optional<sched::NewRequest> RequestJournal::TakeResumable(RequestId request) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto found = resumable_.extract(request);
   if (found.empty()) return std::nullopt;
   return std::move(found.mapped());
@@ -182,23 +183,23 @@ Status RequestJournal::Accepted(const sched::NewRequest& request,
   const bool logprobs = !asked.front_end.empty();
   const int n = request.params->n;
   const Status kept = journal_->Append(std::move(accept));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!kept.ok()) {
-    Owe(request.id, n);
+    AddPendingEnd(request.id, n);
     return kept.WithContext("the request cannot be put on record");
   }
   live_[request.id] = {std::vector<uint32_t>(static_cast<size_t>(n)), n, logprobs};
-  PayWhatIsOwed();
+  FlushPendingEnds();
   return OkStatus();
 }
 
 // One write for all of it.
-Status RequestJournal::Told(const std::vector<RequestOutput>& news) {
+Status RequestJournal::Delivered(const std::vector<RequestOutput>& outputs) {
   records_.clear();
-  std::map<RequestId, int> ended;  // by these news, with their n
+  std::map<RequestId, int> ended;  // by these outputs, with their n
   {
-    std::lock_guard lock(mutex_);
-    for (const RequestOutput& output : news) {
+    MutexLock lock(mutex_);
+    for (const RequestOutput& output : outputs) {
       if (auto record = RecordOf(output)) records_.push_back(std::move(*record));
       const auto found = live_.find(output.request);
       if (found == live_.end() || found->second.open > 0) continue;
@@ -208,62 +209,63 @@ Status RequestJournal::Told(const std::vector<RequestOutput>& news) {
   }
   if (records_.empty()) return OkStatus();
   const Status kept = journal_->Append(records_);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (kept.ok()) {
-    PayWhatIsOwed();
+    FlushPendingEnds();
     return OkStatus();
   }
   MR_LOG(error, "the journal cannot be written: {}", kept.message());
-  for (const auto& [id, n] : ended) Owe(id, n);
-  for (const RequestOutput& output : news) {
+  for (const auto& [id, n] : ended) AddPendingEnd(id, n);
+  for (const RequestOutput& output : outputs) {
     const auto found = live_.find(output.request);
     if (found == live_.end()) continue;
-    Owe(output.request, static_cast<int>(found->second.positions.size()));
+    AddPendingEnd(output.request, static_cast<int>(found->second.positions.size()));
     live_.erase(found);
   }
   return kept.WithContext("the answer cannot be put on record");
 }
 
 // nullopt: nothing new, or of a request that is no longer recorded.
-std::optional<JournalRecord> RequestJournal::RecordOf(const RequestOutput& news) {
-  const auto found = live_.find(news.request);
+std::optional<JournalRecord> RequestJournal::RecordOf(const RequestOutput& output) {
+  const auto found = live_.find(output.request);
   if (found == live_.end()) return std::nullopt;
   Live& live = found->second;
-  if (news.finish) --live.open;
-  if (news.tokens.empty()) {
-    if (!news.finish) return std::nullopt;
-    return JournalFinished{news.request, news.index, std::string(FinishReasonName(*news.finish))};
+  if (output.finish) --live.open;
+  if (output.tokens.empty()) {
+    if (!output.finish) return std::nullopt;
+    return JournalFinished{output.request, output.index,
+                           std::string(FinishReasonName(*output.finish))};
   }
-  uint32_t& position = live.positions[static_cast<size_t>(news.index)];
-  JournalTokens tokens{news.request, news.index, position, {}, news.cached_prompt_tokens,
-                       {},           {},         {}};
-  tokens.tokens.assign(news.tokens.begin(), news.tokens.end());
-  if (news.finish) tokens.finish_reason = FinishReasonName(*news.finish);
+  uint32_t& position = live.positions[static_cast<size_t>(output.index)];
+  JournalTokens tokens{
+      output.request, output.index, position, {}, output.cached_prompt_tokens, {}, {}, {}};
+  tokens.tokens.assign(output.tokens.begin(), output.tokens.end());
+  if (output.finish) tokens.finish_reason = FinishReasonName(*output.finish);
   if (live.logprobs) {
-    tokens.logprobs.positions = news.logprobs;
-    tokens.prompt_logprobs.positions = news.prompt_logprobs;
+    tokens.logprobs.positions = output.logprobs;
+    tokens.prompt_logprobs.positions = output.prompt_logprobs;
   }
-  position += static_cast<uint32_t>(news.tokens.size());
+  position += static_cast<uint32_t>(output.tokens.size());
   return tokens;
 }
 
 void RequestJournal::End(RequestId request) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   resumable_.erase(request);
   const auto found = live_.find(request);
   if (found == live_.end()) return;
-  Owe(request, static_cast<int>(found->second.positions.size()));
+  AddPendingEnd(request, static_cast<int>(found->second.positions.size()));
   live_.erase(found);
-  PayWhatIsOwed();
+  FlushPendingEnds();
 }
 
-void RequestJournal::Owe(RequestId request, int n) {
-  if (journal_->Holds(request)) owed_.emplace_back(request, n);
+void RequestJournal::AddPendingEnd(RequestId request, int n) {
+  if (journal_->Holds(request)) pending_ends_.emplace_back(request, n);
 }
 
 // What has an end already refuses another.
-void RequestJournal::PayWhatIsOwed() {
-  std::erase_if(owed_, [this](const std::pair<RequestId, int>& owed) {
+void RequestJournal::FlushPendingEnds() {
+  std::erase_if(pending_ends_, [this](const std::pair<RequestId, int>& owed) {
     for (int i = 0; i < owed.second; ++i) {
       const Status kept = journal_->Append(
           JournalFinished{owed.first, i, std::string(FinishReasonName(FinishReason::kAbort))});
@@ -273,8 +275,9 @@ void RequestJournal::PayWhatIsOwed() {
   });
 }
 
-std::unique_ptr<engine::EarlierRequests> NewCellRecovery(Cell& cell, RequestJournal& journal) {
-  return std::make_unique<CellRecovery>(cell, journal);
+std::unique_ptr<engine::RecoveredRequests> NewControllerRecovery(ControllerHost& host,
+                                                                 RequestJournal& journal) {
+  return std::make_unique<ControllerRecovery>(host, journal);
 }
 
 }  // namespace millrace::cluster

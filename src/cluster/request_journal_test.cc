@@ -29,17 +29,17 @@ using Tokens = std::vector<std::vector<TokenId>>;  // by continuation
 class Clients {
  public:
   engine::OutputSink Sink() {
-    return [this](RequestOutput&& news) { Take(news); };
+    return [this](RequestOutput&& output) { Take(output); };
   }
-  void Take(const RequestOutput& news) {
+  void Take(const RequestOutput& output) {
     std::lock_guard lock(mutex_);
-    Tokens& tokens = told_[news.request];
-    tokens.resize(std::max(tokens.size(), static_cast<size_t>(news.index) + 1));
-    auto& mine = tokens[static_cast<size_t>(news.index)];
-    mine.insert(mine.end(), news.tokens.begin(), news.tokens.end());
-    count_ += std::ssize(news.tokens);
-    if (news.times) ++over_;
-    if (!news.error.ok()) errors_.push_back(news.error);
+    Tokens& tokens = delivered_[output.request];
+    tokens.resize(std::max(tokens.size(), static_cast<size_t>(output.index) + 1));
+    auto& mine = tokens[static_cast<size_t>(output.index)];
+    mine.insert(mine.end(), output.tokens.begin(), output.tokens.end());
+    count_ += std::ssize(output.tokens);
+    if (output.times) ++over_;
+    if (!output.error.ok()) errors_.push_back(output.error);
     changed_.notify_all();
   }
   bool WaitForTokens(int64_t count) {
@@ -48,9 +48,9 @@ class Clients {
   bool WaitForEnds(int64_t count) {
     return WaitUntil([&] { return over_ >= count; });
   }
-  std::map<RequestId, Tokens> told() {
+  std::map<RequestId, Tokens> delivered() {
     std::lock_guard lock(mutex_);
-    return told_;
+    return delivered_;
   }
   std::vector<Status> errors() {
     std::lock_guard lock(mutex_);
@@ -58,7 +58,7 @@ class Clients {
   }
   void Forget() {
     std::lock_guard lock(mutex_);
-    told_.clear();
+    delivered_.clear();
     count_ = over_ = 0;
   }
 
@@ -70,15 +70,15 @@ class Clients {
   }
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<RequestId, Tokens> told_;
+  std::map<RequestId, Tokens> delivered_;
   std::vector<Status> errors_;
   int64_t count_ = 0, over_ = 0;
 };
 
 class RecoveryTest : public ::testing::Test {
  protected:
-  static CellOptions Options(uint64_t term) {
-    CellOptions options;
+  static ControllerHostOptions Options(uint64_t term) {
+    ControllerHostOptions options;
     ControllerOptions& c = options.controller;
     c.term = Term(term);
     c.model = "hashes";
@@ -93,23 +93,23 @@ class RecoveryTest : public ::testing::Test {
     return options;
   }
 
-  void StartLife(const std::string& folder) {
+  void StartRun(const std::string& folder) {
     auto journal = RequestJournal::Open({.folder = folder, .retain_finished = kNever}, clock_);
     ASSERT_TRUE(journal.ok()) << journal.status().ToString();
     journal_ = std::move(*journal);
-    CellOptions options = Options(++lives_);
+    ControllerHostOptions options = Options(++lives_);
     options.first_request = journal_->first_request();
     options.journal = journal_->Hooks();
-    StartCell(std::move(options));
+    StartController(std::move(options));
   }
-  void StartCell(CellOptions options) {
+  void StartController(ControllerHostOptions options) {
     auto cluster = LocalCluster::Start(std::move(options), clock_);
     ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
     cluster_ = std::move(*cluster);
-    if (journal_) recovery_ = NewCellRecovery(cluster_->cell(), *journal_);
+    if (journal_) recovery_ = NewControllerRecovery(cluster_->host(), *journal_);
     for (const char* name : {"a", "b"}) AddWorker(name);
   }
-  void EndLife() {
+  void EndRun() {
     recovery_.reset();
     cluster_.reset();
     journal_.reset();
@@ -139,7 +139,7 @@ class RecoveryTest : public ::testing::Test {
       if (i % 2 == 0) request.params.seed = 1000 + i;
       request.params.ignore_eos = i % 3 == 0;
       request.front_end = "stream " + std::to_string(i);
-      const auto id = cluster_->cell().Submit(request, clients_.Sink());
+      const auto id = cluster_->host().Submit(request, clients_.Sink());
       ASSERT_TRUE(id.ok()) << id.status().ToString();
       EXPECT_TRUE(asked_.emplace(*id, request).second) << "an id was given twice";
     }
@@ -158,35 +158,35 @@ class RecoveryTest : public ::testing::Test {
   uint64_t lives_ = 0;
   std::unique_ptr<RequestJournal> journal_;
   std::unique_ptr<LocalCluster> cluster_;
-  std::unique_ptr<engine::EarlierRequests> recovery_;
+  std::unique_ptr<engine::RecoveredRequests> recovery_;
 };
 
-TEST_F(RecoveryTest, WhatAnEarlierLifeToldGoesOnOverSeveralLives) {
+TEST_F(RecoveryTest, WhatWasDeliveredContinuesOverSeveralRuns) {
   const TempFolder base;
   const auto folder = [&](int life) { return base.path() + "/" + std::to_string(life); };
-  StartLife(folder(0));
+  StartRun(folder(0));
   std::map<RequestId, SamplingParams> params;  // with the seeds that were drawn
   for (int life = 1; life <= 3 * TestScale(); ++life) {
     Ask(8, 120);
     ASSERT_TRUE(clients_.WaitForTokens(life * 40));
-    const auto seen = clients_.told();
+    const auto seen = clients_.delivered();
     CopyJournal(folder(life - 1), folder(life));
-    EndLife();  // what it says now, nobody hears
+    EndRun();  // what it says now, nobody hears
     clients_.Forget();
 
-    StartLife(folder(life));
+    StartRun(folder(life));
     size_t resumed = 0;
-    for (engine::EarlierRequest& earlier : recovery_->Take()) {
+    for (engine::RecoveredRequest& earlier : recovery_->Take()) {
       ASSERT_TRUE(asked_.contains(earlier.id));
       EXPECT_EQ(earlier.front_end, asked_.at(earlier.id).front_end);
       EXPECT_EQ(earlier.prompt, asked_.at(earlier.id).prompt);
       params[earlier.id] = earlier.params;
-      for (RequestOutput& output : earlier.told) clients_.Take(output);
-      const auto told = clients_.told();
+      for (RequestOutput& output : earlier.delivered) clients_.Take(output);
+      const auto delivered = clients_.delivered();
       const auto before = seen.find(earlier.id);
       for (size_t i = 0; before != seen.end() && i < before->second.size(); ++i) {
         const std::vector<TokenId>& known = before->second[i];
-        const std::vector<TokenId>& kept = told.at(earlier.id)[i];
+        const std::vector<TokenId>& kept = delivered.at(earlier.id)[i];
         ASSERT_GE(kept.size(), known.size()) << "a client heard what is not on record";
         EXPECT_TRUE(std::equal(known.begin(), known.end(), kept.begin()));
       }
@@ -201,12 +201,12 @@ TEST_F(RecoveryTest, WhatAnEarlierLifeToldGoesOnOverSeveralLives) {
   }
   // All of the last life and those it went on with: the tokens that the definition gives.
   size_t checked = 0;
-  for (const auto& [id, told] : clients_.told()) {
+  for (const auto& [id, delivered] : clients_.delivered()) {
     const engine::EngineRequest& request = asked_.at(id);
     for (int i = 0; i < request.params.n; ++i) {
       const std::vector<TokenId> eos =
           request.params.ignore_eos ? std::vector<TokenId>() : std::vector<TokenId>{kEos};
-      EXPECT_EQ(told.at(static_cast<size_t>(i)),
+      EXPECT_EQ(delivered.at(static_cast<size_t>(i)),
                 engine::HashReference(kModel, request.prompt, request.params,
                                       SequenceSeed(*params.at(id).seed, i),
                                       *request.params.max_tokens, eos))
@@ -216,7 +216,7 @@ TEST_F(RecoveryTest, WhatAnEarlierLifeToldGoesOnOverSeveralLives) {
   }
   EXPECT_GT(checked, 8u);
   EXPECT_TRUE(clients_.errors().empty());
-  EndLife();
+  EndRun();
   // Everything has ended, and is on record as such.
   const auto replay = ReplayJournal(folder(3 * TestScale()));
   ASSERT_TRUE(replay.ok());
@@ -226,31 +226,32 @@ TEST_F(RecoveryTest, WhatAnEarlierLifeToldGoesOnOverSeveralLives) {
 
 TEST_F(RecoveryTest, WhatIsDroppedEndsOnRecord) {
   const TempFolder base;
-  StartLife(base.path() + "/0");
+  StartRun(base.path() + "/0");
   Ask(3, 300);
   ASSERT_TRUE(clients_.WaitForTokens(5));
   CopyJournal(base.path() + "/0", base.path() + "/1");
-  EndLife();
-  StartLife(base.path() + "/1");
+  EndRun();
+  StartRun(base.path() + "/1");
   const auto earlier = recovery_->Take();
   ASSERT_EQ(earlier.size(), 3u);
-  for (const engine::EarlierRequest& request : earlier) recovery_->Drop(request.id);
+  for (const engine::RecoveredRequest& request : earlier) recovery_->Drop(request.id);
   EXPECT_EQ(recovery_->Resume(earlier[0].id, clients_.Sink()).code(), StatusCode::kNotFound);
-  EndLife();
+  EndRun();
   const auto replay = ReplayJournal(base.path() + "/1");
   for (const auto& [id, request] : replay->state.requests()) EXPECT_TRUE(request.finished());
 }
 
 RequestOutput News(uint64_t request, std::initializer_list<TokenId> tokens,
                    std::optional<FinishReason> finish = {}) {
-  RequestOutput news;
-  news.request = RequestId(request);
-  news.tokens = tokens;
-  news.finish = finish;
-  return news;
+  RequestOutput output;
+  output.request = RequestId(request);
+  output.tokens = tokens;
+  output.finish = finish;
+  return output;
 }
 
-Status Accept(const CellJournal& hooks, uint64_t id, const engine::EngineRequest& asked = {}) {
+Status Accept(const ControllerJournal& hooks, uint64_t id,
+              const engine::EngineRequest& asked = {}) {
   sched::NewRequest request;
   request.id = RequestId(id);
   request.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{1, 2, 3});
@@ -263,56 +264,56 @@ TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamComeBack) {
   const JournalOptions options{.folder = folder.path(), .retain_finished = kNever};
   auto journal = RequestJournal::Open(options, clock_);
   ASSERT_TRUE(journal.ok());
-  const CellJournal hooks = (*journal)->Hooks();
+  const ControllerJournal hooks = (*journal)->Hooks();
   engine::EngineRequest stream, part, nobodys;
   stream.front_end = part.front_end = "stream";
   part.joins = RequestId(1);
   ASSERT_TRUE(Accept(hooks, 1, stream).ok());
   ASSERT_TRUE(Accept(hooks, 2, part).ok());
   ASSERT_TRUE(Accept(hooks, 3, nobodys).ok());
-  const auto with = [](RequestOutput news, float logprob) {
-    for (const TokenId token : news.tokens) news.logprobs.push_back({{token, logprob, 1}, {}});
-    return news;
+  const auto with = [](RequestOutput output, float logprob) {
+    for (const TokenId token : output.tokens) output.logprobs.push_back({{token, logprob, 1}, {}});
+    return output;
   };
   RequestOutput first = with(News(2, {5, 6}), -1);
   first.prompt_logprobs.push_back({{2, -7, 3}, {{9, -0.5f, 1}}});
-  ASSERT_TRUE(hooks.told({first, with(News(1, {7}), -2), with(News(3, {8}), -3)}).ok());
-  ASSERT_TRUE(hooks.told({with(News(2, {9}, FinishReason::kLength), -4)}).ok());
+  ASSERT_TRUE(hooks.delivered({first, with(News(1, {7}), -2), with(News(3, {8}), -3)}).ok());
+  ASSERT_TRUE(hooks.delivered({with(News(2, {9}, FinishReason::kLength), -4)}).ok());
   journal->reset();
   journal = RequestJournal::Open(options, clock_);
   ASSERT_TRUE(journal.ok());
-  const auto earlier = (*journal)->TakeEarlier();
+  const auto earlier = (*journal)->TakeRecovered();
   ASSERT_EQ(earlier.size(), 3u);
   EXPECT_EQ(earlier[0].joins, std::nullopt);
   EXPECT_EQ(earlier[1].joins, RequestId(1));
-  EXPECT_EQ(earlier[0].told_order, std::vector<uint64_t>{1});
-  EXPECT_EQ(earlier[1].told_order, (std::vector<uint64_t>{0, 2}));
-  ASSERT_EQ(earlier[1].told.size(), 2u);
-  const RequestOutput& begin = earlier[1].told[0];
+  EXPECT_EQ(earlier[0].delivered_order, std::vector<uint64_t>{1});
+  EXPECT_EQ(earlier[1].delivered_order, (std::vector<uint64_t>{0, 2}));
+  ASSERT_EQ(earlier[1].delivered.size(), 2u);
+  const RequestOutput& begin = earlier[1].delivered[0];
   ASSERT_EQ(begin.logprobs.size(), 2u);
   EXPECT_EQ(begin.logprobs[1].chosen.token, 6);
   EXPECT_EQ(begin.logprobs[1].chosen.logprob, -1);
   ASSERT_EQ(begin.prompt_logprobs.size(), 1u);
   EXPECT_EQ(begin.prompt_logprobs[0].top.at(0).token, 9);
-  EXPECT_EQ(earlier[1].told[1].logprobs.at(0).chosen.logprob, -4);
-  EXPECT_TRUE(earlier[1].told[1].prompt_logprobs.empty());
-  EXPECT_TRUE(earlier[2].told[0].logprobs.empty()) << "nobody would ask for them";
+  EXPECT_EQ(earlier[1].delivered[1].logprobs.at(0).chosen.logprob, -4);
+  EXPECT_TRUE(earlier[1].delivered[1].prompt_logprobs.empty());
+  EXPECT_TRUE(earlier[2].delivered[0].logprobs.empty()) << "nobody would ask for them";
 }
 
 TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {
   const TempFolder folder;
   auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);
   ASSERT_TRUE(journal.ok());
-  const CellJournal hooks = (*journal)->Hooks();
+  const ControllerJournal hooks = (*journal)->Hooks();
   for (uint64_t id = 1; id <= 20; ++id) ASSERT_TRUE(Accept(hooks, id).ok());
   const uint64_t before = (*journal)->stats().writes;
-  std::vector<RequestOutput> news;
-  for (uint64_t id = 1; id <= 20; ++id) news.push_back(News(id, {5, 6}));
-  news.push_back(News(3, {}, FinishReason::kAbort));
-  news.push_back(News(4, {8}, FinishReason::kStop));
-  ASSERT_TRUE(hooks.told(news).ok());
+  std::vector<RequestOutput> output;
+  for (uint64_t id = 1; id <= 20; ++id) output.push_back(News(id, {5, 6}));
+  output.push_back(News(3, {}, FinishReason::kAbort));
+  output.push_back(News(4, {8}, FinishReason::kStop));
+  ASSERT_TRUE(hooks.delivered(output).ok());
   EXPECT_EQ((*journal)->stats().writes, before + 1);
-  ASSERT_TRUE(hooks.told({News(3, {9})}).ok()) << "what has ended is not recorded";
+  ASSERT_TRUE(hooks.delivered({News(3, {9})}).ok()) << "what has ended is not recorded";
   EXPECT_EQ((*journal)->stats().writes, before + 1);
   journal->reset();
   const auto replay = ReplayJournal(folder.path());
@@ -328,7 +329,7 @@ TEST_F(RecoveryTest, ADiskThatRefusesFailsRequestsAndNothingElse) {
   const TempFolder folder;
   auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);
   ASSERT_TRUE(journal.ok());
-  const CellJournal hooks = (*journal)->Hooks();
+  const ControllerJournal hooks = (*journal)->Hooks();
   ASSERT_TRUE(Accept(hooks, 1).ok());
   ASSERT_TRUE(Accept(hooks, 2).ok());
   const auto old_handler = ::signal(SIGXFSZ, SIG_IGN);
@@ -337,22 +338,23 @@ TEST_F(RecoveryTest, ADiskThatRefusesFailsRequestsAndNothingElse) {
   rlimit small = before;
   small.rlim_cur = 600;
   ::setrlimit(RLIMIT_FSIZE, &small);
-  Status told;
-  for (int i = 0; i < 100 && told.ok(); ++i) told = hooks.told({News(1, {7})});
+  Status delivered;
+  for (int i = 0; i < 100 && delivered.ok(); ++i) delivered = hooks.delivered({News(1, {7})});
   small.rlim_cur = 50;  // for no snapshot either
   ::setrlimit(RLIMIT_FSIZE, &small);
   const Status refused = Accept(hooks, 3);
-  const Status again = hooks.told({News(1, {7})});
-  const Status other = hooks.told({News(2, {7})});
+  const Status again = hooks.delivered({News(1, {7})});
+  const Status other = hooks.delivered({News(2, {7})});
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, old_handler);
-  EXPECT_EQ(told.code(), StatusCode::kUnavailable);
-  EXPECT_NE(told.message().find("cannot be put on record"), std::string::npos) << told.ToString();
+  EXPECT_EQ(delivered.code(), StatusCode::kUnavailable);
+  EXPECT_NE(delivered.message().find("cannot be put on record"), std::string::npos)
+      << delivered.ToString();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
   EXPECT_TRUE(again.ok()) << "the request is over";
   EXPECT_EQ(other.code(), StatusCode::kUnavailable);
   ASSERT_TRUE(Accept(hooks, 4).ok());
-  ASSERT_TRUE(hooks.told({News(4, {7})}).ok());
+  ASSERT_TRUE(hooks.delivered({News(4, {7})}).ok());
   journal->reset();
   const auto replay = ReplayJournal(folder.path());
   EXPECT_EQ(replay->damage, "");
@@ -361,30 +363,30 @@ TEST_F(RecoveryTest, ADiskThatRefusesFailsRequestsAndNothingElse) {
   }
 }
 
-TEST_F(RecoveryTest, WhatCannotBePutOnRecordFailsAloneAndTheCellGoesOn) {
-  CellOptions options = Options(1);
+TEST_F(RecoveryTest, ARequestThatCannotBeRecordedFailsAlone) {
+  ControllerHostOptions options = Options(1);
   std::atomic<int> refuse_accepts = 0;
-  std::atomic<bool> refuse_news = false;
+  std::atomic<bool> refuse_outputs = false;
   std::mutex mutex;
   std::map<RequestId, size_t> on_record;
   options.journal.accepted = [&](const auto&, const auto&) {
     return refuse_accepts-- > 0 ? Unavailable("the disk is full") : OkStatus();
   };
-  options.journal.told = [&](const std::vector<RequestOutput>& news) {
-    if (refuse_news.exchange(false)) return Unavailable("the disk is full");
+  options.journal.delivered = [&](const std::vector<RequestOutput>& outputs) {
+    if (refuse_outputs.exchange(false)) return Unavailable("the disk is full");
     std::lock_guard lock(mutex);
-    for (const RequestOutput& output : news) on_record[output.request] += output.tokens.size();
+    for (const RequestOutput& output : outputs) on_record[output.request] += output.tokens.size();
     return OkStatus();
   };
-  StartCell(std::move(options));
+  StartController(std::move(options));
   refuse_accepts = 1;
   engine::EngineRequest request{.prompt = {1, 2, 3}};
   request.params.max_tokens = 5;
-  const auto refused = cluster_->cell().Submit(request, clients_.Sink());
+  const auto refused = cluster_->host().Submit(request, clients_.Sink());
   EXPECT_EQ(refused.status().message(), "the disk is full");
   Ask(3, 200);
   ASSERT_TRUE(clients_.WaitForTokens(20));
-  refuse_news = true;
+  refuse_outputs = true;
   ASSERT_TRUE(clients_.WaitForEnds(1));
   Ask(2, 30);  // the server goes on
   ASSERT_TRUE(clients_.WaitForEnds(5));
@@ -392,12 +394,12 @@ TEST_F(RecoveryTest, WhatCannotBePutOnRecordFailsAloneAndTheCellGoesOn) {
   ASSERT_FALSE(errors.empty());
   EXPECT_EQ(errors[0].message(), "the disk is full");
   std::lock_guard lock(mutex);
-  for (const auto& [id, told] : clients_.told()) {
+  for (const auto& [id, delivered] : clients_.delivered()) {
     size_t tokens = 0;
-    for (const auto& continuation : told) tokens += continuation.size();
+    for (const auto& continuation : delivered) tokens += continuation.size();
     EXPECT_LE(tokens, on_record[id]) << "told but not on record";
   }
-  EndLife();
+  EndRun();
 }
 
 }  // namespace

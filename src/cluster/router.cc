@@ -247,6 +247,11 @@ void Router::SetStageUp(int stage, bool up, Time now) {
   if (up) Serve(now);
 }
 
+void Router::SetStageKv(int stage, int64_t kv_token_layers) {
+  MR_CHECK(stage >= 0 && stage < num_stages()) << stage;
+  kv_.SetCapacity(stage, kv_token_layers);
+}
+
 const Route* Router::RouteOf(RequestId id) const {
   const auto it = running_.find(id);
   return it == running_.end() ? nullptr : &it->second.route;

@@ -73,8 +73,9 @@ class Router {
   // what it reserved is free, exactly once. False when it is not known, or no more.
   bool Release(RequestId id, int64_t tokens, Time now);
 
-  // A stage that is gone takes no new requests until it is back.
+  // A stage that is gone takes no new requests until it is back, with as much KV as it has then.
   void SetStageUp(int stage, bool up, Time now);
+  void SetStageKv(int stage, int64_t kv_token_layers);
 
   const Plan& plan() const { return plan_; }
   int64_t queued() const { return static_cast<int64_t>(queue_.size()); }

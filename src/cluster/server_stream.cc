@@ -16,7 +16,7 @@ ServerStream::ServerStream(grpc::CallbackServerContext* context, SendLimits limi
 
 void ServerStream::Begin(const grpc::Status& admission) {
   self_ = shared_from_this();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!admission.ok()) {
     FinishOnce(FromGrpc(admission));
     return;
@@ -49,7 +49,7 @@ void ServerStream::FinishOnce(const Status& reason) {
 }
 
 void ServerStream::End(const Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (finished_ || ending_) return;
   if (!writing_) return FinishOnce(reason);
   ending_ = reason;
@@ -57,7 +57,7 @@ void ServerStream::End(const Status& reason) {
 }
 
 void ServerStream::Drop(const Status& reason) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (finished_) return;
   context_->TryCancel();
   FinishOnce(reason);
@@ -65,7 +65,7 @@ void ServerStream::Drop(const Status& reason) {
 
 void ServerStream::Tick(Time now, Duration stall_limit, Duration close_limit) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (finished_ || !writing_) return;
     if (now - since_ <= (ending_ ? close_limit : stall_limit)) return;
     context_->TryCancel();
@@ -81,13 +81,13 @@ void ServerStream::OnReadDone(bool ok) {
     const auto bytes = OnePiece(in_, slice);
     result = bytes.ok() ? Received(*bytes) : bytes.status();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!result.ok()) return FinishOnce(result);
   if (!finished_) StartRead(&in_);
 }
 
 void ServerStream::OnWriteDone(bool ok) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   writing_ = false;
   queue_.Pop();
   if (!ok) return FinishOnce(Unavailable("the connection is lost"));
@@ -99,7 +99,7 @@ void ServerStream::OnWriteDone(bool ok) {
 void ServerStream::OnDone() {
   Status reason;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     reason = reason_;
   }
   Ended(reason);

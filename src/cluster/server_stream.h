@@ -6,12 +6,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/link_grpc.h"
 #include "cluster/send_queue.h"
@@ -45,29 +45,29 @@ class ServerStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnDone() override;
-  Status Enqueue(grpc::ByteBuffer buffer);  // under the lock
-  void StartNext();                         // under the lock
-  void FinishOnce(const Status& reason);    // under the lock
+  Status Enqueue(grpc::ByteBuffer buffer) MR_REQUIRES(mutex_);
+  void StartNext() MR_REQUIRES(mutex_);
+  void FinishOnce(const Status& reason) MR_REQUIRES(mutex_);
 
   grpc::CallbackServerContext* const context_;
   const std::string peer_;
   std::shared_ptr<ServerStream> self_;
   grpc::ByteBuffer in_;
 
-  std::mutex mutex_;  // of all below
-  SendQueue queue_;
-  bool writing_ = false;
-  bool finished_ = false;
-  Time since_;  // of the write that runs, or of the wish to end
-  std::optional<Status> ending_;
-  Status reason_;
+  Mutex mutex_;
+  SendQueue queue_ MR_GUARDED_BY(mutex_);
+  bool writing_ MR_GUARDED_BY(mutex_) = false;
+  bool finished_ MR_GUARDED_BY(mutex_) = false;
+  Time since_ MR_GUARDED_BY(mutex_);  // of the write that runs, or of the wish to end
+  std::optional<Status> ending_ MR_GUARDED_BY(mutex_);
+  Status reason_ MR_GUARDED_BY(mutex_);
 };
 
 template <typename Encode>
 Status ServerStream::Send(Encode encode) {
   bool slow = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (finished_ || ending_) return NotFound("the session has ended");
     MR_ASSIGN_OR_RETURN(const std::span<const uint8_t> bytes, encode());
     const Status queued = Enqueue(ToByteBuffer(bytes));

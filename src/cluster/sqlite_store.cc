@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <condition_variable>
 #include <map>
-#include <mutex>
 #include <thread>
 
+#include "base/mutex.h"
 #include "cluster/folder_lock.h"
 #include "cluster/local_watches.h"
 #include "cluster/sqlite_tables.h"
@@ -30,6 +30,7 @@ class SqliteStore : public Store {
 
   // The leases that were alive when the folder was last open.
   Status Begin() {
+    const TimedMutexLock lock(mutex_);
     MR_ASSIGN_OR_RETURN(const auto leases, tables_.Leases());
     for (const Lease& lease : leases) {
       leases_[lease.id] = {lease.ttl, clock_.Now() + lease.ttl};
@@ -40,7 +41,7 @@ class SqliteStore : public Store {
 
   ~SqliteStore() override {
     {
-      std::lock_guard lock(mutex_);
+      const TimedMutexLock lock(mutex_);
       stopping_ = true;
     }
     leases_changed_.notify_all();
@@ -49,17 +50,19 @@ class SqliteStore : public Store {
 
   Result<std::optional<KeyValue>> Get(std::string_view key, Duration timeout) override {
     MR_RETURN_IF_ERROR(CheckStoreKey(key));
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(timeout));
-    MR_ASSIGN_OR_RETURN(std::optional<KeyValue> entry, tables_.Get(Full(key)));
-    if (entry) entry->key.erase(0, prefix_.size());
-    return entry;
+    return Locked(timeout, [&]() MR_REQUIRES(mutex_) -> Result<std::optional<KeyValue>> {
+      MR_ASSIGN_OR_RETURN(std::optional<KeyValue> entry, tables_.Get(Full(key)));
+      if (entry) entry->key.erase(0, prefix_.size());
+      return entry;
+    });
   }
 
   Result<Listing> List(std::string_view prefix, Duration timeout) override {
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(timeout));
-    MR_ASSIGN_OR_RETURN(Listing listing, tables_.List(Full(prefix)));
-    for (KeyValue& entry : listing.entries) entry.key.erase(0, prefix_.size());
-    return listing;
+    return Locked(timeout, [&]() MR_REQUIRES(mutex_) -> Result<Listing> {
+      MR_ASSIGN_OR_RETURN(Listing listing, tables_.List(Full(prefix)));
+      for (KeyValue& entry : listing.entries) entry.key.erase(0, prefix_.size());
+      return listing;
+    });
   }
 
   Result<Revision> Put(std::string_view key, std::string_view value,
@@ -74,31 +77,35 @@ class SqliteStore : public Store {
 
   Result<Revision> Delete(std::string_view key, const WriteOptions& options) override {
     MR_RETURN_IF_ERROR(CheckStoreKey(key));
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(options.timeout));
-    return Publish(tables_.Delete(Full(key), FullFence(options.fence)));
+    return Locked(options.timeout, [&]() MR_REQUIRES(mutex_) -> Result<Revision> {
+      return Publish(tables_.Delete(Full(key), FullFence(options.fence)));
+    });
   }
 
   Result<Lease> Grant(Duration ttl, Duration timeout) override {
     MR_RETURN_IF_ERROR(CheckLeaseTtl(ttl));
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(timeout));
-    MR_ASSIGN_OR_RETURN(const LeaseId id, tables_.AddLease(ttl));
-    leases_[id] = {ttl, clock_.Now() + ttl};
-    leases_changed_.notify_all();
-    return Lease{id, ttl};
+    return Locked(timeout, [&]() MR_REQUIRES(mutex_) -> Result<Lease> {
+      MR_ASSIGN_OR_RETURN(const LeaseId id, tables_.AddLease(ttl));
+      leases_[id] = {ttl, clock_.Now() + ttl};
+      leases_changed_.notify_all();
+      return Lease{id, ttl};
+    });
   }
 
   Result<Duration> KeepAlive(LeaseId lease, Duration timeout) override {
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(timeout));
-    const auto found = leases_.find(lease);
-    if (found == leases_.end()) return NoLease(lease);
-    found->second.ends = clock_.Now() + found->second.ttl;
-    return found->second.ttl;
+    return Locked(timeout, [&]() MR_REQUIRES(mutex_) -> Result<Duration> {
+      const auto found = leases_.find(lease);
+      if (found == leases_.end()) return NoLease(lease);
+      found->second.ends = clock_.Now() + found->second.ttl;
+      return found->second.ttl;
+    });
   }
 
   Status Revoke(LeaseId lease, Duration timeout) override {
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(timeout));
-    if (!leases_.contains(lease)) return NoLease(lease);
-    return End(lease);
+    return Locked(timeout, [&]() MR_REQUIRES(mutex_) -> Status {
+      if (!leases_.contains(lease)) return NoLease(lease);
+      return End(lease);
+    });
   }
 
   std::unique_ptr<Watch> WatchPrefix(std::string_view prefix, WatchCallback callback) override {
@@ -110,7 +117,6 @@ class SqliteStore : public Store {
     Duration ttl;
     Time ends;
   };
-  using Lock = std::unique_lock<TimedMutex>;
 
   static Status NoLease(LeaseId lease) {
     return NotFound(fmt::format("lease {} has ended", lease.value()));
@@ -122,28 +128,30 @@ class SqliteStore : public Store {
     return Fence{Full(fence->key), fence->created};
   }
 
-  // The lock, with leases that have ended out of the way.
-  Result<std::shared_ptr<Lock>> Enter(Duration timeout) {
-    auto lock = std::make_shared<Lock>(mutex_, std::chrono::nanoseconds(timeout.ns));
-    if (!lock->owns_lock()) {
+  // `work` with the lock held, with leases that have ended out of the way.
+  template <typename Work>
+  auto Locked(Duration timeout, Work work) -> decltype(work()) {
+    if (!mutex_.try_lock_for(std::chrono::nanoseconds(timeout.ns))) {
       return Status(StatusCode::kDeadlineExceeded, "the store is busy");
     }
+    const TimedMutexLock lock(mutex_, std::adopt_lock);
     MR_RETURN_IF_ERROR(EndDueLeases());
-    return lock;
+    return work();
   }
 
   Result<Revision> PutIf(std::string_view key, const Expectation& expectation,
                          std::string_view value, const WriteOptions& options) {
     MR_RETURN_IF_ERROR(CheckStoreKey(key));
     MR_RETURN_IF_ERROR(CheckStoreValue(value));
-    MR_ASSIGN_OR_RETURN(const auto lock, Enter(options.timeout));
-    if (options.lease && !leases_.contains(*options.lease)) return NoLease(*options.lease);
-    return Publish(
-        tables_.Put(Full(key), value, options.lease, expectation, FullFence(options.fence)));
+    return Locked(options.timeout, [&]() MR_REQUIRES(mutex_) -> Result<Revision> {
+      if (options.lease && !leases_.contains(*options.lease)) return NoLease(*options.lease);
+      return Publish(
+          tables_.Put(Full(key), value, options.lease, expectation, FullFence(options.fence)));
+    });
   }
 
-  // REQUIRES: mutex_, so that watchers see the changes in their order.
-  Result<Revision> Publish(Result<TableChange> change) {
+  // With the lock, so that watchers see the changes in their order.
+  Result<Revision> Publish(Result<TableChange> change) MR_REQUIRES(mutex_) {
     if (!change.ok()) return change.status();
     std::erase_if(change->events,
                   [this](const WatchEvent& e) { return !e.entry.key.starts_with(prefix_); });
@@ -152,15 +160,13 @@ class SqliteStore : public Store {
     return change->revision;
   }
 
-  // REQUIRES: mutex_.
-  Status End(LeaseId lease) {
+  Status End(LeaseId lease) MR_REQUIRES(mutex_) {
     MR_RETURN_IF_ERROR(Publish(tables_.EndLease(lease)).status());
     leases_.erase(lease);
     return OkStatus();
   }
 
-  // REQUIRES: mutex_.
-  Status EndDueLeases() {
+  Status EndDueLeases() MR_REQUIRES(mutex_) {
     const Time now = clock_.Now();
     for (auto it = leases_.begin(); it != leases_.end();) {
       const auto [id, lease] = *it++;
@@ -170,7 +176,7 @@ class SqliteStore : public Store {
   }
 
   void ExpireLeases() {
-    Lock lock(mutex_);
+    TimedMutexLock lock(mutex_);
     while (!stopping_) {
       Status ended = EndDueLeases();
       Duration wait = ended.ok() ? Duration::Seconds(3600) : kExpiryRetry;
@@ -184,9 +190,9 @@ class SqliteStore : public Store {
   const FolderLock folder_lock_;
   TimedMutex mutex_;
   std::condition_variable_any leases_changed_;
-  SqliteTables tables_;                  // guarded by mutex_
-  std::map<LeaseId, LiveLease> leases_;  // guarded by mutex_
-  bool stopping_ = false;                // guarded by mutex_
+  SqliteTables tables_ MR_GUARDED_BY(mutex_);
+  std::map<LeaseId, LiveLease> leases_ MR_GUARDED_BY(mutex_);
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   const std::string prefix_;
   const Clock& clock_;
   LocalWatches watches_;

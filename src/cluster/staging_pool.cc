@@ -1,19 +1,20 @@
 #include "cluster/staging_pool.h"
 
-#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace millrace::cluster {
 
 struct StagingPool::State {
-  std::mutex mutex;
-  bool asked = false;  // the plane, for the memory
-  std::shared_ptr<net::SharedMemory> memory;
-  std::vector<std::byte*> free;  // the one given back last is taken first: it is in the cache
+  Mutex mutex;
+  bool asked MR_GUARDED_BY(mutex) = false;  // the plane, for the memory
+  std::shared_ptr<net::SharedMemory> memory MR_GUARDED_BY(mutex);
+  std::vector<std::byte*> free
+      MR_GUARDED_BY(mutex);  // the one given back last is taken first: it is in the cache
 };
 
 StagingPool::StagingPool(size_t buffer_bytes)
@@ -21,7 +22,7 @@ StagingPool::StagingPool(size_t buffer_bytes)
 
 StagingPool::Buffer StagingPool::Take(net::DataPlane& plane, size_t bytes) {
   MR_CHECK(bytes <= buffer_bytes_);
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   if (!std::exchange(state_->asked, true)) {
     auto memory = plane.AllocateShared(kStagingBuffersMax * buffer_bytes_);
     if (memory.ok()) {
@@ -42,7 +43,7 @@ StagingPool::Buffer StagingPool::Take(net::DataPlane& plane, size_t bytes) {
   state_->free.pop_back();
   lock.unlock();
   const auto give_back = [state = state_](const std::byte* returned) {
-    std::lock_guard back(state->mutex);
+    MutexLock back(state->mutex);
     state->free.push_back(const_cast<std::byte*>(returned));
   };
   return {{place, bytes}, std::shared_ptr<const std::byte>(place, give_back)};

@@ -1,38 +1,57 @@
 // TimedMutex: std::timed_mutex out of a mutex and a condition, because the thread sanitizer does
-// not see through the standard one's waiting.
+// not see through the standard one's waiting. TimedMutexLock holds one until the end of its scope.
+// Any thread may call a TimedMutex; one thread at a time uses a TimedMutexLock.
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace millrace::cluster {
 
-class TimedMutex {
+class MR_CAPABILITY("mutex") TimedMutex {
  public:
-  void lock() {
-    std::unique_lock lock(mutex_);
-    free_.wait(lock, [this] { return !held_; });
+  void lock() MR_ACQUIRE() {
+    MutexLock lock(mutex_);
+    while (held_) free_.wait(lock);
     held_ = true;
   }
-  bool try_lock_for(std::chrono::nanoseconds timeout) {
-    std::unique_lock lock(mutex_);
-    if (!free_.wait_for(lock, timeout, [this] { return !held_; })) return false;
+  bool try_lock_for(std::chrono::nanoseconds timeout) MR_TRY_ACQUIRE(true) {
+    MutexLock lock(mutex_);
+    const auto is_free = [this]() MR_REQUIRES(mutex_) { return !held_; };
+    if (!free_.wait_for(lock, timeout, is_free)) return false;
     held_ = true;
     return true;
   }
-  void unlock() {
+  void unlock() MR_RELEASE() {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       held_ = false;
     }
     free_.notify_one();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable free_;
-  bool held_ = false;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar free_;
+  bool held_ MR_GUARDED_BY(mutex_) = false;
+};
+
+class MR_SCOPED_CAPABILITY TimedMutexLock {
+ public:
+  explicit TimedMutexLock(TimedMutex& mutex) MR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  // Takes over a mutex that this thread holds already.
+  TimedMutexLock(TimedMutex& mutex, std::adopt_lock_t) MR_REQUIRES(mutex) : mutex_(mutex) {}
+  ~TimedMutexLock() MR_RELEASE() { mutex_.unlock(); }
+  TimedMutexLock(const TimedMutexLock&) = delete;
+  TimedMutexLock& operator=(const TimedMutexLock&) = delete;
+
+  // For a wait on a condition, which gives the mutex back and takes it again.
+  void lock() MR_ACQUIRE() { mutex_.lock(); }
+  void unlock() MR_RELEASE() { mutex_.unlock(); }
+
+ private:
+  TimedMutex& mutex_;
 };
 
 }  // namespace millrace::cluster

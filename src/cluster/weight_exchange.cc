@@ -36,7 +36,7 @@ WeightExchange::~WeightExchange() {
 Status WeightExchange::Offer(std::shared_ptr<model::WeightStore> store,
                              std::shared_ptr<const model::WeightDigests> digests) {
   MR_ASSIGN_OR_RETURN(std::string layout, store->Layout());
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   held_.push_back({std::move(store), std::move(digests), std::move(layout)});
   return OkStatus();
 }
@@ -46,7 +46,7 @@ std::string WeightExchange::fetched_fingerprint() const {
 }
 
 WeightCounters WeightExchange::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return counters_;
 }
 
@@ -58,7 +58,7 @@ bool WeightExchange::IsRequest(std::span<const std::byte> request) {
 
 Result<net::PullSource> WeightExchange::Serve(std::span<const std::byte> request) {
   auto served = ServeAny(request);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (served.ok()) {
     ++counters_.served;
     counters_.served_bytes += std::get<net::PullProducer>(*served).bytes;
@@ -72,7 +72,7 @@ Result<net::PullSource> WeightExchange::ServeAny(std::span<const std::byte> requ
   MR_ASSIGN_OR_RETURN(const WeightRequest asked, DecodeWeightRequest(request));
   std::vector<Held> held;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     held = held_;
   }
   if (held.empty()) return NotFound("no weights are here to copy");
@@ -158,7 +158,7 @@ Status WeightExchange::FetchLayers(const LoadShard& load, std::vector<Source>& s
 // The fingerprint that sources must have; empty: whatever the first has.
 std::string WeightExchange::Wanted(const LoadShard& load) const {
   if (!load.model_fingerprint.empty()) return load.model_fingerprint;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return held_.empty() ? std::string() : held_.front().digests->fingerprint();
 }
 
@@ -167,7 +167,7 @@ void WeightExchange::Fail(Source& source, const Status& why) {
   source.failed = why;
   MR_LOG(warn, "worker {} gives no weights: {}", Printable(source.address.endpoint),
          Printable(why.message()));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++counters_.sources_failed;
 }
 
@@ -176,7 +176,7 @@ Status WeightExchange::PutAside(Source& source, const Status& why) {
   Fail(source, DataLoss(why.message() + "; it is asked no more"));
   if (aside_.size() == kWeightSourcesAsideMax) aside_.erase(aside_.begin());
   aside_.push_back(source.address);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++counters_.sources_untrue;
   return Unavailable(why.message());
 }

@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/folder_lock.h"
 #include "cluster/weight_messages.h"
@@ -120,9 +120,9 @@ class WeightExchange {
   std::vector<Chunk> chunks_;            // once these add up to the fingerprint
   std::vector<net::PeerAddress> aside_;  // sources that gave other bytes
 
-  mutable std::mutex mutex_;
-  std::vector<Held> held_;  // that others may have; guarded by mutex_, as below
-  WeightCounters counters_;
+  mutable Mutex mutex_;
+  std::vector<Held> held_ MR_GUARDED_BY(mutex_);  // that others may have
+  WeightCounters counters_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::cluster

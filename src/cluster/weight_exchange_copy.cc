@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/units.h"
 #include "cluster/pull_window.h"
 #include "cluster/weight_exchange.h"
@@ -29,7 +30,7 @@ Status WeightExchange::BeginCopy(std::vector<Source>& sources, const Progress& p
     MR_RETURN_IF_ERROR(TakeFolder());
     const Status copied = CopyHeads(source, progress);
     if (copied.ok()) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       held_.push_back(copy_);
       return OkStatus();
     }
@@ -204,7 +205,7 @@ Status WeightExchange::PullInto(std::span<Source> sources, const std::vector<Par
       MR_RETURN_IF_ERROR(copy_.store->Write(parts[i].range, bytes));
       done += std::ssize(bytes);
       {
-        std::lock_guard lock(mutex_);
+        MutexLock lock(mutex_);
         counters_.pulled_bytes += bytes.size();
       }
       if (!progress(done, total)) return Cancelled("not wanted any more");

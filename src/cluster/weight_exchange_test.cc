@@ -64,8 +64,8 @@ net::PullSource Answer(std::string text) {
 // What a source says instead of the truth, to some requests.
 using Lie = std::function<std::optional<std::string>(const WeightRequest& request)>;
 
-struct Node {
-  explicit Node(Lie lie = {}) {
+struct WeightNode {
+  explicit WeightNode(Lie lie = {}) {
     net::TcpDataPlaneOptions options;
     options.token = "a token";
     net::DataPlaneEvents events;
@@ -82,7 +82,7 @@ struct Node {
     plane = std::move(*net::StartTcpDataPlane(std::move(options), std::move(events)));
     exchange.Use(plane.get());
   }
-  ~Node() { plane->Stop(); }
+  ~WeightNode() { plane->Stop(); }
   void Offer(const std::string& path) { Offer(path, Digests(path)); }
   void Offer(const std::string& path, std::shared_ptr<const model::WeightDigests> digests) {
     const auto store = model::WeightStore::OfFolder(path);
@@ -105,10 +105,10 @@ struct Node {
   std::unique_ptr<net::DataPlane> plane;
 };
 
-LoadShard Load(LayerRange layers, std::initializer_list<const Node*> sources) {
+LoadShard Load(LayerRange layers, std::initializer_list<const WeightNode*> sources) {
   LoadShard load;
   load.layers = layers;
-  for (const Node* node : sources) load.sources.push_back(node->address());
+  for (const WeightNode* node : sources) load.sources.push_back(node->address());
   return load;
 }
 
@@ -138,7 +138,7 @@ int64_t LoadedBytes(const std::string& folder, LayerRange layers) {
 }
 
 TEST(WeightExchange, OnlyWhatTheLayersNeedTravels) {
-  Node owner, reader;
+  WeightNode owner, reader;
   owner.Offer(Folder());
   const auto folder = reader.exchange.Fetch(Load({1, 3}, {&owner}), kWanted);
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
@@ -161,7 +161,7 @@ TEST(WeightExchange, OnlyWhatTheLayersNeedTravels) {
 }
 
 TEST(WeightExchange, ACopyIsPassedOnAsFarAsItGoes) {
-  Node owner, first, second;
+  WeightNode owner, first, second;
   owner.Offer(Folder(1, 300'000));
   ASSERT_TRUE(first.exchange.Fetch(Load({2, 5}, {&owner}), kWanted).ok());
   const uint64_t before = owner.exchange.counters().served_bytes;
@@ -177,7 +177,7 @@ TEST(WeightExchange, ACopyIsPassedOnAsFarAsItGoes) {
 }
 
 TEST(WeightExchange, AnotherSourceTakesOverFromOneThatDies) {
-  Node dies, lives, reader;
+  WeightNode dies, lives, reader;
   dies.Offer(Folder());
   lives.Offer(Folder());
   dies.die_after = 9;  // list, heads and digests come first
@@ -194,7 +194,7 @@ TEST(WeightExchange, AnotherSourceTakesOverFromOneThatDies) {
 }
 
 TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
-  Node dies, reader;
+  WeightNode dies, reader;
   dies.Offer(Folder());
   dies.die_after = 9;
   std::thread killer([&] {
@@ -206,18 +206,18 @@ TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("layers 0-5 (" + dies.address().data), std::string::npos)
       << status.message();
-  Node alone;
+  WeightNode alone;
   EXPECT_NE(alone.exchange.Fetch(Load({0, 1}, {}), kWanted)
                 .status()
                 .message()
                 .find("no other worker has weights"),
             std::string::npos);
-  Node owner;
+  WeightNode owner;
   owner.Offer(Folder());
   EXPECT_TRUE(reader.exchange.Fetch(Load({0, kLayers}, {&dies, &owner}), kWanted).ok());
   EXPECT_EQ(reader.exchange.Fetch(Load({0, 2}, {&owner}), kWanted).status().code(),
             StatusCode::kOk);
-  Node other;
+  WeightNode other;
   int asked = 0;
   const auto twice = [&](int64_t, int64_t) { return ++asked < 2; };
   EXPECT_EQ(other.exchange.Fetch(Load({0, 2}, {&owner}), twice).status().code(),
@@ -225,7 +225,7 @@ TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
 }
 
 TEST(WeightExchange, OtherWeightsAreNotMixedIn) {
-  Node owner, another_model, otherwise_cut, nothing, reader;
+  WeightNode owner, another_model, otherwise_cut, nothing, reader;
   owner.Offer(Folder());
   another_model.Offer(Folder(2));
   otherwise_cut.Offer(Folder(1, 300'000));
@@ -244,7 +244,7 @@ TEST(WeightExchange, OtherWeightsAreNotMixedIn) {
 }
 
 TEST(WeightExchange, NothingButWeightsCanBeAskedFor) {
-  Node owner;
+  WeightNode owner;
   owner.Offer(Folder());
   const std::string layout = *(*model::WeightStore::OfFolder(Folder()))->Layout();
   struct {
@@ -299,7 +299,7 @@ TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
         list(R"([["config.json", 5], ["../../x.safetensors", 9]])"),
         list(R"([["config.json", 5], ["/tmp/x.safetensors", 9]])"),
         list(R"([["config.json", 1e300]])"), std::string(1 << 16, '[')}) {
-    Node nonsense([&](const WeightRequest&) { return text; }), reader;
+    WeightNode nonsense([&](const WeightRequest&) { return text; }), reader;
     const Status status = reader.exchange.Fetch(Load({0, 1}, {&nonsense}), kWanted).status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << text.substr(0, 200);
     for (const auto& entry : fs::recursive_directory_iterator(reader.folder.path())) {
@@ -308,7 +308,7 @@ TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
   }
   // A list that could be, and heads that are not what it promised.
   const std::string promise = list(R"([["config.json", 5], ["model.safetensors", 90]])");
-  Node liar([&](const WeightRequest&) { return promise; }), reader, owner;
+  WeightNode liar([&](const WeightRequest&) { return promise; }), reader, owner;
   EXPECT_FALSE(reader.exchange.Fetch(Load({0, 1}, {&liar}), kWanted).ok());
   owner.Offer(Folder());
   EXPECT_TRUE(reader.exchange.Fetch(Load({0, 1}, {&owner}), kWanted).ok()) << "nothing of it stays";
@@ -317,7 +317,7 @@ TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
 // A folder with the same heads and other weights, behind the digests of the right ones: a disk that
 // was changed after it was read.
 TEST(WeightExchange, ASourceWithOtherBytesIsPutAside) {
-  Node changed, owner, reader;
+  WeightNode changed, owner, reader;
   changed.Offer(Folder(2), Digests(Folder(1)));
   owner.Offer(Folder(1));
   const Status alone = reader.exchange.Fetch(Load({0, 2}, {&changed}), kWanted).status();
@@ -336,12 +336,12 @@ TEST(WeightExchange, ASourceWithOtherBytesIsPutAside) {
 }
 
 TEST(WeightExchange, OneWrongByteIsFoundAndTakenFromAnother) {
-  Node owner;
+  WeightNode owner;
   owner.Offer(Folder());
   const auto store = *model::WeightStore::OfFolder(Folder());
   const uint64_t middle = store->files()[2].bytes / 2;
   std::atomic<int> lies = 0;
-  Node liar([&](const WeightRequest& request) -> std::optional<std::string> {
+  WeightNode liar([&](const WeightRequest& request) -> std::optional<std::string> {
     const model::WeightRange& range = request.range;
     if (request.ask != WeightRequest::Ask::kRange || range.file != 2 || range.begin > middle ||
         range.end <= middle) {
@@ -353,7 +353,7 @@ TEST(WeightExchange, OneWrongByteIsFoundAndTakenFromAnother) {
     ++lies;
     return bytes;
   });
-  Node reader;
+  WeightNode reader;
   liar.Offer(Folder());
   const auto folder = reader.exchange.Fetch(Load({0, kLayers}, {&liar, &owner}), kWanted);
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
@@ -376,14 +376,14 @@ TEST(WeightExchange, WhatASourceSaysOfItselfMustAddUp) {
   Json json = *ParseJson(*ReadFile(config, 1 << 20));
   json["rope_theta"] = 77.0;
   ASSERT_TRUE(WriteFileAtomically(config, DumpJson(json)).ok());
-  Node named(renamed), configured, short_of_digests([](const WeightRequest&request) {
+  WeightNode named(renamed), configured, short_of_digests([](const WeightRequest&request) {
     const bool digests = request.ask == WeightRequest::Ask::kDigests;
     return digests ? std::optional<std::string>("few") : std::nullopt;
   });
   named.Offer(Folder(2));
   configured.Offer(other.path() + "/model", Digests(Folder()));
   short_of_digests.Offer(Folder());
-  Node reader, owner;
+  WeightNode reader, owner;
   owner.Offer(Folder());
   const Status status =
       reader.exchange.Fetch(Load({0, 2}, {&named, &configured, &short_of_digests}), kWanted)
@@ -400,7 +400,7 @@ TEST(WeightExchange, WhatASourceSaysOfItselfMustAddUp) {
 
 // A source that is true to another model: only who asks can know.
 TEST(WeightExchange, TheLoadSaysWhichModelItWants) {
-  Node other, owner, reader, mistaken;
+  WeightNode other, owner, reader, mistaken;
   other.Offer(Folder(2));
   owner.Offer(Folder(1));
   LoadShard load = Load({0, 2}, {&other, &owner});
@@ -418,7 +418,7 @@ TEST(WeightExchange, TheLoadSaysWhichModelItWants) {
 }
 
 TEST(WeightExchange, TheCopyGoesWithItsOwner) {
-  Node owner;
+  WeightNode owner;
   owner.Offer(Folder());
   TempFolder folder;
   const SteadyClock clock;

@@ -10,16 +10,16 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr uint32_t kRequestMagic = 0x54574c50;  // "PLWT"
+constexpr uint32_t kWeightRequestMagic = 0x54574c50;  // "PLWT"
 constexpr size_t kLayoutDigits = 64;
 
-struct WireRequest {
-  uint32_t magic = kRequestMagic;
+struct WireWeightRequest {
+  uint32_t magic = kWeightRequestMagic;
   uint32_t ask = 0;
   char layout[kLayoutDigits] = {};
   uint64_t file = 0, begin = 0, end = 0;
 };
-static_assert(sizeof(WireRequest) == 96);
+static_assert(sizeof(WireWeightRequest) == 96);
 
 bool IsDigest(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -30,10 +30,10 @@ bool IsDigest(const Json& object, const char* name) {
 }  // namespace
 
 std::vector<std::byte> Encode(const WeightRequest& request) {
-  WireRequest wire{.ask = static_cast<uint32_t>(request.ask),
-                   .file = request.range.file,
-                   .begin = request.range.begin,
-                   .end = request.range.end};
+  WireWeightRequest wire{.ask = static_cast<uint32_t>(request.ask),
+                         .file = request.range.file,
+                         .begin = request.range.begin,
+                         .end = request.range.end};
   std::memcpy(wire.layout, request.layout.data(),
               std::min(request.layout.size(), sizeof wire.layout));
   std::vector<std::byte> bytes(sizeof wire);
@@ -45,11 +45,11 @@ bool IsWeightRequest(std::span<const std::byte> bytes) {
   uint32_t magic = 0;
   if (bytes.size() < sizeof magic) return false;
   std::memcpy(&magic, bytes.data(), sizeof magic);
-  return magic == kRequestMagic;
+  return magic == kWeightRequestMagic;
 }
 
 Result<WeightRequest> DecodeWeightRequest(std::span<const std::byte> bytes) {
-  WireRequest wire;
+  WireWeightRequest wire;
   if (bytes.size() != sizeof wire) {
     return InvalidArgument(fmt::format("a request for weights of {} bytes", bytes.size()));
   }
@@ -57,7 +57,7 @@ Result<WeightRequest> DecodeWeightRequest(std::span<const std::byte> bytes) {
   WeightRequest request;
   request.ask = static_cast<WeightRequest::Ask>(wire.ask);
   using enum WeightRequest::Ask;
-  if (wire.magic != kRequestMagic ||
+  if (wire.magic != kWeightRequestMagic ||
       (request.ask != kList && request.ask != kRange && request.ask != kDigests)) {
     return InvalidArgument("a request for weights that asks for nothing");
   }

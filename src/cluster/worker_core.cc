@@ -1,4 +1,4 @@
-// Sessions, shards, lanes and transfers; the steps are in worker_steps.cc.
+// Sessions, shards, pipelines and transfers; the steps are in worker_steps.cc.
 #include "cluster/worker_core.h"
 
 #include <fmt/format.h>
@@ -11,10 +11,11 @@
 namespace millrace::cluster {
 namespace {
 
-// A table from token 0 that has a block of the lane for each of `tokens`.
-bool BlocksHold(const OpenLane& lane, const std::vector<BlockIndex>& blocks, int tokens) {
-  return tokens >= 0 && tokens <= std::ssize(blocks) * lane.block_size &&
-         std::ranges::all_of(blocks, [&](BlockIndex b) { return b >= 0 && b < lane.num_blocks; });
+// A table from token 0 that has a block of the pipeline for each of `tokens`.
+bool BlocksHold(const OpenPipeline& pipeline, const std::vector<BlockIndex>& blocks, int tokens) {
+  return tokens >= 0 && tokens <= std::ssize(blocks) * pipeline.block_size &&
+         std::ranges::all_of(blocks,
+                             [&](BlockIndex b) { return b >= 0 && b < pipeline.num_blocks; });
 }
 
 }  // namespace
@@ -29,10 +30,11 @@ void WorkerCore::SessionUp(Time) {
   Emit(SendUp{std::move(join)});
 }
 
-// Its requests are the next controller's to replay: what these lanes hold belongs to nobody now.
+// Its requests are the next controller's to replay: what these pipelines hold belongs to nobody
+// now.
 void WorkerCore::SessionDown(Time) {
   worker_.reset();
-  while (!lanes_.empty()) EraseLane(lanes_.begin()->first);
+  while (!pipelines_.empty()) ErasePipeline(pipelines_.begin()->first);
   for (auto& [id, shard] : shards_) {
     shard.orders.clear();
     shard.orphan = true;
@@ -106,7 +108,8 @@ void WorkerCore::LoadEnded(const ShardLoaded& loaded) {
   Emit(SendUp{loaded});
   if (loaded.status.ok()) DropOrphans();
   // The weights' sources are gone, or never were: a new session has those that are there by then.
-  if (loaded.status.code() == StatusCode::kUnavailable && rank.size == 1) {
+  // But what runs here does not end for it.
+  if (loaded.status.code() == StatusCode::kUnavailable && rank.size == 1 && pipelines_.empty()) {
     Emit(EndSession{loaded.status.message()});
   }
 }
@@ -137,31 +140,31 @@ void WorkerCore::LoadProgress(const ShardProgress& progress) {
 void WorkerCore::On(const UnloadShard& message, Time) {
   const auto found = shards_.find(message.shard);
   if (found == shards_.end()) return;
-  std::vector<LaneId> gone;
-  for (const auto& [id, lane] : lanes_) {
-    if (lane.shard == message.shard) gone.push_back(id);
+  std::vector<PipelineId> gone;
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (pipeline.shard == message.shard) gone.push_back(id);
   }
-  for (LaneId id : gone) EraseLane(id);
+  for (PipelineId id : gone) ErasePipeline(id);
   const bool loaded = found->second.loaded;
   shards_.erase(found);
   if (loaded) Emit(DropShard{message.shard});
 }
 
-Status WorkerCore::CheckOpen(const OpenLane& message) const {
-  if (lanes_.size() >= WorkerCoreOptions::kLanesMax) {
-    return ResourceExhausted(fmt::format("{} lanes are open, the limit", lanes_.size()));
+Status WorkerCore::CheckOpen(const OpenPipeline& message) const {
+  if (pipelines_.size() >= WorkerCoreOptions::kPipelinesMax) {
+    return ResourceExhausted(fmt::format("{} pipelines are open, the limit", pipelines_.size()));
   }
   if (message.hop < 0 || message.hop >= std::ssize(message.hops)) {
     return InvalidArgument(fmt::format("hop {} of {}", message.hop, message.hops.size()));
   }
-  const LaneHop& hop = message.hops[static_cast<size_t>(message.hop)];
+  const PipelineHop& hop = message.hops[static_cast<size_t>(message.hop)];
   if (message.rank < 0 || message.rank >= std::ssize(hop.ranks) ||
       hop.shards.size() != hop.ranks.size()) {
     return InvalidArgument(fmt::format("rank {} of {}", message.rank, hop.ranks.size()));
   }
   const auto shard = shards_.find(hop.shards[static_cast<size_t>(message.rank)]);
   if (shard == shards_.end() || !shard->second.loaded) {
-    return FailedPrecondition("the lane's layers are not loaded here");
+    return FailedPrecondition("the pipeline's layers are not loaded here");
   }
   const LayerRange held = shard->second.load.layers;
   if (hop.layers.begin < held.begin || hop.layers.end > held.end || hop.layers.size() < 1) {
@@ -169,56 +172,56 @@ Status WorkerCore::CheckOpen(const OpenLane& message) const {
                                        hop.layers.end, held.begin, held.end));
   }
   if (message.block_size < 1 || message.num_blocks < 1 || message.num_host_blocks < 0) {
-    return InvalidArgument("a lane without blocks");
+    return InvalidArgument("a pipeline without blocks");
   }
   return OkStatus();
 }
 
-void WorkerCore::On(OpenLane& message, Time) {
-  const LaneId id = message.lane;
-  if (lanes_.contains(id)) return;
+void WorkerCore::On(OpenPipeline& message, Time) {
+  const PipelineId id = message.pipeline;
+  if (pipelines_.contains(id)) return;
   if (Status ok = CheckOpen(message); !ok.ok()) {
     ++counters_.refused;
-    return Emit(SendUp{LaneOpened{id, std::move(ok)}});
+    return Emit(SendUp{PipelineOpened{id, std::move(ok)}});
   }
-  Lane lane;
-  lane.open = std::move(message);
-  lane.shard = lane.hop().shards[static_cast<size_t>(lane.open.rank)];
-  Emit(StartLane{lane.shard,
-                 id,
-                 {.layers = lane.hop().layers,
-                  .block_size = lane.open.block_size,
-                  .num_blocks = lane.open.num_blocks,
-                  .num_host_blocks = lane.open.num_host_blocks,
-                  .first = lane.first(),
-                  .last = lane.last(),
-                  .eos_token_ids = lane.open.eos_token_ids,
-                  .keep_rows_at = lane.open.keep_rows_at}});
-  lanes_.emplace(id, std::move(lane));
+  Pipeline pipeline;
+  pipeline.open = std::move(message);
+  pipeline.shard = pipeline.hop().shards[static_cast<size_t>(pipeline.open.rank)];
+  Emit(StartPipeline{pipeline.shard,
+                     id,
+                     {.layers = pipeline.hop().layers,
+                      .block_size = pipeline.open.block_size,
+                      .num_blocks = pipeline.open.num_blocks,
+                      .num_host_blocks = pipeline.open.num_host_blocks,
+                      .first = pipeline.first(),
+                      .last = pipeline.last(),
+                      .eos_token_ids = pipeline.open.eos_token_ids,
+                      .cache_activations_at = pipeline.open.cache_activations_at}});
+  pipelines_.emplace(id, std::move(pipeline));
 }
 
-void WorkerCore::LaneStarted(LaneId id, const Status& status) {
-  const auto found = lanes_.find(id);
-  if (found == lanes_.end()) return;
+void WorkerCore::PipelineStarted(PipelineId id, const Status& status) {
+  const auto found = pipelines_.find(id);
+  if (found == pipelines_.end()) return;
   found->second.started = status.ok();
-  if (!status.ok()) lanes_.erase(found);
-  Emit(SendUp{LaneOpened{id, status}});
+  if (!status.ok()) pipelines_.erase(found);
+  Emit(SendUp{PipelineOpened{id, status}});
 }
 
-void WorkerCore::On(const CloseLane& message, Time) {
-  if (lanes_.contains(message.lane)) EraseLane(message.lane);
+void WorkerCore::On(const ClosePipeline& message, Time) {
+  if (pipelines_.contains(message.pipeline)) ErasePipeline(message.pipeline);
 }
 
-void WorkerCore::EraseLane(LaneId id) {
-  const auto found = lanes_.find(id);
-  Emit(DropLane{found->second.shard, id});
-  lanes_.erase(found);
+void WorkerCore::ErasePipeline(PipelineId id) {
+  const auto found = pipelines_.find(id);
+  Emit(DropPipeline{found->second.shard, id});
+  pipelines_.erase(found);
   std::erase_if(pulls_, [&](const auto& pull) { return pull.second == id; });
 }
 
-void WorkerCore::On(const ExposeKv& message, Time) {
-  const auto found = lanes_.find(message.handle.lane);
-  if (found == lanes_.end()) {
+void WorkerCore::On(const ExportKv& message, Time) {
+  const auto found = pipelines_.find(message.handle.pipeline);
+  if (found == pipelines_.end()) {
     ++counters_.stale_steps;
     return;
   }
@@ -226,16 +229,16 @@ void WorkerCore::On(const ExposeKv& message, Time) {
     ++counters_.refused;
     return;
   }
-  Emit(Expose{found->second.shard, found->second.hop().layers, message});
+  Emit(Export{found->second.shard, found->second.hop().layers, message});
 }
 
-void WorkerCore::On(const ReleaseKv& message, Time) { Emit(Unexpose{message.handle}); }
+void WorkerCore::On(const ReleaseKv& message, Time) { Emit(Unexport{message.handle}); }
 
 void WorkerCore::On(PullKv& message, Time) {
   const TransferId id = message.transfer;
-  const auto found = lanes_.find(message.lane);
-  if (found == lanes_.end()) {
-    return Emit(SendUp{PullDone{id, FailedPrecondition("the lane is not open here")}});
+  const auto found = pipelines_.find(message.pipeline);
+  if (found == pipelines_.end()) {
+    return Emit(SendUp{PullDone{id, FailedPrecondition("the pipeline is not open here")}});
   }
   if (message.first_token < 0 || message.first_token > message.end_token ||
       !BlocksHold(found->second.open, message.blocks, message.end_token)) {
@@ -246,9 +249,10 @@ void WorkerCore::On(PullKv& message, Time) {
   const LayerRange layers = message.layers.value_or(here);
   if (!here.Contains(layers)) {
     ++counters_.refused;
-    return Emit(SendUp{PullDone{id, InvalidArgument("layers that the lane does not have here")}});
+    return Emit(
+        SendUp{PullDone{id, InvalidArgument("layers that the pipeline does not have here")}});
   }
-  pulls_.emplace(id, message.lane);
+  pulls_.emplace(id, message.pipeline);
   Emit(StartPull{found->second.shard, layers, std::move(message)});
 }
 
@@ -257,19 +261,19 @@ void WorkerCore::PullEnded(const PullDone& done) {
 }
 
 void WorkerCore::PeerLost(Incarnation peer, const Status& reason) {
-  for (auto& [id, lane] : lanes_) {
-    for (const LaneHop& hop : lane.open.hops) {
+  for (auto& [id, pipeline] : pipelines_) {
+    for (const PipelineHop& hop : pipeline.open.hops) {
       const auto rank = std::ranges::find(hop.ranks, peer, &WorkerAddress::incarnation);
-      if (rank != hop.ranks.end()) Break(id, lane, reason, rank->worker);
+      if (rank != hop.ranks.end()) Break(id, pipeline, reason, rank->worker);
     }
   }
 }
 
-void WorkerCore::Break(LaneId id, Lane& lane, const Status& reason,
+void WorkerCore::Break(PipelineId id, Pipeline& pipeline, const Status& reason,
                        std::optional<WorkerId> suspect) {
-  lane.failed = lane.failed || !suspect;
-  if (std::exchange(lane.broken, true)) return;
-  Emit(SendUp{LaneBroken{id, reason, suspect}});
+  pipeline.failed = pipeline.failed || !suspect;
+  if (std::exchange(pipeline.broken, true)) return;
+  Emit(SendUp{PipelineBroken{id, reason, suspect}});
 }
 
 void WorkerCore::AnnounceLeaving(std::optional<Duration> in) { Emit(SendUp{Leaving{in}}); }
@@ -280,7 +284,7 @@ Heartbeat WorkerCore::MakeHeartbeat(Time now) {
                  .steps_done = counters_.batches};
   // At least one while something runs: zero says idle.
   if (running_) beat.batch_age_ms = std::max<int64_t>(1, (now - running_since_).ns / 1'000'000);
-  for (const auto& [id, lane] : lanes_) beat.queued_steps += std::ssize(lane.steps);
+  for (const auto& [id, pipeline] : pipelines_) beat.queued_steps += std::ssize(pipeline.steps);
   return beat;
 }
 

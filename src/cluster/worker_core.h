@@ -1,12 +1,13 @@
-// WorkerCore: what a worker knows and decides, as a state machine. Messages, rows, ended batches
-// and the time go in; actions come out. No thread, socket, clock or model: a worker process and the
-// fault lab put the same object between their own.
+// WorkerCore: what a worker knows and decides, as a state machine. Messages, activations, ended
+// batches and the time go in; actions come out. No thread, socket, clock or model: a worker process
+// and the fault lab put the same object between their own.
 //
 // A worker obeys: the controller owns all accounting. It keeps the weights it was told to load,
-// runs the steps of each lane in their order as plan and rows arrive, merges what is ready into one
-// batch, forwards a step's plan before computing it (Orca section 4.2) and its rows afterwards.
-// What names a lane that is gone is dropped and counted. When the session with the controller ends,
-// every lane ends with it; weights stay for the next controller.
+// runs the steps of each pipeline in their order as plan and activations arrive, merges what is
+// ready into one batch, forwards a step's plan before computing it (Orca section 4.2) and its
+// activations afterwards. What names a pipeline that is gone is dropped and counted. When the
+// session with the controller ends, every pipeline ends with it; weights stay for the next
+// controller.
 //
 // One thread at a time; the body holds a lock.
 #pragma once
@@ -28,7 +29,7 @@
 
 namespace millrace::cluster {
 
-using RowBytes = std::shared_ptr<const std::vector<std::byte>>;
+using ActivationBytes = std::shared_ptr<const std::vector<std::byte>>;
 
 // What the body is to do; those that end with a result are answered by the method named.
 struct SendUp {
@@ -38,12 +39,12 @@ struct SendToPeer {
   WorkerAddress to;
   PeerMessage message;
 };
-struct SendRows {  // activations of a step for the next hop
+struct SendActivations {  // activations of a step for the next hop
   WorkerAddress to;
-  LaneId lane;
+  PipelineId pipeline;
   StepId step;
   bool decode = false;  // no prompt among them: may overtake those that have one
-  RowBytes rows;
+  ActivationBytes activations;
 };
 struct StartLoad {  // -> LoadEnded
   LoadShard load;
@@ -56,61 +57,62 @@ struct AbortGroup {  // the shard's ranks wait for what cannot run here: end the
   ShardId shard;
   std::string reason;
 };
-struct StartLane {  // -> LaneStarted
+struct StartPipeline {  // -> PipelineStarted
   ShardId shard;
-  LaneId lane;
-  engine::StageLane options;
+  PipelineId pipeline;
+  engine::StagePipeline options;
 };
-struct DropLane {  // also ends what others pull from it and it pulls
+struct DropPipeline {  // also ends what others pull from it and it pulls
   ShardId shard;
-  LaneId lane;
+  PipelineId pipeline;
 };
 struct StartPull {  // -> PullEnded
   ShardId shard;
-  LayerRange layers;  // the lane's, here
+  LayerRange layers;  // the pipeline's, here
   PullKv pull;
 };
-struct Expose {
+struct Export {
   ShardId shard;
   LayerRange layers;
-  ExposeKv kv;
+  ExportKv kv;
 };
-struct Unexpose {
+struct Unexport {
   KvHandle handle;
 };
 struct EndSession {  // and try again, unless `for_good`
   std::string reason;
   bool for_good = false;
 };
-using WorkerAction = std::variant<SendUp, SendToPeer, SendRows, StartLoad, DropShard, AbortGroup,
-                                  StartLane, DropLane, StartPull, Expose, Unexpose, EndSession>;
+using WorkerAction =
+    std::variant<SendUp, SendToPeer, SendActivations, StartLoad, DropShard, AbortGroup,
+                 StartPipeline, DropPipeline, StartPull, Export, Unexport, EndSession>;
 
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
-  static constexpr size_t kLanesMax = 4096;
-  static constexpr size_t kStepsWaitingMax = 64;  // of one lane: far more than it has hops
+  static constexpr size_t kPipelinesMax = 4096;
+  static constexpr size_t kStepsWaitingMax = 64;  // of one pipeline: far more than it has hops
 
   Join join;  // as sent at the start of every session; `held` is filled in
 };
 
 struct WorkerCounters {
   uint64_t batches = 0, parts = 0;
-  uint64_t stale_steps = 0, stale_rows = 0, stale_orders = 0;  // of lanes that are gone
-  uint64_t refused = 0;                                        // messages that broke a rule
+  uint64_t stale_steps = 0, stale_activations = 0, stale_orders = 0;  // of pipelines that are gone
+  uint64_t refused = 0;                                               // messages that broke a rule
 };
 
 // Steps that have all they need, of one shard.
 struct ReadyBatch {
   struct Part {
-    LaneId lane;
+    PipelineId pipeline;
     std::shared_ptr<const StepPlan> plan;
-    RowBytes input;  // null at a lane's first hop
+    ActivationBytes input;  // null at a pipeline's first hop
   };
   ShardId shard;
   std::vector<Part> parts;
 };
 struct PartOutput {
-  std::vector<std::byte> rows;
+  std::vector<std::byte> activations;
   StepResult result;
 };
 
@@ -118,25 +120,25 @@ class WorkerCore {
  public:
   explicit WorkerCore(WorkerCoreOptions options);
 
-  // The session with a controller: up (says Join), down (every lane ends).
+  // The session with a controller: up (says Join), down (every pipeline ends).
   void SessionUp(Time now);
   void SessionDown(Time now);
   void FromController(ToWorker message, Time now);
   void FromPeer(PeerMessage message, Time now);
-  void RowsArrived(LaneId lane, StepId step, RowBytes rows);
-  // The connection to a peer is gone: lanes that need it are broken.
+  void ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations);
+  // The connection to a peer is gone: pipelines that need it are broken.
   void PeerLost(Incarnation peer, const Status& reason);
 
   // Who it is to the next controller: one of another model must not take its shards for its own.
   void Identify(WorkerIdentity identity) { options_.join.identity = std::move(identity); }
   void LoadEnded(const ShardLoaded& loaded);
   void LoadProgress(const ShardProgress& progress);
-  void LaneStarted(LaneId lane, const Status& status);
+  void PipelineStarted(PipelineId pipeline, const Status& status);
   void PullEnded(const PullDone& done);
 
   // What can run now, or nothing. One batch at a time.
   std::optional<ReadyBatch> NextBatch(Time now);
-  // `outputs` by part. A failed part breaks its lane, a failed batch those of all its parts.
+  // `outputs` by part. A failed part breaks its pipeline, a failed batch those of all its parts.
   void BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now);
 
   // A notice that this machine is about to go.
@@ -148,7 +150,7 @@ class WorkerCore {
 
   bool welcomed() const { return worker_.has_value(); }
   std::optional<WorkerId> worker() const { return worker_; }
-  size_t lanes() const { return lanes_.size(); }
+  size_t pipelines() const { return pipelines_.size(); }
   size_t shards() const { return shards_.size(); }
   size_t orphans() const;
   bool wants(ShardId shard) const;  // that is being loaded; not if its ranks belong to the past
@@ -165,8 +167,8 @@ class WorkerCore {
     std::deque<BatchOrder> orders;   // of rank 0, where this is another rank
     uint64_t turn = 0;               // when it last ran
   };
-  struct Lane {
-    OpenLane open;
+  struct Pipeline {
+    OpenPipeline open;
     ShardId shard;
     bool started = false;
     bool broken = false;  // said so already
@@ -174,11 +176,11 @@ class WorkerCore {
     std::deque<std::shared_ptr<const StepPlan>> steps;
     std::optional<StepId> newest;  // step that has arrived
     std::optional<StepId> taken;   // step that runs or has run
-    std::map<StepId, RowBytes> inputs;
+    std::map<StepId, ActivationBytes> inputs;
     std::unordered_set<SequenceId> known;  // to the stage, once the steps waiting have run
     uint64_t turn = 0;
 
-    const LaneHop& hop() const { return open.hops[static_cast<size_t>(open.hop)]; }
+    const PipelineHop& hop() const { return open.hops[static_cast<size_t>(open.hop)]; }
     bool first() const { return open.hop == 0; }
     bool last() const { return open.hop + 1 == static_cast<int>(open.hops.size()); }
   };
@@ -187,26 +189,27 @@ class WorkerCore {
   void On(const Refused& message, Time now);
   void On(LoadShard& message, Time now);
   void On(const UnloadShard& message, Time now);
-  void On(OpenLane& message, Time now);
-  void On(const CloseLane& message, Time now);
-  void On(LaneStep& message, Time now);
+  void On(OpenPipeline& message, Time now);
+  void On(const ClosePipeline& message, Time now);
+  void On(PipelineStep& message, Time now);
   void On(BatchOrder& message, Time now);
-  void On(const ExposeKv& message, Time now);
+  void On(const ExportKv& message, Time now);
   void On(const ReleaseKv& message, Time now);
   void On(PullKv& message, Time now);
   void On(const Leave& message, Time now);
 
-  Status CheckOpen(const OpenLane& message) const;
-  Status CheckStep(Lane& lane, const StepPlan& plan);
-  void Forward(const Lane& lane, const LaneStep& step);
-  void Break(LaneId id, Lane& lane, const Status& reason, std::optional<WorkerId> suspect);
-  void EraseLane(LaneId id);
+  Status CheckOpen(const OpenPipeline& message) const;
+  Status CheckStep(Pipeline& pipeline, const StepPlan& plan);
+  void Forward(const Pipeline& pipeline, const PipelineStep& step);
+  void Break(PipelineId id, Pipeline& pipeline, const Status& reason,
+             std::optional<WorkerId> suspect);
+  void ErasePipeline(PipelineId id);
   void DropOrphans();
-  bool HasNext(const Lane& lane) const;
+  bool HasNext(const Pipeline& pipeline) const;
   void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
   bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);
-  void Take(LaneId id, Lane& lane, ReadyBatch& batch);
-  void SendOutput(const Lane& lane, const ReadyBatch::Part& part, PartOutput& output);
+  void Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch);
+  void SendOutput(const Pipeline& pipeline, const ReadyBatch::Part& part, PartOutput& output);
   void Emit(WorkerAction action) { actions_.push_back(std::move(action)); }
 
   WorkerCoreOptions options_;
@@ -214,8 +217,8 @@ class WorkerCore {
   Term term_;                       // the highest seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);
   std::map<ShardId, Shard> shards_;
-  std::map<LaneId, Lane> lanes_;
-  std::unordered_map<TransferId, LaneId> pulls_;
+  std::map<PipelineId, Pipeline> pipelines_;
+  std::unordered_map<TransferId, PipelineId> pulls_;
   std::optional<ReadyBatch> running_;
   Time running_since_;
   uint64_t turns_ = 0;

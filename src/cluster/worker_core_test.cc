@@ -9,7 +9,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr LaneId kLane{7};
+constexpr PipelineId kPipeline{7};
 constexpr ShardId kShard{3};
 
 template <typename T>
@@ -32,7 +32,7 @@ void Welcomed(WorkerCore& core, uint64_t worker) {
   core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, {});
 }
 
-// One of two hops, its lane open.
+// One of two hops, its pipeline open.
 void OpenHop(WorkerCore& core, int hop) {
   const LayerRange layers[] = {{0, 2}, {2, 4}};
   Welcomed(core, 1);
@@ -40,23 +40,23 @@ void OpenHop(WorkerCore& core, int hop) {
   core.LoadEnded({.shard = kShard});
   WorkerAddress other;
   other.incarnation = Incarnation(10);
-  std::vector<LaneHop> hops = {{layers[0], {other}, {ShardId(2)}},
-                               {layers[1], {other}, {ShardId(2)}}};
+  std::vector<PipelineHop> hops = {{layers[0], {other}, {ShardId(2)}},
+                                   {layers[1], {other}, {ShardId(2)}}};
   hops[static_cast<size_t>(hop)] = {layers[hop], {WorkerAddress()}, {kShard}};
-  core.FromController(OpenLane{.lane = kLane,
-                               .hops = hops,
-                               .hop = hop,
-                               .block_size = 4,
-                               .num_blocks = 8,
-                               .max_batched_tokens = 64},
+  core.FromController(OpenPipeline{.pipeline = kPipeline,
+                                   .hops = hops,
+                                   .hop = hop,
+                                   .block_size = 4,
+                                   .num_blocks = 8,
+                                   .max_batched_tokens = 64},
                       {});
-  core.LaneStarted(kLane, OkStatus());
+  core.PipelineStarted(kPipeline, OkStatus());
   (void)Take<SendUp>(core);
 }
 void OpenSecondHop(WorkerCore& core) { OpenHop(core, 1); }
 
-LaneStep Step(uint64_t id) {
-  LaneStep step{kLane, {}};
+PipelineStep Step(uint64_t id) {
+  PipelineStep step{kPipeline, {}};
   step.plan.id = StepId(id);
   if (id == 1) step.plan.started = {{SequenceId(1), nullptr, 0, nullptr}};
   step.plan.tokens = {5};
@@ -65,44 +65,44 @@ LaneStep Step(uint64_t id) {
   return step;
 }
 
-RowBytes SomeRows() { return std::make_shared<const std::vector<std::byte>>(8); }
+ActivationBytes SomeRows() { return std::make_shared<const std::vector<std::byte>>(8); }
 
 TEST(WorkerCore, AStepThatComesTwiceRunsOnce) {
   WorkerCore core({});
   OpenSecondHop(core);
   core.FromPeer(Step(1), {});
   core.FromPeer(Step(1), {});
-  core.RowsArrived(kLane, StepId(1), SomeRows());
+  core.ActivationsArrived(kPipeline, StepId(1), SomeRows());
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
-  // Long after it ran: still once, and its rows are not kept.
+  // Long after it ran: still once, and its activations are not kept.
   core.FromPeer(Step(1), {});
-  core.RowsArrived(kLane, StepId(1), SomeRows());
+  core.ActivationsArrived(kPipeline, StepId(1), SomeRows());
   EXPECT_FALSE(core.NextBatch({}));
   EXPECT_EQ(core.counters().stale_steps, 2u);
-  EXPECT_EQ(core.counters().stale_rows, 1u);
+  EXPECT_EQ(core.counters().stale_activations, 1u);
   core.FromPeer(Step(2), {});
-  core.RowsArrived(kLane, StepId(2), SomeRows());
+  core.ActivationsArrived(kPipeline, StepId(2), SomeRows());
   EXPECT_TRUE(core.NextBatch({}));
 }
 
-TEST(WorkerCore, AStepThatIsMissingBreaksTheLane) {
+TEST(WorkerCore, AStepThatIsMissingBreaksThePipeline) {
   WorkerCore core({});
   OpenSecondHop(core);
   core.FromPeer(Step(1), {});
   core.FromPeer(Step(3), {});
   const auto sent = Take<SendUp>(core);
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(std::get<LaneBroken>(sent[0].message).lane, kLane);
+  EXPECT_EQ(std::get<PipelineBroken>(sent[0].message).pipeline, kPipeline);
 }
 
 // The stage has the wrong tables from then on: later steps would only fail, for ever.
-TEST(WorkerCore, AFailedPartBreaksItsLaneAtEveryHop) {
+TEST(WorkerCore, AFailedPartBreaksItsPipelineAtEveryHop) {
   for (int hop : {0, 1}) {
     WorkerCore core({});
     OpenHop(core, hop);
     core.FromPeer(Step(1), {});
-    if (hop == 1) core.RowsArrived(kLane, StepId(1), SomeRows());
+    if (hop == 1) core.ActivationsArrived(kPipeline, StepId(1), SomeRows());
     ASSERT_TRUE(core.NextBatch({}));
     (void)Take<SendUp>(core);
     std::vector<PartOutput> outputs(1);
@@ -110,9 +110,9 @@ TEST(WorkerCore, AFailedPartBreaksItsLaneAtEveryHop) {
     core.BatchEnded(OkStatus(), std::move(outputs), {});
     std::vector<WorkerAction> actions;
     core.TakeActions(actions);
-    ASSERT_EQ(actions.size(), 1u) << "hop " << hop;  // neither rows nor a result
-    const auto& broken = std::get<LaneBroken>(std::get<SendUp>(std::move(actions[0])).message);
-    EXPECT_EQ(broken.lane, kLane);
+    ASSERT_EQ(actions.size(), 1u) << "hop " << hop;  // neither activations nor a result
+    const auto& broken = std::get<PipelineBroken>(std::get<SendUp>(std::move(actions[0])).message);
+    EXPECT_EQ(broken.pipeline, kPipeline);
     EXPECT_EQ(broken.reason.message(), "a malformed block table");
     EXPECT_FALSE(broken.suspect);
     core.FromPeer(Step(2), {});
@@ -130,19 +130,20 @@ void OpenSecondRank(WorkerCore& core) {
   core.LoadEnded({.shard = kShard});
   WorkerAddress next;
   next.incarnation = Incarnation(10);
-  const std::vector<LaneHop> hops = {{{0, 2}, {{}, {}}, {ShardId(2), kShard}},
-                                     {{2, 4}, {next}, {ShardId(4)}}};
-  core.FromController(OpenLane{.lane = kLane,
-                               .hops = hops,
-                               .rank = 1,
-                               .block_size = 4,
-                               .num_blocks = 8,
-                               .max_batched_tokens = 64},
+  const std::vector<PipelineHop> hops = {{{0, 2}, {{}, {}}, {ShardId(2), kShard}},
+                                         {{2, 4}, {next}, {ShardId(4)}}};
+  core.FromController(OpenPipeline{.pipeline = kPipeline,
+                                   .hops = hops,
+                                   .rank = 1,
+                                   .block_size = 4,
+                                   .num_blocks = 8,
+                                   .max_batched_tokens = 64},
                       {});
-  core.LaneStarted(kLane, OkStatus());
+  core.PipelineStarted(kPipeline, OkStatus());
 }
 
-// What it holds outlives the lane; the group would not outlive a batch that one rank leaves out.
+// What it holds outlives the pipeline; the group would not outlive a batch that one rank leaves
+// out.
 TEST(WorkerCore, ABatchThatHasBegunRunsAtEveryRankWhenTheNextHopIsLost) {
   WorkerCore core({});
   OpenSecondRank(core);
@@ -150,30 +151,30 @@ TEST(WorkerCore, ABatchThatHasBegunRunsAtEveryRankWhenTheNextHopIsLost) {
   core.FromController(Step(2), {});
   core.PeerLost(Incarnation(10), Unavailable("gone"));
   EXPECT_FALSE(core.NextBatch({})) << "nobody has begun it";
-  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(1)}}}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
   EXPECT_TRUE(Take<AbortGroup>(core).empty());
   // A step that never came here is another matter.
-  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(2)}}}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(2)}}}, {});
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
-  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(3)}}}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(3)}}}, {});
   EXPECT_FALSE(core.NextBatch({}));
   EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
 }
 
-// Its tables are wrong from there on, whatever else has happened to the lane.
+// Its tables are wrong from there on, whatever else has happened to the pipeline.
 TEST(WorkerCore, ALaneThatFailedRunsNothingMore) {
   WorkerCore core({});
   OpenSecondRank(core);
   core.FromController(Step(1), {});
   core.FromController(Step(2), {});
   core.PeerLost(Incarnation(10), Unavailable("gone"));
-  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(1)}}}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(Internal("a kernel failed"), {}, {});
-  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(2)}}}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(2)}}}, {});
   EXPECT_FALSE(core.NextBatch({}));
   EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
 }
@@ -183,10 +184,10 @@ TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
   WorkerCore core({});
   OpenSecondRank(core);
   core.FromController(Step(1), {});
-  core.FromController(CloseLane{kLane}, {});
+  core.FromController(ClosePipeline{kPipeline}, {});
   EXPECT_FALSE(core.NextBatch({}));
   EXPECT_TRUE(Take<AbortGroup>(core).empty());  // nobody has begun it
-  core.FromPeer(BatchOrder{kShard, {{kLane, StepId(1)}}}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
   EXPECT_FALSE(core.NextBatch({}));
   const auto aborts = Take<AbortGroup>(core);
   ASSERT_EQ(aborts.size(), 1u);
@@ -197,16 +198,16 @@ TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
 TEST(WorkerCore, RefusesBlocksThatDoNotHoldTheTokens) {
   WorkerCore core({});
   OpenSecondHop(core);
-  core.FromController(ExposeKv{{.lane = kLane}, {0, 1}, 9, Duration::Seconds(1.0)}, {});
-  core.FromController(ExposeKv{{.lane = kLane}, {0, 8}, 8, Duration::Seconds(1.0)}, {});
-  EXPECT_TRUE(Take<Expose>(core).empty());
+  core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 1}, 9, Duration::Seconds(1.0)}, {});
+  core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 8}, 8, Duration::Seconds(1.0)}, {});
+  EXPECT_TRUE(Take<Export>(core).empty());
   EXPECT_EQ(core.counters().refused, 2u);
-  core.FromController(PullKv{TransferId(1), kLane, {0}, 0, 5, {}}, {});
+  core.FromController(PullKv{TransferId(1), kPipeline, {0}, 0, 5, {}}, {});
   const auto sent = Take<SendUp>(core);
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_FALSE(std::get<PullDone>(sent[0].message).status.ok());
-  core.FromController(ExposeKv{{.lane = kLane}, {0, 1}, 8, Duration::Seconds(1.0)}, {});
-  EXPECT_EQ(Take<Expose>(core).size(), 1u);
+  core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 1}, 8, Duration::Seconds(1.0)}, {});
+  EXPECT_EQ(Take<Export>(core).size(), 1u);
 }
 
 // Weights outlive a session, but their number does not grow with the sessions.

@@ -17,7 +17,7 @@ constexpr int kKvToRows = 8;
 
 size_t RowBytesFor(const ShardLoaded& facts) {
   const auto kv_bytes = static_cast<size_t>(std::max<int64_t>(0, facts.kv_bytes));
-  return std::min(engine::kKeptRowsBytesMax, kv_bytes / kKvToRows);
+  return std::min(engine::kActivationCacheBytesMax, kv_bytes / kKvToRows);
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ WorkerHost::~WorkerHost() { Close(); }
 
 void WorkerHost::Close() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
     for (const auto& [shard, abort] : aborts_) abort("this worker stops");
   }
@@ -46,159 +46,159 @@ void WorkerHost::Close() {
 }
 
 void WorkerHost::SessionUp() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.SessionUp(clock_.Now());
   Flush();
 }
 
 void WorkerHost::SessionDown() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.SessionDown(clock_.Now());
   Flush();
 }
 
 void WorkerHost::FromController(ToWorker message) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.FromController(std::move(message), clock_.Now());
   Flush();
 }
 
 void WorkerHost::FromPeer(PeerMessage message) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.FromPeer(std::move(message), clock_.Now());
   Flush();
 }
 
-void WorkerHost::RowsArrived(LaneId lane, StepId step, RowBytes rows) {
-  std::lock_guard lock(mutex_);
-  core_.RowsArrived(lane, step, std::move(rows));
+void WorkerHost::ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations) {
+  MutexLock lock(mutex_);
+  core_.ActivationsArrived(pipeline, step, std::move(activations));
   Flush();
 }
 
 void WorkerHost::PeerLost(Incarnation peer, const Status& reason) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.PeerLost(peer, reason);
   Flush();
 }
 
 void WorkerHost::PullEnded(const PullDone& done) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.PullEnded(done);
   Flush();
 }
 
 void WorkerHost::AnnounceLeaving(std::optional<Duration> in) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   core_.AnnounceLeaving(in);
   Flush();
 }
 
 Heartbeat WorkerHost::MakeHeartbeat() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return core_.MakeHeartbeat(clock_.Now());
 }
 
 bool WorkerHost::welcomed() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return core_.welcomed();
 }
 
 Duration WorkerHost::heartbeat_every() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return core_.heartbeat_every();
 }
 
 WorkerCounters WorkerHost::counters() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return core_.counters();
 }
 
-size_t WorkerHost::lanes() const {
-  std::lock_guard lock(mutex_);
-  return core_.lanes();
+size_t WorkerHost::pipelines() const {
+  MutexLock lock(mutex_);
+  return core_.pipelines();
 }
 
 // ---- the compute thread
 
 void WorkerHost::Compute() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
-    if (!lane_work_.empty()) {
-      DoLaneWork(lock);
+    if (!pipeline_work_.empty()) {
+      DoPipelineWork();
       continue;
     }
     const auto batch = core_.NextBatch(clock_.Now());
     Flush();  // the other ranks' orders go out before the batch runs
     if (batch) {
-      RunBatch(lock, *batch);
+      RunBatch(*batch);
       Flush();
       if (!links_.after_batch) continue;
       lock.unlock();
       links_.after_batch();
       lock.lock();
-    } else if (lane_work_.empty()) {
+    } else if (pipeline_work_.empty()) {
       compute_.wait(lock);
     }
   }
 }
 
-void WorkerHost::RunBatch(Lock& lock, const ReadyBatch& batch) {
+void WorkerHost::RunBatch(const ReadyBatch& batch) {
   const std::shared_ptr<engine::Stage> stage = StageOf(batch.shard);
   std::vector<engine::StagePart> parts(batch.parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].lane = batch.parts[i].lane;
+    parts[i].pipeline = batch.parts[i].pipeline;
     parts[i].plan = batch.parts[i].plan.get();
     if (batch.parts[i].input) parts[i].input = *batch.parts[i].input;
   }
-  lock.unlock();
+  mutex_.unlock();
   const Status status =
       stage ? stage->Run(parts) : FailedPrecondition("the batch's weights were unloaded");
   std::vector<PartOutput> outputs(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) {
     outputs[i] = {std::move(parts[i].output), std::move(parts[i].result)};
   }
-  lock.lock();
+  mutex_.lock();
   core_.BatchEnded(status, std::move(outputs), clock_.Now());
 }
 
-void WorkerHost::DoLaneWork(Lock& lock) {
-  auto work = std::move(lane_work_.front());
-  lane_work_.pop_front();
-  if (const auto* start = std::get_if<StartLane>(&work)) {
+void WorkerHost::DoPipelineWork() {
+  auto work = std::move(pipeline_work_.front());
+  pipeline_work_.pop_front();
+  if (const auto* start = std::get_if<StartPipeline>(&work)) {
     const std::shared_ptr<engine::Stage> stage = StageOf(start->shard);
-    lock.unlock();
-    const Status status = stage ? stage->OpenLane(start->lane, start->options)
-                                : FailedPrecondition("the lane's weights were unloaded");
-    lock.lock();
-    core_.LaneStarted(start->lane, status);
+    mutex_.unlock();
+    const Status status = stage ? stage->OpenPipeline(start->pipeline, start->options)
+                                : FailedPrecondition("the pipeline's weights were unloaded");
+    mutex_.lock();
+    core_.PipelineStarted(start->pipeline, status);
     Flush();
-  } else if (const auto* drop = std::get_if<DropLane>(&work)) {
+  } else if (const auto* drop = std::get_if<DropPipeline>(&work)) {
     const std::shared_ptr<engine::Stage> stage = StageOf(drop->shard);
-    lock.unlock();
-    if (stage) stage->CloseLane(drop->lane);
-    links_.lane_closed(drop->lane);
-    lock.lock();
+    mutex_.unlock();
+    if (stage) stage->ClosePipeline(drop->pipeline);
+    links_.pipeline_closed(drop->pipeline);
+    mutex_.lock();
   } else {
     auto gone = stages_.extract(std::get<DropShard>(work).shard);
-    lock.unlock();
+    mutex_.unlock();
     gone = {};  // frees the weights
-    lock.lock();
+    mutex_.lock();
   }
 }
 
 // ---- the loading thread
 
 void WorkerHost::Load() {
-  Lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
-    load_.wait(lock, [this] { return stopping_ || !loads_.empty(); });
+    load_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || !loads_.empty(); });
     if (stopping_) return;
     const LoadJob job = std::move(loads_.front());
     loads_.pop_front();
     const ShardId shard = job.load.shard;
     if (!core_.wants(shard)) continue;
     const auto progress = [&](int64_t done, int64_t total) {
-      std::lock_guard inner(mutex_);
+      MutexLock inner(mutex_);
       if (stopping_ || !core_.wants(shard)) return false;
       if (total > 0) core_.LoadProgress({shard, done, total});
       Flush();
@@ -209,8 +209,8 @@ void WorkerHost::Load() {
     lock.lock();
     loaded.facts.shard = shard;
     if (loaded.stage) {
-      stages_[shard] = std::make_shared<engine::RowKeepingStage>(std::move(loaded.stage),
-                                                                 RowBytesFor(loaded.facts));
+      stages_[shard] = std::make_shared<engine::ActivationCachingStage>(std::move(loaded.stage),
+                                                                        RowBytesFor(loaded.facts));
     }
     if (loaded.abort) aborts_[shard] = std::move(loaded.abort);
     if (loaded.identity) core_.Identify(std::move(*loaded.identity));
@@ -221,7 +221,7 @@ void WorkerHost::Load() {
 
 // ---- actions
 
-std::shared_ptr<engine::RowKeepingStage> WorkerHost::StageOf(ShardId shard) const {
+std::shared_ptr<engine::ActivationCachingStage> WorkerHost::StageOf(ShardId shard) const {
   const auto found = stages_.find(shard);
   return found == stages_.end() ? nullptr : found->second;
 }
@@ -234,7 +234,7 @@ void WorkerHost::Flush() {
     std::vector<WorkerAction> now = std::exchange(actions_, {});
     if (stopping_) continue;
     for (WorkerAction& action : now) {
-      std::visit([this](auto& a) { Do(a); }, action);
+      std::visit([this](auto& a) MR_REQUIRES(mutex_) { Do(a); }, action);
     }
     for (const auto& [peer, reason] : std::exchange(lost_, {})) core_.PeerLost(peer, reason);
     now.clear();
@@ -250,9 +250,9 @@ void WorkerHost::Do(SendToPeer& action) {
   links_.send_to_peer(action.to, std::move(action.message));
 }
 
-void WorkerHost::Do(SendRows& action) {
-  const Status sent =
-      links_.send_rows(action.to, action.lane, action.step, action.decode, std::move(action.rows));
+void WorkerHost::Do(SendActivations& action) {
+  const Status sent = links_.send_activations(action.to, action.pipeline, action.step,
+                                              action.decode, std::move(action.activations));
   if (!sent.ok()) lost_.emplace_back(action.to.incarnation, sent);
 }
 
@@ -265,7 +265,7 @@ void WorkerHost::Do(StartLoad& action) {
 // A batch of it that waits for a lost rank would keep the compute thread for long.
 void WorkerHost::Do(DropShard& action) {
   if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was taken apart");
-  lane_work_.push_back(action);
+  pipeline_work_.push_back(action);
 }
 
 void WorkerHost::Do(AbortGroup& action) {
@@ -273,19 +273,19 @@ void WorkerHost::Do(AbortGroup& action) {
   if (abort != aborts_.end()) abort->second(action.reason);
 }
 
-void WorkerHost::Do(StartLane& action) { lane_work_.push_back(std::move(action)); }
-void WorkerHost::Do(DropLane& action) { lane_work_.push_back(action); }
+void WorkerHost::Do(StartPipeline& action) { pipeline_work_.push_back(std::move(action)); }
+void WorkerHost::Do(DropPipeline& action) { pipeline_work_.push_back(action); }
 
 void WorkerHost::Do(StartPull& action) {
   const auto stage = StageOf(action.shard);
   links_.start_pull(action.shard, action.layers, stage, action.pull);
 }
 
-void WorkerHost::Do(Expose& action) {
+void WorkerHost::Do(Export& action) {
   links_.expose(action.shard, action.layers, StageOf(action.shard), action.kv);
 }
 
-void WorkerHost::Do(Unexpose& action) { links_.unexpose(action.handle); }
+void WorkerHost::Do(Unexport& action) { links_.unexpose(action.handle); }
 
 void WorkerHost::Do(EndSession& action) { links_.end_session(action.reason, action.for_good); }
 

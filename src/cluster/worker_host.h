@@ -2,25 +2,24 @@
 // how messages travel is handed in, so that a worker process and a worker inside the server's own
 // process are the same object.
 //
-// Threads: one computes (and opens and closes lanes, which is the stage's business), one loads
+// Threads: one computes (and opens and closes pipelines, which is the stage's business), one loads
 // weights. Everything else happens on the callers' threads and is quick: the core's lock is never
 // held while a batch runs or weights load, so heartbeats and aborts never wait for either.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "cluster/worker_core.h"
-#include "engine/row_keeping_stage.h"
+#include "engine/activation_caching_stage.h"
 #include "net/data_plane.h"
 
 namespace millrace::cluster {
@@ -46,17 +45,18 @@ using ShardLoader =
 struct WorkerLinks {
   std::function<void(ToController message)> send_up;
   std::function<void(const WorkerAddress& to, PeerMessage message)> send_to_peer;
-  std::function<Status(const WorkerAddress& to, LaneId lane, StepId step, bool decode,
-                       RowBytes rows)>
-      send_rows;
+  std::function<Status(const WorkerAddress& to, PipelineId pipeline, StepId step, bool decode,
+                       ActivationBytes activations)>
+      send_activations;
   std::function<void(ShardId shard, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
                      const PullKv& pull)>
       start_pull;  // -> PullEnded
   std::function<void(ShardId shard, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
-                     const ExposeKv& expose)>
+                     const ExportKv& expose)>
       expose;
   std::function<void(const KvHandle& handle)> unexpose;
-  std::function<void(LaneId lane)> lane_closed;  // what is pulled from it or into it ends
+  std::function<void(PipelineId pipeline)>
+      pipeline_closed;  // what is pulled from it or into it ends
   std::function<void(const std::string& reason, bool for_good)> end_session;
   // On the computing thread, without the core's lock, after a batch's StepDone was given to
   // send_up. May take its time. May be empty.
@@ -77,7 +77,7 @@ class WorkerHost {
   void SessionDown();
   void FromController(ToWorker message);
   void FromPeer(PeerMessage message);
-  void RowsArrived(LaneId lane, StepId step, RowBytes rows);
+  void ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations);
   void PeerLost(Incarnation peer, const Status& reason);
   void PullEnded(const PullDone& done);
   void AnnounceLeaving(std::optional<Duration> in);
@@ -86,48 +86,50 @@ class WorkerHost {
   bool welcomed() const;
   Duration heartbeat_every() const;
   WorkerCounters counters() const;
-  size_t lanes() const;
+  size_t pipelines() const;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
   struct LoadJob {
     LoadShard load;
     std::shared_ptr<engine::Stage> same;  // held: it may be dropped before its turn
   };
   void Compute();
   void Load();
-  void RunBatch(Lock& lock, const ReadyBatch& batch);
-  void DoLaneWork(Lock& lock);
-  void Flush();  // with the lock: does what the core asks for
-  void Do(SendUp& action);
-  void Do(SendToPeer& action);
-  void Do(SendRows& action);
-  void Do(StartLoad& action);
-  void Do(DropShard& action);
-  void Do(AbortGroup& action);
-  void Do(StartLane& action);
-  void Do(DropLane& action);
-  void Do(StartPull& action);
-  void Do(Expose& action);
-  void Do(Unexpose& action);
-  void Do(EndSession& action);
-  std::shared_ptr<engine::RowKeepingStage> StageOf(ShardId shard) const;
+  void RunBatch(const ReadyBatch& batch) MR_REQUIRES(mutex_);
+  void DoPipelineWork() MR_REQUIRES(mutex_);
+  // Does what the core asks for.
+  void Flush() MR_REQUIRES(mutex_);
+  void Do(SendUp& action) MR_REQUIRES(mutex_);
+  void Do(SendToPeer& action) MR_REQUIRES(mutex_);
+  void Do(SendActivations& action) MR_REQUIRES(mutex_);
+  void Do(StartLoad& action) MR_REQUIRES(mutex_);
+  void Do(DropShard& action) MR_REQUIRES(mutex_);
+  void Do(AbortGroup& action) MR_REQUIRES(mutex_);
+  void Do(StartPipeline& action) MR_REQUIRES(mutex_);
+  void Do(DropPipeline& action) MR_REQUIRES(mutex_);
+  void Do(StartPull& action) MR_REQUIRES(mutex_);
+  void Do(Export& action) MR_REQUIRES(mutex_);
+  void Do(Unexport& action) MR_REQUIRES(mutex_);
+  void Do(EndSession& action) MR_REQUIRES(mutex_);
+  std::shared_ptr<engine::ActivationCachingStage> StageOf(ShardId shard) const MR_REQUIRES(mutex_);
 
   const Clock& clock_;
   const ShardLoader loader_;
   const WorkerLinks links_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable compute_, load_;
-  WorkerCore core_;  // guarded by mutex_, as is the rest
-  std::map<ShardId, std::shared_ptr<engine::RowKeepingStage>> stages_;
-  std::map<ShardId, std::function<void(std::string_view)>> aborts_;
-  std::deque<std::variant<StartLane, DropLane, DropShard>> lane_work_;  // the compute thread's
-  std::deque<LoadJob> loads_;
-  std::vector<WorkerAction> actions_;
-  std::vector<std::pair<Incarnation, Status>> lost_;  // found while flushing
-  bool flushing_ = false;
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  CondVar compute_, load_;
+  WorkerCore core_ MR_GUARDED_BY(mutex_);
+  std::map<ShardId, std::shared_ptr<engine::ActivationCachingStage>> stages_ MR_GUARDED_BY(mutex_);
+  std::map<ShardId, std::function<void(std::string_view)>> aborts_ MR_GUARDED_BY(mutex_);
+  // The compute thread's.
+  std::deque<std::variant<StartPipeline, DropPipeline, DropShard>> pipeline_work_
+      MR_GUARDED_BY(mutex_);
+  std::deque<LoadJob> loads_ MR_GUARDED_BY(mutex_);
+  std::vector<WorkerAction> actions_ MR_GUARDED_BY(mutex_);
+  std::vector<std::pair<Incarnation, Status>> lost_ MR_GUARDED_BY(mutex_);  // found while flushing
+  bool flushing_ MR_GUARDED_BY(mutex_) = false;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
 
   std::thread compute_thread_, load_thread_;
 };

@@ -17,12 +17,12 @@ namespace {
 
 constexpr Duration kRetryFirst = Duration::Millis(100);
 
-struct RowsKey {
-  uint64_t lane = 0, step = 0;
+struct ActivationsKey {
+  uint64_t pipeline = 0, step = 0;
 };
 
-std::array<std::byte, sizeof(RowsKey)> Encode(const RowsKey& key) {
-  std::array<std::byte, sizeof(RowsKey)> bytes;
+std::array<std::byte, sizeof(ActivationsKey)> Encode(const ActivationsKey& key) {
+  std::array<std::byte, sizeof(ActivationsKey)> bytes;
   std::memcpy(bytes.data(), &key, sizeof key);
   return bytes;
 }
@@ -125,7 +125,7 @@ Status WorkerProcess::OpenControls() {
       control_.load()->SetHeartbeatEvery(host_->heartbeat_every());
     };
     callbacks.on_disconnect = [this](const Status& reason) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       session_ended_ = reason;
       changed_.notify_all();
     };
@@ -140,12 +140,13 @@ Status WorkerProcess::OpenControls() {
 }
 
 void WorkerProcess::OnRows(std::span<const std::byte> key, net::Payload payload) {
-  RowsKey rows;
-  if (key.size() != sizeof rows || !host_) return;
-  std::memcpy(&rows, key.data(), sizeof rows);
+  ActivationsKey activations;
+  if (key.size() != sizeof activations || !host_) return;
+  std::memcpy(&activations, key.data(), sizeof activations);
   const std::span<const std::byte> bytes = payload.bytes();
-  host_->RowsArrived(LaneId(rows.lane), StepId(rows.step),
-                     std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
+  host_->ActivationsArrived(
+      PipelineId(activations.pipeline), StepId(activations.step),
+      std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
 }
 
 WorkerLinks WorkerProcess::Links() {
@@ -156,24 +157,24 @@ WorkerLinks WorkerProcess::Links() {
   links.send_to_peer = [this](const WorkerAddress& to, PeerMessage message) {
     (void)peers_->Send(to, Term(term_.load()), message);  // on_peer_lost follows
   };
-  links.send_rows = [this](const WorkerAddress& to, LaneId lane, StepId step, bool decode,
-                           RowBytes rows) {
-    const auto key = Encode({lane.value(), step.value()});
-    const std::span<const std::byte> bytes = *rows;
+  links.send_activations = [this](const WorkerAddress& to, PipelineId pipeline, StepId step,
+                                  bool decode, ActivationBytes activations) {
+    const auto key = Encode({pipeline.value(), step.value()});
+    const std::span<const std::byte> bytes = *activations;
     return data_->Send(DataAddress(to),
                        decode ? net::MessageClass::kDecode : net::MessageClass::kPrefill, key,
-                       net::Payload(std::move(rows), bytes));
+                       net::Payload(std::move(activations), bytes));
   };
   links.start_pull = [this](ShardId, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
                             const PullKv& pull) {
     exchange_->Pull(layers, stage, pull, [this](PullDone done) { host_->PullEnded(done); });
   };
   links.expose = [this](ShardId, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
-                        const ExposeKv& kv) { exchange_->Expose(layers, stage, kv); };
+                        const ExportKv& kv) { exchange_->Export(layers, stage, kv); };
   links.unexpose = [this](const KvHandle& handle) { exchange_->Release(handle); };
-  links.lane_closed = [this](LaneId lane) { exchange_->LaneClosed(lane); };
+  links.pipeline_closed = [this](PipelineId pipeline) { exchange_->PipelineClosed(pipeline); };
   links.end_session = [this](const std::string& reason, bool for_good) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for_good_ = for_good_ || for_good;
     last_word_ = Unavailable(reason);
     session_ended_ = last_word_;
@@ -183,7 +184,7 @@ WorkerLinks WorkerProcess::Links() {
 }
 
 void WorkerProcess::Stop() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   stopping_ = true;
   changed_.notify_all();
 }
@@ -193,13 +194,13 @@ void WorkerProcess::LeaveSoon(std::optional<Duration> in) { host_->AnnounceLeavi
 // Joins once and stays as long as the session lasts.
 Status WorkerProcess::OneSession(bool& joined) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     session_ended_.reset();
   }
   MR_RETURN_IF_ERROR(control_.load()->Connect(options_.connect_limit));
   host_->SessionUp();
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return stopping_ || session_ended_; });
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || session_ended_; });
   const Status ended = session_ended_.value_or(OkStatus());
   lock.unlock();
   joined = host_->welcomed();
@@ -216,7 +217,7 @@ Status WorkerProcess::Run() {
     const std::string& controller = options_.controllers[attempt % controls_.size()];
     bool joined = false;
     const Status ended = OneSession(joined);
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return OkStatus();
     if (for_good_) return joined ? OkStatus() : last_word_;
     if (ended.code() == StatusCode::kUnauthenticated) return ended;
@@ -233,7 +234,8 @@ Status WorkerProcess::Run() {
       return Unavailable(fmt::format("no controller at {} for {:.0f} s: {}", controller,
                                      alone.seconds(), ended.message()));
     }
-    changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns), [this] { return stopping_; });
+    changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns),
+                      [this]() MR_REQUIRES(mutex_) { return stopping_; });
     if (stopping_) return OkStatus();
     wait = std::min(wait + wait, options_.retry_most);
   }

@@ -6,15 +6,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/control_client.h"
 #include "cluster/kv_exchange.h"
@@ -80,12 +79,12 @@ class WorkerProcess {
   std::vector<std::unique_ptr<ControlClient>> controls_;  // by controller
   std::atomic<ControlClient*> control_{nullptr};          // of this session, or the last
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool stopping_ = false;  // guarded by mutex_, as below
-  bool for_good_ = false;
-  std::optional<Status> session_ended_;
-  Status last_word_;  // why the controller ended it
+  Mutex mutex_;
+  CondVar changed_;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  bool for_good_ MR_GUARDED_BY(mutex_) = false;
+  std::optional<Status> session_ended_ MR_GUARDED_BY(mutex_);
+  Status last_word_ MR_GUARDED_BY(mutex_);  // why the controller ended it
 };
 
 }  // namespace millrace::cluster

@@ -1,30 +1,26 @@
-// Cell and workers over real sockets on the loopback interface, with a model of hashes.
+// ControllerHost and workers over real sockets on the loopback interface, with a model of hashes.
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <map>
 
 #include "base/rng.h"
-#include "cluster/cell_server.h"
+#include "cluster/controller_process.h"
 #include "cluster/testing/net_worker.h"
 
 namespace millrace::cluster {
 namespace {
-
-using testing::kModel;
-using testing::kToken;
-using testing::Worker;
 
 constexpr std::chrono::seconds kLimit{60};
 
 class NetTest : public ::testing::Test {
  protected:
   void StartServer(int stages, std::optional<Plan> plan = {}) {
-    CellOptions options;
+    ControllerHostOptions options;
     ControllerOptions& c = options.controller;
     c.term = Term(1);
     c.model = "hashes";
-    c.num_layers = kModel.num_layers;
+    c.num_layers = testing::kModel.num_layers;
     c.stages = stages;
     c.plan = std::move(plan);
     c.scheduler.block_size = 4;
@@ -32,14 +28,14 @@ class NetTest : public ::testing::Test {
     c.scheduler.max_num_batched_tokens = 32;
     c.scheduler.max_model_len = 400;
     ControlServerOptions server;
-    server.security.token = kToken;
-    auto started = CellServer::Start(std::move(options), std::move(server), clock_);
+    server.security.token = testing::kToken;
+    auto started = ControllerProcess::Start(std::move(options), std::move(server), clock_);
     ASSERT_TRUE(started.ok()) << started.status().ToString();
     server_ = std::move(*started);
   }
   void StartWorker(const std::string& name) {
     workers_[name] =
-        std::make_unique<Worker>(testing::WorkerOptions(name, server_->port()), clock_);
+        std::make_unique<testing::Worker>(testing::WorkerOptions(name, server_->port()), clock_);
   }
   void Ask(int count, int max_tokens) {
     Rng rng(7);
@@ -57,12 +53,12 @@ class NetTest : public ::testing::Test {
         answers_.emplace_back();
       }
       const size_t slot = asked_.size() - 1;
-      const auto id = server_->cell().Submit(request, [this, slot](RequestOutput&& news) {
+      const auto id = server_->host().Submit(request, [this, slot](RequestOutput&& output) {
         std::lock_guard lock(mutex_);
-        for (TokenId token : news.tokens) answers_[slot].push_back(token);
-        told_ += std::ssize(news.tokens);
-        if (!news.error.ok()) error_ = news.error;
-        over_ += news.times.has_value();
+        for (TokenId token : output.tokens) answers_[slot].push_back(token);
+        delivered_ += std::ssize(output.tokens);
+        if (!output.error.ok()) error_ = output.error;
+        over_ += output.times.has_value();
         changed_.notify_all();
       });
       ASSERT_TRUE(id.ok()) << id.status().ToString();
@@ -71,16 +67,17 @@ class NetTest : public ::testing::Test {
   }
   bool WaitForTokens(int64_t count) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLimit, [&] { return told_ >= count; });
+    return changed_.wait_for(lock, kLimit, [&] { return delivered_ >= count; });
   }
   void ExpectReference() {
     std::unique_lock lock(mutex_);
     ASSERT_TRUE(changed_.wait_for(lock, kLimit, [&] { return over_ == std::ssize(asked_); }));
     EXPECT_TRUE(error_.ok()) << error_.ToString();
     for (size_t i = 0; i < asked_.size(); ++i) {
-      EXPECT_EQ(answers_[i], engine::HashReference(kModel, asked_[i].prompt, asked_[i].params,
-                                                   SequenceSeed(*asked_[i].params.seed, 0),
-                                                   *asked_[i].params.max_tokens))
+      EXPECT_EQ(answers_[i],
+                engine::HashReference(testing::kModel, asked_[i].prompt, asked_[i].params,
+                                      SequenceSeed(*asked_[i].params.seed, 0),
+                                      *asked_[i].params.max_tokens))
           << "request " << i;
     }
   }
@@ -89,12 +86,12 @@ class NetTest : public ::testing::Test {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::vector<TokenId>> answers_;
-  int64_t told_ = 0, over_ = 0;
+  int64_t delivered_ = 0, over_ = 0;
   Status error_;
   std::vector<engine::EngineRequest> asked_;
   std::vector<RequestId> ids_;
-  std::unique_ptr<CellServer> server_;  // after the workers are gone: see the order below
-  std::map<std::string, std::unique_ptr<Worker>> workers_;
+  std::unique_ptr<ControllerProcess> server_;  // after the workers are gone: see the order below
+  std::map<std::string, std::unique_ptr<testing::Worker>> workers_;
 };
 
 TEST_F(NetTest, AnswersThroughThreeWorkers) {
@@ -121,25 +118,25 @@ TEST_F(NetTest, ALostWorkerCostsNoToken) {
 // DistServe section 4.3.
 TEST_F(NetTest, KvIsPulledFromPrefillToDecode) {
   Plan plan;
-  plan.num_layers = kModel.num_layers;
+  plan.num_layers = testing::kModel.num_layers;
   plan.stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
                  {.layers = {4, 6}, .role = StageRole::kPrefill},
                  {.layers = {0, 2}, .role = StageRole::kDecode},
                  {.layers = {2, 6}, .role = StageRole::kDecode}};
   StartServer(1, plan);
   for (const char* name : {"p1", "p2", "d1", "d2"}) StartWorker(name);
-  Ask(3, 5);  // opens the decoding lane; until it is open requests go on from their tokens
+  Ask(3, 5);  // opens the decoding pipeline; until it is open requests go on from their tokens
   ExpectReference();
   Ask(12, 15);
   ExpectReference();
-  const auto counters = server_->cell().Describe().counters;
+  const auto counters = server_->host().Describe().counters;
   EXPECT_GE(counters.moves, 12u);
   EXPECT_EQ(counters.moves_failed, 0u);
 }
 
 TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
-  Plan plan;  // two ways through the whole model
-  plan.num_layers = kModel.num_layers;
+  Plan plan;  // two pipelines through the whole model
+  plan.num_layers = testing::kModel.num_layers;
   plan.stages = {{.layers = {0, 6}, .role = StageRole::kDecode},
                  {.layers = {0, 6}, .role = StageRole::kDecode},
                  {.layers = {0, 6}, .role = StageRole::kPrefill}};
@@ -150,23 +147,23 @@ TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
   // It runs on one of the two that decode; to the other, and back.
   int moved = 0;
   for (int i = 0; i < 2000 && moved < 2; ++i) {
-    for (const auto& worker : server_->cell().Describe().workers) {
-      moved += server_->cell().Migrate(ids_[0], worker.name).ok();
+    for (const auto& worker : server_->host().Describe().workers) {
+      moved += server_->host().Migrate(ids_[0], worker.name).ok();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   EXPECT_GE(moved, 1);
   ExpectReference();
-  EXPECT_EQ(server_->cell().Describe().counters.moves_failed, 0u);
+  EXPECT_EQ(server_->host().Describe().counters.moves_failed, 0u);
 }
 
 TEST_F(NetTest, AWrongTokenIsTurnedAwayForGood) {
   StartServer(1);
   WorkerProcessOptions options = testing::WorkerOptions("x", server_->port());
   options.security.token = "fedcba9876543210fedcba9876543210";
-  Worker stranger(std::move(options), clock_);
+  testing::Worker stranger(std::move(options), clock_);
   EXPECT_EQ(stranger.WaitForEnd().code(), StatusCode::kUnauthenticated);
-  EXPECT_TRUE(server_->cell().Describe().workers.empty());
+  EXPECT_TRUE(server_->host().Describe().workers.empty());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// How steps run: plans and rows arrive, in either order; whatever is ready becomes one batch; the
-// plan has gone on to the next hop before, the rows go afterwards.
+// How steps run: plans and activations arrive, in either order; whatever is ready becomes one
+// batch; the plan has gone on to the next hop before, the activations go afterwards.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,78 +26,79 @@ bool IsDecode(const StepPlan& plan) {
 }  // namespace
 
 // A peer's mistake must not become this process's crash: what the stage relies on is checked here.
-Status WorkerCore::CheckStep(Lane& lane, const StepPlan& plan) {
-  const int blocks = lane.open.num_blocks, host = lane.open.num_host_blocks;
-  if (lane.steps.size() >= WorkerCoreOptions::kStepsWaitingMax) {
-    return ResourceExhausted(fmt::format("{} steps wait, the limit", lane.steps.size()));
+Status WorkerCore::CheckStep(Pipeline& pipeline, const StepPlan& plan) {
+  const int blocks = pipeline.open.num_blocks, host = pipeline.open.num_host_blocks;
+  if (pipeline.steps.size() >= WorkerCoreOptions::kStepsWaitingMax) {
+    return ResourceExhausted(fmt::format("{} steps wait, the limit", pipeline.steps.size()));
   }
   // Without the step between them its tables would be wrong.
-  if (lane.newest && plan.id.value() != lane.newest->value() + 1) {
+  if (pipeline.newest && plan.id.value() != pipeline.newest->value() + 1) {
     return InvalidArgument(
-        fmt::format("step {} after step {}", plan.id.value(), lane.newest->value()));
+        fmt::format("step {} after step {}", plan.id.value(), pipeline.newest->value()));
   }
-  if (plan.sequences.empty() || std::ssize(plan.tokens) > lane.open.max_batched_tokens) {
+  if (plan.sequences.empty() || std::ssize(plan.tokens) > pipeline.open.max_batched_tokens) {
     return InvalidArgument(fmt::format("a step of {} sequences and {} tokens",
                                        plan.sequences.size(), plan.tokens.size()));
   }
   if (!std::ranges::all_of(plan.blocks, [&](int b) { return b >= 0 && b < blocks; }) ||
       !BlocksWithin(plan.copies, blocks, blocks) || !BlocksWithin(plan.swap_out, blocks, host) ||
       !BlocksWithin(plan.swap_in, host, blocks)) {
-    return InvalidArgument("a block outside the lane's pool");
+    return InvalidArgument("a block outside the pipeline's pool");
   }
-  for (SequenceId id : plan.released) lane.known.erase(id);
-  for (const SequenceStart& start : plan.started) lane.known.insert(start.id);
+  for (SequenceId id : plan.released) pipeline.known.erase(id);
+  for (const SequenceStart& start : plan.started) pipeline.known.insert(start.id);
   for (const SequenceStep& s : plan.sequences) {
-    if (lane.known.contains(s.id)) continue;
+    if (pipeline.known.contains(s.id)) continue;
     return InvalidArgument(
         fmt::format("a step of sequence {}, which was never started", s.id.value()));
   }
   return OkStatus();
 }
 
-void WorkerCore::On(LaneStep& message, Time) {
-  const auto found = lanes_.find(message.lane);
-  if (found == lanes_.end() || found->second.broken) {
+void WorkerCore::On(PipelineStep& message, Time) {
+  const auto found = pipelines_.find(message.pipeline);
+  if (found == pipelines_.end() || found->second.broken) {
     ++counters_.stale_steps;
     return;
   }
-  Lane& lane = found->second;
-  if (lane.newest && message.plan.id <= *lane.newest) {  // a second time
+  Pipeline& pipeline = found->second;
+  if (pipeline.newest && message.plan.id <= *pipeline.newest) {  // a second time
     ++counters_.stale_steps;
     return;
   }
-  if (const Status ok = CheckStep(lane, message.plan); !ok.ok()) {
+  if (const Status ok = CheckStep(pipeline, message.plan); !ok.ok()) {
     ++counters_.refused;
-    return Break(message.lane, lane, ok, std::nullopt);
+    return Break(message.pipeline, pipeline, ok, std::nullopt);
   }
-  lane.newest = message.plan.id;
-  Forward(lane, message);
-  lane.steps.push_back(std::make_shared<const StepPlan>(std::move(message.plan)));
+  pipeline.newest = message.plan.id;
+  Forward(pipeline, message);
+  pipeline.steps.push_back(std::make_shared<const StepPlan>(std::move(message.plan)));
 }
 
-void WorkerCore::Forward(const Lane& lane, const LaneStep& step) {
-  if (lane.last() || lane.open.rank != 0) return;
-  for (const WorkerAddress& next : lane.open.hops[static_cast<size_t>(lane.open.hop) + 1].ranks) {
+void WorkerCore::Forward(const Pipeline& pipeline, const PipelineStep& step) {
+  if (pipeline.last() || pipeline.open.rank != 0) return;
+  for (const WorkerAddress& next :
+       pipeline.open.hops[static_cast<size_t>(pipeline.open.hop) + 1].ranks) {
     Emit(SendToPeer{next, step});
   }
 }
 
-void WorkerCore::RowsArrived(LaneId id, StepId step, RowBytes rows) {
-  const auto found = lanes_.find(id);
-  if (found == lanes_.end() || found->second.broken) {
-    ++counters_.stale_rows;
+void WorkerCore::ActivationsArrived(PipelineId id, StepId step, ActivationBytes activations) {
+  const auto found = pipelines_.find(id);
+  if (found == pipelines_.end() || found->second.broken) {
+    ++counters_.stale_activations;
     return;
   }
-  Lane& lane = found->second;
-  if (lane.taken && step <= *lane.taken) {  // a second time
-    ++counters_.stale_rows;
+  Pipeline& pipeline = found->second;
+  if (pipeline.taken && step <= *pipeline.taken) {  // a second time
+    ++counters_.stale_activations;
     return;
   }
-  if (lane.first() || lane.inputs.size() >= WorkerCoreOptions::kStepsWaitingMax) {
+  if (pipeline.first() || pipeline.inputs.size() >= WorkerCoreOptions::kStepsWaitingMax) {
     ++counters_.refused;
-    return Break(id, lane, InvalidArgument("rows that nobody asked for"), std::nullopt);
+    return Break(id, pipeline, InvalidArgument("activations that nobody asked for"), std::nullopt);
   }
-  lane.inputs.try_emplace(step, std::move(rows));
+  pipeline.inputs.try_emplace(step, std::move(activations));
 }
 
 void WorkerCore::On(BatchOrder& message, Time) {
@@ -113,9 +114,9 @@ void WorkerCore::On(BatchOrder& message, Time) {
   found->second.orders.push_back(std::move(message));
 }
 
-bool WorkerCore::HasNext(const Lane& lane) const {
-  if (!lane.started || lane.failed || lane.steps.empty()) return false;
-  return lane.first() || lane.inputs.contains(lane.steps.front()->id);
+bool WorkerCore::HasNext(const Pipeline& pipeline) const {
+  if (!pipeline.started || pipeline.failed || pipeline.steps.empty()) return false;
+  return pipeline.first() || pipeline.inputs.contains(pipeline.steps.front()->id);
 }
 
 std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
@@ -141,71 +142,74 @@ std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
   return std::nullopt;
 }
 
-// Lanes in turn, as many as fit.
+// Pipelines in turn, as many as fit.
 void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch) {
-  std::vector<std::pair<uint64_t, LaneId>> ready;
-  for (const auto& [lane_id, lane] : lanes_) {
-    if (lane.shard == id && !lane.broken && HasNext(lane)) ready.emplace_back(lane.turn, lane_id);
+  std::vector<std::pair<uint64_t, PipelineId>> ready;
+  for (const auto& [pipeline_id, pipeline] : pipelines_) {
+    if (pipeline.shard == id && !pipeline.broken && HasNext(pipeline))
+      ready.emplace_back(pipeline.turn, pipeline_id);
   }
   std::ranges::sort(ready);
   int64_t tokens = 0;
-  for (const auto& [turn, lane_id] : ready) {
-    Lane& lane = lanes_.at(lane_id);
-    const int64_t more = std::ssize(lane.steps.front()->tokens);
+  for (const auto& [turn, pipeline_id] : ready) {
+    Pipeline& pipeline = pipelines_.at(pipeline_id);
+    const int64_t more = std::ssize(pipeline.steps.front()->tokens);
     if (!batch.parts.empty() && tokens + more > shard.load.max_batched_tokens) break;
     tokens += more;
-    Take(lane_id, lane, batch);
+    Take(pipeline_id, pipeline, batch);
   }
   if (batch.parts.empty()) return;
   for (size_t rank = 1; rank < shard.load.ranks.size(); ++rank) {
     BatchOrder order;
     for (const ReadyBatch::Part& part : batch.parts) {
-      const auto& hop = lanes_.at(part.lane).hop();
+      const auto& hop = pipelines_.at(part.pipeline).hop();
       order.shard = hop.shards[rank];
-      order.parts.push_back({part.lane, part.plan->id});
+      order.parts.push_back({part.pipeline, part.plan->id});
     }
     Emit(SendToPeer{shard.load.ranks[rank], std::move(order)});
   }
 }
 
 // False: what rank 0 runs next is not all here yet. What it has begun is run here too, even where
-// the loss of a peer has broken the lane meanwhile: the KV of this stage outlives it. But an order
-// whose lane is gone, or whose rows nobody will send, can never run: rank 0 would wait for this
-// rank until its deadline.
+// the loss of a peer has broken the pipeline meanwhile: the KV of this stage outlives it. But an
+// order whose pipeline is gone, or whose activations nobody will send, can never run: rank 0 would
+// wait for this rank until its deadline.
 bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
   while (!shard.orders.empty()) {
     const BatchOrder& order = shard.orders.front();
     const bool gone = std::ranges::any_of(order.parts, [&](const BatchOrder::Part& part) {
-      const auto lane = lanes_.find(part.lane);
-      return lane == lanes_.end() || (lane->second.broken && !HasNext(lane->second));
+      const auto pipeline = pipelines_.find(part.pipeline);
+      return pipeline == pipelines_.end() ||
+             (pipeline->second.broken && !HasNext(pipeline->second));
     });
     if (gone) {
       ++counters_.stale_orders;
       shard.orders.pop_front();
-      Emit(AbortGroup{id, "a lane was closed while its batch ran"});
+      Emit(AbortGroup{id, "a pipeline was closed while its batch ran"});
       continue;
     }
     const bool ready = std::ranges::all_of(order.parts, [&](const BatchOrder::Part& part) {
-      const Lane& lane = lanes_.at(part.lane);
-      return HasNext(lane) && lane.steps.front()->id == part.step;
+      const Pipeline& pipeline = pipelines_.at(part.pipeline);
+      return HasNext(pipeline) && pipeline.steps.front()->id == part.step;
     });
     if (!ready) return false;
-    for (const BatchOrder::Part& part : order.parts) Take(part.lane, lanes_.at(part.lane), batch);
+    for (const BatchOrder::Part& part : order.parts)
+      Take(part.pipeline, pipelines_.at(part.pipeline), batch);
     shard.orders.pop_front();
     return true;
   }
   return false;
 }
 
-void WorkerCore::Take(LaneId id, Lane& lane, ReadyBatch& batch) {
+void WorkerCore::Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch) {
   ReadyBatch::Part& part = batch.parts.emplace_back();
-  part.lane = id;
-  part.plan = std::move(lane.steps.front());
-  lane.steps.pop_front();
-  lane.taken = part.plan->id;
-  lane.turn = ++turns_;
-  if (lane.first()) return;
-  auto input = lane.inputs.extract(part.plan->id);
+  part.pipeline = id;
+  part.plan = std::move(pipeline.steps.front());
+  pipeline.steps.pop_front();
+  pipeline.taken = part.plan->id;
+  pipeline.turn = ++turns_;
+  if (pipeline.first()) return;
+  auto input = pipeline.inputs.extract(part.plan->id);
   part.input = std::move(input.mapped());
 }
 
@@ -216,9 +220,9 @@ void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> output
   ++counters_.batches;
   counters_.parts += batch.parts.size();
   for (size_t i = 0; i < batch.parts.size(); ++i) {
-    const auto found = lanes_.find(batch.parts[i].lane);
-    if (found == lanes_.end()) continue;  // closed while it ran
-    // A lane with a failed step runs no more, whichever hop or rank it failed at.
+    const auto found = pipelines_.find(batch.parts[i].pipeline);
+    if (found == pipelines_.end()) continue;  // closed while it ran
+    // A pipeline with a failed step runs no more, whichever hop or rank it failed at.
     const Status& failed = status.ok() ? outputs[i].result.error : status;
     if (!failed.ok()) {
       Break(found->first, found->second, failed, std::nullopt);
@@ -228,13 +232,16 @@ void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> output
   }
 }
 
-void WorkerCore::SendOutput(const Lane& lane, const ReadyBatch::Part& part, PartOutput& output) {
-  if (lane.open.rank != 0) return;
-  if (lane.last()) return Emit(SendUp{StepDone{part.lane, std::move(output.result)}});
-  const auto rows = std::make_shared<const std::vector<std::byte>>(std::move(output.rows));
+void WorkerCore::SendOutput(const Pipeline& pipeline, const ReadyBatch::Part& part,
+                            PartOutput& output) {
+  if (pipeline.open.rank != 0) return;
+  if (pipeline.last()) return Emit(SendUp{StepDone{part.pipeline, std::move(output.result)}});
+  const auto activations =
+      std::make_shared<const std::vector<std::byte>>(std::move(output.activations));
   const bool decode = IsDecode(*part.plan);
-  for (const WorkerAddress& next : lane.open.hops[static_cast<size_t>(lane.open.hop) + 1].ranks) {
-    Emit(SendRows{next, part.lane, part.plan->id, decode, rows});
+  for (const WorkerAddress& next :
+       pipeline.open.hops[static_cast<size_t>(pipeline.open.hop) + 1].ranks) {
+    Emit(SendActivations{next, part.pipeline, part.plan->id, decode, activations});
   }
 }
 

@@ -1,5 +1,5 @@
-// ClusterSpec: the machines and links there are, as a person described them. Pure data, no file
-// format and no policy: plan/ reads it from cluster.yaml or Helix's .ini, the planners and the
+// ClusterSpec: machines and the links between them, as a person described them. Pure data, without
+// file format or policy: plan/ reads it from cluster.yaml or Helix's .ini; the planners and the
 // simulator work on it. Values; any thread.
 #pragma once
 
@@ -12,22 +12,22 @@
 
 namespace millrace {
 
-// The place of a node in ClusterSpec::nodes, in [0, nodes.size()).
+// The index of a node in ClusterSpec::nodes, in [0, nodes.size()).
 using NodeIndex = int32_t;
 
 struct NodeSpec {
-  std::string name;          // unique
-  std::string region;        // "" when there is only one
-  std::string device;        // kind, a key of the profiles: "a100-40gb", "l4", "cpu-2core"
-  int device_count = 1;      // alike devices behind one fast link: tensor parallelism stays inside
-  int64_t memory_bytes = 0;  // of all its devices together
-  std::optional<double> nic_bytes_per_s;  // each direction; unset: never the limit
+  std::string name;      // unique
+  std::string region;    // "" when there is only one
+  std::string device;    // kind, a key of the profiles: "a100-40gb", "l4", "cpu-2core"
+  int device_count = 1;  // identical devices behind one fast link: tensor parallelism stays inside
+  int64_t memory_bytes = 0;               // of all its devices together
+  std::optional<double> nic_bytes_per_s;  // each direction; unset: never the bottleneck
   double price_usd_per_hour = 0;
   bool spot = false;          // may be taken away at short notice
   std::string numeric_class;  // workers of one class compute the same bits ("" means "any")
 };
 
-// What one direction of one pair can carry. Endpoints are node indices, or coordinator().
+// The capacity of one direction between two endpoints: node indices, or coordinator().
 struct LinkSpec {
   int from = 0, to = 0;
   double bytes_per_s = 0;
@@ -35,7 +35,7 @@ struct LinkSpec {
   std::optional<int> trunk;  // index into ClusterSpec::trunks: shared with other links
 };
 
-// A line that several links share: the sum of what crosses it is bounded.
+// A line that several links share; it bounds the sum of their traffic.
 struct TrunkSpec {
   std::string name;
   double bytes_per_s = 0;  // each direction
@@ -47,7 +47,7 @@ struct ClusterSpec {
   std::string name;
   std::vector<NodeSpec> nodes;
   std::vector<TrunkSpec> trunks;
-  std::vector<LinkSpec> links;  // at most one per ordered pair; absent: they cannot talk
+  std::vector<LinkSpec> links;  // at most one per ordered pair; absent: no connection
   // Groups of nodes between which KV may move (DistServe's high affinity). Empty: between all.
   std::vector<std::vector<NodeIndex>> kv_affinity;
 

@@ -1,4 +1,4 @@
-// The names of things, each its own type. Values; any thread.
+// The ids of requests, sequences, steps and blocks, each its own type. Values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,17 +7,16 @@
 
 namespace millrace {
 
-using TokenId =
-    int32_t;  // an index into the vocabulary: arithmetic on it is the rule, not the exception
+using TokenId = int32_t;  // an index into the vocabulary; arithmetic on it is common
 
-// What a client sent: one prompt, n >= 1 sequences. Unique in a process for ever.
+// What a client sent: one prompt, n >= 1 sequences. Never reused within a process.
 using RequestId = StrongId<struct RequestIdTag>;
-// One of the n continuations of a request. Unique in a process for ever.
+// One of the n continuations of a request. Never reused within a process.
 using SequenceId = StrongId<struct SequenceIdTag>;
 // One iteration of the model for one batch; grows by one.
 using StepId = StrongId<struct StepIdTag>;
-// The place of a KV block in a pool, in [0, num_blocks). Which use of that place is meant is
-// kv's affair (a handle there carries a generation); executors obey plain indices.
+// The index of a KV block in a pool, in [0, num_blocks). An index can be reused; kv's handles add a
+// generation to tell the uses apart. Executors need only the index.
 using BlockIndex = int32_t;
 
 }  // namespace millrace

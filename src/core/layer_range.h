@@ -12,7 +12,7 @@ struct LayerRange {
   int size() const { return end - begin; }
   bool Contains(int layer) const { return layer >= begin && layer < end; }
   bool Contains(const LayerRange& other) const { return other.begin >= begin && other.end <= end; }
-  // What both have; without any: [0, 0).
+  // The layers in both; [0, 0) if there are none.
   LayerRange Overlap(const LayerRange& other) const {
     const LayerRange both{std::max(begin, other.begin), std::min(end, other.end)};
     return both.size() > 0 ? both : LayerRange{};

@@ -1,5 +1,5 @@
-// ModelSpec: what scheduler, cache, cost model and front end need to know of a model. How its
-// layers compute is model/'s affair. Pure data; any thread.
+// ModelSpec: what the scheduler, cache, cost model and front end need to know about a model. How
+// its layers compute is in model/. Pure data; any thread.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct ModelSpec {
   int num_kv_heads = 0;
   int head_dim = 0;
   int intermediate_size = 0;
-  int vocab_size = 0;    // rows of the embedding: the bound for every token id from outside
-  int max_position = 0;  // tokens of context the model was made for, after rope scaling
+  int vocab_size = 0;    // rows of the embedding; every token id from outside is checked against it
+  int max_position = 0;  // context length of the model in tokens, after rope scaling
   std::optional<int> sliding_window;
   DType dtype = DType::kF32;  // weights and KV cache
   int64_t weight_bytes = 0;

@@ -1,4 +1,5 @@
-// What the engine tells whoever asked: tokens as they come, then why it ended. Pure data.
+// What the engine delivers to its caller: tokens as they are generated, then why it ended. Pure
+// data.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +18,21 @@ namespace millrace {
 enum class FinishReason : uint8_t {
   kStop,    // EOS, a stop token, or a stop string
   kLength,  // max_tokens or the model's length
-  kAbort,   // the client went away or asked for it
+  kAbort,   // the client disconnected or cancelled
   kError,   // this request failed; RequestOutput::error says why
 };
 std::string_view FinishReasonName(FinishReason reason);  // "stop", "length", "abort", "error"
 
-// When things happened to a request, on the engine's clock. Unset: has not happened.
+// When things happened to a request, on the engine's clock. Unset: not yet.
 struct RequestTimes {
   Time arrived;
   std::optional<Time> first_scheduled;
-  std::optional<Time> last_scheduled;  // left the waiting queue for the last time
+  std::optional<Time> last_scheduled;  // last left the waiting queue
   std::optional<Time> first_token;
   std::optional<Time> last_token;
 };
 
-// News of one sequence of a request. Tokens arrive in order, each exactly once.
+// Outputs of one sequence of a request. Tokens arrive in order, each exactly once.
 struct RequestOutput {
   RequestId request;
   int index = 0;                           // which of the n sequences
@@ -39,10 +40,10 @@ struct RequestOutput {
   std::vector<PositionLogprobs> logprobs;  // one per token, if asked
   std::vector<PositionLogprobs>
       prompt_logprobs;                 // of prompt tokens 1 .. len-1, with the first token
-  std::optional<FinishReason> finish;  // the last news of this sequence
+  std::optional<FinishReason> finish;  // set in the last output of this sequence
   std::optional<TokenId> stop_token;   // which token (EOS included) stopped it, when one did
   int cached_prompt_tokens = 0;        // found in the prefix cache
-  std::optional<RequestTimes> times;   // with the request's very last news
+  std::optional<RequestTimes> times;   // set in the last output of the request
   Status error;                        // with kError
 };
 

@@ -1,6 +1,6 @@
-// Plan: which stage holds which layers, in which role, and how much flows between stages. The
-// planners make it, an independent checker checks it, the router and the simulator follow it.
-// Route: the way of one request through the stages. Pure data; any thread.
+// Plan: which stage holds which layers, in which role, and how much flows between stages. A planner
+// makes it, an independent checker verifies it, the router and the simulator follow it. Route: the
+// path of one request through the stages. Pure data; any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace millrace {
 
 enum class StageRole : uint8_t { kBoth, kPrefill, kDecode };
 
-// One worker, or a tensor-parallel group of them, holding layers.
+// A worker, or a tensor-parallel group of workers, that holds layers.
 struct StagePlan {
   std::vector<NodeIndex> nodes;  // one, unless tensor parallelism spans nodes
   int tensor_parallel = 1;       // devices that share each layer
@@ -23,14 +23,14 @@ struct StagePlan {
   StageRole role = StageRole::kBoth;
 };
 
-// Tokens per second (prompt and decode together) that go from one stage to the next. Indices into
-// Plan::stages; none: the coordinator, where requests enter and tokens return.
+// Tokens per second (prompt and decode together) that flow from one stage to the next. The ends are
+// indices into Plan::stages; unset: the coordinator, where requests enter and tokens return.
 struct PlanEdge {
   std::optional<int> from, to;
   double tokens_per_s = 0;
 };
 
-// A node the plan leaves empty, and why.
+// A node that the plan does not use, and why.
 struct UnusedNode {
   NodeIndex node = 0;
   std::string reason;
@@ -46,10 +46,11 @@ struct Plan {
   std::vector<PlanEdge> edges;
   std::vector<UnusedNode> unused;
   double tokens_per_s = 0;        // the flow of the edges out of the coordinator
-  double tokens_per_s_bound = 0;  // no plan on this cluster carries more
+  double tokens_per_s_bound = 0;  // upper bound for any plan on this cluster
 };
 
-// One request's way: consecutive layer ranges that cover [0, num_layers), each within its stage's.
+// One request's route: consecutive layer ranges that cover [0, num_layers), each within its
+// stage's.
 struct Hop {
   int stage = 0;  // index into Plan::stages
   LayerRange layers;

@@ -1,4 +1,4 @@
-// How one request wants its tokens chosen. Pure data with a validator; any thread.
+// How a request wants its tokens chosen. Pure data with a validator; any thread.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ inline constexpr int kStopTokensMax = 64;
 inline constexpr int kLogitBiasMax = 1024;
 
 struct SamplingParams {
-  int n = 1;                        // sequences to generate from the one prompt
-  std::optional<int> max_tokens;    // generated tokens at most; none: up to the model's length
-  int min_tokens = 0;               // EOS, stop tokens and stop strings are held off until then
+  int n = 1;                      // sequences to generate from the one prompt
+  std::optional<int> max_tokens;  // generated tokens at most; none: up to the model's length
+  int min_tokens = 0;  // EOS, stop tokens and stop strings have no effect before this many tokens
   double temperature = 1.0;         // 0 is greedy
   double top_p = 1.0;               // in (0, 1]
   int top_k = 0;                    // 0: all
@@ -43,8 +43,8 @@ struct SamplingParams {
   bool greedy() const { return temperature == 0.0; }
 };
 
-// Every range above, every token id against `vocab_size`; kInvalidArgument names the field, the
-// value and the range.
+// Checks every range above, and every token id against `vocab_size`. kInvalidArgument names the
+// field, the value and the range.
 Status Validate(const SamplingParams& params, int vocab_size);
 
 // The seed of sequence `index` of a request: index 0 keeps the request's own seed, so that n = 1

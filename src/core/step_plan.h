@@ -1,26 +1,26 @@
-// StepPlan and StepResult: what one iteration of the model is, between the scheduler that decides
-// it and the executor that runs it. Pure data, so that a remote or simulated executor needs no
-// scheduler header. Plans are deltas: what an executor was told once about a sequence it keeps
-// until the sequence is released.
+// StepPlan and StepResult: one iteration of the model, between the scheduler that decides it and
+// the executor that runs it. Pure data, so that a remote or simulated executor needs no scheduler
+// header. Plans are deltas: an executor keeps what it was sent about a sequence until the sequence
+// is released.
 //
 // There are no phases: a sequence has computed tokens and a total; prefill, a chunk of it, a
 // decode, a resume after preemption and the tail after a prefix hit are all "compute tokens [start,
 // start + num_tokens)" (Orca's iteration-level scheduling, OSDI'22 section 3.1, over vLLM's paged
 // cache, SOSP'23 section 4).
 //
-// Order. Every stage runs the steps in the order of their ids, one after the other; a plan may name
-// a block that an earlier step has read, because that step has passed by then.
+// Order. Every stage runs the steps in the order of their ids, one at a time. A plan may reuse a
+// block that an earlier step reads, because that step has finished by then.
 //
-// n > 1. The prompt is computed once, by one of the n sequences (the leader). The others start at
-// the last prompt token, over the same blocks: they compute that one token again, in a copy of its
-// block, and sample from their own logits with their own seed. To an executor they are sequences
-// like any other, and each answers exactly as the same prompt with that seed would alone.
+// n > 1. One of the n sequences, the leader, computes the prompt once. The others start at the last
+// prompt token, over the same blocks: each computes that one token again, in a copy of its block,
+// and samples from its own logits with its own seed. To an executor they are ordinary sequences,
+// and each produces exactly what the same prompt with that seed would produce alone.
 //
-// Lost layers. Some layers may have a sequence's KV while others have lost it (a worker died): then
-// its tokens come again with `only_layers`, for these to compute alone.
+// Lost layers. Some layers may have a sequence's KV while others have lost it (a worker died). Its
+// tokens are then sent again with `only_layers`, for the layers that lost it to compute alone.
 //
-// Replay. After preemption a sequence's tokens come again from an earlier `start`; what the plan
-// says of positions [start, start + num_tokens) replaces what the executor knew of them.
+// Replay. After preemption a sequence's tokens are sent again from an earlier `start`. What the
+// plan says of positions [start, start + num_tokens) replaces what the executor had for them.
 //
 // Built by one thread (the scheduler's owner), read by the executor; never shared while written.
 #pragma once
@@ -39,13 +39,14 @@
 
 namespace millrace {
 
-// A sequence the executor has not heard of. Precedes the sequence's first SequenceStep.
+// A sequence that is new to the executor. Precedes the sequence's first SequenceStep.
 struct SequenceStart {
   SequenceId id;
   std::shared_ptr<const SamplingParams> params;
   uint64_t seed = 0;                                   // SequenceSeed() already applied
-  std::shared_ptr<const std::vector<TokenId>> prompt;  // whole prompt, also what a prefix hit skips
-  // Tokens generated before this executor heard of the sequence, which began elsewhere: penalties
+  std::shared_ptr<const std::vector<TokenId>> prompt;  // the whole prompt, including what a prefix
+                                                       // hit skips
+  // Tokens that were generated elsewhere, before this executor received the sequence. Penalties
   // count them, and a hit or imported KV may skip them. Null: none.
   std::shared_ptr<const std::vector<TokenId>> output = nullptr;
 };
@@ -53,27 +54,27 @@ struct SequenceStart {
 enum class LogitsWanted : uint8_t {
   kNone,  // a chunk that does not reach the sequence's last known token
   kLast,  // sample after the last token of the step
-  kAll,   // as kLast, and log-probabilities of the prompt's tokens (echo, prompt_logprobs). A token
-          // sampled by a chunk that does not reach the last known token is ignored
+  kAll,  // as kLast, plus log-probabilities of the prompt's tokens (echo, prompt_logprobs). A token
+         // sampled by a chunk that does not reach the last known token is ignored
 };
 
 // One sequence's share of a step. A sequence is in at most one step in flight.
 struct SequenceStep {
   SequenceId id;
-  int32_t start = 0;       // tokens whose KV is already there; position of the first token computed
-  int32_t num_tokens = 0;  // computed in this step, >= 1; 0 at a stage that has their KV
+  int32_t start = 0;        // tokens whose KV exists already; position of the first token computed
+  int32_t num_tokens = 0;   // computed in this step, >= 1; 0 at a stage that has their KV
   int32_t first_token = 0;  // index into StepPlan::tokens
   // The block table: keep the first `keep_blocks` entries, drop the rest, append these.
   int32_t keep_blocks = 0;
   int32_t first_new_block = 0;  // index into StepPlan::blocks
   int32_t num_new_blocks = 0;
   LogitsWanted logits = LogitsWanted::kNone;
-  // The other layers have these tokens' KV: they compute none of them. No logits are wanted then.
+  // The other layers have these tokens' KV and skip them. The step then needs no logits.
   std::optional<LayerRange> only_layers = std::nullopt;
 
-  // Of a hop's layers those that compute it; without any: [0, 0).
+  // The layers of a hop that compute; [0, 0) if there are none.
   LayerRange RunsAt(LayerRange hop) const { return only_layers ? hop.Overlap(*only_layers) : hop; }
-  // Whether that layer is given its rows.
+  // Whether activations enter that layer.
   bool Enters(int layer) const { return !only_layers || only_layers->Contains(layer); }
 };
 
@@ -88,7 +89,7 @@ struct BlockCopy {
 struct StepPlan {
   StepId id;
   std::vector<SequenceStart> started;
-  std::vector<SequenceId> released;  // forget these first: finished or aborted before this step
+  std::vector<SequenceId> released;  // drop their state first: finished or aborted before this step
   std::vector<SequenceStep> sequences;
   std::vector<TokenId> tokens;      // [sum of num_tokens], sequence after sequence
   std::vector<BlockIndex> blocks;   // new block-table entries, sequence after sequence
@@ -102,7 +103,7 @@ struct StepPlan {
   std::span<const BlockIndex> NewBlocksOf(const SequenceStep& s) const {
     return std::span(blocks).subspan(s.first_new_block, s.num_new_blocks);
   }
-  // Empties every list and keeps the memory, so that steady state allocates nothing.
+  // Empties every list and keeps the memory, so that the steady state allocates nothing.
   void Clear();
 };
 
@@ -124,7 +125,7 @@ struct SequenceResult {
   std::optional<PositionLogprobs> logprobs;       // of `token`, if asked
   std::vector<PositionLogprobs> prompt_logprobs;  // kAll: of tokens [start + 1, start + num_tokens]
                                                   // as far as they are known
-  Status error;                                   // NaN logits, say: this sequence fails, alone
+  Status error;                                   // such as NaN logits: only this sequence fails
 };
 
 struct StepResult {

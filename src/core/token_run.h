@@ -1,5 +1,5 @@
-// TokenRun: the tokens of one piece of news, a few at most and nearly always one, so they live in
-// the object and a decode step allocates nothing. More than kInline move to the heap. A value.
+// TokenRun: the tokens of one output. There are a few at most and nearly always one, so they live
+// in the object and a decode step allocates nothing. More than kInline move to the heap. A value.
 #pragma once
 
 #include <algorithm>

@@ -1,11 +1,11 @@
-// What a controller and its workers tell each other, as plain structs: the state machines of
-// cluster speak these, wire turns them into protocol buffers, the fault lab sends them over
+// The messages between a controller and its workers, as plain structs: the state machines of
+// cluster exchange these, wire converts them to protocol buffers, the fault lab sends them over
 // modelled links. Pure data; values.
 //
 // Fencing. A worker process has an incarnation (random, new with every start); a controller has a
-// term (grows with every election). Both travel in every message; what is stale is dropped and
-// counted. A way through the stages is a lane: opened once, never repaired, never reused. A late
-// message therefore names a lane that is gone.
+// term (grows with every election). Both travel in every message; stale messages are dropped and
+// counted. A pipeline is opened once, never repaired and never reused. A late message therefore
+// names a pipeline that no longer exists.
 #pragma once
 
 #include <array>
@@ -25,13 +25,13 @@ namespace millrace {
 
 inline constexpr int kProtocolVersion = 4;
 
-using WorkerId = StrongId<struct WorkerIdTag>;  // given at the join; unique for ever
+using WorkerId = StrongId<struct WorkerIdTag>;  // assigned at the join; never reused
 using Incarnation = StrongId<struct IncarnationTag>;
 using Term = StrongId<struct TermTag>;
 // Weights of a layer range (and a share of their heads) loaded on one worker. A worker may hold
-// several at once while a plan changes.
+// several while a plan changes.
 using ShardId = StrongId<struct ShardIdTag>;
-using LaneId = StrongId<struct LaneIdTag>;
+using PipelineId = StrongId<struct PipelineIdTag>;
 using TransferId = StrongId<struct TransferIdTag>;
 
 // The r-th of n tensor-parallel workers of a stage: n in {1, 2, 4, 8}.
@@ -40,17 +40,17 @@ struct TensorRank {
   friend bool operator==(const TensorRank&, const TensorRank&) = default;
 };
 
-// Where others reach a worker.
+// Addresses at which peers reach a worker.
 struct WorkerAddress {
   WorkerId worker;
   Incarnation incarnation;
   std::string control;  // "host:port" of its gRPC server: steps forwarded from stage to stage
   std::string data;     // "host:port" of its data port: activations, KV, weights
-  std::string host_id;  // equal: the same kernel, so memory can be read directly
+  std::string host_id;  // equal: same kernel, so memory can be read directly
   int64_t process_id = 0;
 };
 
-// Compared at the join; workers that differ cannot serve together.
+// Compared at the join; workers whose identities differ cannot serve together.
 struct WorkerIdentity {
   int protocol_version = kProtocolVersion;
   std::string model_fingerprint;  // of config and weight files
@@ -60,18 +60,19 @@ struct WorkerIdentity {
 
 // ---- worker -> controller
 
-// Weights a worker has loaded; asked for the same again it has them at once.
+// Weights that a worker has loaded. If the controller assigns the same again, they are ready at
+// once.
 struct HeldShard {
   LayerRange layers;
   TensorRank rank;
 };
 struct Join {
-  std::string name;   // chosen by whoever started it; unique in the cluster
+  std::string name;   // chosen by the operator who started it; unique in the cluster
   std::string token;  // the cluster's join token
   WorkerIdentity identity;
-  WorkerAddress address;     // `worker` is not known yet
-  std::string device;        // what it computes with, for people
-  int64_t memory_bytes = 0;  // that weights and KV may take
+  WorkerAddress address;     // `worker` is not yet assigned
+  std::string device;        // what it computes with, for display
+  int64_t memory_bytes = 0;  // available for weights and KV
   std::vector<HeldShard> held;
 };
 struct ShardLoaded {
@@ -85,41 +86,41 @@ struct ShardProgress {
   ShardId shard;
   int64_t bytes_done = 0, bytes_total = 0;
 };
-struct LaneOpened {
-  LaneId lane;
+struct PipelineOpened {
+  PipelineId pipeline;
   Status status;
 };
-// The last hop's answer to a step.
+// The last hop's reply to a step.
 struct StepDone {
-  LaneId lane;
+  PipelineId pipeline;
   StepResult result;
 };
-// Something this lane needs is gone: a peer's connection, a step that could not run.
-struct LaneBroken {
-  LaneId lane;
+// Something this pipeline needs is gone: a peer's connection, or a step that could not run.
+struct PipelineBroken {
+  PipelineId pipeline;
   Status reason;
-  std::optional<WorkerId> suspect;  // the peer, when it was one
+  std::optional<WorkerId> suspect;  // set if a peer is the likely cause
 };
 struct PullDone {
   TransferId transfer;
   Status status;
-  int64_t bytes = 0;  // that crossed between workers
+  int64_t bytes = 0;  // transferred between workers
   double seconds = 0;
-  bool rows = false;  // those that left the last of its layers are kept, all that it asked for
+  bool activations = false;  // all the requested activations of its last layer are cached
 };
-struct Leaving {  // a notice: this worker will be gone in so long (SIGTERM, a spot notice)
+struct Leaving {  // a notice: this worker will be gone after this time (SIGTERM, a spot notice)
   std::optional<Duration> in;
 };
-using ToController = std::variant<Join, ShardLoaded, ShardProgress, LaneOpened, StepDone,
-                                  LaneBroken, PullDone, Leaving>;
+using ToController = std::variant<Join, ShardLoaded, ShardProgress, PipelineOpened, StepDone,
+                                  PipelineBroken, PullDone, Leaving>;
 
-// On a stream and a thread of its own.
+// Sent on its own stream and thread.
 struct Heartbeat {
   Incarnation incarnation;
   uint64_t sequence = 0;     // grows by one
   uint64_t steps_done = 0;   // batches this worker has finished
-  int64_t batch_age_ms = 0;  // how long the batch being run has been running; 0: idle
-  int64_t queued_steps = 0;  // that have arrived and wait
+  int64_t batch_age_ms = 0;  // how long the current batch has been running; 0: idle
+  int64_t queued_steps = 0;  // steps received but not started
 };
 
 // ---- controller -> worker
@@ -129,73 +130,76 @@ struct Welcome {
   Term term;
   Duration heartbeat_every;
 };
-struct Refused {  // the connection is closed after it; not to be retried unless `retry`
+struct Refused {  // the connection is closed after it; retry only if `retry`
   Status reason;
   bool retry = false;
 };
 struct LoadShard {
   ShardId shard;
-  uint64_t group = 0;  // of the ranks that load together: unguessable, new with every attempt
+  uint64_t group = 0;  // identifies the ranks that load together: unguessable, new with every
+                       // attempt
   LayerRange layers;
   TensorRank rank;
   std::vector<WorkerAddress> ranks;    // of the stage, by rank; for collectives
-  std::vector<WorkerAddress> sources;  // peers that hold some of it; may be empty: from disk
-  std::string model_fingerprint;       // that weights from sources must have; empty: any
+  std::vector<WorkerAddress> sources;  // peers that hold part of it; may be empty: load from disk
+  std::string model_fingerprint;       // required of weights from sources; empty: any
   int max_batched_tokens = 0;
+  int max_model_len = 0;  // tokens of the longest sequence; 0: of an earlier version, not known
 };
 struct UnloadShard {
   ShardId shard;
 };
-struct LaneHop {
+struct PipelineHop {
   LayerRange layers;                 // within the shard's
-  std::vector<WorkerAddress> ranks;  // the workers that run it; one without tensor parallelism
+  std::vector<WorkerAddress> ranks;  // the workers of the stage; one without tensor parallelism
   std::vector<ShardId> shards;       // by rank
 };
-struct OpenLane {
-  LaneId lane;
-  std::vector<LaneHop> hops;
-  int hop = 0;   // the receiver's place
-  int rank = 0;  // and within the hop
+struct OpenPipeline {
+  PipelineId pipeline;
+  std::vector<PipelineHop> hops;
+  int hop = 0;   // the receiver's index
+  int rank = 0;  // its rank within the hop
   int block_size = 16;
-  int num_blocks = 0;  // the same at every hop: one block table serves them all
+  int num_blocks = 0;  // the same at every hop, because one block table serves all hops
   int num_host_blocks = 0;
   int max_batched_tokens = 0;
   std::vector<TokenId> eos_token_ids;
-  // Layers of the hop, or the one behind them: the receiver keeps the rows that enter these
-  // (engine/row_keeping_stage.h). Ascending.
-  std::vector<int> keep_rows_at = {};
+  // Layers of the hop, or the first layer after it: the receiver caches the activations that enter
+  // these (engine/activation_caching_stage.h). Ascending.
+  std::vector<int> cache_activations_at = {};
 };
-struct CloseLane {
-  LaneId lane;
+struct ClosePipeline {
+  PipelineId pipeline;
 };
-// To the first hop, and from each hop to the next before it computes (Orca section 4.2).
-struct LaneStep {
-  LaneId lane;
+// Sent to the first hop, and by each hop to the next before it computes (Orca section 4.2).
+struct PipelineStep {
+  PipelineId pipeline;
   StepPlan plan;
 };
-// Which steps a stage's ranks run together next. Rank 0 decides what has arrived and tells the
-// others, because collectives need the same batches in the same order everywhere.
+// The steps that a stage's ranks run together next. Rank 0 decides which have arrived and sends
+// this to the others, because collectives need the same batches in the same order everywhere.
 struct BatchOrder {
-  ShardId shard;  // of the receiver
+  ShardId shard;  // the receiver's
   struct Part {
-    LaneId lane;
+    PipelineId pipeline;
     StepId step;
   };
   std::vector<Part> parts;
 };
 // From worker to worker.
-using PeerMessage = std::variant<LaneStep, BatchOrder>;
+using PeerMessage = std::variant<PipelineStep, BatchOrder>;
 
-// Names KV so that others may pull it. Nobody can guess it.
+// Identifies KV that other workers may pull. Unguessable.
 struct KvHandle {
-  LaneId lane;
+  PipelineId pipeline;
   uint64_t generation = 0;
   std::array<uint8_t, 16> nonce = {};
   friend bool operator==(const KvHandle&, const KvHandle&) = default;
 };
-// Lets tokens [0, tokens) in `blocks` be pulled under `handle`, until released or for so long. Sent
-// again with more tokens it extends what may be pulled. The controller keeps the blocks pinned.
-struct ExposeKv {
+// Lets other workers pull tokens [0, tokens) in `blocks` under `handle`, until it is released or
+// the lease ends. Sending it again with more tokens extends what may be pulled. The controller
+// keeps the blocks pinned.
+struct ExportKv {
   KvHandle handle;
   std::vector<BlockIndex> blocks;
   int tokens = 0;
@@ -207,28 +211,28 @@ struct ReleaseKv {
 struct KvSource {
   WorkerAddress from;
   KvHandle handle;
-  LayerRange layers;  // that it holds in that lane
-  TensorRank rank;    // whose heads it holds
+  LayerRange layers;  // held in that pipeline
+  TensorRank rank;    // identifies the heads held
 };
-// The rows that left the last of the layers (engine/row_keeping_stage.h), beside their KV: not at
-// all, where the puller holds them itself, or over a wire too.
-enum class PulledRows : uint8_t { kNone, kLocal, kAny };
-// Fetch tokens [first_token, end_token) of the receiver's layers and heads in `lane` from whoever
-// has them, into `blocks` (the whole table, from token 0).
+// Which cached activations of the last of the layers (engine/activation_caching_stage.h) the puller
+// wants beside their KV: none, only what it holds itself, or also over the network.
+enum class PulledActivations : uint8_t { kNone, kLocal, kAny };
+// Fetch tokens [first_token, end_token) of the receiver's layers and heads in `pipeline` from the
+// workers that hold them, into `blocks` (the whole table, from token 0).
 struct PullKv {
   TransferId transfer;
-  LaneId lane;
+  PipelineId pipeline;
   std::vector<BlockIndex> blocks;
   int first_token = 0, end_token = 0;
   std::vector<KvSource> sources;
-  bool background = false;                // nobody waits for it: steps have the memory first
-  std::optional<LayerRange> layers = {};  // of the lane's here: these alone
-  PulledRows rows = PulledRows::kLocal;
+  bool background = false;                // not urgent: steps have priority for memory bandwidth
+  std::optional<LayerRange> layers = {};  // a subset of the pipeline's layers here; unset: all
+  PulledActivations activations = PulledActivations::kLocal;
 };
-struct Leave {  // finish what runs and end the process
+struct Leave {  // finish the running work and end the process
   std::string reason;
 };
-using ToWorker = std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenLane, CloseLane,
-                              LaneStep, ExposeKv, ReleaseKv, PullKv, Leave>;
+using ToWorker = std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,
+                              PipelineStep, ExportKv, ReleaseKv, PullKv, Leave>;
 
 }  // namespace millrace

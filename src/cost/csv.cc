@@ -12,7 +12,7 @@
 namespace millrace::cost {
 namespace {
 
-constexpr size_t kShownBytesMax = 40;  // of a wrong cell, in an error
+constexpr size_t kShownBytesMax = 40;  // of a wrong cell, shown in an error
 
 std::string_view Trimmed(std::string_view text) {
   const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r'; };
@@ -48,7 +48,7 @@ Result<CsvTable> CsvTable::Parse(std::string text, std::string_view file, CsvHea
     }
     begin = end + 1;
   }
-  if (table.lines_.empty()) return InvalidArgument(table.file_ + ": no line of data");
+  if (table.lines_.empty()) return InvalidArgument(table.file_ + ": no data lines");
   return table;
 }
 

@@ -1,5 +1,5 @@
-// CsvTable: comma-separated text from outside, as the published profiles are written: no quotes, an
-// optional header line, every line with the same number of fields. Errors name file, line, column.
+// CsvTable: untrusted comma-separated text in the form of the published profiles: no quotes, an
+// optional header line, the same number of fields on every line. Errors name file, line and column.
 // Immutable after Parse; any thread.
 #pragma once
 
@@ -21,13 +21,14 @@ class CsvTable {
   static constexpr size_t kColumnsMax = 256;
   static constexpr size_t kCellsMax = 4'000'000;
 
-  // `file` names the text in errors. Blank lines are skipped; no data line at all is an error.
+  // `file` names the text in errors. Blank lines are skipped; a text without data lines is an
+  // error.
   static Result<CsvTable> Parse(std::string text, std::string_view file, CsvHeader header);
   static Result<CsvTable> Load(const std::string& path, CsvHeader header);
 
   size_t rows() const { return lines_.size(); }
   size_t columns() const { return columns_; }
-  // The column of that name in the header.
+  // The column with that name in the header.
   Result<size_t> Column(std::string_view name) const;
   // The name of column `column`. REQUIRES: a header, column < columns().
   std::string_view HeaderCell(size_t column) const;
@@ -51,7 +52,7 @@ class CsvTable {
 
   std::string file_, text_;
   size_t columns_ = 0;
-  std::vector<Span> header_;  // empty without one
+  std::vector<Span> header_;  // empty without a header
   std::vector<Span> cells_;   // [rows, columns]
   std::vector<int> lines_;    // of each row, from 1
 };

@@ -47,20 +47,21 @@ constexpr DeviceSpec kDevices[] = {
     // NVIDIA GA102 whitepaper: 24 GB, 71 TFLOPS FP16 summed in FP32, 936 GB/s, PCIe 4. Price of a
     // community market.
     {"rtx3090", kGpu, 24 * kGB, 71 * kTera, 936 * kGiga, kPcie4, 0.22},
-    // NVIDIA AD102 whitepaper: 24 GB, 165 TFLOPS FP16 summed in FP32, 1,008 GB/s, PCIe 4. The same.
+    // NVIDIA AD102 whitepaper: 24 GB, 165 TFLOPS FP16 summed in FP32, 1,008 GB/s, PCIe 4. Price of
+    // a community market.
     {"rtx4090", kGpu, 24 * kGB, 165 * kTera, 1008 * kGiga, kPcie4, 0.40},
     // Apple M2 Ultra and M3 Max: 800 and 400 GB/s of unified memory, GPU arithmetic of 27.2 and
     // 14.2 TFLOPS (32-bit; half precision is no faster). The link is Thunderbolt 4, 40 Gbit/s.
     {"apple-m2-ultra", kUnified, 192 * kGiB, 27.2 * kTera, 800 * kGiga, 5 * kGiga, 0},
     {"apple-m3-max", kUnified, 128 * kGiB, 14.2 * kTera, 400 * kGiga, 5 * kGiga, 0},
-    // Processors, by arithmetic: cores x 64 FLOP per cycle (two 512-bit FMA units, f32) x 2.5 GHz.
-    // Two cores of a shared server get one DDR4 channel's worth; a socket of 32 has eight channels
-    // of DDR5-4800. Links: 10 and 25 Gbit/s Ethernet. AWS m7i.large and m7i.16xlarge.
+    // CPUs, by arithmetic: cores x 64 FLOP per cycle (two 512-bit FMA units, f32) x 2.5 GHz. Two
+    // cores of a shared server get the bandwidth of one DDR4 channel; a 32-core socket has eight
+    // channels of DDR5-4800. Links: 10 and 25 Gbit/s Ethernet. AWS m7i.large and m7i.16xlarge.
     {"cpu-2core", kCpu, 8 * kGiB, 0.32 * kTera, 20 * kGiga, 1.25 * kGiga, 0.101},
     {"cpu-32core", kCpu, 256 * kGiB, 5.12 * kTera, 307 * kGiga, 3.125 * kGiga, 3.226},
 };
 
-// "A100_80GB" and "a100-80gb" are one name.
+// "A100_80GB" and "a100-80gb" are the same name.
 std::string Normalised(std::string_view name) {
   std::string out;
   for (const char c : name) {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kTensorParallelMax = 1024;
 constexpr int kThresholdMax = 1 << 20;
-// Coefficients are milliseconds per something: an hour is already absurd.
+// Coefficients are milliseconds per unit; a value of an hour is certainly wrong.
 constexpr double kCoefficientMax = 3.6e6;
 
 std::string LowerCase(std::string_view text) {
@@ -144,7 +144,7 @@ double DistServeCost::Seconds(const BatchShape& batch) const {
   double ms = WholeModelMs(batch) / stage_.pipeline_parallel;
   if (batch.prefill_sequences > 0) ms += stage_.prefill_ms_per_stage * stage_.pipeline_parallel;
   if (stage_.first) {
-    // The released simulator counts a decode's context before its new token.
+    // The released simulator counts a decode's context without its new token.
     const int64_t tokens =
         batch.prefill_tokens + batch.decode_context - int64_t{batch.decode_sequences};
     ms += stage_.step_ms + stage_.step_ms_per_token * static_cast<double>(tokens);

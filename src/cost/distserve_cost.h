@@ -28,7 +28,7 @@ struct DistServeCoefficients {
 };
 
 // A coefficients file: one set per (model, TP). Published sets may hold a negative coefficient (a
-// fit artefact); times are never below zero all the same.
+// fit artefact); times are still never below zero.
 class DistServeProfile {
  public:
   static constexpr size_t kBytesMax = 4 << 20;
@@ -38,7 +38,7 @@ class DistServeProfile {
   static Result<DistServeProfile> Load(const std::string& path);
 
   // `model` as in the file ("facebook/opt-13b") or its last part ("opt-13b", any case). kNotFound
-  // names what there is.
+  // lists the available sets.
   Result<DistServeCoefficients> Find(std::string_view model, int tensor_parallel) const;
   std::vector<std::pair<std::string, int>> Keys() const;
 
@@ -46,7 +46,7 @@ class DistServeProfile {
   std::map<std::pair<std::string, int>, DistServeCoefficients> sets_;
 };
 
-// Which stage of the pipeline it is, and what a step costs besides the fitted time.
+// The stage's place in the pipeline, and the cost of a step besides the fitted time.
 struct DistServeStage {
   int pipeline_parallel = 1;
   bool first = true;
@@ -61,8 +61,8 @@ struct DistServeStage {
   }
 };
 
-// Batches of prefill and decode together are not in the published model. Here they cost the prefill
-// of all their tokens plus the cache reads of the decodes, and at least the decodes alone.
+// The published model has no batches with both prefill and decode. Here such a batch costs the
+// prefill of all its tokens plus the cache reads of the decodes, and at least the decodes alone.
 class DistServeCost : public StepCost {
  public:
   // REQUIRES: stage.pipeline_parallel >= 1.

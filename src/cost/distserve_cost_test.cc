@@ -22,7 +22,7 @@ BatchShape Decode(int32_t sequences, int64_t context) {
   return {.decode_sequences = sequences, .decode_context = context};
 }
 
-// The released simulator's own answer for one request of 512 prompt and 10 output tokens.
+// The released simulator's result for one request of 512 prompt and 10 output tokens.
 TEST(DistServeCostTest, OneRequestTakesWhatTheReleasedSimulatorSays) {
   const DistServeCost cost(Published("facebook/opt-13b", 1), DistServeStage::Released(1, true));
   EXPECT_NEAR(cost.Seconds(Prompt(512)) * 1e3, 75.199881, 1e-6);
@@ -31,7 +31,7 @@ TEST(DistServeCostTest, OneRequestTakesWhatTheReleasedSimulatorSays) {
   EXPECT_NEAR(decode / 10 * 1e3, 22.349299, 1e-6);
 }
 
-// The physical reading of the coefficients in the research notes: prefill(512) in ms.
+// The physical reading of the published coefficients: prefill(512) in ms.
 TEST(DistServeCostTest, PrefillOf512TokensMatchesThePublishedColumn) {
   const struct {
     const char* model;

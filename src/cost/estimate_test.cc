@@ -49,10 +49,10 @@ int64_t Total(const ModelSpec& spec) {
 TEST(MemoryModelTest, ParametersAreThePublishedOnes) {
   EXPECT_NEAR(static_cast<double>(Total(Llama70b())), 68.98e9, 0.01e9);
   ModelSpec opt = Opt(40, 5120, 40);
-  opt.num_parameters = 12'853'000'000;  // head and embedding are one
+  opt.num_parameters = 12'853'000'000;  // head and embedding share one table
   EXPECT_NEAR(static_cast<double>(Total(opt)), 12.85e9, 0.03e9);
   EXPECT_EQ(CountParameters(opt).head, 0);
-  // The name is not trusted against the count.
+  // The architecture's name does not override the count.
   opt.architecture = "SomethingElse";
   EXPECT_EQ(Total(opt), CountParameters(opt).layer * 40 + int64_t{50272} * 5120);
 }

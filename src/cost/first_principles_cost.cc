@@ -31,7 +31,7 @@ FirstPrinciplesCost::FirstPrinciplesCost(const ModelSpec& spec, LayerRange layer
   per_token_s_ = 2 * n * layer / flops;
   per_head_row_s_ = 2 * head / flops;
   const double width = static_cast<double>(spec.num_heads) * spec.head_dim;
-  // Scores and values, half of them masked: 4 * width * (length^2 / 2).
+  // Scores and values, with half of them masked: 4 * width * (length^2 / 2).
   per_squared_s_ = 2 * n * width / (device.flops * efficiency.attention * tp);
   per_context_s_ = static_cast<double>(spec.KvBytesPerToken(layers.size())) /
                    (device.memory_bytes_per_s * efficiency.kv_reads * tp);

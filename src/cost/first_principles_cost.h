@@ -1,12 +1,12 @@
 // FirstPrinciplesCost: an ESTIMATE of a stage's time from the model's shape and a device's
-// published numbers, for hardware nobody has profiled. A step is a sum, as the published fits are:
+// published data, for hardware that was not profiled. Like the published fits, a step is a sum:
 //
-//   streaming the weights + arithmetic of the products + attention + cache reads
+//   reading the weights + arithmetic of the products + attention + cache reads
 //   + all-reduces of tensor parallelism + an overhead per layer
 //
-// The efficiencies are read off DistServe's published coefficients (seven sets, A100-80GB); how far
-// the estimate is from them is a test, how far from other measurements the experiment
-// vidur_roofline. Immutable after construction; any thread.
+// The efficiencies come from DistServe's published coefficients (seven sets, A100-80GB). A test
+// compares the estimate with them; the experiment vidur_roofline compares it with other
+// measurements. Immutable after construction; any thread.
 #pragma once
 
 #include "core/model_spec.h"
@@ -18,20 +18,20 @@ namespace millrace::cost {
 
 // Fractions of the published peaks.
 struct Efficiency {
-  // 252 of 312 TFLOP/s at OPT-13B TP 1; with TP the all-reduces are counted apart.
+  // 252 of 312 TFLOP/s at OPT-13B TP 1; with TP the all-reduces are counted separately.
   double arithmetic = 0.81;
-  // The decode intercepts of one model against 1 / TP: their slope streams the weights at 0.92 to
-  // 0.95 of the bandwidth, their limit is an overhead of 166 to 206 microseconds per layer.
+  // From the decode intercepts of one model against 1 / TP: the slope reads the weights at 0.92 to
+  // 0.95 of the bandwidth, the limit is an overhead of 166 to 206 microseconds per layer.
   double weight_streaming = 0.93;
   // KV reads at 1.09 to 1.35 of 2.04 TB/s.
   double kv_reads = 0.62;
-  // c of the prefill: attention of whole prompts, causal.
+  // From c of the prefill: attention of whole prompts, causal.
   double attention = 0.14;
-  // What the per-token prefill coefficient keeps above 1 / TP of itself.
+  // The excess of the per-token prefill coefficient over 1 / TP of itself.
   double all_reduce = 0.25;
   double layer_overhead_s = 185e-6;
 
-  // GPUs as above; processors launch nothing, so a layer costs 5 microseconds.
+  // GPUs as above. CPUs launch no kernels, so a layer costs 5 microseconds.
   static Efficiency Of(DeviceKind kind);
 };
 

@@ -11,9 +11,9 @@
 namespace millrace::cost {
 namespace {
 
-// Columns are scaled to length 1 first.
-constexpr double kSingular = 1e-12;     // what is left of a column that others explain
-constexpr double kGradientMin = 1e-11;  // of the steepest at the start: less gains nothing
+// Columns are first scaled to length 1.
+constexpr double kSingular = 1e-12;     // residue of a column that others explain
+constexpr double kGradientMin = 1e-11;  // relative to the steepest at the start
 
 double Quantile(const std::vector<double>& sorted, double q) {
   const double place = q * static_cast<double>(sorted.size() - 1);
@@ -28,10 +28,10 @@ class NonNegativeSolver {
   NonNegativeSolver(std::vector<std::vector<double>> gram, std::vector<double> h)
       : gram_(std::move(gram)), h_(std::move(h)), x_(h_.size(), 0.0) {}
 
-  // Ends: every round either lowers the objective or refuses one more column.
+  // Terminates: every round lowers the objective or rejects one more column.
   Status Solve() {
     const size_t n = h_.size();
-    std::vector<bool> refused(n, false);  // gain nothing, until x changes
+    std::vector<bool> refused(n, false);  // gain nothing until x changes
     const size_t rounds_max = 30 * n + 30;
     for (size_t round = 0; round < rounds_max; ++round) {
       const auto best = SteepestColumn(refused);
@@ -48,7 +48,7 @@ class NonNegativeSolver {
       if (Objective() < before) refused.assign(n, false);
       refused[*best] = true;
     }
-    return Internal(fmt::format("the fit did not settle in {} rounds", rounds_max));
+    return Internal(fmt::format("the fit did not converge in {} rounds", rounds_max));
   }
 
   const std::vector<double>& x() const { return x_; }
@@ -69,7 +69,7 @@ class NonNegativeSolver {
     return best;
   }
 
-  // Cholesky on the active columns; false when one of them is a mixture of the others.
+  // Cholesky on the active columns; false if one of them is a combination of the others.
   bool SolveActive(std::vector<double>& solution) const {
     const size_t n = active_.size();
     std::vector<std::vector<double>> lower(n, std::vector<double>(n, 0.0));
@@ -96,8 +96,8 @@ class NonNegativeSolver {
     return true;
   }
 
-  // Goes from x towards the unconstrained solution of the active columns, dropping the first that
-  // would turn negative, until the solution itself is feasible.
+  // Moves from x towards the unconstrained solution of the active columns, dropping the first
+  // column that would turn negative, until the solution itself is feasible.
   void MoveTo(std::vector<double> solution) {
     while (true) {
       std::optional<size_t> dropped;  // index into active_
@@ -122,7 +122,7 @@ class NonNegativeSolver {
     }
   }
 
-  // |A x - 1|^2 without its constant.
+  // A x - 1|^2 without its constant.
   double Objective() const {
     double sum = 0;
     for (const size_t j : active_) {

@@ -12,9 +12,9 @@
 namespace millrace::cost {
 namespace {
 
-using Rows = std::vector<std::vector<double>>;
+using Matrix = std::vector<std::vector<double>>;
 
-double Loss(const Rows& rows, const std::vector<double>& measured, const std::vector<double>& x) {
+double Loss(const Matrix& rows, const std::vector<double>& measured, const std::vector<double>& x) {
   double loss = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     const double error = Predict(rows[i], x) / measured[i] - 1;
@@ -23,9 +23,9 @@ double Loss(const Rows& rows, const std::vector<double>& measured, const std::ve
   return loss;
 }
 
-// Least squares by Householder reflections on the chosen columns: nothing in common with the normal
-// equations of the code under test. nullopt when they are dependent.
-std::optional<std::vector<double>> LeastSquares(const Rows& rows,
+// Least squares by Householder reflections on the chosen columns, independent of the normal
+// equations under test. nullopt if the columns are dependent.
+std::optional<std::vector<double>> LeastSquares(const Matrix& rows,
                                                 const std::vector<double>& measured,
                                                 unsigned subset) {
   const size_t m = rows.size(), n = rows.front().size();
@@ -33,7 +33,7 @@ std::optional<std::vector<double>> LeastSquares(const Rows& rows,
   for (size_t j = 0; j < n; ++j) {
     if (subset >> j & 1) chosen.push_back(j);
   }
-  Rows a(m, std::vector<double>(chosen.size() + 1));
+  Matrix a(m, std::vector<double>(chosen.size() + 1));
   for (size_t i = 0; i < m; ++i) {
     for (size_t c = 0; c < chosen.size(); ++c) a[i][c] = rows[i][chosen[c]] / measured[i];
     a[i].back() = 1;
@@ -62,7 +62,7 @@ std::optional<std::vector<double>> LeastSquares(const Rows& rows,
   return x;
 }
 
-double BruteForceLoss(const Rows& rows, const std::vector<double>& measured) {
+double BruteForceLoss(const Matrix& rows, const std::vector<double>& measured) {
   const size_t n = rows.front().size();
   double best = Loss(rows, measured, std::vector<double>(n, 0.0));
   for (unsigned subset = 1; subset < 1u << n; ++subset) {
@@ -80,10 +80,10 @@ TEST(FitTest, EqualsTheBestOfAllActiveSets) {
     Rng rng(seed);
     const auto n = static_cast<size_t>(rng.Between(1, 6));
     const auto m = static_cast<size_t>(rng.Between(static_cast<int64_t>(n), 25));
-    Rows rows(m, std::vector<double>(n));
+    Matrix rows(m, std::vector<double>(n));
     std::vector<double> measured(m);
     for (size_t i = 0; i < m; ++i) {
-      // Signs mixed, so that the constraint binds; columns of very different size.
+      // Mixed signs, so that the constraint binds; columns of very different size.
       for (size_t j = 0; j < n; ++j) {
         rows[i][j] = (rng.Uniform() - 0.4) * std::pow(10.0, static_cast<double>(j));
       }
@@ -101,11 +101,11 @@ TEST(FitTest, EqualsTheBestOfAllActiveSets) {
 TEST(FitTest, RecoversPlantedCoefficients) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     Rng rng(seed);
-    // Some are exactly zero: the constraint is active there.
+    // Some are exactly zero, so the constraint is active there.
     std::vector<double> planted = {20e-3 * rng.Uniform(), 1e-4 * rng.Uniform(),
                                    1e-8 * rng.Uniform(), 0, 5e-5 * rng.Uniform()};
     planted[static_cast<size_t>(rng.Between(1, 4))] = 0;
-    Rows rows;
+    Matrix rows;
     std::vector<double> measured;
     for (int i = 0; i < 60; ++i) {
       const double length = static_cast<double>(rng.Between(1, 4096));
@@ -122,14 +122,14 @@ TEST(FitTest, RecoversPlantedCoefficients) {
   }
 }
 
-// The shipped coefficients predict times; a fit to those times must predict the same to 1e-6.
+// A fit to times predicted by the published coefficients must predict the same to 1e-6.
 TEST(FitTest, ReproducesTheShippedCoefficients) {
   const auto profile = DistServeProfile::Load(
       MILLRACE_SOURCE_DIR "/src/cost/testdata/distserve/profiler-a100-80g.distserve.json");
   ASSERT_TRUE(profile.ok());
   for (const auto& [model, tp] : profile->Keys()) {
     const DistServeCost cost(profile->Find(model, tp).value());
-    Rows rows;
+    Matrix rows;
     std::vector<double> measured;
     for (int32_t sequences = 1; sequences <= 64; sequences *= 2) {
       for (int64_t length = 16; length <= 2048; length *= 2) {
@@ -147,7 +147,7 @@ TEST(FitTest, ReproducesTheShippedCoefficients) {
 }
 
 TEST(FitTest, AColumnTwiceCountsOnce) {
-  const Rows rows = {{1, 2, 2}, {1, 3, 3}, {1, 5, 5}, {1, 9, 9}};
+  const Matrix rows = {{1, 2, 2}, {1, 3, 3}, {1, 5, 5}, {1, 9, 9}};
   const std::vector<double> measured = {5, 7, 11, 19};  // 1 + 2 x
   const auto fit = FitRelative(rows, measured);
   ASSERT_TRUE(fit.ok());
@@ -158,12 +158,12 @@ TEST(FitTest, AColumnTwiceCountsOnce) {
 TEST(FitTest, WrongInputIsOneLine) {
   const double infinity = std::numeric_limits<double>::infinity();
   const std::vector<double> one = {1};
-  EXPECT_FALSE(FitRelative(Rows{}, {}).ok());
-  EXPECT_FALSE(FitRelative(Rows{{1}, {2}}, one).ok());
-  EXPECT_FALSE(FitRelative(Rows{{}}, one).ok());
-  EXPECT_FALSE(FitRelative(Rows{{infinity}}, one).ok());
-  EXPECT_FALSE(FitRelative(Rows{{1}, {1, 2}}, std::vector<double>{1, 1}).ok());
-  const auto zero = FitRelative(Rows{{1}, {1}}, std::vector<double>{1, 0});
+  EXPECT_FALSE(FitRelative(Matrix{}, {}).ok());
+  EXPECT_FALSE(FitRelative(Matrix{{1}, {2}}, one).ok());
+  EXPECT_FALSE(FitRelative(Matrix{{}}, one).ok());
+  EXPECT_FALSE(FitRelative(Matrix{{infinity}}, one).ok());
+  EXPECT_FALSE(FitRelative(Matrix{{1}, {1, 2}}, std::vector<double>{1, 1}).ok());
+  const auto zero = FitRelative(Matrix{{1}, {1}}, std::vector<double>{1, 0});
   ASSERT_FALSE(zero.ok());
   EXPECT_NE(zero.status().message().find("row 2"), std::string::npos);
 }

@@ -14,7 +14,7 @@ Result<PiecewiseLinear> ParseCurve(std::string_view text, std::string_view file)
                       CsvTable::Parse(std::string(text), file, CsvHeader::kNone));
   if (csv.columns() != 2) return csv.ErrorAt(0, "a line must be tokens,milliseconds");
   std::vector<PiecewiseLinear::Point> points;
-  // Without a point at zero tokens the curve begins at the origin.
+  // Without a point at zero tokens, the curve begins at the origin.
   for (size_t row = 0; row < csv.rows(); ++row) {
     MR_ASSIGN_OR_RETURN(const int64_t tokens, csv.Integer(row, 0, 0, LayerTable::kTokensMax));
     MR_ASSIGN_OR_RETURN(const double ms, csv.Number(row, 1, 0, LayerTable::kLayerMsMax));

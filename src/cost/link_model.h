@@ -1,5 +1,5 @@
-// Links and what crosses them: a message takes latency + bytes / bandwidth; what swapping a
-// sequence out and in again costs against computing it again; money per token. Pure functions;
+// Links and their traffic: the time of a message is latency + bytes / bandwidth; the cost of
+// swapping a sequence out and in compared with recomputing it; and money per token. Pure functions;
 // any thread.
 #pragma once
 
@@ -30,13 +30,13 @@ struct LinkFit {
   LinkTime link;
   RelativeErrors errors;
 };
-// kInvalidArgument when the samples do not show a bandwidth (fewer than two sizes, or no growth).
+// kInvalidArgument if the samples show no bandwidth (fewer than two sizes, or no growth).
 Result<LinkFit> FitLink(std::span<const TransferSample> samples);
 
-// Two ways to bring a preempted sequence of `tokens` back, in seconds.
+// Seconds to bring back a preempted sequence of `tokens` in either of two ways.
 struct PreemptionPrice {
-  double swap_s = 0;       // its KV to the host and back
-  double recompute_s = 0;  // its tokens in one prefill
+  double swap_s = 0;       // moves its KV to the host and back
+  double recompute_s = 0;  // recomputes its tokens in one prefill
   bool SwapIsCheaper() const { return swap_s < recompute_s; }
 };
 PreemptionPrice PriceOfPreemption(const StepCost& cost, const LinkTime& host_link,

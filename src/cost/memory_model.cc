@@ -46,7 +46,7 @@ int64_t StageWeightBytes(const ModelSpec& spec, LayerRange layers) {
   int64_t parameters = count.layer * layers.size();
   const bool first = layers.begin == 0, last = layers.end == spec.num_layers;
   if (first) parameters += count.embedding;
-  // A tied head on another stage is a second copy of the table.
+  // A tied head on another stage needs a second copy of the table.
   if (last) parameters += count.head > 0 || first ? count.head : count.embedding;
   return parameters * static_cast<int64_t>(BytesOf(spec.dtype));
 }

@@ -1,5 +1,5 @@
-// Bytes: what weights, KV cache and activations of some layers of a model take, from its shape
-// alone. Pure functions; any thread.
+// Memory of weights, KV cache and activations of some layers of a model, from its shape alone. Pure
+// functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,30 +9,30 @@
 
 namespace millrace::cost {
 
-// Weights by place, in parameters. Biases and norms are left out: below 0.1 % of a layer.
+// Weights by place, in parameters, without biases and norms, which are below 0.1 % of a layer.
 struct ParameterCount {
   int64_t layer = 0;      // one layer
   int64_t embedding = 0;  // the first stage
-  int64_t head = 0;       // the last stage; 0 when it is the embedding itself (tied) on one stage
+  int64_t head = 0;       // the last stage; 0 if tied to the embedding on one stage
 };
 
-// Where the spec states num_parameters, whether head and embedding are one table, and whether the
-// feed-forward has two matrices or three (gated), is what comes nearest to it; else both tables
-// are counted, and three matrices unless the architecture is OPT's, GPT's or BLOOM's.
+// If the spec states num_parameters, the count chooses what comes closest to it: head and embedding
+// tied or separate, and a feed-forward with two matrices or three (gated). Otherwise it counts both
+// tables, and three matrices unless the architecture is OPT, GPT or BLOOM.
 ParameterCount CountParameters(const ModelSpec& spec);
 
-// Of layers [begin, end), with embedding and head where they belong, over `tensor_parallel` devices
-// together.
+// Weight bytes of layers [begin, end), with embedding and head on the stages that hold them, over
+// `tensor_parallel` devices together.
 int64_t StageWeightBytes(const ModelSpec& spec, LayerRange layers);
 
-// What a token's hidden row weighs between two stages.
+// Bytes of one token's activations between two stages.
 int64_t ActivationBytesPerToken(const ModelSpec& spec);
 
-// Working memory of a step: the widest rows of a layer, in f32 at worst.
+// Working memory of a step: the widest activations of a layer, in f32 at worst.
 int64_t WorkspaceBytes(const ModelSpec& spec, int64_t tokens);
 
-// Tokens whose KV fits beside the weights of `layers` and the workspace of a step of `step_tokens`,
-// using `usable` of `memory_bytes`. Zero when the weights alone do not fit.
+// How many tokens' KV fits beside the weights of `layers` and the workspace of a step of
+// `step_tokens`, using `usable` of `memory_bytes`. Zero if the weights alone do not fit.
 int64_t KvCapacityTokens(const ModelSpec& spec, LayerRange layers, int64_t memory_bytes,
                          int64_t step_tokens, double usable = 0.9);
 

@@ -8,7 +8,7 @@
 namespace millrace::cost {
 namespace {
 
-// Where `x` lies on one axis of a curve through the sums, on the other.
+// Maps `x` from one axis of a curve through the sums to the other.
 double Across(const std::vector<double>& from, const std::vector<double>& to, double x) {
   const auto above = std::upper_bound(from.begin(), from.end() - 1, x);
   const auto i = static_cast<size_t>(above - from.begin());
@@ -16,10 +16,10 @@ double Across(const std::vector<double>& from, const std::vector<double>& to, do
   return to_begin + (x - from_begin) / (from[i] - from_begin) * (to[i] - to_begin);
 }
 
-constexpr double kStallWork_s = 1e-6;  // done in a stall: what is done grows all the time
+constexpr double kStallWork_s = 1e-6;  // work done in a stall, so that work always grows
 
-// How slow steps of one kind were at a moment: the median of those around it, so that a stall
-// changes nothing.
+// The slowdown of steps of one kind at a moment: the median of the steps around it, so that a stall
+// does not affect it.
 class Speed {
  public:
   void Note(double middle_s, const PaceStretch& stretch) {

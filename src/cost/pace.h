@@ -1,11 +1,11 @@
-// Pace: how evenly a machine works. Where others share it, a core loses a third of its speed for
-// half a second, or is taken away for ten milliseconds; the tail of latencies is made of such
-// moments, and typical step times know nothing of them. A pace is a stretch of a measured past,
-// replayed: after it ends it begins anew. It has two parts. Speed: what the steps around a moment
-// typically took. Who shares the memory's bandwidth slows the steps that read weights for a few
-// tokens, hardly those that compute many, so each kind has a speed of its own. Stalls: what one
-// step took longer than those around it. They hit whichever step runs, of either kind. Immutable
-// after construction; any thread.
+// Pace: how a machine's speed varies. On a shared machine a core loses a third of its speed for
+// half a second, or is taken away for ten milliseconds. Such moments make up the tail of latencies,
+// and typical step times do not show them. A pace replays a measured recording and starts again
+// when it ends. It has two parts. Speed: how long the steps around a moment typically took. Other
+// users of the memory bandwidth slow down steps that read weights for a few tokens, but hardly
+// those that compute many, so each kind has its own speed. Stalls: the excess of one step over
+// those around it. A stall affects whichever step runs, of either kind. Immutable after
+// construction; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace millrace::cost {
 
-// A moment of the past: a step of so many tokens, which typically takes `typical_s`, took `took_s`.
+// A recorded step of `tokens` tokens that typically takes `typical_s` and took `took_s`.
 struct PaceStretch {
   int64_t tokens = 0;
   double typical_s = 0, took_s = 0;
@@ -25,24 +25,24 @@ struct PaceStretch {
 class Pace {
  public:
   static constexpr size_t kStretchesMax = 100'000;
-  static constexpr int64_t kFewTokens = 8;  // up to these the weights are read for few
-  static constexpr size_t kAround = 15;     // steps of its kind tell the speed at a moment
+  static constexpr int64_t kFewTokens = 8;  // steps up to this size are the kind with few tokens
+  static constexpr size_t kAround = 15;     // neighbouring steps of a kind that set the speed
 
-  // In the order in which they happened; without any of a kind, the other's speed is its speed.
+  // The stretches are in recorded order. A kind without stretches has the other kind's speed.
   // kInvalidArgument: none, too many, or times that are not above zero and finite.
   static Result<Pace> Create(std::vector<PaceStretch> stretches);
 
-  // How long a step of `tokens`, typically `typical_s`, takes when it begins `at_s` into the past,
-  // which repeats. REQUIRES: none is negative.
+  // How long a step of `tokens`, typically `typical_s`, takes if it begins `at_s` into the
+  // recording, which repeats. REQUIRES: none is negative.
   double Seconds(double typical_s, int64_t tokens, double at_s) const;
   double length_s() const { return many_.took.back(); }
-  // Of the time that steps of a kind take, over the whole past, to the typical one.
+  // The time that steps of a kind took over the whole recording, relative to the typical time.
   double slowdown_few() const { return few_.took.back() / few_.typical.back(); }
   double slowdown_many() const { return many_.took.back() / many_.typical.back(); }
   const std::vector<PaceStretch>& stretches() const { return stretches_; }
 
  private:
-  // What a kind of step gets done, and the time it takes: sums up to points of the past.
+  // Work done by one kind of step and the time it took, as sums up to points of the recording.
   struct Curve {
     std::vector<double> typical, took;
     void Go(double typical_s, double took_s);

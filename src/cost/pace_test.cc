@@ -8,7 +8,7 @@
 namespace millrace::cost {
 namespace {
 
-// Steps of 0.1 s, and once, from 1.0 s on, the machine was away for 0.2 s.
+// Steps of 0.1 s; at 1.0 s the machine stalls for 0.2 s.
 Pace Uneven() {
   std::vector<PaceStretch> stretches(21, {1, 0.1, 0.1});
   stretches[10].took_s = 0.3;
@@ -17,15 +17,15 @@ Pace Uneven() {
   return std::move(pace).value();
 }
 
-constexpr double kClose_s = 1e-5;  // a stall is not quite without work
+constexpr double kClose_s = 1e-5;  // a stall does a little work
 
-TEST(PaceTest, AStallHitsWhoeverWorksThen) {
+TEST(PaceTest, AStallDelaysWhicheverStepRuns) {
   const Pace pace = Uneven();
   EXPECT_NEAR(pace.length_s(), 2.3, 1e-9);
   for (const int64_t tokens : {1, 500}) {
     EXPECT_NEAR(pace.Seconds(0.05, tokens, 0.3), 0.05, kClose_s);
-    EXPECT_NEAR(pace.Seconds(0.1, tokens, 0.95), 0.3, kClose_s);   // all of it within
-    EXPECT_NEAR(pace.Seconds(0.05, tokens, 1.1), 0.15, kClose_s);  // began in the middle of it
+    EXPECT_NEAR(pace.Seconds(0.1, tokens, 0.95), 0.3, kClose_s);   // spans the whole stall
+    EXPECT_NEAR(pace.Seconds(0.05, tokens, 1.1), 0.15, kClose_s);  // begins in the middle of it
     EXPECT_NEAR(pace.Seconds(0.05, tokens, 1.2), 0.05, kClose_s);
     EXPECT_NEAR(pace.Seconds(0, tokens, 1.1), 0, kClose_s);
   }
@@ -50,7 +50,8 @@ TEST(PaceTest, WorkInTwoPartsTakesAsLongAsInOne) {
   }
 }
 
-// From half-way on, steps of few tokens took twice as long, and those of many as long as ever.
+// In the second half, steps of few tokens took twice as long, and those of many tokens the same as
+// before.
 TEST(PaceTest, EachKindOfStepHasASpeedOfItsOwn) {
   std::vector<PaceStretch> stretches;
   for (int i = 0; i < 200; ++i) {

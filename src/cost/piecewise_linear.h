@@ -16,12 +16,12 @@ class PiecewiseLinear {
   // REQUIRES: points are not empty, x strictly increasing, all finite.
   explicit PiecewiseLinear(std::vector<Point> points);
 
-  // Outside the points the curve goes on as the line of its two nearest points (a curve of one
-  // point is constant).
+  // Outside the points, extends the line through the two nearest points (a curve of one point is
+  // constant).
   double At(double x) const;
-  // Inside as At. Above the last point it goes on with the mean slope of the upper half of the
-  // points, never falling: neighbours of a measured curve differ by noise. Below the first point it
-  // stays at the first.
+  // Inside the points like At. Above the last point, continues with the mean slope of the upper
+  // half of the points, never falling, because neighbouring points of a measured curve differ by
+  // noise. Below the first point, returns its value.
   double AtSmoothed(double x) const;
 
   const std::vector<Point>& points() const { return points_; }

@@ -1,4 +1,4 @@
-// The text of a profile: docs/formats/profile.md.
+// The text format of a profile: docs/formats/profile.md.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -42,7 +42,7 @@ Json ToJson(const ProfileSample& s) {
                       s.step_s, s.layers_s});
 }
 
-// Reads the keys of one object; errors name file and place.
+// Reads the keys of one object; errors name the file and the place.
 class Fields {
  public:
   Fields(const Json& object, std::string place) : object_(object), place_(std::move(place)) {}
@@ -197,7 +197,7 @@ Status ReadServing(const Fields& fields, Profile& profile) {
     FrontEnd times;
     MR_RETURN_IF_ERROR(front_end.Number("request_s", 0, kSecondsMax, times.request_s));
     MR_RETURN_IF_ERROR(front_end.Number("step_s", 0, kSecondsMax, times.step_s));
-    // Profiles from before these were told apart have neither.
+    // Older profiles have neither.
     for (const auto& [key, seconds] :
          {std::pair{"sequence_s", &times.sequence_s}, std::pair{"arrival_s", &times.arrival_s}}) {
       if (front_end.Has(key)) {

@@ -112,8 +112,8 @@ TEST(ProfileTest, StagesAddUpToTheWholeAndTheLastDoesTheRest) {
 }
 
 TEST(ProfileTest, SaturationIsWhereBatchingStopsGaining) {
-  // 10 ms for the first 100 tokens' worth of weights, then 0.1 ms per token: at t tokens the rate
-  // is t / (10 + 0.1 t) per ms, nine tenths of its best at 2048 (9.53) at t >= 604.6.
+  // 10 ms for up to 100 tokens, bound by the weights, then 0.1 ms per token. At t tokens the rate
+  // is t / (10 + 0.1 t) per ms; it reaches nine tenths of its best at 2048 (9.53) at t >= 604.6.
   const auto cost =
       StepModel::Create({.tokens = {0}, .sequences = {}}, {.fixed_s = 0.01, .token_s = {1e-4}});
   ASSERT_TRUE(cost.ok());
@@ -121,7 +121,7 @@ TEST(ProfileTest, SaturationIsWhereBatchingStopsGaining) {
   EXPECT_EQ(SaturationTokens(*cost, 8), 8);
 }
 
-TEST(ProfileTest, AFileFromBeforeSequencesWereToldApartIsRead) {
+TEST(ProfileTest, ReadsAnOlderFileWithoutTimesPerSequence) {
   Json old = Json::parse(FormatProfile(Fitted()));
   old["front_end"] = {{"request_s", 3e-3}, {"step_s", 1e-4}};
   const auto profile = ParseProfile(old.dump(), "p.json");

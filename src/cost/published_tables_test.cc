@@ -9,27 +9,29 @@
 namespace millrace::cost {
 namespace {
 
-const std::string kFolder = MILLRACE_SOURCE_DIR "/src/cost/testdata/";
+const std::string kTablesFolder = MILLRACE_SOURCE_DIR "/src/cost/testdata/";
 
 std::vector<SplitwiseRow> Rows() {
-  auto rows = LoadSplitwiseRows(kFolder + "splitwise/llama2-70b-a100-tp8.csv");
+  auto rows = LoadSplitwiseRows(kTablesFolder + "splitwise/llama2-70b-a100-tp8.csv");
   EXPECT_TRUE(rows.ok()) << rows.status().ToString();
   return std::move(rows).value();
 }
 
-BatchShape Prompt(int64_t tokens) { return {.prefill_tokens = tokens, .prefill_sequences = 1}; }
+BatchShape PromptShape(int64_t tokens) {
+  return {.prefill_tokens = tokens, .prefill_sequences = 1};
+}
 
 TEST(SplitwiseTableTest, MediansAreThePublishedAnchors) {
   const auto cost = TableCost::Create(Rows(), TableCost::TokenAxis::kSequences);
   ASSERT_TRUE(cost.ok()) << cost.status().ToString();
-  EXPECT_NEAR(cost->Seconds(Prompt(2048)) * 1e3, 274, 0.5);
-  EXPECT_NEAR(cost->Seconds(Prompt(8192)) * 1e3, 1550, 0.5);
-  EXPECT_NEAR(cost->Seconds(Prompt(32768)) * 1e3, 7554, 0.5);
+  EXPECT_NEAR(cost->Seconds(PromptShape(2048)) * 1e3, 274, 0.5);
+  EXPECT_NEAR(cost->Seconds(PromptShape(8192)) * 1e3, 1550, 0.5);
+  EXPECT_NEAR(cost->Seconds(PromptShape(32768)) * 1e3, 7554, 0.5);
   EXPECT_NEAR(cost->Seconds({.decode_sequences = 64, .decode_context = 64 * 576}) * 1e3, 71.6, 0.1);
-  EXPECT_NEAR(cost->Seconds(Prompt(5120)) * 1e3, (274.27 + 1549.8) / 2, 0.5);
-  BatchShape mixed = Prompt(2040);
+  EXPECT_NEAR(cost->Seconds(PromptShape(5120)) * 1e3, (274.27 + 1549.8) / 2, 0.5);
+  BatchShape mixed = PromptShape(2040);
   mixed.decode_sequences = 8;
-  EXPECT_NEAR(cost->Seconds(mixed), 1.1 * cost->Seconds(Prompt(2048)), 1e-12);
+  EXPECT_NEAR(cost->Seconds(mixed), 1.1 * cost->Seconds(PromptShape(2048)), 1e-12);
   EXPECT_EQ(cost->Seconds({}), 0);
 }
 
@@ -69,7 +71,7 @@ TEST(SplitwiseTableTest, MixedTablesAndWrongRowsAreRefused) {
 }
 
 TEST(VidurTableTest, ReadsOperatorsAndShape) {
-  const auto rows = LoadVidurOperators(kFolder + "vidur/mlp.csv");
+  const auto rows = LoadVidurOperators(kTablesFolder + "vidur/mlp.csv");
   ASSERT_TRUE(rows.ok()) << rows.status().ToString();
   ASSERT_EQ(rows->size(), 5u);
   const VidurOperatorRow& row = rows->front();
@@ -84,7 +86,7 @@ TEST(VidurTableTest, ReadsOperatorsAndShape) {
 }
 
 TEST(VidurTableTest, ReadsCollectives) {
-  const std::string path = kFolder + "vidur/send_recv.csv";
+  const std::string path = kTablesFolder + "vidur/send_recv.csv";
   const auto rows = LoadVidurCollectives(path, "send_recv");
   ASSERT_TRUE(rows.ok()) << rows.status().ToString();
   ASSERT_EQ(rows->size(), 3u);

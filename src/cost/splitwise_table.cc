@@ -12,12 +12,12 @@
 namespace millrace::cost {
 namespace {
 
-constexpr int64_t kTokensMax = int64_t{1} << 24;
+constexpr int64_t kRowTokensMax = int64_t{1} << 24;
 constexpr int64_t kBatchMax = 1 << 16;
-constexpr int64_t kTensorParallelMax = 1024;
+constexpr int64_t kRowTensorParallelMax = 1024;
 constexpr double kMsMin = 1e-6, kMsMax = 1e9;
 
-// Points (x, median of the values seen there).
+// Points (x, median of the values at x).
 PiecewiseLinear MedianCurve(std::map<double, std::vector<double>> values) {
   std::vector<PiecewiseLinear::Point> points;
   for (auto& [x, ys] : values) {
@@ -60,18 +60,19 @@ Result<std::vector<SplitwiseRow>> ParseSplitwiseRows(std::string text, std::stri
     SplitwiseRow& row = rows[i];
     row.model = csv.Cell(i, model);
     row.hardware = csv.Cell(i, hardware);
-    MR_ASSIGN_OR_RETURN(const int64_t tp, csv.Integer(i, tensor_parallel, 1, kTensorParallelMax));
+    MR_ASSIGN_OR_RETURN(const int64_t tp,
+                        csv.Integer(i, tensor_parallel, 1, kRowTensorParallelMax));
     row.tensor_parallel = static_cast<int>(tp);
-    MR_ASSIGN_OR_RETURN(row.prompt_size, csv.Integer(i, prompt_size, 1, kTokensMax));
+    MR_ASSIGN_OR_RETURN(row.prompt_size, csv.Integer(i, prompt_size, 1, kRowTokensMax));
     MR_ASSIGN_OR_RETURN(row.batch_size, csv.Integer(i, batch_size, 1, kBatchMax));
-    MR_ASSIGN_OR_RETURN(row.token_size, csv.Integer(i, token_size, 1, kTokensMax));
+    MR_ASSIGN_OR_RETURN(row.token_size, csv.Integer(i, token_size, 1, kRowTokensMax));
     MR_ASSIGN_OR_RETURN(const double prompt_ms, csv.Number(i, prompt_time, kMsMin, kMsMax));
     MR_ASSIGN_OR_RETURN(const double token_ms, csv.Number(i, token_time, kMsMin, kMsMax));
     row.prompt_s = prompt_ms * 1e-3;
     row.token_s = token_ms * 1e-3;
-    // What the samples compute must fit in their integers.
-    if (row.batch_size * row.prompt_size > kTokensMax) {
-      return csv.ErrorAt(i, fmt::format("more than {} tokens in a batch", kTokensMax));
+    // The tokens of a sample must fit in its integers.
+    if (row.batch_size * row.prompt_size > kRowTokensMax) {
+      return csv.ErrorAt(i, fmt::format("more than {} tokens in a batch", kRowTokensMax));
     }
   }
   return rows;

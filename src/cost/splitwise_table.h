@@ -1,6 +1,6 @@
 // SplitwiseTable: the measured end-to-end rows of splitwise-sim (Splitwise, ISCA'24): prompt time
 // and mean token time for (model, device, TP, prompt size, batch size, output size), with repeats.
-// TableCost predicts from them as that simulator does. Immutable after construction; any thread.
+// TableCost predicts from them like that simulator. Immutable after construction; any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct SplitwiseRow {
   int64_t prompt_size = 0, batch_size = 0, token_size = 0;  // tokens, sequences, tokens
   double prompt_s = 0, token_s = 0;                         // of one batch, of one iteration
 
-  // What the row timed: all prompts at once, and a decode at the mean context of its outputs.
+  // What the row measured: all prompts at once, and a decode at the mean context of its outputs.
   StepSample Prompt() const;
   StepSample Decode() const;
 };
@@ -31,22 +31,22 @@ struct SplitwiseRow {
 Result<std::vector<SplitwiseRow>> ParseSplitwiseRows(std::string text, std::string_view file);
 Result<std::vector<SplitwiseRow>> LoadSplitwiseRows(const std::string& path);
 
-// Medians of the measured prompt times against prompt tokens in the batch, linear in between and
-// beyond; of the token times against the same tokens (splitwise-sim) or against sequences. A batch
-// of both costs the prompt time of all its tokens times 1.1.
+// Medians of the measured prompt times against the prompt tokens in the batch, linear in between
+// and beyond. Token times are against the same tokens (splitwise-sim) or against sequences. A mixed
+// batch costs the prompt time of all its tokens times 1.1.
 class TableCost : public StepCost {
  public:
   enum class TokenAxis {
-    kBatchTokens,  // as splitwise-sim: built on prompt x batch, asked with the number of decodes
+    kBatchTokens,  // as splitwise-sim: built on prompt x batch, read at the number of decodes
     kSequences,
   };
   static constexpr double kMixedFactor = 1.1;
 
-  // kInvalidArgument when `rows` is empty or mixes models, devices or TP degrees.
+  // kInvalidArgument if `rows` is empty or mixes models, devices or TP degrees.
   static Result<TableCost> Create(std::span<const SplitwiseRow> rows, TokenAxis axis);
   double Seconds(const BatchShape& batch) const override;
 
-  // Of the curves themselves, so that a hold-out test can ask each on its own axis.
+  // Values of the curves themselves, so that a hold-out test can read each on its own axis.
   double PromptSeconds(double batch_tokens) const { return prompt_.At(batch_tokens); }
   double TokenSeconds(double x) const { return token_.At(x); }
 

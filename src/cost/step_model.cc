@@ -10,7 +10,7 @@
 namespace millrace::cost {
 namespace {
 
-// How much of the ramp that begins at knot i lies below x.
+// The length of the ramp from knot i that lies below x.
 double RampLength(const std::vector<double>& knots, size_t i, double x) {
   const double end = i + 1 < knots.size() ? knots[i + 1] : std::numeric_limits<double>::infinity();
   return std::max(0.0, std::min(x, end) - knots[i]);

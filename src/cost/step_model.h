@@ -1,9 +1,9 @@
 // StepModel: the time of a step as a sum of terms, each with a non-negative coefficient, so that
 // more work never costs less:
 //
-//   fixed                  streaming the weights, launching, what every step costs
-//   ramps over tokens      rows through the weight products; straight between knots, because small
-//                          batches are bound by memory and large ones by arithmetic
+//   fixed                  reading the weights, launching, and other costs of every step
+//   ramps over tokens      tokens through the weight products; straight between knots, because
+//                          small batches are bound by memory and large ones by arithmetic
 //   ramps over sequences   sampling, and the vocabulary projection
 //   prefill squared        attention of prompts: sum of end^2 - start^2
 //   decode context         attention of decodes: tokens read from the cache
@@ -21,8 +21,8 @@
 
 namespace millrace::cost {
 
-// Where the ramps begin, ascending, the first at 0; each ends where the next begins and the last
-// goes on for ever. An empty list: no such term.
+// Starting points of the ramps, ascending, the first at 0. Each ramp ends where the next begins;
+// the last has no end. An empty list: no such term.
 struct StepKnots {
   static constexpr size_t kKnotsMax = 24;
   std::vector<double> tokens{0};
@@ -40,8 +40,8 @@ struct StepCoefficients {
 class StepModel : public StepCost {
  public:
   StepModel() : StepModel({.tokens = {}, .sequences = {}}, {}) {}  // costs nothing
-  // kInvalidArgument for knots out of order or too many, a list of another length than its knots,
-  // and coefficients that are negative or not finite.
+  // kInvalidArgument for knots out of order or too many, a list with a different length than its
+  // knots, and coefficients that are negative or not finite.
   static Result<StepModel> Create(StepKnots knots, StepCoefficients coefficients);
 
   double Seconds(const BatchShape& batch) const override;
@@ -66,10 +66,11 @@ struct StepFit {
   RelativeErrors errors;  // on the samples themselves
 };
 
-// Least squares on the relative error (FitRelative). Terms that no sample has stay zero.
+// Least squares on the relative error (FitRelative). Terms without samples stay zero.
 Result<StepFit> FitStepModel(std::span<const StepSample> samples, const StepKnots& knots);
 
-// Of `cost` on samples it has not seen. REQUIRES: samples not empty, their seconds above zero.
+// The errors of `cost` on samples that it was not fitted to. REQUIRES: samples not empty, their
+// seconds above zero.
 RelativeErrors ErrorsOn(const StepCost& cost, std::span<const StepSample> samples);
 
 }  // namespace millrace::cost

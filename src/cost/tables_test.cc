@@ -35,8 +35,8 @@ TEST(CsvTest, UnevenAndEmptyFilesAreRefused) {
     return CsvTable::Parse(text, "t.csv", header).status().message();
   };
   EXPECT_EQ(message("1,2\n1\n", CsvHeader::kNone), "t.csv:2: 1 field(s), the first line has 2");
-  EXPECT_EQ(message("", CsvHeader::kNone), "t.csv: no line of data");
-  EXPECT_EQ(message("a,b\n", CsvHeader::kFirstLine), "t.csv: no line of data");
+  EXPECT_EQ(message("", CsvHeader::kNone), "t.csv: no data lines");
+  EXPECT_EQ(message("a,b\n", CsvHeader::kFirstLine), "t.csv: no data lines");
   EXPECT_NE(message(std::string(CsvTable::kColumnsMax, ',').c_str(), CsvHeader::kNone)
                 .find("more than 256 fields"),
             std::string::npos);
@@ -91,7 +91,7 @@ TEST(LayerTableTest, AStageIsItsLayersAndTheTwoPartsAdd) {
   EXPECT_NEAR(one.Seconds(both), 20e-3 + 6.9e-3, 1e-12);
   EXPECT_NEAR(seven.Seconds(both), 7 * one.Seconds(both), 1e-12);
   EXPECT_EQ(seven.Seconds({}), 0);
-  // One decode streams the same weights as two.
+  // One decode reads the same weights as two.
   EXPECT_DOUBLE_EQ(one.Seconds({.decode_sequences = 1, .decode_context = 9}),
                    one.Seconds({.decode_sequences = 2, .decode_context = 18}));
 }

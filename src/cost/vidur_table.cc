@@ -10,14 +10,14 @@
 namespace millrace::cost {
 namespace {
 
-constexpr int64_t kTokensMax = int64_t{1} << 24;
+constexpr int64_t kVidurTokensMax = int64_t{1} << 24;
 constexpr int64_t kWidthMax = 1 << 24;
 constexpr int64_t kWorkersMax = 1 << 16;
 constexpr int64_t kBytesMax = int64_t{1} << 40;
-constexpr double kMsMax = 1e9;
+constexpr double kVidurMsMax = 1e9;
 constexpr std::string_view kPrefix = "time_stats.", kSuffix = ".median";
 
-// Operator name and column of its median.
+// Operator name and the column of its median.
 using Operators = std::vector<std::pair<std::string, size_t>>;
 
 Operators FindOperators(const CsvTable& csv) {
@@ -57,7 +57,7 @@ Result<std::vector<VidurOperatorRow>> ParseVidurOperators(std::string text, std:
   std::vector<VidurOperatorRow> rows(csv.rows());
   for (size_t i = 0; i < rows.size(); ++i) {
     VidurOperatorRow& row = rows[i];
-    MR_ASSIGN_OR_RETURN(row.num_tokens, csv.Integer(i, num_tokens, 1, kTokensMax));
+    MR_ASSIGN_OR_RETURN(row.num_tokens, csv.Integer(i, num_tokens, 1, kVidurTokensMax));
     MR_RETURN_IF_ERROR(ReadInt(csv, i, tensor_parallel, 1, kWorkersMax, row.tensor_parallel));
     MR_RETURN_IF_ERROR(ReadInt(csv, i, heads, 1, kWidthMax, row.heads));
     MR_RETURN_IF_ERROR(ReadInt(csv, i, kv_heads, 1, kWidthMax, row.kv_heads));
@@ -70,7 +70,7 @@ Result<std::vector<VidurOperatorRow>> ParseVidurOperators(std::string text, std:
     }
     row.gated_mlp = is_gated == "True";
     for (const auto& [name, column] : operators) {
-      MR_ASSIGN_OR_RETURN(const double ms, csv.Number(i, column, 0, kMsMax));
+      MR_ASSIGN_OR_RETURN(const double ms, csv.Number(i, column, 0, kVidurMsMax));
       row.median_s[name] = ms * 1e-3;
     }
   }
@@ -97,7 +97,7 @@ Result<std::vector<VidurCollectiveRow>> ParseVidurCollectives(std::string text,
     MR_ASSIGN_OR_RETURN(rows[i].bytes, csv.Integer(i, size, 1, kBytesMax));
     MR_RETURN_IF_ERROR(ReadInt(csv, i, workers, 1, kWorkersMax, rows[i].num_workers));
     MR_RETURN_IF_ERROR(ReadInt(csv, i, devices, 1, kWorkersMax, rows[i].devices_per_node));
-    MR_ASSIGN_OR_RETURN(const double ms, csv.Number(i, time, 0, kMsMax));
+    MR_ASSIGN_OR_RETURN(const double ms, csv.Number(i, time, 0, kVidurMsMax));
     rows[i].median_s = ms * 1e-3;
   }
   return rows;

@@ -1,6 +1,6 @@
-// Vidur's published tables (MLSys'24): times of the operators of a layer against tokens in the
-// batch and tensor-parallel degree, and of collectives against bytes. Attention is not among the
-// operators. Pure data and parsers; any thread.
+// Vidur's published tables (MLSys'24): times of a layer's operators against tokens in the batch and
+// tensor-parallel degree, and of collectives against bytes. Attention is not among the operators.
+// Pure data and parsers; any thread.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 
 #include "engine/chained_executor.h"
 #include "engine/local_executor.h"
-#include "engine/testing_lanes.h"
+#include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 
 namespace {
@@ -25,7 +25,7 @@ void operator delete(void* p, size_t) noexcept { std::free(p); }
 namespace millrace::engine {
 namespace {
 
-// Allocations of 40 steps of eight sequences that decode, between the growths of their tables and
+// Allocations in 40 steps of eight decoding sequences, between the growths of their tables and
 // texts (at 65 and 129 tokens).
 long DecodeAllocations(Executor& executor) {
   sched::SchedulerOptions options;

@@ -9,13 +9,13 @@
 namespace millrace::engine {
 namespace {
 
-constexpr LaneId kLane{1};
+constexpr PipelineId kPipeline{1};
 
 void StayOn(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(static_cast<size_t>(cpu), &set);
-  // A CPU this process may not use: the thread runs where it can.
+  // If this process may not use the CPU, the thread runs anywhere.
   static_cast<void>(pthread_setaffinity_np(pthread_self(), sizeof(set), &set));
 }
 
@@ -61,13 +61,13 @@ Status ChainedExecutor::Open(const ChainedExecutorOptions& options) {
                       next_layer));
     }
     next_layer = layers.end;
-    MR_RETURN_IF_ERROR(stage.OpenLane(kLane, {.layers = layers,
-                                              .block_size = options.block_size,
-                                              .num_blocks = options.num_blocks,
-                                              .num_host_blocks = options.num_host_blocks,
-                                              .first = i == 0,
-                                              .last = i + 1 == hops_.size(),
-                                              .eos_token_ids = options.eos_token_ids}));
+    MR_RETURN_IF_ERROR(stage.OpenPipeline(kPipeline, {.layers = layers,
+                                                      .block_size = options.block_size,
+                                                      .num_blocks = options.num_blocks,
+                                                      .num_host_blocks = options.num_host_blocks,
+                                                      .first = i == 0,
+                                                      .last = i + 1 == hops_.size(),
+                                                      .eos_token_ids = options.eos_token_ids}));
     const auto [first_head, end_head] = stage.kv_heads();
     traits_.kv_bytes_per_block +=
         static_cast<int64_t>(stage.KvBytes({layers, first_head, end_head, 0, options.block_size}));
@@ -77,7 +77,7 @@ Status ChainedExecutor::Open(const ChainedExecutorOptions& options) {
 
 ChainedExecutor::~ChainedExecutor() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
   for (Hop& hop : hops_) hop.arrived.notify_one();
@@ -87,26 +87,24 @@ ChainedExecutor::~ChainedExecutor() {
 }
 
 void ChainedExecutor::Submit(const StepPlan& plan) {
-  // Nobody else touches a flight that is not under way.
+  MutexLock lock(mutex_);
   MR_CHECK(submitted_ - waited_ < hops_.size()) << "more steps in flight than stages";
   Flight& flight = flights_[submitted_ % flights_.size()];
   flight.plan = plan;
-  flight.part.lane = kLane;
+  flight.part.pipeline = kPipeline;
   flight.part.plan = &flight.plan;
   flight.part.input = {};
   flight.part.result.error = OkStatus();
-  {
-    const std::lock_guard lock(mutex_);
-    flight.stages_done = 0;
-    ++submitted_;
-  }
+  flight.stages_done = 0;
+  ++submitted_;
+  lock.unlock();
   hops_.front().arrived.notify_one();
 }
 
 const StepResult& ChainedExecutor::Wait() {
+  MutexLock lock(mutex_);
   MR_CHECK(waited_ < submitted_) << "no step in flight";
   Flight& flight = flights_[waited_ % flights_.size()];
-  std::unique_lock lock(mutex_);
   completed_.wait(lock, [&] { return flight.stages_done == hops_.size(); });
   ++waited_;
   return flight.part.result;
@@ -117,14 +115,15 @@ void ChainedExecutor::Work(size_t index) {
   for (uint64_t step = 0;; ++step) {
     Flight& flight = flights_[step % flights_.size()];
     {
-      std::unique_lock lock(mutex_);
-      hop.arrived.wait(
-          lock, [&] { return stopping_ || (step < submitted_ && flight.stages_done == index); });
+      MutexLock lock(mutex_);
+      hop.arrived.wait(lock, [&]() MR_REQUIRES(mutex_) {
+        return stopping_ || (step < submitted_ && flight.stages_done == index);
+      });
       if (stopping_) return;
     }
     RunHop(*hop.stage, flight);
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       ++flight.stages_done;
     }
     if (index + 1 < hops_.size()) {
@@ -135,7 +134,7 @@ void ChainedExecutor::Work(size_t index) {
   }
 }
 
-// A step that has failed passes the stages that are left without running.
+// A failed step passes the remaining stages without running.
 void ChainedExecutor::RunHop(Stage& stage, Flight& flight) {
   StagePart& part = flight.part;
   if (!part.result.error.ok()) return;

@@ -1,16 +1,15 @@
-// ChainedExecutor: a pipeline in one process. Each stage has a thread of its own and a share of the
-// layers; a step goes from one to the next, and as many steps are under way as there are stages
-// (Orca section 4.2).
+// ChainedExecutor: a pipeline in one process. Each stage has its own thread and a share of the
+// layers. Steps go from one stage to the next, and there are as many in progress as there are
+// stages (Orca section 4.2).
 //
 // Owns the stages and their threads. One thread calls Submit and Wait.
 #pragma once
 
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/stage.h"
@@ -21,18 +20,17 @@ struct ChainedExecutorOptions {
   int block_size = 16;
   int num_blocks = 0;
   int num_host_blocks = 0;
-  int max_batched_tokens = 0;  // that every stage takes
+  int max_batched_tokens = 0;  // supported by every stage
   int max_sequences = 128;
   std::vector<TokenId> eos_token_ids;
-  // What each stage runs of its layers: consecutive ranges that begin at 0. Empty: all it has.
+  // The layers that each stage runs: consecutive ranges that begin at 0. Empty: all that it has.
   std::vector<LayerRange> layers;
-  std::vector<int> cpus;  // where each stage's thread stays; empty: anywhere
+  std::vector<int> cpus;  // the CPU of each stage's thread; empty: any
 };
 
 class ChainedExecutor : public Executor {
  public:
-  // kInvalidArgument: the ranges do not follow one another. kResourceExhausted: no memory for the
-  // pools.
+  // kInvalidArgument: the ranges are not consecutive. kResourceExhausted: no memory for the pools.
   static Result<std::unique_ptr<ChainedExecutor>> Create(std::vector<std::unique_ptr<Stage>> stages,
                                                          const ChainedExecutorOptions& options);
   ~ChainedExecutor() override;
@@ -42,16 +40,16 @@ class ChainedExecutor : public Executor {
   const StepResult& Wait() override;
 
  private:
-  // A step on its way.
+  // A step in progress.
   struct Flight {
     StepPlan plan;
     StagePart part;
-    std::vector<std::byte> rows;  // between stages: what part.input shows
-    size_t stages_done = 0;       // guarded by mutex_
+    std::vector<std::byte> rows;  // between stages: part.input is a view of it
+    size_t stages_done = 0;       // read and written under mutex_ of the executor
   };
   struct Hop {
     std::unique_ptr<Stage> stage;
-    std::condition_variable arrived;
+    CondVar arrived;
     std::thread thread;
   };
 
@@ -62,15 +60,15 @@ class ChainedExecutor : public Executor {
 
   ExecutorTraits traits_;
   std::vector<Hop> hops_;
-  // In a ring: step i is in flights_[i % size]; one more than may be under way, for the result that
-  // the caller looks at. Every stage takes the steps in their order.
+  // A ring: step i is in flights_[i % size]. It has one more entry than steps may be in progress,
+  // for the result that the caller reads. Every stage takes the steps in order.
   std::vector<Flight> flights_;
-  uint64_t waited_ = 0;  // steps whose result has been asked for; the caller's thread
+  uint64_t waited_ = 0;  // steps whose result was returned; the caller's thread
 
-  std::mutex mutex_;
-  uint64_t submitted_ = 0;             // guarded by mutex_
-  bool stopping_ = false;              // guarded by mutex_
-  std::condition_variable completed_;  // a step has passed the last stage
+  Mutex mutex_;
+  uint64_t submitted_ MR_GUARDED_BY(mutex_) = 0;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  CondVar completed_;  // a step has passed the last stage
 };
 
 }  // namespace millrace::engine

@@ -9,8 +9,8 @@
 namespace millrace::engine {
 namespace {
 
-// How long the engine's thread sleeps when work exists that cannot run: only a defect or a lost
-// result gets there, and the watchdog reports it.
+// How long the engine's thread sleeps when there is work that cannot run. Only a defect or a lost
+// result causes that, and the watchdog reports it.
 constexpr auto kBlockedPoll = std::chrono::milliseconds(20);
 
 sched::SchedulerOptions FitToExecutor(sched::SchedulerOptions options,
@@ -54,7 +54,7 @@ Engine::Engine(EngineOptions options, std::unique_ptr<sched::Scheduler> schedule
 Engine::~Engine() {
   Drain(Duration{});
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   work_.notify_all();
@@ -62,7 +62,7 @@ Engine::~Engine() {
 }
 
 Result<RequestId> Engine::Submit(EngineRequest request, OutputSink sink) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (draining_) return Unavailable("the server is shutting down and takes no new requests");
   RequestId id(next_request_++);
   sched::NewRequest added;
@@ -79,13 +79,13 @@ Result<RequestId> Engine::Submit(EngineRequest request, OutputSink sink) {
 }
 
 void Engine::Abort(RequestId request, std::optional<int> index) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   scheduler_->Abort(request, index, clock_.Now(), outputs_);
   work_.notify_one();
 }
 
 EngineStats Engine::Stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   EngineStats stats = stats_;
   stats.scheduler = scheduler_->Stats();
   stats.stalled = scheduler_->Stalled(clock_.Now());
@@ -94,19 +94,19 @@ EngineStats Engine::Stats() const {
 }
 
 std::optional<sched::RequestInfo> Engine::Inspect(RequestId request) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return scheduler_->Inspect(request, clock_.Now());
 }
 
 std::vector<sched::RequestInfo> Engine::InspectAll() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return scheduler_->InspectAll(clock_.Now());
 }
 
 bool Engine::Drain(Duration limit) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   draining_ = true;
-  auto done = [this] { return sinks_.empty() && delivering_.empty(); };
+  auto done = [this]() MR_REQUIRES(mutex_) { return sinks_.empty() && delivering_.empty(); };
   if (idle_.wait_for(lock, std::chrono::nanoseconds(limit.ns), done)) return true;
   for (const auto& [id, sink] : sinks_) {
     scheduler_->Abort(id, std::nullopt, clock_.Now(), outputs_);
@@ -121,13 +121,15 @@ void Engine::Run() {
     bool moved = StepOnce();
     Deliver();
     if (moved) continue;
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (!outputs_.empty()) continue;
     if (stopping_) return;
     if (scheduler_->HasWork()) {
       work_.wait_for(lock, kBlockedPoll);
     } else {
-      work_.wait(lock, [this] { return stopping_ || scheduler_->HasWork() || !outputs_.empty(); });
+      work_.wait(lock, [this]() MR_REQUIRES(mutex_) {
+        return stopping_ || scheduler_->HasWork() || !outputs_.empty();
+      });
     }
   }
 }
@@ -136,7 +138,7 @@ bool Engine::StepOnce() {
   while (true) {  // as many steps in flight as the executor has stages
     const StepPlan* plan = nullptr;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       plan = scheduler_->Schedule(clock_.Now());
       if (plan == nullptr) break;
       CountIteration(*plan);
@@ -145,13 +147,13 @@ bool Engine::StepOnce() {
     executor_->Submit(*plan);
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     LogPreemptions();
     if (scheduler_->steps_in_flight() == 0) return false;
   }
   const StepResult& result = executor_->Wait();
-  std::lock_guard lock(mutex_);
-  const Time now = clock_.Now();  // under the lock: calls and times are in one order
+  MutexLock lock(mutex_);
+  const Time now = clock_.Now();  // under the lock, so that calls and times have the same order
   if (options_.scheduler.stages == 1) {
     if (const auto costs = prefill_.Done(result.id, now)) scheduler_->SetCosts(*costs);
   }
@@ -159,16 +161,16 @@ bool Engine::StepOnce() {
   return true;
 }
 
-// Outputs are handed over outside the lock: a sink may submit or abort.
+// Outputs are delivered outside the lock, because a sink may submit or abort.
 void Engine::Deliver() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   delivering_.swap(outputs_);
   for (RequestOutput& output : delivering_) {
     auto found = sinks_.find(output.request);
     if (found == sinks_.end()) continue;
     const bool last = output.times.has_value();
     OutputSink ended;
-    const OutputSink* sink = &found->second;  // stays put: only this thread erases
+    const OutputSink* sink = &found->second;  // stable: only this thread erases
     if (last) {
       ended = std::move(found->second);
       sink = &ended;

@@ -1,14 +1,12 @@
-// Engine: one thread that schedules, executes and commits, for ever (Orca, figure 5: request pool,
-// scheduler, engine). Front ends submit from any thread and get news through a sink.
+// Engine: one thread that schedules, executes and commits in a loop (Orca, figure 5: request pool,
+// scheduler, engine). Front ends submit from any thread and get output through a sink.
 //
 // Ownership: the Engine owns its scheduler, executor and thread. A sink is kept until the request's
-// last news has been delivered and called from the engine's thread only.
+// last output was delivered, and is called from the engine's thread only.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/generator.h"
@@ -27,8 +26,8 @@ namespace millrace::engine {
 
 struct EngineOptions {
   sched::SchedulerOptions scheduler;  // block and stage counts are taken from the executor's traits
-  uint64_t seed = 0;                  // for requests that bring none
-  // Gets every line of the step log (sched/step_log.h), under the engine's lock. Empty: no log.
+  uint64_t seed = 0;                  // for requests without a seed
+  // Receives every line of the step log (sched/step_log.h), under the engine's lock. Empty: no log.
   std::function<void(std::string_view)> step_log;
 };
 
@@ -38,7 +37,7 @@ class Engine final : public Generator {
   static Result<std::unique_ptr<Engine>> Start(EngineOptions options,
                                                std::unique_ptr<Executor> executor,
                                                const Clock& clock);
-  ~Engine() override;  // aborts what is left and joins the thread
+  ~Engine() override;  // aborts the remaining requests and joins the thread
 
   Result<RequestId> Submit(EngineRequest request, OutputSink sink) override;
   void Abort(RequestId request, std::optional<int> index = {}) override;
@@ -52,30 +51,31 @@ class Engine final : public Generator {
          std::unique_ptr<Executor> executor, const Clock& clock);
 
   void Run();
-  // One iteration; false when there was nothing to do.
+  // One iteration; false when there was no work.
   bool StepOnce();
   void Deliver();
-  void CountIteration(const StepPlan& plan);
-  void LogPreemptions();
+  void CountIteration(const StepPlan& plan) MR_REQUIRES(mutex_);
+  void LogPreemptions() MR_REQUIRES(mutex_);
 
   const EngineOptions options_;
   const std::unique_ptr<Executor> executor_;  // engine's thread only
   const Clock& clock_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable work_;                      // something was submitted, aborted or stopped
-  std::condition_variable idle_;                      // no request is left, and all is told
-  std::unique_ptr<sched::Scheduler> scheduler_;       // guarded by mutex_
-  std::unordered_map<RequestId, OutputSink> sinks_;   // guarded by mutex_
-  std::vector<RequestOutput> outputs_;                // guarded by mutex_
-  std::vector<sched::PreemptionRecord> preemptions_;  // guarded by mutex_
-  EngineStats stats_;                                 // guarded by mutex_
-  uint64_t next_request_ = 1;                         // guarded by mutex_
-  bool draining_ = false;                             // guarded by mutex_
-  bool stopping_ = false;                             // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar work_;  // something was submitted, aborted or stopped
+  CondVar idle_;  // no request is left, and all outputs are delivered
+  std::unique_ptr<sched::Scheduler> scheduler_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<RequestId, OutputSink> sinks_ MR_GUARDED_BY(mutex_);
+  std::vector<RequestOutput> outputs_ MR_GUARDED_BY(mutex_);
+  std::vector<sched::PreemptionRecord> preemptions_ MR_GUARDED_BY(mutex_);
+  EngineStats stats_ MR_GUARDED_BY(mutex_);
+  uint64_t next_request_ MR_GUARDED_BY(mutex_) = 1;
+  bool draining_ MR_GUARDED_BY(mutex_) = false;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
 
-  // Being told to the sinks, one by one: engine's thread; filled and emptied under mutex_.
-  std::vector<RequestOutput> delivering_;
+  // Being delivered to the sinks, one by one. It is filled and emptied under mutex_; in between the
+  // engine's thread alone changes its elements.
+  std::vector<RequestOutput> delivering_ MR_GUARDED_BY(mutex_);
   // Engine's thread only.
   sched::PrefillMeter prefill_;
   std::thread thread_;

@@ -52,12 +52,12 @@ class EngineTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-// Collects one request's news; every sequence must end exactly once.
+// Collects one request's output; every sequence must end exactly once.
 struct Collector {
   OutputSink Sink() {
     return [this](RequestOutput&& output) {
       std::lock_guard lock(mutex);
-      EXPECT_FALSE(finish.contains(output.index)) << "news after the end";
+      EXPECT_FALSE(finish.contains(output.index)) << "output after the end";
       auto& list = tokens[output.index];
       list.insert(list.end(), output.tokens.begin(), output.tokens.end());
       if (output.finish) finish[output.index] = *output.finish;
@@ -103,7 +103,7 @@ TEST_F(EngineTest, AbortEndsOneSequenceOrAll) {
   auto id = engine_->Submit(
       Request(10, 400, 2),
       [inner = one.Sink(), over = aborted.get_future().share()](RequestOutput&& output) {
-        over.wait();  // however fast the engine is: neither ends before
+        over.wait();  // however fast the engine is, neither ends earlier
         inner(std::move(output));
       });
   ASSERT_TRUE(id.ok());
@@ -137,7 +137,7 @@ TEST_F(EngineTest, ASinkMayAbortAndSubmit) {
   EXPECT_EQ(first.finish[0], FinishReason::kAbort);
 }
 
-TEST_F(EngineTest, DrainRefusesNewWorkAndFinishesTheOld) {
+TEST_F(EngineTest, DrainRefusesNewRequestsAndFinishesRunningOnes) {
   Collector collector;
   ASSERT_TRUE(engine_->Submit(Request(10, 50), collector.Sink()).ok());
   EXPECT_TRUE(engine_->Drain(Duration::Seconds(60)));
@@ -146,31 +146,31 @@ TEST_F(EngineTest, DrainRefusesNewWorkAndFinishesTheOld) {
             StatusCode::kUnavailable);
 }
 
-TEST_F(EngineTest, DrainWaitsForTheLastNewsToBeTold) {
-  std::promise<void> being_told;
-  std::atomic<bool> told = false;
+TEST_F(EngineTest, DrainWaitsForTheLastOutputToBeDelivered) {
+  std::promise<void> being_delivered;
+  std::atomic<bool> delivered = false;
   ASSERT_TRUE(engine_
                   ->Submit(Request(1, 1),
                            [&](RequestOutput&& output) {
                              ASSERT_TRUE(output.times.has_value());
-                             being_told.set_value();
+                             being_delivered.set_value();
                              std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                             told = true;
+                             delivered = true;
                            })
                   .ok());
-  being_told.get_future().wait();
+  being_delivered.get_future().wait();
   EXPECT_TRUE(engine_->Drain(Duration::Seconds(60)));
-  EXPECT_TRUE(told);
+  EXPECT_TRUE(delivered);
 }
 
-TEST_F(EngineTest, DrainAbortsWhatDoesNotEndInTime) {
+TEST_F(EngineTest, DrainAbortsRequestsThatDoNotEndInTime) {
   std::vector<std::unique_ptr<Collector>> collectors;
   for (int i = 0; i < 200; ++i) {
     collectors.push_back(std::make_unique<Collector>());
     ASSERT_TRUE(engine_
                     ->Submit(Request(10, 400),
                              [this, inner = collectors.back()->Sink()](RequestOutput&& output) {
-                               // However fast the engine is: none ends before.
+                               // However fast the engine is, none ends earlier.
                                while (!engine_->Stats().draining) std::this_thread::yield();
                                inner(std::move(output));
                              })
@@ -183,7 +183,6 @@ TEST_F(EngineTest, DrainAbortsWhatDoesNotEndInTime) {
 // Feature 9 of the vLLM notes: after any mix of finishes and aborts, every block is free again.
 void FinishAndAbort(Engine& engine, int requests, uint64_t seed) {
   std::atomic<int> ended = 0;
-  std::mutex mutex;
   std::vector<RequestId> alive;
   Rng rng(seed);
   for (int i = 0; i < requests; ++i) {

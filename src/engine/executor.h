@@ -1,9 +1,9 @@
-// Executor: the seam between deciding an iteration and running it. A local model, a fake one whose
-// every token depends on the whole context, a checking pair, a recorder and a remote stage are all
-// this type; the scheduler's owner is handed one and never constructs it.
+// Executor: the interface between deciding an iteration and running it. A local model, a fake one
+// whose every token depends on the whole context, a checking pair, a recorder and a remote stage
+// all have this type. The scheduler's owner gets one and never constructs it.
 //
-// One thread calls Submit and Wait. Results come back in the order of submission (Orca, Algorithm
-// 1).
+// One thread calls Submit and Wait. Results are returned in the order of submission (Orca,
+// Algorithm 1).
 #pragma once
 
 #include <optional>
@@ -29,8 +29,8 @@ class Executor {
   virtual const ExecutorTraits& traits() const = 0;
   // Copies what it needs of `plan`. REQUIRES: fewer than traits().stages steps in flight.
   virtual void Submit(const StepPlan& plan) = 0;
-  // The oldest step's result; blocks until it is there. REQUIRES: a step in flight.
-  // The reference stays valid until the next call of Wait.
+  // The oldest step's result; blocks until it exists. REQUIRES: a step in flight. The reference
+  // stays valid until the next call of Wait.
   virtual const StepResult& Wait() = 0;
 };
 

@@ -1,7 +1,7 @@
 // FakeExecutor: an Executor without a model. Every token is a hash of the whole context, read
-// through the block tables of the plans (sched/testing/context_hash_model.h), so a wrong block
-// shows at once. Runs each step as late as it may, inside Wait, so that blocks given away too early
-// show as well.
+// through the block tables of the plans (sched/testing/context_hash_model.h), so a wrong block is
+// detected at once. Runs each step as late as possible, inside Wait, so that blocks that are reused
+// too early are detected as well.
 //
 // One thread, like every Executor.
 #pragma once

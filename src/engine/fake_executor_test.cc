@@ -8,7 +8,7 @@ namespace millrace::engine {
 namespace {
 
 // The loop of sched/scheduler.h, with both halves real and only the arithmetic fake.
-TEST(FakeExecutor, AnswersTheSchedulerAsTheModelAloneWould) {
+TEST(FakeExecutor, AnswersTheSchedulerLikeTheModelAlone) {
   const ExecutorTraits traits{.stages = 2,
                               .block_size = 4,
                               .num_blocks = 16,

@@ -1,7 +1,7 @@
-// Generator: whatever turns prompts into tokens for a front end: an Engine in this process, or the
-// controller of a cluster. Requests come from any thread, news go through a sink.
+// Generator: turns prompts into tokens for a front end: an Engine in this process, or the
+// controller of a cluster. Requests come from any thread, outputs go through a sink.
 //
-// Ownership: a sink is kept until the request's last news has been delivered and called from one
+// Ownership: a sink is kept until the request's last output was delivered, and is called from one
 // thread of the generator only.
 #pragma once
 
@@ -23,12 +23,13 @@ namespace millrace::engine {
 
 struct EngineRequest {
   std::string external_id;      // the client's x-request-id, for logs; need not be unique
-  std::vector<TokenId> prompt;  // at least one token, each inside the vocabulary
+  std::vector<TokenId> prompt;  // at least one token, all inside the vocabulary
   SamplingParams params;        // validated
   int priority = 0;             // smaller runs first under the priority policy
   std::string cache_salt;       // requests share prefix blocks only within the same salt
-  std::string front_end;        // kept with the request where it is journalled; not looked into
-  // Whose answer it is part of, that one's first request: a journal keeps the order of their news.
+  std::string front_end;  // stored with the request if it is journalled; opaque to the generator
+  // The first request of the answer that this request is a part of: a journal keeps the order of
+  // their output.
   std::optional<RequestId> joins;
 };
 
@@ -41,9 +42,10 @@ inline constexpr std::array<int, 15> kIterationTokenBounds = {
 
 struct EngineStats {
   sched::SchedulerStats scheduler;
-  std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens = {};  // last: beyond
+  // last: above all bounds
+  std::array<uint64_t, kIterationTokenBounds.size() + 1> iteration_tokens = {};
   uint64_t iteration_tokens_sum = 0;
-  std::optional<sched::RequestInfo> stalled;  // could run but has not moved (watchdog)
+  std::optional<sched::RequestInfo> stalled;  // could run but makes no progress (watchdog)
   bool draining = false;
 };
 
@@ -51,23 +53,24 @@ class Generator {
  public:
   virtual ~Generator() = default;
 
-  // Any thread. kInvalidArgument: can never fit, with the numbers. kResourceExhausted: the waiting
-  // queue is full. kUnavailable: draining. The sink may be called before Submit returns.
+  // Any thread. kInvalidArgument: can never fit; states the numbers. kResourceExhausted: the
+  // waiting queue is full. kUnavailable: draining. The sink may be called before Submit returns.
   virtual Result<RequestId> Submit(EngineRequest request, OutputSink sink) = 0;
-  // Any thread, any moment, any number of times; what has ended is ignored. With `index` only that
-  // sequence ends. The sink gets kAbort for every sequence that had not finished.
+  // Any thread, at any time, any number of times; ended requests are ignored. With `index` only
+  // that sequence ends. The sink gets kAbort for every sequence that had not finished.
   virtual void Abort(RequestId request, std::optional<int> index = {}) = 0;
 
   virtual EngineStats Stats() const = 0;
-  // nullopt when the request is not, or no longer, known.
+  // nullopt when the request is unknown or no longer known.
   virtual std::optional<sched::RequestInfo> Inspect(RequestId request) const = 0;
   virtual std::vector<sched::RequestInfo> InspectAll() const = 0;
-  // Why requests cannot be computed just now, as a sentence for whoever asks /ready: "Layers 4-7
-  // are on no worker." nullopt: they can. Requests are taken all the same and wait.
+  // Why requests cannot be computed now, as a sentence for /ready: "Layers 4-7 are on no worker."
+  // nullopt: they can. Requests are accepted anyway and wait.
   virtual std::optional<std::string> NotReady() const { return std::nullopt; }
 
-  // Refuses new requests from now on. Returns true when all have finished within `limit`, their
-  // sinks told; else aborts the rest, waits for that and returns false. Not from a sink.
+  // Refuses new requests from now on. Returns true when all have finished within `limit` and their
+  // outputs are delivered. Otherwise aborts the rest, waits for that and returns false. Not from a
+  // sink.
   virtual bool Drain(Duration limit) = 0;
 };
 

@@ -1,9 +1,9 @@
-// HashModel: a layered model without arithmetic. A token's state goes from layer to layer; each
-// layer writes a key and a value made of it, and makes the next state of the keys and values of
-// every position up to this one. So each token depends on every layer's KV of the whole context,
-// as in a transformer, at a cost of a few multiplications per position and layer.
+// HashModel: a layered model without arithmetic. A token's state goes from layer to layer. Each
+// layer writes a key and a value computed from it, and computes the next state from the keys and
+// values of every position up to this one. So each token depends on every layer's KV of the whole
+// context, as in a transformer, at a cost of a few multiplications per position and layer.
 //
-// A layer's heads are summed, so tensor-parallel ranks may each hold a share of them.
+// A layer's heads are summed, so each tensor-parallel rank may hold a share of them.
 //
 // A value; any thread.
 #pragma once
@@ -22,7 +22,7 @@ struct HashModel {
   int num_layers = 4;
   int vocab_size = 1000;
   int heads = 1;      // KV heads of a layer
-  uint64_t seed = 0;  // "weights": models of other seeds answer differently
+  uint64_t seed = 0;  // "weights": models with other seeds give other answers
 
   uint64_t Embed(TokenId token, int position) const {
     return Mix64(HashCounter(seed ^ static_cast<uint64_t>(token), static_cast<uint64_t>(position)));
@@ -33,8 +33,8 @@ struct HashModel {
                                   (static_cast<uint64_t>(head) << 40) ^
                                   static_cast<uint64_t>(position));
   }
-  // One position's share of a layer's sum over heads and positions. Odd factors: a change of one
-  // slot always changes the sum.
+  // One position's share of a layer's sum over heads and positions. Its factors are odd, so a
+  // change of one slot always changes the sum.
   static uint64_t Share(uint64_t key_value, int head, int position) {
     return key_value * (2 * (static_cast<uint64_t>(head) * 65537 + position) + 1);
   }
@@ -47,8 +47,8 @@ struct HashModel {
                  uint64_t sequence_seed, std::span<const TokenId> eos_token_ids) const;
 };
 
-// What one sequence is told, end included, by the definition: no blocks, no schedule. `seed` is the
-// sequence's; `output_limit` what max_tokens and the model's length leave.
+// The output of one sequence by definition, end included, without blocks or a schedule. `seed` is
+// the sequence's; `output_limit` is what max_tokens and the model's length leave.
 std::vector<TokenId> HashReference(const HashModel& model, std::span<const TokenId> prompt,
                                    const SamplingParams& params, uint64_t seed, int output_limit,
                                    std::span<const TokenId> eos_token_ids = {});

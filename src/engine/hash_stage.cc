@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kTokensPerSequenceMax = 1 << 20;
 
-std::string Name(LaneId lane) { return "lane " + std::to_string(lane.value()); }
+std::string Name(PipelineId pipeline) { return "pipeline " + std::to_string(pipeline.value()); }
 
 Status CheckCopies(const std::vector<BlockCopy>& copies, int from_blocks, int to_blocks) {
   for (const BlockCopy& copy : copies) {
@@ -34,53 +34,54 @@ HashStage::HashStage(const HashModel& model, LayerRange layers, std::pair<int, i
   MR_CHECK(0 <= heads.first && heads.first < heads.second && heads.second <= model.heads);
 }
 
-Status HashStage::OpenLane(LaneId lane, const StageLane& options) {
+Status HashStage::OpenPipeline(PipelineId pipeline, const StagePipeline& options) {
   const LayerRange& range = options.layers;
   if (range.begin < layers_.begin || range.begin >= range.end || range.end > layers_.end) {
-    return InvalidArgument("the layers of " + Name(lane) + " are not in this stage");
+    return InvalidArgument("the stage does not hold the layers of " + Name(pipeline));
   }
   if (options.block_size < 1 || options.num_blocks < 1 || options.num_host_blocks < 0) {
-    return InvalidArgument(Name(lane) + " has no blocks");
+    return InvalidArgument(Name(pipeline) + " has no blocks");
   }
-  const auto [it, fresh] = lanes_.try_emplace(lane);
-  if (!fresh) return FailedPrecondition(Name(lane) + " is open already");
+  const auto [it, fresh] = pipelines_.try_emplace(pipeline);
+  if (!fresh) return FailedPrecondition(Name(pipeline) + " is already open");
   it->second.options = options;
   const size_t slots =
       static_cast<size_t>(range.size()) * options.block_size * static_cast<size_t>(num_heads());
   it->second.device.resize(slots * options.num_blocks);
   it->second.host.resize(slots * options.num_host_blocks);
-  // Memory that was somebody else's.
+  // The memory of an earlier owner.
   for (size_t i = 0; i < it->second.device.size(); ++i) {
-    it->second.device[i] = lane.value() * 0x9e3779b97f4a7c15ull + i;
+    it->second.device[i] = pipeline.value() * 0x9e3779b97f4a7c15ull + i;
   }
   return OkStatus();
 }
 
-void HashStage::CloseLane(LaneId lane) { lanes_.erase(lane); }
+void HashStage::ClosePipeline(PipelineId pipeline) { pipelines_.erase(pipeline); }
 
-size_t HashStage::SlotIndex(const Lane& lane, int layer, BlockIndex block, int offset) const {
-  const StageLane& o = lane.options;
+size_t HashStage::SlotIndex(const Pipeline& pipeline, int layer, BlockIndex block,
+                            int offset) const {
+  const StagePipeline& o = pipeline.options;
   const size_t row = static_cast<size_t>(layer - o.layers.begin) * o.num_blocks + block;
   return (row * o.block_size + offset) * num_heads();
 }
 
-void HashStage::CopyBlock(const Lane& lane, std::vector<uint64_t>& to, int to_blocks,
+void HashStage::CopyBlock(const Pipeline& pipeline, std::vector<uint64_t>& to, int to_blocks,
                           BlockIndex to_block, const std::vector<uint64_t>& from, int from_blocks,
                           BlockIndex from_block) const {
-  const size_t size = static_cast<size_t>(lane.options.block_size) * num_heads();
-  for (size_t layer = 0; layer < static_cast<size_t>(lane.options.layers.size()); ++layer) {
+  const size_t size = static_cast<size_t>(pipeline.options.block_size) * num_heads();
+  for (size_t layer = 0; layer < static_cast<size_t>(pipeline.options.layers.size()); ++layer) {
     std::copy_n(from.begin() + (layer * from_blocks + from_block) * size, size,
                 to.begin() + (layer * to_blocks + to_block) * size);
   }
 }
 
 Status HashStage::Check(const StagePart& part) const {
-  const auto found = lanes_.find(part.lane);
-  if (found == lanes_.end()) {
+  const auto found = pipelines_.find(part.pipeline);
+  if (found == pipelines_.end()) {
     ++refused_writes_;
-    return NotFound(Name(part.lane) + " is not open");
+    return NotFound(Name(part.pipeline) + " is not open");
   }
-  const StageLane& o = found->second.options;
+  const StagePipeline& o = found->second.options;
   const StepPlan& plan = *part.plan;
   MR_RETURN_IF_ERROR(CheckCopies(plan.swap_out, o.num_blocks, o.num_host_blocks));
   MR_RETURN_IF_ERROR(CheckCopies(plan.swap_in, o.num_host_blocks, o.num_blocks));
@@ -103,7 +104,7 @@ Status HashStage::Check(const StagePart& part) const {
   if (tokens != plan.tokens.size()) return InvalidArgument("tokens and sequences do not match");
   const LayerRange layers = part.LayersOf(o);
   if (layers.size() < 1 || !o.layers.Contains(layers)) {
-    return InvalidArgument("layers that " + Name(part.lane) + " does not have here");
+    return InvalidArgument("layers that " + Name(part.pipeline) + " does not have here");
   }
   if (!part.TokensIn(o) && part.input.size() != tokens * row_bytes()) {
     return InvalidArgument("an activation of " + std::to_string(part.input.size()) + " bytes for " +
@@ -112,17 +113,17 @@ Status HashStage::Check(const StagePart& part) const {
   return OkStatus();
 }
 
-Status HashStage::ApplyTables(Lane& lane, const StepPlan& plan) {
-  for (SequenceId id : plan.released) lane.sequences.erase(id);
+Status HashStage::ApplyTables(Pipeline& pipeline, const StepPlan& plan) {
+  for (SequenceId id : plan.released) pipeline.sequences.erase(id);
   for (const SequenceStart& start : plan.started) {
     if (!start.prompt || !start.params) return InvalidArgument("a sequence without a prompt");
-    if (!lane.sequences.try_emplace(start.id, Sequence{start, {}}).second) {
+    if (!pipeline.sequences.try_emplace(start.id, Sequence{start, {}}).second) {
       return InvalidArgument("sequence " + std::to_string(start.id.value()) + " started twice");
     }
   }
   for (const SequenceStep& step : plan.sequences) {
-    const auto found = lane.sequences.find(step.id);
-    if (found == lane.sequences.end()) {
+    const auto found = pipeline.sequences.find(step.id);
+    if (found == pipeline.sequences.end()) {
       return InvalidArgument("sequence " + std::to_string(step.id.value()) + " was never started");
     }
     std::vector<BlockIndex>& table = found->second.table;
@@ -133,7 +134,7 @@ Status HashStage::ApplyTables(Lane& lane, const StepPlan& plan) {
     table.resize(step.keep_blocks);
     const auto fresh = plan.NewBlocksOf(step);
     table.insert(table.end(), fresh.begin(), fresh.end());
-    if (step.start + step.num_tokens > std::ssize(table) * lane.options.block_size) {
+    if (step.start + step.num_tokens > std::ssize(table) * pipeline.options.block_size) {
       return InvalidArgument("sequence " + std::to_string(step.id.value()) +
                              " is beyond its blocks");
     }
@@ -144,22 +145,24 @@ Status HashStage::ApplyTables(Lane& lane, const StepPlan& plan) {
 Status HashStage::Begin(StagePart& part, Batch& batch) {
   part.result = {};
   part.result.id = part.plan->id;
-  part.inner_rows.clear();
+  part.inner_activations.clear();
   MR_RETURN_IF_ERROR(Check(part));
-  Lane& lane = lanes_.at(part.lane);
+  Pipeline& pipeline = pipelines_.at(part.pipeline);
   const StepPlan& plan = *part.plan;
-  MR_RETURN_IF_ERROR(ApplyTables(lane, plan));
-  const StageLane& o = lane.options;
+  MR_RETURN_IF_ERROR(ApplyTables(pipeline, plan));
+  const StagePipeline& o = pipeline.options;
   for (const BlockCopy& c : plan.swap_out) {
-    CopyBlock(lane, lane.host, o.num_host_blocks, c.to, lane.device, o.num_blocks, c.from);
+    CopyBlock(pipeline, pipeline.host, o.num_host_blocks, c.to, pipeline.device, o.num_blocks,
+              c.from);
   }
   for (const BlockCopy& c : plan.swap_in) {
-    CopyBlock(lane, lane.device, o.num_blocks, c.to, lane.host, o.num_host_blocks, c.from);
+    CopyBlock(pipeline, pipeline.device, o.num_blocks, c.to, pipeline.host, o.num_host_blocks,
+              c.from);
   }
   for (const BlockCopy& c : plan.copies) {
-    CopyBlock(lane, lane.device, o.num_blocks, c.to, lane.device, o.num_blocks, c.from);
+    CopyBlock(pipeline, pipeline.device, o.num_blocks, c.to, pipeline.device, o.num_blocks, c.from);
   }
-  batch.lane = &lane;
+  batch.pipeline = &pipeline;
   batch.layers = part.LayersOf(o);
   batch.part = &part;
   batch.states.resize(plan.tokens.size());
@@ -179,17 +182,18 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
   return OkStatus();
 }
 
-// Writes the layer's KV of the batch and leaves in `sums` what attention over this rank's heads
-// gives each row.
+// Writes the layer's KV of the batch, and stores in `sums` the result of attention over this rank's
+// heads for each row.
 void HashStage::SumLayer(Batch& batch, int layer) const {
-  Lane& lane = *batch.lane;
-  const int block_size = lane.options.block_size;
+  Pipeline& pipeline = *batch.pipeline;
+  const int block_size = pipeline.options.block_size;
   for (const SequenceStep& step : batch.part->plan->sequences) {
-    const std::vector<BlockIndex>& table = lane.sequences.at(step.id).table;
+    const std::vector<BlockIndex>& table = pipeline.sequences.at(step.id).table;
     uint64_t sum = 0;
     const int end = step.start + step.num_tokens;
     for (int p = 0; p < end; ++p) {
-      uint64_t* slot = &lane.device[SlotIndex(lane, layer, table[p / block_size], p % block_size)];
+      uint64_t* slot =
+          &pipeline.device[SlotIndex(pipeline, layer, table[p / block_size], p % block_size)];
       const int row = p < step.start ? 0 : step.first_token + p - step.start;
       for (int h = heads_.first; h < heads_.second; ++h, ++slot) {
         if (p >= step.start) *slot = HashModel::KeyValue(layer, h, batch.states[row], p);
@@ -201,17 +205,17 @@ void HashStage::SumLayer(Batch& batch, int layer) const {
 }
 
 void HashStage::KeepEntering(Batch& batch, int layer) {
-  const std::vector<int>& wanted = batch.lane->options.keep_rows_at;
+  const std::vector<int>& wanted = batch.pipeline->options.cache_activations_at;
   if (layer == batch.layers.end || std::ranges::find(wanted, layer) == wanted.end()) return;
   const auto bytes = std::as_bytes(std::span(batch.states));
-  batch.part->inner_rows.push_back({layer, {bytes.begin(), bytes.end()}});
+  batch.part->inner_activations.push_back({layer, {bytes.begin(), bytes.end()}});
 }
 
 SequenceResult HashStage::SampleOf(const Batch& batch, const SequenceStep& step) const {
   SequenceResult result;
   result.id = step.id;
   if (step.logits == LogitsWanted::kNone) return result;
-  const SequenceStart& start = batch.lane->sequences.at(step.id).start;
+  const SequenceStart& start = batch.pipeline->sequences.at(step.id).start;
   const int prompt_tokens = static_cast<int>(start.prompt->size());
   const auto logprob = [](uint64_t state) { return -static_cast<float>(UnitDouble(Mix64(state))); };
   if (step.logits == LogitsWanted::kAll) {
@@ -224,14 +228,14 @@ SequenceResult HashStage::SampleOf(const Batch& batch, const SequenceStep& step)
   const uint64_t state = batch.states[step.first_token + step.num_tokens - 1];
   const int position = step.start + step.num_tokens;
   result.token = model_.Sample(state, position, position - prompt_tokens, *start.params, start.seed,
-                               batch.lane->options.eos_token_ids);
+                               batch.pipeline->options.eos_token_ids);
   if (start.params->logprobs) result.logprobs = {{*result.token, logprob(state), 1}, {}};
   return result;
 }
 
 void HashStage::End(Batch& batch) const {
   StagePart& part = *batch.part;
-  if (!part.TokensOut(batch.lane->options)) {
+  if (!part.TokensOut(batch.pipeline->options)) {
     const auto bytes = std::as_bytes(std::span(batch.states));
     part.output.assign(bytes.begin(), bytes.end());
     return;
@@ -242,7 +246,7 @@ void HashStage::End(Batch& batch) const {
 }
 
 Status HashStage::Run(std::span<StagePart> parts) {
-  MR_CHECK(num_heads() == model_.heads) << "a rank alone";
+  MR_CHECK(num_heads() == model_.heads) << "a rank cannot run alone";
   HashStage* const self = this;
   return RunRanks({&self, 1}, {&parts, 1});
 }
@@ -255,7 +259,7 @@ Status HashStage::RunRanks(std::span<HashStage* const> ranks,
   for (size_t r = 0; r < ranks.size(); ++r) {
     MR_CHECK(parts[r].size() == count) << "ranks run different batches";
     for (size_t i = 0; i < count; ++i) {
-      MR_CHECK(parts[r][i].lane == parts[0][i].lane) << "ranks run different batches";
+      MR_CHECK(parts[r][i].pipeline == parts[0][i].pipeline) << "ranks run different batches";
       const Status begun = ranks[r]->Begin(parts[r][i], batches[r][i]);
       if (begun.ok()) continue;
       for (const std::span<StagePart>& of_rank : parts) of_rank[i].result.error = begun;
@@ -263,12 +267,12 @@ Status HashStage::RunRanks(std::span<HashStage* const> ranks,
   }
   for (size_t i = 0; i < count; ++i) {
     if (parts[0][i].result.error.ok()) continue;
-    for (auto& of_rank : batches) of_rank[i].lane = nullptr;
+    for (auto& of_rank : batches) of_rank[i].pipeline = nullptr;
   }
   const LayerRange layers = ranks.front()->layers_;
   for (int layer = layers.begin; layer < layers.end; ++layer) {
     for (size_t i = 0; i < count; ++i) {
-      if (batches[0][i].lane == nullptr || !batches[0][i].layers.Contains(layer)) continue;
+      if (batches[0][i].pipeline == nullptr || !batches[0][i].layers.Contains(layer)) continue;
       for (size_t r = 0; r < ranks.size(); ++r) ranks[r]->SumLayer(batches[r][i], layer);
       for (size_t row = 0; row < batches[0][i].states.size(); ++row) {
         uint64_t sum = 0;
@@ -283,7 +287,7 @@ Status HashStage::RunRanks(std::span<HashStage* const> ranks,
   }
   for (size_t r = 0; r < ranks.size(); ++r) {
     for (Batch& batch : batches[r]) {
-      if (batch.lane != nullptr) ranks[r]->End(batch);
+      if (batch.pipeline != nullptr) ranks[r]->End(batch);
     }
   }
   return OkStatus();
@@ -297,20 +301,21 @@ size_t HashStage::KvBytes(const KvBox& box) const {
 
 namespace {
 
-Status CheckTable(const StageLane& lane, const KvBox& box, std::span<const BlockIndex> blocks) {
-  if (std::ssize(blocks) * lane.block_size < box.end_token) {
+Status CheckTable(const StagePipeline& pipeline, const KvBox& box,
+                  std::span<const BlockIndex> blocks) {
+  if (std::ssize(blocks) * pipeline.block_size < box.end_token) {
     return InvalidArgument("a table of " + std::to_string(blocks.size()) + " blocks for " +
                            std::to_string(box.end_token) + " tokens");
   }
   for (const BlockIndex block : blocks) {
-    if (block >= 0 && block < lane.num_blocks) continue;
+    if (block >= 0 && block < pipeline.num_blocks) continue;
     return InvalidArgument("block " + std::to_string(block) + " does not exist");
   }
   return OkStatus();
 }
 
-// Calls `move(layer, head, token, key offset, value offset)` with the halves' places in the dense
-// form: [layer][K, V][head][token].
+// Calls `move(layer, head, token, key offset, value offset)` with the offsets of key and value in
+// the dense form: [layer][K, V][head][token].
 template <typename Move>
 void ForEachSlot(const KvBox& box, Move move) {
   const size_t heads = box.end_head - box.first_head;
@@ -329,12 +334,12 @@ void ForEachSlot(const KvBox& box, Move move) {
 
 }  // namespace
 
-Status HashStage::ReadKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+Status HashStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                          std::span<std::byte> out) const {
   MR_CHECK(out.size() == KvBytes(box));
-  const auto found = lanes_.find(lane);
-  if (found == lanes_.end()) return NotFound(Name(lane) + " is not open");
-  const Lane& from = found->second;
+  const auto found = pipelines_.find(pipeline);
+  if (found == pipelines_.end()) return NotFound(Name(pipeline) + " is not open");
+  const Pipeline& from = found->second;
   MR_RETURN_IF_ERROR(CheckTable(from.options, box, blocks));
   const int block_size = from.options.block_size;
   ForEachSlot(box, [&](int layer, int head, int token, size_t key, size_t value) {
@@ -347,15 +352,15 @@ Status HashStage::ReadKv(LaneId lane, const KvBox& box, std::span<const BlockInd
   return OkStatus();
 }
 
-Status HashStage::WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+Status HashStage::WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                           std::span<const std::byte> in) {
   MR_CHECK(in.size() == KvBytes(box));
-  const auto found = lanes_.find(lane);
-  if (found == lanes_.end()) {
+  const auto found = pipelines_.find(pipeline);
+  if (found == pipelines_.end()) {
     ++refused_writes_;
-    return NotFound(Name(lane) + " is not open");
+    return NotFound(Name(pipeline) + " is not open");
   }
-  Lane& to = found->second;
+  Pipeline& to = found->second;
   MR_RETURN_IF_ERROR(CheckTable(to.options, box, blocks));
   const int block_size = to.options.block_size;
   ForEachSlot(box, [&](int layer, int head, int token, size_t key, size_t value) {

@@ -1,11 +1,12 @@
 // HashStage: a Stage without a model (hash_model.h). It keeps keys and values in blocks and reads
 // them through the block tables of the plans, so a wrong, missing, stale or half-copied block of
-// any layer changes every later token. Blocks are never cleared: what is reused shows its old
+// any layer changes every later token. Blocks are never cleared: a reused block shows its old
 // content.
 //
-// Plans that name what does not exist are refused, each alone: they come from another process.
+// Plans that name something that does not exist are refused, each by itself: they come from another
+// process.
 //
-// One thread, like every Stage; ReadKv and WriteKv as stage.h says.
+// One thread, like every Stage; ReadKv and WriteKv as in stage.h.
 #pragma once
 
 #include <map>
@@ -27,24 +28,24 @@ class HashStage : public Stage {
   size_t row_bytes() const override { return sizeof(uint64_t); }
   std::pair<int, int> kv_heads() const override { return heads_; }
   int model_kv_heads() const override { return model_.heads; }
-  Status OpenLane(LaneId lane, const StageLane& options) override;
-  void CloseLane(LaneId lane) override;
-  // REQUIRES: every head is here; ranks run together by RunRanks.
+  Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
+  void ClosePipeline(PipelineId pipeline) override;
+  // REQUIRES: every head is here; RunRanks runs the ranks of a stage together.
   Status Run(std::span<StagePart> parts) override;
   size_t KvBytes(const KvBox& box) const override;
-  Status ReadKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+  Status ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                 std::span<std::byte> out) const override;
-  Status WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+  Status WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                  std::span<const std::byte> in) override;
 
-  // The same batch at each rank, layer by layer, with their heads summed as a collective would.
+  // Runs the same batch at each rank, layer by layer, and sums their heads as a collective would.
   // REQUIRES: together the ranks hold each head once; the parts are the same at each.
   static Status RunRanks(std::span<HashStage* const> ranks,
                          std::span<const std::span<StagePart>> parts);
 
-  int num_lanes() const { return static_cast<int>(lanes_.size()); }
-  bool HasLane(LaneId lane) const { return lanes_.contains(lane); }
-  // Runs and WriteKv that named a lane that is not open: a fence that failed.
+  int num_pipelines() const { return static_cast<int>(pipelines_.size()); }
+  bool HasPipeline(PipelineId pipeline) const { return pipelines_.contains(pipeline); }
+  // Calls of Run and WriteKv that named a pipeline that is not open: violations of the fence.
   uint64_t refused_writes() const { return refused_writes_; }
 
  private:
@@ -52,14 +53,14 @@ class HashStage : public Stage {
     SequenceStart start;
     std::vector<BlockIndex> table;
   };
-  struct Lane {
-    StageLane options;
+  struct Pipeline {
+    StagePipeline options;
     std::vector<uint64_t> device, host;  // [layer][block * block_size + offset][head]
     std::unordered_map<SequenceId, Sequence> sequences;
   };
-  // Of one part while it runs.
+  // One part while it runs.
   struct Batch {
-    Lane* lane = nullptr;  // null: the part failed at some rank
+    Pipeline* pipeline = nullptr;  // null: the part failed at some rank
     LayerRange layers;
     StagePart* part = nullptr;
     std::vector<uint64_t> states;  // by row
@@ -67,22 +68,23 @@ class HashStage : public Stage {
   };
 
   int num_heads() const { return heads_.second - heads_.first; }
-  size_t SlotIndex(const Lane& lane, int layer, BlockIndex block, int offset) const;
-  void CopyBlock(const Lane& lane, std::vector<uint64_t>& to, int to_blocks, BlockIndex to_block,
-                 const std::vector<uint64_t>& from, int from_blocks, BlockIndex from_block) const;
+  size_t SlotIndex(const Pipeline& pipeline, int layer, BlockIndex block, int offset) const;
+  void CopyBlock(const Pipeline& pipeline, std::vector<uint64_t>& to, int to_blocks,
+                 BlockIndex to_block, const std::vector<uint64_t>& from, int from_blocks,
+                 BlockIndex from_block) const;
   Status Check(const StagePart& part) const;
   Status Begin(StagePart& part, Batch& batch);
-  Status ApplyTables(Lane& lane, const StepPlan& plan);
+  Status ApplyTables(Pipeline& pipeline, const StepPlan& plan);
   void SumLayer(Batch& batch, int layer) const;
   void End(Batch& batch) const;
-  // Rows that somebody wants on their way from layer to layer.
+  // Stores activations that are requested between layers.
   static void KeepEntering(Batch& batch, int layer);
   SequenceResult SampleOf(const Batch& batch, const SequenceStep& step) const;
 
   HashModel model_;
   LayerRange layers_;
   std::pair<int, int> heads_;
-  std::map<LaneId, Lane> lanes_;
+  std::map<PipelineId, Pipeline> pipelines_;
   mutable uint64_t refused_writes_ = 0;
 };
 

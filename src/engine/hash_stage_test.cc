@@ -12,7 +12,7 @@
 namespace millrace::engine {
 namespace {
 
-constexpr LaneId kLane{1};
+constexpr PipelineId kPipeline{1};
 constexpr TokenId kEos = 7;
 constexpr int kBlocks = 36;
 const HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
@@ -40,7 +40,7 @@ sched::SchedulerOptions SmallPool(int stages) {
   return o;
 }
 
-// A lane through stages of these layer ranges, each on `ranks` tensor-parallel ranks.
+// A pipeline through stages of these layer ranges, each on `ranks` tensor-parallel ranks.
 class Chain {
  public:
   Chain(const std::vector<LayerRange>& ranges, int ranks, const sched::SchedulerOptions& o)
@@ -51,9 +51,9 @@ class Chain {
         const int heads = kModel.heads / ranks;
         stages_.back().emplace_back(kModel, LayerRange{0, kModel.num_layers},
                                     std::pair(r * heads, (r + 1) * heads));
-        const Status opened = stages_.back().back().OpenLane(
-            kLane, {range, o.block_size, o.num_blocks, o.num_host_blocks, range.begin == 0,
-                    range.end == kModel.num_layers, o.eos_token_ids});
+        const Status opened = stages_.back().back().OpenPipeline(
+            kPipeline, {range, o.block_size, o.num_blocks, o.num_host_blocks, range.begin == 0,
+                        range.end == kModel.num_layers, o.eos_token_ids});
         EXPECT_TRUE(opened.ok()) << opened.ToString();
       }
     }
@@ -78,7 +78,7 @@ class Chain {
       std::vector<std::span<StagePart>> spans;
       for (size_t r = 0; r < ranks.size(); ++r) {
         pointers.push_back(&ranks[r]);
-        parts[r] = {kLane, &plan, rows, {}, {}};
+        parts[r] = {kPipeline, &plan, rows, {}, {}};
         spans.emplace_back(&parts[r], 1);
       }
       const Status ran = HashStage::RunRanks(pointers, spans);
@@ -90,7 +90,7 @@ class Chain {
     return result;
   }
 
-  // One step more, run as late as the steps in flight allow.
+  // Takes one more step, and runs it as late as the steps in flight allow.
   bool Turn() {
     while (const StepPlan* plan = scheduler_->Schedule(Time{})) in_flight_.push_back(*plan);
     if (in_flight_.empty()) return false;
@@ -142,7 +142,7 @@ struct Shape {
   int ranks;
 };
 
-// Whatever the split: swaps, preemptions, shared prefixes and copies included.
+// For every split, with swaps, preemptions, shared prefixes and copies.
 TEST(HashStage, ChainsOfAnyShapeGiveTheReferenceAnswer) {
   const std::vector<Shape> shapes = {{{{0, 6}}, 1},
                                      {{{0, 6}}, 2},
@@ -178,7 +178,7 @@ TEST(HashStage, ChainsOfAnyShapeGiveTheReferenceAnswer) {
 
 Question Long() { return {{5, 6, 7, 8, 9, 10, 11}, {.max_tokens = 30, .ignore_eos = true}, 3}; }
 
-// One half of one slot of one layer, anywhere before the current position.
+// Changes one half of one slot of one layer, anywhere before the current position.
 TEST(HashStage, APlantedWrongSlotChangesTheTokens) {
   for (const LayerRange layer : {LayerRange{0, 1}, LayerRange{2, 3}, LayerRange{5, 6}}) {
     for (const bool value_half : {false, true}) {
@@ -189,34 +189,36 @@ TEST(HashStage, APlantedWrongSlotChangesTheTokens) {
       const auto before = chain.TokensOf(1, 0);
       HashStage& stage = chain.stage(layer.begin / 3);
       const KvBox box{layer, 1, 2, 2, 3};
-      // Blocks are given from the first on; whichever the table's first is, all are tried.
+      // Blocks are allocated from the first on; whichever block the table begins with, all are
+      // tried.
       for (BlockIndex block = 0; block < kBlocks; ++block) {
         std::vector<std::byte> bytes(stage.KvBytes(box));
-        ASSERT_TRUE(stage.ReadKv(kLane, box, std::vector<BlockIndex>{block}, bytes).ok());
+        ASSERT_TRUE(stage.ReadKv(kPipeline, box, std::vector<BlockIndex>{block}, bytes).ok());
         bytes[value_half ? 4 : 0] ^= std::byte{1};
-        ASSERT_TRUE(stage.WriteKv(kLane, box, std::vector<BlockIndex>{block}, bytes).ok());
+        ASSERT_TRUE(stage.WriteKv(kPipeline, box, std::vector<BlockIndex>{block}, bytes).ok());
       }
       while (chain.Turn()) {
       }
       const auto tokens = chain.TokensOf(1, 0);
       const auto expected = q.Answer(0);
       ASSERT_EQ(tokens.size(), expected.size());
-      const size_t told = before.size();
+      const size_t delivered = before.size();
       EXPECT_TRUE(std::equal(before.begin(), before.end(), expected.begin()));
-      EXPECT_FALSE(std::equal(tokens.begin() + told, tokens.end(), expected.begin() + told));
+      EXPECT_FALSE(
+          std::equal(tokens.begin() + delivered, tokens.end(), expected.begin() + delivered));
     }
   }
 }
 
-// KV written by a chain of one shape, read by boxes and written into another: it goes on as if
-// nothing had happened; one box left out shows.
+// KV written by a chain of one shape is read by boxes and written into another. That chain
+// continues with the same tokens; if one box is left out, the tokens change.
 TEST(HashStage, KvMovesBetweenShapes) {
   for (const bool forget_one : {false, true}) {
     const Question q = Long();
     const auto expected = q.Answer(0);
     std::vector<TokenId> context = q.prompt;
     context.insert(context.end(), expected.begin(), expected.begin() + 9);
-    const int tokens = static_cast<int>(context.size()) - 1;  // whose KV is there
+    const int tokens = static_cast<int>(context.size()) - 1;  // tokens whose KV exists
     StepPlan whole;
     whole.id = StepId(1);
     whole.started = {{SequenceId(1), std::make_shared<const SamplingParams>(q.params), q.seed,
@@ -237,9 +239,9 @@ TEST(HashStage, KvMovesBetweenShapes) {
           const KvBox box{layers, rank, rank + 1, 0, tokens};
           std::vector<std::byte> bytes(from.stage(0).KvBytes(box));
           HashStage& source = from.stage(layers.begin == 4);
-          ASSERT_TRUE(source.ReadKv(kLane, box, whole.blocks, bytes).ok());
+          ASSERT_TRUE(source.ReadKv(kPipeline, box, whole.blocks, bytes).ok());
           if (forget_one && !std::exchange(skipped, true)) continue;
-          ASSERT_TRUE(to.stage(hop, rank).WriteKv(kLane, box, table, bytes).ok());
+          ASSERT_TRUE(to.stage(hop, rank).WriteKv(kPipeline, box, table, bytes).ok());
         }
       }
     }
@@ -251,7 +253,7 @@ TEST(HashStage, KvMovesBetweenShapes) {
   }
 }
 
-TEST(HashStage, MergesLanesThatEnterAndLeaveAtDifferentLayers) {
+TEST(HashStage, MergesPipelinesThatEnterAndLeaveAtDifferentLayers) {
   const Question q = Long();
   StepPlan plan;
   plan.id = StepId(1);
@@ -261,49 +263,49 @@ TEST(HashStage, MergesLanesThatEnterAndLeaveAtDifferentLayers) {
   plan.blocks = {1, 0};
   plan.sequences = {{SequenceId(1), 0, 7, 0, 0, 0, 2, LogitsWanted::kLast}};
   HashStage early(kModel, {0, 4}), late(kModel, {2, 6});
-  // Lane 1 changes over after layer 2, lane 2 after layer 4.
-  const LaneId other{2};
-  ASSERT_TRUE(early.OpenLane(kLane, {{0, 2}, 4, 2, 0, true, false, {}}).ok());
-  ASSERT_TRUE(early.OpenLane(other, {{0, 4}, 4, 2, 0, true, false, {}}).ok());
-  ASSERT_TRUE(late.OpenLane(kLane, {{2, 6}, 4, 2, 0, false, true, {}}).ok());
-  ASSERT_TRUE(late.OpenLane(other, {{4, 6}, 4, 2, 0, false, true, {}}).ok());
-  std::vector<StagePart> first = {{kLane, &plan}, {other, &plan}};
+  // Pipeline 1 changes stages after layer 2, pipeline 2 after layer 4.
+  const PipelineId other{2};
+  ASSERT_TRUE(early.OpenPipeline(kPipeline, {{0, 2}, 4, 2, 0, true, false, {}}).ok());
+  ASSERT_TRUE(early.OpenPipeline(other, {{0, 4}, 4, 2, 0, true, false, {}}).ok());
+  ASSERT_TRUE(late.OpenPipeline(kPipeline, {{2, 6}, 4, 2, 0, false, true, {}}).ok());
+  ASSERT_TRUE(late.OpenPipeline(other, {{4, 6}, 4, 2, 0, false, true, {}}).ok());
+  std::vector<StagePart> first = {{kPipeline, &plan}, {other, &plan}};
   ASSERT_TRUE(early.Run(first).ok());
-  std::vector<StagePart> second = {{kLane, &plan, first[0].output},
+  std::vector<StagePart> second = {{kPipeline, &plan, first[0].output},
                                    {other, &plan, first[1].output}};
   ASSERT_TRUE(late.Run(second).ok());
   EXPECT_EQ(second[0].result.sequences[0].token, q.Answer(0)[0]);
   EXPECT_EQ(second[1].result.sequences[0].token, q.Answer(0)[0]);
 }
 
-TEST(HashStage, RefusesWhatDoesNotExist) {
+TEST(HashStage, RefusesPlansThatNameMissingThings) {
   HashStage stage(kModel, {0, 6});
-  EXPECT_FALSE(stage.OpenLane(kLane, {{0, 7}, 4, 4, 0, true, true, {}}).ok());
-  ASSERT_TRUE(stage.OpenLane(kLane, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
-  EXPECT_FALSE(stage.OpenLane(kLane, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
-  const auto refused = [&](LaneId lane, const StepPlan& plan) {
-    std::vector<StagePart> parts = {{lane, &plan}};
+  EXPECT_FALSE(stage.OpenPipeline(kPipeline, {{0, 7}, 4, 4, 0, true, true, {}}).ok());
+  ASSERT_TRUE(stage.OpenPipeline(kPipeline, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
+  EXPECT_FALSE(stage.OpenPipeline(kPipeline, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
+  const auto refused = [&](PipelineId pipeline, const StepPlan& plan) {
+    std::vector<StagePart> parts = {{pipeline, &plan}};
     EXPECT_TRUE(stage.Run(parts).ok());
     return !parts[0].result.error.ok();
   };
   StepPlan plan;
-  EXPECT_TRUE(refused(LaneId(9), plan));
+  EXPECT_TRUE(refused(PipelineId(9), plan));
   EXPECT_EQ(stage.refused_writes(), 1u);
   plan.tokens = {1};
   plan.sequences = {{SequenceId(1), 0, 1, 0, 0, 0, 1, LogitsWanted::kLast}};
   plan.blocks = {4};
-  EXPECT_TRUE(refused(kLane, plan));  // no such block
+  EXPECT_TRUE(refused(kPipeline, plan));  // no such block
   plan.blocks = {3};
-  EXPECT_TRUE(refused(kLane, plan));  // never started
+  EXPECT_TRUE(refused(kPipeline, plan));  // never started
   plan.started = {{SequenceId(1), std::make_shared<const SamplingParams>(), 0,
                    std::make_shared<const std::vector<TokenId>>(1, 1)}};
   plan.copies = {{0, -1}};
-  EXPECT_TRUE(refused(kLane, plan));
+  EXPECT_TRUE(refused(kPipeline, plan));
   plan.copies.clear();
-  EXPECT_FALSE(refused(kLane, plan));
-  EXPECT_TRUE(refused(kLane, plan));  // started twice
-  stage.CloseLane(kLane);
-  EXPECT_TRUE(refused(kLane, plan));
+  EXPECT_FALSE(refused(kPipeline, plan));
+  EXPECT_TRUE(refused(kPipeline, plan));  // started twice
+  stage.ClosePipeline(kPipeline);
+  EXPECT_TRUE(refused(kPipeline, plan));
 }
 
 }  // namespace

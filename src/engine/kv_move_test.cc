@@ -1,12 +1,12 @@
-// KV that leaves the stages of one lane and goes on in another's: other layers, other block size,
-// other blocks, and the tokens are those of one process.
+// KV that leaves the stages of one pipeline and is used in another: with other layers, another
+// block size and other blocks, the tokens are those of one process.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
 #include <thread>
 
-#include "engine/testing_lanes.h"
+#include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 
 namespace millrace::engine {
@@ -33,16 +33,17 @@ class Side {
     for (const LayerRange& range : split) {
       stages_.push_back(NewTestStage(path, {.layers = range}));
       const auto options = Options(block_size, 1);
-      const Status opened = stages_.back()->OpenLane(kLane, {.layers = range,
-                                                             .block_size = block_size,
-                                                             .num_blocks = options.num_blocks,
-                                                             .first = range.begin == 0,
-                                                             .last = range.end == 6});
+      const Status opened =
+          stages_.back()->OpenPipeline(kPipeline, {.layers = range,
+                                                   .block_size = block_size,
+                                                   .num_blocks = options.num_blocks,
+                                                   .first = range.begin == 0,
+                                                   .last = range.end == 6});
       EXPECT_TRUE(opened.ok()) << opened.ToString();
     }
   }
 
-  static constexpr LaneId kLane{1};
+  static constexpr PipelineId kPipeline{1};
 
   void Add(sched::NewRequest request) {
     const Status added = scheduler_->Add(std::move(request), Time{});
@@ -55,7 +56,7 @@ class Side {
     std::vector<std::byte> rows;
     StepResult result;
     for (const auto& stage : stages_) {
-      StagePart part{.lane = kLane, .plan = plan, .input = rows};
+      StagePart part{.pipeline = kPipeline, .plan = plan, .input = rows};
       EXPECT_TRUE(stage->Run({&part, 1}).ok());
       EXPECT_TRUE(part.result.error.ok()) << part.result.error.ToString();
       rows = std::move(part.output);
@@ -70,8 +71,8 @@ class Side {
     return true;
   }
 
-  // Moves the pull's tokens from `from`, each stage's layers from whoever has them, in boxes of
-  // some tokens and heads at a time.
+  // Moves the pull's tokens from `from`, each stage's layers from the stages that hold them, in
+  // boxes of some tokens and heads at a time.
   void Pull(const sched::KvPull& pull, const Side& from, std::span<const BlockIndex> held,
             Rng& rng) {
     for (const auto& to : stages_) {
@@ -86,8 +87,8 @@ class Side {
             const KvBox box{layers, head, head + 1, token, end};
             std::vector<std::byte> bytes(source->KvBytes(box));
             ASSERT_EQ(bytes.size(), to->KvBytes(box));
-            ASSERT_TRUE(source->ReadKv(kLane, box, held, bytes).ok());
-            ASSERT_TRUE(to->WriteKv(kLane, box, pull.blocks, bytes).ok());
+            ASSERT_TRUE(source->ReadKv(kPipeline, box, held, bytes).ok());
+            ASSERT_TRUE(to->WriteKv(kPipeline, box, pull.blocks, bytes).ok());
             token = end;
           }
         }
@@ -130,8 +131,8 @@ class KvMoveTest : public testing::TestWithParam<MoveCase> {
   model::TestFolder folder_;
 };
 
-// Requests begin on one side and go on at the other after a few tokens, beside those that go on
-// there already.
+// Requests begin on one side and continue on the other after a few tokens, beside requests that
+// already run there.
 TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
   constexpr int kTokens = 30;
   const MoveCase& c = GetParam();
@@ -156,7 +157,7 @@ TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
     const RequestId id(i + 1);
     auto rest = AsRequest(requests[i], id, kTokens);
     rest.resumed = {{from.tokens(id)}};
-    // All but the last token, which nobody has computed yet; sometimes fewer, in the midst of a
+    // All but the last token, whose KV is not computed yet; sometimes fewer, in the middle of a
     // block.
     int imported = static_cast<int>(rest.prompt->size() + from.tokens(id).size()) - 1;
     if (i % 3 == 0) imported = (imported + 1) / 2;
@@ -186,14 +187,14 @@ TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
   EXPECT_GT(pulled, 100);
   for (size_t i = 0; i < requests.size(); ++i) {
     const RequestId id(i + 1);
-    auto told = from.tokens(id);
-    told.insert(told.end(), to.tokens(id).begin(), to.tokens(id).end());
-    ASSERT_EQ(told, alone.tokens(id)) << "request " << i;
+    auto delivered = from.tokens(id);
+    delivered.insert(delivered.end(), to.tokens(id).begin(), to.tokens(id).end());
+    ASSERT_EQ(delivered, alone.tokens(id)) << "request " << i;
   }
   to.scheduler().CheckIntegrity();
 }
 
-// Sequences over one prompt, cut anywhere, before they fork or after; blocks of another size share
+// Sequences of one prompt, cut anywhere, before or after they fork; blocks of another size share
 // more of the prompt, or less.
 TEST_P(KvMoveTest, SeveralSequencesContinueWhereTheKvWasWritten) {
   constexpr int kTokens = 12;
@@ -229,15 +230,15 @@ TEST_P(KvMoveTest, SeveralSequencesContinueWhereTheKvWasWritten) {
     from.scheduler().ReleaseKv(id);
     EXPECT_EQ(to.scheduler().Stats().prompt_tokens_recomputed, 0u);
   }
-  EXPECT_GT(own, 5) << "sequences that had forked bring their own";
+  EXPECT_GT(own, 5) << "sequences that had forked import their own KV";
   while (alone.Step()) {
   }
   for (size_t i = 0; i < requests.size(); ++i) {
     const RequestId id(i + 1);
     for (int k = 0; k < static_cast<int>(2 + i % 3); ++k) {
-      auto told = from.tokens(id, k);
-      told.insert(told.end(), to.tokens(id, k).begin(), to.tokens(id, k).end());
-      ASSERT_EQ(told, alone.tokens(id, k)) << "request " << i << ", sequence " << k;
+      auto delivered = from.tokens(id, k);
+      delivered.insert(delivered.end(), to.tokens(id, k).begin(), to.tokens(id, k).end());
+      ASSERT_EQ(delivered, alone.tokens(id, k)) << "request " << i << ", sequence " << k;
     }
   }
 }
@@ -250,7 +251,7 @@ INSTANTIATE_TEST_SUITE_P(
         MoveCase{"opt-125m", DType::kF32, {{0, 1}, {1, 5}, {5, 6}}, {{0, 6}}, 16, 64}),
     [](const auto& info) { return std::string(DTypeName(info.param.dtype)); });
 
-TEST(KvMove, WhatALaneDoesNotHaveIsRefused) {
+TEST(KvMove, BoxesOutsideAPipelineAreRefused) {
   model::TestFolder folder;
   Side side(MakeTinyModel(folder.path(), "llama-160m"), {{0, 4}, {4, 6}}, 16);
   ModelStage& stage = side.stage(0);
@@ -258,13 +259,13 @@ TEST(KvMove, WhatALaneDoesNotHaveIsRefused) {
   const KvBox good{{0, 4}, 0, 4, 0, 32};
   std::vector<std::byte> bytes(stage.KvBytes(good));
   EXPECT_EQ(bytes.size(), 4u * 2 * 4 * 32 * 8 * 2);
-  const auto code = [&](const KvBox& box, LaneId lane = Side::kLane) {
-    const StatusCode read = stage.ReadKv(lane, box, table, bytes).code();
-    EXPECT_EQ(stage.WriteKv(lane, box, table, bytes).code(), read);
+  const auto code = [&](const KvBox& box, PipelineId pipeline = Side::kPipeline) {
+    const StatusCode read = stage.ReadKv(pipeline, box, table, bytes).code();
+    EXPECT_EQ(stage.WriteKv(pipeline, box, table, bytes).code(), read);
     return read;
   };
   EXPECT_EQ(code(good), StatusCode::kOk);
-  EXPECT_EQ(code(good, LaneId(2)), StatusCode::kNotFound);
+  EXPECT_EQ(code(good, PipelineId(2)), StatusCode::kNotFound);
   EXPECT_EQ(code({{0, 5}, 0, 4, 0, 32}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({{0, 4}, 0, 5, 0, 32}), StatusCode::kInvalidArgument);
   EXPECT_EQ(code({{0, 4}, 0, 4, 0, 33}), StatusCode::kInvalidArgument);
@@ -273,16 +274,16 @@ TEST(KvMove, WhatALaneDoesNotHaveIsRefused) {
   EXPECT_EQ(code(good), StatusCode::kInvalidArgument);
   table[1] = -1;
   EXPECT_EQ(code(good), StatusCode::kInvalidArgument);
-  stage.CloseLane(Side::kLane);
+  stage.ClosePipeline(Side::kPipeline);
   EXPECT_EQ(code(good), StatusCode::kNotFound);
 }
 
-// Transfers go on while steps run, and while their lane is closed.
+// Transfers run while steps run, and while their pipeline is closed.
 TEST(KvMove, TransfersRunBesideSteps) {
   model::TestFolder folder;
   Side side(MakeTinyModel(folder.path(), "llama-160m"), {{0, 6}}, 16);
   ModelStage& stage = side.stage(0);
-  // The last blocks of the pool: the scheduler's requests are too few to get there.
+  // The last blocks of the pool: the scheduler has too few requests to use them.
   const std::vector<BlockIndex> table = {99, 98, 97};
   const KvBox box{{0, 6}, 0, 4, 3, 45};
   std::atomic<bool> stop = false;
@@ -291,8 +292,8 @@ TEST(KvMove, TransfersRunBesideSteps) {
     std::vector<std::byte> in(stage.KvBytes(box)), out(in.size());
     for (int round = 0; !stop; ++round) {
       for (size_t i = 0; i < in.size(); ++i) in[i] = static_cast<std::byte>(i * 31 + round);
-      if (!stage.WriteKv(Side::kLane, box, table, in).ok()) break;
-      if (!stage.ReadKv(Side::kLane, box, table, out).ok()) break;
+      if (!stage.WriteKv(Side::kPipeline, box, table, in).ok()) break;
+      if (!stage.ReadKv(Side::kPipeline, box, table, out).ok()) break;
       EXPECT_EQ(in, out);
       ++rounds;
     }
@@ -303,7 +304,7 @@ TEST(KvMove, TransfersRunBesideSteps) {
   }
   while (side.Step() || rounds < 3) {
   }
-  stage.CloseLane(Side::kLane);
+  stage.ClosePipeline(Side::kPipeline);
   stop = true;
   transfer.join();
 }

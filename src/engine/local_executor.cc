@@ -3,7 +3,7 @@
 namespace millrace::engine {
 namespace {
 
-constexpr LaneId kLane{1};
+constexpr PipelineId kOnlyPipeline{1};
 
 }  // namespace
 
@@ -11,7 +11,7 @@ Result<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(std::unique_ptr<ten
                                                              std::unique_ptr<model::Model> model,
                                                              const LocalExecutorOptions& options) {
   const ModelSpec& spec = model->spec();
-  MR_CHECK((model->layers() == LayerRange{0, spec.num_layers})) << "not the whole model";
+  MR_CHECK((model->layers() == LayerRange{0, spec.num_layers})) << "the model must hold all layers";
   ExecutorTraits traits;
   traits.block_size = options.block_size;
   traits.num_blocks = options.num_blocks;
@@ -19,22 +19,22 @@ Result<std::unique_ptr<LocalExecutor>> LocalExecutor::Create(std::unique_ptr<ten
   traits.max_batched_tokens = model->max_batched_tokens();
   traits.max_sequences = options.max_sequences;
   traits.kv_bytes_per_block = spec.KvBytesPerToken() * options.block_size;
-  const StageLane lane{.layers = model->layers(),
-                       .block_size = options.block_size,
-                       .num_blocks = options.num_blocks,
-                       .num_host_blocks = options.num_host_blocks,
-                       .first = true,
-                       .last = true,
-                       .eos_token_ids = options.eos_token_ids};
+  const StagePipeline pipeline{.layers = model->layers(),
+                               .block_size = options.block_size,
+                               .num_blocks = options.num_blocks,
+                               .num_host_blocks = options.num_host_blocks,
+                               .first = true,
+                               .last = true,
+                               .eos_token_ids = options.eos_token_ids};
   std::unique_ptr<LocalExecutor> executor(new LocalExecutor(std::move(device), std::move(model)));
-  MR_RETURN_IF_ERROR(executor->stage_->OpenLane(kLane, lane));
+  MR_RETURN_IF_ERROR(executor->stage_->OpenPipeline(kOnlyPipeline, pipeline));
   executor->traits_ = traits;
-  executor->part_.lane = kLane;
+  executor->part_.pipeline = kOnlyPipeline;
   return executor;
 }
 
 void LocalExecutor::Submit(const StepPlan& plan) {
-  MR_CHECK(!in_flight_) << "one step at a time";
+  MR_CHECK(!in_flight_) << "a step is already in flight";
   in_flight_ = true;
   part_.plan = &plan;
   const Status ran = stage_->Run({&part_, 1});
@@ -50,7 +50,7 @@ const StepResult& LocalExecutor::Wait() {
 
 std::unique_ptr<ModelStage> LocalExecutor::TakeStage() {
   MR_CHECK(!in_flight_);
-  stage_->CloseLane(kLane);
+  stage_->ClosePipeline(kOnlyPipeline);
   return std::move(stage_);
 }
 

@@ -1,8 +1,9 @@
-// LocalExecutor: runs steps on a model and a device of this process, one at a time: a stage with
-// one lane through all of its layers.
+// LocalExecutor: runs steps on a model and a device in this process, one at a time: a stage with
+// one pipeline through all of its layers.
 //
-// It obeys: block tables come from the plans as deltas, tokens are sampled as their parameters say.
-// Owns the stage, and through it model, pools and device. One thread, the engine's.
+// It decides nothing: block tables come from the plans as deltas, tokens are sampled according to
+// their parameters. Owns the stage, and through it model, pools and device. One thread, the
+// engine's.
 #pragma once
 
 #include <memory>
@@ -27,8 +28,8 @@ struct LocalExecutorOptions {
 
 class LocalExecutor : public Executor {
  public:
-  // kResourceExhausted when the pools do not fit in memory. The model holds every layer and lives
-  // on `device`.
+  // kResourceExhausted when the pools do not fit in memory. The model holds every layer and is on
+  // `device`.
   static Result<std::unique_ptr<LocalExecutor>> Create(std::unique_ptr<tensor::Device> device,
                                                        std::unique_ptr<model::Model> model,
                                                        const LocalExecutorOptions& options);
@@ -37,13 +38,13 @@ class LocalExecutor : public Executor {
   void Submit(const StepPlan& plan) override;
   const StepResult& Wait() override;
 
-  // Of the last step's time, the part in the model's layers (ModelStage::layers_time).
+  // The part of the last step's time spent in the model's layers (ModelStage::layers_time).
   Duration layers_time() const { return stage_->layers_time(); }
 
   const model::Model& model() const { return stage_->model(); }
   const tensor::Device& device() const { return stage_->device(); }
 
-  // Ends the lane, and this executor with it: for others to run the stage.
+  // Ends the pipeline and this executor, so that the caller can run the stage.
   std::unique_ptr<ModelStage> TakeStage();
 
  private:

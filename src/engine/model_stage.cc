@@ -9,7 +9,7 @@ namespace millrace::engine {
 ModelStage::ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model)
     : device_(std::move(device)), model_(std::move(model)), sampling_(*model_, *device_) {}
 
-// Activations are f32, on every device.
+// Activations are f32 on every device.
 size_t ModelStage::row_bytes() const {
   return sizeof(float) * static_cast<size_t>(model_->spec().hidden_size);
 }
@@ -17,41 +17,43 @@ size_t ModelStage::row_bytes() const {
 std::pair<int, int> ModelStage::kv_heads() const { return model_->kv_heads(); }
 int ModelStage::model_kv_heads() const { return model_->spec().num_kv_heads; }
 
-Status ModelStage::OpenLane(LaneId lane, const StageLane& options) {
+Status ModelStage::OpenPipeline(PipelineId pipeline, const StagePipeline& options) {
   const LayerRange here = layers(), range = options.layers;
   if (range.size() < 1 || !here.Contains(range)) {
-    return InvalidArgument(fmt::format("lane {}: layers [{}, {}) of a stage of [{}, {})",
-                                       lane.value(), range.begin, range.end, here.begin, here.end));
+    return InvalidArgument(fmt::format("pipeline {}: layers [{}, {}) of a stage of [{}, {})",
+                                       pipeline.value(), range.begin, range.end, here.begin,
+                                       here.end));
   }
   if (options.first != (range.begin == 0) ||
       options.last != (range.end == model_->spec().num_layers)) {
     return InvalidArgument(
-        fmt::format("lane {}: tokens go in at the first layer and out at the last", lane.value()));
+        fmt::format("pipeline {}: only the first layer takes tokens and only the last returns them",
+                    pipeline.value()));
   }
   if (options.block_size < 1 || options.block_size % tensor::kKvBlockUnit != 0 ||
       options.num_blocks < 1 || options.num_host_blocks < 0) {
-    return InvalidArgument(
-        fmt::format("lane {}: {} blocks of {} tokens; a block's tokens are a multiple of {}",
-                    lane.value(), options.num_blocks, options.block_size, tensor::kKvBlockUnit));
+    return InvalidArgument(fmt::format(
+        "pipeline {}: {} blocks of {} tokens; a block's tokens must be a multiple of {}",
+        pipeline.value(), options.num_blocks, options.block_size, tensor::kKvBlockUnit));
   }
   for (TokenId token : options.eos_token_ids) {
     if (token >= 0 && token < model_->spec().vocab_size) continue;
-    return InvalidArgument(fmt::format("lane {}: EOS token {} is outside the vocabulary of {}",
-                                       lane.value(), token, model_->spec().vocab_size));
+    return InvalidArgument(fmt::format("pipeline {}: EOS token {} is outside the vocabulary of {}",
+                                       pipeline.value(), token, model_->spec().vocab_size));
   }
-  if (lanes_.contains(lane)) {
-    return FailedPrecondition(fmt::format("lane {} is open already", lane.value()));
+  if (pipelines_.contains(pipeline)) {
+    return FailedPrecondition(fmt::format("pipeline {} is already open", pipeline.value()));
   }
-  MR_ASSIGN_OR_RETURN(auto opened, ModelLane::Open(lane, options, *model_, *device_));
-  const std::lock_guard lock(lanes_mutex_);
-  lanes_.emplace(lane, std::move(opened));
+  MR_ASSIGN_OR_RETURN(auto opened, ModelPipeline::Open(pipeline, options, *model_, *device_));
+  const MutexLock lock(pipelines_mutex_);
+  pipelines_.emplace(pipeline, std::move(opened));
   return OkStatus();
 }
 
-void ModelStage::CloseLane(LaneId lane) {
-  decltype(lanes_)::node_type closed;  // freed outside the lock
-  const std::lock_guard lock(lanes_mutex_);
-  closed = lanes_.extract(lane);
+void ModelStage::ClosePipeline(PipelineId pipeline) {
+  decltype(pipelines_)::node_type closed;  // destroyed without the lock
+  const MutexLock lock(pipelines_mutex_);
+  closed = pipelines_.extract(pipeline);
 }
 
 Status ModelStage::Run(std::span<StagePart> parts) {
@@ -61,7 +63,7 @@ Status ModelStage::Run(std::span<StagePart> parts) {
   for (size_t first = 0; first < all.size();) {
     size_t end = first;
     for (int rows = 0; end < all.size(); ++end) {
-      rows += all[end].lane->rows();
+      rows += all[end].pipeline->rows();
       if (end > first && rows > model_->max_batched_tokens()) break;
     }
     if (Status ran = RunBatch(all.subspan(first, end - first)); !ran.ok()) {
@@ -73,20 +75,20 @@ Status ModelStage::Run(std::span<StagePart> parts) {
   return OkStatus();
 }
 
-// The parts that can run, in the order of their rows: by the middle of their layers, so that parts
-// that leave early lie to one side of those that stay, and parts that enter late to the other. No
-// range strictly inside another: then whoever is at a layer is always side by side.
+// Orders the parts that can run by the middle of their layers, so that parts that leave early are
+// on one side of those that stay, and parts that enter late on the other. If no range is strictly
+// inside another, all parts at a layer are adjacent.
 void ModelStage::Collect(std::span<StagePart> parts) {
   members_.clear();
   for (StagePart& part : parts) {
     part.output.clear();
-    part.inner_rows.clear();
+    part.inner_activations.clear();
     part.result.id = part.plan->id;
     part.result.sequences.clear();
     part.result.error = OkStatus();
-    const auto found = lanes_.find(part.lane);
-    if (found == lanes_.end()) {
-      part.result.error = NotFound(fmt::format("lane {} is not open", part.lane.value()));
+    const auto found = pipelines_.find(part.pipeline);
+    if (found == pipelines_.end()) {
+      part.result.error = NotFound(fmt::format("pipeline {} is not open", part.pipeline.value()));
       continue;
     }
     part.result.error = found->second->Begin(part, row_bytes());
@@ -110,7 +112,7 @@ Status ModelStage::RunBatch(std::span<Member> batch) {
     end = std::max(end, member.layers().end);
   }
   while (at.begin < end) {
-    // Up to the next layer at which somebody enters or leaves, or whose rows somebody wants.
+    // Up to the next layer at which a part enters or leaves, or whose activations are requested.
     at.end = end;
     const auto stop_at = [&](int edge) {
       if (edge > at.begin) at.end = std::min(at.end, edge);
@@ -118,7 +120,7 @@ Status ModelStage::RunBatch(std::span<Member> batch) {
     for (const Member& member : batch) {
       stop_at(member.layers().begin);
       stop_at(member.layers().end);
-      std::ranges::for_each(member.lane->options().keep_rows_at, stop_at);
+      std::ranges::for_each(member.pipeline->options().cache_activations_at, stop_at);
     }
     Enter(batch, at.begin);
     FormGroups(batch, at.begin);
@@ -136,7 +138,7 @@ void ModelStage::Place(std::span<Member> batch) {
   for (Member& member : batch) {
     member.first_row = static_cast<int>(positions_.size());
     const auto& tokens = member.part->plan->tokens;
-    const auto positions = member.lane->positions();
+    const auto positions = member.pipeline->positions();
     tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     positions_.insert(positions_.end(), positions.begin(), positions.end());
   }
@@ -152,15 +154,15 @@ model::Batch ModelStage::Rows(int first_row, int rows) const {
 
 void ModelStage::Enter(std::span<const Member> batch, int layer) {
   const tensor::Rows hidden = model_->Hidden(model_->max_batched_tokens());
-  int embed_first = 0, embed_rows = 0;  // neighbours are embedded together
+  int embed_first = 0, embed_rows = 0;  // adjacent parts are embedded together
   const auto embed = [&] {
     if (embed_rows > 0) model_->Embed(Rows(embed_first, embed_rows));
     embed_rows = 0;
   };
   for (const Member& member : batch) {
     if (member.layers().begin != layer) continue;
-    const int rows = member.lane->rows();
-    if (!member.part->TokensIn(member.lane->options())) {
+    const int rows = member.pipeline->rows();
+    if (!member.part->TokensIn(member.pipeline->options())) {
       device_->Write(member.part->input.data(), hidden.Slice(member.first_row, rows));
       continue;
     }
@@ -174,21 +176,23 @@ void ModelStage::Enter(std::span<const Member> batch, int layer) {
 void ModelStage::Leave(std::span<const Member> batch, int layer) {
   for (const Member& member : batch) {
     StagePart& part = *member.part;
-    const StageLane& lane = member.lane->options();
+    const StagePipeline& pipeline = member.pipeline->options();
     const LayerRange ran = member.layers();
     if (ran.begin < layer && layer < ran.end) {
-      if (std::ranges::find(lane.keep_rows_at, layer) == lane.keep_rows_at.end()) continue;
-      ReadRows(member, part.inner_rows.emplace_back(EnteringRows{layer, {}}).rows);
-    } else if (ran.end == layer && !part.TokensOut(lane)) {
+      if (std::ranges::find(pipeline.cache_activations_at, layer) ==
+          pipeline.cache_activations_at.end())
+        continue;
+      ReadRows(member, part.inner_activations.emplace_back(EnteringActivations{layer, {}}).rows);
+    } else if (ran.end == layer && !part.TokensOut(pipeline)) {
       ReadRows(member, part.output);
     } else if (ran.end == layer && model_->has_head()) {
-      sampling_.Add(part, *member.lane, member.first_row);
+      sampling_.Add(part, *member.pipeline, member.first_row);
     }
   }
 }
 
 void ModelStage::ReadRows(const Member& member, std::vector<std::byte>& rows) {
-  const int count = member.lane->rows();
+  const int count = member.pipeline->rows();
   rows.resize(static_cast<size_t>(count) * row_bytes());
   device_->Read(model_->Hidden(model_->max_batched_tokens()).Slice(member.first_row, count),
                 reinterpret_cast<float*>(rows.data()));
@@ -203,8 +207,8 @@ void ModelStage::FormGroups(std::span<const Member> batch, int layer) {
       groups_.push_back({.first_row = member.first_row, .first_kv = kv_.size()});
     }
     Group& group = groups_.back();
-    kv_.push_back(member.lane->BatchKvAt(member.first_row - group.first_row));
-    group.rows += member.lane->rows();
+    kv_.push_back(member.pipeline->BatchKvAt(member.first_row - group.first_row));
+    group.rows += member.pipeline->rows();
     ++group.num_kv;
   }
 }
@@ -230,15 +234,15 @@ size_t ModelStage::KvBytes(const KvBox& box) const {
       .Bytes(model_->KvShapeFor(tensor::kKvBlockUnit, 1));
 }
 
-Result<ModelStage::LanePool> ModelStage::PoolOf(LaneId lane, const KvBox& box,
-                                                std::span<const BlockIndex> blocks) const {
-  LanePool pool;
+Result<ModelStage::PipelinePool> ModelStage::PoolOf(PipelineId pipeline, const KvBox& box,
+                                                    std::span<const BlockIndex> blocks) const {
+  PipelinePool pool;
   LayerRange layers;
   {
-    const std::lock_guard lock(lanes_mutex_);
-    const auto found = lanes_.find(lane);
-    if (found == lanes_.end()) {
-      return NotFound(fmt::format("lane {} is not open", lane.value()));
+    const MutexLock lock(pipelines_mutex_);
+    const auto found = pipelines_.find(pipeline);
+    if (found == pipelines_.end()) {
+      return NotFound(fmt::format("pipeline {} is not open", pipeline.value()));
     }
     pool.kv = found->second->kv();
     layers = found->second->options().layers;
@@ -248,17 +252,17 @@ Result<ModelStage::LanePool> ModelStage::PoolOf(LaneId lane, const KvBox& box,
       box.end_head > end_head || box.first_head > box.end_head || box.first_token < 0 ||
       box.first_token > box.end_token) {
     return InvalidArgument(
-        fmt::format("lane {}: a box outside its layers and heads", lane.value()));
+        fmt::format("pipeline {}: the box is outside its layers and heads", pipeline.value()));
   }
   const tensor::KvShape& shape = pool.kv->shape();
   if (std::ssize(blocks) * int64_t{shape.block_size} < box.end_token) {
-    return InvalidArgument(fmt::format("lane {}: {} blocks for {} tokens", lane.value(),
-                                       blocks.size(), box.end_token));
+    return InvalidArgument(fmt::format("pipeline {}: {} blocks are not enough for {} tokens",
+                                       pipeline.value(), blocks.size(), box.end_token));
   }
   for (BlockIndex block : blocks) {
     if (block >= 0 && block < shape.num_blocks) continue;
-    return InvalidArgument(
-        fmt::format("lane {}: block {} of {}", lane.value(), block, shape.num_blocks));
+    return InvalidArgument(fmt::format("pipeline {}: block {} does not exist in a pool of {}",
+                                       pipeline.value(), block, shape.num_blocks));
   }
   pool.box = {box.layers.begin - layers.begin,
               box.layers.end - layers.begin,
@@ -269,16 +273,16 @@ Result<ModelStage::LanePool> ModelStage::PoolOf(LaneId lane, const KvBox& box,
   return pool;
 }
 
-Status ModelStage::ReadKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
+Status ModelStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                           std::span<std::byte> out) const {
-  MR_ASSIGN_OR_RETURN(const LanePool pool, PoolOf(lane, box, blocks));
+  MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
   device_->ExportKv(*pool.kv, pool.box, blocks, out);
   return OkStatus();
 }
 
-Status ModelStage::WriteKv(LaneId lane, const KvBox& box, std::span<const BlockIndex> blocks,
-                           std::span<const std::byte> in) {
-  MR_ASSIGN_OR_RETURN(const LanePool pool, PoolOf(lane, box, blocks));
+Status ModelStage::WriteKv(PipelineId pipeline, const KvBox& box,
+                           std::span<const BlockIndex> blocks, std::span<const std::byte> in) {
+  MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
   device_->ImportKv(*pool.kv, pool.box, blocks, in);
   return OkStatus();
 }

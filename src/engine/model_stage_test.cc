@@ -1,5 +1,5 @@
-// Lanes over stages against one process with all layers: the same tokens and the same bits of every
-// log-probability, however layers, lanes and batches are cut.
+// Pipelines over stages compared with one process with all layers: the same tokens and the same
+// bits of every log-probability, however layers, pipelines and batches are cut.
 #include "engine/model_stage.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "engine/chained_executor.h"
 #include "engine/local_executor.h"
-#include "engine/testing_lanes.h"
+#include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 
 namespace millrace::engine {
@@ -27,7 +27,7 @@ sched::SchedulerOptions Roomy() {
   return o;
 }
 
-// So few blocks that requests lose theirs, again and again.
+// Few blocks, so that requests are preempted many times.
 sched::SchedulerOptions Tight(sched::PreemptionMode preemption) {
   sched::SchedulerOptions o = Roomy();
   o.num_blocks = 22;
@@ -39,7 +39,7 @@ sched::SchedulerOptions Tight(sched::PreemptionMode preemption) {
 
 class ModelStageTest : public testing::Test {
  protected:
-  // What one process with all layers answers.
+  // The answers of one process with all layers.
   Answers Expected(const std::string& folder, const std::vector<TestRequest>& requests) {
     auto device = NewTestDevice();
     auto model = LoadTestModel(folder, *device);
@@ -71,7 +71,7 @@ std::vector<Stage*> Pointers(const std::vector<std::unique_ptr<T>>& stages) {
 const std::vector<std::vector<LayerRange>> kSplits = {
     {{0, 6}}, {{0, 1}, {1, 6}}, {{0, 5}, {5, 6}}, {{0, 1}, {1, 4}, {4, 6}}};
 
-TEST_F(ModelStageTest, ALaneOverStagesAnswersAsOneProcess) {
+TEST_F(ModelStageTest, APipelineOverStagesAnswersLikeOneProcess) {
   const auto requests = MixedRequests(20, 1);
   for (const char* shape : {"llama-160m", "qwen3-0.6b", "opt-350m", "gpt2", "pythia-160m"}) {
     const std::string path = MakeTinyModel(folder_.path(), shape);
@@ -80,14 +80,14 @@ TEST_F(ModelStageTest, ALaneOverStagesAnswersAsOneProcess) {
       const auto stages = StagesOf(path, split);
       std::vector<TestHop> hops;
       for (const auto& stage : stages) hops.push_back({stage.get(), stage->layers()});
-      TestLane lane(LaneId(1), hops, Roomy(), requests);
-      RunLanes({&lane}, Pointers(stages), Merge::kNever, 5);
-      ASSERT_EQ(lane.answers().texts(), expected.texts()) << shape << ", " << split.size();
+      TestPipeline pipeline(PipelineId(1), hops, Roomy(), requests);
+      RunPipelines({&pipeline}, Pointers(stages), Merge::kNever, 5);
+      ASSERT_EQ(pipeline.answers().texts(), expected.texts()) << shape << ", " << split.size();
     }
   }
 }
 
-// The whole of what a scheduler does to blocks, in step at every stage.
+// All block operations of a scheduler, in step at every stage.
 TEST_F(ModelStageTest, PreemptionByRecomputeAndSwapChangesNothing) {
   const auto requests = MixedRequests(60, 2);
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
@@ -97,10 +97,10 @@ TEST_F(ModelStageTest, PreemptionByRecomputeAndSwapChangesNothing) {
     const auto stages = StagesOf(path, {{0, 2}, {2, 3}, {3, 6}});
     std::vector<TestHop> hops;
     for (const auto& stage : stages) hops.push_back({stage.get(), stage->layers()});
-    TestLane lane(LaneId(3), hops, Tight(mode), requests);
-    RunLanes({&lane}, Pointers(stages), Merge::kNever, 6);
-    ASSERT_EQ(lane.answers().texts(), expected.texts());
-    const sched::SchedulerStats stats = lane.scheduler().Stats();
+    TestPipeline pipeline(PipelineId(3), hops, Tight(mode), requests);
+    RunPipelines({&pipeline}, Pointers(stages), Merge::kNever, 6);
+    ASSERT_EQ(pipeline.answers().texts(), expected.texts());
+    const sched::SchedulerStats stats = pipeline.scheduler().Stats();
     const bool swaps = mode == sched::PreemptionMode::kSwap;
     EXPECT_GT(swaps ? stats.preemptions_swap : stats.preemptions_recompute, 5u);
     EXPECT_GT(stats.prefix_hit_tokens, 0u);
@@ -108,9 +108,9 @@ TEST_F(ModelStageTest, PreemptionByRecomputeAndSwapChangesNothing) {
   }
 }
 
-// Helix section 5: stages overlap, and each lane changes over where it likes. Lanes share stages,
-// each with KV of its own layers and blocks.
-TEST_F(ModelStageTest, LanesThatEnterAndLeaveAtDifferentLayersMerge) {
+// Helix section 5: stages overlap, and each pipeline changes stages at its own layers. Pipelines
+// share stages; each has KV for its own layers and blocks.
+TEST_F(ModelStageTest, PipelinesThatEnterAndLeaveAtDifferentLayersMerge) {
   for (const char* shape : {"llama-160m", "opt-125m"}) {
     const std::string path = MakeTinyModel(folder_.path(), shape, DType::kF32);
     std::vector<std::vector<TestRequest>> requests;
@@ -124,40 +124,42 @@ TEST_F(ModelStageTest, LanesThatEnterAndLeaveAtDifferentLayersMerge) {
       ModelStage *a = stages[0].get(), *b = stages[1].get();
       sched::SchedulerOptions other_blocks = Roomy();
       other_blocks.block_size = 32;
-      TestLane early(LaneId(1), {{a, {0, 2}}, {b, {2, 6}}}, Roomy(), requests[0]);
-      TestLane late(LaneId(2), {{a, {0, 5}}, {b, {5, 6}}}, other_blocks, requests[1]);
-      TestLane middle(LaneId(3), {{a, {0, 3}}, {b, {3, 6}}}, Tight(sched::PreemptionMode::kSwap),
-                      requests[2]);
-      TestLane first(LaneId(4), {{a, {0, 1}}, {b, {1, 6}}}, Roomy(), requests[3]);
-      const std::vector<TestLane*> lanes = {&early, &late, &middle, &first};
-      const int merged = RunLanes(lanes, Pointers(stages), merge, 7);
+      TestPipeline early(PipelineId(1), {{a, {0, 2}}, {b, {2, 6}}}, Roomy(), requests[0]);
+      TestPipeline late(PipelineId(2), {{a, {0, 5}}, {b, {5, 6}}}, other_blocks, requests[1]);
+      TestPipeline middle(PipelineId(3), {{a, {0, 3}}, {b, {3, 6}}},
+                          Tight(sched::PreemptionMode::kSwap), requests[2]);
+      TestPipeline first(PipelineId(4), {{a, {0, 1}}, {b, {1, 6}}}, Roomy(), requests[3]);
+      const std::vector<TestPipeline*> pipelines = {&early, &late, &middle, &first};
+      const int merged = RunPipelines(pipelines, Pointers(stages), merge, 7);
       EXPECT_EQ(merged > 50, merge == Merge::kAtRandom) << merged;
-      for (size_t i = 0; i < lanes.size(); ++i) {
-        ASSERT_EQ(lanes[i]->answers().texts(), expected[i].texts()) << shape << ", lane " << i;
+      for (size_t i = 0; i < pipelines.size(); ++i) {
+        ASSERT_EQ(pipelines[i]->answers().texts(), expected[i].texts())
+            << shape << ", pipeline " << i;
       }
     }
   }
 }
 
-// One range strictly inside another, three stages deep: rows at a layer need not be neighbours.
+// One range strictly inside another, three stages deep: rows at a layer may not be adjacent.
 TEST_F(ModelStageTest, NestedRangesRunInSeveralGroups) {
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
   const auto requests = MixedRequests(12, 21), others = MixedRequests(12, 22),
              thirds = MixedRequests(12, 23);
   const auto stages = StagesOf(path, {{0, 3}, {0, 6}, {3, 6}});
   ModelStage *left = stages[0].get(), *all = stages[1].get(), *right = stages[2].get();
-  TestLane whole(LaneId(1), {{all, {0, 6}}}, Roomy(), requests);
-  TestLane inside(LaneId(2), {{left, {0, 2}}, {all, {2, 4}}, {right, {4, 6}}}, Roomy(), others);
-  TestLane ends(LaneId(3), {{all, {0, 3}}, {right, {3, 6}}}, Roomy(), thirds);
-  RunLanes({&whole, &inside, &ends}, Pointers(stages), Merge::kAtRandom, 8);
+  TestPipeline whole(PipelineId(1), {{all, {0, 6}}}, Roomy(), requests);
+  TestPipeline inside(PipelineId(2), {{left, {0, 2}}, {all, {2, 4}}, {right, {4, 6}}}, Roomy(),
+                      others);
+  TestPipeline ends(PipelineId(3), {{all, {0, 3}}, {right, {3, 6}}}, Roomy(), thirds);
+  RunPipelines({&whole, &inside, &ends}, Pointers(stages), Merge::kAtRandom, 8);
   EXPECT_EQ(whole.answers().texts(), Expected(path, requests).texts());
   EXPECT_EQ(inside.answers().texts(), Expected(path, others).texts());
   EXPECT_EQ(ends.answers().texts(), Expected(path, thirds).texts());
 }
 
-// A lane may ask for rows on their way: those a stage that ends there would send, also where parts
-// enter and leave beside it, and where a pass of some layers is run.
-TEST_F(ModelStageTest, RowsOnTheirWayAreThoseOfACutThere) {
+// A pipeline may request activations between layers. They are those that a stage ending there would
+// send, also if parts enter and leave beside it, and if only some layers run.
+TEST_F(ModelStageTest, ActivationsInFlightAreThoseOfACutThere) {
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
   const std::vector<TokenId> tokens = {5, 17, 250, 3, 3, 9};
   StepPlan plan{.id = StepId(1), .tokens = tokens, .blocks = {1}};
@@ -167,24 +169,26 @@ TEST_F(ModelStageTest, RowsOnTheirWayAreThoseOfACutThere) {
   const auto cut_at = [&](int layer) {
     const auto stage = NewTestStage(path, {.layers = LayerRange{0, layer}});
     EXPECT_TRUE(
-        stage->OpenLane(LaneId(1), {.layers = {0, layer}, .num_blocks = 2, .first = true}).ok());
-    StagePart part{.lane = LaneId(1), .plan = &plan};
+        stage->OpenPipeline(PipelineId(1), {.layers = {0, layer}, .num_blocks = 2, .first = true})
+            .ok());
+    StagePart part{.pipeline = PipelineId(1), .plan = &plan};
     EXPECT_TRUE(stage->Run({&part, 1}).ok() && part.result.error.ok());
     return part.output;
   };
   const auto stage = NewTestStage(path);
-  StageLane lane{.layers = {0, 6}, .num_blocks = 2, .first = true, .last = true};
-  lane.keep_rows_at = {2, 5};
-  ASSERT_TRUE(stage->OpenLane(LaneId(1), lane).ok());
-  ASSERT_TRUE(stage->OpenLane(LaneId(2), {.layers = {0, 3}, .num_blocks = 2, .first = true}).ok());
-  std::vector<StagePart> parts = {{.lane = LaneId(1), .plan = &plan},
-                                  {.lane = LaneId(2), .plan = &plan}};
+  StagePipeline pipeline{.layers = {0, 6}, .num_blocks = 2, .first = true, .last = true};
+  pipeline.cache_activations_at = {2, 5};
+  ASSERT_TRUE(stage->OpenPipeline(PipelineId(1), pipeline).ok());
+  ASSERT_TRUE(
+      stage->OpenPipeline(PipelineId(2), {.layers = {0, 3}, .num_blocks = 2, .first = true}).ok());
+  std::vector<StagePart> parts = {{.pipeline = PipelineId(1), .plan = &plan},
+                                  {.pipeline = PipelineId(2), .plan = &plan}};
   ASSERT_TRUE(stage->Run(parts).ok() && parts[0].result.error.ok());
-  ASSERT_EQ(parts[0].inner_rows.size(), 2u);
-  for (const EnteringRows& inner : parts[0].inner_rows) {
+  ASSERT_EQ(parts[0].inner_activations.size(), 2u);
+  for (const EnteringActivations& inner : parts[0].inner_activations) {
     EXPECT_EQ(inner.rows, cut_at(inner.layer)) << "layer " << inner.layer;
   }
-  EXPECT_TRUE(parts[1].inner_rows.empty());
+  EXPECT_TRUE(parts[1].inner_activations.empty());
   EXPECT_EQ(parts[1].output, cut_at(3));
 
   // The same tokens at layers [2, 5) alone.
@@ -194,34 +198,34 @@ TEST_F(ModelStageTest, RowsOnTheirWayAreThoseOfACutThere) {
   again.sequences[0].keep_blocks = 1;
   again.sequences[0].num_new_blocks = 0;
   const std::vector<std::byte> entering = cut_at(2);
-  StagePart some{.lane = LaneId(1), .plan = &again, .input = entering};
+  StagePart some{.pipeline = PipelineId(1), .plan = &again, .input = entering};
   some.layers = LayerRange{2, 5};
   ASSERT_TRUE(stage->Run({&some, 1}).ok());
   ASSERT_TRUE(some.result.error.ok()) << some.result.error.ToString();
-  EXPECT_TRUE(some.inner_rows.empty()) << "its ends are its input and its output";
+  EXPECT_TRUE(some.inner_activations.empty()) << "at both ends they are its input and its output";
   EXPECT_EQ(some.output, cut_at(5));
 }
 
 // A merged batch of more rows than the model takes is run in several.
-TEST_F(ModelStageTest, ABatchTooLargeIsSplit) {
+TEST_F(ModelStageTest, ATooLargeBatchIsSplit) {
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
   const auto stage = NewTestStage(path, {.max_batched_tokens = 48, .threads = 2});
-  std::vector<std::unique_ptr<TestLane>> lanes;
-  std::vector<TestLane*> pointers;
+  std::vector<std::unique_ptr<TestPipeline>> pipelines;
+  std::vector<TestPipeline*> pointers;
   std::vector<std::vector<TestRequest>> requests;
   for (uint64_t i = 0; i < 5; ++i) {
     requests.push_back(MixedRequests(8, 30 + i));
-    lanes.push_back(std::make_unique<TestLane>(
-        LaneId(i + 1), std::vector<TestHop>{{stage.get(), {0, 6}}}, Roomy(), requests.back()));
-    pointers.push_back(lanes.back().get());
+    pipelines.push_back(std::make_unique<TestPipeline>(
+        PipelineId(i + 1), std::vector<TestHop>{{stage.get(), {0, 6}}}, Roomy(), requests.back()));
+    pointers.push_back(pipelines.back().get());
   }
-  RunLanes(pointers, {stage.get()}, Merge::kAtRandom, 9);
-  for (size_t i = 0; i < lanes.size(); ++i) {
-    EXPECT_EQ(lanes[i]->answers().texts(), Expected(path, requests[i]).texts()) << i;
+  RunPipelines(pointers, {stage.get()}, Merge::kAtRandom, 9);
+  for (size_t i = 0; i < pipelines.size(); ++i) {
+    EXPECT_EQ(pipelines[i]->answers().texts(), Expected(path, requests[i]).texts()) << i;
   }
 }
 
-TEST_F(ModelStageTest, AThreadForEachStageAnswersAsOneProcess) {
+TEST_F(ModelStageTest, OneThreadPerStageAnswersLikeOneProcess) {
   const auto requests = MixedRequests(50, 40);
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
   const Answers expected = Expected(path, requests);
@@ -253,7 +257,7 @@ TEST_F(ModelStageTest, AChainWithAGapIsRefused) {
   EXPECT_EQ(executor.status().code(), StatusCode::kInvalidArgument);
 }
 
-// Plans come from elsewhere: whatever is wrong with one, it fails, and only it.
+// Plans come from another process: an invalid plan fails, and only it.
 TEST_F(ModelStageTest, AMalformedPlanFailsAlone) {
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
   const auto stage = NewTestStage(path);
@@ -304,12 +308,12 @@ TEST_F(ModelStageTest, AMalformedPlanFailsAlone) {
         p.swap_out = {{0, 0}};
       }),
   };
-  const StageLane options{.layers = {0, 6}, .num_blocks = 4, .first = true, .last = true};
+  const StagePipeline options{.layers = {0, 6}, .num_blocks = 4, .first = true, .last = true};
   for (size_t i = 0; i < bad.size(); ++i) {
-    const LaneId one{2 * i + 1}, other{2 * i + 2};
-    ASSERT_TRUE(stage->OpenLane(one, options).ok());
-    ASSERT_TRUE(stage->OpenLane(other, options).ok());
-    std::vector<StagePart> parts = {{one, &bad[i]}, {other, &good}, {LaneId(1000), &good}};
+    const PipelineId one{2 * i + 1}, other{2 * i + 2};
+    ASSERT_TRUE(stage->OpenPipeline(one, options).ok());
+    ASSERT_TRUE(stage->OpenPipeline(other, options).ok());
+    std::vector<StagePart> parts = {{one, &bad[i]}, {other, &good}, {PipelineId(1000), &good}};
     ASSERT_TRUE(stage->Run(parts).ok());
     EXPECT_EQ(parts[0].result.error.code(), StatusCode::kInvalidArgument) << i;
     EXPECT_TRUE(parts[0].result.sequences.empty()) << i;
@@ -317,25 +321,25 @@ TEST_F(ModelStageTest, AMalformedPlanFailsAlone) {
     EXPECT_TRUE(parts[1].result.sequences.at(0).token.has_value());
     EXPECT_EQ(parts[1].result.id, StepId(9));
     EXPECT_EQ(parts[2].result.error.code(), StatusCode::kNotFound);
-    // The lane's tables are no longer those its plans mean: it runs no more.
+    // The pipeline's tables may differ from those that its plans assume: it runs no more.
     std::vector<StagePart> again = {{one, &good}};
     ASSERT_TRUE(stage->Run(again).ok());
     EXPECT_FALSE(again[0].result.error.ok()) << i;
-    stage->CloseLane(one);
-    stage->CloseLane(other);
+    stage->ClosePipeline(one);
+    stage->ClosePipeline(other);
   }
 }
 
-TEST_F(ModelStageTest, RefusesLanesItCannotHave) {
+TEST_F(ModelStageTest, RefusesInvalidPipelines) {
   const std::string path = MakeTinyModel(folder_.path(), "gpt2");
   const auto stage = NewTestStage(path, {.layers = LayerRange{2, 5}});
-  const StageLane good{.layers = {2, 4}, .num_blocks = 4};
+  const StagePipeline good{.layers = {2, 4}, .num_blocks = 4};
   const auto code = [&](auto edit) {
-    StageLane lane = good;
-    edit(lane);
-    return stage->OpenLane(LaneId(1), lane).code();
+    StagePipeline pipeline = good;
+    edit(pipeline);
+    return stage->OpenPipeline(PipelineId(1), pipeline).code();
   };
-  using L = StageLane&;
+  using L = StagePipeline&;
   EXPECT_EQ(code([](L l) { l.layers = {1, 4}; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](L l) { l.layers = {2, 6}; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(code([](L l) { l.layers = {3, 3}; }), StatusCode::kInvalidArgument);
@@ -347,8 +351,8 @@ TEST_F(ModelStageTest, RefusesLanesItCannotHave) {
   EXPECT_EQ(code([](L l) { l.num_blocks = 1 << 30; }), StatusCode::kResourceExhausted);
   EXPECT_EQ(code([](L) {}), StatusCode::kOk);
   EXPECT_EQ(code([](L) {}), StatusCode::kFailedPrecondition);
-  stage->CloseLane(LaneId(1));
-  stage->CloseLane(LaneId(1));
+  stage->ClosePipeline(PipelineId(1));
+  stage->ClosePipeline(PipelineId(1));
   EXPECT_EQ(code([](L) {}), StatusCode::kOk);
 }
 

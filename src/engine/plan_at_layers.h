@@ -1,15 +1,15 @@
-// What a step asks of a hop's layers where some of its sequences run at some of them only
-// (StepPlan's only_layers): first of all of them, then of each such part. Pure functions.
+// A hop's part of a step in which some sequences run only at some of its layers (StepPlan's
+// only_layers): first at all of them, then at each such range. Pure functions.
 #pragma once
 
 #include "core/step_plan.h"
 
 namespace millrace::engine {
 
-// What `plan` asks of a hop of these layers: sequences that do not run at all of them keep their
-// tables and no token.
+// The plan for a hop of these layers: sequences that do not run at all of them keep their tables
+// and have no tokens.
 StepPlan PlanAtHop(const StepPlan& plan, LayerRange hop);
-// After it, what it asks of some of them: the sequences that run at just these.
+// The plan that follows, for some of the layers: the sequences that run at exactly these.
 StepPlan PlanAtLayers(const StepPlan& plan, LayerRange hop, LayerRange layers);
 
 }  // namespace millrace::engine

@@ -1,34 +1,34 @@
-// Stages of several tensor-parallel ranks, each on a thread with a device of its own: lanes through
-// them answer as one process does, and what ends their collective ends their batch.
+// Stages of several tensor-parallel ranks, each on a thread with its own device: pipelines through
+// them answer like one process, and a failure of their collective fails their batch.
 #include <gtest/gtest.h>
 
 #include <thread>
 
 #include "engine/local_executor.h"
-#include "engine/testing_lanes.h"
+#include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 #include "net/in_process_collective.h"
 
 namespace millrace::engine {
 namespace {
 
-constexpr TokenId kEos = 7;
+constexpr TokenId kRankedEos = 7;
 
 sched::SchedulerOptions Options() {
   sched::SchedulerOptions o;
   o.block_size = 16;
-  o.num_blocks = 30;  // few: requests lose theirs
+  o.num_blocks = 30;  // few: requests are preempted
   o.num_host_blocks = 40;
   o.preemption = sched::PreemptionMode::kSwap;
   o.watermark = 0;
   o.max_num_seqs = 16;
   o.max_num_batched_tokens = 48;
   o.max_model_len = 128;
-  o.eos_token_ids = {kEos};
+  o.eos_token_ids = {kRankedEos};
   return o;
 }
 
-// All ranks of a stage as one Stage: a batch runs on all of them at once, as workers would do it.
+// All ranks of a stage as one Stage: a batch runs on all of them at once, as workers do it.
 class RankedStage : public Stage {
  public:
   RankedStage(const std::string& folder, LayerRange layers, int size)
@@ -50,12 +50,12 @@ class RankedStage : public Stage {
   size_t row_bytes() const override { return ranks_[0]->row_bytes(); }
   std::pair<int, int> kv_heads() const override { return ranks_[0]->kv_heads(); }
   int model_kv_heads() const override { return ranks_[0]->model_kv_heads(); }
-  Status OpenLane(LaneId lane, const StageLane& options) override {
-    for (auto& rank : ranks_) MR_RETURN_IF_ERROR(rank->OpenLane(lane, options));
+  Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override {
+    for (auto& rank : ranks_) MR_RETURN_IF_ERROR(rank->OpenPipeline(pipeline, options));
     return OkStatus();
   }
-  void CloseLane(LaneId lane) override {
-    for (auto& rank : ranks_) rank->CloseLane(lane);
+  void ClosePipeline(PipelineId pipeline) override {
+    for (auto& rank : ranks_) rank->ClosePipeline(pipeline);
   }
   Status Run(std::span<StagePart> parts) override {
     std::vector<std::vector<StagePart>> copies(ranks_.size(), {parts.begin(), parts.end()});
@@ -77,11 +77,11 @@ class RankedStage : public Stage {
     return OkStatus();
   }
   size_t KvBytes(const KvBox& box) const override { return ranks_[0]->KvBytes(box); }
-  Status ReadKv(LaneId, const KvBox&, std::span<const BlockIndex>,
+  Status ReadKv(PipelineId, const KvBox&, std::span<const BlockIndex>,
                 std::span<std::byte>) const override {
     return Unimplemented("ask a rank");
   }
-  Status WriteKv(LaneId, const KvBox&, std::span<const BlockIndex>,
+  Status WriteKv(PipelineId, const KvBox&, std::span<const BlockIndex>,
                  std::span<const std::byte>) override {
     return Unimplemented("ask a rank");
   }
@@ -102,30 +102,30 @@ class RankedStage : public Stage {
 Answers AnswersOfOneProcess(const std::string& folder, const std::vector<TestRequest>& requests) {
   auto device = NewTestDevice();
   auto model = LoadTestModel(folder, *device);
-  auto executor =
-      LocalExecutor::Create(std::move(device), std::move(model),
-                            {.num_blocks = 30, .num_host_blocks = 40, .eos_token_ids = {kEos}});
+  auto executor = LocalExecutor::Create(
+      std::move(device), std::move(model),
+      {.num_blocks = 30, .num_host_blocks = 40, .eos_token_ids = {kRankedEos}});
   EXPECT_TRUE(executor.ok()) << executor.status().ToString();
   auto scheduler = std::move(sched::Scheduler::Create(Options())).value();
   AddRequests(*scheduler, requests);
   return RunToTheEnd(*scheduler, **executor);
 }
 
-TEST(RankedStage, LanesThroughRanksAnswerAsOneProcess) {
+TEST(RankedStage, PipelinesThroughRanksAnswerLikeOneProcess) {
   model::TestFolder folder;
   const auto requests = MixedRequests(12, 5), others = MixedRequests(8, 6);
   for (const char* shape : {"llama-160m", "pythia-160m"}) {
     const std::string path = MakeTinyModel(folder.path(), shape);
     const Answers expected = AnswersOfOneProcess(path, requests);
     const Answers others_expected = AnswersOfOneProcess(path, others);
-    // Two ranks, then four, then one; a lane that enters in between shares the ends.
+    // Two ranks, then four, then two; a pipeline that enters in between shares the ends.
     RankedStage first(path, {0, 2}, 2), middle(path, {2, 4}, 4), last(path, {3, 6}, 2);
-    TestLane lane(LaneId(1), {{&first, {0, 2}}, {&middle, {2, 4}}, {&last, {4, 6}}}, Options(),
-                  requests);
-    TestLane other(LaneId(2), {{&first, {0, 2}}, {&middle, {2, 3}}, {&last, {3, 6}}}, Options(),
-                   others);
-    RunLanes({&lane, &other}, {&first, &middle, &last}, Merge::kAtRandom, 5);
-    ASSERT_EQ(lane.answers().texts(), expected.texts()) << shape;
+    TestPipeline pipeline(PipelineId(1), {{&first, {0, 2}}, {&middle, {2, 4}}, {&last, {4, 6}}},
+                          Options(), requests);
+    TestPipeline other(PipelineId(2), {{&first, {0, 2}}, {&middle, {2, 3}}, {&last, {3, 6}}},
+                       Options(), others);
+    RunPipelines({&pipeline, &other}, {&first, &middle, &last}, Merge::kAtRandom, 5);
+    ASSERT_EQ(pipeline.answers().texts(), expected.texts()) << shape;
     ASSERT_EQ(other.answers().texts(), others_expected.texts()) << shape;
   }
 }
@@ -148,16 +148,19 @@ StepPlan OneToken(uint64_t id, SequenceStart start) {
 TEST(RankedStage, AnEndedCollectiveFailsTheBatchUntilThereIsANewOne) {
   model::TestFolder folder;
   RankedStage stage(MakeTinyModel(folder.path(), "llama-160m"), {0, 6}, 2);
-  const StageLane lane{
-      .layers = {0, 6}, .num_blocks = 8, .first = true, .last = true, .eos_token_ids = {kEos}};
+  const StagePipeline pipeline{.layers = {0, 6},
+                               .num_blocks = 8,
+                               .first = true,
+                               .last = true,
+                               .eos_token_ids = {kRankedEos}};
   SequenceStart start;
   start.id = SequenceId(1);
   start.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{5});
   start.params = std::make_shared<const SamplingParams>();
   const StepPlan plan = OneToken(1, start);
-  const auto run = [&](LaneId id) {
-    StagePart part{.lane = id, .plan = &plan};
-    const Status opened = stage.OpenLane(id, lane);
+  const auto run = [&](PipelineId id) {
+    StagePart part{.pipeline = id, .plan = &plan};
+    const Status opened = stage.OpenPipeline(id, pipeline);
     EXPECT_TRUE(opened.ok()) << opened.ToString();
     const Status ran = stage.Run({&part, 1});
     if (ran.ok()) {
@@ -167,30 +170,34 @@ TEST(RankedStage, AnEndedCollectiveFailsTheBatchUntilThereIsANewOne) {
     }
     return ran;
   };
-  EXPECT_TRUE(run(LaneId(1)).ok());
+  EXPECT_TRUE(run(PipelineId(1)).ok());
   stage.collective(1).Abort("a test");
-  EXPECT_EQ(run(LaneId(2)).code(), StatusCode::kUnavailable);
-  EXPECT_EQ(run(LaneId(3)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(run(PipelineId(2)).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(run(PipelineId(3)).code(), StatusCode::kUnavailable);
   stage.RenewCollectives();
-  EXPECT_TRUE(run(LaneId(4)).ok());
+  EXPECT_TRUE(run(PipelineId(4)).ok());
 }
 
-// The heads of a box, rank by rank, are the box of the whole.
+// The heads of a box, rank by rank, are the box of the whole model.
 TEST(RankedStage, RanksHoldTheKvHeadsOfTheWhole) {
   model::TestFolder folder;
   const std::string path = MakeTinyModel(folder.path(), "llama-160m");
   RankedStage ranked(path, {0, 6}, 2);
   const auto whole = NewTestStage(path);
-  const StageLane lane{
-      .layers = {0, 6}, .num_blocks = 8, .first = true, .last = true, .eos_token_ids = {kEos}};
-  ASSERT_TRUE(ranked.OpenLane(LaneId(1), lane).ok() && whole->OpenLane(LaneId(1), lane).ok());
+  const StagePipeline pipeline{.layers = {0, 6},
+                               .num_blocks = 8,
+                               .first = true,
+                               .last = true,
+                               .eos_token_ids = {kRankedEos}};
+  ASSERT_TRUE(ranked.OpenPipeline(PipelineId(1), pipeline).ok() &&
+              whole->OpenPipeline(PipelineId(1), pipeline).ok());
   SequenceStart start;
   start.id = SequenceId(1);
   start.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{5});
   start.params = std::make_shared<const SamplingParams>();
   const StepPlan plan = OneToken(1, start);
   for (Stage* stage : {static_cast<Stage*>(&ranked), static_cast<Stage*>(whole.get())}) {
-    StagePart part{.lane = LaneId(1), .plan = &plan};
+    StagePart part{.pipeline = PipelineId(1), .plan = &plan};
     const Status ran = stage->Run({&part, 1});
     ASSERT_TRUE(ran.ok() && part.result.error.ok()) << ran.ToString();
   }
@@ -200,11 +207,11 @@ TEST(RankedStage, RanksHoldTheKvHeadsOfTheWhole) {
     EXPECT_EQ(end - first, 2);
     const KvBox box{{1, 4}, first, end, 0, 1};
     std::vector<std::byte> mine(ranked.rank(r).KvBytes(box)), theirs(whole->KvBytes(box));
-    ASSERT_TRUE(ranked.rank(r).ReadKv(LaneId(1), box, blocks, mine).ok());
-    ASSERT_TRUE(whole->ReadKv(LaneId(1), box, blocks, theirs).ok());
+    ASSERT_TRUE(ranked.rank(r).ReadKv(PipelineId(1), box, blocks, mine).ok());
+    ASSERT_TRUE(whole->ReadKv(PipelineId(1), box, blocks, theirs).ok());
     EXPECT_EQ(mine, theirs) << r;
     const KvBox others{{1, 4}, 0, 4, 0, 1};
-    EXPECT_FALSE(ranked.rank(r).ReadKv(LaneId(1), others, blocks, mine).ok());
+    EXPECT_FALSE(ranked.rank(r).ReadKv(PipelineId(1), others, blocks, mine).ok());
   }
 }
 

@@ -15,23 +15,24 @@ namespace {
 constexpr float kBanned = -std::numeric_limits<float>::infinity();
 
 // The index of the largest logit, the smallest index on ties; nullopt when one is NaN or none is
-// above -inf. Independent lanes, because a single running maximum would not be vectorised.
+// above -inf. Uses independent lanes, because a single running maximum would not be vectorised.
 std::optional<TokenId> ArgMax(std::span<const float> logits) {
-  constexpr size_t kLanes = 32;
-  float best[kLanes];
-  int nan[kLanes] = {};
-  std::fill_n(best, kLanes, kBanned);
-  auto see = [&](size_t lane, float x) {
-    best[lane] = x > best[lane] ? x : best[lane];
-    nan[lane] |= x != x;
+  constexpr size_t kPipelines = 32;
+  float best[kPipelines];
+  int nan[kPipelines] = {};
+  std::fill_n(best, kPipelines, kBanned);
+  auto see = [&](size_t pipeline, float x) {
+    best[pipeline] = x > best[pipeline] ? x : best[pipeline];
+    nan[pipeline] |= x != x;
   };
   size_t i = 0;
-  for (; i + kLanes <= logits.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) see(lane, logits[i + lane]);
+  for (; i + kPipelines <= logits.size(); i += kPipelines) {
+    for (size_t pipeline = 0; pipeline < kPipelines; ++pipeline)
+      see(pipeline, logits[i + pipeline]);
   }
   for (; i < logits.size(); ++i) see(0, logits[i]);
-  const float peak = *std::max_element(best, best + kLanes);
-  const bool any_nan = std::any_of(nan, nan + kLanes, [](int n) { return n != 0; });
+  const float peak = *std::max_element(best, best + kPipelines);
+  const bool any_nan = std::any_of(nan, nan + kPipelines, [](int n) { return n != 0; });
   if (any_nan || peak == kBanned) return std::nullopt;
   return static_cast<TokenId>(std::find(logits.begin(), logits.end(), peak) - logits.begin());
 }
@@ -123,8 +124,8 @@ Result<Sampler::Choice> Sampler::Sample(std::span<float> logits, int position, S
   return choice;
 }
 
-// Inverse of the cumulative distribution over the kept tokens: in vocabulary order when nothing is
-// cut off by rank (no sort is needed then), else likeliest first.
+// Inverse of the cumulative distribution over the kept tokens: in vocabulary order if no rank limit
+// applies (then no sort is needed), else likeliest first.
 TokenId Sampler::Draw(std::span<const float> logits, float top, const SamplingParams& params,
                       double uniform) {
   const auto inverse_temperature = static_cast<float>(1.0 / params.temperature);
@@ -159,8 +160,8 @@ TokenId Sampler::DrawInVocabularyOrder(float min_weight, double uniform) const {
   return last;
 }
 
-// Puts the tokens that top-k, top-p (of what top-k leaves) and min-p keep at the head of order_;
-// returns how many and their weight. Sorts no longer a head than it needs.
+// Moves the tokens that top-k, top-p (of what top-k leaves) and min-p keep to the head of order_;
+// returns their number and weight. Sorts only as much of the head as needed.
 std::pair<int, double> Sampler::KeepLikeliest(std::span<const float> logits,
                                               const SamplingParams& params, double total) {
   const auto vocab = static_cast<int>(logits.size());

@@ -1,10 +1,10 @@
 // Sampling: from one row of logits to one token, as a pure function of (logits, parameters, tokens
-// so far, seed, position). No stream of random numbers exists, so replay after preemption, batching
-// and migration agree by construction (architecture promise 1).
+// so far, seed, position). There is no stream of random numbers, so replay after preemption,
+// batching and migration agree by construction (architecture promise 1).
 //
 // Order of operations: logit bias, bans (min_tokens), repetition / presence / frequency penalties,
-// temperature, top-k, top-p, min-p, draw. Log-probabilities reported are those of the model's own
-// distribution, before any of it, as vLLM's default.
+// temperature, top-k, top-p, min-p, draw. Reported log-probabilities are those of the model's own
+// distribution, before any of this, as in vLLM's default.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,8 @@
 
 namespace millrace::engine {
 
-// What sampling needs to remember of a sequence. Tokens are written by position, so that a replay
-// writes the same values again.
+// A sequence's state for sampling. Tokens are written by position, so that a replay writes the same
+// values again.
 class SamplingState {
  public:
   explicit SamplingState(const SequenceStart& start);
@@ -35,7 +35,7 @@ class SamplingState {
     int output = 0;       // times among the generated tokens
     bool prompt = false;  // in the prompt
   };
-  // Of tokens [0, length). REQUIRES: they have been recorded.
+  // For tokens [0, length). REQUIRES: they have been recorded.
   const std::unordered_map<TokenId, Count>& CountsUpTo(int length);
 
  private:
@@ -49,7 +49,7 @@ class SamplingState {
 
 // Chooses the token at `position` (= number of tokens before it). `logits` is [vocab] and is
 // overwritten. `eos` may not be chosen before min_tokens. kInternal when a logit is NaN or all are
-// banned: this sequence's error alone. One thread per Sampler.
+// banned, an error of this sequence only. One thread per Sampler.
 class Sampler {
  public:
   struct Choice {

@@ -58,7 +58,7 @@ TEST(Sampler, IsAFunctionOfSeedAndPosition) {
     EXPECT_EQ(token, Pick(logits, b, position));
     equal += token == Pick(logits, c, position);
   }
-  EXPECT_LT(equal, 20) << "another seed draws other tokens";
+  EXPECT_LT(equal, 20) << "a different seed draws different tokens";
 }
 
 TEST(Sampler, DrawsFollowTheSoftmax) {
@@ -66,11 +66,11 @@ TEST(Sampler, DrawsFollowTheSoftmax) {
   auto plain = Frequencies(logits, [](auto&) {});
   EXPECT_NEAR(plain[0], 0.1, 0.01);
   EXPECT_NEAR(plain[2], 0.5, 0.015);
-  auto cold = Frequencies(logits, [](auto& p) { p.temperature = 0.5; });  // weights squared
+  auto cold = Frequencies(logits, [](auto& p) { p.temperature = 0.5; });  // squared weights
   EXPECT_NEAR(cold[2], 25.0 / 34, 0.015);
 }
 
-TEST(Sampler, TopKTopPAndMinPKeepWhatTheySay) {
+TEST(Sampler, TopKTopPAndMinPKeepTheRightTokens) {
   const std::vector<float> logits = {std::log(1.f), std::log(2.f), std::log(5.f), std::log(2.f)};
   auto k = Frequencies(logits, [](auto& p) { p.top_k = 2; });
   EXPECT_EQ(k.size(), 2u);
@@ -110,7 +110,7 @@ TEST(Sampler, TopPEqualsANaiveSortOnRandomLogits) {
   }
 }
 
-TEST(Sampler, PenaltiesCountWhatTheyShould) {
+TEST(Sampler, PenaltiesCountTheRightTokens) {
   // Prompt {0, 1}, output {2, 2}.
   auto with = [](auto change) {
     auto state = StateWith(change, 1, {0, 1});

@@ -11,20 +11,20 @@ SamplingPass::SamplingPass(model::Model& model, tensor::Device& device)
                  static_cast<size_t>(model.spec().vocab_size));
 }
 
-void SamplingPass::Add(StagePart& part, ModelLane& lane, int first_row) {
+void SamplingPass::Add(StagePart& part, ModelPipeline& pipeline, int first_row) {
   for (const SequenceStep& step : part.plan->sequences) {
     part.result.sequences.push_back({step.id});
     if (step.logits == LogitsWanted::kNone) continue;
     AddRows(step, {.part = &part,
-                   .lane = &lane,
+                   .pipeline = &pipeline,
                    .row = first_row + step.first_token,
                    .result = part.result.sequences.size() - 1});
   }
 }
 
-// `row`: that of the step's first token.
+// `row`: the row of the step's first token.
 void SamplingPass::AddRows(const SequenceStep& step, LogitsRow row) {
-  const SamplingState& state = *row.lane->sequence(step.id).sampling;
+  const SamplingState& state = *row.pipeline->sequence(step.id).sampling;
   const int known = static_cast<int>(state.tokens().size());
   for (int i = 0; i < step.num_tokens; ++i, ++row.row) {
     const bool last = i + 1 == step.num_tokens;
@@ -35,8 +35,8 @@ void SamplingPass::AddRows(const SequenceStep& step, LogitsRow row) {
   }
 }
 
-// In groups of as many rows as the model's logits buffer holds; a row's logits do not depend on the
-// group it is in.
+// Runs in groups of as many rows as the model's logits buffer holds; a row's logits do not depend
+// on its group.
 void SamplingPass::Run() {
   const auto vocab = static_cast<size_t>(model_.spec().vocab_size);
   const auto group_max = static_cast<size_t>(model_.max_logits_rows());
@@ -54,7 +54,7 @@ void SamplingPass::Run() {
 
 void SamplingPass::UseRow(const LogitsRow& wanted, std::span<float> logits) {
   SequenceResult& result = wanted.part->result.sequences[wanted.result];
-  SamplingState& state = *wanted.lane->sequence(result.id).sampling;
+  SamplingState& state = *wanted.pipeline->sequence(result.id).sampling;
   if (wanted.prompt_logprob) {
     const TokenId next = state.tokens()[static_cast<size_t>(wanted.position)];
     auto logprobs = LogprobsAt(logits, next, state.params().prompt_logprobs.value_or(0));
@@ -66,7 +66,7 @@ void SamplingPass::UseRow(const LogitsRow& wanted, std::span<float> logits) {
   }
   if (!wanted.sample) return;
   auto choice =
-      sampler_.Sample(logits, wanted.position, state, wanted.lane->options().eos_token_ids);
+      sampler_.Sample(logits, wanted.position, state, wanted.pipeline->options().eos_token_ids);
   if (!choice.ok()) {
     result.error = choice.status();
     return;

@@ -1,12 +1,12 @@
-// SamplingPass: the last step of a batch: from the hidden rows whose logits are wanted, of all
-// lanes together, to tokens and log-probabilities. One thread, the stage's.
+// SamplingPass: the end of a batch: turns the hidden rows whose logits are needed, of all pipelines
+// together, into tokens and log-probabilities. Owned by the stage; one thread, the stage's.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "engine/model_lane.h"
+#include "engine/model_pipeline.h"
 #include "engine/sampler.h"
 #include "engine/stage.h"
 #include "model/model.h"
@@ -18,19 +18,19 @@ class SamplingPass {
  public:
   SamplingPass(model::Model& model, tensor::Device& device);
 
-  // Adds the rows that the part's plan wants and makes its result, as yet without tokens. The
-  // plan's rows begin at `first_row` of the hidden rows.
-  void Add(StagePart& part, ModelLane& lane, int first_row);
-  // Fills in the results of all parts added, and forgets them.
+  // Adds the rows that the part's plan needs, and creates its result without tokens. The plan's
+  // rows start at `first_row` of the hidden rows.
+  void Add(StagePart& part, ModelPipeline& pipeline, int first_row);
+  // Fills in the results of all added parts, and clears them.
   void Run();
-  // Forgets the parts added: the batch failed.
+  // Clears the added parts, because the batch failed.
   void Drop() { wanted_.clear(); }
 
  private:
-  // A row whose logits are wanted, and what for.
+  // A row whose logits are needed, and its use.
   struct LogitsRow {
     StagePart* part = nullptr;
-    ModelLane* lane = nullptr;
+    ModelPipeline* pipeline = nullptr;
     int32_t row = 0;              // in the batch
     size_t result = 0;            // in part->result.sequences
     int position = 0;             // tokens up to and including this row's

@@ -1,5 +1,5 @@
-// For tests of what is computed again: questions to the hash model, and a lane through stages of it
-// of which some are lost. It does what a controller does then, with production schedulers.
+// For tests of recomputation: questions for the hash model, and a pipeline through its stages, some
+// of which are lost. It acts as a controller would then, with production schedulers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "engine/activation_caching_stage.h"
 #include "engine/hash_stage.h"
-#include "engine/row_keeping_stage.h"
 #include "sched/scheduler.h"
 
 namespace millrace::engine {
@@ -47,12 +47,12 @@ inline std::vector<Question> Questions(Rng& rng, int count) {
 
 using Cut = std::vector<LayerRange>;
 
-// A lane through stages of the hash model, of which some are lost now and then; the lane that goes
-// on may cut the layers anew.
+// A pipeline through stages of the hash model, some of which are lost now and then; the next
+// pipeline may cut the layers differently.
 class Way {
  public:
-  Way(Cut ranges, int num_blocks, size_t rows_bytes_max)
-      : ranges_(std::move(ranges)), rows_bytes_max_(rows_bytes_max) {
+  Way(Cut ranges, int num_blocks, size_t activation_bytes_max)
+      : ranges_(std::move(ranges)), activation_bytes_max_(activation_bytes_max) {
     options_.block_size = 4;
     options_.num_blocks = num_blocks;
     options_.num_host_blocks = 8;
@@ -85,7 +85,7 @@ class Way {
     return true;
   }
 
-  // Of the steps under way the first hops may have run one more.
+  // Of the steps in progress the first hops may have run one more.
   void Lose(const std::set<size_t>& lost, Rng& rng, std::optional<Cut> cut = {}) {
     if (!in_flight_.empty()) {
       Run(in_flight_.front(),
@@ -101,12 +101,12 @@ class Way {
     std::vector<sched::DetachedRequest> all = scheduler_->DetachAll({});
     for (size_t h = 0; h < hops_.size(); ++h) {
       if (lost.contains(h)) hops_[h].reset();
-      if (hops_[h] && left_lane_) hops_[h]->CloseLane(*left_lane_);
+      if (hops_[h] && left_pipeline_) hops_[h]->ClosePipeline(*left_pipeline_);
     }
-    left_lane_ = lane_;
+    left_pipeline_ = pipeline_;
     left_hops_ = hops_;
     left_ranges_ = ranges_;
-    if (cut) {  // each worker gets another stage, beside the one it has
+    if (cut) {  // each worker gets another stage, in addition to its present one
       ranges_ = *cut;
       hops_.assign(ranges_.size(), nullptr);
     }
@@ -142,21 +142,22 @@ class Way {
 
  private:
   void Open() {
-    lane_ = LaneId(lane_.value() + 1);
+    pipeline_ = PipelineId(pipeline_.value() + 1);
     options_.stages = static_cast<int>(ranges_.size());
     scheduler_ = std::move(sched::Scheduler::Create(options_)).value();
     for (size_t h = 0; h < hops_.size(); ++h) {
       if (!hops_[h]) {
-        hops_[h] = std::make_shared<RowKeepingStage>(
-            std::make_shared<HashStage>(kModel, ranges_[h]), rows_bytes_max_);
+        hops_[h] = std::make_shared<ActivationCachingStage>(
+            std::make_shared<HashStage>(kModel, ranges_[h]), activation_bytes_max_);
       }
-      const Status opened = hops_[h]->OpenLane(lane_, {.layers = ranges_[h],
-                                                       .block_size = options_.block_size,
-                                                       .num_blocks = options_.num_blocks,
-                                                       .num_host_blocks = options_.num_host_blocks,
-                                                       .first = h == 0,
-                                                       .last = h + 1 == hops_.size(),
-                                                       .keep_rows_at = KeepRowsAt(h)});
+      const Status opened =
+          hops_[h]->OpenPipeline(pipeline_, {.layers = ranges_[h],
+                                             .block_size = options_.block_size,
+                                             .num_blocks = options_.num_blocks,
+                                             .num_host_blocks = options_.num_host_blocks,
+                                             .first = h == 0,
+                                             .last = h + 1 == hops_.size(),
+                                             .cache_activations_at = KeepRowsAt(h)});
       ASSERT_TRUE(opened.ok()) << opened.ToString();
     }
   }
@@ -175,7 +176,7 @@ class Way {
     std::vector<std::byte> rows;
     StepResult result;
     for (size_t h = 0; h < hops; ++h) {
-      StagePart part{lane_, &plan, rows, {}, {}};
+      StagePart part{pipeline_, &plan, rows, {}, {}};
       const Status ran = hops_[h]->Run({&part, 1});
       EXPECT_TRUE(ran.ok() && part.result.error.ok()) << part.result.error.ToString();
       for (const SequenceStep& s : plan.sequences) {
@@ -188,7 +189,7 @@ class Way {
     return result;
   }
 
-  // As a controller does it: from the lane that was lost, hop by hop.
+  // Fetches as a controller does: from the lost pipeline, hop by hop.
   void Fetch() {
     std::vector<sched::KvPull> pulls;
     scheduler_->DrainPulls(pulls);
@@ -198,11 +199,11 @@ class Way {
       for (size_t l = 0; l < left_hops_.size(); ++l) {
         for (size_t h = 0; left_hops_[l] && h < hops_.size(); ++h) FetchFrom(l, h, pull, has, rows);
       }
-      if (const auto& lacked = left_.at(pull.id).lacking) {  // lost while it was computed again
+      if (const auto& lacked = left_.at(pull.id).lacking) {  // lost while it was recomputed
         for (int l = lacked->begin; l < lacked->end; ++l) has[static_cast<size_t>(l)] = false;
         ++lost_again_;
       }
-      // What all of the request's sequences have so far.
+      // What all of the request's sequences have.
       const auto [all, first] = entered_.try_emplace(pull.id, rows);
       if (!first) std::erase_if(all->second, [&](int layer) { return !rows.contains(layer); });
       LayerRange lacking;
@@ -236,7 +237,8 @@ class Way {
     if (both.end != to.end && !computes_behind) return;
     CopyBox(*left_hops_[left], *hops_[hop],
             {{both.end, both.end}, 0, 0, pull.first_token, pull.end_token}, blocks, pull.blocks);
-    if (hops_[hop]->HoldsRows(lane_, both.end, pull.blocks, pull.first_token, pull.end_token)) {
+    if (hops_[hop]->HoldsActivations(pipeline_, both.end, pull.blocks, pull.first_token,
+                                     pull.end_token)) {
       rows.insert(both.end);
     }
   }
@@ -245,23 +247,23 @@ class Way {
                const std::vector<BlockIndex>& from, const std::vector<BlockIndex>& to) {
     if (box.first_token == box.end_token) return;
     std::vector<std::byte> bytes(stage.KvBytes(box));
-    if (!source.ReadKv(*left_lane_, box, from, bytes).ok()) {
-      EXPECT_EQ(box.layers.size(), 0) << "KV is there, rows need not be";
+    if (!source.ReadKv(*left_pipeline_, box, from, bytes).ok()) {
+      EXPECT_EQ(box.layers.size(), 0) << "KV must exist, activations need not";
       return;
     }
-    const Status written = stage.WriteKv(lane_, box, to, bytes);
+    const Status written = stage.WriteKv(pipeline_, box, to, bytes);
     EXPECT_TRUE(written.ok()) << written.ToString();
   }
 
   Cut ranges_, left_ranges_;
-  const size_t rows_bytes_max_;
+  const size_t activation_bytes_max_;
   sched::SchedulerOptions options_;
-  LaneId lane_{0};
-  std::optional<LaneId> left_lane_;
+  PipelineId pipeline_{0};
+  std::optional<PipelineId> left_pipeline_;
   std::map<RequestId, sched::DetachedRequest> left_;
-  std::map<RequestId, std::set<int>> entered_;                      // layers whose rows have come
-  std::vector<std::shared_ptr<RowKeepingStage>> hops_, left_hops_;  // null: lost
-  std::vector<int64_t> computed_;                                   // tokens, by layer
+  std::map<RequestId, std::set<int>> entered_;  // layers whose activations have arrived
+  std::vector<std::shared_ptr<ActivationCachingStage>> hops_, left_hops_;  // null: lost
+  std::vector<int64_t> computed_;                                          // tokens, by layer
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::deque<StepPlan> in_flight_;
   std::set<RequestId> alive_;

@@ -1,4 +1,4 @@
-// The words of the KV ledger: handles, states, tables. Pure data; any thread.
+// The vocabulary of the KV ledger: handles, states, tables. Pure data; any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace millrace::kv {
 
-// One use of one place in a pool. The generation grows whenever the place is given out anew, so a
-// handle kept too long is recognised instead of naming somebody else's block.
+// One use of one place in a pool. The generation grows whenever the place is allocated again, so a
+// stale handle is detected instead of naming another sequence's block.
 struct BlockHandle {
   BlockIndex index = 0;
   uint32_t generation = 0;
@@ -19,10 +19,10 @@ struct BlockHandle {
 
 // Every block is in exactly one state; `free + cached + owned + pinned + pending == total`.
 enum class BlockState : uint8_t {
-  kFree,         // nobody's, content worthless
-  kCached,       // nobody's, content kept for a prefix hit; the least recently used is taken first
-  kOwned,        // named by at least one table
-  kPinned,       // named by no table, read by a transfer until it ends or its lease runs out
+  kFree,    // no owner, no content
+  kCached,  // no owner, content kept for a prefix hit; the least recently used is evicted first
+  kOwned,   // named by at least one table
+  kPinned,  // named by no table, used by a transfer until it ends or its lease expires
   kPendingFree,  // named by no table, still used by a step in flight
 };
 inline constexpr int kBlockStates = 5;

@@ -52,7 +52,7 @@ void BlockHasher::Part(char tag, const void* data, size_t size) {
   append(data, size);
 }
 
-// Without a digest argument OpenSSL resets the context it has, which costs no allocation.
+// Without a digest argument OpenSSL reuses the context, which allocates nothing.
 Digest BlockHasher::Hash() {
   Digest digest;
   unsigned size = 0;

@@ -1,8 +1,8 @@
-// The name of a prefix: a SHA-256 chain over its blocks, so that a name stands for every token from
-// the beginning, the salt, and what the cache's content depends on (model, KV type).
+// The name of a prefix: a SHA-256 chain over its blocks. A name covers every token from the
+// beginning, the salt, and everything else that the cache's content depends on (model, KV type).
 //
-// Every part is tagged and carries its length: no two different keys are the same bytes. The names
-// are the same in every process (no random seed), so nodes can compare them.
+// Every part is tagged and carries its length, so different keys are different bytes. Names are the
+// same in every process (no random seed), so nodes can compare them.
 //
 // One thread; the OpenSSL context is kept and reused.
 #pragma once
@@ -33,13 +33,13 @@ class BlockHasher {
   BlockHasher(const BlockHasher&) = delete;
   BlockHasher& operator=(const BlockHasher&) = delete;
 
-  // The parent of block 0: what the content depends on, which reset of the cache, whose salt.
+  // The parent of block 0. It depends on the cache's identity, its reset epoch and the salt.
   Digest Root(std::string_view identity, uint64_t epoch, std::string_view salt);
   Digest Block(const Digest& parent, std::span<const TokenId> tokens);
 
  private:
   void Part(char tag, const void* data, size_t size);
-  Digest Hash();  // of the parts so far; begins anew
+  Digest Hash();  // of the parts so far; then starts over
 
   evp_md_st* md_ = nullptr;
   evp_md_ctx_st* context_ = nullptr;

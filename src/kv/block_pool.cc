@@ -51,7 +51,7 @@ void BlockPool::AddRef(BlockHandle block) {
 
 void BlockPool::DropRef(BlockHandle block, std::optional<StepId> in_use_by) {
   Block& b = Checked(block);
-  MR_CHECK(b.refs > 0) << "block " << block.index << " given up twice";
+  MR_CHECK(b.refs > 0) << "block " << block.index << " released twice";
   --b.refs;
   if (in_use_by) b.last_step = std::max(b.last_step, *in_use_by);
   Settle(block.index);
@@ -108,7 +108,7 @@ std::span<const BlockHandle> BlockPool::PinnedBy(TransferId transfer) const {
 
 void BlockPool::SweepPins(Time now) {
   if (now < next_expiry_) return;
-  // In the order of their names: what becomes free, and in which order, is a function of the calls.
+  // Sorted by id, so that the order in which blocks become free is a function of the calls.
   std::vector<TransferId> ended;
   for (const auto& [transfer, pin] : pins_) {
     if (pin.until <= now) ended.push_back(transfer);
@@ -209,13 +209,13 @@ int BlockPool::CheckList(BlockState state) const {
   return length;
 }
 
-// The states and their counts are checked elsewhere: as many free ones, all different, are all.
+// Other checks cover states and counts; here it is enough that the free blocks are distinct.
 int BlockPool::CheckFree() const {
   std::vector<bool> seen(blocks_.size());
   for (BlockIndex i : free_) {
     MR_CHECK(blocks_[i].state == BlockState::kFree)
-        << "block " << i << " is " << BlockStateName(blocks_[i].state) << " among the free";
-    MR_CHECK(!seen[i]) << "block " << i << " is twice among the free";
+        << "block " << i << " is " << BlockStateName(blocks_[i].state) << " on the free list";
+    MR_CHECK(!seen[i]) << "block " << i << " is on the free list twice";
     seen[i] = true;
   }
   return static_cast<int>(free_.size());

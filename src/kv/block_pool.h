@@ -1,12 +1,13 @@
-// BlockPool: who holds which of a fixed number of blocks. Accounting only; the bytes live with the
-// executor. Everything is allocated in the constructor and every operation on a block is O(1).
+// BlockPool: which tables and transfers hold which of a fixed number of blocks. Accounting only;
+// the executor holds the bytes. The constructor allocates everything, and every operation on a
+// block is O(1).
 //
 // A block's state follows from four facts (references, pins, the last step that uses it, whether
 // its content is worth keeping); Settle() is the one place where it changes. Blocks without an
-// owner wait in order: free ones on a stack, reused last-in first-out, cached ones in an intrusive
-// list in the order they were given up (vLLM's LRU). Whoever gives up a table does so from its end,
-// so tails are evicted before heads. Which blocks are taken next stands on the stack: they are
-// asked for from memory in time, since the blocks of a large pool are in no cache.
+// owner are kept in order: free ones on a stack, reused last-in first-out, cached ones in an
+// intrusive list in the order they were released (vLLM's LRU). Callers release a table from its
+// end, so tails are evicted before heads. The stack shows which blocks come next, so their entries
+// are prefetched: in a large pool they are in no CPU cache.
 //
 // Owned and called by one thread.
 #pragma once
@@ -29,41 +30,41 @@ class BlockPool {
 
   int total() const { return static_cast<int>(blocks_.size()); }
   int count(BlockState state) const { return counts_[static_cast<int>(state)]; }
-  // What Allocate can give now.
+  // Blocks that Allocate can return now.
   int available() const { return count(BlockState::kFree) + count(BlockState::kCached); }
 
   struct Allocation {
     BlockHandle block;
-    bool evicted = false;  // its cached content is gone: the prefix index must forget the index
+    bool evicted = false;  // its cached content is gone: the prefix index must remove the index
   };
   // A block with one reference: a free one, else the least recently used cached one. nullopt when
   // neither exists.
   std::optional<Allocation> Allocate();
 
-  // One more table names the block. REQUIRES: not free, not reused since the handle was made.
+  // Adds a table's reference. REQUIRES: not free, not reused since the handle was made.
   void AddRef(BlockHandle block);
-  // One table fewer. `in_use_by`: a step in flight still reads or writes it for that table; without
-  // other references the block is pending until CompleteSteps reaches that step.
+  // Removes a table's reference. `in_use_by`: a step in flight still uses the block for that table;
+  // without other references the block is pending until CompleteSteps reaches that step.
   void DropRef(BlockHandle block, std::optional<StepId> in_use_by);
   // Every step up to `step` has ended.
   void CompleteSteps(StepId step);
 
-  // Whether the content is worth keeping when the last reference goes.
+  // Whether to keep the content when the last reference is dropped.
   void SetCached(BlockIndex block, bool cached);
 
-  // A transfer reads or writes the blocks until Unpin or `until`. Pinned again, a transfer has more
-  // blocks and the later end. REQUIRES: none of them free.
+  // A transfer uses the blocks until Unpin or `until`. Pinning again adds blocks and keeps the
+  // later end. REQUIRES: none of them free.
   void Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until);
-  // Ends all pins of a transfer; unknown or late signals are ignored.
+  // Ends all pins of a transfer; unknown or late calls are ignored.
   void Unpin(TransferId transfer);
   // The blocks of a transfer in the order they were pinned; empty when it has none.
   std::span<const BlockHandle> PinnedBy(TransferId transfer) const;
-  // Ends every pin whose time has come.
+  // Ends every pin that has expired.
   void SweepPins(Time now);
-  // When the next pin runs out.
+  // When the next pin expires.
   std::optional<Time> NextPinExpiry() const;
 
-  // Asks for the block's memory, for who is about to give it up.
+  // Prefetches the block's entry before it is released.
   void Prefetch(BlockIndex block) const { __builtin_prefetch(&blocks_[block], 1); }
   bool IsCurrent(BlockHandle block) const;
   BlockHandle HandleOf(BlockIndex block) const { return {block, blocks_[block].generation}; }

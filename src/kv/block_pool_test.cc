@@ -46,18 +46,18 @@ TEST(BlockPool, AHandleOfAnEarlierUseIsNotCurrent) {
   EXPECT_FALSE(pool.IsCurrent({.index = 5}));
 }
 
-// Trap 1: a block freed twice ends in two tables.
+// Trap 1: a block that is freed twice would end up in two tables.
 TEST(BlockPoolDeathTest, FreeingTwiceOrLateStops) {
   BlockPool pool(1);
   const BlockHandle block = Take(pool);
   pool.DropRef(block, std::nullopt);
-  EXPECT_DEATH(pool.DropRef(block, std::nullopt), "block 0 given up twice");
+  EXPECT_DEATH(pool.DropRef(block, std::nullopt), "block 0 released twice");
   EXPECT_DEATH(pool.AddRef(block), "block 0 is free");
   Take(pool);
   EXPECT_DEATH(pool.DropRef(block, std::nullopt), "block 0 generation 1 is not current");
 }
 
-// Trap 2: a block that a step in flight still uses is nobody's and nobody else's.
+// Trap 2: a block that a step in flight still uses has no owner but is not reused.
 TEST(BlockPool, PendingUntilTheStepEnds) {
   BlockPool pool(2);
   const BlockHandle shared = Take(pool);
@@ -76,12 +76,11 @@ TEST(BlockPool, PendingUntilTheStepEnds) {
   EXPECT_EQ(pool.count(BlockState::kPendingFree), 1);
   pool.CompleteSteps(StepId(7));
   EXPECT_EQ(pool.available(), 2);
-  pool.CompleteSteps(StepId(1));  // late news changes nothing
+  pool.CompleteSteps(StepId(1));  // a late call changes nothing
   pool.CheckIntegrity(std::vector<int>{0, 0});
 }
 
-// Traps 2 and 45: a transfer that never ends does not keep its blocks, and late signals are
-// harmless.
+// Traps 2 and 45: a transfer that never ends does not keep its blocks, and late calls are harmless.
 TEST(BlockPool, PinsEndWithTheTransferOrItsLease) {
   BlockPool pool(3);
   std::vector<BlockHandle> blocks = {Take(pool), Take(pool), Take(pool)};

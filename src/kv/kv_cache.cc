@@ -8,7 +8,8 @@
 namespace millrace::kv {
 namespace {
 
-constexpr size_t kPrefetchAhead = 8;  // blocks of a table that is given up
+constexpr size_t kFreedPrefetchAhead = 8;  // entries of a table's blocks that are prefetched while
+                                           // it is released
 
 }  // namespace
 
@@ -25,7 +26,7 @@ KvCache::KvCache(const KvOptions& options)
 
 BlockHandle KvCache::Take() {
   const auto allocation = device_.Allocate();
-  MR_CHECK(allocation.has_value()) << "no block left; the caller counts before it takes";
+  MR_CHECK(allocation.has_value()) << "no block left; the caller must count before it allocates";
   if (allocation->evicted) index_.Erase(allocation->block.index);
   return allocation->block;
 }
@@ -69,8 +70,8 @@ bool KvCache::MakeWritable(BlockTable& table, int i, std::vector<BlockCopy>& cop
 void KvCache::Release(BlockPool& pool, BlockTable& table, std::optional<StepId> in_use_by) {
   NewRound();
   for (size_t i = table.size(); i-- > 0;) {
-    if (i >= kPrefetchAhead) {
-      const BlockIndex soon = table[i - kPrefetchAhead].index;
+    if (i >= kFreedPrefetchAhead) {
+      const BlockIndex soon = table[i - kFreedPrefetchAhead].index;
       pool.Prefetch(soon);
       __builtin_prefetch(&seen_[soon], 1);
     }
@@ -194,7 +195,7 @@ void KvCache::Index(PrefixChain& chain, const TokenView& tokens, const BlockTabl
     if (const auto hit = index_.Find(node.name, parent, block_tokens)) {
       node.link = hit->link;
     } else {
-      // The block may be there under a parent that was evicted since: it gets its new name.
+      // The block may be indexed under a parent that was evicted since; rename it.
       if (index_.Contains(table[i].index)) index_.Erase(table[i].index);
       node.link = index_.Insert(table[i].index, node.name, parent, block_tokens);
       device_.SetCached(table[i].index, true);
@@ -216,7 +217,7 @@ void KvCache::CheckIntegrity(std::span<const BlockTable* const> device_tables,
     for (size_t t = 0; t < tables.size(); ++t) {
       for (BlockHandle block : *tables[t]) {
         MR_CHECK(pool.IsCurrent(block))
-            << "a table names block " << block.index << ", which was given to somebody else";
+            << "a table names block " << block.index << ", which was reallocated";
         if (std::exchange(last_table[block.index], t + 1) != t + 1) ++refs[block.index];
       }
     }

@@ -1,8 +1,9 @@
-// KvCache: the KV ledger of one instance. Device pool, host (swap) pool and prefix index behind the
-// operations a scheduler needs on block tables: grow, fork, make writable (copy-on-write), give up,
-// swap, match and remember prefixes (vLLM section 4). Sees token ids and counts, never a request.
+// KvCache: the KV ledger of one instance. It combines the device pool, the host (swap) pool and the
+// prefix index into the operations on block tables that a scheduler needs: grow, fork, make
+// writable (copy-on-write), free, swap, match and index prefixes (vLLM section 4). It sees token
+// ids and counts, never a request.
 //
-// It decides; executors obey: what must be copied is appended to lists that travel in the StepPlan.
+// It decides and executors obey: required copies are appended to lists that travel in the StepPlan.
 // Operations that need blocks are all or nothing. Owned and called by one thread.
 #pragma once
 
@@ -34,8 +35,8 @@ struct KvOptions {
   bool hashes_collide = false;  // for tests: every block has the same name
 };
 
-// How far a sequence's blocks have names, and how far they are in the prefix index. Survives
-// preemption: tokens, once there, do not change.
+// How many of a sequence's blocks have names, and how many are in the prefix index. Survives
+// preemption, because existing tokens never change.
 struct PrefixChain {
   struct Node {
     Digest name;
@@ -44,12 +45,12 @@ struct PrefixChain {
   Digest root;
   uint64_t epoch = 0;       // of the cache when the chain began; 0: not begun
   std::vector<Node> nodes;  // of full blocks, as far as computed
-  int indexed = 0;          // leading blocks matched or inserted in this life of the table
+  int indexed = 0;          // leading blocks matched or inserted since the table was last empty
 };
 
 struct PrefixMatch {
   int blocks = 0;
-  int unowned = 0;  // of these, how many Allocate could have given away
+  int unowned = 0;  // of these, blocks without an owner, which Allocate could have reused
 };
 
 struct SwapMove {
@@ -66,7 +67,7 @@ class KvCache {
   int BlocksFor(int tokens) const {
     return (tokens + options_.block_size - 1) / options_.block_size;
   }
-  // BlocksFor(tokens) <= table.size(), without a division: asked for every token of a decode.
+  // BlocksFor(tokens) <= table.size() without a division; called for every token of a decode.
   bool Holds(const BlockTable& table, int tokens) const {
     return std::cmp_greater_equal(table.size() * options_.block_size, tokens);
   }
@@ -74,49 +75,48 @@ class KvCache {
   const BlockPool& host() const { return host_; }
   BlockPool& device() { return device_; }
   int available() const { return device_.available(); }
-  // Blocks that come free when the steps in flight end.
+  // Available once the steps in flight end.
   int soon_available() const {
     return device_.available() + device_.count(BlockState::kPendingFree);
   }
 
-  // Appends blocks until the table holds `tokens`. False, and nothing changed, when too few are
-  // left.
+  // Appends blocks until the table holds `tokens`. Returns false and changes nothing when too few
+  // blocks are available.
   bool Grow(BlockTable& table, int tokens);
-  // `to` becomes a second name for the blocks of `from`; a block that a table repeats counts once.
+  // `to` shares the blocks of `from`; a block that a table repeats counts once.
   void Fork(const BlockTable& from, BlockTable& to);
-  // Whether writing table[i] needs a copy first: another table names it too.
+  // Whether writing table[i] needs a copy first, because another table also names it.
   bool NeedsCopy(const BlockTable& table, int i) const { return device_.refs(table[i].index) > 1; }
-  // Makes table[i] this table's own (copy-on-write, vLLM section 4.4) and takes it out of the
-  // prefix index. True when it was replaced: the copy is appended to `copies`. REQUIRES: a block
-  // available if NeedsCopy.
+  // Makes table[i] exclusive to this table (copy-on-write, vLLM section 4.4) and removes it from
+  // the prefix index. True when it was replaced: the copy is appended to `copies`. REQUIRES: a
+  // block available if NeedsCopy.
   bool MakeWritable(BlockTable& table, int i, std::vector<BlockCopy>& copies);
-  // Gives the blocks up from the end and empties the table.
+  // Releases the blocks from the end and empties the table.
   void Free(BlockTable& table, std::optional<StepId> in_use_by);
-  // The same in the host pool. Steps run in order, so a step in flight never stands in the way
-  // there.
+  // The same in the host pool. Steps run in order, so no step in flight can delay it there.
   void FreeHost(BlockTable& table) { Release(host_, table, std::nullopt); }
   // All steps up to `step` have ended.
   void CompleteSteps(StepId step) { device_.CompleteSteps(step); }
 
-  // Moves tables between the pools as one group, a shared block once. False, and nothing changed,
-  // when the other pool has too few blocks.
+  // Moves tables between the pools as one group, a shared block once. Returns false and changes
+  // nothing when the other pool has too few blocks.
   bool SwapOut(std::span<const SwapMove> moves, std::vector<BlockCopy>& copies);
   bool SwapIn(std::span<const SwapMove> moves, std::vector<BlockCopy>& copies);
-  // Blocks that the tables name, each once.
+  // Distinct blocks that the tables name.
   int CountDistinct(std::span<const BlockTable* const> tables);
 
   bool prefix_caching() const { return options_.prefix_caching; }
   PrefixChain NewChain(std::string_view salt);
-  // False for a chain never begun, or begun before the last reset.
+  // False for a chain that was not started, or was started before the last reset.
   bool IsCurrent(const PrefixChain& chain) const { return chain.epoch == epoch_; }
   // The longest indexed prefix of at most `tokens_max` tokens, in full blocks.
   PrefixMatch Match(PrefixChain& chain, const TokenView& tokens, int tokens_max);
-  // Takes the blocks that the last Match found into an empty table, before anything is allocated.
+  // Puts the blocks of the last Match into an empty table. Call it before allocating anything.
   void TakeMatch(PrefixChain& chain, BlockTable& table);
-  // Indexes the table's blocks that are full up to `computed` tokens. A prefix that is there
-  // already keeps its first block.
+  // Indexes the table's blocks that are full up to `computed` tokens. A prefix that is already
+  // indexed keeps its first block.
   void Index(PrefixChain& chain, const TokenView& tokens, const BlockTable& table, int computed);
-  // Nothing cached so far is hit again; tables in use keep their blocks.
+  // Nothing cached so far will be hit again; tables in use keep their blocks.
   void ResetPrefixes();
   const PrefixIndex& index() const { return index_; }
 

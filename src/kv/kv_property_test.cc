@@ -19,7 +19,7 @@ constexpr int kTablesMax = 8;
 
 using Content = std::vector<std::vector<TokenId>>;  // by block
 
-struct Life {
+struct SequenceTables {
   std::vector<TokenId> tokens;
   PrefixChain chain;
   BlockTable device, host;
@@ -106,16 +106,16 @@ class Model {
     }
   }
 
-  Life* Pick(bool swapped) {
-    std::vector<Life*> some;
+  SequenceTables* Pick(bool swapped) {
+    std::vector<SequenceTables*> some;
     for (auto& [id, life] : lives_) {
       if (life.swapped == swapped) some.push_back(&life);
     }
     return some.empty() ? nullptr : some[rng_.Between(0, std::ssize(some) - 1)];
   }
 
-  // The blocks that become somebody's now must have been nobody's.
-  void Written(Life& life, size_t from) {
+  // Blocks that get an owner now must have had none.
+  void Written(SequenceTables& life, size_t from) {
     for (size_t p = from; p < life.tokens.size(); ++p) {
       device_[life.device[p / kBlock].index][p % kBlock] = life.tokens[p];
     }
@@ -127,7 +127,7 @@ class Model {
     }
     return blocks;
   }
-  bool Grow(Life& life, int tokens) {
+  bool Grow(SequenceTables& life, int tokens) {
     const auto taken = Unavailable();
     const size_t before = life.device.size();
     const int missing = kv_.BlocksFor(tokens) - static_cast<int>(before);
@@ -135,15 +135,15 @@ class Model {
     EXPECT_EQ(kv_.Grow(life.device, tokens), fits);
     refused += fits ? 0 : 1;
     for (size_t i = before; i < life.device.size(); ++i) {
-      EXPECT_FALSE(taken.contains(life.device[i].index)) << "block given to two";
+      EXPECT_FALSE(taken.contains(life.device[i].index)) << "block allocated twice";
     }
     return fits;
   }
 
   void Begin() {
     if (lives_.size() == kTablesMax) return;
-    Life life;
-    // Few different prompts, so that prefixes meet.
+    SequenceTables life;
+    // Few different prompts, so that prefixes often match.
     const TokenId first = static_cast<TokenId>(rng_.Between(0, 2));
     for (int64_t t = rng_.Between(1, 14); t > 0; --t) {
       life.tokens.push_back(rng_.Between(0, 9) == 0 ? 5 : first);
@@ -157,7 +157,7 @@ class Model {
       ASSERT_EQ(device_[life.device[p / kBlock].index][p % kBlock], life.tokens[p]) << "wrong hit";
     }
     const uint64_t id = next_++;
-    Life& kept = lives_[id] = std::move(life);
+    SequenceTables& kept = lives_[id] = std::move(life);
     if (!Grow(kept, static_cast<int>(kept.tokens.size()))) {
       kv_.Free(kept.device, std::nullopt);
       lives_.erase(id);
@@ -167,7 +167,7 @@ class Model {
   }
 
   void Append() {
-    Life* life = Pick(false);
+    SequenceTables* life = Pick(false);
     if (!life) return;
     const size_t position = life->tokens.size();
     const size_t block = position / kBlock;
@@ -184,9 +184,9 @@ class Model {
   }
 
   void Fork() {
-    Life* parent = Pick(false);
+    SequenceTables* parent = Pick(false);
     if (!parent || lives_.size() == kTablesMax) return;
-    Life child;
+    SequenceTables child;
     child.tokens = parent->tokens;
     child.chain = parent->chain;
     kv_.Fork(parent->device, child.device);
@@ -196,7 +196,7 @@ class Model {
   void End() {
     if (lives_.empty()) return;
     const auto it = std::next(lives_.begin(), rng_.Between(0, std::ssize(lives_) - 1));
-    Life& life = it->second;
+    SequenceTables& life = it->second;
     std::optional<StepId> step;
     if (rng_.Between(0, 1)) {
       step = StepId(rng_.Between(done_, done_ + 4));
@@ -214,16 +214,16 @@ class Model {
     kv_.CompleteSteps(StepId(done_));
   }
 
-  // A group of two at times, so that shared blocks move once.
+  // Sometimes two sequences at once, so that shared blocks move once.
   void Swap() {
     const bool out = rng_.Between(0, 1);
-    std::set<Life*> group;
+    std::set<SequenceTables*> group;
     for (int64_t k = rng_.Between(1, 2); k > 0; --k) {
-      if (Life* life = Pick(!out)) group.insert(life);
+      if (SequenceTables* life = Pick(!out)) group.insert(life);
     }
     if (group.empty()) return;
     std::vector<SwapMove> moves;
-    for (Life* life : group) {
+    for (SequenceTables* life : group) {
       moves.push_back({out ? &life->device : &life->host, out ? &life->host : &life->device, {}});
     }
     std::vector<BlockCopy> list;
@@ -236,11 +236,11 @@ class Model {
         device_[c.to] = host_[c.from];
       }
     }
-    for (Life* life : group) life->swapped = out;
+    for (SequenceTables* life : group) life->swapped = out;
   }
 
   void Pin() {
-    Life* life = Pick(false);
+    SequenceTables* life = Pick(false);
     if (!life || pins_.size() == 3) return;
     const TransferId transfer(next_++);
     std::set<BlockIndex> blocks;
@@ -261,7 +261,7 @@ class Model {
   }
 
   void IndexOne() {
-    Life* life = Pick(false);
+    SequenceTables* life = Pick(false);
     if (!life) return;
     const TokenView view{life->tokens, {}};
     kv_.Index(life->chain, view, life->device,
@@ -271,7 +271,7 @@ class Model {
   Rng rng_;
   KvCache kv_;
   Content device_, host_;
-  std::map<uint64_t, Life> lives_;
+  std::map<uint64_t, SequenceTables> lives_;
   std::map<TransferId, std::pair<Time, std::set<BlockIndex>>> pins_;
   std::vector<int64_t> in_use_ = std::vector<int64_t>(kDeviceBlocks, 0);
   int64_t done_ = 0;

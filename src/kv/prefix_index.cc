@@ -47,7 +47,7 @@ void PrefixIndex::Erase(BlockIndex block) {
   const size_t mask = slots_.size() - 1;
   size_t hole = HomeOf(entries_[block].name);
   while (slots_[hole] != block) hole = (hole + 1) & mask;
-  // Close the hole: move back every later entry of the run that may stand in it.
+  // Close the hole: move back every later entry of the run that may take its place.
   for (size_t i = (hole + 1) & mask; slots_[i] != kEmpty; i = (i + 1) & mask) {
     const size_t home = HomeOf(entries_[slots_[i]].name);
     if (((i - home) & mask) < ((i - hole) & mask)) continue;

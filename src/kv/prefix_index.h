@@ -1,10 +1,10 @@
-// PrefixIndex: from the name of a prefix to the block that holds its last block_size tokens.
+// PrefixIndex: maps the name of a prefix to the block that holds its last block_size tokens.
 //
-// A name alone is never trusted: a hit also needs the same tokens in the block and the same parent,
-// by a number that stands for exactly one prefix (a link). A collision of hashes, forced or found,
-// is therefore a miss and never somebody else's content.
+// A name alone is not trusted: a hit also needs the same tokens in the block and the same parent,
+// identified by a number that stands for exactly one prefix (a link). A hash collision, forced or
+// accidental, is therefore a miss and never returns another prefix's content.
 //
-// Open addressing over memory taken in the constructor. Owned and called by one thread.
+// Open addressing over memory that the constructor allocates. Owned and called by one thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace millrace::kv {
 
-// Stands for one prefix, for ever: never given out twice. Roots have the top bit set.
+// Identifies one prefix and is never reused. Roots have the top bit set.
 using PrefixLink = uint64_t;
 PrefixLink RootLink(const Digest& root);
 
@@ -31,7 +31,7 @@ class PrefixIndex {
   };
   std::optional<Hit> Find(const Digest& name, PrefixLink parent, std::span<const TokenId> tokens);
 
-  // `block` now holds that prefix's last block; returns its new link.
+  // Records that `block` holds that prefix's last block; returns its new link.
   // REQUIRES: the block is not in the index, and Find would miss.
   PrefixLink Insert(BlockIndex block, const Digest& name, PrefixLink parent,
                     std::span<const TokenId> tokens);
@@ -39,7 +39,7 @@ class PrefixIndex {
   bool Contains(BlockIndex block) const { return entries_[block].used; }
 
   int size() const { return size_; }
-  // Names that were equal where tokens or parent were not.
+  // Lookups whose names matched but whose tokens or parent did not.
   uint64_t collisions() const { return collisions_; }
 
  private:

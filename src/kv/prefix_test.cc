@@ -7,10 +7,10 @@
 namespace millrace::kv {
 namespace {
 
-constexpr int kBlock = 4;
+constexpr int kPrefixBlock = 4;
 
 // One sequence that computes all its tokens at once.
-struct Life {
+struct OneSequence {
   std::vector<TokenId> tokens;
   PrefixChain chain;
   BlockTable table;
@@ -25,27 +25,27 @@ std::vector<TokenId> Tokens(int first, int count) {
 
 class PrefixTest : public testing::Test {
  protected:
-  static KvOptions Options() { return {.block_size = kBlock, .num_blocks = 8}; }
+  static KvOptions Options() { return {.block_size = kPrefixBlock, .num_blocks = 8}; }
   KvCache kv_{Options()};
 };
 
-Life Begin(KvCache& kv, std::vector<TokenId> tokens, std::string_view salt = "") {
-  Life life{.tokens = std::move(tokens), .chain = kv.NewChain(salt), .table = {}};
+OneSequence Begin(KvCache& kv, std::vector<TokenId> tokens, std::string_view salt = "") {
+  OneSequence life{.tokens = std::move(tokens), .chain = kv.NewChain(salt), .table = {}};
   const TokenView view{life.tokens, {}};
-  life.hit_tokens = kv.Match(life.chain, view, view.size() - 1).blocks * kBlock;
+  life.hit_tokens = kv.Match(life.chain, view, view.size() - 1).blocks * kPrefixBlock;
   kv.TakeMatch(life.chain, life.table);
   EXPECT_TRUE(kv.Grow(life.table, view.size()));
   return life;
 }
 
-void Computed(KvCache& kv, Life& life, int tokens) {
+void Computed(KvCache& kv, OneSequence& life, int tokens) {
   kv.Index(life.chain, {life.tokens, {}}, life.table, tokens);
 }
 
-void End(KvCache& kv, Life& life) { kv.Free(life.table, std::nullopt); }
+void End(KvCache& kv, OneSequence& life) { kv.Free(life.table, std::nullopt); }
 
 int HitsOf(KvCache& kv, std::vector<TokenId> tokens, std::string_view salt = "") {
-  Life life = Begin(kv, std::move(tokens), salt);
+  OneSequence life = Begin(kv, std::move(tokens), salt);
   End(kv, life);
   return life.hit_tokens;
 }
@@ -54,17 +54,17 @@ int HitsOf(KvCache& kv, std::vector<TokenId> tokens, std::string_view salt = "")
 TEST_F(PrefixTest, ASecondPromptFindsAllFullBlocksButTheLastToken) {
   for (int length : {1, 3, 4, 5, 8, 9, 12}) {
     KvCache kv(Options());
-    Life first = Begin(kv, Tokens(0, length));
+    OneSequence first = Begin(kv, Tokens(0, length));
     Computed(kv, first, length);
     End(kv, first);
     EXPECT_EQ(first.hit_tokens, 0);
-    EXPECT_EQ(HitsOf(kv, Tokens(0, length)), (length - 1) / kBlock * kBlock) << length;
+    EXPECT_EQ(HitsOf(kv, Tokens(0, length)), (length - 1) / kPrefixBlock * kPrefixBlock) << length;
   }
 }
 
 // Trap 11: only full blocks, and only once their KV is there.
 TEST_F(PrefixTest, NothingIsFoundBeforeItIsComputed) {
-  Life first = Begin(kv_, Tokens(0, 12));
+  OneSequence first = Begin(kv_, Tokens(0, 12));
   EXPECT_EQ(HitsOf(kv_, Tokens(0, 12)), 0);
   Computed(kv_, first, 7);
   EXPECT_EQ(HitsOf(kv_, Tokens(0, 12)), 4);
@@ -73,9 +73,9 @@ TEST_F(PrefixTest, NothingIsFoundBeforeItIsComputed) {
   EXPECT_EQ(HitsOf(kv_, Tokens(1, 12)), 0);
 }
 
-// Traps 13 and 20: salt and identity are part of every name, and cannot be mixed up.
+// Traps 13 and 20: salt and identity are part of every name and cannot be confused.
 TEST_F(PrefixTest, OtherSaltOtherModelNoHit) {
-  Life first = Begin(kv_, Tokens(0, 9), "alice");
+  OneSequence first = Begin(kv_, Tokens(0, 9), "alice");
   Computed(kv_, first, 9);
   EXPECT_EQ(HitsOf(kv_, Tokens(0, 9), "alice"), 8);
   EXPECT_EQ(HitsOf(kv_, Tokens(0, 9), "bob"), 0);
@@ -96,13 +96,13 @@ TEST_F(PrefixTest, NamesAreFixed) {
   EXPECT_NE(block, hasher.Block(block, Tokens(0, 4)));
 }
 
-// Feature 18 and trap 14: with all names equal, tokens and parents still decide.
-TEST_F(PrefixTest, EqualHashesNeverGiveAnothersBlock) {
+// Feature 18 and trap 14: when all names are equal, tokens and parents still decide.
+TEST_F(PrefixTest, EqualHashesNeverReturnAnotherPrefix) {
   KvOptions options = Options();
   options.num_blocks = 64;
   options.hashes_collide = true;
   KvCache kv(options);
-  std::vector<Life> lives;
+  std::vector<OneSequence> lives;
   // Same second block after different first blocks, and same first block under another salt.
   for (auto [head, salt] : {std::pair{0, ""}, {100, ""}, {0, "other"}}) {
     std::vector<TokenId> tokens = Tokens(head, 4);
@@ -113,8 +113,8 @@ TEST_F(PrefixTest, EqualHashesNeverGiveAnothersBlock) {
     Computed(kv, lives.back(), 9);
   }
   EXPECT_GT(kv.index().collisions(), 0u);
-  for (Life& life : lives) {
-    Life again = Begin(kv, life.tokens, &life == &lives[2] ? "other" : "");
+  for (OneSequence& life : lives) {
+    OneSequence again = Begin(kv, life.tokens, &life == &lives[2] ? "other" : "");
     EXPECT_EQ(again.hit_tokens, 8);
     EXPECT_EQ(again.table[0], life.table[0]);
     EXPECT_EQ(again.table[1], life.table[1]);
@@ -123,11 +123,11 @@ TEST_F(PrefixTest, EqualHashesNeverGiveAnothersBlock) {
   EXPECT_EQ(HitsOf(kv, Tokens(50, 9)), 0);
 }
 
-// Feature 19: tails go before heads, the least recently used sequence first, and blocks in use
+// Feature 19: tails are evicted before heads, the least recently used sequence first, blocks in use
 // never.
 TEST_F(PrefixTest, TailsAreEvictedBeforeHeads) {
-  Life old = Begin(kv_, Tokens(0, 12));
-  Life young = Begin(kv_, Tokens(100, 12));
+  OneSequence old = Begin(kv_, Tokens(0, 12));
+  OneSequence young = Begin(kv_, Tokens(100, 12));
   Computed(kv_, old, 12);
   Computed(kv_, young, 12);
   End(kv_, old);
@@ -141,16 +141,16 @@ TEST_F(PrefixTest, TailsAreEvictedBeforeHeads) {
   };
   const int expected[][2] = {{3, 3}, {3, 3}, {2, 3}, {1, 3}, {0, 3}, {0, 2}, {0, 1}, {0, 0}};
   for (int taken = 1; taken <= 8; ++taken) {
-    ASSERT_TRUE(kv_.Grow(other, taken * kBlock));
+    ASSERT_TRUE(kv_.Grow(other, taken * kPrefixBlock));
     EXPECT_EQ(left(0), expected[taken - 1][0]) << taken;
     EXPECT_EQ(left(100), expected[taken - 1][1]) << taken;
   }
-  EXPECT_FALSE(kv_.Grow(other, 9 * kBlock));
+  EXPECT_FALSE(kv_.Grow(other, 9 * kPrefixBlock));
 }
 
 // Trap 10: hits are taken before anything is allocated, and count against what is available.
 TEST_F(PrefixTest, TakingAHitUsesUpAnAvailableBlock) {
-  Life first = Begin(kv_, Tokens(0, 32));
+  OneSequence first = Begin(kv_, Tokens(0, 32));
   Computed(kv_, first, 32);
   End(kv_, first);
   ASSERT_EQ(kv_.available(), 8);
@@ -170,34 +170,34 @@ TEST_F(PrefixTest, TakingAHitUsesUpAnAvailableBlock) {
 // The same prefix computed twice at once keeps its first block, and its continuation is still
 // found.
 TEST_F(PrefixTest, TheFirstCopyIsKept) {
-  Life a = Begin(kv_, Tokens(0, 5));
-  Life b = Begin(kv_, Tokens(0, 9));
+  OneSequence a = Begin(kv_, Tokens(0, 5));
+  OneSequence b = Begin(kv_, Tokens(0, 9));
   Computed(kv_, a, 5);
   Computed(kv_, b, 9);
   EXPECT_NE(a.table[0], b.table[0]);
-  Life c = Begin(kv_, Tokens(0, 9));
+  OneSequence c = Begin(kv_, Tokens(0, 9));
   EXPECT_EQ(c.hit_tokens, 8);
   EXPECT_EQ(c.table[0], a.table[0]);
   EXPECT_EQ(c.table[1], b.table[1]);
 }
 
-// Trap 19: a reset forgets what is cached and leaves what is in use.
+// Trap 19: a reset drops what is cached and keeps what is in use.
 TEST_F(PrefixTest, ResetForgetsAndFreesNothingInUse) {
-  Life first = Begin(kv_, Tokens(0, 9));
+  OneSequence first = Begin(kv_, Tokens(0, 9));
   Computed(kv_, first, 9);
   kv_.ResetPrefixes();
   kv_.CheckIntegrity(std::vector<const BlockTable*>{&first.table}, {});
   EXPECT_EQ(kv_.index().size(), 0);
   EXPECT_EQ(HitsOf(kv_, Tokens(0, 9)), 0);
   Computed(kv_, first, 9);
-  EXPECT_EQ(kv_.index().size(), 0) << "what was begun before the reset is not cached after it";
+  EXPECT_EQ(kv_.index().size(), 0) << "a chain from before the reset is not cached after it";
   End(kv_, first);
   EXPECT_EQ(kv_.device().count(BlockState::kFree), 8);
 }
 
-// Writing a cached block that nobody else names takes it out of the index first.
+// Writing a cached block that no other table names removes it from the index first.
 TEST_F(PrefixTest, AWrittenBlockIsNoLongerFound) {
-  Life first = Begin(kv_, Tokens(0, 8));
+  OneSequence first = Begin(kv_, Tokens(0, 8));
   Computed(kv_, first, 8);
   std::vector<BlockCopy> copies;
   EXPECT_FALSE(kv_.MakeWritable(first.table, 1, copies));
@@ -205,7 +205,7 @@ TEST_F(PrefixTest, AWrittenBlockIsNoLongerFound) {
   kv_.CheckIntegrity(std::vector<const BlockTable*>{&first.table}, {});
 }
 
-// Trap 9: a table may repeat a block (a sliding window); it is one name all the same.
+// Trap 9: a table may repeat a block (a sliding window); the block still counts once.
 TEST_F(PrefixTest, ARepeatedBlockCountsOnce) {
   BlockTable table;
   ASSERT_TRUE(kv_.Grow(table, 8));

@@ -1,4 +1,4 @@
-// The walks of the vLLM paper (SOSP'23 section 4, figures 6 to 9) as block tables; block size 4.
+// The examples of the vLLM paper (SOSP'23 section 4, figures 6 to 9) as block tables; block size 4.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -32,7 +32,7 @@ TEST(VllmFigure6, BlockTableTranslation) {
   EXPECT_EQ(kv.available(), 6);
 }
 
-// Figure 7: two requests at once; their blocks interleave in the pool and are never the same.
+// Figure 7: two requests at once; their blocks interleave in the pool and never overlap.
 TEST(VllmFigure7, TwoRequestsShareThePool) {
   KvCache kv = Pool(9);
   BlockTable a, b;
@@ -69,8 +69,8 @@ TEST(VllmFigure8, ParallelSamplingCopiesOnWrite) {
   EXPECT_EQ(kv.device().refs(0), 2);
 }
 
-// Figure 9: beam search, width 4. Candidates 1 and 2 win; giving up 0 and 3 frees exactly blocks 2,
-// 4, 5 and 8. The four new candidates share 0, 1, 3, two of them 6, two of them 7.
+// Figure 9: beam search, width 4. Candidates 1 and 2 win; freeing 0 and 3 frees exactly blocks 2,
+// 4, 5 and 8. The four new candidates share 0, 1, 3; two of them share 6, two share 7.
 TEST(VllmFigure9, BeamSearchForksAndFrees) {
   KvCache kv = Pool(16);
   BlockTable c0, c1, c2, c3;

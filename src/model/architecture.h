@@ -1,4 +1,4 @@
-// Architectures: how the shared layers make up a model. Each is one file in arch/ and one line in
+// Architectures: how the shared layers form a model. Each is one file in arch/ and one line in
 // arch/list.inc; README.md says how to add one.
 #pragma once
 
@@ -21,13 +21,13 @@ namespace millrace::model {
 
 // Sizes that follow from the configuration alone.
 struct Dims {
-  ModelSpec spec;         // without dtype, weight_bytes and num_parameters, which loading fills in
+  ModelSpec spec;         // without dtype, weight_bytes and num_parameters, which loading sets
   int mlp_columns = 0;    // widest row between the matrices of the feed-forward part
-  int embed_columns = 0;  // of the token embedding; hidden_size unless projected
-  std::optional<RopeConfig> rope;  // none: positions are learned
+  int embed_columns = 0;  // columns of the token embedding; hidden_size unless projected
+  std::optional<RopeConfig> rope;  // unset: positions are learned
 };
 
-// A model of one architecture: built from a configuration, then told which layers to declare, then
+// A model of one architecture: built from a configuration, then asked to declare some layers, then
 // run. Owned by Model; one thread.
 class Decoder {
  public:
@@ -36,23 +36,24 @@ class Decoder {
   const Dims& dims() const { return dims_; }
   ModelSpec& mutable_spec() { return dims_.spec; }
 
-  // Adds the weights of `layers`, as they are in the files; the plan cuts out its rank's part. With
-  // layer 0 the embedding, with the last layer norm and head.
+  // Adds the weights of `layers`, as stored in the files; the plan selects its rank's part. Layer 0
+  // includes the embedding, the last layer the final norm and the head.
   virtual void Declare(LayerRange layers, WeightPlan& plan) = 0;
 
-  // The rows go from `pass.batch` to `pass.hidden`, in place through Layer, and out through Head.
+  // A pass goes from `pass.batch` to `pass.hidden`, in place through Layer, and out through Head.
   virtual void Embed(Pass& pass) = 0;
   virtual void Layer(int index, Pass& pass) = 0;
-  // `rows`: gathered hidden rows, overwritten; `scratch`: as large; `logits`: [rows, vocab_size].
+  // `rows`: gathered hidden rows, overwritten; `scratch`: same size; `logits`: [rows, vocab_size].
   virtual void Head(tensor::Device& device, tensor::Rows rows, tensor::Rows scratch,
                     tensor::Rows logits) = 0;
 
  protected:
-  // Norm and head are declared: by rank 0 of the last stage alone, who makes the logits.
+  // Whether norm and head are declared: only by rank 0 of the last stage, which computes the
+  // logits.
   bool HasHead(LayerRange layers, const WeightPlan& plan) const {
     return layers.end == dims_.spec.num_layers && plan.rank().rank == 0;
   }
-  // What this rank holds of each layer.
+  // This rank's part of each layer.
   int Heads(const WeightPlan& plan) const {
     return ShareOf(dims_.spec.num_heads, plan.rank()).size();
   }
@@ -65,7 +66,7 @@ class Decoder {
   Dims dims_;
 };
 
-// Reads the architecture's fields. Errors stick to the reader; the caller asks it for the status.
+// Reads the architecture's fields. The reader keeps the first error; the caller checks its status.
 using MakeDecoder = std::unique_ptr<Decoder> (*)(ConfigReader& config);
 
 struct Architecture {
@@ -80,16 +81,17 @@ std::span<const Architecture> Architectures();
 // architecture, naming the known ones.
 Result<std::unique_ptr<Decoder>> NewDecoder(const Json& config, const std::string& label);
 
-// Fields that nearly every architecture has, under the names given; checks that they fit together.
+// Fields that nearly every architecture has, under the given names; checks that they are
+// consistent.
 struct CommonNames {
   const char* layers = "num_hidden_layers";
   const char* hidden = "hidden_size";
   const char* heads = "num_attention_heads";
   const char* intermediate = "intermediate_size";
-  bool intermediate_may_lack = false;  // then 4 * hidden
+  bool intermediate_may_lack = false;  // if absent, 4 * hidden
   const char* positions = "max_position_embeddings";
   bool grouped =
-      true;  // num_key_value_heads and head_dim may be given; else all follows from heads
+      true;  // num_key_value_heads and head_dim may be given; otherwise both follow from heads
 };
 ModelSpec ReadCommon(ConfigReader& config, const CommonNames& names = {});
 

@@ -16,7 +16,7 @@ std::string PathOf(const std::string& folder, std::string_view name) {
   return (std::filesystem::path(folder) / name).string();
 }
 
-// A JSON value for a message, never long.
+// A JSON value for a message, shortened.
 std::string Brief(const Json& value) { return Printable(DumpJson(value), 60); }
 
 }  // namespace
@@ -137,7 +137,8 @@ std::optional<ConfigReader> ConfigReader::Object(std::string_view name) {
 }
 
 Result<Json> ParseConfig(std::string_view text) {
-  // The depth limit and the message are ParseJson's; the callback sees every key for doubles.
+  // ParseJson sets the depth limit and the error messages; the callback checks every key for
+  // duplicates.
   MR_ASSIGN_OR_RETURN(Json parsed, ParseJson(text));
   if (!parsed.is_object()) return InvalidArgument("not a JSON object");
   std::vector<std::set<std::string>> keys;
@@ -150,8 +151,7 @@ Result<Json> ParseConfig(std::string_view text) {
     }
     return true;
   });
-  if (!twice.empty())
-    return InvalidArgument(fmt::format("key {} is there twice", Printable(twice)));
+  if (!twice.empty()) return InvalidArgument(fmt::format("key {} appears twice", Printable(twice)));
   return parsed;
 }
 

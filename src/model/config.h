@@ -1,6 +1,6 @@
-// config.json and generation_config.json, read with named limits: a lying number gives one clear
-// line and never an allocation. Nothing of a model folder is executed; `auto_map` is ignored with a
-// log line.
+// config.json and generation_config.json, read with named limits: a wrong number gives one clear
+// error line and never an allocation. Nothing in a model folder is executed; `auto_map` is ignored
+// with a log line. One thread.
 #pragma once
 
 #include <optional>
@@ -26,12 +26,12 @@ inline constexpr int kIntermediateSizeMax = 1 << 20;
 inline constexpr int kVocabSizeMax = 1 << 22;
 inline constexpr int kPositionsMax = 1 << 24;
 
-// Reads fields of one JSON object. The first error sticks and later reads give the lower bound or
-// the default, so that an architecture reads all its fields in a row and asks for status() once. A
-// field that is null counts as absent.
+// Reads fields of one JSON object. The first error is kept and later reads return the lower bound
+// or the default, so an architecture can read all its fields and check status() once. A null field
+// counts as absent.
 class ConfigReader {
  public:
-  // `label` opens every message: "DIR/config.json". `object` outlives the reader.
+  // `label` is the prefix of every message: "DIR/config.json". `object` outlives the reader.
   ConfigReader(const Json& object, std::string label) : object_(object), label_(std::move(label)) {}
 
   bool Has(std::string_view name) const { return Find(name) != nullptr; }
@@ -40,12 +40,12 @@ class ConfigReader {
   bool Bool(std::string_view name, bool absent);
   std::string String(std::string_view name, std::string_view absent);
   std::vector<std::string> Strings(std::string_view name);  // absent: empty
-  // The function of that name, as Hugging Face spells it.
+  // The activation function with that name, as Hugging Face spells it.
   tensor::Activation Activation(std::string_view name, std::string_view absent);
   // A nested object; nullopt when absent.
   std::optional<ConfigReader> Object(std::string_view name);
 
-  // Refuses with "LABEL: why", unless there is an error already.
+  // Sets the error "LABEL: why", unless there is one already.
   void Fail(std::string_view why, StatusCode code = StatusCode::kInvalidArgument);
   void Merge(const Status& status) {
     if (status_.ok()) status_ = status;
@@ -61,15 +61,15 @@ class ConfigReader {
   Status status_;
 };
 
-// An object, or why the text is none. Refuses keys that are there twice.
+// Parses an object; refuses duplicate keys.
 Result<Json> ParseConfig(std::string_view text);
 
-// DIR/config.json as an object. Logs that auto_map is ignored; refuses quantized weights.
+// Reads DIR/config.json as an object. Logs that auto_map is ignored; refuses quantized weights.
 Result<Json> ReadConfig(const std::string& folder);
 
-// Defaults for requests that leave them open, and the tokens that end a text.
+// Defaults for parameters that a request does not set, and the tokens that end a text.
 struct GenerationConfig {
-  std::vector<TokenId> eos;  // of generation_config.json, else of config.json; may be empty
+  std::vector<TokenId> eos;  // from generation_config.json, else config.json; may be empty
   std::optional<TokenId> bos;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;
   std::optional<int> top_k;  // absent or 0: all tokens
@@ -80,7 +80,7 @@ inline constexpr size_t kEosTokensMax = 64;
 // `generation` may be null (no such file). Ids must be below `vocab_size`.
 Result<GenerationConfig> ParseGenerationConfig(const Json* generation, const Json& config,
                                                int vocab_size, const std::string& label);
-// Reads DIR/generation_config.json; absent is fine.
+// Reads DIR/generation_config.json, which may be absent.
 Result<GenerationConfig> ReadGenerationConfig(const std::string& folder, const Json& config,
                                               int vocab_size);
 

@@ -5,6 +5,7 @@
 #include "model/architecture.h"
 #include "model/shapes.h"
 #include "model/test_folder.h"
+#include "model/testing_messages.h"
 
 namespace millrace::model {
 namespace {
@@ -15,10 +16,6 @@ std::string DecoderError(const Json& config) {
   Result<std::unique_ptr<Decoder>> decoder = NewDecoder(config, "config.json");
   EXPECT_FALSE(decoder.ok()) << DumpJson(config);
   return decoder.ok() ? "" : decoder.status().message();
-}
-
-void ExpectPart(const std::string& message, std::string_view part) {
-  EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
 TEST(Config, EveryShapeIsAValidModel) {
@@ -48,7 +45,7 @@ struct Lie {
   const char* message;
 };
 
-TEST(Config, LiesGiveOneClearLine) {
+TEST(Config, WrongValuesGiveOneClearLine) {
   const Lie lies[] = {
       {"num_hidden_layers", 1000000000,
        "num_hidden_layers must be a whole number in [1, 1024], got 1000000000"},

@@ -1,5 +1,5 @@
-// DescribeModel: what can be known of a model folder without loading it: its sizes, its defaults,
-// and which bytes some layers read.
+// DescribeModel: what a model folder says without loading it: its sizes, its defaults, and which
+// bytes some layers read. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct ModelDescription {
 // Errors: as Model::Load.
 Result<ModelDescription> DescribeModel(const std::string& folder);
 
-// What Model::Load reads of the files for these layers and this rank, in its order; only the
-// folder's configuration and the headers of its files need be there.
+// The file ranges that Model::Load reads for these layers and this rank, in its order. Needs only
+// the folder's configuration and the headers of its files.
 Result<std::vector<FileRun>> WeightRunsOf(const std::string& folder, LayerRange layers,
                                           TensorRank rank);
 

@@ -1,7 +1,6 @@
-// Names of files inside a model folder. Names come from files that are not trusted (the shard
-// index), so they are plain names only, and a symbolic link may not lead out of the folder: either
-// into the folder itself or into the `blobs` folder beside `snapshots`, as the Hugging Face cache
-// has it.
+// Names of files inside a model folder. Names come from untrusted files (the shard index), so only
+// plain names are allowed. A symbolic link may only lead into the folder itself or into the `blobs`
+// folder beside `snapshots`, as in the Hugging Face cache. Any thread.
 #pragma once
 
 #include <string>
@@ -13,11 +12,11 @@ namespace millrace::model {
 
 inline constexpr size_t kFileNameBytesMax = 255;
 
-// Not empty, not too long, and of this folder.
+// Not empty, not too long, and without folders.
 bool IsPlainName(std::string_view name);
 
-// The path of file `name` in `folder`, without opening it. kNotFound when nothing is there,
-// kInvalidArgument when the name or what it links to is not allowed.
+// The path of file `name` in `folder`, without opening it. kNotFound when it does not exist,
+// kInvalidArgument when the name or its link target is not allowed.
 Result<std::string> ResolveInFolder(const std::string& folder, std::string_view name);
 
 // Reads file `name` in `folder`, at most `max_bytes`.

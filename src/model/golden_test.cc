@@ -1,5 +1,5 @@
 // Every architecture against an independent implementation: tests/goldens holds tiny models with
-// the logits and greedy tokens that Hugging Face transformers gives for them, in f32.
+// the logits and greedy tokens of Hugging Face transformers for them, in f32.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,10 +16,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // Largest absolute difference of a logit; logits reach 15. The reference computes in f32 with the
-// stored weights, so with an f32 cache every stored type must agree this closely.
+// stored weights, so with an f32 cache every stored type must agree within this.
 constexpr double kTolerance = 1e-4;
 
-// With the cache in the weights' type, as served: keys and values have 11 or 8 bits.
+// The tolerance with a cache in the weights' type, as served: keys and values have 11 or 8 bits.
 double ToleranceAsServed(DType dtype) {
   switch (dtype) {
     case DType::kF32: return kTolerance;
@@ -58,9 +58,9 @@ class Golden : public testing::TestWithParam<std::string> {
     dtype_name_ = golden["stored_dtype"];
   }
 
-  // transformers rotates a whole prompt beyond the original length by that length, which no
-  // chunking can reproduce; docs/decisions/0004-dynamic-rope.md. Shorter prompts agree, their
-  // continuations too.
+  // transformers rotates a whole prompt that exceeds the original length by that length, which no
+  // chunking can reproduce; docs/decisions/0004-dynamic-rope.md. Shorter prompts and their
+  // continuations agree.
   bool Comparable(const Prompt& prompt) const {
     return GetParam() != "llama-rope-dynamic" || prompt.tokens.size() <= 32;
   }
@@ -117,7 +117,7 @@ TEST_P(Golden, OtherSpellingOfTheConfigurationMeansTheSame) {
   Compare(*runner, kTolerance);
 }
 
-TEST_P(Golden, ChunksThreadsAndCompanyChangeNoBit) {
+TEST_P(Golden, ChunksThreadsAndBatchesChangeNoBit) {
   Result<TestRunner> one = TestRunner::Open(folder_), two = TestRunner::Open(folder_, {}, 2);
   ASSERT_TRUE(one.ok() && two.ok());
   std::vector<std::vector<std::vector<float>>> alone;
@@ -127,7 +127,7 @@ TEST_P(Golden, ChunksThreadsAndCompanyChangeNoBit) {
       EXPECT_EQ(one->Prefill(prompt.tokens, chunk), alone.back()) << chunk;
     EXPECT_EQ(two->Prefill(prompt.tokens, 5), alone.back());
   }
-  // All prompts in one mixed batch, at different places, twice.
+  // All prompts in one mixed batch, at different positions in it, twice.
   std::vector<TestSequence> sequences;
   for (const Prompt& p : prompts_) {
     sequences.push_back(one->NewSequence(p.tokens, static_cast<int>(p.tokens.size())));
@@ -172,7 +172,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Golden, testing::ValuesIn(GoldenNames()), [](co
   return name;
 });
 
-TEST(Goldens, AreThereForEveryArchitecture) {
+TEST(Goldens, ExistForEveryArchitecture) {
   std::set<std::string> seen;
   for (const std::string& name : GoldenNames()) {
     seen.insert((*ParseJson(

@@ -11,7 +11,7 @@
 namespace millrace::model {
 namespace {
 
-// Files of /proc and /sys say they have no length; they are read as streams.
+// Files of /proc and /sys report length 0, so they are read as streams.
 std::optional<std::string> ReadText(const std::string& path) {
   std::ifstream in(path);
   if (!in) return {};
@@ -36,7 +36,7 @@ std::optional<int64_t> Number(const std::string& path) {
   return std::strtoll(text->c_str(), nullptr, 10);
 }
 
-// What a group of control groups version 2 leaves; page cache does not count, it is given back.
+// Memory left in a control group (version 2). Page cache does not count; it is reclaimable.
 std::optional<int64_t> LeftInGroup(const std::string& folder) {
   std::optional<int64_t> limit = Number(folder + "/memory.max");
   std::optional<int64_t> current = Number(folder + "/memory.current");

@@ -1,6 +1,6 @@
-// How much memory this process may still take: the least of what the machine has available and what
-// its control group leaves. Asked before a model is loaded, so that too large a model is refused
-// with numbers instead of being killed half-way. Any thread.
+// How much memory this process may still use: the minimum of what the machine has available and
+// what its control group leaves. Checked before a model is loaded, so that a model that is too
+// large is refused with numbers instead of being killed during loading. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct MemoryAvailable {
   std::string source;  // "MemAvailable" or "control group limit"
 };
 
-// `root` is "/" but in tests. INT64_MAX when nothing can be read.
+// `root` is "/" except in tests. INT64_MAX when nothing can be read.
 MemoryAvailable ReadMemoryAvailable(const std::string& root = "/");
 
 // "2.5 GB": powers of 1000, one digit.

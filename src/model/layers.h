@@ -1,5 +1,6 @@
-// The layers architectures are made of, each a few calls of the device, and what a pass hands them.
-// A layer's members are filled by WeightPlan (weight_plan.h) when the model loads.
+// The layers that architectures consist of, each a few calls of the device, and the context of a
+// pass. WeightPlan (weight_plan.h) fills a layer's members when the model loads. Owned by Model;
+// one thread.
 #pragma once
 
 #include <algorithm>
@@ -15,28 +16,27 @@
 
 namespace millrace::model {
 
-// Rows of a step that pass through the feed-forward part together: bounds its buffer, changes no
-// bit.
+// Rows of a step that the feed-forward part processes together: bounds its buffer, changes no bit.
 inline constexpr int kMlpRowsMax = 512;
 
-// Where the keys and values of some of a batch's rows are kept.
+// The KV location of some of a batch's rows.
 struct BatchKv {
   tensor::KvPool* pool = nullptr;
-  int first_layer = 0;                           // of the model; the pool's layer 0
-  std::span<const tensor::AttentionSpan> spans;  // rows count from the batch's first
+  int first_layer = 0;                           // the model's layer that is the pool's layer 0
+  std::span<const tensor::AttentionSpan> spans;  // rows count from the start of the batch
 };
 
-// A flattened batch, or those rows of a larger one that are at the same layer; nothing is owned.
+// A flattened batch, or those rows of a larger one that are at the same layer; owns nothing.
 struct Batch {
   std::span<const TokenId> tokens;     // [rows]; only Embed reads them
   std::span<const int32_t> positions;  // [rows]
   std::span<const BatchKv> kv;         // the spans together cover all rows; Embed needs none
-  int first_row = 0;                   // of the model's hidden rows
+  int first_row = 0;                   // offset in the model's hidden rows
 
   int rows() const { return static_cast<int>(positions.size()); }
 };
 
-// Activations of one model, made once for its largest batch.
+// Activations of one model, allocated once for its largest batch.
 struct Workspace {
   std::unique_ptr<tensor::Buffer> hidden;    // [rows, hidden_size]: the residual stream
   std::unique_ptr<tensor::Buffer> normed;    // [rows, max(hidden_size, heads * head_dim)]
@@ -48,12 +48,12 @@ struct Workspace {
   std::vector<int32_t> ids;                  // [rows]
 };
 
-// One walk of a batch through (part of) the model.
+// One pass of a batch through (part of) the model.
 struct Pass {
   tensor::Device& device;
   Workspace& work;
   const Batch& batch;
-  int layer = 0;  // being run
+  int layer = 0;  // the current layer
   const tensor::RopeTable& rope;
   tensor::Rows hidden;  // [rows, hidden_size]
 
@@ -65,7 +65,7 @@ struct Pass {
 struct Linear {
   std::unique_ptr<tensor::PackedMatrix> weight;
   std::unique_ptr<tensor::Vector> bias;  // may be null
-  RankSum* over_ranks = nullptr;         // the model's, when `weight` is a cut along K
+  RankSum* over_ranks = nullptr;         // the model's, when `weight` is cut along K
 
   void Run(tensor::Device& device, tensor::Rows x, tensor::Rows y,
            tensor::Rows residual = {}) const {
@@ -102,8 +102,8 @@ struct Attention {
 
   int q_columns() const { return heads * head_dim; }
   int kv_columns() const { return kv_heads * head_dim; }
-  // From normed rows to attended heads [rows, q_columns()], in the place of `x`. `out` is the
-  // caller's.
+  // Turns normed rows into attended heads [rows, q_columns()], which replace `x`. The caller
+  // applies `out`.
   tensor::Rows Attend(Pass& pass, tensor::Rows x) const;
 };
 
@@ -129,7 +129,7 @@ struct Mlp {
 // A learned table read in place from the mapped file.
 struct Table {
   tensor::HostMatrix rows;
-  std::vector<uint8_t> aligned_copy;  // used only when the file holds it unaligned
+  std::vector<uint8_t> aligned_copy;  // used only when the tensor is unaligned in the file
 };
 
 // Calls f(first_row, num_rows) over the batch in pieces of kMlpRowsMax.

@@ -8,10 +8,10 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <mutex>
 #include <thread>
 
 #include "base/file.h"
+#include "base/mutex.h"
 #include "model/architecture.h"
 #include "model/host_memory.h"
 #include "model/make_tokenizer.h"
@@ -25,7 +25,7 @@ namespace {
 constexpr int64_t kPieceElements = int64_t{1} << 20;  // a thread's buffer; a multiple of 4
 constexpr unsigned kThreadsMax = 16;
 
-// A tensor's place in its shard.
+// A tensor's position in its shard.
 struct Placed {
   WeightNeed need;
   uint64_t key = 0;
@@ -38,7 +38,8 @@ struct Shard {
   uint64_t data_bytes = 0;
 };
 
-// Tensors in order, a new shard where the next would make it too large.
+// Distributes the tensors in order; a new shard starts where the next tensor would exceed the
+// limit.
 std::vector<Shard> Distribute(const std::vector<WeightNeed>& needs,
                               const MakeModelOptions& options) {
   std::vector<Shard> shards(1);
@@ -111,6 +112,7 @@ class ShardWriter {
     for (unsigned i = 1; i < threads; ++i) others.emplace_back([this] { Work(); });
     Work();
     for (std::thread& t : others) t.join();
+    const MutexLock lock(mutex_);
     return status_;
   }
 
@@ -131,7 +133,7 @@ class ShardWriter {
       const uint64_t at =
           data_begin_ + tensor.offset + static_cast<uint64_t>(first) * BytesOf(dtype_);
       Status status = WriteAt(fd_, path_, buffer.data(), buffer.size(), at);
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (!status_.ok()) return;
       status_ = status;
       wrote_(static_cast<int64_t>(buffer.size()));
@@ -145,8 +147,8 @@ class ShardWriter {
   const std::function<void(int64_t)> wrote_;
   std::vector<Piece> pieces_;
   std::atomic<size_t> next_ = 0;
-  std::mutex mutex_;
-  Status status_;  // guarded by mutex_
+  Mutex mutex_;
+  Status status_ MR_GUARDED_BY(mutex_);
 };
 
 Status WriteShard(const fs::path& folder, const Shard& shard, DType dtype,
@@ -194,7 +196,7 @@ Status WriteAll(const fs::path& folder, const Json& config, const ModelSpec& spe
   std::error_code error;
   const fs::space_info space = fs::space(folder, error);
   if (!error && space.available < total) {
-    return FailedPrecondition(fmt::format("{}: needs {} of disk, {} are free", folder.string(),
+    return FailedPrecondition(fmt::format("{}: needs {} of disk space, {} is free", folder.string(),
                                           BytesText(static_cast<int64_t>(total)),
                                           BytesText(static_cast<int64_t>(space.available))));
   }
@@ -228,7 +230,7 @@ Status MakeModel(const Json& config, const std::string& folder, const MakeModelO
   if (!target.has_filename()) target = target.parent_path();
   std::error_code error;
   if (fs::exists(target, error) && !fs::is_empty(target, error)) {
-    return FailedPrecondition(folder + ": is there already; give another folder or remove it");
+    return FailedPrecondition(folder + ": already exists; give another folder or remove it");
   }
   const fs::path partial = target.string() + ".partial";
   fs::remove_all(partial, error);

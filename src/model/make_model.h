@@ -1,5 +1,5 @@
 // The library part of `millrace make-model`: writes a valid model folder of any shape with random
-// weights, for benchmarks and tests. Threads of its own, joined before it returns.
+// weights, for benchmarks and tests. It uses threads of its own, joined before it returns.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@ struct MakeModelOptions {
 };
 
 // Writes config.json, model.safetensors or shards with their index, tokenizer.json,
-// tokenizer_config.json and generation_config.json. `config` is of ShapeConfig (shapes.h) or any
-// config.json of a known architecture. The folder appears complete or not at all:
-// everything is written to FOLDER.partial, renamed at the end and removed on an error.
-// kFailedPrecondition when the folder is there and not empty, or the disk is too small.
+// tokenizer_config.json and generation_config.json. `config` comes from ShapeConfig (shapes.h) or
+// is any config.json of a known architecture. The folder appears complete or not at all: it is
+// written as FOLDER.partial, then renamed, and removed on an error. kFailedPrecondition when the
+// folder exists and is not empty, or the disk is too small.
 Status MakeModel(const Json& config, const std::string& folder,
                  const MakeModelOptions& options = {});
 

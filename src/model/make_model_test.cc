@@ -87,7 +87,7 @@ TEST(MakeModel, IsAtomicAndRefusesAFullFolder) {
   EXPECT_TRUE(fs::exists(folder.path("empty/config.json")));
 }
 
-TEST(Shapes, NumbersReplaceThoseOfTheShape) {
+TEST(Shapes, GivenNumbersReplaceThoseOfTheShape) {
   const Json config = *ShapeConfig(
       "llama-1b", {.layers = 3, .hidden = 64, .heads = 8, .kv_heads = 2, .vocab = 500});
   EXPECT_EQ(config["num_hidden_layers"], 3);

@@ -16,8 +16,8 @@ std::string Utf8(int code) {
   return {static_cast<char>(0xc0 | code >> 6), static_cast<char>(0x80 | (code & 0x3f))};
 }
 
-// GPT-2's printable letter for each byte: itself where it is printable, else the next free one from
-// 256.
+// GPT-2's printable letter for each byte: the byte itself if printable, else the next free letter
+// from 256.
 std::array<std::string, 256> ByteLetters() {
   std::array<std::string, 256> letters;
   int next = 256;
@@ -28,7 +28,7 @@ std::array<std::string, 256> ByteLetters() {
   return letters;
 }
 
-// The bytes, frequent ones of English first, so that the first merges meet in real text.
+// The bytes, frequent ones of English first, so that the first merges occur in real text.
 std::vector<std::string> LettersByFrequency() {
   const std::array<std::string, 256> letters = ByteLetters();
   std::vector<std::string> order;

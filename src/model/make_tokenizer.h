@@ -1,6 +1,6 @@
-// The tokenizer of made-up models: byte-level BPE whose tokens are four special ones, the 256
-// bytes, then pairs and triples of bytes up to the vocabulary wanted. Any text round-trips. Pure;
-// any thread.
+// The tokenizer of made-up models: byte-level BPE with four special tokens, the 256 bytes, then
+// pairs and triples of bytes up to the requested vocabulary. Any text round-trips. Pure; any
+// thread.
 #pragma once
 
 #include <string>

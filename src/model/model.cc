@@ -55,9 +55,8 @@ Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
   }
   if (options.max_model_len &&
       (*options.max_model_len < 1 || *options.max_model_len > spec.max_position)) {
-    return InvalidArgument(
-        fmt::format("max-model-len {} is outside [1, {}], what the model was made for",
-                    *options.max_model_len, spec.max_position));
+    return InvalidArgument(fmt::format("max-model-len {} is outside [1, {}], the model's range",
+                                       *options.max_model_len, spec.max_position));
   }
   MR_RETURN_IF_ERROR(CheckSharding(spec, options.tensor_rank));
   if (options.tensor_rank.size > 1) CheckCollective(options.collective, options.tensor_rank);
@@ -113,8 +112,8 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& folder, tensor::De
 
 Status Model::LoadWeights(const LoadOptions& options) {
   ModelSpec& spec = decoder_->mutable_spec();
-  // The whole model is declared first, for the numbers of its spec and for errors in any layer;
-  // what is loaded is declared last, so that the layers' members are those of this stage.
+  // First the whole model is declared, for the numbers of its spec and for errors in any layer. The
+  // layers to load are declared last, so that the layers' members are those of this stage.
   WeightPlan whole(&files_);
   decoder_->Declare({0, spec.num_layers}, whole);
   MR_RETURN_IF_ERROR(whole.Resolve());
@@ -134,7 +133,7 @@ Status Model::LoadWeights(const LoadOptions& options) {
   const size_t rope_bytes = dims.rope ? RopeTables::BytesFor(*dims.rope, max_model_len_) : 0;
   if (rope_bytes > kRopeTableBytesMax) {
     return InvalidArgument(
-        fmt::format("{}: a table of rotations for {} positions takes {}, the limit is {}; "
+        fmt::format("{}: the rotary table for {} positions needs {}, the limit is {}; "
                     "set a smaller --max-model-len",
                     files_.folder(), max_model_len_, BytesText(static_cast<int64_t>(rope_bytes)),
                     BytesText(static_cast<int64_t>(kRopeTableBytesMax))));

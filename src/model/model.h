@@ -1,16 +1,16 @@
 // Model: the weights of layers [lo, hi) on a device, and the forward pass over them.
 //
-// The input is Orca's flattened mixed batch (OSDI'22 section 3.2): the rows of all sequences,
-// chunks of prefill and decodes together, one below the other. Everything but attention works on
-// rows; attention is one fused call over the paged cache.
+// The input is Orca's flattened mixed batch (OSDI'22 section 3.2): the rows of all sequences, both
+// prefill chunks and decodes, are concatenated. Everything but attention works on rows; attention
+// is one fused call over the paged cache.
 //
 //   model->Embed(batch);                  // stage 0 only
-//   model->Layers(batch);                 // rows travel through layers [lo, hi)
-//   auto logits = model->Head(rows);      // last stage only, rows chosen by the caller
+// rows pass through layers [lo, hi)
+// last stage only; the caller chooses the rows
 //
-// Buffers for `max_batched_tokens` rows are made by Load; a step allocates nothing. The hidden rows
-// stay in the model between the calls. Used by one thread, the device's. The device outlives the
-// model.
+// Load allocates buffers for `max_batched_tokens` rows; a step allocates nothing. The hidden rows
+// stay in the model between the calls. Owned by a stage or executor and used by one thread, the
+// device's. The device outlives the model.
 #pragma once
 
 #include <functional>
@@ -34,22 +34,22 @@ namespace millrace::model {
 
 struct LoadOptions {
   std::optional<LayerRange> layers;  // default: all
-  // With more ranks than one: which part of each layer this model is, and how the ranks' products
+  // For more than one rank: which part of each layer this model holds, and how the ranks' products
   // are added. The collective has this rank and size, and outlives the model.
   TensorRank tensor_rank;
   net::Collective* collective = nullptr;
   int max_batched_tokens = 2048;     // rows of a batch
   int max_logits_rows = 64;          // rows of one Head call; the caller loops for more
-  std::optional<int> max_model_len;  // positions to prepare for; default: the model's max_position
-  // Called from the loading thread after every tensor, with bytes of weights.
+  std::optional<int> max_model_len;  // positions to support; default: the model's max_position
+  // Called from the loading thread after every tensor, in bytes of weights.
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
 class Model {
  public:
-  // kNotFound, kInvalidArgument, kDataLoss, kUnimplemented: the folder's fault, one line with the
-  // file and the rule. kResourceExhausted: does not fit in memory, with the numbers, before
-  // anything is read.
+  // kNotFound, kInvalidArgument, kDataLoss, kUnimplemented: an error in the folder; one line with
+  // the file and the rule. kResourceExhausted: does not fit in memory; reported with the numbers
+  // before any weights are read.
   static Result<std::unique_ptr<Model>> Load(const std::string& folder, tensor::Device& device,
                                              const LoadOptions& options = {});
 
@@ -61,20 +61,20 @@ class Model {
   int max_model_len() const { return max_model_len_; }
   int64_t loaded_bytes() const { return loaded_bytes_; }  // of this rank, as stored in the files
   TensorRank tensor_rank() const { return rank_; }
-  // KV heads of the whole model that this rank has; neighbouring ranks share one where there are
+  // The whole model's KV heads that this rank holds; neighbouring ranks share one if there are
   // fewer heads than ranks.
   std::pair<int, int> kv_heads() const;
-  // Whether this is what makes logits: rank 0 of the last stage.
+  // Whether this model computes logits: rank 0 of the last stage does.
   bool has_head() const { return layers_.end == spec().num_layers && rank_.rank == 0; }
 
-  // What Device::NewKvPool wants for this stage's layers and this rank's heads.
+  // The argument for Device::NewKvPool for this stage's layers and this rank's heads.
   tensor::KvShape KvShapeFor(int block_size, int num_blocks) const;
 
   // Sets the hidden rows from token ids. REQUIRES: layers().begin == 0; ids below
   // spec().vocab_size.
   void Embed(const Batch& batch);
-  // Runs one layer, or all of layers(), over the batch's hidden rows in place. Fails only where the
-  // ranks' collective does; the hidden rows are garbage then.
+  // Runs one layer, or all of layers(), over the batch's hidden rows in place. Fails only if the
+  // ranks' collective fails; the hidden rows are then undefined.
   Status Layer(int index, const Batch& batch);
   Status Layers(const Batch& batch);
   // The hidden rows, between stages: [rows, hidden_size].
@@ -83,7 +83,7 @@ class Model {
   // until the next call. REQUIRES: has_head(); rows.size() <= max_logits_rows().
   tensor::Rows Head(std::span<const int32_t> rows);
 
-  // The same ranks' next collective, after one that failed. REQUIRES: as in LoadOptions.
+  // The same ranks' next collective, after one failed. REQUIRES: as in LoadOptions.
   void UseCollective(net::Collective& collective);
 
  private:

@@ -144,7 +144,7 @@ TEST(ModelLoad, OptionsHaveBounds) {
   ExpectError(folder.path("nothing"), StatusCode::kNotFound, "no such model folder");
 }
 
-// A header whose first tensor is one byte puts every weight at an odd place.
+// A header whose first tensor is one byte long makes every weight unaligned.
 TEST(ModelLoad, UnalignedWeightsGiveTheSameAnswer) {
   TestFolder folder;
   for (DType dtype : {DType::kBF16, DType::kF32}) {
@@ -174,7 +174,7 @@ TEST(ModelLoad, RefusesOtherDTypesOnlyWhereTheyAreNeeded) {
   TestFolder folder;
   const std::string path = Make(folder, "llama-160m");
   std::string file = *ReadFile(path + "/model.safetensors", 1 << 26);
-  // Names are in order: the first tensor of the header is lm_head.weight.
+  // Names are sorted: the first tensor of the header is lm_head.weight.
   const size_t at = file.find(R"("BF16")", file.find("lm_head.weight"));
   file.replace(at, 6, R"("I16" )");
   ASSERT_TRUE(WriteFileAtomically(path + "/model.safetensors", file).ok());
@@ -199,7 +199,7 @@ TEST(ModelLoad, EveryTruncationIsRefused) {
   }
 }
 
-// A sparse file of 1.4 TB: the header is right, the disk holds one page.
+// A sparse file of 1.4 TB: the header is valid, the disk holds one page.
 TEST(ModelLoad, ModelLargerThanMemoryIsRefusedWithTheNumbers) {
   TestFolder folder;
   const Json config = *ShapeConfig("opt-175b");  // ThreadSanitizer maps no more than about 1 TB

@@ -1,4 +1,4 @@
-// OpenedModel: a model folder whose configuration and headers have been read and checked, no
+// OpenedModel: a model folder whose configuration and headers have been read and checked, without
 // weights. Owns the maps of its files. One thread.
 #pragma once
 

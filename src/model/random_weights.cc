@@ -18,7 +18,7 @@ uint16_t ToHalf(float value) {
     const uint32_t rounded = (bits + 0xfff + (bits >> 13 & 1)) >> 13;
     return static_cast<uint16_t>(sign | (rounded - (112 << 10)));
   }
-  // Beside 0.5 the spacing of f32 is that of f16's subnormals, so the addition rounds.
+  // Near 0.5 the spacing of f32 equals that of f16's subnormals, so the addition rounds.
   float magnitude;
   std::memcpy(&magnitude, &bits, 4);
   magnitude += 0.5f;

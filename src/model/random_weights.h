@@ -11,12 +11,12 @@
 
 namespace millrace::model {
 
-// Of matrices, tables and biases: small enough that every shape's activations stay finite.
+// For matrices, tables and biases: small enough that every shape's activations stay finite.
 inline constexpr double kRandomWeightStd = 0.02;
 
 uint64_t TensorKey(uint64_t seed, std::string_view tensor);
 
-// Elements [first, first + out.size() / BytesOf(dtype)) of the tensor with that key, in file
+// Writes elements [first, first + out.size() / BytesOf(dtype)) of the tensor with that key, in file
 // format. Norm weights are one, everything else is uniform around zero. REQUIRES: first % 4 == 0.
 void FillWeights(uint64_t key, WeightKind kind, DType dtype, int64_t first, std::span<uint8_t> out);
 

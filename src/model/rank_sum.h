@@ -1,9 +1,9 @@
 // RankSum: a product whose K is cut over the ranks of a stage. Every rank multiplies its part, the
-// ranks' sums are added pairwise, then bias and residual come once, as on one device: the bits are
-// those of one device (docs/decisions/0002-batch-invariance.md).
+// ranks' sums are added pairwise, then bias and residual are added once, so the bits are those of
+// one device (docs/decisions/0002-batch-invariance.md).
 //
-// Owned by the model; its thread. After a failure it computes nothing more, and rows are garbage:
-// the model reports status() after every layer.
+// Owned by the model and used by its thread. After a failure it computes nothing more and the rows
+// are undefined: the model reports status() after every layer.
 #pragma once
 
 #include <memory>
@@ -19,12 +19,12 @@ inline constexpr int kSumRowsMax = 512;
 
 class RankSum {
  public:
-  // For products with up to `columns` outputs. The collective is the caller's and adds in the
+  // For products with up to `columns` outputs. The caller owns the collective, which adds in the
   // memory of this device.
   static Result<std::unique_ptr<RankSum>> New(net::Collective& collective, tensor::Device& device,
                                               int max_rows, int columns);
 
-  // y = x W^T, over all ranks, + bias + residual. `residual` may be y.
+  // y = x W^T (over all ranks) + bias + residual. `residual` may be y.
   void Run(tensor::Device& device, tensor::Rows x, const tensor::PackedMatrix& weight,
            tensor::Rows y, const tensor::MatMulExtras& extras);
 

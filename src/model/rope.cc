@@ -33,7 +33,7 @@ RopeType ReadType(ConfigReader& rope) {
   return RopeType::kDefault;
 }
 
-// Peng et al., "YaRN" (2023), section 3.4: 0.1 ln(s) + 1, as scale of cos and sin.
+// Peng et al., "YaRN" (2023), section 3.4: 0.1 ln(s) + 1, the scale of cos and sin.
 double YarnScale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
@@ -59,8 +59,8 @@ std::vector<float> PlainFrequencies(double theta, int rotary_dim) {
   return frequencies;
 }
 
-// "The Llama 3 Herd of Models" (2024): long waves are stretched, short ones kept, those between
-// blended.
+// "The Llama 3 Herd of Models" (2024): long waves are stretched, short ones kept, and those in
+// between are blended.
 void ScaleLlama3(const RopeConfig& c, std::vector<float>& frequencies) {
   const double length = c.original_positions;
   for (float& f : frequencies) {
@@ -75,8 +75,8 @@ void ScaleLlama3(const RopeConfig& c, std::vector<float>& frequencies) {
   }
 }
 
-// YaRN section 3.2: dimensions that turn often over the original length are kept (extrapolated),
-// those that turn less than once are stretched (interpolated), with a ramp between.
+// YaRN section 3.2: dimensions that rotate often over the original length are kept (extrapolated),
+// those that rotate less than once are stretched (interpolated), with a ramp between.
 void ScaleYarn(const RopeConfig& c, std::vector<float>& frequencies) {
   const auto dimension_of = [&](double rotations) {
     return c.rotary_dim * std::log(c.original_positions / (rotations * 2 * M_PI)) /

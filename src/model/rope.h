@@ -1,6 +1,6 @@
-// Rotary position embedding: from the configuration's scaling rule to a table of cos and sin per
-// position. Every angle is a function of the position alone (docs/decisions/0004-dynamic-rope.md),
-// so that batching, chunking and cache hits cannot change an answer.
+// Rotary position embedding: turns the configuration's scaling rule into a table of cos and sin per
+// position. Every angle depends on the position alone (docs/decisions/0004-dynamic-rope.md), so
+// batching, chunking and cache hits cannot change an answer. Values; any thread.
 #pragma once
 
 #include <vector>
@@ -17,9 +17,9 @@ enum class RopeType { kDefault, kLinear, kDynamic, kLlama3, kYarn };
 
 struct RopeConfig {
   RopeType type = RopeType::kDefault;
-  int rotary_dim = 0;          // leading part of each head that turns; even
+  int rotary_dim = 0;          // leading part of each head that is rotated; even
   double theta = 10000.0;      // the base
-  double factor = 1.0;         // how far the context is stretched
+  double factor = 1.0;         // by how much the context is stretched
   int original_positions = 0;  // context length of the pre-training
   double low_freq_factor = 1.0, high_freq_factor = 4.0;  // llama3
   double beta_fast = 32.0, beta_slow = 1.0;              // yarn
@@ -27,7 +27,7 @@ struct RopeConfig {
   bool truncate = true;  // yarn: correction range in whole dimensions
 };
 
-// Names under which an architecture's config.json gives base and rotary part, and their defaults.
+// Names of the base and the rotary part in an architecture's config.json, and their defaults.
 struct RopeNames {
   const char* theta = "rope_theta";
   const char* partial = "partial_rotary_factor";
@@ -35,7 +35,7 @@ struct RopeNames {
 };
 
 // Reads `rope_parameters` (new), or `rope_scaling` with the names above (old). `max_position` is
-// max_position_embeddings and becomes the length that the scaling reaches.
+// max_position_embeddings on entry and the scaled length on return.
 RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position,
                     const RopeNames& names = {});
 

@@ -42,8 +42,8 @@ TEST(Rope, OldAndNewSpellingAgreeAndScalingWins) {
   EXPECT_EQ(InverseFrequencies(both, 0), InverseFrequencies(old_names, 0));
 }
 
-// Within the original length nothing is scaled; beyond it each position turns with the base for the
-// text that ends there, whatever table it is read from.
+// Within the original length nothing is scaled. Beyond it, each position rotates with the base for
+// the text that ends there, whatever table it is read from.
 TEST(Rope, DynamicIsAFunctionOfThePosition) {
   const Json json = {{"rope_theta", 100.0},
                      {"rope_scaling", {{"type", "dynamic"}, {"factor", 4.0}}}};

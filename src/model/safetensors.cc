@@ -33,7 +33,7 @@ std::optional<int> BitsOf(std::string_view dtype) {
   return {};
 }
 
-// Walks the header's JSON without building a tree: headers of 100 MB must not cost a gigabyte.
+// Parses the header's JSON without building a tree: a header of 100 MB must not cost a gigabyte.
 // Depth 1 is the object of tensors, 2 a tensor or __metadata__, 3 an array of numbers.
 class HeaderReader : public nlohmann::json_sax<Json> {
  public:
@@ -82,13 +82,13 @@ class HeaderReader : public nlohmann::json_sax<Json> {
                                 kTensorNameBytesMax));
       }
       if (in_metadata_ ? std::exchange(seen_metadata_, true) : header_.tensors.contains(name_)) {
-        return Fail("is there twice");
+        return Fail("appears twice");
       }
       return true;
     }
     field_ = std::move(name);
     if (!fields_.insert(field_).second)
-      return Fail(fmt::format("key `{}` is there twice", Printable(field_)));
+      return Fail(fmt::format("key `{}` appears twice", Printable(field_)));
     if (!in_metadata_ && field_ != "dtype" && field_ != "shape" && field_ != "data_offsets") {
       return Fail(fmt::format("unknown key `{}`", Printable(field_)));
     }
@@ -141,7 +141,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     return false;
   }
   bool Unexpected(std::string_view what) {
-    return Fail(fmt::format("{} where the format has none", what));
+    return Fail(fmt::format("{} is not allowed here", what));
   }
 
   Status status_;
@@ -154,7 +154,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   TensorEntry entry_;
 };
 
-// Bytes of `entry` by dtype and shape, or why there is no such number.
+// Bytes of `entry` by dtype and shape, or an error if that number is invalid.
 Result<uint64_t> BytesByShape(const TensorEntry& entry) {
   std::optional<int> bits = BitsOf(entry.dtype);
   if (!bits) return InvalidArgument(fmt::format("unknown dtype {}", Printable(entry.dtype)));
@@ -164,12 +164,13 @@ Result<uint64_t> BytesByShape(const TensorEntry& entry) {
       return InvalidArgument(fmt::format("shape {} overflows 64 bits", ShapeText(entry.shape)));
     }
   }
-  if (total % 8 != 0) return InvalidArgument("does not end on a byte");
+  if (total % 8 != 0) return InvalidArgument("the size is not a whole number of bytes");
   return total / 8;
 }
 
-// Each range is what dtype and shape need, and the ranges follow each other without hole or overlap
-// to exactly the end of the file. Turns offsets into the data into offsets into the file.
+// Each range has the size that dtype and shape need, and the ranges follow each other without hole
+// or overlap to exactly the end of the file. Turns offsets into the data into offsets into the
+// file.
 Status CheckRanges(SafetensorsHeader& header, uint64_t data_begin, uint64_t file_bytes) {
   std::vector<std::pair<const std::string*, TensorEntry*>> order;
   order.reserve(header.tensors.size());

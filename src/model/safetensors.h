@@ -1,7 +1,7 @@
-// The header of a safetensors file: 8 bytes of little-endian length, a JSON object that says dtype,
+// The header of a safetensors file: 8 bytes of little-endian length, a JSON object with dtype,
 // shape and byte range of every tensor, then the bytes. The file is not trusted: every rule of the
-// format is checked, every sum and product for overflow, before anything is believed.
-// Pure functions; any thread.
+// format and every sum and product for overflow is checked before anything is used. Pure functions;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,12 @@ inline constexpr size_t kTensorNameBytesMax = 1024;
 inline constexpr size_t kTensorRankMax = 8;
 
 struct TensorEntry {
-  std::string dtype;            // as the file names it, one of the format's
+  std::string dtype;            // as named in the file, one of the format's
   std::vector<int64_t> shape;   // product checked against the byte range
   uint64_t begin = 0, end = 0;  // bytes, from the start of the file
 
-  // The dtypes Millrace computes with; others may lie in a file as long as nothing asks for them.
+  // The dtypes that Millrace computes with. Tensors of others may be in a file if nothing needs
+  // them.
   std::optional<DType> compute_dtype() const;
 };
 
@@ -38,9 +39,8 @@ struct SafetensorsHeader {
 // "[3, 4]".
 std::string ShapeText(std::span<const int64_t> shape);
 
-// Checks the whole of a file's header. The message names the tensor and the rule, not the file.
-// kDataLoss: shorter than the header says (a broken download). kInvalidArgument: against the
-// format.
+// Checks a file's whole header. The message names the tensor and the rule, not the file. kDataLoss:
+// shorter than the header says (a broken download). kInvalidArgument: violates the format.
 Result<SafetensorsHeader> ParseSafetensors(std::span<const uint8_t> file);
 
 }  // namespace millrace::model

@@ -57,9 +57,9 @@ constexpr Malformed kManifest[] = {
     {"metadata twice", R"({"__metadata__":{},"__metadata__":{}})", 0, "twice"},
     {"tensor twice",
      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-     2, "tensor `a`: is there twice"},
+     2, "tensor `a`: appears twice"},
     {"key twice", R"({"a":{"dtype":"U8","dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1,
-     "`dtype` is there twice"},
+     "`dtype` appears twice"},
     {"empty name", R"({"":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", 1, "name of 0 bytes"},
     {"unknown key", R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"x":1}})", 1,
      "unknown key `x`"},
@@ -94,7 +94,8 @@ constexpr Malformed kManifest[] = {
      "needs 8 bytes"},
     {"shape smaller than range", R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,8]}})", 8,
      "needs 4 bytes"},
-    {"half a byte", R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2, "end on a byte"},
+    {"half a byte", R"({"a":{"dtype":"F4","shape":[3],"data_offsets":[0,2]}})", 2,
+     "whole number of bytes"},
     {"overlap",
      R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})",
      3, "tensor `b`: overlaps"},
@@ -130,7 +131,7 @@ TEST_P(SafetensorsManifest, IsRefusedWithTheRule) {
 
 INSTANTIATE_TEST_SUITE_P(Rules, SafetensorsManifest, testing::ValuesIn(kManifest));
 
-TEST(Safetensors, RefusesLyingHeaderLengths) {
+TEST(Safetensors, RefusesWrongHeaderLengths) {
   for (uint64_t length : {uint64_t{100'000'001}, uint64_t{1} << 40, ~uint64_t{0}, ~uint64_t{7}}) {
     std::string file = SafetensorsFile("{}", 0);
     for (size_t i = 0; i < 8; ++i) file[i] = static_cast<char>(length >> (8 * i) & 0xff);
@@ -169,7 +170,7 @@ TEST(Safetensors, SurvivesRandomEdits) {
     }
     Result<SafetensorsHeader> header = ParseSafetensors(Bytes(edited));
     if (!header.ok()) continue;
-    ++accepted;  // a renamed tensor, say; its ranges must still be inside
+    ++accepted;  // for example with a renamed tensor; its ranges must still be inside
     for (const auto& [name, entry] : header->tensors) {
       ASSERT_LE(entry.begin, entry.end);
       ASSERT_LE(entry.end, edited.size());
@@ -178,7 +179,7 @@ TEST(Safetensors, SurvivesRandomEdits) {
   EXPECT_LT(accepted, 10000);
 }
 
-// CPU seconds to read a header of so many tensors.
+// CPU seconds to read a header of `tensors` tensors.
 double SecondsToRead(int tensors) {
   std::string header = "{";
   for (int i = 0; i < tensors; ++i) {
@@ -201,7 +202,7 @@ double SecondsToRead(int tensors) {
 }
 
 TEST(Safetensors, TimeGrowsWithTheHeaderNotItsSquare) {
-  // Sixteen times the tensors: a quadratic reader would need 256 times as long.
+  // With sixteen times the tensors, a quadratic reader would need 256 times as long.
   EXPECT_LT(SecondsToRead(64'000), 80 * std::max(SecondsToRead(4'000), 1e-3));
 }
 

@@ -1,4 +1,4 @@
-// Sha256: the digest of what is added, taken once. One thread.
+// Sha256: the digest of the added bytes; can be taken once. One thread.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Named model shapes, with the numbers their authors published, as config.json objects. For
+// Named model shapes, with the numbers that their authors published, as config.json objects. For
 // `millrace make-model`, benchmarks and tests. Pure; any thread.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace millrace::model {
 
-// Numbers that replace those of a named shape.
+// Overrides for the numbers of a named shape.
 struct ShapeNumbers {
   std::optional<int> layers, hidden, heads, kv_heads, head_dim, intermediate, vocab, positions;
 };
@@ -20,7 +20,7 @@ struct ShapeNumbers {
 std::vector<std::string> ShapeNames();
 
 // kNotFound for an unknown name, listing the known ones. Token ids are those of make-model's own
-// tokenizer (make_tokenizer.h), whatever the published model has.
+// tokenizer (make_tokenizer.h), not those of the published model.
 Result<Json> ShapeConfig(std::string_view name, const ShapeNumbers& numbers = {});
 
 }  // namespace millrace::model

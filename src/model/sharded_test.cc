@@ -1,4 +1,4 @@
-// Tensor parallelism: the ranks of a model together give the bits of one device.
+// Tensor parallelism: the ranks of a model together give the same bits as one device.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -23,7 +23,7 @@ const std::vector<TokenId> kPrompt = {5, 99, 17, 0,  42, 8, 99, 23, 7,
                                       7, 7,  50, 31, 66, 2, 90, 1,  13};
 const std::vector<TokenId> kOther = {77, 3, 3, 61, 12, 9, 30};
 
-// Everything in one go; in chunks that cross blocks; token by token, as decoding does; and two
+// Everything at once; in chunks that cross blocks; token by token, as in decoding; and two
 // sequences in mixed batches.
 Logits RunAll(TestRunner& runner) {
   Logits all;
@@ -50,7 +50,7 @@ struct RankResult {
   bool spec_is_whole = false;
 };
 
-// `threads` of each rank's device.
+// `threads`: of each rank's device.
 std::vector<RankResult> RunSharded(const std::string& folder, int size, const ModelSpec& whole,
                                    int threads = 1) {
   auto group = *net::NewInProcessCollectives(size);
@@ -83,7 +83,7 @@ std::vector<RankResult> RunSharded(const std::string& folder, int size, const Mo
 
 // The first difference, for a message.
 std::string Difference(const Logits& got, const Logits& expected) {
-  if (got.size() != expected.size()) return "another number of rows";
+  if (got.size() != expected.size()) return "different number of rows";
   for (size_t row = 0; row < got.size(); ++row) {
     for (size_t i = 0; i < got[row].size(); ++i) {
       if (got[row][i] == expected[row][i]) continue;
@@ -151,8 +151,8 @@ TEST(Sharded, KvHeadsAreSharedByRanksWhereThereAreFewer) {
   }
 }
 
-// K of the row-parallel products is no multiple of the virtual shards.
-TEST(Sharded, CutsNeedNotMeetTheVirtualShards) {
+// K of the row-parallel products is not a multiple of the virtual shards.
+TEST(Sharded, CutsNeedNotAlignWithTheVirtualShards) {
   TestFolder folder;
   const ShapeNumbers numbers = {.layers = 1,
                                 .hidden = 20,
@@ -189,7 +189,7 @@ TEST(Sharded, RanksGiveTheBitsOfOneDeviceForEveryGolden) {
   EXPECT_GT(compared, 10);
 }
 
-TEST(Sharded, WhatDoesNotDivideIsOneLineWithTheNumbers) {
+TEST(Sharded, UnevenDegreesGiveOneLineWithTheNumbers) {
   ModelSpec spec;
   spec.num_heads = 14;
   spec.num_kv_heads = 2;
@@ -199,7 +199,7 @@ TEST(Sharded, WhatDoesNotDivideIsOneLineWithTheNumbers) {
   EXPECT_EQ(four.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(four.message(),
             "tensor parallelism of 4 does not divide the model's 14 heads, 2 KV heads and 4864 "
-            "feed-forward columns; what does: 1, 2");
+            "feed-forward columns; possible: 1, 2");
   EXPECT_FALSE(CheckSharding(spec, {0, 3}).ok());
   EXPECT_FALSE(CheckSharding(spec, {2, 2}).ok());
   spec.num_heads = 24;
@@ -217,7 +217,7 @@ TEST(Sharded, SharesCoverAllUnitsInOrder) {
     }
     EXPECT_EQ(next, 24);
   }
-  // Two heads for eight ranks: the first for four of them.
+  // Two heads for eight ranks: the first four ranks share the first head.
   for (int r = 0; r < 8; ++r) EXPECT_EQ(ShareOf(2, {r, 8}).first, r / 4) << r;
 }
 

@@ -35,7 +35,7 @@ Status CheckSharding(const ModelSpec& spec, TensorRank rank) {
   }
   return InvalidArgument(fmt::format(
       "tensor parallelism of {} does not divide the model's {} heads, {} KV heads and {} "
-      "feed-forward columns; what does: {}",
+      "feed-forward columns; possible: {}",
       rank.size, spec.num_heads, spec.num_kv_heads, spec.intermediate_size, degrees));
 }
 

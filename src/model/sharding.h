@@ -1,7 +1,7 @@
 // Sharding: which part of each layer a tensor-parallel rank holds (Megatron-LM, Shoeybi et al.
-// 2019, section 3). Queries, keys and values are dealt out by head, the feed-forward part by
-// column; what multiplies them back to hidden rows is cut along k, and its products are added over
-// the ranks. Pure; any thread.
+// 2019, section 3). Queries, keys and values are split by head, the feed-forward part by column.
+// The products that return to hidden rows are cut along k and added over the ranks. Pure; any
+// thread.
 #pragma once
 
 #include "base/status.h"
@@ -16,12 +16,12 @@ struct Share {
   int size() const { return end - first; }
 };
 
-// Equal parts, in the order of ranks. Fewer units than ranks: neighbouring ranks hold the same one.
+// Equal parts, in rank order. With fewer units than ranks, neighbouring ranks hold the same one.
 // REQUIRES: one of the two divides the other.
 Share ShareOf(int units, TensorRank rank);
 
-// kInvalidArgument, with the numbers and the degrees that would do, unless the heads, the KV heads
-// and the feed-forward columns can be dealt out evenly.
+// kInvalidArgument, with the numbers and the possible degrees, unless the heads, the KV heads and
+// the feed-forward columns can be split evenly.
 Status CheckSharding(const ModelSpec& spec, TensorRank rank);
 
 }  // namespace millrace::model

@@ -1,4 +1,4 @@
-// For tests: a folder that goes away, and safetensors files written byte by byte.
+// For tests: a temporary folder, and safetensors files written byte by byte.
 #pragma once
 
 #include <cstdint>

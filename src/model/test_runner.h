@@ -1,4 +1,4 @@
-// For tests: one sequence after another, or several together, through a Model, as an executor
+// For tests: runs one sequence after another, or several together, through a Model, as an executor
 // would.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace millrace::model {
 
-// What a sequence has in the cache, and its next chunk.
+// A sequence: its cached tokens and its next chunk.
 struct TestSequence {
   std::vector<TokenId> tokens;
   std::vector<BlockIndex> blocks;
@@ -25,7 +25,7 @@ class TestRunner {
  public:
   static constexpr int kBlockSize = 16, kBlocks = 64;
 
-  // `kv_dtype`: of the cache, by default the model's.
+  // `kv_dtype`: of the cache; the model's by default.
   static Result<TestRunner> Open(const std::string& folder, LoadOptions options = {},
                                  int threads = 1, std::optional<DType> kv_dtype = {}) {
     TestRunner runner;
@@ -42,7 +42,7 @@ class TestRunner {
   tensor::Device& device() { return *device_; }
   tensor::KvPool& kv() { return *kv_; }
 
-  // Blocks in a scattered order, so that a wrong table shows.
+  // Blocks in a scattered order, so that a wrong table is detected.
   TestSequence NewSequence(std::vector<TokenId> tokens, int length_max) {
     TestSequence sequence{std::move(tokens), {}, 0};
     for (int i = 0; i * kBlockSize < length_max; ++i) {
@@ -52,7 +52,7 @@ class TestRunner {
     return sequence;
   }
 
-  // Computes chunks[i] tokens of sequence i in one batch; the logits of every row, row by row.
+  // Computes chunks[i] tokens of sequence i in one batch. Returns the logits of every row.
   std::vector<std::vector<float>> Step(const std::vector<TestSequence*>& sequences,
                                        const std::vector<int>& chunks) {
     std::vector<TokenId> tokens;
@@ -74,7 +74,7 @@ class TestRunner {
     return Logits(static_cast<int>(tokens.size()));
   }
 
-  // None where the model has no head: a tensor-parallel rank other than 0.
+  // Empty where the model has no head: a tensor-parallel rank other than 0.
   std::vector<std::vector<float>> Logits(int rows) {
     std::vector<std::vector<float>> all;
     if (!model_->has_head()) return all;
@@ -95,7 +95,7 @@ class TestRunner {
     return all;
   }
 
-  // Logits of every position of `tokens`, computed in pieces of `chunk`.
+  // Logits of every position of `tokens`, computed in chunks of `chunk`.
   std::vector<std::vector<float>> Prefill(const std::vector<TokenId>& tokens, int chunk) {
     next_block_ = 0;
     TestSequence s = NewSequence(tokens, static_cast<int>(tokens.size()));

@@ -39,7 +39,7 @@ Result<WeightDigests> WeightDigests::Of(const OpenedModel& opened, bool read, in
   heads.Add(opened.config.dump());
   for (const WeightNeed& need : plan.Needs()) {
     const std::optional<StoredTensor> tensor = opened.files.Find(need.name);
-    MR_CHECK(tensor.has_value()) << need.name << " was resolved a moment ago";
+    MR_CHECK(tensor.has_value()) << need.name << " must have been resolved";
     heads.Add(need.name);
     heads.Add(tensor->entry->dtype);
     for (int64_t extent : need.shape) heads.Add(&extent, sizeof extent);
@@ -66,8 +66,8 @@ Status WeightDigests::AddTensor(const WeightNeed& need, const StoredTensor& tens
   for (uint64_t begin = tensor.entry->begin; begin < end; begin += kDigestChunkBytes) {
     if (chunks_.size() == kDigestChunksMax) {
       return InvalidArgument(
-          fmt::format("{}: with tensor `{}` there are more than {} of weights", *tensor.path,
-                      need.name, FormatBytes(int64_t{kDigestChunksMax * kDigestChunkBytes})));
+          fmt::format("{}: with tensor `{}` the weights exceed {}", *tensor.path, need.name,
+                      FormatBytes(int64_t{kDigestChunksMax * kDigestChunkBytes})));
     }
     chunks_.push_back({at, begin, std::min<uint64_t>(begin + kDigestChunkBytes, end)});
   }
@@ -81,8 +81,8 @@ void WeightDigests::AddDigest(std::span<const std::byte> chunk) {
 
 Status WeightDigests::Take(std::vector<std::byte> digests) {
   if (digests.size() != chunks_.size() * kDigestBytes) {
-    return InvalidArgument(
-        fmt::format("{} bytes of digests of {} chunks of weights", digests.size(), chunks_.size()));
+    return InvalidArgument(fmt::format("{} bytes of digests do not match {} chunks of weights",
+                                       digests.size(), chunks_.size()));
   }
   digests_ = std::move(digests);
   SetFingerprint();

@@ -1,10 +1,10 @@
-// WeightDigests: what a model's fingerprint is made of, a digest of each chunk of each tensor. With
-// them whoever has some of a model's bytes can check these, chunk by chunk; and the digests
-// themselves, from whomever they come, by the fingerprint that they add up to.
-//
+// WeightDigests: the contents of a model's fingerprint, a digest of each chunk of each tensor. With
+// them a worker that holds some of a model's bytes can check these chunk by chunk. The digests
+// themselves may come from any peer, because the fingerprint verifies them.
 // The fingerprint is of the configuration, of every tensor's name, type and shape, and of the
-// digests; how the tensors are spread over files does not count. Weights up to kDigestWholeBytes
-// are digested whole; of more, the beginning of every chunk.
+// The fingerprint covers the configuration, every tensor's name, type and shape, and the digests.
+// It does not depend on how the tensors are distributed over files. Weights up to kDigestWholeBytes
+// are digested whole; of larger ones, only the beginning of every chunk.
 //
 // A value; any thread.
 #pragma once
@@ -29,31 +29,31 @@ inline constexpr size_t kDigestSampleBytes = 4096;
 
 class WeightDigests {
  public:
-  // Of a folder with all weights, which are read: seconds per gigabyte or less. Errors: as
+  // From a folder with all weights, which are read: about a second per gigabyte or less. Errors: as
   // Model::Load; kInvalidArgument: more chunks than kDigestChunksMax.
   static Result<WeightDigests> OfFolder(const std::string& folder,
                                         int64_t whole_bytes = kDigestWholeBytes);
-  // Of a folder of which only the configuration and the headers need be there: where the chunks
-  // lie. Without digests and fingerprint, until these are taken from elsewhere.
+  // From a folder that needs only the configuration and the headers: the positions of the chunks.
+  // Digests and fingerprint are absent until Take.
   static Result<WeightDigests> OfHeads(const std::string& folder);
-  // kInvalidArgument: not as many as there are chunks.
+  // Sets the digests. kInvalidArgument: their number is not that of the chunks.
   Status Take(std::vector<std::byte> digests);
 
-  // 64 hexadecimal digits; tells whether two machines have the same model.
+  // 64 hexadecimal digits; equal on two machines if and only if they have the same model.
   const std::string& fingerprint() const { return fingerprint_; }
-  // One after the other, in the order of the chunks.
+  // Concatenated in the order of the chunks.
   std::span<const std::byte> digests() const { return digests_; }
 
-  // Where they lie: of one tensor after the other, in the order of loading. A linked file is named
-  // by what it links to.
+  // Positions of the chunks: tensor by tensor, in the order of loading. A linked file has the name
+  // of its target.
   size_t chunks() const { return chunks_.size(); }
   FileRun RunOf(size_t chunk) const;
-  // Whether these are the bytes of that chunk.
+  // Whether `bytes` are the bytes of that chunk.
   bool Matches(size_t chunk, std::span<const std::byte> bytes) const;
 
  private:
   struct Chunk {
-    size_t path = 0;  // in paths_
+    size_t path = 0;  // index in paths_
     uint64_t begin = 0, end = 0;
   };
   static Result<WeightDigests> Of(const OpenedModel& opened, bool read, int64_t whole_bytes);
@@ -62,7 +62,7 @@ class WeightDigests {
   void SetFingerprint();
 
   bool whole_ = true;
-  std::string heads_;  // a digest of what is not in the chunks
+  std::string heads_;  // a digest of everything outside the chunks
   std::vector<std::string> paths_;
   std::vector<Chunk> chunks_;
   std::vector<std::byte> digests_;

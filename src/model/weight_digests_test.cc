@@ -40,7 +40,7 @@ void Edit(const std::string& path, size_t at, std::string_view text) {
   ASSERT_TRUE(WriteFileAtomically(path, bytes).ok());
 }
 
-TEST(WeightDigests, TheFingerprintIsOfTheModelNotOfItsFiles) {
+TEST(WeightDigests, TheFingerprintDoesNotDependOnTheFiles) {
   TestFolder folder;
   const std::string one = FingerprintOf(Make(folder, "one", uint64_t{1} << 40));
   EXPECT_EQ(one.size(), 64u);
@@ -67,7 +67,7 @@ TEST(WeightDigests, EveryByteAndTheTypeCount) {
   EXPECT_NE(FingerprintOf(path), one);
 }
 
-TEST(WeightDigests, EachChunkIsKnownByItsDigest) {
+TEST(WeightDigests, EachChunkMatchesItsDigest) {
   TestFolder folder;
   const std::string path = Make(folder, "model", 900'000);
   const auto digests = WeightDigests::OfFolder(path);
@@ -93,7 +93,7 @@ TEST(WeightDigests, EachChunkIsKnownByItsDigest) {
   EXPECT_GT(ranges->size(), full + 10);
 }
 
-TEST(WeightDigests, OfALargeModelTheBeginningOfEachChunkCounts) {
+TEST(WeightDigests, ALargeModelIsDigestedByTheBeginningOfEachChunk) {
   TestFolder folder;
   const std::string path = Make(folder, "model", uint64_t{1} << 40);
   const std::string file = path + "/model.safetensors";
@@ -118,7 +118,7 @@ TEST(WeightDigests, OfALargeModelTheBeginningOfEachChunkCounts) {
   }
 }
 
-TEST(WeightDigests, FromElsewhereTheyAddUpToTheFingerprintOrNot) {
+TEST(WeightDigests, DigestsFromAPeerAreCheckedByTheFingerprint) {
   TestFolder folder;
   const std::string path = Make(folder, "model", uint64_t{1} << 40);
   const auto whole = WeightDigests::OfFolder(path);

@@ -13,8 +13,8 @@
 namespace millrace::model {
 namespace {
 
-// Reads {"metadata": ..., "weight_map": {"tensor": "file", ...}} without a tree, refusing double
-// keys.
+// Reads {"metadata": ..., "weight_map": {"tensor": "file", ...}} without building a tree; refuses
+// duplicate keys.
 class IndexReader : public nlohmann::json_sax<Json> {
  public:
   const Status& status() const { return status_; }
@@ -33,7 +33,7 @@ class IndexReader : public nlohmann::json_sax<Json> {
       return Fail(fmt::format("more than {} tensors", kSafetensorsTensorsMax));
     }
     if (!index_.file_of.emplace(name_, std::move(value)).second) {
-      return Fail(fmt::format("tensor `{}` is there twice", Printable(name_)));
+      return Fail(fmt::format("tensor `{}` appears twice", Printable(name_)));
     }
     return true;
   }
@@ -44,7 +44,7 @@ class IndexReader : public nlohmann::json_sax<Json> {
   bool key(std::string& name) override {
     if (depth_ == 1) {
       opens_map_ = name == "weight_map";
-      if (opens_map_ && std::exchange(seen_map_, true)) return Fail("weight_map is there twice");
+      if (opens_map_ && std::exchange(seen_map_, true)) return Fail("weight_map appears twice");
     }
     name_ = std::move(name);
     return true;
@@ -61,13 +61,15 @@ class IndexReader : public nlohmann::json_sax<Json> {
   }
   bool Skip(std::string_view what) {
     if (in_map_)
-      return Fail(fmt::format("tensor `{}`: {} where a file name belongs", Printable(name_), what));
+      return Fail(fmt::format("tensor `{}`: {} instead of a file name", Printable(name_), what));
     if (depth_ == 0) return Fail("not an object");
     if (depth_ == 1 && opens_map_) return Fail("weight_map is not an object");
     return true;
   }
   bool Enter() {
-    if (in_map_) return Fail(fmt::format("tensor `{}`: no file name", Printable(name_)));
+    if (in_map_)
+      return Fail(
+          fmt::format("tensor `{}`: a list or an object instead of a file name", Printable(name_)));
     if (++depth_ > kJsonDepthMax) return Fail("nests too deeply");
     in_map_ = depth_ == 2 && opens_map_;
     return true;
@@ -186,7 +188,7 @@ Status WeightFiles::AddTensors(const ShardIndex& index, const std::string& index
     auto entry = shard->header.tensors.find(tensor);
     if (entry == shard->header.tensors.end()) {
       return InvalidArgument(
-          fmt::format("{}: tensor `{}` is said to be in {}, which has none of that "
+          fmt::format("{}: tensor `{}` is listed in {}, which has none of that "
                       "name",
                       index_path, Printable(tensor), Printable(file)));
     }

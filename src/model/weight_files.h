@@ -1,6 +1,7 @@
-// WeightFiles: the safetensors files of one model folder, mapped read-only, and where each tensor
-// is. One file (`model.safetensors`) or shards named by `model.safetensors.index.json`. Owns the
-// maps; views into them live as long as it does. Any thread may read.
+// WeightFiles: the safetensors files of one model folder, mapped read-only, and the position of
+// each tensor. Either one file (`model.safetensors`) or shards named by
+// `model.safetensors.index.json`. Owns the maps; views into them live as long as it does. Any
+// thread may read.
 #pragma once
 
 #include <memory>
@@ -20,16 +21,17 @@ inline constexpr size_t kShardsMax = 4096;
 inline constexpr std::string_view kSingleFile = "model.safetensors";
 inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
 
-// model.safetensors.index.json: tensor -> file. Names are checked to be plain when they are opened.
+// model.safetensors.index.json: tensor -> file. Names are checked when the files are opened.
 struct ShardIndex {
   std::unordered_map<std::string, std::string> file_of;
 };
 Result<ShardIndex> ParseShardIndex(std::string_view text);
 
-// The safetensors files of a folder, and the index first where there is one, as Open reads them.
+// The safetensors files of a folder in the order in which Open reads them; the index, if any, is
+// first.
 Result<std::vector<std::string>> WeightFileNames(const std::string& folder);
 
-// Where a tensor's bytes lie.
+// The position of a tensor's bytes.
 struct StoredTensor {
   const TensorEntry* entry = nullptr;
   const MappedFile* file = nullptr;

@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "model/folder.h"
 #include "model/test_folder.h"
+#include "model/testing_messages.h"
 #include "model/weight_plan.h"
 
 namespace millrace::model {
@@ -20,10 +21,6 @@ std::string OpenError(const TestFolder& folder) {
   Result<WeightFiles> files = WeightFiles::Open(folder.path());
   EXPECT_FALSE(files.ok());
   return files.ok() ? "" : files.status().message();
-}
-
-void ExpectPart(const std::string& message, std::string_view part) {
-  EXPECT_NE(message.find(part), std::string::npos) << message;
 }
 
 TEST(WeightFiles, OneFile) {
@@ -49,7 +46,7 @@ TEST(WeightFiles, Shards) {
   EXPECT_EQ(files->Find("b")->bytes(), 4u);
 }
 
-TEST(WeightFiles, SaysWhatIsMissing) {
+TEST(WeightFiles, NamesTheMissingPart) {
   TestFolder folder;
   ExpectPart(OpenError(folder), "holds neither model.safetensors nor");
   folder.Write("pytorch_model.bin", "x");
@@ -57,7 +54,7 @@ TEST(WeightFiles, SaysWhatIsMissing) {
   folder.Write("model.safetensors.index.json", R"({"weight_map":{"a":"x.safetensors"}})");
   ExpectPart(OpenError(folder), "shard x.safetensors is missing");
   folder.Write("x.safetensors", SafetensorsFile(kTwo, 4));
-  ExpectPart(OpenError(folder), "tensor `a` is said to be in x.safetensors");
+  ExpectPart(OpenError(folder), "tensor `a` is listed in x.safetensors");
   folder.Write("x.safetensors", SafetensorsFile(kOne, 7));
   ExpectPart(OpenError(folder), "x.safetensors: truncated");
 }
@@ -105,7 +102,7 @@ TEST(WeightFiles, LinksStayInsideTheFolderOrTheCache) {
   EXPECT_TRUE(files.ok()) << files.status().ToString();
 }
 
-TEST(WeightFiles, RefusesWhatIsNoRegularFile) {
+TEST(WeightFiles, RefusesAnythingButARegularFile) {
   TestFolder folder;
   ASSERT_EQ(mkfifo(folder.path("model.safetensors").c_str(), 0600), 0);
   ExpectPart(OpenError(folder), "not a regular file");
@@ -115,7 +112,7 @@ TEST(WeightFiles, RefusesWhatIsNoRegularFile) {
 }
 
 TEST(WeightFiles, WidensUnalignedHalves) {
-  // One byte of padding puts every later tensor at an odd place.
+  // One byte of padding makes every later tensor unaligned.
   TestFolder folder;
   std::string file = SafetensorsFile(
       R"({"pad":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"h":{"dtype":"F16","shape":[4],"data_offsets":[1,9]},)"

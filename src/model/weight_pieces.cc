@@ -10,7 +10,7 @@ std::vector<OutputRun> OutputsOf(const LinearNeed& need, const LinearNeed::Part&
   const Share share = ShareOf(part.units, rank);
   std::vector<OutputRun> runs;
   if (need.interleaved_head_dim != 0) {
-    // A unit is q, k and v of one head; attention wants all q, then all k, then all v.
+    // A unit is q, k and v of one head; attention needs all q, then all k, then all v.
     for (int which = 0; which < 3; ++which) {
       for (int head = share.first; head < share.end; ++head) {
         runs.push_back({(3 * head + which) * need.interleaved_head_dim, need.interleaved_head_dim});

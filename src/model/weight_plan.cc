@@ -8,7 +8,7 @@
 namespace millrace::model {
 namespace {
 
-// How far reading runs ahead of packing.
+// How far reading may be ahead of packing.
 constexpr int64_t kReadAheadBytes = int64_t{256} << 20;
 
 float HalfToFloat(uint16_t half) {
@@ -25,7 +25,7 @@ float HalfToFloat(uint16_t half) {
   return value;
 }
 
-// A view of `tensor`, through `copy` when its place in the file is not aligned to its elements.
+// A view of `tensor`, through `copy` when it is not aligned to its elements in the file.
 const void* AlignedData(const StoredTensor& tensor, DType dtype, std::vector<uint8_t>& copy) {
   if (reinterpret_cast<uintptr_t>(tensor.data()) % BytesOf(dtype) == 0) return tensor.data();
   copy.assign(tensor.data(), tensor.data() + tensor.bytes());
@@ -139,7 +139,7 @@ WeightPlan::Held WeightPlan::HeldOf(const LinearNeed& need, const LinearNeed::Pa
 }
 
 void WeightPlan::AddTask(Task task) {
-  // What is not cut is whole on every rank.
+  // Tensors that are not cut are whole on every rank.
   for (size_t i = task.held.size(); i < task.needs.size(); ++i) {
     const int64_t elements = task.needs[i].elements();
     task.held.push_back({elements, 0, elements});
@@ -181,7 +181,7 @@ void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols)
 
 std::vector<WeightNeed> WeightPlan::Needs() const {
   std::vector<WeightNeed> needs;
-  std::set<std::string> seen;  // tied weights are a table and a matrix of one name
+  std::set<std::string> seen;  // tied weights are a table and a matrix of the same name
   for (const Task& task : tasks_) {
     for (const WeightNeed& need : task.needs) {
       if (seen.insert(need.name).second) needs.push_back(need);
@@ -267,7 +267,7 @@ Status WeightPlan::Load(tensor::Device& device,
                         const std::function<void(int64_t, int64_t)>& progress) {
   const int64_t total = stored_bytes();
   int64_t done = 0, ahead = 0;
-  size_t next = 0;  // first task not yet asked for
+  size_t next = 0;  // first task that was not prefetched
   std::set<const TensorEntry*> counted;
   for (Task& task : tasks_) {
     for (; next < tasks_.size() && ahead < done + kReadAheadBytes; ++next) {
@@ -277,7 +277,7 @@ Status WeightPlan::Load(tensor::Device& device,
       for (size_t i = 0; i < tasks_[next].stored.size(); ++i) ahead += HeldBytes(tasks_[next], i);
     }
     MR_RETURN_IF_ERROR(task.build(device, task.stored));
-    // Tables too: what is used in place comes back page by page, and most of it never.
+    // Releases tables too: the pages in use are read again on demand, and most of them never.
     ForEachRun(task, [](const StoredTensor& stored, size_t begin, size_t bytes) {
       stored.file->Release(begin, bytes);
     });

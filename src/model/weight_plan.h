@@ -1,5 +1,5 @@
-// WeightPlan: which tensors a model has and what becomes of each. An architecture declares its
-// weights once; loading, the memory check, the parameter count and make-model all read the same
+// WeightPlan: the tensors of a model and the use of each. An architecture declares its weights
+// once; loading, the memory check, the parameter count and make-model all read the same
 // declaration. One thread.
 #pragma once
 
@@ -35,19 +35,19 @@ struct FileRun {
 class WeightPlan {
  public:
   // With `files`, names are looked up (Prefix); without, the first choice is taken (make-model).
-  // Loads what `rank` holds; with more ranks than one, row-parallel products end in `sum`.
+  // Loads the part of `rank`; with more than one rank, row-parallel products end in `sum`.
   explicit WeightPlan(const WeightFiles* files, TensorRank rank = {}, RankSum* sum = nullptr)
       : files_(files), rank_(rank), sum_(sum) {}
 
   TensorRank rank() const { return rank_; }
 
-  // The first of `choices` for which the files hold choice + probe; the first choice if none.
+  // The first of `choices` for which the files contain choice + probe; else the first choice.
   std::string Prefix(std::initializer_list<std::string_view> choices, std::string_view probe) const;
 
-  // The targets stay where they are until Load has returned.
+  // The targets must not move until Load has returned.
   void Add(Linear& target, LinearNeed need);
-  // Weight and bias (LayerNorm), or weight (RMS). Without `affine` the weight is one, the bias
-  // none.
+  // Weight and bias (LayerNorm), or weight (RMS). Without `affine` the weight is one and there is
+  // no bias.
   void Add(Norm& target, const std::string& name, int size, NormKind kind, double epsilon,
            bool affine = true);
   void Add(Table& target, const std::string& name, int rows, int cols);
@@ -63,11 +63,11 @@ class WeightPlan {
   // The bytes that Load reads, in its order; after Resolve.
   std::vector<FileRun> Runs() const;
 
-  // Packs tensor by tensor, reading ahead and giving pages back.
+  // Packs tensor by tensor, reading ahead and releasing pages.
   Status Load(tensor::Device& device, const std::function<void(int64_t, int64_t)>& progress);
 
  private:
-  // Elements of a tensor that this rank loads, and the run of the file that they are all in.
+  // The elements of a tensor that this rank loads, and the range of the file that contains them.
   struct Held {
     int64_t elements = 0, first = 0, span = 0;
   };

@@ -33,11 +33,12 @@ Status CheckFile(const WeightFile& file) {
       file.name == kConfigFile || file.name == kGenerationFile || file.name == kIndexFile ||
       (IsPlainName(file.name) && file.name.size() > kSuffix.size() && file.name.ends_with(kSuffix));
   if (!named) {
-    return InvalidArgument(fmt::format("\"{}\" is no file of weights", Printable(file.name)));
+    return InvalidArgument(fmt::format("\"{}\" is not a weight file", Printable(file.name)));
   }
   const uint64_t most = IsSmall(file) ? kIndexBytesMax : kWeightFileBytesMax;
   if (file.bytes > most || (!IsSmall(file) && file.bytes < kLengthBytes)) {
-    return InvalidArgument(fmt::format("{} of {} bytes", Printable(file.name), file.bytes));
+    return InvalidArgument(
+        fmt::format("{}: {} bytes is not a valid size", Printable(file.name), file.bytes));
   }
   return OkStatus();
 }
@@ -83,6 +84,7 @@ Result<std::shared_ptr<WeightStore>> WeightStore::OfFolder(const std::string& fo
     MR_RETURN_IF_ERROR(CheckFile(files.back()).WithContext(folder));
   }
   std::shared_ptr<WeightStore> store(new WeightStore(folder, std::move(files)));
+  const MutexLock lock(store->mutex_);
   for (size_t i = 0; i < store->files_.size(); ++i) {
     MR_RETURN_IF_ERROR(store->Open(i, O_RDONLY));
     if (store->files_[i].bytes > 0) store->here_[i][0] = store->files_[i].bytes;
@@ -95,11 +97,11 @@ Status WeightStore::CheckList(const std::vector<WeightFile>& files) {
   for (const WeightFile& file : files) {
     MR_RETURN_IF_ERROR(CheckFile(file));
     if (!names.insert(file.name).second) {
-      return InvalidArgument(Printable(file.name) + " is there twice");
+      return InvalidArgument(Printable(file.name) + " appears twice");
     }
   }
   if (files.size() > kShardsMax || !names.contains(std::string(kConfigFile))) {
-    return InvalidArgument(fmt::format("a list of {} files, which is no model's", files.size()));
+    return InvalidArgument(fmt::format("a list of {} files is not a model's", files.size()));
   }
   return OkStatus();
 }
@@ -127,12 +129,12 @@ Status WeightStore::Check(const WeightRange& range) const {
   if (range.file >= files_.size() || range.begin >= range.end ||
       range.end > files_[range.file].bytes) {
     return InvalidArgument(
-        fmt::format("bytes [{}, {}) of file {} are nowhere", range.begin, range.end, range.file));
+        fmt::format("bytes [{}, {}) of file {} do not exist", range.begin, range.end, range.file));
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (Covers(range)) return OkStatus();
-  return NotFound(fmt::format("bytes [{}, {}) of {} are not here", range.begin, range.end,
-                              files_[range.file].name));
+  return NotFound(fmt::format("bytes [{}, {}) of {} have not been copied yet", range.begin,
+                              range.end, files_[range.file].name));
 }
 
 Status WeightStore::Read(const WeightRange& range, std::span<std::byte> out) const {
@@ -144,7 +146,7 @@ Status WeightStore::Read(const WeightRange& range, std::span<std::byte> out) con
     if (n < 0 && errno == EINTR) continue;
     const std::string& name = files_[range.file].name;
     if (n < 0) return Failed(name, errno);
-    if (n == 0) return DataLoss(name + ": became shorter while it was read");
+    if (n == 0) return DataLoss(name + ": shrank while it was being read");
     done += static_cast<size_t>(n);
   }
   return OkStatus();
@@ -160,7 +162,7 @@ Status WeightStore::Write(const WeightRange& range, std::span<const std::byte> i
     if (n < 0) return Failed(folder_ + "/" + files_[range.file].name, errno);
     done += static_cast<size_t>(n);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& here = here_[range.file];
   uint64_t begin = range.begin, end = range.end;
   auto it = here.upper_bound(begin);
@@ -175,7 +177,7 @@ Status WeightStore::Write(const WeightRange& range, std::span<const std::byte> i
 }
 
 std::vector<WeightRange> WeightStore::Missing(const WeightRange& range) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<WeightRange> missing;
   uint64_t at = range.begin;
   const auto& here = here_[range.file];
@@ -209,7 +211,7 @@ Result<std::vector<WeightRange>> WeightStore::HeadRanges() const {
     uint64_t length = 0;
     for (size_t i = 0; i < kLengthBytes; ++i) length |= static_cast<uint64_t>(bytes[i]) << (8 * i);
     if (length > kSafetensorsHeaderBytesMax || length > file.bytes - kLengthBytes) {
-      return InvalidArgument(fmt::format("{}: a header of {} bytes in a file of {}",
+      return InvalidArgument(fmt::format("{}: a header of {} bytes is invalid in a file of {}",
                                          Printable(file.name), length, file.bytes));
     }
     range.end += length;
@@ -235,7 +237,8 @@ Result<std::string> WeightStore::Layout() const {
 Result<WeightRange> WeightStore::RangeOf(const FileRun& run) const {
   const std::string name = std::filesystem::path(run.path).filename().string();
   const auto file = std::ranges::find(files_, name, &WeightFile::name);
-  if (file == files_.end()) return InvalidArgument(Printable(name) + " is not in the list");
+  if (file == files_.end())
+    return InvalidArgument(Printable(name) + " is not in the list of files");
   return WeightRange{static_cast<size_t>(file - files_.begin()), run.begin, run.end};
 }
 

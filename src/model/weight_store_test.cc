@@ -1,4 +1,4 @@
-// A copy that has only the ranges some layers need computes the same as the whole folder.
+// A copy that has only the ranges needed by some layers computes the same as the whole folder.
 #include "model/weight_store.h"
 
 #include <fmt/format.h>
@@ -20,17 +20,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const ShapeNumbers kTiny = {.layers = 4, .hidden = 64, .heads = 4, .vocab = 300, .positions = 128};
+const ShapeNumbers kStoreShape = {
+    .layers = 4, .hidden = 64, .heads = 4, .vocab = 300, .positions = 128};
 
-std::string Make(const TestFolder& folder, const char* shape, uint64_t shard_bytes_max) {
+std::string MakeStored(const TestFolder& folder, const char* shape, uint64_t shard_bytes_max) {
   const std::string path = folder.path(shape);
-  const Status made =
-      MakeModel(*ShapeConfig(shape, kTiny), path, {.seed = 11, .shard_bytes_max = shard_bytes_max});
+  const Status made = MakeModel(*ShapeConfig(shape, kStoreShape), path,
+                                {.seed = 11, .shard_bytes_max = shard_bytes_max});
   EXPECT_TRUE(made.ok()) << made.ToString();
   return path;
 }
 
-// The bytes that were copied.
+// Copies the ranges; returns the number of bytes.
 uint64_t Copy(const WeightStore& from, WeightStore& to, const std::vector<WeightRange>& ranges) {
   uint64_t bytes = 0;
   for (const WeightRange& range : ranges) {
@@ -46,7 +47,7 @@ uint64_t Copy(const WeightStore& from, WeightStore& to, const std::vector<Weight
   return bytes;
 }
 
-// Rows of a stage from arbitrary rows in; and logits where it has a head.
+// Output rows of a stage for arbitrary input rows; logits if it has a head.
 std::vector<float> StageRows(const std::string& folder, LayerRange layers) {
   auto runner = TestRunner::Open(folder, {.layers = layers});
   EXPECT_TRUE(runner.ok()) << runner.status().ToString();
@@ -75,11 +76,11 @@ std::vector<float> StageRows(const std::string& folder, LayerRange layers) {
   return rows;
 }
 
-TEST(WeightStore, ACopyOfSomeLayersComputesWhatTheWholeFolderDoes) {
+TEST(WeightStore, ACopyOfSomeLayersComputesTheSameAsTheWholeFolder) {
   TestFolder folder;
   for (const char* shape : {"llama-160m", "gpt2", "opt-125m"}) {
     const uint64_t shard_bytes = std::string(shape) == "llama-160m" ? uint64_t{1} << 40 : 100'000;
-    const auto whole = WeightStore::OfFolder(Make(folder, shape, shard_bytes));
+    const auto whole = WeightStore::OfFolder(MakeStored(folder, shape, shard_bytes));
     ASSERT_TRUE(whole.ok()) << whole.status().ToString();
     EXPECT_EQ((*whole)->files().size() > 3, shard_bytes == 100'000) << "cut into shards";
     const auto digests = WeightDigests::OfFolder((*whole)->folder());
@@ -113,9 +114,9 @@ TEST(WeightStore, ACopyOfSomeLayersComputesWhatTheWholeFolderDoes) {
   }
 }
 
-TEST(WeightStore, ARankReadsItsShareOfWhatLiesInOnePiece) {
+TEST(WeightStore, ARankReadsItsShareOfAContiguousTensor) {
   TestFolder folder;
-  const auto whole = WeightStore::OfFolder(Make(folder, "llama-160m", uint64_t{1} << 40));
+  const auto whole = WeightStore::OfFolder(MakeStored(folder, "llama-160m", uint64_t{1} << 40));
   ASSERT_TRUE(whole.ok());
   const auto bytes = [&](TensorRank rank) {
     uint64_t sum = 0;
@@ -129,7 +130,7 @@ TEST(WeightStore, ARankReadsItsShareOfWhatLiesInOnePiece) {
   EXPECT_EQ((*whole)->RangesFor({1, 2}, {0, 3}).status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST(WeightStore, WhatIsNotThereIsNotRead) {
+TEST(WeightStore, RangesThatWereNotCopiedAreNotRead) {
   TestFolder folder;
   fs::create_directories(folder.path("copy"));
   const auto copy = WeightStore::NewCopy(folder.path("copy"),
@@ -163,14 +164,14 @@ TEST(WeightStore, WhatIsNotThereIsNotRead) {
   EXPECT_EQ(store.Check({1, 8, 4}).code(), StatusCode::kInvalidArgument);
 }
 
-TEST(WeightStore, AListThatNoModelHasIsRefused) {
+TEST(WeightStore, AnImpossibleListOfFilesIsRefused) {
   TestFolder folder;
   const auto refused = [&](std::vector<WeightFile> files) {
     const std::string path = folder.path("copy");
     fs::remove_all(path);
     fs::create_directories(path);
     const auto copy = WeightStore::NewCopy(path, std::move(files));
-    EXPECT_TRUE(copy.ok() || fs::is_empty(path)) << "nothing is made of it";
+    EXPECT_TRUE(copy.ok() || fs::is_empty(path)) << "no file is created";
     return copy.status().code() == StatusCode::kInvalidArgument;
   };
   const WeightFile config{"config.json", 10}, weights{"model.safetensors", 1000};
@@ -185,7 +186,7 @@ TEST(WeightStore, AListThatNoModelHasIsRefused) {
   EXPECT_TRUE(refused({{"config.json", uint64_t{1} << 40}, weights}));
   EXPECT_TRUE(refused({config, {"model.safetensors", 7}}));
   EXPECT_TRUE(refused({config, {"model.safetensors", kWeightFileBytesMax + 1}}));
-  // A header beyond its file.
+  // A header longer than its file.
   fs::remove_all(folder.path("copy"));
   fs::create_directories(folder.path("copy"));
   const auto copy = WeightStore::NewCopy(folder.path("copy"), {config, weights});

@@ -6,13 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <functional>
-#include <random>
 #include <thread>
 #include <vector>
 
 #include "net/in_process_collective.h"
 #include "net/pairwise_sum.h"
 #include "net/same_host_collective.h"
+#include "net/testing_meeting.h"
 #ifdef MILLRACE_NCCL
 #include "net/nccl_collective.h"
 #include "net/nccl_imitation.h"
@@ -23,12 +23,7 @@ namespace {
 
 using Group = std::vector<std::unique_ptr<Collective>>;
 
-std::string NewMeeting() {
-  std::random_device random;
-  return std::to_string(random()) + "-" + std::to_string(random());
-}
-
-// One thread per rank; what each returned.
+// Runs one thread per rank; returns each one's result.
 template <typename F>
 auto OnEveryRank(int size, F&& f) {
   std::vector<decltype(f(0))> results(static_cast<size_t>(size));
@@ -79,7 +74,7 @@ Group Nccl(int size, Duration deadline, size_t slot_floats) {
 }
 #endif
 
-// Sums whose bits tell orders apart.
+// Values whose sums have different bits in different orders.
 std::vector<std::vector<float>> RandomParts(int size, size_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<std::vector<float>> parts(static_cast<size_t>(size), std::vector<float>(count));
@@ -109,7 +104,7 @@ bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
 }
 
-TEST(PairwiseSum, IsTheTree) {
+TEST(PairwiseSum, AddsAsATree) {
   for (int size : {1, 2, 4, 8}) {
     for (size_t count : {0u, 1u, 255u, 256u, 257u, 1000u}) {
       auto parts = RandomParts(size, count, 5);
@@ -122,7 +117,7 @@ TEST(PairwiseSum, IsTheTree) {
   }
 }
 
-TEST(PairwiseSum, DiffersFromARunningSum) {  // else the tests here would show nothing
+TEST(PairwiseSum, DiffersFromARunningSum) {  // otherwise the tests here would prove nothing
   const auto parts = RandomParts(8, 1000, 5);
   std::vector<float> running(1000, 0.0f);
   for (const auto& part : parts) {
@@ -160,8 +155,8 @@ TEST_P(Collectives, AddPairwiseByRank) {
   }
 }
 
-// The slots are used again and again by ranks that are now and then late.
-TEST_P(Collectives, KeepApartManyCallsOfUnevenRanks) {
+// The slots are reused many times by ranks that are sometimes late.
+TEST_P(Collectives, KeepManyCallsOfUnevenRanksApart) {
   constexpr int kSize = 4, kCalls = 2000;
   Group group = GetParam().make(kSize, kCollectiveDeadline, 64);
   const auto wrong = OnEveryRank(kSize, [&](int rank) {
@@ -188,7 +183,7 @@ TEST_P(Collectives, ARankThatDoesNotComeIsAnErrorAtTheDeadline) {
     std::vector<float> values(10, 1.0f);
     const Time begin = SteadyClock().Now();
     Status status = group[static_cast<size_t>(rank)]->AllReduceSum(values);
-    // Whoever began first ends the call of all.
+    // The rank that began first ends the call for all.
     EXPECT_LT((SteadyClock().Now() - begin).seconds(), 20) << rank;
     return status;
   });
@@ -196,7 +191,7 @@ TEST_P(Collectives, ARankThatDoesNotComeIsAnErrorAtTheDeadline) {
     EXPECT_EQ(statuses[static_cast<size_t>(rank)].code(), StatusCode::kUnavailable)
         << statuses[static_cast<size_t>(rank)].ToString();
   }
-  // For good, and for who was late too.
+  // Permanently, also for the late rank.
   std::vector<float> values(10, 1.0f);
   for (auto& collective : group) {
     EXPECT_EQ(collective->AllReduceSum(values).code(), StatusCode::kUnavailable);
@@ -233,7 +228,7 @@ TEST_P(Collectives, ARankThatLeavesIsAnErrorForTheOthers) {
       group[1] = nullptr;
       return first;
     }
-    EXPECT_TRUE(first.ok());  // it left after its part was done
+    EXPECT_TRUE(first.ok());  // it left after completing its part
     return group[0]->AllReduceSum(values);
   });
   EXPECT_TRUE(statuses[1].ok());

@@ -1,4 +1,4 @@
-// What every data plane promises, whatever carries the bytes.
+// The promises of every data plane, for all implementations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,10 +54,10 @@ class DataPlaneConformance : public testing::TestWithParam<Kind> {
   int started_ = 0;
 };
 
-TEST_P(DataPlaneConformance, OrderWithinAClassAndContent) {
+TEST_P(DataPlaneConformance, KeepsOrderWithinAClassAndContent) {
   Node a = Start(), b = Start();
   constexpr int kMessages = 300;
-  std::vector<std::thread> senders;  // one for each class
+  std::vector<std::thread> senders;  // one per class
   for (int c = 0; c < kMessageClasses; ++c) {
     senders.emplace_back([&, c] {
       for (int i = 0; i < kMessages; ++i) {
@@ -81,7 +81,7 @@ TEST_P(DataPlaneConformance, OrderWithinAClassAndContent) {
   }
 }
 
-TEST_P(DataPlaneConformance, AReaderThatStallsStopsItsSenderAndNobodyElse) {
+TEST_P(DataPlaneConformance, AReaderThatStallsStopsOnlyItsSender) {
   DataPlaneLimits limits;
   limits.window_bytes = {1 << 20, 1 << 20, 1 << 20};
   limits.queue_bytes = {1 << 20, 1 << 20, 2 << 20};
@@ -89,7 +89,7 @@ TEST_P(DataPlaneConformance, AReaderThatStallsStopsItsSenderAndNobodyElse) {
   const Payload block = Payload::CopyOf(PatternBytes(256 << 10, 1));
   const size_t cost = block.size() + kMessageCost;
   const auto send = [&] { return a->Send(b.address(), kBulk, {}, block); };
-  // The diary keeps what comes: credit for three blocks, then the queue fills.
+  // The diary keeps what arrives: credit for three blocks, then the queue fills.
   size_t taken = 0;
   Status status;
   ASSERT_TRUE(Eventually([&] {
@@ -98,17 +98,17 @@ TEST_P(DataPlaneConformance, AReaderThatStallsStopsItsSenderAndNobodyElse) {
   }));
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_EQ(b.diary->messages(), 3u);
-  // What the last block left behind may be free only now: a refusal that lasts is the sign.
+  // Credit for the last block may be returned only now: a lasting refusal is the sign.
   while ((status = a->SendWithin(Duration::Millis(30), b.address(), kBulk, {}, block)).ok())
     ++taken;
   EXPECT_EQ(status.code(), StatusCode::kDeadlineExceeded);
   EXPECT_LE(taken * cost, (1 << 20) + (2 << 20) + 2 * cost);
   EXPECT_GE(a->stats().queue_full, 1u);
   EXPECT_GE(a->stats().stalls + b->stats().stalls, 1u);
-  // Another class goes past what is stuck.
+  // Another class overtakes the blocked one.
   ASSERT_TRUE(a->Send(b.address(), kDecode, AsBytes("urgent"), {}).ok());
   ASSERT_TRUE(b.diary->WaitForMessages(4));
-  // Letting go is credit; everything that was taken arrives.
+  // Releasing returns credit; every accepted message arrives.
   size_t received = 0;
   auto waiting = std::async(std::launch::async, [&] {
     return a->SendWithin(Duration::Seconds(20), b.address(), kBulk, {}, block);
@@ -120,12 +120,13 @@ TEST_P(DataPlaneConformance, AReaderThatStallsStopsItsSenderAndNobodyElse) {
   EXPECT_TRUE(waiting.get().ok());
 }
 
-TEST_P(DataPlaneConformance, TheLargestMessageAndOneMore) {
+TEST_P(DataPlaneConformance, AcceptsTheLargestMessageAndRefusesALargerOne) {
   DataPlaneLimits limits;
   limits.window_bytes = {1 << 20, 1 << 20, 1 << 20};
   Node a = Start(nullptr, limits), b = Start(nullptr, limits);
   const auto bytes = PatternBytes(MessageBytesMax(1 << 20) - kMessageCost, 3);
-  for (int i = 0; i < 20; ++i) {  // credit comes back in lots; the largest must never get stuck
+  for (int i = 0; i < 20; ++i) {  // credit is returned in batches; the largest message must never
+                                  // get stuck
     ASSERT_TRUE(
         a->SendWithin(Duration::Seconds(20), b.address(), kPrefill, {}, Payload(nullptr, bytes))
             .ok());
@@ -139,7 +140,7 @@ TEST_P(DataPlaneConformance, TheLargestMessageAndOneMore) {
             StatusCode::kInvalidArgument);
 }
 
-TEST_P(DataPlaneConformance, PullsOfSegmentsAndOfWhatIsMade) {
+TEST_P(DataPlaneConformance, PullsOfSegmentsAndOfProducedBytes) {
   const auto bytes = std::make_shared<std::vector<std::byte>>(PatternBytes(2'000'003, 5));
   Node owner = Start([&](const PeerAddress&, std::span<const std::byte> request) {
     if (AsText(request) == "made") {
@@ -203,7 +204,7 @@ TEST_P(DataPlaneConformance, PullsFromSharedMemory) {
   EXPECT_TRUE(Eventually([&] { return memory.use_count() == 1; })) << "a pin was not dropped";
 }
 
-TEST_P(DataPlaneConformance, PullsThatFailSayWhy) {
+TEST_P(DataPlaneConformance, FailedPullsReportTheCause) {
   std::atomic<bool> go = false;
   const auto small = std::make_shared<std::vector<std::byte>>(100);
   Node owner = Start([&](const PeerAddress&, std::span<const std::byte> request) {
@@ -243,7 +244,7 @@ TEST_P(DataPlaneConformance, PullsThatFailSayWhy) {
   EXPECT_EQ(reader.diary->lost(), 0u);
 }
 
-TEST_P(DataPlaneConformance, RegisteredMemoryIsNotGivenBackWhileItIsRead) {
+TEST_P(DataPlaneConformance, RegisteredMemoryIsNotReleasedWhileItIsRead) {
   auto memory = std::make_unique<std::vector<std::byte>>(PatternBytes(8 << 20, 7));
   std::atomic<int> asked = 0;
   Node owner = Start([&](const PeerAddress&, std::span<const std::byte>) {
@@ -262,7 +263,7 @@ TEST_P(DataPlaneConformance, RegisteredMemoryIsNotGivenBackWhileItIsRead) {
   owner->UnregisterRegion(region);
   std::ranges::fill(*memory, std::byte{0xee});
   for (size_t i = 0; i < got.size(); ++i) {
-    // Those that came too late are refused; those that were begun have what they were promised.
+    // Late pulls are refused; those that started have all their bytes.
     if (pulls[i].Wait().ok()) {
       EXPECT_EQ(got[i], want);
     } else {

@@ -1,4 +1,4 @@
-// What strangers, restarts, deaths and damage do to a data plane: nothing that others notice.
+// Strangers, restarts, deaths and damage: none of them may disturb other peers of a data plane.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -25,7 +25,7 @@ uint16_t PortOf(const PeerAddress& a) {
   return static_cast<uint16_t>(std::stoi(a.endpoint.substr(a.endpoint.rfind(':') + 1)));
 }
 
-// A peer that knows the token and then misbehaves as told. Blocking.
+// A peer that knows the token and then misbehaves as scripted. Blocking.
 class Rogue {
  public:
   explicit Rogue(const PeerAddress& victim, uint64_t incarnation = RandomIncarnation(),
@@ -50,7 +50,7 @@ class Rogue {
     Send(EncodeHeader(h, Crc32c(payload), frames_++));
     Send(payload);
   }
-  // True when the victim has hung up.
+  // True when the victim has closed the connection.
   bool Cut() {
     client_.ReadToEnd();
     return client_.closed();
@@ -78,7 +78,7 @@ class Rogue {
   uint32_t frames_ = 0;
 };
 
-// Sends one message each way of a good pair and waits for it: nobody was disturbed.
+// Sends one message each way between two good peers and waits for it: neither was disturbed.
 void ExpectUndisturbed(TestPlane& a, TestPlane& b) {
   const size_t before = b.diary->messages();
   const Status sent = a.plane->SendWithin(Duration::Seconds(10), b.address(), kDecode,
@@ -115,7 +115,8 @@ TEST(DataPlaneHostile, GarbageAndWrongTokensAreCutOffBeforeAnyPayload) {
 
 TEST(DataPlaneHostile, TwoHundredIdleStrangers) {
   TcpDataPlaneOptions options = TestOptions();
-  options.limits.hello_within = Duration::Seconds(60);  // the limit on strangers must do it
+  options.limits.hello_within = Duration::Seconds(60);  // the limit on strangers must be what ends
+                                                        // them
   TestPlane a, b(options);
   ExpectUndisturbed(a, b);
   std::vector<std::unique_ptr<RawClient>> strangers;
@@ -127,7 +128,7 @@ TEST(DataPlaneHostile, TwoHundredIdleStrangers) {
   EXPECT_TRUE(Eventually(
       [&] { return b.plane->stats().strangers_refused == 200 - options.limits.strangers; }));
   ExpectUndisturbed(a, b);
-  TestPlane late;  // a newcomer is served as well
+  TestPlane late;  // a new peer is served as well
   ExpectUndisturbed(late, b);
 }
 
@@ -141,7 +142,7 @@ TEST(DataPlaneHostile, NoHelloInTime) {
   EXPECT_TRUE(Eventually([&] { return b.plane->stats().strangers_refused == 1; }));
 }
 
-TEST(DataPlaneHostile, MembersThatBreakTheRulesAreCutOff) {
+TEST(DataPlaneHostile, MembersThatViolateTheProtocolAreCutOff) {
   TestPlane a, b(TestOptions(), [](const PeerAddress&, std::span<const std::byte>) {
     return Result<PullSource>(NotFound("nothing"));
   });
@@ -214,7 +215,7 @@ TEST(DataPlaneHostile, MoreThanTheCreditIsCutOff) {
   TestPlane b(options);
   Rogue rogue(b.address());
   const std::vector<std::byte> some(6000);
-  for (uint64_t i = 0; i < 3; ++i) {  // the diary keeps the payloads, so nothing comes back
+  for (uint64_t i = 0; i < 3; ++i) {  // the diary keeps the payloads, so no credit is returned
     rogue.SendFrame({.type = FrameType::kMessage, .id = i, .value = some.size()}, some);
   }
   EXPECT_TRUE(rogue.Cut());
@@ -222,7 +223,7 @@ TEST(DataPlaneHostile, MoreThanTheCreditIsCutOff) {
   EXPECT_EQ(b.diary->messages(), 2u);
 }
 
-// Bytes go both ways through here; one bit of what the owner sends is turned when told.
+// Forwards bytes both ways; on request, flips one bit of the owner's data.
 class FlippingProxy {
  public:
   explicit FlippingProxy(uint16_t to) : to_(to) {
@@ -274,7 +275,7 @@ class FlippingProxy {
   std::unique_ptr<Listener> listener_;
 };
 
-TEST(DataPlaneHostile, AFlippedBitOnTheWayIsNoticed) {
+TEST(DataPlaneHostile, AFlippedBitInTransitIsDetected) {
   TcpDataPlaneOptions options = TestOptions();
   options.direct_reads = false;
   const auto bytes = std::make_shared<std::vector<std::byte>>(PatternBytes(3'000'000, 1));
@@ -298,7 +299,7 @@ TEST(DataPlaneHostile, AFlippedBitOnTheWayIsNoticed) {
   EXPECT_EQ(reader.diary->lost(0).second.code(), StatusCode::kDataLoss);
 }
 
-TEST(DataPlaneHostile, ARestartedPeerGetsOnlyWhatIsMeantForIt) {
+TEST(DataPlaneHostile, ARestartedPeerGetsOnlyItsOwnMessages) {
   TestPlane a;
   auto b = std::make_unique<TestPlane>();
   const PeerAddress old = b->address();
@@ -309,12 +310,13 @@ TEST(DataPlaneHostile, ARestartedPeerGetsOnlyWhatIsMeantForIt) {
   ASSERT_TRUE(b->plane->Send(a.address(), kDecode, AsBytes("from the old"), {}).ok());
   ASSERT_TRUE(a.diary->WaitForMessages(1));
   b.reset();
-  ASSERT_TRUE(Eventually([&] { return a.diary->lost() >= 2; }));  // to it and from it
+  ASSERT_TRUE(Eventually([&] { return a.diary->lost() >= 2; }));  // from the link to it and the
+                                                                  // link from it
   EXPECT_EQ(a.diary->lost(0).first.incarnation, old.incarnation);
   b = std::make_unique<TestPlane>(same_port);
   ASSERT_NE(b->address().incarnation, old.incarnation);
-  // Until the pause after a loss is over the answer is immediate; then the newcomer is asked and
-  // is not the one that was meant.
+  // During the pause after a loss, Send fails immediately; then the new process is contacted and
+  // has another incarnation.
   const uint64_t stale = a.plane->stats().stale_refused;
   ASSERT_TRUE(Eventually([&] {
     (void)a.plane->Send(old, kDecode, AsBytes("for the dead"), {});
@@ -326,7 +328,7 @@ TEST(DataPlaneHostile, ARestartedPeerGetsOnlyWhatIsMeantForIt) {
   EXPECT_GE(a.plane->stats().reconnects, 1u);
 }
 
-TEST(DataPlaneHostile, AForgottenPeerIsNeitherHeardNorSpokenTo) {
+TEST(DataPlaneHostile, AForgottenPeerCanNeitherSendNorReceive) {
   TestPlane a, b;
   ASSERT_TRUE(a.plane->Send(b.address(), kDecode, AsBytes("one"), {}).ok());
   ASSERT_TRUE(b.diary->WaitForMessages(1));
@@ -403,7 +405,7 @@ TEST(DataPlaneHostile, WithTlsBothSidesShowACertificate) {
   a.plane->Pull(b.address(), {}, got, Duration::Seconds(20), pull.Callback());
   ASSERT_TRUE(pull.Wait().ok()) << pull.Wait().ToString();
   EXPECT_EQ(got, *bytes);
-  // Another authority's certificate, and none at all, with the right token.
+  // Another authority's certificate, and none, both with the right token.
   TcpDataPlaneOptions without = TestOptions();
   without.limits.connect_within = Duration::Millis(200);  // each side waits for the other to speak
   TestPlane foreign(other), plain(without);

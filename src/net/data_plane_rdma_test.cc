@@ -1,5 +1,5 @@
-// Pulls through UCX. No RDMA card is needed: UCX imitates the reads over TCP on loopback, so what
-// is tested is all but the card. Only in builds with UCX.
+// Pulls through UCX. No RDMA card is needed: UCX imitates the reads over TCP on loopback, so
+// everything but the card is tested. Only in builds with UCX.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST(DataPlaneRdma, WhereOneSideLacksItTheOwnerSends) {
   }
 }
 
-TEST(DataPlaneRdma, WhatChangedMeanwhileIsDataLoss) {
+TEST(DataPlaneRdma, MemoryThatChangedMeanwhileIsDataLoss) {
   std::shared_ptr<SharedMemory> memory;
   TestPlane owner(RdmaTestOptions(), [&](const PeerAddress& from, std::span<const std::byte> r) {
     return Serve(memory)(from, r);
@@ -63,7 +63,7 @@ TEST(DataPlaneRdma, WhatChangedMeanwhileIsDataLoss) {
   EXPECT_EQ(reader.diary->lost(), 0u);
 }
 
-// Pulls that are cut off at different moments; what was told as over is written to no more.
+// Pulls that are cancelled at different moments; after its end, no pull writes to its destination.
 class CutOff {
  public:
   static constexpr size_t kBytes = 4 << 20, kPulls = 4;
@@ -95,7 +95,7 @@ class CutOff {
   std::vector<PullId> ids_;
 };
 
-TEST(DataPlaneRdma, WhatIsOverIsNotWrittenToAnyMore) {
+TEST(DataPlaneRdma, EndedPullsDoNotWrite) {
   std::shared_ptr<SharedMemory> memory;
   TestPlane owner(RdmaTestOptions(), [&](const PeerAddress& from, std::span<const std::byte> r) {
     return Serve(memory)(from, r);
@@ -105,7 +105,7 @@ TEST(DataPlaneRdma, WhatIsOverIsNotWrittenToAnyMore) {
   TestPlane reader(RdmaTestOptions());
   std::vector<CutOff> all;
   size_t cancelled = 0, late = 0;
-  // At different moments; more often when the machine is too busy to be in time.
+  // At different moments; more often when the machine is too busy for the timing.
   for (int round = 0; round < 10 || (round < 200 && (cancelled == 0 || late == 0)); ++round) {
     const int wait_us = round % 10 * 400;
     if (all.size() == 20) all.erase(all.begin(), all.begin() + 2);
@@ -125,7 +125,7 @@ TEST(DataPlaneRdma, WhatIsOverIsNotWrittenToAnyMore) {
   const uint64_t before = reader.plane->stats().pulls_remote;
   ASSERT_TRUE(PullAll(reader, owner.address(), got).ok());
   EXPECT_EQ(got, PatternBytes(CutOff::kBytes, 3));
-  EXPECT_EQ(reader.plane->stats().pulls_remote, before + 1);  // the way itself has not suffered
+  EXPECT_EQ(reader.plane->stats().pulls_remote, before + 1);  // the transport itself still works
   CutOff stopped(reader, owner.address(), Duration::Seconds(20));
   usleep(1000);
   reader.plane->Stop();
@@ -137,7 +137,7 @@ TEST(DataPlaneRdma, WhatIsOverIsNotWrittenToAnyMore) {
   EXPECT_TRUE(Eventually([&] { return memory.use_count() == 1; })) << "a pin was not dropped";
 }
 
-#ifndef __SANITIZE_THREAD__  // it cannot follow a child that starts threads of its own
+#ifndef __SANITIZE_THREAD__  // it does not support a child that starts threads
 TEST(DataPlaneRdma, AnOwnerThatIsKilled) {
   std::vector<std::unique_ptr<OtherProcess>> owners;
   for (int i = 0; i < 3; ++i) {

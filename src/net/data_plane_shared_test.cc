@@ -1,4 +1,4 @@
-// Shared memory: who maps what, for how long, and what an owner that lies about it can do.
+// Shared memory: what is mapped, for how long, and what a lying owner can do.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -57,7 +57,7 @@ TEST(DataPlaneShared, ItCannotShrinkUnderAReader) {
             StatusCode::kInvalidArgument);
 }
 
-TEST(DataPlaneShared, MappedOnceAndUnmappedWhenTheOwnerLetsGo) {
+TEST(DataPlaneShared, MappedOnceAndUnmappedWhenTheOwnerReleasesIt) {
   std::shared_ptr<SharedMemory> memory;
   TestPlane owner(TestOptions(), [&](const PeerAddress& from, std::span<const std::byte> request) {
     return Serve(memory)(from, request);
@@ -81,7 +81,7 @@ TEST(DataPlaneShared, MappedOnceAndUnmappedWhenTheOwnerLetsGo) {
   EXPECT_EQ(reader.diary->lost(), 0u);
 }
 
-TEST(DataPlaneShared, TheOneUsedLongestAgoMakesRoom) {
+TEST(DataPlaneShared, TheLeastRecentlyUsedMappingIsReplaced) {
   constexpr size_t kMany = MappedMemory::kMappingsMax + 5;
   std::vector<std::shared_ptr<SharedMemory>> all;
   TestPlane owner(TestOptions(), [&](const PeerAddress&, std::span<const std::byte> request) {
@@ -113,10 +113,10 @@ TEST(DataPlaneShared, SegmentsOfSeveralMemoriesAndOthersBetween) {
   for (const bool mixed : {false, true}) {
     EXPECT_EQ(owner.PulledBy(reader, mixed), owner.Expected(mixed)) << mixed;
   }
-  EXPECT_EQ(reader.plane->stats().pulls_mapped, 1u);  // the mixed one goes another way
+  EXPECT_EQ(reader.plane->stats().pulls_mapped, 1u);  // the mixed one uses another transport
 }
 
-#ifndef __SANITIZE_THREAD__  // it cannot follow a child that starts threads of its own
+#ifndef __SANITIZE_THREAD__  // it does not support a child that starts threads
 TEST(DataPlaneShared, AnOwnerThatIsKilledLeavesNothingBehind) {
   constexpr size_t kBytes = 32 << 20;
   std::vector<std::unique_ptr<OtherProcess>> owners;
@@ -129,7 +129,7 @@ TEST(DataPlaneShared, AnOwnerThatIsKilledLeavesNothingBehind) {
     ASSERT_TRUE(PullAll(reader, owner.address(), got).ok());
     EXPECT_EQ(got, PatternBytes(kBytes, 11));
     EXPECT_EQ(SharedMappings(), 1u);
-    // Killed while pulls are being copied: they end one way or the other, and nothing crashes.
+    // Killed while pulls are being copied: they succeed or fail, and nothing crashes.
     std::vector<std::vector<std::byte>> more(4, std::vector<std::byte>(kBytes));
     std::vector<PullWaiter> pulls(4);
     for (size_t k = 0; k < 4; ++k) {
@@ -149,10 +149,10 @@ TEST(DataPlaneShared, AnOwnerThatIsKilledLeavesNothingBehind) {
 }
 #endif  // __SANITIZE_THREAD__
 
-// An owner that knows the token and answers pulls as it is told. Blocking, one reader.
+// An owner that knows the token and replies to pulls as scripted. Blocking, one reader.
 class RogueOwner {
  public:
-  // With the header and the flags of a pull. Answers with SendFrame.
+  // Called with the header and the flags of a pull. Replies with SendFrame.
   using Answer = std::function<void(RogueOwner&, const FrameHeader&, DirectWays)>;
 
   explicit RogueOwner(Answer answer) : cookie_(RandomNonce()), answer_(std::move(answer)) {
@@ -218,7 +218,7 @@ class RogueOwner {
     welcome.pulls = 8;
     welcome.self = address_;
     welcome.user_id = geteuid();
-    welcome.cookie_address = 1;  // not readable, so that shared memory is the only way
+    welcome.cookie_address = 1;  // not readable, so that shared memory is the only transport
     welcome.cookie = cookie_;
     Send(EncodeWelcome(welcome, *said, challenge, {kTestToken, {}}));
     struct Sink : FrameSink {
@@ -256,7 +256,7 @@ class RogueOwner {
   std::thread thread_;
 };
 
-// A memory file as an owner would make it, but for what `seals` and `header` say.
+// A memory file as an owner would create it, except for `seals` and `header`.
 UniqueFd MemoryFile(const SharedMemoryHeader& header, size_t size, int seals) {
   UniqueFd fd(memfd_create("rogue", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   MR_CHECK(ftruncate(fd.get(), static_cast<off_t>(size)) == 0);
@@ -267,10 +267,10 @@ UniqueFd MemoryFile(const SharedMemoryHeader& header, size_t size, int seals) {
 
 uint64_t Name(const UniqueFd& fd) { return static_cast<uint64_t>(fd.get()); }
 
-constexpr size_t kSize = 64 << 10;  // of what is asked for
+constexpr size_t kSize = 64 << 10;  // bytes requested
 constexpr size_t kFileSize = kSharedHeaderBytes + kSize;
 
-TEST(DataPlaneShared, WhatIsNotThereIsAnErrorOfThatPullOnly) {
+TEST(DataPlaneShared, MissingMemoryIsAnErrorOfThatPullOnly) {
   SharedMemoryHeader header{.number = 1};
   UniqueFd sealed, loose, tiny;
   SharedSegment named;
@@ -297,10 +297,10 @@ TEST(DataPlaneShared, WhatIsNotThereIsAnErrorOfThatPullOnly) {
   for (const auto& [what, segment] : lies) {
     named = segment;
     EXPECT_EQ(PullAll(reader, owner.address(), got).code(), StatusCode::kInvalidArgument) << what;
-    // Nothing else of this peer has suffered.
+    // Other pulls from this peer still work.
     EXPECT_TRUE(PullAll(reader, owner.address(), std::span(got).first(100)).ok()) << what;
   }
-  // Without content and without a sum: the reader copies holes and waits for the owner's word.
+  // Without content and without a sum: the reader copies holes and waits for the owner's sum.
   named = {1, Name(sealed), 0, kSize};
   PullWaiter waiting;
   reader.plane->Pull(owner.address(), {}, got, Duration::Millis(50), waiting.Callback());
@@ -322,7 +322,7 @@ TEST(DataPlaneShared, AWrongSumIsDataLoss) {
   EXPECT_EQ(reader.plane->stats().checksum_errors, 1u);
 }
 
-TEST(DataPlaneShared, WhatCannotBeOpenedComesThroughTheSocket) {
+TEST(DataPlaneShared, MemoryThatCannotBeOpenedIsSentThroughTheSocket) {
   const auto bytes = PatternBytes(kSize, 6);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -346,7 +346,7 @@ TEST(DataPlaneShared, WhatCannotBeOpenedComesThroughTheSocket) {
   }
 }
 
-TEST(DataPlaneShared, AnOwnerThatBreaksTheRulesIsCutOff) {
+TEST(DataPlaneShared, AnOwnerThatViolatesTheProtocolIsCutOff) {
   using Act = std::function<void(RogueOwner&, const FrameHeader&)>;
   const std::vector<std::byte> cut(kSharedSegmentBytes - 1);
   const auto shared = [](const SharedSegment& s, uint64_t total) {
@@ -383,7 +383,7 @@ TEST(DataPlaneShared, AnOwnerThatBreaksTheRulesIsCutOff) {
   };
   for (const auto& [what, act] : acts) {
     RogueOwner owner([&, a = act](RogueOwner& o, const FrameHeader& pull, DirectWays) {
-      o.SendFrame({.type = FrameType::kSharedGone, .id = 77});  // never heard of: no harm
+      o.SendFrame({.type = FrameType::kSharedGone, .id = 77});  // unknown number: ignored
       a(o, pull);
     });
     TestPlane reader;

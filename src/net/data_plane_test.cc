@@ -1,4 +1,4 @@
-// What only planes over sockets do; see data_plane_conformance_test.cc for the rest.
+// Behaviour of planes over sockets only; data_plane_conformance_test.cc has the rest.
 #include "net/data_plane.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ TEST(DataPlane, ADecodeMessageOvertakesSixtyFourMegabytesOfBulk) {
   ASSERT_TRUE(a.plane->Send(b.address(), kDecode, AsBytes("connect"), {}).ok());
   ASSERT_TRUE(b.diary->WaitForMessages(1));
   b.diary->Take();
-  // Sent when some of the bulk is under way. Where this thread was too late, once more.
+  // Sent while some of the bulk is in transit. Repeated if this thread was too late.
   for (int attempt = 0; attempt < 20; ++attempt) {
     const uint64_t frames = b.plane->stats().frames_received;
     ASSERT_TRUE(a.plane->Send(b.address(), kBulk, AsBytes("bulk"), Payload(bulk, *bulk)).ok());
@@ -40,7 +40,7 @@ TEST(DataPlane, ADecodeMessageOvertakesSixtyFourMegabytesOfBulk) {
     EXPECT_EQ(messages[1].payload.size(), kBulkBytes);
     return;
   }
-  FAIL() << "the bulk was always through already";
+  FAIL() << "all of the bulk had always been sent before";
 }
 
 TEST(DataPlane, BothWaysAtOnceUseAConnectionEach) {
@@ -81,7 +81,7 @@ TEST(DataPlane, ManyThreadsSendAtOnce) {
   }
 }
 
-TEST(DataPlane, NobodyListens) {
+TEST(DataPlane, NoListener) {
   TestPlane a;
   PeerAddress nobody;
   nobody.endpoint = "127.0.0.1:1";
@@ -99,7 +99,7 @@ TEST(DataPlane, NobodyListens) {
   EXPECT_TRUE(Eventually([&] { return a.diary->lost() == 2; }));
 }
 
-TEST(DataPlane, OptionsThatCannotWork) {
+TEST(DataPlane, RefusesOptionsThatCannotWork) {
   const auto start = [](auto change) {
     TcpDataPlaneOptions options = TestOptions();
     change(options);
@@ -114,7 +114,7 @@ TEST(DataPlane, OptionsThatCannotWork) {
             }),
             StatusCode::kNotFound);
   for (const char* names :
-       {"tcp", "rc,ud", "all", ",", "rc,\ntcp"}) {  // the owner would have to help
+       {"tcp", "rc,ud", "all", ",", "rc,\ntcp"}) {  // the owner's processor would have to help
     EXPECT_EQ(start([&](Options& o) { o.rdma_transports = names; }), StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(start([](Options& o) {

@@ -57,7 +57,8 @@ class HttpReply {
   virtual void End() = 0;
 
   // Called once, from any thread, when the client goes away before End or Send (or is cut). At once
-  // if that has happened already. A client that closes only its sending half counts as gone.
+  // if that has happened already. A client that closes only its sending half has not gone, except
+  // with TLS or HTTP/1.0.
   virtual void OnDisconnect(std::function<void()> callback) = 0;
   virtual bool disconnected() const = 0;
 };

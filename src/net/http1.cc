@@ -200,7 +200,7 @@ HttpStage RequestParser::stage() const {
 const HttpFailure& RequestParser::failure() const { return *impl_->failure; }
 bool RequestParser::expects_continue() const { return impl_->expects_continue; }
 bool RequestParser::http_1_0() const { return impl_->version == 10; }
-bool RequestParser::keep_alive() const { return !http_1_0() && impl_->keep_alive(); }
+bool RequestParser::keep_alive() const { return impl_->keep_alive(); }
 size_t RequestParser::body_bytes() const { return impl_->body_bytes; }
 
 HttpRequest RequestParser::TakeRequest() {

@@ -49,7 +49,7 @@ class RequestParser {
 
   // From kBody on.
   bool expects_continue() const;
-  bool keep_alive() const;  // false for HTTP/1.0
+  bool keep_alive() const;  // for HTTP/1.0 only if it asks for it
   bool http_1_0() const;
   size_t body_bytes() const;  // so far
 
@@ -99,5 +99,7 @@ std::string FormatResponseHead(int status, const HttpHeaders& headers, BodyFrami
 // One chunk of the chunked coding around `part`, appended to `out`. REQUIRES: part is not empty.
 void AppendChunk(std::string_view part, std::string* out);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+// An interim response: clients wait on for the one that counts.
+inline constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace millrace::net

@@ -28,6 +28,7 @@
 
 #include "net/http1.h"
 #include "net/tls.h"
+#include "net/unix_socket.h"
 
 namespace millrace::net {
 namespace {
@@ -38,8 +39,8 @@ using asio::ip::tcp;
 using boost::system::error_code;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kReadBytes = 16 * 1024;
+constexpr auto kAwaitResult = asio::as_tuple(asio::use_awaitable);
+constexpr size_t kReplyReadBytes = 16 * 1024;
 constexpr std::chrono::milliseconds kSweepPeriod{50};
 
 std::string FormatRequest(const HttpCall& call) {
@@ -58,18 +59,18 @@ struct Connection {
 
   tcp::socket socket;
   std::unique_ptr<asio::ssl::stream<tcp::socket&>> tls;
-  std::vector<char> input = std::vector<char>(kReadBytes);
+  std::vector<char> input = std::vector<char>(kReplyReadBytes);
 
   awaitable<error_code> Write(std::string_view bytes) {
     const auto buffer = asio::buffer(bytes.data(), bytes.size());
-    auto [ec, n] = tls ? co_await asio::async_write(*tls, buffer, kAwait)
-                       : co_await asio::async_write(socket, buffer, kAwait);
+    auto [ec, n] = tls ? co_await asio::async_write(*tls, buffer, kAwaitResult)
+                       : co_await asio::async_write(socket, buffer, kAwaitResult);
     co_return ec;
   }
   // Appends what one read brings.
   awaitable<error_code> Read(std::string* out) {
-    auto [ec, n] = tls ? co_await tls->async_read_some(asio::buffer(input), kAwait)
-                       : co_await socket.async_read_some(asio::buffer(input), kAwait);
+    auto [ec, n] = tls ? co_await tls->async_read_some(asio::buffer(input), kAwaitResult)
+                       : co_await socket.async_read_some(asio::buffer(input), kAwaitResult);
     out->append(input.data(), n);
     co_return n > 0 ? error_code() : ec;
   }
@@ -88,7 +89,9 @@ struct Connection {
 using ConnectionPtr = std::shared_ptr<Connection>;
 
 // Servers that connections may be shared for.
-std::string ServerKey(const Url& url) {
+std::string ServerKey(const HttpCall& call) {
+  if (!call.unix_path.empty()) return "unix:" + call.unix_path;
+  const Url& url = call.url;
   return fmt::format("{}://{}:{}", url.https ? "https" : "http", url.host, url.port);
 }
 
@@ -148,6 +151,7 @@ class HttpClient::Exchange {
  private:
   awaitable<Status> Perform();
   awaitable<Status> Connect();
+  Status ConnectToUnixSocket();
   awaitable<Status> Converse(bool* nothing_came);
   ResponseParser::Sinks Sinks() const;
   void SetDeadline(Duration d) {
@@ -175,7 +179,7 @@ awaitable<Status> HttpClient::Exchange::Perform() {
       co_return InvalidArgument("a request header has a line end in it");
     }
   }
-  const std::string key = ServerKey(call_.url);
+  const std::string key = ServerKey(call_);
   connection_ = hub_.TakeIdle(key);
   if (connection_) {
     bool nothing_came = false;
@@ -189,16 +193,31 @@ awaitable<Status> HttpClient::Exchange::Perform() {
   co_return co_await Converse(&nothing_came);
 }
 
+// Takes no time: the kernel connects at once or refuses.
+Status HttpClient::Exchange::ConnectToUnixSocket() {
+  auto connected = ConnectUnixSocket(call_.unix_path);
+  if (!connected.ok()) return Unavailable(connected.status().message());
+  connection_ = std::make_shared<Connection>(hub_.io);
+  error_code ec;
+  connection_->socket.assign(tcp::v4(), connected->get(),
+                             ec);  // the family matters only for opening
+  if (ec) return Broken("cannot connect to", ec);
+  connected->Release();
+  connected_ = true;
+  return OkStatus();
+}
+
 awaitable<Status> HttpClient::Exchange::Connect() {
   connected_ = false;
+  if (!call_.unix_path.empty()) co_return ConnectToUnixSocket();
   SetDeadline(hub_.options.connect_timeout);
   resolver_.emplace(hub_.io);
   auto [resolve_error, endpoints] = co_await resolver_->async_resolve(
-      call_.url.host, std::to_string(call_.url.port), tcp::resolver::numeric_service, kAwait);
+      call_.url.host, std::to_string(call_.url.port), tcp::resolver::numeric_service, kAwaitResult);
   if (resolve_error) co_return Broken("cannot find", resolve_error);
   if (abort_reason_) co_return *abort_reason_;
   connection_ = std::make_shared<Connection>(hub_.io);
-  auto [ec, endpoint] = co_await asio::async_connect(connection_->socket, endpoints, kAwait);
+  auto [ec, endpoint] = co_await asio::async_connect(connection_->socket, endpoints, kAwaitResult);
   if (ec) co_return Broken("cannot connect to", ec);
   error_code ignored;
   connection_->socket.set_option(tcp::no_delay(true), ignored);
@@ -210,7 +229,8 @@ awaitable<Status> HttpClient::Exchange::Connect() {
     if (hub_.options.verify_tls) {
       stream.set_verify_callback(asio::ssl::host_name_verification(call_.url.host), ignored);
     }
-    auto [tls_error] = co_await stream.async_handshake(asio::ssl::stream_base::client, kAwait);
+    auto [tls_error] =
+        co_await stream.async_handshake(asio::ssl::stream_base::client, kAwaitResult);
     if (tls_error) co_return Broken("no TLS with", tls_error);
   }
   connected_ = true;
@@ -248,7 +268,7 @@ awaitable<Status> HttpClient::Exchange::Converse(bool* nothing_came) {
     if (parser.status() >= 200) break;
   }
   if (keep_alive && pending.empty() && !write_error && !abort_reason_) {
-    hub_.KeepIdle(ServerKey(call_.url), std::move(connection_));
+    hub_.KeepIdle(ServerKey(call_), std::move(connection_));
   } else {
     connection_->Close();
   }
@@ -267,7 +287,7 @@ ResponseParser::Sinks HttpClient::Exchange::Sinks() const {
 awaitable<void> HttpClient::Hub::Sweep() {
   while (!stopping) {
     sweep_timer.expires_after(kSweepPeriod);
-    co_await sweep_timer.async_wait(kAwait);
+    co_await sweep_timer.async_wait(kAwaitResult);
     const SteadyTime now = std::chrono::steady_clock::now();
     for (const auto& [id, exchange] : exchanges) exchange->CheckDeadline(now);
   }

@@ -1,5 +1,6 @@
-// An HTTP/1.1 client for the tools and tests: thousands of requests at once on one thread of its
-// own, or one at a time with Call. Connections are kept and used again.
+// An HTTP/1.1 client, over TCP, TLS or a unix socket, for the tools and tests: thousands of
+// requests at once on one thread of its own, or one at a time with Call. Connections are kept and
+// used again.
 //
 // The client is used from any thread; callbacks run on its thread and must be quick. A callback may
 // call Fetch and Cancel, but not Call and not the destructor.
@@ -34,6 +35,8 @@ struct HttpCall {
   Url url;
   HttpHeaders headers;  // Host and Content-Length are added
   std::string body;
+  // Connects to this unix socket instead, without TLS; Host is that of the URL.
+  std::string unix_path;
 };
 
 struct FetchCallbacks {

@@ -230,7 +230,7 @@ TEST(HttpServerStart, TellsWhyItCannotListen) {
   auto second = HttpServer::Start(options, handler);
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().message(),
-            fmt::format("cannot listen on 127.0.0.1:{}: the port is in use; choose another --port",
+            fmt::format("cannot listen on 127.0.0.1:{}: the port is in use; choose another one",
                         options.port));
   options.host = "256.0.0.1.invalid";
   EXPECT_FALSE(HttpServer::Start(options, handler).ok());

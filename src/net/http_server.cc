@@ -26,7 +26,16 @@ Result<TlsContext> TlsOf(const HttpServerOptions& options) {
                     certificate ? "key" : "certificate"));
   }
   if (!certificate) return TlsContext();
+  if (!options.unix_path.empty()) return InvalidArgument("a unix socket is served without TLS");
   return LoadServerTls(options.tls_certificate_path, options.tls_key_path);
+}
+
+// Of TCP without a file.
+Result<UnixListener> Listen(const HttpServerOptions& options) {
+  if (!options.unix_path.empty()) return ListenOnUnixSocket(options.unix_path);
+  UnixListener listening;
+  MR_ASSIGN_OR_RETURN(listening.socket, ListenOnTcp(options.host, options.port));
+  return listening;
 }
 
 }  // namespace
@@ -39,7 +48,9 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& o
                                        kIoThreadsMax, options.io_threads));
   }
   MR_ASSIGN_OR_RETURN(TlsContext tls, TlsOf(options));
+  MR_ASSIGN_OR_RETURN(UnixListener listening, Listen(options));
   std::unique_ptr<HttpServer> server(new HttpServer());
+  server->socket_file_ = listening.file;
   for (int i = 0; i < options.io_threads; ++i) {
     server->groups_.push_back(std::make_unique<SessionGroup>(options, handler, tls));
   }
@@ -55,7 +66,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& o
     }
   };
   MR_ASSIGN_OR_RETURN(server->listener_,
-                      Listener::Start(options.host, options.port, std::move(on_accept)));
+                      Listener::Start(std::move(listening.socket), std::move(on_accept)));
   return server;
 }
 
@@ -70,6 +81,7 @@ size_t HttpServer::connections() const {
 
 void HttpServer::Stop(Duration limit) {
   if (std::exchange(stopped_, true)) return;
+  socket_file_.Remove();
   if (listener_) listener_->Stop();
   for (auto& group : groups_) group->Drain();
   SteadyClock clock;

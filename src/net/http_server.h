@@ -1,6 +1,6 @@
-// An HTTP/1.1 server over TCP or TLS: heads and bodies within limits in, replies and event streams
-// out. It owns one accepting thread and `io_threads` I/O threads; each connection lives on one of
-// them. The handler runs there and answers from any thread (net/http.h).
+// An HTTP/1.1 server over TCP, TLS or a unix socket: heads and bodies within limits in, replies and
+// event streams out. It owns one accepting thread and `io_threads` I/O threads; each connection
+// lives on one of them. The handler runs there and answers from any thread (net/http.h).
 //
 // One request at a time per connection: what a client sends ahead waits until the reply is written.
 #pragma once
@@ -15,12 +15,14 @@
 #include "base/status.h"
 #include "net/http.h"
 #include "net/http1.h"
+#include "net/unix_socket.h"
 
 namespace millrace::net {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // empty: every interface
   uint16_t port = 0;               // 0: any free one
+  std::string unix_path;           // listens here instead, without TLS (net/unix_socket.h)
   int io_threads = 1;
 
   std::string tls_certificate_path;  // both or neither
@@ -51,8 +53,9 @@ class HttpServer {
   // Stop(0).
   ~HttpServer();
 
-  uint16_t port() const;
-  size_t connections() const;  // open now; any thread
+  uint16_t port() const;                                              // 0 on a unix socket
+  const UnixSocketFile& socket_file() const { return socket_file_; }  // Stop removes it
+  size_t connections() const;                                         // open now; any thread
 
   // Stops accepting, closes idle connections, lets replies under way finish for at most `limit`,
   // then cuts the rest (their OnDisconnect runs). Returns when every connection is closed. Not on
@@ -64,6 +67,7 @@ class HttpServer {
 
   std::vector<std::unique_ptr<SessionGroup>> groups_;
   std::unique_ptr<Listener> listener_;
+  UnixSocketFile socket_file_;
   bool stopped_ = false;
 };
 

@@ -153,6 +153,36 @@ TEST(HttpServer, AOneZeroClientGetsAStreamUntilClose) {
   EXPECT_TRUE(response.ends_with("\r\n\r\nonetwo")) << response;
 }
 
+TEST(HttpServer, AOneZeroClientKeepsTheConnectionIfItAsksTo) {
+  auto server = StartOrDie(ShortTimeouts(), Echo);
+  RawClient client(server->port());
+  for (int i = 0; i < 3; ++i) {
+    client.Send("GET /" + std::to_string(i) + " HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n");
+    const std::string response = client.ReadResponse();
+    EXPECT_NE(response.find("\r\nConnection: keep-alive\r\n"), std::string::npos) << response;
+    EXPECT_NE(response.find("\r\nContent-Length: "), std::string::npos) << response;
+    EXPECT_TRUE(response.ends_with("GET /" + std::to_string(i) + "  ")) << response;
+  }
+  client.Send("GET /last HTTP/1.0\r\n\r\n");
+  const std::string last = client.ReadToEnd();
+  EXPECT_NE(last.find("\r\nConnection: close\r\n"), std::string::npos) << last;
+  EXPECT_TRUE(client.closed());
+}
+
+TEST(HttpServer, AOneZeroStreamEndsTheConnectionAlthoughItAsksToKeepIt) {
+  auto server = StartOrDie(ShortTimeouts(), [](HttpRequest, std::shared_ptr<HttpReply> reply) {
+    reply->Start({200, {}, ""});
+    reply->Write("part");
+    reply->End();
+  });
+  RawClient client(server->port());
+  client.Send("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  const std::string response = client.ReadToEnd();
+  EXPECT_TRUE(client.closed());
+  EXPECT_NE(response.find("\r\nConnection: close\r\n"), std::string::npos) << response;
+  EXPECT_TRUE(response.ends_with("\r\n\r\npart")) << response;
+}
+
 TEST(HttpServer, HeadersOfAReplyCannotBeForged) {
   auto server = StartOrDie(ShortTimeouts(), [](HttpRequest, std::shared_ptr<HttpReply> reply) {
     reply->Send({200, {{"x-id", "a\r\nEvil: 1"}, {"Content-Length", "99"}}, "ok"});

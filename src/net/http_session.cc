@@ -23,22 +23,43 @@ awaitable<size_t> Session::ReadSome() {
     const size_t n = socket_.read_some(asio::buffer(hub_.read_buffer), read_error);
     if (read_error == asio::error::would_block) continue;
     if (!read_error) in_.append(hub_.read_buffer.data(), n);
+    half_closed_ = read_error == asio::error::eof;
     co_return read_error ? 0 : n;
   }
 }
 
 awaitable<void> Session::ReadLoop(std::shared_ptr<Session> self) {
   Session& s = *self;
-  while (!s.ended_) {
+  while (!s.input_over()) {
     while (s.in_.size() >= s.read_ahead_bytes_ && !s.ended_) co_await s.room_.Wait();
     if (s.ended_) break;
     const size_t n = co_await s.ReadSome();
-    if (n == 0) s.ended_ = true;
+    if (n == 0 && !s.half_closed_) s.ended_ = true;
     s.input_.Notify();
   }
+  if (s.half_closed_) co_await s.WatchHalfClosed();
   // The client has gone while somebody works for it: tell at once, even if a write is stuck.
   if (s.reply_) s.reply_->ClientGone();
   if (s.reply_ && s.reply_->disconnected()) s.Abort();
+}
+
+// Returns when the client has left.
+awaitable<void> Session::WatchHalfClosed() {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(socket_.native_handle(), SOL_SOCKET, SO_ERROR, &error, &size);  // it came with the end
+  const bool listens = error == 0 && !(reply_ && http_1_0_);
+  if (listens) {
+    if (reply_) ProbeListener(std::chrono::steady_clock::now());
+    co_await socket_.async_wait(tcp::socket::wait_error, kAwait);
+  }
+  ended_ = true;
+  input_.Notify();
+}
+
+void Session::ProbeListener(SteadyTime now) {
+  next_probe_ = now + Chrono(kProbePeriod);
+  reply_->Probe();
 }
 
 awaitable<bool> Session::Handshake() {
@@ -77,7 +98,7 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
   SetDeadline(first ? options_.head_timeout : options_.idle_timeout);
   if (in_.empty()) in_ = std::string();  // gives the memory back while idle
   while (in_.empty()) {
-    if (ended_ || expired_ || hub_.draining) co_return nullptr;
+    if (input_over() || expired_ || hub_.draining) co_return nullptr;
     co_await input_.Wait();
   }
   SetDeadline(options_.head_timeout);
@@ -94,7 +115,7 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
     }
     if (parser->stage() == HttpStage::kDone) break;
     if (more) continue;
-    if (ended_) co_return nullptr;
+    if (input_over()) co_return nullptr;
     if (hub_.body_bytes > options_.body_bytes_in_all_max) {
       parser.reset();
       lease.Resize(0);
@@ -122,7 +143,7 @@ awaitable<bool> Session::Advance(RequestParser& parser, BodyLease& lease) {
   if (in_head) {
     body_start_ = std::chrono::steady_clock::now();
     if (parser.expects_continue() && in_.empty() && parser.body_bytes() == 0) {
-      co_await WriteAll("HTTP/1.1 100 Continue\r\n\r\n");
+      co_await WriteAll(kContinue);
     }
   }
   // Each byte earns its share of a second, so a trickle runs out of time and an upload does not.
@@ -140,7 +161,7 @@ void Session::CallHandler(HttpRequest request) {
   }
 }
 
-void Session::OnReplyNews() {
+void Session::OnReplyChange() {
   if (reply_ && reply_->cut()) Abort();
   input_.Notify();
 }
@@ -158,9 +179,11 @@ awaitable<bool> Session::Answer(std::unique_ptr<RequestParser> parser) {
   reply_options.head_request = request.method == "HEAD";
   request.peer = peer_;
   reply_ = std::make_shared<ReplyQueue>(reply_options, [this] {
-    asio::post(hub_.io, [self = shared_from_this()] { self->OnReplyNews(); });
+    asio::post(hub_.io, [self = shared_from_this()] { self->OnReplyChange(); });
   });
+  http_1_0_ = reply_options.http_1_0;
   CallHandler(std::move(request));
+  if (half_closed_) ProbeListener(std::chrono::steady_clock::now());
   bool keep_alive = false;
   while (true) {
     const ReplyQueue::Output output = reply_->Take();
@@ -173,7 +196,7 @@ awaitable<bool> Session::Answer(std::unique_ptr<RequestParser> parser) {
       if (output.broken) Abort();
       break;
     }
-    if (ended_) break;
+    if (ended_ || (half_closed_ && http_1_0_)) break;
     if (output.bytes.empty()) co_await input_.Wait();
   }
   reply_->Detach();
@@ -210,7 +233,7 @@ awaitable<void> Session::RefuseWith(int status, std::string_view message) {
 // Closes our half and discards what still comes: closing with unread input would make the kernel
 // send a reset, and the client might lose the reply.
 awaitable<void> Session::Farewell() {
-  if (ended_) co_return;
+  if (input_over()) co_return;
   SetDeadline(options_.linger_timeout);
   if (tls_) {
     in_transport_ = true;
@@ -220,7 +243,7 @@ awaitable<void> Session::Farewell() {
   error_code ignored;
   socket_.shutdown(tcp::socket::shutdown_send, ignored);
   size_t discarded_bytes = 0;
-  while (!ended_ && !expired_ && discarded_bytes < kLingerBytesMax) {
+  while (!input_over() && !expired_ && discarded_bytes < kLingerBytesMax) {
     discarded_bytes += in_.size();
     in_.clear();
     room_.Notify();

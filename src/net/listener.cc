@@ -40,6 +40,13 @@ void Tune(int fd) {
   SetIntOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
 }
 
+std::string UnixPeerName(int fd) {
+  ucred peer = {};
+  socklen_t size = sizeof(peer);
+  if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return "unix socket";
+  return fmt::format("process {} of user {}", peer.pid, peer.uid);
+}
+
 std::string PeerName(const sockaddr_storage& address) {
   char text[INET6_ADDRSTRLEN] = "";
   if (address.ss_family == AF_INET6) {
@@ -56,6 +63,7 @@ uint16_t BoundPort(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  if (address.ss_family == AF_UNIX) return 0;
   return ntohs(address.ss_family == AF_INET6
                    ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
                    : reinterpret_cast<const sockaddr_in&>(address).sin_port);
@@ -69,7 +77,7 @@ Result<UniqueFd> BindTo(const addrinfo& info, const std::string& where) {
     const int error = errno;
     if (error == EADDRINUSE) {
       return FailedPrecondition(
-          fmt::format("cannot listen on {}: the port is in use; choose another --port", where));
+          fmt::format("cannot listen on {}: the port is in use; choose another one", where));
     }
     return InvalidArgument(fmt::format("cannot listen on {}: {}", where, std::strerror(error)));
   }
@@ -79,7 +87,9 @@ Result<UniqueFd> BindTo(const addrinfo& info, const std::string& where) {
   return fd;
 }
 
-Result<UniqueFd> Bind(const std::string& host, uint16_t port) {
+}  // namespace
+
+Result<UniqueFd> ListenOnTcp(const std::string& host, uint16_t port) {
   const std::string where = fmt::format("{}:{}", host.empty() ? "*" : host, port);
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -95,8 +105,6 @@ Result<UniqueFd> Bind(const std::string& host, uint16_t port) {
   return BindTo(*found, where);
 }
 
-}  // namespace
-
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   std::swap(fd_, other.fd_);
   return *this;
@@ -106,9 +114,7 @@ UniqueFd::~UniqueFd() {
   if (fd_ != kNone) close(fd_);
 }
 
-Result<std::unique_ptr<Listener>> Listener::Start(const std::string& host, uint16_t port,
-                                                  OnAccept on_accept) {
-  MR_ASSIGN_OR_RETURN(UniqueFd socket, Bind(host, port));
+Result<std::unique_ptr<Listener>> Listener::Start(UniqueFd socket, OnAccept on_accept) {
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
   if (stop_event.get() < 0) {
     return Unavailable(fmt::format("cannot make an event: {}", std::strerror(errno)));
@@ -116,6 +122,12 @@ Result<std::unique_ptr<Listener>> Listener::Start(const std::string& host, uint1
   const uint16_t bound = BoundPort(socket.get());
   return std::unique_ptr<Listener>(
       new Listener(std::move(socket), std::move(stop_event), bound, std::move(on_accept)));
+}
+
+Result<std::unique_ptr<Listener>> Listener::Start(const std::string& host, uint16_t port,
+                                                  OnAccept on_accept) {
+  MR_ASSIGN_OR_RETURN(UniqueFd socket, ListenOnTcp(host, port));
+  return Start(std::move(socket), std::move(on_accept));
 }
 
 Listener::Listener(UniqueFd socket, UniqueFd stop_event, uint16_t port, OnAccept on_accept)
@@ -166,8 +178,10 @@ void Listener::AcceptAll() {
       return;
     }
     out_of_files_ = false;
-    Tune(fd.get());
-    on_accept_(std::move(fd), PeerName(address));
+    const bool unix_socket = address.ss_family == AF_UNIX;
+    if (!unix_socket) Tune(fd.get());
+    std::string peer = unix_socket ? UnixPeerName(fd.get()) : PeerName(address);
+    on_accept_(std::move(fd), std::move(peer));
   }
 }
 

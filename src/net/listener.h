@@ -1,4 +1,5 @@
-// The listening socket and its thread: accepts, tunes and hands on connections.
+// The listening socket, of TCP or a unix socket, and its thread: accepts, tunes and hands on
+// connections.
 #pragma once
 
 #include <atomic>
@@ -32,18 +33,24 @@ class UniqueFd {
   int fd_ = kNone;
 };
 
+// Listens on TCP. Port 0: any free one. A port that is in use is kFailedPrecondition.
+Result<UniqueFd> ListenOnTcp(const std::string& host, uint16_t port);
+
 class Listener {
  public:
-  // Called on the listener's thread for each connection: non-blocking, with TCP_NODELAY and
-  // keep-alive probes. `peer` is "127.0.0.1:51324".
+  // Called on the listener's thread for each connection: non-blocking, over TCP with TCP_NODELAY
+  // and keep-alive probes. `peer` is "127.0.0.1:51324", or "process 4711 of user 1000" on a unix
+  // socket.
   using OnAccept = std::function<void(UniqueFd, std::string peer)>;
 
-  // Binds at once, so that a taken port is an error here, and starts the thread. Port 0 means any.
+  // Starts the thread. `socket` listens already.
+  static Result<std::unique_ptr<Listener>> Start(UniqueFd socket, OnAccept on_accept);
+  // The same on ListenOnTcp.
   static Result<std::unique_ptr<Listener>> Start(const std::string& host, uint16_t port,
                                                  OnAccept on_accept);
   ~Listener();
 
-  uint16_t port() const { return port_; }
+  uint16_t port() const { return port_; }  // 0 on a unix socket
   // Stops accepting and closes the socket. Once; any thread but the listener's.
   void Stop();
 

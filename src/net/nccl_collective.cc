@@ -15,7 +15,7 @@
 namespace millrace::net {
 namespace {
 
-// Looks at a device without a pause between them, and how often one looks for more than that.
+// The number of polls of a device without a pause in between, and between checks of anything else.
 constexpr int kEagerLooks = 1000;
 constexpr int kLooksPerCheck = 64;
 constexpr auto kPause = std::chrono::microseconds(20);
@@ -23,7 +23,8 @@ constexpr auto kPause = std::chrono::microseconds(20);
 struct CommAbort {
   void operator()(ncclComm_t comm) const { ncclCommAbort(comm); }
 };
-// Nothing is under way when a healthy one ends, so that abort is the end that waits for nobody.
+// A healthy communicator has no work in progress when it ends, so abort, which does not wait for
+// peers, can end it.
 using Comm = std::unique_ptr<ncclComm, CommAbort>;
 
 class NcclCollective final : public Collective {
@@ -61,7 +62,7 @@ class NcclCollective final : public Collective {
 
   const std::unique_ptr<SlotCollective> group_;
   const NcclOptions options_;
-  Comm all_;                 // what the pairs are split from
+  Comm all_;                 // the pairs are split from it
   std::vector<Comm> pairs_;  // [l]: this rank and the one whose bit l differs
   Status status_;            // of the first call that failed
 };
@@ -114,7 +115,7 @@ Status NcclCollective::Connect() {
 Status NcclCollective::ConnectWithin(Time end) {
   if (size() == 1) return OkStatus();
   MR_RETURN_IF_ERROR(Check(cudaSetDevice(options_.cuda_device), "use its device"));
-  // Rank 0's id reaches the others as a sum: theirs are zero, a byte is exact in a float.
+  // The sum distributes rank 0's id: the others add zeros, and a byte is exact in a float.
   ncclUniqueId id = {};
   if (rank() == 0) MR_RETURN_IF_ERROR(Check(ncclGetUniqueId(&id), "make an id"));
   std::array<uint8_t, NCCL_UNIQUE_ID_BYTES> raw;
@@ -134,14 +135,14 @@ Status NcclCollective::ConnectWithin(Time end) {
   MR_RETURN_IF_ERROR(Check(begun, "connect"));
   MR_RETURN_IF_ERROR(AwaitReady(all_.get(), end, "connect"));
   for (int bit = 1; bit < size(); bit *= 2) {
-    // Whose numbers are the same but for this bit are of one colour.
+    // Ranks whose numbers are equal except for this bit have one colour.
     ncclComm_t pair = nullptr;
     const ncclResult_t split = ncclCommSplit(all_.get(), rank() & ~bit, rank(), &pair, &config);
     MR_RETURN_IF_ERROR(Check(split, "pair up"));
     const Status whole = AwaitReady(all_.get(), end, "pair up");
     if (pair != nullptr) pairs_.emplace_back(pair);  // known only now
     MR_RETURN_IF_ERROR(whole);
-    if (pair == nullptr) return Failed("pair up", "NCCL made no communicator");
+    if (pair == nullptr) return Failed("pair up", "NCCL created no communicator");
     MR_RETURN_IF_ERROR(AwaitReady(pair, end, "pair up"));
   }
   return OkStatus();
@@ -164,13 +165,13 @@ Status NcclCollective::Sum(std::span<float> values) {
     MR_RETURN_IF_ERROR(Check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat,
                                            ncclSum, pair.get(), options_.stream),
                              "add"));
-    MR_RETURN_IF_ERROR(AwaitReady(pair.get(), end, "add"));  // in the stream, not yet done
+    MR_RETURN_IF_ERROR(AwaitReady(pair.get(), end, "add"));  // in the stream, not yet finished
   }
   MR_RETURN_IF_ERROR(AwaitStream(end));
-  return Agree(values.size());  // nobody leaves while another's device is still at it
+  return Agree(values.size());  // no rank leaves while another's device is still working
 }
 
-// Where counts differ, one of them at least is not the mean, and its rank ends the group.
+// If counts differ, at least one of them is not the mean, and its rank ends the group.
 Status NcclCollective::Agree(size_t count) {
   std::array<float, 3> digits;
   for (size_t i = 0; i < digits.size(); ++i) {
@@ -180,8 +181,8 @@ Status NcclCollective::Agree(size_t count) {
   MR_RETURN_IF_ERROR(group_->AllReduceSum(sums));
   for (size_t i = 0; i < digits.size(); ++i) {
     if (sums[i] == digits[i] * static_cast<float>(size())) continue;
-    return Internal(
-        fmt::format("rank {} of {} adds {} values, others another number", rank(), size(), count));
+    return Internal(fmt::format("rank {} of {} adds {} values, other ranks a different number",
+                                rank(), size(), count));
   }
   return OkStatus();
 }
@@ -189,7 +190,7 @@ Status NcclCollective::Agree(size_t count) {
 Status NcclCollective::Fail(Status why) {
   status_ = why;
   group_->Abort(why.message());
-  pairs_.clear();  // what is in the stream ends
+  pairs_.clear();  // ends what is in the stream
   all_.reset();
   return why;
 }

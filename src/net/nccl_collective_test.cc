@@ -1,4 +1,4 @@
-// What NCCL's collective does beyond what all do (collective_test.cc), against an imitation of
+// What NCCL's collective does beyond the common tests (collective_test.cc), against an imitation of
 // NCCL.
 #include "net/nccl_collective.h"
 
@@ -21,8 +21,8 @@ class NcclCollectives : public testing::Test {
  protected:
   ~NcclCollectives() override { NcclImitation::stalls = NcclImitation::breaks = false; }
 
-  // Every rank, on a thread of its own, joins and adds once; what became of it. `beside` is run
-  // for each rank while it adds.
+  // Every rank, on its own thread, joins and adds once; returns their results. `beside` runs for
+  // each rank while it adds.
   static std::vector<Status> JoinAndAdd(
       int size, Duration deadline, void (*beside)(Collective&) = [](Collective&) {}) {
     std::random_device random;
@@ -46,7 +46,7 @@ class NcclCollectives : public testing::Test {
         if (status.ok()) {
           EXPECT_EQ(values[999], static_cast<float>(size * (size - 1) / 2));
         } else {
-          EXPECT_EQ((*made)->AllReduceSum(values).message(), status.message());  // for good
+          EXPECT_EQ((*made)->AllReduceSum(values).message(), status.message());  // permanently
         }
       });
     }
@@ -56,7 +56,7 @@ class NcclCollectives : public testing::Test {
   }
 };
 
-TEST_F(NcclCollectives, OnlyEverTwoRanksAreAdded) {
+TEST_F(NcclCollectives, OnlyTwoRanksAreAddedAtATime) {
   NcclImitation::ranks_most = 0;
   for (const Status& status : JoinAndAdd(8, Duration::Seconds(100))) {
     EXPECT_TRUE(status.ok()) << status.ToString();
@@ -93,7 +93,7 @@ TEST_F(NcclCollectives, AnErrorOfNcclIsAnErrorOfAll) {
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
   }
   breaker.join();
-  // And while connecting.
+  // Also while connecting.
   for (const Status& status : JoinAndAdd(2, Duration::Seconds(300))) {
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
   }

@@ -5,11 +5,15 @@
 #include <utility>
 
 namespace millrace::net {
+namespace {
+
+// Some clients read no more than 16 digits of a chunk's size.
+constexpr int kChunkZerosMax = 8;
+
+}  // namespace
 
 ReplyQueue::ReplyQueue(const Options& options, std::function<void()> wake)
-    : options_(options),
-      wake_(std::move(wake)),
-      keep_alive_(options.keep_alive && !options.http_1_0) {}
+    : options_(options), wake_(std::move(wake)), keep_alive_(options.keep_alive) {}
 
 bool ReplyQueue::Accepts(State wanted) const {
   return wake_ != nullptr && !gone_.load(std::memory_order_relaxed) && state_ == wanted;
@@ -40,7 +44,7 @@ std::string ReplyQueue::Head(const HttpResponse& response, BodyFraming framing) 
 
 void ReplyQueue::Send(HttpResponse response) {
   std::function<void()> dropped;  // destroyed without the lock: it may own anything
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!Accepts(State::kWaiting)) return;
   queued_ = Head(response, BodyFraming::kContentLength);
   const bool bodiless = response.status == 204 || response.status == 304;
@@ -50,7 +54,7 @@ void ReplyQueue::Send(HttpResponse response) {
 }
 
 void ReplyQueue::Start(const HttpResponse& head) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!Accepts(State::kWaiting)) return;
   queued_ = Head(head, options_.http_1_0 ? BodyFraming::kUntilClose : BodyFraming::kChunked);
   state_ = State::kStreaming;
@@ -58,7 +62,7 @@ void ReplyQueue::Start(const HttpResponse& head) {
 }
 
 bool ReplyQueue::Write(std::string_view part) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!Accepts(State::kStreaming)) return false;
   if (part.empty() || options_.head_request) return true;
   if (queued_.size() + in_flight_bytes_ > options_.unread_bytes_max) {
@@ -73,14 +77,30 @@ bool ReplyQueue::Write(std::string_view part) {
     queued_ += part;
   } else {
     AppendChunk(part, &queued_);
+    chunk_zeros_ = 0;
   }
   Wake();
   return true;
 }
 
+void ReplyQueue::Probe() {
+  MutexLock lock(mutex_);
+  if (wake_ == nullptr || gone_.load(std::memory_order_relaxed) || options_.http_1_0) return;
+  if (state_ == State::kWaiting) {
+    queued_ = kContinue;
+  } else if (state_ == State::kStreaming && !options_.head_request && queued_.empty() &&
+             chunk_zeros_ < kChunkZerosMax) {
+    queued_ = "0";
+    ++chunk_zeros_;
+  } else {
+    return;
+  }
+  Wake();
+}
+
 void ReplyQueue::End() {
   std::function<void()> dropped;
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!Accepts(State::kStreaming)) return;
   if (!options_.http_1_0 && !options_.head_request) queued_ += kLastChunk;
   dropped = std::exchange(on_disconnect_, nullptr);
@@ -89,7 +109,7 @@ void ReplyQueue::End() {
 
 void ReplyQueue::Abandon() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (Accepts(State::kStreaming)) {
       broken_ = true;
       keep_alive_ = false;
@@ -102,7 +122,7 @@ void ReplyQueue::Abandon() {
 
 void ReplyQueue::OnDisconnect(std::function<void()> callback) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (state_ == State::kFinished) return;
     if (!gone_.load(std::memory_order_relaxed) || (cut_ && wake_ != nullptr)) {
       on_disconnect_ = std::move(callback);  // after a cut the I/O thread is about to call it
@@ -113,7 +133,7 @@ void ReplyQueue::OnDisconnect(std::function<void()> callback) {
 }
 
 ReplyQueue::Output ReplyQueue::Take() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   wake_pending_ = false;
   Output output;
   output.bytes.swap(queued_);
@@ -125,14 +145,14 @@ ReplyQueue::Output ReplyQueue::Take() {
 }
 
 bool ReplyQueue::cut() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return cut_;
 }
 
 void ReplyQueue::ClientGone() {
   std::function<void()> callback;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (state_ == State::kFinished) return;
     gone_.store(true, std::memory_order_release);
     callback = std::exchange(on_disconnect_, nullptr);
@@ -143,7 +163,7 @@ void ReplyQueue::ClientGone() {
 
 void ReplyQueue::Detach() {
   ClientGone();
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   wake_ = nullptr;
 }
 

@@ -6,9 +6,9 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "net/http.h"
 #include "net/http1.h"
 
@@ -24,7 +24,7 @@ class ReplyQueue {
     const std::atomic<bool>* draining = nullptr;  // the server wants no further requests
   };
 
-  // `wake` tells the connection that Take or cut() have news. It is called with the lock held, so
+  // `wake` tells the connection that Take or cut() have output. It is called with the lock held, so
   // that it never runs after Detach; it must only post.
   ReplyQueue(const Options& options, std::function<void()> wake);
 
@@ -45,29 +45,34 @@ class ReplyQueue {
     bool broken = false;      // with finished: the stream was abandoned half-way
   };
   Output Take();
-  bool cut() const;   // by Write, because the client does not read
+  bool cut() const;  // by Write, because the client does not read
+  // Writes what a client that waits for the answer ignores, and what makes the machine of one that
+  // has gone answer with a reset: an interim response before the answer's head (RFC 9110 section
+  // 15.2), a zero in front of the next chunk's size in the middle of a stream. Not for HTTP/1.0.
+  void Probe();
   void ClientGone();  // runs the callback; no effect once the answer is complete
   void Detach();      // no wake from now on; an unfinished answer counts as gone
 
  private:
   enum class State { kWaiting, kStreaming, kFinished };
 
-  bool Accepts(State wanted) const;  // lock held
-  void Finish();                     // lock held
-  void Wake();                       // lock held
-  std::string Head(const HttpResponse& response, BodyFraming framing);
+  bool Accepts(State wanted) const MR_REQUIRES(mutex_);
+  void Finish() MR_REQUIRES(mutex_);
+  void Wake() MR_REQUIRES(mutex_);
+  std::string Head(const HttpResponse& response, BodyFraming framing) MR_REQUIRES(mutex_);
 
   const Options options_;
-  mutable std::mutex mutex_;
-  std::function<void()> wake_;
-  std::function<void()> on_disconnect_;
-  std::string queued_;
-  size_t in_flight_bytes_ = 0;  // taken and perhaps not written yet
-  State state_ = State::kWaiting;
-  bool wake_pending_ = false;
-  bool keep_alive_;
-  bool broken_ = false;
-  bool cut_ = false;
+  mutable Mutex mutex_;
+  std::function<void()> wake_ MR_GUARDED_BY(mutex_);
+  std::function<void()> on_disconnect_ MR_GUARDED_BY(mutex_);
+  std::string queued_ MR_GUARDED_BY(mutex_);
+  size_t in_flight_bytes_ MR_GUARDED_BY(mutex_) = 0;  // taken and perhaps not written yet
+  int chunk_zeros_ MR_GUARDED_BY(mutex_) = 0;         // in front of the next chunk's size
+  State state_ MR_GUARDED_BY(mutex_) = State::kWaiting;
+  bool wake_pending_ MR_GUARDED_BY(mutex_) = false;
+  bool keep_alive_ MR_GUARDED_BY(mutex_);
+  bool broken_ MR_GUARDED_BY(mutex_) = false;
+  bool cut_ MR_GUARDED_BY(mutex_) = false;
   std::atomic<bool> gone_{false};
 };
 

@@ -29,7 +29,7 @@ class SameHostCollective : public SlotCollective {
     for (const Peer& peer : peers_) fds.push_back({peer.socket.get(), POLLIN | POLLRDHUP, 0});
     if (poll(fds.data(), fds.size(), 0) <= 0) return OkStatus();
     for (size_t i = 0; i < fds.size(); ++i) {
-      // Nobody says anything after the meeting: whatever happens there is the end.
+      // Peers send nothing after the meeting: any event is the end.
       if (fds[i].revents == 0) continue;
       return Unavailable(fmt::format("rank {} of {}: the process of rank {} is gone", rank(),
                                      size(), peers_[i].rank));
@@ -42,8 +42,8 @@ class SameHostCollective : public SlotCollective {
 };
 
 Status NoMemory(size_t bytes) {
-  return ResourceExhausted(
-      fmt::format("no {} bytes of shared memory for a collective: {}", bytes, strerror(errno)));
+  return ResourceExhausted(fmt::format(
+      "cannot allocate {} bytes of shared memory for a collective: {}", bytes, strerror(errno)));
 }
 
 Result<std::shared_ptr<void>> Map(int fd, size_t bytes) {
@@ -69,14 +69,14 @@ void WriteHeader(const SameHostOptions& options, SlotHeader& header) {
   header.magic.store(kMagic, std::memory_order_release);
 }
 
-// What rank 0 handed over is what this rank would have made, and cannot be cut under its feet.
+// Checks that rank 0's memory is as this rank would have made it and cannot be truncated.
 Status CheckMemory(const SameHostOptions& options, int fd, size_t bytes) {
   struct stat stat;
   const int seals = fcntl(fd, F_GET_SEALS);
   if (fstat(fd, &stat) != 0 || static_cast<size_t>(stat.st_size) != bytes || seals < 0 ||
       (seals & F_SEAL_SHRINK) == 0) {
     return FailedPrecondition(fmt::format(
-        "rank 0 of {} shares memory of another size or kind than {} bytes", options.size, bytes));
+        "rank 0 of {} shares memory that is not a sealed file of {} bytes", options.size, bytes));
   }
   return OkStatus();
 }
@@ -104,7 +104,7 @@ Result<std::unique_ptr<SlotCollective>> Found(const SameHostOptions& options, si
       SlotOptions(options), std::move(memory), std::move(peers)));
 }
 
-Result<std::unique_ptr<SlotCollective>> Follow(const SameHostOptions& options, size_t bytes) {
+Result<std::unique_ptr<SlotCollective>> FlushActions(const SameHostOptions& options, size_t bytes) {
   MR_ASSIGN_OR_RETURN(Invitation invitation, MeetRankZero(options));
   MR_RETURN_IF_ERROR(CheckMemory(options, invitation.memory.get(), bytes));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, Map(invitation.memory.get(), bytes));
@@ -121,10 +121,10 @@ Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& opti
   MR_RETURN_IF_ERROR(CheckRank(options.rank, options.size));
   MR_CHECK(options.slot_floats > 0);
   if (options.size > 1 && options.meeting.empty()) {
-    return InvalidArgument("ranks of one host need a place to meet");
+    return InvalidArgument("ranks of one host need a meeting name");
   }
   const size_t bytes = SlotBytes(options.size, options.slot_floats);
-  return options.rank == 0 ? Found(options, bytes) : Follow(options, bytes);
+  return options.rank == 0 ? Found(options, bytes) : FlushActions(options, bytes);
 }
 
 }  // namespace millrace::net

@@ -1,9 +1,9 @@
 // The collective of ranks that are processes of one host and user.
 //
-// Rank 0 makes the shared memory (a memfd, sealed so that nobody can cut it) and hands it to the
-// others over a unix socket with an abstract name: there is no file that could stay behind. The
-// connections stay open, so that the kernel says when a process dies: rank 0 watches all, the
-// others watch rank 0, and who notices ends the group.
+// Rank 0 creates the shared memory (a memfd, sealed so that it cannot be truncated) and passes it
+// to the others over a unix socket with an abstract name, so no file can be left behind. The
+// connections stay open, so that the kernel reports the death of a process: rank 0 watches all, the
+// others watch rank 0, and the first to notice ends the group. Owned and used like any Collective.
 #pragma once
 
 #include <functional>
@@ -16,17 +16,19 @@ namespace millrace::net {
 
 struct SameHostOptions {
   int rank = 0, size = 1;
-  // Where the ranks meet: the same string for all of them, unguessable, of one group for ever.
+  // The name under which the ranks meet: the same string for all of them, unguessable, never
+  // reused.
   std::string meeting;
-  uint64_t incarnation = 0;  // of the group; a rank of another one is turned away
+  uint64_t incarnation = 0;  // of the group; a rank with another one is refused
   Duration join_within = Duration::Seconds(30);
-  std::function<bool()> wanted;  // asked while it waits for others; false: kCancelled. May be empty
+  std::function<bool()> wanted;  // called while it waits for others; false: kCancelled. May be
+                                 // empty
   Duration deadline = kCollectiveDeadline;  // of each call
   size_t slot_floats = kSlotFloats;         // the same for all
 };
 
-// Returns when all ranks have come. kUnavailable: they did not within `join_within`, with who is
-// missing; kFailedPrecondition: the group turned this rank away (stale, twice there, another size);
+// Returns when all ranks have joined. kUnavailable: some did not within `join_within`; names them.
+// kFailedPrecondition: the group refused this rank (stale, duplicate, another size).
 // kResourceExhausted: no memory.
 Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& options);
 

@@ -19,11 +19,11 @@ namespace millrace::net {
 namespace {
 
 constexpr uint32_t kProtocol = 1;
-// Connections that have not said who they are yet; more are turned away.
+// Limit of connections that have not identified themselves; more are refused.
 constexpr size_t kStrangersMax = 32;
-// How often a rank that is early looks for rank 0.
+// How often an early rank tries to reach rank 0.
 constexpr Duration kRetryEvery = Duration::Millis(5);
-// How often whoever waits asks whether it is still wanted.
+// How often a waiting rank asks whether it is still wanted.
 constexpr Duration kWantedEvery = Duration::Millis(50);
 
 using Digest = std::array<uint8_t, SHA256_DIGEST_LENGTH>;
@@ -64,7 +64,7 @@ Address AddressOf(const std::string& meeting) {
       fmt::format("millrace-{:02x}", fmt::join(digest.begin(), digest.begin() + 16, ""));
   Address address;
   address.name.sun_family = AF_UNIX;
-  // The first byte stays zero: an abstract name.
+  // The first byte stays zero, which makes the name abstract.
   std::copy(text.begin(), text.end(), address.name.sun_path + 1);
   address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   return address;
@@ -86,7 +86,7 @@ int SliceUntil(Time end) {
 
 Status CheckWanted(const SameHostOptions& options) {
   if (!options.wanted || options.wanted()) return OkStatus();
-  return Cancelled(fmt::format("rank {} of {} is not wanted any more", options.rank, options.size));
+  return Cancelled(fmt::format("rank {} of {} is no longer needed", options.rank, options.size));
 }
 
 bool IsGone(int socket) {
@@ -96,7 +96,7 @@ bool IsGone(int socket) {
 
 Status Errno(const char* what) { return Unavailable(fmt::format("{}: {}", what, strerror(errno))); }
 
-// A message; with `memory`, the descriptor goes along.
+// Sends a message; with `memory`, the descriptor too.
 Status SendAnswer(int socket, Answer answer, std::optional<int> memory) {
   iovec part{&answer, sizeof answer};
   msghdr message = {};
@@ -113,7 +113,7 @@ Status SendAnswer(int socket, Answer answer, std::optional<int> memory) {
     std::memcpy(CMSG_DATA(header), &*memory, sizeof(int));
   }
   if (sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == sizeof answer) return OkStatus();
-  return Errno("a rank cannot be told");
+  return Errno("cannot reply to a rank");
 }
 
 Result<Fd> ReceiveAnswer(int socket, Answer& answer) {
@@ -133,7 +133,7 @@ Result<Fd> ReceiveAnswer(int socket, Answer& answer) {
     std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
     memory = Fd(fd);
   }
-  if (got != sizeof answer) return Unavailable("rank 0 went away before all ranks had come");
+  if (got != sizeof answer) return Unavailable("rank 0 disconnected before all ranks had joined");
   return memory;
 }
 
@@ -150,8 +150,8 @@ class Host {
     if (!listener_.valid() || bind(listener_.get(), address.get(), address.length) != 0 ||
         listen(listener_.get(), kStrangersMax) != 0) {
       return errno == EADDRINUSE
-                 ? FailedPrecondition("another rank 0 is at this collective's meeting place")
-                 : Errno("no place for ranks to meet");
+                 ? FailedPrecondition("another rank 0 uses this collective's meeting name")
+                 : Errno("cannot open the meeting socket");
     }
     return OkStatus();
   }
@@ -197,7 +197,7 @@ class Host {
   void Hear(Fd stranger) {
     Hello hello;
     const ssize_t got = recv(stranger.get(), &hello, sizeof hello, MSG_DONTWAIT);
-    if (got != sizeof hello || hello.proof != proof_) return;  // nobody we would talk to
+    if (got != sizeof hello || hello.proof != proof_) return;  // a stranger
     const Verdict verdict = Judge(hello);
     if (verdict == Verdict::kWelcome) {
       ranks_[static_cast<size_t>(hello.rank)] = std::move(stranger);
@@ -214,7 +214,7 @@ class Host {
     }
     if (hello.rank <= 0 || hello.rank >= options_.size) return Verdict::kTwice;
     const Fd& known = ranks_[static_cast<size_t>(hello.rank)];
-    // One that died while it waited may be replaced.
+    // A rank that died while it waited may be replaced.
     return known.valid() && !IsGone(known.get()) ? Verdict::kTwice : Verdict::kWelcome;
   }
 
@@ -228,7 +228,7 @@ class Host {
       if (ranks_[static_cast<size_t>(r)].valid()) continue;
       missing += fmt::format("{}{}", missing.empty() ? "" : ", ", r);
     }
-    return Unavailable(fmt::format("of {} ranks on this host, {} did not come within {:.3g} s",
+    return Unavailable(fmt::format("of {} ranks on this host, {} did not join within {:.3g} s",
                                    options_.size, missing, options_.join_within.seconds()));
   }
 
@@ -241,31 +241,31 @@ class Host {
 
 Status VerdictStatus(const SameHostOptions& options, const Answer& answer) {
   const auto turned_away = [&](std::string_view why) {
-    return FailedPrecondition(fmt::format("rank {} of {} was turned away by rank 0: {}",
-                                          options.rank, options.size, why));
+    return FailedPrecondition(
+        fmt::format("rank 0 refused rank {} of {}: {}", options.rank, options.size, why));
   };
-  if (answer.protocol != kProtocol) return turned_away("it speaks another version");
+  if (answer.protocol != kProtocol) return turned_away("it uses another protocol version");
   switch (answer.verdict) {
     case Verdict::kWelcome: return OkStatus();
-    case Verdict::kStale: return turned_away("it is of another incarnation of the group");
+    case Verdict::kStale: return turned_away("it belongs to another incarnation of the group");
     case Verdict::kOtherSize: return turned_away("its group has another size");
-    case Verdict::kTwice: return turned_away("this rank is there already");
-    case Verdict::kOtherProtocol: return turned_away("it speaks another version");
+    case Verdict::kTwice: return turned_away("this rank has already joined");
+    case Verdict::kOtherProtocol: return turned_away("it uses another protocol version");
   }
-  return turned_away("for a reason that is not known here");
+  return turned_away("unknown reason");
 }
 
-// Connected to rank 0, as soon as it listens.
+// Connects to rank 0 as soon as it listens.
 Result<Fd> Connect(const SameHostOptions& options, Time end) {
   const Address address = AddressOf(options.meeting);
   for (;;) {
     Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!fd.valid()) return Errno("no socket");
+    if (!fd.valid()) return Errno("cannot create a socket");
     if (connect(fd.get(), address.get(), address.length) == 0) return fd;
     // EAGAIN: its queue is full.
     if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) return Errno("rank 0");
     if (Now() >= end) {
-      return Unavailable(fmt::format("rank 0 of {} was not on this host within {:.3g} s",
+      return Unavailable(fmt::format("rank 0 of {} did not listen on this host within {:.3g} s",
                                      options.size, options.join_within.seconds()));
     }
     MR_RETURN_IF_ERROR(CheckWanted(options));
@@ -291,7 +291,7 @@ Result<Invitation> MeetRankZero(const SameHostOptions& options) {
   const Time end = Now() + options.join_within;
   MR_ASSIGN_OR_RETURN(Fd socket, Connect(options, end));
   if (!IsOurs(socket.get())) {
-    return FailedPrecondition("another user is at this collective's meeting place");
+    return FailedPrecondition("another user uses this collective's meeting name");
   }
   const Hello hello{.rank = options.rank,
                     .size = options.size,
@@ -304,14 +304,14 @@ Result<Invitation> MeetRankZero(const SameHostOptions& options) {
   while (poll(&fd, 1, SliceUntil(end)) <= 0) {
     MR_RETURN_IF_ERROR(CheckWanted(options));
     if (Now() >= end) {
-      return Unavailable(fmt::format("rank {} of {}: the others did not come within {:.3g} s",
+      return Unavailable(fmt::format("rank {} of {}: the others did not join within {:.3g} s",
                                      options.rank, options.size, options.join_within.seconds()));
     }
   }
   Answer answer;
   MR_ASSIGN_OR_RETURN(Fd memory, ReceiveAnswer(socket.get(), answer));
   MR_RETURN_IF_ERROR(VerdictStatus(options, answer));
-  if (!memory.valid()) return FailedPrecondition("rank 0 shares no memory");
+  if (!memory.valid()) return FailedPrecondition("rank 0 passed no memory");
   return Invitation{std::move(memory), {0, std::move(socket)}};
 }
 

@@ -1,8 +1,9 @@
 // How the ranks of a same-host collective find each other: rank 0 listens on an abstract unix
-// socket, the others say who they are and are given a file descriptor when all have come.
+// socket; the others identify themselves and receive a file descriptor when all have joined. Each
+// rank calls it from one thread.
 //
-// The name of the socket is a hash of `meeting`, and whoever connects proves that he knows
-// `meeting` by another hash of it: names of sockets are public. Both sides must belong to one user.
+// The name of the socket is a hash of `meeting`. Because socket names are public, a connecting rank
+// proves with another hash that it knows `meeting`. Both sides must belong to one user.
 #pragma once
 
 #include <vector>
@@ -34,7 +35,7 @@ struct Peer {
   Fd socket;
 };
 
-// Rank 0: waits for the others and hands `memory` to each.
+// Rank 0: waits for the others and passes `memory` to each.
 Result<std::vector<Peer>> GatherRanks(const SameHostOptions& options, int memory);
 
 struct Invitation {

@@ -9,21 +9,16 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <set>
 #include <thread>
 
 #include "net/same_host_collective.h"
+#include "net/testing_meeting.h"
 
 namespace millrace::net {
 namespace {
 
-std::string NewMeeting() {
-  std::random_device random;
-  return std::to_string(random()) + "-" + std::to_string(random());
-}
-
-// Runs `rank` in a process of its own; its return value is the exit status. Forked before this
+// Runs `rank` in its own process; its return value is the exit status. Forked before this
 // process has threads.
 class Process {
  public:
@@ -54,7 +49,7 @@ std::set<std::string> SharedMemoryFiles() {
   return names;
 }
 
-// Names of unix sockets that look like meeting places.
+// Names of unix sockets with the prefix of meetings.
 std::set<std::string> MeetingPlaces() {
   std::set<std::string> names;
   std::ifstream file("/proc/net/unix");
@@ -65,7 +60,7 @@ std::set<std::string> MeetingPlaces() {
   return names;
 }
 
-// Adds until something fails, at most so many times.
+// Adds until a call fails.
 int AddForEver(const SameHostOptions& options) {
   auto joined = JoinSameHost(options);
   if (!joined.ok()) return 2;
@@ -104,7 +99,7 @@ TEST(SameHost, ProcessesAddAndLeaveNothingBehind) {
     ASSERT_TRUE(zero.ok()) << zero.status().ToString();
     const Status added = AddSome(**zero, 50);
     EXPECT_TRUE(added.ok()) << added.ToString();
-    EXPECT_EQ(SharedMemoryFiles(), before);  // there never is a file
+    EXPECT_EQ(SharedMemoryFiles(), before);  // no file is created
   }
   for (Process* p : {&one, &two, &three}) EXPECT_EQ(p->Wait(), 0);
   EXPECT_EQ(SharedMemoryFiles(), before);
@@ -139,7 +134,7 @@ TEST(SameHost, AKilledProcessIsNoticedLongBeforeTheDeadline) {
     EXPECT_TRUE(WIFSIGNALED(killed.Wait()));
     for (Process* p : {&zero, &two, &three}) {
       if (p == &killed) continue;
-      EXPECT_EQ(p->Wait(), 0);  // they got an error too
+      EXPECT_EQ(p->Wait(), 0);  // the others got an error too
     }
     EXPECT_TRUE(SharedMemoryFiles().empty());
     for (const std::string& place : MeetingPlaces()) EXPECT_TRUE(places.contains(place)) << place;
@@ -193,7 +188,7 @@ TEST(SameHost, StrangersAreTurnedAway) {
   one = JoinSameHost(second);
   host.join();
   ASSERT_TRUE(zero.ok() && one.ok());
-  // The meeting is over: the place is free, and who comes late finds nobody.
+  // The meeting is over: the name is free, and a late rank finds no rank 0.
   other = second;
   other.join_within = Duration::Millis(50);
   EXPECT_EQ(JoinSameHost(other).status().code(), StatusCode::kUnavailable);
@@ -222,13 +217,13 @@ TEST(SameHost, ARankIsThereOnce) {
   const Status zero = JoinSameHost(options).status();
   first.join();
   second.join();
-  // Of the two that call themselves rank 1, one is turned away, and nobody waits for ever.
+  // Of the two that claim to be rank 1, one is refused, and no rank waits forever.
   EXPECT_EQ((one.code() == StatusCode::kFailedPrecondition) +
                 (two.code() == StatusCode::kFailedPrecondition),
             1)
       << one.ToString() << two.ToString();
   EXPECT_EQ(zero.code(), StatusCode::kUnavailable);
-  EXPECT_NE(zero.message().find("2, 3 did not come"), std::string::npos) << zero.message();
+  EXPECT_NE(zero.message().find("2, 3 did not join"), std::string::npos) << zero.message();
 }
 
 }  // namespace

@@ -13,9 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
-#include <condition_variable>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -23,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/http1.h"
 #include "net/http_server.h"
 #include "net/listener.h"
@@ -47,6 +46,8 @@ inline constexpr size_t kTlsReadBytes = 8 * 1024;
 inline constexpr size_t kReadAheadBytes = 64 * 1024;
 // Discarded after the last reply, so that it is not lost.
 inline constexpr size_t kLingerBytesMax = 32u << 20;
+// Between two questions to a client that closed its sending half: ReplyQueue::Probe.
+inline constexpr Duration kProbePeriod = Duration::Seconds(5);
 inline constexpr Duration kSweepMax = Duration::Millis(500);
 inline constexpr Duration kSweepMin = Duration::Millis(5);
 
@@ -97,8 +98,8 @@ struct SessionHub {
   bool cut = false;
 
   std::atomic<bool> draining{false};  // any thread
-  std::mutex mutex;                   // guards count
-  std::condition_variable empty;
+  Mutex mutex;                        // held when count falls, for who waits until it is 0
+  CondVar empty;
   std::atomic<size_t> count{0};  // any thread reads
   std::thread thread;
 };
@@ -121,6 +122,11 @@ class BodyLease {
 
 // One connection: a reader, which collects what arrives and notices the end, and a server, which
 // parses requests and writes replies. Both are coroutines on the group's thread.
+//
+// The end of the input has two meanings: the client has left, or it has only said all it wanted to
+// (RFC 9112 section 9.6) and waits for the answers. A client that has left answers the next bytes
+// with a reset, so the server sends some at once that the other one ignores. With TLS and
+// HTTP/1.0, where that is not possible, the end of the input means that the client has left.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(SessionHub& hub, tcp::socket socket, std::string peer, bool refused)
@@ -149,6 +155,10 @@ class Session : public std::enable_shared_from_this<Session> {
     if (in_transport_) Abort();
     input_.Notify();
   }
+  // Likewise: asks a client that closed its sending half whether it still listens.
+  void CheckListener(SteadyTime now) {
+    if (half_closed_ && reply_ && now >= next_probe_) ProbeListener(now);
+  }
 
   // Closes at once; the coroutines end by themselves.
   void Abort() {
@@ -169,6 +179,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static awaitable<void> Serve(std::shared_ptr<Session> self);
   static awaitable<void> ReadLoop(std::shared_ptr<Session> self);
   awaitable<size_t> ReadSome();
+  awaitable<void> WatchHalfClosed();
   awaitable<bool> Handshake();
   awaitable<std::unique_ptr<RequestParser>> ReadRequest(bool first);
   awaitable<bool> Advance(RequestParser& parser, BodyLease& lease);
@@ -178,7 +189,10 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<void> Farewell();
 
   void CallHandler(HttpRequest request);
-  void OnReplyNews();
+  void OnReplyChange();
+  void ProbeListener(SteadyTime now);
+  // Nothing more will come in: the client has closed one half or both.
+  bool input_over() const { return half_closed_ || ended_; }
   void Finish(bool failed);
   void SetDeadline(Duration d) {
     deadline_ = std::chrono::steady_clock::now() + Chrono(d);
@@ -196,11 +210,14 @@ class Session : public std::enable_shared_from_this<Session> {
   const size_t read_ahead_bytes_;
 
   std::string in_;  // arrived and not parsed
-  Signal input_;    // the server waits for: bytes, the end, a deadline, news of the reply
+  Signal input_;    // the server waits for: bytes, the end, a deadline, output of the reply
   Signal room_;     // the reader waits for: room in in_
   SteadyTime deadline_ = SteadyTime::max();
   std::shared_ptr<ReplyQueue> reply_;  // while one is under way
-  bool ended_ = false;                 // the peer has closed, or we have
+  bool http_1_0_ = false;              // the request of reply_
+  bool ended_ = false;                 // the peer has gone, or we have closed
+  bool half_closed_ = false;           // the peer sends no more, but may still read
+  SteadyTime next_probe_;              // see ReplyQueue::Probe
   bool expired_ = false;               // the deadline has passed
   bool in_transport_ = false;          // waiting for a write or a handshake
   SteadyTime body_start_;              // of the request being read

@@ -5,6 +5,7 @@
 #include <boost/asio/post.hpp>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "net/session_asio.h"
 
 namespace millrace::net {
@@ -27,7 +28,7 @@ void SessionHub::Start(UniqueFd fd, std::string peer, bool refused) {
 
 void SessionHub::Ended(Session* session) {
   sessions.erase(session);
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   if (--count == 0) empty.notify_all();
 }
 
@@ -43,7 +44,10 @@ awaitable<void> SessionHub::Sweep() {
     sweep_timer.expires_after(Chrono(period));
     co_await sweep_timer.async_wait(kAwait);
     const SteadyTime now = std::chrono::steady_clock::now();
-    for (Session* session : sessions) session->CheckDeadline(now);
+    for (Session* session : sessions) {
+      session->CheckDeadline(now);
+      session->CheckListener(now);
+    }
   }
 }
 
@@ -94,7 +98,7 @@ void SessionGroup::CutAll() {
 }
 
 bool SessionGroup::WaitUntilEmpty(Duration limit) {
-  std::unique_lock lock(hub_->mutex);
+  MutexLock lock(hub_->mutex);
   return hub_->empty.wait_for(lock, Chrono(limit), [&] { return hub_->count == 0; });
 }
 

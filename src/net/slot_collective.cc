@@ -18,19 +18,17 @@
 namespace millrace::net {
 namespace {
 
-// Longer than ranks of equal speed are apart, shorter than a time slice.
+// Longer than the skew of ranks of equal speed, shorter than a time slice.
 constexpr int64_t kSpinNs = 100'000;
-// How soon a sleeper notices a peer's end.
+// The delay until a sleeper notices a peer's end.
 constexpr Duration kSliceOfSleep = Duration::Millis(10);
-// From so many values and ranks on, each rank adds a part only.
+// From this many values per rank on, each rank adds only a part.
 constexpr size_t kPartFloatsMin = 4096;
 constexpr int kPartRanksMin = 4;
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free);
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t), "a futex is a plain word");
-
-Time Now() { return SteadyClock().Now(); }
 
 void FutexWait(std::atomic<uint32_t>& word, uint32_t value, Duration most) {
   const timespec timeout{most.ns / 1'000'000'000, most.ns % 1'000'000'000};
@@ -49,11 +47,11 @@ void Pause() {
 #endif
 }
 
-// With fewer CPUs than ranks, whoever spins keeps the one it waits for from running.
+// With fewer CPUs than ranks, a spinning rank would keep the one that it waits for from running.
 int64_t SpinNs(int size) { return sysconf(_SC_NPROCESSORS_ONLN) >= size ? kSpinNs : 0; }
 
-// Ranks of one process that met on this host have the memory at places of their own. The thread
-// sanitizer goes by places, and has to be told that they wait for each other.
+// Ranks of one process that met through same_host_meeting map the memory at different addresses.
+// ThreadSanitizer goes by addresses and must be notified that they wait for each other.
 #ifdef __SANITIZE_THREAD__
 void* PlaceOf(const SlotHeader& header) {
   static char places[256];
@@ -102,7 +100,7 @@ Status SlotCollective::AllReduceSum(std::span<float> values) {
   if (!status_.ok()) return status_;
   if (header_.failed.load(std::memory_order_acquire) != 0) return Fail(FailedElsewhere());
   if (options_.size == 1) return OkStatus();
-  const Time end = Now() + options_.deadline;
+  const Time end = SteadyClock().Now() + options_.deadline;
   for (size_t first = 0; first < values.size(); first += options_.slot_floats) {
     const size_t count = std::min(options_.slot_floats, values.size() - first);
     Status reduced = ReduceChunk(values.subspan(first, count), values.size() - first, end);
@@ -152,13 +150,13 @@ void SlotCollective::AddParts(std::span<float> values, size_t first, size_t coun
 void SlotCollective::Publish(Counter counter) {
   SlotHeader::Rank& mine = header_.ranks[options_.rank];
   TellOfPublish(header_);
-  // Dekker's pattern, against a sleeper that says that it sleeps and then looks at the word.
+  // Dekker's pattern against a sleeper, which announces that it sleeps and then checks the word.
   (mine.*counter).store(chunk_);
   if (mine.sleepers.load() != 0) FutexWake(mine.*counter);
 }
 
 bool SlotCollective::Reached(int rank, Counter counter) const {
-  // A rank is ahead by a chunk at most; the difference survives the wrap.
+  // A rank is at most one chunk ahead; the difference is correct across the wrap.
   const uint32_t theirs = (header_.ranks[rank].*counter).load(std::memory_order_acquire);
   if (static_cast<int32_t>(theirs - chunk_) < 0) return false;
   TellOfReached(header_);
@@ -173,13 +171,13 @@ Status SlotCollective::Await(Counter counter, Time end) {
 Status SlotCollective::AwaitRank(int rank, Counter counter, Time end) {
   if (Reached(rank, counter)) return OkStatus();
   if (spin_ns_ != 0) {
-    const Time stop = Now() + Duration::Nanos(spin_ns_);
+    const Time stop = SteadyClock().Now() + Duration::Nanos(spin_ns_);
     do {
       for (int i = 0; i < 16; ++i) {
         if (Reached(rank, counter)) return OkStatus();
         Pause();
       }
-    } while (Now() < stop);
+    } while (SteadyClock().Now() < stop);
   }
   SlotHeader::Rank& peer = header_.ranks[rank];
   peer.sleepers.fetch_add(1);
@@ -193,11 +191,11 @@ Status SlotCollective::SleepUntilReached(int rank, Counter counter, Time end) {
   Status gone;
   for (;;) {
     const uint32_t seen = word.load();
-    // First of all: what a peer did before it left counts.
+    // Checked first: what a peer did before it left counts.
     if (Reached(rank, counter)) return OkStatus();
     if (header_.failed.load() != 0) return FailedElsewhere();
     if (!gone.ok()) return gone;
-    const Time now = Now();
+    const Time now = SteadyClock().Now();
     if (now >= end) {
       return Unavailable(fmt::format("rank {} of {} waited {:.3g} s for rank {}", options_.rank,
                                      options_.size, options_.deadline.seconds(), rank));
@@ -209,7 +207,7 @@ Status SlotCollective::SleepUntilReached(int rank, Counter counter, Time end) {
 
 Status SlotCollective::FailedElsewhere() const {
   {
-    std::lock_guard lock(abort_mutex_);
+    MutexLock lock(abort_mutex_);
     if (!abort_reason_.empty()) return Unavailable(abort_reason_);
   }
   return Unavailable(fmt::format("rank {} of {} ended the collective",
@@ -230,7 +228,7 @@ Status SlotCollective::Fail(Status why) {
 
 void SlotCollective::Abort(std::string_view why) {
   {
-    std::lock_guard lock(abort_mutex_);
+    MutexLock lock(abort_mutex_);
     if (abort_reason_.empty()) abort_reason_ = fmt::format("aborted: {}", why);
   }
   GiveUp();

@@ -1,30 +1,30 @@
-// The collective over memory that all ranks see: threads of one process (in_process_collective.h)
-// or processes of one host (same_host_collective.h).
+// The collective over memory that all ranks share: threads of one process (in_process_collective.h)
+// or processes of one host (same_host_collective.h). Owned and used like any Collective.
 //
-// Every rank has two slots. A sum is cut in chunks; chunk c of the group's life goes through slots
-// c mod 2: a rank writes its values there, says so (`arrived`), and adds up when all have arrived.
-// It may write chunk c + 2 over them once all have arrived at chunk c + 1, as nobody arrives there
-// before it has read all of chunk c: one wait per chunk, no locks. Many ranks with many values add
-// a part each, and wait once more for the parts of the others (`reduced`).
+// Every rank has two slots. A sum is cut into chunks; chunk c, counted over the group's lifetime,
+// uses slot c mod 2. A rank writes its values there, announces it (`arrived`), and adds when all
+// have arrived. It may overwrite the slot with chunk c + 2 once all have arrived at chunk c + 1,
+// because every rank reads all of chunk c before that. So there is one wait per chunk and no lock.
+// Many ranks with many values add a part each, and wait once more for the parts of the others
+// (`reduced`).
 //
-// A waiting rank spins for a moment, then sleeps in a futex, a slice at a time: after each it looks
-// for peers that are gone, a failure somewhere, and the deadline.
+// A waiting rank spins for a moment, then sleeps in a futex, one slice at a time. After each slice
+// it checks for peers that are gone, a failure of any rank, and the deadline.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "net/collective.h"
 
 namespace millrace::net {
 
 inline constexpr size_t kSlotFloats = size_t{64} << 10;  // 256 KB: two of two ranks fit in L2
 
-// At the start of the shared memory; the slots follow. All zero is a group in which nothing has
-// happened.
+// The start of the shared memory; the slots follow. All zero means an unused group.
 struct SlotHeader {
   struct alignas(64) Rank {
     std::atomic<uint32_t> arrived;   // chunks whose values are in the slot
@@ -35,11 +35,11 @@ struct SlotHeader {
   alignas(64) std::atomic<uint64_t> magic;
   uint32_t version, size;
   uint64_t slot_floats, incarnation;
-  alignas(64) std::atomic<uint32_t> failed;  // 1 + the rank that gave up; 0: nobody
+  alignas(64) std::atomic<uint32_t> failed;  // 1 + the rank that failed; 0: none
   Rank ranks[kCollectiveRanksMax];
 };
 
-// Bytes of the memory of `size` ranks.
+// Bytes of memory for `size` ranks.
 size_t SlotBytes(int size, size_t slot_floats);
 
 class SlotCollective : public Collective {
@@ -49,9 +49,9 @@ class SlotCollective : public Collective {
     size_t slot_floats = kSlotFloats;
     Duration deadline = kCollectiveDeadline;
   };
-  // `memory`: SlotBytes of it, aligned to 64, shared by the ranks and kept as long as this lives.
+  // `memory`: SlotBytes of it, aligned to 64, shared by the ranks and kept as long as this object.
   SlotCollective(const Options& options, std::shared_ptr<void> memory);
-  // Peers that wait for this rank from here on get an error.
+  // Peers that wait for this rank afterwards get an error.
   ~SlotCollective() override;
   SlotCollective(const SlotCollective&) = delete;
   SlotCollective& operator=(const SlotCollective&) = delete;
@@ -60,11 +60,11 @@ class SlotCollective : public Collective {
   int size() const override { return options_.size; }
   Status AllReduceSum(std::span<float> values) override;
   void Abort(std::string_view why) override;
-  // Does the group still stand? Without waiting; any thread.
+  // Whether the group has not failed. Does not wait; any thread.
   Status Check();
 
  protected:
-  // Looks, while this rank waits, whether a peer is known to be gone.
+  // Called while this rank waits: checks whether a peer is known to be gone.
   virtual Status CheckPeers() { return OkStatus(); }
 
  private:
@@ -80,7 +80,7 @@ class SlotCollective : public Collective {
   Status Fail(Status why);
   Status FailedElsewhere() const;
   void GiveUp();
-  float* Slot(int rank) const;  // of this chunk
+  float* Slot(int rank) const;  // for this chunk
   float* ResultSlot() const { return Slot(options_.size); }
 
   const Options options_;
@@ -89,8 +89,8 @@ class SlotCollective : public Collective {
   const int64_t spin_ns_;
   uint32_t chunk_ = 0;  // being reduced; counts from 1 and wraps
   Status status_;       // of the first call that failed
-  mutable std::mutex abort_mutex_;
-  std::string abort_reason_;  // guarded by abort_mutex_
+  mutable Mutex abort_mutex_;
+  std::string abort_reason_ MR_GUARDED_BY(abort_mutex_);
 };
 
 }  // namespace millrace::net

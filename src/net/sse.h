@@ -1,5 +1,5 @@
-// Server-sent events (WHATWG HTML, section 9.2): the writer of one event and a parser that takes
-// the stream in any pieces. Pure; one owner, one thread.
+// Server-sent events (WHATWG HTML, section 9.2): the writer of one event, and a parser that takes
+// the stream in pieces of any size. Pure; one owner, one thread.
 #pragma once
 
 #include <cstddef>
@@ -29,8 +29,8 @@ class SseParser {
   explicit SseParser(OnEvent on_event, size_t event_bytes_max = kSseEventBytesMax)
       : on_event_(std::move(on_event)), event_bytes_max_(event_bytes_max) {}
 
-  // kTooLarge when an event exceeds the limit; nothing more is parsed then. An event that the end
-  // of the stream cuts short is dropped, as the standard says.
+  // kTooLarge when an event exceeds the limit; it parses nothing more then. An event that is cut
+  // off by the end of the stream is dropped, as the standard says.
   Status Feed(std::string_view bytes);
 
  private:
@@ -44,7 +44,7 @@ class SseParser {
   std::string type_;
   bool has_data_ = false;
   bool after_cr_ = false;  // a following LF belongs to the same line end
-  bool at_start_ = true;   // a byte order mark may come
+  bool at_start_ = true;   // a byte order mark may follow
   bool failed_ = false;
 };
 

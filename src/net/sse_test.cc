@@ -11,7 +11,7 @@ namespace {
 
 using Events = std::vector<std::pair<std::string, std::string>>;
 
-// Feeds `stream` in pieces of at most `piece_bytes_max`, sized by `rng`.
+// Feeds `stream` in pieces of at most `piece_bytes_max`, whose sizes `rng` chooses.
 Events Parse(std::string_view stream, size_t piece_bytes_max, Rng rng = Rng(1)) {
   Events events;
   SseParser parser(
@@ -37,7 +37,7 @@ TEST(Sse, FollowsTheStandard) {
   EXPECT_EQ(Parse("data\n\n", 100), (Events{{"message", ""}}));
 }
 
-TEST(Sse, WhatIsWrittenIsRead) {
+TEST(Sse, RoundTrips) {
   EXPECT_EQ(SseEvent("{}"), "data: {}\n\n");
   EXPECT_EQ(SseEvent("a\nb"), "data: a\ndata: b\n\n");
   EXPECT_EQ(Parse(SseEvent("x\r\ny\rz\n") + std::string(kSsePing) + std::string(kSseDone), 100),

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kPemBytesMax = 1 << 20;
 
-// OpenSSL's own words for the first queued error; the queue is emptied.
+// OpenSSL's text for the first queued error; empties the queue.
 std::string LastTlsError() {
   const unsigned long code = ERR_get_error();  // NOLINT(google-runtime-int): OpenSSL's type
   ERR_clear_error();
@@ -19,7 +19,7 @@ std::string LastTlsError() {
   return reason == nullptr ? "unknown error" : reason;
 }
 
-// OpenSSL's file errors do not say which file or why; ours do.
+// OpenSSL's file errors name neither the file nor the cause; these do.
 Status CheckReadable(const char* what, const std::string& path) {
   auto content = ReadFile(path, kPemBytesMax);
   if (!content.ok()) return content.status().WithContext(fmt::format("TLS {} file", what));
@@ -43,7 +43,7 @@ Status UseCertificate(const TlsContext& context, const std::string& certificate_
   MR_RETURN_IF_ERROR(CheckReadable("certificate", certificate_path));
   MR_RETURN_IF_ERROR(CheckReadable("key", key_path));
   ERR_clear_error();
-  // A key with a passphrase must fail, not ask on the terminal.
+  // A key with a passphrase must fail instead of asking on the terminal.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return 0; });
   if (SSL_CTX_use_certificate_chain_file(context.get(), certificate_path.c_str()) != 1) {
     return InvalidArgument(

@@ -1,4 +1,5 @@
-// Server certificates. OpenSSL's types stay behind the pointer.
+// TLS contexts from certificate files. OpenSSL's types stay behind the pointer. Any thread may use
+// a context.
 #pragma once
 
 #include <memory>
@@ -12,16 +13,17 @@ namespace millrace::net {
 
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
 
-// TLS 1.2 or newer with the PEM certificate chain and private key of these files. An error names
-// the file and what is wrong with it. Any thread may use the context.
+// TLS 1.2 or newer with the PEM certificate chain and private key from these files. An error names
+// the file and what is wrong with it.
 Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std::string& key_path);
 
-// Verifies the servers we call against the system's authorities, or those of `ca_path` if given.
+// Verifies called servers against the system's authorities, or those of `ca_path` if given.
 Result<TlsContext> MakeClientTls(const std::string& ca_path, bool verify_peer);
 
 // For processes that call each other: both sides show the certificate of `certificate_path` and
-// want one of the authority of `ca_path` from the other. TLS 1.3. Names are not compared: the
-// authority is the cluster's own, and whoever holds one of its certificates belongs to it.
+// require one of the authority of `ca_path` from the other. TLS 1.3. Names are not compared: the
+// authority is the cluster's own, and every holder of one of its certificates belongs to the
+// cluster.
 struct PeerTls {
   TlsContext server, client;
 };

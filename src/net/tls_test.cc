@@ -75,7 +75,7 @@ TEST_F(TlsTest, RequestsAndLargeBodiesRoundTrip) {
   }
 }
 
-TEST_F(TlsTest, StreamsAndTellsOfDisconnects) {
+TEST_F(TlsTest, StreamsAndReportsDisconnects) {
   std::shared_ptr<HttpReply> held;
   std::atomic<bool> gone{false};
   Start([&](HttpRequest, std::shared_ptr<HttpReply> reply) {

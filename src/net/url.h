@@ -1,4 +1,4 @@
-// The addresses our clients call: http or https, host, port, path. Values.
+// The addresses that the HTTP clients call: http or https, host, port, path. Values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct Url {
   std::string ToString() const;
   // The value of a Host header.
   std::string HostHeader() const;
-  // This URL with `path` after its own path, one slash between them: "/v1" + "/models".
+  // This URL with `path` appended to its own path, separated by one slash: "/v1" + "/models".
   Url Join(std::string_view path) const;
 };
 

@@ -32,7 +32,7 @@ TEST(Url, JoinsPathsWithOneSlash) {
   EXPECT_EQ(ParseUrl("http://h/v1?q")->Join("/models?a").target, "/v1/models?a");
 }
 
-TEST(Url, RejectsWhatItDoesNotSpeak) {
+TEST(Url, RejectsUnsupportedUrls) {
   for (const char* bad : {"",
                           "h",
                           "h:80",

@@ -8,7 +8,7 @@ namespace millrace::plan {
 
 AggregatedProgram::AggregatedProgram(const FlowProblem& problem, double cap, bool partial)
     : problem_(problem), cap_(cap) {
-  // Without links in the program, nodes are alike when their rates are.
+  // The program has no links, so nodes with equal rates are alike.
   std::map<std::vector<double>, int> by_rates;
   for (int i = 0; i < problem.num_nodes(); ++i) {
     const auto& rates = problem.nodes[i].tokens_per_s;
@@ -37,7 +37,7 @@ double AggregatedProgram::Rate(const Kind& kind, int layers) const {
   return std::min(cap_, problem_.nodes[kind.nodes.front()].TokensPerS(layers));
 }
 
-// Columns of a kind: for k = 1, 2, ..., every first layer 0..L - k.
+// A kind has one column per k = 1, 2, ... and first layer 0..L - k.
 int AggregatedProgram::Column(const Kind& kind, const LayerRange& range) const {
   const int k = range.size(), l = problem_.num_layers;
   return kind.first_column + (k - 1) * (l + 1) - (k - 1) * k / 2 + range.begin;
@@ -57,7 +57,7 @@ void AggregatedProgram::AddCounts() {
   }
 }
 
-// Every layer is held by nodes that carry the value between them.
+// Each layer's holders together carry at least the flow.
 void AggregatedProgram::AddCover() {
   std::vector<std::vector<std::pair<int, double>>> rows(problem_.num_layers);
   for (const Kind& kind : kinds_) {
@@ -74,8 +74,8 @@ void AggregatedProgram::AddCover() {
   }
 }
 
-// A flow of the value from position 0 to position L; the arc s -> s + k carries what the nodes that
-// hold [s, s + k) do.
+// A flow of the value from position 0 to position L. The arc s -> s + k carries the flow of the
+// nodes that hold [s, s + k).
 void AggregatedProgram::AddPositionFlow() {
   std::vector<std::vector<std::pair<int, double>>> balance(problem_.num_layers + 1);
   int longest = 0;

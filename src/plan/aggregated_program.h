@@ -1,7 +1,7 @@
 // The placement as an integer program over kinds of nodes: x[kind, first layer, layers held] counts
-// nodes, so that alike nodes are one symbol and not a symmetry. Rates are capped at a target F: no
-// node carries more than the whole flow, and the relaxation becomes tight. Links are not in it: a
-// bound for every problem, a plan where links do not bind. Pure; any thread.
+// nodes, so alike nodes add no symmetry. Rates are capped at a target F, because no node carries
+// more than the whole flow; this makes the relaxation tight. The program has no links: it gives a
+// bound for every problem and a plan where links do not bind. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,21 @@ namespace millrace::plan {
 
 class AggregatedProgram {
  public:
-  // `cap`: F. `partial`: the cover of every layer is the flow; else a flow over the positions
-  // 0..L, which a placement without partial inference carries.
+  // `cap`: F. `partial`: the flow is the least covered layer. Otherwise it is a flow over the
+  // positions 0..L, which a placement without partial inference carries.
   AggregatedProgram(const FlowProblem& problem, double cap, bool partial);
 
-  // How many coefficients the cover of `problem` has, at least: known before it is built.
+  // A lower bound on the number of coefficients in the cover of `problem`; needs no program.
   static int64_t CoverTerms(const FlowProblem& problem);
 
   const LinearProgram& program() const { return program_; }
-  // A placement whose flow without links is the objective of `values`.
+  // The placement whose flow without links is the objective of `values`.
   Placement Decode(const std::vector<double>& values) const;
   // Only the nodes in `free` may move from `placement`.
   void Fix(const Placement& placement, const std::vector<int>& free);
 
-  // With partial inference, V = the optimum for cap F tells of the best flow F* of all placements:
-  // V < F means F* = V; V >= F means F* >= F. So a proved bound below the cap is one of F*.
+  // With partial inference, the optimum V for cap F bounds the best flow F* of all placements: V <
+  // F means F* = V, and V >= F means F* >= F. A proved bound below the cap therefore bounds F*.
   double cap() const { return cap_; }
 
  private:

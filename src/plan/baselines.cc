@@ -10,7 +10,8 @@
 namespace millrace::plan {
 namespace {
 
-// Stage s of `stages` equal parts of the model, the first ones a layer longer when it is uneven.
+// Stage s of `stages` equal parts of the model. The first stages have one layer more if it does not
+// divide evenly.
 LayerRange EqualStage(int num_layers, int stages, int s) {
   const int size = num_layers / stages, longer = num_layers % stages;
   const int begin = s * size + std::min(s, longer);

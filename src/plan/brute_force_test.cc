@@ -1,4 +1,4 @@
-// The planner against every placement there is, on small random clusters.
+// Compares the planner with every possible placement on small random clusters.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kPlacementsMax = 30'000;  // tried per problem
+constexpr double kPlacementsMax = 30'000;  // per problem
 
 std::vector<LayerRange> Ranges(const FlowProblem& problem, int node) {
   std::vector<LayerRange> ranges = {{}};
@@ -23,14 +23,14 @@ std::vector<LayerRange> Ranges(const FlowProblem& problem, int node) {
 
 class BruteForce {
  public:
-  // With links that do not bind, alike nodes are tried in one order only.
+  // If links do not bind, alike nodes are tried in one order only.
   BruteForce(const FlowProblem& problem, bool alike) : problem_(problem), alike_(alike) {
     for (int i = 0; i < problem.num_nodes(); ++i) ranges_.push_back(Ranges(problem, i));
   }
   double Placements() const {
     double count = 1;
     for (size_t i = 0; i < ranges_.size(); ++i) {
-      // Multisets: each further alike node multiplies by less.
+      // Multisets: each further alike node multiplies the count by less.
       int before = 0;
       for (size_t j = 0; j < i; ++j) before += Alike(i, j);
       count *= (static_cast<double>(ranges_[i].size()) + before) / (before + 1.0);

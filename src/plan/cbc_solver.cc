@@ -1,4 +1,4 @@
-// CBC (COIN-OR branch and cut) behind the MilpSolver seam, over its C interface.
+// CBC (COIN-OR branch and cut) behind the MilpSolver interface, through its C API.
 #include <Cbc_C_Interface.h>
 
 #include <algorithm>
@@ -21,8 +21,8 @@ constexpr double kCbcInfinity = std::numeric_limits<double>::max();
 
 double ToCbc(double value) { return std::clamp(value, -kCbcInfinity, kCbcInfinity); }
 
-// The program column by column, as CBC takes it. CBC minimises. A last column, integer and fixed at
-// zero, keeps programs without integers on the path that prints nothing.
+// The program column by column, as CBC takes it. CBC minimises. The additional last column is an
+// integer fixed at zero: without an integer, CBC takes a path that prints.
 Model Load(const LinearProgram& program) {
   const int columns = static_cast<int>(program.columns.size()) + 1;
   const int rows = static_cast<int>(program.rows.size());

@@ -10,9 +10,9 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kFirstSearch = 0.4;   // of the time limit; the trials share the rest
-constexpr int64_t kTrialShare = 10;    // a trial's iterations are those of the first by this
-constexpr double kReached = 1 - 1e-9;  // of the wanted rate
+constexpr double kCheapestFirst = 0.4;  // of the time limit; the trials share the rest
+constexpr int64_t kTrialShare = 10;     // a trial gets the first plan's iterations divided by this
+constexpr double kReached = 1 - 1e-9;   // of the requested rate
 
 int64_t LayersHeld(const FlowProblem& problem) {
   int64_t layers = 0;
@@ -20,7 +20,7 @@ int64_t LayersHeld(const FlowProblem& problem) {
   return layers;
 }
 
-// The most expensive first, those that carry nothing before all.
+// Nodes without flow come first, then the most expensive ones.
 std::vector<int> Order(const PlanOutcome& outcome, const std::vector<double>& usd_per_hour) {
   std::vector<int> order(usd_per_hour.size());
   std::iota(order.begin(), order.end(), 0);
@@ -40,7 +40,7 @@ void ExplainLeftOut(const FlowProblem& all, const FlowProblem& kept, double toke
     const auto node = static_cast<size_t>(unused.node);
     if (kept.nodes[node].max_layers() > 0 || all.nodes[node].max_layers() == 0) continue;
     unused.reason =
-        fmt::format("not needed: {:.6g} tokens/s are carried without it, and its {:g} USD/h saved",
+        fmt::format("not needed: the others carry {:.6g} tokens/s; this saves {:g} USD/h",
                     tokens_per_s, usd_per_hour[node]);
   }
 }
@@ -51,7 +51,7 @@ Result<PlanOutcome> CheapestPlan(const FlowProblem& problem,
                                  const std::vector<double>& usd_per_hour, double tokens_per_s,
                                  const PlanOptions& options, const FlowPlanner& planner) {
   PlanOptions search = options;
-  if (options.time_limit_s) search.time_limit_s = *options.time_limit_s * kFirstSearch;
+  if (options.time_limit_s) search.time_limit_s = *options.time_limit_s * kCheapestFirst;
   MR_ASSIGN_OR_RETURN(PlanOutcome best, planner(problem, search));
   if (best.plan.tokens_per_s < tokens_per_s * kReached) {
     return FailedPrecondition(
@@ -62,7 +62,7 @@ Result<PlanOutcome> CheapestPlan(const FlowProblem& problem,
   }
   const double bound = best.bound;
   if (options.time_limit_s) {
-    search.time_limit_s = *options.time_limit_s * (1 - kFirstSearch) /
+    search.time_limit_s = *options.time_limit_s * (1 - kCheapestFirst) /
                           static_cast<double>(std::max<size_t>(1, problem.nodes.size()));
   }
   search.iterations = std::max<int64_t>(1, options.iterations / kTrialShare);
@@ -76,7 +76,7 @@ Result<PlanOutcome> CheapestPlan(const FlowProblem& problem,
     start[static_cast<size_t>(node)] = {};
     search.warm_starts = {std::move(start)};
     auto trial = planner(without, search);
-    // A cluster cut in two by what was left out is no error here: the node stays.
+    // Leaving a node out may disconnect the cluster. That is no error: the node stays.
     if (!trial.ok() || trial->plan.tokens_per_s < tokens_per_s * kReached) continue;
     kept = std::move(without);
     best = std::move(*trial);

@@ -5,7 +5,7 @@
 namespace millrace::plan {
 namespace {
 
-// Nodes that each hold the whole model of one layer, all linked, at these rates.
+// All-to-all linked nodes with these rates; each holds the whole one-layer model.
 FlowProblem Problem(const std::vector<double>& rates) {
   FlowProblem problem;
   problem.cluster = "shop";
@@ -34,16 +34,16 @@ TEST(CheapestTest, LeavesOutTheMostExpensiveThatIsNotNeeded) {
   EXPECT_EQ(outcome->plan.stages[0].nodes[0], 1);
   EXPECT_EQ(outcome->plan.stages[1].nodes[0], 2);
   EXPECT_DOUBLE_EQ(outcome->plan.tokens_per_s, 200);
-  EXPECT_DOUBLE_EQ(outcome->plan.tokens_per_s_bound, 400) << "of all machines";
+  EXPECT_DOUBLE_EQ(outcome->plan.tokens_per_s_bound, 400) << "the bound of all machines";
   ASSERT_EQ(outcome->plan.unused.size(), 2u);
   EXPECT_EQ(outcome->plan.unused[1].reason,
-            "not needed: 200 tokens/s are carried without it, and its 9 USD/h saved");
+            "not needed: the others carry 200 tokens/s; this saves 9 USD/h");
 }
 
 TEST(CheapestTest, KeepsWhatTheRateNeeds) {
   const auto outcome = Cheapest(Problem({300, 100, 100}), {9, 1, 1}, 301);
   ASSERT_TRUE(outcome.ok()) << outcome.status().ToString();
-  EXPECT_EQ(outcome->plan.stages.size(), 2u) << "the dear one and one of the others";
+  EXPECT_EQ(outcome->plan.stages.size(), 2u) << "the expensive one and one of the others";
 }
 
 TEST(CheapestTest, ARateBeyondTheClusterSaysWhatItCarries) {

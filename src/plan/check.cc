@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kAugmentMin = 1e-9;  // tokens/s: smaller residual capacity is rounding
 
-// The checker keeps its own reading of the rules: nothing here comes from the solvers.
+// Restates the rules independently: it uses nothing from the solvers.
 class Checker {
  public:
   Checker(const FlowProblem& problem, const Plan& plan, const CheckOptions& options)
@@ -141,7 +141,7 @@ bool Checker::CheckEdges() {
   bool sound = true;
   for (const PlanEdge& edge : plan_.edges) {
     if (!exists(edge.from) || !exists(edge.to)) {
-      Fail("edge {} names a stage that is not there", EdgeName(edge));
+      Fail("edge {} names a stage that does not exist", EdgeName(edge));
       sound = false;
       continue;
     }
@@ -179,8 +179,8 @@ void Checker::CheckFlows() {
   }
 }
 
-// A layer is covered when a stage that carries flow runs it: with flow conserved over adjoining
-// ranges that is every layer between the entry and the exit.
+// A layer is covered if a stage with flow runs it. Since flow is conserved over adjoining ranges,
+// this covers every layer between entry and exit.
 void Checker::CheckCoverage() {
   for (int layer = 0; layer < problem_.num_layers; ++layer) {
     const bool held = std::any_of(
@@ -205,7 +205,7 @@ void Checker::CheckRoles() {
     if (stage.role == StageRole::kBoth) continue;
     const StageRole wanted =
         stage.role == StageRole::kPrefill ? StageRole::kDecode : StageRole::kPrefill;
-    // Each layer's KV needs a stage of the other role, within reach, that holds that layer.
+    // Each layer's KV needs a stage of the other role within KV reach that holds the layer.
     for (int layer = stage.layers.begin; layer < stage.layers.end; ++layer) {
       const bool found =
           std::any_of(plan_.stages.begin(), plan_.stages.end(), [&](const StagePlan& other) {
@@ -231,7 +231,8 @@ void Checker::CheckUnused() {
       continue;
     }
     if (named[unused.node]++ > 0) {
-      Fail("node {} is called unused and used, or unused twice", problem_.nodes[unused.node].name);
+      Fail("node {} is listed as unused and used, or as unused twice",
+           problem_.nodes[unused.node].name);
     }
     if (unused.reason.empty()) {
       Fail("node {} is unused without a reason", problem_.nodes[unused.node].name);
@@ -264,11 +265,11 @@ std::vector<std::string> Checker::Run() {
   return violations_;
 }
 
-// Residual capacities of a small dense graph and shortest augmenting paths.
+// Shortest augmenting paths over the residual capacities of a small dense graph.
 double EdmondsKarp(std::vector<double> residual, int vertices, int source, int sink) {
   double total = 0;
   while (true) {
-    std::vector<int> parent(vertices, vertices);  // `vertices`: not reached
+    std::vector<int> parent(vertices, vertices);  // `vertices` means not reached
     std::deque<int> frontier{source};
     parent[source] = source;
     while (!frontier.empty() && parent[sink] == vertices) {

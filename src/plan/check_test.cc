@@ -65,7 +65,7 @@ TEST(Check, NamesEveryKindOfViolation) {
        [](Plan& p) {
          p.stages[1].layers = {3, 4};
        }},
-      {"a stage that is not there", [](Plan& p) { p.edges[0].to = 9; }},
+      {"a stage that does not exist", [](Plan& p) { p.edges[0].to = 9; }},
       {"listed twice", [](Plan& p) { p.edges.push_back(p.edges[0]); }},
       {"over a link of 100", [](Plan& p) { p.edges[0].tokens_per_s = 200; }},
       {"receives", [](Plan& p) { p.edges[1].tokens_per_s -= 1; }},
@@ -126,7 +126,7 @@ TEST(Check, RolesNeedAPartnerWithinKvReach) {
   EXPECT_TRUE(Says(CheckPlan(problem, plan, options), "within KV reach"));
 }
 
-// What the planners' flow code makes, the checker's own flow code confirms.
+// The checker and the planners compute flows with separate code; both must agree.
 TEST(Check, AgreesWithTheSolverOnRandomPlacements) {
   const int rounds = 2000 * TestScale();
   for (int round = 0; round < rounds; ++round) {

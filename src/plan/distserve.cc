@@ -45,7 +45,7 @@ class Search {
   Result<DistServePlan> Run();
 
  private:
-  // The least devices that could carry the rate, if the promise holds with slack.
+  // The smallest number of devices that could carry the rate, if the promise holds with slack.
   int UnitsAtLeast(double per_unit) const {
     if (!problem_.requests_per_s) return 0;
     return WholeUnits(*problem_.requests_per_s / per_unit - kSame);
@@ -65,7 +65,7 @@ class Search {
   DistServePlan plan_;
   std::optional<DistServeCandidate> best_;
   std::vector<DistServeCandidate> losers_;
-  double highest_ = 0;  // goodput seen, whether enough or not
+  double highest_ = 0;  // the highest goodput seen, sufficient or not
 };
 
 DistServeCandidate Search::Bound(const Promise& promise) const {
@@ -85,13 +85,13 @@ bool Search::Better(const DistServeCandidate& a, const DistServeCandidate& b) co
   return a.devices() < b.devices();
 }
 
-// Not even its promise beats the best.
+// Even its promise does not beat the best.
 bool Search::Hopeless(const DistServeCandidate& bound) const {
   if (problem_.requests_per_s && bound.requests_per_s < *problem_.requests_per_s) return true;
   return best_ && !Better(bound, *best_);
 }
 
-// One unit more as long as the rate is not carried and the promise says it might be.
+// Adds units while they do not carry the rate and the promise says that more might.
 std::optional<DistServeCandidate> Search::Evaluate(const Promise& promise) {
   DistServeCandidate c = Bound(promise);
   double guess = promise.per_unit * c.units;
@@ -109,7 +109,7 @@ std::optional<DistServeCandidate> Search::Evaluate(const Promise& promise) {
     highest_ = std::max(highest_, c.requests_per_s);
     if (!problem_.requests_per_s || c.requests_per_s >= *problem_.requests_per_s) return c;
     if (c.requests_per_s <= 0 || c.units == promise.units_max) return c;
-    // Together they do no worse than alone: this many more could be enough.
+    // Units together do at least as well as alone, so this many more could suffice.
     const int more = UnitsAtLeast(c.requests_per_s / c.units * options_.slack);
     c.units = std::clamp(more, c.units + 1, promise.units_max);
     guess = c.requests_per_s;
@@ -163,7 +163,7 @@ void Search::Explain() {
   std::vector<ServingMode> shown = {plan_.best.unit.mode};
   for (DistServeCandidate& c : losers_) {
     const bool new_mode = std::find(shown.begin(), shown.end(), c.unit.mode) == shown.end();
-    // The last places are kept for modes not shown yet.
+    // Keeps the last places for modes not shown yet.
     if (!new_mode && plan_.others.size() + 2 >= DistServePlan::kOthersMax) continue;
     if (new_mode) shown.push_back(c.unit.mode);
     c.why_lost = WhyLost(c, plan_.best, problem_.requests_per_s);
@@ -178,7 +178,8 @@ Status Search::WhyNone(const std::vector<Promise>& promises) const {
         "most is about {:.4g}",
         problem_.requests_per_s.value_or(0), problem_.nodes, problem_.devices_per_node, highest_));
   }
-  // Idle latencies: the nearest limits are those of the unit that exceeds them least.
+  // No plan passes at any rate. Reports the idle latencies of the unit that exceeds the limits
+  // least.
   double least = std::numeric_limits<double>::infinity();
   UnloadedLatency nearest;
   std::string unit;
@@ -191,8 +192,8 @@ Status Search::WhyNone(const std::vector<Promise>& promises) const {
     unit = promise.unit.ToString();
   }
   return FailedPrecondition(
-      fmt::format("no plan meets TTFT {:.4g} s and TPOT {:.4g} s even when idle: the nearest that "
-                  "one meets is TTFT {:.4g} s and TPOT {:.4g} s ({})",
+      fmt::format("no plan meets TTFT {:.4g} s and TPOT {:.4g} s even when idle; the nearest "
+                  "limits that a plan meets are TTFT {:.4g} s and TPOT {:.4g} s ({})",
                   problem_.ttft_s, problem_.tpot_s, std::max(nearest.ttft_s, problem_.ttft_s),
                   std::max(nearest.tpot_s, problem_.tpot_s), unit));
 }

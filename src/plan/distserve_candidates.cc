@@ -8,7 +8,7 @@
 namespace millrace::plan {
 namespace {
 
-// With a rate to serve, counts up to this much above the least that could carry it are tried.
+// With a rate to serve, tries counts up to this much above the smallest that could carry it.
 constexpr int kExtraInstances = 8;
 
 class Maker {
@@ -42,13 +42,13 @@ class Maker {
       promises_.push_back(
           {.unit = {.mode = mode, .prefill = parallel, .prefills = 1, .decodes = 0},
            .units_max = count,
-           // One device does both, so neither half can do better than alone.
+           // One device does both, so the result is at most that of either half alone.
            .per_unit = std::min(halves_.Prefill(parallel, count), halves_.Decode(parallel, count)) /
                        count});
     }
   }
 
-  // Requests per second that `nodes` of senders can push out. Pipelines send from each stage.
+  // Requests per second that `nodes` sending nodes can transmit. Each stage of a pipeline sends.
   double NetworkBound(int sending_nodes) const {
     if (!problem_.kv.nic_bytes_per_s || problem_.kv.bytes_per_request <= 0) {
       return std::numeric_limits<double>::infinity();
@@ -88,7 +88,7 @@ class Maker {
       const int m_max = beside[n * prefill.pipeline] / decode.pipeline;
       if (m_max == 0) break;
       if (!problem_.requests_per_s) {
-        // More decodes than these prefills can feed never help.
+        // More decodes than these prefills can feed do not help.
         const double wanted = std::ceil(n * per_prefill / per_decode);
         AddAcrossOne(prefill, decode, n, static_cast<int>(std::min<double>(m_max, wanted)));
         continue;
@@ -142,7 +142,7 @@ double HalfGoodputs::Of(bool prefill, const Parallel& parallel, int count) {
                              .prefills = prefill ? 1 : 0,
                              .decodes = prefill ? 0 : 1};
     const double guess = group > 1 ? 2 * Of(prefill, parallel, group / 2) : 1;
-    // Map nodes stay where they are.
+    // References into the map stay valid while it grows.
     it->second = evaluator_.goodput(unit, group, guess > 0 ? guess : 1).requests_per_s;
   }
   return it->second / group * count;

@@ -1,4 +1,5 @@
-// The candidates of the DistServe search with what their halves alone promise. Internal to plan.
+// The candidates of the DistServe search and the goodput that their halves alone promise. Internal
+// to plan; any thread.
 #pragma once
 
 #include <map>
@@ -11,7 +12,7 @@
 
 namespace millrace::plan {
 
-// Goodput of one half alone, asked once per (parallelism, group size).
+// Goodput of one half alone, evaluated once per (parallelism, group size).
 class HalfGoodputs {
  public:
   explicit HalfGoodputs(const DistServeEvaluator& evaluator) : evaluator_(evaluator) {}
@@ -28,9 +29,9 @@ class HalfGoodputs {
 
 struct Promise {
   DistServeUnit unit;
-  int units_max = 1;     // that the cluster holds
+  int units_max = 1;     // the most that the cluster holds
   double per_unit = 0;   // requests/s that one unit promises in a full cluster
-  bool network = false;  // the network bounds it
+  bool network = false;  // the network bounds per_unit
 };
 
 // All candidates of the enabled modes.

@@ -10,8 +10,8 @@ namespace millrace::plan {
 
 inline constexpr int kSaturatingTokensMax = 1 << 16;
 
-// The shortest prompt computed at `share` of the best rate in tokens/s that any prompt of up to
-// `tokens_max` reaches, by the cost of the slowest stage. At least 1. REQUIRES: stages not empty,
+// The shortest prompt whose rate in tokens/s reaches `share` of the best rate of any prompt of up
+// to `tokens_max` tokens, by the cost of the slowest stage. At least 1. REQUIRES: stages not empty,
 // 0 < share <= 1, tokens_max in [1, kSaturatingTokensMax].
 int SaturatingPromptTokens(const std::vector<const cost::StepCost*>& stages, int tokens_max,
                            double share = 0.9);

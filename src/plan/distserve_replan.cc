@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kNames[] = {"rate", "mean input", "mean output"};
 constexpr const char* kUnits[] = {"requests/s", "tokens", "tokens"};
 
-// Of a rate or a mean length; silence is as a request in a very long time.
+// The logarithm of a rate or mean length. Silence counts as one request in a very long time.
 double Log(double level) {
   constexpr double kLeast = 1e-6;
   return std::log(std::max(level, kLeast));
@@ -56,7 +56,7 @@ std::optional<ReplanReason> ReplanTrigger::Tick(double now_s) {
     open_since_s_ = now_s;
   }
   std::optional<ReplanReason> reason;
-  // After a long silence more empty windows than these tell nothing new.
+  // After a long silence, empty windows beyond this number change nothing.
   const int limit = options_.reference_windows + options_.confirm_windows;
   for (int i = 0; i < limit && now_s >= open_since_s_ + options_.window_s; ++i) {
     open_since_s_ += options_.window_s;
@@ -105,7 +105,7 @@ std::vector<double> ReplanTrigger::ReferenceLevels(int quantity) const {
 int ReplanTrigger::Verdict(int quantity, const Levels& window) const {
   const std::vector<double> levels = ReferenceLevels(quantity);
   if (!window[quantity] || levels.size() < 2) return 0;
-  // By ratios, so that halving counts as much as doubling.
+  // Compares ratios, so halving counts as much as doubling.
   double mean = 0, squares = 0;
   for (const double level : levels) mean += Log(level) / static_cast<double>(levels.size());
   for (const double level : levels) squares += (Log(level) - mean) * (Log(level) - mean);
@@ -132,8 +132,8 @@ WorkloadLevel ReplanTrigger::Mean(const std::deque<Levels>& windows) {
   return {mean(0), mean(1), mean(2)};
 }
 
-// The windows that differ are the first of the new reference: it must fill up before anything is
-// suspect again.
+// The windows that differ become the first of the new reference. No window is suspect until the
+// reference is full again.
 ReplanReason ReplanTrigger::Restart(int quantity) {
   ReplanReason reason{.what = static_cast<ReplanReason::What>(quantity),
                       .before = Mean(reference_),

@@ -1,9 +1,9 @@
-// When to search again (DistServe, section 4.3): a watcher of arrival rate, mean input and mean
-// output length over windows. The paper names no threshold. Here a window is suspect when a level
-// is far from the reference both relatively and by the spread of the reference's own windows; a few
-// suspect windows in a row, in the same direction, call for a new plan, and their levels become the
-// new reference. So bursts do not make it flap and a step is seen within `confirm_windows` full
-// windows. One thread.
+// When to search again (DistServe, section 4.3): watches arrival rate, mean input length and mean
+// output length over windows. The paper names no threshold. Here a window is suspect if a level
+// differs from the reference by both a relative minimum and the spread of the reference's own
+// windows. A few suspect windows in a row, in the same direction, call for a new plan, and their
+// levels become the new reference. Short bursts therefore cause no replanning, and a step is
+// detected within `confirm_windows` full windows. One thread.
 #pragma once
 
 #include <array>
@@ -17,14 +17,14 @@ namespace millrace::plan {
 
 struct ReplanOptions {
   double window_s = 300;
-  int reference_windows = 6;  // at least 2: how many tell what a plan was made for
-  int confirm_windows = 2;    // in a row
-  double change_min = 0.25;   // relative; smaller changes are not worth a plan
-  double deviations = 3;      // of the reference's windows
-  int64_t requests_min = 30;  // a window with fewer says nothing of lengths
+  int reference_windows = 6;  // at least 2: the windows that form the reference
+  int confirm_windows = 2;    // suspect windows in a row
+  double change_min = 0.25;   // relative; smaller changes are ignored
+  double deviations = 3;      // standard deviations of the reference's windows
+  int64_t requests_min = 30;  // with fewer, a window's lengths are ignored
 };
 
-// What a plan is made for.
+// The workload that a plan is made for.
 struct WorkloadLevel {
   double requests_per_s = 0, input_tokens = 0, output_tokens = 0;
 };
@@ -33,7 +33,7 @@ struct ReplanReason {
   enum class What : uint8_t { kRate, kInputLength, kOutputLength } what = What::kRate;
   WorkloadLevel before, now;
   double at_s = 0;  // end of the deciding window
-  int windows = 0;  // that confirmed it
+  int windows = 0;  // that confirmed the change
   double window_s = 0;
   std::string ToString()
       const;  // "mean input went from 1020 to 2047 tokens for 2 windows of 300 s"
@@ -41,13 +41,13 @@ struct ReplanReason {
 
 class ReplanTrigger {
  public:
-  // REQUIRES: windows of some length, at least 2 for the reference, at least 1 to confirm.
+  // REQUIRES: windows longer than zero, at least 2 for the reference, at least 1 to confirm.
   explicit ReplanTrigger(const ReplanOptions& options);
 
-  // A request arrived; its output length as known or predicted. Times never go back. The call that
-  // closes the deciding window returns the reason.
+  // Records an arrival with its known or predicted output length. Times never go back. The call
+  // that closes the deciding window returns the reason.
   std::optional<ReplanReason> Arrived(double at_s, int input_tokens, int output_tokens);
-  // Time has passed.
+  // Advances the time.
   std::optional<ReplanReason> Tick(double now_s);
 
   uint64_t windows() const { return windows_; }
@@ -57,7 +57,7 @@ class ReplanTrigger {
   using Levels = std::array<std::optional<double>, kQuantities>;  // by What
 
   std::optional<ReplanReason> Close();
-  // +1 or -1 where the level is suspect, 0 where not.
+  // +1 or -1 if the level is suspect, else 0.
   int Verdict(int quantity, const Levels& window) const;
   std::vector<double> ReferenceLevels(int quantity) const;
   static WorkloadLevel Mean(const std::deque<Levels>& windows);
@@ -66,7 +66,7 @@ class ReplanTrigger {
   const ReplanOptions options_;
   bool started_ = false;
   double open_since_s_ = 0;
-  int64_t requests_ = 0;  // of the open window
+  int64_t requests_ = 0;  // in the open window
   double input_ = 0, output_ = 0;
   std::deque<Levels> reference_;
   std::deque<Levels> recent_;              // the last confirm_windows

@@ -37,7 +37,7 @@ std::vector<Piece> AzureConversation() {
 
 constexpr double kPieceS = 30;
 
-// Plays the pieces round and round; lengths times `stretch` from `step_s` on.
+// Replays the pieces in a loop; multiplies lengths by `stretch` from `step_s` on.
 std::vector<ReplanReason> Play(ReplanTrigger& trigger, double hours, double step_s = 1e18,
                                double stretch = 1, double rate = 1) {
   const auto pieces = AzureConversation();

@@ -13,8 +13,8 @@
 namespace millrace::plan {
 namespace {
 
-// A cheap world: each half has a random goodput per parallelism, the whole is the weaker half times
-// a random factor below 1, and instances add up.
+// A cheap model: each half has a random goodput per parallelism, a unit has the weaker half's
+// goodput times a random factor below 1, and instances add up.
 struct World {
   uint64_t seed = 0;
   double network = 1e9;  // requests/s out of one node
@@ -61,7 +61,7 @@ struct World {
   }
 };
 
-// Whether stages of these widths fit, by trying.
+// Whether stages of these widths fit, by exhaustive search.
 bool Fits(std::vector<int>& free, std::vector<int> stages) {
   if (stages.empty()) return true;
   const int width = stages.back();
@@ -92,7 +92,7 @@ struct Found {
   int devices = 0;
 };
 
-// Everything that fits, tried.
+// Tries everything that fits.
 class BruteForce {
  public:
   BruteForce(const DistServeProblem& problem, const World& world)
@@ -198,8 +198,8 @@ TEST(DistServeSearch, EqualsBruteForceOnClustersOfAtMostEight) {
   EXPECT_GT(compared, 60);
 }
 
-// Published: (2,1) prefill at 3 requests/s and (1,1) decode at 1 give a ratio of 1 to 3; rounding
-// each half up for 3.2 requests/s deploys 2 + 4, which the search undercuts.
+// Published algorithm: (2,1) prefill at 3 requests/s and (1,1) decode at 1 give a ratio of 1 to 3.
+// Rounding each half up for 3.2 requests/s deploys 2 + 4; the search needs fewer.
 TEST(DistServeSearch, RoundingOverTheWholeClusterBeatsRoundingEachHalf) {
   const std::map<int, double> prefill = {{1, 1.4}, {2, 3}}, decode = {{1, 1}, {2, 1.7}};
   DistServeEvaluator evaluator;
@@ -247,7 +247,7 @@ TEST(DistServeSearch, NetworkBoundsInsteadOfForbids) {
                            .devices_per_node = 4,
                            .parallels = {{4, 1}},
                            .kv = {.bytes_per_request = 1, .nic_bytes_per_s = 0.05}};
-  // One instance fills a node, so disaggregation has to cross.
+  // One instance fills a node, so disaggregated KV has to cross the network.
   const auto slow =
       SearchDistServe(problem, world.Evaluator(), {.colocated = false, .chunked = false});
   ASSERT_TRUE(slow.ok());

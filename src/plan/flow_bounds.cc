@@ -5,9 +5,9 @@
 namespace millrace::plan {
 namespace {
 
-constexpr int kBisectionSteps = 200;  // doubles have no more to give
+constexpr int kBisectionSteps = 200;  // enough to exhaust a double's precision
 
-// What all nodes together offer, in layer tokens per second, when none runs above `cap`.
+// The layer tokens per second of all nodes together if none runs above `cap`.
 double CappedLayerTokens(const FlowProblem& problem, double cap) {
   double sum = 0;
   for (const FlowNode& node : problem.nodes) {
@@ -27,7 +27,7 @@ double LayerSumBound(const FlowProblem& problem) {
 }
 
 double SelfConsistentBound(const FlowProblem& problem) {
-  // h(F) = sum / F falls with F, so the F that satisfy h(F) >= L are an interval from 0.
+  // h(F) = sum / F falls with F, so the F with h(F) >= L form an interval from 0.
   double low = 0, high = LayerSumBound(problem) * (1 + kFlowTolerance);
   for (int step = 0; step < kBisectionSteps && high - low > high * 1e-15; ++step) {
     const double middle = (low + high) / 2;
@@ -62,7 +62,7 @@ double ChainThreshold(const FlowProblem& problem) {
     rates.insert(rates.end(), node.tokens_per_s.begin(), node.tokens_per_s.end());
   }
   std::sort(rates.begin(), rates.end(), std::greater<>());
-  // The layers held grow as F falls: the first rate that suffices is found by bisection.
+  // The layers held grow as F falls; bisection finds the highest rate that suffices.
   const auto enough = [&](double rate) {
     int64_t layers = 0;
     for (const FlowNode& node : problem.nodes) layers += LayersAtRate(node, rate);

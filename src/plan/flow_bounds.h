@@ -1,5 +1,5 @@
-// Upper bounds on what any placement can carry, and the single chain that often meets them. All of
-// them ignore links, so they hold with and without partial inference. Pure functions; any thread.
+// Upper bounds on what any placement can carry, and the single chain that often reaches them. All
+// ignore links, so they hold with and without partial inference. Pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -8,8 +8,8 @@
 
 namespace millrace::plan {
 
-// Two flows that differ by less than this, relative, are the same: sums of T(k) in different orders
-// differ in the last bits, and a bound that is met exactly must be seen to be met.
+// Flows that differ relatively by less than this are equal. Sums of T(k) in different orders differ
+// in the last bits, and a bound that is reached exactly must be recognised.
 inline constexpr double kFlowTolerance = 1e-9;
 
 // U = (1/L) sum_i max_k k T_i(k): the bound by which Helix stops early (section 4.4). Loose.
@@ -19,7 +19,8 @@ double LayerSumBound(const FlowProblem& problem);
 // Never above LayerSumBound.
 double SelfConsistentBound(const FlowProblem& problem);
 
-// The most one node alone carries, with its links to the coordinator; none when none holds all.
+// The most that one node alone carries, with its links to the coordinator. None if no node holds
+// the whole model.
 struct BestSingle {
   int node = 0;
   double tokens_per_s = 0;
@@ -27,19 +28,19 @@ struct BestSingle {
 std::optional<BestSingle> BestSingleNode(const FlowProblem& problem);
 
 // The largest F for which k_i(F) = max{k : T_i(k) >= F} sums to L or more: what one chain through
-// all nodes can carry when links do not bind.
+// all nodes can carry if links do not bind.
 double ChainThreshold(const FlowProblem& problem);
 
-// One chain: the nodes in `order` (any subset) take k_i(F) layers each until the model is covered,
-// the last one less. Without links it carries F; the caller evaluates it with them. None when the
-// nodes in `order` do not suffice.
+// One chain: the nodes in `order` (any subset) take k_i(F) layers each until the model is covered;
+// the last may take fewer. Without links it carries F; the caller evaluates it with them. None if
+// the nodes in `order` do not suffice.
 std::optional<Placement> ChainPlacement(const FlowProblem& problem, double threshold,
                                         const std::vector<int>& order);
 
-// The most layers node i can hold at `tokens_per_s` or more; zero when none.
+// The most layers that the node can hold at `tokens_per_s` or more; zero if none.
 int LayersAtRate(const FlowNode& node, double tokens_per_s);
 
-// Whether no link carries less than `tokens_per_s`, so that compute alone decides up to there.
+// Whether every link carries at least `tokens_per_s`, so that only compute limits rates up to that.
 bool LinksAreSlack(const FlowProblem& problem, double tokens_per_s);
 
 }  // namespace millrace::plan

@@ -10,8 +10,8 @@
 namespace millrace::plan {
 namespace {
 
-// Bytes for KV beside the weights of `layers` layers; negative when these do not fit. Any node may
-// come first or last in a route, so each keeps room for the embedding or the head.
+// Bytes for KV beside the weights of `layers` layers; negative if the weights do not fit. Any node
+// may be first or last in a route, so each reserves room for the embedding or the head.
 double KvBytes(const NodeSpec& node, const ModelFootprint& model, int layers,
                const NodeCapacityOptions& options) {
   const int64_t ends = layers == model.spec.num_layers
@@ -27,8 +27,8 @@ double KvTokens(const NodeSpec& node, const ModelFootprint& model, int layers,
          static_cast<double>(model.spec.KvBytesPerToken(layers));
 }
 
-// Decodes together, with their prompts' prefill spread over the steps: in the time of as many steps
-// as an output has tokens, each of the `batch` sequences is replaced once.
+// Decodes run together, with the prefills of their replacements spread over the steps: within as
+// many steps as an output has tokens, each of the `batch` sequences is replaced once.
 double MixedTokensPerSecond(const cost::StepCost& cost, const WorkloadMix& mix, double batch) {
   const double context = mix.prompt_tokens + mix.output_tokens / 2;
   cost::BatchShape decode;
@@ -43,7 +43,7 @@ double MixedTokensPerSecond(const cost::StepCost& cost, const WorkloadMix& mix, 
   const double sequences = decode.decode_sequences;
   const double seconds = mix.output_tokens * decode_s + sequences * prompt_s;
   const double rate = sequences * (mix.prompt_tokens + mix.output_tokens) / seconds;
-  // Less than one sequence at a time: the node waits for its turn.
+  // Less than one sequence at a time: the node is idle in between.
   return rate * std::min(1.0, batch);
 }
 
@@ -61,7 +61,7 @@ Status DoesNotFit(const ClusterSpec& cluster, const ModelFootprint& model,
       cluster.nodes.size(), cluster.name, held, std::ceil(gb), held));
 }
 
-// Nodes that differ in nothing that T(k) depends on share its computation.
+// Nodes that agree in everything that T(k) depends on share its computation.
 using NodeKind = std::tuple<std::string, int, int64_t>;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// From machines, a model and a workload to the flow problem: how many layers each node's memory
-// holds beside the KV cache of its sequences, how many tokens per second it computes with them, and
+// Builds the flow problem from machines, a model and a workload: how many layers fit in each node's
+// memory beside the KV cache of its sequences, how many tokens per second it then computes, and
 // what each link carries. Pure; any thread.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace millrace::plan {
 
-// What a model takes and computes, apart from any machine.
+// Memory and compute needs of a model, independent of machines.
 struct ModelFootprint {
   std::string name;
   ModelSpec spec;               // with dtype
@@ -26,39 +26,39 @@ struct ModelFootprint {
   int64_t head_bytes = 0;       // on the node of the last layer
 };
 
-// Means over the requests.
+// Means over all requests.
 struct WorkloadMix {
   double prompt_tokens = 0, output_tokens = 0;
 };
 
 struct NodeCapacityOptions {
-  double usable_memory = 0.9;  // the rest: activations, buffers, the runtime
+  double usable_memory = 0.9;  // the rest holds activations, buffers and the runtime
   int max_sequences = 256;     // decoded together by one step
   int64_t token_id_bytes = 4;  // of one token between a node and the coordinator
 };
 
-// The cost of `layers` layers of the model on all devices of a node.
+// The cost of `layers` layers of the model on a node, using all its devices.
 using LayerCost = std::function<Result<std::unique_ptr<cost::StepCost>>(
     const NodeSpec& node, const ModelFootprint& model, int layers)>;
 
-// How many sequences of the mix a node's memory holds beside `layers` layers of weights, on
-// average at the middle of their output; below one when not one whole sequence fits.
+// How many sequences of the mix fit in a node's memory beside `layers` layers of weights, taking
+// each at the middle of its output. Below one if not one whole sequence fits.
 double ResidentSequences(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
                          int layers, const NodeCapacityOptions& options);
 
-// The largest number of layers beside which one whole sequence still fits; 0 when none.
+// The largest number of layers beside which one whole sequence still fits; 0 if none.
 int MaxLayers(const NodeSpec& node, const ModelFootprint& model, const WorkloadMix& mix,
               const NodeCapacityOptions& options);
 
 // T(k) for k = 1 to MaxLayers: tokens per second, prompt and decode together. A route through such
-// nodes has L / k stages, and of the sequences resident in all of them one stage works on a share;
-// that share is its batch.
+// nodes has L / k stages. One stage at a time works on its share of the sequences resident in all
+// of them; that share is its batch.
 Result<std::vector<double>> NodeTokensPerSecond(const NodeSpec& node, const ModelFootprint& model,
                                                 const WorkloadMix& mix, const LayerCost& cost,
                                                 const NodeCapacityOptions& options);
 
-// A trunk bounds each of its links here; what several of them carry together is TrunkOverload's.
-// kInvalidArgument, with what is missing, when all memories together do not hold the model.
+// A trunk bounds each of its links here; TrunkOverload checks what several links carry together.
+// Returns kInvalidArgument, with what is missing, if all memories together do not hold the model.
 Result<FlowProblem> FlowFromCluster(const ClusterSpec& cluster, const ModelFootprint& model,
                                     const WorkloadMix& mix, const LayerCost& cost,
                                     bool partial_inference,

@@ -5,7 +5,7 @@
 namespace millrace::plan {
 namespace {
 
-// A model of round numbers: 1 MB per layer, 1 kB of KV per token and layer.
+// A model with round numbers: 1 MB per layer, 1 kB of KV per token and layer.
 ModelFootprint Model(int layers = 8) {
   ModelFootprint model;
   model.name = "toy";
@@ -26,7 +26,7 @@ NodeSpec Node(double memory_mb, const char* device = "gpu") {
   return node;
 }
 
-// Every layer takes 1 ms for a step and 1 us for each token in it.
+// Every layer takes 1 ms per step and 1 us for each token in it.
 class LinearCost : public cost::StepCost {
  public:
   explicit LinearCost(int layers) : layers_(layers) {}
@@ -64,7 +64,8 @@ TEST(FlowFromClusterTest, MemoryHoldsWeightsAndTheCacheOfOneSequence) {
 }
 
 TEST(FlowFromClusterTest, TheRateIsThatOfDecodesAndTheirPrompts) {
-  // All 8 layers and room for 10 sequences of 125 tokens on average: one stage works on all ten.
+  // All 8 layers and room for 10 sequences of 125 tokens on average; the single stage works on all
+  // ten.
   const NodeSpec node = Node(8 + 8 * 0.125 * 10.5);
   const auto rates = NodeTokensPerSecond(node, Model(), kMix, Linear, kAllMemory);
   ASSERT_TRUE(rates.ok());
@@ -75,8 +76,8 @@ TEST(FlowFromClusterTest, TheRateIsThatOfDecodesAndTheirPrompts) {
 }
 
 TEST(FlowFromClusterTest, AShortTurnOfADeepPipelineCostsRate) {
-  // Four of eight layers: two stages share the sequences. With room for one sequence and a bit, a
-  // stage has work half of the time.
+  // A node with four of eight layers: two stages share the sequences. With room for 1.5 sequences,
+  // a stage has work only part of the time.
   const NodeSpec node = Node(4 + 4 * 0.125 * 1.5);
   const auto rates = NodeTokensPerSecond(node, Model(), kMix, Linear, kAllMemory);
   ASSERT_TRUE(rates.ok());

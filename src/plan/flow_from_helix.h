@@ -1,4 +1,4 @@
-// A capacity table of the Helix artifact as a FlowProblem. Pure; any thread.
+// Converts a capacity table of the Helix artifact to a FlowProblem. Pure; any thread.
 #pragma once
 
 #include "plan/flow_problem.h"

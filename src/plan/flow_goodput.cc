@@ -8,10 +8,10 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kUtilisationMax = 0.95;  // beyond it queues grow without end
+constexpr double kUtilisationMax = 0.95;  // beyond it, queues grow without bound
 constexpr int kBisections = 40;
 
-// What one request per second costs and feels, along fixed shares of the edges.
+// Load and latency per request per second, along fixed shares of the edges.
 class Along {
  public:
   Along(const GoodputProblem& problem, const Placement& placement,
@@ -28,7 +28,7 @@ class Along {
   double total() const { return total_; }
   double tokens_per_request() const { return tokens_per_request_; }
 
-  // The estimate at `rate` requests per second; its limit is empty when every one is kept.
+  // The estimate at `rate` requests per second; its `limit` is empty if all limits hold.
   GoodputEstimate At(double rate) const {
     GoodputEstimate e;
     e.requests_per_s = rate;
@@ -40,7 +40,8 @@ class Along {
       const double prefill = rate * problem_.prompt_tokens * layers_[i] * r.prefill_s_per_token;
       const double decode = rate * problem_.output_tokens * layers_[i] * r.decode_s_per_token;
       if (prefill + decode > kUtilisationMax) return Limited(e, "compute of", i);
-      // A batch is what arrives while the last one ran: the busier, the larger and the slower.
+      // A batch holds what arrived during the previous one, so higher load means larger and slower
+      // batches.
       const double slowed = 1 / (1 - prefill - decode);
       step_s += layers_[i] * (r.decode_s_per_step + r.decode_s_per_token) * slowed;
       prefill_s += layers_[i] * problem_.prompt_tokens * r.prefill_s_per_token * slowed;
@@ -58,7 +59,7 @@ class Along {
 
  private:
   double Share(const FlowEdge& e) const { return e.tokens_per_s / total_; }
-  // Layers run when `e` is entered: from where the last stage ended.
+  // Layers run on entering `e`, counted from the end of the previous stage.
   int Entered(const FlowEdge& e) const {
     return placement_[*e.to].end - (e.from ? placement_[*e.from].end : 0);
   }
@@ -69,7 +70,7 @@ class Along {
     e.limit = fmt::format("{} {}", what, problem_.flow.nodes[node].name);
     return e;
   }
-  // The mean latency of a request's hops, the way back included.
+  // The mean latency of a request's hops, including the return.
   double HopLatency() const {
     double sum = 0;
     for (const FlowEdge& e : edges_) {
@@ -78,7 +79,7 @@ class Along {
     }
     return sum;
   }
-  // The mean time that `tokens` of one request spend on links.
+  // The mean time that `tokens` tokens of one request spend on links.
   double Transfer(double tokens) const {
     double sum = 0;
     for (const FlowEdge& e : edges_) {
@@ -86,8 +87,8 @@ class Along {
     }
     return sum;
   }
-  // Little's law: rate x residence requests hold their tokens on the layers they run. Half of the
-  // output is there on average.
+  // Little's law: rate x residence requests hold their tokens on the layers they run. On average
+  // half of the output exists.
   void CheckKv(GoodputEstimate& e) const {
     const double held = problem_.prompt_tokens + problem_.output_tokens / 2;
     for (int i = 0; i < problem_.flow.num_nodes(); ++i) {
@@ -117,7 +118,7 @@ class Along {
   const Placement& placement_;
   const std::vector<FlowEdge>& edges_;
   double total_ = 0, tokens_per_request_ = 0;
-  std::vector<double> layers_;  // run on each node by the mean request
+  std::vector<double> layers_;  // layers that the mean request runs on each node
 };
 
 }  // namespace
@@ -136,7 +137,7 @@ GoodputEstimate EstimateAlong(const GoodputProblem& problem, const Placement& pl
                               const std::vector<FlowEdge>& edges) {
   const Along along(problem, placement, edges);
   if (along.total() <= kFlowMin) return {.limit = "nothing flows"};
-  // Links and compute by Helix's T(k) end it at the flow itself, everything else below.
+  // Links, and compute by Helix's T(k), limit it at the flow itself; the other limits lie below.
   double low = 0, high = along.total() / along.tokens_per_request();
   GoodputEstimate best = along.At(high);
   if (best.limit.empty()) {

@@ -8,7 +8,7 @@
 namespace millrace::plan {
 namespace {
 
-// Four alike nodes and eight layers; decode dominated by the streaming of weights.
+// Four alike nodes and eight layers; reading the weights dominates decode.
 GoodputProblem FourNodes() {
   GoodputProblem problem;
   problem.flow.cluster = "four";
@@ -38,7 +38,7 @@ TEST(FlowGoodput, LessKvLessGoodput) {
   const GoodputEstimate poor = EstimateGoodput(problem, kChain);
   EXPECT_EQ(poor.limit.substr(0, 5), "KV of");
   EXPECT_LT(poor.requests_per_s, rich.requests_per_s);
-  // Little's law holds at the rate that is returned: it fills the KV.
+  // Little's law holds at the returned rate: it fills the KV.
   EXPECT_NEAR(poor.requests_per_s * poor.residence_s * (763 + 116) * 2, 4000, 1);
 }
 
@@ -69,7 +69,7 @@ TEST(FlowGoodput, PartialStagesCostOnlyTheLayersRun) {
   const Placement overlapping = {{0, 4}, {0, 8}, {}, {}};
   const std::vector<FlowEdge> edges = {{std::nullopt, 0, 300}, {0, 1, 300}, {1, std::nullopt, 300}};
   const GoodputEstimate e = EstimateAlong(problem, overlapping, edges);
-  // Eight layers of decode in all, not twelve.
+  // Eight layers of decode in total, not twelve.
   EXPECT_NEAR(e.tpot_s, 8 * 2.01e-3 + 3e-3, 2e-3);
 }
 
@@ -106,7 +106,7 @@ TEST(FlowGoodput, LimitsThatNothingKeepsAreAnError) {
   EXPECT_EQ(candidates.status().message(), "no placement keeps to the limits at any rate");
 }
 
-// Every look at it takes a millisecond.
+// Each query advances it by a millisecond.
 class BusyClock : public Clock {
  public:
   Time Now() const override { return now_ = now_ + Duration::Millis(1); }
@@ -125,7 +125,7 @@ TEST(FlowGoodput, TheTimeLimitEndsEverySearchAndTheJudging) {
                            .time_limit_s = 2};
   std::vector<GoodputProgress> told;
   options.progress = [&](const GoodputProgress& progress) { told.push_back(progress); };
-  // Each judgement takes 0.4 s: no more than three begin in the second half.
+  // Each scoring takes 0.4 s: at most three begin in the second half.
   int judged = 0;
   const auto slow = [&](const Plan& plan, const JudgeHints&) -> Result<double> {
     for (int i = 0; i < 400; ++i) clock.Now();
@@ -140,7 +140,7 @@ TEST(FlowGoodput, TheTimeLimitEndsEverySearchAndTheJudging) {
   EXPECT_GE(judged, 1);
   EXPECT_LE(judged, 3);
   ASSERT_GT(std::ssize(*ranked), judged);
-  EXPECT_TRUE(ranked->front().score.has_value());  // the best that was judged
+  EXPECT_TRUE(ranked->front().score.has_value());  // the best of those with a score
   EXPECT_FALSE(ranked->back().score.has_value());
   ASSERT_FALSE(told.empty());
   EXPECT_EQ(told.back().doing, "judging");
@@ -148,12 +148,12 @@ TEST(FlowGoodput, TheTimeLimitEndsEverySearchAndTheJudging) {
   EXPECT_LT(told.front().elapsed_s, told.back().elapsed_s);
 }
 
-// One node is worth more alone than with slow ones behind slow lines, and the others stay unused.
+// One node is faster alone than with slow ones behind slow links, so the others stay unused.
 TEST(FlowGoodput, NeverWorseThanTheBestSingleMachine) {
   GoodputProblem problem = FourNodes();
   problem.flow.link_tokens_per_s.assign(25, 400);
   problem.link_latency_s.assign(25, 2);
-  for (int i = 0; i < 4; ++i) {  // requests reach every node, and answers come back, as usual
+  for (int i = 0; i < 4; ++i) {  // requests reach every node, and answers return, as usual
     problem.flow.link_tokens_per_s[4 * 5 + i] = problem.flow.link_tokens_per_s[i * 5 + 4] = 1e5;
     problem.link_latency_s[4 * 5 + i] = problem.link_latency_s[i * 5 + 4] = 1e-3;
   }
@@ -166,7 +166,7 @@ TEST(FlowGoodput, NeverWorseThanTheBestSingleMachine) {
   alone[0] = {0, 8};
   const CandidateOptions options{
       .top = 3, .flow_iterations = 20'000, .goodput_iterations = 300, .rounds_iterations = 300};
-  // By the estimate, and by an evaluator that likes no plan but the single machine.
+  // By the estimate, and by an evaluator that prefers the single machine to every other plan.
   const auto by_estimate = RankByGoodput(problem, options, nullptr);
   ASSERT_TRUE(by_estimate.ok());
   EXPECT_GE(by_estimate->front().estimate.requests_per_s,

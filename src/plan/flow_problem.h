@@ -1,6 +1,6 @@
-// FlowProblem: what the flow planner works on: nodes with their tokens per second for every number
-// of layers held, and what each link carries, in tokens per second (Helix, ASPLOS'25, section 4).
-// Independent of files and units of bytes: conversions make it. Plain values; any thread.
+// FlowProblem: the flow planner's input. It has nodes with their tokens per second for every number
+// of layers held, and the tokens per second of each link (Helix, ASPLOS'25, section 4). It is
+// independent of files and byte units; conversions create it. Plain values; any thread.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@
 namespace millrace::plan {
 
 inline constexpr int kPlanLayersMax = 1024;
-inline constexpr double kTokenRateMax = 1e15;  // beyond it the arithmetic loses whole tokens
+inline constexpr double kTokenRateMax = 1e15;  // beyond it, arithmetic loses whole tokens
 
 // One machine. Nodes of one kind in one region are interchangeable.
 struct FlowNode {
   std::string name;
-  std::string kind;                  // of device: "A100"
-  std::string region;                // "" when there is only one
+  std::string kind;                  // kind of device: "A100"
+  std::string region;                // empty if there is only one
   std::vector<double> tokens_per_s;  // [k - 1]: T(k), prompt and decode together, holding k layers
 
   int max_layers() const { return static_cast<int>(tokens_per_s.size()); }
@@ -30,10 +30,10 @@ struct FlowNode {
 struct FlowProblem {
   std::string cluster, model;
   int num_layers = 0;
-  bool partial_inference = true;  // a node may run a part of the layers it holds
+  bool partial_inference = true;  // a node may run only some of its layers
   std::vector<FlowNode> nodes;
-  // (n + 1) x (n + 1), row = sender, column = receiver; the last of each is the coordinator, where
-  // requests enter and tokens return. Zero: they cannot talk.
+  // (n + 1) x (n + 1), row = sender, column = receiver. The last of each is the coordinator, where
+  // requests enter and tokens return. Zero: no connection.
   std::vector<double> link_tokens_per_s;
 
   int num_nodes() const { return static_cast<int>(nodes.size()); }
@@ -41,23 +41,23 @@ struct FlowProblem {
   double Link(int from, int to) const { return link_tokens_per_s[from * (num_nodes() + 1) + to]; }
 };
 
-// The layers each node holds, by node; an empty range: the node is unused.
+// The layers that each node holds, by node. An empty range: the node is unused.
 using Placement = std::vector<LayerRange>;
 
-// Says what is wrong with `problem`: sizes, numbers out of range, fewer layers in all memories
-// together than the model has.
+// Reports what is wrong with `problem`: sizes, numbers out of range, or memories that together hold
+// fewer layers than the model has.
 Status ValidateFlowProblem(const FlowProblem& problem);
 
-// One range per node, within the model and the node's memory.
+// Checks for one range per node, within the model and the node's memory.
 Status ValidatePlacement(const FlowProblem& problem, const Placement& placement);
 
-// May a request whose first `end` layers are done at `a` go on at a node that holds `b`?
-// Ends grow along every edge, so the graph has no cycle.
+// Whether a request whose first layers, up to the end of `a`, are done can continue at a node that
+// holds `b`. Ends grow along every edge, so the graph has no cycle.
 inline bool CanFollow(const LayerRange& a, const LayerRange& b, bool partial_inference) {
   return partial_inference ? b.begin <= a.end && a.end < b.end : b.begin == a.end;
 }
 
-// "A100" when every node of the kind is in one region, else "A100 in r1".
+// "A100" if every node of the kind is in one region, else "A100 in r1".
 std::string NodeLabel(const FlowProblem& problem, int node);
 
 }  // namespace millrace::plan

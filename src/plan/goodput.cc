@@ -12,14 +12,14 @@ namespace {
 // Factors by which the bracket grows; a bracket around a good guess stays narrow.
 constexpr double kFirstGrowth = 1.15;
 constexpr double kGrowthPower = 2;
-constexpr int kStepsMax = 200;  // of one bisection; far more than doubles need
+constexpr int kStepsMax = 200;  // of one bisection; far more than a double needs
 
 class Bisection {
  public:
   Bisection(const TrialFn& trial, const GoodputOptions& options, uint64_t seed, Goodput& out)
       : trial_(trial), options_(options), seed_(seed), out_(out) {}
 
-  // The highest rate known to pass; 0 when none does.
+  // The highest rate known to pass; 0 if none does.
   double Run(double guess) {
     double low = std::clamp(guess, options_.rate_min, options_.rate_max), high = low;
     double growth = kFirstGrowth;

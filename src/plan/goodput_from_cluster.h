@@ -1,6 +1,5 @@
-// From machines, a model and a workload to the goodput problem: the flow problem's rates, and
-// beside them what prefill and decode take, the KV that fits, latencies and trunks. Pure; any
-// thread.
+// Builds the goodput problem from machines, a model and a workload: the flow problem's rates,
+// prefill and decode times, the KV that fits, latencies and trunks. Pure; any thread.
 #pragma once
 
 #include <optional>
@@ -12,12 +11,12 @@
 
 namespace millrace::plan {
 
-// Seconds of one layer on `node` at the lengths of `mix`.
+// Times of one layer on `node`, in seconds, at the lengths of `mix`.
 Result<LayerRates> LayerRatesOf(const NodeSpec& node, const ModelFootprint& model,
                                 const WorkloadMix& mix, const LayerCost& cost);
 
-// `flow` is FlowFromCluster's for the same arguments. A trunk counts as one for each direction, and
-// for activations alone.
+// `flow` is FlowFromCluster's result for the same arguments. A trunk counts once per direction, and
+// for activations only.
 Result<GoodputProblem> GoodputFromCluster(FlowProblem flow, const ClusterSpec& cluster,
                                           const ModelFootprint& model, const WorkloadMix& mix,
                                           const LayerCost& cost, const TokenBytes& bytes,

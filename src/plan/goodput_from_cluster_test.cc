@@ -59,7 +59,7 @@ TEST(GoodputFromClusterTest, TakesRatesMemoryLatencyAndTrunksOver) {
   ASSERT_EQ(problem->trunks.size(), 2u) << "one for each direction";
   for (const Trunk& trunk : problem->trunks) {
     EXPECT_DOUBLE_EQ(trunk.tokens_per_s, 200);
-    EXPECT_EQ(trunk.links.size(), 1u) << "without those of the coordinator";
+    EXPECT_EQ(trunk.links.size(), 1u) << "the coordinator's links excluded";
   }
 }
 

@@ -1,6 +1,6 @@
-// HelixCapacity: what each node of a cluster computes per second with k layers of one model, and
-// what each link carries, in tokens per second: the input of Helix's flow problem (Helix, section
-// 4.1) when both were computed elsewhere. Read by plan/io/helix_files.h. Pure data; any thread.
+// HelixCapacity: the tokens per second that each node computes with k layers of one model, and that
+// each link carries. It is the input of Helix's flow problem (Helix, section 4.1) when both were
+// computed elsewhere. plan/io/helix_files.h reads it. Pure data; any thread.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace millrace::plan {
 struct HelixNode {
   std::string gpu;     // "A100"
   std::string region;  // "0"
-  // T(k), prompt and decode together, of a node that holds k layers: at [k - 1]. Not always
-  // falling in k: fewer layers leave room for more sequences.
+  // [k - 1]: T(k) of a node that holds k layers, prompt and decode together. Not always falling in
+  // k: fewer layers leave room for more sequences.
   std::vector<double> tokens_per_s;
 
   int max_layers() const { return static_cast<int>(tokens_per_s.size()); }
@@ -28,7 +28,7 @@ struct HelixCapacity {
   int64_t activation_bytes = 0;  // of one token between nodes
   int64_t token_bytes = 0;       // of one token between a node and the coordinator
   std::vector<HelixNode> nodes;
-  // Row: sender, column: receiver, of (nodes + 1)^2; the last of each is the coordinator, Helix's
+  // (nodes + 1)^2; row: sender, column: receiver. The last of each is the coordinator: Helix's
   // source as a sender and its sink as a receiver. 0: no edge.
   std::vector<double> link_tokens_per_s;
 

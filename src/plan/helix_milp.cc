@@ -28,7 +28,7 @@ void HelixMilp::AddEnd(int node, double factor, Terms& terms) const {
   }
 }
 
-// One size, and the range ends within the model.
+// The node holds exactly one number of layers, and its range ends within the model.
 void HelixMilp::AddNode(int node) {
   const int layers = problem_.nodes[node].max_layers();
   MR_CHECK(layers > 0) << "node " << node << " holds no layer";
@@ -44,7 +44,7 @@ void HelixMilp::AddNode(int node) {
   program_.AtMost(problem_.num_layers, std::move(end));
 }
 
-// A flow column that its switch opens; returns the switch. The coordinator is neither end's node.
+// Adds a flow column that its switch opens, and returns the switch. A coordinator end adds no node.
 int HelixMilp::AddLink(double capacity, int from, int to) {
   const bool enters = from == problem_.coordinator();
   const int flow = program_.AddColumn({.objective = enters ? 1.0 : 0.0});
@@ -69,7 +69,7 @@ void HelixMilp::AddCoordinator(int node) {
     AddEnd(node, -1, open);
     program_.AtMost(0, std::move(open));
     if (!options_.remove_redundant) {
-      // The paper writes (m - 1)(d + 1) >= e, which no model of one layer satisfies.
+      // The paper writes (m - 1)(d + 1) >= e, which a one-layer model cannot satisfy.
       Terms closed = {{d, -1}};
       AddEnd(node, 1, closed);
       program_.AtMost(m - 1, std::move(closed));
@@ -107,7 +107,7 @@ void HelixMilp::AddPair(int i, int j) {
   program_.AtMost(1, {{c1, 1}, {c2, 1}, {d, -1}});
 }
 
-// Conservation, and what each node computes.
+// Conservation of flow, and what each node computes.
 void HelixMilp::AddFlowRows() {
   for (int i = 0; i < problem_.num_nodes(); ++i) {
     Terms balance = in_[i];

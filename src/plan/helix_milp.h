@@ -1,7 +1,7 @@
 // Helix's own mixed-integer program, as the released planner writes it (ASPLOS'25, section 4.4 and
-// table 3), to compare with: every node holds a layer or more, binary switches with big-M rows open
-// the links between ranges that follow each other. Its relaxation is very loose; the planner does
-// not use it. Pure; any thread.
+// table 3), for comparison. Every node holds at least one layer; binary switches with big-M rows
+// open the links between adjoining ranges. Its relaxation is very loose, so the planner does not
+// use it. Pure; any thread.
 #pragma once
 
 #include <optional>
@@ -14,22 +14,22 @@
 namespace millrace::plan {
 
 struct HelixMilpOptions {
-  // Leaves out the rows that only force switches to open: the objective opens them anyway.
+  // Leaves out the rows that only force switches open: the objective opens them anyway.
   bool remove_redundant = true;
-  // Each node keeps so many of its fastest links to others, in either direction. Unset: all.
+  // Each node keeps this many of its fastest links to others, in either direction. Unset: all.
   std::optional<int> keep_links;
-  // Its edges survive pruning: without them a warm start is worth nothing.
+  // Pruning keeps its edges; without them a warm start is useless.
   std::optional<Placement> incumbent;
 };
 
 class HelixMilp {
  public:
-  // REQUIRES: a valid problem in which every node holds a layer or more. Partial inference as the
-  // problem says.
+  // REQUIRES: a valid problem in which every node holds at least one layer. Partial inference is as
+  // the problem says.
   HelixMilp(const FlowProblem& problem, const HelixMilpOptions& options);
 
   const LinearProgram& program() const { return program_; }
-  // The placement in a solution; its flow must be computed anew: switches are rounded.
+  // The placement in a solution. Recompute its flow: switches are rounded.
   Placement Decode(const std::vector<double>& values) const;
   // Links between nodes in the program.
   int num_links() const { return num_links_; }
@@ -43,13 +43,13 @@ class HelixMilp {
   void AddPair(int i, int j);
   void AddFlowRows();
   std::vector<bool> KeptLinks() const;
-  // e_i = start_i + sum k hold_ik, times `factor`, onto `terms`.
+  // Adds `factor` times e_i = start_i + sum k hold_ik to `terms`.
   void AddEnd(int node, double factor, Terms& terms) const;
 
   const FlowProblem& problem_;
   const HelixMilpOptions& options_;
   LinearProgram program_;
-  std::vector<int> start_, hold_;  // by node: the column of start_i, of hold_i1
+  std::vector<int> start_, hold_;  // by node: the columns of start_i and of hold_i1
   std::vector<Terms> in_, out_;    // by node: its flow columns
   int num_links_ = 0;
 };

@@ -8,15 +8,14 @@
 namespace millrace::plan {
 namespace {
 
-// The released planner's constants: what a request is, and how much of the KV runs at once.
+// The released planner's constants: the size of a request and the share of the KV in use.
 constexpr double kPromptTokens = 750, kDecodeTokens = 240;
 constexpr double kBlockTokens = 16;
 constexpr double kKvInUse = 0.3;
-constexpr double kSpareLayers = 1.2;  // below: the fleet is tight, nodes hold all they can
+constexpr double kSpareLayers = 1.2;  // below it, memory is tight and nodes hold all they can
 constexpr int kRounds = 10;
 
-// Requests a device works on at once, by decode tokens per request: prompts are in one of 240
-// steps.
+// T(k) for the requests that fit in the device's KV. A request has its prompt in one of 240 steps.
 double TokensPerS(const HelixDevice& device, int k, double share) {
   const double kv_tokens = kBlockTokens * static_cast<double>(device.kv_blocks[k - 1]) * k;
   const double requests = std::trunc(kKvInUse * kv_tokens / k) / (kPromptTokens + kDecodeTokens);
@@ -35,7 +34,7 @@ double TokensPerS(const HelixDevice& device, int k, double share) {
         device.layer.PromptSeconds(prompt_tokens) + device.layer.DecodeSeconds(decode_tokens);
     return tokens / (k * batch_s);
   }
-  // Less than one prompt per step: one prompt in every `steps` batches.
+  // Less than one prompt per step: one of every `steps` batches has a prompt.
   const double steps = 1 / prompts;
   const double cycle_s = device.layer.PromptSeconds(std::trunc(prompt_tokens * steps)) +
                          steps * device.layer.DecodeSeconds(decode_tokens);

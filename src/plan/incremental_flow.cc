@@ -60,7 +60,7 @@ void IncrementalFlow::TakeBack(int node, double amount) {
   if (node == width_ - 1) return;
   AddFlow(NodeCell(node), -amount);
   for (int w = 0; w < words_; ++w) {
-    // A copy: taking flow back clears bits of the row.
+    // Copies the word: taking flow back clears bits of the row.
     for (Word bits = Row(carry_, node)[w]; bits != 0 && amount > tolerance_; bits &= bits - 1) {
       const int u = w * kWordBits + std::countr_zero(bits);
       const double part = std::min(amount, flow_[Cell(u, node)]);
@@ -83,7 +83,7 @@ void IncrementalFlow::TakeForward(int node, double amount) {
   }
 }
 
-// Takes all flow through `node` back.
+// Takes back all flow through `node`.
 void IncrementalFlow::Drain(int node) {
   const double through = flow_[NodeCell(node)];
   if (through > tolerance_) {
@@ -166,8 +166,8 @@ void IncrementalFlow::Augment(double enough) {
   }
 }
 
-// Shortest augmenting path; leaves it in the parents. In the queue an exit is its node's number
-// plus width_.
+// Finds a shortest augmenting path and leaves it in the parents. In the queue, an exit is its
+// node's number plus width_.
 bool IncrementalFlow::FindPath() {
   const int coordinator = width_ - 1;
   std::fill(entry_seen_.begin(), entry_seen_.end(), Word{0});
@@ -185,7 +185,7 @@ bool IncrementalFlow::FindPath() {
   return false;
 }
 
-// From a node's exit: over links with room, and back through the node.
+// From a node's exit: over links with residual capacity, and back through the node.
 void IncrementalFlow::ScanExit(int node) {
   for (int w = 0; w < words_; ++w) {
     Word fresh = Row(open_, node)[w] & ~entry_seen_[w];
@@ -226,7 +226,8 @@ bool IncrementalFlow::ScanEntry(int node) {
   return true;
 }
 
-// Walks the path from the sink to the source: finds its least residual, or adds `amount` to it.
+// Walks the path from the sink to the source. Finds its least residual capacity, or adds `amount`
+// to its flow.
 double IncrementalFlow::AlongPath(double amount, bool apply) {
   const int coordinator = width_ - 1;
   double least = amount;

@@ -1,9 +1,9 @@
-// IncrementalFlow: the maximum flow of a placement, kept while nodes move: the flow through the
-// moved nodes is taken back along its paths, then augmented again. A few microseconds per move on
-// clusters of tens of nodes. Owned by one search; one thread.
+// IncrementalFlow: the maximum flow of a placement, updated while nodes move. The flow through
+// moved nodes is taken back along its paths, then augmented again. A move takes a few microseconds
+// on clusters of tens of nodes. Owned by one search; one thread.
 //
-// Vertices are the exits and entries of nodes, with the coordinator as source (its exit) and sink
-// (its entry); reachable sets are bit sets, so that a search for a path costs a few words per node.
+// Vertices are the exits and entries of nodes; the coordinator's exit is the source and its entry
+// the sink. Reachable sets are bit sets, so a search for a path reads a few words per node.
 #pragma once
 
 #include <cstdint>
@@ -25,10 +25,10 @@ class IncrementalFlow {
   explicit IncrementalFlow(const FlowProblem& problem);
 
   void Reset(const Placement& placement);
-  // Moves nodes and returns the new flow. Nothing above `enough` is looked for: pass an upper
-  // bound when one is known. REQUIRES: no node twice.
+  // Moves nodes and returns the new flow. The search stops at `enough`: pass an upper bound if one
+  // is known. REQUIRES: no node twice.
   double Apply(std::span<const NodeMove> moves, double enough);
-  // Takes the last Apply() back. Once per Apply().
+  // Reverts the last Apply(). At most once per Apply().
   void Undo();
 
   double value() const { return value_; }
@@ -49,8 +49,8 @@ class IncrementalFlow {
   }
   void AddFlow(int cell, double amount);
   void SetFlow(int cell, double flow);
-  void TakeBack(int node, double amount);     // from the source up to `node`, it included
-  void TakeForward(int node, double amount);  // from `node`, it included, down to the sink
+  void TakeBack(int node, double amount);     // from the source up to and including `node`
+  void TakeForward(int node, double amount);  // from `node`, inclusive, down to the sink
   void Drain(int node);
   void SetRange(int node, LayerRange range);
   void UpdateEdge(int from, int to, bool valid);
@@ -67,7 +67,7 @@ class IncrementalFlow {
   double value_ = 0;
   Placement placement_;
   std::vector<double> flow_, capacity_;  // by cell; links that are not valid have capacity 0
-  std::vector<Word> open_;               // row u: entries v with room on u -> v
+  std::vector<Word> open_;               // row u: entries v with residual capacity on u -> v
   std::vector<Word> carry_;              // row v: exits u with flow on u -> v
   std::vector<Word> entry_seen_, exit_seen_;
   std::vector<int> entry_parent_, exit_parent_, queue_;

@@ -9,7 +9,7 @@
 namespace millrace::plan {
 namespace {
 
-// After any sequence of moves, some taken back, the value is that of a fresh maximum flow.
+// After any sequence of moves, some of them undone, the value equals a newly computed maximum flow.
 TEST(IncrementalFlow, FollowsMovesAndUndo) {
   const int rounds = 300 * TestScale();
   for (int round = 0; round < rounds; ++round) {

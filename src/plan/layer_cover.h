@@ -1,7 +1,7 @@
-// LayerCover: the summed rate of the nodes that hold each layer, and how far it falls short of a
-// target. When links do not bind, the partial-inference flow of a placement is the least of these
-// sums: a backward move inside a node's range is free, so every finite cut is a prefix of the
-// layers. Otherwise it is an upper bound. Owned by one search; one thread.
+// LayerCover: the summed rate of the nodes that hold each layer, and its shortfall to a target. If
+// links do not bind, the partial-inference flow of a placement is the least of these sums: a
+// backward move inside a node's range is free, so every finite cut is a prefix of the layers.
+// Otherwise it is an upper bound. Owned by one search; one thread.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class LayerCover {
     std::fill(rate_.begin(), rate_.end(), 0.0);
     Recount();
   }
-  // Adds `rate` (less than zero: takes it away) to every layer of `range`.
+  // Adds `rate` to every layer of `range`; a negative rate subtracts.
   void Add(const LayerRange& range, double rate) {
     double change = 0;
     for (int l = range.begin; l < range.end; ++l) {
@@ -35,12 +35,12 @@ class LayerCover {
     shortfall_ += change;
   }
   double Least() const { return *std::min_element(rate_.begin(), rate_.end()); }
-  // Sum over layers of what is missing to the target.
+  // The sum over layers of what is missing to the target.
   double shortfall() const { return shortfall_; }
   double rate(int layer) const { return rate_[layer]; }
   int num_layers() const { return static_cast<int>(rate_.size()); }
 
-  // Sums drift by rounding after millions of changes: counted anew from what is held.
+  // Recomputes the sums: they drift by rounding after millions of changes.
   void Recount() {
     shortfall_ = 0;
     for (double r : rate_) shortfall_ += std::max(0.0, target_ - r);

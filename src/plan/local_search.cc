@@ -12,12 +12,12 @@ namespace millrace::plan {
 namespace {
 
 constexpr int64_t kTimeCheckEvery = 4096;  // proposals
-constexpr double kCoolingCover = 0.01;     // the last temperature to the first
+constexpr double kCoolingCover = 0.01;     // ratio of the last temperature to the first
 constexpr double kCoolingFlow = 0.03;
 constexpr double kHotFlow = 0.06;           // of the best flow, at SearchBudget::hot 1
-constexpr int64_t kRecountEvery = 1 << 16;  // proposals: rounding drift is cleared
+constexpr int64_t kRecountEvery = 1 << 16;  // proposals; a recount clears rounding drift
 
-// Falls from `hot` to `cold` over a run, geometrically.
+// Falls geometrically from `hot` to `cold` over a run.
 class Temperature {
  public:
   Temperature(double hot, double cold, int64_t iterations)
@@ -51,7 +51,8 @@ double TrueCover(const FlowProblem& problem, const Placement& placement) {
   return cover.Least();
 }
 
-// Annealing on the shortfall to a target slightly above the best; when it is met, the target rises.
+// Annealing on the shortfall to a target slightly above the best. When the target is reached, it
+// rises.
 class CoverSearch {
  public:
   CoverSearch(const FlowProblem& problem, const Placement& start, double goal,
@@ -66,7 +67,7 @@ class CoverSearch {
 
   SearchResult Run() {
     Reached();
-    // In units of the target: a move shifts some layers by a part of it.
+    // Measured in units of the target: a move shifts some layers by a fraction of it.
     Temperature temperature(budget_.hot, budget_.hot * kCoolingCover, budget_.iterations);
     for (int64_t i = 0; i < budget_.iterations; ++i) {
       if (best_.tokens_per_s >= goal_ * (1 - kFlowTolerance)) break;
@@ -101,7 +102,7 @@ class CoverSearch {
     for (const NodeMove& move : undo_) Move(move.node, move.range);
   }
 
-  // Notes what the placement covers and sets the next target.
+  // Records what the placement covers and sets the next target.
   void Reached() {
     const double value = TrueCover(problem_, placement_);
     if (value > best_.tokens_per_s || best_.placement.empty()) {
@@ -142,7 +143,7 @@ class FlowSearch {
   }
 
   SearchResult Run() {
-    // In units of the best flow.
+    // Measured in units of the best flow.
     Temperature temperature(budget_.hot * kHotFlow, budget_.hot * kHotFlow * kCoolingFlow,
                             budget_.iterations);
     for (int64_t i = 0; i < budget_.iterations; ++i) {
@@ -173,7 +174,7 @@ class FlowSearch {
   void Step(double temperature) {
     const auto& moves = maker_.Propose(flow_.placement(), cover_);
     if (moves.empty()) return;
-    // The least score that is accepted is drawn first: most proposals fall to the cover alone.
+    // Draws the least accepted score first: most proposals then fail on the cover alone.
     const double least = Score() + temperature * std::log(std::max(rng_.Uniform(), 1e-300));
     Cover(moves, true);
     const double ceiling = cover_.Least();

@@ -1,4 +1,4 @@
-// A placement and its flow in the words of the router and the simulator.
+// Converts a placement and its flow to the types of the router and the simulator.
 #include <fmt/format.h>
 
 #include "plan/planner.h"
@@ -15,7 +15,7 @@ std::string CutEdgeName(const FlowProblem& problem, const CutEdge& edge) {
 
 std::string WhyUnused(const FlowProblem& problem, const Placement& placement,
                       const PlacementFlow& flow, int node) {
-  if (problem.nodes[node].max_layers() == 0) return "its memory holds not one layer";
+  if (problem.nodes[node].max_layers() == 0) return "its memory cannot hold one layer";
   if (flow.cut.empty()) return "no path through it reaches the last layer";
   const std::string binding =
       fmt::format("{}{}", CutEdgeName(problem, flow.cut.front()),

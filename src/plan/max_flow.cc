@@ -8,7 +8,7 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kRelativeTolerance = 1e-13;  // of the largest capacity: what rounding leaves over
+constexpr double kResidualTolerance = 1e-13;  // relative to the largest capacity: rounding residue
 constexpr int kRelabelWorkPerSize = 4;  // scans per arc and vertex between global relabellings
 
 }  // namespace
@@ -55,7 +55,7 @@ void FlowNetwork::LabelBackwards(int root, int root_height) {
   }
 }
 
-// Heights become exact distances: to the sink, or beyond it back to the source.
+// Recomputes heights as exact distances: to the sink, or else back to the source.
 void FlowNetwork::GlobalRelabel() {
   height_.assign(num_vertices_, 2 * num_vertices_);
   LabelBackwards(sink_, 0);
@@ -71,7 +71,7 @@ void FlowNetwork::GlobalRelabel() {
   work_ = 0;
 }
 
-// No vertex is left at `height`, so none above it can reach the sink any more.
+// No vertex is left at `height`, so no vertex above it can reach the sink any more.
 void FlowNetwork::CloseGap(int height) {
   for (int v = 0; v < num_vertices_; ++v) {
     if (height_[v] <= height || height_[v] >= num_vertices_) continue;
@@ -128,7 +128,7 @@ double FlowNetwork::Solve(int source, int sink) {
   sink_ = sink;
   double largest = 0;
   for (double c : capacity_) largest = std::max(largest, c);
-  tolerance_ = largest * kRelativeTolerance;
+  tolerance_ = largest * kResidualTolerance;
   IndexArcs();
   excess_.assign(num_vertices_, 0);
   current_.assign(num_vertices_, 0);
@@ -151,7 +151,7 @@ double FlowNetwork::Solve(int source, int sink) {
     }
     const int v = bucket.back();
     bucket.pop_back();
-    // A vertex lies in several buckets when it rose while waiting; only the right one counts.
+    // A vertex is in several buckets if it rose while waiting; only the current one counts.
     if (height_[v] != highest_active_ || excess_[v] <= tolerance_) continue;
     Discharge(v);
     if (work_ > relabel_after) GlobalRelabel();

@@ -1,6 +1,6 @@
 // FlowNetwork: maximum flow on a directed graph with real capacities by preflow-push (Goldberg and
-// Tarjan: highest label first, with the gap and global relabelling heuristics), as Helix's section
-// 4.2 takes it. Owned by whoever builds it; one thread.
+// Tarjan: highest label first, with the gap and global relabelling heuristics), as in Helix,
+// section 4.2. Owned by its creator; one thread.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@ class FlowNetwork {
   // REQUIRES: both vertices exist, capacity is finite and >= 0. Returns the edge's number.
   int AddEdge(int from, int to, double capacity);
 
-  // The value of a maximum flow; EdgeFlow() and SourceSide() then tell of it. Once per network.
-  // REQUIRES: source != sink.
+  // Returns the value of a maximum flow; EdgeFlow() and SourceSide() then describe it. Once per
+  // network. REQUIRES: source != sink.
   double Solve(int source, int sink);
 
   double EdgeFlow(int edge) const { return capacity_[edge] - arcs_[2 * edge].residual; }
-  // After Solve(): whether `vertex` lies on the source's side of a minimum cut.
+  // Whether `vertex` is on the source's side of a minimum cut. Call after Solve().
   bool SourceSide(int vertex) const { return source_side_[vertex]; }
 
  private:

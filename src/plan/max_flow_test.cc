@@ -16,7 +16,7 @@ struct Edge {
   double capacity;
 };
 
-// The naive way: any augmenting path, depth first, until there is none.
+// The naive algorithm: any augmenting path, depth first, until none is left.
 class NaiveFlow {
  public:
   NaiveFlow(int vertices, const std::vector<Edge>& edges) : n_(vertices), r_(n_ * n_, 0) {

@@ -9,11 +9,11 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kJustAbove = 1.001;     // the cap of a proof, relative to the incumbent
-constexpr double kCapMargin = 1e-6;      // a bound must be so far below its cap, relative, to count
-constexpr int kNodesWithoutClock = 300;  // of the tree: what stands in for a time limit
+constexpr double kJustAbove = 1.001;     // cap of a proof relative to the incumbent
+constexpr double kCapMargin = 1e-6;      // relative distance below its cap at which a bound counts
+constexpr int kNodesWithoutClock = 300;  // search nodes; replaces the time limit
 constexpr size_t kColumnsWithoutClock = 1200;  // CBC's work at the root has no other limit
-constexpr size_t kColumnsForProof = 3000;      // beyond, no proof above the incumbent ends in time
+constexpr size_t kColumnsForProof = 3000;      // beyond it, no proof ends in time
 constexpr int kNeighbourhoods = 40;
 constexpr int kFreeNodesMin = 4, kFreeNodesMax = 8;
 constexpr double kNeighbourhoodSeconds = 1.5;
@@ -29,7 +29,7 @@ MilpLimits LimitsFor(const Portfolio& portfolio, std::optional<double> seconds) 
   return limits;
 }
 
-constexpr int64_t kTermsMax = 1'000'000;  // beyond, a program is not even built
+constexpr int64_t kTermsMax = 1'000'000;  // beyond it, a program is not built
 
 bool CanBuild(const Portfolio& portfolio) {
   return AggregatedProgram::CoverTerms(portfolio.problem()) <= kTermsMax;
@@ -39,7 +39,7 @@ bool TooLarge(const Portfolio& portfolio, const AggregatedProgram& program) {
   return !portfolio.SecondsLeft() && program.program().columns.size() > kColumnsWithoutClock;
 }
 
-// Takes what one solve of `program` says: a placement, and a bound when it is below the cap.
+// Records the result of one solve of `program`: a placement, and a bound if it is below the cap.
 void Learn(Portfolio& portfolio, const char* name, const AggregatedProgram& program,
            const MilpSolution& solution, bool whole) {
   if (solution.has_values()) portfolio.Offer(name, program.Decode(solution.values));
@@ -53,7 +53,7 @@ void Learn(Portfolio& portfolio, const char* name, const AggregatedProgram& prog
 void ProveWithMilp(Portfolio& portfolio, MilpSolver& solver, std::optional<double> seconds) {
   if (!CanBuild(portfolio)) return;
   const FlowProblem& problem = portfolio.problem();
-  // A better incumbent on the way calls for a proof above it.
+  // A better incumbent found on the way needs a new proof above it.
   for (int round = 0; round < kCappings && portfolio.best() > 0 && !portfolio.Proved(); ++round) {
     const double before = portfolio.best();
     const double cap = std::min(before * kJustAbove, portfolio.bound());
@@ -90,7 +90,7 @@ void TightenBound(Portfolio& portfolio, MilpSolver& solver, std::optional<double
   const FlowProblem& problem = portfolio.problem();
   for (int round = 0; round < kCappings && !portfolio.Proved() && !portfolio.OutOfTime(); ++round) {
     const double cap = portfolio.bound();
-    // The cover alone bounds both kinds of plan, and its relaxation is the cheaper one.
+    // The cover bounds both kinds of plan, and its relaxation is the faster one.
     const AggregatedProgram program(problem, cap, true);
     const MilpSolution solution = solver.Solve(program.program(), LimitsFor(portfolio, seconds));
     Learn(portfolio, "capped program", program, solution, true);

@@ -1,5 +1,5 @@
-// MilpSolver: the seam behind which a solver of mixed-integer linear programs stands. CBC is the
-// one that is built in. A solver keeps no state between calls; one call at a time per object.
+// MilpSolver: the interface to a solver of mixed-integer linear programs. CBC is built in. A solver
+// keeps no state between calls; one call at a time per object.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace millrace::plan {
 
 inline constexpr double kLpInfinity = std::numeric_limits<double>::infinity();
 
-// max objective' x, row_lower <= A x <= row_upper, lower <= x <= upper, some x integer.
+// max objective' x, with row_lower <= A x <= row_upper, lower <= x <= upper, some x integer.
 struct LinearProgram {
   struct Column {
     double lower = 0, upper = kLpInfinity, objective = 0;
@@ -32,7 +32,7 @@ struct LinearProgram {
     columns.push_back(column);
     return static_cast<int>(columns.size()) - 1;
   }
-  // sum of terms <= upper, or >= lower.
+  // Adds sum of terms <= upper, or >= lower.
   void AtMost(double upper, std::vector<std::pair<int, double>> terms) {
     rows.push_back({-kLpInfinity, upper, std::move(terms)});
   }
@@ -46,14 +46,14 @@ struct LinearProgram {
 
 struct MilpLimits {
   std::optional<double> seconds;
-  std::optional<int> nodes;        // of the search tree: a limit that does not depend on the clock
+  std::optional<int> nodes;        // of the search tree; this limit does not depend on the clock
   std::vector<double> warm_start;  // one value per column, or empty
 };
 
 enum class MilpStatus {
   kOptimal,
-  kFeasible,    // a limit was reached with a solution
-  kNoSolution,  // a limit was reached without one
+  kFeasible,    // stopped at a limit with a solution
+  kNoSolution,  // stopped at a limit without a solution
   kInfeasible,
   kUnbounded,
 };
@@ -62,7 +62,7 @@ struct MilpSolution {
   MilpStatus status = MilpStatus::kNoSolution;
   std::vector<double> values;  // by column; empty without a solution
   double objective = 0;        // of `values`
-  double bound = kLpInfinity;  // no solution is better
+  double bound = kLpInfinity;  // no solution has a higher objective
   int64_t nodes = 0;
 
   bool has_values() const { return !values.empty(); }

@@ -36,7 +36,7 @@ TEST(CbcSolver, SolvesAProgramWithoutIntegers) {
   EXPECT_NEAR(solution.objective, 2.8, 1e-6);
 }
 
-// On small clusters the published program, solved to the end, and the planner agree; the planner
+// On small clusters the published program, solved to optimality, and the planner agree. The planner
 // may do better only by leaving a node empty, which the program cannot.
 TEST(HelixMilp, AgreesWithThePlannerOnSmallClusters) {
   const auto solver = MakeCbcSolver();
@@ -74,7 +74,7 @@ TEST(HelixMilp, PruningKeepsTheIncumbentsLinks) {
   EXPECT_EQ(pruned.num_links(), 4);
   options.incumbent = Placement{{0, 1}, {1, 2}, {2, 3}, {3, 4}};
   const HelixMilp kept(problem, options);
-  EXPECT_EQ(kept.num_links(), 7);  // 0 -> 1, 1 -> 2 and 2 -> 3 besides
+  EXPECT_EQ(kept.num_links(), 7);  // and 0 -> 1, 1 -> 2, 2 -> 3
   const MilpSolution solution = MakeCbcSolver()->Solve(kept.program(), {.nodes = 5000});
   ASSERT_TRUE(solution.has_values());
   EXPECT_NEAR(solution.objective, 10, 1e-4);

@@ -1,7 +1,6 @@
-// PlacementFlow: what a placement carries: the graph abstraction of Helix (ASPLOS'25, section 4.2)
-// and its maximum flow. Every node is an edge of capacity T(layers held); requests enter at layer
-// 0, leave at the last layer, and go on between nodes whose ranges follow each other. Values; any
-// thread.
+// PlacementFlow: what a placement carries, by Helix's graph abstraction (ASPLOS'25, section 4.2)
+// and its maximum flow. Every node is an edge of capacity T(layers held). Requests enter at layer
+// 0, leave at the last layer, and move between nodes whose ranges adjoin. Values; any thread.
 #pragma once
 
 #include <optional>
@@ -11,9 +10,9 @@
 
 namespace millrace::plan {
 
-inline constexpr double kFlowMin = 1e-6;  // tokens/s: less is rounding, and is dropped
+inline constexpr double kFlowMin = 1e-6;  // tokens/s: smaller flows are rounding and are dropped
 
-// Between nodes; none: the coordinator.
+// A flow between nodes; an unset end is the coordinator.
 struct FlowEdge {
   std::optional<int> from, to;
   double tokens_per_s = 0;
@@ -30,7 +29,7 @@ struct PlacementFlow {
   double tokens_per_s = 0;
   std::vector<FlowEdge> edges;            // those above kFlowMin, by (from, to)
   std::vector<double> node_tokens_per_s;  // through each node
-  std::vector<CutEdge> cut;               // sums to tokens_per_s
+  std::vector<CutEdge> cut;               // their capacities sum to tokens_per_s
 };
 
 // REQUIRES: a valid problem; one range per node, within [0, L) and the node's max_layers.

@@ -33,12 +33,12 @@ Status NothingFlows(const FlowProblem& problem) {
 
 constexpr int kRestartsBeforeProof = 6;
 constexpr int kRestartsMax = 1'000'000;
-// Parts of the time that is left when each phase begins.
-constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.7, kNeighbourhoods = 0.25,
+// Fractions of the remaining time at the start of each phase.
+constexpr double kFirstSearch = 0.15, kProof = 0.2, kSecondSearch = 0.7, kNeighbourhoodShare = 0.25,
                  kSearchWithLinks = 0.9;
 
-// Small problems are proved at once after a short search; on large ones the proof gives up early,
-// and the rest goes to the search, to large neighbourhoods and to the bound.
+// Small problems are proved right after a short search. On large ones the proof stops early, and
+// the rest of the time goes to the search, the large neighbourhoods and the bound.
 void SearchAndProve(Portfolio& portfolio) {
   const auto part = [&](double share) -> std::optional<double> {
     const auto left = portfolio.SecondsLeft();
@@ -51,12 +51,12 @@ void SearchAndProve(Portfolio& portfolio) {
   const auto solver = MakeCbcSolver();
   const bool slack = LinksAreSlack(portfolio.problem(), portfolio.bound());
   RunRestarts(portfolio, kRestartsBeforeProof, part(kFirstSearch));
-  // The program knows no links: where they bind, it proves nothing about the incumbent.
+  // The program has no links: where they bind, it proves nothing about the incumbent.
   if (slack) ProveWithMilp(portfolio, *solver, part(kProof));
   RunRestarts(portfolio, kRestartsMax, part(slack ? kSecondSearch : kSearchWithLinks));
-  // CBC's work on large programs is bounded by the clock alone.
+  // Only the clock bounds CBC's work on large programs.
   if (!portfolio.SecondsLeft()) return;
-  if (slack) SearchNeighbourhoods(portfolio, *solver, part(kNeighbourhoods));
+  if (slack) SearchNeighbourhoods(portfolio, *solver, part(kNeighbourhoodShare));
   TightenBound(portfolio, *solver, std::nullopt);
 }
 
@@ -75,7 +75,7 @@ Result<PlanOutcome> PlanByFlow(const FlowProblem& problem, const PlanOptions& op
   PlanOutcome outcome = portfolio.Finish();
   if (outcome.flow.tokens_per_s <= kFlowMin) return NothingFlows(problem);
   const auto violations = CheckPlan(problem, outcome.plan);
-  if (!violations.empty()) return Internal("the checker refuses the plan: " + violations.front());
+  if (!violations.empty()) return Internal("the checker rejects the plan: " + violations.front());
   return outcome;
 }
 

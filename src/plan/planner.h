@@ -1,7 +1,7 @@
 // PlanByFlow: places the layers of a model on unlike nodes so that the most tokens per second flow
-// through (Helix, ASPLOS'25, section 4), by a portfolio of methods under a time limit, and says how
-// far from the best possible the result is at most. The plan is checked by code that shares nothing
-// with the solvers before it is returned. Runs on the caller's thread; keeps no state.
+// through (Helix, ASPLOS'25, section 4). It runs a portfolio of methods under a time limit and
+// reports how far the result can be from the optimum. Before it is returned, the plan is checked by
+// code that shares nothing with the solvers. Runs on the caller's thread; keeps no state.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@
 
 namespace millrace::plan {
 
-// A gap so small, relative, is rounding: the plan is optimal.
+// A relative gap this small is rounding: the plan is optimal.
 inline constexpr double kProvedGap = 1e-6;
 
-// Told whenever a method ends, the incumbent or the bound improves.
+// Reported when a method ends or the incumbent or the bound improves.
 struct PlanProgress {
-  std::string method;       // at work now
-  double tokens_per_s = 0;  // of the incumbent
+  std::string method;       // running now
+  double tokens_per_s = 0;  // value of the incumbent
   double bound = 0;
   double elapsed_s = 0;  // zero without a clock
 
@@ -35,17 +35,17 @@ struct PlanProgress {
 struct PlanOptions {
   uint64_t seed = 1;
   // Proposals of the local search in all its restarts. Without a clock the result is a function of
-  // the problem, the seed and this number alone.
+  // the problem, the seed and this number.
   int64_t iterations = 20'000'000;
-  // The time limit needs both; whichever of time and iterations ends first, ends the search.
+  // A time limit needs both. The search ends at the first of time and iterations.
   const Clock* clock = nullptr;
   std::optional<double> time_limit_s;
-  bool use_milp = true;  // aggregated program, to improve and to prove
+  bool use_milp = true;  // the aggregated program, which improves and proves
   std::vector<Placement> warm_starts;
   std::function<void(const PlanProgress&)> progress;
 };
 
-// What one method of the portfolio reached.
+// The result of one method of the portfolio.
 struct MethodResult {
   std::string method;
   double tokens_per_s = 0;
@@ -53,11 +53,11 @@ struct MethodResult {
 
 struct PlanOutcome {
   Placement placement;
-  PlacementFlow flow;  // tokens_per_s is the value of the plan
-  Plan plan;           // the same, in the words of the router and the simulator
+  PlacementFlow flow;  // tokens_per_s is the plan's value
+  Plan plan;           // the same for the router and the simulator
   double bound = 0;    // no placement carries more
   std::string bound_method;
-  std::string method;  // that found the placement
+  std::string method;  // the method that found the placement
   std::vector<MethodResult> methods;
   int64_t iterations = 0;
   double elapsed_s = 0;
@@ -66,8 +66,8 @@ struct PlanOutcome {
   bool proved_optimal() const { return gap() <= kProvedGap; }
 };
 
-// Errors: a problem that is not valid, or one where no placement carries anything (regions that
-// cannot talk), with the numbers.
+// Errors, with the numbers: the problem is not valid, or no placement carries anything (regions
+// without a connection).
 Result<PlanOutcome> PlanByFlow(const FlowProblem& problem, const PlanOptions& options);
 
 // `placement` as a Plan: a stage per node that carries flow, its edges, and the unused nodes with

@@ -52,7 +52,7 @@ TEST(Planner, NeverWorseThanTheBestSingleMachine) {
   EXPECT_GE(outcome->flow.tokens_per_s, BestSingleNode(problem)->tokens_per_s);
 }
 
-// As many layers as can be planned, on many nodes: constructions and the search stay within memory.
+// The maximum number of layers on many nodes: constructions and search stay within memory.
 TEST(Planner, LargestClusterIsPlanned) {
   std::vector<double> rates;
   for (int k = 1; k <= 1024; ++k) rates.push_back(1e5 / (k * std::sqrt(k)));

@@ -1,4 +1,4 @@
-// Portfolio: the incumbent, the bound and the budget that the planner's methods share. Lives for
+// Portfolio: the incumbent, the bound and the budget that the planner's methods share. Lives during
 // one call of the planner, on its thread.
 #pragma once
 
@@ -19,19 +19,19 @@ class Portfolio {
   const Placement& placement() const { return placement_; }
   double bound() const { return bound_; }
 
-  // Evaluates `placement` with every link and keeps it when it is better. Returns its flow.
+  // Evaluates `placement` with every link, keeps it if it is better, and returns its flow.
   // REQUIRES: a valid placement.
   double Offer(std::string_view method, const Placement& placement);
-  // A proved upper bound; keeps it when it is lower.
+  // Takes a proved upper bound; keeps it if it is lower.
   void OfferBound(std::string_view method, double bound);
-  // Nothing better can be found.
+  // Whether the incumbent is proved optimal.
   bool Proved() const;
 
-  // Seconds until the limit; none: no limit.
+  // Seconds until the limit. None: no limit.
   std::optional<double> SecondsLeft() const;
   bool OutOfTime() const;
   int64_t iterations() const { return iterations_; }
-  // 0, 1, 2, ...: which restart of the local search comes next.
+  // The number of the next restart of the local search: 0, 1, 2, ...
   int NextRestart() { return restarts_++; }
   void CountIterations(int64_t count) { iterations_ += count; }
   void Report(std::string_view method) const;

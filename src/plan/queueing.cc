@@ -22,7 +22,7 @@ std::optional<double> Md1MeanTtft(const Md1Load& load) {
 
 std::optional<double> Md1InterOpTtft(const Md1Load& load, int degree) {
   MR_CHECK(degree >= 1) << degree;
-  // The slowest stage sets the pace; a request still passes all of them.
+  // The slowest stage limits the rate; a request still passes all stages.
   const auto wait = Wait(load.requests_per_s, load.seconds / degree);
   if (!wait) return std::nullopt;
   return load.seconds + *wait;
@@ -42,7 +42,7 @@ std::optional<double> InterOpCrossover(double speedup) {
   MR_CHECK(speedup > 1 && speedup <= 2) << speedup;
   constexpr double kLoadMax = 2;  // two devices
   constexpr int kHalvings = 60;
-  // In units of D: pipeline minus split, negative where the pipeline is faster.
+  // In units of D: pipeline minus split; negative if the pipeline is faster.
   const auto pipeline_wins = [&](double load) {
     const auto inter = Md1InterOpTtft({load, 1}, 2);
     const auto intra = Md1IntraOpTtft({load, 1}, speedup);

@@ -38,7 +38,7 @@ TEST(Queueing, CrossoverTable) {
   EXPECT_FALSE(InterOpCrossover(2)) << "a perfect split is never worse";
 }
 
-// Against the queue itself.
+// Compares the closed forms with a simulated queue.
 TEST(Queueing, AgreesWithASimulatedQueue) {
   for (const double load : {0.3, 0.6, 0.9}) {
     Rng rng(7);

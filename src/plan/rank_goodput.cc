@@ -1,5 +1,5 @@
-// Candidates for the simulator: placements found by flow, then moved towards goodput by either
-// estimate; then their order by an evaluator, all within a time limit.
+// Finds candidates for the simulator: placements by flow, then moved towards goodput by either
+// estimate. Then an evaluator ranks them. All of it stays within a time limit.
 #include <algorithm>
 #include <cmath>
 
@@ -35,10 +35,10 @@ Status ValidateGoodputProblem(const GoodputProblem& problem) {
 }
 
 constexpr char kSingle[] = "single machine";
-// Parts of the time limit.
+// Fractions of the time limit.
 constexpr double kByFlow = 0.15, kSearches = 0.4;
 
-// How much of the time limit is gone. Without one, never all.
+// The used fraction of the time limit. Without a limit it never reaches the end.
 class Deadline {
  public:
   explicit Deadline(const CandidateOptions& options)
@@ -119,14 +119,14 @@ class Ranking {
     Add("annealing on the goodput", best);
   }
 
-  // The same on the dearer estimate, from the `nth` best by it.
+  // The same on the slower estimate, from its `nth` best candidate.
   void SearchRoundsFrom(size_t nth, uint64_t seed) {
     std::vector<std::pair<double, const Placement*>> starts;
     for (const Candidate& c : all_) {
       const double rate = EstimateRounds(rounds_, c.placement).requests_per_s;
       if (rate > 0) starts.emplace_back(rate, &c.placement);
     }
-    if (starts.empty()) return;  // all rely on partial inference, or keep no limit
+    if (starts.empty()) return;  // all rely on partial inference or miss a limit
     std::stable_sort(starts.begin(), starts.end(),
                      [](const auto& a, const auto& b) { return a.first > b.first; });
     const Placement start = *starts[std::min(nth, starts.size() - 1)].second;
@@ -142,8 +142,8 @@ class Ranking {
     return sorted;
   }
 
-  // A single machine, the best by the cheap estimate, the best of each method by the other, and
-  // then the next by either in turn.
+  // A single machine, the best by the fast estimate, the best of each method by the other, and then
+  // the next by either in turn.
   std::vector<Candidate> Top() const {
     const std::vector<Candidate> by_estimate = Sorted();
     std::vector<Candidate> by_rounds = by_estimate;
@@ -174,9 +174,9 @@ class Ranking {
     return top;
   }
 
-  // The single machine first: nothing may be chosen that is worse. Then the best of each method by
-  // the estimate that is nearer to the simulator, since kinds of plans differ more than plans of a
-  // kind, and there may be no time for all.
+  // The single machine comes first, so that no worse plan is chosen. Then the best of each method
+  // by the estimate that is closer to the simulator: methods differ more from each other than the
+  // plans of one method, and the time may not suffice for all.
   void OrderForJudging(std::vector<Candidate>& candidates) const {
     SortByRounds(candidates);
     const auto rest = std::stable_partition(candidates.begin(), candidates.end(),
@@ -201,7 +201,7 @@ class Ranking {
     for (size_t i = 0; i < rated.size(); ++i) candidates[i] = std::move(rated[i].second);
   }
 
-  static constexpr double kHot = 0.02;  // of the best, at the start
+  static constexpr double kHot = 0.02;  // relative to the best, at the start
 
   const GoodputProblem& problem_;
   const CandidateOptions& options_;
@@ -223,7 +223,8 @@ void AddConstructions(const FlowProblem& problem, uint64_t seed, Ranking& rankin
   ranking.Add(kSingle, alone);
 }
 
-// Judges one after the other while there is time. Who was judged stands first, by score.
+// Scores one candidate after another while time remains. Candidates with a score come first, by
+// score.
 void Judge(const GoodputProblem& problem, double bound, const CandidateOptions& options,
            const Deadline& deadline, const Evaluator& evaluator,
            std::vector<Candidate>& candidates) {
@@ -264,7 +265,7 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
   Ranking ranking(problem, options, deadline, evaluator ? kSearches : 1);
   ranking.Add("maximum flow", outcome.placement);
   AddConstructions(problem.flow, options.seed, ranking);
-  // From the best of what is there, and from flows short of the optimum: less deep, often faster.
+  // Starts from the best candidates and from flows below the optimum: less deep, often faster.
   for (int s = 0; s < options.searches && !ranking.OutOfTime(); ++s) {
     const SearchBudget budget{.seed = options.seed + s,
                               .iterations = options.flow_iterations / (4 << (s % 3)),
@@ -273,7 +274,7 @@ Result<std::vector<Candidate>> RankByGoodput(const GoodputProblem& problem,
                                           outcome.bound * (1 - 0.1 * (s + 1)), budget);
     ranking.Add("annealing on the flow", other.placement);
     const auto best = ranking.Sorted();
-    if (best.empty()) continue;  // nothing keeps to the limits yet
+    if (best.empty()) continue;  // no candidate meets the limits yet
     const auto& start = best[std::min<size_t>(s, best.size() - 1)].placement;
     ranking.SearchFrom(start, options.seed + s);
     ranking.SearchRoundsFrom(static_cast<size_t>(s) / 2, options.seed + s);

@@ -12,10 +12,10 @@ namespace {
 
 constexpr int kPetalsOrders = 8;
 constexpr int64_t kRestartIterations = 4'000'000;
-constexpr int64_t kFirstRestartPerNode = 2'000;  // each is twice as long as the one before
+constexpr int64_t kFirstRestartPerNode = 2'000;  // each later restart doubles it
 
-// Regions one after the other, and within each the nodes by index: a chain that crosses between
-// regions as seldom as it can. Begins with the region of rank `first`.
+// Orders regions one after another, and the nodes of each by index, so that a chain crosses between
+// regions as rarely as possible. Begins with the region of rank `first`.
 std::vector<int> RegionOrder(const FlowProblem& problem, int first) {
   std::vector<std::string> regions;
   for (const FlowNode& node : problem.nodes) regions.push_back(node.region);
@@ -46,7 +46,7 @@ struct Flavour {
   double raise = 1.05;
 };
 
-// Small problems need many short restarts, large ones long ones.
+// Small problems need many short restarts, large ones need long ones.
 int64_t IterationsOf(int restart, int nodes) {
   constexpr int kDoublings = 10;
   const int64_t first = kFirstRestartPerNode * nodes;
@@ -54,7 +54,8 @@ int64_t IterationsOf(int restart, int nodes) {
 }
 
 Flavour FlavourOf(int restart) {
-  // Far targets find other structures, near ones polish; every fourth goes on from the incumbent.
+  // Distant targets find other structures, near ones refine; every fourth restart continues from
+  // the incumbent.
   static constexpr double kRaises[] = {1.05, 1.08, 1.03, 1.02, 1.12};
   Flavour flavour;
   flavour.raise = kRaises[restart % 5];
@@ -97,7 +98,7 @@ void RunRestarts(Portfolio& portfolio, int restarts, std::optional<double> secon
     const auto left = portfolio.SecondsLeft();
     return left && *left <= std::max(stop_below, 0.0);
   };
-  // A later call goes on where the last one stopped.
+  // A later call continues where the last one stopped.
   int64_t left = options.iterations - portfolio.iterations();
   for (; restarts > 0 && left > 0 && !portfolio.Proved() && !out_of_time(); --restarts) {
     const int r = portfolio.NextRestart();

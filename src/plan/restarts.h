@@ -1,4 +1,4 @@
-// The planner's local search as a series of restarts, and the constructions it begins from. Works
+// The planner's local search as a series of restarts, and the constructions it starts from. Works
 // on the portfolio of one call, on its thread.
 #pragma once
 
@@ -6,11 +6,11 @@
 
 namespace millrace::plan {
 
-// The best single machine, chains at the threshold, Swarm, Petals, separate pipelines.
+// Offers the best single machine, chains at the threshold, Swarm, Petals and separate pipelines.
 void TryConstructions(Portfolio& portfolio);
 
-// At most `restarts` annealing restarts, until the budget in iterations is used, `seconds` have
-// passed, or the incumbent is proved. Restarts differ in their seed, start and temperature.
+// At most `restarts` annealing restarts, until the iterations are used up, `seconds` have passed,
+// or the incumbent is proved optimal. Restarts differ in seed, start and temperature.
 void RunRestarts(Portfolio& portfolio, int restarts, std::optional<double> seconds);
 
 }  // namespace millrace::plan

@@ -9,15 +9,15 @@
 namespace millrace::plan {
 namespace {
 
-constexpr double kKvShare = 0.8;   // of a node's cache that may be promised
-constexpr double kBusiest = 0.95;  // of a node, a link, a card and a trunk
-constexpr double kSlowest = 60;    // seconds to come round once
-constexpr double kSpread = 1.6;    // E[S^2] / E[S]^2 of the prompts' lengths
-constexpr int kRounds = 8;         // until a node's round and its batch agree
+constexpr double kKvShare = 0.8;   // usable share of a node's cache
+constexpr double kBusiest = 0.95;  // highest utilisation of a node, link, card or trunk
+constexpr double kSlowest = 60;    // seconds per round
+constexpr double kSpread = 1.6;    // E[S^2] / E[S]^2 of the prompt lengths
+constexpr int kBatchRounds = 8;    // iterations until a node's round and its batch agree
 constexpr double kRateMax = 100;   // requests per second
-constexpr int kBisections = 24;
+constexpr int kRateBisections = 24;
 
-// What a placement's shares make of the nodes and links it uses, per request.
+// Load per request on the nodes and links that a placement uses.
 class Shares {
  public:
   Shares(const RoundsProblem& problem, const Placement& placement)
@@ -41,7 +41,7 @@ class Shares {
   bool carries() const { return flow_.tokens_per_s > kFlowMin; }
   double in_flight_max() const { return in_flight_max_; }
 
-  // Seconds of a decode iteration and of a prompt at `rate` requests per second; none: too much.
+  // Seconds of a decode iteration and of a prompt at `rate` requests per second. None: overloaded.
   struct Times {
     double decode_s = 0, prompt_s = 0;
   };
@@ -69,7 +69,7 @@ class Shares {
   struct Node {
     const RoundsNode* node;
     int layers;
-    double share, prompt_s;  // of all its layers
+    double share, prompt_s;  // prompt_s: of all its layers
   };
   struct Link {
     int from, to;
@@ -88,7 +88,7 @@ class Shares {
                       1 / tokens_per_s});
   }
 
-  // Requests per second, of `tokens_per_s` shared by what `share` of the tokens of each pass.
+  // Requests per second that `tokens_per_s` carries if `share` of each request's tokens pass.
   double Carries(double tokens_per_s, double share) const {
     const double tokens = share * (problem_.prompt_tokens + problem_.output_tokens);
     return tokens > 0 ? kBusiest * tokens_per_s / tokens : kRateMax;
@@ -124,9 +124,9 @@ class Shares {
     return rate;
   }
 
-  // A round runs every layer once for what came during the one before; few rounds have a prompt,
-  // and those are long. Who comes finds a long round more often than a short one, waits for its
-  // rest, and then runs with what came meanwhile.
+  // A round runs every layer once for what arrived during the previous round. Few rounds contain a
+  // prompt, and those are long. A random arrival meets a long round more often than a short one,
+  // waits until it ends, and then runs with everything that arrived meanwhile.
   std::optional<Times> StayAt(const Node& node, double rate) const {
     const std::vector<double>& decode_s = node.node->decode_s;
     const double batch_max = static_cast<double>(decode_s.size()) - 1;
@@ -135,7 +135,7 @@ class Shares {
     const double load = prompts * node.prompt_s;
     if (load >= kBusiest) return std::nullopt;
     double mean = 0, plain = 0;
-    for (int i = 0; i < kRounds; ++i) {
+    for (int i = 0; i < kBatchRounds; ++i) {
       const double batch = std::clamp(decodes * mean, std::min(2.0, batch_max), batch_max);
       plain = node.layers * decode_s[static_cast<size_t>(batch)];
       mean = plain + prompts * mean * node.prompt_s;
@@ -155,7 +155,7 @@ class Shares {
   double in_flight_max_ = 1e18, rate_max_ = kRateMax;
 };
 
-// One proposal: some node's range moves, grows, shrinks, or becomes another's.
+// One proposal: a node's range moves, grows, shrinks, or becomes a copy of another node's.
 void Propose(const FlowProblem& problem, Rng* rng, Placement* placement) {
   const int n = problem.num_nodes(), num_layers = problem.num_layers;
   const auto i = static_cast<size_t>(rng->Between(0, n - 1));
@@ -179,7 +179,7 @@ void Propose(const FlowProblem& problem, Rng* rng, Placement* placement) {
       if (fits(i, b) && fits(j, a)) std::swap(a, b);
       return;
     default: {
-      // The boundary between all that end and all that begin where `i` ends.
+      // The boundary between the ranges that end and those that begin where `i` ends.
       const int at = a.end;
       for (size_t k = 0; k < placement->size(); ++k) {
         const LayerRange r = (*placement)[k];
@@ -199,7 +199,7 @@ RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& pla
   const double in_flight = problem.in_flight.value_or(shares.in_flight_max());
   double low = 0, high = kRateMax;
   RoundsEstimate best;
-  for (int i = 0; i < kBisections; ++i) {
+  for (int i = 0; i < kRateBisections; ++i) {
     const double rate = (low + high) / 2;
     const auto times = shares.At(rate);
     const bool room =

@@ -1,9 +1,9 @@
-// What users get from a placement, by a few lines of queueing: every node comes round to its first
-// layer with a batch of what arrived meanwhile, prompts lengthen rounds and hold up links, and
-// requests keep their KV for as long as they stay (Little's law). Prefill and decode have rates of
-// their own, hops their latency, network cards and trunks their bandwidth. Dearer and nearer to the
-// simulator than EstimateGoodput. And a seeded search for the placement with the most. It guides;
-// the simulator decides. One thread per call.
+// What users get from a placement, by a short queueing model. Every node returns to its first layer
+// with a batch of what arrived meanwhile. Prompts lengthen rounds and occupy links. Requests keep
+// their KV while they stay (Little's law). Prefill and decode have separate rates, hops have
+// latency, network cards and trunks have bandwidth. The model is slower than EstimateGoodput and
+// closer to the simulator. A seeded search finds the placement with the highest estimate. The
+// simulator makes the final choice. One thread per call.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,40 @@
 namespace millrace::plan {
 
 struct RoundsNode {
-  std::vector<double> decode_s;          // one layer by batch: [0] of none, the last: and beyond
-  double prompt_s = 0;                   // one layer, of a mean prompt
+  std::vector<double> decode_s;  // of one layer, by batch size; the last entry also for larger ones
+  double prompt_s = 0;           // one layer, one mean prompt
   std::vector<int64_t> kv_token_layers;  // [k - 1]: beside k layers
 };
 
 struct RoundsProblem {
   const FlowProblem* flow = nullptr;
   std::vector<RoundsNode> nodes;
-  // (n + 1) x (n + 1) as FlowProblem::link_tokens_per_s; what links carry may differ from what the
-  // maximum flow is told.
+  // (n + 1) x (n + 1) as FlowProblem::link_tokens_per_s. Link rates may differ from those given to
+  // the maximum flow.
   std::vector<double> link_latency_s, link_tokens_per_s;
   std::vector<double> nic_tokens_per_s;  // by node, each direction; empty, or 0: no limit
   std::vector<Trunk> trunks;
-  double copy_s_per_token = 0;                      // joining and copying what comes to a node
+  double copy_s_per_token = 0;  // for joining and copying what arrives at a node
   double prompt_tokens = 763, output_tokens = 232;  // means of a request
-  std::optional<double> in_flight;                  // requests that are kept there, if it is known
+  std::optional<double> in_flight;                  // requests kept in the system, if known
   std::optional<double> ttft_s, tpot_s;             // limits on the means
 };
 
 struct RoundsEstimate {
   double requests_per_s = 0;
-  double decode_s = 0, prompt_s = 0;  // of one iteration and of a prompt, on average
+  double decode_s = 0, prompt_s = 0;  // means of one iteration and of one prompt
 };
 
-// None: it carries nothing, its caches do not hold so many, or no rate keeps the limits.
+// None: the placement carries nothing, its caches do not hold in_flight requests, or no rate meets
+// the limits.
 RoundsEstimate EstimateRounds(const RoundsProblem& problem, const Placement& placement);
 
-// Simulated annealing from `start`, `iterations` proposals or until `stop` says so; a function of
-// its arguments where `stop` is not given.
+// Simulated annealing from `start`: `iterations` proposals, or until `stop` returns true. Without
+// `stop` the result is a function of the arguments.
 Placement SearchRounds(const RoundsProblem& problem, const Placement& start, int64_t iterations,
                        uint64_t seed, const std::function<bool()>& stop = nullptr);
 
-// `problem` in these terms. It outlives the result.
+// Converts `problem`, which must outlive the result.
 RoundsProblem RoundsOf(const GoodputProblem& problem);
 
 }  // namespace millrace::plan

@@ -13,7 +13,7 @@ MoveMaker::MoveMaker(const FlowProblem& problem, Rng& rng) : problem_(problem), 
   MR_CHECK(!usable_.empty());
 }
 
-// The nearest range of at most `size` layers that exists.
+// The nearest existing range of at most `size` layers.
 LayerRange MoveMaker::Clamp(int node, int begin, int size) const {
   const int k = std::clamp(size, 1, problem_.nodes[node].max_layers());
   const int b = std::clamp(begin, 0, problem_.num_layers - k);
@@ -30,7 +30,7 @@ LayerRange MoveMaker::AnyRange(int node) {
   return {begin, begin + k};
 }
 
-// A node to anywhere, most often over a layer that lacks rate.
+// Moves a node anywhere, most often over a layer that lacks rate.
 void MoveMaker::Reposition(const Placement& placement, const LayerCover& cover) {
   const int node = AnyNode();
   const LayerRange range = AnyRange(node);
@@ -42,7 +42,7 @@ void MoveMaker::Reposition(const Placement& placement, const LayerCover& cover) 
   Propose(node, Clamp(node, layer - offset, range.size()), placement);
 }
 
-// One end, or both, by one layer.
+// Moves one end, or both, by one layer.
 void MoveMaker::Nudge(const Placement& placement) {
   const int node = AnyNode();
   const LayerRange range = placement[node];
@@ -69,7 +69,7 @@ void MoveMaker::Swap(const Placement& placement) {
   Propose(b, Clamp(b, placement[a].begin, size_b), placement);
 }
 
-// A node beside, before or after another: ranges that follow each other.
+// Moves a node beside, before or after another, so that their ranges adjoin.
 void MoveMaker::Attach(const Placement& placement) {
   const int node = AnyNode(), other = AnyNode();
   if (node == other || placement[other].size() == 0) return;
@@ -87,7 +87,7 @@ void MoveMaker::Attach(const Placement& placement) {
   }
 }
 
-// Every node that ends or begins at one place in the model, by one layer.
+// Moves all ends and beginnings at one layer boundary by one layer.
 void MoveMaker::ShiftBoundary(const Placement& placement) {
   const LayerRange at = placement[AnyNode()];
   if (at.size() == 0 || at.end == problem_.num_layers) return;
@@ -106,7 +106,7 @@ void MoveMaker::ShiftBoundary(const Placement& placement) {
   }
 }
 
-// One node's range shared out to it and another.
+// Splits one node's range between it and another node.
 void MoveMaker::Split(const Placement& placement) {
   const int a = AnyNode(), b = AnyNode();
   const LayerRange range = placement[a];
@@ -122,7 +122,7 @@ void MoveMaker::Remove(const Placement& placement) { Propose(AnyNode(), {}, plac
 const std::vector<NodeMove>& MoveMaker::Propose(const Placement& placement,
                                                 const LayerCover& cover) {
   moves_.clear();
-  // Of 64: how often each kind of move is drawn.
+  // Frequencies of the kinds of moves, out of 64.
   const int64_t draw = rng_.Between(0, 63);
   if (draw < 18) {
     Reposition(placement, cover);

@@ -1,4 +1,5 @@
-// The moves of the local search: where a node, or a few, could go instead. Owned by one search.
+// The moves of the local search: where one or a few nodes could go instead. Owned by one search;
+// one thread.
 #pragma once
 
 #include <vector>
@@ -11,10 +12,10 @@ namespace millrace::plan {
 
 class MoveMaker {
  public:
-  // REQUIRES: some node holds a layer. `problem` outlives this.
+  // REQUIRES: at least one node can hold a layer. `problem` outlives this.
   MoveMaker(const FlowProblem& problem, Rng& rng);
 
-  // Proposes moves that change something; may be empty when it found none this time.
+  // Proposes moves that change something. May be empty if this attempt found none.
   const std::vector<NodeMove>& Propose(const Placement& placement, const LayerCover& cover);
 
  private:
@@ -32,7 +33,7 @@ class MoveMaker {
 
   const FlowProblem& problem_;
   Rng& rng_;
-  std::vector<int> usable_;  // nodes that hold a layer or more
+  std::vector<int> usable_;  // nodes that can hold at least one layer
   std::vector<NodeMove> moves_;
 };
 

@@ -1,4 +1,4 @@
-// Problems for tests, drawn from a seed.
+// Random problems for tests, drawn from a seed. Pure; any thread.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ struct RandomProblemShape {
   double link_tokens_per_s = 0;  // links are drawn up to this; zero: they never bind
 };
 
-// Nodes of a few kinds; k T(k) falls with k, as KV shrinks. Some links are absent when they bind.
+// Nodes of a few kinds; k T(k) falls with k, as KV shrinks. If links bind, some are absent.
 inline FlowProblem RandomProblem(uint64_t seed, const RandomProblemShape& shape) {
   Rng rng(seed);
   FlowProblem problem;
@@ -46,7 +46,7 @@ inline FlowProblem RandomProblem(uint64_t seed, const RandomProblemShape& shape)
   return problem;
 }
 
-// A placement of `problem`'s nodes at random; about one in eight stays unused.
+// A random placement of `problem`'s nodes; about one in eight stays unused.
 inline Placement RandomPlacement(const FlowProblem& problem, Rng& rng) {
   Placement placement(problem.num_nodes());
   for (int i = 0; i < problem.num_nodes(); ++i) {

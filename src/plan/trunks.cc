@@ -11,14 +11,15 @@ namespace {
 
 constexpr double kFull = 1 - 1e-6, kFits = 1 + 1e-6;  // of a trunk's capacity
 constexpr int kRoundsMax = 4;
-// Of the time limit; the rounds share what is left.
-constexpr double kFirstSearch = 0.4, kAroundSearch = 0.3;
+// Fractions of the time limit; the rounds share the rest.
+constexpr double kTrunksFirst = 0.4, kAroundSearch = 0.3;
 
-// Which way along its trunk each link goes: by the regions of its ends, or by their order in one.
+// The direction of each link along its trunk: by the regions of its ends, or by their order within
+// one region.
 class Directions {
  public:
   explicit Directions(const ClusterSpec& cluster) : cluster_(cluster) {
-    // The coordinator stands where a node reaches it without a trunk.
+    // The coordinator's region is that of a node that reaches it without a trunk.
     for (const LinkSpec& link : cluster.links) {
       if (link.to == cluster.coordinator() && !link.trunk) {
         home_ = cluster.nodes[static_cast<size_t>(link.from)].region;
@@ -30,7 +31,7 @@ class Directions {
     }
   }
 
-  // The trunk that a link from one end to another crosses, and which way.
+  // The trunk that a link crosses, and in which direction.
   std::optional<TrunkWay> Find(int from, int to) const {
     const auto at = trunks_.find({from, to});
     if (at == trunks_.end()) return std::nullopt;
@@ -56,8 +57,8 @@ double Weight(const ClusterSpec& cluster, int from, int to, const TokenBytes& by
   return static_cast<double>(ends ? bytes.coordinator : bytes.activation);
 }
 
-// The links of a trunk loaded beyond `limit` carry what they carry now, divided by the overload;
-// its other links nothing, so that another flow cannot overload it.
+// Links of a trunk loaded beyond `limit` get their current load divided by the overload. The
+// trunk's other links get nothing, so that another flow cannot overload it.
 void Narrow(const ClusterSpec& cluster, const Plan& plan, const std::vector<TrunkLoad>& loads,
             double limit, FlowProblem& problem) {
   const Directions directions(cluster);
@@ -79,7 +80,7 @@ void Narrow(const ClusterSpec& cluster, const Plan& plan, const std::vector<Trun
   }
 }
 
-// No activations cross a trunk; tokens to and from the coordinator, which weigh little, may.
+// Blocks activations on trunks. Tokens to and from the coordinator are small and may cross them.
 FlowProblem AroundTrunks(const FlowProblem& problem, const ClusterSpec& cluster) {
   FlowProblem out = problem;
   const size_t side = problem.nodes.size() + 1;
@@ -148,7 +149,7 @@ Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSp
                                      const TokenBytes& bytes, const PlanOptions& options) {
   PlanOptions search = options;
   if (!cluster.trunks.empty() && options.time_limit_s) {
-    search.time_limit_s = *options.time_limit_s * kFirstSearch;
+    search.time_limit_s = *options.time_limit_s * kTrunksFirst;
   }
   MR_ASSIGN_OR_RETURN(PlanOutcome outcome, PlanByFlow(problem, search));
   const double bound = outcome.bound;
@@ -156,7 +157,7 @@ Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSp
   std::optional<PlanOutcome> around;
   if (!Fits(TrunkLoads(cluster, outcome.plan, bytes))) {
     if (options.time_limit_s) search.time_limit_s = *options.time_limit_s * kAroundSearch;
-    // That nothing flows around the trunks is no error.
+    // It is no error if nothing flows around the trunks.
     auto found = PlanByFlow(AroundTrunks(problem, cluster), search);
     if (found.ok() && Fits(TrunkLoads(cluster, found->plan, bytes))) around = std::move(*found);
   }
@@ -167,7 +168,7 @@ Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSp
     Narrow(cluster, outcome.plan, loads, kFits, narrowed);
     search.warm_starts = {outcome.placement};
     if (options.time_limit_s) {
-      search.time_limit_s = *options.time_limit_s * (1 - kFirstSearch - kAroundSearch) / kRoundsMax;
+      search.time_limit_s = *options.time_limit_s * (1 - kTrunksFirst - kAroundSearch) / kRoundsMax;
     }
     const double elapsed_s = outcome.elapsed_s;
     MR_ASSIGN_OR_RETURN(outcome, PlanByFlow(narrowed, search));

@@ -1,5 +1,5 @@
-// Trunks: lines that several links share. The flow problem knows links alone, each bounded by its
-// trunk; what a plan sends over a trunk in all is found and fitted here. Pure; any thread.
+// Trunks: lines that several links share. The flow problem has links only, each bounded by its
+// trunk. This computes a plan's total load on each trunk and makes the plan fit. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace millrace::plan {
 
-// What one token weighs on a link.
+// Bytes of one token on a link.
 struct TokenBytes {
   int64_t activation = 0;   // between nodes
   int64_t coordinator = 0;  // to and from the coordinator
@@ -28,29 +28,29 @@ struct TrunkLoad {
   double ratio() const { return bytes_per_s / capacity; }
 };
 
-// The trunk that a link crosses, and which way.
+// The trunk that a link crosses, and in which direction.
 using TrunkWay = std::pair<int, bool>;
 
-// Of every link of the cluster; none for those that have a line of their own.
+// By link of the cluster; none for links with their own line.
 std::vector<std::optional<TrunkWay>> TrunkWays(const ClusterSpec& cluster);
 
 // Every direction that the plan uses.
 std::vector<TrunkLoad> TrunkLoads(const ClusterSpec& cluster, const Plan& plan,
                                   const TokenBytes& bytes);
 
-// `problem` where the links of every trunk that the plan fills carry what the plan sends over them
-// and no more: what else the plan could carry, it could not at the same time.
+// `problem` with the links of every full trunk limited to what the plan sends over them.
+// Alternatives over other links of the same trunk would not be additional capacity.
 FlowProblem WithTrunksFull(const FlowProblem& problem, const ClusterSpec& cluster, const Plan& plan,
                            const TokenBytes& bytes);
 
-// The flow of `placement` within the trunks, found by narrowing as below.
+// The flow of `placement` within the trunks, by narrowing as below.
 PlacementFlow FlowWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,
                                const TokenBytes& bytes, const Placement& placement);
 
-// PlanByFlow within the trunks: while a trunk carries more than it can, its links are narrowed to
-// their shares of it and the plan is searched again from where it stands; a plan that sends no
-// activations over trunks is looked for besides. The bound stays that of links alone, which no plan
-// within the trunks exceeds.
+// PlanByFlow within the trunks. While a trunk is overloaded, its links are narrowed to their shares
+// of it and the search continues from the current plan. A plan that sends no activations over
+// trunks is also tried. The bound remains that of links alone, which no plan within the trunks
+// exceeds.
 Result<PlanOutcome> PlanWithinTrunks(const FlowProblem& problem, const ClusterSpec& cluster,
                                      const TokenBytes& bytes, const PlanOptions& options);
 

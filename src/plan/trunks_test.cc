@@ -9,8 +9,8 @@ namespace {
 
 constexpr TokenBytes kBytes{100, 4};
 
-// Two nodes in each of two regions; a model of two layers, one per node. Every route crosses from
-// west to east once, over a trunk of 1,000 tokens per second.
+// Two nodes in each of two regions; a model of two layers, one per node. Every route crosses once
+// from west to east, over a trunk of 1,000 tokens per second.
 ClusterSpec Cluster(double trunk_tokens_per_s) {
   ClusterSpec cluster;
   cluster.name = "coasts";
@@ -97,7 +97,7 @@ TEST(TrunksTest, HalvingATrunkHalvesWhatItBinds) {
 TEST(TrunksTest, AThinTrunkIsGoneAround) {
   ClusterSpec cluster = Cluster(1);
   FlowProblem problem = Problem(cluster);
-  // The two nodes of the west hold the whole model by themselves, more slowly.
+  // The two western nodes hold the whole model by themselves, but more slowly.
   for (FlowNode& node : problem.nodes) {
     if (node.region == "west") node.tokens_per_s = {800.0, 300.0};
   }

@@ -1,4 +1,4 @@
-// Aborts at every moment, whole or one of n; nothing leaks.
+// Aborts at every moment, of a whole request or of one of its n sequences; nothing leaks.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 namespace millrace::sched {
 namespace {
 
-constexpr TokenId kEos = 0;
+constexpr TokenId kAbortEos = 0;
 
-// Traps 36 and 59: abort at every moment, with any number of steps in flight, whole or one of n:
-// blocks come back, one end is told, the others are not disturbed.
+// Traps 36 and 59: aborts at every moment, with any number of steps in flight, of a whole request
+// or one of n. Blocks are returned, one end is delivered, other requests are not disturbed.
 TEST(Abort, AtEveryMoment) {
   for (int stages : {1, 2, 3}) {
     for (int n : {1, 3}) {
@@ -67,7 +67,7 @@ TEST(Abort, AtEveryMoment) {
   }
 }
 
-// Done means 4, feature 9, reliability 56: after 10,000 random finishes and aborts nothing is lost.
+// Done means 4, feature 9, reliability 56: 10,000 random finishes and aborts lose nothing.
 TEST(Abort, TenThousandRandomEndsLeakNothing) {
   Rng rng(11);
   SchedulerOptions o = Small();
@@ -77,7 +77,7 @@ TEST(Abort, TenThousandRandomEndsLeakNothing) {
   o.prefix_caching = true;
   o.stages = 2;
   o.max_waiting = 64;
-  o.eos_token_ids = {kEos};
+  o.eos_token_ids = {kAbortEos};
   Harness h({.scheduler = o, .vocab_size = 30, .audit = false});
   std::vector<RequestId> ids;
   const size_t ends = 10'000 * static_cast<size_t>(TestScale());

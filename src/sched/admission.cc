@@ -1,5 +1,5 @@
-// Who may start. In order and without overtaking: the first that cannot start ends the search. The
-// argument why the first in order always finishes is docs/decisions/0003-admission.md.
+// Which requests may start. In order and without overtaking: the first that cannot start ends the
+// search. docs/decisions/0003-admission.md proves that the first in order always finishes.
 #include <algorithm>
 
 #include "base/check.h"
@@ -16,7 +16,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
   while (next != waiting_.end() && room.tokens > 0 && room.sequences > 0) {
     if (started >= share && tokens - room.tokens >= share_tokens) return;
     Request& r = *(next++)->second;
-    if (r.frozen) continue;
+    if (r.paused) continue;
     r.verdict = Consider(r);
     if (r.verdict.reason != Verdict::Reason::kAdmitted) return;
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
@@ -32,8 +32,8 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
   }
 }
 
-// The second stage has nothing to do before the first has done a whole step: of many prompts at
-// once each step starts few.
+// The second stage has no work until the first has finished a step, so each step starts only a few
+// of many prompts.
 int64_t SchedulerImpl::PromptsPerStep() const {
   const int64_t waiting = std::ssize(waiting_);
   if (!options_.even_steps || options_.stages == 1) return waiting;
@@ -59,7 +59,7 @@ Verdict SchedulerImpl::Consider(Request& request) {
 }
 
 // The whole remaining prefill must fit, not only its first chunk, less what the prefix cache holds.
-// Hits that nobody owns count: taking them uses up available blocks.
+// Hits without an owner count too, because using them takes available blocks.
 Verdict SchedulerImpl::ConsiderFresh(Request& request) {
   request.leader = static_cast<int>(std::ranges::find_if(request.sequences, &Sequence::live) -
                                     request.sequences.begin());
@@ -91,9 +91,9 @@ Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
   return VerdictFor(request, needed);
 }
 
-// The watermark keeps room for those who run; who comes back after preemption leaves them one block
-// each as well, so that it is not at once thrown out again. With nobody running neither applies: a
-// request that fills the pool must be able to start.
+// The watermark keeps room for running requests. A request that resumes after preemption also
+// leaves them one block each, so that it is not preempted again at once. With no running request
+// neither applies: a request that fills the pool must be able to start.
 Verdict SchedulerImpl::VerdictFor(const Request& request, int needed) const {
   Verdict v{Verdict::Reason::kAdmitted, needed, kv_.available() - promised_blocks_, 0};
   if (!running_.empty() && options_.kv_policy == KvPolicy::kPaged) {
@@ -103,8 +103,8 @@ Verdict SchedulerImpl::VerdictFor(const Request& request, int needed) const {
   return v;
 }
 
-// What the request will take as soon as its prompt is there: each sequence that waits for it copies
-// the last prompt block and brings its own output back, or has begun to.
+// Blocks that the request takes as soon as its prompt is computed: each sequence that waits for it
+// copies the last prompt block, and has its own output to restore.
 int SchedulerImpl::SiblingBlocks(const Request& request) const {
   if (!request.sharing_prompt) return 0;
   int blocks = 0;

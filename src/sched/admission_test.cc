@@ -1,5 +1,5 @@
-// Who may start: refusals, the watermark, whole prefills, order. Each test is a known way in which
-// schedulers of this kind fail.
+// Admission: refusals, the watermark, whole prefills, order. Each test is a known failure of
+// schedulers of this kind.
 #include <gtest/gtest.h>
 
 #include "sched/testing/harness.h"
@@ -12,8 +12,9 @@ std::string Refusal(Harness& h, int prompt, const SamplingParams& params) {
   return h.Add(Prompt(prompt), params).status().message();
 }
 
-// Trap 8, reliability 51, feature 16: what can never fit is refused at once, with the numbers.
-TEST(Refusal, NamesTheNumbers) {
+// Trap 8, reliability 51, feature 16: a request that can never fit is refused at once, with the
+// numbers.
+TEST(Refusal, StatesTheNumbers) {
   SchedulerOptions o = Small();
   Harness h({.scheduler = o});
   EXPECT_EQ(Refusal(h, 0, MaxTokens(1)), "the prompt has no tokens");
@@ -78,8 +79,8 @@ TEST(Admission, TheWatermarkDoesNotApplyToAnIdlePool) {
   EXPECT_TRUE(h.finished(big) && h.finished(next));
 }
 
-// Trap 4: the whole prompt must fit, not its first chunk. With chunks of 4, a second prompt of 40
-// does not start beside one of 40 in 16 blocks, so nobody is thrown out.
+// Trap 4: the whole prompt must fit, not only its first chunk. With chunks of 4, a second prompt of
+// 40 does not start beside one of 40 in 16 blocks, so neither is preempted.
 TEST(Admission, TheWholePrefillMustFit) {
   SchedulerOptions o = Small();
   o.max_num_batched_tokens = 4;
@@ -90,7 +91,7 @@ TEST(Admission, TheWholePrefillMustFit) {
   EXPECT_EQ(h.scheduler().Stats().preemptions_recompute, 0u);
 }
 
-// Trap 7: requests that wait or are swapped out do not use up places among those who run.
+// Trap 7: requests that wait or are swapped out do not count as running sequences.
 TEST(Admission, ParkedRequestsTakeNoPlaces) {
   SchedulerOptions o = Small();
   o.max_num_seqs = 2;
@@ -102,8 +103,8 @@ TEST(Admission, ParkedRequestsTakeNoPlaces) {
   EXPECT_GT(h.scheduler().Stats().preemptions_swap, 0u);
 }
 
-// I1 restated: a later request never starts before an earlier one, small as it may be.
-TEST(Admission, NobodyOvertakes) {
+// I1 restated: a later request never starts before an earlier one, however small it is.
+TEST(Admission, NoRequestOvertakes) {
   Harness h({.scheduler = Small()});
   h.MustAdd(Prompt(40), MaxTokens(10));
   const RequestId large = h.MustAdd(Prompt(40, 99), MaxTokens(4));

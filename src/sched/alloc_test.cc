@@ -1,4 +1,4 @@
-// Feature 35: decoding allocates nothing, once every list has had its size.
+// Feature 35: decoding allocates nothing once every list has reached its size.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -41,7 +41,7 @@ std::optional<BuddyAllocator::Chunk> BuddyAllocator::Allocate(int blocks) {
   if (order == kOrders) return std::nullopt;
   const int first = nodes_[HeadOf(order)].next;
   Remove(first);
-  // The lower half is split on, the upper halves stay free.
+  // Keep splitting the lower half; the upper halves stay free.
   for (int half = order - 1; half >= wanted; --half) Insert(first + (1 << half), half);
   return Chunk{first, 1 << wanted};
 }
@@ -62,7 +62,7 @@ void BuddyAllocator::Free(Chunk chunk) {
   MR_CHECK(!nodes_[chunk.first].free) << "the chunk at " << chunk.first << " was freed twice";
   int first = chunk.first;
   int order = OrderOf(chunk.blocks);
-  // A half that would reach beyond the blocks is never free as a whole.
+  // A half that would extend beyond the blocks is never free as a whole.
   for (; order + 1 < kOrders; ++order) {
     const int buddy = first ^ (1 << order);
     if (buddy >= num_blocks_ || !nodes_[buddy].free || nodes_[buddy].order != order) break;

@@ -1,11 +1,10 @@
-// BuddyAllocator: runs of adjacent blocks in sizes of powers of two, split in halves and merged
-// again. vLLM section 6.1 places the reservations of its Orca baselines this way, because their
-// memory must be contiguous: what a size is rounded up by, and what lies between, is lost.
+// BuddyAllocator: runs of adjacent blocks whose lengths are powers of two, split in halves and
+// merged again. vLLM section 6.1 places the reservations of its Orca baselines this way, because
+// their memory must be contiguous: rounding up and gaps lose blocks.
 //
-// Any number of blocks: they are laid out as the powers of two they sum up to, greatest first
-// (983 = 512 + 256 + 128 + 64 + 16 + 4 + 2 + 1), and these do not merge with one another. Pure
-// accounting, O(log blocks), nothing on the heap after construction. Owned and called by one
-// thread.
+// Any number of blocks: they are laid out as the powers of two that they sum up to, largest first
+// (983 = 512 + 256 + 128 + 64 + 16 + 4 + 2 + 1); these do not merge with one another. Pure
+// accounting, O(log blocks), no heap allocation after construction. Owned and called by one thread.
 #pragma once
 
 #include <array>
@@ -28,27 +27,27 @@ class BuddyAllocator {
 
   // The size of the chunk that holds `blocks`. REQUIRES: 1 <= blocks <= 2^30.
   static int ChunkFor(int blocks);
-  // The greatest chunk there is when nothing is allocated.
+  // The largest chunk when nothing is allocated.
   int chunk_max() const;
   int free_blocks() const { return free_blocks_; }
 
-  // A chunk of ChunkFor(blocks), split off the smallest free one that is large enough; of equals,
-  // the one freed last.
+  // A chunk of ChunkFor(blocks), split off the smallest free one that is large enough; among
+  // equals, the one freed last.
   std::optional<Chunk> Allocate(int blocks);
-  // How many chunks for `blocks` could be allocated now.
+  // The number of chunks for `blocks` that could be allocated now.
   int Room(int blocks) const;
-  // REQUIRES: a chunk that Allocate gave, once.
+  // REQUIRES: a chunk returned by Allocate and not freed yet.
   void Free(Chunk chunk);
 
-  // Held and free chunks make up the whole without overlap, and no two free halves lie unmerged.
-  // Crashes with the reason when not.
+  // Checks that held and free chunks cover all blocks without overlap, and that no two free halves
+  // are unmerged. Crashes with the reason otherwise.
   void CheckIntegrity(std::span<const Chunk> held) const;
 
  private:
   static constexpr int kOrders = 31;
 
-  // A block that begins a free chunk is in the ring of its order; the rings' heads follow the
-  // blocks.
+  // A block that starts a free chunk is in the ring of its order; the rings' heads are stored after
+  // the blocks.
   struct Node {
     int next = 0, previous = 0;
     uint8_t order = 0;  // while free

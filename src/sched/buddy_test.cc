@@ -37,7 +37,7 @@ TEST(Buddy, RoundsUpSplitsAndMerges) {
   ASSERT_TRUE(five && one);
   EXPECT_EQ(five->blocks, 8);
   EXPECT_EQ(buddy.free_blocks(), 7);
-  // Seven blocks are free, and yet no eight, nor two times four, lie together.
+  // Seven blocks are free, but no run of eight, nor two of four.
   EXPECT_EQ(buddy.Room(8), 0);
   EXPECT_EQ(buddy.Room(4), 1);
   EXPECT_EQ(buddy.Room(3), 1);
@@ -50,7 +50,7 @@ TEST(Buddy, RoundsUpSplitsAndMerges) {
   buddy.CheckIntegrity({});
 }
 
-TEST(BuddyDeathTest, RefusesWhatItNeverGave) {
+TEST(BuddyDeathTest, RefusesChunksThatItDidNotAllocate) {
   BuddyAllocator buddy(12);
   const Chunk chunk = *buddy.Allocate(4);
   buddy.Free(chunk);
@@ -63,8 +63,8 @@ TEST(BuddyDeathTest, RefusesWhatItNeverGave) {
   EXPECT_DEATH(buddy.CheckIntegrity(twice), "in two chunks");
 }
 
-// Every aligned run of free blocks of the size would do: the allocator finds room exactly when the
-// model sees one.
+// Any aligned run of free blocks of the size is acceptable: the allocator finds room exactly when
+// the model does.
 class Model {
  public:
   explicit Model(int blocks) : used_(blocks) {}

@@ -1,5 +1,5 @@
-// What the result of a step changes. Results apply by step id; a result of a step that is not in
-// flight is dropped and counted.
+// Applies the result of a step, found by its step id. A result of a step that is not in flight is
+// dropped and counted.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now,
   kv_.CompleteSteps(StepId(first_in_flight - 1));
   Status error = result.error;
   if (error.ok() && result.sequences.size() != step.entries.size()) {
-    error = Internal(fmt::format("the executor answered {} sequences of a step of {}",
+    error = Internal(fmt::format("the executor returned {} sequences for a step of {}",
                                  result.sequences.size(), step.entries.size()));
   }
   for (size_t i = 0; i < step.entries.size(); ++i) {
@@ -51,14 +51,14 @@ void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,
   --r.in_flight;
   if (entry.id != s.id || !s.live()) released_.push_back(entry.id);
   if (!s.live()) {
-    if (r.in_flight == 0 && r.state == RequestState::kFinished) Bury(r);
+    if (r.in_flight == 0 && r.state == RequestState::kFinished) Reap(r);
     return;
   }
   if (!step_error.ok()) return Fail(s, step_error, outputs);
   if (!result->error.ok()) return Fail(s, result->error, outputs);
   if (result->id != entry.id) {
     return Fail(s,
-                Internal(fmt::format("the executor answered for sequence {}, asked was {}",
+                Internal(fmt::format("the executor returned sequence {} in place of {}",
                                      result->id.value(), entry.id.value())),
                 outputs);
   }
@@ -77,12 +77,13 @@ void SchedulerImpl::AdvanceComputed(const LedgerEntry& entry) {
   const int end = entry.start + entry.num_tokens;
   const int recomputed = std::clamp(s.computed_most - entry.start, 0, entry.num_tokens);
   stats_.prompt_tokens_recomputed += recomputed;
-  // Without the token that belongs to it, the last known token must be computed again.
+  // Without its sampled token, the last known token must be computed again.
   s.computed = entry.samples ? end : std::min(end, r.TotalOf(s) - 1);
   s.computed_most = std::max(s.computed_most, s.computed);
   if (!kv_.prefix_caching()) return;
-  // Prompts are wanted by others at once. Outputs can wait: hashing is the dearest part of a decode
-  // step, so each sequence has its own turn in a block's worth of steps.
+  // Other requests can use a prompt at once, so it is indexed immediately. Outputs can wait:
+  // hashing is the most expensive part of a decode step, so each sequence has its own turn within a
+  // block's worth of steps.
   const auto turn = static_cast<uint64_t>(s.computed) + s.id.value();
   if (s.computed <= r.prompt_tokens || turn % options_.block_size == 0) IndexPrefixes(s);
 }
@@ -96,7 +97,7 @@ void SchedulerImpl::IndexPrefixes(Sequence& sequence) {
 void SchedulerImpl::TakePromptLogprobs(const LedgerEntry& entry, const SequenceResult& result) {
   Request& r = *entry.sequence->request;
   if (!r.WantsPromptLogprobs()) return;
-  // The j-th belongs to token start + 1 + j; after preemption some are known already.
+  // The j-th belongs to token start + 1 + j; after preemption some are already known.
   const int known = static_cast<int>(r.prompt_logprobs.size());
   if (entry.start > known) return;
   for (int j = known - entry.start;
@@ -117,30 +118,30 @@ void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, 
     stats_.prompt_tokens += r.prompt_tokens;
   }
   r.times.last_token = now;
-  RequestOutput& news = AppendNews(sequence, outputs);
-  news.tokens.push_back(token);
-  if (result.logprobs) news.logprobs.push_back(*result.logprobs);
-  if (first) news.prompt_logprobs = r.prompt_logprobs;
+  RequestOutput& output = AppendOutput(sequence, outputs);
+  output.tokens.push_back(token);
+  if (result.logprobs) output.logprobs.push_back(*result.logprobs);
+  if (first) output.prompt_logprobs = r.prompt_logprobs;
   const int output_tokens = static_cast<int>(sequence.output.size());
   if (r.ends_by_length_only && output_tokens < r.output_limit) return;
-  news.finish =
+  output.finish =
       FinishAfter(token, output_tokens, r.output_limit, *r.spec.params, options_.eos_token_ids);
-  if (!news.finish) return;
-  if (news.finish == FinishReason::kStop) news.stop_token = token;
-  End(sequence, news);
+  if (!output.finish) return;
+  if (output.finish == FinishReason::kStop) output.stop_token = token;
+  End(sequence, output);
 }
 
-// While the prompt is shared its failure is everybody's: the others would compute the same.
+// While the prompt is shared, its failure ends all sequences: the others would compute the same.
 void SchedulerImpl::Fail(Sequence& sequence, const Status& error,
                          std::vector<RequestOutput>& outputs) {
   Request& r = *sequence.request;
   const bool all = std::exchange(r.sharing_prompt, false);
   for (Sequence& s : r.sequences) {
     if (!s.live() || (&s != &sequence && !all)) continue;
-    RequestOutput& news = AppendNews(s, outputs);
-    news.finish = FinishReason::kError;
-    news.error = error;
-    End(s, news);
+    RequestOutput& output = AppendOutput(s, outputs);
+    output.finish = FinishReason::kError;
+    output.error = error;
+    End(s, output);
   }
 }
 

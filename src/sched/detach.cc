@@ -1,6 +1,6 @@
-// Requests that leave to go on elsewhere: frozen, so that their last token here is known, or taken
-// out as they are, because their lane is lost. What is sampled for them afterwards is dropped: the
-// next scheduler computes the same token.
+// Requests that leave to continue in another scheduler: either paused, so that their last token
+// here is known, or taken out immediately, because their pipeline is lost. Later samples for them
+// are dropped: the next scheduler computes the same token.
 #include <algorithm>
 #include <span>
 #include <unordered_set>
@@ -10,19 +10,19 @@
 
 namespace millrace::sched {
 
-bool SchedulerImpl::Freeze(RequestId id) {
+bool SchedulerImpl::Pause(RequestId id) {
   Request* r = Find(id);
   if (!r) return true;
-  r->frozen = true;
+  r->paused = true;
   return r->in_flight == 0;
 }
 
-void SchedulerImpl::Thaw(RequestId id) {
+void SchedulerImpl::Unpause(RequestId id) {
   Request* r = Find(id);
-  if (r) r->frozen = false;
+  if (r) r->paused = false;
 }
 
-NewRequest SchedulerImpl::WhatIsKnownOf(const Request& request) {
+NewRequest SchedulerImpl::SnapshotOf(const Request& request) {
   NewRequest known = request.spec;
   known.imported_tokens.clear();
   known.times = request.times;
@@ -37,27 +37,28 @@ int DetachedRequest::computed_tokens() const {
   return most;
 }
 
-// Leading tokens whose KV is in the sequence's device blocks once everything that was asked of the
-// executor so far has ended, well or not: a block that is yet to be copied for it is not there.
-int SchedulerImpl::ComputedForSure(const Sequence& sequence) const {
+// Leading tokens whose KV is in the sequence's device blocks after every request to the executor so
+// far has ended, successfully or not. A block that still has to be copied for the sequence does not
+// count.
+int SchedulerImpl::CommittedTokens(const Sequence& sequence) const {
   if (!sequence.live() || !sequence.started) return 0;
   const bool copies = sequence.in_flight && sequence.in_flight == sequence.copied_by;
   if (!copies) return sequence.computed;
   return sequence.computed / options_.block_size * options_.block_size;
 }
 
-// With `lacking`: also what some layers alone lack, and which.
-std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request,
-                                                 std::optional<LayerRange>* lacking) const {
+// With `lacking`: includes KV that only some layers lack, and reports these layers.
+std::vector<SequenceKv> SchedulerImpl::CommittedKv(const Request& request,
+                                                   std::optional<LayerRange>* lacking) const {
   if (request.state != RequestState::kRunning) return {};
   std::vector<SequenceKv> kv(request.sequences.size());
   bool any = false;
   for (const Sequence& s : request.sequences) {
-    // One step brings back the KV of all, also of those that are not in it.
+    // One step swaps in the KV of all sequences, including those that do not run in it.
     if (s.in_flight && s.in_flight == s.swapped_in_by) return {};
-    // They must be told with the first token, and are lost where the prompt is imported.
+    // They are delivered with the first token, and are lost if the prompt is imported.
     if (request.asks_prompt_logprobs && s.live() && s.output.empty()) return {};
-    int tokens = ComputedForSure(s);
+    int tokens = CommittedTokens(s);
     if (lacking && s.live() && s.lacks_layers()) {
       tokens = s.lacking_until;
       *lacking = s.lacking;
@@ -75,15 +76,16 @@ std::vector<SequenceKv> SchedulerImpl::KvForSure(const Request& request,
 std::optional<DetachedRequest> SchedulerImpl::Peek(RequestId id) const {
   const Request* r = Find(id);
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
-  DetachedRequest here{.request = WhatIsKnownOf(*r), .kv = {}};
-  here.kv = KvForSure(*r, &here.lacking);
+  DetachedRequest here{.request = SnapshotOf(*r), .kv = {}};
+  here.kv = CommittedKv(*r, &here.lacking);
   return here;
 }
 
-DetachedRequest SchedulerImpl::WhatGoes(const Request& request, std::optional<Time> hold_until) {
-  DetachedRequest goes{.request = WhatIsKnownOf(request), .kv = {}};
+DetachedRequest SchedulerImpl::MakeDetached(const Request& request,
+                                            std::optional<Time> hold_until) {
+  DetachedRequest goes{.request = SnapshotOf(request), .kv = {}};
   if (!hold_until) return goes;
-  std::vector<SequenceKv> kv = KvForSure(request, nullptr);
+  std::vector<SequenceKv> kv = CommittedKv(request, nullptr);
   std::vector<kv::BlockHandle> blocks;  // each once
   std::unordered_set<BlockIndex> seen;
   for (const SequenceKv& s : kv) {
@@ -95,17 +97,17 @@ DetachedRequest SchedulerImpl::WhatGoes(const Request& request, std::optional<Ti
   return goes;
 }
 
-std::optional<DetachedRequest> SchedulerImpl::Expose(RequestId id, Time now, Duration hold_kv) {
+std::optional<DetachedRequest> SchedulerImpl::Export(RequestId id, Time now, Duration hold_kv) {
   const Request* r = Find(id);
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
-  return WhatGoes(*r, now + hold_kv);
+  return MakeDetached(*r, now + hold_kv);
 }
 
 std::optional<DetachedRequest> SchedulerImpl::Detach(RequestId id, Time now,
                                                      std::optional<Duration> hold_kv) {
   Request* r = Find(id);
   if (!r || r->state == RequestState::kFinished) return std::nullopt;
-  DetachedRequest goes = WhatGoes(*r, hold_kv ? std::optional(now + *hold_kv) : std::nullopt);
+  DetachedRequest goes = MakeDetached(*r, hold_kv ? std::optional(now + *hold_kv) : std::nullopt);
   Leave(*r);
   return goes;
 }
@@ -121,7 +123,7 @@ std::vector<DetachedRequest> SchedulerImpl::DetachAll(Time now) {
   return left;
 }
 
-// Its id may come back at once, even while steps in flight still hold what it was.
+// The id may be added again at once, even while steps in flight still hold the old request.
 void SchedulerImpl::Leave(Request& request) {
   for (Sequence& s : request.sequences) {
     if (s.live()) IndexPrefixes(s);
@@ -132,14 +134,14 @@ void SchedulerImpl::Leave(Request& request) {
   for (Sequence& s : request.sequences) {
     if (!s.live()) continue;
     s.finish = FinishReason::kAbort;
-    if (s.told && !s.in_flight) released_.push_back(s.id);
+    if (s.sent && !s.in_flight) released_.push_back(s.id);
     FreeBlocks(s);
   }
   UpdatePromise(request);
   ++stats_.requests_detached;
   auto node = requests_.extract(request.spec.id);
   leaving_.push_back(std::move(node.mapped()));
-  if (request.in_flight == 0) Bury(request);
+  if (request.in_flight == 0) Reap(request);
 }
 
 }  // namespace millrace::sched

@@ -1,38 +1,17 @@
-// Requests that leave a scheduler and go on in another: at every moment, in every state, with and
-// without their KV, the answer is that of a request that stayed.
+// Requests that leave a scheduler and continue in another: at every moment, in every state, with
+// and without their KV, the answer equals that of a request that stayed.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "sched/testing/harness.h"
+#include "sched/testing/moves.h"
 #include "sched/testing/questions.h"
-#include "sched/testing/small.h"
 
 namespace millrace::sched {
 namespace {
 
-constexpr Duration kHold = Duration::Seconds(30);
-
-SchedulerOptions Roomy() {
-  SchedulerOptions o = Small();
-  o.num_blocks = 64;
-  return o;
-}
-
-std::vector<TokenId> Joined(std::vector<TokenId> first, const std::vector<TokenId>& rest) {
-  first.insert(first.end(), rest.begin(), rest.end());
-  return first;
-}
-
-// A moment is a call of Schedule or Commit.
-void Moments(Harness& h, int moments) {
-  for (int i = 0; i < moments; ++i) {
-    if (!h.Schedule() && h.in_flight() > 0) h.Commit();
-  }
-}
-
-// The pulls of `to` are answered with what `from` holds.
+// Completes the pulls of `to` with the KV that `from` holds.
 void Carry(Harness& from, Harness& to) {
   std::vector<KvPull> pulls;
   to.scheduler().DrainPulls(pulls);
@@ -41,13 +20,6 @@ void Carry(Harness& from, Harness& to) {
     to.model().Pull(from.model(), held, pull.blocks, pull.first_token, pull.end_token);
     to.scheduler().KvArrived(pull.id, true, to.now());
   }
-}
-
-void ExpectEmpty(Harness& h, int blocks) {
-  h.scheduler().CheckIntegrity();
-  EXPECT_FALSE(h.scheduler().HasWork());
-  EXPECT_EQ(h.scheduler().Stats().blocks_free, blocks);
-  EXPECT_EQ(h.scheduler().Stats().host_blocks_used, 0);
 }
 
 // Three sequences with EOS, penalties and prompt log-probabilities, cut at every moment.
@@ -82,20 +54,21 @@ TEST(Detach, AtEveryMomentOfSeveralSequences) {
         after.RunToEnd();
         ExpectEmpty(before, o.num_blocks);
         ExpectEmpty(after, o.num_blocks);
-        int last_news = 0;
+        int last_output = 0;
         for (auto* side : {&before, &after}) {
-          for (const RequestOutput& news : side->TakeOutputs()) last_news += news.times.has_value();
+          for (const RequestOutput& output : side->TakeOutputs())
+            last_output += output.times.has_value();
         }
-        EXPECT_EQ(last_news, 1);
+        EXPECT_EQ(last_output, 1);
         before.MustAdd(Prompt(2), MaxTokens(1));
         before.RunToEnd();
-        EXPECT_EQ(before.model().num_sequences(), 1) << "the executor was told to forget";
+        EXPECT_EQ(before.model().num_sequences(), 1) << "the executor released it";
         for (int k = 0; k < 3; ++k) {
           const SequenceOutcome& a = before.outcome(id, k);
           const SequenceOutcome& b = after.outcome(id, k);
           EXPECT_EQ(Joined(a.tokens, b.tokens), Expected(q, k)) << "sequence " << k;
-          EXPECT_NE(a.finish.has_value(), b.finish.has_value()) << "told once";
-          EXPECT_EQ(a.prompt_logprobs.size() + b.prompt_logprobs.size(), 8u) << "told once";
+          EXPECT_NE(a.finish.has_value(), b.finish.has_value()) << "delivered once";
+          EXPECT_EQ(a.prompt_logprobs.size() + b.prompt_logprobs.size(), 8u) << "delivered once";
         }
       }
       EXPECT_GT(cuts, 10);
@@ -103,7 +76,7 @@ TEST(Detach, AtEveryMomentOfSeveralSequences) {
   }
 }
 
-// Penalties count what was generated elsewhere although its KV is not computed here.
+// Penalties count tokens that were generated elsewhere, although their KV is not computed here.
 TEST(Detach, PenaltiesCountImportedTokens) {
   SamplingParams params = MaxTokens(20);
   params.frequency_penalty = 0.7;
@@ -137,7 +110,7 @@ TEST(Detach, PenaltiesCountImportedTokens) {
   }
 }
 
-TEST(Detach, KeepsAgePlaceAndTimes) {
+TEST(Detach, KeepsAgePositionAndTimes) {
   Harness before({.scheduler = Roomy()}), after({.scheduler = Roomy()});
   const RequestId old = before.MustAdd(Prompt(8), MaxTokens(20));
   before.Advance(Duration::Seconds(1));
@@ -152,15 +125,15 @@ TEST(Detach, KeepsAgePlaceAndTimes) {
   EXPECT_EQ(after.scheduler().Inspect(old, after.now())->age, Duration::Seconds(10));
   const auto all = after.scheduler().InspectAll(after.now());
   ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(all[0].id, old) << "the older is first although it came last";
+  EXPECT_EQ(all[0].id, old) << "the older is first although it was added last";
   EXPECT_EQ(all[1].id, young);
   after.RunToEnd();
-  for (const RequestOutput& news : after.TakeOutputs()) {
-    if (news.request != old || !news.times) continue;
-    EXPECT_EQ(news.times->arrived, Time{});
-    EXPECT_EQ(news.times->first_scheduled, Time{} + Duration::Seconds(1));
-    EXPECT_EQ(news.times->first_token, Time{} + Duration::Seconds(1));
-    EXPECT_GT(*news.times->last_token, Time{} + Duration::Seconds(9));
+  for (const RequestOutput& output : after.TakeOutputs()) {
+    if (output.request != old || !output.times) continue;
+    EXPECT_EQ(output.times->arrived, Time{});
+    EXPECT_EQ(output.times->first_scheduled, Time{} + Duration::Seconds(1));
+    EXPECT_EQ(output.times->first_token, Time{} + Duration::Seconds(1));
+    EXPECT_GT(*output.times->last_token, Time{} + Duration::Seconds(9));
   }
 }
 
@@ -183,9 +156,9 @@ TEST(Detach, AllInOrderAndInEveryState) {
   EXPECT_EQ(h.scheduler().Stats().requests_detached, 6u);
   h.TakeOutputs();
   h.Commit();
-  EXPECT_TRUE(h.TakeOutputs().empty()) << "what left is told nothing";
+  EXPECT_TRUE(h.TakeOutputs().empty()) << "a request that left gets no output";
   ExpectEmpty(h, o.num_blocks);
-  // They may come back to the same scheduler.
+  // They may return to the same scheduler.
   for (const DetachedRequest& d : left) ASSERT_TRUE(h.AddAsIs(d.request).ok());
   h.RunToEnd();
   for (size_t i = 0; i < 6; ++i) {
@@ -225,7 +198,7 @@ TEST(Detach, HandedRequestsMayWaitBeyondTheLimit) {
   EXPECT_EQ(after.AddAsIs(left[2].request).code(), StatusCode::kResourceExhausted);
 }
 
-TEST(Detach, WhatCannotBeResumedIsRefused) {
+TEST(Detach, InvalidResumptionsAreRefused) {
   Harness h({.scheduler = Roomy()});
   const auto refuse = [&](int n, std::vector<ResumedSequence> resumed,
                           std::vector<int> imported = {}) {

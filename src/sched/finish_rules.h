@@ -1,5 +1,5 @@
 // When a sequence ends by itself: a token that stops it, or its length. Stop strings are text and
-// are matched outside the engine.
+// are matched outside the engine. Pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -11,13 +11,13 @@
 
 namespace millrace::sched {
 
-// Whether FinishAfter asks for the number of tokens only, whatever they are.
+// Whether FinishAfter depends only on the number of tokens, not on which they are.
 inline bool EndsByLengthOnly(const SamplingParams& params, std::span<const TokenId> eos_token_ids) {
   return (params.ignore_eos || eos_token_ids.empty()) && params.stop_token_ids.empty();
 }
 
-// After `token` became the last of `output_tokens`. A stopping token wins over the length, and
-// counts only after the first min_tokens.
+// To be called after `token` became the last of `output_tokens`. A stop token takes precedence over
+// the length, but counts only after the first min_tokens.
 inline std::optional<FinishReason> FinishAfter(TokenId token, int output_tokens, int output_limit,
                                                const SamplingParams& params,
                                                std::span<const TokenId> eos_token_ids) {

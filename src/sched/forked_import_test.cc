@@ -1,5 +1,5 @@
-// Several sequences over one prompt (vLLM section 4.4) that go on in another scheduler with their
-// KV: what they share is pulled once, and what is lacking is computed once, where it is lacking.
+// Several sequences of one prompt (vLLM section 4.4) that continue in another scheduler with their
+// KV: shared KV is pulled once, and missing KV is computed once, only where it is missing.
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -7,13 +7,11 @@
 #include <tuple>
 #include <vector>
 
-#include "sched/testing/harness.h"
-#include "sched/testing/small.h"
+#include "sched/testing/moves.h"
 
 namespace millrace::sched {
 namespace {
 
-constexpr Duration kHold = Duration::Seconds(30);
 constexpr int kLayers = 3;
 constexpr int kPrompt = 10;  // two blocks of 4 are shared by all, the third is not
 constexpr int kOutput = 12;
@@ -24,8 +22,8 @@ HarnessOptions Layers() {
   return o;
 }
 
-// One sequence's share of a step: its start, its tokens, and whether some layers compute them
-// alone.
+// One sequence's share of a step: its start, its number of tokens, and whether only some layers
+// compute them.
 using Share = std::tuple<int, int, bool>;
 
 std::vector<Share> SharesOf(const StepPlan* plan) {
@@ -41,7 +39,7 @@ std::vector<Share> SharesOf(const StepPlan* plan) {
 
 class ForkedImport : public ::testing::Test {
  protected:
-  // Three sequences that have forked, of which the second ends.
+  // Three sequences that have forked; the second ends.
   void Begin() {
     id_ = from_->MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
     for (int turn = 0; turn < 3; ++turn) from_->Turn();
@@ -49,7 +47,7 @@ class ForkedImport : public ::testing::Test {
     for (int turn = 0; turn < 2; ++turn) from_->Turn();
   }
 
-  // To `to_`, where it waits for its KV.
+  // Moves the request to `to_`, where it waits for its KV.
   void Leave() {
     left_ = *from_->scheduler().Detach(id_, from_->now(), kHold);
     for (const SequenceKv& s : left_.kv) left_.request.imported_tokens.push_back(s.tokens);
@@ -82,11 +80,11 @@ class ForkedImport : public ::testing::Test {
   void ExpectTheAnswers(const std::set<int>& of) {
     to_->RunToEnd();
     for (const int k : of) {
-      auto told = from_->outcome(id_, k).tokens;
+      auto delivered = from_->outcome(id_, k).tokens;
       const auto& rest = to_->outcome(id_, k).tokens;
-      told.insert(told.end(), rest.begin(), rest.end());
-      EXPECT_EQ(told, to_->model().Generate(Prompt(kPrompt), MaxTokens(kOutput), SequenceSeed(0, k),
-                                            kOutput));
+      delivered.insert(delivered.end(), rest.begin(), rest.end());
+      EXPECT_EQ(delivered, to_->model().Generate(Prompt(kPrompt), MaxTokens(kOutput),
+                                                 SequenceSeed(0, k), kOutput));
     }
     from_->scheduler().ReleaseKv(id_);
     from_->RunToEnd();
@@ -102,7 +100,7 @@ class ForkedImport : public ::testing::Test {
   std::vector<KvPull> pulls_;
 };
 
-TEST_F(ForkedImport, WhatTheyShareIsPulledOnce) {
+TEST_F(ForkedImport, SharedKvIsPulledOnce) {
   Begin();
   Leave();
   ASSERT_EQ(left_.kv.size(), 3u);
@@ -129,12 +127,12 @@ TEST_F(ForkedImport, WhatTheyShareIsPulledOnce) {
   EXPECT_EQ(to_->scheduler().Stats().copied_blocks, 0u);
 }
 
-TEST_F(ForkedImport, OneThatFailsMakesAllOfItBeComputed) {
+TEST_F(ForkedImport, OneFailedPullMakesAllOfItBeComputed) {
   Begin();
   Leave();
   Fetch(pulls_[0]);
   to_->scheduler().KvArrived(id_, true, to_->now());
-  EXPECT_EQ(to_->Schedule(), nullptr) << "one is due";
+  EXPECT_EQ(to_->Schedule(), nullptr) << "one pull is pending";
   to_->scheduler().KvArrived(id_, false, to_->now());
   to_->scheduler().CheckIntegrity();
   EXPECT_EQ(Step(), (std::vector<Share>{{0, 10, false}})) << "the prompt, by one for both";
@@ -142,7 +140,7 @@ TEST_F(ForkedImport, OneThatFailsMakesAllOfItBeComputed) {
   ExpectTheAnswers({0, 2});
 }
 
-// The prompt once, by the leader, and then what each does not share.
+// The leader computes the prompt once, then each sequence what it does not share.
 TEST_F(ForkedImport, LayersWithoutTheKvComputeAlone) {
   Begin();
   Leave();
@@ -157,7 +155,7 @@ TEST_F(ForkedImport, LayersWithoutTheKvComputeAlone) {
   ExpectTheAnswers({0, 2});
 }
 
-// Cut at every moment from the first chunk of the prompt on; one of three may lose its place.
+// Cut at every moment from the first chunk of the prompt on; one of the three may be aborted.
 TEST_F(ForkedImport, AtEveryMoment) {
   for (int cut = 0; cut < 24; ++cut) {
     for (const int aborted : {-1, 0, 1, 2}) {
@@ -189,8 +187,8 @@ TEST_F(ForkedImport, AtEveryMoment) {
   }
 }
 
-// Who loses its place before the prompt is there has no KV but the leader's, in the host pool or
-// nowhere.
+// A request that is preempted before the prompt is computed has only the leader's KV, in the host
+// pool or nowhere.
 TEST_F(ForkedImport, PreemptedWhileTheLayersCompute) {
   for (const auto mode : {PreemptionMode::kRecompute, PreemptionMode::kSwap}) {
     HarnessOptions o = Layers();
@@ -224,7 +222,7 @@ TEST_F(ForkedImport, PreemptedWhileTheLayersCompute) {
   }
 }
 
-// A prompt that was being computed is its leader's alone.
+// A prompt that is still being computed belongs to its leader alone.
 TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
   HarnessOptions o = Layers();
   o.scheduler.max_num_batched_tokens = 6;
@@ -250,7 +248,7 @@ TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
   ExpectTheAnswers({0, 1, 2});
 }
 
-// Only the leader's KV is worth its while: the others fork as soon as the prompt is there.
+// Only the leader's KV is needed: the others fork as soon as the prompt is complete.
 TEST_F(ForkedImport, APromptThatArrivesWholeIsForkedAtOnce) {
   Begin();
   left_ = *from_->scheduler().Detach(id_, from_->now(), kHold);
@@ -281,15 +279,15 @@ TEST_F(ForkedImport, AbortWhilePullingKeepsTheBlocksUntilThePullsEnd) {
   Begin();
   Leave();
   to_->Abort(id_);
-  EXPECT_EQ(to_->scheduler().Stats().blocks_pinned, 6) << "the transfers still write there";
+  EXPECT_EQ(to_->scheduler().Stats().blocks_pinned, 6) << "the transfers still write to them";
   to_->scheduler().KvArrived(id_, true, to_->now());
   EXPECT_EQ(to_->scheduler().Stats().blocks_pinned, 6);
   to_->scheduler().KvArrived(id_, true, to_->now());
   EXPECT_EQ(to_->scheduler().Stats().blocks_free, 64);
 }
 
-// The copies that a step in flight makes may not be there: of what they copy nothing counts.
-TEST_F(ForkedImport, ACopyUnderWayIsNotThere) {
+// Copies of a step in flight may not be complete: copied blocks do not count.
+TEST_F(ForkedImport, ACopyInProgressDoesNotCount) {
   id_ = from_->MustAdd(Prompt(kPrompt), MaxTokens(kOutput, 3));
   from_->Turn();
   EXPECT_EQ(from_->scheduler().Peek(id_)->kv[1].tokens, 9);
@@ -297,7 +295,7 @@ TEST_F(ForkedImport, ACopyUnderWayIsNotThere) {
   const auto here = from_->scheduler().Peek(id_);
   EXPECT_EQ(here->kv[0].tokens, 8);
   EXPECT_EQ(here->kv[1].tokens, 8);
-  EXPECT_EQ(here->kv[2].tokens, 9) << "the block that was copied is its own now";
+  EXPECT_EQ(here->kv[2].tokens, 9) << "it now owns the copied block";
   from_->Commit();
   EXPECT_EQ(from_->scheduler().Peek(id_)->kv[0].tokens, 11);
   EXPECT_EQ(from_->scheduler().Peek(id_)->kv[1].tokens, 10);

@@ -1,6 +1,7 @@
-// KV that comes from another stage, and KV that is kept for one (DistServe section 4.3: the decode
-// side pulls when it has room, the prefill side's memory is the queue). While a pull writes into
-// blocks they are pinned, so that an abort cannot give them away; held KV is pinned with an end.
+// KV that is imported from another stage, and KV that is held for one (DistServe section 4.3: the
+// decode side pulls when it has room, so the prefill side's memory is the queue). Blocks are pinned
+// while a pull writes to them, so that an abort cannot free them. Held KV is pinned until a given
+// time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +16,11 @@
 namespace millrace::sched {
 namespace {
 
-// The body owes a KvArrived for every pull, so a pull's pin has no end of its own.
+// The caller must call KvArrived for every pull, so a pull's pin needs no end of its own.
 constexpr Time kForEver{std::numeric_limits<int64_t>::max()};
 
-// Held KV and a pull of the same request are two transfers: it may come back to where it left.
+// Held KV and a pull of the same request are two transfers, because a request may return to the
+// scheduler that it left.
 constexpr uint64_t kPullBit = uint64_t{1} << 63;
 kv::TransferId HoldOf(RequestId id) { return kv::TransferId(id.value()); }
 kv::TransferId PullOf(RequestId id) { return kv::TransferId(id.value() | kPullBit); }
@@ -32,8 +34,8 @@ Status CheckImport(int imported_tokens, int64_t known) {
 
 Status CheckLength(size_t output, int output_limit) {
   if (std::cmp_less(output, output_limit)) return OkStatus();
-  return InvalidArgument(
-      fmt::format("{} of {} tokens are generated already: nothing is left", output, output_limit));
+  return InvalidArgument(fmt::format(
+      "{} of {} tokens are already generated: there is nothing to do", output, output_limit));
 }
 
 }  // namespace
@@ -47,16 +49,17 @@ Status SchedulerImpl::CheckHandOff(const NewRequest& request, int output_limit) 
   const std::vector<ResumedSequence>& resumed = request.resumed;
   if (!resumed.empty() && std::ssize(resumed) != n) {
     return InvalidArgument(
-        fmt::format("{} sequences of a request of {} are resumed", resumed.size(), n));
+        fmt::format("resumed has {} entries for {} sequences", resumed.size(), n));
   }
   if (!resumed.empty() && std::ranges::all_of(resumed, &ResumedSequence::finished)) {
-    return InvalidArgument("every sequence has finished already: nothing is left");
+    return InvalidArgument("every sequence has already finished");
   }
   for (const ResumedSequence& s : resumed) {
     if (!s.finished) MR_RETURN_IF_ERROR(CheckLength(s.output.size(), output_limit));
   }
   if (request.hold_kv && n != 1) {
-    return InvalidArgument(fmt::format("the KV of {} sequences is not held for hold_kv", n));
+    return InvalidArgument(
+        fmt::format("hold_kv needs a request of one sequence, this one has {}", n));
   }
   return CheckImports(request);
 }
@@ -65,7 +68,7 @@ Status SchedulerImpl::CheckImports(const NewRequest& request) {
   const std::vector<int>& imported = request.imported_tokens;
   if (imported.empty()) return OkStatus();
   if (std::ssize(imported) != request.params->n) {
-    return InvalidArgument(fmt::format("imported_tokens of {} sequences of a request of {}",
+    return InvalidArgument(fmt::format("imported_tokens has {} entries for {} sequences",
                                        imported.size(), request.params->n));
   }
   bool any = false;
@@ -80,12 +83,13 @@ Status SchedulerImpl::CheckImports(const NewRequest& request) {
     any = any || imported[i] > 0;
   }
   if (any && PromptLogprobsLacking(request)) {
-    return InvalidArgument("prompt log-probabilities are lost where the prompt's KV is imported");
+    return InvalidArgument(
+        "prompt log-probabilities need the prompt computed here, but its KV is imported");
   }
   return OkStatus();
 }
 
-// They come with a sequence's first token; who has told its first has told them.
+// They are delivered with a sequence's first token; a sequence that has output has delivered them.
 bool SchedulerImpl::PromptLogprobsLacking(const NewRequest& request) {
   if (!request.params->prompt_logprobs) return false;
   return request.resumed.empty() ||
@@ -94,12 +98,12 @@ bool SchedulerImpl::PromptLogprobsLacking(const NewRequest& request) {
          });
 }
 
-// Leading blocks of the prompt that no sequence writes any more when it has forked.
+// Leading blocks of the prompt that no sequence writes after the fork.
 int SchedulerImpl::SharedBlocks(const Request& request) const {
   return (request.prompt_tokens - 1) / options_.block_size;
 }
 
-// Whether the sequences had forked (vLLM section 4.4): each brings KV of its own.
+// Whether the sequences had forked (vLLM section 4.4), so that each imports its own KV.
 bool SchedulerImpl::ImportsForked(const Request& request) const {
   const int least = std::max(SharedBlocks(request) * options_.block_size, 1);
   return request.sharing_prompt && std::ranges::all_of(request.sequences, [&](const Sequence& s) {
@@ -107,7 +111,7 @@ bool SchedulerImpl::ImportsForked(const Request& request) const {
          });
 }
 
-// False when nothing is imported after all.
+// False when nothing needs to be imported.
 bool SchedulerImpl::StartPulling(Request& request) {
   Sequence& leader = request.sequences[request.leader];
   const bool forked = ImportsForked(request);
@@ -133,7 +137,7 @@ bool SchedulerImpl::StartPulling(Request& request) {
   return true;
 }
 
-// The blocks that the sequences share come with the leader's pull.
+// The leader's pull brings the blocks that the sequences share.
 void SchedulerImpl::TakeSiblingTables(Request& request) {
   kv::BlockTable& all = request.sequences[request.leader].table;
   bool grown = kv_.Grow(all, request.sequences[request.leader].lacking_until);
@@ -166,8 +170,8 @@ void SchedulerImpl::NoteReads(std::span<const BlockCopy> copies) {
   for (const BlockCopy& copy : copies) read_by_[copy.from] = StepId(next_step_);
 }
 
-// Steps run in order, so a block may be given to a later step while an earlier one is yet to copy
-// out of it. A pull is in no such order: it waits until that step has ended.
+// Steps run in order, so a block may be given to a later step while an earlier one still has to
+// copy out of it. A pull is not ordered with steps, so it waits until that step has ended.
 void SchedulerImpl::DrainPulls(std::vector<KvPull>& pulls) {
   const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
   std::erase_if(pulls_, [&](AskedPull& asked) {
@@ -177,8 +181,8 @@ void SchedulerImpl::DrainPulls(std::vector<KvPull>& pulls) {
   });
 }
 
-// Copies to the host that have no step to travel in must not hold up a pull, which may be what the
-// next step waits for: whoever was to be swapped out is computed anew instead.
+// Copies to the host that have no step to travel in must not delay a pull, because the next step
+// may need it. The request that was to be swapped out is recomputed instead.
 void SchedulerImpl::DropUnsentSwaps() {
   const StepId unsent(next_step_);
   if (std::ranges::none_of(pulls_, [&](const AskedPull& a) { return a.after == unsent; })) return;
@@ -197,17 +201,17 @@ void SchedulerImpl::DropUnsentSwaps() {
 Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
                                      int imported_tokens) const {
   if (!request || request->state != RequestState::kPulling) {
-    return FailedPrecondition("only a request that pulls can be told of more to import");
+    return FailedPrecondition("only a request that pulls can have its import extended");
   }
   if (request->sequences.size() > 1) {
-    return FailedPrecondition("only a request of one sequence can be told of more to import");
+    return FailedPrecondition("only a request of one sequence can have its import extended");
   }
   const Sequence& s = request->sequences.front();
   MR_RETURN_IF_ERROR(CheckLength(s.output.size() + more_output, request->output_limit));
   MR_RETURN_IF_ERROR(
       CheckImport(imported_tokens, request->TotalOf(s) + static_cast<int64_t>(more_output)));
   if (imported_tokens < s.lacking_until) {
-    return InvalidArgument(fmt::format("{} tokens are being imported already, not {}",
+    return InvalidArgument(fmt::format("{} tokens are already being imported, not {}",
                                        s.lacking_until, imported_tokens));
   }
   const int blocks = kv_.BlocksFor(imported_tokens);
@@ -265,8 +269,8 @@ void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   last_moved_ = now;
 }
 
-// What came counts. What came but for some layers is computed at these: the prompt by the leader,
-// and then by each of the others what it does not share.
+// Applies the KV that arrived. KV that only some layers lack is computed by these: the leader
+// computes the prompt, then each of the others the part that it does not share.
 void SchedulerImpl::EndImport(Request& request) {
   const bool whole = !request.import_failed && !request.import_lacks;
   if (request.import_failed) DropSiblingTables(request);
@@ -302,8 +306,8 @@ void SchedulerImpl::HoldKv(const Sequence& sequence) {
              r.times.last_token.value_or(r.times.arrived) + *r.spec.hold_kv);
 }
 
-// All of them, or those beyond what is held already. False when others are held: somebody may be
-// reading them.
+// Holds all of the blocks, or those beyond what is already held. False when other blocks are held,
+// because a transfer may be reading them.
 bool SchedulerImpl::HoldBlocks(RequestId id, std::span<const kv::BlockHandle> blocks, Time until) {
   const auto held = kv_.device().PinnedBy(HoldOf(id));
   if (held.size() > blocks.size() || !std::ranges::equal(held, blocks.first(held.size()))) {
@@ -317,6 +321,14 @@ std::vector<BlockIndex> SchedulerImpl::HeldBlocks(RequestId id) const {
   std::vector<BlockIndex> blocks;
   for (kv::BlockHandle block : kv_.device().PinnedBy(HoldOf(id))) blocks.push_back(block.index);
   return blocks;
+}
+
+// Blocks whose hold has expired may have been promised to other requests, so it is not renewed.
+bool SchedulerImpl::ExtendHold(RequestId id, Time now, Duration hold_kv) {
+  kv_.device().SweepPins(now);
+  if (kv_.device().PinnedBy(HoldOf(id)).empty()) return false;
+  kv_.device().Pin(HoldOf(id), {}, now + hold_kv);
+  return true;
 }
 
 void SchedulerImpl::ReleaseKv(RequestId id) { kv_.device().Unpin(HoldOf(id)); }

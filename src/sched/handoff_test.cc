@@ -1,5 +1,5 @@
-// Prefill and decode on two schedulers (DistServe section 4.3): the answer must be that of one, no
-// block may be lost, and every way a hand-over can fail must end well.
+// Prefill and decode on two schedulers (DistServe section 4.3): the answer must equal that of one
+// scheduler, no block may be lost, and every failure of a hand-over must end well.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -21,7 +21,7 @@ HarnessOptions Stage(int num_blocks, int stages = 1) {
   return options;
 }
 
-std::vector<TokenId> Prompt(int tokens, TokenId first) {
+std::vector<TokenId> SpreadPrompt(int tokens, TokenId first) {
   std::vector<TokenId> prompt(static_cast<size_t>(tokens));
   for (int i = 0; i < tokens; ++i) prompt[i] = (first + 7 * i) % 1000;
   return prompt;
@@ -36,7 +36,7 @@ SamplingParams Greedy(int max_tokens) {
 
 class HandOff : public ::testing::Test {
  protected:
-  // The prompt and its first token on the prefill side, with the KV held.
+  // Computes the prompt and its first token on the prefill side and holds the KV.
   RequestId Prefill(const std::vector<TokenId>& prompt) {
     const RequestId id =
         prefill_.MustAdd(prompt, Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
@@ -74,7 +74,7 @@ class HandOff : public ::testing::Test {
 TEST_F(HandOff, TheAnswerIsThatOfOneMachine) {
   Harness alone(Stage(64));
   for (const int tokens : {1, 15, 16, 17, 100, 200}) {
-    const auto prompt = Prompt(tokens, tokens);
+    const auto prompt = SpreadPrompt(tokens, tokens);
     const RequestId whole = alone.MustAdd(prompt, Greedy(20));
     alone.RunToEnd();
     const RequestId first = Prefill(prompt);
@@ -83,10 +83,10 @@ TEST_F(HandOff, TheAnswerIsThatOfOneMachine) {
     ASSERT_EQ(pulls.size(), 1u);
     Pull(pulls[0], first);
     decode_.RunToEnd();
-    auto tokens_told = prefill_.outcome(first).tokens;
+    auto tokens_delivered = prefill_.outcome(first).tokens;
     const auto& more = decode_.outcome(rest).tokens;
-    tokens_told.insert(tokens_told.end(), more.begin(), more.end());
-    EXPECT_EQ(tokens_told, alone.outcome(whole).tokens) << tokens << " prompt tokens";
+    tokens_delivered.insert(tokens_delivered.end(), more.begin(), more.end());
+    EXPECT_EQ(tokens_delivered, alone.outcome(whole).tokens) << tokens << " prompt tokens";
     EXPECT_EQ(decode_.outcome(rest).finish, FinishReason::kLength);
     EXPECT_EQ(decode_.scheduler().Stats().prompt_tokens_recomputed, 0u);
   }
@@ -95,7 +95,7 @@ TEST_F(HandOff, TheAnswerIsThatOfOneMachine) {
 }
 
 TEST_F(HandOff, HeldKvStaysUntilReleasedOrExpired) {
-  const RequestId id = Prefill(Prompt(100, 1));
+  const RequestId id = Prefill(SpreadPrompt(100, 1));
   EXPECT_EQ(prefill_.scheduler().Stats().blocks_pinned, 7);
   EXPECT_EQ(prefill_.scheduler().HeldBlocks(id).size(), 7u);
   prefill_.Advance(Duration::Seconds(29));
@@ -107,12 +107,26 @@ TEST_F(HandOff, HeldKvStaysUntilReleasedOrExpired) {
   ExpectAllFree(prefill_, 64);
 }
 
+TEST_F(HandOff, AHoldIsExtendedWhileItLasts) {
+  const RequestId id = Prefill(Prompt(100, 1));
+  prefill_.Advance(Duration::Seconds(29));
+  EXPECT_TRUE(prefill_.scheduler().ExtendHold(id, prefill_.now(), kLease));
+  prefill_.Advance(Duration::Seconds(29));
+  prefill_.Schedule();
+  EXPECT_EQ(prefill_.scheduler().HeldBlocks(id).size(), 7u);
+  prefill_.Advance(Duration::Seconds(1));
+  EXPECT_FALSE(prefill_.scheduler().ExtendHold(id, prefill_.now(), kLease)) << "it has expired";
+  EXPECT_TRUE(prefill_.scheduler().HeldBlocks(id).empty());
+  EXPECT_FALSE(prefill_.scheduler().ExtendHold(RequestId(999), prefill_.now(), kLease));
+  ExpectAllFree(prefill_, 64);
+}
+
 TEST_F(HandOff, HeldKvPushesBack) {
   // 64 blocks hold nine prompts of 100 tokens; the tenth waits until one is fetched.
   std::vector<RequestId> held;
-  for (int i = 0; i < 9; ++i) held.push_back(Prefill(Prompt(100, 100 * i)));
+  for (int i = 0; i < 9; ++i) held.push_back(Prefill(SpreadPrompt(100, 100 * i)));
   const RequestId tenth =
-      prefill_.MustAdd(Prompt(100, 5), Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+      prefill_.MustAdd(SpreadPrompt(100, 5), Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
   EXPECT_EQ(prefill_.Schedule(), nullptr);
   EXPECT_FALSE(prefill_.finished(tenth));
   prefill_.scheduler().ReleaseKv(held[0]);
@@ -121,7 +135,7 @@ TEST_F(HandOff, HeldKvPushesBack) {
 }
 
 TEST_F(HandOff, WithoutTheKvItIsComputedHere) {
-  const auto prompt = Prompt(100, 3);
+  const auto prompt = SpreadPrompt(100, 3);
   const RequestId first = Prefill(prompt);
   const RequestId rest = Decode(prompt, first, 10);
   const auto pulls = Admit();
@@ -135,10 +149,9 @@ TEST_F(HandOff, WithoutTheKvItIsComputedHere) {
   EXPECT_EQ(decode_.outcome(rest).tokens, std::vector<TokenId>(all.begin() + 1, all.end()));
 }
 
-// KV that arrived but for some layers: these alone compute its tokens, and nothing is sampled by
-// them.
+// KV that arrived except for some layers: only these compute its tokens, and they sample nothing.
 TEST_F(HandOff, HopsWithoutTheKvComputeAlone) {
-  const auto prompt = Prompt(150, 3);
+  const auto prompt = SpreadPrompt(150, 3);
   const RequestId first = Prefill(prompt);
   const RequestId rest = Decode(prompt, first, 10);
   const auto pulls = Admit();
@@ -167,15 +180,15 @@ TEST_F(HandOff, HopsWithoutTheKvComputeAlone) {
   EXPECT_EQ(decode_.outcome(rest).tokens.size(), 9u);
 }
 
-// Preempted meanwhile it has no KV at any hop.
+// A request preempted meanwhile has no KV at any hop.
 TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
   HarnessOptions options = Stage(14);
   options.scheduler.max_num_batched_tokens = 16;
   options.scheduler.watermark = 0;
   Harness decode(options);
-  const auto prompt = Prompt(150, 3);
+  const auto prompt = SpreadPrompt(150, 3);
   const RequestId first = Prefill(prompt);
-  decode.MustAdd(Prompt(40, 9), Greedy(60));  // comes first, and grows
+  decode.MustAdd(SpreadPrompt(40, 9), Greedy(60));  // first in order, and it grows
   for (int i = 0; i < 4; ++i) {
     ASSERT_NE(decode.Schedule(), nullptr);
     decode.Commit();
@@ -201,26 +214,26 @@ TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
     const auto info = decode.scheduler().Inspect(rest, decode.now());
     preempted = preempted || (info && info->preemptions > 0);
   }
-  EXPECT_TRUE(preempted) << "the test is about it";
+  EXPECT_TRUE(preempted) << "this is the case under test";
   EXPECT_TRUE(whole);
 }
 
 TEST_F(HandOff, AbortWhilePullingKeepsTheBlocksUntilThePullEnds) {
-  const auto prompt = Prompt(100, 4);
+  const auto prompt = SpreadPrompt(100, 4);
   const RequestId first = Prefill(prompt);
   const RequestId rest = Decode(prompt, first, 10);
   const auto pulls = Admit();
   ASSERT_EQ(pulls.size(), 1u);
   EXPECT_EQ(decode_.scheduler().Inspect(rest, decode_.now())->state, RequestState::kPulling);
   decode_.Abort(rest);
-  EXPECT_EQ(decode_.scheduler().Stats().blocks_pinned, 7) << "the transfer still writes there";
+  EXPECT_EQ(decode_.scheduler().Stats().blocks_pinned, 7) << "the transfer still writes to them";
   decode_.scheduler().KvArrived(rest, true, decode_.now());
   ExpectAllFree(decode_, 64);
 }
 
-TEST_F(HandOff, WhatCannotBeHandedOverIsRefused) {
+TEST_F(HandOff, InvalidHandOversAreRefused) {
   const auto refuse = [&](const std::function<void(NewRequest&)>& change, int max_tokens = 5) {
-    return decode_.Add(Prompt(10, 1), Greedy(max_tokens), change).status().code();
+    return decode_.Add(SpreadPrompt(10, 1), Greedy(max_tokens), change).status().code();
   };
   EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = {10}; }), StatusCode::kInvalidArgument);
   EXPECT_EQ(refuse([](NewRequest& r) { r.imported_tokens = {-1}; }), StatusCode::kInvalidArgument);
@@ -230,8 +243,8 @@ TEST_F(HandOff, WhatCannotBeHandedOverIsRefused) {
             StatusCode::kInvalidArgument);
 }
 
-// Many requests over scarce decode memory, with pulls that take their time, fail, or belong to
-// requests that were aborted meanwhile; preempted ones are computed anew from their tokens.
+// Many requests with scarce decode memory. Pulls take time, fail, or belong to requests that were
+// aborted meanwhile; preempted requests are recomputed from their tokens.
 TEST_F(HandOff, RandomHandOversLoseNothing) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Rng rng(seed);
@@ -248,7 +261,7 @@ TEST_F(HandOff, RandomHandOversLoseNothing) {
     std::map<RequestId, size_t> job_of;
     for (int turn = 0; turn < 4000 && (turn < 400 || decode.scheduler().HasWork()); ++turn) {
       if (turn < 300 && rng.Between(0, 4) == 0) {
-        Job job{.prompt = Prompt(static_cast<int>(rng.Between(1, 90)), turn),
+        Job job{.prompt = SpreadPrompt(static_cast<int>(rng.Between(1, 90)), turn),
                 .max_tokens = static_cast<int>(rng.Between(2, 60))};
         job.first =
             prefill.MustAdd(job.prompt, Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
@@ -297,10 +310,10 @@ TEST_F(HandOff, RandomHandOversLoseNothing) {
       ASSERT_TRUE(decode.finished(job.rest)) << "seed " << seed;
       const RequestId whole = alone.MustAdd(job.prompt, Greedy(job.max_tokens));
       alone.RunToEnd();
-      auto told = prefill.outcome(job.first).tokens;
+      auto delivered = prefill.outcome(job.first).tokens;
       const auto& more = decode.outcome(job.rest).tokens;
-      told.insert(told.end(), more.begin(), more.end());
-      ASSERT_EQ(told, alone.outcome(whole).tokens) << "seed " << seed;
+      delivered.insert(delivered.end(), more.begin(), more.end());
+      ASSERT_EQ(delivered, alone.outcome(whole).tokens) << "seed " << seed;
       ++compared;
     }
     EXPECT_GT(compared, 20);

@@ -1,4 +1,4 @@
-// What others may look at: counts, one request, why it waits, whether anything moves.
+// Read-only views: counts, one request, why it waits, whether anything makes progress.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -84,7 +84,7 @@ RequestInfo SchedulerImpl::InfoOf(const Request& request, Time now) const {
 
 std::string SchedulerImpl::WaitReason(const Request& request) const {
   if (request.state == RequestState::kFinished) return "";
-  if (request.frozen) return "its hand-over to another scheduler";
+  if (request.paused) return "its hand-over to another scheduler";
   if (request.state == RequestState::kPulling) {
     return fmt::format("the KV of {} tokens from another stage",
                        request.sequences[request.leader].lacking_until);
@@ -136,19 +136,20 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
 
 std::optional<RequestInfo> SchedulerImpl::Stalled(Time now) const {
   if (!HasWork() || now - last_moved_ <= options_.watchdog) return std::nullopt;
-  // Whoever is in the oldest step in flight, else the first in order.
+  // A request in the oldest step in flight, else the first in order.
   if (!ledger_.empty()) {
     for (const LedgerEntry& entry : ledger_.front().entries) {
       if (entry.sequence->live()) return InfoOf(*entry.sequence->request, now);
     }
   }
-  // Who pulls or is frozen is moved by whoever hands it over, with a deadline there.
+  // A pulling or paused request depends on the caller that hands it over, which has its own
+  // deadline.
   for (const Request* r : running_) {
-    if (!r->frozen) return InfoOf(*r, now);
+    if (!r->paused) return InfoOf(*r, now);
   }
   if (!pulling_.empty()) return std::nullopt;
   for (const auto& [key, r] : waiting_) {
-    if (!r->frozen) return InfoOf(*r, now);
+    if (!r->paused) return InfoOf(*r, now);
   }
   return std::nullopt;
 }
@@ -180,9 +181,10 @@ void SchedulerImpl::CheckBlocks() const {
       const bool has_blocks =
           r->state == RequestState::kRunning || r->state == RequestState::kPulling;
       MR_CHECK(!s.waits_with_table() || (r->sharing_prompt && has_blocks))
-          << "sequence " << s.id << " waits for a prompt that nobody computes";
-      MR_CHECK(s.told_blocks <= std::ssize(s.table) || !s.live());
-      MR_CHECK(!s.live() || s.computed < r->TotalOf(s)) << "sequence " << s.id << " lacks nothing";
+          << "sequence " << s.id << " waits for a prompt that no sequence computes";
+      MR_CHECK(s.sent_blocks <= std::ssize(s.table) || !s.live());
+      MR_CHECK(!s.live() || s.computed < r->TotalOf(s))
+          << "sequence " << s.id << " has no tokens left to compute";
     }
   }
   kv_.CheckIntegrity(device, host);
@@ -200,15 +202,17 @@ void SchedulerImpl::CheckCounts() const {
   }
   for (const auto& r : leaving_) {
     MR_CHECK(r->in_flight > 0 && r->in_flight == in_flight[r.get()] && r->live() == 0)
-        << "request " << r->spec.id << " has left and does not go";
+        << "request " << r->spec.id << " was detached but no step in flight holds it";
   }
   for (const auto& [key, r] : pulling_) {
-    MR_CHECK(pulls_due_.contains(r->spec.id)) << "request " << r->spec.id << " waits for no pull";
+    MR_CHECK(pulls_due_.contains(r->spec.id))
+        << "request " << r->spec.id << " is pulling without a pending pull";
   }
   int promised = 0, sequences = 0, pulling = 0;
   size_t queued = 0;
   for (const auto& [id, r] : requests_) {
-    MR_CHECK(r->in_flight == in_flight[r.get()]) << "request " << id << " counts its steps wrong";
+    MR_CHECK(r->in_flight == in_flight[r.get()])
+        << "request " << id << " has a wrong count of steps in flight";
     promised += r->promised_blocks;
     if (r->state == RequestState::kRunning) sequences += r->live();
     if (r->state == RequestState::kPulling) pulling += r->live();

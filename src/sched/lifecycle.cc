@@ -1,4 +1,4 @@
-// How sequences begin together and end one by one: fork, hand-over, finish, abort, retire.
+// How sequences start together and end one by one: fork, hand-over, finish, abort, retire.
 #include <algorithm>
 #include <utility>
 
@@ -7,38 +7,38 @@
 
 namespace millrace::sched {
 
-RequestOutput& SchedulerImpl::AppendNews(const Sequence& sequence,
-                                         std::vector<RequestOutput>& outputs) const {
-  RequestOutput& news = outputs.emplace_back();
-  news.request = sequence.request->spec.id;
-  news.index = sequence.index;
-  news.cached_prompt_tokens = sequence.request->cached_prompt_tokens;
-  return news;
+RequestOutput& SchedulerImpl::AppendOutput(const Sequence& sequence,
+                                           std::vector<RequestOutput>& outputs) const {
+  RequestOutput& output = outputs.emplace_back();
+  output.request = sequence.request->spec.id;
+  output.index = sequence.index;
+  output.cached_prompt_tokens = sequence.request->cached_prompt_tokens;
+  return output;
 }
 
 void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
                           std::vector<RequestOutput>& outputs) {
   Request* r = Find(id);
   if (!r) return;
-  // Without an index nobody is left to take over the prompt.
+  // Without an index, no sequence is left to take over the prompt.
   if (!index) r->sharing_prompt = false;
   for (Sequence& s : r->sequences) {
     if (!s.live() || (index && *index != s.index)) continue;
-    RequestOutput& news = AppendNews(s, outputs);
-    news.finish = FinishReason::kAbort;
-    End(s, news);
+    RequestOutput& output = AppendOutput(s, outputs);
+    output.finish = FinishReason::kAbort;
+    End(s, output);
   }
 }
 
-// Once the prompt is there the others start at its last token, over the same blocks. They compute
-// that token once more to get logits of their own, in a copy of its block (copy-on-write).
+// When the prompt is computed, the other sequences start at its last token, over the same blocks.
+// They compute that token again to get their own logits, in a copy of its block (copy-on-write).
 void SchedulerImpl::MaybeForkPrompt(Request& request) {
   Sequence& leader = request.sequences[request.leader];
   if (!request.sharing_prompt || leader.computed < request.prompt_tokens) return;
   StartSiblings(request);
 }
 
-// Those whose KV was imported have a table, over the blocks that they share with the leader.
+// Sequences whose KV was imported have a table, over the blocks that they share with the leader.
 void SchedulerImpl::StartSiblings(Request& request) {
   Sequence& leader = request.sequences[request.leader];
   for (Sequence& s : request.sequences) {
@@ -75,12 +75,12 @@ void SchedulerImpl::DropSiblingTables(Request& request) {
   }
 }
 
-// The leader ends before the prompt is there: the next sequence takes over its blocks and, if a
-// step is in flight, the KV that this step computes. The token it samples has the wrong seed.
+// The leader ends before the prompt is computed: the next sequence takes over its blocks and the KV
+// of a step in flight. The token that this step samples has the wrong seed and is not used.
 void SchedulerImpl::HandOverPrompt(Sequence& leader) {
   Request& r = *leader.request;
   const auto next = std::ranges::find_if(r.sequences, &Sequence::live);
-  MR_CHECK(next != r.sequences.end()) << "nobody to take over the prompt";
+  MR_CHECK(next != r.sequences.end()) << "no sequence can take over the prompt";
   r.leader = next->index;
   r.sharing_prompt = r.live() > 1;
   next->started = std::exchange(leader.started, false);
@@ -88,7 +88,7 @@ void SchedulerImpl::HandOverPrompt(Sequence& leader) {
   next->computed_most =
       std::max(next->computed_most, std::min(leader.computed_most, r.prompt_tokens));
   next->output.reserve(std::min(r.output_limit, kOutputReserveMax));
-  // Of what is imported the prompt is for all; its own it computes anew.
+  // The imported prompt is for all sequences; each recomputes its own KV.
   next->lacking_until =
       std::min({std::exchange(leader.lacking_until, 0), r.prompt_tokens, r.TotalOf(*next) - 1});
   next->lacking = leader.lacking;
@@ -96,27 +96,28 @@ void SchedulerImpl::HandOverPrompt(Sequence& leader) {
   next->table = std::exchange(leader.table, {});
   next->host_table = std::exchange(leader.host_table, {});
   next->chain = std::exchange(leader.chain, {});
-  // Names beyond the prompt would be of the leader's own output.
+  // Hashes beyond the prompt would be of the leader's own output.
   const size_t prompt_blocks = r.prompt_tokens / options_.block_size;
   if (next->chain.nodes.size() > prompt_blocks) next->chain.nodes.resize(prompt_blocks);
   next->in_flight = std::exchange(leader.in_flight, std::nullopt);
   if (!next->in_flight) return;
   const auto step = std::ranges::find(ledger_, *next->in_flight, &LedgerStep::id);
   const auto entry = std::ranges::find(step->entries, &leader, &LedgerEntry::sequence);
-  // An entry whose KV was dropped meanwhile stays worthless.
+  // An entry whose KV was dropped meanwhile stays unusable.
   const bool worthless = entry->incarnation != leader.incarnation;
   entry->sequence = &*next;
   entry->incarnation = worthless ? next->incarnation - 1 : next->incarnation;
   entry->samples = false;
 }
 
-// `news` is the sequence's last and says why; the request's very last carries its times.
-void SchedulerImpl::End(Sequence& sequence, RequestOutput& news) {
+// `output` is the sequence's last and holds the reason; the request's last output carries its
+// times.
+void SchedulerImpl::End(Sequence& sequence, RequestOutput& output) {
   Request& r = *sequence.request;
-  sequence.finish = news.finish;
+  sequence.finish = output.finish;
   if (r.state == RequestState::kRunning) --running_sequences_;
   if (r.state == RequestState::kPulling) --pulling_sequences_;
-  if (sequence.told && !sequence.in_flight) released_.push_back(sequence.id);
+  if (sequence.sent && !sequence.in_flight) released_.push_back(sequence.id);
   if (r.sharing_prompt) {
     if (sequence.index == r.leader) HandOverPrompt(sequence);
     r.sharing_prompt = r.live() > 1;
@@ -126,8 +127,8 @@ void SchedulerImpl::End(Sequence& sequence, RequestOutput& news) {
   FreeBlocks(sequence);
   UpdatePromise(r);
   if (r.live() > 0) return;
-  ++stats_.requests_finished[static_cast<int>(*news.finish)];
-  news.times = r.times;
+  ++stats_.requests_finished[static_cast<int>(*output.finish)];
+  output.times = r.times;
   Retire(r);
 }
 
@@ -151,11 +152,11 @@ void SchedulerImpl::LeaveQueue(Request& request) {
 void SchedulerImpl::Retire(Request& request) {
   LeaveQueue(request);
   UpdatePromise(request);
-  if (request.in_flight == 0) Bury(request);
+  if (request.in_flight == 0) Reap(request);
 }
 
-// A reservation ends only now: a step in flight may still use its blocks.
-void SchedulerImpl::Bury(Request& request) {
+// A reservation ends only here, because a step in flight may still use its blocks.
+void SchedulerImpl::Reap(Request& request) {
   ReleaseReservation(request);
   if (request.detached) {
     const auto place = std::ranges::find(leaving_, &request, &std::unique_ptr<Request>::get);

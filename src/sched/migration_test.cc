@@ -1,96 +1,68 @@
-// Requests that go on while they are handed over: KV that is exposed and pulled in rounds, and the
-// hazards of copies under way.
+// Requests that continue to run while they are handed over: exported KV that is pulled in rounds,
+// and the hazards of copies in progress.
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "sched/testing/harness.h"
-#include "sched/testing/small.h"
+#include "sched/testing/moves.h"
 
 namespace millrace::sched {
 namespace {
 
-constexpr Duration kHold = Duration::Seconds(30);
-
-SchedulerOptions Roomy() {
-  SchedulerOptions o = Small();
-  o.num_blocks = 64;
-  return o;
-}
-
-std::vector<TokenId> Joined(std::vector<TokenId> first, const std::vector<TokenId>& rest) {
-  first.insert(first.end(), rest.begin(), rest.end());
-  return first;
-}
-
-// A moment is a call of Schedule or Commit.
-void Moments(Harness& h, int moments) {
-  for (int i = 0; i < moments; ++i) {
-    if (!h.Schedule() && h.in_flight() > 0) h.Commit();
-  }
-}
-
-void ExpectEmpty(Harness& h, int blocks) {
-  h.scheduler().CheckIntegrity();
-  EXPECT_FALSE(h.scheduler().HasWork());
-  EXPECT_EQ(h.scheduler().Stats().blocks_free, blocks);
-  EXPECT_EQ(h.scheduler().Stats().host_blocks_used, 0);
-}
-
-TEST(Freeze, RunsNoMoreAndHoldsNobodyUp) {
+TEST(Pause, StopsTheRequestAndDelaysNoOther) {
   SchedulerOptions o = Roomy();
   o.stages = 2;
   Harness h({.scheduler = o});
-  const RequestId frozen = h.MustAdd(Prompt(8), MaxTokens(10));
+  const RequestId paused = h.MustAdd(Prompt(8), MaxTokens(10));
   Moments(h, 5);
   const RequestId waiting = h.MustAdd(Prompt(8, 40), MaxTokens(10));
   const RequestId other = h.MustAdd(Prompt(8, 70), MaxTokens(10));
-  const bool at_rest = h.scheduler().Freeze(frozen);
+  const bool at_rest = h.scheduler().Pause(paused);
   EXPECT_EQ(at_rest, h.in_flight() == 0);
-  EXPECT_TRUE(h.scheduler().Freeze(waiting)) << "it was never in a step";
+  EXPECT_TRUE(h.scheduler().Pause(waiting)) << "it was never in a step";
   while (!h.finished(other)) ASSERT_TRUE(h.Turn());
-  EXPECT_TRUE(h.scheduler().Freeze(frozen));
-  EXPECT_LT(h.outcome(frozen).tokens.size(), 10u);
+  EXPECT_TRUE(h.scheduler().Pause(paused));
+  EXPECT_LT(h.outcome(paused).tokens.size(), 10u);
   EXPECT_TRUE(h.outcome(waiting).tokens.empty());
-  EXPECT_FALSE(h.Turn()) << "only frozen ones are left";
+  EXPECT_FALSE(h.Turn()) << "only paused ones are left";
   h.Advance(Duration::Seconds(10));
   EXPECT_FALSE(h.scheduler().Stalled(h.now()).has_value()) << "they do not count as stuck";
-  EXPECT_NE(h.scheduler().Inspect(frozen, h.now())->waits_for, "");
-  h.scheduler().Thaw(frozen);
-  h.scheduler().Thaw(waiting);
+  EXPECT_NE(h.scheduler().Inspect(paused, h.now())->waits_for, "");
+  h.scheduler().Unpause(paused);
+  h.scheduler().Unpause(waiting);
   h.RunToEnd();
-  EXPECT_EQ(h.outcome(frozen).tokens, h.model().Generate(Prompt(8), MaxTokens(10), 0, 10));
+  EXPECT_EQ(h.outcome(paused).tokens, h.model().Generate(Prompt(8), MaxTokens(10), 0, 10));
   EXPECT_EQ(h.outcome(waiting).tokens, h.model().Generate(Prompt(8, 40), MaxTokens(10), 0, 10));
   ExpectEmpty(h, o.num_blocks);
 }
 
-// A live migration, whole: what is computed is pulled while the source goes on, then what was
-// computed meanwhile, then the rest from the frozen request.
+// A complete live migration: the computed KV is pulled while the source runs, then what was
+// computed meanwhile, then the rest from the paused request.
 TEST(Migration, InRoundsWhileTheSourceRuns) {
   Harness from({.scheduler = Roomy()}), to({.scheduler = Roomy()});
   const RequestId id = from.MustAdd(Prompt(30), MaxTokens(30));
   Moments(from, 10);
-  auto exposed = from.scheduler().Expose(id, from.now(), kHold);
+  auto exposed = from.scheduler().Export(id, from.now(), kHold);
   ASSERT_TRUE(exposed.has_value());
   ASSERT_EQ(exposed->computed_tokens(), 34);
   exposed->request.imported_tokens = {exposed->computed_tokens()};
   ASSERT_TRUE(to.AddAsIs(exposed->request).ok());
   to.Schedule();
   std::vector<KvPull> pulls;
-  size_t told = exposed->request.resumed[0].output.size();
+  size_t delivered = exposed->request.resumed[0].output.size();
   for (int round = 0; round < 3; ++round) {
     Moments(from, 8);
     if (round == 2) {
-      while (!from.scheduler().Freeze(id)) from.Commit();
+      while (!from.scheduler().Pause(id)) from.Commit();
     }
-    const auto more = round < 2 ? from.scheduler().Expose(id, from.now(), kHold)
+    const auto more = round < 2 ? from.scheduler().Export(id, from.now(), kHold)
                                 : from.scheduler().Detach(id, from.now(), kHold);
     const auto& output = more->request.resumed[0].output;
     ASSERT_TRUE(to.scheduler()
-                    .ExtendImport(id, {output.begin() + static_cast<long>(told), output.end()},
+                    .ExtendImport(id, {output.begin() + static_cast<long>(delivered), output.end()},
                                   more->computed_tokens())
                     .ok());
-    told = output.size();
+    delivered = output.size();
     to.scheduler().CheckIntegrity();
   }
   to.scheduler().DrainPulls(pulls);
@@ -117,21 +89,22 @@ TEST(Migration, InRoundsWhileTheSourceRuns) {
   ExpectEmpty(to, 64);
 }
 
-TEST(Migration, ARoundWithoutKvMeansComputingAnew) {
+TEST(Migration, ARoundWithoutKvMeansRecomputation) {
   Harness from({.scheduler = Roomy()}), to({.scheduler = Roomy()});
   const RequestId id = from.MustAdd(Prompt(30), MaxTokens(30));
   Moments(from, 10);
-  auto exposed = from.scheduler().Expose(id, from.now(), kHold);
+  auto exposed = from.scheduler().Export(id, from.now(), kHold);
   exposed->request.imported_tokens = {exposed->computed_tokens()};
   ASSERT_TRUE(to.AddAsIs(exposed->request).ok());
   to.Schedule();
   Moments(from, 8);
   const auto left = from.scheduler().Detach(id, from.now(), kHold);
   const auto& output = left->request.resumed[0].output;
-  const auto told = static_cast<long>(exposed->request.resumed[0].output.size());
-  ASSERT_TRUE(to.scheduler()
-                  .ExtendImport(id, {output.begin() + told, output.end()}, left->computed_tokens())
-                  .ok());
+  const auto delivered = static_cast<long>(exposed->request.resumed[0].output.size());
+  ASSERT_TRUE(
+      to.scheduler()
+          .ExtendImport(id, {output.begin() + delivered, output.end()}, left->computed_tokens())
+          .ok());
   to.scheduler().KvArrived(id, false, to.now());
   to.scheduler().KvArrived(id, true, to.now());
   to.RunToEnd();
@@ -153,10 +126,10 @@ TEST(Migration, RefusalsChangeNothing) {
     r.resumed = {{{5}}};
     r.imported_tokens = {8};
   });
-  EXPECT_EQ(code(id, {1}, 9), StatusCode::kFailedPrecondition) << "it waits yet";
+  EXPECT_EQ(code(id, {1}, 9), StatusCode::kFailedPrecondition) << "it is still waiting";
   to.MustAdd(Prompt(20, 100), MaxTokens(4));
   to.Schedule();
-  EXPECT_EQ(code(id, {1}, 10), StatusCode::kInvalidArgument) << "the last is computed here";
+  EXPECT_EQ(code(id, {1}, 10), StatusCode::kInvalidArgument) << "the last token is computed here";
   EXPECT_EQ(code(id, {1}, 7), StatusCode::kInvalidArgument) << "less than before";
   EXPECT_EQ(code(id, std::vector<TokenId>(19, 1), 9), StatusCode::kInvalidArgument) << "full";
   EXPECT_EQ(code(id, std::vector<TokenId>(9, 1), 17), StatusCode::kResourceExhausted)
@@ -169,7 +142,7 @@ TEST(Migration, RefusalsChangeNothing) {
   EXPECT_EQ(pulls[1].first_token, 8);
   EXPECT_EQ(pulls[1].end_token, 12);
   to.scheduler().KvArrived(id, false, to.now());
-  // Gone before the last pull has ended: its blocks stay, and the id cannot come back yet.
+  // Detached before the last pull has ended: its blocks stay, and the id cannot be added again yet.
   const auto left = to.scheduler().Detach(id, to.now(), kHold);
   EXPECT_EQ(left->computed_tokens(), 0);
   EXPECT_EQ(left->request.resumed[0].output, (std::vector<TokenId>{5, 1, 2, 3, 4}));
@@ -180,24 +153,24 @@ TEST(Migration, RefusalsChangeNothing) {
   EXPECT_TRUE(to.AddAsIs(left->request).ok());
 }
 
-// What is exposed is not given away, whatever becomes of the request.
-TEST(Expose, HeldThroughPreemption) {
+// Exported blocks are not reused, whatever happens to the request.
+TEST(Export, HeldThroughPreemption) {
   SchedulerOptions o = Small();
   o.num_blocks = 12;
   Harness h({.scheduler = o});
   h.MustAdd(Prompt(8), MaxTokens(24));
   const RequestId last = h.MustAdd(Prompt(8, 100), MaxTokens(24));
   Moments(h, 6);
-  const auto first = h.scheduler().Expose(last, h.now(), kHold);
+  const auto first = h.scheduler().Export(last, h.now(), kHold);
   ASSERT_EQ(first->computed_tokens(), 10);
   ASSERT_EQ(first->kv.front().blocks.size(), 3u);
   Moments(h, 4);
-  const auto second = h.scheduler().Expose(last, h.now(), kHold);
+  const auto second = h.scheduler().Export(last, h.now(), kHold);
   EXPECT_EQ(second->computed_tokens(), 12);
   while (h.scheduler().Stats().preemptions_recompute == 0) ASSERT_TRUE(h.Turn());
   EXPECT_EQ(h.scheduler().HeldBlocks(last), second->kv.front().blocks);
-  const auto third = h.scheduler().Expose(last, h.now(), kHold);
-  EXPECT_EQ(third->computed_tokens(), 0) << "its KV is elsewhere now, or nowhere";
+  const auto third = h.scheduler().Export(last, h.now(), kHold);
+  EXPECT_EQ(third->computed_tokens(), 0) << "its KV is elsewhere or dropped";
   EXPECT_EQ(h.scheduler().HeldBlocks(last), second->kv.front().blocks);
   h.scheduler().ReleaseKv(last);
   h.RunToEnd();
@@ -213,8 +186,8 @@ SchedulerOptions Swapping() {
   return o;
 }
 
-// The KV that a step in flight is bringing back from the host is not there yet.
-TEST(Expose, NothingWhileItIsSwappedIn) {
+// KV that a step in flight is swapping in does not count yet.
+TEST(Export, NothingWhileItIsSwappedIn) {
   Harness h({.scheduler = Swapping()});
   h.MustAdd(Prompt(8), MaxTokens(16));
   const RequestId last = h.MustAdd(Prompt(8, 100), MaxTokens(16));
@@ -227,18 +200,18 @@ TEST(Expose, NothingWhileItIsSwappedIn) {
     }
     if (plan->swap_in.empty()) continue;
     ++seen;
-    EXPECT_EQ(h.scheduler().Expose(last, h.now(), kHold)->computed_tokens(), 0);
+    EXPECT_EQ(h.scheduler().Export(last, h.now(), kHold)->computed_tokens(), 0);
     EXPECT_TRUE(h.scheduler().HeldBlocks(last).empty());
     while (h.in_flight() > 0) h.Commit();
-    EXPECT_GT(h.scheduler().Expose(last, h.now(), kHold)->computed_tokens(), 8);
+    EXPECT_GT(h.scheduler().Export(last, h.now(), kHold)->computed_tokens(), 8);
     h.scheduler().ReleaseKv(last);
   }
   EXPECT_GT(seen, 0);
   EXPECT_EQ(h.outcome(last).tokens, h.model().Generate(Prompt(8, 100), MaxTokens(16), 0, 16));
 }
 
-// Blocks that a step in flight is yet to copy to the host go to a request that imports: it pulls
-// into them only when that step has ended.
+// Blocks that a step in flight still has to copy to the host are given to a request that imports:
+// it pulls into them only when that step has ended.
 TEST(Migration, PullsWaitForCopiesOutOfTheirBlocks) {
   Harness h({.scheduler = Swapping()});
   const RequestId first = h.MustAdd(Prompt(8), MaxTokens(16));
@@ -250,7 +223,7 @@ TEST(Migration, PullsWaitForCopiesOutOfTheirBlocks) {
   }
   const size_t copied = plan->swap_out.size();
   ASSERT_GE(copied, 3u);
-  // Older than the victim, so that it takes its place.
+  // Older than the victim, so that it is admitted first.
   const RequestId older = h.MustAdd(Prompt(8, 40), MaxTokens(8), [](NewRequest& r) {
     r.times = RequestTimes{.arrived = Time{} + Duration::Seconds(1)};
     r.imported_tokens = {7};
@@ -259,7 +232,7 @@ TEST(Migration, PullsWaitForCopiesOutOfTheirBlocks) {
   ASSERT_EQ(h.scheduler().Inspect(older, h.now())->state, RequestState::kPulling);
   std::vector<KvPull> pulls;
   h.scheduler().DrainPulls(pulls);
-  EXPECT_TRUE(pulls.empty()) << "the victim's KV is still there";
+  EXPECT_TRUE(pulls.empty()) << "the victim's KV is still in the blocks";
   while (h.in_flight() > 0) h.Commit();
   h.scheduler().DrainPulls(pulls);
   ASSERT_EQ(pulls.size(), 1u);
@@ -271,15 +244,15 @@ TEST(Migration, PullsWaitForCopiesOutOfTheirBlocks) {
   ExpectEmpty(h, 8);
 }
 
-// Nothing can run before a pull has ended, and the pull's blocks wait for a copy that has no step
-// to travel in: the copy is given up.
-TEST(Migration, CopiesWithoutAStepHoldUpNoPull) {
+// No step can run before a pull has ended, and the pull's blocks wait for a copy that has no step
+// to travel in: the copy is dropped.
+TEST(Migration, CopiesWithoutAStepDoNotDelayPulls) {
   SchedulerOptions o = Swapping();
   o.num_blocks = 13;
   o.num_host_blocks = 13;
   o.stages = 1;
   Harness h({.scheduler = o});
-  // Three of one length, so that they need their next blocks at once.
+  // Three of equal length, so that they need their next blocks at the same time.
   const RequestId three = h.MustAdd(Prompt(4), MaxTokens(12, 3), [](NewRequest& r) {
     r.resumed = {{{14, 15, 16}}, {{14, 15, 16}}, {{14, 15, 16}}};
   });

@@ -1,10 +1,11 @@
-// Orca's Select (Algorithm 1) over token counts: first who runs, in order; then who waits.
+// Orca's Select (Algorithm 1) over token counts: first running requests in order, then waiting
+// ones.
 #include "sched/prefetch.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
 
-// Most of those who run are in the other steps in flight: of them only that is looked at.
+// Most running requests are in the other steps in flight; only that field of them is read.
 void SchedulerImpl::PrefetchAfter(size_t position) const {
   const auto ready = [this](size_t i) { return i < running_.size() && !running_[i]->in_flight; };
   const size_t tails = position + kPrefetchAhead, rest = tails + kPrefetchAhead;
@@ -19,7 +20,7 @@ void SchedulerImpl::PrefetchAfter(size_t position) const {
 }
 
 void SchedulerImpl::FillMixed(StepRoom& room, Time now) {
-  // By position: preemption takes requests off the end.
+  // By position, because preemption removes requests from the end.
   for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
     PrefetchAfter(i);
     ScheduleRunning(i, room);

@@ -1,12 +1,12 @@
-// vLLM at the time of its paper: a step computes prompts alone as long as one can start, and
-// decodes alone otherwise. Prompts come sooner, and everybody else waits while they are computed.
+// vLLM at the time of its paper: a step computes only prompts if one can start, and only decodes
+// otherwise. Prompts start sooner, and all decodes wait meanwhile.
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
 namespace {
 
-// After so many steps of prompts the decodes have one, or a stream of short answers would keep
-// whoever came first waiting for ever.
+// After this many steps of prompts there is one of decodes. Otherwise a stream of short answers
+// could keep the oldest request waiting forever.
 constexpr int kPromptStepsMax = 16;
 
 }  // namespace
@@ -18,7 +18,7 @@ void SchedulerImpl::FillPrefillFirst(StepRoom& room, Time now) {
   if (plan_.sequences.empty()) FillDecodes(room);
 }
 
-// Prompts that were begun, then those that wait. Who comes back from the host pool decodes beside
+// Prompts that were begun, then waiting ones. Requests that return from the host pool decode beside
 // them.
 void SchedulerImpl::FillPrompts(StepRoom& room, Time now) {
   room.decodes_behind = 0;

@@ -1,4 +1,4 @@
-// What a step is made of.
+// The composition of a step.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,8 +16,8 @@ SchedulerOptions PrefillFirst() {
   return o;
 }
 
-// vLLM v0.2: no step has both prompts and decodes. Every prompt fits a step whole and has two
-// tokens or more, so that what a sequence computes tells which it is.
+// vLLM v0.2: no step has both prompts and decodes. Every prompt fits into one step and has at least
+// two tokens, so the number of tokens tells prompts from decodes.
 TEST(PrefillFirst, StepsArePure) {
   int prompts = 0, decodes = 0;
   for (uint64_t seed = 0; seed < 50; ++seed) {
@@ -48,7 +48,7 @@ TEST(PrefillFirst, StepsArePure) {
   EXPECT_GT(decodes, 500);
 }
 
-// A prompt that can start goes before every decode, but not for ever.
+// A prompt that can start goes before every decode, but not indefinitely.
 TEST(PrefillFirst, AStreamOfPromptsDoesNotStarveDecodes) {
   Harness h({.scheduler = PrefillFirst()});
   const RequestId first = h.MustAdd(Prompt(4), MaxTokens(5));
@@ -59,7 +59,7 @@ TEST(PrefillFirst, AStreamOfPromptsDoesNotStarveDecodes) {
     h.MustAdd(Prompt(3), MaxTokens(1));
     h.Turn();
   }
-  // Four more tokens, a step of decodes after every sixteen of prompts; its own was the first.
+  // Four more tokens need a step of decodes after every sixteen of prompts; its own was the first.
   EXPECT_EQ(turns, 4 * 17 - 1);
 }
 
@@ -95,12 +95,12 @@ TEST(EvenSteps, FewSequencesKeepEveryStageBusy) {
   }
 }
 
-// How long the steps take in a pipeline whose stages need a unit per token, `floor` at least.
+// Duration of the steps in a pipeline whose stages need one unit per token, at least `floor`.
 class Timeline {
  public:
   Timeline(int stages, int floor) : stages_(stages), floor_(floor), stage_free_(stages) {}
 
-  // As many steps are in flight as stages: it starts when the one before those has left.
+  // There are as many steps in flight as stages: a step starts when the one before those has left.
   void Add(const StepPlan& plan) {
     const int units = std::max(floor_, static_cast<int>(plan.tokens.size()));
     const size_t step = done_.size();
@@ -120,7 +120,7 @@ class Timeline {
   std::vector<int64_t> done_;
 };
 
-// Prompts that are there at once: the last stage does not wait for a step that has a half of them.
+// With several prompts waiting, the last stage does not wait for a step that has half of them.
 TEST(EvenSteps, PromptsFillThePipelineSoon) {
   for (int stages = 2; stages <= 4; ++stages) {
     SCOPED_TRACE(testing::Message() << stages << " stages");
@@ -139,8 +139,8 @@ TEST(EvenSteps, PromptsFillThePipelineSoon) {
   }
 }
 
-// However many wait, the tokens of a step bound what it starts; and one prompt alone is not cut,
-// because a sequence is in one step at a time.
+// However many requests wait, a step's token limit bounds how many it starts. A single prompt is
+// not cut, because a sequence is in one step at a time.
 TEST(EvenSteps, PromptsAreNotSpreadThinner) {
   Harness many({.scheduler = EvenSteps(2)});
   for (int i = 0; i < 256; ++i) many.MustAdd(Prompt(8), MaxTokens(1));
@@ -157,8 +157,8 @@ TEST(EvenSteps, PromptsAreNotSpreadThinner) {
   EXPECT_EQ(short_ones.Schedule()->sequences.size(), 2u);  // its even share of them
 }
 
-// However requests come and go, a sequence that can run is in one of the next steps.
-TEST(EvenSteps, NobodyIsPassedOver) {
+// However requests arrive and end, a sequence that can run is in one of the next steps.
+TEST(EvenSteps, NoSequenceIsSkipped) {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed);

@@ -1,5 +1,5 @@
-// Requests are moved at random between two schedulers. Whatever the moves, every sequence is told
-// the tokens that it would be told alone, each once; and in the end every block is free.
+// Requests are moved at random between two schedulers. Whatever the moves, every sequence gets the
+// same tokens as alone, each once; and at the end every block is free.
 #include <gtest/gtest.h>
 
 #include "base/rng.h"
@@ -19,7 +19,7 @@ SchedulerOptions RandomOptions(Rng& rng, int blocks_least) {
   o.num_blocks = blocks_least + static_cast<int>(rng.Between(0, 12));
   o.num_host_blocks = static_cast<int>(rng.Between(0, 1) * rng.Between(1, 2 * o.num_blocks));
   o.max_num_seqs = static_cast<int>(rng.Between(4, 10));
-  // Few: what is lacking takes many steps, and others run out of blocks meanwhile.
+  // Few: missing KV takes many steps, and others run out of blocks meanwhile.
   o.max_num_batched_tokens = static_cast<int>(rng.Between(1, rng.Between(0, 1) ? 6 : 64));
   o.stages = static_cast<int>(rng.Between(1, 4));
   o.prefix_caching = rng.Between(0, 1);

@@ -14,7 +14,7 @@
 namespace millrace::sched {
 namespace {
 
-constexpr TokenId kEos = 1;
+constexpr TokenId kOrcaEos = 1;
 
 SchedulerOptions OrcaOptions(int workers, int max_bs, int slots) {
   SchedulerOptions o;
@@ -26,15 +26,15 @@ SchedulerOptions OrcaOptions(int workers, int max_bs, int slots) {
   o.stages = workers;
   o.kv_policy = KvPolicy::kOrca;
   o.prefix_caching = false;
-  o.eos_token_ids = {kEos};
+  o.eos_token_ids = {kOrcaEos};
   return o;
 }
 
 struct Job {
   int prompt = 1;
-  int limit = 1;    // generated tokens at most
-  int actual = 1;   // EOS comes as this one, if within the limit
-  int arrival = 0;  // before which round it comes
+  int limit = 1;    // maximum of generated tokens
+  int actual = 1;   // EOS is this token, if within the limit
+  int arrival = 0;  // the round before which it arrives
 };
 
 // The real scheduler behind a loop like Algorithm 1's; sequence k of the trace is job k.
@@ -67,14 +67,14 @@ class Real {
     return batch;
   }
 
-  // The oldest batch returns; gives those who finished.
+  // The oldest batch returns; returns the finished jobs.
   std::set<int> Return() {
     const auto [id, batch] = flights_.front();
     flights_.pop_front();
     StepResult result{.id = id};
     for (int job : batch) {
       const bool last = ++iterations[job] == jobs_[job].actual;
-      result.sequences.push_back({.id = SequenceId(job + 1), .token = last ? kEos : 9});
+      result.sequences.push_back({.id = SequenceId(job + 1), .token = last ? kOrcaEos : 9});
     }
     std::vector<RequestOutput> outputs;
     scheduler_->Commit(result, Time{}, outputs);
@@ -155,8 +155,8 @@ class Algorithm1 {
   std::deque<std::vector<int>> flights_;
 };
 
-// Section 4.2, figure 8a: three workers, max_bs 2. AB, CD, EF go out, then the scheduler waits; AB
-// returns and goes out again.
+// Section 4.2, figure 8a: three workers, max_bs 2. AB, CD, EF are issued, then the scheduler waits;
+// AB returns and is issued again.
 TEST(OrcaFigure8, PipelineOfThreeWorkers) {
   const std::vector<Job> jobs(6, Job{.prompt = 3, .limit = 10, .actual = 10});
   Real real(OrcaOptions(3, 2, 1000), jobs);
@@ -176,7 +176,7 @@ TEST(OrcaFigure8, PipelineOfThreeWorkers) {
 // tokens, rows 3, 1, 2, 1.
 TEST(OrcaFigure4, SelectiveBatchingPlan) {
   SchedulerOptions options = OrcaOptions(1, 8, 1000);
-  options.policy = SchedulingPolicy::kPriority;  // x1 and x3 come later and stand before x2 and x4
+  options.policy = SchedulingPolicy::kPriority;  // x1 and x3 arrive later and rank before x2 and x4
   options.kv_policy = KvPolicy::kPaged;
   auto scheduler = std::move(Scheduler::Create(options)).value();
   std::vector<RequestOutput> outputs;
@@ -281,7 +281,8 @@ TEST(OrcaAlgorithm1, RandomSchedulesEqualTheListing) {
   }
 }
 
-// Hole (a) of the listing: more than n_slots would block the head of the queue for ever.
+// Hole (a) of the listing: a request of more than n_slots would block the head of the queue
+// forever.
 TEST(OrcaAlgorithm1, MoreThanAllSlotsIsRefusedAtOnce) {
   const std::vector<Job> jobs = {{.prompt = 90, .limit = 11}, {.prompt = 90, .limit = 10}};
   Real real(OrcaOptions(1, 4, 100), jobs);
@@ -306,8 +307,8 @@ TEST(OrcaAlgorithm1, TheDeadlockOfNaiveAllocationCannotHappen) {
   EXPECT_EQ(finished.size(), 2u);
 }
 
-// Holes (c) and (d): early EOS releases the whole reservation; a request aborted in flight keeps
-// its own until its batch returns.
+// Holes (c) and (d): an early EOS releases the whole reservation; a request aborted in flight keeps
+// its reservation until its batch returns.
 TEST(OrcaAlgorithm1, ReservationsEndExactlyOnce) {
   const std::vector<Job> jobs = {{.prompt = 4, .limit = 20, .actual = 2},
                                  {.prompt = 4, .limit = 20, .actual = 20}};

@@ -1,5 +1,5 @@
-// OrderPolicy: who comes first. Requests are admitted in this order and preempted from its end.
-// One small file per policy.
+// OrderPolicy: the order of requests. They are admitted in this order and preempted from its end.
+// One small file per policy. Owned by the scheduler; one thread.
 #pragma once
 
 #include <compare>
@@ -11,8 +11,9 @@
 
 namespace millrace::sched {
 
-// Smaller comes first. `number` counts Adds and is unique, so the order is total; a request that
-// began elsewhere stands where it would have stood had it come here at once.
+// The smaller key comes first. `number` counts calls of Add and is unique, so the order is total. A
+// request that began elsewhere has the position that it would have had if it had been added here
+// first.
 struct OrderKey {
   int64_t rank = 0;
   Time arrived;

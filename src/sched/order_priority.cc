@@ -1,5 +1,5 @@
 // Smaller priority first, then by arrival. A steady stream of urgent requests may starve the rest;
-// among equals nobody starves.
+// among equals no request starves.
 #include "sched/order_policy.h"
 
 namespace millrace::sched {

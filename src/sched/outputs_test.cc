@@ -1,6 +1,6 @@
 // Promise 1: the answer depends on the question only. Whatever the pool, the chunking, the
-// preemption, the prefix cache, the company or the stages, every sequence gets the tokens that it
-// would get alone, each once and in order.
+// preemption, the prefix cache, the other requests or the stages, every sequence gets the same
+// tokens as alone, each once and in order.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace millrace::sched {
 namespace {
 
 constexpr int kVocab = kQuestionVocab;
-constexpr TokenId kEos = kQuestionEos;
+constexpr TokenId kOutputsEos = kQuestionEos;
 
 struct Totals {
   uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0;
@@ -49,8 +49,8 @@ void CheckRun(const std::vector<Question>& questions, const SchedulerOptions& op
   totals.copies += stats.copied_blocks;
 }
 
-// The most blocks that one of the questions can hold: with a pool of this size everybody else is
-// pushed out at times.
+// The most blocks that one of the questions can hold: with a pool of this size all others are
+// sometimes preempted.
 int TightestPool(const std::vector<Question>& questions, int block_size) {
   int most = 0;
   for (const Question& q : questions) {
@@ -83,7 +83,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
     o.preemption = !o.num_host_blocks  ? PreemptionMode::kRecompute
                    : rng.Between(0, 1) ? PreemptionMode::kSwap
                                        : PreemptionMode::kAuto;
-    o.eos_token_ids = {kEos};
+    o.eos_token_ids = {kOutputsEos};
     o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
     CheckRun(questions, o, rng, totals);
     if (HasFatalFailure()) return;

@@ -1,5 +1,5 @@
-// Who gives way when blocks run out (vLLM section 4.5): the last in order, with all its sequences
-// (all or nothing), by recompute or by swap, whichever is predicted cheaper.
+// Which request is preempted when blocks run out (vLLM section 4.5): the last in order, with all
+// its sequences (all or nothing), by recompute or by swap, whichever has the lower predicted cost.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +12,8 @@
 
 namespace millrace::sched {
 
-// Blocks that a step in flight will set free are waited for before anybody else is thrown out. A
-// request that is itself the last waits too, keeping what it has: those before it may still take
-// it.
+// Waits for blocks that a step in flight will free before it preempts another request. A request
+// that is itself the last also waits and keeps its blocks; those before it may still take them.
 SchedulerImpl::Grant SchedulerImpl::Obtain(Request& request, int blocks, StepRoom& room) {
   if (!GrowReservation(request, blocks, room)) return Grant::kWait;
   while (kv_.available() < blocks) {
@@ -33,7 +32,7 @@ void SchedulerImpl::CollectTables(const Request& request) {
   }
 }
 
-// What each way would cost, from the rates the body measured. Recompute replays the prompt once and
+// The predicted cost of both modes, from the measured rates. Recompute replays the prompt once and
 // every output; swap moves every distinct block out and back.
 PreemptionRecord SchedulerImpl::Weigh(const Request& victim) {
   const PreemptionCosts& costs = options_.costs;
@@ -92,7 +91,7 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
   preemptions_.push_back(record);
 }
 
-// The token of a step in flight still counts when it comes; only its KV does not.
+// The token of a step in flight still counts; only its KV does not.
 void SchedulerImpl::DropKv(Request& victim) {
   for (Sequence& s : victim.sequences) {
     if (!s.started || !s.live()) continue;
@@ -100,21 +99,21 @@ void SchedulerImpl::DropKv(Request& victim) {
     s.started = false;
     s.computed = 0;
     s.lacking_until = 0;
-    s.told_blocks = 0;
+    s.sent_blocks = 0;
     s.chain.indexed = 0;
     ++s.incarnation;
   }
 }
 
 // A step in flight writes its KV before the swap-out of a later step reads it, so its tokens count
-// as computed when its result comes.
+// as computed when its result arrives.
 void SchedulerImpl::SwapOut(Request& victim) {
   moves_.clear();
   for (Sequence& s : victim.sequences) {
     if (!s.started || !s.live()) continue;
     moves_.push_back({&s.table, &s.host_table, s.in_flight});
     s.lacking_until = 0;
-    s.told_blocks = 0;
+    s.sent_blocks = 0;
   }
   const size_t before = swap_out_.size();
   MR_CHECK(kv_.SwapOut(moves_, swap_out_)) << "the swap pool was counted wrong";

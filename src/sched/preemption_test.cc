@@ -1,5 +1,5 @@
-// Who gives way, how, and what that must not lead to: thrash, livelock, starvation (vLLM
-// section 4.5).
+// Which request is preempted, how, and what that must not cause: thrashing, livelock, starvation
+// (vLLM section 4.5).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace millrace::sched {
 namespace {
 
-// vLLM section 4.5: the latest gives way first, and with all its sequences or none.
+// vLLM section 4.5: the latest request is preempted first, with all its sequences or none.
 TEST(Preemption, LatestFirstAllOrNothing) {
   SchedulerOptions o = Small();
   o.num_blocks = 12;
@@ -37,7 +37,7 @@ TEST(Preemption, LatestFirstAllOrNothing) {
   for (const PreemptionRecord& r : records) EXPECT_NE(r.victim, first) << "the oldest never yields";
 }
 
-// Feature 13: both costs are stated and the cheaper is chosen; either can be forced.
+// Feature 13: both costs are recorded and the cheaper mode is chosen; either can be forced.
 TEST(Preemption, ModeByPredictedCost) {
   struct Case {
     PreemptionMode mode;
@@ -78,7 +78,7 @@ TEST(Preemption, ModeByPredictedCost) {
 }
 
 // Traps 21 and 22: a victim's step in flight still returns; its token counts once, its blocks are
-// pending until then, and nobody else is thrown out for them (trap 3).
+// pending until then, and no other request is preempted for them (trap 3).
 TEST(Preemption, AStepInFlightOfTheVictim) {
   SchedulerOptions o = Small();
   o.num_blocks = 4;
@@ -102,8 +102,8 @@ TEST(Preemption, AStepInFlightOfTheVictim) {
   EXPECT_EQ(h.outcome(b).tokens, h.model().Generate(Prompt(4, 50), MaxTokens(9), 0, 9));
 }
 
-// Reliability 52: all running requests need one more block at once; one victim at a time, and steps
-// without a token stay few.
+// Reliability 52: all running requests need one more block at once. There is one victim at a time,
+// and few steps have no tokens.
 TEST(Preemption, GrowthOfAllAtOnce) {
   SchedulerOptions o = Small();
   o.num_blocks = 8;
@@ -123,8 +123,8 @@ TEST(Preemption, GrowthOfAllAtOnce) {
   EXPECT_LE(most, 2) << "four blocks were needed; each victim gives two";
 }
 
-// Reliability 50 and 53: three times what the pool holds, a stream of short ones behind two long
-// ones: everybody finishes and nobody is preempted for ever.
+// Reliability 50 and 53: three times what the pool holds, and a stream of short requests behind two
+// long ones. Every request finishes and none is preempted indefinitely.
 TEST(Preemption, NoLivelock) {
   for (int host_blocks : {0, 12}) {
     SchedulerOptions o = Small();
@@ -165,7 +165,7 @@ TEST(Chunking, DecodesKeepTheirTokenDuringALongPrefill) {
   }
 }
 
-// A request that comes back with much to replay does not stop those behind it either.
+// Nor does a resumed request with much to replay stop those behind it.
 TEST(Chunking, AnEarlierPrefillLeavesLaterDecodesTheirToken) {
   SchedulerOptions o = Small();
   o.num_blocks = 64;
@@ -187,7 +187,7 @@ TEST(Chunking, AnEarlierPrefillLeavesLaterDecodesTheirToken) {
   }
 }
 
-// Reliability 54: with a steady stream of short requests a long one starts after those before it.
+// Reliability 54: with a steady stream of short requests, a long one starts after those before it.
 TEST(Chunking, LongPromptsDoNotStarve) {
   SchedulerOptions o = Small();
   o.max_num_batched_tokens = 8;

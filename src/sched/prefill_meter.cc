@@ -3,7 +3,7 @@
 namespace millrace::sched {
 namespace {
 
-// Steps of at least so many tokens tell; the rate is a moving average.
+// Steps of at least this many tokens are measured; the rate is a moving average.
 constexpr int kStepTokensMin = 64;
 constexpr double kWeight = 0.1;
 

@@ -1,8 +1,7 @@
-// PrefillMeter: how fast prompts are computed, from the steps of a stage that has one in flight.
-// What a replay would cost is what prefill costs: so the choice between swap and recompute is
-// arithmetic.
+// PrefillMeter: the prefill rate, measured on the steps of a stage that has one in flight. A replay
+// costs as much as the prefill, so the choice between swap and recompute is arithmetic.
 //
-// Owned by whoever drives a scheduler; one thread.
+// Owned by the driver of a scheduler; one thread.
 #pragma once
 
 #include <optional>
@@ -18,7 +17,7 @@ class PrefillMeter {
   explicit PrefillMeter(const PreemptionCosts& costs) : costs_(costs) {}
 
   void Submitted(const StepPlan& plan, Time now);
-  // The costs as they are now, when that step said something about them: for SetCosts.
+  // The updated costs, if that step was measured; pass them to SetCosts.
   std::optional<PreemptionCosts> Done(StepId step, Time now);
 
  private:

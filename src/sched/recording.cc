@@ -66,21 +66,25 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedKvExtension{id, std::move(more_output), imported_tokens});
     return OkStatus();
   }
+  bool ExtendHold(RequestId id, Time now, Duration hold_kv) override {
+    Write(LoggedHoldExtension{now, id, hold_kv});
+    return inner_->ExtendHold(id, now, hold_kv);
+  }
   void ReleaseKv(RequestId id) override {
     Write(LoggedKvRelease{id});
     inner_->ReleaseKv(id);
   }
-  std::optional<DetachedRequest> Expose(RequestId id, Time now, Duration hold_kv) override {
-    Write(LoggedExpose{now, id, hold_kv});
-    return inner_->Expose(id, now, hold_kv);
+  std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) override {
+    Write(LoggedExport{now, id, hold_kv});
+    return inner_->Export(id, now, hold_kv);
   }
-  bool Freeze(RequestId id) override {
-    Write(LoggedFreeze{id, true});
-    return inner_->Freeze(id);
+  bool Pause(RequestId id) override {
+    Write(LoggedPause{id, true});
+    return inner_->Pause(id);
   }
-  void Thaw(RequestId id) override {
-    Write(LoggedFreeze{id, false});
-    inner_->Thaw(id);
+  void Unpause(RequestId id) override {
+    Write(LoggedPause{id, false});
+    inner_->Unpause(id);
   }
   std::optional<DetachedRequest> Peek(RequestId id) const override { return inner_->Peek(id); }
   std::optional<DetachedRequest> Detach(RequestId id, Time now,

@@ -1,5 +1,5 @@
-// Request and Sequence: what the scheduler knows of what it schedules. A request is one prompt and
-// n sequences; the prompt is computed once, by the leader, and then forked (vLLM section 4.4).
+// Request and Sequence: the scheduler's state of what it schedules. A request is one prompt and n
+// sequences; the leader computes the prompt once, then it is forked (vLLM section 4.4).
 //
 // Owned by the scheduler; never leaves it.
 #pragma once
@@ -19,22 +19,23 @@ namespace millrace::sched {
 
 struct Request;
 
-// Output tokens a sequence takes memory for when it starts; beyond, its vector grows by doubling.
+// Output tokens for which a sequence allocates memory at the start; beyond it, its vector grows by
+// doubling.
 inline constexpr int kOutputReserveMax = 16384;
 
-// What every decode step touches lies together, here and in Request: of many requests little is in
-// the cache when their turn comes.
+// The fields that every decode step uses are adjacent, here and in Request: with many requests,
+// little of this is in the cache when it is needed.
 struct alignas(64) Sequence {
   SequenceId id;
   Request* request = nullptr;
   int index = 0;
-  int computed = 0;          // tokens whose KV is there
-  int computed_most = 0;     // the most it ever was: below, computing is recomputing
-  int lacking_until = 0;     // tokens from `computed` to here are pulled, or lack some layers' KV
-  int told_blocks = 0;       // leading table entries that the executor knows
+  int computed = 0;       // tokens whose KV exists
+  int computed_most = 0;  // the maximum so far: computing below it is recomputing
+  int lacking_until = 0;  // tokens from `computed` to here are pulled, or some layers lack their KV
+  int sent_blocks = 0;    // leading table entries that the executor has
   uint32_t incarnation = 0;  // grows when its KV is dropped
-  bool started = false;      // has a table of its own; false: waits for the leader's prompt
-  bool told = false;         // the executor knows it
+  bool started = false;      // has its own table; false: waits for the leader's prompt
+  bool sent = false;         // the executor has it
   std::optional<FinishReason> finish;
   std::optional<StepId> in_flight;
   kv::BlockTable table;
@@ -42,19 +43,19 @@ struct alignas(64) Sequence {
   kv::PrefixChain chain;
   uint64_t seed = 0;
   LayerRange lacking;                   // up to lacking_until
-  std::optional<StepId> swapped_in_by;  // the step that brings its KV back
-  std::optional<StepId> copied_by;      // the step that copies a block for it before it writes
+  std::optional<StepId> swapped_in_by;  // the step that swaps in its KV
+  std::optional<StepId> copied_by;      // the step that copies a block for it before writing
   kv::BlockTable host_table;            // while swapped out
 
   bool live() const { return !finish; }
   bool lacks_layers() const { return computed < lacking_until; }
   bool ready() const { return started && !in_flight && !finish; }
-  // Its KV was imported, but what it shares with the leader has not come or lacks some layers.
+  // Its KV was imported, but the part shared with the leader has not arrived or some layers lack
+  // it.
   bool waits_with_table() const { return !started && !table.empty(); }
 };
 
-// Why the request at the head of the queue could not start, with the numbers; kept from the last
-// try.
+// Why the request at the head of the queue could not start, with the numbers of the last attempt.
 struct Verdict {
   enum class Reason : uint8_t {
     kNotTried,
@@ -63,7 +64,8 @@ struct Verdict {
     kSequences,
     kBlocks,
     kReservation,
-    kChunks,  // needed: blocks of one; available: how many such; headroom: blocks not reserved
+    kChunks,  // needed: blocks of one; available: number of such chunks; headroom: unreserved
+              // blocks
     kPreemptedThisStep,
     kGrowth
   };
@@ -71,10 +73,10 @@ struct Verdict {
   int needed = 0;
   int available = 0;
   int headroom = 0;
-  int tries_saved = 0;  // since then, because nothing had become better
+  int tries_saved = 0;  // attempts skipped since then, because nothing had improved
 };
 
-// A request that waits for blocks is looked at anew when more are available, and in any case after
+// A request that waits for blocks is tried again when more are available, and in any case after
 // this many steps: matching a long prompt against the prefix cache in every step would cost more
 // than the step.
 inline constexpr int kTriesSavedMax = 16;
@@ -86,31 +88,31 @@ struct alignas(64) Request {
   int output_limit = 0;  // tokens each sequence may generate
   int leader = 0;
   int cached_prompt_tokens = 0;
-  bool frozen = false;                // is put into no step
-  bool asks_prompt_logprobs = false;  // of spec.params: asked in every step
-  bool ends_by_length_only = false;   // no token stops it: likewise
-  // The prompt is being computed or pulled by the leader for the others, who have not started.
+  bool paused = false;                // not scheduled in any step
+  bool asks_prompt_logprobs = false;  // from spec.params, because every step checks it
+  bool ends_by_length_only = false;   // no token stops it; also checked in every step
+  // The leader computes or pulls the prompt for the others, which have not started.
   bool sharing_prompt = false;
-  bool detached = false;            // left; known only to steps in flight
+  bool detached = false;            // has left; only steps in flight refer to it
   std::vector<Sequence> sequences;  // never resized: steps in flight point into it
   Verdict verdict;
   RequestTimes times;
-  NewRequest spec;  // of it the first members
+  NewRequest spec;  // the first members are used most
   OrderKey key;
   bool imports = false;                       // its first start waits for KV from elsewhere
-  bool import_failed = false;                 // of what it waits for, some came without the KV
-  std::optional<LayerRange> import_lacks;     // or without that of these layers
+  bool import_failed = false;                 // some of the KV that it waits for did not arrive
+  std::optional<LayerRange> import_lacks;     // or these layers' KV did not
   StepId swapped_out_by;                      // the step that took its KV to the host
   int reserved_blocks = 0;                    // by a reserving KV policy
-  std::vector<BuddyAllocator::Chunk> chunks;  // of these, where they must be contiguous
-  int promised_blocks = 0;  // what the sequences that wait for the prompt will take at once
+  std::vector<BuddyAllocator::Chunk> chunks;  // these, if they must be contiguous
+  int promised_blocks = 0;  // blocks that the sequences waiting for the prompt will take at once
   bool was_admitted = false;
   int preemptions = 0;
-  std::vector<PositionLogprobs> prompt_logprobs;  // of tokens 1, 2, ... as far as they came
+  std::vector<PositionLogprobs> prompt_logprobs;  // of tokens 1, 2, ... as far as received
 
   int live() const { return static_cast<int>(std::ranges::count_if(sequences, &Sequence::live)); }
   int TotalOf(const Sequence& s) const { return prompt_tokens + static_cast<int>(s.output.size()); }
-  // How far `s` may be computed now: while others wait for the prompt, not beyond it.
+  // How far `s` may be computed now: not beyond the prompt while others wait for it.
   int TargetOf(const Sequence& s) const { return sharing_prompt ? prompt_tokens : TotalOf(s); }
   int ImportedOf(const Sequence& s) const {
     return spec.imported_tokens.empty() ? 0 : spec.imported_tokens[s.index];

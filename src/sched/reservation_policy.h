@@ -1,6 +1,7 @@
-// ReservationPolicy: how many KV slots a sequence is promised when its request is admitted: the
-// systems that vLLM section 6.1 compares, by KvPolicy. A policy that promises admits only what it
-// can keep and so never preempts; `paged` promises nothing. One small file per policy.
+// ReservationPolicy: the number of KV slots that a sequence is promised at admission, for the
+// systems that vLLM section 6.1 compares, by KvPolicy. A policy that promises slots admits only
+// what it can keep and so never preempts; `paged` promises nothing. One small file per policy.
+// Owned by the scheduler; one thread.
 #pragma once
 
 #include <memory>
@@ -13,7 +14,7 @@ namespace millrace::sched {
 struct SlotNeed {
   int prompt_tokens = 0;
   int output_tokens_max = 0;               // the request's own limit
-  std::optional<int> known_output_tokens;  // how long the output will be, where somebody knows
+  std::optional<int> known_output_tokens;  // the output's length, if known (a replayed trace)
   int model_len_max = 0;
 };
 
@@ -22,7 +23,7 @@ class ReservationPolicy {
   virtual ~ReservationPolicy() = default;
   // Slots of one sequence; nullopt: taken on demand.
   virtual std::optional<int> SlotsFor(const SlotNeed& need) const = 0;
-  // Whether the slots must lie side by side, as a buddy allocator places them (vLLM section 6.1).
+  // Whether the slots must be adjacent, as a buddy allocator places them (vLLM section 6.1).
   virtual bool contiguous() const { return false; }
 };
 

@@ -1,4 +1,4 @@
-// The baselines of vLLM section 6.1 by their numbers.
+// The baselines of vLLM section 6.1 with their published numbers.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -89,7 +89,8 @@ TEST(Reservation, TighterPromisesHoldMoreRequests) {
   EXPECT_EQ(running[KvPolicy::kPaged], (983 - 9) / 11);
 }
 
-// Feature 4: reserving policies never preempt, under ten times the load, and everybody finishes.
+// Feature 4: reserving policies never preempt, under ten times the load, and every request
+// finishes.
 TEST(Reservation, NeverPreempts) {
   for (KvPolicy policy :
        {KvPolicy::kOrca, KvPolicy::kOrcaMax, KvPolicy::kOrcaPow2, KvPolicy::kOrcaOracle}) {
@@ -112,9 +113,9 @@ TEST(Reservation, NeverPreempts) {
   }
 }
 
-// Two sequences of a prompt that ends inside a block copy it when they part: no more than was
-// promised, though the block is in two tables until then.
-TEST(Reservation, PartingSequencesStayWithinThePromise) {
+// Two sequences whose prompt ends inside a block copy it when they fork. They use no more than was
+// promised, although the block is in two tables until then.
+TEST(Reservation, ForkedSequencesStayWithinThePromise) {
   for (KvPolicy policy :
        {KvPolicy::kOrca, KvPolicy::kOrcaMax, KvPolicy::kOrcaPow2, KvPolicy::kOrcaOracle}) {
     SchedulerOptions o = Opt13b(policy, 4);
@@ -132,7 +133,7 @@ TEST(Reservation, PartingSequencesStayWithinThePromise) {
   }
 }
 
-// What is not reserved may lie in pieces: the request waits for a run, and is told so.
+// Unreserved blocks may be fragmented: the request waits for a run and reports that.
 TEST(Reservation, WaitsForAdjacentBlocks) {
   SchedulerOptions o = Opt13b(KvPolicy::kOrcaOracle, 1);
   o.num_blocks = 12;  // 8 + 4
@@ -163,7 +164,7 @@ TEST(Reservation, WaitsForAdjacentBlocks) {
   EXPECT_TRUE(h.finished(*last));
 }
 
-// A sequence cannot be longer than the greatest run, and no limit means: as long as that.
+// A sequence cannot be longer than the largest run; without a limit, that is its limit.
 TEST(Reservation, TheGreatestRunBoundsASequence) {
   SchedulerOptions o = Opt13b(KvPolicy::kOrcaMax, 1);
   o.num_blocks = 12;
@@ -177,8 +178,8 @@ TEST(Reservation, TheGreatestRunBoundsASequence) {
   EXPECT_EQ(h.outcome(*open).tokens.size(), 5u);
 }
 
-// Over random loads with the audit after every change: foretold rightly, or not at all, nobody is
-// preempted; foretold wrongly, everybody still gets the answer of its own.
+// Random loads with the audit after every change. If lengths are predicted correctly or not at all,
+// no request is preempted; if predicted wrongly, every request still gets its own answer.
 TEST(Reservation, RandomLoadsNeverPreemptUnlessOutgrown) {
   uint64_t outgrown = 0;
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -231,7 +232,7 @@ TEST(Reservation, RandomLoadsNeverPreemptUnlessOutgrown) {
   EXPECT_GT(outgrown, 20u);
 }
 
-// An oracle that was wrong costs preemptions, never an answer.
+// A wrong oracle costs preemptions, but never changes an answer.
 TEST(Reservation, OutgrowingThePromiseStillFinishes) {
   SchedulerOptions o = Opt13b(KvPolicy::kOrcaOracle, 4);
   o.num_blocks = 16;

@@ -1,6 +1,6 @@
-// What was promised to whom: the reservations of the Orca policies. One for each sequence of a
-// request, all of a size; counted by plain `orca` (Algorithm 1), placed by a buddy allocator where
-// the policy wants contiguous memory (vLLM section 6.1). The blocks themselves stay paged.
+// The reservations of the Orca policies. One for each sequence of a request, all of equal size;
+// plain `orca` counts them (Algorithm 1), and a buddy allocator places them if the policy needs
+// contiguous memory (vLLM section 6.1). The blocks themselves stay paged.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +13,7 @@ int SchedulerImpl::RoundReservation(int blocks) const {
   return buddy_ ? BuddyAllocator::ChunkFor(blocks) : blocks;
 }
 
-// What the policy promises a sequence; none when it promises nothing.
+// The slots that the policy promises a sequence; none if it promises nothing.
 std::optional<int> SchedulerImpl::PromisedSlotsEach(const NewRequest& request,
                                                     int output_limit) const {
   return reservation_->SlotsFor({.prompt_tokens = static_cast<int>(request.prompt->size()),
@@ -22,7 +22,7 @@ std::optional<int> SchedulerImpl::PromisedSlotsEach(const NewRequest& request,
                                  .model_len_max = ModelLenMax()});
 }
 
-// The same in blocks, as it is reserved.
+// The same in blocks, as reserved.
 std::optional<int> SchedulerImpl::ReservedBlocksEach(const NewRequest& request,
                                                      int output_limit) const {
   const auto slots = PromisedSlotsEach(request, output_limit);
@@ -30,7 +30,7 @@ std::optional<int> SchedulerImpl::ReservedBlocksEach(const NewRequest& request,
   return RoundReservation(kv_.BlocksFor(*slots));
 }
 
-// The same for a request that comes, or comes back longer than foretold.
+// The same for a request that is admitted, or resumed with a longer output than predicted.
 std::optional<int> SchedulerImpl::ReservationEach(const Request& request) const {
   auto each = ReservedBlocksEach(request.spec, request.output_limit);
   if (!each) return std::nullopt;
@@ -55,7 +55,8 @@ Verdict SchedulerImpl::ReservationVerdict(const Request& request) const {
   return {Verdict::Reason::kAdmitted};
 }
 
-// Of `blocks_each` for every sequence. False, and nothing changed, when there is no room.
+// Reserves `blocks_each` for every sequence. Returns false and changes nothing when there is no
+// room.
 bool SchedulerImpl::TakeReservation(Request& request, int blocks_each) {
   const int n = request.spec.params->n;
   const int blocks = n * RoundReservation(blocks_each);
@@ -84,8 +85,8 @@ void SchedulerImpl::ReleaseReservation(Request& request) {
   request.chunks.clear();
 }
 
-// Only a sequence longer than foretold outgrows its promise. It is then promised more in place of
-// what it had, and whoever is last in order gives way to it.
+// Only a sequence longer than predicted outgrows its promise. It then gets a larger reservation,
+// and the last requests in order are preempted for it.
 bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room) {
   if (options_.kv_policy == KvPolicy::kPaged) return true;
   int held = blocks;
@@ -100,7 +101,7 @@ bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room
   while (true) {
     ReleaseReservation(request);
     if (TakeReservation(request, (held + n - 1) / n)) return true;
-    MR_CHECK(TakeReservation(request, before / n)) << "what was free has gone";
+    MR_CHECK(TakeReservation(request, before / n)) << "the previous reservation must fit again";
     if (running_.back() == &request) return false;
     Preempt(*running_.back(), request, held - before);
     room.preempted = true;

@@ -1,4 +1,4 @@
-// vLLM section 6.1, Orca (Max): the longest sequence the model allows, whatever was asked.
+// vLLM section 6.1, Orca (Max): the longest sequence that the model allows, whatever the request.
 #include "sched/reservation_policy.h"
 
 namespace millrace::sched {

@@ -1,5 +1,5 @@
-// vLLM section 6.1, Orca (Oracle): exactly what will be used, for those who know (replayed traces).
-// Otherwise the limit stands for it. A sequence that outgrows its promise asks for more as it goes.
+// vLLM section 6.1, Orca (Oracle): exactly what will be used, if that is known (replayed traces),
+// else the limit. A sequence that outgrows its promise asks for more while it runs.
 #include "sched/reservation_policy.h"
 
 namespace millrace::sched {

@@ -1,5 +1,5 @@
 // vLLM section 6.1, Orca (Pow2): the output rounded up to a power of two, at most twice too much.
-// Where nobody knows the output's length, its limit stands for it.
+// If the output's length is not known, its limit is used.
 #include <algorithm>
 #include <bit>
 

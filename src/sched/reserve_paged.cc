@@ -1,4 +1,4 @@
-// vLLM (SOSP'23 section 4): nothing is promised, blocks are taken as tokens come.
+// vLLM (SOSP'23 section 4): nothing is promised; blocks are taken as tokens are computed.
 #include "sched/reservation_policy.h"
 
 namespace millrace::sched {

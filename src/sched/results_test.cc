@@ -1,4 +1,4 @@
-// Results that are late, wrong or errors; the watchdog; times.
+// Late, wrong and failed results; the watchdog; times.
 #include <gtest/gtest.h>
 
 #include "sched/testing/harness.h"
@@ -24,7 +24,8 @@ TEST(Results, UnknownStepsAreDropped) {
   EXPECT_EQ(h.outcome(id).tokens.size(), 3u);
 }
 
-// Trap 40: an error of one sequence is its own; a broken step ends those in it and nobody else.
+// Trap 40: an error of one sequence affects only that sequence; a failed step ends only those in
+// it.
 TEST(Results, ErrorsStayWhereTheyBelong) {
   SchedulerOptions o = Small();
   o.max_num_seqs = 2;
@@ -44,7 +45,7 @@ TEST(Results, ErrorsStayWhereTheyBelong) {
   EXPECT_EQ(h.scheduler().Stats().blocks_free, 16);
 }
 
-TEST(Results, ALyingExecutorFailsTheSequence) {
+TEST(Results, AWrongResultFailsTheSequence) {
   const std::vector<std::function<void(StepResult&)>> lies = {
       [](StepResult& r) { r.sequences[0].token.reset(); },
       [](StepResult& r) { r.sequences.clear(); },
@@ -60,7 +61,7 @@ TEST(Results, ALyingExecutorFailsTheSequence) {
   }
 }
 
-// While the prompt is computed for all n, its failure is everybody's.
+// While the prompt is computed for all n, its failure affects all.
 TEST(Results, AFailedSharedPromptFailsAll) {
   Harness h({.scheduler = Small()});
   const RequestId id = h.MustAdd(Prompt(4), MaxTokens(4, 3));
@@ -70,8 +71,8 @@ TEST(Results, AFailedSharedPromptFailsAll) {
   EXPECT_FALSE(h.scheduler().HasWork());
 }
 
-// Feature 15, trap 42: nothing moves although something should; the report names who.
-TEST(Watchdog, NamesTheRequestThatDoesNotMove) {
+// Feature 15, trap 42: there is work but no progress; the report names the request.
+TEST(Watchdog, NamesTheStalledRequest) {
   SchedulerOptions o = Small();
   o.watchdog = Duration::Seconds(1);
   Harness h({.scheduler = o});
@@ -80,7 +81,7 @@ TEST(Watchdog, NamesTheRequestThatDoesNotMove) {
   const RequestId id = h.MustAdd(Prompt(4), MaxTokens(4));
   EXPECT_FALSE(h.scheduler().Stalled(h.now()));
   h.Advance(Duration::Seconds(1.5));
-  EXPECT_EQ(h.scheduler().Stalled(h.now())->id, id) << "nobody called Schedule";
+  EXPECT_EQ(h.scheduler().Stalled(h.now())->id, id) << "Schedule was not called";
   h.Schedule();
   EXPECT_FALSE(h.scheduler().Stalled(h.now()));
   h.Advance(Duration::Seconds(1.5));
@@ -92,7 +93,7 @@ TEST(Watchdog, NamesTheRequestThatDoesNotMove) {
   EXPECT_FALSE(h.scheduler().Stalled(h.now()));
 }
 
-TEST(Times, ComeWithTheVeryLastNews) {
+TEST(Times, ComeWithTheLastOutput) {
   Harness h({.scheduler = Small()});
   h.Advance(Duration::Millis(5));
   h.MustAdd(Prompt(4), MaxTokens(3, 2));

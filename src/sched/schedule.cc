@@ -1,4 +1,4 @@
-// The next step: each sequence with as many tokens as it lacks and the step has room for.
+// Builds the next step: each sequence with as many tokens as it lacks and the step has room for.
 #include <algorithm>
 
 #include "base/check.h"
@@ -22,8 +22,9 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
 }
 
 // A sequence is in one step at a time: if the first step took all, the other stages would wait for
-// it. An even share of all, and of those at hand among the steps that may still go out. Nobody is
-// passed over for long: once all steps in flight have their share, the rest fits into the next.
+// it. So a step takes an even share of all sequences, and of the ready ones among the steps that
+// may still be issued. No sequence is skipped for long: once all steps in flight have their share,
+// the rest fits into the next.
 int SchedulerImpl::SequencesPerStep() const {
   if (!options_.even_steps || options_.stages == 1) return options_.max_num_seqs;
   const auto share = [](int64_t sequences, int64_t steps) {
@@ -37,9 +38,9 @@ int SchedulerImpl::SequencesPerStep() const {
   return static_cast<int>(std::clamp<int64_t>(even, 1, options_.max_num_seqs));
 }
 
-// Whether one of its sequences computes a prompt, or replays after preemption.
+// Whether one of its sequences computes a prompt or replays after preemption.
 bool SchedulerImpl::Prefills(const Request& request) {
-  return !request.frozen && std::ranges::any_of(request.sequences, [&](const Sequence& s) {
+  return !request.paused && std::ranges::any_of(request.sequences, [&](const Sequence& s) {
     return s.ready() && request.TargetOf(s) - s.computed > 1;
   });
 }
@@ -47,7 +48,7 @@ bool SchedulerImpl::Prefills(const Request& request) {
 void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
   Request& r = *running_[position];
   if (room.decodes_behind) *room.decodes_behind -= ReadyDecodesOf(r);
-  if (r.frozen || r.in_flight == static_cast<int>(r.sequences.size())) return;
+  if (r.paused || r.in_flight == static_cast<int>(r.sequences.size())) return;
   if (Prefills(r) && !room.decodes_behind) {
     int behind = 0;
     for (size_t i = position + 1; i < running_.size(); ++i) behind += ReadyDecodesOf(*running_[i]);
@@ -68,13 +69,13 @@ void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
 }
 
 int SchedulerImpl::ReadyDecodesOf(const Request& request) {
-  if (request.frozen) return 0;
+  if (request.paused) return 0;
   return static_cast<int>(std::ranges::count_if(request.sequences, [&](const Sequence& s) {
     return s.ready() && request.TargetOf(s) - s.computed == 1;
   }));
 }
 
-// Which of the request's sequences the step takes, and how many tokens of each.
+// Chooses which of the request's sequences the step takes, and how many tokens of each.
 void SchedulerImpl::CollectShares(Request& request, const StepRoom& room) {
   shares_.clear();
   int tokens_left = room.tokens;
@@ -89,7 +90,7 @@ void SchedulerImpl::CollectShares(Request& request, const StepRoom& room) {
   }
 }
 
-// A chunk of a prompt takes what the decodes behind it leave, and one block's worth in any case, so
+// A chunk of a prompt takes what the decodes behind it leave, but at least one block's worth, so
 // that neither starves the other.
 int SchedulerImpl::ChunkOf(int remaining, int tokens_left, const StepRoom& room) const {
   if (remaining == 1) return 1;
@@ -97,8 +98,8 @@ int SchedulerImpl::ChunkOf(int remaining, int tokens_left, const StepRoom& room)
   return std::min({remaining, fair, tokens_left});
 }
 
-// Blocks that shares_ need before they can run: growth, and copies of shared blocks they write. Of
-// the last names of a block, all about to write, one may keep it.
+// Blocks that shares_ need before they can run: growth, and copies of shared blocks that they
+// write. If all tables that name a block are about to write it, one of them may keep it.
 int SchedulerImpl::SharesBlocksNeeded(bool on_host) const {
   const kv::BlockPool& pool = on_host ? kv_.host() : kv_.device();
   const auto table_of = [&](const Share& share) -> const kv::BlockTable& {
@@ -138,11 +139,11 @@ void SchedulerImpl::Emit(Request& request, StepRoom& room) {
   }
 }
 
-// The block about to be written, if others name it too.
+// Copies the block that is about to be written if other tables name it too.
 void SchedulerImpl::CopyBeforeWriting(Sequence& s) {
   const int written = s.computed / options_.block_size;
   if (written >= std::ssize(s.table) || !kv_.MakeWritable(s.table, written, plan_.copies)) return;
-  s.told_blocks = std::min(s.told_blocks, written);
+  s.sent_blocks = std::min(s.sent_blocks, written);
   s.copied_by = StepId(next_step_);
   ++stats_.copied_blocks;
   NoteReads({&plan_.copies.back(), 1});
@@ -151,32 +152,33 @@ void SchedulerImpl::CopyBeforeWriting(Sequence& s) {
 void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   Sequence& s = *share.sequence;
   const int end = s.computed + share.num_tokens;
-  // The prompt's blocks are written for all who share it.
+  // The prompt's blocks are written for all sequences that share it.
   if (request.sequences.size() > 1 && !request.sharing_prompt) CopyBeforeWriting(s);
   MR_CHECK(kv_.Holds(s.table, end) || kv_.Grow(s.table, end))
       << "request " << request.spec.id << " has no blocks for its step";
-  if (!s.told) {
+  if (!s.sent) {
     auto output = s.output.empty() ? nullptr : std::make_shared<std::vector<TokenId>>(s.output);
     plan_.started.push_back(
         {s.id, request.spec.params, s.seed, request.spec.prompt, std::move(output)});
-    s.told = true;
+    s.sent = true;
   }
-  // Filled in place: what is put together on the stack and copied stalls on its own stores.
+  // Filled in place: building it on the stack and copying it would stall on store forwarding.
   SequenceStep& step = plan_.sequences.emplace_back();
   step.id = s.id;
   step.start = s.computed;
   step.num_tokens = share.num_tokens;
   step.first_token = static_cast<int32_t>(plan_.tokens.size());
-  step.keep_blocks = s.told_blocks;
+  step.keep_blocks = s.sent_blocks;
   step.first_new_block = static_cast<int32_t>(plan_.blocks.size());
   if (share.num_tokens == 1 && s.computed >= request.prompt_tokens) {
-    plan_.tokens.push_back(s.output[s.computed - request.prompt_tokens]);  // without the prompt
+    // index without the prompt
+    plan_.tokens.push_back(s.output[s.computed - request.prompt_tokens]);
   } else {
     request.TokensOf(s).AppendTo(plan_.tokens, s.computed, share.num_tokens);
   }
-  for (size_t i = s.told_blocks; i < s.table.size(); ++i) plan_.blocks.push_back(s.table[i].index);
+  for (size_t i = s.sent_blocks; i < s.table.size(); ++i) plan_.blocks.push_back(s.table[i].index);
   step.num_new_blocks = static_cast<int32_t>(plan_.blocks.size()) - step.first_new_block;
-  s.told_blocks = static_cast<int>(s.table.size());
+  s.sent_blocks = static_cast<int>(s.table.size());
   const bool samples = end == request.TotalOf(s);
   if (s.lacks_layers()) {
     step.only_layers = s.lacking;
@@ -196,7 +198,7 @@ void SchedulerImpl::EmitShare(Request& request, const Share& share) {
   ++request.in_flight;
 }
 
-// Copies and releases without a step to travel in wait for the next one.
+// Copies and releases without a step to travel in wait for the next step.
 const StepPlan* SchedulerImpl::Send(Time now) {
   if (plan_.sequences.empty()) return nullptr;
   plan_.id = building_.id = StepId(next_step_++);

@@ -58,7 +58,7 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
   spare_.reserve(options.stages + 1);
 }
 
-// A sequence also cannot be longer than the pool, or than its greatest chunk.
+// A sequence also cannot be longer than the pool, or than its largest chunk.
 int SchedulerImpl::ModelLenMax() const {
   const int64_t blocks = buddy_ ? buddy_->chunk_max() : options_.num_blocks;
   const int64_t slots = blocks * options_.block_size;
@@ -70,8 +70,8 @@ int SchedulerImpl::OutputLimitOf(const NewRequest& request) const {
   return request.params->max_tokens.value_or(room);
 }
 
-// The most blocks the request can hold at once: full prompt blocks once, then each sequence its
-// own. The last sampled token needs no slot. With a reservation, the most that it can become.
+// The most blocks that the request can hold at once: full prompt blocks once, then each sequence
+// its own. The last sampled token needs no slot. With a reservation: the most that it can become.
 int SchedulerImpl::WorstCaseBlocks(const NewRequest& request, int output_limit) const {
   const int prompt = static_cast<int>(request.prompt->size());
   const int each = kv_.BlocksFor(prompt + output_limit - 1);
@@ -145,7 +145,7 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
     s.seed = SequenceSeed(r.spec.seed, i);
     if (r.spec.resumed.empty()) continue;
     s.output = std::move(r.spec.resumed[i].output);
-    // Why it ended was told where it ended.
+    // The reason for its end was delivered by the previous scheduler.
     if (r.spec.resumed[i].finished) s.finish = FinishReason::kStop;
   }
   r.spec.resumed.clear();

@@ -1,12 +1,12 @@
 // The scheduler's state and the methods that change it, by file:
 //   scheduler.cc  options, Add, queues        schedule.cc  the next step from what runs
-//   mix_*.cc      what a step is made of
-//   admission.cc  who may start               preemption.cc  who must give way
-//   reserve.cc    what was promised to whom
-//   commit.cc     what a step's result changes  lifecycle.cc  finish, abort, fork, retire
-//   handoff.cc    KV that comes from, or is kept for, another stage
-//   detach.cc     requests that leave to go on elsewhere
-//   inspect.cc    what others may look at
+//   mix_*.cc      composition of a step
+//   admission.cc  which requests may start     preemption.cc  which are preempted
+//   reserve.cc    reservations
+//   commit.cc     applies a step's result     lifecycle.cc  finish, abort, fork, retire
+//   handoff.cc    KV imported from, or held for, another stage
+//   detach.cc     requests that leave to continue elsewhere
+//   inspect.cc    read-only views
 // Private to this folder.
 #pragma once
 
@@ -26,9 +26,9 @@
 
 namespace millrace::sched {
 
-// Even steps spread the prompts that wait over so many steps for each stage; but a step goes on
-// until it has started one part in kFillTokens of the tokens it may have, because one of very few
-// tokens takes as long as one of some more.
+// Even steps spread waiting prompts over this many steps per stage. But a step adds prompts until
+// it has one part in kFillTokens of the tokens it may have, because a step of very few tokens takes
+// as long as one of some more.
 inline constexpr int kFillSteps = 4;
 inline constexpr int kFillTokens = 8;
 
@@ -55,10 +55,11 @@ class SchedulerImpl : public Scheduler {
   void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override;
   Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens) override;
+  bool ExtendHold(RequestId id, Time now, Duration hold_kv) override;
   void ReleaseKv(RequestId id) override;
-  std::optional<DetachedRequest> Expose(RequestId id, Time now, Duration hold_kv) override;
-  bool Freeze(RequestId id) override;
-  void Thaw(RequestId id) override;
+  std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) override;
+  bool Pause(RequestId id) override;
+  void Unpause(RequestId id) override;
   std::optional<DetachedRequest> Peek(RequestId id) const override;
   std::optional<DetachedRequest> Detach(RequestId id, Time now,
                                         std::optional<Duration> hold_kv) override;
@@ -72,24 +73,24 @@ class SchedulerImpl : public Scheduler {
   // One sequence of a step in flight.
   struct LedgerEntry {
     Sequence* sequence = nullptr;
-    SequenceId id;  // whom the executor answers for; not `sequence`'s after a hand-over
+    SequenceId id;  // the executor's id for it; not that of `sequence` after a hand-over
     int start = 0;
     int num_tokens = 0;
-    uint32_t incarnation = 0;  // the KV counts only if it is still the same
+    uint32_t incarnation = 0;  // the KV counts only if it is unchanged
     bool samples = false;      // the token counts
   };
   struct LedgerStep {
     StepId id;
     std::vector<LedgerEntry> entries;
   };
-  // What the step being built may still take.
+  // The remaining room of the step being built.
   struct StepRoom {
     int tokens = 0;
     int sequences = 0;
     std::optional<int>
         decodes_behind;      // ready decodes after the current request; counted when needed
     bool blocked = false;    // an earlier request waits for blocks: later ones must not take any
-    bool preempted = false;  // then nobody is admitted in this step
+    bool preempted = false;  // then this step admits no request
   };
   struct Share {
     Sequence* sequence = nullptr;
@@ -97,7 +98,7 @@ class SchedulerImpl : public Scheduler {
   };
   struct AskedPull {
     KvPull pull;
-    StepId after;  // until then a step still copies out of its blocks
+    StepId after;  // a step that copies out of its blocks; the pull waits until it has ended
   };
   enum class Grant { kGranted, kWait, kPreempted };
 
@@ -107,8 +108,8 @@ class SchedulerImpl : public Scheduler {
   int WorstCaseBlocks(const NewRequest& request, int output_limit) const;
   int ModelLenMax() const;
   Request* Find(RequestId id) const;
-  void Enqueue(Request& request);       // into the queue, at its place
-  void StartRunning(Request& request);  // from the queue to those who run
+  void Enqueue(Request& request);       // into the queue, in order
+  void StartRunning(Request& request);  // from the queue to the running requests
   void StopRunning(Request& request);
 
   // mix_mixed.cc, mix_prefill_first.cc
@@ -174,9 +175,9 @@ class SchedulerImpl : public Scheduler {
   void Fail(Sequence& sequence, const Status& error, std::vector<RequestOutput>& outputs);
 
   // lifecycle.cc
-  // Appends an empty piece of news about `sequence`.
-  RequestOutput& AppendNews(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
-  void End(Sequence& sequence, RequestOutput& news);
+  // Appends an empty output for `sequence`.
+  RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
+  void End(Sequence& sequence, RequestOutput& output);
   void FreeBlocks(Sequence& sequence);
   void MaybeForkPrompt(Request& request);
   void StartSiblings(Request& request);
@@ -184,7 +185,7 @@ class SchedulerImpl : public Scheduler {
   void HandOverPrompt(Sequence& leader);
   void Retire(Request& request);
   void LeaveQueue(Request& request);
-  void Bury(Request& request);
+  void Reap(Request& request);
 
   // handoff.cc
   Status CheckHandOff(const NewRequest& request, int output_limit) const;
@@ -203,11 +204,11 @@ class SchedulerImpl : public Scheduler {
   bool HoldBlocks(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
 
   // detach.cc
-  static NewRequest WhatIsKnownOf(const Request& request);
-  int ComputedForSure(const Sequence& sequence) const;
-  std::vector<SequenceKv> KvForSure(const Request& request,
-                                    std::optional<LayerRange>* lacking) const;
-  DetachedRequest WhatGoes(const Request& request, std::optional<Time> hold_until);
+  static NewRequest SnapshotOf(const Request& request);
+  int CommittedTokens(const Sequence& sequence) const;
+  std::vector<SequenceKv> CommittedKv(const Request& request,
+                                      std::optional<LayerRange>* lacking) const;
+  DetachedRequest MakeDetached(const Request& request, std::optional<Time> hold_until);
   void Leave(Request& request);
 
   // inspect.cc
@@ -230,13 +231,13 @@ class SchedulerImpl : public Scheduler {
   std::vector<Request*> running_;                  // in order
   std::map<OrderKey, Request*> pulling_;           // have blocks, wait for KV from elsewhere
   std::vector<AskedPull> pulls_;                   // not drained yet
-  std::unordered_map<RequestId, int> pulls_due_;   // drained or not, without a KvArrived
-  int running_sequences_ = 0;                      // live ones of those who run
-  int pulling_sequences_ = 0;                      // and of those who pull
+  std::unordered_map<RequestId, int> pulls_due_;   // without a KvArrived so far
+  int running_sequences_ = 0;                      // live sequences of running requests
+  int pulling_sequences_ = 0;                      // and of pulling requests
   std::optional<BuddyAllocator> buddy_;  // places the reservations that must be contiguous
   int reserved_blocks_ = 0;
   int promised_blocks_ = 0;
-  // Of StepMix::kPrefillFirst.
+  // For StepMix::kPrefillFirst.
   int prompt_steps_ = 0;        // since the last step of decodes
   bool decodes_short_ = false;  // the last one lacked blocks
 
@@ -245,10 +246,10 @@ class SchedulerImpl : public Scheduler {
   std::vector<BlockCopy> swap_out_;   // for the next plan
   std::vector<StepId> read_by_;       // by block: the last step that copies out of it
   std::vector<LedgerStep> ledger_;    // in flight, oldest first
-  std::vector<LedgerStep> spare_;     // ledger steps to be used again, with their memory
+  std::vector<LedgerStep> spare_;     // ledger steps to be reused, with their memory
   LedgerStep building_;
 
-  // Kept for their memory.
+  // Kept to reuse their memory.
   std::vector<Share> shares_;
   std::vector<kv::SwapMove> moves_;
   std::vector<const kv::BlockTable*> tables_;
@@ -258,7 +259,8 @@ class SchedulerImpl : public Scheduler {
   uint64_t next_number_ = 1;
   uint64_t next_sequence_ = 1;
   uint64_t next_step_ = 1;
-  Time last_moved_;  // when a step was last built or applied, or work came to an idle scheduler
+  Time last_moved_;  // when a step was last built or applied, or work was added to an idle
+                     // scheduler
 };
 
 }  // namespace millrace::sched

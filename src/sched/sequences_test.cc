@@ -1,4 +1,4 @@
-// What one sequence is told: finish rules, n > 1, prompt log-probabilities, prefix hits.
+// The output of one sequence: finish rules, n > 1, prompt log-probabilities, prefix hits.
 #include <gtest/gtest.h>
 
 #include "sched/finish_rules.h"
@@ -40,7 +40,7 @@ TEST(FinishRules, TokensLengthsAndTheirOrder) {
   EXPECT_EQ(after(1, 4, 10), FinishReason::kStop);
 }
 
-TEST(Sequences, StopTokenAndLengthAreTold) {
+TEST(Sequences, StopTokenAndLengthAreReported) {
   SchedulerOptions o = Options();
   Harness h({.scheduler = o});
   SamplingParams params;
@@ -65,7 +65,7 @@ TEST(Sequences, StopTokenAndLengthAreTold) {
   }
 }
 
-// Trap 29: max_tokens reached while other steps are in flight: nothing is told twice.
+// Trap 29: max_tokens reached while other steps are in flight: nothing is delivered twice.
 TEST(Sequences, LengthWithStepsInFlight) {
   SchedulerOptions o = Options();
   o.stages = 4;
@@ -82,7 +82,7 @@ TEST(Sequences, LengthWithStepsInFlight) {
 }
 
 // Feature 10, vLLM section 4.4: prompt blocks once; each of n equals a run alone with its seed; the
-// prompt's last block is copied for all but its last name.
+// prompt's last block is copied for all but one of its tables.
 TEST(Sequences, NSamplesComputeThePromptOnce) {
   for (int prompt : {1, 3, 4, 5, 8, 9}) {
     SchedulerOptions o = Options();
@@ -119,7 +119,7 @@ TEST(Sequences, NSamplesComputeThePromptOnce) {
 }
 
 // Reliability 58: n = 8, one branch cancelled at each step.
-TEST(Sequences, OneBranchAfterTheOtherIsCancelled) {
+TEST(Sequences, BranchesAreCancelledOneByOne) {
   Harness h({.scheduler = Options()});
   SamplingParams params;
   params.max_tokens = 20;
@@ -138,7 +138,7 @@ TEST(Sequences, OneBranchAfterTheOtherIsCancelled) {
   EXPECT_EQ(h.model().num_sequences(), 1);
 }
 
-// More sequences than places: they take turns and all finish.
+// More sequences than may run at once: they take turns and all finish.
 TEST(Sequences, MoreThanMaxNumSeqs) {
   SchedulerOptions o = Options();
   o.max_num_seqs = 3;
@@ -156,8 +156,8 @@ TEST(Sequences, MoreThanMaxNumSeqs) {
   EXPECT_TRUE(h.finished(next));
 }
 
-// Feature 17: floor((len - 1) / B) * B, told with the news; other salts and disabled caches find
-// none.
+// Feature 17: floor((len - 1) / B) * B, reported with the output; other salts and disabled caches
+// find none.
 TEST(PrefixCache, CountsWhatItFound) {
   Harness h({.scheduler = Options()});
   SamplingParams params;
@@ -180,7 +180,7 @@ TEST(PrefixCache, CountsWhatItFound) {
   EXPECT_EQ(h.outcome(reset).cached_prompt_tokens, 0);
 }
 
-// Trap 11: a step that fails leaves nothing in the cache.
+// Trap 11: a failed step leaves nothing in the cache.
 TEST(PrefixCache, AFailedStepCachesNothing) {
   Harness h({.scheduler = Options()});
   SamplingParams params;
@@ -210,9 +210,9 @@ TEST(PrefixCache, TheNextTurnFindsTheAnswer) {
   EXPECT_EQ(h.outcome(second).cached_prompt_tokens, 12);
 }
 
-// Traps 17, 24 and 27: prompt log-probabilities are whole and the same on a warm cache, in chunks,
-// and after preemption; a request that wants them does not read the cache.
-TEST(PromptLogprobs, WholeWhateverHappens) {
+// Traps 17, 24 and 27: prompt log-probabilities are complete and the same on a warm cache, in
+// chunks, and after preemption; a request that asks for them does not read the cache.
+TEST(PromptLogprobs, AreComplete) {
   std::vector<PositionLogprobs> expected;
   for (int variant = 0; variant < 4; ++variant) {
     SchedulerOptions o = Options();

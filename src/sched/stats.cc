@@ -1,4 +1,4 @@
-// What every scheduler keeps of itself, summed over several.
+// Statistics of schedulers, summed over several.
 #include "sched/scheduler.h"
 
 namespace millrace::sched {

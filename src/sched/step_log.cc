@@ -35,7 +35,7 @@ Json EncodeCosts(const PreemptionCosts& c) {
           {"kv_bytes_per_block", c.kv_bytes_per_block}};
 }
 
-// What decides: lengths, stops and copies. How tokens are drawn is not the scheduler's affair.
+// The parameters that affect decisions: lengths, stops and copies. How tokens are sampled does not.
 Json EncodeParams(const SamplingParams& p) {
   Json out = {{"n", p.n}, {"min_tokens", p.min_tokens}, {"ignore_eos", p.ignore_eos}};
   if (p.max_tokens) out["max_tokens"] = *p.max_tokens;
@@ -89,16 +89,19 @@ struct Encoder {
     return out;
   }
   Json operator()(const LoggedKvRelease& e) const { return {{"kv_release", e.id.value()}}; }
+  Json operator()(const LoggedHoldExtension& e) const {
+    return {{"hold_extended", e.id.value()}, {"t", e.at.ns}, {"hold_kv_ns", e.hold_kv.ns}};
+  }
   Json operator()(const LoggedKvExtension& e) const {
     return {{"kv_extended", e.id.value()},
             {"more_output", e.more_output},
             {"imported_tokens", e.imported_tokens}};
   }
-  Json operator()(const LoggedExpose& e) const {
+  Json operator()(const LoggedExport& e) const {
     return {{"expose", e.id.value()}, {"t", e.at.ns}, {"hold_kv_ns", e.hold_kv.ns}};
   }
-  Json operator()(const LoggedFreeze& e) const {
-    return {{"freeze", e.id.value()}, {"frozen", e.frozen}};
+  Json operator()(const LoggedPause& e) const {
+    return {{"freeze", e.id.value()}, {"paused", e.paused}};
   }
   Json operator()(const LoggedDetach& e) const {
     Json out = {{"detach", e.id.value()}, {"t", e.at.ns}};

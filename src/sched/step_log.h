@@ -1,6 +1,6 @@
-// The step log: what was asked of a scheduler and what it decided, as JSON lines. A log is
-// complete: the simulator replays it against the same scheduler and must arrive at the same steps.
-// It holds prompts and sampled tokens, so it is as private as they are. Pure; any thread.
+// The step log: the calls to a scheduler and its decisions, as JSON lines. A log is complete: the
+// simulator replays it against the same scheduler and must get the same steps. It holds prompts and
+// sampled tokens, so it is as private as they are. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -38,24 +38,29 @@ struct LoggedKvArrival {
   Time at;
   RequestId id;
   bool complete = false;
-  std::optional<LayerRange> lacking = {};  // complete but for these layers
+  std::optional<LayerRange> lacking = {};  // complete except for these layers
 };
 struct LoggedKvRelease {
   RequestId id;
+};
+struct LoggedHoldExtension {
+  Time at;
+  RequestId id;
+  Duration hold_kv;
 };
 struct LoggedKvExtension {
   RequestId id;
   std::vector<TokenId> more_output;
   int imported_tokens = 0;
 };
-struct LoggedExpose {
+struct LoggedExport {
   Time at;
   RequestId id;
   Duration hold_kv;
 };
-struct LoggedFreeze {
+struct LoggedPause {
   RequestId id;
-  bool frozen = true;  // false: thawed
+  bool paused = true;  // false: unpaused
 };
 struct LoggedDetach {
   Time at;
@@ -80,7 +85,7 @@ struct LoggedStep {
   bool SameDecision(const LoggedStep& other) const;
 };
 
-// Nothing could run although there is work: pulls may have been asked for.
+// Nothing could run although there is work; pulls may have been requested.
 struct LoggedIdle {
   Time at;
 };
@@ -92,8 +97,8 @@ struct LoggedCommit {
 };
 
 using LogEntry = std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedKvArrival,
-                              LoggedKvRelease, LoggedKvExtension, LoggedExpose, LoggedFreeze,
-                              LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
+                              LoggedKvRelease, LoggedHoldExtension, LoggedKvExtension, LoggedExport,
+                              LoggedPause, LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
 
 struct StepLog {
   SchedulerOptions options;
@@ -107,8 +112,8 @@ std::string EncodeEntry(const LogEntry& entry);
 // kInvalidArgument names the line. Untrusted text.
 Result<StepLog> ParseStepLog(std::string_view text);
 
-// A scheduler like `inner` that hands a line of the log to `write` for every call that matters. A
-// step that failed in the executor is logged with no tokens and cannot be replayed.
+// A scheduler like `inner` that passes one line of the log to `write` for every call that affects
+// decisions. A step that failed in the executor is logged with no tokens and cannot be replayed.
 std::unique_ptr<Scheduler> NewRecordingScheduler(std::unique_ptr<Scheduler> inner,
                                                  const SchedulerOptions& options,
                                                  std::function<void(std::string_view)> write);

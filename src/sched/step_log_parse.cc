@@ -1,4 +1,4 @@
-// Reading a step log back: untrusted text.
+// Parses a step log, which is untrusted text.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace millrace::sched {
 namespace {
 
-// Reads fields of one line; the first that is wrong is remembered.
+// Reads fields of one line; remembers the first error.
 class Fields {
  public:
   explicit Fields(const Json& object) : object_(object) {}
@@ -216,7 +216,7 @@ Result<LogEntry> ParseCommit(const Json& line) {
   return LogEntry(std::move(commit));
 }
 
-// Of requests that come from, or leave for, another scheduler.
+// Entries about requests that come from, or leave for, another scheduler.
 Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
   Fields f(line);
   std::optional<LogEntry> entry;
@@ -230,15 +230,18 @@ Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
     entry = arrival;
   } else if (line.contains("kv_release")) {
     entry = LoggedKvRelease{RequestId(f.Get<uint64_t>("kv_release"))};
+  } else if (line.contains("hold_extended")) {
+    entry = LoggedHoldExtension{f.At(), RequestId(f.Get<uint64_t>("hold_extended")),
+                                Duration{f.Get<int64_t>("hold_kv_ns")}};
   } else if (line.contains("kv_extended")) {
     entry = LoggedKvExtension{RequestId(f.Get<uint64_t>("kv_extended")),
                               f.Get<std::vector<TokenId>>("more_output"),
                               f.Get<int>("imported_tokens")};
   } else if (line.contains("expose")) {
-    entry = LoggedExpose{f.At(), RequestId(f.Get<uint64_t>("expose")),
+    entry = LoggedExport{f.At(), RequestId(f.Get<uint64_t>("expose")),
                          Duration{f.Get<int64_t>("hold_kv_ns")}};
   } else if (line.contains("freeze")) {
-    entry = LoggedFreeze{RequestId(f.Get<uint64_t>("freeze")), f.Get<bool>("frozen")};
+    entry = LoggedPause{RequestId(f.Get<uint64_t>("freeze")), f.Get<bool>("paused")};
   } else if (line.contains("detach")) {
     LoggedDetach detach{f.At(), RequestId(f.Get<uint64_t>("detach")), {}};
     if (const auto ns = f.Optional<int64_t>("hold_kv_ns")) detach.hold_kv = Duration{*ns};
@@ -273,12 +276,24 @@ Result<LogEntry> ParseEntry(const Json& line) {
   return InvalidArgument("not an entry of a step log");
 }
 
+// A cluster's log has the lines of all its pipelines.
+Status AnotherPipeline(const Json& first) {
+  const std::string cure =
+      first.is_number_unsigned()
+          ? fmt::format("; this gives those of the first alone: grep '^{{\"pipeline\":{},' FILE",
+                        first.get<uint64_t>())
+          : "";
+  return InvalidArgument("the steps of another pipeline begin here, and one is replayed at a time" +
+                         cure);
+}
+
 }  // namespace
 
 Result<StepLog> ParseStepLog(std::string_view text) {
   StepLog log;
   LineReader lines(text);
   bool header = false;
+  Json first;  // the pipeline that the log begins with
   while (const auto text_line = lines.Next()) {
     const auto refuse = [&](const Status& why) {
       return why.WithContext(fmt::format("line {}", lines.number()));
@@ -300,9 +315,11 @@ Result<StepLog> ParseStepLog(std::string_view text) {
       auto parsed_costs = ParseCosts(*costs);
       if (!parsed_costs.ok()) return refuse(parsed_costs.status());
       log.options.costs = *parsed_costs;
+      first = line->value("pipeline", Json());
       header = true;
       continue;
     }
+    if (line->contains("millrace_step_log")) return refuse(AnotherPipeline(first));
     auto entry = ParseEntry(*line);
     if (!entry.ok()) return refuse(entry.status());
     log.entries.push_back(std::move(*entry));

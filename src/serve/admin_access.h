@@ -1,11 +1,12 @@
-// Who may administer the cluster. Pure functions over one request.
+// What is served where, and who may call it. Pure functions.
 //
-// With an admin key: whoever sends it. Without one: only programs on this machine that call by
-// address or as localhost. A browser there is no such program, for a page of anybody may drive it,
-// and neither is a proxy, for anybody may be behind it.
+// The main port is for clients and has no admin route: whether a call to it comes from this machine
+// cannot be known, for a proxy on this machine calls for the whole world. Operators have a unix
+// socket that only the server's user reaches and, where it is asked for, an address with a key.
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "net/http.h"
 #include "serve/api_error.h"
@@ -13,10 +14,27 @@
 
 namespace millrace::serve {
 
-// nullopt: it may.
-std::optional<ApiError> RefuseAdmin(const net::HttpRequest& request, const ApiKeys& admin_keys);
+enum class Endpoint {
+  kMain,         // the port that clients use
+  kAdminSocket,  // the unix socket: no key is needed
+  kAdminListen,  // the address of --admin-listen: every call needs an admin key
+};
 
-// "127.0.0.1:51324", "[::1]:80" and "[::ffff:127.0.0.1]:80" are.
-bool IsLoopbackPeer(std::string_view peer);
+enum class Access {
+  kOpen,     // on every endpoint
+  kKeyed,    // on the main port, with an API key where there are keys
+  kMonitor,  // as kKeyed, and on the admin endpoints as well
+  kAdmin,    // on the admin endpoints
+};
+
+bool ServedOn(Endpoint endpoint, Access access);
+
+// /cluster, /debug and every path below them. The main port has none of them, whatever the method.
+bool IsAdminPath(std::string_view path);
+ApiError AdminIsElsewhere();
+
+// nullopt: the call has one of the keys.
+std::optional<ApiError> RefuseWithoutAdminKey(const net::HttpRequest& request,
+                                              const ApiKeys& admin_keys);
 
 }  // namespace millrace::serve

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "serve/ignored_fields.h"
+
 namespace millrace::serve {
 
 Answer::Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply)
@@ -45,7 +47,9 @@ void Answer::Finish(std::vector<Choice>& choices, const UsageCounts& usage,
   if (format_.chat && format_.prompt_logprobs && prompt_reports[0]) {
     body["prompt_logprobs"] = PromptLogprobs(*prompt_reports[0]);
   }
-  reply_->Send(JsonResponse(body));
+  net::HttpResponse response = JsonResponse(body);
+  AddIgnoredHeader(response);
+  reply_->Send(std::move(response));
 }
 
 void Answer::Fail(const ApiError& error) {
@@ -60,7 +64,7 @@ void Answer::Collect(std::vector<Choice>& choices, const UsageCounts& usage) {
   if (!format_.stream) return;
   role_sent_.resize(choices.size());
   for (size_t i = 0; i < choices.size(); ++i) {
-    if (!choices[i].HasNews()) continue;
+    if (!choices[i].HasOutput()) continue;
     if (format_.chat && !role_sent_[i]) {
       AppendChunk(ChatRoleDelta(static_cast<int>(i)), usage);
       role_sent_[i] = true;
@@ -84,11 +88,17 @@ void Answer::AppendChunk(Json choice, const UsageCounts& usage) {
 void Answer::Start() {
   if (started_) return;
   started_ = true;
-  reply_->Start({.status = 200,
-                 .headers = {{"content-type", "text/event-stream; charset=utf-8"},
-                             {"cache-control", "no-cache"},
-                             {"x-accel-buffering", "no"}},
-                 .body = ""});
+  net::HttpResponse head{.status = 200,
+                         .headers = {{"content-type", "text/event-stream; charset=utf-8"},
+                                     {"cache-control", "no-cache"},
+                                     {"x-accel-buffering", "no"}},
+                         .body = ""};
+  AddIgnoredHeader(head);
+  reply_->Start(std::move(head));
+}
+
+void Answer::AddIgnoredHeader(net::HttpResponse& response) const {
+  if (!format_.ignored.empty()) response.headers.emplace_back(kIgnoredHeader, format_.ignored);
 }
 
 }  // namespace millrace::serve

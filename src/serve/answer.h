@@ -19,6 +19,7 @@ struct AnswerFormat {
   bool include_usage = false;
   bool continuous_usage = false;
   bool prompt_logprobs = false;  // shown as vLLM's field of that name
+  std::string ignored;           // IgnoredHeaderValue
 };
 
 class Answer {
@@ -27,12 +28,12 @@ class Answer {
 
   // Sends a stream's head, unless it was sent: what fails from then on is an event.
   void Start();
-  // A stream makes an event for each choice that has news, to be written with the next Flush or
+  // A stream makes an event for each choice that has output, to be written with the next Flush or
   // Finish: called after every token, which tokens share an event does not depend on when they
   // came.
   void Collect(std::vector<Choice>& choices, const UsageCounts& usage);
-  // A stream writes all the news there is in one part; a whole answer waits for Finish. False: the
-  // client has gone.
+  // A stream writes all the output there is in one part; a whole answer waits for Finish. False:
+  // the client has gone.
   bool Flush(std::vector<Choice>& choices, const UsageCounts& usage);
   // Every choice has finished. `prompt_reports`: one per choice, or empty.
   void Finish(std::vector<Choice>& choices, const UsageCounts& usage,
@@ -45,6 +46,7 @@ class Answer {
 
  private:
   void AppendChunk(Json choice, const UsageCounts& usage);
+  void AddIgnoredHeader(net::HttpResponse& response) const;
   const AnswerFormat format_;
   const ResponseHead head_;
   const std::shared_ptr<net::HttpReply> reply_;

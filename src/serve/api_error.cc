@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kRetryQueueFullS = 1;
 constexpr int kRetryUnreadyS = 5;
+constexpr int kUnauthorized = 401;
 
 bool SameAgainFails(int status) {
   return (status >= 400 && status < 500 && status != 408 && status != 409 && status != 429) ||
@@ -120,6 +121,7 @@ net::HttpResponse ErrorResponse(const ApiError& error) {
   if (error.retry_after_s) {
     response.headers.emplace_back("retry-after", std::to_string(*error.retry_after_s));
   }
+  if (error.status == kUnauthorized) response.headers.emplace_back("www-authenticate", "Bearer");
   if (SameAgainFails(error.status)) response.headers.emplace_back("x-should-retry", "false");
   return response;
 }

@@ -39,7 +39,8 @@ ApiError Draining();
 ApiError FromStatus(const Status& status, std::string param = "");
 
 Json ErrorBody(const ApiError& error);
-// With Retry-After where it helps, and `x-should-retry: false` where the same request fails again.
+// With Retry-After where it helps, `WWW-Authenticate: Bearer` where a key is missing, and
+// `x-should-retry: false` where the same request fails again.
 net::HttpResponse ErrorResponse(const ApiError& error);
 
 net::HttpResponse JsonResponse(const Json& body, int status = 200);

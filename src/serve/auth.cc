@@ -39,7 +39,19 @@ std::optional<size_t> ApiKeys::Match(std::optional<std::string_view> authorizati
       strncasecmp(authorization->data(), kScheme.data(), kScheme.size()) != 0) {
     return std::nullopt;
   }
-  const Digest given = Hash(authorization->substr(kScheme.size()));
+  return MatchKey(authorization->substr(kScheme.size()));
+}
+
+std::optional<size_t> ApiKeys::MatchRequest(const net::HttpRequest& request) const {
+  if (const auto authorization = request.Header("authorization")) return Match(authorization);
+  for (const char* name : {"x-api-key", "api-key"}) {
+    if (const auto key = request.Header(name)) return MatchKey(*key);
+  }
+  return std::nullopt;
+}
+
+std::optional<size_t> ApiKeys::MatchKey(std::string_view key) const {
+  const Digest given = Hash(key);
   std::optional<size_t> match;
   for (size_t i = 0; i < digests_.size(); ++i) {
     if (CRYPTO_memcmp(digests_[i].data(), given.data(), given.size()) == 0) match = i;

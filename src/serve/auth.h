@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "net/http.h"
 
 namespace millrace::serve {
 
@@ -29,6 +30,9 @@ class ApiKeys {
   size_t size() const { return digests_.size(); }
   // Which key the value of an Authorization header carries ("Bearer KEY"); nullopt: none of them.
   std::optional<size_t> Match(std::optional<std::string_view> authorization) const;
+  // Which key a request carries: in Authorization, or without that header in x-api-key, as
+  // Anthropic's clients send it, or in api-key, as Azure's do.
+  std::optional<size_t> MatchRequest(const net::HttpRequest& request) const;
   // A name for key `index` that is the same in every life of the server and does not tell the key.
   std::string Fingerprint(size_t index) const;
   // Whether one of the keys has that fingerprint; "": whether everybody may enter.
@@ -36,6 +40,7 @@ class ApiKeys {
 
  private:
   using Digest = std::array<uint8_t, 32>;
+  std::optional<size_t> MatchKey(std::string_view key) const;
   static Digest Hash(std::string_view key);
 
   std::vector<Digest> digests_;

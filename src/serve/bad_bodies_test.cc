@@ -218,7 +218,8 @@ const BadField kBadChats[] = {
      "[{\"role\": \"assistant\", \"tool_calls\": [{\"function\": {\"name\": \"f\", "
      "\"arguments\": \"{\"}}]}]",
      "messages"},
-    {"messages", "[{\"role\": \"refused\", \"content\": \"a\"}]", "messages"},
+    {"messages", "[{\"role\": \"robot\", \"content\": \"a\"}]", "messages"},
+    {"messages", "[{\"role\": \"user\", \"content\": \"refused\"}]", "messages"},  // the template
     {"max_tokens", "0", "max_tokens"},
     {"max_tokens", "256", "messages"},
     {"max_completion_tokens", "0", "max_completion_tokens"},
@@ -414,7 +415,7 @@ TEST_F(BadBodies, UnknownModelsAre404) {
   }
 }
 
-TEST_F(BadBodies, UnknownAndNullFieldsAreIgnored) {
+TEST_F(BadBodies, UnknownAndNullFieldsAreNotRefused) {
   Json body = completion_;
   for (const char* name : {"user", "metadata", "store", "service_tier", "verbosity", "nonsense"}) {
     body[name] = {{"anything", 1}};

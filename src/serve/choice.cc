@@ -107,7 +107,7 @@ void Choice::Finish(std::string reason, Json stop_reason) {
   part_.stop_reason = std::move(stop_reason);
 }
 
-bool Choice::HasNews() const {
+bool Choice::HasOutput() const {
   if (!part_.finish_reason.empty()) return true;
   if (waits_for_prompt_ || (generated_ == 0 && part_.logprobs.empty())) return false;
   return !part_.text.empty() || !part_.logprobs.empty();

@@ -38,14 +38,14 @@ class Choice {
   // REQUIRED before anything is shown when Setup::echo_reports is set.
   void SetPromptReports(TokenReports reports);
 
-  // Takes in the news of the sequence. True when a stop string ended it here although the engine
+  // Takes in the output of the sequence. True when a stop string ended it here although the engine
   // would go on.
   bool Apply(const RequestOutput& output);
 
   bool finished() const { return !finish_reason_.empty(); }
   const std::string& finish_reason() const { return finish_reason_; }
   int generated_tokens() const { return generated_; }
-  bool HasNews() const;
+  bool HasOutput() const;
   // Everything new since the last call.
   ChoicePart Take();
 

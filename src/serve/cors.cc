@@ -20,7 +20,8 @@ bool HeaderNameCharacter(char c) {
 Headers CorsHeaders(const net::HttpRequest& request, const std::vector<std::string>& allowed) {
   const auto origin = request.Header("origin");
   if (!origin) return {};
-  constexpr char kExposed[] = "x-request-id, x-stream-id, retry-after, x-should-retry";
+  constexpr char kExposed[] =
+      "x-request-id, x-stream-id, retry-after, x-should-retry, x-millrace-ignored";
   if (std::find(allowed.begin(), allowed.end(), "*") != allowed.end()) {
     return {{"access-control-allow-origin", "*"}, {"access-control-expose-headers", kExposed}};
   }

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "net/http.h"
-#include "serve/edge_reply.h"
+#include "serve/decorated_reply.h"
 
 namespace millrace::serve {
 

@@ -194,7 +194,7 @@ TEST(Concurrency, ManyClientsOfManyKinds) {
       }
       ++whole;
       if (i % 5 == 0) server.Start("GET", "/metrics");
-      if (i % 5 == 1) server.Get("/debug/requests");
+      if (i % 5 == 1) server.AdminGet("/debug/requests");
     }
   };
   std::vector<std::thread> threads;

@@ -27,7 +27,12 @@ const RouteCase kRoutes[] = {
     {"POST", "/tokenize", false},       {"POST", "/detokenize", false},
     {"GET", "/health", true},           {"GET", "/ready", true},
     {"GET", "/version", true},          {"GET", "/metrics", false},
-    {"GET", "/debug/requests", false},  {"GET", "/debug/requests/1", false},
+};
+// The main port has none of these.
+const RouteCase kAdminRoutes[] = {
+    {"GET", "/debug/requests", false}, {"GET", "/debug/requests/1", false},
+    {"GET", "/cluster/status", false}, {"POST", "/cluster/plan", false},
+    {"POST", "/cluster/drain", false}, {"POST", "/cluster/migrate", false},
 };
 
 TestServerOptions WithKeys() {
@@ -54,7 +59,11 @@ TEST(Keys, EveryRouteIsClosedWithoutOneButThoseListedAsOpen) {
                                  {{"Authorization", "Bearer "}},
                                  {{"Authorization", "first-key"}},
                                  {{"Authorization", "Basic first-key"}},
-                                 {{"X-Api-Key", "first-key"}},
+                                 {{"X-Api-Key", "wrong"}},
+                                 {{"api-key", "first-ke"}},
+                                 {{"X-Api-Key", "Bearer first-key"}},
+                                 {{"Authorization", "Bearer wrong"}, {"X-Api-Key", "first-key"}},
+                                 {{"Authorization", ""}, {"api-key", "first-key"}},
                                  {{"Host", "t/health?x="}},
                                  {{"Host", "/health"}, {"X-Forwarded-Path", "/health"}}}) {
       const int status = StatusOf(server, route.method, route.path, headers);
@@ -64,6 +73,24 @@ TEST(Keys, EveryRouteIsClosedWithoutOneButThoseListedAsOpen) {
       EXPECT_NE(StatusOf(server, route.method, route.path, {{"authorization", key}}), 401);
     }
   }
+}
+
+// As Anthropic's and Azure's clients send it.
+TEST(Keys, OtherHeadersCarryAKeyWhereAuthorizationIsAbsent) {
+  TestServer server(WithKeys());
+  for (const char* header : {"x-api-key", "X-Api-Key", "api-key", "Api-Key"}) {
+    EXPECT_EQ(StatusOf(server, "GET", "/v1/models", {{header, "second-key"}}), 200) << header;
+  }
+}
+
+TEST(Keys, ARefusalSaysWhichSchemeIsAsked) {
+  TestServer server(WithKeys());
+  for (const HeaderList& headers : std::vector<HeaderList>{{}, {{"x-api-key", "wrong"}}}) {
+    auto reply = server.Start("GET", "/v1/models", "", headers);
+    EXPECT_EQ(reply->status(), 401);
+    EXPECT_EQ(reply->Header("www-authenticate"), "Bearer");
+  }
+  EXPECT_EQ(server.Start("GET", "/health")->Header("www-authenticate"), "");
 }
 
 TEST(Keys, NoPathIsAWayRound) {
@@ -82,11 +109,21 @@ TEST(Keys, AnyBearerWillDoWhenNoneIsSet) {
   EXPECT_EQ(StatusOf(server, "GET", "/v1/models", {{"Authorization", "Bearer anything"}}), 200);
 }
 
-TEST(Keys, MetricsMayBeLeftOpen) {
-  TestServerOptions options = WithKeys();
-  options.service.metrics_without_key = true;
-  TestServer server(std::move(options));
+TEST(Keys, MetricsNeedAKeyOnTheMainPortAndNoneOnTheAdminSocket) {
+  TestServer server(WithKeys());
+  EXPECT_EQ(StatusOf(server, "GET", "/metrics"), 401);
+  EXPECT_EQ(StatusOf(server, "GET", "/metrics", {{"authorization", "Bearer first-key"}}), 200);
+  server.endpoint = Endpoint::kAdminSocket;
   EXPECT_EQ(StatusOf(server, "GET", "/metrics"), 200);
+}
+
+TEST(Keys, ARefusalSaysHowToAuthenticate) {
+  TestServer server(WithKeys());
+  EXPECT_EQ(server.Start("GET", "/v1/models")->Header("www-authenticate"), "Bearer");
+  server.endpoint = Endpoint::kAdminListen;
+  EXPECT_EQ(server.Start("GET", "/cluster/status")->Header("www-authenticate"), "Bearer");
+  server.endpoint = Endpoint::kMain;
+  EXPECT_EQ(server.Start("GET", "/health")->Header("www-authenticate"), "");
 }
 
 TEST(Keys, BadKeysAreRefusedAtTheStartAndNotShown) {
@@ -125,13 +162,91 @@ TEST(Keys, CachedPrefixesOfDifferentKeysStayApart) {
 
 TEST(Routes, OtherMethodsAre405WithAllow) {
   TestServer server;
-  for (const RouteCase& route : kRoutes) {
+  auto check = [&server](const RouteCase& route) {
     for (const char* method : {"GET", "POST", "PUT", "DELETE", "TRACE", "get"}) {
       if (std::string(method) == route.method) continue;
       auto reply = server.Start(method, route.path, "{}");
       EXPECT_EQ(reply->status(), 405) << method << route.path;
-      EXPECT_EQ(reply->Header("allow"), route.method);
+      EXPECT_EQ(reply->Header("allow"),
+                route.method == std::string("GET") ? "GET, HEAD" : route.method);
     }
+  };
+  for (const RouteCase& route : kRoutes) check(route);
+  server.endpoint = Endpoint::kAdminSocket;
+  for (const RouteCase& route : kAdminRoutes) check(route);
+}
+
+TEST(Routes, TheMainPortHasNoAdminRouteForAnyone) {
+  for (const bool keyed : {false, true}) {
+    TestServer server(keyed ? WithKeys() : TestServerOptions());
+    for (const RouteCase& route : kAdminRoutes) {
+      for (const char* method : {"GET", "POST", "HEAD", "OPTIONS", "DELETE"}) {
+        for (const HeaderList& headers :
+             std::vector<HeaderList>{{}, {{"authorization", "Bearer first-key"}}}) {
+          auto reply = server.Start(method, route.path, "{}", headers);
+          EXPECT_EQ(reply->status(), 404) << method << " " << route.path;
+          EXPECT_NE(reply->body().find("unix socket of the server's user"), std::string::npos);
+        }
+      }
+    }
+    EXPECT_EQ(StatusOf(server, "GET", "/cluster"), 404);
+    EXPECT_EQ(StatusOf(server, "GET", "/debug/anything"), 404);
+    EXPECT_EQ(StatusOf(server, "GET", "/clusters"), keyed ? 401 : 404);
+  }
+}
+
+TEST(Routes, TheAdminSocketServesOperatorsOnly) {
+  TestServer server(WithKeys());
+  server.endpoint = Endpoint::kAdminSocket;
+  for (const char* path : {"/health", "/ready", "/version", "/metrics", "/debug/requests"}) {
+    EXPECT_EQ(StatusOf(server, "GET", path), 200) << path;
+  }
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
+    auto reply = server.Start("POST", path, "{}", {{"authorization", "Bearer first-key"}});
+    EXPECT_EQ(reply->status(), 404) << path;
+    EXPECT_NE(reply->body().find("clients call the server's main port"), std::string::npos);
+  }
+  EXPECT_EQ(StatusOf(server, "GET", "/v1/models"), 404);
+  // Nothing for pages in browsers.
+  auto reply = server.Start("OPTIONS", "/cluster/status", "", {{"origin", "https://a.example"}});
+  EXPECT_EQ(reply->status(), 405);
+  EXPECT_EQ(reply->Header("access-control-allow-origin"), "");
+}
+
+// net leaves the body out and keeps its length.
+TEST(Routes, HeadIsAnsweredWhereGetIs) {
+  TestServer server;
+  for (const RouteCase& route : kRoutes) {
+    auto head = server.Start("HEAD", route.path);
+    ASSERT_TRUE(head->WaitDone());
+    if (route.method == std::string("POST")) {
+      EXPECT_EQ(head->status(), 405) << route.path;
+      continue;
+    }
+    auto get = server.Start("GET", route.path);
+    EXPECT_EQ(head->status(), get->status()) << route.path;
+    EXPECT_EQ(head->Header("content-type"), get->Header("content-type"));
+    EXPECT_FALSE(head->body().empty()) << "Content-Length comes from it";
+  }
+  EXPECT_EQ(server.Start("HEAD", "/nothing")->status(), 404);
+  TestServer closed(WithKeys());
+  EXPECT_EQ(StatusOf(closed, "HEAD", "/v1/models"), 401);
+  EXPECT_EQ(StatusOf(closed, "HEAD", "/health"), 200);
+}
+
+TEST(Routes, CompressedBodiesAre415) {
+  TestServer server;
+  const std::string body = R"({"prompt": "a", "max_tokens": 1})";
+  for (const char* coding : {"gzip", "br", "deflate, gzip", "x\x1b"}) {
+    auto reply = server.Start("POST", "/v1/completions", body, {{"Content-Encoding", coding}});
+    EXPECT_EQ(reply->status(), 415) << coding;
+    EXPECT_EQ(reply->Header("accept-encoding"), "identity");
+    EXPECT_NE(reply->body().find("Content-Encoding"), std::string::npos);
+    EXPECT_EQ((*ParseJson(reply->body()))["error"]["code"], "unsupported_media_type");
+  }
+  for (const char* coding : {"identity", "Identity", ""}) {
+    EXPECT_EQ(StatusOf(server, "POST", "/detokenize", {{"Content-Encoding", coding}}), 400)
+        << "for its tokens";
   }
 }
 
@@ -289,6 +404,7 @@ TEST(Models, ListedByEveryServedName) {
   ASSERT_EQ(list.size(), 2u);
   EXPECT_EQ(list[0]["id"], "org/tiny");
   EXPECT_EQ(list[0]["max_model_len"], 256);
+  EXPECT_EQ(list[1]["root"], "org/tiny");
   EXPECT_EQ(server.Get("/v1/models/org/tiny")["id"], "org/tiny");
   EXPECT_EQ(server.Get("/v1/models/other", 404)["error"]["code"], "model_not_found");
   EXPECT_EQ(server.Get("/v1/models/../../etc/passwd", 404)["error"]["code"], "model_not_found");
@@ -297,17 +413,31 @@ TEST(Models, ListedByEveryServedName) {
   EXPECT_EQ(server.Get("/version")["version"], "1.2.3");
 }
 
+// The path that the model was started with is taken in requests and told to no caller.
+TEST(Models, AnUnlistedNameIsTakenAndNotShown) {
+  TestServerOptions options;
+  options.service.served_names = {"tiny"};
+  options.service.unlisted_names = {"/srv/models/tiny"};
+  TestServer server(std::move(options));
+  const Json list = server.Get("/v1/models");
+  EXPECT_EQ(list["data"].size(), 1u);
+  EXPECT_EQ(DumpJson(list).find("/srv"), std::string::npos);
+  EXPECT_EQ(server.Get("/v1/models//srv/models/tiny", 404)["error"]["code"], "model_not_found");
+  const Json body = {{"model", "/srv/models/tiny"}, {"prompt", "a"}, {"max_tokens", 1}};
+  EXPECT_EQ(server.Call("/v1/completions", body)["model"], "tiny");
+}
+
 TEST(Debug, ARequestIsFoundByEachOfItsNames) {
   TestServer server;
   server.gate.Close();
   auto reply = server.Start("POST", "/v1/completions",
                             R"({"prompt": "abc", "max_tokens": 5, "request_id": "mine"})",
                             {{"x-request-id", "theirs"}});
-  const Json list = server.Get("/debug/requests")["requests"];
+  const Json list = server.AdminGet("/debug/requests")["requests"];
   ASSERT_EQ(list.size(), 1u);
   const std::string number = std::to_string(list[0]["id"].get<int>());
   for (const std::string& name : {number, std::string("theirs"), std::string("cmpl-mine")}) {
-    const Json info = server.Get("/debug/requests/" + name);
+    const Json info = server.AdminGet("/debug/requests/" + name);
     EXPECT_EQ(info["prompt_tokens"], 3) << name;
     EXPECT_EQ(info["response_id"], "cmpl-mine");
     EXPECT_TRUE(info["age_s"].is_number());
@@ -318,13 +448,13 @@ TEST(Debug, ARequestIsFoundByEachOfItsNames) {
   server.gate.Open();
   ASSERT_TRUE(reply->WaitDone());
   ASSERT_TRUE(server.WaitUntilFree());
-  const Json ended = server.Get("/debug/requests/theirs");
+  const Json ended = server.AdminGet("/debug/requests/theirs");
   EXPECT_EQ(ended["state"], "finished");
   EXPECT_EQ(ended["finish_reason"], "length");
   EXPECT_EQ(ended["output_tokens"], 5);
   EXPECT_TRUE(ended["times"]["first_token_s"].is_number());
-  EXPECT_EQ(server.Get("/debug/requests/nobody", 404)["error"]["code"], "request_not_found");
-  EXPECT_TRUE(server.Get("/debug/requests")["requests"].empty());
+  EXPECT_EQ(server.AdminGet("/debug/requests/nobody", 404)["error"]["code"], "request_not_found");
+  EXPECT_TRUE(server.AdminGet("/debug/requests")["requests"].empty());
 }
 
 }  // namespace

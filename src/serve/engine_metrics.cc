@@ -68,7 +68,16 @@ class Snapshot {
 
 void AddState(const sched::SchedulerStats& stats, Snapshot& out) {
   out.Gauge("vllm:num_requests_running", "Requests in the running batch.", stats.running);
-  out.Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.", stats.waiting);
+  out.Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.",
+            stats.waiting + stats.pulling);
+  out.Split("vllm:num_requests_waiting_by_reason",
+            "Requests waiting, by reason: capacity (their turn, KV blocks or a worker), deferred "
+            "(their KV is on its way from another worker).",
+            MetricType::Gauge, "reason",
+            {{"capacity", stats.waiting}, {"deferred", stats.pulling}});
+  out.Split("vllm:engine_sleep_state",
+            "1 for the state the engine is in; this engine is always awake.", MetricType::Gauge,
+            "sleep_state", {{"awake", 1}, {"weights_offloaded", 0}, {"discard_all", 0}});
   out.Gauge("vllm:num_requests_swapped", "Requests whose KV cache lies in host memory.",
             stats.swapped);
   const double total = stats.blocks_total;
@@ -181,6 +190,14 @@ std::vector<MetricFamily> ModelMetrics::Collect(const engine::EngineStats& stats
   snapshot.Info("vllm:cache_config_info", "The KV cache's settings, as labels.", cache_config_);
   for (MetricFamily& family : snapshot.Take()) families.push_back(std::move(family));
   return families;
+}
+
+std::vector<MetricFamily> ModelMetrics::Collect(const std::vector<ClusterCounter>& counters) const {
+  Snapshot snapshot(labels_);
+  for (const ClusterCounter& counter : counters) {
+    snapshot.Counter(counter.metric, counter.help, static_cast<double>(counter.value));
+  }
+  return snapshot.Take();
 }
 
 std::vector<MetricFamily> ProcessMetrics() {

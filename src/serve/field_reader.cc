@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -11,6 +12,7 @@ namespace millrace::serve {
 namespace {
 
 constexpr size_t kDescribedBytesMax = 64;
+constexpr size_t kInnerIgnoredMax = 16;
 
 }  // namespace
 
@@ -43,6 +45,7 @@ IntegerOrError ReadInteger(const Json& value, int64_t low, int64_t high) {
 
 const Json* FieldReader::Find(const char* name) const {
   if (error_) return nullptr;
+  known_.emplace_back(name);
   auto found = object_.find(name);
   if (found == object_.end() || found->is_null()) return nullptr;
   return &*found;
@@ -136,6 +139,28 @@ void FieldReader::Unsupported(const char* name, std::string_view instead) {
   if (unset) return;
   Fail(UnsupportedField(prefix_ + name,
                         fmt::format("{}{} is not supported; {}", prefix_, name, instead)));
+}
+
+void FieldReader::Ignore(const char* name, const Json& usual) {
+  const Json* value = Find(name);
+  if (value != nullptr && *value != usual) AddIgnored(name);
+}
+
+void FieldReader::AddIgnoredOf(const FieldReader& inner) {
+  for (std::string& name : inner.IgnoredFields(kInnerIgnoredMax)) {
+    ignored_.push_back(std::move(name));
+  }
+}
+
+std::vector<std::string> FieldReader::IgnoredFields(size_t max) const {
+  std::vector<std::string> names = ignored_;
+  if (names.size() > max) names.resize(max);
+  for (const auto& [name, value] : object_.items()) {
+    if (names.size() == max) break;
+    if (value.is_null() || std::ranges::find(known_, name) != known_.end()) continue;
+    names.push_back(prefix_ + name);
+  }
+  return names;
 }
 
 void FieldReader::Fail(ApiError error) {

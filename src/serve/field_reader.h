@@ -22,7 +22,8 @@ class FieldReader {
   explicit FieldReader(const Json& object, std::string prefix = "")
       : object_(object), prefix_(std::move(prefix)) {}
 
-  // nullptr when absent or null, or once a fault is kept.
+  // nullptr when absent or null, or once a fault is kept. Every read looks its field up here, so
+  // that a field which was never looked up is one that no parser knows.
   const Json* Find(const char* name) const;
 
   void Bool(const char* name, bool& out);
@@ -38,6 +39,15 @@ class FieldReader {
   void Array(const char* name, const std::function<void(const Json&)>& read);
   // Refuses the field when it is set to anything but null, false, "", [] or {}.
   void Unsupported(const char* name, std::string_view instead);
+  // The field is taken and has no effect. It counts as ignored when it is set to anything but null
+  // and `usual`.
+  void Ignore(const char* name, const Json& usual = nullptr);
+  // The field counts as ignored.
+  void AddIgnored(const char* name) { ignored_.push_back(prefix_ + name); }
+  // What counts as ignored in an object inside this one.
+  void AddIgnoredOf(const FieldReader& inner);
+  // What counts as ignored, and every field that is set and was never looked up; at most `max`.
+  std::vector<std::string> IgnoredFields(size_t max) const;
 
   void Fail(ApiError error);
   void Fail(std::string_view name, std::string message);
@@ -50,6 +60,8 @@ class FieldReader {
   const Json& object_;
   std::string prefix_;
   std::optional<ApiError> error_;
+  mutable std::vector<std::string_view> known_;  // names that were looked up: literals
+  std::vector<std::string> ignored_;
 };
 
 // "a string", "an array of 3", "12": what a client sent, in words, bounded.

@@ -7,23 +7,23 @@
 
 namespace millrace::serve {
 
-void Generation::Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
+void Generation::Begin(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                        std::shared_ptr<net::HttpReply> reply) {
   std::shared_ptr<Generation> generation(
-      new Generation(std::move(backend), std::move(spec), std::move(reply)));
+      new Generation(std::move(model_context), std::move(spec), std::move(reply)));
   generation->AbortWhenDisconnected();
   generation->SubmitAll();
 }
 
-bool Generation::Restore(std::shared_ptr<Backend> backend, GenerationSpec spec,
+bool Generation::Restore(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                          std::shared_ptr<net::HttpReply> reply,
-                         std::vector<engine::EarlierRequest> earlier,
-                         engine::EarlierRequests& requests) {
+                         std::vector<engine::RecoveredRequest> earlier,
+                         engine::RecoveredRequests& requests) {
   std::shared_ptr<Generation> generation(
-      new Generation(std::move(backend), std::move(spec), std::move(reply)));
-  if (!generation->SayAgain(earlier)) return false;
+      new Generation(std::move(model_context), std::move(spec), std::move(reply)));
+  if (!generation->ReplayOutputs(earlier)) return false;
   if (!generation->answered_) generation->AbortWhenDisconnected();
-  generation->GoOn(earlier, requests);
+  generation->ResumeAll(earlier, requests);
   return true;
 }
 
@@ -34,23 +34,24 @@ void Generation::AbortWhenDisconnected() {
 }
 
 // Nobody else has the generation yet. False: it had failed, or does not fit.
-bool Generation::SayAgain(const std::vector<engine::EarlierRequest>& earlier) {
-  struct Told {
+bool Generation::ReplayOutputs(const std::vector<engine::RecoveredRequest>& earlier) {
+  struct Delivered {
     uint64_t order;
     int prompt;
     const RequestOutput* output;
   };
-  std::vector<Told> told;
+  std::vector<Delivered> delivered;
   for (size_t i = 0; i < earlier.size(); ++i) {
-    if (earlier[i].told_order.size() != earlier[i].told.size()) return false;
-    for (size_t k = 0; k < earlier[i].told.size(); ++k) {
-      told.push_back({earlier[i].told_order[k], static_cast<int>(i), &earlier[i].told[k]});
+    if (earlier[i].delivered_order.size() != earlier[i].delivered.size()) return false;
+    for (size_t k = 0; k < earlier[i].delivered.size(); ++k) {
+      delivered.push_back(
+          {earlier[i].delivered_order[k], static_cast<int>(i), &earlier[i].delivered[k]});
     }
   }
-  std::ranges::stable_sort(told, {}, &Told::order);
+  std::ranges::stable_sort(delivered, {}, &Delivered::order);
   answer_.Start();
-  for (const Told& one : told) {
-    if (!SayAgain(one.prompt, *one.output)) return false;
+  for (const Delivered& one : delivered) {
+    if (!ReplayOutputs(one.prompt, *one.output)) return false;
   }
   answered_ = finished_choices_ == choices_.size();
   if (answered_) {
@@ -61,7 +62,7 @@ bool Generation::SayAgain(const std::vector<engine::EarlierRequest>& earlier) {
   return true;
 }
 
-bool Generation::SayAgain(int prompt, const RequestOutput& output) {
+bool Generation::ReplayOutputs(int prompt, const RequestOutput& output) {
   const SamplingParams& params = spec_.options.params;
   if (output.index < 0 || output.index >= params.n) return false;
   if (params.logprobs && output.logprobs.size() != output.tokens.size()) return false;
@@ -73,7 +74,7 @@ bool Generation::SayAgain(int prompt, const RequestOutput& output) {
   if (params.prompt_logprobs && reported && !state.reports) return false;
   Choice& choice = choices_[static_cast<size_t>(prompt * params.n + output.index)];
   if (choice.finished()) return true;
-  ApplyNews(choice, output);
+  ApplyOutput(choice, output);
   if (!choice.finished()) return true;
   ++finished_choices_;
   return choice.finish_reason() != "abort" && choice.finish_reason() != "error";
@@ -86,21 +87,21 @@ bool Generation::AllEnded(int prompt) const {
   return std::all_of(first, first + n, [](const Choice& choice) { return choice.finished(); });
 }
 
-void Generation::GoOn(const std::vector<engine::EarlierRequest>& earlier,
-                      engine::EarlierRequests& requests) {
+void Generation::ResumeAll(const std::vector<engine::RecoveredRequest>& earlier,
+                           engine::RecoveredRequests& requests) {
   Status resumed;
   for (size_t i = 0; i < earlier.size(); ++i) {
     if (earlier[i].finished) continue;
     if (!resumed.ok() || AllEnded(static_cast<int>(i))) {
       requests.Drop(earlier[i].id);  // by a stop string, and its abort was not on record
     } else {
-      resumed = GoOnWith(static_cast<int>(i), earlier[i], requests);
+      resumed = ResumePrompt(static_cast<int>(i), earlier[i], requests);
     }
   }
   if (!resumed.ok()) Fail(FromStatus(resumed));
   bool cancelled = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled = cancelled_;
     begun_ = true;
     ScheduleIfNeeded();
@@ -108,8 +109,8 @@ void Generation::GoOn(const std::vector<engine::EarlierRequest>& earlier,
   if (cancelled) AbortAll();
 }
 
-Status Generation::GoOnWith(int prompt, const engine::EarlierRequest& earlier,
-                            engine::EarlierRequests& requests) {
+Status Generation::ResumePrompt(int prompt, const engine::RecoveredRequest& earlier,
+                                engine::RecoveredRequests& requests) {
   MR_RETURN_IF_ERROR(
       requests.Resume(earlier.id, [self = shared_from_this(), prompt](RequestOutput&& output) {
         self->Deliver(prompt, std::move(output));
@@ -119,15 +120,15 @@ Status Generation::GoOnWith(int prompt, const engine::EarlierRequest& earlier,
   const int n = spec_.options.params.n;
   for (int i = 0; i < n; ++i) {
     if (choices_[static_cast<size_t>(prompt * n + i)].finished()) {
-      backend_->model.engine->Abort(earlier.id, i);
+      model_context_->model.engine->Abort(earlier.id, i);
     }
   }
   return OkStatus();
 }
 
-Generation::Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
+Generation::Generation(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                        std::shared_ptr<net::HttpReply> reply)
-    : backend_(std::move(backend)),
+    : model_context_(std::move(model_context)),
       spec_(std::move(spec)),
       reply_(std::move(reply)),
       answer_(spec_.format, spec_.head, reply_),
@@ -136,30 +137,30 @@ Generation::Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
   choices_.reserve(spec_.prompts.size() * static_cast<size_t>(params.n));
   for (const PromptInput& prompt : spec_.prompts) {
     for (int i = 0; i < params.n; ++i) {
-      choices_.emplace_back(backend_->model.tokenizer, params, prompt.tokens,
+      choices_.emplace_back(model_context_->model.tokenizer, params, prompt.tokens,
                             Choice::Setup{.index = static_cast<int>(choices_.size()),
                                           .echo = prompt.echo,
                                           .echo_reports = spec_.echo && params.logprobs,
                                           .hide_generated = spec_.echo_only});
     }
   }
-  backend_->directory.Enter();
+  model_context_->registry.Enter();
 }
 
-Generation::~Generation() { backend_->directory.Leave(); }
+Generation::~Generation() { model_context_->registry.Leave(); }
 
 void Generation::SubmitAll() {
   std::optional<ApiError> error;
   for (size_t i = 0; i < spec_.prompts.size() && !error; ++i) {
     error = SubmitOne(static_cast<int>(i));
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (cancelled_) break;
   }
   // From here on its client may come back, and has to know whereto.
   if (!error && spec_.resumable) answer_.Start();
   bool cancelled = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled = cancelled_;
     answered_ = cancelled_ || error.has_value();
     begun_ = true;
@@ -180,10 +181,10 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
   request.cache_salt = spec_.cache_salt;
   request.front_end = EncodeStreamRecord(spec_, prompt);
   if (prompt > 0) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     request.joins = submitted_.front();
   }
-  Result<RequestId> id = backend_->model.engine->Submit(
+  Result<RequestId> id = model_context_->model.engine->Submit(
       std::move(request), [self = shared_from_this(), prompt](RequestOutput&& output) {
         self->Deliver(prompt, std::move(output));
       });
@@ -196,22 +197,22 @@ std::optional<ApiError> Generation::SubmitOne(int prompt) {
 
 void Generation::Submitted(RequestId id, int prompt) {
   const PromptInput& input = spec_.prompts[static_cast<size_t>(prompt)];
-  backend_->directory.Add({.id = id,
-                           .response_id = spec_.head.id,
-                           .external_id = spec_.request_id,
-                           .route = spec_.route,
-                           .prompt_index = prompt,
-                           .prompt_tokens = static_cast<int>(input.tokens.size()),
-                           .n = spec_.options.params.n,
-                           .stream = spec_.format.stream,
-                           .arrived = spec_.arrived});
-  std::lock_guard lock(mutex_);
+  model_context_->registry.Add({.id = id,
+                                .response_id = spec_.head.id,
+                                .external_id = spec_.request_id,
+                                .route = spec_.route,
+                                .prompt_index = prompt,
+                                .prompt_tokens = static_cast<int>(input.tokens.size()),
+                                .n = spec_.options.params.n,
+                                .stream = spec_.format.stream,
+                                .arrived = spec_.arrived});
+  MutexLock lock(mutex_);
   submitted_.push_back(id);
 }
 
 void Generation::Cancel() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     cancelled_ = true;
   }
   AbortAll();
@@ -220,17 +221,17 @@ void Generation::Cancel() {
 void Generation::AbortAll() {
   std::vector<RequestId> ids;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     ids = submitted_;
   }
-  for (RequestId id : ids) backend_->model.engine->Abort(id);
+  for (RequestId id : ids) model_context_->model.engine->Abort(id);
 }
 
 void Generation::Deliver(int prompt, RequestOutput&& output) {
-  const Time now = backend_->clock.Now();
-  std::lock_guard lock(mutex_);
+  const Time now = model_context_->clock.Now();
+  MutexLock lock(mutex_);
   if (mailbox_.size() >= kMailboxOutputsMax) overflowed_ = true;
-  // The last news of a request always gets in: the books are closed on it.
+  // The last output of a request always gets in: the books are closed on it.
   if (!overflowed_ || output.times) mailbox_.push_back({prompt, now, std::move(output)});
   ScheduleIfNeeded();
 }
@@ -238,20 +239,20 @@ void Generation::Deliver(int prompt, RequestOutput&& output) {
 void Generation::ScheduleIfNeeded() {
   if (!begun_ || scheduled_ || mailbox_.empty()) return;
   scheduled_ = true;
-  backend_->workers.Post([self = shared_from_this()] { self->Run(); });
+  model_context_->workers.Post([self = shared_from_this()] { self->Run(); });
 }
 
 void Generation::Run() {
-  std::vector<Mail> news;
+  std::vector<Mail> output;
   bool overflowed = false;
   {
-    std::lock_guard lock(mutex_);
-    news.swap(mailbox_);
+    MutexLock lock(mutex_);
+    output.swap(mailbox_);
     overflowed = overflowed_;
     answered_ = answered_ || cancelled_;
   }
   if (overflowed && !answered_) Fail(Unready("The server could not keep up with this request."));
-  for (Mail& mail : news) Process(mail);
+  for (Mail& mail : output) Process(mail);
   if (!answered_) {
     if (finished_choices_ == choices_.size()) {
       answered_ = true;
@@ -261,7 +262,7 @@ void Generation::Run() {
       Cancel();
     }
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   scheduled_ = false;
   ScheduleIfNeeded();
 }
@@ -275,8 +276,8 @@ void Generation::Process(Mail& mail) {
   TakePromptReports(mail.prompt, output);
   if (!choice.finished()) {
     if (!output.tokens.empty()) ObserveLatency(mail, state, choice);
-    if (ApplyNews(choice, output)) {
-      backend_->model.engine->Abort(output.request, output.index);
+    if (ApplyOutput(choice, output)) {
+      model_context_->model.engine->Abort(output.request, output.index);
     }
     if (choice.finished()) ++finished_choices_;
   }
@@ -295,9 +296,9 @@ void Generation::TakePromptReports(int prompt, const RequestOutput& output) {
   const SamplingParams& params = spec_.options.params;
   PromptState& state = prompts_[static_cast<size_t>(prompt)];
   if (output.prompt_logprobs.empty() || state.reports) return;
-  state.reports =
-      PromptReports(*backend_->model.tokenizer, spec_.prompts[static_cast<size_t>(prompt)].tokens,
-                    output.prompt_logprobs, params.skip_special_tokens);
+  state.reports = PromptReports(*model_context_->model.tokenizer,
+                                spec_.prompts[static_cast<size_t>(prompt)].tokens,
+                                output.prompt_logprobs, params.skip_special_tokens);
   for (int i = 0; i < params.n; ++i) {
     choices_[static_cast<size_t>(prompt * params.n + i)].SetPromptReports(state.reports);
   }
@@ -305,7 +306,7 @@ void Generation::TakePromptReports(int prompt, const RequestOutput& output) {
 
 // Of a stream that can be resumed each token is an event of its own, so that the events' numbers
 // do not depend on which tokens were ready together. True as Choice::Apply.
-bool Generation::ApplyNews(Choice& choice, const RequestOutput& output) {
+bool Generation::ApplyOutput(Choice& choice, const RequestOutput& output) {
   if (!spec_.resumable) return choice.Apply(output);
   const size_t pieces = std::max<size_t>(output.tokens.size(), 1);
   bool stopped = false;
@@ -338,9 +339,9 @@ void Generation::Finish() {
 void Generation::ObserveLatency(const Mail& mail, PromptState& state, Choice& choice) {
   if (!state.first_token_seen) {
     state.first_token_seen = true;
-    backend_->metrics.ObserveFirstToken(mail.at - spec_.arrived);
+    model_context_->metrics.ObserveFirstToken(mail.at - spec_.arrived);
   } else if (choice.last_token_at) {
-    backend_->metrics.ObserveInterToken(mail.at - *choice.last_token_at);
+    model_context_->metrics.ObserveInterToken(mail.at - *choice.last_token_at);
   }
   choice.last_token_at = mail.at;
 }
@@ -366,9 +367,9 @@ void Generation::EndPrompt(const Mail& mail) {
   finished.max_tokens = input.max_tokens;
   finished.e2e = mail.at - spec_.arrived;
   finished.times = mail.output.times;
-  backend_->metrics.ObserveFinished(finished);
-  backend_->directory.End(mail.output.request, std::string(finished.reason),
-                          finished.generation_tokens, mail.output.times);
+  model_context_->metrics.ObserveFinished(finished);
+  model_context_->registry.End(mail.output.request, std::string(finished.reason),
+                               finished.generation_tokens, mail.output.times);
 }
 
 void Generation::Fail(const ApiError& error) {

@@ -1,22 +1,22 @@
 // Generation: one HTTP request for text from submission to its last byte. It may be many requests
 // of the engine (a batch of prompts), each of n sequences.
 //
-// The engine's thread only appends news to a bounded mailbox; a worker thread turns them into text
-// and bytes, one worker at a time per generation; a disconnect aborts from whatever thread notices
-// it. Kept alive by the engine's sinks and the worker's task: gone when both have let go.
+// The engine's thread only appends output to a bounded mailbox; a worker thread turns them into
+// text and bytes, one worker at a time per generation; a disconnect aborts from whatever thread
+// notices it. Kept alive by the engine's sinks and the worker's task: gone when both have let go.
 #pragma once
 
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/earlier_requests.h"
+#include "base/mutex.h"
+#include "engine/recovered_requests.h"
 #include "net/http.h"
 #include "serve/answer.h"
-#include "serve/backend.h"
 #include "serve/choice.h"
+#include "serve/model_context.h"
 
 namespace millrace::serve {
 
@@ -47,15 +47,15 @@ struct GenerationSpec {
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
   // Submits every prompt, or answers with the error of the first that is refused.
-  static void Begin(std::shared_ptr<Backend> backend, GenerationSpec spec,
+  static void Begin(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                     std::shared_ptr<net::HttpReply> reply);
   // Writes the events of an earlier life to `reply` again, then lets what has not finished go on.
   // `earlier`: a request per prompt. False: it had failed; `reply` is dropped, and with it what has
   // not finished.
-  static bool Restore(std::shared_ptr<Backend> backend, GenerationSpec spec,
+  static bool Restore(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                       std::shared_ptr<net::HttpReply> reply,
-                      std::vector<engine::EarlierRequest> earlier,
-                      engine::EarlierRequests& requests);
+                      std::vector<engine::RecoveredRequest> earlier,
+                      engine::RecoveredRequests& requests);
   ~Generation();
 
  private:
@@ -71,15 +71,16 @@ class Generation : public std::enable_shared_from_this<Generation> {
     TokenReports reports;
   };
 
-  Generation(std::shared_ptr<Backend> backend, GenerationSpec spec,
+  Generation(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
              std::shared_ptr<net::HttpReply> reply);
 
   void AbortWhenDisconnected();
-  bool SayAgain(const std::vector<engine::EarlierRequest>& earlier);
-  bool SayAgain(int prompt, const RequestOutput& output);
-  void GoOn(const std::vector<engine::EarlierRequest>& earlier, engine::EarlierRequests& requests);
-  Status GoOnWith(int prompt, const engine::EarlierRequest& earlier,
-                  engine::EarlierRequests& requests);
+  bool ReplayOutputs(const std::vector<engine::RecoveredRequest>& earlier);
+  bool ReplayOutputs(int prompt, const RequestOutput& output);
+  void ResumeAll(const std::vector<engine::RecoveredRequest>& earlier,
+                 engine::RecoveredRequests& requests);
+  Status ResumePrompt(int prompt, const engine::RecoveredRequest& earlier,
+                      engine::RecoveredRequests& requests);
   bool AllEnded(int prompt) const;
   void SubmitAll();
   std::optional<ApiError> SubmitOne(int prompt);
@@ -89,28 +90,28 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void AbortAll();
 
   void Deliver(int prompt, RequestOutput&& output);  // engine's thread
-  void ScheduleIfNeeded();                           // REQUIRES: mutex_
-  void Run();                                        // a worker
+  void ScheduleIfNeeded() MR_REQUIRES(mutex_);
+  void Run();  // a worker
   void Process(Mail& mail);
   void TakePromptReports(int prompt, const RequestOutput& output);
-  bool ApplyNews(Choice& choice, const RequestOutput& output);
+  bool ApplyOutput(Choice& choice, const RequestOutput& output);
   void Finish();
   void ObserveLatency(const Mail& mail, PromptState& state, Choice& choice);
   void EndPrompt(const Mail& mail);
   void Fail(const ApiError& error);
   UsageCounts Usage() const;
 
-  const std::shared_ptr<Backend> backend_;
+  const std::shared_ptr<ModelContext> model_context_;
   const GenerationSpec spec_;
   const std::shared_ptr<net::HttpReply> reply_;
 
-  std::mutex mutex_;
-  std::vector<Mail> mailbox_;         // guarded by mutex_
-  std::vector<RequestId> submitted_;  // guarded by mutex_
-  bool begun_ = false;                // guarded by mutex_; submission is over
-  bool scheduled_ = false;            // guarded by mutex_; a worker has it or will
-  bool cancelled_ = false;            // guarded by mutex_
-  bool overflowed_ = false;           // guarded by mutex_
+  Mutex mutex_;
+  std::vector<Mail> mailbox_ MR_GUARDED_BY(mutex_);
+  std::vector<RequestId> submitted_ MR_GUARDED_BY(mutex_);
+  bool begun_ MR_GUARDED_BY(mutex_) = false;      // submission is over
+  bool scheduled_ MR_GUARDED_BY(mutex_) = false;  // a worker has it or will
+  bool cancelled_ MR_GUARDED_BY(mutex_) = false;
+  bool overflowed_ MR_GUARDED_BY(mutex_) = false;
 
   // The worker's.
   Answer answer_;

@@ -38,12 +38,22 @@ std::string KnownMethod(std::string_view method) {
   return "other";
 }
 
+// "2xx": vLLM's boards add up classes of statuses.
+std::string StatusClass(int status) { return std::to_string(status / 100) + "xx"; }
+
+// What monitors ask all day would hide how clients fare; vLLM leaves these routes out too.
+bool IsProbe(std::string_view handler) {
+  return handler == "/health" || handler == "/ready" || handler == "/version" ||
+         handler == "/metrics";
+}
+
 }  // namespace
 
 HttpMetrics::HttpMetrics()
     : requests_(prometheus::BuildCounter()
                     .Name("http_requests_total")
-                    .Help("HTTP requests by method, route and status.")
+                    .Help("HTTP requests by method, route and class of the status; 4xx "
+                          "includes clients that left.")
                     .Register(registry_)),
       durations_(prometheus::BuildHistogram()
                      .Name("http_request_duration_seconds")
@@ -52,11 +62,10 @@ HttpMetrics::HttpMetrics()
 
 void HttpMetrics::Observe(std::string_view method, std::string_view handler, int status,
                           Duration took) {
+  if (IsProbe(handler)) return;
   const std::string known = KnownMethod(method);
   requests_
-      .Add({{"method", known},
-            {"handler", std::string(handler)},
-            {"status", std::to_string(status)}})
+      .Add({{"method", known}, {"handler", std::string(handler)}, {"status", StatusClass(status)}})
       .Increment();
   durations_.Add({{"method", known}, {"handler", std::string(handler)}}, kHttpBuckets)
       .Observe(took.seconds());

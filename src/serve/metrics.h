@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "core/output.h"
 #include "engine/generator.h"
+#include "serve/cluster_admin.h"
 
 namespace millrace::serve {
 
@@ -37,7 +38,8 @@ struct FinishedRequest {
 };
 
 // http_requests_total and http_request_duration_seconds. `handler` is a route's path: what is not
-// routed counts as "none", so that nobody can grow the number of series.
+// routed counts as "none", so that clients cannot grow the number of series. The routes of monitors
+// are not counted.
 class HttpMetrics {
  public:
   HttpMetrics();
@@ -62,6 +64,7 @@ class ModelMetrics {
   void ObserveFinished(const FinishedRequest& request);
 
   std::vector<prometheus::MetricFamily> Collect(const engine::EngineStats& stats) const;
+  std::vector<prometheus::MetricFamily> Collect(const std::vector<ClusterCounter>& counters) const;
 
  private:
   prometheus::Histogram& AddHistogram(const std::string& name, const std::string& help,

@@ -64,7 +64,7 @@ TEST(Metrics, RequestsAddUpAtEveryMoment) {
   server.gate.Open();
   for (size_t i = 1; i < replies.size(); ++i) ASSERT_TRUE(replies[i]->WaitDone());
   ASSERT_TRUE(server.WaitUntilFree());
-  server.service->Drain(Duration::Seconds(10));  // the last news has been counted
+  server.service->Drain(Duration::Seconds(10));  // the last output has been counted
   values = Scrape(server);
   EXPECT_EQ(Balance(values), 0);
   EXPECT_EQ(Sum(values, "vllm:request_success_total"), 6);
@@ -145,6 +145,64 @@ TEST(Metrics, SeriesCannotBeMultipliedFromOutside) {
   EXPECT_EQ(Sum(values, "http_requests_total", "handler=\"none\""), 50);
 }
 
+// What vLLM's boards ask: status=~"5..", as "5xx"; monitors do not count.
+TEST(Metrics, HttpRequestsAreCountedByClassOfStatusWithoutProbes) {
+  TestServer server;
+  server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}});
+  server.Call("/v1/completions", {{"prompt", 5}}, 400);
+  server.Call("/v1/completions", {{"prompt", "\x01"}, {"max_tokens", 1}}, 500);
+  server.gate.Close();
+  server.Post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}})->Disconnect();  // 499
+  server.gate.Open();
+  ASSERT_TRUE(server.WaitUntilFree());
+  for (const char* path : {"/health", "/ready", "/version", "/metrics"}) server.Start("GET", path);
+  server.service->Drain(Duration::Seconds(10));
+  const auto values = Scrape(server);
+  const std::string name = "http_requests_total";
+  EXPECT_EQ(Sum(values, name), 4);
+  EXPECT_EQ(Sum(values, name, "status=\"2xx\""), 1);
+  EXPECT_EQ(Sum(values, name, "status=\"4xx\""), 2);
+  EXPECT_EQ(Sum(values, name, "status=\"5xx\""), 1);
+  EXPECT_EQ(Sum(values, "http_request_duration_seconds_count"), 4);
+}
+
+TEST(Metrics, SleepStateAndReasonsOfWaitingAreThere) {
+  TestServer server({.num_blocks = 20});
+  auto values = Scrape(server);
+  const std::string sleep = "vllm:engine_sleep_state";
+  EXPECT_EQ(Sum(values, sleep, "sleep_state=\"awake\""), 1);
+  EXPECT_EQ(Sum(values, sleep, "sleep_state=\"weights_offloaded\""), 0);
+  EXPECT_EQ(Sum(values, sleep, "sleep_state=\"discard_all\""), 0);
+  EXPECT_EQ(Sum(values, sleep), 1);
+  server.gate.Close();
+  std::vector<std::shared_ptr<RecordingReply>> replies;
+  for (int i = 0; i < 6; ++i) {
+    replies.push_back(server.Post("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 200}}));
+  }
+  values = Scrape(server);
+  const std::string waiting = "vllm:num_requests_waiting_by_reason";
+  EXPECT_EQ(Sum(values, waiting), Sum(values, "vllm:num_requests_waiting"));
+  server.gate.Open();
+  for (auto& reply : replies) ASSERT_TRUE(reply->WaitDone());
+
+  engine::EngineStats stats;
+  stats.scheduler.waiting = 2;
+  stats.scheduler.pulling = 3;
+  std::map<std::string, double> of;
+  for (const auto& family : ModelMetrics("m", 100, {}).Collect(stats)) {
+    for (const auto& metric : family.metric) {
+      std::string key = family.name;
+      for (const auto& label : metric.label) {
+        if (label.name == "reason") key += "/" + label.value;
+      }
+      of[key] = metric.gauge.value;
+    }
+  }
+  EXPECT_EQ(of["vllm:num_requests_waiting"], 5);
+  EXPECT_EQ(of[waiting + "/capacity"], 2);
+  EXPECT_EQ(of[waiting + "/deferred"], 3);
+}
+
 TEST(Metrics, TheProcessIsDescribed) {
   TestServer server;
   const auto values = Scrape(server);
@@ -166,7 +224,7 @@ TEST(Metrics, QueueAndPrefillCountAPreemptionInDecodeAsDecode) {
                                .last_token = at(8)};
   metrics.ObserveFinished(request);
   std::map<std::string, double> sums;
-  for (const auto& family : metrics.Collect({})) {
+  for (const auto& family : metrics.Collect(engine::EngineStats{})) {
     if (family.type != prometheus::MetricType::Histogram) continue;
     sums[family.name] = family.metric.front().histogram.sample_sum;
   }

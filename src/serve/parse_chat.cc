@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "serve/ignored_fields.h"
 #include "serve/limits.h"
 #include "serve/parse_common.h"
 #include "serve/request.h"
@@ -41,9 +42,11 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
       }
     }
   });
-  reader.Unsupported("chat_template", "the model's own template is used");
-  reader.Unsupported("continue_final_message", "send the whole conversation");
+  RefuseUnsupportedConversation(reader);
+  reader.Unsupported("add_special_tokens", "the template writes the special tokens");
   reader.Unsupported("echo", "it belongs to /v1/completions");
+  reader.Unsupported("web_search_options", "this server searches nothing");
+  reader.Unsupported("thinking_token_budget", "use max_tokens");
 }
 
 }  // namespace
@@ -59,15 +62,20 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   ReadSampling(reader, context.defaults, params);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
-  bool parallel_tool_calls = true;  // type-checked only: the model decides how many calls it writes
-  reader.Bool("parallel_tool_calls", parallel_tool_calls);
+  bool checked = true;  // type-checked only: the model decides how many calls it writes
+  reader.Bool("parallel_tool_calls", checked);
   RefuseUnsupportedInChat(reader);
   RefuseUnsupported(reader);
+  IgnoreKnownFields(reader);
+  IgnoreKnownChatFields(reader);
+  // The template gets the tools, but a call comes back as text.
+  if (!request.conversation.tools.empty()) reader.AddIgnored("tools");
   if (params.prompt_logprobs && request.options.stream) {
     reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
   }
   CheckSampling(reader, params, context.vocab_size);
   if (reader.error()) return *reader.error();
+  request.options.ignored = IgnoredHeaderValue(reader);
   return request;
 }
 

@@ -103,7 +103,9 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
     FieldReader inner(object, "stream_options.");
     inner.Bool("include_usage", options.include_usage);
     inner.Bool("continuous_usage_stats", options.continuous_usage);
-    if (inner.error()) reader.Fail(*inner.error());
+    if (inner.error()) return reader.Fail(*inner.error());
+    inner.Ignore("include_obfuscation", true);
+    reader.AddIgnoredOf(inner);
   });
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
@@ -135,6 +137,9 @@ void RefuseUnsupported(FieldReader& reader) {
   reader.Unsupported("truncate_prompt_tokens", "shorten the prompt instead");
   reader.Unsupported("allowed_token_ids", "use logit_bias");
   reader.Unsupported("bad_words", "use logit_bias");
+  reader.Unsupported("return_tokens_as_token_ids", "log-probabilities show tokens as text");
+  reader.Unsupported("logprob_token_ids", "use logprobs to get the likeliest tokens");
+  reader.Unsupported("repetition_detection", "use stop or the penalties");
   reader.Object("response_format", [&](const Json& format) {
     auto type = format.find("type");
     if (type == format.end() || !type->is_string()) {
@@ -145,6 +150,12 @@ void RefuseUnsupported(FieldReader& reader) {
                                    "response_format: only the type \"text\" is supported"));
     }
   });
+}
+
+void RefuseUnsupportedConversation(FieldReader& reader) {
+  reader.Unsupported("chat_template", "the model's own template is used");
+  reader.Unsupported("continue_final_message", "send the whole conversation");
+  reader.Unsupported("documents", "send chat_template_kwargs: {\"documents\": [...]}");
 }
 
 Parsed<Json> ParseBody(std::string_view body) {

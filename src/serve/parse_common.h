@@ -15,6 +15,8 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options);
 void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_size);
 // Fields of vLLM and OpenAI that change the output and that Millrace does not have.
 void RefuseUnsupported(FieldReader& reader);
+// The same of fields that stand beside `messages`.
+void RefuseUnsupportedConversation(FieldReader& reader);
 
 // Token ids of `list`, each inside the vocabulary; `where` names the list in errors.
 std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const std::string& where,

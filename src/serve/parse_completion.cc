@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "serve/ignored_fields.h"
 #include "serve/limits.h"
 #include "serve/parse_common.h"
 #include "serve/request.h"
@@ -80,6 +81,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   }
   reader.Unsupported("suffix", "put all of the text into the prompt");
   RefuseUnsupported(reader);
+  IgnoreKnownFields(reader);
   if (params.prompt_logprobs && request.options.stream) {
     reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");
   }
@@ -89,6 +91,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   }
   CheckSampling(reader, params, context.vocab_size);
   if (reader.error()) return *reader.error();
+  request.options.ignored = IgnoredHeaderValue(reader);
   return request;
 }
 

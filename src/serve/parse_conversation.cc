@@ -1,11 +1,19 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
+#include "base/log.h"
 #include "serve/limits.h"
 #include "serve/parse_common.h"
 #include "serve/request.h"
 
 namespace millrace::serve {
 namespace {
+
+constexpr std::string_view kRoles[] = {"developer", "system", "user",
+                                       "assistant", "tool",   "function"};
+constexpr size_t kShownRoleBytes = 64;
 
 // Templates print objects (tools, arguments) with their keys as the client wrote them.
 using OrderedJson = nlohmann::ordered_json;
@@ -70,9 +78,15 @@ void CheckMessage(FieldReader& reader, const std::string& where, const Json& mes
                        fmt::format("{} must be an object, got {}", where, Describe(message)));
   }
   const Json role = message.value("role", Json());
-  if (!role.is_string() || role.get_ref<const std::string&>().empty() ||
-      role.get_ref<const std::string&>().size() > kNameBytesMax) {
-    return reader.Fail("messages", where + ".role must be a string such as \"user\"");
+  if (!role.is_string()) {
+    return reader.Fail("messages", fmt::format("{}.role must be a string such as \"user\", got {}",
+                                               where, Describe(role)));
+  }
+  if (std::ranges::find(kRoles, role.get_ref<const std::string&>()) == std::end(kRoles)) {
+    return reader.Fail(
+        "messages",
+        fmt::format("{}.role must be one of {}, got \"{}\"", where, fmt::join(kRoles, ", "),
+                    Printable(role.get_ref<const std::string&>(), kShownRoleBytes)));
   }
   auto calls = message.find("tool_calls");
   const bool has_calls = calls != message.end() && !calls->is_null();

@@ -1,3 +1,4 @@
+#include "serve/ignored_fields.h"
 #include "serve/limits.h"
 #include "serve/parse_common.h"
 #include "serve/request.h"
@@ -13,6 +14,7 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
   if (reader.Find("messages") != nullptr) {
     Conversation conversation;
     ReadConversation(reader, body, conversation);
+    RefuseUnsupportedConversation(reader);
     request.input = std::move(conversation);
   } else {
     std::string prompt;
@@ -26,6 +28,7 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
   reader.Bool("parse_special", request.parse_special);
   reader.Bool("return_token_strs", request.return_token_strs);
   if (reader.error()) return *reader.error();
+  request.ignored = IgnoredHeaderValue(reader);
   return request;
 }
 
@@ -41,6 +44,7 @@ Parsed<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
     request.tokens = ReadTokenIds(reader, "tokens", "tokens", list, context.vocab_size);
   });
   if (reader.error()) return *reader.error();
+  request.ignored = IgnoredHeaderValue(reader);
   return request;
 }
 

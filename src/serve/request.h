@@ -2,9 +2,10 @@
 // /v1/chat/completions). Parsing looks at the body and the model's limits and nothing else: pure
 // functions, any thread.
 //
-// Unknown fields are accepted and ignored, as OpenAI's clients need; a known field of the wrong
-// type or out of range is refused with its name; a known field that Millrace cannot honour is
-// refused rather than ignored.
+// A known field of the wrong type or out of range is refused with its name. A known field that
+// Millrace cannot honour is refused when it would change what the answer means. Other fields
+// without effect, unknown ones too, are accepted, as OpenAI's clients need, and the answer names
+// them (ignored_fields.h).
 #pragma once
 
 #include <optional>
@@ -45,6 +46,7 @@ struct GenerationOptions {
   int priority = 0;
   std::string cache_salt;
   std::string request_id;  // becomes part of the response's id
+  std::string ignored;     // IgnoredHeaderValue
 };
 
 // A text or token ids.
@@ -80,11 +82,13 @@ struct TokenizeRequest {
   bool add_special_tokens = true;
   bool parse_special = false;
   bool return_token_strs = false;
+  std::string ignored;  // IgnoredHeaderValue
 };
 
 struct DetokenizeRequest {
   std::string model;
   std::vector<TokenId> tokens;
+  std::string ignored;  // IgnoredHeaderValue
 };
 
 template <typename T>

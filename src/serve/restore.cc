@@ -17,15 +17,17 @@ namespace {
 using StreamName = std::pair<std::string, std::string>;  // owner, response
 
 // The requests of one stream, by prompt.
-struct EarlierStream {
+struct RecoveredStream {
   std::optional<GenerationSpec> spec;  // of all prompts that are there
-  std::vector<engine::EarlierRequest> requests;
+  std::vector<engine::RecoveredRequest> requests;
   int prompts = 0;
   bool in_order = true;
 
   bool whole() const { return spec && in_order && std::ssize(requests) == prompts; }
-  bool finished() const { return std::ranges::all_of(requests, &engine::EarlierRequest::finished); }
-  void Take(StreamPart part, engine::EarlierRequest request) {
+  bool finished() const {
+    return std::ranges::all_of(requests, &engine::RecoveredRequest::finished);
+  }
+  void Take(StreamPart part, engine::RecoveredRequest request) {
     in_order = in_order && part.prompt == std::ssize(requests);
     if (!spec) {
       spec = std::move(part.spec);
@@ -38,10 +40,10 @@ struct EarlierStream {
 };
 
 // In the order of their ids; what is part of no stream makes one of its own, without a spec.
-std::vector<EarlierStream> Streams(std::vector<engine::EarlierRequest> requests) {
-  std::vector<EarlierStream> streams;
+std::vector<RecoveredStream> Streams(std::vector<engine::RecoveredRequest> requests) {
+  std::vector<RecoveredStream> streams;
   std::map<RequestId, size_t> begun;
-  for (engine::EarlierRequest& request : requests) {
+  for (engine::RecoveredRequest& request : requests) {
     std::optional<StreamPart> part = DecodeStreamRecord(request);
     if (!part) {
       streams.emplace_back().requests.push_back(std::move(request));
@@ -58,16 +60,16 @@ std::vector<EarlierStream> Streams(std::vector<engine::EarlierRequest> requests)
 
 // A stream goes on when a client may come back for it: it is still served under that name, to that
 // key, and no later one took its place. Everything else had one client, whose connection is gone.
-void Service::Impl::RestoreStreams(const std::shared_ptr<Backend>& backend,
-                                   engine::EarlierRequests& requests) {
+void Service::Impl::RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
+                                   engine::RecoveredRequests& requests) {
   int going_on = 0, ended = 0, dropped = 0;
-  std::vector<EarlierStream> streams = Streams(requests.Take());
+  std::vector<RecoveredStream> streams = Streams(requests.Take());
   std::set<StreamName> names;
   for (auto it = streams.rbegin(); it != streams.rend(); ++it) {
-    EarlierStream& stream = *it;
+    RecoveredStream& stream = *it;
     const bool finished = stream.finished();
     std::vector<RequestId> unfinished;
-    for (const engine::EarlierRequest& request : stream.requests) {
+    for (const engine::RecoveredRequest& request : stream.requests) {
       if (!request.finished) unfinished.push_back(request.id);
     }
     bool restored = false;
@@ -76,7 +78,7 @@ void Service::Impl::RestoreStreams(const std::shared_ptr<Backend>& backend,
         options_.api_keys.Knows(spec->owner) && ServedName(spec->head.model)) {
       auto reply = keeper_->Keep(spec->owner, spec->head.id, nullptr);
       restored = reply != nullptr &&
-                 Generation::Restore(backend, *std::move(stream.spec), std::move(reply),
+                 Generation::Restore(model_context, *std::move(stream.spec), std::move(reply),
                                      std::move(stream.requests), requests);
     }
     if (!restored) {

@@ -21,7 +21,7 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 class RecordingGenerator final : public WrappedGenerator {
  public:
   Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
-    auto earlier = std::make_shared<engine::EarlierRequest>();
+    auto earlier = std::make_shared<engine::RecoveredRequest>();
     earlier->external_id = request.external_id;
     earlier->front_end = request.front_end;
     earlier->prompt = request.prompt;
@@ -35,8 +35,8 @@ class RecordingGenerator final : public WrappedGenerator {
           {
             std::lock_guard lock(mutex_);
             earlier->id = output.request;
-            earlier->told.push_back(output);
-            earlier->told_order.push_back(order_++);
+            earlier->delivered.push_back(output);
+            earlier->delivered_order.push_back(order_++);
           }
           sink(std::move(output));
         });
@@ -53,46 +53,46 @@ class RecordingGenerator final : public WrappedGenerator {
     return aborted_;
   }
 
-  std::vector<std::shared_ptr<engine::EarlierRequest>> requests;
+  std::vector<std::shared_ptr<engine::RecoveredRequest>> requests;
 
  private:
   std::mutex mutex_;
   std::optional<RequestId> aborted_;  // the last
-  uint64_t order_ = 0;                // of all news
+  uint64_t order_ = 0;                // of all output
 };
 
 // What a controller has after its restart: `told` of the record, and the rest when asked to go on.
-class Record final : public engine::EarlierRequests {
+class Record final : public engine::RecoveredRequests {
  public:
-  // All but the last `rest` pieces of news were on record.
-  void Add(const engine::EarlierRequest& whole, size_t rest) {
-    engine::EarlierRequest earlier = whole;
-    for (size_t i = earlier.told.size() - rest; i < earlier.told.size(); ++i) {
-      later_[earlier.told_order[i]] = earlier.told[i];
+  // All but the last `rest` pieces of output were on record.
+  void Add(const engine::RecoveredRequest& whole, size_t rest) {
+    engine::RecoveredRequest earlier = whole;
+    for (size_t i = earlier.delivered.size() - rest; i < earlier.delivered.size(); ++i) {
+      later_[earlier.delivered_order[i]] = earlier.delivered[i];
     }
-    earlier.told.resize(earlier.told.size() - rest);
-    earlier.told_order.resize(earlier.told.size());
-    for (RequestOutput& output : earlier.told) output.times.reset();
+    earlier.delivered.resize(earlier.delivered.size() - rest);
+    earlier.delivered_order.resize(earlier.delivered.size());
+    for (RequestOutput& output : earlier.delivered) output.times.reset();
     earlier.finished = rest == 0;
     unfinished_ += !earlier.finished;
     taken_.push_back(std::move(earlier));
   }
-  // The requests of one stream, of whose news all but the last `rest` were on record.
-  void Add(const std::vector<engine::EarlierRequest>& stream, size_t rest) {
+  // The requests of one stream, of whose output all but the last `rest` were on record.
+  void Add(const std::vector<engine::RecoveredRequest>& stream, size_t rest) {
     std::vector<uint64_t> all;
     for (const auto& request : stream) {
-      all.insert(all.end(), request.told_order.begin(), request.told_order.end());
+      all.insert(all.end(), request.delivered_order.begin(), request.delivered_order.end());
     }
     std::ranges::sort(all);
     const uint64_t lost = rest == 0 ? UINT64_MAX : all.at(all.size() - rest);
     for (const auto& request : stream) {
-      const auto& order = request.told_order;
+      const auto& order = request.delivered_order;
       Add(request, static_cast<size_t>(
                        std::ranges::count_if(order, [lost](uint64_t one) { return one >= lost; })));
     }
   }
 
-  std::vector<engine::EarlierRequest> Take() override { return std::exchange(taken_, {}); }
+  std::vector<engine::RecoveredRequest> Take() override { return std::exchange(taken_, {}); }
   Status Resume(RequestId request, engine::OutputSink sink) override {
     if (!refusal.ok()) return refusal;
     resumed.push_back(request);
@@ -121,7 +121,7 @@ class Record final : public engine::EarlierRequests {
     sinks.clear();
   }
 
-  std::vector<engine::EarlierRequest> taken_;
+  std::vector<engine::RecoveredRequest> taken_;
   size_t unfinished_ = 0;
   std::map<uint64_t, RequestOutput> later_;
 };
@@ -136,21 +136,21 @@ TestServerOptions Options(std::vector<std::string> keys = {}) {
   return options;
 }
 
-struct FirstLife {
+struct FirstRun {
   std::string id;
-  std::string body;                // the whole stream
-  engine::EarlierRequest request;  // the first of them
-  std::vector<engine::EarlierRequest> requests;
+  std::string body;                  // the whole stream
+  engine::RecoveredRequest request;  // the first of them
+  std::vector<engine::RecoveredRequest> requests;
 
-  size_t news() const {
+  size_t output() const {
     size_t all = 0;
-    for (const auto& one : requests) all += one.told.size();
+    for (const auto& one : requests) all += one.delivered.size();
     return all;
   }
 };
 
-FirstLife Live(const std::string& path, Json asked, const Headers& headers = {},
-               const std::vector<std::string>& keys = {}) {
+FirstRun Live(const std::string& path, Json asked, const Headers& headers = {},
+              const std::vector<std::string>& keys = {}) {
   RecordingGenerator generator;
   TestServer server(Options(keys));
   generator.inner = server.engine.get();
@@ -163,19 +163,9 @@ FirstLife Live(const std::string& path, Json asked, const Headers& headers = {},
   EXPECT_TRUE(server.WaitUntilFree());
   server.service->Drain(Duration{});
   const std::string id = path == "/v1/completions" ? "cmpl-r" : "chatcmpl-r";
-  FirstLife first{id, reply->body(), *generator.requests.at(0), {}};
+  FirstRun first{id, reply->body(), *generator.requests.at(0), {}};
   for (const auto& request : generator.requests) first.requests.push_back(*request);
   return first;
-}
-
-// Whole events.
-std::vector<std::string> Events(const std::string& body) {
-  std::vector<std::string> events;
-  for (size_t begin = 0, end; (end = body.find("\n\n", begin)) != std::string::npos;
-       begin = end + 2) {
-    events.push_back(body.substr(begin, end + 2 - begin));
-  }
-  return events;
 }
 
 std::string After(const std::vector<std::string>& events, size_t seen) {
@@ -184,8 +174,8 @@ std::string After(const std::vector<std::string>& events, size_t seen) {
   return rest;
 }
 
-// The second life, with all but the last `rest` news on record.
-void ExpectTheSame(const FirstLife& first, const std::string& path, size_t rest) {
+// The second life, with all but the last `rest` output on record.
+void ExpectTheSame(const FirstRun& first, const std::string& path, size_t rest) {
   Record record;
   record.Add(first.requests, rest);
   TestServer server(Options());
@@ -198,16 +188,16 @@ void ExpectTheSame(const FirstLife& first, const std::string& path, size_t rest)
     auto reply = server.Start("POST", path, "{}", {{"Last-Event-ID", last}});
     ASSERT_TRUE(reply->WaitDone());
     ASSERT_EQ(reply->status(), 200)
-        << reply->body() << " event " << seen << ", " << rest << " news were not on record";
+        << reply->body() << " event " << seen << ", " << rest << " output were not on record";
     EXPECT_EQ(reply->Header("x-stream-id"), first.id);
-    EXPECT_EQ(reply->body(), After(events, seen)) << rest << " news were not on record";
+    EXPECT_EQ(reply->body(), After(events, seen)) << rest << " output were not on record";
   }
 }
 
 void ExpectTheSameWhereverItDied(const std::string& path, const Json& asked) {
-  const FirstLife first = Live(path, asked);
+  const FirstRun first = Live(path, asked);
   for (const auto& request : first.requests) ASSERT_NE(request.front_end, "");
-  for (size_t rest = 0; rest <= first.news(); ++rest) {
+  for (size_t rest = 0; rest <= first.output(); ++rest) {
     ExpectTheSame(first, path, rest);
     if (::testing::Test::HasFailure()) return;
   }
@@ -245,17 +235,18 @@ TEST(Restore, AStopToken) {
 
 // The journal says where continuations took turns, not in which pieces.
 TEST(Restore, PiecesMayBeOtherThanTheyWere) {
-  FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
-  std::vector<RequestOutput>& told = first.request.told;
-  ASSERT_GT(told.size(), 20u);
-  for (int i = 0; i < 15; ++i) told[0].tokens.push_back(told[static_cast<size_t>(i) + 1].tokens[0]);
-  told.erase(told.begin() + 1, told.begin() + 16);
-  ExpectTheSame(first, "/v1/completions", told.size() - 1);
-  ExpectTheSame(first, "/v1/completions", told.size() - 3);
+  FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  std::vector<RequestOutput>& delivered = first.request.delivered;
+  ASSERT_GT(delivered.size(), 20u);
+  for (int i = 0; i < 15; ++i)
+    delivered[0].tokens.push_back(delivered[static_cast<size_t>(i) + 1].tokens[0]);
+  delivered.erase(delivered.begin() + 1, delivered.begin() + 16);
+  ExpectTheSame(first, "/v1/completions", delivered.size() - 1);
+  ExpectTheSame(first, "/v1/completions", delivered.size() - 3);
 }
 
 TEST(Restore, WithoutStreamsThatCanBeResumedAllEnd) {
-  const FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  const FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   record.Add(first.request, 5);
   TestServerOptions options = Options();
@@ -267,7 +258,7 @@ TEST(Restore, WithoutStreamsThatCanBeResumedAllEnd) {
 
 TEST(Restore, WhatHasNoClientToComeBackEnds) {
   Record record;
-  FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   std::vector<RequestId> ids;
   for (const char* front_end :
        {"", "{", "{}", "[]", "7", R"({"version":3})", R"({"version":1,"owner":7})"}) {
@@ -284,7 +275,7 @@ TEST(Restore, WhatHasNoClientToComeBackEnds) {
 }
 
 TEST(Restore, ANewerStreamOfTheSameNameHasItsPlace) {
-  FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   first.request.id = RequestId(7);
   record.Add(first.request, 9);
@@ -328,12 +319,12 @@ TEST(Restore, SeveralPrompts) {
 
 // The controller died between the prompts of a stream, before any event.
 TEST(Restore, AStreamThatLacksAPromptEnds) {
-  const FirstLife first =
+  const FirstRun first =
       Live("/v1/completions", {{"prompt", {"abc", "de", "fghi"}}, {"max_tokens", 9}});
   for (size_t lacks = 0; lacks < 3; ++lacks) {
     Record record;
     for (size_t i = 0; i < 3; ++i) {
-      if (i != lacks) record.Add(first.requests[i], first.requests[i].told.size());
+      if (i != lacks) record.Add(first.requests[i], first.requests[i].delivered.size());
     }
     TestServer server(Options());
     server.MakeReady(nullptr, &record);
@@ -377,7 +368,7 @@ TEST(Restore, TheHeadComesBeforeTheFirstEvent) {
 TEST(Restore, OnlyTheKeyThatBeganItReachesIt) {
   const std::vector<std::string> keys = {"mine", "theirs"};
   const Headers mine = {{"authorization", "Bearer mine"}};
-  const FirstLife first =
+  const FirstRun first =
       Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}}, mine, keys);
   EXPECT_EQ(first.request.front_end.find("mine"), std::string::npos);
   struct Case {
@@ -414,7 +405,7 @@ TEST(Restore, WhileLoadingAClientIsToldToComeAgain) {
 }
 
 TEST(Restore, WhatCannotGoOnEndsWithAnError) {
-  const FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  const FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   record.Add(first.request, 5);
   record.refusal = ResourceExhausted("too many wait");
@@ -428,7 +419,7 @@ TEST(Restore, WhatCannotGoOnEndsWithAnError) {
 }
 
 TEST(Restore, NobodyComesBackWithinTheGrace) {
-  const FirstLife first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  const FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   record.Add(first.request, 5);
   record.silent = true;

@@ -44,16 +44,6 @@ std::shared_ptr<RecordingReply> Fetch(TestServer& server, const std::string& las
   return server.Start("GET", "/v1/streams/cmpl-r", "", headers);
 }
 
-// The whole events of what a client got: it may have been cut off within one.
-std::vector<std::string> Events(const std::string& body) {
-  std::vector<std::string> events;
-  for (size_t begin = 0, end; (end = body.find("\n\n", begin)) != std::string::npos;
-       begin = end + 2) {
-    events.push_back(body.substr(begin, end + 2 - begin));
-  }
-  return events;
-}
-
 std::string IdOf(const std::string& event) {
   EXPECT_TRUE(event.starts_with("id: ")) << event;
   return event.substr(4, event.find('\n') - 4);
@@ -303,7 +293,7 @@ class Keeper : public ::testing::Test {
     return condition();
   }
 
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   std::atomic<bool> cancelled_ = false;
   std::unique_ptr<StreamKeeper> keeper_;
 };
@@ -406,6 +396,27 @@ TEST(Resume, AnErrorHasNoNumber) {
   ASSERT_TRUE(again->WaitDone());
   EXPECT_EQ(again->body(), events.back());
   EXPECT_EQ(Fetch(server, "cmpl-r:" + std::to_string(events.size()))->status(), 400);
+}
+
+// HEAD changes nothing: who reads the stream reads on.
+TEST(Resume, HeadShowsTheHeadAndLeavesTheStreamAlone) {
+  TestServer server(Resumable());
+  server.gate.Close();
+  auto reading = StartStream(server);
+  auto head = server.Start("HEAD", "/v1/streams/cmpl-r");
+  ASSERT_TRUE(head->WaitDone());
+  EXPECT_EQ(head->status(), 200);
+  EXPECT_EQ(head->Header("content-type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(head->Header("x-stream-id"), "cmpl-r");
+  EXPECT_EQ(head->body(), "");
+  EXPECT_EQ(server.Start("HEAD", "/v1/streams/cmpl-other")->status(), 404);
+  EXPECT_EQ(
+      server.Start("HEAD", "/v1/streams/cmpl-r", "", {{"Last-Event-ID", "cmpl-r:999"}})->status(),
+      400);
+  server.gate.Open();
+  ASSERT_TRUE(reading->WaitDone());
+  EXPECT_FALSE(reading->body().empty());
+  EXPECT_TRUE(reading->body().ends_with("[DONE]\n\n"));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace millrace::serve {
 
 void StreamsShared::Ring() {
   {
-    std::lock_guard lock(mutex);
+    MutexLock lock(mutex);
     rung = true;
   }
   bell.notify_all();
@@ -29,7 +29,7 @@ class RetainedStream::Producer : public net::HttpReply {
   bool disconnected() const override { return stream_->disconnected(); }
   void OnDisconnect(std::function<void()> callback) override {
     {
-      std::lock_guard lock(stream_->mutex_);
+      MutexLock lock(stream_->mutex_);
       stream_->on_disconnect_ = std::move(callback);
     }
     stream_->shared_->Ring();  // it may be due
@@ -49,7 +49,7 @@ RetainedStream::RetainedStream(std::string response_id, const ResumableStreams& 
 RetainedStream::~RetainedStream() { StopKeeping(); }
 
 std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::HttpReply> client) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   client_ = std::move(client);
   if (client_) {
     Listen();
@@ -62,9 +62,8 @@ std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::Htt
 RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> client,
                                                 uint64_t after) {
   std::shared_ptr<net::HttpReply> before;  // dropped, and so cut off, without the lock
-  std::lock_guard lock(mutex_);
-  if (!kept_ || !head_ || (answered_ && !ended_)) return Attached::kNotKept;
-  if (after > ends_.size()) return Attached::kNoSuchEvent;
+  MutexLock lock(mutex_);
+  if (const Attached can = CanAttach(after); can != Attached::kYes) return can;
   before = std::exchange(client_, std::move(client));
   without_client_.reset();
   client_->Start(*head_);
@@ -81,8 +80,20 @@ RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> 
   return Attached::kYes;
 }
 
+RetainedStream::Attached RetainedStream::Head(uint64_t after, net::HttpResponse& head) const {
+  MutexLock lock(mutex_);
+  const Attached can = CanAttach(after);
+  if (can == Attached::kYes) head = *head_;
+  return can;
+}
+
+RetainedStream::Attached RetainedStream::CanAttach(uint64_t after) const {
+  if (!kept_ || !head_ || (answered_ && !ended_)) return Attached::kNotKept;
+  return after > ends_.size() ? Attached::kNoSuchEvent : Attached::kYes;
+}
+
 RetainedStream::Inspection RetainedStream::Inspect(Time now) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Inspection found;
   DetachIfGone();
   if (ended_) {
@@ -104,12 +115,12 @@ RetainedStream::Inspection RetainedStream::Inspect(Time now) {
 }
 
 std::optional<Time> RetainedStream::ended() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return ended_;
 }
 
 void RetainedStream::Send(net::HttpResponse response) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   answered_ = true;
   on_disconnect_ = nullptr;
   if (client_) std::exchange(client_, nullptr)->Send(std::move(response));
@@ -117,7 +128,7 @@ void RetainedStream::Send(net::HttpResponse response) {
 }
 
 void RetainedStream::Start(net::HttpResponse head) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto visible = [](char c) { return c > ' ' && c < '\x7f'; };  // clients may choose it
   if (std::ranges::all_of(response_id_, visible)) {
     head.headers.emplace_back("x-stream-id", response_id_);
@@ -127,7 +138,7 @@ void RetainedStream::Start(net::HttpResponse head) {
 }
 
 bool RetainedStream::Write(const std::string& events) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   DetachIfGone();
   std::string numbered = Number(events);
   Keep(numbered);
@@ -136,7 +147,7 @@ bool RetainedStream::Write(const std::string& events) {
 }
 
 void RetainedStream::End() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   answered_ = true;
   ended_ = clock_.Now();
   on_disconnect_ = nullptr;
@@ -147,7 +158,7 @@ void RetainedStream::End() {
 void RetainedStream::Abandon() {
   std::shared_ptr<net::HttpReply> client;  // dropped without the lock
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (answered_) return;
     answered_ = true;
     on_disconnect_ = nullptr;
@@ -158,7 +169,7 @@ void RetainedStream::Abandon() {
 }
 
 bool RetainedStream::disconnected() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return !kept_ && (!client_ || client_->disconnected());
 }
 

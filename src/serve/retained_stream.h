@@ -6,16 +6,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "net/http.h"
 
 namespace millrace::serve {
@@ -32,10 +31,10 @@ struct ResumableStreams {
 // What the streams share with their keeper: how many bytes they hold, and a bell that wakes it.
 struct StreamsShared {
   std::atomic<size_t> bytes = 0;
-  std::mutex mutex;
-  std::condition_variable bell;
-  bool rung = false;      // guarded by mutex
-  bool stopping = false;  // guarded by mutex
+  Mutex mutex;
+  CondVar bell;
+  bool rung MR_GUARDED_BY(mutex) = false;
+  bool stopping MR_GUARDED_BY(mutex) = false;
   void Ring();
 };
 
@@ -53,6 +52,9 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   // From now on `client` reads, beginning behind event `after` (0: all); whoever read before is cut
   // off. Otherwise `client` is left alone.
   Attached Attach(std::shared_ptr<net::HttpReply> client, uint64_t after);
+
+  // What Attach would do, and the head that it would send.
+  Attached Head(uint64_t after, net::HttpResponse& head) const;
 
   struct Inspection {
     bool forget = false;           // of no more use
@@ -73,13 +75,13 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   void Abandon();  // the answer will not be finished
   bool disconnected() const;
 
-  // REQUIRE mutex_.
-  std::string Number(const std::string& events);
-  void Keep(const std::string& numbered);
-  void StopKeeping();
-  void Listen();
-  void Detach();
-  void DetachIfGone();
+  Attached CanAttach(uint64_t after) const MR_REQUIRES(mutex_);
+  std::string Number(const std::string& events) MR_REQUIRES(mutex_);
+  void Keep(const std::string& numbered) MR_REQUIRES(mutex_);
+  void StopKeeping() MR_REQUIRES(mutex_);
+  void Listen() MR_REQUIRES(mutex_);
+  void Detach() MR_REQUIRES(mutex_);
+  void DetachIfGone() MR_REQUIRES(mutex_);
 
   const std::string response_id_;
   const ResumableStreams limits_;
@@ -87,18 +89,18 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   const std::shared_ptr<StreamsShared> shared_;
   std::atomic<uint64_t> gone_ = 0;  // the last reading that ended by itself
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<net::HttpReply> client_;  // guarded by mutex_
-  uint64_t reading_ = 0;                    // guarded by mutex_; counts the clients
-  std::optional<Time> without_client_;      // guarded by mutex_; since when
-  std::optional<net::HttpResponse> head_;   // guarded by mutex_; once started
-  std::string log_;                         // guarded by mutex_; the events
-  std::vector<size_t> ends_;                // guarded by mutex_; of each event in log_
-  uint64_t numbered_ = 0;                   // guarded by mutex_
-  bool kept_ = true;                        // guarded by mutex_
-  bool answered_ = false;                   // guarded by mutex_; nothing more will come
-  std::optional<Time> ended_;               // guarded by mutex_; complete
-  std::function<void()> on_disconnect_;     // guarded by mutex_; the answer's
+  mutable Mutex mutex_;
+  std::shared_ptr<net::HttpReply> client_ MR_GUARDED_BY(mutex_);
+  uint64_t reading_ MR_GUARDED_BY(mutex_) = 0;                   // counts the clients
+  std::optional<Time> without_client_ MR_GUARDED_BY(mutex_);     // since when
+  std::optional<net::HttpResponse> head_ MR_GUARDED_BY(mutex_);  // once started
+  std::string log_ MR_GUARDED_BY(mutex_);                        // the events
+  std::vector<size_t> ends_ MR_GUARDED_BY(mutex_);               // of each event in log_
+  uint64_t numbered_ MR_GUARDED_BY(mutex_) = 0;
+  bool kept_ MR_GUARDED_BY(mutex_) = true;
+  bool answered_ MR_GUARDED_BY(mutex_) = false;                // nothing more will come
+  std::optional<Time> ended_ MR_GUARDED_BY(mutex_);            // complete
+  std::function<void()> on_disconnect_ MR_GUARDED_BY(mutex_);  // the answer's
 };
 
 }  // namespace millrace::serve

@@ -11,12 +11,15 @@ bool Matches(const Route& route, std::string_view path) {
 }  // namespace
 
 RouteTable::Match RouteTable::Find(std::string_view method, std::string_view path) const {
+  // HEAD is GET without the body, which net leaves out (RFC 9110 section 9.3.2).
+  if (method == "HEAD") method = "GET";
   Match match;
   for (const Route& route : routes_) {
     if (!Matches(route, path)) continue;
     match.on_path = &route;
     if (!match.allow.empty()) match.allow += ", ";
     match.allow += route.method;
+    if (route.method == "GET") match.allow += ", HEAD";
     if (route.method != method) continue;
     match.route = &route;
     match.rest = path.substr(route.path.size());

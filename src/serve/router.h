@@ -1,6 +1,6 @@
-// RouteTable: which handler answers a method and a path, and whether it asks for an API key. Every
-// route is listed and what is not listed is closed: access is decided on the very entry that is
-// then called. Filled once, then read by any thread.
+// RouteTable: which handler answers a method and a path, and who may call it (admin_access.h).
+// Every route is listed and what is not listed is closed: access is decided on the very entry that
+// is then called. Filled once, then read by any thread.
 #pragma once
 
 #include <functional>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "net/http.h"
+#include "serve/admin_access.h"
 
 namespace millrace::serve {
 
@@ -23,8 +24,6 @@ struct Call {
       owner;  // ApiKeys::Fingerprint, "" without keys: keeps cached prefixes and streams apart
 };
 
-// kAdmin: see admin_access.h.
-enum class Access { kOpen, kKeyed, kAdmin };
 enum class PathKind { kExact, kPrefix };  // kPrefix: the path and at least one byte more
 
 struct Route {
@@ -41,11 +40,12 @@ class RouteTable {
     const Route* route = nullptr;    // nullptr: no such path, or not with this method
     const Route* on_path = nullptr;  // any route of this path, whatever the method
     std::string_view rest;
-    std::string allow;  // "GET, POST": the methods of this path
+    std::string allow;  // "GET, HEAD": the methods of this path
   };
 
   void Add(Route route) { routes_.push_back(std::move(route)); }
-  // Paths are compared byte for byte: no folding of case, slashes or dots.
+  // HEAD is answered by the route of GET. Paths are compared byte for byte: no folding of case,
+  // slashes or dots.
   Match Find(std::string_view method, std::string_view path) const;
   const std::vector<Route>& routes() const { return routes_; }
 

@@ -1,4 +1,4 @@
-// What operators ask of a cluster and tell it. Access is RefuseAdmin's (admin_access.h).
+// What operators ask of a cluster and tell it. Served on the admin endpoints only (admin_access.h).
 #include <fmt/format.h>
 
 #include "base/log.h"
@@ -54,7 +54,7 @@ Json Done() { return {{"status", "ok"}}; }
 
 // The admin, or the refusal has been sent.
 ClusterAdmin* Service::Impl::AdminOrReply(const Call& call) const {
-  const std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  const std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return nullptr;
   if (loaded->model.cluster == nullptr) call.reply->Send(ErrorResponse(NoCluster()));
   return loaded->model.cluster;
@@ -115,7 +115,7 @@ void Service::Impl::ClusterMigrate(Call call) {
   Required(reader, "worker", kNameBytesMax, worker);
   if (reader.failed()) return refuse(*reader.error());
   std::vector<RequestId> running;
-  for (const DirectoryEntry& entry : directory_.Find(request)) {
+  for (const RegistryEntry& entry : registry_.Find(request)) {
     if (entry.finish_reason.empty()) running.push_back(entry.id);
   }
   if (running.size() == 1) return AnswerAdmin(call, admin->Migrate(running[0], worker), "");

@@ -49,7 +49,7 @@ Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
 void Service::Impl::Completions(Call call) {
   if (Resumed(call)) return;
   const Time arrived = clock_.Now();
-  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
   if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
@@ -76,7 +76,7 @@ void Service::Impl::Completions(Call call) {
 void Service::Impl::ChatCompletions(Call call) {
   if (Resumed(call)) return;
   const Time arrived = clock_.Now();
-  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
   if (state_ == ServiceState::kDraining) return call.reply->Send(ErrorResponse(Draining()));
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
@@ -100,9 +100,10 @@ void Service::Impl::ChatCompletions(Call call) {
 }
 
 // What the two endpoints do alike once the prompts are tokens: fit, name, begin.
-void Service::Impl::Begin(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
-                          const std::string& id) {
-  Parsed<FittedLengths> fitted = FitLengths(spec.options, backend->context, Lengths(spec.prompts));
+void Service::Impl::Begin(std::shared_ptr<ModelContext> model_context, Call call,
+                          GenerationSpec spec, const std::string& id) {
+  Parsed<FittedLengths> fitted =
+      FitLengths(spec.options, model_context->context, Lengths(spec.prompts));
   if (auto* error = std::get_if<ApiError>(&fitted)) {
     if (error->param.empty()) error->param = spec.format.chat ? "messages" : "prompt";
     return call.reply->Send(ErrorResponse(*error));
@@ -113,6 +114,7 @@ void Service::Impl::Begin(std::shared_ptr<Backend> backend, Call call, Generatio
   spec.format.stream = options.stream;
   spec.format.include_usage = options.include_usage;
   spec.format.continuous_usage = options.continuous_usage;
+  spec.format.ignored = options.ignored;
   spec.head.id = id;
   spec.head.created = UnixSeconds();
   spec.request_id = call.request_id;
@@ -124,7 +126,7 @@ void Service::Impl::Begin(std::shared_ptr<Backend> backend, Call call, Generatio
     reply = keeper_->Keep(call.owner, id, call.reply);
     spec.resumable = reply != call.reply;
   }
-  Generation::Begin(std::move(backend), std::move(spec), std::move(reply));
+  Generation::Begin(std::move(model_context), std::move(spec), std::move(reply));
 }
 
 bool Service::Impl::Resumed(const Call& call) {
@@ -143,14 +145,16 @@ void Service::Impl::ResumeStream(Call call) {
   if (!LoadedOrReply(call)) return;
   StreamPosition position{.response_id = call.rest};
   if (const auto last_event_id = call.request.Header("last-event-id")) {
-    const std::optional<StreamPosition> told = ParseStreamPosition(*last_event_id);
-    if (!told || told->response_id != call.rest) {
+    const std::optional<StreamPosition> delivered = ParseStreamPosition(*last_event_id);
+    if (!delivered || delivered->response_id != call.rest) {
       return call.reply->Send(ErrorResponse(BadField(
           "Last-Event-ID", "Last-Event-ID must be the id of an event of the stream asked for.")));
     }
-    position = *told;
+    position = *delivered;
   }
-  const auto error = keeper_->Resume(call.owner, position, call.reply);
+  const auto error = call.request.method == "HEAD"
+                         ? keeper_->SendHead(call.owner, position, *call.reply)
+                         : keeper_->Resume(call.owner, position, call.reply);
   if (error) call.reply->Send(ErrorResponse(*error));
 }
 

@@ -1,6 +1,8 @@
 // What can be asked of the server itself: models, health, metrics, requests in flight.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -18,12 +20,13 @@ const char* StateName(sched::RequestState state) {
   return "unknown";
 }
 
-Json ModelCard(const std::string& name, const ServedModel& model, int64_t created) {
+Json ModelCard(const std::string& name, const std::string& root, const ServedModel& model,
+               int64_t created) {
   return {{"id", name},
           {"object", "model"},
           {"created", created},
           {"owned_by", "millrace"},
-          {"root", name},
+          {"root", root},
           {"parent", nullptr},
           {"max_model_len", model.max_model_len}};
 }
@@ -42,29 +45,33 @@ Json TimesJson(const RequestTimes& times) {
 }  // namespace
 
 void Service::Impl::Models(Call call) {
-  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
   Json list = Json::array();
-  for (const std::string& name : options_.served_names) {
-    list.push_back(ModelCard(name, loaded->model, loaded->created));
+  const std::vector<std::string>& names = options_.served_names;
+  for (const std::string& name : names) {
+    list.push_back(ModelCard(name, names.front(), loaded->model, loaded->created));
   }
   call.reply->Send(JsonResponse({{"object", "list"}, {"data", std::move(list)}}));
 }
 
 void Service::Impl::OneModel(Call call) {
-  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
-  const auto name = ServedName(call.rest);
-  if (!name) return call.reply->Send(ErrorResponse(ModelNotFound(call.rest)));
-  call.reply->Send(JsonResponse(ModelCard(*name, loaded->model, loaded->created)));
+  const std::vector<std::string>& names = options_.served_names;
+  if (std::ranges::find(names, call.rest) == names.end()) {
+    return call.reply->Send(ErrorResponse(ModelNotFound(call.rest)));
+  }
+  call.reply->Send(
+      JsonResponse(ModelCard(call.rest, names.front(), loaded->model, loaded->created)));
 }
 
 // Alive means: whatever could run moves (the watchdog of the scheduler).
 void Service::Impl::Health(Call call) {
-  const std::shared_ptr<Backend> loaded = backend();
+  const std::shared_ptr<ModelContext> loaded = model_context();
   const auto stalled = loaded ? loaded->model.engine->Stats().stalled : std::nullopt;
   if (!stalled) return call.reply->Send(JsonResponse({{"status", "ok"}}));
-  const auto entry = directory_.Find(stalled->id);
+  const auto entry = registry_.Find(stalled->id);
   ApiError error =
       Unready(fmt::format("Request {} ({}) could run but has not moved; it waits for: {}.",
                           stalled->id.value(), entry ? entry->external_id : "",
@@ -82,7 +89,7 @@ void Service::Impl::Health(Call call) {
 void Service::Impl::ReadyRoute(Call call) {
   switch (state_.load()) {
     case ServiceState::kReady: {
-      const std::optional<std::string> lacking = backend()->model.engine->NotReady();
+      const std::optional<std::string> lacking = model_context()->model.engine->NotReady();
       if (lacking) return call.reply->Send(ErrorResponse(Unready(*lacking)));
       return call.reply->Send(JsonResponse({{"status", "ready"}}));
     }
@@ -102,15 +109,18 @@ void Service::Impl::Metrics(Call call) {
     for (prometheus::MetricFamily& family : more) families.push_back(std::move(family));
   };
   append(ProcessMetrics());
-  if (std::shared_ptr<Backend> loaded = backend()) {
+  if (std::shared_ptr<ModelContext> loaded = model_context()) {
     append(loaded->metrics.Collect(loaded->model.engine->Stats()));
+    if (ClusterAdmin* cluster = loaded->model.cluster) {
+      append(loaded->metrics.Collect(cluster->Counters()));
+    }
   }
   call.reply->Send({.status = 200,
                     .headers = {{"content-type", "text/plain; version=0.0.4; charset=utf-8"}},
                     .body = RenderMetrics(families)});
 }
 
-Json Service::Impl::DescribeRequest(const DirectoryEntry& entry, const Backend* loaded) const {
+Json Service::Impl::DescribeRequest(const RegistryEntry& entry, const ModelContext* loaded) const {
   Json body = {{"id", entry.id.value()},
                {"response_id", entry.response_id},
                {"request_id", entry.external_id},
@@ -144,17 +154,17 @@ Json Service::Impl::DescribeRequest(const DirectoryEntry& entry, const Backend* 
 }
 
 void Service::Impl::DebugRequests(Call call) {
-  const std::shared_ptr<Backend> loaded = backend();
+  const std::shared_ptr<ModelContext> loaded = model_context();
   Json list = Json::array();
-  for (const DirectoryEntry& entry : directory_.Live()) {
+  for (const RegistryEntry& entry : registry_.Live()) {
     list.push_back(DescribeRequest(entry, loaded.get()));
   }
   call.reply->Send(JsonResponse({{"requests", std::move(list)}}));
 }
 
 void Service::Impl::DebugRequest(Call call) {
-  const std::shared_ptr<Backend> loaded = backend();
-  const std::vector<DirectoryEntry> found = directory_.Find(call.rest);
+  const std::shared_ptr<ModelContext> loaded = model_context();
+  const std::vector<RegistryEntry> found = registry_.Find(call.rest);
   if (found.empty()) {
     return call.reply->Send(ErrorResponse(
         {.status = 404,

@@ -1,10 +1,19 @@
 // POST /tokenize and POST /detokenize, in vLLM's shapes.
+#include "serve/ignored_fields.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
+namespace {
+
+net::HttpResponse WithIgnored(net::HttpResponse response, const std::string& ignored) {
+  if (!ignored.empty()) response.headers.emplace_back(kIgnoredHeader, ignored);
+  return response;
+}
+
+}  // namespace
 
 void Service::Impl::Tokenize(Call call) {
-  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
   Parsed<TokenizeRequest> parsed = ParseTokenizeRequest(call.request.body, loaded->context);
@@ -32,11 +41,11 @@ void Service::Impl::Tokenize(Call call) {
     for (TokenId token : tokens) texts.push_back(std::string(model.tokenizer->Token(token).raw));
     body["token_strs"] = std::move(texts);
   }
-  call.reply->Send(JsonResponse(body));
+  call.reply->Send(WithIgnored(JsonResponse(body), request.ignored));
 }
 
 void Service::Impl::Detokenize(Call call) {
-  std::shared_ptr<Backend> loaded = LoadedOrReply(call);
+  std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return;
   auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
   Parsed<DetokenizeRequest> parsed = ParseDetokenizeRequest(call.request.body, loaded->context);
@@ -44,7 +53,7 @@ void Service::Impl::Detokenize(Call call) {
   const DetokenizeRequest& request = std::get<DetokenizeRequest>(parsed);
   if (!ServedName(request.model)) return refuse(ModelNotFound(request.model));
   const std::string prompt = loaded->model.tokenizer->Decode(request.tokens, false);
-  call.reply->Send(JsonResponse({{"prompt", prompt}}));
+  call.reply->Send(WithIgnored(JsonResponse({{"prompt", prompt}}), request.ignored));
 }
 
 }  // namespace millrace::serve

@@ -6,10 +6,10 @@
 #include <ctime>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "base/rng.h"
-#include "serve/admin_access.h"
 #include "serve/cors.h"
-#include "serve/edge_reply.h"
+#include "serve/decorated_reply.h"
 #include "serve/service_impl.h"
 
 namespace millrace::serve {
@@ -32,13 +32,44 @@ bool JsonOrUnstated(const net::HttpRequest& request) {
   return media == "application/json" || media.ends_with("+json");
 }
 
-ApiError NoSuchRoute(const Call& call) {
-  return {
-      .status = 404,
-      .message = fmt::format("{} {} is not served here; generation is POST /v1/completions and "
-                             "POST /v1/chat/completions.",
-                             Printable(call.request.method, 16), Printable(call.request.path, 128)),
-      .code = "not_found"};
+bool Identity(std::string_view coding) {
+  constexpr std::string_view kIdentity = "identity";
+  return coding.empty() || std::ranges::equal(coding, kIdentity, {}, [](unsigned char c) {
+           return static_cast<char>(std::tolower(c));
+         });
+}
+
+net::HttpResponse WrongCoding(std::string_view coding) {
+  net::HttpResponse response =
+      ErrorResponse({.status = 415,
+                     .message = fmt::format(
+                         "Content-Encoding '{}' is not supported: send the body as plain JSON, "
+                         "without this header.",
+                         Printable(coding, 64)),
+                     .code = "unsupported_media_type"});
+  response.headers.emplace_back("accept-encoding", "identity");
+  return response;
+}
+
+ApiError NoSuchRoute(Endpoint endpoint, const Call& call) {
+  return {.status = 404,
+          .message =
+              fmt::format("{} {} is not served here; {}.", Printable(call.request.method, 16),
+                          Printable(call.request.path, 128),
+                          endpoint == Endpoint::kMain
+                              ? "generation is POST /v1/completions and POST /v1/chat/completions"
+                              : "this is for operators, and clients call the server's main port"),
+          .code = "not_found"};
+}
+
+net::HttpResponse WrongMethod(const Call& call, const RouteTable::Match& match) {
+  net::HttpResponse response =
+      ErrorResponse({.status = 405,
+                     .message = fmt::format("{} does not take {}, but: {}.", match.on_path->path,
+                                            Printable(call.request.method, 16), match.allow),
+                     .code = "method_not_allowed"});
+  response.headers.emplace_back("allow", match.allow);
+  return response;
 }
 
 }  // namespace
@@ -48,9 +79,9 @@ Service::Service(ServiceOptions options, const Clock& clock)
 
 Service::~Service() = default;
 
-net::HttpHandler Service::Handler() {
-  return [impl = impl_](net::HttpRequest request, std::shared_ptr<net::HttpReply> reply) {
-    impl->Handle(std::move(request), std::move(reply));
+net::HttpHandler Service::Handler(Endpoint endpoint) {
+  return [impl = impl_, endpoint](net::HttpRequest request, std::shared_ptr<net::HttpReply> reply) {
+    impl->Handle(endpoint, std::move(request), std::move(reply));
   };
 }
 
@@ -90,26 +121,28 @@ void Service::Impl::AddRoutes() {
   add("GET", "/health", Access::kOpen, &Impl::Health);
   add("GET", "/ready", Access::kOpen, &Impl::ReadyRoute);
   add("GET", "/version", Access::kOpen, &Impl::Version);
-  add("GET", "/metrics", options_.metrics_without_key ? Access::kOpen : Access::kKeyed,
-      &Impl::Metrics);
+  add("GET", "/metrics", Access::kMonitor, &Impl::Metrics);
   add("GET", "/cluster/status", Access::kAdmin, &Impl::ClusterStatus);
   add("POST", "/cluster/plan", Access::kAdmin, &Impl::ClusterPlan);
   add("POST", "/cluster/drain", Access::kAdmin, &Impl::ClusterDrain);
   add("POST", "/cluster/migrate", Access::kAdmin, &Impl::ClusterMigrate);
-  add("GET", "/debug/requests", Access::kKeyed, &Impl::DebugRequests);
-  add("GET", "/debug/requests/", Access::kKeyed, &Impl::DebugRequest, PathKind::kPrefix);
+  add("GET", "/debug/requests", Access::kAdmin, &Impl::DebugRequests);
+  add("GET", "/debug/requests/", Access::kAdmin, &Impl::DebugRequest, PathKind::kPrefix);
 }
 
-void Service::Impl::Handle(net::HttpRequest request, std::shared_ptr<net::HttpReply> reply) {
+void Service::Impl::Handle(Endpoint endpoint, net::HttpRequest request,
+                           std::shared_ptr<net::HttpReply> reply) {
   Call call;
   const auto given = request.Header("x-request-id");
   call.request_id =
       given && UsableRequestId(*given) ? std::string(*given) : NewId("req-", next_id_.fetch_add(1));
   const RouteTable::Match match = routes_.Find(request.method, request.path);
-  Headers headers = CorsHeaders(request, options_.allowed_origins);
+  // No page in a browser may read what operators are answered.
+  Headers headers;
+  if (endpoint == Endpoint::kMain) headers = CorsHeaders(request, options_.allowed_origins);
   headers.emplace_back("x-request-id", call.request_id);
   const std::string handler = match.on_path != nullptr ? match.on_path->path : "none";
-  call.reply = std::make_shared<EdgeReply>(
+  call.reply = std::make_shared<DecoratedReply>(
       std::move(reply), std::move(headers),
       [metrics = http_metrics_, &clock = clock_, method = request.method, handler,
        begun = clock_.Now()](int status) {
@@ -117,38 +150,44 @@ void Service::Impl::Handle(net::HttpRequest request, std::shared_ptr<net::HttpRe
       });
   call.rest = std::string(match.rest);
   call.request = std::move(request);
-  Dispatch(std::move(call), match);
+  Dispatch(endpoint, std::move(call), match);
 }
 
-// Access is decided on the route that is then called; a path that is not listed is closed.
-void Service::Impl::Dispatch(Call call, const RouteTable::Match& match) {
-  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
-  if (call.request.method == "OPTIONS" && match.on_path != nullptr) {
-    return call.reply->Send(PreflightResponse(call.request, match.allow));
+std::optional<ApiError> Service::Impl::Authorize(Endpoint endpoint, const RouteTable::Match& match,
+                                                 Call* call) const {
+  switch (endpoint) {
+    case Endpoint::kAdminSocket: return std::nullopt;
+    case Endpoint::kAdminListen: return RefuseWithoutAdminKey(call->request, options_.admin_keys);
+    case Endpoint::kMain: break;
   }
   const bool open = match.on_path != nullptr && match.on_path->access == Access::kOpen;
-  const bool admin = match.on_path != nullptr && match.on_path->access == Access::kAdmin;
-  if (admin) {
-    if (const auto error = RefuseAdmin(call.request, options_.admin_keys)) return refuse(*error);
-  } else if (options_.api_keys.required() && !open) {
-    const auto key = options_.api_keys.Match(call.request.Header("authorization"));
-    if (!key) {
-      return refuse({.status = 401,
-                     .message = "This server needs an API key: send the header "
-                                "'Authorization: Bearer KEY' with a key it knows.",
-                     .code = "invalid_api_key"});
-    }
-    call.owner = options_.api_keys.Fingerprint(*key);
+  if (open || !options_.api_keys.required()) return std::nullopt;
+  const auto key = options_.api_keys.MatchRequest(call->request);
+  if (!key) {
+    return ApiError{.status = 401,
+                    .message =
+                        "This server needs an API key: send the header 'Authorization: Bearer KEY' "
+                        "(or 'x-api-key: KEY') with a key it knows.",
+                    .code = "invalid_api_key"};
   }
-  if (match.on_path == nullptr) return refuse(NoSuchRoute(call));
-  if (match.route == nullptr) {
-    net::HttpResponse response =
-        ErrorResponse({.status = 405,
-                       .message = fmt::format("{} does not take {}, but: {}.", match.on_path->path,
-                                              Printable(call.request.method, 16), match.allow),
-                       .code = "method_not_allowed"});
-    response.headers.emplace_back("allow", match.allow);
-    return call.reply->Send(std::move(response));
+  call->owner = options_.api_keys.Fingerprint(*key);
+  return std::nullopt;
+}
+
+void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Match& match) {
+  auto refuse = [&call](const ApiError& error) { call.reply->Send(ErrorResponse(error)); };
+  const bool main = endpoint == Endpoint::kMain;
+  if (main && IsAdminPath(call.request.path)) return refuse(AdminIsElsewhere());
+  if (main && call.request.method == "OPTIONS" && match.on_path != nullptr) {
+    return call.reply->Send(PreflightResponse(call.request, match.allow));
+  }
+  if (const auto error = Authorize(endpoint, match, &call)) return refuse(*error);
+  if (match.on_path == nullptr || !ServedOn(endpoint, match.on_path->access)) {
+    return refuse(NoSuchRoute(endpoint, call));
+  }
+  if (match.route == nullptr) return call.reply->Send(WrongMethod(call, match));
+  if (const auto coding = call.request.Header("content-encoding"); coding && !Identity(*coding)) {
+    return call.reply->Send(WrongCoding(*coding));
   }
   if (call.request.method == "POST" && !JsonOrUnstated(call.request)) {
     return refuse({.status = 415,
@@ -161,13 +200,13 @@ void Service::Impl::Dispatch(Call call, const RouteTable::Match& match) {
 void Service::Impl::CallRoute(const Route& route, Call call) {
   if (call.request.body.size() <= kInlineBodyBytesMax) return route.handler(std::move(call));
   auto shared = std::make_shared<Call>(std::move(call));
-  directory_.Enter();
+  registry_.Enter();
   const bool taken = large_.TryPost([this, &route, shared] {
     if (!shared->reply->disconnected()) route.handler(std::move(*shared));
-    directory_.Leave();
+    registry_.Leave();
   });
   if (taken) return;
-  directory_.Leave();
+  registry_.Leave();
   shared->reply->Send(ErrorResponse(
       FromStatus(ResourceExhausted("Too many large requests are being read; try again."))));
 }
@@ -177,18 +216,18 @@ void Service::Impl::Ready(ServedModel model) {
                        .max_model_len = model.max_model_len,
                        .defaults = model.defaults,
                        .parse_special_default = options_.parse_special_in_prompts};
-  auto made = std::shared_ptr<Backend>(
-      new Backend{.model = model,
-                  .context = std::move(context),
-                  .metrics{options_.served_names.front(), model.max_model_len, model.cache_config},
-                  .directory = directory_,
-                  .workers = workers_,
-                  .clock = clock_,
-                  .created = std::time(nullptr)});
+  auto made = std::shared_ptr<ModelContext>(new ModelContext{
+      .model = model,
+      .context = std::move(context),
+      .metrics{options_.served_names.front(), model.max_model_len, model.cache_config},
+      .registry = registry_,
+      .workers = workers_,
+      .clock = clock_,
+      .created = std::time(nullptr)});
   if (model.earlier != nullptr) RestoreStreams(made, *model.earlier);
-  std::lock_guard lock(mutex_);
-  MR_CHECK(backend_ == nullptr) << "Ready is called once";
-  backend_ = std::move(made);
+  MutexLock lock(mutex_);
+  MR_CHECK(model_context_ == nullptr) << "Ready is called once";
+  model_context_ = std::move(made);
   ServiceState loading = ServiceState::kLoading;
   state_.compare_exchange_strong(loading, ServiceState::kReady);
 }
@@ -196,26 +235,28 @@ void Service::Impl::Ready(ServedModel model) {
 bool Service::Impl::Drain(Duration limit) {
   BeginDrain();
   bool whole = true;
-  if (std::shared_ptr<Backend> loaded = backend()) whole = loaded->model.engine->Drain(limit);
-  directory_.WaitUntilIdle();
+  if (std::shared_ptr<ModelContext> loaded = model_context())
+    whole = loaded->model.engine->Drain(limit);
+  registry_.WaitUntilIdle();
   return whole;
 }
 
-std::shared_ptr<Backend> Service::Impl::backend() const {
-  std::lock_guard lock(mutex_);
-  return backend_;
+std::shared_ptr<ModelContext> Service::Impl::model_context() const {
+  MutexLock lock(mutex_);
+  return model_context_;
 }
 
-std::shared_ptr<Backend> Service::Impl::LoadedOrReply(const Call& call) const {
-  std::shared_ptr<Backend> loaded = backend();
+std::shared_ptr<ModelContext> Service::Impl::LoadedOrReply(const Call& call) const {
+  std::shared_ptr<ModelContext> loaded = model_context();
   if (!loaded) call.reply->Send(ErrorResponse(Unready("The model is still loading.")));
   return loaded;
 }
 
 std::optional<std::string> Service::Impl::ServedName(const std::string& asked) const {
   const auto& names = options_.served_names;
-  if (asked.empty()) return names.front();
-  if (std::find(names.begin(), names.end(), asked) == names.end()) return std::nullopt;
+  const auto& unlisted = options_.unlisted_names;
+  if (asked.empty() || std::ranges::find(unlisted, asked) != unlisted.end()) return names.front();
+  if (std::ranges::find(names, asked) == names.end()) return std::nullopt;
   return asked;
 }
 

@@ -15,9 +15,10 @@
 
 #include "base/clock.h"
 #include "core/model_spec.h"
-#include "engine/earlier_requests.h"
 #include "engine/generator.h"
+#include "engine/recovered_requests.h"
 #include "net/http.h"
+#include "serve/admin_access.h"
 #include "serve/auth.h"
 #include "serve/request.h"
 #include "serve/retained_stream.h"
@@ -30,10 +31,11 @@ class ClusterAdmin;
 
 struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
-  std::string version;                    // of the program
+  // Also taken as "model" in requests, and shown to nobody: the path the model was started with.
+  std::vector<std::string> unlisted_names;
+  std::string version;  // of the program
   ApiKeys api_keys;
-  ApiKeys admin_keys;                // for /cluster; none: only from this machine
-  bool metrics_without_key = false;  // /metrics stays open although keys are set
+  ApiKeys admin_keys;  // of Endpoint::kAdminListen
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
   int worker_threads = 1;                 // detokenizing and JSON of all streams
@@ -42,9 +44,9 @@ struct ServiceOptions {
 
 // What serving needs of a loaded model.
 struct ServedModel {
-  engine::Generator* engine = nullptr;         // outlives Drain() and the HTTP server
-  ClusterAdmin* cluster = nullptr;             // likewise; null: none to administer
-  engine::EarlierRequests* earlier = nullptr;  // likewise; null: the engine keeps none
+  engine::Generator* engine = nullptr;           // outlives Drain() and the HTTP server
+  ClusterAdmin* cluster = nullptr;               // likewise; null: none to administer
+  engine::RecoveredRequests* earlier = nullptr;  // likewise; null: the engine keeps none
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
   ModelSpec spec;
@@ -61,7 +63,8 @@ class Service {
   Service(ServiceOptions options, const Clock& clock);
   ~Service();
 
-  net::HttpHandler Handler();
+  // What is served on that endpoint.
+  net::HttpHandler Handler(Endpoint endpoint = Endpoint::kMain);
 
   // Called once, when the model is loaded: kLoading -> kReady. Streams of an earlier life are there
   // when it returns.

@@ -3,12 +3,12 @@
 
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "net/http.h"
-#include "serve/backend.h"
 #include "serve/cluster_admin.h"
+#include "serve/model_context.h"
 #include "serve/router.h"
 #include "serve/service.h"
 #include "serve/stream_keeper.h"
@@ -27,7 +27,7 @@ class Service::Impl {
  public:
   Impl(ServiceOptions options, const Clock& clock);
 
-  void Handle(net::HttpRequest request, std::shared_ptr<net::HttpReply> reply);
+  void Handle(Endpoint endpoint, net::HttpRequest request, std::shared_ptr<net::HttpReply> reply);
 
   void Ready(ServedModel model);
   ServiceState state() const { return state_; }
@@ -36,11 +36,15 @@ class Service::Impl {
 
  private:
   void AddRoutes();
-  void Dispatch(Call call, const RouteTable::Match& match);
+  void Dispatch(Endpoint endpoint, Call call, const RouteTable::Match& match);
+  // Whose call it is, or why it may not be made. Access is decided on the route that is then
+  // called; a path that is not listed is closed.
+  std::optional<ApiError> Authorize(Endpoint endpoint, const RouteTable::Match& match,
+                                    Call* call) const;
   void CallRoute(const Route& route, Call call);
-  // The backend, or the 503 has been sent.
-  std::shared_ptr<Backend> LoadedOrReply(const Call& call) const;
-  std::shared_ptr<Backend> backend() const;
+  // The model_context, or the 503 has been sent.
+  std::shared_ptr<ModelContext> LoadedOrReply(const Call& call) const;
+  std::shared_ptr<ModelContext> model_context() const;
   // The name to show, or nullopt for a model that is not served.
   std::optional<std::string> ServedName(const std::string& asked) const;
 
@@ -52,10 +56,11 @@ class Service::Impl {
   // True when the call asks for the rest of a stream, which it has then got, or an error.
   bool Resumed(const Call& call);
   void ResumeStream(Call call);  // GET /v1/streams/{response id}
-  void Begin(std::shared_ptr<Backend> backend, Call call, GenerationSpec spec,
+  void Begin(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
              const std::string& id);
   // restore.cc
-  void RestoreStreams(const std::shared_ptr<Backend>& backend, engine::EarlierRequests& requests);
+  void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
+                      engine::RecoveredRequests& requests);
   // routes_text.cc
   void Tokenize(Call call);
   void Detokenize(Call call);
@@ -75,19 +80,19 @@ class Service::Impl {
   void ClusterMigrate(Call call);
   ClusterAdmin* AdminOrReply(const Call& call) const;
   void AnswerAdmin(const Call& call, const Status& status, const char* param) const;
-  Json DescribeRequest(const DirectoryEntry& entry, const Backend* backend) const;
+  Json DescribeRequest(const RegistryEntry& entry, const ModelContext* model_context) const;
 
   const ServiceOptions options_;
   const Clock& clock_;
   RouteTable routes_;
   const std::unique_ptr<StreamKeeper> keeper_;       // null: streams end with their connection
   const std::shared_ptr<HttpMetrics> http_metrics_;  // shared with replies that outlive a call
-  Directory directory_;
+  RequestRegistry registry_;
   std::atomic<ServiceState> state_ = ServiceState::kLoading;
   std::atomic<uint64_t> next_id_;
 
-  mutable std::mutex mutex_;
-  std::shared_ptr<Backend> backend_;  // guarded by mutex_; set once
+  mutable Mutex mutex_;
+  std::shared_ptr<ModelContext> model_context_ MR_GUARDED_BY(mutex_);  // set once
 
   WorkerPool workers_;  // streams
   WorkerPool large_;    // parsing and tokenizing large bodies; last members: joined first

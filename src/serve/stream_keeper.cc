@@ -8,6 +8,22 @@
 #include <vector>
 
 namespace millrace::serve {
+namespace {
+
+std::optional<ApiError> WhyNot(RetainedStream::Attached attached, const StreamPosition& position) {
+  if (attached == RetainedStream::Attached::kYes) return std::nullopt;
+  if (attached == RetainedStream::Attached::kNoSuchEvent) {
+    return BadField("Last-Event-ID",
+                    fmt::format("The stream has not come to event {} yet.", position.after));
+  }
+  return ApiError{.status = 404,
+                  .message =
+                      "No such stream is kept for this API key; send the request again "
+                      "without Last-Event-ID.",
+                  .code = "stream_not_found"};
+}
+
+}  // namespace
 
 std::optional<StreamPosition> ParseStreamPosition(std::string_view last_event_id) {
   const size_t colon = last_event_id.rfind(':');
@@ -26,7 +42,7 @@ StreamKeeper::StreamKeeper(const ResumableStreams& limits, const Clock& clock)
 
 StreamKeeper::~StreamKeeper() {
   {
-    std::lock_guard lock(shared_->mutex);
+    MutexLock lock(shared_->mutex);
     shared_->stopping = true;
   }
   shared_->bell.notify_all();
@@ -38,7 +54,7 @@ std::shared_ptr<net::HttpReply> StreamKeeper::Keep(const std::string& owner,
                                                    std::shared_ptr<net::HttpReply> client) {
   auto stream = std::make_shared<RetainedStream>(response_id, limits_, clock_, shared_);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (streams_.size() >= limits_.streams_max && !ForgetOldestEnded()) return client;
     streams_[{owner, response_id}] = stream;
   }
@@ -48,31 +64,39 @@ std::shared_ptr<net::HttpReply> StreamKeeper::Keep(const std::string& owner,
 std::optional<ApiError> StreamKeeper::Resume(const std::string& owner,
                                              const StreamPosition& position,
                                              std::shared_ptr<net::HttpReply> client) {
-  std::shared_ptr<RetainedStream> stream;
-  {
-    std::lock_guard lock(mutex_);
-    const auto found = streams_.find({owner, position.response_id});
-    if (found != streams_.end()) stream = found->second;
-  }
+  const std::shared_ptr<RetainedStream> stream = Find(owner, position);
   const auto attached = stream ? stream->Attach(std::move(client), position.after)
                                : RetainedStream::Attached::kNotKept;
-  if (attached == RetainedStream::Attached::kYes) return std::nullopt;
-  if (attached == RetainedStream::Attached::kNoSuchEvent) {
-    return BadField("Last-Event-ID",
-                    fmt::format("The stream has not come to event {} yet.", position.after));
-  }
-  return ApiError{.status = 404,
-                  .message =
-                      "No such stream is kept for this API key; send the request again "
-                      "without Last-Event-ID.",
-                  .code = "stream_not_found"};
+  return WhyNot(attached, position);
+}
+
+std::optional<ApiError> StreamKeeper::SendHead(const std::string& owner,
+                                               const StreamPosition& position,
+                                               net::HttpReply& client) {
+  const std::shared_ptr<RetainedStream> stream = Find(owner, position);
+  net::HttpResponse head;
+  const auto there =
+      stream ? stream->Head(position.after, head) : RetainedStream::Attached::kNotKept;
+  if (auto error = WhyNot(there, position)) return error;
+  client.Start(std::move(head));
+  client.End();
+  return std::nullopt;
+}
+
+std::shared_ptr<RetainedStream> StreamKeeper::Find(const std::string& owner,
+                                                   const StreamPosition& position) {
+  MutexLock lock(mutex_);
+  const auto found = streams_.find({owner, position.response_id});
+  return found != streams_.end() ? found->second : nullptr;
 }
 
 void StreamKeeper::Run() {
   while (true) {
     const std::optional<Time> again = Sweep();
-    std::unique_lock lock(shared_->mutex);
-    const auto awake = [this] { return shared_->rung || shared_->stopping; };
+    MutexLock lock(shared_->mutex);
+    const auto awake = [this]() MR_REQUIRES(shared_->mutex) {
+      return shared_->rung || shared_->stopping;
+    };
     if (again) {
       const Duration wait = std::max(*again - clock_.Now(), Duration{});
       shared_->bell.wait_for(lock, std::chrono::nanoseconds(wait.ns), awake);
@@ -87,7 +111,7 @@ void StreamKeeper::Run() {
 std::optional<Time> StreamKeeper::Sweep() {
   Streams streams;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     streams = streams_;
   }
   const Time now = clock_.Now();
@@ -95,7 +119,7 @@ std::optional<Time> StreamKeeper::Sweep() {
   for (const auto& [name, stream] : streams) {
     const RetainedStream::Inspection found = stream->Inspect(now);
     if (found.forget) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto kept = streams_.find(name);
       if (kept != streams_.end() && kept->second == stream) streams_.erase(kept);
     } else if (found.again) {
@@ -104,7 +128,7 @@ std::optional<Time> StreamKeeper::Sweep() {
     if (found.cancel) found.cancel();
   }
   streams.clear();  // so that what is forgotten gives its bytes back
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   while (shared_->bytes > limits_.bytes_max / 4 * 3 && ForgetOldestEnded()) {
   }
   return again;

@@ -4,13 +4,13 @@
 
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
 
+#include "base/mutex.h"
 #include "net/http.h"
 #include "serve/api_error.h"
 #include "serve/retained_stream.h"
@@ -37,21 +37,25 @@ class StreamKeeper {
   // Gives `client` the stream behind `position`, or says why not.
   std::optional<ApiError> Resume(const std::string& owner, const StreamPosition& position,
                                  std::shared_ptr<net::HttpReply> client);
+  // Gives `client` the head of that stream and leaves the stream alone, or says why not.
+  std::optional<ApiError> SendHead(const std::string& owner, const StreamPosition& position,
+                                   net::HttpReply& client);
 
  private:
   using Name = std::pair<std::string, std::string>;  // owner, response id
   using Streams = std::map<Name, std::shared_ptr<RetainedStream>>;
 
+  std::shared_ptr<RetainedStream> Find(const std::string& owner, const StreamPosition& position);
   void Run();
   // Lets go of what is over; when to look again.
   std::optional<Time> Sweep();
-  bool ForgetOldestEnded();  // false: none has ended
+  bool ForgetOldestEnded() MR_REQUIRES(mutex_);  // false: none has ended
 
   const ResumableStreams limits_;
   const Clock& clock_;
   const std::shared_ptr<StreamsShared> shared_;
-  std::mutex mutex_;
-  Streams streams_;  // guarded by mutex_
+  Mutex mutex_;
+  Streams streams_ MR_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

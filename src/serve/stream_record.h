@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/earlier_requests.h"
+#include "engine/recovered_requests.h"
 #include "serve/generation.h"
 
 namespace millrace::serve {
@@ -25,6 +25,6 @@ struct StreamPart {
   int prompts = 1;
 };
 // nullopt: not a stream that can be gone on with, or another program's.
-std::optional<StreamPart> DecodeStreamRecord(const engine::EarlierRequest& earlier);
+std::optional<StreamPart> DecodeStreamRecord(const engine::RecoveredRequest& earlier);
 
 }  // namespace millrace::serve

@@ -11,7 +11,7 @@ WorkerPool::WorkerPool(int threads, size_t queue_max) : queue_max_(queue_max) {
 
 WorkerPool::~WorkerPool() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   ready_.notify_all();
@@ -19,14 +19,14 @@ WorkerPool::~WorkerPool() {
 }
 
 bool WorkerPool::TryPost(std::function<void()> task) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (tasks_.size() >= queue_max_) return false;
   Push(std::move(task));
   return true;
 }
 
 void WorkerPool::Post(std::function<void()> task) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Push(std::move(task));
 }
 
@@ -36,7 +36,7 @@ void WorkerPool::Push(std::function<void()> task) {
 }
 
 void WorkerPool::Run() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (true) {
     while (tasks_.empty()) {
       if (stopping_) return;

@@ -2,13 +2,13 @@
 // tokenizing long prompts, detokenizing, building JSON. Any thread may post; posting never waits.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace millrace::serve {
 
@@ -24,14 +24,14 @@ class WorkerPool {
 
  private:
   void Run();
-  void Push(std::function<void()> task);  // REQUIRES: mutex_
+  void Push(std::function<void()> task) MR_REQUIRES(mutex_);
 
   const size_t queue_max_;
-  std::mutex mutex_;
-  std::condition_variable ready_;
-  std::deque<std::function<void()>> tasks_;  // guarded by mutex_
-  int idle_ = 0;                             // guarded by mutex_
-  bool stopping_ = false;                    // guarded by mutex_
+  Mutex mutex_;
+  CondVar ready_;
+  std::deque<std::function<void()>> tasks_ MR_GUARDED_BY(mutex_);
+  int idle_ MR_GUARDED_BY(mutex_) = 0;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

@@ -9,7 +9,7 @@
 namespace millrace::sim {
 namespace {
 
-double Normal(Rng& rng) {  // Box and Muller; the second of the pair is not kept
+double Normal(Rng& rng) {  // Box and Muller; drops the second value of the pair
   const double radius = std::sqrt(-2 * std::log(1 - rng.Uniform()));
   return radius * std::cos(2 * std::numbers::pi * rng.Uniform());
 }

@@ -22,7 +22,7 @@ std::string_view Trim(std::string_view s) {
   return s;
 }
 
-// Keeps who is alive while a trace is read, and writes the events.
+// Tracks which machines are alive while a trace is read, and writes the events.
 class Builder {
  public:
   Status Error(std::string_view what) const {
@@ -51,7 +51,7 @@ class Builder {
   Status Add(const std::vector<std::string>& names) {
     AvailabilityEvent event{.at_s = trace_.end_s, .kind = AvailabilityKind::kAdd};
     for (const std::string& name : names) {
-      if (alive_.contains(name)) return Error(fmt::format("\"{}\" is there already", name));
+      if (alive_.contains(name)) return Error(fmt::format("\"{}\" is already present", name));
       if (alive_.size() >= kAvailabilityAliveMax || trace_.node_count >= kAvailabilityNodesMax) {
         return Error(fmt::format("at most {} machines at once and {} in all",
                                  int{kAvailabilityAliveMax}, int{kAvailabilityNodesMax}));
@@ -66,7 +66,7 @@ class Builder {
     AvailabilityEvent event{.at_s = trace_.end_s, .kind = AvailabilityKind::kRemove};
     for (const std::string& name : names) {
       const auto it = alive_.find(name);
-      if (it == alive_.end()) return Error(fmt::format("\"{}\" is not there", name));
+      if (it == alive_.end()) return Error(fmt::format("\"{}\" is not present", name));
       event.nodes.push_back(it->second);
       alive_.erase(it);
     }
@@ -80,7 +80,7 @@ class Builder {
     trace_.events.back().requests_per_s = requests_per_s;
   }
 
-  // Brings the number of machines to `count`, the oldest leave.
+  // Brings the number of machines to `count`; the oldest leave first.
   Status Count(int count) {
     std::vector<std::string> names;
     if (count > static_cast<int>(by_age_.size())) {
@@ -107,7 +107,8 @@ class Builder {
     const int alive = static_cast<int>(alive_.size());
     trace_.most_alive = std::max(trace_.most_alive, alive);
     trace_.fewest_alive = trace_.events.empty() ? alive : std::min(trace_.fewest_alive, alive);
-    // Lines of one moment and kind are one event: what happens together is planned together.
+    // Lines of the same moment and kind form one event, so that simultaneous changes are planned
+    // together.
     if (!trace_.events.empty() && trace_.events.back().at_s == event.at_s &&
         trace_.events.back().kind == event.kind) {
       auto& nodes = trace_.events.back().nodes;
@@ -154,7 +155,7 @@ Status JsonLine(std::string_view line, Builder& builder) {
   } else if (kind == "remove") {
     MR_RETURN_IF_ERROR(builder.Remove(names));
   } else if (kind != "other" && kind != "no-op" && kind != "migration" && kind != "DONE") {
-    return builder.Error(fmt::format("\"{}\" is no kind of event", kind.substr(0, 40)));
+    return builder.Error(fmt::format("\"{}\" is not a kind of event", kind.substr(0, 40)));
   }
   const auto load = event[2].find("required_tpt");
   if (load == event[2].end()) return OkStatus();
@@ -169,7 +170,7 @@ Result<double> Number(std::string_view field, const Builder& builder) {
   double value = 0;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), value);
   if (error != std::errc() || end != field.data() + field.size()) {
-    return builder.Error(fmt::format("\"{}\" is no number", field.substr(0, 40)));
+    return builder.Error(fmt::format("\"{}\" is not a number", field.substr(0, 40)));
   }
   return value;
 }
@@ -190,7 +191,7 @@ Status CsvLine(std::string_view line, double count_unit_s, Builder& builder) {
     const std::vector<std::string> names = {std::string(fields[2])};
     if (fields[1] == "add") return builder.Add(names);
     if (fields[1] == "remove") return builder.Remove(names);
-    return builder.Error(fmt::format("\"{}\" is no kind of event", fields[1].substr(0, 40)));
+    return builder.Error(fmt::format("\"{}\" is not a kind of event", fields[1].substr(0, 40)));
   }
   MR_RETURN_IF_ERROR(builder.MoveTo(time * count_unit_s));
   MR_ASSIGN_OR_RETURN(const double count, Number(fields[1], builder));

@@ -1,5 +1,5 @@
-// When machines of a cloud came and went: published availability traces, read into one form.
-// Untrusted text; every error names the line. Values; any thread.
+// Availability traces: when machines of a cloud came and went, read from published traces into one
+// form. Untrusted text; every error names the line. Values; any thread.
 #pragma once
 
 #include <optional>
@@ -14,16 +14,16 @@ namespace millrace::sim {
 enum class AvailabilityKind : uint8_t { kAdd, kRemove, kLoad };
 
 struct AvailabilityEvent {
-  double at_s = 0;  // when it takes effect; the notice comes a grace period sooner
+  double at_s = 0;  // when it takes effect; the notice is a grace period earlier
   AvailabilityKind kind = AvailabilityKind::kAdd;
   std::vector<int> nodes;                // each in [0, node_count)
-  std::optional<double> requests_per_s;  // the load to prepare for, from here on
+  std::optional<double> requests_per_s;  // the load to prepare for from here on
 };
 
 struct AvailabilityTrace {
   std::vector<AvailabilityEvent> events;  // by time
   double end_s = 0;
-  int node_count = 0;                    // a node that comes back is a new one
+  int node_count = 0;                    // a node that returns counts as new
   int most_alive = 0, fewest_alive = 0;  // after the first event
 };
 
@@ -32,15 +32,15 @@ inline constexpr int kAvailabilityEventsMax = 100'000;
 inline constexpr int kAvailabilityNodesMax = 100'000;
 inline constexpr int kAvailabilityAliveMax = 1024;
 
-// Three formats, told apart by their first line:
+// Three formats, distinguished by their first line:
 //   [ms, "add"|"remove"|"other"|"no-op"|"migration"|"DONE", {"nodes": [...], "required_tpt": x}]
 //     one JSON array per line (SpotServe's segments, Parcae's);
 //   ms,add|remove,node   (SpotServe's full trace, Parcae's events);
-//   time,count           (Bamboo's and Parcae's counts), in units of `count_unit_s`. Counts know
+//   time,count           (Bamboo's and Parcae's counts), in units of `count_unit_s`. Counts have
 //     no names: the oldest machine leaves first.
 Result<AvailabilityTrace> ParseAvailability(std::string_view text, double count_unit_s = 1);
 
-// `nodes` machines that stay from 0 to `end_s`: what an on-demand cluster is.
+// `nodes` machines that stay from 0 to `end_s`, like an on-demand cluster.
 AvailabilityTrace ConstantAvailability(int nodes, double end_s);
 
 }  // namespace millrace::sim

@@ -1,4 +1,4 @@
-// The reader of availability traces: three formats and their errors.
+// Tests the reader of availability traces: three formats and their errors.
 #include "sim/availability.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 namespace millrace::sim {
 namespace {
 
-// The start of SpotServe's segment A_S+O, and a changing load.
+// The start of SpotServe's segment A_S+O, with a changing load.
 constexpr char kEvents[] =
     "# a comment\n"
     R"([0, "add", {"nodes": ["node-0", "node-1"]}])"
@@ -58,19 +58,19 @@ TEST(AvailabilityTest, ErrorsNameTheLine) {
   } kCases[] = {
       {"", "never has a machine"},
       {"x", "line 1: must be ms,add|remove,node or time,count"},
-      {"x,1", "line 1: \"x\" is no number"},
+      {"x,1", "line 1: \"x\" is not a number"},
       {"5,3\n4,2\n", "line 2: time 4 s comes before 5 s"},
       {"-5,3\n", "line 1: time -5 s must be in"},
       {"nan,3\n", "line 1: time nan s must be in"},
       {"5,2.5\n", "whole number"},
       {"5,1e9\n", "whole number in [0, 1024], got 1e+09"},
-      {"0,add,a\n1,add,a\n", "line 2: \"a\" is there already"},
-      {"0,remove,a\n", "line 1: \"a\" is not there"},
-      {"0,gone,a\n", "\"gone\" is no kind of event"},
+      {"0,add,a\n1,add,a\n", "line 2: \"a\" is already present"},
+      {"0,remove,a\n", "line 1: \"a\" is not present"},
+      {"0,gone,a\n", "\"gone\" is not a kind of event"},
       {"[0, \"add\"]", "must be [ms"},
       {"[0, \"add\", {\"nodes\": [1]}]", "list of names"},
       {"[0, \"add\", {}]", "list of names"},
-      {"[0, \"went\", {\"nodes\": []}]", "\"went\" is no kind"},
+      {"[0, \"went\", {\"nodes\": []}]", "\"went\" is not a kind"},
       {"[0, \"add\", {\"nodes\": [\"a\"], \"required_tpt\": 0}]", "above zero"},
       {"[0, \"add\"", "line 1: malformed JSON"},
   };

@@ -1,5 +1,5 @@
-// EventQueue: what happens next on a virtual clock. Ties go by the order of Push, so that a run is
-// a function of its inputs. A value; one thread.
+// EventQueue: the pending events of a virtual clock. Ties follow the order of Push, so that a run
+// is a function of its inputs. A value; one thread.
 #pragma once
 
 #include <algorithm>
@@ -42,7 +42,8 @@ class EventQueue {
   }
 
  private:
-  // Four children to a node: half the levels of a binary heap, and a node's children share lines.
+  // Four children per node: half the levels of a binary heap, and a node's children share cache
+  // lines.
   static constexpr size_t kArity = 4;
   struct Entry {
     Instant at;

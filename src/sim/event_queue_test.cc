@@ -27,7 +27,7 @@ TEST(EventQueue, TiesGoByTheOrderOfPush) {
   }
 }
 
-// Against a list that is searched from its front for the earliest, whatever pushes and pops.
+// Compares random pushes and pops with a list that is searched from its front for the earliest.
 TEST(EventQueue, AgreesWithANaiveList) {
   struct Entry {
     Time at;
@@ -45,7 +45,7 @@ TEST(EventQueue, AgreesWithANaiveList) {
         continue;
       }
       const auto first = std::min_element(naive.begin(), naive.end(), [](auto& a, auto& b) {
-        return a.at < b.at;  // the first of equals, and naive keeps the order of pushes
+        return a.at < b.at;  // the first of equal ones; naive keeps the order of pushes
       });
       ASSERT_EQ(queue.next_time(), first->at);
       ASSERT_EQ(queue.Pop(), first->event) << "seed " << seed << ", operation " << i;

@@ -15,8 +15,8 @@ class Search {
   Search(const GoodputOptions& options, const TrialRunner& run, Goodput& out)
       : options_(options), run_(run), out_(out) {}
 
-  // From `start`, up or down by `factor` and then its powers, until limits kept and missed lie
-  // around the answer; then bisects on a logarithmic scale.
+  // Multiplies or divides `start` by `factor` and its powers until a kept and a missed limit
+  // bracket the answer; then bisects on a logarithmic scale.
   Result<double> For(uint64_t seed, double start, double factor) {
     double rate = std::clamp(start, options_.rate_min, options_.rate_max);
     MR_ASSIGN_OR_RETURN(bool kept, Kept(rate, seed));
@@ -66,7 +66,7 @@ Result<Goodput> FindGoodput(const GoodputOptions& options, const TrialRunner& ru
     MR_ASSIGN_OR_RETURN(const double rate, search.For(seed, start, factor));
     goodput.per_seed.push_back(rate);
     if (rate == 0) continue;
-    start = rate;  // the next seed's answer is not far
+    start = rate;  // the next seed's answer is close
     factor = kNextFactor;
   }
   goodput.rate = MeanInterval(goodput.per_seed);

@@ -9,7 +9,7 @@
 namespace millrace::sim {
 namespace {
 
-// Keeps its limits up to `limit`, a little different for each seed.
+// Meets its limits up to `limit`, slightly different for each seed.
 TrialRunner Service(double limit, double noise = 0) {
   return [limit, noise](double rate, uint64_t seed) -> Result<GoodputTrial> {
     const double mine = limit * (1 + noise * (UnitDouble(Mix64(seed)) - 0.5));
@@ -36,7 +36,7 @@ TEST(GoodputTest, TheIntervalIsOverSeeds) {
   EXPECT_LT(found->rate.low, 10);
   EXPECT_GT(found->rate.high, 10);
   EXPECT_GT(found->rate.high - found->rate.low, 0.1);
-  // Later seeds begin where the first ended.
+  // Later seeds begin where the first one ended.
   EXPECT_LT(found->trials.size(), 8 * 14u);
 }
 

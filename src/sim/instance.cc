@@ -45,7 +45,8 @@ void Answer(SequenceId id, bool samples, SequenceResult& result) {
 Result<std::unique_ptr<sched::Scheduler>> NewScheduler(const InstanceOptions& options) {
   sched::SchedulerOptions scheduler_options = options.scheduler;
   scheduler_options.stages = static_cast<int>(options.stages.size());
-  scheduler_options.even_steps = true;  // as the controller's lanes; one stage has no use for it
+  scheduler_options.even_steps =
+      true;  // as the controller's pipelines; one stage has no use for it
   return sched::Scheduler::Create(scheduler_options);
 }
 
@@ -161,7 +162,7 @@ void Instance::Restart(Time now) {
   kv_blocks_now_ = 0;
   const sched::SchedulerStats stats = scheduler_->Stats();
   use_.preemptions += stats.preemptions_recompute + stats.preemptions_swap;
-  scheduler_ = NewScheduler(options_).value();  // it was accepted before
+  scheduler_ = NewScheduler(options_).value();  // the options were accepted before
   in_flight_.clear();
   owed_s_ = 0;
   pending_requests_ = 0;

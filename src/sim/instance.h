@@ -1,6 +1,6 @@
 // Instance: one replica of a model on the virtual clock. It owns the production scheduler and
-// drives it exactly as the server's engine does; only the executor is modelled: a pipeline of
-// stages whose step times a cost::StepCost tells. One thread.
+// drives it exactly like the server's engine. Only the executor is modelled: a pipeline of stages
+// whose step times come from a cost::StepCost. One thread.
 #pragma once
 
 #include <cstdint>
@@ -26,51 +26,52 @@ struct InstanceOptions {
   sched::SchedulerOptions scheduler;  // `stages` is set from the number of costs
   // One per pipeline stage, in order. Not owned; outlives the instance.
   std::vector<const cost::StepCost*> stages;
-  // How evenly the stages work, each from another moment on; null: always as usual. Not owned.
+  // Varies the speed of the stages, each from a different moment on. Null: constant speed. Not
+  // owned.
   const cost::Pace* pace = nullptr;
   double pace_from_s = 0;
   double scheduler_overhead_s = 0;          // between a result and the next step
-  double scheduler_overhead_per_seq_s = 0;  // the same, for every sequence of the step
-  double arrival_s = 0;         // taken from the step under way by each client's request
-  double swap_s_per_block = 0;  // KV to the host or back, before the step runs
-  double hop_s = 0;             // from a stage to the next, before any bytes
-  double hop_s_per_token = 0;   // activation bytes over the link's bandwidth
+  double scheduler_overhead_per_seq_s = 0;  // the same, per sequence of the step
+  double arrival_s = 0;                     // added to the current step by each client's request
+  double swap_s_per_block = 0;              // KV to the host or back, before the step runs
+  double hop_s = 0;                         // from one stage to the next, without the bytes
+  double hop_s_per_token = 0;               // activation bytes over the link's bandwidth
 };
 
-// A step as it went through the stages, for timelines and for comparing with a live run.
+// One step on its way through the stages, for timelines and for comparison with a live run.
 struct StepRecord {
   StepId id;
   cost::BatchShape batch;
   std::vector<Time> begin, end;  // per stage
 };
 
-// What an instance did, for reports.
+// Usage counters of an instance, for reports.
 struct InstanceUse {
   uint64_t steps = 0;
-  uint64_t sequences = 0;          // summed over the steps
-  uint64_t prefill_tokens = 0;     // the same
+  uint64_t sequences = 0;          // summed over steps
+  uint64_t prefill_tokens = 0;     // summed over steps
   uint64_t full_of_sequences = 0;  // steps with max_num_seqs
   uint64_t full_of_tokens = 0;     // steps with max_num_batched_tokens
   int kv_blocks = 0, kv_blocks_peak = 0;
-  double kv_block_seconds = 0;    // blocks in use, over time
+  double kv_block_seconds = 0;    // integral over time of the blocks in use
   uint64_t preemptions = 0;       // of schedulers that were lost
-  std::optional<double> ready_s;  // where it came and went; else all the time
+  std::optional<double> ready_s;  // if it came and went; otherwise the whole time
 
   double MeanBatch() const {
     return steps == 0 ? 0 : static_cast<double>(sequences) / static_cast<double>(steps);
   }
 };
 
-// What a step's composition costs by: what StepCost wants to know of a plan.
+// The batch shape of a plan, as StepCost needs it.
 cost::BatchShape ShapeOf(const StepPlan& plan);
-// What a simulated request asks for: exactly so many tokens.
+// Parameters of a simulated request: exactly this many tokens.
 std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
-// The executor's answer: every sampled token is 0; nothing in a simulation reads it, and no EOS is
+// The executor's answer. Every sampled token is 0: the simulation does not read it, and no EOS is
 // set. `result` keeps its memory.
 void AnswerTo(const StepPlan& plan, StepResult& result);
 
-// What such an answer takes of a plan: of a step in flight only this is kept, an eighth of the
-// answer, since the steps of all instances together outgrow the caches.
+// The part of a plan that its answer needs. Only this is kept of a step in flight, an eighth of the
+// answer, because the steps of all instances together exceed the CPU caches.
 struct StepAnswer {
   struct Entry {
     SequenceId sequence;
@@ -85,20 +86,21 @@ struct StepAnswer {
 
 class Instance {
  public:
-  // kInvalidArgument when the scheduler refuses its options.
+  // kInvalidArgument if the scheduler rejects its options.
   static Result<std::unique_ptr<Instance>> Create(const InstanceOptions& options);
 
   sched::Scheduler& scheduler() { return *scheduler_; }
   const sched::Scheduler& scheduler() const { return *scheduler_; }
 
-  // Submits every step that can start now. Each submitted step ends at the time appended to `ends`,
-  // in order; the caller calls Finish at each.
+  // Submits every step that can start now. Appends the end time of each to `ends`, in order; the
+  // caller calls Finish at each.
   void Submit(Time now, std::vector<Time>& ends);
-  // The oldest step in flight ended at `now`. Outputs are appended; `result` is overwritten, and
-  // may be every instance's. REQUIRES: one is in flight.
+  // The oldest step in flight ended at `now`. Appends the outputs. Overwrites `result`, which all
+  // instances may share. REQUIRES: a step is in flight.
   void Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs);
 
-  // Its machine is lost, and all that was in memory: another one begins with nothing in flight.
+  // The machine and everything in its memory are lost. The next machine begins with nothing in
+  // flight.
   void Restart(Time now);
 
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
@@ -106,17 +108,17 @@ class Instance {
   int num_stages() const { return static_cast<int>(stages_.size()); }
   uint64_t steps() const { return use_.steps; }
   const InstanceUse& use() const { return use_; }
-  // Computed tokens that wait or run: what a dispatcher may compare instances by.
+  // Requests that wait or run, for dispatchers.
   int64_t pending_requests() const { return pending_requests_; }
-  // A client's request comes, and takes its time from the step under way. REQUIRES: before a step
-  // is submitted that begins with it.
+  // A client's request arrives and takes its time from the current step. REQUIRES: called before
+  // the submission of a step that begins with it.
   void NoteArrival() {
     if (!in_flight_.empty()) owed_s_ += options_.arrival_s;
   }
   void NoteAdded() { ++pending_requests_; }
   void NoteEnded() { --pending_requests_; }
 
-  // Called with every step when it is submitted.
+  // Called with every step at its submission.
   std::function<void(const StepRecord&)> on_step;
 
  private:
@@ -142,7 +144,7 @@ class Instance {
   std::vector<StepAnswer> spare_;
   StepRecord record_;
   InstanceUse use_;
-  // What arrivals took from steps whose ends are told already: the next step begins later.
+  // Time that arrivals took from steps whose ends are already reported: the next step begins later.
   double owed_s_ = 0;
   int kv_blocks_now_ = 0;
   Time kv_counted_;

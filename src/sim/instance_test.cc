@@ -21,7 +21,7 @@ class FixedCost : public cost::StepCost {
   const double seconds_;
 };
 
-// 1 ms, 10 us per prompt token and 100 us per decode.
+// 1 ms, plus 10 us per prompt token and 100 us per decode.
 class LinearCost : public cost::StepCost {
  public:
   double Seconds(const cost::BatchShape& batch) const override {
@@ -79,12 +79,12 @@ TEST(InstanceTest, OneStageRunsStepAfterStep) {
 TEST(InstanceTest, AStepTakesAsLongAsThePaceSays) {
   const FixedCost cost(0.010);
   std::vector<cost::PaceStretch> past(6, {1, 0.010, 0.010});
-  past[3].took_s = 0.030;  // away for 20 ms, 30 ms into the past
+  past[3].took_s = 0.030;  // stalls for 20 ms, 30 ms into the recording
   const auto pace = cost::Pace::Create(past);
   ASSERT_TRUE(pace.ok());
   InstanceOptions options = OptionsOf({&cost});
   options.pace = &*pace;
-  options.pace_from_s = 2 * 0.080 + 0.005;  // the past repeats
+  options.pace_from_s = 2 * 0.080 + 0.005;  // the recording repeats
   const Observed run =
       RunWith({.instances = {options}},
               {.requests = 1, .rate = kAtOnce, .prompt = {.a = 8}, .output = {.a = 6}});
@@ -107,7 +107,7 @@ TEST(ServiceTest, TheFrontEndIsInTheFirstTokensTimeAndInNoOther) {
   EXPECT_NEAR(served.report.latency.e2e.mean(), bare.report.latency.e2e.mean() + 0.003, 1e-9);
 }
 
-TEST(ServiceTest, WhoComesDuringAStepTakesTimeOfIt) {
+TEST(ServiceTest, AnArrivalDuringAStepTakesTimeFromIt) {
   const FixedCost cost(0.010);
   InstanceOptions options = OptionsOf({&cost});
   options.arrival_s = 0.001;
@@ -115,15 +115,16 @@ TEST(ServiceTest, WhoComesDuringAStepTakesTimeOfIt) {
       RunWith({.instances = {options}},
               {.requests = 3, .rate = kAtOnce, .prompt = {.a = 8}, .output = {.a = 2}});
   ASSERT_EQ(run.steps.size(), 6u);
-  // The first finds nothing under way; the others come in its first step, which is paid for after.
+  // The first finds no step in flight. The others arrive during its first step; their time is added
+  // after it.
   EXPECT_EQ(run.steps[0].begin[0].ns, 0);
   for (int64_t i = 1; i < 6; ++i) {
     EXPECT_EQ(run.steps[i].begin[0].ns, 2'000'000 + i * 10'000'000) << i;
   }
 }
 
-// Orca section 4.2: as many batches in flight as there are workers, and with equal stages no stage
-// waits between two of them.
+// Orca section 4.2: as many batches in flight as there are workers; with equal stages, no stage is
+// idle between two batches.
 TEST(InstanceTest, EqualStagesHaveNoBubbles) {
   const FixedCost cost(0.005);
   for (int stages = 1; stages <= 4; ++stages) {
@@ -131,15 +132,15 @@ TEST(InstanceTest, EqualStagesHaveNoBubbles) {
         RunWith({.instances = {OptionsOf(std::vector<const cost::StepCost*>(stages, &cost))}},
                 {.requests = 12, .rate = kAtOnce, .prompt = {.a = 8}, .output = {.a = 5}});
     ASSERT_EQ(run.steps.size(), 60u);
-    // Twelve requests go in whole groups of as many as there are stages.
-    // Step i enters stage s at (i + s) periods: every stage is always busy once it has begun.
+    // Twelve requests form whole groups of as many as there are stages. Step i enters stage s at (i
+    // + s) periods: once started, every stage is always busy.
     for (size_t i = 0; i < run.steps.size(); ++i) {
       for (int s = 0; s < stages; ++s) {
         ASSERT_EQ(run.steps[i].begin[s].ns, static_cast<int64_t>(i + s) * 5'000'000)
             << stages << " stages, step " << i << ", stage " << s;
       }
     }
-    // A sequence is in one batch at a time: its tokens are a whole trip apart.
+    // A sequence is in one batch at a time: its tokens are one full pass apart.
     EXPECT_DOUBLE_EQ(run.report.latency.itl.min(), 0.005 * stages);
   }
 }
@@ -164,7 +165,7 @@ TEST(InstanceTest, CountsKvOverTime) {
   const FixedCost cost(0.010);
   auto options = OptionsOf({&cost});
   options.scheduler.num_blocks = 64;
-  // 16 prompt tokens fill a block; the second output token opens the next, 31 tokens in all.
+  // 16 prompt tokens fill a block; the second output token opens the next; 31 tokens in total.
   const Observed run =
       RunWith({.instances = {options}},
               {.requests = 1, .rate = kAtOnce, .prompt = {.a = 16}, .output = {.a = 15}});
@@ -189,7 +190,7 @@ TEST(InstanceTest, AShortPoolPreempts) {
   EXPECT_GE(run.report.use[0].kv_blocks_peak, 11);
 }
 
-// Every record, in nanoseconds.
+// A hash of every record, in nanoseconds.
 uint64_t Fingerprint(const Observed& run) {
   uint64_t hash = run.report.events;
   for (const StepRecord& step : run.steps) {
@@ -248,7 +249,7 @@ TEST(ServiceTest, SamplesTheLoadEvenlyInBoundedMemory) {
   for (size_t i = 1; i < load.size(); ++i) {
     EXPECT_EQ(load[i].arrived - load[i - 1].arrived, load[1].arrived - load[0].arrived);
   }
-  // Twice as fast as it can work: half of all wait in the end.
+  // Requests arrive twice as fast as the service can work: in the end half of them wait.
   EXPECT_NEAR(static_cast<double>(load.back().waiting), 2500, 150);
 }
 

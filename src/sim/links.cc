@@ -14,7 +14,7 @@ Links::Links(const ClusterSpec& cluster) {
     cards_out_.push_back(card);
     cards_in_.push_back(card);
   }
-  cards_out_.emplace_back();  // the coordinator's is never the limit
+  cards_out_.emplace_back();  // the coordinator's card is never the limit
   cards_in_.emplace_back();
   for (const LinkSpec& link : cluster.links) {
     index_[Key(link.from, link.to)] = static_cast<int>(links_.size());

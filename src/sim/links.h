@@ -1,6 +1,6 @@
-// Links: what crosses the network of a cluster, and when it is there. A link, the network cards at
-// its ends and the trunk it shares each carry their bytes in the order they were sent; a message
-// has arrived when the slowest of them has passed it on, and the latency after that. One thread.
+// Links: transfers over the network of a cluster and their arrival times. A link, the network cards
+// at its ends and its trunk each carry their bytes in sending order. A message arrives one latency
+// after the slowest of them has carried it. One thread.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ struct LinkUse {
   int from = 0, to = 0;  // nodes, or ClusterSpec::coordinator()
   double bytes = 0;
   Duration busy;
-  Duration longest_wait;  // of a message for what was sent before it
+  Duration longest_wait;  // of a message for earlier messages
 };
 
 class Links {
@@ -25,13 +25,13 @@ class Links {
   explicit Links(const ClusterSpec& cluster);
 
   bool Connected(int from, int to) const { return from == to || index_.contains(Key(from, to)); }
-  // When `bytes` sent now are there; at once within a node. REQUIRES: Connected(from, to).
+  // The arrival time of `bytes` sent now; immediate within a node. REQUIRES: Connected(from, to).
   Time Send(int from, int to, double bytes, Time now);
-  // Links that carried anything.
+  // The links that carried data.
   std::vector<LinkUse> Used() const;
 
  private:
-  // Something that passes bytes on one after the other.
+  // A resource that carries bytes one after another.
   struct Line {
     double bytes_per_s = 0;
     Time free;

@@ -1,4 +1,4 @@
-// LoadSampler: how many requests are in a service while they arrive, in bounded memory. A value;
+// LoadSampler: samples the number of requests in a service at arrivals, in bounded memory. A value;
 // one thread.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace millrace::sim {
 
-// How many requests were there when one arrived.
+// The number of requests in the service at an arrival.
 struct LoadSample {
   Time at;
   uint64_t arrived = 0;
@@ -21,10 +21,10 @@ class LoadSampler {
  public:
   static constexpr size_t kSamplesMax = 512;
 
-  // Call for every arrival. Of many, each n-th is kept, with n growing.
+  // Call for every arrival. Keeps each n-th sample; n grows with their number.
   void Arrived(Time now, const Recorder& recorder) {
     if (++arrived_ % every_ != 0) return;
-    if (samples_.size() == kSamplesMax) {  // every other one goes, and the distance doubles
+    if (samples_.size() == kSamplesMax) {  // drops every other sample and doubles n
       for (size_t i = 0; i < kSamplesMax / 2; ++i) samples_[i] = samples_[2 * i + 1];
       samples_.resize(kSamplesMax / 2);
       every_ *= 2;

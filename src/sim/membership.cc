@@ -9,7 +9,7 @@ namespace {
 
 using What = MembershipChange::What;
 
-// Which machine carries which instance, while a trace goes by.
+// Tracks which machine carries which instance during a trace.
 class Carriers {
  public:
   explicit Carriers(const MembershipOptions& options)
@@ -63,7 +63,7 @@ class Carriers {
   const MembershipOptions options_;
   std::vector<std::optional<int>> of_;  // by instance
   std::vector<double> came_s_;          // the same
-  std::deque<int> spare_;               // the oldest first
+  std::deque<int> spare_;               // oldest first
   std::vector<MembershipChange> changes_;
 };
 
@@ -108,7 +108,7 @@ Attendance::News Attendance::Apply(const MembershipChange& change, Time now) {
   }
   if (here.state == State::kAbsent || here.machine != change.machine) return News::kNone;
   if (change.what == What::kReady) {
-    if (here.state != State::kLoading) return News::kNone;  // it will be gone before it is of use
+    if (here.state != State::kLoading) return News::kNone;  // it is gone before it becomes useful
     here.state = State::kReady;
     here.ready = now;
     CountReady(now);

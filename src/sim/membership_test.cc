@@ -1,4 +1,5 @@
-// From a trace of machines to instances: who carries which, when it takes requests, when it goes.
+// From a trace of machines to instances: which machine carries which, when it takes requests, when
+// it leaves.
 #include "sim/membership.h"
 
 #include <fmt/format.h>
@@ -21,7 +22,7 @@ std::string Of(std::string_view trace, const MembershipOptions& options) {
   return Told(MembershipOf(*ParseAvailability(trace), options));
 }
 
-TEST(Membership, LoadsAndIsToldBefore) {
+TEST(Membership, LoadsWeightsAndGetsANotice) {
   EXPECT_EQ(Of("0,add,a\n100000,add,b\n200000,remove,a\n", {.instances = 2}),
             "0 came 0 on 0\n"
             "0 ready 0 on 0\n"
@@ -42,7 +43,7 @@ TEST(Membership, ASpareTakesOver) {
   EXPECT_EQ(Of("0,add,a\n0,add,b\n50000,remove,b\n", {.instances = 1}),
             "0 came 0 on 0\n"
             "0 ready 0 on 0\n")
-      << "a spare that goes is nobody's loss";
+      << "a lost spare affects no instance";
 }
 
 TEST(Membership, NoNoticeBeforeItCame) {

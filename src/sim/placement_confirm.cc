@@ -1,5 +1,4 @@
-// The step from a ranking to a promise: a candidate of the search in the simulator that drives the
-// production scheduler.
+// Confirms a candidate of the search in the simulator that drives the production scheduler.
 #include <algorithm>
 
 #include "sim/placement_evaluator.h"

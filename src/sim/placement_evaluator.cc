@@ -14,11 +14,11 @@ namespace {
 using plan::DistServeUnit;
 using plan::ServingMode;
 
-constexpr double kNever = 1e12;         // a limit that everything meets
-constexpr double kIdleSpacing_s = 1e4;  // between requests that never meet
+constexpr double kNever = 1e12;         // a limit that every request meets
+constexpr double kIdleSpacing_s = 1e4;  // between requests that never overlap
 constexpr int kIdleRequests = 200;
 
-// Stands in for the prefill instances when decode is judged alone.
+// Replaces the prefill instances when decode is judged alone.
 class FreeCost : public cost::StepCost {
  public:
   double Seconds(const cost::BatchShape&) const override { return 0; }
@@ -83,7 +83,7 @@ TrialDeployment PlacementEvaluator::Deploy(const DistServeUnit& unit, int units)
   d.prefill = KindFor(unit.prefill).instance;
   d.prefill_batch_tokens = KindFor(unit.prefill).saturating;
   if (unit.kv_across_nodes) {
-    // The instances of a node share its NIC; a pipeline over nodes sends from each of them.
+    // The instances of a node share its NIC; a pipeline over several nodes sends from each.
     const double nodes = static_cast<double>(unit.prefill.devices()) / options_.devices_per_node;
     d.kv_bytes_per_s = options_.nic_bytes_per_s * nodes;
   } else {
@@ -123,7 +123,7 @@ plan::Attainment PlacementEvaluator::Attain(const DistServeUnit& unit, int units
   if (bound) limits.give_up_below = options_.goodput.attainment;
   if (unit.mode == ServingMode::kDisaggregated && unit.prefills == 0) limits.ttft_s = kNever;
   const auto report = RunTrial(deployment, Requests(requests_per_s, seed), limits);
-  // What does not fit meets nothing.
+  // A deployment that does not fit meets no limit.
   if (!report.ok()) return {};
   const double all = report->requests;
   return {report->met_both / all, report->met_ttft / all, report->met_tpot / all};

@@ -1,6 +1,7 @@
-// Judges the candidates of plan/distserve.h by fast trials (sim/trial.h): the Evaluator callbacks
-// of the search, and attainment at a given rate. Lengths are drawn from a sample, arrivals are
-// Poisson, both from the trial's seed alone, so that candidates meet the same requests. One thread.
+// Evaluates the candidates of plan/distserve.h by fast trials (sim/trial.h): the Evaluator
+// callbacks of the search, and attainment at a given rate. Lengths come from a sample and arrivals
+// are Poisson, both from the trial's seed alone, so that all candidates get the same requests. One
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,7 @@
 
 namespace millrace::sim {
 
-// An instance of one parallelism, as the cost model and the memory see it.
+// An instance of one parallelism: its cost model and its memory.
 struct PlacementKind {
   std::vector<std::shared_ptr<const cost::StepCost>> stages;
   int64_t kv_tokens = 0;  // 0: the model does not fit
@@ -26,16 +27,16 @@ struct PlacementOptions {
   std::vector<Lengths> lengths;  // not empty
   double ttft_s = 0, tpot_s = 0;
   plan::GoodputOptions goodput;
-  // Halves alone only decide what to try, so they may be judged more coarsely.
+  // Halves alone only decide what to try, so they may be evaluated more coarsely.
   plan::GoodputOptions screening{.seeds = 1, .precision = 0.05};
-  // A trial lasts this long in simulated time, within bounds on its requests.
+  // Simulated duration of a trial, within bounds on its requests.
   double trial_s = 100;
   int requests_min = 500, requests_max = 20'000;
   int chunk_tokens = 512;   // of a chunked-prefill step
   int batch_tokens = 2048;  // of a colocated prefill step; prefill instances take L_m
   int sequences_max = 256;
   double kv_bytes_per_token = 0;
-  double kv_bytes_per_s_inside = 0;  // out of one device to others of its node; 0: free
+  double kv_bytes_per_s_inside = 0;  // from one device to others of its node; 0: free
   double nic_bytes_per_s = 0;        // out of one node; 0: free
   int devices_per_node = 1;
 };
@@ -47,18 +48,18 @@ class PlacementEvaluator {
   // REQUIRES: options.lengths not empty.
   PlacementEvaluator(PlacementOptions options, KindOf kind_of);
 
-  // Valid as long as this object.
+  // Valid during the lifetime of this object.
   plan::DistServeEvaluator Callbacks();
-  // Shares of the requests at this rate; `bound` stops a run that misses the target for sure.
+  // Shares of the requests at this rate. `bound` stops a run that certainly misses the target.
   plan::Attainment Attain(const plan::DistServeUnit& unit, int units, double requests_per_s,
                           uint64_t seed, bool bound = false);
   plan::Goodput FindGoodput(const plan::DistServeUnit& unit, int units, double guess);
   // The same requests through the production scheduler (sim/service.h). It mixes prefill and decode
-  // in a step, so "colocated" runs with steps of batch_tokens; instances of all units serve
+  // in a step, so "colocated" runs with steps of batch_tokens. The instances of all units serve
   // together.
   Result<plan::Attainment> Confirm(const plan::DistServeUnit& unit, int units,
                                    double requests_per_s, uint64_t seed);
-  // Latencies of lone requests that the target share stays within.
+  // Latencies of single requests that the target share meets.
   plan::UnloadedLatency Unloaded(const plan::DistServeUnit& unit);
 
   int64_t trials() const { return trials_; }
@@ -77,8 +78,8 @@ class PlacementEvaluator {
   const PlacementOptions options_;
   const KindOf kind_of_;
   std::map<std::pair<int, int>, Known> kinds_;
-  std::vector<TrialRequest> requests_;  // of the trial under way
-  // Draws of one seed: lengths and unit gaps, scaled to the rate of each trial.
+  std::vector<TrialRequest> requests_;  // of the current trial
+  // Random draws of one seed: lengths and unit gaps, scaled to the rate of each trial.
   struct Draws {
     std::vector<double> arrivals;
     std::vector<Lengths> lengths;

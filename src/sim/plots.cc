@@ -22,7 +22,7 @@ constexpr const char* kGrid = "#dddddd";
 constexpr const char* kAxis = "#444444";
 constexpr const char* kMark = "#b04a3f";
 
-// 1, 2 or 5 times a power of ten: about kTicksWanted of them in `span`.
+// 1, 2 or 5 times a power of ten, for about kTicksWanted ticks in `span`.
 double TickStep(double span) {
   const double raw = span / kTicksWanted;
   const double power = std::pow(10, std::floor(std::log10(raw)));
@@ -32,7 +32,7 @@ double TickStep(double span) {
   return 10 * power;
 }
 
-// From values to pixels along one axis.
+// Maps values to pixels along one axis.
 class Scale {
  public:
   Scale(double low, double high, double from, double to, bool log)

@@ -14,7 +14,7 @@ size_t Count(const std::string& text, std::string_view part) {
   return count;
 }
 
-// Every tag that opens also closes, in order; attributes are quoted.
+// Every opening tag has a closing tag, in order; attributes are quoted.
 void ExpectWellFormed(const std::string& svg) {
   std::vector<std::string> open;
   for (size_t at = svg.find('<'); at != std::string::npos; at = svg.find('<', at + 1)) {
@@ -87,10 +87,10 @@ TEST(TimelineTest, DrawsABoxPerStepAndStage) {
   EXPECT_EQ(timeline.left_out(), 1u);
   const std::string svg = TimelineSvg(timeline, 0, 0.05);
   ExpectWellFormed(svg);
-  EXPECT_EQ(Count(svg, "<rect"), 1 + 3 + 3 * 2u);  // ground, key, boxes
-  EXPECT_EQ(Count(svg, "#e8953c"), 1 + 2u);        // prompts: key and the first step's boxes
+  EXPECT_EQ(Count(svg, "<rect"), 1 + 3 + 3 * 2u);  // background, key, boxes
+  EXPECT_EQ(Count(svg, "#e8953c"), 1 + 2u);        // prompts: the key and the first step's boxes
   EXPECT_NE(svg.find("instance 0, stage 1"), std::string::npos);
-  // Step 1 at stage 1: 20 to 28 ms of 50 on 1000 pixels.
+  // Step 1 at stage 1: 20 to 28 ms of 50 ms on 1000 pixels.
   EXPECT_NE(svg.find("<rect x=\"550\" y=\"96\" width=\"159\""), std::string::npos) << svg;
 }
 

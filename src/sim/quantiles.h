@@ -1,6 +1,7 @@
-// Quantiles: the distribution of a stream of times in bounded memory. A value lands in the bucket
-// of its exponent and leading mantissa bits, so a quantile is off by at most kRelativeError; mean,
-// least and greatest are exact. Two of them add up. A value; one thread.
+// Quantiles: the distribution of a stream of times in bounded memory. A value is counted in the
+// bucket of its exponent and leading mantissa bits, so a quantile's error is at most
+// kRelativeError; mean, minimum and maximum are exact. Two objects can be merged. A value; one
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -24,9 +25,10 @@ class Quantiles {
   double mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
   double min() const { return count_ == 0 ? 0 : min_; }
   double max() const { return count_ == 0 ? 0 : max_; }
-  // The value below which the share `q` of all lies; 0 when there are none. REQUIRES: q in [0, 1].
+  // The value below which the share `q` of all values lies; 0 without values. REQUIRES: q in [0,
+  // 1].
   double At(double q) const;
-  // The share of values at most `limit`, as exact as the buckets are.
+  // The share of values up to `limit`, with the precision of the buckets.
   double ShareAtMost(double limit) const;
 
  private:

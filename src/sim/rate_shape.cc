@@ -23,7 +23,8 @@ double RateShape::After(double now_s, double gap_s) const {
   const double periods = std::floor(gap_s / period_s);
   double left_s = gap_s - periods * period_s;
   double at_s = now_s + periods * period_s;
-  // By number, not by time: rounding must not keep it at the same border.
+  // Counts intervals instead of comparing times: with rounding, a time could stay at the same
+  // border.
   auto interval = static_cast<uint64_t>(at_s / every_s);
   for (;; ++interval) {
     const double share = shares[interval % shares.size()];

@@ -1,4 +1,4 @@
-// A load with hours: by hand, and its shares over many arrivals.
+// A load that varies over time: values by hand, and its shares over many arrivals.
 #include "sim/rate_shape.h"
 
 #include <gtest/gtest.h>
@@ -18,18 +18,18 @@ RateShape Shape(std::vector<double> rates, double every_s) {
 }
 
 TEST(RateShape, PassesTheMeansTime) {
-  const RateShape shape = Shape({1, 3}, 10);  // 0.5 and 1.5 of the mean
+  const RateShape shape = Shape({1, 3}, 10);  // 0.5 and 1.5 times the mean
   EXPECT_DOUBLE_EQ(shape.After(0, 2), 4);
   EXPECT_DOUBLE_EQ(shape.After(4, 3), 10) << "to the border";
   EXPECT_DOUBLE_EQ(shape.After(4, 6), 12) << "3 until the border, 3 at 1.5";
-  EXPECT_DOUBLE_EQ(shape.After(0, 20), 20) << "a period is a period";
+  EXPECT_DOUBLE_EQ(shape.After(0, 20), 20) << "one full period at the mean rate";
   EXPECT_DOUBLE_EQ(shape.After(5, 20e6), 20e6 + 5);
   EXPECT_DOUBLE_EQ(RateShape{}.After(5, 7), 12);
   EXPECT_EQ(shape.After(5, std::numeric_limits<double>::infinity()),
             std::numeric_limits<double>::infinity());
 }
 
-TEST(RateShape, NobodyComesWhileTheRateIsZero) {
+TEST(RateShape, NoArrivalsWhileTheRateIsZero) {
   const RateShape shape = Shape({0, 5, 0}, 60);
   EXPECT_GE(shape.After(0, 1e-9), 60);
   EXPECT_GE(shape.After(119.999, 30), 240);

@@ -1,5 +1,5 @@
-// Recorder: what clients of a simulated service would have measured. Memory is that of the requests
-// alive plus fixed histograms. One thread.
+// Recorder: what clients of a simulated service would measure. Its memory is that of the live
+// requests plus fixed histograms. One thread.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace millrace::sim {
 
-// Limits that a request meets or misses; none: any time will do.
+// Limits that a request meets or misses; an unset limit is always met.
 struct Slo {
   std::optional<double> ttft_s;
   std::optional<double> tpot_s;
@@ -22,18 +22,18 @@ struct Slo {
 // All times in seconds.
 struct LatencyReport {
   Quantiles ttft;     // to the first token
-  Quantiles tpot;     // mean gap of a request after its first token; requests of one token: none
+  Quantiles tpot;     // mean gap after the first token; none for one-token requests
   Quantiles itl;      // every gap
   Quantiles max_gap;  // the longest gap of each request
   Quantiles e2e;
   Quantiles per_token;  // e2e / output tokens: Orca's normalised latency
   uint64_t requests = 0, refused = 0;
-  uint64_t output_tokens = 0, prompt_tokens = 0;  // of requests that ended
-  uint64_t told_tokens = 0;                       // all that were heard
+  uint64_t output_tokens = 0, prompt_tokens = 0;  // of ended requests
+  uint64_t told_tokens = 0;                       // all delivered tokens
   uint64_t met_ttft = 0, met_tpot = 0, met_both = 0;
   Time first_arrival, last_end;
 
-  // Adds another run, or another part of a service. Its time follows this one's.
+  // Adds another run, or another part of a service. Its time follows that of this one.
   void Merge(const LatencyReport& other);
   double seconds() const { return (last_end - first_arrival).seconds(); }
   double attainment() const {
@@ -44,29 +44,29 @@ struct LatencyReport {
 
 class Recorder {
  public:
-  // What is heard before `measure_from` is not reported.
+  // Outputs before `measure_from` are not reported.
   explicit Recorder(const Slo& slo, Time measure_from = {}) : slo_(slo), from_(measure_from) {}
 
-  // The id under which the request is known from now on; unique for ever.
+  // The request's id from now on; never reused.
   RequestId Arrived(const SimRequest& request);
-  // Was refused at the door: it counts as a miss of every limit.
+  // The request was rejected on arrival: it counts as a miss of every limit.
   void Refused(RequestId id);
   // Tokens reached the client. Returns whether the request has ended.
   bool Heard(const RequestOutput& output, Time now);
 
-  // Where the request was sent, for whoever dispatches; kept here to save a second table.
+  // Where a dispatcher sent the request; kept here to save a second table.
   int& owner(RequestId id) { return alive_[id.value() & kSlotMask].owner; }
-  // Asks for its memory: among many alive, little of it is in the caches.
+  // Prefetches its memory: with many live requests, little of it is cached.
   void Prefetch(RequestId id) const { __builtin_prefetch(&alive_[id.value() & kSlotMask]); }
   const SimRequest& request(RequestId id) const { return alive_[id.value() & kSlotMask].request; }
   const LatencyReport& report() const { return report_; }
   size_t alive() const { return alive_.size() - free_.size(); }
-  // Alive and without a token yet.
+  // Live requests without a token.
   size_t waiting() const { return alive() - speaking_; }
   bool HasSpoken(RequestId id) const { return alive_[id.value() & kSlotMask].tokens > 0; }
 
  private:
-  static constexpr int kSlotBits = 24;  // at most so many requests alive
+  static constexpr int kSlotBits = 24;  // limits the live requests
   static constexpr uint64_t kSlotMask = (uint64_t{1} << kSlotBits) - 1;
   struct alignas(64) Alive {  // one cache line
     SimRequest request;
@@ -83,7 +83,7 @@ class Recorder {
   std::vector<Alive> alive_;
   std::vector<uint32_t> free_;
   uint64_t arrivals_ = 0;
-  size_t speaking_ = 0;  // alive and with a token
+  size_t speaking_ = 0;  // live requests with a token
 };
 
 }  // namespace millrace::sim

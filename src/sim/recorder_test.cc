@@ -68,7 +68,7 @@ TEST(RecorderTest, MeasuresWhatAClientWould) {
   const RequestId c = recorder.Arrived({Ms(1020), 5, 5});
   EXPECT_EQ(recorder.waiting(), 3u);
   recorder.Refused(c);
-  EXPECT_FALSE(recorder.Heard(Tokens(a, 1, false), Ms(1080)));  // TTFT 80 ms: kept
+  EXPECT_FALSE(recorder.Heard(Tokens(a, 1, false), Ms(1080)));  // TTFT 80 ms: met
   EXPECT_EQ(recorder.waiting(), 1u);
   EXPECT_TRUE(recorder.Heard(Tokens(b, 1, true), Ms(1210)));  // TTFT 200 ms: missed
   EXPECT_FALSE(recorder.Heard(Tokens(a, 1, false), Ms(1100)));

@@ -30,13 +30,13 @@ class Player {
  public:
   explicit Player(std::unique_ptr<sched::Scheduler> scheduler) : scheduler_(std::move(scheduler)) {}
 
-  // False: a difference was found, and nothing after it can be compared.
+  // Returns false at a difference; nothing after it can be compared.
   Result<bool> Play(const sched::LogEntry& entry, Time now) {
     outputs_.clear();
     if (const auto* add = std::get_if<sched::LoggedAdd>(&entry)) {
       ++report_.requests;
       if (!ids_.insert(add->request.id).second) {
-        return InvalidArgument(fmt::format("request {} comes twice", add->request.id.value()));
+        return InvalidArgument(fmt::format("request {} appears twice", add->request.id.value()));
       }
       MR_RETURN_IF_ERROR(scheduler_->Add(add->request, now));
     } else if (const auto* abort = std::get_if<sched::LoggedAbort>(&entry)) {
@@ -54,13 +54,15 @@ class Player {
       }
     } else if (const auto* release = std::get_if<sched::LoggedKvRelease>(&entry)) {
       scheduler_->ReleaseKv(release->id);
+    } else if (const auto* longer = std::get_if<sched::LoggedHoldExtension>(&entry)) {
+      (void)scheduler_->ExtendHold(longer->id, now, longer->hold_kv);
     } else if (const auto* more = std::get_if<sched::LoggedKvExtension>(&entry)) {
       MR_RETURN_IF_ERROR(
           scheduler_->ExtendImport(more->id, more->more_output, more->imported_tokens));
-    } else if (const auto* expose = std::get_if<sched::LoggedExpose>(&entry)) {
-      (void)scheduler_->Expose(expose->id, now, expose->hold_kv);
-    } else if (const auto* freeze = std::get_if<sched::LoggedFreeze>(&entry)) {
-      freeze->frozen ? (void)scheduler_->Freeze(freeze->id) : scheduler_->Thaw(freeze->id);
+    } else if (const auto* exported = std::get_if<sched::LoggedExport>(&entry)) {
+      (void)scheduler_->Export(exported->id, now, exported->hold_kv);
+    } else if (const auto* pause = std::get_if<sched::LoggedPause>(&entry)) {
+      pause->paused ? (void)scheduler_->Pause(pause->id) : scheduler_->Unpause(pause->id);
     } else if (const auto* detach = std::get_if<sched::LoggedDetach>(&entry)) {
       if (scheduler_->Detach(detach->id, now, detach->hold_kv)) ids_.erase(detach->id);
     } else if (const auto* step = std::get_if<LoggedStep>(&entry)) {
@@ -81,7 +83,7 @@ class Player {
     const LoggedStep ours = plan == nullptr ? LoggedStep{} : LoggedStep::Of(*plan, now);
     if (plan == nullptr || !ours.SameDecision(logged)) {
       report_.first_difference =
-          fmt::format("step {}: the log has {}; decided anew: {}", logged.id.value(),
+          fmt::format("step {}: the log has {}; the replay decided {}", logged.id.value(),
                       Describe(logged), plan == nullptr ? "no step" : Describe(ours));
       return false;
     }
@@ -95,7 +97,7 @@ class Player {
   bool Idle(Time now) {
     const StepPlan* plan = scheduler_->Schedule(now);
     if (!plan) return true;
-    report_.first_difference = fmt::format("at {} ns: the log has no step; decided anew: {}",
+    report_.first_difference = fmt::format("at {} ns: the log has no step; the replay decided {}",
                                            now.ns, Describe(LoggedStep::Of(*plan, now)));
     return false;
   }
@@ -123,7 +125,7 @@ class Player {
   std::vector<RequestOutput> outputs_;
   std::vector<sched::KvPull> pulls_;
   std::optional<LoggedStep> in_flight_;
-  std::unordered_set<RequestId> ids_;  // of all that came and were not detached
+  std::unordered_set<RequestId> ids_;  // of all requests that arrived and were not detached
   ReplayReport report_;
 };
 
@@ -131,12 +133,13 @@ std::optional<Time> TimeOf(const sched::LogEntry& entry) {
   if (const auto* e = std::get_if<sched::LoggedAdd>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedAbort>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedKvArrival>(&entry)) return e->at;
-  if (const auto* e = std::get_if<sched::LoggedExpose>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedHoldExtension>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedExport>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedDetach>(&entry)) return e->at;
   if (const auto* e = std::get_if<LoggedStep>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedIdle>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedCommit>(&entry)) return e->at;
-  return std::nullopt;  // happens with what comes before it
+  return std::nullopt;  // happens with what precedes it
 }
 
 }  // namespace

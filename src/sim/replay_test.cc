@@ -1,5 +1,5 @@
-// A live engine, with its thread, its clock and a random load, is recorded; the simulator's replay
-// of the log must arrive at every one of its decisions.
+// Records a live engine with its thread, its clock and a random load. The simulator's replay of the
+// log must make the same decisions.
 #include "sim/replay.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ struct Case {
 };
 
 std::vector<TokenId> RandomPrompt(Rng& rng) {
-  // Few beginnings, so that prefixes hit; lengths that make blocks scarce.
+  // Few distinct prefixes, so that they hit; lengths that make blocks scarce.
   std::vector<TokenId> prompt(static_cast<size_t>(rng.Between(1, 90)));
   const auto family = static_cast<TokenId>(rng.Between(1, 3));
   for (size_t i = 0; i < prompt.size(); ++i) {
@@ -88,7 +88,7 @@ void ExpectSame(const Case& c, uint64_t seed) {
   EXPECT_GT(report->tokens, 150u);
 }
 
-TEST(Replay, ALiveRunIsDecidedAnewTheSame) { ExpectSame({}, 1); }
+TEST(Replay, ALiveRunIsDecidedTheSameAgain) { ExpectSame({}, 1); }
 
 TEST(Replay, WithoutPrefixCache) { ExpectSame({.prefix_caching = false}, 2); }
 
@@ -98,7 +98,7 @@ TEST(Replay, WithSwapping) {
 
 TEST(Replay, AnotherDecisionIsFound) {
   auto log = std::move(sched::ParseStepLog(RecordLiveRun({}, 40, 4))).value();
-  log.options.max_num_seqs = 2;  // as if the server had been another
+  log.options.max_num_seqs = 2;  // as if the server had other options
   const auto report = Replay(log);
   ASSERT_TRUE(report.ok()) << report.status().ToString();
   ASSERT_TRUE(report->first_difference);
@@ -113,7 +113,7 @@ TEST(StepLog, LinesReadBackAsTheyWere) {
   EXPECT_EQ(again, text);
 }
 
-// Requests that come from and leave for other schedulers, in every way there is.
+// Requests that arrive from and leave for other schedulers in all possible ways.
 std::string RecordHandOvers(uint64_t seed, Rng& rng) {
   std::string log;
   sched::HarnessOptions options;
@@ -147,19 +147,20 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
       });
     }
     const RequestId id(static_cast<uint64_t>(rng.Between(1, 1 + static_cast<int64_t>(last_id))));
-    switch (rng.Between(0, 12)) {
+    switch (rng.Between(0, 13)) {
       case 0: {
         auto left = h.scheduler().Detach(id, h.now(), Duration::Millis(20));
         if (left && rng.Between(0, 1)) (void)h.AddAsIs(left->request);
         break;
       }
-      case 1: (void)h.scheduler().Expose(id, h.now(), Duration::Millis(20)); break;
-      case 2: (void)h.scheduler().Freeze(id); break;
+      case 1: (void)h.scheduler().Export(id, h.now(), Duration::Millis(20)); break;
+      case 2: (void)h.scheduler().Pause(id); break;
       case 3:
         if (pulls.empty()) break;
         (void)h.scheduler().ExtendImport(pulls.back().id, {1, 2, 3}, pulls.back().end_token + 2);
         break;
       case 4: h.scheduler().ReleaseKv(id); break;
+      case 5: (void)h.scheduler().ExtendHold(id, h.now(), Duration::Millis(20)); break;
       default:
         if (!pulls.empty() && rng.Between(0, 1)) {
           h.scheduler().KvArrived(pulls.back().id, rng.Between(0, 3) != 0, h.now());
@@ -167,19 +168,19 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
         }
     }
     if (rng.Between(0, 9) == 0) {
-      for (uint64_t i = 1; i <= last_id; ++i) h.scheduler().Thaw(RequestId(i));
+      for (uint64_t i = 1; i <= last_id; ++i) h.scheduler().Unpause(RequestId(i));
     }
     if (turn % 300 == 299) (void)h.scheduler().DetachAll(h.now());
   }
   return log;
 }
 
-TEST(Replay, HandOversAreDecidedAnewTheSame) {
+TEST(Replay, HandOversAreDecidedTheSameAgain) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     Rng rng(seed);
     const std::string text = RecordHandOvers(seed, rng);
     for (const char* kind : {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"",
-                             "\"resumed\"", "\"times\"", "\"kv_arrived\""}) {
+                             "\"resumed\"", "\"times\"", "\"kv_arrived\"", "\"hold_extended\""}) {
       EXPECT_NE(text.find(kind), std::string::npos) << kind << " never happened";
     }
     const auto log = sched::ParseStepLog(text);
@@ -210,6 +211,14 @@ TEST(StepLog, WrongLinesAreNamed) {
   expect(text + "{\"add\": 9, \"resumed\": [1]}\n", "\"resumed\"");
   expect(text + "{\"add\": 9, \"times\": []}\n", "\"times\"");
   expect(text + "{\"detach\": 9, \"hold_kv_ns\": \"x\"}\n", "\"hold_kv_ns\"");
+  expect(text + text, "one is replayed at a time");
+  // As a cluster writes it: every line names its pipeline.
+  std::string named = text;
+  for (size_t at = 0; at < named.size(); at = named.find('\n', at) + 1) {
+    named.replace(at, 1, "{\"pipeline\":4,");
+  }
+  EXPECT_TRUE(sched::ParseStepLog(named).ok());
+  expect(named + text, "grep '^{\"pipeline\":4,' FILE");
 }
 
 }  // namespace

@@ -12,14 +12,15 @@
 namespace millrace::sim {
 namespace {
 
-// 97.5 % points of Student's t for 1, 2, ... degrees of freedom; beyond: the normal's.
+// 97.5 % points of Student's t for 1, 2, ... degrees of freedom; beyond them, that of the normal
+// distribution.
 constexpr double kStudent[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
                                2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
                                2.110,  2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064,
                                2.060,  2.056, 2.052, 2.048, 2.045, 2.042};
 constexpr double kNormal = 1.96;
 
-// A queue grows when it took this share of the arrivals, and more than its own fluctuation.
+// A queue grows if it took this share of the arrivals, and more than its own fluctuation.
 constexpr double kGrowthShare = 0.02;
 constexpr double kFluctuations = 3, kGrowthMin = 8;
 constexpr size_t kLoadSamplesMin = 16;
@@ -36,7 +37,7 @@ double Over(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-// The instance's part of every run, together.
+// The instance's part of all runs together.
 InstanceSummary SummarizeInstance(std::span<const ServiceReport> runs, size_t index) {
   InstanceSummary summary;
   InstanceUse sum;

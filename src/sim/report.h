@@ -1,6 +1,5 @@
-// SimReport: what the runs of one deployment under one workload came to, over one or several seeds,
-// for a person (a table), a program (JSON) and a spreadsheet (CSV). Pure functions of the runs; any
-// thread.
+// SimReport: the results of one deployment under one workload over one or several seeds, as a
+// table, JSON or CSV. Pure functions of the runs; any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +14,19 @@
 
 namespace millrace::sim {
 
-// A mean over seeds and its 95 % confidence interval (Student's t); one value: the value itself.
+// A mean over seeds and its 95 % confidence interval (Student's t). With one seed, the value
+// itself.
 struct Interval {
   double mean = 0, low = 0, high = 0;
 };
 Interval MeanInterval(std::span<const double> values);
 
-// The service cannot keep up: requests without a token yet become more and more.
+// The service cannot keep up: the number of requests without a token grows steadily.
 struct Saturation {
   double arrivals_per_s = 0;
-  double growth_per_s = 0;  // of the queue, over the second half of the arrivals
+  double growth_per_s = 0;  // growth of the queue in the second half of the arrivals
 };
-// None while the queue only fluctuates, and where all requests come at once.
+// None if the queue only fluctuates, or if all requests arrive at once.
 std::optional<Saturation> FindSaturation(std::span<const LoadSample> load);
 
 struct InstanceSummary {
@@ -35,7 +35,7 @@ struct InstanceSummary {
   double batch = 0;                                  // mean sequences of a step
   double full_of_sequences = 0, full_of_tokens = 0;  // shares of the steps
   int kv_blocks = 0;
-  double kv_share = 0, kv_share_peak = 0;  // of the blocks; mean over time
+  double kv_share = 0, kv_share_peak = 0;  // share of the blocks; mean over time
   uint64_t steps = 0, preemptions = 0;
 };
 
@@ -45,32 +45,33 @@ struct LinkSummary {
 };
 
 struct SimReport {
-  std::string deployment, cost_from, workload;  // for the reader
-  std::optional<double> rate;                   // asked for; none: all at once
+  std::string deployment, cost_from, workload;  // shown to the reader
+  std::optional<double> rate;                   // requested rate; none: all at once
   SloTarget target;
   LatencyReport latency;  // of all runs together
   std::vector<uint64_t> seeds;
   std::vector<double> attainment;        // per seed
   std::optional<Saturation> saturation;  // of the worst seed
   std::vector<InstanceSummary> instances;
-  std::vector<LinkSummary> links;  // of a plan, the busiest first
+  std::vector<LinkSummary> links;  // of a plan, busiest first
   uint64_t steps = 0;
   Quantiles kv_wait, kv_transfer;              // of hand-overs between instances
   std::optional<MembershipReport> membership;  // of all runs together
-  double simulated_s = 0;                      // the same
-  std::optional<double> usd_per_hour;  // of all instances; in the mean, where they come and go
+  double simulated_s = 0;                      // of all runs together
+  std::optional<double> usd_per_hour;          // of all instances; the average if they come and go
 
   double requests_per_s() const;
   double output_tokens_per_s() const;
   double total_tokens_per_s() const;
   std::optional<double> usd_per_million_output_tokens() const;
   bool meets_target() const { return !saturation && target.MetBy(latency); }
-  // Which resource ends first: "KV memory of instance 0 (...)", or that none does yet.
+  // The first resource to run out: "KV memory of instance 0 (...)", or a statement that none does
+  // yet.
   std::string Bottleneck() const;
 };
 
-// Fills in everything that follows from the runs. Instances without a name get "instance N".
-// REQUIRES: as many runs as seeds, at least one.
+// Fills in everything that is computed from the runs. Unnamed instances become "instance N".
+// REQUIRES: one run per seed, at least one.
 void Summarize(std::span<const ServiceReport> runs, SimReport& report);
 
 std::string ReportTable(const SimReport& report);

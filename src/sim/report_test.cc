@@ -7,14 +7,14 @@
 namespace millrace::sim {
 namespace {
 
-class FixedCost : public cost::StepCost {
+class TenMillis : public cost::StepCost {
  public:
   double Seconds(const cost::BatchShape& batch) const override { return batch.empty() ? 0 : 0.01; }
 };
 
-// One sequence a step of 10 ms: requests of one token are an M/D/1 queue of 100 per second.
+// One sequence per step of 10 ms: one-token requests form an M/D/1 queue with 100 per second.
 ServiceReport RunQueue(double rate, uint64_t requests, uint64_t seed, int output_tokens = 1) {
-  static const FixedCost cost;
+  static const TenMillis cost;
   InstanceOptions instance;
   instance.stages = {&cost};
   instance.scheduler.num_blocks = 64;

@@ -16,7 +16,7 @@ struct Metric {
   const char* key;    // of JSON and CSV
   const char* title;  // of the table
   const Quantiles LatencyReport::*values;
-  bool grows;  // means nothing while the queue grows
+  bool grows;  // meaningless while the queue grows
 };
 constexpr Metric kMetrics[] = {
     {"ttft", "TTFT", &LatencyReport::ttft, true},
@@ -33,7 +33,7 @@ constexpr Point kPoints[] = {{"p50", 0.5}, {"p90", 0.9}, {"p99", 0.99}};
 
 double Ms(double seconds) { return seconds * 1e3; }
 
-// "12.3": four significant digits, no exponent below a million.
+// "12.3": four significant digits, and no exponent below a million.
 std::string Number(double value) {
   if (value >= 1000) return fmt::format("{:.0f}", value);
   return value >= 100 ? fmt::format("{:.1f}", value) : fmt::format("{:.2f}", value);
@@ -60,7 +60,7 @@ std::string LatencyRows(const SimReport& report) {
   return text;
 }
 
-double Share(uint64_t part, const LatencyReport& r) {
+double ShareOfAll(uint64_t part, const LatencyReport& r) {
   const uint64_t all = r.requests + r.refused;
   return all == 0 ? 0 : static_cast<double>(part) / static_cast<double>(all);
 }
@@ -75,11 +75,11 @@ std::string SloLines(const SimReport& report) {
   const LatencyReport& r = report.latency;
   if (target.slo.ttft_s) {
     text += fmt::format("TTFT within {:g} ms: {:.2f} %{}\n", Ms(*target.slo.ttft_s),
-                        Share(r.met_ttft, r) * 100, wanted(target.ttft_share));
+                        ShareOfAll(r.met_ttft, r) * 100, wanted(target.ttft_share));
   }
   if (target.slo.tpot_s) {
     text += fmt::format("TPOT within {:g} ms: {:.2f} %{}\n", Ms(*target.slo.tpot_s),
-                        Share(r.met_tpot, r) * 100, wanted(target.tpot_share));
+                        ShareOfAll(r.met_tpot, r) * 100, wanted(target.tpot_share));
   }
   const Interval over = MeanInterval(report.attainment);
   text += fmt::format(
@@ -110,15 +110,16 @@ std::string MembershipLines(const SimReport& report) {
   const MembershipReport& m = *report.membership;
   const double seconds = std::max(report.simulated_s, 1e-9);
   std::string text = fmt::format(
-      "Machines: {:.2f} paid for and {:.2f} ready in the mean of {}; {} came, {} were lost\n"
-      "Requests of those that went: {} moved with their KV, {} computed anew ({} tokens)\n",
+      "Machines: {:.2f} paid for and {:.2f} ready on average, {} at most; {} added, {} lost\n"
+      "Requests of lost machines: {} moved with their KV, {} recomputed ({} tokens)\n",
       m.paid_s / seconds, m.ready_s / seconds, m.machines, m.came, m.lost,
       FormatCount(static_cast<int64_t>(m.moved)), FormatCount(static_cast<int64_t>(m.replayed)),
       FormatCount(static_cast<int64_t>(m.replayed_tokens)));
   if (m.nobody_s > 0) {
-    text += fmt::format("Nobody took requests for {} ({:.2f} % of the time); at most {} waited\n",
-                        FormatDuration(m.nobody_s), m.nobody_s / seconds * 100,
-                        FormatCount(static_cast<int64_t>(m.waited_most)));
+    text +=
+        fmt::format("No instance took requests for {} ({:.2f} % of the time); at most {} waited\n",
+                    FormatDuration(m.nobody_s), m.nobody_s / seconds * 100,
+                    FormatCount(static_cast<int64_t>(m.waited_most)));
   }
   return text;
 }
@@ -181,8 +182,8 @@ Json SloJson(const SimReport& report) {
   const Interval over = MeanInterval(report.attainment);
   return {{"ttft_ms", value(target.slo.ttft_s, 1e3)},
           {"tpot_ms", value(target.slo.tpot_s, 1e3)},
-          {"ttft_attainment", Share(r.met_ttft, r)},
-          {"tpot_attainment", Share(r.met_tpot, r)},
+          {"ttft_attainment", ShareOfAll(r.met_ttft, r)},
+          {"tpot_attainment", ShareOfAll(r.met_tpot, r)},
           {"attainment", r.attainment()},
           {"attainment_per_seed", report.attainment},
           {"attainment_low", over.low},
@@ -222,7 +223,7 @@ std::string ReportTable(const SimReport& report) {
   text += LinkLine(report.links);
   if (report.kv_transfer.count() > 0) {
     text +=
-        fmt::format("KV hand-over: waits {} ms and takes {} ms in the mean, p99 {} and {} ms\n",
+        fmt::format("KV hand-over: waits {} ms and takes {} ms on average, p99 {} and {} ms\n",
                     Number(Ms(report.kv_wait.mean())), Number(Ms(report.kv_transfer.mean())),
                     Number(Ms(report.kv_wait.At(0.99))), Number(Ms(report.kv_transfer.At(0.99))));
   }
@@ -310,9 +311,10 @@ std::string ReportCsvRow(const SimReport& report) {
   return line + fmt::format(
                     ",{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},{:.6g},"
                     "{},{}\n",
-                    report.requests_per_s(), report.output_tokens_per_s(), Share(r.met_ttft, r),
-                    Share(r.met_tpot, r), r.attainment(), over.low, over.high, busiest, kv, kv_peak,
-                    preemptions, usd ? fmt::format("{:.6g}", *usd) : "");
+                    report.requests_per_s(), report.output_tokens_per_s(),
+                    ShareOfAll(r.met_ttft, r), ShareOfAll(r.met_tpot, r), r.attainment(), over.low,
+                    over.high, busiest, kv, kv_peak, preemptions,
+                    usd ? fmt::format("{:.6g}", *usd) : "");
 }
 
 }  // namespace millrace::sim

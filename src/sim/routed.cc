@@ -12,7 +12,7 @@
 namespace millrace::sim {
 namespace {
 
-constexpr uint64_t kProgressEvery = 64;  // arrivals
+constexpr uint64_t kRoutedProgressEvery = 64;  // arrivals
 
 cost::BatchShape Sum(const cost::BatchShape& a, const cost::BatchShape& b) {
   return {.prefill_tokens = a.prefill_tokens + b.prefill_tokens,
@@ -127,7 +127,7 @@ void Routed::Handle(const Event& event, Time now) {
 }
 
 void Routed::Arrive(const SimRequest& request) {
-  if (on_progress && arrived_ % kProgressEvery == 0) on_progress(arrived_, request.arrival);
+  if (on_progress && arrived_ % kRoutedProgressEvery == 0) on_progress(arrived_, request.arrival);
   ++arrived_;
   load_.Arrived(request.arrival, recorder_);
   const RequestId id = recorder_.Arrived(request);
@@ -164,8 +164,8 @@ void Routed::FollowDecisions(Time now) {
   }
 }
 
-// Memory is the router's affair: it has reserved the request's KV on every hop, so a way's
-// scheduler is given what its narrowest hop could hold and never has to preempt.
+// The router manages memory: it has reserved the request's KV on every hop. The scheduler of a
+// pipeline therefore gets the capacity of the narrowest hop and never has to preempt.
 const std::shared_ptr<Routed::Way>& Routed::WayOf(const Route& route) {
   std::vector<int> key;
   for (const Hop& hop : route) key.insert(key.end(), {hop.stage, hop.layers.begin, hop.layers.end});
@@ -180,7 +180,7 @@ const std::shared_ptr<Routed::Way>& Routed::WayOf(const Route& route) {
   scheduler.num_blocks =
       static_cast<int>(tokens / scheduler.block_size) + scheduler.max_num_seqs + 1;
   scheduler.stages = static_cast<int>(route.size());
-  scheduler.even_steps = true;  // as the controller's lanes
+  scheduler.even_steps = true;  // as the controller's pipelines
   scheduler.watermark = 0;
   auto made = sched::Scheduler::Create(scheduler);
   MR_CHECK(made.ok()) << made.status().ToString();
@@ -253,7 +253,7 @@ void Routed::StartStage(int index, Time now) {
   events_.Push(stage.end, {What::kStageEnd, stage.life, index});
 }
 
-// Layer by layer: between two borders the same parts are in the batch.
+// Layer by layer: between two borders, the batch has the same parts.
 double Routed::StageSeconds(int index) const {
   const Stage& stage = stages_[index];
   std::set<int> borders;
@@ -317,7 +317,7 @@ RoutedReport Routed::Report(Time now) const {
     }
     const auto queued = static_cast<uint64_t>(router_.queued());
     report.membership->waited_most = std::max(report.membership->waited_most, queued);
-    report.latency.refused += queued;  // no way ever opened
+    report.latency.refused += queued;  // no pipeline opened again
   }
   report.load = load_.samples();
   report.simulated_s = static_cast<double>(now.ns) * 1e-9;

@@ -1,8 +1,8 @@
 // Routed: a plan of unequal stages on the virtual clock. The production router gives every request
-// its own way and reserves KV on all its hops; requests with the same way share a production
-// scheduler that has as many steps in flight as the way has hops; a stage runs whatever has arrived
-// for it as one batch, whether it enters at the stage's first layer or later (Helix section 5,
-// partial inference), and sends each part on to its next hop. Modelled: stage times, links, network
+// its own route and reserves KV on all its hops. Requests with the same route share a production
+// scheduler that has as many steps in flight as the route has hops. A stage runs everything that
+// has arrived as one batch, whether it enters at the stage's first layer or later (Helix section 5,
+// partial inference), and sends each part to its next hop. Modelled: stage times, links, network
 // cards and trunks. One thread; a run is a function of its inputs.
 #pragma once
 
@@ -31,14 +31,14 @@
 
 namespace millrace::sim {
 
-// Those with a stage, in order; a plan may leave nodes out.
+// The nodes with a stage, in order; a plan may leave nodes out.
 std::vector<NodeIndex> UsedNodes(const Plan& plan);
 
 struct RoutedStageOptions {
   const cost::StepCost* per_layer = nullptr;  // of one layer; not owned
   int64_t kv_token_layers = 0;                // that fit beside the weights
   double overhead_s = 0;                      // per batch
-  // Besides, of those whose last layer is here: the vocabulary projection. Null: nothing.
+  // Additional cost of the tokens whose last layer is here: the vocabulary projection. Null: none.
   const cost::StepCost* head = nullptr;
 };
 
@@ -48,15 +48,15 @@ struct RoutedOptions {
   std::vector<RoutedStageOptions> stages;  // in the plan's order
   double activation_bytes_per_token = 0;   // between stages
   double token_bytes = 4;                  // to and from the coordinator
-  int stage_batch_tokens_max = 8192;       // a stage takes so many waiting tokens at once
-  sched::SchedulerOptions scheduler;       // of every way; memory and stages are set from the plan
+  int stage_batch_tokens_max = 8192;       // waiting tokens that a stage takes at once
+  sched::SchedulerOptions scheduler;       // of every pipeline; the plan sets memory and stages
   cluster::RouterOptions router;
   Slo slo;
-  Time measure_from;            // what happens before is not reported
-  std::optional<Time> stop_at;  // events after this do not happen
-  // In order of time, an instance of it a node of the cluster; empty: all are there all the time. A
-  // stage whose node goes takes no requests from the notice on; what runs through it when it is
-  // lost is computed anew on another way, from its first layer on.
+  Time measure_from;            // earlier events are not reported
+  std::optional<Time> stop_at;  // later events do not happen
+  // Ordered by time; an instance is a node of the cluster. Empty: all nodes are always present. A
+  // stage whose node leaves takes no requests after the notice. Requests in it when it is lost are
+  // recomputed on another route, from its first layer on.
   std::vector<MembershipChange> membership;
 };
 
@@ -64,36 +64,36 @@ struct RoutedReport {
   LatencyReport latency;
   double measured_s = 0;                 // from measure_from to the end
   std::vector<double> stage_busy_share;  // of the whole run
-  std::vector<double> stage_kv_share;    // promised at the end
+  std::vector<double> stage_kv_share;    // reserved at the end
   std::vector<LinkUse> links;
   std::vector<LoadSample> load;  // evenly over arrivals
   double simulated_s = 0;
-  size_t ways = 0;  // different routes taken
+  size_t ways = 0;  // number of different routes used
   uint64_t steps = 0, batches = 0, events = 0;
   std::optional<MembershipReport> membership;
-  std::vector<double> node_paid_s;  // with it, by node of the cluster
+  std::vector<double> node_paid_s;  // with membership, by node of the cluster
 };
 
 class Routed {
  public:
-  // kInvalidArgument when the plan does not fit the cluster, with the stage or link.
+  // kInvalidArgument, with the stage or link, if the plan does not fit the cluster.
   static Result<std::unique_ptr<Routed>> Create(RoutedOptions options);
   // Runs the workload to its end (or to stop_at). Call once.
   RoutedReport Run(Workload& workload);
 
-  // Called with how many requests have arrived, now and then.
+  // Called now and then with the number of arrived requests.
   std::function<void(uint64_t arrived, Time now)> on_progress;
-  // Called with every batch of a stage when it begins: one begin, one end.
+  // Called at the start of every batch of a stage: one begin, one end.
   std::function<void(int stage, const StepRecord&)> on_batch;
 
  private:
-  // Requests that go the same way.
+  // The requests on one route.
   struct Way {
     Route route;
     std::unique_ptr<sched::Scheduler> scheduler;
-    bool lost = false;  // a stage of it; what is still under way ends nowhere
+    bool lost = false;  // one of its stages is lost; its steps in flight do not end
   };
-  // A step on its way.
+  // A step in flight.
   struct Part {
     std::shared_ptr<Way> way;
     size_t hop = 0;
@@ -104,8 +104,8 @@ class Routed {
     std::deque<int> waiting;   // parts
     std::vector<int> running;  // parts
     Duration busy;
-    Time end;           // of what is running
-    uint16_t life = 0;  // of its node: what was running before it was lost does not end
+    Time end;           // end of the running batch
+    uint16_t life = 0;  // of its node: steps that ran before a loss do not end
   };
   enum class What : uint8_t { kArrival, kPartArrival, kStageEnd, kStepEnd };
   struct Event {
@@ -121,7 +121,7 @@ class Routed {
   const std::shared_ptr<Way>& WayOf(const Route& route);
   void Submit(const std::shared_ptr<Way>& way, Time now);
   void Free(int part);
-  void Send(int part, Time now);  // to its hop, or home after the last
+  void Send(int part, Time now);  // to its hop, or back after the last
   void StartStage(int stage, Time now);
   double StageSeconds(int stage) const;
   void EndStage(int stage, Time now);
@@ -150,8 +150,8 @@ class Routed {
   uint64_t steps_ = 0, batches_ = 0, events_done_ = 0, arrived_ = 0;
   Attendance attendance_;  // of the nodes
   size_t next_change_ = 0;
-  std::unordered_map<RequestId, sched::NewRequest> begun_;  // on a way that was lost
-  MembershipReport moves_;                                  // of requests only
+  std::unordered_map<RequestId, sched::NewRequest> begun_;  // on a pipeline that was lost
+  MembershipReport moves_;                                  // requests only
 };
 
 }  // namespace millrace::sim

@@ -1,5 +1,5 @@
-// A plan whose nodes come and go: the router is told which stages are there; ways through one that
-// is lost end, and their requests ask the router for another, with the tokens they have.
+// A plan whose nodes come and go. The router learns which stages are present. Pipelines through a
+// lost stage end, and their requests ask the router for another route with the tokens they have.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +15,7 @@ void Routed::BeginMembership() {
   }
 }
 
-// As with Service: none when something else happens sooner, or nobody waits for it.
+// As in Service: none if another event comes first or no request waits for it.
 std::optional<Time> Routed::NextChange() const {
   if (next_change_ == options_.membership.size()) return std::nullopt;
   const Time at = options_.membership[next_change_].at;
@@ -37,7 +37,7 @@ void Routed::Change(Time now) {
   FollowDecisions(now);
 }
 
-// A stage is there when all its nodes are.
+// A stage is present if all its nodes are.
 void Routed::SetStages(int node, bool up, Time now) {
   for (size_t i = 0; i < stages_.size(); ++i) {
     const std::vector<NodeIndex>& nodes = options_.plan.stages[i].nodes;
@@ -70,7 +70,7 @@ void Routed::Lose(int node, Time now) {
     way.lost = true;
     return true;
   });
-  // All that they had reserved is free before the first asks again.
+  // Releases all their reservations before the first request asks again.
   for (const sched::NewRequest& request : gone) router_.Release(request.id, 0, now);
   std::ranges::sort(gone, {}, [](const sched::NewRequest& r) { return r.id; });
   for (sched::NewRequest& request : gone) {

@@ -1,27 +1,18 @@
-// Plans whose nodes come and go: times by hand, and nothing lost under random traces.
+// Plans whose nodes come and go: times by hand, and no losses under random traces.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <limits>
 
 #include "base/rng.h"
+#include "base/test_time.h"
 #include "sim/routed.h"
+#include "sim/testing_costs.h"
 
 namespace millrace::sim {
 namespace {
 
 using What = MembershipChange::What;
-
-// 1 ms per layer and batch, and 10 us per token.
-class PerLayer : public cost::StepCost {
- public:
-  double Seconds(const cost::BatchShape& b) const override {
-    return b.empty() ? 0 : 1e-3 + 1e-5 * static_cast<double>(b.tokens());
-  }
-};
-const PerLayer kPerLayer;
-
-Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
 
 RoutedOptions Options(Plan plan, int nodes, int64_t kv_token_layers) {
   RoutedOptions options;
@@ -44,17 +35,8 @@ RoutedOptions Options(Plan plan, int nodes, int64_t kv_token_layers) {
   return options;
 }
 
-// 10 layers on two nodes, [0, 4) and [4, 10).
-Plan Chain() {
-  Plan plan;
-  plan.num_layers = 10;
-  plan.stages = {{{0}, 1, {0, 4}, StageRole::kBoth}, {{1}, 1, {4, 10}, StageRole::kBoth}};
-  plan.edges = {{{}, 0, 100}, {0, 1, 100}, {1, {}, 100}};
-  return plan;
-}
-
-// Two ways, one of which enters the last stage in its middle.
-Plan Fork() {
+// Two routes, one of which enters the last stage in its middle.
+Plan SharedFork() {
   Plan plan;
   plan.num_layers = 10;
   plan.stages = {{{0}, 1, {0, 4}, StageRole::kBoth},
@@ -75,7 +57,7 @@ SyntheticOptions One(int output) {
 
 TEST(RoutedMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
   RoutedOptions options = Options(Chain(), 2, 1 << 20);
-  options.membership.push_back({At(0.042), 1, 1, What::kLost});  // the first stage has work
+  options.membership.push_back({At(0.042), 1, 1, What::kLost});  // while the first stage works
   options.membership.push_back({At(0.05), 1, 2, What::kCame});
   options.membership.push_back({At(0.1), 1, 2, What::kReady});
   auto routed = std::move(Routed::Create(std::move(options))).value();
@@ -83,7 +65,7 @@ TEST(RoutedMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
   const RoutedReport report = routed->Run(*workload);
   EXPECT_EQ(report.latency.requests, 1u);
   EXPECT_EQ(report.latency.output_tokens, 10u);
-  // The prompt 10 x 2 ms, tokens 10 x 1.01 ms; a prompt of 103 tokens 10 x 2.03 ms.
+  // The prompt takes 10 x 2 ms, a token 10 x 1.01 ms, a prompt of 103 tokens 10 x 2.03 ms.
   EXPECT_NEAR(report.latency.ttft.mean(), 0.02, 1e-6);
   EXPECT_NEAR(report.latency.max_gap.mean(), 0.1203 - 0.0402, 1e-6);
   EXPECT_NEAR(report.latency.e2e.mean(), 0.1203 + 6 * 0.0101, 1e-6);
@@ -92,13 +74,13 @@ TEST(RoutedMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
   EXPECT_EQ(report.membership->replayed, 1u);
   EXPECT_EQ(report.membership->replayed_tokens, 102u);
   EXPECT_EQ(report.membership->waited_most, 1u);
-  // Two for each of nine tokens and the prompt computed twice, and the one that ended nowhere.
+  // Two for each of nine tokens and for the prompt, computed twice, plus one that did not end.
   EXPECT_EQ(report.batches, 2u * 10 + 1);
-  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV still promised";
+  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV is still reserved";
 }
 
 TEST(RoutedMembership, GoesAnotherWayAndFinishesUnderNotice) {
-  RoutedOptions options = Options(Fork(), 4, 1 << 20);
+  RoutedOptions options = Options(SharedFork(), 4, 1 << 20);
   options.membership.push_back({At(0.045), 2, 2, What::kNotice});
   options.membership.push_back({At(10), 2, 2, What::kLost});
   auto routed = std::move(Routed::Create(options)).value();
@@ -107,7 +89,8 @@ TEST(RoutedMembership, GoesAnotherWayAndFinishesUnderNotice) {
   EXPECT_EQ(calm.membership->replayed, 0u);
   EXPECT_NEAR(calm.latency.max_gap.mean(), 0.0101, 1e-6);
 
-  // Without a notice both last stages go, one after the other: the second loss finds nobody.
+  // Without a notice both last stages are lost, one after the other; at the second loss no request
+  // is there.
   options.membership.erase(options.membership.end() - 2, options.membership.end());
   options.membership.push_back({At(0.045), 2, 2, What::kLost});
   options.membership.push_back({At(0.3), 3, 3, What::kLost});
@@ -115,7 +98,7 @@ TEST(RoutedMembership, GoesAnotherWayAndFinishesUnderNotice) {
   workload = NewSynthetic(One(50));
   const RoutedReport stuck = routed->Run(*workload);
   EXPECT_EQ(stuck.latency.requests, 0u);
-  EXPECT_EQ(stuck.latency.refused, 1u) << "no way ever opened again";
+  EXPECT_EQ(stuck.latency.refused, 1u) << "no pipeline opened again";
   EXPECT_GE(stuck.membership->replayed, 1u);
 }
 
@@ -131,7 +114,7 @@ std::string RandomTrace(Rng& rng, int nodes) {
         fmt::format("{},{},m{}\n", static_cast<int>(at_s * 1e3), there[m] ? "add" : "remove", m);
     at_s += rng.Uniform();
   }
-  for (size_t m = 0; m < there.size(); ++m) {  // who is there at the end serves the rest
+  for (size_t m = 0; m < there.size(); ++m) {  // those present at the end serve the rest
     if (!there[m]) text += fmt::format("{},add,m{}\n", static_cast<int>(at_s * 1e3 + 1e3), m);
   }
   return text;
@@ -143,7 +126,7 @@ TEST(RoutedMembership, NothingIsLostUnderRandomTraces) {
     Rng rng(seed);
     const auto trace = ParseAvailability(RandomTrace(rng, 4));
     ASSERT_TRUE(trace.ok()) << trace.status().ToString();
-    RoutedOptions options = Options(Fork(), 4, 2'000 + rng.Between(0, 20'000));
+    RoutedOptions options = Options(SharedFork(), 4, 2'000 + rng.Between(0, 20'000));
     options.membership =
         MembershipOf(*trace, {.instances = 4, .notice_s = rng.Uniform(), .load_s = rng.Uniform()});
     const auto serve = [&] {

@@ -1,20 +1,13 @@
-// Plans of unequal stages, by hand: a chain, a shared stage entered in its middle, links and
-// trunks, KV that runs out.
+// Plans of unequal stages, with values by hand: a chain, a shared stage entered in its middle,
+// links and trunks, KV that runs out.
 #include "sim/routed.h"
 
 #include <gtest/gtest.h>
 
+#include "sim/testing_costs.h"
+
 namespace millrace::sim {
 namespace {
-
-// 1 ms per layer and batch, and 10 us per token.
-class PerLayer : public cost::StepCost {
- public:
-  double Seconds(const cost::BatchShape& b) const override {
-    return b.empty() ? 0 : 1e-3 + 1e-5 * static_cast<double>(b.tokens());
-  }
-};
-const PerLayer kPerLayer;
 
 ClusterSpec Cluster(int nodes, double bytes_per_s, Duration latency) {
   ClusterSpec cluster;
@@ -41,22 +34,14 @@ RoutedOptions Options(Plan plan, ClusterSpec cluster, int64_t kv_token_layers) {
   return options;
 }
 
-// 10 layers on two nodes, [0, 4) and [4, 10).
-Plan Chain() {
-  Plan plan;
-  plan.num_layers = 10;
-  plan.stages = {{{0}, 1, {0, 4}, StageRole::kBoth}, {{1}, 1, {4, 10}, StageRole::kBoth}};
-  plan.edges = {{{}, 0, 100}, {0, 1, 100}, {1, {}, 100}};
-  return plan;
-}
-
 TEST(Routed, OneRequestThroughAChain) {
   auto options = Options(Chain(), Cluster(2, 1e6, Duration::Millis(2)), 1 << 20);
   auto routed = std::move(Routed::Create(std::move(options))).value();
   const auto workload =
       NewSynthetic({.requests = 1, .rate = 1, .prompt = {.a = 100}, .output = {.a = 3}});
   const RoutedReport report = routed->Run(*workload);
-  // To the first stage 2 ms, 4 layers of 2 ms, 100 kB at 1 MB/s and 2 ms, 6 layers of 2 ms, home.
+  // 2 ms to the first stage, 4 layers of 2 ms, 100 kB at 1 MB/s and 2 ms, 6 layers of 2 ms, and the
+  // return.
   EXPECT_NEAR(report.latency.ttft.mean(), 0.002 + 0.008 + 0.1 + 0.002 + 0.012 + 0.002, 1e-6);
   // A token: 2 + 4 x 1.01 + (1 + 2) + 6 x 1.01 + 2 ms.
   EXPECT_NEAR(report.latency.tpot.mean(), 0.002 + 0.00404 + 0.003 + 0.00606 + 0.002, 1e-6);
@@ -64,7 +49,7 @@ TEST(Routed, OneRequestThroughAChain) {
   EXPECT_EQ(report.steps, 3u);
 }
 
-TEST(Routed, TheProjectionCostsWhoLeavesTheModelThere) {
+TEST(Routed, TheProjectionCostsTokensThatLeaveTheModelThere) {
   auto options = Options(Chain(), Cluster(2, 1e12, Duration()), 1 << 20);
   for (RoutedStageOptions& stage : options.stages) stage.head = &kPerLayer;
   auto routed = std::move(Routed::Create(std::move(options))).value();
@@ -75,8 +60,8 @@ TEST(Routed, TheProjectionCostsWhoLeavesTheModelThere) {
   EXPECT_NEAR(report.latency.tpot.mean(), 11 * 0.00101, 1e-6);
 }
 
-// Two entry stages, [0, 4) and [0, 6), before one of [4, 10): what comes from the second enters in
-// the middle and runs only [6, 10) there.
+// Two entry stages, [0, 4) and [0, 6), before one of [4, 10). Activations from the second enter in
+// the middle and run only [6, 10) there.
 Plan Fork() {
   Plan plan;
   plan.num_layers = 10;
@@ -97,11 +82,11 @@ TEST(Routed, PartsEnterInTheMiddleAndMerge) {
   EXPECT_EQ(report.latency.output_tokens, 200u * 20);
   EXPECT_EQ(report.ways, 2u);
   EXPECT_LT(report.batches, 2 * report.steps) << "the shared stage never merged";
-  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV still promised";
+  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV is still reserved";
 }
 
 TEST(Routed, AMergedBatchCostsEachLayerOnce) {
-  // Two requests at the same time, one over each entry; their decodes meet at the shared stage.
+  // Two requests at the same time, one over each entry. Their decodes meet at the shared stage.
   auto options = Options(Fork(), Cluster(3, 1e12, Duration()), 1 << 20);
   auto routed = std::move(Routed::Create(std::move(options))).value();
   const auto workload = NewSynthetic({.requests = 2,
@@ -109,8 +94,8 @@ TEST(Routed, AMergedBatchCostsEachLayerOnce) {
                                       .prompt = {.a = 1},
                                       .output = {.a = 1}});
   const RoutedReport report = routed->Run(*workload);
-  // Entries end at 4 and 6 layers of 1.01 ms; the first is in layers [4, 10) when the second comes
-  // and waits for it: 4.04 + 6.06, then [6, 10) alone.
+  // Entries take 4 and 6 layers of 1.01 ms. The first request is in layers [4, 10) when the second
+  // arrives and waits for it: 4.04 + 6.06, then [6, 10) alone.
   EXPECT_NEAR(report.latency.ttft.min(), 10 * 1.01e-3, 1e-6);
   EXPECT_NEAR(report.latency.ttft.max(), 14 * 1.01e-3, 1e-6);
 }

@@ -10,12 +10,12 @@ namespace millrace::sim {
 namespace {
 
 constexpr uint64_t kProgressEvery = 4096;  // arrivals
-constexpr int kSharedMax = 4096;           // lengths whose parameters or prompt are made once
+constexpr int kSharedMax = 4096;           // lengths whose parameters or prompts are shared
 
 }  // namespace
 
 Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) {
-  MR_CHECK(!options.instances.empty()) << "a service without an instance";
+  MR_CHECK(!options.instances.empty()) << "a service needs an instance";
   std::unique_ptr<Service> service(new Service(options));
   for (const InstanceOptions& instance : options.instances) {
     MR_ASSIGN_OR_RETURN(auto made, Instance::Create(instance));
@@ -76,7 +76,7 @@ ServiceReport Service::Run(Workload& workload) {
 }
 
 void Service::HearAll(int index, Time now) {
-  constexpr size_t kAhead = 8;  // outputs whose records are asked for from memory
+  constexpr size_t kAhead = 8;  // outputs whose records are prefetched
   for (size_t i = 0; i < outputs_.size(); ++i) {
     if (i + kAhead < outputs_.size()) recorder_.Prefetch(outputs_[i + kAhead].request);
     Hear(index, outputs_[i], now);
@@ -149,7 +149,7 @@ Duration Service::PrefillTime(int index, int prompt_tokens) const {
   const int64_t n = prompt_tokens;
   const cost::BatchShape prompt{
       .prefill_tokens = n, .prefill_tokens_squared = n * n, .prefill_sequences = 1};
-  double longest = 0;  // prompts follow each other through a pipeline at its slowest stage's pace
+  double longest = 0;  // the slowest stage sets the rate of prompts through a pipeline
   for (const cost::StepCost* stage : options_.instances[index].stages) {
     longest = std::max(longest, stage->Seconds(prompt));
   }
@@ -177,7 +177,7 @@ int Service::Dispatch(const std::vector<int>& among) {
     return std::pair(prefill_ahead_.empty() ? Duration() : prefill_ahead_[i],
                      instances_[i]->pending_requests());
   };
-  int best = among[turn % n];  // ties go round
+  int best = among[turn % n];  // ties go round-robin
   for (size_t k = 1; k < n; ++k) {
     const int i = among[(turn + k) % n];
     if (load(i) < load(best)) best = i;

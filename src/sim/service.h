@@ -1,5 +1,6 @@
-// Service: several instances behind a dispatcher, fed by a workload, on one virtual clock. The
-// simulator's body around the production scheduler. One thread; a run is a function of its inputs.
+// Service: several instances behind a dispatcher, fed by a workload, on one virtual clock. The main
+// part of the simulator around the production scheduler. One thread; a run is a function of its
+// inputs.
 #pragma once
 
 #include <cstdint>
@@ -20,34 +21,35 @@
 
 namespace millrace::sim {
 
-// Fewest requests: waiting or running. Predicted time: the least prefill time before the request's
-// own, as the cost model has it (DistServe section 4.3), then the fewest requests.
+// Fewest requests: waiting or running. Predicted time: the least predicted prefill time before the
+// request's own, by the cost model (DistServe section 4.3), then the fewest requests.
 enum class DispatchPolicy { kRoundRobin, kFewestRequests, kRandom, kPredictedTime };
 
 // How KV gets from a prefill instance to a decode instance: pulled over the sender's network card,
-// one request after the other, while its blocks are held.
+// one request after another, while its blocks are held.
 struct KvTransferOptions {
   double kv_bytes_per_token = 0;
-  double bytes_per_s = 25e9;  // out of one prefill instance
+  double bytes_per_s = 25e9;  // from one prefill instance
   double latency_s = 0;
-  Duration lease = Duration::Seconds(3600);  // held so long for a pull; then it is computed anew
+  Duration lease = Duration::Seconds(3600);  // how long it is held; then it is recomputed
 };
 
-// What a service does for the requests of an instance that will be gone soon. Finish: nothing; what
-// has not ended by then is computed anew elsewhere. Move: their KV is copied while they run, then
-// they go on elsewhere (SpotServe section 4.2), one after the other over the instance's card.
+// What a service does with the requests of an instance that will leave soon. Finish: nothing;
+// requests that have not ended by then are recomputed elsewhere. Move: their KV is copied while
+// they run, one after another over the instance's card, and then they continue elsewhere (SpotServe
+// section 4.2).
 enum class OnNotice { kFinish, kMove };
 
 struct ServiceOptions {
   // Either all with role kBoth, or some with kPrefill and some with kDecode.
   std::vector<InstanceOptions> instances;
   KvTransferOptions kv_transfer;
-  Duration front_end;  // from a request's arrival to the scheduler, and of its news to the client
+  Duration front_end;  // from arrival to the scheduler, and from output to the client
   DispatchPolicy dispatch = DispatchPolicy::kFewestRequests;
   Slo slo;
-  std::optional<Time> stop_at;  // events after this do not happen
+  std::optional<Time> stop_at;  // later events do not happen
   uint64_t seed = 0;            // of kRandom
-  // In order of time; empty: all instances are there all the time. Roles must be kBoth.
+  // Ordered by time; empty: all instances are always present. Roles must be kBoth.
   std::vector<MembershipChange> membership;
   OnNotice on_notice = OnNotice::kMove;
 };
@@ -60,7 +62,7 @@ struct ServiceReport {
   std::vector<LoadSample> load;                 // evenly over arrivals
   uint64_t steps = 0, events = 0;
   double simulated_s = 0;
-  // Of hand-overs: from the first token to the pull's begin, and the pull itself.
+  // Of hand-overs: from the first token to the start of the pull, and the pull itself.
   Quantiles kv_wait, kv_transfer;
   std::vector<double> kv_link_busy_share;      // per instance, sending
   std::optional<MembershipReport> membership;  // with ServiceOptions::membership
@@ -68,26 +70,26 @@ struct ServiceReport {
 
 class Service {
  public:
-  // kInvalidArgument when an instance's options contradict each other, or the roles do.
+  // kInvalidArgument if an instance's options or the roles contradict each other.
   static Result<std::unique_ptr<Service>> Create(const ServiceOptions& options);
 
   // Runs the workload to its end (or to stop_at). Call once.
   ServiceReport Run(Workload& workload);
 
-  // Called with every step of instance `index` when it is submitted.
+  // Called with every step of instance `index` at its submission.
   void OnStep(std::function<void(int index, const StepRecord&)> observe);
   const sched::Scheduler& scheduler(int index) const { return instances_[index]->scheduler(); }
-  // Called with the share of requests that have arrived, now and then, when the total is known.
+  // Called now and then with the share of arrived requests, if the total is known.
   std::function<void(uint64_t arrived, Time now)> on_progress;
 
  private:
   enum class What : uint8_t { kArrival, kStepEnd, kKvArrival, kCopied };
   struct Event {
     What what = What::kArrival;
-    uint16_t life = 0;  // of the instance: what its machine before began does not happen
+    uint16_t life = 0;  // of the instance: events of its earlier machine are void
     int32_t index = 0;  // of an instance, a pull, or a copy
   };
-  // KV on its way between two instances.
+  // A KV transfer between two instances.
   struct Pull {
     RequestId id;
     int from = 0, to = 0;
@@ -97,9 +99,9 @@ class Service {
   struct Handed {
     int from = 0;
     Time at;
-    int copied_tokens = 0;  // before it was handed over
+    int copied_tokens = 0;  // before the hand-over
   };
-  // KV that is copied while its request goes on.
+  // KV that is copied while its request runs.
   struct Copy {
     RequestId id;
     int from = 0;
@@ -113,7 +115,7 @@ class Service {
   void Arrive(const SimRequest& request, Time now);
   // The instance with the role that should take the next request.
   int Dispatch(const std::vector<int>& among);
-  // To the instance; false when it was refused.
+  // Gives it to the instance; false if the request was rejected.
   bool Give(int index, sched::NewRequest request, Time now);
   void HearAll(int index, Time now);  // outputs_
   void Hear(int index, RequestOutput& output, Time now);
@@ -129,7 +131,7 @@ class Service {
   Status BeginMembership();
   std::optional<Time> NextChange() const;
   void Change(Time now);
-  void CountEntries();  // who takes requests has changed
+  void CountEntries();  // after a change of the instances that take requests
   void Leave(int index, Time now);
   void EndCopy(int slot, uint16_t life, Time now);
   void MoveCopied(int index, Time now);
@@ -137,8 +139,8 @@ class Service {
   void Lose(int index, Time now);
   void Park(sched::NewRequest request);
   void Place(sched::NewRequest request, Time now);  // in an instance that takes requests
-  void DropHandedKv(RequestId id);                  // wherever it was held, nobody will fetch it
-  void TakeOut(RequestId id, int from);             // it is not there any more
+  void DropHandedKv(RequestId id);                  // wherever it is held; it will not be fetched
+  void TakeOut(RequestId id, int from);             // it is no longer there
 
   Duration PrefillTime(int index, int prompt_tokens) const;
   ServiceReport Report(Time now);
@@ -146,14 +148,14 @@ class Service {
   const ServiceOptions options_;
   std::vector<std::unique_ptr<Instance>> instances_;
   EventQueue<Event> events_;
-  std::vector<int> entries_, decodes_;  // instances that requests enter, that take hand-overs
+  std::vector<int> entries_, decodes_;  // instances that take new requests; that take hand-overs
   Recorder recorder_;
   StepResult result_;  // scratch
   std::vector<RequestOutput> outputs_;
   std::vector<Time> ends_;
   std::vector<std::shared_ptr<const SamplingParams>> params_;         // by output length
   std::vector<std::shared_ptr<const std::vector<TokenId>>> prompts_;  // by prompt length
-  std::vector<Duration> prefill_ahead_;  // of kPredictedTime: what each instance has before it
+  std::vector<Duration> prefill_ahead_;  // of kPredictedTime: prefill time ahead on each instance
   std::unordered_map<RequestId, Handed> handed_;  // waiting for their pull
   Slots<Pull> pulls_;
   std::vector<sched::KvPull> asked_;
@@ -161,8 +163,8 @@ class Service {
   std::vector<Duration> link_busy_;  // the same
   Attendance attendance_;
   size_t next_change_ = 0;
-  std::deque<sched::NewRequest> parked_;   // while nobody takes requests
-  MembershipReport moves_;                 // of requests only
+  std::deque<sched::NewRequest> parked_;   // while no instance takes requests
+  MembershipReport moves_;                 // requests only
   std::vector<std::vector<Copy>> copied_;  // per instance: they leave when no step holds them
   Slots<Copy> copies_;
   Quantiles kv_wait_, kv_transfer_;

@@ -1,4 +1,4 @@
-// Prefill and decode on different instances (DistServe section 4.3): the decode side pulls when its
+// Prefill and decode on different instances (DistServe section 4.3). The decode side pulls once its
 // scheduler has given the request blocks; until then the prefill side's memory is the queue.
 #include <algorithm>
 
@@ -17,10 +17,11 @@ Status Service::SortRoles() {
                                [role](const InstanceOptions& o) { return o.role == role; });
   };
   if (has(StageRole::kPrefill) != has(StageRole::kDecode)) {
-    return InvalidArgument("prefill instances need decode instances and the other way round");
+    return InvalidArgument("prefill instances need decode instances and vice versa");
   }
   if (has(StageRole::kPrefill) && has(StageRole::kBoth)) {
-    return InvalidArgument("instances for both phases cannot stand beside instances for one");
+    return InvalidArgument(
+        "instances for both phases cannot be mixed with instances for one phase");
   }
   link_free_.resize(options_.instances.size());
   link_busy_.resize(options_.instances.size());
@@ -46,7 +47,7 @@ void Service::StartPulls(int index, Time now) {
   const KvTransferOptions& link = options_.kv_transfer;
   for (const sched::KvPull& ask : asked_) {
     const auto handed = handed_.extract(ask.id);
-    MR_CHECK(!handed.empty()) << "request " << ask.id << " was handed over by nobody";
+    MR_CHECK(!handed.empty()) << "request " << ask.id << " was not handed over";
     const int from = handed.mapped().from;
     const int first = std::max(ask.first_token, handed.mapped().copied_tokens);
     const double bytes = link.kv_bytes_per_token * std::max(ask.end_token - first, 0);

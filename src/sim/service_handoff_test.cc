@@ -1,19 +1,12 @@
-// Prefill and decode apart, in the simulator: times by hand, and nothing lost when memory is
-// scarce.
+// Separate prefill and decode instances in the simulator: times by hand, and no losses with scarce
+// memory.
 #include <gtest/gtest.h>
 
 #include "sim/service.h"
+#include "sim/testing_costs.h"
 
 namespace millrace::sim {
 namespace {
-
-// 100 ms for a step with a prompt in it, 10 ms for one without.
-class TwoSpeeds : public cost::StepCost {
- public:
-  double Seconds(const cost::BatchShape& b) const override {
-    return b.prefill_sequences > 0 ? 0.1 : 0.01;
-  }
-};
 
 InstanceOptions Of(StageRole role, const cost::StepCost& cost, int num_blocks) {
   InstanceOptions instance;
@@ -38,7 +31,7 @@ TEST(ServiceHandOff, TimesByHand) {
   EXPECT_EQ(l.requests, 1u);
   EXPECT_EQ(l.output_tokens, 4u);
   EXPECT_NEAR(l.ttft.mean(), 0.1, 1e-9);
-  // 100 tokens of 1 MB at 10 GB/s and 5 ms on the way, then a step of 10 ms.
+  // 100 tokens of 1 MB at 10 GB/s plus 5 ms latency, then a step of 10 ms.
   EXPECT_NEAR(l.max_gap.mean(), 0.01 + 0.005 + 0.01, 1e-9);
   EXPECT_NEAR(l.e2e.mean(), 0.1 + 0.015 + 3 * 0.01, 1e-9);
   EXPECT_NEAR(report.kv_transfer.mean(), 0.015, 1e-9);
@@ -74,7 +67,7 @@ TEST(ServiceHandOff, ScarceMemoryLosesNothing) {
   const ServiceReport report = service->Run(*workload);
   EXPECT_EQ(report.latency.requests, 400u);
   EXPECT_EQ(report.latency.refused, 0u);
-  EXPECT_GT(report.kv_wait.max(), 0.5) << "the decode side was to be short of memory";
+  EXPECT_GT(report.kv_wait.max(), 0.5) << "the decode side must be short of memory here";
   for (const auto& stats : report.stats) {
     EXPECT_EQ(stats.blocks_free, stats.blocks_total);
     EXPECT_EQ(stats.waiting + stats.running + stats.pulling, 0);

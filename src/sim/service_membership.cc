@@ -1,6 +1,6 @@
-// Instances that come and go: requests wait while nobody takes them, leave an instance that was
-// told to go with the KV they have, and are computed anew where their instance is lost. What leaves
-// and what goes on is asked of the production scheduler, as the controller does.
+// Instances that come and go. Requests wait while no instance takes them. They leave a leaving
+// instance with the KV they have, and are recomputed if their instance is lost. As in the
+// controller, the production scheduler decides what leaves and what continues.
 #include <algorithm>
 #include <utility>
 
@@ -20,13 +20,13 @@ Status Service::BeginMembership() {
     MR_CHECK(change.instance >= 0 && change.instance < std::ssize(instances_)) << change.instance;
   }
   if (!decodes_.empty()) {
-    return InvalidArgument("instances that come and go must take both phases");
+    return InvalidArgument("instances that come and go must serve both phases");
   }
   entries_.clear();
   return OkStatus();
 }
 
-// None when something else happens sooner, or when nothing is left that it could matter to.
+// None if another event comes first, or if nothing is left that it could affect.
 std::optional<Time> Service::NextChange() const {
   if (next_change_ == options_.membership.size()) return std::nullopt;
   const Time at = options_.membership[next_change_].at;
@@ -58,7 +58,8 @@ void Service::CountEntries() {
   }
 }
 
-// Those without KV go at once; that of the others is copied, one after the other, while they run.
+// Requests without KV leave at once. The KV of the others is copied one after another while they
+// run.
 void Service::Leave(int index, Time now) {
   if (options_.on_notice == OnNotice::kFinish || entries_.empty()) return;
   sched::Scheduler& scheduler = instances_[index]->scheduler();
@@ -95,15 +96,15 @@ void Service::MoveCopied(int index, Time now) {
   std::erase_if(copied_[index], [&](const Copy& copy) { return TryMove(copy, now); });
 }
 
-// False while a step in flight holds it.
+// Returns false while a step in flight holds the request.
 bool Service::TryMove(const Copy& copy, Time now) {
   sched::Scheduler& scheduler = instances_[copy.from]->scheduler();
   if (entries_.empty()) {
-    scheduler.Thaw(copy.id);  // there is nowhere to go: it runs on
+    scheduler.Unpause(copy.id);  // no destination: it continues here
     return true;
   }
   if (!scheduler.Peek(copy.id)) return true;  // it has ended
-  if (!scheduler.Freeze(copy.id)) return false;
+  if (!scheduler.Pause(copy.id)) return false;
   auto gone = scheduler.Detach(copy.id, now, options_.kv_transfer.lease);
   if (gone->computed_tokens() > 0) gone->request.imported_tokens = {gone->kv.front().tokens};
   TakeOut(copy.id, copy.from);

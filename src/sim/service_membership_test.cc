@@ -1,29 +1,21 @@
-// Instances that come and go under a simulated service: times by hand, and nothing lost under
-// random traces.
+// Instances of a simulated service that come and go: times by hand, and no losses under random
+// traces.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/rng.h"
+#include "base/test_time.h"
 #include "sim/service.h"
+#include "sim/testing_costs.h"
 
 namespace millrace::sim {
 namespace {
 
 using What = MembershipChange::What;
 
-// 100 ms for a step with a prompt in it, 10 ms for one without.
-class TwoSpeeds : public cost::StepCost {
- public:
-  double Seconds(const cost::BatchShape& b) const override {
-    return b.prefill_sequences > 0 ? 0.1 : 0.01;
-  }
-};
-
 const TwoSpeeds kCost;
-
-Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
 
 ServiceOptions Options(int instances, int num_blocks = 256) {
   InstanceOptions instance;
@@ -37,7 +29,7 @@ ServiceOptions Options(int instances, int num_blocks = 256) {
   return options;
 }
 
-// Instances 0 and 1, one machine each, from the beginning.
+// Instances 0 and 1, one machine each, from the start.
 std::vector<MembershipChange> TwoThere() {
   return {{At(0), 0, 0, What::kCame},
           {At(0), 0, 0, What::kReady},
@@ -55,15 +47,15 @@ ServiceReport Serve(const ServiceOptions& options, int requests, int output, dou
   ServiceReport report = service->Run(*workload);
   for (size_t i = 0; i < options.instances.size(); ++i) {
     service->scheduler(static_cast<int>(i)).CheckIntegrity();
-    EXPECT_EQ(report.stats[i].blocks_pinned, 0) << "KV is held that nobody will fetch";
+    EXPECT_EQ(report.stats[i].blocks_pinned, 0) << "KV is held that will not be fetched";
   }
   return report;
 }
 
-TEST(ServiceMembership, WhatWasLostIsComputedAnew) {
+TEST(ServiceMembership, RecomputesWhatWasLost) {
   ServiceOptions options = Options(2);
   options.membership = TwoThere();
-  // Tokens at 0.1 to 0.13, on whichever instance; then both go, and another comes.
+  // Tokens at 0.1 to 0.13 on either instance; then both leave, and another arrives.
   options.membership.push_back({At(0.135), 0, 0, What::kLost});
   options.membership.push_back({At(0.135), 1, 1, What::kLost});
   options.membership.push_back({At(0.135), 0, 2, What::kCame});
@@ -76,7 +68,7 @@ TEST(ServiceMembership, WhatWasLostIsComputedAnew) {
   EXPECT_EQ(l.requests, 1u);
   EXPECT_EQ(l.output_tokens, 10u) << "no token twice, none lost";
   EXPECT_NEAR(l.ttft.mean(), 0.1, 1e-9);
-  // Ready at 0.2, computed anew in one step: the fifth token at 0.3.
+  // Ready at 0.2, recomputed in one step: the fifth token is at 0.3.
   EXPECT_NEAR(l.max_gap.mean(), 0.3 - 0.13, 1e-9);
   EXPECT_NEAR(l.e2e.mean(), 0.3 + 5 * 0.01, 1e-9);
   ASSERT_TRUE(report.membership.has_value());
@@ -91,7 +83,7 @@ TEST(ServiceMembership, WhatWasLostIsComputedAnew) {
   EXPECT_NEAR(m.paid_s, 2 * 0.135 + 0.215, 1e-9);
 }
 
-// SpotServe section 4.2: with a notice the cache goes along.
+// SpotServe section 4.2: after a notice the cache moves along.
 TEST(ServiceMembership, MovesWithItsKvBeforeTheEnd) {
   ServiceOptions options = Options(2);
   options.membership = TwoThere();
@@ -104,30 +96,30 @@ TEST(ServiceMembership, MovesWithItsKvBeforeTheEnd) {
   EXPECT_EQ(report.latency.output_tokens, 20u);
   EXPECT_EQ(report.membership->moved, 1u);
   EXPECT_EQ(report.membership->replayed, 0u);
-  // Copied by 0.126, so it leaves with the token of 0.13: at most 3 tokens of 1 MB at 10 GB/s and
-  // 1 ms on the way, then a step.
+  // Copied by 0.126, so it leaves with the token at 0.13: at most 3 tokens of 1 MB at 10 GB/s plus
+  // 1 ms latency, then a step.
   EXPECT_GT(report.latency.max_gap.mean(), 0.011);
   EXPECT_LE(report.latency.max_gap.mean(), 0.011 + 3e-4 + 1e-9);
 
   options.on_notice = OnNotice::kFinish;
   const ServiceReport stays = Serve(options, 1, 20, INFINITY);
   EXPECT_EQ(stays.membership->moved, 0u);
-  EXPECT_NEAR(stays.latency.max_gap.mean(), 0.01, 1e-9) << "30 s are enough to end in peace";
+  EXPECT_NEAR(stays.latency.max_gap.mean(), 0.01, 1e-9) << "30 s are enough to finish";
 }
 
-TEST(ServiceMembership, RunsOnWhenWhereItWouldGoIsLostMeanwhile) {
+TEST(ServiceMembership, ContinuesWhereItIsWhenItsDestinationIsLost) {
   ServiceOptions options = Options(2);
   options.membership = {{At(0), 0, 0, What::kCame},       {At(0), 0, 0, What::kReady},
                         {At(0.05), 1, 1, What::kCame},    {At(0.05), 1, 1, What::kReady},
                         {At(0.115), 0, 0, What::kNotice}, {At(0.127), 1, 1, What::kLost}};
-  // Copied by 0.126, in the middle of a step; at its end nobody takes it.
+  // Copied by 0.126, in the middle of a step; at its end no instance takes it.
   const ServiceReport report = Serve(options, 1, 20, INFINITY);
   EXPECT_EQ(report.latency.output_tokens, 20u);
   EXPECT_EQ(report.membership->moved, 0u);
   EXPECT_NEAR(report.latency.max_gap.mean(), 0.01, 1e-9);
 }
 
-TEST(ServiceMembership, RequestsWaitForTheFirstAndAreRefusedWhenNobodyComes) {
+TEST(ServiceMembership, RequestsWaitForTheFirstAndAreRefusedWhenNoInstanceComes) {
   ServiceOptions options = Options(1);
   options.membership = {{At(5), 0, 0, What::kCame}, {At(7), 0, 0, What::kReady}};
   const ServiceReport late = Serve(options, 3, 4);
@@ -151,7 +143,7 @@ TEST(ServiceMembership, PhasesApartAreRefused) {
   EXPECT_FALSE(Service::Create(options).ok());
 }
 
-std::string RandomTrace(Rng& rng, int machines) {
+std::string RandomChanges(Rng& rng, int machines) {
   std::string text;
   std::vector<bool> there(static_cast<size_t>(machines));
   double at_s = 0;
@@ -162,7 +154,7 @@ std::string RandomTrace(Rng& rng, int machines) {
         fmt::format("{},{},m{}\n", static_cast<int>(at_s * 1e3), there[m] ? "add" : "remove", m);
     if (i > 1) at_s += rng.Uniform() * 2;
   }
-  for (size_t m = 0; m < there.size(); ++m) {  // who is there at the end serves the rest
+  for (size_t m = 0; m < there.size(); ++m) {  // those present at the end serve the rest
     if (!there[m]) text += fmt::format("{},add,m{}\n", static_cast<int>(at_s * 1e3 + 1e3), m);
   }
   return text;
@@ -172,7 +164,7 @@ TEST(ServiceMembership, NothingIsLostUnderRandomTraces) {
   uint64_t moved = 0, replayed = 0;
   for (uint64_t seed = 0; seed < 40; ++seed) {
     Rng rng(seed);
-    const auto trace = ParseAvailability(RandomTrace(rng, 5));
+    const auto trace = ParseAvailability(RandomChanges(rng, 5));
     ASSERT_TRUE(trace.ok()) << trace.status().ToString();
     ServiceOptions options = Options(3, 24 + static_cast<int>(rng.Between(0, 63)));
     options.membership =

@@ -1,5 +1,5 @@
-// Slots: things on their way, named by small numbers that events can carry; a number comes back
-// into use when its thing has arrived. A value; one thread.
+// Slots: objects in flight, named by small numbers that fit into events. A number is reused after
+// its object has arrived. A value; one thread.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace millrace::sim {
 template <typename T>
 class Slots {
  public:
-  // A slot with whatever it held last, so that it keeps its memory.
+  // Takes a slot with its previous content, so that it keeps its memory.
   int Take() {
     if (free_.empty()) {
       things_.emplace_back();

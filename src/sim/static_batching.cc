@@ -21,8 +21,8 @@ class Batch {
 
   int iterations() const { return output_tokens_; }
 
-  // The end of iteration `i` that begins at `now`: its micro-batches follow each other through the
-  // stages, and the next iteration waits for the last of them.
+  // The end of iteration `i` if it begins at `now`. Its micro-batches follow each other through the
+  // stages, and the next iteration waits for the last one.
   Time RunIteration(int i, Time now) const {
     std::vector<Time> free(options_.stages.size(), now);
     Time end = now;
@@ -71,7 +71,7 @@ LatencyReport RunStaticBatching(const StaticBatchingOptions& options, Workload& 
     queue.erase(queue.begin(), queue.begin() + static_cast<int64_t>(taken));
     const Batch batch(options, requests);
     for (int i = 0; i < batch.iterations(); ++i) now = batch.RunIteration(i, now);
-    for (const SimRequest& r : requests) {  // nobody hears a token before all have theirs
+    for (const SimRequest& r : requests) {  // clients get tokens only when all requests are done
       RequestOutput output{.request = recorder.Arrived(r), .finish = FinishReason::kLength};
       for (int t = 0; t < r.output_tokens; ++t) output.tokens.push_back(0);
       recorder.Heard(output, now);

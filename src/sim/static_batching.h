@@ -1,6 +1,7 @@
 // Static batching: the request-level scheduling that Orca compares itself with (FasterTransformer
-// behind a simple queue, Orca section 6). A baseline, not a part of Millrace: a batch is taken from
-// the queue, runs until its longest request has ended, and only then do all of its requests return.
+// behind a simple queue, Orca section 6). A baseline for comparison only. A batch is taken from the
+// queue and runs until its longest request has ended; only then do all its requests return. Pure
+// function; any thread.
 #pragma once
 
 #include <vector>
@@ -18,7 +19,7 @@ struct StaticBatchingOptions {
   Slo slo;
 };
 
-// Every request is padded to the longest of its micro-batch and computed to the batch's end.
+// Every request is padded to the longest of its micro-batch and computed until the batch ends.
 LatencyReport RunStaticBatching(const StaticBatchingOptions& options, Workload& workload);
 
 }  // namespace millrace::sim

@@ -7,7 +7,7 @@
 namespace millrace::sim {
 namespace {
 
-// A tenth of a pixel is enough; "-0" is no number.
+// Rounds to a tenth of a pixel and avoids "-0".
 std::string At(double value) {
   const double rounded = std::round(value * 10) / 10;
   return fmt::format("{:g}", rounded == 0 ? 0 : rounded);

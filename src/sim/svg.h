@@ -1,5 +1,5 @@
-// Svg: a drawing as text. Coordinates are pixels from the top left corner, rounded to a tenth so
-// that the text stays short and is the same on every machine. A value; one thread.
+// Svg: a drawing as text. Coordinates are pixels from the top left corner, rounded to a tenth, so
+// that the text is short and equal on every machine. A value; one thread.
 #pragma once
 
 #include <string>

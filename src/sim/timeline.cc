@@ -1,4 +1,5 @@
-// Who ran what and when: as a picture and as a trace for Chrome's and Perfetto's viewers.
+// The steps of each instance over time, as a picture and as a trace for Chrome's and Perfetto's
+// viewers.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,10 +14,10 @@ namespace millrace::sim {
 namespace {
 
 constexpr double kRowHeight = 26, kRowGap = 6, kNames = 150, kDrawn = 1000, kHead = 64;
-constexpr double kLabelMin = 22;  // pixels that a number needs
+constexpr double kLabelMin = 22;  // pixels needed for a number
 constexpr int kBoxesMax = 20'000;
 
-// From blue (decode alone) to orange (prompts alone).
+// From blue (decode only) to orange (prompts only).
 std::string ColourOf(const cost::BatchShape& batch) {
   const int64_t tokens = batch.tokens();
   const double prompt =
@@ -49,7 +50,7 @@ void DrawKey(Svg& svg) {
   svg.Text(kNames + 110, 22, "half and half");
   svg.Rect(kNames + 220, 10, 14, 14, ColourOf({.prefill_tokens = 1}));
   svg.Text(kNames + 240, 22, "prompts");
-  svg.Text(kNames + 330, 22, "number: tokens of the step; white: nothing to do");
+  svg.Text(kNames + 330, 22, "number: tokens of the step; white: idle");
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ Result<int> TokenCount(std::string_view text, std::string_view name) {
   return static_cast<int>(*value);
 }
 
-// A comma-separated trace: the names of its columns, and how its times are written.
+// A comma-separated trace format: the names of its columns, and how its times are written.
 struct Dialect {
   std::string_view time, input, output;
   bool wall_clock;

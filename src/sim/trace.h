@@ -1,5 +1,5 @@
-// Published request traces: when each request came and how long it was. Untrusted text; every error
-// names the line.
+// Published request traces: when each request arrived and how long it was. Untrusted text; every
+// error names the line. Values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,13 +22,13 @@ struct TraceEntry {
   std::vector<int64_t> hash_ids;  // Mooncake: one per 512 prompt tokens; equal ids, equal tokens
 };
 
-// Told apart by the first line:
+// The first line determines the format:
 //   Azure           TIMESTAMP,ContextTokens,GeneratedTokens; TIMESTAMP as "2023-11-16 18:15:46.68"
 //   plain           arrival_s,prompt_tokens,output_tokens; arrival_s in seconds
 //   splitwise-sim   arrival_timestamp,prompt_size,token_size; arrival_timestamp in seconds
 //   Mooncake        JSON lines: "timestamp" in ms, "input_length", "output_length", "hash_ids"
-// Columns may stand in any order among others. At most `entries_max` entries are read. A trace
-// without a request, or one that goes back in time, is an error.
+// Columns may be in any order, with others between them. Reads at most `entries_max` entries. A
+// trace without a request, or with times that go back, is an error.
 Result<std::vector<TraceEntry>> ParseTrace(std::string_view text, size_t entries_max);
 
 // Stretches time so that the mean rate becomes `rate` requests per second. REQUIRES: rate > 0.

@@ -86,7 +86,7 @@ Run::Run(const TrialDeployment& deployment, const std::vector<TrialRequest>& req
   if (keep_times) report_.times.resize(requests.size());
 }
 
-// Lower is better. A prefill instance whose decode partners are loaded is a worse choice too.
+// Lower is better. Loaded decode partners also make a prefill instance a worse choice.
 double Run::Score(int prefill, int prompt) const {
   const Instance& instance = instances_[prefill];
   if (deployment_.dispatch == TrialDispatch::kFewestRequests) {
@@ -100,7 +100,7 @@ double Run::Score(int prefill, int prompt) const {
 }
 
 void Run::Arrive(int id) {
-  // Ties go round.
+  // Ties go round-robin.
   const int first = id % deployment_.prefills;
   int best = first;
   double best_score = Score(first, requests_[id].prompt);
@@ -139,7 +139,7 @@ void Run::StepDone(int index, int lane) {
     const bool decode_later = disaggregated() && deployment_.decodes > 0 && r.output > 1;
     if (disaggregated()) {
       instance.NoteLeft();
-      // The KV stays where it is until somebody pulled it.
+      // The KV stays where it is until it is pulled.
       if (!decode_later) instance.Free(r.prompt);
     } else if (r.output == 1) {
       instance.NoteLeft();
@@ -154,7 +154,7 @@ void Run::StepDone(int index, int lane) {
   Start(index);
 }
 
-// Of the decode instances that this prefill instance may send to.
+// Chooses among the decode instances to which this prefill instance may send.
 int Run::LeastLoadedDecode(int prefill, int prompt) const {
   const int per_group = deployment_.decodes / deployment_.groups;
   const int group = prefill / (deployment_.prefills / deployment_.groups);
@@ -177,7 +177,7 @@ void Run::HandOver(int id) {
   Pull(best);
 }
 
-// The decode side takes what fits, in order.
+// The decode side takes the requests that fit, in order.
 void Run::Pull(int decode) {
   Instance& instance = instances_[decode];
   while (const auto waiting = instance.WaitingForMemory()) {
@@ -202,7 +202,7 @@ void Run::TransferDone(int id, int decode) {
   const Request& r = requests_[id];
   instances_[r.prefill_owner].Free(r.prompt);
   instances_[decode].AddDecode(id, now_s_);
-  Start(r.prefill_owner);  // it may have waited for this memory
+  Start(r.prefill_owner);  // a prefill may have waited for this memory
   Start(decode);
 }
 

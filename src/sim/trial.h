@@ -1,15 +1,15 @@
 // Trial: a fast approximate run of one deployment under one workload, for searches that need
-// thousands of them. It is NOT the simulator that speaks for the server: where that one drives the
-// production scheduler token by token (sim/instance.h), a trial keeps per batch only the number of
-// sequences and the sum of their contexts, so that an iteration costs the same whatever the batch.
-// Searches rank with trials; what they recommend deserves a run in the real simulator. The tests
-// hold a trial against both: equal to sim/compat where their models meet, within 5 % of the
+// thousands of runs. It is NOT the simulator that predicts the server. That one drives the
+// production scheduler token by token (sim/instance.h); a trial keeps per batch only the number of
+// sequences and the sum of their contexts, so the cost of an iteration does not depend on the
+// batch. Searches rank with trials; confirm their result with the real simulator. Tests compare
+// trials with both: they equal sim/compat where the models coincide, and are within 5 % of the
 // production scheduler's mean latencies.
 //
 // Modelled: iteration-level batches, pipelines with one batch in flight per stage, prefill batches
 // up to a token limit (L_m), chunked prefill, KV capacity, pull of the KV over the sender's link,
-// dispatch by predicted time. Not modelled: paging (a request reserves its whole length, so memory
-// is never overstated), preemption, prefix caching.
+// dispatch by predicted time. Not modelled: paging (a request reserves its whole length, so
+// available memory is never overstated), preemption, prefix caching.
 //
 // Pure function of its arguments; any thread.
 #pragma once
@@ -36,16 +36,16 @@ struct TrialInstance {
 enum class TrialMode {
   kDisaggregated,  // prefill and decode on different instances
   kColocated,      // both on one, prefill first (vLLM of 2023)
-  kChunked,        // both on one, every step decodes and fills up with a part of a prompt
+  kChunked,        // both on one, every step decodes and adds part of a prompt
 };
 
 enum class TrialDispatch { kPredictedTime, kFewestRequests };
 
 struct TrialDeployment {
   TrialMode mode = TrialMode::kDisaggregated;
-  TrialInstance prefill, decode;  // the first alone unless disaggregated
-  int prefills = 1, decodes = 1;  // instances; decodes may be 0: prefill alone is judged
-  // KV moves only inside a group: the instances are split evenly, in order. Divides both counts.
+  TrialInstance prefill, decode;  // prefill only, unless disaggregated
+  int prefills = 1, decodes = 1;  // decodes may be 0: prefill is judged alone
+  // KV moves only inside a group. The instances are divided evenly, in order. Divides both counts.
   int groups = 1;
   int prefill_batch_tokens = 2048;  // L_m; a longer prompt runs alone. Of a chunked step: its size
   int sequences_max = 256;          // of a batch
@@ -57,7 +57,7 @@ struct TrialDeployment {
 
 struct TrialLimits {
   double ttft_s = 0, tpot_s = 0;
-  // Stop as soon as no more than this share can meet both; what is reported then is a bound.
+  // Stops once at most this share can meet both limits; the report is then a bound.
   double give_up_below = 0;
 };
 
@@ -71,10 +71,11 @@ struct TrialReport {
   int met_ttft = 0, met_tpot = 0, met_both = 0;
   bool gave_up = false;
   double end_s = 0;
-  std::vector<TrialTimes> times;  // per request, when asked for
+  std::vector<TrialTimes> times;  // per request, if requested
 };
 
-// REQUIRES: requests by arrival. kInvalidArgument: a request can never fit, with the numbers.
+// REQUIRES: requests ordered by arrival. kInvalidArgument, with the numbers, if a request can never
+// fit.
 Result<TrialReport> RunTrial(const TrialDeployment& deployment,
                              const std::vector<TrialRequest>& requests, const TrialLimits& limits,
                              bool keep_times = false);

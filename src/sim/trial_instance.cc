@@ -27,7 +27,7 @@ void Instance::AddPrompt(int id) {
 }
 
 void Instance::AddDecode(int id, double) {
-  // The emptiest lane: lanes take turns, so their steps should be alike.
+  // The lane with the fewest sequences: lanes take turns, so their steps should be equally long.
   Lane* best = &lanes_[0];
   for (Lane& lane : lanes_) {
     if (lane.decoding < best->decoding) best = &lane;
@@ -39,7 +39,7 @@ void Instance::StartDecoding(Lane& lane, int id) {
   const Request& r = requests_[id];
   ++lane.decoding;
   lane.context += r.prompt + 1;
-  // A lane in the middle of a decode step counts that step for the sequences it had before.
+  // A lane in the middle of a decode step counts that step only for the sequences it had before.
   const int64_t from = lane.steps + (lane.busy && lane.decodes_now ? 1 : 0);
   if (lane.busy && lane.decodes_now) lane.context -= 1;
   lane.ends.emplace(from + r.output - 1, id);
@@ -54,7 +54,7 @@ bool Instance::AdmitFront(const Lane& lane) {
   return true;
 }
 
-// Prompts up to the limit together; a longer one alone.
+// Takes prompts together up to the limit; a longer prompt runs alone.
 void Instance::TakePrompts(Lane& lane, BatchShape& shape) {
   while (!prompts_.empty()) {
     const int id = prompts_.front();

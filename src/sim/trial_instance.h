@@ -17,11 +17,11 @@ struct Request {
   int prompt = 0, output = 0;
   int prefilled = 0;       // tokens
   double first_s = 0;      // time of the first token
-  double predicted_s = 0;  // of its prefill, as the dispatcher counted it
+  double predicted_s = 0;  // of its prefill, as counted by the dispatcher
   int prefill_owner = 0;
 };
 
-// What an instance does in its steps.
+// The kinds of work that an instance does in its steps.
 struct Duties {
   bool prefill = false, decode = false, chunked = false;
 };
@@ -37,13 +37,14 @@ class Instance {
   Instance(const TrialDeployment& deployment, const TrialInstance& kind, Duties duties,
            std::vector<Request>& requests);
 
-  // A prompt to compute, or a request whose KV has come and fits (see Reserve).
+  // Adds a prompt to compute, or a request whose KV has arrived and fits (see Reserve).
   void AddPrompt(int id);
   void AddDecode(int id, double now_s);
 
-  // Starts a step when the first stage is free and a lane has work.
+  // Starts a step if the first stage is free and a lane has work.
   std::optional<Step> TryStart(double now_s);
-  // The step of `lane` ended: prompts that are done, sequences that got their last token.
+  // The step of `lane` ended. Reports the prompts that are done and the sequences that got their
+  // last token.
   void Finish(int lane, double now_s, std::vector<int>& prefilled, std::vector<int>& ended);
 
   // KV memory. A prefill instance holds prompts, the others whole requests.
@@ -51,14 +52,14 @@ class Instance {
   void Reserve(int64_t tokens) { kv_used_ += tokens; }
   void Free(int64_t tokens) { kv_used_ -= tokens; }
 
-  // For the dispatcher: seconds until a new prompt would start, roughly.
+  // Approximate seconds until a new prompt would start, for the dispatcher.
   double PredictedWait(double now_s) const;
-  // Seconds of a decode step if `tokens` more were in the batch.
+  // Seconds of a decode step with `tokens` more in the batch.
   double PredictedDecode(int64_t tokens) const;
   int64_t requests() const { return requests_here_; }
   void NoteLeft() { --requests_here_; }
 
-  // Prefilled elsewhere, waiting for memory here, in order.
+  // Adds a request prefilled elsewhere; it waits here for memory, in order.
   void HandOver(int id) {
     handed_over_.push_back(id);
     handed_over_tokens_ += requests_[id].prompt;
@@ -74,10 +75,10 @@ class Instance {
  private:
   struct Lane {
     bool busy = false;
-    int64_t steps = 0;  // decode steps done
+    int64_t steps = 0;  // completed decode steps
     int decoding = 0;
-    int64_t context = 0;         // of the decoding sequences, their next tokens included
-    std::vector<int> prompts;    // in the step under way
+    int64_t context = 0;         // of the decoding sequences, with their next tokens
+    std::vector<int> prompts;    // in the current step
     std::optional<int> partial;  // a prompt cut by chunking
     bool decodes_now = false;
     // (decode step after which it ends, request)
@@ -106,7 +107,7 @@ class Instance {
   size_t next_lane_ = 0;
   int64_t kv_used_ = 0;
   int64_t requests_here_ = 0;
-  double backlog_s_ = 0;  // predicted seconds of the prompts that wait
+  double backlog_s_ = 0;  // predicted seconds of the waiting prompts
 };
 
 }  // namespace millrace::sim::trial

@@ -29,7 +29,7 @@ class FunctionCost : public cost::StepCost {
   std::function<double(const BatchShape&)> f_;
 };
 
-// A second per prompt, whatever else.
+// A second per prompt, whatever its length.
 const FunctionCost kSecondPerPrompt([](const BatchShape& b) { return 1.0 * b.prefill_sequences; });
 const FunctionCost kHalfPerPrompt([](const BatchShape& b) { return 0.5 * b.prefill_sequences; });
 
@@ -75,7 +75,7 @@ TrialDeployment PrefillOnly(std::vector<const cost::StepCost*> stages, int prefi
           .prefill_batch_tokens = 512};
 }
 
-// DistServe section 3.1, uniform prompts that fill a batch each.
+// DistServe section 3.1: uniform prompts that each fill a batch.
 TEST(Trial, AgreesWithTheMd1Formulas) {
   const auto uniform = [](Rng&) { return std::make_pair(512, 1); };
   for (const double load : {0.3, 0.6, 0.9}) {
@@ -91,8 +91,8 @@ TEST(Trial, AgreesWithTheMd1Formulas) {
   }
 }
 
-// With batches without limit, memory without limit and a free transfer, the trial and the imitation
-// of the artifact are the same system; only the meaning of the output length differs by one token.
+// With unlimited batches and memory and a free transfer, the trial and the imitation of the
+// artifact are the same system. Only the meaning of the output length differs by one token.
 TEST(Trial, EqualsTheArtifactWhereTheirModelsMeet) {
   const auto lengths = [](Rng& rng) {
     return std::make_pair(static_cast<int>(rng.Between(20, 1500)),
@@ -143,7 +143,7 @@ TEST(Trial, ColocatedEqualsTheArtifactsColocated) {
 }
 
 TEST(Trial, BatchesPromptsUpToTheLimitAndLongOnesAlone) {
-  // The cost tells how many sequences were batched: 1 s each step.
+  // The cost shows how many sequences were batched: 1 s each step.
   const FunctionCost step([](const BatchShape& b) { return b.prefill_sequences > 0 ? 1.0 : 0.0; });
   auto deployment = PrefillOnly({&step});
   const auto report =
@@ -154,7 +154,7 @@ TEST(Trial, BatchesPromptsUpToTheLimitAndLongOnesAlone) {
   EXPECT_NEAR(report.times[3].ttft_s, 2.7, 1e-9) << "100 would exceed 512";
 }
 
-// Every step is one second and decodes first, then fills up with 10 tokens of prompt in all.
+// Every step takes one second and decodes first, then fills up with prompt tokens to 10 in total.
 TEST(Trial, ChunkedPrefillKeepsDecodesGoing) {
   const FunctionCost step([](const BatchShape& b) { return b.empty() ? 0.0 : 1.0; });
   const auto report =
@@ -175,8 +175,8 @@ TEST(Trial, TransferTakesTheLinksTime) {
                              .kv_latency_s = 0.5};
   const auto report = RunOk(deployment, {{0, 20, 2}, {0, 20, 2}});
   EXPECT_NEAR(report.times[0].tpot_s, 2 + 0.5 + 1, 1e-9);
-  // The first starts alone at once; the second prompt follows a second later and its KV waits for
-  // the link, then for the step under way.
+  // The first starts alone at once. The second prompt follows a second later; its KV waits for the
+  // link, then for the current step.
   EXPECT_NEAR(report.times[1].ttft_s, 2, 1e-9);
   EXPECT_NEAR(report.times[1].tpot_s, 4.5 - 1 + 1, 1e-9);
 }
@@ -185,10 +185,10 @@ TEST(Trial, MemoryAdmitsNoMoreThanFits) {
   const FunctionCost step([](const BatchShape& b) { return b.empty() ? 0.0 : 1.0; });
   TrialDeployment deployment{
       .prefill = {{&step}, 100}, .decode = {{&step}, 15}, .prefill_batch_tokens = 1000};
-  // 10 + 5 tokens each: one at a time.
+  // 10 + 5 tokens each: only one fits at a time.
   const auto report = RunOk(deployment, {{0, 10, 5}, {0.5, 10, 5}});
   EXPECT_NEAR(report.times[0].tpot_s, 1, 1e-9);
-  EXPECT_NEAR(report.times[1].tpot_s * 4, 5 - 2 + 4, 1e-9) << "waits for the first to end";
+  EXPECT_NEAR(report.times[1].tpot_s * 4, 5 - 2 + 4, 1e-9) << "waits for the end of the first";
   EXPECT_FALSE(RunTrial(deployment, {{0, 12, 5}}, kAnyTime).ok());
   EXPECT_FALSE(RunTrial(deployment, {{0, 101, 1}}, kAnyTime).ok());
 }
@@ -204,7 +204,7 @@ TEST(Trial, GivesUpAsSoonAsTheShareIsLost) {
   EXPECT_LT(report->end_s, 250);
 }
 
-// Prompts of very unlike length: counting requests sends short ones behind long ones.
+// Prompts of very different length: counting requests sends short ones behind long ones.
 TEST(Trial, DispatchByPredictedTimeBeatsCountingRequests) {
   Rng rng(17);
   std::vector<TrialRequest> requests;
@@ -247,8 +247,8 @@ TEST(Trial, TheSameInputGivesTheSameAnswer) {
   }
 }
 
-// The same requests through the production scheduler: what a trial leaves out (paging, the exact
-// order of chunks) may move single requests, not the picture.
+// The same requests through the production scheduler. What a trial leaves out (paging, the exact
+// order of chunks) may shift single requests but not the means.
 TEST(Trial, ChunkedIsCloseToTheProductionScheduler) {
   class Given : public Workload {
    public:

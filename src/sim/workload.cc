@@ -50,9 +50,9 @@ class Synthetic : public Workload {
   double now_s_ = 0;
 };
 
-class Replay : public Workload {
+class TraceReplay : public Workload {
  public:
-  explicit Replay(std::vector<TraceEntry> entries) : entries_(std::move(entries)) {}
+  explicit TraceReplay(std::vector<TraceEntry> entries) : entries_(std::move(entries)) {}
   std::optional<SimRequest> Next() override {
     if (next_ == entries_.size()) return std::nullopt;
     const TraceEntry& e = entries_[next_++];
@@ -95,7 +95,7 @@ std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options) {
 
 std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate) {
   if (rate) RescaleRate(entries, *rate);
-  return std::make_unique<Replay>(std::move(entries));
+  return std::make_unique<TraceReplay>(std::move(entries));
 }
 
 }  // namespace millrace::sim

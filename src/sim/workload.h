@@ -1,5 +1,6 @@
-// Workload: which requests come, when, and how long they are. A stream, so that a million requests
-// take the memory of those alive. A function of its options and the seed. One thread.
+// Workload: the requests of a simulation, their arrival times and lengths. It is a stream, so that
+// a million requests take only the memory of the live ones. A function of its options and the seed.
+// One thread.
 #pragma once
 
 #include <cstdint>
@@ -26,15 +27,15 @@ struct SimRequest {
 class Workload {
  public:
   virtual ~Workload() = default;
-  // In order of arrival; nothing after the last.
+  // Ordered by arrival; nothing after the last.
   virtual std::optional<SimRequest> Next() = 0;
 };
 
-// How a length is drawn.
+// How lengths are drawn.
 struct LengthSpec {
   enum class Kind { kFixed, kUniform, kLognormal } kind = Kind::kFixed;
-  double a = 1;  // the length; the least; the mean
-  double b = 1;  // unused; the greatest, inclusive; the standard deviation
+  double a = 1;  // the length; the minimum; the mean
+  double b = 1;  // unused; the maximum, inclusive; the standard deviation
   int limit = 1 << 20;
 };
 int DrawLength(const LengthSpec& spec, Rng& rng);
@@ -48,16 +49,16 @@ struct SyntheticOptions {
   double duration_s = std::numeric_limits<double>::infinity();  // no arrival later than this
   double rate = 1;        // requests per second; infinite: all at once
   double burstiness = 1;  // shape of the Gamma gaps: 1 Poisson, 1 / CV^2 in general
-  RateShape shape;        // of `rate`, the mean; without shares it is always the same
+  RateShape shape;        // of `rate`, which is the mean; constant without shares
   LengthSpec prompt, output;
-  // Where not empty, prompt and output lengths come from here, in turn or drawn at random.
+  // If not empty, prompt and output lengths come from here, in turn or at random.
   std::vector<Lengths> lengths;
   bool draw_lengths = false;
   uint64_t seed = 0;
 };
 std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options);
 
-// A recorded trace; `rate` (requests per second) stretches its time when given.
+// A recorded trace; `rate` (requests per second), if set, stretches its time.
 std::unique_ptr<Workload> NewReplay(std::vector<TraceEntry> entries, std::optional<double> rate);
 
 }  // namespace millrace::sim

@@ -158,7 +158,7 @@ class WorkloadReader {
         const YamlMap map,
         YamlMap::Open(node, "lengths", {"prompt", "output", "trace", "order"}, name_));
     if (map.Has("trace")) return ReadLengthsOfTrace(map);
-    if (map.Has("order")) return map.Error("order", "order goes with lengths of a trace");
+    if (map.Has("order")) return map.Error("order", "order applies only to lengths of a trace");
     MR_ASSIGN_OR_RETURN(spec_.prompt, ReadLength(map, "prompt"));
     MR_ASSIGN_OR_RETURN(spec_.output, ReadLength(map, "output"));
     return OkStatus();
@@ -184,7 +184,7 @@ class WorkloadReader {
     return OkStatus();
   }
 
-  // A whole number of tokens, at least one.
+  // Reads a whole number of tokens, at least one.
   Result<double> Tokens(const YamlMap& map, std::string_view key) {
     MR_ASSIGN_OR_RETURN(const double tokens, map.Amount(key, Quantity::kTokens));
     if (tokens >= 1 && tokens == std::floor(tokens)) return tokens;

@@ -1,7 +1,7 @@
-// WorkloadSpec: the requests somebody expects and the limits they must keep, as written in a
-// workload file (docs/formats/workload.md): a recorded trace, or arrivals and lengths drawn at
-// random. Untrusted text: sizes are bounded, every quantity has its unit, an error is one line,
-// "NAME:LINE:COLUMN: what is wrong, what is allowed". A value; any thread.
+// WorkloadSpec: the expected requests and the limits that they must meet, as written in a workload
+// file (docs/formats/workload.md): a recorded trace, or random arrivals and lengths. Untrusted
+// text: sizes are bounded, every quantity has its unit, an error is one line, "NAME:LINE:COLUMN:
+// what is wrong, what is allowed". A value; any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ inline constexpr size_t kWorkloadFileBytesMax = 1 << 20;
 inline constexpr uint64_t kWorkloadRequestsMax = 100'000'000;
 inline constexpr double kWorkloadSecondsMax = 1e9;
 
-// What makes a run good enough: the share of requests that keep both limits, and where asked, the
-// share that keep each alone ("ttft: {p99: 250 ms}" is a share of 0.99).
+// What a good run is: the share of requests that meet both limits and, if given, the share that
+// meet each limit alone ("ttft: {p99: 250 ms}" is a share of 0.99).
 struct SloTarget {
   Slo slo;
   std::optional<double> joint;
@@ -35,45 +35,45 @@ struct SloTarget {
 };
 
 enum class ArrivalKind {
-  kTrace,     // when the trace says, at its rate or another
-  kGamma,     // random gaps of a given variation: 1 is a Poisson process
-  kSteady,    // a beat
-  kAllAtOnce  // everything at the start: throughput
+  kTrace,     // at the trace's times, at its rate or another one
+  kGamma,     // random gaps with a given variation: 1 is a Poisson process
+  kSteady,    // constant gaps
+  kAllAtOnce  // all at the start, to measure throughput
 };
 
 struct WorkloadSpec {
   ArrivalKind arrivals = ArrivalKind::kGamma;
   double cv = 1;                     // of the gaps: standard deviation over mean
-  std::optional<double> rate;        // requests per second; of a trace: stretched to it
+  std::optional<double> rate;        // requests per second; a trace is stretched to it
   RateShape shape;                   // of kGamma and kSteady; `rate` is then the mean
   std::optional<uint64_t> requests;  // of a trace: its first ones
-  std::optional<double> duration_s;  // no arrival later than this
+  std::optional<double> duration_s;  // no arrival after this
   std::vector<TraceEntry> trace;     // of kTrace; not empty
-  LengthSpec prompt, output;         // of the others, unless `lengths` is not empty
+  LengthSpec prompt, output;         // of the other kinds, if `lengths` is empty
   std::vector<Lengths> lengths;      // of a trace, for random arrivals
-  bool draw_lengths = true;          // at random, not in turn
+  bool draw_lengths = true;          // draws at random instead of in turn
   SloTarget target;
 
-  // Nothing that Make would trip over: kInvalidArgument with the numbers.
+  // kInvalidArgument, with the numbers, if Make could not use the spec.
   Status Validate() const;
-  // The rate at which requests arrive; none when all come at once.
+  // The mean arrival rate; none if all arrive at once.
   std::optional<double> MeanRate() const;
-  // How many requests there will be, exactly or as expected.
+  // The number of requests, exact or expected.
   uint64_t ExpectedRequests() const;
-  // The stream for one seed, optionally at another rate. REQUIRES: Validate().ok(), also with the
-  // other rate.
+  // The stream for one seed, optionally at another rate. REQUIRES: Validate().ok(), also with that
+  // rate.
   std::unique_ptr<Workload> Make(uint64_t seed, std::optional<double> rate_instead = {}) const;
   // "10,000 requests, Poisson at 5 req/s, prompt 512 tokens, output uniform 1 to 128 tokens".
   std::string Describe() const;
 };
 
-// Reads a file that the workload names; its errors are put after the place that names it.
+// Reads a file that the workload names. Errors are prefixed with the place that names it.
 using FileReader = std::function<Result<std::string>(const std::string& path)>;
 
-// `name` stands for the file in errors.
+// `name` names the file in errors.
 Result<WorkloadSpec> ParseWorkloadYaml(std::string_view text, std::string_view name,
                                        const FileReader& read);
-// Traces are looked for beside the file.
+// Traces are searched beside the file.
 Result<WorkloadSpec> LoadWorkload(const std::string& path);
 
 }  // namespace millrace::sim

@@ -129,7 +129,7 @@ TEST(WorkloadFile, PercentilesAreSharesOfEachAlone) {
   report.met_ttft = 99;
   report.met_tpot = 50;
   EXPECT_TRUE(target.MetBy(report));
-  report.refused = 1;  // who was refused missed every limit
+  report.refused = 1;  // a refused request misses every limit
   EXPECT_FALSE(target.MetBy(report));
 }
 
@@ -194,7 +194,7 @@ TEST(WorkloadFile, RatesChange) {
   EXPECT_EQ(values.MeanRate(), 10) << "the rate that is given is the mean";
   EXPECT_EQ(values.shape.shares, (std::vector<double>{0.5, 1.5}));
   EXPECT_EQ(values.Describe(),
-            "1,000 requests, Poisson, 10 req/s in the mean of 2 rates of 1h00m each, prompt 5 "
+            "1,000 requests, Poisson, 10 req/s on average over 2 rates of 1h00m each, prompt 5 "
             "tokens, output 5 tokens");
 }
 

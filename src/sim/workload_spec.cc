@@ -27,7 +27,7 @@ std::string Describe(const LengthSpec& spec) {
   return "";
 }
 
-// The entries that count: the first `requests`, none later than `duration_s`.
+// The entries in use: the first `requests`, none later than `duration_s`.
 std::vector<TraceEntry> Chosen(const WorkloadSpec& spec) {
   const auto count = std::min<uint64_t>(spec.requests.value_or(UINT64_MAX), spec.trace.size());
   std::vector<TraceEntry> entries(spec.trace.begin(),
@@ -62,7 +62,8 @@ Status WorkloadSpec::Validate() const {
   }
   if (arrivals == ArrivalKind::kAllAtOnce) {
     if (requests && !duration_s && !rate) return OkStatus();
-    return InvalidArgument("requests that come all at once need their number, and no rate or time");
+    return InvalidArgument(
+        "requests that arrive all at once need a number of requests, and no rate or duration");
   }
   if (!rate) return InvalidArgument("the rate is missing, such as 5 req/s");
   if (!requests && !duration_s) {
@@ -131,7 +132,7 @@ std::string WorkloadSpec::Describe() const {
                     : fmt::format("Gamma, CV {:g}, {:g} req/s", cv, *rate);
   }
   if (!shape.shares.empty()) {
-    how += fmt::format(" in the mean of {} rates of {} each", shape.shares.size(),
+    how += fmt::format(" on average over {} rates of {} each", shape.shares.size(),
                        FormatDuration(shape.every_s));
   }
   if (!lengths.empty()) return fmt::format("{}, {}, lengths of a trace", count, how);

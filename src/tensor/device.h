@@ -1,15 +1,15 @@
-// Device: the seam between models and hardware. A model is a straight line of these calls; a device
-// is one folder (cpu/, cuda/) that implements them.
+// Device: the interface between models and hardware. A model is a straight line of these calls; a
+// device is one folder (cpu/, cuda/) that implements them.
 //
-// Rules every device keeps (docs/decisions/0002-batch-invariance.md):
+// Rules for every device (docs/decisions/0002-batch-invariance.md):
 //  - A row of a result depends on that row of the input only: not on how many rows there are, how
 //    they were chunked, or how many threads ran. On the CPU the bits are equal.
 //  - Row-parallel products (PackSpec::row_parallel) sum over kVirtualShards ranges of K, pairwise:
 //    tensor-parallel degrees 1, 2, 4 and 8 give the same bits when ranks are added pairwise too.
 //  - Accumulation is f32 whatever the storage.
 //
-// Used by one thread at a time, the executor's, but where it says otherwise. A wrong shape is a
-// programmer's error.
+// Owned by an executor. Used by one thread at a time, the executor's, except where a call says
+// otherwise. A wrong shape is a programmer's error.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ class Buffer {
   virtual Rows View(int rows, int cols) = 0;  // REQUIRES: rows * cols <= capacity
 };
 
-// Host memory holding weights as a file has them: [rows, cols] row-major, not owned.
+// Host memory with weights as stored in a file: [rows, cols] row-major, not owned.
 struct HostMatrix {
   const void* data = nullptr;
   DType dtype = DType::kF32;
@@ -50,12 +50,12 @@ struct HostMatrix {
   size_t Stride() const { return static_cast<size_t>(stride != 0 ? stride : cols); }
 };
 
-// How to lay out a weight for y = x W^T: W is [n, k], the parts stacked along n in order.
+// How to lay out a weight for y = x W^T: W is [n, k]; the parts are stacked along n in order.
 struct PackSpec {
   std::span<const HostMatrix> parts;  // each [n_i, k]; [k, n_i] when `transposed` (GPT-2's Conv1D)
   bool transposed = false;
-  bool row_parallel = false;  // K is what tensor parallelism cuts: sum by virtual shards
-  int tensor_parallel = 1;    // the parts are one of so many equal cuts of K: 1, 2, 4 or 8
+  bool row_parallel = false;  // tensor parallelism cuts K: sum by virtual shards
+  int tensor_parallel = 1;    // the parts are one of this many equal cuts of K: 1, 2, 4 or 8
 };
 
 // A weight in the device's own layout and storage type (bf16/f16/f32 as given).
@@ -82,14 +82,13 @@ struct KvShape {
   DType dtype = DType::kF32;
 };
 
-class KvPool {  // the bytes of KV blocks; which block belongs to whom is kv/'s affair
+class KvPool {  // the bytes of KV blocks; kv/ tracks which sequence a block belongs to
  public:
   virtual ~KvPool() = default;
   virtual const KvShape& shape() const = 0;
 };
 
-// Layers and heads of a pool, and tokens of one sequence: what leaves or enters it by ExportKv and
-// ImportKv.
+// Layers and heads of a pool, and tokens of one sequence: the unit of ExportKv and ImportKv.
 struct KvBox {
   int first_layer = 0, end_layer = 0;
   int first_head = 0, end_head = 0;
@@ -120,7 +119,7 @@ enum class Activation { kRelu, kGelu /* erf */, kGeluTanh, kSilu };
 // cos and sin of each position's angles: [positions, rotary_dim / 2] each, host memory, f32.
 struct RopeTable {
   const float *cos = nullptr, *sin = nullptr;
-  int positions = 0, rotary_dim = 0;  // rotary_dim: the leading part of each head that turns
+  int positions = 0, rotary_dim = 0;  // rotary_dim: the leading part of each head that is rotated
 };
 
 class Device {
@@ -135,8 +134,8 @@ class Device {
   virtual Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape) = 0;
 
   virtual void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras = {}) = 0;
-  // y[i] = x[i] + bias + residual[i]: what MatMul does with its sums, for sums that are added over
-  // ranks first. `residual` and x may be y.
+  // y[i] = x[i] + bias + residual[i]: the end of a MatMul, for sums that are first added over
+  // ranks. `residual` and x may be y.
   virtual void FinishProduct(Rows x, Rows y, const MatMulExtras& extras) = 0;
   // y[i] = table[ids[i]]; y[i] += table[ids[i]] when `add`. `table` stays in host memory.
   virtual void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) = 0;
@@ -144,7 +143,7 @@ class Device {
   virtual void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float eps, Rows y) = 0;
   // RMS norm of each head of [rows, heads * head_dim], in place (Qwen3's q and k norms).
   virtual void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) = 0;
-  // Turns the pairs (i, i + rotary_dim / 2) of each head in place; row r is at position at[r].
+  // Rotates the pairs (i, i + rotary_dim / 2) of each head in place; row r is at position at[r].
   virtual void Rope(Rows x, int head_dim, std::span<const int32_t> at, const RopeTable& table) = 0;
   virtual void Activate(Rows x, Activation f, Rows y) = 0;                   // y may be x
   virtual void GatedActivate(Rows gate, Rows up, Activation f, Rows y) = 0;  // y = f(gate) * up
@@ -160,8 +159,8 @@ class Device {
   virtual void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) = 0;
 
   // The box as dense bytes, the same for every device and block size: [layer][K, V][head][token]
-  // [head_dim] in the pool's type. `blocks` is the sequence's table, from token 0; the bytes may be
-  // at any address. Any thread, also while the device works on other blocks.
+  // [head_dim] in the pool's type. `blocks` is the sequence's table, from token 0; the bytes need
+  // no alignment. Any thread, also while the device works on other blocks.
   virtual void ExportKv(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
                         std::span<std::byte> out) const = 0;
   virtual void ImportKv(KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
@@ -171,7 +170,7 @@ class Device {
   virtual void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) = 0;
   // Waits for all calls above and copies x to the host: [rows, cols] f32, dense.
   virtual void Read(Rows x, float* host) = 0;
-  // The other way: `host` may be reused when the call returns. It need not be aligned.
+  // Copies from the host: `host` may be reused when the call returns. It need not be aligned.
   virtual void Write(const void* host, Rows x) = 0;
 };
 

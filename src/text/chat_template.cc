@@ -54,9 +54,8 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(
     const std::string& folder, const std::vector<std::string>& special_tokens,
     const ChatTemplateLimits& limits) {
   MR_ASSIGN_OR_RETURN(TokenizerConfig config, LoadTokenizerConfig(folder));
-  Result<std::unique_ptr<const ChatTemplate>> loaded = FromConfig(config, special_tokens, limits);
-  if (!loaded.ok()) return loaded.status().WithContext(folder);
-  return loaded;
+  if (config.chat_templates.empty()) return NotFound(folder + ": the model has no chat template");
+  return FromConfig(config, special_tokens, limits);
 }
 
 Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
@@ -77,7 +76,9 @@ Result<std::unique_ptr<const ChatTemplate>> ChatTemplate::FromConfig(
     RustBytes error;
     MrtCode code = mrt_template_new(Data(source), source.size(), rust_limits, &handle, error.out());
     if (Status status = StatusOf(code, error); !status.ok()) {
-      return status.WithContext(fmt::format("chat template \"{}\"", name));
+      status = status.WithContext(fmt::format("chat template \"{}\"", name));
+      const auto file = config.template_files.find(name);
+      return file == config.template_files.end() ? status : status.WithContext(file->second);
     }
     out->templates_.emplace(name, std::unique_ptr<MrtTemplate, Deleter>(handle));
   }

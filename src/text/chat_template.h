@@ -47,7 +47,8 @@ struct ChatInput {
 class ChatTemplate {
  public:
   // Compiles every template of the folder. kNotFound when the folder has none; kInvalidArgument
-  // with file, line and cause for one that does not parse. `special_tokens` (of the tokenizer) are
+  // with file, line and cause for one that does not parse, nests too deep to be parsed safely, or
+  // holds too large constants. `special_tokens` (of the tokenizer) are
   // guarded when they occur in messages, tools or kwargs: see EncodeOptions::guarded.
   static Result<std::unique_ptr<const ChatTemplate>> Load(
       const std::string& folder, const std::vector<std::string>& special_tokens,

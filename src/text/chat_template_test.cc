@@ -1,9 +1,11 @@
 #include "text/chat_template.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "text/golden_templates.h"
@@ -78,6 +80,24 @@ TEST(ChatTemplate, RefusesInputOfTheWrongType) {
       chat_template->Render({.messages_json = "[]", .template_name = "no such name"}).ok());
 }
 
+// Chains and rings of values that templates can build: nothing of them is freed, printed or
+// compared by recursion. The text of each ends in a full stop.
+TEST(ChatTemplate, ChainsOfNamespacesDoNoHarm) {
+  for (const char* source :
+       {"{% set ns = namespace() %}{% for i in range(60000) %}{% set n = namespace() %}"
+        "{% set n.x = ns.x %}{% set ns.x = n %}{% endfor %}.",
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}{{ ns == ns.x }}{{ [ns] }}"
+        "{{ {'a': ns} | string }}{{ ns < namespace() }}{{ {ns: 1}[ns] }}.",
+        "{% set ns = namespace(x=[1, 2]) %}{% for i in range(30000) %}{% set ns.x = ns.x[0:] %}"
+        "{% endfor %}{{ ns.x }}.",
+        "{% set ns = namespace(x=[1, 2]) %}{% for i in range(30000) %}{% set ns.x = ns.x | reverse "
+        "%}{% endfor %}{{ ns.x }}."}) {
+    Result<std::string> text = Render(source);
+    ASSERT_TRUE(text.ok()) << source << ": " << text.status().ToString();
+    EXPECT_TRUE(text->ends_with('.')) << *text;
+  }
+}
+
 // What a user writes never becomes a special token, however it is escaped.
 TEST(ChatTemplate, SpecialTokensInMessagesStayText) {
   auto tokenizer =
@@ -99,6 +119,149 @@ TEST(ChatTemplate, SpecialTokensInMessagesStayText) {
     ids = tokenizer->Encode(chat_template->Render(input).value(), options).value();
     EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 3);
   }
+}
+
+std::string Repeat(const std::string& text, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += text;
+  return out;
+}
+
+// A source whose syntax tree is `depth` deep, in one of the forms that the language has.
+std::vector<std::string> DeepSources(int depth) {
+  const auto wrap = [depth](const std::string& open, const std::string& inner,
+                            const std::string& close) {
+    return Repeat(open, depth) + inner + Repeat(close, depth);
+  };
+  std::vector<std::string> sources;
+  for (const std::string& expression :
+       {wrap("not ", "x", ""),     wrap("- ", "x", ""),          wrap("(", "x", ")"),
+        wrap("[", "", "]"),        wrap("{1:", "x", "}"),        wrap("f(", "x", ")"),
+        wrap("x[", "0", "]"),      wrap("x | f(", "x", ")"),     wrap("x if y else ", "x", ""),
+        wrap("", "x", " if y"),    wrap("", "x", " ~ x"),        wrap("", "x", " + x"),
+        wrap("", "1", " + 1"),     wrap("", "x", " * x"),        wrap("", "2", " ** 1"),
+        wrap("", "x", " and x"),   wrap("", "x", " or x"),       wrap("", "x", ".a"),
+        wrap("", "x", "[0]"),      wrap("", "x", "()"),          wrap("", "x", "[1:]"),
+        wrap("", "x", " | f"),     wrap("", "x", " is defined"), wrap("", "x", " is not f"),
+        wrap("x is f -", "1", ""), wrap("not - (", "x", ")"),    wrap("[(not ", "x", ")]")}) {
+    sources.push_back("{{ " + expression + " }}");
+    sources.push_back("{% if " + expression + " %}{% endif %}");
+    sources.push_back("{% set y = " + expression + " %}");
+  }
+  for (const auto& [open, close] : std::vector<std::pair<std::string, std::string>>{
+           {"{% if x %}", "{% endif %}"},
+           {"{% if x %}{% else %}", "{% endif %}"},
+           {"{% for i in x %}", "{% endfor %}"},
+           {"{% for i in x %}{% else %}", "{% endfor %}"},
+           {"{% macro f() %}", "{% endmacro %}"},
+           {"{% call f() %}", "{% endcall %}"},
+           {"{% filter upper %}", "{% endfilter %}"},
+           {"{% set y %}", "{% endset %}"},
+           {"{% set y | f(a=1) %}", "{% endset %}"},
+           {"{% with y = 1 %}", "{% endwith %}"},
+           {"{% autoescape true %}", "{% endautoescape %}"}}) {
+    sources.push_back(wrap(open, "x", close));
+    sources.push_back(wrap(open, "x", ""));
+  }
+  sources.push_back("{% if x %}" + wrap("{% elif x %}", "y", "") + "{% endif %}");
+  sources.push_back("{% if x %}" + wrap("{% elif not x.y %}", "y", "") + "{% endif %}");
+  sources.push_back("{% set " + wrap("(", "y", ")") + " = 1 %}");
+  sources.push_back("{% for " + wrap("(", "y", ")") + " in x %}{% endfor %}");
+  sources.push_back("{% set " + wrap("", "y", ".a") + " = 1 %}");
+  sources.push_back("{% set y" + wrap(" | f", "", "") + " %}{% endset %}");
+  sources.push_back("{% filter f" + wrap(" | f", "", "") + " %}{% endfilter %}");
+  return sources;
+}
+
+Status CompileStatus(const std::string& source) {
+  TokenizerConfig config;
+  config.chat_templates[kDefaultTemplateName] = source;
+  config.template_files[kDefaultTemplateName] = "/m/chat_template.jinja";
+  return ChatTemplate::FromConfig(config, {}).status();
+}
+
+TEST(ChatTemplate, DeepNestingIsRefusedWithItsPlace) {
+  for (const int depth : {1000, 25'000}) {
+    for (const std::string& source : DeepSources(depth)) {
+      const Status status = CompileStatus("line one\n" + source);
+      ASSERT_EQ(status.code(), StatusCode::kInvalidArgument) << source.substr(0, 60);
+      const std::string& message = status.message();
+      EXPECT_NE(message.find("/m/chat_template.jinja"), std::string::npos) << message;
+      EXPECT_NE(message.find("line 2, column "), std::string::npos) << message;
+      EXPECT_TRUE(message.find("more than 64 ") != std::string::npos ||
+                  message.find("more than 400 ") != std::string::npos)
+          << message;
+    }
+  }
+}
+
+// What people write stays far below the limits, and what is just below them compiles.
+TEST(ChatTemplate, NestingBelowTheLimitsIsTaken) {
+  for (const std::string& source : DeepSources(30)) {
+    const std::string message = CompileStatus(source).message();
+    EXPECT_EQ(message.find("more than"), std::string::npos) << source << "\n" << message;
+  }
+  EXPECT_EQ(Render("{{ 'a'" + Repeat(" ~ 'b'", 390) + " }}").value(), "a" + Repeat("b", 390));
+  EXPECT_EQ(Render("{{ " + Repeat("not ", 398) + "true }}").value(), "True");
+  EXPECT_EQ(Render("{{ " + Repeat("(", 60) + "x" + Repeat(")", 60) + " }}", R"({"x":1})").value(),
+            "1");
+  EXPECT_EQ(Render("{% if x == 0 %}" + Repeat("{% elif x == 1 %}b", 380) + "{% else %}c{% endif %}",
+                   R"({"x":2})")
+                .value(),
+            "c");
+  // Siblings do not add up.
+  EXPECT_EQ(Render("{{ [" + Repeat("not x, ", 5000) + "1] | length }}").value(), "5001");
+  EXPECT_EQ(Render(Repeat("{% if x.y.z %}a{% endif %}", 5000), R"({"x":{"y":{"z":0}}})").value(),
+            "");
+}
+
+TEST(ChatTemplate, ConstantsAreBoundedBeforeTheyAreFolded) {
+  for (const char* expression :
+       {"'a' * 100000000", "100000000 * 'a'", "('a' ~ 'b') * 9999999", "(1, 2) * 50000000",
+        "'a' * (10 ** 8)", "'a' * 1000 * 1000 * 50", "x + 'a' * 9999999", "[x, 'a' * 9999999]",
+        "'a' * (1 / 0.00000001)", "f(y='a' * 9999999)", "x[:'a' * 9999999]"}) {
+    const Status status = CompileStatus(fmt::format("{{{{ {} }}}}", expression));
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << expression;
+    EXPECT_NE(
+        status.message().find("constants take more than 4194304 bytes (chat template, line 1"),
+        std::string::npos)
+        << expression << ": " << status.message();
+  }
+  EXPECT_EQ(CompileStatus(Repeat("{{ 'a' * 1000000 }}", 5)).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Render("{{ '-' * 80 }}{{ 3 * 1000000 * 1000 }}").value(),
+            Repeat("-", 80) + "3000000000");
+}
+
+TEST(ChatTemplate, NamespacesSlicesAndMapsWorkAsPythons) {
+  EXPECT_EQ(Render("{% set ns = namespace(a=1) %}{% for i in [2, 3] %}{% set ns.a = ns.a + i %}"
+                   "{% endfor %}{{ ns.a }}{{ ns.b is defined }}{{ namespace({'x': 7}).x }}")
+                .value(),
+            "6False7");
+  EXPECT_EQ(
+      Render("{% set ns = namespace() %}{% set ns.a, ns.b = 1, 2 %}{% set ns.c %}t{% endset %}"
+             "{{ ns.a }}{{ ns.b }}{{ ns.c }}")
+          .value(),
+      "12t");
+  EXPECT_EQ(Render("{% set ns = namespace(x='p') %}{% macro m(y) %}{% set ns.x = ns.x ~ y %}"
+                   "{% endmacro %}{{ m('q') }}{{ ns.x }}")
+                .value(),
+            "pq");
+  EXPECT_EQ(Render("{% set l = [0,1,2,3,4] %}{{ l[1:] }}{{ l[:-1] }}{{ l[::-1] }}{{ l[3:0:-2] }}"
+                   "{{ l[9:] }}{{ [][::-1] }}{{ 'héllo'[1:3] }}{{ 'abc'[::-1] }}{{ (1,2,3)[1:] }}")
+                .value(),
+            "[1, 2, 3, 4][0, 1, 2, 3][4, 3, 2, 1, 0][3, 1][][]élcba(2, 3)");
+  EXPECT_EQ(
+      Render("{% set x = 2 %}{% set m = {'b': x, 1: [x], 'b': 3} %}{{ m }}{{ m.items() | list }}"
+             "{% for k, v in m.items() %}{{ k }}{% endfor %}{{ dict(m, c=x).c }}")
+          .value(),
+      "{'b': 3, 1: [2]}[('b', 3), (1, [2])]b12");
+  EXPECT_EQ(
+      Render("{% for i in [1,1,2] %}{{ loop.changed(i) }}{{ loop.index }}{% endfor %}").value(),
+      "True1False2True3");
+  EXPECT_NE(CompileStatus("{% set a.b.c = 1 %}").message().find("variable.name = value"),
+            std::string::npos);
+  EXPECT_NE(Render("{% set x = {} %}{% set x.y = 1 %}").status().message().find("namespace"),
+            std::string::npos);
 }
 
 // Each of these would run or grow for ever, or reach out of the template, in a naive engine.
@@ -130,6 +293,21 @@ TEST(ChatTemplate, HostileTemplatesEndWithAStatus) {
       "{{ ''.__class__.__mro__[1].__subclasses__() }}",
       "{% include '/etc/passwd' %}",
       "{% include 'chat template' %}",
+      "{% block a %}{{ self.a() }}{% endblock %}",
+      // Values that nest as deep as the template runs.
+      "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}",
+      "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% set ns.x = {1: ns.x} %}"
+      "{% endfor %}",
+      "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% set ns.x = dict(a=ns.x) %}"
+      "{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = ns.x | batch(1) | "
+      "list %}{% endfor %}",
+      "{% set ns = namespace(x=[1]) %}{% for i in range(99999) %}{% set ns.x = [[ns.x]] | "
+      "map('first') | list %}{% endfor %}",
+      "{% set ns = namespace(x=1) %}{% for i in range(99999) %}{% for j in [1] %}"
+      "{% set ns.x = loop %}{% endfor %}{% endfor %}",
+      "{% for i in [1] %}{{ loop.changed(loop) }}{% endfor %}",
+      "{% for i in [1] %}{% set x = [{}] | map(attribute='a', default=loop) | list %}{% endfor %}",
       std::string("{{ ") + std::string(100'000, '(') + std::string(100'000, ')') + " }}",
       std::string("{{ ") + std::string(100'000, '[') + " }}",
   };

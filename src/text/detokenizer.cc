@@ -8,8 +8,8 @@
 namespace millrace::text {
 namespace {
 
-// kWhole: tokens of context in front of what is decoded, and tokens waited for while the text ends
-// in U+FFFD.
+// kWhole: tokens of context before the undecoded ones, and the most tokens that are held back while
+// the text ends in U+FFFD.
 constexpr size_t kContextTokens = 6;
 constexpr size_t kUndecidedTokensMax = 16;
 
@@ -35,7 +35,7 @@ bool Detokenizer::Skips(const TokenInfo& token) const {
   return !token.known || (skip_special_ && token.special);
 }
 
-// An unfinished character lies in the last three bytes, whatever came before them.
+// An unfinished character is within the last three bytes, whatever precedes them.
 void Detokenizer::SeedByteLevel(std::span<const TokenId> prompt) {
   std::string tail;
   for (size_t i = prompt.size(); i > 0 && tail.size() < 3; --i) {
@@ -49,14 +49,14 @@ void Detokenizer::SeedByteLevel(std::span<const TokenId> prompt) {
 }
 
 void Detokenizer::SeedByteFallback(std::span<const TokenId> prompt) {
-  // From the front, until the leading spaces are dealt with.
+  // From the front, until the leading spaces are stripped.
   std::string shown;
   for (size_t i = 0; i < prompt.size() && strip_left_ > 0; ++i) {
     const TokenInfo token = tokenizer_->Token(prompt[i]);
     if (!Skips(token)) PushByteFallback(token, shown);
   }
   EmitRun(shown);
-  // From the back: the run the prompt ends in, of which only the unfinished end is taken over.
+  // From the back: the run that ends the prompt. Only its unfinished end is kept.
   std::string run;
   for (size_t i = prompt.size(); i > 0; --i) {
     const TokenInfo token = tokenizer_->Token(prompt[i - 1]);
@@ -79,7 +79,7 @@ void Detokenizer::SeedWindow(std::span<const TokenId> prompt) {
   shown_ = window_.size();
 }
 
-// Strips leading spaces while the text has not begun.
+// Strips leading spaces at the start of the text.
 void Detokenizer::Emit(std::string_view text, std::string& out) {
   while (strip_left_ > 0 && !text.empty()) {
     if (text.front() == ' ') {
@@ -92,7 +92,8 @@ void Detokenizer::Emit(std::string_view text, std::string& out) {
   out += text;
 }
 
-// A run is text if all of it is; otherwise each of its bytes is U+FFFD, as Hugging Face has it.
+// A run is text if all of it is valid; otherwise each of its bytes becomes U+FFFD, as in Hugging
+// Face.
 void Detokenizer::EmitRun(std::string& out) {
   if (IsValidUtf8(run_)) {
     Emit(run_, out);
@@ -112,7 +113,7 @@ void Detokenizer::PushByteFallback(const TokenInfo& token, std::string& out) {
   }
 }
 
-// Decodes the context alone and with the new tokens; what is longer is new.
+// Decodes the context alone and then with the new tokens; the difference is new text.
 void Detokenizer::EmitWindow(bool at_end, std::string& out) {
   const std::span<const TokenId> all(window_);
   const std::string before = tokenizer_->Decode(all.first(shown_), false);

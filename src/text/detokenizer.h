@@ -1,13 +1,12 @@
 // Detokenizer: the text of one sequence, token by token, for streaming.
 //
-// Every piece given out is valid UTF-8, and all pieces together, with Flush, are exactly
-// Tokenizer::Decode of all tokens. Text is held back only while later tokens could change it: the
-// bytes of an unfinished character, and a run of byte tokens (<0xE2>), which Hugging Face decodes
-// as a whole.
+// Every piece is valid UTF-8, and all pieces together, with Flush, are exactly Tokenizer::Decode of
+// all tokens. Text is held back only while later tokens could change it: the bytes of an unfinished
+// character, and a run of byte tokens (<0xE2>), which Hugging Face decodes as a whole.
 //
-// With a prompt, what comes out is how the text goes on after the prompt: a leading space stays, a
-// character that the prompt left unfinished comes out whole once completed, and nothing of the
-// prompt is ever repeated.
+// With a prompt, the output continues the prompt's text: a leading space stays, a character that
+// the prompt left unfinished is emitted whole once completed, and nothing of the prompt is
+// repeated.
 //
 // One per sequence, used by one thread at a time; a token costs O(1) amortised.
 #pragma once
@@ -30,7 +29,7 @@ class Detokenizer {
 
   // The text that `id` completes; often empty. An id outside the vocabulary adds nothing.
   std::string Push(TokenId id);
-  // The end of the sequence: what was held back, with U+FFFD for what never became a character.
+  // Ends the sequence: returns the held-back text, with U+FFFD for incomplete characters.
   std::string Flush();
 
  private:
@@ -51,7 +50,7 @@ class Detokenizer {
   Utf8Stream utf8_;             // kByteLevel
   std::string run_;             // kByteFallback: bytes of the current run of byte tokens
   size_t run_from_prompt_ = 0;  // how many of them the prompt has already shown
-  int strip_left_ = 0;          // kByteFallback: spaces still to remove from the text's start
+  int strip_left_ = 0;  // kByteFallback: spaces still to be stripped from the start of the text
 
   std::vector<TokenId> window_;  // kWhole: tokens [0, shown_) are context, the rest is undecoded
   size_t shown_ = 0;

@@ -11,11 +11,11 @@
 namespace millrace::text {
 namespace {
 
-std::shared_ptr<const Tokenizer> Load(const std::string& name) {
+std::shared_ptr<const Tokenizer> LoadTokenizer(const std::string& name) {
   return Tokenizer::Load(MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/" + name).value();
 }
 
-// The pieces of `ids`, checked one by one to be UTF-8, in one string.
+// Concatenates the pieces of `ids`, each checked to be UTF-8.
 std::string Stream(std::shared_ptr<const Tokenizer> tokenizer, const std::vector<TokenId>& ids,
                    bool skip_special, std::span<const TokenId> prompt = {}) {
   Detokenizer detokenizer(std::move(tokenizer), skip_special, prompt);
@@ -34,13 +34,13 @@ class DetokenizerProperty : public testing::TestWithParam<const char*> {};
 
 std::vector<TokenId> RandomIds(const Tokenizer& tokenizer, Rng& rng) {
   std::vector<TokenId> ids(rng.Between(0, 24));
-  // Some ids beyond the vocabulary as well: sampling from padded logits can give them.
+  // Some ids are beyond the vocabulary: sampling from padded logits can produce them.
   for (TokenId& id : ids) id = static_cast<TokenId>(rng.Between(0, tokenizer.vocab_size() + 1));
   return ids;
 }
 
 TEST_P(DetokenizerProperty, EqualsWholeDecode) {
-  auto tokenizer = Load(GetParam());
+  auto tokenizer = LoadTokenizer(GetParam());
   Rng rng(1);
   for (int round = 0; round < 10'000; ++round) {
     const std::vector<TokenId> ids = RandomIds(*tokenizer, rng);
@@ -50,9 +50,9 @@ TEST_P(DetokenizerProperty, EqualsWholeDecode) {
   }
 }
 
-// After a prompt that ends with a character, the stream is what Decode adds.
+// After a prompt that ends with a complete character, the stream is what Decode adds.
 TEST_P(DetokenizerProperty, ContinuesAPrompt) {
-  auto tokenizer = Load(GetParam());
+  auto tokenizer = LoadTokenizer(GetParam());
   Rng rng(2);
   int compared = 0;
   for (int round = 0; round < 10'000; ++round) {
@@ -65,7 +65,7 @@ TEST_P(DetokenizerProperty, ContinuesAPrompt) {
     const std::string streamed = Stream(tokenizer, ids, skip, prompt);
     if (before.ends_with(kReplacementCharacter)) continue;
     const std::string after = tokenizer->Decode(all, skip);
-    if (!after.starts_with(before)) continue;  // a run of byte tokens that ids made invalid
+    if (!after.starts_with(before)) continue;  // a run of byte tokens that `ids` made invalid
     ASSERT_EQ(streamed, after.substr(before.size())) << testing::PrintToString(all);
     ++compared;
   }
@@ -83,7 +83,7 @@ std::vector<TokenId> ByteTokens(const Tokenizer& tokenizer, const std::vector<co
 }
 
 TEST(Detokenizer, EmitsACharacterWhenItIsWhole) {
-  auto tokenizer = Load("byte_level");
+  auto tokenizer = LoadTokenizer("byte_level");
   const std::vector<TokenId> ids = ByteTokens(*tokenizer, {"ð", "Ł", "Ļ", "Ĥ"});
   Detokenizer detokenizer(tokenizer);
   EXPECT_EQ(detokenizer.Push(ids[0]), "");
@@ -95,12 +95,12 @@ TEST(Detokenizer, EmitsACharacterWhenItIsWhole) {
 
 // The prompt ends after two of three bytes of "€".
 TEST(Detokenizer, APromptThatEndsInHalfACharacterDoesNotLeak) {
-  auto tokenizer = Load("byte_fallback");
+  auto tokenizer = LoadTokenizer("byte_fallback");
   const std::vector<TokenId> prompt = ByteTokens(*tokenizer, {"▁hello", "<0xE2>", "<0x82>"});
   EXPECT_EQ(Stream(tokenizer, ByteTokens(*tokenizer, {"<0xAC>", "▁the"}), true, prompt), "€ the");
   EXPECT_EQ(Stream(tokenizer, ByteTokens(*tokenizer, {"▁the"}), true, prompt), " the");
   EXPECT_EQ(Stream(tokenizer, {}, true, prompt), "");
-  auto byte_level = Load("byte_level");
+  auto byte_level = LoadTokenizer("byte_level");
   const std::vector<TokenId> half = ByteTokens(*byte_level, {"hello", "â", "Ĥ"});
   EXPECT_EQ(Stream(byte_level, ByteTokens(*byte_level, {"¬", "hello"}), true, half), "€hello");
   EXPECT_EQ(Stream(byte_level, ByteTokens(*byte_level, {"hello"}), true, half), "hello");
@@ -109,7 +109,7 @@ TEST(Detokenizer, APromptThatEndsInHalfACharacterDoesNotLeak) {
 
 TEST(Detokenizer, ALeadingSpaceGoesAtTheStartAndStaysAfterAPrompt) {
   for (const char* name : {"byte_fallback", "unigram"}) {
-    auto tokenizer = Load(name);
+    auto tokenizer = LoadTokenizer(name);
     const std::vector<TokenId> ids = ByteTokens(*tokenizer, {"▁hello", "▁world"});
     EXPECT_EQ(Stream(tokenizer, ids, true), "hello world") << name;
     EXPECT_EQ(Stream(tokenizer, ids, true, ids), " hello world") << name;

@@ -15,10 +15,10 @@ Status StatusOf(MrtCode code, const RustBytes& error) {
 
 Status CheckRustAbi() {
   if (uint32_t version = mrt_abi_version(); version != MRT_ABI_VERSION) {
-    return Internal(
-        fmt::format("the Rust text library speaks ABI version {}, this program {}: build both from "
-                    "the same source",
-                    version, MRT_ABI_VERSION));
+    return Internal(fmt::format(
+        "the Rust text library has ABI version {}, this program needs {}: build both from "
+        "the same source",
+        version, MRT_ABI_VERSION));
   }
   return OkStatus();
 }

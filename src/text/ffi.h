@@ -1,4 +1,4 @@
-// RAII over the buffers and error codes of the Rust C ABI. For the .cc files of this folder only.
+// RAII over the buffers and error codes of the Rust C ABI. Only for the .cc files of this folder.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace millrace::text {
 
-// A buffer that Rust gives out, returned to Rust by the destructor.
+// A buffer allocated by Rust; the destructor returns it.
 class RustBytes {
  public:
   RustBytes() = default;
@@ -47,11 +47,11 @@ inline std::string_view ViewOf(MrtView view) {
   return {reinterpret_cast<const char*>(view.data), view.size};
 }
 
-// Ok for MRT_OK. A limit that was hit and bad input are both the sender's: kTooLarge for a text
-// that is too long is decided by the caller, which knows what the limit was for.
+// Ok for MRT_OK. Both an exceeded limit and bad input are the sender's errors. The caller decides
+// on kTooLarge for a long text, because it knows what the limit is for.
 Status StatusOf(MrtCode code, const RustBytes& error);
 
-// Ok when the linked Rust library speaks the ABI of the header this code was compiled with.
+// Ok when the linked Rust library has the ABI version of the header that this code includes.
 Status CheckRustAbi();
 
 }  // namespace millrace::text

@@ -1,4 +1,4 @@
-// Renders every row of a golden.jsonl folder and compares. For tests only.
+// Renders every row of a golden.jsonl folder and compares. For tests only; one thread.
 #pragma once
 
 #include <gtest/gtest.h>

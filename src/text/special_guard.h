@@ -1,7 +1,7 @@
-// SpecialGuard: keeps special tokens that users write from becoming special tokens.
+// SpecialGuard: keeps special-token names in user text from becoming special tokens.
 //
-// A rendered chat template mixes the template's own "<|im_end|>" with what users wrote. Guarding
-// puts U+FDD0 (a noncharacter) after the first character of every special token inside user text;
+// A rendered chat template mixes the template's own "<|im_end|>" with text from users. Guarding
+// puts U+FDD0 (a noncharacter) after the first character of every special token inside user text.
 // Tokenizer::Encode with `guarded` then finds only the template's tokens and drops the mark.
 // Immutable; any thread.
 #pragma once
@@ -25,7 +25,7 @@ class SpecialGuard {
 
   // Marks every special token in `text`; false when there is none.
   bool Guard(std::string& text) const;
-  // The same for every string value in `json`; object keys as well.
+  // The same for every string value and object key in `json`.
   bool Guard(nlohmann::ordered_json& json) const;
 
  private:
@@ -33,7 +33,7 @@ class SpecialGuard {
 
   std::unordered_set<std::string> tokens_;
   std::set<size_t> sizes_;
-  std::vector<bool> first_two_bytes_;  // which pairs of bytes begin a token: most texts have none
+  std::vector<bool> first_two_bytes_;  // pairs of bytes that begin a token; most texts contain none
 };
 
 }  // namespace millrace::text

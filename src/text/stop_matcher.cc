@@ -39,7 +39,7 @@ uint32_t StopMatcher::Next(uint32_t node, uint8_t byte) const {
   }
 }
 
-// Breadth first: a node's fallback is shallower, so it is ready before the node.
+// Breadth first: a node's fallback is less deep, so it is complete before the node.
 void StopMatcher::LinkFallbacks() {
   std::vector<uint32_t> queue = {0};
   for (size_t i = 0; i < queue.size(); ++i) {

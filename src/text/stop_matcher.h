@@ -1,8 +1,8 @@
-// StopMatcher: finds stop strings in text that arrives in pieces, wherever the pieces are cut.
+// StopMatcher: finds stop strings in text that arrives in pieces, wherever it is cut.
 //
-// Text is held back only while its end is a proper prefix of some stop string, so nothing that
-// belongs to a stop string is ever given out, and nothing else waits. The match that ends first
-// wins; of several that end together, the longest. (Aho and Corasick, 1975.)
+// Text is held back only while its end is a proper prefix of some stop string, so no part of a stop
+// string is ever shown and no other text waits. The match that ends first wins; of several that end
+// together, the longest. (Aho and Corasick, 1975.)
 //
 // One per sequence, used by one thread at a time.
 #pragma once
@@ -17,21 +17,21 @@
 namespace millrace::text {
 
 struct StopResult {
-  std::string text;            // what may be shown
-  std::optional<size_t> stop;  // which stop string was found; nothing comes after it
+  std::string text;            // text that may be shown
+  std::optional<size_t> stop;  // the stop string that was found; no text follows it
 };
 
 class StopMatcher {
  public:
-  // Texts and stop strings are valid UTF-8, so that a match never cuts a character. Empty stop
-  // strings never match. With `include_stop`, the stop string itself is shown as well.
+  // Texts and stop strings are valid UTF-8, so a match never cuts a character. Empty stop strings
+  // never match. With `include_stop`, the stop string is shown too.
   explicit StopMatcher(std::span<const std::string> stops, bool include_stop = false);
 
   StopResult Push(std::string_view text);
-  // As Push, for text in which no stop string counts (min_tokens): shows all, finds nothing, and no
-  // later match begins in it.
+  // Like Push, for text in which stop strings do not count (min_tokens): shows all of it, finds
+  // nothing, and no later match starts in it.
   std::string PushUnmatched(std::string_view text);
-  // The end of the sequence: what was held back.
+  // Ends the sequence: returns the held-back text.
   std::string Flush();
 
   bool stopped() const { return stopped_; }

@@ -30,7 +30,8 @@ Outcome Oracle(const std::string& text, const std::vector<std::string>& stops, b
   return {text, std::nullopt};
 }
 
-// Bytes that must wait: the longest end of `text` that is a proper prefix of a stop string.
+// The number of bytes that must be held back: the longest end of `text` that is a proper prefix of
+// a stop string.
 size_t OracleHeld(const std::string& text, const std::vector<std::string>& stops) {
   size_t held = 0;
   for (const std::string& stop : stops) {
@@ -98,7 +99,7 @@ TEST(StopMatcher, HoldsNothingWhenNothingCanMatch) {
   EXPECT_EQ(matcher.Flush(), "\n\nHum");
 }
 
-TEST(StopMatcher, FourLongOverlappingStops) {
+TEST(StopMatcher, MatchesFourLongOverlappingStops) {
   std::vector<std::string> stops;
   for (int i = 0; i < 4; ++i) stops.push_back(std::string(1020, 'x') + "end" + char('0' + i));
   StopMatcher matcher(stops);

@@ -44,7 +44,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::string& fold
   Result<std::shared_ptr<const Tokenizer>> loaded = FromJson(json);
   if (!loaded.ok()) return loaded.status().WithContext(path);
   MR_ASSIGN_OR_RETURN(TokenizerConfig config, LoadTokenizerConfig(folder));
-  auto& tokenizer = const_cast<Tokenizer&>(**loaded);  // nobody else has it yet
+  auto& tokenizer = const_cast<Tokenizer&>(**loaded);  // not shared yet
   auto id_of = [&](const std::optional<std::string>& token) {
     return token.has_value() ? tokenizer.IdOf(*token) : std::nullopt;
   };
@@ -71,12 +71,13 @@ Result<std::vector<TokenId>> Tokenizer::Encode(std::string_view text,
 }
 
 std::string Tokenizer::Decode(std::span<const TokenId> ids, bool skip_special) const {
-  // A negative id becomes a huge one, which is in no vocabulary.
+  // A negative id becomes a huge one, which no vocabulary contains.
   RustBytes text;
   RustBytes error;
   MrtCode code = mrt_tokenizer_decode(handle_.get(), reinterpret_cast<const uint32_t*>(ids.data()),
                                       ids.size(), skip_special ? 1 : 0, text.out(), error.out());
-  // A decoder that fails gives no text; the ids are ours, so there is nobody to blame.
+  // A decoder that fails gives no text. The ids come from the model, so there is no sender to
+  // blame.
   return code == MRT_OK ? text.ToString() : std::string();
 }
 

@@ -23,32 +23,32 @@ inline constexpr int kVocabMax = 1 << 21;
 inline constexpr size_t kEncodeBytesMax = 64u << 20;
 
 struct EncodeOptions {
-  // What the model's post-processor puts round a text: BOS, EOS.
+  // Adds what the model's post-processor puts around a text: BOS, EOS.
   bool add_special_tokens = true;
-  // "<|im_end|>" written in the text becomes that token. Off for text that a user wrote; on for a
-  // rendered chat template.
+  // Parses "<|im_end|>" in the text as that token. Off for text from a user; on for a rendered chat
+  // template.
   bool parse_special = false;
-  // The text comes from ChatTemplate::Render, which marks special tokens that users wrote so that
-  // they stay plain text although parse_special is on.
+  // The text comes from ChatTemplate::Render, which marks special tokens in user text so that they
+  // stay plain text although parse_special is on.
   bool guarded = false;
 };
 
 // One entry of the vocabulary. Views into the tokenizer.
 struct TokenInfo {
-  bool known = false;     // false: the id is in no vocabulary, and decodes to nothing
+  bool known = false;     // false: the vocabulary has no such id, and it decodes to nothing
   bool special = false;   // hidden by skip_special
   bool byte = false;      // a byte token <0xNN>
-  std::string_view raw;   // as it stands in the vocabulary: "Ġhello", "▁hello", "<0xE2>"
-  std::string_view text;  // the bytes it adds to a text that has begun; may be part of a character
+  std::string_view raw;   // as stored in the vocabulary: "Ġhello", "▁hello", "<0xE2>"
+  std::string_view text;  // the bytes it adds after the start of a text; may be part of a character
 };
 
-// How tokens become text, as far as a streaming decoder must know (rust/millrace_text.h).
+// How tokens become text, as far as a streaming decoder needs to know (rust/millrace_text.h).
 enum class DecoderKind { kByteLevel, kByteFallback, kFirstDiffers, kWhole };
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json, and the special tokens' names from the files beside it. kNotFound,
-  // kTooLarge, or kInvalidArgument with the cause.
+  // Reads tokenizer.json, and the special tokens' names from the files beside it. Returns
+  // kNotFound, kTooLarge, or kInvalidArgument with the cause.
   static Result<std::shared_ptr<const Tokenizer>> Load(const std::string& folder);
   static Result<std::shared_ptr<const Tokenizer>> FromJson(std::string_view tokenizer_json);
 
@@ -71,7 +71,7 @@ class Tokenizer {
   std::optional<TokenId> eos() const { return eos_; }
   std::optional<TokenId> unk() const { return unk_; }
   std::optional<TokenId> pad() const { return pad_; }
-  // Every special token as it is written in text, for guarding what users write.
+  // Every special token as written in text; used to guard user text.
   const std::vector<std::string>& special_tokens() const { return special_tokens_; }
 
   DecoderKind decoder_kind() const { return decoder_kind_; }

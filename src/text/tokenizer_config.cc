@@ -8,7 +8,7 @@
 namespace millrace::text {
 namespace {
 
-// An empty object when the file is not there.
+// An empty object when the file does not exist.
 Result<Json> ReadJsonObject(const std::string& path) {
   Result<std::string> content = ReadFile(path, kTokenizerConfigBytesMax);
   if (!content.ok()) {
@@ -68,14 +68,17 @@ Result<TokenizerConfig> LoadTokenizerConfig(const std::string& folder) {
   Status status = ReadTokens(config, out);
   if (status.ok()) status = ReadTemplates(config, out);
   if (!status.ok()) return status.WithContext(config_path);
+  for (const auto& [name, source] : out.chat_templates) out.template_files[name] = config_path;
 
   const std::string map_path = folder + "/special_tokens_map.json";
   MR_ASSIGN_OR_RETURN(Json map, ReadJsonObject(map_path));
   if (status = ReadTokens(map, out); !status.ok()) return status.WithContext(map_path);
 
-  Result<std::string> jinja = ReadFile(folder + "/chat_template.jinja", kChatTemplateBytesMax);
+  const std::string jinja_path = folder + "/chat_template.jinja";
+  Result<std::string> jinja = ReadFile(jinja_path, kChatTemplateBytesMax);
   if (jinja.ok()) {
     out.chat_templates[kDefaultTemplateName] = std::move(jinja).value();
+    out.template_files[kDefaultTemplateName] = jinja_path;
   } else if (jinja.status().code() != StatusCode::kNotFound) {
     return jinja.status();
   }

@@ -10,10 +10,10 @@
 namespace millrace::text {
 namespace {
 
-const std::string kFolder = MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/";
+const std::string kTokenizerFolder = MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/";
 
 std::shared_ptr<const Tokenizer> Load(const std::string& name) {
-  return Tokenizer::Load(kFolder + name).value();
+  return Tokenizer::Load(kTokenizerFolder + name).value();
 }
 
 constexpr EncodeOptions kBare{.add_special_tokens = false};
@@ -30,7 +30,7 @@ TEST(Tokenizer, RoundTripsTextThroughEveryDecoder) {
             "hello world ing");
 }
 
-TEST(Tokenizer, SpecialTokensInTextAreTextUnlessAskedFor) {
+TEST(Tokenizer, SpecialTokensInTextAreParsedOnlyOnRequest) {
   auto tokenizer = Load("byte_level");
   const TokenId end = tokenizer->IdOf("<|im_end|>").value();
   const std::string text = "hello<|im_end|>";
@@ -44,7 +44,7 @@ TEST(Tokenizer, SpecialTokensInTextAreTextUnlessAskedFor) {
   EXPECT_EQ(tokenizer->Decode(parsed, false), text);
 }
 
-TEST(Tokenizer, TheGuardSplitsSpecialTokensAndVanishes) {
+TEST(Tokenizer, TheGuardSplitsSpecialTokensAndIsRemoved) {
   auto tokenizer = Load("byte_level");
   EncodeOptions guarded{.add_special_tokens = false, .parse_special = true, .guarded = true};
   std::vector<TokenId> ids =
@@ -61,7 +61,7 @@ TEST(Tokenizer, AddsWhatThePostProcessorAdds) {
   EXPECT_NE(tokenizer->Encode("the", kBare).value().front(), tokenizer->IdOf("<s>").value());
 }
 
-TEST(Tokenizer, TellsWhatATokenIs) {
+TEST(Tokenizer, DescribesTokens) {
   auto tokenizer = Load("byte_fallback");
   TokenInfo byte = tokenizer->Token(tokenizer->IdOf("<0xE2>").value());
   EXPECT_TRUE(byte.known && byte.byte && !byte.special);
@@ -81,8 +81,8 @@ TEST(Tokenizer, IdsOutsideTheVocabularyDecodeToNothing) {
   EXPECT_EQ(tokenizer->Decode(ids, false), "");
 }
 
-// 200,000 characters without a space, and as many combining marks: a quadratic merge would need
-// minutes, the limit here is far above n log n and far below that.
+// 200,000 characters without a space, and as many combining marks. A quadratic merge would need
+// minutes; the limit here is far below that and far above n log n.
 TEST(Tokenizer, LongTextWithoutSpacesIsNotQuadratic) {
   for (const char* name : {"byte_level", "byte_fallback", "unigram"}) {
     auto tokenizer = Load(name);

@@ -12,7 +12,7 @@ struct Range {
   uint8_t lo, hi;
 };
 
-// Bytes of the character that `lead` begins; 0 when it can begin none.
+// Bytes of the character that starts with `lead`; 0 when no character starts with it.
 size_t LengthOf(uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -21,7 +21,7 @@ size_t LengthOf(uint8_t lead) {
   return 0;
 }
 
-// What the second byte may be: this keeps out overlong forms, surrogates and beyond U+10FFFF.
+// The valid second bytes: they exclude overlong forms, surrogates and code points beyond U+10FFFF.
 Range SecondByte(uint8_t lead) {
   switch (lead) {
     case 0xE0: return {0xA0, 0xBF};
@@ -55,7 +55,7 @@ void Utf8Stream::Push(std::string_view bytes, std::string& out) {
         }
         continue;
       }
-      Fail(out);  // and look at this byte afresh
+      Fail(out);  // then handle this byte as a first byte
     }
     if (byte < 0x80) {
       out += c;
@@ -73,7 +73,7 @@ void Utf8Stream::Flush(std::string& out) {
 }
 
 void Utf8Stream::Adopt(std::string_view pending) {
-  MR_CHECK(pending.size() < sizeof(pending_)) << "not a part of a character";
+  MR_CHECK(pending.size() < sizeof(pending_)) << "the pending bytes must be part of one character";
   pending_size_ = pending.size();
   std::copy(pending.begin(), pending.end(), pending_);
   adopted_ = !pending.empty();

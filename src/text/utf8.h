@@ -1,5 +1,5 @@
-// Utf8Stream: bytes in, valid UTF-8 out, one U+FFFD for each maximal invalid piece, exactly as
-// decoding the whole at once gives (Unicode 15, section 3.9; Rust's from_utf8_lossy). One thread.
+// Utf8Stream: bytes in, valid UTF-8 out. Each maximal invalid piece becomes one U+FFFD, exactly as
+// when the whole is decoded at once (Unicode 15, section 3.9; Rust's from_utf8_lossy). One thread.
 #pragma once
 
 #include <string>
@@ -13,15 +13,15 @@ bool IsValidUtf8(std::string_view text);
 
 class Utf8Stream {
  public:
-  // Appends to `out` what `bytes` completes.
+  // Appends to `out` the text that `bytes` completes.
   void Push(std::string_view bytes, std::string& out);
-  // The end: an incomplete character becomes U+FFFD.
+  // Ends the stream: an incomplete character becomes U+FFFD.
   void Flush(std::string& out);
 
-  // The incomplete character at the end of what was pushed: 0 to 3 bytes.
+  // The incomplete character at the end of the input: 0 to 3 bytes.
   std::string_view pending() const { return {pending_, pending_size_}; }
-  // Starts with an incomplete character that somebody else has already shown as U+FFFD: it is
-  // emitted if it gets completed, and is silent if not.
+  // Starts with an incomplete character that was already shown elsewhere as U+FFFD. It is emitted
+  // if it is completed, and ignored otherwise.
   void Adopt(std::string_view pending);
 
  private:

@@ -1,4 +1,4 @@
-// The large vectors that lie beside the checkout, not in it: real vocabularies and every template.
+// The large test vectors, which are not in the repository: real vocabularies and every template.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -46,7 +46,7 @@ TEST(TokenizerVectors, FalconEncodesAsLlamaCpp) {
   EXPECT_EQ(rows, 46);
 }
 
-// Random ids of real vocabularies: the stream is the whole decode.
+// Random ids of real vocabularies: the stream equals the decoded whole.
 TEST(DetokenizerVectors, EqualsWholeDecode) {
   Rng rng(3);
   for (const char* name : {"falcon", "t5-small", "whisper.tiny", "phi-2", "roberta-base"}) {
@@ -63,8 +63,9 @@ TEST(DetokenizerVectors, EqualsWholeDecode) {
   }
 }
 
-// transformers tidies English spaces after decoding (clean_up_tokenization_spaces), and the vectors
-// were made with that; a server must give back the model's own text.
+// transformers removes English spaces before punctuation after decoding
+// (clean_up_tokenization_spaces), and the vectors were made with that. A server must return the
+// model's own text.
 std::string WithoutSpacesBeforePunctuation(std::string text) {
   for (const char* tail : {".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"}) {
     const std::string spaced = std::string(" ") + tail;

@@ -1,4 +1,4 @@
-// Checks of single fields that came from outside; errors name the field. Private to wire.
+// Checks of single fields from outside; errors name the field. Private to wire.
 #pragma once
 
 #include <google/protobuf/repeated_field.h>
@@ -18,7 +18,7 @@ Status OutOfRange(std::string_view field, uint64_t value, uint64_t low, uint64_t
 Status CheckCount(std::string_view field, size_t count, size_t max);
 Status Missing(std::string_view field);
 
-// `value` into `out` when it lies in [low, high].
+// Stores `value` in `out` if it is in [low, high].
 template <typename Int>
 Status Take(std::string_view field, uint64_t value, Int& out, uint64_t low = 0,
             uint64_t high = static_cast<uint64_t>(std::numeric_limits<Int>::max())) {
@@ -38,12 +38,12 @@ Status TakeDuration(std::string_view field, uint64_t ns, Duration& out);
 Status TakeIndices(std::string_view field, const google::protobuf::RepeatedField<uint32_t>& from,
                    size_t max, std::vector<int32_t>& out);
 
-// "ranks[2]": built only where something is wrong.
+// "ranks[2]": call it only on errors.
 std::string Element(std::string_view field, int index);
 
 }  // namespace millrace::wire
 
-// As MR_RETURN_IF_ERROR, with the name of the surrounding field put before the error.
+// As MR_RETURN_IF_ERROR, with the name of the surrounding field in front of the error.
 #define MR_RETURN_WITHIN(field, expr)                                                 \
   do {                                                                                \
     if (::millrace::Status mr_s = (expr); !mr_s.ok()) return mr_s.WithContext(field); \

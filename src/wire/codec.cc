@@ -12,8 +12,8 @@
 namespace millrace::wire {
 namespace {
 
-// Holds the generated messages of a large decode step; what is larger comes from the heap and goes
-// back to it with the next message.
+// Holds the generated messages of a large decode step; larger ones use the heap, which is released
+// with the next message.
 constexpr size_t kArenaBytes = 256 * 1024;
 constexpr size_t kBytesKept = size_t{1} << 20;
 
@@ -39,10 +39,10 @@ class Scratch {
 
 Status TooLarge(size_t bytes) {
   return {StatusCode::kTooLarge,
-          fmt::format("a message of {} bytes, the limit is {}", bytes, kMessageBytesMax)};
+          fmt::format("a message has {} bytes, the limit is {}", bytes, kMessageBytesMax)};
 }
 
-// The core message within a generated one.
+// The core message inside a generated one.
 Status Body(const proto::ToController& from, ToController& out) { return FromProto(from, out); }
 Status Body(const proto::ToWorker& from, ToWorker& out) { return FromProto(from, out); }
 Status Body(const proto::PeerMessage& from, PeerMessage& out) { return FromProto(from, out); }

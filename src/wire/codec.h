@@ -1,8 +1,8 @@
-// core/worker_messages.h as bytes and back. Whatever is read was checked: counts, ranges, indices,
-// sizes of texts, enumerations; an error is kInvalidArgument and names the field.
+// core/worker_messages.h as bytes and back. Decoded messages are completely checked: counts,
+// ranges, indices, sizes of texts, enumerations; an error is kInvalidArgument and names the field.
 //
 // Encoder and Decoder keep their memory from call to call, so that a decode step allocates only
-// what the core's struct itself needs. One thread at a time for each object.
+// what core's struct needs. One thread at a time for each object.
 #pragma once
 
 #include <cstdint>
@@ -15,12 +15,12 @@
 
 namespace millrace::wire {
 
-// Beside every message. The incarnation is always the worker's: the sender's in what goes to a
-// controller and in heartbeats, the receiver's in what goes to a worker.
+// Sent with every message. The incarnation is always the worker's: the sender's in messages to a
+// controller and in heartbeats, the receiver's in messages to a worker.
 struct Envelope {
   Term term;
   Incarnation incarnation;
-  uint64_t sequence = 0;  // grows by one on each stream
+  uint64_t sequence = 0;  // incremented on each stream
   friend bool operator==(const Envelope&, const Envelope&) = default;
 };
 
@@ -64,5 +64,15 @@ class Decoder {
   struct Memory;
   std::unique_ptr<Memory> memory_;
 };
+
+// One per thread, so that its memory is reused.
+inline Encoder& ThreadEncoder() {
+  thread_local Encoder encoder;
+  return encoder;
+}
+inline Decoder& ThreadDecoder() {
+  thread_local Decoder decoder;
+  return decoder;
+}
 
 }  // namespace millrace::wire

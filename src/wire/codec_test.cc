@@ -1,4 +1,4 @@
-// What is written is read again, field by field; what is damaged is refused and harms nobody.
+// Messages round-trip field by field; damaged ones are refused without harm.
 #include "wire/codec.h"
 
 #include <gtest/gtest.h>
@@ -60,8 +60,8 @@ TEST(Codec, RoundTripHeartbeat) {
       [&](auto bytes) { return decoder.DecodeHeartbeat(bytes); });
 }
 
-// Each field differs from its default in some random message: a field that is new in core and not
-// generated would otherwise be lost unnoticed.
+// Each field differs from its default in some random message. Otherwise a field that is new in core
+// and not generated would be lost unnoticed.
 template <typename T>
 void ExpectEveryFieldVaries(const std::vector<T>& samples) {
   const T fresh{};
@@ -99,10 +99,10 @@ TEST(Codec, RandomMessagesReachEveryField) {
   std::vector<SequenceResult> sequence_results;
   std::vector<WorkerAddress> addresses;
   std::vector<WorkerIdentity> identities;
-  std::vector<LaneHop> hops;
+  std::vector<PipelineHop> hops;
   std::vector<KvSource> sources;
   for (int i = 0; i < 60; ++i) {
-    plans.push_back(std::get<LaneStep>(testing::RandomToWorker(rng, 6)).plan);
+    plans.push_back(std::get<PipelineStep>(testing::RandomToWorker(rng, 6)).plan);
     for (const auto& s : plans.back().sequences) steps.push_back(s);
     for (const auto& s : plans.back().started) starts.push_back(s), params.push_back(*s.params);
     results.push_back(std::get<StepDone>(testing::RandomToController(rng, 4)).result);
@@ -110,7 +110,7 @@ TEST(Codec, RandomMessagesReachEveryField) {
     const auto join = std::get<Join>(testing::RandomToController(rng, 0));
     addresses.push_back(join.address);
     identities.push_back(join.identity);
-    const auto open = std::get<OpenLane>(testing::RandomToWorker(rng, 4));
+    const auto open = std::get<OpenPipeline>(testing::RandomToWorker(rng, 4));
     for (const auto& h : open.hops) hops.push_back(h);
     const auto pull = std::get<PullKv>(testing::RandomToWorker(rng, 9));
     for (const auto& s : pull.sources) sources.push_back(s);
@@ -128,7 +128,7 @@ TEST(Codec, RandomMessagesReachEveryField) {
 }
 
 TEST(Codec, SiblingsShareOnePrompt) {
-  LaneStep step;
+  PipelineStep step;
   const auto params = std::make_shared<const SamplingParams>();
   const auto prompt = std::make_shared<const std::vector<TokenId>>(10000, 100000);
   for (uint64_t i = 0; i < 8; ++i)
@@ -140,26 +140,26 @@ TEST(Codec, SiblingsShareOnePrompt) {
   EXPECT_LT(bytes->size(), 31000u) << "the prompt is written once";
   const auto received = decoder.DecodeToWorker(*bytes);
   ASSERT_TRUE(received.ok());
-  const auto& started = std::get<LaneStep>(received->message).plan.started;
+  const auto& started = std::get<PipelineStep>(received->message).plan.started;
   ASSERT_EQ(started.size(), 8u);
   EXPECT_EQ(started[0].prompt, started[7].prompt) << "and kept once";
 }
 
-TEST(Codec, TextOfErrorsIsCutAndMadePrintable) {
+TEST(Codec, ErrorTextIsTruncatedAndMadePrintable) {
   Encoder encoder;
   Decoder decoder;
-  const LaneOpened message{LaneId(1), Internal("line\nbreak" + std::string(5000, 'x'))};
+  const PipelineOpened message{PipelineId(1), Internal("line\nbreak" + std::string(5000, 'x'))};
   const auto bytes = encoder.Encode({}, ToController(message));
   ASSERT_TRUE(bytes.ok());
   const auto received = decoder.DecodeToController(*bytes);
   ASSERT_TRUE(received.ok()) << received.status().ToString();
-  const Status& status = std::get<LaneOpened>(received->message).status;
+  const Status& status = std::get<PipelineOpened>(received->message).status;
   EXPECT_EQ(status.message().substr(0, 10), "line break");
   EXPECT_EQ(status.message().size(), kStatusBytesMax);
 }
 
-// Every byte of valid messages changed, cut and doubled: an answer each time, never a crash. What
-// is still accepted can be written and read again.
+// Every byte of valid messages is changed, cut and doubled: each time there is a result, never a
+// crash. A message that is still accepted can be written and read again.
 TEST(Codec, DamagedMessages) {
   Rng rng(7);
   Encoder encoder, again;

@@ -1,6 +1,7 @@
-// Between core's structs and the generated messages, one pair of functions per struct. Private to
-// wire. ToProto takes structs apart by structured bindings: a field that is added in core and not
-// here does not compile. FromProto checks everything and leaves `out` half filled on an error.
+// Conversions between core's structs and the generated messages, one pair of functions per struct.
+// Private to wire. ToProto takes structs apart by structured bindings: a field that is added in
+// core and not here does not compile. FromProto checks everything and leaves `out` partially filled
+// on an error. Pure functions; any thread.
 #pragma once
 
 #include "base/status.h"
@@ -29,8 +30,8 @@ void ToProto(const SamplingParams& from, proto::SamplingParams& to);
 Status FromProto(const proto::SamplingParams& from, SamplingParams& out);
 
 // convert_step_plan.cc
-void ToProto(const LaneStep& from, proto::LaneStep& to);
-Status FromProto(const proto::LaneStep& from, LaneStep& out);
+void ToProto(const PipelineStep& from, proto::PipelineStep& to);
+Status FromProto(const proto::PipelineStep& from, PipelineStep& out);
 
 // convert_step_result.cc
 void ToProto(const StepResult& from, proto::StepResult& to);

@@ -9,7 +9,7 @@
 namespace millrace::wire {
 namespace {
 
-// By number on the wire: entries are added at the end and never move.
+// Indexed by number on the wire: new entries are added at the end; none moves.
 constexpr std::array kStatusCodes = {
     StatusCode::kOk,        StatusCode::kInvalidArgument,    StatusCode::kUnauthenticated,
     StatusCode::kNotFound,  StatusCode::kTooLarge,           StatusCode::kResourceExhausted,
@@ -27,7 +27,7 @@ uint32_t Number(StatusCode code) {
 
 void ToProto(const Status& from, proto::Status& to) {
   to.set_code(Number(from.code()));
-  // An error may quote anything; the receiver takes no control characters.
+  // An error may quote any text; the receiver accepts no control characters.
   std::string& text = *to.mutable_message();
   text.assign(from.message(), 0, kStatusBytesMax);
   for (char& c : text) {
@@ -42,7 +42,7 @@ Status FromProto(const proto::Status& from, Status& out) {
   std::string message;
   MR_RETURN_IF_ERROR(TakeText("message", from.message(), kStatusBytesMax, message));
   if (from.code() == 0 && !message.empty()) {
-    return InvalidArgument("message must be empty where there is no error");
+    return InvalidArgument("message must be empty if there is no error");
   }
   out = Status(kStatusCodes[from.code()], std::move(message));
   return OkStatus();
@@ -94,14 +94,14 @@ Status FromProto(const proto::WorkerAddress& from, WorkerAddress& out) {
 }
 
 void ToProto(const KvHandle& from, proto::KvHandle& to) {
-  const auto& [lane, generation, nonce] = from;
-  to.set_lane(lane.value());
+  const auto& [pipeline, generation, nonce] = from;
+  to.set_pipeline(pipeline.value());
   to.set_generation(generation);
   to.set_nonce(nonce.data(), nonce.size());
 }
 
 Status FromProto(const proto::KvHandle& from, KvHandle& out) {
-  out.lane = LaneId(from.lane());
+  out.pipeline = PipelineId(from.pipeline());
   out.generation = from.generation();
   if (from.nonce().size() != out.nonce.size()) {
     return InvalidArgument(

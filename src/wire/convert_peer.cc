@@ -4,15 +4,17 @@
 namespace millrace::wire {
 namespace {
 
-void Put(const LaneStep& from, proto::PeerMessage& to) { ToProto(from, *to.mutable_lane_step()); }
+void Put(const PipelineStep& from, proto::PeerMessage& to) {
+  ToProto(from, *to.mutable_pipeline_step());
+}
 
 void Put(const BatchOrder& from, proto::PeerMessage& to) {
   const auto& [shard, parts] = from;
   proto::BatchOrder& out = *to.mutable_batch_order();
   out.set_shard(shard.value());
-  for (const auto& [lane, step] : parts) {
+  for (const auto& [pipeline, step] : parts) {
     proto::BatchPart& entry = *out.add_parts();
-    entry.set_lane(lane.value());
+    entry.set_pipeline(pipeline.value());
     entry.set_step(step.value());
   }
 }
@@ -22,7 +24,7 @@ Status Read(const proto::BatchOrder& from, BatchOrder& out) {
   MR_RETURN_IF_ERROR(CheckCount("parts", static_cast<size_t>(from.parts_size()), kBatchPartsMax));
   out.parts.reserve(static_cast<size_t>(from.parts_size()));
   for (const proto::BatchPart& part : from.parts()) {
-    out.parts.push_back({LaneId(part.lane()), StepId(part.step())});
+    out.parts.push_back({PipelineId(part.pipeline()), StepId(part.step())});
   }
   return OkStatus();
 }
@@ -35,8 +37,9 @@ void ToProto(const PeerMessage& from, proto::PeerMessage& to) {
 
 Status FromProto(const proto::PeerMessage& from, PeerMessage& out) {
   switch (from.message_case()) {
-    case proto::PeerMessage::kLaneStep:
-      MR_RETURN_WITHIN("lane_step", FromProto(from.lane_step(), out.emplace<LaneStep>()));
+    case proto::PeerMessage::kPipelineStep:
+      MR_RETURN_WITHIN("pipeline_step",
+                       FromProto(from.pipeline_step(), out.emplace<PipelineStep>()));
       return OkStatus();
     case proto::PeerMessage::kBatchOrder:
       MR_RETURN_WITHIN("batch_order", Read(from.batch_order(), out.emplace<BatchOrder>()));

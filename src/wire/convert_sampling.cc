@@ -71,7 +71,7 @@ Status FromProto(const proto::SamplingParams& from, SamplingParams& out) {
     MR_RETURN_IF_ERROR(
         Take("prompt_logprobs", from.prompt_logprobs(), out.prompt_logprobs.emplace()));
   }
-  // The vocabulary is not known here; whoever samples checks ids against it.
+  // The vocabulary is not known here; the sampling stage checks ids against it.
   return Validate(out, std::numeric_limits<int>::max());
 }
 

@@ -13,7 +13,7 @@ namespace {
 
 using Column = google::protobuf::RepeatedField<uint32_t>;
 
-// Room for `n` entries, to be filled in place.
+// Allocates `n` entries to be filled in place.
 uint32_t* Grow(Column* column, size_t n) {
   column->Resize(static_cast<int>(n), 0);
   return column->mutable_data();
@@ -40,7 +40,7 @@ Status TakeCopies(std::string_view field, const Column& from, std::vector<BlockC
   return OkStatus();
 }
 
-// Sequences of one request follow each other and share: the last one is the likeliest match.
+// Sequences of one request are adjacent and share data, so the last one is the likeliest match.
 template <typename Pointer>
 uint32_t IndexOf(const Pointer& pointer, std::vector<Pointer>& seen) {
   const auto found = std::find(seen.rbegin(), seen.rend(), pointer);
@@ -107,7 +107,7 @@ Status TakeStarted(const proto::StepPlan& from, std::vector<SequenceStart>& out)
   return OkStatus();
 }
 
-// Seldom: the columns are there only when somebody needs them.
+// Rare: the columns are present only if a sequence needs them.
 void PutLayers(size_t i, LayerRange layers, size_t sequences, proto::StepPlan& to) {
   if (to.first_only_layer_size() == 0) {
     Grow(to.mutable_first_only_layer(), sequences);
@@ -124,7 +124,8 @@ Status TakeLayers(const proto::StepPlan& from, int i, SequenceStep& out) {
   if (begin >= end || end > kLayersMax) {
     return InvalidArgument(fmt::format("layers [{}, {}) of at most {}", begin, end, kLayersMax));
   }
-  if (out.logits != LogitsWanted::kNone) return InvalidArgument("logits of some layers alone");
+  if (out.logits != LogitsWanted::kNone)
+    return InvalidArgument("a step of some layers cannot have logits");
   out.only_layers = LayerRange{static_cast<int>(begin), static_cast<int>(end)};
   return OkStatus();
 }
@@ -177,7 +178,7 @@ Status CheckColumns(const proto::StepPlan& from) {
   return OkStatus();
 }
 
-// One SequenceStep against the arrays it points into.
+// Checks one SequenceStep against the arrays that it points into.
 Status CheckSequence(const SequenceStep& s, uint32_t logits, size_t tokens, size_t blocks) {
   const auto end = [](int32_t first, int32_t count) {
     return static_cast<uint64_t>(first) + static_cast<uint64_t>(count);
@@ -187,11 +188,11 @@ Status CheckSequence(const SequenceStep& s, uint32_t logits, size_t tokens, size
     return InvalidArgument("start + num_tokens is beyond 2147483647");
   }
   if (end(s.first_token, s.num_tokens) > tokens) {
-    return InvalidArgument(fmt::format("first_token + num_tokens = {} of {} tokens",
+    return InvalidArgument(fmt::format("first_token + num_tokens = {} is beyond {} tokens",
                                        end(s.first_token, s.num_tokens), tokens));
   }
   if (end(s.first_new_block, s.num_new_blocks) > blocks) {
-    return InvalidArgument(fmt::format("first_new_block + num_new_blocks = {} of {} blocks",
+    return InvalidArgument(fmt::format("first_new_block + num_new_blocks = {} is beyond {} blocks",
                                        end(s.first_new_block, s.num_new_blocks), blocks));
   }
   if (static_cast<size_t>(s.keep_blocks) > kBlocksPerMessageMax) {
@@ -249,10 +250,10 @@ Status TakePlan(const proto::StepPlan& from, StepPlan& out) {
 
 }  // namespace
 
-void ToProto(const LaneStep& from, proto::LaneStep& to) {
-  const auto& [lane, plan] = from;
+void ToProto(const PipelineStep& from, proto::PipelineStep& to) {
+  const auto& [pipeline, plan] = from;
   const auto& [id, started, released, sequences, tokens, blocks, swap_out, swap_in, copies] = plan;
-  to.set_lane(lane.value());
+  to.set_pipeline(pipeline.value());
   proto::StepPlan& out = *to.mutable_plan();
   out.set_id(id.value());
   PutStarted(started, out);
@@ -266,8 +267,8 @@ void ToProto(const LaneStep& from, proto::LaneStep& to) {
   PutCopies(copies, out.mutable_copies());
 }
 
-Status FromProto(const proto::LaneStep& from, LaneStep& out) {
-  out.lane = LaneId(from.lane());
+Status FromProto(const proto::PipelineStep& from, PipelineStep& out) {
+  out.pipeline = PipelineId(from.pipeline());
   if (!from.has_plan()) return Missing("plan");
   MR_RETURN_WITHIN("plan", TakePlan(from.plan(), out.plan));
   return OkStatus();

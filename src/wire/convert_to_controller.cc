@@ -49,36 +49,36 @@ void Put(const ShardProgress& from, proto::ToController& to) {
   out.set_bytes_total(static_cast<uint64_t>(bytes_total));
 }
 
-void Put(const LaneOpened& from, proto::ToController& to) {
-  const auto& [lane, status] = from;
-  proto::LaneOpened& out = *to.mutable_lane_opened();
-  out.set_lane(lane.value());
+void Put(const PipelineOpened& from, proto::ToController& to) {
+  const auto& [pipeline, status] = from;
+  proto::PipelineOpened& out = *to.mutable_pipeline_opened();
+  out.set_pipeline(pipeline.value());
   ToProto(status, *out.mutable_status());
 }
 
 void Put(const StepDone& from, proto::ToController& to) {
-  const auto& [lane, result] = from;
+  const auto& [pipeline, result] = from;
   proto::StepDone& out = *to.mutable_step_done();
-  out.set_lane(lane.value());
+  out.set_pipeline(pipeline.value());
   ToProto(result, *out.mutable_result());
 }
 
-void Put(const LaneBroken& from, proto::ToController& to) {
-  const auto& [lane, reason, suspect] = from;
-  proto::LaneBroken& out = *to.mutable_lane_broken();
-  out.set_lane(lane.value());
+void Put(const PipelineBroken& from, proto::ToController& to) {
+  const auto& [pipeline, reason, suspect] = from;
+  proto::PipelineBroken& out = *to.mutable_pipeline_broken();
+  out.set_pipeline(pipeline.value());
   ToProto(reason, *out.mutable_reason());
   if (suspect) out.set_suspect(suspect->value());
 }
 
 void Put(const PullDone& from, proto::ToController& to) {
-  const auto& [transfer, status, bytes, seconds, rows] = from;
+  const auto& [transfer, status, bytes, seconds, activations] = from;
   proto::PullDone& out = *to.mutable_pull_done();
   out.set_transfer(transfer.value());
   ToProto(status, *out.mutable_status());
   out.set_bytes(static_cast<uint64_t>(bytes));
   out.set_seconds(seconds);
-  out.set_rows(rows);
+  out.set_activations(activations);
 }
 
 void Put(const Leaving& from, proto::ToController& to) {
@@ -129,21 +129,21 @@ Status Read(const proto::ShardProgress& from, ShardProgress& out) {
   return Take("bytes_total", from.bytes_total(), out.bytes_total);
 }
 
-Status Read(const proto::LaneOpened& from, LaneOpened& out) {
-  out.lane = LaneId(from.lane());
+Status Read(const proto::PipelineOpened& from, PipelineOpened& out) {
+  out.pipeline = PipelineId(from.pipeline());
   MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
   return OkStatus();
 }
 
 Status Read(const proto::StepDone& from, StepDone& out) {
-  out.lane = LaneId(from.lane());
+  out.pipeline = PipelineId(from.pipeline());
   if (!from.has_result()) return Missing("result");
   MR_RETURN_WITHIN("result", FromProto(from.result(), out.result));
   return OkStatus();
 }
 
-Status Read(const proto::LaneBroken& from, LaneBroken& out) {
-  out.lane = LaneId(from.lane());
+Status Read(const proto::PipelineBroken& from, PipelineBroken& out) {
+  out.pipeline = PipelineId(from.pipeline());
   MR_RETURN_WITHIN("reason", FromProto(from.reason(), out.reason));
   if (from.has_suspect()) out.suspect = WorkerId(from.suspect());
   return OkStatus();
@@ -154,7 +154,7 @@ Status Read(const proto::PullDone& from, PullDone& out) {
   MR_RETURN_WITHIN("status", FromProto(from.status(), out.status));
   MR_RETURN_IF_ERROR(Take("bytes", from.bytes(), out.bytes));
   out.seconds = from.seconds();
-  out.rows = from.rows();
+  out.activations = from.activations();
   if (!std::isfinite(out.seconds) || out.seconds < 0) {
     return InvalidArgument("seconds must be finite and at least 0");
   }
@@ -183,14 +183,16 @@ Status FromProto(const proto::ToController& from, ToController& out) {
     case P::kShardProgress:
       MR_RETURN_WITHIN("shard_progress", Read(from.shard_progress(), out.emplace<ShardProgress>()));
       return OkStatus();
-    case P::kLaneOpened:
-      MR_RETURN_WITHIN("lane_opened", Read(from.lane_opened(), out.emplace<LaneOpened>()));
+    case P::kPipelineOpened:
+      MR_RETURN_WITHIN("pipeline_opened",
+                       Read(from.pipeline_opened(), out.emplace<PipelineOpened>()));
       return OkStatus();
     case P::kStepDone:
       MR_RETURN_WITHIN("step_done", Read(from.step_done(), out.emplace<StepDone>()));
       return OkStatus();
-    case P::kLaneBroken:
-      MR_RETURN_WITHIN("lane_broken", Read(from.lane_broken(), out.emplace<LaneBroken>()));
+    case P::kPipelineBroken:
+      MR_RETURN_WITHIN("pipeline_broken",
+                       Read(from.pipeline_broken(), out.emplace<PipelineBroken>()));
       return OkStatus();
     case P::kPullDone:
       MR_RETURN_WITHIN("pull_done", Read(from.pull_done(), out.emplace<PullDone>()));

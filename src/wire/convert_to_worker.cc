@@ -40,8 +40,8 @@ void Put(const Refused& from, proto::ToWorker& to) {
 }
 
 void Put(const LoadShard& from, proto::ToWorker& to) {
-  const auto& [shard, group, layers, rank, ranks, sources, model_fingerprint, max_batched_tokens] =
-      from;
+  const auto& [shard, group, layers, rank, ranks, sources, model_fingerprint, max_batched_tokens,
+               max_model_len] = from;
   proto::LoadShard& out = *to.mutable_load_shard();
   out.set_shard(shard.value());
   out.set_group(group);
@@ -51,6 +51,7 @@ void Put(const LoadShard& from, proto::ToWorker& to) {
   PutAddresses(sources, out.mutable_sources());
   out.set_model_fingerprint(model_fingerprint);
   out.set_max_batched_tokens(static_cast<uint32_t>(max_batched_tokens));
+  out.set_max_model_len(static_cast<uint32_t>(max_model_len));
 }
 
 void Put(const UnloadShard& from, proto::ToWorker& to) {
@@ -58,13 +59,13 @@ void Put(const UnloadShard& from, proto::ToWorker& to) {
   to.mutable_unload_shard()->set_shard(shard.value());
 }
 
-void Put(const OpenLane& from, proto::ToWorker& to) {
-  const auto& [lane, hops, hop, rank, block_size, num_blocks, num_host_blocks, max_batched_tokens,
-               eos_token_ids, keep_rows_at] = from;
-  proto::OpenLane& out = *to.mutable_open_lane();
-  out.set_lane(lane.value());
+void Put(const OpenPipeline& from, proto::ToWorker& to) {
+  const auto& [pipeline, hops, hop, rank, block_size, num_blocks, num_host_blocks,
+               max_batched_tokens, eos_token_ids, cache_activations_at] = from;
+  proto::OpenPipeline& out = *to.mutable_open_pipeline();
+  out.set_pipeline(pipeline.value());
   for (const auto& [layers, ranks, shards] : hops) {
-    proto::LaneHop& entry = *out.add_hops();
+    proto::PipelineHop& entry = *out.add_hops();
     ToProto(layers, *entry.mutable_layers());
     PutAddresses(ranks, entry.mutable_ranks());
     for (const ShardId shard : shards) entry.add_shards(shard.value());
@@ -76,19 +77,21 @@ void Put(const OpenLane& from, proto::ToWorker& to) {
   out.set_num_host_blocks(static_cast<uint32_t>(num_host_blocks));
   out.set_max_batched_tokens(static_cast<uint32_t>(max_batched_tokens));
   out.mutable_eos_token_ids()->Add(eos_token_ids.begin(), eos_token_ids.end());
-  out.mutable_keep_rows_at()->Add(keep_rows_at.begin(), keep_rows_at.end());
+  out.mutable_cache_activations_at()->Add(cache_activations_at.begin(), cache_activations_at.end());
 }
 
-void Put(const CloseLane& from, proto::ToWorker& to) {
-  const auto& [lane] = from;
-  to.mutable_close_lane()->set_lane(lane.value());
+void Put(const ClosePipeline& from, proto::ToWorker& to) {
+  const auto& [pipeline] = from;
+  to.mutable_close_pipeline()->set_pipeline(pipeline.value());
 }
 
-void Put(const LaneStep& from, proto::ToWorker& to) { ToProto(from, *to.mutable_lane_step()); }
+void Put(const PipelineStep& from, proto::ToWorker& to) {
+  ToProto(from, *to.mutable_pipeline_step());
+}
 
-void Put(const ExposeKv& from, proto::ToWorker& to) {
+void Put(const ExportKv& from, proto::ToWorker& to) {
   const auto& [handle, blocks, tokens, lease] = from;
-  proto::ExposeKv& out = *to.mutable_expose_kv();
+  proto::ExportKv& out = *to.mutable_export_kv();
   ToProto(handle, *out.mutable_handle());
   out.mutable_blocks()->Add(blocks.begin(), blocks.end());
   out.set_tokens(static_cast<uint32_t>(tokens));
@@ -101,11 +104,11 @@ void Put(const ReleaseKv& from, proto::ToWorker& to) {
 }
 
 void Put(const PullKv& from, proto::ToWorker& to) {
-  const auto& [transfer, lane, blocks, first_token, end_token, sources, background, layers, rows] =
-      from;
+  const auto& [transfer, pipeline, blocks, first_token, end_token, sources, background, layers,
+               activations] = from;
   proto::PullKv& out = *to.mutable_pull_kv();
   out.set_transfer(transfer.value());
-  out.set_lane(lane.value());
+  out.set_pipeline(pipeline.value());
   out.mutable_blocks()->Add(blocks.begin(), blocks.end());
   out.set_first_token(static_cast<uint32_t>(first_token));
   out.set_end_token(static_cast<uint32_t>(end_token));
@@ -118,12 +121,12 @@ void Put(const PullKv& from, proto::ToWorker& to) {
   }
   out.set_background(background);
   if (layers) ToProto(*layers, *out.mutable_layers());
-  out.set_rows(static_cast<uint32_t>(rows));
+  out.set_activations(static_cast<uint32_t>(activations));
 }
 
 void Put(const Leave& from, proto::ToWorker& to) {
   const auto& [reason] = from;
-  proto::Status printable;  // the same rule for a text that may quote anything
+  proto::Status printable;  // the same rule, for a text that may quote anything
   ToProto(Internal(reason), printable);
   to.mutable_leave()->set_reason(printable.message());
 }
@@ -159,8 +162,9 @@ Status Read(const proto::LoadShard& from, LoadShard& out) {
   MR_RETURN_IF_ERROR(TakeAddresses("sources", from.sources(), kPeersPerMessageMax, out.sources));
   MR_RETURN_IF_ERROR(TakeText("model_fingerprint", from.model_fingerprint(), kNameBytesMax,
                               out.model_fingerprint));
-  return Take("max_batched_tokens", from.max_batched_tokens(), out.max_batched_tokens, 0,
-              kTokensPerStepMax);
+  MR_RETURN_IF_ERROR(Take("max_batched_tokens", from.max_batched_tokens(), out.max_batched_tokens,
+                          0, kTokensPerStepMax));
+  return Take("max_model_len", from.max_model_len(), out.max_model_len);
 }
 
 Status Read(const proto::UnloadShard& from, UnloadShard& out) {
@@ -168,7 +172,7 @@ Status Read(const proto::UnloadShard& from, UnloadShard& out) {
   return OkStatus();
 }
 
-Status ReadHop(const proto::LaneHop& from, LaneHop& out) {
+Status ReadHop(const proto::PipelineHop& from, PipelineHop& out) {
   MR_RETURN_WITHIN("layers", FromProto(from.layers(), out.layers));
   const int size = from.ranks_size();
   if (size != 1 && size != 2 && size != 4 && size != 8) {
@@ -182,15 +186,16 @@ Status ReadHop(const proto::LaneHop& from, LaneHop& out) {
   return OkStatus();
 }
 
-Status Read(const proto::OpenLane& from, OpenLane& out) {
-  out.lane = LaneId(from.lane());
-  MR_RETURN_IF_ERROR(CheckCount("hops", static_cast<size_t>(from.hops_size()), kHopsPerLaneMax));
+Status Read(const proto::OpenPipeline& from, OpenPipeline& out) {
+  out.pipeline = PipelineId(from.pipeline());
+  MR_RETURN_IF_ERROR(
+      CheckCount("hops", static_cast<size_t>(from.hops_size()), kHopsPerPipelineMax));
   if (from.hops_size() == 0) return Missing("hops");
   for (int i = 0; i < from.hops_size(); ++i) {
-    LaneHop& hop = out.hops.emplace_back();
+    PipelineHop& hop = out.hops.emplace_back();
     MR_RETURN_WITHIN(Element("hops", i), ReadHop(from.hops(i), hop));
     if (i > 0 && out.hops[static_cast<size_t>(i) - 1].layers.end != hop.layers.begin) {
-      return InvalidArgument(Element("hops", i) + ": layers must follow those of the hop before");
+      return InvalidArgument(Element("hops", i) + ": layers must follow those of the previous hop");
     }
   }
   MR_RETURN_IF_ERROR(Take("hop", from.hop(), out.hop, 0, out.hops.size() - 1));
@@ -204,27 +209,28 @@ Status Read(const proto::OpenLane& from, OpenLane& out) {
   MR_RETURN_IF_ERROR(
       TakeIndices("eos_token_ids", from.eos_token_ids(), kEosTokensMax, out.eos_token_ids));
   const LayerRange layers = out.hops[static_cast<size_t>(out.hop)].layers;
-  MR_RETURN_IF_ERROR(TakeIndices("keep_rows_at", from.keep_rows_at(),
-                                 static_cast<size_t>(layers.size()), out.keep_rows_at));
+  MR_RETURN_IF_ERROR(TakeIndices("cache_activations_at", from.cache_activations_at(),
+                                 static_cast<size_t>(layers.size()), out.cache_activations_at));
   int before = layers.begin;
-  for (const int layer : out.keep_rows_at) {
+  for (const int layer : out.cache_activations_at) {
     if (layer <= before || layer > layers.end) {
-      return InvalidArgument(fmt::format("keep_rows_at: {} is not in ({}, {}], or not ascending",
-                                         layer, layers.begin, layers.end));
+      return InvalidArgument(
+          fmt::format("cache_activations_at: {} is not in ({}, {}], or not ascending", layer,
+                      layers.begin, layers.end));
     }
     before = layer;
   }
   return OkStatus();
 }
 
-Status Read(const proto::CloseLane& from, CloseLane& out) {
-  out.lane = LaneId(from.lane());
+Status Read(const proto::ClosePipeline& from, ClosePipeline& out) {
+  out.pipeline = PipelineId(from.pipeline());
   return OkStatus();
 }
 
-Status Read(const proto::LaneStep& from, LaneStep& out) { return FromProto(from, out); }
+Status Read(const proto::PipelineStep& from, PipelineStep& out) { return FromProto(from, out); }
 
-Status Read(const proto::ExposeKv& from, ExposeKv& out) {
+Status Read(const proto::ExportKv& from, ExportKv& out) {
   MR_RETURN_WITHIN("handle", FromProto(from.handle(), out.handle));
   MR_RETURN_IF_ERROR(TakeIndices("blocks", from.blocks(), kBlocksPerMessageMax, out.blocks));
   MR_RETURN_IF_ERROR(Take("tokens", from.tokens(), out.tokens));
@@ -246,7 +252,7 @@ Status Read(const proto::KvSource& from, KvSource& out) {
 
 Status Read(const proto::PullKv& from, PullKv& out) {
   out.transfer = TransferId(from.transfer());
-  out.lane = LaneId(from.lane());
+  out.pipeline = PipelineId(from.pipeline());
   MR_RETURN_IF_ERROR(TakeIndices("blocks", from.blocks(), kBlocksPerMessageMax, out.blocks));
   MR_RETURN_IF_ERROR(Take("end_token", from.end_token(), out.end_token));
   MR_RETURN_IF_ERROR(Take("first_token", from.first_token(), out.first_token, 0, from.end_token()));
@@ -258,9 +264,10 @@ Status Read(const proto::PullKv& from, PullKv& out) {
                      Read(from.sources(i), out.sources[static_cast<size_t>(i)]));
   }
   out.background = from.background();
-  int rows = 0;
-  MR_RETURN_IF_ERROR(Take("rows", from.rows(), rows, 0, static_cast<int>(PulledRows::kAny)));
-  out.rows = static_cast<PulledRows>(rows);
+  int activations = 0;
+  MR_RETURN_IF_ERROR(Take("activations", from.activations(), activations, 0,
+                          static_cast<int>(PulledActivations::kAny)));
+  out.activations = static_cast<PulledActivations>(activations);
   if (!from.has_layers()) return OkStatus();
   MR_RETURN_WITHIN("layers", FromProto(from.layers(), out.layers.emplace()));
   return OkStatus();
@@ -289,10 +296,11 @@ Status FromProto(const proto::ToWorker& from, ToWorker& out) {
     case P::kRefused: return ReadAs<Refused>("refused", from.refused(), out);
     case P::kLoadShard: return ReadAs<LoadShard>("load_shard", from.load_shard(), out);
     case P::kUnloadShard: return ReadAs<UnloadShard>("unload_shard", from.unload_shard(), out);
-    case P::kOpenLane: return ReadAs<OpenLane>("open_lane", from.open_lane(), out);
-    case P::kCloseLane: return ReadAs<CloseLane>("close_lane", from.close_lane(), out);
-    case P::kLaneStep: return ReadAs<LaneStep>("lane_step", from.lane_step(), out);
-    case P::kExposeKv: return ReadAs<ExposeKv>("expose_kv", from.expose_kv(), out);
+    case P::kOpenPipeline: return ReadAs<OpenPipeline>("open_pipeline", from.open_pipeline(), out);
+    case P::kClosePipeline:
+      return ReadAs<ClosePipeline>("close_pipeline", from.close_pipeline(), out);
+    case P::kPipelineStep: return ReadAs<PipelineStep>("pipeline_step", from.pipeline_step(), out);
+    case P::kExportKv: return ReadAs<ExportKv>("export_kv", from.export_kv(), out);
     case P::kReleaseKv: return ReadAs<ReleaseKv>("release_kv", from.release_kv(), out);
     case P::kPullKv: return ReadAs<PullKv>("pull_kv", from.pull_kv(), out);
     case P::kLeave: return ReadAs<Leave>("leave", from.leave(), out);

@@ -1,5 +1,5 @@
-// How much a message may hold. One that exceeds a limit is refused whole, by the field's name; a
-// sender is stopped at kMessageBytesMax. Constants; any thread.
+// The limits of a message. A message that exceeds one is refused as a whole, with the field's name;
+// a sender stops at kMessageBytesMax. Constants; any thread.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ inline constexpr size_t kBlocksPerMessageMax = size_t{1} << 20;
 inline constexpr size_t kCopiesPerStepMax = size_t{1} << 20;
 
 inline constexpr int kLayersMax = 65536;
-inline constexpr size_t kHopsPerLaneMax = 256;
+inline constexpr size_t kHopsPerPipelineMax = 256;
 inline constexpr size_t kPeersPerMessageMax = 1024;  // sources of a shard or of a pull
 inline constexpr size_t kHeldShardsMax = 256;
 inline constexpr size_t kBatchPartsMax = 4096;
@@ -28,7 +28,7 @@ inline constexpr int kBlockSizeMax = 65536;  // tokens
 
 inline constexpr size_t kNameBytesMax = 256;  // names, addresses, fingerprints, devices
 inline constexpr size_t kTokenBytesMax = 4096;
-inline constexpr size_t kStatusBytesMax = 1024;  // a longer text is cut by the sender
+inline constexpr size_t kStatusBytesMax = 1024;  // the sender truncates a longer text
 inline constexpr Duration kDurationMax = Duration::Seconds(86400.0 * 366);
 
 }  // namespace millrace::wire

@@ -1,4 +1,4 @@
-// Each rule broken alone, on the wire: the error names the field.
+// Breaks each rule alone, on the wire: the error names the field.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -16,7 +16,7 @@ std::span<const uint8_t> Bytes(const std::string& text) {
   return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
 }
 
-// A valid message, spoilt by `spoil`.
+// A valid message, made invalid by `spoil`.
 Status Refusal(const ToWorker& good, const std::function<void(proto::ToWorker&)>& spoil) {
   Encoder encoder;
   Decoder decoder;
@@ -43,8 +43,8 @@ void ExpectNames(const Status& status, const std::string& field) {
   EXPECT_NE(status.message().find(field), std::string::npos) << status.ToString();
 }
 
-LaneStep Step() {
-  LaneStep step = testing::DecodeStep(4);
+PipelineStep Step() {
+  PipelineStep step = testing::DecodeStep(4);
   step.plan.started.push_back({SequenceId(1), std::make_shared<SamplingParams>(), 5,
                                std::make_shared<std::vector<TokenId>>(3, 7), nullptr});
   return step;
@@ -52,7 +52,7 @@ LaneStep Step() {
 
 void ExpectPlan(const std::string& field, const std::function<void(proto::StepPlan&)>& spoil) {
   SCOPED_TRACE(field);
-  ExpectNames(Refusal(Step(), [&](auto& m) { spoil(*m.mutable_lane_step()->mutable_plan()); }),
+  ExpectNames(Refusal(Step(), [&](auto& m) { spoil(*m.mutable_pipeline_step()->mutable_plan()); }),
               field);
 }
 
@@ -106,49 +106,50 @@ TEST(Refusals, SamplingParams) {
   expect("stop string", [](auto& p) { p.add_stop(std::string(kStopStringBytesMax + 1, 'x')); });
 }
 
-TEST(Refusals, LanesAndShards) {
+TEST(Refusals, PipelinesAndShards) {
   Rng rng(3);
-  OpenLane open = std::get<OpenLane>(testing::RandomToWorker(rng, 4));
-  while (open.hops.size() < 2) open = std::get<OpenLane>(testing::RandomToWorker(rng, 4));
-  const auto lane = [&](const std::string& field, auto spoil) {
+  OpenPipeline open = std::get<OpenPipeline>(testing::RandomToWorker(rng, 4));
+  while (open.hops.size() < 2) open = std::get<OpenPipeline>(testing::RandomToWorker(rng, 4));
+  const auto pipeline = [&](const std::string& field, auto spoil) {
     SCOPED_TRACE(field);
-    ExpectNames(Refusal(open, [&](auto& m) { spoil(*m.mutable_open_lane()); }), field);
+    ExpectNames(Refusal(open, [&](auto& m) { spoil(*m.mutable_open_pipeline()); }), field);
   };
-  lane("hops is missing", [](auto& m) { m.clear_hops(); });
-  lane("hop must be", [](auto& m) { m.set_hop(static_cast<uint32_t>(m.hops_size())); });
-  lane("rank must be", [](auto& m) { m.set_rank(8); });
-  lane("layers must follow", [](auto& m) {
+  pipeline("hops is missing", [](auto& m) { m.clear_hops(); });
+  pipeline("hop must be", [](auto& m) { m.set_hop(static_cast<uint32_t>(m.hops_size())); });
+  pipeline("rank must be", [](auto& m) { m.set_rank(8); });
+  pipeline("layers must follow", [](auto& m) {
     m.mutable_hops(1)->mutable_layers()->set_end(40000);
     m.mutable_hops(1)->mutable_layers()->set_begin(30000);
   });
-  lane("hops[0]: layers: begin",
-       [](auto& m) { m.mutable_hops(0)->mutable_layers()->set_begin(999); });
-  lane("layers: end",
-       [](auto& m) { m.mutable_hops(0)->mutable_layers()->set_end(kLayersMax + 1); });
-  lane("shards for", [](auto& m) { m.mutable_hops(0)->add_shards(1); });
-  lane("ranks must be 1, 2, 4 or 8", [](auto& m) {
+  pipeline("hops[0]: layers: begin",
+           [](auto& m) { m.mutable_hops(0)->mutable_layers()->set_begin(999); });
+  pipeline("layers: end",
+           [](auto& m) { m.mutable_hops(0)->mutable_layers()->set_end(kLayersMax + 1); });
+  pipeline("shards for", [](auto& m) { m.mutable_hops(0)->add_shards(1); });
+  pipeline("ranks must be 1, 2, 4 or 8", [](auto& m) {
     m.mutable_hops(0)->clear_ranks();
     for (int i = 0; i < 3; ++i) m.mutable_hops(0)->add_ranks();
   });
-  lane("block_size", [](auto& m) { m.set_block_size(0); });
-  lane("num_blocks", [](auto& m) { m.set_num_blocks(~0u); });
+  pipeline("block_size", [](auto& m) { m.set_block_size(0); });
+  pipeline("num_blocks", [](auto& m) { m.set_num_blocks(~0u); });
   const auto here = open.hops[static_cast<size_t>(open.hop)].layers;
-  lane("keep_rows_at", [&](auto& m) {
-    m.clear_keep_rows_at();
-    m.add_keep_rows_at(static_cast<uint32_t>(here.begin));
+  pipeline("cache_activations_at", [&](auto& m) {
+    m.clear_cache_activations_at();
+    m.add_cache_activations_at(static_cast<uint32_t>(here.begin));
   });
-  lane("keep_rows_at", [&](auto& m) { m.add_keep_rows_at(static_cast<uint32_t>(here.end + 1)); });
-  lane("keep_rows_at", [&](auto& m) {
-    m.clear_keep_rows_at();
-    for (int i = 0; i < 2; ++i) m.add_keep_rows_at(static_cast<uint32_t>(here.end));
+  pipeline("cache_activations_at",
+           [&](auto& m) { m.add_cache_activations_at(static_cast<uint32_t>(here.end + 1)); });
+  pipeline("cache_activations_at", [&](auto& m) {
+    m.clear_cache_activations_at();
+    for (int i = 0; i < 2; ++i) m.add_cache_activations_at(static_cast<uint32_t>(here.end));
   });
-  lane("control must be host:port",
-       [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_control("nowhere"); });
-  lane("control must be host:port",
-       [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_control("host:65536"); });
-  lane("host_id holds control",
-       [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_host_id("a\nb"); });
-  lane("host_id has", [](auto& m) {
+  pipeline("control must be host:port",
+           [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_control("nowhere"); });
+  pipeline("control must be host:port",
+           [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_control("host:65536"); });
+  pipeline("host_id holds control",
+           [](auto& m) { m.mutable_hops(0)->mutable_ranks(0)->set_host_id("a\nb"); });
+  pipeline("host_id has", [](auto& m) {
     m.mutable_hops(0)->mutable_ranks(0)->set_host_id(std::string(kNameBytesMax + 1, 'x'));
   });
 
@@ -179,7 +180,7 @@ TEST(Refusals, Transfers) {
   expect("sources[0]: handle: nonce must have 16",
          [](auto& m) { m.mutable_sources(0)->mutable_handle()->set_nonce("short"); });
   expect("blocks", [](auto& m) { m.add_blocks(~0u); });
-  ExpectNames(Refusal(ExposeKv{}, [](auto& m) { m.mutable_expose_kv()->set_lease_ns(~0ull); }),
+  ExpectNames(Refusal(ExportKv{}, [](auto& m) { m.mutable_export_kv()->set_lease_ns(~0ull); }),
               "lease");
 }
 
@@ -195,8 +196,8 @@ TEST(Refusals, ToController) {
   expect("name has 257 bytes", [](auto& m) { m.set_name(std::string(257, 'x')); });
   expect("name holds control", [](auto& m) { m.set_name("a\x1b[2J"); });
   expect("memory_bytes", [](auto& m) { m.set_memory_bytes(~0ull); });
-  ExpectNames(Refusal(LaneOpened{},
-                      [](auto& m) { m.mutable_lane_opened()->mutable_status()->set_code(13); }),
+  ExpectNames(Refusal(PipelineOpened{},
+                      [](auto& m) { m.mutable_pipeline_opened()->mutable_status()->set_code(13); }),
               "status: code");
   ExpectNames(Refusal(PullDone{}, [](auto& m) { m.mutable_pull_done()->set_seconds(-1); }),
               "seconds");
@@ -230,14 +231,14 @@ TEST(Refusals, NotAMessage) {
 
 TEST(Refusals, TooLargeToSend) {
   Encoder encoder;
-  LaneStep step;
+  PipelineStep step;
   for (int i = 0; i < 5; ++i) {
     step.plan.started.push_back({SequenceId(1), std::make_shared<SamplingParams>(), 5,
                                  std::make_shared<std::vector<TokenId>>(5'000'000, 1 << 20),
                                  nullptr});
   }
   EXPECT_EQ(encoder.Encode({}, ToWorker(std::move(step))).status().code(), StatusCode::kTooLarge);
-  EXPECT_TRUE(encoder.Encode({}, ToWorker(CloseLane{})).ok()) << "and goes on";
+  EXPECT_TRUE(encoder.Encode({}, ToWorker(ClosePipeline{})).ok()) << "and it continues";
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ import json
 import os
 import pathlib
 import re
+import socket
+import socketserver
 import stat
 import subprocess
 import sys
@@ -136,13 +138,21 @@ def status(epoch=3, changing=False, b_layers=((6, 12),)):
              "weight_bytes": 6 << 20},
             {"name": "b", "state": "serving", "layers": [list(r) for r in b_layers], "rank": 0,
              "ranks": 1, "weight_bytes": 6 << 20}],
-        "lanes": [], "requests": 0, "waiting": 0, "moving": 0, "counters": {"joins": 2}}
+        "pipelines": [], "requests": 0, "waiting": 0, "moving": 0, "counters": {"joins": 2}}
+
+
+class UnixServer(http.server.ThreadingHTTPServer):
+    address_family = socket.AF_UNIX
+
+    def server_bind(self):
+        socketserver.TCPServer.server_bind(self)
 
 
 class Controller:
-    """Answers each path from a list, the last answer for ever, and keeps what it was asked."""
+    """Answers each path from a list, the last answer for ever, and keeps what it was asked. It
+    listens on a unix socket, or as --admin-listen does."""
 
-    def __init__(self, answers):
+    def __init__(self, answers, unix_path=None):
         self.asked = asked = []
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -162,9 +172,12 @@ class Controller:
             def log_message(self, *_):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        if unix_path:
+            self.server = UnixServer(str(unix_path), Handler)
+        else:
+            self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
         self.thread = threading.Thread(target=self.server.serve_forever, args=(0.02,))
         self.thread.start()
 
@@ -174,11 +187,23 @@ class Controller:
         self.server.server_close()
 
 
+KEY = ("--admin-key", "sesame")
+
+
 class Admin(WithFolder):
-    def controller(self, **answers):
-        made = Controller({f"/cluster/{k}": v for k, v in answers.items()})
+    def controller(self, unix_path=None, **answers):
+        made = Controller({f"/cluster/{k}": v for k, v in answers.items()}, unix_path)
         self.addCleanup(made.stop)
         return made
+
+    def environment(self):
+        """In which sockets are in the folder of this test."""
+        return {**os.environ, "XDG_RUNTIME_DIR": str(self.folder)}
+
+    def unix_controller(self, port, **answers):
+        folder = self.folder / "millrace"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return self.controller(folder / f"admin-{port}.sock", **answers)
 
     def plan(self):
         path = self.folder / "plan.yaml"
@@ -187,17 +212,61 @@ class Admin(WithFolder):
 
     def test_status_as_text_and_json(self):
         controller = self.controller(status=[status()])
-        text = run("status", "--base-url", controller.url).stdout
+        text = run("status", "--base-url", controller.url, *KEY).stdout
         self.assertIn("demo, plan 3, term 1: ready", text)
         self.assertRegex(text, r"(?m)^a +serving +0-5 ")
         said = run("status", "--json", "--base-url", controller.url,
                    env={**os.environ, "MILLRACE_ADMIN_KEY": "sesame"}).stdout
         self.assertEqual(json.loads(said), status()[1])
-        self.assertEqual([a[2] for a in controller.asked], [None, "Bearer sesame"])
+        self.assertEqual([a[2] for a in controller.asked], ["Bearer sesame", "Bearer sesame"])
+
+    def test_this_machine_is_asked_on_its_socket_without_a_key(self):
+        first = self.unix_controller(8000, status=[status()])
+        other = self.unix_controller(8001, status=[status(epoch=9)], drain=[(200, {"status": "ok"})])
+        environment = self.environment()
+        self.assertIn("demo, plan 3,", run("status", env=environment).stdout)
+        for host in ("127.0.0.1", "localhost", "[::1]"):
+            said = run("status", "--base-url", f"http://{host}:8001", env=environment).stdout
+            self.assertIn("demo, plan 9,", said)
+        self.assertEqual([a[2] for a in first.asked + other.asked], [None] * 4)
+        run("drain", "b", "--no-wait", "--base-url", "http://localhost:8001", env=environment)
+        self.assertEqual(json.loads(other.asked[-1][3]), {"worker": "b"})
+
+    # The user of this test may have a server of their own on the default port.
+    QUIET = ("--base-url", "http://127.0.0.1:7")
+
+    def test_no_socket_is_explained(self):
+        (self.folder / "millrace").mkdir(mode=0o700)
+        said = run("status", *self.QUIET, env=self.environment(), status=1).stderr
+        self.assertEqual(said.count("\n"), 1)
+        self.assertIn(f"{self.folder}/millrace/admin-7.sock", said)
+        self.assertIn("Is a server running on port 7?", said)
+        self.assertIn("sudo -u USER", said)
+        with socket.socket(socket.AF_UNIX) as gone:
+            gone.bind(str(self.folder / "millrace/admin-7.sock"))
+        said = run("status", *self.QUIET, env=self.environment(), status=1).stderr
+        self.assertIn("nothing listens on", said)
+
+    def test_a_folder_that_others_enter_is_not_trusted(self):
+        self.unix_controller(7, status=[status()])
+        (self.folder / "millrace").chmod(0o755)
+        said = run("status", *self.QUIET, env=self.environment(), status=1).stderr
+        self.assertIn("chmod 700", said)
+
+    def test_a_key_goes_to_an_address_and_no_key_to_this_machine(self):
+        for arguments, wanted in (
+                (("--base-url", "http://10.0.0.1:8000"), "is another machine: give the address of"),
+                (("--base-url", "http://127.0.0.1.example:8000"), "is another machine"),
+                (KEY, "give it as --base-url"),
+                (("--base-url", "http://127.0.0.1:8000/v1"), "ends after the port"),
+                (("--ca-file", "ca.crt"), "--ca-file is for an https --base-url")):
+            said = run("status", *arguments, env=self.environment(), status=1).stderr
+            self.assertIn(wanted, said)
+            self.assertEqual(said.count("\n"), 1)
 
     def test_plan_diff(self):
         controller = self.controller(status=[status()])
-        said = run("plan", "diff", self.plan(), "--base-url", controller.url).stdout
+        said = run("plan", "diff", self.plan(), "--base-url", controller.url, *KEY).stdout
         self.assertIn("a: 0-5 -> 0-7: gets 6-7 (about 2.00 MiB)", said)
         self.assertIn("b: 6-11 -> 8-11: drops 6-7", said)
         self.assertEqual([a[:2] for a in controller.asked], [("GET", "/cluster/status")])
@@ -205,31 +274,47 @@ class Admin(WithFolder):
     def test_plan_apply_waits_until_it_holds(self):
         controller = self.controller(status=[status(), status(changing=True), status(4)],
                                      plan=[(200, {"status": "ok"})])
-        done = run("plan", "apply", self.plan(), "--base-url", controller.url)
+        done = run("plan", "apply", self.plan(), "--base-url", controller.url, *KEY)
         self.assertEqual(done.stdout, "plan 4 holds\n")
         posted = next(a for a in controller.asked if a[0] == "POST")
         self.assertEqual(json.loads(posted[3]), {"plan": PLAN})
 
     def test_plan_apply_says_when_it_was_given_up(self):
         controller = self.controller(status=[status()], plan=[(200, {"status": "ok"})])
-        done = run("plan", "apply", self.plan(), "--base-url", controller.url, status=1)
+        done = run("plan", "apply", self.plan(), "--base-url", controller.url, *KEY, status=1)
         self.assertIn("the plan was given up and plan 3 holds", done.stderr)
+
+    def test_plan_apply_says_why_it_was_given_up(self):
+        code, body = status()
+        body["given_up"] = {"plan": 4, "reason": "worker b cannot load layers 8-11: no memory"}
+        controller = self.controller(status=[status(), (code, body)],
+                                     plan=[(200, {"status": "ok"})])
+        done = run("plan", "apply", self.plan(), "--base-url", controller.url, *KEY, status=1)
+        self.assertIn("plan 3 holds: worker b cannot load layers 8-11: no memory", done.stderr)
+
+    def test_drain_says_that_the_worker_stays(self):
+        code, body = status()
+        body["given_up"] = {"plan": 4, "reason": "worker c cannot load layers 6-11: no memory"}
+        controller = self.controller(status=[(code, body)], drain=[(200, {"status": "ok"})])
+        done = run("drain", "b", "--base-url", controller.url, *KEY, status=1)
+        self.assertIn("b goes on serving", done.stderr)
+        self.assertIn("no memory", done.stderr)
 
     def test_drain_waits_until_nothing_is_left(self):
         controller = self.controller(status=[status(), status(b_layers=())],
                                      drain=[(200, {"status": "ok"})])
-        done = run("drain", "b", "--base-url", controller.url)
-        self.assertEqual(done.stderr, "b still has layers 6-11 and 0 requests on its lanes\n")
+        done = run("drain", "b", "--base-url", controller.url, *KEY)
+        self.assertEqual(done.stderr, "b still has layers 6-11 and 0 requests on its pipelines\n")
         self.assertEqual(done.stdout, "b is free; it can be stopped\n")
 
     def test_drain_gives_up_in_time(self):
         controller = self.controller(status=[status()], drain=[(200, {"status": "ok"})])
-        done = run("drain", "b", "--timeout", "0.1", "--base-url", controller.url, status=1)
+        done = run("drain", "b", "--timeout", "0.1", "--base-url", controller.url, *KEY, status=1)
         self.assertIn("not done after --timeout 0.1: b still has layers 6-11", done.stderr)
 
     def test_migrate_names_request_and_worker(self):
         controller = self.controller(migrate=[(200, {"status": "ok"})])
-        run("migrate", "cmpl-1", "b", "--base-url", controller.url)
+        run("migrate", "cmpl-1", "b", "--base-url", controller.url, *KEY)
         self.assertEqual(json.loads(controller.asked[0][3]), {"request": "cmpl-1", "worker": "b"})
 
     def test_refusals_are_the_servers_words_in_one_line(self):
@@ -238,7 +323,7 @@ class Admin(WithFolder):
                 (500, "two\nlines", "millrace drain: HTTP 500: two\\nlines\n"),
                 (200, "no JSON", None), (200, [1], None)):
             controller = self.controller(drain=[(code, body)])
-            done = run("drain", "x", "--base-url", controller.url, status=1)
+            done = run("drain", "x", "--base-url", controller.url, *KEY, status=1)
             self.assertEqual(done.stderr.count("\n"), 1)
             if wanted:
                 self.assertEqual(done.stderr, wanted)

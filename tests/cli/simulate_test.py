@@ -130,12 +130,12 @@ class Simulate(unittest.TestCase):
         always = run_json(*args[:-2], "--instances", "2")["runs"][0]
         self.assertIsNone(always["membership"])
         self.assertLess(moved["usd_per_hour"], always["usd_per_hour"])
-        self.assertIn("1 came, 1 were lost", run(*args))
+        self.assertIn("1 added, 1 lost", run(*args))
         trace.write_text("5000,add,a\n9000,remove,a\n")
         gone = subprocess.run([PROGRAM, "simulate", *args], capture_output=True, text=True,
                               timeout=TIMEOUT_S, check=False)
         self.assertEqual(gone.returncode, 1)
-        self.assertIn("was refused: with the machines of --availability", gone.stderr)
+        self.assertIn("requests were refused: until the trace of --availability ended", gone.stderr)
 
     def test_documented_commands(self):
         text = (ROOT / "docs/simulation.md").read_text()
@@ -188,7 +188,7 @@ class Replay(unittest.TestCase):
             server.terminate()
             server.wait(timeout=60)
 
-    def test_a_live_run_is_decided_anew_the_same(self):
+    def test_a_live_run_is_decided_the_same_again(self):
         self.record()
         report = run_json("--replay", str(self.log))
         self.assertTrue(report["same"])

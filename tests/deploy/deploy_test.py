@@ -101,6 +101,13 @@ class Systemd(WithChecks):
                 self.assertGreater(int(service["TimeoutStopSec"][0]), drain_s,
                                    "killed while it still drains")
 
+    def test_the_admin_socket_has_a_folder_that_commands_can_reach(self):
+        service = read_unit(DEPLOY / "systemd" / UNITS[0])["Service"]
+        self.assertIn("XDG_RUNTIME_DIR=/run", service["Environment"])
+        self.assertEqual((service["RuntimeDirectory"], service["RuntimeDirectoryMode"]),
+                         (["millrace"], ["0700"]))
+        self.assertIn("AF_UNIX", service["RestrictAddressFamilies"][0])
+
     def test_environment_files_name_options(self):
         for name in UNITS:
             service = read_unit(DEPLOY / "systemd" / name)["Service"]
@@ -219,6 +226,17 @@ class Kubernetes(WithChecks):
                  for p in ("startupProbe", "livenessProbe", "readinessProbe")}
         self.assertEqual(paths, {"startupProbe": "/health", "livenessProbe": "/health",
                                  "readinessProbe": "/ready"})
+
+    def test_the_admin_socket_has_a_folder_that_can_be_written(self):
+        controller = self.sets["millrace-controller"]
+        container = self.container(controller)
+        environment = {e["name"]: e["value"] for e in container["env"]}
+        mount = next(m for m in container["volumeMounts"]
+                     if m["mountPath"] == environment["XDG_RUNTIME_DIR"])
+        self.assertFalse(mount.get("readOnly"))
+        volume = next(v for v in controller["spec"]["template"]["spec"]["volumes"]
+                      if v["name"] == mount["name"])
+        self.assertIn("emptyDir", volume)
 
     def test_volumes_secrets_and_claims_exist(self):
         secrets = {s["name"]: {f.split("=")[0] for f in s["files"]}

@@ -73,7 +73,7 @@ class Watch:
         self.thread.join()
 
     def follow(self):
-        with self.server.connect() as connection:
+        with self.server.connect_admin() as connection:
             while not self.over.wait(STATUS_EVERY_S):
                 connection.request("GET", "/cluster/status")
                 status = json.loads(connection.getresponse().read())
@@ -278,7 +278,7 @@ class Faults(unittest.TestCase):
 
         def drain(server, over):
             time.sleep(0.2)
-            code, body = server.post("/cluster/drain", {"worker": "worker-2"})
+            code, body = server.admin("POST", "/cluster/drain", {"worker": "worker-2"})
             self.assertEqual(code, 200, body)
 
         self.check(server, drain)

@@ -68,14 +68,18 @@ class Cluster:
 
     def run(self, machine, command):
         words = ["ip", "netns", "exec", space(machine), "sh", "-c"]
+        # The machines share one file system, where each has its own place for sockets.
+        runtime = self.folder / space(machine)
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        environment = {**self.environment, "XDG_RUNTIME_DIR": str(runtime)}
         if command.endswith("&"):
             log = open(self.folder / f"log-{len(self.background)}", "w", encoding="utf-8")
             process = subprocess.Popen([*words, "exec " + command[:-1]], cwd=self.folder,
-                                       env=self.environment, stdout=log, stderr=log)
+                                       env=environment, stdout=log, stderr=log)
             self.background.append((command, process, log))
             time.sleep(1)
             return ""
-        done = subprocess.run([*words, command], cwd=self.folder, env=self.environment, text=True,
+        done = subprocess.run([*words, command], cwd=self.folder, env=environment, text=True,
                               capture_output=True, timeout=LIMIT_S, check=False)
         if done.returncode != 0:
             raise AssertionError(f"{command}\n{done.stdout}{done.stderr}\n{self.logs()}")

@@ -20,6 +20,19 @@ LINK_BYTES = 65536  # read at once
 LINK_POLL_S = 0.01
 
 
+class AdminConnection(http.client.HTTPConnection):
+    """HTTP over the unix socket that a server has for its operators."""
+
+    def __init__(self, path):
+        super().__init__("localhost", timeout=STREAM_LIMIT_S)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
 class Process:
     """A `millrace` command and what it says."""
 
@@ -45,6 +58,21 @@ class Process:
                 raise AssertionError(f"never said {pattern}:\n" + "".join(self.lines))
             time.sleep(0.02)
         return self.said(pattern)[0]
+
+    def connect_admin(self):
+        """To the admin routes of one that serves."""
+        path = re.search(r"on the unix socket (\S+)", self.wait_for("on the unix socket")).group(1)
+        return contextlib.closing(AdminConnection(path))
+
+    def admin(self, method, path, body=None):
+        with self.connect_admin() as connection:
+            connection.request(method, path, None if body is None else json.dumps(body),
+                               {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+    def status(self):
+        return json.loads(self.admin("GET", "/cluster/status")[1])
 
     def kill(self):
         self.process.kill()
@@ -149,9 +177,6 @@ class Server(Process):
                 found[words[words.index("--name") + 1]] = int(entry.name)
         return found
 
-    def status(self):
-        return json.loads(self.get("/cluster/status")[1])
-
     def settle(self, workers):
         """Waits until all workers serve and nothing runs, and returns what is held then."""
         end = time.monotonic() + SETTLE_LIMIT_S
@@ -160,7 +185,7 @@ class Server(Process):
             serving = [w for w in status["workers"] if w["state"] == "serving"]
             pids = list(self.workers().values())
             busy = (status["requests"] or status["moving"] or status["changing"] or
-                    any(lane["blocks_used"] for lane in status["lanes"]))
+                    any(pipeline["blocks_used"] for pipeline in status["pipelines"]))
             if len(serving) == len(pids) == workers and not status["missing"] and not busy:
                 break
             if time.monotonic() > end:

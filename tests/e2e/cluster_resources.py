@@ -65,7 +65,7 @@ def sample(controller, workers, status):
         "worker fds": max(len(descriptors(pid)) for pid in workers),
         "memfds": len(inodes),
         "shm entries": shm_entries(),
-        "KV blocks": sum(lane["blocks_used"] for lane in status["lanes"]),
+        "KV blocks": sum(pipeline["blocks_used"] for pipeline in status["pipelines"]),
     }
     return Held(counts, rss_kib / 1024)
 

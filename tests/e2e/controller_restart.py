@@ -160,11 +160,9 @@ class ControllerDies(ClusterTest):
                 one.result(STREAM_LIMIT_S)
         self.check(streams, workers)
 
-    def layers(self, port):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
-            connection.request("GET", "/cluster/status")
-            status = json.loads(connection.getresponse().read())
-        return {worker["name"]: worker["layers"] for worker in status["workers"]}
+    @staticmethod
+    def layers(controller):
+        return {worker["name"]: worker["layers"] for worker in controller.status()["workers"]}
 
     def test_a_plan_that_was_applied_is_kept(self):
         port, workers_port = free_port(), free_port()
@@ -172,22 +170,22 @@ class ControllerDies(ClusterTest):
         self.workers(workers_port)
         controller.wait_for("every layer")
         wanted = {"a": [[1, 4]], "b": [[0, 1]]}
-        self.assertNotEqual(self.layers(port), wanted)
+        self.assertNotEqual(self.layers(controller), wanted)
         plan = self.folder / "plan.yaml"
         plan.write_text("format: 1\nmodel: demo\nlayers: 4\nstages:\n"
                         "  - {stage: 0, nodes: [b], layers: [0, 1]}\n"
                         "  - {stage: 1, nodes: [a], layers: [1, 4]}\n")
         subprocess.run([PROGRAM, "plan", "apply", str(plan), "--base-url",
                         f"http://127.0.0.1:{port}"], check=True, timeout=60)
-        self.assertEqual(self.layers(port), wanted)
+        self.assertEqual(self.layers(controller), wanted)
         controller.kill()
         controller = self.controller(port, workers_port)
         controller.wait_for("every layer")
         self.assertEqual(len(controller.said("with the plan that was applied last")), 1)
-        self.assertEqual(self.layers(port), wanted)
+        self.assertEqual(self.layers(controller), wanted)
         # Another layout on the command line counts more than what was applied to the one before.
         controller.kill()
-        controller = self.controller(port, workers_port, "--fixed-layout", "--plan", str(plan))
+        controller = self.controller(port, workers_port, "--fixed-layout", "--pipeline-parallel-size", "1")
         controller.wait_for("was for another model or layout")
 
     def test_nobody_waits_for_what_had_no_stream(self):
@@ -213,9 +211,7 @@ class ControllerDies(ClusterTest):
         controller.wait_for("every layer")
         self.assertEqual(len(controller.said("0 streams go on.* 1 requests end")), 1,
                          "".join(controller.lines))
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port)) as connection:
-            connection.request("GET", "/cluster/status")
-            self.assertEqual(json.loads(connection.getresponse().read())["requests"], 0)
+        self.assertEqual(controller.status()["requests"], 0)
 
 
 if __name__ == "__main__":

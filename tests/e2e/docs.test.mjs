@@ -2,7 +2,8 @@
 // of a documented millrace command is one that the command knows.
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
@@ -24,15 +25,21 @@ const commands = (block) => block.replaceAll("\\\n", " ").split("\n")
   .map((line) => line.replace(/\s+#\s.*$/, "").trim()).filter(Boolean);
 
 let server;
+const runtime = mkdtempSync(join(tmpdir(), "millrace-docs-"));
+process.env.XDG_RUNTIME_DIR = runtime;  // of the server's admin socket, and of the commands
 before(async () => {
   server = await startServer();
 });
-after(() => server.stop());
+after(async () => {
+  await server.stop();
+  rmSync(runtime, { recursive: true });
+});
 
 // Other machines' addresses: cluster_page.py follows those commands, in namespaces of its own.
 const elsewhere = /http:\/\/10\.77\./;
 
-const here = (text) => text.replaceAll(/http:\/\/(127\.0\.0\.1|localhost):8000/g, server.url);
+const here = (text) => text.replaceAll(/http:\/\/(127\.0\.0\.1|localhost):8000/g, server.url)
+  .replaceAll("admin-8000.sock", `admin-${new URL(server.url).port}.sock`);
 
 for (const document of documents) {
   for (const block of blocks(document, "sh")) {

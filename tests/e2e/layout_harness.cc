@@ -180,7 +180,7 @@ void LayoutTest::Squeeze(int num_blocks) {
 void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
   static const Status log = InitLog("error");  // once: threads of the cluster before may still log
   ASSERT_TRUE(log.ok());
-  cluster::CellOptions options;
+  cluster::ControllerHostOptions options;
   cluster::ControllerOptions& c = options.controller;
   c.term = Term(1);
   c.model = "demo";
@@ -217,28 +217,28 @@ void LayoutTest::StartWithWorkers(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
     for (int rank = 0; rank < stage.tensor_parallel; ++rank) AddWorker();
   }
-  const size_t ways = cluster::WaysOf(plan).size();
+  const size_t ways = cluster::PlannedPipelinesOf(plan).size();
   ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-    return !status.missing && status.lanes.size() == ways &&
-           std::ranges::all_of(status.lanes, &cluster::LaneStatus::open);
+    return !status.missing && !status.degraded && status.pipelines.size() == ways &&
+           std::ranges::all_of(status.pipelines, &cluster::PipelineStatus::open);
   }));
 }
 
-void LayoutTest::Ask(const Questions& questions, OnTold on_told) {
+void LayoutTest::Ask(const Questions& questions, OnDelivered on_delivered) {
   answers_ = std::make_unique<cluster::StreamAnswers>();
   ids_.clear();
   for (size_t i = 0; i < questions.size(); ++i) {
     engine::OutputSink sink = answers_->Sink(i, questions[i].params.n);
-    if (on_told) {
-      std::vector<size_t> told(static_cast<size_t>(questions[i].params.n));
-      sink = [i, told, on_told, take = std::move(sink)](RequestOutput&& news) mutable {
-        size_t& tokens = told[static_cast<size_t>(news.index)];
-        tokens += news.tokens.size();
-        if (!news.tokens.empty()) on_told(i, news.index, tokens);
-        take(std::move(news));
+    if (on_delivered) {
+      std::vector<size_t> delivered(static_cast<size_t>(questions[i].params.n));
+      sink = [i, delivered, on_delivered, take = std::move(sink)](RequestOutput&& output) mutable {
+        size_t& tokens = delivered[static_cast<size_t>(output.index)];
+        tokens += output.tokens.size();
+        if (!output.tokens.empty()) on_delivered(i, output.index, tokens);
+        take(std::move(output));
       };
     }
-    const auto id = cluster_->cell().Submit(questions[i], std::move(sink));
+    const auto id = cluster_->host().Submit(questions[i], std::move(sink));
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     ids_.push_back(*id);
   }
@@ -268,35 +268,37 @@ void LayoutTest::ExpectManyAnswers() {
   ExpectAnswers(expected);
 }
 
-// Workers have the lanes that the controller says are open, and no others.
-bool LayoutTest::LanesAgree(const cluster::ClusterStatus& status) {
+// Workers have the pipelines that the controller says are open, and no others.
+bool LayoutTest::PipelinesAgree(const cluster::ClusterStatus& status) {
   return std::ranges::all_of(status.workers, [&](const cluster::WorkerStatus& worker) {
-    if (worker.rank != 0) return true;  // a lane's status names the first of each hop
-    const auto through = std::ranges::count_if(status.lanes, [&](const cluster::LaneStatus& lane) {
-      return lane.open && std::ranges::find(lane.workers, worker.name) != lane.workers.end();
-    });
+    if (worker.rank != 0) return true;  // a pipeline's status names the first of each hop
+    const auto through =
+        std::ranges::count_if(status.pipelines, [&](const cluster::PipelineStatus& pipeline) {
+          return pipeline.open &&
+                 std::ranges::find(pipeline.workers, worker.name) != pipeline.workers.end();
+        });
     const cluster::WorkerHost* host = cluster_->worker(worker.name);
-    return host != nullptr && host->lanes() == static_cast<size_t>(through);
+    return host != nullptr && host->pipelines() == static_cast<size_t>(through);
   });
 }
 
-// Steps in flight and messages under way may still be holding something for a moment.
+// Steps in flight and messages under way may still be exported something for a moment.
 void LayoutTest::ExpectNothingLeft() {
   cluster::ClusterStatus status;
   sched::SchedulerStats stats;
   const bool clean = WaitFor([&](const cluster::ClusterStatus& now) {
     status = now;
-    stats = cluster_->cell().Stats().scheduler;
+    stats = cluster_->host().Stats().scheduler;
     return now.requests == 0 && now.waiting == 0 && now.moving == 0 &&
-           std::ranges::all_of(now.lanes, [](const auto& l) { return l.blocks_used == 0; }) &&
+           std::ranges::all_of(now.pipelines, [](const auto& l) { return l.blocks_used == 0; }) &&
            stats.blocks_free == stats.blocks_total && stats.blocks_pinned == 0 &&
-           stats.blocks_pending == 0 && cluster_->exposed_kv() == 0 && LanesAgree(now);
+           stats.blocks_pending == 0 && cluster_->exposed_kv() == 0 && PipelinesAgree(now);
   });
   EXPECT_TRUE(clean) << status.requests << " requests, " << status.waiting << " waiting, "
                      << status.moving << " moving; " << stats.blocks_free << " of "
                      << stats.blocks_total << " blocks free, " << stats.blocks_pinned << " pinned, "
                      << stats.blocks_pending << " pending; " << cluster_->exposed_kv()
-                     << " exposed; lanes " << (LanesAgree(status) ? "agree" : "differ");
+                     << " exposed; pipelines " << (PipelinesAgree(status) ? "agree" : "differ");
   EXPECT_EQ(status.counters.poisoned, 0u);
   EXPECT_EQ(status.counters.expired, 0u);
 }

@@ -28,6 +28,7 @@ const Questions& FewStreams();
 std::vector<std::string> AnswersOfOneEngine(const Questions& questions);
 std::string TextOf(const cluster::StreamAnswers::One& answer);
 
+inline constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode;
 struct StageSpec {
   LayerRange layers;
   int tensor_parallel = 1;
@@ -39,24 +40,24 @@ Plan PlanOf(const std::vector<StageSpec>& stages, std::vector<PlanEdge> edges = 
 
 class LayoutTest : public ::testing::Test {
  protected:
-  // Called as news comes, on the cell's thread: what question, which sequence, how many tokens it
-  // has now. No call is left to come once the answers are over.
-  using OnTold = std::function<void(size_t question, int index, size_t tokens)>;
+  // Called as news comes, on the controller's thread: what question, which sequence, how many
+  // tokens it has now. No call is left to come once the answers are over.
+  using OnDelivered = std::function<void(size_t question, int index, size_t tokens)>;
 
   void Start(std::optional<Plan> plan, int automatic_stages = 1);
   std::string AddWorker();  // its name
-  // For the next Start: blocks of KV for a lane at most, and as many again in host memory, where
-  // sequences that give way are kept.
+  // For the next Start: blocks of KV for a pipeline at most, and as many again in host memory,
+  // where sequences that give way are kept.
   void Squeeze(int num_blocks);
   // As many as the plan needs; returns when every way is open.
   void StartWithWorkers(const Plan& plan);
-  void Ask(const Questions& questions, OnTold on_told = {});
+  void Ask(const Questions& questions, OnDelivered on_delivered = {});
   // Waits for the answers, compares them, and looks for what was left behind.
   void ExpectAnswers(const std::vector<std::string>& expected);
   void ExpectManyAnswers();
 
   bool WaitFor(const std::function<bool(const cluster::ClusterStatus&)>& wanted);
-  cluster::ClusterStatus Describe() { return cluster_->cell().Describe(); }
+  cluster::ClusterStatus Describe() { return cluster_->host().Describe(); }
   cluster::ControllerCounters Counters() { return Describe().counters; }
 
   std::unique_ptr<cluster::StreamAnswers> answers_;
@@ -68,7 +69,7 @@ class LayoutTest : public ::testing::Test {
   sched::SchedulerOptions scheduler_ = DefaultScheduler();
   static sched::SchedulerOptions DefaultScheduler();
   void ExpectNothingLeft();
-  bool LanesAgree(const cluster::ClusterStatus& status);
+  bool PipelinesAgree(const cluster::ClusterStatus& status);
   int workers_added_ = 0;
 };
 

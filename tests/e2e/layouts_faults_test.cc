@@ -16,8 +16,6 @@ constexpr size_t kIndexStep = 6;
 constexpr size_t kIndexStep = 1;
 #endif
 
-constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode;
-
 // A worker is killed at the very moment a token is told, for every index of a stream's tokens and
 // for each of a few streams. A spare one takes its place.
 class KilledAtEveryToken : public LayoutTest {
@@ -97,8 +95,9 @@ class KilledAtEveryToken : public LayoutTest {
   void AddWorkerUntilReady() {
     AddWorker();
     ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-      return !status.missing && std::ranges::all_of(status.lanes, &cluster::LaneStatus::open) &&
-             status.lanes.size() >= cluster::WaysOf(status.plan).size();
+      return !status.missing && !status.degraded &&
+             std::ranges::all_of(status.pipelines, &cluster::PipelineStatus::open) &&
+             status.pipelines.size() >= cluster::PlannedPipelinesOf(status.plan).size();
     }));
   }
 };
@@ -116,7 +115,8 @@ class Elastic : public LayoutTest {
  protected:
   void ExpectStages(size_t stages) {
     EXPECT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-      return !status.changing && !status.missing && status.plan.stages.size() == stages;
+      return !status.changing && !status.missing && !status.degraded &&
+             status.plan.stages.size() == stages;
     }));
 #ifndef MILLRACE_SANITIZED  // there the questions are few
     EXPECT_FALSE(answers_->all_over()) << "too late to matter";
@@ -130,12 +130,13 @@ TEST_F(Elastic, FourThreeTwoFourWorkers) {
   std::vector<std::string> names;
   for (int i = 0; i < 4; ++i) names.push_back(AddWorker());
   ASSERT_TRUE(WaitFor([](const cluster::ClusterStatus& status) {
-    return !status.missing && !status.changing && status.plan.stages.size() == 4;
+    return !status.missing && !status.degraded && !status.changing &&
+           status.plan.stages.size() == 4;
   }));
   const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
   Ask(ManyQuestions());
   ASSERT_TRUE(answers_->WaitForTokens(total / 10));
-  ASSERT_TRUE(cluster_->cell().DrainWorker(names[1]).ok());
+  ASSERT_TRUE(cluster_->host().DrainWorker(names[1]).ok());
   ExpectStages(3);
   ASSERT_TRUE(answers_->WaitForTokens(total * 3 / 10));
   cluster_->KillWorker(names[2]);
@@ -169,10 +170,10 @@ TEST_F(Elastic, OneBranchingPlanForAnother) {
   const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
   Ask(ManyQuestions());
   ASSERT_TRUE(answers_->WaitForTokens(total / 10));
-  const Status applied = cluster_->cell().ApplyPlan(two_routes({0, 2}, {0, 3}, {2, 4}), {});
+  const Status applied = cluster_->host().ApplyPlan(two_routes({0, 2}, {0, 3}, {2, 4}), {});
   ASSERT_TRUE(applied.ok()) << applied.ToString();
   EXPECT_TRUE(WaitFor([](const cluster::ClusterStatus& status) {
-    return !status.changing && !status.missing && status.plan.epoch == 2;
+    return !status.changing && !status.missing && !status.degraded && status.plan.epoch == 2;
   }));
   ExpectManyAnswers();
   EXPECT_GT(Counters().fetched, 0u);
@@ -189,15 +190,16 @@ TEST_F(Elastic, RanksBesideOthers) {
   Ask(ManyQuestions());
   for (int change = 1; change <= 6; ++change) {
     ASSERT_TRUE(answers_->WaitForTokens(total * change / 8));
-    const Status applied = cluster_->cell().ApplyPlan(change % 2 == 1 ? four : pairs, {});
+    const Status applied = cluster_->host().ApplyPlan(change % 2 == 1 ? four : pairs, {});
     ASSERT_TRUE(applied.ok()) << applied.ToString();
     EXPECT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-      return !status.changing && !status.missing && status.plan.epoch == change + 1;
+      return !status.changing && !status.missing && !status.degraded &&
+             status.plan.epoch == change + 1;
     }));
   }
   ExpectManyAnswers();
   EXPECT_EQ(Counters().workers_lost, 0u);
-  EXPECT_EQ(Counters().lanes_lost, 0u);
+  EXPECT_EQ(Counters().pipelines_lost, 0u);
 }
 
 // Whatever the plan is changed to, under the questions, and at whatever moment.
@@ -235,7 +237,7 @@ class AnyPlanForAnyOther : public Elastic {
         const auto to = static_cast<size_t>(rng.Between(0, std::ssize(plans) - 1));
         SCOPED_TRACE("seed " + std::to_string(seed) + ", round " + std::to_string(round) +
                      ", change " + std::to_string(change) + " to plan " + std::to_string(to));
-        const Status applied = cluster_->cell().ApplyPlan(plans[to], {});
+        const Status applied = cluster_->host().ApplyPlan(plans[to], {});
         ASSERT_TRUE(applied.ok()) << applied.ToString();
         ++epoch_;
         if (kill && change == kChanges / 2) {
@@ -243,12 +245,13 @@ class AnyPlanForAnyOther : public Elastic {
           ++kills;
         }
         ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-          return !status.changing && !status.missing && status.plan.epoch == epoch_;
+          return !status.changing && !status.missing && !status.degraded &&
+                 status.plan.epoch == epoch_;
         }));
       }
       ExpectManyAnswers();
       ASSERT_EQ(Counters().workers_lost, kills);
-      ASSERT_TRUE(kill || Counters().lanes_lost == 0);
+      ASSERT_TRUE(kill || Counters().pipelines_lost == 0);
     }
   }
 
@@ -268,6 +271,70 @@ class AnyPlanForAnyOther : public Elastic {
 
 TEST_F(AnyPlanForAnyOther, NobodyIsLost) { ChangeAtRandom(1, false); }
 TEST_F(AnyPlanForAnyOther, WhileWorkersAreKilled) { ChangeAtRandom(8, true); }
+
+// Under a plan, without a worker to spare: the other pipelines take over what runs, with its KV.
+class Drained : public LayoutTest {
+ protected:
+  // Of the worker that holds these layers in that role.
+  void DrainUnderQuestions(const Plan& plan, LayerRange layers, StageRole role) {
+    StartWithWorkers(plan);
+    if (HasFatalFailure()) return;
+    const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
+    Ask(ManyQuestions());
+    ASSERT_TRUE(answers_->WaitForTokens(total / 10));
+    const cluster::ClusterStatus before = Describe();
+    std::string worker;
+    for (const cluster::PipelineStatus& pipeline : before.pipelines) {
+      for (size_t hop = 0; hop < pipeline.workers.size(); ++hop) {
+        if (pipeline.layers[hop] == layers && pipeline.role == role) worker = pipeline.workers[hop];
+      }
+    }
+    ASSERT_FALSE(worker.empty());
+    const Status drained = cluster_->host().DrainWorker(worker);
+    ASSERT_TRUE(drained.ok()) << drained.ToString();
+    EXPECT_FALSE(cluster_->host().NotReady());
+    ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
+      return status.workers.size() + 1 == before.workers.size();
+    }));
+#ifndef MILLRACE_SANITIZED
+    EXPECT_FALSE(answers_->all_over()) << "too late to matter";
+#endif
+    ExpectManyAnswers();
+    EXPECT_EQ(Counters().replays, 0u);
+    EXPECT_EQ(Counters().pipelines_lost, 0u);
+    EXPECT_FALSE(Describe().missing);
+    RecordProperty("moves", std::to_string(Counters().moves - before.counters.moves));
+    RecordProperty("fetched", std::to_string(Counters().fetched));
+  }
+};
+
+TEST_F(Drained, AReplica) {
+  const std::vector<PlanEdge> two = {{std::nullopt, 0, 1},
+                                     {0, std::nullopt, 1},
+                                     {std::nullopt, 1, 1},
+                                     {1, 2, 1},
+                                     {2, std::nullopt, 1}};
+  DrainUnderQuestions(PlanOf({{{0, 4}}, {{0, 1}}, {{1, 4}}}, two), {1, 4}, StageRole::kBoth);
+  EXPECT_GT(Counters().moves + Counters().fetched, 0u);
+}
+
+TEST_F(Drained, OneOfTwoThatDecode) {
+  DrainUnderQuestions(PlanOf({{{0, 4}, 1, kPrefill},
+                              {{0, 2}, 1, kDecode},
+                              {{2, 4}, 1, kDecode},
+                              {{0, 4}, 1, kDecode}}),
+                      {2, 4}, kDecode);
+  // Moves on their way to the drained worker are given up and begin again.
+  EXPECT_LE(Counters().moves_failed, cluster::ControllerOptions::kMovesMax);
+}
+
+TEST_F(Drained, OneOfTwoThatComputePrompts) {
+  DrainUnderQuestions(PlanOf({{{0, 3}, 1, kPrefill},
+                              {{3, 4}, 1, kPrefill},
+                              {{0, 4}, 1, kPrefill},
+                              {{0, 4}, 1, kDecode}}),
+                      {0, 3}, kPrefill);
+}
 
 }  // namespace
 }  // namespace millrace

@@ -11,8 +11,6 @@
 namespace millrace {
 namespace {
 
-constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode;
-
 class Layouts : public LayoutTest {
  protected:
   void AskEverything(const Plan& plan) {
@@ -20,7 +18,7 @@ class Layouts : public LayoutTest {
     if (HasFatalFailure()) return;
     Ask(ManyQuestions());
     ExpectManyAnswers();
-    EXPECT_EQ(Counters().lanes_lost, 0u);
+    EXPECT_EQ(Counters().pipelines_lost, 0u);
     EXPECT_EQ(Counters().replays, 0u);
   }
 };
@@ -40,7 +38,7 @@ TEST_F(Layouts, OneProcess) { AskEverything(PlanOf({{{0, 4}}})); }
 TEST_F(Layouts, SwappedAtEveryHop) {
   Squeeze(48);
   AskEverything(PlanOf({{{0, 2}, 2}, {{2, 4}}}));
-  const sched::SchedulerStats stats = cluster_->cell().Stats().scheduler;
+  const sched::SchedulerStats stats = cluster_->host().Stats().scheduler;
   EXPECT_GT(stats.preemptions_swap, 0u);
   EXPECT_EQ(stats.host_blocks_used, 0);
 }
@@ -70,10 +68,10 @@ class SharedStage : public Layouts {
     Ask(ManyQuestions());
     ExpectManyAnswers();
     std::map<std::pair<int, int>, size_t> parts;  // of the shared stage, by route
-    for (const cluster::LaneStatus& lane : Describe().lanes) {
-      ASSERT_EQ(lane.layers.size(), 2u);
-      ++parts[{lane.layers[1].begin, lane.layers[1].end}];
-      const auto counters = cluster_->worker(lane.workers[0])->counters();
+    for (const cluster::PipelineStatus& pipeline : Describe().pipelines) {
+      ASSERT_EQ(pipeline.layers.size(), 2u);
+      ++parts[{pipeline.layers[1].begin, pipeline.layers[1].end}];
+      const auto counters = cluster_->worker(pipeline.workers[0])->counters();
       EXPECT_GT(counters.batches, 0u) << "nobody went this way";
     }
     EXPECT_EQ(parts, (decltype(parts){{{1, 4}, 1}, {{3, 4}, 1}}));
@@ -85,7 +83,7 @@ class SharedStage : public Layouts {
   // Steps of both routes in one batch: small ones, since full ones have no room for another.
   void AskUntilMerged() {
     static const std::vector<std::string> expected = AnswersOfOneEngine(FewStreams());
-    const cluster::WorkerHost* shared = cluster_->worker(Describe().lanes[0].workers[1]);
+    const cluster::WorkerHost* shared = cluster_->worker(Describe().pipelines[0].workers[1]);
     const auto merged = [&] { return shared->counters().parts - shared->counters().batches; };
     for (int round = 0; round < 100 && merged() == 0; ++round) {
       Ask(FewStreams());
@@ -145,7 +143,7 @@ class Migrated : public Layouts {
     const cluster::ControllerCounters counters = Counters();
     EXPECT_GT(arrived, wanted);
     EXPECT_GT(counters.moved_bytes, 0u);
-    EXPECT_EQ(counters.lanes_lost, 0u);
+    EXPECT_EQ(counters.pipelines_lost, 0u);
     RecordProperty("moves", std::to_string(counters.moves));
     RecordProperty("moves_failed", std::to_string(counters.moves_failed));
   }
@@ -163,19 +161,19 @@ class Migrated : public Layouts {
       for (int i = 0; i < kMovesAtOnce; ++i) {
         const RequestId id = ids_[static_cast<size_t>(rng.Between(0, std::ssize(ids_) - 1))];
         for (const std::string& target : targets) {
-          if (!target.empty() && cluster_->cell().Migrate(id, target).ok()) break;
+          if (!target.empty() && cluster_->host().Migrate(id, target).ok()) break;
         }
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
 
-  // Of the plan's stage `index`, by a lane through it.
+  // Of the plan's stage `index`, by a pipeline through it.
   std::string WorkerOf(LayerRange layers, const Plan& plan, size_t index) {
-    for (const cluster::LaneStatus& lane : Describe().lanes) {
-      if (lane.role != plan.stages[index].role) continue;
-      for (size_t hop = 0; hop < lane.layers.size(); ++hop) {
-        if (lane.layers[hop] == layers) return lane.workers[hop];
+    for (const cluster::PipelineStatus& pipeline : Describe().pipelines) {
+      if (pipeline.role != plan.stages[index].role) continue;
+      for (size_t hop = 0; hop < pipeline.layers.size(); ++hop) {
+        if (pipeline.layers[hop] == layers) return pipeline.workers[hop];
       }
     }
     return {};

@@ -3,8 +3,8 @@
 //
 //   run_scenarios [--rewrite] FILE...
 //
-// A script is lines: "# ..." is a comment, "> command" is run, everything else is what the command
-// said when the script was last rewritten. Commands: README.md.
+// A script consists of lines: "# ..." is a comment, "> command" is run, and every other line is the
+// command's output when the script was last rewritten. Commands: README.md.
 #include <fmt/format.h>
 
 #include <cctype>
@@ -22,7 +22,7 @@
 namespace millrace::sched {
 namespace {
 
-// "add r1 prompt=7 max=4": the words, and the values of name=value.
+// "add r1 prompt=7 max=4": the words, and the values of the form name=value.
 struct Command {
   std::vector<std::string> words;
   std::map<std::string, std::string> values;
@@ -227,7 +227,7 @@ class Scenario {
   std::vector<std::string> lines_;
 };
 
-// The script as it stands, and as it would be written now.
+// The script in the file, and its rewritten form.
 std::pair<std::string, std::string> Replay(const std::string& path) {
   std::ifstream in(path);
   std::stringstream content;

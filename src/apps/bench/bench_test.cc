@@ -59,7 +59,7 @@ TEST(Arrivals, GapsHaveTheMomentsOfTheirDistribution) {
     }
     EXPECT_NEAR(Mean(gaps) * 5, 1, 0.03) << burstiness;
     EXPECT_NEAR(StdDev(gaps) * 5 * std::sqrt(burstiness), 1, 0.05) << burstiness;
-    if (burstiness == 1) {  // exponential: P(gap > mean) = 1/e
+    if (burstiness == 1) {  // exponential gaps: P(gap > mean) = 1/e
       const auto over = std::count_if(gaps.begin(), gaps.end(), [](double g) { return g > 0.2; });
       EXPECT_NEAR(static_cast<double>(over) / kCount, std::exp(-1.0), 0.01);
     }
@@ -231,7 +231,7 @@ TEST(Metrics, CountsWhatHappened) {
   EXPECT_EQ(json["failed"], 1);
   EXPECT_EQ(json["total_output_tokens"], 6);
   EXPECT_DOUBLE_EQ(json["request_throughput"], 0.75);
-  EXPECT_DOUBLE_EQ(json["request_goodput"], 0.25);  // only the third keeps both limits
+  EXPECT_DOUBLE_EQ(json["request_goodput"], 0.25);  // only the third meets both limits
   EXPECT_DOUBLE_EQ(json["total_token_throughput"], 9);
   EXPECT_EQ(json["max_concurrent_requests"], 2);
   EXPECT_EQ(json["max_output_tokens_per_s"], 4);

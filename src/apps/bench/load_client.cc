@@ -2,19 +2,18 @@
 
 #include <fmt/format.h>
 
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "net/sse.h"
 
 namespace millrace::apps {
 namespace {
 
 constexpr size_t kErrorBytesMax = 64 << 10;
-constexpr int kStatusOk = 200;
+constexpr int kHttpOk = 200;
 
 std::string ErrorText(int status, const std::string& body) {
   const auto json = ParseJson(body);
@@ -25,11 +24,13 @@ std::string ErrorText(int status, const std::string& body) {
   return fmt::format("HTTP {}: {}", status, Printable(body));
 }
 
-// What Run shares with the HTTP client's thread.
+// State shared between Run and the HTTP client's thread.
 struct Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int under_way = 0, done = 0, failed = 0;  // guarded by mutex
+  Mutex mutex;
+  CondVar changed;
+  int under_way MR_GUARDED_BY(mutex) = 0;
+  int done MR_GUARDED_BY(mutex) = 0;
+  int failed MR_GUARDED_BY(mutex) = 0;
 };
 
 }  // namespace
@@ -65,7 +66,7 @@ StreamTimer::~StreamTimer() = default;
 void StreamTimer::Head(int status) { status_ = status; }
 
 void StreamTimer::Data(std::string_view part, Time now) {
-  if (status_ != kStatusOk) {
+  if (status_ != kHttpOk) {
     body_ += part.substr(0, kErrorBytesMax - std::min(kErrorBytesMax, body_.size()));
     return;
   }
@@ -92,7 +93,7 @@ void StreamTimer::Event(std::string_view data) {
     const Json& choice = choices->front();
     const Json text = chat_ ? choice.value("delta", Json::object()).value("content", Json())
                             : choice.value("text", Json());
-    // A chat's first event has only a role, its last only a reason.
+    // A chat's first event has only a role, its last only a finish reason.
     if (!chat_ || (text.is_string() && text != "")) {
       Token(text.is_string() ? text.get<std::string>() : "");
     }
@@ -116,7 +117,7 @@ void StreamTimer::Token(const std::string& text) {
 Outcome StreamTimer::Finish(const Status& status, Time now) {
   if (!status.ok()) {
     outcome_.error = status.message();
-  } else if (status_ != kStatusOk) {
+  } else if (status_ != kHttpOk) {
     outcome_.error = ErrorText(status_, body_);
   } else if (outcome_.error.empty() && !done_) {
     outcome_.error = "the stream ended before [DONE]";
@@ -145,9 +146,10 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
     const Duration wait = start + Duration::Seconds(requests[i].arrival_s) - clock_.Now();
     if (wait.ns > 0) std::this_thread::sleep_for(std::chrono::nanoseconds(wait.ns));
     {
-      std::unique_lock lock(shared.mutex);
-      shared.changed.wait(lock,
-                          [&] { return !max_concurrency || shared.under_way < *max_concurrency; });
+      MutexLock lock(shared.mutex);
+      shared.changed.wait(lock, [&]() MR_REQUIRES(shared.mutex) {
+        return !max_concurrency || shared.under_way < *max_concurrency;
+      });
       ++shared.under_way;
     }
     const Time sent = clock_.Now();
@@ -162,7 +164,7 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
                Outcome outcome = timer->Finish(status, clock_.Now());
                if (outcome.prompt_tokens == 0) outcome.prompt_tokens = prompt_tokens;
                outcome.start_s = (sent - start).seconds();
-               std::lock_guard lock(shared.mutex);
+               MutexLock lock(shared.mutex);
                shared.failed += outcome.ok() ? 0 : 1;
                result.outcomes[i] = std::move(outcome);
                --shared.under_way;
@@ -170,8 +172,10 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
                shared.changed.notify_all();  // under the lock: Run may return right after
              }});
   }
-  std::unique_lock lock(shared.mutex);
-  shared.changed.wait(lock, [&] { return shared.done == static_cast<int>(requests.size()); });
+  MutexLock lock(shared.mutex);
+  shared.changed.wait(lock, [&]() MR_REQUIRES(shared.mutex) {
+    return shared.done == static_cast<int>(requests.size());
+  });
   result.duration_s = (clock_.Now() - start).seconds();
   return result;
 }

@@ -1,7 +1,7 @@
 // LoadClient: sends a workload to an OpenAI-compatible server and times every piece of every
 // stream.
 //
-// One thread calls; the HTTP client's thread fills in the outcomes.
+// One thread calls it; the HTTP client's thread fills in the outcomes.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@ struct LoadTarget {
   bool ignore_eos = false;
 };
 
-// The JSON of one request: a stream that ends with its token counts.
+// The JSON of one request. It asks for a stream that ends with its token counts.
 std::string RequestBody(const LoadTarget& target, const BenchRequest& request);
 
 class LoadClient {
@@ -37,8 +37,8 @@ class LoadClient {
     std::vector<Outcome> outcomes;  // one per request, in order
     double duration_s = 0;          // until the last one ended
   };
-  // Open loop: each request is sent at its arrival time, or as soon after it as fewer than
-  // `max_concurrency` are under way. `progress` is told after each end.
+  // Open loop: each request is sent at its arrival time, or later once fewer than `max_concurrency`
+  // are in flight. Calls `progress` after each end.
   Result Run(const std::vector<BenchRequest>& requests, std::optional<int> max_concurrency,
              const std::function<void(int done, int failed)>& progress);
 
@@ -48,8 +48,8 @@ class LoadClient {
   const Clock& clock_;
 };
 
-// What a server streamed for one request, as it comes. Pure but for the times it is given; one
-// thread. Separate from LoadClient so that it can be tested without a server.
+// Times the stream of one request as it arrives. Pure except for the given times; one thread.
+// Separate from LoadClient so that tests need no server.
 class StreamTimer {
  public:
   StreamTimer(Time sent, bool chat);
@@ -57,7 +57,7 @@ class StreamTimer {
 
   void Head(int status);
   void Data(std::string_view part, Time now);
-  // The response is over, or broke.
+  // The response has ended or failed.
   Outcome Finish(const Status& status, Time now);
 
  private:
@@ -70,9 +70,9 @@ class StreamTimer {
   const bool chat_;
   int status_ = 0;
   std::string body_;  // of an error
-  Time now_, last_;   // of the part being parsed; of the last piece of text
+  Time now_, last_;   // of the current part; of the last piece of text
   int pieces_ = 0;
-  bool done_ = false;  // [DONE] came
+  bool done_ = false;  // [DONE] arrived
   Outcome outcome_;
 };
 

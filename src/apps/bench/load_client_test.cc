@@ -49,7 +49,7 @@ TEST(StreamTimer, AChatsRoleAndReasonAreNoTokens) {
   timer.Data("data: [DONE]\n\n", At(40));
   const Outcome outcome = timer.Finish(OkStatus(), At(50));
   EXPECT_NEAR(outcome.ttft_s, 0.02, 1e-9);
-  EXPECT_EQ(outcome.output_tokens, 1);  // no usage: the pieces are counted
+  EXPECT_EQ(outcome.output_tokens, 1);  // no usage: counts the pieces
   EXPECT_TRUE(outcome.itls_s.empty());
 }
 
@@ -88,7 +88,7 @@ TEST(RequestBody, AsksForAStreamWithUsage) {
   EXPECT_FALSE(body.contains("prompt"));
 }
 
-// Answers with three tokens at once; counts how many requests are open together.
+// Answers with three tokens at once and counts the requests that are open at the same time.
 class FakeServer {
  public:
   FakeServer() {
@@ -123,7 +123,7 @@ class FakeServer {
   }
 
   std::atomic<int> open_ = 0, open_max_ = 0;
-  std::vector<std::thread> threads_;  // the one I/O thread adds
+  std::vector<std::thread> threads_;  // written by the single I/O thread
   std::unique_ptr<net::HttpServer> server_;
 };
 
@@ -159,7 +159,7 @@ TEST(LoadClient, SendsEverythingAndKeepsToTheConcurrency) {
   }
 }
 
-TEST(LoadClient, AServerThatIsNotThereIsAFailureOfEachRequest) {
+TEST(LoadClient, AnUnreachableServerFailsEachRequest) {
   const SteadyClock clock;
   auto http = net::HttpClient::Start({});
   LoadTarget target;

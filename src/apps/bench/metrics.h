@@ -1,5 +1,5 @@
-// What a serving benchmark measured: one Outcome per request in, the table and the JSON of `vllm
-// bench serve` out, so that results compare line by line. Pure functions.
+// Results of a serving benchmark: from one Outcome per request to the table and the JSON of `vllm
+// bench serve`, so that results can be compared line by line. Pure functions; any thread.
 #pragma once
 
 #include <optional>
@@ -15,10 +15,10 @@ struct Outcome {
   std::string error;  // empty: succeeded
   int prompt_tokens = 0;
   int output_tokens = 0;
-  double start_s = 0;          // sent, from the start of the run
+  double start_s = 0;          // when it was sent, from the start of the run
   double ttft_s = 0;           // to the first token
   double latency_s = 0;        // to the end
-  std::vector<double> itls_s;  // between one piece of the stream and the next
+  std::vector<double> itls_s;  // between consecutive pieces of the stream
   std::string text;
 
   bool ok() const { return error.empty(); }
@@ -28,7 +28,7 @@ struct Outcome {
   }
 };
 
-// Limits a request must keep to count as good; DistServe's goodput.
+// Limits of a good request (DistServe's goodput).
 struct Goodput {
   std::optional<double> ttft_ms, tpot_ms, e2el_ms;
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
@@ -44,7 +44,7 @@ struct ReportOptions {
   Goodput goodput;
   std::vector<std::string> metrics = {"ttft", "tpot", "itl"};  // and "e2el"
   std::vector<double> percentiles = {99};
-  bool orca = false;  // also Orca's median of latency per generated token (OSDI'22, 6.2)
+  bool orca = false;  // adds Orca's median of latency per generated token (OSDI'22, 6.2)
 };
 // "ttft,tpot,itl,e2el" and "50,99.9".
 Result<std::vector<std::string>> ParseMetricNames(const std::string& text);

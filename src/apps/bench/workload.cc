@@ -116,7 +116,7 @@ int Scaled(int length, double scale) {
   return std::max(1, static_cast<int>(std::lround(length * scale)));
 }
 
-// A prompt of a trace: random, but two prompts share tokens where their hash ids are equal.
+// A prompt of a trace: random, except that prompts with equal hash ids share those tokens.
 std::vector<TokenId> TracePrompt(const WorkloadOptions& options, const sim::TraceEntry& entry,
                                  size_t index) {
   std::vector<TokenId> prompt;

@@ -1,5 +1,5 @@
-// Workload: which requests a benchmark sends, and when. A function of its options and the seed, so
-// that two runs, and two servers, see the same requests.
+// Workload: the requests of a benchmark and their arrival times. A function of its options and the
+// seed, so that two runs, and two servers, get the same requests. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ struct WorkloadOptions {
   int num_prompts = 1000;
   int input_len = 1024;         // kRandom
   int output_len = 128;         // kRandom
-  int prefix_len = 0;           // kRandom: tokens every prompt begins with, besides input_len
+  int prefix_len = 0;           // kRandom: first tokens shared by all prompts, besides input_len
   double range_ratio = 0;       // kRandom: lengths uniform in len * [1 - ratio, 1 + ratio]
-  int custom_output_len = 256;  // kCustom: for lines that do not say
+  int custom_output_len = 256;  // kCustom: for lines without a length
   double length_scale = 1;      // kTrace: factor on input and output lengths
   int vocab_size = 1000;        // token ids are in [0, vocab_size)
   double request_rate = std::numeric_limits<double>::infinity();
@@ -33,13 +33,13 @@ struct WorkloadOptions {
 
 struct BenchRequest {
   std::vector<TokenId> prompt;             // exact length, or
-  std::optional<std::string> prompt_text;  // a text, as the server tokenizes it
+  std::optional<std::string> prompt_text;  // a text that the server tokenizes
   int output_len = 0;
   double arrival_s = 0;  // from the start of the run
 };
 
-// kTrace with an infinite rate replays the recorded times; with a finite one they are stretched to
-// that mean rate. Everything else arrives as ArrivalTimes() says.
+// With an infinite rate, kTrace replays the recorded times; with a finite rate, it stretches them
+// to that mean rate. Other workloads arrive by ArrivalTimes().
 Result<std::vector<BenchRequest>> MakeWorkload(const WorkloadOptions& options);
 
 }  // namespace millrace::apps

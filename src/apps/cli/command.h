@@ -1,22 +1,24 @@
-// Command: one verb of the program, with its options, examples and children; the tree of them is
-// the whole command line. Built at start by main(), then only read.
+// Command: one command of the program with its options, examples and subcommands. The tree of
+// commands describes the whole command line. main() builds it at start; afterwards it is only read.
 #pragma once
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "apps/cli/option.h"
+#include "base/check.h"
 #include "base/status.h"
 
 namespace millrace::apps {
 
 struct Example {
   std::string command;  // "millrace serve models/demo"
-  std::string what;     // what it does, one line
+  std::string what;     // what the example does, one line
 };
 
 struct Command {
@@ -27,11 +29,14 @@ struct Command {
   std::vector<Option> options;
   std::vector<std::unique_ptr<Command>> children;
   bool hidden = false;             // not in help, man page or completion
-  std::string log_level = "info";  // the default, then what --log-level said
+  std::string log_level = "info";  // the default, or the value of --log-level
 
-  // Checks that need several options at once; an error is the user's: exit code 2.
+  // Gets the names of the options on the command line, before `validate`. Options from the
+  // environment or the config file are not included, because these serve several commands.
+  std::function<void(const std::set<std::string>& names)> on_given;
+  // Checks several options together. An error is the user's: exit code 2.
   std::function<Status()> validate;
-  // An error is one line on stderr and exit code 1; kInvalidArgument from here too.
+  // An error is one line on stderr and exit code 1. It may also return kInvalidArgument.
   std::function<Status()> run;
 
   // Appends under `group`; the reference is valid until the next Add.
@@ -41,7 +46,15 @@ struct Command {
     options.push_back(std::move(option));
     return options.back();
   }
-  // Only its children run; a command that has children and `run` takes its options in their place.
+  // For a command in which a shared option has its own meaning. REQUIRES: the option exists.
+  Option& Named(std::string_view option_name) {
+    for (Option& option : options) {
+      if (option.name == option_name) return option;
+    }
+    MR_CHECK(false) << name << " has no option " << option_name;
+    return options.front();
+  }
+  // Only its children run. A command with children and `run` is not a group: it takes its options.
   bool IsGroup() const { return !children.empty() && !run; }
   const Command* Child(std::string_view child_name) const {
     for (const auto& child : children) {

@@ -44,7 +44,7 @@ const Option* Positional(const Command& command) {
   return nullptr;
 }
 
-// What completes a value, in bash: "words:a b", "file", "folder" or "none".
+// How bash completes a value: "words:a b", "file", "folder" or "none".
 std::string BashValue(const Option& option) {
   if (!option.choices.empty()) return fmt::format("words:{}", fmt::join(option.choices, " "));
   if (option.kind == ValueKind::kFile) return "file";
@@ -145,7 +145,7 @@ std::string ZshLeaf(const std::string& path, const Command& command) {
   return out + "\n}\n";
 }
 
-// True while the words typed so far lead to `command` and no further.
+// A condition that is true when the words typed so far lead exactly to `command`.
 std::string FishCondition(const Command& root, const std::string& path, const Command& command) {
   std::string condition;
   std::string word;

@@ -1,4 +1,5 @@
-// Completion scripts for bash, zsh and fish, written from the command tree.
+// Completion scripts for bash, zsh and fish, written from the command tree. Pure functions; any
+// thread.
 #pragma once
 
 #include <string>

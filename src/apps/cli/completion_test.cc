@@ -60,7 +60,7 @@ class CompletionTest : public testing::Test {
     root_.children.push_back(std::move(hidden));
   }
 
-  // What bash offers after the words given; the last one is being typed.
+  // What bash offers after the given words; the last word is being typed.
   std::string Complete(const std::string& words) {
     const std::string script = WriteTemp(".bash", BashCompletion(root_));
     return Shell(

@@ -13,7 +13,7 @@ namespace {
 int LineOf(const YAML::Node& node) { return node.Mark().line + 1; }
 
 Result<std::vector<std::string>> Values(const std::string& key, const YAML::Node& node) {
-  if (node.IsNull()) return std::vector<std::string>{};  // "key:" leaves the default
+  if (node.IsNull()) return std::vector<std::string>{};  // "key:" keeps the default
   if (node.IsScalar()) return std::vector<std::string>{node.Scalar()};
   if (!node.IsSequence()) {
     return InvalidArgument(

@@ -1,5 +1,6 @@
-// The YAML config file: a flat map from option names to values, the same names as on the command
-// line. Untrusted text: size and depth are bounded and every error names the line.
+// The YAML config file: a flat map from option names to values, with the same names as on the
+// command line. Untrusted text: size and depth are bounded, and every error names the line. Any
+// thread.
 #pragma once
 
 #include <map>
@@ -12,13 +13,13 @@
 namespace millrace::apps {
 
 inline constexpr size_t kConfigBytesMax = 1 << 20;
-inline constexpr size_t kConfigValuesMax = 4096;  // entries of a list
+inline constexpr size_t kConfigValuesMax = 4096;  // entries in a list
 
 struct ConfigEntry {
   std::vector<std::string> values;
   int line = 0;  // from 1
 };
-// Keys with '-' (a '_' is read as '-').
+// Keys with '-' ('_' is read as '-').
 using ConfigEntries = std::map<std::string, ConfigEntry>;
 
 Result<ConfigEntries> ParseConfig(std::string_view yaml);

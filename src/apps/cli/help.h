@@ -1,4 +1,4 @@
-// What --help prints, from the command's own description.
+// The text of --help, from the command's description. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -18,11 +18,11 @@ std::string FormatHelp(const Command& command, std::string_view path);
 std::string UsageLine(const Command& command, std::string_view path);
 std::string OptionSyntax(const Option& option);  // "-c, --max-model-len TOKENS"
 std::string OptionText(const Option& option);    // help with its default
-// The groups in order of first appearance, with the options of each that help shows.
+// The groups in order of first appearance, each with the options that help shows.
 std::vector<std::pair<std::string, std::vector<const Option*>>> OptionGroups(
     const Command& command);
 
-// `text` broken at spaces, each line with `indent` spaces before it.
+// Breaks `text` at spaces; each line starts with `indent` spaces.
 std::string Wrap(std::string_view text, int indent, int columns);
 
 }  // namespace millrace::apps

@@ -7,7 +7,7 @@
 namespace millrace::apps {
 namespace {
 
-// Text as roff takes it: no control lines, no escapes, real hyphens.
+// Escapes text for roff: no control lines, no escapes, real hyphens.
 std::string Roff(std::string_view text) {
   std::string out;
   bool line_start = true;
@@ -65,7 +65,7 @@ std::string FormatManPage(const Command& root, const std::string& version) {
   out +=
       ".SH ENVIRONMENT\nEvery option can be set as \\fBMILLRACE_\\fR\\fINAME\\fR: the option's "
       "name in upper case with \\(lq_\\(rq for \\(lq\\-\\(rq. Lists are separated by commas.\n"
-      ".PP\n\\fBHF_HOME\\fR: where a model given as ORG/NAME is looked for (default: "
+      ".PP\n\\fBHF_HOME\\fR: where a model given as ORG/NAME is looked up (default: "
       "\\(ti/.cache/huggingface).\n.PP\n\\fBNO_COLOR\\fR: when set, no colours and no moving "
       "progress bar.\n";
   out +=
@@ -74,7 +74,7 @@ std::string FormatManPage(const Command& root, const std::string& version) {
   out +=
       ".SH EXIT STATUS\n.TP\n.B 0\nDone.\n.TP\n.B 1\nThe work failed; one line on standard error "
       "says why.\n.TP\n.B 2\nThe command line, the environment or the config file is wrong.\n"
-      ".TP\n.B 130\nInterrupted a second time before the work could be wound up.\n";
+      ".TP\n.B 130\nInterrupted a second time before the work had ended.\n";
   return out;
 }
 

@@ -1,4 +1,5 @@
-// The man page, written from the command tree, so that it cannot differ from the program.
+// The man page, written from the command tree, so that it always matches the program. Pure
+// functions; any thread.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@
 namespace millrace::apps {
 namespace {
 
-std::string Range(int64_t min, int64_t max) {
+std::string RangeText(int64_t min, int64_t max) {
   if (max == INT64_MAX || max == INT32_MAX) return fmt::format("at least {}", min);
   return fmt::format("in [{}, {}]", FormatReal(static_cast<double>(min)), max);
 }
@@ -22,7 +22,7 @@ Result<int64_t> ParseInRange(const std::string& text, int64_t min, int64_t max) 
   auto value = ParseInt(text);
   if (value.ok() && *value >= min && *value <= max) return value;
   return InvalidArgument(
-      fmt::format("must be an integer {}, got '{}'", Range(min, max), Printable(text)));
+      fmt::format("must be an integer {}, got '{}'", RangeText(min, max), Printable(text)));
 }
 
 template <typename T>

@@ -1,7 +1,7 @@
 // Option: one flag or positional argument, described once. Parsing, --help, the man page, shell
-// completion, environment names and config keys are all read from this description.
+// completion, environment names and config keys all use this description.
 //
-// The factory functions below bind a description to a variable; the variable's value at that moment
+// The factory functions below bind a description to a variable. The variable's value at that moment
 // is the default that --help shows. One thread, at program start.
 #pragma once
 
@@ -18,8 +18,8 @@
 namespace millrace::apps {
 
 enum class Arity {
-  kFlag,  // given or not
-  kOne,   // one value; the last one given counts
+  kFlag,  // present or absent
+  kOne,   // one value; the last one counts
   kMany,  // one or more values, may be repeated
 };
 
@@ -32,17 +32,17 @@ struct Option {
   std::string help;                  // starts upper case, no full stop at the end
   std::string group;                 // the heading it appears under
   std::string default_text;          // as shown; empty: none
-  std::vector<std::string> choices;  // the only values allowed, where there are such
+  std::vector<std::string> choices;  // the only allowed values, if there are any
   Arity arity = Arity::kOne;
   ValueKind kind = ValueKind::kText;
   bool positional = false;
   bool required = false;
   bool negatable = false;          // a flag with --no-NAME
   bool command_line_only = false;  // has neither environment name nor config key
-  std::string refused;             // known, and not offered: the reason, which ends the run
+  std::string refused;             // a known option that is not offered: the error text
 
-  // Stores the values. The message of an error reads on after the option's name:
-  // "must be an integer in [1, 65535], got 'x'".
+  // Stores the values. The error message continues the option's name: "must be an integer in [1,
+  // 65535], got 'x'".
   std::function<Status(const std::vector<std::string>& values)> set;
 
   std::string Display() const;          // "--port" or "MODEL"
@@ -56,7 +56,7 @@ Option IntOption(std::string name, std::string value_name, std::optional<int>* t
                  int64_t max);
 Option SeedOption(std::string name, std::optional<uint64_t>* target);
 Option RealOption(std::string name, std::string value_name, double* target, double min, double max);
-// Unbounded where `max` is infinite.
+// Unbounded if `max` is infinite.
 Option RealOption(std::string name, std::string value_name, std::optional<double>* target,
                   double min, double max);
 Option TextOption(std::string name, std::string value_name, std::string* target);
@@ -68,17 +68,17 @@ Option BytesOption(std::string name, std::optional<int64_t>* target);
 Option CustomOption(std::string name, std::string value_name, std::string default_text,
                     std::function<Status(const std::string&)> parse);
 
-// Target: E, or std::optional<E> where nothing given means something of its own.
+// Target: E, or std::optional<E> if an absent option has its own meaning.
 template <typename E, typename Target>
 Option ChoiceOption(std::string name, Target* target,
                     std::vector<std::pair<std::string, E>> choices);
 
-// A known name of another server that has no meaning here.
+// A known option of another server that does not apply here.
 Option RefusedOption(std::string name, std::string reason);
 
 // --- implementation of the template ---
 
-// The error for a value outside `choices`; ok when it is inside.
+// The error for a value outside `choices`; OK if it is one of them.
 Status CheckChoice(const std::string& value, const std::vector<std::string>& choices);
 
 template <typename E, typename Target>

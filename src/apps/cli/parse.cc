@@ -103,7 +103,7 @@ void CollectNames(const Command& command, std::vector<std::string>& names) {
   for (const auto& child : command.children) CollectNames(*child, names);
 }
 
-// One file may serve several commands: a key must be known to one of them.
+// One file may serve several commands, so a key must be known to at least one of them.
 Status CheckKeys(const Command& root, const ConfigEntries& entries) {
   std::vector<std::string> known;
   CollectNames(root, known);
@@ -125,7 +125,7 @@ Result<ConfigEntries> ReadConfig(const Command& root, const std::string& path) {
   return entries;
 }
 
-// "true" for a name that says no when the option wants the opposite.
+// "true" for a negated name if the option means the opposite.
 std::vector<std::string> Negated(std::vector<std::string> values) {
   for (std::string& value : values) value = value == "false" || value == "0" ? "true" : "false";
   return values;
@@ -214,6 +214,11 @@ Status StoreOptions(const Command& root, const Command& command, const Tokens& t
       return InvalidArgument(source->name + " " + status.message());
     }
   }
+  if (command.on_given) {
+    std::set<std::string> names;
+    for (const auto& [name, values] : tokens.given) names.insert(name);
+    command.on_given(names);
+  }
   return command.validate ? command.validate() : OkStatus();
 }
 
@@ -231,6 +236,23 @@ Status UnknownCommand(const Command& command, const std::string& word) {
 }
 
 }  // namespace
+
+Status RefuseGiven(const std::set<std::string>& given, std::initializer_list<const char*> names,
+                   std::string_view why) {
+  for (const char* name : names) {
+    if (given.contains(name)) return InvalidArgument(fmt::format("--{} {}", name, why));
+  }
+  return OkStatus();
+}
+
+Status RefuseOthers(const std::set<std::string>& given, std::initializer_list<const char*> names,
+                    std::string_view why) {
+  for (const std::string& name : given) {
+    if (std::ranges::find(names, name) != names.end()) continue;
+    return InvalidArgument(fmt::format("--{} {}", name, why));
+  }
+  return OkStatus();
+}
 
 void AddGeneralOptions(Command& command) {
   Option config = CustomOption("config", "FILE", "", [](const std::string&) { return OkStatus(); });
@@ -251,7 +273,7 @@ void AddGeneralOptions(Command& command) {
   help.arity = Arity::kFlag;
   help.command_line_only = true;
   help.set = [](const std::vector<std::string>&) { return OkStatus(); };
-  command.Add("General", std::move(help), "Show this help and leave");
+  command.Add("General", std::move(help), "Show this help and exit");
 }
 
 Result<Invocation> ParseCommandLine(const Command& root, const std::vector<std::string>& args,

@@ -68,7 +68,7 @@ class ParseTest : public testing::Test {
     AddGeneralOptions(*latency);
     bench->children.push_back(std::move(latency));
     root_.children.push_back(std::move(bench));
-    auto plan = std::make_unique<Command>();  // runs itself, and has a child
+    auto plan = std::make_unique<Command>();  // runs itself and has a child
     plan->name = "plan";
     plan->summary = "Plan";
     plan->run = [] { return OkStatus(); };
@@ -80,7 +80,7 @@ class ParseTest : public testing::Test {
     root_.children.push_back(std::move(plan));
   }
 
-  // "" when it parsed, else the one line for the user.
+  // Empty if it parsed, else the error line.
   std::string Parse(const std::vector<std::string>& args) {
     auto result = ParseCommandLine(root_, args, [this](const std::string& name) {
       const auto at = environment_.find(name);
@@ -148,7 +148,7 @@ TEST_F(ParseTest, AcceptsTheHabitsOfOtherServers) {
       "");
   EXPECT_EQ(flags_.keys, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(flags_.port, 2);
-  EXPECT_EQ(Parse({"serve", "--model", "serve"}), "");  // a model named like a command
+  EXPECT_EQ(Parse({"serve", "--model", "serve"}), "");  // a model with a command's name
   EXPECT_EQ(flags_.model, "serve");
 }
 
@@ -290,6 +290,22 @@ TEST(ConfigFile, IsBoundedAgainstHostileText) {
   EXPECT_FALSE(ParseConfig("port: " + deep).ok());
   EXPECT_FALSE(ParseConfig(std::string(kConfigBytesMax + 1, ' ')).ok());
   EXPECT_FALSE(ParseConfig("a: &x [1,1]\nb: &y [*x,*x]\nc: [*y,*y]\n").ok());
+}
+
+TEST_F(ParseTest, TheCommandLearnsWhatTheCommandLineGave) {
+  std::set<std::string> given;
+  serve_->on_given = [&given](const std::set<std::string>& names) { given = names; };
+  serve_->validate = [&given] {
+    return RefuseGiven(given, {"rate", "seed"}, "has no effect here");
+  };
+  environment_["MILLRACE_SEED"] = "3";
+  EXPECT_EQ(Parse({"serve", "m", "--port", "1"}), "");
+  EXPECT_EQ(given, (std::set<std::string>{"model", "port"}));
+  EXPECT_EQ(flags_.seed, 3u);  // the environment may serve another command
+  EXPECT_EQ(Parse({"serve", "m", "--seed=4"}), "millrace serve: --seed has no effect here");
+  EXPECT_TRUE(RefuseOthers({"json"}, {"json", "replay"}, "").ok());
+  EXPECT_EQ(RefuseOthers({"json", "rate"}, {"json"}, "is for a forecast").message(),
+            "--rate is for a forecast");
 }
 
 }  // namespace

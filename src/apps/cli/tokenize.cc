@@ -8,14 +8,14 @@
 namespace millrace::apps {
 namespace {
 
-// "--max_model_len=5" -> "--max-model-len=5", as users of other servers write it.
+// Converts "--max_model_len=5" to "--max-model-len=5", as some other servers spell options.
 std::string WithDashes(std::string word) {
   const size_t end = std::min(word.find('='), word.size());
   std::replace(word.begin(), word.begin() + static_cast<ptrdiff_t>(end), '_', '-');
   return word;
 }
 
-std::string Names(const Option& option) {
+std::string OptionNames(const Option& option) {
   std::string names = option.positional ? option.name : "--" + option.name;
   for (const std::string& alias : option.aliases) names += "," + alias;
   if (option.negatable) names += ",!--no-" + option.name;
@@ -24,21 +24,21 @@ std::string Names(const Option& option) {
 
 CLI::Option* Declare(CLI::App& app, const Option& option) {
   if (option.arity == Arity::kFlag) {
-    return app.add_flag(Names(option))->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+    return app.add_flag(OptionNames(option))->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  auto* declared = app.add_option(Names(option), [](const CLI::results_t&) { return true; });
+  auto* declared = app.add_option(OptionNames(option), [](const CLI::results_t&) { return true; });
   if (option.arity == Arity::kMany) {
     declared->expected(-1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   } else {
     declared->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  // A list before a positional must not swallow it; that it is there is checked after the
-  // environment and the config file have been asked.
+  // A list before a positional must not consume it. Whether the positional is present is checked
+  // after reading the environment and the config file.
   if (option.positional && option.required) declared->required();
   return declared;
 }
 
-// "1 required TEXT missing" in CLI11's words; the first word of its message is the option.
+// CLI11's message is "1 required TEXT missing"; its first word is the option.
 Status NeedsValue(const CLI::ParseError& error) {
   const std::string what = error.what();
   return InvalidArgument(Printable(what.substr(0, what.find(':'))) + " needs a value");

@@ -1,4 +1,5 @@
-// Splits the words after a command into options and their values. The only user of CLI11.
+// Splits the words after a command into options and their values. The only user of CLI11. Pure
+// function; any thread.
 #pragma once
 
 #include <map>
@@ -12,7 +13,7 @@ namespace millrace::apps {
 
 struct Tokens {
   std::map<std::string, std::vector<std::string>> given;  // by option name
-  std::vector<std::string> left;                          // belongs to no option
+  std::vector<std::string> left;                          // words of no option
 };
 
 // An error's message begins with the option: "--port needs a value".

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "apps/admin_socket.h"
 #include "base/log.h"
+#include "cluster/link_security.h"
 
 namespace millrace::apps {
 namespace {
@@ -10,6 +12,7 @@ namespace {
 constexpr size_t kAnswerBytesMax = 64 << 20;
 constexpr int kStatusOk = 200;
 constexpr size_t kMessageBytesMax = 1024;
+constexpr char kDefaultBaseUrl[] = "http://127.0.0.1:8000";
 
 StatusCode CodeOf(int http_status) {
   switch (http_status) {
@@ -33,26 +36,54 @@ std::string Reason(const net::HttpResponse& response) {
   return fmt::format("HTTP {}: {}", response.status, Printable(response.body));
 }
 
+// What the flags say together: a key goes to an address, and no key to this machine.
+Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
+  if (!flags.admin_key.empty()) {
+    if (!flags.base_url.empty()) return OkStatus();
+    return InvalidArgument(
+        "an admin key is for the address of the controller's --admin-listen: give it as "
+        "--base-url; or leave out --admin-key (MILLRACE_ADMIN_KEY) to use the unix socket on this "
+        "machine");
+  }
+  // In brackets, so that an IPv6 address keeps its colons.
+  if (!cluster::IsLoopback(fmt::format("[{}]:{}", base.host, base.port))) {
+    return InvalidArgument(fmt::format(
+        "--base-url {} is another machine: give the address of the controller's --admin-listen and "
+        "its --admin-key (better in MILLRACE_ADMIN_KEY)",
+        base.ToString()));
+  }
+  if (base.target != "/") {
+    return InvalidArgument(fmt::format(
+        "--base-url without a key names a port of this machine, so it ends after the port: {} does "
+        "not",
+        base.ToString()));
+  }
+  if (flags.ca_file.empty()) return OkStatus();
+  return InvalidArgument("--ca-file is for an https --base-url with --admin-key");
+}
+
 }  // namespace
 
 void AddAdminOptions(Command& command, AdminFlags* flags) {
   constexpr char kGroup[] = "Controller";
   command.Add(kGroup, TextOption("base-url", "URL", &flags->base_url),
-              "Where the controller answers, such as https://host:8000");
+              "Without a key, a port of this machine: its unix socket is used, which only the user "
+              "who started the controller can reach. With a key, the controller's --admin-listen, "
+              "such as https://host:8100 [default: http://127.0.0.1:8000, without a key]");
   command.Add(kGroup, TextOption("admin-key", "KEY", &flags->admin_key),
-              "The controller's admin key; better in MILLRACE_ADMIN_KEY. On the controller's own "
-              "machine none is needed unless it was started with one");
+              "The admin key of --admin-listen; better in MILLRACE_ADMIN_KEY");
   Option ca_file = TextOption("ca-file", "FILE", &flags->ca_file);
   ca_file.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(ca_file),
-              "The authority, in PEM, behind an https controller's certificate [default: the "
+              "The authority, in PEM, behind the certificate of an https --base-url [default: the "
               "system's]");
 }
 
 Result<AdminClient> AdminClient::Create(const AdminFlags& flags) {
   AdminClient client;
-  auto base = net::ParseUrl(flags.base_url);
+  auto base = net::ParseUrl(flags.base_url.empty() ? kDefaultBaseUrl : flags.base_url);
   if (!base.ok()) return base.status().WithContext("--base-url");
+  MR_RETURN_IF_ERROR(CheckAdminFlags(flags, *base));
   client.base_ = std::move(*base);
   client.admin_key_ = flags.admin_key;
   net::HttpClientOptions options;
@@ -72,7 +103,13 @@ Result<Json> AdminClient::Call(const std::string& method, const std::string& pat
   net::HttpCall call;
   call.method = method;
   call.url = base_.Join(path);
-  if (!admin_key_.empty()) call.headers.emplace_back("Authorization", "Bearer " + admin_key_);
+  if (admin_key_.empty()) {
+    // Looked for at each call: a controller that is started again may have another place.
+    MR_ASSIGN_OR_RETURN(call.unix_path,
+                        FindAdminSocket(RuntimePlaces::OfThisProcess(), base_.port));
+  } else {
+    call.headers.emplace_back("Authorization", "Bearer " + admin_key_);
+  }
   if (!body.empty()) call.headers.emplace_back("Content-Type", "application/json");
   call.body = std::move(body);
   auto response = http_->Call(std::move(call));

@@ -1,5 +1,6 @@
 // AdminClient: how commands ask a controller over HTTP (/cluster of docs/http-api.md), and the
-// options by which they find it. One thread.
+// options by which they find it. Without a key it is asked on its unix socket, as the user who
+// started it on this machine; with one at the address of its --admin-listen. One thread.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,7 @@
 namespace millrace::apps {
 
 struct AdminFlags {
-  std::string base_url = "http://127.0.0.1:8000";
-  std::string admin_key, ca_file;
+  std::string base_url, admin_key, ca_file;
 };
 // The group "Controller". `flags` outlives the command.
 void AddAdminOptions(Command& command, AdminFlags* flags);
@@ -33,7 +33,7 @@ class AdminClient {
   Result<Json> Call(const std::string& method, const std::string& path, std::string body);
 
   net::Url base_;
-  std::string admin_key_;
+  std::string admin_key_;  // empty: the unix socket of the port in base_
   std::unique_ptr<net::HttpClient> http_;
 };
 

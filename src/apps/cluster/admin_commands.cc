@@ -56,13 +56,13 @@ using Remaining = std::function<Result<std::optional<std::string>>(const Cluster
 Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remaining& remaining) {
   const SteadyClock clock;
   const Time end = clock.Now() + Duration::Seconds(flags.timeout_s);
-  std::string told;
+  std::string printed;
   while (true) {
     MR_ASSIGN_OR_RETURN(const ClusterView view, Look(client));
     MR_ASSIGN_OR_RETURN(const std::optional<std::string> rest, remaining(view));
     if (!rest) return OkStatus();
-    if (*rest != told) fmt::print(stderr, "{}\n", *rest);
-    told = *rest;
+    if (*rest != printed) fmt::print(stderr, "{}\n", *rest);
+    printed = *rest;
     if (clock.Now() >= end) {
       return Status(
           StatusCode::kDeadlineExceeded,
@@ -112,16 +112,24 @@ Result<std::optional<std::string>> DrainRemaining(const ClusterView& view,
                                                   const std::string& name) {
   const std::string shown = Printable(name, 64);
   int64_t requests = 0;
-  int lanes = 0;
-  for (const LaneView& lane : view.lanes) {
-    if (std::find(lane.workers.begin(), lane.workers.end(), shown) == lane.workers.end()) continue;
-    requests += lane.requests;
-    ++lanes;
+  int pipelines = 0;
+  for (const PipelineView& pipeline : view.pipelines) {
+    if (std::find(pipeline.workers.begin(), pipeline.workers.end(), shown) ==
+        pipeline.workers.end())
+      continue;
+    requests += pipeline.requests;
+    ++pipelines;
   }
   for (const WorkerView& worker : view.workers) {
-    if (worker.name != shown || (worker.layers.empty() && lanes == 0)) continue;
-    return std::optional(fmt::format("{} still has layers {} and {} requests on its lanes", shown,
-                                     LayersText(worker.layers), requests));
+    if (worker.name != shown || (worker.layers.empty() && pipelines == 0)) continue;
+    if (worker.state == "serving" && !view.given_up.empty()) {
+      return FailedPrecondition(
+          fmt::format("{} goes on serving, because the change of plan that would have relieved it "
+                      "was given up: {}",
+                      shown, view.given_up));
+    }
+    return std::optional(fmt::format("{} still has layers {} and {} requests on its pipelines",
+                                     shown, LayersText(worker.layers), requests));
   }
   return std::optional<std::string>();
 }
@@ -190,8 +198,8 @@ Status RunPlanApply(const PlanFlags& flags) {
         }
         if (view.epoch == old) {
           return FailedPrecondition(
-              fmt::format("the plan was given up and plan {} holds; the controller's log says why",
-                          view.epoch));
+              fmt::format("the plan was given up and plan {} holds: {}", view.epoch,
+                          view.given_up.empty() ? "the controller's log says why" : view.given_up));
         }
         return std::optional<std::string>();
       }));
@@ -213,9 +221,10 @@ std::shared_ptr<PlanFlags> AddPlanFile(Command& command) {
 std::unique_ptr<Command> MakeStatusCommand() {
   auto command = std::make_unique<Command>();
   command->name = "status";
-  command->summary = "Show a running cluster: workers, layers, lanes, requests";
+  command->summary = "Show a running cluster: workers, layers, pipelines, requests";
   command->description =
-      "Asks the controller who has joined, which layers each worker holds, which lanes requests "
+      "Asks the controller who has joined, which layers each worker holds, which pipelines "
+      "requests "
       "take, how much KV they fill, and what has happened since the start.";
   command->examples = {{"millrace status", "of the controller on this machine"},
                        {"millrace status --watch", "again every second"},

@@ -40,6 +40,11 @@ Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags) {
   if (flags.token_file.empty()) {
     return InvalidArgument("--token is missing: make one with `millrace token --out FILE`");
   }
+  if (flags.insecure && !flags.tls_dir.empty()) {
+    return InvalidArgument(
+        "--insecure is for a cluster without certificates, and --tls-dir gives some; leave one "
+        "out");
+  }
   MR_ASSIGN_OR_RETURN(security.token, cluster::ReadTokenFile(flags.token_file));
   if (!flags.tls_dir.empty()) {
     const std::filesystem::path folder = flags.tls_dir;
@@ -51,9 +56,11 @@ Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags) {
   return security;
 }
 
-void AddLayoutOptions(Command& command, ControllerFlags* flags) {
+void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::string& default_stages) {
   constexpr char kGroup[] = "Layout";
-  command.Add(kGroup, IntOption("pipeline-parallel-size", "N", &flags->stages, 1, kStagesMax),
+  Option stages = IntOption("pipeline-parallel-size", "N", &flags->stages, 1, kStagesMax);
+  stages.default_text = default_stages;
+  command.Add(kGroup, std::move(stages),
               "Stages the layers are cut into, evenly; fewer when fewer workers are there");
   command.Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, 8),
               "Workers that share each layer: 1, 2, 4 or 8");
@@ -83,10 +90,32 @@ void AddJournalOptions(Command& command, ControllerFlags* flags,
       "survive the machine and not only the process");
 }
 
-Status ValidateJournal(const ControllerFlags& flags, double resume_grace_s) {
-  if (flags.journal.empty() || resume_grace_s > 0) return OkStatus();
+Status ValidateLayout(const ControllerFlags& flags) {
+  if (flags.plan_file.empty()) return OkStatus();
+  const char* flag = flags.stages                ? "--pipeline-parallel-size"
+                     : flags.tensor_parallel > 1 ? "--tensor-parallel-size"
+                                                 : nullptr;
+  if (flag == nullptr) return OkStatus();
   return InvalidArgument(
-      "--journal keeps streams for clients that come back: give --resume-grace as well");
+      fmt::format("--plan says which worker holds which layers; leave out {}", flag));
+}
+
+bool WantsSync(const ControllerFlags& flags) {
+  return flags.journal_sync != cluster::JournalSync::kNever;
+}
+
+Status ValidateJournal(const ControllerFlags& flags, const std::string& store,
+                       double resume_grace_s) {
+  if (!flags.journal.empty() && resume_grace_s <= 0) {
+    return InvalidArgument(
+        "--journal keeps streams for clients that come back: give --resume-grace as well");
+  }
+  if (WantsSync(flags) && !ReadJournal(flags, store, resume_grace_s)) {
+    return InvalidArgument(fmt::format(
+        "--journal-sync is about a journal, and there is none: give {} as well, or leave it out",
+        resume_grace_s > 0 ? "--journal DIR" : "--resume-grace SECONDS"));
+  }
+  return OkStatus();
 }
 
 std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
@@ -104,7 +133,7 @@ std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
 }
 
 Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
-  cluster->stages = flags.stages;
+  cluster->stages = flags.stages.value_or(1);
   cluster->tensor_parallel = flags.tensor_parallel;
   cluster->elastic = !flags.fixed;
   const int tp = flags.tensor_parallel;
@@ -112,7 +141,7 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
     return InvalidArgument(
         fmt::format("--tensor-parallel-size is 1, 2, 4 or 8, got {}", flags.tensor_parallel));
   }
-  cluster->layout = fmt::format("{} x {}", flags.stages, flags.tensor_parallel);
+  cluster->layout = fmt::format("{} x {}", cluster->stages, flags.tensor_parallel);
   if (flags.plan_file.empty()) return OkStatus();
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
   cluster->layout = text;

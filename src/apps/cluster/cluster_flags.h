@@ -25,17 +25,25 @@ Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags);
 struct ControllerFlags {
   TrustFlags trust;
   std::string listen, plan_file;
-  int stages = 1, tensor_parallel = 1;
+  std::optional<int> stages;  // none: the command's default
+  int tensor_parallel = 1;
   bool fixed = false;
   std::string journal;
   cluster::JournalSync journal_sync = cluster::JournalSync::kNever;
 };
-void AddLayoutOptions(Command& command, ControllerFlags* flags);
+// `default_stages`: what --pipeline-parallel-size is when it is not given.
+void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::string& default_stages);
+// A plan says itself how many stages there are.
+Status ValidateLayout(const ControllerFlags& flags);
 // `default_folder`: what --journal is when it is not given.
 void AddJournalOptions(Command& command, ControllerFlags* flags, const std::string& default_folder);
-// Streams that cannot be resumed need no journal.
-Status ValidateJournal(const ControllerFlags& flags, double resume_grace_s);
-// nullopt: there is none. `store`: of the cluster, or empty.
+// Whether more than the default of --journal-sync is asked for.
+bool WantsSync(const ControllerFlags& flags);
+// Streams that cannot be resumed need no journal, and without a journal nothing is synced. `store`:
+// of the cluster, or empty.
+Status ValidateJournal(const ControllerFlags& flags, const std::string& store,
+                       double resume_grace_s);
+// nullopt: there is none.
 std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
                                                    const std::string& store, double resume_grace_s);
 // Fills all but the security, the address and the journal.

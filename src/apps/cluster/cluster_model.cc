@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <random>
 #include <thread>
 #include <utility>
 
-#include "apps/cluster/cell_admin.h"
+#include "apps/cluster/controller_admin.h"
 #include "apps/cluster/worker_model.h"
+#include "apps/controller_options.h"
 #include "cluster/request_journal.h"
 #include "model/describe.h"
 #include "model/weight_digests.h"
@@ -18,23 +18,18 @@ namespace {
 constexpr Duration kJournalHeldLimit = Duration::Seconds(10);
 constexpr auto kJournalRetry = std::chrono::milliseconds(100);
 
-uint64_t Random64() {
-  std::random_device random;
-  return (uint64_t{random()} << 32) | random();
-}
-
-// What a cell needs as long as it runs; the first is given up last, after the last word to workers
-// and journal.
-struct ServedCell {
+// What a controller needs as long as it runs; the first is given up last, after the last word to
+// workers and journal.
+struct ServedController {
   std::shared_ptr<Leading> leading;
   std::unique_ptr<cluster::RequestJournal> journal;  // null: none
-  std::unique_ptr<cluster::CellServer> server;
+  std::unique_ptr<cluster::ControllerProcess> server;
 
   // What is aborted cannot be put on record any more, and says so.
   void DrainWhenLost() {
-    if (leading) leading->OnLoss([this] { server->cell().Drain(Duration{}); });
+    if (leading) leading->OnLoss([this] { server->host().Drain(Duration{}); });
   }
-  ~ServedCell() {
+  ~ServedController() {
     if (leading) leading->OnLoss(nullptr);
   }
 };
@@ -58,33 +53,15 @@ Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::Jour
   }
 }
 
-cluster::CellOptions CellOptionsFor(const EngineFlags& flags, const ClusterFlags& cluster,
-                                    const LocalModel& model, std::vector<TokenId> eos) {
-  cluster::CellOptions options;
-  cluster::ControllerOptions& c = options.controller;
-  c.term = cluster.term;
-  c.model = model.path.name;
-  c.num_layers = model.spec.num_layers;
-  c.stages = cluster.stages;
-  c.tensor_parallel = cluster.tensor_parallel;
-  c.elastic = cluster.elastic;
-  c.plan = cluster.plan;
-  c.node_names = cluster.node_names;
-  c.secret = Random64();
-  sched::SchedulerOptions& s = c.scheduler;
-  s.block_size = flags.block_size;
-  s.max_num_seqs = flags.max_num_seqs;
-  s.max_num_batched_tokens = flags.max_num_batched_tokens;
-  s.max_model_len = model.kv.max_model_len;
-  s.policy = flags.policy;
-  s.kv_policy = flags.kv_policy;
-  s.costs.kv_bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size;
-  s.num_host_blocks = HostBlocks(flags, s.costs.kv_bytes_per_block);
-  s.preemption = flags.preemption;
-  s.prefix_caching = flags.prefix_caching;
-  s.eos_token_ids = std::move(eos);
-  options.seed = flags.seed.value_or(Random64());
-  return options;
+// Beside what the command line says of the scheduler: who leads, and what holds which layers.
+void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options) {
+  options.term = cluster.term;
+  options.stages = cluster.stages;
+  options.tensor_parallel = cluster.tensor_parallel;
+  options.elastic = cluster.elastic;
+  options.plan = cluster.plan;
+  options.node_names = cluster.node_names;
+  options.secret = Random64();
 }
 
 }  // namespace
@@ -98,11 +75,13 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   model.spec = description.spec;
   model.generation = description.generation;
   model.block_size = flags.block_size;
-  model.kv.max_model_len = flags.max_model_len.value_or(model.spec.max_position);
+  MR_ASSIGN_OR_RETURN(
+      model.kv,
+      LimitWorkersKv(flags, {.bytes_per_block = model.spec.KvBytesPerToken() * flags.block_size,
+                             .model_max_len = model.spec.max_position}));
   model.device_name = "workers that join";
-  std::vector<TokenId> eos = model.generation.eos;
-  if (eos.empty() && model.tokenizer->eos()) eos.push_back(*model.tokenizer->eos());
-  cluster::CellOptions options = CellOptionsFor(flags, cluster, model, std::move(eos));
+  MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
+  SetLayout(cluster, options.controller);
   MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(model.path.folder));
   options.controller.identity.model_fingerprint = digests.fingerprint();
   options.controller.identity.kv_layout = KvLayoutName(model.spec);
@@ -125,16 +104,16 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   cluster::ControlServerOptions server;
   server.address = cluster.listen;
   server.security = cluster.security;
-  MR_ASSIGN_OR_RETURN(auto served,
-                      cluster::CellServer::Start(std::move(options), std::move(server), clock));
-  if (journal) model.earlier = cluster::NewCellRecovery(served->cell(), *journal);
+  MR_ASSIGN_OR_RETURN(
+      auto served, cluster::ControllerProcess::Start(std::move(options), std::move(server), clock));
+  if (journal) model.earlier = cluster::NewControllerRecovery(served->host(), *journal);
   result.server = served.get();
-  cluster::Cell& cell = served->cell();
-  model.cluster = NewCellAdmin(cell, model.path.name, std::move(kept));
-  std::shared_ptr<ServedCell> held(
-      new ServedCell{cluster.leading, std::move(journal), std::move(served)});
+  cluster::ControllerHost& host = served->host();
+  model.cluster = NewControllerAdmin(host, model.path.name, std::move(kept));
+  std::shared_ptr<ServedController> held(
+      new ServedController{cluster.leading, std::move(journal), std::move(served)});
   held->DrainWhenLost();
-  model.engine = {std::move(held), &cell};
+  model.engine = {std::move(held), &host};
   return result;
 }
 

@@ -11,7 +11,7 @@
 #include "apps/local_model.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/cell_server.h"
+#include "cluster/controller_process.h"
 #include "cluster/journal.h"
 #include "cluster/link_security.h"
 
@@ -31,10 +31,10 @@ struct ClusterFlags {
   std::shared_ptr<Leading> leading;  // kept as long as the model; null: nobody else could lead
 };
 
-// A model whose engine is a cell; `port` is where workers join.
+// A model whose engine is a controller; `port` is where workers join.
 struct ClusterModel {
   std::unique_ptr<LocalModel> model;
-  cluster::CellServer* server = nullptr;  // the model's engine owns it
+  cluster::ControllerProcess* server = nullptr;  // the model's engine owns it
 };
 
 // Loads no weights; requests wait until workers have. The journal is taken over from an earlier

@@ -84,23 +84,23 @@ WorkerView ReadWorker(const Json& json) {
   return worker;
 }
 
-LaneView ReadLane(const Json& json) {
-  LaneView lane;
-  lane.id = Number(json, "id");
+PipelineView ReadPipeline(const Json& json) {
+  PipelineView pipeline;
+  pipeline.id = Number(json, "id");
   const auto workers = json.find("workers");
   if (workers != json.end() && workers->is_array()) {
     for (const Json& name : *workers) {
-      lane.workers.push_back(name.is_string() ? Printable(name.get<std::string>(), kNameBytesMax)
-                                              : "");
+      pipeline.workers.push_back(
+          name.is_string() ? Printable(name.get<std::string>(), kNameBytesMax) : "");
     }
   }
-  lane.layers = Layers(json);
-  lane.role = Text(json, "role");
-  lane.state = Text(json, "state");
-  lane.requests = Number(json, "requests");
-  lane.blocks_total = Number(json, "blocks_total");
-  lane.blocks_used = Number(json, "blocks_used");
-  return lane;
+  pipeline.layers = Layers(json);
+  pipeline.role = Text(json, "role");
+  pipeline.state = Text(json, "state");
+  pipeline.requests = Number(json, "requests");
+  pipeline.blocks_total = Number(json, "blocks_total");
+  pipeline.blocks_used = Number(json, "blocks_used");
+  return pipeline;
 }
 
 // Columns as wide as their widest cell; the last one is not padded.
@@ -119,17 +119,18 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-std::string Way(const LaneView& lane) {
+std::string Way(const PipelineView& pipeline) {
   std::string out;
-  for (size_t i = 0; i < lane.workers.size(); ++i) {
-    out += (i == 0 ? "" : " > ") + lane.workers[i];
-    if (i < lane.layers.size()) out += " " + LayersText({lane.layers[i]});
+  for (size_t i = 0; i < pipeline.workers.size(); ++i) {
+    out += (i == 0 ? "" : " > ") + pipeline.workers[i];
+    if (i < pipeline.layers.size()) out += " " + LayersText({pipeline.layers[i]});
   }
   return out;
 }
 
 std::string State(const ClusterView& view) {
   std::string out = view.missing.empty() ? "ready" : "not ready: " + view.missing;
+  if (!view.degraded.empty()) out += ", but not every stage is up: " + view.degraded;
   if (view.changing) out += "; changing to another plan";
   return out;
 }
@@ -152,9 +153,15 @@ ClusterView ReadClusterView(const Json& status) {
   view.term = Number(status, "term");
   view.epoch = Number(status, "epoch");
   view.missing = Text(status, "missing", kSentenceBytesMax);
+  view.degraded = Text(status, "degraded", kSentenceBytesMax);
   view.changing = Flag(status, "changing");
+  if (const auto at = status.find("given_up"); at != status.end() && at->is_object()) {
+    view.given_up = Text(*at, "reason", kSentenceBytesMax);
+    view.given_up_epoch = Number(*at, "plan");
+  }
   for (const Json& worker : Objects(status, "workers")) view.workers.push_back(ReadWorker(worker));
-  for (const Json& lane : Objects(status, "lanes")) view.lanes.push_back(ReadLane(lane));
+  for (const Json& pipeline : Objects(status, "pipelines"))
+    view.pipelines.push_back(ReadPipeline(pipeline));
   view.requests = Number(status, "requests");
   view.waiting = Number(status, "waiting");
   view.moving = Number(status, "moving");
@@ -172,6 +179,9 @@ ClusterView ReadClusterView(const Json& status) {
 std::string FormatClusterView(const ClusterView& view) {
   std::string out =
       fmt::format("{}, plan {}, term {}: {}\n", view.model, view.epoch, view.term, State(view));
+  if (!view.given_up.empty()) {
+    out += fmt::format("plan {} was given up: {}\n", view.given_up_epoch, view.given_up);
+  }
   std::vector<std::vector<std::string>> rows = {{"WORKER", "STATE", "LAYERS", "RANK", "WEIGHTS",
                                                  "KV", "BATCHES", "SILENT", "ADDRESS", "DEVICE"}};
   for (const WorkerView& worker : view.workers) {
@@ -186,11 +196,13 @@ std::string FormatClusterView(const ClusterView& view) {
   for (const WorkerView& worker : view.workers) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
   }
-  if (!view.lanes.empty()) {
+  if (!view.pipelines.empty()) {
     rows = {{"LANE", "STATE", "ROLE", "REQUESTS", "KV BLOCKS", "WAY"}};
-    for (const LaneView& lane : view.lanes) {
-      rows.push_back({std::to_string(lane.id), lane.state, lane.role, FormatCount(lane.requests),
-                      fmt::format("{}/{}", lane.blocks_used, lane.blocks_total), Way(lane)});
+    for (const PipelineView& pipeline : view.pipelines) {
+      rows.push_back({std::to_string(pipeline.id), pipeline.state, pipeline.role,
+                      FormatCount(pipeline.requests),
+                      fmt::format("{}/{}", pipeline.blocks_used, pipeline.blocks_total),
+                      Way(pipeline)});
     }
     out += "\n" + Table(rows);
   }

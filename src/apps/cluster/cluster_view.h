@@ -20,7 +20,7 @@ struct WorkerView {
   int64_t weight_bytes = 0, kv_bytes = 0, batches = 0;
   double silent_s = 0;
 };
-struct LaneView {
+struct PipelineView {
   int64_t id = 0;
   std::vector<std::string> workers;  // by hop
   std::vector<LayerRange> layers;    // likewise
@@ -30,16 +30,19 @@ struct LaneView {
 struct ClusterView {
   std::string model;
   int64_t term = 0, epoch = 0;
-  std::string missing;    // empty: every layer is there
-  bool changing = false;  // to another plan
+  std::string missing;         // why no request can be served; empty: they can
+  std::string degraded;        // which stage is not up all the same; empty: none
+  bool changing = false;       // to another plan
+  std::string given_up;        // why the last change of plan was; empty: it was not
+  int64_t given_up_epoch = 0;  // of that plan
   std::vector<WorkerView> workers;
-  std::vector<LaneView> lanes;
+  std::vector<PipelineView> pipelines;
   int64_t requests = 0, waiting = 0, moving = 0;
   std::vector<std::pair<std::string, int64_t>> counters;
 };
 
 ClusterView ReadClusterView(const Json& status);
-// A table of workers, one of lanes, a line of requests; what is from outside is made printable.
+// A table of workers, one of pipelines, a line of requests; what is from outside is made printable.
 std::string FormatClusterView(const ClusterView& view);
 // "0-5, 8"; "-" for none. Inclusive, as people count.
 std::string LayersText(const std::vector<LayerRange>& layers);

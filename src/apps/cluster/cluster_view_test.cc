@@ -26,7 +26,7 @@ Json SmallStatus() {
              {"address", "10.0.0.2:7101"},
              {"device", "cpu"}},
             {{"name", "b"}, {"state", "draining"}, {"note", "numeric class differs"}}}},
-          {"lanes",
+          {"pipelines",
            {{{"id", 4},
              {"state", "open"},
              {"role", "both"},
@@ -41,7 +41,7 @@ Json SmallStatus() {
           {"counters", {{"joins", 2}, {"workers_lost", 0}}}};
 }
 
-TEST(ClusterView, ShowsWorkersLanesAndRequests) {
+TEST(ClusterView, ShowsWorkersPipelinesAndRequests) {
   EXPECT_EQ(FormatClusterView(ReadClusterView(SmallStatus())),
             R"(demo, plan 3, term 2: ready
 
@@ -63,13 +63,24 @@ since the start: joins 2
             "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
 }
 
+TEST(ClusterView, ShowsWhatIsNotUpAndWhatWasGivenUp) {
+  Json status = SmallStatus();
+  status["degraded"] = "Layers 4-7 are on no worker.";
+  status["given_up"] = {{"plan", 4}, {"reason", "worker b cannot load layers 4-7: no memory"}};
+  const std::string text = FormatClusterView(ReadClusterView(status));
+  EXPECT_EQ(text.substr(0, text.find("\n\n")),
+            "demo, plan 3, term 2: ready, but not every stage is up: Layers 4-7 are on no worker.\n"
+            "plan 4 was given up: worker b cannot load layers 4-7: no memory");
+}
+
 TEST(ClusterView, WhateverAServerSaysIsReadWithoutHarm) {
-  for (const char* text :
-       {"{}", "[]", "null", R"({"workers":7,"lanes":{},"counters":[]})",
-        R"({"workers":[7,null,{"layers":[[1],[2,1],["a","b"],[-1,5],[0,1e9],[0,99999999999]]}]})",
-        R"({"workers":[{"name":["a"],"rank":-5,"ranks":0,"weight_bytes":-1}]})",
-        R"({"lanes":[{"workers":[1,null,"a"],"layers":[[0,1]],"requests":18446744073709551615}]})",
-        R"({"model":"a\nb\u001b[31m","counters":{"a":1.5,"b":18446744073709551615}})"}) {
+  for (
+      const char* text :
+      {"{}", "[]", "null", R"({"workers":7,"pipelines":{},"counters":[]})",
+       R"({"workers":[7,null,{"layers":[[1],[2,1],["a","b"],[-1,5],[0,1e9],[0,99999999999]]}]})",
+       R"({"workers":[{"name":["a"],"rank":-5,"ranks":0,"weight_bytes":-1}]})",
+       R"({"pipelines":[{"workers":[1,null,"a"],"layers":[[0,1]],"requests":18446744073709551615}]})",
+       R"({"model":"a\nb\u001b[31m","counters":{"a":1.5,"b":18446744073709551615}})"}) {
     const std::string shown = FormatClusterView(ReadClusterView(*ParseJson(text)));
     EXPECT_EQ(shown.find('\x1b'), std::string::npos);
     EXPECT_NE(shown.find("requests"), std::string::npos) << text;

@@ -37,14 +37,14 @@ class KeptPlanTest : public testing::Test {
     return read.ok() ? *read : std::nullopt;
   }
 
-  const SteadyClock clock_;
+  const SteadyClock clock_{};
   std::string folder_;
   std::unique_ptr<Leading> leading_;
 };
 
 TEST_F(KeptPlanTest, TheNextLeaderHasIt) {
   EXPECT_FALSE(Read("model", "2 x 1"));
-  ASSERT_TRUE(KeptPlan(*leading_, "model", "2 x 1").Write(kPlan).ok());
+  ASSERT_TRUE(KeptPlan(*leading_, "model", "2 x 1").Write(kPlan, 2).ok());
   const Term before = leading_->term();
   Lead();  // at once: the store is this process's alone
   EXPECT_GT(leading_->term(), before);
@@ -56,16 +56,39 @@ TEST_F(KeptPlanTest, TheNextLeaderHasIt) {
   EXPECT_FALSE(Read("model", "3 x 1")) << "the command line has changed since";
 }
 
+TEST_F(KeptPlanTest, APlanThatWasGivenUpIsNotKept) {
+  KeptPlan kept(*leading_, "model", "");
+  ASSERT_TRUE(kept.Write(kPlan, 2).ok());
+  ASSERT_TRUE(kept.Settle(2, false).ok());
+  EXPECT_FALSE(Read("model", "")) << "the command line's counts again";
+  ASSERT_TRUE(kept.Write(kPlan, 3).ok());
+  ASSERT_TRUE(kept.Settle(3, true).ok());
+  const std::string other = std::string(kPlan).replace(std::string(kPlan).find("[b]"), 3, "[c]");
+  ASSERT_TRUE(kept.Write(other, 5).ok());
+  ASSERT_TRUE(kept.Settle(4, true).ok());  // another change, of which it does not know
+  ASSERT_TRUE(kept.Settle(5, false).ok());
+  auto plan = Read("model", "");
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->workers.front(), "b");
+  // The next controller has read it: it is what its own failed changes lead back to.
+  KeptPlan next(*leading_, "model", "");
+  ASSERT_TRUE(next.Read().ok());
+  ASSERT_TRUE(next.Write(other, 2).ok());
+  EXPECT_EQ(Read("model", "")->workers.front(), "c");
+  ASSERT_TRUE(next.Settle(2, false).ok());
+  EXPECT_EQ(Read("model", "")->workers.front(), "b");
+}
+
 TEST_F(KeptPlanTest, WhatCannotBeReadDoesNotCount) {
   for (const char* text : {"", "format: 2\n", "{"}) {
-    ASSERT_TRUE(KeptPlan(*leading_, "model", "").Write(text).ok());
+    ASSERT_TRUE(KeptPlan(*leading_, "model", "").Write(text, 2).ok());
     EXPECT_FALSE(Read("model", "")) << text;
   }
   for (const char* value : {"", "7", "[]", "{}", R"({"model":"model","layout":"","plan":7})"}) {
     ASSERT_TRUE(leading_->Keep("applied-plan", value).ok());
     EXPECT_FALSE(Read("model", "")) << value;
   }
-  EXPECT_EQ(KeptPlan(*leading_, "model", "").Write(std::string(2 << 20, ' ')).code(),
+  EXPECT_EQ(KeptPlan(*leading_, "model", "").Write(std::string(2 << 20, ' '), 2).code(),
             StatusCode::kInvalidArgument);
 }
 

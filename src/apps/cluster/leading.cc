@@ -58,7 +58,7 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
       *leading->store_, clock, options,
       [raw](std::optional<cluster::Leadership> leadership, const Status& why) {
         if (leadership) {
-          std::lock_guard lock(raw->mutex_);
+          MutexLock lock(raw->mutex_);
           raw->elected_ = leadership;
           raw->changed_.notify_all();
           return;
@@ -67,9 +67,10 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
         raw->Lose(why);
       });
   leading->election_->Campaign();
-  std::unique_lock lock(raw->mutex_);
+  MutexLock lock(raw->mutex_);
   auto wait = kFirstReport;
-  while (!raw->changed_.wait_for(lock, wait, [raw] { return raw->elected_.has_value(); })) {
+  while (!raw->changed_.wait_for(
+      lock, wait, [raw]() MR_REQUIRES(raw->mutex_) { return raw->elected_.has_value(); })) {
     wait = raw->ReportStandby() ? kReport : kFirstReport;
   }
   raw->leadership_ = *raw->elected_;
@@ -110,7 +111,7 @@ bool Leading::Leads() const {
 }
 
 void Leading::OnLoss(std::function<void()> tell) {
-  std::lock_guard lock(telling_);
+  MutexLock lock(telling_);
   tell_ = std::move(tell);
 }
 
@@ -122,7 +123,7 @@ void Leading::Lose(const Status& why) {
     std::this_thread::sleep_for(kTellLimit);
     std::_Exit(kLostLeadership);
   }).detach();
-  std::lock_guard lock(telling_);
+  MutexLock lock(telling_);
   if (tell_) {
     tell_();
     std::this_thread::sleep_for(kLastBytes);

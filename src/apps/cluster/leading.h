@@ -2,14 +2,13 @@
 // election, and the term it gave. Owned by the command that serves.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "cluster/etcd_store.h"
 #include "cluster/leader_election.h"
@@ -45,13 +44,13 @@ class Leading {
   Result<std::string> NameCluster();
   bool ReportStandby() const;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<cluster::Leadership> elected_;  // guarded by mutex_
+  Mutex mutex_;
+  CondVar changed_;
+  std::optional<cluster::Leadership> elected_ MR_GUARDED_BY(mutex_);
   cluster::Leadership leadership_;
   std::string cluster_id_;
-  std::mutex telling_;
-  std::function<void()> tell_;  // guarded by telling_
+  Mutex telling_;
+  std::function<void()> tell_ MR_GUARDED_BY(telling_);
   std::unique_ptr<cluster::Store> store_;
   std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store goes
 };

@@ -14,7 +14,7 @@
 namespace millrace::apps {
 namespace {
 
-constexpr size_t kNameBytesMax = 64;
+constexpr size_t kDiffNameBytesMax = 64;
 
 // One share of one layer: the same share may hold different bytes under another degree.
 struct Share {
@@ -95,11 +95,11 @@ bool PlanDiff::empty() const {
 }
 
 PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
-  std::map<std::string, std::pair<Shares, Shares>> holdings;  // now, then
+  std::map<std::string, std::pair<Shares, Shares>> exports;  // now, then
   std::set<std::string> present;
   for (const WorkerView& worker : now.workers) {
     present.insert(worker.name);
-    Shares& shares = holdings[worker.name].first;
+    Shares& shares = exports[worker.name].first;
     for (const LayerRange& range : worker.layers) {
       Insert(shares, range, worker.rank, worker.ranks);
     }
@@ -109,8 +109,8 @@ PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
     Insert(covered, stage.layers, 0, 1);
     for (size_t rank = 0; rank < stage.nodes.size(); ++rank) {
       const std::string name =
-          Printable(then.workers[static_cast<size_t>(stage.nodes[rank])], kNameBytesMax);
-      Insert(holdings[name].second, stage.layers, static_cast<int>(rank), stage.tensor_parallel);
+          Printable(then.workers[static_cast<size_t>(stage.nodes[rank])], kDiffNameBytesMax);
+      Insert(exports[name].second, stage.layers, static_cast<int>(rank), stage.tensor_parallel);
     }
   }
   PlanDiff diff;
@@ -119,7 +119,7 @@ PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
   Insert(whole, {0, diff.num_layers}, 0, 1);
   diff.uncovered = Ranges(Without(whole, covered));
   const auto layer_bytes = LayerBytes(now);
-  for (const auto& [name, shares] : holdings) {
+  for (const auto& [name, shares] : exports) {
     const Shares fetched = Without(shares.second, shares.first);
     WorkerChange& change = diff.changes.emplace_back();
     change.worker = name;

@@ -15,14 +15,14 @@ namespace millrace::apps {
 namespace {
 
 constexpr size_t kTokenBytes = 32;
-constexpr unsigned kSecretMode = 0600;
+constexpr unsigned kTokenMode = 0600;
 
 struct TokenFlags {
   std::string out;
   bool force = false;
 };
 
-Result<std::string> NewToken() {
+Result<std::string> NewTokenText() {
   std::array<uint8_t, kTokenBytes> bytes;
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     return Unavailable(fmt::format("no random bytes: {}", std::strerror(errno)));
@@ -33,13 +33,13 @@ Result<std::string> NewToken() {
 }
 
 Status RunToken(const TokenFlags& flags) {
-  MR_ASSIGN_OR_RETURN(const std::string token, NewToken());
+  MR_ASSIGN_OR_RETURN(const std::string token, NewTokenText());
   if (flags.out.empty()) {
     fmt::print("{}\n", token);
     return OkStatus();
   }
   const auto existing = flags.force ? ExistingFile::kReplace : ExistingFile::kKeep;
-  const Status written = WriteFileWithMode(flags.out, token + "\n", kSecretMode, existing);
+  const Status written = WriteFileWithMode(flags.out, token + "\n", kTokenMode, existing);
   if (written.ok() || !std::filesystem::exists(flags.out)) return written;
   return FailedPrecondition(written.message() + "; --force replaces a token that is there");
 }
@@ -63,6 +63,10 @@ std::unique_ptr<Command> MakeTokenCommand() {
   command->Add("Token", std::move(out), "Write it here, with mode 0600 [default: to stdout]");
   command->Add("Token", FlagOption("force", &flags->force), "Replace the file if it exists");
   AddGeneralOptions(*command);
+  command->validate = [flags] {
+    if (!flags->force || !flags->out.empty()) return OkStatus();
+    return InvalidArgument("--force replaces a file: give --out FILE as well");
+  };
   command->run = [flags] { return RunToken(*flags); };
   return command;
 }

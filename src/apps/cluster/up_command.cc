@@ -23,7 +23,6 @@ namespace {
 
 constexpr int kWorkersMax = 256;
 constexpr double kKvMemoryShare = 0.4;  // of what is free, for all workers together
-constexpr double kMebibyte = 1 << 20;
 
 struct UpFlags {
   ServeFlags serve;
@@ -64,35 +63,45 @@ class TokenFolder {
   const std::string path_;
 };
 
-std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, int port, const std::string& token_file) {
-  const int threads =
-      flags.serve.engine.threads.value_or(std::max(1, DefaultThreads() / flags.workers));
+// KV memory of each worker. A number of blocks is what it takes at most: all layers of each block.
+int64_t KvBytesOfEach(const UpFlags& flags, const LocalModel& model) {
+  const EngineFlags& engine = flags.serve.engine;
+  if (engine.num_blocks) {
+    return int64_t{*engine.num_blocks} * engine.block_size * model.spec.KvBytesPerToken();
+  }
   const auto share = static_cast<int64_t>(kKvMemoryShare *
                                           static_cast<double>(model::ReadMemoryAvailable().bytes));
-  const int64_t kv = flags.serve.engine.kv_bytes.value_or(share) / flags.workers;
+  return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / flags.workers);
+}
+
+std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_level,
+                                   const LocalModel& model, int port,
+                                   const std::string& token_file) {
+  const EngineFlags& engine = flags.serve.engine;
+  const int threads = engine.threads.value_or(std::max(1, DefaultThreads() / flags.workers));
+  const int64_t kv_bytes = KvBytesOfEach(flags, model);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<ChildSpec> specs;
   for (int i = 0; i < flags.workers; ++i) {
     ChildSpec& spec = specs.emplace_back();
     spec.name = fmt::format("worker-{}", i);
-    spec.argv = {
-        program,
-        "worker",
-        flags.serve.engine.model,
-        "--join",
-        fmt::format("127.0.0.1:{}", port),
-        "--token",
-        token_file,
-        "--name",
-        spec.name,
-        "--threads",
-        std::to_string(threads),
-        "--kv-cache-memory",
-        fmt::format("{}MiB", std::max<int64_t>(
-                                 1, static_cast<int64_t>(static_cast<double>(kv) / kMebibyte)))};
-    if (flags.serve.engine.max_model_len) {
-      spec.argv.insert(spec.argv.end(),
-                       {"--max-model-len", std::to_string(*flags.serve.engine.max_model_len)});
+    spec.argv = {program,
+                 "worker",
+                 engine.model,
+                 "--join",
+                 fmt::format("127.0.0.1:{}", port),
+                 "--token",
+                 token_file,
+                 "--name",
+                 spec.name,
+                 "--threads",
+                 std::to_string(threads),
+                 "--kv-cache-memory",
+                 std::to_string(kv_bytes),
+                 "--log-level",
+                 log_level};
+    if (engine.max_model_len) {
+      spec.argv.insert(spec.argv.end(), {"--max-model-len", std::to_string(*engine.max_model_len)});
     }
   }
   return specs;
@@ -111,14 +120,13 @@ struct Supervised {
   }
 };
 
-Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clock& clock) {
+Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std::string& log_level,
+                                                 const Clock& clock) {
   ClusterFlags cluster;
   MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
   cluster.journal = ReadJournal(flags.controller, "", flags.serve.resume_grace_s);
-  if (!cluster.plan) {
-    cluster.stages = flags.controller.stages > 1
-                         ? flags.controller.stages
-                         : std::max(1, flags.workers / flags.controller.tensor_parallel);
+  if (!cluster.plan && !flags.controller.stages) {
+    cluster.stages = std::max(1, flags.workers / flags.controller.tensor_parallel);
   }
   MR_ASSIGN_OR_RETURN(cluster.security.token, NewToken());
   MR_ASSIGN_OR_RETURN(
@@ -129,9 +137,10 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clo
   options.on_line = [](std::string_view name, std::string_view line) {
     fmt::print(stderr, "{}: {}\n", name, line);
   };
-  MR_ASSIGN_OR_RETURN(auto workers,
-                      Supervisor::Start(std::move(options),
-                                        WorkerSpecs(flags, started.server->port(), token->file())));
+  MR_ASSIGN_OR_RETURN(
+      auto workers,
+      Supervisor::Start(std::move(options), WorkerSpecs(flags, log_level, *started.model,
+                                                        started.server->port(), token->file())));
   auto& engine = started.model->engine;
   std::shared_ptr<Supervised> held(new Supervised{engine, std::move(token), std::move(workers)});
   engine = {std::move(held), engine.get()};
@@ -141,14 +150,26 @@ Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const Clo
 
 Status Validate(const UpFlags& flags) {
   MR_RETURN_IF_ERROR(ValidateServeFlags(flags.serve));
-  MR_RETURN_IF_ERROR(ValidateJournal(flags.controller, flags.serve.resume_grace_s));
-  const int needed = flags.controller.stages * flags.controller.tensor_parallel;
+  MR_RETURN_IF_ERROR(ValidateLayout(flags.controller));
+  MR_RETURN_IF_ERROR(ValidateJournal(flags.controller, "", flags.serve.resume_grace_s));
+  const int stages = flags.controller.stages.value_or(1);
+  const int needed = stages * flags.controller.tensor_parallel;
   if (flags.controller.plan_file.empty() && needed > flags.workers) {
-    return InvalidArgument(fmt::format("{} stages of {} need {} workers; --workers is {}",
-                                       flags.controller.stages, flags.controller.tensor_parallel,
-                                       needed, flags.workers));
+    return InvalidArgument(fmt::format("{} stages of {} need {} workers; --workers is {}", stages,
+                                       flags.controller.tensor_parallel, needed, flags.workers));
   }
   return OkStatus();
+}
+
+void SayWhatWorkersShare(Command& command) {
+  command.Named("threads").help =
+      "Threads of each worker [default: the CPUs this process may use, shared out]";
+  command.Named("kv-cache-memory").help =
+      "Memory for the KV cache, such as 2GiB, of all workers together [default: 40 % of the free "
+      "memory, or what --max-num-seqs sequences need where that is less]";
+  command.Named("num-gpu-blocks-override").help =
+      "Number of KV blocks of a pipeline, whatever the memory";
+  command.Named("log-level").help = "Least severe messages shown on stderr, of the workers as well";
 }
 
 }  // namespace
@@ -170,16 +191,18 @@ std::unique_ptr<Command> MakeUpCommand() {
   auto flags = std::make_shared<UpFlags>();
   command->Add("Layout", IntOption("workers", "N", &flags->workers, 1, kWorkersMax),
                "Worker processes to start");
-  AddLayoutOptions(*command, &flags->controller);
+  AddLayoutOptions(*command, &flags->controller, "one per worker");
   AddJournalOptions(*command, &flags->controller, "none");
   AddServerOptions(*command, &flags->serve);
   AddEngineOptions(*command, &flags->serve.engine);
   AddEngineSeedOption(*command, &flags->serve.engine);
   AddGeneralOptions(*command);
+  SayWhatWorkersShare(*command);
   command->validate = [flags] { return Validate(*flags); };
-  command->run = [flags] {
-    return RunServer(flags->serve,
-                     [flags](const Clock& clock) { return StartCluster(*flags, clock); });
+  command->run = [flags, up = command.get()] {
+    return RunServer(flags->serve, [flags, up](const Clock& clock) {
+      return StartCluster(*flags, up->log_level, clock);
+    });
   };
   return command;
 }

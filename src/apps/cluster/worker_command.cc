@@ -19,8 +19,8 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int kThreadsMax = 1024;
-constexpr int kPortMax = 65535;
+constexpr int kWorkerThreadsMax = 1024;
+constexpr int kWorkerPortMax = 65535;
 constexpr int kModelLenMax = 1 << 24;
 
 struct WorkerFlags {
@@ -39,6 +39,13 @@ std::string DefaultName() {
   return host;
 }
 
+// Of "host:port"; an IPv6 address without its brackets.
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return host;
+}
+
 Status RunWorker(const WorkerFlags& flags) {
   StopSignals signals;  // before any other thread
   RaiseFileLimit();
@@ -49,7 +56,7 @@ Status RunWorker(const WorkerFlags& flags) {
   cluster::WorkerProcessOptions options;
   options.controllers = flags.join;
   options.control_address = flags.listen;
-  options.data_host = flags.listen.substr(0, flags.listen.rfind(':'));
+  options.data_host = HostOf(flags.listen);
   options.data_port = static_cast<uint16_t>(flags.data_port);
   options.advertised_host = flags.advertise;
   options.rdma_transports = flags.rdma;
@@ -82,8 +89,8 @@ Status RunWorker(const WorkerFlags& flags) {
          "KV: served {} pulls ({}), pulled {}; refused {}, {} of them forged, {} stale, {} taken "
          "back while read. Weights: served {}, fetched {}, refused {}; {} sources gave others",
          kv.served, FormatBytes(static_cast<int64_t>(kv.served_bytes)),
-         FormatBytes(static_cast<int64_t>(kv.pulled_bytes)), kv.refused, kv.holdings.forged,
-         kv.holdings.stale, kv.holdings.taken_back,
+         FormatBytes(static_cast<int64_t>(kv.pulled_bytes)), kv.refused, kv.exports.forged,
+         kv.exports.stale, kv.exports.taken_back,
          FormatBytes(static_cast<int64_t>(weights.served_bytes)),
          FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused,
          weights.sources_untrue);
@@ -120,7 +127,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                "What the worker is called in plans and status; unique [default: the host's name]");
   command->Add("Cluster", TextOption("listen", "ADDRESS", &flags->listen),
                "Where other workers reach this one for steps; its host is used for data too");
-  command->Add("Cluster", IntOption("data-port", "PORT", &flags->data_port, 0, kPortMax),
+  command->Add("Cluster", IntOption("data-port", "PORT", &flags->data_port, 0, kWorkerPortMax),
                "TCP port for activations and KV; 0: any free one");
   command->Add("Cluster", TextOption("advertise", "HOST", &flags->advertise),
                "The host name others use, where it differs from --listen");
@@ -131,10 +138,13 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   AddTrustOptions(*command, &flags->trust);
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
                "Memory for the KV of all requests; without it 40 % of what is free");
+  command->Add(
+      "Memory and threads",
+      IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),
+      "Longest sequence to prepare for; a worker that prepares for less than the controller "
+      "serves gets no layers [default: what the model was made for]");
   command->Add("Memory and threads",
-               IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),
-               "Longest sequence to prepare for [default: what the model was made for]");
-  command->Add("Memory and threads", IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
+               IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
                "Threads that compute [default: one per CPU of this process]");
   command->Add(
       "Memory and threads",

@@ -26,7 +26,7 @@ struct WorkerModelOptions {
   bool on_disk = true;                               // the folder has all of it
   std::shared_ptr<cluster::WeightExchange> weights;  // asked first; null: the disk alone
   int threads = 1;
-  std::optional<int64_t> kv_bytes;  // for all its lanes; none: a share of what is free
+  std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of what is free
   std::optional<int> max_model_len;
   int max_num_seqs = 128;
 };

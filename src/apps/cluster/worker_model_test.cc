@@ -58,8 +58,8 @@ class RanksOfAStage : public testing::Test {
   }
   Stages stages() const { return {loaded_[0].stage, loaded_[1].stage}; }
 
-  // A prompt in a lane of its own; the rows that leave the stage at rank 0.
-  static Result<std::vector<std::byte>> Run(const Stages& stages, LaneId lane) {
+  // A prompt in a pipeline of its own; the rows that leave the stage at rank 0.
+  static Result<std::vector<std::byte>> Run(const Stages& stages, PipelineId pipeline) {
     StepPlan plan{.id = StepId(1), .tokens = {5, 17, 250}, .blocks = {0}};
     plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
                      std::make_shared<std::vector<TokenId>>(plan.tokens)}};
@@ -67,10 +67,11 @@ class RanksOfAStage : public testing::Test {
     std::array<engine::StagePart, kRanks> parts;
     std::array<Status, kRanks> ran;
     Together([&](size_t r) {
-      ran[r] = stages[r]->OpenLane(lane, {.layers = kLayers, .num_blocks = 1, .first = true});
-      parts[r] = {.lane = lane, .plan = &plan};
+      ran[r] =
+          stages[r]->OpenPipeline(pipeline, {.layers = kLayers, .num_blocks = 1, .first = true});
+      parts[r] = {.pipeline = pipeline, .plan = &plan};
       if (ran[r].ok()) ran[r] = stages[r]->Run({&parts[r], 1});
-      stages[r]->CloseLane(lane);
+      stages[r]->ClosePipeline(pipeline);
     });
     for (const Status& status : ran) MR_RETURN_IF_ERROR(status);
     EXPECT_EQ(parts[0].output, parts[1].output);
@@ -87,31 +88,47 @@ TEST_F(RanksOfAStage, GoOnInAnotherGroupWithoutLoadingAgain) {
   EXPECT_GT(Load(1, {}), 0);
   const Stages first = stages();
   const auto abort = loaded_[1].abort;
-  const auto expected = Run(first, LaneId(1));
+  const auto expected = Run(first, PipelineId(1));
   ASSERT_TRUE(expected.ok()) << expected.status().ToString();
   EXPECT_GT(expected->size(), 0u);
 
   EXPECT_EQ(Load(2, first), 0) << "the weights are here";
   EXPECT_GT(loaded_[0].facts.kv_bytes_per_token_layer, 0);
   // Until the first group ends both may run, as where a plan changes.
-  EXPECT_EQ(*Run(stages(), LaneId(2)), *expected);
-  EXPECT_EQ(*Run(first, LaneId(3)), *expected);
+  EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
+  EXPECT_EQ(*Run(first, PipelineId(3)), *expected);
   abort("a rank is gone");
-  EXPECT_FALSE(Run(first, LaneId(4)).ok());
-  EXPECT_EQ(*Run(stages(), LaneId(5)), *expected);
+  EXPECT_FALSE(Run(first, PipelineId(4)).ok());
+  EXPECT_EQ(*Run(stages(), PipelineId(5)), *expected);
 }
 
 // One that was not there before loads; those that were do not.
 TEST_F(RanksOfAStage, ANewcomerLoadsAlone) {
   const int64_t both = Load(1, {});
-  const auto expected = Run(stages(), LaneId(1));
+  const auto expected = Run(stages(), PipelineId(1));
   Stages same = stages();
   same[1] = nullptr;
   loaders_[1] = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
   const int64_t one = Load(2, same);
   EXPECT_GT(one, 0);
   EXPECT_LT(one, both);
-  EXPECT_EQ(*Run(stages(), LaneId(2)), *expected);
+  EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
+}
+
+// It would fail in the midst of a request, and take the pipeline with it.
+TEST_F(RanksOfAStage, SequencesBeyondMaxModelLenAreRefusedBeforeAnythingIsLoaded) {
+  const auto loader =
+      MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20, .max_model_len = 32});
+  const auto load = [&](int max_model_len) {
+    const LoadShard asked{.shard = ShardId(1),
+                          .layers = kLayers,
+                          .max_batched_tokens = 16,
+                          .max_model_len = max_model_len};
+    return loader(asked, nullptr, [](int64_t, int64_t) { return true; }).facts.status;
+  };
+  EXPECT_TRUE(load(32).ok());
+  EXPECT_TRUE(load(0).ok());  // of a controller that does not say
+  EXPECT_NE(load(33).message().find("raise --max-model-len"), std::string::npos);
 }
 
 }  // namespace

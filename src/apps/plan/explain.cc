@@ -27,8 +27,8 @@ std::string EndName(const plan::FlowProblem& problem, const std::optional<int>& 
   return node ? problem.nodes[static_cast<size_t>(*node)].name : "coordinator";
 }
 
-// `problem` with a copy of `node`, linked as it is; the two are linked as fast as the fastest link
-// that the node has with another of its kind, or with any node.
+// `problem` with a copy of `node` and its links. The node and its copy are linked as fast as the
+// node's fastest link to another of its kind, or else to any node.
 plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node) {
   plan::FlowProblem out = problem;
   const int n = problem.num_nodes();
@@ -36,7 +36,7 @@ plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node) {
   out.nodes.back().name += " (new)";
   const size_t side = static_cast<size_t>(n) + 2;
   out.link_tokens_per_s.assign(side * side, 0);
-  // Where each place of the new problem stands in the old one: the copy is the node.
+  // Maps each index of the new problem to the old one: the copy maps to the node.
   const auto old = [&](int place) { return place < n ? place : place == n ? node : n; };
   for (int from = 0; from <= n + 1; ++from) {
     for (int to = 0; to <= n + 1; ++to) {
@@ -58,7 +58,7 @@ plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node) {
   return out;
 }
 
-// The same for the cluster, whose trunks the copy's links share with the others.
+// The same for the cluster. The copy's links share trunks with the others.
 ClusterSpec WithOneMore(const ClusterSpec& cluster, NodeIndex node) {
   ClusterSpec out = cluster;
   const int n = cluster.coordinator();
@@ -148,7 +148,7 @@ std::string ExplanationText(const Explanation& explanation, const Plan& plan) {
     out += fmt::format("  {:>12.1f}  {}\n", explanation.cut[i].tokens_per_s,
                        Printable(explanation.cut[i].what));
   }
-  out += "\nHow busy the nodes are:\n";
+  out += "\nNode utilisation:\n";
   for (size_t i = 0; i < explanation.nodes.size(); ++i) {
     const Explanation::NodeUse& use = explanation.nodes[i];
     if (i == kRowsMax) {

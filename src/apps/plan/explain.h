@@ -1,5 +1,5 @@
-// Why a plan carries what it carries: what binds it, how busy each node is, and what one more node
-// of each kind would add.
+// Why a plan carries what it carries: the binding cut, the utilisation of each node, and the gain
+// of one more node of each kind. Pure functions; any thread.
 #pragma once
 
 #include <functional>
@@ -15,32 +15,32 @@ namespace millrace::apps {
 
 struct ExplainOptions {
   const Clock* clock = nullptr;
-  double seconds_per_kind = 2;  // of search with one node more
+  double seconds_per_kind = 2;  // search time with one more node
   std::function<void(const std::string& kind)> progress;
 };
 
 struct Explanation {
-  struct Binding {  // of the minimum cut
+  struct Binding {  // an edge of the minimum cut
     std::string what;
     double tokens_per_s = 0;
   };
   struct NodeUse {
     std::string node;
     double tokens_per_s = 0, capacity = 0;
-    bool bottleneck = false;  // works at its capacity
+    bool bottleneck = false;  // runs at its capacity
   };
   struct OneMore {
     std::string kind;
     double tokens_per_s = 0;  // of the best plan found with it
     double added = 0;
   };
-  double max_flow = 0;  // of the plan's placement, which the plan's own flow may be below
+  double max_flow = 0;  // of the plan's placement; the plan's own flow may be lower
   std::vector<Binding> cut;
   std::vector<NodeUse> nodes;  // the busiest first
   std::vector<OneMore> one_more;
 };
 
-// REQUIRES: a plan that CheckPlan finds sound.
+// REQUIRES: a plan that CheckPlan accepts.
 Result<Explanation> ExplainPlan(const PlanInputs& inputs, const Plan& plan,
                                 const ExplainOptions& options);
 

@@ -1,4 +1,4 @@
-// How many bytes the layers and the ends of a model take, from its configuration alone.
+// The byte sizes of a model's layers and ends, from its configuration alone.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
@@ -34,7 +34,7 @@ Result<plan::ModelFootprint> FootprintOf(const Json& config, const std::string& 
   MR_ASSIGN_OR_RETURN(const int64_t all, Elements(config, label, {0, layers}));
   out.spec.num_parameters = all;
   out.spec.weight_bytes = all * bytes;
-  if (layers < 3) {  // no layer without an end: each is taken to have an equal part
+  if (layers < 3) {  // every layer is at an end; assumes equal shares
     out.layer_bytes = all * bytes / layers;
     return out;
   }

@@ -16,10 +16,11 @@
 namespace millrace::apps {
 namespace {
 
-// Means of Azure's conversation trace of 2023, as Helix uses it.
+constexpr char kPlanGroup[] = "What to plan";
+// Means of Azure's conversation trace of 2023, as in Helix.
 constexpr plan::WorkloadMix kAzureConversation{763, 232};
 
-// Of the first requests: enough for a mean, and quick for a long trace.
+// Averages the first requests: enough for a mean, and fast for a long trace.
 plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
   constexpr int kRequestsMax = 100'000;
   const auto stream = workload.Make(0);
@@ -36,7 +37,7 @@ plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
   return {std::max(1.0, sum.prompt_tokens / count), std::max(1.0, sum.output_tokens / count)};
 }
 
-// A description, or a trace by itself.
+// A workload file, or a trace alone.
 Result<sim::WorkloadSpec> ReadWorkload(const std::string& path) {
   if (path.ends_with(".yaml") || path.ends_with(".yml")) return sim::LoadWorkload(path);
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, sim::kTraceBytesMax));
@@ -87,31 +88,33 @@ Result<PlanInputs> FromCapacity(const PlanInputFlags& flags, ClusterSpec cluster
 }  // namespace
 
 void AddPlanInputOptions(Command& command, PlanInputFlags* flags) {
-  constexpr char kGroup[] = "What to plan";
   const auto file = [&](const char* name, std::string* target, const char* help) {
     Option option = TextOption(name, "FILE", target);
     option.kind = ValueKind::kFile;
-    command.Add(kGroup, std::move(option), help);
+    command.Add(kPlanGroup, std::move(option), help);
   };
   file("cluster", &flags->cluster, "The machines and links, as YAML (docs/formats/cluster.md)");
   file("import-helix", &flags->import_helix, "The machines and links, as Helix's .ini");
-  command.Add(kGroup, TextOption("model", "MODEL", &flags->model),
+  command.Add(kPlanGroup, TextOption("model", "MODEL", &flags->model),
               "A published shape such as llama-70b, a config.json, or a model folder");
   file("capacity", &flags->capacity,
        "Tokens per second of each node and link, in place of an estimate for --model");
-  AddNodeProfileOption(command, kGroup, &flags->node_profiles);
+  AddNodeProfileOption(command, kPlanGroup, &flags->node_profiles);
   file("workload", &flags->workload,
        "What requests look like: a YAML file or a recorded trace (docs/formats/workload.md); "
        "without it prompts have 763 tokens and answers 232, as in Azure's conversations");
+}
+
+void AddPartialOption(Command& command, PlanInputFlags* flags) {
   command
-      .Add(kGroup, FlagOption("partial", &flags->partial),
+      .Add(kPlanGroup, FlagOption("partial", &flags->partial),
            "A node may run a part of the layers it holds")
       .negatable = true;
 }
 
 Status ValidatePlanInputs(const PlanInputFlags& flags) {
   if (flags.cluster.empty() == flags.import_helix.empty()) {
-    return InvalidArgument("give --cluster FILE or --import-helix FILE, and not both");
+    return InvalidArgument("give either --cluster FILE or --import-helix FILE");
   }
   if (flags.model.empty() && flags.capacity.empty()) {
     return InvalidArgument(
@@ -120,7 +123,7 @@ Status ValidatePlanInputs(const PlanInputFlags& flags) {
   }
   if (!flags.capacity.empty() && !flags.workload.empty()) {
     return InvalidArgument(
-        "the rates of --capacity are for one workload already; --workload goes with --model alone");
+        "the rates of --capacity are already for one workload; use --workload with --model only");
   }
   if (!flags.capacity.empty() && !flags.node_profiles.empty()) {
     return InvalidArgument("rates come from --capacity or from --node-profile, not from both");

@@ -1,5 +1,5 @@
-// The inputs of the `plan` commands, from flags to the problem that the planner works on: a cluster
-// of a file, and either a table of capacities or a model whose cost on each device is computed.
+// The inputs of the `plan` commands, from flags to the planner's problem: a cluster file, and
+// either a table of capacities or a model whose cost on each device is computed. One thread.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@
 namespace millrace::apps {
 
 struct PlanInputFlags {
-  std::string cluster, import_helix;       // one of them
-  std::string capacity;                    // a table; else the model's cost is computed
+  std::string cluster, import_helix;       // exactly one of them
+  std::string capacity;                    // a table; if empty, the model's cost is computed
   std::string model;                       // a known shape, a config.json, or a model folder
   std::vector<std::string> node_profiles;  // DEVICE=FILE
   std::string workload;
@@ -32,26 +32,29 @@ struct PlanInputFlags {
 struct PlanInputs {
   ClusterSpec cluster;
   plan::FlowProblem problem;
-  std::optional<plan::GoodputProblem> goodput;  // unless the rates are of a table
+  std::optional<plan::GoodputProblem> goodput;  // unset if the rates come from a table
   plan::TokenBytes token_bytes;
-  double request_tokens = 0;             // prompt and output of a request, in the mean
+  double request_tokens = 0;             // mean prompt and output of a request
   std::optional<double> requests_per_s;  // of --workload
   sim::Slo slo;                          // of --workload
   std::optional<sim::WorkloadSpec> workload;
-  ModelSpec spec;          // unless the rates are of a table
-  NodeCosts costs;         // the same
-  std::string rates_from;  // where T(k) comes from, for the reader
+  ModelSpec spec;          // unset if the rates come from a table
+  NodeCosts costs;         // unset if the rates come from a table
+  std::string rates_from;  // where T(k) comes from; shown to the reader
 };
 
-// The options bound to `flags`, which outlive the command.
+// Options bound to `flags`, which must outlive the command.
 void AddPlanInputOptions(Command& command, PlanInputFlags* flags);
+// --partial, for a command that makes a plan: one of a file says so itself.
+void AddPartialOption(Command& command, PlanInputFlags* flags);
 Status ValidatePlanInputs(const PlanInputFlags& flags);
 Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags);
 
-// The cluster of --cluster or --import-helix alone.
+// Only the cluster of --cluster or --import-helix.
 Result<ClusterSpec> LoadCluster(const PlanInputFlags& flags);
 
-// What a model takes: of a shape known by name, a config.json, or the config.json of a folder.
+// The memory and compute needs of a model: a shape known by name, a config.json, or a folder with
+// one.
 Result<plan::ModelFootprint> LoadFootprint(const std::string& model);
 
 }  // namespace millrace::apps

@@ -9,9 +9,9 @@
 namespace millrace::apps {
 namespace {
 
-constexpr uint64_t kJudgedRequests = 400;  // of a run
+constexpr uint64_t kJudgedRequests = 400;  // per run
 constexpr int kBisections = 6;
-constexpr double kBeyondHint = 2;  // no plan is worth more than so many times the estimate
+constexpr double kBeyondHint = 2;  // no plan exceeds this multiple of its estimate
 constexpr uint64_t kSeed = 1;
 
 class Judge {
@@ -26,7 +26,7 @@ class Judge {
     const double hint = hints.most_estimated;
     if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan, hint);
     double low = hints.best_score, high = std::max(low, kBeyondHint * hint);
-    if (low > 0) {  // one run tells most of those that are no better
+    if (low > 0) {  // one run rejects most candidates that are no better
       MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, low));
       if (report.latency.attainment() < kJudgedAttainment) {
         return FailedPrecondition("no better than the best so far");
@@ -77,7 +77,7 @@ class Judge {
     DeploymentFlags flags;
     const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags);
     if (!deployment.ok()) return deployment.status();
-    sim::RoutedOptions options = deployment->routed.value();  // its costs stay in `deployment`
+    sim::RoutedOptions options = deployment->routed.value();  // its costs are owned by `deployment`
     options.slo = slo_;
     MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
     const auto requests = workload.Make(kSeed, rate);

@@ -1,5 +1,5 @@
-// The simulator as the planner's judge: the rate at which a plan keeps the limits, found by
-// bisection over runs of the production router and schedulers on a virtual clock. One thread.
+// Evaluates plans in the simulator: the rate at which a plan meets the limits, found by bisection
+// over runs of the production router and schedulers on a virtual clock. One thread.
 #pragma once
 
 #include "apps/plan/inputs.h"
@@ -9,12 +9,12 @@
 
 namespace millrace::apps {
 
-inline constexpr double kJudgedAttainment = 0.9;  // of the requests keep every limit, at least
+inline constexpr double kJudgedAttainment = 0.9;  // share of requests that must meet every limit
 
-// Requests per second: at which kJudgedAttainment of the requests keep `slo`, or without limits,
-// that are answered when all come at once. Between two runs `out_of_time` is asked; when it says so
-// the plan stays without a judgement (kDeadlineExceeded). `inputs` and what it points to outlive
-// the judge. REQUIRES: inputs.goodput.
+// Requests per second at which kJudgedAttainment of the requests meet `slo`; without limits, the
+// rate of answers when all requests arrive at once. Calls `out_of_time` between runs; if it returns
+// true, the plan gets no score (kDeadlineExceeded). `inputs` and everything it points to must
+// outlive the evaluator. REQUIRES: inputs.goodput.
 plan::Evaluator SimulatedGoodput(const PlanInputs& inputs, const sim::Slo& slo,
                                  std::function<bool()> out_of_time);
 

@@ -23,8 +23,8 @@ std::set<std::string> DevicesOf(const ClusterSpec& cluster) {
 
 void AddNodeProfileOption(Command& command, const char* group, std::vector<std::string>* entries) {
   command.Add(group, TextListOption("node-profile", "DEVICE=FILE", entries),
-              "What 'millrace profile' measured on the nodes of a device, in place of an estimate; "
-              "several times for several devices");
+              "Step times that 'millrace profile' measured on the nodes of a device, instead of an "
+              "estimate; repeat it for several devices");
 }
 
 Result<NodeCosts> NodeCosts::Load(const std::vector<std::string>& entries,
@@ -63,7 +63,7 @@ Result<std::unique_ptr<cost::StepCost>> NodeCosts::Of(const NodeSpec& node, int 
   if (found != measured_.end()) {
     if (devices > 1) {
       return InvalidArgument(
-          fmt::format("node '{}': {} has the times of one '{}', and {} work together here; give "
+          fmt::format("node '{}': {} has the times of one '{}', but this node has {}; give "
                       "them a device name of their own",
                       node.name, Printable(found->second.file), node.device, devices));
     }
@@ -84,7 +84,7 @@ double NodeCosts::OverheadSeconds(const NodeSpec& node) const {
 
 std::string NodeCosts::Describe(const ClusterSpec& cluster) const {
   const std::string estimate = cost::FirstPrinciplesCost::kLabel;
-  if (measured_.empty()) return estimate + " for each node; nobody measured it";
+  if (measured_.empty()) return estimate + " for each node, not measured";
   std::vector<std::string> parts, estimated;
   for (const std::string& device : DevicesOf(cluster)) {
     const auto found = measured_.find(device);

@@ -1,6 +1,5 @@
-// NodeCosts: what steps take on the machines of a cluster: as `millrace profile` measured it on a
-// device of that name, else an estimate from first principles. Immutable after construction; any
-// thread.
+// NodeCosts: the step times of a cluster's machines, measured by `millrace profile` on a device of
+// that name or else estimated from first principles. Immutable after construction; any thread.
 #pragma once
 
 #include <map>
@@ -18,25 +17,25 @@
 
 namespace millrace::apps {
 
-// --node-profile DEVICE=FILE, as often as wanted; `entries` outlives the command.
+// --node-profile DEVICE=FILE, repeatable. `entries` must outlive the command.
 void AddNodeProfileOption(Command& command, const char* group, std::vector<std::string>* entries);
 
 class NodeCosts {
  public:
-  NodeCosts() = default;  // nobody measured anything
-  // kInvalidArgument: an entry that is not DEVICE=FILE, or comes twice; a device that no node is; a
-  // profile of another number of layers than `spec` has.
+  NodeCosts() = default;  // nothing measured
+  // kInvalidArgument: an entry that is not DEVICE=FILE or is repeated; a device that no node has; a
+  // profile with another number of layers than `spec`.
   static Result<NodeCosts> Load(const std::vector<std::string>& entries, const ClusterSpec& cluster,
                                 const ModelSpec& spec);
 
-  // A step of `layers` on `devices` devices like those of `node`, all of them together; of
-  // [num_layers, num_layers) what comes behind the layers. kNotFound: nobody knows the
-  // device. kInvalidArgument: several of a measured one.
+  // A step of `layers` on `devices` devices like those of `node`, together. The empty range
+  // [num_layers, num_layers) stands for what comes after the layers. kNotFound: the device is
+  // unknown. kInvalidArgument: several devices of a measured kind.
   Result<std::unique_ptr<cost::StepCost>> Of(const NodeSpec& node, int devices,
                                              const ModelSpec& spec, LayerRange layers) const;
-  // Between two steps; zero where it was not measured.
+  // Between two steps; zero if not measured.
   double OverheadSeconds(const NodeSpec& node) const;
-  // Where they come from, for the reader.
+  // Where the times come from, for the reader.
   std::string Describe(const ClusterSpec& cluster) const;
 
  private:

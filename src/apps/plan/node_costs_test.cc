@@ -1,4 +1,4 @@
-// Whose step times a cluster's machines have.
+// Tests which step times the machines of a cluster get.
 #include "apps/plan/node_costs.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ ModelSpec Spec() {
   return spec;
 }
 
-// 1 ms a step and 0.1 ms a token, three quarters of both in the layers.
+// 1 ms per step and 0.1 ms per token; three quarters of both are in the layers.
 cost::Profile Measured(int layers) {
   cost::Profile profile;
   profile.model = "m";
@@ -70,7 +70,7 @@ class NodeCostsTest : public ::testing::Test {
   ClusterSpec cluster_;
 };
 
-TEST_F(NodeCostsTest, MeasuredWhereSomebodyHasMeasured) {
+TEST_F(NodeCostsTest, MeasuredTimesReplaceTheEstimate) {
   const auto costs = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
   ASSERT_TRUE(costs.ok()) << costs.status().ToString();
   const auto seconds = [&](int node, LayerRange layers) {
@@ -80,7 +80,7 @@ TEST_F(NodeCostsTest, MeasuredWhereSomebodyHasMeasured) {
   };
   const double step_s = 1.8e-3;
   EXPECT_NEAR(seconds(0, {1, 2}), 0.75 * step_s / kLayers, 1e-6);
-  EXPECT_NEAR(seconds(0, {kLayers, kLayers}), 0.25 * step_s, 1e-6) << "what is behind the layers";
+  EXPECT_NEAR(seconds(0, {kLayers, kLayers}), 0.25 * step_s, 1e-6) << "what comes after the layers";
   EXPECT_NEAR(seconds(0, {0, kLayers}), step_s, 1e-6);
   EXPECT_DOUBLE_EQ(costs->OverheadSeconds(cluster_.nodes[0]), 3e-4);
   const cost::FirstPrinciplesCost estimate(Spec(), {1, 2}, cost::FindDevice("l4").value(), 1);
@@ -89,7 +89,7 @@ TEST_F(NodeCostsTest, MeasuredWhereSomebodyHasMeasured) {
   EXPECT_EQ(costs->Describe(cluster_),
             "mine measured (" + file_ + "); estimate from first principles for l4");
   EXPECT_EQ(NodeCosts().Describe(cluster_),
-            "estimate from first principles for each node; nobody measured it");
+            "estimate from first principles for each node, not measured");
 }
 
 TEST_F(NodeCostsTest, SeveralOfAMeasuredDeviceAreNotKnown) {

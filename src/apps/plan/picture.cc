@@ -95,7 +95,7 @@ class Drawing {
          fmt::format("[{}, {})  {:.0f}/s", stage.layers.begin, stage.layers.end, flow));
   }
 
-  // From the end of one bar to where the next one takes over.
+  // From the end of one bar to the layer where the next one continues.
   void Edge(const PlanEdge& edge) {
     if (!edge.from || !edge.to || plan_.tokens_per_s <= 0) return;
     const auto from = static_cast<size_t>(*edge.from), to = static_cast<size_t>(*edge.to);

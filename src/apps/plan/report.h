@@ -1,5 +1,5 @@
-// What a plan looks like to a person and to a program: summary, pictures, JSON. Pure functions of
-// the plan; any thread.
+// Presents a plan to people and programs: summary, pictures, JSON. Pure functions of the plan; any
+// thread.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@
 
 namespace millrace::apps {
 
-// One row per stage, by its first layer: its layers drawn in `columns` characters, its range and
-// its flow.
+// One row per stage, ordered by its first layer: its layers drawn in `columns` characters, its
+// range and its flow.
 std::string PlanText(const Plan& plan, const ClusterSpec& cluster, int columns = 48);
 
-// The same as a drawing, with the flow between stages as lines as wide as they carry.
+// The same as a drawing, with flows between stages as lines; a line's width is its flow.
 std::string PlanSvg(const Plan& plan, const ClusterSpec& cluster);
 
-// A few lines: model, flow, bound, gap, how it was found; then PlanText and the unused nodes.
+// A few lines: model, flow, bound, gap and method; then PlanText and the unused nodes.
 std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& cluster,
                         const std::string& rates_from);
 

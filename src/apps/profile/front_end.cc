@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <map>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <span>
@@ -16,6 +15,7 @@
 #include "apps/bench/load_client.h"
 #include "apps/commands.h"
 #include "apps/local_model.h"
+#include "base/mutex.h"
 #include "cluster/local_cluster.h"
 #include "cost/fit.h"
 #include "engine/wrapped_stage.h"
@@ -25,30 +25,32 @@
 namespace millrace::apps {
 namespace {
 
-// Batches of several sizes tell a step's share from a sequence's. Those at once, and of each so
-// many streams one after the other.
+// Batches of several sizes separate a step's share from a sequence's. A batch has this many streams
+// at once; each runs kStreamsInTurn streams one after another.
 constexpr std::array kBatches = {1, 3, 8};
 constexpr int kStreamsInTurn = 7, kAtOnceMax = kBatches.back();
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
-constexpr Duration kPatience = Duration::Seconds(1e9);  // a worker that is slow is not dead
-// Of what is added, at either end: the longest are waits for work, and slow moments of the machine
-// are the pace's. In the middle what matters is the mean, because it waits for a core or does not.
+constexpr Duration kUnlimited = Duration::Seconds(1e9);  // a slow worker is not dead
+// Share of the added times that is cut off at either end. The longest are waits for work, and slow
+// moments of the machine belong to the pace. In between, the mean counts, because some steps wait
+// for a core.
 constexpr double kUnlike = 0.2;
-constexpr size_t kStepsMin = 8;  // of a batch's size, to tell anything
+constexpr size_t kStepsMin = 8;  // steps of one batch size needed for a result
 constexpr double kLeast_s = 1e-9;
 
-// Nothing but tokens for sequences that are there: it may run again. (Who left is gone already.)
+// The plan only computes tokens of existing sequences, so it may run again. (Finished ones are
+// already gone.)
 bool IsPlain(const StepPlan& plan) {
   return plan.started.empty() && plan.blocks.empty() && plan.swap_out.empty() &&
          plan.swap_in.empty() && plan.copies.empty();
 }
 
-// While a step runs the front end hands out the tokens of the one before, and clients read them.
-// The same step run once more, before its own tokens are out, has the machine to itself. Its
+// While a step runs, the front end delivers the tokens of the previous step, and clients read them.
+// The same step, run again before its own tokens are out, has the machine to itself. Runs on the
 // worker's thread.
 class TimedStage final : public engine::WrappedStage {
  public:
-  // `requests` counts those that came; it and `steps` outlive the stage.
+  // `requests` counts arrivals; it and `steps` outlive the stage.
   TimedStage(std::unique_ptr<engine::Stage> inner, const std::atomic<int>& requests,
              std::vector<ServedStep>& steps, const Clock& clock)
       : WrappedStage(std::move(inner)), requests_(requests), steps_(steps), clock_(clock) {}
@@ -65,7 +67,7 @@ class TimedStage final : public engine::WrappedStage {
     const Duration served = *ended_ - begin;
     ran = WrappedStage::Run(parts);
     const Time again = clock_.Now();
-    // Who comes only now is busy in the second run, or was in both.
+    // Skips the step if a request arrived during the second run, which its work then slowed.
     if (requests_ == after) {
       int sequences = 0;
       for (const engine::StagePart& part : parts) sequences += std::ssize(part.plan->sequences);
@@ -84,7 +86,8 @@ class TimedStage final : public engine::WrappedStage {
   std::optional<Time> ended_;
 };
 
-// Notes how long the cell took to a request's first token. A prompt's first token says whose.
+// Records how long the controller took to a request's first token. A prompt's first token
+// identifies the request.
 class TimedGenerator final : public engine::Generator {
  public:
   TimedGenerator(engine::Generator& inner, std::atomic<int>& requests, const Clock& clock)
@@ -109,23 +112,23 @@ class TimedGenerator final : public engine::Generator {
   std::vector<sched::RequestInfo> InspectAll() const override { return inner_.InspectAll(); }
   bool Drain(Duration limit) override { return inner_.Drain(limit); }
 
-  // By stream, of those since the last call.
+  // Times by stream, of the requests since the last call.
   std::map<size_t, double> TakeToFirst() {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return std::exchange(to_first_s_, {});
   }
 
  private:
   void NoteFirst(size_t stream, double seconds) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     to_first_s_.emplace(stream, seconds);
   }
 
   engine::Generator& inner_;
   std::atomic<int>& requests_;
   const Clock& clock_;
-  std::mutex mutex_;
-  std::map<size_t, double> to_first_s_;  // guarded by mutex_
+  Mutex mutex_;
+  std::map<size_t, double> to_first_s_ MR_GUARDED_BY(mutex_);
 };
 
 std::vector<BenchRequest> Streams(int count, int vocab_size) {
@@ -153,25 +156,25 @@ Result<std::vector<Outcome>> Send(uint16_t port, int at_once, const FrontEndOpti
   return outcomes;
 }
 
-cluster::CellOptions CellOptionsFor(const FrontEndOptions& options) {
-  cluster::CellOptions cell;
-  cluster::ControllerOptions& c = cell.controller;
+cluster::ControllerHostOptions ControllerOptionsFor(const FrontEndOptions& options) {
+  cluster::ControllerHostOptions host;
+  cluster::ControllerOptions& c = host.controller;
   c.num_layers = options.spec.num_layers;
-  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
+  c.silent_limit = c.stuck_limit = c.first_batch_limit = kUnlimited;
   sched::SchedulerOptions& scheduler = c.scheduler;
   scheduler.max_num_seqs = kAtOnceMax;
   scheduler.max_num_batched_tokens =
       std::min(kAtOnceMax * kPromptTokens, options.max_batched_tokens);
   scheduler.max_model_len = options.max_model_len;
   scheduler.prefix_caching = false;
-  return cell;
+  return host;
 }
 
 cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
                               std::shared_ptr<engine::Stage> stage) {
   cluster::LoadedShard loaded;
   loaded.facts.kv_bytes_per_token_layer = options.spec.KvBytesPerToken() / options.spec.num_layers;
-  // Twice what the streams need, and room for the longest that the cell would take.
+  // Twice what the streams need, and room for the longest request that the controller would accept.
   const int tokens =
       std::max(2 * kAtOnceMax * (kPromptTokens + kOutputTokens), options.max_model_len);
   loaded.facts.kv_bytes = tokens * options.spec.KvBytesPerToken();
@@ -179,7 +182,7 @@ cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
   return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
 
-// Of the values between both ends.
+// The mean of the values without both ends.
 double MiddleMean(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
@@ -203,7 +206,7 @@ cost::FrontEnd FitFrontEnd(std::span<const ServedStep> steps) {
     means_s.push_back(std::max(kLeast_s, MiddleMean(std::move(of_size))));
   }
   const auto fit = cost::FitRelative(rows, means_s);
-  if (!fit.ok()) return {};  // no size was seen often enough
+  if (!fit.ok()) return {};  // no size occurred often enough
   cost::FrontEnd out{.step_s = fit->coefficients[0], .sequence_s = fit->coefficients[1]};
   std::vector<double> beyond_s;
   for (const ServedStep& step : steps) {
@@ -223,17 +226,17 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
                     kPromptTokens + kOutputTokens, options.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(const auto text, LoadModelText({.model = options.model}, ""));
-  std::vector<ServedStep> steps;  // written by the worker's thread, which ends before it is read
+  std::vector<ServedStep> steps;  // written by the worker's thread, which ends before they are read
   std::vector<double> added_s;
   {
     std::atomic<int> requests = 0;
     auto timed_stage = std::make_shared<TimedStage>(std::move(stage), requests, steps, clock);
     MR_ASSIGN_OR_RETURN(const auto here,
-                        cluster::LocalCluster::Start(CellOptionsFor(options), clock));
+                        cluster::LocalCluster::Start(ControllerOptionsFor(options), clock));
     Join join;
     join.name = "this-process";
     here->AddWorker(std::move(join), LoaderOf(options, std::move(timed_stage)));
-    TimedGenerator timed(here->cell(), requests, clock);
+    TimedGenerator timed(here->host(), requests, clock);
     serve::Service service({.served_names = {"model"}, .version = Version()}, clock);
     MR_ASSIGN_OR_RETURN(const auto server, net::HttpServer::Start({}, service.Handler()));
     serve::ServedModel served{.engine = &timed, .tokenizer = text->tokenizer};

@@ -1,6 +1,7 @@
-// What serving adds to the steps: a server over the measured stage, on the loopback interface, as
-// `serve MODEL` runs it, answers a few streams while its own clock and the client's tell the two
-// apart. One thread calls; server, cell, worker and client have theirs until the call returns.
+// Measures what serving adds to the steps. A server over the measured stage, on the loopback
+// interface, as `serve MODEL` runs it, answers a few streams; its clock and the client's separate
+// the two parts. One thread calls; server, controller, worker and client run their own threads
+// until the call returns.
 #pragma once
 
 #include <memory>
@@ -19,21 +20,21 @@ struct FrontEndOptions {
   std::string model;  // a folder with a tokenizer
   ModelSpec spec;
   int max_model_len = 0;
-  int max_batched_tokens = 0;  // that the stage takes
+  int max_batched_tokens = 0;  // limit of the stage
 };
 
-// A step of tokens alone: what it and the wait before it took longer than it does on its own.
+// A step without prompts: how much longer the step and the wait before it took than the step alone.
 struct ServedStep {
   int sequences = 0;
-  int arrivals = 0;  // of requests, while it ran
+  int arrivals = 0;  // of requests during the step
   double added_s = 0;
 };
 
-// All but `request_s`. Unlike steps, slow moments of the machine, count as little as can be.
+// Fits everything except `request_s`. Outliers, such as slow moments of the machine, count little.
 cost::FrontEnd FitFrontEnd(std::span<const ServedStep> steps);
 
 // Errors: the folder has no tokenizer, or a stream failed. `stage` holds all layers and has no
-// lane.
+// pipeline.
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
                                        std::unique_ptr<engine::Stage> stage, const Clock& clock);
 

@@ -5,8 +5,8 @@
 namespace millrace::apps {
 namespace {
 
-constexpr int kPromptTokens[] = {1,   2,   4,   8,   16,  32,   48,   64,   96,   128,
-                                 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096};
+constexpr int kGridTokens[] = {1,   2,   4,   8,   16,  32,   48,   64,   96,   128,
+                               192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096};
 constexpr int kDecodes[] = {1, 2, 4, 8, 12, 16, 32, 64, 128, 256};
 constexpr int kContexts[] = {16, 64, 128, 256, 512, 1024, 2048, 4096, 8192};
 
@@ -51,7 +51,7 @@ std::vector<ProfileBatch> ProfileGrid(const ProfileLimits& limits) {
   const int prompt_slot = limits.max_sequences;
   const int prompt_max = std::min(limits.max_tokens, slots.back());
   std::vector<ProfileBatch> grid;
-  for (const int tokens : kPromptTokens) {
+  for (const int tokens : kGridTokens) {
     if (tokens > prompt_max) break;
     grid.push_back({{{prompt_slot, 0, tokens}}});
     // As the second half of a prompt.

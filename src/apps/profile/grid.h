@@ -1,8 +1,8 @@
-// The batches that `millrace profile` runs: which sequences compute which tokens. Pure; any thread.
+// The batches of `millrace profile`: which sequences compute which tokens. Pure; any thread.
 //
-// Sequences live in slots of the KV pool. Decode slot i holds the cache of context_tokens / (i + 1)
-// tokens, so that one sequence with a long context and many with short ones all fit at once and
-// every batch can be repeated at any time. Prompt slots come after them.
+// Sequences live in slots of the KV pool. Decode slot i caches context_tokens / (i + 1) tokens, so
+// that one sequence with a long context and many with short ones fit at the same time and every
+// batch can be repeated at any time. Prompt slots follow them.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@ struct ProfileBatch {
 
 inline constexpr int kPromptSlots = 4;
 
-// Tokens each slot must hold: decode slots first, then kPromptSlots prompt slots.
+// The tokens that each slot must hold: decode slots first, then kPromptSlots prompt slots.
 std::vector<int> SlotTokens(const ProfileLimits& limits);
 
-// Prompts by tokens, alone, several at once and as later chunks; decodes by batch and context; both
-// together. Every chunk within its slot, every batch within the limits.
+// Prompts by tokens (alone, several at once and as later chunks), decodes by batch and context, and
+// both together. Every chunk is within its slot, every batch within the limits.
 std::vector<ProfileBatch> ProfileGrid(const ProfileLimits& limits);
 
 }  // namespace millrace::apps

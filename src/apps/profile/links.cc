@@ -42,7 +42,7 @@ class Socket {
   bool ok() const { return fd_ >= 0; }
   int fd() const { return fd_; }
 
-  // A dead other side ends the measurement instead of hanging it.
+  // If the other side dies, the measurement ends instead of hanging.
   void Configure() const {
     const int one = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
@@ -100,7 +100,7 @@ Result<Ends> Connect() {
   return ends;
 }
 
-// Answers one byte to every message of each size, as often as the other side sends it.
+// Answers every message of each size with one byte, as often as the other side sends.
 void Answer(const Socket& socket, int rounds) {
   std::vector<char> buffer(*std::max_element(std::begin(kMessageBytes), std::end(kMessageBytes)));
   for (const size_t size : kMessageBytes) {
@@ -120,7 +120,7 @@ double MeasureMemoryCopy(int repeats, const Clock& clock) {
     const Time begin = clock.Now();
     std::memcpy(to.data(), from.data(), kCopyBytes);
     seconds.push_back((clock.Now() - begin).seconds());
-    // The copy is used, so it happens.
+    // Reads the copy, so that the compiler keeps it.
     MR_CHECK(to[static_cast<size_t>(i) % kCopyBytes] == static_cast<char>(i));
   }
   return static_cast<double>(kCopyBytes) / std::max(Median(seconds), 1e-9);
@@ -145,7 +145,7 @@ Result<std::vector<cost::TransferSample>> MeasureLoopback(int repeats, const Clo
   shutdown(ends.near.fd(), SHUT_RDWR);
   other.join();
   if (!whole) return Unavailable("loopback: a message did not arrive");
-  // The smallest round trip is two ways of about the same length.
+  // The smallest round trip consists of two directions of about the same length.
   const double back = samples.front().seconds / 2;
   for (cost::TransferSample& sample : samples) {
     sample.seconds = std::max(sample.seconds - back, kShortestS);  // a disturbed first sample

@@ -1,5 +1,5 @@
-// How fast this machine copies memory, and what a message over its loopback takes. Each call blocks
-// for well under a second; any thread, one at a time.
+// Measures how fast this machine copies memory and transfers messages over loopback. Each call
+// blocks for well under a second; any thread, one at a time.
 #pragma once
 
 #include <vector>
@@ -13,9 +13,9 @@ namespace millrace::apps {
 // Bytes copied per second by one thread, the median of `repeats` copies of 32 MiB.
 double MeasureMemoryCopy(int repeats, const Clock& clock);
 
-// One way over TCP on 127.0.0.1, sizes of 64 bytes to 4 MiB, the median of `repeats` each: what
-// comes back is an acknowledgement of one byte, whose time is taken off. kUnavailable when there is
-// no loopback.
+// One direction over TCP on 127.0.0.1, for sizes of 64 bytes to 4 MiB; each the median of
+// `repeats`. The reply is an acknowledgement of one byte; its time is subtracted. kUnavailable if
+// there is no loopback.
 Result<std::vector<cost::TransferSample>> MeasureLoopback(int repeats, const Clock& clock);
 
 }  // namespace millrace::apps

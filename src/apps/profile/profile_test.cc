@@ -77,8 +77,8 @@ TEST(RepeatsTest, TheDisturbedHalfDoesNotCount) {
   EXPECT_EQ(Summarise({busy}).step_s, 5);
 }
 
-// A tiny model: every batch of the grid runs, more than once, and what was measured makes a profile
-// that comes back from its file.
+// On a tiny model every batch of the grid runs, more than once, and the measurements make a profile
+// that reads back from its file.
 TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   model::ShapeNumbers numbers;
   numbers.layers = 2;
@@ -137,17 +137,17 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   EXPECT_LT(front_end->arrival_s, 0.1);
 }
 
-TEST(FrontEndTest, SharesOfStepSequenceAndArrivalAreToldApart) {
+TEST(FrontEndTest, SeparatesTheSharesOfStepSequenceAndArrival) {
   std::vector<ServedStep> steps;
   for (int i = 0; i < 50; ++i) {
-    const double wait_s = i % 10 == 0 ? 0.5 : 0;  // for work, or a core: a tenth are cut off
+    const double wait_s = i % 10 == 0 ? 0.5 : 0;  // for work or a core: a tenth are cut off
     for (const int sequences : {1, 3, 8}) {
       steps.push_back({.sequences = sequences, .added_s = 2e-4 + 3e-5 * sequences + wait_s});
     }
     steps.push_back({.sequences = 2, .arrivals = 1, .added_s = 2e-4 + 6e-5 + 4e-4});
-    steps.push_back({.sequences = 2, .arrivals = 2, .added_s = 1});  // says nothing of one
+    steps.push_back({.sequences = 2, .arrivals = 2, .added_s = 1});  // two arrivals: ignored
   }
-  steps.push_back({.sequences = 7, .added_s = 1});  // too rare to tell anything
+  steps.push_back({.sequences = 7, .added_s = 1});  // too rare for a result
   const cost::FrontEnd front_end = FitFrontEnd(steps);
   EXPECT_NEAR(front_end.step_s, 2e-4, 1e-9);
   EXPECT_NEAR(front_end.sequence_s, 3e-5, 1e-9);
@@ -156,7 +156,7 @@ TEST(FrontEndTest, SharesOfStepSequenceAndArrivalAreToldApart) {
 
 TEST(FrontEndTest, WhatIsNotSeenIsNothing) {
   EXPECT_EQ(FitFrontEnd({}).step_s, 0);
-  // Arrivals alone: beyond what, is not known.
+  // Arrivals alone do not show their share.
   const std::vector<ServedStep> steps(20, {.sequences = 1, .arrivals = 1, .added_s = 1});
   EXPECT_EQ(FitFrontEnd(steps).arrival_s, 0);
 }

@@ -1,4 +1,4 @@
-// The repeats of one measured batch, and which of them count. Values; one thread.
+// Selects which repeats of a measured batch count. Values; one thread.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace millrace::apps {
 
-// The medians of the less disturbed half: a repeat during which another program had the processor
-// says nothing of the batch. On a quiet machine all are alike and the choice does not matter.
+// The medians of the less disturbed half. A repeat during which another program used the processor
+// does not count. On a quiet machine all repeats are alike and the choice does not matter.
 // REQUIRES: repeats not empty.
 StepRig::Timing Summarise(std::vector<StepRig::Timing> repeats);
 

@@ -72,7 +72,7 @@ Status StepRig::Fill(const ProfileLimits& limits) {
              LogitsWanted::kNone, plan);
     MR_RETURN_IF_ERROR(Submit(std::move(plan)).status());
   }
-  // The copies go with a step of their own, of one token that is computed anyway.
+  // The copies need a step of their own, with one token that is computed anyway.
   StepPlan plan;
   for (size_t slot = 0; slot < slots_.size(); ++slot) {
     for (size_t i = 0; slot != longest && i < slots_[slot].blocks.size(); ++i) {

@@ -1,4 +1,4 @@
-// StepRig: a real model in a real executor, with every slot of a profile's grid filled, so that any
+// StepRig: a real model in a real executor with all slots of a profile's grid filled, so that any
 // batch of the grid can be timed at any moment. Owns all of it; one thread.
 #pragma once
 
@@ -16,12 +16,13 @@ class StepRig {
  public:
   struct Timing {
     double step_s = 0, layers_s = 0;
-    // CPU time of the calling thread over the step's: near 1 when nobody else wanted its processor.
+    // CPU time of the calling thread divided by the step's time; near 1 if it had its processor
+    // alone.
     double undisturbed = 0;
   };
 
-  // Prompts for a slot are computed once and copied to the others: what is in the cache must be
-  // there, not mean anything. `executor` has SlotBlocks(limits) blocks.
+  // Computes prompts for one slot and copies them to the others: the cache must be filled, its
+  // values do not matter. `executor` has SlotBlocks(limits) blocks.
   static Result<std::unique_ptr<StepRig>> Create(std::unique_ptr<engine::LocalExecutor> executor,
                                                  const ProfileLimits& limits, double temperature,
                                                  const Clock& clock);
@@ -30,7 +31,7 @@ class StepRig {
   // REQUIRES: a batch of ProfileGrid(limits).
   Result<Timing> Run(const ProfileBatch& batch);
   const engine::LocalExecutor& executor() const { return *executor_; }
-  // The rig is over.
+  // Ends the use of the rig.
   std::unique_ptr<engine::ModelStage> TakeStage() { return executor_->TakeStage(); }
 
  private:

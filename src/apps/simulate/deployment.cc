@@ -14,14 +14,14 @@
 namespace millrace::apps {
 namespace {
 
-constexpr char kGroup[] = "Deployment";
-constexpr int kParallelMax = 64, kInstancesMax = 4096, kBlocksMax = 1 << 28;
+constexpr char kDeploymentGroup[] = "Deployment";
+constexpr int kParallelMax = 64, kInstancesMax = 4096, kSimulatedBlocksMax = 1 << 28;
 constexpr int kWaitingMax = 1 << 20;
-constexpr double kUsableMemory = 0.9;             // of a device; the rest is the runtime's
+constexpr double kUsableMemory = 0.9;             // of a device; the rest is for the runtime
 constexpr double kHopSeconds = 10e-6;             // between two stages, before any bytes
-constexpr char kDistServeDevice[] = "a100-80gb";  // where the published coefficients are from
+constexpr char kDistServeDevice[] = "a100-80gb";  // source of the published coefficients
 
-// Stage `index` of `stages`: layers as even as they can be.
+// Stage `index` of `stages`, with layers divided as evenly as possible.
 LayerRange LayersOf(int index, int stages, int layers) {
   return {layers * index / stages, layers * (index + 1) / stages};
 }
@@ -77,10 +77,10 @@ void AddEstimatedCosts(const DeploymentFlags& flags, const cost::DeviceSpec& dev
   out.instance.hop_s_per_token =
       static_cast<double>(cost::ActivationBytesPerToken(out.spec)) / device.link_bytes_per_s;
   out.cost_from =
-      fmt::format("{} for {}; nobody measured it", cost::FirstPrinciplesCost::kLabel, device.name);
+      fmt::format("{} for {}, not measured", cost::FirstPrinciplesCost::kLabel, device.name);
 }
 
-// Tokens of KV that fit on every stage.
+// The tokens whose KV fits on every stage.
 Result<int64_t> KvTokens(const DeploymentFlags& flags, const ModelSpec& spec,
                          const cost::DeviceSpec& device) {
   const int stages = flags.pipeline_parallel;
@@ -112,7 +112,7 @@ Result<int64_t> BlocksFor(const DeploymentFlags& flags, const ModelSpec& spec,
   if (engine.kv_bytes) return *engine.kv_bytes / (spec.KvBytesPerToken() * engine.block_size);
   if (!device) {
     return InvalidArgument(
-        "how large the KV cache is follows from --device, --kv-cache-memory or "
+        "the size of the KV cache comes from --device, --kv-cache-memory or "
         "--num-gpu-blocks-override; give one of them");
   }
   MR_ASSIGN_OR_RETURN(const int64_t tokens, KvTokens(flags, spec, *device));
@@ -125,7 +125,7 @@ Status SetScheduler(const DeploymentFlags& flags, const std::optional<cost::Devi
   MR_ASSIGN_OR_RETURN(const int64_t blocks, BlocksFor(flags, out.spec, device));
   sched::SchedulerOptions& s = out.instance.scheduler;
   s.block_size = engine.block_size;
-  s.num_blocks = static_cast<int>(std::min<int64_t>(blocks, kBlocksMax));
+  s.num_blocks = static_cast<int>(std::min<int64_t>(blocks, kSimulatedBlocksMax));
   const int64_t capacity = int64_t{s.num_blocks} * s.block_size;
   const int wanted = engine.max_model_len.value_or(out.spec.max_position);
   if (s.num_blocks < 1 || (engine.max_model_len && wanted > capacity)) {
@@ -144,8 +144,8 @@ Status SetScheduler(const DeploymentFlags& flags, const std::optional<cost::Devi
   s.preemption = engine.preemption;
   s.prefix_caching = false;  // a workload has lengths, not texts
   const int64_t block_bytes = out.spec.KvBytesPerToken() * s.block_size;
-  s.num_host_blocks = static_cast<int>(
-      std::min(engine.swap_gib * 0x1p30 / static_cast<double>(block_bytes), double{kBlocksMax}));
+  s.num_host_blocks = static_cast<int>(std::min(
+      engine.swap_gib * 0x1p30 / static_cast<double>(block_bytes), double{kSimulatedBlocksMax}));
   s.costs.kv_bytes_per_block = block_bytes;
   s.costs.swap_bytes_per_s = flags.swap_gb_per_s * 1e9;
   const int64_t n = s.max_num_batched_tokens;
@@ -180,7 +180,7 @@ std::string Describe(const DeploymentFlags& flags, const std::string& device,
                             instance.scheduler.block_size);
 }
 
-// What a plan says itself.
+// Rejects flags that a plan already determines.
 Status ValidatePlanFlags(const DeploymentFlags& flags) {
   if (!flags.device.empty() || !flags.profile.empty() || !flags.distserve_profile.empty() ||
       flags.tensor_parallel * flags.pipeline_parallel * flags.instances.value_or(1) > 1 ||
@@ -201,53 +201,57 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
     option.kind = ValueKind::kFile;
     return option;
   };
-  command.Add(kGroup, TextOption("model", "NAME", &flags->engine.model),
+  command.Add(kDeploymentGroup, TextOption("model", "NAME", &flags->engine.model),
               "A known shape such as llama-13b, a config.json or a model folder");
-  command.Add(kGroup, TextOption("device", "NAME", &flags->device),
-              "A device of the catalog, such as a100-80gb: its memory, its price, and where there "
-              "is no profile an estimate of its step times");
-  command.Add(kGroup, file(TextOption("profile", "FILE", &flags->profile)),
+  command.Add(kDeploymentGroup, TextOption("device", "NAME", &flags->device),
+              "A device of the catalog, such as a100-80gb: its memory, its price and, without a "
+              "profile, an estimate of its step times");
+  command.Add(kDeploymentGroup, file(TextOption("profile", "FILE", &flags->profile)),
               "Step times that 'millrace profile' measured");
-  command.Add(kGroup, file(TextOption("distserve-profile", "FILE", &flags->distserve_profile)),
+  command.Add(kDeploymentGroup,
+              file(TextOption("distserve-profile", "FILE", &flags->distserve_profile)),
               "Step times by DistServe's fitted coefficients");
-  command.Add(kGroup, file(TextOption("plan", "FILE", &flags->plan)),
+  command.Add(kDeploymentGroup, file(TextOption("plan", "FILE", &flags->plan)),
               "A plan of 'millrace plan' with stages of unequal size, instead of --device");
-  command.Add(kGroup, file(TextOption("cluster", "FILE", &flags->cluster)),
+  command.Add(kDeploymentGroup, file(TextOption("cluster", "FILE", &flags->cluster)),
               "The cluster that the plan was made for");
-  AddNodeProfileOption(command, kGroup, &flags->node_profiles);
+  AddNodeProfileOption(command, kDeploymentGroup, &flags->node_profiles);
   command
-      .Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, kParallelMax),
+      .Add(kDeploymentGroup,
+           IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, kParallelMax),
            "Devices that share each layer")
       .aliases = {"--tp"};
   command
-      .Add(kGroup,
+      .Add(kDeploymentGroup,
            IntOption("pipeline-parallel-size", "N", &flags->pipeline_parallel, 1, kParallelMax),
            "Stages of consecutive layers")
       .aliases = {"--pp"};
-  command.Add(kGroup, IntOption("instances", "N", &flags->instances, 1, kInstancesMax),
-              "Copies of the model behind the dispatcher [default: 1; with --availability as many "
-              "as there ever are machines]");
-  command.Add(kGroup,
+  command.Add(kDeploymentGroup, IntOption("instances", "N", &flags->instances, 1, kInstancesMax),
+              "Copies of the model behind the dispatcher [default: 1; with --availability the "
+              "largest number of machines]");
+  command.Add(kDeploymentGroup,
               IntOption("prefill-instances", "N", &flags->prefill_instances, 0, kInstancesMax),
-              "Instances that only compute prompts and hand the KV on; with --decode-instances, "
+              "Instances that only compute prompts and hand over the KV; with --decode-instances, "
               "instead of --instances");
-  command.Add(kGroup,
+  command.Add(kDeploymentGroup,
               IntOption("decode-instances", "N", &flags->decode_instances, 0, kInstancesMax),
               "Instances that only decode");
-  command.Add(kGroup, RealOption("kv-bandwidth", "GB/S", &flags->kv_gb_per_s, 1e-3, 1e5),
-              "Out of an instance, for KV that others pull");
-  AddMembershipOptions(command, kGroup, &flags->membership);
-  command.Add(kGroup,
+  command.Add(kDeploymentGroup, RealOption("kv-bandwidth", "GB/S", &flags->kv_gb_per_s, 1e-3, 1e5),
+              "Rate at which other instances pull KV from an instance");
+  AddMembershipOptions(command, kDeploymentGroup, &flags->membership);
+  command.Add(kDeploymentGroup,
               IntOption("max-model-len", "TOKENS", &flags->engine.max_model_len, 1, 1 << 24),
               "Longest prompt and answer together [default: the model's, or what fits]");
-  command.Add(kGroup, RealOption("scheduler-overhead", "US", &flags->scheduler_overhead_us, 0, 1e6),
+  command.Add(kDeploymentGroup,
+              RealOption("scheduler-overhead", "US", &flags->scheduler_overhead_us, 0, 1e6),
               "Microseconds between a step's result and the next step [default: the profile's]");
   command
-      .Add(kGroup, FlagOption("pace", &flags->pace),
-           "Let the steps be as uneven as they were while --profile was measured")
+      .Add(kDeploymentGroup, FlagOption("pace", &flags->pace),
+           "Vary the step times as they varied while --profile was measured")
       .negatable = true;
-  command.Add(kGroup, RealOption("swap-bandwidth", "GB/S", &flags->swap_gb_per_s, 1e-3, 1e4),
-              "Between device and host memory");
+  command.Add(kDeploymentGroup,
+              RealOption("swap-bandwidth", "GB/S", &flags->swap_gb_per_s, 1e-3, 1e4),
+              "Rate between device and host memory");
 }
 
 Status ValidateDeployment(const DeploymentFlags& flags) {

@@ -19,24 +19,23 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
   command.Add(
       group, file,
       "Machines that come and go, each with one instance or the stages of a plan's node: a trace "
-      "of events or of counts "
-      "(docs/simulation.md has the formats)");
-  command.Add(
-      group, RealOption("availability-unit", "SECONDS", &flags->unit_s, 1e-3, kSecondsMax),
-      "What the times of a trace of counts are in; those of events are milliseconds [default: 1]");
+      "of events or of counts (formats in docs/simulation.md)");
+  command.Add(group, RealOption("availability-unit", "SECONDS", &flags->unit_s, 1e-3, kSecondsMax),
+              "Time unit of a trace of counts; a trace of events is in milliseconds [default: 1]");
   command.Add(group, RealOption("notice", "SECONDS", &flags->notice_s, 0, kSecondsMax),
-              "How long before a machine goes it is known [default: 30]");
-  command.Add(group, RealOption("load-time", "SECONDS", &flags->load_s, 0, kSecondsMax),
-              "From a machine's coming until it takes requests; those of the beginning take them "
-              "at once [default: 30]");
+              "Time between the notice and the loss of a machine [default: 30]");
+  command.Add(
+      group, RealOption("load-time", "SECONDS", &flags->load_s, 0, kSecondsMax),
+      "Time from a machine's arrival until it takes requests; machines present at the start "
+      "take them at once [default: 30]");
   command.Add(
       group,
       ChoiceOption<sim::OnNotice>(
           "on-notice", &flags->on_notice,
           {{"move", sim::OnNotice::kMove}, {"finish", sim::OnNotice::kFinish}}),
-      "What becomes of requests on a machine that will go. move: they go on elsewhere with their "
-      "KV, over --kv-bandwidth (not with --plan); finish: they run to its end. What is left is "
-      "computed anew [default: move]");
+      "What happens to requests on a machine under notice. move: they continue elsewhere with "
+      "their KV, over --kv-bandwidth (not with --plan); finish: they run until its loss. The "
+      "remaining ones are recomputed [default: move]");
 }
 
 Status ValidateMembership(const MembershipFlags& flags) {
@@ -48,8 +47,8 @@ Status ValidateMembership(const MembershipFlags& flags) {
                                        : nullptr;
   if (flag == nullptr) return OkStatus();
   return InvalidArgument(
-      fmt::format("{} is about machines that come and go; name their trace with --availability "
-                  "FILE, or leave it out",
+      fmt::format("{} applies only to machines that come and go; give their trace with "
+                  "--availability FILE, or leave it out",
                   flag));
 }
 

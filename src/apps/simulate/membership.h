@@ -1,5 +1,5 @@
-// Which machines carry the instances of a simulation, from flags: all of them all the time, or as a
-// trace of a cloud's machines says. One thread.
+// Which machines carry the instances of a simulation, from flags: all machines at all times, or as
+// given by a trace of a cloud. One thread.
 #pragma once
 
 #include <optional>
@@ -14,25 +14,25 @@
 namespace millrace::apps {
 
 struct MembershipFlags {
-  std::string availability;      // a trace; empty: everybody stays
+  std::string availability;      // a trace; empty: all machines stay
   std::optional<double> unit_s;  // of a trace of counts
   std::optional<double> notice_s, load_s;
   std::optional<sim::OnNotice> on_notice;
 };
 
 struct Membership {
-  int instances = 1;  // at most so many at once
+  int instances = 1;  // maximum at once
   std::vector<sim::MembershipChange> changes;
   sim::OnNotice on_notice = sim::OnNotice::kMove;
 };
 
-// The options bound to `flags`, which outlive the command.
+// Options bound to `flags`, which must outlive the command.
 void AddMembershipOptions(Command& command, const char* group, MembershipFlags* flags);
 
-// kInvalidArgument: flags that mean nothing without a trace.
+// kInvalidArgument for flags that need a trace.
 Status ValidateMembership(const MembershipFlags& flags);
 
-// `instances`: at most so many, none: as many as the trace ever has. REQUIRES: a trace is named.
+// `instances`: maximum at once; none: the largest number in the trace. REQUIRES: a trace is given.
 Result<Membership> LoadMembership(const MembershipFlags& flags, std::optional<int> instances);
 
 }  // namespace millrace::apps

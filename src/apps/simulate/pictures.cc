@@ -33,7 +33,7 @@ std::string LatencyCdf(const sim::SimReport& report) {
 std::string LatencyRate(const std::vector<sim::SimReport>& reports) {
   std::vector<sim::Series> series = {{"TTFT p50", {}}, {"TTFT p99", {}}, {"TPOT p99", {}}};
   for (const sim::SimReport& r : reports) {
-    if (r.saturation) continue;  // no steady value to draw
+    if (r.saturation) continue;  // no steady value
     series[0].points.emplace_back(*r.rate, r.latency.ttft.At(0.5) * 1e3);
     series[1].points.emplace_back(*r.rate, r.latency.ttft.At(0.99) * 1e3);
     series[2].points.emplace_back(*r.rate, r.latency.tpot.At(0.99) * 1e3);
@@ -54,7 +54,7 @@ std::string AttainmentRate(const std::vector<sim::SimReport>& reports) {
     series[1].points.emplace_back(*r.rate, static_cast<double>(r.latency.met_ttft) / all);
     series[2].points.emplace_back(*r.rate, static_cast<double>(r.latency.met_tpot) / all);
   }
-  sim::ChartOptions options{.title = "Requests that keep their limits, against rate",
+  sim::ChartOptions options{.title = "Requests that meet their limits, against rate",
                             .x_label = "requests per second",
                             .y_label = "share",
                             .y_max = 1.02,
@@ -76,7 +76,7 @@ std::string Queue(const std::vector<sim::LoadSample>& load) {
       {.title = "Requests in the service", .x_label = "seconds", .y_label = "requests"}, series);
 }
 
-// Some steps from the middle of the run.
+// The label of some steps from the middle of the run.
 std::string MiddleOf(const sim::Timeline& timeline) {
   const auto& steps = timeline.steps();
   const auto& middle = steps[steps.size() / 2].record;

@@ -1,4 +1,4 @@
-// The files of --plot: what a simulation looked like, as SVG. Pure, but for the files.
+// The files of --plot: SVG pictures of a simulation. Pure except for writing the files; any thread.
 #pragma once
 
 #include <string>
@@ -17,8 +17,8 @@ struct Pictures {
   std::vector<sim::LoadSample> load;    // the same
 };
 
-// Writes latency_cdf.svg, timeline.svg, queue.svg, and with several rates latency_rate.svg and
-// attainment_rate.svg, into `folder`, made where it lacks. The names written.
+// Writes latency_cdf.svg, timeline.svg, queue.svg and, with several rates, latency_rate.svg and
+// attainment_rate.svg into `folder`, which it creates if needed. Returns the names written.
 Result<std::vector<std::string>> WritePictures(const Pictures& pictures, const std::string& folder);
 
 }  // namespace millrace::apps

@@ -1,5 +1,5 @@
-// A plan of unequal stages as something to simulate: each stage computes at the estimate for its
-// node's devices and holds the KV that fits beside its weights.
+// Converts a plan of unequal stages to a simulated deployment: each stage computes at the estimate
+// for its node's devices and holds the KV that fits beside its weights.
 #include <fmt/format.h>
 
 #include "apps/plan/inputs.h"
@@ -15,9 +15,9 @@ namespace millrace::apps {
 namespace {
 
 constexpr double kTokenIdBytes = 4;
-constexpr int kWaitingMax = 1 << 20;
+constexpr int kPlanWaitingMax = 1 << 20;
 
-// Adds the stage's cost of one layer and of the projection, and the room beside its weights.
+// Adds the stage's cost of one layer and of the projection, and its room for KV.
 Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens, Deployment& out) {
   sim::RoutedOptions& routed = *out.routed;
   const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
@@ -43,7 +43,7 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens,
   if (tokens < 1) {
     return InvalidArgument(
         fmt::format("the plan puts layers [{}, {}) on '{}', and their weights leave no KV memory; "
-                    "'millrace plan check' says more",
+                    "'millrace plan check' gives details",
                     stage.layers.begin, stage.layers.end, node.name));
   }
   options.kv_token_layers = tokens * stage.layers.size();
@@ -59,7 +59,7 @@ double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
   return price;
 }
 
-// The trace's machines take the plan's nodes, in order.
+// The machines of the trace are assigned to the plan's nodes in order.
 Status AddMembership(const MembershipFlags& flags, Deployment& out) {
   if (flags.availability.empty()) return OkStatus();
   const std::vector<NodeIndex> nodes = sim::UsedNodes(out.routed->plan);
@@ -98,7 +98,7 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   s.max_model_len = flags.engine.max_model_len.value_or(out.spec.max_position);
   s.max_num_seqs = flags.engine.max_num_seqs;
   s.max_num_batched_tokens = flags.engine.max_num_batched_tokens;
-  s.max_waiting = kWaitingMax;
+  s.max_waiting = kPlanWaitingMax;
   s.policy = flags.engine.policy;
   s.step_mix = flags.step_mix;
   s.prefix_caching = false;

@@ -32,12 +32,12 @@ Status RunReplay(const std::string& log_file, bool json) {
   }
   if (report->first_difference) {
     return FailedPrecondition(
-        fmt::format("the simulator decides otherwise than the server did: {}; the log is of "
+        fmt::format("the simulator decided differently from the server: {}; the log is from "
                     "another version, or this is a defect",
                     *report->first_difference));
   }
   if (!json)
-    fmt::print("Every step was decided anew the same: who, from where, how many, which blocks\n");
+    fmt::print("Every step was decided the same again: sequences, positions, tokens, blocks\n");
   return OkStatus();
 }
 

@@ -1,5 +1,5 @@
-// What `millrace simulate --replay` does: a step log of `millrace serve` against the same scheduler
-// on the virtual clock. One thread.
+// Implements `millrace simulate --replay`: compares a step log of `millrace serve` with the same
+// scheduler on the virtual clock. One thread.
 #pragma once
 
 #include <string>

@@ -60,7 +60,7 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
   return report;
 }
 
-// A stage of the plan stands where an instance of one stage would.
+// A stage of the plan takes the place of an instance with one stage.
 Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timeline* timeline) {
   sim::RoutedOptions options = *deployment_.routed;
   options.slo = workload_.target.slo;
@@ -149,7 +149,7 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   report.usd_per_hour = deployment_.usd_per_hour;
   sim::Summarize(runs, report);
   if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
-    // Instances are alike; a plan's nodes have prices of their own.
+    // Instances have equal prices; a plan's nodes have their own.
     const double instances_s = report.membership->machines * report.simulated_s;
     report.usd_per_hour = deployment_.routed
                               ? paid_usd_ / (report.simulated_s / 3600)

@@ -1,4 +1,4 @@
-// Runner: one deployment under one workload, for any rate and seed. Each run is a function of
+// Runner: runs one deployment under one workload for any rate and seed. Each run is a function of
 // these. One thread.
 #pragma once
 
@@ -29,18 +29,18 @@ struct RunOptions {
 
 class Runner {
  public:
-  // All outlive the runner.
+  // All arguments outlive the runner.
   Runner(const Deployment& deployment, const sim::WorkloadSpec& workload, const RunOptions& options)
       : deployment_(deployment), workload_(workload), options_(options) {}
 
-  // Over all seeds. `rate`: instead of the workload's own. `timeline` gets the first seed's steps.
+  // Runs all seeds. `rate` replaces the workload's own. `timeline` gets the first seed's steps.
   Result<sim::SimReport> Run(std::optional<double> rate, sim::Timeline* timeline = nullptr);
-  // The greatest rate that keeps the workload's limits. REQUIRES: it has limits, and a rate.
+  // The highest rate that meets the workload's limits. REQUIRES: it has limits, and a rate.
   Result<sim::Goodput> FindGoodput(double tolerance);
 
   // The load over time of the last run's first seed.
   const std::vector<sim::LoadSample>& load() const { return load_; }
-  // Requests simulated since the start, of all runs; called now and then.
+  // Called now and then with the number of requests simulated in all runs.
   std::function<void(uint64_t requests)> on_progress;
 
  private:
@@ -56,7 +56,7 @@ class Runner {
   const RunOptions& options_;
   std::vector<sim::LoadSample> load_;
   std::vector<sim::LinkSummary> links_;  // of a plan's last run
-  double paid_usd_ = 0;                  // of a plan's nodes that came and went, all runs together
+  double paid_usd_ = 0;                  // of a plan's nodes that came and went, over all runs
   uint64_t requests_before_ = 0;
 };
 

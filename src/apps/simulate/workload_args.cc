@@ -58,11 +58,12 @@ Status ReplaceByFlags(const WorkloadArgs& args, sim::WorkloadSpec& spec) {
   const bool has_trace = spec.arrivals == sim::ArrivalKind::kTrace;
   if (has_trace && (args.input_len || args.output_len || args.cv)) {
     return InvalidArgument(
-        "--input-len, --output-len and --arrival-cv do not go with a trace, which has its own");
+        "--input-len, --output-len and --arrival-cv cannot be used with a trace, which has its "
+        "own");
   }
   if (!args.rates.empty()) {
     if (spec.arrivals == sim::ArrivalKind::kAllAtOnce) {
-      return InvalidArgument("--rate does not go with arrivals: at-once");
+      return InvalidArgument("--rate cannot be used with arrivals: at-once");
     }
     spec.rate = args.rates.front();
   }
@@ -94,7 +95,7 @@ void AddWorkloadArgs(Command& command, WorkloadArgs* args) {
       .Add(kGroup,
            CustomOption("rate", "RPS[,RPS...]", "",
                         [args](const std::string& text) { return SetRates(text, &args->rates); }),
-           "Mean requests per second; of several, each in turn. A trace is stretched to it")
+           "Mean requests per second; a list runs each in turn. A trace is stretched to it")
       .aliases = {"--request-rate"};
   command.Add(kGroup, IntOption("input-len", "TOKENS", &args->input_len, 1, sim::kTraceTokensMax),
               "Tokens of every prompt");
@@ -113,14 +114,14 @@ void AddWorkloadArgs(Command& command, WorkloadArgs* args) {
                      args->requests = *value;
                      return OkStatus();
                    }),
-      "Requests; of a trace, its first ones [default: the file's, or 10000]");
+      "Number of requests; of a trace, the first ones [default: the file's, or 10000]");
   command.Add(kGroup, RealOption("arrival-cv", "X", &args->cv, 0.03, 30),
-              "Standard deviation of the gaps over their mean; 1 is a Poisson process");
+              "Standard deviation of the arrival gaps over their mean; 1 is a Poisson process");
   Option slo = TextListOption("slo", "METRIC:MS", &args->slo);
   slo.set = [args](const std::vector<std::string>& values) { return SetSlo(values, &args->slo); };
-  command.Add(kGroup, std::move(slo), "Limits that a request must keep, such as ttft:250 tpot:100");
+  command.Add(kGroup, std::move(slo), "Limits that a request must meet, such as ttft:250 tpot:100");
   command.Add(kGroup, RealOption("attainment", "PERCENT", &args->attainment_percent, 0, 100),
-              "Share of the requests that must keep all limits [default: the file's, or 90]");
+              "Share of the requests that must meet all limits [default: the file's, or 90]");
 }
 
 Status ValidateWorkloadArgs(const WorkloadArgs& args) {

@@ -1,5 +1,5 @@
-// The workload of `millrace simulate`: a file, or flags for the usual case, or a file with some of
-// its values replaced by flags. One thread.
+// The workload of `millrace simulate`: a file, flags for the common case, or a file with some
+// values replaced by flags. One thread.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace millrace::apps {
 
 struct WorkloadArgs {
   std::string file;
-  std::vector<double> rates;  // the first one's, or each in turn
+  std::vector<double> rates;  // usually one; a list runs each in turn
   std::optional<int> input_len, output_len;
   std::optional<int64_t> requests;
   std::optional<double> cv;
@@ -22,10 +22,10 @@ struct WorkloadArgs {
   std::optional<double> attainment_percent;
 };
 
-// The options bound to `args`, which outlive the command.
+// Options bound to `args`, which must outlive the command.
 void AddWorkloadArgs(Command& command, WorkloadArgs* args);
 Status ValidateWorkloadArgs(const WorkloadArgs& args);
-// A YAML description, or a trace on its own, told apart by the name; then what the flags replace.
+// Loads a YAML description or a trace, depending on the file name, and applies the flags.
 Result<sim::WorkloadSpec> LoadWorkloadArgs(const WorkloadArgs& args);
 
 }  // namespace millrace::apps

@@ -57,7 +57,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
   close_range(kFirstInheritable, ~0U, CLOSE_RANGE_CLOEXEC);
   execve(argv[0], argv, environment);
   const int error = errno;
-  [[maybe_unused]] const ssize_t told = write(failure, &error, sizeof error);
+  [[maybe_unused]] const ssize_t written = write(failure, &error, sizeof error);
   _exit(kExecFailed);
 }
 

@@ -39,8 +39,9 @@ Result<std::unique_ptr<Supervisor>> Supervisor::Start(SupervisorOptions options,
   if (!made->wake_.open()) return FailedPrecondition("cannot make an event descriptor");
   // The thread that spawns must live as long as the children: PR_SET_PDEATHSIG is about it.
   made->thread_ = std::thread([raw = made.get()] { raw->Run(); });
-  std::unique_lock lock(made->mutex_);
-  made->changed_.wait(lock, [&made] { return made->started_.has_value(); });
+  MutexLock lock(made->mutex_);
+  made->changed_.wait(lock,
+                      [&made]() MR_REQUIRES(made->mutex_) { return made->started_.has_value(); });
   const Status started = *made->started_;
   lock.unlock();
   if (!started.ok()) return started;
@@ -62,24 +63,24 @@ Supervisor::~Supervisor() {
 }
 
 void Supervisor::BeginStop() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stopping_ = true;
   Wake();
 }
 
 void Supervisor::Kill() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stopping_ = killing_ = true;
   Wake();
 }
 
 void Supervisor::Wait() {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return over_; });
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return over_; });
 }
 
 std::vector<ChildStatus> Supervisor::Describe() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<ChildStatus> out;
   for (const auto& child : children_) {
     ChildStatus& status = out.emplace_back();
@@ -94,7 +95,7 @@ std::vector<ChildStatus> Supervisor::Describe() const {
 
 void Supervisor::Wake() const {
   const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t told = write(wake_.get(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = write(wake_.get(), &one, sizeof one);
 }
 
 void Supervisor::Say(const Child& child, std::string_view line) const {
@@ -105,7 +106,7 @@ void Supervisor::Run() {
   while (true) {
     const Time now = clock_.Now();
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!StartDue(now)) stopping_ = killing_ = true;
       AdvanceStop(now);
       over_ = Over();
@@ -163,34 +164,35 @@ void Supervisor::AdvanceStop(Time now) {
       order = std::min(order.value_or(child->spec.stop_order), child->spec.stop_order);
   }
   if (!order) return;
-  const bool told = order_stopped_ && *order_stopped_ >= *order;
-  const bool late = told && now >= kill_at_;
+  const bool stop_sent = order_stopped_ && *order_stopped_ >= *order;
+  const bool late = stop_sent && now >= kill_at_;
   for (const auto& child : children_) {
     if (!child->process) continue;
     if (killing_ || (late && child->spec.stop_order <= *order)) {
       child->process->Signal(SIGKILL);
-    } else if (!told && child->spec.stop_order == *order) {
+    } else if (!stop_sent && child->spec.stop_order == *order) {
       child->process->Signal(SIGTERM);
     }
   }
-  if (told) return;
+  if (stop_sent) return;
   order_stopped_ = order;
   kill_at_ = now + options_.stop_limit;
 }
 
 bool Supervisor::Over() const {
-  return std::all_of(children_.begin(), children_.end(), [this](const auto& child) {
-    return !child->process && (stopping_ || child->stays_down);
-  });
+  return std::all_of(children_.begin(), children_.end(),
+                     [this](const auto& child) MR_REQUIRES(mutex_) {
+                       return !child->process && (stopping_ || child->stays_down);
+                     });
 }
 
-// Waits for news of the children, for a time that has come, or for Wake.
+// Waits for output of the children, for a time that has come, or for Wake.
 void Supervisor::Poll(Time now) {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
   std::vector<std::pair<Child*, bool>> of = {{nullptr, false}};  // whose; is it its end
   Time until = now + kPollMost;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& child : children_) {
       if (!child->process) {
         if (!child->stays_down && !stopping_) until = std::min(until, child->start_at);
@@ -208,7 +210,7 @@ void Supervisor::Poll(Time now) {
   if (poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(wait_ms, 0))) <= 0) return;
   uint64_t count = 0;
   [[maybe_unused]] const ssize_t taken = read(wake_.get(), &count, sizeof count);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   for (size_t i = fds.size(); i-- > 1;) {  // output before the end
     if (fds[i].revents == 0) continue;
     Child& child = *of[i].first;

@@ -6,11 +6,9 @@
 // it and must be quick. When this process ends in whatever way, so do the children.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +17,7 @@
 
 #include "apps/supervise/child_process.h"
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/status.h"
 
 namespace millrace::apps {
@@ -70,10 +69,10 @@ class Supervisor {
   struct Child;
   Supervisor(SupervisorOptions options, std::vector<ChildSpec> children);
   void Run();
-  bool StartDue(Time now);
-  void Ended(Child& child, Time now);
-  void AdvanceStop(Time now);
-  bool Over() const;
+  bool StartDue(Time now) MR_REQUIRES(mutex_);
+  void Ended(Child& child, Time now) MR_REQUIRES(mutex_);
+  void AdvanceStop(Time now) MR_REQUIRES(mutex_);
+  bool Over() const MR_REQUIRES(mutex_);
   void Poll(Time now);
   void Wake() const;
   void Say(const Child& child, std::string_view line) const;
@@ -82,14 +81,15 @@ class Supervisor {
   const SteadyClock clock_;
   OwnedFd wake_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<std::unique_ptr<Child>> children_;  // guarded by mutex_
-  std::optional<Status> started_;                 // guarded by mutex_; how the first starts went
-  bool stopping_ = false, killing_ = false;       // guarded by mutex_
-  bool over_ = false;                             // guarded by mutex_
-  std::optional<int> order_stopped_;              // the highest that was told; its thread's
-  Time kill_at_;                                  // its thread's
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<std::unique_ptr<Child>> children_ MR_GUARDED_BY(mutex_);
+  std::optional<Status> started_ MR_GUARDED_BY(mutex_);  // how the first starts went
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  bool killing_ MR_GUARDED_BY(mutex_) = false;
+  bool over_ MR_GUARDED_BY(mutex_) = false;
+  std::optional<int> order_stopped_;  // the highest that was told; its thread's
+  Time kill_at_;                      // its thread's
   std::thread thread_;
 };
 

@@ -167,7 +167,7 @@ TEST_F(SupervisorTest, ChildrenDieWithTheProcess) {
   if (middle == 0) {
     SupervisorOptions options;
     options.on_line = [&](std::string_view, std::string_view line) {
-      [[maybe_unused]] const auto told = write(ends[1], line.data(), line.size());
+      [[maybe_unused]] const auto written = write(ends[1], line.data(), line.size());
     };
     auto supervisor = Supervisor::Start(
         options, {Shell("a", "trap '' TERM HUP; echo $$.; while :; do sleep 0.01; done")});

@@ -2,15 +2,14 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cluster/control_client.h"
 #include "cluster/control_server.h"
 
@@ -30,36 +29,36 @@ template <typename T>
 class Inbox {
  public:
   void Put(T item) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     items_.push_back(std::move(item));
     changed_.notify_all();
   }
   // False after half a minute without.
   bool WaitFor(size_t count) {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(30),
-                             [&] { return items_.size() >= count; });
+                             [&]() MR_REQUIRES(mutex_) { return items_.size() >= count; });
   }
   T at(size_t i) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return items_.at(i);
   }
   size_t size() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return items_.size();
   }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<T> items_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<T> items_ MR_GUARDED_BY(mutex_);
 };
 
 inline bool WaitUntil(const std::function<bool()>& condition) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-  std::mutex mutex;
-  std::condition_variable never;
-  std::unique_lock lock(mutex);
+  Mutex mutex;
+  CondVar never;
+  MutexLock lock(mutex);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     never.wait_for(lock, std::chrono::milliseconds(5));

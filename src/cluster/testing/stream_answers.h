@@ -6,11 +6,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/generator.h"
 
 namespace millrace::cluster {
@@ -31,57 +30,58 @@ class StreamAnswers {
   };
 
   engine::OutputSink Sink(size_t slot, int n) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (ones_.size() <= slot) ones_.resize(slot + 1);
     ones_[slot].sequences.resize(static_cast<size_t>(n));
-    return [this, slot](RequestOutput&& news) { Take(slot, std::move(news)); };
+    return [this, slot](RequestOutput&& output) { Take(slot, std::move(output)); };
   }
 
   bool WaitForTokens(int64_t count) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLimit, [&] { return told_ >= count; });
+    MutexLock lock(mutex_);
+    return changed_.wait_for(lock, kLimit,
+                             [&]() MR_REQUIRES(mutex_) { return delivered_ >= count; });
   }
   bool WaitForAll() {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLimit, [&] { return AllOver(); });
+    MutexLock lock(mutex_);
+    return changed_.wait_for(lock, kLimit, [&]() MR_REQUIRES(mutex_) { return AllOver(); });
   }
   bool all_over() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return AllOver();
   }
   std::vector<One> ones() const {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     return ones_;
   }
 
  private:
   static constexpr std::chrono::seconds kLimit{60};
 
-  bool AllOver() const {
+  bool AllOver() const MR_REQUIRES(mutex_) {
     return std::ranges::all_of(ones_, [](const One& one) { return one.over; });
   }
 
-  void Take(size_t slot, RequestOutput&& news) {
-    std::lock_guard lock(mutex_);
+  void Take(size_t slot, RequestOutput&& output) {
+    MutexLock lock(mutex_);
     One& one = ones_[slot];
-    SequenceAnswer& sequence = one.sequences[static_cast<size_t>(news.index)];
-    EXPECT_FALSE(one.over) << "news after the last";
-    EXPECT_TRUE(news.tokens.empty() || !sequence.finish) << "a token after the end";
-    sequence.tokens.insert(sequence.tokens.end(), news.tokens.begin(), news.tokens.end());
-    std::ranges::move(news.logprobs, std::back_inserter(sequence.logprobs));
-    std::ranges::move(news.prompt_logprobs, std::back_inserter(sequence.prompt_logprobs));
-    if (news.finish) sequence.finish = news.finish;
-    if (news.stop_token) sequence.stop_token = news.stop_token;
-    if (!news.error.ok()) one.error = news.error;
-    if (news.times) one.over = true;
-    told_ += std::ssize(news.tokens);
+    SequenceAnswer& sequence = one.sequences[static_cast<size_t>(output.index)];
+    EXPECT_FALSE(one.over) << "output after the last";
+    EXPECT_TRUE(output.tokens.empty() || !sequence.finish) << "a token after the end";
+    sequence.tokens.insert(sequence.tokens.end(), output.tokens.begin(), output.tokens.end());
+    std::ranges::move(output.logprobs, std::back_inserter(sequence.logprobs));
+    std::ranges::move(output.prompt_logprobs, std::back_inserter(sequence.prompt_logprobs));
+    if (output.finish) sequence.finish = output.finish;
+    if (output.stop_token) sequence.stop_token = output.stop_token;
+    if (!output.error.ok()) one.error = output.error;
+    if (output.times) one.over = true;
+    delivered_ += std::ssize(output.tokens);
     changed_.notify_all();
   }
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<One> ones_;
-  int64_t told_ = 0;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::vector<One> ones_ MR_GUARDED_BY(mutex_);
+  int64_t delivered_ MR_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace millrace::cluster

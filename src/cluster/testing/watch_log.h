@@ -2,13 +2,12 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "cluster/store.h"
 
 namespace millrace::cluster::testing {
@@ -19,7 +18,7 @@ class WatchLog {
  public:
   Store::WatchCallback Callback() {
     return [this](const WatchUpdate& update) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (update.snapshot) {
         ++snapshots_;
         known_.clear();
@@ -39,8 +38,8 @@ class WatchLog {
   }
 
   bool WaitFor(const std::function<bool(const WatchLog&)>& done) {
-    std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kPatience, [&] { return done(*this); });
+    MutexLock lock(mutex_);
+    return changed_.wait_for(lock, kPatience, [&]() MR_REQUIRES(mutex_) { return done(*this); });
   }
   bool WaitForSnapshot() {
     return WaitFor([](const WatchLog& log) { return log.snapshots_ > 0; });
@@ -53,8 +52,8 @@ class WatchLog {
   const Status& last_problem() const { return last_problem_; }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   int snapshots_ = 0;
   std::vector<WatchEvent> events_;
   std::map<std::string, std::string> known_;  // the keys as the updates leave them

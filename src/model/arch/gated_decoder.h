@@ -1,5 +1,6 @@
 // The decoder of the Llama family: RMS norms before attention and before a gated feed-forward part,
-// rotary positions, grouped queries. The family's members differ in the fields of GatedShape.
+// rotary positions, grouped queries. Members of the family differ in the fields of GatedShape.
+// Owned by Model; one thread.
 #pragma once
 
 #include <memory>
@@ -19,11 +20,11 @@ struct GatedShape {
   std::vector<int> windows;  // per layer: keys a query sees, 0: all
 };
 
-// Reads everything the family has in common into `dims` (spec, rope).
+// Reads all fields that the family has in common into `dims` (spec, rope).
 Dims ReadGatedDims(ConfigReader& config);
 GatedShape ReadGatedShape(ConfigReader& config, const Dims& dims);
 
-// Sliding windows as Qwen gives them: use_sliding_window, sliding_window, max_window_layers or
+// Reads Qwen's sliding windows: use_sliding_window, sliding_window, max_window_layers or
 // layer_types.
 std::vector<int> ReadQwenWindows(ConfigReader& config, ModelSpec& spec);
 

@@ -11,7 +11,7 @@ namespace {
 
 using tensor::Rows;
 
-struct Block {
+struct Gpt2Block {
   Norm attention_norm, mlp_norm;
   Attention attention;
   Mlp mlp;
@@ -64,7 +64,7 @@ class Gpt2Decoder : public Decoder {
   }
 
   void Layer(int index, Pass& pass) override {
-    const Block& block = blocks_[static_cast<size_t>(index - first_)];
+    const Gpt2Block& block = blocks_[static_cast<size_t>(index - first_)];
     Rows normed = pass.Normed(dims_.spec.hidden_size);
     block.attention_norm.Run(pass.device, pass.hidden, normed);
     Rows attended = block.attention.Attend(pass, normed);
@@ -82,7 +82,7 @@ class Gpt2Decoder : public Decoder {
   }
 
  private:
-  void DeclareBlock(const std::string& at, int index, Block& block, WeightPlan& plan) {
+  void DeclareBlock(const std::string& at, int index, Gpt2Block& block, WeightPlan& plan) {
     const ModelSpec& s = dims_.spec;
     Attention& a = block.attention;
     a.heads = a.kv_heads = Heads(plan);
@@ -115,7 +115,7 @@ class Gpt2Decoder : public Decoder {
   bool tied_ = true, scaled_ = true, scaled_by_layer_ = false;
   int first_ = 0;
   Table embedding_, positions_;
-  std::vector<Block> blocks_;
+  std::vector<Gpt2Block> blocks_;
   Norm norm_;
   Linear head_;
 };

@@ -12,7 +12,7 @@ namespace {
 
 using tensor::Rows;
 
-struct Block {
+struct NeoxBlock {
   Norm attention_norm, mlp_norm;
   Attention attention;
   Mlp mlp;
@@ -57,13 +57,13 @@ class GptNeoXDecoder : public Decoder {
   }
 
   void Layer(int index, Pass& pass) override {
-    const Block& block = blocks_[static_cast<size_t>(index - first_)];
+    const NeoxBlock& block = blocks_[static_cast<size_t>(index - first_)];
     const int hidden = dims_.spec.hidden_size;
     Rows normed = pass.Normed(hidden);
     block.attention_norm.Run(pass.device, pass.hidden, normed);
     Rows attended = block.attention.Attend(pass, normed);
-    // The qkv rows are free after attention: the feed-forward input goes there, so that it can be
-    // taken before (parallel) or after (sequential) the attention is added.
+    // The qkv buffer is free after attention. The feed-forward input goes there, so that it can be
+    // taken before (parallel) or after (sequential) the attention output is added.
     Rows inputs = pass.work.qkv->View(pass.rows(), hidden);
     ForRowChunks(pass, [&](int first, int count) {
       Rows h = pass.hidden.Slice(first, count), x = inputs.Slice(first, count);
@@ -80,7 +80,7 @@ class GptNeoXDecoder : public Decoder {
   }
 
  private:
-  void DeclareBlock(const std::string& at, Block& block, WeightPlan& plan) {
+  void DeclareBlock(const std::string& at, NeoxBlock& block, WeightPlan& plan) {
     const ModelSpec& s = dims_.spec;
     Attention& a = block.attention;
     a.heads = a.kv_heads = Heads(plan);
@@ -115,7 +115,7 @@ class GptNeoXDecoder : public Decoder {
   bool parallel_ = true, attention_bias_ = true, tied_ = false;
   int first_ = 0;
   Table embedding_;
-  std::vector<Block> blocks_;
+  std::vector<NeoxBlock> blocks_;
   Norm norm_;
   Linear head_;
 };

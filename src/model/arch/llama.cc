@@ -1,4 +1,4 @@
-// Llama 1, 2, 3 (Touvron et al. 2023; Grattafiori et al. 2024) and what shares their layout.
+// Llama 1, 2, 3 (Touvron et al. 2023; Grattafiori et al. 2024) and models that share their layout.
 #include "model/arch/gated_decoder.h"
 
 namespace millrace::model {

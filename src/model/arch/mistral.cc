@@ -1,4 +1,4 @@
-// Mistral (Jiang et al. 2023): Llama's layout; every layer may look back through a sliding window.
+// Mistral (Jiang et al. 2023): Llama's layout; every layer may have a sliding window.
 #include "model/arch/gated_decoder.h"
 
 namespace millrace::model {

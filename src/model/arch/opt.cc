@@ -1,6 +1,6 @@
-// OPT (Zhang et al. 2022), every size. Learned positions that begin at row 2; LayerNorm before each
-// part, except in opt-350m: after it, with embeddings narrower than the layers and projected in and
-// out.
+// OPT (Zhang et al. 2022), every size. Learned positions start at row 2. LayerNorm comes before
+// each part. In opt-350m it comes after, and the embeddings are narrower than the layers and are
+// projected in and out.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -14,7 +14,7 @@ using tensor::Rows;
 
 constexpr int kPositionOffset = 2;
 
-struct Block {
+struct OptBlock {
   Norm attention_norm, mlp_norm;
   Attention attention;
   Mlp mlp;
@@ -75,14 +75,15 @@ class OptDecoder : public Decoder {
   }
 
   void Layer(int index, Pass& pass) override {
-    const Block& block = blocks_[static_cast<size_t>(index - first_)];
+    const OptBlock& block = blocks_[static_cast<size_t>(index - first_)];
     Rows h = pass.hidden, normed = pass.Normed(dims_.spec.hidden_size);
     if (norm_before_) block.attention_norm.Run(pass.device, h, normed);
     Rows attended = block.attention.Attend(pass, norm_before_ ? normed : h);
     if (norm_before_) {
       block.attention.out.Run(pass.device, attended, h, h);
     } else {
-      // The sum may not be normed in place: it goes over the qkv rows, free after attention.
+      // The norm cannot run in place: the sum goes to the qkv buffer, which is free after
+      // attention.
       Rows sum = pass.work.qkv->View(pass.rows(), dims_.spec.hidden_size);
       block.attention.out.Run(pass.device, attended, sum, h);
       block.attention_norm.Run(pass.device, sum, h);
@@ -111,7 +112,7 @@ class OptDecoder : public Decoder {
     plan.Add(norm, name, dims_.spec.hidden_size, NormKind::kLayer, 1e-5, affine_);
   }
 
-  void RunMlp(const Block& block, Pass& pass, int first, int count) {
+  void RunMlp(const OptBlock& block, Pass& pass, int first, int count) {
     Rows h = pass.hidden.Slice(first, count);
     Rows x = pass.Normed(dims_.spec.hidden_size).Slice(first, count);
     if (norm_before_) {
@@ -123,7 +124,7 @@ class OptDecoder : public Decoder {
     }
   }
 
-  void DeclareBlock(const std::string& at, Block& block, WeightPlan& plan) {
+  void DeclareBlock(const std::string& at, OptBlock& block, WeightPlan& plan) {
     const ModelSpec& s = dims_.spec;
     const std::string self = at + "self_attn.";
     Attention& a = block.attention;
@@ -157,7 +158,7 @@ class OptDecoder : public Decoder {
   int first_ = 0;
   Table embedding_, positions_;
   Linear project_in_, project_out_;
-  std::vector<Block> blocks_;
+  std::vector<OptBlock> blocks_;
   Norm norm_;
   Linear head_;
 };

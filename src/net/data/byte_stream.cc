@@ -23,11 +23,11 @@ namespace {
 constexpr int kKeepAliveIdleSeconds = 5;
 constexpr int kKeepAliveIntervalSeconds = 2;
 constexpr int kKeepAliveProbes = 3;
-// Not yet on the wire; what the kernel may hold beyond it has been sent and waits for its
-// acknowledgement.
+// Limit of bytes that are not yet on the wire. Bytes that the kernel holds beyond it have been sent
+// and wait for their acknowledgement.
 constexpr int kUnsentBytesMax = 256 << 10;
-// So much is read in one go before what was read first has left the cache, and being woken costs
-// reader and sender little beside it.
+// Bytes worth a wake-up: reading this much at once costs little per byte, and the first bytes are
+// still in the cache when the last arrive.
 constexpr size_t kReadWorthBytes = 256 << 10;
 constexpr size_t kTlsRecordBytes = 16 << 10;
 constexpr size_t kBindingBytes = 32;
@@ -37,14 +37,14 @@ IoResult FromErrno(const char* what) {
   return {.ended = fmt::format("{}: {}", what, std::strerror(errno))};
 }
 
-// Where nothing is lost, pacing (as of BBR) costs a timer for each packet and gains nothing. Every
-// kernel has this one and lets everybody choose it.
+// On a lossless network, pacing (as in BBR) costs a timer per packet and gains nothing. Every
+// kernel has this algorithm and lets every process choose it.
 constexpr std::string_view kUnpaced = "reno";
 
 bool IsLoopback(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
-  // The local end: it is of the loopback interface exactly when the other one is.
+  // Checks the local end: it is on the loopback interface exactly when the remote end is.
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return false;
   if (address.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
@@ -86,7 +86,7 @@ class PlainStream : public ByteStream {
 
  private:
   UniqueFd socket_;
-  int wake_at_ = 1;  // bytes; the reading thread's
+  int wake_at_ = 1;  // in bytes; used by the reading thread
 };
 
 class TlsStream : public ByteStream {
@@ -110,7 +110,7 @@ class TlsStream : public ByteStream {
         const int rc = SSL_read_ex(ssl_.get(), static_cast<std::byte*>(place.iov_base) + done,
                                    place.iov_len - done, &n);
         if (rc != 1) {
-          if (result.bytes > 0) return result;  // the next look tells what it was
+          if (result.bytes > 0) return result;  // the next call reports the error
           return FromSsl(rc, "reading failed");
         }
         done += n;
@@ -120,7 +120,7 @@ class TlsStream : public ByteStream {
     return result;
   }
 
-  // Parts are gathered into whole records: a record for each would cost more than the copy.
+  // Parts are gathered into full records: a record per part would cost more than the copy.
   IoResult Write(std::span<const iovec> parts, bool /*more*/) override {
     IoResult result;
     if (Pending()) {

@@ -1,5 +1,6 @@
-// A connected, non-blocking socket, plain or TLS. Reads and writes take several buffers.
-// A plain stream may be read on one thread and written on another; a TLS stream has one thread.
+// A connected, non-blocking socket, plain or TLS. Reads and writes take several buffers. Owned by a
+// link. A plain stream may be read on one thread and written on another; a TLS stream has one
+// thread.
 #pragma once
 
 #include <sys/uio.h>
@@ -17,26 +18,26 @@
 
 namespace millrace::net {
 
-// What an attempt came to: some bytes, or the socket has (or takes) none now, or it has ended.
+// The result of an attempt: some bytes, or the socket has (or takes) none now, or it has ended.
 struct IoResult {
   size_t bytes = 0;
   bool blocked = false;
-  std::string ended;  // why; empty: it goes on
+  std::string ended;  // the reason; empty: not ended
 };
 
 class ByteStream {
  public:
   virtual ~ByteStream() = default;
   virtual IoResult Read(std::span<const iovec> places) = 0;
-  // Bytes taken are sent in their order; see Pending. `more`: another Write follows whatever comes
-  // of this one, so that a packet need not go out half full.
+  // Accepted bytes are sent in order; see Pending. `more`: another Write follows in any case, so a
+  // packet need not go out half full.
   virtual IoResult Write(std::span<const iovec> parts, bool more) = 0;
-  // Bytes were taken by Write and wait in here: call Write again, with nothing if need be.
+  // Accepted bytes are still buffered here: call Write again, with nothing if necessary.
   virtual bool Pending() const { return false; }
-  // A hint after a Read: this many bytes are on their way and none of them is worth waking up for
-  // alone. REQUIRES: they are on their way, at least 1.
+  // A hint after a Read: this many bytes are in transit, and none of them is worth a wake-up alone.
+  // REQUIRES: they are in transit, at least 1.
   virtual void Expect(size_t /*bytes*/) {}
-  // False until the two ends have agreed on keys. Then Read and Write may be used.
+  // `blocked` until both ends have agreed on keys. Afterwards Read and Write may be used.
   virtual IoResult Handshake() { return {}; }
   // Different for every session, the same at both ends. Empty without TLS.
   virtual std::vector<std::byte> Binding() const { return {}; }
@@ -55,16 +56,16 @@ struct HostPort {
 };
 // "127.0.0.1:80", "[::1]:80", "name:80".
 Result<HostPort> SplitEndpoint(const std::string& endpoint);
-// No name that somebody would have to look up.
+// Whether `endpoint` is an address, so that no name lookup is needed.
 bool IsNumeric(const std::string& endpoint);
 
-// Begins to connect to the first address of `endpoint`. Names are looked up, which may wait.
+// Starts to connect to the first address of `endpoint`. A name lookup may block.
 Result<UniqueFd> StartConnect(const std::string& endpoint);
-// The error of a connection that has just become writable; empty when it stands.
+// The error of a connection that has just become writable; empty when it is connected.
 std::string ConnectError(int fd);
 
-// No delays, probes of silent peers, an end to what is not acknowledged in time, little that waits
-// in the kernel where an urgent frame cannot overtake it.
+// Sets no delays, probes of silent peers, a timeout for unacknowledged data, and a small send
+// buffer, because urgent frames cannot overtake what the kernel holds.
 void TuneDataSocket(int fd, Duration unacked_within);
 
 }  // namespace millrace::net

@@ -34,7 +34,7 @@ constexpr Tables MakeTables() {
 
 constexpr Tables kTables = MakeTables();
 
-// All of these take and return the inverted checksum. Eight bytes per look.
+// All of these take and return the inverted checksum. Eight bytes per lookup step.
 uint32_t ByTable(const std::byte* p, size_t n, uint32_t crc) {
   for (; n >= 8; p += 8, n -= 8) {
     uint64_t word;
@@ -51,8 +51,8 @@ uint32_t ByTable(const std::byte* p, size_t n, uint32_t crc) {
 
 #if defined(__x86_64__)
 
-// x^power modulo the polynomial, in the form in which carry-less products of reflected words need
-// it: reversed, one place up.
+// x^power modulo the polynomial, in the form that carry-less products of reflected words need:
+// reversed and shifted up by one.
 constexpr uint64_t FoldConstant(int power) {
   uint32_t v = 1;
   for (int i = 0; i < power; ++i) v = (v << 1) ^ ((v >> 31) != 0 ? kPolynomial : 0);
@@ -62,7 +62,7 @@ constexpr uint64_t FoldConstant(int power) {
   return reversed << 1;
 }
 
-// Moves 128 bits `bits` places further: the low and the high half's factor.
+// Shifts 128 bits by `bits` positions: the factors for the low and the high half.
 template <int bits>
 struct Fold {
   static constexpr uint64_t kLow = FoldConstant(bits + 32);
@@ -88,7 +88,7 @@ __attribute__((target("sse4.2,pclmul"))) inline __m128i FoldInto(__m128i x, __m1
       _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), next);
 }
 
-// Eight accumulators of 16 bytes; what they hold at the end is a message of the same remainder.
+// Eight accumulators of 16 bytes; at the end they are a message with the same remainder.
 __attribute__((target("sse4.2,pclmul"))) uint32_t ByFold128(const std::byte* p, size_t n,
                                                             uint32_t crc) {
   constexpr size_t kLanes = 8, kStep = kLanes * 16;
@@ -127,7 +127,7 @@ MR_FOLD512 inline __m512i Factors(uint64_t low, uint64_t high) {
   return _mm512_set_epi64(h, l, h, l, h, l, h, l);
 }
 
-// The next 64 bytes; kCopy: written to `to` on the way.
+// The next 64 bytes. kCopy: also written to `to`.
 template <bool kCopy>
 MR_FOLD512 inline __m512i Take(const std::byte* p, std::byte* to) {
   const __m512i bytes = _mm512_loadu_si512(p);
@@ -135,8 +135,8 @@ MR_FOLD512 inline __m512i Take(const std::byte* p, std::byte* to) {
   return bytes;
 }
 
-// Without kCopy `to` is `p`. With it, `p` is read once: somebody else may be writing there, and the
-// sum is that of the copy.
+// Without kCopy, `to` is `p`. With it, `p` is read only once, because another process may be
+// writing there; the sum is that of the copy.
 template <bool kCopy>
 MR_FOLD512 uint32_t Fold512(const std::byte* p, size_t n, uint32_t crc, std::byte* to) {
   constexpr size_t kLanes = 4, kStep = kLanes * 64;
@@ -144,7 +144,7 @@ MR_FOLD512 uint32_t Fold512(const std::byte* p, size_t n, uint32_t crc, std::byt
     if constexpr (kCopy) std::memcpy(to, p, n);
     return ByFold128(to, n, crc);
   }
-  if constexpr (kCopy) {  // up to where writing crosses no line of the cache
+  if constexpr (kCopy) {  // up to the next cache-line boundary of the destination
     const size_t head = -reinterpret_cast<uintptr_t>(to) % 64;
     std::memcpy(to, p, head);
     crc = ByInstruction(to, head, crc);
@@ -183,10 +183,11 @@ uint32_t CopyByFold512(const std::byte* p, size_t n, uint32_t crc, std::byte* to
 
 using Function = uint32_t (*)(const std::byte*, size_t, uint32_t);
 
-// Small enough to be in the nearest cache when it is read again, large enough that calls are few.
+// Small enough to stay in the first-level cache for the second read, large enough to make few
+// calls.
 constexpr size_t kCopyPieceBytes = 32 << 10;
 
-// Copies a piece and sums it.
+// Copies a piece and computes its checksum.
 template <Function kSum>
 uint32_t CopyAnd(const std::byte* p, size_t n, uint32_t crc, std::byte* to) {
   while (n > 0) {

@@ -9,16 +9,17 @@
 
 namespace millrace::net {
 
-// Of `bytes` appended to something whose checksum is `before`: Crc32c(b, Crc32c(a)) is that of ab.
+// The checksum of `bytes` appended to data whose checksum is `before`: Crc32c(b, Crc32c(a)) is that
+// of ab.
 uint32_t Crc32c(std::span<const std::byte> bytes, uint32_t before = 0);
 
-// Copies `from` to `to` and sums what is copied, in one pass where the processor can: hardly more
-// than copying alone. REQUIRES: they do not overlap.
+// Copies `from` to `to` and computes the checksum of the copy, in one pass if the processor can,
+// which costs hardly more than copying. REQUIRES: they do not overlap.
 uint32_t CopyWithCrc32c(std::span<const std::byte> from, std::byte* to, uint32_t before = 0);
 
 namespace internal {
 
-// Each way of computing it, for tests and benchmarks. False: this processor cannot.
+// Each implementation, for tests and benchmarks. False: this processor does not support it.
 enum class CrcKind { kTable, kFold128, kFold512 };
 bool CrcAvailable(CrcKind kind);
 uint32_t Crc32cBy(CrcKind kind, std::span<const std::byte> bytes, uint32_t before);

@@ -21,7 +21,7 @@ std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
-// One bit at a time, from the definition.
+// Bit by bit, from the definition.
 uint32_t Naive(std::span<const std::byte> bytes, uint32_t before) {
   uint32_t crc = ~before;
   for (std::byte b : bytes) {
@@ -31,7 +31,7 @@ uint32_t Naive(std::span<const std::byte> bytes, uint32_t before) {
   return ~crc;
 }
 
-// Values published with RFC 3720, appendix B.4, and the check value of the catalogues.
+// Values published with RFC 3720, appendix B.4, and the check value of CRC catalogues.
 TEST(Crc32c, PublishedValues) {
   const std::vector<std::byte> zeros(32), ones(32, std::byte{0xff});
   std::vector<std::byte> rising(32);
@@ -46,7 +46,7 @@ TEST(Crc32c, PublishedValues) {
   EXPECT_EQ(Crc32c({}), 0u);
 }
 
-TEST(Crc32c, EveryWayAgreesAtEveryLengthAndOffset) {
+TEST(Crc32c, EveryImplementationAgreesAtEveryLengthAndOffset) {
   Rng rng(7);
   std::vector<std::byte> data(5000);
   for (std::byte& b : data) b = static_cast<std::byte>(rng.Next());

@@ -12,10 +12,10 @@
 namespace millrace::net {
 namespace {
 
-constexpr size_t kDirectBudgetBytes = 512 << 10;  // copied in one go on the loop's thread
+constexpr size_t kDirectBudgetBytes = 512 << 10;  // copied at once on the loop's thread
 
-// Read with one system call and then summed: small enough to be still in a core's own cache, large
-// enough that the call is little.
+// Read with one system call and then summed: small enough to stay in a core's own cache, large
+// enough to make the call cheap.
 constexpr size_t kProcessPieceBytes = 128 << 10;
 
 class ProcessRead final : public DirectRead {
@@ -63,7 +63,7 @@ class SharedRead final : public DirectRead {
     return bytes;
   }
 
-  Parts parts_;  // what is left of each
+  Parts parts_;  // the rest of each
   const std::vector<std::shared_ptr<const Mapping>> held_;
   size_t next_ = 0;
 };
@@ -71,13 +71,13 @@ class SharedRead final : public DirectRead {
 }  // namespace
 
 Status CheckSegments(std::span<const std::byte> raw, size_t size, uint64_t bytes) {
-  if (raw.size() % size != 0) return InvalidArgument("segments cut short");
+  if (raw.size() % size != 0) return InvalidArgument("the list of segments is truncated");
   for (size_t at = 0; at < raw.size(); at += size) {
     const auto n = LoadLe<uint64_t>(&raw[at + size - 8]);
-    if (n > bytes) return InvalidArgument("segments longer than they should be");
+    if (n > bytes) return InvalidArgument("the segments have more bytes than announced");
     bytes -= n;
   }
-  return bytes == 0 ? OkStatus() : InvalidArgument("segments shorter than they should be");
+  return bytes == 0 ? OkStatus() : InvalidArgument("the segments have fewer bytes than announced");
 }
 
 std::vector<std::byte> EncodeSegments(std::span<const MemorySegment> segments) {
@@ -153,7 +153,7 @@ Result<std::unique_ptr<DirectRead>> ReadFromShared(MappedMemory& mapped,
     const std::span<const std::byte> bytes = held.back()->bytes();
     if (s.offset > bytes.size() || s.bytes > bytes.size() - s.offset) {
       return InvalidArgument(
-          fmt::format("the owner named {} bytes at {} of shared memory of {} bytes", s.bytes,
+          fmt::format("the owner named {} bytes at offset {} in shared memory of {} bytes", s.bytes,
                       s.offset, bytes.size()));
     }
     parts.push_back(bytes.subspan(s.offset, s.bytes));

@@ -36,7 +36,7 @@ void EventLoop::Start() {
 void EventLoop::Stop() {
   if (!thread_.joinable()) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
   }
   Wake();
@@ -48,7 +48,7 @@ void EventLoop::Stop() {
 void EventLoop::Post(Task task) {
   bool first = false;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopped_) return;
     first = posted_.empty();
     posted_.push_back(std::move(task));
@@ -97,7 +97,7 @@ void EventLoop::RunTimers() {
 
 void EventLoop::RunPosted() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     running_.swap(posted_);
   }
   for (Task& task : running_) task();
@@ -106,7 +106,7 @@ void EventLoop::RunPosted() {
 
 int EventLoop::TimeoutMs() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!posted_.empty() || stopping_) return 0;
   }
   if (timers_.empty()) return -1;
@@ -131,7 +131,7 @@ void EventLoop::Run() {
     }
     RunTimers();
     RunPosted();
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_ && posted_.empty()) {
       stopped_ = true;
       return;

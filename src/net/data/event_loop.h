@@ -5,18 +5,18 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "net/listener.h"
 
 namespace millrace::net {
 
-// A watched socket's owner. Runs on the loop's thread. It may be freed only by a posted function,
-// because events of the same look may still name it.
+// A watched socket's owner. Runs on the loop's thread. Only a posted function may free it, because
+// pending events may still refer to it.
 class EventHandler {
  public:
   virtual ~EventHandler() = default;
@@ -32,8 +32,8 @@ class EventLoop {
   ~EventLoop();  // REQUIRES: stopped, or never started
 
   void Start();
-  // Runs what is posted until nothing is left and joins; what is posted later is dropped. Not from
-  // the loop's thread.
+  // Runs the posted functions until none is left, then joins; later posts are dropped. Not from the
+  // loop's thread.
   void Stop();
   bool InThread() const { return std::this_thread::get_id() == thread_id_; }
 
@@ -58,9 +58,10 @@ class EventLoop {
   const SteadyClock clock_;
   UniqueFd epoll_;
   UniqueFd wake_;
-  std::mutex mutex_;
-  std::vector<Task> posted_;
-  bool stopping_ = false, stopped_ = false;
+  Mutex mutex_;
+  std::vector<Task> posted_ MR_GUARDED_BY(mutex_);
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  bool stopped_ MR_GUARDED_BY(mutex_) = false;
   std::vector<Task> running_;
   std::map<Timer, Task> timers_;
   uint64_t timers_made_ = 0;

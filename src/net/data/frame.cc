@@ -11,7 +11,7 @@
 namespace millrace::net {
 namespace {
 
-// Places in the header.
+// Offsets in the header.
 constexpr size_t kTypeAt = 0, kClassAt = 1, kSmallAt = 2, kBytesAt = 4, kIdAt = 8, kValueAt = 16,
                  kPayloadSumAt = 24, kHeaderSumAt = 28;
 
@@ -41,14 +41,14 @@ bool HasPayload(FrameType type) {
   return false;
 }
 
-// What can be said of a header without knowing what came before.
+// The checks of a header that need no earlier frame.
 Status CheckHeader(uint8_t type, uint8_t message_class, const FrameHeader& h) {
   if (type < static_cast<uint8_t>(FrameType::kMessage) ||
       type > static_cast<uint8_t>(FrameType::kPullRemote)) {
-    return InvalidArgument(fmt::format("a frame of the unknown type {}", type));
+    return InvalidArgument(fmt::format("a frame of unknown type {}", type));
   }
   if (message_class >= kMessageClasses) {
-    return InvalidArgument(fmt::format("a frame of the unknown class {}", message_class));
+    return InvalidArgument(fmt::format("a frame of unknown class {}", message_class));
   }
   if (h.payload_bytes > kFrameBytesMax) {
     return InvalidArgument(fmt::format("a frame with {} payload bytes, the limit is {}",
@@ -148,10 +148,10 @@ void EncodePullHead(const PullHead& head, std::span<std::byte, kPullHeadBytes> o
 }
 
 Result<PullHead> DecodePullHead(std::span<const std::byte> payload) {
-  if (payload.size() < kPullHeadBytes) return InvalidArgument("a pull that is cut short");
+  if (payload.size() < kPullHeadBytes) return InvalidArgument("a truncated pull");
   const auto flags = LoadLe<uint32_t>(&payload[4]);
   if ((flags & ~(kDirectMemory | kDirectShared | kDirectRemote)) != 0) {
-    return InvalidArgument(fmt::format("a pull with the unknown flags {:#x}", flags));
+    return InvalidArgument(fmt::format("a pull with unknown flags {:#x}", flags));
   }
   return PullHead{.limit_ms = LoadLe<uint32_t>(&payload[0]),
                   .direct = {.memory = (flags & kDirectMemory) != 0,

@@ -1,4 +1,4 @@
-// The frames of a data connection and the decoder that takes them in any pieces.
+// The frames of a data connection, and the decoder, which takes them in pieces of any size.
 // docs/formats/data-plane.md describes the bytes. Pure; one thread.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace millrace::net {
 
-// Payload bytes of one frame. A frame that waits, waits at most for one of this size.
+// Payload bytes of one frame. A waiting frame waits for at most one frame of this size.
 inline constexpr size_t kFrameBytesMax = 256 << 10;
 inline constexpr size_t kFrameHeaderBytes = 32;
 
@@ -26,9 +26,9 @@ enum class FrameType : uint8_t {
   kPullCancel = 7,    // `id`
   kPullDirect = 8,    // `id`, `value` = bytes in all; payload: segments to read from memory
   kPullSum = 9,       // `id`, `value` = checksum of a direct pull's bytes
-  kPullRelease = 10,  // `id`: the reader has done with the segments
+  kPullRelease = 10,  // `id`: the reader no longer uses the segments
   kPullShared = 11,   // as kPullDirect; payload: segments of shared memory
-  kSharedGone = 12,   // `id`: number of shared memory that the owner has let go
+  kSharedGone = 12,   // `id`: number of shared memory that the owner has released
   kPullRemote = 13    // as kPullDirect; payload: an offer of memory to read over the network
 };
 
@@ -37,27 +37,27 @@ struct FrameHeader {
   MessageClass message_class = MessageClass::kDecode;
   uint16_t small = 0;
   uint32_t payload_bytes = 0;
-  uint64_t id = 0;  // of a pull; for messages the number of the message in its class
+  uint64_t id = 0;  // of a pull; for messages the sequence number in its class
   uint64_t value = 0;
   friend bool operator==(const FrameHeader&, const FrameHeader&) = default;
 };
 
 using HeaderBytes = std::array<std::byte, kFrameHeaderBytes>;
 
-// `number` is how many frames were sent before in this direction: a frame that is repeated, left
-// out or moved does not have the checksum of its place.
+// `number` is the count of earlier frames in this direction. A frame that is repeated, omitted or
+// moved therefore has the wrong checksum.
 HeaderBytes EncodeHeader(const FrameHeader& header, uint32_t payload_checksum, uint32_t number);
 
-// What receives the frames of one connection. Errors end the connection.
+// Receives the frames of one connection. Errors end the connection.
 class FrameSink {
  public:
   virtual ~FrameSink() = default;
-  // A header that is sound in itself. Its payload has not come yet.
+  // A valid header. Its payload has not arrived yet.
   virtual Status OnFrameStart(const FrameHeader& header) = 0;
-  // Where the payload's byte `at` and those after it go: at least one byte, not beyond the payload.
-  // Asked anew for every piece, so the place may change between pieces.
+  // The destination of the payload's byte `at` and the following ones: at least one byte, not
+  // beyond the payload. Called again for every piece, so the destination may change between pieces.
   virtual std::span<std::byte> PlaceFor(const FrameHeader& header, size_t at) = 0;
-  // The payload is complete and its checksum right.
+  // The payload is complete and its checksum is right.
   virtual Status OnFrameEnd(const FrameHeader& header) = 0;
 };
 
@@ -65,18 +65,18 @@ class FrameDecoder {
  public:
   explicit FrameDecoder(FrameSink& sink) : sink_(sink) {}
 
-  // The bytes that follow may be written here directly, then told by Advance. Never empty.
+  // The next bytes may be written here directly, followed by Advance. Never empty.
   std::span<std::byte> Place();
   Status Advance(size_t bytes);
-  // The same for bytes that lie elsewhere.
+  // The same for bytes that are elsewhere in memory.
   Status Feed(std::span<const std::byte> bytes);
 
-  // Bytes without which nothing further happens: the rest of a payload, or one.
+  // Bytes needed before anything further happens: the rest of a payload, or one.
   size_t Awaited() const {
     return header_done_ < kFrameHeaderBytes ? 1 : header_.payload_bytes - payload_done_;
   }
   uint64_t frames() const { return frames_; }
-  // The error was a checksum.
+  // Whether the error was a wrong checksum.
   bool corrupted() const { return corrupted_; }
 
  private:
@@ -90,15 +90,15 @@ class FrameDecoder {
   size_t payload_done_ = 0;
   uint32_t expected_checksum_ = 0;
   uint32_t checksum_ = 0;
-  std::span<std::byte> place_;  // given out by Place
+  std::span<std::byte> place_;  // returned by Place
   uint64_t frames_ = 0;
   bool corrupted_ = false;
 };
 
-// How a reader can come at its owner's memory.
+// The ways in which a reader can access its owner's memory.
 struct DirectWays {
   bool memory = false;  // by address, with process_vm_readv
-  bool shared = false;  // by mapping what the owner shares
+  bool shared = false;  // by mapping memory that the owner shares
   bool remote = false;  // with the network card
   bool on_this_host() const { return memory || shared; }
   bool any() const { return on_this_host() || remote; }

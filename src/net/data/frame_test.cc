@@ -14,7 +14,7 @@
 namespace millrace::net {
 namespace {
 
-// Keeps every frame that was completed. Hands out places of odd sizes, so that frames cross them.
+// Keeps every completed frame. Returns destinations of odd sizes, so that frames cross them.
 class Collector : public FrameSink {
  public:
   struct Frame {
@@ -95,7 +95,7 @@ TEST(Frame, AnyPiecesGiveTheSameFrames) {
   }
 }
 
-TEST(Frame, EveryFlippedBitIsNoticedBeforeItsFrameCounts) {
+TEST(Frame, EveryFlippedBitIsDetectedBeforeItsFrameIsUsed) {
   Rng rng(2);
   auto frames = SomeFrames(rng, 3);
   frames[1].payload.resize(40);
@@ -115,7 +115,7 @@ TEST(Frame, EveryFlippedBitIsNoticedBeforeItsFrameCounts) {
   }
 }
 
-TEST(Frame, FramesRepeatedLeftOutOrMovedAreNoticed) {
+TEST(Frame, RepeatedOmittedAndMovedFramesAreDetected) {
   Rng rng(3);
   const auto frames = SomeFrames(rng, 4);
   const auto bytes_of = [&](size_t i) {
@@ -140,7 +140,7 @@ TEST(Frame, FramesRepeatedLeftOutOrMovedAreNoticed) {
   }
 }
 
-TEST(Frame, HeadersThatAreSoundButSenseless) {
+TEST(Frame, RefusesIntactHeadersWithInvalidFields) {
   const auto feed = [](const FrameHeader& h) {
     Collector collector;
     FrameDecoder decoder(collector);
@@ -188,7 +188,7 @@ TEST(Hello, RoundTrip) {
   EXPECT_EQ(welcome->cookie, t.welcome.cookie);
 }
 
-TEST(Hello, ProofsAreForOneTalkOneTokenAndOneSide) {
+TEST(Hello, ProofsAreForOneSessionOneTokenAndOneSide) {
   const Talk t, other;
   const HelloBytes answer = EncodeAnswer(t.answer, t.challenge, t.secret);
   EXPECT_FALSE(DecodeAnswer(answer, t.challenge, {"tokem", {}}).ok());
@@ -206,7 +206,7 @@ TEST(Hello, ProofsAreForOneTalkOneTokenAndOneSide) {
   }
 }
 
-TEST(Hello, LengthIsJudgedAsSoonAsItCanBe) {
+TEST(Hello, LengthIsCheckedAsEarlyAsPossible) {
   const Talk t;
   const HelloBytes whole = EncodeChallenge(t.challenge);
   for (size_t n = 0; n < whole.size(); ++n) {

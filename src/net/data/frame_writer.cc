@@ -55,7 +55,7 @@ bool FrameWriter::Fill(const Source& next) {
     }
     bytes += kFrameHeaderBytes + frame.header.payload_bytes;
   }
-  // Until Write finds that the stream takes no more.
+  // Doubles until Write finds that the stream takes no more.
   batch_bytes_ = bytes < batch_bytes_ ? kBatchBytesMin : std::min(2 * batch_bytes_, kBatchBytesMax);
   return batch_frames_ > 0;
 }
@@ -74,7 +74,8 @@ FrameWriter::End FrameWriter::Write(ByteStream& stream, const Source& next, size
   size_t written = 0;
   while (true) {
     if (at_ == parts_.size() && !Fill(next) && !stream.Pending()) return End::kDry;
-    // A batch is written in whole system calls; with parts beyond what one call takes, in several.
+    // A batch is written in whole system calls; if it has more parts than one call takes, in
+    // several.
     constexpr size_t kPartsPerCall = 1024;
     const auto rest = std::span<const iovec>(parts_).subspan(at_);
     const bool whole = rest.size() <= kPartsPerCall;

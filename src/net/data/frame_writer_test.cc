@@ -8,7 +8,7 @@
 namespace millrace::net {
 namespace {
 
-// A socket with room for so many bytes.
+// A socket with room for a given number of bytes.
 class Socket : public ByteStream {
  public:
   explicit Socket(size_t room) : room_(room) {}
@@ -34,7 +34,7 @@ class Socket : public ByteStream {
   size_t taken_ = 0;
 };
 
-// Bulk, cut into frames; `left` of them.
+// Bulk data cut into frames; `left` of them remain.
 struct Bulk {
   static constexpr size_t kPayloadBytes = kFrameBytesMax / 4;
   static constexpr size_t kBytes = kFrameHeaderBytes + kPayloadBytes;
@@ -56,7 +56,7 @@ struct Bulk {
   size_t begun = 0;
 };
 
-// Writes one batch and says how many frames it had.
+// Writes one batch; returns the number of its frames.
 size_t OneBatch(FrameWriter& writer, Socket& socket, Bulk& bulk) {
   const size_t before = bulk.begun;
   EXPECT_EQ(writer.Write(socket, bulk.source(), /*budget_bytes=*/1), FrameWriter::End::kBudget);
@@ -70,14 +70,14 @@ TEST(FrameWriter, AStreamThatTakesWholeBatchesGetsLargerOnes) {
   EXPECT_EQ(OneBatch(writer, socket, bulk), 4u) << "of kFrameBytesMax";
   EXPECT_EQ(OneBatch(writer, socket, bulk), 8u);
   EXPECT_EQ(OneBatch(writer, socket, bulk), 16u);
-  EXPECT_EQ(OneBatch(writer, socket, bulk), 16u) << "and no larger";
+  EXPECT_EQ(OneBatch(writer, socket, bulk), 16u) << "the largest batch";
   bulk.left = 2;
   EXPECT_EQ(OneBatch(writer, socket, bulk), 2u);
   bulk.left = 1000;
-  EXPECT_EQ(OneBatch(writer, socket, bulk), 4u) << "nothing was left for a while";
+  EXPECT_EQ(OneBatch(writer, socket, bulk), 4u) << "one batch without blocking";
 }
 
-// What an urgent frame waits for is what was begun and is not written.
+// An urgent frame waits for bytes that were begun and are not written.
 TEST(FrameWriter, BehindASocketThatBlocksAFrameWaitsForTheSmallestBatch) {
   FrameWriter writer;
   Socket socket(0);
@@ -90,7 +90,7 @@ TEST(FrameWriter, BehindASocketThatBlocksAFrameWaitsForTheSmallestBatch) {
   }
   EXPECT_LE(waits_most, 4 * Bulk::kBytes);
 
-  // A burst of room lets batches grow; one at the most is large when the room ends.
+  // A burst of room lets batches grow; at most one is large when the room ends.
   socket.MakeRoom(64 * Bulk::kBytes);
   EXPECT_EQ(writer.Write(socket, bulk.source(), 1 << 30), FrameWriter::End::kBlocked);
   EXPECT_LE(bulk.begun * Bulk::kBytes - socket.taken(), 16 * Bulk::kBytes);

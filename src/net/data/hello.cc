@@ -18,9 +18,8 @@ namespace {
 constexpr std::array<char, 4> kMagic = {'M', 'R', 'D', 'P'};
 enum class HelloKind : uint16_t { kChallenge = 1, kAnswer = 2, kWelcome = 3 };
 
-// magic, version, kind, length in all.
+// magic, version, kind, total length.
 constexpr size_t kVersionAt = 4, kKindAt = 6, kLengthAt = 8, kHeadBytes = 12;
-constexpr size_t kNameBytesMax = 255;
 
 class Writer {
  public:
@@ -37,7 +36,7 @@ class Writer {
   }
   void Raw(std::span<const std::byte> raw) { bytes_.insert(bytes_.end(), raw.begin(), raw.end()); }
   void Text(std::string_view text) {
-    MR_CHECK(text.size() <= kNameBytesMax);
+    MR_CHECK(text.size() <= kHelloNameBytesMax);
     Number(static_cast<uint8_t>(text.size()));
     Raw(std::as_bytes(std::span(text.data(), text.size())));
   }
@@ -57,7 +56,7 @@ class Writer {
   HelloBytes bytes_;
 };
 
-// After an attempt to read too much everything reads as zero and ok() is false.
+// After an attempt to read too much, everything reads as zero and ok() is false.
 class Reader {
  public:
   explicit Reader(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -102,8 +101,8 @@ class Reader {
 
 using Proof = std::array<std::byte, kProofBytes>;
 
-// Over everything that both sides have said. The messages carry their kind, so that the proof of
-// one side is never the proof of the other.
+// Covers everything that both sides have said. The messages contain their kind, so the proof of one
+// side is never valid as the proof of the other.
 Proof MakeProof(HelloSecret secret, std::initializer_list<std::span<const std::byte>> said) {
   std::vector<std::byte> all;
   for (auto part : said) all.insert(all.end(), part.begin(), part.end());
@@ -137,13 +136,13 @@ HelloBytes WelcomeWithoutProof(const Welcome& m) {
   return w.Take(kProofBytes);
 }
 
-// The message's body, and its proof apart.
+// The message's body and, separately, its proof.
 Result<std::pair<Reader, std::span<const std::byte>>> Open(std::span<const std::byte> message,
                                                            HelloKind kind, size_t proof_bytes) {
   MR_CHECK(message.size() >= kHeadBytes);
   if (LoadLe<uint16_t>(&message[kKindAt]) != static_cast<uint16_t>(kind) ||
       message.size() < kHeadBytes + proof_bytes) {
-    return InvalidArgument("a hello out of turn");
+    return InvalidArgument("a hello message out of order");
   }
   const size_t body_bytes = message.size() - kHeadBytes - proof_bytes;
   return std::pair(Reader(message.subspan(kHeadBytes, body_bytes)), message.last(proof_bytes));
@@ -193,13 +192,13 @@ HelloBytes EncodeWelcome(const Welcome& welcome, const Answer& answer, const Cha
 Result<std::optional<size_t>> HelloLength(std::span<const std::byte> bytes) {
   const size_t magic_bytes = std::min(bytes.size(), kMagic.size());
   if (std::memcmp(bytes.data(), kMagic.data(), magic_bytes) != 0) {
-    return InvalidArgument("not the hello of a data plane");
+    return InvalidArgument("not a data plane hello");
   }
   if (bytes.size() < kHeadBytes) return std::optional<size_t>();
   const auto version = LoadLe<uint16_t>(&bytes[kVersionAt]);
   if (version != kDataProtocolVersion) {
     return InvalidArgument(
-        fmt::format("the other side speaks version {} of the data protocol, "
+        fmt::format("the other side uses version {} of the data protocol, "
                     "this one version {}",
                     version, kDataProtocolVersion));
   }
@@ -216,7 +215,7 @@ Result<Challenge> DecodeChallenge(std::span<const std::byte> message) {
   Challenge c;
   opened.first.Fill(c.nonce);
   c.incarnation = opened.first.Number<uint64_t>();
-  if (!opened.first.Finished()) return InvalidArgument("a challenge of the wrong length");
+  if (!opened.first.Finished()) return InvalidArgument("the challenge has the wrong length");
   return c;
 }
 
@@ -232,8 +231,8 @@ Result<Answer> DecodeAnswer(std::span<const std::byte> message, const Challenge&
   a.expected_incarnation = reader.Number<uint64_t>();
   a.self = reader.Address();
   a.user_id = reader.Number<uint32_t>();
-  if (!reader.Finished()) return InvalidArgument("an answer of the wrong length");
-  if (a.self.incarnation == 0) return InvalidArgument("an answer without an incarnation");
+  if (!reader.Finished()) return InvalidArgument("the answer has the wrong length");
+  if (a.self.incarnation == 0) return InvalidArgument("the answer has no incarnation");
   return a;
 }
 
@@ -251,7 +250,7 @@ Result<Welcome> DecodeWelcome(std::span<const std::byte> message, const Answer& 
   w.user_id = reader.Number<uint32_t>();
   w.cookie_address = reader.Number<uint64_t>();
   reader.Fill(w.cookie);
-  if (!reader.Finished()) return InvalidArgument("a welcome of the wrong length");
+  if (!reader.Finished()) return InvalidArgument("the welcome has the wrong length");
   return w;
 }
 

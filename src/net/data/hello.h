@@ -1,7 +1,7 @@
-// How two data planes prove to each other that they hold the cluster's token before a byte of
-// payload is taken. The accepting side speaks first and asks (Challenge), the connecting side
-// answers (Answer), the accepting side confirms (Welcome). The token itself is never sent.
-// Pure but for the random nonces, which are handed in; one thread.
+// How two data planes prove to each other that they hold the cluster's token, before either accepts
+// payload. The accepting side speaks first (Challenge), the connecting side answers (Answer), the
+// accepting side confirms (Welcome). The token itself is never sent. Pure except for the random
+// nonces, which are arguments; one thread.
 #pragma once
 
 #include <array>
@@ -20,8 +20,9 @@ namespace millrace::net {
 inline constexpr uint16_t kDataProtocolVersion = 3;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kProofBytes = 32;  // HMAC-SHA256
-// Of one hello message, length included. A stranger can make us hold no more.
+// Of one hello message, including its length. Bounds the memory that a stranger can use.
 inline constexpr size_t kHelloBytesMax = 1024;
+inline constexpr size_t kHelloNameBytesMax = 255;
 
 using Nonce = std::array<std::byte, kNonceBytes>;
 Nonce RandomNonce();
@@ -37,7 +38,7 @@ struct Answer {
   PeerAddress self;
   uint32_t user_id = 0;
 };
-// What the connecting side may do, and where it can check that it reads the right memory.
+// The connecting side's permissions, and how it can check that it reads the right memory.
 struct Welcome {
   std::array<uint64_t, kMessageClasses> window_bytes = {};
   uint32_t pulls = 0;
@@ -59,8 +60,8 @@ HelloBytes EncodeAnswer(const Answer& answer, const Challenge& challenge, HelloS
 HelloBytes EncodeWelcome(const Welcome& welcome, const Answer& answer, const Challenge& challenge,
                          HelloSecret secret);
 
-// Bytes of the first whole message in `bytes`; nothing yet when more must come. An error as soon
-// as no hello can begin so.
+// The size of the first whole message in `bytes`; nullopt when more bytes are needed. An error as
+// soon as no hello can start like this.
 Result<std::optional<size_t>> HelloLength(std::span<const std::byte> bytes);
 
 // REQUIRES: `message` is one whole message.

@@ -3,15 +3,14 @@
 #include <chrono>
 #include <utility>
 
+#include "base/mutex.h"
 #include "net/data/in_process_core.h"
 #include "net/data/message_queue.h"
 
 namespace millrace::net {
 namespace {
 
-size_t Index(MessageClass c) { return static_cast<size_t>(c); }
-
-// Given to the receiver in place of the sender's owner; its end is the sender's credit.
+// The receiver holds this instead of the sender's owner; dropping it returns the sender's credit.
 struct HeldMessage {
   HeldMessage(std::shared_ptr<InProcessChannel> c, MessageClass k, size_t n, Payload p)
       : channel(std::move(c)), message_class(k), cost(n), payload(std::move(p)) {}
@@ -38,16 +37,16 @@ Status InProcessChannel::Push(MessageClass message_class, std::span<const std::b
                               Payload payload) {
   if (key.size() > limits_.key_bytes) {
     return InvalidArgument(
-        fmt::format("a key of {} bytes, the limit is {}", key.size(), limits_.key_bytes));
+        fmt::format("a key has {} bytes, the limit is {}", key.size(), limits_.key_bytes));
   }
   const size_t cost = key.size() + payload.size() + kMessageCost;
   const size_t largest = MessageBytesMax(to_->limits.window_bytes[Index(message_class)]);
   if (cost > largest) {
     return InvalidArgument(
-        fmt::format("a message of {} bytes, the limit is {}", payload.size(), largest));
+        fmt::format("a message has {} bytes, the limit is {}", payload.size(), largest));
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (closed_) return Unavailable("the peer is gone");
     if (!HasRoom(message_class, cost)) {
       return ResourceExhausted(fmt::format("{} bytes wait for this peer, the limit is {}",
@@ -64,13 +63,14 @@ Status InProcessChannel::Push(MessageClass message_class, std::span<const std::b
 
 bool InProcessChannel::WaitForRoom(MessageClass message_class, size_t bytes, Time deadline) {
   const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(deadline.ns)};
-  std::unique_lock lock(mutex_);
-  return room_.wait_until(lock, until, [&] { return closed_ || HasRoom(message_class, bytes); });
+  MutexLock lock(mutex_);
+  return room_.wait_until(
+      lock, until, [&]() MR_REQUIRES(mutex_) { return closed_ || HasRoom(message_class, bytes); });
 }
 
 void InProcessChannel::Release(MessageClass message_class, size_t cost) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     Line& line = lines_[Index(message_class)];
     line.in_use -= cost;
     line.stalled = false;
@@ -83,7 +83,7 @@ size_t InProcessChannel::Close() {
   std::array<std::deque<Message>, kMessageClasses> dropped;  // freed without the lock
   size_t n = 0;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     for (size_t c = 0; c < lines_.size(); ++c) {
       n += lines_[c].waiting.size();
@@ -97,14 +97,14 @@ size_t InProcessChannel::Close() {
 
 void InProcessChannel::DeliverSoon() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(delivering_, true)) return;
   }
   to_->loop.Post([self = shared_from_this()] { self->Deliver(); });
 }
 
 bool InProcessChannel::Take(Message& out, MessageClass& message_class) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (size_t c = 0; c < lines_.size(); ++c) {
     Line& line = lines_[c];
     if (line.waiting.empty()) continue;

@@ -13,25 +13,25 @@ namespace millrace::net {
 // ---- the network
 
 void InProcessNetwork::Add(const std::shared_ptr<InProcessCore>& core) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   cores_[core->self.endpoint] = core;
 }
 
 void InProcessNetwork::Remove(const InProcessCore& core) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = cores_.find(core.self.endpoint);
   if (it != cores_.end() && it->second.get() == &core) cores_.erase(it);
 }
 
 std::shared_ptr<InProcessCore> InProcessNetwork::Find(const PeerAddress& peer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto it = cores_.find(peer.endpoint);
   const bool found = it != cores_.end() && it->second->self.incarnation == peer.incarnation;
   return found ? it->second : nullptr;
 }
 
 std::vector<std::shared_ptr<InProcessCore>> InProcessNetwork::All() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::vector<std::shared_ptr<InProcessCore>> all;
   for (auto& [endpoint, core] : cores_) all.push_back(core);
   return all;
@@ -40,7 +40,7 @@ std::vector<std::shared_ptr<InProcessCore>> InProcessNetwork::All() {
 // ---- pulls
 
 bool InProcessPull::Write(std::span<const std::byte> bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!done_) return false;
   if (!bytes.empty()) std::memcpy(destination_.data() + written_, bytes.data(), bytes.size());
   written_ += bytes.size();
@@ -48,7 +48,7 @@ bool InProcessPull::Write(std::span<const std::byte> bytes) {
 }
 
 PullCallback InProcessPull::End() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return std::exchange(done_, nullptr);
 }
 
@@ -71,12 +71,12 @@ void InProcessCore::Start() {
     if (other.get() == this) continue;
     std::vector<PeerAddress> older;
     {
-      std::lock_guard lock(other->mutex_);
+      MutexLock lock(other->mutex_);
       for (auto& [incarnation, peer] : other->met_) {
         if (peer.endpoint == self.endpoint) older.push_back(peer);
       }
     }
-    for (const PeerAddress& peer : older) other->OnGone(peer, Unavailable("it has started anew"));
+    for (const PeerAddress& peer : older) other->OnGone(peer, Unavailable("it has restarted"));
   }
 }
 
@@ -84,26 +84,26 @@ void InProcessCore::Stop() {
   std::unordered_map<uint64_t, std::shared_ptr<InProcessChannel>> channels;
   std::vector<std::shared_ptr<InProcessPull>> pulls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
     channels.swap(channels_);
     for (auto& [id, pull] : pulls_) pulls.push_back(pull);
   }
   network_->Remove(*this);
   for (auto& [incarnation, channel] : channels) channel->Close();
-  for (auto& pull : pulls) Finish(pull, Cancelled("the data plane stops"));
+  for (auto& pull : pulls) Finish(pull, Cancelled("the data plane is stopping"));
   for (auto& other : network_->All()) other->OnGone(self, Unavailable("it has stopped"));
   pool_.Stop();
   loop.Stop();
 }
 
 void InProcessCore::Met(const PeerAddress& peer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   met_.emplace(peer.incarnation, peer);
 }
 
 bool InProcessCore::Refuses(uint64_t incarnation) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return stopping_ || forgotten_.contains(incarnation);
 }
 
@@ -111,7 +111,7 @@ void InProcessCore::OnGone(const PeerAddress& peer, const Status& reason) {
   std::shared_ptr<InProcessChannel> channel;
   std::vector<std::shared_ptr<InProcessPull>> pulls;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_ || met_.erase(peer.incarnation) == 0) return;
     if (const auto it = channels_.find(peer.incarnation); it != channels_.end()) {
       channel = std::move(it->second);
@@ -131,8 +131,8 @@ void InProcessCore::OnGone(const PeerAddress& peer, const Status& reason) {
 
 Result<std::shared_ptr<InProcessChannel>> InProcessCore::ChannelTo(const PeerAddress& peer) {
   {
-    std::lock_guard lock(mutex_);
-    if (stopping_) return Unavailable("the data plane stops");
+    MutexLock lock(mutex_);
+    if (stopping_) return Unavailable("the data plane is stopping");
     if (forgotten_.contains(peer.incarnation)) return Unavailable("the peer was declared dead");
     const auto it = channels_.find(peer.incarnation);
     if (it != channels_.end()) return it->second;
@@ -140,17 +140,17 @@ Result<std::shared_ptr<InProcessChannel>> InProcessCore::ChannelTo(const PeerAdd
   const std::shared_ptr<InProcessCore> to = network_->Find(peer);
   if (to == nullptr) {
     loop.Post([me = shared_from_this(), peer] {
-      if (me->events.on_peer_lost) me->events.on_peer_lost(peer, Unavailable("it is not there"));
+      if (me->events.on_peer_lost) me->events.on_peer_lost(peer, Unavailable("it does not exist"));
     });
-    return Unavailable("the peer is not there");
+    return Unavailable("the peer does not exist");
   }
   if (to->Refuses(self.incarnation)) {
     to->counters.Add(&DataPlaneStats::stale_refused);
-    return Unavailable("the peer refuses us");
+    return Unavailable("the peer refuses this process");
   }
   Met(peer);
   to->Met(self);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   auto& channel = channels_[peer.incarnation];
   if (channel == nullptr) {
     channel = std::make_shared<InProcessChannel>(self, to, limits);
@@ -163,7 +163,7 @@ Result<std::shared_ptr<InProcessChannel>> InProcessCore::ChannelTo(const PeerAdd
 void InProcessCore::Forget(uint64_t incarnation) {
   PeerAddress peer;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!forgotten_.insert(incarnation).second) return;
     forgotten_order_.push_back(incarnation);
     if (forgotten_order_.size() > DataPlane::kForgottenMax) {
@@ -175,8 +175,9 @@ void InProcessCore::Forget(uint64_t incarnation) {
     peer = it->second;
   }
   OnGone(peer, Unavailable("the peer was declared dead"));
-  // The other side's channel to us ends too, as a cut connection would.
-  if (const auto other = network_->Find(peer)) other->OnGone(self, Unavailable("it cut us off"));
+  // The other side's channel to this plane ends too, as with a cut connection.
+  if (const auto other = network_->Find(peer))
+    other->OnGone(self, Unavailable("it closed the connection"));
 }
 
 void InProcessCore::Pull(PullId id, const PeerAddress& from, std::span<const std::byte> request,
@@ -184,15 +185,15 @@ void InProcessCore::Pull(PullId id, const PeerAddress& from, std::span<const std
   auto pull = std::make_shared<InProcessPull>(id, from, destination, std::move(done));
   Status refused = ChannelTo(from).status();
   const std::shared_ptr<InProcessCore> owner = refused.ok() ? network_->Find(from) : nullptr;
-  if (refused.ok() && owner == nullptr) refused = Unavailable("the peer is not there");
+  if (refused.ok() && owner == nullptr) refused = Unavailable("the peer does not exist");
   if (refused.ok() && request.size() > limits.request_bytes) {
     refused = InvalidArgument("the request is too long");
   }
   if (refused.ok() && !owner->events.on_pull) {
-    refused = Unimplemented("this process serves no pulls");
+    refused = Unimplemented("this process does not serve pulls");
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (refused.ok() && pulls_.size() >= limits.pulls_per_peer) {
       refused = ResourceExhausted("too many pulls at once");
     }
@@ -221,7 +222,7 @@ void InProcessCore::Serve(const std::shared_ptr<InProcessCore>& owner,
     if (!pin.ok()) return Finish(pull, pin.status());
     for (const auto& segment : given->segments) total += segment.size();
     if (total > pull->room()) {
-      return Finish(pull, InvalidArgument("the owner has more bytes than there is room for"));
+      return Finish(pull, InvalidArgument("the owner has more bytes than the destination holds"));
     }
     for (auto rest : given->segments) {
       while (!rest.empty()) {
@@ -234,7 +235,7 @@ void InProcessCore::Serve(const std::shared_ptr<InProcessCore>& owner,
     const auto& producer = std::get<PullProducer>(*source);
     total = producer.bytes;
     if (total > pull->room()) {
-      return Finish(pull, InvalidArgument("the owner has more bytes than there is room for"));
+      return Finish(pull, InvalidArgument("the owner has more bytes than the destination holds"));
     }
     std::vector<std::byte> chunk(std::min<uint64_t>(total, kFrameBytesMax));
     for (uint64_t at = 0; at < total;) {
@@ -254,7 +255,7 @@ void InProcessCore::Finish(const std::shared_ptr<InProcessPull>& pull, const Sta
   PullCallback done = pull->End();
   if (!done) return;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     pulls_.erase(pull->id());
   }
   counters.Add(status.ok() ? &DataPlaneStats::pulls_ok : &DataPlaneStats::pulls_failed);
@@ -269,7 +270,7 @@ void InProcessCore::Finish(const std::shared_ptr<InProcessPull>& pull, const Sta
 void InProcessCore::CancelPull(PullId id, const Status& why) {
   std::shared_ptr<InProcessPull> pull;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto it = pulls_.find(id);
     if (it == pulls_.end()) return;
     pull = it->second;

@@ -1,20 +1,19 @@
-// The inside of an in-process data plane. Shared by the plane, by its peers while they talk to it,
-// and by what they still hold of its messages.
+// The implementation of an in-process data plane. Shared by the plane, by its peers while they talk
+// to it, and by holders of its messages.
 #pragma once
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/data/event_loop.h"
 #include "net/data/link_host.h"
 #include "net/data/region_table.h"
@@ -28,19 +27,19 @@ class InProcessCore;
 
 class InProcessNetwork {
  public:
-  // Any thread. The plane that had the endpoint before is told that it is replaced.
+  // Any thread. The plane that had the endpoint before is notified that it is replaced.
   void Add(const std::shared_ptr<InProcessCore>& core);
   void Remove(const InProcessCore& core);
-  // None when nobody has this endpoint, or somebody of another incarnation.
+  // Null when no plane has this endpoint, or one with another incarnation.
   std::shared_ptr<InProcessCore> Find(const PeerAddress& peer);
   std::vector<std::shared_ptr<InProcessCore>> All();
 
  private:
-  std::mutex mutex_;
-  std::map<std::string, std::shared_ptr<InProcessCore>> cores_;
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<InProcessCore>> cores_ MR_GUARDED_BY(mutex_);
 };
 
-// Messages from one plane to another: those that wait, and what the receiver holds.
+// Messages from one plane to another: those that wait, and those that the receiver holds.
 class InProcessChannel : public std::enable_shared_from_this<InProcessChannel> {
  public:
   InProcessChannel(PeerAddress from, std::shared_ptr<InProcessCore> to, DataPlaneLimits sender);
@@ -49,7 +48,7 @@ class InProcessChannel : public std::enable_shared_from_this<InProcessChannel> {
   Status Push(MessageClass message_class, std::span<const std::byte> key, Payload payload);
   bool WaitForRoom(MessageClass message_class, size_t bytes, Time deadline);
   void Release(MessageClass message_class, size_t cost);
-  // Drops what waits; nothing is taken from now on. How much was dropped.
+  // Drops waiting messages and takes no more. Returns the number of dropped messages.
   size_t Close();
 
   void Deliver();  // the receiver's loop
@@ -62,25 +61,25 @@ class InProcessChannel : public std::enable_shared_from_this<InProcessChannel> {
   };
   struct Line {
     std::deque<Message> waiting;
-    size_t bytes = 0;   // that wait
-    size_t in_use = 0;  // that the receiver holds
+    size_t bytes = 0;   // waiting
+    size_t in_use = 0;  // held by the receiver
     bool stalled = false;
   };
-  bool HasRoom(MessageClass message_class, size_t cost) const;
+  bool HasRoom(MessageClass message_class, size_t cost) const MR_REQUIRES(mutex_);
   bool Take(Message& out, MessageClass& message_class);
   void DeliverSoon();
 
   const PeerAddress from_;
   const std::shared_ptr<InProcessCore> to_;
   const DataPlaneLimits limits_;
-  std::mutex mutex_;
-  std::condition_variable room_;
-  std::array<Line, kMessageClasses> lines_;
-  bool closed_ = false;
-  bool delivering_ = false;
+  Mutex mutex_;
+  CondVar room_;
+  std::array<Line, kMessageClasses> lines_ MR_GUARDED_BY(mutex_);
+  bool closed_ MR_GUARDED_BY(mutex_) = false;
+  bool delivering_ MR_GUARDED_BY(mutex_) = false;
 };
 
-// A pull on its way: filled by the owner's serving thread, ended by whoever comes first.
+// A pull in progress: the owner's serving thread fills it; the first of several events ends it.
 class InProcessPull {
  public:
   InProcessPull(PullId id, PeerAddress from, std::span<std::byte> destination, PullCallback done)
@@ -89,9 +88,9 @@ class InProcessPull {
   PullId id() const { return id_; }
   const PeerAddress& from() const { return from_; }
   size_t room() const { return destination_.size(); }
-  // False when it is over: nothing was written.
+  // False when the pull has ended: nothing was written.
   bool Write(std::span<const std::byte> bytes);
-  // The callback, the first time; it must be called without a lock.
+  // The callback, on the first call only; call it without holding a lock.
   PullCallback End();
   uint64_t written() const { return written_; }
 
@@ -101,8 +100,8 @@ class InProcessPull {
   const PullId id_;
   const PeerAddress from_;
   const std::span<std::byte> destination_;
-  std::mutex mutex_;
-  PullCallback done_;
+  Mutex mutex_;
+  PullCallback done_ MR_GUARDED_BY(mutex_);
   std::atomic<uint64_t> written_ = 0;
 };
 
@@ -113,7 +112,7 @@ class InProcessCore : public std::enable_shared_from_this<InProcessCore> {
 
   void Start();
   void Stop();
-  // Of a peer that has stopped, was replaced or is to be forgotten.
+  // For a peer that has stopped, was replaced or was forgotten.
   void OnGone(const PeerAddress& peer, const Status& reason);
 
   Result<std::shared_ptr<InProcessChannel>> ChannelTo(const PeerAddress& peer);
@@ -141,13 +140,13 @@ class InProcessCore : public std::enable_shared_from_this<InProcessCore> {
 
   const std::shared_ptr<InProcessNetwork> network_;
   WorkPool pool_;
-  std::mutex mutex_;  // what follows
-  bool stopping_ = false;
-  std::unordered_map<uint64_t, std::shared_ptr<InProcessChannel>> channels_;
-  std::unordered_map<uint64_t, PeerAddress> met_;
-  std::unordered_set<uint64_t> forgotten_;
-  std::deque<uint64_t> forgotten_order_;
-  std::unordered_map<PullId, std::shared_ptr<InProcessPull>> pulls_;
+  Mutex mutex_;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  std::unordered_map<uint64_t, std::shared_ptr<InProcessChannel>> channels_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, PeerAddress> met_ MR_GUARDED_BY(mutex_);
+  std::unordered_set<uint64_t> forgotten_ MR_GUARDED_BY(mutex_);
+  std::deque<uint64_t> forgotten_order_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<PullId, std::shared_ptr<InProcessPull>> pulls_ MR_GUARDED_BY(mutex_);
 };
 
 }  // namespace millrace::net

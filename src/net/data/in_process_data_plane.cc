@@ -32,7 +32,7 @@ class InProcessDataPlane final : public DataPlane {
 
   Status SendWithin(Duration limit, const PeerAddress& to, MessageClass message_class,
                     std::span<const std::byte> key, Payload payload) override {
-    MR_CHECK(!core_->loop.InThread()) << "waiting in a callback waits for ever";
+    MR_CHECK(!core_->loop.InThread()) << "a wait in a callback never ends";
     const Time deadline = core_->loop.Now() + limit;
     while (true) {
       const Status status = Send(to, message_class, key, payload);

@@ -10,7 +10,7 @@
 
 namespace millrace::net {
 
-// Given to whoever takes the message; its end is the sender's credit.
+// Passed to the receiver of the message; dropping it returns the sender's credit.
 struct ReceivedMessage {
   ReceivedMessage(std::shared_ptr<IncomingLink::CreditAccount> owner, MessageClass c, size_t size)
       : account(std::move(owner)), message_class(c), bytes(new std::byte[size]), size_bytes(size) {}
@@ -18,23 +18,23 @@ struct ReceivedMessage {
 
   const std::shared_ptr<IncomingLink::CreditAccount> account;
   const MessageClass message_class;
-  const std::unique_ptr<std::byte[]> bytes;  // not zeroed first
+  const std::unique_ptr<std::byte[]> bytes;  // not initialized
   const size_t size_bytes;
   size_t charged = 0;
 };
 
 namespace {
 
-Status Foul(const char* what) { return InvalidArgument(fmt::format("the sender sent {}", what)); }
-
-size_t Index(MessageClass c) { return static_cast<size_t>(c); }
+Status SenderError(const char* what) {
+  return InvalidArgument(fmt::format("the sender sent {}", what));
+}
 
 }  // namespace
 
 void IncomingLink::CreditAccount::Return(MessageClass message_class, size_t bytes) {
   const size_t c = Index(message_class);
   if (returned[c].fetch_add(bytes) + bytes < worth_telling[c]) return;
-  std::lock_guard lock(mutex);
+  MutexLock lock(mutex);
   if (link != nullptr) link->FlushLater();
 }
 
@@ -49,7 +49,7 @@ IncomingLink::IncomingLink(LinkHost& host, std::string where)
 
 void IncomingLink::Start(UniqueFd socket) {
   {
-    std::lock_guard lock(account_->mutex);
+    MutexLock lock(account_->mutex);
     account_->link = this;
   }
   EndWithin(host_.options.limits.hello_within, "no hello in time");
@@ -66,7 +66,7 @@ Status IncomingLink::OnHello(std::span<const std::byte> message) {
   if (answer.expected_incarnation != host_.self.incarnation ||
       host_.Forgotten(answer.self.incarnation)) {
     host_.counters.Add(&DataPlaneStats::stale_refused);
-    return FailedPrecondition("of or for an incarnation that is gone");
+    return FailedPrecondition("from or to an incarnation that is gone");
   }
   direct_ = host_.options.direct_reads && answer.self.host_id == host_.self.host_id &&
             answer.user_id == host_.user_id;
@@ -88,13 +88,13 @@ Status IncomingLink::OnHello(std::span<const std::byte> message) {
 
 void IncomingLink::OnClosed(const Status& reason) {
   {
-    std::lock_guard lock(account_->mutex);
+    MutexLock lock(account_->mutex);
     account_->link = nullptr;
   }
   std::map<uint64_t, std::shared_ptr<ServedPull>> pulls;
   std::deque<std::shared_ptr<ServedPull>> turn;
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     pulls.swap(pulls_);
     turn.swap(turn_);
     control_.clear();
@@ -108,7 +108,7 @@ void IncomingLink::OnClosed(const Status& reason) {
 // ---- frames
 
 bool IncomingLink::NextFrame(OutFrame& out) {
-  std::lock_guard lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   if (!control_.empty()) {
     Control& c = control_.front();
     out.header = c.header;
@@ -138,15 +138,15 @@ Status IncomingLink::OnFrameStart(const FrameHeader& h) {
     case FrameType::kPull:
       if (h.payload_bytes < kPullHeadBytes ||
           h.payload_bytes > kPullHeadBytes + host_.options.limits.request_bytes) {
-        return Foul("a pull of the wrong length");
+        return SenderError("a pull with the wrong length");
       }
-      if (h.id <= last_pull_id_) return Foul("a pull for the second time");
+      if (h.id <= last_pull_id_) return SenderError("the same pull twice");
       last_pull_id_ = h.id;
       request_.resize(h.payload_bytes);
       return OkStatus();
     case FrameType::kPullCancel:
     case FrameType::kPullRelease: return OkStatus();
-    default: return Foul("a frame that only an owner sends");
+    default: return SenderError("a frame that only an owner may send");
   }
 }
 
@@ -175,9 +175,9 @@ Status IncomingLink::OnFrameEnd(const FrameHeader& h) {
 
 Status IncomingLink::Charge(MessageClass message_class, size_t bytes) {
   const size_t c = Index(message_class);
-  std::lock_guard lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   if (bytes > host_.options.limits.window_bytes[c] - in_use_[c]) {
-    return Foul("more than its credit allows");
+    return SenderError("more than its credit allows");
   }
   in_use_[c] += bytes;
   return OkStatus();
@@ -185,12 +185,13 @@ Status IncomingLink::Charge(MessageClass message_class, size_t bytes) {
 
 Status IncomingLink::StartMessage(const FrameHeader& h, Assembly& a) {
   const DataPlaneLimits& limits = host_.options.limits;
-  if (a.active || h.id != a.next_id) return Foul("a message out of order");
-  if (h.small > limits.key_bytes || h.small > h.payload_bytes) return Foul("too long a key");
+  if (a.active || h.id != a.next_id) return SenderError("a message out of order");
+  if (h.small > limits.key_bytes || h.small > h.payload_bytes)
+    return SenderError("a key that is too long");
   const size_t data_bytes = h.payload_bytes - h.small;
   if (h.value > MessageBytesMax(limits.window_bytes[Index(h.message_class)]) ||
       data_bytes > h.value) {
-    return Foul("too large a message");
+    return SenderError("a message that is too large");
   }
   const size_t cost = kMessageCost + h.payload_bytes;
   MR_RETURN_IF_ERROR(Charge(h.message_class, cost));
@@ -204,8 +205,10 @@ Status IncomingLink::StartMessage(const FrameHeader& h, Assembly& a) {
 }
 
 Status IncomingLink::ContinueMessage(const FrameHeader& h, Assembly& a) {
-  if (!a.active || h.id != a.next_id || h.value != a.done) return Foul("a part out of order");
-  if (h.payload_bytes == 0 || h.payload_bytes > a.total - a.done) return Foul("too long a part");
+  if (!a.active || h.id != a.next_id || h.value != a.done)
+    return SenderError("a part out of order");
+  if (h.payload_bytes == 0 || h.payload_bytes > a.total - a.done)
+    return SenderError("a part that is too long");
   MR_RETURN_IF_ERROR(Charge(h.message_class, h.payload_bytes));
   a.message->charged += h.payload_bytes;
   return OkStatus();

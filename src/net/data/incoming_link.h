@@ -1,5 +1,5 @@
-// The accepting side of a connection: takes messages and gives credit back, serves pulls. Owned by
-// the plane while it stands.
+// The accepting side of a connection: receives messages and returns credit, serves pulls. Owned by
+// the plane while it is open.
 #pragma once
 
 #include <array>
@@ -7,12 +7,12 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/data/link.h"
 #include "net/data/served_pull.h"
 
@@ -20,31 +20,31 @@ namespace millrace::net {
 
 class IncomingLink : public Link {
  public:
-  // `where` it comes from, for the log.
+  // `where` it comes from; used in log lines.
   IncomingLink(LinkHost& host, std::string where);
 
   void Start(UniqueFd socket);  // the loop's thread
 
-  // Nothing until the hello is over.
+  // Unset until the hello is over.
   const std::optional<PeerAddress>& peer() const { return peer_; }
   const std::string& where() const { return where_; }
 
-  // Shared memory was let go: tells the reader, if it has heard of it. The loop's thread.
+  // Shared memory was released: notifies the reader if it may have mapped it. The loop's thread.
   void SharedGone(uint64_t number);
 
-  // Payloads that were let go, from any thread: the link itself may be gone by then.
+  // Returns credit for released payloads, from any thread: the link itself may be gone by then.
   class CreditAccount {
    public:
     void Return(MessageClass message_class, size_t bytes);
 
-    std::mutex mutex;
-    IncomingLink* link = nullptr;  // until it is closed
+    Mutex mutex;
+    IncomingLink* link MR_GUARDED_BY(mutex) = nullptr;  // null once it is closed
     std::array<std::atomic<size_t>, kMessageClasses> returned = {};
     std::array<size_t, kMessageClasses> worth_telling = {};
   };
 
  private:
-  struct Assembly {  // of the message that is coming in, one in a class
+  struct Assembly {  // of an incoming message, one per class
     bool active = false;
     uint64_t next_id = 0;
     size_t done = 0, total = 0;
@@ -76,32 +76,36 @@ class IncomingLink : public Link {
   void OfferDirect(const std::shared_ptr<ServedPull>& pull);   // a serving thread
   void WatchLeases();                                          // the loop's thread
   void SumDirect(const std::shared_ptr<ServedPull>& pull);
-  void EndPull(uint64_t id, const Status& status);                             // any thread
-  void DropPull(uint64_t id);                                                  // any thread
-  void AddSum(const ServedPull& pull);                                         // with queue_mutex_
-  bool NextOfPulls(OutFrame& out);                                             // with queue_mutex_
-  void AddControl(const FrameHeader& header, std::vector<std::byte> payload);  // the same
-  void AddEnd(uint64_t id, const Status& status, uint64_t bytes);              // the same
+  void EndPull(uint64_t id, const Status& status);  // any thread
+  void DropPull(uint64_t id);                       // any thread
+  void AddSum(const ServedPull& pull) MR_REQUIRES(queue_mutex_);
+  bool NextOfPulls(OutFrame& out) MR_REQUIRES(queue_mutex_);
+  void AddControl(const FrameHeader& header, std::vector<std::byte> payload)
+      MR_REQUIRES(queue_mutex_);
+  void AddEnd(uint64_t id, const Status& status, uint64_t bytes) MR_REQUIRES(queue_mutex_);
 
   const std::string where_;
   const std::shared_ptr<CreditAccount> account_;
   std::optional<PeerAddress> peer_;
   Challenge challenge_;
-  bool direct_ = false;  // on this host, the same user
+  bool direct_ = false;  // on this host, same user
 
-  // The loop's thread.
+  // Used on the loop's thread.
   std::array<Assembly, kMessageClasses> assemblies_;
   std::vector<std::byte> request_;
   uint64_t last_pull_id_ = 0;
   std::optional<EventLoop::Timer> lease_timer_;
 
-  std::mutex queue_mutex_;  // what follows
-  std::deque<Control> control_;
-  std::array<size_t, kMessageClasses> in_use_ = {};
-  std::map<uint64_t, std::shared_ptr<ServedPull>> pulls_;
-  size_t handling_ = 0;  // calls of the handler under way, of pulls that were dropped too
-  std::set<uint64_t> shared_told_;  // numbers of shared memory that the reader may have mapped
-  std::deque<std::shared_ptr<ServedPull>> turn_;  // that have something to send, now or soon
+  Mutex queue_mutex_;
+  std::deque<Control> control_ MR_GUARDED_BY(queue_mutex_);
+  std::array<size_t, kMessageClasses> in_use_ MR_GUARDED_BY(queue_mutex_) = {};
+  std::map<uint64_t, std::shared_ptr<ServedPull>> pulls_ MR_GUARDED_BY(queue_mutex_);
+  // Handler calls in progress, including those of dropped pulls.
+  size_t handling_ MR_GUARDED_BY(queue_mutex_) = 0;
+  // Numbers of shared memory that the reader may have mapped.
+  std::set<uint64_t> shared_told_ MR_GUARDED_BY(queue_mutex_);
+  // Pulls that have something to send, now or soon.
+  std::deque<std::shared_ptr<ServedPull>> turn_ MR_GUARDED_BY(queue_mutex_);
 };
 
 }  // namespace millrace::net

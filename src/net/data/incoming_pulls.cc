@@ -1,24 +1,25 @@
-// The pulls that an IncomingLink serves; incoming_link.cc has the rest of it.
+// The pulls that an IncomingLink serves; the rest of the class is in incoming_link.cc.
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "net/data/incoming_link.h"
 
 namespace millrace::net {
 namespace {
 
 constexpr size_t kSumPieceBytes = 256 << 10;
-// Up to here the sum goes out with the segments: one message instead of two, and the serving thread
-// has often just written the bytes. Beyond, the reader copies while the owner sums.
+// Up to this size the sum is sent with the segments: one message instead of two, and the serving
+// thread has often just written the bytes. Above it, the reader copies while the owner sums.
 constexpr uint64_t kSumAtOnceBytes = 2 << 20;
 constexpr size_t kEndTextBytesMax = 512;
-constexpr size_t kControlSpare = 64;  // frames other than pulls' ends
+constexpr size_t kControlSpare = 64;  // for frames that are not ends of pulls
 
 }  // namespace
 
-// One frame of each in turn.
+// One frame from each in turn.
 bool IncomingLink::NextOfPulls(OutFrame& out) {
   for (size_t looked = turn_.size(); looked > 0; --looked) {
     std::shared_ptr<ServedPull> pull = std::move(turn_.front());
@@ -28,7 +29,7 @@ bool IncomingLink::NextOfPulls(OutFrame& out) {
       host_.counters.Add(&DataPlaneStats::pulls_served);
       AddEnd(pull->id(), OkStatus(), pull->total());
       pulls_.erase(pull->id());
-      out.owners[1] = std::move(pull);  // freed without the lock, as all that is the user's
+      out.owners[1] = std::move(pull);  // freed without the lock, like all user objects
     } else {
       if (const auto chunk = pull->NextToMake()) MakeChunk(pull, *chunk);
       turn_.push_back(std::move(pull));
@@ -44,15 +45,15 @@ bool IncomingLink::NextOfPulls(OutFrame& out) {
 Status IncomingLink::StartPull(const FrameHeader& h) {
   MR_ASSIGN_OR_RETURN(const PullHead head, DecodePullHead(request_));
   if (head.direct.on_this_host() && !direct_) {
-    return InvalidArgument("the sender sent a wish to read memory that it cannot read");
+    return InvalidArgument("the sender sent a request to read memory that it cannot read");
   }
   const auto pull = std::make_shared<ServedPull>(h.id, h.value, head.direct);
   const size_t pulls_max = host_.options.limits.pulls_per_peer;
   bool taken = false;
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (!host_.events.on_pull) {
-      AddEnd(h.id, Unimplemented("this process serves no pulls"), 0);
+      AddEnd(h.id, Unimplemented("this process does not serve pulls"), 0);
     } else if (std::max(pulls_.size(), handling_) >= pulls_max) {
       AddEnd(h.id, ResourceExhausted("too many pulls at once"), 0);
     } else {
@@ -60,9 +61,9 @@ Status IncomingLink::StartPull(const FrameHeader& h) {
       ++handling_;
       taken = true;
     }
-    // Refusals are answers too; who does not read them may not go on asking.
+    // Refusals are replies too; a peer that does not read them may not continue to ask.
     if (control_.size() > 2 * pulls_max + kControlSpare) {
-      return InvalidArgument("the sender sent pulls without end");
+      return InvalidArgument("the sender sent pulls without reading the replies");
     }
   }
   if (!taken) {
@@ -79,7 +80,7 @@ Status IncomingLink::StartPull(const FrameHeader& h) {
 
 void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     --handling_;
   }
   if (!source.ok()) return EndPull(id, source.status());
@@ -98,7 +99,7 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
   std::shared_ptr<ServedPull> pull;
   Status status;
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     const auto it = pulls_.find(id);
     if (it == pulls_.end()) return;  // cancelled, or the reader is gone
     pull = it->second;
@@ -109,16 +110,16 @@ void IncomingLink::OnSource(uint64_t id, Result<PullSource> source) {
     OfferDirect(pull);
   } else {
     BeginSending(pull);
-    // The loop sends what is large: the thread that asks handlers is free for the next pull.
+    // The loop sends large pulls: the thread that calls handlers is free for the next one.
     if (pull->total() > kFrameBytesMax) return FlushLater();
   }
   Flush();
 }
 
 void IncomingLink::BeginSending(const std::shared_ptr<ServedPull>& pull) {
-  std::lock_guard lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   if (!pulls_.contains(pull->id())) return;
-  if (pull->sent()) {  // of no bytes
+  if (pull->sent()) {  // it has no bytes
     host_.counters.Add(&DataPlaneStats::pulls_served);
     AddEnd(pull->id(), OkStatus(), 0);
     pulls_.erase(pull->id());
@@ -131,7 +132,7 @@ void IncomingLink::BeginSending(const std::shared_ptr<ServedPull>& pull) {
 void IncomingLink::OfferDirect(const std::shared_ptr<ServedPull>& pull) {
   const bool at_once = pull->total() <= kSumAtOnceBytes;
   if (at_once) pull->AddToSum(pull->total());
-  std::lock_guard lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   if (!pulls_.contains(pull->id())) return;
   for (const auto& memory : pull->shared_memory()) shared_told_.insert(memory->number());
   AddControl({.type = pull->direct_type(), .id = pull->id(), .value = pull->total()},
@@ -150,7 +151,7 @@ void IncomingLink::MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk
     const Status status = pull->producer().produce(chunk.offset, out);
     if (!status.ok()) return EndPull(pull->id(), status);
     {
-      std::lock_guard lock(queue_mutex_);
+      MutexLock lock(queue_mutex_);
       pull->Made(Payload(bytes, out));
       if (!pulls_.contains(pull->id())) return;
       if (const auto next = pull->NextToMake()) MakeChunk(pull, *next);
@@ -159,7 +160,7 @@ void IncomingLink::MakeChunk(std::shared_ptr<ServedPull> pull, ServedPull::Chunk
   });
 }
 
-// One timer for all: one for each pull would have to be set on the loop's thread, which sleeps.
+// One timer for all: a timer per pull would have to be set on the loop's thread, which sleeps.
 void IncomingLink::WatchLeases() {
   if (lease_timer_) return;
   const Duration lease = host_.options.limits.direct_lease;
@@ -169,7 +170,7 @@ void IncomingLink::WatchLeases() {
     std::vector<uint64_t> over;
     bool any = false;
     {
-      std::lock_guard lock(queue_mutex_);
+      MutexLock lock(queue_mutex_);
       for (const auto& [id, pull] : pulls_) {
         any |= pull->ways().any();
         if (pull->direct() && pull->begun_at() + lease <= host_.loop.Now()) over.push_back(id);
@@ -182,7 +183,7 @@ void IncomingLink::WatchLeases() {
   });
 }
 
-// A piece at a time; the reader copies meanwhile.
+// Piece by piece; the reader copies meanwhile.
 void IncomingLink::SumDirect(const std::shared_ptr<ServedPull>& pull) {
   if (closed()) return;
   if (!pull->AddToSum(kSumPieceBytes)) {
@@ -190,7 +191,7 @@ void IncomingLink::SumDirect(const std::shared_ptr<ServedPull>& pull) {
     return;
   }
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (!pulls_.contains(pull->id())) return;
     AddSum(*pull);
   }
@@ -205,7 +206,7 @@ void IncomingLink::AddSum(const ServedPull& pull) {
 
 void IncomingLink::SharedGone(uint64_t number) {
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (shared_told_.erase(number) == 0) return;
     AddControl({.type = FrameType::kSharedGone, .id = number}, {});
   }
@@ -230,7 +231,7 @@ void IncomingLink::AddEnd(uint64_t id, const Status& status, uint64_t bytes) {
 
 void IncomingLink::EndPull(uint64_t id, const Status& status) {
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (!pulls_.contains(id)) return;
     AddEnd(id, status, 0);
   }
@@ -241,7 +242,7 @@ void IncomingLink::EndPull(uint64_t id, const Status& status) {
 void IncomingLink::DropPull(uint64_t id) {
   std::shared_ptr<ServedPull> pull;  // freed without the lock
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     const auto it = pulls_.find(id);
     if (it == pulls_.end()) return;
     pull = std::move(it->second);

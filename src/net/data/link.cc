@@ -10,7 +10,7 @@
 namespace millrace::net {
 namespace {
 
-constexpr size_t kReadBudgetBytes = 1 << 20;     // per look at one connection
+constexpr size_t kReadBudgetBytes = 1 << 20;     // per event of one connection
 constexpr size_t kWriteBudgetBytes = 1 << 20;    // on the loop's thread
 constexpr size_t kCallerBudgetBytes = 64 << 10;  // on a caller's thread
 
@@ -38,7 +38,7 @@ void Link::Connected() {
   if (shaking_) return Shake();
   binding_ = stream_->Binding();
   {
-    std::lock_guard lock(write_mutex_);
+    MutexLock lock(write_mutex_);
     write_open_ = true;
     SetInterest();
   }
@@ -58,7 +58,7 @@ void Link::Shake() {
 
 void Link::SendHello(std::vector<std::byte> message) {
   {
-    std::lock_guard lock(write_mutex_);
+    MutexLock lock(write_mutex_);
     if (!write_open_) return;
     writer_.PushRaw(std::move(message));
   }
@@ -84,7 +84,7 @@ void Link::Close(const Status& reason) {
   if (closed_) return;
   const auto self = shared_from_this();
   {
-    std::lock_guard lock(write_mutex_);
+    MutexLock lock(write_mutex_);
     closed_ = true;
     write_open_ = false;
     if (stream_ != nullptr) host_.loop.Unwatch(stream_->fd());
@@ -93,7 +93,7 @@ void Link::Close(const Status& reason) {
   if (hello_timer_) host_.loop.Cancel(*hello_timer_);
   hello_timer_.reset();
   OnClosed(reason);
-  host_.loop.Post([self] {});  // events of this look may still name it
+  host_.loop.Post([self] {});  // pending events may still refer to it
 }
 
 void Link::OnEvents(uint32_t events) {
@@ -106,7 +106,7 @@ void Link::OnEvents(uint32_t events) {
   if (shaking_) return Shake();
   if ((events & EPOLLOUT) != 0) {
     {
-      std::lock_guard lock(write_mutex_);
+      MutexLock lock(write_mutex_);
       blocked_ = false;
       SetInterest();
     }
@@ -126,7 +126,7 @@ void Link::SetInterest() {
   host_.loop.Change(stream_->fd(), blocked_ ? EPOLLIN | EPOLLOUT : EPOLLIN, this);
 }
 
-// Byte by byte would be simplest; what was read beyond the hello belongs to the frames.
+// Reading byte by byte would be simplest, but bytes after the hello belong to the frames.
 void Link::ReadHello() {
   while (!closed_ && !ready_) {
     const iovec place{staging_.data(), staging_.size()};
@@ -177,7 +177,8 @@ void Link::ReadFrames() {
       stream_->Expect(decoder_.Awaited());
       break;
     }
-    if (budget <= io.bytes) {  // the others' turn; a TLS session may hold bytes epoll cannot see
+    if (budget <= io.bytes) {  // the other connections' turn; a TLS session may hold bytes that
+                               // epoll cannot see
       host_.loop.Post([self = shared_from_this(), this] {
         if (!closed_) ReadFrames();
       });
@@ -203,12 +204,14 @@ void Link::FlushLater() {
   });
 }
 
-// Whoever finds the lock taken leaves the work to its holder, who looks again after letting go.
+// A thread that finds the lock taken leaves the work to its holder, which checks again after
+// unlocking.
 void Link::Write(size_t budget_bytes) {
   flush_wanted_ = true;
   while (flush_wanted_) {
-    std::unique_lock lock(write_mutex_, std::try_to_lock);
-    if (!lock || !write_open_ || blocked_) return;
+    if (!write_mutex_.try_lock()) return;
+    MutexLock lock(write_mutex_, std::adopt_lock);
+    if (!write_open_ || blocked_) return;
     flush_wanted_ = false;
     const uint64_t before = writer_.frames();
     const FrameWriter::End end = writer_.Write(
@@ -223,7 +226,7 @@ void Link::Write(size_t budget_bytes) {
           [self = shared_from_this(), this, why = writer_.failure()] { Close(Unavailable(why)); });
     }
     const auto done = writer_.TakeDone();
-    lock.unlock();  // before what was sent is let go
+    lock.unlock();  // before sent frames are released
     if (end == FrameWriter::End::kBudget) return FlushLater();
     if (end != FrameWriter::End::kDry) return;
   }

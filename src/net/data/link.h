@@ -1,21 +1,21 @@
-// One connection of a data plane: socket, hello, frames both ways. The side that connects sends
-// messages and asks for pulls (OutgoingLink), the side that accepts takes and serves them
-// (IncomingLink), so two processes that send to each other have two connections and neither waits
-// behind the other's bulk.
+// One connection of a data plane: socket, hello, frames in both directions. The connecting side
+// sends messages and asks for pulls (OutgoingLink); the accepting side receives messages and serves
+// pulls (IncomingLink). So two processes that send to each other have two connections, and neither
+// waits behind the other's bulk data.
 //
-// Everything happens on the loop's thread, but for Flush and what the derived classes say.
+// Everything runs on the loop's thread, except Flush and where derived classes say otherwise.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/data/byte_stream.h"
 #include "net/data/frame.h"
 #include "net/data/frame_writer.h"
@@ -25,41 +25,41 @@ namespace millrace::net {
 
 class Link : public EventHandler, public FrameSink, public std::enable_shared_from_this<Link> {
  public:
-  // Ends the connection; the derived class says what follows from it. Once, further calls are void.
+  // Ends the connection; the derived class handles the consequences. Only the first call counts.
   void Close(const Status& reason);
   bool closed() const { return closed_; }
 
-  // Any thread: writes what may be written now. Small amounts on the caller's thread, which saves
-  // waking the loop; the rest on the loop's.
+  // Any thread: writes as much as may be written now. Small amounts are written on the caller's
+  // thread, which saves waking the loop; the rest on the loop's.
   void Flush();
-  // Any thread: has the loop write.
+  // Any thread: makes the loop write.
   void FlushLater();
 
  protected:
   explicit Link(LinkHost& host) : host_(host), decoder_(*this) {}
   ~Link() override = default;
 
-  // ---- what a derived class provides
+  // ---- implemented by a derived class
 
   // Any thread, one at a time: the next frame, if one may be sent.
   virtual bool NextFrame(OutFrame& out) = 0;
-  // The connection stands; keys are agreed.
+  // The connection is established; keys are agreed.
   virtual void OnConnected() = 0;
   // A whole message of the hello.
   virtual Status OnHello(std::span<const std::byte> message) = 0;
   virtual void OnClosed(const Status& reason) = 0;
 
-  // ---- what it may use
+  // ---- for use by a derived class
 
   void Adopt(UniqueFd socket, StreamSide side, bool connecting);
   void SendHello(std::vector<std::byte> message);
-  // The hello is over: frames from now on.
+  // The hello is over: frames follow.
   void SetReady();
   bool ready() const { return ready_; }
-  // Of the TLS session; empty without.
+  // Of the TLS session; empty without TLS.
   const std::vector<std::byte>& binding() const { return binding_; }
   HelloSecret secret() const { return {host_.options.token, binding_}; }
-  void EndWithin(Duration limit, const char* what);  // unless SetReady comes first
+  void EndWithin(Duration limit, const char* what);  // unless SetReady is called first
 
   LinkHost& host_;
 
@@ -73,7 +73,7 @@ class Link : public EventHandler, public FrameSink, public std::enable_shared_fr
   void ReadFrames();
   Status TakeRead(size_t bytes, size_t place_bytes);
   void Write(size_t budget_bytes);
-  void SetInterest();  // with write_mutex_
+  void SetInterest() MR_REQUIRES(write_mutex_);
 
   FrameDecoder decoder_;
   std::unique_ptr<ByteStream> stream_;
@@ -86,10 +86,10 @@ class Link : public EventHandler, public FrameSink, public std::enable_shared_fr
   std::atomic<bool> ready_ = false;
   std::atomic<bool> closed_ = false;
 
-  std::mutex write_mutex_;  // stream_ for writing, writer_, blocked_, write_open_
-  FrameWriter writer_;
-  bool blocked_ = false;
-  bool write_open_ = false;
+  Mutex write_mutex_;  // also of stream_ for writing; the loop's thread reads without it
+  FrameWriter writer_ MR_GUARDED_BY(write_mutex_);
+  bool blocked_ MR_GUARDED_BY(write_mutex_) = false;
+  bool write_open_ MR_GUARDED_BY(write_mutex_) = false;
   std::atomic<bool> one_thread_ = false;
   std::atomic<bool> flush_wanted_ = false;
   std::atomic<bool> flush_posted_ = false;

@@ -1,4 +1,4 @@
-// What the connections of one data plane share. Owned by the plane; outlives its links.
+// Shared by the connections of one data plane. Owned by the plane; outlives its links.
 #pragma once
 
 #include <atomic>
@@ -40,7 +40,7 @@ struct LinkHost {
   DataPlaneEvents events;
   PeerAddress self;
   uint32_t user_id = 0;
-  Nonce cookie = {};                  // others on this host read it to see that they can
+  Nonce cookie = {};                  // peers on this host read it to verify that they can
   TlsContext server_tls, client_tls;  // null without TLS
   DataCounters counters;
   RegionTable regions;
@@ -50,12 +50,12 @@ struct LinkHost {
 
   WorkPool& pool() { return *pool_; }
 
-  // All on the loop's thread.
+  // All called on the loop's thread.
   virtual bool Forgotten(uint64_t incarnation) = 0;
   virtual void OnKnown(const std::shared_ptr<IncomingLink>& link) = 0;
   virtual void OnIncomingEnd(IncomingLink& link, const Status& reason) = 0;
   virtual void OnOutgoingEnd(OutgoingLink& link, const Status& reason) = 0;
-  // One line a second at most, for all strangers together.
+  // At most one line per second for all strangers together.
   virtual void LogStranger(const std::string& who, const Status& reason) = 0;
 
  protected:

@@ -7,7 +7,7 @@
 
 namespace millrace::net {
 
-static_assert(std::endian::native == std::endian::little, "frames are written as they lie");
+static_assert(std::endian::native == std::endian::little, "frames are written in memory order");
 
 template <typename T>
 void StoreLe(std::byte* at, T value) {

@@ -22,8 +22,8 @@ Status CannotMap(int64_t process_id, const char* why) {
   return Unavailable(fmt::format("cannot map memory of process {}: {}", process_id, why));
 }
 
-// Named first, opened only when it is a file in the kernel's memory: opening anything else might
-// wait or act. `path` names a descriptor of the peer.
+// Checks the name first and opens it only when it is a file in the kernel's memory: opening
+// anything else might block or have side effects. `path` names a descriptor of the peer.
 Result<UniqueFd> OpenMemoryFile(int64_t process_id, const std::string& path) {
   const UniqueFd named(open(path.c_str(), O_PATH | O_CLOEXEC));
   struct statfs file_system;
@@ -33,7 +33,7 @@ Result<UniqueFd> OpenMemoryFile(int64_t process_id, const std::string& path) {
     return CannotMap(process_id, std::strerror(errno));
   }
   if (file_system.f_type != TMPFS_MAGIC || !S_ISREG(file.st_mode)) {
-    return CannotMap(process_id, "it is no file in memory");
+    return CannotMap(process_id, "it is not a file in memory");
   }
   UniqueFd fd(open(fmt::format("/proc/self/fd/{}", named.get()).c_str(),
                    O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -77,16 +77,16 @@ Result<std::shared_ptr<const Mapping>> MappedMemory::Map(uint64_t number,
   }
   if (header.number != number) {
     return InvalidArgument(
-        fmt::format("the owner named shared memory {} where {} lies", number, header.number));
+        fmt::format("the owner named shared memory {}, but the file is {}", number, header.number));
   }
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
-    return InvalidArgument("the owner shares memory that it may cut short");
+    return InvalidArgument("the owner shares memory that it could shrink");
   }
-  struct stat file;  // after the seals: from now on it can only grow
+  struct stat file;  // after checking the seals: from now on it can only grow
   if (fstat(fd.get(), &file) != 0) return CannotMap(process_id_, std::strerror(errno));
   const auto size = static_cast<size_t>(file.st_size);
-  if (size <= kSharedHeaderBytes) return InvalidArgument("the owner shares memory of no bytes");
+  if (size <= kSharedHeaderBytes) return InvalidArgument("the owner shares empty memory");
   void* data = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) return CannotMap(process_id_, std::strerror(errno));
   return std::make_shared<const Mapping>(static_cast<const std::byte*>(data), size);

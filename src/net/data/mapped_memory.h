@@ -1,9 +1,9 @@
-// The reader's side of shared memory: maps what a peer on this host shares (net/shared_memory.h),
-// once for each, and forgets it when the peer says that it is gone or is lost itself.
+// The reader's side of shared memory. It maps each memory that a peer on this host shares
+// (net/shared_memory.h) once, and unmaps it when the peer releases it or is lost.
 //
-// Nothing that the peer says is believed: the file must be memory of the kernel's (never a pipe or
-// a device), carry the peer's cookie, be sealed so that it cannot shrink while it is mapped, and
-// hold what is read from it. Owned by a link; one thread. A Mapping may be kept longer.
+// The peer is untrusted: the file must be kernel memory (never a pipe or a device), carry the
+// peer's cookie, be sealed so that it cannot shrink while mapped, and contain the range to be read.
+// Owned by a link; one thread. A Mapping may be kept longer.
 #pragma once
 
 #include <cstddef>
@@ -29,12 +29,12 @@ class Mapping {
 
  private:
   const std::byte* const data_;
-  const size_t size_;  // of the file
+  const size_t size_;  // of the whole file
 };
 
 class MappedMemory {
  public:
-  // Of one peer. The one used longest ago makes room.
+  // Per peer. The least recently used mapping is replaced.
   static constexpr size_t kMappingsMax = 16;
 
   MappedMemory(int64_t process_id, const Nonce& cookie)
@@ -51,7 +51,8 @@ class MappedMemory {
 
   const int64_t process_id_;
   const Nonce cookie_;
-  std::list<std::pair<uint64_t, std::shared_ptr<const Mapping>>> mappings_;  // last used first
+  // most recently used first
+  std::list<std::pair<uint64_t, std::shared_ptr<const Mapping>>> mappings_;
 };
 
 }  // namespace millrace::net

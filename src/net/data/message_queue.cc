@@ -8,11 +8,9 @@
 namespace millrace::net {
 namespace {
 
-// A part smaller than this share of the window is sent only when it is the rest of a message: many
-// small frames would cost more than waiting for credit.
+// A part smaller than this share of the window is sent only if it completes a message: many small
+// frames would cost more than waiting for credit.
 constexpr size_t kPartOfWindow = 16;
-
-size_t Index(MessageClass c) { return static_cast<size_t>(c); }
 
 }  // namespace
 
@@ -26,7 +24,7 @@ Status MessageQueue::Push(MessageClass message_class, std::span<const std::byte>
   Line& line = lines_[Index(message_class)];
   if (key.size() > limits_.key_bytes) {
     return InvalidArgument(
-        fmt::format("a key of {} bytes, the limit is {}", key.size(), limits_.key_bytes));
+        fmt::format("a key has {} bytes, the limit is {}", key.size(), limits_.key_bytes));
   }
   auto message = std::make_shared<Message>();
   message->key.assign(key.begin(), key.end());
@@ -34,7 +32,7 @@ Status MessageQueue::Push(MessageClass message_class, std::span<const std::byte>
   const size_t cost = Cost(*message);
   const size_t window = line.window > 0 ? line.window : limits_.window_bytes[Index(message_class)];
   if (cost > MessageBytesMax(window)) {
-    return InvalidArgument(fmt::format("a message of {} bytes, the limit is {}",
+    return InvalidArgument(fmt::format("a message has {} bytes, the limit is {}",
                                        message->payload.size(), MessageBytesMax(window)));
   }
   if (!HasRoom(message_class, cost)) {
@@ -51,7 +49,7 @@ Status MessageQueue::SetWindows(const std::array<uint64_t, kMessageClasses>& win
     Line& line = lines_[c];
     for (const auto& message : line.waiting) {
       if (Cost(*message) > MessageBytesMax(window_bytes[c])) {
-        return FailedPrecondition(fmt::format("a message of {} bytes waits, the peer takes {}",
+        return FailedPrecondition(fmt::format("a message of {} bytes waits, the peer accepts {}",
                                               message->payload.size(),
                                               MessageBytesMax(window_bytes[c])));
       }

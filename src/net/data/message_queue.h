@@ -1,5 +1,6 @@
-// What waits to be sent to one peer: picks the next part to send by urgency and by the receiver's
-// credit. And what both ends count as credit. Pure; one thread at a time (callers lock).
+// The messages that wait for one peer. Chooses the next part to send by urgency and by the
+// receiver's credit. Also defines what both ends count as credit. Pure; owned by a link or a plane;
+// one thread at a time (callers lock).
 #pragma once
 
 #include <array>
@@ -18,19 +19,19 @@
 
 namespace millrace::net {
 
-// A frame on its way out. `parts` and what they show live as long as `owners`.
+// A frame to be sent. `parts` and the bytes that they view live as long as `owners`.
 struct OutFrame {
   FrameHeader header;
   std::vector<std::span<const std::byte>> parts;
   std::array<std::shared_ptr<const void>, 2> owners;
-  bool more = false;  // a further frame is ready for certain
+  bool more = false;  // another frame is certainly ready
 };
 
 // Charged for each message in addition to its bytes, so that empty ones are bounded too.
 inline constexpr size_t kMessageCost = 256;
 
-// Of a window: no larger message may be sent. Half of it, because up to a quarter may be credit
-// that the receiver has not given back yet.
+// The largest message for a window. Half of it, because up to a quarter may be credit that the
+// receiver has not returned yet.
 constexpr size_t MessageBytesMax(size_t window_bytes) { return window_bytes / 2; }
 constexpr size_t CreditReturnBytes(size_t window_bytes) { return window_bytes / 4; }
 inline constexpr size_t kWindowBytesMin = 16 << 10;
@@ -39,19 +40,19 @@ class MessageQueue {
  public:
   explicit MessageQueue(const DataPlaneLimits& limits) : limits_(limits) {}
 
-  // kInvalidArgument or kResourceExhausted.
+  // Errors: kInvalidArgument or kResourceExhausted.
   Status Push(MessageClass message_class, std::span<const std::byte> key, Payload payload);
   bool HasRoom(MessageClass message_class, size_t bytes) const;
 
-  // What the receiver allows. An error when it takes less than what already waits.
+  // Sets what the receiver allows. An error when a waiting message is larger.
   Status SetWindows(const std::array<uint64_t, kMessageClasses>& window_bytes);
-  // An error when more is given back than was used.
+  // An error when more credit is returned than was used.
   Status AddCredit(MessageClass message_class, uint64_t bytes);
 
-  // The next part to send; nothing when none waits or may be sent. `out` may be reused.
+  // The next part to send; false when none waits or may be sent. `out` may be reused.
   bool Next(OutFrame& out);
 
-  size_t messages() const;  // that wait, whole or in part
+  size_t messages() const;  // waiting, whole or in part
   uint64_t stalls() const { return stalls_; }
 
  private:
@@ -63,8 +64,8 @@ class MessageQueue {
   };
   struct Line {
     std::deque<std::shared_ptr<Message>> waiting;
-    size_t bytes = 0;   // not yet handed out, costs included
-    size_t credit = 0;  // left
+    size_t bytes = 0;   // waiting, including costs
+    size_t credit = 0;  // remaining
     size_t window = 0;
     uint64_t next_id = 0;
     bool stalled = false;

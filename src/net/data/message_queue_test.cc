@@ -15,7 +15,7 @@ using enum MessageClass;
 
 Payload Bytes(size_t n) { return Payload::CopyOf(std::vector<std::byte>(n)); }
 
-TEST(MessageQueue, AnUrgentMessageIsTheNextFrame) {
+TEST(MessageQueue, AnUrgentMessageIsSentNext) {
   MessageQueue queue{DataPlaneLimits{}};
   ASSERT_TRUE(queue.SetWindows({16 << 20, 64 << 20, 256 << 20}).ok());
   ASSERT_TRUE(queue.Push(kBulk, {}, Bytes(8 << 20)).ok());
@@ -41,15 +41,15 @@ TEST(MessageQueue, NothingBeforeTheWindowsAreKnown) {
   EXPECT_FALSE(queue.Next(frame));
   ASSERT_TRUE(queue.SetWindows({1 << 20, 1 << 20, 1 << 20}).ok());
   EXPECT_TRUE(queue.Next(frame));
-  EXPECT_FALSE(queue.AddCredit(kDecode, (1 << 20) + 1).ok()) << "more than was ever used";
+  EXPECT_FALSE(queue.AddCredit(kDecode, (1 << 20) + 1).ok()) << "more than was used";
   EXPECT_FALSE(queue.AddCredit(kBulk, 1).ok());
   EXPECT_TRUE(queue.AddCredit(kDecode, 10 + kMessageCost).ok());
   EXPECT_FALSE(queue.AddCredit(kDecode, 1).ok());
 }
 
-// Against a model of the receiver: it never holds more than its window, each class comes in order
-// and whole, and when it lets go nothing stays behind.
-TEST(MessageQueue, AgainstAReceiverThatKeepsAndLetsGoAtRandom) {
+// Against a model of the receiver: it never holds more than its window, each class arrives in order
+// and complete, and when it releases everything, nothing stays queued.
+TEST(MessageQueue, AgainstAReceiverThatReleasesAtRandom) {
   Rng rng(4);
   for (int round = 0; round < 30 * TestScale(); ++round) {
     const size_t window = static_cast<size_t>(rng.Between(kWindowBytesMin, 600'000));
@@ -59,8 +59,8 @@ TEST(MessageQueue, AgainstAReceiverThatKeepsAndLetsGoAtRandom) {
     MessageQueue queue(limits);
     ASSERT_TRUE(queue.SetWindows({window, window, window}).ok());
     struct Class {
-      std::deque<size_t> pushed;  // payload bytes, not yet begun
-      size_t open_left = 0;       // of the message under way
+      std::deque<size_t> pushed;  // payload bytes, not yet started
+      size_t open_left = 0;       // of the message in progress
       bool open = false;
       size_t open_cost = 0, in_use = 0, returned = 0;
       std::deque<size_t> held;  // costs
@@ -73,7 +73,7 @@ TEST(MessageQueue, AgainstAReceiverThatKeepsAndLetsGoAtRandom) {
       Class& c = classes[static_cast<size_t>(frame.header.message_class)];
       for (size_t more_urgent = 0; more_urgent < static_cast<size_t>(frame.header.message_class);
            ++more_urgent) {
-        const Class& u = classes[more_urgent];  // passed over only for want of credit
+        const Class& u = classes[more_urgent];  // skipped only for lack of credit
         ASSERT_TRUE((u.pushed.empty() && !u.open) || u.in_use > window / 4);
       }
       size_t cost = frame.header.payload_bytes;
@@ -129,7 +129,7 @@ TEST(MessageQueue, AgainstAReceiverThatKeepsAndLetsGoAtRandom) {
         default: let_go(index);
       }
     }
-    for (bool any = true; any;) {  // the receiver reads on and lets go: all must come
+    for (bool any = true; any;) {  // the receiver reads and releases: all must arrive
       any = false;
       while (queue.Next(frame)) {
         receive();

@@ -1,4 +1,4 @@
-// Stands in for ucx_remote_memory.cc in a build without UCX.
+// Replaces ucx_remote_memory.cc in a build without UCX.
 #include "net/data/remote_memory.h"
 
 namespace millrace::net {

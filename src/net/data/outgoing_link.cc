@@ -13,7 +13,9 @@ namespace {
 
 constexpr size_t kDiscardBytes = 64 << 10;
 
-Status Foul(const char* what) { return InvalidArgument(fmt::format("the owner sent {}", what)); }
+Status OwnerError(const char* what) {
+  return InvalidArgument(fmt::format("the owner sent {}", what));
+}
 
 }  // namespace
 
@@ -27,13 +29,13 @@ OutgoingLink::OutgoingLink(LinkHost& host, PeerAddress peer)
 Status OutgoingLink::Push(MessageClass message_class, std::span<const std::byte> key,
                           const Payload& payload) {
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     if (!end_.ok()) return end_;
     MR_RETURN_IF_ERROR(messages_.Push(message_class, key, payload));
   }
   host_.counters.Add(&DataPlaneStats::messages_sent);
   host_.counters.Add(&DataPlaneStats::message_bytes_sent, payload.size());
-  // A small message goes out on this thread; a large one would keep its sender from its work.
+  // A small message is sent on this thread; a large one would delay its sender.
   if (payload.size() <= kFrameBytesMax / 4) {
     Flush();
   } else {
@@ -49,15 +51,16 @@ Status OutgoingLink::PushWithin(Time deadline, MessageClass message_class,
     const Status status = Push(message_class, key, payload);
     if (status.code() != StatusCode::kResourceExhausted) return status;
     const size_t cost = key.size() + payload.size() + kMessageCost;
-    std::unique_lock lock(queue_mutex_);
-    const bool news = room_.wait_until(
-        lock, until, [&] { return !end_.ok() || messages_.HasRoom(message_class, cost); });
-    if (!news) return {StatusCode::kDeadlineExceeded, status.message()};
+    MutexLock lock(queue_mutex_);
+    const bool output = room_.wait_until(lock, until, [&]() MR_REQUIRES(queue_mutex_) {
+      return !end_.ok() || messages_.HasRoom(message_class, cost);
+    });
+    if (!output) return {StatusCode::kDeadlineExceeded, status.message()};
   }
 }
 
 bool OutgoingLink::NextFrame(OutFrame& out) {
-  std::lock_guard lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   if (!control_.empty()) {
     Control& c = control_.front();
     out.header = c.header;
@@ -77,7 +80,7 @@ bool OutgoingLink::NextFrame(OutFrame& out) {
 }
 
 void OutgoingLink::AddControl(const FrameHeader& header, std::vector<std::byte> payload) {
-  std::lock_guard lock(queue_mutex_);
+  MutexLock lock(queue_mutex_);
   Control c{header, std::make_shared<const std::vector<std::byte>>(std::move(payload))};
   c.header.payload_bytes = static_cast<uint32_t>(c.payload->size());
   control_.push_back(std::move(c));
@@ -114,7 +117,7 @@ Status OutgoingLink::AnswerChallenge(std::span<const std::byte> message) {
   MR_ASSIGN_OR_RETURN(challenge_, DecodeChallenge(message));
   if (challenge_->incarnation != peer_.incarnation) {
     host_.counters.Add(&DataPlaneStats::stale_refused);
-    return Unavailable("the peer has started anew");
+    return Unavailable("the peer has restarted");
   }
   answer_ = {.nonce = RandomNonce(),
              .expected_incarnation = peer_.incarnation,
@@ -128,17 +131,18 @@ Status OutgoingLink::OnHello(std::span<const std::byte> message) {
   if (!challenge_) return AnswerChallenge(message);
   MR_ASSIGN_OR_RETURN(const Welcome welcome,
                       DecodeWelcome(message, answer_, *challenge_, secret()));
-  if (welcome.self.incarnation != peer_.incarnation) return Unavailable("not the peer we meant");
+  if (welcome.self.incarnation != peer_.incarnation)
+    return Unavailable("a different process answers at the peer's address");
   process_id_ = welcome.self.process_id;
   mapped_.emplace(process_id_, welcome.cookie);
-  // Whether what it shares can be mapped is seen when it names something.
+  // Whether its shared memory can be mapped is checked when it names some.
   ways_.shared = host_.options.direct_reads && welcome.cookie_address != 0 &&
                  welcome.self.host_id == host_.self.host_id && welcome.user_id == host_.user_id;
   ways_.remote = host_.remote != nullptr;
   ways_.memory = ways_.shared && CanReadMemory(process_id_, welcome.cookie_address, welcome.cookie);
   pulls_max_ = std::min<size_t>(pulls_max_, welcome.pulls);
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     for (uint64_t bytes : welcome.window_bytes) {
       if (bytes < kWindowBytesMin) return FailedPrecondition("the peer's window is too small");
     }
@@ -159,14 +163,14 @@ void OutgoingLink::OnClosed(const Status& reason) {
   std::deque<Control> control;
   size_t dropped = 0;
   {
-    std::lock_guard lock(queue_mutex_);
+    MutexLock lock(queue_mutex_);
     end_ = Unavailable(reason.message());
     control.swap(control_);
     dropped = messages_.messages();
   }
   room_.notify_all();
   host_.counters.Add(&DataPlaneStats::messages_dropped, dropped);
-  remote_.reset();  // from now on nothing writes to any destination
+  remote_.reset();  // nothing writes to a destination after this
   while (!pulls_.empty()) Finish(pulls_.begin()->first, reason);
   mapped_.reset();
   host_.OnOutgoingEnd(*this, reason);
@@ -177,15 +181,16 @@ void OutgoingLink::OnClosed(const Status& reason) {
 Status OutgoingLink::OnFrameStart(const FrameHeader& h) {
   small_.clear();
   if (h.type == FrameType::kCredit || h.type == FrameType::kSharedGone) return OkStatus();
-  if (h.id == 0 || h.id >= next_wire_id_) return Foul("an answer to no pull");
+  if (h.id == 0 || h.id >= next_wire_id_)
+    return OwnerError("a reply to a pull that does not exist");
   switch (h.type) {
     case FrameType::kPullData: {
       const auto it = pulls_.find(h.id);
-      if (it == pulls_.end()) return OkStatus();  // over here; thrown away
+      if (it == pulls_.end()) return OkStatus();  // the pull has ended; discarded
       const Pull& pull = it->second;
       if (pull.direct || h.value != pull.received || h.payload_bytes == 0 ||
           h.payload_bytes > pull.destination.size() - pull.received) {
-        return Foul("data that does not fit");
+        return OwnerError("data that does not fit the destination");
       }
       return OkStatus();
     }
@@ -194,7 +199,7 @@ Status OutgoingLink::OnFrameStart(const FrameHeader& h) {
     case FrameType::kPullShared:
     case FrameType::kPullRemote: small_.resize(h.payload_bytes); return OkStatus();
     case FrameType::kPullSum: return OkStatus();
-    default: return Foul("a frame that only a reader sends");
+    default: return OwnerError("a frame that only a reader may send");
   }
 }
 
@@ -210,7 +215,7 @@ std::span<std::byte> OutgoingLink::PlaceFor(const FrameHeader& h, size_t at) {
 Status OutgoingLink::OnFrameEnd(const FrameHeader& h) {
   if (h.type == FrameType::kCredit) {
     {
-      std::lock_guard lock(queue_mutex_);
+      MutexLock lock(queue_mutex_);
       MR_RETURN_IF_ERROR(messages_.AddCredit(h.message_class, h.value));
     }
     Flush();

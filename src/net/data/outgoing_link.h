@@ -1,16 +1,15 @@
 // The connecting side of a connection: sends messages, asks for pulls. Owned by the plane while it
-// stands.
+// is open.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/data/direct_read.h"
 #include "net/data/link.h"
 #include "net/data/mapped_memory.h"
@@ -24,7 +23,7 @@ class OutgoingLink : public Link {
   OutgoingLink(LinkHost& host, PeerAddress peer);
 
   const PeerAddress& peer() const { return peer_; }
-  // Was it connected, so that its end is the loss of a peer that was there?
+  // Whether it was connected, so that its end is the loss of a peer.
   bool was_ready() const { return was_ready_; }
 
   // ---- any thread
@@ -38,25 +37,25 @@ class OutgoingLink : public Link {
   void Start();
   void StartPull(PullId id, std::vector<std::byte> request, std::span<std::byte> destination,
                  Time deadline, PullCallback done);
-  // False: it is not one of ours, or over.
+  // False: not a pull of this link, or already ended.
   bool EndPull(PullId id, const Status& status);
 
  private:
-  // Of a pull that is read directly.
+  // Transport of a direct pull.
   enum class Way : uint8_t { kMemory, kShared, kRemote };
   struct Pull {
     PullId id;
-    std::vector<std::byte> request;  // kept for further attempts when direct reading fails
+    std::vector<std::byte> request;  // kept for another attempt when direct reading fails
     std::span<std::byte> destination;
     Time deadline;
     EventLoop::Timer timer;
     PullCallback done;
     uint64_t received = 0;
-    DirectWays asked;  // the owner may answer with these
-    // Begun when segments have come, over when all is read and the sum is known.
+    DirectWays asked;  // transports that the owner may choose from
+    // Created when segments arrive; done when all bytes are read and the sum is known.
     std::unique_ptr<DirectRead> direct;
     Way way = Way::kMemory;        // of `direct`
-    std::optional<Status> ending;  // over as soon as nothing writes to the destination any more
+    std::optional<Status> ending;  // ends as soon as nothing writes to the destination
   };
   struct Control {
     FrameHeader header;
@@ -86,33 +85,33 @@ class OutgoingLink : public Link {
   void FinishDirect(uint64_t wire_id, Pull& pull);
   void Release(uint64_t wire_id);
   void AskAgain(uint64_t wire_id, Way failed, const Status& why);
-  // At once, or as soon as nothing writes to the destination any more.
+  // Immediately, or as soon as nothing writes to the destination.
   void Finish(uint64_t wire_id, const Status& why);
   Status OnPullEnd(const FrameHeader& header);
 
   const PeerAddress peer_;
   std::atomic<bool> was_ready_ = false;
 
-  std::mutex queue_mutex_;  // the next four
-  std::condition_variable room_;
-  MessageQueue messages_;
-  std::deque<Control> control_;
-  Status end_;  // not ok: closed
+  Mutex queue_mutex_;
+  CondVar room_;
+  MessageQueue messages_ MR_GUARDED_BY(queue_mutex_);
+  std::deque<Control> control_ MR_GUARDED_BY(queue_mutex_);
+  Status end_ MR_GUARDED_BY(queue_mutex_);  // not ok: closed
 
-  // The loop's thread.
+  // Used on the loop's thread.
   std::optional<Challenge> challenge_;
   Answer answer_;
-  DirectWays ways_;  // to the peer's memory that have not failed yet
+  DirectWays ways_;  // transports to the peer's memory that have not failed yet
   int64_t process_id_ = 0;
-  std::optional<MappedMemory> mapped_;  // from the welcome on, until it is closed
-  std::unique_ptr<RemotePeer> remote_;  // from the first offer on, until it is closed
-  std::vector<std::byte> remote_name_;  // what it was connected to
+  std::optional<MappedMemory> mapped_;  // from the welcome until it is closed
+  std::unique_ptr<RemotePeer> remote_;  // from the first offer until it is closed
+  std::vector<std::byte> remote_name_;  // the address that remote_ is connected to
   size_t pulls_max_ = 0;
   uint64_t next_wire_id_ = 1;
   std::unordered_map<uint64_t, Pull> pulls_;  // by wire id
-  std::vector<uint64_t> unsent_;              // asked for before the hello was over
+  std::vector<uint64_t> unsent_;              // requested before the hello was over
   std::vector<std::byte> small_;              // payload of frames other than data
-  std::vector<std::byte> discard_;            // data of pulls that are over
+  std::vector<std::byte> discard_;            // data of pulls that have ended
 };
 
 }  // namespace millrace::net

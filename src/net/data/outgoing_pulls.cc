@@ -1,4 +1,4 @@
-// The pulls that an OutgoingLink asks for; outgoing_link.cc has the rest of it.
+// The pulls that an OutgoingLink asks for; the rest of the class is in outgoing_link.cc.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +11,9 @@
 namespace millrace::net {
 namespace {
 
-Status Foul(const char* what) { return InvalidArgument(fmt::format("the owner sent {}", what)); }
+Status ProtocolError(const char* what) {
+  return InvalidArgument(fmt::format("the owner sent {}", what));
+}
 
 }  // namespace
 
@@ -20,7 +22,7 @@ void OutgoingLink::StartPull(PullId id, std::vector<std::byte> request,
   Status refused;
   if (closed()) refused = Unavailable("the connection has ended");
   if (pulls_.size() >= pulls_max_) {
-    refused = ResourceExhausted(fmt::format("{} pulls from this peer are under way", pulls_max_));
+    refused = ResourceExhausted(fmt::format("{} pulls from this peer are in progress", pulls_max_));
   }
   if (!refused.ok()) {
     host_.counters.Add(&DataPlaneStats::pulls_failed);
@@ -40,7 +42,7 @@ void OutgoingLink::StartPull(PullId id, std::vector<std::byte> request,
   if (ready()) {
     Request(wire_id, pull);
   } else {
-    unsent_.push_back(wire_id);  // the hello tells whether its memory can be read
+    unsent_.push_back(wire_id);  // the hello shows whether its memory can be read
   }
 }
 
@@ -60,7 +62,7 @@ void OutgoingLink::Request(uint64_t wire_id, Pull& pull) {
 bool OutgoingLink::EndPull(PullId id, const Status& status) {
   const auto it = std::ranges::find_if(pulls_, [&](const auto& p) { return p.second.id == id; });
   if (it == pulls_.end()) return false;
-  // What still reads the owner's memory must end before the owner hears that it may let go.
+  // Reads of the owner's memory must end before the owner is notified that it may release it.
   if (!it->second.direct || !it->second.direct->waiting()) {
     PushControl({.type = FrameType::kPullCancel, .id = it->first}, {});
   }
@@ -71,7 +73,7 @@ bool OutgoingLink::EndPull(PullId id, const Status& status) {
 void OutgoingLink::Finish(uint64_t wire_id, const Status& why) {
   Pull& found = pulls_.at(wire_id);
   if (!found.ending) found.ending = why;
-  if (found.direct && found.direct->waiting()) return;  // ReadDirect goes on
+  if (found.direct && found.direct->waiting()) return;  // ReadDirect continues
   auto node = pulls_.extract(wire_id);
   Pull& pull = node.mapped();
   const Status& status = *pull.ending;
@@ -92,8 +94,9 @@ void OutgoingLink::Finish(uint64_t wire_id, const Status& why) {
 }
 
 Status OutgoingLink::OnDirect(const FrameHeader& header, Pull& pull) {
-  if (!pull.asked.memory || pull.direct || pull.received > 0) return Foul("segments out of turn");
-  if (header.value > pull.destination.size()) return Foul("more than was asked for");
+  if (!pull.asked.memory || pull.direct || pull.received > 0)
+    return ProtocolError("segments out of order");
+  if (header.value > pull.destination.size()) return ProtocolError("more than was requested");
   MR_ASSIGN_OR_RETURN(auto segments, DecodeMemorySegments(small_, header.value));
   pull.direct = ReadFromProcess(process_id_, std::move(segments), header.value);
   ReadDirect(header.id);
@@ -101,8 +104,9 @@ Status OutgoingLink::OnDirect(const FrameHeader& header, Pull& pull) {
 }
 
 Status OutgoingLink::OnShared(const FrameHeader& header, Pull& pull) {
-  if (!pull.asked.shared || pull.direct || pull.received > 0) return Foul("segments out of turn");
-  if (header.value > pull.destination.size()) return Foul("more than was asked for");
+  if (!pull.asked.shared || pull.direct || pull.received > 0)
+    return ProtocolError("segments out of order");
+  if (header.value > pull.destination.size()) return ProtocolError("more than was requested");
   MR_ASSIGN_OR_RETURN(const auto segments, DecodeSharedSegments(small_, header.value));
   auto direct = ReadFromShared(*mapped_, segments, header.value);
   if (direct.ok()) {
@@ -118,10 +122,12 @@ Status OutgoingLink::OnShared(const FrameHeader& header, Pull& pull) {
 }
 
 Status OutgoingLink::OnRemote(const FrameHeader& header, Pull& pull) {
-  if (!pull.asked.remote || pull.direct || pull.received > 0) return Foul("segments out of turn");
-  if (header.value > pull.destination.size()) return Foul("more than was asked for");
+  if (!pull.asked.remote || pull.direct || pull.received > 0)
+    return ProtocolError("segments out of order");
+  if (header.value > pull.destination.size()) return ProtocolError("more than was requested");
   MR_ASSIGN_OR_RETURN(RemoteOffer offer, DecodeOffer(small_, header.value));
-  if (remote_ && offer.peer != remote_name_) return Foul("another address than before");
+  if (remote_ && offer.peer != remote_name_)
+    return ProtocolError("an address that differs from the first one");
   auto direct = ReadFromRemote(header.id, std::move(offer), header.value);
   if (direct.ok()) {
     pull.direct = std::move(*direct);
@@ -151,15 +157,15 @@ Result<std::unique_ptr<DirectRead>> OutgoingLink::ReadFromRemote(uint64_t wire_i
       }));
 }
 
-// Some at a time, so that other connections have their turn.
+// Reads a limited amount at a time, so that other connections have their turn.
 void OutgoingLink::ReadDirect(uint64_t wire_id) {
   const auto it = pulls_.find(wire_id);
   if (it == pulls_.end()) return;
   Pull& pull = it->second;
-  if (pull.direct->waiting()) return;  // and comes back when it has what it waits for
+  if (pull.direct->waiting()) return;  // called again when the data has arrived
   if (pull.ending) {
     PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
-    return Finish(wire_id, OkStatus());  // with what it ended with
+    return Finish(wire_id, OkStatus());  // with its status
   }
   const auto n = pull.direct->Read(pull.destination.subspan(pull.received));
   if (!n.ok()) return AskAgain(wire_id, pull.way, n.status());
@@ -171,7 +177,7 @@ void OutgoingLink::ReadDirect(uint64_t wire_id) {
 
 Status OutgoingLink::OnSum(const FrameHeader& header, Pull& pull) {
   if (!pull.direct || pull.direct->expected_sum || header.value > UINT32_MAX) {
-    return Foul("a sum out of turn");
+    return ProtocolError("a sum out of order");
   }
   pull.direct->expected_sum = static_cast<uint32_t>(header.value);
   FinishDirect(header.id, pull);
@@ -183,24 +189,25 @@ void OutgoingLink::FinishDirect(uint64_t wire_id, Pull& pull) {
   Release(wire_id);
   if (*pull.direct->expected_sum == pull.direct->sum()) return Finish(wire_id, OkStatus());
   host_.counters.Add(&DataPlaneStats::checksum_errors);
-  Finish(wire_id, DataLoss("what was read from the owner's memory is not what it holds"));
+  Finish(wire_id,
+         DataLoss("the bytes read from the owner's memory do not have the owner's checksum"));
 }
 
-// Not at once: who has read one block often asks for the next, and one write does for both.
+// Not at once: a reader of one block often asks for the next, and one write serves both.
 void OutgoingLink::Release(uint64_t wire_id) {
   AddControl({.type = FrameType::kPullRelease, .id = wire_id}, {});
   host_.loop.Post([self = shared_from_this(), this] { FlushLater(); });
 }
 
-// A way to the owner's memory has failed and will not be asked for any more.
+// A transport to the owner's memory has failed and will not be used again.
 void OutgoingLink::AskAgain(uint64_t wire_id, Way failed, const Status& why) {
   switch (failed) {
     case Way::kMemory: ways_.memory = false; break;
     case Way::kShared: ways_.shared = false; break;
     case Way::kRemote: ways_.remote = false; break;
   }
-  MR_LOG(warn, "pulls from {} go another way from now on: {}", Printable(peer_.endpoint),
-         Printable(why.message()));
+  MR_LOG(warn, "{}: transport disabled for pulls, using the next one: {}",
+         Printable(peer_.endpoint), Printable(why.message()));
   PushControl({.type = FrameType::kPullCancel, .id = wire_id}, {});
   auto node = pulls_.extract(wire_id);
   node.key() = next_wire_id_++;
@@ -213,10 +220,11 @@ void OutgoingLink::AskAgain(uint64_t wire_id, Way failed, const Status& why) {
 
 Status OutgoingLink::OnPullEnd(const FrameHeader& h) {
   const Pull& pull = pulls_.at(h.id);
-  if (h.small > static_cast<uint16_t>(StatusCode::kInternal)) return Foul("an unknown status");
+  if (h.small > static_cast<uint16_t>(StatusCode::kInternal))
+    return ProtocolError("an unknown status");
   const auto code = static_cast<StatusCode>(h.small);
   if (code == StatusCode::kOk && (pull.direct || pull.received != h.value)) {
-    return Foul("an end before the end");
+    return ProtocolError("an end before all bytes");
   }
   const std::string message(reinterpret_cast<const char*>(small_.data()), small_.size());
   Finish(h.id, code == StatusCode::kOk ? OkStatus() : Status(code, Printable(message)));

@@ -1,4 +1,5 @@
-// For tests: a data plane that writes down what happens to it, and bytes that show their place.
+// For tests: a data plane that records its callbacks, and bytes whose values depend on their
+// position.
 #pragma once
 
 #include <signal.h>
@@ -39,7 +40,7 @@ inline std::vector<std::byte> PatternBytes(size_t size, uint64_t seed) {
   return bytes;
 }
 
-// What a plane's callbacks were told. Any thread.
+// Records a plane's callbacks. Any thread.
 class Diary {
  public:
   struct Message {
@@ -71,7 +72,7 @@ class Diary {
   bool WaitForMessages(size_t n) const {
     return Eventually([&] { return messages() >= n; });
   }
-  // And forgets them, payloads included.
+  // Also forgets them, including payloads.
   std::vector<Message> Take() {
     std::lock_guard lock(mutex_);
     return std::exchange(messages_, {});
@@ -97,7 +98,8 @@ inline TcpDataPlaneOptions TestOptions() {
   return options;
 }
 
-// In builds with UCX: over loopback, where it imitates RDMA. No other way to an owner's memory.
+// In builds with UCX: over loopback, where UCX imitates RDMA. No other transport to an owner's
+// memory.
 inline TcpDataPlaneOptions RdmaTestOptions() {
   TcpDataPlaneOptions options = TestOptions();
   options.direct_reads = false;
@@ -120,7 +122,7 @@ struct TestPlane {
   std::unique_ptr<DataPlane> plane;
 };
 
-// One pull, waited for.
+// Waits for one pull.
 class PullWaiter {
  public:
   PullCallback Callback() {
@@ -157,11 +159,11 @@ class PullWaiter {
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
-// What the owner of shared memory serves.
+// Serves ranges of the owner's shared memory.
 inline PullHandler Serve(const std::shared_ptr<SharedMemory>& memory) {
   return [memory = std::weak_ptr(memory)](const PeerAddress&, std::span<const std::byte>) {
     const auto held = memory.lock();
-    if (held == nullptr) return Result<PullSource>(NotFound("let go"));
+    if (held == nullptr) return Result<PullSource>(NotFound("released"));
     return Result<PullSource>(PullSegments{{held->bytes()}, held});
   };
 }
@@ -172,8 +174,8 @@ inline Status PullAll(TestPlane& reader, const PeerAddress& owner, std::span<std
   return pull.Wait();
 }
 
-// An owner of pieces of two shared memories by turns, with empty ones between and `region` behind;
-// asked for "mixed", of memory that is not shared as well.
+// An owner of alternating pieces of two shared memories, with empty ones in between and `region` at
+// the end; for the request "mixed", also of memory that is not shared.
 class PiecesOwner {
  public:
   PiecesOwner(const TcpDataPlaneOptions& options, size_t memory_bytes,
@@ -202,7 +204,7 @@ class PiecesOwner {
     for (const auto piece : Pieces(mixed)) bytes.insert(bytes.end(), piece.begin(), piece.end());
     return bytes;
   }
-  // Empty where the pull failed.
+  // Empty if the pull failed.
   std::vector<std::byte> PulledBy(TestPlane& reader, bool mixed) const {
     std::vector<std::byte> got(Expected(mixed).size());
     PullWaiter pull;

@@ -7,11 +7,11 @@
 
 namespace millrace::net {
 
-// On all regions a source lies in.
+// Pins all regions that contain a source.
 struct RegionTable::Pin {
   explicit Pin(std::shared_ptr<State> owner) : state(std::move(owner)) {}
   ~Pin() {
-    std::lock_guard lock(state->mutex);
+    MutexLock lock(state->mutex);
     for (RegionId id : held) --state->regions.at(id).pins;
     state->unpinned.notify_all();
   }
@@ -22,18 +22,18 @@ struct RegionTable::Pin {
 RegionTable::RegionTable() : state_(std::make_shared<State>()) {}
 
 RegionId RegionTable::Register(std::span<const std::byte> memory) {
-  std::lock_guard lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   const RegionId id(++state_->made);
   state_->regions.emplace(id, Region{memory});
   return id;
 }
 
 void RegionTable::Unregister(RegionId region) {
-  std::unique_lock lock(state_->mutex);
+  MutexLock lock(state_->mutex);
   const auto it = state_->regions.find(region);
   MR_CHECK(it != state_->regions.end() && !it->second.closing) << "no such region";
   it->second.closing = true;
-  state_->unpinned.wait(lock, [&] { return it->second.pins == 0; });
+  state_->unpinned.wait(lock, [&]() MR_REQUIRES(state_->mutex) { return it->second.pins == 0; });
   state_->regions.erase(it);
 }
 
@@ -42,7 +42,7 @@ Result<std::shared_ptr<const void>> RegionTable::PinFor(const PullSegments& sour
   auto pin = std::make_shared<Pin>(state_);
   std::vector<RegionId> held;
   {
-    std::lock_guard lock(state_->mutex);
+    MutexLock lock(state_->mutex);
     for (const auto& segment : source.segments) {
       if (segment.empty()) continue;
       bool found = false;

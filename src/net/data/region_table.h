@@ -1,13 +1,13 @@
-// The memory a plane may serve without a pin, and who is serving from it. Any thread.
+// The memory that a plane may serve without a pin, and its current users. Owned by the plane. Any
+// thread.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 
+#include "base/mutex.h"
 #include "base/status.h"
 #include "net/data_plane.h"
 
@@ -21,8 +21,8 @@ class RegionTable {
   // Waits until every pin on it is dropped.
   void Unregister(RegionId region);
 
-  // What keeps `source` readable until dropped: its own pin, or one on the regions that hold its
-  // segments. An error when neither holds them: the handler's fault. The pin may outlive the table.
+  // Keeps `source` readable until dropped: its own pin, or one on the regions that contain its
+  // segments. An error, the handler's fault, when neither does. The pin may outlive the table.
   Result<std::shared_ptr<const void>> PinFor(const PullSegments& source);
 
  private:
@@ -32,10 +32,10 @@ class RegionTable {
     bool closing = false;
   };
   struct State {
-    std::mutex mutex;
-    std::condition_variable unpinned;
-    std::map<RegionId, Region> regions;
-    uint64_t made = 0;
+    Mutex mutex;
+    CondVar unpinned;
+    std::map<RegionId, Region> regions MR_GUARDED_BY(mutex);
+    uint64_t made MR_GUARDED_BY(mutex) = 0;
   };
   struct Pin;
 

@@ -22,11 +22,11 @@ void Append(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
-// Takes what Append wrote off the front of `raw`.
+// Removes from the front of `raw` what Append wrote.
 Result<std::vector<std::byte>> Take(std::span<const std::byte>& raw) {
   constexpr size_t kHead = sizeof(uint16_t);
   if (raw.size() < kHead || raw.size() - kHead < LoadLe<uint16_t>(raw.data())) {
-    return InvalidArgument("an offer cut short");
+    return InvalidArgument("a truncated offer");
   }
   const auto bytes = raw.subspan(kHead, LoadLe<uint16_t>(raw.data()));
   raw = raw.subspan(kHead + bytes.size());

@@ -1,5 +1,6 @@
-// A pull whose bytes the network card fetches out of the owner's memory: windows of reads, summed
-// in order when they have come, the next window under way meanwhile. The loop's thread.
+// A pull whose bytes the network card reads from the owner's memory: windows of reads, summed in
+// order when they have arrived, while the next window is in progress. Owned by a link. The loop's
+// thread.
 #pragma once
 
 #include <functional>
@@ -15,8 +16,8 @@ namespace millrace::net {
 class RemoteRead final : public DirectRead, private RemoteSink {
  public:
   using Keys = std::vector<std::unique_ptr<RemoteKey>>;
-  // REQUIRES: the segments' keys are there. `on_come` is called when it has stopped waiting; it
-  // must not call this.
+  // REQUIRES: the segments' keys exist. `on_come` is called when it has stopped waiting; it must
+  // not call this object.
   RemoteRead(RemotePeer& peer, Keys keys, std::vector<RemoteSegment> segments, uint64_t total,
              std::function<void()> on_come)
       : DirectRead(total),
@@ -37,7 +38,7 @@ class RemoteRead final : public DirectRead, private RemoteSink {
   const std::vector<RemoteSegment> segments_;
   const std::function<void()> on_come_;
   SegmentCursor cursor_;
-  size_t window_bytes_ = 0;  // asked for, not summed yet
+  size_t window_bytes_ = 0;  // requested, not yet summed
   size_t under_way_ = 0;
   Status error_;  // of the first read that failed
 };

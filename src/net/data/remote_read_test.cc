@@ -1,4 +1,4 @@
-// Offers as bytes, and reads whose peer is a script: no network.
+// Offers as bytes, and reads with a scripted peer, without a network.
 #include "net/data/remote_read.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace millrace::net {
 namespace {
 
-TEST(RemoteOffer, ComesBackAsItWasAndIsNotBelieved) {
+TEST(RemoteOffer, RoundTripsAndIsChecked) {
   RemoteOffer offer;
   offer.peer = PatternBytes(300, 1);
   offer.keys = {PatternBytes(10, 2), PatternBytes(70, 3)};
@@ -37,7 +37,7 @@ TEST(RemoteOffer, ComesBackAsItWasAndIsNotBelieved) {
   EXPECT_FALSE(DecodeOffer(EncodeOffer(offer), 1004).ok());
 }
 
-// Reads the test's own memory, when it is told to.
+// Reads the test's own memory on request.
 class ScriptedPeer final : public RemotePeer {
  public:
   struct Asked {
@@ -62,7 +62,7 @@ class ScriptedPeer final : public RemotePeer {
     return std::nullopt;
   }
   static void Copy(const Asked& a) { std::copy_n(a.from, a.to.size(), a.to.begin()); }
-  // What is under way comes, the last asked first.
+  // Completes the reads in progress, the last one first.
   void Come() {
     for (auto now = std::exchange(asked, {}); !now.empty(); now.pop_back()) {
       Copy(now.back());
@@ -101,7 +101,7 @@ struct Reading {
   int came = 0;
 };
 
-TEST(RemoteRead, WindowsInAnyOrderOneAheadOfTheSum) {
+TEST(RemoteRead, WindowsCompleteInAnyOrderOneAheadOfTheSum) {
   for (const size_t segment : {size_t{777}, size_t{100'000}, size_t{5'000'000}}) {
     Reading r(3'300'001, segment);
     size_t under_way_max = 0;
@@ -110,7 +110,7 @@ TEST(RemoteRead, WindowsInAnyOrderOneAheadOfTheSum) {
       ASSERT_TRUE(r.Next().ok());
       under_way_max = std::max(under_way_max, r.peer.asked.size());
       EXPECT_EQ(r.read->waiting(), !r.peer.asked.empty());
-      EXPECT_TRUE(r.read->waiting() || r.read->left() == 0);  // the next is asked for already
+      EXPECT_TRUE(r.read->waiting() || r.read->left() == 0);  // the next is already requested
       r.peer.Come();
       EXPECT_FALSE(r.read->waiting());
       ASSERT_LT(++rounds, 100);
@@ -119,11 +119,11 @@ TEST(RemoteRead, WindowsInAnyOrderOneAheadOfTheSum) {
     EXPECT_EQ(r.read->sum(), Crc32c(r.want));
     EXPECT_LE(under_way_max, 256u);
     EXPECT_LE(r.peer.largest, 1u << 20);
-    EXPECT_EQ(r.came, rounds - 1);  // the last round asked for nothing
+    EXPECT_EQ(r.came, rounds - 1);  // the last round requested nothing
   }
 }
 
-TEST(RemoteRead, WhatComesAtOnceIsTakenTheNextTime) {
+TEST(RemoteRead, AnImmediateResultIsUsedByTheNextCall) {
   Reading r(2'000'000, 300'000);
   r.peer.at_once = true;
   while (r.read->left() > 0) ASSERT_TRUE(r.Next().ok());
@@ -132,7 +132,7 @@ TEST(RemoteRead, WhatComesAtOnceIsTakenTheNextTime) {
   EXPECT_EQ(r.came, 0);
 }
 
-TEST(RemoteRead, AnErrorWaitsForWhatIsUnderWay) {
+TEST(RemoteRead, AnErrorWaitsForReadsInProgress) {
   Reading r(1'000'000, 100'000);
   r.peer.refuse_read = 4;
   ASSERT_TRUE(r.Next().ok());

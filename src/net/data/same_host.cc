@@ -58,7 +58,7 @@ Status ReadMemory(int64_t process_id, std::span<const MemorySegment> segments,
                                        count, /*flags=*/0);
     if (n != static_cast<ssize_t>(bytes)) {
       return Unavailable(fmt::format("cannot read the memory of process {}: {}", process_id,
-                                     n < 0 ? std::strerror(errno) : "a part is not there"));
+                                     n < 0 ? std::strerror(errno) : "a part does not exist"));
     }
     out = out.subspan(bytes);
     cursor = at;

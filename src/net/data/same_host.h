@@ -1,6 +1,6 @@
-// Reading the memory of another process on this host (process_vm_readv). Only addresses that the
-// owner itself has given out are read; nobody can make us read or serve an address of their choice.
-// Any thread.
+// Reads the memory of another process on this host (process_vm_readv). Only addresses that the
+// owner itself has sent are read; no third process can choose an address to read or serve. Any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ struct MemorySegment {
   uint64_t bytes = 0;
 };
 
-// Where in a list of segments the next byte lies.
+// The position of the next byte in a list of segments.
 struct SegmentCursor {
   size_t segment = 0;
   uint64_t offset = 0;
 };
 
-// The kernel and the namespace that process ids are meant in.
+// Identifies the kernel and the namespace of the process ids.
 std::string ThisHostId();
 
-// True when `process_id` is the process that showed us `cookie`, and its memory can be read. A
-// process of the same number in another namespace holds something else at that address.
+// True when `process_id` is the process that sent `cookie`, and its memory can be read. A process
+// with the same number in another namespace has other bytes at that address.
 bool CanReadMemory(int64_t process_id, uint64_t address, const Nonce& cookie);
 
 // Fills `out` from the cursor on and moves it. REQUIRES: the segments hold that much.

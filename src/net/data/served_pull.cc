@@ -35,7 +35,7 @@ Status ServedPull::Begin(PullSource source, std::shared_ptr<const void> pin, Pla
   }
   if (total_ > wanted_bytes_) {
     return InvalidArgument(
-        fmt::format("the owner has {} bytes, there is room for {}", total_, wanted_bytes_));
+        fmt::format("the owner has {} bytes, the destination holds {}", total_, wanted_bytes_));
   }
   begun_ = true;
   begun_at_ = now;

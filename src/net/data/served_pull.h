@@ -1,4 +1,4 @@
-// One pull on its owner's side: what is left to send of it. Callers lock.
+// One pull on its owner's side: what remains to be sent. Owned by an IncomingLink; callers lock.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace millrace::net {
 
 class ServedPull {
  public:
-  // Chunks made and not sent yet, of a source that makes them.
+  // Chunks produced and not yet sent, for a source that produces them.
   static constexpr size_t kChunksAhead = 4;
-  // Small answers are sent: asking for the sum would take as long.
+  // Smaller results are sent: asking for the sum would take as long.
   static constexpr uint64_t kDirectBytesMin = 32 << 10;
 
   ServedPull(uint64_t id, uint64_t wanted_bytes, DirectWays ways)
@@ -33,12 +33,12 @@ class ServedPull {
 
   DirectWays ways() const { return ways_; }
 
-  // Where all segments lie, if it is there.
+  // Where all segments can be read, if they can.
   struct Places {
     std::optional<SharedPlaces> shared;
     std::optional<RemoteMemory::Places> remote;
   };
-  // The handler's answer. `pin` for segments. An error ends the pull.
+  // The handler's result. `pin` for segments. An error ends the pull.
   Status Begin(PullSource source, std::shared_ptr<const void> pin, Places places, Time now);
   Time begun_at() const { return begun_at_; }
 
@@ -49,21 +49,21 @@ class ServedPull {
   // The next frame of data, if there is one now.
   bool Next(OutFrame& out);
 
-  // ---- a source that makes its bytes
+  // ---- a source that produces its bytes
   struct Chunk {
     uint64_t offset = 0;
     size_t bytes = 0;
   };
-  // What to make next; nothing when enough lies ready, all is made, or one is being made.
+  // The chunk to produce next; nothing when enough are ready, all are done, or one is in progress.
   std::optional<Chunk> NextToMake();
   void Made(Payload chunk);
   const PullProducer& producer() const { return producer_; }
 
   // ---- direct reading
-  // What tells the reader where to read: a kPullDirect, kPullShared or kPullRemote frame.
+  // The frame that describes the location: a kPullDirect, kPullShared or kPullRemote frame.
   FrameType direct_type() const;
   std::vector<std::byte> DirectSegments() const;
-  // What the reader is going to map; empty but for a kPullShared frame.
+  // The memory that the reader will map; empty except for a kPullShared frame.
   std::span<const std::shared_ptr<const SharedMemory>> shared_memory() const {
     return shared_.holders;
   }
@@ -85,9 +85,9 @@ class ServedPull {
   std::vector<std::span<const std::byte>> segments_;
   std::shared_ptr<const void> pin_;
   SharedPlaces shared_;
-  RemoteMemory::Places remote_;  // let go before the pin
-  SegmentCursor cursor_;         // of what is sent
-  SegmentCursor sum_cursor_;     // of what is summed
+  RemoteMemory::Places remote_;  // released before the pin
+  SegmentCursor cursor_;         // position in what is sent
+  SegmentCursor sum_cursor_;     // position in what is summed
   uint32_t sum_ = 0;
 
   PullProducer producer_;

@@ -16,7 +16,7 @@ constexpr size_t kSharedBytesMax = size_t{1} << 46;  // half of an address space
 
 Status NoMemory(size_t bytes) {
   return ResourceExhausted(
-      fmt::format("no {} bytes of memory to share: {}", bytes, std::strerror(errno)));
+      fmt::format("cannot allocate {} bytes of shared memory: {}", bytes, std::strerror(errno)));
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ Result<std::shared_ptr<SharedMemory>> SharedMemory::Create(size_t bytes,
                                                            const SharedMemoryHeader& header,
                                                            std::function<void()> on_end) {
   if (bytes == 0 || bytes > kSharedBytesMax) {
-    return InvalidArgument(fmt::format("{} bytes to share", bytes));
+    return InvalidArgument(fmt::format("{} bytes cannot be shared", bytes));
   }
   const size_t all = kSharedHeaderBytes + bytes;
   UniqueFd fd(memfd_create("millrace-pulls", MFD_CLOEXEC | MFD_ALLOW_SEALING));

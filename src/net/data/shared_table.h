@@ -1,5 +1,5 @@
-// The owner's side of shared memory: what this plane has made, and where bytes lie in it. Owned by
-// the plane; the memory may outlive it. Any thread.
+// The owner's side of shared memory: the memory that this plane has allocated, and the location of
+// bytes in it. Owned by the plane; the memory may outlive it. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -7,11 +7,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "base/mutex.h"
 #include "net/data/direct_read.h"
 #include "net/data/hello.h"
 #include "net/shared_memory.h"
@@ -20,29 +20,30 @@ namespace millrace::net {
 
 struct SharedPlaces {
   std::vector<SharedSegment> segments;
-  std::vector<std::shared_ptr<const SharedMemory>> holders;  // of the memory they lie in
+  std::vector<std::shared_ptr<const SharedMemory>> holders;  // of the memory that contains them
 };
 
 class SharedTable {
  public:
   SharedTable() : state_(std::make_shared<State>()) {}
 
-  // `on_gone` is told the number of memory that nobody holds any more, on any thread and under a
-  // lock, until Close.
+  // Until Close, `on_gone` is called with the number of each memory that was released by all its
+  // holders, on any thread and under a lock.
   void Open(const Nonce& cookie, std::function<void(uint64_t number)> on_gone);
   void Close();
 
   Result<std::shared_ptr<SharedMemory>> Allocate(size_t bytes);
-  // Where the segments lie, when all of them lie in shared memory.
+  // Locates the segments, if all of them are in shared memory.
   std::optional<SharedPlaces> Find(std::span<const std::span<const std::byte>> segments) const;
 
  private:
   struct State {
-    std::mutex mutex;
-    Nonce cookie = {};
-    std::function<void(uint64_t)> on_gone;
-    uint64_t made = 0;
-    std::map<const std::byte*, std::weak_ptr<const SharedMemory>> memory;  // by its begin
+    Mutex mutex;
+    Nonce cookie MR_GUARDED_BY(mutex) = {};
+    std::function<void(uint64_t)> on_gone MR_GUARDED_BY(mutex);
+    uint64_t made MR_GUARDED_BY(mutex) = 0;
+    // By start address.
+    std::map<const std::byte*, std::weak_ptr<const SharedMemory>> memory MR_GUARDED_BY(mutex);
   };
 
   const std::shared_ptr<State> state_;

@@ -17,44 +17,43 @@
 namespace millrace::net {
 namespace {
 
-// After a failed or lost connection, so that a sender in a loop does not connect in a loop.
+// Pause after a failed or lost connection, so that a sender in a loop does not connect in a loop.
 constexpr Duration kReconnectPause = Duration::Millis(100);
 constexpr Duration kStrangerLogEvery = Duration::Seconds(1);
 constexpr size_t kEndpointsRemembered = 4096;
-constexpr size_t kNameBytesMax = 255;  // as the hello has room for
 
-// UCX reads over any transport; where the card cannot, the owner's processor has to answer, and
-// that is slower than to send at once.
+// UCX reads over any transport; if the card cannot read, the owner's processor must reply, which is
+// slower than sending in the first place.
 Status CheckRdma(const TcpDataPlaneOptions& o) {
   constexpr std::array<std::string_view, 5> kOneSided = {"rc", "rc_v", "rc_x", "dc", "dc_x"};
   if (o.rdma_transports.empty()) return OkStatus();
-  if (o.tls) return InvalidArgument("RDMA encrypts nothing: use either it or TLS");
+  if (o.tls) return InvalidArgument("RDMA does not encrypt: use either RDMA or TLS");
   std::istringstream names(o.rdma_transports);
   for (std::string name; !o.rdma_imitated && std::getline(names, name, ',');) {
     if (std::ranges::find(kOneSided, name) != kOneSided.end()) continue;
-    return InvalidArgument(fmt::format("\"{}\" does not read a peer's memory by RDMA; {} do",
+    return InvalidArgument(fmt::format("\"{}\" cannot read a peer's memory by RDMA; these can: {}",
                                        Printable(name), fmt::join(kOneSided, ", ")));
   }
   return OkStatus();
 }
 
 Status CheckOptions(const TcpDataPlaneOptions& o) {
-  if (o.token.empty()) return InvalidArgument("a data plane needs the cluster's token");
+  if (o.token.empty()) return InvalidArgument("the data plane needs the cluster's token");
   for (size_t bytes : o.limits.window_bytes) {
     if (bytes < kWindowBytesMin) {
       return InvalidArgument(
-          fmt::format("a window of {} bytes, at least {} are needed", bytes, kWindowBytesMin));
+          fmt::format("a window has {} bytes, the minimum is {}", bytes, kWindowBytesMin));
     }
   }
   if (o.limits.key_bytes > kWindowBytesMin / 4) return InvalidArgument("keys are too long");
   if (o.limits.request_bytes > kFrameBytesMax - kPullHeadBytes) {
     return InvalidArgument("requests are too long");
   }
-  if (o.limits.serving_threads < 1) return InvalidArgument("no serving thread");
+  if (o.limits.serving_threads < 1) return InvalidArgument("at least one serving thread is needed");
   MR_RETURN_IF_ERROR(CheckRdma(o));
-  if (o.advertised_host.size() + 8 > kNameBytesMax || o.host.size() + 8 > kNameBytesMax ||
-      o.host_id.size() > kNameBytesMax) {
-    return InvalidArgument("a host's name is too long");
+  if (o.advertised_host.size() + 8 > kHelloNameBytesMax || o.host.size() + 8 > kHelloNameBytesMax ||
+      o.host_id.size() > kHelloNameBytesMax) {
+    return InvalidArgument("the host name is too long");
   }
   return OkStatus();
 }
@@ -99,7 +98,7 @@ Result<std::unique_ptr<DataPlane>> TcpDataPlane::Start(TcpDataPlaneOptions optio
   self.incarnation = o.incarnation != 0 ? o.incarnation : RandomIncarnation();
   self.host_id = o.host_id.empty() ? ThisHostId() : o.host_id;
   self.process_id = getpid();
-  // The first stranger can come before the endpoint is known: it waits for the loop.
+  // The first stranger can connect before the endpoint is known: it waits for the loop.
   MR_ASSIGN_OR_RETURN(
       plane->listener_,
       Listener::Start(o.host, o.port, [p = plane.get()](UniqueFd fd, std::string where) {
@@ -120,7 +119,7 @@ Result<std::unique_ptr<DataPlane>> TcpDataPlane::Start(TcpDataPlaneOptions optio
 
 void TcpDataPlane::Stop() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
   }
   shared.Close();
@@ -130,10 +129,10 @@ void TcpDataPlane::Stop() {
     std::vector<std::shared_ptr<Link>> links;
     for (auto& [raw, link] : incoming_) links.push_back(link);
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (auto& [incarnation, link] : outgoing_) links.push_back(link);
     }
-    for (auto& link : links) link->Close(Cancelled("the data plane stops"));
+    for (auto& link : links) link->Close(Cancelled("the data plane is stopping"));
   });
   pool_->Stop();
   loop.Stop();
@@ -142,10 +141,10 @@ void TcpDataPlane::Stop() {
 // ---- any thread
 
 Result<std::shared_ptr<OutgoingLink>> TcpDataPlane::LinkTo(const PeerAddress& peer) {
-  std::lock_guard lock(mutex_);
-  if (stopping_) return Unavailable("the data plane stops");
+  MutexLock lock(mutex_);
+  if (stopping_) return Unavailable("the data plane is stopping");
   if (const auto it = outgoing_.find(peer.incarnation); it != outgoing_.end()) return it->second;
-  if (peer.incarnation == 0) return InvalidArgument("a peer without an incarnation");
+  if (peer.incarnation == 0) return InvalidArgument("the peer has no incarnation");
   if (forgotten_.contains(peer.incarnation)) return Unavailable("the peer was declared dead");
   if (const auto it = lost_.find(peer.incarnation); it != lost_.end()) {
     if (loop.Now() < it->second) return Unavailable("the peer was lost a moment ago");
@@ -175,7 +174,7 @@ Status TcpDataPlane::Send(const PeerAddress& to, MessageClass message_class,
 
 Status TcpDataPlane::SendWithin(Duration limit, const PeerAddress& to, MessageClass message_class,
                                 std::span<const std::byte> key, Payload payload) {
-  MR_CHECK(!loop.InThread()) << "waiting in a callback waits for ever";
+  MR_CHECK(!loop.InThread()) << "a wait in a callback never ends";
   MR_ASSIGN_OR_RETURN(const std::shared_ptr<OutgoingLink> link, LinkTo(to));
   return Counted(link->PushWithin(loop.Now() + limit, message_class, key, payload));
 }
@@ -206,7 +205,7 @@ void TcpDataPlane::CancelPull(PullId pull) {
   loop.Post([this, pull] {
     std::vector<std::shared_ptr<OutgoingLink>> links;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       for (auto& [incarnation, link] : outgoing_) links.push_back(link);
     }
     for (auto& link : links) {
@@ -215,12 +214,12 @@ void TcpDataPlane::CancelPull(PullId pull) {
   });
 }
 
-// Null when it cannot be read remotely; then it is sent.
+// Null when it cannot be read remotely; then its bytes are sent.
 std::shared_ptr<const void> TcpDataPlane::RegisterRemote(std::span<const std::byte> memory) {
   if (!remote) return nullptr;
   auto registration = remote->Register(memory);
   if (registration.ok()) return *std::move(registration);
-  MR_LOG(warn, "{} bytes are pulled without RDMA: {}", memory.size(),
+  MR_LOG(warn, "pulls from a region of {} bytes do not use RDMA: {}", memory.size(),
          registration.status().message());
   return nullptr;
 }
@@ -242,23 +241,23 @@ RegionId TcpDataPlane::RegisterRegion(std::span<const std::byte> memory) {
   auto registration = RegisterRemote(memory);
   const RegionId region = regions.Register(memory);
   if (registration) {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     remote_regions_.emplace(region, std::move(registration));
   }
   return region;
 }
 
 void TcpDataPlane::UnregisterRegion(RegionId region) {
-  MR_CHECK(!loop.InThread()) << "waiting in a callback waits for ever";
+  MR_CHECK(!loop.InThread()) << "a wait in a callback never ends";
   regions.Unregister(region);
-  decltype(remote_regions_)::node_type registration;  // ends without the lock
-  std::lock_guard lock(mutex_);
+  decltype(remote_regions_)::node_type registration;  // destroyed without holding the lock
+  MutexLock lock(mutex_);
   registration = remote_regions_.extract(region);
 }
 
 void TcpDataPlane::Forget(uint64_t incarnation) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!forgotten_.insert(incarnation).second) return;
     forgotten_order_.push_back(incarnation);
     if (forgotten_order_.size() > kForgottenMax) {
@@ -269,7 +268,7 @@ void TcpDataPlane::Forget(uint64_t incarnation) {
   loop.Post([this, incarnation] {
     std::vector<std::shared_ptr<Link>> links;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       const auto it = outgoing_.find(incarnation);
       if (it != outgoing_.end()) links.push_back(it->second);
     }
@@ -284,7 +283,7 @@ void TcpDataPlane::Forget(uint64_t incarnation) {
 
 void TcpDataPlane::Accept(UniqueFd socket, std::string where) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
   }
   if (incoming_.size() >= options.limits.connections) {
@@ -305,12 +304,12 @@ void TcpDataPlane::TellGone(uint64_t shared_number) {
 }
 
 bool TcpDataPlane::Forgotten(uint64_t incarnation) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return forgotten_.contains(incarnation);
 }
 
-// A process has one connection to us; a second one replaces it. An endpoint belongs to one process:
-// the one that had it before is gone, and so is what it still sends.
+// A process has one connection to this plane; a second one replaces it. An endpoint belongs to one
+// process: when a new one has it, the previous process is gone, and its late data is dropped.
 void TcpDataPlane::OnKnown(const std::shared_ptr<IncomingLink>& link) {
   std::erase(strangers_, link.get());
   counters.Add(&DataPlaneStats::connections_accepted);
@@ -324,10 +323,10 @@ void TcpDataPlane::OnKnown(const std::shared_ptr<IncomingLink>& link) {
   }
   for (auto& other : older) {
     if (other->peer()->incarnation == link->peer()->incarnation) {
-      other->Close(Unavailable("the peer has connected anew"));
+      other->Close(Unavailable("the peer has reconnected"));
     } else {
       counters.Add(&DataPlaneStats::stale_refused);
-      other->Close(Unavailable("the peer has started anew"));
+      other->Close(Unavailable("the peer has restarted"));
     }
   }
 }
@@ -336,7 +335,7 @@ void TcpDataPlane::OnIncomingEnd(IncomingLink& link, const Status& reason) {
   std::erase(strangers_, &link);
   incoming_.erase(&link);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (stopping_) return;
   }
   if (!link.peer()) {
@@ -349,7 +348,7 @@ void TcpDataPlane::OnIncomingEnd(IncomingLink& link, const Status& reason) {
 
 void TcpDataPlane::OnOutgoingEnd(OutgoingLink& link, const Status& reason) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     outgoing_.erase(link.peer().incarnation);
     if (stopping_) return;
     const Time now = loop.Now();
@@ -363,8 +362,8 @@ void TcpDataPlane::OnOutgoingEnd(OutgoingLink& link, const Status& reason) {
 void TcpDataPlane::LogStranger(const std::string& who, const Status& reason) {
   ++strangers_unlogged_;
   if (loop.Now() < next_stranger_log_) return;
-  MR_LOG(warn, "data plane: refused {}: {} ({} refused since the last such line)", Printable(who),
-         Printable(reason.message()), strangers_unlogged_);
+  MR_LOG(warn, "data plane: refused {}: {} ({} refused since the last such message)",
+         Printable(who), Printable(reason.message()), strangers_unlogged_);
   next_stranger_log_ = loop.Now() + kStrangerLogEvery;
   strangers_unlogged_ = 0;
 }

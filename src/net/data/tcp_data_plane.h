@@ -1,13 +1,14 @@
-// The DataPlane that crosses processes: a listener, one loop, links. See net/data_plane.h.
+// The DataPlane between processes: a listener, one loop, links. See net/data_plane.h. Owned by the
+// process; any thread.
 #pragma once
 
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "base/mutex.h"
 #include "net/data/incoming_link.h"
 #include "net/data/link_host.h"
 #include "net/data/outgoing_link.h"
@@ -54,16 +55,17 @@ class TcpDataPlane final : public DataPlane, public LinkHost {
   std::unique_ptr<Listener> listener_;
   std::atomic<uint64_t> pulls_made_ = 0;
 
-  std::mutex mutex_;  // what follows
-  bool stopping_ = false;
-  std::unordered_map<uint64_t, std::shared_ptr<OutgoingLink>> outgoing_;  // by incarnation
-  std::unordered_map<uint64_t, Time> lost_;    // no new attempt before then
-  std::unordered_set<std::string> endpoints_;  // connected to before
-  std::unordered_set<uint64_t> forgotten_;
-  std::unordered_map<RegionId, std::shared_ptr<const void>> remote_regions_;
-  std::deque<uint64_t> forgotten_order_;
+  Mutex mutex_;
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
+  // By incarnation.
+  std::unordered_map<uint64_t, std::shared_ptr<OutgoingLink>> outgoing_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<uint64_t, Time> lost_ MR_GUARDED_BY(mutex_);    // no new attempt before then
+  std::unordered_set<std::string> endpoints_ MR_GUARDED_BY(mutex_);  // connected to before
+  std::unordered_set<uint64_t> forgotten_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<RegionId, std::shared_ptr<const void>> remote_regions_ MR_GUARDED_BY(mutex_);
+  std::deque<uint64_t> forgotten_order_ MR_GUARDED_BY(mutex_);
 
-  // The loop's thread.
+  // Used on the loop's thread.
   std::unordered_map<IncomingLink*, std::shared_ptr<IncomingLink>> incoming_;
   std::deque<IncomingLink*> strangers_;  // oldest first
   Time next_stranger_log_;

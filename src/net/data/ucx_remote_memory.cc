@@ -5,17 +5,17 @@
 #include <ucp/api/ucp.h>
 
 #include <map>
-#include <mutex>
 #include <utility>
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/mutex.h"
 #include "net/data/remote_memory.h"
 
 namespace millrace::net {
 namespace {
 
-constexpr int kProgressRounds = 256;  // of a worker, until others have their turn
+constexpr int kProgressRounds = 256;  // of a worker before others have their turn
 constexpr Duration kCloseWithin = Duration::Seconds(30);
 
 Status Failed(const char* what, ucs_status_t status) {
@@ -59,7 +59,8 @@ class UcxMemory final : public RemoteMemory, public EventHandler {
 
   // ---- the loop's thread
   ucp_worker_h worker() const { return worker_; }
-  // After anything was asked of the worker: what it could not do at once it does when progressed.
+  // Call after any request to the worker: work that it could not finish at once continues when it
+  // is progressed.
   void ProgressSoon() {
     if (std::exchange(progress_posted_, true)) return;
     loop_.Post([this] {
@@ -78,8 +79,9 @@ class UcxMemory final : public RemoteMemory, public EventHandler {
   std::vector<std::byte> address_;
   bool progress_posted_ = false;
 
-  std::mutex mutex_;
-  std::map<const std::byte*, std::weak_ptr<const Registration>> registered_;  // by its begin
+  Mutex mutex_;
+  // By start address.
+  std::map<const std::byte*, std::weak_ptr<const Registration>> registered_ MR_GUARDED_BY(mutex_);
 };
 
 class UcxPeer final : public RemotePeer {
@@ -102,7 +104,7 @@ class UcxPeer final : public RemotePeer {
   size_t under_way_ = 0;
 };
 
-// ---- the plane's
+// ---- of the plane
 
 Status UcxMemory::Open(const std::string& transports) {
   ucp_config_t* config = nullptr;
@@ -121,13 +123,13 @@ Status UcxMemory::Open(const std::string& transports) {
   }
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // made here, used on the loop's thread
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // created here, used on the loop's thread
   status = ucp_worker_create(context_->handle, &worker, &worker_);
-  if (status != UCS_OK) return Failed("make a worker", status);
+  if (status != UCS_OK) return Failed("create a worker", status);
   ucp_address_t* address = nullptr;
   size_t bytes = 0;
   status = ucp_worker_get_address(worker_, &address, &bytes);
-  if (status != UCS_OK) return Failed("tell its address", status);
+  if (status != UCS_OK) return Failed("return its address", status);
   const auto raw = std::as_bytes(std::span(reinterpret_cast<const char*>(address), bytes));
   address_.assign(raw.begin(), raw.end());
   ucp_worker_release_address(worker_, address);
@@ -143,7 +145,7 @@ Status UcxMemory::Open(const std::string& transports) {
 void UcxMemory::Progress() {
   for (int round = 0; round < kProgressRounds; ++round) {
     if (ucp_worker_progress(worker_) != 0) continue;
-    if (ucp_worker_arm(worker_) != UCS_ERR_BUSY) return;  // the descriptor will tell
+    if (ucp_worker_arm(worker_) != UCS_ERR_BUSY) return;  // the descriptor will wake the loop
   }
   ProgressSoon();
 }
@@ -163,12 +165,12 @@ Result<std::shared_ptr<const void>> UcxMemory::Register(std::span<const std::byt
   void* key = nullptr;
   size_t bytes = 0;
   status = ucp_rkey_pack(context_->handle, made->handle, &key, &bytes);
-  if (status != UCS_OK) return Failed("make a key to memory", status);
+  if (status != UCS_OK) return Failed("create a key to memory", status);
   const auto raw = std::as_bytes(std::span(static_cast<const char*>(key), bytes));
   made->key.assign(raw.begin(), raw.end());
   ucp_rkey_buffer_release(key);
   if (made->key.size() > UINT16_MAX) return Internal("UCX's key is too long");
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::erase_if(registered_, [](const auto& entry) { return entry.second.expired(); });
   registered_[memory.data()] = made;
   return std::shared_ptr<const void>(std::move(made));
@@ -178,8 +180,8 @@ std::optional<RemoteMemory::Places> UcxMemory::Find(
     std::span<const std::span<const std::byte>> segments) {
   RemoteOffer offer{.peer = address_};
   std::vector<std::shared_ptr<const void>> held;
-  std::shared_ptr<const Registration> last;  // let go after the lock, as are the others
-  std::lock_guard lock(mutex_);
+  std::shared_ptr<const Registration> last;  // released after unlocking, like the others
+  MutexLock lock(mutex_);
   for (const auto& segment : segments) {
     if (segment.empty()) continue;
     const auto it = registered_.upper_bound(segment.data());
@@ -208,9 +210,9 @@ Result<std::unique_ptr<RemotePeer>> UcxMemory::Connect(std::span<const std::byte
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;  // else a read from who is gone never ends
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;  // otherwise a read from a lost peer never ends
   params.err_handler.cb = [](void*, ucp_ep_h, ucs_status_t status) {
-    MR_LOG(warn, "a peer's memory cannot be read any more: {}", ucs_status_string(status));
+    MR_LOG(warn, "a peer's memory can no longer be read: {}", ucs_status_string(status));
   };
   ucp_ep_h endpoint = nullptr;
   const auto status = ucp_ep_create(worker_, &params, &endpoint);
@@ -219,7 +221,7 @@ Result<std::unique_ptr<RemotePeer>> UcxMemory::Connect(std::span<const std::byte
   return std::unique_ptr<RemotePeer>(std::make_unique<UcxPeer>(*this, endpoint));
 }
 
-// ---- a peer's
+// ---- of a peer
 
 UcxPeer::~UcxPeer() {
   ucp_request_param_t params{};
@@ -255,7 +257,7 @@ std::optional<Status> UcxPeer::Read(const RemoteKey& key, uint64_t address, std:
                                                static_cast<const UcxKey&>(key).handle, &params);
   if (request == nullptr) return OkStatus();
   if (UCS_PTR_IS_ERR(request)) return Failed("read a peer's memory", UCS_PTR_STATUS(request));
-  under_way.release();  // NOLINT: OnEnd takes it
+  under_way.release();  // OnEnd owns it
   ++under_way_;
   memory_.ProgressSoon();
   return std::nullopt;

@@ -1,16 +1,16 @@
-// A few threads for what may take time: pull handlers, producers, name lookups. Owned by a plane.
+// A few threads for tasks that may block: pull handlers, producers, name lookups. Owned by a plane.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "base/mutex.h"
+
 namespace millrace::net {
 
-// The number of tasks is bounded by those who add them (pulls per peer, connections).
+// The callers bound the number of tasks (pulls per peer, connections).
 class WorkPool {
  public:
   explicit WorkPool(int threads) {
@@ -21,18 +21,18 @@ class WorkPool {
   // Any thread. Dropped after Stop.
   void Run(std::function<void()> task) {
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       if (stopping_) return;
       tasks_.push_back(std::move(task));
     }
     wake_.notify_one();
   }
 
-  // Ends what runs, drops what waits. Not from a task.
+  // Finishes running tasks, drops waiting ones. Not from a task.
   void Stop() {
     std::deque<std::function<void()>> dropped;
     {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       stopping_ = true;
       dropped.swap(tasks_);
     }
@@ -47,8 +47,8 @@ class WorkPool {
     while (true) {
       std::function<void()> task;
       {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+        MutexLock lock(mutex_);
+        wake_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || !tasks_.empty(); });
         if (stopping_) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
@@ -57,10 +57,10 @@ class WorkPool {
     }
   }
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;
-  bool stopping_ = false;
+  Mutex mutex_;
+  CondVar wake_;
+  std::deque<std::function<void()>> tasks_ MR_GUARDED_BY(mutex_);
+  bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> threads_;
 };
 

@@ -1,4 +1,4 @@
-// ClusterReader: the work of ParseClusterYaml, one object per file. Internal to plan/io. One
+// ClusterReader does the work of ParseClusterYaml; one object per file. Internal to plan/io. One
 // thread.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace millrace::plan {
 
-// What a link of the file says, before it is given to pairs of nodes.
+// The properties of a link entry, before it is assigned to pairs of nodes.
 struct Line {
   double bytes_per_s = 0;
   Duration latency;
@@ -40,11 +40,12 @@ class ClusterReader {
   Status CheckConnected(const YamlMap& root);
   Result<Line> ReadLine(const YamlMap& map);
   Result<int> ReadTrunk(const YamlMap& map, std::string default_name);
-  // One link per ordered pair that the file connects.
+  // Adds one link per ordered pair that the file connects.
   void BuildLinks();
   std::optional<Line> LineBetween(int from, int to) const;
 
-  // The nodes a name stands for: a group's, or one; an error at `node` when there is no such name.
+  // The nodes that a name stands for: a group's nodes, or one. An unknown name is an error at
+  // `node`.
   Result<std::vector<NodeIndex>> NodesNamed(const YAML::Node& node);
   Result<std::vector<int>> EndsNamed(const YAML::Node& node);
 
@@ -53,7 +54,7 @@ class ClusterReader {
   std::vector<std::string> regions_;
   bool regions_listed_ = false;
   std::map<std::string, std::vector<NodeIndex>> named_;  // groups and single nodes
-  std::vector<YAML::Node> places_;                       // of each node, for errors
+  std::vector<YAML::Node> places_;                       // position of each node, for errors
   std::optional<Line> within_, between_;                 // defaults
   std::map<std::pair<std::string, std::string>, Line> region_lines_;
   std::optional<std::string> coordinator_region_;

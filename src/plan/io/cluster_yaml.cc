@@ -16,7 +16,6 @@ namespace {
 constexpr int kRegionsMax = 64;
 constexpr int kDevicesMax = 64;  // of one node
 constexpr int kAffinityGroupsMax = 1024;
-constexpr std::string_view kCoordinator = "coordinator";
 
 }  // namespace
 

@@ -1,4 +1,4 @@
-// cluster.yaml: the machines and links there are, as a person writes them down; format in
+// cluster.yaml: the available machines and links, written by a person; the format is in
 // docs/formats/cluster.md. Untrusted text: sizes are bounded, every quantity has its unit, and an
 // error is one line, "NAME:LINE:COLUMN: what is wrong, what is allowed". Any thread.
 #pragma once
@@ -10,12 +10,12 @@
 
 namespace millrace::plan {
 
-// Every node of the result can be reached from the coordinator and reaches it. `name` stands for
-// the file in errors.
+// Every node of the result can reach the coordinator and be reached from it. `name` names the file
+// in errors.
 Result<ClusterSpec> ParseClusterYaml(std::string_view text, std::string_view name);
 
 // The first node that the coordinator cannot reach, or that cannot reach it, over links and other
-// nodes; none when all is connected.
+// nodes. None if all are connected.
 std::optional<NodeIndex> FirstCutOffNode(const ClusterSpec& cluster);
 
 }  // namespace millrace::plan

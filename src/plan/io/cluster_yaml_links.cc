@@ -14,8 +14,7 @@ namespace {
 constexpr size_t kBetweenMax = 4096;
 constexpr int kPairsMax = 65536;
 constexpr int kTrunksMax = 1024;
-constexpr std::string_view kCoordinator = "coordinator";
-// Between one node and a coordinator on the same machine.
+// Between a node and a coordinator on the same machine.
 constexpr double kSameMachineBytesPerS = 12.5e12;
 
 }  // namespace
@@ -38,7 +37,7 @@ Status ClusterReader::ReadTrunks(const YamlMap& root) {
   return OkStatus();
 }
 
-// The name of a trunk listed under trunks, or a bandwidth: a trunk of this line alone.
+// The name of a trunk listed under trunks, or a bandwidth, which means a trunk for this line only.
 Result<int> ClusterReader::ReadTrunk(const YamlMap& map, std::string default_name) {
   MR_ASSIGN_OR_RETURN(const std::string text, map.Text("trunk"));
   for (size_t i = 0; i < out_.trunks.size(); ++i) {
@@ -171,7 +170,8 @@ Status ClusterReader::ReadCoordinator(const YamlMap& root) {
     MR_ASSIGN_OR_RETURN(coordinator_line_, ReadLine(map));
     return OkStatus();
   }
-  // One region: the coordinator stands in it. One node: nothing lies between it and itself.
+  // With one region, the coordinator is in it. With one node, the node and the coordinator share a
+  // machine.
   if (regions_.size() > 1) {
     return root.Error(
         "coordinator",

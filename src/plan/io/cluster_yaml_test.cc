@@ -89,7 +89,8 @@ TEST(ClusterYamlTest, TheMostSpecificLineOfAPairCounts) {
   EXPECT_EQ(Link(*cluster, 0, 1)->latency, Duration::Micros(100));
   EXPECT_EQ(Link(*cluster, 0, 2)->bytes_per_s, 50e6) << "the pair";
   EXPECT_FALSE(Link(*cluster, 0, 2)->trunk.has_value());
-  EXPECT_EQ(Link(*cluster, 2, 0)->bytes_per_s, 125e6) << "one_way leaves the way back";
+  EXPECT_EQ(Link(*cluster, 2, 0)->bytes_per_s, 125e6)
+      << "one_way does not change the other direction";
   EXPECT_EQ(Link(*cluster, 2, 0)->trunk, 0);
   EXPECT_EQ(Link(*cluster, coordinator, 1)->bytes_per_s, 1.25e9);
   EXPECT_EQ(Link(*cluster, 2, coordinator)->latency, Duration::Millis(20));
@@ -175,7 +176,7 @@ TEST(ClusterYamlTest, ANodeThatNothingReachesIsAnError) {
   EXPECT_EQ(Error(text),
             "c.yaml:13:5: no links lead from the coordinator to node 'old' and back; add its "
             "region attic to links.between_regions, or within_region, or pairs");
-  // The pair leads there; a way back makes the cluster whole.
+  // The pair connects it in one direction; the other direction completes the cluster.
   const size_t at = text.find(", one_way: true");
   text.erase(at, std::string_view(", one_way: true").size());
   EXPECT_EQ(Error(text), "");

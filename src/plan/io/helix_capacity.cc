@@ -26,7 +26,7 @@ class CapacityReader {
     for (int64_t i = 0; i <= nodes; ++i) MR_RETURN_IF_ERROR(Row(i));
     if (lines_.Next()) {
       return ErrorAt(name_, lines_.content(),
-                     fmt::format("the file goes on after the {} rows of the matrix", nodes + 1));
+                     fmt::format("the file continues after the {} rows of the matrix", nodes + 1));
     }
     return std::move(out_);
   }
@@ -36,13 +36,13 @@ class CapacityReader {
   Result<std::vector<Field>> Line(std::string_view key, size_t size) {
     if (!lines_.Next()) {
       return ErrorAt(name_, lines_.line() + 1, 1,
-                     fmt::format("the file ends where a line '{}' must stand", key));
+                     fmt::format("the file ends where a line '{}' is expected", key));
     }
     auto fields = lines_.Fields();
     if (fields[0].text != key) {
       return ErrorAt(
           name_, fields[0],
-          fmt::format("a line '{}' must stand here, got '{}'", key, Printable(fields[0].text, 40)));
+          fmt::format("expected a line '{}' here, got '{}'", key, Printable(fields[0].text, 40)));
     }
     if (fields.size() != size) {
       return ErrorAt(name_, fields[0],
@@ -87,7 +87,7 @@ class CapacityReader {
     if (fields[0].text != "node" || fields.size() < 5) {
       return ErrorAt(
           name_, fields[0],
-          fmt::format("a line 'node {} GPU REGION MAX_LAYERS T(1) ...' must stand here", index));
+          fmt::format("expected a line 'node {} GPU REGION MAX_LAYERS T(1) ...' here", index));
     }
     MR_ASSIGN_OR_RETURN(const int64_t id, CountIn(fields[1], "the node's id", index, index));
     HelixNode node{std::string(fields[2].text), std::string(fields[3].text), {}};

@@ -25,8 +25,10 @@ capacity
 50 60 0
 )";
 
-std::string Error(std::string text) { return ParseHelixCapacity(text, "x.txt").status().message(); }
-std::string With(std::string_view from, std::string_view to) {
+std::string CapacityError(std::string text) {
+  return ParseHelixCapacity(text, "x.txt").status().message();
+}
+std::string SmallWith(std::string_view from, std::string_view to) {
   std::string text(kSmall);
   const size_t at = text.find(from);
   return at == std::string::npos ? "" : text.replace(at, from.size(), to);
@@ -54,25 +56,26 @@ TEST(HelixCapacityTest, ReadsEveryField) {
 }
 
 TEST(HelixCapacityTest, ErrorsNameThePlace) {
-  EXPECT_EQ(Error(With("layers 4", "layers four")),
+  EXPECT_EQ(CapacityError(SmallWith("layers 4", "layers four")),
             "x.txt:4:8: layers must be an integer in [1, 1024], got 'four'");
-  EXPECT_EQ(Error(With("model toy\n", "")),
-            "x.txt:3:1: a line 'model' must stand here, got 'layers'");
-  EXPECT_EQ(Error(With("node 1 T4", "node 2 T4")),
+  EXPECT_EQ(CapacityError(SmallWith("model toy\n", "")),
+            "x.txt:3:1: expected a line 'model' here, got 'layers'");
+  EXPECT_EQ(CapacityError(SmallWith("node 1 T4", "node 2 T4")),
             "x.txt:9:6: the node's id must be an integer in [1, 1], got '2'");
-  EXPECT_EQ(Error(With("9.5 8 7", "9.5 8")),
+  EXPECT_EQ(CapacityError(SmallWith("9.5 8 7", "9.5 8")),
             "x.txt:8:15: node 0 must have a T(k) for each of 3 layers, got 2");
-  EXPECT_EQ(Error(With("9.5 8 7", "-9.5 8 7")),
+  EXPECT_EQ(CapacityError(SmallWith("9.5 8 7", "-9.5 8 7")),
             "x.txt:8:17: tokens per second must be a number in [0, 1e+15], got '-9.5'");
-  EXPECT_EQ(Error(With("0 0 1e2", "0 1e2")),
+  EXPECT_EQ(CapacityError(SmallWith("0 0 1e2", "0 1e2")),
             "x.txt:14:1: row 1 of the matrix must hold 3 numbers, got 2");
-  EXPECT_EQ(Error(With("50 60 0\n", "")), "x.txt:15:1: the file ends before row 2 of the matrix");
-  EXPECT_EQ(Error(std::string(kSmall) + "1 2 3\n"),
-            "x.txt:16:1: the file goes on after the 3 rows of the matrix");
+  EXPECT_EQ(CapacityError(SmallWith("50 60 0\n", "")),
+            "x.txt:15:1: the file ends before row 2 of the matrix");
+  EXPECT_EQ(CapacityError(std::string(kSmall) + "1 2 3\n"),
+            "x.txt:16:1: the file continues after the 3 rows of the matrix");
 }
 
 TEST(HelixCapacityTest, EveryTruncationIsAnError) {
-  // Cut inside the last row's last number or before it, never a reading of less.
+  // Cuts inside or before the last number of the last row: a truncated file is never accepted.
   for (size_t size = 0; size + 2 < kSmall.size(); ++size) {
     EXPECT_FALSE(ParseHelixCapacity(kSmall.substr(0, size), "x.txt").ok()) << size;
   }

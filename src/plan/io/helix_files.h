@@ -1,5 +1,5 @@
-// The files of the Helix artifact and of the tables made from it: capacities, clusters (.ini) and
-// placements (.ini). Units are theirs: "mbps" there means 10^6 bytes per second. Untrusted text:
+// Files of the Helix artifact and of the tables made from it: capacities, clusters (.ini) and
+// placements (.ini). They use Helix's units: "mbps" means 10^6 bytes per second. Untrusted text:
 // sizes are bounded and an error is one line, "NAME:LINE:COLUMN: what is wrong". Any thread.
 #pragma once
 
@@ -17,14 +17,14 @@ namespace millrace::plan {
 inline constexpr size_t kHelixBytesMax = size_t{64} << 20;
 inline constexpr int kHelixLayersMax = 1024;
 
-// `name` stands for the file in errors. Format: docs/formats/cluster.md.
+// `name` names the file in errors. The format is in docs/formats/cluster.md.
 Result<HelixCapacity> ParseHelixCapacity(std::string_view text, std::string_view name);
 
-// A cluster .ini: nodes named "node-0", "node-1", ...; memory and NIC speed are those of the GPU
-// type on the machines of the paper. A link of the file goes both ways.
+// A cluster .ini. Nodes are named "node-0", "node-1", ...; memory and NIC speed are those of the
+// GPU type on the machines of the paper. A link of the file applies in both directions.
 Result<ClusterSpec> ParseHelixCluster(std::string_view text, std::string_view name);
 
-// A placement .ini: the layers of each node, [0, 0) for one that holds none. The first node is at
+// A placement .ini: the layers of each node, [0, 0) for a node without any. The first node is at
 // [0] whatever the file's offset.
 Result<std::vector<LayerRange>> ParseHelixPlacement(std::string_view text, std::string_view name);
 

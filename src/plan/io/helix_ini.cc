@@ -21,7 +21,7 @@ constexpr double kNicBytesPerS = 10e9;  // machine_profiles.ini: the same for ev
 struct GpuType {
   std::string_view helix, device;
   int count;
-  int64_t memory_bytes;  // of all
+  int64_t memory_bytes;  // of all devices together
 };
 constexpr GpuType kGpuTypes[] = {
     {"A100", "a100-40gb", 1, 40'000'000'000}, {"V100", "v100-16gb", 1, 16'000'000'000},
@@ -34,7 +34,7 @@ struct Entry {
   Field section, key, value;
 };
 
-// Every "key=value" with its section's title. Keys before the first section are an error.
+// Every "key=value" with its section's title. A key before the first section is an error.
 Result<std::vector<Entry>> ReadIni(std::string_view text, std::string_view name) {
   if (text.size() > kHelixBytesMax) {
     return InvalidArgument(
@@ -54,7 +54,7 @@ Result<std::vector<Entry>> ReadIni(std::string_view text, std::string_view name)
     }
     const size_t equals = line.text.find('=');
     if (equals == std::string_view::npos) return ErrorAt(name, line, "must be KEY=VALUE");
-    if (section.text.empty()) return ErrorAt(name, line, "stands before the first [Section]");
+    if (section.text.empty()) return ErrorAt(name, line, "comes before the first [Section]");
     if (entries.size() == kEntriesMax) {
       return ErrorAt(name, line, fmt::format("more than {} entries", kEntriesMax));
     }
@@ -66,7 +66,7 @@ Result<std::vector<Entry>> ReadIni(std::string_view text, std::string_view name)
   return entries;
 }
 
-// "1283 * mbps" in bytes per second or seconds, by the units of `allowed`.
+// Converts "1283 * mbps" to bytes per second or seconds, by the units of `allowed`.
 using HelixUnits = std::array<std::pair<std::string_view, double>, 2>;
 constexpr HelixUnits kSpeedUnits = {{{"mbps", 1e6}, {"gbps", 1e9}}};
 constexpr HelixUnits kTimeUnits = {{{"MilliSec", 1e-3}, {"Sec", 1}}};
@@ -120,7 +120,7 @@ class ClusterImport {
     std::optional<double> bytes_per_s, latency_s;
   };
 
-  // The file's name without folder and ending.
+  // The file's name without folder and extension.
   std::string ClusterName() const {
     std::string_view stem = name_.substr(name_.find_last_of('/') + 1);
     if (stem.ends_with(".ini")) stem.remove_suffix(4);
@@ -159,7 +159,7 @@ class ClusterImport {
     const auto index = IntegerIn(text);
     if (index && *index >= 0 && *index < out_.coordinator()) return static_cast<int>(*index);
     return ErrorAt(name_, entry.section,
-                   fmt::format("'{}' is no node: there are 0 to {}, source and sink",
+                   fmt::format("'{}' is not a node; nodes are 0 to {}, source and sink",
                                Printable(text, 40), out_.coordinator() - 1));
   }
 
@@ -176,7 +176,7 @@ class ClusterImport {
     if (link.section.line == 0) link.section = entry.section;
     if (link.section.line != entry.section.line) {
       return ErrorAt(name_, entry.section,
-                     fmt::format("this link is given before, on line {}", link.section.line));
+                     fmt::format("this link is already given on line {}", link.section.line));
     }
     if (entry.key.text == "bandwidth") {
       MR_ASSIGN_OR_RETURN(link.bytes_per_s, Expression(entry.value, kSpeedUnits, kBytesPerSMin,
@@ -197,7 +197,8 @@ class ClusterImport {
       const auto [from, to] = ends;
       LinkSpec spec{from, to, *link.bytes_per_s, Duration::Seconds(*link.latency_s), {}};
       out_.links.push_back(spec);
-      // Source and sink are two ends of the coordinator; between nodes a link goes both ways.
+      // Source and sink are the two ends of the coordinator. A link between nodes applies in both
+      // directions.
       if (from == coordinator || to == coordinator || links_.contains({to, from})) continue;
       std::swap(spec.from, spec.to);
       out_.links.push_back(spec);
@@ -217,7 +218,7 @@ class ClusterImport {
   std::map<std::pair<int, int>, HalfLink> links_;
 };
 
-// "[37, 38, 39]" as [37, 40); "[]" as [0, 0).
+// Converts "[37, 38, 39]" to [37, 40) and "[]" to [0, 0).
 Result<LayerRange> Layers(const Field& field, std::string_view name) {
   const Status error = ErrorAt(
       name, field,

@@ -8,7 +8,7 @@
 namespace millrace::plan {
 namespace {
 
-// The form of the artifact's generated clusters, made small.
+// A small cluster in the form of the artifact's generated ones.
 constexpr std::string_view kCluster = R"(# seed: 0
 [NodeNames]
 total_compute_nodes=2
@@ -71,7 +71,7 @@ TEST(HelixIniTest, ImportsACluster) {
   EXPECT_EQ(cluster->links[0].latency, Duration::Millis(50));
   EXPECT_EQ(cluster->links[1].to, cluster->coordinator());
   EXPECT_EQ(cluster->links[2].from, 1);
-  EXPECT_EQ(cluster->links[2].bytes_per_s, 12.5e6) << "the way back";
+  EXPECT_EQ(cluster->links[2].bytes_per_s, 12.5e6) << "the other direction";
   EXPECT_EQ(cluster->links[4].from, cluster->coordinator());
   EXPECT_EQ(cluster->links[4].bytes_per_s, 1.25e9);
 }
@@ -87,14 +87,14 @@ TEST(HelixIniTest, ErrorsOfClustersNameThePlace) {
   EXPECT_EQ(ClusterError("50.0 * MilliSec", "-1 * MilliSec"),
             "d/c.ini:21:9: must be in [0, 10000] MilliSec, got '-1 * MilliSec'");
   EXPECT_EQ(ClusterError("Link-0-1]", "Link-0-7]"),
-            "d/c.ini:19:2: '7' is no node: there are 0 to 1, source and sink");
+            "d/c.ini:19:2: '7' is not a node; nodes are 0 to 1, source and sink");
   EXPECT_EQ(ClusterError("Link-1-sink]", "Link-0-1]"),
-            "d/c.ini:23:2: this link is given before, on line 19");
+            "d/c.ini:23:2: this link is already given on line 19");
   EXPECT_EQ(ClusterError("ComputeNode-1]", "ComputeNode-2]"),
             "d/c.ini:12:2: nodes must be in order: [ComputeNode-1] comes next");
   EXPECT_EQ(ClusterError("latency=50.0 * MilliSec\n", ""),
             "d/c.ini:19:2: a link needs a bandwidth and a latency");
-  EXPECT_EQ(ClusterError("[NodeNames]\n", ""), "d/c.ini:2:1: stands before the first [Section]");
+  EXPECT_EQ(ClusterError("[NodeNames]\n", ""), "d/c.ini:2:1: comes before the first [Section]");
   EXPECT_EQ(ClusterError("[Link-0-1]", "[Link-1-0]").find("d/c.ini"), std::string::npos);
   EXPECT_EQ(ClusterError("[Link-0-1]\nbandwidth=12.5 * mbps\nlatency=50.0 * MilliSec\n", ""),
             "d/c.ini:1:1: no links lead from source to ComputeNode-1 and on to sink");
@@ -105,7 +105,7 @@ TEST(HelixIniTest, ReadsAPlacement) {
   ASSERT_TRUE(placement.ok()) << placement.status().ToString();
   ASSERT_EQ(placement->size(), 3u);
   EXPECT_EQ((*placement)[0], (LayerRange{3, 6}));
-  EXPECT_EQ((*placement)[1], (LayerRange{0, 0})) << "not in the file: holds none";
+  EXPECT_EQ((*placement)[1], (LayerRange{0, 0})) << "not in the file, so it holds none";
   EXPECT_EQ((*placement)[2], (LayerRange{0, 1}));
 }
 

@@ -25,10 +25,9 @@ constexpr int kLayersMax = 1024;
 constexpr int kTensorParallelMax = 1024;
 constexpr size_t kStagesMax = 4096;
 constexpr size_t kEdgesMax = 1 << 20;
-constexpr std::string_view kCoordinator = "coordinator";
 constexpr std::array<std::string_view, 3> kRoles = {"both", "prefill", "decode"};
 
-// A text as a YAML value: as it is where that is safe, else in double quotes.
+// Writes a text as a YAML value: unchanged if that is safe, else in double quotes.
 std::string Quoted(const std::string& text) {
   const bool plain = !text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) &&
                      std::all_of(text.begin(), text.end(), [](unsigned char c) {
@@ -61,7 +60,7 @@ class Fingerprint {
 
 class PlanReader {
  public:
-  // Without a cluster whatever is named is a node.
+  // Without a cluster, every named node exists.
   explicit PlanReader(std::string_view name) : name_(name) {}
   PlanReader(std::string_view name, const ClusterSpec& cluster) : name_(name), cluster_(&cluster) {
     for (size_t i = 0; i < cluster.nodes.size(); ++i) {
@@ -111,7 +110,7 @@ class PlanReader {
     return OkStatus();
   }
 
-  // From where layers end to where they go on, all alike.
+  // Adds edges with equal flow from each stage to the stages that can follow it.
   void AddObviousEdges() {
     const auto count = static_cast<int>(out_.stages.size());
     const auto layers = [this](int stage) {
@@ -218,7 +217,7 @@ class PlanReader {
     PlanEdge edge;
     MR_ASSIGN_OR_RETURN(edge.from, StageOf(map, "from"));
     MR_ASSIGN_OR_RETURN(edge.to, StageOf(map, "to"));
-    if (edge.from == edge.to) return map.Error("to", "an edge must lead somewhere else");
+    if (edge.from == edge.to) return map.Error("to", "an edge must join two different ends");
     MR_ASSIGN_OR_RETURN(edge.tokens_per_s, map.Amount("flow", Quantity::kFlow));
     out_.edges.push_back(edge);
     return OkStatus();

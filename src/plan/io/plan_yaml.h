@@ -1,5 +1,5 @@
-// plan.yaml: a Plan as a file that people read and other commands take; format in
-// docs/formats/plan.md. A plan names the cluster it was made for and is refused for another one.
+// plan.yaml: a Plan as a file that people read and other commands accept; the format is in
+// docs/formats/plan.md. A plan names the cluster it was made for and is rejected for any other.
 // Untrusted text: an error is one line, "NAME:LINE:COLUMN: ...". Any thread.
 #pragma once
 
@@ -14,25 +14,25 @@
 
 namespace millrace::plan {
 
-// Of the machines and links; prices, spot and the cluster's name do not change it.
+// Depends on the machines and links, but not on prices, spot or the cluster's name.
 uint64_t ClusterFingerprint(const ClusterSpec& cluster);
 
-// REQUIRES: the plan's nodes and edges are those of `cluster` and of its own stages.
+// REQUIRES: the plan's nodes are in `cluster`, and its edges join its own stages.
 std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster);
 
-// Reads what WritePlanYaml wrote, to the last bit. The result names existing nodes and stages and
-// its ranges lie within the model; whether the plan is any good is CheckPlan's affair.
+// Reads what WritePlanYaml wrote, exactly to the last bit. The result names existing nodes and
+// stages, and its ranges lie within the model. CheckPlan judges whether the plan is sound.
 Result<Plan> ParsePlanYaml(std::string_view text, std::string_view name,
                            const ClusterSpec& cluster);
 
-// A plan for a running cluster: its nodes are workers, by the names under which they joined.
+// A plan for a running cluster. Its nodes are workers, by the names under which they joined.
 struct WorkerPlan {
   Plan plan;
   std::vector<std::string> workers;  // by the plan's node index
 };
-// Reads the same file without knowing the cluster, so that it can be short: `cluster`,
-// `cluster_fingerprint`, `flow`, `bound` and `unused` may be missing, and `edges` too when layers
-// simply go on where others end.
+// Reads the same file without knowing the cluster. `cluster`, `cluster_fingerprint`, `flow`,
+// `bound` and `unused` are optional, and so is `edges` if each stage's layers begin where another's
+// end.
 Result<WorkerPlan> ParseWorkerPlan(std::string_view text, std::string_view name);
 
 // "both", "prefill", "decode".

@@ -143,7 +143,7 @@ TEST(PlanYamlTest, ErrorsNameThePlace) {
   EXPECT_EQ(Error("flow: 5 tokens/s", "flow: 5"),
             "p.yaml:19:38: flow must have a unit (tokens/s), such as 120.5 tokens/s, got '5'");
   EXPECT_EQ(Error("from: 1, to: coordinator", "from: coordinator, to: coordinator"),
-            "p.yaml:19:29: an edge must lead somewhere else");
+            "p.yaml:19:29: an edge must join two different ends");
   EXPECT_EQ(Error("bound:", "bounds:"),
             "p.yaml:10:1: unknown key 'bounds' in the plan file; did you mean bound?");
 }
@@ -166,7 +166,7 @@ TEST(WorkerPlanTest, MayBeShort) {
   EXPECT_EQ(read->workers, (std::vector<std::string>{"b", "a", "c"}));
   EXPECT_EQ(read->plan.stages[1].nodes, (std::vector<NodeIndex>{1, 2}));
   const auto& edges = read->plan.edges;
-  ASSERT_EQ(edges.size(), 3u) << "one way in, one on, one out";
+  ASSERT_EQ(edges.size(), 3u) << "one in, one between, one out";
   EXPECT_EQ(edges[0].to, 0);
   EXPECT_FALSE(edges[0].from.has_value());
   EXPECT_EQ(edges[1].from, 0);

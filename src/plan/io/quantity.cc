@@ -21,7 +21,7 @@ struct Unit {
   bool printed = false;  // FormatQuantity uses it
 };
 
-// Units from small to large, and the bounds of a sensible value, in the first unit's base.
+// Units from small to large, and the bounds of a sensible value in the base unit.
 struct Kind {
   std::span<const Unit> units;
   double min, max;
@@ -115,7 +115,7 @@ std::string FormatQuantity(Quantity quantity, double value) {
   const Kind& kind = KindOf(quantity);
   const Unit* best = &kind.units.front();
   for (const Unit& unit : kind.units) {
-    // A division that does not multiply back to the same number is left to a smaller unit.
+    // If the division does not multiply back to the same number, uses a smaller unit.
     if (unit.printed && value >= unit.size && value / unit.size * unit.size == value) best = &unit;
   }
   return fmt::format("{} {}", value / best->size, best->name);

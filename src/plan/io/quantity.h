@@ -1,5 +1,5 @@
-// Quantity: a number with its unit, as people write them in files: "40 GB", "10 Gbit/s", "0.3 ms",
-// "3.9 USD/h". A number without a unit, with an unknown one, or outside the sensible range of its
+// Quantity: a number with its unit, as people write it in files: "40 GB", "10 Gbit/s", "0.3 ms",
+// "3.9 USD/h". A number without a unit, with an unknown unit, or outside the sensible range of its
 // kind is an error that says what is allowed. Pure; any thread.
 #pragma once
 
@@ -16,18 +16,18 @@ enum class Quantity {
   kLatency,    // seconds
   kPrice,      // USD per hour
   kFlow,       // tokens per second
-  kDuration,   // seconds, of a limit or of a whole run
+  kDuration,   // seconds, of a limit or a whole run
   kRate,       // requests per second
-  kTokens,     // a length; may be fractional, where a mean is meant
-  kShare,      // of all: "90 %" is 0.9
+  kTokens,     // a length; a mean may be fractional
+  kShare,      // of a whole: "90 %" is 0.9
 };
 
-// The value in the unit named above. The message of an error reads on after what the quantity is:
-// "must be ... such as 40 GB, got '40'".
+// The value in the unit named above. The error message continues the quantity's name: "must be ...
+// such as 40 GB, got '40'".
 Result<double> ParseQuantity(Quantity kind, std::string_view text);
 
-// The largest unit in which the value is at least 1: "10 Gbit/s". Flows and prices read back as the
-// same number to the last bit.
+// Uses the largest unit in which the value is at least 1: "10 Gbit/s". Flows and prices read back
+// exactly to the last bit.
 std::string FormatQuantity(Quantity kind, double value);
 
 }  // namespace millrace::plan

@@ -1,4 +1,4 @@
-// Lines and fields of a plain text file, with the place of each for error messages. One thread.
+// Lines and fields of a plain text file, with their positions for error messages. One thread.
 #pragma once
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace millrace::plan {
 
-// A piece of a line and where it stands, both from 1.
+// A part of a line and its position; line and column count from 1.
 struct Field {
   std::string_view text;
   int line = 0, column = 0;
@@ -29,7 +29,7 @@ inline Status ErrorAt(std::string_view name, const Field& field, std::string_vie
   return ErrorAt(name, field.line, field.column, message);
 }
 
-// The whole text as a finite number; nothing for anything else.
+// The whole text as a finite number; none for anything else.
 inline std::optional<double> NumberIn(std::string_view text) {
   double value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -57,7 +57,7 @@ class LineReader {
  public:
   explicit LineReader(std::string_view text) : text_(text) {}
 
-  // False at the end. line() is then the last line's number.
+  // False at the end; line() is then the last line's number.
   bool Next() {
     while (at_ < text_.size()) {
       const size_t end = std::min(text_.find('\n', at_), text_.size());
@@ -78,7 +78,7 @@ class LineReader {
     const auto column = part.empty() ? 1 : static_cast<int>(part.data() - current_.data()) + 1;
     return {part, line_, column};
   }
-  // The words between blanks.
+  // The words between spaces.
   std::vector<Field> Fields() const {
     std::vector<Field> fields;
     constexpr std::string_view kBlank = " \t\r";

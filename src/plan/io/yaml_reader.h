@@ -1,5 +1,5 @@
-// Reading YAML that a person wrote: maps with a fixed set of keys, errors with the place, "did you
-// mean" for a mistyped key. The one user of yaml-cpp in plan/. One thread.
+// Reads YAML that a person wrote: maps with a fixed set of keys, errors with the position, "did you
+// mean" for a mistyped key. The only user of yaml-cpp in plan/. One thread.
 #pragma once
 
 #include <yaml-cpp/yaml.h>
@@ -17,15 +17,18 @@
 
 namespace millrace::plan {
 
+// The name of the node that requests come from and answers return to.
+inline constexpr std::string_view kCoordinator = "coordinator";
+
 inline constexpr size_t kYamlBytesMax = size_t{8} << 20;
 
-// The root of the document. `name` stands for the file in errors.
+// The root of the document. `name` names the file in errors.
 Result<YAML::Node> LoadYaml(std::string_view text, std::string_view name);
 
 // "NAME:LINE:COLUMN: message" at the node.
 Status ErrorAt(std::string_view name, const YAML::Node& node, std::string_view message);
 
-// A map whose keys are known. Getters take keys of that list only; their errors stand at the value.
+// A map with known keys. Getters accept only those keys; their errors point at the value.
 class YamlMap {
  public:
   // `what` names the map in errors: "a node". `name` must outlive the map.
@@ -33,7 +36,7 @@ class YamlMap {
                               std::initializer_list<std::string_view> keys, std::string_view name);
 
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
-  // The value, or an error at the map when it is missing.
+  // The value, or an error at the map if it is missing.
   Result<YAML::Node> Need(std::string_view key) const;
 
   Result<std::string> Text(std::string_view key) const;
@@ -43,11 +46,11 @@ class YamlMap {
   Result<bool> BoolOr(std::string_view key, bool fallback) const;
   Result<double> Amount(std::string_view key, Quantity kind) const;
   Result<std::optional<double>> AmountIf(std::string_view key, Quantity kind) const;
-  // At most `max` items; none when the key is missing.
+  // At most `max` items; none if the key is missing.
   Result<std::vector<YAML::Node>> List(std::string_view key, size_t max) const;
   Result<std::vector<std::string>> Texts(std::string_view key, size_t max) const;
 
-  // At the value of `key`, or at the map when it is missing.
+  // An error at the value of `key`, or at the map if it is missing.
   Status Error(std::string_view key, std::string_view message) const;
   const YAML::Node& node() const { return node_; }
 

@@ -35,7 +35,7 @@ RecoveryPlan ChooseRecovery(std::span<const LiveRequest> requests, const Recover
       candidates.push_back(i);
     }
   }
-  // Compared without division: a request with nothing to send comes first.
+  // Compares without division: a request with nothing to send comes first.
   const auto saved = [&](size_t i) {
     return requests[i].replay_s * (1 + budget.ageing_per_s * requests[i].waiting_s);
   };

@@ -1,6 +1,6 @@
-// How to spend a grace period: how far to decode before the pipeline must stop, and what becomes of
-// each request: it finishes, its KV is copied, or its tokens are replayed elsewhere (SpotServe,
-// section 4: just-in-time arrangement; the choice per request is ours).
+// How to use a grace period: how far to decode before the pipeline must stop, and for each request,
+// whether it finishes, its KV is copied, or its tokens are replayed elsewhere (SpotServe, section
+// 4: just-in-time arrangement; the choice per request is an addition).
 //
 // Pure; any thread.
 #pragma once
@@ -13,21 +13,21 @@
 
 namespace millrace::plan::spot {
 
-// As published: asked between batches, how many steps the next batch may run. `elapsed_s` counts
-// from the notice.
+// As published: queried between batches for the number of steps that the next batch may run.
+// `elapsed_s` counts from the notice.
 struct PublishedArrangement {
   double grace_s = 30;
   double migration_s = 0;  // T_mig
-  bool preemption = true;  // false: a newcomer is awaited, decoding goes on until it is ready
-  double caution = 1.1;    // times are taken this much longer (preemption) or shorter
+  bool preemption = true;  // false: decodes until an expected new machine is ready
+  double caution = 1.1;    // factor by which times are lengthened (preemption) or shortened
 };
 
-// 0: stop now. `output_tokens` when the batch may run to its end. `first`: t1 of one request.
+// 0: stop now. `output_tokens`: the batch may run to its end. `first`: t1 of one request.
 int PublishedSteps(const PublishedArrangement& arrangement, double elapsed_s,
                    const ExecutionTime& first, const ExecutionTime& batch, int output_tokens);
 
-// Ours: asked before every iteration. True when the iteration ends early enough for the migration,
-// with its margin, to end by the deadline. Times in seconds on one clock.
+// The rule used here, queried before every iteration. True if the iteration ends early enough for
+// the migration, with its margin, to end by the deadline. Times in seconds on one clock.
 bool MayRunStep(double now_s, double step_s, double migration_s, double margin_s,
                 double deadline_s);
 
@@ -36,28 +36,28 @@ enum class Recovery : uint8_t { kFinish, kCopy, kReplay };
 
 struct LiveRequest {
   int64_t id = 0;
-  double finish_s = 0;   // to its last token, where it runs now
+  double finish_s = 0;   // time to its last token if it stays
   int64_t kv_bytes = 0;  // that must leave the machine
-  double replay_s = 0;   // to compute its tokens again elsewhere: the work that a copy saves
-  double waiting_s = 0;  // since it arrived: ageing
+  double replay_s = 0;   // to recompute its tokens elsewhere, which a copy saves
+  double waiting_s = 0;  // since it arrived; used for ageing
 };
 
 struct RecoveryBudget {
-  double seconds = 0;       // until the deadline, margins taken off
-  double bytes_per_s = 0;   // of the link, measured, shared by all copies
-  double ageing_per_s = 0;  // work saved counts 1 + this * waiting_s times
+  double seconds = 0;       // until the deadline, without the margins
+  double bytes_per_s = 0;   // measured bandwidth of the link, shared by all copies
+  double ageing_per_s = 0;  // weights saved work by 1 + this * waiting_s
 };
 
 struct RecoveryPlan {
   std::vector<Recovery> choice;  // by request, as given
-  std::vector<size_t> copies;    // indices of the copied ones, in the order to send
+  std::vector<size_t> copies;    // indices of the copied requests, in sending order
   int64_t copied_bytes = 0;
   double replayed_s = 0;  // work done twice
 };
 
-// Whoever finishes in time finishes. The others are copied in the order of work saved per byte,
-// while the link can carry them before the deadline; a copy that takes longer than the replay, and
-// what no longer fits, is replayed.
+// Requests that finish in time do so. The others are copied in the order of work saved per byte,
+// while the link can carry them before the deadline. A request is replayed if its copy takes longer
+// than the replay or no longer fits.
 RecoveryPlan ChooseRecovery(std::span<const LiveRequest> requests, const RecoveryBudget& budget);
 
 }  // namespace millrace::plan::spot

@@ -24,7 +24,8 @@ TEST(SpotArrangeTest, PublishedFormula) {
   EXPECT_GT(steps, 0);
   EXPECT_EQ(PublishedSteps(a, 25, one, four, 128), 0);
   EXPECT_EQ(PublishedSteps(a, 24, one, four, 128), 0) << "not even a prefill fits";
-  // A newcomer is awaited: decode until it is ready, one step more rather than one less.
+  // With a new machine expected: decode until it is ready, with one step too many rather than one
+  // too few.
   a.preemption = false;
   const int until = PublishedSteps(a, 25, one, four, 128);  // ready in 30 + 5 - 25 = 10 s
   EXPECT_EQ(
@@ -44,7 +45,8 @@ TEST(SpotArrangeTest, StepsNeverOutliveTheGrace) {
     const int steps = PublishedSteps(a, elapsed, one, time, 128);
     if (steps == 0) continue;
     EXPECT_LE(elapsed + time.Total(steps) / 1000 + a.migration_s, 30) << seed;
-    // Ours, asked before every step, runs at least as many with the same margin of 10 %.
+    // The rule used here, queried before every step, runs at least as many with the same margin of
+    // 10 %.
     double now = elapsed + time.prefill_ms / 1000;
     int ours = 0;
     while (ours < 128 && MayRunStep(now, time.step_ms / 1000, a.migration_s, 0.3, 30)) {
@@ -56,7 +58,7 @@ TEST(SpotArrangeTest, StepsNeverOutliveTheGrace) {
   }
 }
 
-// Work done twice under every choice of what to copy among what is cheaper to copy than to replay.
+// The least replayed work over all subsets of the requests that are cheaper to copy than to replay.
 double LeastReplay(const std::vector<LiveRequest>& requests, const RecoveryBudget& budget) {
   double least = INFINITY;
   for (unsigned mask = 0; mask < 1u << requests.size(); ++mask) {
@@ -101,7 +103,8 @@ TEST(SpotArrangeTest, RecoveryAgainstEveryChoice) {
       finished += plan.choice[i] == Recovery::kFinish;
       if (plan.choice[i] == Recovery::kCopy) {
         bytes += r.kv_bytes;
-        ASSERT_LT(r.kv_bytes / budget.bytes_per_s, r.replay_s) << seed << ": dearer than replay";
+        ASSERT_LT(r.kv_bytes / budget.bytes_per_s, r.replay_s)
+            << seed << ": more expensive than replay";
       }
       if (plan.choice[i] == Recovery::kReplay) replayed += r.replay_s;
     }
@@ -117,7 +120,7 @@ TEST(SpotArrangeTest, RecoveryAgainstEveryChoice) {
     ours += replayed;
     best += LeastReplay(requests, budget);
   }
-  EXPECT_LE(ours, best * 1.1) << "greed by density is near the knapsack's best";
+  EXPECT_LE(ours, best * 1.1) << "greedy by density is close to the knapsack's optimum";
 }
 
 TEST(SpotArrangeTest, AgeingHelpsTheOldest) {

@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kFar = std::numeric_limits<int64_t>::max();
 
-// Rows enter one by one; each finds the shortest augmenting path in reduced costs (-weight less
-// both potentials). Index 0 of rows and columns is a sentinel, REQUIRES: rows <= columns.
+// Rows enter one by one; each finds the shortest augmenting path in reduced costs (-weight minus
+// both potentials). Index 0 of rows and columns is a sentinel. REQUIRES: rows <= columns.
 class Matcher {
  public:
   Matcher(int rows, int columns, std::span<const int64_t> weights, bool transposed)
@@ -23,7 +23,7 @@ class Matcher {
         row_of_(columns + 1),
         before_(columns + 1) {}
 
-  // The row (from 1) of every column (from 1), 0 for a free one.
+  // The row (from 1) of every column (from 1); 0 for a free column.
   const std::vector<int>& Solve() {
     for (int row = 1; row <= rows_; ++row) Insert(row);
     return row_of_;

@@ -1,4 +1,4 @@
-// The matching against every permutation, and its speed.
+// Compares the matching with every permutation, and measures its speed.
 #include "plan/spot/assignment.h"
 
 #include <gtest/gtest.h>

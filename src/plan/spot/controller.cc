@@ -23,7 +23,7 @@ double RateMeter::RequestsPerSecond(Time now, size_t queue_length) {
     const auto oldest = std::partition_point(arrivals_.begin(), arrivals_.end(),
                                              [&](Time t) { return now - t > window; });
     const double seen = std::min(window.seconds(), (now - *first_).seconds());
-    // A window that has only just begun says little: never divide by less than a third of it.
+    // A window that has just begun shows little: divides by at least a third of its length.
     const double span = std::max(seen, options_.short_window.seconds() / 3);
     rate = std::max(rate, static_cast<double>(arrivals_.end() - oldest) / span);
   }
@@ -49,7 +49,7 @@ double Controller::CostRate(const Candidate& c, double requests_per_s) const {
   const double missing = std::max(0.0, load - c.throughput_per_s);
   double latency_s = c.execution_ms / 1000;
   if (const auto& variation = options_.optimize.arrival_variation; variation.has_value()) {
-    // A queue never costs more than not being served.
+    // Waiting in the queue costs at most as much as not being served.
     latency_s +=
         std::min(WaitingMs(c, requests_per_s, *variation) / 1000, options_.overload_wait_s);
   }
@@ -78,7 +78,8 @@ Controller::Decision Controller::Decide(Time now, int devices, double requests_p
       current_->throughput_per_s >= requests_per_s * options_.optimize.headroom;
   const double gain = CostRate(*current_, requests_per_s) - CostRate(*best, requests_per_s);
   regret_ = std::max(0.0, regret_ + gain * elapsed_s);
-  // Everybody in flight waits for the switch, and those who arrive meanwhile wait half of it.
+  // Every request in flight waits for the switch; requests that arrive meanwhile wait half of it on
+  // average.
   const double in_flight = requests_per_s * current_->execution_ms / 1000;
   const double price = switch_s * (in_flight + requests_per_s * switch_s / 2);
   if (best->config == current_->config || gain <= 0 || regret_ <= price ||

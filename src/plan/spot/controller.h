@@ -1,9 +1,8 @@
-// When to change the configuration: the arrival rate as measured, and hysteresis with the price of
-// a change, so that a load around a threshold does not make the cluster reconfigure for ever.
-// SpotServe takes both from outside: its released code reads the rate from a flag and changes
-// whenever the optimum does.
+// When to change the configuration: the measured arrival rate, and hysteresis with the price of a
+// change, so that a load near a threshold does not cause constant reconfiguration. SpotServe has
+// neither: its released code reads the rate from a flag and changes whenever the optimum does.
 //
-// Pure: times are handed in and must not go back. One thread.
+// Pure: times are arguments and must not go back. One thread.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +14,14 @@
 
 namespace millrace::plan::spot {
 
-// Requests per second: the greater of a short and a long window's mean, and what the queue needs
-// to be served within `drain`.
+// Requests per second: the greater mean of a short and a long window, plus the rate that empties
+// the queue within `drain`.
 class RateMeter {
  public:
   struct Options {
     Duration short_window = Duration::Seconds(30);
     Duration long_window = Duration::Seconds(300);
-    Duration drain = Duration::Seconds(120);  // the queue should be gone after this
+    Duration drain = Duration::Seconds(120);  // time in which the queue should empty
     size_t arrivals_max = 100'000;            // older ones are forgotten
   };
 
@@ -30,10 +29,10 @@ class RateMeter {
   explicit RateMeter(const Options& options) : options_(options) {}
 
   void Arrive(Time now);
-  // Zero before anything arrived. Windows that reach beyond the first arrival end there.
+  // Zero before the first arrival. Windows end at the first arrival.
   double RequestsPerSecond(Time now, size_t queue_length);
-  // The squared coefficient of variation of the gaps in the long window; 1, as of a Poisson stream,
-  // while there are too few to tell.
+  // The squared coefficient of variation of the gaps in the long window. With too few gaps it is 1,
+  // as for a Poisson stream.
   double Variation() const;
 
  private:
@@ -44,17 +43,17 @@ class RateMeter {
 
 struct ControllerOptions {
   OptimizeOptions optimize;
-  // Seconds a request is thought to wait when nobody has the capacity for it: what turns missing
-  // throughput into the same unit as latency.
+  // Assumed waiting time of a request without capacity. It converts missing throughput to the unit
+  // of latency.
   double overload_wait_s = 60;
-  // Request-seconds that one instance-second is worth: what makes a smaller fleet a gain.
+  // Request-seconds that one instance-second is worth, so that fewer instances count as a gain.
   double instance_weight = 0.02;
-  Duration dwell = Duration::Seconds(30);  // no change of free will sooner than this after another
+  Duration dwell = Duration::Seconds(30);  // minimum time between voluntary changes
 };
 
-// Chooses, and stays until the accumulated regret of staying exceeds the price of going
-// (ski rental: at worst twice the cost of knowing the future). Regret shrinks again while the
-// present configuration is the better one.
+// Stays with the current configuration until the accumulated regret of staying exceeds the price of
+// changing (ski rental: at most twice the cost of knowing the future). Regret shrinks while the
+// current configuration is the better one.
 class Controller {
  public:
   Controller(const Profile& profile, const SearchSpace& space, const ControllerOptions& options)
@@ -62,15 +61,15 @@ class Controller {
 
   struct Decision {
     std::optional<Candidate> candidate;  // none: not even one pipeline fits
-    bool changed = false;                // from the one before
-    bool forced = false;                 // the one before no longer fits
+    bool changed = false;                // differs from the previous decision
+    bool forced = false;                 // the previous configuration no longer fits
   };
 
-  // `devices`: those that can be used, without those under notice. `switch_s`: how long serving
-  // pauses for a change (the migration planner's estimate).
+  // `devices`: usable devices, without those under notice. `switch_s`: how long a change pauses
+  // serving (the migration planner's estimate).
   Decision Decide(Time now, int devices, double requests_per_s, double switch_s);
 
-  // From now on l_sch is part of the latency (OptimizeOptions::arrival_variation).
+  // From now on the latency includes l_sch (OptimizeOptions::arrival_variation).
   void ExpectVariation(double arrival_variation) {
     options_.optimize.arrival_variation = arrival_variation;
   }

@@ -3,12 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "base/test_time.h"
 #include "plan/spot/testing.h"
 
 namespace millrace::plan::spot {
 namespace {
-
-Time At(double s) { return Time{} + Duration::Seconds(s); }
 
 TEST(RateMeterTest, TakesTheGreaterWindowAndTheQueue) {
   RateMeter meter;
@@ -22,7 +21,7 @@ TEST(RateMeterTest, TakesTheGreaterWindowAndTheQueue) {
   EXPECT_EQ(meter.RequestsPerSecond(At(2000), 0), 0);
 }
 
-// A load that crosses a threshold of the optimizer once a second: the published rule changes with
+// A load that crosses a threshold of the optimizer once a second. The published rule changes with
 // every sample, the controller at most once.
 TEST(SpotControllerTest, OscillationMakesAtMostOneReconfiguration) {
   const SearchSpace space{.devices_min = 12, .devices_per_instance = 4};

@@ -7,7 +7,7 @@
 namespace millrace::plan::spot {
 namespace {
 
-constexpr double kSlack = 1e-9;  // shares are sums of powers of two, thirds come from nowhere
+constexpr double kSlack = 1e-9;  // shares are sums of powers of two; this absorbs rounding
 
 bool Has(const LayerRange& range, int layer) { return range.begin <= layer && layer < range.end; }
 
@@ -42,8 +42,8 @@ class Sorter {
     return std::nullopt;
   }
 
-  // The most any device that takes the layer would hold; what others hold already does not count
-  // against this layer.
+  // The largest holding of any device that takes the layer. Other devices' current holdings do not
+  // count against it.
   double PeakWith(int layer) const {
     double peak = -std::numeric_limits<double>::infinity();
     for (size_t d = 0; d < devices_.size(); ++d) {
@@ -52,8 +52,8 @@ class Sorter {
     return peak;
   }
 
-  // The bound cannot hold: the layer with the lowest peak, one that frees memory on a fullest
-  // device first.
+  // The bound cannot hold. Picks the layer with the lowest peak, preferring one that frees memory
+  // on a fullest device.
   int LeastHarm() const {
     const double fullest = *std::max_element(held_.begin(), held_.end());
     const auto frees = [&](int layer) {

@@ -10,7 +10,7 @@
 namespace millrace::plan::spot {
 namespace {
 
-// Bytes count first; the sum of all ties stays below one byte.
+// Bytes count first: the sum of all tie-breakers stays below one byte.
 constexpr int64_t kTie = int64_t{1} << 11;
 static_assert(kTie > kMapDevicesMax);
 
@@ -43,8 +43,9 @@ class Mapper {
     }
     for (const Instance& instance : request_.instances) {
       if (instance.devices.size() != per_instance) {
-        return InvalidArgument(fmt::format("instances must be alike, got {} and {} devices",
-                                           instance.devices.size(), per_instance));
+        return InvalidArgument(
+            fmt::format("instances must have the same number of devices, got {} and {}",
+                        instance.devices.size(), per_instance));
       }
     }
     if (devices > kMapDevicesMax) {
@@ -53,9 +54,8 @@ class Mapper {
     }
     group_ = std::min<int>(config_.tensor, static_cast<int>(per_instance));
     if (group_ == 0 || config_.tensor % group_ != 0 || per_instance % group_ != 0) {
-      return InvalidArgument(
-          fmt::format("tensor degree {} does not go with instances of {} devices", config_.tensor,
-                      per_instance));
+      return InvalidArgument(fmt::format("tensor degree {} does not fit instances of {} devices",
+                                         config_.tensor, per_instance));
     }
     for (size_t i = 0; i < request_.instances.size(); ++i) {
       if (request_.instances[i].leaving) continue;
@@ -72,7 +72,7 @@ class Mapper {
     return OkStatus();
   }
 
-  // Weights of the matching are bytes with room for ties below; they must not overflow.
+  // The weights of the matching are bytes with room for tie-breakers below; they must not overflow.
   Status CheckSize() const {
     int64_t tokens = 0;
     for (const int64_t t : request_.kv_tokens) tokens = std::max(tokens, t);
@@ -94,14 +94,14 @@ class Mapper {
     }
   }
 
-  // Bytes first, then staying in place: same stage and shard, same pipeline number.
+  // Bytes first; then staying in place: the same stage and shard, the same pipeline number.
   int64_t Weight(const std::optional<Holding>& held, const Position& wanted) const {
     if (!held.has_value()) return 0;
     const int64_t bytes = ReusableBytes(request_, *held, wanted);
     return bytes * kTie + (held->position == wanted ? 1 : 0);
   }
 
-  // The best places of the block's devices inside the group: index of the shard by device.
+  // The best positions of the block's devices inside the group: the shard index by device.
   std::vector<int> Inner(const Block& block, const Position& group, int64_t* value) const {
     std::vector<int64_t> weights;
     const auto& devices = request_.instances[block.instance].devices;
@@ -132,8 +132,8 @@ class Mapper {
       }
     }
     group_of_ = AssignMaxWeight(static_cast<int>(n), static_cast<int>(m), weights);
-    // Machines that hold nothing are all alike to the matching: give them the places that are
-    // left in order, so that the result does not depend on how the matching searched.
+    // Empty machines are equal in the matching. They get the remaining positions in order, so that
+    // the result does not depend on the search order.
     std::set<int> left;
     for (size_t j = 0; j < m; ++j) left.insert(static_cast<int>(j));
     for (size_t i = 0; i < n; ++i) {

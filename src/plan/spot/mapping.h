@@ -1,7 +1,7 @@
-// Who takes which place of a new configuration, so that the fewest bytes move: SpotServe's device
-// mapper (section 3.3) as a maximum-weight matching in two levels. A place is (pipeline, stage,
-// shard); what a device holds is a range of layers times a range of each layer's width, so any old
-// cut can be matched with any new one.
+// Assigns devices to the positions of a new configuration so that the fewest bytes move:
+// SpotServe's device mapper (section 3.3), a maximum-weight matching in two levels. A position is
+// (pipeline, stage, shard). A device holds a range of layers times a range of each layer's width,
+// so any old partition can be matched with any new one.
 //
 // Pure; any thread.
 #pragma once
@@ -26,7 +26,7 @@ struct ShardRange {
   friend auto operator<=>(const ShardRange&, const ShardRange&) = default;
 };
 
-// Layers times width.
+// A range of layers times a range of their width.
 struct Slice {
   LayerRange layers;
   ShardRange shards;
@@ -38,38 +38,38 @@ struct Position {
   friend auto operator<=>(const Position&, const Position&) = default;
 };
 
-// Layers are dealt as evenly as whole layers allow. REQUIRES: a position of the configuration.
+// Layers are divided as evenly as whole layers allow. REQUIRES: a position of the configuration.
 Slice SliceOf(int layers, const ParallelConfig& config, const Position& position);
 
-// What the parts of a model weigh.
+// Sizes of the parts of a model.
 struct ModelBytes {
   int layers = 0;
-  int64_t layer_sharded_bytes = 0;  // cut by tensor parallelism
-  int64_t layer_whole_bytes = 0;    // norms: every device of the stage holds them
+  int64_t layer_sharded_bytes = 0;  // divided by tensor parallelism
+  int64_t layer_whole_bytes = 0;    // norms: every device of the stage holds all of them
   int64_t embedding_bytes = 0;      // every device holds it
   int64_t head_bytes = 0;           // devices of the last stage hold it
   int64_t kv_bytes_per_token_layer = 0;
 
-  // A transformer of `hidden` and `vocabulary`, as the released code counts its parameters.
+  // A transformer of `hidden` and `vocabulary`, with parameters counted as in the released code.
   static ModelBytes Transformer(int layers, int hidden, int vocabulary, int positions,
                                 int bytes_per_value);
   // One device's share of `slice`, the embedding included.
   int64_t WeightBytes(const Slice& slice) const;
 };
 
-// What a device holds from the old configuration.
+// What a device holds of the old configuration.
 struct Holding {
   Position position;
   Slice slice;
 };
 
-// A machine; devices of one machine talk over a fast link, so tensor groups stay inside.
+// A machine. Its devices share a fast link, so tensor groups stay inside.
 struct Instance {
-  std::vector<std::optional<Holding>> devices;  // none: nothing yet
-  bool leaving = false;                         // under notice: gives, takes no place
+  std::vector<std::optional<Holding>> devices;  // none: holds nothing yet
+  bool leaving = false;                         // under notice: sends data, gets no position
 };
 
-// The pipelines that continue: by new pipeline, the old one whose running batch it takes over.
+// For each new pipeline, the old pipeline whose running batch it continues.
 using Inheritance = std::vector<std::optional<int>>;
 
 struct RunningBatch {
@@ -77,8 +77,8 @@ struct RunningBatch {
   int steps = 0;     // tokens decoded so far
 };
 
-// When more batches were interrupted than there are new pipelines, those with the most decoded
-// tokens stay; a batch keeps its number where it can (SpotServe, section 3.3; "replicas_stay").
+// If more batches were interrupted than there are new pipelines, those with the most decoded tokens
+// stay. A batch keeps its number if possible (SpotServe, section 3.3; "replicas_stay").
 Inheritance InheritBatches(std::vector<RunningBatch> batches, int pipelines);
 
 struct MapRequest {
@@ -90,19 +90,19 @@ struct MapRequest {
 };
 
 struct Mapping {
-  // By instance and device; none for one that is not needed, or leaving.
+  // By instance and device; none for a device that is not needed or is leaving.
   std::vector<std::vector<std::optional<Position>>> positions;
   int64_t reused_bytes = 0;  // weights and KV that stay where they are
 };
 
 inline constexpr int kMapDevicesMax = 1024;
 
-// kFailedPrecondition when the instances are too few, kInvalidArgument when tensor groups and
-// instances do not divide each other or a machine would hold terabytes. Deterministic; among equals
-// whoever can stays in place.
+// Returns kFailedPrecondition if there are too few instances; kInvalidArgument if tensor groups and
+// instances do not divide each other or a machine would hold terabytes. Deterministic; on a tie, a
+// device stays in place.
 Result<Mapping> MapDevices(const MapRequest& request);
 
-// Bytes of `wanted` that `held` already has, KV included when its pipeline is the inherited one.
+// Bytes of `wanted` that `held` already has, with KV if its pipeline is the inherited one.
 int64_t ReusableBytes(const MapRequest& request, const Holding& held, const Position& wanted);
 
 }  // namespace millrace::plan::spot

@@ -59,7 +59,7 @@ int64_t Reused(const MapRequest& request, const Mapping& mapping) {
 }
 
 // The released code's weight in units of h floats, without the terms that every pair gets. It
-// counts one of the two halves of the KV.
+// counts only one of the two halves of the KV.
 TEST(SpotMappingTest, WeightsAreThePublishedOnes) {
   const int h = 7168, vocabulary = 50304, kv_tokens = 4 * 640;
   const ParallelConfig before{2, 2, 8, 4}, after{1, 3, 4, 4};
@@ -107,7 +107,7 @@ TEST(SpotMappingTest, NothingMovesWhenNothingChanges) {
   }
 }
 
-// One machine of pipeline 1 leaves; the spare takes exactly its places.
+// One machine of pipeline 1 leaves; the spare takes exactly its positions.
 TEST(SpotMappingTest, ASpareReplacesTheOneThatLeaves) {
   const ParallelConfig config{2, 3, 4, 4};
   MapRequest request{.config = config, .bytes = Llama(), .instances = Machines(7, 4, config)};
@@ -141,7 +141,7 @@ MapRequest RandomRequest(Rng& rng, int devices_per_instance, int data, int pipel
   return request;
 }
 
-// Every way to give blocks of devices to tensor groups, and devices to shards within.
+// Tries every assignment of device blocks to tensor groups, and of devices to shards within.
 int64_t BestByHand(const MapRequest& request, int group) {
   const ParallelConfig& c = request.config;
   std::vector<std::vector<std::optional<Holding>>> blocks;
@@ -200,7 +200,7 @@ TEST(SpotMappingTest, EqualsBruteForce) {
   }
 }
 
-// Tensor groups lie inside one machine, or cover whole machines.
+// Tensor groups are inside one machine or cover whole machines.
 TEST(SpotMappingTest, RespectsInstanceBoundaries) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     Rng rng(seed);
@@ -252,13 +252,14 @@ TEST(SpotMappingTest, NeverWorseThanGreed) {
     EXPECT_GE(mapping->reused_bytes, greedy) << seed;
     better += mapping->reused_bytes > greedy;
   }
-  EXPECT_GT(better, 5) << "greed must lose somewhere, or the test shows nothing";
+  EXPECT_GT(better, 5) << "the greedy mapping must lose somewhere, or the test shows nothing";
 }
 
 TEST(SpotMappingTest, InheritsByProgress) {
   EXPECT_EQ(InheritBatches({{0, 10}, {1, 90}, {2, 50}}, 2), (Inheritance{2, 1}));
   EXPECT_EQ(InheritBatches({{0, 10}, {2, 50}}, 3), (Inheritance{0, std::nullopt, 2}));
-  EXPECT_EQ(InheritBatches({{1, 5}, {0, 5}}, 1), (Inheritance{1})) << "ties: first come";
+  EXPECT_EQ(InheritBatches({{1, 5}, {0, 5}}, 1), (Inheritance{1}))
+      << "on a tie, the first one given stays";
   EXPECT_EQ(InheritBatches({}, 2), (Inheritance{std::nullopt, std::nullopt}));
 }
 
@@ -267,9 +268,10 @@ TEST(SpotMappingTest, SaysWhatDoesNotFit) {
   EXPECT_EQ(MapDevices(request).status().message(), "(1,2,8,4) needs 16 devices, 12 stay");
   request.instances = Machines(6, 3, {});
   EXPECT_EQ(MapDevices(request).status().message(),
-            "tensor degree 8 does not go with instances of 3 devices");
+            "tensor degree 8 does not fit instances of 3 devices");
   request.instances[1].devices.pop_back();
-  EXPECT_EQ(MapDevices(request).status().message(), "instances must be alike, got 2 and 3 devices");
+  EXPECT_EQ(MapDevices(request).status().message(),
+            "instances must have the same number of devices, got 2 and 3");
 }
 
 TEST(SpotMappingTest, TwoHundredFiftySixDevicesUnderASecond) {

@@ -16,8 +16,8 @@ class Planner {
  public:
   Planner(const MapRequest& request, const Mapping& mapping, const MigrationOptions& options)
       : request_(request), mapping_(mapping), options_(options), bytes_(request.bytes) {
-    // Cuts of old and new configurations fall on multiples of the finer one's shard: no piece of
-    // this width is ever split.
+    // Partitions of the old and new configurations fall on multiples of the finer shard, so no
+    // piece of this width is split.
     grain_ = kShardUnits / request.config.tensor;
     for (size_t i = 0; i < request.instances.size(); ++i) {
       for (size_t k = 0; k < request.instances[i].devices.size(); ++k) {
@@ -66,7 +66,7 @@ class Planner {
     return options_.memory_tolerance * most / kShardUnits;
   }
 
-  // Only devices that stay: newcomers are empty and those that leave hold nothing new.
+  // Only devices that stay: new ones are empty, and leaving ones receive nothing.
   std::vector<LayerChange> Changes() const {
     std::vector<LayerChange> changes;
     for (size_t d = 0; d < refs_.size(); ++d) {
@@ -83,7 +83,8 @@ class Planner {
     return changes;
   }
 
-  // Who gives: a neighbour in the machine, then one that stays, then whoever has given least.
+  // Chooses the sender: a device of the same machine, then one that stays, then the one that has
+  // sent least.
   template <typename Holds>
   std::optional<size_t> Source(size_t to, Holds holds) const {
     std::optional<size_t> best;
@@ -154,7 +155,7 @@ class Planner {
     }
   }
 
-  // The embedding, which everybody holds, or the head, which the last stage holds.
+  // The embedding, which every device holds, or the head, which the last stage holds.
   void MoveWhole(TransferKind kind) {
     const bool head = kind == TransferKind::kHead;
     for (size_t d = 0; d < refs_.size(); ++d) {
@@ -168,8 +169,9 @@ class Planner {
     }
   }
 
-  // As the released code estimates: what crosses each machine's border, in and out together, and
-  // what stays within each; the slowest machine of each kind, one after the other.
+  // Estimates like the released code: the traffic across each machine's border, in and out
+  // together, then the traffic within each machine; the slowest machine of each kind, one after the
+  // other.
   void Sum() {
     std::map<int, int64_t> between, within;
     for (const Transfer& t : plan_.transfers) {

@@ -1,4 +1,4 @@
-// The migration planner against a naive replay of what it plans.
+// Checks the migration planner by a naive replay of its plans.
 #include "plan/spot/migration.h"
 
 #include <gtest/gtest.h>
@@ -13,16 +13,16 @@
 namespace millrace::plan::spot {
 namespace {
 
-constexpr int kLayers = 24;
+constexpr int kMigratedLayers = 24;
 
-ModelBytes Model() { return ModelBytes::Transformer(kLayers, 1024, 5000, 2048, 4); }
+ModelBytes Model() { return ModelBytes::Transformer(kMigratedLayers, 1024, 5000, 2048, 4); }
 
 struct Case {
   MapRequest request;
   Mapping mapping;
 };
 
-// A random old configuration on machines of `per` devices, some leaving, some new.
+// A random old configuration on machines of `per` devices; some leave, some are new.
 Case RandomCase(uint64_t seed) {
   Rng rng(seed);
   const ParallelConfig before{static_cast<int>(rng.Between(1, 3)),
@@ -38,7 +38,7 @@ Case RandomCase(uint64_t seed) {
       if (rank >= before.devices()) continue;
       const Position at{rank / (before.pipeline * before.tensor),
                         rank / before.tensor % before.pipeline, rank % before.tensor};
-      instance.devices.back() = Holding{at, SliceOf(kLayers, before, at)};
+      instance.devices.back() = Holding{at, SliceOf(kMigratedLayers, before, at)};
     }
     c.request.instances.push_back(instance);
   }
@@ -68,7 +68,7 @@ Case RandomCase(uint64_t seed) {
   return c;
 }
 
-// (layer, unit of width) pairs of a slice.
+// The (layer, unit of width) pairs of a slice.
 std::set<std::pair<int, int>> Cells(const Slice& s) {
   std::set<std::pair<int, int>> cells;
   for (int layer = s.layers.begin; layer < s.layers.end; ++layer) {
@@ -77,8 +77,8 @@ std::set<std::pair<int, int>> Cells(const Slice& s) {
   return cells;
 }
 
-// Plays the transfers: everybody ends with exactly what the new place needs, nothing is sent that
-// was there, and every source holds what it sends.
+// Replays the transfers: every device ends with exactly what its new position needs, nothing is
+// sent that was already there, and every source holds what it sends.
 void Replay(const Case& c, const Migration& plan, uint64_t seed) {
   for (size_t i = 0; i < c.request.instances.size(); ++i) {
     for (size_t k = 0; k < c.request.instances[i].devices.size(); ++k) {
@@ -110,7 +110,7 @@ void Replay(const Case& c, const Migration& plan, uint64_t seed) {
         }
       }
       if (!at.has_value()) continue;
-      const auto wanted = Cells(SliceOf(kLayers, c.request.config, *at));
+      const auto wanted = Cells(SliceOf(kMigratedLayers, c.request.config, *at));
       ASSERT_TRUE(std::includes(weights.begin(), weights.end(), wanted.begin(), wanted.end()))
           << seed;
       if (inherits && !plan.kv_lost[at->data] && c.request.kv_tokens[old] > 0) {
@@ -126,12 +126,12 @@ TEST(SpotMigrationTest, MovesExactlyWhatIsMissing) {
     const Case c = RandomCase(seed);
     const Migration plan = PlanMigration(c.request, c.mapping, {});
     Replay(c, plan, seed);
-    // What is needed less what stays is what moves.
+    // The bytes moved equal the bytes needed minus the bytes that stay.
     int64_t needed = 0;
     for (const auto& instance : c.mapping.positions) {
       for (const auto& at : instance) {
         if (!at.has_value()) continue;
-        const Slice slice = SliceOf(kLayers, c.request.config, *at);
+        const Slice slice = SliceOf(kMigratedLayers, c.request.config, *at);
         needed += c.request.bytes.WeightBytes(slice);
         const auto& old = c.request.inherits[at->data];
         if (old.has_value()) {
@@ -144,7 +144,7 @@ TEST(SpotMigrationTest, MovesExactlyWhatIsMissing) {
       // Integer division of bytes by pieces may drop a byte per piece.
       EXPECT_NEAR(static_cast<double>(plan.bytes),
                   static_cast<double>(needed - c.mapping.reused_bytes),
-                  static_cast<double>(plan.transfers.size() + 64 * kLayers))
+                  static_cast<double>(plan.transfers.size() + 64 * kMigratedLayers))
           << seed;
     }
     EXPECT_EQ(plan.storage_bytes, 0) << seed << ": every device under notice can still give";
@@ -170,26 +170,26 @@ TEST(SpotMigrationTest, KvGoesFirstAndPriorBeforeTheRest) {
   }
 }
 
-TEST(SpotMigrationTest, WhatNobodyHoldsComesFromStorage) {
+TEST(SpotMigrationTest, DataThatNoDeviceHoldsComesFromStorage) {
   Case c;
   c.request.bytes = Model();
   c.request.config = {1, 2, 4, 4};
   c.request.instances.resize(2);
   for (Instance& instance : c.request.instances) instance.devices.resize(4);
-  for (int m = 0; m < 4; ++m) {  // stage 0 is there, stage 1 died without notice
+  for (int m = 0; m < 4; ++m) {  // stage 0 exists; stage 1 died without notice
     c.request.instances[0].devices[m] =
-        Holding{{0, 0, m}, SliceOf(kLayers, c.request.config, {0, 0, m})};
+        Holding{{0, 0, m}, SliceOf(kMigratedLayers, c.request.config, {0, 0, m})};
   }
   c.request.inherits = {0};
   c.request.kv_tokens = {100};
   c.mapping = *MapDevices(c.request);
   const Migration plan = PlanMigration(c.request, c.mapping, {});
   EXPECT_TRUE(plan.kv_lost[0]);
-  EXPECT_GE(plan.storage_bytes,
-            c.request.bytes.layer_sharded_bytes * (kLayers / 2) + 4 * c.request.bytes.head_bytes);
+  EXPECT_GE(plan.storage_bytes, c.request.bytes.layer_sharded_bytes * (kMigratedLayers / 2) +
+                                    4 * c.request.bytes.head_bytes);
 }
 
-// Memory by simulation: what each device holds beyond its old share after every layer.
+// Simulates memory: each device's holding beyond its old share after every layer.
 double PeakByHand(int layers, const std::vector<LayerChange>& devices,
                   const std::vector<int>& order) {
   std::vector<double> held(devices.size());
@@ -251,7 +251,7 @@ TEST(SpotLayerOrderTest, AgainstEveryPermutation) {
     reordered += !order.front_to_back && order.within_bound;
     violated += !order.within_bound;
     best += !order.within_bound && peak <= least + 1e-9;
-    // Greed may exceed the least peak, but not by more than one whole layer.
+    // The greedy order may exceed the lowest possible peak, but by at most one whole layer.
     ASSERT_LE(peak, least + 1 + 1e-9) << seed;
   }
   EXPECT_GT(bounded, 50);

@@ -15,8 +15,9 @@ Candidate WithPipelines(Candidate candidate, int data) {
   return candidate;
 }
 
-// Requests come and go one by one: each pays the prefill of one on every stage, every step the time
-// of its lane's batch, and, with all places taken, the prefills of the others that come meanwhile.
+// Requests come and go one by one. Each pays its own prefill on every stage, each step at its
+// lane's batch size, and, with all places taken, the prefills of the requests that arrive
+// meanwhile.
 std::optional<Candidate> Continuous(const Profile& profile, const ParallelConfig& c,
                                     int output_tokens) {
   const int lane = static_cast<int>(
@@ -45,7 +46,7 @@ std::optional<Candidate> Measure(const Profile& profile, const SearchSpace& spac
   return Candidate{c, ms, Throughput(c, ms), false};
 }
 
-// The fewest pipelines that carry `load`, at most `data_max`.
+// The fewest pipelines, at most `data_max`, that carry `load`.
 int PipelinesFor(const Candidate& one, double load, int data_max) {
   const double needed = std::ceil(load / one.throughput_per_s * (1 - 1e-12));
   int data = static_cast<int>(std::clamp<double>(needed, 1, data_max));
@@ -109,8 +110,8 @@ double WaitingMs(const Candidate& c, double requests_per_s, double arrival_varia
 
 namespace {
 
-// Every number of pipelines worth a look for one shape: the fewest that carry the load, and with a
-// wait to shorten also more; the most when none carry it.
+// All useful numbers of pipelines for one shape: the fewest that carry the load, more if they
+// shorten a wait, or the most if none carries it.
 void AddCandidates(const Candidate& one, int data_max, double requests_per_s, double load,
                    const OptimizeOptions& options, std::vector<Candidate>& carry,
                    std::vector<Candidate>& rest) {
@@ -127,7 +128,7 @@ void AddCandidates(const Candidate& one, int data_max, double requests_per_s, do
   }
 }
 
-// Pipelines more, on machines that are kept as spares anyway.
+// Adds pipelines on machines that are kept as spares anyway.
 Candidate OnSpares(const Candidate& chosen, const SearchSpace& space, int devices_max, int spares) {
   const int instances = Instances(chosen.config, space.devices_per_instance) + spares;
   Candidate best = chosen;
@@ -181,7 +182,7 @@ FleetChange AdjustFleet(const Fleet& fleet, int instances_needed) {
     change.ask_on_demand = std::min(missing, std::max(0, fleet.on_demand_max - fleet.on_demand));
     return change;
   }
-  // Spare spot machines are kept as a pool: the next notice then costs no launch.
+  // Keeps spare spot machines as a pool: the next notice then needs no launch.
   const int surplus = -missing;
   change.free_on_demand = std::min(surplus, fleet.on_demand);
   change.free_spot = std::max(0, surplus - change.free_on_demand - fleet.spares);

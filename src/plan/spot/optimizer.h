@@ -1,11 +1,11 @@
-// Which parallel configuration to run on so many devices for so much load: SpotServe's adaptive
-// optimizer (Algorithm 1). Two rules over one search space:
+// The parallel configuration for a number of devices and a load: SpotServe's adaptive optimizer
+// (Algorithm 1). Two rules over one search space:
 //
 //   OptimizeAsPublished  the released solver's: the smallest l_exe of those that carry the load,
-//                        the greatest throughput when none does; all devices spread over D.
+//                        or the greatest throughput if none does; all devices spread over D.
 //   Optimize             the same with the paper's "similar latency, fewer instances" made exact
-//                        (a tie band), pipelines no more than needed, and a limit of instances that
-//                        may lie above those at hand.
+//                        (a tie band), no more pipelines than needed, and a limit of instances
+//                        that may exceed the available ones.
 //
 // Pure functions of their arguments; any thread.
 #pragma once
@@ -17,19 +17,19 @@
 
 namespace millrace::plan::spot {
 
-// How an engine spends its time on a batch.
+// How an engine processes a batch.
 enum class BatchRule : uint8_t {
-  kToCompletion,  // SpotServe's: B requests together, to the last token
-  // Iterations of B requests, dealt to as many lanes as there are stages; requests come and go one
-  // by one. Micro-batches play no part.
+  kToCompletion,  // SpotServe's: B requests together until the last token
+  // Iterations of B requests, spread over as many lanes as there are stages. Requests come and go
+  // one by one. Micro-batches are not used.
   kContinuous,
 };
 
 struct SearchSpace {
-  int devices_min = 1;           // one pipeline's: the model does not fit on fewer
+  int devices_min = 1;           // of one pipeline: the model does not fit on fewer
   int batch_max = 4;             // a power of two
   int output_tokens = 128;       // S_out
-  int devices_per_instance = 1;  // machines come and go whole
+  int devices_per_instance = 1;  // machines are added and removed whole
   BatchRule batching = BatchRule::kToCompletion;
 };
 
@@ -38,41 +38,42 @@ struct Candidate {
   double execution_ms = 0;
   double throughput_per_s = 0;
   bool carries_load = false;  // false: the fallback
-  double waiting_ms = 0;      // l_sch, where it was asked for
+  double waiting_ms = 0;      // l_sch, if requested
   friend bool operator==(const Candidate&, const Candidate&) = default;
 };
 
-// None: not even one pipeline fits on `devices`.
+// None if not even one pipeline fits on `devices`.
 std::optional<Candidate> OptimizeAsPublished(const Profile& profile, const SearchSpace& space,
                                              int devices, double requests_per_s);
 
 struct OptimizeOptions {
   double tie_band = 0.05;  // latencies within this share of the best count as equal
-  double headroom = 1;     // carry this multiple of the load
-  // The squared coefficient of variation of the gaps between arrivals: with it the latency that is
-  // minimised is l_exe + l_sch, as the paper has it; without it l_exe alone, as its code has it.
+  double headroom = 1;     // multiple of the load to carry
+  // The squared coefficient of variation of the gaps between arrivals. If set, the optimizer
+  // minimises l_exe + l_sch, as in the paper; otherwise l_exe alone, as in its code.
   std::optional<double> arrival_variation;
-  // Machines kept ready beyond the need anyway: pipelines are added while they fit on them.
+  // Machines kept ready beyond the need. Pipelines are added while they fit on them.
   int serving_spares = 0;
 };
 
-// None: not even one pipeline fits on `devices_max`, the most that could be had.
+// None if not even one pipeline fits on `devices_max`, the most that could be obtained.
 std::optional<Candidate> Optimize(const Profile& profile, const SearchSpace& space, int devices_max,
                                   double requests_per_s, const OptimizeOptions& options);
 
-// l_sch: the mean wait for a place among D * B, by Allen and Cunneen's formula for service times
-// that hardly vary. Infinite when the load is not carried.
+// l_sch: the mean wait for one of D * B places, by Allen and Cunneen's formula for nearly constant
+// service times. Infinite if the load is not carried.
 double WaitingMs(const Candidate& candidate, double requests_per_s, double arrival_variation);
 
-// The machines that hold `config`, each with `devices_per_instance`.
+// The number of machines with `devices_per_instance` devices that hold `config`.
 int Instances(const ParallelConfig& config, int devices_per_instance);
 
-// What to ask of the cloud and what to give back (Algorithm 1, lines 6 to 9): on-demand and spot
-// machines are asked for together and what comes first is kept; on-demand machines go first.
+// What to request from the cloud and what to release (Algorithm 1, lines 6 to 9). On-demand and
+// spot machines are requested together and the first to arrive are kept; on-demand machines are
+// released first.
 struct Fleet {
-  int spot = 0;       // alive or being launched, without those under notice
+  int spot = 0;       // alive or launching, without those under notice
   int on_demand = 0;  //
-  int spot_max = 0;   // the most of each that may be had
+  int spot_max = 0;   // the most of each that may be obtained
   int on_demand_max = 0;
   int spares = 2;  // machines kept ready beyond the need
 };

@@ -1,4 +1,4 @@
-// The optimizer: the published decisions, agreement with search by hand, and the tie band.
+// The optimizer: the published decisions, agreement with an exhaustive search, and the tie band.
 #include "plan/spot/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -60,9 +60,9 @@ TEST(SpotOptimizerTest, PublishedDecisions) {
   ExpectGolden("h7168", 16, 0.2, kLlama);
 }
 
-// The least cost over everything, written as plain loops over a differently shaped space.
+// The lowest cost over everything, as plain loops over a differently shaped space.
 struct ByHand {
-  std::optional<double> least_ms;  // of those that carry the load
+  std::optional<double> least_ms;  // of the candidates that carry the load
   double most_per_s = 0;
   std::optional<int> fewest_instances;  // within the band of least_ms
 };
@@ -148,7 +148,7 @@ TEST(SpotOptimizerTest, AgreesWithSearchByHandOnRandomProfiles) {
   EXPECT_GT(banded, 50) << "the band must matter somewhere";
 }
 
-// The pathologies of the strict minimum: 48 GPUs in one pipeline for 2.6 % of latency.
+// The problem of the strict minimum: it takes 48 GPUs in one pipeline to save 2.6 % of latency.
 TEST(SpotOptimizerTest, TieBandTakesFewerInstances) {
   const SearchSpace space{.devices_min = 16, .devices_per_instance = 4};
   const Profile llama = PublishedProfile("h7168");

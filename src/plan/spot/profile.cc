@@ -35,7 +35,7 @@ Result<int> Whole(const Json& object, const std::string& key, int min, int max) 
   return static_cast<int>(value);
 }
 
-// The power of two behind `prefix` in a key ("tp-4", "bsz-2"), or none when the prefix is another.
+// The power of two after `prefix` in a key ("tp-4", "bsz-2"); none if the key has another prefix.
 Result<std::optional<int>> KeyedPower(const std::string& key, std::string_view prefix) {
   if (!key.starts_with(prefix)) return std::optional<int>();
   int value = 0;
@@ -73,8 +73,8 @@ Status ReadRow(int tensor, const Json& row, Profile& profile) {
   for (const auto& [key, cell] : row.items()) {
     MR_ASSIGN_OR_RETURN(const std::optional<int> batch, KeyedPower(key, "bsz-"));
     if (!batch.has_value() || !cell.is_object()) {
-      return InvalidArgument(fmt::format(
-          "profile: \"tp-{}\" holds objects named bsz-1, bsz-2, ..., not this", tensor));
+      return InvalidArgument(
+          fmt::format("profile: keys of \"tp-{}\" must be bsz-1, bsz-2, ...", tensor));
     }
     LayerTime time;
     MR_ASSIGN_OR_RETURN(time.prefill_ms, Number(cell, "init", kMillisMax));

@@ -1,8 +1,8 @@
 // The latency model of one language model on one kind of machine, as SpotServe measures it: the
 // time of one layer, for prefill and for one decode step, by tensor degree and micro-batch size
-// (SpotServe, section 3.2; the formula is the released solver's, term by term).
+// (SpotServe, section 3.2; the formula is that of the released solver, term by term).
 //
-// Values, immutable once read; any thread.
+// Values, immutable after reading; any thread.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@
 
 namespace millrace::plan::spot {
 
-// C = (D, P, M, B), and into how many micro-batches a batch is cut for prefill and for decode.
+// C = (D, P, M, B), and the number of micro-batches of a batch for prefill and for decode.
 struct ParallelConfig {
-  int data = 0;      // D: pipelines that serve alike
-  int pipeline = 0;  // P: stages of each
+  int data = 0;      // D: equal pipelines
+  int pipeline = 0;  // P: stages per pipeline
   int tensor = 0;    // M: devices that share a stage
-  int batch = 0;     // B: requests a pipeline runs together
+  int batch = 0;     // B: requests that a pipeline runs together
   int prefill_micro_batches = 1;
   int decode_micro_batches = 1;
 
@@ -44,15 +44,15 @@ class Profile {
 
   std::string name;
   int layers = 0;
-  int padded_layers = 0;  // P must divide it
+  int padded_layers = 0;  // P must divide this
   int hidden_size = 0;
   int tensor_max = 0;
-  double overhead_factor = 1;    // measured over modelled, on everything
+  double overhead_factor = 1;    // measured over modelled, applied to everything
   double stage_prefill_ms = 0;   // one hop between stages
   double stage_decode_ms = 0;    //
   std::vector<double> embed_ms;  // by log2 of the batch
 
-  // The measured cell; none where nobody measured. Both must be powers of two.
+  // The measured cell; none if not measured. Both must be powers of two.
   const std::optional<LayerTime>& At(int tensor, int micro_batch) const;
   void Set(int tensor, int micro_batch, LayerTime time);
 
@@ -62,24 +62,24 @@ class Profile {
 };
 
 // Reads the JSON of SpotServe's profiles (shared data, spot/spotserve/*_profile.json).
-// kInvalidArgument names the field and what it must be.
+// kInvalidArgument names the field and its requirements.
 Result<Profile> ParseProfile(std::string_view json);
 
-// What one batch costs on one pipeline of a configuration.
+// The time of one batch on one pipeline of a configuration.
 struct ExecutionTime {
   double prefill_ms = 0;  // t1: the whole batch's prompts
-  double step_ms = 0;     // t2: one token for each of the batch
+  double step_ms = 0;     // t2: one token for each sequence of the batch
   double fixed_ms = 0;    // embedding and head
   double Total(int output_tokens) const { return prefill_ms + step_ms * output_tokens + fixed_ms; }
 };
 
-// l_exe without its S_out; none where the profile has no such cell. `config.data` plays no part.
+// l_exe without its S_out; none if the profile has no such cell. Ignores `config.data`.
 std::optional<ExecutionTime> Execution(const Profile& profile, const ParallelConfig& config);
 
-// phi: requests per second of the whole configuration, B per l_exe and pipeline.
+// phi: requests per second of the whole configuration: B per l_exe and pipeline.
 double Throughput(const ParallelConfig& config, double execution_ms);
 
-// The exponent, for a power of two; none for other numbers.
+// The exponent of a power of two; none for other numbers.
 std::optional<int> Log2Exact(int value);
 
 }  // namespace millrace::plan::spot

@@ -7,7 +7,7 @@
 namespace millrace::plan::spot {
 namespace {
 
-// Section 1.2 of the artifact: one request, 128 tokens, equal to the paper's table.
+// Section 1.2 of the artifact: one request, 128 tokens; equals the paper's table.
 TEST(SpotProfileTest, SingleRequestLatencies) {
   const struct {
     const char* model;

@@ -30,7 +30,7 @@ Profile RandomProfile(Rng& rng) {
   for (int i = 0; i < 4; ++i) p.embed_ms.push_back(rng.Uniform());
   for (int tensor = 1; tensor <= 16; tensor *= 2) {
     for (int batch = 1; batch <= 8; batch *= 2) {
-      if (rng.Uniform() < 0.1) continue;  // nobody measured this cell
+      if (rng.Uniform() < 0.1) continue;  // this cell was not measured
       p.Set(tensor, batch, {1 + 200 * rng.Uniform(), 0.5 + 10 * rng.Uniform()});
     }
   }

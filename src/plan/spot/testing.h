@@ -1,4 +1,4 @@
-// What the tests of this folder share: the published profiles, and profiles drawn at random.
+// Helpers of this folder's tests: the published profiles, and random profiles. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace millrace::plan::spot {
 
-// Of "6.7B", "h6144" (GPT-20B) or "h7168" (LLaMA-30B), from testdata/.
+// The profile of "6.7B", "h6144" (GPT-20B) or "h7168" (LLaMA-30B), from testdata/.
 std::string ProfileText(const std::string& model);
 Profile PublishedProfile(const std::string& model);
 
-// Random sizes and times; a tenth of the cells is missing.
+// Random sizes and times; a tenth of the cells are missing.
 Profile RandomProfile(Rng& rng);
 
 }  // namespace millrace::plan::spot

@@ -77,7 +77,7 @@ void ContextHashModel::Pull(const ContextHashModel& from, std::span<const BlockI
 
 StepResult ContextHashModel::Run(const StepPlan& plan) {
   for (SequenceId id : plan.released) {
-    MR_CHECK(sequences_.erase(id) == 1) << "sequence " << id << " released but not known";
+    MR_CHECK(sequences_.erase(id) == 1) << "sequence " << id << " released but never started";
   }
   for (const SequenceStart& start : plan.started) {
     State state{start, {}, *start.prompt};
@@ -117,7 +117,7 @@ SequenceResult ContextHashModel::RunSequence(const StepPlan& plan, const Sequenc
   for (int i = 0; i < step.num_tokens; ++i) {
     const int p = step.start + i;
     const TokenId token = plan.TokensOf(step)[i];
-    MR_CHECK(p <= std::ssize(state.tokens)) << "tokens before position " << p << " were not told";
+    MR_CHECK(p <= std::ssize(state.tokens)) << "tokens before position " << p << " were not sent";
     if (p == std::ssize(state.tokens)) state.tokens.push_back(token);
     MR_CHECK(token == state.tokens[p]) << "the token at position " << p << " changed";
     if (options_.layer && !step.Enters(*options_.layer)) continue;

@@ -1,11 +1,11 @@
 // ContextHashModel: a model without arithmetic for tests. It applies StepPlans to simulated KV
 // blocks and answers with tokens that are hashes of the whole context, read through the block
-// tables it was given: one wrong block, copy, swap or position anywhere changes every later token.
+// tables of the plans: one wrong block, copy, swap or position anywhere changes every later token.
 //
-// A slot holds a hash of its token, its position and everything before it; a sample is a hash of
+// A slot holds a hash of its token, its position and everything before it. A sample is a hash of
 // all the slots, the sequence's seed (unless greedy) and the position; with penalties also of the
-// generated tokens as plans told them. Plans that break the rules of core/step_plan.h are
-// programmer errors (MR_CHECK).
+// generated tokens in the plans. Plans that break the rules of core/step_plan.h are programmer
+// errors (MR_CHECK).
 //
 // One thread.
 #pragma once
@@ -28,7 +28,8 @@ struct ContextHashOptions {
   int num_host_blocks = 0;
   int vocab_size = 1000;
   std::vector<TokenId> eos_token_ids;  // not sampled before min_tokens
-  // It stands for one layer of several: of tokens that other layers alone compute it gets no KV.
+  // The layer that it stands for, one of several: tokens that only other layers compute give it no
+  // KV.
   std::optional<int> layer;
 };
 
@@ -36,16 +37,16 @@ class ContextHashModel {
  public:
   explicit ContextHashModel(const ContextHashOptions& options);
 
-  // Runs a step; plans in the order of their ids.
+  // Runs a step; plans must come in the order of their ids.
   StepResult Run(const StepPlan& plan);
 
-  // The output of a prompt alone: what every schedule must reproduce. `finish` rules are the
-  // caller's: exactly `count` tokens come back.
+  // The output of a prompt alone, which every schedule must reproduce. The caller applies the
+  // `finish` rules: exactly `count` tokens are returned.
   std::vector<TokenId> Generate(const std::vector<TokenId>& prompt, const SamplingParams& params,
                                 uint64_t seed, int count) const;
 
-  // What a pull does: slots of tokens [first, end) from another model's blocks into this one's. The
-  // tables are whole; both models have the same block size.
+  // Performs a pull: copies slots of tokens [first, end) from another model's blocks into this
+  // one's. The tables are complete; both models have the same block size.
   void Pull(const ContextHashModel& from, std::span<const BlockIndex> from_table,
             std::span<const BlockIndex> to_table, int first, int end);
 
@@ -55,7 +56,7 @@ class ContextHashModel {
   struct State {
     SequenceStart start;
     std::vector<BlockIndex> table;
-    std::vector<TokenId> tokens;  // as far as this executor was told
+    std::vector<TokenId> tokens;  // as far as sent to this executor
   };
   // The context so far as one number.
   struct Fold {
@@ -64,7 +65,7 @@ class ContextHashModel {
   };
 
   static uint64_t SlotValue(const Fold& before, TokenId token, int position);
-  // `output`: the tokens before it that were generated.
+  // `output`: the earlier generated tokens.
   TokenId Sample(const Fold& context, int position, std::span<const TokenId> output,
                  const SamplingParams& params, uint64_t seed) const;
   void CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block, const std::vector<uint64_t>& from,

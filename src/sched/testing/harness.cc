@@ -102,7 +102,7 @@ void Harness::CheckWrites(const StepPlan& plan) {
 
 void Harness::Commit(const std::function<void(StepResult&)>& change) {
   MR_CHECK(!flights_.empty()) << "no step in flight";
-  // The model runs as late as it may, so that a block given away too early would show.
+  // The model runs as late as possible, so that a block that is reused too early is detected.
   StepResult result = Run(flights_.front().plan);
   flights_.pop_front();
   if (change) change(result);
@@ -139,21 +139,21 @@ void Harness::RunToEnd(int turns_max) {
     MR_CHECK(turn < turns_max) << "still not finished after " << turns_max << " turns";
     now_ = now_ + Duration::Millis(1);
   }
-  MR_CHECK(!scheduler_->HasWork()) << "work is left and nothing moves";
+  MR_CHECK(!scheduler_->HasWork()) << "work is left but no step can run";
 }
 
 void Harness::Collect() {
-  for (RequestOutput& news : fresh_) {
-    SequenceOutcome& outcome = outcomes_[{news.request, news.index}];
-    MR_CHECK(!outcome.finish) << "news of request " << news.request << " after its end";
-    outcome.tokens.insert(outcome.tokens.end(), news.tokens.begin(), news.tokens.end());
-    outcome.logprobs.insert(outcome.logprobs.end(), news.logprobs.begin(), news.logprobs.end());
-    outcome.prompt_logprobs.insert(outcome.prompt_logprobs.end(), news.prompt_logprobs.begin(),
-                                   news.prompt_logprobs.end());
-    outcome.finish = news.finish;
-    outcome.error = news.error;
-    outcome.cached_prompt_tokens = news.cached_prompt_tokens;
-    outputs_.push_back(std::move(news));
+  for (RequestOutput& output : fresh_) {
+    SequenceOutcome& outcome = outcomes_[{output.request, output.index}];
+    MR_CHECK(!outcome.finish) << "output of request " << output.request << " after its end";
+    outcome.tokens.insert(outcome.tokens.end(), output.tokens.begin(), output.tokens.end());
+    outcome.logprobs.insert(outcome.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
+    outcome.prompt_logprobs.insert(outcome.prompt_logprobs.end(), output.prompt_logprobs.begin(),
+                                   output.prompt_logprobs.end());
+    outcome.finish = output.finish;
+    outcome.error = output.error;
+    outcome.cached_prompt_tokens = output.cached_prompt_tokens;
+    outputs_.push_back(std::move(output));
   }
   fresh_.clear();
 }

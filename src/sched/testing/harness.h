@@ -1,5 +1,5 @@
-// Harness: a scheduler with a ContextHashModel behind it and `stages` steps in flight, as tests and
-// scenario scripts drive it. Audits the scheduler after every change. One thread.
+// Harness: a scheduler with a ContextHashModel behind it and `stages` steps in flight, for tests
+// and scenario scripts. Audits the scheduler after every change. One thread.
 #pragma once
 
 #include <deque>
@@ -18,13 +18,13 @@ namespace millrace::sched {
 struct HarnessOptions {
   SchedulerOptions scheduler;
   int vocab_size = 1000;
-  // So many layers, each with KV of its own, all of which must answer the same.
+  // Number of layers, each with its own KV; all must return the same result.
   int layers = 1;
   bool audit = true;                               // CheckIntegrity after every call
   std::function<void(std::string_view)> step_log;  // gets every line, when set
 };
 
-// What became of one sequence.
+// The result of one sequence.
 struct SequenceOutcome {
   std::vector<TokenId> tokens;
   std::vector<PositionLogprobs> logprobs;
@@ -48,19 +48,19 @@ class Harness {
   // Request ids count from 1.
   Result<RequestId> Add(std::vector<TokenId> prompt, const SamplingParams& params,
                         const std::function<void(NewRequest&)>& change = {});
-  // The same where a refusal would be the test's own mistake.
+  // The same for tests in which a refusal would be a mistake.
   RequestId MustAdd(std::vector<TokenId> prompt, const SamplingParams& params,
                     const std::function<void(NewRequest&)>& change = {});
-  // As it is, its id included.
+  // Unchanged, including its id.
   Status AddAsIs(NewRequest request);
   void Abort(RequestId id, std::optional<int> index = {});
-  // Builds a step and hands it to the model; nullptr when there is none.
+  // Builds a step and passes it to the model; nullptr when there is none.
   const StepPlan* Schedule();
-  // Commits the oldest step in flight; its result may be changed on the way.
+  // Commits the oldest step in flight; `change` may modify its result.
   void Commit(const std::function<void(StepResult&)>& change = {});
   // Schedules what it can, then commits one step. False when neither was possible.
   bool Turn();
-  // Turns until nothing is left. REQUIRES: that this takes at most `turns_max`.
+  // Takes turns until no work is left. REQUIRES: at most `turns_max` turns.
   void RunToEnd(int turns_max = 1'000'000);
 
   int in_flight() const { return static_cast<int>(flights_.size()); }
@@ -73,14 +73,15 @@ class Harness {
   using Prompt = std::shared_ptr<const std::vector<TokenId>>;
   struct Flight {
     StepPlan plan;
-    std::map<BlockIndex, Prompt> blocks;  // that the step reads or writes, and for whom
+    std::map<BlockIndex, Prompt> blocks;  // read or written by the step, with their prompt
   };
 
   StepResult Run(const StepPlan& plan);
   void Collect();
   void Audit();
-  // No step writes a block that an earlier step in flight still uses for another request. The last
-  // of several sequences may write what one that ended was reading: steps run in order.
+  // Checks that no step writes a block that an earlier step in flight still uses for another
+  // request. The last of several sequences may write a block that an ended one was reading: steps
+  // run in order.
   void CheckWrites(const StepPlan& plan);
 
   HarnessOptions options_;

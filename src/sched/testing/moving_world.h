@@ -1,6 +1,6 @@
-// Two schedulers, with an executor of two layers each, between which requests are moved at random:
-// cold (their tokens are computed again), warm (the KV of their sequences is pulled, at all layers
-// or some) and live (pulled in rounds while they go on). One thread.
+// Two schedulers, each with an executor of two layers, between which requests are moved at random:
+// cold (their tokens are recomputed), warm (the KV of their sequences is pulled, at all layers or
+// some) and live (pulled in rounds while they run). One thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace millrace::sched {
 inline constexpr Duration kMovesHold = Duration::Millis(500);
 inline constexpr int kMovesBlockSize = 4;
 
-struct Told {
+struct Delivered {
   std::vector<TokenId> tokens;
   size_t prompt_logprobs = 0;
   bool finished = false;
@@ -29,12 +29,12 @@ struct Told {
 
 struct Job {
   Question question;
-  std::vector<Told> told;
-  int side = 0;                        // who may tell news of it
+  std::vector<Delivered> delivered;
+  int side = 0;                        // the side that may deliver its output
   std::optional<NewRequest> homeless;  // refused for now
-  std::vector<SequenceKv> left[2];     // what each side has held last; n > 1
-  bool ended = false;                  // its times were told
-  // A live migration: the other side has been asked, and knows so many of its tokens.
+  std::vector<SequenceKv> left[2];     // what each side held last; n > 1
+  bool ended = false;                  // its times were delivered
+  // A live migration: the other side has the request and this many of its tokens.
   bool migrating = false;
   size_t shared = 0;
 };
@@ -55,15 +55,15 @@ class MovingWorld {
     }
     for (const Question& q : questions) {
       Job job{.question = q};
-      job.told.resize(static_cast<size_t>(q.params.n));
+      job.delivered.resize(static_cast<size_t>(q.params.n));
       coming_.push_back(std::move(job));
     }
   }
 
   void Run() {
     for (int turn = 0; Work(); ++turn) {
-      ASSERT_LT(turn, 20000) << "nothing ends";
-      const bool calm = turn > 2000;  // then everybody may end where it is
+      ASSERT_LT(turn, 20000) << "the requests do not end";
+      const bool calm = turn > 2000;  // from then on requests end where they are
       if (!coming_.empty() && rng_.Between(0, 2) == 0) Arrive();
       for (int side : {0, 1}) Move(side);
       if (!pulls_.empty() && (calm || rng_.Between(0, 2) == 0)) EndPull();
@@ -127,12 +127,12 @@ class MovingWorld {
     for (KvPull& pull : drained) {
       ++counts_.pulls;
       const Job& job = jobs_.at(pull.id);
-      counts_.sibling_pulls += pull.index > 0 && !job.told[0].finished;
+      counts_.sibling_pulls += pull.index > 0 && !job.delivered[0].finished;
       pulls_.push_back({std::move(pull), side});
     }
   }
 
-  // The pulls of a request that migrates are not answered for good before its source has let go.
+  // The last pull of a migrating request is completed only after its source has released it.
   void EndPull() {
     const size_t i = rng_.Next() % pulls_.size();
     const Pulling p = pulls_[i];
@@ -171,7 +171,7 @@ class MovingWorld {
     return kv.tokens >= p.pull.end_token ? kv.blocks : std::vector<BlockIndex>();
   }
 
-  // Mostly none.
+  // Usually none.
   LayerRange SomeLayers() {
     switch (rng_.Between(0, 9)) {
       case 0: return {0, 1};
@@ -192,10 +192,10 @@ class MovingWorld {
   }
 
   void ExpectKnown(const Job& job, const NewRequest& r) {
-    ASSERT_EQ(r.resumed.size(), job.told.size());
-    for (size_t k = 0; k < job.told.size(); ++k) {
-      ASSERT_EQ(r.resumed[k].output, job.told[k].tokens);
-      ASSERT_EQ(r.resumed[k].finished, job.told[k].finished);
+    ASSERT_EQ(r.resumed.size(), job.delivered.size());
+    for (size_t k = 0; k < job.delivered.size(); ++k) {
+      ASSERT_EQ(r.resumed[k].output, job.delivered[k].tokens);
+      ASSERT_EQ(r.resumed[k].finished, job.delivered[k].finished);
     }
   }
 
@@ -240,7 +240,7 @@ class MovingWorld {
     auto left = Detach(id, job, kMovesHold);
     if (!left) return;
     for (const SequenceKv& s : left->kv) left->request.imported_tokens.push_back(s.tokens);
-    // The KV of one may not be worth its while, or in part.
+    // One sequence's KV may be skipped, entirely or in part.
     if (!left->kv.empty() && rng_.Between(0, 3) == 0) {
       int& some = left->request.imported_tokens[rng_.Next() % left->kv.size()];
       some = static_cast<int>(rng_.Between(0, some));
@@ -250,7 +250,7 @@ class MovingWorld {
     Place(id, job, 1 - job.side, std::move(left->request));
   }
 
-  // What is held there serves no pull.
+  // Releases KV that no pull reads.
   void MayRelease(RequestId id, int side) {
     if (std::ranges::none_of(pulls_, [&](const Pulling& p) { return p.pull.id == id; })) {
       scheduler(side).ReleaseKv(id);
@@ -260,7 +260,7 @@ class MovingWorld {
   void StartLive(RequestId id, Job& job) {
     Listen();
     if (job.ended) return;
-    auto known = scheduler(job.side).Expose(id, sides_[job.side]->now(), kMovesHold);
+    auto known = scheduler(job.side).Export(id, sides_[job.side]->now(), kMovesHold);
     scheduler(job.side).CheckIntegrity();
     ASSERT_TRUE(known.has_value());
     ExpectKnown(job, known->request);
@@ -281,19 +281,19 @@ class MovingWorld {
   void AbortOne(RequestId id, Job& job) {
     Listen();
     const auto k = static_cast<size_t>(rng_.Between(0, job.question.params.n - 1));
-    if (job.ended || job.told.size() == 1 || job.told[k].finished) return;
-    job.told[k].aborted = true;
+    if (job.ended || job.delivered.size() == 1 || job.delivered[k].finished) return;
+    job.delivered[k].aborted = true;
     sides_[job.side]->Abort(id, static_cast<int>(k));
     ++counts_.aborted;
   }
 
-  // Another round; or the last, once the source is frozen.
+  // Another round, or the last one if the source is paused.
   void Advance(RequestId id, Job& job) {
     const int from = job.side, to = 1 - job.side;
     Listen();
     if (job.ended || rng_.Between(0, 15) == 0) {
       scheduler(to).Detach(id, sides_[to]->now(), std::nullopt);
-      scheduler(from).Thaw(id);
+      scheduler(from).Unpause(id);
       job.migrating = false;
       ++counts_.broken;
       return;
@@ -302,15 +302,15 @@ class MovingWorld {
     ASSERT_TRUE(there.has_value());
     if (there->state != RequestState::kPulling) return;
     Collect(to);
-    // All of its pulls may have been answered but the last, which is answered only after this.
-    const bool last = rng_.Between(0, 2) == 0 && scheduler(from).Freeze(id);
+    // All of its pulls but the last may have been completed; the last is completed only after this.
+    const bool last = rng_.Between(0, 2) == 0 && scheduler(from).Pause(id);
     auto more = last ? scheduler(from).Detach(id, sides_[from]->now(), kMovesHold)
-                     : scheduler(from).Expose(id, sides_[from]->now(), kMovesHold);
+                     : scheduler(from).Export(id, sides_[from]->now(), kMovesHold);
     ASSERT_TRUE(more.has_value());
     const auto& output = more->request.resumed.front().output;
     const std::vector<TokenId> fresh(output.begin() + static_cast<long>(job.shared), output.end());
     const Status extended = more->computed_tokens() == 0
-                                ? FailedPrecondition("its KV has gone")
+                                ? FailedPrecondition("its KV is gone")
                                 : scheduler(to).ExtendImport(id, fresh, more->computed_tokens());
     scheduler(to).CheckIntegrity();
     job.shared = output.size();
@@ -323,24 +323,24 @@ class MovingWorld {
     }
     ++counts_.broken;
     scheduler(to).Detach(id, sides_[to]->now(), std::nullopt);
-    scheduler(from).Thaw(id);
+    scheduler(from).Unpause(id);
     job.migrating = false;
     if (last) Place(id, job, static_cast<int>(rng_.Between(0, 1)), std::move(more->request));
   }
 
   void Listen() {
     for (int side : {0, 1}) {
-      for (const RequestOutput& news : sides_[side]->TakeOutputs()) {
-        Job& job = jobs_.at(news.request);
-        ASSERT_EQ(job.side, side) << "news from where it is not";
+      for (const RequestOutput& output : sides_[side]->TakeOutputs()) {
+        Job& job = jobs_.at(output.request);
+        ASSERT_EQ(job.side, side) << "output from the wrong side";
         ASSERT_FALSE(job.homeless || job.ended);
-        Told& told = job.told[static_cast<size_t>(news.index)];
-        ASSERT_FALSE(told.finished);
-        for (const TokenId token : news.tokens) told.tokens.push_back(token);
-        told.prompt_logprobs += news.prompt_logprobs.size();
-        told.finished = news.finish.has_value();
-        job.ended = news.times.has_value();
-        ASSERT_TRUE(news.error.ok());
+        Delivered& delivered = job.delivered[static_cast<size_t>(output.index)];
+        ASSERT_FALSE(delivered.finished);
+        for (const TokenId token : output.tokens) delivered.tokens.push_back(token);
+        delivered.prompt_logprobs += output.prompt_logprobs.size();
+        delivered.finished = output.finish.has_value();
+        job.ended = output.times.has_value();
+        ASSERT_TRUE(output.error.ok());
       }
     }
   }
@@ -348,16 +348,16 @@ class MovingWorld {
   void CheckEnd() {
     for (auto& [id, job] : jobs_) {
       for (int k = 0; k < job.question.params.n; ++k) {
-        const Told& told = job.told[static_cast<size_t>(k)];
+        const Delivered& delivered = job.delivered[static_cast<size_t>(k)];
         auto expected = Expected(job.question, k);
-        if (told.aborted) {
-          ASSERT_LE(told.tokens.size(), expected.size());
-          expected.resize(told.tokens.size());
-          ASSERT_EQ(told.tokens, expected) << "request " << id << ", " << k;
+        if (delivered.aborted) {
+          ASSERT_LE(delivered.tokens.size(), expected.size());
+          expected.resize(delivered.tokens.size());
+          ASSERT_EQ(delivered.tokens, expected) << "request " << id << ", " << k;
           continue;
         }
-        ASSERT_EQ(told.tokens, expected) << "request " << id << ", " << k;
-        ASSERT_EQ(told.prompt_logprobs,
+        ASSERT_EQ(delivered.tokens, expected) << "request " << id << ", " << k;
+        ASSERT_EQ(delivered.prompt_logprobs,
                   job.question.params.prompt_logprobs ? job.question.prompt.size() - 1 : 0);
       }
       if (job.migrating) scheduler(1 - job.side).Detach(id, Time{}, std::nullopt);

@@ -1,4 +1,4 @@
-// Random questions for property tests, and their answers by the definition, without a scheduler.
+// Random questions for property tests, and their answers by definition, without a scheduler.
 #pragma once
 
 #include <algorithm>
@@ -45,7 +45,7 @@ inline std::vector<Question> RandomQuestions(Rng& rng, int count, int prompt_max
   return questions;
 }
 
-// The whole answer by the definition, without a scheduler.
+// The whole answer by definition, without a scheduler.
 inline std::vector<TokenId> Expected(const Question& q, int index) {
   const ContextHashModel model({.vocab_size = kQuestionVocab, .eos_token_ids = {kQuestionEos}});
   const auto tokens =

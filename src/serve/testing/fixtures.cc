@@ -81,7 +81,7 @@ std::shared_ptr<const text::Tokenizer> TinyTokenizer() {
 std::shared_ptr<const text::ChatTemplate> TinyChatTemplate() {
   text::TokenizerConfig config;
   config.chat_templates["default"] =
-      "{% for m in messages %}{% if m.role == 'refused' %}{{ raise_exception('no such role') }}"
+      "{% for m in messages %}{% if m.content == 'refused' %}{{ raise_exception('refused') }}"
       "{% endif %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
       "{% if tools %}tools:{{ tools | tojson }}{% endif %}"
       "{% if tone %}tone:{{ tone }}{% endif %}"
@@ -92,19 +92,19 @@ std::shared_ptr<const text::ChatTemplate> TinyChatTemplate() {
 }
 
 void Gate::Close() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_ = false;
 }
 
 void Gate::Open() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   open_ = true;
   opened_.notify_all();
 }
 
 void Gate::Pass() {
-  std::unique_lock lock(mutex_);
-  opened_.wait(lock, [this] { return open_; });
+  MutexLock lock(mutex_);
+  opened_.wait(lock, [this]() MR_REQUIRES(mutex_) { return open_; });
 }
 
 RecitingExecutor::RecitingExecutor(engine::ExecutorTraits traits, std::vector<TokenId> script,
@@ -158,7 +158,7 @@ const StepResult& RecitingExecutor::Wait() {
 }
 
 void RecordingReply::Send(net::HttpResponse response) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++answers_;
   EXPECT_EQ(answers_, 1) << "a request is answered once";
   if (!disconnected_) response_ = std::move(response);
@@ -167,7 +167,7 @@ void RecordingReply::Send(net::HttpResponse response) {
 }
 
 void RecordingReply::Start(net::HttpResponse head) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   ++answers_;
   EXPECT_EQ(answers_, 1) << "a request is answered once";
   response_ = std::move(head);
@@ -176,7 +176,7 @@ void RecordingReply::Start(net::HttpResponse head) {
 bool RecordingReply::Write(std::string part) {
   std::function<void()> gone;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (disconnected_) return false;
     ++writes_;
     response_.body += part;
@@ -190,7 +190,7 @@ bool RecordingReply::Write(std::string part) {
 }
 
 void RecordingReply::End() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   done_ = true;
   on_disconnect_ = nullptr;
   changed_.notify_all();
@@ -198,7 +198,7 @@ void RecordingReply::End() {
 
 void RecordingReply::OnDisconnect(std::function<void()> callback) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!disconnected_) {
       on_disconnect_ = std::move(callback);
       return;
@@ -208,14 +208,14 @@ void RecordingReply::OnDisconnect(std::function<void()> callback) {
 }
 
 bool RecordingReply::disconnected() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return disconnected_;
 }
 
 void RecordingReply::Disconnect() {
   std::function<void()> callback;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (done_ || disconnected_) return;
     disconnected_ = true;
     callback = std::move(on_disconnect_);
@@ -224,32 +224,33 @@ void RecordingReply::Disconnect() {
 }
 
 void RecordingReply::CutAfter(int writes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   cut_after_ = writes;
 }
 
 bool RecordingReply::WaitDone() {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, kPatience, [this] { return done_; });
+  MutexLock lock(mutex_);
+  return changed_.wait_for(lock, kPatience, [this]() MR_REQUIRES(mutex_) { return done_; });
 }
 
 bool RecordingReply::WaitWrites(int count) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, kPatience, [&] { return writes_ >= count || done_; });
+  MutexLock lock(mutex_);
+  return changed_.wait_for(lock, kPatience,
+                           [&]() MR_REQUIRES(mutex_) { return writes_ >= count || done_; });
 }
 
 int RecordingReply::status() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return response_.status;
 }
 
 std::string RecordingReply::body() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return response_.body;
 }
 
 std::string RecordingReply::Header(const std::string& name) const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   std::string found;
   for (const auto& [key, value] : response_.headers) {
     if (key == name) found = value;
@@ -258,8 +259,16 @@ std::string RecordingReply::Header(const std::string& name) const {
 }
 
 int RecordingReply::writes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return writes_;
+}
+
+static Json JsonOf(RecordingReply& reply, const std::string& path, int status) {
+  EXPECT_TRUE(reply.WaitDone()) << path;
+  EXPECT_EQ(reply.status(), status) << reply.body();
+  auto parsed = ParseJson(reply.body());
+  EXPECT_TRUE(parsed.ok()) << reply.body();
+  return parsed.ok() ? *parsed : Json();
 }
 
 TestServer::TestServer(TestServerOptions options) : options_(std::move(options)) {
@@ -283,7 +292,6 @@ TestServer::TestServer(TestServerOptions options) : options_(std::move(options))
   if (service_options.served_names.empty()) service_options.served_names = {"tiny"};
   service_options.version = "1.2.3";
   service = std::make_unique<Service>(std::move(service_options), clock);
-  handler_ = service->Handler();
   if (options_.ready) MakeReady();
 }
 
@@ -292,7 +300,7 @@ TestServer::~TestServer() {
   service->Drain(Duration{});
 }
 
-void TestServer::MakeReady(engine::Generator* generator, engine::EarlierRequests* earlier) {
+void TestServer::MakeReady(engine::Generator* generator, engine::RecoveredRequests* earlier) {
   ServedModel model;
   model.engine = generator != nullptr ? generator : engine.get();
   model.cluster = options_.cluster;
@@ -309,14 +317,17 @@ void TestServer::MakeReady(engine::Generator* generator, engine::EarlierRequests
 std::shared_ptr<RecordingReply> TestServer::Start(
     const std::string& method, const std::string& path, const std::string& body,
     std::vector<std::pair<std::string, std::string>> headers) {
+  return Send(endpoint, {.method = method,
+                         .path = path,
+                         .query = "",
+                         .headers = std::move(headers),
+                         .body = body,
+                         .peer = peer});
+}
+
+std::shared_ptr<RecordingReply> TestServer::Send(Endpoint to, net::HttpRequest request) {
   auto reply = std::make_shared<RecordingReply>();
-  net::HttpRequest request;
-  request.method = method;
-  request.path = path;
-  request.headers = std::move(headers);
-  request.body = body;
-  request.peer = peer;
-  handler_(std::move(request), reply);
+  service->Handler(to)(std::move(request), reply);
   return reply;
 }
 
@@ -325,21 +336,21 @@ std::shared_ptr<RecordingReply> TestServer::Post(const std::string& path, const 
 }
 
 Json TestServer::Call(const std::string& path, const Json& body, int status) {
-  auto reply = Post(path, body);
-  EXPECT_TRUE(reply->WaitDone()) << path;
-  EXPECT_EQ(reply->status(), status) << reply->body();
-  auto parsed = ParseJson(reply->body());
-  EXPECT_TRUE(parsed.ok()) << reply->body();
-  return parsed.ok() ? *parsed : Json();
+  return JsonOf(*Post(path, body), path, status);
 }
 
 Json TestServer::Get(const std::string& path, int status) {
-  auto reply = Start("GET", path);
-  EXPECT_TRUE(reply->WaitDone()) << path;
-  EXPECT_EQ(reply->status(), status) << reply->body();
-  auto parsed = ParseJson(reply->body());
-  EXPECT_TRUE(parsed.ok()) << reply->body();
-  return parsed.ok() ? *parsed : Json();
+  return JsonOf(*Start("GET", path), path, status);
+}
+
+Json TestServer::AdminGet(const std::string& path, int status) {
+  auto reply = Send(Endpoint::kAdminSocket, {.method = "GET",
+                                             .path = path,
+                                             .query = "",
+                                             .headers = {},
+                                             .body = "",
+                                             .peer = "process 1 of user 1"});
+  return JsonOf(*reply, path, status);
 }
 
 std::vector<Json> TestServer::Stream(const std::string& path, Json body) {
@@ -361,6 +372,15 @@ bool TestServer::WaitUntilFree() {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return false;
+}
+
+std::vector<std::string> Events(const std::string& body) {
+  std::vector<std::string> events;
+  for (size_t begin = 0, end; (end = body.find("\n\n", begin)) != std::string::npos;
+       begin = end + 2) {
+    events.push_back(body.substr(begin, end + 2 - begin));
+  }
+  return events;
 }
 
 std::vector<Json> ParseEvents(const std::string& body, bool expect_done) {

@@ -2,12 +2,10 @@
 // text, a reply that records, and all of it wired into a real engine and service.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -15,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "engine/executor.h"
 #include "net/http.h"
@@ -40,9 +39,9 @@ class Gate {
   void Pass();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable opened_;
-  bool open_ = true;
+  Mutex mutex_;
+  CondVar opened_;
+  bool open_ MR_GUARDED_BY(mutex_) = true;
 };
 
 // The k-th token generated is the k-th of the script, round and round, for every sequence. Log-
@@ -96,15 +95,15 @@ class RecordingReply : public net::HttpReply {
   int writes() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  net::HttpResponse response_;
-  int answers_ = 0;
-  int writes_ = 0;
-  std::optional<int> cut_after_;
-  bool done_ = false;
-  bool disconnected_ = false;
-  std::function<void()> on_disconnect_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  net::HttpResponse response_ MR_GUARDED_BY(mutex_);
+  int answers_ MR_GUARDED_BY(mutex_) = 0;
+  int writes_ MR_GUARDED_BY(mutex_) = 0;
+  std::optional<int> cut_after_ MR_GUARDED_BY(mutex_);
+  bool done_ MR_GUARDED_BY(mutex_) = false;
+  bool disconnected_ MR_GUARDED_BY(mutex_) = false;
+  std::function<void()> on_disconnect_ MR_GUARDED_BY(mutex_);
 };
 
 struct TestServerOptions {
@@ -130,26 +129,30 @@ class TestServer {
   // The answer's JSON; fails the test when the status is another.
   Json Call(const std::string& path, const Json& body, int status = 200);
   Json Get(const std::string& path, int status = 200);
+  Json AdminGet(const std::string& path, int status = 200);  // on the admin socket
   // The data of every event, "[DONE]" left out but asserted to be last.
   std::vector<Json> Stream(const std::string& path, Json body);
 
   // With another generator than `engine`, when one is given, and what an earlier life left.
   void MakeReady(engine::Generator* generator = nullptr,
-                 engine::EarlierRequests* earlier = nullptr);
+                 engine::RecoveredRequests* earlier = nullptr);
   // Waits until no request holds a block; false after ten seconds.
   bool WaitUntilFree();
 
   std::string peer = "127.0.0.1:51324";  // who calls
+  Endpoint endpoint = Endpoint::kMain;   // and where, but for AdminGet
   Gate gate;
   SteadyClock clock;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Service> service;
 
  private:
+  std::shared_ptr<RecordingReply> Send(Endpoint to, net::HttpRequest request);
   TestServerOptions options_;
-  net::HttpHandler handler_;
 };
 
+// The whole events of what a client got: it may have been cut off within one.
+std::vector<std::string> Events(const std::string& body);
 std::vector<Json> ParseEvents(const std::string& body, bool expect_done = true);
 
 }  // namespace millrace::serve

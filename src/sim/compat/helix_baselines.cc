@@ -8,10 +8,10 @@
 namespace millrace::sim {
 namespace {
 
-constexpr double kSlowBytesPerS = 10;  // a link with less to spare counts as busy
+constexpr double kSlowBytesPerS = 10;  // a link with less free bandwidth counts as busy
 
-// What `link` of `endpoint` may take now: an even share of the sender's card, less what the link
-// carries already, and no more than wire and receiver have free.
+// The bandwidth that `link` of `endpoint` may take now: an even share of the sender's card minus
+// the link's current load, and at most what wire and receiver have free.
 double FreeBytesPerS(const HelixState& state, int endpoint, int link) {
   const HelixCluster& cluster = state.cluster;
   const HelixLink& spec = cluster.links[static_cast<size_t>(link)];
@@ -48,7 +48,7 @@ void HelixRandomScheduler::Enqueue(HelixState& state, int endpoint, HelixQueryIn
   queue.push_back({enqueued_++, index});
 }
 
-// Marks the free links whose node has the shortest queue; a link to the coordinator ends the
+// Marks the free links whose node has the shortest queue. A link to the coordinator ends the
 // search.
 void HelixRandomScheduler::Allow(const HelixState& state, int endpoint) {
   if (choice_ == Choice::kAny) return;
@@ -70,7 +70,7 @@ void HelixRandomScheduler::Allow(const HelixState& state, int endpoint) {
   }
 }
 
-// Gives free links the decodes that wait for them, of those that came before `before`.
+// Gives free links the waiting decodes that arrived before `before`.
 void HelixRandomScheduler::TakeDecodes(uint64_t before) {
   for (FreeLink& free : free_) {
     HelixQueue& queue = decodes_[static_cast<size_t>(free.link)];
@@ -126,7 +126,7 @@ void HelixSwarmScheduler::Enqueue(HelixState&, int endpoint, HelixQueryIndex que
   senders_[static_cast<size_t>(endpoint)].fresh.push_back(query);
 }
 
-// Those who have just run here tell the sender before how long they took since they left it.
+// Queries that have just run here report to the sender how long they took since they left it.
 void HelixSwarmScheduler::Measure(HelixState& state, const Sender& sender,
                                   std::vector<int>* ask_again) {
   for (HelixQueryIndex index : sender.fresh) {

@@ -1,6 +1,6 @@
-// The schedulers Helix (ASPLOS'25, section 6) compares itself with, as released: each hop is chosen
-// when a prompt is about to leave for it, decodes follow their prompt, and a link takes what its
-// wire and an even share of the sender's card allow. An imitation. One run; one thread.
+// The schedulers that Helix (ASPLOS'25, section 6) compares itself with, as released. Each hop is
+// chosen when a prompt is about to leave for it, decodes follow their prompt, and a link takes what
+// its wire and an even share of the sender's card allow. An imitation. One run; one thread.
 #pragma once
 
 #include <queue>
@@ -11,12 +11,13 @@
 
 namespace millrace::sim {
 
-// A free link at random; with kShortestQueue only among links to nodes where the fewest wait.
+// Picks a free link at random; with kShortestQueue only among links to nodes with the shortest
+// queue.
 class HelixRandomScheduler : public HelixScheduler {
  public:
   enum class Choice { kAny, kShortestQueue };
 
-  // `random` outlives it: the feeder draws lengths from the same stream. REQUIRES: no dead ends.
+  // `random` outlives this: the feeder draws lengths from the same stream. REQUIRES: no dead ends.
   HelixRandomScheduler(const HelixCluster& cluster, Choice choice, PythonRandom* random);
 
   bool Begin(HelixState&, HelixQueryIndex) override { return true; }
@@ -49,7 +50,7 @@ class HelixRandomScheduler : public HelixScheduler {
 class HelixSwarmScheduler : public HelixScheduler {
  public:
   static constexpr double kInitialPriority = 0.05;
-  static constexpr double kSmoothing = 0.8;  // the weight of the newest
+  static constexpr double kSmoothing = 0.8;  // the weight of the newest measurement
 
   // REQUIRES: no dead ends (DropDeadEnds).
   explicit HelixSwarmScheduler(const HelixCluster& cluster);
@@ -60,10 +61,10 @@ class HelixSwarmScheduler : public HelixScheduler {
                 std::vector<int>* ask_again) override;
 
  private:
-  using Stride = std::pair<double, int>;  // priority, link: the least goes first
+  using Stride = std::pair<double, int>;  // priority, link: the lowest goes first
   struct Sender {
     std::priority_queue<Stride, std::vector<Stride>, std::greater<>> strides;
-    std::vector<HelixQueryIndex> fresh;  // ready, and not yet given a link
+    std::vector<HelixQueryIndex> fresh;  // ready and without a link
   };
 
   void Measure(HelixState& state, const Sender& sender, std::vector<int>* ask_again);

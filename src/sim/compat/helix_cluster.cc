@@ -13,10 +13,10 @@
 namespace millrace::sim {
 namespace {
 
-constexpr double kRateMax = 1e15;  // bytes/s
+constexpr double kLinkRateMax = 1e15;  // bytes/s
 constexpr double kEntriesMax = 1e15;
 constexpr double kLatencyMax = 3600;
-constexpr double kDiskBytesPerS = 1e9;  // of every shipped cluster
+constexpr double kDiskBytesPerS = 1e9;  // as in every published cluster
 
 // "compute_node_2" is the first node of the placement.
 Result<LayerRange> LayersOf(const std::vector<LayerRange>& placement, std::string_view name) {
@@ -31,7 +31,7 @@ Result<LayerRange> LayersOf(const std::vector<LayerRange>& placement, std::strin
   return placement[static_cast<size_t>(*number - kOffset)];
 }
 
-// -1, Helix's "unset", is read as a node without a cache limit of its own.
+// Reads -1, Helix's "unset", as a node without its own cache limit.
 Result<HelixNode> ParseNode(const SimulatorIni& ini, const std::vector<LayerRange>& placement,
                             const std::string& name) {
   HelixNode node;
@@ -42,7 +42,7 @@ Result<HelixNode> ParseNode(const SimulatorIni& ini, const std::vector<LayerRang
   MR_ASSIGN_OR_RETURN(const double entries, ini.Quantity(name, "kv_cache_capacity"));
   MR_ASSIGN_OR_RETURN(node.layers, LayersOf(placement, name));
   for (double rate : {node.nic_in_bytes_per_s, node.nic_out_bytes_per_s}) {
-    if (!(rate > 0) || rate > kRateMax) {
+    if (!(rate > 0) || rate > kLinkRateMax) {
       return InvalidArgument(
           fmt::format("[{}]: a speed must be above 0 and at most 1e15 bytes/s", Printable(name)));
     }
@@ -69,7 +69,7 @@ Result<HelixLink> ParseLink(const SimulatorIni& ini, const NodeNumbers& numbers,
   }
   MR_ASSIGN_OR_RETURN(link.latency_s, ini.Quantity(name, "latency"));
   MR_ASSIGN_OR_RETURN(link.bytes_per_s, ini.Quantity(name, "bandwidth"));
-  if (!(link.bytes_per_s > 0) || link.bytes_per_s > kRateMax || !(link.latency_s >= 0) ||
+  if (!(link.bytes_per_s > 0) || link.bytes_per_s > kLinkRateMax || !(link.latency_s >= 0) ||
       link.latency_s > kLatencyMax) {
     return InvalidArgument(fmt::format("[{}]: bandwidth or latency out of range", Printable(name)));
   }

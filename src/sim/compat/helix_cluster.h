@@ -1,6 +1,6 @@
-// HelixCluster: nodes with the layers they hold and links between them, as Helix's simulator takes
-// them, and its files (".cluster.ini" and placements; 1 "mbps" there is 10^6 bytes/s). An imitation
-// for comparison only. Plain values; any thread.
+// HelixCluster: nodes with their layers and the links between them, as Helix's simulator takes
+// them, and its files (".cluster.ini" and placements; 1 "mbps" in them is 10^6 bytes/s). An
+// imitation for comparison only. Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct HelixNode {
   double nic_in_bytes_per_s = 0, nic_out_bytes_per_s = 0;
 };
 
-// One direction between two nodes, or a node and the coordinator.
+// One direction between two nodes, or between a node and the coordinator.
 struct HelixLink {
   int from = 0, to = 0;  // node indices, or HelixCluster::coordinator()
   double latency_s = 0;
@@ -40,26 +40,26 @@ struct HelixCluster {
   HelixFleet Fleet() const;
 };
 
-// `cluster` is the text of a ".cluster.ini", `placement` of the placement it was made for. Names
-// stand for the files in errors.
+// `cluster` is the text of a ".cluster.ini", `placement` that of the placement it was made for. The
+// names are for errors.
 Result<HelixCluster> ParseHelixCluster(std::string_view cluster, std::string_view cluster_name,
                                        std::string_view placement, std::string_view placement_name);
 
-// Leaves out the links to nodes from which no way leads back to the coordinator: a scheduler that
-// chooses hop by hop would lose requests there.
+// Removes the links to nodes without a path back to the coordinator: a scheduler that chooses hop
+// by hop would lose requests there.
 void DropDeadEnds(HelixCluster* cluster);
 
-// When requests begin to come, as the released scripts have it: a second after the last node has
+// When the first requests arrive, as in the released scripts: one second after the last node has
 // loaded its layers from disk, rounded up.
 double BeginSeconds(const HelixModel& model, const HelixCluster& cluster);
 
 // Sets every link's flow to that of a maximum flow from the coordinator back to it, with T(k) of
-// `fleet` at the nodes. Returns the flow's value in tokens per second. REQUIRES: no node holds more
-// layers than its kind has figures for.
+// `fleet` at the nodes. Returns the value of the flow in tokens per second. REQUIRES: no node holds
+// more layers than its kind has data for.
 double PlanFlows(const HelixModel& model, const HelixFleet& fleet, HelixCluster* cluster);
 
-// Whether work may go from a node that holds `a` to one that holds `b`: `b` runs what is beyond
-// `a`'s end.
+// Whether work may go from a node that holds `a` to one that holds `b`: `b` runs the layers beyond
+// the end of `a`.
 inline bool HelixFollows(const LayerRange& a, const LayerRange& b) {
   return b.begin <= a.end && a.end < b.end;
 }

@@ -6,7 +6,7 @@
 namespace millrace::sim {
 namespace {
 
-// The vertices in the original's order, on which its choice among equal flows depends.
+// The vertices in the original's order, which determines its choice among equal flows.
 enum : int { kSource, kSourceOut, kSinkIn, kSink, kFirstNode };
 enum : int { kIn, kStart, kEnd, kOut, kPerNode };
 

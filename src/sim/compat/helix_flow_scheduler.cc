@@ -37,7 +37,8 @@ HelixFlowScheduler::HelixFlowScheduler(const HelixModel& model, const HelixClust
   for (const HelixNode& node : cluster.nodes) kv_free_.push_back(node.kv_entries);
 }
 
-// The wire's, or the link's share of the sender's or receiver's card by planned bytes, if less.
+// The wire's bandwidth, or the link's share of the sender's or receiver's card by planned bytes if
+// that is less.
 double HelixFlowScheduler::PlannedBandwidth(const HelixModel& model, const HelixLink& link) const {
   if (link.flow_tokens_per_s <= 0) return link.bytes_per_s;
   double out = 0, in = 0;
@@ -60,7 +61,8 @@ int HelixFlowScheduler::ExpectedTokens(int input_tokens) const {
   return static_cast<int>(input_tokens + HelixModel::kMeanOutputTokens * mask_.output_ratio);
 }
 
-// As if the request would run all of the node's layers, though it is charged for those it runs.
+// Assumes that the request runs all of the node's layers, although it is charged only for those it
+// runs.
 bool HelixFlowScheduler::HasRoom(int node, int tokens) const {
   if (node == cluster_.coordinator()) return true;
   const HelixNode& spec = cluster_.nodes[static_cast<size_t>(node)];
@@ -85,7 +87,7 @@ std::optional<size_t> HelixFlowScheduler::Choose(const Sender& sender, int token
   return best;
 }
 
-// Walks to the coordinator, or to a dead end: then the loads are as before.
+// Walks to the coordinator. At a dead end, restores the loads.
 bool HelixFlowScheduler::Route(HelixState& state, HelixQuery& query) {
   const int tokens = query.input_tokens;
   std::vector<std::pair<int, size_t>> chosen;  // sender, its link

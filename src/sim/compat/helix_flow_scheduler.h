@@ -1,7 +1,7 @@
-// HelixFlowScheduler: Helix's own scheduler as released (ASPLOS'25, section 5): a prompt's whole
-// route is drawn at the coordinator by interleaved weighted round robin over the planned flows,
-// nodes whose cache would fill too far are masked, and a link carries one query at a time at its
-// planned share of cards and wire. An imitation, with the original's dead ends; the project's own
+// HelixFlowScheduler: Helix's own scheduler as released (ASPLOS'25, section 5). A prompt's whole
+// route is drawn at the coordinator by interleaved weighted round robin over the planned flows.
+// Nodes whose cache would fill too far are masked, and a link carries one query at a time at its
+// planned share of cards and wire. An imitation, with the original's dead ends; the production
 // router is cluster/router.h. One run; one thread.
 #pragma once
 
@@ -12,15 +12,15 @@
 namespace millrace::sim {
 
 struct HelixKvMask {
-  double high_water = 0.85;   // of a node's cache, by expectation
-  double output_ratio = 1.0;  // of the mean output that a request is expected to add
+  double high_water = 0.85;   // expected filling of a node's cache
+  double output_ratio = 1.0;  // share of the mean output that a request is expected to add
   static HelixKvMask Online() { return {0.9, 0.6}; }
   static HelixKvMask Offline() { return {0.85, 1.0}; }
 };
 
 class HelixFlowScheduler : public HelixScheduler {
  public:
-  // Links below this share of their sender's flow are not used.
+  // Links below this share of their sender's flow are unused.
   static constexpr double kShareMin = 0.05;
 
   // REQUIRES: PlanFlows was run on `cluster`.
@@ -35,7 +35,7 @@ class HelixFlowScheduler : public HelixScheduler {
 
  private:
   struct Sender {
-    std::vector<int> links;     // with a flow worth using
+    std::vector<int> links;     // with a sufficient flow
     std::vector<double> loads;  // work over weight, by link
   };
 

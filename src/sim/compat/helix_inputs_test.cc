@@ -1,4 +1,4 @@
-// The inputs of the imitation: tables, T(k), cluster files, Python's random numbers, flows.
+// Tests the inputs of the imitation: tables, T(k), cluster files, Python's random numbers, flows.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -36,7 +36,7 @@ HelixModel SmallModel() {
   return *model;
 }
 
-// The artifact's T(k) of its ten-node cluster.
+// The artifact's T(k) for its ten-node cluster.
 TEST(HelixModelTest, ThroughputIsThePublishedOne) {
   const auto tokens_per_s = HelixThroughput(SmallModel(), {{"L4", 4}, {"T4", 6}});
   const double t4[] = {1987.96933583407,  901.9376894944129, 539.0387352860497, 404.2621425031171,
@@ -54,7 +54,8 @@ TEST(HelixModelTest, TablesAndLimits) {
   EXPECT_NEAR(t4.decode_s[1] * 2, t4.decode_s[2], 1e-15) << "the tables begin at the origin";
   EXPECT_EQ(t4.LimitsOf(2).kv_entries, 389248);
   EXPECT_EQ(t4.LimitsOf(2).decode_max_tokens, 220);
-  EXPECT_EQ(t4.LimitsOf(9).kv_entries, t4.LimitsOf(7).kv_entries) << "more layers than figures";
+  EXPECT_EQ(t4.LimitsOf(9).kv_entries, t4.LimitsOf(7).kv_entries)
+      << "more layers than there is data for";
 }
 
 TEST(HelixModelTest, UnknownNamesAreErrors) {
@@ -121,7 +122,7 @@ TEST(HelixClusterTest, DeadEndsAreLeftOut) {
   auto cluster = ParseHelixCluster(ClusterText(), "c.ini", kPlacement, "p.ini");
   ASSERT_TRUE(cluster.ok());
   cluster->nodes.push_back(cluster->nodes[0]);  // an end of the line
-  for (HelixLink& link : cluster->links) {      // the coordinator's number grew
+  for (HelixLink& link : cluster->links) {      // the coordinator's number has increased
     if (link.from == 2) link.from = 3;
     if (link.to == 2) link.to = 3;
   }

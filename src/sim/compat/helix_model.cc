@@ -15,7 +15,7 @@ constexpr int kDecodeTokensMax = 1024;  // of a batch
 constexpr int kPromptRequestsMax = 16;  // of a batch
 constexpr int kPromptTokensMax = kPromptRequestsMax * HelixModel::kPromptTokensMax;
 constexpr int kIterations = 10;   // of the throughput's fixed point
-constexpr double kKvShare = 0.3;  // of the cache taken as used
+constexpr double kKvShare = 0.3;  // share of the cache assumed in use
 constexpr double kMeanPrompt = 750;
 constexpr double kSecondsPerMs = 0.001;
 
@@ -24,7 +24,7 @@ std::string Lower(std::string text) {
   return text;
 }
 
-// The fields of one CSV line as integers; nothing when one is not, or their number is not `count`.
+// The fields of one CSV line as numbers; none if one is invalid or their number is not `count`.
 std::optional<std::vector<double>> Numbers(std::string_view line, size_t skip, size_t count) {
   std::vector<double> numbers;
   for (size_t field = 0; !line.empty(); ++field) {
@@ -64,8 +64,8 @@ Status ParseLimits(std::string_view text, HelixModel* model) {
   return OkStatus();
 }
 
-// The original's line between two points, operation by operation: its event order hangs on the last
-// bit (helix_simulator.h).
+// The original's interpolation between two points, operation by operation: the last bit affects its
+// event order (helix_simulator.h).
 double LayerSeconds(const cost::PiecewiseLinear& curve_ms, double tokens) {
   const auto& points = curve_ms.points();
   if (tokens > points.back().x) return curve_ms.AtSmoothed(tokens) * kSecondsPerMs;
@@ -83,7 +83,7 @@ struct Typical {
 };
 
 struct FleetView {
-  std::map<std::string, int> layers;   // held on a typical node of the kind
+  std::map<std::string, int> layers;   // held by a typical node of the kind
   std::map<std::string, double> rate;  // layers per unit of time: only ratios matter
 };
 
@@ -111,7 +111,7 @@ FleetView FirstView(const HelixModel& model, const HelixFleet& fleet) {
   return view;
 }
 
-// How long a layer takes on the fleet's average, by the typical layers held.
+// The average time of a layer over all machines, by the typical layers held.
 double MeanLayerTime(const HelixFleet& fleet, const FleetView& view) {
   double time = 0, layers = 0;
   for (const auto& [gpu, count] : fleet) {

@@ -1,7 +1,7 @@
-// HelixModel: what Helix's simulator knows of a model: the measured time of one layer on each kind
-// of GPU, what a node may batch with k layers on it, and T(k), the tokens per second it is taken
-// to process (Helix, ASPLOS'25, sections 4.1 and 6.1; the released artifact gives the rest). An
-// imitation for comparison only. Immutable after loading; any thread.
+// HelixModel: a model in Helix's simulator: the measured time of one layer on each kind of GPU,
+// what a node may batch with k layers on it, and T(k), its assumed tokens per second (Helix,
+// ASPLOS'25, sections 4.1 and 6.1; the rest comes from the released artifact). An imitation for
+// comparison only. Immutable after loading; any thread.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@ struct HelixLimits {
 };
 
 struct HelixGpu {
-  // Seconds of one layer, by tokens in the batch, up to the largest batch a node runs.
+  // Seconds of one layer by tokens in the batch, up to the largest batch of a node.
   std::vector<double> prompt_s, decode_s;
   std::vector<HelixLimits> limits;  // [k - 1]
 
   int max_layers() const { return static_cast<int>(limits.size()); }
-  // Beyond the most layers there are figures for, those of the most hold: Helix's separate
+  // Beyond the largest number of layers with data, uses the limits of that number: Helix's separate
   // pipelines hold more. REQUIRES: layers >= 1.
   const HelixLimits& LimitsOf(int layers) const;
 };
@@ -36,7 +36,7 @@ struct HelixModel {
   static constexpr int kBlockTokens = 16;
   static constexpr int kPromptTokensMax = 2048;  // of one request
   static constexpr int kContextTokensPerDecode = 1000;
-  static constexpr double kMeanOutputTokens = 240;  // what its KV estimate and T(k) take
+  static constexpr double kMeanOutputTokens = 240;  // used by its KV estimate and T(k)
   static constexpr double kMeanTotalTokens = 990;
 
   std::string name;
@@ -47,15 +47,14 @@ struct HelixModel {
   std::map<std::string, HelixGpu> gpus;
 };
 
-// "LLaMA-1 30B" and "LLaMA-2 70B" by the names of their profile folders. `helix_data` is the
-// folder with profiles/.
+// "LLaMA-1 30B" and "LLaMA-2 70B" by the names of their profile folders. `helix_data` is the folder
+// with profiles/.
 Result<HelixModel> LoadHelixModel(const std::string& helix_data, std::string_view name);
 
-using HelixFleet = std::map<std::string, int>;  // how many nodes of each kind
+using HelixFleet = std::map<std::string, int>;  // number of nodes of each kind
 
-// T(k) of every kind in `fleet`, [k - 1]: it depends on the whole fleet, since the share of the
-// work that a node's layers are decides the batch it is taken to run. REQUIRES: every kind is in
-// model.gpus.
+// T(k) of every kind in `fleet`, [k - 1]. It depends on all machines: the share of the work on a
+// node's layers determines its assumed batch. REQUIRES: every kind is in model.gpus.
 std::map<std::string, std::vector<double>> HelixThroughput(const HelixModel& model,
                                                            const HelixFleet& fleet);
 

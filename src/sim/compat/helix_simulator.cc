@@ -8,7 +8,7 @@
 namespace millrace::sim {
 namespace {
 
-// On the way from card to device, once per entry to a node: joining the pieces and copying them.
+// Between card and device, once per entry to a node: joining the pieces and copying them.
 constexpr double kConcatBytesPerS = 4e9, kCopyBytesPerS = 5e9;
 
 }  // namespace
@@ -58,7 +58,7 @@ void HelixSimulator::Submit(double at_s, int input_tokens, int output_tokens) {
   MR_CHECK(at_s >= state_.now_s);
   HelixQueryIndex index;
   if (free_queries_.empty()) {
-    MR_CHECK(state_.queries.size() < kQueriesMax) << "more than 2^20 queries alive";
+    MR_CHECK(state_.queries.size() < kQueriesMax) << "more than 2^20 live queries";
     index = static_cast<HelixQueryIndex>(state_.queries.size());
     state_.queries.emplace_back();
   } else {
@@ -160,7 +160,7 @@ void HelixSimulator::CountEntry(int node) {
 }
 
 void HelixSimulator::Gather() {
-  // An iteration's end may gather nothing further: what it submits comes by an event.
+  // The end of an iteration may gather nothing further: what it submits arrives by an event.
   for (HelixQueryIndex query : gathered_) EndIteration(query);
   gathered_.clear();
 }
@@ -211,7 +211,7 @@ void HelixSimulator::MarchOn(Node& node) {
 
 void HelixSimulator::StartExecution(int index) {
   Node& node = nodes_[static_cast<size_t>(index)];
-  if (!node.batch.empty()) return;  // busy: it looks again when it is done
+  if (!node.batch.empty()) return;  // busy: it checks again when it is done
   if (node.queues[static_cast<size_t>(node.layer)].empty()) MarchOn(node);
   if (node.queues[static_cast<size_t>(node.layer)].empty()) return;
   const double took_s = FormBatch(node);
@@ -219,8 +219,8 @@ void HelixSimulator::StartExecution(int index) {
   Push(state_.now_s + took_s, Kind::kFinishExecution, index);
 }
 
-// Takes what fits from the current layer's queue, first come first served; who does not fit waits,
-// who comes after and fits does not.
+// Takes what fits from the current layer's queue in order of arrival. A query that does not fit
+// waits; a later one that fits does not.
 double HelixSimulator::FormBatch(Node& node) {
   auto& queue = node.queues[static_cast<size_t>(node.layer)];
   int prompts = 0, prompt_tokens = 0, decodes = 0;
@@ -244,7 +244,7 @@ double HelixSimulator::FormBatch(Node& node) {
     if (query.decoding) context += previous;
     if (!query.decoding) prompt_tokens += tokens;
   }
-  MR_CHECK(!node.batch.empty()) << "a query beyond what a batch may hold";
+  MR_CHECK(!node.batch.empty()) << "a query exceeds the batch limit";
   queue.swap(leftover_);
   double seconds = node.gpu->prompt_s.at(static_cast<size_t>(prompt_tokens)) +
                    node.gpu->decode_s.at(static_cast<size_t>(decodes)) * (decodes == 1 ? 2 : 1);

@@ -1,12 +1,12 @@
 // HelixSimulator: an imitation of the discrete-event simulator released with Helix (ASPLOS'25), for
-// comparison with its published tables: a node runs one layer of one batch at a time, queries that
-// enter at a later layer join when it comes up, links carry one query at a time at planned
-// bandwidth. It drives none of this project's scheduler, cache or router. One run; one thread.
+// comparison with its published tables. A node runs one layer of one batch at a time, queries that
+// enter at a later layer join at that layer, and links carry one query at a time at planned
+// bandwidth. It uses none of this project's scheduler, cache or router. One run; one thread.
 //
-// Its clock is a double, as the original's, and sums are added in the original's order: on a
-// planned cluster many events coincide, and the last bit of their times says which comes first. A
-// clock of nanoseconds ties what the original does not, and a run of half an hour ends up elsewhere
-// (a 95th percentile by 6 %).
+// Its clock is a double, like the original's, and sums are added in the original's order: on a
+// planned cluster many events coincide, and the last bit of their times decides which comes first.
+// A clock of nanoseconds would create ties that the original does not have, and half an hour of
+// simulated time would end differently (a 95th percentile by 6 %).
 #pragma once
 
 #include <cstdint>
@@ -20,37 +20,37 @@ namespace millrace::sim {
 
 class HelixSimulator;
 
-// Where queries come from.
+// The source of queries.
 class HelixFeeder {
  public:
   virtual ~HelixFeeder() = default;
   virtual void Start(HelixSimulator& simulator) = 0;
-  virtual void Arrived(HelixSimulator&) {}     // a query came to the coordinator
+  virtual void Arrived(HelixSimulator&) {}     // a query arrived at the coordinator
   virtual void PromptDone(HelixSimulator&) {}  // a query's first token is out
-  virtual void QueryDone(HelixSimulator&) {}   // its last
+  virtual void QueryDone(HelixSimulator&) {}   // its last token is out
 };
 
-// Of the iterations that end in the measured window.
+// Counts the iterations that end in the measured window.
 struct HelixReport {
   double window_s = 0;
   int64_t prompt_tokens = 0, decode_tokens = 0;
-  Quantiles prompt_s, decode_s;  // from an iteration's begin to its token at the coordinator
-  Quantiles residence_s;         // of the queries done, from arrival on
-  int64_t rejected = 0;          // in the whole run: no way with room in its caches
+  Quantiles prompt_s, decode_s;  // from the start of an iteration to its token at the coordinator
+  Quantiles residence_s;         // of finished queries, from arrival on
+  int64_t rejected = 0;          // in the whole run: no route with room in its caches
   int64_t kv_overflows = 0;      // in the whole run: iterations that found a cache full
   int64_t events = 0;
 
   double DecodeTokensPerS() const { return static_cast<double>(decode_tokens) / window_s; }
   double PromptTokensPerS() const { return static_cast<double>(prompt_tokens) / window_s; }
-  // Of another run at the same time on other machines.
+  // Adds another run at the same time on other machines.
   void Add(const HelixReport& other);
 };
 
 class HelixSimulator {
  public:
-  static constexpr size_t kQueriesMax = 1 << 20;  // alive at once
+  static constexpr size_t kQueriesMax = 1 << 20;  // live at the same time
 
-  // All arguments outlive it. REQUIRES: every node's kind is in model.gpus.
+  // All arguments outlive this. REQUIRES: every node's kind is in model.gpus.
   HelixSimulator(const HelixModel& model, const HelixCluster& cluster, HelixScheduler& scheduler,
                  HelixFeeder& feeder);
 
@@ -77,12 +77,12 @@ class HelixSimulator {
     int32_t index;  // endpoint, node or query, by kind
   };
 
-  // A node that computes. Layers count from the node's own first.
+  // A computing node. Layers count from the node's own first layer.
   struct Node {
     std::vector<std::vector<HelixQueryIndex>> queues;  // by the layer they wait for
     std::vector<HelixQueryIndex> batch;                // running
     int layer = 0;
-    int64_t tokens_to_copy = 0;  // that came since the first layer last ran
+    int64_t tokens_to_copy = 0;  // that arrived since the first layer last ran
     int64_t kv_free = 0;
     int prompt_requests_max = 0, decode_tokens_max = 0;
     const HelixGpu* gpu = nullptr;

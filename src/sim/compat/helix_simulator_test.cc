@@ -1,4 +1,4 @@
-// The imitated simulator and its schedulers on clusters of one to three nodes, by hand.
+// The imitated simulator and its schedulers on clusters of one to three nodes, with values by hand.
 #include "sim/compat/helix_simulator.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr double kWire = 1e6;
 
 // A layer takes 10 ms for any prompts and 4 ms for any decodes (8 ms for one); "fast" takes 7 ms
-// for prompts. A token is 2 bytes outside and 1000 inside.
+// for prompts. A token is 2 bytes to and from the coordinator and 1000 between nodes.
 HelixModel FlatModel() {
   HelixModel model;
   model.num_layers = 4;
@@ -41,14 +41,14 @@ struct TestCluster : HelixCluster {
                      .nic_in_bytes_per_s = 1e12,
                      .nic_out_bytes_per_s = 1e12});
   }
-  // After the last node. -1 is the coordinator.
+  // Call after adding the last node. -1 is the coordinator.
   void Link(int from, int to, double flow = 1, double latency_s = 0, double bytes_per_s = 1e12) {
     links.push_back({from < 0 ? coordinator() : from, to < 0 ? coordinator() : to, latency_s,
                      bytes_per_s, flow});
   }
 };
 
-// Submits what it is told.
+// Submits a given list of queries.
 class ListFeeder : public HelixFeeder {
  public:
   struct Item {
@@ -83,7 +83,7 @@ TEST(HelixSimulatorTest, OneNode) {
   cluster.Link(-1, 0, 1, 1e-3, kWire);
   cluster.Link(0, -1, 1, 2e-3, kWire);
   const HelixReport report = RunFlow(model, cluster, {{0, 10, 2}});
-  // There and back over the wire, both latencies, four layers.
+  // Both directions over the wire, both latencies, four layers.
   EXPECT_NEAR(report.prompt_s.mean(), 2 * 20 / kWire + 3e-3 + 0.040 + Copy(10), 2e-9);
   EXPECT_NEAR(report.decode_s.mean(), 2 * 2 / kWire + 3e-3 + 0.032 + Copy(1), 2e-9);
   EXPECT_EQ(report.decode_s.count(), 2u);
@@ -101,7 +101,7 @@ TEST(HelixSimulatorTest, ActivationsCrossInnerLinksOneAtATime) {
   cluster.Link(1, -1);
   const HelixReport one = RunFlow(model, cluster, {{0, 100, 1}});
   EXPECT_NEAR(one.prompt_s.mean(), 0.040 + 100 * 1000 / kWire + 2 * Copy(100), 5e-9);
-  // Two prompts run together on the first node, then queue for the wire; the second comes to the
+  // Two prompts run together on the first node, then queue for the wire. The second reaches the
   // second node 100 ms after the first and finds it idle.
   const HelixReport two = RunFlow(model, cluster, {{0, 100, 1}, {0, 100, 1}});
   EXPECT_NEAR(two.prompt_s.max() - two.prompt_s.min(), 0.100, 1e-6);
@@ -134,8 +134,8 @@ TEST(HelixSimulatorTest, WhatDoesNotFitWaitsAndOthersPass) {
   cluster.Node({0, 2});
   cluster.Link(-1, 0);
   cluster.Link(0, -1);
-  // The first runs both layers until 20 ms, the second until 40. By then the third waits, and after
-  // it the first's decode: they run together, 2 x (10 + 8) ms, though two prompts would not.
+  // The first runs both layers until 20 ms, the second until 40. By then the third waits, followed
+  // by the first's decode. They run together, 2 x (10 + 8) ms, although two prompts would not.
   const HelixReport report = RunFlow(model, cluster, {{0, 9, 1}, {0.001, 9, 1}, {0.002, 9, 1}});
   EXPECT_NEAR(report.prompt_s.min(), 0.020, 1e-6);
   EXPECT_NEAR(report.prompt_s.sum(), 0.020 + (0.040 - 0.001) + (0.076 - 0.002), 1e-6);
@@ -219,7 +219,7 @@ TEST(HelixFlowSchedulerTest, ADeadEndLeavesTheLoadsAsTheyWere) {
   TestCluster cluster;
   cluster.Node({0, 2});
   cluster.Node({0, 2});
-  cluster.Node({2, 4}, "gpu", 1);  // never room
+  cluster.Node({2, 4}, "gpu", 1);  // never has room
   cluster.Node({2, 4});
   cluster.Link(-1, 0);
   cluster.Link(-1, 1);
@@ -230,11 +230,11 @@ TEST(HelixFlowSchedulerTest, ADeadEndLeavesTheLoadsAsTheyWere) {
   HelixState state(model, cluster);
   state.queries.assign(4, {.input_tokens = 10, .output_tokens = 1});
   HelixFlowScheduler scheduler(model, cluster, HelixKvMask::Offline());
-  // The walk goes to node 0 first each time, since its load is restored: Helix's greedy dead end.
+  // Each time the walk goes to node 0 first, because its load is restored: Helix's greedy dead end.
   for (int i = 0; i < 4; ++i) EXPECT_FALSE(scheduler.Begin(state, i));
 }
 
-// Two servers, one three times as slow: the stride queue gives it a third of the other's.
+// Two servers, one three times as slow: the stride queue gives it a third of the other's share.
 TEST(HelixSwarmSchedulerTest, SharesFollowMeasuredDelay) {
   const HelixModel model = FlatModel();
   TestCluster cluster;

@@ -1,5 +1,5 @@
-// HelixState: queries, nodes' queues and links of an imitated Helix run, as its schedulers see
-// them. Owned by HelixSimulator; one thread.
+// HelixState: queries, node queues and links of an imitated Helix run, as its schedulers see them.
+// Owned by HelixSimulator; one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,27 @@
 
 namespace millrace::sim {
 
-using HelixQueryIndex = int32_t;  // a place in HelixState::queries, reused after the query is done
+using HelixQueryIndex = int32_t;  // an index of HelixState::queries, reused after the query is done
 
-// One stop of a query's way: the link taken and what runs at its end; no layers at the coordinator.
+// One stop of a query's route: the link taken and the layers that run at its end (none at the
+// coordinator).
 struct HelixHop {
   int link = 0;
   LayerRange layers;
 };
 
 // A request: a prompt iteration, then one iteration per output token, one at a time, all on the
-// route that the prompt took.
+// prompt's route.
 struct HelixQuery {
   int input_tokens = 0, output_tokens = 0;
-  int decoded = 0;  // iterations after the prompt that are done
+  int decoded = 0;  // finished iterations after the prompt
   bool decoding = false;
   std::vector<HelixHop> route;
-  int hop = -1;                 // where in the route it is, or last was; -1: at the coordinator
-  double arrived_s = 0;         // the query
-  double issued_s = 0;          // this iteration
-  double sent_s = 0;            // onto the link it last took
-  double link_bytes_per_s = 0;  // that it occupies there
+  int hop = -1;                 // current or last position in the route; -1: at the coordinator
+  double arrived_s = 0;         // arrival of the query
+  double issued_s = 0;          // begin of this iteration
+  double sent_s = 0;            // when it was put onto its last link
+  double link_bytes_per_s = 0;  // bandwidth that it occupies there
 
   int tokens() const { return decoding ? 1 : input_tokens; }
   int previous_tokens() const { return decoding ? input_tokens + decoded : 0; }
@@ -41,7 +42,7 @@ struct HelixLinkState {
   int sending = 0;  // queries that occupy bandwidth
 };
 
-// A node, or the coordinator, as a sender and a receiver.
+// A node or the coordinator, as sender and receiver.
 struct HelixEndpoint {
   std::vector<int> out_links, in_links;
   double free_out_bytes_per_s = 0, free_in_bytes_per_s = 0;
@@ -54,14 +55,14 @@ struct HelixState {
   const HelixCluster& cluster;
   std::vector<HelixLinkState> links;
   std::vector<HelixEndpoint> endpoints;  // [coordinator()] is the coordinator
-  std::vector<int> entry_queue;          // by node: queries that wait for its first layer
+  std::vector<int> entry_queue;          // by node: queries waiting for its first layer
   std::vector<HelixQuery> queries;
   double now_s = 0;
 
   const HelixLink& LinkOf(const HelixHop& hop) const {
     return cluster.links[static_cast<size_t>(hop.link)];
   }
-  // The layers of `node` beyond those done on leaving `from`; none at the coordinator.
+  // The layers of `node` beyond those done when leaving `from`; none at the coordinator.
   LayerRange LayersAt(int from, int node) const;
 };
 
@@ -72,27 +73,28 @@ struct HelixSend {
   double bytes_per_s = 0;
 };
 
-// Which way queries go and when they are sent. It keeps the queries that wait at endpoints.
+// Decides on which route and when queries are sent. It keeps the queries that wait at endpoints.
 class HelixScheduler {
  public:
   virtual ~HelixScheduler() = default;
 
-  // An iteration begins at the coordinator. False: there is no way for it now, and it is dropped.
+  // An iteration begins at the coordinator. Returns false if no route is available; the iteration
+  // is dropped.
   virtual bool Begin(HelixState& state, HelixQueryIndex query) = 0;
   // `query` is ready to leave `endpoint`.
   virtual void Enqueue(HelixState& state, int endpoint, HelixQueryIndex query) = 0;
-  // Appends what to send from `endpoint` now, and the endpoints to be asked again at once. A send's
+  // Appends what to send from `endpoint` now, and the endpoints to query again at once. A send's
   // hop must be in the query's route, at hop + 1.
   virtual void Schedule(HelixState& state, int endpoint, std::vector<HelixSend>* sends,
                         std::vector<int>* ask_again) = 0;
   // All tokens of `query` are out.
   virtual void End(HelixState&, HelixQueryIndex) {}
-  // Helix's scheduler knows the share of the cache it has promised, at the scarcest layer; the
-  // others cannot tell.
+  // Helix's scheduler knows the reserved share of the cache at the scarcest layer; the others do
+  // not.
   virtual std::optional<double> BottleneckUsage() const { return std::nullopt; }
 };
 
-// Queries that wait for one link, in the order of their coming to the endpoint.
+// Queries that wait for one link, in the order of their arrival at the endpoint.
 struct HelixWaiting {
   uint64_t order = 0;
   HelixQueryIndex query = 0;

@@ -9,13 +9,13 @@
 namespace millrace::sim {
 namespace {
 
-constexpr size_t kFileBytesMax = size_t{16} << 20;
+constexpr size_t kTraceFileBytesMax = size_t{16} << 20;
 constexpr double kBinS = 3;
 constexpr double kApartS = 0.1;
 
-// Two numbers per line after a heading.
+// Reads two numbers per line after a header line.
 Result<std::vector<std::pair<double, double>>> ReadPairs(const std::string& path) {
-  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kFileBytesMax));
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kTraceFileBytesMax));
   plan::LineReader lines(text);
   std::vector<std::pair<double, double>> pairs;
   lines.Next();
@@ -72,7 +72,7 @@ std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_pe
   mean /= static_cast<double>(trace.requests_per_bin.size());
   const double scale = kBinS * tokens_per_s / trace.MeanTokens() / mean;
   std::vector<HelixArrival> arrivals;
-  double carried = 0;  // the part of a request that a bin was rounded by
+  double carried = 0;  // the rounding residue of the previous bins, in requests
   for (int bin = 0; bin < static_cast<int>(duration_s / kBinS); ++bin) {
     const auto drawn = random->Below(static_cast<uint32_t>(trace.requests_per_bin.size()));
     const double wanted = scale * trace.requests_per_bin[drawn] + carried;

@@ -1,7 +1,7 @@
 // The load of Helix's evaluation (ASPLOS'25, section 6.1): Azure's conversation lengths drawn at
-// random, either as they arrive (3-second bins of the trace, drawn at random and rescaled) or as
-// many at once as the caches hold or a number set by hand. It draws from Python's stream, as the
-// original does. One run; one thread.
+// random. They arrive online (3-second bins of the trace, drawn at random and rescaled) or offline:
+// as many at once as the caches hold, or a fixed number. It draws from Python's stream, like the
+// original. One run; one thread.
 #pragma once
 
 #include <optional>
@@ -33,8 +33,8 @@ struct HelixArrival {
   HelixTrace::Length length;
 };
 
-// Arrivals over `duration_s` from `begin_s` on with `tokens_per_s` on average, prompt and decode
-// together.
+// Arrivals over `duration_s`, starting at `begin_s`, with an average of `tokens_per_s` for prompt
+// and decode together.
 std::vector<HelixArrival> DrawArrivals(const HelixTrace& trace, double tokens_per_s, double begin_s,
                                        double duration_s, PythonRandom* random);
 
@@ -51,9 +51,9 @@ class HelixOnlineFeeder : public HelixFeeder {
   size_t next_ = 0;
 };
 
-// Starts with `at_first` queries, a tenth of a second apart. Where the scheduler knows its caches
-// it adds one whenever a prompt or a query is done and the scarcest layer is filled at most to
-// kFeedUsage; elsewhere each query that is done is replaced.
+// Starts with `at_first` queries, a tenth of a second apart. If the scheduler knows its caches,
+// adds a query whenever a prompt or a query is done and the scarcest layer is filled to at most
+// kFeedUsage. Otherwise replaces each finished query.
 class HelixOfflineFeeder : public HelixFeeder {
  public:
   static constexpr double kFeedUsage = 0.8;

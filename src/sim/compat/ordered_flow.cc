@@ -51,7 +51,7 @@ void OrderedFlow::Push(int a, double amount) {
   vertices_[static_cast<size_t>(arc.to)].excess += amount;
 }
 
-// Heights by distance, and the source's arcs filled.
+// Sets the heights to distances and saturates the source's arcs.
 void OrderedFlow::Start() {
   const auto n = static_cast<int>(vertices_.size());
   const std::vector<int> distance = DistancesTo(sink_);
@@ -91,12 +91,12 @@ int OrderedFlow::Relabel(int v) {
     const Arc& arc = arcs_[static_cast<size_t>(a)];
     if (arc.room() > 0) least = std::min(least, vertices_[static_cast<size_t>(arc.to)].height);
   }
-  MR_CHECK(least + 1 < static_cast<int>(levels_.size())) << "excess that came from nowhere";
+  MR_CHECK(least + 1 < static_cast<int>(levels_.size())) << "excess without a source";
   return least + 1;
 }
 
-// Pushes a vertex's excess on until none is left or, on the way to the sink, it is known to belong
-// to the source's side. Returns the height to go on at.
+// Pushes a vertex's excess on until none is left or, towards the sink, until it is known to belong
+// to the source's side. Returns the height at which to continue.
 int OrderedFlow::Discharge(int v, bool to_sink) {
   Vertex& vertex = vertices_[static_cast<size_t>(v)];
   int height = vertex.height, next = height;
@@ -145,7 +145,7 @@ int OrderedFlow::RelabelAll(bool from_sink) {
   return from_sink ? highest : n + highest;
 }
 
-// No vertex is at `height`: those above cannot reach the sink.
+// No vertex is at `height`, so those above it cannot reach the sink.
 void OrderedFlow::CloseGap(int height) {
   const auto n = static_cast<int>(vertices_.size());
   for (int h = height + 1; h <= top_; ++h) {

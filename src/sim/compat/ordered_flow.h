@@ -1,7 +1,8 @@
-// OrderedFlow: a maximum flow by preflow-push whose choice among equal flows is that of networkx,
-// which Helix's simulator routes by: highest label first, arcs in the order of adding, relabelling
-// afresh after a graph's worth of work. Where networkx picks any vertex of a level (it depends on
-// Python's hash seed), the lowest is taken. Planning takes plan/max_flow.h. One thread.
+// OrderedFlow: a maximum flow by preflow-push that chooses among equal flows like networkx, whose
+// flow Helix's simulator uses for routing: highest label first, arcs in the order of adding,
+// relabelling again after a graph's worth of work. Where networkx picks any vertex of a level
+// (depending on Python's hash seed), it takes the lowest. Planning uses plan/max_flow.h. One
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -15,11 +16,12 @@ class OrderedFlow {
  public:
   explicit OrderedFlow(int num_vertices);
 
-  // Returns the edge's number. Edges count as added in the order of their tails, and of this call
-  // among those of one tail. REQUIRES: from != to, no edge between the two yet, capacity > 0.
+  // Returns the edge's number. Edges count as added in the order of their tails, and within one
+  // tail in the order of these calls. REQUIRES: from != to, no edge between the two yet, capacity >
+  // 0.
   int AddEdge(int from, int to, double capacity);
 
-  // The flow's value. Once. REQUIRES: source != sink.
+  // The value of the flow. At most once. REQUIRES: source != sink.
   double Solve(int source, int sink);
   double EdgeFlow(int edge) const { return arcs_[static_cast<size_t>(2 * edge)].flow; }
 
@@ -31,16 +33,16 @@ class OrderedFlow {
   };
   struct Vertex {
     std::vector<int> arcs;
-    size_t current = 0;  // the arc to try next
+    size_t current = 0;  // the next arc to try
     int height = 0;
     double excess = 0;
   };
   struct Level {
-    std::set<int> active, idle;  // vertices with excess, and without
+    std::set<int> active, idle;  // vertices with and without excess
   };
 
   void IndexArcs();
-  std::vector<int> DistancesTo(int root) const;  // -1: there is no way
+  std::vector<int> DistancesTo(int root) const;  // -1: no path
   void Start();
   void Push(int arc, double amount);
   void Move(int vertex, int height);

@@ -7,8 +7,8 @@ namespace {
 
 constexpr int kWords = std::mt19937::state_size;
 
-// Matsumoto and Nishimura's initialisation by an array of one key, which Python uses for every
-// integer below 2^32; std::seed_seq mixes differently.
+// Matsumoto and Nishimura's initialisation by an array with one key, which Python uses for every
+// integer below 2^32. std::seed_seq mixes differently.
 std::array<uint32_t, kWords> StateOf(uint32_t key) {
   std::array<uint32_t, kWords> state;
   state[0] = 19650218u;
@@ -34,7 +34,7 @@ std::array<uint32_t, kWords> StateOf(uint32_t key) {
   return state;
 }
 
-// What std::mt19937 asks of a seed sequence: it copies the words it is given.
+// The seed-sequence interface that std::mt19937 needs; copies the given words.
 struct ReadyState {
   using result_type = uint32_t;
   std::array<uint32_t, kWords> words;

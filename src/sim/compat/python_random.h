@@ -1,5 +1,5 @@
 // PythonRandom: the numbers of Python's `random` module after random.seed(n), so that an imitated
-// simulator can be fed the very trace the original drew: MT19937 seeded by array, 53-bit doubles,
+// simulator gets exactly the trace that the original drew: MT19937 seeded by array, 53-bit doubles,
 // integers by rejection, Fisher-Yates from the end. Owned by one run; one thread.
 #pragma once
 

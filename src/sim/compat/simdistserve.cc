@@ -21,7 +21,7 @@ struct Request {
   double arrival_ms = 0;
   int prompt = 0, output = 0;
   int generated = 0;
-  uint64_t prefill_batch = 0;  // which requests go through the prefill ring together
+  uint64_t prefill_batch = 0;  // the requests that go through the prefill ring together
   double prefilled_ms = 0, left_ms = 0;
 
   int context() const { return prompt + generated; }
@@ -37,16 +37,16 @@ struct Worker {
   bool hands_over = false;  // its finished prefills go to the decode instance
   int next = 0;             // in the ring
   std::deque<int> prefill_queue, decode_queue;
-  // What it works on; at most one of the two is in use.
+  // The current work; at most one of the two is in use.
   std::vector<int> prefill_batch, decode_batch;
   bool idle = true;
-  bool woken = false;  // its wake-up event is on the way
+  bool woken = false;  // its wake-up event is scheduled
 };
 
 struct Event {
   enum class Kind : uint8_t { kArrival, kWake, kDone };
   double time_ms = 0;
-  uint64_t sequence = 0;  // equal times: first scheduled, first served
+  uint64_t sequence = 0;  // on equal times, the first scheduled is the first served
   Kind kind = Kind::kArrival;
   int subject = 0;  // a request or a worker
 
@@ -111,8 +111,8 @@ void Simulation::AddRing(int stages, bool hands_over) {
   }
 }
 
-// An idle worker starts only when its wake-up event comes, after whatever else happens at this very
-// moment: all the requests that leave a batch together arrive together.
+// An idle worker starts only at its wake-up event, after all other events of the same moment, so
+// that all requests that leave a batch together arrive together.
 void Simulation::Wake(int w) {
   Worker& worker = workers_[w];
   if (!worker.idle || worker.woken) return;
@@ -124,7 +124,7 @@ double Simulation::StartPrefill(Worker& worker) {
   auto& queue = worker.prefill_queue;
   auto& batch = worker.prefill_batch;
   BatchShape shape;
-  // A later stage takes what the first stage sent together.
+  // A later stage takes the requests that the first stage sent together.
   const uint64_t id = worker.first ? ++prefill_batches_ : requests_[queue.front()].prefill_batch;
   while (!queue.empty()) {
     Request& r = requests_[queue.front()];

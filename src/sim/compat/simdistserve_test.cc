@@ -31,7 +31,7 @@ SimDistServeResult Simulate(const SimDistServeOptions& options,
 
 TEST(SimDistServe, OneRequestAloneIsTheClosedForm) {
   const auto result = Simulate({.prefill = kOpt13bTp1, .decode = kOpt13bTp1}, {{0, 512, 10}});
-  // The artifact's own figures.
+  // The artifact's values.
   EXPECT_NEAR(result.times[0].ttft_ms, 75.199881, 1e-6);
   EXPECT_NEAR(result.times[0].tpot_ms, 22.349299, 1e-6);
   EXPECT_NEAR(result.times[0].e2e_ms, 75.199881 + 10 * 22.349299, 1e-5);
@@ -56,7 +56,7 @@ TEST(SimDistServe, EqualsTheArtifactRequestByRequest) {
   }
   ASSERT_EQ(requests.size(), 200u);
   const auto result = Simulate({.prefill = kOpt13bTp2, .decode = kOpt13bTp1}, requests);
-  // What ends after the last arrival met requests that are not in the file.
+  // Requests that end after the last arrival met requests that are not in the file.
   int compared = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     if (requests[i].arrival_ms + expected[i].e2e_ms >= requests.back().arrival_ms) continue;
@@ -90,7 +90,7 @@ TEST(SimDistServe, ColocatedPrefillStopsDecode) {
   EXPECT_LT(apart.times[0].tpot_ms, alone.times[0].tpot_ms + 1);
 }
 
-// Beyond the cap the requests at the back of the queue wait for a round: the artifact's decode
+// Beyond the cap, the requests at the back of the queue wait for a round: the artifact's decode
 // batches take turns.
 TEST(SimDistServe, DecodeCapMakesRequestsTakeTurns) {
   SimDistServeOptions options{.prefill = kOpt13bTp1, .decode = kOpt13bTp1};

@@ -23,7 +23,7 @@ std::string_view Unquoted(std::string_view text) {
   return text;
 }
 
-// The items between the brackets; nothing when they are missing.
+// The items between the brackets; none if the brackets are missing.
 std::optional<std::vector<std::string_view>> Items(std::string_view text) {
   if (text.size() < 2 || text.front() != '[' || text.back() != ']') return std::nullopt;
   std::string_view rest = plan::Trimmed(text.substr(1, text.size() - 2));

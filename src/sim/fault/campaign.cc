@@ -1,9 +1,10 @@
 #include "sim/fault/campaign.h"
 
 #include <atomic>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace millrace::sim::fault {
 namespace {
@@ -26,8 +27,8 @@ void AddTo(LabReport& sum, const LabReport& one) {
   for (size_t k = 0; k < sum.faults.size(); ++k) sum.faults[k] += one.faults[k];
   ControllerTotals& c = sum.controller;
   const ControllerTotals& o = one.controller;
-  c.lanes_lost += o.lanes_lost;
-  c.lanes_opened += o.lanes_opened;
+  c.pipelines_lost += o.pipelines_lost;
+  c.pipelines_opened += o.pipelines_opened;
   c.replays += o.replays;
   c.fetched += o.fetched;
   c.computed_in_part += o.computed_in_part;
@@ -38,6 +39,8 @@ void AddTo(LabReport& sum, const LabReport& one) {
   c.joins += o.joins;
   c.joins_refused += o.joins_refused;
   c.workers_lost += o.workers_lost;
+  c.plans_given_up += o.plans_given_up;
+  c.leases_renewed += o.leases_renewed;
 }
 
 }  // namespace
@@ -48,7 +51,7 @@ CampaignResult RunCampaign(const CampaignOptions& options,
                            const std::function<bool(int64_t done)>& progress) {
   std::atomic<int64_t> next = 0;
   std::atomic<bool> stop = false;
-  std::mutex mutex;
+  Mutex mutex;
   CampaignResult result;  // guarded by mutex
   const auto work = [&] {
     while (!stop) {
@@ -58,7 +61,7 @@ CampaignResult RunCampaign(const CampaignOptions& options,
       seed_of_this_thread = seed;
       const LabReport report = Lab(MakeScenario(seed, options.scenario), options.lab).Run();
       seed_of_this_thread.reset();
-      const std::lock_guard lock(mutex);
+      const MutexLock lock(mutex);
       ++result.schedules;
       AddTo(result.totals, report);
       if (report.violation) {

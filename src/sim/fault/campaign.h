@@ -1,7 +1,7 @@
-// Campaign: many fault schedules, seed after seed, on a few threads. The first broken invariant
-// (the lowest seed) ends it. The same seeds give the same totals whatever the number of threads.
+// Campaign: many fault schedules, seed after seed, on a few threads. It ends at the first broken
+// invariant (the lowest seed). The same seeds give the same totals for any number of threads.
 //
-// Run blocks its caller; the progress callback is called by any of its threads, one at a time.
+// Run blocks its caller; any of its threads calls the progress callback, one at a time.
 #pragma once
 
 #include <functional>
@@ -21,11 +21,11 @@ struct CampaignOptions {
 
 struct CampaignResult {
   int64_t schedules = 0;
-  LabReport totals;  // summed; its violation is that of `broken_seed`
+  LabReport totals;  // summed; the violation is that of `broken_seed`
   std::optional<uint64_t> broken_seed;
 };
 
-// The seed this thread is running, for whoever explains a crash.
+// The seed that this thread is running; explains a crash.
 std::optional<uint64_t> SeedOfThisThread();
 
 // `progress(done)` returning false stops early.

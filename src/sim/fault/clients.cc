@@ -4,7 +4,7 @@
 
 namespace millrace::sim::fault {
 
-Clients::Clients(const Scenario& scenario, Surroundings& world) : world_(world) {
+Clients::Clients(const Scenario& scenario, World& world) : world_(world) {
   for (const Question& q : scenario.questions) {
     Request& r = requests_.emplace_back();
     r.prompt = std::make_shared<const std::vector<TokenId>>(q.prompt);
@@ -28,11 +28,11 @@ sched::NewRequest Clients::RequestOf(size_t question) const {
   request.params = r.params;
   request.seed = r.seed;
   bool begun = false;
-  for (const Sequence& s : r.sequences) begun |= s.told > 0 || s.finish;
+  for (const Sequence& s : r.sequences) begun |= s.delivered > 0 || s.finish;
   if (!begun) return request;
   for (const Sequence& s : r.sequences) {
     request.resumed.push_back(
-        {{s.expected.begin(), s.expected.begin() + static_cast<std::ptrdiff_t>(s.told)},
+        {{s.expected.begin(), s.expected.begin() + static_cast<std::ptrdiff_t>(s.delivered)},
          s.finish.has_value()});
   }
   return request;
@@ -43,56 +43,59 @@ void Clients::Refused(size_t question, const Status& status) {
                 fmt::format("request {} was refused: {}", question + 1, status.ToString()));
 }
 
-void Clients::Take(const RequestOutput& news, Time now, uint64_t lanes_lost) {
-  const size_t question = news.request.value() - 1;
-  if (question >= requests_.size() || news.index < 0 ||
-      news.index >= std::ssize(requests_[question].sequences)) {
-    return world_.Broken(Invariant::kEndsOnce, "news of a request that nobody made");
+void Clients::Take(const RequestOutput& output, Time now, uint64_t pipelines_lost) {
+  const size_t question = output.request.value() - 1;
+  if (question >= requests_.size() || output.index < 0 ||
+      output.index >= std::ssize(requests_[question].sequences)) {
+    return world_.Broken(Invariant::kEndsOnce, "output of an unknown request");
   }
   Request& r = requests_[question];
-  Sequence& s = r.sequences[static_cast<size_t>(news.index)];
+  Sequence& s = r.sequences[static_cast<size_t>(output.index)];
   if (s.finish) {
-    return world_.Broken(Invariant::kEndsOnce, fmt::format("request {}.{}: news after its end",
-                                                           question + 1, news.index));
+    return world_.Broken(Invariant::kEndsOnce, fmt::format("request {}.{}: output after its end",
+                                                           question + 1, output.index));
   }
-  for (TokenId token : news.tokens) {
-    if (s.told >= s.expected.size() || s.expected[s.told] != token) {
+  for (TokenId token : output.tokens) {
+    if (s.delivered >= s.expected.size() || s.expected[s.delivered] != token) {
       return world_.Broken(
           Invariant::kTokensInOrder,
-          fmt::format("request {}.{}: token {} is {}, expected {}", question + 1, news.index,
-                      s.told, token,
-                      s.told < s.expected.size() ? std::to_string(s.expected[s.told]) : "the end"));
+          fmt::format("request {}.{}: token {} is {}, expected {}", question + 1, output.index,
+                      s.delivered, token,
+                      s.delivered < s.expected.size() ? std::to_string(s.expected[s.delivered])
+                                                      : "the end"));
     }
-    ++s.told;
+    ++s.delivered;
     ++tokens_;
   }
-  last_news_ = now;
-  if (!news.finish) return;
-  CheckEnd(r, s, news, lanes_lost);
-  s.finish = news.finish;
+  last_output_ = now;
+  if (!output.finish) return;
+  CheckEnd(r, s, output, pipelines_lost);
+  s.finish = output.finish;
   if (--r.open == 0) --open_;
 }
 
-void Clients::CheckEnd(const Request& request, const Sequence& sequence, const RequestOutput& news,
-                       uint64_t lanes_lost) {
-  switch (*news.finish) {
+void Clients::CheckEnd(const Request& request, const Sequence& sequence,
+                       const RequestOutput& output, uint64_t pipelines_lost) {
+  switch (*output.finish) {
     case FinishReason::kStop:
     case FinishReason::kLength:
-      if (sequence.told == sequence.expected.size()) return;
+      if (sequence.delivered == sequence.expected.size()) return;
       return world_.Broken(
           Invariant::kAnswerIsWhole,
-          fmt::format("request {}.{} ended after {} of {} tokens", news.request.value(), news.index,
-                      sequence.told, sequence.expected.size()));
+          fmt::format("request {}.{} ended after {} of {} tokens", output.request.value(),
+                      output.index, sequence.delivered, sequence.expected.size()));
     case FinishReason::kAbort:
       if (request.aborted) return;
-      return world_.Broken(Invariant::kNoNeedlessError,
-                           fmt::format("request {} was aborted by nobody", news.request.value()));
+      return world_.Broken(
+          Invariant::kNoNeedlessError,
+          fmt::format("request {} was aborted without a cause", output.request.value()));
     case FinishReason::kError:
       ++errors_;
-      if (lanes_lost >= 2) return;
-      return world_.Broken(Invariant::kNoNeedlessError,
-                           fmt::format("request {} failed after {} lost lanes: {}",
-                                       news.request.value(), lanes_lost, news.error.ToString()));
+      if (pipelines_lost >= 2) return;
+      return world_.Broken(
+          Invariant::kNoNeedlessError,
+          fmt::format("request {} failed after {} lost pipelines: {}", output.request.value(),
+                      pipelines_lost, output.error.ToString()));
   }
 }
 
@@ -102,7 +105,8 @@ std::string Clients::Describe(size_t question) const {
                                  !r.accepted ? "never accepted"
                                  : r.aborted ? "aborted"
                                              : "open");
-  for (const Sequence& s : r.sequences) text += fmt::format(" {}/{}", s.told, s.expected.size());
+  for (const Sequence& s : r.sequences)
+    text += fmt::format(" {}/{}", s.delivered, s.expected.size());
   return text;
 }
 

@@ -1,44 +1,44 @@
-// Clients: who asked what, what they were told, and whether it is what the reference says. They
-// outlive controllers: what was told stays told. Also the journal, which is the same list.
-// One thread.
+// Clients: the requests and their delivered output, checked against the reference. They outlive
+// controllers: delivered output cannot be taken back. They are also the journal, which is the same
+// list. One thread.
 #pragma once
 
 #include <optional>
 #include <vector>
 
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 #include "sim/fault/scenario.h"
-#include "sim/fault/surroundings.h"
+#include "sim/fault/world.h"
 
 namespace millrace::sim::fault {
 
 class Clients {
  public:
-  Clients(const Scenario& scenario, Surroundings& world);
+  Clients(const Scenario& scenario, World& world);
 
   // Ids count from 1 by question.
   static RequestId IdOf(size_t question) { return RequestId(question + 1); }
-  // The request as a controller is to be given it: with what its client was told before.
+  // The request for a new controller: includes the output that was already delivered.
   sched::NewRequest RequestOf(size_t question) const;
   void Accepted(size_t question) { requests_[question].accepted = true; }
   void Refused(size_t question, const Status& status);
   void Aborted(size_t question) { requests_[question].aborted = true; }
-  void Take(const RequestOutput& news, Time now, uint64_t lanes_lost);
+  void Take(const RequestOutput& output, Time now, uint64_t pipelines_lost);
 
   size_t size() const { return requests_.size(); }
   bool accepted(size_t question) const { return requests_[question].accepted; }
   bool ended(size_t question) const { return requests_[question].open == 0; }
-  size_t open() const { return open_; }  // questions that have not ended
-  Time last_news() const { return last_news_; }
+  size_t open() const { return open_; }  // requests that have not ended
+  Time last_output() const { return last_output_; }
   uint64_t tokens() const { return tokens_; }
   uint64_t errors() const { return errors_; }
-  // Of one that is still open, for the report.
+  // For a request that is still open; for the report.
   std::string Describe(size_t question) const;
 
  private:
   struct Sequence {
     std::vector<TokenId> expected;
-    size_t told = 0;
+    size_t delivered = 0;
     std::optional<FinishReason> finish;
   };
   struct Request {
@@ -50,13 +50,13 @@ class Clients {
     bool accepted = false, aborted = false;
   };
 
-  void CheckEnd(const Request& request, const Sequence& sequence, const RequestOutput& news,
-                uint64_t lanes_lost);
+  void CheckEnd(const Request& request, const Sequence& sequence, const RequestOutput& output,
+                uint64_t pipelines_lost);
 
-  Surroundings& world_;
+  World& world_;
   std::vector<Request> requests_;
   size_t open_ = 0;
-  Time last_news_;
+  Time last_output_;
   uint64_t tokens_ = 0, errors_ = 0;
 };
 

@@ -12,15 +12,15 @@ namespace {
 constexpr Duration kTick = Duration::Millis(250);
 
 size_t BytesOf(const ToWorker& message) {
-  const auto* step = std::get_if<LaneStep>(&message);
+  const auto* step = std::get_if<PipelineStep>(&message);
   return 96 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
 }
 
 cluster::ConnectionId NameOf(ConnectionId id) { return cluster::ConnectionId(id); }
 
 void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
-  totals.lanes_lost += c.lanes_lost;
-  totals.lanes_opened += c.lanes_opened;
+  totals.pipelines_lost += c.pipelines_lost;
+  totals.pipelines_opened += c.pipelines_opened;
   totals.replays += c.replays;
   totals.fetched += c.fetched;
   totals.computed_in_part += c.computed_in_part;
@@ -31,12 +31,13 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.joins += c.joins;
   totals.joins_refused += c.joins_refused;
   totals.workers_lost += c.workers_lost;
+  totals.plans_given_up += c.plans_given_up;
+  totals.leases_renewed += c.leases_renewed;
 }
 
 }  // namespace
 
-ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients,
-                                     Surroundings& world)
+ControllerProcess::ControllerProcess(const Scenario& scenario, Clients& clients, World& world)
     : scenario_(scenario), clients_(clients), world_(world) {}
 
 cluster::ControllerOptions ControllerProcess::Options() const {
@@ -57,7 +58,7 @@ cluster::ControllerOptions ControllerProcess::Options() const {
 
 void ControllerProcess::Start() {
   term_ += world_.defect() == Defect::kOldTerm && term_ > 0 ? 0 : 1;
-  auto created = cluster::Controller::Create(Options(), world_.now());
+  auto created = cluster::ControllerCore::Create(Options(), world_.now());
   MR_CHECK(created.ok()) << created.status().ToString();
   controller_ = std::move(*created);
   for (size_t q = 0; q < clients_.size(); ++q) {
@@ -74,7 +75,7 @@ void ControllerProcess::Kill() {
   controller_.reset();
   sessions_.clear();
   session_of_.clear();
-  lanes_.clear();
+  pipelines_.clear();
 }
 
 ControllerTotals ControllerProcess::Totals() const {
@@ -104,23 +105,24 @@ void ControllerProcess::Deliver(Delivery delivery) {
   Settle();
 }
 
-// What names a lane that is gone is counted, and tells nobody anything.
+// A message that names a closed pipeline is counted and has no other effect.
 void ControllerProcess::Receive(ConnectionId from, ToController message) {
-  LaneId lane;
+  PipelineId pipeline;
   bool late = false;
   if (auto* done = std::get_if<StepDone>(&message)) {
-    lane = done->lane;
-    late = !lanes_.contains(lane);
-    const bool redirect = world_.defect() == Defect::kLateSteps && late && !lanes_.empty();
-    if (redirect) done->lane = *lanes_.rbegin();
+    pipeline = done->pipeline;
+    late = !pipelines_.contains(pipeline);
+    const bool redirect = world_.defect() == Defect::kLateSteps && late && !pipelines_.empty();
+    if (redirect) done->pipeline = *pipelines_.rbegin();
   }
   const uint64_t stale = controller_->counters().stale_messages;
   controller_->Receive(NameOf(from), std::move(message), world_.now());
   if (!late) return;
   controller_->TakeOutputs(outputs_);
   if (controller_->counters().stale_messages != stale + 1 || !outputs_.empty()) {
-    world_.Broken(Invariant::kStaleIsCounted,
-                  fmt::format("a step of lane {}, which is closed, was not dropped", lane.value()));
+    world_.Broken(
+        Invariant::kStaleIsCounted,
+        fmt::format("a step of pipeline {}, which is closed, was not dropped", pipeline.value()));
   }
 }
 
@@ -173,32 +175,32 @@ void ControllerProcess::Settle() {
   controller_->TakeActions(actions_);
   for (auto& action : actions_) std::visit([this](auto& a) { Do(a); }, action);
   controller_->TakeOutputs(outputs_);
-  for (RequestOutput& news : outputs_) Tell(news);
+  for (RequestOutput& output : outputs_) Tell(output);
   outputs_.clear();
 }
 
-void ControllerProcess::Tell(RequestOutput& news) {
+void ControllerProcess::Tell(RequestOutput& output) {
   const Defect defect = world_.defect();
-  const bool victim = news.request == RequestId(2);
-  if (victim && defect == Defect::kLoseNews && !news.finish) return;
-  if (victim && defect == Defect::kEarlyEnd) news.finish = FinishReason::kLength;
-  if (victim && defect == Defect::kFailRequest) news.finish = FinishReason::kError;
-  const uint64_t lanes_lost = Totals().lanes_lost;
-  clients_.Take(news, world_.now(), lanes_lost);
-  if (victim && defect == Defect::kTwiceTold && news.finish) {
-    clients_.Take(news, world_.now(), lanes_lost);
+  const bool victim = output.request == RequestId(2);
+  if (victim && defect == Defect::kLoseOutput && !output.finish) return;
+  if (victim && defect == Defect::kEarlyEnd) output.finish = FinishReason::kLength;
+  if (victim && defect == Defect::kFailRequest) output.finish = FinishReason::kError;
+  const uint64_t pipelines_lost = Totals().pipelines_lost;
+  clients_.Take(output, world_.now(), pipelines_lost);
+  if (victim && defect == Defect::kDeliveredTwice && output.finish) {
+    clients_.Take(output, world_.now(), pipelines_lost);
   }
 }
 
-// What a test plants in what is sent; false: it is lost.
+// Applies a test's defect to a message to be sent; false: the message is lost.
 bool ControllerProcess::Spoil(ToWorker& message) {
   const Defect defect = world_.defect();
-  if (auto* step = std::get_if<LaneStep>(&message)) {
+  if (auto* step = std::get_if<PipelineStep>(&message)) {
     StepPlan& plan = step->plan;
     if (defect == Defect::kSkipBlock && plan.id == StepId(3)) plan.sequences[0].keep_blocks += 4;
     if (defect == Defect::kWrongBlock && plan.blocks.size() > 1) plan.blocks[0] = plan.blocks[1];
   }
-  return !(defect == Defect::kDropClose && std::holds_alternative<CloseLane>(message)) &&
+  return !(defect == Defect::kDropClose && std::holds_alternative<ClosePipeline>(message)) &&
          !(defect == Defect::kKeepHeld && std::holds_alternative<ReleaseKv>(message)) &&
          !(defect == Defect::kKeepShard && std::holds_alternative<UnloadShard>(message));
 }
@@ -213,15 +215,16 @@ void ControllerProcess::Do(cluster::SendToWorker& action) {
                                 welcome->term.value(), newest_worker_.value()));
     }
     newest_worker_ = welcome->worker;
-  } else if (const auto* open = std::get_if<OpenLane>(&action.message)) {
-    if (open->lane < newest_lane_) {
+  } else if (const auto* open = std::get_if<OpenPipeline>(&action.message)) {
+    if (open->pipeline < newest_pipeline_) {
       world_.Broken(Invariant::kNamesGrow,
-                    fmt::format("lane {} after lane {}", open->lane.value(), newest_lane_.value()));
+                    fmt::format("pipeline {} after pipeline {}", open->pipeline.value(),
+                                newest_pipeline_.value()));
     }
-    newest_lane_ = open->lane;
-    lanes_.insert(open->lane);
-  } else if (const auto* close = std::get_if<CloseLane>(&action.message)) {
-    lanes_.erase(close->lane);
+    newest_pipeline_ = open->pipeline;
+    pipelines_.insert(open->pipeline);
+  } else if (const auto* close = std::get_if<ClosePipeline>(&action.message)) {
+    pipelines_.erase(close->pipeline);
   }
   if (!Spoil(action.message)) return;
   const size_t bytes = BytesOf(action.message);

@@ -1,6 +1,6 @@
-// ControllerProcess: the controller's process of the fault lab: the production Controller, its
-// sessions with workers, its clock ticks. Dies and starts anew over the clients' journal. One
-// thread.
+// ControllerProcess: the controller's process of the fault lab: the production ControllerCore, its
+// sessions with workers, its clock ticks. Dies and restarts over the clients' journal. Owned by the
+// lab. One thread.
 #pragma once
 
 #include <map>
@@ -9,22 +9,23 @@
 #include <string>
 #include <vector>
 
-#include "cluster/controller.h"
+#include "cluster/controller_core.h"
 #include "sim/fault/clients.h"
 #include "sim/fault/scenario.h"
-#include "sim/fault/surroundings.h"
+#include "sim/fault/world.h"
 
 namespace millrace::sim::fault {
 
 struct ControllerTotals {
-  uint64_t lanes_lost = 0, lanes_opened = 0, replays = 0, moves = 0, moves_failed = 0;
+  uint64_t pipelines_lost = 0, pipelines_opened = 0, replays = 0, moves = 0, moves_failed = 0;
   uint64_t fetched = 0, computed_in_part = 0;
   uint64_t poisoned = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
+  uint64_t plans_given_up = 0, leases_renewed = 0;
 };
 
 class ControllerProcess {
  public:
-  ControllerProcess(const Scenario& scenario, Clients& clients, Surroundings& world);
+  ControllerProcess(const Scenario& scenario, Clients& clients, World& world);
 
   void Start();  // with the next term; reads the journal
   void Kill();
@@ -38,17 +39,17 @@ class ControllerProcess {
   void Migrate(size_t question, const std::string& worker);
   void Apply(const Plan& plan);
 
-  const cluster::Controller& controller() const { return *controller_; }
+  const cluster::ControllerCore& controller() const { return *controller_; }
   const std::set<ConnectionId>& sessions() const { return sessions_; }
-  const std::set<LaneId>& lanes() const { return lanes_; }
-  // Of every controller so far.
+  const std::set<PipelineId>& pipelines() const { return pipelines_; }
+  // Over all controllers so far.
   ControllerTotals Totals() const;
   uint64_t operations_refused() const { return operations_refused_; }
 
  private:
   cluster::ControllerOptions Options() const;
   void Settle();
-  void Tell(RequestOutput& news);
+  void Tell(RequestOutput& output);
   bool Spoil(ToWorker& message);
   void Do(cluster::SendToWorker& action);
   void Do(cluster::Disconnect& action);
@@ -56,15 +57,15 @@ class ControllerProcess {
 
   const Scenario& scenario_;
   Clients& clients_;
-  Surroundings& world_;
-  std::unique_ptr<cluster::Controller> controller_;
+  World& world_;
+  std::unique_ptr<cluster::ControllerCore> controller_;
   uint64_t term_ = 0;
-  std::set<ConnectionId> sessions_;  // that were welcomed and have not ended
+  std::set<ConnectionId> sessions_;  // welcomed and not ended
   std::map<Incarnation, ConnectionId> session_of_;
-  std::set<LaneId> lanes_;  // opened and not closed, by what was sent
-  LaneId newest_lane_;
+  std::set<PipelineId> pipelines_;  // opened and not closed, according to sent messages
+  PipelineId newest_pipeline_;
   WorkerId newest_worker_;
-  ControllerTotals totals_;  // of the dead
+  ControllerTotals totals_;  // of dead controllers
   uint64_t operations_refused_ = 0;
   bool dropped_ = false;
   std::vector<cluster::ControllerAction> actions_;

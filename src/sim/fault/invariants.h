@@ -1,4 +1,4 @@
-// Invariants: what must hold after every event of a fault schedule, and once it has grown quiet.
+// Invariants: what must hold after every event of a fault schedule, and once it is quiet.
 #pragma once
 
 #include <array>
@@ -9,51 +9,52 @@
 namespace millrace::sim::fault {
 
 enum class Invariant : uint8_t {
-  kBlocksAddUp,         // every lane's scheduler: each block accounted for, every count right
-  kEndsOnce,            // an accepted request's sequence ends in one way, and nothing comes after
-  kEndsInTime,          // and does so, once faults are over
-  kTokensInOrder,       // a token is told once, in order, and is the reference's
+  kBlocksAddUp,         // every pipeline's scheduler: each block accounted for, every count right
+  kEndsOnce,            // an accepted request's sequence ends in one way, and no output follows
+  kEndsInTime,          // and does so once faults are over
+  kTokensInOrder,       // a token is delivered once, in order, and is the reference's
   kAnswerIsWhole,       // an answer ends where the reference does
-  kNoNeedlessError,     // a request fails only when its lanes were lost twice over
-  kFence,               // nothing runs or is written in a lane that is closed
-  kOneOwner,            // one lane runs a request at a time
-  kQueuesBounded,       // what waits stays below its limit
-  kNoStarvation,        // a request that could run moves
-  kMembersAreSessions,  // the controller's workers are the connections in force
-  kNamesGrow,           // terms, workers, lanes: never reused, never smaller
-  kStaleIsCounted,      // what names a lane that is gone changes a counter and nothing else
-  kNothingLeft,  // when idle: no block in use or pinned, nothing exposed, no pull, no lane lost
-  kShardsArePlanned,  // when quiet: workers hold what the layout says, every layer is up
+  kNoNeedlessError,     // a request fails only when its pipelines were lost twice
+  kFence,               // nothing runs or is written in a closed pipeline
+  kOneOwner,            // one pipeline runs a request at a time
+  kQueuesBounded,       // queues stay below their limits
+  kNoStarvation,        // a request that could run makes progress
+  kMembersAreSessions,  // the controller's workers are the current connections
+  kNamesGrow,           // terms, workers, pipelines: never reused, never decreasing
+  kStaleIsCounted,      // a message for a closed pipeline changes only a counter
+  kNothingLeft,       // when idle: no block in use or pinned, no export, no pull, no lost pipeline
+  kShardsArePlanned,  // when quiet: workers hold what the layout says, every layer is served
   kPlansRun,          // a worker's stage refuses no plan that the worker accepted
   kNoFaultNoLoss,     // without a fault nothing is lost, replayed or refused
 };
 inline constexpr int kInvariants = 17;
 std::string_view InvariantName(Invariant invariant);
 
-// What a test plants to see it found.
+// The defects that tests plant, to see that they are detected.
 enum class Defect : uint8_t {
   kNone,
-  kLateSteps,    // a step's result goes to whichever lane is there, whatever it names
-  kLoseNews,     // a piece of news never reaches the client
-  kTwiceTold,    // the last news of a request comes twice
-  kEarlyEnd,     // a request ends with its first token
-  kFailRequest,  // a request fails for nothing
-  kKeepHeld,     // the order to release KV is lost
-  kDropClose,    // the order to close a lane is lost
-  kKeepShard,    // the order to unload a shard is lost
-  kKeepSession,  // a worker whose connection is gone stays a member
-  kOldTerm,      // a new controller takes the old one's term
-  kIdle,         // a controller forms no steps after its first restart
-  kSkipBlock,    // a step's table keeps more blocks than there are
-  kWrongBlock,   // a step's table names a block that is another's
-  kMissBox,      // a pull is said to be complete without one of its boxes
-  kGhostWrite,   // KV is written into a lane after it was closed
-  kDropSession,  // a session is dropped though nothing is wrong
-  kWrongRows,    // rows that are sent again are not those that were sent
+  kLateSteps,       // a step's result goes to any open pipeline, whichever it names
+  kLoseOutput,      // an output never reaches the client
+  kDeliveredTwice,  // the last output of a request is delivered twice
+  kEarlyEnd,        // a request ends with its first token
+  kFailRequest,     // a request fails without a cause
+  kKeepHeld,        // the message to release KV is lost
+  kDropClose,       // the message to close a pipeline is lost
+  kKeepShard,       // the message to unload a shard is lost
+  kKeepSession,     // a worker whose connection is gone remains a member
+  kOldTerm,         // a new controller uses the previous term
+  kIdle,            // a controller forms no steps after its first restart
+  kSkipBlock,       // a step's table keeps more blocks than exist
+  kWrongBlock,      // a step's table names a block of another sequence
+  kMissBox,         // a pull is reported complete without one of its boxes
+  kGhostWrite,      // KV is written into a closed pipeline
+  kDropSession,     // a session is dropped without a cause
+  kWrongRows,       // resent activations differ from those first sent
+  kSilentLoad,      // a worker that cannot load weights does not report it
 };
-inline constexpr int kDefects = 18;
+inline constexpr int kDefects = 19;
 
-// The first that broke.
+// The first violation.
 struct Violation {
   Invariant invariant = Invariant::kBlocksAddUp;
   std::string what;

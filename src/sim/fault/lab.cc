@@ -98,7 +98,7 @@ void Lab::Handle(Event& event) {
     case Event::Kind::kTimer: return OnTimer(event);
     case Event::Kind::kAsk:
     case Event::Kind::kAbort:
-      // Clients try again until somebody answers.
+      // Clients retry until a controller answers.
       if (!controller_.alive() || stopped(0)) {
         events_.Push(now_ + Duration::Millis(100), std::move(event));
         return;
@@ -112,7 +112,7 @@ void Lab::Handle(Event& event) {
         controller_.Abort(event.x);
       }
       return AuditEvent(0);
-    case Event::Kind::kFault: return Strike(event.x);
+    case Event::Kind::kFault: return Inject(event.x);
     case Event::Kind::kFaultEnd: return Heal(event.x);
     case Event::Kind::kRevive:
       if (event.place == 0) {
@@ -140,7 +140,7 @@ void Lab::OnDelivery(Delivery delivery) {
   }
   Worker* const worker = processes_[place].worker.get();
   if (!worker) return;
-  // The handshake: whoever lives there now may not be who was meant.
+  // The handshake: the process there may no longer be the intended one.
   const auto meant = meant_for_.find(delivery.connection);
   if (delivery.payload && meant != meant_for_.end() && meant->second != worker->incarnation() &&
       !std::holds_alternative<PullAnswer>(*delivery.payload) &&
@@ -182,11 +182,12 @@ void Lab::StartWorker(int place, const std::string& name) {
   o.place = place;
   o.incarnation = incarnation;
   o.memory_tokens = scenario_.memory_tokens;
+  o.tight_memory = scenario_.tight_memory;
   o.core.join.name = name;
   o.core.join.address.incarnation = incarnation;
   o.core.join.address.control = std::to_string(place);
   o.core.join.memory_bytes = 1 << 30;
-  process.worker = std::make_unique<Worker>(std::move(o), static_cast<Surroundings&>(*this));
+  process.worker = std::make_unique<Worker>(std::move(o), static_cast<World&>(*this));
   Narrate("worker {} starts at place {}", name, place);
   process.worker->Start();
 }
@@ -211,7 +212,7 @@ void Lab::ReviveLater(int place, Duration delay) {
   events_.Push(now_ + delay, {.kind = Event::Kind::kRevive, .place = place});
 }
 
-// A process that has ended by itself.
+// Removes a process that ended by itself.
 void Lab::Reap(int place) {
   Process& process = processes_[place];
   if (!process.worker || !process.worker->exited()) return;
@@ -227,7 +228,7 @@ void Lab::Stop(int place, bool stop) {
     network_.Stop(place, true, now_);
     return;
   }
-  // What went off meanwhile goes off now: before or after what has arrived meanwhile.
+  // Timers that expired meanwhile fire now: before or after the messages that arrived meanwhile.
   const Duration after = Duration::Micros(rng_.Between(0, 1) ? 500 : 0);
   for (Event& event : std::exchange(process.late, {})) {
     events_.Push(now_ + after, std::move(event));
@@ -235,7 +236,7 @@ void Lab::Stop(int place, bool stop) {
   network_.Stop(place, false, now_);
 }
 
-void Lab::Strike(size_t index) {
+void Lab::Inject(size_t index) {
   const Fault& f = scenario_.faults[index];
   Process& victim = processes_[f.a];
   uint64_t life = victim.life;

@@ -1,5 +1,5 @@
-// Lab: one fault schedule: the production Controller and WorkerCores over modelled links, clocks
-// and devices, struck by the faults of a Scenario, audited after every event. A function of the
+// Lab: one fault schedule: the production ControllerCore and WorkerCores over modelled links,
+// clocks and devices, with the faults of a Scenario, audited after every event. A function of the
 // scenario: the same seed gives the same events. One thread; labs share nothing.
 #pragma once
 
@@ -16,15 +16,15 @@
 #include "sim/fault/invariants.h"
 #include "sim/fault/network.h"
 #include "sim/fault/scenario.h"
-#include "sim/fault/surroundings.h"
 #include "sim/fault/worker.h"
+#include "sim/fault/world.h"
 
 namespace millrace::sim::fault {
 
 struct LabOptions {
   Defect defect = Defect::kNone;
-  // Walk through every block of every lane after each so many events of the controller; what is
-  // cheap is checked after every event.
+  // Check every block of every pipeline after each `audit_every` events of the controller; cheap
+  // checks run after every event.
   int audit_every = 1;
   uint64_t events_max = 2'000'000;
   bool narrate = false;  // one line per fault, join, loss and end on stderr
@@ -40,7 +40,7 @@ struct LabReport {
   uint64_t stale_at_workers = 0;
 };
 
-class Lab : private Surroundings {
+class Lab : private World {
  public:
   Lab(const Scenario& scenario, const LabOptions& options);
   ~Lab() override;
@@ -59,13 +59,13 @@ class Lab : private Surroundings {
   struct Process {
     std::unique_ptr<Worker> worker;
     std::string name;
-    uint32_t life = 0;  // grows with every start and end
+    uint32_t life = 0;  // incremented at every start and end
     int stops = 0;
     bool supervised = false;
-    std::vector<Event> late;  // timers that went off while it was stopped
+    std::vector<Event> late;  // timers that expired while it was stopped
   };
 
-  // Surroundings.
+  // World.
   Time now() const override { return now_; }
   Network& network() override { return network_; }
   Rng& rng() override { return rng_; }
@@ -79,7 +79,7 @@ class Lab : private Surroundings {
   void Handle(Event& event);
   void OnDelivery(Delivery delivery);
   void OnTimer(Event& event);
-  void Strike(size_t index);
+  void Inject(size_t index);
   void Heal(size_t index);
   void StartWorker(int place, const std::string& name);
   void Kill(int place, bool quietly);
@@ -109,7 +109,7 @@ class Lab : private Surroundings {
   Network network_;
   Clients clients_;
   ControllerProcess controller_;
-  std::vector<Process> processes_;  // by place
+  std::vector<Process> processes_;  // indexed by place
   std::unordered_map<ConnectionId, Incarnation> meant_for_;
   std::unordered_map<Incarnation, int> place_of_;
   uint64_t next_incarnation_ = 1;
@@ -120,7 +120,7 @@ class Lab : private Surroundings {
   uint64_t audits_ = 0;
   std::optional<Violation> violation_;
   bool ending_ = false, done_ = false;
-  std::unordered_map<size_t, uint64_t> fault_life_;  // of the victim, when it was struck
+  std::unordered_map<size_t, uint64_t> fault_life_;  // of the victim, at the time of the fault
   LabReport report_;
 };
 

@@ -1,5 +1,5 @@
-// What is checked, and when: after each event what is cheap, every so often each block, on ticks
-// who is who, at the end that nothing is left behind.
+// The checks and their times: cheap ones after each event, each block at intervals, members and
+// owners on ticks, leftovers at the end.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace millrace::sim::fault {
 namespace {
 
 constexpr size_t kConnectionsMax = 400;
-// Faults are over, somebody waits, and nobody has been told anything for so long.
+// Faults are over, some request waits, and nothing was delivered for this long.
 constexpr Duration kStarved = Duration::Seconds(20);
-// After the last request has ended and the last fault is over: leases run out, the silent are
-// missed, whoever is left joins again.
+// Time after the last request has ended and the last fault is over: leases expire, silent workers
+// are declared lost, the remaining ones join again.
 constexpr Duration kSettle = Duration::Seconds(9);
-// When quiet, whoever is open by then has hung.
+// Requests that are still open this long after the faults are hung.
 constexpr Duration kEndsWithin = Duration::Seconds(60);
 
 }  // namespace
@@ -34,7 +34,7 @@ void Lab::AuditEvent(int place) {
 }
 
 void Lab::AuditController() {
-  const cluster::Controller& c = controller_.controller();
+  const cluster::ControllerCore& c = controller_.controller();
   if (++audits_ % static_cast<uint64_t>(options_.audit_every) == 0) c.CheckIntegrity();
   if (c.requests() > clients_.size()) {
     Broken(Invariant::kQueuesBounded, fmt::format("{} requests are known", c.requests()));
@@ -46,28 +46,28 @@ void Lab::AuditWorker(const Worker& worker) {
   for (const auto& [id, stage] : worker.shards()) {
     if (stage->refused_writes() == 0) continue;
     Broken(Invariant::kFence,
-           fmt::format("worker {}: a write into a lane that is closed", worker.name()));
+           fmt::format("worker {}: a write into a pipeline that is closed", worker.name()));
   }
-  if (!core.batch_running() && worker.lanes_open() > core.lanes()) {
+  if (!core.batch_running() && worker.pipelines_open() > core.pipelines()) {
     Broken(Invariant::kFence,
-           fmt::format("worker {}: {} lanes are open in its stages, {} in its mind", worker.name(),
-                       worker.lanes_open(), core.lanes()));
+           fmt::format("worker {}: {} pipelines are open in its stages, {} in its core",
+                       worker.name(), worker.pipelines_open(), core.pipelines()));
   }
-  if (core.lanes() > cluster::WorkerCoreOptions::kLanesMax ||
+  if (core.pipelines() > cluster::WorkerCoreOptions::kPipelinesMax ||
       core.shards() > cluster::WorkerCoreOptions::kShardsMax ||
       network_.connections_live() > kConnectionsMax) {
     Broken(Invariant::kQueuesBounded,
-           fmt::format("worker {}: {} lanes, {} shards, {} connections", worker.name(),
-                       core.lanes(), core.shards(), network_.connections_live()));
+           fmt::format("worker {}: {} pipelines, {} shards, {} connections", worker.name(),
+                       core.pipelines(), core.shards(), network_.connections_live()));
   }
 }
 
 void Lab::AuditTick() {
-  const cluster::Controller& c = controller_.controller();
+  const cluster::ControllerCore& c = controller_.controller();
   const cluster::ClusterStatus status = c.Describe(now_);
   if (status.workers.size() != controller_.sessions().size()) {
     Broken(Invariant::kMembersAreSessions,
-           fmt::format("{} members, {} sessions in force", status.workers.size(),
+           fmt::format("{} members, {} current sessions", status.workers.size(),
                        controller_.sessions().size()));
   }
   for (ConnectionId session : controller_.sessions()) {
@@ -78,10 +78,10 @@ void Lab::AuditTick() {
   std::set<RequestId> running;
   for (const sched::RequestInfo& info : c.InspectAll(now_)) {
     if (info.state != sched::RequestState::kRunning || running.insert(info.id).second) continue;
-    Broken(Invariant::kOneOwner, fmt::format("request {} runs in two lanes", info.id.value()));
+    Broken(Invariant::kOneOwner, fmt::format("request {} runs in two pipelines", info.id.value()));
   }
   if (clients_.open() == 0) return;
-  const Time since = std::max(scenario_.quiet_at, clients_.last_news());
+  const Time since = std::max(scenario_.quiet_at, clients_.last_output());
   if (now_ - since > kStarved) {
     Broken(Invariant::kNoStarvation, OpenRequests());
   }
@@ -101,24 +101,25 @@ std::string Lab::OpenRequests() const {
                         static_cast<int>(info.state), info.computed_tokens, info.waits_for);
   }
   const cluster::ClusterStatus status = controller_.controller().Describe(now_);
-  text += fmt::format("\n  missing: {}; changing: {}", status.missing.value_or("nothing"),
-                      status.changing);
+  text +=
+      fmt::format("\n  missing: {}; not up: {}; changing: {}", status.missing.value_or("nothing"),
+                  status.degraded.value_or("nothing"), status.changing);
   for (const auto& worker : status.workers) {
     text += fmt::format("\n  worker {}{}: {} layer ranges, {} batches, {}", worker.name,
                         worker.draining ? " (draining)" : "", worker.layers.size(), worker.batches,
                         worker.note);
   }
-  for (const auto& lane : status.lanes) {
-    text += fmt::format("\n  lane {}: open {}, retiring {}, {} requests, {} of {} blocks",
-                        lane.id.value(), lane.open, lane.retiring, lane.requests, lane.blocks_used,
-                        lane.blocks_total);
+  for (const auto& pipeline : status.pipelines) {
+    text += fmt::format("\n  pipeline {}: open {}, retiring {}, {} requests, {} of {} blocks",
+                        pipeline.id.value(), pipeline.open, pipeline.retiring, pipeline.requests,
+                        pipeline.blocks_used, pipeline.blocks_total);
   }
   return text;
 }
 
 void Lab::AuditEnd() {
   if (!controller_.alive()) return Broken(Invariant::kMembersAreSessions, "no controller");
-  const cluster::Controller& c = controller_.controller();
+  const cluster::ControllerCore& c = controller_.controller();
   c.CheckIntegrity();
   const sched::SchedulerStats stats = c.Stats();
   if (c.requests() != 0 || stats.running + stats.waiting + stats.pulling != 0) {
@@ -132,25 +133,28 @@ void Lab::AuditEnd() {
                        stats.blocks_total, stats.blocks_pinned, stats.blocks_pending));
   }
   const cluster::ClusterStatus status = c.Describe(now_);
-  // A plan that needs a worker which an operator drains waits for another one.
+  // A plan that needs a worker which is being drained waits for another worker. So does the
+  // current plan if a worker cannot load its layers.
   const bool drains = std::ranges::any_of(status.workers, &cluster::WorkerStatus::draining);
-  if (status.missing || (status.changing && !drains)) {
+  const bool unusable =
+      std::ranges::any_of(status.workers, [](const auto& w) { return !w.note.empty(); });
+  const auto lacking = status.missing ? status.missing : status.degraded;
+  if ((lacking && !unusable) || (status.changing && !drains)) {
     Broken(Invariant::kShardsArePlanned,
-           fmt::format("missing: {}; changing: {}", status.missing.value_or("nothing"),
-                       status.changing));
+           fmt::format("missing: {}; changing: {}", lacking.value_or("nothing"), status.changing));
   }
   AuditEndWorkers(status);
   if (scenario_.faults.empty()) {
     const ControllerTotals t = controller_.Totals();
-    if (t.lanes_lost + t.replays + t.workers_lost + t.joins_refused + clients_.errors() != 0) {
+    if (t.pipelines_lost + t.replays + t.workers_lost + t.joins_refused + clients_.errors() != 0) {
       Broken(Invariant::kNoFaultNoLoss,
-             fmt::format("{} lanes and {} workers lost, {} replays, {} errors", t.lanes_lost,
-                         t.workers_lost, t.replays, clients_.errors()));
+             fmt::format("{} pipelines and {} workers lost, {} replays, {} errors",
+                         t.pipelines_lost, t.workers_lost, t.replays, clients_.errors()));
     }
   }
 }
 
-// Of several processes with one name one is a member; the others keep asking.
+// Of several processes with one name, one is a member; the others keep retrying.
 void Lab::AuditEndWorkers(const cluster::ClusterStatus& status) {
   std::map<std::string, int> members;
   for (int place = 1; place < scenario_.places(); ++place) {
@@ -177,7 +181,7 @@ void Lab::AuditEndWorkers(const cluster::ClusterStatus& status) {
 void Lab::AuditEndWorker(const Worker& worker, const cluster::WorkerStatus& member,
                          const cluster::ClusterStatus& status) {
   const size_t shards = worker.core().shards() - worker.core().orphans();
-  const bool settled = !status.changing;  // else it holds what the next plan wants as well
+  const bool settled = !status.changing;  // otherwise it also holds shards for the next plan
   if ((settled && shards != member.layers.size()) || worker.stages() != worker.core().shards()) {
     Broken(Invariant::kShardsArePlanned,
            fmt::format("worker {} holds {} shards ({} of earlier sessions, {} loaded), planned are "
@@ -185,18 +189,19 @@ void Lab::AuditEndWorker(const Worker& worker, const cluster::WorkerStatus& memb
                        worker.name(), worker.core().shards(), worker.core().orphans(),
                        worker.stages(), member.layers.size()));
   }
-  size_t lanes = 0;
-  for (const cluster::LaneStatus& lane : status.lanes) {
-    lanes += static_cast<size_t>(std::ranges::count(lane.workers, worker.name()));
+  size_t pipelines = 0;
+  for (const cluster::PipelineStatus& pipeline : status.pipelines) {
+    pipelines += static_cast<size_t>(std::ranges::count(pipeline.workers, worker.name()));
   }
-  // Ranks above the first are not in the status.
+  // The status lists only rank 0 of each stage.
   const bool counts = scenario_.tensor_parallel == 1;
-  if ((counts && worker.lanes_open() != lanes) || worker.exposures() + worker.pulls() != 0) {
-    Broken(
-        Invariant::kNothingLeft,
-        fmt::format("worker {}: {} lanes open, {} known to the controller; {} exposures, {} "
-                    "pulls",
-                    worker.name(), worker.lanes_open(), lanes, worker.exposures(), worker.pulls()));
+  if ((counts && worker.pipelines_open() != pipelines) ||
+      worker.exposures() + worker.pulls() != 0) {
+    Broken(Invariant::kNothingLeft,
+           fmt::format("worker {}: {} pipelines open, {} known to the controller; {} exports, {} "
+                       "pulls",
+                       worker.name(), worker.pipelines_open(), pipelines, worker.exposures(),
+                       worker.pulls()));
   }
 }
 
@@ -219,7 +224,8 @@ void Lab::CountWorker(int place) {
   if (!worker) return;
   const cluster::WorkerCounters& counters = worker->core().counters();
   report_.batches += counters.batches;
-  report_.stale_at_workers += counters.stale_steps + counters.stale_rows + counters.stale_orders;
+  report_.stale_at_workers +=
+      counters.stale_steps + counters.stale_activations + counters.stale_orders;
   report_.pulls_served += worker->audit().pulls_served;
   report_.pulls_failed += worker->audit().pulls_failed;
   report_.collectives += worker->audit().collectives;

@@ -1,5 +1,5 @@
-// The lab itself: a seed is a schedule, the production machines keep every invariant, and each
-// planted defect is found, by the invariant that is there for it.
+// The lab itself: a seed determines a schedule, the production code keeps every invariant, and each
+// planted defect is detected by its invariant.
 #include "sim/fault/lab.h"
 
 #include <gtest/gtest.h>
@@ -57,9 +57,11 @@ TEST_F(FaultLab, InvariantsHoldUnderEveryKindOfFault) {
   const ControllerTotals& c = result.totals.controller;
   EXPECT_GT(c.replays, 0u);
   EXPECT_GT(c.computed_in_part, 0u);
-  EXPECT_GT(c.lanes_lost, 0u);
+  EXPECT_GT(c.pipelines_lost, 0u);
   EXPECT_GT(c.moves, 0u);
   EXPECT_GT(c.stale, 0u);
+  EXPECT_GT(c.plans_given_up, 0u);
+  EXPECT_GT(c.leases_renewed, 0u);
   EXPECT_GT(result.totals.pulls_served, 0u);
   EXPECT_GT(result.totals.collectives, 0u);
   EXPECT_GT(result.totals.duplicates, 0u);
@@ -75,7 +77,7 @@ TEST_F(FaultLab, EachKindOfFaultAlone) {
   }
 }
 
-// Schedules in which the machines once went wrong.
+// Schedules in which the production code once failed.
 TEST_F(FaultLab, StaysFixed) {
   struct Case {
     uint64_t seed;
@@ -96,16 +98,16 @@ TEST_F(FaultLab, StaysFixed) {
 
 struct Planted {
   Defect defect;
-  std::set<Invariant> found_by;  // whichever sees it first
+  std::set<Invariant> found_by;  // whichever detects it first
   ScenarioOptions scenario;
 };
 
-TEST_F(FaultLab, FindsWhatIsPlanted) {
+TEST_F(FaultLab, DetectsPlantedDefects) {
   constexpr int64_t kSeeds = 400;
   const std::vector<Planted> all = {
       {Defect::kLateSteps, {Invariant::kStaleIsCounted, Invariant::kTokensInOrder}, {}},
-      {Defect::kLoseNews, {Invariant::kTokensInOrder, Invariant::kAnswerIsWhole}, {}},
-      {Defect::kTwiceTold, {Invariant::kEndsOnce}, {}},
+      {Defect::kLoseOutput, {Invariant::kTokensInOrder, Invariant::kAnswerIsWhole}, {}},
+      {Defect::kDeliveredTwice, {Invariant::kEndsOnce}, {}},
       {Defect::kEarlyEnd, {Invariant::kAnswerIsWhole}, {}},
       {Defect::kFailRequest, {Invariant::kNoNeedlessError}, {}},
       {Defect::kKeepHeld, {Invariant::kNothingLeft}, {}},
@@ -124,6 +126,9 @@ TEST_F(FaultLab, FindsWhatIsPlanted) {
       {Defect::kGhostWrite, {Invariant::kFence}, {}},
       {Defect::kDropSession, {Invariant::kNoFaultNoLoss}, {.faults = 0}},
       {Defect::kWrongRows, {Invariant::kTokensInOrder}, {}},
+      {Defect::kSilentLoad,
+       {Invariant::kShardsArePlanned},
+       {.faults = 1, .only = FaultKind::kPlan}},
   };
   EXPECT_EQ(all.size() + 1, static_cast<size_t>(kDefects));
   for (const Planted& planted : all) {

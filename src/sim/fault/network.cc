@@ -10,14 +10,14 @@ namespace {
 constexpr double kBytesPerSecond = 1e8;
 constexpr Duration kDuplicateDelayMax = Duration::Millis(1500);
 
-// What the protocol claims to survive seeing twice. A stream's greeting is not among them, nor the
-// orders of a tensor-parallel stage: their streams keep order or end.
+// Messages that the protocol tolerates twice. A stream's greeting is not among them, nor are the
+// batch orders of a tensor-parallel stage: their streams keep order or end.
 bool MaySeeTwice(const Payload& payload) {
   if (const auto* up = std::get_if<ToController>(&payload)) {
     return !std::holds_alternative<Join>(*up) && !std::holds_alternative<Leaving>(*up);
   }
   if (const auto* peer = std::get_if<PeerMessage>(&payload)) {
-    return std::holds_alternative<LaneStep>(*peer);
+    return std::holds_alternative<PipelineStep>(*peer);
   }
   return std::holds_alternative<Rows>(payload);
 }
@@ -217,8 +217,10 @@ std::optional<Delivery> Network::Pump(const Due& due, Time now) {
   if (due.what == Due::What::kStray) {
     Delivery& stray = strays_[due.connection];
     if (stopped_[stray.to] || life_[stray.to] != Life::kAlive) return std::nullopt;
-    if (Cut(connections_[stray.connection])) return std::nullopt;  // the first may wait there
-    // Within a session a second copy; elsewhere it may come from a process that is long gone.
+    if (Cut(connections_[stray.connection]))
+      return std::nullopt;  // the first copy may still wait
+                            // there
+    // Within a session it is a second copy; elsewhere it may come from a process that is gone.
     if (stray.channel == Channel::kSession && !open(stray.connection, stray.to)) {
       return std::nullopt;
     }

@@ -1,9 +1,10 @@
 // Network: modelled connections between the processes of the fault lab. A connection delivers in
-// order, like TCP; what is sent while its link is cut or its receiver is stopped arrives late and
-// all at once. Different connections of one pair are independent: rows overtake plans.
+// order, like TCP; messages sent while its link is cut or its receiver is stopped arrive late and
+// all at once. Different connections of one pair are independent: activations may overtake plans.
 //
-// A process is a place (0: the controller); who lives there changes, connections do not outlive
-// either end. One thread; the lab calls, the lab is told when something is due.
+// A process is at a place (0: the controller). The process at a place changes; a connection ends
+// with either of its processes. Owned by the lab, which schedules the events of TakeDue. One
+// thread.
 #pragma once
 
 #include <array>
@@ -22,12 +23,12 @@
 namespace millrace::sim::fault {
 
 struct Rows {
-  LaneId lane;
+  PipelineId pipeline;
   StepId step;
-  cluster::RowBytes rows;
+  cluster::ActivationBytes activations;
 };
 struct PullAsk {
-  uint64_t part = 0;  // of the asker
+  uint64_t part = 0;  // the requester's
   KvHandle handle;
   engine::KvBox box;
 };
@@ -43,7 +44,7 @@ enum class Channel : uint8_t { kSession, kHeartbeat, kPeer, kDecodeRows, kPrefil
 
 using ConnectionId = uint32_t;
 
-// What one side of a connection is due to see. No payload: the connection is gone.
+// The next event for one side of a connection. No payload: the connection is gone.
 struct Delivery {
   ConnectionId connection = 0;
   int to = 0;
@@ -54,13 +55,14 @@ struct Delivery {
 struct NetworkOptions {
   Duration latency = Duration::Micros(300);
   Duration jitter = Duration::Micros(400);
-  // Unacknowledged for so long: the sender gives the connection up (TCP_USER_TIMEOUT).
+  // After this time without an acknowledgement the sender gives the connection up
+  // (TCP_USER_TIMEOUT).
   Duration user_timeout = Duration::Seconds(2);
 };
 
 class Network {
  public:
-  // When to call Pump or GiveUp next.
+  // When to call Pump or GiveUp again.
   struct Due {
     Time at;
     enum class What : uint8_t { kPump, kGiveUp, kStray } what = What::kPump;
@@ -71,29 +73,29 @@ class Network {
 
   Network(int places, const NetworkOptions& options, uint64_t seed);
 
-  // From `from` to `to`; whether anybody lives there shows later.
+  // From `from` to `to`; whether a process is there shows later.
   ConnectionId Connect(int from, int to, Channel channel, Time now);
   bool open(ConnectionId id, int at) const;
   void Send(ConnectionId id, int from, Payload payload, size_t bytes, Time now);
-  // This side is done with it: what it sent still arrives, what is under way to it does not.
+  // This side closes it: what it sent still arrives, what is in transit to it does not.
   void Close(ConnectionId id, int by, Time now);
-  // Broken in the middle: what was under way is lost; both sides hear of it when links allow.
+  // Breaks it: what is in transit is lost; both sides are notified when links allow.
   void Reset(ConnectionId id, Time now);
-  // The process there is no more. `quietly`: nobody is told; peers find out by their timeouts.
+  // The process there has ended. `quietly`: peers are not notified and find out by their timeouts.
   void Kill(int place, bool quietly, Time now);
   void Revive(int place) { life_[place] = Life::kAlive; }
 
-  // Nothing is delivered to a stopped process.
+  // A stopped process receives nothing.
   void Stop(int place, bool stopped, Time now);
   void Cut(int from, int to, Time now);
   void Mend(int from, int to, Time now);
-  // Extra latency on a link; zero: as it was.
+  // Adds latency to a link; zero: none.
   void Slow(int from, int to, Duration extra);
-  // Messages on a link are seen twice with this probability, the second time much later.
+  // Messages on a link arrive twice with this probability, the second time much later.
   void Duplicate(int from, int to, double probability);
   void ResetLink(int from, int to, Time now);
 
-  // What is due on that side, if it may be delivered now.
+  // The due event on that side, if it may be delivered now.
   std::optional<Delivery> Pump(const Due& due, Time now);
   // Events to be scheduled, since the last call.
   void TakeDue(std::vector<Due>& due);
@@ -111,14 +113,14 @@ class Network {
   struct Side {
     int place = 0;
     bool open = true;
-    std::vector<Item> inbox;  // from `head` on
+    std::vector<Item> inbox;  // starts at `head`
     size_t head = 0;
     Time last_at;
     bool pumping = false;  // a Due is outstanding
   };
   struct Connection {
     Channel channel = Channel::kSession;
-    std::array<Side, 2> sides;  // 0 connected, 1 accepted
+    std::array<Side, 2> sides;  // 0: connecting side, 1: accepting side
   };
   struct Link {
     int cuts = 0;
@@ -146,7 +148,7 @@ class Network {
   NetworkOptions options_;
   Rng rng_;
   std::vector<Link> links_;
-  enum class Life : uint8_t { kAlive, kDead, kVanished };  // vanished: nobody answers
+  enum class Life : uint8_t { kAlive, kDead, kVanished };  // vanished: no reset is sent
   std::vector<bool> stopped_;
   std::vector<Life> life_;
   std::vector<Connection> connections_;

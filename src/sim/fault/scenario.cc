@@ -13,7 +13,7 @@ constexpr Time kFaultsFrom{50'000'000}, kFaultsUntil{3'500'000'000};
 struct KindTraits {
   std::string_view name;
   int weight;
-  int64_t least_ms, most_ms;  // how long it lasts
+  int64_t least_ms, most_ms;  // range of its duration
 };
 constexpr std::array<KindTraits, kFaultKinds> kKinds = {{
     {"kill", 6, 100, 1500},
@@ -51,7 +51,7 @@ Fault MakeFault(Rng& rng, const Scenario& s, std::optional<FaultKind> only) {
   f.kind = only ? *only : PickKind(rng);
   const KindTraits& traits = kKinds[static_cast<size_t>(f.kind)];
   f.at = Between(rng, kFaultsFrom, kFaultsUntil);
-  // Short ones are as likely as long ones: half of them end before anybody notices.
+  // Short durations are as likely as long ones: half of the faults end before they are noticed.
   const int64_t most = rng.Between(0, 1) ? traits.most_ms : (traits.least_ms + traits.most_ms) / 4;
   f.lasts = Duration::Millis(rng.Between(traits.least_ms, std::max(traits.least_ms, most)));
   f.a = static_cast<int>(rng.Between(1, s.workers));
@@ -68,7 +68,7 @@ Fault MakeFault(Rng& rng, const Scenario& s, std::optional<FaultKind> only) {
   return f;
 }
 
-// Stages of these layers in a chain; all of `tp` workers.
+// Adds a chain of stages with these layers, each of `tp` workers.
 void AddChain(Plan& plan, const std::vector<int>& cuts, int tp, StageRole role) {
   const int first = static_cast<int>(plan.stages.size());
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
@@ -93,7 +93,7 @@ std::vector<int> Cuts(Rng& rng, int layers, int stages) {
   return cuts;
 }
 
-// Chains side by side, or prefill and decode apart, within `workers`.
+// Chains side by side, or separate prefill and decode, within `workers`.
 Plan MakePlan(Rng& rng, const Scenario& s) {
   Plan plan;
   plan.model = "hash";
@@ -147,7 +147,7 @@ void PickShape(Rng& rng, const ScenarioOptions& options, Scenario& s) {
   s.scheduler.prefix_caching = rng.Between(0, 1) == 0;
   s.scheduler.eos_token_ids = s.eos_token_ids;
   s.hold_limit = Duration::Millis(rng.Between(0, 2) ? 4000 : rng.Between(20, 500));
-  // From what one request needs (two sequences) to plenty.
+  // From the need of one request (two sequences) to ample.
   s.memory_tokens = int64_t{s.model.num_layers} * (rng.Between(0, 1) ? 160 : 512);
 }
 
@@ -165,6 +165,8 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   std::ranges::sort(s.questions, {}, &Question::at);
   const auto faults = options.faults.value_or(static_cast<int>(rng.Between(1, 4)));
   for (int i = 0; i < faults; ++i) s.faults.push_back(MakeFault(rng, s, options.only));
+  // Not drawn from `rng`, so that the other schedules stay the same.
+  s.tight_memory = Mix64(seed ^ 0x746967687400) % 8 == 3;
   s.quiet_at = kQuestionsUntil;
   for (const Fault& f : s.faults) {
     if (f.kind == FaultKind::kPlan) s.later_plans.push_back(MakePlan(rng, s));

@@ -1,5 +1,6 @@
-// Scenario: everything a seed decides before a schedule runs: how many workers, how the layers lie
-// on them, who asks what and when, which faults strike whom and for how long. A value.
+// Scenario: everything that a seed decides before a schedule runs: the number of workers, the
+// layers on them, the requests and their times, the faults with their victims and durations. A
+// value.
 #pragma once
 
 #include <array>
@@ -19,22 +20,22 @@
 namespace millrace::sim::fault {
 
 enum class FaultKind : uint8_t {
-  kKill,               // a worker's process dies; a supervisor starts it again
-  kVanish,             // its machine goes without a word: peers find out by their timeouts
-  kStop,               // SIGSTOP, later SIGCONT: what was queued arrives late
-  kHangCompute,        // its device hangs, its heartbeats go on
-  kCut,                // a link carries nothing, either way
-  kCutOneWay,          // or one way only
-  kSlow,               // a link has much more latency
-  kReset,              // the connections of a link break, what was under way is lost
+  kKill,               // a worker's process dies; a supervisor restarts it
+  kVanish,             // its machine disappears without a reset: peers find out by their timeouts
+  kStop,               // SIGSTOP, later SIGCONT: queued messages arrive late
+  kHangCompute,        // its device hangs, its heartbeats continue
+  kCut,                // a link carries nothing in either direction
+  kCutOneWay,          // or in one direction only
+  kSlow,               // a link has much higher latency
+  kReset,              // the connections of a link break, messages in transit are lost
   kTwice,              // messages arrive a second time, later
   kSameName,           // a second process joins under a worker's name
-  kLeave,              // a worker says that it will be gone soon, and is
+  kLeave,              // a worker announces that it will be gone soon, and then is
   kDrain,              // an operator drains a worker
-  kMigrate,            // an operator moves a request
+  kMigrate,            // an operator migrates a request
   kPlan,               // an operator applies another plan
   kStopController,     // the controller is stopped for a while
-  kRestartController,  // or dies; a new one reads the journal
+  kRestartController,  // or dies; its successor reads the journal
 };
 inline constexpr int kFaultKinds = 16;
 std::string_view FaultName(FaultKind kind);
@@ -44,7 +45,7 @@ struct Fault {
   Time at;
   Duration lasts;
   int a = 0, b = 0;  // places: the worker, the link's ends
-  Duration extra;    // of a slow link, a hanging device
+  Duration extra;    // for a slow link or a hanging device
 };
 
 struct Question {
@@ -56,8 +57,8 @@ struct Question {
 };
 
 struct ScenarioOptions {
-  std::optional<int> faults;      // exactly so many
-  std::optional<FaultKind> only;  // of this kind
+  std::optional<int> faults;      // exactly this many
+  std::optional<FaultKind> only;  // only of this kind
   std::optional<int> workers, requests;
 };
 
@@ -67,16 +68,17 @@ struct Scenario {
   engine::HashModel model;
   int stages = 1, tensor_parallel = 1;
   std::optional<Plan> plan;       // instead of an automatic layout
-  std::vector<Plan> later_plans;  // for kPlan, in turn
+  std::vector<Plan> later_plans;  // for kPlan, in order
   int64_t memory_tokens = 1024;   // times layers, for KV on a worker
-  Duration hold_limit;            // KV kept for a move
+  bool tight_memory = false;      // a serving worker has no memory for more weights
+  Duration hold_limit;            // limit for KV that is held for a move
   sched::SchedulerOptions scheduler;
   std::vector<TokenId> eos_token_ids;
   std::vector<Question> questions;
   std::vector<Fault> faults;
-  Time quiet_at;  // every fault has ended
+  Time quiet_at;  // all faults have ended by then
 
-  int places() const { return workers + 3; }  // the controller, two to spare
+  int places() const { return workers + 3; }  // the controller, two spare
 };
 
 Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options);

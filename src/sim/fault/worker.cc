@@ -9,16 +9,16 @@ namespace millrace::sim::fault {
 namespace {
 
 constexpr Duration kDialAgain = Duration::Millis(100);
-constexpr Duration kLaneStartTime = Duration::Micros(300);
+constexpr Duration kPipelineStartTime = Duration::Micros(300);
 
 size_t BytesOf(const PeerMessage& message) {
-  const auto* step = std::get_if<LaneStep>(&message);
+  const auto* step = std::get_if<PipelineStep>(&message);
   return 64 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
 }
 
 }  // namespace
 
-Worker::Worker(WorkerOptions options, Surroundings& world)
+Worker::Worker(WorkerOptions options, World& world)
     : options_(std::move(options)), world_(world), core_(options_.core) {}
 
 void Worker::Start() { Dial(); }
@@ -54,8 +54,9 @@ void Worker::Deliver(Delivery delivery) {
     core_.FromController(std::move(*down), now);
   } else if (auto* peer = std::get_if<PeerMessage>(&*delivery.payload)) {
     core_.FromPeer(std::move(*peer), now);
-  } else if (auto* rows = std::get_if<Rows>(&*delivery.payload)) {
-    core_.RowsArrived(rows->lane, rows->step, std::move(rows->rows));
+  } else if (auto* activations = std::get_if<Rows>(&*delivery.payload)) {
+    core_.ActivationsArrived(activations->pipeline, activations->step,
+                             std::move(activations->activations));
   } else if (auto* ask = std::get_if<PullAsk>(&*delivery.payload)) {
     OnAsk(delivery.connection, *ask);
   } else if (auto* answer = std::get_if<PullAnswer>(&*delivery.payload)) {
@@ -97,17 +98,25 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
       const auto load = loads_.find(id);
       if (load == loads_.end()) return;
       const LoadShard& what = load->second;
+      if (!HasRoomFor(what)) {
+        loads_.erase(load);
+        if (world_.defect() == Defect::kSilentLoad) return;
+        core_.LoadEnded({.shard = id, .status = ResourceExhausted("no memory for more weights")});
+        return Settle();
+      }
       const cluster::HeadRange heads = cluster::KvHeadsOf(what.rank, options_.model.heads);
       stages_[id] = std::make_shared<engine::HashStage>(options_.model, what.layers,
                                                         std::pair(heads.first, heads.end));
-      keepers_[id] = std::make_shared<engine::RowKeepingStage>(stages_[id]);
+      keepers_[id] = std::make_shared<engine::ActivationCachingStage>(stages_[id]);
       core_.LoadEnded({.shard = id,
                        .weight_bytes = what.layers.size() * 1000,
                        .kv_bytes_per_token_layer = 8,
                        .kv_bytes = options_.memory_tokens * 8});
       return Settle();
     }
-    case TimerKind::kLaneStarted: core_.LaneStarted(LaneId(x), OkStatus()); return Settle();
+    case TimerKind::kPipelineStarted:
+      core_.PipelineStarted(PipelineId(x), OkStatus());
+      return Settle();
     case TimerKind::kBatchDone:
     case TimerKind::kCollectiveDeadline:
       if (!batch_ || x != batch_number_) return;
@@ -169,10 +178,10 @@ void Worker::Do(cluster::SendToPeer& action) {
   SendTo(action.to, Channel::kPeer, std::move(action.message), bytes);
 }
 
-void Worker::Do(cluster::SendRows& action) {
-  const size_t bytes = 64 + action.rows->size();
+void Worker::Do(cluster::SendActivations& action) {
+  const size_t bytes = 64 + action.activations->size();
   SendTo(action.to, action.decode ? Channel::kDecodeRows : Channel::kPrefillRows,
-         Rows{action.lane, action.step, std::move(action.rows)}, bytes);
+         Rows{action.pipeline, action.step, std::move(action.activations)}, bytes);
 }
 
 void Worker::Do(cluster::StartLoad& action) {
@@ -180,6 +189,14 @@ void Worker::Do(cluster::StartLoad& action) {
   loads_[id] = std::move(action.load);
   const Duration time = action.same_as ? Duration::Millis(2) : options_.load_time;
   world_.Timer(options_.place, time, TimerKind::kLoaded, id.value());
+}
+
+bool Worker::HasRoomFor(const LoadShard& load) const {
+  if (!options_.tight_memory || core_.pipelines() == 0) return true;
+  return std::ranges::any_of(stages_, [&](const auto& entry) {
+    const LoadShard& here = loads_.at(entry.first);
+    return here.layers == load.layers && here.rank == load.rank;
+  });
 }
 
 void Worker::Do(cluster::DropShard& action) {
@@ -193,7 +210,7 @@ void Worker::Do(cluster::DropShard& action) {
   broken_.erase(action.shard);
 }
 
-// The other ranks' next call fails, and the one that waits.
+// Fails the other ranks' next call, and a waiting one.
 void Worker::Do(cluster::AbortGroup& action) {
   const LoadShard& mine = loads_.at(action.shard);
   for (const WorkerAddress& address : mine.ranks) {
@@ -208,33 +225,34 @@ void Worker::Do(cluster::AbortGroup& action) {
   }
 }
 
-void Worker::Do(cluster::StartLane& action) {
+void Worker::Do(cluster::StartPipeline& action) {
   const auto stage = keepers_.find(action.shard);
-  MR_CHECK(stage != keepers_.end()) << "a lane in a shard that is not loaded";
-  const Status opened = stage->second->OpenLane(action.lane, action.options);
-  if (!opened.ok()) return core_.LaneStarted(action.lane, opened);
-  world_.Timer(options_.place, kLaneStartTime, TimerKind::kLaneStarted, action.lane.value());
+  MR_CHECK(stage != keepers_.end()) << "the shard of a pipeline is not loaded";
+  const Status opened = stage->second->OpenPipeline(action.pipeline, action.options);
+  if (!opened.ok()) return core_.PipelineStarted(action.pipeline, opened);
+  world_.Timer(options_.place, kPipelineStartTime, TimerKind::kPipelineStarted,
+               action.pipeline.value());
 }
 
-void Worker::Do(cluster::DropLane& action) {
+void Worker::Do(cluster::DropPipeline& action) {
   std::vector<TransferId> pulls;
   for (const auto& [id, pull] : pulls_) {
-    if (pull.start.pull.lane == action.lane) pulls.push_back(id);
+    if (pull.start.pull.pipeline == action.pipeline) pulls.push_back(id);
   }
-  for (TransferId id : pulls) EndPull(id, Cancelled("the lane was closed"));
-  kv_.CloseLane(action.lane);
-  const bool runs = batch_ && std::ranges::count(batch_->parts, action.lane,
-                                                 &cluster::ReadyBatch::Part::lane) > 0;
+  for (TransferId id : pulls) EndPull(id, Cancelled("the pipeline was closed"));
+  kv_.ClosePipeline(action.pipeline);
+  const bool runs = batch_ && std::ranges::count(batch_->parts, action.pipeline,
+                                                 &cluster::ReadyBatch::Part::pipeline) > 0;
   if (runs) {
     drops_.push_back(action);
     return;
   }
   const auto stage = keepers_.find(action.shard);
   if (stage == keepers_.end()) return;
-  stage->second->CloseLane(action.lane);
+  stage->second->ClosePipeline(action.pipeline);
   if (world_.defect() != Defect::kGhostWrite) return;
   const engine::KvBox box{{0, 0}, 0, 0, 0, 0};
-  (void)stages_.at(action.shard)->WriteKv(action.lane, box, {}, {});
+  (void)stages_.at(action.shard)->WriteKv(action.pipeline, box, {}, {});
 }
 
 void Worker::Do(cluster::EndSession& action) {
@@ -242,10 +260,10 @@ void Worker::Do(cluster::EndSession& action) {
   LoseSession();
 }
 
-size_t Worker::lanes_open() const {
-  size_t lanes = 0;
-  for (const auto& [id, stage] : stages_) lanes += static_cast<size_t>(stage->num_lanes());
-  return lanes;
+size_t Worker::pipelines_open() const {
+  size_t pipelines = 0;
+  for (const auto& [id, stage] : stages_) pipelines += static_cast<size_t>(stage->num_pipelines());
+  return pipelines;
 }
 
 }  // namespace millrace::sim::fault

@@ -1,6 +1,6 @@
-// Worker: a worker process of the fault lab: the production WorkerCore, stages of hashes, modelled
-// compute and load times, connections. The lab delivers what arrives and calls its timers; killing
-// it is destroying it. One thread.
+// Worker: a worker process of the fault lab: the production WorkerCore, stages made of hashes,
+// modelled compute and load times, connections. The lab delivers messages and calls its timers;
+// destroying it is how a process is killed. One thread.
 #pragma once
 
 #include <map>
@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "cluster/kv_holdings.h"
+#include "cluster/kv_exports.h"
 #include "cluster/kv_rectangles.h"
 #include "cluster/worker_core.h"
+#include "engine/activation_caching_stage.h"
 #include "engine/hash_stage.h"
-#include "engine/row_keeping_stage.h"
-#include "sim/fault/surroundings.h"
+#include "sim/fault/world.h"
 
 namespace millrace::sim::fault {
 
@@ -25,13 +25,14 @@ struct WorkerOptions {
   int place = 0;  // in the network
   Incarnation incarnation;
   cluster::WorkerCoreOptions core;
-  int64_t memory_tokens = 4096;  // times layers, that KV may take
+  int64_t memory_tokens = 4096;  // times layers; available for KV
+  bool tight_memory = false;     // a load fails while pipelines are open
   Duration step_time = Duration::Millis(4);
   Duration token_time = Duration::Micros(50);
   Duration load_time = Duration::Millis(200);
 };
 
-// What a worker has refused or dropped because it was late.
+// Late messages that a worker refused or dropped.
 struct WorkerAudit {
   uint64_t pulls_served = 0, pulls_refused = 0, pulls_failed = 0;
   uint64_t batches_failed = 0;
@@ -40,13 +41,13 @@ struct WorkerAudit {
 
 class Worker {
  public:
-  Worker(WorkerOptions options, Surroundings& world);
+  Worker(WorkerOptions options, World& world);
   Worker(const Worker&) = delete;
 
   void Start();
   void Deliver(Delivery delivery);
   void OnTimer(TimerKind kind, uint64_t x);
-  // The batch that runs, or the next one, takes so much longer (a device that hangs).
+  // The current batch, or the next one, takes this much longer (a device that hangs).
   void HangCompute(Duration extra) { compute_extra_ = extra; }
   void AnnounceLeaving(std::optional<Duration> in);
 
@@ -59,7 +60,7 @@ class Worker {
   std::optional<ConnectionId> session() const { return session_; }
   bool exited() const { return exited_; }
   size_t stages() const { return stages_.size(); }
-  size_t lanes_open() const;
+  size_t pipelines_open() const;
   size_t pulls() const { return pulls_.size(); }
   size_t exposures() const { return kv_.size(); }
   const std::map<ShardId, std::shared_ptr<engine::HashStage>>& shards() const { return stages_; }
@@ -68,7 +69,7 @@ class Worker {
   struct Pull {
     cluster::StartPull start;
     int parts_left = 0;
-    bool rows_asked = false;
+    bool activations_asked = false;
     int64_t bytes = 0;
     Time started;
   };
@@ -85,18 +86,19 @@ class Worker {
 
   void Dial();
   void LoseSession();
-  void Settle();  // actions of the core, then the next batch
+  void Settle();  // performs actions of the core, then the next batch
   void Do(cluster::SendUp& action);
   void Do(cluster::SendToPeer& action);
-  void Do(cluster::SendRows& action);
+  void Do(cluster::SendActivations& action);
   void Do(cluster::StartLoad& action);
+  bool HasRoomFor(const LoadShard& load) const;
   void Do(cluster::DropShard& action);
   void Do(cluster::AbortGroup& action);
-  void Do(cluster::StartLane& action);
-  void Do(cluster::DropLane& action);
+  void Do(cluster::StartPipeline& action);
+  void Do(cluster::DropPipeline& action);
   void Do(cluster::StartPull& action);
-  void Do(cluster::Expose& action);
-  void Do(cluster::Unexpose& action);
+  void Do(cluster::Export& action);
+  void Do(cluster::Unexport& action);
   void Do(cluster::EndSession& action);
   void StartBatch();
   void EndBatch(const Status& status, std::vector<cluster::PartOutput> outputs);
@@ -108,7 +110,7 @@ class Worker {
   void AskSource(TransferId id, const KvSource& source, const engine::KvBox& box);
   void EndPull(TransferId id, Status status);
 
-  // The ranks that run this batch together, this one among them; fewer when some are not there.
+  // The ranks that run this batch together, including this one; fewer if some are missing.
   std::vector<Worker*> RanksHere() const;
   size_t RanksNeeded() const;
   void Meet();
@@ -119,12 +121,13 @@ class Worker {
   std::vector<engine::StagePart> MakeParts() const;
 
   const WorkerOptions options_;
-  Surroundings& world_;
+  World& world_;
   cluster::WorkerCore core_;
-  std::map<ShardId, LoadShard> loads_;  // begun and not dropped
+  std::map<ShardId, LoadShard> loads_;  // started and not dropped
   std::map<ShardId, std::shared_ptr<engine::HashStage>> stages_;
-  std::map<ShardId, std::shared_ptr<engine::RowKeepingStage>> keepers_;  // around them
-  std::set<ShardId> broken_;  // their collective has failed: for good
+  // wrappers around the stages
+  std::map<ShardId, std::shared_ptr<engine::ActivationCachingStage>> keepers_;
+  std::set<ShardId> broken_;  // shards whose collective has failed permanently
   std::optional<ConnectionId> session_, heartbeat_;
   uint64_t sessions_ = 0;
   std::map<PeerKey, ConnectionId> peers_;
@@ -133,13 +136,14 @@ class Worker {
   std::optional<cluster::ReadyBatch> batch_;
   uint64_t batch_number_ = 0;
   Time batch_since_;
-  bool met_ = false;  // every rank has begun this batch: it ends at batch_due_
+  bool met_ = false;  // every rank has started this batch: it ends at batch_due_
   Time batch_due_;
-  std::optional<std::vector<cluster::PartOutput>> outputs_;  // computed together with a rank's
+  std::optional<std::vector<cluster::PartOutput>> outputs_;  // computed together with another
+                                                             // rank's
   Duration compute_extra_;
-  std::vector<cluster::WorkerAction> drops_;  // until the batch has ended
+  std::vector<cluster::WorkerAction> drops_;  // delayed until the batch has ended
 
-  cluster::KvHoldings kv_;  // that others may pull
+  cluster::KvExports kv_;  // KV that other workers may pull
   std::map<TransferId, Pull> pulls_;
   std::map<uint64_t, PullPart> pull_parts_;
   uint64_t next_part_ = 1;

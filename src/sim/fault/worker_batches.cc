@@ -1,5 +1,5 @@
-// Batches: the modelled time of a step, and tensor-parallel ranks that meet to run one. What a
-// collective promises (net/collective.h) is modelled: it fails once and for all.
+// Batches: the modelled time of a step, and tensor-parallel ranks that meet to run one. The
+// contract of a collective (net/collective.h) is modelled: a failure is permanent.
 #include <algorithm>
 #include <utility>
 
@@ -54,15 +54,16 @@ std::vector<Worker*> Worker::RanksHere() const {
     const bool same_stage =
         load.ranks.size() == loads_.at(batch_->shard).ranks.size() &&
         load.ranks.front().incarnation == loads_.at(batch_->shard).ranks.front().incarnation;
-    const bool same_parts = std::ranges::equal(
-        rank->batch_->parts, batch_->parts,
-        [](const auto& a, const auto& b) { return a.lane == b.lane && a.plan->id == b.plan->id; });
+    const bool same_parts =
+        std::ranges::equal(rank->batch_->parts, batch_->parts, [](const auto& a, const auto& b) {
+          return a.pipeline == b.pipeline && a.plan->id == b.plan->id;
+        });
     if (same_stage && same_parts) here.push_back(rank);
   }
   return here;
 }
 
-// The last to come starts the clock for all.
+// The last rank to arrive starts the clock for all.
 void Worker::Meet() {
   const std::vector<Worker*> ranks = RanksHere();
   if (ranks.size() < RanksNeeded()) return;
@@ -75,7 +76,7 @@ std::vector<engine::StagePart> Worker::MakeParts() const {
   std::vector<engine::StagePart> parts;
   for (const auto& part : batch_->parts) {
     engine::StagePart& made = parts.emplace_back();
-    made.lane = part.lane;
+    made.pipeline = part.pipeline;
     made.plan = part.plan.get();
     if (part.input) made.input = *part.input;
   }
@@ -90,7 +91,7 @@ Status Worker::RunTogether(const std::vector<Worker*>& ranks) {
     stages.push_back(rank->stages_.at(rank->batch_->shard).get());
     parts.push_back(rank->MakeParts());
   }
-  const auto keeper = [&](size_t rank) -> engine::RowKeepingStage& {
+  const auto keeper = [&](size_t rank) -> engine::ActivationCachingStage& {
     return *ranks[rank]->keepers_.at(ranks[rank]->batch_->shard);
   };
   for (size_t r = 0; r < ranks.size(); ++r) spans.push_back(keeper(r).Enter(parts[r]));
@@ -115,7 +116,7 @@ void Worker::OnBatchTimer(TimerKind kind) {
   if (kind == TimerKind::kCollectiveDeadline) {
     if (outputs_ || (met_ && world_.now() < batch_due_)) return;
     broken_.insert(batch_->shard);
-    return EndBatch({StatusCode::kDeadlineExceeded, "a rank did not come to the collective"}, {});
+    return EndBatch({StatusCode::kDeadlineExceeded, "a rank did not join the collective"}, {});
   }
   if (outputs_) return EndBatch(OkStatus(), std::move(*outputs_));
   std::vector<Worker*> ranks = {this};

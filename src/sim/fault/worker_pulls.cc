@@ -1,5 +1,5 @@
-// Pulls: KV that another worker holds, box by box. The source checks handle and lease when it
-// serves; what is half there when something breaks stays half there, and the controller is told.
+// Pulls: KV that another worker holds, box by box. The source checks handle and lease for every
+// box. A pull that breaks off stays partially written, and the controller is notified.
 #include <algorithm>
 #include <utility>
 
@@ -41,13 +41,15 @@ void Worker::Do(cluster::StartPull& action) {
   }
 }
 
-// When the KV is there: after it, because KV that comes ends what was kept of its rows.
+// Called when the KV has arrived: imported KV drops the activations that were cached for its
+// blocks.
 bool Worker::AskForRows(TransferId id) {
   Pull& pull = pulls_.at(id);
-  if (std::exchange(pull.rows_asked, true)) return false;
-  const auto rows = cluster::RowsToPull(pull.start.layers, pull.start.pull, options_.incarnation);
-  if (rows) AskSource(id, pull.start.pull.sources[rows->source], rows->box);
-  return rows.has_value();
+  if (std::exchange(pull.activations_asked, true)) return false;
+  const auto activations =
+      cluster::ActivationsToPull(pull.start.layers, pull.start.pull, options_.incarnation);
+  if (activations) AskSource(id, pull.start.pull.sources[activations->source], activations->box);
+  return activations.has_value();
 }
 
 void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBox& box) {
@@ -60,12 +62,12 @@ void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBo
 
 void Worker::OnAsk(ConnectionId connection, const PullAsk& ask) {
   PullAnswer answer{ask.part, OkStatus(), {}};
-  const auto loan = kv_.BeginPull(ask.handle, ask.box, world_.now());
-  answer.status = loan.status();
-  if (loan.ok()) {
-    answer.bytes.resize(loan->stage->KvBytes(ask.box));
-    const Status read = loan->Read(ask.box, answer.bytes);
-    const Status held = kv_.EndPull(loan->ticket);
+  const auto lease = kv_.BeginPull(ask.handle, ask.box, world_.now());
+  answer.status = lease.status();
+  if (lease.ok()) {
+    answer.bytes.resize(lease->stage->KvBytes(ask.box));
+    const Status read = lease->Read(ask.box, answer.bytes);
+    const Status held = kv_.EndPull(lease->ticket);
     answer.status = read.ok() ? held : read;
   }
   ++(answer.status.ok() ? audit_.pulls_served : audit_.pulls_refused);
@@ -81,16 +83,16 @@ void Worker::OnAnswer(PullAnswer& answer) {
   const auto found = pulls_.find(what.transfer);
   if (found == pulls_.end()) return;
   Pull& pull = found->second;
-  const bool rows = what.box.layers.size() == 0;
-  if (rows && !answer.status.ok()) return EndPull(what.transfer, OkStatus());
+  const bool activations = what.box.layers.size() == 0;
+  if (activations && !answer.status.ok()) return EndPull(what.transfer, OkStatus());
   if (!answer.status.ok()) return EndPull(what.transfer, answer.status);
   const bool missed = world_.defect() == Defect::kMissBox && what.box.first_token == 0 &&
                       what.box.layers.begin == 1;
-  const bool wrong = world_.defect() == Defect::kWrongRows && rows;
+  const bool wrong = world_.defect() == Defect::kWrongRows && activations;
   if (missed || wrong) answer.bytes.assign(answer.bytes.size(), std::byte{});
   const Status written =
       keepers_.at(pull.start.shard)
-          ->WriteKv(pull.start.pull.lane, what.box, pull.start.pull.blocks, answer.bytes);
+          ->WriteKv(pull.start.pull.pipeline, what.box, pull.start.pull.blocks, answer.bytes);
   if (!written.ok()) return EndPull(what.transfer, written);
   pull.bytes += std::ssize(answer.bytes);
   if (--pull.parts_left == 0 && !AskForRows(what.transfer)) EndPull(what.transfer, OkStatus());
@@ -104,21 +106,22 @@ void Worker::EndPull(TransferId id, Status status) {
                 (world_.now() - found->second.started).seconds()};
   const cluster::StartPull& what = found->second.start;
   if (const auto keeper = keepers_.find(what.shard); keeper != keepers_.end()) {
-    done.rows = keeper->second->HoldsRows(what.pull.lane, what.layers.end, what.pull.blocks,
-                                          what.pull.first_token, what.pull.end_token);
+    done.activations =
+        keeper->second->HoldsActivations(what.pull.pipeline, what.layers.end, what.pull.blocks,
+                                         what.pull.first_token, what.pull.end_token);
   }
   pulls_.erase(found);
   std::erase_if(pull_parts_, [&](const auto& part) { return part.second.transfer == id; });
   core_.PullEnded(done);
 }
 
-void Worker::Do(cluster::Expose& action) {
+void Worker::Do(cluster::Export& action) {
   const auto stage = keepers_.find(action.shard);
   kv_.Sweep(world_.now());
-  (void)kv_.Expose(action.layers, stage == keepers_.end() ? nullptr : stage->second, action.kv,
+  (void)kv_.Export(action.layers, stage == keepers_.end() ? nullptr : stage->second, action.kv,
                    world_.now());
 }
 
-void Worker::Do(cluster::Unexpose& action) { kv_.Release(action.handle); }
+void Worker::Do(cluster::Unexport& action) { kv_.Release(action.handle); }
 
 }  // namespace millrace::sim::fault

@@ -1,5 +1,5 @@
-// Arrival times of SpotServe's experiments, and of the bursty load they were meant to be. Pure
-// functions of the seed.
+// Arrival times of SpotServe's experiments, and of the bursty load that they intended. Pure
+// functions of the seed; any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace millrace::sim::spot {
 
-// How the gaps spread around their mean.
+// The distribution of the gaps around their mean.
 enum class Spread : uint8_t {
   // The released generator draws Gamma(shape = 1000 / rate / cv, scale = cv) in milliseconds, whose
   // true coefficient of variation is sqrt(cv * rate / 1000): 0.046 for "CV = 6" at 0.35 req/s.
   kAsPublished,
-  kGamma,  // Gamma with the coefficient of variation asked for
+  kGamma,  // Gamma with the requested coefficient of variation
 };
 
 struct ArrivalSpec {
@@ -25,7 +25,7 @@ struct ArrivalSpec {
 // Seconds, ascending, in [0, end_s).
 std::vector<double> Arrivals(double requests_per_s, double end_s, const ArrivalSpec& spec);
 
-// A rate per minute; the last one goes on.
+// A rate per minute; the last one continues.
 std::vector<double> ArrivalsByMinute(std::span<const double> requests_per_s, double end_s,
                                      const ArrivalSpec& spec);
 

@@ -1,4 +1,4 @@
-// Arrivals whose spread is what it is called.
+// Arrivals have the stated variation.
 #include "sim/spot/arrivals.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ double Variation(const std::vector<double>& times) {
   return std::sqrt(squares / static_cast<double>(times.size())) / mean;
 }
 
-TEST(SpotArrivalsTest, SpreadIsWhatItIsCalled) {
+TEST(SpotArrivalsTest, SpreadHasTheStatedVariation) {
   // "CV = 6" of the released generator is 0.046; the shipped file's first gaps have sd 0.099 s.
   const auto published = Arrivals(0.35, 20'000, {.spread = Spread::kAsPublished, .cv = 6});
   EXPECT_NEAR(static_cast<double>(published.size()), 7000, 40);
@@ -37,7 +37,7 @@ TEST(SpotArrivalsTest, RatesChangeByTheMinute) {
   EXPECT_NEAR(per_minute[0], 60, 2);
   EXPECT_NEAR(per_minute[1], 180, 4);
   EXPECT_NEAR(per_minute[2], 120, 3);
-  EXPECT_NEAR(per_minute[3], 120, 3) << "the last rate goes on";
+  EXPECT_NEAR(per_minute[3], 120, 3) << "the last rate continues";
 }
 
 }  // namespace

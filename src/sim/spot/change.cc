@@ -11,9 +11,9 @@ using plan::spot::ParallelConfig;
 
 namespace {
 
-constexpr double kForecastUntil_s = 60;      // ours: the measured load counts alone after this
-constexpr double kUsualChange_s = 10;        // ours: the price of a change before one was planned
-constexpr double kBaselineEstimate_s = 0.5;  // what the baselines leave time for
+constexpr double kForecastUntil_s = 60;  // kMillrace: afterwards only the measured load counts
+constexpr double kUsualChange_s = 10;    // kMillrace: the price of a change before the first plan
+constexpr double kBaselineEstimate_s = 0.5;  // time that the baselines reserve
 
 }  // namespace
 
@@ -21,7 +21,7 @@ std::optional<ParallelConfig> Simulator::Choose(int devices) {
   if (options_.system != System::kMillrace) {
     auto best = OptimizeAsPublished(model_.profile, model_.space, devices, required_per_s_);
     if (!best.has_value()) return std::nullopt;
-    // The released scheduler serves with the greatest batch whatever the optimizer said.
+    // The released scheduler always serves with the largest batch, whatever the optimizer says.
     best->config.batch = model_.space.batch_max;
     return best->config;
   }
@@ -51,7 +51,7 @@ void Simulator::Reconsider() {
     return;
   }
   const int devices = static_cast<int>(fleet_.Staying().size()) * cloud_.devices_per_instance;
-  // With too few machines for one pipeline, those that still run go on while they can.
+  // With too few machines for one pipeline, the running ones continue while they can.
   const auto target = Choose(devices);
   if (target.has_value() && Needed(*target)) BeginChange(*target);
 }
@@ -79,7 +79,7 @@ void Simulator::BeginChange(const ParallelConfig& target) {
       if (leaves_s.has_value()) change_.deadline_s = std::min(change_.deadline_s, *leaves_s);
     }
   }
-  // Without newcomers to wait for, stopping is arranged as before a loss.
+  // Without new machines to wait for, stopping is arranged as before a loss.
   change_.preemption = std::isfinite(change_.deadline_s) || change_.await_s <= now_s_;
   change_.estimate_s = kBaselineEstimate_s;
   if (options_.system != System::kReparallelization) {
@@ -118,7 +118,8 @@ void Simulator::PlanStop() {
     Push(change_.await_s, EventKind::kStop, change_.number);
     return;
   }
-  // Pipelines with work stop between batches; those without, when no batch could start any more.
+  // Pipelines with work stop between batches; those without work stop when no batch could start any
+  // more.
   const double first_s = BatchTime(model_.profile, *config_, 1).prefill_ms / 1000;
   const double slot_s = change_.preemption ? cloud_.grace_s - change_.estimate_s - first_s * 1.1
                                            : cloud_.grace_s + change_.estimate_s - first_s / 1.1;
@@ -153,7 +154,7 @@ void Simulator::StopNow() {
   CheckAllStopped();
 }
 
-// Only while nothing has stopped yet or is bound to.
+// Only possible while nothing has stopped or must stop.
 bool Simulator::AbandonChange() {
   for (const auto& [id, serving] : pipelines_) {
     if (serving.closing && (serving.stopped || serving.limited)) return false;
@@ -171,7 +172,7 @@ void Simulator::Serve(int data, std::vector<int> nodes) {
   serving.engine = MakeEngine();
   const auto batch = change_.inherits.find(data);
   if (batch == change_.inherits.end()) return;
-  // A smaller batch limit than before: the rest waits for its turn.
+  // If the batch limit is smaller than before, the other requests wait for their turn.
   std::vector<int> requests = std::move(batch->second);
   change_.inherits.erase(batch);
   const size_t slots = serving.engine->FreeSlots();
@@ -192,7 +193,7 @@ void Simulator::Ready() {
   for (auto& [id, serving] : pipelines_) {
     serving.data = change_.kept.at(id);
     serving.closing = false;
-    // The batch limit of a running pipeline is ours to change; the released engine restarts for it.
+    // kMillrace changes the batch limit of a running pipeline; the released engine restarts for it.
     if (options_.system == System::kMillrace) serving.engine->Limit(*config_);
   }
   std::map<int, std::vector<int>> nodes_of;
@@ -215,7 +216,7 @@ void Simulator::Ready() {
         std::none_of(nodes.begin(), nodes.end(), [&](int n) { return fleet_.node(n).gone; });
     if (!serves && alive) Serve(data, std::move(nodes));
   }
-  // What a pipeline that cannot start was to inherit.
+  // Requests that a pipeline without a start was to inherit.
   for (const auto& [data, requests] : change_.inherits) Return(requests);
   change_.inherits.clear();
   dirty_ = false;

@@ -1,6 +1,6 @@
-// Continuous batching over the stages of one pipeline: requests are dealt to as many lanes as there
-// are stages, each lane has one iteration in flight, stages serve iterations in the order in which
-// they entered (Orca, section 4.2).
+// Continuous batching over the stages of one pipeline (Orca, section 4.2). Requests are spread over
+// as many lanes as there are stages, each lane has one iteration in flight, and stages serve
+// iterations in the order in which they entered.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -14,12 +14,12 @@ namespace {
 using plan::spot::ParallelConfig;
 using plan::spot::Profile;
 
-constexpr double kInstant = 1e-8;
+constexpr double kSameInstant = 1e-8;
 
 struct Lane {
   std::vector<int> ready;    // decode with the next iteration
   std::vector<int> waiting;  // need their prefill first
-  std::vector<int> prefill;  // in the iteration in flight, which is then a prefill
+  std::vector<int> prefill;  // in the current iteration, which is then a prefill
   std::optional<double> end_s;
   size_t size() const { return ready.size() + waiting.size() + prefill.size(); }
 };
@@ -68,7 +68,7 @@ class ContinuousPipeline : public Pipeline {
     for (;;) {
       Lane* first = nullptr;
       for (Lane& lane : lanes_) {
-        if (lane.end_s.has_value() && *lane.end_s <= now_s + kInstant &&
+        if (lane.end_s.has_value() && *lane.end_s <= now_s + kSameInstant &&
             (first == nullptr || *lane.end_s < *first->end_s)) {
           first = &lane;
         }
@@ -93,7 +93,8 @@ class ContinuousPipeline : public Pipeline {
   }
 
  private:
-  // One iteration of one kind: a lane with newcomers runs their prefill, else all decode.
+  // Starts one iteration of one kind: a lane with new requests runs their prefill, otherwise all
+  // decode.
   void Launch(Lane& lane, double now_s) {
     const bool prefill = !lane.waiting.empty();
     if (!prefill && lane.ready.empty()) return;

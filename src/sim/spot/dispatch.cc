@@ -1,4 +1,4 @@
-// Requests to pipelines and back.
+// Assigns requests to pipelines and takes them back.
 #include <algorithm>
 #include <bit>
 
@@ -8,7 +8,7 @@
 namespace millrace::sim::spot {
 namespace {
 
-// Ours: a batch is started before a cut only if it gets at least this far.
+// kMillrace: a batch is started before a cut only if it completes at least this many steps.
 constexpr int kWorthwhileSteps = 4;
 
 }  // namespace
@@ -41,7 +41,7 @@ void Simulator::AdvancePipeline(int64_t id) {
   Wake(id);
 }
 
-// What a pipeline had in work when it stopped: with KV it waits for the move, else for its turn.
+// Requests of a stopped pipeline: with KV they wait for the move, otherwise for their turn.
 void Simulator::Settle(Serving& serving, const std::vector<Stopped>& stopped) {
   const bool moves = options_.system == System::kSpotServe || options_.system == System::kMillrace;
   std::vector<int> lost;
@@ -71,7 +71,7 @@ void Simulator::Kill(int64_t id) {
   std::vector<int> lost;
   for (const Stopped& s : it->second.engine->Cut(now_s_)) lost.push_back(s.request);
   Return(lost);
-  // A batch that had stopped to be moved dies with the machines that held its KV.
+  // A batch that stopped to be moved is lost with the machines that held its KV.
   if (const auto batch = change_.batches.find(it->second.data);
       phase_ == Phase::kStopping && batch != change_.batches.end()) {
     Return(batch->second);
@@ -99,7 +99,7 @@ bool Simulator::FillPipeline(int64_t id, Serving& serving) {
   const size_t slots = std::max(0, serving.engine->FreeSlots());
   size_t n = std::min(queue_.size(), slots);
   if (n == 0) return false;
-  // A power of two, as the released dispatcher takes; continuous batching admits one at a time, so
+  // A power of two, as in the released dispatcher. Continuous batching admits one at a time, so
   // that the pipelines share evenly.
   n = options_.batching == Batching::kContinuous ? 1 : std::bit_floor(n);
   const int steps = StepsAllowed(serving, static_cast<int>(n));
@@ -123,7 +123,7 @@ bool Simulator::FillPipeline(int64_t id, Serving& serving) {
 
 void Simulator::Dispatch() {
   while (!queue_.empty()) {
-    // The emptiest pipeline first: for batches to completion any idle one, in order.
+    // The emptiest pipeline first. For batches that run to completion: any idle one, in order.
     std::vector<std::pair<int, int64_t>> order;
     for (const auto& [id, serving] : pipelines_) {
       if (serving.engine->FreeSlots() > 0 && !serving.stopped) {

@@ -58,7 +58,7 @@ void Fleet::Charge(double until_s, int needed) {
   charged_to_s_ = until_s;
   spot_s_ += spot * span_s;
   on_demand_s_ += on_demand * span_s;
-  // On-demand machines are given back first, then spot machines beyond the spares.
+  // Releases on-demand machines first, then spot machines beyond the spares.
   const int held_spot = std::min(spot, needed + kSpares);
   const int held_on_demand = std::clamp(needed - held_spot, 0, on_demand);
   held_usd_ +=

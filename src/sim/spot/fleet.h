@@ -1,5 +1,5 @@
-// The machines of the simulated cloud: which are announced, there, under notice, gone; what each
-// holds; what they cost. Driven by the simulator; one thread.
+// The machines of the simulated cloud: which are announced, present, under notice or gone, what
+// each holds, and what they cost. Driven by the simulator; one thread.
 #pragma once
 
 #include <optional>
@@ -12,7 +12,7 @@ namespace millrace::sim::spot {
 
 struct Node {
   bool announced = false;          // its arrival is known
-  double ready_s = 0;              // from here it can be used
+  double ready_s = 0;              // usable from here on
   std::optional<double> leaves_s;  // under notice
   bool gone = false;
   bool on_demand = false;
@@ -28,12 +28,12 @@ class Fleet {
 
   Node& node(int index) { return nodes_[index]; }
   const Node& node(int index) const { return nodes_[index]; }
-  // Announced, not gone and not under notice; by index.
+  // Announced, not gone and not under notice; indices.
   std::vector<int> Staying() const;
   // Announced and not gone.
   std::vector<int> Known() const;
 
-  // Machine-seconds by price until `end_s`, and the cost of only those that `needed` asks for.
+  // Adds machine-seconds by price up to `until_s`, and the cost of only the `needed` machines.
   void Charge(double until_s, int needed);
   double spot_s() const { return spot_s_; }
   double on_demand_s() const { return on_demand_s_; }

@@ -1,4 +1,4 @@
-// What moves for a change, and for how long machines wait for it.
+// Computes what moves for a change, and how long machines wait for it.
 #include <algorithm>
 #include <cmath>
 
@@ -13,7 +13,7 @@ using plan::spot::RunningBatch;
 using plan::spot::Transfer;
 using plan::spot::TransferKind;
 
-// `batches`: by old pipeline, the requests whose KV it holds (-1: one of unknown progress).
+// `batches`: by old pipeline, the requests whose KV it holds (-1: a request with unknown progress).
 Simulator::Moving Simulator::MapChange(const ParallelConfig& target,
                                        const std::map<int, std::vector<int>>& batches) const {
   Moving moving;
@@ -30,7 +30,7 @@ Simulator::Moving Simulator::MapChange(const ParallelConfig& target,
     int64_t tokens = 0;
     int steps = 0;
     for (const int r : requests) {
-      // The released engine moves the room it reserved, ours what is filled.
+      // The released engine moves the space that it reserved; kMillrace moves the filled part.
       const int done = r >= 0 && KeepsProgress() ? requests_[r].done : lengths_.output_tokens;
       tokens += lengths_.input_tokens + done;
       if (r >= 0) steps = std::max(steps, requests_[r].done);
@@ -39,7 +39,7 @@ Simulator::Moving Simulator::MapChange(const ParallelConfig& target,
       moving.request.kv_tokens.resize(data + 1);
     }
     moving.request.kv_tokens[data] = tokens;
-    // A pipeline that goes on through the change keeps its place before all others.
+    // A pipeline that continues through the change keeps its place before all others.
     const bool kept = std::any_of(pipelines_.begin(), pipelines_.end(), [&, d = data](auto& p) {
       return p.second.data == d && change_.kept.contains(p.first);
     });
@@ -53,7 +53,7 @@ Simulator::Moving Simulator::MapChange(const ParallelConfig& target,
   return moving;
 }
 
-// Pipelines whose every device stays at its stage and shard, and their new numbers.
+// Pipelines whose devices all stay at their stage and shard, with their new numbers.
 std::map<int64_t, int> Simulator::Untouched(const Moving& moving) const {
   std::map<int64_t, int> untouched;
   if (!config_.has_value() || config_->pipeline != moving.request.config.pipeline ||
@@ -79,8 +79,8 @@ std::map<int64_t, int> Simulator::Untouched(const Moving& moving) const {
   return untouched;
 }
 
-// How long the chosen part of the transfers takes: KV, weights to devices that serve until then,
-// weights to machines that were empty and can be filled while others serve.
+// The duration of the chosen part of the transfers: KV, weights to devices that serve until then,
+// or weights to empty machines that can be filled while others serve.
 double Simulator::Seconds(const Moving& moving, bool kv, bool to_used, bool to_empty) const {
   std::map<int, double> between, within;
   for (const Transfer& t : moving.migration.transfers) {
@@ -104,7 +104,7 @@ double Simulator::Seconds(const Moving& moving, bool kv, bool to_used, bool to_e
 
 double Simulator::StorageSeconds(const Moving& moving) const {
   if (now_s_ <= 0 && !config_.has_value())
-    return 0;  // a trace begins with machines that are loaded
+    return 0;  // the machines at the start of a trace are loaded
   std::map<int, int64_t> bytes;
   int64_t most = 0;
   for (const Transfer& t : moving.migration.transfers) {
@@ -116,7 +116,7 @@ double Simulator::StorageSeconds(const Moving& moving) const {
 
 void Simulator::Move() {
   phase_ = Phase::kMoving;
-  // Machines may have got their notice while pipelines were stopping.
+  // Machines may have got a notice while pipelines were stopping.
   const int devices = static_cast<int>(fleet_.Staying().size()) * cloud_.devices_per_instance;
   if (change_.target->devices() > devices) {
     change_.target = Choose(devices);
@@ -132,7 +132,7 @@ void Simulator::Move() {
   }
 }
 
-// Nothing fits any more: what has stopped waits in the queue for machines.
+// Nothing fits any more: stopped requests wait in the queue for machines.
 void Simulator::GiveUp() {
   for (const auto& [data, requests] : change_.batches) Return(requests);
   change_.batches.clear();
@@ -171,7 +171,8 @@ void Simulator::MoveWithKv() {
       }
     }
     moving = MapChange(*change_.target, batches);
-    // Who was to stay in place must still do so, now that it is known what was interrupted.
+    // Pipelines that were to stay in place must still do so, now that the interrupted requests are
+    // known.
     const auto untouched = Untouched(moving);
     bool stable = true;
     for (auto it = change_.kept.begin(); it != change_.kept.end();) {
@@ -209,9 +210,10 @@ void Simulator::MoveWithKv() {
   Push(ready_s, EventKind::kReady, change_.number);
 }
 
-// Interrupted batches to their new pipelines; those whose KV does not arrive go back to the queue.
+// Moves interrupted batches to their new pipelines. Batches whose KV does not arrive go back to the
+// queue.
 void Simulator::Inherit(const Moving& moving, double kv_arrives_s) {
-  std::set<int> late;  // new pipelines that pull KV from a machine that dies before it is through
+  std::set<int> late;  // new pipelines whose KV source dies before the pull ends
   for (const Transfer& t : moving.migration.transfers) {
     if (t.kind != TransferKind::kKv || !t.prior) continue;
     if (kv_arrives_s > *fleet_.node(moving.nodes[t.from->instance]).leaves_s) {
@@ -231,7 +233,8 @@ void Simulator::Inherit(const Moving& moving, double kv_arrives_s) {
   change_.batches.clear();
 }
 
-// Ours: per request, is copying its KV before the deadline cheaper than computing it again?
+// kMillrace: decides per request whether copying its KV before the deadline is cheaper than
+// recomputing it.
 void Simulator::ChooseCopies() {
   std::vector<plan::spot::LiveRequest> live;
   std::vector<std::pair<int, int>> where;  // (old pipeline, request)

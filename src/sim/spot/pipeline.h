@@ -1,6 +1,6 @@
-// One pipeline of a configuration on a virtual clock: how it spends time on the requests it was
-// given. Two bodies: batches that run to completion, as SpotServe's engine does, and continuous
-// batching with as many iterations in flight as there are stages, as Orca does.
+// One pipeline of a configuration on a virtual clock: how it spends time on its requests. Two
+// implementations: batches that run to completion, like SpotServe's engine, and continuous batching
+// with as many iterations in flight as there are stages, like Orca.
 //
 // Driven by the simulator; one thread.
 #pragma once
@@ -16,7 +16,7 @@ namespace millrace::sim::spot {
 
 struct RequestState {
   double arrival_s = 0;
-  int done = 0;  // tokens that the client has
+  int done = 0;  // tokens delivered to the client
   std::optional<double> finish_s;
 };
 
@@ -25,7 +25,7 @@ struct RequestLengths {
   int output_tokens = 128;
 };
 
-// A request that stopped short of its end, with or without its KV on the pipeline's machines.
+// A request that stopped before its end, with or without its KV on the pipeline's machines.
 struct Stopped {
   int request = 0;
   bool has_kv = false;
@@ -36,17 +36,18 @@ class Pipeline {
   virtual ~Pipeline() = default;
   virtual int FreeSlots() const = 0;
   virtual int running() const = 0;
-  // Starts requests: with `has_kv` where they stopped, else with the prefill of prompt and tokens
-  // done so far. A batch of completion runs at most `steps_max` steps. REQUIRES: as many free
-  // slots.
+  // Starts requests: with `has_kv` where they stopped, otherwise with a prefill of the prompt and
+  // the tokens done so far. A batch that runs to completion runs at most `steps_max` steps.
+  // REQUIRES: that many free slots.
   virtual void Start(double now_s, std::span<const int> requests, bool has_kv, int steps_max) = 0;
-  // When something next happens on its own.
+  // The time of its next own event.
   virtual std::optional<double> NextEvent() const = 0;
-  // Does what is due. Returns those that a limit of steps stopped.
+  // Performs all due work. Returns the requests that a step limit stopped.
   virtual std::vector<Stopped> Advance(double now_s) = 0;
-  // New limits for what starts from now on. REQUIRES: the same stages and tensor degree.
+  // Sets new limits for requests that start from now on. REQUIRES: the same stages and tensor
+  // degree.
   virtual void Limit(const plan::spot::ParallelConfig& config) = 0;
-  // Stops everything now; what an iteration has not finished is lost.
+  // Stops everything now; unfinished work of an iteration is lost.
   virtual std::vector<Stopped> Cut(double now_s) = 0;
 };
 
@@ -60,8 +61,8 @@ std::unique_ptr<Pipeline> MakeContinuousPipeline(const plan::spot::Profile& prof
                                                  const RequestLengths& lengths,
                                                  std::vector<RequestState>& requests);
 
-// What a batch of `batch` requests costs on a pipeline made for larger ones: as many micro-batches
-// as it has requests, at most.
+// The time of a batch of `batch` requests on a pipeline made for larger ones: at most as many
+// micro-batches as it has requests.
 plan::spot::ExecutionTime BatchTime(const plan::spot::Profile& profile,
                                     plan::spot::ParallelConfig config, int batch);
 

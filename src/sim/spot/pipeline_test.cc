@@ -1,4 +1,4 @@
-// Pipelines on a virtual clock against the latency formula.
+// Compares pipelines on a virtual clock with the latency formula.
 #include "sim/spot/pipeline.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ TEST(SpotPipelineTest, BatchTakesTheFormulasTime) {
     std::vector<int> ids(n);
     for (int i = 0; i < n; ++i) ids[i] = i;
     pipeline->Start(100, ids, false, 128);
-    EXPECT_EQ(pipeline->FreeSlots(), 0) << "nobody joins a running batch";
+    EXPECT_EQ(pipeline->FreeSlots(), 0) << "no request joins a running batch";
     pipeline->Advance(100);
     Drain(*pipeline);
     const int batch = n == 3 ? 4 : n;
@@ -61,7 +61,7 @@ TEST(SpotPipelineTest, AContinuousRequestAloneTakesTheSameTime) {
   }
 }
 
-// The forecast that the planner uses lies within 15 % of what a saturated pipeline does.
+// The planner's forecast is within 15 % of a saturated pipeline's throughput.
 TEST(SpotPipelineTest, ContinuousThroughputIsNearTheForecast) {
   for (const char* model : {"6.7B", "h6144", "h7168"}) {
     const auto profile = plan::spot::PublishedProfile(model);
@@ -91,7 +91,7 @@ TEST(SpotPipelineTest, ContinuousThroughputIsNearTheForecast) {
   }
 }
 
-// Cutting anywhere and going on with the KV loses nothing but the iteration in flight.
+// Cutting at any time and continuing with the KV loses only the iteration in flight.
 TEST(SpotPipelineTest, CutAndResumeConservesTokens) {
   const auto profile = plan::spot::PublishedProfile("h6144");
   for (const bool continuous : {false, true}) {

@@ -1,4 +1,4 @@
-// The Rerouting baseline: P and M never change; a pipeline that loses a machine is dropped, and
+// The Rerouting baseline: P and M never change. A pipeline that loses a machine is dropped, and
 // free machines become new pipelines with weights from storage.
 #include <algorithm>
 
@@ -8,12 +8,13 @@
 namespace millrace::sim::spot {
 namespace {
 
-constexpr double kEstimate_s = 0.5;  // what a dropped pipeline leaves time for
+constexpr double kEstimate_s = 0.5;  // time that a dropped pipeline reserves
 
 }  // namespace
 
-// As released: the best for the most machines the trace ever has. Where its pipeline would not fit
-// on the fewest, the best for those; the released script would serve nothing then.
+// As released: the best configuration for the most machines that the trace ever has. If its
+// pipeline does not fit on the fewest, uses the best for those, where the released script would
+// serve nothing.
 void Simulator::ChooseForRerouting() {
   for (const int nodes : {trace_.most_alive, trace_.fewest_alive}) {
     const auto best = OptimizeAsPublished(model_.profile, model_.space,
@@ -68,7 +69,7 @@ void Simulator::FillRerouting() {
   one.data = 1;
   const size_t size = Instances(one, cloud_.devices_per_instance);
   for (size_t first = 0; first + size <= free.size(); first += size) {
-    // The last stage's machine reads the most: the head as well.
+    // The machine of the last stage reads the most, because it also reads the head.
     const plan::spot::Slice slice =
         SliceOf(model_.bytes.layers, one, {0, one.pipeline - 1, one.tensor - 1});
     const int64_t bytes = model_.bytes.WeightBytes(slice) * cloud_.devices_per_instance;

@@ -131,7 +131,7 @@ void Simulator::Effect(const AvailabilityEvent& event) {
 std::unique_ptr<Pipeline> Simulator::MakeEngine() const {
   const auto make =
       options_.batching == Batching::kContinuous ? MakeContinuousPipeline : MakeBatchPipeline;
-  // Requests outlive every pipeline and never move: the vector is filled once.
+  // Requests outlive every pipeline and never move in memory: the vector is filled once.
   return make(model_.profile, *config_, lengths_,
               const_cast<std::vector<RequestState>&>(requests_));
 }
@@ -166,7 +166,7 @@ SpotReport Simulator::Report() {
   std::vector<double> sorted = report_.latency_s;
   std::sort(sorted.begin(), sorted.end());
   for (const double s : sorted) report_.mean_s += s / static_cast<double>(sorted.size());
-  // As the released scripts do: the element at n * p / 100.
+  // Like the released scripts: the element at n * p / 100.
   const auto at = [&](size_t percent) {
     return sorted.empty() ? 0 : sorted[sorted.size() * percent / 100];
   };

@@ -1,5 +1,5 @@
-// The simulator behind SimulateSpot: events, dispatch, and the four systems' ways to react. Private
-// to this folder; one thread.
+// The simulator behind SimulateSpot: events, dispatch, and the reactions of the four systems.
+// Private to this folder; one thread.
 #pragma once
 
 #include <map>
@@ -34,31 +34,31 @@ class Simulator {
     int data = 0;                   // its number in the configuration
     std::vector<int> nodes;         // ascending
     std::optional<double> wakes_s;  // the event that is scheduled for it
-    bool closing = false;           // stops for a change under way
+    bool closing = false;           // stops for the current change
     bool stopped = false;           // has stopped for it
-    bool limited = false;           // its batch ends before its time
-    double notice_s = 0;            // closing: since when, what it must leave time for, and whether
-    double estimate_s = 0;          // machines are lost or awaited
-    bool preemption = true;
+    bool limited = false;           // its batch ends early
+    double notice_s = 0;            // when it began to close
+    double estimate_s = 0;          // time that closing must leave
+    bool preemption = true;         // machines are lost; false: they are awaited
   };
 
   enum class Phase : uint8_t { kSteady, kStopping, kMoving };
 
-  // A change of configuration under way.
+  // A change of configuration in progress.
   struct Change {
     int64_t number = 0;
     std::optional<plan::spot::ParallelConfig> target;
     bool preemption = false;
-    double deadline_s = 0;                    // the first machine dies
-    double await_s = 0;                       // newcomers can be used
+    double deadline_s = 0;                    // when the first machine dies
+    double await_s = 0;                       // when new machines can be used
     double estimate_s = 0;                    // T_mig
     double stop_s = 0;                        // kMillrace: when pipelines are cut
     double copied_s = 0;                      // kMillrace: when weights have reached empty machines
     bool only_adds = false;                   // nothing stops
     std::map<int, std::vector<int>> batches;  // with KV, by old pipeline number
     std::map<int, std::vector<int>> inherits;  // with KV, by new pipeline number
-    std::map<int64_t, int> kept;  // pipelines that go on through it, and their new numbers
-    std::vector<int> nodes;       // every machine concerned
+    std::map<int64_t, int> kept;  // pipelines that continue through it, with their new numbers
+    std::vector<int> nodes;       // every machine involved
     // What each of them holds afterwards, by device.
     std::vector<std::vector<std::optional<plan::spot::Position>>> places;
   };
@@ -93,7 +93,7 @@ class Simulator {
   void Ready();
   void Serve(int data, std::vector<int> nodes);
 
-  // What moves for the change (moving.cc).
+  // The transfers of the change (moving.cc).
   struct Moving {
     plan::spot::MapRequest request;
     std::vector<int> nodes;  // by instance of the request
@@ -147,7 +147,7 @@ class Simulator {
   int64_t next_id_ = 0;
   Phase phase_ = Phase::kSteady;
   Change change_;
-  bool dirty_ = false;                  // something happened while a change was under way
+  bool dirty_ = false;                  // an event occurred during a change
   std::map<int64_t, Serving> loading_;  // kRerouting: pipelines being loaded
   SpotReport report_;
 };

@@ -1,5 +1,5 @@
-// The simulated cloud: quiet clouds, the published segments' charges, and random ones against
-// invariants.
+// The simulated cloud: quiet clouds, the costs of the published segments, and invariants under
+// random clouds.
 #include "sim/spot/spot_sim.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(SpotSimTest, NothingChangesInAQuietCloud) {
   }
 }
 
-// The same machines and load: all four are one system when nothing happens.
+// The same machines and load: without events, all four systems behave the same.
 TEST(SpotSimTest, SystemsAgreeInAQuietCloud) {
   const auto trace = ConstantAvailability(6, 1200);
   const auto arrivals = Arrivals(0.35, 1170, {});
@@ -83,7 +83,7 @@ TEST(SpotSimTest, ChargesWhatWasThere) {
   SpotCloud cloud;
   cloud.on_demand_after_loss_s = 90;
   const SpotReport report = MustRun(trace, arrivals, {}, cloud);
-  // 115.5 machine-minutes in all; the three replacements are there for 510, 510 and 390 s.
+  // 115.5 machine-minutes in total; the three replacements are present for 510, 510 and 390 s.
   EXPECT_NEAR((report.spot_hours + report.on_demand_hours) * 60, 115.5, 1e-6);
   EXPECT_NEAR(report.on_demand_hours * 60, 23.5, 1e-6);
   EXPECT_NEAR(report.usd, (92 * 1.9046 + 23.5 * 3.912) / 60, 1e-6);
@@ -102,11 +102,11 @@ TEST(SpotSimTest, KvMovesOnlyWhereItMay) {
   EXPECT_EQ(restart.moved_bytes, 0);
   EXPECT_GT(restart.pause_s, 2 * spot.pause_s);
   const SpotReport ours = MustRun(trace, arrivals, {.system = System::kMillrace});
-  EXPECT_EQ(ours.lost_steps, 0) << "what a client has is never decoded again";
+  EXPECT_EQ(ours.lost_steps, 0) << "delivered tokens are never decoded again";
   EXPECT_LT(ours.pause_s, spot.pause_s);
 }
 
-// Anything a cloud may do: machines come and go at random, sometimes without leaving any.
+// A random cloud: machines come and go at random, sometimes until none is left.
 AvailabilityTrace RandomTrace(Rng& rng) {
   std::string text;
   int count = static_cast<int>(rng.Between(3, 10));
@@ -120,7 +120,7 @@ AvailabilityTrace RandomTrace(Rng& rng) {
   return *ParseAvailability(text);
 }
 
-TEST(SpotSimTest, RandomCloudsLoseNobody) {
+TEST(SpotSimTest, RandomCloudsLoseNoRequest) {
   int changes = 0, lost = 0, replayed = 0;
   const uint64_t seeds = 40 * static_cast<uint64_t>(TestScale());
   for (uint64_t seed = 0; seed < seeds; ++seed) {

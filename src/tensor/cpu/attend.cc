@@ -5,9 +5,9 @@
 namespace millrace::tensor {
 namespace {
 
-// Pieces of work per thread that even out their unequal lengths.
+// Pieces of work per thread; several, to even out their unequal lengths.
 constexpr int kPiecesPerThread = 4;
-// Fewer numbers than this are not worth waking threads for.
+// Below this size, run on one thread.
 constexpr size_t kMinParallelNumbers = 4096;
 
 const float* At(const Rows& x, int row, int column) {
@@ -24,7 +24,7 @@ void CheckSpan(const AttentionSpan& span, const KvShape& shape, int rows) {
 
 int Partitions(const AttentionTile& tile) { return tile.end_partition() - tile.first_partition(); }
 
-// Multiply-adds, but for a factor.
+// Multiply-adds up to a constant factor.
 int64_t Cost(const AttentionTile& tile, int partitions) {
   return int64_t{tile.queries()} * partitions;
 }
@@ -69,7 +69,7 @@ void AttentionRunner::CutTiles(const CpuKvPool& kv, int layer, Rows q,
 void AttentionRunner::CutPieces(int threads, Scratch& scratch) {
   int64_t total = 0;
   for (const AttentionTile& tile : tiles_) total += Cost(tile, Partitions(tile));
-  // A tile that is more than its share of the work is cut, between partitions.
+  // Cut a tile that is more than its share of the work, at partition boundaries.
   const int64_t share = std::max<int64_t>(1, total / (int64_t{kPiecesPerThread} * threads));
   pieces_.clear();
   cut_.clear();
@@ -97,7 +97,7 @@ void AttentionRunner::CutPieces(int threads, Scratch& scratch) {
     }
     partials += PartialFloats(tile) * (whole.end - whole.begin);
   }
-  // Long ones first, so that the end is even.
+  // Longest first, so that the threads finish at about the same time.
   std::sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) {
     return Cost(tiles_[a.tile], a.end - a.begin) > Cost(tiles_[b.tile], b.end - b.begin);
   });
@@ -135,7 +135,7 @@ void WriteKvSpans(const CpuKvPool& kv, int layer, Rows k, Rows v,
   MR_CHECK(k.cols == shape.num_kv_heads * shape.head_dim && v.cols == k.cols && v.rows == k.rows);
   MR_CHECK(layer >= 0 && layer < shape.num_layers) << layer;
   for (const AttentionSpan& span : spans) CheckSpan(span, shape, k.rows);
-  // Threads share out heads: two tokens' keys lie in one cache line, two heads' never.
+  // Threads divide the heads: two tokens' keys can share a cache line, two heads' cannot.
   const bool parallel = SaturatingProduct(k.rows, k.cols) >= kMinParallelNumbers;
   threads.ParallelFor(shape.num_kv_heads, parallel ? 1 : shape.num_kv_heads,
                       [&](int begin, int end, int) {

@@ -1,6 +1,6 @@
-// Attention over a whole mixed batch: cuts it in tiles, shares them out over the threads, and cuts
-// long contexts in pieces where there are fewer tiles than threads could use. How it is cut changes
-// who does what, never a result (attention.h).
+// Attention over a whole mixed batch. Cuts the batch into tiles and distributes them over the
+// threads. Cuts long contexts into pieces when there are fewer tiles than threads could use. The
+// cuts never change a result (attention.h). Owned by a device, used by its thread.
 #pragma once
 
 #include <span>
@@ -27,10 +27,10 @@ class AttentionRunner {
                 const AttentionSpec& spec, Rows out);
   void CutPieces(int threads, Scratch& scratch);
 
-  // Kept between calls for their memory.
+  // Kept between calls to reuse their memory.
   std::vector<AttentionTile> tiles_;
   std::vector<Piece> pieces_;
-  std::vector<Piece> cut_;  // one per tile that is in pieces: all of its partitions
+  std::vector<Piece> cut_;  // one per tile that is cut: all of its partitions
 };
 
 void WriteKvSpans(const CpuKvPool& kv, int layer, Rows k, Rows v,

@@ -20,7 +20,7 @@ namespace millrace::tensor {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Queries whose sums fit in registers together; 2 vectors each.
+// Queries whose sums fit in registers together; 2 vectors for each.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
 constexpr int kStripQueries = 8;
 #else
@@ -49,13 +49,14 @@ class Pages {
         tile_.pool->values(tile_.layer, tile_.blocks[key / block_size_], tile_.kv_head);
     return reinterpret_cast<const T*>(base) + key % block_size_ * token_numbers_;
   }
-  // Where the keys of a later partition lie that take the place of this value, if there are any.
+  // The keys of a later partition, to be prefetched along with this value; `value` if there are
+  // none.
   const T* KeysAfter(int key, const T* value) const {
     const int later = key + kPartitionKeys;
     if (static_cast<size_t>(later / block_size_) >= tile_.blocks.size()) return value;
     return Keys(later / kKeyRun * kKeyRun) + key % kKeyRun * token_numbers_;
   }
-  // Keys from `key` on whose values follow one another.
+  // The number of keys from `key` on whose values are contiguous.
   int Contiguous(int key) const { return block_size_ - key % block_size_; }
 
  private:
@@ -64,7 +65,7 @@ class Pages {
   const size_t run_numbers_, token_numbers_;
 };
 
-// Into L2: what one product reads next is fetched while the other still computes.
+// Prefetches into L2 what the next product reads, while this one computes.
 template <typename T>
 HWY_INLINE void FetchPack(const T* pack) {
   for (size_t i = 0; i < kPack; i += 64 / sizeof(T)) __builtin_prefetch(pack + i, 0, 2);

@@ -35,8 +35,8 @@ size_t CountPartialFloats(const AttentionTile& tile) {
   return static_cast<size_t>(tile.queries()) * (tile.pool->value_dim() + 2);
 }
 
-// Running result <- running result, then `next` (FlashAttention's merge). Rows that saw nothing in
-// `next` stay as they are.
+// Merges `next` into the running result (FlashAttention's merge). Rows that see no key in `next` do
+// not change.
 void Merge(const AttentionTile& tile, const Partial& next, const Partial& running) {
   const DF d;
   const size_t width = tile.pool->value_dim();
@@ -75,8 +75,8 @@ void WriteOutput(const AttentionTile& tile, const Partial& running) {
   }
 }
 
-// One tile's walk over partitions. Queries are taken in strips of at most kStripQueries; query i is
-// head i % group of position start + i / group.
+// Processes one tile partition by partition. Queries are taken in strips of at most kStripQueries;
+// query i is head i % group of position start + i / group.
 template <class Stored>
 class TileWalk {
  public:
@@ -104,7 +104,7 @@ class TileWalk {
     return tile_.window > 0 ? std::max(0, Position(query) - tile_.window + 1) : 0;
   }
 
-  // Strips one after another as [even_dim][queries of the strip], scaled.
+  // Packs the strips in order as [even_dim][queries of the strip], scaled.
   void PackQueries() {
     const int head_dim = tile_.pool->shape().head_dim;
     for (int i = 0; i < tile_.queries(); ++i) {
@@ -129,7 +129,7 @@ class TileWalk {
     const float* q = q_ + static_cast<size_t>(first) * even_dim_;
     for (int key = begin / kKeyRun * kKeyRun; key < end; key += 2 * kKeyRun) {
       const auto* run0 = pages_.Keys(key);
-      // The second of the last pair of runs may lie behind the sequence or the partition.
+      // The second run of the last pair may lie beyond the sequence or the partition.
       const bool two = key + kKeyRun < end;
       float* scores = scores_ + key % kPartitionKeys;
       if (two) {
@@ -156,7 +156,7 @@ class TileWalk {
     }
   }
 
-  // A single run: its twin must not be written over the next query's scores.
+  // A single run: the kernel's second output must not overwrite the next query's scores.
   void ScoreLastRun(const Kernels<Stored>& kernels, const float* q, const typename Stored::T* run,
                     int count, float* scores) {
     HWY_ALIGN float both[kStripQueries * kPartitionKeys];
@@ -167,7 +167,7 @@ class TileWalk {
     }
   }
 
-  // Scores of one query become weights e^(score - max); those of keys it does not see become 0.
+  // Turns one query's scores into weights e^(score - max); keys that it does not see get 0.
   void Softmax(int partition, int begin, int end, int query, float* scores,
                const Partial& partial) {
     const DF d;
@@ -196,7 +196,7 @@ class TileWalk {
       partial.sum[query] = 0.0f;
       return;
     }
-    // 16 running sums, by absolute position modulo 16.
+    // 16 running sums, indexed by absolute position modulo 16.
     VF sums[kKeyRun / hn::MaxLanes(DF())];
     const int vectors = kKeyRun / lanes;
     for (int v = 0; v < vectors; ++v) sums[v] = hn::Zero(d);

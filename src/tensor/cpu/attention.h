@@ -1,11 +1,11 @@
 // Paged attention over a CpuKvPool, for one tile of queries of one KV head.
 //
-// A query's result is put together from partitions of 256 keys at absolute positions: scores, their
-// maximum, their exponentials, the weighted values in the order of the keys; partitions are merged
-// in order (online softmax). Neither the tile a query sits in, nor the block table, nor which
-// thread does which partition changes a bit.
+// A query's result is composed of partitions of 256 keys at absolute positions: scores, their
+// maximum, their exponentials, the weighted values in the order of the keys. Partitions are merged
+// in order (online softmax). Neither the query's tile, nor the block table, nor the choice of
+// threads changes a bit.
 //
-// Pure functions over the caller's memory; any thread. CpuDevice cuts a batch in tiles.
+// Pure functions over the caller's memory; any thread. CpuDevice cuts a batch into tiles.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Attention written down: what attention.cc is measured against. In double precision, over keys and
-// values that lie one token after another.
+// Reference attention for the tests of attention.cc. In double precision, over keys and values that
+// are contiguous per token.
 #pragma once
 
 #include "tensor/device.h"

@@ -1,5 +1,5 @@
-// Paged attention against attention_ref, and the promise that neither batch, chunks, block tables
-// nor threads change a bit.
+// Paged attention against attention_ref, and the invariance of every bit to batch, chunks, block
+// tables and threads.
 #include "tensor/cpu/attention.h"
 
 #include <cmath>
@@ -11,9 +11,9 @@
 namespace millrace::tensor {
 namespace {
 
-// Storage of the cache and the tolerance, relative to values in [-1, 1]. The reference sees keys
-// and values as they are stored, so it is the same for all.
-struct Storage {
+// Storage type of the cache and the tolerance, relative to values in [-1, 1]. The reference sees
+// keys and values as they are stored, so the tolerance is the same for all.
+struct CacheStorage {
   DType dtype;
   double tolerance;
 };
@@ -22,7 +22,7 @@ struct Heads {
   int heads, kv_heads, head_dim;
 };
 
-// A number as a cache of `dtype` keeps it.
+// A number after rounding to `dtype`.
 float Stored(DType dtype, float x) {
   switch (dtype) {
     case DType::kF32: return x;
@@ -32,7 +32,7 @@ float Stored(DType dtype, float x) {
   return 0;
 }
 
-// One sequence: its numbers, and the rows of results as they are collected.
+// One sequence: its inputs, and its collected result rows.
 struct Sequence {
   Sequence(const Heads& h, int length, uint64_t seed)
       : length(length),
@@ -50,7 +50,7 @@ struct Chunk {
   int start, rows;
 };
 
-class AttentionTest : public testing::TestWithParam<Storage> {
+class AttentionTest : public testing::TestWithParam<CacheStorage> {
  protected:
   DType dtype() const { return GetParam().dtype; }
 
@@ -103,7 +103,7 @@ class AttentionTest : public testing::TestWithParam<Storage> {
     }
   }
 
-  // What all rows of a sequence should be.
+  // The expected rows of a sequence.
   TestRows Reference(Sequence s, const Heads& heads, const AttentionSpec& spec) {
     TestRows want(s.length, heads.heads * heads.head_dim);
     for (float& x : s.k.numbers) x = Stored(dtype(), x);
@@ -149,7 +149,7 @@ TEST_P(AttentionTest, AgreesWithTheReferenceOverOddShapes) {
   }
 }
 
-// Scores of hundreds: the exponentials stay finite and one key takes all.
+// Scores in the hundreds: the exponentials stay finite and one key gets all the weight.
 TEST_P(AttentionTest, LargeScoresStayFinite) {
   auto device = MakeCpu(1);
   MakePool(*device, {1, 1, 16}, 64, 16);
@@ -161,8 +161,8 @@ TEST_P(AttentionTest, LargeScoresStayFinite) {
   for (float x : s.out.numbers) ASSERT_TRUE(std::isfinite(x) && std::abs(x) <= 1.0f) << x;
 }
 
-// What is not a number must not be averaged away: somebody downstream has to see it.
-TEST_P(AttentionTest, NotANumberComesThrough) {
+// NaN must not be averaged away: later stages must detect it.
+TEST_P(AttentionTest, NaNPropagates) {
   auto device = MakeCpu(1);
   MakePool(*device, {1, 1, 16}, 16, 16);
   Sequence s(heads_, 40, 1);
@@ -174,7 +174,7 @@ TEST_P(AttentionTest, NotANumberComesThrough) {
 }
 
 // The same sequence: whole; in chunks beside others; token by token; in other blocks; with 1 to 4
-// threads, which also cut its context in pieces.
+// threads, which also cut its context.
 TEST_P(AttentionTest, BitsDoNotDependOnBatchChunksBlocksOrThreads) {
   const Heads heads{4, 2, 40};
   constexpr int kLength = 700;
@@ -210,7 +210,7 @@ TEST_P(AttentionTest, BitsDoNotDependOnBatchChunksBlocksOrThreads) {
       Weight::kHeavy);
 }
 
-TEST_P(AttentionTest, CopiedBlocksAttendAlike) {
+TEST_P(AttentionTest, CopiedBlocksGiveTheSameAttention) {
   const Heads heads{2, 1, 24};
   auto device = MakeCpu(2);
   MakePool(*device, heads, 16, 32);
@@ -219,7 +219,7 @@ TEST_P(AttentionTest, CopiedBlocksAttendAlike) {
   const AttentionSpec spec{.scale = 0.2f};
   Step(*device, {{&s, 0, 60}}, spec);
   auto host = Must(device->NewKvPool({2, heads.kv_heads, heads.head_dim, 32, 4, dtype()}));
-  // Out to another pool, back to other places; the copies of one call follow one another.
+  // Out to another pool and back to other blocks; the copies of one call run in order.
   device->CopyBlocks(*pool_, *host, std::vector<BlockCopy>{{2, 0}, {5, 3}});
   device->CopyBlocks(*host, *pool_, std::vector<BlockCopy>{{0, 9}, {3, 10}});
   device->CopyBlocks(*pool_, *pool_, std::vector<BlockCopy>{{9, 11}, {11, 12}, {10, 9}});
@@ -231,8 +231,9 @@ TEST_P(AttentionTest, CopiedBlocksAttendAlike) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, AttentionTest,
-                         testing::Values(Storage{DType::kF32, 3e-6}, Storage{DType::kBF16, 3e-6},
-                                         Storage{DType::kF16, 3e-6}),
+                         testing::Values(CacheStorage{DType::kF32, 3e-6},
+                                         CacheStorage{DType::kBF16, 3e-6},
+                                         CacheStorage{DType::kF16, 3e-6}),
                          [](const auto& info) { return DTypeName(info.param.dtype); });
 
 }  // namespace

@@ -20,7 +20,7 @@
 namespace millrace::tensor {
 namespace {
 
-// Fewer numbers than this are not worth waking threads for.
+// Below this size, run on one thread.
 constexpr int kMinParallelNumbers = 16384;
 constexpr int kStripBytes = 1 << 20;
 constexpr int kMinStripTiles = 6;
@@ -41,7 +41,7 @@ class CpuBuffer : public Buffer {
 
 class CpuVector : public Vector {
  public:
-  // Filled up with zeros to whole panels: the product adds a bias 32 numbers at a time.
+  // Padded with zeros to whole panels, because the product adds a bias 32 numbers at a time.
   CpuVector(HostMemory memory, size_t size) : memory_(std::move(memory)), size_(size) {}
   float* data() const { return static_cast<float*>(memory_.data()); }
   int size() const { return static_cast<int>(size_); }
@@ -231,7 +231,7 @@ class CpuDevice : public Device {
         << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
   }
 
-  // task(first row, rows), over the threads when there is enough to do.
+  // task(first row, rows), on several threads when there is enough work.
   template <typename Task>
   void ForRows(const Rows& x, Task task) {
     if (x.rows == 0) return;
@@ -243,7 +243,7 @@ class CpuDevice : public Device {
 
   void MatMulPass(const GemmCall& call);
 
-  // task(head, where its keys begin in the dense bytes, where its values).
+  // task(head, offset of its keys in the dense bytes, offset of its values).
   template <typename Task>
   static void ForEachHead(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
                           size_t bytes, Task task);
@@ -274,7 +274,7 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
   GemmCall call = pass;
   const int tiles = GemmTiles(call.x.rows);
   if (call.x.rows == 1) {
-    call.tiles = static_cast<const float*>(call.x.data);  // one row is its own tile
+    call.tiles = static_cast<const float*>(call.x.data);  // a single row needs no repacking
   } else {
     float* repacked = scratch_.Shared(SaturatingProduct(call.x.rows, call.x.cols));
     call.tiles = repacked;
@@ -287,7 +287,7 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
   const int panels = call.w->panels();
   const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
   const int groups = (panels + group - 1) / group;
-  // A strip of x that stays in L2 while all panels pass by, if it need not be too thin for that.
+  // A strip of x that stays in L2 while all panels are read, unless it would be too thin.
   const int strip_tiles =
       std::clamp(kStripBytes / (static_cast<int>(sizeof(float)) * kMaxTileRows * call.x.cols),
                  kMinStripTiles, kGemmStripRows / kMaxTileRows);
@@ -310,7 +310,7 @@ void CpuDevice::ForEachHead(const KvPool& pool, const KvBox& box,
            box.end_layer <= shape.num_layers && 0 <= box.first_head &&
            box.first_head <= box.end_head && box.end_head <= shape.num_kv_heads &&
            0 <= box.first_token && box.first_token <= box.end_token)
-      << "a box outside its pool";
+      << "the box is outside its pool";
   MR_CHECK(static_cast<int64_t>(blocks.size()) * shape.block_size >= box.end_token)
       << blocks.size() << " blocks for " << box.end_token << " tokens";
   for (BlockIndex block : blocks) MR_CHECK(block >= 0 && block < shape.num_blocks) << block;
@@ -332,7 +332,7 @@ void CpuDevice::CopyBlocks(const KvPool& from, KvPool& to, std::span<const Block
   const auto& target = static_cast<const CpuKvPool&>(to);
   MR_CHECK(source.block_bytes() == target.block_bytes() &&
            source.shape().num_layers == target.shape().num_layers);
-  // A later copy may read what an earlier one wrote, so threads share out layers, not copies.
+  // A later copy may read what an earlier one wrote, so threads divide the layers, not the copies.
   pool_.ParallelFor(source.shape().num_layers, copies.empty() ? source.shape().num_layers : 1,
                     [&](int begin, int end, int) {
                       for (int layer = begin; layer < end; ++layer) {

@@ -1,7 +1,7 @@
 // CpuDevice: tensor::Device on this machine's cores. Kernels are chosen for the CPU at run time
 // (AVX-512, AVX2 or the baseline); activations are f32, weights and KV f32, bf16 or f16.
 //
-// Owned by an executor and used by its thread; the calls return when the work is done.
+// Owned by an executor and used by its thread; calls return when the work is done.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace millrace::tensor {
 
 struct CpuOptions {
   int threads = 1;          // the calling thread included; 1 to 256
-  bool pin_threads = true;  // where there are CPUs enough
+  bool pin_threads = true;  // if there are enough CPUs
 };
 
 Result<std::unique_ptr<Device>> NewCpuDevice(const CpuOptions& options);

@@ -1,4 +1,4 @@
-// What is left of the device: memory, refusals, small moves, number formats.
+// The rest of the device: memory, refusals, small moves, number formats.
 #include "tensor/cpu/cpu_device.h"
 
 #include <bit>
@@ -19,14 +19,14 @@ size_t ResidentBytes() {
   return resident * 4096;
 }
 
-TEST(CpuDeviceTest, SaysWhatItIs) {
+TEST(CpuDeviceTest, NamesTheTarget) {
   EXPECT_EQ(MakeCpu(3)->Name().substr(0, 4), "cpu ");
   EXPECT_EQ(MakeCpu(3)->Name().substr(MakeCpu(3)->Name().size() - 3), " x3");
   EXPECT_EQ(NewCpuDevice({.threads = 0}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(NewCpuDevice({.threads = 100000}).status().code(), StatusCode::kInvalidArgument);
 }
 
-TEST(CpuDeviceTest, NoMemoryIsAnErrorWithTheNumber) {
+TEST(CpuDeviceTest, OutOfMemoryIsAnErrorWithTheSize) {
   auto device = MakeCpu(1);
   auto pool = device->NewKvPool({.num_layers = 80,
                                  .num_kv_heads = 64,
@@ -62,7 +62,7 @@ TEST(CpuDeviceTest, GathersAndReadsRows) {
   std::vector<float> host(40);
   device->Read(y.view(), host.data());
   for (int r = 0; r < 4; ++r) EXPECT_TRUE(SameBits(&host[r * 10], x.row(ids[r]), 10));
-  // And back, from bytes at any address, leaving the gaps between rows alone.
+  // And back, from unaligned bytes, without changing the gaps between rows.
   std::vector<uint8_t> bytes(1 + host.size() * sizeof(float));
   std::memcpy(bytes.data() + 1, host.data(), host.size() * sizeof(float));
   TestRows z(4, 10, 3);

@@ -22,7 +22,7 @@ const float* Row(const Rows& x, int r) {
 }
 float* MutableRow(const Rows& x, int r) { return const_cast<float*>(Row(x, r)); }
 
-// The last, incomplete vector of a row, zeros behind it.
+// The last, incomplete vector of a row, padded with zeros.
 HWY_INLINE VF LoadPart(DF d, const float* from, size_t count) {
   HWY_ALIGN float lanes[hn::MaxLanes(DF())] = {};
   std::copy_n(from, count, lanes);
@@ -45,8 +45,8 @@ HWY_INLINE void Map(size_t count, F f, float* y, const Input*... inputs) {
   if (i < count) StorePart(d, f(LoadPart(d, inputs + i, count - i)...), y + i, count - i);
 }
 
-// Sum of f(x[i]): four sums of every fourth vector, added pairwise, then the lanes. f(0) may be
-// anything but must be harmless: lanes behind the end are masked out.
+// Sum of f(x[i]): four sums of every fourth vector, added pairwise, then over the lanes. Lanes
+// beyond the end are masked out, so f(0) may be anything that does not trap.
 template <typename F>
 HWY_INLINE float Sum(const float* x, size_t count, F f) {
   const DF d;
@@ -132,7 +132,7 @@ void Rope(Rows x, int head_dim, const int32_t* positions, const RopeTable& table
   }
 }
 
-// visitor(f) with f the activation as a function of vectors.
+// Calls visitor(f) with f the activation as a function of vectors.
 template <typename Visitor>
 HWY_INLINE void WithActivation(Activation activation, Visitor visitor) {
   const DF d;
@@ -166,7 +166,7 @@ void AddTo(Rows x, Rows y) {
   }
 }
 
-// The order of a product's own end (gemm.cc).
+// The same order of additions as at the end of a product (gemm.cc).
 void Finish(Rows x, const float* bias, Rows residual, Rows y) {
   const auto add = [](VF a, VF b) { return hn::Add(a, b); };
   for (int r = 0; r < x.rows; ++r) {
@@ -214,7 +214,7 @@ void EmbedStored(const HostMatrix& table, const int32_t* ids, Rows y, bool add) 
       hn::StoreU(add ? hn::Add(hn::LoadU(d, to + i), v) : v, d, to + i);
     }
     if (i < n) {
-      // The table is a mapped file: nothing behind its end may be read.
+      // The table is a mapped file: do not read beyond its end.
       T part[hn::MaxLanes(DF())] = {};
       std::copy_n(from + i, n - i, part);
       const VF v = LoadStored<Stored>(d, part);

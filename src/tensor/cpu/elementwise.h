@@ -1,7 +1,6 @@
 // The operations of a model that are not products or attention: norms, rotary positions,
-// activations, embeddings. Each row is computed by one thread, in an order of its own that no other
-// row changes. CpuDevice splits rows over threads.
-//
+// activations, embeddings. One thread computes each row, in an order that no other row changes.
+// CpuDevice distributes rows over threads.
 // Pure functions over the caller's memory; any thread.
 #pragma once
 

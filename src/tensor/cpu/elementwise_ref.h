@@ -1,5 +1,5 @@
-// The small operations written down, one row or number at a time, in double precision: what
-// elementwise.cc is measured against.
+// Reference versions of the small operations for the tests of elementwise.cc: one row or number at
+// a time, in double precision.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ namespace millrace::tensor {
 
 std::vector<float> RmsNormRef(std::span<const float> x, std::span<const float> weight,
                               float epsilon);
-// An empty bias: none.
+// An empty `bias` means none.
 std::vector<float> LayerNormRef(std::span<const float> x, std::span<const float> weight,
                                 std::span<const float> bias, float epsilon);
 // One head at one position.

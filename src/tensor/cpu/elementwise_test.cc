@@ -46,7 +46,7 @@ TEST(ElementwiseTest, NormsAgreeWithTheReference) {
   });
 }
 
-TEST(ElementwiseTest, HeadNormsAndRopeTurnEveryHead) {
+TEST(ElementwiseTest, HeadNormsAndRopeApplyToEveryHead) {
   ForEachTarget([&] {
     auto device = MakeCpu(2);
     for (const auto& [head_dim, rotary_dim] :

@@ -20,7 +20,7 @@ inline float FloatFromF16(uint16_t h) {
   const uint32_t sign = uint32_t{h & 0x8000u} << 16;
   const uint32_t rest = uint32_t{h & 0x7fffu} << 13;
   if (rest >= 0x0f800000u) return std::bit_cast<float>(sign | 0x7f800000u | rest);  // Inf, NaN
-  // Shifted into place, the exponent is too small by 112; a product also mends subnormals.
+  // After the shift the exponent is too small by 112; the product also normalises subnormals.
   return std::bit_cast<float>(sign |
                               std::bit_cast<uint32_t>(std::bit_cast<float>(rest) * 0x1p112f));
 }

@@ -18,7 +18,7 @@ namespace millrace::tensor {
 namespace HWY_NAMESPACE {
 namespace {
 
-// A tile of R x 32 sums needs 2 R registers at 16 lanes and is done in slices below that.
+// A tile of R x 32 sums needs 2 R registers at 16 lanes; narrower vectors compute it in slices.
 #if HWY_TARGET == HWY_AVX3
 constexpr int kTileRows = kMaxTileRows;
 #elif HWY_TARGET == HWY_NEON
@@ -27,19 +27,20 @@ constexpr int kTileRows = 10;
 constexpr int kTileRows = 6;
 #endif
 
-// k of a panel that are widened at a time: together with the same k of a tile they fit in L1.
+// Values of k of a panel that are widened at a time: with the same k of a tile they fit in L1.
 constexpr int kSegment = 192;
-// A subtree of the pairwise sum waits at each level; kVirtualShards = 2^3 chains need 4 places.
+// A subtree of the pairwise sum can be pending at each level; kVirtualShards = 2^3 chains need 4
+// places.
 constexpr int kLevels = std::bit_width(unsigned{kVirtualShards});
-// How far ahead of a stream its bytes are fetched: some 250 ns at the bandwidth of one core.
+// Prefetch distance of a stream: some 250 ns at the bandwidth of one core.
 constexpr size_t kFetchBytes = 8192;
 
 constexpr size_t kWideFloats = size_t{kSegment} * kPanelWidth;
 constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPanelWidth;
 
-// What a kernel does besides. Bytes that will be read soon are fetched into L2 at the pace of the
-// arithmetic: kStream fetches its own panel some way ahead, a pack per k; kFetch and kWiden fetch a
-// part of what comes next, up to a line per k; kWiden also leaves b widened for other tiles.
+// What a kernel does besides the arithmetic. It prefetches into L2 at the pace of the arithmetic:
+// kStream its own panel some way ahead, a pack per k; kFetch and kWiden a part of what comes next,
+// up to a line per k. kWiden also stores b widened for other tiles.
 enum class Mode { kPlain, kStream, kFetch, kWiden };
 
 struct KernelArgs {
@@ -49,7 +50,7 @@ struct KernelArgs {
   const float* carry;  // [R][32]: sums so far; null: zeros
   float* out;          // [R][32]: carry + sum over k of a[k][R] b[k][32]
   const uint8_t* ahead;
-  size_t ahead_step;  // bytes fetched per k
+  size_t ahead_step;  // bytes prefetched per k
   float* wide;        // [k][32]
 };
 using Kernel = void (*)(const KernelArgs& args);
@@ -60,9 +61,9 @@ void MultiplyTile(const KernelArgs& args) {
   for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
     VF low[R], high[R];
     for (int r = 0; r < R; ++r) {
-      const float* carry = args.carry + r * kPack + j;
-      low[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry);
-      high[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, carry + kHalfPack);
+      const size_t at = r * kPack + j;
+      low[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, args.carry + at);
+      high[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, args.carry + at + kHalfPack);
     }
     const float* HWY_RESTRICT a = args.a;
     Packs b(args.b, j);
@@ -121,7 +122,7 @@ void AddTile(const float* from, float* into, size_t count) {
   }
 }
 
-// One row's 32 sums of a panel to y: bias first, then the residual.
+// Writes one row's 32 sums of a panel to y: bias first, then the residual.
 void FinishRow(const GemmCall& call, int row, int panel, const float* sums) {
   const DF d;
   const size_t column = size_t{kPanelWidth} * panel;
@@ -152,7 +153,7 @@ int TileStart(int rows, int tiles, int i) { return static_cast<int>(int64_t{rows
 
 int Tiles(int rows) { return (rows + kTileRows - 1) / kTileRows; }
 
-// to[i][height] of columns [0, n) of `count` rows, 4 x 4 at a time where that fits.
+// Writes columns [0, n) of `count` rows to to[i][height], 4 x 4 at a time where that fits.
 void Transpose(const float* from, size_t stride, int count, int n, float* to, size_t height) {
   int r = 0;
 #if HWY_TARGET != HWY_SCALAR
@@ -185,7 +186,7 @@ void Transpose(const float* from, size_t stride, int count, int n, float* to, si
 }
 
 void Repack(Rows x, int tile, float* tiles) {
-  // As many columns as keep what is written in L1.
+  // Few enough columns to keep the output in L1.
   constexpr int kColumns = 256;
   const int count = Tiles(x.rows);
   const int first = TileStart(x.rows, count, tile);
@@ -214,7 +215,7 @@ class Group {
         wide_(scratch),
         levels_(scratch + kWideFloats) {}
 
-  // One tile: the panel is read once, and its own bytes are fetched some way ahead.
+  // One tile: the panel is read once and prefetched some way ahead.
   template <class Packs>
   void RunSingleTile() {
     const Kernel kernel = KernelFor<Packs, Mode::kStream>(Height(tile_begin_));
@@ -234,7 +235,7 @@ class Group {
     }
   }
 
-  // Several tiles: the first widens a segment of a panel on its way, for the others to read.
+  // Several tiles: the first widens each segment of a panel for the others to read.
   template <class Packs>
   void RunTiles() {
     for (int chain = 0; chain < w_.chains(); ++chain) {
@@ -255,7 +256,7 @@ class Group {
   template <class Packs>
   void MultiplySegment(int chain, int begin, int end, int p) {
     KernelArgs args{.b = PlaceOf<Packs>(p, begin), .k = end - begin, .wide = wide_};
-    // What comes after this segment is fetched by the first tiles, a part each.
+    // The first tiles prefetch what follows this segment, a part each.
     const int fetchers = tile_end_ - tile_begin_ < 4 ? 2 : 4;
     args.ahead = (p + 1 < panels_ ? PlaceOf<Packs>(p + 1, begin) : PlaceOf<Packs>(0, end)).b;
     args.ahead_step = Packs::kBytes / fetchers;
@@ -283,7 +284,7 @@ class Group {
     }
   }
 
-  // A chain joins the finished subtrees to its left: as many as its number ends in ones.
+  // A chain joins the finished subtrees to its left: one for each trailing 1 bit of its number.
   static int LevelOf(int chain) { return std::countr_one(static_cast<unsigned>(chain)); }
 
   void AddFinishedLevels(int chain, int p, int tile) {

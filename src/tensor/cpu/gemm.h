@@ -1,7 +1,7 @@
 // The product y = x W^T + bias + residual over a packed weight, vectorised, for some rows and some
-// panels. What makes it invariant to the batch: every output is, per chain of the weight, one
-// sequence of fused multiply-adds in the order of k from zero, whatever tile it sits in; the tiles
-// only decide which outputs are computed side by side.
+// panels. It does not depend on the batch: every output is, per chain of the weight, one sequence
+// of fused multiply-adds in the order of k from zero, whatever its tile. Tiles only decide which
+// outputs are computed side by side.
 //
 // Pure functions over the caller's memory; any thread. CpuDevice splits the work.
 #pragma once
@@ -24,17 +24,17 @@ struct GemmCall {
   Rows y;
   const float* bias = nullptr;   // null: none
   Rows residual;                 // data == nullptr: none
-  const float* tiles = nullptr;  // x as RepackTile left it
+  const float* tiles = nullptr;  // x in the layout of RepackTile
 };
 
-// x is cut in `GemmTiles(rows)` tiles of nearly equal height; tile i starts at row rows * i /
+// x is cut into `GemmTiles(rows)` tiles of nearly equal height; tile i starts at row rows * i /
 // tiles.
 int GemmTiles(int rows);
 
 // Writes tile `i` of x as [k][rows of the tile] at tiles + (its first row) * k.
 void RepackTile(Rows x, int i, float* tiles);
 
-// Whether the vectors are so wide that numbers of 12 bits are worth widening (short_bf16.h).
+// Whether the vectors are wide enough to make 12-bit numbers worth widening (short_bf16.h).
 bool GemmReadsShortBF16();
 
 // Floats of scratch that one call of GemmPanels needs.

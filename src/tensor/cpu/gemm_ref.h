@@ -1,5 +1,5 @@
-// The product written down: what gemm.cc is measured against. In double precision, from the weight
-// as the file has it.
+// Reference product for the tests of gemm.cc. In double precision, from the weight as stored in the
+// file.
 #pragma once
 
 #include "tensor/device.h"

@@ -9,14 +9,14 @@
 namespace millrace::tensor {
 namespace {
 
-// Storage type and tolerance, relative to the sum of the products' magnitudes. Weights are taken as
-// stored, so only f32 accumulation is inexact, whatever the type.
-struct Storage {
+// Storage type of the weight and the tolerance, relative to the sum of the products' magnitudes.
+// The reference uses the stored weights, so only f32 accumulation is inexact for every type.
+struct WeightStorage {
   DType dtype;
   double tolerance;
 };
 
-class GemmTest : public testing::TestWithParam<Storage> {
+class GemmTest : public testing::TestWithParam<WeightStorage> {
  protected:
   DType dtype() const { return GetParam().dtype; }
 
@@ -24,7 +24,7 @@ class GemmTest : public testing::TestWithParam<Storage> {
     return Must(device.Pack(spec));
   }
 
-  // One product against the reference.
+  // Compares one product with the reference.
   void Check(Device& device, int m, const PackSpec& spec, bool bias, bool residual) {
     auto w = Pack(device, spec);
     const int n = w->n(), k = w->k();
@@ -104,7 +104,7 @@ TEST_P(GemmTest, ResidualMayBeTheResultItself) {
   EXPECT_TRUE(SameBits(y.row(0), z.row(0), y.numbers.size()));
 }
 
-// A row alone gives the bits it has in any batch, with any number of threads.
+// A row alone has the same bits as in any batch, with any number of threads.
 TEST_P(GemmTest, RowIsTheSameBitsInEveryBatchAndWithEveryThreadCount) {
   constexpr int kRows = 531, kK = 1100, kN = 75;
   TestRows x = TestRows::Random(kRows, kK, 1);
@@ -139,7 +139,7 @@ TEST_P(GemmTest, RowIsTheSameBitsInEveryBatchAndWithEveryThreadCount) {
       Weight::kHeavy);
 }
 
-// Ranks that hold equal cuts of K, added pairwise, give the bits of one rank that holds all.
+// Ranks that hold equal cuts of K, added pairwise, give the bits of a single rank.
 TEST_P(GemmTest, VirtualShardsMakeTensorParallelDegreesAgree) {
   constexpr int kN = 40, kRows = 18;
   ForEachTarget(
@@ -170,7 +170,7 @@ TEST_P(GemmTest, VirtualShardsMakeTensorParallelDegreesAgree) {
             EXPECT_TRUE(SameBits(sums[0].row(0), want.row(0), want.numbers.size()))
                 << "degree " << degree << ", k " << k;
           }
-          // Bias and residual once, after the sum, as the whole product adds them.
+          // Bias and residual once, after the sum, as for the whole product.
           TestRows bias = TestRows::Random(1, kN, 3), residual = TestRows::Random(kRows, kN, 4);
           auto vector = *device->NewVector({bias.row(0), kN});
           TestRows full(kRows, kN), late(kRows, kN);
@@ -187,8 +187,9 @@ TEST_P(GemmTest, VirtualShardsMakeTensorParallelDegreesAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GemmTest,
-                         testing::Values(Storage{DType::kF32, 2e-7}, Storage{DType::kBF16, 2e-7},
-                                         Storage{DType::kF16, 2e-7}),
+                         testing::Values(WeightStorage{DType::kF32, 2e-7},
+                                         WeightStorage{DType::kBF16, 2e-7},
+                                         WeightStorage{DType::kF16, 2e-7}),
                          [](const auto& info) { return DTypeName(info.param.dtype); });
 
 // A part of a larger matrix: some of its columns, here the outputs of a [k, n] weight.

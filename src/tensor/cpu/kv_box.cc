@@ -18,7 +18,7 @@ namespace {
 
 enum class Way { kExport, kImport };
 
-// One number between its place in the pool and its place in the dense bytes.
+// Copies one number between the pool and the dense bytes.
 template <Way way, typename T>
 HWY_INLINE void Move(T* stored, std::byte* dense) {
   if constexpr (way == Way::kExport) {
@@ -28,7 +28,7 @@ HWY_INLINE void Move(T* stored, std::byte* dense) {
   }
 }
 
-// Transposes a square of as many rows as a 128-bit vector has lanes: a row at `from` becomes a
+// Transposes a square with as many rows as a 128-bit vector has lanes: a row at `from` becomes a
 // column at `to`. Strides in lanes.
 template <typename Lane>
 HWY_INLINE void TransposeSquare(const Lane* from, size_t from_stride, Lane* to, size_t to_stride) {
@@ -53,19 +53,19 @@ HWY_INLINE void TransposeSquare(const Lane* from, size_t from_stride, Lane* to, 
 #endif
 }
 
-// The lane that travels as one when keys are transposed: a bf16 pack keeps the two dimensions of a
-// token side by side, as the dense form does.
+// The unit of transposing keys. A bf16 pack keeps two dimensions of a token side by side, as the
+// dense form does.
 template <class Stored>
 using KeyLane = std::conditional_t<Stored::kDType == DType::kF16, uint16_t, uint32_t>;
 
-// A whole run of tokens; returns how many dimensions were moved, the rest is the caller's.
+// Moves a whole run of tokens; returns how many dimensions it moved. The caller moves the rest.
 template <Way way, class Stored>
 int MoveKeySquares(int head_dim, typename Stored::T* run, std::byte* dense) {
   using Lane = KeyLane<Stored>;
   constexpr size_t kSide = 16 / sizeof(Lane);
   constexpr int kPerLane = sizeof(Lane) / sizeof(typename Stored::T);
   const size_t row_bytes = sizeof(typename Stored::T) * head_dim;
-  if (row_bytes % sizeof(Lane) != 0) return 0;  // rows do not begin at lanes
+  if (row_bytes % sizeof(Lane) != 0) return 0;  // rows are not aligned to units
   const size_t row = row_bytes / sizeof(Lane), columns = row / kSide * kSide;
   auto* packed = reinterpret_cast<Lane*>(run);
   auto* rows = reinterpret_cast<Lane*>(dense);

@@ -1,5 +1,5 @@
-// Boxes of KV between a CpuKvPool and dense bytes (Device::ExportKv and ImportKv): one head of one
-// layer at a time. Pure functions over the caller's memory; any thread.
+// Copies boxes of KV between a CpuKvPool and dense bytes (Device::ExportKv and ImportKv): one head
+// of one layer at a time. Pure functions over the caller's memory; any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct KvHeadSpan {
   int first_token = 0, end_token = 0;
 };
 
-// `keys`, `values`: [token][head_dim] in the pool's type, at any address.
+// `keys`, `values`: [token][head_dim] in the pool's type, with any alignment.
 void ExportKvHead(const KvHeadSpan& span, std::byte* keys, std::byte* values);
 void ImportKvHead(const KvHeadSpan& span, const std::byte* keys, const std::byte* values);
 

@@ -5,7 +5,7 @@
 namespace millrace::tensor {
 namespace {
 
-// Where number j of a pack of 32 lies: bf16 numbers j and j + 16 share a word.
+// The index of number j in a pack of 32: bf16 numbers j and j + 16 share a word.
 size_t InPack(DType dtype, int j) {
   if (dtype != DType::kBF16) return static_cast<size_t>(j);
   return static_cast<size_t>(j < 16 ? 2 * j : 2 * (j - 16) + 1);

@@ -1,4 +1,4 @@
-// ExportKvHead (kv_box.h) written down slowly: where the layout of kv_pool.h has each number.
+// Slow reference for ExportKvHead (kv_box.h): finds each number by the layout of kv_pool.h.
 #pragma once
 
 #include "tensor/cpu/kv_box.h"

@@ -1,5 +1,5 @@
-// Boxes of KV: the dense bytes are what was written, wherever the pool has it, and a pool that was
-// filled from them holds the same bytes.
+// Boxes of KV: the dense bytes are what was written, wherever the pool stores it, and a pool filled
+// from them holds the same bytes.
 #include "tensor/cpu/kv_box.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ Bytes Export(const Device& device, const KvPool& pool, const KvBox& box,
 
 class KvBoxTest : public testing::TestWithParam<DType> {};
 
-// The definition, head by head, over odd shapes and all kinds of edges.
+// Compares with the reference, head by head, over odd shapes and all kinds of edges.
 TEST_P(KvBoxTest, AgreesWithTheReference) {
   for (const int head_dim : {64, 32, 80, 7, 128, 24, 1}) {
     ForEachTarget([&] {
@@ -61,7 +61,7 @@ TEST_P(KvBoxTest, AgreesWithTheReference) {
                {0, 150}, {0, 1}, {16, 32}, {5, 9}, {15, 17}, {47, 49}, {31, 130}, {3, 3}}) {
         const KvHeadSpan span{static_cast<const CpuKvPool*>(pool.get()), 0, 1, table, first, end};
         const size_t bytes = BytesOf(GetParam()) * static_cast<size_t>((end - first) * head_dim);
-        // At odd addresses too.
+        // Also at odd addresses.
         Bytes keys(bytes + 1), values(bytes + 1), keys_ref(bytes + 1), values_ref(bytes + 1);
         ExportKvHead(span, keys.data() + 1, values.data() + 1);
         ExportKvHeadRef(span, keys_ref.data() + 1, values_ref.data() + 1);
@@ -72,8 +72,8 @@ TEST_P(KvBoxTest, AgreesWithTheReference) {
   }
 }
 
-// Random boxes from one pool to another of other block size, layers, heads and tables, piece by
-// piece; what is outside the box stays as it was.
+// Random boxes between pools of different block size, layers, heads and tables, piece by piece;
+// everything outside the box stays unchanged.
 TEST_P(KvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
   Rng rng(3);
   const auto pick = [&](int low, int high) { return static_cast<int>(rng.Between(low, high)); };
@@ -82,7 +82,7 @@ TEST_P(KvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
     const int layers = pick(1, 4), heads = pick(1, 4), tokens = pick(1, 200);
     const int head_dim = (std::array{8, 16, 20, 33, 64})[static_cast<size_t>(pick(0, 4))];
     const KvShape a{layers, heads, head_dim, 16 * pick(1, 4), 24, GetParam()};
-    // The other has layers [l0, l1) and heads [h0, h1) only, as its layers and heads from 0.
+    // The other pool has only layers [l0, l1) and heads [h0, h1), numbered from 0.
     const int l0 = pick(0, layers - 1), l1 = pick(l0 + 1, layers);
     const int h0 = pick(0, heads - 1), h1 = pick(h0 + 1, heads);
     const KvShape b{l1 - l0, h1 - h0, head_dim, 16 * pick(1, 4), 30, GetParam()};
@@ -114,7 +114,7 @@ TEST_P(KvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
   }
 }
 
-// Not only do the bytes agree: attention over the filled pool gives the same bits.
+// Beyond equal bytes: attention over the filled pool gives the same bits.
 TEST_P(KvBoxTest, AttentionContinuesOverImportedKv) {
   constexpr int kTokens = 75, kHeads = 4, kKvHeads = 2, kHeadDim = 40;
   auto device = MakeCpu(1);

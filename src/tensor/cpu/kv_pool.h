@@ -1,11 +1,11 @@
 // CpuKvPool: the bytes of KV blocks, laid out for the attention kernel (attention.cc).
 //
-// [layer][block][kv head], and there first the keys, then the values:
+// [layer][block][kv head]; each holds first the keys, then the values:
 //   keys    [block_size / 16][head_dim / 2] packs: dimensions 2 i and 2 i + 1 of 16 tokens, so that
 //           tokens lie in vector lanes and scores need no sum over lanes;
 //   values  [block_size][head_dim / 32] packs: 32 dimensions of one token.
-// A pack is 32 numbers in storage type (packed_matrix.h). head_dim is filled up to a multiple of 32
-// with zeros for the values and of 2 for the keys; nobody writes there.
+// A pack is 32 numbers in storage type (packed_matrix.h). head_dim is padded with zeros to a
+// multiple of 32 for the values and of 2 for the keys; the padding is never written.
 #pragma once
 
 #include <algorithm>

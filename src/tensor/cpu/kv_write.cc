@@ -1,4 +1,4 @@
-// WriteKvHead of attention.h: f32 rows into the packs of a KV pool.
+// WriteKvHead of attention.h: converts f32 rows to the packs of a KV pool.
 #include "tensor/cpu/attention.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -1,4 +1,4 @@
-// Vector functions, f32: exp and what activations are made of. Included once per target.
+// Vector functions in f32: exp and the activations built on it. Included once per target.
 #if defined(MILLRACE_TENSOR_CPU_MATH_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MILLRACE_TENSOR_CPU_MATH_INL_H_
 #undef MILLRACE_TENSOR_CPU_MATH_INL_H_

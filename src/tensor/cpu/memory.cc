@@ -20,8 +20,8 @@ constexpr size_t kArenaBytes = size_t{64} << 20;
 
 Result<HostMemory> HostMemory::Allocate(size_t bytes, const char* what) {
   auto refuse = [&] {
-    return ResourceExhausted(fmt::format(
-        "no memory for {}: {} bytes asked; use a smaller one or free memory", what, bytes));
+    return ResourceExhausted(
+        fmt::format("no memory for {} ({} bytes); use a smaller one or free memory", what, bytes));
   };
   if (bytes > std::numeric_limits<size_t>::max() / 2) return refuse();
   const bool huge = bytes >= 2 * kHugePageBytes;
@@ -36,7 +36,7 @@ Result<HostMemory> HostMemory::Allocate(size_t bytes, const char* what) {
   const auto address = reinterpret_cast<uintptr_t>(mapping);
   memory.data_ = reinterpret_cast<void*>((address + alignment - 1) & ~(alignment - 1));
   memory.bytes_ = bytes;
-  // Advice: where the kernel declines it, the memory works all the same.
+  // A hint: if the kernel declines it, the memory still works.
   if (huge) madvise(memory.data_, bytes, MADV_HUGEPAGE);
   return memory;
 }
@@ -50,7 +50,7 @@ HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {
 }
 
 Result<MemoryArena::Piece> MemoryArena::Allocate(size_t bytes, const char* what) {
-  // A piece that would fill most of a mapping gets one to itself.
+  // A piece that would fill most of a mapping gets its own.
   if (bytes > kArenaBytes / 4) {
     MR_ASSIGN_OR_RETURN(HostMemory memory, HostMemory::Allocate(bytes, what));
     auto owner = std::make_shared<const HostMemory>(std::move(memory));

@@ -1,6 +1,6 @@
-// HostMemory: pages straight from the kernel, zero until touched and costing nothing until then, so
-// that an unused part of a KV pool takes no memory. Big ones ask for huge pages: weights and caches
-// are streamed, and a TLB miss per 4 KiB would be felt. Owned by one object; movable.
+// HostMemory: pages from the kernel, zero and free of cost until touched, so that an unused part of
+// a KV pool takes no memory. Large ones ask for huge pages: weights and caches are streamed, and a
+// TLB miss per 4 KiB would slow that down. Owned by one object; movable.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ namespace millrace::tensor {
 class HostMemory {
  public:
   HostMemory() = default;
-  // At least `bytes` bytes at an address that is a multiple of 64. kResourceExhausted when there is
-  // no memory for it; `what` names the thing in the message.
+  // At least `bytes` bytes, aligned to 64. kResourceExhausted when there is no memory for it;
+  // `what` names the purpose in the message.
   static Result<HostMemory> Allocate(size_t bytes, const char* what);
   HostMemory(HostMemory&& other) noexcept { *this = static_cast<HostMemory&&>(other); }
   HostMemory& operator=(HostMemory&& other) noexcept;
@@ -30,14 +30,14 @@ class HostMemory {
   size_t mapping_bytes_ = 0;
 };
 
-// MemoryArena: many weights in few mappings. A weight of a megabyte or two of its own would get no
-// huge pages, and would waste most of one if it did. The memory of a piece goes back to the kernel
-// when every piece of its mapping is gone. Not thread-safe; pieces may outlive the arena.
+// MemoryArena: many weights in few mappings. A separate mapping of a megabyte or two would get no
+// huge pages, or would waste most of one. The kernel gets a mapping's memory back when all of its
+// pieces are gone. Not thread-safe; pieces may outlive the arena.
 class MemoryArena {
  public:
   struct Piece {
     std::shared_ptr<const HostMemory> owner;
-    void* data = nullptr;  // at a multiple of 64
+    void* data = nullptr;  // aligned to 64
   };
   Result<Piece> Allocate(size_t bytes, const char* what);
 
@@ -46,7 +46,7 @@ class MemoryArena {
   size_t used_ = 0;                         // bytes of it
 };
 
-// a * b * ..., or the greatest size_t when that does not fit.
+// a * b * ..., or the largest size_t when that overflows.
 template <typename... T>
 size_t SaturatingProduct(T... factors) {
   size_t product = 1;

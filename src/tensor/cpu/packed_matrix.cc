@@ -11,7 +11,7 @@
 namespace millrace::tensor {
 namespace {
 
-// Where output j's values lie in the file: value i is at data + i * step.
+// Where output j's values are in the file: value i is at data + i * step.
 template <typename T>
 struct Source {
   const T* data = nullptr;
@@ -32,13 +32,13 @@ Source<T> FindSource(const PackSpec& spec, int output) {
   return {};
 }
 
-// Packs values [k_begin, k_end) of one lane; `to` is the lane's place in the pack of k = 0.
+// Packs values [k_begin, k_end) of one lane; `to` is the lane's position in the pack of k = 0.
 template <typename T>
 void CopyLane(const Source<T>& from, int k_begin, int k_end, T* to) {
   for (int k = k_begin; k < k_end; ++k) to[k * size_t{kPanelWidth}] = from.data[k * from.step];
 }
 
-// The same for the two lanes that share 32-bit words: one store where two would be.
+// The same for the two lanes that share 32-bit words: one store instead of two.
 void CopyLanePair(const Source<uint16_t>& low, const Source<uint16_t>& high, int k_begin, int k_end,
                   uint32_t* to) {
   for (int k = k_begin; k < k_end; ++k) {
@@ -50,13 +50,13 @@ void CopyLanePair(const Source<uint16_t>& low, const Source<uint16_t>& high, int
 // Panel [k][32] of the outputs from `first` on, in storage type.
 template <typename T>
 void PackPanel(const PackSpec& spec, int n, int k, int first, void* panel) {
-  // Zeros that lanes past the last output read: step 0.
+  // Zeros for lanes beyond the last output: step 0.
   static constexpr T kZero = 0;
   Source<T> sources[kPanelWidth];
   for (int j = 0; j < kPanelWidth; ++j) {
     sources[j] = first + j < n ? FindSource<T>(spec, first + j) : Source<T>{&kZero, 0};
   }
-  // A block is as many k as keep both sides in L1: rows of the file are read in runs of some lines;
+  // A block is as many k as keep both sides in L1: file rows are read in runs of several lines;
   // columns share their lines with the neighbouring lanes.
   const int block = spec.transposed ? 8 : 128;
   for (int k_begin = 0; k_begin < k; k_begin += block) {
@@ -83,7 +83,7 @@ Status CheckParts(const PackSpec& spec) {
     const int part_k = spec.transposed ? part.rows : part.cols;
     if (part.rows <= 0 || part.cols <= 0) {
       return InvalidArgument(
-          fmt::format("a weight is [{}, {}]: nothing to multiply with", part.rows, part.cols));
+          fmt::format("a weight is [{}, {}]: it must not be empty", part.rows, part.cols));
     }
     if (part_k != k || part.dtype != first.dtype) {
       return InvalidArgument(fmt::format("parts of one weight differ: {} inputs of {} and {} of {}",
@@ -103,9 +103,9 @@ PanelFormat FormatOf(DType dtype) {
 }
 
 constexpr size_t kGroupPackWords = kShortGroup * kShortLanes;  // of a group kept aside
-// A weight is shortened when at most one in so many groups would be kept aside...
+// A weight is shortened when at most one in kGroupsPerAside groups would be kept aside...
 constexpr int kGroupsPerAside = 8;
-// ...in this many of its panels, which are looked at first.
+// ...in this many panels, which are sampled first.
 constexpr int kPanelsLookedAt = 2;
 
 }  // namespace
@@ -151,12 +151,12 @@ size_t CpuPackedMatrix::bytes() const {
 Asides CpuPackedMatrix::asides(int panel) const {
   const auto i = static_cast<size_t>(panel);
   const size_t begin = aside_begin_[i], end = aside_begin_[i + 1];
-  const size_t before = begin - i;  // groups of panels before, without their ends
+  const size_t before = begin - i;  // groups of the preceding panels, without their end markers
   return {std::span(aside_groups_).subspan(begin, end - begin),
           static_cast<const uint16_t*>(aside_packs_.data) + before * 2 * kGroupPackWords};
 }
 
-// Chains are whole groups, so that a product may begin with any of them.
+// Chains are whole groups, so that a product may start with any of them.
 bool CpuPackedMatrix::CanBeShort() const {
   if (format_ != PanelFormat::kBF16 || !GemmReadsShortBF16()) return false;
   for (int i = 0; i <= chains_; ++i) {

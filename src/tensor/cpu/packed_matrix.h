@@ -1,13 +1,13 @@
-// CpuPackedMatrix: a weight in the order the product reads it.
+// CpuPackedMatrix: a weight in the order in which the product reads it.
 //
-// Outputs come in panels of 32; a panel is [k][32] in storage type, so that 32 outputs lie in
+// Outputs are grouped in panels of 32; a panel is [k][32] in storage type. So 32 outputs lie in
 // vector lanes, each output is one chain of fused multiply-adds over k, and a product with one row
-// reads the panel front to back. The last panel is filled up with zeros. The 32 values of one k are
-// a "pack" (widen-inl.h): bf16 values j and j + 16 share a 32-bit word, low half first, so that
-// widening 32 of them is one shift and one mask; f32 and f16 lie in their natural order. A bf16
-// weight whose exponents allow it is kept in 12 bits a number instead (short_bf16.h): a panel is
-// then its 32 bases and the groups of its k. The few groups that do not fit are kept aside as the
-// packs they were; their places in the panel hold nothing.
+// reads the panel front to back. The last panel is padded with zeros. The 32 values of one k are a
+// "pack" (widen-inl.h): bf16 values j and j + 16 share a 32-bit word, low half first, so that
+// widening 32 of them takes one shift and one mask; f32 and f16 are in natural order. A bf16 weight
+// whose exponents allow it is stored in 12 bits per number instead (short_bf16.h): a panel is then
+// its 32 bases and the groups of its k. The few groups that do not fit are kept aside in their
+// original packs; their places in the panel are unused.
 //
 // Immutable once packed; any thread may read.
 #pragma once
@@ -30,14 +30,14 @@ enum class PanelFormat { kF32, kBF16, kF16, kShortBF16 };
 // The groups of a panel that are kept aside, in order.
 struct Asides {
   std::span<const uint32_t> groups;  // kNoGroup is the last
-  const uint16_t* packs;             // of each group its kShortGroup packs
+  const uint16_t* packs;             // kShortGroup packs for each group
 };
 inline constexpr uint32_t kNoGroup = ~uint32_t{0};
 
 class CpuPackedMatrix : public PackedMatrix {
  public:
-  // Repacks straight from the parts; short bf16 by way of a panel at a time. kInvalidArgument when
-  // the parts do not fit together, kResourceExhausted when there is no memory.
+  // Repacks directly from the parts; short bf16 panel by panel. kInvalidArgument when the parts do
+  // not fit together, kResourceExhausted when there is no memory.
   static Result<std::unique_ptr<CpuPackedMatrix>> Pack(const PackSpec& spec, MemoryArena& arena,
                                                        ThreadPool& pool);
 
@@ -68,7 +68,7 @@ class CpuPackedMatrix : public PackedMatrix {
   bool IsWorthShortening(const PackSpec& spec) const;
   Status PackPlain(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool);
   Status PackShort(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool);
-  // The panel in short form to panel(i), given its packs.
+  // Shortens panel i from its packs.
   void Shorten(int i, const uint32_t* packs, PanelAsides& asides);
   Status KeepAsides(std::span<const PanelAsides> asides, MemoryArena& arena);
 

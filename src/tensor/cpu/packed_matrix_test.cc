@@ -1,4 +1,4 @@
-// Weights in 12 bits a number: nothing of a bf16 is lost, and what does not fit is kept aside.
+// Weights in 12 bits per number: no bit of a bf16 is lost, and what does not fit is kept aside.
 #include "tensor/cpu/packed_matrix.h"
 
 #include <cmath>
@@ -18,7 +18,7 @@ float Normal(Rng& rng) {
   return static_cast<float>(sum);
 }
 
-// A weight whose rows lie around different magnitudes, as trained ones do.
+// A weight whose rows have different magnitudes, as trained ones do.
 void FillNormal(TestWeight& w, int n, int k) {
   Rng rng(5);
   for (int j = 0; j < n; ++j) {
@@ -28,7 +28,7 @@ void FillNormal(TestWeight& w, int n, int k) {
   }
 }
 
-// What becomes of a bf16 weight that may be shortened.
+// The format of a bf16 weight that may be shortened.
 PanelFormat Shortened() {
   return GemmReadsShortBF16() ? PanelFormat::kShortBF16 : PanelFormat::kBF16;
 }
@@ -94,7 +94,8 @@ TEST_F(ShortBF16Test, NormalWeightsTakeThreeQuarters) {
 TEST_F(ShortBF16Test, EveryBitIsThere) {
   TestWeight w(DType::kBF16, kN, kK, 1);
   FillNormal(w, kN, kK);
-  // Zeros, the smallest, and one a row far above the others; first, last and neighbouring groups.
+  // Zeros, the smallest number, and one number per row far above the others; in the first, last and
+  // neighbouring groups.
   for (int at : {0, 1, 7, 8, 500, kK - 1}) {
     w.Set(static_cast<size_t>(at) + 3 * kK, 0.0f);
     w.Set(static_cast<size_t>(at) + 40 * kK, std::numeric_limits<float>::denorm_min() * 0x1p16f);
@@ -108,8 +109,8 @@ TEST_F(ShortBF16Test, EveryBitIsThere) {
   }
 }
 
-// Their panel is kept aside whole; it is the second of five, which is not one of those looked at.
-TEST_F(ShortBF16Test, InfinityAndNaNAreNumbersLikeOthers) {
+// Their whole panel is kept aside; it is the second of five and not one of the sampled panels.
+TEST_F(ShortBF16Test, InfinityAndNaNAreKeptExactly) {
   constexpr int kManyN = 5 * kPanelWidth, kFirst = kPanelWidth;
   TestWeight w(DType::kBF16, kManyN, kK, 1);
   FillNormal(w, kManyN, kK);
@@ -130,7 +131,7 @@ TEST_F(ShortBF16Test, InfinityAndNaNAreNumbersLikeOthers) {
   EXPECT_TRUE(std::isfinite(y.row(0)[kFirst + 7]));
 }
 
-TEST_F(ShortBF16Test, WeightsOfAllMagnitudesStayAsTheyAre) {
+TEST_F(ShortBF16Test, WeightsOfAllMagnitudesAreNotShortened) {
   TestWeight w(DType::kBF16, kN, kK, 1);
   Rng rng(3);
   for (size_t i = 0; i < size_t{kN} * kK; ++i) {
@@ -140,8 +141,8 @@ TEST_F(ShortBF16Test, WeightsOfAllMagnitudesStayAsTheyAre) {
   ExpectEveryBit(w, false);
 }
 
-// Groups of four k must not straddle the sums of virtual shards.
-TEST_F(ShortBF16Test, ShardsThatAreNotWholeGroupsStayAsTheyAre) {
+// Groups of four k must not cross a boundary between virtual shards.
+TEST_F(ShortBF16Test, ShardsThatAreNotWholeGroupsAreNotShortened) {
   TestWeight w(DType::kBF16, kN, 8 * 83, 1);
   EXPECT_EQ(Pack(w)->format(), Shortened());
   EXPECT_EQ(Pack(w, true)->format(), PanelFormat::kBF16);
@@ -149,7 +150,7 @@ TEST_F(ShortBF16Test, ShardsThatAreNotWholeGroupsStayAsTheyAre) {
   EXPECT_EQ(Pack(odd)->format(), PanelFormat::kBF16);
 }
 
-TEST(PackedMatrixTest, NarrowVectorsAndOtherTypesStayAsTheyAre) {
+TEST(PackedMatrixTest, NarrowVectorsAndOtherTypesAreNotShortened) {
   TestWeight f16(DType::kF16, kN, kK, 1), f32(DType::kF32, kN, kK, 1),
       bf16(DType::kBF16, kN, kK, 1);
   MemoryArena arena;

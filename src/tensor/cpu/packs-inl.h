@@ -1,4 +1,4 @@
-// The packs of a panel one after the other, widened, whatever the panel's format. Included once per
+// Iterates over the packs of a panel, widened, in either format of the panel. Included once per
 // target.
 #if defined(MILLRACE_TENSOR_CPU_PACKS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef MILLRACE_TENSOR_CPU_PACKS_INL_H_
@@ -22,10 +22,10 @@ namespace millrace::tensor {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Where in a panel packs are read from.
+// The position in a panel from which packs are read.
 struct PackPlace {
   const uint8_t* b = nullptr;  // the first one, or its group
-  // Of short bf16 alone: the panel's, and those of its groups kept aside that are still to come.
+  // Short bf16 only: the panel's bases, and its remaining groups that are kept aside.
   const uint32_t* bases = nullptr;
   const uint32_t* aside = nullptr;
   const uint16_t* aside_packs = nullptr;
@@ -36,7 +36,7 @@ template <class Stored>
 class PlainPacks {
  public:
   static constexpr bool kIsWide = Stored::kDType == DType::kF32;
-  static constexpr int kGroup = 1;                                      // k that are read together
+  static constexpr int kGroup = 1;  // values of k that are read together
   static constexpr size_t kBytes = kPack * sizeof(typename Stored::T);  // of a pack
 
   static PackPlace At(const CpuPackedMatrix& w, int panel, int k) {
@@ -104,7 +104,7 @@ class ShortPacks {
   }
 
  private:
-  // The fourth pair of numbers, a byte of it in each word.
+  // The fourth pair of numbers; each word holds one byte of it.
   HWY_INLINE hn::Vec<DU> Last() const {
     const DU du;
     const auto byte = hn::Set(du, 0xff);
@@ -113,8 +113,8 @@ class ShortPacks {
     const auto last = hn::ShiftLeft<8>(hn::And(hn::LoadU(du, words_ + 2 * kHalfPack), byte));
     return hn::Or3(top, middle, last);
   }
-  // The number in the top 12 bits of each lane. A shift that drags the sign along puts exponent and
-  // mantissa in their places; what lies between sign and exponent then is copies of the sign.
+  // The number in the top 12 bits of each lane. An arithmetic shift puts exponent and mantissa in
+  // place and fills the bits between sign and exponent with copies of the sign.
   static HWY_INLINE VF Widen(DF d, hn::Vec<DU> number, const uint32_t* bases) {
     const DU du;
     const hn::RebindToSigned<DF> di;
@@ -132,10 +132,10 @@ class ShortPacks {
   const size_t j_;
 };
 
-// With narrower vectors a batch of 16 loses by widening what one sequence gains by reading less.
+// Narrower vectors lose more on a batch of 16 by widening than one sequence gains by reading less.
 inline constexpr bool kReadsShort = hn::MaxLanes(DF()) == kHalfPack;
 
-// visitor(std::type_identity<...Packs>()) for the packs of `format`.
+// Calls visitor(std::type_identity<...Packs>()) for the packs of `format`.
 template <typename Visitor>
 HWY_INLINE void WithPacks(PanelFormat format, Visitor&& visitor) {
   switch (format) {
@@ -145,7 +145,7 @@ HWY_INLINE void WithPacks(PanelFormat format, Visitor&& visitor) {
     case PanelFormat::kShortBF16:
       if constexpr (kReadsShort) return visitor(std::type_identity<ShortPacks>());
   }
-  MR_CHECK(false) << "packs that this instruction set does not read";
+  MR_CHECK(false) << "this instruction set does not read these packs";
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,6 +1,6 @@
-// Scratch: memory that kernels use during one operation, kept from one to the next and grown when a
-// bigger one comes, so that a steady state allocates nothing. One user at a time; each thread of
-// the pool has a part of its own.
+// Scratch: memory that kernels use during one operation. It is reused by the next one and grows
+// when a larger one needs it, so the steady state allocates nothing. One user at a time; each
+// thread of the pool has its own part.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ class Scratch {
  public:
   explicit Scratch(int threads) : per_thread_(threads) {}
 
-  // What was there is lost when it grows.
+  // Growing discards the content.
   float* Shared(size_t floats) { return Grow(shared_, floats); }
 
   void ReservePerThread(size_t floats) {
@@ -23,7 +23,7 @@ class Scratch {
   float* OfThread(int thread) const { return static_cast<float*>(per_thread_[thread].data()); }
 
  private:
-  // Some megabytes, bounded by the model's shape: when even they cannot be had there is no way on.
+  // A few megabytes, bounded by the model's shape. Without them no step can run.
   static float* Grow(HostMemory& memory, size_t floats) {
     if (memory.bytes() < floats * sizeof(float)) {
       memory = HostMemory();

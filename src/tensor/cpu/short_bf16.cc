@@ -15,10 +15,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DU = hn::CappedTag<uint32_t, kShortLanes>;
 using VU = hn::Vec<DU>;
 
-// Of the bf16 in the lower half of each word.
+// The exponent of the bf16 in the lower half of each word.
 VU ExponentOf(VU word) { return hn::And(hn::ShiftRight<7>(word), hn::Set(DU(), 0xff)); }
 
-// Sign, exponent above the base, mantissa; what of the exponent does not fit goes to `outside`.
+// Sign, exponent relative to the base, mantissa; exponent bits that do not fit go to `outside`.
 VU Shorten(VU word, VU base, VU& outside) {
   const DU du;
   const VU above = hn::Sub(ExponentOf(word), base);

@@ -1,4 +1,4 @@
-// What the kernel tests share: seeded numbers, host matrices of any storage type, a run per target.
+// Shared by the kernel tests: seeded numbers, host matrices of any storage type, a run per target.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 
 namespace millrace::tensor {
 
-// A float matrix that owns its numbers; rows `gap` apart.
+// A float matrix that owns its numbers; rows are `gap` apart.
 struct TestRows {
   TestRows(int rows, int cols, int gap = 0)
       : stride(cols + gap), numbers(static_cast<size_t>(rows) * stride, 0.0f), shape{rows, cols} {}
@@ -69,8 +69,8 @@ T Must(Result<T> result) {
 
 enum class Weight { kLight, kHeavy };
 
-// body() once for each instruction set that was compiled and that this machine has. Heavy ones run
-// on the best set only in builds with sanitizers, which take ten times as long.
+// Runs body() once for each instruction set that was compiled and that this machine has. With
+// sanitizers, which are ten times slower, heavy bodies run on the best set only.
 template <typename Body>
 void ForEachTarget(Body body, Weight weight = Weight::kLight) {
   std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();

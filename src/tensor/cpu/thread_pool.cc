@@ -52,7 +52,8 @@ ThreadPool::ThreadPool(int threads, bool pin) {
   MR_CHECK(threads >= 1 && threads <= kMaxThreads) << threads << " threads";
   const std::vector<int> cpus = AvailableCpus();
   const bool enough_cpus = threads <= static_cast<int>(cpus.size());
-  // With fewer CPUs than threads, whoever spins keeps the one it waits for from running.
+  // With fewer CPUs than threads, a spinning thread would keep the one that it waits for from
+  // running.
   spin_ns_ = enough_cpus ? kSpinNs : 0;
   workers_.reserve(threads - 1);
   for (int thread = 1; thread < threads; ++thread) {
@@ -69,7 +70,7 @@ void ThreadPool::Pin(int worker, int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
-  // Best effort: a container may forbid it, and nothing but speed depends on it.
+  // Best effort: a container may forbid it; only speed depends on it.
   pthread_setaffinity_np(workers_[worker].native_handle(), sizeof(set), &set);
 }
 
@@ -104,8 +105,8 @@ bool ThreadPool::Spin(Done done) const {
   return false;
 }
 
-// Both waits are Dekker's pattern: the sleeper says that it sleeps and then looks at the word, the
-// waker changes the word and then looks for sleepers, all sequentially consistent.
+// Both waits are Dekker's pattern: the sleeper announces that it sleeps and then checks the word,
+// the waker changes the word and then checks for sleepers, all sequentially consistent.
 void ThreadPool::AwaitEpoch(uint32_t seen) {
   if (Spin([&] { return epoch_.load(std::memory_order_acquire) != seen; })) return;
   sleeping_workers_.fetch_add(1);

@@ -1,10 +1,10 @@
 // ThreadPool: the device's own threads. A decode step is hundreds of parallel pieces of a few tens
-// of microseconds, so a thread waits for the next piece by spinning for a moment and then sleeps in
-// a futex: on a machine shared with others, a barrier that only spins meets a descheduled peer and
-// burns its whole time slice.
+// of microseconds, so a thread waits for the next piece by spinning for a moment and then sleeping
+// in a futex. On a machine shared with others, a barrier that only spins would burn a whole time
+// slice whenever a peer is descheduled.
 //
-// Used by one thread at a time, the caller, which takes part as thread 0. Nothing here decides a
-// result: which thread does which piece differs from run to run.
+// Used by one thread at a time, the caller, which takes part as thread 0. Results do not depend on
+// which thread does which piece, which differs from run to run.
 #pragma once
 
 #include <atomic>
@@ -19,9 +19,9 @@ class ThreadPool {
  public:
   static constexpr int kMaxThreads = 256;
 
-  // `threads` in [1, kMaxThreads], the caller included. With `pin`, each thread but the caller's
-  // stays on a CPU of its own, if there are as many; where the caller runs is the caller's affair,
-  // and a thread that is found in its way is moved out of it.
+  // `threads` in [1, kMaxThreads], including the caller. With `pin`, each thread except the
+  // caller's is pinned to its own CPU, if there are enough CPUs. The caller's thread is not pinned;
+  // a worker that shares its CPU is moved.
   explicit ThreadPool(int threads, bool pin = true);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,7 +29,7 @@ class ThreadPool {
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // task(thread) once on every thread; returns when all have returned.
+  // Runs task(thread) once on every thread; returns when all have returned.
   template <typename Task>
   void Run(Task&& task) {
     RunErased(
@@ -37,8 +37,8 @@ class ThreadPool {
         &task);
   }
 
-  // task(begin, end, thread) over pieces of [0, count) of at most `piece`, taken as threads get
-  // free.
+  // Runs task(begin, end, thread) over pieces of [0, count) of at most `piece`, taken by free
+  // threads.
   template <typename Task>
   void ParallelFor(int count, int piece, Task&& task) {
     if (count <= 0) return;
@@ -68,15 +68,15 @@ class ThreadPool {
   int64_t spin_ns_ = 0;
   Function function_ = nullptr;  // null: stop
   void* task_ = nullptr;
-  alignas(64) std::atomic<uint32_t> epoch_{0};  // grows by one per Run; what workers wait on
+  alignas(64) std::atomic<uint32_t> epoch_{0};  // incremented by each Run; workers wait on it
   alignas(64) std::atomic<uint32_t> pending_{
-      0};  // workers still in the task; what the caller waits on
+      0};  // workers still in the task; the caller waits on it
   alignas(64) std::atomic<uint32_t> sleeping_workers_{0};
   std::atomic<uint32_t> caller_sleeps_{0};
   alignas(64) std::atomic<int> next_{0};
   std::vector<std::thread> workers_;
-  std::vector<int> worker_cpus_;  // where they are pinned; empty: nowhere
-  int free_cpu_ = 0;              // the CPU left to the caller
+  std::vector<int> worker_cpus_;  // the CPUs they are pinned to; empty: not pinned
+  int free_cpu_ = 0;              // the CPU left for the caller
 };
 
 }  // namespace millrace::tensor

@@ -34,8 +34,8 @@ TEST(ThreadPoolTest, CoversARangeOnce) {
   }
 }
 
-// What one Run wrote, the next sees on every thread, without locks of its own: the barrier's duty.
-// Under ThreadSanitizer this is the proof of it. Gaps let threads fall asleep now and then.
+// What one Run wrote, the next sees on every thread, without further locks: that is the barrier's
+// contract. ThreadSanitizer proves it. Occasional gaps let threads fall asleep.
 TEST(ThreadPoolTest, IsABarrierUnderStress) {
   for (int threads : {2, 4}) {
     ThreadPool pool(threads, /*pin=*/false);
@@ -55,7 +55,7 @@ TEST(ThreadPoolTest, IsABarrierUnderStress) {
 TEST(ThreadPoolTest, PinnedThreadsLeaveTheCallersCpu) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof(all), &all), 0);
-  if (CPU_COUNT(&all) < 2) return;  // with one CPU nothing is pinned: there is nothing to leave
+  if (CPU_COUNT(&all) < 2) return;  // with one CPU nothing is pinned
   ThreadPool pool(2);
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &all)) continue;

@@ -57,14 +57,14 @@ struct StoredBF16 {
         hn::Or(hn::ShiftRight<16>(Round(low)), hn::And(Round(high), hn::Set(du, 0xffff0000u))), du,
         reinterpret_cast<uint32_t*>(pack) + j);
   }
-  // Where value j of a pack lies.
+  // The index of value j in a pack.
   static constexpr size_t Index(size_t j) {
     return j < kHalfPack ? 2 * j : 2 * (j - kHalfPack) + 1;
   }
   static T Narrow(float x) { return BF16FromFloat(x); }
 
  private:
-  // The bf16 in the upper half of each word, rounded to nearest even.
+  // Rounds to nearest even; the bf16 is in the upper half of each word.
   static HWY_INLINE hn::Vec<DU> Round(VF x) {
     const DU du;
     const auto bits = hn::BitCast(du, x);
@@ -106,7 +106,7 @@ struct StoredF16 {
   static T Narrow(float x) { return F16FromFloat(x); }
 };
 
-// visitor(Stored...()) for the storage type that `dtype` names.
+// Calls visitor(Stored...()) for the storage type that `dtype` names.
 template <typename Visitor>
 HWY_INLINE void WithStored(DType dtype, Visitor&& visitor) {
   switch (dtype) {

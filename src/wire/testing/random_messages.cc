@@ -6,7 +6,7 @@
 namespace millrace::wire::testing {
 namespace {
 
-// Small numbers, large numbers and the borders.
+// Small numbers, large numbers and the limits.
 int64_t AnyUpTo(Rng& rng, int64_t max) {
   switch (rng.Between(0, 3)) {
     case 0: return max;
@@ -79,7 +79,7 @@ std::vector<WorkerAddress> AnyAddresses(Rng& rng, int count) {
 }
 
 KvHandle AnyHandle(Rng& rng) {
-  KvHandle handle{AnyId<LaneId>(rng), rng.Next(), {}};
+  KvHandle handle{AnyId<PipelineId>(rng), rng.Next(), {}};
   for (uint8_t& byte : handle.nonce) byte = static_cast<uint8_t>(rng.Next());
   return handle;
 }
@@ -165,7 +165,7 @@ StepPlan AnyPlan(Rng& rng) {
   return plan;
 }
 
-LaneStep AnyLaneStep(Rng& rng) { return {AnyId<LaneId>(rng), AnyPlan(rng)}; }
+PipelineStep AnyPipelineStep(Rng& rng) { return {AnyId<PipelineId>(rng), AnyPlan(rng)}; }
 
 PositionLogprobs AnyPosition(Rng& rng) {
   const auto logprob = [&] {
@@ -200,17 +200,18 @@ LoadShard AnyLoad(Rng& rng) {
   load.sources = AnyAddresses(rng, static_cast<int>(rng.Between(0, 3)));
   load.model_fingerprint = AnyText(rng);
   load.max_batched_tokens = static_cast<int>(AnyUpTo(rng, int64_t{kTokensPerStepMax}));
+  load.max_model_len = static_cast<int>(AnyUpTo(rng, int64_t{std::numeric_limits<int>::max()}));
   return load;
 }
 
-OpenLane AnyOpenLane(Rng& rng) {
-  OpenLane open;
-  open.lane = AnyId<LaneId>(rng);
+OpenPipeline AnyOpenPipeline(Rng& rng) {
+  OpenPipeline open;
+  open.pipeline = AnyId<PipelineId>(rng);
   int layer = static_cast<int>(rng.Between(0, 100));
   for (int64_t i = rng.Between(1, 4); i > 0; --i) {
     const int end = layer + static_cast<int>(rng.Between(1, 100));
     const int size = AnyRank(rng).size;
-    LaneHop& hop = open.hops.emplace_back();
+    PipelineHop& hop = open.hops.emplace_back();
     hop.layers = {layer, end};
     hop.ranks = AnyAddresses(rng, size);
     for (int k = 0; k < size; ++k) hop.shards.push_back(AnyId<ShardId>(rng));
@@ -226,13 +227,13 @@ OpenLane AnyOpenLane(Rng& rng) {
   open.eos_token_ids = AnyIndices(rng, 4);
   const LayerRange layers = open.hops[static_cast<size_t>(open.hop)].layers;
   for (int l = layers.begin + 1; l <= layers.end; ++l) {
-    if (rng.Between(0, 20) == 0) open.keep_rows_at.push_back(l);
+    if (rng.Between(0, 20) == 0) open.cache_activations_at.push_back(l);
   }
   return open;
 }
 
 PullKv AnyPull(Rng& rng) {
-  PullKv pull{AnyId<TransferId>(rng), AnyId<LaneId>(rng), AnyIndices(rng, 50), 0, 0, {}};
+  PullKv pull{AnyId<TransferId>(rng), AnyId<PipelineId>(rng), AnyIndices(rng, 50), 0, 0, {}};
   pull.end_token = AnyInt(rng);
   pull.first_token = static_cast<int>(AnyUpTo(rng, pull.end_token));
   pull.sources = AnyVector(rng, 3, [&] {
@@ -240,7 +241,7 @@ PullKv AnyPull(Rng& rng) {
   });
   pull.background = AnyUpTo(rng, 1) == 1;
   if (Coin(rng)) pull.layers = AnyLayers(rng);
-  pull.rows = static_cast<PulledRows>(rng.Between(0, 2));
+  pull.activations = static_cast<PulledActivations>(rng.Between(0, 2));
   return pull;
 }
 
@@ -269,11 +270,11 @@ ToController RandomToController(Rng& rng, size_t kind) {
       return ShardLoaded{AnyId<ShardId>(rng), AnyStatus(rng), AnyBytes(rng), AnyBytes(rng),
                          AnyBytes(rng)};
     case 2: return ShardProgress{AnyId<ShardId>(rng), AnyBytes(rng), AnyBytes(rng)};
-    case 3: return LaneOpened{AnyId<LaneId>(rng), AnyStatus(rng)};
-    case 4: return StepDone{AnyId<LaneId>(rng), AnyResult(rng)};
+    case 3: return PipelineOpened{AnyId<PipelineId>(rng), AnyStatus(rng)};
+    case 4: return StepDone{AnyId<PipelineId>(rng), AnyResult(rng)};
     case 5:
-      return LaneBroken{AnyId<LaneId>(rng), AnyStatus(rng),
-                        Coin(rng) ? std::optional(AnyId<WorkerId>(rng)) : std::nullopt};
+      return PipelineBroken{AnyId<PipelineId>(rng), AnyStatus(rng),
+                            Coin(rng) ? std::optional(AnyId<WorkerId>(rng)) : std::nullopt};
     case 6:
       return PullDone{AnyId<TransferId>(rng), AnyStatus(rng), AnyBytes(rng), rng.Uniform() * 1e6,
                       Coin(rng)};
@@ -287,10 +288,10 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
     case 1: return Refused{AnyStatus(rng), Coin(rng)};
     case 2: return AnyLoad(rng);
     case 3: return UnloadShard{AnyId<ShardId>(rng)};
-    case 4: return AnyOpenLane(rng);
-    case 5: return CloseLane{AnyId<LaneId>(rng)};
-    case 6: return AnyLaneStep(rng);
-    case 7: return ExposeKv{AnyHandle(rng), AnyIndices(rng, 50), AnyInt(rng), AnyDuration(rng)};
+    case 4: return AnyOpenPipeline(rng);
+    case 5: return ClosePipeline{AnyId<PipelineId>(rng)};
+    case 6: return AnyPipelineStep(rng);
+    case 7: return ExportKv{AnyHandle(rng), AnyIndices(rng, 50), AnyInt(rng), AnyDuration(rng)};
     case 8: return ReleaseKv{AnyHandle(rng)};
     case 9: return AnyPull(rng);
     default: return Leave{AnyText(rng, kStatusBytesMax)};
@@ -298,9 +299,9 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
 }
 
 PeerMessage RandomPeerMessage(Rng& rng, size_t kind) {
-  if (kind == 0) return AnyLaneStep(rng);
+  if (kind == 0) return AnyPipelineStep(rng);
   return BatchOrder{AnyId<ShardId>(rng), AnyVector(rng, 10, [&] {
-                      return BatchOrder::Part{AnyId<LaneId>(rng), AnyId<StepId>(rng)};
+                      return BatchOrder::Part{AnyId<PipelineId>(rng), AnyId<StepId>(rng)};
                     })};
 }
 
@@ -308,8 +309,8 @@ Heartbeat RandomHeartbeat(Rng& rng) {
   return {AnyId<Incarnation>(rng), rng.Next(), rng.Next(), AnyBytes(rng), AnyBytes(rng)};
 }
 
-LaneStep DecodeStep(int sequences) {
-  LaneStep step{LaneId(7), {}};
+PipelineStep DecodeStep(int sequences) {
+  PipelineStep step{PipelineId(7), {}};
   step.plan.id = StepId(123456);
   for (int i = 0; i < sequences; ++i) {
     SequenceStep& s = step.plan.sequences.emplace_back();

@@ -1,4 +1,4 @@
-// For tests and benchmarks: messages that keep every rule, otherwise arbitrary.
+// For tests and benchmarks: messages that keep every rule and are otherwise arbitrary.
 #pragma once
 
 #include "base/rng.h"
@@ -15,6 +15,6 @@ PeerMessage RandomPeerMessage(Rng& rng, size_t kind);
 Heartbeat RandomHeartbeat(Rng& rng);
 
 // A step in which each of `sequences` computes one token; a sixteenth of them open a block.
-LaneStep DecodeStep(int sequences);
+PipelineStep DecodeStep(int sequences);
 
 }  // namespace millrace::wire::testing

@@ -1,5 +1,5 @@
-// For tests: whether two of core's structs agree in every field, however deep. Fields are found by
-// reflection, so that one added in core is compared without a change here.
+// For tests: whether two of core's structs are equal in every field, at any depth. Reflection finds
+// the fields, so a field added in core is compared without a change here.
 #pragma once
 
 #include <array>

@@ -1,0 +1,248 @@
+//! Limits the size of a template's constants after folding. minijinja folds while it compiles, so
+//! `'a' * 100000000` would use its memory before any budget counts. This pass over the syntax tree
+//! adds up the folded sizes and refuses a template that exceeds the limit.
+//!
+//! Recursive like the tree, whose depth `nesting` has limited.
+
+use minijinja::machinery::ast::{BinOp, BinOpKind, Call, CallArg, Expr, Macro, Stmt};
+use minijinja::machinery::Span;
+use minijinja::value::ValueKind;
+use minijinja::Value;
+
+use crate::Failure;
+
+/// For all folded constants of one template together.
+const CONSTANT_BYTES_MAX: u64 = 4 << 20;
+/// An element of a list or a map.
+const NODE_BYTES: u64 = 32;
+/// A number as text.
+const NUMBER_BYTES: u64 = 40;
+
+/// Upper bounds for a folded constant.
+#[derive(Clone, Copy)]
+struct Constant {
+    bytes: u64,     // of text and elements; none for a number
+    magnitude: u64, // of a number
+    whole: bool,    // a number without a fraction
+}
+
+impl Constant {
+    fn of(value: &Value) -> Constant {
+        let mut constant = Constant { bytes: 0, magnitude: 1, whole: true };
+        match value.kind() {
+            ValueKind::Number => {
+                constant.whole = value.is_integer();
+                let number = f64::try_from(value.clone()).map_or(f64::MAX, f64::abs);
+                constant.magnitude = number.ceil() as u64; // saturates
+            }
+            _ => constant.bytes = value.as_str().map_or(0, |text| text.len() as u64),
+        }
+        constant
+    }
+
+    fn binary(op: BinOpKind, a: Constant, b: Constant) -> Constant {
+        let whole = a.whole && b.whole;
+        let mut bytes = a.bytes.saturating_add(b.bytes);
+        let magnitude = match op {
+            BinOpKind::Mul => {
+                let repeated = a.bytes.saturating_mul(b.magnitude);
+                bytes = bytes.max(repeated).max(b.bytes.saturating_mul(a.magnitude));
+                a.magnitude.saturating_mul(b.magnitude)
+            }
+            BinOpKind::Add | BinOpKind::Sub => a.magnitude.saturating_add(b.magnitude),
+            BinOpKind::Pow | BinOpKind::Div | BinOpKind::FloorDiv | BinOpKind::Rem if !whole => {
+                u64::MAX
+            }
+            BinOpKind::Pow => {
+                a.magnitude.saturating_pow(u32::try_from(b.magnitude).unwrap_or(u32::MAX))
+            }
+            BinOpKind::Concat => {
+                bytes = bytes.saturating_add(2 * NUMBER_BYTES);
+                1
+            }
+            _ => a.magnitude.max(b.magnitude),
+        };
+        Constant { bytes, magnitude, whole: whole && !matches!(op, BinOpKind::Div) }
+    }
+}
+
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+    excess: Option<Span>, // where the limit was passed
+}
+
+impl Sum {
+    /// A constant that is not part of a larger one.
+    fn add(&mut self, constant: Option<Constant>, span: Span) {
+        self.bytes = self.bytes.saturating_add(constant.map_or(0, |made| made.bytes));
+        if self.bytes > CONSTANT_BYTES_MAX && self.excess.is_none() {
+            self.excess = Some(span);
+        }
+    }
+
+    fn top(&mut self, expr: &Expr) {
+        let made = self.expr(expr);
+        self.add(made, expr.span());
+    }
+
+    fn tops<'a>(&mut self, exprs: impl IntoIterator<Item = &'a Expr<'a>>) {
+        for expr in exprs {
+            self.top(expr);
+        }
+    }
+
+    fn args(&mut self, args: &[CallArg]) {
+        for arg in args {
+            match arg {
+                CallArg::Pos(expr)
+                | CallArg::Kwarg(_, expr)
+                | CallArg::PosSplat(expr)
+                | CallArg::KwargSplat(expr) => self.top(expr),
+            }
+        }
+    }
+
+    fn call(&mut self, call: &Call) {
+        self.top(&call.expr);
+        self.args(&call.args);
+    }
+
+    /// A literal folds if all of its elements are constant literals.
+    fn literal<'a>(&mut self, items: impl Iterator<Item = &'a Expr<'a>>) -> Option<Constant> {
+        let mut made = Constant { bytes: 0, magnitude: 1, whole: true };
+        let mut folds = true;
+        for item in items {
+            match item {
+                Expr::Const(value) => {
+                    made.bytes += NODE_BYTES + Constant::of(&value.value).bytes;
+                }
+                other => {
+                    folds = false;
+                    self.top(other);
+                }
+            }
+        }
+        folds.then_some(made)
+    }
+
+    fn binary(&mut self, binary: &BinOp, span: Span) -> Option<Constant> {
+        let (left, right) = (self.expr(&binary.left), self.expr(&binary.right));
+        if let (Some(a), Some(b)) = (left, right) {
+            return Some(Constant::binary(binary.op, a, b));
+        }
+        self.add(left, span);
+        self.add(right, span);
+        None
+    }
+
+    /// The folded form of `expr`; None if it is not constant, and then its constants are added.
+    fn expr(&mut self, expr: &Expr) -> Option<Constant> {
+        match expr {
+            Expr::Const(value) => return Some(Constant::of(&value.value)),
+            Expr::UnaryOp(unary) => return self.expr(&unary.expr),
+            Expr::BinOp(binary) => return self.binary(binary, binary.span()),
+            Expr::List(list) => return self.literal(list.items.iter()),
+            Expr::Tuple(tuple) => return self.literal(tuple.items.iter()),
+            Expr::Map(map) => return self.literal(map.keys.iter().chain(&map.values)),
+            Expr::Var(_) => {}
+            Expr::Compare(compare) => {
+                self.top(&compare.expr);
+                self.tops(compare.ops.iter().map(|op| &op.expr));
+            }
+            Expr::IfExpr(choice) => {
+                self.tops([&choice.test_expr, &choice.true_expr]);
+                self.tops(&choice.false_expr);
+            }
+            Expr::Filter(filter) => {
+                self.tops(&filter.expr);
+                self.args(&filter.args);
+            }
+            Expr::Test(test) => {
+                self.top(&test.expr);
+                self.args(&test.args);
+            }
+            Expr::GetAttr(attribute) => self.top(&attribute.expr),
+            Expr::GetItem(item) => self.tops([&item.expr, &item.subscript_expr]),
+            Expr::Slice(slice) => {
+                self.top(&slice.expr);
+                self.tops([&slice.start, &slice.stop, &slice.step].into_iter().flatten());
+            }
+            Expr::Call(call) => self.call(call),
+        }
+        None
+    }
+
+    fn body(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            self.stmt(stmt);
+        }
+    }
+
+    fn declared(&mut self, declared: &Macro) {
+        self.tops(&declared.defaults);
+        self.body(&declared.body);
+    }
+
+    fn stmt(&mut self, stmt: &Stmt) {
+        match stmt {
+            Stmt::Template(node) => self.body(&node.children),
+            Stmt::EmitExpr(node) => self.top(&node.expr),
+            Stmt::ForLoop(node) => {
+                self.top(&node.iter);
+                self.tops(&node.filter_expr);
+                self.body(&node.body);
+                self.body(&node.else_body);
+            }
+            Stmt::IfCond(node) => {
+                self.top(&node.expr);
+                self.body(&node.true_body);
+                self.body(&node.false_body);
+            }
+            Stmt::WithBlock(node) => {
+                self.tops(node.assignments.iter().map(|(_, value)| value));
+                self.body(&node.body);
+            }
+            Stmt::Set(node) => self.top(&node.expr),
+            Stmt::SetBlock(node) => {
+                self.tops(&node.filter);
+                self.body(&node.body);
+            }
+            Stmt::AutoEscape(node) => {
+                self.top(&node.enabled);
+                self.body(&node.body);
+            }
+            Stmt::FilterBlock(node) => {
+                self.top(&node.filter);
+                self.body(&node.body);
+            }
+            Stmt::Block(node) => self.body(&node.body),
+            Stmt::Import(node) => self.top(&node.expr),
+            Stmt::FromImport(node) => self.top(&node.expr),
+            Stmt::Extends(node) => self.top(&node.name),
+            Stmt::Include(node) => self.top(&node.name),
+            Stmt::Macro(node) => self.declared(node),
+            Stmt::CallBlock(node) => {
+                self.call(&node.call);
+                self.declared(&node.macro_decl);
+            }
+            Stmt::Do(node) => self.call(&node.call),
+            Stmt::EmitRaw(_) | Stmt::Continue(_) | Stmt::Break(_) => {}
+        }
+    }
+}
+
+/// Refuses a template whose constants would be too large when folded.
+pub fn check(tree: &Stmt) -> Result<(), Failure> {
+    let mut sum = Sum::default();
+    sum.stmt(tree);
+    match sum.excess {
+        Some(at) => Err(Failure::Limit(format!(
+            "the constants take more than {CONSTANT_BYTES_MAX} bytes (chat template, line {}, \
+             column {})",
+            at.start_line,
+            at.start_col + 1
+        ))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,144 @@
+#include "apps/cluster/controller_admin.h"
+
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/mutex.h"
+#include "cluster/mailbox.h"
+#include "plan/io/plan_yaml.h"
+
+namespace millrace::apps {
+namespace {
+
+Json RangesOf(const std::vector<LayerRange>& layers) {
+  Json all = Json::array();
+  for (const LayerRange& range : layers) all.push_back({range.begin, range.end});
+  return all;
+}
+
+std::string StateOf(const cluster::WorkerStatus& worker) {
+  if (!worker.note.empty()) return "unusable";
+  if (worker.draining) return "draining";
+  return worker.layers.empty() ? "idle" : "serving";
+}
+
+Json ToJson(const cluster::WorkerStatus& worker) {
+  return {{"name", worker.name},
+          {"state", StateOf(worker)},
+          {"address", worker.control},
+          {"device", worker.device},
+          {"note", worker.note},
+          {"layers", RangesOf(worker.layers)},
+          {"rank", worker.rank},
+          {"ranks", worker.ranks},
+          {"memory_bytes", worker.memory_bytes},
+          {"weight_bytes", worker.weight_bytes},
+          {"kv_bytes", worker.kv_bytes},
+          {"batches", worker.batches},
+          {"silent_s", worker.silent.seconds()}};
+}
+
+Json ToJson(const cluster::PipelineStatus& pipeline) {
+  const char* state = pipeline.retiring ? "retiring" : pipeline.open ? "open" : "opening";
+  return {{"id", pipeline.id.value()},
+          {"state", state},
+          {"role", plan::RoleName(pipeline.role)},
+          {"workers", pipeline.workers},
+          {"layers", RangesOf(pipeline.layers)},
+          {"requests", pipeline.requests},
+          {"blocks_total", pipeline.blocks_total},
+          {"blocks_used", pipeline.blocks_used}};
+}
+
+Json ToJson(const cluster::ControllerCounters& counters) {
+  Json all = Json::object();
+  for (const auto& counter : cluster::AllControllerCounters()) {
+    all[counter.name] = counters.*counter.value;
+  }
+  return all;
+}
+
+Json OrNull(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
+
+class ControllerAdmin : public serve::ClusterAdmin {
+ public:
+  ControllerAdmin(cluster::ControllerHost& host, std::string model, std::unique_ptr<KeptPlan> kept)
+      : host_(host), model_(std::move(model)), kept_(std::move(kept)) {
+    if (!kept_) return;
+    host_.OnPlanSettled([this](int64_t epoch, bool in_force) {
+      settling_.Put([=, this] { Settle(epoch, in_force); });
+    });
+  }
+
+  Json Describe() override {
+    const cluster::ClusterStatus status = host_.Describe();
+    Json workers = Json::array(), pipelines = Json::array();
+    for (const auto& worker : status.workers) workers.push_back(ToJson(worker));
+    for (const auto& pipeline : status.pipelines) pipelines.push_back(ToJson(pipeline));
+    Json given_up;
+    if (status.given_up) {
+      given_up = {{"plan", status.given_up->epoch}, {"reason", status.given_up->reason}};
+    }
+    return {{"model", model_},
+            {"term", status.term.value()},
+            {"epoch", status.epoch},
+            {"missing", OrNull(status.missing)},
+            {"degraded", OrNull(status.degraded)},
+            {"changing", status.changing},
+            {"given_up", given_up},
+            {"workers", workers},
+            {"pipelines", pipelines},
+            {"requests", status.requests},
+            {"waiting", status.waiting},
+            {"moving", status.moving},
+            {"counters", ToJson(status.counters)}};
+  }
+  Status ApplyPlan(Plan plan, std::vector<std::string> workers, const std::string& text) override {
+    const MutexLock lock(applying_);  // a plan is written before it is settled
+    int64_t epoch = 0;
+    MR_RETURN_IF_ERROR(host_.ApplyPlan(std::move(plan), std::move(workers), &epoch));
+    if (!kept_) return OkStatus();
+    return kept_->Write(text, epoch)
+        .WithContext(
+            "the change to the plan has begun, but the next controller will not know of it");
+  }
+  Status Drain(std::string_view worker) override { return host_.DrainWorker(worker); }
+  Status Migrate(RequestId request, std::string_view worker) override {
+    return host_.Migrate(request, worker);
+  }
+
+  std::vector<serve::ClusterCounter> Counters() override {
+    const cluster::ControllerCounters counters = host_.Describe().counters;
+    std::vector<serve::ClusterCounter> all;
+    for (const auto& counter : cluster::AllControllerCounters()) {
+      all.push_back({counter.metric, counter.help, counters.*counter.value});
+    }
+    return all;
+  }
+
+ private:
+  void Settle(int64_t epoch, bool in_force) {
+    const MutexLock lock(applying_);
+    if (const Status settled = kept_->Settle(epoch, in_force); !settled.ok()) {
+      MR_LOG(error, "the next controller may begin with the plan that was given up: {}",
+             settled.message());
+    }
+  }
+
+  cluster::ControllerHost& host_;
+  const std::string model_;
+  const std::unique_ptr<KeptPlan> kept_;
+  Mutex applying_;
+  cluster::Mailbox settling_;  // last: its work uses the rest
+};
+
+}  // namespace
+
+std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,
+                                                        std::string model,
+                                                        std::unique_ptr<KeptPlan> kept) {
+  return std::make_unique<ControllerAdmin>(host, std::move(model), std::move(kept));
+}
+
+}  // namespace millrace::apps

@@ -1,0 +1,32 @@
+// ControllerProcess: a ControllerHost that workers reach over the network: the control server's
+// sessions are the controller's connections. Owned by main(); the controller's callers may be any
+// thread.
+#pragma once
+
+#include <memory>
+
+#include "base/clock.h"
+#include "cluster/control_server.h"
+#include "cluster/controller_host.h"
+
+namespace millrace::cluster {
+
+class ControllerProcess {
+ public:
+  // Listens at once. `clock` outlives it.
+  static Result<std::unique_ptr<ControllerProcess>> Start(ControllerHostOptions host,
+                                                          ControlServerOptions server,
+                                                          const Clock& clock);
+  ~ControllerProcess();
+
+  ControllerHost& host() { return *host_; }
+  int port() const { return server_->port(); }
+  ControlServerCounters link_counters() const { return server_->counters(); }
+
+ private:
+  ControllerProcess() = default;
+  std::unique_ptr<ControllerHost> host_;
+  std::unique_ptr<ControlServer> server_;
+};
+
+}  // namespace millrace::cluster

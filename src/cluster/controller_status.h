@@ -1,0 +1,78 @@
+// A controller's status and counters, for operators, /metrics and tests. Values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "core/plan.h"
+#include "core/worker_messages.h"
+
+namespace millrace::cluster {
+
+struct WorkerStatus {
+  WorkerId id;
+  std::string name, device, control, note;
+  bool draining = false;
+  std::vector<LayerRange> layers;  // loaded
+  int rank = 0, ranks = 1;
+  int64_t memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
+  uint64_t batches = 0;
+  Duration silent;
+};
+struct PipelineStatus {
+  PipelineId id;
+  std::vector<std::string> workers;  // rank 0 of each hop
+  std::vector<LayerRange> layers;
+  StageRole role = StageRole::kBoth;
+  bool open = false, retiring = false;
+  int64_t requests = 0;
+  int blocks_total = 0, blocks_used = 0;
+};
+
+// Each only grows while the controller lives. AllControllerCounters lists every member.
+struct ControllerCounters {
+  uint64_t joins = 0, joins_refused = 0, workers_lost = 0;
+  uint64_t pipelines_opened = 0, pipelines_lost = 0;
+  uint64_t layouts = 0, plans_applied = 0, plans_given_up = 0;
+  uint64_t replays = 0, poisoned = 0, expired = 0;
+  uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
+  uint64_t pulls_failed = 0, leases_renewed = 0;
+  uint64_t fetched = 0;           // of the replays, with KV that was left
+  uint64_t computed_in_part = 0;  // of these, by less than all layers
+  uint64_t stale_messages = 0;    // of pipelines, shards and transfers that are gone
+};
+
+// A counter's name in /cluster/status and in /metrics, and its help text.
+struct ControllerCounter {
+  const char* name;
+  const char* metric;
+  const char* help;
+  uint64_t ControllerCounters::*value;
+};
+std::span<const ControllerCounter> AllControllerCounters();
+
+// A change of plan that ended before the plan came into force.
+struct GivenUpPlan {
+  int64_t epoch = 0;
+  std::string reason;
+};
+
+struct ClusterStatus {
+  Term term;
+  int64_t epoch = 0;
+  Plan plan;
+  std::optional<std::string> missing;   // why no request can be served
+  std::optional<std::string> degraded;  // which stage is not up, where requests can be served
+  bool changing = false;                // to another plan
+  std::optional<GivenUpPlan> given_up;  // the last change, if it was
+  std::vector<WorkerStatus> workers;
+  std::vector<PipelineStatus> pipelines;
+  int64_t requests = 0, waiting = 0, moving = 0;
+  ControllerCounters counters;
+};
+
+}  // namespace millrace::cluster

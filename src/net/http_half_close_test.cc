@@ -1,0 +1,185 @@
+// Clients that close their sending half and wait for the answer, beside clients that leave.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/check.h"
+#include "net/http_server.h"
+#include "net/raw_client.h"
+
+namespace millrace::net {
+namespace {
+
+constexpr char kRequest[] = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi";
+constexpr char kOldRequest[] = "POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi";
+
+// Gives the replies to the test, which answers when it likes.
+class HoldingServer {
+ public:
+  HoldingServer() {
+    auto started = HttpServer::Start({}, [this](HttpRequest, std::shared_ptr<HttpReply> reply) {
+      reply->OnDisconnect([this] { ++gone; });
+      std::lock_guard lock(mutex_);
+      replies_.push_back(std::move(reply));
+    });
+    MR_CHECK(started.ok()) << started.status().ToString();
+    server = std::move(started).value();
+  }
+  ~HoldingServer() { server->Stop(Duration()); }
+
+  // Waits for reply `i`.
+  std::shared_ptr<HttpReply> Reply(size_t i) {
+    MR_CHECK(Eventually([&] {
+      std::lock_guard lock(mutex_);
+      return replies_.size() > i;
+    }));
+    std::lock_guard lock(mutex_);
+    return replies_[i];
+  }
+
+  std::unique_ptr<HttpServer> server;
+  std::atomic<int> gone{0};
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<HttpReply>> replies_;
+};
+
+void SendAndCloseSending(RawClient& client, const std::string& request) {
+  ASSERT_TRUE(client.Send(request));
+  ASSERT_EQ(shutdown(client.fd(), SHUT_WR), 0);
+}
+
+// Longer than it takes to notice a client that has left.
+void LetTheServerLook() { std::this_thread::sleep_for(std::chrono::milliseconds(700)); }
+
+// Without the interim responses in front, as RFC 9110 section 15.2 has clients read.
+std::string WithoutInterim(std::string response) {
+  while (response.starts_with(kContinue)) response.erase(0, kContinue.size());
+  return response;
+}
+
+struct Parsed {
+  int status = 0;
+  std::string body;
+};
+
+Parsed Parse(const std::string& response) {
+  Parsed parsed;
+  ResponseParser parser(HttpLimits(), /*head_request=*/false,
+                        {.on_head = [&](int status, const HttpHeaders&) { parsed.status = status; },
+                         .on_body = [&](std::string_view part) { parsed.body += part; }});
+  std::string rest = WithoutInterim(response);
+  while (!rest.empty()) {
+    const size_t used = parser.Feed(rest);
+    rest.erase(0, used);
+    if (used == 0) break;
+  }
+  EXPECT_EQ(parser.stage(), HttpStage::kDone) << response;
+  return parsed;
+}
+
+TEST(HalfClose, AClientGetsItsAnswer) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  SendAndCloseSending(client, kRequest);
+  const auto reply = holding.Reply(0);
+  LetTheServerLook();
+  EXPECT_FALSE(reply->disconnected());
+  reply->Send({200, {}, "the answer"});
+  const Parsed parsed = Parse(client.ReadToEnd());
+  EXPECT_EQ(parsed.status, 200);
+  EXPECT_EQ(parsed.body, "the answer");
+  EXPECT_TRUE(client.closed()) << "no further request can come";
+  EXPECT_EQ(holding.gone, 0);
+  EXPECT_TRUE(Eventually([&] { return holding.server->connections() == 0; }));
+}
+
+TEST(HalfClose, AClientGetsItsStream) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  ASSERT_TRUE(client.Send(kRequest));
+  const auto reply = holding.Reply(0);
+  reply->Start({200, {}, ""});
+  EXPECT_TRUE(reply->Write("one "));
+  ASSERT_EQ(shutdown(client.fd(), SHUT_WR), 0);
+  LetTheServerLook();  // it asks in the middle of the stream
+  EXPECT_TRUE(reply->Write("two "));
+  EXPECT_TRUE(reply->Write("three"));
+  reply->End();
+  EXPECT_EQ(Parse(client.ReadToEnd()).body, "one two three");
+  EXPECT_EQ(holding.gone, 0);
+}
+
+TEST(HalfClose, WhatWasSentAheadIsAnsweredToo) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  SendAndCloseSending(client, std::string(kRequest) + kRequest);
+  holding.Reply(0)->Send({200, {}, "first"});
+  holding.Reply(1)->Send({200, {}, "second"});
+  const std::string all = client.ReadToEnd();
+  const size_t first = all.find("\r\n\r\nfirst");
+  ASSERT_NE(first, std::string::npos) << all;
+  EXPECT_NE(all.find("\r\n\r\nsecond", first), std::string::npos) << all;
+  EXPECT_TRUE(client.closed());
+}
+
+// Between requests the end of the input is the end of the connection.
+TEST(HalfClose, AnIdleConnectionCloses) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  ASSERT_TRUE(client.Send(kRequest));
+  holding.Reply(0)->Send({200, {}, "ok"});
+  client.ReadResponse();
+  ASSERT_EQ(shutdown(client.fd(), SHUT_WR), 0);
+  EXPECT_EQ(client.ReadToEnd(), "");
+  EXPECT_TRUE(client.closed());
+}
+
+TEST(HalfClose, LeavingAfterwardsIsNoticedAtTheNextWrite) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  SendAndCloseSending(client, kRequest);
+  const auto reply = holding.Reply(0);
+  reply->Start({200, {}, ""});
+  EXPECT_TRUE(reply->Write("one"));
+  client.ReadUntil("one");
+  LetTheServerLook();
+  EXPECT_EQ(holding.gone, 0);
+  client.Close();
+  reply->Write("two");
+  EXPECT_TRUE(Eventually([&] { return holding.gone == 1; }));
+  EXPECT_TRUE(Eventually([&] { return holding.server->connections() == 0; }));
+}
+
+// Without a write the server asks again, every few seconds.
+TEST(HalfClose, LeavingAfterwardsIsNoticedWithoutAWrite) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  SendAndCloseSending(client, kRequest);
+  const auto reply = holding.Reply(0);
+  LetTheServerLook();
+  EXPECT_FALSE(reply->disconnected());
+  client.Close();
+  EXPECT_TRUE(Eventually([&] { return holding.gone == 1; }));
+}
+
+// HTTP/1.0 knows no interim responses: nothing could tell such a client from one that has left.
+TEST(HalfClose, WithHttp10ItMeansLeaving) {
+  HoldingServer holding;
+  RawClient client(holding.server->port());
+  SendAndCloseSending(client, kOldRequest);
+  const auto reply = holding.Reply(0);
+  EXPECT_TRUE(Eventually([&] { return holding.gone == 1; }));
+  EXPECT_TRUE(reply->disconnected());
+  EXPECT_EQ(client.ReadToEnd(), "");
+}
+
+}  // namespace
+}  // namespace millrace::net

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+"""Talks HTTP to the real program as clients do that are no SDK: monitors, scripts, old tools.
+
+Usage: http_test.py PROGRAM [unittest arguments]
+"""
+import gzip
+import http.client
+import json
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+MODEL = str(ROOT / "models" / "demo")
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+KEY = "http-test-key"
+TIMEOUT_S = 120
+LEAVES_WITHIN_S = 5  # half a second on a machine that does nothing else
+
+
+class Server:
+    """`millrace serve` with the demo model."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen(
+            [PROGRAM, "serve", MODEL, "--port", "0", *flags], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, bufsize=1)
+        self.output = ""
+        while "curl " not in self.output:
+            line = self.process.stdout.readline()
+            if not line:
+                raise AssertionError(f"the server left early: {self.output}")
+            self.output += line
+        self.port = int(re.search(r"Serving \S+ on http://127.0.0.1:(\d+)", self.output).group(1))
+        # What it logs from now on must not fill the pipe.
+        threading.Thread(target=self.process.stdout.read, daemon=True).start()
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(timeout=60)
+
+    def call(self, method, path, body=None, headers=()):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=TIMEOUT_S)
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        connection.request(method, path, body, {"Content-Type": "application/json", **dict(headers)})
+        answer = connection.getresponse()
+        answer.text = answer.read().decode()
+        connection.close()
+        return answer
+
+    def open(self):
+        return socket.create_connection(("127.0.0.1", self.port), timeout=TIMEOUT_S)
+
+    def metric(self, name):
+        lines = self.call("GET", "/metrics").text.splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
+
+
+def post_bytes(fields, version="1.1", headers=""):
+    body = json.dumps({"prompt": "And it came to pass", "temperature": 0, "ignore_eos": True,
+                       **fields}).encode()
+    head = (f"POST /v1/completions HTTP/{version}\r\nHost: t\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n{headers}\r\n")
+    return head.encode() + body
+
+
+def read_all(connection):
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts).decode()
+
+
+def read_answer(connection):
+    """One answer with a Content-Length; the connection may stay open."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += connection.recv(65536)
+    head, body = data.split(b"\r\n\r\n", 1)
+    length = int(re.search(rb"Content-Length: (\d+)", head).group(1))
+    while len(body) < length:
+        body += connection.recv(65536)
+    return head.decode(), body.decode()
+
+
+class Http(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.stop()
+
+    def test_head_is_answered_wherever_get_is(self):
+        for path in ("/health", "/ready", "/version", "/v1/models", "/v1/models/demo", "/metrics"):
+            head, get = self.server.call("HEAD", path), self.server.call("GET", path)
+            self.assertEqual((head.status, head.text), (200, ""), path)
+            self.assertEqual(head.getheader("Content-Type"), get.getheader("Content-Type"))
+            if path != "/metrics":  # whose numbers change
+                self.assertEqual(head.getheader("Content-Length"), get.getheader("Content-Length"))
+        refused = self.server.call("HEAD", "/v1/completions")
+        self.assertEqual((refused.status, refused.getheader("allow")), (405, "POST"))
+
+    def test_a_client_that_closes_its_sending_half_gets_its_answer(self):
+        for fields, end in (({"max_tokens": 40}, "}"),
+                            ({"max_tokens": 40, "stream": True}, "data: [DONE]\n\n\r\n0\r\n\r\n")):
+            with self.server.open() as connection:
+                connection.sendall(post_bytes(fields))
+                connection.shutdown(socket.SHUT_WR)
+                answer = read_all(connection)
+            self.assertIn("HTTP/1.1 200 OK", answer)
+            self.assertTrue(answer.endswith(end), answer[-200:])
+
+    def test_a_client_that_leaves_frees_its_request(self):
+        for version in ("1.1", "1.0"):
+            for stream in (False, True):
+                for reset in (False, True):
+                    self.leave(version, stream, reset)
+
+    def leave(self, version, stream, reset):
+        connection = self.server.open()
+        connection.sendall(post_bytes({"max_tokens": 400, "n": 8, "stream": stream}, version))
+        while not self.server.metric("vllm:num_requests_running"):
+            time.sleep(0.01)
+        if reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        connection.close()
+        closed = time.monotonic()
+        while self.server.metric("vllm:num_requests_running"):
+            took = time.monotonic() - closed
+            self.assertLess(took, LEAVES_WITHIN_S, (version, stream, reset))
+            time.sleep(0.01)
+
+    def test_http_1_0_keeps_the_connection_when_it_asks_to(self):
+        with self.server.open() as connection:
+            for _ in range(3):
+                connection.sendall(post_bytes({"max_tokens": 2}, "1.0", "Connection: keep-alive\r\n"))
+                head, body = read_answer(connection)
+                self.assertIn("\r\nConnection: keep-alive", head)
+                self.assertEqual(json.loads(body)["usage"]["completion_tokens"], 2)
+            connection.sendall(post_bytes({"max_tokens": 2, "stream": True}, "1.0",
+                                          "Connection: keep-alive\r\n"))
+            answer = read_all(connection)
+            self.assertIn("\r\nConnection: close\r\n", answer)
+            self.assertTrue(answer.endswith("data: [DONE]\n\n"), answer)
+
+    def test_a_compressed_body_is_refused_by_its_name(self):
+        body = gzip.compress(json.dumps({"prompt": "a"}).encode())
+        answer = self.server.call("POST", "/v1/completions", body, {"Content-Encoding": "gzip"})
+        self.assertEqual(answer.status, 415)
+        self.assertIn("Content-Encoding 'gzip'", answer.text)
+
+    def test_the_path_of_the_model_is_shown_nowhere(self):
+        for path in ("/v1/models", "/v1/models/demo", "/metrics", "/version"):
+            self.assertNotIn(MODEL, self.server.call("GET", path).text, path)
+        cards = json.loads(self.server.call("GET", "/v1/models").text)["data"]
+        self.assertEqual([(card["id"], card["root"]) for card in cards], [("demo", "demo")])
+        body = {"model": MODEL, "prompt": "a", "max_tokens": 1}
+        answer = json.loads(self.server.call("POST", "/v1/completions", body).text)
+        self.assertEqual(answer["model"], "demo")
+
+    def test_ignored_fields_are_named(self):
+        tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+        body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tools": tools,
+                "user": "u", "temprature": 1}
+        for stream in (False, True):
+            answer = self.server.call("POST", "/v1/chat/completions", {**body, "stream": stream})
+            self.assertEqual(answer.status, 200, answer.text)
+            self.assertEqual(answer.getheader("X-Millrace-Ignored"), "temprature, tools, user")
+
+    def test_metrics_are_what_vllms_boards_ask_for(self):
+        self.server.call("POST", "/v1/completions", {"prompt": 5})
+        text = self.server.call("GET", "/metrics").text
+        self.assertRegex(text, r'http_requests_total\{[^}]*status="4xx"[^}]*\} [1-9]')
+        self.assertNotRegex(text, r'http_requests_total\{[^}]*status="[0-9]+"')
+        self.assertNotRegex(text, r'http_requests_total\{[^}]*handler="/(health|metrics)"')
+        self.assertRegex(text, r'vllm:engine_sleep_state\{[^}]*sleep_state="awake"[^}]*\} 1')
+        for reason in ("capacity", "deferred"):
+            self.assertRegex(text, rf'vllm:num_requests_waiting_by_reason\{{[^}}]*"{reason}"[^}}]*\}} 0')
+
+
+class Keys(unittest.TestCase):
+    def test_a_key_comes_in_one_of_three_headers(self):
+        server = Server("--api-key", KEY)
+        self.addCleanup(server.stop)
+        for headers in ({}, {"x-api-key": "wrong"}, {"Authorization": "Bearer wrong", "api-key": KEY}):
+            answer = server.call("GET", "/v1/models", headers=headers)
+            self.assertEqual(answer.status, 401, headers)
+            self.assertEqual(answer.getheader("WWW-Authenticate"), "Bearer")
+        for headers in ({"Authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}, {"api-key": KEY}):
+            self.assertEqual(server.call("GET", "/v1/models", headers=headers).status, 200, headers)
+
+
+class Templates(unittest.TestCase):
+    def test_a_template_that_nests_too_deep_is_an_error_of_its_file(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        model = pathlib.Path(folder.name) / "model"
+        shutil.copytree(MODEL, model)
+        template = model / "chat_template.jinja"
+        for source in ("{{ " + "not " * 100_000 + "x }}", "{{ " + "[" * 100_000 + " }}",
+                       "{{ x" + " ~ x" * 100_000 + " }}",
+                       "{% if x %}" + "{% elif x %}" * 60_000 + "{% endif %}"):
+            template.write_text("first line\n" + source)
+            done = subprocess.run([PROGRAM, "serve", str(model), "--port", "0"], text=True,
+                                  capture_output=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual(done.returncode, 1, done.stderr)
+            self.assertIn(str(template), done.stderr)
+            self.assertRegex(done.stderr, r"more than \d+ .*line 2, column \d+")
+
+
+if __name__ == "__main__":
+    unittest.main()

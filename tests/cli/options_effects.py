@@ -1,0 +1,352 @@
+"""How the effect of each option is seen from outside the process: an answer over HTTP, /metrics,
+/cluster/status, a file, what is printed, a port, the exit code. Each function takes the running
+server and what the option was given, and fails when it sees no effect."""
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import time
+
+from options_harness import descendants, in_parallel, run, syncs, wait_until
+
+LONG = {"max_tokens": 400, "ignore_eos": True}
+KV_BYTES_PER_TOKEN = 2048  # of the demo model
+LAYERS = 4
+SETTLED_S = 4  # longer than it takes to lay out lost layers over other workers
+firsts = {}  # the seed of the first request, by --seed
+
+
+def check(condition, what):
+    if not condition:
+        raise AssertionError(what)
+
+
+def same(got, wanted):
+    check(got == wanted, f"{got!r} is not {wanted!r}")
+
+
+def refuses_connections(host, port):
+    with contextlib.closing(socket.socket()) as probe:
+        probe.settimeout(5)
+        return probe.connect_ex((host, port)) != 0
+
+
+# ---- the HTTP front end
+
+def host(server, value):
+    same(server.host, value)
+    check(refuses_connections("127.0.0.1", server.port), "it listens on 127.0.0.1 as well")
+
+
+def port(server, value):
+    same(server.port, int(value))
+
+
+def names(server, *values):
+    same([m["id"] for m in server.json("/v1/models")["data"]], list(values))
+
+
+def model(server, value):
+    same(server.status()["model"], os.path.basename(str(value)))
+
+
+def api_key(server, value):
+    same(server.request("GET", "/v1/models", headers={})[0], 401)
+    same(server.request("GET", "/v1/models", headers={"Authorization": f"Bearer {value}"})[0], 200)
+
+
+def admin_listen(server, value):
+    """It answers with the certificate of the main port, and not without a key."""
+    host_name, number = value.rsplit(":", 1)
+    same(ask_admin(host_name, int(number), {}), 401)
+    server.admin = host_name, int(number)
+
+
+def admin_key(server, value):
+    same(ask_admin(*server.admin, {"Authorization": "Bearer another"}), 401)
+    same(ask_admin(*server.admin, {"Authorization": f"Bearer {value}"}), 200)
+
+
+def ask_admin(host_name, number, headers):
+    trusting = ssl._create_unverified_context()
+    with contextlib.closing(http.client.HTTPSConnection(host_name, number, timeout=30,
+                                                        context=trusting)) as connection:
+        connection.request("GET", "/cluster/status", headers=headers)
+        return connection.getresponse().status
+
+
+def origins(server, value):
+    def allowed(origin):
+        headers = {**server.headers(), "Origin": origin}
+        return server.request("GET", "/v1/models", headers=headers)[1].get(
+            "Access-Control-Allow-Origin")
+    same(allowed(value), value)
+    same(allowed("https://other.example"), None)
+
+
+def certificate(server, value):
+    shown = ssl.get_server_certificate((server.host, server.port))
+    same(shown.split(), value.read_text().split())
+
+
+def chat_template(server, value):
+    check("[[" in value.read_text(), "the template of this test marks messages")
+    asked = {"messages": [{"role": "user", "content": "sea"}]}
+    tokens = server.json("/tokenize", asked)["tokens"]
+    same(server.json("/detokenize", {"tokens": tokens})["prompt"], "[[sea]]")
+
+
+def resumable(server, _):
+    status, headers, text = server.request("POST", "/v1/completions",
+                                           {"prompt": "Once", "max_tokens": 4, "stream": True})
+    same(status, 200)
+    check(headers["X-Stream-Id"] and "\nid: " in "\n" + text, f"{headers} {text}")
+
+
+def aborts_what_runs(server, _):
+    """The last check of its server: it ends."""
+    in_parallel([lambda: server.request(
+        "POST", "/v1/completions", {"prompt": "Once", "n": 100, **LONG})])
+    wait_until(lambda: server.metric("vllm:num_requests_running") > 0, "it runs")
+    begun = time.monotonic()
+    server.signal(signal.SIGTERM)
+    same(server.process.wait(30), 0)
+    check(time.monotonic() - begun < 10, "it waited for what ran")
+    wait_until(lambda: server.said("aborted after --shutdown-timeout"), "it says so")
+
+
+def log_level(server, _):
+    """Given "warning": no process writes anything less severe."""
+    same([line for line in server.lines if re.search(r"^(\S+: )?[\d:.]+ info ", line)], [])
+
+
+# ---- the scheduler and its memory
+
+def context(server, value):
+    same(server.json("/v1/models")["data"][0]["max_model_len"], int(value))
+
+
+def block_size(server, value):
+    check(f'block_size="{value}"' in server.request("GET", "/metrics")[2], "no such label")
+    same(server.steps()[0]["options"]["block_size"], int(value))
+
+
+def blocks(server, value):
+    same(server.metric("millrace_kv_blocks"), int(value))
+    same([p["blocks_total"] for p in server.status()["pipelines"]], [int(value)])
+
+
+def kv_memory(server, value):
+    """Of a pipeline of one stage, or of equal ones that share it."""
+    tokens = int(value.removesuffix("MiB")) * 2**20 // KV_BYTES_PER_TOKEN
+    same([p["blocks_total"] for p in server.status()["pipelines"]], [tokens // 16])
+
+
+def batches(server):
+    """The tokens of each sequence of each step."""
+    return [[part[2] for part in step["parts"]] for step in server.steps() if "parts" in step]
+
+
+def sequences(server, value):
+    server.complete(n=8, max_tokens=20, ignore_eos=True)
+    check(max(map(len, batches(server))) <= int(value), "steps have more sequences")
+
+
+def batched_tokens(server, value):
+    server.complete(prompt=[7] * 150)
+    same(max(map(sum, batches(server))), int(value))
+
+
+def no_prefix_caching(server, _):
+    answers = [server.complete(prompt=[9] * 100) for _ in range(2)]
+    details = answers[1]["usage"].get("prompt_tokens_details") or {}
+    check(not details.get("cached_tokens"), f"a prefix was found: {answers[1]}")
+
+
+def priority(server, _):
+    """Of two that wait, the one that came later and is more important ends first. Several stages
+    have several steps under way, and room for both: there the log's header has to do."""
+    same(server.steps()[0]["options"]["policy"], 1)
+    if server.steps()[0]["options"]["stages"] > 1:
+        return
+    ended = []
+
+    def ask(number):
+        server.complete(prompt=[100 + number], priority=number)
+        ended.append(number)
+
+    joins = [in_parallel([lambda n=n: server.complete(max_tokens=n, ignore_eos=True)
+                          for n in (150, 250, 350)])]
+    wait_until(lambda: server.metric("vllm:num_requests_running") == 3, "all places are taken")
+    for number in (9, -9):
+        joins.append(in_parallel([lambda n=number: ask(n)]))
+        wait_until(lambda n=number: [e for e in server.steps() if e.get("prompt") == [100 + n]],
+                   "it is accepted")
+    for join in joins:
+        join()
+    same(ended, [-9, 9])
+
+
+def seed(server, value):
+    """The same at each start that is given the same; drawn otherwise."""
+    first = next(entry for entry in server.steps() if "add" in entry)["seed"]
+    same(firsts.setdefault(value, first), first)
+
+
+def step_log(server, value):
+    """A log of one stage is replayed; each line says whose it is."""
+    steps = server.steps()
+    check({"options", "costs"} <= steps[0].keys(), "the first line is no header")
+    check(all("pipeline" in entry for entry in steps), "a line names no pipeline")
+    status, text = run(server.program, "simulate", "--replay", value, "--json")
+    if steps[0]["options"]["stages"] == 1:
+        same((status, json.loads(text)["same"]), (0, True))
+    else:
+        check("only one can be replayed" in text, text)
+
+
+def reserves_whole_context(server, _):
+    """`orca-max` keeps room for the longest answer, so that few requests run together."""
+    join = in_parallel([lambda: server.complete(**LONG) for _ in range(3)])
+
+    def waits():
+        return all(server.metric("vllm:num_requests_waiting") > 0 and
+                   server.metric("vllm:num_requests_running") > 0 for _ in range(3))
+
+    wait_until(waits, "requests wait while others run")
+    join()
+    same(server.steps()[0]["options"]["kv_policy"], 2)
+
+
+def swaps(server, _):
+    """More than the KV cache holds, so that sequences give way."""
+    in_parallel([lambda i=i: server.complete(prompt=[20 + i] * 20, max_tokens=180, ignore_eos=True)
+                 for i in range(6)])()
+    check(server.metric('millrace_swapped_out_blocks_total') > 0, "nothing was swapped out")
+
+
+def swap_space(server, value):
+    wanted = int(float(value) * 2**30 / (16 * KV_BYTES_PER_TOKEN))
+    check(f'num_cpu_blocks="{wanted}"' in server.request("GET", "/metrics")[2], f"not {wanted}")
+
+
+def threads(server, value):
+    for worker in server.status()["workers"]:
+        check(worker["device"].endswith(f" x{value}"), worker["device"])
+
+
+# ---- the cluster
+
+def layers(server):
+    """By worker, for those that hold some."""
+    return {w["name"]: w["layers"] for w in server.status()["workers"] if w["layers"]}
+
+
+def worker_count(server, value):
+    same(len(server.status()["workers"]), int(value))
+    same(len(descendants(server.process.pid, "worker")), int(value))
+
+
+def stages(server, value):
+    same(len({json.dumps(held) for held in layers(server).values()}), int(value))
+
+
+def ranks(server, value):
+    same([w["ranks"] for w in server.status()["workers"]], [int(value)] * int(value))
+
+
+def plan(server, _):
+    same(sorted(layers(server).values()), [[[0, 3]], [[3, LAYERS]]])
+
+
+def stays_laid_out(server, _):
+    """The last check of its server: a worker is stopped."""
+    before = layers(server)
+    lost = next(name for name, held in before.items() if held[0][0] > 0)
+    pids = {name: worker.process.pid for name, worker in server.workers.items()}
+    pid = (pids or descendants(server.process.pid, "worker"))[lost]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_until(lambda: server.status()["missing"], "the worker is given up")
+        end = time.monotonic() + SETTLED_S
+        while time.monotonic() < end:
+            now = layers(server)
+            check(all(now[name] == before[name] for name in now), f"{before} became {now}")
+            check(server.status()["missing"], "others took the layers")
+            time.sleep(0.2)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
+def journal(server, value):
+    server.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 4, "stream": True})
+    check(any(file.stat().st_size > 0 for file in value.iterdir()), "the folder is empty")
+
+
+def journal_sync(server, _):
+    before = syncs(server.folder)
+    server.request("POST", "/v1/completions",
+                   {"prompt": "x", "max_tokens": 60, "ignore_eos": True, "stream": True})
+    check(syncs(server.folder) - before >= 20, f"{syncs(server.folder) - before} syncs")
+
+
+def store(server, value):
+    folder = server.folder / value.removeprefix("sqlite:").rsplit("/", 1)[1]
+    check(any(file.suffix in (".db", ".sqlite", ".sqlite3") or file.stat().st_size > 4000
+              for file in folder.iterdir()), f"{list(folder.iterdir())}")
+
+
+def workers_join(server, value):
+    same({w["address"].rsplit(":", 1)[0] for w in server.status()["workers"]}, {"127.0.0.1"})
+    check(not refuses_connections("127.0.0.1", int(value.rsplit(":", 1)[1])), "nobody listens")
+
+
+def token(server, value):
+    """A worker with another one is sent away."""
+    other = server.folder / "other.token"
+    run(server.program, "token", "--out", other)
+    check(other.read_text() != value.read_text(), "one token")
+    status, text = run(server.program, "worker", server.model, "--join", server.joins, "--token",
+                       other, "--name", "stranger", *server.trust)
+    check(status == 1 and "token" in text, f"{status} {text}")
+
+
+def control_certificate(server, value):
+    shown = ssl.get_server_certificate(("127.0.0.1", int(server.joins.rsplit(":", 1)[1])))
+    same(shown.split(), (value / "tls.crt").read_text().split())
+
+
+# ---- a worker, by what the controller shows of it
+
+def joined(worker, *_):
+    check(worker.shown["state"] == "serving" and worker.shown["layers"], worker.shown)
+
+
+def worker_name(worker, value):
+    same(worker.shown["name"], value)
+
+
+def worker_listens(worker, value):
+    name, number = worker.shown["address"].rsplit(":", 1)
+    same(number, value.rsplit(":", 1)[1])
+    check(not refuses_connections("127.0.0.1", int(number)), "nobody listens")
+
+
+def worker_data_port(_, value):
+    check(not refuses_connections("127.0.0.1", int(value)), "nobody listens")
+
+
+def worker_address(worker, value):
+    same(worker.shown["address"].rsplit(":", 1)[0], value)
+
+
+def worker_threads(worker, value):
+    check(worker.shown["device"].endswith(f" x{value}"), worker.shown)
+
+
+def worker_kv(worker, value):
+    same(worker.shown["kv_bytes"], int(value.removesuffix("MiB")) * 2**20)

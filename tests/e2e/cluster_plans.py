@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+"""A cluster under a plan, as processes, while it streams: a replica gets SIGTERM, a plan cannot be
+loaded. The cluster stays ready, every stream is byte for byte what one process answers, the worker
+ends, and /metrics counts what /cluster/status counts.
+
+Usage: cluster_plans.py PROGRAM MODEL [unittest arguments]
+"""
+import concurrent.futures
+import json
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from cluster_processes import Process, Server, free_port
+
+PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
+MODEL = str(pathlib.Path(sys.argv.pop(1)).resolve())
+STREAMS = 6
+TOKENS = 200
+LIMIT_S = 60
+REPLICAS = """format: 1
+model: demo
+layers: 4
+stages:
+  - {stage: 0, nodes: [a], layers: [0, 4]}
+  - {stage: 1, nodes: [b], layers: [0, 4]}
+edges:
+  - {from: coordinator, to: 0, flow: 1 tokens/s}
+  - {from: coordinator, to: 1, flow: 1 tokens/s}
+  - {from: 0, to: coordinator, flow: 1 tokens/s}
+  - {from: 1, to: coordinator, flow: 1 tokens/s}
+"""
+PIPELINE = """format: 1
+model: demo
+layers: 4
+stages:
+  - {stage: 0, nodes: [a], layers: [0, 2]}
+  - {stage: 1, nodes: [b], layers: [2, 4]}
+"""
+OTHER_CUT = PIPELINE.replace("[0, 2]", "[0, 3]").replace("[2, 4]", "[3, 4]")
+# The word in /cluster/status, the name in /metrics.
+COUNTERS = {"joins": "worker_joins", "workers_lost": "workers_lost", "replays": "replays",
+            "fetched": "replays_with_kv", "moves": "moves", "moves_failed": "moves_failed",
+            "moved_bytes": "moved_bytes", "pulls_failed": "pulls_failed",
+            "plans_applied": "plans_applied", "plans_given_up": "plans_given_up"}
+
+
+def requests():
+    return [{"prompt": f"Once upon a time number {i} there was", "max_tokens": TOKENS, "seed": i,
+             "temperature": 0 if i % 2 == 0 else 0.9, "ignore_eos": True} for i in range(STREAMS)]
+
+
+class Plans(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        alone = Server(PROGRAM, "serve", MODEL)
+        try:
+            alone.wait_until_ready()
+            cls.expected = [alone.stream(request)[0] for request in requests()]
+        finally:
+            alone.stop()
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.token = str(self.folder / "cluster.token")
+        subprocess.run([PROGRAM, "token", "--out", self.token], check=True, capture_output=True)
+
+    def plan_file(self, text):
+        path = self.folder / "plan.yaml"
+        path.write_text(text)
+        return str(path)
+
+    def start(self, plan):
+        self.workers_port = free_port()
+        self.server = Server(PROGRAM, "serve", MODEL, "--cluster", f"sqlite:{self.folder}/state",
+                             "--listen", f"127.0.0.1:{self.workers_port}", "--token", self.token,
+                             "--plan", self.plan_file(plan))
+        self.addCleanup(self.server.close)
+
+    def worker(self, name, model=MODEL):
+        worker = Process(PROGRAM, "worker", model, "--join", f"127.0.0.1:{self.workers_port}",
+                         "--token", self.token, "--name", name, "--threads", "1")
+        self.addCleanup(worker.stop)
+        return worker
+
+    def wait_for(self, wanted):
+        end = time.monotonic() + LIMIT_S
+        while not wanted(status := self.server.status()):
+            self.assertLess(time.monotonic(), end, json.dumps(status))
+            time.sleep(0.05)
+        return status
+
+    def metrics(self):
+        status, text = self.server.get("/metrics")
+        self.assertEqual(status, 200)
+        return {name: (re.search(rf"(?m)^# TYPE {name} (\w+)$", text).group(1), float(value))
+                for name, value in re.findall(r"(?m)^(millrace_cluster_\w+)\{[^}]*\} (\S+)$", text)}
+
+    def check_metrics(self):
+        """Nothing runs, so that both say the same."""
+        counters = self.wait_for(lambda s: not s["requests"] and not s["moving"])["counters"]
+        metrics = self.metrics()
+        self.assertEqual(len(metrics), len(counters), "each counter is in both")
+        for word, name in COUNTERS.items():
+            kind, value = metrics[f"millrace_cluster_{name}_total"]
+            self.assertEqual((kind, value), ("counter", counters[word]), name)
+        return counters
+
+    def stream_all(self, pool):
+        running = [pool.submit(self.server.stream, request) for request in requests()]
+        self.wait_for(lambda s: sum(pipeline["requests"] for pipeline in s["pipelines"]) == STREAMS)
+        return running
+
+    def check_streams(self, running):
+        for one, expected in zip(running, self.expected):
+            self.assertEqual(one.result(LIMIT_S)[0], expected)
+
+    def test_a_replica_leaves_and_its_requests_stay(self):
+        self.start(REPLICAS)
+        self.assertEqual(self.server.get("/ready")[0], 503)
+        self.worker("a")
+        self.server.wait_until_ready()
+        self.assertEqual(self.server.status()["degraded"], "The model's layers are on no worker.")
+        second = self.worker("b")
+        self.wait_for(lambda s: not s["degraded"])
+        before = self.metrics()
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            running = self.stream_all(pool)
+            self.wait_for(lambda s: any(pipeline["workers"] == ["b"] and pipeline["requests"]
+                                        for pipeline in s["pipelines"]))
+            second.process.send_signal(signal.SIGTERM)
+            self.assertEqual(second.process.wait(LIMIT_S), 0)
+            self.assertEqual(self.server.get("/ready")[0], 200)
+            self.assertFalse(all(one.done() for one in running), "too late to matter")
+            self.check_streams(running)
+        counters = self.check_metrics()
+        self.assertEqual((counters["replays"], counters["pipelines_lost"]), (0, 0))
+        for name, (_, value) in self.metrics().items():
+            self.assertGreaterEqual(value, before[name][1], name)
+
+    def test_a_plan_that_cannot_be_loaded_is_given_up(self):
+        self.start(PIPELINE)
+        self.worker("a")
+        self.server.wait_for("worker a joined")  # else the second could take the first's layers
+        copy = self.folder / "copy" / "demo"
+        shutil.copytree(MODEL, copy)
+        self.worker("b", str(copy))
+        self.server.wait_until_ready()
+        weights = list(copy.glob("*.safetensors"))
+        self.assertTrue(weights)
+        for path in weights:
+            path.unlink()
+        with concurrent.futures.ThreadPoolExecutor(STREAMS) as pool:
+            running = self.stream_all(pool)
+            done = subprocess.run([PROGRAM, "plan", "apply", self.plan_file(OTHER_CUT),
+                                   "--base-url", f"http://127.0.0.1:{self.server.port}"],
+                                  capture_output=True, text=True, timeout=LIMIT_S, check=False)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertRegex(done.stderr, "plan 1 holds: worker b cannot load layers 3-3: ")
+            self.assertEqual(self.server.get("/ready")[0], 200)
+            self.check_streams(running)
+        counters = self.check_metrics()
+        self.assertEqual((counters["plans_given_up"], counters["pipelines_lost"]), (1, 0))
+        status = self.server.status()
+        self.assertEqual(status["given_up"]["plan"], 2)
+        self.assertEqual([w["state"] for w in status["workers"]], ["serving", "serving"])
+        shown = subprocess.run([PROGRAM, "status", "--base-url",
+                                f"http://127.0.0.1:{self.server.port}"],
+                               capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+        self.assertIn("plan 2 was given up: worker b cannot load layers 3-3: ", shown)
+        self.assertTrue(self.server.said("plan 2 is given up and plan 1 stays in force"))
+        # The next controller begins with the plan that was in force.
+        self.assertEqual(self.server.stop(), 0)
+        self.start(PIPELINE)
+        self.assertEqual(self.server.said("with the plan that was applied last"), [])
+
+
+if __name__ == "__main__":
+    unittest.main()
