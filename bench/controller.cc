@@ -1,8 +1,8 @@
 // The controller's own cost: the CPU time of one decode step, without network and workers.
 //
-//   build/release/bench/controller_cost [--ways 16] [--stages 4] [--requests 10000]
+//   build/release/bench/controller_cost [--pipelines 16] [--stages 4] [--requests 10000]
 //
-// Method: a plan of `ways` chains of `stages` stages, with a simulated worker for each stage;
+// Method: a plan of `pipelines` chains of `stages` stages, with a simulated worker for each stage;
 // requests are routed over the chains. Workers answer at once: every step that the controller sends
 // comes back as its last hop's StepDone. Measured is the thread's CPU time (so that a busy machine
 // does not count) of Receive, Advance, TakeActions and TakeOutputs for that answer, which includes
@@ -30,7 +30,7 @@ namespace millrace::bench {
 namespace {
 
 struct Options {
-  int ways = 16, stages = 4, requests = 10'000;
+  int pipelines = 16, stages = 4, requests = 10'000;
   int tokens = 100, runs = 5;
 };
 
@@ -56,8 +56,8 @@ Plan ChainsPlan(const Options& options) {
   Plan plan;
   plan.model = "m";
   plan.num_layers = options.stages;
-  plan.tokens_per_s = plan.tokens_per_s_bound = options.ways;
-  for (int way = 0; way < options.ways; ++way) {
+  plan.tokens_per_s = plan.tokens_per_s_bound = options.pipelines;
+  for (int way = 0; way < options.pipelines; ++way) {
     for (int i = 0; i < options.stages; ++i) {
       const int stage = way * options.stages + i;
       plan.stages.push_back({.layers = {i, i + 1}});
@@ -72,7 +72,7 @@ Plan ChainsPlan(const Options& options) {
 class Harness {
  public:
   explicit Harness(const Options& options) : options_(options) {
-    const int each = (options.requests + options.ways - 1) / options.ways;
+    const int each = (options.requests + options.pipelines - 1) / options.pipelines;
     const int length =
         kPromptTokens + kBlockSize + kWarmTokens + kLeadTokens + options.tokens * options.runs;
     blocks_ = int64_t{each + 64} * (length / kBlockSize + 2);
@@ -89,7 +89,7 @@ class Harness {
     o.scheduler.max_waiting = options.requests;
     controller_ = Must(cluster::ControllerCore::Create(std::move(o), now_));
     output_tokens_ = length - kPromptTokens - kBlockSize;
-    for (int w = 1; w <= options.ways * options.stages; ++w) {
+    for (int w = 1; w <= options.pipelines * options.stages; ++w) {
       Join join;
       join.name = fmt::format("w{}", w);
       join.address.incarnation = Incarnation(static_cast<uint64_t>(w));
@@ -104,7 +104,7 @@ class Harness {
     params.max_tokens = output_tokens_;
     for (int i = 0; i < options_.requests; ++i) {
       // Spreads the lengths evenly over every pipeline: chains take requests in turn.
-      const int length = kPromptTokens + (i / options_.ways) % kBlockSize;
+      const int length = kPromptTokens + (i / options_.pipelines) % kBlockSize;
       sched::NewRequest request;
       request.id = RequestId(static_cast<uint64_t>(i) + 1);
       request.prompt = std::make_shared<const std::vector<TokenId>>(static_cast<size_t>(length), i);
@@ -189,7 +189,7 @@ class Harness {
     const bool beats = rounds_ % kStagesPerBeat == 0, tick = rounds_ % kStagesPerTick == 0;
     const double begin = CpuMicros();
     if (beats) {
-      for (int w = 1; w <= options_.ways * options_.stages; ++w) {
+      for (int w = 1; w <= options_.pipelines * options_.stages; ++w) {
         Heartbeat beat;
         beat.incarnation = Incarnation(static_cast<uint64_t>(w));
         beat.sequence = beat.steps_done = rounds_;
@@ -287,12 +287,13 @@ void Run(const Options& options) {
     steps += f.step_micros.size();
   }
   fmt::print(
-      "Method: one ControllerCore, {} simulated workers ({} ways of {} stages), {} requests in "
+      "Method: one ControllerCore, {} simulated workers ({} pipelines of {} stages), {} requests "
+      "in "
       "decode "
       "over\n{} pipelines, steps of up to {} sequences; CPU time of the calling thread from a "
       "step's "
       "answer to the\nnext step and the output; {} steps in {} runs, medians of the runs.\n\n",
-      options.ways * options.stages, options.ways, options.stages, options.requests,
+      options.pipelines * options.stages, options.pipelines, options.stages, options.requests,
       harness.pipelines(), harness.sequences_max(), steps, options.runs);
   fmt::print("| per running request and step | us | to the target of {} us |\n|---|---|---|\n",
              kTargetMicros);
@@ -311,7 +312,8 @@ void Run(const Options& options) {
 int main(int argc, char** argv) {
   millrace::bench::Options options;
   CLI::App app{"What a decode step takes of the controller"};
-  app.add_option("--ways", options.ways, "Chains side by side")->check(CLI::Range(1, 256));
+  app.add_option("--pipelines", options.pipelines, "Chains side by side")
+      ->check(CLI::Range(1, 256));
   app.add_option("--stages", options.stages, "Stages of each")->check(CLI::Range(1, 64));
   app.add_option("--requests", options.requests, "Requests that run")->check(CLI::Range(1, 65536));
   app.add_option("--tokens", options.tokens, "Tokens of each per run")->check(CLI::Range(1, 10000));

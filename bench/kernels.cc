@@ -101,7 +101,7 @@ class KernelBench {
           Must(device_->NewKvPool({kLayers, kKvHeads, kHeadDim, kBlockSize, 2 * kBlocks, dtype}));
       std::vector<BlockIndex> table(kBlocks);
       for (int i = 0; i < kBlocks; ++i) table[i] = i * 37 % (2 * kBlocks);
-      const tensor::KvBox box{0, kLayers, 0, kKvHeads, 0, kTokens};
+      const tensor::PoolKvBox box{0, kLayers, 0, kKvHeads, 0, kTokens};
       std::vector<std::byte> dense(box.Bytes(pool->shape()));
       device_->ImportKv(*pool, box, table, dense);  // touches all pages
       const auto bytes = static_cast<double>(dense.size());

@@ -151,10 +151,10 @@ Arrangement Plain(const Options& options) {
   return out;
 }
 
-std::vector<engine::EngineRequest> Questions(const Options& options, int output) {
-  std::vector<engine::EngineRequest> questions(static_cast<size_t>(options.streams));
+std::vector<engine::EngineRequest> TestRequests(const Options& options, int output) {
+  std::vector<engine::EngineRequest> test_requests(static_cast<size_t>(options.streams));
   for (int i = 0; i < options.streams; ++i) {
-    engine::EngineRequest& request = questions[static_cast<size_t>(i)];
+    engine::EngineRequest& request = test_requests[static_cast<size_t>(i)];
     for (int t = 0; t < options.input; ++t) {
       request.prompt.push_back(100 + (i * 131 + t * 7) % 5000);
     }
@@ -162,7 +162,7 @@ std::vector<engine::EngineRequest> Questions(const Options& options, int output)
     request.params.max_tokens = output;
     request.params.ignore_eos = true;
   }
-  return questions;
+  return test_requests;
 }
 
 // A controller with one worker in this process, all threads on the caller's core.
@@ -196,9 +196,9 @@ class InProcess {
     std::mutex mutex;
     std::condition_variable over;
     int left = options_.streams;
-    std::vector<engine::EngineRequest> questions = Questions(options_, output);
+    std::vector<engine::EngineRequest> test_requests = TestRequests(options_, output);
     const double begin = Now(Clock::kWall);
-    for (engine::EngineRequest& request : questions) {
+    for (engine::EngineRequest& request : test_requests) {
       Must(cluster_->host().Submit(std::move(request), [&](RequestOutput output) {
         MR_CHECK(output.error.ok()) << output.error.ToString();
         if (!output.finish) return;
@@ -220,7 +220,7 @@ class InProcess {
 // Seconds until all requests, each of `output` tokens, are done.
 double RunRequests(const Options& options, int output, Arrangement& arrangement) {
   sched::Scheduler& scheduler = *arrangement.scheduler;
-  for (engine::EngineRequest& request : Questions(options, output)) {
+  for (engine::EngineRequest& request : TestRequests(options, output)) {
     const Status added = scheduler.Add(
         {.id = RequestId(arrangement.next_request++),
          .prompt = std::make_shared<const std::vector<TokenId>>(std::move(request.prompt)),

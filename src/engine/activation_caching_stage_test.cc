@@ -15,11 +15,11 @@ const Cut kThree = {{0, 2}, {2, 4}, {4, 6}};
 const std::vector<Cut> kCuts = {
     kThree, {{0, 3}, {3, 6}}, {{0, 1}, {1, 5}, {5, 6}}, {{0, 4}, {4, 5}, {5, 6}}, {{0, 6}}};
 
-void ExpectAnswers(const Way& way, const std::vector<Question>& questions, uint64_t seed) {
-  for (size_t q = 0; q < questions.size(); ++q) {
-    for (int i = 0; i < questions[q].params.n; ++i) {
-      EXPECT_EQ(way.TokensOf(q + 1, i), questions[q].Answer(i))
-          << "seed " << seed << " question " << q << " sequence " << i;
+void ExpectAnswers(const Way& way, const std::vector<TestRequest>& test_requests, uint64_t seed) {
+  for (size_t q = 0; q < test_requests.size(); ++q) {
+    for (int i = 0; i < test_requests[q].params.n; ++i) {
+      EXPECT_EQ(way.TokensOf(q + 1, i), test_requests[q].Answer(i))
+          << "seed " << seed << " request " << q << " sequence " << i;
     }
   }
 }
@@ -35,8 +35,8 @@ struct Losses {
 void LoseAtRandom(uint64_t seed, bool recut, Losses& losses) {
   Rng rng(seed);
   Way way(kThree, static_cast<int>(rng.Between(48, 100)), rng.Between(0, 2) == 0 ? 400 : 1 << 20);
-  const std::vector<Question> questions = Questions(rng, 12);
-  for (size_t q = 0; q < questions.size(); ++q) way.Add(q + 1, questions[q]);
+  const std::vector<TestRequest> test_requests = TestRequests(rng, 12);
+  for (size_t q = 0; q < test_requests.size(); ++q) way.Add(q + 1, test_requests[q]);
   size_t hops = kThree.size();
   for (int turn = 1; turn < 5000 && way.Turn(); ++turn) {
     if (rng.Between(0, 11) > 0) continue;
@@ -51,7 +51,7 @@ void LoseAtRandom(uint64_t seed, bool recut, Losses& losses) {
     }
     way.Lose(lost, rng, cut);
   }
-  ExpectAnswers(way, questions, seed);
+  ExpectAnswers(way, test_requests, seed);
   losses.begins.insert(way.lacking_begins().begin(), way.lacking_begins().end());
   losses.lost_again += way.lost_again();
 }
@@ -81,20 +81,20 @@ TEST(ActivationCachingStageTest, AnswersAreTheSameHoweverTheLayersAreRecut) {
 TEST(ActivationCachingStageTest, OnlyTheLostLayersComputeAgain) {
   Rng same(7);
   Way undisturbed(kThree, 200, 1 << 20);
-  const std::vector<Question> questions = Questions(same, 4);
-  for (size_t q = 0; q < questions.size(); ++q) undisturbed.Add(q + 1, questions[q]);
+  const std::vector<TestRequest> test_requests = TestRequests(same, 4);
+  for (size_t q = 0; q < test_requests.size(); ++q) undisturbed.Add(q + 1, test_requests[q]);
   while (undisturbed.Turn()) {
   }
   for (const Cut& cut : kCuts) {
     for (const size_t lost : {0, 1, 2}) {
       Rng rng(7);
       Way way(kThree, 200, 1 << 20);
-      for (size_t q = 0; q < questions.size(); ++q) way.Add(q + 1, questions[q]);
+      for (size_t q = 0; q < test_requests.size(); ++q) way.Add(q + 1, test_requests[q]);
       for (int turn = 0; turn < 12; ++turn) way.Turn();
       way.Lose({lost}, rng, cut);
       while (way.Turn()) {
       }
-      ExpectAnswers(way, questions, 7);
+      ExpectAnswers(way, test_requests, 7);
       if (cut.size() == 1)
         EXPECT_EQ(way.kept_bytes(), 0u) << "activations within a hop are used once";
       for (size_t l = 0; l < 6; ++l) {

@@ -17,7 +17,7 @@ constexpr TokenId kEos = 7;
 constexpr int kBlocks = 36;
 const HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
 
-struct Question {
+struct TestRequest {
   std::vector<TokenId> prompt;
   SamplingParams params;
   uint64_t seed = 0;
@@ -59,7 +59,7 @@ class Chain {
     }
   }
 
-  void Add(uint64_t id, const Question& q) {
+  void Add(uint64_t id, const TestRequest& q) {
     const Status added =
         scheduler_->Add({.id = RequestId(id),
                          .prompt = std::make_shared<const std::vector<TokenId>>(q.prompt),
@@ -119,10 +119,10 @@ class Chain {
   std::vector<RequestOutput> outputs_;
 };
 
-std::vector<Question> Questions(uint64_t seed, int count, int n_max) {
+std::vector<TestRequest> TestRequests(uint64_t seed, int count, int n_max) {
   Rng rng(seed);
-  std::vector<Question> questions(count);
-  for (Question& q : questions) {
+  std::vector<TestRequest> test_requests(count);
+  for (TestRequest& q : test_requests) {
     for (int64_t i = rng.Between(1, 20); i > 0; --i) {
       // Few distinct tokens: prefixes are shared.
       q.prompt.push_back(static_cast<TokenId>(rng.Between(0, 1)));
@@ -134,7 +134,7 @@ std::vector<Question> Questions(uint64_t seed, int count, int n_max) {
     if (rng.Between(0, 3) == 0) q.params.stop_token_ids = {11, 13};
     q.seed = rng.Next();
   }
-  return questions;
+  return test_requests;
 }
 
 struct Shape {
@@ -155,13 +155,13 @@ TEST(HashStage, ChainsOfAnyShapeGiveTheReferenceAnswer) {
       sched::SchedulerOptions options = SmallPool(static_cast<int>(shape.ranges.size()));
       options.preemption = seed % 2 ? sched::PreemptionMode::kSwap : sched::PreemptionMode::kAuto;
       Chain chain(shape.ranges, shape.ranks, options);
-      const auto questions = Questions(seed, 10, 3);
-      for (size_t i = 0; i < questions.size(); ++i) chain.Add(i + 1, questions[i]);
+      const auto test_requests = TestRequests(seed, 10, 3);
+      for (size_t i = 0; i < test_requests.size(); ++i) chain.Add(i + 1, test_requests[i]);
       while (chain.Turn()) {
       }
-      for (size_t i = 0; i < questions.size(); ++i) {
-        for (int index = 0; index < questions[i].params.n; ++index) {
-          EXPECT_EQ(chain.TokensOf(i + 1, index), questions[i].Answer(index))
+      for (size_t i = 0; i < test_requests.size(); ++i) {
+        for (int index = 0; index < test_requests[i].params.n; ++index) {
+          EXPECT_EQ(chain.TokensOf(i + 1, index), test_requests[i].Answer(index))
               << "request " << i + 1 << " sequence " << index << " seed " << seed;
         }
       }
@@ -176,14 +176,14 @@ TEST(HashStage, ChainsOfAnyShapeGiveTheReferenceAnswer) {
   EXPECT_GT(hits, 0u);
 }
 
-Question Long() { return {{5, 6, 7, 8, 9, 10, 11}, {.max_tokens = 30, .ignore_eos = true}, 3}; }
+TestRequest Long() { return {{5, 6, 7, 8, 9, 10, 11}, {.max_tokens = 30, .ignore_eos = true}, 3}; }
 
 // Changes one half of one slot of one layer, anywhere before the current position.
 TEST(HashStage, APlantedWrongSlotChangesTheTokens) {
   for (const LayerRange layer : {LayerRange{0, 1}, LayerRange{2, 3}, LayerRange{5, 6}}) {
     for (const bool value_half : {false, true}) {
       Chain chain({{0, 3}, {3, 6}}, 1, SmallPool(1));
-      const Question q = Long();
+      const TestRequest q = Long();
       chain.Add(1, q);
       for (int i = 0; i < 8; ++i) ASSERT_TRUE(chain.Turn());
       const auto before = chain.TokensOf(1, 0);
@@ -214,7 +214,7 @@ TEST(HashStage, APlantedWrongSlotChangesTheTokens) {
 // continues with the same tokens; if one box is left out, the tokens change.
 TEST(HashStage, KvMovesBetweenShapes) {
   for (const bool forget_one : {false, true}) {
-    const Question q = Long();
+    const TestRequest q = Long();
     const auto expected = q.Answer(0);
     std::vector<TokenId> context = q.prompt;
     context.insert(context.end(), expected.begin(), expected.begin() + 9);
@@ -254,7 +254,7 @@ TEST(HashStage, KvMovesBetweenShapes) {
 }
 
 TEST(HashStage, MergesPipelinesThatEnterAndLeaveAtDifferentLayers) {
-  const Question q = Long();
+  const TestRequest q = Long();
   StepPlan plan;
   plan.id = StepId(1);
   plan.started = {{SequenceId(1), std::make_shared<const SamplingParams>(q.params), q.seed,

@@ -228,9 +228,9 @@ Status ModelStage::RunLayers(LayerRange layers) {
 }
 
 size_t ModelStage::KvBytes(const KvBox& box) const {
-  return tensor::KvBox{.end_layer = box.layers.size(),
-                       .end_head = box.end_head - box.first_head,
-                       .end_token = box.end_token - box.first_token}
+  return tensor::PoolKvBox{.end_layer = box.layers.size(),
+                           .end_head = box.end_head - box.first_head,
+                           .end_token = box.end_token - box.first_token}
       .Bytes(model_->KvShapeFor(tensor::kKvBlockUnit, 1));
 }
 

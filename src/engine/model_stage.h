@@ -75,7 +75,7 @@ class ModelStage : public Stage {
   // meanwhile.
   struct PipelinePool {
     std::shared_ptr<tensor::KvPool> kv;
-    tensor::KvBox box;
+    tensor::PoolKvBox box;
   };
 
   void Collect(std::span<StagePart> parts);

@@ -1,5 +1,5 @@
-// For tests of recomputation: questions for the hash model, and a pipeline through its stages, some
-// of which are lost. It acts as a controller would then, with production schedulers.
+// For tests of recomputation: test requests for the hash model, and a pipeline through its stages,
+// some of which are lost. It acts as a controller would then, with production schedulers.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ namespace millrace::engine {
 
 inline const HashModel kModel{.num_layers = 6, .vocab_size = 200, .heads = 2, .seed = 5};
 
-struct Question {
+struct TestRequest {
   std::vector<TokenId> prompt;
   SamplingParams params;
   uint64_t seed = 0;
@@ -31,9 +31,9 @@ struct Question {
   }
 };
 
-inline std::vector<Question> Questions(Rng& rng, int count) {
-  std::vector<Question> questions(static_cast<size_t>(count));
-  for (Question& q : questions) {
+inline std::vector<TestRequest> TestRequests(Rng& rng, int count) {
+  std::vector<TestRequest> test_requests(static_cast<size_t>(count));
+  for (TestRequest& q : test_requests) {
     // Few distinct tokens: prefixes are shared.
     for (int64_t i = rng.Between(4, 40); i > 0; --i) {
       q.prompt.push_back(static_cast<TokenId>(rng.Between(0, 1)));
@@ -42,7 +42,7 @@ inline std::vector<Question> Questions(Rng& rng, int count) {
     q.params.n = static_cast<int>(rng.Between(1, 4));
     q.seed = rng.Next();
   }
-  return questions;
+  return test_requests;
 }
 
 using Cut = std::vector<LayerRange>;
@@ -64,7 +64,7 @@ class Way {
     Open();
   }
 
-  void Add(uint64_t id, const Question& q) {
+  void Add(uint64_t id, const TestRequest& q) {
     Add({.id = RequestId(id),
          .prompt = std::make_shared<const std::vector<TokenId>>(q.prompt),
          .params = std::make_shared<const SamplingParams>(q.params),

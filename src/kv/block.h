@@ -31,6 +31,6 @@ const char* BlockStateName(BlockState state);  // "free", "cached", ...
 // The blocks of one sequence, in the order of its tokens.
 using BlockTable = std::vector<BlockHandle>;
 
-using TransferId = StrongId<struct TransferIdTag>;
+using PinId = StrongId<struct PinIdTag>;
 
 }  // namespace millrace::kv

@@ -72,7 +72,7 @@ void BlockPool::SetCached(BlockIndex block, bool cached) {
   Settle(block);
 }
 
-void BlockPool::Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until) {
+void BlockPool::Pin(PinId transfer, std::span<const BlockHandle> blocks, Time until) {
   if (blocks.empty() && !pins_.contains(transfer)) return;
   PinRecord& pin = pins_[transfer];
   for (BlockHandle handle : blocks) {
@@ -93,14 +93,14 @@ void BlockPool::EndPin(const PinRecord& pin) {
   }
 }
 
-void BlockPool::Unpin(TransferId transfer) {
+void BlockPool::Unpin(PinId transfer) {
   const auto found = pins_.find(transfer);
   if (found == pins_.end()) return;
   EndPin(found->second);
   pins_.erase(found);
 }
 
-std::span<const BlockHandle> BlockPool::PinnedBy(TransferId transfer) const {
+std::span<const BlockHandle> BlockPool::PinnedBy(PinId transfer) const {
   const auto found = pins_.find(transfer);
   if (found == pins_.end()) return {};
   return found->second.blocks;
@@ -109,12 +109,12 @@ std::span<const BlockHandle> BlockPool::PinnedBy(TransferId transfer) const {
 void BlockPool::SweepPins(Time now) {
   if (now < next_expiry_) return;
   // Sorted by id, so that the order in which blocks become free is a function of the calls.
-  std::vector<TransferId> ended;
+  std::vector<PinId> ended;
   for (const auto& [transfer, pin] : pins_) {
     if (pin.until <= now) ended.push_back(transfer);
   }
   std::ranges::sort(ended);
-  for (const TransferId transfer : ended) Unpin(transfer);
+  for (const PinId transfer : ended) Unpin(transfer);
   next_expiry_ = NextPinExpiry().value_or(Time{INT64_MAX});
 }
 

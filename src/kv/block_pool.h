@@ -54,11 +54,11 @@ class BlockPool {
 
   // A transfer uses the blocks until Unpin or `until`. Pinning again adds blocks and keeps the
   // later end. REQUIRES: none of them free.
-  void Pin(TransferId transfer, std::span<const BlockHandle> blocks, Time until);
+  void Pin(PinId transfer, std::span<const BlockHandle> blocks, Time until);
   // Ends all pins of a transfer; unknown or late calls are ignored.
-  void Unpin(TransferId transfer);
+  void Unpin(PinId transfer);
   // The blocks of a transfer in the order they were pinned; empty when it has none.
-  std::span<const BlockHandle> PinnedBy(TransferId transfer) const;
+  std::span<const BlockHandle> PinnedBy(PinId transfer) const;
   // Ends every pin that has expired.
   void SweepPins(Time now);
   // When the next pin expires.
@@ -112,7 +112,7 @@ class BlockPool {
   int counts_[kBlockStates] = {};
   std::vector<BlockIndex> free_;  // the last is taken first
   List cached_, pending_;
-  std::unordered_map<TransferId, PinRecord> pins_;
+  std::unordered_map<PinId, PinRecord> pins_;
   Time next_expiry_{INT64_MAX};  // no pin ends sooner
   StepId done_;                  // steps up to here have ended
 };

@@ -84,8 +84,8 @@ TEST(BlockPool, PendingUntilTheStepEnds) {
 TEST(BlockPool, PinsEndWithTheTransferOrItsLease) {
   BlockPool pool(3);
   std::vector<BlockHandle> blocks = {Take(pool), Take(pool), Take(pool)};
-  pool.Pin(TransferId(1), {blocks.begin(), 2}, Time{300});
-  pool.Pin(TransferId(2), {blocks.begin() + 1, 2}, Time{100});
+  pool.Pin(PinId(1), {blocks.begin(), 2}, Time{300});
+  pool.Pin(PinId(2), {blocks.begin() + 1, 2}, Time{100});
   for (BlockHandle block : blocks) pool.DropRef(block, std::nullopt);
   EXPECT_EQ(pool.count(BlockState::kPinned), 3);
   EXPECT_EQ(pool.NextPinExpiry(), Time{100});
@@ -93,10 +93,10 @@ TEST(BlockPool, PinsEndWithTheTransferOrItsLease) {
   EXPECT_EQ(pool.count(BlockState::kPinned), 3);
   pool.SweepPins(Time{100});
   EXPECT_EQ(pool.count(BlockState::kPinned), 2) << "block 1 is pinned by both";
-  pool.Unpin(TransferId(1));
+  pool.Unpin(PinId(1));
   EXPECT_EQ(pool.available(), 3);
-  pool.Unpin(TransferId(1));
-  pool.Unpin(TransferId(9));
+  pool.Unpin(PinId(1));
+  pool.Unpin(PinId(9));
   EXPECT_EQ(pool.NextPinExpiry(), std::nullopt);
   pool.CheckIntegrity(std::vector<int>{0, 0, 0});
 }

@@ -242,7 +242,7 @@ class Model {
   void Pin() {
     SequenceTables* life = Pick(false);
     if (!life || pins_.size() == 3) return;
-    const TransferId transfer(next_++);
+    const PinId transfer(next_++);
     std::set<BlockIndex> blocks;
     for (BlockHandle b : life->device) blocks.insert(b.index);
     const Time until{now_ + rng_.Between(1, 50)};
@@ -272,7 +272,7 @@ class Model {
   KvCache kv_;
   Content device_, host_;
   std::map<uint64_t, SequenceTables> lives_;
-  std::map<TransferId, std::pair<Time, std::set<BlockIndex>>> pins_;
+  std::map<PinId, std::pair<Time, std::set<BlockIndex>>> pins_;
   std::vector<int64_t> in_use_ = std::vector<int64_t>(kDeviceBlocks, 0);
   int64_t done_ = 0;
   int64_t now_ = 0;

@@ -15,8 +15,8 @@ double DecodeSeconds(const cost::StepCost& cost, int sequences, double context) 
 }
 
 std::vector<Trunk> TrunksOf(const ClusterSpec& cluster, const TokenBytes& bytes) {
-  std::map<TrunkWay, Trunk> trunks;
-  const auto ways = TrunkWays(cluster);
+  std::map<TrunkDirection, Trunk> trunks;
+  const auto ways = TrunkDirections(cluster);
   for (size_t i = 0; i < cluster.links.size(); ++i) {
     const LinkSpec& link = cluster.links[i];
     const auto& way = ways[i];

@@ -32,7 +32,7 @@ class Directions {
   }
 
   // The trunk that a link crosses, and in which direction.
-  std::optional<TrunkWay> Find(int from, int to) const {
+  std::optional<TrunkDirection> Find(int from, int to) const {
     const auto at = trunks_.find({from, to});
     if (at == trunks_.end()) return std::nullopt;
     return std::pair(at->second, std::pair(Region(from), from) < std::pair(Region(to), to));
@@ -100,9 +100,9 @@ bool Fits(const std::vector<TrunkLoad>& loads) {
 
 }  // namespace
 
-std::vector<std::optional<TrunkWay>> TrunkWays(const ClusterSpec& cluster) {
+std::vector<std::optional<TrunkDirection>> TrunkDirections(const ClusterSpec& cluster) {
   const Directions directions(cluster);
-  std::vector<std::optional<TrunkWay>> ways;
+  std::vector<std::optional<TrunkDirection>> ways;
   for (const LinkSpec& link : cluster.links) ways.push_back(directions.Find(link.from, link.to));
   return ways;
 }

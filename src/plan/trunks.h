@@ -29,10 +29,10 @@ struct TrunkLoad {
 };
 
 // The trunk that a link crosses, and in which direction.
-using TrunkWay = std::pair<int, bool>;
+using TrunkDirection = std::pair<int, bool>;
 
 // By link of the cluster; none for links with their own line.
-std::vector<std::optional<TrunkWay>> TrunkWays(const ClusterSpec& cluster);
+std::vector<std::optional<TrunkDirection>> TrunkDirections(const ClusterSpec& cluster);
 
 // Every direction that the plan uses.
 std::vector<TrunkLoad> TrunkLoads(const ClusterSpec& cluster, const Plan& plan,

@@ -72,7 +72,7 @@ TEST(Admission, TheWatermarkDoesNotApplyToAnIdlePool) {
   EXPECT_EQ(h.Schedule()->sequences.size(), 1u);
   EXPECT_EQ(
       h.scheduler().Inspect(next, {})->waits_for,
-      "KV blocks: it needs 1, 1 of 16 are available, and 8 are kept for those who run (0 come "
+      "KV blocks: it needs 1, 1 of 16 are available, and 8 are kept for running requests (0 come "
       "free with steps in flight)");
   h.Commit();
   h.RunToEnd();

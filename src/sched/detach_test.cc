@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "sched/testing/moves.h"
-#include "sched/testing/questions.h"
+#include "sched/testing/test_requests.h"
 
 namespace millrace::sched {
 namespace {
@@ -26,7 +26,7 @@ void Carry(Harness& from, Harness& to) {
 TEST(Detach, AtEveryMomentOfSeveralSequences) {
   for (const int stages : {1, 2, 3}) {
     for (const bool eos : {false, true}) {
-      Question q{.prompt = Prompt(9), .params = MaxTokens(9, 3), .seed = eos ? 77u : 78u};
+      TestRequest q{.prompt = Prompt(9), .params = MaxTokens(9, 3), .seed = eos ? 77u : 78u};
       q.params.ignore_eos = !eos;
       if (eos) q.params.stop_token_ids = {11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53};
       q.params.frequency_penalty = 1;
@@ -34,13 +34,13 @@ TEST(Detach, AtEveryMomentOfSeveralSequences) {
       SchedulerOptions o = Roomy();
       o.stages = stages;
       o.max_num_batched_tokens = 5;
-      o.eos_token_ids = {kQuestionEos};
+      o.eos_token_ids = {kTestRequestEos};
       bool ended = false;
       int cuts = 0;
       for (; !ended; ++cuts) {
         SCOPED_TRACE(testing::Message() << stages << " stages, eos " << eos << ", cut " << cuts);
-        Harness before({.scheduler = o, .vocab_size = kQuestionVocab});
-        Harness after({.scheduler = o, .vocab_size = kQuestionVocab});
+        Harness before({.scheduler = o, .vocab_size = kTestRequestVocab});
+        Harness after({.scheduler = o, .vocab_size = kTestRequestVocab});
         const RequestId id =
             before.MustAdd(q.prompt, q.params, [&](NewRequest& r) { r.seed = q.seed; });
         Moments(before, cuts);

@@ -22,8 +22,8 @@ constexpr Time kForEver{std::numeric_limits<int64_t>::max()};
 // Held KV and a pull of the same request are two transfers, because a request may return to the
 // scheduler that it left.
 constexpr uint64_t kPullBit = uint64_t{1} << 63;
-kv::TransferId HoldOf(RequestId id) { return kv::TransferId(id.value()); }
-kv::TransferId PullOf(RequestId id) { return kv::TransferId(id.value() | kPullBit); }
+kv::PinId HoldOf(RequestId id) { return kv::PinId(id.value()); }
+kv::PinId PullOf(RequestId id) { return kv::PinId(id.value() | kPullBit); }
 
 Status CheckImport(int imported_tokens, int64_t known) {
   if (imported_tokens >= 0 && imported_tokens < known) return OkStatus();

@@ -126,8 +126,8 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
           v.available == 1 ? "is" : "are", v.headroom, options_.num_blocks);
     case Verdict::Reason::kBlocks:
       return fmt::format(
-          "KV blocks: it needs {}, {} of {} are available, and {} are kept for those "
-          "who run ({} come free with steps in flight)",
+          "KV blocks: it needs {}, {} of {} are available, and {} are kept for running "
+          "requests ({} come free with steps in flight)",
           v.needed, std::max(kv_.available() - promised_blocks_, 0), options_.num_blocks,
           v.headroom, kv_.soon_available() - kv_.available());
   }

@@ -27,7 +27,7 @@ SchedulerOptions RandomOptions(Rng& rng, int blocks_least) {
   o.preemption = !o.num_host_blocks  ? PreemptionMode::kRecompute
                  : rng.Between(0, 1) ? PreemptionMode::kSwap
                                      : PreemptionMode::kAuto;
-  o.eos_token_ids = {kQuestionEos};
+  o.eos_token_ids = {kTestRequestEos};
   o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
   o.policy = rng.Between(0, 2) ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
   if (rng.Between(0, 7) == 0) {
@@ -43,10 +43,10 @@ TEST(Moves, LoseNothingWhateverTheSchedule) {
   for (uint64_t seed = 0; seed < cases; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed);
-    const auto questions = RandomQuestions(rng, static_cast<int>(rng.Between(2, 10)), 24, 16, 4);
+    const auto test_requests = RandomRequests(rng, static_cast<int>(rng.Between(2, 10)), 24, 16, 4);
     // The largest: 23 shared tokens and 4 tails.
     const SchedulerOptions options[2] = {RandomOptions(rng, 26), RandomOptions(rng, 26)};
-    MovingWorld(rng, questions, options, counts).Run();
+    MovingWorld(rng, test_requests, options, counts).Run();
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(counts.cold, cases);

@@ -1,4 +1,4 @@
-// Promise 1: the answer depends on the question only. Whatever the pool, the chunking, the
+// Promise 1: the answer depends on the test request only. Whatever the pool, the chunking, the
 // preemption, the prefix cache, the other requests or the stages, every sequence gets the same
 // tokens as alone, each once and in order.
 #include <gtest/gtest.h>
@@ -8,36 +8,38 @@
 #include "base/rng.h"
 #include "base/test_scale.h"
 #include "sched/testing/harness.h"
-#include "sched/testing/questions.h"
+#include "sched/testing/test_requests.h"
 
 namespace millrace::sched {
 namespace {
 
-constexpr int kVocab = kQuestionVocab;
-constexpr TokenId kOutputsEos = kQuestionEos;
+constexpr int kVocab = kTestRequestVocab;
+constexpr TokenId kOutputsEos = kTestRequestEos;
 
 struct Totals {
   uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0;
 };
 
-void CheckRun(const std::vector<Question>& questions, const SchedulerOptions& options, Rng& rng,
-              Totals& totals) {
+void CheckRun(const std::vector<TestRequest>& test_requests, const SchedulerOptions& options,
+              Rng& rng, Totals& totals) {
   Harness h({.scheduler = options, .vocab_size = kVocab});
   std::vector<RequestId> ids;
-  for (const Question& q : questions) {
+  for (const TestRequest& q : test_requests) {
     const auto id = h.Add(q.prompt, q.params, [&](NewRequest& r) { r.seed = q.seed; });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     ids.push_back(*id);
     for (int64_t turns = rng.Between(0, 3); turns > 0; --turns) h.Turn();
   }
   h.RunToEnd();
-  for (size_t i = 0; i < questions.size(); ++i) {
-    for (int k = 0; k < questions[i].params.n; ++k) {
+  for (size_t i = 0; i < test_requests.size(); ++i) {
+    for (int k = 0; k < test_requests[i].params.n; ++k) {
       const SequenceOutcome& outcome = h.outcome(ids[i], k);
-      ASSERT_EQ(outcome.tokens, Expected(questions[i], k)) << "request " << i << " sequence " << k;
-      EXPECT_EQ(outcome.logprobs.size(), questions[i].params.logprobs ? outcome.tokens.size() : 0);
+      ASSERT_EQ(outcome.tokens, Expected(test_requests[i], k))
+          << "request " << i << " sequence " << k;
+      EXPECT_EQ(outcome.logprobs.size(),
+                test_requests[i].params.logprobs ? outcome.tokens.size() : 0);
       EXPECT_EQ(outcome.prompt_logprobs.size(),
-                questions[i].params.prompt_logprobs ? questions[i].prompt.size() - 1 : 0);
+                test_requests[i].params.prompt_logprobs ? test_requests[i].prompt.size() - 1 : 0);
     }
   }
   const SchedulerStats stats = h.scheduler().Stats();
@@ -49,11 +51,11 @@ void CheckRun(const std::vector<Question>& questions, const SchedulerOptions& op
   totals.copies += stats.copied_blocks;
 }
 
-// The most blocks that one of the questions can hold: with a pool of this size all others are
+// The most blocks that one of the test requests can hold: with a pool of this size all others are
 // sometimes preempted.
-int TightestPool(const std::vector<Question>& questions, int block_size) {
+int TightestPool(const std::vector<TestRequest>& test_requests, int block_size) {
   int most = 0;
-  for (const Question& q : questions) {
+  for (const TestRequest& q : test_requests) {
     const int prompt = static_cast<int>(q.prompt.size());
     const int each = (prompt + *q.params.max_tokens - 1 + block_size - 1) / block_size;
     const int shared = q.params.n > 1 ? (prompt - 1) / block_size : 0;
@@ -68,11 +70,11 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
   for (uint64_t seed = 0; seed < cases; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Rng rng(seed);
-    const auto questions = RandomQuestions(rng, static_cast<int>(rng.Between(1, 12)), 24, 16, 4);
+    const auto test_requests = RandomRequests(rng, static_cast<int>(rng.Between(1, 12)), 24, 16, 4);
     SchedulerOptions o;
     o.block_size = static_cast<int>(rng.Between(1, 8));
     o.max_model_len = 40;
-    o.num_blocks = TightestPool(questions, o.block_size) + static_cast<int>(rng.Between(0, 9));
+    o.num_blocks = TightestPool(test_requests, o.block_size) + static_cast<int>(rng.Between(0, 9));
     o.num_host_blocks = static_cast<int>(rng.Between(0, 1) * rng.Between(1, 2 * o.num_blocks));
     o.max_num_seqs = static_cast<int>(rng.Between(1, 10));
     o.max_num_batched_tokens = static_cast<int>(rng.Between(1, 64));
@@ -85,7 +87,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
                                        : PreemptionMode::kAuto;
     o.eos_token_ids = {kOutputsEos};
     o.step_mix = rng.Between(0, 2) ? StepMix::kMixed : StepMix::kPrefillFirst;
-    CheckRun(questions, o, rng, totals);
+    CheckRun(test_requests, o, rng, totals);
     if (HasFatalFailure()) return;
   }
   EXPECT_GT(totals.recomputes, 100u);

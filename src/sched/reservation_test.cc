@@ -213,8 +213,8 @@ TEST(Reservation, RandomLoadsNeverPreemptUnlessOutgrown) {
       for (int64_t turns = rng.Between(0, 3); turns > 0; --turns) h.Turn();
     }
     h.RunToEnd();
-    for (const auto& [id, question] : asked) {
-      const auto& [prompt, params] = question;
+    for (const auto& [id, test_request] : asked) {
+      const auto& [prompt, params] = test_request;
       for (int k = 0; k < params.n; ++k) {
         ASSERT_EQ(h.outcome(id, k).tokens,
                   h.model().Generate(prompt, params, SequenceSeed(0, k), *params.max_tokens));

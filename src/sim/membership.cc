@@ -97,34 +97,34 @@ void MembershipReport::Merge(const MembershipReport& other) {
   paid_s += other.paid_s;
 }
 
-Attendance::News Attendance::Apply(const MembershipChange& change, Time now) {
+Availability::Change Availability::Apply(const MembershipChange& change, Time now) {
   Instance& here = instances_[static_cast<size_t>(change.instance)];
   if (change.what == What::kCame) {
     here.state = State::kLoading;
     here.machine = change.machine;
     here.came = now;
     if (now > Time{}) ++report_.came;
-    return News::kNone;
+    return Change::kNone;
   }
-  if (here.state == State::kAbsent || here.machine != change.machine) return News::kNone;
+  if (here.state == State::kAbsent || here.machine != change.machine) return Change::kNone;
   if (change.what == What::kReady) {
-    if (here.state != State::kLoading) return News::kNone;  // it is gone before it becomes useful
+    if (here.state != State::kLoading) return Change::kNone;  // it is gone before it becomes useful
     here.state = State::kReady;
     here.ready = now;
     CountReady(now);
-    return News::kReady;
+    return Change::kReady;
   }
   if (change.what == What::kNotice) {
     here.state = State::kLeaving;
     CountReady(now);
-    return here.ready ? News::kLeaving : News::kNone;
+    return here.ready ? Change::kLeaving : Change::kNone;
   }
   const bool worked = here.ready.has_value();
   Lose(here, now);
-  return worked ? News::kLost : News::kNone;
+  return worked ? Change::kLost : Change::kNone;
 }
 
-void Attendance::Lose(Instance& instance, Time now) {
+void Availability::Lose(Instance& instance, Time now) {
   ++report_.lost;
   instance.paid_s += (now - instance.came).seconds();
   if (instance.ready) instance.ready_s += (now - *instance.ready).seconds();
@@ -134,7 +134,7 @@ void Attendance::Lose(Instance& instance, Time now) {
   CountReady(now);
 }
 
-void Attendance::CountReady(Time now) {
+void Availability::CountReady(Time now) {
   const bool somebody =
       std::ranges::any_of(instances_, [](const Instance& i) { return i.state == State::kReady; });
   if (!somebody && !nobody_since_) nobody_since_ = now;
@@ -143,17 +143,17 @@ void Attendance::CountReady(Time now) {
   }
 }
 
-double Attendance::ReadySeconds(int instance, Time now) const {
+double Availability::ReadySeconds(int instance, Time now) const {
   const Instance& here = at(instance);
   return here.ready_s + (here.ready ? (now - *here.ready).seconds() : 0);
 }
 
-double Attendance::PaidSeconds(int instance, Time now) const {
+double Availability::PaidSeconds(int instance, Time now) const {
   const Instance& here = at(instance);
   return here.paid_s + (here.state == State::kAbsent ? 0 : (now - here.came).seconds());
 }
 
-MembershipReport Attendance::Report(Time now) const {
+MembershipReport Availability::Report(Time now) const {
   MembershipReport report = report_;
   report.machines = static_cast<int>(instances_.size());
   for (int i = 0; i < std::ssize(instances_); ++i) {

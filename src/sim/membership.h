@@ -50,15 +50,15 @@ struct MembershipReport {
 };
 
 // Tracks which instances are present while changes are applied one after another.
-class Attendance {
+class Availability {
  public:
   // The effect of a change on requests. kLeaving: it takes no new ones.
-  enum class News : uint8_t { kNone, kReady, kLeaving, kLost };
+  enum class Change : uint8_t { kNone, kReady, kLeaving, kLost };
 
   // At time 0 no instance is present.
-  explicit Attendance(int instances) : instances_(static_cast<size_t>(instances)) {}
+  explicit Availability(int instances) : instances_(static_cast<size_t>(instances)) {}
 
-  News Apply(const MembershipChange& change, Time now);
+  Change Apply(const MembershipChange& change, Time now);
   // Whether it takes requests.
   bool ready(int instance) const { return at(instance).state == State::kReady; }
   // How often it was lost. Work of an earlier run of the instance never ends.

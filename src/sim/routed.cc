@@ -79,7 +79,7 @@ Routed::Routed(RoutedOptions options, cluster::Router router, Links links)
       links_(std::move(links)),
       recorder_(options_.slo, options_.measure_from),
       stages_(options_.stages.size()),
-      attendance_(static_cast<int>(options_.cluster.nodes.size())) {
+      availability_(static_cast<int>(options_.cluster.nodes.size())) {
   BeginMembership();
 }
 
@@ -118,10 +118,10 @@ void Routed::Handle(const Event& event, Time now) {
     if (event.life == stages_[event.index].life) EndStage(event.index, now);
     return;
   }
-  if (parts_[event.index].way->lost) return Free(event.index);
+  if (parts_[event.index].pipeline->lost) return Free(event.index);
   if (event.what == What::kStepEnd) return EndStep(event.index, now);
   const Part& part = parts_[event.index];
-  const int stage = part.way->route[part.hop].stage;
+  const int stage = part.pipeline->route[part.hop].stage;
   stages_[stage].waiting.push_back(event.index);
   if (stages_[stage].running.empty()) StartStage(stage, now);
 }
@@ -144,10 +144,10 @@ void Routed::FollowDecisions(Time now) {
       recorder_.Refused(decision.id);
       continue;
     }
-    const std::shared_ptr<Way>& way = WayOf(decision.route);
+    const std::shared_ptr<Pipeline>& pipeline = PipelineOf(decision.route);
     const SimRequest& request = recorder_.request(decision.id);
     auto begun = begun_.extract(decision.id);
-    const Status added = way->scheduler->Add(
+    const Status added = pipeline->scheduler->Add(
         !begun.empty() ? std::move(begun.mapped())
                        : sched::NewRequest{.id = decision.id,
                                            .prompt = std::make_shared<const std::vector<TokenId>>(
@@ -160,17 +160,17 @@ void Routed::FollowDecisions(Time now) {
       recorder_.Refused(decision.id);
       continue;
     }
-    Submit(way, now);
+    Submit(pipeline, now);
   }
 }
 
 // The router manages memory: it has reserved the request's KV on every hop. The scheduler of a
 // pipeline therefore gets the capacity of the narrowest hop and never has to preempt.
-const std::shared_ptr<Routed::Way>& Routed::WayOf(const Route& route) {
+const std::shared_ptr<Routed::Pipeline>& Routed::PipelineOf(const Route& route) {
   std::vector<int> key;
   for (const Hop& hop : route) key.insert(key.end(), {hop.stage, hop.layers.begin, hop.layers.end});
-  auto& way = ways_[key];
-  if (way) return way;
+  auto& pipeline = pipelines_[key];
+  if (pipeline) return pipeline;
   sched::SchedulerOptions scheduler = options_.scheduler;
   int64_t tokens = INT32_MAX;
   for (const Hop& hop : route) {
@@ -184,15 +184,15 @@ const std::shared_ptr<Routed::Way>& Routed::WayOf(const Route& route) {
   scheduler.watermark = 0;
   auto made = sched::Scheduler::Create(scheduler);
   MR_CHECK(made.ok()) << made.status().ToString();
-  way = std::make_shared<Way>(Way{route, std::move(*made)});
-  return way;
+  pipeline = std::make_shared<Pipeline>(Pipeline{route, std::move(*made)});
+  return pipeline;
 }
 
-void Routed::Submit(const std::shared_ptr<Way>& way, Time now) {
-  while (const StepPlan* plan = way->scheduler->Schedule(now)) {
+void Routed::Submit(const std::shared_ptr<Pipeline>& pipeline, Time now) {
+  while (const StepPlan* plan = pipeline->scheduler->Schedule(now)) {
     const int slot = parts_.Take();
     Part& part = parts_[slot];
-    part.way = way;
+    part.pipeline = pipeline;
     part.hop = 0;
     part.shape = ShapeOf(*plan);
     AnswerTo(*plan, part.result);
@@ -202,13 +202,13 @@ void Routed::Submit(const std::shared_ptr<Way>& way, Time now) {
 }
 
 void Routed::Free(int slot) {
-  parts_[slot].way.reset();
+  parts_[slot].pipeline.reset();
   parts_.Free(slot);
 }
 
 void Routed::Send(int slot, Time now) {
   const Part& part = parts_[slot];
-  const Route& route = part.way->route;
+  const Route& route = part.pipeline->route;
   const int home = options_.cluster.coordinator();
   const int from = part.hop == 0 ? home : NodeOf(route[part.hop - 1].stage);
   const auto tokens = static_cast<double>(part.shape.tokens());
@@ -229,7 +229,7 @@ void Routed::StartStage(int index, Time now) {
   int64_t tokens = 0;
   while (!stage.waiting.empty()) {
     const int slot = stage.waiting.front();
-    if (parts_[slot].way->lost) {
+    if (parts_[slot].pipeline->lost) {
       stage.waiting.pop_front();
       Free(slot);
       continue;
@@ -257,7 +257,9 @@ void Routed::StartStage(int index, Time now) {
 double Routed::StageSeconds(int index) const {
   const Stage& stage = stages_[index];
   std::set<int> borders;
-  const auto layers_of = [&](int slot) { return parts_[slot].way->route[parts_[slot].hop].layers; };
+  const auto layers_of = [&](int slot) {
+    return parts_[slot].pipeline->route[parts_[slot].hop].layers;
+  };
   cost::BatchShape leaving;
   for (const int slot : stage.running) {
     borders.insert({layers_of(slot).begin, layers_of(slot).end});
@@ -279,7 +281,7 @@ double Routed::StageSeconds(int index) const {
 void Routed::EndStage(int index, Time now) {
   std::vector<int> done = std::exchange(stages_[index].running, {});
   for (const int slot : done) {
-    if (parts_[slot].way->lost) {
+    if (parts_[slot].pipeline->lost) {
       Free(slot);
       continue;
     }
@@ -290,9 +292,9 @@ void Routed::EndStage(int index, Time now) {
 }
 
 void Routed::EndStep(int slot, Time now) {
-  const std::shared_ptr<Way> way = parts_[slot].way;
+  const std::shared_ptr<Pipeline> pipeline = parts_[slot].pipeline;
   outputs_.clear();
-  way->scheduler->Commit(parts_[slot].result, now, outputs_);
+  pipeline->scheduler->Commit(parts_[slot].result, now, outputs_);
   Free(slot);
   bool released = false;
   for (const RequestOutput& output : outputs_) {
@@ -301,7 +303,7 @@ void Routed::EndStep(int slot, Time now) {
     router_.Release(output.request, request.prompt_tokens + request.output_tokens, now);
     released = true;
   }
-  Submit(way, now);
+  Submit(pipeline, now);
   if (released) FollowDecisions(now);
 }
 
@@ -310,10 +312,10 @@ RoutedReport Routed::Report(Time now) const {
   report.latency = recorder_.report();
   if (!options_.membership.empty()) {
     report.membership = moves_;
-    report.membership->Merge(attendance_.Report(now));
+    report.membership->Merge(availability_.Report(now));
     report.membership->machines = static_cast<int>(UsedNodes(options_.plan).size());
     for (int i = 0; i < std::ssize(options_.cluster.nodes); ++i) {
-      report.node_paid_s.push_back(attendance_.PaidSeconds(i, now));
+      report.node_paid_s.push_back(availability_.PaidSeconds(i, now));
     }
     const auto queued = static_cast<uint64_t>(router_.queued());
     report.membership->waited_most = std::max(report.membership->waited_most, queued);
@@ -323,7 +325,7 @@ RoutedReport Routed::Report(Time now) const {
   report.simulated_s = static_cast<double>(now.ns) * 1e-9;
   report.measured_s = std::max(0.0, (now - options_.measure_from).seconds());
   report.links = links_.Used();
-  report.ways = ways_.size();
+  report.pipelines = pipelines_.size();
   report.steps = steps_;
   report.batches = batches_;
   report.events = events_done_;
@@ -331,7 +333,7 @@ RoutedReport Routed::Report(Time now) const {
     const int stage = static_cast<int>(i);
     const double seconds = options_.membership.empty()
                                ? report.simulated_s
-                               : attendance_.ReadySeconds(NodeOf(stage), now);
+                               : availability_.ReadySeconds(NodeOf(stage), now);
     report.stage_busy_share.push_back(seconds == 0 ? 0 : stages_[i].busy.seconds() / seconds);
     const auto capacity = static_cast<double>(router_.kv().capacity(stage));
     report.stage_kv_share.push_back(

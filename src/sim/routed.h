@@ -68,7 +68,7 @@ struct RoutedReport {
   std::vector<LinkUse> links;
   std::vector<LoadSample> load;  // evenly over arrivals
   double simulated_s = 0;
-  size_t ways = 0;  // number of different routes used
+  size_t pipelines = 0;  // number of different routes used
   uint64_t steps = 0, batches = 0, events = 0;
   std::optional<MembershipReport> membership;
   std::vector<double> node_paid_s;  // with membership, by node of the cluster
@@ -88,14 +88,14 @@ class Routed {
 
  private:
   // The requests on one route.
-  struct Way {
+  struct Pipeline {
     Route route;
     std::unique_ptr<sched::Scheduler> scheduler;
     bool lost = false;  // one of its stages is lost; its steps in flight do not end
   };
   // A step in flight.
   struct Part {
-    std::shared_ptr<Way> way;
+    std::shared_ptr<Pipeline> pipeline;
     size_t hop = 0;
     cost::BatchShape shape;
     StepResult result;
@@ -118,8 +118,8 @@ class Routed {
   void Handle(const Event& event, Time now);
   void Arrive(const SimRequest& request);
   void FollowDecisions(Time now);
-  const std::shared_ptr<Way>& WayOf(const Route& route);
-  void Submit(const std::shared_ptr<Way>& way, Time now);
+  const std::shared_ptr<Pipeline>& PipelineOf(const Route& route);
+  void Submit(const std::shared_ptr<Pipeline>& pipeline, Time now);
   void Free(int part);
   void Send(int part, Time now);  // to its hop, or back after the last
   void StartStage(int stage, Time now);
@@ -142,13 +142,13 @@ class Routed {
   EventQueue<Event> events_;
   Recorder recorder_;
   LoadSampler load_;
-  std::map<std::vector<int>, std::shared_ptr<Way>> ways_;
+  std::map<std::vector<int>, std::shared_ptr<Pipeline>> pipelines_;
   std::vector<Stage> stages_;
   Slots<Part> parts_;
   std::vector<RequestOutput> outputs_;
   StepRecord record_;
   uint64_t steps_ = 0, batches_ = 0, events_done_ = 0, arrived_ = 0;
-  Attendance attendance_;  // of the nodes
+  Availability availability_;  // of the nodes
   size_t next_change_ = 0;
   std::unordered_map<RequestId, sched::NewRequest> begun_;  // on a pipeline that was lost
   MembershipReport moves_;                                  // requests only

@@ -25,11 +25,11 @@ std::optional<Time> Routed::NextChange() const {
 
 void Routed::Change(Time now) {
   const MembershipChange& change = options_.membership[next_change_++];
-  switch (attendance_.Apply(change, now)) {
-    case Attendance::News::kNone: return;
-    case Attendance::News::kReady: SetStages(change.instance, true, now); break;
-    case Attendance::News::kLeaving: SetStages(change.instance, false, now); break;
-    case Attendance::News::kLost:
+  switch (availability_.Apply(change, now)) {
+    case Availability::Change::kNone: return;
+    case Availability::Change::kReady: SetStages(change.instance, true, now); break;
+    case Availability::Change::kLeaving: SetStages(change.instance, false, now); break;
+    case Availability::Change::kLost:
       SetStages(change.instance, false, now);
       Lose(change.instance, now);
       break;
@@ -42,7 +42,7 @@ void Routed::SetStages(int node, bool up, Time now) {
   for (size_t i = 0; i < stages_.size(); ++i) {
     const std::vector<NodeIndex>& nodes = options_.plan.stages[i].nodes;
     if (std::ranges::find(nodes, node) == nodes.end()) continue;
-    const bool all = std::ranges::all_of(nodes, [&](int n) { return attendance_.ready(n); });
+    const bool all = std::ranges::all_of(nodes, [&](int n) { return availability_.ready(n); });
     router_.SetStageUp(static_cast<int>(i), up && all, now);
   }
 }
@@ -55,19 +55,19 @@ void Routed::Lose(int node, Time now) {
     if (lost[i]) LoseStage(static_cast<int>(i), now);
   }
   std::vector<sched::NewRequest> gone;
-  std::erase_if(ways_, [&](auto& entry) {
-    Way& way = *entry.second;
-    if (std::ranges::none_of(way.route, [&](const Hop& hop) { return lost[hop.stage]; })) {
+  std::erase_if(pipelines_, [&](auto& entry) {
+    Pipeline& pipeline = *entry.second;
+    if (std::ranges::none_of(pipeline.route, [&](const Hop& hop) { return lost[hop.stage]; })) {
       return false;
     }
-    for (const sched::RequestInfo& info : way.scheduler->InspectAll(now)) {
+    for (const sched::RequestInfo& info : pipeline.scheduler->InspectAll(now)) {
       moves_.replayed += info.computed_tokens > 0;
       moves_.replayed_tokens += static_cast<uint64_t>(info.computed_tokens);
     }
-    for (sched::DetachedRequest& left : way.scheduler->DetachAll(now)) {
+    for (sched::DetachedRequest& left : pipeline.scheduler->DetachAll(now)) {
       gone.push_back(std::move(left.request));
     }
-    way.lost = true;
+    pipeline.lost = true;
     return true;
   });
   // Releases all their reservations before the first request asks again.

@@ -45,7 +45,7 @@ TEST(Routed, OneRequestThroughAChain) {
   EXPECT_NEAR(report.latency.ttft.mean(), 0.002 + 0.008 + 0.1 + 0.002 + 0.012 + 0.002, 1e-6);
   // A token: 2 + 4 x 1.01 + (1 + 2) + 6 x 1.01 + 2 ms.
   EXPECT_NEAR(report.latency.tpot.mean(), 0.002 + 0.00404 + 0.003 + 0.00606 + 0.002, 1e-6);
-  EXPECT_EQ(report.ways, 1u);
+  EXPECT_EQ(report.pipelines, 1u);
   EXPECT_EQ(report.steps, 3u);
 }
 
@@ -80,7 +80,7 @@ TEST(Routed, PartsEnterInTheMiddleAndMerge) {
   const RoutedReport report = routed->Run(*workload);
   EXPECT_EQ(report.latency.requests, 200u);
   EXPECT_EQ(report.latency.output_tokens, 200u * 20);
-  EXPECT_EQ(report.ways, 2u);
+  EXPECT_EQ(report.pipelines, 2u);
   EXPECT_LT(report.batches, 2 * report.steps) << "the shared stage never merged";
   for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV is still reserved";
 }

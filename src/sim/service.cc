@@ -61,7 +61,7 @@ ServiceReport Service::Run(Workload& workload) {
         if (next) events_.Push(next->arrival + options_.front_end, {});
         break;
       case What::kStepEnd:
-        if (event.life != attendance_.life(event.index)) break;
+        if (event.life != availability_.life(event.index)) break;
         outputs_.clear();
         instances_[event.index]->Finish(now, result_, outputs_);
         HearAll(event.index, now);
@@ -189,7 +189,7 @@ void Service::Submit(int index, Time now) {
   ends_.clear();
   instances_[index]->Submit(now, ends_);
   for (const Time end : ends_) {
-    events_.Push(end, {What::kStepEnd, attendance_.life(index), index});
+    events_.Push(end, {What::kStepEnd, availability_.life(index), index});
   }
   const bool pulls = options_.instances[index].role == StageRole::kDecode;
   if (pulls || !options_.membership.empty()) StartPulls(index, now);
@@ -214,9 +214,9 @@ ServiceReport Service::Report(Time now) {
   }
   if (!options_.membership.empty()) {
     report.membership = moves_;
-    report.membership->Merge(attendance_.Report(now));
+    report.membership->Merge(availability_.Report(now));
     for (int i = 0; i < std::ssize(instances_); ++i) {
-      report.use[i].ready_s = attendance_.ReadySeconds(i, now);
+      report.use[i].ready_s = availability_.ReadySeconds(i, now);
     }
   }
   for (size_t i = 0; i < instances_.size(); ++i) {

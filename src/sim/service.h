@@ -110,7 +110,7 @@ class Service {
   explicit Service(const ServiceOptions& options)
       : options_(options),
         recorder_(options.slo),
-        attendance_(static_cast<int>(options.instances.size())),
+        availability_(static_cast<int>(options.instances.size())),
         copied_(options.instances.size()) {}
   void Arrive(const SimRequest& request, Time now);
   // The instance with the role that should take the next request.
@@ -161,7 +161,7 @@ class Service {
   std::vector<sched::KvPull> asked_;
   std::vector<Time> link_free_;      // per instance: its network card
   std::vector<Duration> link_busy_;  // the same
-  Attendance attendance_;
+  Availability availability_;
   size_t next_change_ = 0;
   std::deque<sched::NewRequest> parked_;   // while no instance takes requests
   MembershipReport moves_;                 // requests only

@@ -59,8 +59,8 @@ void Service::StartPulls(int index, Time now) {
     kv_wait_.Add((begin - handed.mapped().at).seconds());
     kv_transfer_.Add((end - begin).seconds());
     const bool held = !instances_[from]->scheduler().HeldBlocks(ask.id).empty();
-    const int slot =
-        pulls_.Take({ask.id, from, index, held, attendance_.life(from), attendance_.life(index)});
+    const int slot = pulls_.Take(
+        {ask.id, from, index, held, availability_.life(from), availability_.life(index)});
     events_.Push(held ? end : now, {What::kKvArrival, 0, slot});
   }
 }
@@ -68,8 +68,8 @@ void Service::StartPulls(int index, Time now) {
 void Service::EndPull(int slot, Time now) {
   const Pull pull = pulls_[slot];
   pulls_.Free(slot);
-  if (pull.to_life != attendance_.life(pull.to)) return;  // it was lost with its blocks
-  const bool whole = pull.complete && pull.from_life == attendance_.life(pull.from);
+  if (pull.to_life != availability_.life(pull.to)) return;  // it was lost with its blocks
+  const bool whole = pull.complete && pull.from_life == availability_.life(pull.from);
   instances_[pull.to]->scheduler().KvArrived(pull.id, whole, now);
   instances_[pull.from]->scheduler().ReleaseKv(pull.id);
   Submit(pull.to, now);

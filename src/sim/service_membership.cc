@@ -36,25 +36,25 @@ std::optional<Time> Service::NextChange() const {
 
 void Service::Change(Time now) {
   const MembershipChange& change = options_.membership[next_change_++];
-  const Attendance::News news = attendance_.Apply(change, now);
+  const Availability::Change news = availability_.Apply(change, now);
   CountEntries();
   switch (news) {
-    case Attendance::News::kNone: break;
-    case Attendance::News::kReady:
+    case Availability::Change::kNone: break;
+    case Availability::Change::kReady:
       while (!parked_.empty()) {
         Place(std::move(parked_.front()), now);
         parked_.pop_front();
       }
       break;
-    case Attendance::News::kLeaving: Leave(change.instance, now); break;
-    case Attendance::News::kLost: Lose(change.instance, now); break;
+    case Availability::Change::kLeaving: Leave(change.instance, now); break;
+    case Availability::Change::kLost: Lose(change.instance, now); break;
   }
 }
 
 void Service::CountEntries() {
   entries_.clear();
   for (int i = 0; i < std::ssize(instances_); ++i) {
-    if (attendance_.ready(i)) entries_.push_back(i);
+    if (availability_.ready(i)) entries_.push_back(i);
   }
 }
 
@@ -78,7 +78,7 @@ void Service::Leave(int index, Time now) {
     link_free_[index] = std::max(link_free_[index], now) + sending;
     link_busy_[index] = link_busy_[index] + sending;
     const int slot = copies_.Take({info.id, index, here->computed_tokens()});
-    events_.Push(link_free_[index], {What::kCopied, attendance_.life(index), slot});
+    events_.Push(link_free_[index], {What::kCopied, availability_.life(index), slot});
   }
   Submit(index, now);
 }
@@ -86,7 +86,7 @@ void Service::Leave(int index, Time now) {
 void Service::EndCopy(int slot, uint16_t life, Time now) {
   const Copy copy = copies_[slot];
   copies_.Free(slot);
-  if (life != attendance_.life(copy.from)) return;
+  if (life != availability_.life(copy.from)) return;
   copied_[copy.from].push_back(copy);
   MoveCopied(copy.from, now);
   Submit(copy.from, now);

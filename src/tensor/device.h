@@ -89,7 +89,7 @@ class KvPool {  // the bytes of KV blocks; kv/ tracks which sequence a block bel
 };
 
 // Layers and heads of a pool, and tokens of one sequence: the unit of ExportKv and ImportKv.
-struct KvBox {
+struct PoolKvBox {
   int first_layer = 0, end_layer = 0;
   int first_head = 0, end_head = 0;
   int first_token = 0, end_token = 0;
@@ -161,9 +161,9 @@ class Device {
   // The box as dense bytes, the same for every device and block size: [layer][K, V][head][token]
   // [head_dim] in the pool's type. `blocks` is the sequence's table, from token 0; the bytes need
   // no alignment. Any thread, also while the device works on other blocks.
-  virtual void ExportKv(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
-                        std::span<std::byte> out) const = 0;
-  virtual void ImportKv(KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+  virtual void ExportKv(const KvPool& pool, const PoolKvBox& box,
+                        std::span<const BlockIndex> blocks, std::span<std::byte> out) const = 0;
+  virtual void ImportKv(KvPool& pool, const PoolKvBox& box, std::span<const BlockIndex> blocks,
                         std::span<const std::byte> in) const = 0;
 
   // y[i] = x[ids[i]].

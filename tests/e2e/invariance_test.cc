@@ -1,4 +1,4 @@
-// Promise 1: an answer depends on the question only. The same 200 random requests, greedy and
+// Promise 1: an answer depends on the test request only. The same 200 random requests, greedy and
 // seeded, through the real model, scheduler and cache in every way a busy server may run them: each
 // time the tokens must be the same.
 #include <gtest/gtest.h>

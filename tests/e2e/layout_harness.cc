@@ -75,11 +75,11 @@ void Append(std::string& text, const PositionLogprobs& at) {
 
 }  // namespace
 
-const Questions& ManyQuestions() {
-  static const Questions questions = [] {
+const TestRequests& ManyQuestions() {
+  static const TestRequests test_requests = [] {
     Rng rng(2027);
     const std::vector<TokenId> shared = RandomTokens(rng, 64);
-    Questions made(kQuestions);
+    TestRequests made(kQuestions);
     for (int i = 0; i < kQuestions; ++i) {
       engine::EngineRequest& request = made[static_cast<size_t>(i)];
       if (i % 3 == 0) request.prompt.assign(shared.begin(), shared.begin() + rng.Between(1, 64));
@@ -89,13 +89,13 @@ const Questions& ManyQuestions() {
     }
     return made;
   }();
-  return questions;
+  return test_requests;
 }
 
-const Questions& FewStreams() {
-  static const Questions questions = [] {
+const TestRequests& FewStreams() {
+  static const TestRequests test_requests = [] {
     Rng rng(7);
-    Questions made(3);
+    TestRequests made(3);
     for (engine::EngineRequest& request : made) {
       request.prompt = RandomTokens(rng, rng.Between(18, 40));
       request.params.max_tokens = kStreamTokens;
@@ -108,7 +108,7 @@ const Questions& FewStreams() {
     made[2].params.n = 2;
     return made;
   }();
-  return questions;
+  return test_requests;
 }
 
 std::string TextOf(const cluster::StreamAnswers::One& answer) {
@@ -128,7 +128,7 @@ std::string TextOf(const cluster::StreamAnswers::One& answer) {
   return text;
 }
 
-std::vector<std::string> AnswersOfOneEngine(const Questions& questions) {
+std::vector<std::string> AnswersOfOneEngine(const TestRequests& test_requests) {
   auto device = std::move(tensor::NewCpuDevice({.threads = 1})).value();
   auto model = std::move(model::Model::Load(kModel, *device, {.max_batched_tokens = 160})).value();
   engine::EngineOptions options;
@@ -142,8 +142,8 @@ std::vector<std::string> AnswersOfOneEngine(const Questions& questions) {
   const SteadyClock clock;
   cluster::StreamAnswers answers;
   auto engine = std::move(engine::Engine::Start(options, std::move(executor), clock)).value();
-  for (size_t i = 0; i < questions.size(); ++i) {
-    const auto id = engine->Submit(questions[i], answers.Sink(i, questions[i].params.n));
+  for (size_t i = 0; i < test_requests.size(); ++i) {
+    const auto id = engine->Submit(test_requests[i], answers.Sink(i, test_requests[i].params.n));
     EXPECT_TRUE(id.ok()) << id.status().ToString();
     EXPECT_TRUE(answers.WaitForAll());
   }
@@ -224,13 +224,13 @@ void LayoutTest::StartWithWorkers(const Plan& plan) {
   }));
 }
 
-void LayoutTest::Ask(const Questions& questions, OnDelivered on_delivered) {
+void LayoutTest::Ask(const TestRequests& test_requests, OnDelivered on_delivered) {
   answers_ = std::make_unique<cluster::StreamAnswers>();
   ids_.clear();
-  for (size_t i = 0; i < questions.size(); ++i) {
-    engine::OutputSink sink = answers_->Sink(i, questions[i].params.n);
+  for (size_t i = 0; i < test_requests.size(); ++i) {
+    engine::OutputSink sink = answers_->Sink(i, test_requests[i].params.n);
     if (on_delivered) {
-      std::vector<size_t> delivered(static_cast<size_t>(questions[i].params.n));
+      std::vector<size_t> delivered(static_cast<size_t>(test_requests[i].params.n));
       sink = [i, delivered, on_delivered, take = std::move(sink)](RequestOutput&& output) mutable {
         size_t& tokens = delivered[static_cast<size_t>(output.index)];
         tokens += output.tokens.size();
@@ -238,7 +238,7 @@ void LayoutTest::Ask(const Questions& questions, OnDelivered on_delivered) {
         take(std::move(output));
       };
     }
-    const auto id = cluster_->host().Submit(questions[i], std::move(sink));
+    const auto id = cluster_->host().Submit(test_requests[i], std::move(sink));
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     ids_.push_back(*id);
   }
@@ -258,7 +258,7 @@ void LayoutTest::ExpectAnswers(const std::vector<std::string>& expected) {
   const auto ones = answers_->ones();
   ASSERT_EQ(ones.size(), expected.size());
   for (size_t i = 0; i < ones.size(); ++i) {
-    EXPECT_EQ(TextOf(ones[i]), expected[i]) << "question " << i;
+    EXPECT_EQ(TextOf(ones[i]), expected[i]) << "request " << i;
   }
   ExpectNothingLeft();
 }

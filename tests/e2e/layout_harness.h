@@ -1,5 +1,5 @@
-// What the tests of layouts share: the questions, their answers by a plain engine, and a cluster of
-// real model stages in this process that is asked the same.
+// What the tests of layouts share: the test requests, their answers by a plain engine, and a
+// cluster of real model stages in this process that is asked the same.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,18 +14,18 @@
 
 namespace millrace {
 
-using Questions = std::vector<engine::EngineRequest>;
+using TestRequests = std::vector<engine::EngineRequest>;
 
 // Greedy and seeded by turns; of different lengths, with shared prefixes, several sequences,
 // penalties, log-probabilities. `count` of them, the same every time.
-const Questions& ManyQuestions();
+const TestRequests& ManyQuestions();
 // One greedy, one seeded, one of two sequences: each of exactly so many tokens.
 inline constexpr int kStreamTokens = 24;
-const Questions& FewStreams();
+const TestRequests& FewStreams();
 
-// By one thread of one process, one question at a time, without a prefix cache. As text: tokens,
-// why they ended, and every bit of every log-probability.
-std::vector<std::string> AnswersOfOneEngine(const Questions& questions);
+// By one thread of one process, one test request at a time, without a prefix cache. As text:
+// tokens, why they ended, and every bit of every log-probability.
+std::vector<std::string> AnswersOfOneEngine(const TestRequests& test_requests);
 std::string TextOf(const cluster::StreamAnswers::One& answer);
 
 inline constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode;
@@ -40,9 +40,9 @@ Plan PlanOf(const std::vector<StageSpec>& stages, std::vector<PlanEdge> edges = 
 
 class LayoutTest : public ::testing::Test {
  protected:
-  // Called as news comes, on the controller's thread: what question, which sequence, how many
+  // Called as news comes, on the controller's thread: what test request, which sequence, how many
   // tokens it has now. No call is left to come once the answers are over.
-  using OnDelivered = std::function<void(size_t question, int index, size_t tokens)>;
+  using OnDelivered = std::function<void(size_t test_request, int index, size_t tokens)>;
 
   void Start(std::optional<Plan> plan, int automatic_stages = 1);
   std::string AddWorker();  // its name
@@ -51,7 +51,7 @@ class LayoutTest : public ::testing::Test {
   void Squeeze(int num_blocks);
   // As many as the plan needs; returns when every way is open.
   void StartWithWorkers(const Plan& plan);
-  void Ask(const Questions& questions, OnDelivered on_delivered = {});
+  void Ask(const TestRequests& test_requests, OnDelivered on_delivered = {});
   // Waits for the answers, compares them, and looks for what was left behind.
   void ExpectAnswers(const std::vector<std::string>& expected);
   void ExpectManyAnswers();

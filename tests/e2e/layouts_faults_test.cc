@@ -31,8 +31,8 @@ class KilledAtEveryToken : public LayoutTest {
       for (size_t index = 0; index < kStreamTokens; index += kIndexStep) {
         SCOPED_TRACE("stream " + std::to_string(stream) + " at token " + std::to_string(index));
         std::atomic<bool> killed = false;
-        Ask(FewStreams(), [&](size_t question, int sequence, size_t tokens) {
-          if (question != stream || sequence != 0 || tokens <= index || killed) return;
+        Ask(FewStreams(), [&](size_t test_request, int sequence, size_t tokens) {
+          if (test_request != stream || sequence != 0 || tokens <= index || killed) return;
           killed = KillOne(stream + index / kIndexStep);
         });
         ExpectAnswers(expected);
@@ -46,7 +46,7 @@ class KilledAtEveryToken : public LayoutTest {
               static_cast<double>(Counters().replays) * least_in_part);
   }
 
-  // With all questions at once: the first of them to reach the index is the moment.
+  // With all test requests at once: the first of them to reach the index is the moment.
   void SweepUnderLoad(const Plan& plan) {
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;
@@ -118,7 +118,7 @@ class Elastic : public LayoutTest {
       return !status.changing && !status.missing && !status.degraded &&
              status.plan.stages.size() == stages;
     }));
-#ifndef MILLRACE_SANITIZED  // there the questions are few
+#ifndef MILLRACE_SANITIZED  // there the test requests are few
     EXPECT_FALSE(answers_->all_over()) << "too late to matter";
 #endif
   }
@@ -180,8 +180,8 @@ TEST_F(Elastic, OneBranchingPlanForAnother) {
   EXPECT_EQ(Counters().workers_lost, 0u);
 }
 
-// From stages of two ranks to one of four and back under the questions: a worker is for a while a
-// rank beside others than before, and first there where it was second.
+// From stages of two ranks to one of four and back under the test requests: a worker is for a while
+// a rank beside others than before, and first there where it was second.
 TEST_F(Elastic, RanksBesideOthers) {
   const Plan pairs = PlanOf({{{0, 2}, 2}, {{2, 4}, 2}}), four = PlanOf({{{0, 4}, 4}});
   StartWithWorkers(pairs);
@@ -202,7 +202,7 @@ TEST_F(Elastic, RanksBesideOthers) {
   EXPECT_EQ(Counters().pipelines_lost, 0u);
 }
 
-// Whatever the plan is changed to, under the questions, and at whatever moment.
+// Whatever the plan is changed to, under the test requests, and at whatever moment.
 class AnyPlanForAnyOther : public Elastic {
  protected:
   static std::vector<Plan> Plans() {

@@ -1,6 +1,6 @@
-// Promise 1 over clusters: whatever the layout, the same questions to a real model get the answers
-// of a plain engine in one process, to the last bit. Workers stay; layouts_faults_test.cc takes
-// them away.
+// Promise 1 over clusters: whatever the layout, the same test requests to a real model get the
+// answers of a plain engine in one process, to the last bit. Workers stay; layouts_faults_test.cc
+// takes them away.
 #include <map>
 #include <set>
 #include <thread>
@@ -28,7 +28,7 @@ TEST_F(Layouts, TheReferenceIsNotTrivial) {
   const std::set<std::string> distinct(answers.begin(), answers.end());
   EXPECT_GT(distinct.size(), answers.size() * 9 / 10);
   int greedy = 0;
-  for (const auto& question : ManyQuestions()) greedy += question.params.greedy();
+  for (const auto& test_request : ManyQuestions()) greedy += test_request.params.greedy();
   EXPECT_EQ(static_cast<size_t>(greedy) * 2, answers.size());
 }
 

@@ -13,7 +13,7 @@
 
 #include "base/rng.h"
 #include "sched/testing/harness.h"
-#include "sched/testing/questions.h"
+#include "sched/testing/test_requests.h"
 
 namespace millrace::sched {
 
@@ -28,7 +28,7 @@ struct Delivered {
 };
 
 struct Job {
-  Question question;
+  TestRequest test_request;
   std::vector<Delivered> delivered;
   int side = 0;                        // the side that may deliver its output
   std::optional<NewRequest> homeless;  // refused for now
@@ -46,15 +46,15 @@ struct MoveCounts {
 
 class MovingWorld {
  public:
-  MovingWorld(Rng& rng, const std::vector<Question>& questions,
+  MovingWorld(Rng& rng, const std::vector<TestRequest>& test_requests,
               const SchedulerOptions (&options)[2], MoveCounts& counts)
       : rng_(rng), counts_(counts) {
     for (int i = 0; i < 2; ++i) {
       sides_[i] = std::make_unique<Harness>(
-          HarnessOptions{.scheduler = options[i], .vocab_size = kQuestionVocab, .layers = 2});
+          HarnessOptions{.scheduler = options[i], .vocab_size = kTestRequestVocab, .layers = 2});
     }
-    for (const Question& q : questions) {
-      Job job{.question = q};
+    for (const TestRequest& q : test_requests) {
+      Job job{.test_request = q};
       job.delivered.resize(static_cast<size_t>(q.params.n));
       coming_.push_back(std::move(job));
     }
@@ -107,9 +107,9 @@ class MovingWorld {
     job.side = static_cast<int>(rng_.Between(0, 1));
     NewRequest r;
     r.id = id;
-    r.prompt = std::make_shared<const std::vector<TokenId>>(job.question.prompt);
-    r.params = std::make_shared<const SamplingParams>(job.question.params);
-    r.seed = job.question.seed;
+    r.prompt = std::make_shared<const std::vector<TokenId>>(job.test_request.prompt);
+    r.params = std::make_shared<const SamplingParams>(job.test_request.params);
+    r.seed = job.test_request.seed;
     ASSERT_TRUE(sides_[job.side]->AddAsIs(std::move(r)).ok());
   }
 
@@ -164,7 +164,7 @@ class MovingWorld {
   // The source's table of the pulled tokens, if it still holds them.
   std::vector<BlockIndex> SourceOf(const Job& job, const Pulling& p) {
     auto held = scheduler(1 - p.to).HeldBlocks(p.pull.id);
-    if (job.question.params.n == 1) return held;
+    if (job.test_request.params.n == 1) return held;
     const std::vector<SequenceKv>& left = job.left[1 - p.to];
     if (left.empty() || held != Distinct(left)) return {};
     const SequenceKv& kv = left[static_cast<size_t>(p.pull.index)];
@@ -264,7 +264,7 @@ class MovingWorld {
     scheduler(job.side).CheckIntegrity();
     ASSERT_TRUE(known.has_value());
     ExpectKnown(job, known->request);
-    if (job.question.params.n > 1) {
+    if (job.test_request.params.n > 1) {
       if (!known->kv.empty()) {
         EXPECT_EQ(scheduler(job.side).HeldBlocks(id), Distinct(known->kv));
       }
@@ -280,7 +280,7 @@ class MovingWorld {
 
   void AbortOne(RequestId id, Job& job) {
     Listen();
-    const auto k = static_cast<size_t>(rng_.Between(0, job.question.params.n - 1));
+    const auto k = static_cast<size_t>(rng_.Between(0, job.test_request.params.n - 1));
     if (job.ended || job.delivered.size() == 1 || job.delivered[k].finished) return;
     job.delivered[k].aborted = true;
     sides_[job.side]->Abort(id, static_cast<int>(k));
@@ -347,9 +347,9 @@ class MovingWorld {
 
   void CheckEnd() {
     for (auto& [id, job] : jobs_) {
-      for (int k = 0; k < job.question.params.n; ++k) {
+      for (int k = 0; k < job.test_request.params.n; ++k) {
         const Delivered& delivered = job.delivered[static_cast<size_t>(k)];
-        auto expected = Expected(job.question, k);
+        auto expected = Expected(job.test_request, k);
         if (delivered.aborted) {
           ASSERT_LE(delivered.tokens.size(), expected.size());
           expected.resize(delivered.tokens.size());
@@ -358,7 +358,7 @@ class MovingWorld {
         }
         ASSERT_EQ(delivered.tokens, expected) << "request " << id << ", " << k;
         ASSERT_EQ(delivered.prompt_logprobs,
-                  job.question.params.prompt_logprobs ? job.question.prompt.size() - 1 : 0);
+                  job.test_request.params.prompt_logprobs ? job.test_request.prompt.size() - 1 : 0);
       }
       if (job.migrating) scheduler(1 - job.side).Detach(id, Time{}, std::nullopt);
     }

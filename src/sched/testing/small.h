@@ -1,4 +1,4 @@
-// Small questions for tests: a small pool, prompts of consecutive tokens, a length.
+// Small test requests for tests: a small pool, prompts of consecutive tokens, a length.
 #pragma once
 
 #include <numeric>

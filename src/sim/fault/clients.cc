@@ -5,7 +5,7 @@
 namespace millrace::sim::fault {
 
 Clients::Clients(const Scenario& scenario, World& world) : world_(world) {
-  for (const Question& q : scenario.questions) {
+  for (const TestRequest& q : scenario.test_requests) {
     Request& r = requests_.emplace_back();
     r.prompt = std::make_shared<const std::vector<TokenId>>(q.prompt);
     r.params = std::make_shared<const SamplingParams>(q.params);
@@ -20,10 +20,10 @@ Clients::Clients(const Scenario& scenario, World& world) : world_(world) {
   open_ = requests_.size();
 }
 
-sched::NewRequest Clients::RequestOf(size_t question) const {
-  const Request& r = requests_[question];
+sched::NewRequest Clients::RequestOf(size_t test_request) const {
+  const Request& r = requests_[test_request];
   sched::NewRequest request;
-  request.id = IdOf(question);
+  request.id = IdOf(test_request);
   request.prompt = r.prompt;
   request.params = r.params;
   request.seed = r.seed;
@@ -38,28 +38,28 @@ sched::NewRequest Clients::RequestOf(size_t question) const {
   return request;
 }
 
-void Clients::Refused(size_t question, const Status& status) {
+void Clients::Refused(size_t test_request, const Status& status) {
   world_.Broken(Invariant::kNoNeedlessError,
-                fmt::format("request {} was refused: {}", question + 1, status.ToString()));
+                fmt::format("request {} was refused: {}", test_request + 1, status.ToString()));
 }
 
 void Clients::Take(const RequestOutput& output, Time now, uint64_t pipelines_lost) {
-  const size_t question = output.request.value() - 1;
-  if (question >= requests_.size() || output.index < 0 ||
-      output.index >= std::ssize(requests_[question].sequences)) {
+  const size_t test_request = output.request.value() - 1;
+  if (test_request >= requests_.size() || output.index < 0 ||
+      output.index >= std::ssize(requests_[test_request].sequences)) {
     return world_.Broken(Invariant::kEndsOnce, "output of an unknown request");
   }
-  Request& r = requests_[question];
+  Request& r = requests_[test_request];
   Sequence& s = r.sequences[static_cast<size_t>(output.index)];
   if (s.finish) {
     return world_.Broken(Invariant::kEndsOnce, fmt::format("request {}.{}: output after its end",
-                                                           question + 1, output.index));
+                                                           test_request + 1, output.index));
   }
   for (TokenId token : output.tokens) {
     if (s.delivered >= s.expected.size() || s.expected[s.delivered] != token) {
       return world_.Broken(
           Invariant::kTokensInOrder,
-          fmt::format("request {}.{}: token {} is {}, expected {}", question + 1, output.index,
+          fmt::format("request {}.{}: token {} is {}, expected {}", test_request + 1, output.index,
                       s.delivered, token,
                       s.delivered < s.expected.size() ? std::to_string(s.expected[s.delivered])
                                                       : "the end"));
@@ -99,9 +99,9 @@ void Clients::CheckEnd(const Request& request, const Sequence& sequence,
   }
 }
 
-std::string Clients::Describe(size_t question) const {
-  const Request& r = requests_[question];
-  std::string text = fmt::format("request {} ({})", question + 1,
+std::string Clients::Describe(size_t test_request) const {
+  const Request& r = requests_[test_request];
+  std::string text = fmt::format("request {} ({})", test_request + 1,
                                  !r.accepted ? "never accepted"
                                  : r.aborted ? "aborted"
                                              : "open");

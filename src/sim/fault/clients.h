@@ -16,24 +16,24 @@ class Clients {
  public:
   Clients(const Scenario& scenario, World& world);
 
-  // Ids count from 1 by question.
-  static RequestId IdOf(size_t question) { return RequestId(question + 1); }
+  // Ids count from 1 by test request.
+  static RequestId IdOf(size_t test_request) { return RequestId(test_request + 1); }
   // The request for a new controller: includes the output that was already delivered.
-  sched::NewRequest RequestOf(size_t question) const;
-  void Accepted(size_t question) { requests_[question].accepted = true; }
-  void Refused(size_t question, const Status& status);
-  void Aborted(size_t question) { requests_[question].aborted = true; }
+  sched::NewRequest RequestOf(size_t test_request) const;
+  void Accepted(size_t test_request) { requests_[test_request].accepted = true; }
+  void Refused(size_t test_request, const Status& status);
+  void Aborted(size_t test_request) { requests_[test_request].aborted = true; }
   void Take(const RequestOutput& output, Time now, uint64_t pipelines_lost);
 
   size_t size() const { return requests_.size(); }
-  bool accepted(size_t question) const { return requests_[question].accepted; }
-  bool ended(size_t question) const { return requests_[question].open == 0; }
+  bool accepted(size_t test_request) const { return requests_[test_request].accepted; }
+  bool ended(size_t test_request) const { return requests_[test_request].open == 0; }
   size_t open() const { return open_; }  // requests that have not ended
   Time last_output() const { return last_output_; }
   uint64_t tokens() const { return tokens_; }
   uint64_t errors() const { return errors_; }
   // For a request that is still open; for the report.
-  std::string Describe(size_t question) const;
+  std::string Describe(size_t test_request) const;
 
  private:
   struct Sequence {

@@ -16,7 +16,7 @@ size_t BytesOf(const ToWorker& message) {
   return 96 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
 }
 
-cluster::ConnectionId NameOf(ConnectionId id) { return cluster::ConnectionId(id); }
+cluster::ConnectionId NameOf(NetworkConnectionId id) { return cluster::ConnectionId(id); }
 
 void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.pipelines_lost += c.pipelines_lost;
@@ -106,7 +106,7 @@ void ControllerProcess::Deliver(Delivery delivery) {
 }
 
 // A message that names a closed pipeline is counted and has no other effect.
-void ControllerProcess::Receive(ConnectionId from, ToController message) {
+void ControllerProcess::Receive(NetworkConnectionId from, ToController message) {
   PipelineId pipeline;
   bool late = false;
   if (auto* done = std::get_if<StepDone>(&message)) {
@@ -136,19 +136,19 @@ void ControllerProcess::OnTick() {
   world_.Timer(0, kTick, TimerKind::kTick, 0);
 }
 
-void ControllerProcess::Ask(size_t question) {
-  const Status submitted = controller_->Submit(clients_.RequestOf(question), world_.now());
+void ControllerProcess::Ask(size_t test_request) {
+  const Status submitted = controller_->Submit(clients_.RequestOf(test_request), world_.now());
   if (submitted.ok()) {
-    clients_.Accepted(question);
+    clients_.Accepted(test_request);
   } else {
-    clients_.Refused(question, submitted);
+    clients_.Refused(test_request, submitted);
   }
   Settle();
 }
 
-void ControllerProcess::Abort(size_t question) {
-  clients_.Aborted(question);
-  controller_->Abort(Clients::IdOf(question), std::nullopt, world_.now());
+void ControllerProcess::Abort(size_t test_request) {
+  clients_.Aborted(test_request);
+  controller_->Abort(Clients::IdOf(test_request), std::nullopt, world_.now());
   Settle();
 }
 
@@ -157,8 +157,8 @@ void ControllerProcess::Drain(const std::string& worker) {
   Settle();
 }
 
-void ControllerProcess::Migrate(size_t question, const std::string& worker) {
-  if (!controller_->Migrate(Clients::IdOf(question), worker, world_.now()).ok()) {
+void ControllerProcess::Migrate(size_t test_request, const std::string& worker) {
+  if (!controller_->Migrate(Clients::IdOf(test_request), worker, world_.now()).ok()) {
     ++operations_refused_;
   }
   Settle();
@@ -175,11 +175,11 @@ void ControllerProcess::Settle() {
   controller_->TakeActions(actions_);
   for (auto& action : actions_) std::visit([this](auto& a) { Do(a); }, action);
   controller_->TakeOutputs(outputs_);
-  for (RequestOutput& output : outputs_) Tell(output);
+  for (RequestOutput& output : outputs_) Deliver(output);
   outputs_.clear();
 }
 
-void ControllerProcess::Tell(RequestOutput& output) {
+void ControllerProcess::Deliver(RequestOutput& output) {
   const Defect defect = world_.defect();
   const bool victim = output.request == RequestId(2);
   if (victim && defect == Defect::kLoseOutput && !output.finish) return;
@@ -206,7 +206,7 @@ bool ControllerProcess::Spoil(ToWorker& message) {
 }
 
 void ControllerProcess::Do(cluster::SendToWorker& action) {
-  const auto to = static_cast<ConnectionId>(action.to.value());
+  const auto to = static_cast<NetworkConnectionId>(action.to.value());
   if (const auto* welcome = std::get_if<Welcome>(&action.message)) {
     sessions_.insert(to);
     if (welcome->worker <= newest_worker_ || welcome->term != Term(term_)) {
@@ -232,7 +232,7 @@ void ControllerProcess::Do(cluster::SendToWorker& action) {
 }
 
 void ControllerProcess::Do(cluster::Disconnect& action) {
-  const auto connection = static_cast<ConnectionId>(action.connection.value());
+  const auto connection = static_cast<NetworkConnectionId>(action.connection.value());
   sessions_.erase(connection);
   world_.network().Close(connection, 0, world_.now());
 }

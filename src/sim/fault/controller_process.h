@@ -33,14 +33,14 @@ class ControllerProcess {
 
   void Deliver(Delivery delivery);
   void OnTick();
-  void Ask(size_t question);
-  void Abort(size_t question);
+  void Ask(size_t test_request);
+  void Abort(size_t test_request);
   void Drain(const std::string& worker);
-  void Migrate(size_t question, const std::string& worker);
+  void Migrate(size_t test_request, const std::string& worker);
   void Apply(const Plan& plan);
 
   const cluster::ControllerCore& controller() const { return *controller_; }
-  const std::set<ConnectionId>& sessions() const { return sessions_; }
+  const std::set<NetworkConnectionId>& sessions() const { return sessions_; }
   const std::set<PipelineId>& pipelines() const { return pipelines_; }
   // Over all controllers so far.
   ControllerTotals Totals() const;
@@ -49,19 +49,19 @@ class ControllerProcess {
  private:
   cluster::ControllerOptions Options() const;
   void Settle();
-  void Tell(RequestOutput& output);
+  void Deliver(RequestOutput& output);
   bool Spoil(ToWorker& message);
   void Do(cluster::SendToWorker& action);
   void Do(cluster::Disconnect& action);
-  void Receive(ConnectionId from, ToController message);
+  void Receive(NetworkConnectionId from, ToController message);
 
   const Scenario& scenario_;
   Clients& clients_;
   World& world_;
   std::unique_ptr<cluster::ControllerCore> controller_;
   uint64_t term_ = 0;
-  std::set<ConnectionId> sessions_;  // welcomed and not ended
-  std::map<Incarnation, ConnectionId> session_of_;
+  std::set<NetworkConnectionId> sessions_;  // welcomed and not ended
+  std::map<Incarnation, NetworkConnectionId> session_of_;
   std::set<PipelineId> pipelines_;  // opened and not closed, according to sent messages
   PipelineId newest_pipeline_;
   WorkerId newest_worker_;

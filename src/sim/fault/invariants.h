@@ -33,24 +33,24 @@ std::string_view InvariantName(Invariant invariant);
 // The defects that tests plant, to see that they are detected.
 enum class Defect : uint8_t {
   kNone,
-  kLateSteps,       // a step's result goes to any open pipeline, whichever it names
-  kLoseOutput,      // an output never reaches the client
-  kDeliveredTwice,  // the last output of a request is delivered twice
-  kEarlyEnd,        // a request ends with its first token
-  kFailRequest,     // a request fails without a cause
-  kKeepHeld,        // the message to release KV is lost
-  kDropClose,       // the message to close a pipeline is lost
-  kKeepShard,       // the message to unload a shard is lost
-  kKeepSession,     // a worker whose connection is gone remains a member
-  kOldTerm,         // a new controller uses the previous term
-  kIdle,            // a controller forms no steps after its first restart
-  kSkipBlock,       // a step's table keeps more blocks than exist
-  kWrongBlock,      // a step's table names a block of another sequence
-  kMissBox,         // a pull is reported complete without one of its boxes
-  kGhostWrite,      // KV is written into a closed pipeline
-  kDropSession,     // a session is dropped without a cause
-  kWrongRows,       // resent activations differ from those first sent
-  kSilentLoad,      // a worker that cannot load weights does not report it
+  kLateSteps,         // a step's result goes to any open pipeline, whichever it names
+  kLoseOutput,        // an output never reaches the client
+  kDeliveredTwice,    // the last output of a request is delivered twice
+  kEarlyEnd,          // a request ends with its first token
+  kFailRequest,       // a request fails without a cause
+  kKeepHeld,          // the message to release KV is lost
+  kDropClose,         // the message to close a pipeline is lost
+  kKeepShard,         // the message to unload a shard is lost
+  kKeepSession,       // a worker whose connection is gone remains a member
+  kOldTerm,           // a new controller uses the previous term
+  kIdle,              // a controller forms no steps after its first restart
+  kSkipBlock,         // a step's table keeps more blocks than exist
+  kWrongBlock,        // a step's table names a block of another sequence
+  kMissBox,           // a pull is reported complete without one of its boxes
+  kGhostWrite,        // KV is written into a closed pipeline
+  kDropSession,       // a session is dropped without a cause
+  kWrongActivations,  // resent activations differ from those first sent
+  kSilentLoad,        // a worker that cannot load weights does not report it
 };
 inline constexpr int kDefects = 19;
 

@@ -41,10 +41,11 @@ LabReport Lab::Run() {
     processes_[place].supervised = true;
     StartWorker(place, fmt::format("w{}", place));
   }
-  for (size_t q = 0; q < scenario_.questions.size(); ++q) {
-    const Question& question = scenario_.questions[q];
-    events_.Push(question.at, {.kind = Event::Kind::kAsk, .x = q});
-    if (question.abort_at) events_.Push(*question.abort_at, {.kind = Event::Kind::kAbort, .x = q});
+  for (size_t q = 0; q < scenario_.test_requests.size(); ++q) {
+    const TestRequest& test_request = scenario_.test_requests[q];
+    events_.Push(test_request.at, {.kind = Event::Kind::kAsk, .x = q});
+    if (test_request.abort_at)
+      events_.Push(*test_request.abort_at, {.kind = Event::Kind::kAbort, .x = q});
   }
   for (size_t f = 0; f < scenario_.faults.size(); ++f) {
     events_.Push(scenario_.faults[f].at, {.kind = Event::Kind::kFault, .x = f});
@@ -74,7 +75,7 @@ void Lab::Timer(int place, Duration delay, TimerKind kind, uint64_t x) {
                               .x = x});
 }
 
-void Lab::MeantFor(ConnectionId connection, Incarnation incarnation) {
+void Lab::MeantFor(NetworkConnectionId connection, Incarnation incarnation) {
   meant_for_[connection] = incarnation;
 }
 

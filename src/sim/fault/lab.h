@@ -70,7 +70,7 @@ class Lab : private World {
   Network& network() override { return network_; }
   Rng& rng() override { return rng_; }
   void Timer(int place, Duration delay, TimerKind kind, uint64_t x) override;
-  void MeantFor(ConnectionId connection, Incarnation incarnation) override;
+  void MeantFor(NetworkConnectionId connection, Incarnation incarnation) override;
   Worker* Find(Incarnation incarnation) override;
   bool stopped(int place) const override { return processes_[place].stops > 0; }
   Defect defect() const override { return options_.defect; }
@@ -110,7 +110,7 @@ class Lab : private World {
   Clients clients_;
   ControllerProcess controller_;
   std::vector<Process> processes_;  // indexed by place
-  std::unordered_map<ConnectionId, Incarnation> meant_for_;
+  std::unordered_map<NetworkConnectionId, Incarnation> meant_for_;
   std::unordered_map<Incarnation, int> place_of_;
   uint64_t next_incarnation_ = 1;
   size_t next_plan_ = 0;

@@ -70,7 +70,7 @@ void Lab::AuditTick() {
            fmt::format("{} members, {} current sessions", status.workers.size(),
                        controller_.sessions().size()));
   }
-  for (ConnectionId session : controller_.sessions()) {
+  for (NetworkConnectionId session : controller_.sessions()) {
     if (!network_.open(session, 0)) {
       Broken(Invariant::kMembersAreSessions, "a member's connection is gone");
     }

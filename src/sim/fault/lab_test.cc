@@ -125,7 +125,7 @@ TEST_F(FaultLab, DetectsPlantedDefects) {
       {Defect::kMissBox, {Invariant::kTokensInOrder}, {}},
       {Defect::kGhostWrite, {Invariant::kFence}, {}},
       {Defect::kDropSession, {Invariant::kNoFaultNoLoss}, {.faults = 0}},
-      {Defect::kWrongRows, {Invariant::kTokensInOrder}, {}},
+      {Defect::kWrongActivations, {Invariant::kTokensInOrder}, {}},
       {Defect::kSilentLoad,
        {Invariant::kShardsArePlanned},
        {.faults = 1, .only = FaultKind::kPlan}},

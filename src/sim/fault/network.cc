@@ -34,8 +34,8 @@ Network::Network(int places, const NetworkOptions& options, uint64_t seed)
 
 template <typename Do>
 void Network::ForEachBetween(int a, int b, Do act) {
-  const std::vector<ConnectionId> live = live_;
-  for (ConnectionId id : live) {
+  const std::vector<NetworkConnectionId> live = live_;
+  for (NetworkConnectionId id : live) {
     const auto& sides = connections_[id].sides;
     if ((sides[0].place == a && sides[1].place == b) ||
         (sides[0].place == b && sides[1].place == a)) {
@@ -57,8 +57,8 @@ bool Network::Blocked(const Connection& c, int side) const {
   return !local && link(c.sides[1 - side].place, to).cuts > 0;
 }
 
-ConnectionId Network::Connect(int from, int to, Channel channel, Time now) {
-  const auto id = static_cast<ConnectionId>(connections_.size());
+NetworkConnectionId Network::Connect(int from, int to, Channel channel, Time now) {
+  const auto id = static_cast<NetworkConnectionId>(connections_.size());
   Connection& c = connections_.emplace_back();
   c.channel = channel;
   c.sides[0].place = from;
@@ -72,7 +72,7 @@ ConnectionId Network::Connect(int from, int to, Channel channel, Time now) {
   return id;
 }
 
-bool Network::open(ConnectionId id, int at) const {
+bool Network::open(NetworkConnectionId id, int at) const {
   const Connection& c = connections_[id];
   return c.sides[SideOf(c, at)].open;
 }
@@ -86,7 +86,7 @@ Time Network::ArrivalAt(Connection& c, int side, size_t bytes, Time now) {
   return to.last_at = std::max(to.last_at, at);
 }
 
-void Network::Send(ConnectionId id, int from, Payload payload, size_t bytes, Time now) {
+void Network::Send(NetworkConnectionId id, int from, Payload payload, size_t bytes, Time now) {
   Connection& c = connections_[id];
   const int side = 1 - SideOf(c, from);
   if (!c.sides[1 - side].open || !c.sides[side].open) return;
@@ -102,7 +102,7 @@ void Network::Send(ConnectionId id, int from, Payload payload, size_t bytes, Tim
   Push(id, side, {at, std::move(payload)});
 }
 
-void Network::Push(ConnectionId id, int side, Item item) {
+void Network::Push(NetworkConnectionId id, int side, Item item) {
   Side& s = connections_[id].sides[side];
   if (s.head > 0 && s.head == s.inbox.size()) {
     s.inbox.clear();
@@ -112,7 +112,7 @@ void Network::Push(ConnectionId id, int side, Item item) {
   SchedulePump(id, side, s.inbox[s.head].at);
 }
 
-void Network::SchedulePump(ConnectionId id, int side, Time at) {
+void Network::SchedulePump(NetworkConnectionId id, int side, Time at) {
   Connection& c = connections_[id];
   Side& s = c.sides[side];
   if (s.pumping || s.head == s.inbox.size() || Blocked(c, side)) return;
@@ -120,14 +120,14 @@ void Network::SchedulePump(ConnectionId id, int side, Time at) {
   due_.push_back({at, Due::What::kPump, id, side, 0});
 }
 
-void Network::ScheduleGiveUp(ConnectionId id, Time now) {
+void Network::ScheduleGiveUp(NetworkConnectionId id, Time now) {
   const Connection& c = connections_[id];
   const int a = c.sides[0].place, b = c.sides[1].place;
   const uint32_t generation = link(a, b).times_cut + link(b, a).times_cut;
   due_.push_back({now + options_.user_timeout, Due::What::kGiveUp, id, 0, generation});
 }
 
-void Network::LoseSide(ConnectionId id, int side, bool locally, Time now) {
+void Network::LoseSide(NetworkConnectionId id, int side, bool locally, Time now) {
   Connection& c = connections_[id];
   Side& s = c.sides[side];
   if (!s.open) return;
@@ -140,7 +140,7 @@ void Network::LoseSide(ConnectionId id, int side, bool locally, Time now) {
   Push(id, side, {ArrivalAt(c, side, 0, now), {}, false});
 }
 
-void Network::Shut(ConnectionId id, int side) {
+void Network::Shut(NetworkConnectionId id, int side) {
   Connection& c = connections_[id];
   c.sides[side].open = false;
   c.sides[side].inbox = {};
@@ -148,14 +148,14 @@ void Network::Shut(ConnectionId id, int side) {
   if (!c.sides[0].open && !c.sides[1].open) std::erase(live_, id);
 }
 
-void Network::Close(ConnectionId id, int by, Time now) {
+void Network::Close(NetworkConnectionId id, int by, Time now) {
   const int side = SideOf(connections_[id], by);
   if (!connections_[id].sides[side].open) return;
   Shut(id, side);
   LoseSide(id, 1 - side, false, now);
 }
 
-void Network::Reset(ConnectionId id, Time now) {
+void Network::Reset(NetworkConnectionId id, Time now) {
   for (int side = 0; side < 2; ++side) {
     Side& s = connections_[id].sides[side];
     s.inbox.erase(s.inbox.begin() + static_cast<std::ptrdiff_t>(s.head), s.inbox.end());
@@ -166,8 +166,8 @@ void Network::Reset(ConnectionId id, Time now) {
 void Network::Kill(int place, bool quietly, Time now) {
   life_[place] = quietly ? Life::kVanished : Life::kDead;
   stopped_[place] = false;
-  const std::vector<ConnectionId> live = live_;
-  for (ConnectionId id : live) {
+  const std::vector<NetworkConnectionId> live = live_;
+  for (NetworkConnectionId id : live) {
     Connection& c = connections_[id];
     if (c.sides[0].place != place && c.sides[1].place != place) continue;
     const int side = SideOf(c, place);
@@ -183,7 +183,7 @@ void Network::Stop(int place, bool stopped, Time now) {
 }
 
 void Network::Unblock(int to, Time now) {
-  for (ConnectionId id : live_) {
+  for (NetworkConnectionId id : live_) {
     for (int side = 0; side < 2; ++side) {
       const Side& s = connections_[id].sides[side];
       if (s.place != to || s.head == s.inbox.size()) continue;
@@ -195,7 +195,7 @@ void Network::Unblock(int to, Time now) {
 void Network::Cut(int from, int to, Time now) {
   ++link(from, to).cuts;
   ++link(from, to).times_cut;
-  ForEachBetween(from, to, [&](ConnectionId id) { ScheduleGiveUp(id, now); });
+  ForEachBetween(from, to, [&](NetworkConnectionId id) { ScheduleGiveUp(id, now); });
 }
 
 void Network::Mend(int from, int to, Time now) {
@@ -210,7 +210,7 @@ void Network::Duplicate(int from, int to, double probability) {
 }
 
 void Network::ResetLink(int from, int to, Time now) {
-  ForEachBetween(from, to, [&](ConnectionId id) { Reset(id, now); });
+  ForEachBetween(from, to, [&](NetworkConnectionId id) { Reset(id, now); });
 }
 
 std::optional<Delivery> Network::Pump(const Due& due, Time now) {

@@ -42,11 +42,11 @@ using Payload = std::variant<std::monostate, ToWorker, ToController, Heartbeat, 
 
 enum class Channel : uint8_t { kSession, kHeartbeat, kPeer, kDecodeRows, kPrefillRows, kBulk };
 
-using ConnectionId = uint32_t;
+using NetworkConnectionId = uint32_t;
 
 // The next event for one side of a connection. No payload: the connection is gone.
 struct Delivery {
-  ConnectionId connection = 0;
+  NetworkConnectionId connection = 0;
   int to = 0;
   Channel channel = Channel::kSession;
   std::optional<Payload> payload;
@@ -74,13 +74,13 @@ class Network {
   Network(int places, const NetworkOptions& options, uint64_t seed);
 
   // From `from` to `to`; whether a process is there shows later.
-  ConnectionId Connect(int from, int to, Channel channel, Time now);
-  bool open(ConnectionId id, int at) const;
-  void Send(ConnectionId id, int from, Payload payload, size_t bytes, Time now);
+  NetworkConnectionId Connect(int from, int to, Channel channel, Time now);
+  bool open(NetworkConnectionId id, int at) const;
+  void Send(NetworkConnectionId id, int from, Payload payload, size_t bytes, Time now);
   // This side closes it: what it sent still arrives, what is in transit to it does not.
-  void Close(ConnectionId id, int by, Time now);
+  void Close(NetworkConnectionId id, int by, Time now);
   // Breaks it: what is in transit is lost; both sides are notified when links allow.
-  void Reset(ConnectionId id, Time now);
+  void Reset(NetworkConnectionId id, Time now);
   // The process there has ended. `quietly`: peers are not notified and find out by their timeouts.
   void Kill(int place, bool quietly, Time now);
   void Revive(int place) { life_[place] = Life::kAlive; }
@@ -135,12 +135,12 @@ class Network {
   bool Cut(const Connection& c) const;
   bool Blocked(const Connection& c, int side) const;
   Time ArrivalAt(Connection& c, int side, size_t bytes, Time now);
-  void Push(ConnectionId id, int side, Item item);
-  void SchedulePump(ConnectionId id, int side, Time at);
-  void ScheduleGiveUp(ConnectionId id, Time now);
+  void Push(NetworkConnectionId id, int side, Item item);
+  void SchedulePump(NetworkConnectionId id, int side, Time at);
+  void ScheduleGiveUp(NetworkConnectionId id, Time now);
   void Unblock(int to, Time now);
-  void LoseSide(ConnectionId id, int side, bool locally, Time now);
-  void Shut(ConnectionId id, int side);
+  void LoseSide(NetworkConnectionId id, int side, bool locally, Time now);
+  void Shut(NetworkConnectionId id, int side);
   template <typename Do>
   void ForEachBetween(int a, int b, Do act);
 
@@ -152,7 +152,7 @@ class Network {
   std::vector<bool> stopped_;
   std::vector<Life> life_;
   std::vector<Connection> connections_;
-  std::vector<ConnectionId> live_;
+  std::vector<NetworkConnectionId> live_;
   std::vector<Delivery> strays_;
   std::vector<Due> due_;
   uint64_t messages_ = 0, duplicates_ = 0;

@@ -7,7 +7,7 @@
 namespace millrace::sim::fault {
 namespace {
 
-constexpr Time kQuestionsFrom{100'000'000}, kQuestionsUntil{2'500'000'000};
+constexpr Time kTestRequestsFrom{100'000'000}, kTestRequestsUntil{2'500'000'000};
 constexpr Time kFaultsFrom{50'000'000}, kFaultsUntil{3'500'000'000};
 
 struct KindTraits {
@@ -113,9 +113,9 @@ Plan MakePlan(Rng& rng, const Scenario& s) {
   return plan;
 }
 
-Question MakeQuestion(Rng& rng) {
-  Question q;
-  q.at = Between(rng, kQuestionsFrom, kQuestionsUntil);
+TestRequest MakeTestRequest(Rng& rng) {
+  TestRequest q;
+  q.at = Between(rng, kTestRequestsFrom, kTestRequestsUntil);
   // Few distinct tokens: prefixes are shared.
   for (int64_t i = rng.Between(1, 20); i > 0; --i) {
     q.prompt.push_back(static_cast<TokenId>(rng.Between(0, 1)));
@@ -160,14 +160,14 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   Scenario s;
   s.seed = seed;
   PickShape(rng, options, s);
-  const auto questions = options.requests.value_or(static_cast<int>(rng.Between(3, 8)));
-  for (int i = 0; i < questions; ++i) s.questions.push_back(MakeQuestion(rng));
-  std::ranges::sort(s.questions, {}, &Question::at);
+  const auto test_requests = options.requests.value_or(static_cast<int>(rng.Between(3, 8)));
+  for (int i = 0; i < test_requests; ++i) s.test_requests.push_back(MakeTestRequest(rng));
+  std::ranges::sort(s.test_requests, {}, &TestRequest::at);
   const auto faults = options.faults.value_or(static_cast<int>(rng.Between(1, 4)));
   for (int i = 0; i < faults; ++i) s.faults.push_back(MakeFault(rng, s, options.only));
   // Not drawn from `rng`, so that the other schedules stay the same.
   s.tight_memory = Mix64(seed ^ 0x746967687400) % 8 == 3;
-  s.quiet_at = kQuestionsUntil;
+  s.quiet_at = kTestRequestsUntil;
   for (const Fault& f : s.faults) {
     if (f.kind == FaultKind::kPlan) s.later_plans.push_back(MakePlan(rng, s));
     s.quiet_at = std::max(s.quiet_at, f.at + f.lasts + f.extra);

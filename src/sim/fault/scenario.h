@@ -48,7 +48,7 @@ struct Fault {
   Duration extra;    // for a slow link or a hanging device
 };
 
-struct Question {
+struct TestRequest {
   Time at;
   std::vector<TokenId> prompt;
   SamplingParams params;
@@ -74,7 +74,7 @@ struct Scenario {
   Duration hold_limit;            // limit for KV that is held for a move
   sched::SchedulerOptions scheduler;
   std::vector<TokenId> eos_token_ids;
-  std::vector<Question> questions;
+  std::vector<TestRequest> test_requests;
   std::vector<Fault> faults;
   Time quiet_at;  // all faults have ended by then
 

@@ -164,7 +164,7 @@ void Worker::SendTo(const WorkerAddress& to, Channel channel, Payload payload, s
   const PeerKey key{to.incarnation, channel};
   auto found = peers_.find(key);
   if (found == peers_.end()) {
-    const ConnectionId id =
+    const NetworkConnectionId id =
         world_.network().Connect(options_.place, std::stoi(to.control), channel, world_.now());
     world_.MeantFor(id, to.incarnation);
     found = peers_.emplace(key, id).first;

@@ -57,7 +57,7 @@ class Worker {
   const cluster::WorkerCore& core() const { return core_; }
   const WorkerAudit& audit() const { return audit_; }
   bool in_session() const { return session_.has_value(); }
-  std::optional<ConnectionId> session() const { return session_; }
+  std::optional<NetworkConnectionId> session() const { return session_; }
   bool exited() const { return exited_; }
   size_t stages() const { return stages_.size(); }
   size_t pipelines_open() const;
@@ -76,7 +76,7 @@ class Worker {
   struct PullPart {
     TransferId transfer;
     engine::KvBox box;
-    ConnectionId connection = 0;
+    NetworkConnectionId connection = 0;
   };
   struct PeerKey {
     Incarnation incarnation;
@@ -104,7 +104,7 @@ class Worker {
   void EndBatch(const Status& status, std::vector<cluster::PartOutput> outputs);
   void SendTo(const WorkerAddress& to, Channel channel, Payload payload, size_t bytes);
   void OnGone(const Delivery& delivery);
-  void OnAsk(ConnectionId connection, const PullAsk& ask);
+  void OnAsk(NetworkConnectionId connection, const PullAsk& ask);
   void OnAnswer(PullAnswer& answer);
   bool AskForRows(TransferId id);
   void AskSource(TransferId id, const KvSource& source, const engine::KvBox& box);
@@ -128,10 +128,10 @@ class Worker {
   // wrappers around the stages
   std::map<ShardId, std::shared_ptr<engine::ActivationCachingStage>> keepers_;
   std::set<ShardId> broken_;  // shards whose collective has failed permanently
-  std::optional<ConnectionId> session_, heartbeat_;
+  std::optional<NetworkConnectionId> session_, heartbeat_;
   uint64_t sessions_ = 0;
-  std::map<PeerKey, ConnectionId> peers_;
-  std::map<ConnectionId, PeerKey> peer_of_;
+  std::map<PeerKey, NetworkConnectionId> peers_;
+  std::map<NetworkConnectionId, PeerKey> peer_of_;
 
   std::optional<cluster::ReadyBatch> batch_;
   uint64_t batch_number_ = 0;

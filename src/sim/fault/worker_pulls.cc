@@ -56,11 +56,11 @@ void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBo
   const uint64_t part = next_part_++;
   ++pulls_.at(id).parts_left;
   SendTo(source.from, Channel::kBulk, PullAsk{part, source.handle, box}, 96);
-  const ConnectionId connection = peers_.at({source.from.incarnation, Channel::kBulk});
+  const NetworkConnectionId connection = peers_.at({source.from.incarnation, Channel::kBulk});
   pull_parts_.emplace(part, PullPart{id, box, connection});
 }
 
-void Worker::OnAsk(ConnectionId connection, const PullAsk& ask) {
+void Worker::OnAsk(NetworkConnectionId connection, const PullAsk& ask) {
   PullAnswer answer{ask.part, OkStatus(), {}};
   const auto lease = kv_.BeginPull(ask.handle, ask.box, world_.now());
   answer.status = lease.status();
@@ -88,7 +88,7 @@ void Worker::OnAnswer(PullAnswer& answer) {
   if (!answer.status.ok()) return EndPull(what.transfer, answer.status);
   const bool missed = world_.defect() == Defect::kMissBox && what.box.first_token == 0 &&
                       what.box.layers.begin == 1;
-  const bool wrong = world_.defect() == Defect::kWrongRows && activations;
+  const bool wrong = world_.defect() == Defect::kWrongActivations && activations;
   if (missed || wrong) answer.bytes.assign(answer.bytes.size(), std::byte{});
   const Status written =
       keepers_.at(pull.start.shard)

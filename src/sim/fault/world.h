@@ -36,7 +36,7 @@ class World {
   // stopped, fires when it continues.
   virtual void Timer(int place, Duration delay, TimerKind kind, uint64_t x) = 0;
   // The intended receiver of a connection: an acceptor with another incarnation closes it.
-  virtual void MeantFor(ConnectionId connection, Incarnation incarnation) = 0;
+  virtual void MeantFor(NetworkConnectionId connection, Incarnation incarnation) = 0;
   // The worker with this incarnation; null if it has ended.
   virtual Worker* Find(Incarnation incarnation) = 0;
   virtual bool stopped(int place) const = 0;

@@ -188,7 +188,7 @@ class CpuDevice : public Device {
 
   void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) override;
 
-  void ExportKv(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+  void ExportKv(const KvPool& pool, const PoolKvBox& box, std::span<const BlockIndex> blocks,
                 std::span<std::byte> out) const override {
     ForEachHead(pool, box, blocks, out.size(),
                 [&](const KvHeadSpan& span, size_t keys, size_t values) {
@@ -196,7 +196,7 @@ class CpuDevice : public Device {
                 });
   }
 
-  void ImportKv(KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
+  void ImportKv(KvPool& pool, const PoolKvBox& box, std::span<const BlockIndex> blocks,
                 std::span<const std::byte> in) const override {
     ForEachHead(pool, box, blocks, in.size(),
                 [&](const KvHeadSpan& span, size_t keys, size_t values) {
@@ -245,8 +245,8 @@ class CpuDevice : public Device {
 
   // task(head, offset of its keys in the dense bytes, offset of its values).
   template <typename Task>
-  static void ForEachHead(const KvPool& pool, const KvBox& box, std::span<const BlockIndex> blocks,
-                          size_t bytes, Task task);
+  static void ForEachHead(const KvPool& pool, const PoolKvBox& box,
+                          std::span<const BlockIndex> blocks, size_t bytes, Task task);
 
   ThreadPool pool_;
   MemoryArena weights_;
@@ -302,7 +302,7 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
 }
 
 template <typename Task>
-void CpuDevice::ForEachHead(const KvPool& pool, const KvBox& box,
+void CpuDevice::ForEachHead(const KvPool& pool, const PoolKvBox& box,
                             std::span<const BlockIndex> blocks, size_t bytes, Task task) {
   const auto& kv = static_cast<const CpuKvPool&>(pool);
   const KvShape& shape = kv.shape();

@@ -39,17 +39,17 @@ void Fill(Device& device, KvPool& pool, std::span<const BlockIndex> table, int t
   }
 }
 
-Bytes Export(const Device& device, const KvPool& pool, const KvBox& box,
+Bytes Export(const Device& device, const KvPool& pool, const PoolKvBox& box,
              std::span<const BlockIndex> table) {
   Bytes out(box.Bytes(pool.shape()));
   device.ExportKv(pool, box, table, out);
   return out;
 }
 
-class KvBoxTest : public testing::TestWithParam<DType> {};
+class PoolKvBoxTest : public testing::TestWithParam<DType> {};
 
 // Compares with the reference, head by head, over odd shapes and all kinds of edges.
-TEST_P(KvBoxTest, AgreesWithTheReference) {
+TEST_P(PoolKvBoxTest, AgreesWithTheReference) {
   for (const int head_dim : {64, 32, 80, 7, 128, 24, 1}) {
     ForEachTarget([&] {
       auto device = MakeCpu(1);
@@ -74,7 +74,7 @@ TEST_P(KvBoxTest, AgreesWithTheReference) {
 
 // Random boxes between pools of different block size, layers, heads and tables, piece by piece;
 // everything outside the box stays unchanged.
-TEST_P(KvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
+TEST_P(PoolKvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
   Rng rng(3);
   const auto pick = [&](int low, int high) { return static_cast<int>(rng.Between(low, high)); };
   for (int round = 0; round < 40; ++round) {
@@ -93,7 +93,7 @@ TEST_P(KvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
         Table((tokens + b.block_size - 1) / b.block_size, b.num_blocks, rng.Next());
     Fill(*device, *from, from_table, tokens, rng.Next());
     Fill(*device, *to, to_table, tokens, rng.Next());
-    const KvBox whole{0, l1 - l0, 0, h1 - h0, 0, tokens};
+    const PoolKvBox whole{0, l1 - l0, 0, h1 - h0, 0, tokens};
     const Bytes before = Export(*device, *to, whole, to_table);
 
     const int first = pick(0, tokens - 1), end = pick(first, tokens);
@@ -115,14 +115,14 @@ TEST_P(KvBoxTest, BoxesTravelBetweenPoolsOfAnyShape) {
 }
 
 // Beyond equal bytes: attention over the filled pool gives the same bits.
-TEST_P(KvBoxTest, AttentionContinuesOverImportedKv) {
+TEST_P(PoolKvBoxTest, AttentionContinuesOverImportedKv) {
   constexpr int kTokens = 75, kHeads = 4, kKvHeads = 2, kHeadDim = 40;
   auto device = MakeCpu(1);
   auto from = Must(device->NewKvPool({1, kKvHeads, kHeadDim, 16, 8, GetParam()}));
   auto to = Must(device->NewKvPool({1, kKvHeads, kHeadDim, 64, 4, GetParam()}));
   const auto from_table = Table(5, 8, 1), to_table = Table(2, 4, 2);
   Fill(*device, *from, from_table, kTokens, 5);
-  const KvBox box{0, 1, 0, kKvHeads, 0, kTokens};
+  const PoolKvBox box{0, 1, 0, kKvHeads, 0, kTokens};
   device->ImportKv(*to, box, to_table, Export(*device, *from, box, from_table));
   TestRows q = TestRows::Random(1, kHeads * kHeadDim, 9);
   TestRows out(1, kHeads * kHeadDim), want(1, kHeads * kHeadDim);
@@ -132,7 +132,8 @@ TEST_P(KvBoxTest, AttentionContinuesOverImportedKv) {
   EXPECT_TRUE(SameBits(out.row(0), want.row(0), kHeads * kHeadDim));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, KvBoxTest, testing::Values(DType::kF32, DType::kBF16, DType::kF16),
+INSTANTIATE_TEST_SUITE_P(Types, PoolKvBoxTest,
+                         testing::Values(DType::kF32, DType::kBF16, DType::kF16),
                          [](const auto& info) { return DTypeName(info.param); });
 
 }  // namespace

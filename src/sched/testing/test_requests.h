@@ -1,4 +1,4 @@
-// Random questions for property tests, and their answers by definition, without a scheduler.
+// Random test requests for property tests, and their answers by definition, without a scheduler.
 #pragma once
 
 #include <algorithm>
@@ -9,26 +9,26 @@
 
 namespace millrace::sched {
 
-inline constexpr int kQuestionVocab = 200;
-inline constexpr TokenId kQuestionEos = 7;
+inline constexpr int kTestRequestVocab = 200;
+inline constexpr TokenId kTestRequestEos = 7;
 
-struct Question {
+struct TestRequest {
   std::vector<TokenId> prompt;
   SamplingParams params;
   uint64_t seed = 0;
 };
 
-inline std::vector<Question> RandomQuestions(Rng& rng, int count, int prompt_max, int output_max,
-                                             int n_max) {
-  std::vector<Question> questions;
+inline std::vector<TestRequest> RandomRequests(Rng& rng, int count, int prompt_max, int output_max,
+                                               int n_max) {
+  std::vector<TestRequest> test_requests;
   std::vector<TokenId> common(prompt_max);
-  for (TokenId& t : common) t = static_cast<TokenId>(rng.Between(0, kQuestionVocab - 1));
+  for (TokenId& t : common) t = static_cast<TokenId>(rng.Between(0, kTestRequestVocab - 1));
   for (int i = 0; i < count; ++i) {
-    Question q;
+    TestRequest q;
     q.prompt.assign(common.begin(), common.begin() + rng.Between(0, prompt_max - 1));
     const int64_t own = rng.Between(1, prompt_max - static_cast<int64_t>(q.prompt.size()));
     for (int64_t t = 0; t < own; ++t) {
-      q.prompt.push_back(static_cast<TokenId>(rng.Between(0, kQuestionVocab - 1)));
+      q.prompt.push_back(static_cast<TokenId>(rng.Between(0, kTestRequestVocab - 1)));
     }
     q.params.n = static_cast<int>(rng.Between(1, n_max));
     q.params.max_tokens = static_cast<int>(rng.Between(1, output_max));
@@ -40,19 +40,20 @@ inline std::vector<Question> RandomQuestions(Rng& rng, int count, int prompt_max
     if (rng.Between(0, 3) == 0) q.params.stop_token_ids = {11, 13};
     if (rng.Between(0, 3) == 0) q.params.frequency_penalty = 0.5;
     q.seed = rng.Next();
-    questions.push_back(std::move(q));
+    test_requests.push_back(std::move(q));
   }
-  return questions;
+  return test_requests;
 }
 
 // The whole answer by definition, without a scheduler.
-inline std::vector<TokenId> Expected(const Question& q, int index) {
-  const ContextHashModel model({.vocab_size = kQuestionVocab, .eos_token_ids = {kQuestionEos}});
+inline std::vector<TokenId> Expected(const TestRequest& q, int index) {
+  const ContextHashModel model(
+      {.vocab_size = kTestRequestVocab, .eos_token_ids = {kTestRequestEos}});
   const auto tokens =
       model.Generate(q.prompt, q.params, SequenceSeed(q.seed, index), *q.params.max_tokens);
   for (size_t i = q.params.min_tokens; i < tokens.size(); ++i) {
     const auto& stops = q.params.stop_token_ids;
-    if ((tokens[i] == kQuestionEos && !q.params.ignore_eos) ||
+    if ((tokens[i] == kTestRequestEos && !q.params.ignore_eos) ||
         std::find(stops.begin(), stops.end(), tokens[i]) != stops.end()) {
       return {tokens.begin(), tokens.begin() + i + 1};
     }
