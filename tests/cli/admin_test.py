@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Who reaches the admin routes of a real server: nobody through a proxy, its user on a unix socket,
-holders of the admin key on --admin-listen.
+"""Access to the admin routes of a real server: none through a proxy, its own user's on a unix socket,
+with the admin key on --admin-listen.
 
 Usage: admin_test.py PROGRAM [unittest arguments]
 """

@@ -302,7 +302,7 @@ def store(server, value):
 
 def workers_join(server, value):
     same({w["address"].rsplit(":", 1)[0] for w in server.status()["workers"]}, {"127.0.0.1"})
-    check(not refuses_connections("127.0.0.1", int(value.rsplit(":", 1)[1])), "nobody listens")
+    check(not refuses_connections("127.0.0.1", int(value.rsplit(":", 1)[1])), "nothing listens there")
 
 
 def token(server, value):
@@ -333,11 +333,11 @@ def worker_name(worker, value):
 def worker_listens(worker, value):
     name, number = worker.shown["address"].rsplit(":", 1)
     same(number, value.rsplit(":", 1)[1])
-    check(not refuses_connections("127.0.0.1", int(number)), "nobody listens")
+    check(not refuses_connections("127.0.0.1", int(number)), "nothing listens there")
 
 
 def worker_data_port(_, value):
-    check(not refuses_connections("127.0.0.1", int(value)), "nobody listens")
+    check(not refuses_connections("127.0.0.1", int(value)), "nothing listens there")
 
 
 def worker_address(worker, value):

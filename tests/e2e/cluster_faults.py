@@ -86,12 +86,12 @@ class Fault:
     kind: str
     worker: str
     begin: float
-    detection_s: float = None  # none: nobody was given up
+    detection_s: float = None  # none: no worker was given up
     gaps_s: list = dataclasses.field(default_factory=list)  # the longest of each stream since then
     differ: int = 0
 
     def __str__(self):
-        terms = ("nobody given up" if self.detection_s is None else
+        terms = ("no worker given up" if self.detection_s is None else
                  f"detection {self.detection_s:.2f} s")
         if self.replay_s is not None:
             terms += f", replay {self.replay_s:.2f} s"

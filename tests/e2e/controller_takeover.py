@@ -143,8 +143,8 @@ class Stopped(TwoControllers):
 
 
 class StoppedWithItsStore(TwoControllers):
-    """The embedded store is locked by who leads: nobody succeeds a leader that is stopped. When it
-    wakes its lease is over, so it ends, and its successor begins."""
+    """The leader holds the lock of the embedded store, so a stopped leader has no successor. When it
+    wakes, its lease has expired; it ends, and its successor begins."""
 
     def wake(self, leader, standby, stopped):
         time.sleep(LEASE_S + 2)

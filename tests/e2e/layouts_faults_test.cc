@@ -1,5 +1,5 @@
 // Promises 1 and 2 over clusters that lose, drain and gain workers: the answers are those of a
-// plain engine, whatever token a worker was killed at.
+// plain engine, at whichever token a worker was killed.
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -151,14 +151,14 @@ TEST_F(Elastic, FourThreeTwoFourWorkers) {
   EXPECT_GT(counters.moves, 0u);
   EXPECT_GT(counters.replays, 0u);
 #ifndef MILLRACE_SANITIZED
-  EXPECT_GT(counters.computed_in_part, 0u) << "the layers are cut anew, and two workers have some";
+  EXPECT_GT(counters.computed_in_part, 0u) << "the new stages have other layer ranges, and two workers kept some layers";
 #endif
   RecordProperty("replays", std::to_string(counters.replays));
   RecordProperty("fetched", std::to_string(counters.fetched));
   RecordProperty("computed_in_part", std::to_string(counters.computed_in_part));
 }
 
-// Two routes that share a stage, and then two others: requests are routed anew and fetch their KV.
+// Two routes share a stage. Two others replace them; requests are routed again and fetch their KV.
 TEST_F(Elastic, OneBranchingPlanForAnother) {
   const auto two_routes = [](LayerRange first, LayerRange second, LayerRange shared) {
     return PlanOf(
@@ -202,7 +202,7 @@ TEST_F(Elastic, RanksBesideOthers) {
   EXPECT_EQ(Counters().pipelines_lost, 0u);
 }
 
-// Whatever the plan is changed to, under the test requests, and at whatever moment.
+// Changes between all pairs of plans, at random moments, while the test requests run.
 class AnyPlanForAnyOther : public Elastic {
  protected:
   static std::vector<Plan> Plans() {

@@ -1,4 +1,4 @@
-// Promise 1 over clusters: whatever the layout, the same test requests to a real model get the
+// Promise 1 over clusters: for every layout, the same test requests to a real model get the
 // answers of a plain engine in one process, to the last bit. Workers stay; layouts_faults_test.cc
 // takes them away.
 #include <map>
@@ -72,7 +72,7 @@ class SharedStage : public Layouts {
       ASSERT_EQ(pipeline.layers.size(), 2u);
       ++parts[{pipeline.layers[1].begin, pipeline.layers[1].end}];
       const auto counters = cluster_->worker(pipeline.workers[0])->counters();
-      EXPECT_GT(counters.batches, 0u) << "nobody went this way";
+      EXPECT_GT(counters.batches, 0u) << "no batch took this pipeline";
     }
     EXPECT_EQ(parts, (decltype(parts){{{1, 4}, 1}, {{3, 4}, 1}}));
     AskUntilMerged();
@@ -124,7 +124,7 @@ TEST_F(PrefillAndDecodeApart, MoreRanksToFewerInOtherStages) {
       {{{0, 3}, 4, kPrefill}, {{3, 4}, 1, kPrefill}, {{0, 2}, 1, kDecode}, {{2, 4}, 2, kDecode}});
 }
 
-// Whoever runs goes to the other way again and again, with its KV.
+// Running requests move to the other pipeline again and again, with their KV.
 class Migrated : public Layouts {
  protected:
   // `stages` make two ways that decode; `a` and `b` are stages of either.
