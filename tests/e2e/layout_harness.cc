@@ -18,9 +18,9 @@ namespace millrace {
 namespace {
 
 #ifdef MILLRACE_SANITIZED
-constexpr int kQuestions = 24;
+constexpr int kManyRequests = 24;
 #else
-constexpr int kQuestions = 200;
+constexpr int kManyRequests = 200;
 #endif
 constexpr int kMaxModelLen = 256;
 const char* const kModel = MILLRACE_SOURCE_DIR "/models/demo";
@@ -75,12 +75,12 @@ void Append(std::string& text, const PositionLogprobs& at) {
 
 }  // namespace
 
-const TestRequests& ManyQuestions() {
+const TestRequests& ManyRequests() {
   static const TestRequests test_requests = [] {
     Rng rng(2027);
     const std::vector<TokenId> shared = RandomTokens(rng, 64);
-    TestRequests made(kQuestions);
-    for (int i = 0; i < kQuestions; ++i) {
+    TestRequests made(kManyRequests);
+    for (int i = 0; i < kManyRequests; ++i) {
       engine::EngineRequest& request = made[static_cast<size_t>(i)];
       if (i % 3 == 0) request.prompt.assign(shared.begin(), shared.begin() + rng.Between(1, 64));
       const int64_t own = i % 25 == 8 ? rng.Between(120, 160) : rng.Between(1, 50);
@@ -264,7 +264,7 @@ void LayoutTest::ExpectAnswers(const std::vector<std::string>& expected) {
 }
 
 void LayoutTest::ExpectManyAnswers() {
-  static const std::vector<std::string> expected = AnswersOfOneEngine(ManyQuestions());
+  static const std::vector<std::string> expected = AnswersOfOneEngine(ManyRequests());
   ExpectAnswers(expected);
 }
 

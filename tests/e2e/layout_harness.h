@@ -18,7 +18,7 @@ using TestRequests = std::vector<engine::EngineRequest>;
 
 // Greedy and seeded by turns; of different lengths, with shared prefixes, several sequences,
 // penalties, log-probabilities. `count` of them, the same every time.
-const TestRequests& ManyQuestions();
+const TestRequests& ManyRequests();
 // One greedy, one seeded, one of two sequences: each of exactly so many tokens.
 inline constexpr int kStreamTokens = 24;
 const TestRequests& FewStreams();

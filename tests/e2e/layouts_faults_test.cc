@@ -55,7 +55,7 @@ class KilledAtEveryToken : public LayoutTest {
     for (size_t index = 0; index < kStreamTokens; index += kIndexStep) {
       SCOPED_TRACE("at token " + std::to_string(index));
       std::atomic<bool> killed = false;
-      Ask(ManyQuestions(), [&](size_t, int, size_t tokens) {
+      Ask(ManyRequests(), [&](size_t, int, size_t tokens) {
         if (tokens > index && !killed) killed = KillOne(index / kIndexStep);
       });
       ExpectManyAnswers();
@@ -133,8 +133,8 @@ TEST_F(Elastic, FourThreeTwoFourWorkers) {
     return !status.missing && !status.degraded && !status.changing &&
            status.plan.stages.size() == 4;
   }));
-  const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
-  Ask(ManyQuestions());
+  const auto total = static_cast<int64_t>(ManyRequests().size()) * 12;
+  Ask(ManyRequests());
   ASSERT_TRUE(answers_->WaitForTokens(total / 10));
   ASSERT_TRUE(cluster_->host().DrainWorker(names[1]).ok());
   ExpectStages(3);
@@ -151,7 +151,8 @@ TEST_F(Elastic, FourThreeTwoFourWorkers) {
   EXPECT_GT(counters.moves, 0u);
   EXPECT_GT(counters.replays, 0u);
 #ifndef MILLRACE_SANITIZED
-  EXPECT_GT(counters.computed_in_part, 0u) << "the new stages have other layer ranges, and two workers kept some layers";
+  EXPECT_GT(counters.computed_in_part, 0u)
+      << "the new stages have other layer ranges, and two workers kept some layers";
 #endif
   RecordProperty("replays", std::to_string(counters.replays));
   RecordProperty("fetched", std::to_string(counters.fetched));
@@ -167,8 +168,8 @@ TEST_F(Elastic, OneBranchingPlanForAnother) {
   };
   StartWithWorkers(two_routes({0, 1}, {0, 3}, {1, 4}));
   if (HasFatalFailure()) return;
-  const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
-  Ask(ManyQuestions());
+  const auto total = static_cast<int64_t>(ManyRequests().size()) * 12;
+  Ask(ManyRequests());
   ASSERT_TRUE(answers_->WaitForTokens(total / 10));
   const Status applied = cluster_->host().ApplyPlan(two_routes({0, 2}, {0, 3}, {2, 4}), {});
   ASSERT_TRUE(applied.ok()) << applied.ToString();
@@ -186,8 +187,8 @@ TEST_F(Elastic, RanksBesideOthers) {
   const Plan pairs = PlanOf({{{0, 2}, 2}, {{2, 4}, 2}}), four = PlanOf({{{0, 4}, 4}});
   StartWithWorkers(pairs);
   if (HasFatalFailure()) return;
-  const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
-  Ask(ManyQuestions());
+  const auto total = static_cast<int64_t>(ManyRequests().size()) * 12;
+  Ask(ManyRequests());
   for (int change = 1; change <= 6; ++change) {
     ASSERT_TRUE(answers_->WaitForTokens(total * change / 8));
     const Status applied = cluster_->host().ApplyPlan(change % 2 == 1 ? four : pairs, {});
@@ -229,9 +230,9 @@ class AnyPlanForAnyOther : public Elastic {
     for (int i = 1; i < kWorkers; ++i) AddWorker();
     Rng rng(seed);
     uint64_t kills = 0;
-    const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
+    const auto total = static_cast<int64_t>(ManyRequests().size()) * 12;
     for (int round = 0; round < kRounds; ++round) {
-      Ask(ManyQuestions());
+      Ask(ManyRequests());
       for (int change = 1; change <= kChanges; ++change) {
         ASSERT_TRUE(answers_->WaitForTokens(total * change / (kChanges + 2)));
         const auto to = static_cast<size_t>(rng.Between(0, std::ssize(plans) - 1));
@@ -269,18 +270,18 @@ class AnyPlanForAnyOther : public Elastic {
   int64_t epoch_ = 1;
 };
 
-TEST_F(AnyPlanForAnyOther, NobodyIsLost) { ChangeAtRandom(1, false); }
+TEST_F(AnyPlanForAnyOther, NoRequestIsLost) { ChangeAtRandom(1, false); }
 TEST_F(AnyPlanForAnyOther, WhileWorkersAreKilled) { ChangeAtRandom(8, true); }
 
 // Under a plan, without a worker to spare: the other pipelines take over what runs, with its KV.
 class Drained : public LayoutTest {
  protected:
   // Of the worker that holds these layers in that role.
-  void DrainUnderQuestions(const Plan& plan, LayerRange layers, StageRole role) {
+  void DrainUnderLoad(const Plan& plan, LayerRange layers, StageRole role) {
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;
-    const auto total = static_cast<int64_t>(ManyQuestions().size()) * 12;
-    Ask(ManyQuestions());
+    const auto total = static_cast<int64_t>(ManyRequests().size()) * 12;
+    Ask(ManyRequests());
     ASSERT_TRUE(answers_->WaitForTokens(total / 10));
     const cluster::ClusterStatus before = Describe();
     std::string worker;
@@ -314,26 +315,26 @@ TEST_F(Drained, AReplica) {
                                      {std::nullopt, 1, 1},
                                      {1, 2, 1},
                                      {2, std::nullopt, 1}};
-  DrainUnderQuestions(PlanOf({{{0, 4}}, {{0, 1}}, {{1, 4}}}, two), {1, 4}, StageRole::kBoth);
+  DrainUnderLoad(PlanOf({{{0, 4}}, {{0, 1}}, {{1, 4}}}, two), {1, 4}, StageRole::kBoth);
   EXPECT_GT(Counters().moves + Counters().fetched, 0u);
 }
 
 TEST_F(Drained, OneOfTwoThatDecode) {
-  DrainUnderQuestions(PlanOf({{{0, 4}, 1, kPrefill},
-                              {{0, 2}, 1, kDecode},
-                              {{2, 4}, 1, kDecode},
-                              {{0, 4}, 1, kDecode}}),
-                      {2, 4}, kDecode);
+  DrainUnderLoad(PlanOf({{{0, 4}, 1, kPrefill},
+                         {{0, 2}, 1, kDecode},
+                         {{2, 4}, 1, kDecode},
+                         {{0, 4}, 1, kDecode}}),
+                 {2, 4}, kDecode);
   // Moves on their way to the drained worker are given up and begin again.
   EXPECT_LE(Counters().moves_failed, cluster::ControllerOptions::kMovesMax);
 }
 
 TEST_F(Drained, OneOfTwoThatComputePrompts) {
-  DrainUnderQuestions(PlanOf({{{0, 3}, 1, kPrefill},
-                              {{3, 4}, 1, kPrefill},
-                              {{0, 4}, 1, kPrefill},
-                              {{0, 4}, 1, kDecode}}),
-                      {0, 3}, kPrefill);
+  DrainUnderLoad(PlanOf({{{0, 3}, 1, kPrefill},
+                         {{3, 4}, 1, kPrefill},
+                         {{0, 4}, 1, kPrefill},
+                         {{0, 4}, 1, kDecode}}),
+                 {0, 3}, kPrefill);
 }
 
 }  // namespace

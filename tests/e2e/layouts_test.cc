@@ -16,7 +16,7 @@ class Layouts : public LayoutTest {
   void AskEverything(const Plan& plan) {
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;
-    Ask(ManyQuestions());
+    Ask(ManyRequests());
     ExpectManyAnswers();
     EXPECT_EQ(Counters().pipelines_lost, 0u);
     EXPECT_EQ(Counters().replays, 0u);
@@ -24,11 +24,11 @@ class Layouts : public LayoutTest {
 };
 
 TEST_F(Layouts, TheReferenceIsNotTrivial) {
-  const auto answers = AnswersOfOneEngine(ManyQuestions());
+  const auto answers = AnswersOfOneEngine(ManyRequests());
   const std::set<std::string> distinct(answers.begin(), answers.end());
   EXPECT_GT(distinct.size(), answers.size() * 9 / 10);
   int greedy = 0;
-  for (const auto& test_request : ManyQuestions()) greedy += test_request.params.greedy();
+  for (const auto& test_request : ManyRequests()) greedy += test_request.params.greedy();
   EXPECT_EQ(static_cast<size_t>(greedy) * 2, answers.size());
 }
 
@@ -65,7 +65,7 @@ class SharedStage : public Layouts {
         {{std::nullopt, 0, 1}, {std::nullopt, 1, 1}, {0, 2, 1}, {1, 2, 1}, {2, std::nullopt, 2}});
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;
-    Ask(ManyQuestions());
+    Ask(ManyRequests());
     ExpectManyAnswers();
     std::map<std::pair<int, int>, size_t> parts;  // of the shared stage, by route
     for (const cluster::PipelineStatus& pipeline : Describe().pipelines) {
@@ -131,10 +131,10 @@ class Migrated : public Layouts {
   void AskAndMigrate(const Plan& plan, size_t a, size_t b) {
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;
-    const uint64_t wanted = ManyQuestions().size() / 4;
+    const uint64_t wanted = ManyRequests().size() / 4;
     uint64_t arrived = 0;
     for (int round = 0; round < kRoundsMax && arrived <= wanted; ++round) {
-      Ask(ManyQuestions());
+      Ask(ManyRequests());
       MigrateWhileTheyRun(plan, a, b);
       ExpectManyAnswers();
       if (HasFailure()) return;
