@@ -168,10 +168,9 @@ function(millrace_test)
   list(TRANSFORM ARG_DEPS PREPEND millrace_)
   millrace_batches(sources ${ARG_NAME} ${ARG_SOURCES})
   add_executable(${ARG_NAME} ${sources})
-  target_link_libraries(${ARG_NAME} PRIVATE ${ARG_DEPS} ${ARG_EXTERNAL} GTest::gtest_main)
+  target_link_libraries(${ARG_NAME} PRIVATE
+    ${ARG_DEPS} millrace_source_path ${ARG_EXTERNAL} GTest::gtest_main)
   target_compile_options(${ARG_NAME} PRIVATE ${MILLRACE_COLD})
-  target_compile_definitions(${ARG_NAME} PRIVATE
-    MILLRACE_SOURCE_DIR="${CMAKE_SOURCE_DIR}" MILLRACE_BINARY_DIR="${CMAKE_BINARY_DIR}")
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT})
 endfunction()

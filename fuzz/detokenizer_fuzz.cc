@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/testing/source_path.h"
 #include "text/detokenizer.h"
 
 using millrace::TokenId;
@@ -29,9 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<std::shared_ptr<const Tokenizer>> kTokenizers = [] {
     std::vector<std::shared_ptr<const Tokenizer>> out;
     for (const char* name : {"byte_level", "byte_fallback", "unigram", "word_piece"}) {
-      out.push_back(
-          Tokenizer::Load(std::string(MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/") + name)
-              .value());
+      out.push_back(Tokenizer::Load(SourcePath("src/text/testdata/tokenizers/") + name).value());
     }
     return out;
   }();

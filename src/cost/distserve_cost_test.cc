@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "base/testing/source_path.h"
+
 namespace millrace::cost {
 namespace {
 
-const std::string kFolder = MILLRACE_SOURCE_DIR "/src/cost/testdata/distserve/";
+const std::string kFolder = SourcePath("src/cost/testdata/distserve/");
 
 DistServeCoefficients Published(const std::string& model, int tp) {
   const auto profile = DistServeProfile::Load(kFolder + "profiler-a100-80g.distserve.json");

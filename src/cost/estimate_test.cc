@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/testing/source_path.h"
 #include "cost/device_catalog.h"
 #include "cost/distserve_cost.h"
 #include "cost/first_principles_cost.h"
@@ -107,7 +108,7 @@ TEST(DeviceCatalogTest, NamesAreFoundAsPeopleWriteThem) {
 // The published fits of seven configurations on the A100-80GB against the estimate.
 TEST(FirstPrinciplesCostTest, IsWithinAQuarterOfThePublishedFits) {
   const auto profile = DistServeProfile::Load(
-      MILLRACE_SOURCE_DIR "/src/cost/testdata/distserve/profiler-a100-80g.distserve.json");
+      SourcePath("src/cost/testdata/distserve/profiler-a100-80g.distserve.json"));
   ASSERT_TRUE(profile.ok());
   const DeviceSpec a100 = FindDevice("a100-80gb").value();
   std::vector<double> estimated, published;

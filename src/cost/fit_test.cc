@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/rng.h"
+#include "base/testing/source_path.h"
 #include "cost/distserve_cost.h"
 
 namespace millrace::cost {
@@ -125,7 +126,7 @@ TEST(FitTest, RecoversPlantedCoefficients) {
 // A fit to times predicted by the published coefficients must predict the same to 1e-6.
 TEST(FitTest, ReproducesTheShippedCoefficients) {
   const auto profile = DistServeProfile::Load(
-      MILLRACE_SOURCE_DIR "/src/cost/testdata/distserve/profiler-a100-80g.distserve.json");
+      SourcePath("src/cost/testdata/distserve/profiler-a100-80g.distserve.json"));
   ASSERT_TRUE(profile.ok());
   for (const auto& [model, tp] : profile->Keys()) {
     const DistServeCost cost(profile->Find(model, tp).value());

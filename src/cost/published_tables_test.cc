@@ -3,13 +3,14 @@
 
 #include <algorithm>
 
+#include "base/testing/source_path.h"
 #include "cost/splitwise_table.h"
 #include "cost/vidur_table.h"
 
 namespace millrace::cost {
 namespace {
 
-const std::string kTablesFolder = MILLRACE_SOURCE_DIR "/src/cost/testdata/";
+const std::string kTablesFolder = SourcePath("src/cost/testdata/");
 
 std::vector<SplitwiseRow> Rows() {
   auto rows = LoadSplitwiseRows(kTablesFolder + "splitwise/llama2-70b-a100-tp8.csv");

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "base/testing/source_path.h"
 #include "cost/csv.h"
 #include "cost/layer_table_cost.h"
 #include "cost/piecewise_linear.h"
@@ -63,7 +64,7 @@ TEST(PiecewiseLinearTest, NoiseAtTheEndDoesNotMakeTheTailFall) {
 }
 
 LayerTable L4() {
-  auto table = LayerTable::Load(MILLRACE_SOURCE_DIR "/src/cost/testdata/helix");
+  auto table = LayerTable::Load(SourcePath("src/cost/testdata/helix"));
   EXPECT_TRUE(table.ok()) << table.status().ToString();
   return std::move(table).value();
 }

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/testing/source_path.h"
 #include "model/test_folder.h"
 #include "model/test_runner.h"
 
@@ -29,7 +30,7 @@ double ToleranceAsServed(DType dtype) {
   return 0;
 }
 
-std::string GoldenRoot() { return std::string(MILLRACE_SOURCE_DIR) + "/tests/goldens"; }
+std::string GoldenRoot() { return SourcePath("tests/goldens"); }
 
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names;

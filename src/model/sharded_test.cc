@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/testing/source_path.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 #include "model/sharding.h"
@@ -173,8 +174,7 @@ TEST(Sharded, ThreadsOfARanksDeviceChangeNoBit) {
 // Trained and odd configurations: biases, windows, interleaved and transposed weights.
 TEST(Sharded, RanksGiveTheBitsOfOneDeviceForEveryGolden) {
   int compared = 0;
-  for (const auto& entry :
-       fs::directory_iterator(std::string(MILLRACE_SOURCE_DIR) + "/tests/goldens")) {
+  for (const auto& entry : fs::directory_iterator(SourcePath("tests/goldens"))) {
     if (!fs::exists(entry.path() / "golden.json")) continue;
     const std::string folder = entry.path().string();
     SCOPED_TRACE(entry.path().filename().string());

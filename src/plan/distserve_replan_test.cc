@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/rng.h"
+#include "base/testing/source_path.h"
 
 namespace millrace::plan {
 namespace {
@@ -20,7 +21,7 @@ struct Piece {
 };
 
 std::vector<Piece> AzureConversation() {
-  std::ifstream file(MILLRACE_SOURCE_DIR "/src/plan/testdata/azure_conv_2023_30s.csv");
+  std::ifstream file(SourcePath("src/plan/testdata/azure_conv_2023_30s.csv"));
   std::vector<Piece> pieces;
   std::string line;
   std::getline(file, line);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/testing/source_path.h"
 #include "text/golden_templates.h"
 #include "text/tokenizer.h"
 
@@ -15,7 +16,7 @@ namespace millrace::text {
 namespace {
 
 TEST(ChatTemplate, RendersAsJinja2) {
-  EXPECT_EQ(CompareGoldenTemplates(MILLRACE_SOURCE_DIR "/src/text/testdata/chat_templates"), 160);
+  EXPECT_EQ(CompareGoldenTemplates(SourcePath("src/text/testdata/chat_templates")), 160);
 }
 
 std::unique_ptr<const ChatTemplate> Compile(const std::string& source) {
@@ -100,8 +101,7 @@ TEST(ChatTemplate, ChainsOfNamespacesDoNoHarm) {
 
 // What a user writes never becomes a special token, however it is escaped.
 TEST(ChatTemplate, SpecialTokensInMessagesStayText) {
-  auto tokenizer =
-      Tokenizer::Load(MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/byte_level").value();
+  auto tokenizer = Tokenizer::Load(SourcePath("src/text/testdata/tokenizers/byte_level")).value();
   TokenizerConfig config;
   config.chat_templates[kDefaultTemplateName] =
       "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}";

@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "base/rng.h"
+#include "base/testing/source_path.h"
 #include "text/utf8.h"
 
 namespace millrace::text {
 namespace {
 
 std::shared_ptr<const Tokenizer> LoadTokenizer(const std::string& name) {
-  return Tokenizer::Load(MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/" + name).value();
+  return Tokenizer::Load(SourcePath("src/text/testdata/tokenizers/") + name).value();
 }
 
 // Concatenates the pieces of `ids`, each checked to be UTF-8.

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "base/testing/source_path.h"
+
 namespace millrace::text {
 namespace {
 
-const std::string kTokenizerFolder = MILLRACE_SOURCE_DIR "/src/text/testdata/tokenizers/";
+const std::string kTokenizerFolder = SourcePath("src/text/testdata/tokenizers/");
 
 std::shared_ptr<const Tokenizer> Load(const std::string& name) {
   return Tokenizer::Load(kTokenizerFolder + name).value();

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/testing/source_path.h"
 #include "engine/engine.h"
 #include "engine/local_executor.h"
 #include "tensor/cpu/cpu_device.h"
@@ -94,7 +95,7 @@ Outcome RunAll(const Setup& setup) {
   EXPECT_TRUE(device.ok());
   model::LoadOptions load;
   load.max_batched_tokens = setup.max_num_batched_tokens;
-  auto model = model::Model::Load(MILLRACE_SOURCE_DIR "/models/demo", **device, load);
+  auto model = model::Model::Load(SourcePath("models/demo"), **device, load);
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   const ModelSpec spec = (*model)->spec();
   engine::LocalExecutorOptions executor_options;

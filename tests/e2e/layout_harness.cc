@@ -9,6 +9,7 @@
 #include "apps/cluster/worker_model.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/testing/source_path.h"
 #include "engine/engine.h"
 #include "engine/local_executor.h"
 #include "model/describe.h"
@@ -23,7 +24,7 @@ constexpr int kManyRequests = 24;
 constexpr int kManyRequests = 200;
 #endif
 constexpr int kMaxModelLen = 256;
-const char* const kModel = MILLRACE_SOURCE_DIR "/models/demo";
+const std::string kModel = SourcePath("models/demo");
 
 const model::ModelDescription& Description() {
   static const auto description = std::move(model::DescribeModel(kModel)).value();

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "base/testing/source_path.h"
 
 namespace millrace::plan {
 namespace {
@@ -183,7 +184,7 @@ TEST(ClusterYamlTest, ANodeThatNothingReachesIsAnError) {
 }
 
 TEST(ClusterYamlTest, TheDocumentedFileIsRead) {
-  const auto page = ReadFile(MILLRACE_SOURCE_DIR "/docs/formats/cluster.md", 1 << 20);
+  const auto page = ReadFile(SourcePath("docs/formats/cluster.md"), 1 << 20);
   ASSERT_TRUE(page.ok());
   const size_t begin = page->find("```yaml\n") + 8;
   const auto cluster = ParseClusterYaml(page->substr(begin, page->find("```", begin) - begin), "c");

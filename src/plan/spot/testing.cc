@@ -1,13 +1,13 @@
 #include "plan/spot/testing.h"
 
 #include "base/file.h"
+#include "base/testing/source_path.h"
 
 namespace millrace::plan::spot {
 
 std::string ProfileText(const std::string& model) {
-  auto text = ReadFile(std::string(MILLRACE_SOURCE_DIR) +
-                           "/src/plan/spot/testdata/T4-4x_megatron_" + model + "_profile.json",
-                       1 << 20);
+  auto text = ReadFile(
+      SourcePath("src/plan/spot/testdata/T4-4x_megatron_") + model + "_profile.json", 1 << 20);
   MR_CHECK(text.ok()) << text.status().ToString();
   return *text;
 }

@@ -6,6 +6,7 @@
 
 #include "base/rng.h"
 #include "base/test_scale.h"
+#include "base/testing/source_path.h"
 #include "plan/max_flow.h"
 #include "sim/compat/helix_cluster.h"
 #include "sim/compat/helix_model.h"
@@ -30,8 +31,7 @@ TEST(PythonRandomTest, DrawsWhatPythonDraws) {
 }
 
 HelixModel SmallModel() {
-  auto model = LoadHelixModel(std::string(MILLRACE_SOURCE_DIR) + "/src/sim/compat/testdata/helix",
-                              "llama1_30b");
+  auto model = LoadHelixModel(SourcePath("src/sim/compat/testdata/helix"), "llama1_30b");
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   return *model;
 }

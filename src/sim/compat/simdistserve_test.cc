@@ -10,6 +10,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/testing/source_path.h"
+
 namespace millrace::sim::compat {
 namespace {
 
@@ -39,7 +41,7 @@ TEST(SimDistServe, OneRequestAloneIsTheClosedForm) {
 }
 
 TEST(SimDistServe, EqualsTheArtifactRequestByRequest) {
-  std::ifstream file(MILLRACE_SOURCE_DIR "/src/sim/compat/testdata/simdistserve_perreq.csv");
+  std::ifstream file(SourcePath("src/sim/compat/testdata/simdistserve_perreq.csv"));
   std::vector<SimDistServeRequest> requests;
   std::vector<SimDistServeTimes> expected;
   std::string line;
