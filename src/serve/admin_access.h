@@ -1,7 +1,7 @@
 // The routes that each endpoint serves, and the callers it admits. Pure functions, any thread.
 //
-// The main port is for clients and has no admin routes. A call from 127.0.0.1 is no proof of a
-// local operator, because a proxy on this machine may forward calls from anywhere. Operators use a
+// The main port is for clients and has no admin routes. It cannot tell whether a call comes from
+// this machine, because a proxy on this machine may forward calls from anywhere. Operators use a
 // unix socket that only the server's user can open and, if configured, an address that needs a key.
 #pragma once
 

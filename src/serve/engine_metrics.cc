@@ -74,7 +74,7 @@ void AddState(const sched::SchedulerStats& stats, Snapshot& out) {
   out.Split(
       "vllm:num_requests_waiting_by_reason",
       "Requests waiting, by reason: capacity (for their turn, KV blocks or a worker) or deferred "
-      "(for their KV, which another worker is sending).",
+      "(for their KV from another worker).",
       MetricType::Gauge, "reason", {{"capacity", stats.waiting}, {"deferred", stats.pulling}});
   out.Split("vllm:engine_sleep_state", "1 for the engine's state; this engine is always awake.",
             MetricType::Gauge, "sleep_state",

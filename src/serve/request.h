@@ -56,9 +56,8 @@ struct CompletionRequest {
   GenerationOptions options;
   std::vector<Prompt> prompts;  // at least one
   bool echo = false;
-  bool echo_only = false;  // echo with max_tokens 0: the generated token is not shown
-  bool wants_prompt_logprobs =
-      false;  // by the field prompt_logprobs, not only by echo with logprobs
+  bool echo_only = false;              // echo with max_tokens 0: the generated token is not shown
+  bool wants_prompt_logprobs = false;  // the field prompt_logprobs is set; an echo does not count
   bool add_special_tokens = true;
   bool parse_special = false;  // "<|end|>" in a text prompt becomes that token
 };

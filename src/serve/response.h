@@ -55,8 +55,8 @@ struct ChoicePart {
 // A token as text: its bytes, or OpenAI's form "bytes:\xe2\x96" if they are not valid UTF-8.
 std::string TokenText(std::string_view bytes);
 
-// The code points in `bytes`. Counts the bytes that begin one, so that the counts of a text's
-// pieces add up to the count of the text.
+// The number of code points in `bytes`. Counts the bytes that begin one, so that the counts of a
+// text's pieces add up to the count of the text.
 int64_t CountCharacters(std::string_view bytes);
 
 Json UsageJson(const UsageCounts& usage);
@@ -76,7 +76,7 @@ Json Envelope(const ResponseHead& head, const char* object, Json choices);
 // Server-sent events.
 void AppendEvent(const Json& data, std::string& out);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
-inline constexpr std::string_view kErrorEventBegin =
-    "data: {\"error\":";  // no chunk begins like this
+// No other event begins like this.
+inline constexpr std::string_view kErrorEventBegin = "data: {\"error\":";
 
 }  // namespace millrace::serve

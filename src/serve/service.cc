@@ -54,12 +54,12 @@ net::HttpResponse WrongCoding(std::string_view coding) {
 
 ApiError NoSuchRoute(Endpoint endpoint, const Call& call) {
   return {.status = 404,
-          .message =
-              fmt::format("{} {} is not served here; {}.", Printable(call.request.method, 16),
-                          Printable(call.request.path, 128),
-                          endpoint == Endpoint::kMain
-                              ? "to generate text, use POST /v1/completions or /v1/chat/completions"
-                              : "this port is for operators; clients call the server's main port"),
+          .message = fmt::format(
+              "{} {} is not served here; {}.", Printable(call.request.method, 16),
+              Printable(call.request.path, 128),
+              endpoint == Endpoint::kMain
+                  ? "to generate text, use POST /v1/completions or /v1/chat/completions"
+                  : "this endpoint is for operators; clients call the server's main port"),
           .code = "not_found"};
 }
 
