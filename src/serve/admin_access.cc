@@ -23,9 +23,9 @@ bool IsAdminPath(std::string_view path) {
 ApiError AdminIsElsewhere() {
   return {.status = 404,
           .message =
-              "Admin routes are not served on this port: they are on the unix socket of the "
-              "server's user, which `millrace status` on the server's machine finds by itself, and "
-              "on the address of --admin-listen.",
+              "Admin routes are not served on this port. Use the unix socket of the server's user "
+              "(`millrace status` on the server's machine finds it) or the address of "
+              "--admin-listen.",
           .code = "not_found"};
 }
 

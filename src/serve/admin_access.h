@@ -1,8 +1,8 @@
-// What is served where, and who may call it. Pure functions.
+// The routes that each endpoint serves, and the callers it admits. Pure functions, any thread.
 //
-// The main port is for clients and has no admin route: whether a call to it comes from this machine
-// cannot be known, for a proxy on this machine calls for the whole world. Operators have a unix
-// socket that only the server's user reaches and, where it is asked for, an address with a key.
+// The main port is for clients and has no admin routes. It cannot tell whether a call comes from
+// this machine, because a proxy on this machine may forward calls from anywhere. Operators use a
+// unix socket that only the server's user can open and, if configured, an address that needs a key.
 #pragma once
 
 #include <optional>
@@ -22,18 +22,18 @@ enum class Endpoint {
 
 enum class Access {
   kOpen,     // on every endpoint
-  kKeyed,    // on the main port, with an API key where there are keys
-  kMonitor,  // as kKeyed, and on the admin endpoints as well
-  kAdmin,    // on the admin endpoints
+  kKeyed,    // on the main port; needs an API key if the server has any
+  kMonitor,  // as kKeyed, and also on the admin endpoints
+  kAdmin,    // on the admin endpoints only
 };
 
 bool ServedOn(Endpoint endpoint, Access access);
 
-// /cluster, /debug and every path below them. The main port has none of them, whatever the method.
+// True for /cluster, /debug and every path below them. The main port serves none of them.
 bool IsAdminPath(std::string_view path);
 ApiError AdminIsElsewhere();
 
-// nullopt: the call has one of the keys.
+// nullopt if the request carries one of the keys, otherwise the 401.
 std::optional<ApiError> RefuseWithoutAdminKey(const net::HttpRequest& request,
                                               const ApiKeys& admin_keys);
 

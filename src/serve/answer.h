@@ -1,5 +1,5 @@
-// Answer: writes what the choices of one HTTP request have to say to its reply, either as events
-// while they come or as one body at the end. Driven by one thread at a time.
+// Answer: writes the choices of one HTTP request to its reply, either as events while they arrive
+// or as one body at the end. Owned by a Generation; used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ struct AnswerFormat {
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
-  bool prompt_logprobs = false;  // shown as vLLM's field of that name
+  bool prompt_logprobs = false;  // adds vLLM's field of that name to the answer
   std::string ignored;           // IgnoredHeaderValue
 };
 
@@ -26,20 +26,20 @@ class Answer {
  public:
   Answer(AnswerFormat format, ResponseHead head, std::shared_ptr<net::HttpReply> reply);
 
-  // Sends a stream's head, unless it was sent: what fails from then on is an event.
+  // Sends a stream's head if it has not been sent. Later errors are sent as events.
   void Start();
-  // A stream makes an event for each choice that has output, to be written with the next Flush or
-  // Finish: called after every token, which tokens share an event does not depend on when they
-  // came.
+  // Streams only: makes an event for each choice that has output; the next Flush or Finish writes
+  // it. When this is called after every token, the split of tokens into events does not depend on
+  // their timing.
   void Collect(std::vector<Choice>& choices, const UsageCounts& usage);
-  // A stream writes all the output there is in one part; a whole answer waits for Finish. False:
-  // the client has gone.
+  // Writes all output so far of a stream in one part; does nothing for a whole answer, which Finish
+  // writes. Returns false if the client has disconnected.
   bool Flush(std::vector<Choice>& choices, const UsageCounts& usage);
-  // Every choice has finished. `prompt_reports`: one per choice, or empty.
+  // Ends the answer; every choice has finished. `prompt_reports`: one per choice, or empty.
   void Finish(std::vector<Choice>& choices, const UsageCounts& usage,
               const std::vector<TokenReports>& prompt_reports);
-  // The error as status and body, or as an event when the stream has begun. Once, instead of
-  // Finish.
+  // Sends the error as status and body, or as an event if the stream has begun. Called at most
+  // once, instead of Finish.
   void Fail(const ApiError& error);
 
   bool started() const { return started_; }

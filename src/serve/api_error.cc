@@ -11,7 +11,7 @@ constexpr int kRetryQueueFullS = 1;
 constexpr int kRetryUnreadyS = 5;
 constexpr int kUnauthorized = 401;
 
-bool SameAgainFails(int status) {
+bool RetryIsUseless(int status) {
   return (status >= 400 && status < 500 && status != 408 && status != 409 && status != 429) ||
          status == 501;
 }
@@ -31,8 +31,8 @@ ApiError UnsupportedField(std::string param, std::string message) {
 
 ApiError ModelNotFound(const std::string& model) {
   return {.status = 404,
-          .message = fmt::format("The model '{}' does not exist here; GET /v1/models lists what is "
-                                 "served.",
+          .message = fmt::format("The model '{}' is not served here; GET /v1/models lists the "
+                                 "served models.",
                                  Printable(model, 128)),
           .param = "model",
           .code = "model_not_found"};
@@ -102,7 +102,8 @@ ApiError FromStatus(const Status& status, std::string param) {
     default:
       error.status = 500;
       error.type = "server_error";
-      error.message = "The server failed on this request; its log has the reason.";
+      error.message =
+          "The server failed to process this request; see the server's log for the reason.";
       error.param.clear();
   }
   return error;
@@ -122,7 +123,7 @@ net::HttpResponse ErrorResponse(const ApiError& error) {
     response.headers.emplace_back("retry-after", std::to_string(*error.retry_after_s));
   }
   if (error.status == kUnauthorized) response.headers.emplace_back("www-authenticate", "Bearer");
-  if (SameAgainFails(error.status)) response.headers.emplace_back("x-should-retry", "false");
+  if (RetryIsUseless(error.status)) response.headers.emplace_back("x-should-retry", "false");
   return response;
 }
 

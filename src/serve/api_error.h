@@ -1,8 +1,8 @@
 // ApiError: an error as an OpenAI client sees it, {"error": {message, type, param, code}} with its
 // HTTP status. Values; any thread.
 //
-// Texts name the field, the value and the limit, and nothing of the inside of the server: no paths,
-// addresses or stacks. What is wrong inside goes to the log with the request's id.
+// Texts name the field, the value and the limit. They reveal no internals of the server: no paths,
+// addresses or stacks. Internal causes go to the log with the request's id.
 #pragma once
 
 #include <optional>
@@ -23,24 +23,25 @@ struct ApiError {
   std::optional<int> retry_after_s;  // sent as Retry-After
 };
 
-// The sender must change field `param`: 400.
+// 400: the client must change the field `param`.
 ApiError BadField(std::string param, std::string message);
 ApiError UnsupportedField(std::string param, std::string message);
 // 404 with code model_not_found.
 ApiError ModelNotFound(const std::string& model);
 // 400 with code context_length_exceeded and OpenAI's wording, which clients parse.
 ApiError ContextTooLong(int max_model_len, int prompt_tokens, std::optional<int> max_tokens);
-// The same, for a text that is too long to be worth counting.
+// The same, for a text that is too long to tokenize.
 ApiError ContextTooLongText(int max_model_len, size_t text_bytes, std::string param);
 // 503 with Retry-After.
 ApiError Unready(std::string message);
 ApiError Draining();
-// The HTTP form of an error from inside. kInternal and kDataLoss are shown as a neutral sentence.
+// The HTTP form of an internal error. kInternal, kDataLoss and other codes that are not the
+// client's concern get a generic text.
 ApiError FromStatus(const Status& status, std::string param = "");
 
 Json ErrorBody(const ApiError& error);
-// With Retry-After where it helps, `WWW-Authenticate: Bearer` where a key is missing, and
-// `x-should-retry: false` where the same request fails again.
+// Adds Retry-After if the error has one, `WWW-Authenticate: Bearer` to a 401, and
+// `x-should-retry: false` if the same request would fail again.
 net::HttpResponse ErrorResponse(const ApiError& error);
 
 net::HttpResponse JsonResponse(const Json& body, int status = 200);

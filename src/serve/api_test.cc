@@ -43,7 +43,7 @@ TEST(Completions, AnswerWithTextAndUsage) {
   EXPECT_EQ(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
 }
 
-TEST(Completions, SixteenTokensWhenNothingIsSaid) {
+TEST(Completions, SixteenTokensByDefault) {
   TestServer server;
   const Json answer = server.Call("/v1/completions", {{"prompt", "abc"}});
   EXPECT_EQ(answer["usage"]["completion_tokens"], 16);
@@ -64,7 +64,7 @@ TEST(Completions, EveryFormOfPrompt) {
   EXPECT_EQ(count(Json::array({Json::array({98, 2}), Json::array({3})}))["choices"].size(), 2u);
 }
 
-TEST(Completions, SpecialTokensInTextStayTextUnlessAskedFor) {
+TEST(Completions, SpecialTokensInTextStayTextByDefault) {
   TestServer server;
   auto prompt_tokens = [&](Json body) {
     body["prompt"] = "<|end|>";
@@ -74,7 +74,7 @@ TEST(Completions, SpecialTokensInTextStayTextUnlessAskedFor) {
   EXPECT_EQ(prompt_tokens({{"parse_special", true}}), 1);
 }
 
-TEST(Completions, StreamSaysTheSameAsTheWhole) {
+TEST(Completions, StreamedTextEqualsWholeText) {
   TestServer server;
   const Json body = {{"prompt", "abc"}, {"max_tokens", 11}};
   const auto events = server.Stream("/v1/completions", body);
@@ -116,7 +116,7 @@ TEST(Completions, StopStringsAcrossTokens) {
   body["include_stop_str_in_output"] = false;
   body["stop"] = {"zzz", "wor", "lo wo"};
   answer = server.Call("/v1/completions", body);
-  EXPECT_EQ(answer["choices"][0]["text"], "hel") << "the stop that ends first wins";
+  EXPECT_EQ(answer["choices"][0]["text"], "hel") << "the stop string that ends first wins";
   EXPECT_EQ(answer["choices"][0]["stop_reason"], "lo wo");
   EXPECT_TRUE(server.WaitUntilFree());
 }
@@ -129,14 +129,14 @@ TEST(Completions, StopStringInsideAToken) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 5);
 }
 
-TEST(Completions, TextHeldForAStopStringComesAtTheEnd) {
+TEST(Completions, TextHeldForAStopStringIsSentAtTheEnd) {
   TestServer server;
   const Json body = {{"prompt", "x"}, {"max_tokens", 5}, {"stop", "lo and behold"}};
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello");
   EXPECT_EQ(Joined(server.Stream("/v1/completions", body)), "hello");
 }
 
-TEST(Completions, MinTokensHoldsStopStringsOff) {
+TEST(Completions, MinTokensDelaysStopStrings) {
   TestServer server;
   const Json answer = server.Call(
       "/v1/completions", {{"prompt", "x"}, {"max_tokens", 40}, {"stop", "l"}, {"min_tokens", 4}});
@@ -162,7 +162,7 @@ TEST(Completions, EndOfSequenceAndStopTokens) {
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "ab<|eos|>cd<|end|>");
 }
 
-TEST(Completions, CharactersAreNeverCut) {
+TEST(Completions, CharactersAreNeverSplit) {
   TestServer server({.script = "a€🙂é"});
   const Json body = {{"prompt", "x"}, {"max_tokens", 10}};
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "a€🙂é");
@@ -236,7 +236,7 @@ TEST(Completions, HiddenTokensOfAnEchoHaveNoText) {
   EXPECT_EQ(choice["logprobs"]["text_offset"], Json({0, 0, 1, 2}));
 }
 
-TEST(Completions, EchoAloneScoresAPrompt) {
+TEST(Completions, EchoWithoutOutputScoresAPrompt) {
   TestServer server;
   const Json answer = server.Call(
       "/v1/completions", {{"prompt", "ab"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 0}});
@@ -246,7 +246,7 @@ TEST(Completions, EchoAloneScoresAPrompt) {
   EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
 }
 
-TEST(Completions, PromptLogprobsInTheWayOfVllm) {
+TEST(Completions, PromptLogprobsInVllmsFormat) {
   TestServer server;
   const Json choice =
       server.Call("/v1/completions",
@@ -256,27 +256,27 @@ TEST(Completions, PromptLogprobsInTheWayOfVllm) {
   EXPECT_EQ(choice["prompt_logprobs"][1]["98"]["decoded_token"], "b");
 }
 
-TEST(Completions, TheModelsDefaultsApplyWhereTheClientIsSilent) {
+TEST(Completions, ModelDefaultsApplyToUnsetFields) {
   TestServer server({.defaults = {.temperature = 0.25, .top_k = 7}});
   server.Call("/v1/completions", {{"prompt", "a"}, {"n", 1}});
   ParseContext context{.vocab_size = 10, .max_model_len = 64};
   context.defaults.temperature = 0.25;
   context.defaults.top_k = 7;
-  auto silent = ParseCompletionRequest("{\"prompt\": \"a\"}", context);
-  EXPECT_EQ(std::get<CompletionRequest>(silent).options.params.temperature, 0.25);
-  EXPECT_EQ(std::get<CompletionRequest>(silent).options.params.top_k, 7);
-  auto said =
+  auto defaulted = ParseCompletionRequest("{\"prompt\": \"a\"}", context);
+  EXPECT_EQ(std::get<CompletionRequest>(defaulted).options.params.temperature, 0.25);
+  EXPECT_EQ(std::get<CompletionRequest>(defaulted).options.params.top_k, 7);
+  auto given =
       ParseCompletionRequest("{\"prompt\": \"a\", \"temperature\": 1, \"top_k\": -1}", context);
-  EXPECT_EQ(std::get<CompletionRequest>(said).options.params.temperature, 1.0);
-  EXPECT_EQ(std::get<CompletionRequest>(said).options.params.top_k, 0);
+  EXPECT_EQ(std::get<CompletionRequest>(given).options.params.temperature, 1.0);
+  EXPECT_EQ(std::get<CompletionRequest>(given).options.params.top_k, 0);
 }
 
 TEST(Completions, ARequestThatFailsInTheEngineFailsAlone) {
   TestServer server;
-  const Json poison = {{"prompt", "\x01 poison"}, {"max_tokens", 4}};
+  const Json failing = {{"prompt", "\x01 fails"}, {"max_tokens", 4}};
   const Json good = {{"prompt", "good"}, {"max_tokens", 5}};
   auto fine = server.Post("/v1/completions", good);
-  const Json error = server.Call("/v1/completions", poison, 500)["error"];
+  const Json error = server.Call("/v1/completions", failing, 500)["error"];
   EXPECT_EQ(error["type"], "server_error");
   EXPECT_EQ(error["message"].get<std::string>().find("/secret"), std::string::npos);
   ASSERT_TRUE(fine->WaitDone());
@@ -284,7 +284,7 @@ TEST(Completions, ARequestThatFailsInTheEngineFailsAlone) {
   EXPECT_TRUE(server.WaitUntilFree());
 }
 
-TEST(Chat, AnswersInTheRoleOfTheAssistant) {
+TEST(Chat, AnswersAsTheAssistant) {
   TestServer server;
   Json body = Chat("hi");
   body["max_completion_tokens"] = 5;
@@ -311,7 +311,7 @@ TEST(Chat, StreamsRoleThenDeltasThenTheEnd) {
   EXPECT_EQ(events.back()["usage"]["completion_tokens"], 5);
 }
 
-TEST(Chat, FillsTheContextWhenNothingIsSaid) {
+TEST(Chat, FillsTheContextByDefault) {
   TestServer server;
   const Json answer = server.Call("/v1/chat/completions", Chat("hi"));
   EXPECT_EQ(answer["usage"]["total_tokens"], 256);
@@ -369,7 +369,7 @@ TEST(Chat, SpecialTokensOfUsersStayText) {
   EXPECT_EQ(plain["count"], crafted["count"]);
 }
 
-TEST(Tokenize, BothWays) {
+TEST(Tokenize, RoundTrip) {
   TestServer server;
   const Json answer =
       server.Call("/tokenize", {{"prompt", "the end"}, {"return_token_strs", true}});

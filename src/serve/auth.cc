@@ -15,19 +15,22 @@ namespace {
 constexpr std::string_view kScheme = "Bearer ";
 constexpr size_t kFingerprintBytes = 16;
 
-bool Printing(char c) { return c > 0x20 && c < 0x7f; }
+bool Visible(char c) { return c > 0x20 && c < 0x7f; }
 
 }  // namespace
 
 Result<ApiKeys> ApiKeys::Create(const std::vector<std::string>& keys) {
   if (keys.size() > kApiKeysMax) {
-    return InvalidArgument(fmt::format("{} API keys, the limit is {}", keys.size(), kApiKeysMax));
+    return InvalidArgument(
+        fmt::format("{} API keys are too many, the limit is {}", keys.size(), kApiKeysMax));
   }
   ApiKeys result;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (keys[i].empty() || !std::all_of(keys[i].begin(), keys[i].end(), Printing)) {
-      return InvalidArgument(fmt::format(
-          "API key {} of {} is empty or has spaces or control characters", i + 1, keys.size()));
+    if (keys[i].empty() || !std::all_of(keys[i].begin(), keys[i].end(), Visible)) {
+      return InvalidArgument(
+          fmt::format("API key {} of {} is empty or has a character that is not visible ASCII "
+                      "(such as a space)",
+                      i + 1, keys.size()));
     }
     result.digests_.push_back(Hash(keys[i]));
   }
@@ -59,7 +62,7 @@ std::optional<size_t> ApiKeys::MatchKey(std::string_view key) const {
   return match;
 }
 
-// Of the digest, so that no digest is ever written down either.
+// A hash of the digest, so that the digest itself is never stored outside this object.
 std::string ApiKeys::Fingerprint(size_t index) const {
   const Digest& digest = digests_.at(index);
   const Digest named = Hash(
@@ -96,7 +99,7 @@ Result<std::vector<std::string>> ReadApiKeyFile(const std::string& path) {
     while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) line.pop_back();
     if (!line.empty() && line.front() != '#') keys.push_back(std::move(line));
   }
-  if (keys.empty()) return InvalidArgument(path + " holds no API key");
+  if (keys.empty()) return InvalidArgument(path + " contains no API key");
   return keys;
 }
 

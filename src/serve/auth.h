@@ -1,7 +1,7 @@
-// API keys: who may use the server. Immutable after creation; any thread.
+// ApiKeys: the keys that admit callers to the server. Immutable after creation; any thread.
 //
-// Keys are kept and compared as SHA-256 digests, every key every time, so that the time a check
-// takes tells nothing of how near a guess came.
+// Keys are stored and compared as SHA-256 digests. Each check compares all of them, so its duration
+// does not reveal how close a guess was.
 #pragma once
 
 #include <array>
@@ -21,21 +21,22 @@ inline constexpr size_t kApiKeyFileBytesMax = 1 << 20;
 
 class ApiKeys {
  public:
-  ApiKeys() = default;  // no key: everybody may enter
-  // kInvalidArgument for an empty key or one with spaces or control characters; the key itself is
-  // never shown.
+  ApiKeys() = default;  // no keys: every caller is admitted
+  // kInvalidArgument for too many keys, an empty key, or one with a character that is not visible
+  // ASCII. The error never shows the key.
   static Result<ApiKeys> Create(const std::vector<std::string>& keys);
 
   bool required() const { return !digests_.empty(); }
   size_t size() const { return digests_.size(); }
-  // Which key the value of an Authorization header carries ("Bearer KEY"); nullopt: none of them.
+  // The index of the key in the value of an Authorization header ("Bearer KEY"); nullopt if it is
+  // none of the keys.
   std::optional<size_t> Match(std::optional<std::string_view> authorization) const;
-  // Which key a request carries: in Authorization, or without that header in x-api-key, as
-  // Anthropic's clients send it, or in api-key, as Azure's do.
+  // The index of the key in a request's headers: Authorization or, if that is absent, x-api-key (as
+  // Anthropic's clients send it) or api-key (as Azure's do).
   std::optional<size_t> MatchRequest(const net::HttpRequest& request) const;
-  // A name for key `index` that is the same in every life of the server and does not tell the key.
+  // A name for key `index` that is the same in every run of the server and does not reveal the key.
   std::string Fingerprint(size_t index) const;
-  // Whether one of the keys has that fingerprint; "": whether everybody may enter.
+  // Whether one of the keys has that fingerprint; for "", whether no key is required.
   bool Knows(std::string_view fingerprint) const;
 
  private:

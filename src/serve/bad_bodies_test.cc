@@ -1,4 +1,5 @@
-// One fault per body: the status, the field that is named, and that the next request is served.
+// Bodies with one error each: the status, the field that the error names, and that the server still
+// serves the next request.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -11,12 +12,12 @@ namespace millrace::serve {
 namespace {
 
 struct BadField {
-  const char* field;  // set in an otherwise good body
+  const char* field;  // set in an otherwise valid body
   const char* value;  // JSON
-  const char* param;  // named in the error; "" : null
+  const char* param;  // named in the error; "": null
 };
 
-// Good on both endpoints but for the one field.
+// Invalid on both endpoints; the rest of the body is valid.
 const BadField kBadOnBoth[] = {
     {"model", "5", "model"},
     {"model", "[]", "model"},
@@ -219,7 +220,8 @@ const BadField kBadChats[] = {
      "\"arguments\": \"{\"}}]}]",
      "messages"},
     {"messages", "[{\"role\": \"robot\", \"content\": \"a\"}]", "messages"},
-    {"messages", "[{\"role\": \"user\", \"content\": \"refused\"}]", "messages"},  // the template
+    {"messages", "[{\"role\": \"user\", \"content\": \"refused\"}]",
+     "messages"},  // refused by the template
     {"max_tokens", "0", "max_tokens"},
     {"max_tokens", "256", "messages"},
     {"max_completion_tokens", "0", "max_completion_tokens"},
@@ -319,24 +321,24 @@ class BadBodies : public testing::Test {
   const Json chat_ = {{"messages", {{{"role", "user"}, {"content", "a"}}}}, {"max_tokens", 5}};
 };
 
-TEST_F(BadBodies, TheGoodBodiesAreGood) {
+TEST_F(BadBodies, TheValidBodiesAreAccepted) {
   server_.Call("/v1/completions", completion_);
   server_.Call("/v1/chat/completions", chat_);
 }
 
-TEST_F(BadBodies, CompletionsRefuseEachFault) {
+TEST_F(BadBodies, CompletionsRefuseEachError) {
   RunTable("/v1/completions", completion_, kBadOnBoth);
   RunTable("/v1/completions", completion_, kBadCompletions);
   EXPECT_GE(bodies_, 150);
 }
 
-TEST_F(BadBodies, ChatsRefuseEachFault) {
+TEST_F(BadBodies, ChatsRefuseEachError) {
   RunTable("/v1/chat/completions", chat_, kBadOnBoth);
   RunTable("/v1/chat/completions", chat_, kBadChats);
   EXPECT_GE(bodies_, 150);
 }
 
-TEST_F(BadBodies, TextThatIsNoJsonObject) {
+TEST_F(BadBodies, TextThatIsNotAJsonObject) {
   for (const char* text : kBadTexts) {
     for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
       ExpectRefused(path, text, "");

@@ -22,7 +22,7 @@ TokenReport Report(const text::Tokenizer& tokenizer, const PositionLogprobs& log
   return report;
 }
 
-// Characters the token adds to the text that is shown; hidden tokens add none.
+// The characters that the token adds to the visible text; hidden tokens add none.
 int64_t ShownCharacters(const text::Tokenizer& tokenizer, TokenId token, bool hide_special) {
   const text::TokenInfo info = tokenizer.Token(token);
   return info.special && hide_special ? 0 : CountCharacters(info.text);

@@ -1,5 +1,5 @@
-// Choice: one sequence on its way to the client: its text, its log-probabilities, why it ended.
-// Driven by one thread at a time.
+// Choice: one sequence as its client sees it: text, log-probabilities and finish reason. Owned by a
+// Generation; used by one thread at a time.
 #pragma once
 
 #include <memory>
@@ -28,28 +28,28 @@ class Choice {
  public:
   struct Setup {
     int index = 0;
-    std::string echo;             // shown before the generated text
+    std::string echo;             // precedes the generated text
     bool echo_reports = false;    // the prompt's log-probabilities belong to the echo
-    bool hide_generated = false;  // echo alone was asked for
+    bool hide_generated = false;  // the client asked for the echo only
   };
   Choice(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
          std::span<const TokenId> prompt, Setup setup);
 
-  // REQUIRED before anything is shown when Setup::echo_reports is set.
+  // With Setup::echo_reports, nothing is output before this is called.
   void SetPromptReports(TokenReports reports);
 
-  // Takes in the output of the sequence. True when a stop string ended it here although the engine
-  // would go on.
+  // Adds output of the sequence. Returns true if a stop string ended it here and the engine must be
+  // told to stop generating.
   bool Apply(const RequestOutput& output);
 
   bool finished() const { return !finish_reason_.empty(); }
   const std::string& finish_reason() const { return finish_reason_; }
   int generated_tokens() const { return generated_; }
   bool HasOutput() const;
-  // Everything new since the last call.
+  // Returns everything new since the last call.
   ChoicePart Take();
 
-  // When the last token arrived; the front end's own bookkeeping for latencies.
+  // When the last token arrived; set and read by Generation for the latency metrics.
   std::optional<Time> last_token_at;
 
  private:

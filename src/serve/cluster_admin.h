@@ -1,5 +1,5 @@
-// ClusterAdmin: what operators ask of a running cluster and tell it, behind /cluster. A controller
-// has one; a server that computes in its own process has none.
+// ClusterAdmin: the interface behind /cluster, with which operators inspect and change a running
+// cluster. A controller has one; a server that runs the model in its own process has none.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ struct ClusterCounter {
   uint64_t value = 0;
 };
 
-// Any thread; every call is quick. What takes time goes on after it and shows in the status.
+// Any thread. Calls return quickly; longer work continues in the background and appears in the
+// status.
 class ClusterAdmin {
  public:
   virtual ~ClusterAdmin() = default;
@@ -28,17 +29,19 @@ class ClusterAdmin {
   // The object that docs/http-api.md describes under GET /cluster/status.
   virtual Json Describe() = 0;
 
-  // Each only grows.
+  // Monotonic counters.
   virtual std::vector<ClusterCounter> Counters() { return {}; }
 
   // Errors are one line for the operator: kNotFound (no such worker or request), kInvalidArgument,
-  // kFailedPrecondition (not now, and why).
-  // The plan's nodes are workers, `workers` their names by node index; `text` says the same.
+  // kFailedPrecondition (not possible now; the text says why).
+
+  // The plan's nodes are workers; `workers` holds their names by node index. `text` is the same
+  // plan as text.
   virtual Status ApplyPlan(Plan plan, std::vector<std::string> workers,
                            const std::string& text) = 0;
-  // Gives the worker's layers to others and no new ones to it.
+  // Moves the worker's layers to other workers and assigns no new ones to it.
   virtual Status Drain(std::string_view worker) = 0;
-  // Moves a running request, with its KV, to pipelines over that worker.
+  // Moves a running request, with its KV, to pipelines that use that worker.
   virtual Status Migrate(RequestId request, std::string_view worker) = 0;
 };
 

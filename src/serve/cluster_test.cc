@@ -1,4 +1,5 @@
-// /cluster: on which endpoints, with which key, what it asks of the admin, and how refusals read.
+// /cluster: the endpoints that serve it, the keys it needs, its calls of ClusterAdmin, and its
+// error texts.
 #include <gtest/gtest.h>
 
 #include <mutex>
@@ -19,16 +20,16 @@ class FakeAdmin final : public ClusterAdmin {
     return answer;
   }
   Status Drain(std::string_view worker) override {
-    said += "drain " + std::string(worker) + ";";
+    calls += "drain " + std::string(worker) + ";";
     return answer;
   }
   Status Migrate(RequestId request, std::string_view worker) override {
-    said += "migrate " + std::to_string(request.value()) + " " + std::string(worker) + ";";
+    calls += "migrate " + std::to_string(request.value()) + " " + std::string(worker) + ";";
     return answer;
   }
 
   std::vector<std::pair<Plan, std::vector<std::string>>> plans;
-  std::string said;
+  std::string calls;
   Status answer;
 };
 
@@ -101,7 +102,7 @@ TEST_F(ClusterTest, WithoutAnAdminKeyTheAdminAddressIsClosed) {
   EXPECT_EQ(StatusOf(*server, {{"authorization", "Bearer "}}), 401);
 }
 
-TEST_F(ClusterTest, TheMainPortHasNoneOfItWhoeverCalls) {
+TEST_F(ClusterTest, TheMainPortHasNoClusterRoutesForAnyCaller) {
   auto server = Serve({"root-key"}, {"api-key"});
   server->endpoint = Endpoint::kMain;
   for (const char* peer : {"127.0.0.1:4", "[::1]:4", "203.0.113.9:4", ""}) {
@@ -118,12 +119,12 @@ TEST_F(ClusterTest, TheMainPortHasNoneOfItWhoeverCalls) {
       }
     }
   }
-  EXPECT_EQ(admin_.said, "");
+  EXPECT_EQ(admin_.calls, "");
   EXPECT_EQ(StatusOf(*server, {{"authorization", "Bearer root-key"}}, "/v1/models"), 401)
-      << "the admin key is no API key";
+      << "the admin key is not an API key";
 }
 
-TEST_F(ClusterTest, AServerOfItsOwnSaysThatItHasNone) {
+TEST_F(ClusterTest, AServerWithoutAClusterSaysSo) {
   TestServer server;
   server.endpoint = Endpoint::kAdminSocket;
   for (const char* path : kPaths) {
@@ -132,7 +133,7 @@ TEST_F(ClusterTest, AServerOfItsOwnSaysThatItHasNone) {
   EXPECT_EQ(server.Get("/cluster/status", 404)["error"]["code"], "no_cluster");
 }
 
-TEST_F(ClusterTest, TellsTheStatusWithTheModelsName) {
+TEST_F(ClusterTest, TheStatusIncludesTheModelsName) {
   auto server = Serve();
   EXPECT_EQ(server->Get("/cluster/status"),
             (Json{{"epoch", 7}, {"missing", nullptr}, {"model", "tiny"}}));
@@ -170,10 +171,10 @@ TEST_F(ClusterTest, RefusalsNameTheFieldAndTheReason) {
   }
   EXPECT_EQ(server->Call("/cluster/drain", Json::array(), 400)["error"]["message"],
             "The body must be a JSON object.");
-  EXPECT_EQ(admin_.said, "");
-  admin_.answer = NotFound("no worker 'x'; there are a, b");
+  EXPECT_EQ(admin_.calls, "");
+  admin_.answer = NotFound("no worker 'x'; the workers are a, b");
   EXPECT_EQ(server->Call("/cluster/drain", {{"worker", "x"}}, 404)["error"]["message"],
-            "no worker 'x'; there are a, b");
+            "no worker 'x'; the workers are a, b");
   admin_.answer = FailedPrecondition("another plan is being applied");
   EXPECT_EQ(server->Call("/cluster/drain", {{"worker", "x"}}, 409)["error"]["message"],
             "another plan is being applied");
@@ -193,9 +194,9 @@ TEST_F(ClusterTest, ARequestIsFoundByEachOfItsNames) {
   const auto number = std::to_string(live[0]["id"].get<uint64_t>());
   for (const std::string& name :
        {number, std::string("mine"), live[0]["response_id"].get<std::string>()}) {
-    admin_.said.clear();
+    admin_.calls.clear();
     server->Call("/cluster/migrate", {{"request", name}, {"worker", "w"}});
-    EXPECT_EQ(admin_.said, "migrate " + number + " w;");
+    EXPECT_EQ(admin_.calls, "migrate " + number + " w;");
   }
   EXPECT_EQ(server->Call("/cluster/migrate", {{"request", "pair"}, {"worker", "w"}},
                          409)["error"]["code"],

@@ -1,4 +1,4 @@
-// CORS: which web pages may call the server from a browser. Pure functions, any thread.
+// CORS: the headers that let web pages call the server from a browser. Pure functions, any thread.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace millrace::serve {
 
-// The headers of an answer to `request`; none when it came from no page or a page not allowed.
-// `allowed` holds origins ("https://chat.example") or "*".
+// The CORS headers of an answer to `request`. They grant nothing if the request has no Origin or
+// one that is not allowed. `allowed` holds origins ("https://chat.example") or "*".
 Headers CorsHeaders(const net::HttpRequest& request, const std::vector<std::string>& allowed);
 
-// The answer to a preflight, beside CorsHeaders. The headers a page asks for are allowed by name,
-// so that official clients' X-Stainless-* pass.
+// The answer to a preflight request, without CorsHeaders. Allows the headers that the page asks for
+// by name, so that the X-Stainless-* headers of official clients pass.
 net::HttpResponse PreflightResponse(const net::HttpRequest& request, const std::string& allow);
 
 }  // namespace millrace::serve

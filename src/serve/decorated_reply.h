@@ -1,5 +1,6 @@
-// DecoratedReply: the reply of one request with the headers every answer carries (x-request-id,
-// CORS), counted once in the HTTP metrics whatever becomes of it. Same threads as HttpReply.
+// DecoratedReply: wraps the reply of one HTTP request. It adds the headers that every answer
+// carries (x-request-id, CORS) and reports the final status exactly once for the HTTP metrics. Same
+// threads as HttpReply.
 #pragma once
 
 #include <atomic>
@@ -19,8 +20,8 @@ inline constexpr int kStatusClientGone = 499;  // in metrics only
 
 class DecoratedReply : public net::HttpReply {
  public:
-  // `done` is called once with the status: at the answer's end, or when nobody will answer any
-  // more.
+  // Calls `done` exactly once with the status: when the answer ends, or from the destructor if it
+  // never did.
   DecoratedReply(std::shared_ptr<net::HttpReply> inner, Headers headers,
                  std::function<void(int status)> done);
   ~DecoratedReply() override;

@@ -1,4 +1,4 @@
-// Clients that go away, at every stage and in every form: nothing stays behind in the engine.
+// Clients that disconnect at every stage and in every way: the engine frees everything.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -44,7 +44,7 @@ TEST(Disconnect, WhileWaitingInTheQueue) {
   EXPECT_TRUE(server.WaitUntilFree());
   const auto stats = server.engine->Stats().scheduler;
   EXPECT_EQ(stats.requests_finished[static_cast<size_t>(FinishReason::kAbort)], 8u);
-  EXPECT_EQ(stats.generation_tokens, 200u) << "what waited was never computed";
+  EXPECT_EQ(stats.generation_tokens, 200u) << "the waiting requests were never computed";
 }
 
 TEST(Disconnect, InTheMiddleOfAStream) {
@@ -57,7 +57,7 @@ TEST(Disconnect, InTheMiddleOfAStream) {
   }
 }
 
-TEST(Disconnect, ASlowReaderThatWasCut) {
+TEST(Disconnect, ASlowReaderThatWasCutOff) {
   TestServer server;
   auto slow = std::make_shared<RecordingReply>();
   slow->CutAfter(1);
@@ -66,7 +66,7 @@ TEST(Disconnect, ASlowReaderThatWasCut) {
   server.service->Handler()(std::move(request), slow);
   ASSERT_TRUE(slow->WaitWrites(1));
   EXPECT_TRUE(server.WaitUntilFree());
-  EXPECT_EQ(slow->writes(), 1) << "nothing more is written to it";
+  EXPECT_EQ(slow->writes(), 1) << "no further writes after the disconnect";
   server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 2}});
 }
 
@@ -80,7 +80,7 @@ TEST(Disconnect, BeforeTheHandlerRuns) {
   EXPECT_TRUE(server.WaitUntilFree());
 }
 
-TEST(Disconnect, AfterTheEndItDoesNothing) {
+TEST(Disconnect, AfterTheEndHasNoEffect) {
   TestServer server;
   auto reply = server.Post("/v1/completions", {{"prompt", "a"}, {"max_tokens", 3}});
   ASSERT_TRUE(reply->WaitDone());
@@ -90,7 +90,7 @@ TEST(Disconnect, AfterTheEndItDoesNothing) {
   EXPECT_EQ(stats.requests_finished[static_cast<size_t>(FinishReason::kAbort)], 0u);
 }
 
-TEST(Queue, FullMeans429AndTakesNothing) {
+TEST(Queue, WhenFullRequestsGet429) {
   TestServer server({.max_waiting = 4});
   server.gate.Close();
   std::vector<std::shared_ptr<RecordingReply>> taken;
@@ -103,11 +103,11 @@ TEST(Queue, FullMeans429AndTakesNothing) {
       taken.push_back(reply);
     }
   }
-  ASSERT_TRUE(refused) << "the queue has an end";
+  ASSERT_TRUE(refused) << "the queue is bounded";
   EXPECT_EQ(refused->Header("retry-after"), "1");
   EXPECT_EQ(refused->Header("x-should-retry"), "");
   EXPECT_EQ((*ParseJson(refused->body()))["error"]["code"], "rate_limit_exceeded");
-  // A batch that does not fit as a whole leaves none of its prompts behind.
+  // If a batch does not fit as a whole, none of its prompts stays in the queue.
   auto batch = server.Post("/v1/completions", Body(false, 1, {"a", "b", "c", "d", "e", "f"}));
   EXPECT_EQ(batch->status(), 429);
   server.gate.Open();
@@ -115,7 +115,7 @@ TEST(Queue, FullMeans429AndTakesNothing) {
   EXPECT_TRUE(server.WaitUntilFree());
 }
 
-TEST(Drain, FinishesWhatRunsAndRefusesWhatComes) {
+TEST(Drain, FinishesRunningAndRefusesNewRequests) {
   TestServer server;
   auto stream = server.Post("/v1/completions", Body(true));
   EXPECT_TRUE(server.service->Drain(Duration::Seconds(10)));
@@ -128,7 +128,7 @@ TEST(Drain, FinishesWhatRunsAndRefusesWhatComes) {
   EXPECT_EQ(server.Get("/health")["status"], "ok");
 }
 
-TEST(Drain, WhatCannotFinishInTimeIsToldSo) {
+TEST(Drain, RequestsThatDoNotFinishInTimeGet503) {
   TestServer server;
   server.gate.Close();
   auto whole = server.Post("/v1/completions", Body(false));
@@ -142,7 +142,7 @@ TEST(Drain, WhatCannotFinishInTimeIsToldSo) {
   EXPECT_EQ(whole->status(), 503);
 }
 
-TEST(Drain, AStreamUnderWayEndsInAnErrorEvent) {
+TEST(Drain, ARunningStreamEndsWithAnErrorEvent) {
   TestServer server;
   auto stream =
       server.Post("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 250}, {"stream", true}});
@@ -155,12 +155,12 @@ TEST(Drain, AStreamUnderWayEndsInAnErrorEvent) {
   const bool whole = server.service->Drain(Duration::Millis(1));
   opener.join();
   ASSERT_TRUE(stream->WaitDone());
-  if (whole) return;  // it was quicker than the gate
+  if (whole) return;  // it finished before the gate closed
   const auto events = ParseEvents(stream->body(), false);
   EXPECT_EQ(events.back()["error"]["code"], "service_unavailable");
 }
 
-// Clients of every kind at once; each either gets its whole text or is gone, and all is freed.
+// Many kinds of clients at once: each gets its whole text or disconnects, and everything is freed.
 TEST(Concurrency, ManyClientsOfManyKinds) {
   constexpr int kThreads = 4;
   constexpr int kRequests = 25;

@@ -1,4 +1,5 @@
-// What holds for every route: keys, methods, CORS, request ids, states, and the small GET routes.
+// Behaviour common to all routes: keys, methods, CORS, request ids, states; and the small GET
+// routes.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -28,7 +29,7 @@ const RouteCase kRoutes[] = {
     {"GET", "/health", true},           {"GET", "/ready", true},
     {"GET", "/version", true},          {"GET", "/metrics", false},
 };
-// The main port has none of these.
+// The main port serves none of these.
 const RouteCase kAdminRoutes[] = {
     {"GET", "/debug/requests", false}, {"GET", "/debug/requests/1", false},
     {"GET", "/cluster/status", false}, {"POST", "/cluster/plan", false},
@@ -48,7 +49,7 @@ int StatusOf(TestServer& server, const std::string& method, const std::string& p
   return reply->status();
 }
 
-TEST(Keys, EveryRouteIsClosedWithoutOneButThoseListedAsOpen) {
+TEST(Keys, OnlyOpenRoutesWorkWithoutAKey) {
   TestServer server(WithKeys());
   for (const RouteCase& route : kRoutes) {
     for (const HeaderList& headers :
@@ -75,15 +76,15 @@ TEST(Keys, EveryRouteIsClosedWithoutOneButThoseListedAsOpen) {
   }
 }
 
-// As Anthropic's and Azure's clients send it.
-TEST(Keys, OtherHeadersCarryAKeyWhereAuthorizationIsAbsent) {
+// x-api-key is from Anthropic's clients, api-key from Azure's.
+TEST(Keys, OtherHeadersCarryAKeyIfAuthorizationIsAbsent) {
   TestServer server(WithKeys());
   for (const char* header : {"x-api-key", "X-Api-Key", "api-key", "Api-Key"}) {
     EXPECT_EQ(StatusOf(server, "GET", "/v1/models", {{header, "second-key"}}), 200) << header;
   }
 }
 
-TEST(Keys, ARefusalSaysWhichSchemeIsAsked) {
+TEST(Keys, ARefusalNamesTheScheme) {
   TestServer server(WithKeys());
   for (const HeaderList& headers : std::vector<HeaderList>{{}, {{"x-api-key", "wrong"}}}) {
     auto reply = server.Start("GET", "/v1/models", "", headers);
@@ -93,7 +94,7 @@ TEST(Keys, ARefusalSaysWhichSchemeIsAsked) {
   EXPECT_EQ(server.Start("GET", "/health")->Header("www-authenticate"), "");
 }
 
-TEST(Keys, NoPathIsAWayRound) {
+TEST(Keys, NoPathBypassesTheKey) {
   TestServer server(WithKeys());
   for (const char* path : {"//v1/models", "/V1/models", "/v1/models/", "/health/../v1/models",
                            "/health/v1/models", "/v1/models?x=/health", "", "/", "/nothing"}) {
@@ -104,7 +105,7 @@ TEST(Keys, NoPathIsAWayRound) {
   EXPECT_EQ(reply->body().find("first-key"), std::string::npos);
 }
 
-TEST(Keys, AnyBearerWillDoWhenNoneIsSet) {
+TEST(Keys, AnyBearerIsAcceptedIfNoKeyIsSet) {
   TestServer server;
   EXPECT_EQ(StatusOf(server, "GET", "/v1/models", {{"Authorization", "Bearer anything"}}), 200);
 }
@@ -207,14 +208,14 @@ TEST(Routes, TheAdminSocketServesOperatorsOnly) {
     EXPECT_NE(reply->body().find("clients call the server's main port"), std::string::npos);
   }
   EXPECT_EQ(StatusOf(server, "GET", "/v1/models"), 404);
-  // Nothing for pages in browsers.
+  // No CORS headers for web pages.
   auto reply = server.Start("OPTIONS", "/cluster/status", "", {{"origin", "https://a.example"}});
   EXPECT_EQ(reply->status(), 405);
   EXPECT_EQ(reply->Header("access-control-allow-origin"), "");
 }
 
-// net leaves the body out and keeps its length.
-TEST(Routes, HeadIsAnsweredWhereGetIs) {
+// The service sends the body also for HEAD; net drops it and keeps its length.
+TEST(Routes, HeadIsAnsweredLikeGet) {
   TestServer server;
   for (const RouteCase& route : kRoutes) {
     auto head = server.Start("HEAD", route.path);
@@ -226,7 +227,7 @@ TEST(Routes, HeadIsAnsweredWhereGetIs) {
     auto get = server.Start("GET", route.path);
     EXPECT_EQ(head->status(), get->status()) << route.path;
     EXPECT_EQ(head->Header("content-type"), get->Header("content-type"));
-    EXPECT_FALSE(head->body().empty()) << "Content-Length comes from it";
+    EXPECT_FALSE(head->body().empty()) << "Content-Length is computed from it";
   }
   EXPECT_EQ(server.Start("HEAD", "/nothing")->status(), 404);
   TestServer closed(WithKeys());
@@ -246,11 +247,11 @@ TEST(Routes, CompressedBodiesAre415) {
   }
   for (const char* coding : {"identity", "Identity", ""}) {
     EXPECT_EQ(StatusOf(server, "POST", "/detokenize", {{"Content-Encoding", coding}}), 400)
-        << "for its tokens";
+        << "refused for the missing tokens, not for the coding";
   }
 }
 
-TEST(Routes, UnknownPathsAre404InTheirShape) {
+TEST(Routes, UnknownPathsAre404WithAnErrorBody) {
   TestServer server;
   for (const char* path :
        {"/", "/v1", "/v1/embeddings", "/v1/responses", "/v1/messages", "//health", "/health/",
@@ -262,7 +263,7 @@ TEST(Routes, UnknownPathsAre404InTheirShape) {
   }
 }
 
-TEST(Routes, OnlyJsonIsTaken) {
+TEST(Routes, OnlyJsonIsAccepted) {
   TestServer server;
   const std::string body = R"({"prompt": "a", "max_tokens": 1})";
   auto post = [&](const HeaderList& headers) {
@@ -293,7 +294,7 @@ TEST(Routes, RequestIdsAreEchoedWhenHarmless) {
   EXPECT_NE(id(""), id(""));
 }
 
-TEST(Routes, LargeBodiesAreReadElsewhere) {
+TEST(Routes, LargeBodiesAreParsedOnAnotherThread) {
   TestServer server;
   Json body = {{"prompt", "abc"}, {"max_tokens", 5}, {"user", std::string(100'000, 'u')}};
   EXPECT_EQ(server.Call("/v1/completions", body)["choices"][0]["text"], "hello");
@@ -334,29 +335,29 @@ TEST(Cors, OnlyListedOrigins) {
   EXPECT_EQ(allowed("null"), "");
 }
 
-// A generator on whose cluster layers may be missing.
-class LackingGenerator final : public WrappedGenerator {
+// A generator whose cluster may lack layers.
+class UnreadyGenerator final : public WrappedGenerator {
  public:
-  std::optional<std::string> NotReady() const override { return lacking; }
-  std::optional<std::string> lacking;
+  std::optional<std::string> NotReady() const override { return not_ready; }
+  std::optional<std::string> not_ready;
 };
 
 TEST(State, ReadySaysWhatIsMissing) {
   TestServerOptions options;
   options.ready = false;
-  LackingGenerator generator;  // the server drains it at its end
+  UnreadyGenerator generator;  // declared first: the server's destructor drains it
   TestServer server(options);
   generator.inner = server.engine.get();
-  generator.lacking = "Layers 4-7 are on no worker.";
+  generator.not_ready = "Layers 4-7 are on no worker.";
   server.MakeReady(&generator);
   auto missing = server.Start("GET", "/ready");
   ASSERT_TRUE(missing->WaitDone());
   EXPECT_EQ(missing->status(), 503);
   EXPECT_NE(missing->Header("retry-after"), "");
   EXPECT_EQ((*ParseJson(missing->body()))["error"]["message"], "Layers 4-7 are on no worker.");
-  EXPECT_EQ(StatusOf(server, "GET", "/health"), 200) << "alive all the same";
+  EXPECT_EQ(StatusOf(server, "GET", "/health"), 200) << "not ready, but healthy";
   server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}});
-  generator.lacking.reset();
+  generator.not_ready.reset();
   EXPECT_EQ(StatusOf(server, "GET", "/ready"), 200);
 }
 
@@ -384,7 +385,7 @@ TEST(State, HealthIsRedWhileAStepHangsAndNamesTheRequest) {
   auto hung = server.Start("POST", "/v1/completions", R"({"prompt": "abc", "max_tokens": 2})",
                            {{"x-request-id", "the-hung-one"}});
   std::shared_ptr<RecordingReply> health;
-  for (int i = 0; i < 100; ++i) {  // the watchdog waits a second
+  for (int i = 0; i < 100; ++i) {  // the watchdog reports after a second
     health = server.Start("GET", "/health");
     if (health->status() == 503) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -413,8 +414,8 @@ TEST(Models, ListedByEveryServedName) {
   EXPECT_EQ(server.Get("/version")["version"], "1.2.3");
 }
 
-// The path that the model was started with is taken in requests and told to no caller.
-TEST(Models, AnUnlistedNameIsTakenAndNotShown) {
+// Requests may name the path that the model was loaded from, but no answer shows it.
+TEST(Models, AnUnlistedNameIsAcceptedAndNotShown) {
   TestServerOptions options;
   options.service.served_names = {"tiny"};
   options.service.unlisted_names = {"/srv/models/tiny"};

@@ -1,4 +1,4 @@
-// Prompts and conversations to token ids.
+// Encodes prompts and conversations to token ids.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -12,7 +12,7 @@
 namespace millrace::serve {
 namespace {
 
-// What strftime_now shows in a template: the local wall clock.
+// The local wall clock, which strftime_now shows in a template.
 int64_t CivilSeconds() {
   const std::time_t now = std::time(nullptr);
   std::tm local = {};
@@ -38,9 +38,10 @@ Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::str
   if (!tokens.ok()) return FromStatus(tokens.status(), param);
   for (TokenId token : *tokens) {
     if (token < 0 || token >= model.spec.vocab_size) {
-      return BadField(param, fmt::format("{} has token {}, which the model's vocabulary of {} does "
-                                         "not hold: tokenizer and model do not match",
-                                         param, token, model.spec.vocab_size));
+      return BadField(param,
+                      fmt::format("{} has token {}, which is outside the model's vocabulary of "
+                                  "{} tokens: the tokenizer does not match the model",
+                                  param, token, model.spec.vocab_size));
     }
   }
   if (tokens->empty()) return BadField(param, param + " has no tokens");

@@ -1,4 +1,5 @@
-// The families that are read from a snapshot of the engine's statistics, and those of the process.
+// The metric families that are read from a snapshot of the engine's statistics, and those of the
+// process.
 #include <dirent.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -17,10 +18,10 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::map<std::string, std::string>;
 
-// vLLM's buckets end here; the engine counts two more.
+// vLLM's last bucket. The engine counts two more, which are not shown.
 constexpr int kIterationTokensLast = 16384;
 
-// Collects families of one snapshot that share labels.
+// Collects the families of one snapshot, which share labels.
 class Snapshot {
  public:
   explicit Snapshot(Labels labels) : labels_(std::move(labels)) {}
@@ -31,7 +32,7 @@ class Snapshot {
   void Counter(const std::string& name, const std::string& help, double value) {
     Family(name, help, MetricType::Counter).metric.push_back(Metric({}, value));
   }
-  // One family with one more label.
+  // Adds one family with an additional label.
   void Split(const std::string& name, const std::string& help, MetricType type,
              const std::string& label, const std::vector<std::pair<std::string, double>>& values) {
     MetricFamily& family = Family(name, help, type);
@@ -70,28 +71,28 @@ void AddState(const sched::SchedulerStats& stats, Snapshot& out) {
   out.Gauge("vllm:num_requests_running", "Requests in the running batch.", stats.running);
   out.Gauge("vllm:num_requests_waiting", "Requests waiting to be scheduled.",
             stats.waiting + stats.pulling);
-  out.Split("vllm:num_requests_waiting_by_reason",
-            "Requests waiting, by reason: capacity (their turn, KV blocks or a worker), deferred "
-            "(their KV is on its way from another worker).",
-            MetricType::Gauge, "reason",
-            {{"capacity", stats.waiting}, {"deferred", stats.pulling}});
-  out.Split("vllm:engine_sleep_state",
-            "1 for the state the engine is in; this engine is always awake.", MetricType::Gauge,
-            "sleep_state", {{"awake", 1}, {"weights_offloaded", 0}, {"discard_all", 0}});
-  out.Gauge("vllm:num_requests_swapped", "Requests whose KV cache lies in host memory.",
+  out.Split(
+      "vllm:num_requests_waiting_by_reason",
+      "Requests waiting, by reason: capacity (for their turn, KV blocks or a worker) or deferred "
+      "(for their KV from another worker).",
+      MetricType::Gauge, "reason", {{"capacity", stats.waiting}, {"deferred", stats.pulling}});
+  out.Split("vllm:engine_sleep_state", "1 for the engine's state; this engine is always awake.",
+            MetricType::Gauge, "sleep_state",
+            {{"awake", 1}, {"weights_offloaded", 0}, {"discard_all", 0}});
+  out.Gauge("vllm:num_requests_swapped", "Requests whose KV cache is swapped out to host memory.",
             stats.swapped);
   const double total = stats.blocks_total;
   out.Gauge("vllm:kv_cache_usage_perc", "Share of KV blocks in use; 1 means all.",
             total > 0 ? (total - stats.blocks_free) / total : 0);
-  out.Gauge("millrace_kv_blocks", "KV blocks there are.", total);
-  out.Gauge("millrace_kv_blocks_free", "KV blocks nobody uses.", stats.blocks_free);
-  out.Gauge("millrace_kv_host_blocks_used", "Blocks used of the swap pool.",
+  out.Gauge("millrace_kv_blocks", "Total KV blocks.", total);
+  out.Gauge("millrace_kv_blocks_free", "Free KV blocks.", stats.blocks_free);
+  out.Gauge("millrace_kv_host_blocks_used", "Blocks of the swap pool in use.",
             stats.host_blocks_used);
 }
 
 void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
   auto number = [](uint64_t value) { return static_cast<double>(value); };
-  out.Counter("millrace_requests_accepted_total", "Requests the engine took.",
+  out.Counter("millrace_requests_accepted_total", "Requests that the engine accepted.",
               number(stats.requests_accepted));
   std::vector<std::pair<std::string, double>> finished;
   for (FinishReason reason :
@@ -100,7 +101,7 @@ void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
                           number(stats.requests_finished[static_cast<size_t>(reason)]));
   }
   out.Split("millrace_requests_finished_total",
-            "Requests that left the engine; one cut at a stop string counts as abort.",
+            "Requests that finished in the engine; those ended by a stop string count as abort.",
             MetricType::Counter, "reason", finished);
   out.Counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
               number(stats.prefix_query_tokens));
@@ -108,7 +109,7 @@ void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
               number(stats.prefix_hit_tokens));
   out.Counter("vllm:num_preemptions_total", "Preemptions.",
               number(stats.preemptions_recompute + stats.preemptions_swap));
-  out.Split("millrace_preemptions_total", "Preemptions by how the KV cache comes back.",
+  out.Split("millrace_preemptions_total", "Preemptions, by how the KV cache is restored.",
             MetricType::Counter, "mode",
             {{"recompute", number(stats.preemptions_recompute)},
              {"swap", number(stats.preemptions_swap)}});
@@ -121,7 +122,8 @@ void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
   out.Counter("vllm:generation_tokens_total", "Tokens generated.", number(stats.generation_tokens));
   out.Counter("millrace_swapped_out_blocks_total", "Blocks copied to the swap pool.",
               number(stats.swapped_out_blocks));
-  out.Counter("millrace_engine_steps_total", "Iterations of the model.", number(stats.steps));
+  out.Counter("millrace_engine_steps_total", "Steps (iterations of the model).",
+              number(stats.steps));
 }
 
 void AddIterationTokens(const engine::EngineStats& stats, Snapshot& out) {
@@ -144,13 +146,13 @@ void AddIterationTokens(const engine::EngineStats& stats, Snapshot& out) {
 double OpenFiles() {
   DIR* folder = opendir("/proc/self/fd");
   if (folder == nullptr) return 0;
-  int count = -3;  // ".", ".." and this very folder
+  int count = -3;  // ".", ".." and the descriptor of this folder
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count;
 }
 
-// Seconds since 1970 at which the process began: boot time plus field 22 of /proc/self/stat.
+// The start of the process in Unix seconds: the boot time plus field 22 of /proc/self/stat.
 double StartTimeSeconds() {
   std::ifstream stat("/proc/self/stat");
   std::string text((std::istreambuf_iterator<char>(stat)), {});
@@ -178,14 +180,14 @@ std::vector<MetricFamily> ModelMetrics::Collect(const engine::EngineStats& stats
   std::vector<MetricFamily> families = registry_.Collect();
   for (const MetricFamily& family : std::vector<MetricFamily>(families)) {
     if (family.name != "vllm:inter_token_latency_seconds") continue;
-    families.push_back(family);  // the name older dashboards know
+    families.push_back(family);  // the name that older dashboards use
     families.back().name = "vllm:time_per_output_token_seconds";
   }
   Snapshot snapshot(labels_);
   AddState(stats.scheduler, snapshot);
   AddCounters(stats.scheduler, snapshot);
   AddIterationTokens(stats, snapshot);
-  snapshot.Gauge("millrace_engine_stalled", "1 while a request that could run does not move.",
+  snapshot.Gauge("millrace_engine_stalled", "1 while a request that could run makes no progress.",
                  stats.stalled ? 1 : 0);
   snapshot.Info("vllm:cache_config_info", "The KV cache's settings, as labels.", cache_config_);
   for (MetricFamily& family : snapshot.Take()) families.push_back(std::move(family));

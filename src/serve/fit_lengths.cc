@@ -36,8 +36,8 @@ Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseCo
                                               generated, kGeneratedTokensMax));
   }
   if (logprobs > kLogprobEntriesMax) {
-    return BadField("logprobs", fmt::format("the log-probabilities asked for are {} entries, the "
-                                            "limit of one request is {}; lower max_tokens, n or "
+    return BadField("logprobs", fmt::format("the request asks for {} log-probabilities, the limit "
+                                            "of one request is {}; lower max_tokens, n or "
                                             "logprobs",
                                             logprobs, kLogprobEntriesMax));
   }

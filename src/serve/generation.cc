@@ -33,7 +33,8 @@ void Generation::AbortWhenDisconnected() {
   });
 }
 
-// Nobody else has the generation yet. False: it had failed, or does not fit.
+// Runs before other threads can reach the generation. Returns false if the generation had failed,
+// or if the record is inconsistent.
 bool Generation::ReplayOutputs(const std::vector<engine::RecoveredRequest>& earlier) {
   struct Delivered {
     uint64_t order;
@@ -92,8 +93,10 @@ void Generation::ResumeAll(const std::vector<engine::RecoveredRequest>& earlier,
   Status resumed;
   for (size_t i = 0; i < earlier.size(); ++i) {
     if (earlier[i].finished) continue;
+    // An unfinished request whose sequences have all ended was stopped by stop strings, and the
+    // journal lacks its abort.
     if (!resumed.ok() || AllEnded(static_cast<int>(i))) {
-      requests.Drop(earlier[i].id);  // by a stop string, and its abort was not on record
+      requests.Drop(earlier[i].id);
     } else {
       resumed = ResumePrompt(static_cast<int>(i), earlier[i], requests);
     }
@@ -116,7 +119,7 @@ Status Generation::ResumePrompt(int prompt, const engine::RecoveredRequest& earl
         self->Deliver(prompt, std::move(output));
       }));
   Submitted(earlier.id, prompt);
-  // Of sequences that a stop string ended, the abort may not be on record.
+  // The journal may lack the aborts of sequences that a stop string ended.
   const int n = spec_.options.params.n;
   for (int i = 0; i < n; ++i) {
     if (choices_[static_cast<size_t>(prompt * n + i)].finished()) {
@@ -156,7 +159,7 @@ void Generation::SubmitAll() {
     MutexLock lock(mutex_);
     if (cancelled_) break;
   }
-  // From here on its client may come back, and has to know whereto.
+  // From here on the client may reconnect; the head tells it the name of the stream.
   if (!error && spec_.resumable) answer_.Start();
   bool cancelled = false;
   {
@@ -231,7 +234,7 @@ void Generation::Deliver(int prompt, RequestOutput&& output) {
   const Time now = model_context_->clock.Now();
   MutexLock lock(mutex_);
   if (mailbox_.size() >= kMailboxOutputsMax) overflowed_ = true;
-  // The last output of a request always gets in: the books are closed on it.
+  // The last output of a request is always accepted: it ends the prompt's accounting.
   if (!overflowed_ || output.times) mailbox_.push_back({prompt, now, std::move(output)});
   ScheduleIfNeeded();
 }
@@ -304,8 +307,8 @@ void Generation::TakePromptReports(int prompt, const RequestOutput& output) {
   }
 }
 
-// Of a stream that can be resumed each token is an event of its own, so that the events' numbers
-// do not depend on which tokens were ready together. True as Choice::Apply.
+// In a resumable stream each token becomes an event of its own, so that the numbers of the events
+// do not depend on which tokens were ready together. Returns the same as Choice::Apply.
 bool Generation::ApplyOutput(Choice& choice, const RequestOutput& output) {
   if (!spec_.resumable) return choice.Apply(output);
   const size_t pieces = std::max<size_t>(output.tokens.size(), 1);
@@ -351,7 +354,7 @@ void Generation::EndPrompt(const Mail& mail) {
   const PromptInput& input = spec_.prompts[static_cast<size_t>(mail.prompt)];
   FinishedRequest finished;
   finished.reason = "stop";
-  for (int i = 0; i < params.n; ++i) {  // the worst of its sequences
+  for (int i = 0; i < params.n; ++i) {  // the worst reason of its sequences counts
     const Choice& choice = choices_[static_cast<size_t>(mail.prompt * params.n + i)];
     finished.generation_tokens += choice.generated_tokens();
     finished.longest_generation_tokens =

@@ -1,9 +1,9 @@
-// Generation: one HTTP request for text from submission to its last byte. It may be many requests
-// of the engine (a batch of prompts), each of n sequences.
+// Generation: one HTTP request for text, from submission to its last byte. It may consist of many
+// engine requests (a batch of prompts), each with n sequences.
 //
-// The engine's thread only appends output to a bounded mailbox; a worker thread turns them into
-// text and bytes, one worker at a time per generation; a disconnect aborts from whatever thread
-// notices it. Kept alive by the engine's sinks and the worker's task: gone when both have let go.
+// The engine's thread only appends outputs to a bounded mailbox. A worker thread turns them into
+// text and bytes, one worker at a time per generation. A disconnect aborts the requests from the
+// thread that notices it. The engine's sinks and the worker's task own the generation.
 #pragma once
 
 #include <memory>
@@ -20,7 +20,7 @@
 
 namespace millrace::serve {
 
-// News of one HTTP request that wait for a worker; beyond it the request fails.
+// Outputs of one HTTP request that may wait for a worker. The request fails beyond this number.
 inline constexpr size_t kMailboxOutputsMax = 1 << 16;
 
 struct PromptInput {
@@ -39,19 +39,20 @@ struct GenerationSpec {
   std::string request_id;  // x-request-id
   std::string route;
   std::string cache_salt;
-  std::string owner;       // whose it is: Call::owner
-  bool resumable = false;  // a stream that is kept: one event per token, whenever they come
+  std::string owner;       // Call::owner
+  bool resumable = false;  // a kept stream: one event per token, regardless of timing
   Time arrived;
 };
 
 class Generation : public std::enable_shared_from_this<Generation> {
  public:
-  // Submits every prompt, or answers with the error of the first that is refused.
+  // Submits every prompt, or answers with the error of the first prompt that is refused.
   static void Begin(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                     std::shared_ptr<net::HttpReply> reply);
-  // Writes the events of an earlier life to `reply` again, then lets what has not finished go on.
-  // `earlier`: a request per prompt. False: it had failed; `reply` is dropped, and with it what has
-  // not finished.
+  // Continues a generation of the previous run: writes its events to `reply` again, then resumes
+  // the requests that have not finished. `earlier` holds one request per prompt. Returns false, and
+  // drops `reply`, if the generation had failed or its record is inconsistent; the caller then
+  // drops the unfinished requests.
   static bool Restore(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                       std::shared_ptr<net::HttpReply> reply,
                       std::vector<engine::RecoveredRequest> earlier,
@@ -64,7 +65,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     Time at;
     RequestOutput output;
   };
-  // The state of one prompt; worker's.
+  // The state of one prompt; used by the worker only.
   struct PromptState {
     int cached_tokens = 0;
     bool first_token_seen = false;
@@ -85,7 +86,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
   void SubmitAll();
   std::optional<ApiError> SubmitOne(int prompt);
   void Submitted(RequestId id, int prompt);
-  // Aborts everything that was submitted; nothing is answered any more. Any thread.
+  // Aborts all submitted requests and stops answering. Any thread.
   void Cancel();
   void AbortAll();
 
@@ -108,14 +109,14 @@ class Generation : public std::enable_shared_from_this<Generation> {
   Mutex mutex_;
   std::vector<Mail> mailbox_ MR_GUARDED_BY(mutex_);
   std::vector<RequestId> submitted_ MR_GUARDED_BY(mutex_);
-  bool begun_ MR_GUARDED_BY(mutex_) = false;      // submission is over
-  bool scheduled_ MR_GUARDED_BY(mutex_) = false;  // a worker has it or will
+  bool begun_ MR_GUARDED_BY(mutex_) = false;      // all prompts are submitted
+  bool scheduled_ MR_GUARDED_BY(mutex_) = false;  // a worker runs it or is about to
   bool cancelled_ MR_GUARDED_BY(mutex_) = false;
   bool overflowed_ MR_GUARDED_BY(mutex_) = false;
 
-  // The worker's.
+  // Used by the worker only.
   Answer answer_;
-  std::vector<Choice> choices_;  // prompt after prompt, n each
+  std::vector<Choice> choices_;  // n per prompt, in the order of the prompts
   std::vector<PromptState> prompts_;
   size_t finished_choices_ = 0;
   bool answered_ = false;

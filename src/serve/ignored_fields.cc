@@ -21,7 +21,7 @@ std::string HeaderSafe(std::string name) {
 }  // namespace
 
 void IgnoreKnownFields(FieldReader& reader) {
-  // Bookkeeping of OpenAI's service.
+  // Fields for the bookkeeping of OpenAI's own service.
   reader.Ignore("user");
   reader.Ignore("safety_identifier");
   reader.Ignore("metadata", Json::object());
@@ -29,7 +29,7 @@ void IgnoreKnownFields(FieldReader& reader) {
   reader.Ignore("service_tier", "auto");
   reader.Ignore("prompt_cache_key");
   reader.Ignore("prompt_cache_retention");
-  // vLLM's. Without beam search a length penalty changes nothing in vLLM either.
+  // Fields of vLLM. Without beam search, length_penalty has no effect in vLLM either.
   reader.Ignore("length_penalty", 1.0);
   reader.Ignore("spaces_between_special_tokens", true);
   reader.Ignore("truncation_side");

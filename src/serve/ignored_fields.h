@@ -1,5 +1,5 @@
-// The fields of a request that the server takes and that have no effect. An answer names them in
-// the header X-Millrace-Ignored. Pure functions, any thread.
+// Request fields that the server accepts without effect. An answer names them in the header
+// X-Millrace-Ignored. Pure functions, any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,16 +11,16 @@
 namespace millrace::serve {
 
 inline constexpr char kIgnoredHeader[] = "x-millrace-ignored";
-inline constexpr size_t kIgnoredNamesMax = 16;      // more are shown as "..."
-inline constexpr size_t kIgnoredNameBytesMax = 64;  // a longer name is cut
+inline constexpr size_t kIgnoredNamesMax = 16;      // further names become "..."
+inline constexpr size_t kIgnoredNameBytesMax = 64;  // longer names are cut
 
-// Fields of OpenAI and vLLM that both generation endpoints take without effect.
+// Fields of OpenAI and vLLM that both generation endpoints accept without effect.
 void IgnoreKnownFields(FieldReader& reader);
-// Those that only /v1/chat/completions has.
+// Such fields that only /v1/chat/completions has.
 void IgnoreKnownChatFields(FieldReader& reader);
 
-// The value of the header: the ignored fields and those that no parser looked at, separated by
-// commas; "" when there are none. Characters that a header must not carry become '?'.
+// The value of the header: the ignored and the unknown fields, separated by commas; "" if there are
+// none. Characters that are unsafe in a header become '?'.
 std::string IgnoredHeaderValue(const FieldReader& reader);
 
 }  // namespace millrace::serve

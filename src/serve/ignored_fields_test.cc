@@ -1,5 +1,5 @@
-// Fields that are taken without effect are named in the answer; what would change the answer's
-// meaning is refused; messages have one of the known roles.
+// The answer names the fields that are accepted without effect. Unsupported fields that would
+// change the answer's meaning are refused. Messages must have one of the known roles.
 #include "serve/ignored_fields.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ class IgnoredFields : public testing::Test {
   TestServer server_;
 };
 
-TEST_F(IgnoredFields, NothingIsNamedWhenEverythingHasItsEffect) {
+TEST_F(IgnoredFields, NoFieldIsNamedIfAllHaveAnEffect) {
   const Json options = {{"model", "tiny"},
                         {"temperature", 0.5},
                         {"seed", 3},
@@ -52,7 +52,7 @@ TEST_F(IgnoredFields, NothingIsNamedWhenEverythingHasItsEffect) {
   EXPECT_EQ(Ignored(kChat, ChatBody(), {{"tools", Json::array()}, {"tool_choice", "auto"}}), "");
 }
 
-// Each with the value that means nothing, and with one that would mean something.
+// Each field with its usual value, and with one that would have an effect elsewhere.
 TEST_F(IgnoredFields, KnownFieldsAreNamedUnlessTheyHaveTheirUsualValue) {
   struct Case {
     const char* field;
@@ -138,7 +138,7 @@ TEST_F(IgnoredFields, StreamsCarryTheHeader) {
   EXPECT_EQ(Ignored(kChat, ChatBody(), {{"stream", true}, {"tools", Tools()}}), "tools");
 }
 
-TEST(IgnoredFieldsOfStreams, AClientThatComesBackGetsTheHeaderToo) {
+TEST(IgnoredFieldsOfStreams, AClientThatReconnectsGetsTheHeaderToo) {
   TestServerOptions options;
   options.service.resumable = {.enabled = true};
   TestServer server(std::move(options));
@@ -161,7 +161,7 @@ TEST_F(IgnoredFields, BrowsersMayReadTheHeader) {
             std::string::npos);
 }
 
-TEST_F(IgnoredFields, WhatWouldChangeTheAnswerIsRefused) {
+TEST_F(IgnoredFields, FieldsThatWouldChangeTheAnswerAreRefused) {
   struct Case {
     const char* path;
     const char* field;

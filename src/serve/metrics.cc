@@ -38,10 +38,10 @@ std::string KnownMethod(std::string_view method) {
   return "other";
 }
 
-// "2xx": vLLM's boards add up classes of statuses.
+// "2xx": vLLM's dashboards sum by class of status.
 std::string StatusClass(int status) { return std::to_string(status / 100) + "xx"; }
 
-// What monitors ask all day would hide how clients fare; vLLM leaves these routes out too.
+// Frequent polls by monitors would hide the requests of clients. vLLM leaves these routes out too.
 bool IsProbe(std::string_view handler) {
   return handler == "/health" || handler == "/ready" || handler == "/version" ||
          handler == "/metrics";
@@ -52,12 +52,12 @@ bool IsProbe(std::string_view handler) {
 HttpMetrics::HttpMetrics()
     : requests_(prometheus::BuildCounter()
                     .Name("http_requests_total")
-                    .Help("HTTP requests by method, route and class of the status; 4xx "
-                          "includes clients that left.")
+                    .Help("HTTP requests, by method, route and class of the status; 4xx "
+                          "includes clients that disconnected.")
                     .Register(registry_)),
       durations_(prometheus::BuildHistogram()
                      .Name("http_request_duration_seconds")
-                     .Help("From the request's arrival to its response's last byte.")
+                     .Help("From the request's arrival to the last byte of its response.")
                      .Register(registry_)) {}
 
 void HttpMetrics::Observe(std::string_view method, std::string_view handler, int status,
@@ -87,7 +87,7 @@ ModelMetrics::ModelMetrics(std::string model_name, int max_model_len,
       cache_config_(std::move(cache_config)),
       success_(prometheus::BuildCounter()
                    .Name("vllm:request_success_total")
-                   .Help("Finished requests by the reason their client saw.")
+                   .Help("Finished requests, by the finish reason that the client saw.")
                    .Labels(labels_)
                    .Register(registry_)),
       first_token_(AddHistogram("time_to_first_token_seconds",

@@ -1,8 +1,8 @@
-// What /metrics shows: vLLM's names, labels and buckets, so that existing dashboards work, and
-// millrace_* beside them. Any thread.
+// The metrics of /metrics: vLLM's names, labels and buckets, so that existing dashboards work, and
+// millrace_* in addition. Any thread.
 //
-// Histograms are fed by the front end; counters and gauges of the engine are read from one snapshot
-// of its statistics per scrape: they cannot go stale, and within a scrape
+// The front end feeds the histograms. Each scrape reads the engine's counters and gauges from one
+// snapshot of its statistics, so they are never stale, and within a scrape
 //   millrace_requests_accepted_total = running + waiting + swapped + sum of
 //   millrace_requests_finished_total.
 #pragma once
@@ -24,12 +24,12 @@
 
 namespace millrace::serve {
 
-// One request of the engine (one prompt, n sequences), at its end.
+// One finished request of the engine (one prompt, n sequences).
 struct FinishedRequest {
   std::string_view reason;  // "stop", "length", "abort", "error"
   int prompt_tokens = 0;
   int cached_prompt_tokens = 0;
-  int generation_tokens = 0;          // over its sequences
+  int generation_tokens = 0;          // sum over its sequences
   int longest_generation_tokens = 0;  // of one sequence
   int n = 1;
   int max_tokens = 0;
@@ -37,9 +37,9 @@ struct FinishedRequest {
   std::optional<RequestTimes> times;
 };
 
-// http_requests_total and http_request_duration_seconds. `handler` is a route's path: what is not
-// routed counts as "none", so that clients cannot grow the number of series. The routes of monitors
-// are not counted.
+// http_requests_total and http_request_duration_seconds. `handler` is a route's path, or "none" for
+// a path without a route, so that clients cannot add series. Routes that monitors poll are not
+// counted.
 class HttpMetrics {
  public:
   HttpMetrics();
@@ -52,7 +52,7 @@ class HttpMetrics {
   prometheus::Family<prometheus::Histogram>& durations_;
 };
 
-// The histograms of one model, and the families made from an engine's statistics.
+// The histograms of one model, and the metric families made from the engine's statistics.
 class ModelMetrics {
  public:
   // `cache_config` becomes the labels of vllm:cache_config_info.

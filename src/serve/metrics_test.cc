@@ -1,4 +1,4 @@
-// /metrics: the text format, vLLM's names and buckets, and the sums that must agree.
+// /metrics: the text format, vLLM's names and buckets, and the sums that must match.
 #include "serve/metrics.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 namespace millrace::serve {
 namespace {
 
-// "name{labels}" -> value; checks the shape of every line.
+// Returns "name{labels}" -> value; checks the format of every line.
 std::map<std::string, double> Scrape(TestServer& server) {
   auto reply = server.Start("GET", "/metrics");
   EXPECT_EQ(reply->status(), 200);
@@ -27,7 +27,7 @@ std::map<std::string, double> Scrape(TestServer& server) {
     std::smatch match;
     EXPECT_TRUE(std::regex_match(line, match, sample)) << line;
     if (match.empty()) continue;
-    EXPECT_TRUE(values.emplace(match[1], std::stod(match[3])).second) << "twice: " << line;
+    EXPECT_TRUE(values.emplace(match[1], std::stod(match[3])).second) << "duplicate: " << line;
   }
   return values;
 }
@@ -64,13 +64,13 @@ TEST(Metrics, RequestsAddUpAtEveryMoment) {
   server.gate.Open();
   for (size_t i = 1; i < replies.size(); ++i) ASSERT_TRUE(replies[i]->WaitDone());
   ASSERT_TRUE(server.WaitUntilFree());
-  server.service->Drain(Duration::Seconds(10));  // the last output has been counted
+  server.service->Drain(Duration::Seconds(10));  // so that the last output is counted
   values = Scrape(server);
   EXPECT_EQ(Balance(values), 0);
   EXPECT_EQ(Sum(values, "vllm:request_success_total"), 6);
   EXPECT_EQ(Sum(values, "vllm:request_success_total", "length"), 5);
   EXPECT_EQ(Sum(values, "vllm:request_success_total", "abort"), 1);
-  EXPECT_EQ(Sum(values, "vllm:num_requests_running"), 0) << "gauges are read when asked";
+  EXPECT_EQ(Sum(values, "vllm:num_requests_running"), 0) << "gauges are read at the scrape";
   EXPECT_EQ(Sum(values, "vllm:kv_cache_usage_perc"), 0);
 }
 
@@ -133,7 +133,7 @@ TEST(Metrics, NamesLabelsAndBucketsAreVllms) {
   EXPECT_EQ(buckets("vllm:request_prompt_tokens"), "1 2 5 10 20 50 100 200 +Inf ");
 }
 
-TEST(Metrics, SeriesCannotBeMultipliedFromOutside) {
+TEST(Metrics, ClientsCannotAddSeries) {
   TestServer server;
   for (int i = 0; i < 50; ++i) {
     server.Start("METHOD" + std::to_string(i), "/path" + std::to_string(i));
@@ -145,7 +145,7 @@ TEST(Metrics, SeriesCannotBeMultipliedFromOutside) {
   EXPECT_EQ(Sum(values, "http_requests_total", "handler=\"none\""), 50);
 }
 
-// What vLLM's boards ask: status=~"5..", as "5xx"; monitors do not count.
+// vLLM's dashboards query status=~"5..", which matches "5xx". Routes of monitors are not counted.
 TEST(Metrics, HttpRequestsAreCountedByClassOfStatusWithoutProbes) {
   TestServer server;
   server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}});

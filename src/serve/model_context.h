@@ -1,5 +1,5 @@
-// ModelContext: what every request of a loaded model shares. Made by Service::Ready; held by the
-// requests that use it. Immutable but for its thread-safe parts.
+// ModelContext: the state that all requests of a loaded model share. Service::Ready makes it; the
+// service and its requests own it together. Immutable except for its thread-safe parts.
 #pragma once
 
 #include "base/clock.h"
@@ -15,7 +15,7 @@ struct ModelContext {
   ServedModel model;
   ParseContext context;
   ModelMetrics metrics;
-  RequestRegistry& registry;  // these three are the service's
+  RequestRegistry& registry;  // owned by the service, as the next two
   WorkerPool& workers;
   const Clock& clock;
   int64_t created = 0;  // Unix seconds

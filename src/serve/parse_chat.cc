@@ -33,7 +33,7 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
   if (call != nullptr && *call != Json("none") && *call != Json("auto")) {
     reader.Unsupported("function_call", "use tools");
   }
-  reader.Unsupported("audio", "this server writes text only");
+  reader.Unsupported("audio", "only text output is supported");
   reader.Array("modalities", [&](const Json& list) {
     for (const Json& item : list) {
       if (item != Json("text")) {
@@ -43,9 +43,9 @@ void RefuseUnsupportedInChat(FieldReader& reader) {
     }
   });
   RefuseUnsupportedConversation(reader);
-  reader.Unsupported("add_special_tokens", "the template writes the special tokens");
-  reader.Unsupported("echo", "it belongs to /v1/completions");
-  reader.Unsupported("web_search_options", "this server searches nothing");
+  reader.Unsupported("add_special_tokens", "the chat template adds the special tokens");
+  reader.Unsupported("echo", "use /v1/completions");
+  reader.Unsupported("web_search_options", "web search is not available");
   reader.Unsupported("thinking_token_budget", "use max_tokens");
 }
 
@@ -62,13 +62,13 @@ Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& 
   ReadSampling(reader, context.defaults, params);
   ReadChatLengths(reader, params);
   ReadChatLogprobs(reader, params);
-  bool checked = true;  // type-checked only: the model decides how many calls it writes
+  bool checked = true;  // only type-checked: the model decides how many calls it makes
   reader.Bool("parallel_tool_calls", checked);
   RefuseUnsupportedInChat(reader);
   RefuseUnsupported(reader);
   IgnoreKnownFields(reader);
   IgnoreKnownChatFields(reader);
-  // The template gets the tools, but a call comes back as text.
+  // The template gets the tools, but the model's calls are returned as text.
   if (!request.conversation.tools.empty()) reader.AddIgnored("tools");
   if (params.prompt_logprobs && request.options.stream) {
     reader.Fail("prompt_logprobs", "prompt_logprobs is not available with \"stream\": true");

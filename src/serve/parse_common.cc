@@ -58,8 +58,7 @@ void ReadBestOf(FieldReader& reader, const SamplingParams& params) {
   reader.Int("best_of", 1, kIntMax, best_of);
   if (best_of && *best_of != params.n) {
     reader.Fail(UnsupportedField(
-        "best_of",
-        fmt::format("best_of ({}) other than n ({}) is not supported", *best_of, params.n)));
+        "best_of", fmt::format("best_of ({}) must equal n ({})", *best_of, params.n)));
   }
 }
 
@@ -77,7 +76,7 @@ void ReadSampling(FieldReader& reader, const SamplingDefaults& defaults, Samplin
   reader.Number("temperature", params.temperature);
   reader.Number("top_p", params.top_p);
   reader.Int("top_k", -1, kIntMax, params.top_k);
-  if (params.top_k == -1) params.top_k = 0;  // vLLM's other word for "all"
+  if (params.top_k == -1) params.top_k = 0;  // vLLM also accepts -1 for "all"
   reader.Number("min_p", params.min_p);
   reader.Number("repetition_penalty", params.repetition_penalty);
   reader.Number("presence_penalty", params.presence_penalty);
@@ -110,10 +109,10 @@ void ReadEnvelope(FieldReader& reader, GenerationOptions& options) {
   reader.Int("priority", kIntMin, kIntMax, options.priority);
   reader.String("cache_salt", kNameBytesMax, options.cache_salt);
   reader.String("request_id", kNameBytesMax, options.request_id);
-  // It goes into headers and event ids.
+  // The server puts it into headers and event ids.
   if (std::ranges::any_of(options.request_id,
                           [](unsigned char c) { return c < ' ' || c == 127; })) {
-    reader.Fail("request_id", "request_id must not hold control characters");
+    reader.Fail("request_id", "request_id must not contain control characters");
   }
 }
 
@@ -121,7 +120,7 @@ void CheckSampling(FieldReader& reader, const SamplingParams& params, int vocab_
   if (reader.failed()) return;
   Status status = Validate(params, vocab_size);
   if (status.ok()) return;
-  // Messages of Validate begin with the field's name.
+  // Validate's messages begin with the field's name.
   const std::string& message = status.message();
   reader.Fail(message.substr(0, message.find_first_of(" :")), message);
 }
@@ -130,15 +129,15 @@ void RefuseUnsupported(FieldReader& reader) {
   reader.Unsupported("use_beam_search", "sample n sequences instead");
   for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
                            "guided_grammar", "structural_tag"}) {
-    reader.Unsupported(name, "constrained decoding is not part of this server");
+    reader.Unsupported(name, "constrained decoding is not available");
   }
   reader.Unsupported("logits_processors", "use logit_bias");
   reader.Unsupported("prompt_embeds", "send text or token ids");
   reader.Unsupported("truncate_prompt_tokens", "shorten the prompt instead");
   reader.Unsupported("allowed_token_ids", "use logit_bias");
   reader.Unsupported("bad_words", "use logit_bias");
-  reader.Unsupported("return_tokens_as_token_ids", "log-probabilities show tokens as text");
-  reader.Unsupported("logprob_token_ids", "use logprobs to get the likeliest tokens");
+  reader.Unsupported("return_tokens_as_token_ids", "log-probabilities always show tokens as text");
+  reader.Unsupported("logprob_token_ids", "use logprobs to get the most likely tokens");
   reader.Unsupported("repetition_detection", "use stop or the penalties");
   reader.Object("response_format", [&](const Json& format) {
     auto type = format.find("type");
@@ -178,8 +177,8 @@ std::vector<TokenId> ReadTokenIds(FieldReader& reader, const char* field, const 
   for (const Json& item : list) {
     IntegerOrError read = ReadInteger(item, 0, int64_t{vocab_size} - 1);
     if (!read.error.empty()) {
-      reader.Fail(field, fmt::format("{}[{}]: a token id {}, the size of the vocabulary is {}",
-                                     where, tokens.size(), read.error, vocab_size));
+      reader.Fail(field, fmt::format("{}[{}]: a token id {}; the vocabulary size is {}", where,
+                                     tokens.size(), read.error, vocab_size));
       return {};
     }
     tokens.push_back(static_cast<TokenId>(read.value));

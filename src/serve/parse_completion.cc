@@ -51,7 +51,7 @@ void ReadPrompt(FieldReader& reader, int vocab_size, std::vector<Prompt>& prompt
 void ReadLengths(FieldReader& reader, CompletionRequest& request) {
   SamplingParams& params = request.options.params;
   std::optional<int> max_tokens = kCompletionMaxTokensDefault;
-  const int64_t low = request.echo ? 0 : 1;  // echo alone is how prompts are scored
+  const int64_t low = request.echo ? 0 : 1;  // an echo without output scores the prompt
   reader.Int("max_tokens", low, std::numeric_limits<int32_t>::max(), max_tokens);
   request.echo_only = max_tokens == 0;
   params.max_tokens = request.echo_only ? 1 : max_tokens;
@@ -79,7 +79,7 @@ Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
   if (suffix != nullptr && !suffix->is_string()) {
     reader.Fail("suffix", fmt::format("suffix must be a string, got {}", Describe(*suffix)));
   }
-  reader.Unsupported("suffix", "put all of the text into the prompt");
+  reader.Unsupported("suffix", "put the whole text into the prompt");
   RefuseUnsupported(reader);
   IgnoreKnownFields(reader);
   if (params.prompt_logprobs && request.options.stream) {

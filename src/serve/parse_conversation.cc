@@ -15,10 +15,11 @@ constexpr std::string_view kRoles[] = {"developer", "system", "user",
                                        "assistant", "tool",   "function"};
 constexpr size_t kShownRoleBytes = 64;
 
-// Templates print objects (tools, arguments) with their keys as the client wrote them.
+// Templates print objects (tools, arguments), so their keys must keep the client's order.
 using OrderedJson = nlohmann::ordered_json;
 
-// Keeps the ordered parse, whose objects are lists, from going quadratic.
+// Bounds the keys per object: objects of the ordered parse are lists, so parsing one is quadratic
+// in its keys.
 bool KeysWithinLimit(const Json& value) {
   if (!value.is_structured()) return true;
   if (value.is_object() && value.size() > kObjectKeysMax) return false;
@@ -66,7 +67,7 @@ void CheckToolCalls(FieldReader& reader, const std::string& where, const Json& c
     Result<Json> parsed = text.empty() ? Result<Json>(Json::object()) : ParseJson(text);
     if (!parsed.ok() || !KeysWithinLimit(*parsed)) {
       return reader.Fail("messages", where +
-                                         ": function.arguments is not a JSON text with at most " +
+                                         ": function.arguments must be JSON text with at most " +
                                          std::to_string(kObjectKeysMax) + " keys per object");
     }
   }
@@ -136,7 +137,7 @@ void CheckTools(FieldReader& reader) {
   });
 }
 
-// True when the template shall see the tools.
+// Returns whether the template gets the tools.
 bool CheckToolChoice(FieldReader& reader) {
   const Json* choice = reader.Find("tool_choice");
   if (choice == nullptr || *choice == Json("auto")) return true;
@@ -171,8 +172,8 @@ void CheckKeys(FieldReader& reader) {
   }
 }
 
-// Content as one string, text parts joined by newlines as vLLM does; arguments of earlier calls as
-// objects, which is what templates expect. REQUIRES: CheckMessage found no fault.
+// Makes the content one string, with text parts joined by newlines as in vLLM. Makes the arguments
+// of earlier calls objects, which templates expect. REQUIRES: CheckMessage found no error.
 void Normalise(OrderedJson& message) {
   auto calls = message.find("tool_calls");
   if (calls != message.end() && calls->is_null()) {
@@ -195,7 +196,8 @@ void Normalise(OrderedJson& message) {
   content = std::move(joined);
 }
 
-// The three fields a template sees, without building the rest of the body a second time.
+// Parses only the three fields that a template uses. The rest of the body is not built a second
+// time.
 OrderedJson ParseOrdered(std::string_view text) {
   auto wanted = [](int depth, OrderedJson::parse_event_t event, OrderedJson& parsed) {
     if (depth != 1 || event != OrderedJson::parse_event_t::key) return true;

@@ -1,11 +1,10 @@
-// What the two generation endpoints were asked, typed and checked (/v1/completions and
-// /v1/chat/completions). Parsing looks at the body and the model's limits and nothing else: pure
-// functions, any thread.
+// The typed and checked requests of the API endpoints, and their parsers. Parsing depends only on
+// the body and the model's limits: pure functions, any thread.
 //
-// A known field of the wrong type or out of range is refused with its name. A known field that
-// Millrace cannot honour is refused when it would change what the answer means. Other fields
-// without effect, unknown ones too, are accepted, as OpenAI's clients need, and the answer names
-// them (ignored_fields.h).
+// A known field with the wrong type or out of range is refused with its name. A known field that
+// Millrace does not support is refused if it would change the meaning of the answer. Other fields
+// without effect, including unknown ones, are accepted, because OpenAI's clients need that; the
+// answer names them (ignored_fields.h).
 #pragma once
 
 #include <optional>
@@ -21,7 +20,8 @@
 
 namespace millrace::serve {
 
-// From the model's generation_config.json: used where the client says nothing, as vLLM does.
+// The defaults in the model's generation_config.json, for fields that the client leaves out, as in
+// vLLM.
 struct SamplingDefaults {
   std::optional<double> temperature;
   std::optional<double> top_p;
@@ -31,14 +31,14 @@ struct SamplingDefaults {
 };
 
 struct ParseContext {
-  int vocab_size = 0;     // rows of the embedding
-  int max_model_len = 0;  // tokens of prompt and output
+  int vocab_size = 0;     // rows of the embedding matrix
+  int max_model_len = 0;  // prompt and output tokens together
   SamplingDefaults defaults;
   bool parse_special_default = false;
 };
 
 struct GenerationOptions {
-  std::string model;      // empty: the first one served
+  std::string model;      // empty: the first served name
   SamplingParams params;  // max_tokens unset: up to the model's length
   bool stream = false;
   bool include_usage = false;
@@ -49,7 +49,7 @@ struct GenerationOptions {
   std::string ignored;     // IgnoredHeaderValue
 };
 
-// A text or token ids.
+// A text, or token ids.
 using Prompt = std::variant<std::string, std::vector<TokenId>>;
 
 struct CompletionRequest {
@@ -57,14 +57,14 @@ struct CompletionRequest {
   std::vector<Prompt> prompts;  // at least one
   bool echo = false;
   bool echo_only = false;              // echo with max_tokens 0: the generated token is not shown
-  bool wants_prompt_logprobs = false;  // the field prompt_logprobs, not only echo with logprobs
+  bool wants_prompt_logprobs = false;  // the field prompt_logprobs is set; an echo does not count
   bool add_special_tokens = true;
   bool parse_special = false;  // "<|end|>" in a text prompt becomes that token
 };
 
-// What a chat template is given, as JSON text with the keys in the client's order.
+// The input of a chat template, as JSON texts with the keys in the client's order.
 struct Conversation {
-  std::string messages;         // at least one; content is a string in each
+  std::string messages;         // at least one; the content of each is a string
   std::string tools;            // empty: none
   std::string template_kwargs;  // empty: none
   bool add_generation_prompt = true;
@@ -94,7 +94,7 @@ struct DetokenizeRequest {
 template <typename T>
 using Parsed = std::variant<T, ApiError>;
 
-// From the text of a request's body.
+// Parse the text of a request's body.
 Parsed<CompletionRequest> ParseCompletionRequest(std::string_view body,
                                                  const ParseContext& context);
 Parsed<ChatRequest> ParseChatRequest(std::string_view body, const ParseContext& context);
@@ -102,9 +102,9 @@ Parsed<TokenizeRequest> ParseTokenizeRequest(std::string_view body, const ParseC
 Parsed<DetokenizeRequest> ParseDetokenizeRequest(std::string_view body,
                                                  const ParseContext& context);
 
-// Once the prompts' lengths are known: fits each into the model's context and the whole into the
-// budgets of limits.h. Fills in max_tokens where the client left it open; `max_tokens` of the
-// result is per prompt.
+// Checks that each prompt fits into the model's context and that the request fits into the budgets
+// of limits.h, once the lengths of the prompts are known. The result has max_tokens per prompt: the
+// client's value, or else all tokens that the context leaves.
 struct FittedLengths {
   std::vector<int> max_tokens;
 };

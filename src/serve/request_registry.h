@@ -1,5 +1,5 @@
-// RequestRegistry: the requests that are alive in the front end, for /debug/requests and for
-// draining, and the last few that ended. Any thread.
+// RequestRegistry: the live requests of the front end and the last few that ended, for
+// /debug/requests and for draining. Owned by the service; any thread.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct RegistryEntry {
   int n = 1;
   bool stream = false;
   Time arrived;
-  // Once ended:
+  // Set when it ends:
   std::string finish_reason;
   int generation_tokens = 0;
   std::optional<RequestTimes> times;
@@ -42,12 +42,12 @@ class RequestRegistry {
            std::optional<RequestTimes> times);
 
   std::vector<RegistryEntry> Live() const;
-  // Live ones first. `name` is the engine's number, the response's id or the x-request-id, which
-  // several may share.
+  // Live requests first. `name` is the engine's number, the response id or the x-request-id;
+  // several requests may share one.
   std::vector<RegistryEntry> Find(const std::string& name) const;
   std::optional<RegistryEntry> Find(RequestId id) const;
 
-  // Answers being prepared or written; waits until there are none.
+  // Count the answers that are being prepared or written, and wait until there are none.
   void Enter();
   void Leave();
   void WaitUntilIdle();

@@ -33,8 +33,8 @@ Json CompletionTop(const TokenReport& token) {
   if (!token.has_logprob) return nullptr;
   Json top = Json::object();
   for (const TokenAlternative& other : token.top) {
-    top.emplace(TokenText(other.bytes),
-                Finite(other.logprob));  // of equal texts the likelier stays
+    // emplace keeps the first of two equal texts, which is the more likely one.
+    top.emplace(TokenText(other.bytes), Finite(other.logprob));
   }
   top.emplace(TokenText(token.chosen.bytes), Finite(token.chosen.logprob));
   return top;

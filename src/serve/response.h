@@ -1,4 +1,5 @@
-// The bodies of completions: OpenAI's objects with vLLM's extra fields. Pure functions, any thread.
+// The JSON bodies of completions: OpenAI's objects with vLLM's extra fields. Pure functions, any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@ namespace millrace::serve {
 
 struct TokenAlternative {
   TokenId id = 0;
-  std::string bytes;  // of the token alone; perhaps half a character
+  std::string bytes;  // of this token alone; may be part of a character
   float logprob = 0;
   int rank = 0;
 };
@@ -24,7 +25,7 @@ struct TokenAlternative {
 struct TokenReport {
   TokenAlternative chosen;
   bool has_logprob = true;            // false for the first token of a prompt: nothing precedes it
-  std::vector<TokenAlternative> top;  // likeliest first
+  std::vector<TokenAlternative> top;  // most likely first
   int64_t text_offset = 0;            // in characters
 };
 
@@ -40,7 +41,7 @@ struct ResponseHead {
   int64_t created = 0;  // Unix seconds
 };
 
-// What a chunk or a choice says of one sequence.
+// The content of one chunk or choice: a part of one sequence.
 struct ChoicePart {
   int index = 0;
   std::string text;
@@ -48,13 +49,14 @@ struct ChoicePart {
   std::vector<TokenReport> logprobs;
   std::string finish_reason;  // empty: null
   Json stop_reason;           // the stop string, the stop token's id, or null
-  Json prompt_logprobs;       // null unless asked
+  Json prompt_logprobs;       // null unless requested
 };
 
-// A token as text: its bytes, or OpenAI's "bytes:\xe2\x96" where they are no whole characters.
+// A token as text: its bytes, or OpenAI's form "bytes:\xe2\x96" if they are not valid UTF-8.
 std::string TokenText(std::string_view bytes);
 
-// Code points in `bytes`: the bytes that begin one, so that pieces of a text add up to the whole.
+// The number of code points in `bytes`. Counts the bytes that begin one, so that the counts of a
+// text's pieces add up to the count of the text.
 int64_t CountCharacters(std::string_view bytes);
 
 Json UsageJson(const UsageCounts& usage);
@@ -74,6 +76,7 @@ Json Envelope(const ResponseHead& head, const char* object, Json choices);
 // Server-sent events.
 void AppendEvent(const Json& data, std::string& out);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
-inline constexpr std::string_view kErrorEventBegin = "data: {\"error\":";  // no answer has it
+// No other event begins like this.
+inline constexpr std::string_view kErrorEventBegin = "data: {\"error\":";
 
 }  // namespace millrace::serve

@@ -1,4 +1,4 @@
-// Streams of an earlier life of the server: written again for the clients that come back.
+// Restores the streams of the previous run of the server, for clients that reconnect.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -18,7 +18,7 @@ using StreamName = std::pair<std::string, std::string>;  // owner, response
 
 // The requests of one stream, by prompt.
 struct RecoveredStream {
-  std::optional<GenerationSpec> spec;  // of all prompts that are there
+  std::optional<GenerationSpec> spec;  // with all prompts found so far
   std::vector<engine::RecoveredRequest> requests;
   int prompts = 0;
   bool in_order = true;
@@ -39,7 +39,8 @@ struct RecoveredStream {
   }
 };
 
-// In the order of their ids; what is part of no stream makes one of its own, without a spec.
+// Groups requests into streams, in the order of their ids. A request without a valid stream record
+// becomes a stream of its own, without a spec.
 std::vector<RecoveredStream> Streams(std::vector<engine::RecoveredRequest> requests) {
   std::vector<RecoveredStream> streams;
   std::map<RequestId, size_t> begun;
@@ -58,11 +59,12 @@ std::vector<RecoveredStream> Streams(std::vector<engine::RecoveredRequest> reque
 
 }  // namespace
 
-// A stream goes on when a client may come back for it: it is still served under that name, to that
-// key, and no later one took its place. Everything else had one client, whose connection is gone.
+// Restores a stream if a client may resume it: the server still serves its model name, still has
+// its API key, and no newer stream has its name. Drops all other requests, because the connections
+// of their clients are gone.
 void Service::Impl::RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
                                    engine::RecoveredRequests& requests) {
-  int going_on = 0, ended = 0, dropped = 0;
+  int continued = 0, ended = 0, dropped = 0;
   std::vector<RecoveredStream> streams = Streams(requests.Take());
   std::set<StreamName> names;
   for (auto it = streams.rbegin(); it != streams.rend(); ++it) {
@@ -84,12 +86,12 @@ void Service::Impl::RestoreStreams(const std::shared_ptr<ModelContext>& model_co
     if (!restored) {
       for (const RequestId id : unfinished) requests.Drop(id);
     }
-    int& count = !restored ? dropped : finished ? ended : going_on;
+    int& count = !restored ? dropped : finished ? ended : continued;
     count += restored || !finished;
   }
-  if (going_on + ended + dropped == 0) return;
-  MR_LOG(info, "of an earlier life {} streams go on, {} that ended are kept, {} requests end",
-         going_on, ended, dropped);
+  if (continued + ended + dropped == 0) return;
+  MR_LOG(info, "recovered {} streams, kept {} finished ones, dropped {} requests", continued, ended,
+         dropped);
 }
 
 }  // namespace millrace::serve

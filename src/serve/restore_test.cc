@@ -1,5 +1,5 @@
-// Streams of an earlier life: whatever part of a stream is on record when the server dies, the next
-// one writes the very same events, from any position, and only to whoever may have them.
+// Streams of the previous run: whichever part of a stream is recorded when the server dies, the
+// next run writes the same events, from any position, and only to callers with the right key.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace {
 
 using Headers = std::vector<std::pair<std::string, std::string>>;
 
-// Writes down what a journal would.
+// Records what a journal would.
 class RecordingGenerator final : public WrappedGenerator {
  public:
   Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
@@ -57,14 +57,15 @@ class RecordingGenerator final : public WrappedGenerator {
 
  private:
   std::mutex mutex_;
-  std::optional<RequestId> aborted_;  // the last
-  uint64_t order_ = 0;                // of all output
+  std::optional<RequestId> aborted_;  // the latest one
+  uint64_t order_ = 0;                // number of the next output
 };
 
-// What a controller has after its restart: `told` of the record, and the rest when asked to go on.
+// The requests that a restarted controller recovers: their delivered output, and the rest of the
+// output when the requests are resumed.
 class Record final : public engine::RecoveredRequests {
  public:
-  // All but the last `rest` pieces of output were on record.
+  // Adds a request of whose outputs all but the last `rest` were recorded.
   void Add(const engine::RecoveredRequest& whole, size_t rest) {
     engine::RecoveredRequest earlier = whole;
     for (size_t i = earlier.delivered.size() - rest; i < earlier.delivered.size(); ++i) {
@@ -77,7 +78,7 @@ class Record final : public engine::RecoveredRequests {
     unfinished_ += !earlier.finished;
     taken_.push_back(std::move(earlier));
   }
-  // The requests of one stream, of whose output all but the last `rest` were on record.
+  // Adds the requests of one stream, of whose outputs all but the last `rest` were recorded.
   void Add(const std::vector<engine::RecoveredRequest>& stream, size_t rest) {
     std::vector<uint64_t> all;
     for (const auto& request : stream) {
@@ -97,22 +98,22 @@ class Record final : public engine::RecoveredRequests {
     if (!refusal.ok()) return refusal;
     resumed.push_back(request);
     sinks[request] = std::move(sink);
-    TellTheRest();
+    DeliverRest();
     return OkStatus();
   }
   void Drop(RequestId request) override {
     dropped.push_back(request);
-    TellTheRest();
+    DeliverRest();
   }
 
   Status refusal;
-  bool silent = false;  // what goes on says nothing
+  bool silent = false;  // resumed requests produce no output
   std::map<RequestId, engine::OutputSink> sinks;
   std::vector<RequestId> resumed, dropped;
 
  private:
-  // In its order, once it is known who goes on.
-  void TellTheRest() {
+  // Delivers the rest in order, once every request is resumed or dropped.
+  void DeliverRest() {
     if (silent || resumed.size() + dropped.size() < unfinished_) return;
     for (const auto& [order, output] : later_) {
       const auto sink = sinks.find(output.request);
@@ -139,7 +140,7 @@ TestServerOptions Options(std::vector<std::string> keys = {}) {
 struct FirstRun {
   std::string id;
   std::string body;                  // the whole stream
-  engine::RecoveredRequest request;  // the first of them
+  engine::RecoveredRequest request;  // the first of `requests`
   std::vector<engine::RecoveredRequest> requests;
 
   size_t output() const {
@@ -174,7 +175,7 @@ std::string After(const std::vector<std::string>& events, size_t seen) {
   return rest;
 }
 
-// The second life, with all but the last `rest` output on record.
+// The second run, with all but the last `rest` outputs recorded.
 void ExpectTheSame(const FirstRun& first, const std::string& path, size_t rest) {
   Record record;
   record.Add(first.requests, rest);
@@ -188,13 +189,13 @@ void ExpectTheSame(const FirstRun& first, const std::string& path, size_t rest) 
     auto reply = server.Start("POST", path, "{}", {{"Last-Event-ID", last}});
     ASSERT_TRUE(reply->WaitDone());
     ASSERT_EQ(reply->status(), 200)
-        << reply->body() << " event " << seen << ", " << rest << " output were not on record";
+        << reply->body() << " event " << seen << ", " << rest << " outputs were not recorded";
     EXPECT_EQ(reply->Header("x-stream-id"), first.id);
-    EXPECT_EQ(reply->body(), After(events, seen)) << rest << " output were not on record";
+    EXPECT_EQ(reply->body(), After(events, seen)) << rest << " outputs were not recorded";
   }
 }
 
-void ExpectTheSameWhereverItDied(const std::string& path, const Json& asked) {
+void ExpectTheSameAfterAnyCrash(const std::string& path, const Json& asked) {
   const FirstRun first = Live(path, asked);
   for (const auto& request : first.requests) ASSERT_NE(request.front_end, "");
   for (size_t rest = 0; rest <= first.output(); ++rest) {
@@ -204,11 +205,11 @@ void ExpectTheSameWhereverItDied(const std::string& path, const Json& asked) {
 }
 
 TEST(Restore, ACompletion) {
-  ExpectTheSameWhereverItDied("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
+  ExpectTheSameAfterAnyCrash("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
 }
 
 TEST(Restore, AChatWithUsageInEveryChunk) {
-  ExpectTheSameWhereverItDied(
+  ExpectTheSameAfterAnyCrash(
       "/v1/chat/completions",
       {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
        {"max_tokens", 25},
@@ -216,25 +217,25 @@ TEST(Restore, AChatWithUsageInEveryChunk) {
 }
 
 TEST(Restore, SeveralChoicesAndAnEcho) {
-  ExpectTheSameWhereverItDied("/v1/completions", {{"prompt", "abc"},
-                                                  {"max_tokens", 12},
-                                                  {"n", 3},
-                                                  {"echo", true},
-                                                  {"stream_options", {{"include_usage", true}}}});
+  ExpectTheSameAfterAnyCrash("/v1/completions", {{"prompt", "abc"},
+                                                 {"max_tokens", 12},
+                                                 {"n", 3},
+                                                 {"echo", true},
+                                                 {"stream_options", {{"include_usage", true}}}});
 }
 
 TEST(Restore, AStopStringFoundBeforeOrAfter) {
-  ExpectTheSameWhereverItDied("/v1/completions",
-                              {{"prompt", "abc"}, {"max_tokens", 60}, {"n", 2}, {"stop", "world"}});
+  ExpectTheSameAfterAnyCrash("/v1/completions",
+                             {{"prompt", "abc"}, {"max_tokens", 60}, {"n", 2}, {"stop", "world"}});
 }
 
 TEST(Restore, AStopToken) {
-  ExpectTheSameWhereverItDied("/v1/completions",
-                              {{"prompt", "abc"}, {"max_tokens", 60}, {"stop_token_ids", {'w'}}});
+  ExpectTheSameAfterAnyCrash("/v1/completions",
+                             {{"prompt", "abc"}, {"max_tokens", 60}, {"stop_token_ids", {'w'}}});
 }
 
-// The journal says where continuations took turns, not in which pieces.
-TEST(Restore, PiecesMayBeOtherThanTheyWere) {
+// The journal records the order of the sequences' outputs, not how they were split.
+TEST(Restore, OutputsMayBeSplitDifferently) {
   FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   std::vector<RequestOutput>& delivered = first.request.delivered;
   ASSERT_GT(delivered.size(), 20u);
@@ -245,7 +246,7 @@ TEST(Restore, PiecesMayBeOtherThanTheyWere) {
   ExpectTheSame(first, "/v1/completions", delivered.size() - 3);
 }
 
-TEST(Restore, WithoutStreamsThatCanBeResumedAllEnd) {
+TEST(Restore, WithoutResumableStreamsAllAreDropped) {
   const FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   record.Add(first.request, 5);
@@ -256,7 +257,7 @@ TEST(Restore, WithoutStreamsThatCanBeResumedAllEnd) {
   EXPECT_EQ(record.dropped, std::vector{first.request.id});
 }
 
-TEST(Restore, WhatHasNoClientToComeBackEnds) {
+TEST(Restore, RequestsWithoutAStreamRecordAreDropped) {
   Record record;
   FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   std::vector<RequestId> ids;
@@ -269,12 +270,12 @@ TEST(Restore, WhatHasNoClientToComeBackEnds) {
   }
   TestServer server(Options());
   server.MakeReady(nullptr, &record);
-  std::ranges::reverse(ids);  // the newest first
+  std::ranges::reverse(ids);  // the newest is dropped first
   EXPECT_EQ(record.dropped, ids);
   EXPECT_TRUE(record.resumed.empty());
 }
 
-TEST(Restore, ANewerStreamOfTheSameNameHasItsPlace) {
+TEST(Restore, ANewerStreamReplacesOneOfTheSameName) {
   FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   first.request.id = RequestId(7);
@@ -288,23 +289,23 @@ TEST(Restore, ANewerStreamOfTheSameNameHasItsPlace) {
 }
 
 TEST(Restore, Logprobs) {
-  ExpectTheSameWhereverItDied("/v1/completions",
-                              {{"prompt", "abc"}, {"max_tokens", 20}, {"logprobs", 3}, {"n", 2}});
-  ExpectTheSameWhereverItDied("/v1/chat/completions",
-                              {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
-                               {"max_tokens", 15},
-                               {"logprobs", true},
-                               {"top_logprobs", 2}});
+  ExpectTheSameAfterAnyCrash("/v1/completions",
+                             {{"prompt", "abc"}, {"max_tokens", 20}, {"logprobs", 3}, {"n", 2}});
+  ExpectTheSameAfterAnyCrash("/v1/chat/completions",
+                             {{"messages", {{{"role", "user"}, {"content", "hi"}}}},
+                              {"max_tokens", 15},
+                              {"logprobs", true},
+                              {"top_logprobs", 2}});
 }
 
 TEST(Restore, AnEchoWithLogprobsOfThePrompt) {
-  ExpectTheSameWhereverItDied(
+  ExpectTheSameAfterAnyCrash(
       "/v1/completions",
       {{"prompt", "abc"}, {"max_tokens", 12}, {"logprobs", 2}, {"echo", true}, {"n", 2}});
 }
 
 TEST(Restore, SeveralPrompts) {
-  ExpectTheSameWhereverItDied(
+  ExpectTheSameAfterAnyCrash(
       "/v1/completions",
       {{"prompt", {"abc", "de", "fghi"}},
        {"max_tokens", 9},
@@ -312,13 +313,13 @@ TEST(Restore, SeveralPrompts) {
        {"echo", true},
        {"logprobs", 1},
        {"stream_options", {{"include_usage", true}, {"continuous_usage_stats", true}}}});
-  ExpectTheSameWhereverItDied(
+  ExpectTheSameAfterAnyCrash(
       "/v1/completions",
       {{"prompt", {"abc", "de"}}, {"max_tokens", 40}, {"n", 2}, {"stop", "world"}});
 }
 
 // The controller died between the prompts of a stream, before any event.
-TEST(Restore, AStreamThatLacksAPromptEnds) {
+TEST(Restore, AStreamThatLacksAPromptIsDropped) {
   const FirstRun first =
       Live("/v1/completions", {{"prompt", {"abc", "de", "fghi"}}, {"max_tokens", 9}});
   for (size_t lacks = 0; lacks < 3; ++lacks) {
@@ -336,7 +337,7 @@ TEST(Restore, AStreamThatLacksAPromptEnds) {
   }
 }
 
-TEST(Restore, LogprobsOfAPromptThatAreTooManyAreNotKept) {
+TEST(Restore, TooManyPromptLogprobsAreNotRecorded) {
   GenerationSpec spec;
   spec.resumable = true;
   spec.prompts.push_back({.tokens = std::vector<TokenId>(100'000)});
@@ -346,7 +347,7 @@ TEST(Restore, LogprobsOfAPromptThatAreTooManyAreNotKept) {
   EXPECT_EQ(EncodeStreamRecord(spec, 0), "");
 }
 
-// What it is called is told before there is an event to come back with.
+// The client learns the stream's name before the first event.
 TEST(Restore, TheHeadComesBeforeTheFirstEvent) {
   Gate gate;
   TestServer server(Options());
@@ -365,7 +366,7 @@ TEST(Restore, TheHeadComesBeforeTheFirstEvent) {
   EXPECT_FALSE(Events(reply->body()).empty());
 }
 
-TEST(Restore, OnlyTheKeyThatBeganItReachesIt) {
+TEST(Restore, OnlyTheOriginalKeyCanResume) {
   const std::vector<std::string> keys = {"mine", "theirs"};
   const Headers mine = {{"authorization", "Bearer mine"}};
   const FirstRun first =
@@ -392,7 +393,7 @@ TEST(Restore, OnlyTheKeyThatBeganItReachesIt) {
   }
 }
 
-TEST(Restore, WhileLoadingAClientIsToldToComeAgain) {
+TEST(Restore, WhileLoadingClientsGet503) {
   TestServer server(Options());
   for (const char* method : {"POST", "GET"}) {
     const std::string path =
@@ -404,7 +405,7 @@ TEST(Restore, WhileLoadingAClientIsToldToComeAgain) {
   }
 }
 
-TEST(Restore, WhatCannotGoOnEndsWithAnError) {
+TEST(Restore, AStreamThatCannotContinueEndsWithAnError) {
   const FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   record.Add(first.request, 5);
@@ -418,7 +419,7 @@ TEST(Restore, WhatCannotGoOnEndsWithAnError) {
   EXPECT_EQ(events.front(), Events(first.body).front());
 }
 
-TEST(Restore, NobodyComesBackWithinTheGrace) {
+TEST(Restore, WithoutAClientWithinTheGraceItIsAborted) {
   const FirstRun first = Live("/v1/completions", {{"prompt", "abc"}, {"max_tokens", 40}});
   Record record;
   record.Add(first.request, 5);

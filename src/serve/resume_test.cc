@@ -1,5 +1,5 @@
-// Clients that come back for the rest of a stream: the same bytes, each event once, and only for
-// whoever asked first.
+// Clients that reconnect for the rest of a stream: they get the same bytes, each event once, and
+// only with the key that began the stream.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -63,7 +63,7 @@ std::string TextOf(const std::string& body) {
   return text;
 }
 
-TEST(Resume, ThePlainServerNumbersNothing) {
+TEST(Resume, WithoutResumableStreamsEventsHaveNoNumbers) {
   TestServer server;
   auto reply = server.Start("POST", "/v1/completions", Body(), {{"Last-Event-ID", "cmpl-r:1"}});
   ASSERT_TRUE(reply->WaitDone());
@@ -93,7 +93,7 @@ TEST(Resume, EveryEventHasItsNumberUpToDone) {
   EXPECT_EQ(TextOf(reply->body()), text);
 }
 
-TEST(Resume, TheRestIsTheSameBytesFromAnyEventAndEitherRoute) {
+TEST(Resume, TheRestHasTheSameBytesFromAnyEventOnEitherRoute) {
   TestServer server(Resumable());
   auto reply = StartStream(server, Body(30, 8));  // eight choices: at least as many events
   ASSERT_TRUE(reply->WaitDone());
@@ -114,7 +114,7 @@ TEST(Resume, TheRestIsTheSameBytesFromAnyEventAndEitherRoute) {
   auto all = Fetch(server);
   ASSERT_TRUE(all->WaitDone());
   EXPECT_EQ(all->body(), whole);
-  EXPECT_EQ(server.engine->Stats().scheduler.requests_accepted, 1u) << "nothing ran twice";
+  EXPECT_EQ(server.engine->Stats().scheduler.requests_accepted, 1u) << "no request ran twice";
 }
 
 TEST(Resume, AStreamRunsOnWithoutItsClient) {
@@ -134,8 +134,8 @@ TEST(Resume, AStreamRunsOnWithoutItsClient) {
       0u);
 }
 
-// Leaves and comes back at random moments, sometimes without waiting for the old connection's end.
-TEST(Resume, HoweverOftenAClientComesBackItHasEachEventOnce) {
+// Reconnects at random moments, sometimes before the old connection has ended.
+TEST(Resume, AClientThatReconnectsOftenGetsEachEventOnce) {
   Rng rng(5);
   for (int round = 0; round < 8 * TestScale(); ++round) {
     TestServer server(Resumable());
@@ -160,7 +160,7 @@ TEST(Resume, HoweverOftenAClientComesBackItHasEachEventOnce) {
   }
 }
 
-TEST(Resume, WhoHasSeenNothingYetIsAbortedAtOnce) {
+TEST(Resume, ADisconnectBeforeTheFirstEventFreesTheEngine) {
   TestServer server(Resumable());
   server.gate.Close();
   auto reply = StartStream(server);
@@ -183,7 +183,7 @@ TEST(Resume, AnEndedStreamIsKeptForItsTime) {
   EXPECT_EQ(status, 404);
 }
 
-TEST(Resume, AnotherKeyDoesNotReachIt) {
+TEST(Resume, AnotherKeyCannotResume) {
   TestServerOptions options = Resumable();
   options.service.api_keys = *ApiKeys::Create({"mine", "theirs"});
   TestServer server(options);
@@ -217,13 +217,13 @@ TEST(Resume, BadPositionsAreRefused) {
   EXPECT_EQ(unknown->status(), 404);
 }
 
-TEST(Resume, WhatIsTooLongOrTooMuchEndsWithItsConnection) {
+TEST(Resume, StreamsOverTheLimitsEndWithTheirConnection) {
   TestServerOptions small = Resumable();
   small.service.resumable.stream_bytes_max = 600;
   TestServer server(small);
   auto whole = StartStream(server, Body(30, 8));
   ASSERT_TRUE(whole->WaitDone());
-  EXPECT_TRUE(whole->body().ends_with("data: [DONE]\n\n")) << "it goes on all the same";
+  EXPECT_TRUE(whole->body().ends_with("data: [DONE]\n\n")) << "the stream itself continues";
   auto fetched = Fetch(server, "cmpl-r:1");
   ASSERT_TRUE(fetched->WaitDone());
   EXPECT_EQ(fetched->status(), 404);
@@ -236,7 +236,7 @@ TEST(Resume, WhatIsTooLongOrTooMuchEndsWithItsConnection) {
   EXPECT_EQ(stream->body().find("id: "), std::string::npos);
 }
 
-TEST(Resume, TheOldestEndedStreamMakesRoom) {
+TEST(Resume, TheOldestEndedStreamIsDroppedFirst) {
   TestServerOptions options = Resumable();
   options.service.resumable.streams_max = 2;
   TestServer server(options);
@@ -271,7 +271,7 @@ TEST(Resume, ChatStreamsResumeToo) {
   EXPECT_EQ(first + rest->body(), reply->body());
 }
 
-// The keeper alone, with a hand that writes.
+// The keeper alone; the test writes the events.
 class Keeper : public ::testing::Test {
  protected:
   void Make(ResumableStreams limits) { keeper_ = std::make_unique<StreamKeeper>(limits, clock_); }
@@ -298,7 +298,7 @@ class Keeper : public ::testing::Test {
   std::unique_ptr<StreamKeeper> keeper_;
 };
 
-TEST_F(Keeper, WhenNobodyComesBackWithinTheGraceTheAnswerIsCancelled) {
+TEST_F(Keeper, WithoutAClientWithinTheGraceTheAnswerIsCancelled) {
   Make({.enabled = true, .grace = Duration::Millis(50), .retain = kLong});
   auto client = std::make_shared<RecordingReply>();
   auto producer = Begin(client);
@@ -306,23 +306,23 @@ TEST_F(Keeper, WhenNobodyComesBackWithinTheGraceTheAnswerIsCancelled) {
   ASSERT_TRUE(producer->Write("data: 1\n\n"));
   const auto left = std::chrono::steady_clock::now();
   client->Disconnect();
-  EXPECT_TRUE(producer->Write("data: 2\n\n")) << "it runs on";
+  EXPECT_TRUE(producer->Write("data: 2\n\n")) << "the stream runs on";
   ASSERT_TRUE(Eventually([&] { return cancelled_.load(); }));
   EXPECT_GE(std::chrono::steady_clock::now() - left, std::chrono::milliseconds(50));
   EXPECT_FALSE(producer->Write("data: 3\n\n"));
   EXPECT_EQ(Resume(1, std::make_shared<RecordingReply>()), 404);
 }
 
-TEST_F(Keeper, WhoComesBackInTimeReadsOnAndTheOldConnectionIsCut) {
+TEST_F(Keeper, AClientThatReconnectsInTimeReplacesTheOldConnection) {
   Make({.enabled = true, .grace = kLong, .retain = kLong});
   auto first = std::make_shared<RecordingReply>();
   auto second = std::make_shared<RecordingReply>();
   auto producer = Begin(first);
   producer->Start({});
   producer->Write("data: 1\n\ndata: 2\n\n");
-  ASSERT_EQ(Resume(1, second), 200);  // the first has not noticed yet
-  EXPECT_EQ(first.use_count(), 1) << "dropped, which cuts a real connection";
-  first->Disconnect();  // late: it is no longer its stream
+  ASSERT_EQ(Resume(1, second), 200);  // the first connection is still open
+  EXPECT_EQ(first.use_count(), 1) << "released, which closes a real connection";
+  first->Disconnect();  // too late: it no longer reads this stream
   producer->Write("data: 3\n\n");
   EXPECT_EQ(Resume(4, std::make_shared<RecordingReply>()), 400);
   producer->Write("data: [DONE]\n\n");
@@ -345,7 +345,7 @@ TEST_F(Keeper, AStreamThatGrewTooLongEndsWithItsConnection) {
   EXPECT_TRUE(Eventually([&] { return cancelled_.load(); }));
 }
 
-TEST_F(Keeper, AnAnswerDroppedUnfinishedCutsItsClientAndIsForgotten) {
+TEST_F(Keeper, AnUnfinishedAnswerThatIsDroppedDisconnectsItsClient) {
   Make({.enabled = true, .grace = kLong, .retain = kLong});
   auto client = std::make_shared<RecordingReply>();
   auto producer = Begin(client);
@@ -356,7 +356,7 @@ TEST_F(Keeper, AnAnswerDroppedUnfinishedCutsItsClientAndIsForgotten) {
   EXPECT_EQ(Resume(1, std::make_shared<RecordingReply>()), 404);
 }
 
-TEST_F(Keeper, EndedStreamsMakeRoomForBytes) {
+TEST_F(Keeper, EndedStreamsAreDroppedToFreeBytes) {
   Make({.enabled = true, .grace = kLong, .retain = kLong, .bytes_max = 4000});
   const std::string part = "data: " + std::string(1000, 'x') + "\n\n";
   for (int i = 0; i < 20; ++i) {
@@ -364,7 +364,7 @@ TEST_F(Keeper, EndedStreamsMakeRoomForBytes) {
     producer->Start({});
     producer->Write(part);
     producer->End();
-    // The sweep makes room before the next comes.
+    // The sweep frees bytes before the next stream begins.
     ASSERT_FALSE(keeper_->Resume("me", {std::to_string(i), 0}, std::make_shared<RecordingReply>()));
     ASSERT_TRUE(Eventually([&] {
       return i < 2 ||
@@ -373,12 +373,12 @@ TEST_F(Keeper, EndedStreamsMakeRoomForBytes) {
   }
 }
 
-// An error is not part of the answer: it has no number, and whoever comes back hears of it again.
+// An error is not part of the answer: it has no number, and a client that reconnects gets it again.
 TEST(Resume, AnErrorHasNoNumber) {
   TestServer server(Resumable());
   server.gate.Close();
   auto reply = StartStream(server);
-  std::thread opener([&] {  // what runs is aborted, but a step under way has to end
+  std::thread opener([&] {  // running requests are aborted, but the current step has to end
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     server.gate.Open();
   });
@@ -398,7 +398,7 @@ TEST(Resume, AnErrorHasNoNumber) {
   EXPECT_EQ(Fetch(server, "cmpl-r:" + std::to_string(events.size()))->status(), 400);
 }
 
-// HEAD changes nothing: who reads the stream reads on.
+// HEAD does not affect the client that reads the stream.
 TEST(Resume, HeadShowsTheHeadAndLeavesTheStreamAlone) {
   TestServer server(Resumable());
   server.gate.Close();

@@ -9,12 +9,12 @@
 
 namespace millrace::serve {
 
-void StreamsShared::Ring() {
+void StreamsShared::Wake() {
   {
     MutexLock lock(mutex);
-    rung = true;
+    woken = true;
   }
-  bell.notify_all();
+  wakeup.notify_all();
 }
 
 class RetainedStream::Producer : public net::HttpReply {
@@ -32,7 +32,7 @@ class RetainedStream::Producer : public net::HttpReply {
       MutexLock lock(stream_->mutex_);
       stream_->on_disconnect_ = std::move(callback);
     }
-    stream_->shared_->Ring();  // it may be due
+    stream_->shared_->Wake();  // the callback may already be due
   }
 
  private:
@@ -52,7 +52,7 @@ std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::Htt
   MutexLock lock(mutex_);
   client_ = std::move(client);
   if (client_) {
-    Listen();
+    WatchClient();
   } else {
     without_client_ = clock_.Now();
   }
@@ -61,7 +61,7 @@ std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::Htt
 
 RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> client,
                                                 uint64_t after) {
-  std::shared_ptr<net::HttpReply> before;  // dropped, and so cut off, without the lock
+  std::shared_ptr<net::HttpReply> before;  // destroyed, which disconnects it, without the lock
   MutexLock lock(mutex_);
   if (const Attached can = CanAttach(after); can != Attached::kYes) return can;
   before = std::exchange(client_, std::move(client));
@@ -75,7 +75,7 @@ RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> 
   } else if (!reads) {
     Detach();
   } else {
-    Listen();
+    WatchClient();
   }
   return Attached::kYes;
 }
@@ -102,7 +102,7 @@ RetainedStream::Inspection RetainedStream::Inspect(Time now) {
   } else if (answered_) {
     found.forget = true;
   } else if (!client_) {
-    // Who has not had the head does not know the stream's name.
+    // A client that did not get the head does not know the stream's name.
     const bool resumable = kept_ && head_;
     found.again = *without_client_ + (resumable ? limits_.grace : Duration{});
     if (*found.again <= now && on_disconnect_) {
@@ -124,12 +124,12 @@ void RetainedStream::Send(net::HttpResponse response) {
   answered_ = true;
   on_disconnect_ = nullptr;
   if (client_) std::exchange(client_, nullptr)->Send(std::move(response));
-  shared_->Ring();
+  shared_->Wake();
 }
 
 void RetainedStream::Start(net::HttpResponse head) {
   MutexLock lock(mutex_);
-  const auto visible = [](char c) { return c > ' ' && c < '\x7f'; };  // clients may choose it
+  const auto visible = [](char c) { return c > ' ' && c < '\x7f'; };  // clients can choose the id
   if (std::ranges::all_of(response_id_, visible)) {
     head.headers.emplace_back("x-stream-id", response_id_);
   }
@@ -152,11 +152,11 @@ void RetainedStream::End() {
   ended_ = clock_.Now();
   on_disconnect_ = nullptr;
   if (client_) std::exchange(client_, nullptr)->End();
-  shared_->Ring();
+  shared_->Wake();
 }
 
 void RetainedStream::Abandon() {
-  std::shared_ptr<net::HttpReply> client;  // dropped without the lock
+  std::shared_ptr<net::HttpReply> client;  // destroyed without the lock
   {
     MutexLock lock(mutex_);
     if (answered_) return;
@@ -165,7 +165,7 @@ void RetainedStream::Abandon() {
     client = std::move(client_);
     StopKeeping();
   }
-  shared_->Ring();
+  shared_->Wake();
 }
 
 bool RetainedStream::disconnected() const {
@@ -173,8 +173,9 @@ bool RetainedStream::disconnected() const {
   return !kept_ && (!client_ || client_->disconnected());
 }
 
-// Each event ends with an empty line; "id: RESPONSE:N" goes before it. An error has no number: it
-// is no part of the answer, whose next event may still come from a later life of the server.
+// Puts "id: RESPONSE:N" before each event; an event ends with an empty line. An error gets no
+// number: it is not part of the answer, whose next event may still come from the next run of the
+// server.
 std::string RetainedStream::Number(const std::string& events) {
   std::string numbered;
   for (size_t begin = 0; begin < events.size();) {
@@ -203,19 +204,19 @@ void RetainedStream::StopKeeping() {
   ends_ = {};
 }
 
-// The callback may come from any thread, even from inside a call of the client: it takes no lock
-// of the stream's.
-void RetainedStream::Listen() {
+// The callback may run on any thread, even inside a call of the client, so it must not lock the
+// stream's mutex.
+void RetainedStream::WatchClient() {
   client_->OnDisconnect([weak = weak_from_this(), reading = ++reading_, shared = shared_] {
     if (auto stream = weak.lock()) stream->gone_ = reading;
-    shared->Ring();
+    shared->Wake();
   });
 }
 
 void RetainedStream::Detach() {
   client_.reset();
   without_client_ = clock_.Now();
-  shared_->Ring();
+  shared_->Wake();
 }
 
 void RetainedStream::DetachIfGone() {

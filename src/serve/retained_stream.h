@@ -1,8 +1,9 @@
-// RetainedStream: one event stream that outlives its client's connection. It stands between the
-// answer that writes events and whichever client reads them: each event gets a number, all are
-// kept, and a client that comes back is given what it has not seen, the very same bytes.
+// RetainedStream: one event stream that outlives its client's connection. It sits between the
+// answer that writes the events and the client that reads them. It numbers and stores each event; a
+// client that reconnects gets the events that it has not seen, byte for byte.
 //
-// The answer's side is net::HttpReply, through the Producer. Any thread.
+// The answer writes through a net::HttpReply, the Producer. The StreamKeeper, the Producer and
+// calls in progress own the stream together. Any thread.
 #pragma once
 
 #include <atomic>
@@ -21,21 +22,22 @@ namespace millrace::serve {
 
 struct ResumableStreams {
   bool enabled = false;
-  Duration grace = Duration::Seconds(30);   // a stream without a client runs on for so long
-  Duration retain = Duration::Seconds(60);  // and may be fetched for so long after its end
-  size_t streams_max = 1024;                // beyond it new streams are plain ones
-  size_t stream_bytes_max = 8u << 20;       // a longer stream goes on, but can no longer be resumed
-  size_t bytes_max = 256u << 20;            // of all streams
+  Duration grace = Duration::Seconds(30);   // how long a stream runs on without a client
+  Duration retain = Duration::Seconds(60);  // how long it can be fetched after its end
+  size_t streams_max = 1024;                // beyond it, new streams are not resumable
+  size_t stream_bytes_max = 8u << 20;       // a longer stream continues but is no longer resumable
+  size_t bytes_max = 256u << 20;            // of all streams together
 };
 
-// What the streams share with their keeper: how many bytes they hold, and a bell that wakes it.
+// The state that the streams share with their keeper: the number of bytes that they hold, and a
+// condition variable that wakes the keeper's thread.
 struct StreamsShared {
   std::atomic<size_t> bytes = 0;
   Mutex mutex;
-  CondVar bell;
-  bool rung MR_GUARDED_BY(mutex) = false;
+  CondVar wakeup;
+  bool woken MR_GUARDED_BY(mutex) = false;
   bool stopping MR_GUARDED_BY(mutex) = false;
-  void Ring();
+  void Wake();
 };
 
 class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
@@ -44,25 +46,26 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
                  std::shared_ptr<StreamsShared> shared);
   ~RetainedStream();
 
-  // The answer's side: once, with the first client, or null: one has to come back within the grace.
-  // Dropping it before End cuts the client off and ends the stream.
+  // Returns the reply that the answer writes to. Called once, with the first client, or with null
+  // if a client has to connect within the grace period. Destroying the reply before End disconnects
+  // the client and ends the stream.
   std::shared_ptr<net::HttpReply> Produce(std::shared_ptr<net::HttpReply> client);
 
   enum class Attached { kYes, kNotKept, kNoSuchEvent };
-  // From now on `client` reads, beginning behind event `after` (0: all); whoever read before is cut
-  // off. Otherwise `client` is left alone.
+  // Makes `client` the reader, starting after event number `after` (0: from the beginning), and
+  // disconnects the previous client. Does not touch `client` if the result is not kYes.
   Attached Attach(std::shared_ptr<net::HttpReply> client, uint64_t after);
 
-  // What Attach would do, and the head that it would send.
+  // Returns what Attach would return, and the head that it would send.
   Attached Head(uint64_t after, net::HttpResponse& head) const;
 
   struct Inspection {
-    bool forget = false;           // of no more use
-    std::optional<Time> again;     // worth another look then
-    std::function<void()> cancel;  // nobody came back: to be called without locks
+    bool forget = false;           // the keeper must drop the stream
+    std::optional<Time> again;     // when to inspect it again
+    std::function<void()> cancel;  // set if no client came in time; call it without locks
   };
   Inspection Inspect(Time now);
-  // Complete since; nullopt: not.
+  // When the stream became complete; nullopt if it is not.
   std::optional<Time> ended() const;
 
  private:
@@ -79,7 +82,7 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   std::string Number(const std::string& events) MR_REQUIRES(mutex_);
   void Keep(const std::string& numbered) MR_REQUIRES(mutex_);
   void StopKeeping() MR_REQUIRES(mutex_);
-  void Listen() MR_REQUIRES(mutex_);
+  void WatchClient() MR_REQUIRES(mutex_);
   void Detach() MR_REQUIRES(mutex_);
   void DetachIfGone() MR_REQUIRES(mutex_);
 
@@ -87,19 +90,19 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   const ResumableStreams limits_;
   const Clock& clock_;
   const std::shared_ptr<StreamsShared> shared_;
-  std::atomic<uint64_t> gone_ = 0;  // the last reading that ended by itself
+  std::atomic<uint64_t> gone_ = 0;  // the value of reading_ whose client disconnected last
 
   mutable Mutex mutex_;
   std::shared_ptr<net::HttpReply> client_ MR_GUARDED_BY(mutex_);
-  uint64_t reading_ MR_GUARDED_BY(mutex_) = 0;                   // counts the clients
-  std::optional<Time> without_client_ MR_GUARDED_BY(mutex_);     // since when
+  uint64_t reading_ MR_GUARDED_BY(mutex_) = 0;                   // number of the current client
+  std::optional<Time> without_client_ MR_GUARDED_BY(mutex_);     // since when there is none
   std::optional<net::HttpResponse> head_ MR_GUARDED_BY(mutex_);  // once started
-  std::string log_ MR_GUARDED_BY(mutex_);                        // the events
-  std::vector<size_t> ends_ MR_GUARDED_BY(mutex_);               // of each event in log_
+  std::string log_ MR_GUARDED_BY(mutex_);                        // all events, numbered
+  std::vector<size_t> ends_ MR_GUARDED_BY(mutex_);               // the end of each event in log_
   uint64_t numbered_ MR_GUARDED_BY(mutex_) = 0;
   bool kept_ MR_GUARDED_BY(mutex_) = true;
   bool answered_ MR_GUARDED_BY(mutex_) = false;                // nothing more will come
-  std::optional<Time> ended_ MR_GUARDED_BY(mutex_);            // complete
+  std::optional<Time> ended_ MR_GUARDED_BY(mutex_);            // when it was complete
   std::function<void()> on_disconnect_ MR_GUARDED_BY(mutex_);  // the answer's
 };
 

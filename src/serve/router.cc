@@ -11,7 +11,7 @@ bool Matches(const Route& route, std::string_view path) {
 }  // namespace
 
 RouteTable::Match RouteTable::Find(std::string_view method, std::string_view path) const {
-  // HEAD is GET without the body, which net leaves out (RFC 9110 section 9.3.2).
+  // HEAD is GET without the body (RFC 9110 section 9.3.2); net leaves the body out.
   if (method == "HEAD") method = "GET";
   Match match;
   for (const Route& route : routes_) {

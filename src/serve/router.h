@@ -1,6 +1,6 @@
-// RouteTable: which handler answers a method and a path, and who may call it (admin_access.h).
-// Every route is listed and what is not listed is closed: access is decided on the very entry that
-// is then called. Filled once, then read by any thread.
+// RouteTable: the handler and the access rule (admin_access.h) of each method and path. A path that
+// is not in the table is closed. Access is decided on the same entry whose handler is then called.
+// Owned by the service; filled once, then read by any thread.
 #pragma once
 
 #include <functional>
@@ -14,17 +14,17 @@
 
 namespace millrace::serve {
 
-// One HTTP request on its way through the server.
+// One HTTP request while the service handles it.
 struct Call {
   net::HttpRequest request;
   std::shared_ptr<net::HttpReply> reply;
-  std::string request_id;  // the client's x-request-id, or ours
-  std::string rest;        // what followed the path of a kPrefix route
-  std::string
-      owner;  // ApiKeys::Fingerprint, "" without keys: keeps cached prefixes and streams apart
+  std::string request_id;  // the client's x-request-id, or a generated one
+  std::string rest;        // the part of the path after that of a kPrefix route
+  // ApiKeys::Fingerprint, "" without keys. It separates the cached prefixes and streams of keys.
+  std::string owner;
 };
 
-enum class PathKind { kExact, kPrefix };  // kPrefix: the path and at least one byte more
+enum class PathKind { kExact, kPrefix };  // kPrefix: at least one byte follows the path
 
 struct Route {
   std::string method;
@@ -38,14 +38,14 @@ class RouteTable {
  public:
   struct Match {
     const Route* route = nullptr;    // nullptr: no such path, or not with this method
-    const Route* on_path = nullptr;  // any route of this path, whatever the method
+    const Route* on_path = nullptr;  // a route of this path, for any method
     std::string_view rest;
     std::string allow;  // "GET, HEAD": the methods of this path
   };
 
   void Add(Route route) { routes_.push_back(std::move(route)); }
-  // HEAD is answered by the route of GET. Paths are compared byte for byte: no folding of case,
-  // slashes or dots.
+  // The GET route answers HEAD. Paths are compared byte for byte, without normalizing case, slashes
+  // or dots.
   Match Find(std::string_view method, std::string_view path) const;
   const std::vector<Route>& routes() const { return routes_; }
 

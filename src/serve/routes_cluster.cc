@@ -1,4 +1,4 @@
-// What operators ask of a cluster and tell it. Served on the admin endpoints only (admin_access.h).
+// The routes under /cluster, for operators. Served on the admin endpoints only (admin_access.h).
 #include <fmt/format.h>
 
 #include "base/log.h"
@@ -15,13 +15,13 @@ constexpr size_t kPlanBytesMax = 8 << 20;
 ApiError NoCluster() {
   return {.status = 404,
           .message =
-              "This server computes in its own process and has no cluster; a controller "
+              "This server runs the model in its own process and has no cluster; a controller "
               "(millrace up, millrace serve --cluster) has one.",
           .code = "no_cluster"};
 }
 
 ApiError FromAdmin(const Status& status, std::string param) {
-  // Operators are told why; nothing here is a client's business.
+  // Only operators see these errors, so they include the internal reason.
   if (status.code() == StatusCode::kFailedPrecondition) {
     return {.status = 409,
             .message = status.message(),
@@ -39,10 +39,10 @@ Parsed<Json> ObjectOf(const std::string& body) {
   return std::move(parsed).value();
 }
 
-// A text that must be there.
+// Reads a required string.
 void Required(FieldReader& reader, const char* name, size_t max_bytes, std::string& out) {
   if (reader.Find(name) == nullptr && !reader.failed()) {
-    reader.Fail(name, "is missing");
+    reader.Fail(name, std::string(name) + " is required");
     return;
   }
   reader.String(name, max_bytes, out);
@@ -52,7 +52,7 @@ Json Done() { return {{"status", "ok"}}; }
 
 }  // namespace
 
-// The admin, or the refusal has been sent.
+// The admin, or null after sending an error.
 ClusterAdmin* Service::Impl::AdminOrReply(const Call& call) const {
   const std::shared_ptr<ModelContext> loaded = LoadedOrReply(call);
   if (!loaded) return nullptr;
@@ -120,8 +120,8 @@ void Service::Impl::ClusterMigrate(Call call) {
   }
   if (running.size() == 1) return AnswerAdmin(call, admin->Migrate(running[0], worker), "");
   ApiError error{.status = 404,
-                 .message = fmt::format("No request '{}' is running; GET /debug/requests names "
-                                        "those that are.",
+                 .message = fmt::format("No request '{}' is running; GET /debug/requests lists "
+                                        "the running ones.",
                                         Printable(request, 64)),
                  .param = "request",
                  .code = "request_not_found"};
@@ -129,7 +129,7 @@ void Service::Impl::ClusterMigrate(Call call) {
     error.status = 409;
     error.code = "request_ambiguous";
     error.message = fmt::format(
-        "'{}' names {} running requests; give the number of one of them, "
+        "'{}' matches {} running requests; give the number of one of them, "
         "such as {}.",
         Printable(request, 64), running.size(), running[0].value());
   }

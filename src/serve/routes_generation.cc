@@ -1,4 +1,4 @@
-// POST /v1/completions and POST /v1/chat/completions.
+// POST /v1/completions, POST /v1/chat/completions and GET /v1/streams/{response id}.
 #include <chrono>
 
 #include "serve/generation.h"
@@ -20,7 +20,7 @@ std::vector<int> Lengths(const std::vector<PromptInput>& prompts) {
   return lengths;
 }
 
-// The prompts of a completion as tokens, with the text of each when it is echoed.
+// Encodes the prompts of a completion, and keeps the text of each if it is echoed.
 Parsed<std::vector<PromptInput>> EncodePrompts(const ServedModel& model,
                                                const CompletionRequest& request) {
   std::vector<PromptInput> inputs;
@@ -99,7 +99,7 @@ void Service::Impl::ChatCompletions(Call call) {
   Begin(std::move(loaded), std::move(call), std::move(spec), id);
 }
 
-// What the two endpoints do alike once the prompts are tokens: fit, name, begin.
+// The common part of the two endpoints, once the prompts are tokens.
 void Service::Impl::Begin(std::shared_ptr<ModelContext> model_context, Call call,
                           GenerationSpec spec, const std::string& id) {
   Parsed<FittedLengths> fitted =
@@ -132,11 +132,11 @@ void Service::Impl::Begin(std::shared_ptr<ModelContext> model_context, Call call
 bool Service::Impl::Resumed(const Call& call) {
   const auto last_event_id = call.request.Header("last-event-id");
   if (!keeper_ || !last_event_id) return false;
-  if (!LoadedOrReply(call)) return true;  // it may be one of an earlier life
+  if (!LoadedOrReply(call)) return true;  // the stream may be one of the previous run
   const std::optional<StreamPosition> position = ParseStreamPosition(*last_event_id);
   const std::optional<ApiError> error =
       position ? keeper_->Resume(call.owner, *position, call.reply)
-               : BadField("Last-Event-ID", "Last-Event-ID must be the id of an event of a stream.");
+               : BadField("Last-Event-ID", "Last-Event-ID must be the id of a stream's event.");
   if (error) call.reply->Send(ErrorResponse(*error));
   return true;
 }
@@ -147,8 +147,8 @@ void Service::Impl::ResumeStream(Call call) {
   if (const auto last_event_id = call.request.Header("last-event-id")) {
     const std::optional<StreamPosition> delivered = ParseStreamPosition(*last_event_id);
     if (!delivered || delivered->response_id != call.rest) {
-      return call.reply->Send(ErrorResponse(BadField(
-          "Last-Event-ID", "Last-Event-ID must be the id of an event of the stream asked for.")));
+      return call.reply->Send(ErrorResponse(
+          BadField("Last-Event-ID", "Last-Event-ID must be the id of an event of this stream.")));
     }
     position = *delivered;
   }

@@ -1,4 +1,4 @@
-// What can be asked of the server itself: models, health, metrics, requests in flight.
+// The routes about the server itself: models, health, version, metrics, requests in flight.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,14 +66,14 @@ void Service::Impl::OneModel(Call call) {
       JsonResponse(ModelCard(call.rest, names.front(), loaded->model, loaded->created)));
 }
 
-// Alive means: whatever could run moves (the watchdog of the scheduler).
+// Healthy means that every request that can run makes progress (the scheduler's watchdog).
 void Service::Impl::Health(Call call) {
   const std::shared_ptr<ModelContext> loaded = model_context();
   const auto stalled = loaded ? loaded->model.engine->Stats().stalled : std::nullopt;
   if (!stalled) return call.reply->Send(JsonResponse({{"status", "ok"}}));
   const auto entry = registry_.Find(stalled->id);
   ApiError error =
-      Unready(fmt::format("Request {} ({}) could run but has not moved; it waits for: {}.",
+      Unready(fmt::format("Request {} ({}) could run but makes no progress; it waits for: {}.",
                           stalled->id.value(), entry ? entry->external_id : "",
                           stalled->waits_for.empty() ? "nothing" : stalled->waits_for));
   error.code = "stalled";
@@ -89,8 +89,8 @@ void Service::Impl::Health(Call call) {
 void Service::Impl::ReadyRoute(Call call) {
   switch (state_.load()) {
     case ServiceState::kReady: {
-      const std::optional<std::string> lacking = model_context()->model.engine->NotReady();
-      if (lacking) return call.reply->Send(ErrorResponse(Unready(*lacking)));
+      const std::optional<std::string> missing = model_context()->model.engine->NotReady();
+      if (missing) return call.reply->Send(ErrorResponse(Unready(*missing)));
       return call.reply->Send(JsonResponse({{"status", "ready"}}));
     }
     case ServiceState::kLoading:
@@ -139,7 +139,7 @@ Json Service::Impl::DescribeRequest(const RegistryEntry& entry, const ModelConte
   body["age_s"] = (clock_.Now() - entry.arrived).seconds();
   const auto info = loaded != nullptr ? loaded->model.engine->Inspect(entry.id) : std::nullopt;
   if (!info) {
-    body["state"] = "ending";  // the engine is done with it, the answer is being written
+    body["state"] = "ending";  // the engine has finished it; the answer is being written
     return body;
   }
   body["state"] = StateName(info->state);
@@ -166,11 +166,12 @@ void Service::Impl::DebugRequest(Call call) {
   const std::shared_ptr<ModelContext> loaded = model_context();
   const std::vector<RegistryEntry> found = registry_.Find(call.rest);
   if (found.empty()) {
-    return call.reply->Send(ErrorResponse(
-        {.status = 404,
-         .message = fmt::format("No request of that id is running or among the last {} that ended.",
-                                kEndedRequestsKept),
-         .code = "request_not_found"}));
+    return call.reply->Send(
+        ErrorResponse({.status = 404,
+                       .message = fmt::format(
+                           "No request with that id is running or among the last {} that ended.",
+                           kEndedRequestsKept),
+                       .code = "request_not_found"}));
   }
   Json body = DescribeRequest(found.front(), loaded.get());
   if (found.size() > 1) {

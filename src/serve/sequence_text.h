@@ -1,5 +1,6 @@
-// SequenceText: from the tokens of one sequence to the text a client may see: incremental
-// detokenizing, stop strings, min_tokens. One thread at a time; refers to the parameters.
+// SequenceText: converts the tokens of one sequence to the text that the client sees: incremental
+// detokenizing, stop strings, min_tokens. Owned by a Choice; one thread at a time; refers to the
+// parameters, which must outlive it.
 #pragma once
 
 #include <memory>
@@ -19,12 +20,13 @@ class SequenceText {
   SequenceText(std::shared_ptr<const text::Tokenizer> tokenizer, const SamplingParams& params,
                std::span<const TokenId> prompt);
 
-  // Appends to `out` what the token adds and no stop string can take back. REQUIRES: not stopped.
+  // Adds a token. Appends to `out` the text that can no longer be part of a stop string. REQUIRES:
+  // not stopped.
   void Add(TokenId token, std::string& out);
-  // The sequence has ended by itself: appends what was held back.
+  // Appends the text that was held back; for a sequence that ended without a stop string.
   void Finish(std::string& out);
 
-  // Which of params.stop was found; nothing after it is shown.
+  // The index in params.stop of the stop string that was found. No text after it is output.
   std::optional<size_t> stop() const { return stop_; }
 
  private:

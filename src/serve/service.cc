@@ -22,7 +22,8 @@ bool UsableRequestId(std::string_view id) {
          std::all_of(id.begin(), id.end(), [](char c) { return c > 0x20 && c < 0x7f; });
 }
 
-// A page's form cannot send application/json without a preflight, so nothing else is taken.
+// Only JSON is accepted: a web page's form cannot send application/json without a preflight
+// request.
 bool JsonOrUnstated(const net::HttpRequest& request) {
   const auto type = request.Header("content-type");
   if (!type) return true;
@@ -40,32 +41,32 @@ bool Identity(std::string_view coding) {
 }
 
 net::HttpResponse WrongCoding(std::string_view coding) {
-  net::HttpResponse response =
-      ErrorResponse({.status = 415,
-                     .message = fmt::format(
-                         "Content-Encoding '{}' is not supported: send the body as plain JSON, "
-                         "without this header.",
-                         Printable(coding, 64)),
-                     .code = "unsupported_media_type"});
+  net::HttpResponse response = ErrorResponse(
+      {.status = 415,
+       .message = fmt::format(
+           "Content-Encoding '{}' is not supported: send the body as uncompressed JSON, "
+           "without this header.",
+           Printable(coding, 64)),
+       .code = "unsupported_media_type"});
   response.headers.emplace_back("accept-encoding", "identity");
   return response;
 }
 
 ApiError NoSuchRoute(Endpoint endpoint, const Call& call) {
   return {.status = 404,
-          .message =
-              fmt::format("{} {} is not served here; {}.", Printable(call.request.method, 16),
-                          Printable(call.request.path, 128),
-                          endpoint == Endpoint::kMain
-                              ? "generation is POST /v1/completions and POST /v1/chat/completions"
-                              : "this is for operators, and clients call the server's main port"),
+          .message = fmt::format(
+              "{} {} is not served here; {}.", Printable(call.request.method, 16),
+              Printable(call.request.path, 128),
+              endpoint == Endpoint::kMain
+                  ? "to generate text, use POST /v1/completions or /v1/chat/completions"
+                  : "this endpoint is for operators; clients call the server's main port"),
           .code = "not_found"};
 }
 
 net::HttpResponse WrongMethod(const Call& call, const RouteTable::Match& match) {
   net::HttpResponse response =
       ErrorResponse({.status = 405,
-                     .message = fmt::format("{} does not take {}, but: {}.", match.on_path->path,
+                     .message = fmt::format("{} does not support {}; use {}.", match.on_path->path,
                                             Printable(call.request.method, 16), match.allow),
                      .code = "method_not_allowed"});
   response.headers.emplace_back("allow", match.allow);
@@ -99,7 +100,7 @@ Service::Impl::Impl(ServiceOptions options, const Clock& clock)
       next_id_(1),
       workers_(options_.worker_threads, 0),
       large_(1, kLargeBodiesWaitingMax) {
-  MR_CHECK(!options_.served_names.empty()) << "a service needs a name for its model";
+  MR_CHECK(!options_.served_names.empty()) << "served_names must not be empty";
   AddRoutes();
 }
 
@@ -137,7 +138,7 @@ void Service::Impl::Handle(Endpoint endpoint, net::HttpRequest request,
   call.request_id =
       given && UsableRequestId(*given) ? std::string(*given) : NewId("req-", next_id_.fetch_add(1));
   const RouteTable::Match match = routes_.Find(request.method, request.path);
-  // No page in a browser may read what operators are answered.
+  // No CORS headers on the admin endpoints: a web page must not read answers to operators.
   Headers headers;
   if (endpoint == Endpoint::kMain) headers = CorsHeaders(request, options_.allowed_origins);
   headers.emplace_back("x-request-id", call.request_id);
@@ -167,7 +168,7 @@ std::optional<ApiError> Service::Impl::Authorize(Endpoint endpoint, const RouteT
     return ApiError{.status = 401,
                     .message =
                         "This server needs an API key: send the header 'Authorization: Bearer KEY' "
-                        "(or 'x-api-key: KEY') with a key it knows.",
+                        "(or 'x-api-key: KEY') with a valid key.",
                     .code = "invalid_api_key"};
   }
   call->owner = options_.api_keys.Fingerprint(*key);
@@ -207,8 +208,8 @@ void Service::Impl::CallRoute(const Route& route, Call call) {
   });
   if (taken) return;
   registry_.Leave();
-  shared->reply->Send(ErrorResponse(
-      FromStatus(ResourceExhausted("Too many large requests are being read; try again."))));
+  shared->reply->Send(ErrorResponse(FromStatus(
+      ResourceExhausted("Too many large requests are waiting; try again in a moment."))));
 }
 
 void Service::Impl::Ready(ServedModel model) {
@@ -226,7 +227,7 @@ void Service::Impl::Ready(ServedModel model) {
       .created = std::time(nullptr)});
   if (model.earlier != nullptr) RestoreStreams(made, *model.earlier);
   MutexLock lock(mutex_);
-  MR_CHECK(model_context_ == nullptr) << "Ready is called once";
+  MR_CHECK(model_context_ == nullptr) << "Ready must be called only once";
   model_context_ = std::move(made);
   ServiceState loading = ServiceState::kLoading;
   state_.compare_exchange_strong(loading, ServiceState::kReady);
@@ -234,11 +235,11 @@ void Service::Impl::Ready(ServedModel model) {
 
 bool Service::Impl::Drain(Duration limit) {
   BeginDrain();
-  bool whole = true;
+  bool finished = true;
   if (std::shared_ptr<ModelContext> loaded = model_context())
-    whole = loaded->model.engine->Drain(limit);
+    finished = loaded->model.engine->Drain(limit);
   registry_.WaitUntilIdle();
-  return whole;
+  return finished;
 }
 
 std::shared_ptr<ModelContext> Service::Impl::model_context() const {

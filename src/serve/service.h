@@ -1,8 +1,8 @@
 // Service: the OpenAI-compatible front end of one engine. It owns its worker threads, routes and
-// metrics; its Handler() goes into net::HttpServer, and it is usable from the first moment: until
-// Ready() it answers 503 with Retry-After to whatever needs the model.
+// metrics. The app owns it and passes its Handler() to net::HttpServer. It can serve before the
+// model is loaded: until Ready(), requests that need the model get 503 with Retry-After.
 //
-// Order of shutting down, which an app keeps:
+// Shutdown order, which the app must follow:
 //   service.Drain(limit); server.Stop(); then the engine and the service may be destroyed.
 // All methods: any thread.
 #pragma once
@@ -31,7 +31,7 @@ class ClusterAdmin;
 
 struct ServiceOptions {
   std::vector<std::string> served_names;  // at least one; the first is shown in answers and metrics
-  // Also taken as "model" in requests, and shown to nobody: the path the model was started with.
+  // Also accepted as "model" in requests but never shown: the path that the model was loaded from.
   std::vector<std::string> unlisted_names;
   std::string version;  // of the program
   ApiKeys api_keys;
@@ -39,14 +39,14 @@ struct ServiceOptions {
   std::vector<std::string> allowed_origins = {"*"};
   bool parse_special_in_prompts = false;  // default of the field parse_special
   int worker_threads = 1;                 // detokenizing and JSON of all streams
-  ResumableStreams resumable;             // clients may come back for the rest of a stream
+  ResumableStreams resumable;             // clients may reconnect for the rest of a stream
 };
 
-// What serving needs of a loaded model.
+// A loaded model, as the service needs it.
 struct ServedModel {
   engine::Generator* engine = nullptr;           // outlives Drain() and the HTTP server
-  ClusterAdmin* cluster = nullptr;               // likewise; null: none to administer
-  engine::RecoveredRequests* earlier = nullptr;  // likewise; null: the engine keeps none
+  ClusterAdmin* cluster = nullptr;               // likewise; null: the server has no cluster
+  engine::RecoveredRequests* earlier = nullptr;  // likewise; null: none are recovered
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
   ModelSpec spec;
@@ -63,18 +63,18 @@ class Service {
   Service(ServiceOptions options, const Clock& clock);
   ~Service();
 
-  // What is served on that endpoint.
+  // The handler of that endpoint.
   net::HttpHandler Handler(Endpoint endpoint = Endpoint::kMain);
 
-  // Called once, when the model is loaded: kLoading -> kReady. Streams of an earlier life are there
-  // when it returns.
+  // Called once, when the model is loaded: kLoading -> kReady. When it returns, clients can resume
+  // the streams of the previous run.
   void Ready(ServedModel model);
   ServiceState state() const;
 
-  // From now on new generation requests get 503 and /ready is red.
+  // From now on, new generation requests and /ready get 503.
   void BeginDrain();
-  // BeginDrain, then Engine::Drain(limit), then waits for the last answers to be written. False
-  // when requests had to be aborted.
+  // BeginDrain, then Engine::Drain(limit), then waits until the last answers are written.
+  // Returns false if requests had to be aborted.
   bool Drain(Duration limit);
 
  private:

@@ -1,4 +1,5 @@
-// The inside of Service: state, routes and what the handlers share. Not for other folders.
+// Service::Impl: the state, the routes and the shared helpers of the handlers. Private to serve.
+// Owned by the Service and by the handlers that it returned; any thread.
 #pragma once
 
 #include <atomic>
@@ -18,8 +19,8 @@ namespace millrace::serve {
 
 struct GenerationSpec;
 
-// Bodies up to this size are parsed and tokenized where they arrive, on the I/O thread: about a
-// millisecond. Larger ones go to a thread of their own.
+// Bodies up to this size are parsed and tokenized on the I/O thread, in about a millisecond. A
+// separate thread handles larger ones.
 inline constexpr size_t kInlineBodyBytesMax = 16 << 10;
 inline constexpr size_t kLargeBodiesWaitingMax = 64;
 
@@ -37,12 +38,12 @@ class Service::Impl {
  private:
   void AddRoutes();
   void Dispatch(Endpoint endpoint, Call call, const RouteTable::Match& match);
-  // Whose call it is, or why it may not be made. Access is decided on the route that is then
-  // called; a path that is not listed is closed.
+  // Sets the call's owner, or returns the error that refuses the call. Decides on the route that is
+  // then called; a path that is not in the table is closed.
   std::optional<ApiError> Authorize(Endpoint endpoint, const RouteTable::Match& match,
                                     Call* call) const;
   void CallRoute(const Route& route, Call call);
-  // The model_context, or the 503 has been sent.
+  // The model_context, or null after sending the 503.
   std::shared_ptr<ModelContext> LoadedOrReply(const Call& call) const;
   std::shared_ptr<ModelContext> model_context() const;
   // The name to show, or nullopt for a model that is not served.
@@ -53,7 +54,8 @@ class Service::Impl {
   // routes_generation.cc
   void Completions(Call call);
   void ChatCompletions(Call call);
-  // True when the call asks for the rest of a stream, which it has then got, or an error.
+  // Returns true if the call asks for the rest of a stream; it has then been answered with that or
+  // with an error.
   bool Resumed(const Call& call);
   void ResumeStream(Call call);  // GET /v1/streams/{response id}
   void Begin(std::shared_ptr<ModelContext> model_context, Call call, GenerationSpec spec,
@@ -95,13 +97,13 @@ class Service::Impl {
   std::shared_ptr<ModelContext> model_context_ MR_GUARDED_BY(mutex_);  // set once
 
   WorkerPool workers_;  // streams
-  WorkerPool large_;    // parsing and tokenizing large bodies; last members: joined first
+  WorkerPool large_;    // parsing and tokenizing large bodies; the pools are last: joined first
 };
 
-// "cmpl-" and 32 hexadecimal digits that no other process makes.
+// `prefix`, such as "cmpl-", and 32 hexadecimal digits that are unique to this process and number.
 std::string NewId(const std::string& prefix, uint64_t number);
 
-// To token ids; errors name the field `param`.
+// Convert to token ids; errors of EncodeText name the field `param`.
 Parsed<std::vector<TokenId>> EncodeText(const ServedModel& model, const std::string& text,
                                         const text::EncodeOptions& options,
                                         const std::string& param);

@@ -14,11 +14,11 @@ std::optional<ApiError> WhyNot(RetainedStream::Attached attached, const StreamPo
   if (attached == RetainedStream::Attached::kYes) return std::nullopt;
   if (attached == RetainedStream::Attached::kNoSuchEvent) {
     return BadField("Last-Event-ID",
-                    fmt::format("The stream has not come to event {} yet.", position.after));
+                    fmt::format("The stream has not reached event {} yet.", position.after));
   }
   return ApiError{.status = 404,
                   .message =
-                      "No such stream is kept for this API key; send the request again "
+                      "No such stream is stored for this API key; send the request again "
                       "without Last-Event-ID.",
                   .code = "stream_not_found"};
 }
@@ -45,7 +45,7 @@ StreamKeeper::~StreamKeeper() {
     MutexLock lock(shared_->mutex);
     shared_->stopping = true;
   }
-  shared_->bell.notify_all();
+  shared_->wakeup.notify_all();
   thread_.join();
 }
 
@@ -95,16 +95,16 @@ void StreamKeeper::Run() {
     const std::optional<Time> again = Sweep();
     MutexLock lock(shared_->mutex);
     const auto awake = [this]() MR_REQUIRES(shared_->mutex) {
-      return shared_->rung || shared_->stopping;
+      return shared_->woken || shared_->stopping;
     };
     if (again) {
       const Duration wait = std::max(*again - clock_.Now(), Duration{});
-      shared_->bell.wait_for(lock, std::chrono::nanoseconds(wait.ns), awake);
+      shared_->wakeup.wait_for(lock, std::chrono::nanoseconds(wait.ns), awake);
     } else {
-      shared_->bell.wait(lock, awake);
+      shared_->wakeup.wait(lock, awake);
     }
     if (shared_->stopping) return;
-    shared_->rung = false;
+    shared_->woken = false;
   }
 }
 
@@ -127,7 +127,7 @@ std::optional<Time> StreamKeeper::Sweep() {
     }
     if (found.cancel) found.cancel();
   }
-  streams.clear();  // so that what is forgotten gives its bytes back
+  streams.clear();  // destroys the dropped streams, which releases their bytes
   MutexLock lock(mutex_);
   while (shared_->bytes > limits_.bytes_max / 4 * 3 && ForgetOldestEnded()) {
   }

@@ -1,5 +1,5 @@
-// StreamKeeper: the event streams whose clients may come back, by API key and response id. A thread
-// of its own lets go of those whose time is up. Any thread.
+// StreamKeeper: holds the event streams that clients may resume, by API key and response id. Its
+// own thread drops them when their time is up. Owned by the service; any thread.
 #pragma once
 
 #include <map>
@@ -17,7 +17,7 @@
 
 namespace millrace::serve {
 
-// What a Last-Event-ID says: "RESPONSE:N".
+// A parsed Last-Event-ID: "RESPONSE:N".
 struct StreamPosition {
   std::string response_id;
   uint64_t after = 0;
@@ -29,15 +29,16 @@ class StreamKeeper {
   StreamKeeper(const ResumableStreams& limits, const Clock& clock);
   ~StreamKeeper();
 
-  // The reply to write a new stream to, so that it is kept for `owner`; null as `client`: nobody
-  // reads yet. A stream of the same name is forgotten. When there are too many: `client` itself.
+  // Returns the reply to write a new stream to, so that the stream is kept for `owner`. A null
+  // `client` means that no client reads it yet. Drops an existing stream of the same name. Returns
+  // `client` itself if too many streams are kept.
   std::shared_ptr<net::HttpReply> Keep(const std::string& owner, const std::string& response_id,
                                        std::shared_ptr<net::HttpReply> client);
 
-  // Gives `client` the stream behind `position`, or says why not.
+  // Sends `client` the stream after `position`, or returns an error.
   std::optional<ApiError> Resume(const std::string& owner, const StreamPosition& position,
                                  std::shared_ptr<net::HttpReply> client);
-  // Gives `client` the head of that stream and leaves the stream alone, or says why not.
+  // Sends `client` the head of that stream, without changing the stream, or returns an error.
   std::optional<ApiError> SendHead(const std::string& owner, const StreamPosition& position,
                                    net::HttpReply& client);
 
@@ -47,9 +48,9 @@ class StreamKeeper {
 
   std::shared_ptr<RetainedStream> Find(const std::string& owner, const StreamPosition& position);
   void Run();
-  // Lets go of what is over; when to look again.
+  // Drops streams whose time is up. Returns when to sweep again.
   std::optional<Time> Sweep();
-  bool ForgetOldestEnded() MR_REQUIRES(mutex_);  // false: none has ended
+  bool ForgetOldestEnded() MR_REQUIRES(mutex_);  // false if none has ended
 
   const ResumableStreams limits_;
   const Clock& clock_;

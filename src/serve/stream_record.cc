@@ -16,7 +16,7 @@ T Field(const Json& record, const char* name) {
   return record.at(name).get<T>();
 }
 
-// Each stream may not be so long that its log-probabilities fill a record of the journal.
+// Whether a prompt has so many log-probabilities that they could fill a record of the journal.
 bool TooMany(const GenerationSpec& spec) {
   const auto& params = spec.options.params;
   if (!params.prompt_logprobs) return false;

@@ -1,5 +1,6 @@
-// What the front end keeps with each request that a journal records: enough to write the event
-// stream it is part of on in another life of the server. Pure functions.
+// Stream records: the data that the front end stores in the journal with each request of a
+// resumable stream, so that the next run of the server can continue the stream. Pure functions, any
+// thread.
 #pragma once
 
 #include <optional>
@@ -12,19 +13,19 @@ namespace millrace::serve {
 
 inline constexpr size_t kStreamRecordBytesMax = 64u << 10;
 
-// Beyond it the log-probabilities of a prompt are too many to be kept.
+// A stream with more log-probabilities of a prompt than this is not recorded.
 inline constexpr int64_t kStreamPromptLogprobsMax = 1 << 20;
 
-// Of one prompt of a stream that can be resumed; empty when another life could not go on with it:
-// with an echo or log-probabilities of a prompt that are too long to be kept.
+// The record of one prompt of a stream. Empty if the next run could not continue the stream: it is
+// not resumable, or its echo or its prompt's log-probabilities cannot be recorded.
 std::string EncodeStreamRecord(const GenerationSpec& spec, int prompt);
 
 struct StreamPart {
-  GenerationSpec spec;  // as it was, but for the other prompts
+  GenerationSpec spec;  // the original one, with this prompt only
   int prompt = 0;
   int prompts = 1;
 };
-// nullopt: not a stream that can be gone on with, or another program's.
+// nullopt if the request is not part of a resumable stream, or another version wrote the record.
 std::optional<StreamPart> DecodeStreamRecord(const engine::RecoveredRequest& earlier);
 
 }  // namespace millrace::serve

@@ -48,7 +48,7 @@ void WorkerPool::Run() {
     tasks_.pop_front();
     lock.unlock();
     task();
-    task = nullptr;  // what it holds is destroyed outside the lock
+    task = nullptr;  // destroys its captures outside the lock
     lock.lock();
   }
 }

@@ -1,5 +1,6 @@
 // WorkerPool: threads that take work off the I/O threads and the engine's thread: rendering and
-// tokenizing long prompts, detokenizing, building JSON. Any thread may post; posting never waits.
+// tokenizing long prompts, detokenizing, building JSON. Owned by the service. Any thread may post;
+// posting never waits for a task.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@ class WorkerPool {
   WorkerPool(int threads, size_t queue_max);
   ~WorkerPool();  // runs what is queued, then joins
 
-  // False when `queue_max` tasks wait already: the task is dropped.
+  // Returns false, and drops the task, if `queue_max` tasks are already queued.
   bool TryPost(std::function<void()> task);
   // For tasks whose number the caller bounds (one per live request at most).
   void Post(std::function<void()> task);

@@ -46,7 +46,7 @@ class ControllerDies(ClusterTest):
                 controller = self.controller(port, workers_port, cut=cut)
                 controller.wait_for("every layer")
                 print(f"all layers again after {time.monotonic() - killed:.2f} s", flush=True)
-                controller.wait_for("streams go on")
+                controller.wait_for(r"recovered \d+ streams")
             for one in running:
                 one.result(STREAM_LIMIT_S)
         self.check(streams, workers)
@@ -88,7 +88,7 @@ class ControllerDies(ClusterTest):
                 self.kill_under(streams, controller, share)
                 controller = self.controller(port, workers_port)
                 controller.wait_for("every layer")
-                controller.wait_for(f"{len(streams)} streams go on")
+                controller.wait_for(f"recovered {len(streams)} streams")
             for one in running:
                 one.result(STREAM_LIMIT_S)
         self.check_numbers(streams)
@@ -114,7 +114,7 @@ class ControllerDies(ClusterTest):
             self.assertEqual((reply.status, name), (200, "cmpl-stream-0"))
             controller.kill()
         controller = self.controller(port, workers_port)
-        controller.wait_for("1 streams go on")
+        controller.wait_for("recovered 1 streams")
         workers = self.workers(workers_port)
         stream = Stream([port], self.asked[0])
         stream.events = [(f"{name}:0", "")]
@@ -138,7 +138,7 @@ class ControllerDies(ClusterTest):
             running = [pool.submit(stream.run) for stream in streams]
             self.kill_under(streams, controller, 0.4)
             controller = up()
-            controller.wait_for("streams go on")
+            controller.wait_for(r"recovered \d+ streams")
             for one in running:
                 one.result(STREAM_LIMIT_S)
         self.check(streams, [])
@@ -209,7 +209,7 @@ class ControllerDies(ClusterTest):
         client.join()
         controller = self.controller(port, workers_port)
         controller.wait_for("every layer")
-        self.assertEqual(len(controller.said("0 streams go on.* 1 requests end")), 1,
+        self.assertEqual(len(controller.said("recovered 0 streams.* dropped 1 requests")), 1,
                          "".join(controller.lines))
         self.assertEqual(controller.status()["requests"], 0)
 

@@ -8,14 +8,14 @@
 namespace millrace::serve {
 namespace {
 
-constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kTimeout = std::chrono::seconds(10);
 
 std::string Utf8(uint32_t code) {
   if (code < 0x80) return std::string(1, static_cast<char>(code));
   return {static_cast<char>(0xC0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-// The printable stand-in of a byte in byte-level vocabularies (GPT-2's table).
+// The printable character that represents a byte in byte-level vocabularies (GPT-2's table).
 std::string ByteSymbol(int byte) {
   auto printable = [](int b) {
     return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);
@@ -141,7 +141,7 @@ SequenceResult RecitingExecutor::Answer(const SequenceStep& step) {
   }
   if (step.logits == LogitsWanted::kNone) return result;
   const auto output = static_cast<size_t>(step.start + step.num_tokens) - prompt.size();
-  if (prompt.front() == kPoison) {
+  if (prompt.front() == kFailingToken) {
     result.error = Internal("logits are not numbers at /secret/path");
     return result;
   }
@@ -230,12 +230,12 @@ void RecordingReply::CutAfter(int writes) {
 
 bool RecordingReply::WaitDone() {
   MutexLock lock(mutex_);
-  return changed_.wait_for(lock, kPatience, [this]() MR_REQUIRES(mutex_) { return done_; });
+  return changed_.wait_for(lock, kTimeout, [this]() MR_REQUIRES(mutex_) { return done_; });
 }
 
 bool RecordingReply::WaitWrites(int count) {
   MutexLock lock(mutex_);
-  return changed_.wait_for(lock, kPatience,
+  return changed_.wait_for(lock, kTimeout,
                            [&]() MR_REQUIRES(mutex_) { return writes_ >= count || done_; });
 }
 
@@ -362,7 +362,7 @@ std::vector<Json> TestServer::Stream(const std::string& path, Json body) {
 }
 
 bool TestServer::WaitUntilFree() {
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   while (std::chrono::steady_clock::now() < deadline) {
     const sched::SchedulerStats stats = engine->Stats().scheduler;
     if (stats.running + stats.waiting + stats.swapped == 0 &&

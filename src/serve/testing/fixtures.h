@@ -1,5 +1,5 @@
-// What the tests of serve stand on: a tiny byte-level tokenizer, an executor that recites a given
-// text, a reply that records, and all of it wired into a real engine and service.
+// Test fixtures of serve: a tiny byte-level tokenizer, an executor that emits a given text, a reply
+// that records what is sent, and a server that connects them to a real engine and service.
 #pragma once
 
 #include <deque>
@@ -31,7 +31,7 @@ inline constexpr TokenId kTinyEnd = 260;
 std::shared_ptr<const text::Tokenizer> TinyTokenizer();
 std::shared_ptr<const text::ChatTemplate> TinyChatTemplate();
 
-// Opens and closes: while closed, a step does not end.
+// A gate in the executor: while it is closed, no step ends.
 class Gate {
  public:
   void Close();
@@ -44,8 +44,8 @@ class Gate {
   bool open_ MR_GUARDED_BY(mutex_) = true;
 };
 
-// The k-th token generated is the k-th of the script, round and round, for every sequence. Log-
-// probabilities are -0.5 for the chosen token and -1, -2 ... for tokens 1, 2 ...
+// Generates the tokens of the script for every sequence, and starts again at its end. The log-
+// probability of the chosen token is -0.5; those of the alternatives 1, 2 ... are -1, -2 ...
 class RecitingExecutor : public engine::Executor {
  public:
   RecitingExecutor(engine::ExecutorTraits traits, std::vector<TokenId> script, Gate* gate);
@@ -53,8 +53,8 @@ class RecitingExecutor : public engine::Executor {
   void Submit(const StepPlan& plan) override;
   const StepResult& Wait() override;
 
-  // The sequence whose prompt begins with this token fails in its first step.
-  static constexpr TokenId kPoison = '\x01';
+  // A sequence whose prompt begins with this token fails in its first step.
+  static constexpr TokenId kFailingToken = '\x01';
 
  private:
   struct Known {
@@ -71,7 +71,7 @@ class RecitingExecutor : public engine::Executor {
   StepResult current_;
 };
 
-// Records what is sent; stands for a client that may go away.
+// A reply that records what is sent. It stands for a client, which can disconnect.
 class RecordingReply : public net::HttpReply {
  public:
   void Send(net::HttpResponse response) override;
@@ -82,15 +82,15 @@ class RecordingReply : public net::HttpReply {
   bool disconnected() const override;
 
   void Disconnect();
-  // Makes Write answer false once it has been called `after` times: a slow reader that was cut.
+  // Disconnects in the Write call number `writes`, as net does with a reader that is too slow.
   void CutAfter(int writes);
 
-  // Waits for the end of the answer; false after ten seconds.
+  // Waits for the end of the answer; returns false after ten seconds.
   bool WaitDone();
   bool WaitWrites(int count);
 
   int status() const;
-  std::string body() const;  // of a stream: all parts
+  std::string body() const;  // of a stream: all its parts
   std::string Header(const std::string& name) const;
   int writes() const;
 
@@ -126,21 +126,21 @@ class TestServer {
       const std::string& method, const std::string& path, const std::string& body = "",
       std::vector<std::pair<std::string, std::string>> headers = {});
   std::shared_ptr<RecordingReply> Post(const std::string& path, const Json& body);
-  // The answer's JSON; fails the test when the status is another.
+  // Returns the answer's JSON; fails the test if the status differs.
   Json Call(const std::string& path, const Json& body, int status = 200);
   Json Get(const std::string& path, int status = 200);
   Json AdminGet(const std::string& path, int status = 200);  // on the admin socket
-  // The data of every event, "[DONE]" left out but asserted to be last.
+  // Returns the data of every event except "[DONE]", which must be the last.
   std::vector<Json> Stream(const std::string& path, Json body);
 
-  // With another generator than `engine`, when one is given, and what an earlier life left.
+  // Uses `engine` if `generator` is null. `earlier`: the recovered requests of the previous run.
   void MakeReady(engine::Generator* generator = nullptr,
                  engine::RecoveredRequests* earlier = nullptr);
-  // Waits until no request holds a block; false after ten seconds.
+  // Waits until no request is live and all blocks are free; returns false after ten seconds.
   bool WaitUntilFree();
 
-  std::string peer = "127.0.0.1:51324";  // who calls
-  Endpoint endpoint = Endpoint::kMain;   // and where, but for AdminGet
+  std::string peer = "127.0.0.1:51324";  // the caller's address
+  Endpoint endpoint = Endpoint::kMain;   // for all calls except AdminGet
   Gate gate;
   SteadyClock clock;
   std::unique_ptr<engine::Engine> engine;
@@ -151,7 +151,7 @@ class TestServer {
   TestServerOptions options_;
 };
 
-// The whole events of what a client got: it may have been cut off within one.
+// The complete events in the bytes that a client received. An incomplete last one is left out.
 std::vector<std::string> Events(const std::string& body);
 std::vector<Json> ParseEvents(const std::string& body, bool expect_done = true);
 

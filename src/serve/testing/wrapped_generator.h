@@ -1,5 +1,6 @@
-// WrappedGenerator: hands everything on to another, for tests that change or watch some of it.
-// Declared before its server, which drains it at its end; the inner one is the server's.
+// WrappedGenerator: forwards every call to another generator, for tests that override or observe
+// some of them. Declare it before its TestServer, whose destructor drains it; the server owns the
+// inner generator.
 #pragma once
 
 #include <optional>
