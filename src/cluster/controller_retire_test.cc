@@ -76,8 +76,9 @@ TEST_F(GivenUp, RanksThatNeverMeetEndThePlan) {
   Settle();
   ExpectThePlanInForceIsWhole(1);
   ASSERT_TRUE(Describe().given_up);
-  EXPECT_EQ(Describe().given_up->reason,
-            "the ranks of layers 0-3 have not met 3 times: rank 1 of 2 did not come within 30 s");
+  EXPECT_EQ(
+      Describe().given_up->reason,
+      "the ranks of layers 0-3 failed to connect 3 times: rank 1 of 2 did not come within 30 s");
 }
 
 // A failed load for the plan in force goes to another worker.

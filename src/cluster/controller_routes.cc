@@ -9,7 +9,7 @@
 namespace millrace::cluster {
 namespace {
 
-// Token layers: more than any stage has, for those of which it is not known yet.
+// In token layers. Assumed for stages whose memory is not known yet; more than any stage has.
 constexpr int64_t kUnknownKv = int64_t{1} << 40;
 
 }  // namespace
