@@ -177,7 +177,7 @@ class ControllerCore {
     int num_blocks = 0;
     std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
     bool open = false;
-    bool retiring = false;  // of an earlier plan: takes no more requests
+    bool retiring = false;  // takes no more requests: replaced, or a worker drains
     std::set<RequestId> requests;
     bool Uses(WorkerId worker) const;
   };
@@ -220,14 +220,14 @@ class ControllerCore {
   std::optional<WorkerId> ChooseWorker(const Layout& layout, const Layout* other,
                                        const LayoutStage& stage, int rank) const;
   std::vector<WorkerAddress> WeightSources(WorkerId of, LayerRange layers) const;
-  void AskToLoad(LayoutStage& stage);
+  void RequestLoad(LayoutStage& stage);
   static bool HasSlot(const Layout& layout, WorkerId worker);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
   Slot* FindSlot(ShardId shard);
   static LayoutStage* FindStage(Layout& layout, ShardId of_rank);
   void LoadFailed(Worker& worker, const ShardLoaded& message, Time now);
-  bool MeetAgain(const ShardLoaded& message, Time now);
+  bool RetryConnecting(const ShardLoaded& message, Time now);
   void FollowWorkers(Time now);
   Status Prepare(Layout layout, Time now);
   void MaybeSwitch(Time now);
@@ -240,7 +240,7 @@ class ControllerCore {
   void GiveUpNext(const std::string& reason, Time now);
   void RetirePipelines(Time now);
   void TakeOut(Pipeline& pipeline, RequestId id, Time now);
-  void LetIdleWorkersGo();
+  void ReleaseIdleWorkers();
 
   // controller_pipelines.cc
   Pipeline* PipelineFor(const Route& route, StageRole role, Time now);
@@ -288,10 +288,10 @@ class ControllerCore {
   // controller_routes.cc
   Result<Router> NewRouter(const Plan& plan) const;
   void MakeRouter(Time now);
-  void TellRouter(Time now);
+  void UpdateRouter(Time now);
   Status SubmitToRouter(RequestId id, Tracked& tracked, Time now);
   void RerouteWaiting(Time now);
-  void FollowRouter(Time now);
+  void ApplyRouterDecisions(Time now);
 
   // controller_moves.cc
   void HandOver(Pipeline& from, RequestId id, RequestOutput& last, Time now);

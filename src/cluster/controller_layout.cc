@@ -132,7 +132,7 @@ void ControllerCore::AssignLayout(Layout& layout, const Layout* other) {
       if (slot.worker || being_replaced) continue;
       slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
-    if (stage.FullyAssigned()) AskToLoad(stage);
+    if (stage.FullyAssigned()) RequestLoad(stage);
   }
 }
 
@@ -160,7 +160,7 @@ std::vector<WorkerAddress> ControllerCore::WeightSources(WorkerId of, LayerRange
   return near;
 }
 
-void ControllerCore::AskToLoad(LayoutStage& stage) {
+void ControllerCore::RequestLoad(LayoutStage& stage) {
   const bool any_new = std::ranges::any_of(stage.ranks, [](const Slot& s) { return !s.asked; });
   if (!any_new) return;
   const uint64_t group = HashCounter(options_.secret, NextId());
@@ -226,7 +226,7 @@ void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now)
   }
   if (layout_.Up()) MR_LOG(info, "every layer of {} is loaded", Printable(options_.model));
   if (!router_ && !layout_.Missing()) MakeRouter(now);
-  TellRouter(now);
+  UpdateRouter(now);
   try_waiting_ = true;
   OpenPipelines(now);
   MaybeSwitch(now);
@@ -235,7 +235,7 @@ void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now)
 // A failed load for the plan in force is tried on another worker. A failed load for the next plan
 // gives that plan up, so that the plan in force is not disturbed.
 void ControllerCore::LoadFailed(Worker& worker, const ShardLoaded& message, Time now) {
-  if (MeetAgain(message, now)) return;
+  if (RetryConnecting(message, now)) return;
   const std::string name = Printable(worker.join.name), why = Printable(message.status.message());
   MR_LOG(error, "worker {} cannot load its layers: {}", name, why);
   if (FindStage(layout_, message.shard) == nullptr) {
@@ -258,7 +258,7 @@ void ControllerCore::LoadFailed(Worker& worker, const ShardLoaded& message, Time
 
 // Handles a stage whose ranks did not connect to each other, because one of them was lost or late.
 // True: they try again, or the plan that needs them is given up.
-bool ControllerCore::MeetAgain(const ShardLoaded& message, Time now) {
+bool ControllerCore::RetryConnecting(const ShardLoaded& message, Time now) {
   if (message.status.code() != StatusCode::kUnavailable) return false;
   LayoutStage* to_come = next_ ? FindStage(*next_, message.shard) : nullptr;
   const LayoutStage* stage = to_come != nullptr ? to_come : FindStage(layout_, message.shard);

@@ -160,7 +160,7 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked,
 // Places waiting requests. Requests that wait for a prefill pipeline and requests that wait for one
 // that decodes are two queues, each oldest first. With a router each request has its own route.
 void ControllerCore::Dispatch(Time now) {
-  if (router_) FollowRouter(now);
+  if (router_) ApplyRouterDecisions(now);
   std::set<Phase> blocked;
   const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
   for (const WaitingKey& key : waiting) {

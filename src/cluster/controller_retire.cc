@@ -88,7 +88,7 @@ bool ControllerCore::CloseStagesOf(WorkerId worker, Time now) {
   for (auto& [id, pipeline] : pipelines_) {
     if (pipeline.Uses(worker)) pipeline.retiring = true;
   }
-  TellRouter(now);
+  UpdateRouter(now);
   RerouteWaiting(now);
   RetirePipelines(now);
   return true;
@@ -140,14 +140,14 @@ void ControllerCore::GiveUpNext(const std::string& reason, Time now) {
 // pipeline closes.
 void ControllerCore::RetirePipelines(Time now) {
   // Requests that are moving to one of them stay at their source, and can move again from there.
-  std::vector<RequestId> astray;
+  std::vector<RequestId> abandoned;
   for (const auto& [request, move] : moves_) {
     const Pipeline* to = Find(move.to);
     if (move.phase != Move::Phase::kTail && to != nullptr && to->retiring) {
-      astray.push_back(request);
+      abandoned.push_back(request);
     }
   }
-  for (RequestId request : astray) AbandonMove(request, now);
+  for (RequestId request : abandoned) AbandonMove(request, now);
   std::vector<PipelineId> empty;
   for (auto& [id, pipeline] : pipelines_) {
     if (!pipeline.retiring) continue;
@@ -176,7 +176,7 @@ void ControllerCore::RetirePipelines(Time now) {
   }
   EmptyClosedStages();
   DropUnusedShards();
-  LetIdleWorkersGo();
+  ReleaseIdleWorkers();
 }
 
 // Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays
@@ -209,7 +209,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   Wait(id, tracked, std::move(detached->request), now);
 }
 
-void ControllerCore::LetIdleWorkersGo() {
+void ControllerCore::ReleaseIdleWorkers() {
   std::vector<WorkerId> idle;
   for (const auto& [id, worker] : workers_) {
     const bool used =
