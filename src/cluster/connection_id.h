@@ -1,4 +1,5 @@
-// A worker's session with a controller, named by whoever carries it; never reused. A value.
+// ConnectionId: names one session of a worker with a controller. The transport that carries the
+// session assigns the id and never reuses it. A value; any thread.
 #pragma once
 
 #include "base/strong_id.h"

@@ -16,7 +16,7 @@ constexpr char kSessionMethod[] = "/millrace.proto.Control/Session";
 
 std::chrono::nanoseconds Chrono(Duration d) { return std::chrono::nanoseconds(d.ns); }
 
-// Sends heartbeats on a channel of its own, by calls that need no other thread.
+// Sends heartbeats on its own channel, with blocking calls that need no other thread.
 class HeartbeatSender {
  public:
   HeartbeatSender(std::shared_ptr<grpc::Channel> channel, LinkSecurity security, Duration every,
@@ -44,7 +44,7 @@ class HeartbeatSender {
   }
 
  private:
-  // One stream until it breaks.
+  // Sends on one stream until it breaks.
   void RunStream(MutexLock& lock) MR_REQUIRES(mutex_) {
     grpc::ClientContext& context = context_.emplace();
     mutex_.unlock();
@@ -62,7 +62,7 @@ class HeartbeatSender {
     }
     mutex_.unlock();
     context.TryCancel();
-    (void)stream->Finish();  // why it broke does not matter: the session says it as well
+    (void)stream->Finish();  // ignored: the session reports the reason as well
     mutex_.lock();
     context_.reset();
   }
@@ -85,7 +85,7 @@ class HeartbeatSender {
   const std::shared_ptr<grpc::Channel> channel_;
   const LinkSecurity security_;
   const std::function<Heartbeat()> make_;
-  wire::Encoder encoder_;  // the thread's, with the two below
+  wire::Encoder encoder_;  // this and the next two members belong to the thread
   proto::HeartbeatMessage message_;
   uint64_t sent_ = 0;
 
@@ -129,8 +129,8 @@ class ControlClient::Impl {
   CondVar changed_;
   std::shared_ptr<Stream> stream_ MR_GUARDED_BY(mutex_);  // until it has ended
   bool admitted_ MR_GUARDED_BY(mutex_) = false;
-  bool announced_ MR_GUARDED_BY(mutex_) = false;  // Connect has returned ok: its end will be told
-  bool silent_ MR_GUARDED_BY(mutex_) = false;     // the caller ends it and knows
+  bool announced_ MR_GUARDED_BY(mutex_) = false;  // Connect returned ok: its end is reported
+  bool silent_ MR_GUARDED_BY(mutex_) = false;     // the caller ends it: its end is not reported
   Status end_ MR_GUARDED_BY(mutex_);
   Duration heartbeat_every_ MR_GUARDED_BY(mutex_);
   std::unique_ptr<HeartbeatSender> heartbeats_ MR_GUARDED_BY(mutex_);
@@ -155,7 +155,7 @@ class ControlClient::Impl::Stream : public ClientStream {
   Status Received(std::span<const uint8_t> bytes) override {
     MR_ASSIGN_OR_RETURN(auto received, decoder_.DecodeToWorker(bytes));
     if (received.envelope.sequence != ++received_) {
-      return InvalidArgument("a message of the controller is missing");
+      return InvalidArgument("a message from the controller is missing");
     }
     if (received.envelope.incarnation != client_.options_.incarnation) {
       return InvalidArgument("the controller's message is for another process");
@@ -172,7 +172,7 @@ class ControlClient::Impl::Stream : public ClientStream {
   uint64_t received_ = 0;
 };
 
-// Not longer than it takes to know: another controller may be there to ask.
+// Returns false at the first failed attempt, so that the caller can try another controller soon.
 bool Connected(grpc::Channel& channel, Duration limit) {
   const auto deadline = std::chrono::system_clock::now() + Chrono(limit);
   for (grpc_connectivity_state state = channel.GetState(true); state != GRPC_CHANNEL_READY;
@@ -189,7 +189,7 @@ Status ControlClient::Impl::Connect(Duration limit) {
   const auto channel = MakeChannel(options_.controller, credentials_);
   if (!Connected(*channel, limit)) {
     return Unavailable("no connection to " + options_.controller +
-                       ": nobody serves there, or the certificates do not fit");
+                       ": nothing is listening there, or the TLS certificates do not match");
   }
   auto stream = std::make_shared<Stream>(*this, channel);
   {
@@ -226,13 +226,13 @@ void ControlClient::Impl::OnAdmitted() {
 }
 
 void ControlClient::Impl::OnEnded(const Status& reason) {
-  bool tell = false;
+  bool report = false;
   {
     const MutexLock lock(mutex_);
     end_ = reason;
-    tell = announced_ && !silent_;
+    report = announced_ && !silent_;
   }
-  if (tell) callbacks_.on_disconnect(reason);
+  if (report) callbacks_.on_disconnect(reason);
   const MutexLock lock(mutex_);
   stream_.reset();
   changed_.notify_all();
@@ -260,10 +260,10 @@ void ControlClient::Impl::Disconnect() {
   const auto stream = stream_;
   silent_ = true;
   lock.unlock();
-  if (stream) stream->End(Cancelled("we ended the session"));
+  if (stream) stream->End(Cancelled("the worker ended the session"));
   lock.lock();
   changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return !stream_; });
-  lock.unlock();  // before the heartbeats' thread is joined
+  lock.unlock();  // `heartbeats` joins its thread below
 }
 
 Result<std::unique_ptr<ControlClient>> ControlClient::Create(ControlClientOptions options,

@@ -1,9 +1,9 @@
-// ControlClient: a worker's end of the control plane: one session with a controller, and heartbeats
-// on a connection and a thread of their own. When to connect again, and to whom, is the caller's
-// affair; a client connects as often as it is told to, one session at a time.
+// ControlClient: a worker's end of the control plane. It holds one session with a controller, and
+// sends heartbeats on a separate connection and thread. The caller decides when to reconnect and to
+// which controller. A client can connect repeatedly, but has one session at a time.
 //
-// Owned by the worker process. Any thread may call it; Connect and Disconnect by one at a time.
-// Callbacks run on threads of gRPC, on_message one at a time; they must not block.
+// Owned by the worker process. Any thread may call it; calls of Connect and Disconnect must not
+// overlap. Callbacks run on gRPC threads, on_message one at a time, and must not block.
 #pragma once
 
 #include <functional>
@@ -23,34 +23,35 @@ struct ControlClientOptions {
   LinkSecurity security;
   Incarnation incarnation;
   Duration heartbeat_every = Duration::Seconds(0.25);
-  size_t send_messages_max = 4096;  // that wait; then the session is ended
+  size_t send_messages_max = 4096;  // queued messages; beyond this the session is ended
   size_t send_bytes_max = size_t{128} << 20;
 };
 
 struct ControlClientCallbacks {
   std::function<void(ToWorker, const wire::Envelope&)> on_message;
-  // The session that Connect began is over; once for each. Not after Disconnect has returned.
+  // A session that Connect began has ended. Called once per session, and never after Disconnect
+  // has returned.
   std::function<void(const Status& reason)> on_disconnect;
-  // Called by the heartbeat thread.
+  // Called on the heartbeat thread.
   std::function<Heartbeat()> make_heartbeat;
 };
 
 class ControlClient {
  public:
-  // kInvalidArgument: security does not suit the address. Files are read here.
+  // kInvalidArgument: the address does not allow this security. Reads the certificate files.
   static Result<std::unique_ptr<ControlClient>> Create(ControlClientOptions options,
                                                        ControlClientCallbacks callbacks);
   ~ControlClient();
 
-  // Returns when the controller has let us in, or why not: kUnauthenticated, kFailedPrecondition
-  // (protocol version), kUnavailable, kDeadlineExceeded. The caller then sends Join; the token is
-  // added to it here. Heartbeats begin.
+  // Returns once the controller has admitted the session, or with the reason why it has not:
+  // kUnauthenticated, kFailedPrecondition (protocol version), kUnavailable, kDeadlineExceeded. On
+  // success heartbeats begin, and the caller sends Join; Send adds the token to it.
   Status Connect(Duration limit);
-  // Never blocks. kUnavailable: no session. kResourceExhausted: the controller does not read; the
-  // session is being ended.
+  // Never blocks. kUnavailable: there is no session. kResourceExhausted: the controller does not
+  // read, and the session is being ended.
   Status Send(Term term, ToController message);
   void SetHeartbeatEvery(Duration every);
-  // Ends session and heartbeats. Not from a callback.
+  // Ends the session and the heartbeats. Must not be called from a callback.
   void Disconnect();
 
  private:

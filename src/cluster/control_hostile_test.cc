@@ -1,5 +1,5 @@
-// Strangers at the control port. The server runs in a process of its own, so that its end would be
-// seen; after each attack a healthy worker's session must still answer, and be the same session.
+// Hostile clients at the control port. The server runs in a child process, so that a crash is
+// detected. After each attack a healthy worker's original session must still answer.
 #include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ using namespace testing;  // NOLINT: the vocabulary of this file
 
 constexpr char kChildVariable[] = "MILLRACE_HOSTILE_TEST_SERVER";
 
-// ---- the child: answers ShardProgress with UnloadShard; floods who says PipelineOpened.
+// ---- the child: answers ShardProgress with UnloadShard, and floods the sender of PipelineOpened.
 
 void Serve() {
   ControlServer* server = nullptr;
@@ -94,7 +94,7 @@ class ServerProcess {
   }
   uint64_t ReadNumber() {
     char line[256] = {};
-    MR_CHECK(fgets(line, sizeof line, from_) != nullptr) << "the server's process has ended";
+    MR_CHECK(fgets(line, sizeof line, from_) != nullptr) << "the server process has exited";
     return std::strtoull(line, nullptr, 10);
   }
   pid_t pid_ = 0;
@@ -117,7 +117,7 @@ class RawSocket {
     if (fd_ >= 0) close(fd_);
   }
   bool connected() const { return connected_; }
-  // As much of it as the server takes within two seconds.
+  // Stops early if the server accepts nothing for two seconds.
   void Say(std::string_view bytes) {
     while (!bytes.empty()) {
       pollfd p = {fd_, POLLOUT, 0};
@@ -127,7 +127,7 @@ class RawSocket {
       bytes.remove_prefix(static_cast<size_t>(sent));
     }
   }
-  // Reads a while, for an answer or the end.
+  // Reads and discards until the connection ends or is silent for `for_ms`.
   void Listen(int for_ms = 50) {
     char buffer[4096];
     pollfd p = {fd_, POLLIN, 0};
@@ -146,7 +146,7 @@ class Hostile : public ::testing::Test {
     ASSERT_TRUE(worker_.Enter().ok());
     ExpectHealthy("at the start");
   }
-  // The process lives and the session answers.
+  // The process is alive and the session answers.
   void ExpectHealthy(const std::string& after) {
     ASSERT_TRUE(server_.Alive()) << after;
     const auto start = std::chrono::steady_clock::now();
@@ -191,8 +191,8 @@ TEST_F(Hostile, BytesOfOtherProtocols) {
   }
 }
 
-// CVE-2023-1428: odd values of three headers, and then more than 8 KB of headers, ended servers of
-// this version of gRPC.
+// CVE-2023-1428: odd values of three headers, followed by more than 8 KB of headers, crashed
+// servers of this version of gRPC.
 TEST_F(Hostile, OddAndManyHeaders) {
   const std::string start = kPreface + Frame(FrameType::kSettings, 0, 0, "");
   const std::pair<std::string, std::string> odd[] = {{"te", "x"},
@@ -203,7 +203,7 @@ TEST_F(Hostile, OddAndManyHeaders) {
                                                      {"content-type", "x"},
                                                      {"x-bin", "\xff\xff\xff"},
                                                      {":path", ""}};
-  // A call by hand does reach the server: it is refused for its missing token, and for that only.
+  // A hand-made call does reach the server, which refuses it only because its token is missing.
   Attack("a well-formed call", start + Frame(FrameType::kHeaders, kEndHeaders, 1, CallHead({})));
   EXPECT_TRUE(WaitUntil([&] { return server_.Refused() == 1; }));
   const std::string long_text(9000, 'a');
@@ -224,7 +224,7 @@ TEST_F(Hostile, OddAndManyHeaders) {
   all.push_back({"long", long_text});
   const std::string head = CallHead(all);
   Attack("all odd", start + Frame(FrameType::kHeaders, kEndHeaders, 1, head));
-  // The same in pieces, so that limits are met in the middle of a header.
+  // The same in pieces, so that limits are reached in the middle of a header.
   std::string pieces =
       start + Frame(FrameType::kHeaders, 0, 1, std::string_view(head).substr(0, 50));
   for (size_t at = 50; at < head.size(); at += 100) {
@@ -268,7 +268,7 @@ TEST_F(Hostile, IdleConnections) {
   EXPECT_TRUE(other.Enter().ok()) << "others may still join";
 }
 
-// A client with the token that obeys no limit.
+// A client that has the token and ignores all limits.
 class RudeSession {
  public:
   explicit RudeSession(const std::string& address) {
@@ -311,7 +311,7 @@ TEST_F(Hostile, OversizedMessage) {
   join.mutable_join()->set_device(std::string(wire::kMessageBytesMax + 1, 'x'));
   rude.Say(join);
   EXPECT_EQ(rude.End().error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  ExpectHealthy("a message of 64 MiB and more");
+  ExpectHealthy("a message over the size limit");
 }
 
 TEST_F(Hostile, AWorkerThatNeverReadsIsDropped) {

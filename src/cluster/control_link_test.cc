@@ -30,7 +30,7 @@ TEST(ControlLink, CarriesEveryMessageBothWaysInOrder) {
   const ConnectionId id = controller.messages.at(0).from;
   const Join join = std::get<Join>(controller.messages.at(0).message);
   EXPECT_EQ(join.name, "worker");
-  EXPECT_EQ(join.token, "") << "the token goes no further than the server";
+  EXPECT_EQ(join.token, "") << "the server removes the token";
 
   Rng rng(1);
   std::vector<ToWorker> down;
@@ -60,23 +60,23 @@ TEST(ControlLink, CarriesEveryMessageBothWaysInOrder) {
   }
 }
 
-TEST(ControlLink, EndsAreHeardOnTheOtherSide) {
+TEST(ControlLink, EachSideLearnsThatTheOtherEndedTheSession) {
   ControllerEnd controller;
   WorkerEnd worker(controller.address(), 1);
   ASSERT_TRUE(worker.Enter().ok());
   ASSERT_TRUE(controller.messages.WaitFor(1));
   worker.client->Disconnect();
   ASSERT_TRUE(controller.disconnects.WaitFor(1));
-  EXPECT_EQ(worker.disconnects.size(), 0u) << "who ends it knows";
+  EXPECT_EQ(worker.disconnects.size(), 0u) << "the side that ends it gets no callback";
   EXPECT_EQ(worker.client->Send(Term(), Leaving{}).code(), StatusCode::kUnavailable);
   EXPECT_EQ(controller.server->Send(controller.messages.at(0).from, Term(), Leave{}).code(),
             StatusCode::kNotFound);
 
-  ASSERT_TRUE(worker.Enter().ok()) << "and again";
+  ASSERT_TRUE(worker.Enter().ok()) << "it can join again";
   ASSERT_TRUE(controller.messages.WaitFor(2));
   const ConnectionId second = controller.messages.at(1).from;
   EXPECT_NE(second, controller.messages.at(0).from);
-  // What was sent before a close is still heard.
+  // Messages sent before a close still arrive.
   ASSERT_TRUE(controller.server->Send(second, Term(), Refused{Internal("no"), true}).ok());
   controller.server->Close(second, "wrong fingerprint");
   ASSERT_TRUE(worker.disconnects.WaitFor(1));
@@ -110,7 +110,7 @@ TEST(ControlLink, HeartbeatsPassBlockedSessions) {
     }
     EXPECT_TRUE(controller.messages.WaitFor(4));
     EXPECT_TRUE(controller.beats.WaitFor(controller.beats.size() + 30))
-        << "heartbeats have a thread of their own";
+        << "heartbeats have their own thread";
   }
   EXPECT_TRUE(controller.messages.WaitFor(6));
   EXPECT_GE(controller.server->counters().heartbeats, 30u);
@@ -147,14 +147,14 @@ TEST(ControlLink, ASessionBeginsWithItsJoin) {
   other.address.incarnation = Incarnation(99);
   ASSERT_TRUE(worker.client->Connect(testing::kConnectLimit).ok());
   ASSERT_TRUE(worker.client->Send(Term(), other).ok());
-  ASSERT_TRUE(worker.disconnects.WaitFor(3)) << "somebody else's name";
+  ASSERT_TRUE(worker.disconnects.WaitFor(3)) << "the incarnation of another process";
   ASSERT_TRUE(controller.disconnects.WaitFor(1));
   EXPECT_EQ(controller.messages.size(), 1u);
   EXPECT_EQ(controller.server->counters().broken, 1u);
   EXPECT_EQ(controller.server->counters().refused, 2u);
 }
 
-TEST(ControlLink, WhoDoesNotJoinInTimeIsDropped) {
+TEST(ControlLink, AWorkerThatDoesNotJoinInTimeIsDropped) {
   ControllerEnd controller(
       {.security = PlainText(), .sessions_max = 1, .join_limit = Duration::Millis(300)});
   WorkerEnd idle(controller.address(), 1), other(controller.address(), 2);
@@ -171,7 +171,7 @@ TEST(ControlLink, PlainTextStaysOnTheMachine) {
             StatusCode::kInvalidArgument);
   EXPECT_EQ(ControllerEnd({.address = "127.0.0.1:0", .security = {}}).status.code(),
             StatusCode::kInvalidArgument)
-      << "not without a token";
+      << "a token is required";
   EXPECT_EQ(WorkerEnd("10.1.2.3:7000", 1).status.code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(CheckLinkSecurity(open, "[::1]:80").ok());
   EXPECT_TRUE(CheckLinkSecurity(open, "localhost:80").ok());
@@ -192,7 +192,7 @@ class TlsFiles : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Certificate and key of a process, by an authority of that name.
+  // A certificate and key for a process, issued by `authority`.
   LinkSecurity Identity(const net::CertificateAuthority& authority, const std::string& name) {
     const auto issued = authority.Issue({name, {"127.0.0.1"}, Duration::Seconds(3600)});
     MR_CHECK(issued.ok());
@@ -226,7 +226,7 @@ TEST_F(TlsFiles, BothSidesShowACertificateOfTheSameAuthority) {
   ASSERT_TRUE(controller.messages.WaitFor(1));
   ASSERT_TRUE(controller.beats.WaitFor(1));
 
-  // A certificate of another authority; one that believes us but is not believed; none at all.
+  // A certificate of another authority, with and without accepting ours; no certificate at all.
   LinkSecurity foreign = Identity(stranger, "foreign");
   LinkSecurity impostor = foreign;
   impostor.authority_path = Identity(authority, "worker2").authority_path;
@@ -237,10 +237,10 @@ TEST_F(TlsFiles, BothSidesShowACertificateOfTheSameAuthority) {
   }
   EXPECT_EQ(controller.server->counters().joined, 1u);
   ASSERT_TRUE(controller.server->Send(controller.messages.at(0).from, Term(), Leave{}).ok());
-  EXPECT_TRUE(good.messages.WaitFor(1)) << "the good one is not disturbed";
+  EXPECT_TRUE(good.messages.WaitFor(1)) << "the good worker is not disturbed";
 }
 
-TEST_F(TlsFiles, ATokenIsAskedForBesideCertificates) {
+TEST_F(TlsFiles, ATokenIsRequiredInAdditionToCertificates) {
   const auto authority = Authority();
   LinkSecurity with = Identity(authority, "controller");
   with.token = testing::kToken;

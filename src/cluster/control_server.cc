@@ -101,10 +101,10 @@ class ControlServer::Impl::WorkerSession : public ServerStream {
     return OkStatus();
   }
 
-  // The order of messages, and the Join that must be the first.
+  // Checks the sequence numbers, and that Join is the first message and the only one.
   Status Check(wire::Received<ToController>& received) {
     if (received.envelope.sequence != ++received_) {
-      return InvalidArgument(fmt::format("message {} of the session says it is number {}",
+      return InvalidArgument(fmt::format("message {} of the session has sequence number {}",
                                          received_, received.envelope.sequence));
     }
     Join* join = std::get_if<Join>(&received.message);
@@ -122,7 +122,7 @@ class ControlServer::Impl::WorkerSession : public ServerStream {
     }
     join->token.clear();
     incarnation_ = received.envelope.incarnation;
-    if (!server_.JoinedOne(id_, incarnation_)) return Unavailable("the controller stops");
+    if (!server_.JoinedOne(id_, incarnation_)) return Unavailable("the controller is stopping");
     joined_ = true;
     return OkStatus();
   }
@@ -135,7 +135,7 @@ class ControlServer::Impl::WorkerSession : public ServerStream {
   Impl& server_;
   const ConnectionId id_;
   const Time began_;
-  Incarnation incarnation_;  // written before anybody may send
+  Incarnation incarnation_;  // written before any thread may send
   std::atomic<bool> joined_{false};
   uint64_t received_ = 0;
   uint64_t sent_ = 0;  // under the stream's lock
@@ -151,8 +151,8 @@ Status ControlServer::Impl::Start() {
   server_ = builder.BuildAndStart();
   if (!server_ || port_ == 0) {
     return Unavailable(
-        fmt::format("cannot serve on {}: the address is taken or not of this "
-                    "machine, or the certificate is not usable",
+        fmt::format("cannot listen on {}: the address is in use or belongs to another "
+                    "machine, or the certificate is unusable",
                     options_.address));
   }
   heartbeats_.Start();

@@ -1,4 +1,4 @@
-// Creation, operators' calls, time.
+// Creation, operators' calls, and time.
 #include "cluster/controller_core.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@ namespace millrace::cluster {
 
 Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options,
                                                                Time now) {
-  if (options.num_layers < 1) return InvalidArgument("a model without layers");
+  if (options.num_layers < 1) return InvalidArgument("the model has no layers");
   options.scheduler.stages = 1;
   if (options.scheduler.num_host_blocks == 0) {
     options.scheduler.preemption = sched::PreemptionMode::kRecompute;
@@ -42,7 +42,7 @@ ControllerCore::~ControllerCore() = default;
 
 void ControllerCore::Receive(ConnectionId from, ToController message, Time now) {
   if (!connections_.contains(from) && !std::holds_alternative<Join>(message)) {
-    ++counters_.stale_messages;  // of a worker that was given up
+    ++counters_.stale_messages;  // from a worker that was given up
     return;
   }
   std::visit([&](const auto& m) { On(from, m, now); }, message);
@@ -60,16 +60,16 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names,
 Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   const Worker* worker = ByName(name);
   if (worker == nullptr) {
-    return NotFound(fmt::format("no worker is called {}; `millrace status` lists them", name));
+    return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
   const auto found = requests_.find(id);
   if (found == requests_.end()) return NotFound("the request is unknown or has ended");
   if (!found->second.pipeline)
-    return FailedPrecondition("the request is waiting, there is no KV yet");
-  if (moves_.contains(id)) return FailedPrecondition("the request is on the move already");
+    return FailedPrecondition("the request is waiting and has no KV to migrate");
+  if (moves_.contains(id)) return FailedPrecondition("the request is already migrating");
   Pipeline& from = pipelines_.at(*found->second.pipeline);
   if (from.Uses(worker->id)) {
-    return FailedPrecondition(fmt::format("the request runs on {} already", name));
+    return FailedPrecondition(fmt::format("the request already runs on {}", name));
   }
   for (auto& [pipeline_id, pipeline] : pipelines_) {
     if (pipeline.open && !pipeline.retiring && pipeline.role != StageRole::kPrefill &&
@@ -86,7 +86,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
       PipelineFor(planned.route, planned.role, now);
   }
   return FailedPrecondition(
-      fmt::format("no way through {} is open; try again in a moment if the plan has one", name));
+      fmt::format("no open pipeline uses worker {}; retry in a moment", name));
 }
 
 void ControllerCore::Tick(Time now) {
@@ -115,13 +115,13 @@ void ControllerCore::Advance(Time now) {
     }
   };
   pump(std::exchange(dirty_, {}));
-  pump(std::exchange(ask_again_, {}));  // who gave way to one that had nothing to do
+  pump(std::exchange(ask_again_, {}));  // pipelines that waited for one that formed no step
   dirty_.merge(std::exchange(ask_again_, {}));
 }
 
 namespace {
 
-// An empty vector is handed back in exchange, with its memory.
+// If `to` is empty the two vectors are swapped, so that both keep their capacity.
 template <typename T>
 void MoveOnto(std::vector<T>& from, std::vector<T>& to) {
   if (to.empty()) {

@@ -1,32 +1,30 @@
-// ControllerCore: the brain of a cluster, as a state machine (Orca section 4.2's control plane;
-// Helix section 5; DistServe section 4.3; SpotServe section 4). Requests, workers' messages,
-// heartbeats and the time go in; messages to workers and output for clients come out. No thread,
-// socket, clock or random device: the server's controller and the fault lab run the very same
-// object.
+// ControllerCore: the controller of a cluster as a state machine (Orca section 4.2's control plane;
+// Helix section 5; DistServe section 4.3; SpotServe section 4). Its inputs are requests, messages
+// and heartbeats of workers, and the time. Its outputs are messages to workers and outputs for
+// clients. It has no thread, socket, clock or random device, so the server's controller and the
+// fault lab run the same object.
 //
-// What it keeps true:
-//  - Workers are given layers by a layout (a plan's stages); whoever leaves is replaced by whoever
-//    is free, or the layers are laid out anew over those who are left.
-//  - Requests that go the same way share a pipeline: one production scheduler, one block table per
-//    request for all hops. A pipeline is opened once and never repaired. When any worker of it is
-//    lost its requests are taken out with the tokens they have and go on elsewhere: a token that
-//    was told is never told again, and what comes late names a pipeline that is gone.
-//  - A lost pipeline's other workers keep their KV until its requests have fetched it: only the
-//  lost
-//    layers are computed again.
+// Invariants:
+//  - A layout assigns the layers of a plan's stages to workers. A free worker replaces a departed
+//    one. Without a free worker, an automatic layout is recomputed for the workers that remain.
+//  - Requests with the same route share a pipeline, which has one scheduler and one block table per
+//    request for all hops. A pipeline is opened once and never repaired. When it loses a worker,
+//    its requests continue in other pipelines from the tokens they have. A delivered token is never
+//    delivered again, and late messages are dropped because they name a closed pipeline.
+//  - The surviving workers of a lost pipeline keep their KV until its requests have fetched it, so
+//    that only the lost layers are computed again.
 //  - A request moves between pipelines with its KV (hand-over from prefill to decode, migration, a
-//  new
-//    plan) or, should that fail, without: then it is computed again from its tokens.
+//    new plan). If the transfer fails, its KV is computed again from its tokens.
 //
-// Files: controller_core.cc (operators, time), controller_workers.cc (who is there),
-// controller_layout.cc (who holds what), controller_retire.cc (orderly ends: drained
-// workers, pipelines of earlier plans, plans that cannot be loaded), controller_pipelines.cc
-// (steps), controller_requests.cc (who waits), controller_routes.cc (routes of plans that branch),
-// controller_moves.cc (KV between pipelines), controller_leases.cc (how long it is kept for them),
-// controller_recoverable_kv.cc (KV of pipelines that are lost), controller_status.cc (what is told
-// of it).
+// Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
+// workers), controller_layout.cc (assignment of layers), controller_retire.cc (drained workers,
+// pipelines of earlier plans, plans that cannot be loaded), controller_pipelines.cc (steps),
+// controller_requests.cc (queue and outputs), controller_routes.cc (routes of plans that branch),
+// controller_moves.cc (KV transfers between pipelines), controller_leases.cc (leases on that KV),
+// controller_recoverable_kv.cc (KV of lost pipelines), controller_status.cc (status).
 //
-// One thread at a time.
+// Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
+// time.
 #pragma once
 
 #include <cstdint>
@@ -68,38 +66,44 @@ using ControllerAction = std::variant<SendToWorker, Disconnect>;
 
 struct ControllerOptions {
   static constexpr size_t kWorkersMax = 1024;
-  static constexpr size_t kWeightSourcesMax = 16;  // named for one shard
-  static constexpr size_t kMovesMax = 16;  // requests that change pipelines with their KV at once
-  // A worker whose last heartbeat is less than so many intervals old counts as alive.
+  static constexpr size_t kWeightSourcesMax = 16;  // for one shard
+  static constexpr size_t kMovesMax = 16;          // requests that migrate at the same time
+  // A worker counts as alive while its last heartbeat is less than this many intervals old.
   static constexpr int64_t kAliveBeats = 3;
-  // A change of plan is given up when the ranks of a stage have failed to meet so many times.
+  // A change of plan is given up after the ranks of a stage have failed to connect this many times.
   static constexpr int kMeetingsMax = 3;
 
   Term term;
-  std::string model;  // its name
+  std::string model;  // the model's name
   int num_layers = 0;
-  WorkerIdentity identity;            // the fingerprint workers must have; empty fields: any
-  sched::SchedulerOptions scheduler;  // of every pipeline; stages follow from the layout, and so do
-                                      // the blocks; `num_blocks`: this many at most, 0: what fits
-  std::function<void(std::string_view)> step_log;  // every line of every pipeline's; empty: none
+  WorkerIdentity identity;  // what workers must match; empty fields match anything
+  // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
+  // means as many as fit.
+  sched::SchedulerOptions scheduler;
+  // Receives every line of every pipeline's step log. Empty: no step log.
+  std::function<void(std::string_view)> step_log;
   RouterOptions router;
-  int stages = 1;            // of an automatic layout; fewer when workers are
+  int stages = 1;            // of an automatic layout; fewer while there are fewer workers
   int tensor_parallel = 1;   // of an automatic layout
   bool elastic = true;       // an automatic layout follows the number of workers
   std::optional<Plan> plan;  // instead of an automatic layout
   std::vector<std::string> node_names;
 
   Duration heartbeat_every = Duration::Seconds(0.25);
-  Duration silent_limit = Duration::Seconds(3);  // no heartbeat: hung or cut off
-  Duration stuck_limit = Duration::Seconds(3);   // a batch that runs longer, and ...
-  double stuck_factor = 8;                       // ... so many times the longest before it
+  Duration silent_limit = Duration::Seconds(3);  // a worker without a heartbeat for longer is lost
+  // A worker is lost when a batch runs longer than `stuck_limit` and longer than `stuck_factor`
+  // times its longest earlier batch.
+  Duration stuck_limit = Duration::Seconds(3);
+  double stuck_factor = 8;
   Duration first_batch_limit = Duration::Seconds(60);
-  Duration replace_limit = Duration::Seconds(2);   // before layers are laid out anew
-  Duration waiting_limit = Duration::Seconds(60);  // for layers that are on no worker
+  Duration replace_limit = Duration::Seconds(2);   // before an automatic layout changes
+  Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline
   int waiting_max = 4096;                          // requests that may wait for a pipeline
-  int deaths_max = 2;  // pipelines lost under a request without a token in between: it is poison
-  Duration hold_limit = Duration::Seconds(30);  // KV kept for a puller that is not heard
-  uint64_t secret = 0;                          // random: nonces of KV handles
+  // A request fails once it has lost this many pipelines without a token in between, because it may
+  // be what kills them.
+  int deaths_max = 2;
+  Duration hold_limit = Duration::Seconds(30);  // how long KV is kept for a puller that is silent
+  uint64_t secret = 0;                          // random; for the nonces of KV handles
 };
 
 class ControllerCore {
@@ -108,8 +112,8 @@ class ControllerCore {
   static Result<std::unique_ptr<ControllerCore>> Create(ControllerOptions options, Time now);
   ~ControllerCore();
 
-  // A request, fresh or (after a restart) with `resumed`. Its id is unique for ever.
-  // kInvalidArgument: can never fit. kResourceExhausted: too many wait.
+  // Takes a new request or, after a restart, one with `resumed`. Ids are never reused.
+  // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
   Status Submit(sched::NewRequest request, Time now);
   // Ends the request or its sequence `index`; unknown ones are ignored.
   void Abort(RequestId id, std::optional<int> index, Time now);
@@ -118,34 +122,35 @@ class ControllerCore {
   void Beat(ConnectionId from, const Heartbeat& beat, Time now);
   void ConnectionLost(ConnectionId connection, const Status& reason, Time now);
 
-  // Operators. kNotFound, kInvalidArgument, kFailedPrecondition: one line why not.
+  // Calls of operators. kNotFound, kInvalidArgument and kFailedPrecondition carry one line that
+  // says why the call was rejected.
   Status ApplyPlan(Plan plan, std::vector<std::string> node_names, Time now);
   Status DrainWorker(std::string_view name, Time now);
   Status Migrate(RequestId id, std::string_view worker, Time now);
 
-  // What only time brings; to be called every heartbeat or oftener.
+  // Handles timeouts. Call it at least once per heartbeat interval.
   void Tick(Time now);
-  // Forms the steps that can run now. To be called after every other call.
+  // Forms the steps that can run now. Call it after every other call.
   void Advance(Time now);
 
-  // Since the last call, in order.
+  // What was produced since the last call, in order.
   void TakeActions(std::vector<ControllerAction>& actions);
   void TakeOutputs(std::vector<RequestOutput>& outputs);
 
   std::optional<std::string> Missing() const;
   ClusterStatus Describe(Time now) const;
-  sched::SchedulerStats Stats() const;  // summed over pipelines
+  sched::SchedulerStats Stats() const;  // summed over all pipelines
   std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
   std::vector<sched::RequestInfo> InspectAll(Time now) const;
   std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any pipeline (watchdog)
   const ControllerCounters& counters() const { return counters_; }
-  // Of the plan in force, of the newest that was begun, and of the last change where it was given
-  // up.
-  int64_t epoch() const { return layout_.plan.epoch; }
-  int64_t newest_epoch() const { return epoch_; }
+  int64_t epoch() const { return layout_.plan.epoch; }  // of the plan in force
+  int64_t newest_epoch() const { return epoch_; }       // of the newest plan that was begun
+  // The last change of plan, if it was given up.
   const std::optional<GivenUpPlan>& given_up() const { return given_up_; }
   size_t requests() const { return requests_.size(); }
-  // Every pipeline's scheduler and every table here agree; crashes with the reason when not.
+  // Checks that the tables here agree with each other and with every pipeline's scheduler. Crashes
+  // with the reason if they do not.
   void CheckIntegrity() const;
 
  private:
@@ -153,40 +158,41 @@ class ControllerCore {
     WorkerId id;
     ConnectionId connection;
     Join join;
-    WorkerAddress address;  // with the id
+    WorkerAddress address;  // includes `id`
     Time last_beat;
     Heartbeat beat;
     int64_t longest_batch_ms = 0;
     bool draining = false;
     bool leaving = false;  // it has announced that it leaves
-    std::string unusable;  // why it gets no layers; empty: it does
+    std::string unusable;  // why it gets no layers; empty: it gets layers
   };
   struct Pipeline {
     PipelineId id;
-    Route route;  // by the layout's stages
+    Route route;  // in stages of the layout
     StageRole role = StageRole::kBoth;
     std::vector<PipelineHop> hops;
     std::vector<std::vector<WorkerId>> workers;  // by hop and rank
     std::unique_ptr<sched::Scheduler> scheduler;
-    std::optional<sched::PrefillMeter> prefill;  // where swap and recompute are weighed
+    std::optional<sched::PrefillMeter> prefill;  // set where swap and recompute are compared
     int num_blocks = 0;
-    std::set<WorkerId> to_open;  // who has not said yes
+    std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
     bool open = false;
-    bool retiring = false;  // of an earlier plan: takes no more requests
+    bool retiring = false;  // takes no more requests: replaced, or a worker drains
     std::set<RequestId> requests;
     bool Uses(WorkerId worker) const;
   };
   struct Tracked {
-    // What every token touches lies together: with 10,000 requests none of it is in the cache.
-    std::optional<PipelineId> pipeline;  // whose scheduler has it
+    // Members that every token touches are adjacent: with 10,000 requests none of them is in the
+    // CPU cache.
+    std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
     int64_t delivered = 0;               // tokens
     int64_t delivered_at_death = -1;
     int deaths = 0;
-    std::optional<WorkerId> suspect;  // said to be gone by a peer while the request ran with it
+    std::optional<WorkerId> suspect;  // reported lost by a peer while the request ran on it
     Time arrived, waits_since;
     sched::NewRequest spec;  // as the client sent it; a prefill pipeline has other parameters
-    std::optional<sched::NewRequest> waiting;  // or what a pipeline will be given
-    std::optional<Route> route;                // by the router
+    std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
+    std::optional<Route> route;                // chosen by the router
     std::optional<RecoverableKv> left;
 
     int n() const { return spec.params->n; }
@@ -214,14 +220,14 @@ class ControllerCore {
   std::optional<WorkerId> ChooseWorker(const Layout& layout, const Layout* other,
                                        const LayoutStage& stage, int rank) const;
   std::vector<WorkerAddress> WeightSources(WorkerId of, LayerRange layers) const;
-  void AskToLoad(LayoutStage& stage);
+  void RequestLoad(LayoutStage& stage);
   static bool HasSlot(const Layout& layout, WorkerId worker);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
   Slot* FindSlot(ShardId shard);
   static LayoutStage* FindStage(Layout& layout, ShardId of_rank);
   void LoadFailed(Worker& worker, const ShardLoaded& message, Time now);
-  bool MeetAgain(const ShardLoaded& message, Time now);
+  bool RetryConnecting(const ShardLoaded& message, Time now);
   void FollowWorkers(Time now);
   Status Prepare(Layout layout, Time now);
   void MaybeSwitch(Time now);
@@ -234,26 +240,27 @@ class ControllerCore {
   void GiveUpNext(const std::string& reason, Time now);
   void RetirePipelines(Time now);
   void TakeOut(Pipeline& pipeline, RequestId id, Time now);
-  void LetIdleWorkersGo();
+  void ReleaseIdleWorkers();
 
   // controller_pipelines.cc
   Pipeline* PipelineFor(const Route& route, StageRole role, Time now);
-  std::vector<int> KeepRowsAt(LayerRange hop, StageRole role) const;
+  std::vector<int> CacheActivationsAt(LayerRange hop, StageRole role) const;
   Pipeline* OpenPipeline(const Route& route, StageRole role, Time now);
   void OpenPipelines(Time now);
   int BlocksFor(const Route& route) const;
   void On(ConnectionId from, const PipelineOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
   void On(ConnectionId from, const PipelineBroken& message, Time now);
-  // Why a pipeline is lost: its stages are healthy (kInnocent), a worker of it is gone (kDeath:
-  // what ran there may be the cause), or a peer says that one is.
-  enum class PipelineEnd : uint8_t { kInnocent, kDeath, kSuspicion };
-  // `failed`: the hop whose ranks cannot go on.
+  // Why a pipeline is lost. kNoFault: its requests cannot be the cause. kDeath: a worker is gone or
+  // a step has failed, and a request that ran there may be the cause. kSuspicion: a worker reports
+  // that another one is gone.
+  enum class PipelineEnd : uint8_t { kNoFault, kDeath, kSuspicion };
+  // `failed`: the hop whose collective has failed.
   void LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
   void CountDeath(Tracked& tracked);
-  bool EndPoison(RequestId id, const Tracked& tracked, const Status& reason, Time now);
-  void BlameFor(WorkerId lost, const Status& reason, Time now);
+  bool EndAfterDeaths(RequestId id, const Tracked& tracked, const Status& reason, Time now);
+  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
   bool ResetGroup(ShardId of_rank);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id);
@@ -261,7 +268,8 @@ class ControllerCore {
   Pipeline* Find(PipelineId id);
 
   // controller_requests.cc
-  // kNotYet: the request waits for an event of its own; requests behind it need not wait.
+  // kNotYet: the request waits for an event of its own, which does not block the requests behind
+  // it.
   enum class Placed : uint8_t { kYes, kNotNow, kNotYet, kNever };
   void Dispatch(Time now);
   Phase PhaseOf(const Tracked& tracked) const;
@@ -280,10 +288,10 @@ class ControllerCore {
   // controller_routes.cc
   Result<Router> NewRouter(const Plan& plan) const;
   void MakeRouter(Time now);
-  void TellRouter(Time now);
+  void UpdateRouter(Time now);
   Status SubmitToRouter(RequestId id, Tracked& tracked, Time now);
   void RerouteWaiting(Time now);
-  void FollowRouter(Time now);
+  void ApplyRouterDecisions(Time now);
 
   // controller_moves.cc
   void HandOver(Pipeline& from, RequestId id, RequestOutput& last, Time now);
@@ -322,7 +330,7 @@ class ControllerCore {
   bool HasSurvivingStages(WorkerId worker) const;
   void RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
                              std::optional<WorkerId> suspect, Time now);
-  // `held`: by its scheduler, where the pipeline goes on.
+  // `held`: the blocks that the pipeline's scheduler still holds, if the pipeline continues.
   void LeaveBehind(RequestId id, PipelineId pipeline, sched::DetachedRequest here,
                    std::vector<BlockIndex> held);
   void LeaveAtSource(RequestId id, const Move& move, Pipeline& from);
@@ -348,28 +356,30 @@ class ControllerCore {
 
   const ControllerOptions options_;
   Layout layout_;
-  std::optional<Layout> next_;           // being loaded; takes over when it is up
-  std::optional<Router> router_;         // of layout_, where requests are routed one by one
-  std::optional<Time> mismatch_since_;   // the number of workers asks for another layout
-  int unlike_usable_ = 0;                // and has been this since then
-  bool follows_ = true;                  // false: that layout was given up with the present workers
-  std::optional<GivenUpPlan> given_up_;  // the last change, if it was
+  std::optional<Layout> next_;    // being loaded; replaces layout_ once it is up
+  std::optional<Router> router_;  // set where layout_ routes requests one by one
+  // Since when the number of usable workers calls for another layout, and that number.
+  std::optional<Time> mismatch_since_;
+  int mismatch_usable_ = 0;
+  bool follows_ = true;                  // false: a layout for the present workers was given up
+  std::optional<GivenUpPlan> given_up_;  // the last change of plan, if it was given up
   int64_t epoch_ = 0;
 
   std::map<WorkerId, Worker> workers_;
   std::map<ConnectionId, WorkerId> connections_;
-  std::map<ShardId, WorkerId> shards_;  // asked for or loaded
+  std::map<ShardId, WorkerId> shards_;  // requested or loaded
   std::map<PipelineId, Pipeline> pipelines_;
   std::map<PipelineId, SurvivingStages> surviving_stages_;
-  std::map<PipelineId, std::set<RequestId>>
-      waiters_;                     // of pipelines, lost or not: who left KV there
+  // By pipeline, lost or not: the requests that have recoverable KV there.
+  std::map<PipelineId, std::set<RequestId>> waiters_;
   std::set<PipelineId> dirty_;      // something changed since their last step was formed
-  PipelineTurns turns_;             // of pipelines that may not run beside each other
-  std::set<PipelineId> ask_again_;  // of these: whose turn it may be now
+  PipelineTurns turns_;             // of pipelines that must not run at the same time
+  std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now
   std::unordered_map<RequestId, Tracked> requests_;
   std::set<WaitingKey> waiting_;
-  bool try_waiting_ = false;  // something changed since they were last tried
-  std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;  // by way: not before, back-off
+  bool try_waiting_ = false;  // something changed since waiting requests were last tried
+  // By PipelineKey: the earliest time of the next attempt, and the back-off.
+  std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;
 
   std::map<RequestId, Move> moves_;
   std::map<uint64_t, PullJob> pull_jobs_;
@@ -380,7 +390,7 @@ class ControllerCore {
   std::vector<RequestOutput> outputs_;
   std::vector<sched::KvPull> pulls_;
   std::vector<sched::PreemptionRecord> preemptions_;
-  sched::SchedulerStats closed_pipelines_;  // counters of pipelines that are gone
+  sched::SchedulerStats closed_pipelines_;  // counters of closed pipelines
   ControllerCounters counters_;
 };
 

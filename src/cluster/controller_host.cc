@@ -10,10 +10,10 @@
 namespace millrace::cluster {
 namespace {
 
-// How often time is brought to the controller when nothing else happens.
+// How often the controller is ticked.
 constexpr auto kTick = std::chrono::milliseconds(50);
 
-// The output of a request that was put on record and then refused.
+// Ends a request that was recorded in the journal and then refused.
 void EndUnstarted(const sched::NewRequest& request, const Status& why,
                   std::vector<RequestOutput>& outputs) {
   for (int i = 0; i < request.params->n; ++i) {
@@ -50,7 +50,8 @@ ControllerHost::ControllerHost(ControllerHostOptions options, ControllerLinks li
 
 ControllerHost::~ControllerHost() { Close(); }
 
-// Only now may the controller's thread wake: earlier it would wait for this lock at once.
+// Unlocks before it notifies; otherwise the controller's thread would wake only to wait for the
+// lock.
 ControllerHost::Change::~Change() {
   if (!host_.stopping_) host_.FlushActions();
   const bool output = !host_.outputs_.empty();
@@ -91,7 +92,7 @@ void ControllerHost::ConnectionLost(ConnectionId connection, const Status& reaso
 }
 
 Result<RequestId> ControllerHost::Submit(engine::EngineRequest request, engine::OutputSink sink) {
-  const MutexLock turn(submitting_);  // journal and controller get the requests in the same order
+  const MutexLock turn(submitting_);  // the journal and the controller see the same order
   sched::NewRequest added;
   {
     const MutexLock lock(mutex_);
@@ -111,7 +112,7 @@ Result<RequestId> ControllerHost::Submit(engine::EngineRequest request, engine::
   Status submitted = draining_ ? Unavailable("the server is shutting down")
                                : controller_->Submit(added, clock_.Now());
   if (!submitted.ok()) {
-    // On record, so its end must be as well. Nobody has a sink for it.
+    // Its end must be recorded as well. It has no sink.
     if (options_.journal.accepted) EndUnstarted(added, submitted, outputs_);
     return submitted;
   }
@@ -213,10 +214,10 @@ void ControllerHost::FlushActions() {
   }
   actions_.clear();
   controller_->TakeOutputs(outputs_);
-  TellOfPlans();
+  ReportPlans();
 }
 
-void ControllerHost::TellOfPlans() {
+void ControllerHost::ReportPlans() {
   const ControllerCounters& now = controller_->counters();
   const bool in_force = now.plans_applied != seen_.plans_applied;
   const bool given_up = now.plans_given_up != seen_.plans_given_up;
@@ -256,7 +257,7 @@ void ControllerHost::Run() {
   }
 }
 
-// Their output are not on record, so nobody hears them, and the requests may not go on.
+// Outputs that could not be recorded must not reach a client, so their requests are aborted.
 void ControllerHost::FailUnrecorded(const Status& why) {
   const Time now = clock_.Now();
   for (RequestOutput& output : delivering_) {
@@ -271,7 +272,7 @@ void ControllerHost::FailUnrecorded(const Status& why) {
   FlushActions();
 }
 
-// Outside the lock: a sink may submit or abort. What is not on record is not told.
+// Records the outputs, then calls the sinks without the lock, because a sink may submit or abort.
 void ControllerHost::Deliver() {
   delivering_.swap(outputs_);
   if (delivering_.empty()) return;

@@ -1,9 +1,11 @@
-// ControllerHost: the controller's body in a server: a ControllerCore with a clock, a lock, and the
-// sinks of those who asked. To a front end it is a Generator like an Engine.
+// ControllerHost: runs a ControllerCore in a server. It adds a clock, a lock and the callers'
+// output sinks. To a front end it is a Generator, like an Engine.
 //
-// Messages are applied on the threads that bring them, under the lock, and what follows from them
-// is sent at once: nobody on the way of a step waits for a thread to wake. News is handed to sinks
-// by the controller's own thread, which also brings the time.
+// Messages are applied under the lock on the threads that bring them, and the resulting messages
+// are sent at once, so that no step waits for a thread to wake. The host's own thread delivers
+// outputs to the sinks and drives the clock.
+//
+// Owned by ControllerProcess or LocalCluster. Any thread may call it.
 #pragma once
 
 #include <functional>
@@ -21,16 +23,17 @@
 
 namespace millrace::cluster {
 
-// How the controller reaches workers. May be called from any thread, with the controller's lock
-// held: they must not wait and not call back.
+// How the controller reaches workers. Called from any thread with the controller's lock held, so
+// the functions must not block and must not call the controller.
 struct ControllerLinks {
   std::function<void(ConnectionId to, const ToWorker& message)> send;
   std::function<void(ConnectionId connection, const std::string& reason)> disconnect;
 };
 
-// What is to be on record before a client hears of it. May wait for a disk: called without the
-// controller's lock, `accepted` by submitters one after the other in the order of the ids, `told`
-// on the controller's thread. Where one fails the requests it was called for fail with its status.
+// Records requests and outputs before a client sees them. The functions may wait for a disk and are
+// called without the controller's lock. Submitting threads call `accepted`, one at a time in the
+// order of the ids. The controller's thread calls `delivered`. If a call fails, its requests fail
+// with its status.
 struct ControllerJournal {
   std::function<Status(const sched::NewRequest& request, const engine::EngineRequest& asked)>
       accepted;
@@ -39,8 +42,8 @@ struct ControllerJournal {
 
 struct ControllerHostOptions {
   ControllerOptions controller;
-  uint64_t seed = 0;           // for requests that bring none
-  uint64_t first_request = 1;  // ids go on from here: above those of an earlier life
+  uint64_t seed = 0;           // for requests without a seed
+  uint64_t first_request = 1;  // the first id; above those of the previous run
   ControllerJournal journal;   // empty functions: no journal
 };
 
@@ -49,11 +52,11 @@ class ControllerHost : public engine::Generator {
   // `clock` outlives the controller.
   static Result<std::unique_ptr<ControllerHost>> Start(ControllerHostOptions options,
                                                        ControllerLinks links, const Clock& clock);
-  ~ControllerHost() override;  // closes
-  // Ends what runs and joins the thread. What workers say afterwards is ignored.
+  ~ControllerHost() override;  // calls Close
+  // Aborts all requests and joins the thread. Later messages of workers are ignored.
   void Close();
 
-  // From workers; any thread.
+  // Input from workers; any thread.
   void Receive(ConnectionId from, ToController message);
   void Beat(ConnectionId from, const Heartbeat& beat);
   void ConnectionLost(ConnectionId connection, const Status& reason);
@@ -66,22 +69,23 @@ class ControllerHost : public engine::Generator {
   std::optional<std::string> NotReady() const override;
   bool Drain(Duration limit) override;
 
-  // A request of an earlier life, from the journal.
+  // Submits a recovered request, from the journal.
   Status Resume(sched::NewRequest request, engine::OutputSink sink);
 
-  // Operators; any thread.
+  // Calls of operators; any thread.
   ClusterStatus Describe() const;
-  // `epoch`: of the plan, if it is taken.
+  // `epoch`: receives the plan's epoch if the plan is accepted.
   Status ApplyPlan(Plan plan, std::vector<std::string> node_names, int64_t* epoch = nullptr);
-  // Called when a plan has come into force, or was given up before that; with the controller's lock
-  // held, so it must not wait and not call back.
+  // Called when a plan has come into force, or was given up before that. The controller's lock is
+  // held, so it must not block and must not call the controller.
   using PlanSettled = std::function<void(int64_t epoch, bool in_force)>;
   void OnPlanSettled(PlanSettled settled);
   Status DrainWorker(std::string_view name);
   Status Migrate(RequestId request, std::string_view worker);
 
  private:
-  // The lock while something changes; at its end what follows, then the controller's thread wakes.
+  // Holds the lock during a change. At the end it flushes the resulting actions, and wakes the
+  // controller's thread if there are outputs.
   class MR_SCOPED_CAPABILITY Change {
    public:
     explicit Change(ControllerHost& host) MR_ACQUIRE(host.mutex_)
@@ -97,12 +101,12 @@ class ControllerHost : public engine::Generator {
 
   ControllerHost(ControllerHostOptions options, ControllerLinks links, const Clock& clock);
   void Run();
-  // After every change: steps, messages, output.
+  // After every change: forms steps, sends messages and collects outputs.
   void FlushActions() MR_REQUIRES(mutex_);
   void Deliver() MR_REQUIRES(mutex_);
   void FailUnrecorded(const Status& why) MR_REQUIRES(mutex_);
   void CountSteps() MR_REQUIRES(mutex_);
-  void TellOfPlans() MR_REQUIRES(mutex_);
+  void ReportPlans() MR_REQUIRES(mutex_);
 
   const ControllerHostOptions options_;
   const ControllerLinks links_;
@@ -110,8 +114,8 @@ class ControllerHost : public engine::Generator {
 
   Mutex submitting_ MR_ACQUIRED_BEFORE(mutex_);
   mutable Mutex mutex_;
-  CondVar outputs_ready_;  // outputs_ has something, or the controller stops
-  CondVar idle_;           // no request is left, and all is told
+  CondVar outputs_ready_;  // outputs_ is not empty, or the controller stops
+  CondVar idle_;           // no request is left and all outputs are delivered
   std::unique_ptr<ControllerCore> controller_ MR_GUARDED_BY(mutex_);
   std::unordered_map<RequestId, engine::OutputSink> sinks_ MR_GUARDED_BY(mutex_);
   std::vector<RequestOutput> outputs_ MR_GUARDED_BY(mutex_);
@@ -122,8 +126,8 @@ class ControllerHost : public engine::Generator {
   uint64_t next_request_ MR_GUARDED_BY(mutex_);
   bool draining_ MR_GUARDED_BY(mutex_) = false;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
-  // Being delivered to the sinks, one by one. It is filled and emptied under mutex_; in between the
-  // controller's thread alone changes its elements.
+  // Outputs being delivered to the sinks, one at a time. The vector is filled and emptied under
+  // mutex_; in between only the controller's thread changes its elements.
   std::vector<RequestOutput> delivering_ MR_GUARDED_BY(mutex_);
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// A controller and its workers in one process, over a model of hashes: whatever happens to the
-// workers, every answer is the one the definition gives.
+// A controller and its workers in one process, over a hash model. Whatever happens to the workers,
+// every answer equals the reference.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -46,7 +46,7 @@ class ControllerHostTest : public testing::Test {
     cluster_ = std::move(*cluster);
   }
 
-  // `layers_max`: a load of more than these fails.
+  // `layers_max`: a load of more layers fails.
   void AddWorker(const std::string& name, int kv_blocks = 400, int layers_max = 99) {
     Join join;
     join.name = name;
@@ -106,7 +106,7 @@ class ControllerHostTest : public testing::Test {
         EXPECT_EQ(ones[i].sequences[static_cast<size_t>(s)].tokens, expected) << "request " << i;
       }
     }
-    // A transfer for a request that has ended holds its blocks until it ends too.
+    // A transfer for a request that has ended holds its blocks until the transfer ends too.
     sched::SchedulerStats stats;
     for (int i = 0; i < 1000; ++i) {
       stats = cluster_->host().Stats().scheduler;
@@ -164,8 +164,8 @@ TEST_F(ControllerHostTest, DrainWaitsForTheLastOutputToBeDelivered) {
 // Architecture promise 2: a token once streamed is never lost, repeated or changed.
 TEST_F(ControllerHostTest, AKilledWorkerCostsNoToken) {
   ControllerHostOptions options = Options(3);
-  options.controller.scheduler.max_model_len = 640;  // long enough to be killed twice under way
-  options.controller.deaths_max = 3;  // whoever gets no token in between is no poison
+  options.controller.scheduler.max_model_len = 640;  // still running at the second kill
+  options.controller.deaths_max = 3;  // requests may get no token between the two kills
   StartCluster(std::move(options));
   for (const char* name : {"a", "b", "c"}) AddWorker(name);
   Ask(12, 9, 600);
@@ -173,20 +173,20 @@ TEST_F(ControllerHostTest, AKilledWorkerCostsNoToken) {
   cluster_->KillWorker("b");
   AddWorker("b");
   ASSERT_TRUE(answers_.WaitForTokens(120));
-  // `a` and `c` hold their layers still.
+  // `a` and `c` still hold their layers.
   for (int i = 0; i < 2000 && cluster_->host().Describe().counters.computed_in_part == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_GE(cluster_->host().Describe().counters.computed_in_part, 1u);
-  cluster_->KillWorker("c");  // and nobody comes: its layers go to the others
+  cluster_->KillWorker("c");  // not replaced: its layers go to the others
   ExpectReference();
   EXPECT_GE(cluster_->host().Describe().counters.pipelines_lost, 1u);
 }
 
-TEST_F(ControllerHostTest, AHungWorkerIsGivenUpAndWhatItSaysLateIsIgnored) {
+TEST_F(ControllerHostTest, AHungWorkerIsGivenUpAndItsLateMessagesAreIgnored) {
   ControllerHostOptions options = Options(2);
   options.controller.silent_limit = Duration::Seconds(0.5);
-  options.controller.scheduler.max_model_len = 640;  // long enough to be under way still
+  options.controller.scheduler.max_model_len = 640;  // still running when the worker is given up
   StartCluster(std::move(options));
   AddWorker("a");
   AddWorker("b");
@@ -213,7 +213,7 @@ TEST_F(ControllerHostTest, PrefillAndDecodeApart) {
   options.controller.plan = plan;
   StartCluster(std::move(options));
   for (const char* name : {"p", "d1", "d2"}) AddWorker(name);
-  Ask(3, 13, 5);  // opens the decoding pipeline; until it is open requests go on from their tokens
+  Ask(3, 13, 5);  // until the decode pipeline is open, requests are computed again from tokens
   ExpectReference();
   Ask(20, 13, 20);
   ExpectReference();
@@ -223,7 +223,7 @@ TEST_F(ControllerHostTest, PrefillAndDecodeApart) {
   EXPECT_GT(counters.moved_bytes, 0u);
 }
 
-// 4 -> 3 -> 2 -> 4 workers while requests run.
+// Scales 4 -> 3 -> 2 -> 4 workers while requests run.
 TEST_F(ControllerHostTest, LayersFollowTheNumberOfWorkers) {
   StartCluster(Options(4));
   for (const char* name : {"a", "b", "c", "d"}) AddWorker(name);
@@ -239,7 +239,7 @@ TEST_F(ControllerHostTest, LayersFollowTheNumberOfWorkers) {
   EXPECT_GE(cluster_->host().Describe().counters.layouts, 3u);
 }
 
-// The plan in force serves on, and the controller says what became of the other.
+// The plan in force continues to serve, and the controller reports that the other was given up.
 TEST_F(ControllerHostTest, APlanThatCannotBeLoadedIsGivenUp) {
   ControllerHostOptions options = Options(1);
   options.controller.plan = EvenPlan("hashes", 6, 2, 1);
@@ -270,7 +270,7 @@ TEST_F(ControllerHostTest, APlanThatCannotBeLoadedIsGivenUp) {
 }
 
 // SIGTERM to one of two replicas.
-TEST_F(ControllerHostTest, ADrainedReplicasRequestsTakeTheirKvToTheOther) {
+TEST_F(ControllerHostTest, RequestsOfADrainedReplicaMoveWithTheirKv) {
   ControllerHostOptions options = Options(1);
   Plan plan{.num_layers = kModel.num_layers};
   for (int i = 0; i < 2; ++i) {
@@ -279,7 +279,7 @@ TEST_F(ControllerHostTest, ADrainedReplicasRequestsTakeTheirKvToTheOther) {
     plan.edges.push_back({i, std::nullopt, 1});
   }
   options.controller.plan = plan;
-  options.controller.scheduler.max_model_len = 640;  // long enough to be under way still
+  options.controller.scheduler.max_model_len = 640;  // still running when the worker drains
   StartCluster(std::move(options));
   AddWorker("a");
   AddWorker("b");
@@ -295,12 +295,12 @@ TEST_F(ControllerHostTest, ADrainedReplicasRequestsTakeTheirKvToTheOther) {
   EXPECT_EQ(counters.pipelines_lost, 0u);
 }
 
-TEST_F(ControllerHostTest, AbortEndsARequestAtOnceWhateverItWaitsFor) {
+TEST_F(ControllerHostTest, AbortEndsWaitingAndRunningRequests) {
   ControllerHostOptions options = Options(2);
-  options.controller.scheduler.max_model_len = 1500;  // not over before it is aborted
+  options.controller.scheduler.max_model_len = 1500;  // still running when it is aborted
   StartCluster(std::move(options));
   Ask(2, 5, 1400);
-  cluster_->host().Abort(ids_[0]);  // no worker has come yet
+  cluster_->host().Abort(ids_[0]);  // no worker has joined yet
   AddWorker("a");
   AddWorker("b");
   ASSERT_TRUE(answers_.WaitForTokens(3));

@@ -1,8 +1,9 @@
-// Who holds what: filling a layout's slots, loading, going from one layout to the next.
+// Assignment of layers to workers: filling a layout's slots, loading weights, and switching from
+// one layout to the next.
 //
-// A change of plan is one numbered transaction: the next layout's missing weights are loaded beside
-// the old ones, then requests go over, then what nobody needs any more is dropped. Until the moment
-// everything of it is loaded, nothing of the old one has changed.
+// A change of plan is one numbered transaction. First the missing weights of the next layout are
+// loaded beside the old ones, then requests move over, then unused weights are dropped. The old
+// layout is unchanged until the next one is completely loaded.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -40,8 +41,8 @@ LayoutStage* ControllerCore::FindStage(Layout& layout, ShardId of_rank) {
   return nullptr;
 }
 
-// The ranks of a stage are to meet again, with the next AssignWorkers. False: the shard is no rank
-// of any.
+// Makes the ranks of the shard's stage form their group again at the next AssignWorkers. False: no
+// stage with several ranks has this shard.
 bool ControllerCore::ResetGroup(ShardId of_rank) {
   bool found = false;
   for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
@@ -56,8 +57,9 @@ bool ControllerCore::ResetGroup(ShardId of_rank) {
   return found;
 }
 
-// In order of preference: the worker the plan names, who holds these layers (in the other layout,
-// or since an earlier life), who came first. nullopt: nobody is free.
+// In order of preference: the worker that the plan names; one that holds these layers, or some of
+// them, in the other layout; one that holds them from an earlier session; the one that joined
+// first. nullopt: no worker is free.
 std::optional<WorkerId> ControllerCore::ChooseWorker(const Layout& layout, const Layout* other,
                                                      const LayoutStage& stage, int rank) const {
   std::optional<WorkerId> best;
@@ -73,7 +75,7 @@ std::optional<WorkerId> ControllerCore::ChooseWorker(const Layout& layout, const
       for (const LayoutStage& s : other->stages) {
         if (static_cast<int>(s.ranks.size()) != wanted.size) continue;
         if (s.ranks[static_cast<size_t>(rank)].worker != id) continue;
-        // As much of what is wanted as it has.
+        // The more of the wanted layers it has, the better.
         const int shared = std::min(s.plan.layers.end, stage.plan.layers.end) -
                            std::max(s.plan.layers.begin, stage.plan.layers.begin);
         if (s.plan.layers == stage.plan.layers) score = std::max(score, 1 << 20);
@@ -101,10 +103,10 @@ void ControllerCore::AssignWorkers(Time) {
 }
 
 void ControllerCore::AssignLayout(Layout& layout, const Layout* other) {
-  // Whoever has been taken out of a layout that is being left gets nothing new from it. While the
-  // next one lacks workers, it is not being left: it may have to serve for long.
-  const bool left = &layout == &layout_ && next_ &&
-                    std::ranges::all_of(next_->stages, &LayoutStage::FullyAssigned);
+  // Empty slots of a layout that is being replaced are not filled. While the next layout lacks
+  // workers, this one may have to serve for a long time, so its slots are filled.
+  const bool being_replaced = &layout == &layout_ && next_ &&
+                              std::ranges::all_of(next_->stages, &LayoutStage::FullyAssigned);
   const auto held = [&](const LayoutStage& stage, size_t rank) {
     const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
     return std::ranges::any_of(workers_, [&](const auto& entry) {
@@ -115,25 +117,27 @@ void ControllerCore::AssignLayout(Layout& layout, const Layout* other) {
              });
     });
   };
-  // First those who hold layers since an earlier life: given others', they would load again.
+  // First the slots whose layers a worker holds from an earlier session: with any other slot that
+  // worker would have to load again.
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
-      if (slot.worker || left || !held(stage, rank)) continue;
+      if (slot.worker || being_replaced || !held(stage, rank)) continue;
       slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
   }
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
-      if (slot.worker || left) continue;
+      if (slot.worker || being_replaced) continue;
       slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
-    if (stage.FullyAssigned()) AskToLoad(stage);
+    if (stage.FullyAssigned()) RequestLoad(stage);
   }
 }
 
-// Peers that spare a worker the disk: first who has loaded some of it, then who has any weights.
+// Peers that a worker can copy weights from instead of reading them from disk: first those that
+// have loaded some of these layers, then those that have any weights of the model.
 std::vector<WorkerAddress> ControllerCore::WeightSources(WorkerId of, LayerRange layers) const {
   std::set<WorkerId> holders;
   for (const LayoutStage& stage : layout_.stages) {
@@ -156,7 +160,7 @@ std::vector<WorkerAddress> ControllerCore::WeightSources(WorkerId of, LayerRange
   return near;
 }
 
-void ControllerCore::AskToLoad(LayoutStage& stage) {
+void ControllerCore::RequestLoad(LayoutStage& stage) {
   const bool any_new = std::ranges::any_of(stage.ranks, [](const Slot& s) { return !s.asked; });
   if (!any_new) return;
   const uint64_t group = HashCounter(options_.secret, NextId());
@@ -165,7 +169,8 @@ void ControllerCore::AskToLoad(LayoutStage& stage) {
   for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
     Slot& slot = stage.ranks[rank];
     const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
-    // A stage of one that another layout has on the same worker is the same shard.
+    // Another layout may have the same layers on the same worker. A stage with one rank then shares
+    // the shard.
     if (place.size == 1) {
       for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
         if (layout == nullptr) continue;
@@ -191,7 +196,7 @@ void ControllerCore::AskToLoad(LayoutStage& stage) {
                    .max_model_len = options_.scheduler.max_model_len};
     load.sources = WeightSources(*slot.worker, stage.plan.layers);
     Send(*slot.worker, std::move(load));
-    // After it, so that the worker can keep the weights and make only the collective anew.
+    // After the load, so that the worker can keep the weights and rebuild only the collective.
     if (old != ShardId() && shards_.erase(old) > 0) Send(*slot.worker, UnloadShard{old});
   }
 }
@@ -221,16 +226,16 @@ void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now)
   }
   if (layout_.Up()) MR_LOG(info, "every layer of {} is loaded", Printable(options_.model));
   if (!router_ && !layout_.Missing()) MakeRouter(now);
-  TellRouter(now);
+  UpdateRouter(now);
   try_waiting_ = true;
   OpenPipelines(now);
   MaybeSwitch(now);
 }
 
-// A failed load for the plan in force goes to another worker. A failed load for the next plan is a
-// reason to give that plan up, so that nothing that serves suffers from it.
+// A failed load for the plan in force is tried on another worker. A failed load for the next plan
+// gives that plan up, so that the plan in force is not disturbed.
 void ControllerCore::LoadFailed(Worker& worker, const ShardLoaded& message, Time now) {
-  if (MeetAgain(message, now)) return;
+  if (RetryConnecting(message, now)) return;
   const std::string name = Printable(worker.join.name), why = Printable(message.status.message());
   MR_LOG(error, "worker {} cannot load its layers: {}", name, why);
   if (FindStage(layout_, message.shard) == nullptr) {
@@ -239,7 +244,7 @@ void ControllerCore::LoadFailed(Worker& worker, const ShardLoaded& message, Time
                                   layers.end - 1, why),
                       now);
   }
-  // No source has its weights. In a new session it is given the sources that are there by then.
+  // No source has the weights. In its next session the worker gets the sources known by then.
   if (message.status.code() == StatusCode::kUnavailable) {
     return LoseWorker(worker.id, message.status, true, now);
   }
@@ -251,17 +256,17 @@ void ControllerCore::LoadFailed(Worker& worker, const ShardLoaded& message, Time
   AssignWorkers(now);
 }
 
-// The ranks of a stage have not met, because one of them was lost or late. True: they try again, or
-// the plan that needs them is given up.
-bool ControllerCore::MeetAgain(const ShardLoaded& message, Time now) {
+// Handles a stage whose ranks did not connect to each other, because one of them was lost or late.
+// True: they try again, or the plan that needs them is given up.
+bool ControllerCore::RetryConnecting(const ShardLoaded& message, Time now) {
   if (message.status.code() != StatusCode::kUnavailable) return false;
   LayoutStage* to_come = next_ ? FindStage(*next_, message.shard) : nullptr;
   const LayoutStage* stage = to_come != nullptr ? to_come : FindStage(layout_, message.shard);
   if (stage->ranks.size() == 1) return false;
-  MR_LOG(warn, "the ranks of layers {}-{} have not met: {}", stage->plan.layers.begin,
+  MR_LOG(warn, "the ranks of layers {}-{} failed to connect: {}", stage->plan.layers.begin,
          stage->plan.layers.end - 1, Printable(message.status.message()));
   if (to_come != nullptr && ++to_come->meetings_failed >= ControllerOptions::kMeetingsMax) {
-    GiveUpNext(fmt::format("the ranks of layers {}-{} have not met {} times: {}",
+    GiveUpNext(fmt::format("the ranks of layers {}-{} failed to connect {} times: {}",
                            to_come->plan.layers.begin, to_come->plan.layers.end - 1,
                            to_come->meetings_failed, Printable(message.status.message())),
                now);
@@ -273,7 +278,7 @@ bool ControllerCore::MeetAgain(const ShardLoaded& message, Time now) {
 }
 
 Status ControllerCore::Prepare(Layout layout, Time now) {
-  if (layout.pipelines.empty()) {  // a branching plan: see now whether it can be routed at all
+  if (layout.pipelines.empty()) {  // a branching plan: check that it can be routed
     MR_RETURN_IF_ERROR(NewRouter(layout.plan).status());
   } else {
     const auto has = [&](StageRole role) {
@@ -281,10 +286,10 @@ Status ControllerCore::Prepare(Layout layout, Time now) {
              layout.pipelines.end();
     };
     if (has(StageRole::kPrefill) && !has(StageRole::kDecode) && !has(StageRole::kBoth)) {
-      return InvalidArgument("the plan has stages for prefill and none that decode");
+      return InvalidArgument("the plan has prefill stages but no stages that decode");
     }
     if (!has(StageRole::kBoth) && !has(StageRole::kPrefill)) {
-      return InvalidArgument("the plan has stages for decode and none for prompts");
+      return InvalidArgument("the plan has decode stages but no stages for prefill");
     }
   }
   ++counters_.layouts;
@@ -306,8 +311,8 @@ Status ControllerCore::Prepare(Layout layout, Time now) {
   return OkStatus();
 }
 
-// Another number of workers wants another automatic layout, once it has lasted. A plan that an
-// operator has applied is not replaced.
+// Changes an automatic layout when the number of usable workers has changed and stayed the same for
+// `replace_limit`. A plan that an operator has applied is not replaced.
 void ControllerCore::FollowWorkers(Time now) {
   if (!layout_.automatic || !options_.elastic || !follows_ || (next_ && !next_->automatic)) return;
   const Layout& target = next_ ? *next_ : layout_;
@@ -322,15 +327,15 @@ void ControllerCore::FollowWorkers(Time now) {
     mismatch_since_.reset();
     return;
   }
-  if (!mismatch_since_ || std::exchange(unlike_usable_, usable) != usable) mismatch_since_ = now;
+  if (!mismatch_since_ || std::exchange(mismatch_usable_, usable) != usable) mismatch_since_ = now;
   if (!draining && now - *mismatch_since_ < options_.replace_limit) return;
   auto layout = MakeLayout(
       EvenPlan(options_.model, options_.num_layers, wanted, options_.tensor_parallel), {});
   if (!layout.ok()) return;
   layout->automatic = true;
-  MR_LOG(info, "laying the model out over {} stage{}", wanted, wanted == 1 ? "" : "s");
+  MR_LOG(info, "changing the layout to {} stage{}", wanted, wanted == 1 ? "" : "s");
   if (const Status ok = Prepare(std::move(*layout), now); !ok.ok()) {
-    MR_LOG(error, "cannot: {}", ok.message());
+    MR_LOG(error, "cannot change the layout: {}", ok.message());
   }
 }
 
@@ -340,7 +345,7 @@ void ControllerCore::MaybeSwitch(Time now) {
   next_.reset();
   ++counters_.plans_applied;
   MR_LOG(info, "plan {} is in force", layout_.plan.epoch);
-  // A pipeline whose every hop is still a hop of the plan goes on as it is.
+  // A pipeline continues unchanged if the new plan has the same route with the same shards.
   for (auto& [id, pipeline] : pipelines_) {
     bool kept = !pipeline.retiring;
     Route route;
@@ -374,7 +379,7 @@ void ControllerCore::MaybeSwitch(Time now) {
   RetirePipelines(now);
 }
 
-// What no layout and no pipeline needs.
+// Unloads shards that no layout and no pipeline needs.
 void ControllerCore::DropUnusedShards() {
   std::set<ShardId> needed;
   for (const Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {

@@ -1,11 +1,11 @@
-// How long KV is kept for a puller. A pipeline whose KV another one is to pull keeps it for
-// `hold_limit`: its scheduler pins the blocks, and its workers let them be read. Both are renewed
-// while the heartbeats of the pulling workers arrive, however slow these are: the request may wait
-// for blocks there, or its pull for the network. Without heartbeats the lease runs out.
+// Leases on KV that another pipeline will pull. The source pipeline keeps the KV for `hold_limit`:
+// its scheduler pins the blocks, and its workers allow reads. Both are renewed while heartbeats of
+// the pulling workers arrive, however slow the pull is: the request may wait for blocks there, or
+// the pull for the network. Without heartbeats the lease expires.
 //
 // Two pipelines must not wait for blocks that each keeps for the other. So blocks that no running
-// request owns are kept longer only where nothing waits for the puller's pipeline in turn: for a
-// hand-over from prefill, and in a pipeline that retires (docs/decisions/0006).
+// request owns are kept longer only where no pipeline waits in the opposite direction: for a
+// hand-over from prefill, and in a retiring pipeline (docs/decisions/0006).
 #include <algorithm>
 
 #include "cluster/controller_core.h"
@@ -13,12 +13,12 @@
 namespace millrace::cluster {
 namespace {
 
-// A lease is renewed when one part in so many of it is over.
+// A lease is renewed after this fraction of its duration: one quarter.
 constexpr int64_t kRenewAfterPart = 4;
 
 }  // namespace
 
-// `renew_at` is unset where the lease began after the last tick.
+// `renew_at` is unset if the lease began after the last tick.
 bool ControllerCore::RenewalDue(Time& renew_at, Time now) const {
   const bool due = renew_at != Time{} && now >= renew_at;
   if (due || renew_at == Time{}) {
@@ -49,8 +49,8 @@ void ControllerCore::RenewLeases(Time now) {
   }
 }
 
-// An expired lease is not renewed, because the blocks may be another request's by now. In a lost
-// pipeline they cannot be, and while the request still runs at the source they are its own.
+// An expired lease is not renewed, because its blocks may belong to another request by now. This
+// cannot happen in a lost pipeline, nor while the request still runs at the source.
 void ControllerCore::RenewMove(RequestId id, Move& move, Time now) {
   if (move.held_until && now > *move.held_until) return;
   if (Pipeline* from = Find(move.from)) {
@@ -67,8 +67,8 @@ void ControllerCore::RenewMove(RequestId id, Move& move, Time now) {
   ++counters_.leases_renewed;
 }
 
-// For recoverable KV in a pipeline that still runs: its request is in another one and will fetch
-// it.
+// Renews the lease on recoverable KV in a pipeline that still runs. The request is in another
+// pipeline and will fetch it.
 void ControllerCore::RenewLeft(RequestId id, Tracked& tracked, Time now) {
   RecoverableKv& left = *tracked.left;
   Pipeline* from = Find(left.pipeline);
@@ -80,7 +80,7 @@ void ControllerCore::RenewLeft(RequestId id, Tracked& tracked, Time now) {
   ++counters_.leases_renewed;
 }
 
-// For a pull of recoverable KV that is in progress.
+// Renews the lease for a pull of recoverable KV that is in progress.
 void ControllerCore::RenewFetch(PullJob& job, Time now) {
   const PipelineId pipeline = job.left->pipeline;
   if (const auto surviving_stages = surviving_stages_.find(pipeline);

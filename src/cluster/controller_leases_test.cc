@@ -1,5 +1,5 @@
-// How long KV is kept for a puller: as long as its heartbeats arrive, however slow it is, and after
-// the last one no longer than the lease.
+// Leases on KV: kept while the puller's heartbeats arrive, however slow the pull is, and after the
+// last heartbeat for at most one lease.
 #include <gtest/gtest.h>
 
 #include "cluster/testing/scripted_workers.h"
@@ -32,7 +32,7 @@ TEST_F(Leases, ASlowPullKeepsItsSource) {
   const int exported = Exported();
   Pass(100);
   EXPECT_GT(Pinned(), 0) << "its blocks at the source";
-  // The source's worker gets the export again and again, with the same handle and as many tokens.
+  // The source's worker gets the export repeatedly, with the same handle and number of tokens.
   EXPECT_GE(Exported(), exported + 6);
   for (const auto& [worker, sent] : exported_) {
     EXPECT_EQ(worker, 1u);
@@ -48,7 +48,7 @@ TEST_F(Leases, ASlowPullKeepsItsSource) {
   EXPECT_EQ(Pinned(), 0);
 }
 
-TEST_F(Leases, APullerThatIsNotHeardLosesIt) {
+TEST_F(Leases, ASilentPullerLosesTheLease) {
   HandOver();
   const int exported = Exported();
   Pass(60, {2});
@@ -57,11 +57,12 @@ TEST_F(Leases, APullerThatIsNotHeardLosesIt) {
   EndPull(0);
   EXPECT_EQ(Describe().counters.moves_failed, 1u);
   ASSERT_EQ(Busy(), (std::set<uint64_t>{2}));
-  EXPECT_EQ(steps_[0].second.plan.sequences.at(0).start, 0) << "what came may be another's";
+  EXPECT_EQ(steps_[0].second.plan.sequences.at(0).start, 0)
+      << "the pulled KV may be another request's";
 }
 
 // The puller is alive for a while, then silent: the lease ends one hold limit later.
-TEST_F(Leases, TheLastLeaseRunsOut) {
+TEST_F(Leases, TheLastLeaseExpires) {
   HandOver();
   Pass(100);
   EXPECT_GT(Pinned(), 0);
@@ -76,15 +77,15 @@ TEST_F(Leases, TheLastLeaseRunsOut) {
   EXPECT_EQ(Describe().counters.moves_failed, 1u);
 }
 
-// The decode pipeline has no blocks for it for a long time.
-TEST_F(Leases, ARequestThatWaitsForRoomKeepsIts) {
+// The decode pipeline has no free blocks for the request for a long time.
+TEST_F(Leases, ARequestThatWaitsForBlocksKeepsItsLease) {
   HandOver(/*num_blocks=*/17);
   EndPull(0);
   // A second one is handed over; the first has most of the blocks, and grows.
   for (int step = 0; step < 40; ++step) EndStep(2);
   ASSERT_TRUE(Submit(2, 40).ok());
   EndStep(1);
-  EXPECT_TRUE(pulls_.empty()) << "there is no room for it";
+  EXPECT_TRUE(pulls_.empty()) << "there are no free blocks for it";
   Pass(100);
   EXPECT_GT(Pinned(), 0);
   for (int step = 0; step < 30 && pulls_.empty(); ++step) EndStep(2);
@@ -94,7 +95,7 @@ TEST_F(Leases, ARequestThatWaitsForRoomKeepsIts) {
   EXPECT_EQ(Describe().counters.moves, 2u);
 }
 
-// A request that moves while it runs, slowly.
+// A running request migrates slowly.
 TEST_F(Leases, ALiveMoveKeepsItsSource) {
   ControllerOptions options = Options();
   options.plan = Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kDecode}});

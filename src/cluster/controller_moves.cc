@@ -1,7 +1,8 @@
-// KV between pipelines. A request that moves is known to two schedulers: the source runs it while
-// rounds of its KV are copied (live migration), then it is paused at a step boundary, the tail
-// follows, and the destination runs it. Prefill to decode is the same with an empty first half
-// (DistServe section 4.3). Whatever fails, its tokens are there: it is computed again from them.
+// KV transfers between pipelines. Two schedulers know a request that moves. In a live migration the
+// source runs the request while its KV is copied in rounds. Then it is paused at a step boundary,
+// the tail is copied, and the destination runs it. The hand-over from prefill to decode is the
+// second half alone (DistServe section 4.3). If a transfer fails, the KV is computed again from the
+// tokens.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,15 +16,16 @@
 namespace millrace::cluster {
 namespace {
 
-// Copying in rounds ends when so little is left, or after so many.
+// Copying in rounds ends when at most this many tokens are left, or after this many rounds.
 constexpr int64_t kTailTokensMax = 32;
 constexpr int kRoundsMax = 5;
-// More requests on the move than these are copied in haste: the KV of all is held meanwhile.
-constexpr size_t kCalmMovesMax = 4;
+// If more requests than this move at once, their KV is not copied in the background, because the KV
+// of all of them is held until they have moved.
+constexpr size_t kBackgroundMovesMax = 4;
 
 }  // namespace
 
-// While the source runs, its last block is being written.
+// `tokens` rounded down to whole blocks. While the source runs it still writes to the last block.
 int ControllerCore::WholeBlocks(int tokens) const {
   return tokens - tokens % options_.scheduler.block_size;
 }
@@ -39,8 +41,8 @@ KvHandle ControllerCore::NewHandle(PipelineId pipeline) {
   return handle;
 }
 
-// The prefill pipeline is done with it: `last` becomes the output of the first token, not of the
-// end.
+// The prefill pipeline has finished the request. `last` becomes the output of its first token
+// instead of its end.
 void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& last, Time now) {
   Tracked& tracked = requests_.at(id);
   from.requests.erase(id);
@@ -73,24 +75,25 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& last,
   Wait(id, tracked, std::move(request), now);
 }
 
-// Live: `from` goes on running it meanwhile.
+// Starts a live migration: `from` continues to run the request.
 Status ControllerCore::StartMove(RequestId id, Pipeline& from, Pipeline& to, Time now) {
   if (from.role == StageRole::kPrefill) {
     return FailedPrecondition(
-        "its prompt is being computed; it is handed over with the first token");
+        "the prompt is still being computed; the request is handed over with its first token");
   }
   if (moves_.size() >= ControllerOptions::kMovesMax) {
-    return ResourceExhausted(fmt::format("{} requests are on the move", moves_.size()));
+    return ResourceExhausted(
+        fmt::format("{} requests are migrating already; retry later", moves_.size()));
   }
   if (requests_.at(id).n() != 1) {
-    return FailedPrecondition("a request of several sequences does not move with its KV");
+    return FailedPrecondition("a request with several sequences cannot migrate");
   }
-  // Held, so that no preemption gives away what is being read.
+  // The blocks are held, so that a preemption does not free them while they are read.
   std::optional<sched::DetachedRequest> copy = from.scheduler->Export(id, now, options_.hold_limit);
   const int whole = copy ? WholeBlocks(copy->computed_tokens()) : 0;
   if (whole == 0) {
     from.scheduler->ReleaseKv(id);
-    return FailedPrecondition("it has no whole block of KV to move");
+    return FailedPrecondition("the request has no complete block of KV to migrate");
   }
   Move move{.from = from.id, .to = to.id, .handle = NewHandle(from.id)};
   move.imported = whole;
@@ -115,7 +118,7 @@ void ControllerCore::StartPulls(Pipeline& pipeline, Time now) {
     const Pipeline* from =
         move == moves_.end() || move->second.to != pipeline.id ? nullptr : Find(move->second.from);
     if (move == moves_.end() && StartFetch(pipeline, pull)) continue;
-    if (from == nullptr) {  // its source is gone: from tokens, then
+    if (from == nullptr) {  // its source is gone: compute from tokens
       FetchFailed(pipeline, pull.id, now);
       continue;
     }
@@ -123,24 +126,26 @@ void ControllerCore::StartPulls(Pipeline& pipeline, Time now) {
       failed.push_back({.to = pipeline.id, .pull = pull, .complete = false});
     }
   }
-  for (const PullJob& job : failed) PullEnded(job, now);  // may close pipelines: last
+  for (const PullJob& job : failed) PullEnded(job, now);  // last, because it may close pipelines
 }
 
-// A machine that is to go may be gone soon.
+// Whether a worker of the pipeline drains. Its machine may be gone soon.
 bool ControllerCore::IsLeaving(const Pipeline& pipeline) const {
   return std::ranges::any_of(
       workers_, [&](const auto& w) { return w.second.draining && pipeline.Uses(w.first); });
 }
 
-// Those that leave a hop come along, so that later the loss of the next one costs it nothing. But
-// what a changed plan moves is as little as can be, and mostly cut elsewhere: without such
-// activations.
+// Which activations are pulled along with KV of `pipeline` (null: it is lost). A hop normally pulls
+// the activations that leave it, so that if the next hop is lost later this one computes nothing
+// again. From a retiring pipeline they are not pulled over the network, because a change of plan
+// should move little and usually splits the layers elsewhere. The same applies to a pipeline with a
+// draining worker.
 PulledActivations ControllerCore::ActivationsFrom(const Pipeline* pipeline) const {
-  const bool there = pipeline == nullptr || (!pipeline->retiring && !IsLeaving(*pipeline));
-  return there ? PulledActivations::kAny : PulledActivations::kLocal;
+  const bool any = pipeline == nullptr || (!pipeline->retiring && !IsLeaving(*pipeline));
+  return any ? PulledActivations::kAny : PulledActivations::kLocal;
 }
 
-// False: the source does not hold that much any more.
+// False: the source no longer holds that much KV.
 bool ControllerCore::StartPull(Pipeline& pipeline, Move& move, const Pipeline& from,
                                const sched::KvPull& pull, Time now) {
   std::vector<BlockIndex> held = from.scheduler->HeldBlocks(pull.id);
@@ -164,7 +169,7 @@ bool ControllerCore::StartPull(Pipeline& pipeline, Move& move, const Pipeline& f
                          {static_cast<int>(rank), static_cast<int>(from.hops[hop].ranks.size())}});
     }
   }
-  const bool haste = IsLeaving(from) || moves_.size() > kCalmMovesMax;
+  const bool urgent = IsLeaving(from) || moves_.size() > kBackgroundMovesMax;
   const uint64_t job_id = NextId();
   PullJob job{.to = pipeline.id, .pull = pull};
   if (!move.first_token) move.first_token = pull.first_token;
@@ -175,7 +180,7 @@ bool ControllerCore::StartPull(Pipeline& pipeline, Move& move, const Pipeline& f
                    .blocks = pull.blocks,
                    .first_token = pull.first_token,
                    .end_token = pull.end_token,
-                   .background = move.phase == Move::Phase::kCopying && !haste,
+                   .background = move.phase == Move::Phase::kCopying && !urgent,
                    .activations = PulledActivations::kNone};
       if (rank == 0 && hop + 1 < pipeline.hops.size()) order.activations = ActivationsFrom(&from);
       for (const KvSource& source : sources) {
@@ -193,8 +198,9 @@ bool ControllerCore::StartPull(Pipeline& pipeline, Move& move, const Pipeline& f
   return true;
 }
 
-// A worker's lease begins when it hears of it, however late that is. What was read before now was
-// the request's own if its blocks are pinned still, or have been kept by it all the while.
+// Whether everything read so far was KV of this request. A worker's lease begins only when its
+// message arrives, which may be late. So the pinned blocks must still be held, or the request must
+// not have been preempted at the source since the round began.
 bool ControllerCore::SourceStillHolds(RequestId id, const Move& move, Time now) const {
   if (move.held_until) return now <= *move.held_until;
   const auto from = pipelines_.find(move.from);
@@ -218,7 +224,7 @@ void ControllerCore::On(ConnectionId, const PullDone& message, Time now) {
   counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, message.bytes));
   if (!message.status.ok()) {
     ++counters_.pulls_failed;
-    MR_LOG(warn, "KV of request {} did not arrive: {}", job.pull.id.value(),
+    MR_LOG(warn, "pull of request {}'s KV failed: {}", job.pull.id.value(),
            Printable(message.status.message()));
   }
   if (--job.due > 0) return;
@@ -250,7 +256,7 @@ void ControllerCore::PullEnded(const PullJob& job, Time now) {
   ContinueMove(job.pull.id, now);
 }
 
-// A round has arrived. Another one, or the last.
+// A round has arrived: starts another one, or pauses the request for the tail.
 void ControllerCore::ContinueMove(RequestId id, Time now) {
   Move& move = moves_.at(id);
   if (!move.complete) return AbandonMove(id, now);
@@ -289,14 +295,14 @@ void ControllerCore::ContinuePauses(Time now) {
   }
 }
 
-// At a step boundary: what was generated since the last round is the tail.
+// The request is paused at a step boundary. The KV computed since the last round is the tail.
 void ControllerCore::FinishPause(RequestId id, Time now) {
   Move& move = moves_.at(id);
   Pipeline& from = pipelines_.at(move.from);
   Pipeline& to = pipelines_.at(move.to);
   Tracked& tracked = requests_.at(id);
   auto detached = from.scheduler->Detach(id, now, options_.hold_limit);
-  if (!detached) return AbandonMove(id, now);  // it has ended, and was told so
+  if (!detached) return AbandonMove(id, now);  // it has ended, and the client has its end
   move.held_until = now + options_.hold_limit;
   move.held_tokens = detached->computed_tokens();
   from.requests.erase(id);
@@ -331,13 +337,13 @@ void ControllerCore::EndMove(RequestId id, bool complete, Time now) {
   const auto found = moves_.find(id);
   if (!complete) ++counters_.moves_failed;
   ReleaseSource(found->second, id);
-  DropLeft(id, requests_.at(id));  // where the source was lost meanwhile
+  DropLeft(id, requests_.at(id));  // set if the source was lost meanwhile
   moves_.erase(found);
   try_waiting_ = true;
   RetirePipelines(now);
 }
 
-// The destination forgets it; the source keeps it, if it still has it.
+// The destination drops the request. The source continues it, if it still has it.
 void ControllerCore::AbandonMove(RequestId id, Time now) {
   const auto found = moves_.find(id);
   const Move move = std::move(found->second);
@@ -355,7 +361,7 @@ void ControllerCore::AbandonMove(RequestId id, Time now) {
   ReleaseSource(move, id);
 }
 
-// Moves that begin or end in a pipeline that is lost.
+// Ends the moves from or to a lost pipeline.
 void ControllerCore::EndMovesOf(PipelineId id, Time now) {
   std::vector<RequestId> moving;
   for (const auto& [request, move] : moves_) {
@@ -364,13 +370,13 @@ void ControllerCore::EndMovesOf(PipelineId id, Time now) {
   for (RequestId request : moving) {
     const Move& move = moves_.at(request);
     if (move.from == id && move.phase != Move::Phase::kTail) {
-      AbandonMove(request, now);  // the caller takes it up again, from its source
+      AbandonMove(request, now);  // the caller replays it with the lost pipeline's requests
     } else if (move.to == id) {
       Pipeline* from = Find(move.from);
       if (from != nullptr && move.phase != Move::Phase::kTail) {
         from->scheduler->Unpause(request);
         ReleaseSource(move, request);
-      } else if (from != nullptr) {  // its KV is there, for the next who runs it
+      } else if (from != nullptr) {  // its next pipeline can fetch the KV from the source
         CloseSource(move, *from);
         LeaveAtSource(request, move, *from);
       }

@@ -1,4 +1,4 @@
-// Pipelines: opened over a route's workers, given steps, closed for good.
+// Pipelines: opening them over a route's workers, forming their steps, losing and closing them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,12 +13,12 @@
 namespace millrace::cluster {
 namespace {
 
-// After a pipeline was lost its way is tried again at once, then ever more slowly.
+// Back-off for opening a lost pipeline's route again.
 constexpr Duration kRetryFirst = Duration::Seconds(0.05);
 constexpr Duration kRetryMost = Duration::Seconds(2);
 
-// Requests of a way that shares its stages' memory with others may each leave most of a block
-// empty; the router bounds what they use together.
+// With a router, pipelines share the memory of their stages, and the router limits what they use
+// together. Each request may leave most of a block empty, so each pipeline gets extra blocks.
 int WithSlack(int64_t blocks, int64_t sequences_max) {
   return static_cast<int>(
       std::min<int64_t>(blocks + sequences_max + 1, std::numeric_limits<int>::max() / 2));
@@ -32,7 +32,7 @@ std::string PipelineKey(const std::vector<PipelineHop>& hops) {
   return key;
 }
 
-// All pipelines write to one log: each line says whose it is. `line` is a JSON object.
+// All pipelines write to one log, so each line names its pipeline. `line` is a JSON object.
 std::function<void(std::string_view)> NamedLines(std::function<void(std::string_view)> write,
                                                  PipelineId id) {
   return [write = std::move(write),
@@ -61,7 +61,7 @@ int ControllerCore::BlocksFor(const Route& route) const {
     const LayoutStage& stage = layout_.stages[static_cast<size_t>(hop.stage)];
     tokens = std::min(tokens, stage.KvTokenLayers() / hop.layers.size());
   }
-  // No more than all sequences at their longest can fill: a step's worth at every hop.
+  // At most what all sequences can fill at their maximum length, with one step at every hop.
   const sched::SchedulerOptions& each = options_.scheduler;
   const int64_t sequences_max = int64_t{each.max_num_seqs} * std::ssize(route);
   const int64_t longest = (each.max_model_len + each.block_size - 1) / each.block_size;
@@ -71,7 +71,7 @@ int ControllerCore::BlocksFor(const Route& route) const {
   return static_cast<int>(std::min<int64_t>(blocks, std::numeric_limits<int>::max() / 2));
 }
 
-// The open pipeline of a way, or one that is being opened; none while a stage of it is not up.
+// The pipeline of a route, open or being opened. Null while one of its stages is not up.
 ControllerCore::Pipeline* ControllerCore::PipelineFor(const Route& route, StageRole role,
                                                       Time now) {
   for (auto& [id, pipeline] : pipelines_) {
@@ -85,10 +85,10 @@ ControllerCore::Pipeline* ControllerCore::PipelineFor(const Route& route, StageR
   return up ? OpenPipeline(route, role, now) : nullptr;
 }
 
-// Who follows a hop that is lost needs the activations that left the hop before it; and where a
-// prompt goes over to others they are cut as these are. Ranks have the same activations: the first
-// keeps them.
-std::vector<int> ControllerCore::KeepRowsAt(LayerRange hop, StageRole role) const {
+// The replacement for a lost hop needs the activations that left the hop before it. A prefill
+// pipeline also caches them where decode pipelines split the layers. All ranks have the same
+// activations, so only the first caches them.
+std::vector<int> ControllerCore::CacheActivationsAt(LayerRange hop, StageRole role) const {
   std::set<int> at = {hop.end};
   for (const PlannedPipeline& planned : layout_.pipelines) {
     if (role != StageRole::kPrefill || planned.role == StageRole::kPrefill) continue;
@@ -125,7 +125,7 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
   if (router_) options.watermark = 0;
   auto scheduler = sched::Scheduler::Create(options);
   if (!scheduler.ok()) {
-    MR_LOG(error, "a way cannot be opened: {}", scheduler.status().message());
+    MR_LOG(error, "cannot open a pipeline: {}", scheduler.status().message());
     pipeline_retry_[PipelineKey(pipeline.hops)] = {now + kRetryMost, kRetryMost};
     return nullptr;
   }
@@ -138,19 +138,20 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
   if (options.num_host_blocks > 0 && options.stages == 1) pipeline.prefill.emplace(options.costs);
   for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
     for (size_t rank = 0; rank < pipeline.workers[hop].size(); ++rank) {
-      Send(pipeline.workers[hop][rank],
-           millrace::OpenPipeline{
-               .pipeline = pipeline.id,
-               .hops = pipeline.hops,
-               .hop = static_cast<int>(hop),
-               .rank = static_cast<int>(rank),
-               .block_size = options.block_size,
-               .num_blocks = pipeline.num_blocks,
-               .num_host_blocks = options.num_host_blocks,
-               .max_batched_tokens = options.max_num_batched_tokens,
-               .eos_token_ids = options.eos_token_ids,
-               .cache_activations_at =
-                   rank == 0 ? KeepRowsAt(pipeline.hops[hop].layers, role) : std::vector<int>{}});
+      Send(
+          pipeline.workers[hop][rank],
+          millrace::OpenPipeline{.pipeline = pipeline.id,
+                                 .hops = pipeline.hops,
+                                 .hop = static_cast<int>(hop),
+                                 .rank = static_cast<int>(rank),
+                                 .block_size = options.block_size,
+                                 .num_blocks = pipeline.num_blocks,
+                                 .num_host_blocks = options.num_host_blocks,
+                                 .max_batched_tokens = options.max_num_batched_tokens,
+                                 .eos_token_ids = options.eos_token_ids,
+                                 .cache_activations_at =
+                                     rank == 0 ? CacheActivationsAt(pipeline.hops[hop].layers, role)
+                                               : std::vector<int>{}});
       pipeline.to_open.insert(pipeline.workers[hop][rank]);
     }
   }
@@ -159,7 +160,8 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
   return &pipelines_.emplace(pipeline.id, std::move(pipeline)).first->second;
 }
 
-// Before anybody asks: a prompt that is handed over finds its pipeline open and keeps its KV.
+// Opens all pipelines in advance. A prompt that is handed over keeps its KV only if its decode
+// pipeline is open.
 void ControllerCore::OpenPipelines(Time now) {
   for (const PlannedPipeline& planned : layout_.pipelines)
     PipelineFor(planned.route, planned.role, now);
@@ -172,11 +174,11 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
     return;
   }
   if (!message.status.ok()) {
-    // What lost pipelines left takes memory that the next one may need.
+    // Surviving stages of lost pipelines may occupy memory that this pipeline needs.
     while (!surviving_stages_.empty()) DropWaiters(surviving_stages_.begin()->first);
-    return LosePipeline(message.pipeline, message.status, PipelineEnd::kInnocent, {}, now);
+    return LosePipeline(message.pipeline, message.status, PipelineEnd::kNoFault, {}, now);
   }
-  // Each worker's own answer, once: a step must not be there before its pipeline.
+  // Waits for each worker's answer: a step must not arrive before its pipeline is open.
   if (pipeline->to_open.erase(ByConnection(from)->id) == 0) ++counters_.stale_messages;
   if (!pipeline->to_open.empty()) return;
   pipeline->open = true;
@@ -213,7 +215,7 @@ void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time n
   const bool cut_off = message.reason.code() == StatusCode::kUnavailable ||
                        message.reason.code() == StatusCode::kDeadlineExceeded;
   if (cut_off && !message.suspect) {
-    // Its batch could not run with the other ranks: their collective has failed, for good.
+    // Its batch could not run with the other ranks: their collective has failed permanently.
     for (const PipelineHop& hop : Find(message.pipeline)->hops) {
       const bool here =
           std::ranges::find(hop.ranks, worker->id, &WorkerAddress::worker) != hop.ranks.end();
@@ -226,7 +228,7 @@ void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time n
   LosePipeline(message.pipeline, message.reason, end, message.suspect, now);
 }
 
-// All pipelines through the stage end; its ranks keep their weights and meet anew.
+// Ends all pipelines through the stage. Its ranks keep their weights and form a new group.
 void ControllerCore::RemakeCollective(const PipelineHop& hop, const Status& reason, Time now) {
   std::vector<PipelineId> through;
   for (const auto& [id, pipeline] : pipelines_) {
@@ -234,12 +236,12 @@ void ControllerCore::RemakeCollective(const PipelineHop& hop, const Status& reas
         pipeline.hops, [&](const PipelineHop& other) { return other.shards == hop.shards; });
     if (uses) through.push_back(id);
   }
-  for (PipelineId id : through) LosePipeline(id, reason, PipelineEnd::kInnocent, {}, now, &hop);
+  for (PipelineId id : through) LosePipeline(id, reason, PipelineEnd::kNoFault, {}, now, &hop);
   ResetGroup(hop.shards.front());
   AssignWorkers(now);
 }
 
-// Its requests go on elsewhere with the tokens they have.
+// Closes a pipeline. Its requests continue in other pipelines from the tokens they have.
 void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
                                   std::optional<WorkerId> suspect, Time now,
                                   const PipelineHop* failed) {
@@ -252,7 +254,8 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   for (const sched::RequestInfo& info : pipeline.scheduler->InspectAll(now)) {
     if (info.state == sched::RequestState::kRunning) ran.insert(info.id);
   }
-  // A step that failed by itself may do so again: what is there is not trusted.
+  // If a step failed while all workers are there, its KV may be what made it fail, so it is not
+  // kept.
   const bool step_failed =
       end == PipelineEnd::kDeath &&
       std::ranges::all_of(pipeline.hops, [&](const PipelineHop& hop) { return StillThere(hop); });
@@ -263,7 +266,7 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   EndMovesOf(id, now);
   for (sched::DetachedRequest& detached : left) {
     const RequestId request = detached.request.id;
-    if (!here.contains(request)) continue;  // a copy of one that runs elsewhere still
+    if (!here.contains(request)) continue;  // it is moving here and still runs elsewhere
     Tracked& tracked = requests_.at(request);
     tracked.pipeline.reset();
     ++counters_.replays;
@@ -273,7 +276,7 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
     if (router_) router_->Release(request, tracked.delivered + tracked.prompt_tokens(), now);
     tracked.route.reset();
     Wait(request, tracked, std::move(detached.request), now);
-    EndPoison(request, tracked, reason, now);
+    EndAfterDeaths(request, tracked, reason, now);
   }
   try_waiting_ = true;
 }
@@ -283,29 +286,30 @@ void ControllerCore::CountDeath(Tracked& tracked) {
   tracked.delivered_at_death = tracked.delivered;
 }
 
-// REQUIRES: it waits.
-bool ControllerCore::EndPoison(RequestId id, const Tracked& tracked, const Status& reason,
-                               Time now) {
+// Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
+bool ControllerCore::EndAfterDeaths(RequestId id, const Tracked& tracked, const Status& reason,
+                                    Time now) {
   if (tracked.deaths < options_.deaths_max) return false;
   ++counters_.poisoned;
   EndWaiting(id, FinishReason::kError,
-             Internal(fmt::format("{} workers were lost while they ran this request: {}",
+             Internal(fmt::format("{} pipelines were lost while they ran this request: {}",
                                   tracked.deaths, reason.message())),
              std::nullopt, now);
   return true;
 }
 
-// A worker whose peers said so first: the requests that ran with it may be the cause.
-void ControllerCore::BlameFor(WorkerId lost, const Status& reason, Time now) {
-  std::vector<RequestId> blamed;
+// Peers may report a lost worker before the controller notices. Once the loss is certain, the
+// requests that ran on it count it, because they may be the cause.
+void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now) {
+  std::vector<RequestId> counted;
   for (auto& [id, tracked] : requests_) {
     if (tracked.suspect != lost) continue;
     tracked.suspect.reset();
     CountDeath(tracked);
-    if (tracked.waiting) blamed.push_back(id);
+    if (tracked.waiting) counted.push_back(id);
   }
-  std::ranges::sort(blamed);
-  for (RequestId id : blamed) EndPoison(id, requests_.at(id), reason, now);
+  std::ranges::sort(counted);
+  for (RequestId id : counted) EndAfterDeaths(id, requests_.at(id), reason, now);
 }
 
 void ControllerCore::ClosePipeline(PipelineId id) {

@@ -13,7 +13,7 @@ Result<std::unique_ptr<ControllerProcess>> ControllerProcess::Start(ControllerHo
   ControllerProcess* raw = both.get();
   const Term term = host.controller.term;
   ControllerLinks links;
-  // Until the server exists no worker is known, so nothing is sent.
+  // Nothing is sent before the server exists, because no worker can join.
   links.send = [raw, term](ConnectionId to, const ToWorker& message) {
     const Status sent = raw->server_->Send(to, term, message);
     if (sent.code() != StatusCode::kTooLarge) return;  // on_disconnect follows
@@ -39,7 +39,8 @@ Result<std::unique_ptr<ControllerProcess>> ControllerProcess::Start(ControllerHo
   return both;
 }
 
-// The controller says no more; then sessions end, and their last words find it still there.
+// Closes the host, so that it sends no more messages. Then the sessions end, and their last
+// callbacks still reach the host, which is destroyed last.
 ControllerProcess::~ControllerProcess() {
   if (host_) host_->Close();
   server_.reset();

@@ -1,6 +1,6 @@
-// ControllerProcess: a ControllerHost that workers reach over the network: the control server's
-// sessions are the controller's connections. Owned by main(); the controller's callers may be any
-// thread.
+// ControllerProcess: a ControllerHost that workers reach over the network. The sessions of the
+// control server are the controller's connections. Owned by the process that serves the cluster;
+// host() may be called from any thread.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace millrace::cluster {
 
 class ControllerProcess {
  public:
-  // Listens at once. `clock` outlives it.
+  // Returns once the server listens. `clock` outlives the ControllerProcess.
   static Result<std::unique_ptr<ControllerProcess>> Start(ControllerHostOptions host,
                                                           ControlServerOptions server,
                                                           const Clock& clock);

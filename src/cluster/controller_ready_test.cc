@@ -1,6 +1,5 @@
-// When a cluster is ready: a complete pipeline serves, or with separate prefill and decode one of
-// each. And which requests wait for which: prompts and requests that decode do not block each
-// other.
+// Readiness of a cluster: it needs one complete pipeline, or one of each kind if prefill and decode
+// are separate. Also the queue: prompts and requests that decode do not block each other.
 #include <gtest/gtest.h>
 
 #include "cluster/layout.h"
@@ -39,7 +38,7 @@ TEST_F(Ready, AReplicaServesWhileAnotherIsMissing) {
   EXPECT_EQ(Missing(), "No worker has joined yet.");
 }
 
-// Their routes were chosen before the loss was known.
+// Their pipeline was chosen before the loss was known.
 TEST_F(Ready, RequestsThatWaitForALostReplicaGoToAnother) {
   Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
   Join(1);
@@ -59,19 +58,19 @@ TEST_F(Ready, APipelineNamesWhatItLacks) {
   Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
   Join(1);
   EXPECT_EQ(Missing(), "Layers 2-3 are on no worker.");
-  EXPECT_EQ(Degraded(), "nothing") << "the sentence above says more";
+  EXPECT_EQ(Degraded(), "nothing") << "Missing() reports it already";
   Join(2);
   EXPECT_EQ(Missing(), "nothing");
 }
 
-TEST_F(Ready, PrefillAndDecodeAreNeededBoth) {
+TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
   Start(Chains({{kAll, kPrefill}, {kFront, kDecode}, {kBack, kDecode}, {kAll, kDecode}}));
   Join(1);
   EXPECT_EQ(Missing(), "Decode: the model's layers are on no worker.");
   Join(2);
   Join(3);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are on no worker.") << "of the second that decodes";
+  EXPECT_EQ(Degraded(), "The model's layers are on no worker.") << "the second decode pipeline";
   Join(4);
   EXPECT_EQ(Degraded(), "nothing");
   Lose(3);
@@ -97,7 +96,7 @@ TEST_F(Ready, AStageForBothStandsInForPrefill) {
   EXPECT_EQ(Missing(), "Prefill: the model's layers are on no worker.");
 }
 
-// Two entries that share the stage behind them, and one that goes all the way.
+// Two first stages share the stage after them, and a fourth stage holds all layers.
 TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
   Plan plan{.num_layers = 4};
   plan.stages = {{.layers = kFront}, {.layers = {0, 1}}, {.layers = {1, 4}}, {.layers = kAll}};
@@ -132,8 +131,7 @@ TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
   EXPECT_EQ(layout.Degraded(), std::nullopt);
 }
 
-// The first worker decodes, the second is for prompts; who comes after them takes the first's
-// place.
+// The first worker decodes and the second computes prompts. A later worker replaces the first.
 class Waiting : public ScriptedWorkers {
  protected:
   Waiting() {
@@ -146,7 +144,7 @@ class Waiting : public ScriptedWorkers {
 TEST_F(Waiting, APromptDoesNotHoldUpRequestsThatOnlyDecode) {
   Lose(2);
   ASSERT_TRUE(Submit(1).ok());
-  EXPECT_EQ(Describe().waiting, 1) << "for a worker that computes prompts";
+  EXPECT_EQ(Describe().waiting, 1) << "it waits for a worker that computes prompts";
   // Several sequences stay where they decode, prompt included.
   ASSERT_TRUE(Submit(2, 10, 2).ok());
   EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
@@ -189,8 +187,8 @@ TEST_F(Waiting, ALostPromptIsComputedWhereItWillBeDecoded) {
   EXPECT_EQ(Describe().waiting, 1) << "a new one does wait";
 }
 
-// The order within a kind stays that of arrival.
-TEST_F(Waiting, TheFirstComesFirst) {
+// Requests of one kind keep the order of arrival.
+TEST_F(Waiting, OldestFirst) {
   Lose(2);
   for (uint64_t id = 1; id <= 3; ++id) {
     Pass(0.1);

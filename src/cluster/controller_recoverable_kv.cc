@@ -1,19 +1,18 @@
-// KV that requests left behind: in a pipeline that was lost, of which some hops are still there, in
-// one that is given up and whose requests are routed anew, or at the source of a move whose last
-// pull has failed. A lost pipeline runs nothing more, but its workers keep it open until whoever
-// left KV there has fetched it or gone. What cannot be fetched is computed again by the layers that
-// lack it, and by them alone: who held the layers before them has kept the activations that left
-// these (engine/activation_caching_stage.h), those behind them have nothing to do. The pipeline
-// that goes on may cut the layers elsewhere than the lost one did.
+// Recoverable KV: KV that requests left in a lost pipeline with surviving hops, in a retiring
+// pipeline, or at the source of a move whose last pull failed. A lost pipeline runs no more steps,
+// but its surviving workers keep it open until its requests have fetched their KV or ended. Only
+// the layers whose KV cannot be fetched compute it again: the hop before them has cached the
+// activations that enter them (engine/activation_caching_stage.h), and the layers after them have
+// their KV. The next pipeline may split the layers differently.
 //
-// All of it is a help. Where it fails, or comes too late, tokens are computed again by every layer.
+// This is an optimization. If it fails or comes too late, every layer computes the tokens again.
 #include <algorithm>
 #include <utility>
 
 #include "cluster/controller_core.h"
 
 namespace millrace::cluster {
-// What of the pipeline's hops can still be read: null when there is no such pipeline.
+// The hops of an open or lost pipeline that may still be readable. Null: no such pipeline.
 const std::vector<PipelineHop>* ControllerCore::HopsOf(PipelineId id) {
   if (const Pipeline* pipeline = Find(id)) return &pipeline->hops;
   const auto found = surviving_stages_.find(id);
@@ -32,10 +31,11 @@ bool ControllerCore::HasSurvivingStages(WorkerId worker) const {
   });
 }
 
-// Before the pipeline is closed: what its requests have computed, of those hops that outlive it.
+// Called before the pipeline is closed: records the KV that its requests have on surviving hops.
 void ControllerCore::RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
                                            std::optional<WorkerId> suspect, Time now) {
-  // What earlier waiters left here may have been given away since: only this scheduler knows.
+  // Blocks of earlier waiters may have been reused since. Only this scheduler knows, and it is
+  // about to go.
   if (const auto waiters = waiters_.find(pipeline.id); waiters != waiters_.end()) {
     const std::set<RequestId> all = waiters->second;
     for (RequestId id : all) {
@@ -64,7 +64,7 @@ void ControllerCore::RetainSurvivingStages(Pipeline& pipeline, const PipelineHop
     surviving_stages_.emplace(pipeline.id, std::move(surviving_stages));
 }
 
-// A block or less is not worth the trouble.
+// Records what the request leaves in the pipeline. Less than one block is not worth fetching.
 void ControllerCore::LeaveBehind(RequestId id, PipelineId pipeline, sched::DetachedRequest here,
                                  std::vector<BlockIndex> held) {
   Tracked& tracked = requests_.at(id);
@@ -72,20 +72,21 @@ void ControllerCore::LeaveBehind(RequestId id, PipelineId pipeline, sched::Detac
     Find(pipeline)->scheduler->ReleaseKv(id);
     return;
   }
-  // What it had left in this same pipeline is held no more, or as what it leaves now.
+  // KV that it left earlier in the same pipeline is either no longer held or part of `held`.
   if (tracked.left && tracked.left->pipeline != pipeline) DropLeft(id, tracked);
   tracked.left = RecoverableKv{pipeline, std::move(here.kv), here.lacking, std::move(held)};
   waiters_[pipeline].insert(id);
 }
 
-// Of a move in its tail: what the source holds.
+// Records what the source holds for a move in its tail phase.
 void ControllerCore::LeaveAtSource(RequestId id, const Move& move, Pipeline& from) {
   std::vector<BlockIndex> held = from.scheduler->HeldBlocks(id);
   if (held.empty()) return;
   LeaveBehind(id, from.id, {.request = {}, .kv = {{move.held_tokens, held}}}, held);
 }
 
-// Nobody needs it any more: fetched, ended, or lost.
+// Releases the request's recoverable KV, because it was fetched, cannot be fetched, or the request
+// has ended.
 void ControllerCore::DropLeft(RequestId id, Tracked& tracked) {
   if (!tracked.left) return;
   const PipelineId pipeline = std::exchange(tracked.left, std::nullopt)->pipeline;
@@ -121,7 +122,7 @@ void ControllerCore::ExpireSurvivingStages(Time now) {
   for (PipelineId id : late) DropWaiters(id);
 }
 
-// Who there holds KV of these layers, or of some of them.
+// The surviving hops of pipeline `in` that hold KV of some of these layers.
 std::vector<PipelineHop> ControllerCore::HoldersOf(LayerRange layers, PipelineId in) {
   std::vector<PipelineHop> holders;
   const std::vector<PipelineHop>* hops = HopsOf(in);
@@ -132,15 +133,15 @@ std::vector<PipelineHop> ControllerCore::HoldersOf(LayerRange layers, PipelineId
   return holders;
 }
 
-// A pipeline that goes on for others may have given its blocks away: those of a lost one are
-// nobody's.
+// Whether the recoverable KV is still intact. A pipeline that still runs may have reused its
+// blocks; a lost one cannot.
 bool ControllerCore::StillLeft(RequestId id, const RecoverableKv& left) {
   const Pipeline* pipeline = Find(left.pipeline);
   return pipeline == nullptr ||
          (!left.held.empty() && pipeline->scheduler->HeldBlocks(id) == left.held);
 }
 
-// Whether the request would find KV it left for any layer of the pipeline.
+// Whether the request has recoverable KV for any layer of the pipeline.
 bool ControllerCore::CanFetch(RequestId id, const Tracked& tracked, const Pipeline& pipeline) {
   if (!tracked.left || !StillLeft(id, *tracked.left)) return false;
   return std::ranges::any_of(pipeline.hops, [&](const PipelineHop& hop) {
@@ -148,7 +149,7 @@ bool ControllerCore::CanFetch(RequestId id, const Tracked& tracked, const Pipeli
   });
 }
 
-// False: there is nothing any more.
+// Starts to fetch the request's recoverable KV into `pipeline`. False: there is none.
 bool ControllerCore::StartFetch(Pipeline& pipeline, const sched::KvPull& pull, bool doubtful) {
   const auto found = requests_.find(pull.id);
   if (found == requests_.end() || found->second.pipeline != pipeline.id ||
@@ -184,9 +185,9 @@ bool ControllerCore::StartFetch(Pipeline& pipeline, const sched::KvPull& pull, b
   return true;
 }
 
-// The last pull of a move has failed, of one hop perhaps: what the others hold is fetched by
-// itself. All of the move's tokens, because whatever layers must compute, they compute at each of
-// these. False: there is nothing to be fetched.
+// The last pull of a move has failed, perhaps at one hop only. Fetches what the other hops hold,
+// for all tokens of the move, because a layer that must compute does so for all of them. False:
+// there is nothing to fetch.
 bool ControllerCore::FetchTail(Pipeline& to, const PullJob& job, Time now) {
   const RequestId id = job.pull.id;
   const Move move = moves_.at(id);
@@ -208,7 +209,7 @@ bool ControllerCore::FetchTail(Pipeline& to, const PullJob& job, Time now) {
   return true;
 }
 
-// What one hop of the lost pipeline holds of one of the pipeline's.
+// Pulls the layers that `holder`, a hop of the lost pipeline, shares with hop `hop` of `pipeline`.
 void ControllerCore::FetchFrom(const PipelineHop& holder, const Pipeline& pipeline, size_t hop,
                                const sched::KvPull& pull, uint64_t job_id, PullJob& job) {
   const LayerRange layers = holder.layers.Overlap(pipeline.hops[hop].layers);
@@ -219,7 +220,8 @@ void ControllerCore::FetchFrom(const PipelineHop& holder, const Pipeline& pipeli
         {holder.ranks[static_cast<size_t>(rank)], *job.left, holder.layers, {rank, size}});
   }
   const int ranks = static_cast<int>(pipeline.workers[hop].size());
-  // Rank 0 alone sends to the next hop; what enters a layer within the hop each rank must have.
+  // Activations that leave the hop are needed by rank 0 only, which sends to the next hop.
+  // Activations that enter a layer within the hop are needed by every rank.
   const bool leave = layers.end == pipeline.hops[hop].layers.end;
   job.activations_due[layers.end] = leave ? 1 : ranks;
   PulledActivations activations = PulledActivations::kNone;
@@ -275,7 +277,7 @@ LayerRange FetchedLayers::Lacking() const {
   return lacking;
 }
 
-// Nobody pulls by its handle any more.
+// Releases the export, because no more pulls use its handle.
 void ControllerCore::CloseFetch(const PullJob& job) {
   const std::vector<PipelineHop>* hops = HopsOf(job.left->pipeline);
   if (hops == nullptr) return;
@@ -284,7 +286,7 @@ void ControllerCore::CloseFetch(const PullJob& job) {
   }
 }
 
-// It is computed there from its tokens: what it left is of no use any more.
+// The pipeline computes the request from its tokens, so its recoverable KV is dropped.
 void ControllerCore::FetchFailed(Pipeline& pipeline, RequestId id, Time now) {
   const auto found = requests_.find(id);
   if (found != requests_.end() && found->second.pipeline == pipeline.id)
@@ -293,8 +295,8 @@ void ControllerCore::FetchFailed(Pipeline& pipeline, RequestId id, Time now) {
   dirty_.insert(pipeline.id);
 }
 
-// One sequence's. All of the request's are to compute at the same layers: what the first ones are
-// said to lack grows with those that follow.
+// The fetch for one sequence has ended. All sequences of a request must compute at the same layers,
+// so the lacking layers accumulate over its sequences.
 void ControllerCore::FetchEnded(const PullJob& job, Time now) {
   CloseFetch(job);
   Pipeline* to = Find(job.to);
@@ -319,7 +321,7 @@ void ControllerCore::FetchEnded(const PullJob& job, Time now) {
     to->scheduler->KvArrivedWithout(job.pull.id, lacking, now);
   }
   const auto info = to->scheduler->Inspect(job.pull.id, now);
-  if (info && info->state == sched::RequestState::kPulling) return;  // others are on the way
+  if (info && info->state == sched::RequestState::kPulling) return;  // for other sequences
   DropLeft(job.pull.id, found->second);
   counters_.fetched += none ? 0 : 1;
   counters_.computed_in_part += none || lacking.size() == 0 ? 0 : 1;

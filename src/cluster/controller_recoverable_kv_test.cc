@@ -1,5 +1,5 @@
-// Prefill and decode apart: KV that a request left where others go on, which may be fetched as long
-// as it is held; and the activations that come with KV that is handed over.
+// Separate prefill and decode: recoverable KV in a pipeline that still runs, which can be fetched
+// while it is held; and the activations that are pulled along with handed-over KV.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -18,7 +18,7 @@ constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode
 
 class PrefillApart : public ::testing::Test {
  protected:
-  // One worker for each stage; they follow each other where their roles are the same.
+  // One worker per stage. A stage follows the one before it unless it begins at layer 0.
   void Start(const std::vector<std::pair<LayerRange, StageRole>>& stages) {
     ControllerOptions o;
     o.term = Term(1);
@@ -51,7 +51,8 @@ class PrefillApart : public ::testing::Test {
     EXPECT_TRUE(c_->Submit(std::move(request), now).ok());
     Settle(now);
   }
-  // The prompt of the only step under way is there: its request is handed over.
+  // Ends the only step in flight with a token for its first sequence. Its request is handed over if
+  // that was its prompt.
   void EndStep(uint64_t worker, Time now) {
     ASSERT_EQ(steps_.size(), 1u);
     const PipelineStep step = steps_.front();
@@ -62,7 +63,7 @@ class PrefillApart : public ::testing::Test {
     c_->Receive(ConnectionId(worker), StepDone{step.pipeline, std::move(result)}, now);
     Settle(now);
   }
-  // Whoever is told to loads and opens.
+  // Answers all messages to workers: loads and opens succeed; pulls and steps are recorded.
   void Settle(Time now) {
     for (int round = 0; round < 8; ++round) {
       std::vector<ControllerAction> actions;
@@ -99,7 +100,7 @@ class PrefillApart : public ::testing::Test {
   std::vector<PipelineStep> steps_;
 };
 
-// Prompts run at two stages, decodes at a third, which is told to pull the first request's KV.
+// Two workers prefill and a third decodes, which is told to pull the first request's KV.
 class HandedOver : public PrefillApart {
  protected:
   HandedOver() {
@@ -113,15 +114,15 @@ class HandedOver : public PrefillApart {
 class LeftAtPrefill : public HandedOver {
  protected:
   LeftAtPrefill() { pulls_.clear(); }
-  // The third is lost while somebody else's prompt is computed; it ends a while later, and then the
-  // second is lost.
+  // The third worker is lost while another request's prompt is computed. That prompt ends at
+  // `later`, and then the second worker is lost.
   void LoseBoth(double later) {
     Submit(2, At(0.5));
     c_->ConnectionLost(ConnectionId(3), Unavailable("gone"), At(1));
     EndStep(2, At(later));
     c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(later + 1));
     Settle(At(later + 1));
-    EXPECT_TRUE(pulls_.empty()) << "nobody is there who could";
+    EXPECT_TRUE(pulls_.empty()) << "there is no worker that could pull";
     steps_.clear();
     Join(4, At(later + 2));
     Join(5, At(later + 2));
@@ -129,23 +130,23 @@ class LeftAtPrefill : public HandedOver {
   }
 };
 
-TEST_F(LeftAtPrefill, IsFetchedByTheNextWhoDecodes) {
+TEST_F(LeftAtPrefill, IsFetchedByTheNextDecodeWorker) {
   LoseBoth(5);
-  ASSERT_EQ(pulls_.size(), 1u) << "of the one stage that is left";
+  ASSERT_EQ(pulls_.size(), 1u) << "from the one stage that is left";
   EXPECT_EQ(pulls_[0].sources.at(0).handle.pipeline, prefill_);
   EXPECT_EQ(pulls_[0].layers, (LayerRange{0, 2}));
-  EXPECT_EQ(pulls_[0].activations, PulledActivations::kAny) << "the layers behind it must compute";
+  EXPECT_EQ(pulls_[0].activations, PulledActivations::kAny) << "the layers after it must compute";
 }
 
-// Its blocks may be anybody's by then, and when the pipeline is gone nobody can tell.
-TEST_F(LeftAtPrefill, IsTrustedNoLongerThanItIsHeld) {
+// Its blocks may have been reused by then, which cannot be checked once the pipeline is gone.
+TEST_F(LeftAtPrefill, IsNotUsedAfterItsHoldExpires) {
   LoseBoth(40);
   EXPECT_TRUE(pulls_.empty());
   EXPECT_FALSE(steps_.empty()) << "it is computed from its tokens";
 }
 
-// The last pull of a move that fails because one hop of its source is gone: what the other hops
-// hold is fetched by itself, and the lost hop's layers alone are computed again.
+// The last pull of a move fails because one hop of its source is gone. What the other hops hold is
+// fetched separately, and only the lost hop's layers are computed again.
 class TailOfAHandOver : public HandedOver {
  protected:
   PullKv TakePull() {
@@ -180,29 +181,29 @@ TEST_F(TailOfAHandOver, IsFetchedFromTheHopsThatOutliveTheLoss) {
   ExpectTheLostLayersOnly();
 }
 
-// Who pulls hears of a loss before the controller does.
+// The pulling worker may notice a loss before the controller does.
 TEST_F(TailOfAHandOver, IsFetchedBeforeTheLossIsKnown) {
   EndPull(TakePull(), false, At(0.3));
   ASSERT_EQ(pulls_.size(), 2u);
   const PullKv first = TakePull(), second = TakePull();
   EXPECT_EQ(first.layers, (LayerRange{0, 2}));
-  EXPECT_EQ(first.activations, PulledActivations::kAny) << "should the layers behind it be lost";
+  EXPECT_EQ(first.activations, PulledActivations::kAny) << "the layers after it may be lost";
   EndPull(first, true, At(0.4));
   EndPull(second, false, At(0.4));
   ExpectTheLostLayersOnly();
 }
 
-TEST_F(TailOfAHandOver, LeavesNothingBehindWhenItArrivesAllTheSame) {
+TEST_F(TailOfAHandOver, LeavesNothingBehindWhenItArrivesDespiteTheLoss) {
   c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(0.3));
   Settle(At(0.3));
   EndPull(TakePull(), true, At(0.4));
   EXPECT_TRUE(pulls_.empty());
   EXPECT_EQ(c_->counters().replays, 0u);
-  EXPECT_EQ(closed_.count({1, prefill_}), 1u) << "the hop that outlived the loss";
+  EXPECT_EQ(closed_.count({1, prefill_}), 1u) << "the surviving hop";
 }
 
-// So that later the loss of the second who decodes costs the first nothing, although it never
-// computed the prompt.
+// If the second decode worker is lost later, the first need not compute anything again, although it
+// never computed the prompt.
 TEST_F(PrefillApart, ActivationsAreCachedAtDecodeCutsAndComeWithTheKv) {
   Start({{{0, 4}, kPrefill}, {{0, 1}, kDecode}, {{1, 4}, kDecode}});
   EXPECT_EQ(opened_.at(1).cache_activations_at, (std::vector<int>{1}));
@@ -212,18 +213,18 @@ TEST_F(PrefillApart, ActivationsAreCachedAtDecodeCutsAndComeWithTheKv) {
   EndStep(1, At(0.2));
   ASSERT_EQ(pulls_.size(), 2u);
   EXPECT_EQ(pulls_[0].activations, PulledActivations::kAny);
-  EXPECT_EQ(pulls_[1].activations, PulledActivations::kNone) << "tokens leave it";
+  EXPECT_EQ(pulls_[1].activations, PulledActivations::kNone) << "the last stage outputs tokens";
 }
 
 TEST_F(PrefillApart, ActivationsAreCachedAtOwnAndOtherCuts) {
   Start({{{0, 2}, kPrefill}, {{2, 4}, kPrefill}, {{0, 3}, kDecode}, {{3, 4}, kDecode}});
   EXPECT_EQ(opened_.at(1).cache_activations_at, (std::vector<int>{2}));
   EXPECT_EQ(opened_.at(2).cache_activations_at, (std::vector<int>{3}));
-  EXPECT_EQ(opened_.at(3).cache_activations_at, (std::vector<int>{3})) << "it prefills for nobody";
+  EXPECT_EQ(opened_.at(3).cache_activations_at, (std::vector<int>{3})) << "it does not prefill";
 }
 
-// It may be gone before they have crossed.
-TEST_F(PrefillApart, AMachineThatIsToGoSendsNoRows) {
+// Its machine may be gone before they are transferred.
+TEST_F(PrefillApart, ALeavingWorkerSendsNoActivations) {
   Start({{{0, 4}, kPrefill}, {{0, 1}, kDecode}, {{1, 4}, kDecode}});
   Submit(1, At(0.1));
   Join(4, At(0.12));

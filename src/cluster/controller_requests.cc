@@ -1,4 +1,4 @@
-// Requests: who waits for a pipeline, who gets which, what is told of them.
+// Requests: the queue, the choice of a pipeline, and outputs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace millrace::cluster {
 
-// The most tokens that it may generate, over its sequences.
+// The maximum number of tokens that the request may generate, over all its sequences.
 int64_t ControllerCore::OutputLimit(const Tracked& tracked) const {
   const SamplingParams& params = *tracked.spec.params;
   const int64_t room = std::max(1, options_.scheduler.max_model_len - tracked.prompt_tokens());
@@ -24,12 +24,12 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   MR_CHECK(!requests_.contains(id)) << "request " << id << " twice";
   const auto prompt_tokens = static_cast<int>(request.prompt->size());
   if (prompt_tokens >= options_.scheduler.max_model_len) {
-    return InvalidArgument(fmt::format("the prompt has {} tokens, the model takes {} in all",
+    return InvalidArgument(fmt::format("the prompt has {} tokens, the model's context has {}",
                                        prompt_tokens, options_.scheduler.max_model_len));
   }
   if (std::ssize(waiting_) >= options_.waiting_max) {
-    return ResourceExhausted(
-        fmt::format("{} requests wait, the limit is {}", waiting_.size(), options_.waiting_max));
+    return ResourceExhausted(fmt::format("{} requests are waiting, the limit is {}",
+                                         waiting_.size(), options_.waiting_max));
   }
   Tracked tracked;
   tracked.spec = request;
@@ -43,7 +43,7 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
       return ok;
     }
   }
-  // In turn: nobody overtakes those who wait.
+  // A new request does not overtake waiting ones.
   if (waiting_.empty()) {
     if (Pipeline* pipeline = ChoosePipeline(id, kept, now); pipeline != nullptr && pipeline->open) {
       Status added = AddTo(*pipeline, id, kept, now);
@@ -73,7 +73,7 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
 }
 
 void ControllerCore::Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now) {
-  request.params = tracked.spec.params;  // a prefill pipeline had changed them
+  request.params = tracked.spec.params;  // a prefill pipeline has changed them
   request.hold_kv.reset();
   request.imported_tokens.clear();
   tracked.waiting = std::move(request);
@@ -83,9 +83,10 @@ void ControllerCore::Wait(RequestId id, Tracked& tracked, sched::NewRequest requ
   if (router_) (void)SubmitToRouter(id, tracked, now);
 }
 
-// A prompt of several sequences stays where they will be decoded. A request that has no token yet
-// begins with its prompt, however often it has lost its pipeline. Without a prefill pipeline its
-// prompt is computed where it will be decoded; only new requests wait for one.
+// With several sequences the prompt is computed where they will be decoded. A request without a
+// token begins with its prompt, however often it has lost its pipeline. If there is no prefill
+// pipeline, a new request waits for one; the prompt of a replayed request is computed where it will
+// be decoded.
 Phase ControllerCore::PhaseOf(const Tracked& tracked) const {
   if (router_ || !tracked.waiting || tracked.n() != 1 || !PrefillApart(layout_)) {
     return Phase::kDecode;
@@ -96,9 +97,9 @@ Phase ControllerCore::PhaseOf(const Tracked& tracked) const {
   return HasPipeline(layout_, Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
 }
 
-// Where the request should go now: the pipeline of its route, or the least loaded of the fixed
-// ones. A prompt goes to a pipeline for both roles only while no pipeline for prefill alone is
-// there.
+// The pipeline that the request should go to now: that of its route, or the least loaded of the
+// fixed ones. A prompt goes to a pipeline for both roles only while there is no pipeline for
+// prefill alone.
 ControllerCore::Pipeline* ControllerCore::ChoosePipeline(RequestId, Tracked& tracked, Time now) {
   if (router_) return tracked.route ? PipelineFor(*tracked.route, StageRole::kBoth, now) : nullptr;
   const Phase phase = PhaseOf(tracked);
@@ -116,8 +117,9 @@ ControllerCore::Pipeline* ControllerCore::ChoosePipeline(RequestId, Tracked& tra
   return best;
 }
 
-// REQUIRES: it waits. By sequence; one that has ended meanwhile needs nothing. Nothing at all where
-// the first that goes on, which computes the prompt for the others, has none.
+// How many tokens of recoverable KV to fetch, by sequence; 0 for a sequence that has ended. Empty
+// if the first unfinished sequence has none, because it computes the prompt for the others.
+// REQUIRES: the request waits.
 std::vector<int> ControllerCore::ToFetch(RequestId id, Tracked& tracked, const Pipeline& pipeline) {
   std::vector<int> tokens;
   if (!CanFetch(id, tracked, pipeline)) return tokens;
@@ -155,10 +157,10 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked,
   return OkStatus();
 }
 
-// Oldest first among the requests of one kind: those that wait for a prefill pipeline, and those
-// that wait for one that decodes. With a router each request has a route of its own.
+// Places waiting requests. Requests that wait for a prefill pipeline and requests that wait for one
+// that decodes are two queues, each oldest first. With a router each request has its own route.
 void ControllerCore::Dispatch(Time now) {
-  if (router_) FollowRouter(now);
+  if (router_) ApplyRouterDecisions(now);
   std::set<Phase> blocked;
   const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
   for (const WaitingKey& key : waiting) {
@@ -178,13 +180,13 @@ ControllerCore::Placed ControllerCore::Place(RequestId id, Tracked& tracked, Tim
   if (pipeline == nullptr || !pipeline->open) return Placed::kNotNow;
   const Status added = AddTo(*pipeline, id, tracked, now);
   if (added.ok()) return Placed::kYes;
-  if (added.code() == StatusCode::kUnavailable) return Placed::kNotYet;  // its last pull must end
+  if (added.code() == StatusCode::kUnavailable) return Placed::kNotYet;  // until its last pull ends
   if (added.code() != StatusCode::kInvalidArgument) return Placed::kNotNow;
   EndWaiting(id, FinishReason::kError, added, std::nullopt, now);
   return Placed::kNever;
 }
 
-// Of a request that no scheduler has: its unfinished sequences, or one of them, end here.
+// Ends the unfinished sequences, or sequence `index`, of a request that waits.
 void ControllerCore::EndWaiting(RequestId id, FinishReason reason, const Status& error,
                                 std::optional<int> index, Time now) {
   Tracked& tracked = requests_.at(id);
@@ -215,18 +217,18 @@ void ControllerCore::ExpireWaiting(Time now) {
   for (const auto& [arrived, id] : waiting_) {
     if (now - requests_.at(id).waits_since > options_.waiting_limit) expired.push_back(id);
   }
-  const std::string missing = Missing().value_or("No way through the plan has room.");
+  const std::string missing = Missing().value_or("All pipelines are full.");
   for (RequestId id : expired) {
     ++counters_.expired;
     EndWaiting(id, FinishReason::kError,
-               Unavailable(fmt::format("waited {:.0f} s for workers. {}",
+               Unavailable(fmt::format("waited {:.0f} s for a pipeline. {}",
                                        options_.waiting_limit.seconds(), missing)),
                std::nullopt, now);
   }
 }
 
-// What a scheduler told: outputs_ from the `first` on. Only the pipeline that has a request may
-// speak for it. Nothing else is told meanwhile.
+// Filters a scheduler's outputs, which are outputs_ from `first` on. Only the pipeline that has a
+// request may produce outputs for it. Nothing else adds to outputs_ meanwhile.
 void ControllerCore::FilterOutputs(Pipeline& pipeline, size_t first, Time now) {
   size_t kept = first;
   for (size_t i = first; i < outputs_.size(); ++i) {
@@ -237,9 +239,9 @@ void ControllerCore::FilterOutputs(Pipeline& pipeline, size_t first, Time now) {
     Tracked& tracked = found->second;
     tracked.delivered += static_cast<int64_t>(output.tokens.size());
     if (output.times.has_value()) {  // the last
-      const bool goes_on = pipeline.role == StageRole::kPrefill &&
-                           output.finish == FinishReason::kLength && OutputLimit(tracked) > 1;
-      if (goes_on) {
+      const bool continues = pipeline.role == StageRole::kPrefill &&
+                             output.finish == FinishReason::kLength && OutputLimit(tracked) > 1;
+      if (continues) {
         HandOver(pipeline, id, output, now);
       } else {
         if (moves_.contains(id)) AbandonMove(id, now);

@@ -1,9 +1,9 @@
-// Orderly ends: workers that drain, pipelines of earlier plans, and changes of plan that cannot be
-// loaded. Requests move on with their KV.
+// Orderly ends: draining workers, pipelines of earlier plans, and changes of plan that cannot be
+// loaded. Requests move to other pipelines with their KV.
 //
-// If there is a spare worker, it takes the place of one that drains: the same plan is laid out
-// again without that. Without a spare worker its stages close, if the other pipelines can serve
-// alone, and its requests move to these.
+// If there is a spare worker, it replaces the draining one: the same plan is applied again without
+// the draining worker. Otherwise its stages close, if the other pipelines can serve alone, and its
+// requests move to those.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace millrace::cluster {
 Status ControllerCore::DrainWorker(std::string_view name, Time now) {
   Worker* worker = ByName(name);
   if (worker == nullptr) {
-    return NotFound(fmt::format("no worker is called {}; `millrace status` lists them", name));
+    return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
   if (worker->draining) return OkStatus();
   const int left = UsableWorkers() - (worker->unusable.empty() ? 1 : 0);
@@ -40,18 +40,20 @@ Status ControllerCore::DrainWorker(std::string_view name, Time now) {
   return OkStatus();
 }
 
-// Finds a place for what a draining worker does, in a layout that does not follow the number of
-// workers.
+// Transfers the duties of a draining worker to others, in a layout that does not follow the number
+// of workers.
 Status ControllerCore::Relieve(const Worker& worker, Time now) {
   const Layout& target = next_ ? *next_ : layout_;
   size_t slots = 0;
   for (const LayoutStage& stage : target.stages) slots += stage.ranks.size();
   const bool enough = UsableWorkers() >= static_cast<int>(slots);
   const bool serves = HasSlot(layout_, worker.id);
-  if (next_) {  // it stays until the next plan takes force, unless the others can serve alone
+  // While a plan is being loaded, the worker stays until that plan is in force, unless the others
+  // can serve alone.
+  if (next_) {
     if (serves && !enough && !CloseStagesOf(worker.id, now)) {
       return FailedPrecondition(
-          fmt::format("the next plan needs {} workers and {} would be left, and without {} no "
+          fmt::format("the next plan needs {} workers but {} would be left, and without {} no "
                       "pipeline of the plan in force is complete; start another worker first",
                       slots, UsableWorkers(), worker.join.name));
     }
@@ -59,20 +61,20 @@ Status ControllerCore::Relieve(const Worker& worker, Time now) {
     return OkStatus();
   }
   if (!serves) return OkStatus();
-  if (enough) {  // the same plan over other workers
+  if (enough) {  // apply the same plan to the other workers
     MR_ASSIGN_OR_RETURN(Layout same, MakeLayout(layout_.plan, layout_.node_names));
     same.automatic = layout_.automatic;
     return Prepare(std::move(same), now);
   }
   if (CloseStagesOf(worker.id, now)) return OkStatus();
   return FailedPrecondition(fmt::format(
-      "the plan needs {} workers and {} would be left, and without {} no pipeline of it "
+      "the plan needs {} workers but {} would be left, and without {} no pipeline of it "
       "is complete; start another worker first",
       slots, UsableWorkers(), worker.join.name));
 }
 
-// New requests go to other pipelines, and those of the worker's stages move there. False: without
-// these stages no request could be served, and nothing has changed.
+// Closes the worker's stages: new requests go to other pipelines, and running ones move there.
+// False: without these stages no request could be served, so nothing was changed.
 bool ControllerCore::CloseStagesOf(WorkerId worker, Time now) {
   std::vector<LayoutStage*> closed;
   for (LayoutStage& stage : layout_.stages) {
@@ -86,13 +88,13 @@ bool ControllerCore::CloseStagesOf(WorkerId worker, Time now) {
   for (auto& [id, pipeline] : pipelines_) {
     if (pipeline.Uses(worker)) pipeline.retiring = true;
   }
-  TellRouter(now);
+  UpdateRouter(now);
   RerouteWaiting(now);
   RetirePipelines(now);
   return true;
 }
 
-// Once no pipeline uses the worker, its places are free for workers that join.
+// Frees the slots of draining workers that no pipeline uses, for workers that join.
 void ControllerCore::EmptyClosedStages() {
   for (const auto& [id, worker] : workers_) {
     const bool runs = std::ranges::any_of(
@@ -105,18 +107,17 @@ void ControllerCore::EmptyClosedStages() {
   }
 }
 
-// The plan in force is as it was: its slots, its pipelines and its weights have not changed for the
-// next one.
+// Gives the next plan up. The slots, pipelines and weights of the plan in force have not changed.
 void ControllerCore::GiveUpNext(const std::string& reason, Time now) {
-  MR_LOG(error, "plan {} is given up and plan {} stays in force: {}", next_->plan.epoch,
+  MR_LOG(error, "gave up plan {}; plan {} stays in force: {}", next_->plan.epoch,
          layout_.plan.epoch, reason);
   ++counters_.plans_given_up;
   given_up_ = GivenUpPlan{next_->plan.epoch, reason};
   if (next_->automatic) follows_ = false;
   next_.reset();
   mismatch_since_.reset();
-  // Workers that were to drain with this change: close their stages if the others can serve alone.
-  // Otherwise they stay, unless they have announced that they leave.
+  // This change would have replaced draining workers. Their stages close if the others can serve
+  // alone. Otherwise these workers stay, unless they have announced that they leave.
   std::set<WorkerId> relieved;
   for (const LayoutStage& stage : layout_.stages) {
     for (const Slot& slot : stage.ranks) {
@@ -135,18 +136,18 @@ void ControllerCore::GiveUpNext(const std::string& reason, Time now) {
   AssignWorkers(now);
 }
 
-// Pipelines that take no more requests: running requests move, waiting ones leave, and then the
+// Empties and closes retiring pipelines: running requests move, waiting ones leave, and then the
 // pipeline closes.
 void ControllerCore::RetirePipelines(Time now) {
-  // Requests on their way to one of them stay at their source, and move again from there.
-  std::vector<RequestId> astray;
+  // Requests that are moving to one of them stay at their source, and can move again from there.
+  std::vector<RequestId> abandoned;
   for (const auto& [request, move] : moves_) {
     const Pipeline* to = Find(move.to);
     if (move.phase != Move::Phase::kTail && to != nullptr && to->retiring) {
-      astray.push_back(request);
+      abandoned.push_back(request);
     }
   }
-  for (RequestId request : astray) AbandonMove(request, now);
+  for (RequestId request : abandoned) AbandonMove(request, now);
   std::vector<PipelineId> empty;
   for (auto& [id, pipeline] : pipelines_) {
     if (!pipeline.retiring) continue;
@@ -169,22 +170,23 @@ void ControllerCore::RetirePipelines(Time now) {
     if (pipelines_.at(id).requests.empty()) {
       ClosePipeline(id);
     } else {
-      LosePipeline(id, Unavailable("its plan is no longer in force"), PipelineEnd::kInnocent, {},
+      LosePipeline(id, Unavailable("its plan is no longer in force"), PipelineEnd::kNoFault, {},
                    now);
     }
   }
   EmptyClosedStages();
   DropUnusedShards();
-  LetIdleWorkersGo();
+  ReleaseIdleWorkers();
 }
 
-// The request of a retiring pipeline moves, or leaves and waits, or stays until it can move.
+// Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays
+// until it can move.
 void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   Tracked& tracked = requests_.at(id);
   const auto info = pipeline.scheduler->Inspect(id, now);
   const bool has_kv =
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
-  if (has_kv && layout_.Missing()) return;  // no pipeline could take it: it runs on here
+  if (has_kv && layout_.Missing()) return;  // no pipeline could take it, so it continues here
   if (has_kv && tracked.n() == 1 && pipeline.role != StageRole::kPrefill) {
     if (moves_.size() >= ControllerOptions::kMovesMax) return;
     tracked.route.reset();
@@ -192,13 +194,13 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
     if (to != nullptr && !to->open) return;
     if (to != nullptr && StartMove(id, pipeline, *to, now).ok()) return;
   }
-  // With another route, with several sequences, or in the middle of its prompt it may fetch its KV;
-  // otherwise the KV is computed again.
+  // A request that is routed by the router, has several sequences, or is in the middle of its
+  // prompt can fetch its KV later. Otherwise the KV is computed again.
   const bool may_fetch =
       has_kv && (router_ || tracked.n() > 1 || pipeline.role == StageRole::kPrefill);
   const auto hold = may_fetch ? std::optional(options_.hold_limit) : std::nullopt;
   auto detached = pipeline.scheduler->Detach(id, now, hold);
-  if (!detached) return;  // its end is on the way
+  if (!detached) return;  // the request is ending
   if (hold) LeaveBehind(id, pipeline.id, *detached, pipeline.scheduler->HeldBlocks(id));
   pipeline.requests.erase(id);
   tracked.pipeline.reset();
@@ -207,7 +209,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   Wait(id, tracked, std::move(detached->request), now);
 }
 
-void ControllerCore::LetIdleWorkersGo() {
+void ControllerCore::ReleaseIdleWorkers() {
   std::vector<WorkerId> idle;
   for (const auto& [id, worker] : workers_) {
     const bool used =

@@ -1,5 +1,5 @@
-// Orderly ends: plans that cannot be loaded, workers that drain or announce that they leave. In all
-// cases the plan in force serves, and running requests keep their KV.
+// Orderly ends: plans that cannot be loaded, and workers that drain or announce that they leave. In
+// all cases the plan in force continues to serve, and running requests keep their KV.
 #include <gtest/gtest.h>
 
 #include "cluster/testing/scripted_workers.h"
@@ -35,7 +35,7 @@ class GivenUp : public ScriptedWorkers {
   }
 };
 
-TEST_F(GivenUp, APlanThatAWorkerCannotLoadLeavesTheOneInForceAlone) {
+TEST_F(GivenUp, APlanThatAWorkerCannotLoadDoesNotDisturbThePlanInForce) {
   load_fails_[2] = ResourceExhausted("no memory for the weights");
   ASSERT_TRUE(Apply({{{0, 1}, kBoth}, {{1, 4}, kBoth}}).ok());
   ExpectThePlanInForceIsWhole(1);
@@ -49,7 +49,7 @@ TEST_F(GivenUp, APlanThatAWorkerCannotLoadLeavesTheOneInForceAlone) {
   EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
   ASSERT_TRUE(Submit(2).ok());
   EXPECT_EQ(Describe().waiting, 0);
-  // It is not tried again by itself, and nothing of it stays behind for the next one.
+  // It is not tried again automatically, and nothing of it remains for the next plan.
   const size_t loads = loads_.size();
   Pass(10);
   EXPECT_EQ(loads_.size(), loads);
@@ -68,7 +68,7 @@ TEST_F(GivenUp, AMissingSourceOfWeightsEndsNoSession) {
   EXPECT_TRUE(Describe().given_up);
 }
 
-TEST_F(GivenUp, RanksThatNeverMeetEndThePlan) {
+TEST_F(GivenUp, APlanWhoseRanksNeverConnectIsGivenUp) {
   load_fails_[1] = load_fails_[2] = Unavailable("rank 1 of 2 did not come within 30 s");
   Plan plan = Chains({{kAll, kBoth}});
   plan.stages[0].tensor_parallel = 2;
@@ -76,11 +76,12 @@ TEST_F(GivenUp, RanksThatNeverMeetEndThePlan) {
   Settle();
   ExpectThePlanInForceIsWhole(1);
   ASSERT_TRUE(Describe().given_up);
-  EXPECT_EQ(Describe().given_up->reason,
-            "the ranks of layers 0-3 have not met 3 times: rank 1 of 2 did not come within 30 s");
+  EXPECT_EQ(
+      Describe().given_up->reason,
+      "the ranks of layers 0-3 failed to connect 3 times: rank 1 of 2 did not come within 30 s");
 }
 
-// A failed load for the plan in force goes to another worker.
+// A failed load for the plan in force is tried on another worker.
 TEST_F(GivenUp, AWorkerThatCannotLoadForThePlanInForceIsReplaced) {
   Join(3);
   load_fails_[3] = ResourceExhausted("no memory for the weights");
@@ -93,7 +94,7 @@ TEST_F(GivenUp, AWorkerThatCannotLoadForThePlanInForceIsReplaced) {
   EXPECT_EQ(Describe().missing, std::nullopt);
 }
 
-// Layouts that follow the number of workers are changes of plan like others.
+// Layouts that follow the number of workers change like other plans.
 class Elastic : public ScriptedWorkers {
  protected:
   void StartWith(int workers) {
@@ -117,7 +118,7 @@ TEST_F(Elastic, ALayoutThatDoesNotFitIsGivenUpUntilTheWorkersChange) {
   EXPECT_EQ(Describe().missing, "Layers 2-3 are on no worker.");
   const size_t loads = loads_.size();
   Pass(30);
-  EXPECT_EQ(loads_.size(), loads) << "it is not tried again and again";
+  EXPECT_EQ(loads_.size(), loads) << "it is not retried";
   Join(3);
   EXPECT_EQ(Describe().missing, std::nullopt) << "the first still has its half";
 }
@@ -152,7 +153,7 @@ TEST_F(Elastic, AnAppliedPlanIsNotReplacedByAnAutomaticOne) {
   EXPECT_FALSE(Describe().changing);
 }
 
-// Under a plan, and without a worker to spare.
+// With a plan, and mostly without a spare worker.
 class DrainedOntoTheOthers : public ScriptedWorkers {
  protected:
   int64_t RequestsAt(uint64_t worker) const {
@@ -173,26 +174,26 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsFetchTheirKvAtTheOther) {
     EndStep(1);
     EndStep(2);
   }
-  const int64_t there = RequestsAt(2);
-  ASSERT_EQ(there, 2);
+  const int64_t moving = RequestsAt(2);
+  ASSERT_EQ(moving, 2);
   Leaves(2);
   EndStep(1);
   EXPECT_EQ(Describe().missing, std::nullopt);
   EXPECT_EQ(Describe().degraded, "The model's layers are on a worker that leaves.");
-  ASSERT_EQ(std::ssize(pulls_), there) << "each fetches what it has computed";
+  ASSERT_EQ(std::ssize(pulls_), moving) << "each fetches what it has computed";
   for (const auto& [worker, pull] : pulls_) {
     EXPECT_EQ(worker, 1u);
     EXPECT_GE(pull.end_token, 10);
   }
   EXPECT_TRUE(told_to_leave_.empty()) << "its KV is being fetched";
-  // New ones go to the other alone.
+  // New requests go only to the other replica.
   ASSERT_TRUE(Submit(5).ok());
   EXPECT_EQ(RequestsAt(1), 5);
   while (!pulls_.empty()) EndPull(0);
   EndStep(2);
   EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
   EXPECT_EQ(Describe().counters.replays, 0u);
-  EXPECT_EQ(Describe().counters.fetched, static_cast<uint64_t>(there));
+  EXPECT_EQ(Describe().counters.fetched, static_cast<uint64_t>(moving));
   Lose(2);
   EXPECT_EQ(Describe().counters.pipelines_lost, 0u);
   EXPECT_EQ(Describe().degraded, "The model's layers are on no worker.");
@@ -200,7 +201,7 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsFetchTheirKvAtTheOther) {
   EXPECT_EQ(Describe().degraded, std::nullopt);
 }
 
-TEST_F(DrainedOntoTheOthers, WhatDecodesMovesToAnotherThatDecodes) {
+TEST_F(DrainedOntoTheOthers, DecodingRequestsMoveToAnotherDecodePipeline) {
   Start(Chains({{kAll, kPrefill}, {kFront, kDecode}, {kBack, kDecode}, {kAll, kDecode}}));
   for (uint64_t worker = 1; worker <= 4; ++worker) Join(worker);
   for (uint64_t id = 1; id <= 2; ++id) {
@@ -211,7 +212,7 @@ TEST_F(DrainedOntoTheOthers, WhatDecodesMovesToAnotherThatDecodes) {
   ASSERT_EQ(RequestsAt(2), 1);
   ASSERT_EQ(RequestsAt(4), 1);
   EXPECT_EQ(Describe().counters.moves, 2u);
-  ASSERT_TRUE(c_->DrainWorker("w3", now_).ok()) << "an operator may do the same";
+  ASSERT_TRUE(c_->DrainWorker("w3", now_).ok()) << "as an operator does";
   Settle();
   EXPECT_EQ(Describe().missing, std::nullopt);
   EXPECT_EQ(Describe().counters.moves, 3u);
@@ -228,8 +229,8 @@ TEST_F(DrainedOntoTheOthers, WhatDecodesMovesToAnotherThatDecodes) {
   EXPECT_EQ(Describe().degraded, std::nullopt);
 }
 
-// A long prompt is computed in several steps; the part that is computed is fetched.
-TEST_F(DrainedOntoTheOthers, APromptGoesOnWhereAnotherComputesPrompts) {
+// A long prompt is computed in several steps. The part that is already computed is fetched.
+TEST_F(DrainedOntoTheOthers, APromptContinuesAtAnotherPrefillWorker) {
   ControllerOptions options = Options();
   options.plan = Chains({{kAll, kPrefill}, {kAll, kPrefill}, {kAll, kDecode}});
   options.scheduler.max_num_batched_tokens = 8;
@@ -248,7 +249,7 @@ TEST_F(DrainedOntoTheOthers, APromptGoesOnWhereAnotherComputesPrompts) {
   EXPECT_EQ(steps_[0].second.plan.sequences.at(0).start, 8);
 }
 
-TEST_F(DrainedOntoTheOthers, WithoutOthersItIsLetGo) {
+TEST_F(DrainedOntoTheOthers, AnIndispensableWorkerIsNotDrainedButMayLeave) {
   Start(Chains({{kAll, kPrefill}, {kAll, kDecode}}));
   Join(1);
   Join(2);
@@ -261,8 +262,7 @@ TEST_F(DrainedOntoTheOthers, WithoutOthersItIsLetGo) {
   EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
 }
 
-// A spare worker takes the place.
-TEST_F(DrainedOntoTheOthers, ASpareWorkerComesFirst) {
+TEST_F(DrainedOntoTheOthers, ASpareWorkerReplacesIt) {
   Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   const int64_t before = Describe().epoch;
@@ -272,7 +272,7 @@ TEST_F(DrainedOntoTheOthers, ASpareWorkerComesFirst) {
   EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
 }
 
-TEST_F(DrainedOntoTheOthers, ASpareWorkerThatCannotLoadIsNoReasonToStay) {
+TEST_F(DrainedOntoTheOthers, ItLeavesEvenIfTheSpareWorkerCannotLoad) {
   Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   load_fails_[3] = ResourceExhausted("no memory for the weights");
@@ -282,13 +282,13 @@ TEST_F(DrainedOntoTheOthers, ASpareWorkerThatCannotLoadIsNoReasonToStay) {
   EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2})) << "the first replica serves alone";
 }
 
-// The next plan is not lost with the worker.
-TEST_F(DrainedOntoTheOthers, APlanToComeIsLaidOutWithoutIt) {
+// The next plan is not given up when the worker leaves.
+TEST_F(DrainedOntoTheOthers, TheNextPlanIsAssignedWithoutIt) {
   Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   Plan plan = Chains({{{0, 1}, kBoth}, {{1, 2}, kBoth}, {kBack, kBoth}});
   plan.stages[0].tensor_parallel = 2;
-  ASSERT_TRUE(c_->ApplyPlan(plan, {}, now_).ok());  // of four workers
+  ASSERT_TRUE(c_->ApplyPlan(plan, {}, now_).ok());  // needs four workers
   Settle();
   EXPECT_TRUE(Describe().changing);
   Leaves(2);

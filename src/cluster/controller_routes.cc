@@ -9,7 +9,7 @@
 namespace millrace::cluster {
 namespace {
 
-// Token layers: more than any stage has, for those of which it is not known yet.
+// In token layers. Assumed for stages whose memory is not known yet; more than any stage has.
 constexpr int64_t kUnknownKv = int64_t{1} << 40;
 
 }  // namespace
@@ -29,13 +29,13 @@ void ControllerCore::MakeRouter(Time now) {
     return;
   }
   router_.emplace(std::move(*router));
-  TellRouter(now);
+  UpdateRouter(now);
   for (auto& [id, tracked] : requests_) tracked.route.reset();
   const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
   for (const auto& [arrived, id] : waiting) (void)SubmitToRouter(id, requests_.at(id), now);
 }
 
-void ControllerCore::TellRouter(Time now) {
+void ControllerCore::UpdateRouter(Time now) {
   if (!router_) return;
   for (size_t i = 0; i < layout_.stages.size(); ++i) {
     const LayoutStage& stage = layout_.stages[i];
@@ -52,22 +52,22 @@ Status ControllerCore::SubmitToRouter(RequestId id, Tracked& tracked, Time now) 
   const Status submitted = router_->Submit(
       {.id = id, .prompt_tokens = tracked.prompt_tokens(), .output_tokens = OutputLimit(tracked)},
       now);
-  FollowRouter(now);
+  ApplyRouterDecisions(now);
   return submitted;
 }
 
 // Waiting requests whose route has a stage that is down get another route.
 void ControllerCore::RerouteWaiting(Time now) {
   if (!router_) return;
-  std::vector<RequestId> astray;
+  std::vector<RequestId> rerouted;
   for (const auto& [arrived, id] : waiting_) {
     const std::optional<Route>& route = requests_.at(id).route;
     const bool down = route && std::ranges::any_of(*route, [&](const Hop& hop) {
                         return !layout_.stages[static_cast<size_t>(hop.stage)].Up();
                       });
-    if (down) astray.push_back(id);
+    if (down) rerouted.push_back(id);
   }
-  for (RequestId id : astray) {
+  for (RequestId id : rerouted) {
     Tracked& tracked = requests_.at(id);
     tracked.route.reset();
     router_->Release(id, 0, now);
@@ -75,7 +75,7 @@ void ControllerCore::RerouteWaiting(Time now) {
   }
 }
 
-void ControllerCore::FollowRouter(Time now) {
+void ControllerCore::ApplyRouterDecisions(Time now) {
   for (Router::Decision& decision : router_->TakeDecisions(now)) {
     const auto found = requests_.find(decision.id);
     if (found == requests_.end()) continue;

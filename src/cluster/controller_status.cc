@@ -1,4 +1,4 @@
-// What is told of the cluster, and whether its tables agree.
+// The controller's status and counters, and its integrity check.
 #include "cluster/controller_status.h"
 
 #include <algorithm>
@@ -15,45 +15,44 @@ using Counters = ControllerCounters;
 constexpr auto kCounters = std::to_array<ControllerCounter>({
     {"joins", "millrace_cluster_worker_joins_total", "Workers that joined.", &Counters::joins},
     {"joins_refused", "millrace_cluster_worker_joins_refused_total",
-     "Joins that were refused: another model, version or machine kind, or a name that is taken.",
+     "Joins that were refused: different model, version or numeric class, or name already in use.",
      &Counters::joins_refused},
     {"workers_lost", "millrace_cluster_workers_lost_total",
-     "Workers that left or were given up, drained ones among them.", &Counters::workers_lost},
+     "Workers that left or were lost, including drained ones.", &Counters::workers_lost},
     {"pipelines_opened", "millrace_cluster_pipelines_opened_total",
      "Pipelines opened over workers.", &Counters::pipelines_opened},
     {"pipelines_lost", "millrace_cluster_pipelines_lost_total",
      "Pipelines lost with a worker, a connection or a failed step.", &Counters::pipelines_lost},
     {"layouts", "millrace_cluster_plans_begun_total",
-     "Plans that were begun, automatic ones among them.", &Counters::layouts},
+     "Plans that were begun, including automatic ones.", &Counters::layouts},
     {"plans_applied", "millrace_cluster_plans_applied_total", "Plans that came into force.",
      &Counters::plans_applied},
     {"plans_given_up", "millrace_cluster_plans_given_up_total",
-     "Plans that were given up before they came into force, because they could not be loaded.",
-     &Counters::plans_given_up},
+     "Plans that were given up because they could not be loaded.", &Counters::plans_given_up},
     {"replays", "millrace_cluster_replays_total",
-     "Requests that lost their pipeline and went on elsewhere from the tokens they had.",
+     "Requests that lost their pipeline and continued in another from the tokens they had.",
      &Counters::replays},
     {"fetched", "millrace_cluster_replays_with_kv_total",
-     "Replays that fetched KV from the workers that were left.", &Counters::fetched},
+     "Replays that fetched KV from surviving workers.", &Counters::fetched},
     {"computed_in_part", "millrace_cluster_replays_in_part_total",
-     "Replays with KV that computed some layers again, not all.", &Counters::computed_in_part},
+     "Replays with KV that computed only some layers again.", &Counters::computed_in_part},
     {"poisoned", "millrace_cluster_requests_poisoned_total",
-     "Requests that failed because pipelines were lost under them again and again.",
+     "Requests that failed because pipelines were lost repeatedly while they ran.",
      &Counters::poisoned},
     {"expired", "millrace_cluster_requests_expired_total",
      "Requests that failed because they waited too long for workers.", &Counters::expired},
     {"moves", "millrace_cluster_moves_total",
-     "Moves of a request with its KV to another pipeline that were begun.", &Counters::moves},
+     "Moves of a request and its KV to another pipeline that were begun.", &Counters::moves},
     {"moves_failed", "millrace_cluster_moves_failed_total",
-     "Moves that failed; the request went on without that KV.", &Counters::moves_failed},
+     "Moves that failed; the request continued without that KV.", &Counters::moves_failed},
     {"moved_bytes", "millrace_cluster_moved_bytes_total", "Bytes of KV that workers pulled.",
      &Counters::moved_bytes},
     {"pulls_failed", "millrace_cluster_pulls_failed_total",
      "Pulls of KV that a worker could not complete.", &Counters::pulls_failed},
     {"leases_renewed", "millrace_cluster_kv_leases_renewed_total",
-     "Leases of KV that were renewed because its puller is alive.", &Counters::leases_renewed},
+     "Leases on KV that were renewed because the puller is alive.", &Counters::leases_renewed},
     {"stale_messages", "millrace_cluster_stale_messages_total",
-     "Messages that name a session, pipeline or transfer that is gone; they were dropped.",
+     "Messages dropped because their session, pipeline or transfer no longer exists.",
      &Counters::stale_messages},
 });
 static_assert(sizeof(Counters) == kCounters.size() * sizeof(uint64_t), "a counter is not listed");
@@ -137,7 +136,7 @@ std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now
   info.age = now - tracked.arrived;
   info.prompt_tokens = tracked.prompt_tokens();
   info.output_tokens = static_cast<int>(tracked.delivered);
-  info.waits_for = Missing().value_or("a way through the plan");
+  info.waits_for = Missing().value_or("a pipeline");
   return info;
 }
 
@@ -164,7 +163,7 @@ void ControllerCore::CheckIntegrity() const {
     for (RequestId request : pipeline.requests) {
       const auto found = requests_.find(request);
       MR_CHECK(found != requests_.end() && found->second.pipeline == id)
-          << "pipeline " << id << " has request " << request << ", which is not its";
+          << "pipeline " << id << " has request " << request << ", which is not in it";
     }
     for (const auto& hop : pipeline.workers) {
       for (WorkerId worker : hop) {
@@ -174,9 +173,9 @@ void ControllerCore::CheckIntegrity() const {
   }
   for (const auto& [id, tracked] : requests_) {
     MR_CHECK(tracked.pipeline.has_value() != tracked.waiting.has_value())
-        << "request " << id << " is in a pipeline and waits, or neither";
+        << "request " << id << " is both in a pipeline and waiting, or neither";
     MR_CHECK(tracked.waiting.has_value() == waiting_.contains({tracked.arrived, id}))
-        << "request " << id << " is missing in the queue";
+        << "request " << id << " waits but is not queued, or is queued but does not wait";
     if (!tracked.pipeline) continue;
     const auto pipeline = pipelines_.find(*tracked.pipeline);
     MR_CHECK(pipeline != pipelines_.end() && pipeline->second.requests.contains(id))
@@ -195,13 +194,13 @@ void ControllerCore::CheckIntegrity() const {
         << "KV in a pipeline that is gone";
     waiters -= of_pipeline.size();
   }
-  MR_CHECK(waiters == 0) << "KV is kept for nobody";
+  MR_CHECK(waiters == 0) << "KV is kept without a request that waits for it";
   for (const auto& [pipeline, surviving_stages] : surviving_stages_) {
-    MR_CHECK(waiters_.contains(pipeline)) << "a lost pipeline is kept for nobody";
+    MR_CHECK(waiters_.contains(pipeline)) << "a lost pipeline is kept without a waiter";
   }
-  MR_CHECK(waiting_.size() <= requests_.size()) << "more wait than there are";
+  MR_CHECK(waiting_.size() <= requests_.size()) << "more requests wait than exist";
   for (const auto& [id, move] : moves_) {
-    MR_CHECK(requests_.contains(id)) << "request " << id << " moves and has ended";
+    MR_CHECK(requests_.contains(id)) << "request " << id << " moves but has ended";
     MR_CHECK(pipelines_.contains(move.to))
         << "request " << id << " moves to a pipeline that is gone";
   }

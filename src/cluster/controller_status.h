@@ -18,10 +18,10 @@ struct WorkerStatus {
   std::string name, device, control, note;
   bool draining = false;
   std::vector<LayerRange> layers;  // loaded
-  int rank = 0, ranks = 1;
+  int rank = 0, ranks = 1;         // within its stage
   int64_t memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
   uint64_t batches = 0;
-  Duration silent;
+  Duration silent;  // since the last heartbeat
 };
 struct PipelineStatus {
   PipelineId id;
@@ -33,7 +33,7 @@ struct PipelineStatus {
   int blocks_total = 0, blocks_used = 0;
 };
 
-// Each only grows while the controller lives. AllControllerCounters lists every member.
+// Monotonic while the controller lives. AllControllerCounters lists every member.
 struct ControllerCounters {
   uint64_t joins = 0, joins_refused = 0, workers_lost = 0;
   uint64_t pipelines_opened = 0, pipelines_lost = 0;
@@ -41,9 +41,9 @@ struct ControllerCounters {
   uint64_t replays = 0, poisoned = 0, expired = 0;
   uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
   uint64_t pulls_failed = 0, leases_renewed = 0;
-  uint64_t fetched = 0;           // of the replays, with KV that was left
-  uint64_t computed_in_part = 0;  // of these, by less than all layers
-  uint64_t stale_messages = 0;    // of pipelines, shards and transfers that are gone
+  uint64_t fetched = 0;           // replays that fetched recoverable KV
+  uint64_t computed_in_part = 0;  // of these: only some layers computed again
+  uint64_t stale_messages = 0;    // for pipelines, shards and transfers that no longer exist
 };
 
 // A counter's name in /cluster/status and in /metrics, and its help text.
@@ -66,9 +66,9 @@ struct ClusterStatus {
   int64_t epoch = 0;
   Plan plan;
   std::optional<std::string> missing;   // why no request can be served
-  std::optional<std::string> degraded;  // which stage is not up, where requests can be served
+  std::optional<std::string> degraded;  // which stage is down although requests can be served
   bool changing = false;                // to another plan
-  std::optional<GivenUpPlan> given_up;  // the last change, if it was
+  std::optional<GivenUpPlan> given_up;  // the last change of plan, if it was given up
   std::vector<WorkerStatus> workers;
   std::vector<PipelineStatus> pipelines;
   int64_t requests = 0, waiting = 0, moving = 0;

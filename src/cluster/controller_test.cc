@@ -1,4 +1,4 @@
-// The controller on its own: who may join, and what a lost link or collective means.
+// The controller alone: admission of workers, and the handling of lost workers and collectives.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,21 +41,21 @@ std::vector<std::pair<ConnectionId, T>> Sent(ControllerCore& c) {
   return out;
 }
 
-TEST(ControllerCore, OneOfTwoProcessesKeepsTheirName) {
+TEST(ControllerCore, OnlyOneOfTwoProcessesHasTheirName) {
   auto c = Make(1);
   c->Receive(ConnectionId(1), JoinOf("w", 10), At(0));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
-  // The first is alive: the second is told to try again, the first is left alone.
+  // The first is alive, so it stays and the second is told to retry.
   c->Receive(ConnectionId(2), JoinOf("w", 20), At(0.1));
   const auto refused = Sent<Refused>(*c);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].first, ConnectionId(2));
   EXPECT_TRUE(refused[0].second.retry);
   EXPECT_EQ(c->counters().workers_lost, 0u);
-  // The same process with a new session is itself.
+  // The same process may join with a new session.
   c->Receive(ConnectionId(3), JoinOf("w", 10), At(0.2));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
-  // Silent for a while: the newer one has the name.
+  // The first has been silent for a while, so the newer process gets the name.
   c->Receive(ConnectionId(4), JoinOf("w", 20), At(2));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
 }
@@ -82,8 +82,8 @@ class LostAmongRanks : public ::testing::Test {
   std::map<uint64_t, ShardId> loads_;  // by worker
 };
 
-// Who waits to meet it can load nothing else meanwhile.
-TEST_F(LostAmongRanks, NobodyWaitsForIt) {
+// A rank that waits to connect to it could load nothing else meanwhile.
+TEST_F(LostAmongRanks, TheOtherRankStopsWaitingForIt) {
   c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1));
   const auto unloads = Sent<UnloadShard>(*c_);
   ASSERT_EQ(unloads.size(), 1u);
@@ -92,14 +92,15 @@ TEST_F(LostAmongRanks, NobodyWaitsForIt) {
   c_->CheckIntegrity();
 }
 
-TEST_F(LostAmongRanks, WhoReadsWeightsGoesOn) {
+TEST_F(LostAmongRanks, ARankThatReadsWeightsContinues) {
   c_->Receive(ConnectionId(1), ShardProgress{loads_.at(1), 1, 100}, At(0.5));
   c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1));
   EXPECT_TRUE(Sent<UnloadShard>(*c_).empty());
 }
 
-// One that has no model yet is taken in, and told who has weights: holders of its layers first.
-TEST(ControllerCore, NamesWhoeverHasWeightsToOneThatHasNone) {
+// A worker without a model is admitted and gets a list of workers with weights, with the holders of
+// its layers first.
+TEST(ControllerCore, GivesWeightSourcesToAWorkerWithoutWeights) {
   ControllerOptions o;
   o.term = Term(1);
   o.num_layers = 4;
@@ -126,7 +127,7 @@ TEST(ControllerCore, NamesWhoeverHasWeightsToOneThatHasNone) {
   EXPECT_EQ(c->counters().joins_refused, 1u);
   const auto loads = Sent<LoadShard>(*c);
   ASSERT_EQ(loads.size(), 2u);
-  EXPECT_TRUE(sources(loads[0].second).empty()) << "nobody was there";
+  EXPECT_TRUE(sources(loads[0].second).empty()) << "there was no other worker";
   EXPECT_TRUE(sources(loads[1].second).empty()) << "the first has nothing to give";
   EXPECT_EQ(loads[0].second.model_fingerprint, "right");
   for (const auto& [to, load] : loads) c->Receive(to, ShardLoaded{.shard = load.shard}, At(0.1));
@@ -141,13 +142,13 @@ TEST(ControllerCore, NamesWhoeverHasWeightsToOneThatHasNone) {
   const auto last = Sent<LoadShard>(*c);
   ASSERT_EQ(last.size(), 1u);
   EXPECT_EQ(last[0].second.layers, (LayerRange{0, 2}));
-  // Whichever of the two went first, the one with files is named to the one without.
+  // In either order, the worker with files is a source for the one without.
   const bool files_first = again[0].first == ConnectionId(4);
   EXPECT_EQ(sources(files_first ? last[0].second : again[0].second), std::vector<uint64_t>{40});
 }
 
-// Who is handed over with the first prompt's KV must find the pipeline that decodes open.
-TEST(ControllerCore, OpensEveryWayAsSoonAsItsStagesAreUp) {
+// The decode pipeline must be open when the first request is handed over with its KV.
+TEST(ControllerCore, OpensEveryPipelineAsSoonAsItsStagesAreUp) {
   ControllerOptions o;
   o.term = Term(1);
   o.num_layers = 4;
@@ -163,7 +164,7 @@ TEST(ControllerCore, OpensEveryWayAsSoonAsItsStagesAreUp) {
   }
   const auto loads = Sent<LoadShard>(*c);
   ASSERT_EQ(loads.size(), 3u);
-  const std::vector<size_t> opened_after = {1, 0, 2};  // prefill; half of the decoding way; all
+  const std::vector<size_t> opened_after = {1, 0, 2};  // prefill; half of decode; all of decode
   for (size_t i = 0; i < 3; ++i) {
     const auto& [to, load] = loads[i];
     c->Receive(to,
@@ -171,7 +172,7 @@ TEST(ControllerCore, OpensEveryWayAsSoonAsItsStagesAreUp) {
                At(0.1));
     EXPECT_EQ(Sent<OpenPipeline>(*c).size(), opened_after[i]) << load.layers.begin;
   }
-  // Lost with a worker, it is opened again when there is one in its place.
+  // After it is lost with a worker, it is opened again once the worker is replaced.
   c->ConnectionLost(ConnectionId(3), Unavailable("gone"), At(0.2));
   c->Receive(ConnectionId(4), JoinOf("w4", 40), At(0.3));
   const auto again = Sent<LoadShard>(*c);
@@ -183,7 +184,7 @@ TEST(ControllerCore, OpensEveryWayAsSoonAsItsStagesAreUp) {
   EXPECT_EQ(Sent<OpenPipeline>(*c).size(), 2u);
 }
 
-// Two workers that may have the whole model; a request of which a step is under way.
+// Two workers, which may each have the whole model, and a request with a step in flight.
 class Migrating : public ::testing::Test {
  protected:
   using Step = std::pair<ConnectionId, PipelineStep>;
@@ -213,8 +214,8 @@ class Migrating : public ::testing::Test {
     Settle(At(0.1));
   }
 
-  // Until nobody has anything to say: whoever is told to loads and opens. The pulls that are
-  // ordered.
+  // Answers messages to workers until none follow: loads and opens succeed. Returns the pulls that
+  // were ordered.
   std::vector<PullKv> Settle(Time now) {
     std::vector<PullKv> pulls;
     for (int round = 0; round < 8; ++round) {
@@ -254,7 +255,7 @@ class Migrating : public ::testing::Test {
     return *std::find_if(steps_.rbegin(), steps_.rend(),
                          [&](const Step& step) { return step.first == worker; });
   }
-  static Plan TwoWays() {
+  static Plan TwoReplicas() {
     Plan plan{.num_layers = 4};
     for (int i = 0; i < 2; ++i) {
       plan.stages.push_back({.layers = {0, 4}});
@@ -268,8 +269,8 @@ class Migrating : public ::testing::Test {
   std::vector<Step> steps_;  // as they were sent
 };
 
-TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
-  Start(TwoWays());
+TEST_F(Migrating, IsCopiedInTheBackgroundButItsTailIsNot) {
+  Start(TwoReplicas());
   const Step running = steps_.back();
   Submit(2);  // at the other worker
   const Step other = steps_.back();
@@ -277,18 +278,18 @@ TEST_F(Migrating, IsCopiedInTheBackgroundAndItsTailAtOnce) {
   ASSERT_TRUE(c_->Migrate(RequestId(1), NameOf(other.first), At(0.3)).ok());
   const std::vector<PullKv> copy = End(other, At(0.3));
   ASSERT_EQ(copy.size(), 1u);
-  EXPECT_TRUE(copy[0].background) << "it runs meanwhile";
+  EXPECT_TRUE(copy[0].background) << "the request runs meanwhile";
   c_->Receive(other.first, PullDone{.transfer = copy[0].transfer}, At(0.4));
   const std::vector<PullKv> tail = End(running, At(0.4));
   ASSERT_EQ(tail.size(), 1u);
   EXPECT_EQ(tail[0].first_token, copy[0].end_token);
-  EXPECT_FALSE(tail[0].background) << "it stands still";
+  EXPECT_FALSE(tail[0].background) << "the request is paused";
   c_->CheckIntegrity();
 }
 
-// The KV of all is held meanwhile, and a pull waits for the one before.
-TEST_F(Migrating, IsInHasteWhenManyMove) {
-  Start(TwoWays());
+// The KV of all moving requests is held meanwhile, and each pull waits for the one before it.
+TEST_F(Migrating, IsNotInTheBackgroundWhenManyMove) {
+  Start(TwoReplicas());
   const ConnectionId here = steps_.front().first, there(3 - here.value());
   for (uint64_t id = 2; id <= 12; ++id) Submit(id);
   for (int round = 0; round < 2; ++round) {
@@ -305,7 +306,7 @@ TEST_F(Migrating, IsInHasteWhenManyMove) {
   for (const PullKv& copy : copies) EXPECT_FALSE(copy.background);
 }
 
-TEST_F(Migrating, IsInHasteWhenItsWorkerIsToGo) {
+TEST_F(Migrating, IsNotInTheBackgroundWhenItsWorkerDrains) {
   Start(std::nullopt);
   ASSERT_TRUE(c_->DrainWorker(NameOf(steps_.back().first), At(0.3)).ok());
   const std::vector<PullKv> copy = Settle(At(0.3));
@@ -313,7 +314,7 @@ TEST_F(Migrating, IsInHasteWhenItsWorkerIsToGo) {
   EXPECT_FALSE(copy[0].background);
 }
 
-// Two stages, a request whose prompt is computed; then the second stage's worker is lost.
+// Two stages and a request whose prompt is computed. Then the second stage's worker is lost.
 class LostStage : public ::testing::Test {
  protected:
   LostStage() {
@@ -347,7 +348,7 @@ class LostStage : public ::testing::Test {
     c_->Receive(ConnectionId(3), JoinOf("w3", 30), At(1.3));
   }
 
-  // Whoever is asked to loads, and opens with `status`.
+  // Answers loads and opens. The first hop opens with `of_first`.
   void LoadAndOpen(Status of_first = OkStatus()) {
     for (const auto& [to, load] : Sent<LoadShard>(*c_)) {
       c_->Receive(
@@ -377,7 +378,7 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
     if (auto* pull = std::get_if<PullKv>(&send->message)) pulls.emplace_back(send->to, *pull);
     EXPECT_FALSE(std::holds_alternative<ClosePipeline>(send->message));
   }
-  ASSERT_EQ(pulls.size(), 1u) << "the new worker has nowhere to take it from";
+  ASSERT_EQ(pulls.size(), 1u) << "no worker has the new worker's layers";
   EXPECT_EQ(pulls[0].first, ConnectionId(1));
   EXPECT_EQ(pulls[0].second.end_token, 10);
   EXPECT_EQ(pulls[0].second.sources.at(0).handle.pipeline, pipeline_);
@@ -400,7 +401,7 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
   EXPECT_TRUE(alone);
 }
 
-TEST_F(LostStage, WhatIsLeftGivesWayToALaneThatFindsNoMemory) {
+TEST_F(LostStage, RecoverableKvIsDroppedWhenAPipelineFindsNoMemory) {
   LoadAndOpen(ResourceExhausted("no memory for so many blocks"));
   bool closed = false;
   for (const auto& [to, close] : Sent<ClosePipeline>(*c_)) closed |= close.pipeline == pipeline_;
@@ -408,8 +409,8 @@ TEST_F(LostStage, WhatIsLeftGivesWayToALaneThatFindsNoMemory) {
   c_->CheckIntegrity();
 }
 
-// Stopping the last worker must not hang until somebody kills it.
-TEST(ControllerCore, LetsGoOfAWorkerThatNobodyCanRelieve) {
+// Stopping the last worker must not hang until it is killed.
+TEST(ControllerCore, LetsAWorkerLeaveThatCannotBeReplaced) {
   auto c = Make(1);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
   EXPECT_EQ(c->DrainWorker("a", At(0.1)).code(), StatusCode::kFailedPrecondition);
@@ -418,7 +419,7 @@ TEST(ControllerCore, LetsGoOfAWorkerThatNobodyCanRelieve) {
   EXPECT_EQ(Sent<Leave>(*c).size(), 1u);
 }
 
-TEST(ControllerCore, MakesAFailedCollectiveAnew) {
+TEST(ControllerCore, RebuildsAFailedCollective) {
   auto c = Make(2);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
   c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));
@@ -454,12 +455,12 @@ TEST(ControllerCore, MakesAFailedCollectiveAnew) {
   }
   EXPECT_EQ(loaded, 2);
   EXPECT_EQ(unloaded, 2);
-  EXPECT_EQ(c->requests(), 1u);  // it waits; nobody died
+  EXPECT_EQ(c->requests(), 1u);  // it waits; no worker was lost
   EXPECT_EQ(c->counters().poisoned, 0u);
 }
 
-// One was lost or late: the others are as good as they were.
-TEST(ControllerCore, RanksThatDoNotMeetTryAgain) {
+// One rank was lost or late. The others are still usable.
+TEST(ControllerCore, RanksThatFailToConnectTryAgain) {
   auto c = Make(2);
   c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
   c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));
@@ -479,8 +480,8 @@ TEST(ControllerCore, RanksThatDoNotMeetTryAgain) {
   }
   EXPECT_EQ(groups.size(), 1u);
   EXPECT_FALSE(groups.contains(loads[0].second.group));
-  EXPECT_EQ(unloaded, 2);  // the other need not wait to its end
-  // What it says of the first attempt is of the past.
+  EXPECT_EQ(unloaded, 2);  // the other rank need not wait for its timeout
+  // Its answer to the first attempt is stale.
   c->Receive(ConnectionId(2), ShardLoaded{loads[1].second.shard, Unavailable("0 was not there")},
              At(30));
   EXPECT_TRUE(Sent<LoadShard>(*c).empty());

@@ -1,4 +1,4 @@
-// Who is there: joins, heartbeats, losses.
+// Workers: joins, heartbeats and losses.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,11 +10,12 @@
 namespace millrace::cluster {
 namespace {
 
-// An empty expectation takes anything; who names nothing has no model yet, and will get this one.
+// An empty expectation matches anything. A worker with an empty value has no model yet and will get
+// this one.
 Status Compare(std::string_view what, const std::string& expected, const std::string& got) {
   if (expected.empty() || got.empty() || expected == got) return OkStatus();
   return FailedPrecondition(
-      fmt::format("{}: this cluster has {}, the worker {}", what, expected, got));
+      fmt::format("{}: this cluster has {}, the worker has {}", what, expected, got));
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ int ControllerCore::UsableWorkers() const {
 }
 
 void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
-  if (connections_.contains(from)) {  // one per session
+  if (connections_.contains(from)) {  // a session has one Join
     ++counters_.joins_refused;
     return;
   }
@@ -56,20 +57,22 @@ Status ControllerCore::CheckJoin(const Join& join) const {
   const WorkerIdentity& its = join.identity;
   if (mine.protocol_version != its.protocol_version) {
     return FailedPrecondition(fmt::format(
-        "protocol version: this cluster speaks {}, the worker {}; run the same millrace on both",
+        "protocol version: this cluster has {}, the worker has {}; run the same millrace version "
+        "on both",
         mine.protocol_version, its.protocol_version));
   }
   MR_RETURN_IF_ERROR(Compare("model fingerprint", mine.model_fingerprint, its.model_fingerprint));
-  // Whoever is there sets the class: all must compute the same bits.
+  // The workers that have joined set the numeric class, because all must compute the same bits.
   const auto other = std::ranges::find_if(
       workers_, [&](const auto& entry) { return entry.second.join.name != join.name; });
   const WorkerIdentity& others = other == workers_.end() ? mine : other->second.join.identity;
   MR_RETURN_IF_ERROR(Compare("numeric class", others.numeric_class, its.numeric_class));
   MR_RETURN_IF_ERROR(Compare(
       "KV layout", mine.kv_layout.empty() ? others.kv_layout : mine.kv_layout, its.kv_layout));
-  if (join.name.empty()) return InvalidArgument("a worker without a name");
+  if (join.name.empty()) return InvalidArgument("the worker has no name");
   if (workers_.size() >= ControllerOptions::kWorkersMax) {
-    return ResourceExhausted(fmt::format("{} workers have joined, the limit", workers_.size()));
+    return ResourceExhausted(
+        fmt::format("{} workers have joined, which is the limit", workers_.size()));
   }
   return OkStatus();
 }
@@ -82,14 +85,14 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
     actions_.push_back(Disconnect{connection, why.message()});
   };
   if (const Status ok = CheckJoin(join); !ok.ok()) return refuse(ok, false);
-  // Two processes of one name must not take it from each other for ever: one that was heard just
-  // now keeps it. Else the newer has it; the older may be a zombie.
+  // Two processes with one name must not replace each other forever, so a worker whose heartbeats
+  // arrive keeps its name. Otherwise the newer process gets it, because the older may be hung.
   if (const Worker* older = ByName(join.name)) {
     const bool same = older->address.incarnation == join.address.incarnation;
     if (!same && Heard(*older, now)) {
       return refuse(
-          Unavailable(fmt::format("another process has joined as {} and was heard {:.1f} "
-                                  "s ago; give each worker a name of its own",
+          Unavailable(fmt::format("another process has joined as {} and sent a heartbeat {:.1f} "
+                                  "s ago; give each worker a unique name",
                                   Printable(join.name), (now - older->last_beat).seconds())),
           true);
     }
@@ -123,7 +126,7 @@ void ControllerCore::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
     ++counters_.stale_messages;
     return;
   }
-  // A batch that has ended since was as old as it was seen last, at least.
+  // A batch that has ended since ran at least as long as its last reported age.
   if (beat.steps_done > worker->beat.steps_done) {
     worker->longest_batch_ms = std::max(worker->longest_batch_ms, worker->beat.batch_age_ms);
   }
@@ -151,8 +154,8 @@ void ControllerCore::WatchHeartbeats(Time now) {
     }
     const double age_s = static_cast<double>(worker.beat.batch_age_ms) / 1e3;
     if (age_s > limit_s) {
-      lost.emplace_back(id, Unavailable(fmt::format("its batch has run for {:.1f} s, expected were "
-                                                    "{:.1f} s at most",
+      lost.emplace_back(id, Unavailable(fmt::format("its batch has run for {:.1f} s, the limit is "
+                                                    "{:.1f} s",
                                                     age_s, limit_s)));
     }
   }
@@ -163,7 +166,8 @@ void ControllerCore::ConnectionLost(ConnectionId connection, const Status& reaso
   if (const Worker* worker = ByConnection(connection)) LoseWorker(worker->id, reason, false, now);
 }
 
-// The others of its stage hold a collective with it: theirs must be made anew as well.
+// Removes a worker from its slots. The other ranks of its stage shared a collective with it and
+// must load again to form a new one.
 void ControllerCore::UnassignSlots(Layout& layout, WorkerId worker) {
   for (LayoutStage& stage : layout.stages) {
     if (std::ranges::find(stage.ranks, worker, &Slot::worker) == stage.ranks.end()) continue;
@@ -174,8 +178,8 @@ void ControllerCore::UnassignSlots(Layout& layout, WorkerId worker) {
       if (slot.worker == worker) {
         slot = {};
       } else if (!alone) {
-        // It may wait for the lost rank, and loads nothing else meanwhile. What it has begun to
-        // read it goes on reading.
+        // The rank may be waiting for the lost one, and can load nothing else meanwhile. If it has
+        // begun to read weights, it continues.
         const bool meets = slot.asked && !slot.loaded && slot.bytes_done == 0;
         if (meets && shards_.erase(slot.shard) > 0) {
           Send(*slot.worker, UnloadShard{std::exchange(slot.shard, ShardId())});
@@ -204,7 +208,7 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());
   for (PipelineId pipeline : gone)
     LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
-  BlameFor(id, Unavailable(cause), now);
+  CountSuspectedDeaths(id, Unavailable(cause), now);
   UnassignSlots(layout_, id);
   if (next_) UnassignSlots(*next_, id);
   RerouteWaiting(now);
@@ -220,9 +224,9 @@ void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
   const WorkerId id = worker->id;
   const Status drained = DrainWorker(worker->join.name, now);
   if (drained.ok()) return;
-  // It goes anyway, and better at once than when its host loses patience: what runs there waits
-  // for a worker that takes its place.
-  MR_LOG(warn, "cannot drain it: {}", drained.message());
+  // The worker leaves anyway, so let it go at once instead of waiting until its host kills it. Its
+  // requests wait for a replacement.
+  MR_LOG(warn, "cannot drain the worker: {}", drained.message());
   Send(id, Leave{drained.message()});
 }
 

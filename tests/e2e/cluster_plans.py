@@ -176,7 +176,7 @@ class Plans(unittest.TestCase):
                                 f"http://127.0.0.1:{self.server.port}"],
                                capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
         self.assertIn("plan 2 was given up: worker b cannot load layers 3-3: ", shown)
-        self.assertTrue(self.server.said("plan 2 is given up and plan 1 stays in force"))
+        self.assertTrue(self.server.said("gave up plan 2; plan 1 stays in force"))
         # The next controller begins with the plan that was in force.
         self.assertEqual(self.server.stop(), 0)
         self.start(PIPELINE)

@@ -24,7 +24,7 @@ int FreePort() {
   return ntohs(address.sin_port);
 }
 
-// The child dies with the thread that starts it.
+// The kernel kills the child when the thread that started it ends.
 pid_t Spawn(const std::vector<std::string>& command, const std::string& log) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
@@ -72,7 +72,7 @@ void EtcdProcess::Kill(int member) {
 
 void EtcdProcess::Start(int member) {
   Member& one = members_[static_cast<size_t>(member)];
-  MR_CHECK(one.pid < 0) << "it runs already";
+  MR_CHECK(one.pid < 0) << "the member runs already";
   std::string peers;
   for (size_t i = 0; i < members_.size(); ++i) {
     peers += fmt::format("{}m{}=http://127.0.0.1:{}", i ? "," : "", i, members_[i].peer_port);

@@ -1,5 +1,6 @@
-// EtcdProcess: an etcd of one or several members on the loopback interface, in temporary folders,
-// that a test may kill and start again.
+// EtcdProcess: an etcd cluster of one or more members on the loopback interface, with data in a
+// temporary folder. A test can kill and restart its members. Owned by the test; one thread at a
+// time.
 #pragma once
 
 #include <sys/types.h>
@@ -13,15 +14,15 @@ namespace millrace::cluster::testing {
 
 class EtcdProcess {
  public:
-  // More flags for each member, such as those of TLS; `scheme` of the clients' addresses.
+  // `flags`: more flags for each member, such as those for TLS. `scheme`: of the client URLs.
   explicit EtcdProcess(int members, std::vector<std::string> flags = {},
                        std::string scheme = "http");
   ~EtcdProcess();
 
   int members() const { return static_cast<int>(members_.size()); }
   std::vector<std::string> endpoints() const;
-  void Kill(int member);   // SIGKILL, and waits until it is gone
-  void Start(int member);  // again, with what is in its folder
+  void Kill(int member);   // SIGKILL; waits until the process is gone
+  void Start(int member);  // restarts a killed member with the data in its folder
 
  private:
   struct Member {

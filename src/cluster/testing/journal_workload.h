@@ -1,5 +1,5 @@
-// JournalWorkload: records as a controller appends them, from a seed: requests come, their
-// continuations grow and end, in any order.
+// JournalWorkload: generates the records that a controller appends, from a seed: requests are
+// accepted, and their sequences grow and end in any order. Owned by the test; one thread.
 #pragma once
 
 #include <map>
@@ -20,7 +20,7 @@ class JournalWorkload {
     if (live_.empty() || rng_.Between(0, 5) == 0) return Accept();
     auto it = live_.begin();
     std::advance(it, rng_.Between(0, static_cast<int64_t>(live_.size()) - 1));
-    auto& positions = it->second;  // by continuation; those that have ended are not in it
+    auto& positions = it->second;  // by sequence, without those that have ended
     auto one = positions.begin();
     std::advance(one, rng_.Between(0, static_cast<int64_t>(positions.size()) - 1));
     if (rng_.Between(0, 4) > 0) {
@@ -77,7 +77,7 @@ class JournalWorkload {
 
   Rng rng_;
   uint64_t next_ = 1;
-  RequestId stream_;  // the last one that joins none
+  RequestId stream_;  // the last request that did not join a stream
   std::set<RequestId> with_logprobs_;
   Live live_;
 };

@@ -1,4 +1,5 @@
-// For tests of the control plane: a controller's and a worker's end that write down what they hear.
+// ControllerEnd and WorkerEnd: both ends of the control plane for tests, which record what they
+// receive. Owned by the test; the inboxes are thread-safe.
 #pragma once
 
 #include <chrono>
@@ -24,7 +25,7 @@ inline LinkSecurity PlainText(std::string token = kToken) {
   return security;
 }
 
-// A list that one thread fills and another waits for.
+// A list that one thread fills while another waits for entries.
 template <typename T>
 class Inbox {
  public:
@@ -33,7 +34,7 @@ class Inbox {
     items_.push_back(std::move(item));
     changed_.notify_all();
   }
-  // False after half a minute without.
+  // False if there are fewer than `count` items after 30 s.
   bool WaitFor(size_t count) {
     MutexLock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(30),
@@ -98,9 +99,9 @@ class ControllerEnd {
   Inbox<Heard> messages;
   Inbox<std::pair<ConnectionId, Heartbeat>> beats;
   Inbox<std::pair<ConnectionId, Status>> disconnects;
-  std::function<void()> before_return;  // of on_message
+  std::function<void()> before_return;  // called at the end of on_message
   Status status;
-  std::unique_ptr<ControlServer> server;  // the first to go
+  std::unique_ptr<ControlServer> server;  // last member, so that it is destroyed first
 };
 
 class WorkerEnd {
@@ -130,7 +131,7 @@ class WorkerEnd {
     join.address.incarnation = incarnation_;
     return join;
   }
-  // Connects and says Join.
+  // Connects and sends Join.
   Status Enter() {
     MR_RETURN_IF_ERROR(status);
     MR_RETURN_IF_ERROR(client->Connect(kConnectLimit));
@@ -140,7 +141,7 @@ class WorkerEnd {
   Inbox<std::pair<ToWorker, wire::Envelope>> messages;
   Inbox<Status> disconnects;
   Status status;
-  std::unique_ptr<ControlClient> client;  // the first to go
+  std::unique_ptr<ControlClient> client;  // destroyed before the inboxes
 
  private:
   const Incarnation incarnation_;

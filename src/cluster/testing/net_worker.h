@@ -1,4 +1,5 @@
-// For tests over real sockets: a worker of a model of hashes, without a process of its own.
+// Worker: a worker with a hash model on real sockets, inside the test's process. Owned by the test;
+// one thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -31,7 +32,7 @@ inline WorkerProcessOptions WorkerOptions(const std::string& name, int controlle
   return options;
 }
 
-// Its ports and threads, gone when it is destroyed.
+// The destructor stops its threads and closes its ports.
 class Worker {
  public:
   Worker(WorkerProcessOptions options, const Clock& clock) {

@@ -1,4 +1,4 @@
-// For tests: HTTP/2 frames by hand, to say what no client library would.
+// Hand-made HTTP/2 frames for tests, to send what no client library would. Functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ inline std::string Frame(FrameType type, uint8_t flags, uint32_t stream, std::st
   return frame.append(payload);
 }
 
-// HPACK: a number of seven bits and its continuation; literals without Huffman code or indexing.
+// HPACK: an integer with a 7-bit prefix, and literals without Huffman coding or indexing.
 inline std::string HpackNumber(size_t value) {
   if (value < 127) return {static_cast<char>(value)};
   std::string bytes(1, '\x7f');
@@ -43,7 +43,7 @@ inline std::string Header(std::string_view name, std::string_view value) {
   return bytes.append(HpackNumber(value.size())).append(value);
 }
 
-// The head of a call, with `extra` headers in front of its own.
+// The header block of a call, with `extra` headers before its own.
 inline std::string CallHead(const std::vector<std::pair<std::string, std::string>>& extra) {
   std::string head;
   for (const auto& [name, value] : extra) head += Header(name, value);

@@ -1,5 +1,5 @@
-// A controller on its own and scripted workers: they load and open at once. Steps and pulls are
-// kept for the test, which ends them. One thread.
+// ScriptedWorkers: a test fixture with a ControllerCore and simulated workers, which load and open
+// at once. Steps and pulls are kept until the test ends them. One thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ class ScriptedWorkers : public ::testing::Test {
     options.scheduler.max_model_len = 64;
     return options;
   }
-  // Chains: stages follow each other where a chain's layers do.
+  // A plan of chains: a stage follows the one before it unless it begins at layer 0.
   static Plan Chains(const Stages& stages) {
     Plan plan{.num_layers = kLayers};
     for (int i = 0; i < std::ssize(stages); ++i) {
@@ -85,7 +85,7 @@ class ScriptedWorkers : public ::testing::Test {
     return submitted;
   }
 
-  // The time goes on by so much, with heartbeats of all workers but these on the way.
+  // Advances the time, with heartbeats of all workers except the `silent` ones.
   void Pass(double seconds, const std::set<uint64_t>& silent = {}) {
     constexpr double kBeat = 0.25;
     for (double left = seconds; left > 0; left -= kBeat) {
@@ -100,7 +100,7 @@ class ScriptedWorkers : public ::testing::Test {
     }
   }
 
-  // Until nothing more follows.
+  // Exchanges messages until no more follow.
   void Settle() {
     for (int round = 0; round < 8; ++round) {
       std::vector<ControllerAction> actions;
@@ -115,7 +115,7 @@ class ScriptedWorkers : public ::testing::Test {
     }
   }
 
-  // Of the worker's steps the one that was sent first ends, with a token for each sequence.
+  // Ends the worker's oldest step, with a token for each sequence.
   void EndStep(uint64_t worker) {
     for (auto step = steps_.begin(); step != steps_.end(); ++step) {
       if (step->first != worker) continue;
@@ -128,20 +128,21 @@ class ScriptedWorkers : public ::testing::Test {
       c_->Receive(ConnectionId(worker), StepDone{ended.pipeline, std::move(result)}, now_);
       return Settle();
     }
-    FAIL() << "no step is under way at worker " << worker;
+    FAIL() << "no step is in flight at worker " << worker;
   }
   void EndPull(size_t index, Status status = OkStatus()) {
     ASSERT_LT(index, pulls_.size());
     const auto [worker, pull] = pulls_[index];
     pulls_.erase(pulls_.begin() + static_cast<std::ptrdiff_t>(index));
-    const bool rows = status.ok() && pull.activations != PulledActivations::kNone;
+    const bool activations = status.ok() && pull.activations != PulledActivations::kNone;
     c_->Receive(
         ConnectionId(worker),
-        PullDone{.transfer = pull.transfer, .status = std::move(status), .activations = rows},
+        PullDone{
+            .transfer = pull.transfer, .status = std::move(status), .activations = activations},
         now_);
     Settle();
   }
-  // The workers at which steps are under way.
+  // The workers with steps in flight.
   std::set<uint64_t> Busy() const {
     std::set<uint64_t> busy;
     for (const auto& [worker, step] : steps_) busy.insert(worker);
@@ -158,7 +159,7 @@ class ScriptedWorkers : public ::testing::Test {
 
   std::unique_ptr<ControllerCore> c_;
   Time now_;
-  std::map<uint64_t, Status> load_fails_;  // by worker: from now on, with this
+  std::map<uint64_t, Status> load_fails_;  // by worker: its later loads fail with this status
   Sent<LoadShard> loads_;
   Sent<PipelineStep> steps_;
   Sent<PullKv> pulls_;

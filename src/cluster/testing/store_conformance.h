@@ -1,5 +1,6 @@
-// The fixture of the conformance suite; its tests are in store_conformance_test.cc and
-// leader_election_test.cc, and run for each kind of store that a binary instantiates.
+// StoreConformance: the fixture of the store conformance suite. Its tests are in
+// store_conformance_test.cc and leader_election_test.cc, and run for each kind of store that a
+// binary instantiates.
 #pragma once
 
 #include <gtest/gtest.h>

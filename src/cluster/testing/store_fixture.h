@@ -1,4 +1,5 @@
-// What the conformance suite needs of a kind of store. Each instantiation says how to make one.
+// StoreFixture: what the conformance suite needs from a kind of store. Each instantiation of the
+// suite names a StoreKind, which creates the fixture.
 #pragma once
 
 #include <atomic>
@@ -13,9 +14,9 @@ namespace millrace::cluster::testing {
 class StoreFixture {
  public:
   virtual ~StoreFixture() = default;
-  // As another client of the same cluster would; may return the same store again.
+  // Connects as another client of the same cluster. May return the same store again.
   virtual std::shared_ptr<Store> Connect() = 0;
-  // As a client of another cluster in the same store; null where a store has only one.
+  // Connects as a client of another cluster in the same store. Null if a store has only one.
   virtual std::shared_ptr<Store> ConnectElsewhere() = 0;
   virtual Duration shortest_ttl() const = 0;
   virtual int watched_writes() const { return 1000; }
@@ -26,8 +27,8 @@ struct StoreKind {
   std::function<std::unique_ptr<StoreFixture>()> make;
 };
 
-// A store behind a connection that can be cut: then every call fails as to a host that is gone, and
-// watches fall silent.
+// A store behind a connection that can be cut. While it is cut, every call fails as if the host
+// were gone, and watches report nothing.
 class CuttableStore : public Store {
  public:
   explicit CuttableStore(std::shared_ptr<Store> inner) : inner_(std::move(inner)) {}

@@ -1,5 +1,5 @@
-// StreamAnswers: what requests were told, by request and sequence, for tests of whatever is a
-// Generator. Sinks are called from any thread; everything else is the test's thread.
+// StreamAnswers: collects the outputs of requests, by request and sequence, for tests of a
+// Generator. Owned by the test. Sinks may be called from any thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -65,8 +65,8 @@ class StreamAnswers {
     MutexLock lock(mutex_);
     One& one = ones_[slot];
     SequenceAnswer& sequence = one.sequences[static_cast<size_t>(output.index)];
-    EXPECT_FALSE(one.over) << "output after the last";
-    EXPECT_TRUE(output.tokens.empty() || !sequence.finish) << "a token after the end";
+    EXPECT_FALSE(one.over) << "an output after the last one";
+    EXPECT_TRUE(output.tokens.empty() || !sequence.finish) << "a token after the finish";
     sequence.tokens.insert(sequence.tokens.end(), output.tokens.begin(), output.tokens.end());
     std::ranges::move(output.logprobs, std::back_inserter(sequence.logprobs));
     std::ranges::move(output.prompt_logprobs, std::back_inserter(sequence.prompt_logprobs));

@@ -1,4 +1,4 @@
-// TempFolder: an empty folder that is gone with its owner.
+// TempFolder: creates an empty temporary folder and removes it on destruction. One thread.
 #pragma once
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-// WatchLog: what a watch has told, to wait for with a deadline.
+// WatchLog: records the updates of a watch, and waits for them with a deadline. Owned by the test.
+// The callback may run on any thread.
 #pragma once
 
 #include <chrono>
@@ -45,7 +46,7 @@ class WatchLog {
     return WaitFor([](const WatchLog& log) { return log.snapshots_ > 0; });
   }
 
-  // Inside WaitFor, or when nothing is told any more.
+  // Only inside WaitFor, or after the last update.
   int snapshots() const { return snapshots_; }
   const std::vector<WatchEvent>& events() const { return events_; }
   const std::map<std::string, std::string>& known() const { return known_; }
@@ -56,7 +57,7 @@ class WatchLog {
   CondVar changed_;
   int snapshots_ = 0;
   std::vector<WatchEvent> events_;
-  std::map<std::string, std::string> known_;  // the keys as the updates leave them
+  std::map<std::string, std::string> known_;  // the keys and values after all updates
   Status last_problem_;
 };
 
