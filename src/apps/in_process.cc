@@ -27,7 +27,6 @@ serve::ServedModel ToServed(LocalModel& model) {
                      .min_p = model.generation.min_p,
                      .repetition_penalty = model.generation.repetition_penalty};
   served.cache_config = {{"block_size", std::to_string(model.block_size)},
-                         {"num_gpu_blocks", std::to_string(model.kv.num_blocks)},
                          {"num_cpu_blocks", std::to_string(model.kv.num_host_blocks)}};
   return served;
 }

@@ -189,7 +189,9 @@ std::vector<MetricFamily> ModelMetrics::Collect(const engine::EngineStats& stats
   AddIterationTokens(stats, snapshot);
   snapshot.Gauge("millrace_engine_stalled", "1 while a request that could run makes no progress.",
                  stats.stalled ? 1 : 0);
-  snapshot.Info("vllm:cache_config_info", "The KV cache's settings, as labels.", cache_config_);
+  std::map<std::string, std::string> cache_config = cache_config_;
+  cache_config["num_gpu_blocks"] = std::to_string(stats.scheduler.blocks_total);
+  snapshot.Info("vllm:cache_config_info", "The KV cache's settings, as labels.", cache_config);
   for (MetricFamily& family : snapshot.Take()) families.push_back(std::move(family));
   return families;
 }

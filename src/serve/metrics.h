@@ -55,7 +55,8 @@ class HttpMetrics {
 // The histograms of one model, and the metric families made from the engine's statistics.
 class ModelMetrics {
  public:
-  // `cache_config` becomes the labels of vllm:cache_config_info.
+  // `cache_config` becomes the labels of vllm:cache_config_info, beside the number of KV blocks at
+  // the time, which in a cluster changes with its workers.
   ModelMetrics(std::string model_name, int max_model_len,
                std::map<std::string, std::string> cache_config);
 

@@ -110,6 +110,9 @@ TEST(Metrics, NamesLabelsAndBucketsAreVllms) {
     EXPECT_NE(text.find(std::string("\n") + name + "{"), std::string::npos) << name;
   }
   EXPECT_NE(text.find("engine=\"0\",model_name=\"tiny\""), std::string::npos);
+  const int blocks = static_cast<int>(Sum(Scrape(server), "millrace_kv_blocks"));
+  EXPECT_GT(blocks, 0);
+  EXPECT_NE(text.find("num_gpu_blocks=\"" + std::to_string(blocks) + '"'), std::string::npos);
   auto buckets = [&](const std::string& name) {
     std::string list;
     size_t at = 0;
