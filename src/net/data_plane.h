@@ -134,7 +134,7 @@ class DataPlane {
   virtual const PeerAddress& self() const = 0;
 
   // Queues a message. Errors: kResourceExhausted (the queue is full), kInvalidArgument (too large),
-  // kUnavailable (the peer was lost a moment ago or was forgotten, or the plane is stopping). OK
+  // kUnavailable (the peer was lost recently or was forgotten, or the plane is stopping). OK
   // means queued; only replies or on_peer_lost tell whether it arrived.
   virtual Status Send(const PeerAddress& to, MessageClass message_class,
                       std::span<const std::byte> key, Payload payload) = 0;
