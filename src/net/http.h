@@ -1,5 +1,5 @@
 // The HTTP types that a server and its handler share: requests, responses and event streams. They
-// know nothing of sockets: net/http_server.h serves a handler over TCP, TLS and unix sockets, and
+// do not depend on sockets: net/http_server.h serves a handler over TCP, TLS and unix sockets, and
 // tests call a handler directly.
 #pragma once
 

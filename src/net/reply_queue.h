@@ -21,7 +21,7 @@ class ReplyQueue {
     bool http_1_0 = false;        // no chunks: a stream ends with the connection
     bool keep_alive = true;       // what the client allows
     size_t unread_bytes_max = 0;  // a Write with more than this queued cuts the connection
-    const std::atomic<bool>* draining = nullptr;  // the server wants no further requests
+    const std::atomic<bool>* draining = nullptr;  // the server accepts no further requests
   };
 
   // `wake` notifies the connection of a change in Take or cut(). It is called with the lock held,

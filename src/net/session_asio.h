@@ -217,7 +217,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::shared_ptr<ReplyQueue> reply_;  // while a reply is in progress
   bool http_1_0_ = false;              // the request of reply_
   bool ended_ = false;                 // the peer has disconnected, or we have closed
-  bool half_closed_ = false;           // the peer sends no more, but may still read
+  bool half_closed_ = false;           // the peer has closed its sending half, but may still read
   SteadyTime next_probe_;              // see ReplyQueue::Probe
   bool expired_ = false;               // the deadline has passed
   bool in_transport_ = false;          // waiting for a write or a handshake
