@@ -54,8 +54,9 @@ Result<std::shared_ptr<void>> Map(int fd, size_t bytes) {
 
 Result<Fd> MakeMemory(size_t bytes) {
   Fd fd(memfd_create("millrace-collective", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
+  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
     return OutOfSharedMemory(bytes);
+  }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return OutOfSharedMemory(bytes);
   }

@@ -85,8 +85,9 @@ Result<Url> ParseUrl(std::string_view text) {
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7f;
   });
-  if (!plain)
+  if (!plain) {
     return InvalidArgument("a URL must not contain spaces, control or non-ASCII characters");
+  }
   Url url;
   if (text.starts_with("https://")) {
     url.https = true;
