@@ -165,7 +165,7 @@ TEST_F(AdminSocketTest, NoSocketIsExplained) {
   const std::string path = *MakeAdminSocketPath(places_, kPort);
   { ASSERT_TRUE(net::ListenOnUnixSocket(path).ok()); }
   EXPECT_EQ(FindAdminSocket(places_, kPort).status().message(),
-            "nothing listens on " + path + ": the process that made it is gone");
+            "nothing is listening on " + path + ": the process that created it has ended");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 namespace millrace::net {
 namespace {
 
-constexpr int64_t kBackdatedSeconds = 300;  // for clocks that are behind ours
+constexpr int64_t kBackdatedSeconds = 300;  // for machines whose clocks are behind
 constexpr int kSerialBytes = 16;
 constexpr size_t kDnsNameBytesMax = 253;
 
@@ -62,35 +62,35 @@ Status AddExtension(X509* certificate, X509* issuer, int nid, const std::string&
   const std::unique_ptr<X509_EXTENSION, decltype(&X509_EXTENSION_free)> extension(
       X509V3_EXT_conf_nid(nullptr, &context, nid, value.c_str()), X509_EXTENSION_free);
   if (extension == nullptr || X509_add_ext(certificate, extension.get(), -1) != 1) {
-    return TlsFailure("cannot make a certificate");
+    return TlsFailure("cannot create a certificate");
   }
   return OkStatus();
 }
 
 Status SetSerial(X509* certificate) {
   uint8_t bytes[kSerialBytes];
-  if (RAND_bytes(bytes, kSerialBytes) != 1) return TlsFailure("no random bytes");
+  if (RAND_bytes(bytes, kSerialBytes) != 1) return TlsFailure("cannot get random bytes");
   bytes[0] &= 0x7f;  // a positive number
   const std::unique_ptr<BIGNUM, decltype(&BN_free)> number(BN_bin2bn(bytes, kSerialBytes, nullptr),
                                                            BN_free);
   if (number == nullptr ||
       BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(certificate)) == nullptr) {
-    return TlsFailure("cannot make a certificate");
+    return TlsFailure("cannot create a certificate");
   }
   return OkStatus();
 }
 
 Status CheckName(const std::string& name) {
   if (!name.empty() && name.size() <= kCertificateNameBytesMax) return OkStatus();
-  return InvalidArgument(fmt::format("a certificate's name has 1 to {} bytes, not {}",
+  return InvalidArgument(fmt::format("a certificate's name must have 1 to {} bytes, got {}",
                                      kCertificateNameBytesMax, name.size()));
 }
 
-// Everything but extensions and signature.
+// Creates a certificate without extensions and signature.
 Result<Certificate> NewCertificate(const std::string& name, Duration lifetime, EVP_PKEY* key) {
   MR_RETURN_IF_ERROR(CheckName(name));
   Certificate made(X509_new(), X509_free);
-  if (made == nullptr) return TlsFailure("cannot make a certificate");
+  if (made == nullptr) return TlsFailure("cannot create a certificate");
   X509* x = made.get();
   X509_set_version(x, X509_VERSION_3);
   MR_RETURN_IF_ERROR(SetSerial(x));
@@ -100,7 +100,7 @@ Result<Certificate> NewCertificate(const std::string& name, Duration lifetime, E
       X509_NAME_add_entry_by_txt(X509_get_subject_name(x), "CN", MBSTRING_UTF8,
                                  reinterpret_cast<const unsigned char*>(name.c_str()), -1, -1,
                                  0) != 1) {
-    return TlsFailure("cannot make a certificate");
+    return TlsFailure("cannot create a certificate");
   }
   return made;
 }
@@ -141,7 +141,7 @@ Result<CertificateAuthority> CertificateAuthority::Create(const std::string& nam
   ERR_clear_error();
   CertificateAuthority made;
   made.key_ = Key(EVP_EC_gen("P-256"), EVP_PKEY_free);
-  if (made.key_ == nullptr) return TlsFailure("cannot make a key");
+  if (made.key_ == nullptr) return TlsFailure("cannot create a key");
   MR_ASSIGN_OR_RETURN(made.certificate_, NewCertificate(name, lifetime, made.key_.get()));
   X509* x = made.certificate_.get();
   X509_set_issuer_name(x, X509_get_subject_name(x));
@@ -157,9 +157,9 @@ Result<CertificateAuthority> CertificateAuthority::Load(const PemIdentity& ident
   CertificateAuthority made;
   made.identity_ = identity;
   made.certificate_ = FromPem<X509>(identity.certificate_pem, PEM_read_bio_X509, X509_free);
-  if (made.certificate_ == nullptr) return InvalidArgument("holds no certificate in PEM");
+  if (made.certificate_ == nullptr) return InvalidArgument("contains no PEM certificate");
   made.key_ = FromPem<EVP_PKEY>(identity.key_pem, PEM_read_bio_PrivateKey, EVP_PKEY_free);
-  if (made.key_ == nullptr) return InvalidArgument("holds no private key in PEM");
+  if (made.key_ == nullptr) return InvalidArgument("contains no PEM private key");
   if (X509_check_ca(made.certificate_.get()) != 1) {
     return InvalidArgument("is not the certificate of an authority");
   }
@@ -173,7 +173,7 @@ Result<CertificateAuthority> CertificateAuthority::Load(const PemIdentity& ident
 Result<PemIdentity> CertificateAuthority::Issue(const CertificateRequest& request) const {
   ERR_clear_error();
   if (request.hosts.empty() || request.hosts.size() > kCertificateHostsMax) {
-    return InvalidArgument(fmt::format("a certificate is for 1 to {} hosts, not {}",
+    return InvalidArgument(fmt::format("a certificate must name 1 to {} hosts, got {}",
                                        kCertificateHostsMax, request.hosts.size()));
   }
   for (const std::string& host : request.hosts) {
@@ -183,7 +183,7 @@ Result<PemIdentity> CertificateAuthority::Issue(const CertificateRequest& reques
     }
   }
   const Key key(EVP_EC_gen("P-256"), EVP_PKEY_free);
-  if (key == nullptr) return TlsFailure("cannot make a key");
+  if (key == nullptr) return TlsFailure("cannot create a key");
   MR_ASSIGN_OR_RETURN(const Certificate made,
                       NewCertificate(request.name, request.lifetime, key.get()));
   X509* x = made.get();

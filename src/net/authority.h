@@ -1,7 +1,8 @@
-// CertificateAuthority: makes the certificates with which the processes of a cluster know each
-// other, so that nobody needs other tools for mutual TLS. Values in PEM; one thread at a time.
+// CertificateAuthority: issues the certificates with which the processes of a cluster authenticate
+// each other, so that mutual TLS needs no other tools. Keys and certificates are PEM texts. One
+// thread at a time.
 //
-// Keys are P-256. What it issues serves both as a server's and as a client's certificate.
+// Keys are P-256. An issued certificate is valid for a server and for a client.
 #pragma once
 
 #include <memory>
@@ -17,7 +18,7 @@ struct evp_pkey_st;  // OpenSSL's EVP_PKEY
 namespace millrace::net {
 
 inline constexpr size_t kCertificateHostsMax = 256;
-inline constexpr size_t kCertificateNameBytesMax = 64;  // X.520's bound of a common name
+inline constexpr size_t kCertificateNameBytesMax = 64;  // X.520's limit for a common name
 
 struct PemIdentity {
   std::string certificate_pem;
@@ -25,15 +26,16 @@ struct PemIdentity {
 };
 
 struct CertificateRequest {
-  std::string name;                // for people, such as "millrace worker"
-  std::vector<std::string> hosts;  // names and addresses by which it is called
+  std::string name;                // for display, such as "millrace worker"
+  std::vector<std::string> hosts;  // names and addresses that clients connect to
   Duration lifetime;
 };
 
 class CertificateAuthority {
  public:
   static Result<CertificateAuthority> Create(const std::string& name, Duration lifetime);
-  // kInvalidArgument when the texts are no authority, or the key is another's.
+  // kInvalidArgument when the texts are not the certificate and key of an authority, or the key
+  // does not belong to the certificate.
   static Result<CertificateAuthority> Load(const PemIdentity& identity);
 
   const PemIdentity& identity() const { return identity_; }
@@ -48,8 +50,8 @@ class CertificateAuthority {
   std::shared_ptr<evp_pkey_st> key_;
 };
 
-// A host as it may stand in a certificate: an IPv4 or IPv6 address, or a DNS name of letters,
-// digits, '-', '_' and '.', its first label perhaps "*".
+// Whether a certificate may name `host`: an IPv4 or IPv6 address, or a DNS name of letters, digits,
+// '-', '_' and '.', whose first label may be "*".
 bool IsCertificateHost(const std::string& host);
 
 }  // namespace millrace::net

@@ -25,7 +25,7 @@ std::shared_ptr<EVP_PKEY> ReadKey(const std::string& pem) {
   return {PEM_read_bio_PrivateKey(bio.get(), nullptr, nullptr, nullptr), EVP_PKEY_free};
 }
 
-// Whether `certificate` is good for `purpose` under `authority`, as TLS libraries judge it.
+// Whether TLS libraries accept `certificate` for `purpose` under `authority`.
 bool Verifies(const std::string& certificate, const std::string& authority, int purpose) {
   const auto leaf = Read(certificate);
   const auto root = Read(authority);
@@ -46,7 +46,7 @@ PemIdentity Issue(const CertificateAuthority& authority, std::vector<std::string
   return made.ok() ? *made : PemIdentity{};
 }
 
-TEST(Authority, WhatItIssuesIsGoodForServersAndClientsOfItsHosts) {
+TEST(Authority, IssuedCertificatesAreValidForServersAndClientsOfTheirHosts) {
   const auto authority = CertificateAuthority::Create("millrace test", kDay);
   ASSERT_TRUE(authority.ok()) << authority.status().ToString();
   const PemIdentity leaf = Issue(*authority, {"localhost", "*.workers.example", "10.9.0.2", "::1"});
@@ -64,17 +64,17 @@ TEST(Authority, WhatItIssuesIsGoodForServersAndClientsOfItsHosts) {
   EXPECT_EQ(X509_check_private_key(x.get(), ReadKey(leaf.key_pem).get()), 1);
 }
 
-TEST(Authority, AnotherAuthorityDoesNotVouch) {
+TEST(Authority, CertificatesOfAnotherAuthorityAreInvalid) {
   const auto one = CertificateAuthority::Create("millrace test", kDay);
   const auto two = CertificateAuthority::Create("millrace test", kDay);
   const PemIdentity leaf = Issue(*one, {"localhost"});
   EXPECT_FALSE(
       Verifies(leaf.certificate_pem, two->identity().certificate_pem, X509_PURPOSE_SSL_SERVER));
   EXPECT_FALSE(Verifies(leaf.certificate_pem, leaf.certificate_pem, X509_PURPOSE_SSL_SERVER))
-      << "a leaf is no authority";
+      << "a leaf is not an authority";
 }
 
-TEST(Authority, LoadedAgainItIssuesUnderTheSameRoot) {
+TEST(Authority, ALoadedAuthorityIssuesUnderTheSameRoot) {
   const auto first = CertificateAuthority::Create("millrace test", kDay);
   const auto again = CertificateAuthority::Load(first->identity());
   ASSERT_TRUE(again.ok()) << again.status().ToString();
@@ -83,7 +83,7 @@ TEST(Authority, LoadedAgainItIssuesUnderTheSameRoot) {
       Verifies(leaf.certificate_pem, first->identity().certificate_pem, X509_PURPOSE_SSL_CLIENT));
 }
 
-TEST(Authority, WhatIsNoAuthorityIsRefused) {
+TEST(Authority, LoadRefusesWhatIsNotAnAuthority) {
   const auto one = CertificateAuthority::Create("millrace test", kDay);
   const auto two = CertificateAuthority::Create("millrace test", kDay);
   const auto message = [](const PemIdentity& identity) {
@@ -91,9 +91,9 @@ TEST(Authority, WhatIsNoAuthorityIsRefused) {
     return loaded.ok() ? "no error" : loaded.status().message();
   };
   const std::string root = one->identity().certificate_pem, key = one->identity().key_pem;
-  EXPECT_EQ(message({"", key}), "holds no certificate in PEM");
-  EXPECT_EQ(message({root.substr(0, root.size() / 2), key}), "holds no certificate in PEM");
-  EXPECT_EQ(message({root, ""}), "holds no private key in PEM");
+  EXPECT_EQ(message({"", key}), "contains no PEM certificate");
+  EXPECT_EQ(message({root.substr(0, root.size() / 2), key}), "contains no PEM certificate");
+  EXPECT_EQ(message({root, ""}), "contains no PEM private key");
   EXPECT_EQ(message({root, two->identity().key_pem}), "the key does not belong to the certificate");
   EXPECT_EQ(message(Issue(*one, {"localhost"})), "is not the certificate of an authority");
 }

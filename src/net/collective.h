@@ -5,9 +5,10 @@
 // rank.
 //
 // All ranks make the same calls with the same sizes in the same order; a call returns when this
-// rank has the result. A failure is permanent: a peer that is gone, a peer that misses the
-// deadline, a call of another size, Abort by any rank. From then on every call of every rank
-// returns an error, at the latest after the deadline; the values of the failed call are undefined.
+// rank has the result. A call fails when a peer is gone or misses the deadline, when the ranks pass
+// different sizes, or after Abort by any rank. A failure is permanent: from then on every call of
+// every rank returns an error, at the latest after the deadline. The values of the failed call are
+// undefined.
 // A collective cannot be repaired; make a new group.
 //
 // Owned by the loader of the stage; outlives the model that uses it. One thread makes the calls;
@@ -31,7 +32,8 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;  // 1, 2, 4 or 8
 
-  // values = the sum of all ranks' values. kUnavailable: see above; names the rank and the cause.
+  // Replaces `values` by the sum of all ranks' values. kUnavailable: see above; the message names
+  // the rank and the cause.
   virtual Status AllReduceSum(std::span<float> values) = 0;
 
   // Makes the calls of all ranks fail soon. The error carries `why` on the rank that called Abort.

@@ -117,7 +117,8 @@ TEST(PairwiseSum, AddsAsATree) {
   }
 }
 
-TEST(PairwiseSum, DiffersFromARunningSum) {  // otherwise the tests here would prove nothing
+// Otherwise the tests below could not detect a wrong order.
+TEST(PairwiseSum, DiffersFromARunningSum) {
   const auto parts = RandomParts(8, 1000, 5);
   std::vector<float> running(1000, 0.0f);
   for (const auto& part : parts) {
@@ -156,7 +157,7 @@ TEST_P(Collectives, AddPairwiseByRank) {
 }
 
 // The slots are reused many times by ranks that are sometimes late.
-TEST_P(Collectives, KeepManyCallsOfUnevenRanksApart) {
+TEST_P(Collectives, KeepManyCallsApartWhenRanksAreUneven) {
   constexpr int kSize = 4, kCalls = 2000;
   Group group = GetParam().make(kSize, kCollectiveDeadline, 64);
   const auto wrong = OnEveryRank(kSize, [&](int rank) {
@@ -174,7 +175,7 @@ TEST_P(Collectives, KeepManyCallsOfUnevenRanksApart) {
   EXPECT_EQ(wrong, std::vector<int>(kSize, 0));
 }
 
-TEST_P(Collectives, ARankThatDoesNotComeIsAnErrorAtTheDeadline) {
+TEST_P(Collectives, AMissingRankIsAnErrorAtTheDeadline) {
   constexpr int kSize = 4;
   constexpr Duration kDeadline = Duration::Millis(200);
   Group group = GetParam().make(kSize, kDeadline, 64);

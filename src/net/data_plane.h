@@ -117,8 +117,8 @@ struct DataPlaneStats {
 };
 
 struct DataPlaneEvents {
-  // `key` is valid during the call; the payload as long as it is kept. Keeping it holds back the
-  // sender's credit. In order within (peer, class).
+  // `key` is valid during the call, the payload for as long as it is kept. Keeping it holds back
+  // the sender's credit. In order within (peer, class).
   std::function<void(const PeerAddress& from, MessageClass, std::span<const std::byte> key,
                      Payload payload)>
       on_message;
@@ -134,7 +134,7 @@ class DataPlane {
   virtual const PeerAddress& self() const = 0;
 
   // Queues a message. Errors: kResourceExhausted (the queue is full), kInvalidArgument (too large),
-  // kUnavailable (the peer was lost a moment ago or was forgotten, or the plane is stopping). OK
+  // kUnavailable (the peer was lost recently or was forgotten, or the plane is stopping). OK
   // means queued; only replies or on_peer_lost tell whether it arrived.
   virtual Status Send(const PeerAddress& to, MessageClass message_class,
                       std::span<const std::byte> key, Payload payload) = 0;
@@ -172,8 +172,8 @@ class DataPlane {
 };
 
 struct DataPlaneTls {
-  std::string certificate_path, key_path;  // PEM; shown to peers in both directions
-  std::string authority_path;              // both sides must show a certificate issued by it
+  std::string certificate_path, key_path;  // PEM; presented to peers in both directions
+  std::string authority_path;              // both sides must present a certificate issued by it
 };
 
 struct TcpDataPlaneOptions {

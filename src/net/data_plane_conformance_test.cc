@@ -1,4 +1,4 @@
-// The promises of every data plane, for all implementations.
+// Tests the guarantees of every data plane on all implementations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -212,7 +212,7 @@ TEST_P(DataPlaneConformance, FailedPullsReportTheCause) {
     if (what == "none") return Result<PullSource>(NotFound("no such thing"));
     if (what == "breaks") {
       return Result<PullSource>(PullProducer{
-          10, [](uint64_t, std::span<std::byte>) { return DataLoss("the disk is wet"); }});
+          10, [](uint64_t, std::span<std::byte>) { return DataLoss("the disk failed"); }});
     }
     if (what == "loose") return Result<PullSource>(PullSegments{{*small}, nullptr});
     if (what == "slow") Eventually([&] { return go.load(); });
@@ -239,7 +239,7 @@ TEST_P(DataPlaneConformance, FailedPullsReportTheCause) {
   reader->CancelPull(id);
   EXPECT_EQ(cancelled.Wait().code(), StatusCode::kCancelled);
   go = true;
-  EXPECT_TRUE(pull("small", 100, ample).ok());  // none of it did lasting harm
+  EXPECT_TRUE(pull("small", 100, ample).ok());  // the failures had no lasting effect
   EXPECT_EQ(reader->stats().pulls_failed, 7u);
   EXPECT_EQ(reader.diary->lost(), 0u);
 }

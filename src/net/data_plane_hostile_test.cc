@@ -1,4 +1,5 @@
-// Strangers, restarts, deaths and damage: none of them may disturb other peers of a data plane.
+// Tests that strangers, restarts, crashes and damaged data do not disturb other peers of a data
+// plane.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -380,7 +381,7 @@ TEST(DataPlaneHostile, AnOwnerKilledInTheMiddleOfAPull) {
   close(announce[1]);
 }
 
-TEST(DataPlaneHostile, WithTlsBothSidesShowACertificate) {
+TEST(DataPlaneHostile, WithTlsBothSidesPresentACertificate) {
   const std::string folder = testing::TempDir() + "data_plane_tls_" + std::to_string(getpid());
   const auto write_pair = [&](const std::string& name) {
     const TestCertificate made = MakeTestCertificate();

@@ -59,7 +59,7 @@ TEST(DataPlaneRdma, MemoryThatChangedMeanwhileIsDataLoss) {
   EXPECT_GE(reader.plane->stats().checksum_errors, 1u);
   stop = true;
   scribbler.join();
-  EXPECT_TRUE(PullAll(reader, owner.address(), got).ok());  // no lasting harm
+  EXPECT_TRUE(PullAll(reader, owner.address(), got).ok());  // no lasting effect
   EXPECT_EQ(reader.diary->lost(), 0u);
 }
 

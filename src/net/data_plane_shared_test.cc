@@ -1,4 +1,4 @@
-// Shared memory: what is mapped, for how long, and what a lying owner can do.
+// Tests of shared memory: what is mapped, for how long, and what a malicious owner can do.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Behaviour of planes over sockets only; data_plane_conformance_test.cc has the rest.
+// Tests of planes over sockets only; data_plane_conformance_test.cc has the rest.
 #include "net/data_plane.h"
 
 #include <gtest/gtest.h>
@@ -83,19 +83,19 @@ TEST(DataPlane, ManyThreadsSendAtOnce) {
 
 TEST(DataPlane, NoListener) {
   TestPlane a;
-  PeerAddress nobody;
-  nobody.endpoint = "127.0.0.1:1";
-  nobody.incarnation = 77;
+  PeerAddress missing;
+  missing.endpoint = "127.0.0.1:1";
+  missing.incarnation = 77;
   // The attempt may fail before the message is queued: then Send says so.
-  const Status sent = a.plane->Send(nobody, kDecode, AsBytes("x"), {});
+  const Status sent = a.plane->Send(missing, kDecode, AsBytes("x"), {});
   EXPECT_TRUE(sent.ok() || sent.code() == StatusCode::kUnavailable) << sent.ToString();
   ASSERT_TRUE(Eventually([&] { return a.diary->lost() == 1; }));
-  EXPECT_EQ(a.diary->lost(0).first, nobody);
+  EXPECT_EQ(a.diary->lost(0).first, missing);
   EXPECT_EQ(a.diary->lost(0).second.code(), StatusCode::kUnavailable);
   EXPECT_EQ(a.plane->stats().messages_dropped, sent.ok() ? 1u : 0u);
-  nobody.endpoint = "no port";
-  nobody.incarnation = 78;
-  (void)a.plane->Send(nobody, kDecode, AsBytes("x"), {});
+  missing.endpoint = "no port";
+  missing.incarnation = 78;
+  (void)a.plane->Send(missing, kDecode, AsBytes("x"), {});
   EXPECT_TRUE(Eventually([&] { return a.diary->lost() == 2; }));
 }
 

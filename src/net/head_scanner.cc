@@ -8,7 +8,7 @@ namespace millrace::net {
 namespace {
 
 constexpr size_t kBlankLinesMax = 2;    // RFC 9112 section 2.2 asks to ignore at least one
-constexpr size_t kMethodBytesMax = 32;  // the longest registered one has 17
+constexpr size_t kMethodBytesMax = 32;  // the longest registered method has 17
 constexpr size_t kRequestLineExtra = kMethodBytesMax + sizeof(" HTTP/1.1");
 
 HttpFailure NotHttp() { return {400, "this is not an HTTP/1.1 request"}; }
@@ -20,12 +20,14 @@ bool IsMethodByte(char c) { return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= '
 std::optional<HttpFailure> HeadScanner::CheckByte(std::string_view data, size_t i) const {
   const char c = data[i];
   const char before = i > line_start_ ? data[i - 1] : '\0';
-  if (before == '\r' && c != '\n') return HttpFailure{400, "a bare CR in the request head"};
+  if (before == '\r' && c != '\n') return HttpFailure{400, "the request head contains a bare CR"};
   if (c == '\n' && before != '\r') {
     if (lines_ == 0) return NotHttp();
-    return HttpFailure{400, "lines in the request head end with CRLF"};
+    return HttpFailure{400, "lines of the request head must end with CRLF"};
   }
-  if (c == '\0') return lines_ == 0 ? NotHttp() : HttpFailure{400, "a NUL in the request head"};
+  if (c == '\0') {
+    return lines_ == 0 ? NotHttp() : HttpFailure{400, "the request head contains a NUL byte"};
+  }
   if (lines_ == 0) {
     const auto byte = static_cast<unsigned char>(c);
     const bool line_end = c == '\r' || c == '\n';
@@ -60,7 +62,7 @@ std::optional<HttpFailure> HeadScanner::CheckLine(std::string_view line) {
   const std::string_view version = line.substr(last + 1);
   if (!version.starts_with("HTTP/")) return NotHttp();
   if (version != "HTTP/1.1" && version != "HTTP/1.0") {
-    return HttpFailure{505, "only HTTP/1.1 and HTTP/1.0 are spoken here"};
+    return HttpFailure{505, "only HTTP/1.1 and HTTP/1.0 are supported"};
   }
   if (last - first - 1 > limits_.target_bytes_max) {
     return HttpFailure{414, fmt::format("the request target has {} bytes; the limit is {}",

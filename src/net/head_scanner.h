@@ -1,5 +1,6 @@
-// The strict rules on a request's head that are applied before the grammar, byte by byte as it
-// arrives: sizes, line ends, and whether this is HTTP at all. Linear in the input.
+// HeadScanner: the strict checks of a request's head that run before the grammar is parsed, byte by
+// byte as the head arrives: sizes, line ends, and whether it is HTTP at all. Linear in the input.
+// Owned by one RequestParser; one thread.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +25,13 @@ class HeadScanner {
   Result Scan(std::string_view data);
 
  private:
-  // Checks the line [line_start_, end), which ends before CRLF.
+  // Checks one complete line, without its CRLF.
   std::optional<HttpFailure> CheckLine(std::string_view line);
   std::optional<HttpFailure> CheckByte(std::string_view data, size_t i) const;
   std::optional<HttpFailure> CheckSizes(size_t i) const;
 
   const HttpLimits limits_;
-  size_t next_ = 0;        // first byte not looked at
+  size_t next_ = 0;        // the first byte not scanned yet
   size_t line_start_ = 0;  // of the current line
   size_t lines_ = 0;       // complete ones, the request line included
   size_t blank_lines_ = 0;

@@ -15,7 +15,8 @@ int HexValue(char c) {
   return 16;
 }
 
-// Well-formed UTF-8 by the table of RFC 3629 section 4, without control characters.
+// Whether `text` is well-formed UTF-8 by the table of RFC 3629 section 4, without control
+// characters.
 bool IsPrintableUtf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
     const auto lead = static_cast<unsigned char>(text[i]);
@@ -42,7 +43,7 @@ bool IsPrintableUtf8(std::string_view text) {
   return true;
 }
 
-// "/path" of "http://host/path"; "/" when the authority is all there is.
+// Returns "/path" for "http://host/path", and "/" when nothing follows the authority.
 std::string_view StripAuthority(std::string_view target) {
   const size_t scheme = target.find("://");
   if (scheme == std::string_view::npos) return target;

@@ -23,7 +23,7 @@ bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
   return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Collects what Beast's grammar finds; the derived classes add their start line.
+// Collects the headers and the body that Beast parses. Derived classes handle the start line.
 template <bool kRequest>
 class MessageParser : public http::basic_parser<kRequest> {
  public:
@@ -77,11 +77,12 @@ HttpFailure FailureOf(const error_code& ec, const HttpLimits& limits) {
   return {400, fmt::format("malformed HTTP/1.1 message: {}", ec.message())};
 }
 
-// The shortest end of a chunked body. Beast asserts that the last chunk is presented again with at
-// least this much, and no body ends with less, so waiting for it costs nothing.
+// The size of the shortest last chunk, "0\r\n\r\n". Beast asserts that it gets at least this many
+// bytes when it is given the last chunk again. No chunked body ends with less, so waiting for them
+// delays nothing.
 constexpr size_t kLastChunkBytes = 5;
 
-// The part of the Feed contract that requests and responses share.
+// The part of Feed that requests and responses share.
 template <typename Parser>
 size_t Put(Parser& parser, std::string_view data, const HttpLimits& limits,
            std::optional<HttpFailure>& failure) {
@@ -134,7 +135,7 @@ struct RequestParser::Impl final : MessageParser<true> {
     return CheckFraming() && CheckExpect();
   }
 
-  // One Host, one way to tell the body's length.
+  // Requires one Host header and at most one definition of the body's length.
   bool CheckFraming() {
     size_t hosts = 0, lengths = 0, codings = 0;
     for (const auto& [name, value] : headers) {
@@ -148,15 +149,15 @@ struct RequestParser::Impl final : MessageParser<true> {
       if (EqualsIgnoreCase(name, "Transfer-Encoding")) {
         ++codings;
         if (!EqualsIgnoreCase(value, "chunked")) {
-          return Fail(501, "the only Transfer-Encoding known here is chunked");
+          return Fail(501, "the only supported Transfer-Encoding is chunked");
         }
       }
     }
     if (hosts > 1 || (hosts == 0 && version == 11)) {
-      return Fail(400, fmt::format("an HTTP/1.1 request has one Host header, not {}", hosts));
+      return Fail(400, fmt::format("an HTTP/1.1 request must have one Host header, got {}", hosts));
     }
     if (lengths + codings > 1) {
-      return Fail(400, "a request has one Content-Length or one Transfer-Encoding, not both");
+      return Fail(400, "a request must have only one Content-Length or Transfer-Encoding header");
     }
     if (codings == 1 && version != 11) {
       return Fail(400, "HTTP/1.0 has no Transfer-Encoding; send Content-Length");
@@ -168,7 +169,7 @@ struct RequestParser::Impl final : MessageParser<true> {
     const auto expect = FindHeader(headers, "Expect");
     if (!expect || version != 11) return true;
     if (!EqualsIgnoreCase(*expect, "100-continue")) {
-      return Fail(417, "the only Expect known here is 100-continue");
+      return Fail(417, "the only supported Expect value is 100-continue");
     }
     expects_continue = true;
     return true;

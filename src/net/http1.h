@@ -1,8 +1,8 @@
-// HTTP/1.1 messages as bytes: strict parsers that take input in any pieces, and the writer of
-// response heads. Pure: no sockets, no clock. One owner, one thread.
+// The HTTP/1.1 wire format: strict parsers that take input in pieces of any size, and the
+// formatting of response heads. No sockets. Each parser has one owner and is used on one thread.
 //
-// The grammar is Boost.Beast's; in front of it stand rules that leave a request only one meaning
-// (RFC 9112 section 11.2, request smuggling): CRLF line ends, no folded lines, one Host, either one
+// Boost.Beast parses the grammar. Further checks ensure that a request has only one meaning (RFC
+// 9112 section 11.2, request smuggling): CRLF line ends, no folded lines, one Host, and either one
 // numeric Content-Length or "Transfer-Encoding: chunked". Trailers are read and dropped.
 #pragma once
 
@@ -16,40 +16,41 @@
 
 namespace millrace::net {
 
+// Each comment gives the status code of a request beyond the limit.
 struct HttpLimits {
   size_t head_bytes_max = 32 * 1024;   // request line and headers: 431
   size_t target_bytes_max = 8 * 1024;  // the request target: 414
-  size_t headers_max = 128;            // how many: 431
+  size_t headers_max = 128;            // number of headers: 431
   size_t body_bytes_max = 16u << 20;   // 413
 };
 
-// A chunk's size line with its extensions, and the trailers: 400.
+// Limit of a chunk's size line with its extensions, and of the trailers: 400.
 inline constexpr size_t kChunkLineBytesMax = 8 * 1024;
 
 enum class HttpStage { kHead, kBody, kDone, kFailed };
 
-// What to tell the client whose message cannot be taken.
+// Why a message was refused. A server sends both fields to the client.
 struct HttpFailure {
   int status = 400;
   std::string message;
 };
 
-// One request. After kDone or kFailed a new parser is needed for the next one.
+// Parses one request. After kDone or kFailed, the next request needs a new parser.
 class RequestParser {
  public:
   explicit RequestParser(const HttpLimits& limits);
   ~RequestParser();
 
-  // `data` is everything that has arrived and was not consumed yet. Returns how many of its bytes
-  // are consumed now; the caller keeps the rest and presents it again with what follows.
+  // `data` is everything that has arrived and was not consumed yet. Returns the number of bytes
+  // consumed now. The caller keeps the rest and passes it again with the bytes that follow.
   size_t Feed(std::string_view data);
 
   HttpStage stage() const;
   const HttpFailure& failure() const;  // REQUIRES: kFailed
 
-  // From kBody on.
+  // Valid from kBody on.
   bool expects_continue() const;
-  bool keep_alive() const;  // for HTTP/1.0 only if it asks for it
+  bool keep_alive() const;  // for HTTP/1.0 only if the client asks for it
   bool http_1_0() const;
   size_t body_bytes() const;  // so far
 
@@ -60,7 +61,7 @@ class RequestParser {
   std::unique_ptr<Impl> impl_;
 };
 
-// One response. Head and body go to sinks as they come; the body is not kept.
+// Parses one response. Passes the head and the body to `Sinks` as they arrive and keeps no body.
 class ResponseParser {
  public:
   struct Sinks {
@@ -68,7 +69,8 @@ class ResponseParser {
     std::function<void(std::string_view part)> on_body;                   // may be null
   };
 
-  // `head_request`: the answer to HEAD, which has no body whatever its headers say.
+  // `head_request`: the response is for a HEAD request and has no body, even if its headers
+  // announce one.
   ResponseParser(const HttpLimits& limits, bool head_request, Sinks sinks);
   ~ResponseParser();
 
@@ -78,7 +80,7 @@ class ResponseParser {
   HttpStage stage() const;
   const HttpFailure& failure() const;  // REQUIRES: kFailed
 
-  // From kBody on.
+  // Valid from kBody on.
   int status() const;
   const HttpHeaders& headers() const;
   bool keep_alive() const;
@@ -96,10 +98,10 @@ enum class BodyFraming { kContentLength, kChunked, kUntilClose };
 std::string FormatResponseHead(int status, const HttpHeaders& headers, BodyFraming framing,
                                size_t content_bytes, bool keep_alive);
 
-// One chunk of the chunked coding around `part`, appended to `out`. REQUIRES: part is not empty.
+// Appends `part` to `out` as one chunk of the chunked coding. REQUIRES: part is not empty.
 void AppendChunk(std::string_view part, std::string* out);
 inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
-// An interim response: clients wait on for the one that counts.
+// An interim response: the client goes on waiting for the final one.
 inline constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace millrace::net

@@ -9,7 +9,7 @@
 namespace millrace::net {
 namespace {
 
-// RFC 9110 section 5.6.7, made at most once a second and thread.
+// The date in the format of RFC 9110 section 5.6.7, formatted at most once per second and thread.
 std::string_view HttpDate() {
   thread_local std::time_t made_at = 0;
   thread_local std::array<char, 40> text{};
@@ -24,7 +24,7 @@ std::string_view HttpDate() {
   return {text.data(), size};
 }
 
-bool IsTransportsOwn(std::string_view name) {
+bool IsSetByTransport(std::string_view name) {
   for (std::string_view own :
        {"Content-Length", "Transfer-Encoding", "Connection", "Date", "Server"}) {
     if (name.size() == own.size() && strncasecmp(name.data(), own.data(), own.size()) == 0) {
@@ -48,7 +48,7 @@ std::string FormatResponseHead(int status, const HttpHeaders& headers, BodyFrami
   std::string out = fmt::format("HTTP/1.1 {} {}\r\nServer: millrace\r\nDate: {}\r\n", status,
                                 StatusReason(status), HttpDate());
   for (const auto& [name, value] : headers) {
-    if (name.empty() || IsTransportsOwn(name)) continue;
+    if (name.empty() || IsSetByTransport(name)) continue;
     AppendWithoutControls(name, &out);
     out += ": ";
     AppendWithoutControls(value, &out);

@@ -18,7 +18,7 @@ HttpLimits SmallLimits() {
   return limits;
 }
 
-// What came of a stream of requests on one connection.
+// The outcome of a stream of requests on one connection.
 struct Outcome {
   std::vector<std::string> requests;  // "METHOD path body"
   int failure = 0;
@@ -62,7 +62,7 @@ struct Case {
   const char* rule;
   std::string bytes;
   int failure;                        // 0: accepted
-  std::vector<std::string> requests;  // before the failure
+  std::vector<std::string> requests;  // parsed before the failure
 };
 
 std::vector<Case> Manifest() {
@@ -198,7 +198,7 @@ std::vector<Case> Manifest() {
   };
 }
 
-TEST(RequestParser, TakesTheManifestAsItSays) {
+TEST(RequestParser, HandlesTheManifestAsListed) {
   for (const Case& c : Manifest()) {
     const Outcome expected{c.requests, c.failure};
     const Outcome whole = Play(c.bytes, c.bytes.size());
@@ -217,7 +217,7 @@ TEST(RequestParser, PiecesDoNotMatter) {
   }
 }
 
-// Random damage to a good stream: no crash, and pieces give what the whole gives.
+// Random damage to a valid stream does not crash the parser, and pieces give the same as the whole.
 TEST(RequestParser, DamagedStreamsMeanTheSameInPieces) {
   const std::string good =
       Request("POST /x HTTP/1.1", "Content-Length: 3\r\n\r\nabc") +
@@ -233,7 +233,7 @@ TEST(RequestParser, DamagedStreamsMeanTheSameInPieces) {
   }
 }
 
-TEST(RequestParser, ManySmallChunksAreFlat) {
+TEST(RequestParser, ManySmallChunksAreJoined) {
   HttpLimits limits;
   RequestParser parser(limits);
   std::string in = Request("POST / HTTP/1.1", "Transfer-Encoding: chunked\r\n\r\n");
@@ -253,9 +253,9 @@ TEST(ResponseParser, ReadsBodiesByLengthChunksAndClose) {
       "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n", "\r\nabc"};
   for (std::string_view head : heads) {
     std::string body;
-    int told_status = 0;
+    int seen_status = 0;
     ResponseParser parser(HttpLimits(), false,
-                          {[&](int status, const HttpHeaders&) { told_status = status; },
+                          {[&](int status, const HttpHeaders&) { seen_status = status; },
                            [&](std::string_view part) { body += part; }});
     std::string in;
     for (char c : "HTTP/1.1 201 Created\r\n" + std::string(head)) {
@@ -265,11 +265,11 @@ TEST(ResponseParser, ReadsBodiesByLengthChunksAndClose) {
     parser.FeedEof();
     EXPECT_EQ(parser.stage(), HttpStage::kDone) << head;
     EXPECT_EQ(body, "abc") << head;
-    EXPECT_EQ(told_status, 201);
+    EXPECT_EQ(seen_status, 201);
   }
 }
 
-TEST(ResponseParser, ABrokenEndIsAnError) {
+TEST(ResponseParser, ATruncatedBodyIsAnError) {
   ResponseParser parser(HttpLimits(), false, {});
   parser.Feed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab");
   EXPECT_EQ(parser.stage(), HttpStage::kBody);

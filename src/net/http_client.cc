@@ -67,14 +67,14 @@ struct Connection {
                        : co_await asio::async_write(socket, buffer, kAwaitResult);
     co_return ec;
   }
-  // Appends what one read brings.
+  // Appends the bytes of one read.
   awaitable<error_code> Read(std::string* out) {
     auto [ec, n] = tls ? co_await tls->async_read_some(asio::buffer(input), kAwaitResult)
                        : co_await socket.async_read_some(asio::buffer(input), kAwaitResult);
     out->append(input.data(), n);
     co_return n > 0 ? error_code() : ec;
   }
-  // An idle connection on which something happened was closed by the server or is out of step.
+  // False when the server closed this idle connection or sent bytes that were not requested.
   bool IsQuiet() {
     char byte;
     const ssize_t n = recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -88,7 +88,7 @@ struct Connection {
 
 using ConnectionPtr = std::shared_ptr<Connection>;
 
-// Servers that connections may be shared for.
+// Calls with the same key may share a connection.
 std::string ServerKey(const HttpCall& call) {
   if (!call.unix_path.empty()) return "unix:" + call.unix_path;
   const Url& url = call.url;
@@ -97,7 +97,7 @@ std::string ServerKey(const HttpCall& call) {
 
 }  // namespace
 
-// Used on the client's thread only, but for the marked members.
+// Used on the client's thread only, except for the marked members.
 struct HttpClient::Hub {
   Hub(const HttpClientOptions& o, TlsContext t) : options(o), sweep_timer(io) {
     SSL_CTX_up_ref(t.get());
@@ -145,7 +145,7 @@ class HttpClient::Exchange {
     if (now < deadline_) return;
     Abort({StatusCode::kDeadlineExceeded,
            fmt::format("{} {} in time", call_.url.ToString(),
-                       connected_ ? "did not answer" : "could not be connected to")});
+                       connected_ ? "did not answer" : "did not accept the connection")});
   }
 
  private:
@@ -176,7 +176,7 @@ awaitable<Status> HttpClient::Exchange::Perform() {
   if (abort_reason_) co_return *abort_reason_;
   for (const auto& [name, value] : call_.headers) {
     if ((name + value).find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) {
-      co_return InvalidArgument("a request header has a line end in it");
+      co_return InvalidArgument("a request header contains a line end or a NUL byte");
     }
   }
   const std::string key = ServerKey(call_);
@@ -184,7 +184,8 @@ awaitable<Status> HttpClient::Exchange::Perform() {
   if (connection_) {
     bool nothing_came = false;
     Status status = co_await Converse(&nothing_came);
-    // The server may have closed a connection that lay idle; then the request did not reach it.
+    // The server may have closed the idle connection before the request reached it; then the
+    // request is sent on a new one.
     if (status.ok() || !nothing_came || abort_reason_) co_return status;
   }
   Status status = co_await Connect();
@@ -193,7 +194,7 @@ awaitable<Status> HttpClient::Exchange::Perform() {
   co_return co_await Converse(&nothing_came);
 }
 
-// Takes no time: the kernel connects at once or refuses.
+// Does not wait: the kernel connects or refuses at once.
 Status HttpClient::Exchange::ConnectToUnixSocket() {
   auto connected = ConnectUnixSocket(call_.unix_path);
   if (!connected.ok()) return Unavailable(connected.status().message());
@@ -214,7 +215,7 @@ awaitable<Status> HttpClient::Exchange::Connect() {
   resolver_.emplace(hub_.io);
   auto [resolve_error, endpoints] = co_await resolver_->async_resolve(
       call_.url.host, std::to_string(call_.url.port), tcp::resolver::numeric_service, kAwaitResult);
-  if (resolve_error) co_return Broken("cannot find", resolve_error);
+  if (resolve_error) co_return Broken("cannot resolve the host of", resolve_error);
   if (abort_reason_) co_return *abort_reason_;
   connection_ = std::make_shared<Connection>(hub_.io);
   auto [ec, endpoint] = co_await asio::async_connect(connection_->socket, endpoints, kAwaitResult);
@@ -231,13 +232,14 @@ awaitable<Status> HttpClient::Exchange::Connect() {
     }
     auto [tls_error] =
         co_await stream.async_handshake(asio::ssl::stream_base::client, kAwaitResult);
-    if (tls_error) co_return Broken("no TLS with", tls_error);
+    if (tls_error) co_return Broken("cannot establish TLS with", tls_error);
   }
   connected_ = true;
   co_return OkStatus();
 }
 
-// Sends the request and takes the response. `nothing_came`: the connection was dead.
+// Sends the request and reads the response. `nothing_came`: the connection ended before the
+// response began.
 awaitable<Status> HttpClient::Exchange::Converse(bool* nothing_came) {
   connected_ = true;
   SetDeadline(hub_.options.read_timeout);
@@ -322,7 +324,7 @@ HttpClient::~HttpClient() {
   asio::post(hub_->io, [hub = hub_.get()] {
     hub->stopping = true;
     for (const auto& [id, exchange] : hub->exchanges) {
-      exchange->Abort(Cancelled("the HTTP client stops"));
+      exchange->Abort(Cancelled("the HTTP client is stopping"));
     }
     hub->idle.clear();
     hub->sweep_timer.cancel();
@@ -336,7 +338,7 @@ FetchId HttpClient::Fetch(HttpCall call, FetchCallbacks callbacks) {
   auto exchange = std::make_shared<Exchange>(*hub_, id, std::move(call), std::move(callbacks));
   asio::post(hub_->io, [hub = hub_.get(), id, exchange = std::move(exchange)] {
     hub->exchanges.emplace(id, exchange.get());
-    if (hub->stopping) exchange->Abort(Cancelled("the HTTP client stops"));
+    if (hub->stopping) exchange->Abort(Cancelled("the HTTP client is stopping"));
     asio::co_spawn(hub->io, Exchange::Run(exchange), asio::detached);
   });
   return id;

@@ -1,9 +1,9 @@
-// An HTTP/1.1 client, over TCP, TLS or a unix socket, for the tools and tests: thousands of
-// requests at once on one thread of its own, or one at a time with Call. Connections are kept and
-// used again.
+// HttpClient: an HTTP/1.1 client over TCP, TLS or a unix socket, for tools and tests. Fetch runs
+// thousands of requests at once on the client's own thread; Call waits for one. Connections are
+// reused.
 //
-// The client is used from any thread; callbacks run on its thread and must be quick. A callback may
-// call Fetch and Cancel, but not Call and not the destructor.
+// Any thread may use the client. Callbacks run on the client's thread and must not block. A
+// callback may call Fetch and Cancel, but neither Call nor the destructor.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@
 namespace millrace::net {
 
 struct HttpClientOptions {
-  Duration connect_timeout = Duration::Seconds(10);  // name, TCP and TLS
+  Duration connect_timeout = Duration::Seconds(10);  // name lookup, TCP and TLS
   Duration read_timeout = Duration::Seconds(600);    // without a byte from the server
-  size_t idle_connections_max = 4096;                // kept for later, over all servers
+  size_t idle_connections_max = 4096;                // kept for reuse, for all servers together
   size_t body_bytes_max = 1u << 30;                  // of a response
   bool verify_tls = true;
   std::string tls_authority_path;  // PEM; empty: the system's
@@ -35,16 +35,16 @@ struct HttpCall {
   Url url;
   HttpHeaders headers;  // Host and Content-Length are added
   std::string body;
-  // Connects to this unix socket instead, without TLS; Host is that of the URL.
+  // If set, the client connects to this unix socket instead, without TLS; Host is that of the URL.
   std::string unix_path;
 };
 
 struct FetchCallbacks {
   std::function<void(int status, const HttpHeaders& headers)> on_head;  // may be null
   std::function<void(std::string_view part)> on_data;                   // may be null
-  // Once, last, always. Ok when the whole response came, whatever its status code; kUnavailable
-  // when there is no connection or it broke, kDeadlineExceeded, kCancelled, kInternal for a
-  // response that is not HTTP.
+  // Called exactly once, after the others. Ok when the whole response arrived, with any status
+  // code; kUnavailable when the connection failed or was lost; kDeadlineExceeded; kCancelled;
+  // kInternal for a response that is not HTTP.
   std::function<void(Status)> on_done;
 };
 
@@ -53,15 +53,15 @@ using FetchId = StrongId<struct FetchIdTag>;
 class HttpClient {
  public:
   static Result<std::unique_ptr<HttpClient>> Start(const HttpClientOptions& options);
-  // Cancels what is under way; every on_done has run when it returns.
+  // Cancels all fetches in progress. Every on_done has run when it returns.
   ~HttpClient();
 
   FetchId Fetch(HttpCall call, FetchCallbacks callbacks);
-  // on_done follows with kCancelled, unless the fetch is over.
+  // on_done gets kCancelled, unless the fetch has ended already.
   void Cancel(FetchId id);
 
-  // Waits for the whole response. With `on_data` the body goes there (on the client's thread) and
-  // stays out of the result.
+  // Waits for the whole response. With `on_data`, the body is passed to it (on the client's thread)
+  // instead of being stored in the result.
   Result<HttpResponse> Call(HttpCall call, std::function<void(std::string_view)> on_data = nullptr);
 
  private:

@@ -32,7 +32,7 @@ Url UrlOf(const HttpServer& server, const std::string& target) {
   return *ParseUrl(fmt::format("http://127.0.0.1:{}{}", server.port(), target));
 }
 
-TEST(HttpClient, CallsAndKeepsTheConnection) {
+TEST(HttpClient, CallsReuseTheConnection) {
   std::mutex mutex;
   std::vector<std::string> peers;
   auto server = StartServer([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
@@ -70,7 +70,7 @@ TEST(HttpClient, AConnectionClosedWhileIdleIsReplaced) {
   }
 }
 
-TEST(HttpClient, ErrorsSayWhatHappened) {
+TEST(HttpClient, ErrorsNameTheCause) {
   auto client = StartClient();
   uint16_t dead_port;
   {
@@ -87,7 +87,7 @@ TEST(HttpClient, ErrorsSayWhatHappened) {
 
   auto server = StartServer([](HttpRequest, std::shared_ptr<HttpReply> reply) {
     reply->Start({200, {}, ""});
-    reply->Write("part");  // and then nothing: the stream is cut
+    reply->Write("part");  // then drops the reply, which cuts the stream
   });
   const Status cut = client->Call({"GET", UrlOf(*server, "/"), {}, ""}).status();
   EXPECT_TRUE(cut.code() == StatusCode::kInternal || cut.code() == StatusCode::kUnavailable)
@@ -109,7 +109,7 @@ TEST(HttpClient, GivesUpOnASilentServer) {
   EXPECT_TRUE(Eventually([&] { return server->connections() == 0; }));
 }
 
-TEST(HttpClient, CancelTellsBothSides) {
+TEST(HttpClient, CancelNotifiesBothSides) {
   std::atomic<bool> gone{false};
   std::shared_ptr<HttpReply> held;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpReply> reply) {
@@ -129,10 +129,10 @@ TEST(HttpClient, CancelTellsBothSides) {
   client->Cancel(id);
   EXPECT_EQ(done.get_future().get().code(), StatusCode::kCancelled);
   EXPECT_TRUE(Eventually([&] { return gone.load(); }));
-  client->Cancel(id);  // over already
+  client->Cancel(id);  // the fetch has already ended
 }
 
-TEST(HttpClient, TheDestructorEndsWhatIsUnderWay) {
+TEST(HttpClient, TheDestructorCancelsFetchesInProgress) {
   std::mutex mutex;
   std::vector<std::shared_ptr<HttpReply>> held;
   auto server = StartServer([&](HttpRequest, std::shared_ptr<HttpReply> reply) {

@@ -1,4 +1,5 @@
-// Clients that close their sending half and wait for the answer, beside clients that leave.
+// Tests of clients that close their sending half and wait for the reply, and of clients that
+// disconnect.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
@@ -19,7 +20,7 @@ namespace {
 constexpr char kRequest[] = "POST /a HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\nhi";
 constexpr char kOldRequest[] = "POST /a HTTP/1.0\r\nContent-Length: 2\r\n\r\nhi";
 
-// Gives the replies to the test, which answers when it likes.
+// A server that keeps the replies, so that the test sends them when it wants to.
 class HoldingServer {
  public:
   HoldingServer() {
@@ -56,10 +57,10 @@ void SendAndCloseSending(RawClient& client, const std::string& request) {
   ASSERT_EQ(shutdown(client.fd(), SHUT_WR), 0);
 }
 
-// Longer than it takes to notice a client that has left.
-void LetTheServerLook() { std::this_thread::sleep_for(std::chrono::milliseconds(700)); }
+// Waits for longer than the server takes to detect a disconnected client.
+void WaitForDetection() { std::this_thread::sleep_for(std::chrono::milliseconds(700)); }
 
-// Without the interim responses in front, as RFC 9110 section 15.2 has clients read.
+// Removes leading interim responses, as RFC 9110 section 15.2 requires of clients.
 std::string WithoutInterim(std::string response) {
   while (response.starts_with(kContinue)) response.erase(0, kContinue.size());
   return response;
@@ -85,18 +86,18 @@ Parsed Parse(const std::string& response) {
   return parsed;
 }
 
-TEST(HalfClose, AClientGetsItsAnswer) {
+TEST(HalfClose, AClientGetsItsReply) {
   HoldingServer holding;
   RawClient client(holding.server->port());
   SendAndCloseSending(client, kRequest);
   const auto reply = holding.Reply(0);
-  LetTheServerLook();
+  WaitForDetection();
   EXPECT_FALSE(reply->disconnected());
   reply->Send({200, {}, "the answer"});
   const Parsed parsed = Parse(client.ReadToEnd());
   EXPECT_EQ(parsed.status, 200);
   EXPECT_EQ(parsed.body, "the answer");
-  EXPECT_TRUE(client.closed()) << "no further request can come";
+  EXPECT_TRUE(client.closed()) << "no further request can arrive";
   EXPECT_EQ(holding.gone, 0);
   EXPECT_TRUE(Eventually([&] { return holding.server->connections() == 0; }));
 }
@@ -109,7 +110,7 @@ TEST(HalfClose, AClientGetsItsStream) {
   reply->Start({200, {}, ""});
   EXPECT_TRUE(reply->Write("one "));
   ASSERT_EQ(shutdown(client.fd(), SHUT_WR), 0);
-  LetTheServerLook();  // it asks in the middle of the stream
+  WaitForDetection();  // the server probes in the middle of the stream
   EXPECT_TRUE(reply->Write("two "));
   EXPECT_TRUE(reply->Write("three"));
   reply->End();
@@ -117,7 +118,7 @@ TEST(HalfClose, AClientGetsItsStream) {
   EXPECT_EQ(holding.gone, 0);
 }
 
-TEST(HalfClose, WhatWasSentAheadIsAnsweredToo) {
+TEST(HalfClose, RequestsSentAheadAreAnsweredToo) {
   HoldingServer holding;
   RawClient client(holding.server->port());
   SendAndCloseSending(client, std::string(kRequest) + kRequest);
@@ -130,7 +131,7 @@ TEST(HalfClose, WhatWasSentAheadIsAnsweredToo) {
   EXPECT_TRUE(client.closed());
 }
 
-// Between requests the end of the input is the end of the connection.
+// Between requests, the end of the input ends the connection.
 TEST(HalfClose, AnIdleConnectionCloses) {
   HoldingServer holding;
   RawClient client(holding.server->port());
@@ -142,7 +143,7 @@ TEST(HalfClose, AnIdleConnectionCloses) {
   EXPECT_TRUE(client.closed());
 }
 
-TEST(HalfClose, LeavingAfterwardsIsNoticedAtTheNextWrite) {
+TEST(HalfClose, ALaterDisconnectIsDetectedAtTheNextWrite) {
   HoldingServer holding;
   RawClient client(holding.server->port());
   SendAndCloseSending(client, kRequest);
@@ -150,7 +151,7 @@ TEST(HalfClose, LeavingAfterwardsIsNoticedAtTheNextWrite) {
   reply->Start({200, {}, ""});
   EXPECT_TRUE(reply->Write("one"));
   client.ReadUntil("one");
-  LetTheServerLook();
+  WaitForDetection();
   EXPECT_EQ(holding.gone, 0);
   client.Close();
   reply->Write("two");
@@ -158,20 +159,20 @@ TEST(HalfClose, LeavingAfterwardsIsNoticedAtTheNextWrite) {
   EXPECT_TRUE(Eventually([&] { return holding.server->connections() == 0; }));
 }
 
-// Without a write the server asks again, every few seconds.
-TEST(HalfClose, LeavingAfterwardsIsNoticedWithoutAWrite) {
+// Without a write, the server probes again every few seconds.
+TEST(HalfClose, ALaterDisconnectIsDetectedWithoutAWrite) {
   HoldingServer holding;
   RawClient client(holding.server->port());
   SendAndCloseSending(client, kRequest);
   const auto reply = holding.Reply(0);
-  LetTheServerLook();
+  WaitForDetection();
   EXPECT_FALSE(reply->disconnected());
   client.Close();
   EXPECT_TRUE(Eventually([&] { return holding.gone == 1; }));
 }
 
-// HTTP/1.0 knows no interim responses: nothing could tell such a client from one that has left.
-TEST(HalfClose, WithHttp10ItMeansLeaving) {
+// HTTP/1.0 has no interim responses, so such a client cannot be told from a disconnected one.
+TEST(HalfClose, WithHttp10ItIsADisconnect) {
   HoldingServer holding;
   RawClient client(holding.server->port());
   SendAndCloseSending(client, kOldRequest);

@@ -1,5 +1,5 @@
-// Ten thousand idle connections: what they cost, and that others do not notice. The clients live in
-// a child process, so that each side has its own descriptors and memory.
+// Tests the memory of ten thousand idle connections, and that they do not slow down others. The
+// clients run in a child process, so that each side has its own descriptors and memory.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -22,7 +22,7 @@ constexpr size_t kConnectionsWanted = 10'000;
 constexpr size_t kOtherFiles = 200;
 constexpr double kBytesPerConnectionMax = 20 * 1024;
 
-// As many connections as the hard limit on open files allows.
+// Returns as many connections as the hard limit on open files allows, and raises the soft limit.
 size_t ConnectionsPossible() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -33,13 +33,14 @@ size_t ConnectionsPossible() {
 }
 
 size_t ResidentBytes() {
-  unsigned long total = 0, resident = 0;  // NOLINT(google-runtime-int): what %lu reads
+  unsigned long total = 0, resident = 0;  // NOLINT(google-runtime-int): the type of %lu
   std::unique_ptr<FILE, decltype(&fclose)> file(fopen("/proc/self/statm", "r"), fclose);
   MR_CHECK(file != nullptr && std::fscanf(file.get(), "%lu %lu", &total, &resident) == 2);
   return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
 }
 
-// Learns the port, opens the connections, makes one request on each, and holds them until killed.
+// Reads the port from the pipe, opens the connections, makes one request on each, and holds them
+// until killed.
 [[noreturn]] void HoldConnections(int port_pipe, size_t connections) {
   uint16_t port = 0;
   if (read(port_pipe, &port, sizeof(port)) != sizeof(port)) _exit(1);
@@ -95,7 +96,7 @@ TEST(IdleConnections, TenThousandAreCheap) {
 #ifndef MILLRACE_SANITIZED  // sanitizers add memory of their own
   EXPECT_LE(per_connection, kBytesPerConnectionMax);
 #endif
-  EXPECT_LT(crowded_ms, quiet_ms * 10 + 5);  // a stall, not a slow machine
+  EXPECT_LT(crowded_ms, quiet_ms * 10 + 5);  // detects a stall, not a slow machine
   kill(child, SIGKILL);
   waitpid(child, nullptr, 0);
   EXPECT_TRUE(Eventually([&] { return (*server)->connections() == 0; }, Duration::Seconds(60)));

@@ -1,4 +1,4 @@
-// What the server does with clients that break the rules, over real sockets.
+// Tests of the server with clients that break the rules, over real sockets.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -113,7 +113,7 @@ TEST_F(HttpLimitsTest, AllBodiesTogetherAreLimitedToo) {
   RawClient a(server_->port()), b(server_->port());
   a.Send(head + part);
   b.Send(head + part);
-  // Whichever crosses the limit is refused; the other one finishes.
+  // The request that crosses the limit is refused; the other one finishes.
   pollfd waits[2] = {{a.fd(), POLLIN, 0}, {b.fd(), POLLIN, 0}};
   ASSERT_EQ(poll(waits, 2, kTestPatienceMs), 1);
   RawClient& refused = waits[0].revents != 0 ? a : b;
@@ -175,7 +175,7 @@ TEST_F(HttpLimitsTest, AnIdleConnectionIsClosedQuietly) {
   EXPECT_TRUE(client.closed());
 }
 
-TEST_F(HttpLimitsTest, TooManyConnectionsAreRefusedPolitely) {
+TEST_F(HttpLimitsTest, TooManyConnectionsAreRefusedWith503) {
   HttpServerOptions options;
   options.connections_max = 4;
   Start(options);
@@ -191,7 +191,7 @@ TEST_F(HttpLimitsTest, TooManyConnectionsAreRefusedPolitely) {
   ExpectHealthy();
 }
 
-#ifndef __SANITIZE_ADDRESS__  // the sanitizers need a pipe to report, and there is none left
+#ifndef __SANITIZE_ADDRESS__  // a sanitizer needs a pipe for its report, and no descriptor is left
 // Out of descriptors, the listener waits without spinning and recovers.
 TEST_F(HttpLimitsTest, RunningOutOfDescriptorsDoesNotSpin) {
   Start({});
@@ -221,7 +221,7 @@ TEST_F(HttpLimitsTest, RunningOutOfDescriptorsDoesNotSpin) {
 }
 #endif
 
-TEST(HttpServerStart, TellsWhyItCannotListen) {
+TEST(HttpServerStart, ReportsWhyItCannotListen) {
   auto handler = [](HttpRequest, std::shared_ptr<HttpReply>) {};
   auto first = HttpServer::Start({}, handler);
   ASSERT_TRUE(first.ok());

@@ -15,8 +15,8 @@ namespace millrace::net {
 namespace {
 
 constexpr int kIoThreadsMax = 64;
-constexpr size_t kRefusalsMax = 64;  // polite ones at a time, on top of connections_max
-constexpr Duration kCutPatience = Duration::Seconds(10);
+constexpr size_t kRefusalsMax = 64;  // connections that get a 503, on top of connections_max
+constexpr Duration kCutWarningPeriod = Duration::Seconds(10);
 
 Result<TlsContext> TlsOf(const HttpServerOptions& options) {
   const bool certificate = !options.tls_certificate_path.empty();
@@ -26,11 +26,11 @@ Result<TlsContext> TlsOf(const HttpServerOptions& options) {
                     certificate ? "key" : "certificate"));
   }
   if (!certificate) return TlsContext();
-  if (!options.unix_path.empty()) return InvalidArgument("a unix socket is served without TLS");
+  if (!options.unix_path.empty()) return InvalidArgument("TLS is not supported on a unix socket");
   return LoadServerTls(options.tls_certificate_path, options.tls_key_path);
 }
 
-// Of TCP without a file.
+// For TCP, the result has no file.
 Result<UnixListener> Listen(const HttpServerOptions& options) {
   if (!options.unix_path.empty()) return ListenOnUnixSocket(options.unix_path);
   UnixListener listening;
@@ -92,7 +92,7 @@ void HttpServer::Stop(Duration limit) {
   }
   for (auto& group : groups_) {
     group->CutAll();
-    while (!group->WaitUntilEmpty(kCutPatience)) {
+    while (!group->WaitUntilEmpty(kCutWarningPeriod)) {
       MR_LOG(warn, "still waiting for an HTTP handler to return");
     }
   }

@@ -52,7 +52,7 @@ std::string Post(const std::string& path, const std::string& body) {
          body;
 }
 
-TEST(HttpServer, AnswersOnOneConnectionAgainAndAgain) {
+TEST(HttpServer, AnswersManyRequestsOnOneConnection) {
   auto server = StartOrDie(ShortTimeouts(), Echo);
   RawClient client(server->port());
   for (int i = 0; i < 100; ++i) {
@@ -120,7 +120,7 @@ TEST(HttpServer, HeadGetsTheHeadOnly) {
   EXPECT_TRUE(response.ends_with("\r\n\r\n"));
 }
 
-TEST(HttpServer, AHandlerThatForgetsToAnswerGivesA500) {
+TEST(HttpServer, AHandlerThatDoesNotAnswerGivesA500) {
   auto server = StartOrDie(ShortTimeouts(), [](HttpRequest, std::shared_ptr<HttpReply>) {});
   RawClient client(server->port());
   client.Send(Get("/"));
@@ -153,7 +153,7 @@ TEST(HttpServer, AOneZeroClientGetsAStreamUntilClose) {
   EXPECT_TRUE(response.ends_with("\r\n\r\nonetwo")) << response;
 }
 
-TEST(HttpServer, AOneZeroClientKeepsTheConnectionIfItAsksTo) {
+TEST(HttpServer, AOneZeroClientKeepsTheConnectionOnRequest) {
   auto server = StartOrDie(ShortTimeouts(), Echo);
   RawClient client(server->port());
   for (int i = 0; i < 3; ++i) {
@@ -169,7 +169,7 @@ TEST(HttpServer, AOneZeroClientKeepsTheConnectionIfItAsksTo) {
   EXPECT_TRUE(client.closed());
 }
 
-TEST(HttpServer, AOneZeroStreamEndsTheConnectionAlthoughItAsksToKeepIt) {
+TEST(HttpServer, AOneZeroStreamEndsTheConnectionDespiteKeepAlive) {
   auto server = StartOrDie(ShortTimeouts(), [](HttpRequest, std::shared_ptr<HttpReply> reply) {
     reply->Start({200, {}, ""});
     reply->Write("part");
@@ -204,7 +204,7 @@ TEST(HttpServer, ExpectContinueIsAnsweredBeforeTheBody) {
   EXPECT_TRUE(client.ReadResponse().ends_with("POST /  hi"));
 }
 
-// A disconnect is told within milliseconds, streaming or not.
+// Expects that the handler is notified of a disconnect soon, streaming or not.
 void ExpectDisconnectNoticed(bool streaming, bool reset) {
   std::mutex mutex;
   std::shared_ptr<HttpReply> held;
@@ -228,7 +228,7 @@ void ExpectDisconnectNoticed(bool streaming, bool reset) {
   const Time closed_at = SteadyClock().Now();
   reset ? client.Reset() : client.Close();
   ASSERT_TRUE(Eventually([&] { return gone.load(); }));
-  EXPECT_LT((SteadyClock().Now() - closed_at).seconds(), 2.0);  // generous: machines are busy
+  EXPECT_LT((SteadyClock().Now() - closed_at).seconds(), 2.0);  // generous, for busy machines
   EXPECT_TRUE(held->disconnected());
   EXPECT_FALSE(held->Write("more"));
   held->Send({});
@@ -239,17 +239,17 @@ void ExpectDisconnectNoticed(bool streaming, bool reset) {
   EXPECT_TRUE(Eventually([&] { return server->connections() == 0; }));
 }
 
-TEST(HttpServer, TellsOfADisconnectWhileStreaming) {
+TEST(HttpServer, ReportsADisconnectWhileStreaming) {
   ExpectDisconnectNoticed(/*streaming=*/true, /*reset=*/false);
   ExpectDisconnectNoticed(/*streaming=*/true, /*reset=*/true);
 }
 
-TEST(HttpServer, TellsOfADisconnectWhileTheReplyIsPending) {
+TEST(HttpServer, ReportsADisconnectWhileTheReplyIsPending) {
   ExpectDisconnectNoticed(/*streaming=*/false, /*reset=*/false);
   ExpectDisconnectNoticed(/*streaming=*/false, /*reset=*/true);
 }
 
-TEST(HttpServer, CutsAReaderThatDoesNotReadAndTells) {
+TEST(HttpServer, CutsOffAndReportsAReaderThatDoesNotRead) {
   HttpServerOptions options;
   options.send_buffer_bytes = 8 * 1024;
   options.unread_bytes_max = 32 * 1024;
@@ -274,7 +274,7 @@ TEST(HttpServer, CutsAReaderThatDoesNotReadAndTells) {
   writer.join();
 }
 
-TEST(HttpServer, CutsAReaderThatTakesNothingForTheWriteTimeout) {
+TEST(HttpServer, CutsOffAReaderThatReadsNothingForTheWriteTimeout) {
   HttpServerOptions options = ShortTimeouts();
   options.send_buffer_bytes = 8 * 1024;
   std::atomic<int> sent{0};
@@ -320,7 +320,7 @@ TEST(HttpServer, ManyStreamsAtOnceAllComplete) {
   }
 }
 
-TEST(HttpServer, StopLetsRepliesUnderWayFinish) {
+TEST(HttpServer, StopLetsRepliesInProgressFinish) {
   std::thread worker;
   auto server = StartOrDie({}, [&](HttpRequest, std::shared_ptr<HttpReply> reply) {
     reply->Start({200, {}, ""});
@@ -361,7 +361,7 @@ TEST(HttpServer, StopCutsRepliesAfterTheLimit) {
   EXPECT_TRUE(gone);
   EXPECT_EQ(client.ReadToEnd(), "");
   server.reset();
-  held->Send({200, {}, "too late"});  // no harm after the server has gone
+  held->Send({200, {}, "too late"});  // harmless after the server has been destroyed
   EXPECT_TRUE(held->disconnected());
 }
 

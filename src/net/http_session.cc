@@ -16,7 +16,7 @@ awaitable<size_t> Session::ReadSome() {
     co_return ec ? 0 : n;
   }
   while (true) {
-    // An idle connection waits without a buffer; the thread's is borrowed between two waits.
+    // A connection without TLS has no read buffer: it reads into the one that the thread shares.
     auto [ec] = co_await socket_.async_wait(tcp::socket::wait_read, kAwait);
     if (ec) co_return 0;
     error_code read_error;
@@ -38,16 +38,18 @@ awaitable<void> Session::ReadLoop(std::shared_ptr<Session> self) {
     s.input_.Notify();
   }
   if (s.half_closed_) co_await s.WatchHalfClosed();
-  // The client has gone while somebody works for it: tell at once, even if a write is stuck.
+  // The client disconnected before its reply was complete: report it at once, even if a write is
+  // stuck.
   if (s.reply_) s.reply_->ClientGone();
   if (s.reply_ && s.reply_->disconnected()) s.Abort();
 }
 
-// Returns when the client has left.
+// Returns when the client has disconnected.
 awaitable<void> Session::WatchHalfClosed() {
   int error = 0;
   socklen_t size = sizeof(error);
-  getsockopt(socket_.native_handle(), SOL_SOCKET, SO_ERROR, &error, &size);  // it came with the end
+  getsockopt(socket_.native_handle(), SOL_SOCKET, SO_ERROR, &error,
+             &size);  // set with the end of the input
   const bool listens = error == 0 && !(reply_ && http_1_0_);
   if (listens) {
     if (reply_) ProbeListener(std::chrono::steady_clock::now());
@@ -90,13 +92,13 @@ awaitable<void> Session::Serve(std::shared_ptr<Session> self) {
     if (!keep_alive) break;
     s.room_.Notify();
   }
-  co_await s.Farewell();
+  co_await s.Linger();
 }
 
-// The next request, or null when there will be none.
+// Returns the next request, or null when there will be none.
 awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
   SetDeadline(first ? options_.head_timeout : options_.idle_timeout);
-  if (in_.empty()) in_ = std::string();  // gives the memory back while idle
+  if (in_.empty()) in_ = std::string();  // frees the memory while idle
   while (in_.empty()) {
     if (input_over() || expired_ || hub_.draining) co_return nullptr;
     co_await input_.Wait();
@@ -108,7 +110,7 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
     const bool more = co_await Advance(*parser, lease);
     if (parser->stage() == HttpStage::kFailed) {
       const HttpFailure failure = parser->failure();
-      parser.reset();  // the memory first, the farewell may take long
+      parser.reset();  // frees the memory before the refusal, which may take long
       lease.Resize(0);
       co_await RefuseWith(failure.status, failure.message);
       co_return nullptr;
@@ -133,7 +135,7 @@ awaitable<std::unique_ptr<RequestParser>> Session::ReadRequest(bool first) {
   co_return parser;
 }
 
-// Parses what has arrived. True when there is more to parse at once.
+// Parses what has arrived. Returns true when more can be parsed at once.
 awaitable<bool> Session::Advance(RequestParser& parser, BodyLease& lease) {
   const bool in_head = parser.stage() == HttpStage::kHead;
   const size_t used = parser.Feed(in_);
@@ -146,10 +148,10 @@ awaitable<bool> Session::Advance(RequestParser& parser, BodyLease& lease) {
       co_await WriteAll(kContinue);
     }
   }
-  // Each byte earns its share of a second, so a trickle runs out of time and an upload does not.
-  const double earned_s = static_cast<double>(parser.body_bytes()) /
-                          static_cast<double>(options_.body_bytes_per_second_min);
-  deadline_ = body_start_ + Chrono(options_.body_grace + Duration::Seconds(earned_s));
+  // Each byte extends the deadline, so a trickle of bytes times out and a steady upload does not.
+  const double allowed_s = static_cast<double>(parser.body_bytes()) /
+                           static_cast<double>(options_.body_bytes_per_second_min);
+  deadline_ = body_start_ + Chrono(options_.body_grace + Duration::Seconds(allowed_s));
   co_return false;
 }
 
@@ -157,7 +159,7 @@ void Session::CallHandler(HttpRequest request) {
   try {
     hub_.handler(std::move(request), MakeReply(reply_));
   } catch (const std::exception& error) {
-    MR_LOG(error, "an HTTP handler failed: {}", Printable(error.what()));
+    MR_LOG(error, "an HTTP handler threw an exception: {}", Printable(error.what()));
   }
 }
 
@@ -166,7 +168,7 @@ void Session::OnReplyChange() {
   input_.Notify();
 }
 
-// True when the connection can carry another request.
+// Returns true when the connection can carry another request.
 awaitable<bool> Session::Answer(std::unique_ptr<RequestParser> parser) {
   ReplyQueue::Options reply_options;
   reply_options.http_1_0 = parser->http_1_0();
@@ -227,12 +229,12 @@ awaitable<void> Session::RefuseWith(int status, std::string_view message) {
                                               /*keep_alive=*/false) +
                            response.body;
   const bool written = co_await WriteAll(text);
-  if (written) co_await Farewell();
+  if (written) co_await Linger();
 }
 
-// Closes our half and discards what still comes: closing with unread input would make the kernel
-// send a reset, and the client might lose the reply.
-awaitable<void> Session::Farewell() {
+// Closes the sending half and discards input that still arrives. Closing a socket with unread input
+// would make the kernel send a reset, and the client might lose the reply.
+awaitable<void> Session::Linger() {
   if (input_over()) co_return;
   SetDeadline(options_.linger_timeout);
   if (tls_) {
@@ -252,7 +254,7 @@ awaitable<void> Session::Farewell() {
 }
 
 void Session::Finish(bool failed) {
-  if (failed) MR_LOG(error, "a connection to {} failed for lack of memory", peer_);
+  if (failed) MR_LOG(error, "closed the connection to {}: out of memory", peer_);
   Abort();
   if (reply_) reply_->Detach();
   reply_.reset();

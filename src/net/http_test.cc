@@ -26,7 +26,7 @@ TEST(Target, IsDecodedOnceAndSplit) {
   EXPECT_EQ(ParseTarget("/%C3%A9")->path, "/\xc3\xa9");
 }
 
-TEST(Target, RejectsWhatHasNoOneMeaning) {
+TEST(Target, RejectsAmbiguousTargets) {
   for (const char* bad : {"", "v1", "/%", "/%2", "/%zz", "/%00", "/a%0Ab", "/%7f", "/%ff",
                           "/%c0%af", "/%ed%a0%80", "/%f4%90%80%80", "/%e2%82", "ftp://x/"}) {
     EXPECT_FALSE(ParseTarget(bad).ok()) << bad;

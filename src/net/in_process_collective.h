@@ -9,8 +9,8 @@
 
 namespace millrace::net {
 
-// One per rank, in rank order; each is used by its own thread. kInvalidArgument for a size that is
-// not 1, 2, 4 or 8; kResourceExhausted without memory.
+// Returns one collective per rank, in rank order; each is used by its own thread. kInvalidArgument
+// for a size that is not 1, 2, 4 or 8; kResourceExhausted without memory.
 Result<std::vector<std::unique_ptr<Collective>>> NewInProcessCollectives(
     int size, Duration deadline = kCollectiveDeadline, size_t slot_floats = kSlotFloats);
 

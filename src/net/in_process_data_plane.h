@@ -1,6 +1,5 @@
-// DataPlanes that stay in one process: for serving without a cluster, and for tests. Nothing is
-// copied but the bytes of pulls; limits and back-pressure are those of the planes that cross
-// processes.
+// Data planes within one process, for serving without a cluster and for tests. Only the bytes of
+// pulls are copied. Limits and back-pressure are those of the planes that cross processes.
 #pragma once
 
 #include <memory>
@@ -10,7 +9,7 @@
 
 namespace millrace::net {
 
-// Who can reach whom. Outlives no one: planes keep it alive.
+// Connects the planes that were started with it. The planes share its ownership.
 class InProcessNetwork;
 std::shared_ptr<InProcessNetwork> MakeInProcessNetwork();
 
@@ -20,7 +19,7 @@ struct InProcessDataPlaneOptions {
   DataPlaneLimits limits;
 };
 
-// A plane of the same endpoint replaces the one before, as a restarted process would.
+// A new plane with the same endpoint replaces the previous one, as a restarted process would.
 std::unique_ptr<DataPlane> StartInProcessDataPlane(std::shared_ptr<InProcessNetwork> network,
                                                    InProcessDataPlaneOptions options,
                                                    DataPlaneEvents events);

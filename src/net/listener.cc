@@ -20,10 +20,10 @@ namespace millrace::net {
 namespace {
 
 constexpr int kBacklog = 4096;
-constexpr int kAcceptsPerWake = 256;     // between two looks at the stop event
+constexpr int kAcceptsPerWake = 256;     // between two checks of the stop event
 constexpr int kOutOfFilesPauseMs = 100;  // an accept that cannot succeed must not spin
 
-// A peer that vanished without a word is noticed after 60 + 3 * 15 seconds.
+// A peer that vanished without closing its connection is detected after 60 + 3 * 15 seconds.
 constexpr int kKeepAliveIdleSeconds = 60;
 constexpr int kKeepAliveIntervalSeconds = 15;
 constexpr int kKeepAliveProbes = 3;
@@ -117,7 +117,7 @@ UniqueFd::~UniqueFd() {
 Result<std::unique_ptr<Listener>> Listener::Start(UniqueFd socket, OnAccept on_accept) {
   UniqueFd stop_event(eventfd(0, EFD_CLOEXEC));
   if (stop_event.get() < 0) {
-    return Unavailable(fmt::format("cannot make an event: {}", std::strerror(errno)));
+    return Unavailable(fmt::format("cannot create an event: {}", std::strerror(errno)));
   }
   const uint16_t bound = BoundPort(socket.get());
   return std::unique_ptr<Listener>(
@@ -150,10 +150,10 @@ void Listener::Stop() {
 void Listener::Run() {
   pollfd waits[2] = {{stop_event_.get(), POLLIN, 0}, {socket_.get(), POLLIN, 0}};
   while (true) {
-    // Out of descriptors: look at the stop event only, for a while.
+    // When out of descriptors, wait a while for the stop event only.
     const int ready = poll(waits, out_of_files_ ? 1 : 2, out_of_files_ ? kOutOfFilesPauseMs : -1);
     if (ready < 0 && errno != EINTR) {
-      MR_LOG(error, "the listener stops: {}", std::strerror(errno));
+      MR_LOG(error, "the listener stopped: {}", std::strerror(errno));
       return;
     }
     if (ready > 0 && waits[0].revents != 0) return;

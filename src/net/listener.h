@@ -1,5 +1,5 @@
-// The listening socket, of TCP or a unix socket, and its thread: accepts, tunes and hands on
-// connections.
+// Listener: a thread that accepts connections on a TCP or unix socket, sets their options and
+// passes them to a callback. It owns the thread and the listening socket.
 #pragma once
 
 #include <atomic>
@@ -13,7 +13,7 @@
 
 namespace millrace::net {
 
-// A file descriptor that is closed when its owner goes.
+// A file descriptor, closed by the destructor.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -29,7 +29,7 @@ class UniqueFd {
   }
 
  private:
-  static constexpr int kNone = -1;  // the kernel's own word for no descriptor
+  static constexpr int kNone = -1;  // no descriptor
   int fd_ = kNone;
 };
 
@@ -43,15 +43,15 @@ class Listener {
   // socket.
   using OnAccept = std::function<void(UniqueFd, std::string peer)>;
 
-  // Starts the thread. `socket` listens already.
+  // Starts the thread. `socket` must be listening.
   static Result<std::unique_ptr<Listener>> Start(UniqueFd socket, OnAccept on_accept);
-  // The same on ListenOnTcp.
+  // The same, on a socket of ListenOnTcp.
   static Result<std::unique_ptr<Listener>> Start(const std::string& host, uint16_t port,
                                                  OnAccept on_accept);
   ~Listener();
 
   uint16_t port() const { return port_; }  // 0 on a unix socket
-  // Stops accepting and closes the socket. Once; any thread but the listener's.
+  // Stops accepting and closes the socket. Any thread except the listener's, one at a time.
   void Stop();
 
  private:

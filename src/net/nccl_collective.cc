@@ -140,7 +140,7 @@ Status NcclCollective::ConnectWithin(Time end) {
     const ncclResult_t split = ncclCommSplit(all_.get(), rank() & ~bit, rank(), &pair, &config);
     MR_RETURN_IF_ERROR(Check(split, "pair up"));
     const Status whole = AwaitReady(all_.get(), end, "pair up");
-    if (pair != nullptr) pairs_.emplace_back(pair);  // known only now
+    if (pair != nullptr) pairs_.emplace_back(pair);  // set only now
     MR_RETURN_IF_ERROR(whole);
     if (pair == nullptr) return Failed("pair up", "NCCL created no communicator");
     MR_RETURN_IF_ERROR(AwaitReady(pair, end, "pair up"));

@@ -1,4 +1,4 @@
-// What NCCL's collective does beyond the common tests (collective_test.cc), against an imitation of
+// Tests of the NCCL collective beyond the common ones (collective_test.cc), against an imitation of
 // NCCL.
 #include "net/nccl_collective.h"
 
@@ -83,7 +83,7 @@ TEST_F(NcclCollectives, AbortReachesRanksWhoseDevicesStall) {
   EXPECT_NE(statuses[0].message().find("rank 2"), std::string::npos) << statuses[0].message();
 }
 
-TEST_F(NcclCollectives, AnErrorOfNcclIsAnErrorOfAll) {
+TEST_F(NcclCollectives, AnErrorOfNcclIsAnErrorForAllRanks) {
   NcclImitation::stalls = true;
   std::thread breaker([] {
     std::this_thread::sleep_for(milliseconds(100));

@@ -15,7 +15,7 @@ using millrace::net::NcclImitation;
 
 namespace {
 
-std::mutex mutex;  // everything
+std::mutex mutex;  // guards everything
 
 // The values that each rank of a communicator has put into each of its sums.
 struct Clique {
@@ -78,7 +78,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   return ncclInProgress;
 }
 
-// Of the splits that are made here: two of each colour.
+// Supports only splits with two ranks of each colour.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t*) {
   std::lock_guard lock(mutex);
   const std::string name = comm->name + "/" + std::to_string(comm->splits++) + ":";
@@ -114,7 +114,8 @@ const char* ncclGetErrorString(ncclResult_t) { return "imitated NCCL error"; }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 const char* cudaGetErrorString(cudaError_t) { return "imitated CUDA error"; }
 
-// One step: gives this rank's values, or takes the sum when all have given theirs.
+// Executes one step: contributes this rank's values, or takes the sum when all ranks have
+// contributed.
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
   std::lock_guard lock(mutex);
   if (stream->todo.empty()) return cudaSuccess;
@@ -128,7 +129,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     if (values.size() != sum.count) return cudaErrorInvalidValue;
     for (size_t i = 0; i < sum.count; ++i) sum.values[i] += values[i];
   }
-  sum.clique->sums.erase(sum.number - 2);  // all have been beyond it
+  sum.clique->sums.erase(sum.number - 2);  // all ranks are past it
   stream->todo.pop_front();
   return stream->todo.empty() ? cudaSuccess : cudaErrorNotReady;
 }

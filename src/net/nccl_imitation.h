@@ -8,14 +8,14 @@ struct CUstream_st;
 
 namespace millrace::net {
 
-// A stream that does what is in it when it is asked how far it is. Lives for ever.
+// Returns a stream that executes its work when it is queried. It is never freed.
 CUstream_st* NewImitatedStream();
 
 struct NcclImitation {
-  inline static std::atomic<bool> stalls = false;  // no device gets anywhere
+  inline static std::atomic<bool> stalls = false;  // no device makes progress
   inline static std::atomic<bool> breaks = false;  // every communicator has an error
   inline static std::atomic<int> communicators = 0;
-  inline static std::atomic<int> ranks_most = 0;  // of one sum
+  inline static std::atomic<int> ranks_most = 0;  // the most ranks of one sum
 };
 
 }  // namespace millrace::net

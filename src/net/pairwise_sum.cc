@@ -7,7 +7,7 @@
 namespace millrace::net {
 namespace {
 
-// So many values at a time, through a buffer: the compiler sees that nothing overlaps.
+// Values per run. A run goes through a buffer, so that the compiler sees that nothing overlaps.
 constexpr size_t kRun = 256;
 
 template <size_t N>

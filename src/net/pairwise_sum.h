@@ -1,5 +1,5 @@
-// Sums of 1, 2, 4 or 8 vectors, pairwise: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). Pure; any
-// thread.
+// PairwiseSum: adds 1, 2, 4 or 8 vectors in the order ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)).
+// Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Payload: bytes and whoever keeps them alive. What the data plane sends and delivers, never
-// copied on the way. A value, cheap to copy; any thread.
+// Payload: bytes and the owner that keeps them alive. The data plane sends and delivers payloads
+// without copying them. A value, cheap to copy; any thread.
 #pragma once
 
 #include <cstddef>

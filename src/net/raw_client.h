@@ -1,4 +1,4 @@
-// For tests: a blocking TCP client that sends bytes as told and says what came back.
+// For tests: RawClient, a blocking TCP client that sends given bytes and returns what it receives.
 #pragma once
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ inline constexpr int kTestPatienceMs = 20'000;
 
 class RawClient {
  public:
-  // `receive_buffer_bytes` 0: the kernel's choice.
+  // `receive_buffer_bytes` 0: the kernel's default.
   explicit RawClient(uint16_t port, int receive_buffer_bytes = 0)
       : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     if (receive_buffer_bytes > 0) {
@@ -41,7 +41,7 @@ class RawClient {
   bool connected() const { return connected_; }
   int fd() const { return fd_.get(); }
 
-  // False when the peer no longer takes bytes.
+  // False when the peer no longer accepts bytes.
   bool Send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -51,14 +51,14 @@ class RawClient {
     return true;
   }
 
-  // Reads until the peer closes; `closed` tells whether it did within the patience.
+  // Reads until the peer closes; closed() tells whether it did within `patience_ms`.
   std::string ReadToEnd(int patience_ms = kTestPatienceMs) {
     while (ReadMore(patience_ms)) {
     }
     return std::move(received_);
   }
 
-  // Reads until `mark` has come; returns everything up to its end and keeps the rest.
+  // Reads until `mark` arrives; returns everything up to its end and keeps the rest.
   std::string ReadUntil(std::string_view mark) {
     size_t at;
     while ((at = received_.find(mark)) == std::string::npos) {
@@ -69,7 +69,7 @@ class RawClient {
     return head;
   }
 
-  // One response with Content-Length.
+  // Reads one response with Content-Length.
   std::string ReadResponse() {
     std::string head = ReadUntil("\r\n\r\n");
     const size_t at = head.find("Content-Length: ");
@@ -112,12 +112,12 @@ class RawClient {
   std::string received_;
 };
 
-// 200 of "HTTP/1.1 200 OK..."; 0 for anything else.
+// The status code of "HTTP/1.1 200 OK..."; 0 if there is none.
 inline int StatusOf(const std::string& response) {
   return response.starts_with("HTTP/1.1 ") ? std::atoi(response.c_str() + 9) : 0;
 }
 
-// Polls `condition` for a while.
+// Polls `condition` until it is true or `limit` has passed.
 template <typename Condition>
 bool Eventually(Condition condition, Duration limit = Duration::Seconds(20)) {
   const SteadyClock clock;

@@ -7,7 +7,7 @@
 namespace millrace::net {
 namespace {
 
-// Some clients read no more than 16 digits of a chunk's size.
+// Some clients read at most 16 digits of a chunk's size.
 constexpr int kChunkZerosMax = 8;
 
 }  // namespace
@@ -43,7 +43,7 @@ std::string ReplyQueue::Head(const HttpResponse& response, BodyFraming framing) 
 }
 
 void ReplyQueue::Send(HttpResponse response) {
-  std::function<void()> dropped;  // destroyed without the lock: it may own anything
+  std::function<void()> dropped;  // destroyed after the lock is released: it may own anything
   MutexLock lock(mutex_);
   if (!Accepts(State::kWaiting)) return;
   queued_ = Head(response, BodyFraming::kContentLength);
@@ -69,7 +69,7 @@ bool ReplyQueue::Write(std::string_view part) {
     cut_ = true;
     gone_.store(true, std::memory_order_release);
     queued_.clear();
-    wake_pending_ = false;  // a wake that is under way may have looked already
+    wake_pending_ = false;  // a wake in progress may have checked already
     Wake();
     return false;
   }
@@ -117,7 +117,7 @@ void ReplyQueue::Abandon() {
       return;
     }
   }
-  Send(ErrorResponse(500, "the server gave up this request without an answer"));
+  Send(ErrorResponse(500, "the server dropped this request without a response"));
 }
 
 void ReplyQueue::OnDisconnect(std::function<void()> callback) {

@@ -1,5 +1,5 @@
-// What waits to be written for one request: the meeting point of whoever answers (any thread) and
-// the connection (its I/O thread). Owned by both sides; the last one to leave frees it.
+// ReplyQueue: the bytes that wait to be written for one request. The handler's side fills it from
+// any thread; the connection empties it on its I/O thread. Both sides share the ownership.
 #pragma once
 
 #include <atomic>
@@ -20,24 +20,24 @@ class ReplyQueue {
     bool head_request = false;    // send heads only
     bool http_1_0 = false;        // no chunks: a stream ends with the connection
     bool keep_alive = true;       // what the client allows
-    size_t unread_bytes_max = 0;  // a Write behind more than this cuts the connection
-    const std::atomic<bool>* draining = nullptr;  // the server wants no further requests
+    size_t unread_bytes_max = 0;  // a Write with more than this queued cuts the connection
+    const std::atomic<bool>* draining = nullptr;  // the server accepts no further requests
   };
 
-  // `wake` tells the connection that Take or cut() have output. It is called with the lock held, so
-  // that it never runs after Detach; it must only post.
+  // `wake` notifies the connection of a change in Take or cut(). It is called with the lock held,
+  // so that it never runs after Detach; it must do no more than post.
   ReplyQueue(const Options& options, std::function<void()> wake);
 
-  // Whoever answers; see HttpReply.
+  // The handler's side; see HttpReply. Any thread.
   void Send(HttpResponse response);
   void Start(const HttpResponse& head);
   bool Write(std::string_view part);
   void End();
   void OnDisconnect(std::function<void()> callback);
   bool disconnected() const { return gone_.load(std::memory_order_acquire); }
-  void Abandon();  // nobody is left who could answer
+  void Abandon();  // the last reference to the HttpReply was dropped
 
-  // The connection.
+  // The connection's side. Its I/O thread.
   struct Output {
     std::string bytes;
     bool finished = false;    // nothing will follow `bytes`
@@ -46,12 +46,13 @@ class ReplyQueue {
   };
   Output Take();
   bool cut() const;  // by Write, because the client does not read
-  // Writes what a client that waits for the answer ignores, and what makes the machine of one that
-  // has gone answer with a reset: an interim response before the answer's head (RFC 9110 section
-  // 15.2), a zero in front of the next chunk's size in the middle of a stream. Not for HTTP/1.0.
+  // Writes bytes that a waiting client ignores, and that make the machine of a disconnected client
+  // answer with a reset. Before the head of the response this is an interim response (RFC 9110
+  // section 15.2); within a stream it is a zero in front of the next chunk's size. Does nothing for
+  // HTTP/1.0.
   void Probe();
-  void ClientGone();  // runs the callback; no effect once the answer is complete
-  void Detach();      // no wake from now on; an unfinished answer counts as gone
+  void ClientGone();  // runs the callback; no effect once the response is complete
+  void Detach();      // no more wakes; for an unfinished response, the same as ClientGone
 
  private:
   enum class State { kWaiting, kStreaming, kFinished };
@@ -66,7 +67,7 @@ class ReplyQueue {
   std::function<void()> wake_ MR_GUARDED_BY(mutex_);
   std::function<void()> on_disconnect_ MR_GUARDED_BY(mutex_);
   std::string queued_ MR_GUARDED_BY(mutex_);
-  size_t in_flight_bytes_ MR_GUARDED_BY(mutex_) = 0;  // taken and perhaps not written yet
+  size_t in_flight_bytes_ MR_GUARDED_BY(mutex_) = 0;  // taken, but perhaps not written yet
   int chunk_zeros_ MR_GUARDED_BY(mutex_) = 0;         // in front of the next chunk's size
   State state_ MR_GUARDED_BY(mutex_) = State::kWaiting;
   bool wake_pending_ MR_GUARDED_BY(mutex_) = false;

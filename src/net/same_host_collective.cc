@@ -29,7 +29,7 @@ class SameHostCollective : public SlotCollective {
     for (const Peer& peer : peers_) fds.push_back({peer.socket.get(), POLLIN | POLLRDHUP, 0});
     if (poll(fds.data(), fds.size(), 0) <= 0) return OkStatus();
     for (size_t i = 0; i < fds.size(); ++i) {
-      // Peers send nothing after the meeting: any event is the end.
+      // Peers send nothing after the meeting, so any event means that the peer has ended.
       if (fds[i].revents == 0) continue;
       return Unavailable(fmt::format("rank {} of {}: the process of rank {} is gone", rank(),
                                      size(), peers_[i].rank));
@@ -41,22 +41,24 @@ class SameHostCollective : public SlotCollective {
   const std::vector<Peer> peers_;
 };
 
-Status NoMemory(size_t bytes) {
+Status OutOfSharedMemory(size_t bytes) {
   return ResourceExhausted(fmt::format(
       "cannot allocate {} bytes of shared memory for a collective: {}", bytes, strerror(errno)));
 }
 
 Result<std::shared_ptr<void>> Map(int fd, size_t bytes) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) return NoMemory(bytes);
+  if (data == MAP_FAILED) return OutOfSharedMemory(bytes);
   return std::shared_ptr<void>(data, [bytes](void* p) { munmap(p, bytes); });
 }
 
 Result<Fd> MakeMemory(size_t bytes) {
   Fd fd(memfd_create("millrace-collective", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return NoMemory(bytes);
+  if (!fd.valid() || ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return OutOfSharedMemory(bytes);
+  }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return NoMemory(bytes);
+    return OutOfSharedMemory(bytes);
   }
   return fd;
 }
@@ -95,7 +97,7 @@ SlotCollective::Options SlotOptions(const SameHostOptions& options) {
   return {options.rank, options.size, options.slot_floats, options.deadline};
 }
 
-Result<std::unique_ptr<SlotCollective>> Found(const SameHostOptions& options, size_t bytes) {
+Result<std::unique_ptr<SlotCollective>> CreateGroup(const SameHostOptions& options, size_t bytes) {
   MR_ASSIGN_OR_RETURN(Fd fd, MakeMemory(bytes));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, Map(fd.get(), bytes));
   WriteHeader(options, *static_cast<SlotHeader*>(memory.get()));
@@ -104,7 +106,7 @@ Result<std::unique_ptr<SlotCollective>> Found(const SameHostOptions& options, si
       SlotOptions(options), std::move(memory), std::move(peers)));
 }
 
-Result<std::unique_ptr<SlotCollective>> FlushActions(const SameHostOptions& options, size_t bytes) {
+Result<std::unique_ptr<SlotCollective>> JoinGroup(const SameHostOptions& options, size_t bytes) {
   MR_ASSIGN_OR_RETURN(Invitation invitation, MeetRankZero(options));
   MR_RETURN_IF_ERROR(CheckMemory(options, invitation.memory.get(), bytes));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<void> memory, Map(invitation.memory.get(), bytes));
@@ -124,7 +126,7 @@ Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& opti
     return InvalidArgument("ranks of one host need a meeting name");
   }
   const size_t bytes = SlotBytes(options.size, options.slot_floats);
-  return options.rank == 0 ? Found(options, bytes) : FlushActions(options, bytes);
+  return options.rank == 0 ? CreateGroup(options, bytes) : JoinGroup(options, bytes);
 }
 
 }  // namespace millrace::net

@@ -21,15 +21,15 @@ struct SameHostOptions {
   std::string meeting;
   uint64_t incarnation = 0;  // of the group; a rank with another one is refused
   Duration join_within = Duration::Seconds(30);
-  std::function<bool()> wanted;  // called while it waits for others; false: kCancelled. May be
-                                 // empty
+  // Called while this rank waits for others; false ends the wait with kCancelled. May be empty.
+  std::function<bool()> wanted;
   Duration deadline = kCollectiveDeadline;  // of each call
   size_t slot_floats = kSlotFloats;         // the same for all
 };
 
-// Returns when all ranks have joined. kUnavailable: some did not within `join_within`; names them.
-// kFailedPrecondition: the group refused this rank (stale, duplicate, another size).
-// kResourceExhausted: no memory.
+// Returns when all ranks have joined. kUnavailable: some ranks did not join within `join_within`;
+// the message names them. kFailedPrecondition: the group refused this rank (stale, duplicate,
+// another size). kResourceExhausted: out of memory.
 Result<std::unique_ptr<SlotCollective>> JoinSameHost(const SameHostOptions& options);
 
 }  // namespace millrace::net

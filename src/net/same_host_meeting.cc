@@ -70,7 +70,7 @@ Address AddressOf(const std::string& meeting) {
   return address;
 }
 
-// The other end belongs to this user.
+// Whether the other end belongs to this user.
 bool IsOurs(int socket) {
   ucred credentials = {};
   socklen_t length = sizeof credentials;
@@ -78,7 +78,7 @@ bool IsOurs(int socket) {
          credentials.uid == geteuid();
 }
 
-// A poll's timeout, in milliseconds.
+// The timeout of a poll that waits until `end`, in milliseconds.
 int SliceUntil(Time end) {
   const int64_t ms = (end - Now()).ns / 1'000'000 + 1;
   return static_cast<int>(std::clamp<int64_t>(ms, 0, kWantedEvery.ns / 1'000'000));
@@ -96,7 +96,7 @@ bool IsGone(int socket) {
 
 Status Errno(const char* what) { return Unavailable(fmt::format("{}: {}", what, strerror(errno))); }
 
-// Sends a message; with `memory`, the descriptor too.
+// Sends an answer and, if given, the descriptor `memory`.
 Status SendAnswer(int socket, Answer answer, std::optional<int> memory) {
   iovec part{&answer, sizeof answer};
   msghdr message = {};
@@ -197,7 +197,7 @@ class Host {
   void Hear(Fd stranger) {
     Hello hello;
     const ssize_t got = recv(stranger.get(), &hello, sizeof hello, MSG_DONTWAIT);
-    if (got != sizeof hello || hello.proof != proof_) return;  // a stranger
+    if (got != sizeof hello || hello.proof != proof_) return;  // not a rank of this group
     const Verdict verdict = Judge(hello);
     if (verdict == Verdict::kWelcome) {
       ranks_[static_cast<size_t>(hello.rank)] = std::move(stranger);
@@ -262,7 +262,7 @@ Result<Fd> Connect(const SameHostOptions& options, Time end) {
     Fd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) return Errno("cannot create a socket");
     if (connect(fd.get(), address.get(), address.length) == 0) return fd;
-    // EAGAIN: its queue is full.
+    // EAGAIN: the queue of rank 0 is full.
     if (errno != ECONNREFUSED && errno != EAGAIN && errno != EINTR) return Errno("rank 0");
     if (Now() >= end) {
       return Unavailable(fmt::format("rank 0 of {} did not listen on this host within {:.3g} s",
@@ -311,7 +311,7 @@ Result<Invitation> MeetRankZero(const SameHostOptions& options) {
   Answer answer;
   MR_ASSIGN_OR_RETURN(Fd memory, ReceiveAnswer(socket.get(), answer));
   MR_RETURN_IF_ERROR(VerdictStatus(options, answer));
-  if (!memory.valid()) return FailedPrecondition("rank 0 passed no memory");
+  if (!memory.valid()) return FailedPrecondition("rank 0 sent no shared memory");
   return Invitation{std::move(memory), {0, std::move(socket)}};
 }
 

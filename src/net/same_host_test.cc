@@ -1,4 +1,4 @@
-// Ranks that are processes.
+// Tests of ranks that are processes of their own.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -50,7 +50,7 @@ std::set<std::string> SharedMemoryFiles() {
 }
 
 // Names of unix sockets with the prefix of meetings.
-std::set<std::string> MeetingPlaces() {
+std::set<std::string> MeetingSockets() {
   std::set<std::string> names;
   std::ifstream file("/proc/net/unix");
   for (std::string line; std::getline(file, line);) {
@@ -61,7 +61,7 @@ std::set<std::string> MeetingPlaces() {
 }
 
 // Adds until a call fails.
-int AddForEver(const SameHostOptions& options) {
+int AddUntilAnError(const SameHostOptions& options) {
   auto joined = JoinSameHost(options);
   if (!joined.ok()) return 2;
   std::vector<float> values(1000);
@@ -105,16 +105,16 @@ TEST(SameHost, ProcessesAddAndLeaveNothingBehind) {
   EXPECT_EQ(SharedMemoryFiles(), before);
 }
 
-TEST(SameHost, AKilledProcessIsNoticedLongBeforeTheDeadline) {
+TEST(SameHost, AKilledProcessIsDetectedLongBeforeTheDeadline) {
   for (int victim : {0, 2}) {
     SameHostOptions options{
         .size = 4, .meeting = NewMeeting(), .incarnation = 1, .deadline = Duration::Seconds(250)};
-    const auto places = MeetingPlaces();
+    const auto before = MeetingSockets();
     const auto rank = [&](int r) {
       return [&options, r] {
         SameHostOptions mine = options;
         mine.rank = r;
-        return AddForEver(mine);
+        return AddUntilAnError(mine);
       };
     };
     Process zero(rank(0)), two(rank(2)), three(rank(3));
@@ -137,7 +137,7 @@ TEST(SameHost, AKilledProcessIsNoticedLongBeforeTheDeadline) {
       EXPECT_EQ(p->Wait(), 0);  // the others got an error too
     }
     EXPECT_TRUE(SharedMemoryFiles().empty());
-    for (const std::string& place : MeetingPlaces()) EXPECT_TRUE(places.contains(place)) << place;
+    for (const std::string& name : MeetingSockets()) EXPECT_TRUE(before.contains(name)) << name;
   }
 }
 
@@ -148,7 +148,7 @@ TEST(SameHost, AStoppedProcessIsAnErrorAtTheDeadline) {
     SameHostOptions mine = options;
     mine.rank = 1;
     mine.deadline = Duration::Seconds(250);
-    return AddForEver(mine);
+    return AddUntilAnError(mine);
   });
   auto joined = JoinSameHost(options);
   ASSERT_TRUE(joined.ok()) << joined.status().ToString();
@@ -164,7 +164,7 @@ TEST(SameHost, AStoppedProcessIsAnErrorAtTheDeadline) {
   EXPECT_EQ(one.Wait(), 0);
 }
 
-TEST(SameHost, StrangersAreTurnedAway) {
+TEST(SameHost, RanksOfOtherGroupsAreRefused) {
   SameHostOptions options{.size = 2, .meeting = NewMeeting(), .incarnation = 9};
   Result<std::unique_ptr<SlotCollective>> zero = Unavailable("not yet"),
                                           one = Unavailable("not yet");
@@ -194,7 +194,7 @@ TEST(SameHost, StrangersAreTurnedAway) {
   EXPECT_EQ(JoinSameHost(other).status().code(), StatusCode::kUnavailable);
 }
 
-TEST(SameHost, WhoIsNotWantedAnyMoreWaitsNoLonger) {
+TEST(SameHost, ARankThatIsNoLongerWantedStopsWaiting) {
   for (int rank : {0, 1}) {
     int asked = 0;
     const SameHostOptions options{
@@ -206,7 +206,7 @@ TEST(SameHost, WhoIsNotWantedAnyMoreWaitsNoLonger) {
   }
 }
 
-TEST(SameHost, ARankIsThereOnce) {
+TEST(SameHost, ARankJoinsOnlyOnce) {
   SameHostOptions options{.size = 4, .meeting = NewMeeting(), .incarnation = 9};
   SameHostOptions mine = options;
   mine.rank = 1;

@@ -1,5 +1,5 @@
-// The connections of one I/O thread as Asio sees them. Internal to the three session files: nothing
-// else includes Asio, which is slow to compile.
+// Session and SessionHub: the connections of one I/O thread, on Asio. Internal to session_group.cc
+// and http_session.cc, because Asio is slow to compile. Owned by SessionGroup; used on its thread.
 #pragma once
 
 #include <algorithm>
@@ -38,15 +38,15 @@ using SteadyTime = std::chrono::steady_clock::time_point;
 using TlsStream = asio::ssl::stream<tcp::socket&>;
 
 inline constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-// Per read, into a buffer that the thread's sessions share.
+// Bytes per read, into a buffer that the thread's sessions share.
 inline constexpr size_t kReadBytes = 64 * 1024;
-// Per read, in a buffer of each TLS connection.
+// Bytes per read, into a buffer of each TLS connection.
 inline constexpr size_t kTlsReadBytes = 8 * 1024;
-// What a client may send ahead of the replies.
+// Limit of the input that a client may send ahead of the replies.
 inline constexpr size_t kReadAheadBytes = 64 * 1024;
-// Discarded after the last reply, so that it is not lost.
+// Limit of the input discarded after the last reply; see Session::Linger.
 inline constexpr size_t kLingerBytesMax = 32u << 20;
-// Between two questions to a client that closed its sending half: ReplyQueue::Probe.
+// Time between probes of a client that closed its sending half; see ReplyQueue::Probe.
 inline constexpr Duration kProbePeriod = Duration::Seconds(5);
 inline constexpr Duration kSweepMax = Duration::Millis(500);
 inline constexpr Duration kSweepMin = Duration::Millis(5);
@@ -73,7 +73,7 @@ class Signal {
 
 class Session;
 
-// What the sessions of one thread share. Used on that thread only, but for the marked members.
+// What the sessions of one thread share. Used on that thread only, except for the marked members.
 struct SessionHub {
   SessionHub(const HttpServerOptions& o, HttpHandler h, TlsContext t)
       : options(o), handler(std::move(h)), read_buffer(kReadBytes), sweep_timer(io) {
@@ -98,7 +98,7 @@ struct SessionHub {
   bool cut = false;
 
   std::atomic<bool> draining{false};  // any thread
-  Mutex mutex;                        // held when count falls, for who waits until it is 0
+  Mutex mutex;                        // held when count decreases, for the wait until it is 0
   CondVar empty;
   std::atomic<size_t> count{0};  // any thread reads
   std::thread thread;
@@ -123,10 +123,11 @@ class BodyLease {
 // One connection: a reader, which collects what arrives and notices the end, and a server, which
 // parses requests and writes replies. Both are coroutines on the group's thread.
 //
-// The end of the input has two meanings: the client has left, or it has only said all it wanted to
-// (RFC 9112 section 9.6) and waits for the answers. A client that has left answers the next bytes
-// with a reset, so the server sends some at once that the other one ignores. With TLS and
-// HTTP/1.0, where that is not possible, the end of the input means that the client has left.
+// The end of the input has two meanings: the client has disconnected, or it has closed only its
+// sending half (RFC 9112 section 9.6) and waits for the replies. To find out, the server sends
+// bytes that a waiting client ignores; the machine of a client that has disconnected answers them
+// with a reset. That is not possible with TLS and HTTP/1.0, where the end of the input counts as a
+// disconnect.
 class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(SessionHub& hub, tcp::socket socket, std::string peer, bool refused)
@@ -155,7 +156,7 @@ class Session : public std::enable_shared_from_this<Session> {
     if (in_transport_) Abort();
     input_.Notify();
   }
-  // Likewise: asks a client that closed its sending half whether it still listens.
+  // Called by the sweep: probes a client that closed its sending half.
   void CheckListener(SteadyTime now) {
     if (half_closed_ && reply_ && now >= next_probe_) ProbeListener(now);
   }
@@ -170,7 +171,7 @@ class Session : public std::enable_shared_from_this<Session> {
     room_.Notify();
   }
 
-  // The server drains: an idle connection closes.
+  // Called when the server drains: an idle connection then closes itself.
   void Notify() { input_.Notify(); }
 
  private:
@@ -186,12 +187,12 @@ class Session : public std::enable_shared_from_this<Session> {
   awaitable<bool> Answer(std::unique_ptr<RequestParser> parser);
   awaitable<bool> WriteAll(std::string_view data);
   awaitable<void> RefuseWith(int status, std::string_view message);
-  awaitable<void> Farewell();
+  awaitable<void> Linger();
 
   void CallHandler(HttpRequest request);
   void OnReplyChange();
   void ProbeListener(SteadyTime now);
-  // Nothing more will come in: the client has closed one half or both.
+  // No more input will arrive: the client has closed its sending half or both.
   bool input_over() const { return half_closed_ || ended_; }
   void Finish(bool failed);
   void SetDeadline(Duration d) {
@@ -213,10 +214,10 @@ class Session : public std::enable_shared_from_this<Session> {
   Signal input_;    // the server waits for: bytes, the end, a deadline, output of the reply
   Signal room_;     // the reader waits for: room in in_
   SteadyTime deadline_ = SteadyTime::max();
-  std::shared_ptr<ReplyQueue> reply_;  // while one is under way
+  std::shared_ptr<ReplyQueue> reply_;  // while a reply is in progress
   bool http_1_0_ = false;              // the request of reply_
-  bool ended_ = false;                 // the peer has gone, or we have closed
-  bool half_closed_ = false;           // the peer sends no more, but may still read
+  bool ended_ = false;                 // the peer has disconnected, or we have closed
+  bool half_closed_ = false;           // the peer has closed its sending half, but may still read
   SteadyTime next_probe_;              // see ReplyQueue::Probe
   bool expired_ = false;               // the deadline has passed
   bool in_transport_ = false;          // waiting for a write or a handshake

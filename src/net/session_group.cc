@@ -32,7 +32,8 @@ void SessionHub::Ended(Session* session) {
   if (--count == 0) empty.notify_all();
 }
 
-// One look at every deadline a few times per shortest limit is cheaper than a timer per connection.
+// Checks every deadline a few times per shortest limit, which is cheaper than a timer for each
+// connection.
 awaitable<void> SessionHub::Sweep() {
   Duration period = kSweepMax;
   for (Duration limit : {options.head_timeout, options.idle_timeout, options.body_grace,

@@ -1,4 +1,5 @@
-// The connections of one I/O thread. Owned by HttpServer; hides Asio, which is slow to compile.
+// SessionGroup: one I/O thread and its connections. Owned by HttpServer. Hides Asio, which is slow
+// to compile.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +22,7 @@ class SessionGroup {
   // REQUIRES: no connection is left.
   ~SessionGroup();
 
-  // Any thread.
+  // Any thread may call these.
   void Add(UniqueFd socket, std::string peer);
   void Refuse(UniqueFd socket);  // with a 503
   size_t size() const;           // connections, refused ones included

@@ -1,9 +1,10 @@
 // SharedMemory: memory of this process that others on this host can map and read (a memfd that
-// cannot shrink). DataPlane::AllocateShared makes it; pulls served from it cost a peer on this host
-// no more than a copy. Unmapped when the last holder lets go; pulls that readers copy from it hold
-// it, and readers are told to unmap it.
+// cannot shrink). DataPlane::AllocateShared creates it. A pull served from it costs a peer on this
+// host no more than a copy. It is shared by its holders, among them the pulls that readers copy
+// from it. When the last holder releases it, it is unmapped and the readers are notified to unmap
+// it.
 //
-// Any thread may call it. The plane knows where the bytes lie, nothing of who writes them.
+// Any thread may call it. The plane knows where the bytes are, but does not track writes to them.
 #pragma once
 
 #include <array>
@@ -19,13 +20,14 @@
 
 namespace millrace::net {
 
-// Before the bytes: who made it, so that a reader knows that it has opened the right file.
+// Precedes the bytes and names the creator, so that a reader can check that it opened the right
+// file.
 struct SharedMemoryHeader {
   static constexpr uint64_t kMagic = 0x316d656d7372724d;  // "Mrrsmem1"
 
   uint64_t magic = kMagic;
   uint64_t number = 0;
-  std::array<std::byte, 32> cookie = {};  // of the plane that made it
+  std::array<std::byte, 32> cookie = {};  // of the plane that created it
   friend bool operator==(const SharedMemoryHeader&, const SharedMemoryHeader&) = default;
 };
 inline constexpr size_t kSharedHeaderBytes = 4096;  // a page, so that the bytes begin on one
@@ -33,7 +35,7 @@ inline constexpr size_t kSharedHeaderBytes = 4096;  // a page, so that the bytes
 class SharedMemory {
  public:
   // Zeroed, page-aligned bytes; pages are taken when they are first written. `on_end` is called
-  // before the memory goes, on whatever thread lets go last.
+  // before the memory is unmapped, on the thread of the last holder.
   static Result<std::shared_ptr<SharedMemory>> Create(size_t bytes,
                                                       const SharedMemoryHeader& header,
                                                       std::function<void()> on_end);
@@ -42,7 +44,7 @@ class SharedMemory {
   SharedMemory& operator=(const SharedMemory&) = delete;
 
   std::span<std::byte> bytes() const { return bytes_; }
-  uint64_t number() const { return number_; }  // among its plane's; never used again
+  uint64_t number() const { return number_; }  // unique within its plane; never reused
   int fd() const { return fd_.get(); }
 
  private:

@@ -20,7 +20,7 @@ namespace {
 
 // Longer than the skew of ranks of equal speed, shorter than a time slice.
 constexpr int64_t kSpinNs = 100'000;
-// The delay until a sleeper notices a peer's end.
+// The longest delay until a sleeping rank notices that a peer has ended.
 constexpr Duration kSliceOfSleep = Duration::Millis(10);
 // From this many values per rank on, each rank adds only a part.
 constexpr size_t kPartFloatsMin = 4096;
@@ -51,21 +51,21 @@ void Pause() {
 int64_t SpinNs(int size) { return sysconf(_SC_NPROCESSORS_ONLN) >= size ? kSpinNs : 0; }
 
 // Ranks of one process that met through same_host_meeting map the memory at different addresses.
-// ThreadSanitizer goes by addresses and must be notified that they wait for each other.
+// ThreadSanitizer identifies memory by address and must be told that the ranks synchronise.
 #ifdef __SANITIZE_THREAD__
 void* PlaceOf(const SlotHeader& header) {
   static char places[256];
   return &places[header.incarnation % sizeof places];
 }
-void TellOfPublish(const SlotHeader& header) {
+void AnnotatePublish(const SlotHeader& header) {
   if (header.incarnation != 0) __tsan_release(PlaceOf(header));
 }
-void TellOfReached(const SlotHeader& header) {
+void AnnotateReached(const SlotHeader& header) {
   if (header.incarnation != 0) __tsan_acquire(PlaceOf(header));
 }
 #else
-void TellOfPublish(const SlotHeader&) {}
-void TellOfReached(const SlotHeader&) {}
+void AnnotatePublish(const SlotHeader&) {}
+void AnnotateReached(const SlotHeader&) {}
 #endif
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -73,7 +73,7 @@ size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 }  // namespace
 
 size_t SlotBytes(int size, size_t slot_floats) {
-  // Two slots of each rank and two of results.
+  // Two slots for each rank and two for results.
   return RoundUp(sizeof(SlotHeader)) +
          2 * static_cast<size_t>(size + 1) * RoundUp(slot_floats * sizeof(float));
 }
@@ -149,8 +149,8 @@ void SlotCollective::AddParts(std::span<float> values, size_t first, size_t coun
 
 void SlotCollective::Publish(Counter counter) {
   SlotHeader::Rank& mine = header_.ranks[options_.rank];
-  TellOfPublish(header_);
-  // Dekker's pattern against a sleeper, which announces that it sleeps and then checks the word.
+  AnnotatePublish(header_);
+  // Dekker's algorithm with a sleeper, which announces that it sleeps and then checks the word.
   (mine.*counter).store(chunk_);
   if (mine.sleepers.load() != 0) FutexWake(mine.*counter);
 }
@@ -159,7 +159,7 @@ bool SlotCollective::Reached(int rank, Counter counter) const {
   // A rank is at most one chunk ahead; the difference is correct across the wrap.
   const uint32_t theirs = (header_.ranks[rank].*counter).load(std::memory_order_acquire);
   if (static_cast<int32_t>(theirs - chunk_) < 0) return false;
-  TellOfReached(header_);
+  AnnotateReached(header_);
   return true;
 }
 
@@ -235,8 +235,8 @@ void SlotCollective::Abort(std::string_view why) {
 }
 
 void SlotCollective::GiveUp() {
-  uint32_t nobody = 0;
-  header_.failed.compare_exchange_strong(nobody, 1 + static_cast<uint32_t>(options_.rank));
+  uint32_t none = 0;
+  header_.failed.compare_exchange_strong(none, 1 + static_cast<uint32_t>(options_.rank));
   for (int r = 0; r < options_.size; ++r) {
     FutexWake(header_.ranks[r].arrived);
     FutexWake(header_.ranks[r].reduced);

@@ -5,8 +5,8 @@
 // uses slot c mod 2. A rank writes its values there, announces it (`arrived`), and adds when all
 // have arrived. It may overwrite the slot with chunk c + 2 once all have arrived at chunk c + 1,
 // because every rank reads all of chunk c before that. So there is one wait per chunk and no lock.
-// Many ranks with many values add a part each, and wait once more for the parts of the others
-// (`reduced`).
+// For many values on many ranks, each rank adds one part and then waits once more for the parts of
+// the others (`reduced`).
 //
 // A waiting rank spins for a moment, then sleeps in a futex, one slice at a time. After each slice
 // it checks for peers that are gone, a failure of any rank, and the deadline.
@@ -29,8 +29,9 @@ struct SlotHeader {
   struct alignas(64) Rank {
     std::atomic<uint32_t> arrived;   // chunks whose values are in the slot
     std::atomic<uint32_t> reduced;   // chunks whose part is in the result
-    std::atomic<uint32_t> sleepers;  // peers asleep on one of these
-    std::atomic<uint64_t> left[2];   // values from this chunk to the call's end: a check
+    std::atomic<uint32_t> sleepers;  // peers that sleep on one of these counters
+    std::atomic<uint64_t>
+        left[2];  // values from this chunk to the end of the call; compared between ranks
   };
   alignas(64) std::atomic<uint64_t> magic;
   uint32_t version, size;
@@ -60,7 +61,7 @@ class SlotCollective : public Collective {
   int size() const override { return options_.size; }
   Status AllReduceSum(std::span<float> values) override;
   void Abort(std::string_view why) override;
-  // Whether the group has not failed. Does not wait; any thread.
+  // Ok while the group has not failed. Does not wait; any thread.
   Status Check();
 
  protected:

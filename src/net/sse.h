@@ -1,5 +1,5 @@
-// Server-sent events (WHATWG HTML, section 9.2): the writer of one event, and a parser that takes
-// the stream in pieces of any size. Pure; one owner, one thread.
+// Server-sent events (WHATWG HTML, section 9.2): formats one event, and parses a stream of events
+// in pieces of any size. No I/O. A parser has one owner and is used on one thread.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace millrace::net {
 // line ends) is one line.
 std::string SseEvent(std::string_view data);
 inline constexpr std::string_view kSseDone = "data: [DONE]\n\n";
-// Keeps a silent connection open; parsers drop it.
+// A comment that keeps a silent connection open; parsers ignore it.
 inline constexpr std::string_view kSsePing = ": ping\n\n";
 
 inline constexpr size_t kSseEventBytesMax = 16u << 20;
@@ -29,8 +29,8 @@ class SseParser {
   explicit SseParser(OnEvent on_event, size_t event_bytes_max = kSseEventBytesMax)
       : on_event_(std::move(on_event)), event_bytes_max_(event_bytes_max) {}
 
-  // kTooLarge when an event exceeds the limit; it parses nothing more then. An event that is cut
-  // off by the end of the stream is dropped, as the standard says.
+  // kTooLarge when an event exceeds the limit; the parser then ignores all further input. An event
+  // that is cut off by the end of the stream is dropped, as the standard requires.
   Status Feed(std::string_view bytes);
 
  private:

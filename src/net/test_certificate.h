@@ -1,4 +1,4 @@
-// For tests: a self-signed certificate made on the spot.
+// For tests: a new self-signed certificate.
 #pragma once
 
 #include <string>

@@ -31,7 +31,7 @@ Status CheckReadable(const char* what, const std::string& path) {
 
 Result<TlsContext> NewContext(const SSL_METHOD* method) {
   TlsContext context(SSL_CTX_new(method), SSL_CTX_free);
-  if (!context) return Internal("cannot make a TLS context: " + LastTlsError());
+  if (!context) return Internal("cannot create a TLS context: " + LastTlsError());
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
   SSL_CTX_set_mode(context.get(), SSL_MODE_RELEASE_BUFFERS);

@@ -1,5 +1,5 @@
-// TLS contexts from certificate files. OpenSSL's types stay behind the pointer. Any thread may use
-// a context.
+// TLS contexts from certificate files. The pointer hides OpenSSL's types. Any thread may use a
+// context.
 #pragma once
 
 #include <memory>
@@ -13,17 +13,18 @@ namespace millrace::net {
 
 using TlsContext = std::shared_ptr<ssl_ctx_st>;
 
-// TLS 1.2 or newer with the PEM certificate chain and private key from these files. An error names
-// the file and what is wrong with it.
+// A server context: TLS 1.2 or newer with the PEM certificate chain and private key from these
+// files. An error names the file and what is wrong with it.
 Result<TlsContext> LoadServerTls(const std::string& certificate_path, const std::string& key_path);
 
-// Verifies called servers against the system's authorities, or those of `ca_path` if given.
+// A client context. Verifies servers against the system's authorities, or those of `ca_path` if it
+// is not empty; with `verify_peer` false it accepts every server.
 Result<TlsContext> MakeClientTls(const std::string& ca_path, bool verify_peer);
 
-// For processes that call each other: both sides show the certificate of `certificate_path` and
-// require one of the authority of `ca_path` from the other. TLS 1.3. Names are not compared: the
-// authority is the cluster's own, and every holder of one of its certificates belongs to the
-// cluster.
+// Contexts for processes that connect to each other. Both sides present the certificate of
+// `certificate_path` and require from the other a certificate that the authority of `ca_path`
+// issued. TLS 1.3. Host names are not compared: the authority is the cluster's own, and every
+// holder of one of its certificates belongs to the cluster.
 struct PeerTls {
   TlsContext server, client;
 };

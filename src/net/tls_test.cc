@@ -43,9 +43,9 @@ class TlsTest : public testing::Test {
     ASSERT_TRUE(server.ok()) << server.status().ToString();
     server_ = std::move(server).value();
   }
-  std::unique_ptr<HttpClient> Client(bool trusting) {
+  std::unique_ptr<HttpClient> Client(bool trusted) {
     HttpClientOptions options;
-    if (trusting) options.tls_authority_path = options_.tls_certificate_path;
+    if (trusted) options.tls_authority_path = options_.tls_certificate_path;
     auto client = HttpClient::Start(options);
     MR_CHECK(client.ok()) << client.status().ToString();
     return std::move(client).value();
@@ -65,7 +65,7 @@ TEST_F(TlsTest, RequestsAndLargeBodiesRoundTrip) {
   Start([](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     reply->Send({200, {}, std::move(request.body)});
   });
-  auto client = Client(/*trusting=*/true);
+  auto client = Client(/*trusted=*/true);
   for (size_t size : {0, 1, 100'000, 3'000'000}) {
     std::string body(size, 'x');
     for (size_t i = 0; i < size; i += 1000) body[i] = static_cast<char>('a' + i / 1000 % 26);
@@ -84,7 +84,7 @@ TEST_F(TlsTest, StreamsAndReportsDisconnects) {
     reply->Write("one");
     held = std::move(reply);
   });
-  auto client = Client(/*trusting=*/true);
+  auto client = Client(/*trusted=*/true);
   std::atomic<int> parts{0};
   FetchCallbacks callbacks;
   callbacks.on_data = [&](std::string_view) { ++parts; };
@@ -97,9 +97,9 @@ TEST_F(TlsTest, StreamsAndReportsDisconnects) {
   EXPECT_TRUE(Eventually([&] { return gone.load(); }));
 }
 
-TEST_F(TlsTest, AStrangersCertificateIsNotTrusted) {
+TEST_F(TlsTest, ACertificateOfAnUnknownAuthorityIsRefused) {
   Start([](HttpRequest, std::shared_ptr<HttpReply> reply) { reply->Send({}); });
-  auto client = Client(/*trusting=*/false);
+  auto client = Client(/*trusted=*/false);
   const Status status = client->Call({"GET", ServerUrl(), {}, ""}).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_NE(status.message().find("certificate verify failed"), std::string::npos)

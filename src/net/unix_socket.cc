@@ -21,7 +21,7 @@ constexpr mode_t kSocketMode = 0600;
 Result<sockaddr_un> UnixAddress(const std::string& path) {
   if (path.empty() || path.size() > kUnixPathBytesMax || path.find('\0') != std::string::npos) {
     return InvalidArgument(fmt::format(
-        "the path of a unix socket may have 1 to {} bytes, but {} has {}; choose a shorter folder",
+        "the path of a unix socket may have 1 to {} bytes, but {} has {}; choose a shorter path",
         kUnixPathBytesMax, path, path.size()));
   }
   sockaddr_un address = {};
@@ -33,32 +33,32 @@ Result<sockaddr_un> UnixAddress(const std::string& path) {
 Result<UniqueFd> NewUnixSocket() {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) {
-    return Unavailable(fmt::format("cannot make a unix socket: {}", std::strerror(errno)));
+    return Unavailable(fmt::format("cannot create a unix socket: {}", std::strerror(errno)));
   }
   return fd;
 }
 
-// 0, or the error.
+// Returns 0 or the errno.
 int ConnectTo(int fd, const sockaddr_un& address) {
   const auto* name = reinterpret_cast<const sockaddr*>(&address);
   return connect(fd, name, sizeof(address)) == 0 ? 0 : errno;
 }
 
-// Removes the file of a process that is gone.
+// Removes the file of a process that has ended.
 Status ClearPath(const std::string& path, const sockaddr_un& address) {
   struct stat there = {};
   if (lstat(path.c_str(), &there) != 0) {
     if (errno == ENOENT) return OkStatus();
-    return Unavailable(fmt::format("cannot look at {}: {}", path, std::strerror(errno)));
+    return Unavailable(fmt::format("cannot check {}: {}", path, std::strerror(errno)));
   }
   if (!S_ISSOCK(there.st_mode)) {
     return FailedPrecondition(
-        fmt::format("{} is needed for a unix socket, but is something else; remove it", path));
+        fmt::format("{} is needed for a unix socket, but is not a socket; remove it", path));
   }
   MR_ASSIGN_OR_RETURN(UniqueFd probe, NewUnixSocket());
   const int error = ConnectTo(probe.get(), address);
   if (error != ECONNREFUSED && error != ENOENT) {
-    return FailedPrecondition(fmt::format("a running process listens on {}", path));
+    return FailedPrecondition(fmt::format("another process is already listening on {}", path));
   }
   if (unlink(path.c_str()) != 0 && errno != ENOENT) {
     return Unavailable(fmt::format("cannot replace {}: {}", path, std::strerror(errno)));
@@ -66,7 +66,7 @@ Status ClearPath(const std::string& path, const sockaddr_un& address) {
   return OkStatus();
 }
 
-// One process at a time looks whether the file is stale, replaces it and listens.
+// Ensures that one process at a time checks whether the file is stale, replaces it and listens.
 Result<UniqueFd> LockFolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path();
   UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -95,7 +95,7 @@ Result<UnixListener> ListenOnUnixSocket(const std::string& path) {
   UnixListener listener;
   MR_ASSIGN_OR_RETURN(listener.socket, NewUnixSocket());
   const int fd = listener.socket.get();
-  // Linux makes the file with the mode of the socket: there is no moment with another.
+  // Linux creates the file with the mode of the socket, so it never has another mode.
   struct stat made = {};
   if (fchmod(fd, kSocketMode) != 0 ||
       bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
@@ -120,11 +120,11 @@ Result<UniqueFd> ConnectUnixSocket(const std::string& path) {
   const int error = ConnectTo(fd.get(), address);
   if (error == 0) return fd;
   if (error == ENOENT || error == ENOTDIR) {
-    return NotFound(fmt::format("there is no socket {}", path));
+    return NotFound(fmt::format("socket {} does not exist", path));
   }
   if (error == ECONNREFUSED) {
     return Unavailable(
-        fmt::format("nothing listens on {}: the process that made it is gone", path));
+        fmt::format("nothing is listening on {}: the process that created it has ended", path));
   }
   return FailedPrecondition(fmt::format("cannot connect to {}: {}", path, std::strerror(error)));
 }

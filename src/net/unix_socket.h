@@ -1,5 +1,6 @@
-// Unix sockets with a name in the file system, for programs of one user. The file has mode 0600 and
-// belongs in a folder of mode 0700: nothing else protects it. Any thread.
+// Unix sockets with a path in the file system, for processes of one user. Only file permissions
+// protect a socket: its file has mode 0600 and belongs in a folder of mode 0700. Any thread may
+// call these functions.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +14,7 @@
 
 namespace millrace::net {
 
-// What the kernel takes, without the zero at the end.
+// The kernel's limit, without the terminating zero.
 inline constexpr size_t kUnixPathBytesMax = sizeof(sockaddr_un::sun_path) - 1;
 
 struct UnixListener;
@@ -22,9 +23,9 @@ struct UnixListener;
 class UnixSocketFile {
  public:
   const std::string& path() const { return path_; }
-  // False when the file is gone, or that of another socket is in its place.
+  // False when the file no longer exists, or another socket has replaced it.
   bool IsThere() const;
-  // If it is there.
+  // Removes the file if IsThere().
   void Remove() const;
 
  private:
@@ -39,12 +40,12 @@ struct UnixListener {
   UnixSocketFile file;  // the caller removes it
 };
 
-// Replaces the file of a process that is gone. kFailedPrecondition: a process listens there now, or
-// the file is something else than a socket.
+// Listens on `path`; replaces the file of a process that has ended. kFailedPrecondition: a running
+// process listens there, or the file is not a socket.
 Result<UnixListener> ListenOnUnixSocket(const std::string& path);
 
-// A connected, non-blocking socket. kNotFound: there is no such file. kUnavailable: the process
-// that made it is gone.
+// Returns a connected, non-blocking socket. kNotFound: the file does not exist. kUnavailable: the
+// process that created it has ended.
 Result<UniqueFd> ConnectUnixSocket(const std::string& path);
 
 }  // namespace millrace::net

@@ -32,7 +32,7 @@ class UnixSocketTest : public testing::Test {
   std::filesystem::path folder_;
 };
 
-TEST_F(UnixSocketTest, TheFileIsItsOwnersAloneWhateverTheUmask) {
+TEST_F(UnixSocketTest, OnlyTheOwnerMayUseTheFileWithAnyUmask) {
   for (const mode_t mask : {0u, 077u, 0777u}) {
     const mode_t before = umask(mask);
     auto listener = ListenOnUnixSocket(Path());
@@ -45,32 +45,33 @@ TEST_F(UnixSocketTest, TheFileIsItsOwnersAloneWhateverTheUmask) {
   }
 }
 
-TEST_F(UnixSocketTest, TheFileOfADeadProcessIsReplaced) {
-  { ASSERT_TRUE(ListenOnUnixSocket(Path()).ok()); }  // gone, and its file is not
+TEST_F(UnixSocketTest, TheFileOfAnEndedProcessIsReplaced) {
+  { ASSERT_TRUE(ListenOnUnixSocket(Path()).ok()); }  // closed, but its file stays
   EXPECT_TRUE(S_ISSOCK(ModeOf(Path())));
   const Status gone = ConnectUnixSocket(Path()).status();
   EXPECT_EQ(gone.code(), StatusCode::kUnavailable);
-  EXPECT_EQ(gone.message(), "nothing listens on " + Path() + ": the process that made it is gone");
+  EXPECT_EQ(gone.message(),
+            "nothing is listening on " + Path() + ": the process that created it has ended");
   auto next = ListenOnUnixSocket(Path());
   ASSERT_TRUE(next.ok()) << next.status().ToString();
   EXPECT_TRUE(ConnectUnixSocket(Path()).ok());
 }
 
-TEST_F(UnixSocketTest, TheFileOfALiveProcessStays) {
+TEST_F(UnixSocketTest, TheFileOfARunningProcessIsKept) {
   auto first = ListenOnUnixSocket(Path());
   ASSERT_TRUE(first.ok());
   const Status second = ListenOnUnixSocket(Path()).status();
   EXPECT_EQ(second.code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(second.message(), "a running process listens on " + Path());
+  EXPECT_EQ(second.message(), "another process is already listening on " + Path());
   EXPECT_TRUE(ConnectUnixSocket(Path()).ok());
 }
 
-TEST_F(UnixSocketTest, NothingButASocketIsReplaced) {
+TEST_F(UnixSocketTest, OnlySocketsAreReplaced) {
   std::ofstream(Path()) << "precious";
   const Status refused = ListenOnUnixSocket(Path()).status();
   EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(refused.message(),
-            Path() + " is needed for a unix socket, but is something else; remove it");
+            Path() + " is needed for a unix socket, but is not a socket; remove it");
   std::string text;
   std::ifstream(Path()) >> text;
   EXPECT_EQ(text, "precious");
@@ -83,7 +84,7 @@ TEST_F(UnixSocketTest, OnlyItsOwnFileIsRemoved) {
     ASSERT_TRUE(first.ok());
     old = first->file;
   }
-  std::filesystem::rename(Path(), Path() + ".old");  // keeps its inode from being used again
+  std::filesystem::rename(Path(), Path() + ".old");  // keeps its inode from being reused
   auto second = ListenOnUnixSocket(Path());
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(old.IsThere());
@@ -95,13 +96,13 @@ TEST_F(UnixSocketTest, OnlyItsOwnFileIsRemoved) {
   EXPECT_EQ(ConnectUnixSocket(Path()).status().code(), StatusCode::kNotFound);
 }
 
-TEST_F(UnixSocketTest, PathsThatAreTooLongSaySo) {
+TEST_F(UnixSocketTest, PathsThatAreTooLongAreErrors) {
   const std::string path = folder_ / std::string(kUnixPathBytesMax, 'x');
   for (const Status& status :
        {ListenOnUnixSocket(path).status(), ConnectUnixSocket(path).status()}) {
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_NE(status.message().find("may have 1 to 107 bytes"), std::string::npos);
-    EXPECT_NE(status.message().find("choose a shorter folder"), std::string::npos);
+    EXPECT_NE(status.message().find("choose a shorter path"), std::string::npos);
   }
   const size_t room = kUnixPathBytesMax - folder_.string().size() - 1;
   EXPECT_TRUE(ListenOnUnixSocket(folder_ / std::string(room, 'y')).ok());
@@ -128,9 +129,9 @@ TEST_F(UnixSocketTest, CarriesHttp) {
     ASSERT_TRUE(response.ok()) << response.status().ToString();
     EXPECT_EQ(response->body, peer + "|somewhere:81|/a|" + call.body);
   }
-  EXPECT_EQ((*server)->connections(), 1u) << "it is kept";
+  EXPECT_EQ((*server)->connections(), 1u) << "the connection is reused";
   (*server)->Stop(Duration{});
-  EXPECT_EQ(ModeOf(Path()), 0u) << "the file goes with its server";
+  EXPECT_EQ(ModeOf(Path()), 0u) << "the server removes its file";
   EXPECT_EQ((*client)->Call(call).status().code(), StatusCode::kUnavailable);
 }
 
@@ -140,7 +141,7 @@ TEST_F(UnixSocketTest, HasNoTls) {
   options.tls_certificate_path = options.tls_key_path = "some.pem";
   EXPECT_EQ(
       HttpServer::Start(options, [](HttpRequest, std::shared_ptr<HttpReply>) {}).status().message(),
-      "a unix socket is served without TLS");
+      "TLS is not supported on a unix socket");
 }
 
 }  // namespace

@@ -52,7 +52,7 @@ Status ParseAuthority(std::string_view text, Url* url) {
   }
   if (url->host.empty()) return InvalidArgument("a URL needs a host: http://host:port");
   if (rest.empty()) return OkStatus();
-  if (!rest.starts_with(':')) return InvalidArgument("text after the host in a URL");
+  if (!rest.starts_with(':')) return InvalidArgument("unexpected text after the host in a URL");
   return ParsePort(rest.substr(1), &url->port);
 }
 
@@ -80,12 +80,14 @@ Url Url::Join(std::string_view path) const {
 Result<Url> ParseUrl(std::string_view text) {
   if (text.size() > kUrlBytesMax) {
     return InvalidArgument(
-        fmt::format("a URL may have {} bytes, not {}", kUrlBytesMax, text.size()));
+        fmt::format("a URL may have at most {} bytes, got {}", kUrlBytesMax, text.size()));
   }
   const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
     return static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7f;
   });
-  if (!plain) return InvalidArgument("a URL has no spaces, control or non-ASCII characters");
+  if (!plain) {
+    return InvalidArgument("a URL must not contain spaces, control or non-ASCII characters");
+  }
   Url url;
   if (text.starts_with("https://")) {
     url.https = true;
@@ -94,10 +96,10 @@ Result<Url> ParseUrl(std::string_view text) {
   } else if (text.starts_with("http://")) {
     text.remove_prefix(7);
   } else {
-    return InvalidArgument("a URL starts with http:// or https://");
+    return InvalidArgument("a URL must start with http:// or https://");
   }
   if (text.find('#') != std::string_view::npos) {
-    return InvalidArgument("a URL to call has no '#'");
+    return InvalidArgument("a URL must not contain a fragment ('#')");
   }
   const size_t slash = std::min(text.find_first_of("/?"), text.size());
   MR_RETURN_IF_ERROR(ParseAuthority(text.substr(0, slash), &url));

@@ -1,4 +1,5 @@
-// The addresses that the HTTP clients call: http or https, host, port, path. Values; any thread.
+// Url: the address that an HTTP client calls: http or https, host, port and path. Plain values; any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ struct Url {
   Url Join(std::string_view path) const;
 };
 
-// "http://host[:port][/path][?query]", https likewise. Nothing else: no user, no fragment, no
-// spaces or control characters; kInvalidArgument says what is wrong.
+// Parses "http://host[:port][/path][?query]", or the same with https. A user, a fragment, spaces
+// and control characters are errors. kInvalidArgument says what is wrong.
 Result<Url> ParseUrl(std::string_view text);
 
 }  // namespace millrace::net

@@ -197,7 +197,7 @@ class OnTheSocket(AdminTest):
         killed.stop(signal.SIGKILL)
         self.assertTrue(path.exists())
         said = self.run_program("status", "--base-url", f"http://127.0.0.1:{port}", status=1).stderr
-        self.assertIn("nothing listens on", said)
+        self.assertIn("nothing is listening on", said)
         again = self.serve(port=port)
         self.assertEqual(ask(again.unix(), "GET", "/cluster/status")[0], 200)
         self.assertEqual(again.stop(), 0)
@@ -268,7 +268,7 @@ class OnTheSocket(AdminTest):
         said = self.run_program("serve", MODEL, "--host", "127.0.0.2", "--port", str(server.port),
                                 "--log-level", "error", status=1).stderr
         self.assertEqual(said.count("\n"), 1)
-        self.assertIn(f"a running process listens on {server.socket}", said)
+        self.assertIn(f"another process is already listening on {server.socket}", said)
         self.assertIn("choose another --port", said)
         self.assertEqual(ask(server.unix(), "GET", "/cluster/status")[0], 200)
         self.assertEqual(server.stop(), 0)

@@ -245,7 +245,7 @@ class Admin(WithFolder):
         with socket.socket(socket.AF_UNIX) as gone:
             gone.bind(str(self.folder / "millrace/admin-7.sock"))
         said = run("status", *self.QUIET, env=self.environment(), status=1).stderr
-        self.assertIn("nothing listens on", said)
+        self.assertIn("nothing is listening on", said)
 
     def test_a_folder_that_others_enter_is_not_trusted(self):
         self.unix_controller(7, status=[status()])

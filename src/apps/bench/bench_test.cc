@@ -212,7 +212,7 @@ Outcome Done(double start, double ttft, std::vector<double> itls) {
   return o;
 }
 
-TEST(Metrics, CountsWhatHappened) {
+TEST(Metrics, CountsRequestsTokensAndTimes) {
   std::vector<Outcome> outcomes = {Done(0, 0.1, {0.1, 0.3}), Done(0.2, 0.5, {}),
                                    Done(2, 0.1, {0.1})};
   outcomes.push_back({});
@@ -235,7 +235,8 @@ TEST(Metrics, CountsWhatHappened) {
   EXPECT_DOUBLE_EQ(json["total_token_throughput"], 9);
   EXPECT_EQ(json["max_concurrent_requests"], 2);
   EXPECT_EQ(json["max_output_tokens_per_s"], 4);
-  EXPECT_NEAR(json["mean_tpot_ms"].get<double>(), 150, 1e-9);  // the one-token answer has none
+  // The answer with one token has no TPOT.
+  EXPECT_NEAR(json["mean_tpot_ms"].get<double>(), 150, 1e-9);
   EXPECT_NEAR(json["median_e2el_ms"].get<double>(), 500, 1e-9);
   EXPECT_TRUE(json.contains("p99.9_itl_ms") && json.contains("p50_ttft_ms"));
   EXPECT_TRUE(json.contains("std_e2el_ms"));
@@ -254,7 +255,7 @@ TEST(Metrics, CountsWhatHappened) {
   }
 }
 
-TEST(Metrics, NothingSucceededIsNotACrash) {
+TEST(Metrics, ARunWithoutSuccessesIsReported) {
   ReportOptions options;
   options.duration_s = 1;
   options.request_rate = kInfinity;

@@ -28,7 +28,7 @@ std::string ErrorText(int status, const std::string& body) {
 struct Shared {
   Mutex mutex;
   CondVar changed;
-  int under_way MR_GUARDED_BY(mutex) = 0;
+  int in_flight MR_GUARDED_BY(mutex) = 0;
   int done MR_GUARDED_BY(mutex) = 0;
   int failed MR_GUARDED_BY(mutex) = 0;
 };
@@ -122,7 +122,7 @@ Outcome StreamTimer::Finish(const Status& status, Time now) {
   } else if (outcome_.error.empty() && !done_) {
     outcome_.error = "the stream ended before [DONE]";
   } else if (outcome_.error.empty() && pieces_ == 0) {
-    outcome_.error = "the stream held no token";
+    outcome_.error = "the stream contained no token";
   }
   outcome_.latency_s = ((pieces_ > 0 ? last_ : now) - sent_).seconds();
   if (outcome_.output_tokens == 0) outcome_.output_tokens = pieces_;
@@ -148,9 +148,9 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
     {
       MutexLock lock(shared.mutex);
       shared.changed.wait(lock, [&]() MR_REQUIRES(shared.mutex) {
-        return !max_concurrency || shared.under_way < *max_concurrency;
+        return !max_concurrency || shared.in_flight < *max_concurrency;
       });
-      ++shared.under_way;
+      ++shared.in_flight;
     }
     const Time sent = clock_.Now();
     auto timer = std::make_shared<StreamTimer>(sent, target_.chat);
@@ -167,7 +167,7 @@ LoadClient::Result LoadClient::Run(const std::vector<BenchRequest>& requests,
                MutexLock lock(shared.mutex);
                shared.failed += outcome.ok() ? 0 : 1;
                result.outcomes[i] = std::move(outcome);
-               --shared.under_way;
+               --shared.in_flight;
                progress(++shared.done, shared.failed);
                shared.changed.notify_all();  // under the lock: Run may return right after
              }});

@@ -1,7 +1,7 @@
 // LoadClient: sends a workload to an OpenAI-compatible server and times every piece of every
 // stream.
 //
-// One thread calls it; the HTTP client's thread fills in the outcomes.
+// It is used on one thread. The HTTP client's thread fills in the outcomes.
 #pragma once
 
 #include <functional>
@@ -37,8 +37,8 @@ class LoadClient {
     std::vector<Outcome> outcomes;  // one per request, in order
     double duration_s = 0;          // until the last one ended
   };
-  // Open loop: each request is sent at its arrival time, or later once fewer than `max_concurrency`
-  // are in flight. Calls `progress` after each end.
+  // Open loop: sends each request at its arrival time, or later, when fewer than `max_concurrency`
+  // are in flight. Calls `progress` after the end of each request.
   Result Run(const std::vector<BenchRequest>& requests, std::optional<int> max_concurrency,
              const std::function<void(int done, int failed)>& progress);
 
@@ -48,8 +48,8 @@ class LoadClient {
   const Clock& clock_;
 };
 
-// Times the stream of one request as it arrives. Pure except for the given times; one thread.
-// Separate from LoadClient so that tests need no server.
+// StreamTimer: times the stream of one request as it arrives. Reads no clock; one thread. Separate
+// from LoadClient so that tests need no server.
 class StreamTimer {
  public:
   StreamTimer(Time sent, bool chat);
@@ -69,7 +69,7 @@ class StreamTimer {
   const Time sent_;
   const bool chat_;
   int status_ = 0;
-  std::string body_;  // of an error
+  std::string body_;  // of an error response
   Time now_, last_;   // of the current part; of the last piece of text
   int pieces_ = 0;
   bool done_ = false;  // [DONE] arrived

@@ -21,7 +21,7 @@ std::string Chunk(const std::string& text) {
 constexpr char kUsage[] =
     "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":3}}\n\n";
 
-TEST(StreamTimer, TimesEveryPieceHoweverTheBytesAreCut) {
+TEST(StreamTimer, TimesEveryPieceForEverySplitOfTheBytes) {
   const std::string stream = Chunk("a") + Chunk("b") + Chunk("c") + kUsage + "data: [DONE]\n\n";
   for (size_t cut = 0; cut <= stream.size(); ++cut) {
     StreamTimer timer(At(100), false);
@@ -39,7 +39,7 @@ TEST(StreamTimer, TimesEveryPieceHoweverTheBytesAreCut) {
   }
 }
 
-TEST(StreamTimer, AChatsRoleAndReasonAreNoTokens) {
+TEST(StreamTimer, AChatsRoleAndFinishReasonAreNotTokens) {
   StreamTimer timer(At(0), true);
   timer.Head(200);
   timer.Data("data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n",
@@ -49,7 +49,7 @@ TEST(StreamTimer, AChatsRoleAndReasonAreNoTokens) {
   timer.Data("data: [DONE]\n\n", At(40));
   const Outcome outcome = timer.Finish(OkStatus(), At(50));
   EXPECT_NEAR(outcome.ttft_s, 0.02, 1e-9);
-  EXPECT_EQ(outcome.output_tokens, 1);  // no usage: counts the pieces
+  EXPECT_EQ(outcome.output_tokens, 1);  // without usage, the pieces are counted
   EXPECT_TRUE(outcome.itls_s.empty());
 }
 
@@ -63,13 +63,13 @@ TEST(StreamTimer, EveryFailureHasAReason) {
   EXPECT_EQ(error(429, R"({"error":{"message":"queue full"}})"), "HTTP 429: queue full");
   EXPECT_EQ(error(502, "<html>\n"), "HTTP 502: <html>\\n");
   EXPECT_EQ(error(200, Chunk("a")), "the stream ended before [DONE]");
-  EXPECT_EQ(error(200, "data: [DONE]\n\n"), "the stream held no token");
+  EXPECT_EQ(error(200, "data: [DONE]\n\n"), "the stream contained no token");
   EXPECT_EQ(error(200, "data: {\"error\":{\"message\":\"NaN\"}}\n\ndata: [DONE]\n\n"), "NaN");
   EXPECT_EQ(error(200, "data: x\n\ndata: [DONE]\n\n"), "an event of the stream is not JSON: x");
   EXPECT_EQ(error(200, Chunk("a"), Unavailable("connection lost")), "connection lost");
 }
 
-TEST(RequestBody, AsksForAStreamWithUsage) {
+TEST(RequestBody, RequestsAStreamWithUsage) {
   LoadTarget target;
   target.model = "m";
   target.ignore_eos = true;
@@ -127,7 +127,7 @@ class FakeServer {
   std::unique_ptr<net::HttpServer> server_;
 };
 
-TEST(LoadClient, SendsEverythingAndKeepsToTheConcurrency) {
+TEST(LoadClient, SendsAllRequestsWithinTheConcurrencyLimit) {
   FakeServer server;
   const SteadyClock clock;
   auto http = net::HttpClient::Start({});

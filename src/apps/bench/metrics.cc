@@ -77,7 +77,7 @@ double PeakTokensPerSecond(const std::vector<Outcome>& outcomes) {
 }
 
 int PeakConcurrency(const std::vector<Outcome>& outcomes) {
-  std::vector<std::pair<double, int>> events;  // at one time, departures come before arrivals
+  std::vector<std::pair<double, int>> events;  // at equal times, ends sort before starts
   for (const Outcome& o : outcomes) {
     if (!o.ok()) continue;
     events.emplace_back(o.start_s, 1);

@@ -28,13 +28,13 @@ struct Outcome {
   }
 };
 
-// Limits of a good request (DistServe's goodput).
+// The limits that a request must meet to count as good (DistServe's goodput).
 struct Goodput {
   std::optional<double> ttft_ms, tpot_ms, e2el_ms;
   bool any() const { return ttft_ms || tpot_ms || e2el_ms; }
   bool Holds(const Outcome& outcome) const;
 };
-// {"ttft:200", "tpot:50"}.
+// Parses {"ttft:200", "tpot:50"}.
 Result<Goodput> ParseGoodput(const std::vector<std::string>& pairs);
 
 struct ReportOptions {
@@ -46,7 +46,7 @@ struct ReportOptions {
   std::vector<double> percentiles = {99};
   bool orca = false;  // adds Orca's median of latency per generated token (OSDI'22, 6.2)
 };
-// "ttft,tpot,itl,e2el" and "50,99.9".
+// Parse "ttft,tpot,itl,e2el" and "50,99.9".
 Result<std::vector<std::string>> ParseMetricNames(const std::string& text);
 Result<std::vector<double>> ParsePercentiles(const std::string& text);
 

@@ -1,5 +1,5 @@
-// Mean, spread and percentiles, computed like numpy, so that numbers can be compared with those of
-// other benchmark programs. Pure functions, any thread; an empty sample gives 0.
+// Mean, standard deviation and percentiles, computed as numpy does, so that results can be compared
+// with those of other benchmark programs. Pure functions; any thread. An empty sample gives 0.
 #pragma once
 
 #include <vector>

@@ -16,7 +16,7 @@
 namespace millrace::apps {
 namespace {
 
-// Separate streams of one seed.
+// Separate random streams of one seed.
 enum Stream : uint64_t { kLengths = 1, kPrefix, kTokens, kBlocks, kArrivals };
 
 uint64_t StreamSeed(const WorkloadOptions& options, Stream stream, uint64_t index = 0) {
@@ -107,7 +107,7 @@ Result<std::vector<BenchRequest>> CustomRequests(const WorkloadOptions& options)
     requests.push_back(std::move(*request));
   }
   if (requests.empty()) {
-    return InvalidArgument(fmt::format("{}: holds no prompt", Printable(options.path)));
+    return InvalidArgument(fmt::format("{}: contains no prompt", Printable(options.path)));
   }
   return requests;
 }
@@ -116,7 +116,7 @@ int Scaled(int length, double scale) {
   return std::max(1, static_cast<int>(std::lround(length * scale)));
 }
 
-// A prompt of a trace: random, except that prompts with equal hash ids share those tokens.
+// Makes the prompt of a trace entry: random tokens, except that equal hash ids give equal tokens.
 std::vector<TokenId> TracePrompt(const WorkloadOptions& options, const sim::TraceEntry& entry,
                                  size_t index) {
   std::vector<TokenId> prompt;

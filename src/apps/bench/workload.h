@@ -1,5 +1,5 @@
-// Workload: the requests of a benchmark and their arrival times. A function of its options and the
-// seed, so that two runs, and two servers, get the same requests. Any thread.
+// Workload: the requests of a benchmark and their arrival times. It depends only on the
+// options and the seed, so that two runs, and two servers, get the same requests. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ enum class DatasetName { kRandom, kCustom, kTrace, kOrca };
 
 struct WorkloadOptions {
   DatasetName dataset = DatasetName::kRandom;
-  std::string path;  // kCustom: JSON lines; kTrace: see bench/trace.h
+  std::string path;  // kCustom: JSON lines; kTrace: see sim/trace.h
   int num_prompts = 1000;
   int input_len = 1024;         // kRandom
   int output_len = 128;         // kRandom

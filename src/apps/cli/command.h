@@ -46,7 +46,8 @@ struct Command {
     options.push_back(std::move(option));
     return options.back();
   }
-  // For a command in which a shared option has its own meaning. REQUIRES: the option exists.
+  // Returns an option, for a command that gives a shared option its own meaning. REQUIRES: the
+  // option exists.
   Option& Named(std::string_view option_name) {
     for (Option& option : options) {
       if (option.name == option_name) return option;
@@ -54,7 +55,8 @@ struct Command {
     MR_CHECK(false) << name << " has no option " << option_name;
     return options.front();
   }
-  // Only its children run. A command with children and `run` is not a group: it takes its options.
+  // A group does not run itself; only its children do. A command with children and `run` is not a
+  // group: it has its own options.
   bool IsGroup() const { return !children.empty() && !run; }
   const Command* Child(std::string_view child_name) const {
     for (const auto& child : children) {

@@ -62,7 +62,7 @@ Option RealOption(std::string name, std::string value_name, std::optional<double
 Option TextOption(std::string name, std::string value_name, std::string* target);
 Option TextListOption(std::string name, std::string value_name, std::vector<std::string>* target);
 Option FlagOption(std::string name, bool* target);
-// "2GiB", "512MiB", "1.5GB", "1048576".
+// Accepts "2GiB", "512MiB", "1.5GB", "1048576".
 Option BytesOption(std::string name, std::optional<int64_t>* target);
 // `parse` checks and stores one text.
 Option CustomOption(std::string name, std::string value_name, std::string default_text,
@@ -73,7 +73,7 @@ template <typename E, typename Target>
 Option ChoiceOption(std::string name, Target* target,
                     std::vector<std::pair<std::string, E>> choices);
 
-// A known option of another server that does not apply here.
+// An option of other servers that this one does not support. `reason` is the error text.
 Option RefusedOption(std::string name, std::string reason);
 
 // --- implementation of the template ---

@@ -30,14 +30,14 @@ struct Invocation {
 Result<Invocation> ParseCommandLine(const Command& root, const std::vector<std::string>& args,
                                     const Environment& environment);
 
-// The options every command has: --config, --log-level (into command.log_level), --help.
+// Adds the options that every command has: --config, --log-level (into command.log_level), --help.
 void AddGeneralOptions(Command& command);
 
-// For `validate`: kInvalidArgument when one of `names` is among `given`, which would be accepted
-// and have no effect: "--NAME " and `why`.
+// For `validate`: kInvalidArgument with the text "--NAME " and `why` when one of `names` is among
+// `given`, because the option would have no effect.
 Status RefuseGiven(const std::set<std::string>& given, std::initializer_list<const char*> names,
                    std::string_view why);
-// The same of all but `names`.
+// The same for all options except `names`.
 Status RefuseOthers(const std::set<std::string>& given, std::initializer_list<const char*> names,
                     std::string_view why);
 

@@ -137,7 +137,7 @@ TEST_F(ParseTest, ReadsEveryKindOfValue) {
   EXPECT_EQ(serve_->log_level, "error");
 }
 
-TEST_F(ParseTest, AcceptsTheHabitsOfOtherServers) {
+TEST_F(ParseTest, AcceptsTheSpellingsOfOtherServers) {
   EXPECT_EQ(Parse({"serve", "-m", "demo", "--max_model_len=12"}), "");  // underscores
   EXPECT_EQ(flags_.length, 12);
   EXPECT_EQ(Parse({"serve", "--api-key", "a", "b", "demo2"}), "");  // MODEL after a list
@@ -227,7 +227,7 @@ TEST_F(ParseTest, ConfigErrorsNameFileAndLine) {
   EXPECT_EQ(error("port:\n"), "");
 }
 
-TEST_F(ParseTest, HelpWinsOverEverything) {
+TEST_F(ParseTest, HelpTakesPrecedence) {
   auto result = ParseCommandLine(root_, {"serve", "--port", "x", "--help"},
                                  [](const std::string&) { return std::nullopt; });
   ASSERT_TRUE(result.ok());
@@ -292,7 +292,7 @@ TEST(ConfigFile, IsBoundedAgainstHostileText) {
   EXPECT_FALSE(ParseConfig("a: &x [1,1]\nb: &y [*x,*x]\nc: [*y,*y]\n").ok());
 }
 
-TEST_F(ParseTest, TheCommandLearnsWhatTheCommandLineGave) {
+TEST_F(ParseTest, TheCommandGetsTheNamesOnTheCommandLine) {
   std::set<std::string> given;
   serve_->on_given = [&given](const std::set<std::string>& names) { given = names; };
   serve_->validate = [&given] {
@@ -301,7 +301,7 @@ TEST_F(ParseTest, TheCommandLearnsWhatTheCommandLineGave) {
   environment_["MILLRACE_SEED"] = "3";
   EXPECT_EQ(Parse({"serve", "m", "--port", "1"}), "");
   EXPECT_EQ(given, (std::set<std::string>{"model", "port"}));
-  EXPECT_EQ(flags_.seed, 3u);  // the environment may serve another command
+  EXPECT_EQ(flags_.seed, 3u);  // the environment may be meant for another command
   EXPECT_EQ(Parse({"serve", "m", "--seed=4"}), "millrace serve: --seed has no effect here");
   EXPECT_TRUE(RefuseOthers({"json"}, {"json", "replay"}, "").ok());
   EXPECT_EQ(RefuseOthers({"json", "rate"}, {"json"}, "is for a forecast").message(),

@@ -58,7 +58,7 @@ plan::FlowProblem WithOneMore(const plan::FlowProblem& problem, int node) {
   return out;
 }
 
-// The same for the cluster. The copy's links share trunks with the others.
+// The cluster with a copy of `node`. The copy's links share trunks with the others.
 ClusterSpec WithOneMore(const ClusterSpec& cluster, NodeIndex node) {
   ClusterSpec out = cluster;
   const int n = cluster.coordinator();

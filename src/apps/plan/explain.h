@@ -1,5 +1,5 @@
-// Why a plan carries what it carries: the binding cut, the utilisation of each node, and the gain
-// of one more node of each kind. Pure functions; any thread.
+// Explains the throughput of a plan: the binding cut, the utilisation of each node, and the gain of
+// one more node of each kind. Any thread.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,7 @@ struct Explanation {
   };
   struct OneMore {
     std::string kind;
-    double tokens_per_s = 0;  // of the best plan found with it
+    double tokens_per_s = 0;  // of the best plan found with one more node
     double added = 0;
   };
   double max_flow = 0;  // of the plan's placement; the plan's own flow may be lower

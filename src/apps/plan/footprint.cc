@@ -63,10 +63,10 @@ Result<plan::ModelFootprint> LoadFootprint(const std::string& name) {
   }
   if (name.find('/') == std::string::npos && !name.ends_with(".json") && !IsFolder(name)) {
     const auto guess = Suggest(name, model::ShapeNames());
-    return InvalidArgument(
-        fmt::format("the model '{}' is not known{}; known are {}, or give a config.json",
-                    Printable(name, 60), guess ? fmt::format(", did you mean {}?", *guess) : "",
-                    fmt::join(model::ShapeNames(), ", ")));
+    return InvalidArgument(fmt::format("unknown model '{}'{}; give one of {}, or a config.json",
+                                       Printable(name, 60),
+                                       guess ? fmt::format(", did you mean {}?", *guess) : "",
+                                       fmt::join(model::ShapeNames(), ", ")));
   }
   const std::string path = IsFolder(name) ? name + "/config.json" : name;
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, model::kConfigBytesMax));

@@ -37,7 +37,7 @@ plan::WorkloadMix MeanLengths(const sim::WorkloadSpec& workload) {
   return {std::max(1.0, sum.prompt_tokens / count), std::max(1.0, sum.output_tokens / count)};
 }
 
-// A workload file, or a trace alone.
+// Reads a workload file or a trace.
 Result<sim::WorkloadSpec> ReadWorkload(const std::string& path) {
   if (path.ends_with(".yaml") || path.ends_with(".yml")) return sim::LoadWorkload(path);
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, sim::kTraceBytesMax));
@@ -56,13 +56,13 @@ Status CheckCapacity(const plan::HelixCapacity& capacity, const ClusterSpec& clu
                      const PlanInputFlags& flags) {
   if (capacity.nodes.size() != cluster.nodes.size()) {
     return InvalidArgument(
-        fmt::format("{} has {} nodes and the cluster '{}' has {}: they must "
+        fmt::format("{} has {} nodes, but the cluster '{}' has {}; they must "
                     "describe the same machines",
                     Printable(flags.capacity), capacity.nodes.size(), Printable(cluster.name, 60),
                     cluster.nodes.size()));
   }
   if (!flags.model.empty() && flags.model != capacity.model) {
-    return InvalidArgument(fmt::format("{} has the rates of model '{}', and --model says '{}'",
+    return InvalidArgument(fmt::format("{} has the rates of model '{}', but --model is '{}'",
                                        Printable(flags.capacity), Printable(capacity.model, 60),
                                        Printable(flags.model, 60)));
   }
@@ -101,7 +101,7 @@ void AddPlanInputOptions(Command& command, PlanInputFlags* flags) {
        "Tokens per second of each node and link, in place of an estimate for --model");
   AddNodeProfileOption(command, kPlanGroup, &flags->node_profiles);
   file("workload", &flags->workload,
-       "What requests look like: a YAML file or a recorded trace (docs/formats/workload.md); "
+       "The requests: a YAML file or a recorded trace (docs/formats/workload.md); "
        "without it prompts have 763 tokens and answers 232, as in Azure's conversations");
 }
 
@@ -126,7 +126,7 @@ Status ValidatePlanInputs(const PlanInputFlags& flags) {
         "the rates of --capacity are already for one workload; use --workload with --model only");
   }
   if (!flags.capacity.empty() && !flags.node_profiles.empty()) {
-    return InvalidArgument("rates come from --capacity or from --node-profile, not from both");
+    return InvalidArgument("--capacity and --node-profile are mutually exclusive");
   }
   return OkStatus();
 }

@@ -40,12 +40,12 @@ struct PlanInputs {
   std::optional<sim::WorkloadSpec> workload;
   ModelSpec spec;          // unset if the rates come from a table
   NodeCosts costs;         // unset if the rates come from a table
-  std::string rates_from;  // where T(k) comes from; shown to the reader
+  std::string rates_from;  // the source of the rates; shown to the user
 };
 
 // Options bound to `flags`, which must outlive the command.
 void AddPlanInputOptions(Command& command, PlanInputFlags* flags);
-// --partial, for a command that makes a plan: one of a file says so itself.
+// Adds --partial, for a command that makes a plan. A plan from a file records the setting itself.
 void AddPartialOption(Command& command, PlanInputFlags* flags);
 Status ValidatePlanInputs(const PlanInputFlags& flags);
 Result<PlanInputs> LoadPlanInputs(const PlanInputFlags& flags);

@@ -26,10 +26,10 @@ class Judge {
     const double hint = hints.most_estimated;
     if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan, hint);
     double low = hints.best_score, high = std::max(low, kBeyondHint * hint);
-    if (low > 0) {  // one run rejects most candidates that are no better
+    if (low > 0) {  // a single run rejects most candidates that are not better
       MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, low));
       if (report.latency.attainment() < kJudgedAttainment) {
-        return FailedPrecondition("no better than the best so far");
+        return FailedPrecondition("not better than the best so far");
       }
     }
     for (int i = 0; i < kBisections; ++i) {
@@ -72,7 +72,7 @@ class Judge {
   Result<sim::RoutedReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
                                 std::optional<double> rate) const {
     if (out_of_time_()) {
-      return Status(StatusCode::kDeadlineExceeded, "no time is left to simulate the plan");
+      return Status(StatusCode::kDeadlineExceeded, "no time left to simulate the plan");
     }
     DeploymentFlags flags;
     const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags);

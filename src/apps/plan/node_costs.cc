@@ -39,8 +39,9 @@ Result<NodeCosts> NodeCosts::Load(const std::vector<std::string>& entries,
     }
     const std::string device = entry.substr(0, equals), file = entry.substr(equals + 1);
     if (!devices.contains(device)) {
-      return InvalidArgument(fmt::format("--node-profile: no node is a '{}'; the cluster has {}",
-                                         Printable(device, 60), fmt::join(devices, ", ")));
+      return InvalidArgument(
+          fmt::format("--node-profile: no node has the device '{}'; the cluster has {}",
+                      Printable(device, 60), fmt::join(devices, ", ")));
     }
     MR_ASSIGN_OR_RETURN(cost::Profile profile, cost::LoadProfile(file));
     if (profile.num_layers != spec.num_layers) {

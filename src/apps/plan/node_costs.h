@@ -28,14 +28,14 @@ class NodeCosts {
   static Result<NodeCosts> Load(const std::vector<std::string>& entries, const ClusterSpec& cluster,
                                 const ModelSpec& spec);
 
-  // A step of `layers` on `devices` devices like those of `node`, together. The empty range
-  // [num_layers, num_layers) stands for what comes after the layers. kNotFound: the device is
+  // The cost of a step of `layers` on `devices` devices of `node`'s kind together. The empty range
+  // [num_layers, num_layers) stands for the part after the layers. kNotFound: the device is
   // unknown. kInvalidArgument: several devices of a measured kind.
   Result<std::unique_ptr<cost::StepCost>> Of(const NodeSpec& node, int devices,
                                              const ModelSpec& spec, LayerRange layers) const;
-  // Between two steps; zero if not measured.
+  // The time between two steps; zero if not measured.
   double OverheadSeconds(const NodeSpec& node) const;
-  // Where the times come from, for the reader.
+  // The source of the times, for the user.
   std::string Describe(const ClusterSpec& cluster) const;
 
  private:

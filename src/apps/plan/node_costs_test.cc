@@ -80,7 +80,7 @@ TEST_F(NodeCostsTest, MeasuredTimesReplaceTheEstimate) {
   };
   const double step_s = 1.8e-3;
   EXPECT_NEAR(seconds(0, {1, 2}), 0.75 * step_s / kLayers, 1e-6);
-  EXPECT_NEAR(seconds(0, {kLayers, kLayers}), 0.25 * step_s, 1e-6) << "what comes after the layers";
+  EXPECT_NEAR(seconds(0, {kLayers, kLayers}), 0.25 * step_s, 1e-6) << "the part after the layers";
   EXPECT_NEAR(seconds(0, {0, kLayers}), step_s, 1e-6);
   EXPECT_DOUBLE_EQ(costs->OverheadSeconds(cluster_.nodes[0]), 3e-4);
   const cost::FirstPrinciplesCost estimate(Spec(), {1, 2}, cost::FindDevice("l4").value(), 1);
@@ -92,7 +92,7 @@ TEST_F(NodeCostsTest, MeasuredTimesReplaceTheEstimate) {
             "estimate from first principles for each node, not measured");
 }
 
-TEST_F(NodeCostsTest, SeveralOfAMeasuredDeviceAreNotKnown) {
+TEST_F(NodeCostsTest, SeveralMeasuredDevicesInANodeAreRefused) {
   const auto costs = NodeCosts::Load({"mine=" + file_}, cluster_, Spec());
   ASSERT_TRUE(costs.ok());
   EXPECT_EQ(costs->Of(cluster_.nodes[0], 2, Spec(), {0, 1}).status().code(),
@@ -101,7 +101,7 @@ TEST_F(NodeCostsTest, SeveralOfAMeasuredDeviceAreNotKnown) {
             StatusCode::kNotFound);
 }
 
-TEST_F(NodeCostsTest, WhatDoesNotBelongToTheClusterOrTheModelIsRefused) {
+TEST_F(NodeCostsTest, ProfilesOfAnotherClusterOrModelAreRefused) {
   for (const std::string entry : {"mine", "mine=", "=file", ""}) {
     EXPECT_EQ(LoadStatus({entry}).message().rfind("--node-profile must be DEVICE=FILE", 0), 0u);
   }

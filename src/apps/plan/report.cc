@@ -91,7 +91,7 @@ std::string PlanSummary(const plan::PlanOutcome& outcome, const ClusterSpec& clu
                      plan.tokens_per_s, outcome.method);
   out += fmt::format("  bound  {:>12.3f} tokens/s, {}\n", plan.tokens_per_s_bound,
                      outcome.bound_method);
-  out += outcome.proved_optimal() ? "  gap    none: no plan carries more\n"
+  out += outcome.proved_optimal() ? "  gap    none: the plan is optimal\n"
                                   : fmt::format("  gap    {:>12.2f} %\n", 100 * Gap(plan));
   if (price > 0) {
     out += fmt::format("  price  {:>12.2f} USD/h, {:.3f} USD per million tokens at full load\n",

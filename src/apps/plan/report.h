@@ -1,4 +1,4 @@
-// Presents a plan to people and programs: summary, pictures, JSON. Pure functions of the plan; any
+// Formats a plan for people and programs: summary, pictures, JSON. Pure functions of the plan; any
 // thread.
 #pragma once
 

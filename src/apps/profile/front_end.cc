@@ -31,10 +31,10 @@ constexpr std::array kBatches = {1, 3, 8};
 constexpr int kStreamsInTurn = 7, kAtOnceMax = kBatches.back();
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
 constexpr Duration kUnlimited = Duration::Seconds(1e9);  // a slow worker is not dead
-// Share of the added times that is cut off at either end. The longest are waits for work, and slow
-// moments of the machine belong to the pace. In between, the mean counts, because some steps wait
-// for a core.
-constexpr double kUnlike = 0.2;
+// Share of the added times that is cut off at either end: the longest are waits for work, and slow
+// moments of the machine belong to the pace. The rest is averaged, because some steps wait for a
+// core.
+constexpr double kTrimmedShare = 0.2;
 constexpr size_t kStepsMin = 8;  // steps of one batch size needed for a result
 constexpr double kLeast_s = 1e-9;
 
@@ -45,9 +45,9 @@ bool IsPlain(const StepPlan& plan) {
          plan.swap_in.empty() && plan.copies.empty();
 }
 
-// While a step runs, the front end delivers the tokens of the previous step, and clients read them.
-// The same step, run again before its own tokens are out, has the machine to itself. Runs on the
-// worker's thread.
+// Runs each plain step twice. During the first run, the front end delivers the tokens of the
+// previous step, and clients read them. The second run has the machine to itself, because the
+// step's own tokens are not out yet. Runs on the worker's thread.
 class TimedStage final : public engine::WrappedStage {
  public:
   // `requests` counts arrivals; it and `steps` outlive the stage.
@@ -112,7 +112,7 @@ class TimedGenerator final : public engine::Generator {
   std::vector<sched::RequestInfo> InspectAll() const override { return inner_.InspectAll(); }
   bool Drain(Duration limit) override { return inner_.Drain(limit); }
 
-  // Times by stream, of the requests since the last call.
+  // Returns the times by stream, of the requests since the last call.
   std::map<size_t, double> TakeToFirst() {
     MutexLock lock(mutex_);
     return std::exchange(to_first_s_, {});
@@ -182,11 +182,11 @@ cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
   return [loaded](const auto&, const auto&, const auto&) { return loaded; };
 }
 
-// The mean of the values without both ends.
+// The mean of the values, without kTrimmedShare of them at either end.
 double MiddleMean(std::vector<double> values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
-  const auto end = static_cast<size_t>(kUnlike * static_cast<double>(values.size()));
+  const auto end = static_cast<size_t>(kTrimmedShare * static_cast<double>(values.size()));
   const auto kept = std::span(values).subspan(end, values.size() - 2 * end);
   return std::accumulate(kept.begin(), kept.end(), 0.0) / static_cast<double>(kept.size());
 }
@@ -222,7 +222,7 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
                                        std::unique_ptr<engine::Stage> stage, const Clock& clock) {
   if (options.max_model_len < kPromptTokens + kOutputTokens) {
     return FailedPrecondition(
-        fmt::format("needs contexts of {} tokens, the profile's longest is {}",
+        fmt::format("needs contexts of {} tokens, but the profile's longest is {}",
                     kPromptTokens + kOutputTokens, options.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(const auto text, LoadModelText({.model = options.model}, ""));
@@ -256,7 +256,7 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
     server->Stop(Duration{});
     MR_RETURN_IF_ERROR(sent);
   }
-  if (added_s.empty()) return Internal("no stream had a first token");
+  if (added_s.empty()) return Internal("no stream received a first token");
   cost::FrontEnd front_end = FitFrontEnd(steps);
   front_end.request_s = std::max(0.0, MiddleMean(std::move(added_s)));
   return front_end;

@@ -1,7 +1,7 @@
-// Measures what serving adds to the steps. A server over the measured stage, on the loopback
-// interface, as `serve MODEL` runs it, answers a few streams; its clock and the client's separate
-// the two parts. One thread calls; server, controller, worker and client run their own threads
-// until the call returns.
+// Measures the time that serving adds to the steps. It runs a server over the measured stage, as
+// `serve MODEL` does, and sends it a few streams over the loopback interface. Comparing the
+// server's times with the client's separates the two parts. Called from one thread; server,
+// controller, worker and client run their own threads until the call returns.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,9 @@
-// The batches of `millrace profile`: which sequences compute which tokens. Pure; any thread.
+// The batches that `millrace profile` measures: which sequences compute which tokens. Pure
+// functions; any thread.
 //
-// Sequences live in slots of the KV pool. Decode slot i caches context_tokens / (i + 1) tokens, so
-// that one sequence with a long context and many with short ones fit at the same time and every
-// batch can be repeated at any time. Prompt slots follow them.
+// Each sequence occupies a slot of the KV pool. Decode slot i caches context_tokens / (i + 1)
+// tokens, so that one sequence with a long context and many with short ones fit at the same time
+// and every batch can be repeated at any time. Prompt slots follow them.
 #pragma once
 
 #include <cstdint>

@@ -49,7 +49,7 @@ INSTANTIATE_TEST_SUITE_P(Limits, GridTest,
                                          ProfileLimits{64, 4, 128, 128},
                                          ProfileLimits{2048, 64, 512, 1024}));
 
-TEST(GridTest, ShapesSayWhatTheChunksAre) {
+TEST(GridTest, ShapesDescribeTheChunks) {
   const ProfileBatch batch{{{0, 99, 1}, {1, 49, 1}, {8, 0, 20}, {9, 30, 10}}};
   const cost::BatchShape shape = batch.Shape();
   EXPECT_EQ(shape.decode_sequences, 2);
@@ -69,16 +69,16 @@ TEST(LinksTest, MemoryAndLoopbackAreMeasured) {
   EXPECT_GT(samples->back().seconds, samples->front().seconds);
 }
 
-TEST(RepeatsTest, TheDisturbedHalfDoesNotCount) {
-  const StepRig::Timing quiet{1.0, 0.8, 0.99}, alike{1.1, 0.9, 0.98}, busy{5, 4, 0.3};
-  const StepRig::Timing timing = Summarise({busy, quiet, busy, alike});
+TEST(RepeatsTest, TheMoreDisturbedHalfIsIgnored) {
+  const StepRig::Timing quiet{1.0, 0.8, 0.99}, similar{1.1, 0.9, 0.98}, busy{5, 4, 0.3};
+  const StepRig::Timing timing = Summarise({busy, quiet, busy, similar});
   EXPECT_NEAR(timing.step_s, 1.05, 1e-12);
   EXPECT_NEAR(timing.layers_s, 0.85, 1e-12);
   EXPECT_EQ(Summarise({busy}).step_s, 5);
 }
 
-// On a tiny model every batch of the grid runs, more than once, and the measurements make a profile
-// that reads back from its file.
+// Every batch of the grid runs repeatedly on a tiny model, and the measurements give a profile that
+// can be read back from its file.
 TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   model::ShapeNumbers numbers;
   numbers.layers = 2;
@@ -154,7 +154,7 @@ TEST(FrontEndTest, SeparatesTheSharesOfStepSequenceAndArrival) {
   EXPECT_NEAR(front_end.arrival_s, 4e-4, 1e-9);
 }
 
-TEST(FrontEndTest, WhatIsNotSeenIsNothing) {
+TEST(FrontEndTest, SharesWithoutMeasurementsAreZero) {
   EXPECT_EQ(FitFrontEnd({}).step_s, 0);
   // Arrivals alone do not show their share.
   const std::vector<ServedStep> steps(20, {.sequences = 1, .arrivals = 1, .added_s = 1});

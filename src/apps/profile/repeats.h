@@ -1,4 +1,4 @@
-// Selects which repeats of a measured batch count. Values; one thread.
+// Summarise: combines the repeats of a measured batch. Pure function; any thread.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,9 @@
 
 namespace millrace::apps {
 
-// The medians of the less disturbed half. A repeat during which another program used the processor
-// does not count. On a quiet machine all repeats are alike and the choice does not matter.
+// Returns the medians of the less disturbed half, so that repeats during which another program used
+// the processor are ignored. On a quiet machine all repeats are similar and the choice does not
+// matter.
 // REQUIRES: repeats not empty.
 StepRig::Timing Summarise(std::vector<StepRig::Timing> repeats);
 

@@ -1,5 +1,5 @@
 // StepRig: a real model in a real executor with all slots of a profile's grid filled, so that any
-// batch of the grid can be timed at any moment. Owns all of it; one thread.
+// batch of the grid can be timed at any moment. Owns the executor; one thread.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,8 @@ class StepRig {
     double undisturbed = 0;
   };
 
-  // Computes prompts for one slot and copies them to the others: the cache must be filled, its
-  // values do not matter. `executor` has SlotBlocks(limits) blocks.
+  // Computes a prompt in one slot and copies its KV to the others: the cache must be filled, but
+  // its values do not matter. `executor` needs at least BlocksFor(limits, block size) blocks.
   static Result<std::unique_ptr<StepRig>> Create(std::unique_ptr<engine::LocalExecutor> executor,
                                                  const ProfileLimits& limits, double temperature,
                                                  const Clock& clock);
@@ -31,7 +31,7 @@ class StepRig {
   // REQUIRES: a batch of ProfileGrid(limits).
   Result<Timing> Run(const ProfileBatch& batch);
   const engine::LocalExecutor& executor() const { return *executor_; }
-  // Ends the use of the rig.
+  // Returns the stage; the rig cannot be used afterwards.
   std::unique_ptr<engine::ModelStage> TakeStage() { return executor_->TakeStage(); }
 
  private:

@@ -44,7 +44,7 @@ Status AddMeasuredCosts(const DeploymentFlags& flags, Deployment& out) {
     return InvalidArgument("--profile has the times of one worker; --tp must be 1 with it");
   }
   if (profile.num_layers != out.spec.num_layers) {
-    return InvalidArgument(fmt::format("{}: measured {} with {} layers, and {} has {}",
+    return InvalidArgument(fmt::format("{}: measured {} with {} layers, but {} has {}",
                                        flags.profile, profile.model, profile.num_layers,
                                        flags.engine.model, out.spec.num_layers));
   }
@@ -130,7 +130,7 @@ Status SetScheduler(const DeploymentFlags& flags, const std::optional<cost::Devi
   const int wanted = engine.max_model_len.value_or(out.spec.max_position);
   if (s.num_blocks < 1 || (engine.max_model_len && wanted > capacity)) {
     return InvalidArgument(
-        fmt::format("the KV cache has room for {} tokens, and a sequence of --max-model-len {} "
+        fmt::format("the KV cache has room for {} tokens, but a sequence of --max-model-len {} "
                     "needs more; lower it, or give more memory",
                     capacity, wanted));
   }
@@ -186,10 +186,12 @@ Status ValidatePlanFlags(const DeploymentFlags& flags) {
       flags.tensor_parallel * flags.pipeline_parallel * flags.instances.value_or(1) > 1 ||
       flags.prefill_instances > 0) {
     return InvalidArgument(
-        "a plan says what runs where; leave out --device, profiles, --tp, --pp and instances");
+        "--plan sets what runs where; leave out --device, profiles, --tp, --pp and instances");
   }
   if (flags.engine.num_blocks || flags.engine.kv_bytes) {
-    return InvalidArgument("a plan's KV memory is what its nodes have beside the weights");
+    return InvalidArgument(
+        "with --plan, KV uses the memory that the nodes have besides the weights; leave out "
+        "--kv-cache-memory and --num-gpu-blocks-override");
   }
   return ValidateEngineFlags(flags.engine);
 }
@@ -210,7 +212,7 @@ void AddDeploymentOptions(Command& command, DeploymentFlags* flags) {
               "Step times that 'millrace profile' measured");
   command.Add(kDeploymentGroup,
               file(TextOption("distserve-profile", "FILE", &flags->distserve_profile)),
-              "Step times by DistServe's fitted coefficients");
+              "Step times from DistServe's fitted coefficients");
   command.Add(kDeploymentGroup, file(TextOption("plan", "FILE", &flags->plan)),
               "A plan of 'millrace plan' with stages of unequal size, instead of --device");
   command.Add(kDeploymentGroup, file(TextOption("cluster", "FILE", &flags->cluster)),
@@ -261,12 +263,11 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
   MR_RETURN_IF_ERROR(ValidateMembership(flags.membership));
   if (!flags.plan.empty()) return ValidatePlanFlags(flags);
   if (!flags.node_profiles.empty()) {
-    return InvalidArgument(
-        "--node-profile is for the nodes of a --plan; without one --profile FILE");
+    return InvalidArgument("--node-profile needs --plan; without a plan, use --profile FILE");
   }
   if (flags.engine.model.empty()) return InvalidArgument("--model is missing, such as llama-13b");
   if (!flags.profile.empty() && !flags.distserve_profile.empty()) {
-    return InvalidArgument("give --profile or --distserve-profile, not both");
+    return InvalidArgument("--profile and --distserve-profile are mutually exclusive");
   }
   if (flags.device.empty() && flags.profile.empty() && flags.distserve_profile.empty()) {
     return InvalidArgument(
@@ -293,7 +294,7 @@ Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
   MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(flags.engine.model));
   out.spec = footprint.spec;
   if (flags.pipeline_parallel > out.spec.num_layers) {
-    return InvalidArgument(fmt::format("--pp {} stages for {} layers; at most one each",
+    return InvalidArgument(fmt::format("--pp {} is more than the model's {} layers; lower it",
                                        flags.pipeline_parallel, out.spec.num_layers));
   }
   std::optional<cost::DeviceSpec> device;

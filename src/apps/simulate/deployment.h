@@ -1,5 +1,5 @@
-// Deployment: what `millrace simulate` simulates, from flags to instances: a model on devices, its
-// partition and copies, and the source of its step times. One thread.
+// Deployment: the system that `millrace simulate` simulates, made from flags: a model on devices,
+// its partition and copies, and the source of its step times. One thread.
 #pragma once
 
 #include <memory>
@@ -44,8 +44,8 @@ struct Deployment {
   std::string cost_from;  // the source of the step times
   ModelSpec spec;
   std::vector<std::unique_ptr<cost::StepCost>> costs;  // one per stage
-  std::shared_ptr<const cost::Pace> pace;              // of a profile that contains one
-  Duration front_end;                                  // the same
+  std::shared_ptr<const cost::Pace> pace;              // of the profile, if it has one
+  Duration front_end;                                  // of the profile, if it has one
   sim::InstanceOptions instance;  // options of all instances; points into `costs`
   int instances = 1;
   int prefill_instances = 0;  // the others decode; 0: all instances do both
@@ -55,12 +55,12 @@ struct Deployment {
   std::optional<sim::RoutedOptions> routed;  // of a plan; then there are no instances
 };
 
-// Either the stages of a plan as the router sees them, or equal instances. kInvalidArgument with
-// the numbers and the nearest configuration that fits.
+// Makes either the stages of a plan, for the router, or equal instances. kInvalidArgument if the
+// model does not fit; the message has the numbers and the nearest configuration that fits.
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags);
 
-// A plan for a cluster and a model, with each stage at its node's costs. `flags` gives the
-// scheduler's sizes and policies.
+// Makes the deployment of a plan for a cluster and a model, with each stage at its node's costs.
+// `flags` gives the scheduler's sizes and policies.
 Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& spec,
                               const NodeCosts& costs, const DeploymentFlags& flags);
 

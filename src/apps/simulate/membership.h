@@ -1,5 +1,5 @@
-// Which machines carry the instances of a simulation, from flags: all machines at all times, or as
-// given by a trace of a cloud. One thread.
+// Membership: which machines run the instances of a simulation, made from flags: all machines at
+// all times, or as a trace of a cloud says. One thread.
 #pragma once
 
 #include <optional>
@@ -32,7 +32,7 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
 // kInvalidArgument for flags that need a trace.
 Status ValidateMembership(const MembershipFlags& flags);
 
-// `instances`: maximum at once; none: the largest number in the trace. REQUIRES: a trace is given.
+// `instances`: maximum at once; unset: the largest number in the trace. REQUIRES: a trace is given.
 Result<Membership> LoadMembership(const MembershipFlags& flags, std::optional<int> instances);
 
 }  // namespace millrace::apps

@@ -76,7 +76,7 @@ std::string Queue(const std::vector<sim::LoadSample>& load) {
       {.title = "Requests in the service", .x_label = "seconds", .y_label = "requests"}, series);
 }
 
-// The label of some steps from the middle of the run.
+// Draws some steps from the middle of the run.
 std::string MiddleOf(const sim::Timeline& timeline) {
   const auto& steps = timeline.steps();
   const auto& middle = steps[steps.size() / 2].record;

@@ -42,7 +42,7 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens,
   const int64_t tokens = cost::KvCapacityTokens(out.spec, stage.layers, memory, step_tokens);
   if (tokens < 1) {
     return InvalidArgument(
-        fmt::format("the plan puts layers [{}, {}) on '{}', and their weights leave no KV memory; "
+        fmt::format("the plan puts layers [{}, {}) on '{}', but their weights leave no KV memory; "
                     "'millrace plan check' gives details",
                     stage.layers.begin, stage.layers.end, node.name));
   }
@@ -113,7 +113,7 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
   const std::string model = flags.engine.model.empty() ? plan.model : flags.engine.model;
   MR_ASSIGN_OR_RETURN(const auto footprint, LoadFootprint(model));
   if (plan.num_layers != footprint.spec.num_layers) {
-    return InvalidArgument(fmt::format("{}: made for {} layers, and {} has {}",
+    return InvalidArgument(fmt::format("{}: made for {} layers, but {} has {}",
                                        Printable(flags.plan), plan.num_layers, Printable(model, 60),
                                        footprint.spec.num_layers));
   }

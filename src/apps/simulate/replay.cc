@@ -25,7 +25,7 @@ Status RunReplay(const std::string& log_file, bool json) {
                                  {"seconds", report->seconds},
                                  {"same", !report->first_difference}}));
   } else {
-    fmt::print("{} requests, {} aborts, {} steps, {} tokens in {:.1f} s of the served clock\n",
+    fmt::print("{} requests, {} aborts, {} steps, {} tokens in {:.1f} s of the server's clock\n",
                FormatCount(static_cast<int64_t>(report->requests)), report->aborts,
                FormatCount(static_cast<int64_t>(report->steps)),
                FormatCount(static_cast<int64_t>(report->tokens)), report->seconds);
@@ -37,7 +37,7 @@ Status RunReplay(const std::string& log_file, bool json) {
                     *report->first_difference));
   }
   if (!json)
-    fmt::print("Every step was decided the same again: sequences, positions, tokens, blocks\n");
+    fmt::print("Every step was decided identically: sequences, positions, tokens, blocks\n");
   return OkStatus();
 }
 

@@ -60,7 +60,7 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
   return report;
 }
 
-// A stage of the plan takes the place of an instance with one stage.
+// In the report, each stage of the plan appears as an instance with one stage.
 Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timeline* timeline) {
   sim::RoutedOptions options = *deployment_.routed;
   options.slo = workload_.target.slo;

@@ -1,5 +1,5 @@
-// Runner: runs one deployment under one workload for any rate and seed. Each run is a function of
-// these. One thread.
+// Runner: runs one deployment under one workload for any rate and seed. A run depends on nothing
+// else. One thread.
 #pragma once
 
 #include <cstdint>

@@ -197,7 +197,7 @@ Result<std::unique_ptr<ByteStream>> MakeTlsStream(UniqueFd socket, const TlsCont
   std::unique_ptr<SSL, decltype(&SSL_free)> ssl(SSL_new(context.get()), SSL_free);
   if (ssl == nullptr || SSL_set_fd(ssl.get(), socket.get()) != 1) {
     ERR_clear_error();
-    return Internal("cannot make a TLS session");
+    return Internal("cannot create a TLS session");
   }
   SSL_set_mode(ssl.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
   if (side == StreamSide::kAccepting) {
@@ -237,12 +237,12 @@ Result<UniqueFd> StartConnect(const std::string& endpoint) {
   addrinfo* found = nullptr;
   const int error = getaddrinfo(where.host.c_str(), where.port.c_str(), &hints, &found);
   if (error != 0) {
-    return Unavailable(fmt::format("cannot find {}: {}", endpoint, gai_strerror(error)));
+    return Unavailable(fmt::format("cannot resolve {}: {}", endpoint, gai_strerror(error)));
   }
   std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
   UniqueFd fd(socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (fd.get() < 0) {
-    return Unavailable(fmt::format("cannot make a socket: {}", std::strerror(errno)));
+    return Unavailable(fmt::format("cannot create a socket: {}", std::strerror(errno)));
   }
   if (connect(fd.get(), found->ai_addr, found->ai_addrlen) != 0 && errno != EINPROGRESS) {
     return Unavailable(fmt::format("cannot connect to {}: {}", endpoint, std::strerror(errno)));

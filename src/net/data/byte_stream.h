@@ -1,6 +1,6 @@
-// A connected, non-blocking socket, plain or TLS. Reads and writes take several buffers. Owned by a
-// link. A plain stream may be read on one thread and written on another; a TLS stream has one
-// thread.
+// ByteStream: a connected, non-blocking socket, plain or TLS. Reads and writes take several
+// buffers. Owned by a link. A plain stream may be read on one thread and written on another; a TLS
+// stream has one thread.
 #pragma once
 
 #include <sys/uio.h>

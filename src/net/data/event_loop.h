@@ -1,4 +1,4 @@
-// One thread that waits for sockets, timers and posted functions. Owned by a data plane.
+// EventLoop: one thread that waits for sockets, timers and posted functions. Owned by a data plane.
 #pragma once
 
 #include <atomic>

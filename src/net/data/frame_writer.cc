@@ -55,7 +55,7 @@ bool FrameWriter::Fill(const Source& next) {
     }
     bytes += kFrameHeaderBytes + frame.header.payload_bytes;
   }
-  // Doubles until Write finds that the stream takes no more.
+  // Doubles until Write finds that the stream accepts no more.
   batch_bytes_ = bytes < batch_bytes_ ? kBatchBytesMin : std::min(2 * batch_bytes_, kBatchBytesMax);
   return batch_frames_ > 0;
 }

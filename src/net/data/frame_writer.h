@@ -25,7 +25,7 @@ class FrameWriter {
   // Bytes outside frames (the hello). REQUIRES: no frame was sent.
   void PushRaw(std::vector<std::byte> bytes);
 
-  // Writes until there is nothing left, the socket takes no more, or `budget_bytes` are written.
+  // Writes until there is nothing left, the socket accepts no more, or `budget_bytes` are written.
   End Write(ByteStream& stream, const Source& next, size_t budget_bytes);
 
   // The owners of written frames. Drop them without holding a lock: they are the users' code.

@@ -20,7 +20,8 @@ namespace millrace::net {
 inline constexpr uint16_t kDataProtocolVersion = 3;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kProofBytes = 32;  // HMAC-SHA256
-// Of one hello message, including its length. Bounds the memory that a stranger can use.
+// Limit of one hello message, including its length field. Bounds the memory that a stranger can
+// use.
 inline constexpr size_t kHelloBytesMax = 1024;
 inline constexpr size_t kHelloNameBytesMax = 255;
 

@@ -48,7 +48,7 @@ class InProcessChannel : public std::enable_shared_from_this<InProcessChannel> {
   Status Push(MessageClass message_class, std::span<const std::byte> key, Payload payload);
   bool WaitForRoom(MessageClass message_class, size_t bytes, Time deadline);
   void Release(MessageClass message_class, size_t cost);
-  // Drops waiting messages and takes no more. Returns the number of dropped messages.
+  // Drops waiting messages and accepts no further ones. Returns the number of dropped messages.
   size_t Close();
 
   void Deliver();  // the receiver's loop

@@ -1,4 +1,5 @@
-// Shared by the connections of one data plane. Owned by the plane; outlives its links.
+// LinkHost: the state that the connections of one data plane share. Owned by the plane; outlives
+// its links.
 #pragma once
 
 #include <atomic>

@@ -147,7 +147,7 @@ Result<std::shared_ptr<OutgoingLink>> TcpDataPlane::LinkTo(const PeerAddress& pe
   if (peer.incarnation == 0) return InvalidArgument("the peer has no incarnation");
   if (forgotten_.contains(peer.incarnation)) return Unavailable("the peer was declared dead");
   if (const auto it = lost_.find(peer.incarnation); it != lost_.end()) {
-    if (loop.Now() < it->second) return Unavailable("the peer was lost a moment ago");
+    if (loop.Now() < it->second) return Unavailable("the peer was lost recently");
     lost_.erase(it);
   }
   if (endpoints_.contains(peer.endpoint)) {
