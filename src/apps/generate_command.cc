@@ -129,7 +129,8 @@ class Batch {
   int64_t failed() const { return failed_; }
 
  private:
-  // Submits one at a time after a refusal for lack of room, so that the queue in front can empty.
+  // After a refusal for lack of room it submits one at a time, so that the service's queue can
+  // drain.
   void SubmitSome() {
     const size_t limit = refused_ ? 1 : in_flight_max_;
     while (!waiting_.empty() && in_flight_ < limit) {
