@@ -73,15 +73,14 @@ void AddPolicyOptions(Command& command, EngineFlags* flags) {
   using sched::KvPolicy;
   using sched::PreemptionMode;
   using sched::SchedulingPolicy;
-  command.Add(
-      kMemoryGroup,
-      ChoiceOption<KvPolicy>("kv-policy", &flags->kv_policy,
-                             {{"paged", KvPolicy::kPaged},
-                              {"orca", KvPolicy::kOrca},
-                              {"orca-max", KvPolicy::kOrcaMax},
-                              {"orca-pow2", KvPolicy::kOrcaPow2},
-                              {"orca-oracle", KvPolicy::kOrcaOracle}}),
-      "How KV memory is allocated: on demand, or reserved for the whole request as in Orca");
+  command.Add(kMemoryGroup,
+              ChoiceOption<KvPolicy>("kv-policy", &flags->kv_policy,
+                                     {{"paged", KvPolicy::kPaged},
+                                      {"orca", KvPolicy::kOrca},
+                                      {"orca-max", KvPolicy::kOrcaMax},
+                                      {"orca-pow2", KvPolicy::kOrcaPow2},
+                                      {"orca-oracle", KvPolicy::kOrcaOracle}}),
+              "How KV memory is allocated: on demand, or for a whole request as in Orca");
   command.Add(kMemoryGroup,
               ChoiceOption<PreemptionMode>("preemption-mode", &flags->preemption,
                                            {{"recompute", PreemptionMode::kRecompute},

@@ -230,8 +230,7 @@ std::unique_ptr<Command> MakeGenerateCommand() {
   command->description =
       "Runs a model in this process over a file of prompts and appends one JSON line per prompt to "
       "the output file, in the order of completion. After an interruption, run it again to "
-      "continue: "
-      "prompts that are already in the output file are skipped.";
+      "continue: prompts that are already in the output file are skipped.";
   command->examples = {
       {"millrace generate models/demo --prompts prompts.txt --out answers.jsonl",
        "one prompt per line of text"},

@@ -117,9 +117,9 @@ void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
   command.Add(
       kGroup, TextOption("admin-listen", "HOST:PORT", &flags->admin_listen),
       "Serve the admin routes (/cluster, /debug, /metrics) on this address too, with TLS if "
-      "the main port has it; needs --admin-key. A unix socket of the server's user always "
-      "serves them, where `millrace status` finds them. The main port serves only /metrics, "
-      "with an API key if one is set");
+      "the main port has it; needs --admin-key. They are always served on a unix socket of the "
+      "server's user, where `millrace status` finds them. Of these, the main port serves only "
+      "/metrics, which needs an API key there if one is set");
   command.Add(kGroup, TextListOption("admin-key", "KEY", &flags->admin_keys),
               "Keys that callers of --admin-listen need; better in MILLRACE_ADMIN_KEY");
 }
