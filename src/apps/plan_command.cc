@@ -113,7 +113,8 @@ Status ReadLimit(const std::string& text, sim::Slo& slo) {
 }
 
 // The lowest mean TPOT at which `candidate` still answers requests, with its TTFT there.
-plan::GoodputEstimate AllButIdle(plan::GoodputProblem& problem, const plan::Candidate& candidate) {
+plan::GoodputEstimate AlmostIdleEstimate(plan::GoodputProblem& problem,
+                                         const plan::Candidate& candidate) {
   constexpr int kBisections = 30;
   plan::GoodputEstimate least = candidate.estimate;
   double low = 0, high = least.tpot_s;
@@ -127,12 +128,12 @@ plan::GoodputEstimate AllButIdle(plan::GoodputProblem& problem, const plan::Cand
   return least;
 }
 
-Status NoPlanKeeps(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
+Status NoPlanMeetsLimits(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
   problem.ttft_s = problem.tpot_s = std::nullopt;
   MR_ASSIGN_OR_RETURN(const auto free, RankByGoodput(problem, options, nullptr));
   std::optional<plan::GoodputEstimate> fastest;
   for (const plan::Candidate& candidate : free) {
-    const auto idle = AllButIdle(problem, candidate);
+    const auto idle = AlmostIdleEstimate(problem, candidate);
     if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
   }
   return FailedPrecondition(fmt::format(
@@ -171,7 +172,7 @@ Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
   const auto candidates = RankByGoodput(problem, options, judge);
   if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
     options.time_limit_s = std::max(seconds_left(), kAnswerShare * flags.time_limit_s);
-    return NoPlanKeeps(problem, options);
+    return NoPlanMeetsLimits(problem, options);
   }
   Found found{.simulated_requests_per_s = candidates->front().score};
   plan::PlanOutcome& outcome = found.outcome;

@@ -41,7 +41,7 @@ void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
   AddLayoutOptions(command, &flags->controller, "1");
 }
 
-void SayWhatWorkersHave(Command& command) {
+void DescribeClusterMeaning(Command& command) {
   for (const char* name : {"threads", "kv-cache-memory"}) {
     command.Named(name).help += "; with --cluster it is an option of the workers";
   }
@@ -143,7 +143,7 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddEngineOptions(*command, &flags->engine);
   AddEngineSeedOption(*command, &flags->engine);
   AddGeneralOptions(*command);
-  SayWhatWorkersHave(*command);
+  DescribeClusterMeaning(*command);
   command->validate = [flags, cluster] {
     MR_RETURN_IF_ERROR(ValidateServeFlags(*flags));
     return cluster->store.empty() ? ValidateAlone(*cluster) : ValidateController(*cluster, *flags);

@@ -255,8 +255,8 @@ class Admin(WithFolder):
 
     def test_a_key_goes_to_an_address_and_no_key_to_this_machine(self):
         for arguments, wanted in (
-                (("--base-url", "http://10.0.0.1:8000"), "is another machine: give the address of"),
-                (("--base-url", "http://127.0.0.1.example:8000"), "is another machine"),
+                (("--base-url", "http://10.0.0.1:8000"), "is on another machine: give the"),
+                (("--base-url", "http://127.0.0.1.example:8000"), "is on another machine"),
                 (KEY, "give it as --base-url"),
                 (("--base-url", "http://127.0.0.1:8000/v1"), "ends after the port"),
                 (("--ca-file", "ca.crt"), "--ca-file is for an https --base-url")):

@@ -41,16 +41,16 @@ Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
   if (!flags.admin_key.empty()) {
     if (!flags.base_url.empty()) return OkStatus();
     return InvalidArgument(
-        "an admin key is for the address of the controller's --admin-listen: give it as "
+        "an admin key works only at the controller's --admin-listen: give that address as "
         "--base-url; or leave out --admin-key (MILLRACE_ADMIN_KEY) to use the unix socket on this "
         "machine");
   }
   // In brackets, so that an IPv6 address keeps its colons.
   if (!cluster::IsLoopback(fmt::format("[{}]:{}", base.host, base.port))) {
-    return InvalidArgument(fmt::format(
-        "--base-url {} is another machine: give the address of the controller's --admin-listen and "
-        "its --admin-key (better in MILLRACE_ADMIN_KEY)",
-        base.ToString()));
+    return InvalidArgument(
+        fmt::format("--base-url {} is on another machine: give the address of the controller's "
+                    "--admin-listen and its --admin-key (better in MILLRACE_ADMIN_KEY)",
+                    base.ToString()));
   }
   if (base.target != "/") {
     return InvalidArgument(fmt::format(

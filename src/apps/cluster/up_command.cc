@@ -163,7 +163,7 @@ Status Validate(const UpFlags& flags) {
   return OkStatus();
 }
 
-void SayWhatWorkersShare(Command& command) {
+void DescribeSharedOptions(Command& command) {
   command.Named("threads").help =
       "Compute threads of each worker [default: the CPUs that this process may use, divided by "
       "--workers]";
@@ -200,7 +200,7 @@ std::unique_ptr<Command> MakeUpCommand() {
   AddEngineOptions(*command, &flags->serve.engine);
   AddEngineSeedOption(*command, &flags->serve.engine);
   AddGeneralOptions(*command);
-  SayWhatWorkersShare(*command);
+  DescribeSharedOptions(*command);
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags, up = command.get()] {
     return RunServer(flags->serve, [flags, up](const Clock& clock) {

@@ -144,7 +144,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->Add(
       "Memory and threads",
       IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),
-      "Longest sequence to prepare for; a worker that prepares for less than the controller "
+      "Longest sequence to prepare for; a worker that is prepared for less than the controller "
       "serves gets no layers [default: the model's maximum]");
   command->Add("Memory and threads",
                IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),

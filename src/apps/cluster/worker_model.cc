@@ -121,10 +121,10 @@ Status MakeStage(const WorkerModelOptions& options, const LoadShard& load, const
                  const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded,
                  std::shared_ptr<engine::ModelStage>& model) {
   if (options.max_model_len && *options.max_model_len < load.max_model_len) {
-    return InvalidArgument(
-        fmt::format("this worker prepares for {} tokens and the controller serves sequences of {}: "
-                    "raise --max-model-len at the worker or lower it at the controller",
-                    *options.max_model_len, load.max_model_len));
+    return InvalidArgument(fmt::format(
+        "this worker is prepared for {} tokens, but the controller serves sequences of {}: "
+        "raise --max-model-len at the worker or lower it at the controller",
+        *options.max_model_len, load.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(auto group, JoinGroup(load, progress));
   if (known != nullptr) {
