@@ -14,7 +14,7 @@ namespace millrace::apps {
 namespace {
 
 constexpr size_t kAdminConnectionsMax = 64;
-constexpr std::chrono::seconds kLookEvery(2);  // whether the socket's file is still there
+constexpr std::chrono::seconds kLookEvery(2);  // for the socket's file
 
 struct AdminAddress {
   std::string host;
@@ -104,17 +104,18 @@ Status AdminEndpoints::OpenSocket() {
   return OkStatus();
 }
 
-// The folder of a user's sockets goes when the user's last session ends, and programs that tidy up
+// The folder of a user's sockets is removed when the user's last session ends, and cleanup programs
 // remove files that look old.
 void AdminEndpoints::Watch() {
   std::string reported;
   MutexLock lock(mutex_);
   while (!stops_.wait_for(lock, kLookEvery, [this]() MR_REQUIRES(mutex_) { return stopping_; })) {
     if (socket_ && socket_->socket_file().IsThere()) continue;
-    socket_.reset();  // before there is a new file, which it could take for its own
+    socket_.reset();  // first: it could remove a new file as its own
     const Status opened = OpenSocket();
     if (!opened.ok() && opened.message() != reported) {
-      MR_LOG(warn, "the admin socket is gone and cannot be made again: {}", opened.message());
+      MR_LOG(warn, "the admin socket was removed and cannot be created again: {}",
+             opened.message());
     }
     reported = opened.message();
   }

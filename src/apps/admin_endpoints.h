@@ -1,9 +1,10 @@
-// AdminEndpoints: where operators reach a server. Always a unix socket of its user, which is made
-// again when its file is gone, as at the end of the user's session; with --admin-listen also an
-// address that needs a key.
+// AdminEndpoints: the endpoints through which operators reach a server. There is always a unix
+// socket that belongs to the server's user; with --admin-listen there is also an address that needs
+// a key.
 //
-// It has a thread that looks after the file. One thread starts and stops it, none of the server's
-// own. The service outlives it.
+// Owned by the command. One thread, not one of the server's own, starts and stops it. A thread of
+// its own creates the socket again when its file was removed, for example at the end of the user's
+// session. The service must outlive it.
 #pragma once
 
 #include <cstdint>
@@ -20,30 +21,30 @@
 namespace millrace::apps {
 
 struct AdminEndpointOptions {
-  uint16_t main_port = 0;                 // the socket's path follows from it
+  uint16_t main_port = 0;                 // determines the socket's path
   std::string listen;                     // HOST:PORT; empty: the socket only
   std::string ssl_certfile, ssl_keyfile;  // of `listen`; both or neither
 };
 
-// kInvalidArgument unless it is HOST:PORT.
+// kInvalidArgument unless `listen` is HOST:PORT.
 Status CheckAdminListen(const std::string& listen);
 
 class AdminEndpoints {
  public:
-  // They listen when it returns.
+  // Both endpoints listen when it returns.
   static Result<std::unique_ptr<AdminEndpoints>> Start(const AdminEndpointOptions& options,
                                                        serve::Service& service);
   // Stop().
   ~AdminEndpoints();
 
-  // Removes the socket's file, for a process that leaves without stopping anything. Any thread, at
-  // any time.
+  // Returns a function that removes the socket's file, for a process that exits without Stop(). It
+  // may be called by any thread at any time.
   std::function<void()> FileRemover() const;
-  // Cuts what is still being answered.
+  // Calls that are still being answered are cut off.
   void Stop();
 
  private:
-  // Outlives the object in FileRemover.
+  // Shared with the functions of FileRemover, which may outlive the object.
   struct CurrentFile {
     Mutex mutex;
     net::UnixSocketFile file MR_GUARDED_BY(mutex);
@@ -56,7 +57,7 @@ class AdminEndpoints {
   const uint16_t main_port_;
   serve::Service& service_;
   const std::shared_ptr<CurrentFile> file_;
-  std::unique_ptr<net::HttpServer> socket_;   // of Watch while that runs; null: cannot be made
+  std::unique_ptr<net::HttpServer> socket_;   // Watch's while that runs; null: not open
   std::unique_ptr<net::HttpServer> address_;  // null without --admin-listen
 
   Mutex mutex_;

@@ -31,7 +31,7 @@ std::optional<uid_t> OwnerOfFolder(const std::string& path) {
 std::vector<std::string> AdminFolders(const RuntimePlaces& places) {
   std::vector<std::string> folders;
   const std::string& xdg = places.xdg_runtime_dir;
-  // The variable may be another user's (su, sudo -E) or of another machine (batch systems).
+  // The variable may come from another user (su, sudo -E) or another machine (batch systems).
   if (xdg.starts_with('/')) {
     const auto owner = OwnerOfFolder(xdg);
     if (owner == places.user || owner == kRoot) folders.push_back(xdg + "/millrace");
@@ -42,13 +42,13 @@ std::vector<std::string> AdminFolders(const RuntimePlaces& places) {
   return folders;
 }
 
-// kNotFound: it is not there.
+// kNotFound: the folder does not exist.
 Status CheckAdminFolder(const std::string& path, uid_t user) {
   struct stat found = {};
   if (lstat(path.c_str(), &found) != 0) {
     const int error = errno;
-    if (error == ENOENT) return NotFound(path + " is not there");
-    return FailedPrecondition(fmt::format("cannot look at {}: {}", path, std::strerror(error)));
+    if (error == ENOENT) return NotFound(path + " does not exist");
+    return FailedPrecondition(fmt::format("cannot inspect {}: {}", path, std::strerror(error)));
   }
   if (S_ISLNK(found.st_mode)) {
     return FailedPrecondition(fmt::format(
@@ -57,7 +57,7 @@ Status CheckAdminFolder(const std::string& path, uid_t user) {
   }
   if (!S_ISDIR(found.st_mode)) {
     return FailedPrecondition(
-        fmt::format("{} is not a folder, which the admin socket needs there; remove it, or {}",
+        fmt::format("{} is not a folder, but the admin socket needs one there; remove it, or {}",
                     path, kOwnFolderCure));
   }
   if (found.st_uid != user) {
@@ -120,7 +120,7 @@ Result<std::string> FindAdminSocket(const RuntimePlaces& places, uint16_t port) 
   if (!found_bad.ok()) return Unavailable(found_bad.message());
   return Unavailable(fmt::format(
       "user {} has no server with an admin socket for port {} (tried {}). Is a server running on "
-      "port {}? Only the user who started it can ask it: sudo -u USER millrace ...; for another "
+      "port {}? Only the user who started it can call it: sudo -u USER millrace ...; for another "
       "port give --base-url http://127.0.0.1:PORT",
       places.user, port, fmt::join(paths, ", "), port));
 }

@@ -62,7 +62,7 @@ TEST_F(AdminSocketTest, ThePathFollowsFromThePortAndTheUser) {
   EXPECT_EQ(AdminSocketPaths(places_, kPort), (std::vector{session, last})) << "named once";
 }
 
-TEST_F(AdminSocketTest, ARuntimeFolderThatCannotBeOursIsPassedOver) {
+TEST_F(AdminSocketTest, AnUnusableRuntimeFolderIsSkipped) {
   const std::vector<std::string> rest = AdminSocketPaths(places_, kPort);
   for (const char* xdg : {"relative/path", "/no/such/folder/anywhere", "/dev/null"}) {
     places_.xdg_runtime_dir = xdg;
@@ -113,7 +113,7 @@ TEST_F(AdminSocketTest, SymbolicLinksFilesAndFoldersOfOthersAreRefused) {
   EXPECT_NE(Refusal().message().find("is not a folder"), std::string::npos);
   std::filesystem::remove(TemporaryFolder());
 
-  // For a user whose number this folder's owner does not have.
+  // A folder that belongs to another user.
   places_.user = geteuid() + 1;
   std::filesystem::create_directory(TemporaryFolder());
   std::filesystem::permissions(TemporaryFolder(), std::filesystem::perms::owner_all);

@@ -212,8 +212,7 @@ std::unique_ptr<Command> MakeThroughputCommand() {
   command->summary = "Measure the engine alone: tokens per second of a whole workload";
   command->description =
       "Runs a workload through a model in this process, all requests at once, and prints tokens "
-      "per "
-      "second. HTTP and text processing are not involved.";
+      "per second. HTTP and text processing are not involved.";
   command->log_level = "warning";
   command->examples = {
       {"millrace bench throughput models/demo --input-len 128 --output-len 64 --num-prompts 100",

@@ -56,7 +56,7 @@ Status Validate(const BenchServeFlags& flags) {
   if (flags.workload.dataset == DatasetName::kTrace || std::isinf(flags.workload.request_rate)) {
     MR_RETURN_IF_ERROR(RefuseGiven(
         flags.given, {"burstiness"},
-        "is about random arrivals: give a finite --request-rate, and not --dataset-name trace"));
+        "needs random arrivals: give a finite --request-rate, and not --dataset-name trace"));
   }
   if (!flags.base_url.empty()) {
     MR_RETURN_IF_ERROR(
@@ -65,7 +65,7 @@ Status Validate(const BenchServeFlags& flags) {
   }
   if (flags.chat() && flags.workload.dataset != DatasetName::kCustom) {
     return InvalidArgument(
-        "a chat takes texts, and this workload is token ids; use --endpoint /v1/completions, or "
+        "a chat needs texts, but this workload has token ids; use --endpoint /v1/completions, or "
         "--dataset-name custom");
   }
   if (flags.save_result) return OkStatus();
@@ -105,7 +105,7 @@ Result<std::string> FirstModel(net::HttpClient& http, const net::Url& base,
       return data[0]["id"].get<std::string>();
     }
   }
-  return FailedPrecondition(fmt::format("{} names no model (HTTP {}: {}){}",
+  return FailedPrecondition(fmt::format("{} lists no model (HTTP {}: {}){}",
                                         base.Join("/v1/models").ToString(), response->status,
                                         Printable(response->body), advice));
 }

@@ -163,7 +163,7 @@ Status Talk(Conversation& conversation, bool terminal) {
     if (input == Input::kEnd || line == "/quit" || line == "/exit") break;
     Status status;
     if (input == Input::kTooLong) {
-      status = InvalidArgument(fmt::format("a line may have {} bytes", kLineBytesMax));
+      status = InvalidArgument(fmt::format("a line may have at most {} bytes", kLineBytesMax));
     } else if (line == "/reset") {
       conversation.Reset();
     } else if (line == "/help") {
@@ -179,7 +179,7 @@ Status Talk(Conversation& conversation, bool terminal) {
     if (first_error.ok()) first_error = status;
   }
   if (terminal) fmt::print("\n");
-  // A script that pipes questions sees from the exit code that one failed.
+  // For scripts that pipe questions, the exit code tells that one of them failed.
   return terminal ? OkStatus() : first_error;
 }
 

@@ -31,7 +31,7 @@ std::unique_ptr<Command> MakeCompletionCommand(const Command& root) {
       "Prints a script that lets bash, zsh or fish complete commands, options and their values.";
   command->examples = {
       {"source <(millrace completion bash)",
-       "completion in this bash; put it in ~/.bashrc to keep"},
+       "completion in this shell; put the line in ~/.bashrc to keep it"},
       {"millrace completion zsh > \"${fpath[1]}/_millrace\"", "completion in every new zsh"},
       {"millrace completion fish > ~/.config/fish/completions/millrace.fish",
        "completion in every new fish"}};

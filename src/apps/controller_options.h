@@ -1,7 +1,7 @@
-// ControllerOptionsFor: what the command line and the model say of the controller and its
-// scheduler. The one place where EngineFlags become scheduler options, for a model in this process
-// (`serve`, `chat`, `generate`, `bench`) as for one on workers (`serve --cluster`, `up`). One
-// thread, at start.
+// ControllerOptionsFor: makes the options of the controller and its scheduler from the command line
+// and the model. This is the only place where EngineFlags become scheduler options, for a model in
+// this process (`serve`, `chat`, `generate`, `bench`) and for one on workers (`serve --cluster`,
+// `up`). Called by one thread, at start.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,13 @@
 
 namespace millrace::apps {
 
-// Reads of `model` what is known before the engine: path, tokenizer, spec, generation and kv. Opens
-// the file of --step-log. The caller adds what the flags do not say: the term, the layout, limits.
+// Reads the fields of `model` that are set before the engine is: path, tokenizer, spec, generation
+// and kv. Opens the file of --step-log. The caller adds what the flags do not contain: the term,
+// the layout, limits.
 Result<cluster::ControllerHostOptions> ControllerOptionsFor(const EngineFlags& flags,
                                                             const LocalModel& model);
 
-// 64 random bits of the operating system.
+// Returns 64 random bits from the operating system.
 uint64_t Random64();
 
 }  // namespace millrace::apps

@@ -8,7 +8,7 @@
 namespace millrace::apps {
 namespace {
 
-TEST(ControllerHostOptions, EveryFlagOfTheSchedulerArrives) {
+TEST(ControllerHostOptions, PassesOnEverySchedulerFlag) {
   EngineFlags flags;
   flags.block_size = 32;
   flags.max_num_seqs = 7;

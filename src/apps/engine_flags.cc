@@ -15,9 +15,9 @@ constexpr char kMemoryGroup[] = "Memory and scheduling";
 constexpr int kTokensMax = 1 << 24;
 constexpr int kBlocksMax = 1 << 28;
 constexpr int kThreadsMax = 256;
-constexpr int kBlockSizeStep = 16;  // the attention kernel's
+constexpr int kBlockSizeStep = 16;  // of the attention kernel
 constexpr int kBlockSizeMax = 256;
-// Without --kv-cache-memory: at most this part of the free memory.
+// Without --kv-cache-memory, the KV cache takes at most this share of the free memory.
 constexpr double kMemoryShare = 0.4;
 
 Status SetBlockSize(const std::string& text, int* target) {
@@ -40,11 +40,11 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
               "A Hugging Face model folder, or ORG/NAME of one in the Hugging Face cache");
   command
       .Add(kModelGroup, IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kTokensMax),
-           "Longest prompt and answer together [default: the model's, or what fits]")
+           "Maximum length of prompt and answer together [default: the model's, or what fits]")
       .aliases = {"-c", "--ctx-size"};
   command
       .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
-           "Threads that compute [default: the CPUs this process may use]")
+           "Compute threads [default: one per CPU that this process may use]")
       .aliases = {"-t"};
 }
 
@@ -54,8 +54,8 @@ void AddMemoryOptions(Command& command, EngineFlags* flags) {
               "at most 40 % of the free memory]");
   command.Add(kMemoryGroup,
               IntOption("num-gpu-blocks-override", "N", &flags->num_blocks, 1, kBlocksMax),
-              "Number of KV blocks, whatever the memory (the name is vLLM's; the blocks are those "
-              "of the device in use)");
+              "Number of KV blocks, regardless of the memory (the name is vLLM's; the blocks are "
+              "those of the device in use)");
   command.Add(kMemoryGroup,
               CustomOption("block-size", "TOKENS", std::to_string(flags->block_size),
                            [flags](const std::string& text) {
@@ -63,10 +63,10 @@ void AddMemoryOptions(Command& command, EngineFlags* flags) {
                            }),
               "Tokens in a KV block");
   command.Add(kMemoryGroup, IntOption("max-num-seqs", "N", &flags->max_num_seqs, 1, 65536),
-              "Most sequences in one step");
+              "Maximum number of sequences in one step");
   command.Add(kMemoryGroup,
               IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1, 1 << 20),
-              "Most tokens in one step; longer prompts are computed in chunks");
+              "Maximum number of tokens in one step; longer prompts are computed in chunks");
 }
 
 void AddPolicyOptions(Command& command, EngineFlags* flags) {
@@ -80,26 +80,27 @@ void AddPolicyOptions(Command& command, EngineFlags* flags) {
                                       {"orca-max", KvPolicy::kOrcaMax},
                                       {"orca-pow2", KvPolicy::kOrcaPow2},
                                       {"orca-oracle", KvPolicy::kOrcaOracle}}),
-              "How KV memory is promised: on demand, or reserved whole as in Orca");
+              "How KV memory is allocated: on demand, or for a whole request as in Orca");
   command.Add(kMemoryGroup,
               ChoiceOption<PreemptionMode>("preemption-mode", &flags->preemption,
                                            {{"recompute", PreemptionMode::kRecompute},
                                             {"swap", PreemptionMode::kSwap},
                                             {"auto", PreemptionMode::kAuto}}),
-              "What becomes of a sequence that must give way");
-  command.Add(kMemoryGroup, RealOption("swap-space", "GIB", &flags->swap_gib, 0, 65536),
-              "Memory for swapped-out KV, in GiB, over all workers of a way; 0: no swapping");
+              "What happens to the KV of a sequence that is preempted");
+  command.Add(
+      kMemoryGroup, RealOption("swap-space", "GIB", &flags->swap_gib, 0, 65536),
+      "Memory for swapped-out KV, in GiB, of all workers of a pipeline together; 0: no swapping");
   command.Add(kMemoryGroup,
               ChoiceOption<SchedulingPolicy>(
                   "scheduling-policy", &flags->policy,
                   {{"fcfs", SchedulingPolicy::kFcfs}, {"priority", SchedulingPolicy::kPriority}}),
-              "Who runs first: who came first, or who has the smallest priority number");
+              "Order of requests: fcfs: by arrival; priority: the smallest priority number first");
 }
 
 void AddRefusedOptions(Command& command) {
   const auto refuse = [&command](const char* name, const char* reason) {
     const auto same = [&](const Option& option) { return option.name == name; };
-    if (std::ranges::any_of(command.options, same)) return;  // of a command that can do it
+    if (std::ranges::any_of(command.options, same)) return;  // this command has the option
     command.Add(kModelGroup, RefusedOption(name, reason), "");
   };
   refuse("trust-remote-code", "Millrace executes nothing from a model folder");
@@ -125,7 +126,7 @@ Status DoesNotFit(const EngineFlags& flags, const KvDemand& demand, int wanted_l
       FormatBytes(blocks * demand.bytes_per_block), int64_t{blocks} * flags.block_size));
 }
 
-// What --swap-space holds.
+// The number of blocks that --swap-space holds.
 int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block) {
   const double swap_bytes = flags.swap_gib * static_cast<double>(int64_t{1} << 30);
   return static_cast<int>(
@@ -144,7 +145,7 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
   AddMemoryOptions(command, flags);
   command
       .Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
-           "Keep the KV of prompts and use it again for the same beginnings")
+           "Keep the KV of prompts and reuse it for prompts with the same beginning")
       .negatable = true;
   AddPolicyOptions(command, flags);
   AddRefusedOptions(command);
@@ -152,7 +153,7 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
 
 void AddEngineSeedOption(Command& command, EngineFlags* flags) {
   command.Add(kModelGroup, SeedOption("seed", &flags->seed),
-              "Seed for requests that bring none [default: drawn at start]");
+              "Seed of requests that do not set one [default: drawn at start]");
 }
 
 Status ValidateEngineFlags(const EngineFlags& flags) {
@@ -160,7 +161,7 @@ Status ValidateEngineFlags(const EngineFlags& flags) {
     return InvalidArgument("give --num-gpu-blocks-override or --kv-cache-memory, not both");
   }
   if (flags.preemption == sched::PreemptionMode::kSwap && flags.swap_gib <= 0) {
-    return InvalidArgument("--preemption-mode swap needs room: give --swap-space, in GiB");
+    return InvalidArgument("--preemption-mode swap needs memory: give --swap-space, in GiB");
   }
   if (flags.preemption == sched::PreemptionMode::kRecompute && flags.swap_gib > 0) {
     return InvalidArgument(
@@ -210,14 +211,13 @@ Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {
 Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand) {
   if (flags.max_model_len.value_or(0) > demand.model_max_len) {
     return InvalidArgument(
-        fmt::format("--max-model-len {} is more than the model was made for; "
-                    "lower it to {}",
+        fmt::format("--max-model-len {} is more than the model's maximum; lower it to {}",
                     *flags.max_model_len, demand.model_max_len));
   }
   KvPlan plan;
   if (flags.num_blocks) {
     MR_ASSIGN_OR_RETURN(plan, PlanKv(flags, demand));
-    plan.reason += ", where the workers' memory holds them";
+    plan.reason += ", if the workers' memory holds them";
     return plan;
   }
   plan.reason = "as many as the workers' memory holds";

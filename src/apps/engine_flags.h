@@ -1,4 +1,4 @@
-// The options of every command that runs a model in its own process, and how they become sizes.
+// The options of every command that runs a model, and the sizes that follow from them.
 #pragma once
 
 #include <cstdint>
@@ -29,20 +29,20 @@ struct EngineFlags {
   std::string step_log;  // empty: none
 };
 
-// MODEL and the groups "Model" and "Memory and scheduling". `flags` outlives the command.
+// MODEL and the groups "Model" and "Memory and scheduling". `flags` must outlive the command.
 void AddEngineOptions(Command& command, EngineFlags* flags);
-// Of these, the sizes and policies of the scheduler, for a command that simulates it: the group
-// "Memory and scheduling" without prefix caching.
+// The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
+// prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
-// --seed as vLLM's server has it: for requests that bring none.
+// --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);
 
 // What decides the number of KV blocks.
 struct KvDemand {
   int64_t bytes_per_block = 0;
-  int64_t available_bytes = 0;  // memory free once the weights are in
-  int model_max_len = 0;        // what the model was made for
+  int64_t available_bytes = 0;  // memory that is free after the weights are loaded
+  int model_max_len = 0;        // the model's own maximum
 };
 struct KvPlan {
   int num_blocks = 0;
@@ -51,13 +51,13 @@ struct KvPlan {
   std::string reason;    // where num_blocks comes from
   bool lowered = false;  // max_model_len is less than the model's because memory is short
 };
-// kInvalidArgument when not even one sequence of the asked length fits, with the numbers.
+// kInvalidArgument, with the numbers, when not even one sequence of the requested length fits.
 Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand);
-// The same where workers hold the KV: how many blocks there are follows from their memory, so
-// `num_blocks` is only the most that --num-gpu-blocks-override allows; 0: as many as fit.
+// The same when workers hold the KV. The number of blocks follows from their memory, so
+// `num_blocks` is only the maximum that --num-gpu-blocks-override sets; 0: as many as fit.
 Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand);
 
-// CPUs this process may use.
+// The number of CPUs that this process may use.
 int DefaultThreads();
 
 }  // namespace millrace::apps

@@ -56,7 +56,7 @@ TEST(PlanKv, CountsBytesAndSwapSpace) {
   EXPECT_FALSE(PlanKv(flags, Demand(0, 64)).ok());  // no memory at all
 }
 
-TEST(LimitWorkersKv, TheBlocksAreTheWorkersUnlessTheyAreLimited) {
+TEST(LimitWorkersKv, NumBlocksIsOnlyALimit) {
   EngineFlags flags;
   flags.swap_gib = 0.5;
   auto plan = LimitWorkersKv(flags, Demand(0, 1000));
@@ -74,7 +74,7 @@ TEST(LimitWorkersKv, TheBlocksAreTheWorkersUnlessTheyAreLimited) {
   flags.num_blocks.reset();
   flags.max_model_len = 1001;
   EXPECT_EQ(LimitWorkersKv(flags, Demand(0, 1000)).status().message(),
-            "--max-model-len 1001 is more than the model was made for; lower it to 1000");
+            "--max-model-len 1001 is more than the model's maximum; lower it to 1000");
 }
 
 TEST(EngineFlags, ContradictionsAreRefused) {

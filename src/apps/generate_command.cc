@@ -129,7 +129,8 @@ class Batch {
   int64_t failed() const { return failed_; }
 
  private:
-  // Submits one at a time after a refusal for lack of room, so that the queue in front can empty.
+  // After a refusal for lack of room it submits one at a time, so that the service's queue can
+  // drain.
   void SubmitSome() {
     const size_t limit = refused_ ? 1 : in_flight_max_;
     while (!waiting_.empty() && in_flight_ < limit) {
@@ -229,8 +230,7 @@ std::unique_ptr<Command> MakeGenerateCommand() {
   command->description =
       "Runs a model in this process over a file of prompts and appends one JSON line per prompt to "
       "the output file, in the order of completion. After an interruption, run it again to "
-      "continue: "
-      "prompts that are already in the output file are skipped.";
+      "continue: prompts that are already in the output file are skipped.";
   command->examples = {
       {"millrace generate models/demo --prompts prompts.txt --out answers.jsonl",
        "one prompt per line of text"},

@@ -53,7 +53,7 @@ TEST(PromptFile, ErrorsNameTheLine) {
             std::string::npos);
   EXPECT_NE(error("{\"custom_id\": \"a\", \"prompt\": \"x\"}\n{\"custom_id\": \"a\", \"prompt\": "
                   "\"y\"}")
-                .find("that of line 1 too"),
+                .find("already used in line 1"),
             std::string::npos);
 }
 
@@ -68,7 +68,7 @@ class ResultsFileTest : public testing::Test {
   ManualClock clock_;
 };
 
-TEST_F(ResultsFileTest, ARunGoesOnWhereTheLastOneWasCut) {
+TEST_F(ResultsFileTest, ARunContinuesWhereTheLastOneWasCut) {
   const std::string whole = "{\"custom_id\":\"a\"}\n{\"custom_id\":\"b\"}\n";
   const std::string torn = "{\"custom_id\":\"c\",\"text\":\"\xc3";
   for (size_t cut = 0; cut <= torn.size(); ++cut) {

@@ -1,8 +1,8 @@
 // InProcessApi: the OpenAI API of a model in this process, called without a socket. `chat` and
-// `generate` go through the very code that serves HTTP, so they accept, refuse and answer alike.
+// `generate` use the same code as the HTTP server, so they accept, refuse and answer as it does.
 //
-// Owns the service; the model outlives it. Post from one thread; callbacks run on the service's
-// threads and must be quick.
+// Owns the service; the model must outlive it. One thread calls Post; callbacks run on the
+// service's threads and must be quick.
 #pragma once
 
 #include <functional>
@@ -18,12 +18,13 @@
 
 namespace millrace::apps {
 
-// What a loaded model is to the service.
+// Describes a loaded model to the service. The result points to parts of `model`.
 serve::ServedModel ToServed(LocalModel& model);
-// The name it is served under when the user gives none: the folder's own, without its path.
+// The name that a model is served under by default: its folder's name without the path; or `model`
+// itself if there is no such folder.
 std::string DefaultServedName(const std::string& model);
 
-// One at a time, and never on_data after on_done. They must not call the Reply.
+// Called one at a time, and on_data never after on_done. They must not call the Reply.
 struct PostCallbacks {
   std::function<void(std::string_view part)> on_data;  // of a streamed answer; may be null
   std::function<void(net::HttpResponse)> on_done;      // once, last; a streamed body is empty
@@ -34,8 +35,8 @@ class InProcessApi {
   InProcessApi(LocalModel& model, const Clock& clock);
   ~InProcessApi();
 
-  // Keep the result to be able to cut the answer short: Hangup() is what a client does that goes
-  // away. on_done then follows with status 499, at once.
+  // Keep the result to be able to end the answer early: Hangup() acts like a client that
+  // disconnects, and on_done follows at once with status 499.
   class Reply;
   std::shared_ptr<Reply> Post(const std::string& path, std::string body, PostCallbacks callbacks);
 

@@ -63,12 +63,12 @@ Result<std::unique_ptr<model::Model>> LoadWeights(const EngineFlags& flags,
   return model::Model::Load(folder, device, load);
 }
 
-// Of the one worker: nobody could take its place, so nothing is gained by giving it up.
+// The limits of the only worker: no other could replace it, so it is never declared lost.
 constexpr Duration kPatience = Duration::Seconds(1e9);
 constexpr auto kReadyPoll = std::chrono::milliseconds(1);
-constexpr Duration kReadyLimit = Duration::Seconds(60);  // KV pools are made meanwhile
+constexpr Duration kReadyLimit = Duration::Seconds(60);  // to allocate the KV pools
 
-// Gives the worker what is loaded already.
+// Returns a loader that gives the worker the weights that are loaded already.
 cluster::ShardLoader LoaderOf(const LocalModel& model, std::unique_ptr<tensor::Device> device,
                               std::unique_ptr<model::Model> weights) {
   cluster::LoadedShard loaded;
@@ -97,7 +97,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
                       cluster::LocalCluster::Start(std::move(options), clock));
   Join join;
   join.name = "this-process";
-  join.address.data = "inside";  // for the log: nobody connects
+  join.address.data = "inside";  // for the log only; no peer connects
   join.device = model.device_name;
   join.memory_bytes = model::ReadMemoryAvailable().bytes;
   here->AddWorker(std::move(join), LoaderOf(model, std::move(device), std::move(weights)));

@@ -1,8 +1,8 @@
-// LocalModel: everything a command needs to run a model in its own process, built from the flags:
-// tokenizer, chat template, device, weights, KV pools, and the controller that runs it: a cluster
-// of one worker, over queues instead of sockets.
+// LocalModel: everything that a command needs to run a model in its own process, built from the
+// flags: tokenizer, chat template, device, weights, KV pools, and a controller with one worker,
+// which are connected by queues instead of sockets.
 //
-// Owns all of it; Load blocks until it is done. The clock outlives the model.
+// Owns all of these. LoadLocalModel blocks until they are ready. The clock must outlive the model.
 #pragma once
 
 #include <functional>
@@ -33,8 +33,8 @@ struct LocalModel {
   int block_size = 0;
   std::string device_name;
   std::unique_ptr<serve::ClusterAdmin> cluster;
-  std::unique_ptr<engine::RecoveredRequests> earlier;  // of one with a journal; else null
-  std::shared_ptr<engine::Generator> engine;           // last, so that it goes first; never shared
+  std::unique_ptr<engine::RecoveredRequests> earlier;  // null: no journal
+  std::shared_ptr<engine::Generator> engine;           // last: destroyed first; never shared
 };
 
 struct LocalModelOptions {
@@ -42,7 +42,7 @@ struct LocalModelOptions {
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
-// Finds the model and loads what concerns text: no weights, no engine.
+// Finds the model and loads its tokenizer and chat template: no weights, no engine.
 Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
                                                   const std::string& chat_template);
 
@@ -55,7 +55,7 @@ Result<std::unique_ptr<LocalModel>> LoadWithProgress(const EngineFlags& flags,
                                                      const std::string& chat_template,
                                                      const Clock& clock);
 
-// A few lines: model, device, context, KV cache.
+// Returns a few lines for the user: model, device, context, KV cache.
 std::string Summary(const LocalModel& model);
 
 }  // namespace millrace::apps

@@ -25,7 +25,7 @@ bool Exists(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// "org/name" of letters, digits and "-_.": nothing that could climb out of the cache.
+// "org/name" of letters, digits and "-_.", so that no path leads out of the cache.
 bool IsHubName(const std::string& model) {
   const size_t slash = model.find('/');
   if (slash == std::string::npos || slash == 0 || slash + 1 == model.size()) return false;
@@ -79,7 +79,7 @@ Result<ModelPath> FindModel(
   }
   if (!IsHubName(name)) {
     return NotFound(fmt::format(
-        "there is no folder {}; give a model folder, or ORG/NAME of a model in the Hugging Face "
+        "folder {} does not exist; give a model folder, or ORG/NAME of a model in the Hugging Face "
         "cache",
         Printable(name)));
   }

@@ -1,4 +1,4 @@
-// Where a model named on the command line lies.
+// FindModel: finds the folder of a model that is named on the command line.
 #pragma once
 
 #include <functional>

@@ -55,7 +55,7 @@ TEST_F(ModelPathTest, ErrorsSayWhatWasTriedAndWhatToDo) {
   Write("empty/x", "");
   EXPECT_NE(error(root_ + "/empty").find("no config.json"), std::string::npos);
   EXPECT_NE(error(root_ + "/empty/x").find("is a file"), std::string::npos);
-  EXPECT_NE(error("nowhere").find("there is no folder nowhere"), std::string::npos);
+  EXPECT_NE(error("nowhere").find("folder nowhere does not exist"), std::string::npos);
   EXPECT_EQ(error("../../etc").find("hf download"), std::string::npos);
   EXPECT_EQ(error("a/..").find("hf download"), std::string::npos);
   EXPECT_EQ(error("org/na;me").find("hf download"), std::string::npos);

@@ -54,7 +54,7 @@ sim::Slo LimitsOf(const PlannerFlags& flags, const PlanInputs& inputs) {
           .tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s};
 }
 
-// One line on a terminal, which is overwritten. Elsewhere nothing: the summary is enough.
+// One line on a terminal, which is overwritten. Elsewhere it prints nothing: the summary is enough.
 class SearchLine {
  public:
   explicit SearchLine(double limit_s)
@@ -113,7 +113,8 @@ Status ReadLimit(const std::string& text, sim::Slo& slo) {
 }
 
 // The lowest mean TPOT at which `candidate` still answers requests, with its TTFT there.
-plan::GoodputEstimate AllButIdle(plan::GoodputProblem& problem, const plan::Candidate& candidate) {
+plan::GoodputEstimate AlmostIdleEstimate(plan::GoodputProblem& problem,
+                                         const plan::Candidate& candidate) {
   constexpr int kBisections = 30;
   plan::GoodputEstimate least = candidate.estimate;
   double low = 0, high = least.tpot_s;
@@ -127,12 +128,12 @@ plan::GoodputEstimate AllButIdle(plan::GoodputProblem& problem, const plan::Cand
   return least;
 }
 
-Status NoPlanKeeps(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
+Status NoPlanMeetsLimits(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
   problem.ttft_s = problem.tpot_s = std::nullopt;
   MR_ASSIGN_OR_RETURN(const auto free, RankByGoodput(problem, options, nullptr));
   std::optional<plan::GoodputEstimate> fastest;
   for (const plan::Candidate& candidate : free) {
-    const auto idle = AllButIdle(problem, candidate);
+    const auto idle = AlmostIdleEstimate(problem, candidate);
     if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
   }
   return FailedPrecondition(fmt::format(
@@ -148,7 +149,7 @@ Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
   if (!inputs.goodput) {
     return InvalidArgument(
         "--objective goodput and --slo need --model: a table of rates says "
-        "nothing of latency");
+        "nothing about latency");
   }
   plan::GoodputProblem problem = *inputs.goodput;
   const sim::Slo limits = LimitsOf(flags, inputs);
@@ -171,7 +172,7 @@ Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs,
   const auto candidates = RankByGoodput(problem, options, judge);
   if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
     options.time_limit_s = std::max(seconds_left(), kAnswerShare * flags.time_limit_s);
-    return NoPlanKeeps(problem, options);
+    return NoPlanMeetsLimits(problem, options);
   }
   Found found{.simulated_requests_per_s = candidates->front().score};
   plan::PlanOutcome& outcome = found.outcome;
@@ -201,7 +202,7 @@ Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
   if (flags.objective == Objective::kFlow) return AsFound(planner(inputs.problem, options));
   if (!inputs.requests_per_s) {
     return InvalidArgument(
-        "--objective cost needs a rate to pay for: the workload's requests come "
+        "--objective cost needs a workload with a rate: this one's requests come "
         "all at once");
   }
   std::vector<double> prices;
@@ -230,7 +231,7 @@ std::string SimulatedText(const PlannerFlags& flags, const PlanInputs& inputs, d
   }
   return fmt::format("simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n",
                      rate, 100 * kJudgedAttainment,
-                     rate > 0 ? "" : "; the estimate is of means, these are of each request");
+                     rate > 0 ? "" : "; the estimate uses means, the simulation each request");
 }
 
 Status RunPlan(const PlannerFlags& flags) {
@@ -311,8 +312,9 @@ std::unique_ptr<Command> MakePlanCommand() {
                RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
                "Stop the search after this time, or earlier if the plan is proved optimal");
   command
-      ->Add(kSearch, FlagOption("simulate", &flags->simulate),
-            "For --objective goodput: rank the ten best by the estimate in the simulator")
+      ->Add(
+          kSearch, FlagOption("simulate", &flags->simulate),
+          "For --objective goodput: rank the ten candidates with the best estimates by simulation")
       .negatable = true;
   command->Add(kSearch, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
                "Seed of the search's random choices");
@@ -325,7 +327,7 @@ std::unique_ptr<Command> MakePlanCommand() {
   command->Add(kResult, std::move(out), "File to write the plan to (docs/formats/plan.md)");
   Option picture = TextOption("picture", "FILE", &flags->picture);
   picture.kind = ValueKind::kFile;
-  command->Add(kResult, std::move(picture), "File to draw the plan in, as SVG");
+  command->Add(kResult, std::move(picture), "File to draw the plan to, as SVG");
   command->Add(kResult, FlagOption("json", &flags->json), "Print JSON instead of the summary");
   AddGeneralOptions(*command);
   command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };

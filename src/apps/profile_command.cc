@@ -191,8 +191,7 @@ void PrintSummary(const cost::Profile& profile, double undisturbed, const std::s
     const cost::FrontEnd& f = *profile.front_end;
     fmt::print(
         "Serving     adds {:.2f} ms to a first token, {:.3f} ms per step and {:.3f} for each of "
-        "its "
-        "sequences, {:.2f} ms to the current step when a request arrives\n",
+        "its sequences, {:.2f} ms to the current step when a request arrives\n",
         f.request_s * 1e3, f.step_s * 1e3, f.sequence_s * 1e3, f.arrival_s * 1e3);
   }
   if (profile.pace) {

@@ -101,7 +101,7 @@ void Progress::Paint(Time now, bool last) {
   std::string line =
       ProgressLine(title_, unit_, done_, total_, (now - start_).seconds(), style_.bar);
   if (!note_.empty()) line += " (" + note_ + ")";
-  // "\x1b[K" clears what a longer line before left behind.
+  // "\x1b[K" clears the rest of a longer line before.
   if (style_.bar) {
     fmt::print(out_, "\r{}\x1b[K{}", line, last ? "\n" : "");
   } else {

@@ -1,5 +1,6 @@
-// Progress of something long: a bar that repaints one line on a terminal, a plain line every few
-// seconds elsewhere (and with NO_COLOR or TERM=dumb). Written to stderr, so that stdout stays data.
+// Progress: shows the progress of a long operation: a bar that repaints one line on a terminal, a
+// plain line every few seconds elsewhere (and with NO_COLOR or TERM=dumb). Commands write it to
+// stderr, so that stdout holds only data.
 //
 // Update may be called from any thread and often: it paints at most ten times a second.
 #pragma once
@@ -20,7 +21,7 @@ struct ProgressStyle {
   static ProgressStyle ForStream(FILE* stream);
 };
 
-// The texts, without the terminal: what is painted after `elapsed_s`.
+// The text that is painted after `elapsed_s`, without terminal codes.
 std::string ProgressLine(const std::string& title, ProgressUnit unit, int64_t done, int64_t total,
                          double elapsed_s, bool bar);
 
@@ -35,7 +36,7 @@ class Progress {
   void UpdateTotal(int64_t done, int64_t total);
   // Appended to the line: "3 failed".
   void SetNote(std::string note);
-  // The last line, once.
+  // Paints the last line. Further calls do nothing.
   void Finish();
 
  private:

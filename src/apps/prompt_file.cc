@@ -49,7 +49,8 @@ Result<PromptItem> ParseLine(std::string_view line, int number, const OrderedJso
   PromptItem item;
   item.id = LineId(number, line);
   if (const auto id = object.find("custom_id"); id != object.end()) {
-    if (!id->is_string() || *id == "") return InvalidArgument("'custom_id' must be a text");
+    if (!id->is_string() || *id == "")
+      return InvalidArgument("'custom_id' must be a non-empty string");
     item.id = id->get<std::string>();
     object.erase(id);
   }
@@ -63,7 +64,7 @@ Result<PromptItem> ParseLine(std::string_view line, int number, const OrderedJso
   if (body.contains("messages")) item.endpoint = PromptEndpoint::kChat;
   const char* needed = item.endpoint == PromptEndpoint::kChat ? "messages" : "prompt";
   if (!body.contains(needed)) return InvalidArgument(fmt::format("'{}' is missing", needed));
-  // There is one model here, and a file to write whole answers to.
+  // There is only one model, and answers are written to the file as a whole.
   for (const char* key : {"model", "stream", "stream_options"}) body.erase(key);
   FillIn(body, defaults);
   item.body = body.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
@@ -100,7 +101,7 @@ Result<std::vector<PromptItem>> ParsePrompts(std::string_view text, const std::s
     if (!item.ok()) return item.status().WithContext(context);
     const auto [at, is_new] = lines_of_ids.emplace(item->id, lines.number());
     if (!is_new) {
-      return InvalidArgument(fmt::format("{}: custom_id '{}' is that of line {} too", context,
+      return InvalidArgument(fmt::format("{}: custom_id '{}' is already used in line {}", context,
                                          Printable(item->id), at->second));
     }
     items.push_back(std::move(*item));

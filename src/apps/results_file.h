@@ -21,8 +21,8 @@ struct ExistingResults {
   std::unordered_set<std::string> ids;  // "custom_id" of every whole line
   size_t whole_bytes = 0;               // up to the end of the last whole line
 };
-// kDataLoss with the line's number for one that is whole and not a result: the file is something
-// else, and is left alone.
+// kDataLoss, with the line's number, for a whole line that is not a result: the file is something
+// else and is left unchanged.
 Result<ExistingResults> ScanResults(std::string_view content);
 
 class ResultsFile {
@@ -37,8 +37,8 @@ class ResultsFile {
   size_t size() const { return ids_.size(); }
   size_t repaired_bytes() const { return repaired_bytes_; }
 
-  // Appends one line; `line` has a "custom_id". On disk at the latest with the next Append a second
-  // later, or with Sync.
+  // Appends one line; `line` has a "custom_id". It is on disk after Sync, or after the first Append
+  // that comes at least a second after the last sync.
   Status Append(const Json& line);
   Status Sync();
 

@@ -12,7 +12,7 @@ void AddSamplingOptions(Command& command, SamplingFlags* flags) {
   constexpr char kGroup[] = "Sampling";
   command
       .Add(kGroup, IntOption("max-tokens", "N", &flags->max_tokens, 1, kSampledTokensMax),
-           "Most tokens of an answer")
+           "Maximum number of tokens in an answer")
       .aliases = {"-n"};
   command.Add(kGroup, RealOption("temperature", "T", &flags->temperature, 0, 100),
               "0 always takes the likeliest token [default: the model's, else 1]");
@@ -28,13 +28,13 @@ void AddSamplingOptions(Command& command, SamplingFlags* flags) {
   command.Add(kGroup, RealOption("presence-penalty", "X", &flags->presence_penalty, -2, 2),
               "Above 0: tokens of the answer so far become less likely");
   command.Add(kGroup, RealOption("frequency-penalty", "X", &flags->frequency_penalty, -2, 2),
-              "As --presence-penalty, for each time the token occurred");
+              "Like --presence-penalty, but for each time the token occurred");
   command.Add(kGroup, SeedOption("seed", &flags->seed),
               "The same seed and prompt give the same answer [default: drawn]");
   command.Add(kGroup, TextListOption("stop", "TEXT", &flags->stop),
               "Stop before any of these texts");
   command.Add(kGroup, FlagOption("ignore-eos", &flags->ignore_eos),
-              "Go on after the model's end-of-text token");
+              "Continue after the model's end-of-text token");
 }
 
 Json ToFields(const SamplingFlags& flags) {

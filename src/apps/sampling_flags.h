@@ -11,7 +11,7 @@
 
 namespace millrace::apps {
 
-// What is left open comes from the model's generation_config.json.
+// Fields that are not set come from the model's generation_config.json.
 struct SamplingFlags {
   int max_tokens = 256;
   std::optional<double> temperature, top_p, min_p, repetition_penalty;

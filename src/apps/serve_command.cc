@@ -25,26 +25,28 @@ struct ServeClusterFlags {
 
 void AddClusterOptions(Command& command, ServeClusterFlags* flags) {
   constexpr char kGroup[] = "Cluster";
-  command.Add(kGroup, TextOption("cluster", "STORE", &flags->store),
-              "Lead a cluster instead of computing here; where its state is kept: sqlite:FOLDER on "
-              "one machine, or etcd://HOST:PORT,... where a standby controller can take over");
+  command.Add(
+      kGroup, TextOption("cluster", "STORE", &flags->store),
+      "Run the controller of a cluster instead of computing here, with the cluster's state in "
+      "sqlite:FOLDER on one machine, or in etcd://HOST:PORT,..., with which a standby "
+      "controller on another machine can take over");
   command.Add(kGroup, TextOption("listen", "ADDRESS", &flags->controller.listen),
-              "Where workers join, host:port");
+              "HOST:PORT where workers join");
   Option etcd_tls = TextOption("etcd-tls-dir", "DIR", &flags->etcd_tls_dir);
   etcd_tls.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(etcd_tls),
               "Certificates for etcd: ca.crt, tls.crt, tls.key [default: plain text]");
-  AddJournalOptions(command, &flags->controller, "the folder journal in that of sqlite:FOLDER");
+  AddJournalOptions(command, &flags->controller, "FOLDER/journal of sqlite:FOLDER");
   AddTrustOptions(command, &flags->controller.trust);
   AddLayoutOptions(command, &flags->controller, "1");
 }
 
-void SayWhatWorkersHave(Command& command) {
+void DescribeClusterMeaning(Command& command) {
   for (const char* name : {"threads", "kv-cache-memory"}) {
-    command.Named(name).help += "; with --cluster it belongs to the workers";
+    command.Named(name).help += "; with --cluster it is an option of the workers";
   }
   command.Named("num-gpu-blocks-override").help +=
-      "; with --cluster the most that a pipeline gets of the workers' memory";
+      "; with --cluster at most this many for each pipeline, as the workers' memory allows";
 }
 
 constexpr std::string_view kSqliteStore = "sqlite:";
@@ -86,13 +88,14 @@ Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serv
   if (!flags.etcd_tls_dir.empty() && flags.store.starts_with(kSqliteStore)) {
     return InvalidArgument("--etcd-tls-dir is for a --cluster etcd://HOST:PORT; leave it out");
   }
-  if (c.listen.empty()) return InvalidArgument("--cluster needs --listen: where workers join");
+  if (c.listen.empty())
+    return InvalidArgument("--cluster needs --listen: the address where workers join");
   MR_RETURN_IF_ERROR(ValidateLayout(c));
   MR_RETURN_IF_ERROR(ValidateJournal(c, flags.store, serve.resume_grace_s));
   return ReadTrust(c.trust).status();
 }
 
-// The model's engine, and the leadership it needs.
+// Waits for the leadership, then starts the controller.
 Result<std::unique_ptr<LocalModel>> LeadCluster(const ServeFlags& flags,
                                                 const ServeClusterFlags& cluster,
                                                 const Clock& clock) {
@@ -140,7 +143,7 @@ std::unique_ptr<Command> MakeServeCommand() {
   AddEngineOptions(*command, &flags->engine);
   AddEngineSeedOption(*command, &flags->engine);
   AddGeneralOptions(*command);
-  SayWhatWorkersHave(*command);
+  DescribeClusterMeaning(*command);
   command->validate = [flags, cluster] {
     MR_RETURN_IF_ERROR(ValidateServeFlags(*flags));
     return cluster->store.empty() ? ValidateAlone(*cluster) : ValidateController(*cluster, *flags);

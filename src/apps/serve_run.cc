@@ -57,13 +57,13 @@ AdminEndpointOptions AdminOptionsFor(const ServeFlags& flags, uint16_t main_port
           .ssl_keyfile = flags.ssl_keyfile};
 }
 
-// Holders of an admin key call --admin-listen, and nobody else does.
+// --admin-listen and --admin-key need each other.
 Status ValidateAdminFlags(const ServeFlags& flags) {
   MR_RETURN_IF_ERROR(serve::ApiKeys::Create(flags.admin_keys).status().WithContext("--admin-key"));
   if (flags.admin_listen.empty() && flags.admin_keys.empty()) return OkStatus();
   if (flags.admin_listen.empty()) {
     return InvalidArgument(
-        "--admin-key needs --admin-listen: give the address that holders of the key shall call; on "
+        "--admin-key needs --admin-listen: give the address that holders of the key will call; on "
         "this machine the unix socket of the server's user needs no key");
   }
   if (flags.admin_keys.empty()) {
@@ -80,7 +80,7 @@ std::string Url(const ServeFlags& flags, uint16_t port) {
   return fmt::format("{}://{}:{}", flags.ssl_certfile.empty() ? "http" : "https", host, port);
 }
 
-// For a shell: inside double quotes of JSON inside single quotes.
+// `text` as a JSON string, to be pasted inside single quotes of a shell.
 std::string ShellJsonText(const std::string& text) {
   std::string out;
   for (char c : Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)) {
@@ -104,7 +104,8 @@ void Announce(const ServeFlags& flags, const LocalModel& model, const std::strin
               const std::string& name) {
   fmt::print("{}", Summary(model));
   if (model.chat_template == nullptr) {
-    fmt::print("No chat template: /v1/chat/completions is off; --chat-template FILE gives one\n");
+    fmt::print(
+        "No chat template: /v1/chat/completions is disabled; give one with --chat-template FILE\n");
   }
   fmt::print("\nServing {} on {}\n  {}\n", Printable(name), url,
              TryLine(flags, url, name, model.chat_template != nullptr));
@@ -116,14 +117,14 @@ void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
   command.Add(
       kGroup, TextOption("admin-listen", "HOST:PORT", &flags->admin_listen),
       "Serve the admin routes (/cluster, /debug, /metrics) on this address too, with TLS if "
-      "the main port has it; needs --admin-key. They are always on a unix socket of the "
-      "server's user, where `millrace status` finds them, and never on the main port, but "
-      "for /metrics, which needs an API key there if one is set");
+      "the main port has it; needs --admin-key. They are always served on a unix socket of the "
+      "server's user, where `millrace status` finds them. Of these, the main port serves only "
+      "/metrics, which needs an API key there if one is set");
   command.Add(kGroup, TextListOption("admin-key", "KEY", &flags->admin_keys),
-              "Answer holders of these keys on --admin-listen; better in MILLRACE_ADMIN_KEY");
+              "Keys that callers of --admin-listen need; better in MILLRACE_ADMIN_KEY");
 }
 
-// Leaves without a word to the threads that still run.
+// Exits without stopping the threads that still run.
 [[noreturn]] void LeaveNow(int code) {
   std::fflush(stdout);
   std::_Exit(code);
@@ -185,7 +186,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   });
   signals.Wait();
   const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
-  MR_LOG(info, "finishing what runs, for at most {}; a second signal stops at once",
+  MR_LOG(info, "finishing running requests, for at most {}; a second signal stops at once",
          FormatDuration(limit.seconds()));
   if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
   server->Stop(kLastBytesLimit);
@@ -201,8 +202,8 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
   command.Add(kGroup, IntOption("port", "PORT", &flags->port, 0, kPortMax),
               "TCP port; 0: any free one");
   command.Add(kGroup, TextListOption("served-model-name", "NAME", &flags->served_names),
-              "Names that requests may use [default: the folder's name; MODEL as given is taken "
-              "too, and not listed]");
+              "Names that requests may use [default: the folder's name; MODEL as given is accepted "
+              "too, but not listed]");
   AddAdminEndpointOptions(command, flags);
   command.Add(kGroup, TextListOption("api-key", "KEY", &flags->api_keys),
               "Accept only requests with one of these keys; better in MILLRACE_API_KEY, where "
@@ -221,7 +222,7 @@ void AddServerOptions(Command& command, ServeFlags* flags) {
       "How long SIGTERM or Ctrl-C waits for running requests");
   command.Add(kGroup,
               RealOption("resume-grace", "SECONDS", &flags->resume_grace_s, 0, kResumeGraceMax),
-              "How long a stream runs on without its client, which may come back with "
+              "How long a stream continues without its client, which can resume it with "
               "Last-Event-ID; 0: not at all");
   Option step_log = TextOption("step-log", "FILE", &flags->engine.step_log);
   step_log.kind = ValueKind::kFile;

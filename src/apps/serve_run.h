@@ -1,4 +1,5 @@
-// What `serve` and `up` share: the HTTP front end around a model that is yet to be had.
+// What `serve` and `up` share: the HTTP server's options, and its run from the open port to the
+// drained model. The model is loaded while the port is already open.
 #pragma once
 
 #include <functional>
@@ -28,10 +29,10 @@ struct ServeFlags {
 void AddServerOptions(Command& command, ServeFlags* flags);
 Status ValidateServeFlags(const ServeFlags& flags);
 
-// Where the model comes from: loaded here, or served by workers.
+// Makes the model: loaded here, or served by workers.
 using ModelSource = std::function<Result<std::unique_ptr<LocalModel>>(const Clock& clock)>;
 
-// Listens, gets the model, serves until SIGTERM or SIGINT, lets what runs finish.
+// Listens, gets the model, serves until SIGTERM or SIGINT, then lets running requests finish.
 Status RunServer(const ServeFlags& flags, const ModelSource& source);
 
 }  // namespace millrace::apps

@@ -20,7 +20,7 @@ sigset_t WatchedSignals() {
   return set;
 }
 
-// Only what a signal handler may do: write and leave.
+// Calls only what a signal handler may call.
 void OnBusError(int) {
   constexpr std::string_view kMessage =
       "\nmillrace: a model file became shorter, or could not be read, while it was in use; replace "

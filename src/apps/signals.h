@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM as a count that a command can wait on. Create one before any thread is
-// started: it blocks the two signals everywhere and receives them on a thread of its own.
+// StopSignals: counts SIGINT and SIGTERM, so that a command can wait for them. Create it before any
+// other thread: it blocks the two signals in all threads and receives them on a thread of its own.
 #pragma once
 
 #include <functional>
@@ -34,12 +34,12 @@ class StopSignals {
   std::thread watcher_;
 };
 
-// Model files stay mapped while they serve. If one is cut short or its disk fails, the next read of
-// it raises SIGBUS: the process then says so in one line and exits with 1. There is nothing right
-// it could answer.
+// Model files stay mapped while the model is served. If one is truncated or its disk fails, the
+// next read of it raises SIGBUS. The process then prints one line and exits with 1, because it
+// could not compute a correct answer any more.
 void ExplainLostModelFiles();
 
-// Raises the limit of open files as far as the system lets us: a socket per connection.
+// Raises the limit of open files as far as the system allows, because each connection is a socket.
 void RaiseFileLimit();
 
 }  // namespace millrace::apps

@@ -90,7 +90,7 @@ std::string ReportText(const lab::CampaignResult& result, const lab::CampaignOpt
       "tokens delivered {}, batches {}, messages {}, duplicated {}\n"
       "workers joined {}, refused {}, lost {}; pipelines opened {}, lost {}; requests replayed {} "
       "({} fetched recoverable KV, {} of these for some layers), failed {}\n"
-      "moves {} ({} failed), boxes pulled {}, pulls failed {}, collectives {}, operators refused "
+      "moves {} ({} failed), pulls served {}, pulls failed {}, collectives {}, operations refused "
       "{}\n"
       "stale messages dropped: {} by controllers, {} by workers\n",
       t.tokens, t.batches, t.messages, t.duplicates, c.joins, c.joins_refused, c.workers_lost,

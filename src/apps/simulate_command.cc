@@ -91,7 +91,7 @@ Status Validate(const SimulateFlags& flags) {
 
 std::string GoodputText(const sim::Goodput& found, const sim::WorkloadSpec& workload, int seeds) {
   if (found.rate.mean == 0) {
-    return "\nGoodput: none; the limits are missed at any rate: even a request alone takes "
+    return "\nGoodput: none; the limits are missed at any rate: even a single request takes "
            "longer\n";
   }
   std::string text = fmt::format("\nGoodput: {:.4g} requests/s", found.rate.mean);

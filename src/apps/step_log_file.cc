@@ -19,9 +19,9 @@ Result<std::function<void(std::string_view)>> OpenStepLog(const std::string& pat
   }
   return std::function<void(std::string_view)>([file, path](std::string_view line) {
     if (!*file) return;
-    // Each line at once: the last decisions matter most after the process was killed.
+    // Flushed for each line: the last decisions matter most after the process was killed.
     file->write(line.data(), static_cast<std::streamsize>(line.size())).put('\n').flush();
-    if (!*file) MR_LOG(warn, "the step log {} ends here: the file cannot grow", Printable(path));
+    if (!*file) MR_LOG(warn, "cannot write to the step log {}; it ends here", Printable(path));
   });
 }
 

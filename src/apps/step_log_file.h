@@ -1,5 +1,6 @@
-// The file behind `serve --step-log`: lines from the engine, buffered. A full disk ends the log
-// with one warning and never the server. Calls come under the engine's lock.
+// The file of `serve --step-log`: one line per scheduling decision, written at once. A failed
+// write, as on a full disk, ends the log with one warning; the server continues. Called under the
+// engine's lock.
 #pragma once
 
 #include <functional>
@@ -10,7 +11,8 @@
 
 namespace millrace::apps {
 
-// Opens `path` anew and returns what writes a line to it; the file closes with the last copy.
+// Creates or truncates `path` and returns a function that appends a line to it. The file is closed
+// with the function's last copy.
 Result<std::function<void(std::string_view)>> OpenStepLog(const std::string& path);
 
 }  // namespace millrace::apps

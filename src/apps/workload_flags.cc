@@ -20,29 +20,29 @@ void AddWorkloadOptions(Command& command, WorkloadOptions* options) {
   path.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(path), "The file of a custom or trace workload");
   command.Add(kGroup, IntOption("num-prompts", "N", &options->num_prompts, 1, 10'000'000),
-              "Requests to send; of a file, the first N");
+              "Requests to send; with a file, its first N");
   command
       .Add(kGroup,
            IntOption("random-input-len", "TOKENS", &options->input_len, 1, sim::kTraceTokensMax),
-           "Tokens of a random prompt")
+           "Tokens of each random prompt")
       .aliases = {"--input-len"};
   command
       .Add(kGroup,
            IntOption("random-output-len", "TOKENS", &options->output_len, 1, sim::kTraceTokensMax),
-           "Tokens asked for a random prompt")
+           "Output tokens requested for each random prompt")
       .aliases = {"--output-len"};
   command.Add(kGroup, RealOption("random-range-ratio", "R", &options->range_ratio, 0, 1),
               "Random lengths are uniform in length * [1 - R, 1 + R]");
   command.Add(
       kGroup,
       IntOption("random-prefix-len", "TOKENS", &options->prefix_len, 0, sim::kTraceTokensMax),
-      "Tokens that all random prompts begin with, besides their own");
+      "Tokens of a prefix that all random prompts share, besides their own");
   command.Add(kGroup, IntOption("random-vocab-size", "N", &options->vocab_size, 1, 1 << 22),
               "Random token ids are below N");
   command.Add(kGroup,
               IntOption("custom-output-len", "TOKENS", &options->custom_output_len, 1,
                         sim::kTraceTokensMax),
-              "Tokens asked for a custom prompt that does not say");
+              "Output tokens requested for custom prompts that do not set a number");
   command.Add(kGroup, RealOption("trace-length-scale", "X", &options->length_scale, 1e-6, 1e3),
               "Factor on the lengths of a trace");
 }

@@ -9,9 +9,9 @@
 
 namespace millrace::apps {
 
-// Bound to `options`, which outlives the command.
+// The options write to `options`, which must outlive the command.
 void AddWorkloadOptions(Command& command, WorkloadOptions* options);
-// `given`: the options of the command line. What another dataset reads is refused.
+// `given`: the options on the command line. Those that only another dataset uses are refused.
 Status ValidateWorkload(const WorkloadOptions& options, const std::set<std::string>& given);
 
 }  // namespace millrace::apps

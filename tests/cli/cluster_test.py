@@ -255,8 +255,8 @@ class Admin(WithFolder):
 
     def test_a_key_goes_to_an_address_and_no_key_to_this_machine(self):
         for arguments, wanted in (
-                (("--base-url", "http://10.0.0.1:8000"), "is another machine: give the address of"),
-                (("--base-url", "http://127.0.0.1.example:8000"), "is another machine"),
+                (("--base-url", "http://10.0.0.1:8000"), "is on another machine: give the"),
+                (("--base-url", "http://127.0.0.1.example:8000"), "is on another machine"),
                 (KEY, "give it as --base-url"),
                 (("--base-url", "http://127.0.0.1:8000/v1"), "ends after the port"),
                 (("--ca-file", "ca.crt"), "--ca-file is for an https --base-url")):
@@ -271,18 +271,18 @@ class Admin(WithFolder):
         self.assertIn("b: 6-11 -> 8-11: drops 6-7", said)
         self.assertEqual([a[:2] for a in controller.asked], [("GET", "/cluster/status")])
 
-    def test_plan_apply_waits_until_it_holds(self):
+    def test_plan_apply_waits_until_it_is_in_force(self):
         controller = self.controller(status=[status(), status(changing=True), status(4)],
                                      plan=[(200, {"status": "ok"})])
         done = run("plan", "apply", self.plan(), "--base-url", controller.url, *KEY)
-        self.assertEqual(done.stdout, "plan 4 holds\n")
+        self.assertEqual(done.stdout, "plan 4 is in force\n")
         posted = next(a for a in controller.asked if a[0] == "POST")
         self.assertEqual(json.loads(posted[3]), {"plan": PLAN})
 
     def test_plan_apply_says_when_it_was_given_up(self):
         controller = self.controller(status=[status()], plan=[(200, {"status": "ok"})])
         done = run("plan", "apply", self.plan(), "--base-url", controller.url, *KEY, status=1)
-        self.assertIn("the plan was given up and plan 3 holds", done.stderr)
+        self.assertIn("the plan was given up and plan 3 stays in force", done.stderr)
 
     def test_plan_apply_says_why_it_was_given_up(self):
         code, body = status()
@@ -290,14 +290,14 @@ class Admin(WithFolder):
         controller = self.controller(status=[status(), (code, body)],
                                      plan=[(200, {"status": "ok"})])
         done = run("plan", "apply", self.plan(), "--base-url", controller.url, *KEY, status=1)
-        self.assertIn("plan 3 holds: worker b cannot load layers 8-11: no memory", done.stderr)
+        self.assertIn("plan 3 stays in force: worker b cannot load layers 8-11: no memory", done.stderr)
 
     def test_drain_says_that_the_worker_stays(self):
         code, body = status()
         body["given_up"] = {"plan": 4, "reason": "worker c cannot load layers 6-11: no memory"}
         controller = self.controller(status=[(code, body)], drain=[(200, {"status": "ok"})])
         done = run("drain", "b", "--base-url", controller.url, *KEY, status=1)
-        self.assertIn("b goes on serving", done.stderr)
+        self.assertIn("b keeps serving", done.stderr)
         self.assertIn("no memory", done.stderr)
 
     def test_drain_waits_until_nothing_is_left(self):

@@ -234,7 +234,7 @@ class Worker(unittest.TestCase):
                     "--max-model-len", *WORKER_ALONE["--max-model-len"])
         note = wait_until(lambda: [w["note"] for w in server.status()["workers"] if w["note"]],
                           "it is refused")[0]
-        self.assertIn("prepares for 100 tokens and the controller serves sequences of 1024", note)
+        self.assertIn("is prepared for 100 tokens, but the controller serves sequences of 1024", note)
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "long")
         server.wait_until_ready()
 

@@ -164,7 +164,7 @@ class Plans(unittest.TestCase):
                                    "--base-url", f"http://127.0.0.1:{self.server.port}"],
                                   capture_output=True, text=True, timeout=LIMIT_S, check=False)
             self.assertEqual(done.returncode, 1, done.stdout)
-            self.assertRegex(done.stderr, "plan 1 holds: worker b cannot load layers 3-3: ")
+            self.assertRegex(done.stderr, "plan 1 stays in force: worker b cannot load layers 3-3: ")
             self.assertEqual(self.server.get("/ready")[0], 200)
             self.check_streams(running)
         counters = self.check_metrics()
@@ -180,7 +180,7 @@ class Plans(unittest.TestCase):
         # The next controller begins with the plan that was in force.
         self.assertEqual(self.server.stop(), 0)
         self.start(PIPELINE)
-        self.assertEqual(self.server.said("with the plan that was applied last"), [])
+        self.assertEqual(self.server.said("starting with the plan that was applied last"), [])
 
 
 if __name__ == "__main__":

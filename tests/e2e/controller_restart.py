@@ -181,7 +181,7 @@ class ControllerDies(ClusterTest):
         controller.kill()
         controller = self.controller(port, workers_port)
         controller.wait_for("every layer")
-        self.assertEqual(len(controller.said("with the plan that was applied last")), 1)
+        self.assertEqual(len(controller.said("starting with the plan that was applied last")), 1)
         self.assertEqual(self.layers(controller), wanted)
         # Another layout on the command line counts more than what was applied to the one before.
         controller.kill()

@@ -93,7 +93,7 @@ class TwoControllers(ClusterTest):
         leader.process.send_signal(signal.SIGCONT)
         self.assertEqual(leader.process.wait(START_LIMIT_S), LOST_LEADERSHIP,
                          "".join(leader.lines))
-        self.assertEqual(len(leader.said("error this controller leads no more")), 1, "".join(leader.lines))
+        self.assertEqual(len(leader.said("error this controller is no longer the leader")), 1, "".join(leader.lines))
 
 
 class Takeover(TwoControllers):

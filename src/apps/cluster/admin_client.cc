@@ -26,7 +26,7 @@ StatusCode CodeOf(int http_status) {
   }
 }
 
-// The server's own sentence, where there is one.
+// The server's own message, if there is one.
 std::string Reason(const net::HttpResponse& response) {
   const auto body = ParseJson(response.body);
   if (body.ok() && body->is_object() && body->contains("error") && (*body)["error"].is_object()) {
@@ -36,21 +36,21 @@ std::string Reason(const net::HttpResponse& response) {
   return fmt::format("HTTP {}: {}", response.status, Printable(response.body));
 }
 
-// What the flags say together: a key goes to an address, and no key to this machine.
+// A key is for an address; without a key the controller is on this machine.
 Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
   if (!flags.admin_key.empty()) {
     if (!flags.base_url.empty()) return OkStatus();
     return InvalidArgument(
-        "an admin key is for the address of the controller's --admin-listen: give it as "
+        "an admin key works only at the controller's --admin-listen: give that address as "
         "--base-url; or leave out --admin-key (MILLRACE_ADMIN_KEY) to use the unix socket on this "
         "machine");
   }
   // In brackets, so that an IPv6 address keeps its colons.
   if (!cluster::IsLoopback(fmt::format("[{}]:{}", base.host, base.port))) {
-    return InvalidArgument(fmt::format(
-        "--base-url {} is another machine: give the address of the controller's --admin-listen and "
-        "its --admin-key (better in MILLRACE_ADMIN_KEY)",
-        base.ToString()));
+    return InvalidArgument(
+        fmt::format("--base-url {} is on another machine: give the address of the controller's "
+                    "--admin-listen and its --admin-key (better in MILLRACE_ADMIN_KEY)",
+                    base.ToString()));
   }
   if (base.target != "/") {
     return InvalidArgument(fmt::format(
@@ -75,7 +75,7 @@ void AddAdminOptions(Command& command, AdminFlags* flags) {
   Option ca_file = TextOption("ca-file", "FILE", &flags->ca_file);
   ca_file.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(ca_file),
-              "The authority, in PEM, behind the certificate of an https --base-url [default: the "
+              "The certificate authority, in PEM, of an https --base-url [default: the "
               "system's]");
 }
 
@@ -104,7 +104,7 @@ Result<Json> AdminClient::Call(const std::string& method, const std::string& pat
   call.method = method;
   call.url = base_.Join(path);
   if (admin_key_.empty()) {
-    // Looked for at each call: a controller that is started again may have another place.
+    // Found again for each call: a controller that was restarted may have another path.
     MR_ASSIGN_OR_RETURN(call.unix_path,
                         FindAdminSocket(RuntimePlaces::OfThisProcess(), base_.port));
   } else {
@@ -117,8 +117,8 @@ Result<Json> AdminClient::Call(const std::string& method, const std::string& pat
   if (response->status != kStatusOk) return Status(CodeOf(response->status), Reason(*response));
   auto answer = ParseJson(response->body);
   if (!answer.ok() || !answer->is_object()) {
-    return Internal(fmt::format("{} answered with something else than a JSON object: {}",
-                                base_.ToString(), Printable(response->body)));
+    return Internal(fmt::format("the answer of {} is not a JSON object: {}", base_.ToString(),
+                                Printable(response->body)));
   }
   return answer;
 }

@@ -1,6 +1,7 @@
-// AdminClient: how commands ask a controller over HTTP (/cluster of docs/http-api.md), and the
-// options by which they find it. Without a key it is asked on its unix socket, as the user who
-// started it on this machine; with one at the address of its --admin-listen. One thread.
+// AdminClient: calls a controller's admin routes over HTTP (/cluster of docs/http-api.md). The
+// options in AdminFlags select the controller. Without a key the client uses the controller's unix
+// socket on this machine, as the user who started it; with a key, the address of its
+// --admin-listen. Owned by a command; one thread.
 #pragma once
 
 #include <memory>
@@ -16,15 +17,15 @@ namespace millrace::apps {
 struct AdminFlags {
   std::string base_url, admin_key, ca_file;
 };
-// The group "Controller". `flags` outlives the command.
+// The group "Controller". `flags` must outlive the command.
 void AddAdminOptions(Command& command, AdminFlags* flags);
 
 class AdminClient {
  public:
   static Result<AdminClient> Create(const AdminFlags& flags);
 
-  // The object that comes back. An answer that is no success becomes a Status with the server's own
-  // words: kNotFound, kFailedPrecondition, kUnauthenticated, kInvalidArgument, kUnavailable.
+  // Returns the JSON object of the answer. An error answer becomes a Status with the server's own
+  // message: kNotFound, kFailedPrecondition, kUnauthenticated, kInvalidArgument, kUnavailable.
   Result<Json> Get(const std::string& path) { return Call("GET", path, ""); }
   Result<Json> Post(const std::string& path, const Json& body);
 

@@ -1,4 +1,5 @@
-// The commands that ask a controller: status, drain, migrate, plan apply, plan diff.
+// The commands that call a controller's admin routes: status, drain, migrate, plan apply, plan
+// diff.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -35,7 +36,7 @@ void AddWaitOptions(Command& command, WaitFlags* flags) {
   constexpr char kGroup[] = "Waiting";
   command.Add(kGroup, FlagOption("wait", &flags->wait), "Wait until it is done").negatable = true;
   command.Add(kGroup, RealOption("timeout", "SECONDS", &flags->timeout_s, 0, kTimeoutMax),
-              "Give up waiting after so long; what was asked for goes on");
+              "Stop waiting after this time; the operation continues");
 }
 
 Option PositionalText(std::string name, std::string value_name, std::string* target) {
@@ -49,10 +50,10 @@ Result<ClusterView> Look(AdminClient& client) {
   return ReadClusterView(status);
 }
 
-// What is still to come, as a line; nullopt: it is done.
+// Returns what remains to be done, as a line; nullopt: nothing.
 using Remaining = std::function<Result<std::optional<std::string>>(const ClusterView&)>;
 
-// Looks again and again, and tells on stderr when what remains changes.
+// Polls the status. Prints to stderr what remains whenever that changes.
 Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remaining& remaining) {
   const SteadyClock clock;
   const Time end = clock.Now() + Duration::Seconds(flags.timeout_s);
@@ -64,9 +65,9 @@ Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remainin
     if (*rest != printed) fmt::print(stderr, "{}\n", *rest);
     printed = *rest;
     if (clock.Now() >= end) {
-      return Status(
-          StatusCode::kDeadlineExceeded,
-          fmt::format("not done after --timeout {}: {}; it goes on", flags.timeout_s, *rest));
+      return Status(StatusCode::kDeadlineExceeded,
+                    fmt::format("not done after --timeout {}: {}; the operation continues",
+                                flags.timeout_s, *rest));
     }
     std::this_thread::sleep_for(kPollEvery);
   }
@@ -91,7 +92,7 @@ Status RunStatus(const StatusFlags& flags) {
   while (flags.watch) {
     if (isatty(STDOUT_FILENO) == 1) fmt::print("{}", kClearScreen);
     const Status shown = PrintStatus(client, flags.json);
-    // A controller that restarts comes back.
+    // Continues while the controller restarts.
     if (shown.code() == StatusCode::kUnavailable) fmt::print("{}\n", shown.message());
     if (!shown.ok() && shown.code() != StatusCode::kUnavailable) return shown;
     if (std::fflush(stdout) != 0) return Unavailable("cannot write to standard output");
@@ -124,8 +125,8 @@ Result<std::optional<std::string>> DrainRemaining(const ClusterView& view,
     if (worker.name != shown || (worker.layers.empty() && pipelines == 0)) continue;
     if (worker.state == "serving" && !view.given_up.empty()) {
       return FailedPrecondition(
-          fmt::format("{} goes on serving, because the change of plan that would have relieved it "
-                      "was given up: {}",
+          fmt::format("{} keeps serving, because the change of plan that would have freed it was "
+                      "given up: {}",
                       shown, view.given_up));
     }
     return std::optional(fmt::format("{} still has layers {} and {} requests on its pipelines",
@@ -194,16 +195,16 @@ Status RunPlanApply(const PlanFlags& flags) {
         epoch = view.epoch;
         if (view.changing) {
           return std::optional(
-              fmt::format("plan {} holds while the new one is loaded", view.epoch));
+              fmt::format("plan {} stays in force while the new one is loaded", view.epoch));
         }
         if (view.epoch == old) {
           return FailedPrecondition(
-              fmt::format("the plan was given up and plan {} holds: {}", view.epoch,
+              fmt::format("the plan was given up and plan {} stays in force: {}", view.epoch,
                           view.given_up.empty() ? "the controller's log says why" : view.given_up));
         }
         return std::optional<std::string>();
       }));
-  fmt::print("plan {} holds\n", epoch);
+  fmt::print("plan {} is in force\n", epoch);
   return OkStatus();
 }
 
@@ -223,10 +224,9 @@ std::unique_ptr<Command> MakeStatusCommand() {
   command->name = "status";
   command->summary = "Show a running cluster: workers, layers, pipelines, requests";
   command->description =
-      "Asks the controller who has joined, which layers each worker holds, which pipelines "
-      "requests "
-      "take, how much KV they fill, and what has happened since the start.";
-  command->examples = {{"millrace status", "of the controller on this machine"},
+      "Shows which workers have joined, which layers each of them holds, which pipelines requests "
+      "use, how much KV they fill, and what has happened since the controller started.";
+  command->examples = {{"millrace status", "the controller on this machine"},
                        {"millrace status --watch", "again every second"},
                        {"millrace status --json | jq '.workers[] | select(.state != \"serving\")'",
                         "for scripts: the answer of GET /cluster/status"}};
@@ -247,9 +247,9 @@ std::unique_ptr<Command> MakeDrainCommand() {
   command->description =
       "The controller gives the worker's layers to others and moves its requests there, with their "
       "KV where that is possible. Waits until the worker holds nothing; then it can be stopped. It "
-      "gets no layers again until it joins anew.";
+      "gets no layers until it joins again.";
   command->examples = {{"millrace drain w2", "before maintenance of its machine"},
-                       {"millrace drain w2 --no-wait", "only say so"}};
+                       {"millrace drain w2 --no-wait", "return without waiting"}};
   auto flags = std::make_shared<DrainFlags>();
   command->Add("Worker", PositionalText("worker", "WORKER", &flags->worker),
                "The name under which it joined");
@@ -266,17 +266,17 @@ std::unique_ptr<Command> MakeMigrateCommand() {
   command->name = "migrate";
   command->summary = "Move a running request to another worker, with its KV";
   command->description =
-      "The request goes on where it is while most of its KV is copied, stops for the rest, and "
-      "goes on there. Its client sees a pause, no gap. Should the copy fail it is computed again "
-      "from its tokens.";
-  command->examples = {{"millrace migrate 42 w3", "by the engine's number"},
-                       {"millrace migrate cmpl-7f3a... w3",
-                        "by the id of the answer; an x-request-id will do as well"}};
+      "The request continues where it is while most of its KV is copied, pauses for the rest, and "
+      "continues on the other worker. Its client sees a pause but misses no token. If the copy "
+      "fails, the request is computed again from its tokens.";
+  command->examples = {
+      {"millrace migrate 42 w3", "by the engine's number"},
+      {"millrace migrate cmpl-7f3a... w3", "by the answer's id; an x-request-id works as well"}};
   auto flags = std::make_shared<MigrateFlags>();
   command->Add("Move", PositionalText("request", "REQUEST", &flags->request),
                "Its number, its answer's id or its x-request-id");
   command->Add("Move", PositionalText("worker", "WORKER", &flags->worker),
-               "A worker on the way that it shall take");
+               "A worker of the pipeline to move it to");
   AddAdminOptions(*command, &flags->admin);
   AddGeneralOptions(*command);
   command->log_level = "warning";
@@ -289,11 +289,11 @@ std::unique_ptr<Command> MakePlanApplyCommand() {
   command->name = "apply";
   command->summary = "Change a running cluster to another plan";
   command->description =
-      "The controller loads what the new plan needs beside what is there, moves the requests it "
-      "concerns with their KV, and drops what nobody needs any more. Requests that the change does "
-      "not touch do not stop. If it cannot be done, the old plan holds.";
-  command->examples = {{"millrace plan apply plan.yaml", "and wait until it holds"},
-                       {"millrace plan apply plan.yaml --no-wait", "only say so"}};
+      "The controller loads what the new plan needs beside what is there, moves the affected "
+      "requests with their KV, and drops what is not needed any more. Other requests do not stop. "
+      "If the change fails, the old plan stays in force.";
+  command->examples = {{"millrace plan apply plan.yaml", "and wait until it is in force"},
+                       {"millrace plan apply plan.yaml --no-wait", "return without waiting"}};
   auto flags = AddPlanFile(*command);
   AddWaitOptions(*command, &flags->wait);
   AddGeneralOptions(*command);

@@ -1,5 +1,5 @@
-// millrace certs: an authority and the certificates with which controller and workers know each
-// other.
+// millrace certs: makes an authority and the certificates with which controller and workers
+// authenticate each other.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -53,8 +53,8 @@ Status Write(const std::filesystem::path& path, const std::string& content, unsi
                             "; --force issues new certificates under the same authority");
 }
 
-// The one in the folder, or a new one. --force does not replace it: what it has issued would be
-// worth nothing any more.
+// Returns the authority in the folder, or a new one. --force does not replace it, because the
+// certificates that it has issued would become useless.
 Result<net::CertificateAuthority> Authority(const std::filesystem::path& folder) {
   const std::string certificate = folder / kTlsAuthorityFile, key = folder / kAuthorityKey;
   if (std::filesystem::exists(certificate) || std::filesystem::exists(key)) {
@@ -86,7 +86,7 @@ Status Issue(const net::CertificateAuthority& authority, const CertsFlags& flags
   MR_RETURN_IF_ERROR(
       Write(folder / kTlsCertificateFile, made.certificate_pem, kPublicMode, flags.force));
   MR_RETURN_IF_ERROR(Write(folder / kTlsKeyFile, made.key_pem, kSecretMode, flags.force));
-  // A copy, so that the folder is all that its machine needs.
+  // A copy, so that a machine needs only its folder.
   return Write(folder / kTlsAuthorityFile, authority.identity().certificate_pem, kPublicMode, true);
 }
 
@@ -122,8 +122,8 @@ std::unique_ptr<Command> MakeCertsCommand() {
   command->description =
       "Makes an authority, and under it a certificate for the controller and one for the workers, "
       "each in a folder of its own with ca.crt, tls.crt and tls.key. Give such a folder to "
-      "--tls-dir. Nothing that is there is overwritten; with --force new certificates are issued "
-      "under the authority that is there, for new hosts or before the old ones run out.";
+      "--tls-dir. Existing files are not overwritten; with --force new certificates are issued "
+      "under the existing authority, for new hosts or before the old certificates expire.";
   command->examples = {{"millrace certs --out tls --host 10.0.0.1 10.0.0.2 10.0.0.3",
                         "for three machines, called by address"},
                        {"millrace certs --out tls --host controller '*.workers.default.svc'",
@@ -133,14 +133,13 @@ std::unique_ptr<Command> MakeCertsCommand() {
   Option out = TextOption("out", "FOLDER", &flags->out);
   out.kind = ValueKind::kFolder;
   out.required = true;
-  command->Add("Certificates", std::move(out), "Where to write; made if it is not there");
+  command->Add("Certificates", std::move(out), "Folder to write to; created if it does not exist");
   Option hosts = TextListOption("host", "NAME", &flags->hosts);
   hosts.required = true;
-  command->Add(
-      "Certificates", std::move(hosts),
-      "Names and addresses of all machines of the cluster; localhost is always among them");
+  command->Add("Certificates", std::move(hosts),
+               "Names and addresses of all machines of the cluster; localhost is always included");
   command->Add("Certificates", IntOption("days", "N", &flags->days, 1, kDaysMax),
-               "How long the certificates are good; the authority is good for ten years");
+               "Days for which the certificates are valid; the authority is valid for ten years");
   command->Add("Certificates", FlagOption("force", &flags->force),
                "Replace certificates that exist; the authority stays");
   AddGeneralOptions(*command);

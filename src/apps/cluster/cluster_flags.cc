@@ -30,9 +30,9 @@ void AddTrustOptions(Command& command, TrustFlags* flags) {
   tls.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(tls),
               "Certificates for mutual TLS, as `millrace certs` makes them: ca.crt, tls.crt, "
-              "tls.key. Needed as soon as anything listens beyond this machine");
+              "tls.key. Needed if any port listens beyond this machine");
   command.Add(kGroup, FlagOption("insecure", &flags->insecure),
-              "Talk in plain text beyond this machine: only on a network you trust wholly");
+              "Use plain text beyond this machine; only for a network that you trust completely");
 }
 
 Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags) {
@@ -60,16 +60,17 @@ void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::strin
   constexpr char kGroup[] = "Layout";
   Option stages = IntOption("pipeline-parallel-size", "N", &flags->stages, 1, kStagesMax);
   stages.default_text = default_stages;
-  command.Add(kGroup, std::move(stages),
-              "Stages the layers are cut into, evenly; fewer when fewer workers are there");
+  command.Add(
+      kGroup, std::move(stages),
+      "Number of stages that the layers are split into, evenly; fewer if there are fewer workers");
   command.Add(kGroup, IntOption("tensor-parallel-size", "N", &flags->tensor_parallel, 1, 8),
               "Workers that share each layer: 1, 2, 4 or 8");
   Option plan = TextOption("plan", "FILE", &flags->plan_file);
   plan.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(plan),
-              "A plan of `millrace plan` instead: its nodes are workers, by name");
+              "A plan of `millrace plan` instead; its nodes are workers' names");
   command.Add(kGroup, FlagOption("fixed-layout", &flags->fixed),
-              "Wait for a lost worker's return instead of laying its layers out over the others");
+              "Wait for a lost worker to return instead of moving its layers to the others");
 }
 
 void AddJournalOptions(Command& command, ControllerFlags* flags,
@@ -78,16 +79,17 @@ void AddJournalOptions(Command& command, ControllerFlags* flags,
   Option journal = TextOption("journal", "DIR", &flags->journal);
   journal.kind = ValueKind::kFolder;
   journal.default_text = default_folder;
-  command.Add(kGroup, std::move(journal),
-              "Where prompts and tokens are kept until a while after they were told, so that the "
-              "next controller goes on with the streams of one that died; needs --resume-grace");
+  command.Add(
+      kGroup, std::move(journal),
+      "Folder in which prompts and tokens are kept until some time after delivery, so that the "
+      "next controller continues the streams of one that died; needs --resume-grace");
   using cluster::JournalSync;
   command.Add(
       kGroup,
       ChoiceOption<JournalSync>("journal-sync", &flags->journal_sync,
                                 {{"never", JournalSync::kNever}, {"always", JournalSync::kAlways}}),
-      "always: the journal is on the disk before a client hears of a token, so that streams "
-      "survive the machine and not only the process");
+      "always: a token is on disk before a client gets it, so that streams survive the loss of "
+      "the machine and not only of the process");
 }
 
 Status ValidateLayout(const ControllerFlags& flags) {
@@ -108,12 +110,12 @@ Status ValidateJournal(const ControllerFlags& flags, const std::string& store,
                        double resume_grace_s) {
   if (!flags.journal.empty() && resume_grace_s <= 0) {
     return InvalidArgument(
-        "--journal keeps streams for clients that come back: give --resume-grace as well");
+        "--journal keeps streams for clients that resume them: give --resume-grace as well");
   }
   if (WantsSync(flags) && !ReadJournal(flags, store, resume_grace_s)) {
-    return InvalidArgument(fmt::format(
-        "--journal-sync is about a journal, and there is none: give {} as well, or leave it out",
-        resume_grace_s > 0 ? "--journal DIR" : "--resume-grace SECONDS"));
+    return InvalidArgument(
+        fmt::format("--journal-sync needs a journal: give {} as well, or leave it out",
+                    resume_grace_s > 0 ? "--journal DIR" : "--resume-grace SECONDS"));
   }
   return OkStatus();
 }
@@ -139,7 +141,7 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   const int tp = flags.tensor_parallel;
   if (tp != 1 && tp != 2 && tp != 4 && tp != 8) {
     return InvalidArgument(
-        fmt::format("--tensor-parallel-size is 1, 2, 4 or 8, got {}", flags.tensor_parallel));
+        fmt::format("--tensor-parallel-size must be 1, 2, 4 or 8, got {}", flags.tensor_parallel));
   }
   cluster->layout = fmt::format("{} x {}", cluster->stages, flags.tensor_parallel);
   if (flags.plan_file.empty()) return OkStatus();

@@ -1,4 +1,5 @@
-// The options of the commands that make up a cluster, and how they become settings.
+// The options of the commands that run a cluster (`serve --cluster`, `up`, `worker`), and the
+// settings that follow from them.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,7 @@
 
 namespace millrace::apps {
 
-// How a process shows who it is to the others.
+// How a process authenticates itself to the others.
 struct TrustFlags {
   std::string token_file, tls_dir;
   bool insecure = false;
@@ -21,7 +22,7 @@ void AddTrustOptions(Command& command, TrustFlags* flags);
 // kInvalidArgument: a token or a TLS folder is missing or cannot be read.
 Result<cluster::LinkSecurity> ReadTrust(const TrustFlags& flags);
 
-// What controllers take besides.
+// The further options of controllers.
 struct ControllerFlags {
   TrustFlags trust;
   std::string listen, plan_file;
@@ -31,22 +32,22 @@ struct ControllerFlags {
   std::string journal;
   cluster::JournalSync journal_sync = cluster::JournalSync::kNever;
 };
-// `default_stages`: what --pipeline-parallel-size is when it is not given.
+// `default_stages`: the default of --pipeline-parallel-size in --help.
 void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::string& default_stages);
-// A plan says itself how many stages there are.
+// Refuses layout options beside a plan, which already determines the layout.
 Status ValidateLayout(const ControllerFlags& flags);
-// `default_folder`: what --journal is when it is not given.
+// `default_folder`: the default of --journal in --help.
 void AddJournalOptions(Command& command, ControllerFlags* flags, const std::string& default_folder);
-// Whether more than the default of --journal-sync is asked for.
+// Whether --journal-sync is set to anything but its default.
 bool WantsSync(const ControllerFlags& flags);
-// Streams that cannot be resumed need no journal, and without a journal nothing is synced. `store`:
-// of the cluster, or empty.
+// Refuses --journal without --resume-grace and --journal-sync without a journal. `store`: the
+// cluster's, or empty.
 Status ValidateJournal(const ControllerFlags& flags, const std::string& store,
                        double resume_grace_s);
-// nullopt: there is none.
+// nullopt: no journal is kept.
 std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
                                                    const std::string& store, double resume_grace_s);
-// Fills all but the security, the address and the journal.
+// Fills the fields of `cluster` that describe the layout.
 Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster);
 
 }  // namespace millrace::apps

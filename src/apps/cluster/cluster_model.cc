@@ -18,14 +18,14 @@ namespace {
 constexpr Duration kJournalHeldLimit = Duration::Seconds(10);
 constexpr auto kJournalRetry = std::chrono::milliseconds(100);
 
-// What a controller needs as long as it runs; the first is given up last, after the last word to
-// workers and journal.
+// What a running controller needs. Destroyed in reverse: the leadership ends last, after the last
+// messages to workers and the last record of the journal.
 struct ServedController {
   std::shared_ptr<Leading> leading;
   std::unique_ptr<cluster::RequestJournal> journal;  // null: none
   std::unique_ptr<cluster::ControllerProcess> server;
 
-  // What is aborted cannot be put on record any more, and says so.
+  // On loss of the leadership, aborts all requests: their outputs cannot be recorded any more.
   void DrainWhenLost() {
     if (leading) leading->OnLoss([this] { server->host().Drain(Duration{}); });
   }
@@ -53,7 +53,7 @@ Result<std::unique_ptr<cluster::RequestJournal>> OpenJournal(const cluster::Jour
   }
 }
 
-// Beside what the command line says of the scheduler: who leads, and what holds which layers.
+// Adds to the scheduler's options the term, the layout and the secret.
 void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options) {
   options.term = cluster.term;
   options.stages = cluster.stages;

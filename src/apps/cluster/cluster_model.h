@@ -1,5 +1,5 @@
-// ClusterModel: what `serve --cluster` and `up` serve: the text side of a model in this process,
-// its layers on workers that join.
+// ClusterModel: the model that `serve --cluster` and `up` serve. Its tokenizer and chat template
+// are in this process; its layers are on workers that join.
 #pragma once
 
 #include <memory>
@@ -22,23 +22,23 @@ struct ClusterFlags {
   cluster::LinkSecurity security;
   std::optional<Plan> plan;
   std::vector<std::string> node_names;
-  std::string layout;  // what says so, as a text: the same again is the same layout
+  std::string layout;  // the options or the plan as text; equal texts mean the same layout
   int stages = 1;      // without a plan
   int tensor_parallel = 1;
   bool elastic = true;
   Term term{1};
   std::optional<cluster::JournalOptions> journal;
-  std::shared_ptr<Leading> leading;  // kept as long as the model; null: nobody else could lead
+  std::shared_ptr<Leading> leading;  // kept as long as the model; null: no other can lead
 };
 
-// A model whose engine is a controller; `port` is where workers join.
+// A model whose engine is a controller. Workers join at the port of `server`.
 struct ClusterModel {
   std::unique_ptr<LocalModel> model;
   cluster::ControllerProcess* server = nullptr;  // the model's engine owns it
 };
 
-// Loads no weights; requests wait until workers have. The journal is taken over from an earlier
-// leader of the cluster; one that another process has is waited for a little.
+// Loads no weights; requests wait until workers have loaded theirs. Takes over the journal of an
+// earlier leader of the cluster. If another process holds the journal, waits a short time for it.
 Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::string& chat_template,
                                        const ClusterFlags& cluster, const Clock& clock);
 

@@ -39,7 +39,7 @@ bool Flag(const Json& object, const char* key) {
   return at != object.end() && at->is_boolean() && at->get<bool>();
 }
 
-// The objects of an array; others in it are left out.
+// The objects of an array; other elements are skipped.
 std::vector<Json> Objects(const Json& object, const char* key) {
   std::vector<Json> out;
   const auto at = object.find(key);
@@ -119,7 +119,7 @@ std::string Table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-std::string Way(const PipelineView& pipeline) {
+std::string RouteText(const PipelineView& pipeline) {
   std::string out;
   for (size_t i = 0; i < pipeline.workers.size(); ++i) {
     out += (i == 0 ? "" : " > ") + pipeline.workers[i];
@@ -197,17 +197,17 @@ std::string FormatClusterView(const ClusterView& view) {
     if (!worker.note.empty()) out += fmt::format("{}: {}\n", worker.name, worker.note);
   }
   if (!view.pipelines.empty()) {
-    rows = {{"LANE", "STATE", "ROLE", "REQUESTS", "KV BLOCKS", "WAY"}};
+    rows = {{"PIPELINE", "STATE", "ROLE", "REQUESTS", "KV BLOCKS", "ROUTE"}};
     for (const PipelineView& pipeline : view.pipelines) {
       rows.push_back({std::to_string(pipeline.id), pipeline.state, pipeline.role,
                       FormatCount(pipeline.requests),
                       fmt::format("{}/{}", pipeline.blocks_used, pipeline.blocks_total),
-                      Way(pipeline)});
+                      RouteText(pipeline)});
     }
     out += "\n" + Table(rows);
   }
   out +=
-      fmt::format("\n{} requests, {} of them wait for layers or room, {} move\n",
+      fmt::format("\n{} requests, {} of them waiting for layers or room, {} moving\n",
                   FormatCount(view.requests), FormatCount(view.waiting), FormatCount(view.moving));
   std::vector<std::string> counted;
   for (const auto& [name, value] : view.counters) {

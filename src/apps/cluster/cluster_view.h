@@ -1,5 +1,5 @@
-// ClusterView: the answer of GET /cluster/status as a struct, and as text for people. What another
-// version of the server leaves out or says otherwise is empty, not an error. Values.
+// ClusterView: the answer of GET /cluster/status as a struct, and as text for people. A field that
+// another version of the server omits or sends with another type is empty, not an error. Values.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ struct PipelineView {
 struct ClusterView {
   std::string model;
   int64_t term = 0, epoch = 0;
-  std::string missing;         // why no request can be served; empty: they can
-  std::string degraded;        // which stage is not up all the same; empty: none
+  std::string missing;         // why no request can be served; empty: requests can
+  std::string degraded;        // which stage is not up although requests can be served; empty: none
   bool changing = false;       // to another plan
-  std::string given_up;        // why the last change of plan was; empty: it was not
-  int64_t given_up_epoch = 0;  // of that plan
+  std::string given_up;        // why the last change of plan was given up; empty: it was not
+  int64_t given_up_epoch = 0;  // the epoch of that plan
   std::vector<WorkerView> workers;
   std::vector<PipelineView> pipelines;
   int64_t requests = 0, waiting = 0, moving = 0;
@@ -42,9 +42,9 @@ struct ClusterView {
 };
 
 ClusterView ReadClusterView(const Json& status);
-// A table of workers, one of pipelines, a line of requests; what is from outside is made printable.
+// A table of workers, one of pipelines, a line of requests. Text from the server is made printable.
 std::string FormatClusterView(const ClusterView& view);
-// "0-5, 8"; "-" for none. Inclusive, as people count.
+// "0-5, 8"; "-" for none. The end is included.
 std::string LayersText(const std::vector<LayerRange>& layers);
 
 }  // namespace millrace::apps

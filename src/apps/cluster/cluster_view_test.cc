@@ -50,10 +50,10 @@ a       serving   0-5     0/1   6.00 MiB  1.00 GiB  12,031   0.1 s   10.0.0.2:71
 b       draining  -       0/1   0 B       0 B       0        0.0 s
 b: numeric class differs
 
-LANE  STATE  ROLE  REQUESTS  KV BLOCKS  WAY
-4     open   both  5         120/4096   a 0-5 > b 6
+PIPELINE  STATE  ROLE  REQUESTS  KV BLOCKS  ROUTE
+4         open   both  5         120/4096   a 0-5 > b 6
 
-5 requests, 0 of them wait for layers or room, 1 move
+5 requests, 0 of them waiting for layers or room, 1 moving
 since the start: joins 2
 )");
   Json status = SmallStatus();
@@ -73,7 +73,7 @@ TEST(ClusterView, ShowsWhatIsNotUpAndWhatWasGivenUp) {
             "plan 4 was given up: worker b cannot load layers 4-7: no memory");
 }
 
-TEST(ClusterView, WhateverAServerSaysIsReadWithoutHarm) {
+TEST(ClusterView, MalformedAnswersAreReadSafely) {
   for (
       const char* text :
       {"{}", "[]", "null", R"({"workers":7,"pipelines":{},"counters":[]})",
@@ -133,13 +133,13 @@ TEST(PlanDiff, AnotherDegreeIsAnotherShare) {
             "them\n");
 }
 
-TEST(PlanDiff, UnknownSizesAndMissingLayersAreSaid) {
+TEST(PlanDiff, ReportsUnknownSizesAndMissingLayers) {
   ClusterView view = TwoWorkers();
   view.workers.pop_back();
   const PlanDiff diff = DiffPlans(view, Plan("  - {stage: 0, nodes: [a], layers: [0, 7]}\n"));
   EXPECT_EQ(FormatPlanDiff(diff),
             "a: 0-5 -> 0-6: gets 6 (of unknown size: no worker holds them)\n"
-            "the plan leaves out layers 7-11: nothing could be served\n"
+            "the plan leaves out layers 7-11: no request could be served\n"
             "1 layer to fetch, at least 0 B of weights; the KV of running requests moves with "
             "them\n");
 }

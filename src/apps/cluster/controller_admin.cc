@@ -121,7 +121,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
   void Settle(int64_t epoch, bool in_force) {
     const MutexLock lock(applying_);
     if (const Status settled = kept_->Settle(epoch, in_force); !settled.ok()) {
-      MR_LOG(error, "the next controller may begin with the plan that was given up: {}",
+      MR_LOG(error, "the next controller may start with the plan that was given up: {}",
              settled.message());
     }
   }
@@ -130,7 +130,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
   const std::string model_;
   const std::unique_ptr<KeptPlan> kept_;
   Mutex applying_;
-  cluster::Mailbox settling_;  // last: its work uses the rest
+  cluster::Mailbox settling_;  // last: its work uses the other members
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// ControllerAdmin: what operators ask of a controller, as the routes under /cluster want it.
+// NewControllerAdmin: makes the object through which the routes under /cluster act on a controller.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,9 @@
 
 namespace millrace::apps {
 
-// Any thread, while `host` lives. With `kept`, which stores each plan that is applied, `host` calls
-// back: it must be destroyed first. null: plans are not stored.
+// Any thread may call the result while `host` exists. `kept` stores each plan that is applied;
+// null: plans are not stored. With `kept`, `host` calls the result, so `host` must be destroyed
+// first.
 std::unique_ptr<serve::ClusterAdmin> NewControllerAdmin(cluster::ControllerHost& host,
                                                         std::string model,
                                                         std::unique_ptr<KeptPlan> kept);

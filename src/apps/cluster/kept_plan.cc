@@ -24,7 +24,7 @@ Result<std::optional<plan::WorkerPlan>> KeptPlan::Read() {
   const Result<Json> kept = ParseJson(*value);
   if (!kept.ok() || !kept->is_object() || kept->value("model", Json()) != model_fingerprint_ ||
       kept->value("layout", Json()) != layout_ || !kept->value("plan", Json()).is_string()) {
-    MR_LOG(info, "the plan applied last was for another model or layout");
+    MR_LOG(info, "ignoring the plan that was applied last: it is for another model or layout");
     return none;
   }
   const std::string text = kept->at("plan").get<std::string>();
@@ -33,7 +33,7 @@ Result<std::optional<plan::WorkerPlan>> KeptPlan::Read() {
     MR_LOG(error, "the plan applied last cannot be read: {}", plan.status().message());
     return none;
   }
-  MR_LOG(info, "with the plan that was applied last");
+  MR_LOG(info, "starting with the plan that was applied last");
   const MutexLock lock(mutex_);
   in_force_ = text;
   return std::optional<plan::WorkerPlan>(*std::move(plan));

@@ -1,7 +1,7 @@
-// KeptPlan: the plan that an operator applied last, in the cluster's store, so that the next
-// controller lays out the same. It counts while the model and the layout of the command line are
-// those it took the place of. Where it is given up before it comes into force, the one before it is
-// kept again. Any thread.
+// KeptPlan: keeps the plan that an operator applied last in the cluster's store, so that the next
+// controller uses the same layout. The plan is valid while the model and the layout of the command
+// line are those that it replaced. If it is given up before it comes into force, the plan before it
+// is stored again. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +18,15 @@ namespace millrace::apps {
 
 class KeptPlan {
  public:
-  // `leading` outlives it. `layout`: what the command line said.
+  // `leading` must outlive it. `layout`: that of the command line, as text.
   KeptPlan(Leading& leading, std::string model_fingerprint, std::string layout);
 
-  // nullopt: none that counts.
+  // nullopt: there is no valid plan.
   Result<std::optional<plan::WorkerPlan>> Read();
-  // `text`: as the operator sent it. kInvalidArgument: too long for a store.
+  // `text`: as the operator sent it. kInvalidArgument: too long for the store.
   Status Write(const std::string& text, int64_t epoch);
-  // The plan of that epoch is in force, or given up; of others than the one written last: nothing.
+  // The plan of that epoch is in force, or was given up. Ignored unless it was the last one
+  // written.
   Status Settle(int64_t epoch, bool in_force);
 
  private:
@@ -34,7 +35,7 @@ class KeptPlan {
   Leading& leading_;
   const std::string model_fingerprint_, layout_;
   Mutex mutex_;
-  std::string in_force_ MR_GUARDED_BY(mutex_);  // empty: that of the command line
+  std::string in_force_ MR_GUARDED_BY(mutex_);  // empty: the command line's
   std::optional<std::pair<int64_t, std::string>> written_ MR_GUARDED_BY(mutex_);  // not settled yet
 };
 

@@ -1,4 +1,4 @@
-// The plan that one controller leaves to the next.
+// The plan that one controller stores for the next.
 #include "apps/cluster/kept_plan.h"
 
 #include <gtest/gtest.h>
@@ -42,11 +42,11 @@ class KeptPlanTest : public testing::Test {
   std::unique_ptr<Leading> leading_;
 };
 
-TEST_F(KeptPlanTest, TheNextLeaderHasIt) {
+TEST_F(KeptPlanTest, TheNextLeaderReadsIt) {
   EXPECT_FALSE(Read("model", "2 x 1"));
   ASSERT_TRUE(KeptPlan(*leading_, "model", "2 x 1").Write(kPlan, 2).ok());
   const Term before = leading_->term();
-  Lead();  // at once: the store is this process's alone
+  Lead();  // without waiting: no other process uses the store
   EXPECT_GT(leading_->term(), before);
   const auto plan = Read("model", "2 x 1");
   ASSERT_TRUE(plan);
@@ -60,17 +60,17 @@ TEST_F(KeptPlanTest, APlanThatWasGivenUpIsNotKept) {
   KeptPlan kept(*leading_, "model", "");
   ASSERT_TRUE(kept.Write(kPlan, 2).ok());
   ASSERT_TRUE(kept.Settle(2, false).ok());
-  EXPECT_FALSE(Read("model", "")) << "the command line's counts again";
+  EXPECT_FALSE(Read("model", "")) << "the command line's layout is valid again";
   ASSERT_TRUE(kept.Write(kPlan, 3).ok());
   ASSERT_TRUE(kept.Settle(3, true).ok());
   const std::string other = std::string(kPlan).replace(std::string(kPlan).find("[b]"), 3, "[c]");
   ASSERT_TRUE(kept.Write(other, 5).ok());
-  ASSERT_TRUE(kept.Settle(4, true).ok());  // another change, of which it does not know
+  ASSERT_TRUE(kept.Settle(4, true).ok());  // another change, which it did not write
   ASSERT_TRUE(kept.Settle(5, false).ok());
   auto plan = Read("model", "");
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->workers.front(), "b");
-  // The next controller has read it: it is what its own failed changes lead back to.
+  // The next controller has read it, and returns to it when its own change fails.
   KeptPlan next(*leading_, "model", "");
   ASSERT_TRUE(next.Read().ok());
   ASSERT_TRUE(next.Write(other, 2).ok());
@@ -79,7 +79,7 @@ TEST_F(KeptPlanTest, APlanThatWasGivenUpIsNotKept) {
   EXPECT_EQ(Read("model", "")->workers.front(), "b");
 }
 
-TEST_F(KeptPlanTest, WhatCannotBeReadDoesNotCount) {
+TEST_F(KeptPlanTest, UnreadablePlansAreIgnored) {
   for (const char* text : {"", "format: 2\n", "{"}) {
     ASSERT_TRUE(KeptPlan(*leading_, "model", "").Write(text, 2).ok());
     EXPECT_FALSE(Read("model", "")) << text;

@@ -16,16 +16,17 @@ namespace {
 
 constexpr char kCluster[] = "millrace";
 constexpr std::string_view kEmbedded = "sqlite:";
-constexpr int kLostLeadership = 75;                      // EX_TEMPFAIL: start me again
-constexpr Duration kKeepTimeout = Duration::Seconds(1);  // an operator waits
+constexpr int kLostLeadership = 75;                      // EX_TEMPFAIL: to be restarted
+constexpr Duration kKeepTimeout = Duration::Seconds(1);  // an operator is waiting
 constexpr std::chrono::milliseconds kFirstReport{1000}, kReport{10'000};
 constexpr auto kFolderRetry = std::chrono::milliseconds(100);
 constexpr auto kTellLimit = std::chrono::seconds(1);
-constexpr auto kLastBytes = std::chrono::milliseconds(200);  // until what was told has left
+constexpr auto kLastBytes = std::chrono::milliseconds(200);  // for the last bytes to reach clients
 constexpr char kClusterId[] = "cluster-id";
 
-// One process at a time has an embedded store: who waits for it stands by. Once it is had, nobody
-// else can lead from it, so there is no lease to wait for either.
+// Only one process at a time can open an embedded store; a standby waits for it here. A process
+// that has opened it has no rival, so it deletes the predecessor's lease instead of waiting for its
+// end.
 Result<std::unique_ptr<cluster::Store>> OpenWhenFree(const std::string& address,
                                                      const cluster::EtcdTls& tls,
                                                      const Clock& clock) {
@@ -63,7 +64,7 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
           raw->changed_.notify_all();
           return;
         }
-        if (why.code() == StatusCode::kCancelled) return;  // it resigns, as the process ends
+        if (why.code() == StatusCode::kCancelled) return;  // it resigned because the process ends
         raw->Lose(why);
       });
   leading->election_->Campaign();
@@ -80,13 +81,13 @@ Result<std::unique_ptr<Leading>> Leading::Wait(const std::string& address,
   return leading;
 }
 
-// False: nothing is known yet.
+// Returns false if nothing is known yet.
 bool Leading::ReportStandby() const {
   const Status tried = election_->last_try();
   if (const auto leader = election_->leader()) {
-    MR_LOG(info, "standing by; {} leads", Printable(leader->candidate));
+    MR_LOG(info, "standing by; {} is the leader", Printable(leader->candidate));
   } else if (tried.code() == StatusCode::kFailedPrecondition) {
-    MR_LOG(info, "standing by; nobody leads yet");
+    MR_LOG(info, "standing by; no leader elected yet");
   } else if (!tried.ok()) {
     MR_LOG(warn, "cannot lead yet: {}", Printable(tried.message()));
   } else {
@@ -95,7 +96,7 @@ bool Leading::ReportStandby() const {
   return true;
 }
 
-// Given by its first leader.
+// The cluster's first leader chooses the id.
 Result<std::string> Leading::NameCluster() {
   MR_ASSIGN_OR_RETURN(const std::optional<std::string> kept, Kept(kClusterId));
   if (kept) return *kept;
@@ -115,10 +116,10 @@ void Leading::OnLoss(std::function<void()> tell) {
   tell_ = std::move(tell);
 }
 
-// Whoever succeeds us need not wait: nothing that is not on record is told from now on. Its end may
-// not hang on what was stopped in the midst of something.
+// A successor need not wait for this process, which delivers nothing from now on that is not
+// recorded. The detached thread ends the process even if `tell_` hangs on interrupted work.
 void Leading::Lose(const Status& why) {
-  MR_LOG(error, "this controller leads no more: {}", Printable(why.message()));
+  MR_LOG(error, "this controller is no longer the leader: {}", Printable(why.message()));
   std::thread([] {
     std::this_thread::sleep_for(kTellLimit);
     std::_Exit(kLostLeadership);

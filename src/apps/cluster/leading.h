@@ -1,5 +1,5 @@
-// Leading: what lets one of several controllers of a cluster lead: a store, a place in its
-// election, and the term it gave. Owned by the command that serves.
+// Leading: this process's leadership among the controllers of a cluster: the store, the candidacy
+// in its election, and the term that was won. Owned by the command that serves.
 #pragma once
 
 #include <functional>
@@ -18,23 +18,25 @@ namespace millrace::apps {
 
 class Leading {
  public:
-  // Opens `address` (cluster::OpenStore), stands by until this process leads. The process ends soon
-  // after it has stopped leading: a successor serves, and its workers obey the higher term.
+  // Opens the store at `address` (cluster::OpenStore) and waits until this process is the leader.
+  // When it loses the leadership, the process exits soon after: a successor serves, and workers
+  // obey the higher term.
   static Result<std::unique_ptr<Leading>> Wait(const std::string& address,
                                                const std::string& candidate,
                                                const cluster::EtcdTls& tls, const Clock& clock);
 
   Term term() const { return leadership_.term; }
-  // Names the store's contents: terms of one are compared, those of another store mean nothing.
+  // Identifies the store's contents. Only terms of the same store can be compared.
   const std::string& cluster_id() const { return cluster_id_; }
-  // For certain: once false it stays so. Any thread.
+  // Whether this process is certainly the leader. Once false it stays false. Any thread.
   bool Leads() const;
 
-  // Called once this process leads no more, before it ends: to tell clients. It has a second. Empty
-  // takes it back, and waits while it runs.
+  // `tell` is called when this process is no longer the leader, before it exits, to inform clients.
+  // It has one second. An empty function removes it, and waits while it runs.
   void OnLoss(std::function<void()> tell);
 
-  // What leaders leave to each other. Keep fails once this process has stopped leading.
+  // Values that a leader stores for its successors. Keep fails when this process is no longer the
+  // leader.
   Status Keep(const std::string& key, const std::string& value);
   Result<std::optional<std::string>> Kept(const std::string& key);
 
@@ -52,7 +54,7 @@ class Leading {
   Mutex telling_;
   std::function<void()> tell_ MR_GUARDED_BY(telling_);
   std::unique_ptr<cluster::Store> store_;
-  std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store goes
+  std::unique_ptr<cluster::LeaderElection> election_;  // resigns before the store is destroyed
 };
 
 }  // namespace millrace::apps

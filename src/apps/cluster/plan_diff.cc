@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kDiffNameBytesMax = 64;
 
-// One share of one layer: the same share may hold different bytes under another degree.
+// One rank's share of one layer. The same rank may hold other bytes under another degree.
 struct Share {
   int layer = 0, rank = 0, ranks = 1;
   friend auto operator<=>(const Share&, const Share&) = default;
@@ -47,7 +47,7 @@ void Insert(Shares& shares, LayerRange layers, int rank, int ranks) {
   for (int layer = layers.begin; layer < layers.end; ++layer) shares.insert({layer, rank, ranks});
 }
 
-// Bytes of each whole layer, from whoever holds it.
+// Bytes of each whole layer, from a worker that holds it.
 std::map<int, double> LayerBytes(const ClusterView& now) {
   std::map<int, double> bytes;
   for (const WorkerView& worker : now.workers) {
@@ -95,11 +95,11 @@ bool PlanDiff::empty() const {
 }
 
 PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
-  std::map<std::string, std::pair<Shares, Shares>> exports;  // now, then
+  std::map<std::string, std::pair<Shares, Shares>> held;  // now, then
   std::set<std::string> present;
   for (const WorkerView& worker : now.workers) {
     present.insert(worker.name);
-    Shares& shares = exports[worker.name].first;
+    Shares& shares = held[worker.name].first;
     for (const LayerRange& range : worker.layers) {
       Insert(shares, range, worker.rank, worker.ranks);
     }
@@ -110,7 +110,7 @@ PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
     for (size_t rank = 0; rank < stage.nodes.size(); ++rank) {
       const std::string name =
           Printable(then.workers[static_cast<size_t>(stage.nodes[rank])], kDiffNameBytesMax);
-      Insert(exports[name].second, stage.layers, static_cast<int>(rank), stage.tensor_parallel);
+      Insert(held[name].second, stage.layers, static_cast<int>(rank), stage.tensor_parallel);
     }
   }
   PlanDiff diff;
@@ -119,7 +119,7 @@ PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then) {
   Insert(whole, {0, diff.num_layers}, 0, 1);
   diff.uncovered = Ranges(Without(whole, covered));
   const auto layer_bytes = LayerBytes(now);
-  for (const auto& [name, shares] : exports) {
+  for (const auto& [name, shares] : held) {
     const Shares fetched = Without(shares.second, shares.first);
     WorkerChange& change = diff.changes.emplace_back();
     change.worker = name;
@@ -152,7 +152,7 @@ std::string FormatPlanDiff(const PlanDiff& diff) {
     bytes += change.fetched_bytes.value_or(0);
   }
   if (!diff.uncovered.empty()) {
-    out += fmt::format("the plan leaves out layers {}: nothing could be served\n",
+    out += fmt::format("the plan leaves out layers {}: no request could be served\n",
                        LayersText(diff.uncovered));
   }
   if (diff.empty()) return out + "no layer moves\n";

@@ -17,18 +17,18 @@ struct WorkerChange {
   std::string worker;
   bool present = false;  // has joined
   std::vector<LayerRange> now, then, fetched, dropped;
-  std::optional<int64_t> fetched_bytes;  // about; nullopt when nobody holds one of the layers now
+  std::optional<int64_t> fetched_bytes;  // approximate; nullopt if a layer is on no worker
 };
 
 struct PlanDiff {
-  std::vector<WorkerChange> changes;  // by name; those that stay as they are as well
+  std::vector<WorkerChange> changes;  // by name, including unchanged workers
   std::vector<LayerRange> uncovered;  // layers of the model that the new plan leaves out
   int num_layers = 0;
 
   bool empty() const;
 };
 
-// A worker whose tensor-parallel rank or degree changes gets all its layers anew.
+// A worker whose tensor-parallel rank or degree changes fetches all its layers again.
 PlanDiff DiffPlans(const ClusterView& now, const plan::WorkerPlan& then);
 std::string FormatPlanDiff(const PlanDiff& diff);
 

@@ -1,5 +1,6 @@
-// The folder that --tls-dir names: who this process is and whom it believes. `millrace certs` makes
-// such folders; the names are those of a Kubernetes TLS secret.
+// The files in the folder that --tls-dir names: this process's certificate and key, and the
+// authority whose certificates it accepts. `millrace certs` makes such folders; the names are those
+// of a Kubernetes TLS secret.
 #pragma once
 
 namespace millrace::apps {

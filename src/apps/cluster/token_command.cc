@@ -25,7 +25,7 @@ struct TokenFlags {
 Result<std::string> NewTokenText() {
   std::array<uint8_t, kTokenBytes> bytes;
   if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    return Unavailable(fmt::format("no random bytes: {}", std::strerror(errno)));
+    return Unavailable(fmt::format("cannot get random bytes: {}", std::strerror(errno)));
   }
   std::string text;
   for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
@@ -41,7 +41,7 @@ Status RunToken(const TokenFlags& flags) {
   const auto existing = flags.force ? ExistingFile::kReplace : ExistingFile::kKeep;
   const Status written = WriteFileWithMode(flags.out, token + "\n", kTokenMode, existing);
   if (written.ok() || !std::filesystem::exists(flags.out)) return written;
-  return FailedPrecondition(written.message() + "; --force replaces a token that is there");
+  return FailedPrecondition(written.message() + "; --force replaces an existing token");
 }
 
 }  // namespace
@@ -51,8 +51,8 @@ std::unique_ptr<Command> MakeTokenCommand() {
   command->name = "token";
   command->summary = "Make the secret that lets workers join a cluster";
   command->description =
-      "Draws 32 random bytes and writes them as 64 hexadecimal digits. Whoever has the token and "
-      "reaches the controller may join: keep it as you keep a password. The controller and every "
+      "Draws 32 random bytes and writes them as 64 hexadecimal digits. Anyone who has the token "
+      "and can reach the controller can join: treat it like a password. The controller and every "
       "worker read it from a file (--token), never from the command line.";
   command->examples = {
       {"millrace token --out cluster.token", "a new token, in a file that only you can read"},

@@ -33,20 +33,21 @@ struct UpFlags {
 Result<std::string> NewToken() {
   uint8_t bytes[32];
   if (getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
-    return Unavailable(fmt::format("no random bytes: {}", std::strerror(errno)));
+    return Unavailable(fmt::format("cannot get random bytes: {}", std::strerror(errno)));
   }
   std::string text;
   for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
   return text;
 }
 
-// A folder that only we can read, with the token's file; gone with its owner.
+// A folder that only this user can read, with the token's file. The destructor removes it.
 class TokenFolder {
  public:
   static Result<std::unique_ptr<TokenFolder>> Make(const std::string& token) {
     std::string path = std::filesystem::temp_directory_path() / "millrace-XXXXXX";
     if (mkdtemp(path.data()) == nullptr) {
-      return Unavailable(fmt::format("no folder for the token: {}", std::strerror(errno)));
+      return Unavailable(
+          fmt::format("cannot make a folder for the token: {}", std::strerror(errno)));
     }
     std::unique_ptr<TokenFolder> folder(new TokenFolder(path));
     MR_RETURN_IF_ERROR(WriteFileWithMode(folder->file(), token, 0600, ExistingFile::kKeep));
@@ -63,7 +64,7 @@ class TokenFolder {
   const std::string path_;
 };
 
-// KV memory of each worker. A number of blocks is what it takes at most: all layers of each block.
+// KV memory of each worker. For a given number of blocks, enough for all layers of each block.
 int64_t KvBytesOfEach(const UpFlags& flags, const LocalModel& model) {
   const EngineFlags& engine = flags.serve.engine;
   if (engine.num_blocks) {
@@ -107,8 +108,8 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_
   return specs;
 }
 
-// The model's engine, and the workers it has: they go first. The controller has nothing running any
-// more by then, so nothing need be handed over.
+// The model's engine and its workers. The workers are stopped first: no request runs any more by
+// then, so nothing needs to be handed over.
 struct Supervised {
   std::shared_ptr<engine::Generator> engine;
   std::unique_ptr<TokenFolder> token;
@@ -155,20 +156,22 @@ Status Validate(const UpFlags& flags) {
   const int stages = flags.controller.stages.value_or(1);
   const int needed = stages * flags.controller.tensor_parallel;
   if (flags.controller.plan_file.empty() && needed > flags.workers) {
-    return InvalidArgument(fmt::format("{} stages of {} need {} workers; --workers is {}", stages,
-                                       flags.controller.tensor_parallel, needed, flags.workers));
+    return InvalidArgument(fmt::format("{} stages of {} workers need {} workers; --workers is {}",
+                                       stages, flags.controller.tensor_parallel, needed,
+                                       flags.workers));
   }
   return OkStatus();
 }
 
-void SayWhatWorkersShare(Command& command) {
+void DescribeSharedOptions(Command& command) {
   command.Named("threads").help =
-      "Threads of each worker [default: the CPUs this process may use, shared out]";
+      "Compute threads of each worker [default: the CPUs that this process may use, divided by "
+      "--workers]";
   command.Named("kv-cache-memory").help =
       "Memory for the KV cache, such as 2GiB, of all workers together [default: 40 % of the free "
-      "memory, or what --max-num-seqs sequences need where that is less]";
+      "memory, or what --max-num-seqs sequences need if that is less]";
   command.Named("num-gpu-blocks-override").help =
-      "Number of KV blocks of a pipeline, whatever the memory";
+      "Number of KV blocks of a pipeline, regardless of the memory";
   command.Named("log-level").help = "Least severe messages shown on stderr, of the workers as well";
 }
 
@@ -179,9 +182,9 @@ std::unique_ptr<Command> MakeUpCommand() {
   command->name = "up";
   command->summary = "Serve a model from several workers on this machine";
   command->description =
-      "Starts a controller with the HTTP API and as many worker processes as asked, cuts the "
-      "model's layers over them, and starts a worker again that dies: requests that ran on it go "
-      "on where they were. Without a layout each worker is one stage of a pipeline.";
+      "Starts a controller with the HTTP API and --workers worker processes, and splits the "
+      "model's layers over them. A worker that dies is started again; the requests that ran on it "
+      "continue where they were. Without layout options each worker is one stage of a pipeline.";
   command->examples = {
       {"millrace up models/demo --workers 2", "two workers, half the layers each"},
       {"millrace up org/name --workers 4 --pipeline-parallel-size 2 --tensor-parallel-size 2",
@@ -197,7 +200,7 @@ std::unique_ptr<Command> MakeUpCommand() {
   AddEngineOptions(*command, &flags->serve.engine);
   AddEngineSeedOption(*command, &flags->serve.engine);
   AddGeneralOptions(*command);
-  SayWhatWorkersShare(*command);
+  DescribeSharedOptions(*command);
   command->validate = [flags] { return Validate(*flags); };
   command->run = [flags, up = command.get()] {
     return RunServer(flags->serve, [flags, up](const Clock& clock) {

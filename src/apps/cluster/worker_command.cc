@@ -39,7 +39,7 @@ std::string DefaultName() {
   return host;
 }
 
-// Of "host:port"; an IPv6 address without its brackets.
+// The host of "host:port"; an IPv6 address without its brackets.
 std::string HostOf(const std::string& address) {
   std::string host = address.substr(0, address.rfind(':'));
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
@@ -74,10 +74,10 @@ Status RunWorker(const WorkerFlags& flags) {
                                     .kv_bytes = flags.kv_bytes,
                                     .max_model_len = flags.max_model_len});
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
-  // Once: hand over what runs, then go. Twice: go.
+  // The first signal hands over running requests and then ends; the second ends at once.
   signals.OnSignal([raw = worker.get()](int count) {
     if (count > 1 || !raw->host().welcomed()) return raw->Stop();
-    MR_LOG(info, "handing over; a second signal stops at once");
+    MR_LOG(info, "handing over running requests; a second signal stops at once");
     raw->LeaveSoon(std::nullopt);
   });
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
@@ -86,8 +86,9 @@ Status RunWorker(const WorkerFlags& flags) {
   const cluster::KvExchangeCounters kv = worker->kv_counters();
   const cluster::WeightCounters weights = model.weights->counters();
   MR_LOG(info,
-         "KV: served {} pulls ({}), pulled {}; refused {}, {} of them forged, {} stale, {} taken "
-         "back while read. Weights: served {}, fetched {}, refused {}; {} sources gave others",
+         "KV: served {} pulls ({}), pulled {}; refused {}, {} of them forged, {} stale, {} "
+         "withdrawn while read. Weights: served {}, fetched {}, refused {}; {} sources sent wrong "
+         "weights",
          kv.served, FormatBytes(static_cast<int64_t>(kv.served_bytes)),
          FormatBytes(static_cast<int64_t>(kv.pulled_bytes)), kv.refused, kv.exports.forged,
          kv.exports.stale, kv.exports.taken_back,
@@ -105,8 +106,9 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->summary = "Hold layers of a model for a cluster";
   command->description =
       "Joins a controller (`millrace serve --cluster` or `millrace up`), loads the layers it is "
-      "given and computes them. When the controller goes away the worker keeps its weights and "
-      "joins again. SIGTERM hands over what runs and then ends; a second signal ends at once.";
+      "given and computes them. When the controller goes away, the worker keeps its weights and "
+      "joins again. On SIGTERM it hands over running requests and then ends; on a second signal it "
+      "ends at once.";
   command->examples = {
       {"millrace worker models/demo --join 127.0.0.1:7000 --token cluster.token",
        "a worker on the controller's machine"},
@@ -122,38 +124,38 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   Option join = TextListOption("join", "ADDRESS", &flags->join);
   join.required = true;
   command->Add("Cluster", std::move(join),
-               "The controller's host:port for workers; of several the one that leads is found");
+               "The controller's HOST:PORT for workers; of several, the worker finds the leader");
   command->Add("Cluster", TextOption("name", "NAME", &flags->name),
-               "What the worker is called in plans and status; unique [default: the host's name]");
-  command->Add("Cluster", TextOption("listen", "ADDRESS", &flags->listen),
-               "Where other workers reach this one for steps; its host is used for data too");
+               "The worker's name in plans and status; must be unique [default: the host's name]");
+  command->Add(
+      "Cluster", TextOption("listen", "ADDRESS", &flags->listen),
+      "HOST:PORT where other workers reach this one for steps; the host is used for data too");
   command->Add("Cluster", IntOption("data-port", "PORT", &flags->data_port, 0, kWorkerPortMax),
                "TCP port for activations and KV; 0: any free one");
   command->Add("Cluster", TextOption("advertise", "HOST", &flags->advertise),
-               "The host name others use, where it differs from --listen");
+               "The host name that other workers use, if it differs from --listen");
   command->Add(
       "Cluster", TextOption("rdma", "NAMES", &flags->rdma),
-      "Pull KV over RDMA by these transports of UCX, for example rc,dc; needs a build with "
-      "UCX, and not with certificates, as the card encrypts nothing");
+      "Pull KV over RDMA with these transports of UCX, for example rc,dc; needs a build with "
+      "UCX, and excludes --tls-dir, because the card encrypts nothing");
   AddTrustOptions(*command, &flags->trust);
   command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
-               "Memory for the KV of all requests; without it 40 % of what is free");
+               "Memory for the KV of all requests [default: 40 % of the free memory]");
   command->Add(
       "Memory and threads",
       IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),
-      "Longest sequence to prepare for; a worker that prepares for less than the controller "
-      "serves gets no layers [default: what the model was made for]");
+      "Longest sequence to prepare for; a worker that is prepared for less than the controller "
+      "serves gets no layers [default: the model's maximum]");
   command->Add("Memory and threads",
                IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
-               "Threads that compute [default: one per CPU of this process]");
-  command->Add(
-      "Memory and threads",
-      ChoiceOption<WeightsFrom>("weights", &flags->weights,
-                                {{"auto", WeightsFrom::kAuto},
-                                 {"disk", WeightsFrom::kDisk},
-                                 {"peer", WeightsFrom::kPeer}}),
-      "Where weights come from: disk, other workers (peer; the disk when those have none), "
-      "or auto: from other workers where files are missing in MODEL");
+               "Compute threads [default: one per CPU that this process may use]");
+  command->Add("Memory and threads",
+               ChoiceOption<WeightsFrom>("weights", &flags->weights,
+                                         {{"auto", WeightsFrom::kAuto},
+                                          {"disk", WeightsFrom::kDisk},
+                                          {"peer", WeightsFrom::kPeer}}),
+               "Where weights come from: disk; peer: other workers, or the disk if they have none; "
+               "auto: the disk, or other workers if files are missing in MODEL");
   AddGeneralOptions(*command);
   command->run = [flags] { return RunWorker(*flags); };
   return command;

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::chrono::seconds kNoSourcePause{2};
 constexpr std::chrono::milliseconds kWantedPoll{50};
-constexpr double kKvMemoryShare = 0.4;  // of what is free, as for a model in one process
+constexpr double kKvMemoryShare = 0.4;  // of the free memory, as for a model in one process
 
 Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
                                                    const cluster::ShardProgressFn& progress) {
@@ -45,8 +45,8 @@ Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
   return std::shared_ptr<net::Collective>(std::move(group));
 }
 
-// A model among the ranks of one group. When a rank is lost, or the controller, the same model goes
-// on in another group: while both are there, each runs it with its own.
+// A model as one rank of a group. When a rank or the controller is lost, the same model continues
+// in another group. While both groups exist, each stage runs the model with its own collective.
 class RankStage : public engine::WrappedStage {
  public:
   RankStage(std::shared_ptr<engine::ModelStage> model, std::shared_ptr<net::Collective> group)
@@ -62,14 +62,14 @@ class RankStage : public engine::WrappedStage {
   const std::shared_ptr<net::Collective> group_;
 };
 
-// What was loaded and is still there; the loading thread's.
+// What was loaded and still exists. Used by the loading thread only.
 struct Known {
   std::weak_ptr<engine::Stage> stage;
-  std::weak_ptr<engine::ModelStage> model;  // in it
+  std::weak_ptr<engine::ModelStage> model;  // the one in `stage`
   ShardLoaded facts;
 };
 
-// That has what the load reads.
+// Returns a folder with the files that this load needs.
 Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard& load,
                               const cluster::ShardProgressFn& progress) {
   if (!options.weights) return options.folder;
@@ -79,7 +79,8 @@ Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard
     MR_LOG(warn, "{}; reading {}", fetched.status().message(), options.folder);
     return options.folder;
   }
-  // It will be asked again, by the next session at once: not to be refused at once again.
+  // The next session asks again at once. The pause keeps failed loads from following each other
+  // without a break.
   const auto until = std::chrono::steady_clock::now() + kNoSourcePause;
   while (std::chrono::steady_clock::now() < until && progress(0, 0)) {
     std::this_thread::sleep_for(kWantedPoll);
@@ -114,15 +115,16 @@ Result<std::shared_ptr<engine::ModelStage>> LoadModel(const WorkerModelOptions& 
   return std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
 }
 
-// A stage of `known`'s weights, if there are such, or of those it loads: `model`.
+// Makes a stage of `known`'s weights if `known` is given, else of weights that it loads. Sets
+// `model` to the stage without its group.
 Status MakeStage(const WorkerModelOptions& options, const LoadShard& load, const Known* known,
                  const cluster::ShardProgressFn& progress, cluster::LoadedShard& loaded,
                  std::shared_ptr<engine::ModelStage>& model) {
   if (options.max_model_len && *options.max_model_len < load.max_model_len) {
-    return InvalidArgument(
-        fmt::format("this worker prepares for {} tokens and the controller serves sequences of {}: "
-                    "raise --max-model-len at the worker or lower it at the controller",
-                    *options.max_model_len, load.max_model_len));
+    return InvalidArgument(fmt::format(
+        "this worker is prepared for {} tokens, but the controller serves sequences of {}: "
+        "raise --max-model-len at the worker or lower it at the controller",
+        *options.max_model_len, load.max_model_len));
   }
   MR_ASSIGN_OR_RETURN(auto group, JoinGroup(load, progress));
   if (known != nullptr) {
@@ -138,7 +140,7 @@ Status MakeStage(const WorkerModelOptions& options, const LoadShard& load, const
   return OkStatus();
 }
 
-// What the folder has; kNotFound where it lacks weights, or is not there.
+// The digests of the folder's weights; kNotFound if it lacks weights or does not exist.
 Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string& name,
                                                                WorkerModel& model) {
   MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(name));
@@ -157,7 +159,7 @@ Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string
 std::string NumericClass() {
   auto device = tensor::NewCpuDevice({.threads = 1});
   if (!device.ok()) return "cpu";
-  const std::string name = (*device)->Name();  // "cpu avx3 x1": the threads change no bit
+  const std::string name = (*device)->Name();  // "cpu avx3 x1"; drops the thread count
   return name.substr(0, name.rfind(" x"));
 }
 

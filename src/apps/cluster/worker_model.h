@@ -1,4 +1,4 @@
-// A worker's model: who this process is to a cluster, and how it loads the layers it is told to.
+// A worker's model: the worker's identity in a cluster, and the loader of the layers it is given.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace millrace::apps {
 
-// Where a worker has its weights from.
+// Where a worker gets its weights.
 enum class WeightsFrom {
   kAuto,  // the disk where the folder has them, else other workers
   kDisk,
@@ -24,27 +24,28 @@ enum class WeightsFrom {
 struct WorkerModelOptions {
   std::string folder;
   bool on_disk = true;                               // the folder has all of it
-  std::shared_ptr<cluster::WeightExchange> weights;  // asked first; null: the disk alone
+  std::shared_ptr<cluster::WeightExchange> weights;  // tried first; null: only the disk
   int threads = 1;
-  std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of what is free
+  std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of the free memory
   std::optional<int> max_model_len;
   int max_num_seqs = 128;
 };
 
-// Who a worker is to the cluster, and what it has of the model.
+// A worker's identity in the cluster, and what it has of the model.
 struct WorkerModel {
-  WorkerIdentity identity;  // without model and KV layout where the folder has none
+  WorkerIdentity identity;  // without model and KV layout if the folder has no weights
   std::string folder;
   bool on_disk = false;
   bool from_peers = false;
   std::shared_ptr<cluster::WeightExchange> weights;  // serves others; fetches `from_peers`
 };
-// `model`: a folder, or a name in the Hugging Face cache. Reads weights that are there once, for
-// the fingerprint. kAuto, kDisk: errors as FindModel and Model::Load; kAuto takes a folder that
-// lacks files, kPeer one that does not exist yet.
+// `model`: a folder, or a name in the Hugging Face cache. Reads weights that are on disk once, for
+// the fingerprint. kAuto, kDisk: errors as of FindModel and Model::Load. kAuto accepts a folder
+// that lacks files, kPeer also one that does not exist yet.
 Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from, const Clock& clock);
 
-// The class of processes that compute the same bits as this one, for WorkerIdentity.
+// The numeric class of this process, for WorkerIdentity: processes of one class compute the same
+// bits.
 std::string NumericClass();
 std::string KvLayoutName(const ModelSpec& spec);
 

@@ -1,4 +1,4 @@
-// What a worker has loaded stays loaded when only its company changes.
+// A worker keeps what it has loaded when only the other ranks of its stage change.
 #include "apps/cluster/worker_model.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr LayerRange kLayers{0, 2};
 
-// Two workers' loaders, each with a thread where they must meet.
+// Two workers' loaders. Where the ranks must meet, each runs on a thread of its own.
 class RanksOfAStage : public testing::Test {
  protected:
   using Stages = std::array<std::shared_ptr<engine::Stage>, kRanks>;
@@ -58,7 +58,7 @@ class RanksOfAStage : public testing::Test {
   }
   Stages stages() const { return {loaded_[0].stage, loaded_[1].stage}; }
 
-  // A prompt in a pipeline of its own; the rows that leave the stage at rank 0.
+  // Runs a prompt in a pipeline of its own. Returns the activations that leave the stage at rank 0.
   static Result<std::vector<std::byte>> Run(const Stages& stages, PipelineId pipeline) {
     StepPlan plan{.id = StepId(1), .tokens = {5, 17, 250}, .blocks = {0}};
     plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
@@ -83,8 +83,8 @@ class RanksOfAStage : public testing::Test {
   std::array<cluster::LoadedShard, kRanks> loaded_;
 };
 
-// As when a controller has changed, or one of more ranks was lost: it took minutes to read them.
-TEST_F(RanksOfAStage, GoOnInAnotherGroupWithoutLoadingAgain) {
+// As after a change of controller or the loss of a rank. Reading the weights can take minutes.
+TEST_F(RanksOfAStage, ContinueInAnotherGroupWithoutLoadingAgain) {
   EXPECT_GT(Load(1, {}), 0);
   const Stages first = stages();
   const auto abort = loaded_[1].abort;
@@ -92,9 +92,9 @@ TEST_F(RanksOfAStage, GoOnInAnotherGroupWithoutLoadingAgain) {
   ASSERT_TRUE(expected.ok()) << expected.status().ToString();
   EXPECT_GT(expected->size(), 0u);
 
-  EXPECT_EQ(Load(2, first), 0) << "the weights are here";
+  EXPECT_EQ(Load(2, first), 0) << "the weights are loaded";
   EXPECT_GT(loaded_[0].facts.kv_bytes_per_token_layer, 0);
-  // Until the first group ends both may run, as where a plan changes.
+  // Both may run until the first group ends, as during a change of plan.
   EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
   EXPECT_EQ(*Run(first, PipelineId(3)), *expected);
   abort("a rank is gone");
@@ -102,8 +102,8 @@ TEST_F(RanksOfAStage, GoOnInAnotherGroupWithoutLoadingAgain) {
   EXPECT_EQ(*Run(stages(), PipelineId(5)), *expected);
 }
 
-// One that was not there before loads; those that were do not.
-TEST_F(RanksOfAStage, ANewcomerLoadsAlone) {
+// Only a rank that is new loads weights.
+TEST_F(RanksOfAStage, OnlyANewRankLoads) {
   const int64_t both = Load(1, {});
   const auto expected = Run(stages(), PipelineId(1));
   Stages same = stages();
@@ -115,7 +115,7 @@ TEST_F(RanksOfAStage, ANewcomerLoadsAlone) {
   EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
 }
 
-// It would fail in the midst of a request, and take the pipeline with it.
+// Such a sequence would fail during a request, and break its pipeline.
 TEST_F(RanksOfAStage, SequencesBeyondMaxModelLenAreRefusedBeforeAnythingIsLoaded) {
   const auto loader =
       MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20, .max_model_len = 32});
@@ -127,7 +127,7 @@ TEST_F(RanksOfAStage, SequencesBeyondMaxModelLenAreRefusedBeforeAnythingIsLoaded
     return loader(asked, nullptr, [](int64_t, int64_t) { return true; }).facts.status;
   };
   EXPECT_TRUE(load(32).ok());
-  EXPECT_TRUE(load(0).ok());  // of a controller that does not say
+  EXPECT_TRUE(load(0).ok());  // from a controller that does not send it
   EXPECT_NE(load(33).message().find("raise --max-model-len"), std::string::npos);
 }
 

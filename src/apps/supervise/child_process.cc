@@ -44,7 +44,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 [[noreturn]] void RunChild(char* const* argv, char* const* environment, int output, int failure,
                            pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(kExecFailed);  // it died before the line above
+  if (getppid() != parent) _exit(kExecFailed);  // the parent died before the line above
   setpgid(0, 0);                                // the terminal's Ctrl-C is for the supervisor
   sigset_t none;
   sigemptyset(&none);

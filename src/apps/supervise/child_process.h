@@ -1,5 +1,5 @@
-// ChildProcess: one process that this one started: its life as a descriptor to poll, what it writes
-// as lines. It is killed when the thread that spawned it ends, however that comes about.
+// ChildProcess: a process that this one started, with a descriptor to poll for its end, and its
+// output as lines. It is killed when the thread that spawned it ends, for any reason.
 //
 // Owned and used by one thread, which must outlive the child.
 #pragma once
@@ -34,8 +34,8 @@ class OwnedFd {
 
 class ChildProcess {
  public:
-  // argv[0] is the program's path. The environment is ours, with `environment` ("NAME=value")
-  // added. kFailedPrecondition when it cannot be executed.
+  // argv[0] is the program's path. The child gets this process's environment and `environment`
+  // ("NAME=value"). kFailedPrecondition when it cannot be executed.
   static Result<ChildProcess> Spawn(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment);
   ChildProcess(ChildProcess&&) = default;
@@ -44,13 +44,13 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   int end_fd() const { return end_.get(); }        // readable once it has ended
-  int output_fd() const { return output_.get(); }  // readable when it has written; -1: it is closed
+  int output_fd() const { return output_.get(); }  // readable when there is output; -1: closed
 
   void Signal(int number) const;
-  // Takes what there is to read, without waiting, and calls with each whole line.
+  // Reads the available output without waiting, and calls `on_line` with each whole line.
   void ReadLines(const std::function<void(std::string_view line)>& on_line);
-  // REQUIRES: end_fd() is readable. How it ended: 0 to 255, or 128 and the signal's number. What
-  // it had still written is handed out first.
+  // REQUIRES: end_fd() is readable. Passes the remaining output to `on_line`, then returns the exit
+  // code: 0 to 255, or 128 plus the signal's number.
   int Reap(const std::function<void(std::string_view line)>& on_line);
 
  private:
@@ -60,7 +60,7 @@ class ChildProcess {
   pid_t pid_ = 0;
   OwnedFd end_;
   OwnedFd output_;
-  std::string rest_;  // of a line whose end has not come yet
+  std::string rest_;  // the start of a line whose end has not been read yet
   bool reaped_ = false;
 };
 

@@ -37,7 +37,7 @@ Result<std::unique_ptr<Supervisor>> Supervisor::Start(SupervisorOptions options,
                                                       std::vector<ChildSpec> children) {
   std::unique_ptr<Supervisor> made(new Supervisor(std::move(options), std::move(children)));
   if (!made->wake_.open()) return FailedPrecondition("cannot make an event descriptor");
-  // The thread that spawns must live as long as the children: PR_SET_PDEATHSIG is about it.
+  // The thread that spawns must live as long as the children: PR_SET_PDEATHSIG refers to it.
   made->thread_ = std::thread([raw = made.get()] { raw->Run(); });
   MutexLock lock(made->mutex_);
   made->changed_.wait(lock,
@@ -117,7 +117,7 @@ void Supervisor::Run() {
   }
 }
 
-// False when the first start of one failed.
+// Returns false when a child's first start failed.
 bool Supervisor::StartDue(Time now) {
   if (stopping_) return true;
   for (auto& child : children_) {
@@ -133,7 +133,7 @@ bool Supervisor::StartDue(Time now) {
       started_ = spawned.status();
       return false;
     }
-    Say(*child, "cannot be started again: " + spawned.status().message());
+    Say(*child, "cannot be restarted: " + spawned.status().message());
     child->start_at = now + RestartPause(options_, ++child->early_deaths);
   }
   if (!started_) started_ = OkStatus();
@@ -147,18 +147,18 @@ void Supervisor::Ended(Child& child, Time now) {
   if (stopping_) return;
   child.stays_down = exit == 0 || exit == kUsageExit;
   if (child.stays_down) {
-    Say(child, fmt::format("left with {} and stays down", exit));
+    Say(child, fmt::format("exited with {}; it is not restarted", exit));
     return;
   }
   child.early_deaths = now - child.started < options_.early ? child.early_deaths + 1 : 1;
   const Duration pause = RestartPause(options_, child.early_deaths);
   child.start_at = now + pause;
-  Say(child, fmt::format("ended with {}; starts again in {:.1f} s", exit, pause.seconds()));
+  Say(child, fmt::format("exited with {}; restarting in {:.1f} s", exit, pause.seconds()));
 }
 
 void Supervisor::AdvanceStop(Time now) {
   if (!stopping_) return;
-  std::optional<int> order;  // the lowest that still runs
+  std::optional<int> order;  // the lowest of the children that still run
   for (const auto& child : children_) {
     if (child->process)
       order = std::min(order.value_or(child->spec.stop_order), child->spec.stop_order);
@@ -186,10 +186,10 @@ bool Supervisor::Over() const {
                      });
 }
 
-// Waits for output of the children, for a time that has come, or for Wake.
+// Waits for output of the children, for their next start or kill, or for Wake.
 void Supervisor::Poll(Time now) {
   std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0}};
-  std::vector<std::pair<Child*, bool>> of = {{nullptr, false}};  // whose; is it its end
+  std::vector<std::pair<Child*, bool>> of = {{nullptr, false}};  // whose, and whether it is end_fd
   Time until = now + kPollMost;
   {
     const MutexLock lock(mutex_);

@@ -1,9 +1,9 @@
-// Supervisor: keeps a set of child processes running. One that dies is started again, after a pause
-// that grows while it keeps dying; one that leaves with 0 has left, and one that leaves with 2
-// (wrong usage) would do so again: both stay down.
+// Supervisor: keeps a set of child processes running. A child that dies is started again, after a
+// pause that grows while it keeps dying. A child that exits with 0 has finished, and one that exits
+// with 2 (wrong usage) would do so again: both stay down.
 //
-// Owned by a command. One thread of its own spawns, reads, reaps and signals; callbacks come from
-// it and must be quick. When this process ends in whatever way, so do the children.
+// Owned by a command. A thread of its own spawns, reads, reaps and signals the children and calls
+// the callbacks, which must be quick. When this process ends for any reason, so do the children.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +23,16 @@
 namespace millrace::apps {
 
 struct ChildSpec {
-  std::string name;                      // before its lines
+  std::string name;                      // precedes its lines
   std::vector<std::string> argv;         // argv[0]: the program's path
   std::vector<std::string> environment;  // "NAME=value", added to ours
-  int stop_order = 0;                    // those of a lower order end first
+  int stop_order = 0;                    // children of a lower order are stopped first
 };
 
 struct SupervisorOptions {
-  Duration pause_first = Duration::Seconds(0.1);  // before a dead one is started again
+  Duration pause_first = Duration::Seconds(0.1);  // before a dead child is started again
   Duration pause_most = Duration::Seconds(5);     // each early death doubles the pause up to this
-  Duration early = Duration::Seconds(10);         // who lived longer did not die early
+  Duration early = Duration::Seconds(10);         // a child that ran longer did not die early
   Duration stop_limit = Duration::Seconds(30);    // from SIGTERM to SIGKILL, for each order
   std::function<void(std::string_view name, std::string_view line)> on_line;
 };
@@ -41,7 +41,7 @@ struct ChildStatus {
   std::string name;
   std::optional<pid_t> pid;  // while it runs
   int starts = 0;
-  std::optional<int> last_exit;  // 0 to 255, or 128 and the signal's number
+  std::optional<int> last_exit;  // 0 to 255, or 128 plus the signal's number
   bool stays_down = false;
 };
 
@@ -53,9 +53,9 @@ class Supervisor {
   // Starts all of them. kFailedPrecondition when one cannot be executed; then none runs.
   static Result<std::unique_ptr<Supervisor>> Start(SupervisorOptions options,
                                                    std::vector<ChildSpec> children);
-  ~Supervisor();  // stops
+  ~Supervisor();  // BeginStop() and Wait()
 
-  // From now on nothing is started again; SIGTERM, order by order, and SIGKILL after the limit.
+  // From now on no child is started. Sends SIGTERM order by order, and SIGKILL after the limit.
   void BeginStop();
   // Kills what still runs, at once.
   void Kill();
@@ -88,8 +88,8 @@ class Supervisor {
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   bool killing_ MR_GUARDED_BY(mutex_) = false;
   bool over_ MR_GUARDED_BY(mutex_) = false;
-  std::optional<int> order_stopped_;  // the highest that was told; its thread's
-  Time kill_at_;                      // its thread's
+  std::optional<int> order_stopped_;  // the highest that got SIGTERM; thread_'s
+  Time kill_at_;                      // thread_'s
   std::thread thread_;
 };
 

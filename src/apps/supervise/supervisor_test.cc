@@ -83,10 +83,10 @@ TEST_F(SupervisorTest, LinesOfBothStreamsCarryTheName) {
   EXPECT_TRUE(HasNoChildren());
 }
 
-TEST_F(SupervisorTest, TheDeadAreStartedAgain) {
+TEST_F(SupervisorTest, DeadChildrenAreRestarted) {
   auto supervisor = Start({Shell("a", "echo up; kill -9 $$"), Shell("b", "exec sleep 1000")});
   EXPECT_TRUE(Until([&] { return Count("a: up") >= 3; }));
-  EXPECT_GE(Count("a: ended with 137; starts again in 0.0 s"), 2);
+  EXPECT_GE(Count("a: exited with 137; restarting in 0.0 s"), 2);
   const auto status = supervisor->Describe();
   EXPECT_GE(status[0].starts, 3);
   EXPECT_EQ(status[1].starts, 1) << "the other one is left alone";
@@ -94,14 +94,14 @@ TEST_F(SupervisorTest, TheDeadAreStartedAgain) {
   EXPECT_TRUE(HasNoChildren()) << "no zombie, no stray";
 }
 
-TEST_F(SupervisorTest, LeavingAndWrongUsageStayDown) {
+TEST_F(SupervisorTest, ChildrenThatFinishOrHaveWrongUsageStayDown) {
   auto supervisor = Start({Shell("left", "exit 0"), Shell("usage", "exit 2")});
   supervisor->Wait();
   for (const ChildStatus& status : supervisor->Describe()) {
     EXPECT_EQ(status.starts, 1) << status.name;
     EXPECT_TRUE(status.stays_down) << status.name;
   }
-  EXPECT_EQ(Count("usage: left with 2 and stays down"), 1);
+  EXPECT_EQ(Count("usage: exited with 2; it is not restarted"), 1);
 }
 
 TEST_F(SupervisorTest, StopsInOrder) {
@@ -119,7 +119,7 @@ TEST_F(SupervisorTest, StopsInOrder) {
   EXPECT_TRUE(HasNoChildren());
 }
 
-TEST_F(SupervisorTest, WhoDoesNotListenIsKilled) {
+TEST_F(SupervisorTest, AChildThatIgnoresSigtermIsKilled) {
   options_.stop_limit = Duration::Millis(30);
   auto supervisor = Start({Shell("deaf", "trap '' TERM; echo up; while :; do sleep 0.01; done")});
   ASSERT_TRUE(Until([&] { return Count("deaf: up") == 1; }));
@@ -139,7 +139,7 @@ TEST_F(SupervisorTest, KillDoesNotWait) {
   EXPECT_EQ(supervisor->Describe()[1].last_exit, 128 + SIGKILL);
 }
 
-TEST_F(SupervisorTest, WhatCannotBeExecutedIsSaidAtOnce) {
+TEST_F(SupervisorTest, AProgramThatCannotBeExecutedIsReportedAtOnce) {
   auto started = Supervisor::Start(
       options_, {Shell("a", "exec sleep 1000"), {.name = "b", .argv = {"/no/such/program"}}});
   ASSERT_FALSE(started.ok());
@@ -159,7 +159,7 @@ TEST_F(SupervisorTest, ChildrenHaveTheirEnvironmentAndNoDescriptorOfOurs) {
   EXPECT_EQ(lines()[1].find_first_of("456789"), std::string::npos) << lines()[1];
 }
 
-// A supervisor's process is killed: nothing of it stays.
+// When the supervisor's process is killed, its children die too.
 TEST_F(SupervisorTest, ChildrenDieWithTheProcess) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -184,7 +184,7 @@ TEST_F(SupervisorTest, ChildrenDieWithTheProcess) {
   ASSERT_EQ(kill(grandchild, 0), 0);
   kill(middle, SIGKILL);
   waitpid(middle, nullptr, 0);
-  // Whoever adopts it reaps it, or leaves it a zombie: dead in both cases.
+  // Its new parent reaps it or leaves it a zombie; it is dead in both cases.
   EXPECT_TRUE(Until([grandchild] {
     std::ifstream stat(fmt::format("/proc/{}/stat", grandchild));
     std::string text;
