@@ -139,7 +139,7 @@ class Stopped(TwoControllers):
         self.assertGreater(len(told), 0)
         for number, data in told:
             self.assertIsNone(number)
-            self.assertIn("leads no more", data)
+            self.assertIn("no longer the leader", data)
 
 
 class StoppedWithItsStore(TwoControllers):
