@@ -111,7 +111,7 @@ JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, Journa
     return report;
   }
   if (header->number != number) {
-    report.damage = fmt::format("the header says segment {}", header->number);
+    report.damage = fmt::format("the header has segment number {}", header->number);
     return report;
   }
   report.header = *header;

@@ -73,13 +73,13 @@ TEST(KvExchange, WorkersOnOneHostMapTheStagedBytes) {
   for (std::byte& b : want) b = static_cast<std::byte>(rng.Next());
   ASSERT_TRUE(owner.stage->WriteKv(kPipeline, all, blocks, want).ok());
 
-  ExportKv expose;
-  expose.handle = {.pipeline = kPipeline, .generation = 9};
-  expose.blocks = blocks;
-  expose.tokens = kTokens;
-  expose.lease = Duration::Seconds(60);
-  owner.exchange.Export(all.layers, owner.stage, expose);
-  const PullDone result = reader.Pull(owner, expose, false).get();
+  ExportKv exported;
+  exported.handle = {.pipeline = kPipeline, .generation = 9};
+  exported.blocks = blocks;
+  exported.tokens = kTokens;
+  exported.lease = Duration::Seconds(60);
+  owner.exchange.Export(all.layers, owner.stage, exported);
+  const PullDone result = reader.Pull(owner, exported, false).get();
   ASSERT_TRUE(result.status.ok()) << result.status.ToString();
   EXPECT_EQ(result.bytes, std::ssize(want));
   ASSERT_TRUE(reader.stage->ReadKv(kPipeline, all, blocks, got).ok());
@@ -123,12 +123,12 @@ std::shared_ptr<engine::ActivationCachingStage> StageWithActivations(LayerRange 
 void ExpectActivationsComeAlong(LayerRange held, LayerRange pulled) {
   Node owner, reader;
   const auto source = StageWithActivations(held, pulled.end);
-  ExportKv expose;
-  expose.handle = {.pipeline = kPipeline, .generation = 9};
-  expose.blocks = {1, 0};
-  expose.tokens = 6;
-  expose.lease = Duration::Seconds(60);
-  owner.exchange.Export(held, source, expose);
+  ExportKv exported;
+  exported.handle = {.pipeline = kPipeline, .generation = 9};
+  exported.blocks = {1, 0};
+  exported.tokens = 6;
+  exported.lease = Duration::Seconds(60);
+  owner.exchange.Export(held, source, exported);
   for (const PulledActivations asked :
        {PulledActivations::kNone, PulledActivations::kLocal, PulledActivations::kAny}) {
     const bool activations = asked == PulledActivations::kAny;
@@ -144,7 +144,7 @@ void ExpectActivationsComeAlong(LayerRange held, LayerRange pulled) {
     KvSource from;
     from.from.data = owner.plane->self().endpoint;
     from.from.incarnation = Incarnation(owner.plane->self().incarnation);
-    from.handle = expose.handle;
+    from.handle = exported.handle;
     from.layers = held;
     pull.sources.push_back(from);
     std::promise<PullDone> done;
@@ -160,7 +160,7 @@ void ExpectActivationsComeAlong(LayerRange held, LayerRange pulled) {
     if (!activations) continue;
     std::vector<std::byte> want(activation_bytes), got(activation_bytes);
     const engine::KvBox box{{3, 3}, 0, 0, 0, 6};
-    ASSERT_TRUE(source->ReadKv(kPipeline, box, expose.blocks, want).ok());
+    ASSERT_TRUE(source->ReadKv(kPipeline, box, exported.blocks, want).ok());
     ASSERT_TRUE(stage->ReadKv(kPipeline, box, pull.blocks, got).ok());
     EXPECT_EQ(got, want);
   }
@@ -175,13 +175,13 @@ TEST(KvExchange, UrgentPullsDoNotWaitForBackgroundPulls) {
   Node slow, fast, reader;
   std::promise<void> go;
   slow.before_serving = [may = go.get_future().share()] { may.wait(); };
-  const ExportKv expose{
+  const ExportKv exported{
       {.pipeline = kPipeline, .generation = 9}, {BlockIndex(0)}, 16, Duration::Seconds(60)};
   for (Node* owner : {&slow, &fast}) {
-    owner->exchange.Export(owner->stage->layers(), owner->stage, expose);
+    owner->exchange.Export(owner->stage->layers(), owner->stage, exported);
   }
-  auto background = reader.Pull(slow, expose, true);
-  const PullDone urgent = reader.Pull(fast, expose, false).get();
+  auto background = reader.Pull(slow, exported, true);
+  const PullDone urgent = reader.Pull(fast, exported, false).get();
   EXPECT_TRUE(urgent.status.ok()) << urgent.status.ToString();
   EXPECT_EQ(background.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   go.set_value();
@@ -206,32 +206,32 @@ TEST(KvExchange, ForgedStaleOrReleasedHandlesAreNotServed) {
   ASSERT_TRUE(
       stage->OpenPipeline(kPipeline, {.layers = {0, 6}, .block_size = 16, .num_blocks = 4}).ok());
   stage->during = [] {};
-  ExportKv expose;
-  expose.handle = {.pipeline = kPipeline, .generation = 9};
-  expose.handle.nonce.fill(7);
-  expose.blocks = {BlockIndex(0), BlockIndex(1)};
-  expose.tokens = 20;
-  expose.lease = Duration::Seconds(60);
-  owner.exchange.Export({0, 6}, stage, expose);
+  ExportKv exported;
+  exported.handle = {.pipeline = kPipeline, .generation = 9};
+  exported.handle.nonce.fill(7);
+  exported.blocks = {BlockIndex(0), BlockIndex(1)};
+  exported.tokens = 20;
+  exported.lease = Duration::Seconds(60);
+  owner.exchange.Export({0, 6}, stage, exported);
   const auto ask = [&](const KvHandle& handle, const engine::KvBox& box) {
     return owner.exchange.Serve(EncodePullRequest(handle, box)).status().code();
   };
   const engine::KvBox box{{0, 6}, 0, 2, 0, 20};
-  EXPECT_EQ(ask(expose.handle, box), StatusCode::kOk);
-  KvHandle forged = expose.handle;
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kOk);
+  KvHandle forged = exported.handle;
   forged.nonce[15] ^= 1;
   EXPECT_EQ(ask(forged, box), StatusCode::kNotFound);
-  EXPECT_EQ(ask(expose.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
-  EXPECT_EQ(ask(expose.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask(exported.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
+  EXPECT_EQ(ask(exported.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
   for (const int layer : {0, 7}) {
-    EXPECT_EQ(ask(expose.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
+    EXPECT_EQ(ask(exported.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
         << "activations that do not leave a layer of this worker";
   }
-  stage->during = [&] { owner.exchange.Release(expose.handle); };
-  EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound)
+  stage->during = [&] { owner.exchange.Release(exported.handle); };
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kNotFound)
       << "the blocks may belong to another request now";
-  EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound);
-  owner.exchange.Export({0, 6}, stage, expose);
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kNotFound);
+  owner.exchange.Export({0, 6}, stage, exported);
   const KvExchangeCounters counters = owner.exchange.counters();
   EXPECT_EQ(counters.exposed, 0u);
   EXPECT_EQ(counters.served, 1u);
