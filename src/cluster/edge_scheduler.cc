@@ -7,7 +7,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr double kRebaseAt = 1e6;  // loads are doubles: kept small, they never lose a token
+constexpr double kRebaseAt = 1e6;  // keeps the doubles small enough to count single tokens
 
 struct Named {
   RoutingPolicy policy;
@@ -23,8 +23,8 @@ Result<RoutingPolicy> ParseRoutingPolicy(std::string_view name) {
   for (const Named& named : kPolicies) {
     if (named.name == name) return named.policy;
   }
-  return InvalidArgument("routing policy \"" + std::string(name) +
-                         "\" is none of flow, random, shortest-queue");
+  return InvalidArgument("unknown routing policy \"" + std::string(name) +
+                         "\": use flow, random or shortest-queue");
 }
 
 std::string_view RoutingPolicyName(RoutingPolicy policy) {
@@ -67,7 +67,8 @@ int EdgeScheduler::PickByFlow(const std::vector<bool>& open, double work) {
 void EdgeScheduler::Correct(int edge, double work) { load_[edge] += work / weight_[edge]; }
 
 void EdgeScheduler::Rebase() {
-  // Edges long closed fall below zero: they are lifted to where the others stand when they return.
+  // Edges that have been closed for long fall below zero. PickByFlow raises their load when they
+  // reopen.
   for (double& load : load_) load -= served_to_;
   served_to_ = 0;
 }

@@ -1,6 +1,6 @@
-// EdgeScheduler: chooses the next of the edges that leave one stage. Interleaved weighted round
-// robin on the planned flow (Helix, ASPLOS'25, section 5), or one of the baselines it is compared
-// with. Owned by the router, one per stage; one thread.
+// EdgeScheduler: chooses which of the edges that leave a stage the next request takes: by
+// interleaved weighted round robin on the planned flow (Helix, ASPLOS'25, section 5). The baselines
+// of RoutingPolicy are for comparison. Owned by the router, one per stage; one thread.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ namespace millrace::cluster {
 
 enum class RoutingPolicy {
   kFlow,           // interleaved weighted round robin on the plan's flow
-  kRandom,         // any edge that is open, all alike
-  kShortestQueue,  // to the stage with the least work ahead of it
+  kRandom,         // any open edge, with equal probability
+  kShortestQueue,  // the edge to the stage with the least work queued
 };
 
 Result<RoutingPolicy> ParseRoutingPolicy(std::string_view name);  // "flow", "random", ...
@@ -26,11 +26,11 @@ class EdgeScheduler {
  public:
   explicit EdgeScheduler(std::vector<double> weights);
 
-  // The open edge with the least load after `work` more, and charges it. An edge that was closed
-  // comes back at the load of those that served meanwhile: what it missed is not owed to it.
+  // Returns the open edge with the least load after adding `work`, and charges it. An edge that
+  // reopens starts at the load of the open edges: it does not catch up on the work it missed.
   // REQUIRES: some edge is open; open.size() == number of edges.
   int PickByFlow(const std::vector<bool>& open, double work);
-  // Adds to the load of an edge what a request did beyond (below: negative) what was charged.
+  // Adds to the load of an edge the difference between a request's actual and charged work.
   void Correct(int edge, double work);
 
   double load(int edge) const { return load_[edge]; }
@@ -40,7 +40,7 @@ class EdgeScheduler {
 
   std::vector<double> weight_, load_;
   std::vector<bool> was_closed_;
-  double served_to_ = 0;  // the load before the last pick: where everybody open stands
+  double served_to_ = 0;  // greatest load of a picked edge before its pick
 };
 
 }  // namespace millrace::cluster

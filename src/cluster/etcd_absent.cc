@@ -1,4 +1,4 @@
-// Stands in for etcd_store.cc in a build without etcd's .proto files.
+// Replaces etcd_store.cc in a build without etcd's .proto files.
 #include "cluster/etcd_store.h"
 
 namespace millrace::cluster {

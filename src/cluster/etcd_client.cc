@@ -12,10 +12,10 @@ namespace millrace::cluster {
 namespace {
 
 constexpr size_t kPemBytesMax = 1 << 20;
-constexpr int kMessageBytesMax = 128 << 20;  // a page of the longest list, see etcd_store.cc
-// One member has this long to answer what may be asked of another as well.
-constexpr Duration kMemberPatience = Duration::Seconds(2);
-constexpr Duration kReasonLimit = Duration::Millis(100);
+constexpr int kMessageBytesMax = 128 << 20;  // fits a page of the largest values, see etcd_store.cc
+// How long one member may take to answer a call that can be repeated at another member.
+constexpr Duration kMemberTimeout = Duration::Seconds(2);
+constexpr Duration kReasonTimeout = Duration::Millis(100);
 constexpr Duration kPauseBetweenTries = Duration::Millis(20);
 
 gpr_timespec After(Duration d) {
@@ -25,12 +25,13 @@ gpr_timespec After(Duration d) {
 
 Result<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const EtcdTls& tls) {
   if (tls.cert_file.empty() != tls.key_file.empty()) {
-    return InvalidArgument("etcd: a client's certificate and its key are given together");
+    return InvalidArgument(
+        "etcd: a client certificate requires its key, and a key its certificate");
   }
   if (tls.ca_file.empty()) {
     if (tls.cert_file.empty()) return grpc::InsecureChannelCredentials();
     return InvalidArgument(
-        "etcd: a client's certificate needs the CA's, else nothing is encrypted");
+        "etcd: a client certificate requires a CA certificate; without one TLS is off");
   }
   grpc::SslCredentialsOptions options;
   MR_ASSIGN_OR_RETURN(options.pem_root_certs, ReadFile(tls.ca_file, kPemBytesMax));
@@ -44,9 +45,10 @@ Result<std::shared_ptr<grpc::ChannelCredentials>> Credentials(const EtcdTls& tls
 grpc::ChannelArguments ChannelOptions() {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // also how long one connect may take
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);  // also limits one connection attempt
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10'000);  // etcd drops who asks every 5 s or more often
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+              10'000);  // etcd disconnects clients that ping every 5 s or faster
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5'000);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -74,17 +76,17 @@ Status FromEtcd(const grpc::Status& status) {
   }
 }
 
-// A call that fails at once says what a channel does not: nobody listens, or whose certificate is
-// not believed.
+// A failed call reports a cause that the channel's state does not contain: nothing is listening, or
+// a certificate failed verification.
 Status EtcdClient::WhyUnreachable(Member& member) {
   grpc::ClientContext context;
-  context.set_deadline(After(kReasonLimit));
+  context.set_deadline(After(kReasonTimeout));
   etcdserverpb::RangeRequest request;
   request.set_key(std::string(1, '\0'));
   request.set_count_only(true);
   etcdserverpb::RangeResponse response;
   const grpc::Status status = member.kv->Range(&context, request, &response);
-  std::string why = "none of etcd's members can be reached";
+  std::string why = "no etcd member can be reached";
   if (status.error_code() == grpc::UNAVAILABLE) why += ": " + status.error_message();
   return Unavailable(why);
 }
@@ -99,7 +101,7 @@ Result<std::unique_ptr<EtcdClient>> EtcdClient::Create(const EtcdStoreOptions& o
   for (const std::string& endpoint : options.endpoints) {
     const size_t colon = endpoint.rfind(':');
     if (colon == std::string::npos || colon == 0 || colon + 1 == endpoint.size()) {
-      return InvalidArgument(fmt::format("an etcd endpoint is HOST:PORT, not {}", endpoint));
+      return InvalidArgument(fmt::format("invalid etcd endpoint {}: use HOST:PORT", endpoint));
     }
     auto member = std::make_unique<Member>();
     member->channel =
@@ -120,13 +122,13 @@ Status EtcdClient::Call(Duration timeout, Repeat repeat, const Rpc& rpc) {
     if (member == nullptr) return WhyUnreachable(*members_[current_]);
     grpc::ClientContext context;
     Duration left = deadline - clock.Now();
-    if (repeat == Repeat::kYes && members_.size() > 1) left = std::min(left, kMemberPatience);
+    if (repeat == Repeat::kYes && members_.size() > 1) left = std::min(left, kMemberTimeout);
     context.set_deadline(After(left));
     const Status status = FromEtcd(rpc(*member, context));
-    const bool elsewhere =
+    const bool retryable =
         status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
-    if (elsewhere) TurnFrom(*member);
-    if (!elsewhere || repeat == Repeat::kNo || deadline - clock.Now() <= kPauseBetweenTries) {
+    if (retryable) AvoidMember(*member);
+    if (!retryable || repeat == Repeat::kNo || deadline - clock.Now() <= kPauseBetweenTries) {
       return status;
     }
     std::this_thread::sleep_for(std::chrono::nanoseconds(kPauseBetweenTries.ns));
@@ -152,7 +154,7 @@ EtcdClient::Member* EtcdClient::Connected(Duration timeout, const std::atomic<bo
   }
 }
 
-void EtcdClient::TurnFrom(const Member& member) {
+void EtcdClient::AvoidMember(const Member& member) {
   size_t index = current_;
   if (members_[index].get() == &member) {
     current_.compare_exchange_strong(index, (index + 1) % members_.size());

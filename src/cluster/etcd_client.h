@@ -1,4 +1,5 @@
-// EtcdClient: connections to the members of one etcd, and calls that choose among them. Any thread.
+// EtcdClient: connections to the members of one etcd cluster. Each call goes to a connected member.
+// Owned by EtcdStore; any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -22,7 +23,7 @@ class EtcdClient {
     std::unique_ptr<etcdserverpb::Lease::Stub> lease;
     std::unique_ptr<etcdserverpb::Watch::Stub> watch;
   };
-  // Whether a call that may have happened may be made again.
+  // Whether a call may be repeated when it is unknown if it took effect.
   enum class Repeat { kYes, kNo };
   using Rpc = std::function<grpc::Status(Member&, grpc::ClientContext&)>;
 
@@ -30,10 +31,11 @@ class EtcdClient {
 
   Status Call(Duration timeout, Repeat repeat, const Rpc& rpc);
 
-  // A connected member, or nullptr when none is within `timeout` or once `stop` is set.
+  // Returns a connected member, or nullptr when none connects within `timeout` or once `stop` is
+  // set.
   Member* Connected(Duration timeout, const std::atomic<bool>* stop = nullptr);
-  // What `member` said makes another one worth trying.
-  void TurnFrom(const Member& member);
+  // Makes later calls try another member first.
+  void AvoidMember(const Member& member);
 
  private:
   EtcdClient() = default;

@@ -8,7 +8,7 @@
 namespace millrace::cluster {
 namespace {
 
-// A page of the longest values fits a message (etcd_client.cc).
+// A page of the largest values fits into one message (etcd_client.cc).
 constexpr int64_t kListPageKeys = 100;
 constexpr int kListTries = 3;
 
@@ -33,7 +33,7 @@ class EtcdStore : public Store {
     const Time deadline = clock.Now() + timeout;
     for (int tries = 1;; ++tries) {
       Result<Listing> listing = ListOnce(Full(prefix), deadline);
-      // Its revision was compacted between two pages.
+      // Its revision may have been compacted between two pages.
       const bool again =
           !listing.ok() && listing.status().code() == StatusCode::kDataLoss && tries < kListTries;
       if (!again) return listing;
@@ -51,7 +51,7 @@ class EtcdStore : public Store {
     etcdserverpb::Compare& compare = *txn.add_compare();
     compare.set_key(Full(key));
     compare.set_result(etcdserverpb::Compare::EQUAL);
-    compare.set_target(etcdserverpb::Compare::MOD);  // 0 where there is no key
+    compare.set_target(etcdserverpb::Compare::MOD);  // 0 if the key does not exist
     compare.set_mod_revision(expected ? expected->value() : 0);
     return PutIf(key, value, std::move(txn), options);
   }
@@ -68,7 +68,7 @@ class EtcdStore : public Store {
     etcdserverpb::LeaseGrantRequest request;
     request.set_ttl((ttl.ns + 999'999'999) / 1'000'000'000);
     etcdserverpb::LeaseGrantResponse response;
-    // Repeating may leave a lease behind that nobody knows; it ends by itself.
+    // Repeating may leave an unused lease behind; it expires.
     MR_RETURN_IF_ERROR(client_->Call(timeout, EtcdClient::Repeat::kYes, [&](auto& member, auto& c) {
       return member.lease->LeaseGrant(&c, request, &response);
     }));
@@ -86,7 +86,7 @@ class EtcdStore : public Store {
       if (answered) c.TryCancel();
       const grpc::Status end = stream->Finish();
       if (answered) return grpc::Status::OK;
-      return end.ok() ? grpc::Status(grpc::UNAVAILABLE, "no answer to a keep-alive") : end;
+      return end.ok() ? grpc::Status(grpc::UNAVAILABLE, "no answer to the keep-alive") : end;
     }));
     if (response.ttl() <= 0) return NotFound(fmt::format("lease {} has ended", lease.value()));
     return Seconds(response.ttl());
@@ -119,7 +119,7 @@ class EtcdStore : public Store {
     });
   }
 
-  // Page after page of one revision.
+  // Reads all pages at one revision.
   Result<Listing> ListOnce(const std::string& prefix, Time deadline) {
     const SteadyClock clock;
     Listing listing;
@@ -171,14 +171,15 @@ class EtcdStore : public Store {
         [&](auto& member, auto& context) { return member.kv->Txn(&context, txn, &response); });
     MR_RETURN_IF_ERROR(status);
     if (!response.succeeded()) {
-      return FailedPrecondition(options.fence ? "fenced, or the key is not at the expected revision"
-                                              : "the key is not at the expected revision");
+      return FailedPrecondition(
+          options.fence ? "the fence does not hold, or the key is not at the expected revision"
+                        : "the key is not at the expected revision");
     }
     return Revision(response.header().revision());
   }
 
   const std::unique_ptr<EtcdClient> client_;
-  const std::string prefix_;  // of every key
+  const std::string prefix_;  // begins every key
 };
 
 }  // namespace

@@ -1,12 +1,14 @@
-// The store of a cluster that must outlive any one machine: etcd, v3 API over gRPC, 3.4 or newer.
-// Highly available as far as its etcd is: with three members one may die.
+// OpenEtcdStore: a Store in etcd (3.4 or newer, v3 API over gRPC), for a cluster that must survive
+// the loss of any one machine. It is as available as etcd: of three members, one may fail. The
+// caller owns the store; any thread may call it.
 //
-// Reads are linearizable. A write is sent once: when its connection breaks on the way the caller is
-// told kUnavailable and reads again. Watches go on at another member where they stopped. etcd's
-// shortest lease is about two seconds; Grant says what it gave.
+// Reads are linearizable. A write is sent once: if the connection breaks before the answer, the
+// call returns kUnavailable, and the caller has to read to learn whether it was applied. A watch
+// continues at another member where it stopped. etcd's shortest lease is about two seconds; Grant
+// returns the granted duration.
 //
-// Built only where etcd's .proto files are (scripts/setup unpacks them); otherwise OpenEtcdStore
-// says kUnimplemented.
+// Built only if etcd's .proto files are present (scripts/setup unpacks them). Otherwise
+// OpenEtcdStore returns kUnimplemented.
 #pragma once
 
 #include <memory>
@@ -20,8 +22,8 @@ namespace millrace::cluster {
 inline constexpr size_t kEtcdEndpointsMax = 16;
 
 struct EtcdTls {
-  std::string ca_file;    // PEM of who signed the members' certificates; empty: no TLS
-  std::string cert_file;  // of this client, with key_file; empty: none
+  std::string ca_file;    // PEM of the CA that signed the members' certificates; empty: no TLS
+  std::string cert_file;  // this client's certificate, requires key_file; empty: none
   std::string key_file;
 };
 
@@ -31,8 +33,8 @@ struct EtcdStoreOptions {
   EtcdTls tls;
 };
 
-// Connects when first used: an etcd that is down is no error here. kInvalidArgument for options
-// that cannot be right.
+// Connects on first use, so an unreachable etcd is not an error here. kInvalidArgument: invalid
+// options.
 Result<std::unique_ptr<Store>> OpenEtcdStore(const EtcdStoreOptions& options);
 
 }  // namespace millrace::cluster

@@ -1,5 +1,4 @@
-// A real etcd: the conformance suite against it, and what becomes of clients when its members are
-// killed.
+// The store against a real etcd: the conformance suite, and clients while members are killed.
 #include "cluster/etcd_store.h"
 
 #include <gtest/gtest.h>
@@ -24,11 +23,11 @@ std::shared_ptr<Store> Open(const std::vector<std::string>& endpoints, const std
   return std::move(*store);
 }
 
-// Until it is written, once: a write that broke off may have happened.
+// Retries until the value is written. A failed write may have been applied, so it is read back.
 bool PutOnce(Store& store, const std::string& key, const std::string& value) {
   const SteadyClock clock;
-  const Time begun = clock.Now();
-  while (clock.Now() - begun < kLong) {
+  const Time start = clock.Now();
+  while (clock.Now() - start < kLong) {
     if (store.Put(key, value, {.timeout = Duration::Seconds(2)}).ok()) return true;
     const auto now = store.Get(key, kLong);
     if (now.ok() && *now && (*now)->value == value) return true;
@@ -36,12 +35,12 @@ bool PutOnce(Store& store, const std::string& key, const std::string& value) {
   return false;
 }
 
-// One etcd for the whole suite; each test is a cluster of its own in it.
+// One etcd for the whole suite; each test uses its own cluster name.
 class EtcdFixture : public StoreFixture {
  public:
   EtcdFixture() : cluster_("test-" + std::to_string(++tests_)) {
     if (!etcd_) etcd_ = std::make_unique<EtcdProcess>(1);
-    MR_CHECK(Connect()->Get("ready", kLong).ok()) << "etcd does not start";
+    MR_CHECK(Connect()->Get("ready", kLong).ok()) << "etcd did not start";
   }
   std::shared_ptr<Store> Connect() override { return Open(etcd_->endpoints(), cluster_); }
   std::shared_ptr<Store> ConnectElsewhere() override {
@@ -68,19 +67,19 @@ INSTANTIATE_TEST_SUITE_P(Etcd, StoreConformance,
                              "etcd", [] { return std::make_unique<EtcdFixture>(); }}),
                          KindName);
 
-TEST(EtcdStore, NobodyThereIsSaidWithinTheTimeout) {
+TEST(EtcdStore, AnUnreachableEtcdIsReportedWithinTheTimeout) {
   auto store = Open({"127.0.0.1:1"}, "c");
   const SteadyClock clock;
-  const Time begun = clock.Now();
+  const Time start = clock.Now();
   EXPECT_EQ(store->Get("a", Duration::Millis(300)).status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(store->Put("a", "b", {.timeout = Duration::Millis(300)}).status().code(),
             StatusCode::kUnavailable);
-  EXPECT_LT((clock.Now() - begun).seconds(), 30);
+  EXPECT_LT((clock.Now() - start).seconds(), 30);
   WatchLog log;
-  const auto watch = store->WatchPrefix("", log.Callback());  // ends although nothing ever came
+  const auto watch = store->WatchPrefix("", log.Callback());  // can be destroyed without any update
 }
 
-TEST(EtcdStore, OptionsThatCannotBeRightAreRefused) {
+TEST(EtcdStore, InvalidOptionsAreRefused) {
   for (const EtcdStoreOptions& options :
        {EtcdStoreOptions{.endpoints = {}}, EtcdStoreOptions{.endpoints = {"host"}},
         EtcdStoreOptions{.endpoints = {":1"}}, EtcdStoreOptions{.endpoints = {"host:"}},
@@ -91,7 +90,7 @@ TEST(EtcdStore, OptionsThatCannotBeRightAreRefused) {
   }
 }
 
-TEST(EtcdStore, AfterKillAndRestartTheClientGoesOnAndTheWatchHasNoGap) {
+TEST(EtcdStore, ClientAndWatchContinueAfterAKillAndRestart) {
   EtcdProcess etcd(1);
   auto store = Open(etcd.endpoints(), "c");
   ASSERT_TRUE(store->Get("a", kLong).ok());
@@ -112,28 +111,28 @@ TEST(EtcdStore, AfterKillAndRestartTheClientGoesOnAndTheWatchHasNoGap) {
   }
   ASSERT_TRUE(PutOnce(*store, "w/end", "x"));
   ASSERT_TRUE(log.WaitFor([](const WatchLog& l) { return l.known().contains("w/end"); }));
-  EXPECT_EQ(log.snapshots(), 1) << "it went on where it was";
+  EXPECT_EQ(log.snapshots(), 1) << "the watch continued where it was";
   std::set<std::string> delivered;
   for (const WatchEvent& event : log.events()) delivered.insert(event.entry.value);
   written.insert("x");
   EXPECT_EQ(delivered, written);
-  EXPECT_EQ(log.events().size(), written.size()) << "none twice";
+  EXPECT_EQ(log.events().size(), written.size()) << "no duplicates";
 }
 
-TEST(EtcdStore, WhatWasCompactedUnseenIsSaidAndListedAgain) {
+TEST(EtcdStore, AWatchThatMissedCompactedChangesReportsItAndListsAgain) {
   EtcdProcess etcd(1);
   auto store = Open(etcd.endpoints(), "c");
   ASSERT_TRUE(PutOnce(*store, "w/gone", "x"));
   WatchLog log;
   std::mutex gate;
-  const auto tell = log.Callback();
-  auto shut = std::make_unique<std::lock_guard<std::mutex>>(gate);
+  const auto deliver = log.Callback();
+  auto closed = std::make_unique<std::lock_guard<std::mutex>>(gate);
   std::atomic<bool> waiting = false;
-  // The watch is held in its snapshot, so that it reads nothing until what follows is compacted.
+  // The watch is held in its snapshot callback until the changes after it are compacted.
   const auto watch = store->WatchPrefix("w/", [&](const WatchUpdate& update) {
     waiting = true;
     { std::lock_guard wait(gate); }
-    tell(update);
+    deliver(update);
   });
   while (!waiting) std::this_thread::yield();
   ASSERT_TRUE(store->Delete("w/gone").ok());
@@ -149,7 +148,7 @@ TEST(EtcdStore, WhatWasCompactedUnseenIsSaidAndListedAgain) {
                            return member.kv->Compact(&context, request, &response);
                          })
                   .ok());
-  shut.reset();
+  closed.reset();
   ASSERT_TRUE(log.WaitFor([](const WatchLog& l) { return l.snapshots() == 2; }));
   EXPECT_EQ(log.last_problem().code(), StatusCode::kDataLoss);
   EXPECT_EQ(log.known(), (std::map<std::string, std::string>{{"w/new", "y"}}));
@@ -157,7 +156,7 @@ TEST(EtcdStore, WhatWasCompactedUnseenIsSaidAndListedAgain) {
   EXPECT_TRUE(log.WaitFor([](const WatchLog& l) { return l.known().contains("w/after"); }));
 }
 
-TEST(EtcdStore, OfThreeMembersOneMayBeKilled) {
+TEST(EtcdStore, OneOfThreeMembersMayBeKilled) {
   EtcdProcess etcd(3);
   auto store = Open(etcd.endpoints(), "c");
   ASSERT_TRUE(store->Get("a", kLong).ok());
@@ -173,18 +172,18 @@ TEST(EtcdStore, OfThreeMembersOneMayBeKilled) {
   for (int killed = 0; killed < etcd.members(); ++killed) {
     for (int i = 0; i < 10; ++i) {
       const std::string key = "n/" + std::to_string(acknowledged);
-      const Time begun = clock.Now();
+      const Time start = clock.Now();
       ASSERT_TRUE(PutOnce(*store, key, key));
-      longest = std::max(longest, clock.Now() - begun);
+      longest = std::max(longest, clock.Now() - start);
       ++acknowledged;
-      if (i == 4) etcd.Kill(killed);  // whichever leads, it is killed once
+      if (i == 4) etcd.Kill(killed);  // each member once, so the leader too
     }
     etcd.Start(killed);
   }
   std::printf("the longest write across %d kills took %.2f s\n", etcd.members(), longest.seconds());
   const Result<Listing> all = store->List("n/", kLong);
   ASSERT_TRUE(all.ok());
-  EXPECT_EQ(all->entries.size(), static_cast<size_t>(acknowledged)) << "none is lost";
+  EXPECT_EQ(all->entries.size(), static_cast<size_t>(acknowledged)) << "a write was lost";
   ASSERT_TRUE(log.WaitFor(
       [&](const WatchLog& l) { return l.known().size() == static_cast<size_t>(acknowledged); }));
   EXPECT_EQ(log.snapshots(), 1);

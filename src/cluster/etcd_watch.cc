@@ -4,7 +4,7 @@ namespace millrace::cluster {
 namespace {
 
 constexpr auto kPause = std::chrono::milliseconds(50);
-constexpr Duration kConnectPatience = Duration::Seconds(1);
+constexpr Duration kConnectTimeout = Duration::Seconds(1);
 
 }  // namespace
 
@@ -29,7 +29,7 @@ EtcdWatch::~EtcdWatch() {
 
 void EtcdWatch::Run() {
   while (!stopping_) {
-    if (!next_revision_ && !TellSnapshot()) {
+    if (!next_revision_ && !DeliverSnapshot()) {
       Pause();
       continue;
     }
@@ -38,11 +38,11 @@ void EtcdWatch::Run() {
   }
 }
 
-bool EtcdWatch::TellSnapshot() {
+bool EtcdWatch::DeliverSnapshot() {
   Result<Listing> listing = list_();
   if (!listing.ok() || stopping_) return false;
   WatchUpdate update;
-  if (lost_) update.status = DataLoss("etcd compacted what the watch had not seen");
+  if (lost_) update.status = DataLoss("etcd compacted changes that the watch had not read");
   lost_ = false;
   next_revision_ = listing->revision.value() + 1;
   update.snapshot = std::move(*listing);
@@ -51,10 +51,10 @@ bool EtcdWatch::TellSnapshot() {
 }
 
 void EtcdWatch::ReadChanges() {
-  EtcdClient::Member* member = client_.Connected(kConnectPatience, &stopping_);
+  EtcdClient::Member* member = client_.Connected(kConnectTimeout, &stopping_);
   if (member == nullptr) return;
   grpc::ClientContext context;
-  // A member that is cut off from the others ends the stream instead of falling silent.
+  // With this, a member that is cut off from the others ends the stream instead of stalling it.
   context.AddMetadata("hasleader", "true");
   {
     MutexLock lock(mutex_);
@@ -70,7 +70,7 @@ void EtcdWatch::ReadChanges() {
   create.set_progress_notify(true);
   etcdserverpb::WatchResponse response;
   if (stream->Write(request)) {
-    while (stream->Read(&response) && Tell(response)) {
+    while (stream->Read(&response) && Deliver(response)) {
     }
   }
   context.TryCancel();
@@ -81,10 +81,10 @@ void EtcdWatch::ReadChanges() {
     MutexLock lock(mutex_);
     reading_ = nullptr;
   }
-  client_.TurnFrom(*member);
+  client_.AvoidMember(*member);
 }
 
-bool EtcdWatch::Tell(const etcdserverpb::WatchResponse& response) {
+bool EtcdWatch::Deliver(const etcdserverpb::WatchResponse& response) {
   if (stopping_) return false;
   if (response.compact_revision() > 0) {
     lost_ = true;
@@ -99,7 +99,7 @@ bool EtcdWatch::Tell(const etcdserverpb::WatchResponse& response) {
         {event.type() == mvccpb::Event::DELETE ? WatchEvent::Kind::kDelete : WatchEvent::Kind::kPut,
          FromEtcd(event.kv(), hidden_bytes_)});
   }
-  if (update.events.empty()) {  // nothing new up to this revision
+  if (update.events.empty()) {  // a progress notification
     next_revision_ = std::max(*next_revision_, response.header().revision() + 1);
     return true;
   }

@@ -1,5 +1,6 @@
-// EtcdWatch: one watch of an etcd store: a thread that lists, then reads a stream of changes, and
-// goes on behind the last change it told when the stream breaks.
+// EtcdWatch: one watch of an etcd store. Its thread delivers a listing, then reads a stream of
+// changes. When the stream breaks, it continues after the last delivered change. Owned by the
+// watcher; the callback runs on the watch's thread.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@ class EtcdWatch : public Watch {
  public:
   using List = std::function<Result<Listing>()>;
 
-  // Watches whole keys that begin with `prefix`; the first `hidden_bytes` of each are not told.
+  // Watches keys that begin with `prefix`, and strips the first `hidden_bytes` of each key.
   EtcdWatch(EtcdClient& client, std::string prefix, size_t hidden_bytes, List list,
             Store::WatchCallback callback);
   ~EtcdWatch() override;
@@ -27,10 +28,10 @@ class EtcdWatch : public Watch {
   using Stream = grpc::ClientReaderWriter<etcdserverpb::WatchRequest, etcdserverpb::WatchResponse>;
 
   void Run();
-  bool TellSnapshot();
+  bool DeliverSnapshot();
   void ReadChanges();
-  // False when the stream is of no more use.
-  bool Tell(const etcdserverpb::WatchResponse& response);
+  // Returns false when the stream has to be closed.
+  bool Deliver(const etcdserverpb::WatchResponse& response);
   void Pause();
 
   EtcdClient& client_;
@@ -39,7 +40,7 @@ class EtcdWatch : public Watch {
   const List list_;
   const Store::WatchCallback callback_;
 
-  // The thread's.
+  // Used by the thread only.
   std::optional<int64_t> next_revision_;  // nullopt: list first
   bool lost_ = false;
 

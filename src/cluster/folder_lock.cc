@@ -19,8 +19,8 @@ Status Error(const char* what, const std::string& path) {
   return Unavailable(fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)));
 }
 
-// Whether `path` still is the file behind `fd`: one that was taken away has another in its place.
-bool Same(int fd, const std::string& path) {
+// Whether `path` still names the file behind `fd`. TakeAway puts another file in its place.
+bool SameFile(int fd, const std::string& path) {
   struct stat held {
   }, named{};
   return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -40,10 +40,11 @@ Result<FolderLock> FolderLock::Open(const std::string& path) {
 Result<FolderLock> FolderLock::Take(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return Unavailable(fmt::format("cannot make folder {}: {}", folder, error.message()));
+  if (error)
+    return Unavailable(fmt::format("cannot create folder {}: {}", folder, error.message()));
   const std::string path = folder + "/lock";
   auto lock = Open(path);
-  const bool taken_away = lock.ok() && !Same(lock->fd_, path);  // just now: somebody has the folder
+  const bool taken_away = lock.ok() && !SameFile(lock->fd_, path);
   if (taken_away || lock.status().code() == StatusCode::kFailedPrecondition) {
     return FailedPrecondition(fmt::format("folder {} is in use by another process", folder));
   }

@@ -1,5 +1,5 @@
-// FolderLock: one process at a time owns a folder. The kernel lets go when the process ends,
-// however it ends.
+// FolderLock: makes a folder owned by one process at a time. The kernel releases the lock when the
+// process ends, in whatever way. One thread at a time.
 #pragma once
 
 #include <string>
@@ -10,10 +10,10 @@ namespace millrace::cluster {
 
 class FolderLock {
  public:
-  // Makes the folder if need be. kFailedPrecondition while somebody else holds it.
+  // Creates the folder if it does not exist. kFailedPrecondition: another process holds the lock.
   static Result<FolderLock> Take(const std::string& folder);
-  // Takes it from whoever holds it, who does not notice: for those who have told him in another
-  // way (journal_owner.h).
+  // Takes the lock even if another process holds it. That process is not notified; this is for
+  // callers that notify it by other means (journal_owner.h).
   static Result<FolderLock> TakeAway(const std::string& folder);
   FolderLock(FolderLock&& other) noexcept;
   FolderLock& operator=(FolderLock&& other) noexcept;

@@ -1,4 +1,5 @@
-// What gRPC says, in our log: for gpr_set_log_function, before anything else of gRPC. Any thread.
+// WriteGrpcLine: writes gRPC's log lines to our log. Pass it to gpr_set_log_function before any
+// other use of gRPC. Any thread.
 #pragma once
 
 #include <grpc/support/log.h>
@@ -9,10 +10,11 @@
 
 namespace millrace::cluster {
 
-// gRPC writes a line for every failed handshake; strangers could fill a disk with them.
+// gRPC writes a line for every failed handshake. At debug level, because otherwise any stranger
+// could fill the disk with them.
 inline void WriteGrpcLine(gpr_log_func_args* line) {
   const std::string text = Printable(line->message, 1024);
-  if (text.starts_with("assertion failed")) {  // its last words
+  if (text.starts_with("assertion failed")) {  // gRPC aborts after this line
     MR_LOG(error, "gRPC: {}", text);
   } else {
     MR_LOG(debug, "gRPC: {}", text);

@@ -2,7 +2,7 @@
 
 namespace millrace::cluster {
 
-// One stream: one operation at a time, and its own tag. Deletes itself.
+// One heartbeat stream: runs one operation at a time, with itself as the tag. Deletes itself.
 class HeartbeatService::Call {
  public:
   explicit Call(HeartbeatService& service) : service_(service), stream_(&context_) {
@@ -14,7 +14,7 @@ class HeartbeatService::Call {
   void Proceed(bool ok) {
     switch (state_) {
       case State::kWaiting: return ok ? Begin() : Delete();
-      case State::kReading: return ok ? Take() : End(grpc::Status::OK);
+      case State::kReading: return ok ? TakeHeartbeat() : End(grpc::Status::OK);
       case State::kEnding: return Delete();
     }
   }
@@ -35,11 +35,11 @@ class HeartbeatService::Call {
     state_ = State::kReading;
     stream_.Read(&bytes_, this);
   }
-  void Take() {
+  void TakeHeartbeat() {
     grpc::Slice slice;
     const auto bytes = OnePiece(bytes_, slice);
     if (!bytes.ok() || bytes->size() > wire::kHeartbeatBytesMax) {
-      return End({grpc::StatusCode::INVALID_ARGUMENT, "not a heartbeat"});
+      return End({grpc::StatusCode::INVALID_ARGUMENT, "malformed heartbeat"});
     }
     const auto beat = service_.decoder_.DecodeHeartbeat(*bytes);
     if (!beat.ok()) return End(ToGrpc(beat.status()));
@@ -54,7 +54,7 @@ class HeartbeatService::Call {
     if (counted_) --service_.streams_;
     HeartbeatService& service = service_;
     delete this;
-    service.LetGo();
+    service.DropReference();
   }
 
   HeartbeatService& service_;
@@ -65,15 +65,15 @@ class HeartbeatService::Call {
   bool counted_ = false;
 };
 
-// gRPC loses a request that meets the server's shutdown half way: nobody would ever end it.
+// gRPC drops a request that is made during the server's shutdown: its call would never end.
 void HeartbeatService::ExpectAnother() {
   const MutexLock lock(expecting_);
   if (!stopping_) new Call(*this);
 }
 
-// An operation that begins on a queue which is shut down ends the process, so the last one shuts
-// it.
-void HeartbeatService::LetGo() {
+// gRPC aborts the process if an operation starts on a queue that is shut down. So the last user of
+// the queue shuts it down.
+void HeartbeatService::DropReference() {
   if (--held_ == 0) queue_->Shutdown();
 }
 
@@ -95,7 +95,7 @@ void HeartbeatService::StopExpecting() {
 
 void HeartbeatService::Join() {
   if (!queue_) return;
-  LetGo();
+  DropReference();
   thread_.joinable() ? thread_.join() : Run();
 }
 

@@ -1,5 +1,5 @@
-// HeartbeatService: reads the heartbeats of all workers on one thread of its own, which does
-// nothing else. Private to ControlServer.
+// HeartbeatService: reads the heartbeats of all workers on its own thread, which does nothing else.
+// Private to ControlServer, which owns it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -17,7 +17,7 @@
 
 namespace millrace::cluster {
 
-// Heartbeats by completion queue, for a thread of ours; sessions by callback.
+// Heartbeats use a completion queue, so that our own thread reads them; sessions use callbacks.
 using ControlCalls = proto::Control::WithRawCallbackMethod_Session<
     proto::Control::WithRawMethod_Heartbeats<proto::Control::Service>>;
 
@@ -27,18 +27,18 @@ class HeartbeatService {
   HeartbeatService(ControlCalls& calls, Gatekeeper& gate, size_t streams_max, OnHeartbeat on_beat)
       : calls_(calls), gate_(gate), streams_max_(streams_max), on_beat_(std::move(on_beat)) {}
 
-  // Before the server is built, and after it runs.
+  // AddQueue: before the server is built. Start: after the server was started.
   void AddQueue(grpc::ServerBuilder& builder) { queue_ = builder.AddCompletionQueue(); }
   void Start();
-  // Before the server shuts down.
+  // Call before the server shuts down.
   void StopExpecting();
-  // After the server has shut down: waits until every stream has ended.
+  // Call after the server has shut down. Waits until every stream has ended.
   void Join();
 
  private:
   class Call;
   void ExpectAnother();
-  void LetGo();
+  void DropReference();
   void Run();
 
   ControlCalls& calls_;
@@ -47,10 +47,10 @@ class HeartbeatService {
   const OnHeartbeat on_beat_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   std::thread thread_;
-  std::atomic<size_t> held_{1};  // the queue: by every call, and by this until Join
-  Mutex expecting_;              // held while a call is asked for
+  std::atomic<size_t> held_{1};  // users of the queue: each call, and this until Join
+  Mutex expecting_;              // held while a call is requested
   bool stopping_ MR_GUARDED_BY(expecting_) = false;
-  size_t streams_ = 0;  // the thread's
+  size_t streams_ = 0;  // used by the thread only
   wire::Decoder decoder_;
 };
 

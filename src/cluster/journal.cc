@@ -17,7 +17,7 @@ constexpr size_t kSnapshotPieceBytes = 1u << 20;
 constexpr int kSnapshotTries = 4;
 constexpr int kReplayTries = 8;
 
-bool TextsFit(const JournalRecord& record) {
+bool TextsWithinLimit(const JournalRecord& record) {
   auto fits = [](const std::string& text) { return text.size() <= kJournalTextBytesMax; };
   if (const auto* accept = std::get_if<JournalAccept>(&record)) {
     return fits(accept->external_id) && fits(accept->cache_salt) && fits(accept->front_end) &&
@@ -29,18 +29,20 @@ bool TextsFit(const JournalRecord& record) {
   return true;
 }
 
-// A predecessor that does not know it yet may finish a compaction under the reader: files are gone,
-// and a listing made meanwhile may name neither the old ones nor those in their place. One that is
-// the same before and behind the reading has left out nothing. He comes to his end, so it does.
+// A predecessor that has not noticed its successor may finish a compaction while we read: files
+// disappear, and a listing made meanwhile may name neither the old files nor their replacement. If
+// the listing is the same before and after the read, nothing was left out. The predecessor
+// terminates, so this loop does.
 Result<JournalReplay> ReplayWhole(const std::string& folder) {
   MR_ASSIGN_OR_RETURN(auto before, JournalSegments(folder));
   for (int tries = 0; tries < kReplayTries; ++tries) {
     Result<JournalReplay> replay = ReplayJournal(folder);
-    MR_ASSIGN_OR_RETURN(auto behind, JournalSegments(folder));
-    if (behind == before && replay.status().code() != StatusCode::kNotFound) return replay;
-    before = std::move(behind);
+    MR_ASSIGN_OR_RETURN(auto after, JournalSegments(folder));
+    if (after == before && replay.status().code() != StatusCode::kNotFound) return replay;
+    before = std::move(after);
   }
-  return Unavailable(fmt::format("{} changes while it is read; try again", folder));
+  return Unavailable(
+      fmt::format("the journal in {} kept changing while it was read; try again", folder));
 }
 
 }  // namespace
@@ -60,7 +62,10 @@ Result<std::unique_ptr<Journal>> Journal::Open(const JournalOptions& options, co
   if (!segments.empty()) journal->number_ = segments.rbegin()->first;
   RemoveHalfWritten(options.folder);
   if (!replay.damage.empty()) {
-    MR_LOG(error, "the journal in {} is damaged: {}", options.folder, replay.damage);
+    MR_LOG(error,
+           "the journal in {} is damaged: {}; continuing from the records before the damage, the "
+           "files are kept as *.damaged",
+           options.folder, replay.damage);
     for (const auto& [number, path] : segments) {
       MR_RETURN_IF_ERROR(MoveFile(path, path + ".damaged"));
     }
@@ -79,7 +84,7 @@ Status Journal::Append(std::span<const JournalRecord> records) {
   MR_RETURN_IF_ERROR(MakeRoom(lock));
   Status fits;
   for (const JournalRecord& record : records) {
-    fits = TakeIn(record);
+    fits = ApplyAndFrame(record);
     if (!fits.ok()) break;
   }
   const std::shared_ptr<Batch> mine = pending_;
@@ -98,7 +103,7 @@ bool Journal::Holds(RequestId request) const {
   return state_.requests().contains(request);
 }
 
-// A file to append to that is neither full nor torn.
+// Ensures that `file_` is neither full nor torn.
 Status Journal::MakeRoom(MutexLock& lock) {
   while (lost_.ok() && (broken_ || file_bytes_ >= options_.segment_bytes)) {
     if (writing_ || pending_) {
@@ -111,21 +116,23 @@ Status Journal::MakeRoom(MutexLock& lock) {
   return lost_;
 }
 
-// To be asked behind a write and before anybody hears of it: whoever succeeds us reads what was
-// written before it could say no.
+// Call it after a write and before acknowledging that write: a successor reads everything that was
+// written before this check started to fail.
 Status Journal::CheckOwnership() const {
-  if (options_.leads && !options_.leads()) return Unavailable("this controller leads no more");
+  if (options_.leads && !options_.leads()) {
+    return Unavailable("this controller is no longer the leader");
+  }
   return ownership_.Check();
 }
 
-Status Journal::TakeIn(const JournalRecord& record) {
-  if (std::holds_alternative<JournalSnapshotEnd>(record) || !TextsFit(record)) {
-    return InvalidArgument("not a record to append, or a text in it is too long");
+Status Journal::ApplyAndFrame(const JournalRecord& record) {
+  if (std::holds_alternative<JournalSnapshotEnd>(record) || !TextsWithinLimit(record)) {
+    return InvalidArgument("this kind of record cannot be appended, or a text in it is too long");
   }
   std::string frame = FrameJournalRecord(record, number_, next_index_);
   if (frame.size() > kJournalRecordBytesMax) {
-    return InvalidArgument(
-        fmt::format("a record of {} bytes; the limit is {}", frame.size(), kJournalRecordBytesMax));
+    return InvalidArgument(fmt::format("the record has {} bytes; the limit is {}", frame.size(),
+                                       kJournalRecordBytesMax));
   }
   if (Status fits = state_.Apply(record); !fits.ok()) return InvalidArgument(fits.message());
   if (!pending_) pending_ = std::make_shared<Batch>();
@@ -140,7 +147,8 @@ Status Journal::TakeIn(const JournalRecord& record) {
   return OkStatus();
 }
 
-// Writes what is pending for all who wait; others may append to the next batch meanwhile.
+// Writes the pending batch for all waiting threads. Other threads may append to the next batch
+// meanwhile.
 void Journal::WriteBatch() {
   const std::shared_ptr<Batch> batch = std::move(pending_);
   pending_.reset();
@@ -150,7 +158,7 @@ void Journal::WriteBatch() {
     writing_ = true;
     JournalFile& file = *file_;
     mutex_.unlock();
-    Status ours = CheckOwnership();  // so that no successor reads how we ended what is his
+    Status ours = CheckOwnership();  // never record ends of requests that a successor now runs
     Status status = ours.ok() ? file.Write(batch->bytes) : ours;
     if (status.ok() && options_.sync == JournalSync::kAlways) status = file.Sync();
     if (ours.ok()) ours = CheckOwnership();
@@ -170,7 +178,7 @@ Status Journal::StartSegment() {
   const uint64_t number = number_ + 1;
   Result<JournalFile> created = JournalFile::Create(JournalSegmentPath(options_.folder, number));
   if (created.status().code() == StatusCode::kFailedPrecondition) {
-    broken_ = true;  // half begun, by us or an earlier leader: a snapshot goes past it
+    broken_ = true;  // half written, or an earlier leader's: a snapshot gets a higher number
     return Unavailable(created.status().message());
   }
   MR_ASSIGN_OR_RETURN(JournalFile file, std::move(created));
@@ -188,10 +196,10 @@ Status Journal::StartSegment() {
   return OkStatus();
 }
 
-// The whole state into a segment that takes the place of all before it. Its number may be taken by
-// a file that an earlier leader makes just now: nothing behind it is written by that one. So the
-// number is chosen before asking whether the folder is ours: a successor chooses his when we are
-// told it is not, and none of ours is behind his.
+// Writes the whole state into a segment that replaces all segments before it. An earlier leader may
+// be creating a file with the same number; it creates none with a higher number. That holds because
+// the number is chosen before the ownership check. A successor chooses its number only when our
+// check already fails, so none of our numbers is higher than the successor's.
 Status Journal::Compact() {
   ForgetOldFinished();
   Status written;
@@ -208,19 +216,19 @@ Status Journal::Compact() {
   number_ = number;
   bytes_since_snapshot_ = 0;
   ++stats_.compactions;
-  // What appends go to from here on; before it is there, nothing older may be appended to.
+  // Appends go to a new segment from here on. Until it exists, none may go to an older segment.
   broken_ = true;
   MR_RETURN_IF_ERROR(StartSegment());
   MR_ASSIGN_OR_RETURN(const auto segments, JournalSegments(options_.folder));
   for (const auto& [old, old_path] : segments) {
-    std::error_code ignored;  // it does not count any more, and the next compaction tries again
+    std::error_code ignored;  // it is not read any more, and the next compaction tries again
     if (old < number) std::filesystem::remove(old_path, ignored);
   }
   return OkStatus();
 }
 
-// It has its name only when it is complete and on the disk, so that at any moment one whole journal
-// is there. kFailedPrecondition: the number is taken.
+// The snapshot gets its final name only once it is complete and synced, so that the folder contains
+// a complete journal at any moment. kFailedPrecondition: the number is taken.
 Status Journal::WriteSnapshot(uint64_t number) {
   const uint64_t term = options_.owner ? options_.owner->term.value() : 0;
   const std::string half_written = JournalHalfWrittenPath(options_.folder, term);
@@ -255,7 +263,7 @@ void Journal::ForgetOldFinished() {
   while (!finished_.empty() && now - finished_.front().first >= options_.retain_finished) {
     const RequestId stream = finished_.front().second;
     finished_.pop_front();
-    // One more may have joined it, or have forgotten it already.
+    // Another request may have joined the stream since, or the stream is already forgotten.
     if (state_.requests().contains(stream) && state_.StreamFinished(stream)) {
       state_.ForgetStream(stream);
     }

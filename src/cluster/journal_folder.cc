@@ -65,7 +65,7 @@ Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folde
 Result<JournalFile> JournalFile::Create(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0600);
   JournalFile file(fd, path);
-  if (fd < 0 && errno == EEXIST) return FailedPrecondition(fmt::format("{} is there", path));
+  if (fd < 0 && errno == EEXIST) return FailedPrecondition(fmt::format("{} already exists", path));
   if (fd < 0) return file.Error("create");
   return file;
 }
@@ -117,12 +117,14 @@ Status MoveToNew(const std::string& from, const std::string& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
     return OkStatus();
   }
-  if (errno == EEXIST) return FailedPrecondition(fmt::format("{} is there", to));
+  if (errno == EEXIST) return FailedPrecondition(fmt::format("{} already exists", to));
   if (errno != EINVAL && errno != ENOSYS) {
     return Unavailable(fmt::format("cannot rename {} to {}: {}", from, to, std::strerror(errno)));
   }
-  // A file system that cannot do both at once.
-  if (::access(to.c_str(), F_OK) == 0) return FailedPrecondition(fmt::format("{} is there", to));
+  // The file system does not support RENAME_NOREPLACE.
+  if (::access(to.c_str(), F_OK) == 0) {
+    return FailedPrecondition(fmt::format("{} already exists", to));
+  }
   return MoveFile(from, to);
 }
 

@@ -1,5 +1,5 @@
-// The files of a journal's folder: their names, writing them whole, reading them back. Used by
-// journal.cc alone.
+// The files of a journal's folder: their names, listing, writing and renaming. Private to the
+// journal.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +12,17 @@
 namespace millrace::cluster {
 
 std::string JournalSegmentPath(const std::string& folder, uint64_t number);
-// Of a snapshot until it is complete; by term, so that no two leaders write to one.
+// The path of a snapshot until it is complete. It contains the term, so that two leaders never
+// write to the same file.
 std::string JournalHalfWrittenPath(const std::string& folder, uint64_t term);
 void RemoveHalfWritten(const std::string& folder);
-// By number; what has another name is not looked at.
+// The segments by number. Files with other names are ignored.
 Result<std::map<uint64_t, std::string>> JournalSegments(const std::string& folder);
 
 // A file that is only appended to. One thread at a time.
 class JournalFile {
  public:
-  // kFailedPrecondition: there is a file of that name.
+  // kFailedPrecondition: the file exists.
   static Result<JournalFile> Create(const std::string& path);
   JournalFile(JournalFile&& other) noexcept;
   JournalFile& operator=(JournalFile&& other) noexcept;
@@ -40,7 +41,7 @@ class JournalFile {
 
 Status SyncFolder(const std::string& folder);
 Status MoveFile(const std::string& from, const std::string& to);
-// kFailedPrecondition: there is a file of that name.
+// kFailedPrecondition: `to` exists.
 Status MoveToNew(const std::string& from, const std::string& to);
 
 }  // namespace millrace::cluster

@@ -50,17 +50,19 @@ Status CheckOwner(const JournalOwner& owner) {
       std::all_of(owner.cluster.begin(), owner.cluster.end(), fits)) {
     return OkStatus();
   }
-  return InvalidArgument("a cluster's name has 1 to 64 lower-case letters and digits");
+  return InvalidArgument("invalid cluster name: use 1 to 64 lower-case letters and digits");
 }
 
-// Whether somebody of our cluster has the folder, and nobody of a higher term.
-Result<bool> OursToSucceed(const std::vector<Found>& owners, const JournalOwner& owner) {
+// Whether a leader of our cluster with a lower term owns the folder. kFailedPrecondition: a leader
+// with a higher term owned it.
+Result<bool> OwnedByPredecessor(const std::vector<Found>& owners, const JournalOwner& owner) {
   bool ours = false;
   for (const Found& found : owners) {
     if (found.owner.cluster != owner.cluster) continue;
     if (found.owner.term > owner.term) {
-      return FailedPrecondition(fmt::format("the leader of term {} has had it, this is term {}",
-                                            found.owner.term.value(), owner.term.value()));
+      return FailedPrecondition(
+          fmt::format("the leader of term {} already owned the journal; this is term {}",
+                      found.owner.term.value(), owner.term.value()));
     }
     ours = ours || found.owner.term < owner.term;
   }
@@ -74,15 +76,15 @@ Status Remove(const std::string& path) {
 
 Status Make(const std::string& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  if (fd < 0) return Unavailable(fmt::format("cannot make {}: {}", path, std::strerror(errno)));
+  if (fd < 0) return Unavailable(fmt::format("cannot create {}: {}", path, std::strerror(errno)));
   ::close(fd);
   return OkStatus();
 }
 
 }  // namespace
 
-// Two successors at once: each says who it is and then looks who else is there, so that the earlier
-// finds the later or is found by it.
+// If there are two successors at once, each creates its owner file and then lists the others. So
+// the one with the lower term finds the other's file, or its own file is found and removed.
 Result<JournalOwnership> JournalOwnership::Take(const std::string& folder,
                                                 const std::optional<JournalOwner>& owner) {
   Result<FolderLock> lock = FolderLock::Take(folder);
@@ -92,12 +94,12 @@ Result<JournalOwnership> JournalOwnership::Take(const std::string& folder,
   std::string mine;
   if (owner) {
     MR_RETURN_IF_ERROR(CheckOwner(*owner));
-    MR_ASSIGN_OR_RETURN(const bool succeeds, OursToSucceed(owners, *owner));
+    MR_ASSIGN_OR_RETURN(const bool succeeds, OwnedByPredecessor(owners, *owner));
     if (held && !succeeds) return lock.status();
     mine = PathOf(folder, *owner);
     MR_RETURN_IF_ERROR(Make(mine));
     MR_ASSIGN_OR_RETURN(owners, Owners(folder));
-    if (auto still = OursToSucceed(owners, *owner); !still.ok()) {
+    if (auto still = OwnedByPredecessor(owners, *owner); !still.ok()) {
       MR_RETURN_IF_ERROR(Remove(mine));
       return still.status();
     }
@@ -111,7 +113,7 @@ Result<JournalOwnership> JournalOwnership::Take(const std::string& folder,
   return JournalOwnership(*std::move(lock), std::move(mine));
 }
 
-// Opened, not looked up: a network file system asks its server then.
+// Opens the file instead of looking it up: only then does a network file system ask its server.
 Status JournalOwnership::Check() const {
   if (file_.empty()) return OkStatus();
   const int fd = ::open(file_.c_str(), O_RDONLY | O_CLOEXEC);
@@ -119,7 +121,7 @@ Status JournalOwnership::Check() const {
     ::close(fd);
     return OkStatus();
   }
-  if (errno == ENOENT) return Unavailable("a later leader has taken the journal over");
+  if (errno == ENOENT) return Unavailable("a later leader has taken over the journal");
   return Unavailable(fmt::format("cannot open {}: {}", file_, std::strerror(errno)));
 }
 

@@ -1,7 +1,8 @@
-// Whose a journal's folder is. A process holds its lock; a leader leaves its cluster and term there
-// as well, so that its successor, in a higher term, takes the folder over from a leader that is
-// stopped and keeps the lock. That one finds out before it acknowledges anything more: it writes
-// and then looks whether the folder is its own, the successor makes it his own and then reads.
+// JournalOwnership: which process owns a journal's folder. The owner holds the folder's lock. A
+// leader also leaves a file with its cluster and term there, so that a successor with a higher term
+// can take the folder over from a leader that is stopped and still holds the lock. The old leader
+// notices before it acknowledges anything more: it writes and then checks that it owns the folder,
+// and the successor takes ownership and then reads. Owned by Journal; any thread may call Check.
 #pragma once
 
 #include <optional>
@@ -14,18 +15,18 @@
 namespace millrace::cluster {
 
 struct JournalOwner {
-  std::string cluster;  // 1 to 64 lower-case letters and digits: terms of one cluster are compared
-  Term term;
+  std::string cluster;  // 1 to 64 lower-case letters and digits
+  Term term;            // compared within one cluster
 };
 
 class JournalOwnership {
  public:
-  // kFailedPrecondition: another process has the folder and is no earlier leader of this cluster,
-  // or a later one has had it. nullopt: nobody who could succeed another.
+  // kFailedPrecondition: another process that is not an earlier leader of this cluster owns the
+  // folder, or a later leader has owned it. nullopt: a process that cannot succeed another one.
   static Result<JournalOwnership> Take(const std::string& folder,
                                        const std::optional<JournalOwner>& owner);
 
-  // kUnavailable once a successor has it.
+  // kUnavailable: a successor owns the folder.
   Status Check() const;
 
  private:
@@ -33,7 +34,7 @@ class JournalOwnership {
       : lock_(std::move(lock)), file_(std::move(file)) {}
 
   FolderLock lock_;
-  std::string file_;  // is there as long as the folder is ours; empty: the lock says it
+  std::string file_;  // exists as long as we own the folder; empty: the lock alone decides
 };
 
 }  // namespace millrace::cluster

@@ -1,5 +1,5 @@
-// Whose the journal is: a successor takes it over from a leader that is stopped, and nothing that
-// one does later is acknowledged, or read by anybody.
+// Ownership of the journal: a successor takes it over from a leader that is stopped. Nothing that
+// the old leader appends later is acknowledged or read.
 #include "cluster/journal_owner.h"
 
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST(JournalOwnership, ASuccessorTakesOverAndTheStoppedLeaderIsRefused) {
   const auto replay = ReplayJournal(folder.path());
   EXPECT_EQ(replay->damage, "");
   EXPECT_EQ(TokensOf(*replay), (std::vector<TokenId>{10, 20, 21}));
-  // The end of the first is no end of the second's ownership; a third takes over all the same.
+  // The end of the first does not end the second's ownership, and a third can still take over.
   first.journal.reset();
   EXPECT_EQ(Open(OwnedOptions(folder, "b", 99)).status.code(), StatusCode::kFailedPrecondition);
   Opened third = Open(OwnedOptions(folder, "a", 8));
@@ -83,20 +83,20 @@ TEST(JournalOwnership, OnlyALaterLeaderOfTheSameClusterSucceeds) {
   EXPECT_EQ(Open(OwnedOptions(folder, "a", 4)).status.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Open(OwnedOptions(folder, "a", 5)).status.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Open(OwnedOptions(folder, "b", 6)).status.code(), StatusCode::kFailedPrecondition);
-  JournalOptions nobody = OwnedOptions(folder, "a", 6);
-  nobody.owner.reset();
-  EXPECT_EQ(Open(nobody).status.code(), StatusCode::kFailedPrecondition);
+  JournalOptions without_owner = OwnedOptions(folder, "a", 6);
+  without_owner.owner.reset();
+  EXPECT_EQ(Open(without_owner).status.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Open(OwnedOptions(folder, "../a", 6)).status.code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(leader.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   leader.journal.reset();
-  // Nobody has it: an earlier leader still comes too late, another cluster does not.
+  // The folder is not locked now. An earlier leader is still refused, another cluster is not.
   EXPECT_EQ(Open(OwnedOptions(folder, "a", 4)).status.code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Open(OwnedOptions(folder, "b", 1)).replay.state.requests().size(), 1u);
-  EXPECT_TRUE(Open(nobody).status.ok());
+  EXPECT_TRUE(Open(without_owner).status.ok());
   EXPECT_TRUE(Open(OwnedOptions(folder, "a", 4)).status.ok());
 }
 
-TEST(JournalOwnership, ATermThatIsOverAcknowledgesNothingMore) {
+TEST(JournalOwnership, AfterItsTermALeaderAcknowledgesNothing) {
   TempFolder folder;
   std::atomic<bool> leads = true;
   JournalOptions options = OwnedOptions(folder, "a", 5);
@@ -106,22 +106,23 @@ TEST(JournalOwnership, ATermThatIsOverAcknowledgesNothingMore) {
   leads = false;
   EXPECT_EQ(leader.journal->Append(Token(0, 10)).code(), StatusCode::kUnavailable);
   leads = true;
-  EXPECT_EQ(leader.journal->Append(Token(1, 11)).code(), StatusCode::kUnavailable) << "once is all";
+  EXPECT_EQ(leader.journal->Append(Token(1, 11)).code(), StatusCode::kUnavailable)
+      << "once lost, it stays lost";
   leads = false;
   EXPECT_FALSE(Open(options).status.ok());
   const auto replay = ReplayJournal(folder.path());
   EXPECT_EQ(replay->state.requests().size(), 1u);
-  EXPECT_EQ(TokensOf(*replay), std::vector<TokenId>{}) << "nor is it there for a successor";
+  EXPECT_EQ(TokensOf(*replay), std::vector<TokenId>{}) << "a successor does not read it either";
 }
 
-// What a leader did just when it was stopped is finished when it wakes: a file begun under the next
-// number, or whole snapshots of its own. None of it counts.
-TEST(JournalOwnership, FilesThatAWokenLeaderStillMakesDoNotCount) {
+// A leader that wakes finishes what it was doing when it was stopped: it may create a file with the
+// next number, or write whole snapshots. None of these files is read.
+TEST(JournalOwnership, FilesOfAWokenLeaderAreIgnored) {
   TempFolder folder;
   Opened first = Open(OwnedOptions(folder, "a", 3));
   ASSERT_TRUE(first.journal->Append(JournalAccept{.request = RequestId(1)}).ok());
   const uint64_t last = JournalSegments(folder.path())->rbegin()->first;
-  TempFolder other;  // where the woken one's snapshot comes from
+  TempFolder other;  // where the woken leader's snapshot comes from
   for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
     std::filesystem::copy(file.path(), other.path() + "/" + file.path().filename().string());
   }
@@ -144,9 +145,9 @@ TEST(JournalOwnership, FilesThatAWokenLeaderStillMakesDoNotCount) {
   EXPECT_EQ(TokensOf(third.replay).size(), delivered);
 }
 
-// Leaders that do not know of their successors append as fast as they can. Whatever one of them was
-// told is on record is read by the next, and nobody's tokens come between another's.
-TEST(JournalOwnership, UnderLeadersThatDoNotStopNothingAcknowledgedIsLost) {
+// Leaders that do not know of their successors append as fast as they can. Every acknowledged
+// record of one leader is read by the next, and tokens of different leaders never interleave.
+TEST(JournalOwnership, NothingAcknowledgedIsLostWhileOldLeadersKeepAppending) {
   for (int round = 0; round < 15 * TestScale(); ++round) {
     TempFolder folder;
     std::vector<std::unique_ptr<Journal>> journals;
@@ -180,7 +181,7 @@ TEST(JournalOwnership, UnderLeadersThatDoNotStopNothingAcknowledgedIsLost) {
       std::vector<TokenId> expected = found[i];
       expected.insert(expected.end(), acknowledged[i].begin(), acknowledged[i].end());
       std::vector<TokenId> read = found[i + 1];
-      ASSERT_GE(read.size(), expected.size()) << "what term " << i + 1 << " told is lost";
+      ASSERT_GE(read.size(), expected.size()) << "term " << i + 1 << " lost acknowledged tokens";
       read.resize(expected.size());
       EXPECT_EQ(read, expected);
     }

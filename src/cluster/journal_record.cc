@@ -8,7 +8,8 @@
 namespace millrace::cluster {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "the journal's numbers are copied");
+static_assert(std::endian::native == std::endian::little,
+              "the journal copies numbers as little-endian");
 
 enum class Kind : uint8_t {
   kAccept = 1,
@@ -19,14 +20,14 @@ enum class Kind : uint8_t {
   kAcceptJoining = 6,
 };
 
-// The fewest bytes of an item of a list: what a count is believed by.
+// The minimum encoded size of a list's item. A count that needs more bytes than are left is
+// refused.
 template <typename T>
-constexpr size_t kBytesLeast = sizeof(T);
+constexpr size_t kMinItemBytes = sizeof(T);
 template <>
-constexpr size_t kBytesLeast<std::string> = sizeof(std::string) /
-                                            8;  // takes more memory than bytes
+constexpr size_t kMinItemBytes<std::string> = sizeof(std::string) / 8;  // its encoding is shorter
 template <>
-constexpr size_t kBytesLeast<PositionLogprobs> = sizeof(TokenLogprob) + sizeof(uint32_t);
+constexpr size_t kMinItemBytes<PositionLogprobs> = sizeof(TokenLogprob) + sizeof(uint32_t);
 
 class Writer {
  public:
@@ -70,7 +71,7 @@ class Writer {
   std::string bytes_;
 };
 
-// Reads what Writer writes; after the first thing that does not fit nothing is read any more.
+// Reads what Writer writes. After the first mismatch it reads nothing more.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : rest_(bytes) {}
@@ -90,14 +91,14 @@ class Reader {
   }
   template <typename T>
   void operator()(std::vector<T>& list) {
-    list.resize(Count(kBytesLeast<T>));
+    list.resize(Count(kMinItemBytes<T>));
     for (T& item : list) (*this)(item);
   }
   template <typename T>
   void operator()(std::optional<T>& value) {
-    bool there = false;
-    (*this)(there);
-    if (!there) return;
+    bool present = false;
+    (*this)(present);
+    if (!present) return;
     T read{};
     (*this)(read);
     value = read;
@@ -128,7 +129,7 @@ class Reader {
     value = byte == 1;
   }
 
-  // Everything was read, and nothing is left.
+  // Whether all reads succeeded and nothing is left.
   bool whole() const { return !failed_ && rest_.empty(); }
 
  private:
@@ -186,7 +187,7 @@ void VisitSnapshotEnd(Archive& ar, Record& r) {
 
 }  // namespace
 
-// By their bytes, so that a number that is none equals itself.
+// Compares encoded bytes, so that NaN equals itself.
 bool operator==(const JournalAccept& a, const JournalAccept& b) {
   return EncodeJournalRecord(a) == EncodeJournalRecord(b);
 }
@@ -239,9 +240,9 @@ Result<JournalRecord> DecodeJournalRecord(std::string_view bytes) {
     }
     case Kind::kFinished: VisitFinished(reader, record.emplace<JournalFinished>()); break;
     case Kind::kSnapshotEnd: VisitSnapshotEnd(reader, record.emplace<JournalSnapshotEnd>()); break;
-    default: return DataLoss("a record of an unknown kind");
+    default: return DataLoss("unknown kind of record");
   }
-  if (!reader.whole()) return DataLoss("a record that is too short or too long");
+  if (!reader.whole()) return DataLoss("the record is too short or too long");
   return record;
 }
 

@@ -1,5 +1,5 @@
-// The records of the request journal: what was accepted, which tokens it has, how it ended; the
-// state that they add up to; and their bytes (docs/formats/journal.md). Pure; one thread at a time.
+// The records of the request journal (accepted requests, their tokens, their ends), the state that
+// results from them, and their encoding (docs/formats/journal.md). Pure; one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ inline constexpr size_t kJournalRecordBytesMax = 64u << 20;
 inline constexpr size_t kJournalTextBytesMax = 64u << 10;  // of each text in a record
 inline constexpr size_t kJournalSnapshotTokensMax = 4096;  // of each record in a snapshot
 
-// Log-probabilities by position. They are equal when their bytes are.
+// Log-probabilities by position. Two are equal if their encoded bytes are.
 struct JournalLogprobs {
   std::vector<PositionLogprobs> positions;
   friend bool operator==(const JournalLogprobs&, const JournalLogprobs&);
@@ -31,33 +31,33 @@ struct JournalAccept {
   RequestId request;
   std::string external_id;
   std::vector<TokenId> prompt;
-  SamplingParams params;  // with the seed that was drawn, if one was
+  SamplingParams params;  // with the drawn seed, if one was drawn
   int priority = 0;
   std::string cache_salt;
   int64_t arrived_unix_ms = 0;
-  std::string front_end;           // whatever the front end wants to find again; not looked into
-  std::optional<RequestId> joins;  // whose stream its output is part of; that one joins none itself
+  std::string front_end;           // the front end's own data; not interpreted here
+  std::optional<RequestId> joins;  // its output is part of this one's stream, which joins none
   friend bool operator==(const JournalAccept&, const JournalAccept&);
 };
 struct JournalTokens {
   RequestId request;
   int index = 0;          // which of the n continuations
-  uint32_t position = 0;  // of the first token; the continuation's first has 0
+  uint32_t position = 0;  // of the first token, within the continuation
   std::vector<TokenId> tokens;
-  int cached_prompt_tokens = 0;              // of the request, as it was told with them
-  std::optional<std::string> finish_reason;  // they are its last, and why: one record or none
+  int cached_prompt_tokens = 0;              // of the request, as delivered with these tokens
+  std::optional<std::string> finish_reason;  // set with the last tokens, in the same record
   JournalLogprobs logprobs;                  // one for each token, or none
-  JournalLogprobs prompt_logprobs;           // of the request; with its first tokens, or none
+  JournalLogprobs prompt_logprobs;           // of the request; only with its first tokens
   friend bool operator==(const JournalTokens&, const JournalTokens&) = default;
 };
-// An end without a token.
+// The end of a continuation that comes without a token.
 struct JournalFinished {
   RequestId request;
   int index = 0;
   std::string reason;
   friend bool operator==(const JournalFinished&, const JournalFinished&) = default;
 };
-// The last record of a snapshot: how many came before it, and the first id not used so far.
+// The last record of a snapshot: the number of records before it, and the first unused id.
 struct JournalSnapshotEnd {
   uint64_t records = 0;
   RequestId next_request;
@@ -73,7 +73,7 @@ struct JournalContinuation {
   friend bool operator==(const JournalContinuation&, const JournalContinuation&) = default;
 };
 
-// Tokens of one continuation that no other's of its stream came between.
+// Tokens of one continuation that were delivered in a row, without other tokens of the stream.
 struct JournalRun {
   int index = 0;
   uint32_t tokens = 0;
@@ -84,31 +84,31 @@ struct JournalRun {
 struct JournalRequest {
   JournalAccept accept;
   std::vector<JournalContinuation> continuations;  // n
-  std::vector<JournalRun> runs;                    // in which order their tokens were told
+  std::vector<JournalRun> runs;                    // in the order of delivery
   int cached_prompt_tokens = 0;
   JournalLogprobs prompt_logprobs;
-  // Of the one that others join.
+  // For a request that others join:
   std::vector<RequestId> joined;  // in the order of their ids
-  uint64_t stream_runs = 0;       // of all of them
+  uint64_t stream_runs = 0;       // the number of runs in the whole stream
   RequestId last_delivered;
   bool finished() const;
   friend bool operator==(const JournalRequest&, const JournalRequest&) = default;
 };
 
-// What the records so far add up to. A record that does not fit (an unknown request, a token out of
-// its place, output after the end) is refused and changes nothing.
+// The state that results from the records so far. A record that does not fit (an unknown request, a
+// token at a wrong position, output after the end) is refused and changes nothing.
 class JournalState {
  public:
   Status Apply(const JournalRecord& record);
-  // The request that `request` joins, or itself; it is there. And whether that one and all that
-  // join it have finished: only together they may be forgotten.
+  // StreamOf: the request that `request` joins, or `request` itself. StreamFinished: whether that
+  // one and all that join it have finished; they are forgotten together. REQUIRES: they are known.
   RequestId StreamOf(RequestId request) const;
   bool StreamFinished(RequestId stream) const;
   void ForgetStream(RequestId stream);
 
   const std::map<RequestId, JournalRequest>& requests() const { return requests_; }
-  RequestId next_request() const { return next_request_; }  // greater than any that was accepted
-  // The records that add up to this very state, JournalSnapshotEnd last.
+  RequestId next_request() const { return next_request_; }  // greater than every accepted id
+  // Records that result in exactly this state; the last is JournalSnapshotEnd.
   std::vector<JournalRecord> Snapshot() const;
   friend bool operator==(const JournalState&, const JournalState&) = default;
 
@@ -127,7 +127,7 @@ class JournalState {
 };
 
 std::string EncodeJournalRecord(const JournalRecord& record);
-// kDataLoss for bytes that no record has.
+// kDataLoss: the bytes are not a record.
 Result<JournalRecord> DecodeJournalRecord(std::string_view bytes);
 
 }  // namespace millrace::cluster

@@ -1,4 +1,4 @@
-// Records and segments: bytes there and back, and every damage that one file can have.
+// Records and segments: encoding and decoding, and all kinds of damage to one file.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace millrace::cluster::testing {
 namespace {
 
 TEST(Journal, ChecksumIsCrc32c) {
-  EXPECT_EQ(JournalChecksum("123456789"), 0xe3069283u);  // the check value of the catalogue
+  EXPECT_EQ(JournalChecksum("123456789"), 0xe3069283u);  // the check value in the CRC catalogue
   EXPECT_EQ(JournalChecksum(std::string(32, '\0')), 0x8a9136aau);  // RFC 3720, B.4
   EXPECT_EQ(JournalChecksum(std::string(32, '\xff')), 0x62a8ab43u);
   EXPECT_EQ(JournalChecksum("456789", JournalChecksum("123")), JournalChecksum("123456789"));
@@ -48,7 +48,7 @@ JournalAccept FullAccept() {
   return accept;
 }
 
-TEST(Journal, EveryFieldComesBack) {
+TEST(Journal, EveryFieldRoundTrips) {
   const JournalAccept accept = FullAccept();
   const Result<JournalRecord> read = DecodeJournalRecord(EncodeJournalRecord(accept));
   ASSERT_TRUE(read.ok()) << read.status().ToString();
@@ -103,7 +103,7 @@ TEST(Journal, EveryFieldComesBack) {
   EXPECT_EQ(std::get<JournalFinished>(*DecodeJournalRecord(EncodeJournalRecord(end))), end);
 }
 
-TEST(Journal, ARecordCutShortOrWithMoreBehindIsRefused) {
+TEST(Journal, ARecordThatIsTooShortOrTooLongIsRefused) {
   for (const JournalRecord& record :
        {JournalRecord(FullAccept()), JournalRecord(JournalTokens{RequestId(1), 0, 0, {1, 2}}),
         JournalRecord(JournalTokens{RequestId(1), 0, 0, {1, 2}, 3, "stop"}),
@@ -116,7 +116,7 @@ TEST(Journal, ARecordCutShortOrWithMoreBehindIsRefused) {
   }
 }
 
-TEST(Journal, WhatDoesNotFitChangesNothing) {
+TEST(Journal, ARecordThatDoesNotFitChangesNothing) {
   JournalState state;
   ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(3), .params = {.n = 2}}).ok());
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(3), 1, 0, {5, 6}}).ok());
@@ -146,7 +146,7 @@ TEST(Journal, WhatDoesNotFitChangesNothing) {
 struct SmallFile {
   std::string bytes;
   std::vector<size_t> ends;          // of the header, then of each record
-  std::vector<JournalState> states;  // after none, one, two ... of them
+  std::vector<JournalState> states;  // after 0, 1, 2 ... records
 };
 
 SmallFile MakeSmallFile(uint64_t seed, int records) {
@@ -165,7 +165,7 @@ SmallFile MakeSmallFile(uint64_t seed, int records) {
   return file;
 }
 
-TEST(Journal, CutAnywhereItGivesWhatWasWholeBefore) {
+TEST(Journal, ATruncatedFileYieldsTheRecordsBeforeTheCut) {
   for (uint64_t seed = 0; seed < 3u * static_cast<uint64_t>(TestScale()); ++seed) {
     const SmallFile file = MakeSmallFile(seed, 25);
     for (size_t size = 0; size <= file.bytes.size(); ++size) {
@@ -183,7 +183,7 @@ TEST(Journal, CutAnywhereItGivesWhatWasWholeBefore) {
   }
 }
 
-TEST(Journal, AFlippedBitIsFoundAndNothingFromItOnIsBelieved) {
+TEST(Journal, AFlippedBitIsFoundAndNothingFromItOnIsUsed) {
   for (uint64_t seed = 0; seed < static_cast<uint64_t>(TestScale()); ++seed) {
     const SmallFile file = MakeSmallFile(seed, 12);
     for (size_t bit = 0; bit < file.bytes.size() * 8; ++bit) {
@@ -201,14 +201,14 @@ TEST(Journal, AFlippedBitIsFoundAndNothingFromItOnIsBelieved) {
   }
 }
 
-TEST(Journal, ZeroPagesForeignAndMovedRecordsAreFound) {
+TEST(Journal, ZeroPagesAndMisplacedRecordsAreFound) {
   const SmallFile file = MakeSmallFile(1, 12);
   auto read = [](const std::string& bytes, uint64_t number, JournalState& state) {
     return ReadSegment(bytes, number, state);
   };
   JournalState zero, twice, swapped, other;
   EXPECT_NE(read(file.bytes + std::string(4096, '\0'), 5, zero).damage, "");
-  EXPECT_EQ(zero, file.states.back()) << "what came before counts";
+  EXPECT_EQ(zero, file.states.back()) << "records before the damage are used";
   const std::string first = file.bytes.substr(file.ends[0], file.ends[1] - file.ends[0]);
   EXPECT_NE(read(file.bytes + first, 5, twice).damage, "") << "a record is valid in its place only";
   EXPECT_EQ(twice, file.states.back());
@@ -216,7 +216,7 @@ TEST(Journal, ZeroPagesForeignAndMovedRecordsAreFound) {
   cut.erase(file.ends[3], file.ends[4] - file.ends[3]);
   EXPECT_NE(read(cut, 5, swapped).damage, "");
   EXPECT_EQ(swapped, file.states[3]);
-  EXPECT_NE(read(file.bytes, 6, other).damage, "") << "a segment under another's name";
+  EXPECT_NE(read(file.bytes, 6, other).damage, "") << "a segment with another's number";
   EXPECT_EQ(other, JournalState());
 }
 
@@ -242,9 +242,9 @@ TEST(Journal, TheOrderOfRequestsOfOneStreamIsKeptAndTheyAreForgottenTogether) {
   JournalAccept joining{.request = RequestId(3)};
   joining.joins = RequestId(1);
   ASSERT_TRUE(state.Apply(joining).ok());
-  for (const uint64_t nobody : {3, 4, 9}) {  // one that joins itself, the next, one not there
+  for (const uint64_t target : {3, 4, 9}) {  // a joining request, itself, an unknown one
     joining.request = RequestId(4);
-    joining.joins = RequestId(nobody);
+    joining.joins = RequestId(target);
     EXPECT_FALSE(state.Apply(joining).ok());
   }
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 0, {1}}).ok());
@@ -257,9 +257,9 @@ TEST(Journal, TheOrderOfRequestsOfOneStreamIsKeptAndTheyAreForgottenTogether) {
   EXPECT_EQ(runs(1), (std::vector<JournalRun>{{0, 2, 0}, {0, 1, 2}}));
   EXPECT_EQ(runs(2), (std::vector<JournalRun>{{0, 2, 0}})) << "another stream";
   EXPECT_EQ(runs(3), (std::vector<JournalRun>{{0, 1, 1}}));
-  JournalState again;
-  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
-  EXPECT_EQ(again, state);
+  JournalState restored;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(restored.Apply(record).ok());
+  EXPECT_EQ(restored, state);
   EXPECT_EQ(state.StreamOf(RequestId(3)), RequestId(1));
   EXPECT_FALSE(state.StreamFinished(RequestId(1)));
   ASSERT_TRUE(state.Apply(JournalFinished{RequestId(3), 0, "abort"}).ok());
@@ -268,7 +268,7 @@ TEST(Journal, TheOrderOfRequestsOfOneStreamIsKeptAndTheyAreForgottenTogether) {
   EXPECT_EQ(state.requests().size(), 1u);
 }
 
-TEST(Journal, LogprobsAreOfAllTokensOrOfNone) {
+TEST(Journal, LogprobsCoverAllTokensOrNone) {
   const JournalLogprobs one{{{{3, -1.5f, 2}, {{1, -0.5f, 1}}}}};
   JournalTokens tokens{RequestId(1), 0, 0, {1}};
   JournalState state;
@@ -278,38 +278,38 @@ TEST(Journal, LogprobsAreOfAllTokensOrOfNone) {
   ASSERT_TRUE(state.Apply(tokens).ok());
   tokens.position = 1;
   tokens.tokens = {2, 3};
-  EXPECT_FALSE(state.Apply(tokens).ok()) << "one of two";
+  EXPECT_FALSE(state.Apply(tokens).ok()) << "one for two tokens";
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 1, 0, {1}}).ok());
   tokens = {RequestId(1), 1, 1, {1}};
   tokens.logprobs = one;
-  EXPECT_FALSE(state.Apply(tokens).ok()) << "the one before has none";
+  EXPECT_FALSE(state.Apply(tokens).ok()) << "the token before has none";
   const JournalRequest& request = state.requests().at(RequestId(1));
   EXPECT_EQ(request.prompt_logprobs, one);
   EXPECT_EQ(request.continuations[0].logprobs, one);
-  JournalState again;
-  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
-  EXPECT_EQ(again, state);
+  JournalState restored;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(restored.Apply(record).ok());
+  EXPECT_EQ(restored, state);
 }
 
-TEST(Journal, ALongStreamIsManyRecordsOfASnapshot) {
+TEST(Journal, ALongStreamTakesSeveralSnapshotRecords) {
   JournalState state;
   ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1)}).ok());
   std::vector<TokenId> many(2 * kJournalSnapshotTokensMax + 5);
   for (size_t i = 0; i < many.size(); ++i) many[i] = static_cast<TokenId>(i);
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(1), 0, 0, many}).ok());
   EXPECT_EQ(state.Snapshot().size(), 5u);
-  JournalState again;
-  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
-  EXPECT_EQ(again, state);
+  JournalState restored;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(restored.Apply(record).ok());
+  EXPECT_EQ(restored, state);
 }
 
-TEST(Journal, ASnapshotAddsUpToTheSameState) {
+TEST(Journal, ASnapshotResultsInTheSameState) {
   JournalWorkload workload(3);
   JournalState state;
   for (int i = 0; i < 500; ++i) ASSERT_TRUE(state.Apply(workload.Next()).ok());
-  JournalState again;
-  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(again.Apply(record).ok());
-  EXPECT_EQ(again, state);
+  JournalState restored;
+  for (const JournalRecord& record : state.Snapshot()) ASSERT_TRUE(restored.Apply(record).ok());
+  EXPECT_EQ(restored, state);
 }
 
 }  // namespace

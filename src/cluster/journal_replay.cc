@@ -1,4 +1,4 @@
-// Reading a journal's folder back.
+// ReplayJournal: reads a journal's folder.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -17,7 +17,7 @@ std::string_view Text(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
-// The newest snapshot, where reading begins; end() when there is none.
+// The newest snapshot, where reading begins; end() if there is none.
 Result<Segments::const_iterator> NewestSnapshot(const Segments& segments) {
   for (auto it = segments.end(); it != segments.begin();) {
     --it;
@@ -36,7 +36,7 @@ Result<JournalReplay> ReplayJournal(const std::string& folder) {
   if (segments.empty()) return replay;
   MR_ASSIGN_OR_RETURN(auto it, NewestSnapshot(segments));
   if (it == segments.end()) {
-    replay.damage = "no segment holds the beginning of the journal";
+    replay.damage = "no segment has a valid snapshot header";
     return replay;
   }
   for (uint64_t number = it->first; it != segments.end(); ++it, ++number) {
@@ -54,7 +54,7 @@ Result<JournalReplay> ReplayJournal(const std::string& folder) {
       replay.torn_bytes = file.bytes().size() - report.valid_bytes;
     } else if (!report.damage.empty() || report.torn || half_snapshot) {
       replay.damage = fmt::format("segment {}: {}", number,
-                                  report.damage.empty() ? "it is cut short" : report.damage);
+                                  report.damage.empty() ? "cut short" : report.damage);
       return replay;
     }
   }

@@ -38,7 +38,7 @@ constexpr auto kCrcTables = [] {
   return tables;
 }();
 
-// Of the length alone, so that a length is trusted before what it measures is there.
+// The checksum of the length alone, so that a length is verified before its payload is read.
 uint32_t LengthChecksum(uint32_t length, uint64_t number, uint64_t index) {
   std::string bytes;
   Append(bytes, length);
@@ -74,10 +74,10 @@ std::string EncodeSegmentHeader(const JournalSegmentHeader& header) {
 Result<JournalSegmentHeader> DecodeSegmentHeader(std::string_view segment) {
   if (segment.size() < kJournalSegmentHeaderBytes) return DataLoss("the header is cut short");
   const std::string_view header = segment.substr(0, kJournalSegmentHeaderBytes);
-  if (!header.starts_with(kMagic)) return DataLoss("not a segment of a journal");
+  if (!header.starts_with(kMagic)) return DataLoss("not a journal segment");
   const uint32_t flags = Read<uint32_t>(header, 16);
   if (JournalChecksum(header.substr(0, 20)) != Read<uint32_t>(header, 20) || flags > 1) {
-    return DataLoss("the header's checksum is wrong");
+    return DataLoss("wrong header checksum or flags");
   }
   return JournalSegmentHeader{Read<uint64_t>(header, 8), flags == 1};
 }
@@ -99,7 +99,7 @@ std::string FrameJournalPayload(std::string_view payload, uint64_t number, uint6
 
 JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, JournalState& state) {
   JournalSegmentReport report;
-  // A header is written before a segment counts: a short one is a write cut short.
+  // The header is written before the segment is used, so a short one is an incomplete write.
   const std::string_view magic = bytes.substr(0, kMagic.size());
   if (bytes.size() < kJournalSegmentHeaderBytes && kMagic.starts_with(magic)) {
     report.torn = true;
@@ -111,7 +111,7 @@ JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, Journa
     return report;
   }
   if (header->number != number) {
-    report.damage = fmt::format("the header says segment {}", header->number);
+    report.damage = fmt::format("the header has segment number {}", header->number);
     return report;
   }
   report.header = *header;
@@ -123,27 +123,29 @@ JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, Journa
           fmt::format("record {} at byte {}: {}", report.records, report.valid_bytes, what);
       return report;
     };
-    if (report.snapshot_ended) return damaged("there is more behind the snapshot's end");
+    if (report.snapshot_ended) return damaged("data after the end of the snapshot");
     if (rest.size() < kJournalFrameBytes) {
       report.torn = true;
       return report;
     }
     const uint32_t length = Read<uint32_t>(rest, 0);
     const uint32_t first = LengthChecksum(length, number, report.records);
-    if (Read<uint32_t>(rest, 4) != first) return damaged("the length's checksum is wrong");
-    if (length > kJournalRecordBytesMax) return damaged("it is too long");
+    if (Read<uint32_t>(rest, 4) != first) return damaged("wrong length checksum");
+    if (length > kJournalRecordBytesMax) return damaged("the length exceeds the limit");
     if (rest.size() - kJournalFrameBytes < length) {
       report.torn = true;
       return report;
     }
     const std::string_view payload = rest.substr(kJournalFrameBytes, length);
     if (JournalChecksum(payload, first) != Read<uint32_t>(rest, 8)) {
-      return damaged("the checksum is wrong");
+      return damaged("wrong payload checksum");
     }
     Result<JournalRecord> record = DecodeJournalRecord(payload);
     if (!record.ok()) return damaged(record.status().message());
     if (const auto* end = std::get_if<JournalSnapshotEnd>(&*record)) {
-      if (!header->snapshot || end->records != report.records) return damaged("a misplaced end");
+      if (!header->snapshot || end->records != report.records) {
+        return damaged("misplaced end of a snapshot");
+      }
       report.snapshot_ended = true;
     }
     if (Status applied = state.Apply(*record); !applied.ok()) return damaged(applied.message());

@@ -1,5 +1,5 @@
-// A segment of the journal: one file's header, the frame round each record, and the reader that
-// stops at the first byte that is not as it was written. Pure; any thread.
+// The format of a journal segment: the file's header, the frame around each record, and a reader
+// that stops at the first record that is torn or damaged. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,24 +16,24 @@ inline constexpr size_t kJournalFrameBytes = 12;
 
 struct JournalSegmentHeader {
   uint64_t number = 0;
-  bool snapshot = false;  // the whole state; segments with smaller numbers no longer count
+  bool snapshot = false;  // the whole state; segments with smaller numbers are obsolete
 };
 
 std::string EncodeSegmentHeader(const JournalSegmentHeader& header);
 Result<JournalSegmentHeader> DecodeSegmentHeader(std::string_view segment);
 
-// The record as the `index`-th of segment `number`: it is valid in no other place.
+// Frames the record as the `index`-th of segment `number`. It is valid in that place only.
 std::string FrameJournalRecord(const JournalRecord& record, uint64_t number, uint64_t index);
 
-// The same round any bytes.
+// The same for any payload.
 std::string FrameJournalPayload(std::string_view payload, uint64_t number, uint64_t index);
 
 struct JournalSegmentReport {
   std::optional<JournalSegmentHeader> header;
-  uint64_t records = 0;    // that were read and fitted
+  uint64_t records = 0;    // that were read and applied
   size_t valid_bytes = 0;  // up to the end of the last of them
-  bool torn = false;       // the rest is the beginning of one more record: a write cut short
-  std::string damage;      // the rest is something else: what; empty: there is no such rest
+  bool torn = false;       // the rest is an incomplete record: an interrupted write
+  std::string damage;      // what is wrong with the rest; empty: nothing, or torn
   bool snapshot_ended = false;
 };
 

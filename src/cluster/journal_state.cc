@@ -17,16 +17,17 @@ Status JournalState::Apply(const JournalRecord& record) {
 
 Status JournalState::ApplyOne(const JournalAccept& record) {
   if (record.request < next_request_) {
-    return DataLoss(fmt::format("request {} was accepted before", record.request.value()));
+    return DataLoss(
+        fmt::format("request id {} is not greater than the ids before it", record.request.value()));
   }
   if (record.params.n < 1 || record.params.n > kSequencesPerRequestMax) {
     return DataLoss(fmt::format("request {} has n = {}", record.request.value(), record.params.n));
   }
-  if (record.request.value() == UINT64_MAX) return DataLoss("there is no such request id");
+  if (record.request.value() == UINT64_MAX) return DataLoss("invalid request id");
   if (record.joins) {
     const auto stream = requests_.find(*record.joins);
     if (stream == requests_.end() || stream->second.accept.joins) {
-      return DataLoss(fmt::format("request {} has no stream to join", record.joins->value()));
+      return DataLoss(fmt::format("cannot join the stream of request {}", record.joins->value()));
     }
     stream->second.joined.push_back(record.request);
   }
@@ -56,9 +57,9 @@ Result<JournalContinuation*> JournalState::Unfinished(RequestId id, int index) {
 Status JournalState::ApplyOne(const JournalTokens& record) {
   MR_ASSIGN_OR_RETURN(JournalContinuation * continuation, Unfinished(record.request, record.index));
   JournalRequest& request = requests_.at(record.request);
-  if (record.tokens.empty()) return DataLoss("a record of no tokens");
+  if (record.tokens.empty()) return DataLoss("a token record without tokens");
   if (record.position != continuation->tokens.size()) {
-    return DataLoss(fmt::format("tokens at position {} of request {}, which has {}",
+    return DataLoss(fmt::format("tokens at position {} of request {}, which has {} tokens",
                                 record.position, record.request.value(),
                                 continuation->tokens.size()));
   }
@@ -66,7 +67,7 @@ Status JournalState::ApplyOne(const JournalTokens& record) {
   auto& known = continuation->logprobs.positions;
   if (!logprobs.empty() &&
       (logprobs.size() != record.tokens.size() || known.size() != continuation->tokens.size())) {
-    return DataLoss("tokens of which some have no log-probabilities");
+    return DataLoss("only some of the tokens have log-probabilities");
   }
   known.insert(known.end(), logprobs.begin(), logprobs.end());
   continuation->tokens.insert(continuation->tokens.end(), record.tokens.begin(),
@@ -124,7 +125,7 @@ Status JournalState::ApplyOne(const JournalSnapshotEnd& record) {
   return OkStatus();
 }
 
-// The tokens of a stream follow the last request that joins it.
+// A stream's tokens follow the last request that joins it.
 std::vector<JournalRecord> JournalState::Snapshot() const {
   std::vector<JournalRecord> records;
   for (const auto& [id, request] : requests_) {
@@ -139,27 +140,27 @@ std::vector<JournalRecord> JournalState::Snapshot() const {
 
 namespace {
 
-// A run on its way into a snapshot.
-struct TurnTaken {
+// A run, its request, and the position of its first token.
+struct PlacedRun {
   const JournalRequest* request;
   const JournalRun* run;
   uint32_t position;
 };
 
-void SnapshotRun(const TurnTaken& turn, std::vector<JournalRecord>& records) {
-  const JournalRequest& request = *turn.request;
+void SnapshotRun(const PlacedRun& placed, std::vector<JournalRecord>& records) {
+  const JournalRequest& request = *placed.request;
   const JournalContinuation& delivered =
-      request.continuations[static_cast<size_t>(turn.run->index)];
-  const uint32_t end = turn.position + turn.run->tokens;
-  for (uint32_t begin = turn.position; begin < end;) {
+      request.continuations[static_cast<size_t>(placed.run->index)];
+  const uint32_t end = placed.position + placed.run->tokens;
+  for (uint32_t begin = placed.position; begin < end;) {
     const auto next = std::min<uint32_t>(end, begin + uint32_t{kJournalSnapshotTokensMax});
-    JournalTokens tokens{request.accept.request, turn.run->index, begin};
+    JournalTokens tokens{request.accept.request, placed.run->index, begin};
     tokens.tokens.assign(delivered.tokens.begin() + begin, delivered.tokens.begin() + next);
     tokens.cached_prompt_tokens = request.cached_prompt_tokens;
     if (const auto& known = delivered.logprobs.positions; !known.empty()) {
       tokens.logprobs.positions.assign(known.begin() + begin, known.begin() + next);
     }
-    const bool first = turn.run == &request.runs.front() && begin == turn.position;
+    const bool first = placed.run == &request.runs.front() && begin == placed.position;
     if (first) tokens.prompt_logprobs = request.prompt_logprobs;
     records.emplace_back(std::move(tokens));
     begin = next;
@@ -170,19 +171,19 @@ void SnapshotRun(const TurnTaken& turn, std::vector<JournalRecord>& records) {
 
 void JournalState::SnapshotStream(const JournalRequest& stream,
                                   std::vector<JournalRecord>& records) const {
-  std::vector<TurnTaken> turns;
+  std::vector<PlacedRun> placed;
   const auto members = Members(stream);
   for (const JournalRequest* request : members) {
     std::vector<uint32_t> delivered(request->continuations.size());
     for (const JournalRun& run : request->runs) {
       uint32_t& position = delivered[static_cast<size_t>(run.index)];
-      turns.push_back({request, &run, position});
+      placed.push_back({request, &run, position});
       position += run.tokens;
     }
   }
-  std::sort(turns.begin(), turns.end(),
-            [](const TurnTaken& a, const TurnTaken& b) { return a.run->order < b.run->order; });
-  for (const TurnTaken& turn : turns) SnapshotRun(turn, records);
+  std::sort(placed.begin(), placed.end(),
+            [](const PlacedRun& a, const PlacedRun& b) { return a.run->order < b.run->order; });
+  for (const PlacedRun& run : placed) SnapshotRun(run, records);
   for (const JournalRequest* request : members) {
     for (size_t i = 0; i < request->continuations.size(); ++i) {
       const auto& reason = request->continuations[i].finish_reason;

@@ -1,4 +1,4 @@
-// The journal in its folder: rotation, compaction, kill -9, a disk that refuses.
+// The journal in its folder: rotation, compaction, kill -9, a full disk.
 #include "cluster/journal.h"
 
 #include <gtest/gtest.h>
@@ -29,7 +29,7 @@ std::unique_ptr<Journal> Open(const JournalOptions& options, const Clock& clock,
   return std::move(*journal);
 }
 
-TEST(JournalFolder, ReopenedAtAnyTimeItHoldsTheSameState) {
+TEST(JournalFolder, ReopeningAtAnyTimeRestoresTheState) {
   const ManualClock clock;
   for (int round = 0; round < 5 * TestScale(); ++round) {
     TempFolder folder;
@@ -75,7 +75,8 @@ TEST(JournalFolder, FinishedRequestsAreForgottenAfterAWhileAndTheFolderStaysSmal
   EXPECT_LT(bytes, 100u << 10);
   journal.reset();
   journal = Open(options, clock, replay);
-  EXPECT_TRUE(replay.state.requests().contains(RequestId(1))) << "a live one stays for ever";
+  EXPECT_TRUE(replay.state.requests().contains(RequestId(1)))
+      << "a live request is never forgotten";
   EXPECT_TRUE(replay.state.requests().contains(RequestId(1999)));
   EXPECT_EQ(replay.state.next_request(), RequestId(2000));
   clock.Advance(Duration::Seconds(11));
@@ -83,7 +84,7 @@ TEST(JournalFolder, FinishedRequestsAreForgottenAfterAWhileAndTheFolderStaysSmal
   journal = Open(options, clock, replay);  // compacts what it has just replayed
   journal.reset();
   EXPECT_EQ(ReplayJournal(folder.path())->state.next_request(), RequestId(2000))
-      << "ids of forgotten requests are not given again";
+      << "ids of forgotten requests are not reused";
 }
 
 TEST(JournalFolder, SeveralRecordsAreOneWrite) {
@@ -101,7 +102,7 @@ TEST(JournalFolder, SeveralRecordsAreOneWrite) {
   EXPECT_TRUE(journal->Holds(RequestId(1)));
   EXPECT_FALSE(journal->Holds(RequestId(2)));
   EXPECT_TRUE(journal->Append(std::span(records).subspan(3)).ok());
-  EXPECT_TRUE(journal->Append(std::span<const JournalRecord>()).ok()) << "none is fine";
+  EXPECT_TRUE(journal->Append(std::span<const JournalRecord>()).ok()) << "an empty append succeeds";
   journal.reset();
   const auto read = ReplayJournal(folder.path());
   EXPECT_EQ(read->state.requests().at(RequestId(1)).continuations[0].tokens,
@@ -144,12 +145,12 @@ TEST(JournalFolder, ThreadsShareWritesAndKeepTheirOrder) {
   }
 }
 
-// A child appends and says how far it came; it is killed at a random moment.
-TEST(JournalFolder, WhatAppendReturnedForOutlivesKill9) {
+// A child appends and reports each acknowledged record. It is killed while it does so.
+TEST(JournalFolder, AcknowledgedRecordsSurviveKill9) {
   for (int round = 0; round < 6 * TestScale(); ++round) {
     TempFolder folder;
-    int said[2];
-    ASSERT_EQ(::pipe(said), 0);
+    int reports[2];
+    ASSERT_EQ(::pipe(reports), 0);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -160,29 +161,29 @@ TEST(JournalFolder, WhatAppendReturnedForOutlivesKill9) {
                clock, replay);
       JournalWorkload workload(static_cast<uint64_t>(round));
       while (journal->Append(workload.Next()).ok()) {
-        if (::write(said[1], "x", 1) != 1) break;
+        if (::write(reports[1], "x", 1) != 1) break;
       }
       ::_exit(1);
     }
-    ::close(said[1]);
+    ::close(reports[1]);
     uint64_t acknowledged = 0;
     char buffer[256];
     const uint64_t enough = 20 + 37 * static_cast<uint64_t>(round);
     while (acknowledged < enough) {
-      const ssize_t n = ::read(said[0], buffer, sizeof buffer);
+      const ssize_t n = ::read(reports[0], buffer, sizeof buffer);
       ASSERT_GT(n, 0);
       acknowledged += static_cast<uint64_t>(n);
     }
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
-    for (ssize_t n; (n = ::read(said[0], buffer, sizeof buffer)) > 0;) {
+    for (ssize_t n; (n = ::read(reports[0], buffer, sizeof buffer)) > 0;) {
       acknowledged += static_cast<uint64_t>(n);
     }
-    ::close(said[0]);
+    ::close(reports[0]);
     const auto replay = ReplayJournal(folder.path());
     ASSERT_TRUE(replay.ok());
     EXPECT_EQ(replay->damage, "");
-    // The state is that after as many records as were acknowledged, or one more.
+    // The state has the acknowledged records, or one more.
     JournalWorkload workload(static_cast<uint64_t>(round));
     JournalState model;
     for (uint64_t i = 0; i < acknowledged; ++i) ASSERT_TRUE(model.Apply(workload.Next()).ok());
@@ -193,7 +194,7 @@ TEST(JournalFolder, WhatAppendReturnedForOutlivesKill9) {
   }
 }
 
-TEST(JournalFolder, ADiskThatRefusesIsSaidAndWhenItTakesAgainNothingIsMissing) {
+TEST(JournalFolder, AFailedWriteIsReportedAndNothingIsMissingAfterwards) {
   TempFolder folder;
   const ManualClock clock;
   JournalReplay replay;
@@ -213,7 +214,7 @@ TEST(JournalFolder, ADiskThatRefusesIsSaidAndWhenItTakesAgainNothingIsMissing) {
     position += 3;
   }
   EXPECT_EQ(status.code(), StatusCode::kUnavailable) << status.ToString();
-  small.rlim_cur = 50;  // for no snapshot either
+  small.rlim_cur = 50;  // too small for a snapshot too
   ::setrlimit(RLIMIT_FSIZE, &small);
   EXPECT_FALSE(journal->Append(JournalTokens{RequestId(1), 0, position, {1, 2, 3}}).ok());
   ::setrlimit(RLIMIT_FSIZE, &before);
@@ -229,13 +230,13 @@ TEST(JournalFolder, ADiskThatRefusesIsSaidAndWhenItTakesAgainNothingIsMissing) {
   EXPECT_EQ(tokens.back(), 6);
 }
 
-// Several segments, of which one is then spoilt.
+// Several segments, one of which a test then damages.
 class DamagedFolder : public ::testing::Test {
  protected:
   void SetUp() override {
     JournalReplay replay;
     auto journal = Open(options_, clock_, replay);
-    // Few finish, so that the snapshots are large and segments follow one another.
+    // The request is large and never finishes, so snapshots are large and segments accumulate.
     ASSERT_TRUE(
         journal
             ->Append(JournalAccept{.request = RequestId(1), .prompt = std::vector<TokenId>(2000)})
@@ -258,7 +259,7 @@ class DamagedFolder : public ::testing::Test {
   uint32_t count_ = 0;
 };
 
-TEST_F(DamagedFolder, NothingBehindADamagedSegmentIsBelieved) {
+TEST_F(DamagedFolder, NothingAfterADamagedSegmentIsUsed) {
   const auto segments = Segments();
   const std::string path = std::next(segments.begin(), 2)->second;
   std::string bytes = *ReadFile(path, 1 << 20);
@@ -269,7 +270,7 @@ TEST_F(DamagedFolder, NothingBehindADamagedSegmentIsBelieved) {
   EXPECT_NE(replay.damage, "");
   EXPECT_GT(Tokens(replay), 0u);
   EXPECT_LT(Tokens(replay), count_);
-  // It goes on from there, and what was damaged is kept for people to look at.
+  // The journal continues from there, and the damaged files are kept for inspection.
   ASSERT_TRUE(
       journal->Append(JournalTokens{RequestId(1), 0, static_cast<uint32_t>(Tokens(replay)), {8}})
           .ok());
@@ -302,7 +303,7 @@ TEST_F(DamagedFolder, OnlyTheLastSegmentMayBeCutShort) {
   EXPECT_NE(ReplayJournal(folder_.path())->damage, "");
 }
 
-TEST_F(DamagedFolder, AStopBetweenASnapshotAndTheRemovalOfTheOldIsNoHarm) {
+TEST_F(DamagedFolder, AStopBetweenASnapshotAndTheRemovalOfOldSegmentsIsHarmless) {
   const auto before = Segments();
   TempFolder kept;
   for (const auto& [number, path] : before) {
@@ -322,7 +323,7 @@ TEST_F(DamagedFolder, AStopBetweenASnapshotAndTheRemovalOfTheOldIsNoHarm) {
   EXPECT_EQ(Tokens(*again), count_);
 }
 
-TEST(JournalFolder, OneOwnerAtATimeAndEndedRecordsAreRefused) {
+TEST(JournalFolder, ASecondOwnerAndRecordsThatDoNotFitAreRefused) {
   TempFolder folder;
   const ManualClock clock;
   JournalReplay replay;

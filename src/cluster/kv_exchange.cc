@@ -13,7 +13,7 @@ namespace {
 
 using engine::KvBox;
 
-// The order to expose travels by another connection than the pull and may come a moment later.
+// The export message takes another connection than the pull, and may arrive slightly later.
 constexpr Duration kExportDelayMax = Duration::Seconds(2);
 constexpr auto kExportPoll = std::chrono::milliseconds(2);
 
@@ -56,14 +56,15 @@ Result<net::PullSource> KvExchange::Serve(std::span<const std::byte> request) {
   return served;
 }
 
-// The lock is not held while it reads; what the owner takes back meanwhile does not count.
+// Reads without holding the lock. Fails if the owner takes the KV back meanwhile.
 Status KvExchange::Read(const KvHandle& handle, const KvBox& box, const RoomFor& room) {
   MutexLock lock(mutex_);
   MR_ASSIGN_OR_RETURN(const KvReadLease lease, exports_.BeginPull(handle, box, clock_.Now()));
   lock.unlock();
   const size_t size = lease.stage->KvBytes(box);
-  const Status read = size > kPullChunkBytes ? InvalidArgument("a box larger than a pull may be")
-                                             : lease.Read(box, room(size));
+  const Status read = size > kPullChunkBytes
+                          ? InvalidArgument("the box exceeds the limit of one pull")
+                          : lease.Read(box, room(size));
   lock.lock();
   const Status held = exports_.EndPull(lease.ticket);
   return read.ok() ? held : read;
@@ -81,12 +82,12 @@ Result<net::PullSource> KvExchange::ServeBox(const KvHandle& handle, const KvBox
   return net::PullSource(net::PullSegments{{buffer.bytes}, buffer.pin});
 }
 
-// A plan may leave layers where they are: their KV goes from pipeline to pipeline without a wire.
-bool KvExchange::IsHere(const KvSource& source) const {
+// A new plan may leave layers on their worker. Their KV is then copied there, without the network.
+bool KvExchange::IsLocal(const KvSource& source) const {
   return source.from.incarnation.value() == plane_->self().incarnation;
 }
 
-// Each layer and head that is needed from one source, in boxes no larger than a pull may be.
+// Assigns each needed layer and head to one source, in boxes no larger than one pull.
 Result<std::vector<KvPiece>> KvExchange::PiecesFor(LayerRange layers, const engine::Stage& stage,
                                                    const PullKv& pull) const {
   std::vector<KvPiece> pieces;
@@ -119,7 +120,7 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
       auto pieces = PiecesFor(layers, *stage, pull);
       result.status =
           pieces.ok() ? PullPieces(*stage, pull, *pieces, result.bytes) : pieces.status();
-      if (result.status.ok()) PullRows(layers, *stage, pull, result.bytes);
+      if (result.status.ok()) PullActivations(layers, *stage, pull, result.bytes);
       result.activations = stage->HoldsActivations(pull.pipeline, layers.end, pull.blocks,
                                                    pull.first_token, pull.end_token);
     }
@@ -133,14 +134,14 @@ void KvExchange::Pull(LayerRange layers, std::shared_ptr<engine::Stage> stage, c
   });
 }
 
-// The order to expose may still be on its way to the source.
-bool KvExchange::MayComeYet(const Status& status, Time patience) const {
-  if (status.code() != StatusCode::kNotFound || clock_.Now() >= patience) return false;
+// The export message may still be on its way to the source. Waits a moment if so.
+bool KvExchange::MayBeExportedSoon(const Status& status, Time deadline) const {
+  if (status.code() != StatusCode::kNotFound || clock_.Now() >= deadline) return false;
   std::this_thread::sleep_for(kExportPoll);
   return true;
 }
 
-Status KvExchange::CopyHere(engine::Stage& stage, const PullKv& pull, const KvPiece& piece) {
+Status KvExchange::CopyLocal(engine::Stage& stage, const PullKv& pull, const KvPiece& piece) {
   std::vector<std::byte> bytes;
   MR_RETURN_IF_ERROR(Read(pull.sources[piece.source].handle, piece.box, [&](size_t size) {
     bytes.resize(size);
@@ -153,9 +154,9 @@ Status KvExchange::CopyHere(engine::Stage& stage, const PullKv& pull, const KvPi
   return stage.WriteKv(pull.pipeline, piece.box, pull.blocks, bytes);
 }
 
-// Where they are kept; whoever needs them asks whether they are here.
-void KvExchange::PullRows(LayerRange layers, engine::Stage& stage, const PullKv& pull,
-                          int64_t& bytes) {
+// A failure is not reported here: Pull checks afterwards whether the stage has the activations.
+void KvExchange::PullActivations(LayerRange layers, engine::Stage& stage, const PullKv& pull,
+                                 int64_t& bytes) {
   const auto activations = ActivationsToPull(layers, pull, Incarnation(plane_->self().incarnation));
   if (!activations) return;
   const int tokens = std::max(1, static_cast<int>(kPullChunkBytes / stage.row_bytes()));
@@ -170,17 +171,17 @@ void KvExchange::PullRows(LayerRange layers, engine::Stage& stage, const PullKv&
 
 Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
                               const std::vector<KvPiece>& pieces, int64_t& bytes) {
-  const Time patience = clock_.Now() + kExportDelayMax;
+  const Time deadline = clock_.Now() + kExportDelayMax;
   std::vector<KvPiece> remote;
   for (const KvPiece& piece : pieces) {
-    if (!IsHere(pull.sources[piece.source])) {
+    if (!IsLocal(pull.sources[piece.source])) {
       remote.push_back(piece);
       continue;
     }
     Status copied;
     do {
-      copied = CopyHere(stage, pull, piece);
-    } while (MayComeYet(copied, patience));
+      copied = CopyLocal(stage, pull, piece);
+    } while (MayBeExportedSoon(copied, deadline));
     MR_RETURN_IF_ERROR(copied);
   }
   PullSteps steps{.pace = pull.background ? PullPace::kBackground : PullPace::kFast};
@@ -191,7 +192,7 @@ Status KvExchange::PullPieces(engine::Stage& stage, const PullKv& pull,
   };
   steps.arrived = [&](size_t i, const Status& status,
                       std::span<const std::byte> part) -> Result<bool> {
-    if (MayComeYet(status, patience)) return true;
+    if (MayBeExportedSoon(status, deadline)) return true;
     MR_RETURN_IF_ERROR(status);
     MR_RETURN_IF_ERROR(stage.WriteKv(pull.pipeline, remote[i].box, pull.blocks, part));
     bytes += std::ssize(part);

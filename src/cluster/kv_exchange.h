@@ -1,16 +1,16 @@
-// KvExchange: a worker's side of KV transfers: serves what the controller has exposed, pulls what
-// it orders, over the data plane. The controller owns the blocks and keeps them pinned; here they
-// are read and written only, and KvExports keeps the account of who may read.
+// KvExchange: a worker's side of KV transfers over the data plane. It serves the KV that the
+// controller has exported, and pulls the KV that the controller orders. The controller owns the
+// blocks and keeps them pinned; the exchange only reads and writes them. KvExports tracks what may
+// be read.
 //
-// A pull names a pipeline, a handle that nobody can guess and a box of at most kPullChunkBytes; the
-// data plane verifies each chunk's checksum. What is not exposed, not any more, or not so far, is
-// not served. Pulls are carried out off the path of steps, in order, on two threads: one for those
-// that a request stands still for, one for those in the background.
+// A pull names a pipeline, an unguessable handle and a box of at most kPullChunkBytes. The data
+// plane verifies each chunk's checksum. KV that is not exported, no longer exported or not exported
+// that far is not served. Pulls run outside the path of steps, in order, on two threads: one for
+// pulls that a request waits for, and one for background pulls. KV that the worker itself holds is
+// copied.
 //
-// What a worker holds itself it copies.
-//
-// Any thread may call it. Owned by the worker process; the data plane is handed in after creation
-// because it serves pulls through this.
+// Owned by the worker process; any thread may call it. The data plane is set after creation,
+// because it serves pulls through this object.
 #pragma once
 
 #include <functional>
@@ -33,17 +33,17 @@ namespace millrace::cluster {
 
 struct KvExchangeCounters {
   KvExportsCounters exports;
-  uint64_t exposed = 0;  // now
+  uint64_t exposed = 0;  // current exports
   uint64_t served = 0, served_bytes = 0;
   uint64_t refused = 0;  // unknown, released, expired, out of range, garbage
   uint64_t pulled = 0, pulled_bytes = 0, failed = 0;
-  uint64_t copied_bytes = 0;  // pulled from itself, beside pulled_bytes: no wire
+  uint64_t copied_bytes = 0;  // copied on this worker; not in pulled_bytes
 };
 
 class KvExchange {
  public:
   explicit KvExchange(const Clock& clock) : clock_(clock) {}
-  void Use(net::DataPlane* plane) { plane_ = plane; }  // before any pull, either way
+  void Use(net::DataPlane* plane) { plane_ = plane; }  // call before any pull or serve
 
   void Export(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExportKv& kv);
   void Release(const KvHandle& handle);
@@ -62,14 +62,14 @@ class KvExchange {
   using RoomFor = std::function<std::span<std::byte>(size_t bytes)>;
   Status Read(const KvHandle& handle, const engine::KvBox& box, const RoomFor& room);
   Result<net::PullSource> ServeBox(const KvHandle& handle, const engine::KvBox& box);
-  bool IsHere(const KvSource& source) const;
+  bool IsLocal(const KvSource& source) const;
   Result<std::vector<KvPiece>> PiecesFor(LayerRange layers, const engine::Stage& stage,
                                          const PullKv& pull) const;
   Status PullPieces(engine::Stage& stage, const PullKv& pull, const std::vector<KvPiece>& pieces,
                     int64_t& bytes);
-  Status CopyHere(engine::Stage& stage, const PullKv& pull, const KvPiece& piece);
-  void PullRows(LayerRange layers, engine::Stage& stage, const PullKv& pull, int64_t& bytes);
-  bool MayComeYet(const Status& status, Time patience) const;
+  Status CopyLocal(engine::Stage& stage, const PullKv& pull, const KvPiece& piece);
+  void PullActivations(LayerRange layers, engine::Stage& stage, const PullKv& pull, int64_t& bytes);
+  bool MayBeExportedSoon(const Status& status, Time deadline) const;
 
   const Clock& clock_;
   net::DataPlane* plane_ = nullptr;

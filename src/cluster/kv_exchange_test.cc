@@ -1,4 +1,4 @@
-// KV from one exchange to another over real data planes, and where it is staged.
+// KV transfers between exchanges over real data planes, and the pool that stages them.
 #include "cluster/kv_exchange.h"
 
 #include <gtest/gtest.h>
@@ -39,14 +39,14 @@ struct Node {
   }
   ~Node() { plane->Stop(); }
 
-  // An order to pull all that `owner` has exposed.
-  std::future<PullDone> Pull(const Node& owner, const ExportKv& exposed, bool background) {
-    PullKv pull{.pipeline = kPipeline, .blocks = exposed.blocks, .end_token = exposed.tokens};
+  // Pulls everything that `owner` has exported.
+  std::future<PullDone> Pull(const Node& owner, const ExportKv& exported, bool background) {
+    PullKv pull{.pipeline = kPipeline, .blocks = exported.blocks, .end_token = exported.tokens};
     pull.background = background;
     KvSource source;
     source.from.data = owner.plane->self().endpoint;
     source.from.incarnation = Incarnation(owner.plane->self().incarnation);
-    source.handle = exposed.handle;
+    source.handle = exported.handle;
     source.layers = stage->layers();
     pull.sources.push_back(source);
     auto done = std::make_shared<std::promise<PullDone>>();
@@ -63,7 +63,7 @@ struct Node {
   std::unique_ptr<net::DataPlane> plane;
 };
 
-TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
+TEST(KvExchange, WorkersOnOneHostMapTheStagedBytes) {
   Node owner, reader;
   std::vector<BlockIndex> blocks(kTokens / kBlockSize);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = BlockIndex(static_cast<int>(i));
@@ -73,13 +73,13 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   for (std::byte& b : want) b = static_cast<std::byte>(rng.Next());
   ASSERT_TRUE(owner.stage->WriteKv(kPipeline, all, blocks, want).ok());
 
-  ExportKv expose;
-  expose.handle = {.pipeline = kPipeline, .generation = 9};
-  expose.blocks = blocks;
-  expose.tokens = kTokens;
-  expose.lease = Duration::Seconds(60);
-  owner.exchange.Export(all.layers, owner.stage, expose);
-  const PullDone result = reader.Pull(owner, expose, false).get();
+  ExportKv exported;
+  exported.handle = {.pipeline = kPipeline, .generation = 9};
+  exported.blocks = blocks;
+  exported.tokens = kTokens;
+  exported.lease = Duration::Seconds(60);
+  owner.exchange.Export(all.layers, owner.stage, exported);
+  const PullDone result = reader.Pull(owner, exported, false).get();
   ASSERT_TRUE(result.status.ok()) << result.status.ToString();
   EXPECT_EQ(result.bytes, std::ssize(want));
   ASSERT_TRUE(reader.stage->ReadKv(kPipeline, all, blocks, got).ok());
@@ -96,8 +96,8 @@ TEST(KvExchange, WorkersOfOneHostMapWhatIsStaged) {
   EXPECT_EQ(owner.exchange.counters().exports.released, 1u);
 }
 
-// Six tokens through the layers at hand, so that their activations are kept.
-std::shared_ptr<engine::ActivationCachingStage> StageWithRows(LayerRange layers, int at) {
+// A stage that has computed six tokens, so that it caches their activations.
+std::shared_ptr<engine::ActivationCachingStage> StageWithActivations(LayerRange layers, int at) {
   auto stage = std::make_shared<engine::ActivationCachingStage>(
       std::make_shared<engine::HashStage>(kModel, layers));
   EXPECT_TRUE(stage
@@ -118,17 +118,17 @@ std::shared_ptr<engine::ActivationCachingStage> StageWithRows(LayerRange layers,
   return stage;
 }
 
-// What enters the layers behind those that are pulled comes along, over the wire; it may have been
-// kept at the source's end or on the way through it.
-void ExpectRowsComeAlong(LayerRange held, LayerRange kept) {
+// The activations that left the pulled layers come over the network with the KV. The source may
+// have cached them at the end of its layers or between them.
+void ExpectActivationsComeAlong(LayerRange held, LayerRange pulled) {
   Node owner, reader;
-  const auto source = StageWithRows(held, kept.end);
-  ExportKv expose;
-  expose.handle = {.pipeline = kPipeline, .generation = 9};
-  expose.blocks = {1, 0};
-  expose.tokens = 6;
-  expose.lease = Duration::Seconds(60);
-  owner.exchange.Export(held, source, expose);
+  const auto source = StageWithActivations(held, pulled.end);
+  ExportKv exported;
+  exported.handle = {.pipeline = kPipeline, .generation = 9};
+  exported.blocks = {1, 0};
+  exported.tokens = 6;
+  exported.lease = Duration::Seconds(60);
+  owner.exchange.Export(held, source, exported);
   for (const PulledActivations asked :
        {PulledActivations::kNone, PulledActivations::kLocal, PulledActivations::kAny}) {
     const bool activations = asked == PulledActivations::kAny;
@@ -139,56 +139,56 @@ void ExpectRowsComeAlong(LayerRange held, LayerRange kept) {
     PullKv pull{.pipeline = kPipeline,
                 .blocks = {2, 1},
                 .end_token = 6,
-                .layers = kept,
+                .layers = pulled,
                 .activations = asked};
     KvSource from;
     from.from.data = owner.plane->self().endpoint;
     from.from.incarnation = Incarnation(owner.plane->self().incarnation);
-    from.handle = expose.handle;
+    from.handle = exported.handle;
     from.layers = held;
     pull.sources.push_back(from);
     std::promise<PullDone> done;
-    reader.exchange.Pull(kept, stage, pull,
+    reader.exchange.Pull(pulled, stage, pull,
                          [&](PullDone result) { done.set_value(std::move(result)); });
     const PullDone result = done.get_future().get();
     ASSERT_TRUE(result.status.ok()) << result.status.ToString();
     EXPECT_EQ(result.activations, activations);
     EXPECT_EQ(stage->HoldsActivations(kPipeline, 3, pull.blocks, 0, 6), activations);
-    const engine::KvBox kv{kept, 0, kModel.heads, 0, 6};
+    const engine::KvBox kv{pulled, 0, kModel.heads, 0, 6};
     const size_t activation_bytes = activations ? 6 * stage->row_bytes() : 0;
     EXPECT_EQ(result.bytes, static_cast<int64_t>(stage->KvBytes(kv) + activation_bytes));
     if (!activations) continue;
     std::vector<std::byte> want(activation_bytes), got(activation_bytes);
     const engine::KvBox box{{3, 3}, 0, 0, 0, 6};
-    ASSERT_TRUE(source->ReadKv(kPipeline, box, expose.blocks, want).ok());
+    ASSERT_TRUE(source->ReadKv(kPipeline, box, exported.blocks, want).ok());
     ASSERT_TRUE(stage->ReadKv(kPipeline, box, pull.blocks, got).ok());
     EXPECT_EQ(got, want);
   }
 }
 
 TEST(KvExchange, ActivationsComeWithAPullThatAsksForThem) {
-  ExpectRowsComeAlong({0, 3}, {0, 3});
-  ExpectRowsComeAlong({0, 5}, {0, 3});
+  ExpectActivationsComeAlong({0, 3}, {0, 3});
+  ExpectActivationsComeAlong({0, 5}, {0, 3});
 }
 
-TEST(KvExchange, WhoStandsStillDoesNotWaitForThoseInTheBackground) {
+TEST(KvExchange, UrgentPullsDoNotWaitForBackgroundPulls) {
   Node slow, fast, reader;
   std::promise<void> go;
   slow.before_serving = [may = go.get_future().share()] { may.wait(); };
-  const ExportKv expose{
+  const ExportKv exported{
       {.pipeline = kPipeline, .generation = 9}, {BlockIndex(0)}, 16, Duration::Seconds(60)};
   for (Node* owner : {&slow, &fast}) {
-    owner->exchange.Export(owner->stage->layers(), owner->stage, expose);
+    owner->exchange.Export(owner->stage->layers(), owner->stage, exported);
   }
-  auto background = reader.Pull(slow, expose, true);
-  const PullDone urgent = reader.Pull(fast, expose, false).get();
+  auto background = reader.Pull(slow, exported, true);
+  const PullDone urgent = reader.Pull(fast, exported, false).get();
   EXPECT_TRUE(urgent.status.ok()) << urgent.status.ToString();
   EXPECT_EQ(background.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   go.set_value();
   EXPECT_TRUE(background.get().status.ok());
 }
 
-// Reads while `during` is done to the account, as the owner may at any moment.
+// Calls `during` within each read: the owner may release the KV at any moment.
 class InterruptedStage : public engine::HashStage {
  public:
   using HashStage::HashStage;
@@ -200,37 +200,38 @@ class InterruptedStage : public engine::HashStage {
   std::function<void()> during;
 };
 
-TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
+TEST(KvExchange, ForgedStaleOrReleasedHandlesAreNotServed) {
   Node owner;
   const auto stage = std::make_shared<InterruptedStage>(kModel, LayerRange{0, 6});
   ASSERT_TRUE(
       stage->OpenPipeline(kPipeline, {.layers = {0, 6}, .block_size = 16, .num_blocks = 4}).ok());
   stage->during = [] {};
-  ExportKv expose;
-  expose.handle = {.pipeline = kPipeline, .generation = 9};
-  expose.handle.nonce.fill(7);
-  expose.blocks = {BlockIndex(0), BlockIndex(1)};
-  expose.tokens = 20;
-  expose.lease = Duration::Seconds(60);
-  owner.exchange.Export({0, 6}, stage, expose);
+  ExportKv exported;
+  exported.handle = {.pipeline = kPipeline, .generation = 9};
+  exported.handle.nonce.fill(7);
+  exported.blocks = {BlockIndex(0), BlockIndex(1)};
+  exported.tokens = 20;
+  exported.lease = Duration::Seconds(60);
+  owner.exchange.Export({0, 6}, stage, exported);
   const auto ask = [&](const KvHandle& handle, const engine::KvBox& box) {
     return owner.exchange.Serve(EncodePullRequest(handle, box)).status().code();
   };
   const engine::KvBox box{{0, 6}, 0, 2, 0, 20};
-  EXPECT_EQ(ask(expose.handle, box), StatusCode::kOk);
-  KvHandle forged = expose.handle;
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kOk);
+  KvHandle forged = exported.handle;
   forged.nonce[15] ^= 1;
   EXPECT_EQ(ask(forged, box), StatusCode::kNotFound);
-  EXPECT_EQ(ask(expose.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
-  EXPECT_EQ(ask(expose.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask(exported.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
+  EXPECT_EQ(ask(exported.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
   for (const int layer : {0, 7}) {
-    EXPECT_EQ(ask(expose.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
-        << "activations that no layer here could have made";
+    EXPECT_EQ(ask(exported.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
+        << "activations that do not leave a layer of this worker";
   }
-  stage->during = [&] { owner.exchange.Release(expose.handle); };
-  EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound) << "its blocks may be another's now";
-  EXPECT_EQ(ask(expose.handle, box), StatusCode::kNotFound);
-  owner.exchange.Export({0, 6}, stage, expose);
+  stage->during = [&] { owner.exchange.Release(exported.handle); };
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kNotFound)
+      << "the blocks may belong to another request now";
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kNotFound);
+  owner.exchange.Export({0, 6}, stage, exported);
   const KvExchangeCounters counters = owner.exchange.counters();
   EXPECT_EQ(counters.exposed, 0u);
   EXPECT_EQ(counters.served, 1u);
@@ -242,7 +243,7 @@ TEST(KvExchange, WhatIsForgedStaleOrTakenBackIsNotServed) {
   EXPECT_EQ(counters.exports.replayed, 1u);
 }
 
-TEST(StagingPool, BuffersComeBackAndMoreThanItHasAreOrdinaryMemory) {
+TEST(StagingPool, BuffersAreReusedAndExtraOnesAreOrdinaryMemory) {
   Node node;
   auto pool = std::make_unique<StagingPool>(64 << 10);
   std::vector<StagingPool::Buffer> taken;
@@ -259,7 +260,7 @@ TEST(StagingPool, BuffersComeBackAndMoreThanItHasAreOrdinaryMemory) {
   const StagingPool::Buffer again = pool->Take(*node.plane, 100);
   EXPECT_EQ(again.bytes.data(), last);
   EXPECT_EQ(again.bytes.size(), 100u);
-  pool.reset();  // what is still being pulled outlives it
+  pool.reset();  // buffers that are still in use outlive it
   node.plane->Stop();
   std::ranges::fill(taken[0].bytes, std::byte{2});
   EXPECT_EQ(taken[0].bytes[100], std::byte{2});

@@ -10,7 +10,7 @@
 namespace millrace::cluster {
 namespace {
 
-// Takes the same time wherever they differ.
+// Constant time, wherever they differ.
 bool SameNonce(const KvHandle& a, const KvHandle& b) {
   uint8_t difference = 0;
   for (size_t i = 0; i < a.nonce.size(); ++i) {
@@ -21,8 +21,8 @@ bool SameNonce(const KvHandle& a, const KvHandle& b) {
 
 }  // namespace
 
-// Counts what is wrong with it when it is not found.
-KvExports::KvExport* KvExports::FindRight(const KvHandle& handle) {
+// Returns nullptr if the handle is not valid, and counts why.
+KvExports::KvExport* KvExports::FindValid(const KvHandle& handle) {
   const auto found = exports_.find(NameOf(handle));
   if (found == exports_.end()) {
     ++(HasEnded(NameOf(handle)) ? counters_.stale : counters_.unknown);
@@ -43,13 +43,13 @@ Status KvExports::Export(LayerRange layers, std::shared_ptr<engine::Stage> stage
                          const ExportKv& message, Time now) {
   if (!stage || message.tokens < 0 || message.lease.ns <= 0) {
     ++counters_.refused;
-    return InvalidArgument(fmt::format("{} tokens cannot be exposed for {} s", message.tokens,
-                                       message.lease.seconds()));
+    return InvalidArgument(
+        fmt::format("cannot export {} tokens for {} s", message.tokens, message.lease.seconds()));
   }
   const Name name = NameOf(message.handle);
   if (exports_.contains(name)) {
-    KvExport* held = FindRight(message.handle);
-    if (!held) return FailedPrecondition("an export of this name has another nonce");
+    KvExport* held = FindValid(message.handle);
+    if (!held) return FailedPrecondition("an export with this handle has another nonce");
     return Extend(*held, message, now);
   }
   if (HasEnded(name)) {
@@ -59,7 +59,7 @@ Status KvExports::Export(LayerRange layers, std::shared_ptr<engine::Stage> stage
   if (exports_.size() >= limits_.exports || blocks_ + message.blocks.size() > limits_.blocks) {
     ++counters_.refused;
     return ResourceExhausted(
-        fmt::format("{} exports of {} blocks are exposed", exports_.size(), blocks_));
+        fmt::format("too many exports: {} with {} blocks", exports_.size(), blocks_));
   }
   blocks_ += message.blocks.size();
   exports_[name] = {.handle = message.handle,
@@ -75,12 +75,12 @@ Status KvExports::Export(LayerRange layers, std::shared_ptr<engine::Stage> stage
 Status KvExports::Extend(KvExport& kv_export, const ExportKv& message, Time now) {
   if (kv_export.ending || message.tokens < kv_export.tokens) {
     ++counters_.replayed;
-    return FailedPrecondition("an export can only be extended, and not after its end");
+    return FailedPrecondition("an export cannot shrink, or be extended after its end");
   }
   const size_t others = blocks_ - kv_export.blocks->size();
   if (others + message.blocks.size() > limits_.blocks) {
     ++counters_.refused;
-    return ResourceExhausted(fmt::format("{} blocks are exposed", blocks_));
+    return ResourceExhausted(fmt::format("too many blocks are exported: {}", blocks_));
   }
   blocks_ = others + message.blocks.size();
   // Pulls under way keep the table that they began with.
@@ -94,7 +94,7 @@ Status KvExports::Extend(KvExport& kv_export, const ExportKv& message, Time now)
 }
 
 void KvExports::Release(const KvHandle& handle) {
-  const KvExport* kv_export = FindRight(handle);
+  const KvExport* kv_export = FindValid(handle);
   if (!kv_export) return;
   if (kv_export->ending) ++counters_.stale;
   End(exports_.find(NameOf(handle)), ExportState::kReleased);
@@ -109,12 +109,12 @@ void KvExports::ClosePipeline(PipelineId pipeline) {
 
 Result<KvReadLease> KvExports::BeginPull(const KvHandle& handle, const engine::KvBox& box,
                                          Time now) {
-  KvExport* kv_export = FindRight(handle);
+  KvExport* kv_export = FindValid(handle);
   if (kv_export && (kv_export->ending || kv_export->until <= now)) {
     ++counters_.stale;
     kv_export = nullptr;
   }
-  if (!kv_export) return NotFound("no such KV is held here");
+  if (!kv_export) return NotFound("no such KV is exported here");
   const auto heads = kv_export->stage->kv_heads();
   const bool activations = box.layers.size() == 0 && box.layers.begin > kv_export->layers.begin &&
                            box.layers.end <= kv_export->layers.end && box.first_head == 0 &&
@@ -124,19 +124,20 @@ Result<KvReadLease> KvExports::BeginPull(const KvHandle& handle, const engine::K
                   box.end_head <= heads.second;
   if (box.first_token < 0 || box.first_token >= box.end_token || (!activations && !kv)) {
     ++counters_.refused;
-    return InvalidArgument(fmt::format(
-        "layers [{}, {}), heads [{}, {}), tokens [{}, {}) are not within what this worker holds",
-        box.layers.begin, box.layers.end, box.first_head, box.end_head, box.first_token,
-        box.end_token));
+    return InvalidArgument(
+        fmt::format("this worker does not hold layers [{}, {}), heads [{}, {}), tokens [{}, {})",
+                    box.layers.begin, box.layers.end, box.first_head, box.end_head, box.first_token,
+                    box.end_token));
   }
   if (box.end_token > kv_export->tokens) {
     ++counters_.refused;
-    return NotFound(
-        fmt::format("token {} is not exported yet, {} are", box.end_token - 1, kv_export->tokens));
+    return NotFound(fmt::format("token {} is not exported yet, only {} tokens are",
+                                box.end_token - 1, kv_export->tokens));
   }
   if (kv_export->pulls >= limits_.pulls_each) {
     ++counters_.refused;
-    return ResourceExhausted(fmt::format("{} pulls from it are under way", kv_export->pulls));
+    return ResourceExhausted(
+        fmt::format("{} pulls of this export are already running", kv_export->pulls));
   }
   ++kv_export->pulls;
   ++counters_.pulls_begun;
@@ -156,7 +157,7 @@ Status KvExports::EndPull(KvTicket ticket) {
   if (!ending) return OkStatus();
   ++counters_.taken_back;
   End(kv_export, *ending);
-  return NotFound("this KV was taken back while it was read");
+  return NotFound("the export ended while its KV was read");
 }
 
 void KvExports::Sweep(Time now) {
@@ -189,13 +190,13 @@ void KvExports::CheckIntegrity() const {
   for (const auto& [name, kv_export] : exports_) {
     blocks += kv_export.blocks->size();
     pulls += kv_export.pulls;
-    MR_CHECK(!kv_export.ending || kv_export.pulls > 0) << "an ended export without pulls is kept";
+    MR_CHECK(!kv_export.ending || kv_export.pulls > 0) << "an ended export without pulls was kept";
     const auto here =
         std::ranges::count_if(pulls_, [&n = name](const auto& pull) { return pull.second == n; });
-    MR_CHECK(std::cmp_equal(here, kv_export.pulls)) << "pulls are counted wrong";
+    MR_CHECK(std::cmp_equal(here, kv_export.pulls)) << "wrong count of pulls";
   }
   MR_CHECK(blocks == blocks_ && blocks <= limits_.blocks);
-  MR_CHECK(pulls == pulls_.size()) << "a pull reads from what has ended";
+  MR_CHECK(pulls == pulls_.size()) << "a pull reads from an ended export";
   MR_CHECK(exports_.size() <= limits_.exports && ended_.size() <= limits_.remembered);
 }
 

@@ -1,15 +1,15 @@
-// KvExports: the KV of this worker that others may pull, as a state machine. The worker's body
-// asks it before it reads a byte, and again when it has.
+// KvExports: a state machine of the KV of this worker that other workers may pull. KvExchange asks
+// it before each read, and again after it.
 //
 //   Export(0 tokens) -> computing --Export--> held <--BeginPull/EndPull--> pulling
-//                                              | Release, lease over        | the same, but the
+//                                              | Release, lease expired     | the same, but the
 //                                              v                            v last pull ends first
 //                                      released | expired (remembered as stale)
 //
-// Only the owner's messages (Export, Release, ClosePipeline) change what is held; a reader can but
-// begin and end pulls, and needs the whole handle, whose nonce nobody can guess. What a pull read
-// counts only if nobody took it back meanwhile: the owner may have used the blocks anew. Pure: the
-// time comes in. One thread at a time.
+// Only the owner's messages (Export, Release, ClosePipeline) change what is exported. A reader can
+// only begin and end pulls, and needs the whole handle with its unguessable nonce. The result of a
+// pull is valid only if the export was not taken back meanwhile, because the owner may have reused
+// the blocks. Owned by KvExchange. Pure: time is passed in. One thread at a time.
 #pragma once
 
 #include <compare>
@@ -35,22 +35,22 @@ using KvTicket = StrongId<struct KvTicketTag>;
 struct KvExportsLimits {
   size_t exports = 65536;
   size_t blocks = size_t{1} << 22;  // of all exports together
-  size_t pulls_each = 64;           // under way from one export
-  size_t remembered = 4096;         // ended exports, whose handles are known to be stale
+  size_t pulls_each = 64;           // at once, from one export
+  size_t remembered = 4096;         // ended exports whose handles are recognized as stale
 };
 
 struct KvExportsCounters {
   uint64_t exposed = 0, extended = 0, released = 0, expired = 0;
   uint64_t pulls_begun = 0, pulls_ended = 0;
-  uint64_t taken_back = 0;  // of pulls_ended: what was read may be another request's
-  uint64_t unknown = 0;     // handles nobody ever exposed here, or not yet, or long ago
+  uint64_t taken_back = 0;  // of pulls_ended: the data read may be another request's
+  uint64_t unknown = 0;     // handles never exported here, not yet, or long ago
   uint64_t forged = 0;      // right pipeline and generation, wrong nonce
-  uint64_t stale = 0;       // pulls and releases of what has ended, or is about to
-  uint64_t replayed = 0;    // exposed again after the end, or with less than before
-  uint64_t refused = 0;     // beyond what is exposed, or beyond a limit
+  uint64_t stale = 0;       // pulls and releases of exports that have ended or are ending
+  uint64_t replayed = 0;    // exported again after the end, or with fewer tokens
+  uint64_t refused = 0;     // beyond what is exported, or beyond a limit
 };
 
-// What a pull may read, until EndPull.
+// The right to read for one pull, until EndPull.
 struct KvReadLease {
   KvTicket ticket;
   PipelineId pipeline;
@@ -66,29 +66,30 @@ class KvExports {
  public:
   explicit KvExports(const KvExportsLimits& limits = {}) : limits_(limits) {}
 
-  // New, or more of what is held, perhaps in other blocks; the lease runs from now.
-  // kInvalidArgument: nothing to read from, or no lease. kFailedPrecondition: it has ended, or was
-  // exposed with more. kResourceExhausted: a limit. REQUIRES: the blocks hold the tokens.
+  // Adds an export, or extends one, which may then have other blocks; the lease starts now.
+  // kInvalidArgument: no stage, or an invalid lease or count of tokens. kFailedPrecondition: the
+  // export has ended, or had more tokens. kResourceExhausted: a limit is reached. REQUIRES: the
+  // blocks hold the tokens.
   Status Export(LayerRange layers, std::shared_ptr<engine::Stage> stage, const ExportKv& message,
                 Time now);
-  // Ends when the last pull from it does. Unknown, wrong and stale handles are counted.
+  // Ends the export, or marks it to end with its last pull. Invalid handles are only counted.
   void Release(const KvHandle& handle);
-  void ClosePipeline(PipelineId pipeline);  // releases all that it holds
+  void ClosePipeline(PipelineId pipeline);  // releases all its exports
 
-  // kNotFound: unknown, wrong or stale handle (which of them is not told), or tokens that are not
-  // exposed yet. kInvalidArgument: layers or heads that are not here, ever. kResourceExhausted: too
-  // many pulls at once.
+  // kNotFound: the handle is unknown, wrong or stale (the status does not tell which), or the
+  // tokens are not exported yet. kInvalidArgument: this worker does not have the layers or heads.
+  // kResourceExhausted: too many pulls at once.
   Result<KvReadLease> BeginPull(const KvHandle& handle, const engine::KvBox& box, Time now);
-  // kNotFound: it was taken back meanwhile.
+  // kNotFound: the export ended meanwhile, so the data read is not valid.
   Status EndPull(KvTicket ticket);
 
-  // Ends the leases that are over; those that are pulled from end with their last pull.
+  // Ends exports whose lease has expired, or marks them to end with their last pull.
   void Sweep(Time now);
 
   std::optional<ExportState> StateOf(const KvHandle& handle) const;
   size_t size() const { return exports_.size(); }
   const KvExportsCounters& counters() const { return counters_; }
-  // Every count right; crashes with the reason when not.
+  // Crashes if a count is wrong.
   void CheckIntegrity() const;
 
  private:
@@ -105,15 +106,15 @@ class KvExports {
     int tokens = 0;
     Time until;
     size_t pulls = 0;
-    std::optional<ExportState> ending = {};  // as soon as nobody pulls
+    std::optional<ExportState> ending = {};  // when the last pull ends
   };
   using Map = std::map<Name, KvExport>;
 
   static Name NameOf(const KvHandle& handle) { return {handle.pipeline, handle.generation}; }
   Status Extend(KvExport& kv_export, const ExportKv& message, Time now);
-  KvExport* FindRight(const KvHandle& handle);
+  KvExport* FindValid(const KvHandle& handle);
   bool HasEnded(const Name& name) const;
-  // Now, or when the last pull does; returns what follows.
+  // Ends the export now, or marks it to end with its last pull. Returns the next one.
   Map::iterator End(Map::iterator kv_export, ExportState how);
 
   const KvExportsLimits limits_;

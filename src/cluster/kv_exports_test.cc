@@ -30,7 +30,7 @@ std::vector<BlockIndex> Blocks(int count, BlockIndex first = 0) {
   return blocks;
 }
 
-ExportKv Exposed(const KvHandle& handle, int tokens, Duration lease = kLease) {
+ExportKv Exported(const KvHandle& handle, int tokens, Duration lease = kLease) {
   return {handle, Blocks((tokens + kBlockSize - 1) / kBlockSize), tokens, lease};
 }
 
@@ -62,16 +62,16 @@ class KvExportsTest : public ::testing::Test {
 
 TEST_F(KvExportsTest, FromComputingToReleased) {
   const KvHandle h = Handle(1);
-  ASSERT_TRUE(Export(Exposed(h, 0)).ok());
+  ASSERT_TRUE(Export(Exported(h, 0)).ok());
   EXPECT_EQ(kv_.StateOf(h), ExportState::kComputing);
   EXPECT_EQ(Pull(h, 0, 1), StatusCode::kNotFound) << "not there yet";
-  ASSERT_TRUE(Export(Exposed(h, 10)).ok());
+  ASSERT_TRUE(Export(Exported(h, 10)).ok());
   EXPECT_EQ(kv_.StateOf(h), ExportState::kHeld);
   const auto lease = kv_.BeginPull(h, Tokens(3, 10), At(1));
   ASSERT_TRUE(lease.ok());
   EXPECT_EQ(*lease->blocks, Blocks(3));
   EXPECT_EQ(kv_.StateOf(h), ExportState::kPulling);
-  ASSERT_TRUE(Export(Exposed(h, 14)).ok()) << "extended while it is read";
+  ASSERT_TRUE(Export(Exported(h, 14)).ok()) << "extended while it is read";
   EXPECT_EQ(lease->blocks->size(), 3u) << "the pull keeps its table";
   EXPECT_TRUE(kv_.EndPull(lease->ticket).ok());
   EXPECT_EQ(Pull(h, 10, 14), StatusCode::kOk);
@@ -81,7 +81,7 @@ TEST_F(KvExportsTest, FromComputingToReleased) {
   kv_.Release(h);
   EXPECT_EQ(kv_.size(), 0u);
   EXPECT_EQ(Pull(h, 0, 4), StatusCode::kNotFound);
-  EXPECT_EQ(Export(Exposed(h, 20)).code(), StatusCode::kFailedPrecondition) << "replayed";
+  EXPECT_EQ(Export(Exported(h, 20)).code(), StatusCode::kFailedPrecondition) << "replayed";
   const KvExportsCounters& c = kv_.counters();
   EXPECT_EQ(c.exposed, 1u);
   EXPECT_EQ(c.released, 1u);
@@ -92,34 +92,34 @@ TEST_F(KvExportsTest, FromComputingToReleased) {
   EXPECT_EQ(c.replayed, 1u);
 }
 
-TEST_F(KvExportsTest, NobodyGuessesANonce) {
+TEST_F(KvExportsTest, AWrongNonceIsRefused) {
   const KvHandle h = Handle(1);
-  ASSERT_TRUE(Export(Exposed(h, 10)).ok());
+  ASSERT_TRUE(Export(Exported(h, 10)).ok());
   for (size_t i = 0; i < h.nonce.size(); ++i) {
     KvHandle wrong = h;
     wrong.nonce[i] ^= 1;
     EXPECT_EQ(Pull(wrong, 0, 4), StatusCode::kNotFound);
     kv_.Release(wrong);
-    EXPECT_FALSE(Export(Exposed(wrong, 12)).ok());
+    EXPECT_FALSE(Export(Exported(wrong, 12)).ok());
     EXPECT_FALSE(kv_.StateOf(wrong).has_value());
   }
   EXPECT_EQ(kv_.counters().forged, 48u);
-  EXPECT_EQ(Pull(Handle(2), 0, 4), StatusCode::kNotFound) << "told the same";
+  EXPECT_EQ(Pull(Handle(2), 0, 4), StatusCode::kNotFound) << "the same answer";
   EXPECT_EQ(kv_.counters().unknown, 1u);
   EXPECT_EQ(kv_.StateOf(h), ExportState::kHeld);
 }
 
-TEST_F(KvExportsTest, ALeaseThatEndsWaitsForThePull) {
+TEST_F(KvExportsTest, AnExpiredLeaseWaitsForThePull) {
   const KvHandle h = Handle(1);
-  ASSERT_TRUE(Export(Exposed(h, 10)).ok());
-  ASSERT_TRUE(Export(Exposed(h, 10), At(5)).ok()) << "renewed";
+  ASSERT_TRUE(Export(Exported(h, 10)).ok());
+  ASSERT_TRUE(Export(Exported(h, 10), At(5)).ok()) << "renewed";
   const auto lease = kv_.BeginPull(h, Tokens(0, 10), At(14));
   ASSERT_TRUE(lease.ok());
-  EXPECT_EQ(Pull(h, 0, 4, At(15)), StatusCode::kNotFound) << "over, though not swept";
+  EXPECT_EQ(Pull(h, 0, 4, At(15)), StatusCode::kNotFound) << "expired, though not swept";
   kv_.Sweep(At(16));
   EXPECT_EQ(kv_.StateOf(h), ExportState::kPulling);
   EXPECT_EQ(Pull(h, 0, 4, At(14)), StatusCode::kNotFound) << "no new pull";
-  EXPECT_EQ(Export(Exposed(h, 12), At(16)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Export(Exported(h, 12), At(16)).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(kv_.EndPull(lease->ticket).code(), StatusCode::kNotFound) << "taken back meanwhile";
   EXPECT_EQ(kv_.size(), 0u);
   EXPECT_EQ(kv_.counters().expired, 1u);
@@ -127,9 +127,9 @@ TEST_F(KvExportsTest, ALeaseThatEndsWaitsForThePull) {
 }
 
 TEST_F(KvExportsTest, AClosedPipelineWaitsForItsReaders) {
-  ASSERT_TRUE(Export(Exposed(Handle(1, 1), 4)).ok());
-  ASSERT_TRUE(Export(Exposed(Handle(2, 1), 4)).ok());
-  ASSERT_TRUE(Export(Exposed(Handle(3, 2), 4)).ok());
+  ASSERT_TRUE(Export(Exported(Handle(1, 1), 4)).ok());
+  ASSERT_TRUE(Export(Exported(Handle(2, 1), 4)).ok());
+  ASSERT_TRUE(Export(Exported(Handle(3, 2), 4)).ok());
   const auto lease = kv_.BeginPull(Handle(2, 1), Tokens(0, 4), At(1));
   kv_.ClosePipeline(PipelineId(1));
   kv_.CheckIntegrity();
@@ -141,13 +141,13 @@ TEST_F(KvExportsTest, AClosedPipelineWaitsForItsReaders) {
 
 TEST_F(KvExportsTest, OnlyGrows) {
   const KvHandle h = Handle(1);
-  ASSERT_TRUE(Export(Exposed(h, 10)).ok());
-  EXPECT_EQ(Export(Exposed(h, 9)).code(), StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(Export(Exported(h, 10)).ok());
+  EXPECT_EQ(Export(Exported(h, 9)).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(Export({h, Blocks(4), 13, Duration{}}).code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(Export({h, Blocks(4), -1, kLease}).code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(kv_.Export(kLayers, nullptr, Exposed(h, 12), At(0)).code(),
+  EXPECT_EQ(kv_.Export(kLayers, nullptr, Exported(h, 12), At(0)).code(),
             StatusCode::kInvalidArgument);
-  EXPECT_EQ(Pull(h, 0, 10), StatusCode::kOk) << "as it was";
+  EXPECT_EQ(Pull(h, 0, 10), StatusCode::kOk) << "unchanged";
   // Its request may have been preempted and computed again elsewhere.
   ASSERT_TRUE(Export({h, Blocks(3, 7), 11, kLease}).ok());
   const auto lease = kv_.BeginPull(h, Tokens(0, 11), At(1));
@@ -155,9 +155,9 @@ TEST_F(KvExportsTest, OnlyGrows) {
   EXPECT_EQ(*lease->blocks, Blocks(3, 7));
 }
 
-TEST_F(KvExportsTest, ABoxLiesWithinWhatIsHere) {
+TEST_F(KvExportsTest, OnlyBoxesWithinTheExportAreRead) {
   const KvHandle h = Handle(1);
-  ASSERT_TRUE(Export(Exposed(h, 10)).ok());
+  ASSERT_TRUE(Export(Exported(h, 10)).ok());
   for (const engine::KvBox& box :
        {engine::KvBox{{1, 3}, 0, 2, 0, 4}, engine::KvBox{{2, 7}, 0, 2, 0, 4},
         engine::KvBox{{3, 3}, 0, 2, 0, 4}, engine::KvBox{kLayers, 0, 3, 0, 4},
@@ -169,37 +169,37 @@ TEST_F(KvExportsTest, ABoxLiesWithinWhatIsHere) {
 }
 
 TEST_F(KvExportsTest, EveryLimitHolds) {
-  EXPECT_EQ(Export(Exposed(Handle(1), 64 * 4 + 1)).code(), StatusCode::kResourceExhausted);
-  for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(Export(Exposed(Handle(i), 16)).ok());
-  EXPECT_EQ(Export(Exposed(Handle(5), 16)).code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(Export(Exposed(Handle(1), 60 * 4)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Export(Exported(Handle(1), 64 * 4 + 1)).code(), StatusCode::kResourceExhausted);
+  for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(Export(Exported(Handle(i), 16)).ok());
+  EXPECT_EQ(Export(Exported(Handle(5), 16)).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(Export(Exported(Handle(1), 60 * 4)).code(), StatusCode::kResourceExhausted);
   const auto a = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)),
              b = kv_.BeginPull(Handle(1), Tokens(0, 4), At(1));
   EXPECT_EQ(kv_.BeginPull(Handle(1), Tokens(0, 4), At(1)).status().code(),
             StatusCode::kResourceExhausted);
   EXPECT_TRUE(a.ok() && b.ok());
   EXPECT_EQ(kv_.counters().refused, 4u);
-  // What ended long ago is unknown, not stale.
+  // An export that ended long ago is unknown, not stale.
   for (uint64_t i = 10; i < 15; ++i) {
     kv_.Release(Handle(2));
-    ASSERT_TRUE(i > 10 || Export(Exposed(Handle(i), 4)).ok());
+    ASSERT_TRUE(i > 10 || Export(Exported(Handle(i), 4)).ok());
     kv_.Release(Handle(i));
-    (void)Export(Exposed(Handle(i + 1), 4));
+    (void)Export(Exported(Handle(i + 1), 4));
   }
   kv_.CheckIntegrity();
   EXPECT_EQ(Pull(Handle(10), 0, 4), StatusCode::kNotFound);
   EXPECT_GT(kv_.counters().unknown, 0u);
 }
 
-// Against a naive model, over random calls.
-TEST(HoldingsProperty, FollowTheModel) {
+// Compares with a naive model, over random calls.
+TEST(KvExportsProperty, FollowTheModel) {
   struct Naive {
     int tokens = 0;
     Time until;
     bool ending = false;
     int pulls = 0;
   };
-  uint64_t loans = 0, expired = 0;
+  uint64_t leases = 0, expired = 0;
   for (uint64_t seed = 0; seed < 200 * static_cast<uint64_t>(TestScale()); ++seed) {
     Rng rng(seed);
     const std::shared_ptr<engine::Stage> stage = AnyStage();
@@ -238,7 +238,7 @@ TEST(HoldingsProperty, FollowTheModel) {
           ASSERT_EQ(lease.ok(), ok) << "seed " << seed << " op " << op;
           if (!ok) break;
           ++it->second.pulls;
-          ++loans;
+          ++leases;
           tickets.emplace_back(lease->ticket, g);
           break;
         }
@@ -276,7 +276,7 @@ TEST(HoldingsProperty, FollowTheModel) {
       }
     }
   }
-  EXPECT_GT(loans, 1000u);
+  EXPECT_GT(leases, 1000u);
   EXPECT_GT(expired, 100u);
 }
 

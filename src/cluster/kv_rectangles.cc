@@ -12,7 +12,7 @@
 namespace millrace::cluster {
 namespace {
 
-// What covering heads of one band of layers costs: remote heads first, then pieces.
+// The cost of covering heads of one band of layers: remote heads count first, then pieces.
 struct Cost {
   int remote = 0, pieces = 0;
   friend auto operator<=>(const Cost&, const Cost&) = default;
@@ -29,7 +29,7 @@ Status CheckInputs(const engine::KvBox& need, std::span<const KvHolder> holders,
       need.first_head >= need.end_head || need.end_head > kv_heads || need.first_token < 0 ||
       need.first_token >= need.end_token) {
     return InvalidArgument(
-        fmt::format("layers [{}, {}), heads [{}, {}) of {}, tokens [{}, {}) are nothing to pull",
+        fmt::format("cannot pull layers [{}, {}), heads [{}, {}) of {}, tokens [{}, {})",
                     need.layers.begin, need.layers.end, need.first_head, need.end_head, kv_heads,
                     need.first_token, need.end_token));
   }
@@ -42,13 +42,13 @@ Status CheckInputs(const engine::KvBox& need, std::span<const KvHolder> holders,
         h.rank.rank < h.rank.size) {
       continue;
     }
-    return InvalidArgument(fmt::format("a source holds layers [{}, {}) as rank {} of {}",
+    return InvalidArgument(fmt::format("invalid source: layers [{}, {}), rank {} of {}",
                                        h.layers.begin, h.layers.end, h.rank.rank, h.rank.size));
   }
   return OkStatus();
 }
 
-// Where a source's layers begin or end within the need, in order, with both ends of the need.
+// The layers at which a source begins or ends within the need, sorted, with both ends of the need.
 std::vector<int> LayerCuts(LayerRange need, std::span<const KvHolder> holders) {
   std::vector<int> cuts = {need.begin, need.end};
   for (const KvHolder& h : holders) {
@@ -61,8 +61,9 @@ std::vector<int> LayerCuts(LayerRange need, std::span<const KvHolder> holders) {
   return cuts;
 }
 
-// The cheapest cover of `heads` by sources that have the layers, from the left: best[h] covers up
-// to head h. Its last piece comes from `from[h]`. Ties go to the earlier source.
+// The cheapest cover of `heads` by sources that have the layers. Works from the left: best[h] is
+// the cost of covering the heads up to h, and from[h] is the last piece of that cover. On a tie the
+// earlier source wins.
 Result<std::vector<HeadPiece>> CoverHeads(HeadRange heads, LayerRange layers,
                                           std::span<const KvHolder> holders, int kv_heads) {
   const int count = heads.end - heads.first;
@@ -112,13 +113,13 @@ Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const 
                                      int kv_heads) {
   MR_RETURN_IF_ERROR(CheckInputs(need, holders, kv_heads));
   std::vector<KvPiece> pieces;
-  std::vector<HeadPiece> last;  // of the band before, whose pieces end `pieces`
+  std::vector<HeadPiece> last;  // of the previous band: the last ones in `pieces`
   const std::vector<int> cuts = LayerCuts(need.layers, holders);
   for (size_t i = 0; i + 1 < cuts.size(); ++i) {
     const LayerRange band{cuts[i], cuts[i + 1]};
     MR_ASSIGN_OR_RETURN(auto heads,
                         CoverHeads({need.first_head, need.end_head}, band, holders, kv_heads));
-    if (heads == last) {  // the same sources go on
+    if (heads == last) {  // the same sources as in the previous band
       for (size_t k = pieces.size() - last.size(); k < pieces.size(); ++k) {
         pieces[k].box.layers.end = band.end;
       }

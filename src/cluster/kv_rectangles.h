@@ -1,6 +1,7 @@
-// Which bytes of a request's KV a worker pulls from whom. What it needs is a box (its layers, its
-// heads, some tokens); what each source holds is another. The need is cut into boxes, each within
-// one source, that cover it exactly once. Pure functions; any thread.
+// CoverKv and SplitKv: decide which part of a request's KV a worker pulls from which source. The
+// need is a box (the worker's layers and heads, some tokens), and so is what each source holds. The
+// need is cut into boxes, each within one source, that cover it exactly once. Pure functions; any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +17,8 @@
 
 namespace millrace::cluster {
 
-// As large as a chunk of a pull gets: small enough that one that is damaged or late is cheap to
-// fetch again, large enough that what travels with it does not count.
+// The limit of one chunk of a pull. Small enough that a damaged or late chunk is cheap to fetch
+// again, large enough that the overhead per chunk is negligible.
 inline constexpr size_t kPullChunkBytes = 1 << 20;
 inline constexpr size_t kKvSourcesMax = 256;
 
@@ -26,14 +27,14 @@ struct HeadRange {
   friend bool operator==(const HeadRange&, const HeadRange&) = default;
 };
 
-// The KV heads that a tensor-parallel rank holds: equal parts in the order of ranks, and with fewer
-// heads than ranks the same one on neighbouring ranks.
+// The KV heads that a tensor-parallel rank holds: equal parts in the order of ranks. If there are
+// fewer heads than ranks, neighbouring ranks hold the same head.
 HeadRange KvHeadsOf(TensorRank rank, int kv_heads);
 
 struct KvHolder {
   LayerRange layers;
   TensorRank rank;
-  bool same_host = false;  // as the reader: cheaper to read from
+  bool same_host = false;  // on the reader's host, so cheaper to read
 };
 
 struct KvPiece {
@@ -46,20 +47,20 @@ struct KvPiece {
   }
 };
 
-// As much as possible from the same host, and then in as few pieces as possible (of holders whose
-// layers are equal or disjoint, as those of a pipeline are). kInvalidArgument names layers and
-// heads that no holder has, or a need or holder that makes no sense.
+// Covers `need` with as much as possible from the same host, and then with as few pieces as
+// possible (if the holders' layers are equal or disjoint, as in a pipeline). kInvalidArgument: no
+// holder has some layer and head, which the message names, or the need or a holder is invalid.
 Result<std::vector<KvPiece>> CoverKv(const engine::KvBox& need, std::span<const KvHolder> holders,
                                      int kv_heads);
 
-// Beside the KV of a pull into `layers`: the activations that left them
-// (engine/activation_caching_stage.h), as far as the pull asks for them. Whoever has the last of
-// these layers may have kept them.
+// The activations that left `layers` (engine/activation_caching_stage.h), to be pulled beside the
+// KV of these layers if `pull` asks for them. The source with the last of the layers may have
+// cached them.
 std::optional<KvPiece> ActivationsToPull(LayerRange layers, const PullKv& pull, Incarnation reader);
 
-// A box in boxes of at most `bytes_max`, in the order of their canonical bytes (engine/stage.h):
-// whole layers together as far as they fit, else heads of one layer, else tokens of one head.
-// `head_token_bytes`: K and V of one token of one head in one layer. REQUIRES: one of those fits.
+// Splits a box into boxes of at most `bytes_max`, in the order of their canonical bytes
+// (engine/stage.h): as many whole layers as fit, else heads of one layer, else tokens of one head.
+// `head_token_bytes`: K and V of one token of one head in one layer. REQUIRES: that many bytes fit.
 std::vector<engine::KvBox> SplitKv(const engine::KvBox& box, size_t head_token_bytes,
                                    size_t bytes_max = kPullChunkBytes);
 

@@ -1,5 +1,5 @@
-// Against brute force over small grids: covered exactly once, from whoever has it, and nobody does
-// better.
+// Compares with brute force on small grids: the need is covered exactly once, by sources that have
+// it, and at the least cost.
 #include "cluster/kv_rectangles.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ namespace {
 
 using engine::KvBox;
 
-TEST(KvHeads, AreDealtOutInOrderAndRepeatWhenTheyAreFew) {
+TEST(KvHeads, AreDividedInOrderAndRepeatIfThereAreFew) {
   EXPECT_EQ(KvHeadsOf({1, 4}, 8), (HeadRange{2, 4}));
   for (int r = 0; r < 8; ++r) EXPECT_EQ(KvHeadsOf({r, 8}, 2), (HeadRange{r / 4, r / 4 + 1})) << r;
   for (const int size : {1, 2, 4, 8}) {
@@ -34,7 +34,7 @@ TEST(KvHeads, AreDealtOutInOrderAndRepeatWhenTheyAreFew) {
   }
 }
 
-// How often each (layer, head, token) is covered; and that each piece lies within its source.
+// Counts how often each (layer, head, token) is covered. Expects each piece to lie in its source.
 std::map<std::tuple<int, int, int>, int> Covered(const std::vector<KvPiece>& pieces,
                                                  std::span<const KvHolder> holders, int kv_heads) {
   std::map<std::tuple<int, int, int>, int> covered;
@@ -52,7 +52,7 @@ std::map<std::tuple<int, int, int>, int> Covered(const std::vector<KvPiece>& pie
   return covered;
 }
 
-// The least pieces by trying every assignment of heads to sources; layers of one hop stay together.
+// The least remote heads and pieces, found by trying every assignment of a hop's heads to sources.
 std::pair<int, int> Best(const KvBox& need, std::span<const KvHolder> hop, int kv_heads, int head,
                          int last_source) {
   if (head == need.end_head) return {0, 0};
@@ -75,7 +75,7 @@ TEST(CoverKv, IsExactAndMinimalForEveryPipeline) {
     Rng rng(seed);
     const int kv_heads = 1 << rng.Between(0, 3);
     const int layers = static_cast<int>(rng.Between(1, 6));
-    // A pipeline's hops: disjoint layers, each with its own degree; ranks may be there twice.
+    // A pipeline's hops: disjoint layers, each with its own degree. Some have each rank twice.
     std::vector<KvHolder> holders;
     std::vector<std::vector<KvHolder>> hops;
     for (int l = 0; l < layers;) {
@@ -129,11 +129,11 @@ TEST(CoverKv, IsExactAndMinimalForEveryPipeline) {
   EXPECT_GT(cut, 100);
 }
 
-// Holders that overlap in any way are still covered once, and a hole is found exactly when there
-// is one.
-TEST(CoverKv, HolesAreFoundAndNamed) {
+// Whatever way the holders overlap, the need is covered once, and a gap is reported exactly if
+// there is one.
+TEST(CoverKv, GapsAreFoundAndNamed) {
   const uint64_t cases = 3000 * TestScale();
-  int holes = 0;
+  int gaps = 0;
   for (uint64_t seed = 0; seed < cases; ++seed) {
     Rng rng(seed);
     const int kv_heads = 1 << rng.Between(0, 2);
@@ -162,21 +162,21 @@ TEST(CoverKv, HolesAreFoundAndNamed) {
     const auto pieces = CoverKv(need, holders, kv_heads);
     ASSERT_EQ(pieces.ok(), whole) << "seed " << seed;
     if (!whole) {
-      ++holes;
+      ++gaps;
       ASSERT_EQ(pieces.status().code(), StatusCode::kInvalidArgument);
       ASSERT_NE(pieces.status().message().find("head"), std::string::npos);
       continue;
     }
     for (const auto& [host, times] : Covered(*pieces, holders, kv_heads)) ASSERT_EQ(times, 1);
   }
-  EXPECT_GT(holes, 100);
-  EXPECT_LT(holes, static_cast<int>(cases) - 100);
+  EXPECT_GT(gaps, 100);
+  EXPECT_LT(gaps, static_cast<int>(cases) - 100);
   const KvHolder first_half{{0, 4}, {0, 2}};
   const auto status = CoverKv({{2, 4}, 0, 8, 0, 16}, std::span(&first_half, 1), 8).status();
   EXPECT_EQ(status.message(), "no source has head 4 of layers [2, 4)");
 }
 
-TEST(CoverKv, NonsenseIsRefused) {
+TEST(CoverKv, InvalidInputsAreRefused) {
   const KvHolder all{{0, 4}, {0, 1}};
   const auto code = [&](const KvBox& need, const KvHolder& holder) {
     return CoverKv(need, std::span(&holder, 1), 8).status().code();

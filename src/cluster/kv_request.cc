@@ -39,7 +39,7 @@ std::vector<std::byte> EncodePullRequest(const KvHandle& handle, const KvBox& bo
 Result<std::pair<KvHandle, KvBox>> DecodePullRequest(std::span<const std::byte> bytes) {
   WireRequest wire;
   if (bytes.size() != sizeof wire) {
-    return InvalidArgument(fmt::format("a pull request of {} bytes", bytes.size()));
+    return InvalidArgument(fmt::format("a pull request cannot have {} bytes", bytes.size()));
   }
   std::memcpy(&wire, bytes.data(), sizeof wire);
   const int32_t* n = wire.numbers;
@@ -47,7 +47,7 @@ Result<std::pair<KvHandle, KvBox>> DecodePullRequest(std::span<const std::byte> 
   const bool activations = n[1] == n[0] && n[2] == 0 && n[3] == 0;
   if (wire.magic != kRequestMagic || wire.zero != 0 || n[0] < 0 || n[2] < 0 || n[4] < 0 ||
       n[5] <= n[4] || (!kv && !activations)) {
-    return InvalidArgument("a pull request that names no box");
+    return InvalidArgument("the pull request has no valid box");
   }
   KvHandle handle{.pipeline = PipelineId(wire.pipeline), .generation = wire.generation};
   std::memcpy(handle.nonce.data(), wire.nonce, sizeof wire.nonce);

@@ -1,5 +1,5 @@
-// What a worker asks another for KV (docs/formats/data-plane.md). Whoever asks is not trusted.
-// Pure functions; any thread.
+// The request with which one worker pulls KV from another (docs/formats/data-plane.md). Requests
+// are untrusted. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 namespace millrace::cluster {
 
 std::vector<std::byte> EncodePullRequest(const KvHandle& handle, const engine::KvBox& box);
-// kInvalidArgument: none, or one of an empty box.
+// kInvalidArgument: not a pull request, or its box is empty.
 Result<std::pair<KvHandle, engine::KvBox>> DecodePullRequest(std::span<const std::byte> bytes);
 
 }  // namespace millrace::cluster

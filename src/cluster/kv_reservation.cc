@@ -23,7 +23,7 @@ void KvReservations::SetCapacity(int stage, int64_t capacity) {
 void KvReservations::Charge(const Route& route, int64_t tokens) {
   for (const Hop& hop : route) {
     used_[hop.stage] += tokens * hop.layers.size();
-    MR_CHECK(used_[hop.stage] >= 0) << "stage " << hop.stage << " gave back more than it promised";
+    MR_CHECK(used_[hop.stage] >= 0) << "stage " << hop.stage << " released more than was reserved";
   }
 }
 

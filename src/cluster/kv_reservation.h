@@ -1,6 +1,6 @@
-// KvReservations: how much KV each stage has promised to the requests on their way through it, in
-// token layers (one token's keys and values of one layer). One figure serves both to check and to
-// charge, so neither can run ahead of the other. Owned by the router; one thread.
+// KvReservations: how much KV is reserved on each stage for the requests routed through it, in
+// token layers (one token's keys and values in one layer). The same figure is used to check and to
+// charge, so that they cannot diverge. Owned by the router; one thread.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@ namespace millrace::cluster {
 
 class KvReservations {
  public:
-  // `capacity`: token layers by stage; `high_water` in (0, 1]: the share that may be promised.
+  // `capacity`: token layers by stage; `high_water` in (0, 1]: the share that may be reserved.
   KvReservations(std::vector<int64_t> capacity, double high_water);
-  // Of a stage that has other workers now; what is promised stays promised.
+  // Call when the workers of a stage change. Reservations stay.
   void SetCapacity(int stage, int64_t capacity);
 
-  // Whether `tokens` more of `layers` layers fit below the high water of `stage`.
+  // Whether `tokens` more tokens of `layers` layers fit below the high-water mark of `stage`.
   bool Fits(int stage, int64_t tokens, int layers) const {
     return used_[stage] + tokens * layers <= limit_[stage];
   }
-  // Whether they would on an empty stage.
+  // Whether they would fit on an empty stage.
   bool FitsEmpty(int stage, int64_t tokens, int layers) const {
     return tokens * layers <= limit_[stage];
   }
-  // All hops of a route at once. `tokens` may be negative: given back.
+  // Reserves on all hops of a route. A negative `tokens` releases.
   void Charge(const Route& route, int64_t tokens);
-  // Whether every stage of `route` is within its whole capacity.
+  // Whether the reservations of every stage of `route` are within its full capacity.
   bool WithinCapacity(const Route& route) const;
 
   int64_t used(int stage) const { return used_[stage]; }

@@ -1,4 +1,4 @@
-// What a request's sequences find of the KV they left, and what is to be computed of it.
+// Which layers a request has to compute again, given the KV and activations that were fetched.
 #include "cluster/kv_under_way.h"
 
 #include <gtest/gtest.h>
@@ -10,20 +10,20 @@ FetchedLayers Have(std::vector<bool> kv, std::set<int> activations) {
   return {std::move(kv), std::move(activations)};
 }
 
-TEST(FetchedLayers, WhatLacksKvComputesFromTheRowsThatEnterIt) {
+TEST(FetchedLayers, LayersWithoutKvComputeFromTheActivationsThatEnterThem) {
   EXPECT_EQ(Have({1, 1, 1, 1, 1, 1}, {}).Lacking(), LayerRange());
   EXPECT_EQ(Have({1, 1, 0, 0, 1, 1}, {2}).Lacking(), (LayerRange{2, 4}));
   EXPECT_EQ(Have({0, 0, 1, 1, 1, 1}, {2, 4}).Lacking(), (LayerRange{0, 2})) << "from the tokens";
-  EXPECT_EQ(Have({1, 1, 0, 1, 0, 1}, {2, 4}).Lacking(), (LayerRange{2, 5})) << "in one go";
+  EXPECT_EQ(Have({1, 1, 0, 1, 0, 1}, {2, 4}).Lacking(), (LayerRange{2, 5})) << "as one range";
   EXPECT_EQ(Have({0, 0, 0, 0, 0, 0}, {}).Lacking(), (LayerRange{0, 6}));
 }
 
-TEST(FetchedLayers, WithoutRowsItBeginsFurtherUp) {
+TEST(FetchedLayers, WithoutActivationsTheRangeBeginsEarlier) {
   EXPECT_EQ(Have({1, 1, 1, 1, 0, 0}, {2}).Lacking(), (LayerRange{2, 6}));
   EXPECT_EQ(Have({1, 1, 1, 1, 0, 0}, {5}).Lacking(), (LayerRange{0, 6}));
 }
 
-// One sequence of a request lacks its activations: none of them begins where it cannot.
+// If one sequence of a request lacks activations of a layer, no sequence begins there.
 TEST(FetchedLayers, SequencesComputeAtTheSameLayers) {
   FetchedLayers all = Have({1, 1, 0, 0, 0, 1}, {1, 2});
   all.KeepCommon(Have({1, 1, 1, 0, 0, 1}, {1, 3}));
