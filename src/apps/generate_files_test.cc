@@ -45,7 +45,7 @@ TEST(PromptFile, ErrorsNameTheLine) {
   const auto error = [](std::string_view text) {
     return ParsePrompts(text, "{}").status().message();
   };
-  EXPECT_NE(error("").find("holds no prompt"), std::string::npos);
+  EXPECT_NE(error("").find("contains no prompt"), std::string::npos);
   EXPECT_NE(error("{\"prompt\": \"a\"}\nplain\n").find("line 2"), std::string::npos);
   EXPECT_NE(error("{\"custom_id\": \"a\"}").find("'prompt' is missing"), std::string::npos);
   EXPECT_NE(error("{\"custom_id\": 5, \"prompt\": \"x\"}").find("custom_id"), std::string::npos);

@@ -106,7 +106,7 @@ Result<std::vector<PromptItem>> ParsePrompts(std::string_view text, const std::s
     }
     items.push_back(std::move(*item));
   }
-  if (items.empty()) return InvalidArgument("holds no prompt");
+  if (items.empty()) return InvalidArgument("contains no prompt");
   return items;
 }
 

@@ -290,7 +290,7 @@ void ControllerCore::CountDeath(Tracked& tracked) {
 bool ControllerCore::EndAfterDeaths(RequestId id, const Tracked& tracked, const Status& reason,
                                     Time now) {
   if (tracked.deaths < options_.deaths_max) return false;
-  ++counters_.poisoned;
+  ++counters_.failed_by_losses;
   EndWaiting(id, FinishReason::kError,
              Internal(fmt::format("{} pipelines were lost while they ran this request: {}",
                                   tracked.deaths, reason.message())),

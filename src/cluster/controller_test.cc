@@ -456,7 +456,7 @@ TEST(ControllerCore, RebuildsAFailedCollective) {
   EXPECT_EQ(loaded, 2);
   EXPECT_EQ(unloaded, 2);
   EXPECT_EQ(c->requests(), 1u);  // it waits; no worker was lost
-  EXPECT_EQ(c->counters().poisoned, 0u);
+  EXPECT_EQ(c->counters().failed_by_losses, 0u);
 }
 
 // One rank was lost or late. The others are still usable.

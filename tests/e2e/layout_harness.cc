@@ -204,12 +204,10 @@ std::string LayoutTest::AddWorker() {
   join.name = fmt::format("w{}", workers_added_++);
   join.identity = identity;
   const std::string name = join.name;
-  cluster_->AddWorker(std::move(join),
-                      apps::MakeShardLoader({.folder = kModel,
-                                             .threads = 1,
-                                             .kv_bytes = int64_t{24} << 20,
-                                             .max_model_len = kMaxModelLen,
-                                             .max_num_seqs = SchedulerOf().max_num_seqs}));
+  cluster_->AddWorker(std::move(join), apps::MakeShardLoader({.folder = kModel,
+                                                              .threads = 1,
+                                                              .kv_bytes = int64_t{24} << 20,
+                                                              .max_model_len = kMaxModelLen}));
   return name;
 }
 
@@ -218,9 +216,9 @@ void LayoutTest::StartWithWorkers(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
     for (int rank = 0; rank < stage.tensor_parallel; ++rank) AddWorker();
   }
-  const size_t ways = cluster::PlannedPipelinesOf(plan).size();
+  const size_t pipelines = cluster::PlannedPipelinesOf(plan).size();
   ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
-    return !status.missing && !status.degraded && status.pipelines.size() == ways &&
+    return !status.missing && !status.degraded && status.pipelines.size() == pipelines &&
            std::ranges::all_of(status.pipelines, &cluster::PipelineStatus::open);
   }));
 }
@@ -300,7 +298,7 @@ void LayoutTest::ExpectNothingLeft() {
                      << stats.blocks_total << " blocks free, " << stats.blocks_pinned << " pinned, "
                      << stats.blocks_pending << " pending; " << cluster_->exposed_kv()
                      << " exposed; pipelines " << (PipelinesAgree(status) ? "agree" : "differ");
-  EXPECT_EQ(status.counters.poisoned, 0u);
+  EXPECT_EQ(status.counters.failed_by_losses, 0u);
   EXPECT_EQ(status.counters.expired, 0u);
 }
 

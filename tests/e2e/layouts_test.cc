@@ -127,7 +127,7 @@ TEST_F(PrefillAndDecodeApart, MoreRanksToFewerInOtherStages) {
 // Running requests move to the other pipeline again and again, with their KV.
 class Migrated : public Layouts {
  protected:
-  // `stages` make two ways that decode; `a` and `b` are stages of either.
+  // `stages` make two pipelines that decode; `a` and `b` are stages of either.
   void AskAndMigrate(const Plan& plan, size_t a, size_t b) {
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;

@@ -28,7 +28,6 @@ struct WorkerModelOptions {
   int threads = 1;
   std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of the free memory
   std::optional<int> max_model_len;
-  int max_num_seqs = 128;
 };
 
 // A worker's identity in the cluster, and what it has of the model.

@@ -34,7 +34,7 @@ void AddTo(LabReport& sum, const LabReport& one) {
   c.computed_in_part += o.computed_in_part;
   c.moves += o.moves;
   c.moves_failed += o.moves_failed;
-  c.poisoned += o.poisoned;
+  c.failed_by_losses += o.failed_by_losses;
   c.stale += o.stale;
   c.joins += o.joins;
   c.joins_refused += o.joins_refused;

@@ -26,7 +26,7 @@ void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.computed_in_part += c.computed_in_part;
   totals.moves += c.moves;
   totals.moves_failed += c.moves_failed;
-  totals.poisoned += c.poisoned;
+  totals.failed_by_losses += c.failed_by_losses;
   totals.stale += c.stale_messages;
   totals.joins += c.joins;
   totals.joins_refused += c.joins_refused;

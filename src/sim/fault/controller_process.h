@@ -19,7 +19,7 @@ namespace millrace::sim::fault {
 struct ControllerTotals {
   uint64_t pipelines_lost = 0, pipelines_opened = 0, replays = 0, moves = 0, moves_failed = 0;
   uint64_t fetched = 0, computed_in_part = 0;
-  uint64_t poisoned = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
+  uint64_t failed_by_losses = 0, stale = 0, joins = 0, joins_refused = 0, workers_lost = 0;
   uint64_t plans_given_up = 0, leases_renewed = 0;
 };
 
