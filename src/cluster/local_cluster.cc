@@ -156,8 +156,8 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
       });
     });
   };
-  links.expose = [this, self](ShardId, LayerRange layers,
-                              const std::shared_ptr<engine::Stage>& stage, const ExportKv& kv) {
+  links.export_kv = [this, self](ShardId, LayerRange layers,
+                                 const std::shared_ptr<engine::Stage>& stage, const ExportKv& kv) {
     const auto member = self.lock();
     if (!member) return;
     MutexLock lock(mutex_);
@@ -165,7 +165,7 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     (void)member->kv.Export(layers, stage, kv,
                             clock_.Now());  // a failure is counted, and the pulls of this KV fail
   };
-  links.unexpose = [this, self](const KvHandle& handle) {
+  links.unexport_kv = [this, self](const KvHandle& handle) {
     const auto member = self.lock();
     if (!member) return;
     MutexLock lock(mutex_);
@@ -258,7 +258,7 @@ WorkerHost* LocalCluster::worker(const std::string& name) {
   return nullptr;
 }
 
-size_t LocalCluster::exposed_kv() {
+size_t LocalCluster::exported_kv() {
   MutexLock lock(mutex_);
   size_t count = 0;
   for (const auto& [id, member] : members_) count += member->kv.size();

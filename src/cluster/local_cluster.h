@@ -41,7 +41,7 @@ class LocalCluster {
   // Like a network that drops everything: heartbeats stop, no message arrives, the session stays.
   void HangWorker(const std::string& name, bool hung);
   WorkerHost* worker(const std::string& name);
-  size_t exposed_kv();  // KV of living workers that others may pull
+  size_t exported_kv();  // KV of living workers that others may pull
 
  private:
   struct Member {
