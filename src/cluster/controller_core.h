@@ -95,7 +95,7 @@ struct ControllerOptions {
   double stuck_factor = 8;                       // ... so many times the longest before it
   Duration first_batch_limit = Duration::Seconds(60);
   Duration replace_limit = Duration::Seconds(2);   // before layers are laid out anew
-  Duration waiting_limit = Duration::Seconds(60);  // for layers that are not on any worker
+  Duration waiting_limit = Duration::Seconds(60);  // for layers that are on no worker
   int waiting_max = 4096;                          // requests that may wait for a pipeline
   int deaths_max = 2;  // pipelines lost under a request without a token in between: it is poison
   Duration hold_limit = Duration::Seconds(30);  // KV kept for a puller that is not heard

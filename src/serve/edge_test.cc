@@ -347,13 +347,13 @@ TEST(State, ReadySaysWhatIsMissing) {
   LackingGenerator generator;  // the server drains it at its end
   TestServer server(options);
   generator.inner = server.engine.get();
-  generator.lacking = "Layers 4-7 are not on any worker.";
+  generator.lacking = "Layers 4-7 are on no worker.";
   server.MakeReady(&generator);
   auto missing = server.Start("GET", "/ready");
   ASSERT_TRUE(missing->WaitDone());
   EXPECT_EQ(missing->status(), 503);
   EXPECT_NE(missing->Header("retry-after"), "");
-  EXPECT_EQ((*ParseJson(missing->body()))["error"]["message"], "Layers 4-7 are not on any worker.");
+  EXPECT_EQ((*ParseJson(missing->body()))["error"]["message"], "Layers 4-7 are on no worker.");
   EXPECT_EQ(StatusOf(server, "GET", "/health"), 200) << "alive all the same";
   server.Call("/v1/completions", {{"prompt", "a"}, {"max_tokens", 1}});
   generator.lacking.reset();
