@@ -121,8 +121,9 @@ Status LeaderElection::Claim(LeaseId lease, Duration ttl, Time asked) {
     created = (*now)->created;
   }
   MutexLock lock(mutex_);
-  if (clock_.Now() >= asked + ttl)
+  if (clock_.Now() >= asked + ttl) {
     return Unavailable("the lease expired before the store granted it");
+  }
   held_ = Held{.leadership = {.term = Term(static_cast<uint64_t>(created->value())),
                               .fence = {options_.key, *created}},
                .lease = lease,

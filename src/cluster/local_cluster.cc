@@ -162,8 +162,8 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     if (!member) return;
     MutexLock lock(mutex_);
     member->kv.Sweep(clock_.Now());
-    (void)member->kv.Export(layers, stage, kv,
-                            clock_.Now());  // a failure is counted, and the pulls of this KV fail
+    // A failure is counted, and the pulls of this KV fail.
+    (void)member->kv.Export(layers, stage, kv, clock_.Now());
   };
   links.unexport_kv = [this, self](const KvHandle& handle) {
     const auto member = self.lock();

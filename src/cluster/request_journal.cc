@@ -93,8 +93,9 @@ class ControllerRecovery : public engine::RecoveredRequests {
   std::vector<engine::RecoveredRequest> Take() override { return journal_.TakeRecovered(); }
   Status Resume(RequestId request, engine::OutputSink sink) override {
     auto resumable = journal_.TakeResumable(request);
-    if (!resumable)
+    if (!resumable) {
       return NotFound("this request cannot be resumed: it is unknown or has finished");
+    }
     Status resumed = host_.Resume(std::move(*resumable), std::move(sink));
     if (!resumed.ok()) journal_.End(request);
     return resumed;

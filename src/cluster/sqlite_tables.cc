@@ -206,8 +206,9 @@ Result<int64_t> SqliteTables::ReadCounter(const char* name) {
   MR_ASSIGN_OR_RETURN(const bool found, read_counter_.BindText(1, name).Step());
   const int64_t value = found ? read_counter_.Int(0) : 0;
   read_counter_.Reset();
-  if (!found)
+  if (!found) {
     return DataLoss(fmt::format("the store's counter {} is missing; the file is damaged", name));
+  }
   return value;
 }
 

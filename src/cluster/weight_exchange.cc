@@ -80,8 +80,9 @@ Result<net::PullSource> WeightExchange::ServeAny(std::span<const std::byte> requ
     const Held& first = held.front();
     const auto text = std::make_shared<std::string>(
         ToText({first.digests->fingerprint(), first.layout, first.store->files()}));
-    if (text->size() > kWeightListBytesMax)
+    if (text->size() > kWeightListBytesMax) {
       return ResourceExhausted("the list of weight files is too long");
+    }
     return Answer(std::as_bytes(std::span(*text)), text);
   }
   const auto found = std::ranges::find(held, asked.layout, &Held::layout);

@@ -93,7 +93,7 @@ class WorkerHost {
  private:
   struct LoadJob {
     LoadShard load;
-    std::shared_ptr<engine::Stage> same;  // owned, because its shard may be dropped before the load
+    std::shared_ptr<engine::Stage> same;  // kept alive: its shard may be dropped before the load
   };
   void Compute();
   void Load();

@@ -233,8 +233,8 @@ Status WorkerProcess::Run() {
     }
     const Duration alone = clock_.Now() - alone_since;
     if (options_.alone_limit && alone > *options_.alone_limit) {
-      return Unavailable(fmt::format("no controller answered at {} for {:.0f} s: {}", controller,
-                                     alone.seconds(), ended.message()));
+      return Unavailable(fmt::format("could not join a controller at {} for {:.0f} s: {}",
+                                     controller, alone.seconds(), ended.message()));
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns),
                       [this]() MR_REQUIRES(mutex_) { return stopping_; });

@@ -35,8 +35,7 @@ struct WorkerProcessOptions {
   LinkSecurity security;
   Join join;  // name, identity, device, memory; the address is filled in
   ShardLoader loader;
-  std::shared_ptr<WeightExchange>
-      weights;  // shared with the loader; null: no weights between workers
+  std::shared_ptr<WeightExchange> weights;  // shared with the loader; null: no weights from peers
   Duration connect_limit = Duration::Seconds(5);
   Duration retry_most = Duration::Seconds(2);  // between attempts to join
   // Run gives up after this time without a controller; nullopt: never.

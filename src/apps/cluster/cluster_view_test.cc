@@ -57,22 +57,20 @@ LANE  STATE  ROLE  REQUESTS  KV BLOCKS  WAY
 since the start: joins 2
 )");
   Json status = SmallStatus();
-  status["missing"] = "Layers 4-7 are not on any worker.";
+  status["missing"] = "Layers 4-7 are on no worker.";
   status["changing"] = true;
-  EXPECT_EQ(
-      FormatClusterView(ReadClusterView(status)).substr(0, 84),
-      "demo, plan 3, term 2: not ready: Layers 4-7 are not on any worker.; changing to another p");
+  EXPECT_EQ(FormatClusterView(ReadClusterView(status)).substr(0, 84),
+            "demo, plan 3, term 2: not ready: Layers 4-7 are on no worker.; changing to another p");
 }
 
 TEST(ClusterView, ShowsWhatIsNotUpAndWhatWasGivenUp) {
   Json status = SmallStatus();
-  status["degraded"] = "Layers 4-7 are not on any worker.";
+  status["degraded"] = "Layers 4-7 are on no worker.";
   status["given_up"] = {{"plan", 4}, {"reason", "worker b cannot load layers 4-7: no memory"}};
   const std::string text = FormatClusterView(ReadClusterView(status));
-  EXPECT_EQ(
-      text.substr(0, text.find("\n\n")),
-      "demo, plan 3, term 2: ready, but not every stage is up: Layers 4-7 are not on any worker.\n"
-      "plan 4 was given up: worker b cannot load layers 4-7: no memory");
+  EXPECT_EQ(text.substr(0, text.find("\n\n")),
+            "demo, plan 3, term 2: ready, but not every stage is up: Layers 4-7 are on no worker.\n"
+            "plan 4 was given up: worker b cannot load layers 4-7: no memory");
 }
 
 TEST(ClusterView, WhateverAServerSaysIsReadWithoutHarm) {
