@@ -19,7 +19,7 @@ TEST_F(Ready, AReplicaServesWhileAnotherIsMissing) {
   EXPECT_EQ(Missing(), "No worker has joined yet.");
   Join(1);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are on no worker.");
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
   // It serves, although not every stage has ever been up.
   for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(Submit(id).ok());
   EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
@@ -31,7 +31,7 @@ TEST_F(Ready, AReplicaServesWhileAnotherIsMissing) {
   EndStep(2);
   Lose(1);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are on no worker.");
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
   // Its requests continue at the other, and do not wait for a worker to return.
   EXPECT_EQ(Describe().waiting, 0);
   Lose(2);
@@ -57,7 +57,7 @@ TEST_F(Ready, RequestsThatWaitForALostReplicaGoToAnother) {
 TEST_F(Ready, APipelineNamesWhatItLacks) {
   Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
   Join(1);
-  EXPECT_EQ(Missing(), "Layers 2-3 are on no worker.");
+  EXPECT_EQ(Missing(), "Layers 2-3 are not on any worker.");
   EXPECT_EQ(Degraded(), "nothing") << "Missing() reports it already";
   Join(2);
   EXPECT_EQ(Missing(), "nothing");
@@ -66,20 +66,22 @@ TEST_F(Ready, APipelineNamesWhatItLacks) {
 TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
   Start(Chains({{kAll, kPrefill}, {kFront, kDecode}, {kBack, kDecode}, {kAll, kDecode}}));
   Join(1);
-  EXPECT_EQ(Missing(), "Decode: the model's layers are on no worker.");
+  EXPECT_EQ(Missing(), "Decode: the model's layers are not on any worker.");
   Join(2);
   Join(3);
   EXPECT_EQ(Missing(), "nothing");
-  EXPECT_EQ(Degraded(), "The model's layers are on no worker.") << "the second decode pipeline";
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.")
+      << "the second decode pipeline";
   Join(4);
   EXPECT_EQ(Degraded(), "nothing");
   Lose(3);
   EXPECT_EQ(Missing(), "nothing") << "the other pipeline decodes";
   Lose(1);
-  EXPECT_EQ(Missing(), "Prefill: the model's layers are on no worker.");
+  EXPECT_EQ(Missing(), "Prefill: the model's layers are not on any worker.");
   Lose(4);
   EXPECT_EQ(Missing(),
-            "Prefill: the model's layers are on no worker. Decode: layers 2-3 are on no worker.");
+            "Prefill: the model's layers are not on any worker. Decode: layers 2-3 are not on any "
+            "worker.");
 }
 
 // Readiness and the choice of a pipeline agree.
@@ -93,7 +95,7 @@ TEST_F(Ready, AStageForBothStandsInForPrefill) {
   EXPECT_EQ(Missing(), "nothing");
   EXPECT_EQ(Busy(), (std::set<uint64_t>{3}));
   Lose(3);
-  EXPECT_EQ(Missing(), "Prefill: the model's layers are on no worker.");
+  EXPECT_EQ(Missing(), "Prefill: the model's layers are not on any worker.");
 }
 
 // Two first stages share the stage after them, and a fourth stage holds all layers.
@@ -112,16 +114,16 @@ TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
     }
   };
   set({});
-  EXPECT_EQ(layout.Missing(), "The model's layers are on no worker.") << "one worker would do";
+  EXPECT_EQ(layout.Missing(), "The model's layers are not on any worker.") << "one worker would do";
   set({0});
-  EXPECT_EQ(layout.Missing(), "Layers 1-3 are on no worker.");
+  EXPECT_EQ(layout.Missing(), "Layers 1-3 are not on any worker.");
   set({0, 1});
-  EXPECT_EQ(layout.Missing(), "Layers 1-3 are on no worker.");
+  EXPECT_EQ(layout.Missing(), "Layers 1-3 are not on any worker.");
   set({2});
-  EXPECT_EQ(layout.Missing(), "Layers 0-1 are on no worker.");
+  EXPECT_EQ(layout.Missing(), "Layers 0-1 are not on any worker.");
   set({1, 2});
   EXPECT_EQ(layout.Missing(), std::nullopt);
-  EXPECT_EQ(layout.Degraded(), "Layers 0-1 are on no worker.");
+  EXPECT_EQ(layout.Degraded(), "Layers 0-1 are not on any worker.");
   set({3});
   EXPECT_EQ(layout.Missing(), std::nullopt);
   layout.stages[3].closing = true;
@@ -158,7 +160,7 @@ TEST_F(Waiting, APromptDoesNotHoldUpRequestsThatOnlyDecode) {
   EXPECT_EQ(Busy(), (std::set<uint64_t>{3}));
   EXPECT_EQ(Describe().waiting, 1);
   EXPECT_EQ(c_->Inspect(RequestId(1), now_)->waits_for,
-            "Prefill: the model's layers are on no worker.");
+            "Prefill: the model's layers are not on any worker.");
 }
 
 TEST_F(Waiting, ARequestThatDecodesDoesNotHoldUpPrompts) {

@@ -86,7 +86,7 @@ TEST_F(GivenUp, AWorkerThatCannotLoadForThePlanInForceIsReplaced) {
   Join(3);
   load_fails_[3] = ResourceExhausted("no memory for the weights");
   Lose(2);
-  EXPECT_EQ(Describe().missing, "Layers 2-3 are on no worker.");
+  EXPECT_EQ(Describe().missing, "Layers 2-3 are not on any worker.");
   for (const WorkerStatus& worker : Describe().workers) {
     EXPECT_EQ(worker.note, worker.name == "w3" ? "no memory for the weights" : "");
   }
@@ -115,7 +115,7 @@ TEST_F(Elastic, ALayoutThatDoesNotFitIsGivenUpUntilTheWorkersChange) {
   Pass(3);
   EXPECT_TRUE(Describe().given_up) << "the whole model on one worker";
   EXPECT_EQ(Describe().plan.stages.size(), 2u);
-  EXPECT_EQ(Describe().missing, "Layers 2-3 are on no worker.");
+  EXPECT_EQ(Describe().missing, "Layers 2-3 are not on any worker.");
   const size_t loads = loads_.size();
   Pass(30);
   EXPECT_EQ(loads_.size(), loads) << "it is not retried";
@@ -196,7 +196,7 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsFetchTheirKvAtTheOther) {
   EXPECT_EQ(Describe().counters.fetched, static_cast<uint64_t>(moving));
   Lose(2);
   EXPECT_EQ(Describe().counters.pipelines_lost, 0u);
-  EXPECT_EQ(Describe().degraded, "The model's layers are on no worker.");
+  EXPECT_EQ(Describe().degraded, "The model's layers are not on any worker.");
   Join(3);
   EXPECT_EQ(Describe().degraded, std::nullopt);
 }

@@ -36,7 +36,7 @@ std::vector<PlannedPipeline> ChainsOf(const Plan& plan, StageRole role) {
   return pipelines;
 }
 
-// The stages one after the other along the edges; empty when anything branches.
+// The stages in order along the edges; empty if the plan branches.
 Route OnlyRoute(const Plan& plan) {
   Route route;
   int at = 0;
@@ -63,12 +63,12 @@ std::string WhyDown(const LayoutStage& stage, int num_layers) {
   const bool whole = stage.plan.layers.size() == num_layers;
   const std::string what = whole ? "The model's layers" : LayersText(stage.plan.layers);
   const char* verb = stage.plan.layers.size() == 1 && !whole ? "is" : "are";
-  if (stage.closing) return fmt::format("{} {} on a worker that leaves.", what, verb);
+  if (stage.closing) return fmt::format("{} {} on a worker that is leaving.", what, verb);
   if (!stage.FullyAssigned()) {
     const auto missing = std::ranges::count_if(
         stage.ranks, [](const Slot& slot) { return !slot.worker.has_value(); });
-    return stage.ranks.size() == 1 ? fmt::format("{} {} on no worker.", what, verb)
-                                   : fmt::format("{} {} {} of {} workers short.", what, verb,
+    return stage.ranks.size() == 1 ? fmt::format("{} {} not on any worker.", what, verb)
+                                   : fmt::format("{} {} missing {} of {} workers.", what, verb,
                                                  missing, stage.ranks.size());
   }
   int64_t done = 0, total = 0;
@@ -110,12 +110,13 @@ Route LeastDownPipeline(const Layout& layout, Phase phase) {
   return best == nullptr ? Route{} : best->route;
 }
 
-// Of a plan that branches. Ends of layers grow along every edge (Router::Create checks them), so a
-// stage is reached after all that may come before it. Which layers each hop runs is left out.
+// The route with the fewest stages down, for a plan that branches. The last layer increases along
+// every edge (Router::Create checks this), so sorting by it visits each stage after all of its
+// predecessors. The layer ranges of the hops are left out.
 Route LeastDownRoute(const Layout& layout) {
   struct Reached {
     int down = 0;
-    std::optional<int> from;  // none: the first of its route
+    std::optional<int> from;  // nullopt: the first stage of the route
   };
   const std::vector<LayoutStage>& stages = layout.stages;
   std::vector<std::optional<Reached>> reached(stages.size());
@@ -243,7 +244,7 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
     const int tp = stage.tensor_parallel;
     if (tp != 1 && tp != 2 && tp != 4 && tp != 8) {
       return InvalidArgument(
-          fmt::format("stage {}: tensor parallelism is 1, 2, 4 or 8, got {}", i, tp));
+          fmt::format("stage {}: tensor parallelism must be 1, 2, 4 or 8, not {}", i, tp));
     }
     if (stage.layers.begin < 0 || stage.layers.end > plan.num_layers || stage.layers.size() < 1) {
       return InvalidArgument(fmt::format("stage {}: layers [{}, {}) are not within [0, {})", i,

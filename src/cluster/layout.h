@@ -1,6 +1,6 @@
-// Layout: a plan on its way to being real: which worker is to hold, or holds, each rank of each
-// stage. And what follows from a plan alone: even splits, and the pipelines requests take through
-// it. Pure data and functions; owned by the controller.
+// Layout: a plan together with the workers assigned to it, and what each of them has loaded. This
+// header also has functions of a plan alone: even splits, and the pipelines through a plan. Pure
+// data and functions; owned by the controller.
 #pragma once
 
 #include <optional>
@@ -16,8 +16,8 @@ namespace millrace::cluster {
 struct Slot {
   std::optional<WorkerId> worker;
   ShardId shard;
-  bool asked = false;   // the worker was told to load
-  bool loaded = false;  // and has
+  bool asked = false;   // the worker was told to load the shard
+  bool loaded = false;  // the worker has loaded it
   ShardLoaded facts;
   int64_t bytes_done = 0, bytes_total = 0;
 };
@@ -25,18 +25,19 @@ struct Slot {
 struct LayoutStage {
   StagePlan plan;
   std::vector<Slot> ranks;
-  // One of its workers leaves and no other worker takes its place. Its requests move to other
+  // One of its workers is leaving and no other worker takes its place. Its requests move to other
   // pipelines, and no new request is sent to it.
   bool closing = false;
-  int meetings_failed = 0;  // how often its ranks have not met, since a worker was assigned
+  // How often its ranks failed to connect to each other since a worker was last assigned.
+  int meetings_failed = 0;
 
-  bool Up() const;             // loaded, and takes requests
-  bool FullyAssigned() const;  // a worker for every rank
-  // Tokens times layers whose KV fits beside the weights, at the tightest rank.
+  bool Up() const;             // loaded, and accepts requests
+  bool FullyAssigned() const;  // every rank has a worker
+  // KV capacity beside the weights, in tokens times layers, at the rank with the least room.
   int64_t KvTokenLayers() const;
 };
 
-// A fixed way through the stages, for plans in which nothing branches.
+// A fixed route through the stages, for plans without branches.
 struct PlannedPipeline {
   Route route;
   StageRole role = StageRole::kBoth;
@@ -44,16 +45,17 @@ struct PlannedPipeline {
 
 struct Layout {
   Plan plan;
-  std::vector<std::string> node_names;  // by the plan's node index: the workers meant; may be empty
+  // The worker that the plan intends for each of its nodes, by node index. May be empty.
+  std::vector<std::string> node_names;
   std::vector<LayoutStage> stages;
-  std::vector<PlannedPipeline> pipelines;  // empty: requests are routed one by one
+  std::vector<PlannedPipeline> pipelines;  // empty: each request is routed on its own
   bool automatic = false;
 
   bool Up() const;  // every stage
-  // Why no request can be served: "Layers 4-7 are on no worker." The sentence names the first stage
-  // that is down in the pipeline with the fewest stages down. With separate prefill and decode each
-  // of them needs a pipeline, and the sentence begins with the one that has none. nullopt: requests
-  // can be served.
+  // Why no request can be served: "Layers 4-7 are not on any worker." The sentence names the first
+  // stage that is down in the pipeline with the fewest stages down. With separate prefill and
+  // decode each of them needs a pipeline, and the sentence begins with the one that has none.
+  // nullopt: requests can be served.
   std::optional<std::string> Missing() const;
   // The first stage that is down although requests can be served. nullopt: every stage is up, or no
   // request can be served.
@@ -61,25 +63,26 @@ struct Layout {
 };
 
 // The kind of pipeline that a waiting request needs: one that computes its prompt and hands it
-// over, or one that decodes. Without stages for prefill alone every request is of the second kind.
+// over, or one that decodes. Without prefill-only stages every request needs the second kind.
 enum class Phase : uint8_t { kPrefill, kDecode };
 
-// Whether the layout has stages for prefill alone.
+// Whether the layout has prefill-only stages.
 bool PrefillApart(const Layout& layout);
-// Whether the pipeline serves requests of that kind.
+// Whether the pipeline serves requests in that phase.
 bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase);
-// Whether some fixed pipeline that serves them is complete.
+// Whether every stage of some fixed pipeline that serves the phase is up.
 bool HasPipeline(const Layout& layout, Phase phase);
 
-// kInvalidArgument: a tensor-parallel degree that is none, layers outside the model or not covered.
+// kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, or layers that
+// no stage covers.
 Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names);
 
-// `num_layers` over `stages` stages of `tensor_parallel` workers, as even as can be; the first ones
-// take the rest. REQUIRES: 1 <= stages <= num_layers.
+// Splits `num_layers` evenly over `stages` stages of `tensor_parallel` workers each. The first
+// stages take the remainder. REQUIRES: 1 <= stages <= num_layers.
 Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_parallel);
 
-// The pipelines of a plan whose stages form chains: one per role and chain. Empty when some stage
-// has more than one way out, or in.
+// The pipelines of a plan whose stages form chains: one per role and chain. Empty if a stage has
+// more than one successor or predecessor.
 std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan);
 
 }  // namespace millrace::cluster

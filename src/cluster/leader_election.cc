@@ -100,12 +100,12 @@ Status LeaderElection::TryToLead() {
   if (const std::optional<KeyValue>& entry = *now) {
     MutexLock lock(mutex_);
     Saw(&*entry, entry->modified);
-    return FailedPrecondition("there is a leader");
+    return FailedPrecondition("there is already a leader");
   }
   const Time asked = clock_.Now();
   MR_ASSIGN_OR_RETURN(const Lease lease, store_.Grant(options_.lease_ttl, options_.lease_ttl));
   Status claimed = Claim(lease.id, lease.ttl, asked);
-  if (!claimed.ok()) (void)store_.Revoke(lease.id, kRetryMax).ok();  // else it ends by itself
+  if (!claimed.ok()) (void)store_.Revoke(lease.id, kRetryMax).ok();  // or else it expires
   return claimed;
 }
 
@@ -115,13 +115,15 @@ Status LeaderElection::Claim(LeaseId lease, Duration ttl, Time asked) {
       store_.CompareAndPut(options_.key, std::nullopt, options_.candidate, options);
   if (!created.ok()) {
     if (created.status().code() == StatusCode::kFailedPrecondition) return created.status();
-    // Perhaps it did happen: the lease on the key says whose it is.
+    // The write may have succeeded all the same: the lease of the key tells whose key it is.
     Result<std::optional<KeyValue>> now = store_.Get(options_.key, options_.lease_ttl);
     if (!now.ok() || !*now || (*now)->lease != lease) return created.status();
     created = (*now)->created;
   }
   MutexLock lock(mutex_);
-  if (clock_.Now() >= asked + ttl) return Unavailable("the lease was granted too late");
+  if (clock_.Now() >= asked + ttl) {
+    return Unavailable("the lease expired before the store granted it");
+  }
   held_ = Held{.leadership = {.term = Term(static_cast<uint64_t>(created->value())),
                               .fence = {options_.key, *created}},
                .lease = lease,
@@ -141,8 +143,8 @@ Status LeaderElection::HoldLease(const Held& held) {
       const Duration left = held_->ends - clock_.Now();
       changed_.wait_for(lock, Chrono(std::min(wait, left)),
                         [this]() MR_REQUIRES(mutex_) { return !campaigning_ || key_gone_; });
-      if (!campaigning_) return Cancelled("it resigned");
-      if (key_gone_) return FailedPrecondition("the leader's key was taken away");
+      if (!campaigning_) return Cancelled("this candidate resigned");
+      if (key_gone_) return FailedPrecondition("the leader's key was deleted or replaced");
     }
     const Status renewed = Renew(held);
     if (renewed.ok()) {
@@ -156,7 +158,7 @@ Status LeaderElection::HoldLease(const Held& held) {
   }
 }
 
-// kDeadlineExceeded: the lease's time is up, whatever the store says.
+// kDeadlineExceeded: the lease has ended by our clock, even if the store still keeps it.
 Status LeaderElection::Renew(const Held& held) {
   const Time asked = clock_.Now();
   Time ends;
@@ -164,12 +166,12 @@ Status LeaderElection::Renew(const Held& held) {
     MutexLock lock(mutex_);
     ends = held_->ends;
   }
-  const Status late(StatusCode::kDeadlineExceeded, "the lease could not be kept alive in time");
+  const Status late(StatusCode::kDeadlineExceeded, "the lease expired before it was renewed");
   if (asked >= ends) return late;
   const Result<Duration> ttl =
       store_.KeepAlive(held.lease, std::min(ends - asked, Fraction(held.ttl, 3)));
   MutexLock lock(mutex_);
-  // What was already over stays over: leadership() may have said so.
+  // A lease that has ended stays ended: leadership() may have returned nullopt already.
   if (clock_.Now() >= ends) return late;
   if (ttl.ok()) {
     held_->ends = std::max(held_->ends, asked + *ttl);
@@ -179,7 +181,7 @@ Status LeaderElection::Renew(const Held& held) {
   return Unavailable(ttl.status().message());
 }
 
-// First it stops being leader, then others may become it.
+// This candidate stops leading before it lets another one become leader.
 void LeaderElection::StepDown(const Held& held, const Status& why) {
   {
     MutexLock lock(mutex_);
@@ -217,7 +219,7 @@ void LeaderElection::Observe(const WatchUpdate& update) {
 }
 
 void LeaderElection::Saw(const KeyValue* entry, Revision at) {
-  if (at < leader_seen_at_) return;  // older than what is known
+  if (at < leader_seen_at_) return;  // older than the last observation
   leader_seen_at_ = at;
   leader_.reset();
   if (entry) {

@@ -12,7 +12,7 @@
 namespace millrace::cluster::testing {
 namespace {
 
-// One candidate with a connection of its own and a record of what it was told.
+// A candidate with its own connection, which records its callbacks.
 class Candidate {
  public:
   Candidate(std::shared_ptr<Store> store, const std::string& name, Duration ttl)
@@ -59,7 +59,7 @@ class Candidate {
   std::optional<Leadership> led_, last_;
   std::vector<Term> terms_;
   Time lost_at_;
-  LeaderElection election_;  // last: its thread uses what is above
+  LeaderElection election_;  // last: its thread uses the members above
 };
 
 template <typename Condition>
@@ -81,7 +81,7 @@ Candidate* LeaderOf(std::vector<std::unique_ptr<Candidate>>& all, const Candidat
 
 }  // namespace
 
-TEST_P(StoreConformance, WhenTheLeaderIsCutOffAnotherLeadsAndTheZombieIsFenced) {
+TEST_P(StoreConformance, ADisconnectedLeaderIsReplacedAndItsWritesAreFenced) {
   const Duration ttl = fixture().shortest_ttl();
   std::vector<std::unique_ptr<Candidate>> all;
   for (const char* name : {"a", "b", "c"}) {
@@ -101,7 +101,7 @@ TEST_P(StoreConformance, WhenTheLeaderIsCutOffAnotherLeadsAndTheZombieIsFenced) 
   Candidate* second = nullptr;
   ASSERT_TRUE(Eventually([&] { return (second = LeaderOf(all, first)) != nullptr; }));
   EXPECT_FALSE(first->election().leadership().has_value())
-      << "it knew no later than anybody else could lead";
+      << "the old leader must step down before another one is elected";
   ASSERT_TRUE(first->WaitUntilLeading(false));
   const Leadership now = second->last();
   EXPECT_GT(now.term, old.term);
@@ -112,7 +112,7 @@ TEST_P(StoreConformance, WhenTheLeaderIsCutOffAnotherLeadsAndTheZombieIsFenced) 
   EXPECT_TRUE(second->store().Put("plan", "of the second", {.fence = now.fence}).ok());
   EXPECT_EQ((*Connect()->Get("plan"))->value, "of the second");
 
-  // It resigns, and again somebody else leads with a greater term.
+  // The second leader resigns, and another candidate leads with a greater term.
   second->election().Resign();
   EXPECT_FALSE(second->leading());
   EXPECT_FALSE(second->election().leadership().has_value());
@@ -121,25 +121,26 @@ TEST_P(StoreConformance, WhenTheLeaderIsCutOffAnotherLeadsAndTheZombieIsFenced) 
   EXPECT_GT(third->last().term, now.term);
 }
 
-TEST_P(StoreConformance, ALeaderCutOffKnowsItWhenItsLeaseEnds) {
+TEST_P(StoreConformance, ADisconnectedLeaderStepsDownWhenItsLeaseEnds) {
   const Duration ttl = fixture().shortest_ttl();
   Candidate candidate(Connect(), "a", ttl);
   candidate.election().Campaign();
   ASSERT_TRUE(candidate.WaitUntilLeading());
   const Time cut = SteadyClock().Now();
   candidate.store().Cut();
-  // Asking is exact, whatever the threads do; the lease may be longer than asked for, not twice.
+  // leadership() is exact, independent of thread timing. The granted lease may be longer than
+  // requested, but not twice as long.
   ASSERT_TRUE(Eventually([&] { return !candidate.election().leadership().has_value(); }));
   EXPECT_LE((SteadyClock().Now() - cut).seconds(), 2 * ttl.seconds() + 0.5);
   ASSERT_TRUE(candidate.WaitUntilLeading(false));
-  // It comes back by itself, with a new term.
+  // It becomes leader again by itself, with a new term.
   const Term before = candidate.last().term;
   candidate.store().Mend();
   ASSERT_TRUE(candidate.WaitUntilLeading());
   EXPECT_GT(candidate.last().term, before);
 }
 
-TEST_P(StoreConformance, ALeaderWhoseKeyIsTakenAwayStepsDown) {
+TEST_P(StoreConformance, ALeaderStepsDownWhenItsKeyIsDeleted) {
   Candidate candidate(Connect(), "a", Duration::Seconds(60));
   candidate.election().Campaign();
   ASSERT_TRUE(candidate.WaitUntilLeading());
@@ -149,7 +150,7 @@ TEST_P(StoreConformance, ALeaderWhoseKeyIsTakenAwayStepsDown) {
   EXPECT_GT(candidate.last().term, first);
 }
 
-TEST_P(StoreConformance, ResigningHandsOverBeforeTheLeaseEnds) {
+TEST_P(StoreConformance, AnotherLeadsAfterAResignationWithoutWaitingForTheLease) {
   Candidate one(Connect(), "one", Duration::Seconds(600));
   Candidate two(Connect(), "two", Duration::Seconds(600));
   one.election().Campaign();

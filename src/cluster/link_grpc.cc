@@ -18,10 +18,10 @@ namespace {
 constexpr size_t kPemBytesMax = size_t{1} << 20;
 constexpr Duration kLogEvery = Duration::Seconds(1);
 
-// Once in a process, before anything else of gRPC. The threads that run callbacks live as long as
-// some server or channel does. Should the last one go on one of those threads, as a stream's
-// channel does, gRPC 1.51 makes the thread join itself and then aborts: so one server, that serves
-// nothing and nowhere, stays for ever.
+// Runs once per process, before any other use of gRPC. The threads that run callbacks live as long
+// as some server or channel exists. If the last one is destroyed on such a thread, as a stream's
+// channel may be, gRPC 1.51 makes the thread join itself and then aborts. An idle server without a
+// port, which is never destroyed, prevents this.
 void PrepareGrpc() {
   static const std::unique_ptr<grpc::Server>* const holder = [] {
     gpr_set_log_function(WriteGrpcLine);
@@ -72,7 +72,7 @@ constexpr std::pair<StatusCode, grpc::StatusCode> kCodes[] = {
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const LinkSecurity& s) {
   if (!s.tls()) return grpc::InsecureServerCredentials();
   MR_ASSIGN_OR_RETURN(PemTexts texts, ReadPems(s));
-  // Nothing of HTTP/2 is parsed before the client has shown a certificate of our authority.
+  // gRPC parses no HTTP/2 before the client has presented a certificate of our authority.
   grpc::SslServerCredentialsOptions options(
       GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   options.pem_root_certs = std::move(texts.authority);
@@ -104,7 +104,7 @@ void PrepareServer(grpc::ServerBuilder& builder, const std::string& address,
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              kKeepaliveMs / 2);
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server is an error
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // a second server on the port must fail
   builder.SetResourceQuota(
       grpc::ResourceQuota("millrace").Resize(static_cast<size_t>(kConnectionMemoryBytesMax)));
 }
@@ -132,10 +132,12 @@ void SignCall(grpc::ClientContext& context, const LinkSecurity& security) {
 grpc::Status Gatekeeper::Admit(const grpc::ServerContextBase& context) {
   if (!token_.Matches(Find(context, kTokenKey))) {
     Refuse(context.peer(), "the join token is wrong or missing");
-    return {grpc::StatusCode::UNAUTHENTICATED, "the join token is wrong or missing"};
+    return {grpc::StatusCode::UNAUTHENTICATED,
+            "the join token is wrong or missing; use the token file of the controller"};
   }
   if (Find(context, kProtocolKey) != std::to_string(kProtocolVersion)) {
-    const auto text = fmt::format("the protocol version is not {}", kProtocolVersion);
+    const auto text = fmt::format(
+        "the protocol version is not {}; run the same release on every machine", kProtocolVersion);
     Refuse(context.peer(), text);
     return {grpc::StatusCode::FAILED_PRECONDITION, text};
   }
@@ -147,12 +149,12 @@ void Gatekeeper::Refuse(const std::string& peer, const std::string& reason) {
   const Time now = SteadyClock().Now();
   const MutexLock lock(mutex_);
   if (now - last_line_ < kLogEvery) {
-    ++unsaid_;
+    ++not_logged_;
     return;
   }
   last_line_ = now;
-  MR_LOG(warn, "refused {}: {} ({} more since the last such line)", Printable(peer),
-         Printable(reason), std::exchange(unsaid_, 0));
+  MR_LOG(warn, "refused {}: {} ({} more refused since the last such line)", Printable(peer),
+         Printable(reason), std::exchange(not_logged_, 0));
 }
 
 grpc::ByteBuffer ToByteBuffer(std::span<const uint8_t> bytes) {
@@ -162,7 +164,7 @@ grpc::ByteBuffer ToByteBuffer(std::span<const uint8_t> bytes) {
 
 Result<std::span<const uint8_t>> OnePiece(const grpc::ByteBuffer& buffer, grpc::Slice& slice) {
   if (!buffer.TrySingleSlice(&slice).ok() && !buffer.DumpToSingleSlice(&slice).ok()) {
-    return DataLoss("a message that cannot be read");
+    return DataLoss("a gRPC message cannot be read");
   }
   return std::span(slice.begin(), slice.size());
 }

@@ -1,5 +1,6 @@
-// What the gRPC bodies of this folder share: credentials, limits of a channel and of a server,
-// authentication of a call, bytes in and out. Private to them; any thread.
+// Helpers that the gRPC clients and servers of this folder share: credentials, limits of channels
+// and servers, authentication of calls, and conversion of bytes and statuses. Private to this
+// folder. Any thread may call them.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,7 +24,7 @@ inline constexpr int kStreamsPerConnectionMax = 4;
 inline constexpr int kHandshakeMsMax = 5'000;
 inline constexpr int kConnectionIdleMsMax = 60'000;  // without a call
 inline constexpr int kKeepaliveMs = 5'000;
-inline constexpr int kConnectionMemoryBytesMax = 1 << 30;  // of all connections of a server
+inline constexpr int kConnectionMemoryBytesMax = 1 << 30;  // for all connections of a server
 
 inline constexpr char kTokenKey[] = "millrace-token";
 inline constexpr char kProtocolKey[] = "millrace-protocol";
@@ -31,22 +32,22 @@ inline constexpr char kProtocolKey[] = "millrace-protocol";
 Result<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(const LinkSecurity& s);
 Result<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(const LinkSecurity& s);
 
-// Limits, and the one port; `port` is filled in by BuildAndStart.
+// Sets the limits and the one listening address; BuildAndStart fills in `port`.
 void PrepareServer(grpc::ServerBuilder& builder, const std::string& address,
                    std::shared_ptr<grpc::ServerCredentials> credentials, int* port);
-// A connection that it shares with no other channel.
+// A channel with a connection of its own, which other channels do not share.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
                                            std::shared_ptr<grpc::ChannelCredentials> credentials);
 
-// Token and protocol version, at the head of every call.
+// Adds the token and the protocol version to the metadata of a call.
 void SignCall(grpc::ClientContext& context, const LinkSecurity& security);
 
-// Checks what SignCall wrote; one log line a second at most, the rest is counted.
+// Checks what SignCall wrote. Logs at most one refusal per second and counts the others.
 class Gatekeeper {
  public:
   explicit Gatekeeper(const LinkSecurity& security) : token_(security.token) {}
   grpc::Status Admit(const grpc::ServerContextBase& context);
-  // Of a Join, which repeats the token.
+  // For a Join message, which repeats the token.
   bool TokenMatches(std::string_view given) const { return token_.Matches(given); }
   // Counts and logs: `peer` was refused for `reason`.
   void Refuse(const std::string& peer, const std::string& reason);
@@ -57,11 +58,11 @@ class Gatekeeper {
   std::atomic<uint64_t> refused_{0};
   Mutex mutex_;
   Time last_line_ MR_GUARDED_BY(mutex_){-1'000'000'000'000};
-  uint64_t unsaid_ MR_GUARDED_BY(mutex_) = 0;
+  uint64_t not_logged_ MR_GUARDED_BY(mutex_) = 0;  // since last_line_
 };
 
 grpc::ByteBuffer ToByteBuffer(std::span<const uint8_t> bytes);
-// The bytes in one piece; they live as long as the slice.
+// The bytes of the buffer in one contiguous piece; they live as long as the slice.
 Result<std::span<const uint8_t>> OnePiece(const grpc::ByteBuffer& buffer, grpc::Slice& slice);
 
 Status FromGrpc(const grpc::Status& status);

@@ -30,10 +30,12 @@ Result<std::string> ReadTokenFile(const std::string& path) {
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r' || token.back() == ' ')) {
     token.pop_back();
   }
-  const auto printing = [](char c) { return c > 0x20 && c < 0x7f; };
-  if (token.size() < kTokenBytesMin || !std::all_of(token.begin(), token.end(), printing)) {
-    return InvalidArgument(fmt::format("{} holds no join token of at least {} printing characters",
-                                       path, kTokenBytesMin));
+  const auto printable = [](char c) { return c > 0x20 && c < 0x7f; };
+  if (token.size() < kTokenBytesMin || !std::all_of(token.begin(), token.end(), printable)) {
+    return InvalidArgument(
+        fmt::format("{} does not hold a join token; a token has at least {} printable "
+                    "characters without spaces",
+                    path, kTokenBytesMin));
   }
   return token;
 }
@@ -54,16 +56,17 @@ Status CheckLinkSecurity(const LinkSecurity& security, std::string_view address)
   const int files = !security.authority_path.empty() + !security.certificate_path.empty() +
                     !security.key_path.empty();
   if (files != 0 && files != 3) {
-    return InvalidArgument("mutual TLS needs an authority, a certificate and its key");
+    return InvalidArgument("mutual TLS needs three files: an authority, a certificate and its key");
   }
   if (security.tls()) return OkStatus();
   if (security.token.empty()) {
-    return InvalidArgument("without certificates a join token is needed");
+    return InvalidArgument(
+        "neither certificates nor a join token are given; give at least one of them");
   }
   if (!IsLoopback(address) && !security.plain_text_beyond_loopback) {
     return InvalidArgument(fmt::format(
-        "{} can be reached from other machines: certificates are needed there, or the explicit "
-        "permission of plain text",
+        "{} is not a loopback address, so plain text is not allowed: give certificates (--tls-dir) "
+        "or allow plain text (--insecure)",
         address));
   }
   return OkStatus();

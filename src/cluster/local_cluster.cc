@@ -13,7 +13,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr std::chrono::seconds kSourceLimit{1};  // that a pull waits for its source
+constexpr std::chrono::seconds kSourceLimit{1};  // how long a pull waits for its source
 
 }  // namespace
 
@@ -36,7 +36,7 @@ Result<std::unique_ptr<LocalCluster>> LocalCluster::Start(ControllerHostOptions 
   MR_ASSIGN_OR_RETURN(cluster->host_,
                       ControllerHost::Start(std::move(options), std::move(links), clock));
   cluster->to_host_ = std::make_unique<Mailbox>();
-  cluster->beat_ = std::thread([raw] { raw->Beat(); });
+  cluster->heartbeat_thread_ = std::thread([raw] { raw->SendHeartbeats(); });
   return cluster;
 }
 
@@ -47,12 +47,12 @@ LocalCluster::~LocalCluster() {
     stopping_ = true;
   }
   stop_.notify_all();
-  beat_.join();
+  heartbeat_thread_.join();
   std::vector<std::shared_ptr<Member>> members;
   {
     MutexLock lock(mutex_);
     for (const auto& [id, member] : members_) members.push_back(member);
-    std::ranges::copy(graveyard_, std::back_inserter(members));
+    std::ranges::copy(dead_members_, std::back_inserter(members));
   }
   for (const auto& member : members) member->host->Close();
   for (const auto& member : members) {
@@ -78,7 +78,8 @@ std::shared_ptr<LocalCluster::Member> LocalCluster::Find(ConnectionId connection
   return found == members_.end() ? nullptr : found->second;
 }
 
-// With the controller's lock: a host's lock may be taken under it, never the other way round.
+// Called with the controller's lock held: a worker host's lock may be taken under it, never the
+// other way round.
 void LocalCluster::FromControllerHost(const std::shared_ptr<Member>& member,
                                       std::function<void()> work) {
   {
@@ -91,7 +92,7 @@ void LocalCluster::FromControllerHost(const std::shared_ptr<Member>& member,
 
 void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<void()> work) {
   MutexLock lock(mutex_);
-  if (stopping_) return;  // inboxes are about to go
+  if (stopping_) return;  // the inboxes are about to be destroyed
   if (member->hung) {
     member->withheld.push_back(std::move(work));
   } else {
@@ -99,7 +100,7 @@ void LocalCluster::PutTo(const std::shared_ptr<Member>& member, std::function<vo
   }
 }
 
-// What a hung process says reaches nobody, now or later.
+// Messages of a hung worker are dropped, not delayed.
 void LocalCluster::FromWorker(const std::shared_ptr<Member>& member, std::function<void()> work,
                               Mailbox::Wake wake) {
   {
@@ -155,15 +156,16 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
       });
     });
   };
-  links.expose = [this, self](ShardId, LayerRange layers,
-                              const std::shared_ptr<engine::Stage>& stage, const ExportKv& kv) {
+  links.export_kv = [this, self](ShardId, LayerRange layers,
+                                 const std::shared_ptr<engine::Stage>& stage, const ExportKv& kv) {
     const auto member = self.lock();
     if (!member) return;
     MutexLock lock(mutex_);
     member->kv.Sweep(clock_.Now());
-    (void)member->kv.Export(layers, stage, kv, clock_.Now());  // counted; its pulls will fail
+    // A failure is counted, and the pulls of this KV fail.
+    (void)member->kv.Export(layers, stage, kv, clock_.Now());
   };
-  links.unexpose = [this, self](const KvHandle& handle) {
+  links.unexport_kv = [this, self](const KvHandle& handle) {
     const auto member = self.lock();
     if (!member) return;
     MutexLock lock(mutex_);
@@ -214,17 +216,19 @@ void LocalCluster::KillWorker(const std::string& name) {
   if (member) End(member, "the connection was closed");
 }
 
-// As when its process ends: it says no more, and whoever was connected to it notices.
+// Simulates the end of a worker process: it sends no more messages, and its peers and the
+// controller notice.
 void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& reason) {
   std::vector<std::shared_ptr<Member>> others;
   {
     MutexLock lock(mutex_);
     if (members_.erase(dead->connection) == 0) return;
     dead->hung = true;
-    graveyard_.push_back(dead);
+    dead_members_.push_back(dead);
     for (const auto& [id, other] : members_) others.push_back(other);
   }
-  // Its groups end with it. Not in its inbox, which its own threads may be running.
+  // Closing ends its groups. The inbox cannot do this, because the worker's own threads may be
+  // running the inbox now.
   dead->pulls->Put([dead = dead.get()] { dead->host->Close(); });
   to_host_->Put([this, from = dead->connection, reason] {
     host_->ConnectionLost(from, Unavailable(reason));
@@ -254,7 +258,7 @@ WorkerHost* LocalCluster::worker(const std::string& name) {
   return nullptr;
 }
 
-size_t LocalCluster::exposed_kv() {
+size_t LocalCluster::exported_kv() {
   MutexLock lock(mutex_);
   size_t count = 0;
   for (const auto& [id, member] : members_) count += member->kv.size();
@@ -305,13 +309,13 @@ Status LocalCluster::PullPieces(const Member& member, LayerRange layers, engine:
 Status LocalCluster::ReadFrom(const KvSource& source, const engine::KvBox& box,
                               std::span<std::byte> out) {
   const auto owner = Find(source.from.incarnation);
-  if (!owner) return Unavailable("the source is gone");
-  // The order to expose was given before this pull's: once what is in the source's queue now has
-  // been done, it holds the KV or never will.
+  if (!owner) return Unavailable("the source worker is gone");
+  // The source was told to export the KV before this pull was ordered. Once its queue as of now has
+  // run, it either holds the KV or never will.
   const auto done = std::make_shared<std::promise<void>>();
   PutTo(owner, [done] { done->set_value(); });
   if (done->get_future().wait_for(kSourceLimit) != std::future_status::ready) {
-    return Unavailable("the source does not answer");
+    return Unavailable("the source worker does not answer");
   }
   MutexLock lock(mutex_);
   MR_ASSIGN_OR_RETURN(const KvReadLease lease,
@@ -323,7 +327,7 @@ Status LocalCluster::ReadFrom(const KvSource& source, const engine::KvBox& box,
   return read.ok() ? held : read;
 }
 
-void LocalCluster::Beat() {
+void LocalCluster::SendHeartbeats() {
   MutexLock lock(mutex_);
   while (!stopping_) {
     std::vector<std::shared_ptr<Member>> members;

@@ -1,11 +1,12 @@
-// LocalCluster: a controller and its workers in one process, over queues instead of sockets. What
-// serves a model without a cluster, and what tests take workers away from.
+// LocalCluster: a controller and its workers in one process, connected by queues instead of
+// sockets. It serves a model without a cluster, and tests use it to kill and hang workers. It owns
+// the controller and the workers. Any thread may call it.
 //
-// Messages are carried in order per pair, activations without a copy. What goes round with every
-// step changes no thread: a batch's result is taken to the controller, and what the controller says
-// to that back to the worker, on the thread that computed it. The rest has a thread per worker and
-// one for the controller. Pulls have a thread of their own at the receiving worker: one that waits
-// for its source must not hold up the message that another source waits for.
+// Messages between two members arrive in order; activations are not copied. The messages of a step
+// do not change threads: the thread that computed a batch delivers the result to the controller and
+// the controller's reply to the worker. Other messages run on one thread per worker and one for the
+// controller. Each receiving worker has another thread for pulls, because a pull that waits for its
+// source must not delay a message that another source waits for.
 #pragma once
 
 #include <deque>
@@ -35,12 +36,12 @@ class LocalCluster {
 
   // `join.name` and `join.identity` are the caller's; the rest is filled in. Any thread.
   void AddWorker(Join join, ShardLoader loader);
-  // As kill -9 would: it answers nothing more, its memory is gone, its peers notice.
+  // Like kill -9: the worker answers no more, its memory is gone, and its peers notice.
   void KillWorker(const std::string& name);
-  // As a wall of silence would: heartbeats stop, nothing arrives, the session stays.
+  // Like a network that drops everything: heartbeats stop, no message arrives, the session stays.
   void HangWorker(const std::string& name, bool hung);
   WorkerHost* worker(const std::string& name);
-  size_t exposed_kv();  // KV of living workers that others may pull
+  size_t exported_kv();  // KV of living workers that others may pull
 
  private:
   struct Member {
@@ -51,7 +52,7 @@ class LocalCluster {
     KvExports kv;                                // guarded by LocalCluster::mutex_
     std::unique_ptr<WorkerHost> host;
     std::unique_ptr<Mailbox> pulls;
-    std::unique_ptr<Mailbox> inbox;  // last: its work uses the rest
+    std::unique_ptr<Mailbox> inbox;  // last: its work uses the members above
   };
 
   explicit LocalCluster(const Clock& clock) : clock_(clock) {}
@@ -69,18 +70,18 @@ class LocalCluster {
   Status PullPieces(const Member& member, LayerRange layers, engine::Stage& stage,
                     const PullKv& pull, int64_t& bytes);
   Status ReadFrom(const KvSource& source, const engine::KvBox& box, std::span<std::byte> out);
-  void Beat();
+  void SendHeartbeats();
 
   const Clock& clock_;
   Mutex mutex_;
   std::map<ConnectionId, std::shared_ptr<Member>> members_ MR_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<Member>> graveyard_ MR_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Member>> dead_members_ MR_GUARDED_BY(mutex_);
   uint64_t next_connection_ MR_GUARDED_BY(mutex_) = 1;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   CondVar stop_;
   std::unique_ptr<ControllerHost> host_;
   std::unique_ptr<Mailbox> to_host_;
-  std::thread beat_;
+  std::thread heartbeat_thread_;
 };
 
 }  // namespace millrace::cluster

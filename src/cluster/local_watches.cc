@@ -47,7 +47,7 @@ class LocalWatches::LocalWatch : public Watch {
     MutexLock lock(mutex_);
     while (!stopping_) {
       if (!listed_ || overflowed_) {
-        TellSnapshot(lock);
+        DeliverSnapshot(lock);
       } else if (!pending_.empty()) {
         WatchUpdate update;
         update.events.swap(pending_);
@@ -60,8 +60,9 @@ class LocalWatches::LocalWatch : public Watch {
     }
   }
 
-  // What is published from here on is kept; what the snapshot shows already is dropped from it.
-  void TellSnapshot(MutexLock& lock) MR_REQUIRES(mutex_) {
+  // Events published from here on are queued. Those that the snapshot includes are removed from the
+  // queue afterwards.
+  void DeliverSnapshot(MutexLock& lock) MR_REQUIRES(mutex_) {
     const bool lost = overflowed_;
     overflowed_ = false;
     mutex_.unlock();
@@ -100,7 +101,8 @@ std::unique_ptr<Watch> LocalWatches::Add(std::string prefix, Store::WatchCallbac
   auto watch = std::make_unique<LocalWatch>(*this, std::move(prefix), std::move(callback));
   {
     MutexLock lock(mutex_);
-    MR_CHECK(watches_.size() < kWatchesMax) << "watches are few and made by the program itself";
+    MR_CHECK(watches_.size() < kWatchesMax)
+        << "too many watches: only the program itself makes them";
     watches_.push_back(watch.get());
   }
   watch->Start();

@@ -1,5 +1,6 @@
-// LocalWatches: the watches of a store that lives in this process. The store publishes each change
-// under its own lock; every watch has a thread that tells its callback. Any thread.
+// LocalWatches: the watches of a store that lives in this process. The store owns it and publishes
+// each change under its own lock. Every watch has a thread that runs its callback. Any thread may
+// call it.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 
 namespace millrace::cluster {
 
-// A watcher that is this many changes behind is given a new snapshot instead.
+// A watcher that falls this many changes behind gets a new snapshot instead.
 inline constexpr size_t kWatchBacklogMax = 16384;
 inline constexpr size_t kWatchesMax = 256;
 
@@ -25,7 +26,7 @@ class LocalWatches {
   ~LocalWatches();
 
   std::unique_ptr<Watch> Add(std::string prefix, Store::WatchCallback callback);
-  // In the order of the revisions.
+  // Call it in the order of the revisions.
   void Publish(const std::vector<WatchEvent>& events);
 
  private:

@@ -21,7 +21,7 @@ void Mailbox::Put(std::function<void()> work, Wake wake) {
     MutexLock lock(mutex_);
     if (stopping_) return;
     work_.push_back(std::move(work));
-    if (running_) return;  // whoever runs sees it
+    if (running_) return;  // the running thread picks it up
   }
   if (wake == Wake::kYes) ready_.notify_one();
 }

@@ -1,5 +1,5 @@
-// Mailbox: work done in order, one after the other: on a thread of its own, or on a caller's that
-// has time for it.
+// Mailbox: a queue of work that runs in order, one item at a time, on the mailbox's own thread or
+// on the thread of a caller. The object that creates it owns it.
 #pragma once
 
 #include <deque>
@@ -16,23 +16,24 @@ class Mailbox {
   enum class Wake { kYes, kNo };
 
   Mailbox();
-  ~Mailbox();  // what is left is dropped
-  // kNo: the caller is about to call RunHere, and a thread need not wake for it.
+  ~Mailbox();  // drops the work that has not begun
+  // kNo: the caller is about to call RunHere, so the mailbox's thread need not wake.
   void Put(std::function<void()> work, Wake wake = Wake::kYes);
-  // At once when nothing is before it, else in its turn.
+  // Runs the work on this thread, after the work before it, unless another thread is running the
+  // queue: then that thread runs it in its turn.
   void PutOrRun(std::function<void()> work);
-  // Runs what is there, unless another thread is at it.
+  // Runs the queue on this thread, unless another thread is running it.
   void RunHere();
 
  private:
   void Run();
-  // Not while running_.
+  // REQUIRES: not running_.
   void DoAll() MR_REQUIRES(mutex_);
 
   Mutex mutex_;
   CondVar ready_;
   std::deque<std::function<void()>> work_ MR_GUARDED_BY(mutex_);
-  bool running_ MR_GUARDED_BY(mutex_) = false;  // somebody does what is there
+  bool running_ MR_GUARDED_BY(mutex_) = false;  // a thread is running the queue
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -31,13 +31,14 @@ Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const std::
   }
   if (rest.starts_with(kSqlite) && rest.size() > kSqlite.size()) {
     if (!tls.ca_file.empty() || !tls.cert_file.empty() || !tls.key_file.empty()) {
-      return InvalidArgument("the embedded store has no connection that TLS could protect");
+      return InvalidArgument(
+          "TLS applies only to an etcd store; leave out the TLS files for sqlite");
     }
     return OpenSqliteStore({.folder = std::string(rest.substr(kSqlite.size())), .cluster = cluster},
                            clock);
   }
   return InvalidArgument(fmt::format(
-      "a store is etcd://HOST:PORT[,HOST:PORT...] or sqlite:FOLDER, not '{}'", address));
+      "a store address is etcd://HOST:PORT[,HOST:PORT...] or sqlite:FOLDER, not '{}'", address));
 }
 
 }  // namespace millrace::cluster

@@ -1,4 +1,4 @@
-// OpenStore: the store that an address names, as a person writes it.
+// OpenStore: opens the store that a user's address names. The caller owns the store. Any thread.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace millrace::cluster {
 
 // "etcd://HOST:PORT[,HOST:PORT...]" or "sqlite:FOLDER" (one process, not highly available).
-// kInvalidArgument for any other address, and for TLS with a store that has no connection.
+// kInvalidArgument: any other address, or TLS for the embedded store.
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const std::string& cluster,
                                          const EtcdTls& tls, const Clock& clock);
 

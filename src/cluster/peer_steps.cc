@@ -53,7 +53,7 @@ class PeerSteps::Impl : public proto::Peer::WithRawCallbackMethod_Steps<proto::P
   Mutex mutex_;
   CondVar changed_;
   std::unordered_map<Incarnation, std::shared_ptr<Outgoing>> outgoing_ MR_GUARDED_BY(mutex_);
-  size_t streams_out_ MR_GUARDED_BY(mutex_) = 0;  // with those that are ending
+  size_t streams_out_ MR_GUARDED_BY(mutex_) = 0;  // including those that are ending
   size_t streams_in_ MR_GUARDED_BY(mutex_) = 0;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
 };
@@ -75,7 +75,7 @@ class PeerSteps::Impl::Outgoing : public ClientStream {
 
  private:
   Status Received(std::span<const uint8_t>) override {
-    return InvalidArgument("a peer answers nothing");
+    return InvalidArgument("a peer must not answer on the stream of steps");
   }
   void Ended(const Status& reason) override { peers_.OutgoingEnded(peer_, this, reason); }
 
@@ -94,11 +94,11 @@ class PeerSteps::Impl::Incoming : public ServerStream {
     auto received = wire::ThreadDecoder().DecodePeerMessage(bytes);
     if (received.ok() && received->envelope.incarnation != peers_.options_.incarnation) {
       peers_.stale_.fetch_add(1, std::memory_order_relaxed);
-      return FailedPrecondition("another process has this address now");
+      return FailedPrecondition("another worker process has this address now");
     }
     Status wrong = received.status();
     if (received.ok() && received->envelope.sequence != ++received_) {
-      wrong = InvalidArgument("a message of the stream is missing");
+      wrong = InvalidArgument("a message of the stream was lost");
     }
     if (!wrong.ok()) {
       peers_.broken_.fetch_add(1, std::memory_order_relaxed);
@@ -125,8 +125,8 @@ Status PeerSteps::Impl::Start() {
   server_ = builder.BuildAndStart();
   if (server_ && port_ != 0) return OkStatus();
   return Unavailable(
-      fmt::format("cannot serve on {}: the address is taken or not of this "
-                  "machine, or the certificate is not usable",
+      fmt::format("cannot serve on {}: the address is in use or does not belong to this "
+                  "machine, or the certificate is unusable",
                   options_.address));
 }
 
@@ -137,7 +137,7 @@ PeerSteps::Impl::~Impl() {
     stopping_ = true;
     outgoing.swap(outgoing_);
   }
-  for (const auto& [peer, stream] : outgoing) stream->End(Cancelled("this worker stops"));
+  for (const auto& [peer, stream] : outgoing) stream->End(Cancelled("this worker is stopping"));
   if (server_) server_->Shutdown(std::chrono::system_clock::now());
   MutexLock lock(mutex_);
   changed_.wait(lock,
@@ -168,7 +168,7 @@ void PeerSteps::Impl::IncomingEnded() {
 Result<std::shared_ptr<PeerSteps::Impl::Outgoing>> PeerSteps::Impl::StreamTo(
     const WorkerAddress& to) {
   const MutexLock lock(mutex_);
-  if (stopping_) return Cancelled("this worker stops");
+  if (stopping_) return Cancelled("this worker is stopping");
   const auto found = outgoing_.find(to.incarnation);
   if (found != outgoing_.end()) return found->second;
   MR_RETURN_IF_ERROR(CheckLinkSecurity(options_.security, to.control));
@@ -195,20 +195,20 @@ void PeerSteps::Impl::Forget(Incarnation peer) {
     stream = std::move(found->second);
     outgoing_.erase(found);
   }
-  stream->End(Cancelled("not needed any more"));
+  stream->End(Cancelled("the stream is no longer needed"));
 }
 
 void PeerSteps::Impl::OutgoingEnded(Incarnation peer, const Outgoing* stream,
                                     const Status& reason) {
-  bool tell = false;
+  bool lost = false;
   {
-    // Not there: we ended it ourselves.
+    // A stream that is no longer in the map was ended by this process.
     const MutexLock lock(mutex_);
     const auto found = outgoing_.find(peer);
-    tell = found != outgoing_.end() && found->second.get() == stream;
-    if (tell) outgoing_.erase(found);
+    lost = found != outgoing_.end() && found->second.get() == stream;
+    if (lost) outgoing_.erase(found);
   }
-  if (tell) callbacks_.on_peer_lost(peer, reason);
+  if (lost) callbacks_.on_peer_lost(peer, reason);
   const MutexLock lock(mutex_);
   --streams_out_;
   changed_.notify_all();

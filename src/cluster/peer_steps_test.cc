@@ -61,7 +61,7 @@ TEST(PeerSteps, CarriesMessagesInOrder) {
   EXPECT_EQ(b.steps->counters().received, 200u);
 }
 
-TEST(PeerSteps, AnotherProcessAtTheSameAddressIsNotFed) {
+TEST(PeerSteps, ANewProcessAtTheSameAddressGetsNoOldMessages) {
   Peer a(1), b(2);
   WorkerAddress before = b.address();
   before.incarnation = Incarnation(55);
@@ -75,7 +75,7 @@ TEST(PeerSteps, AnotherProcessAtTheSameAddressIsNotFed) {
   EXPECT_TRUE(b.messages.WaitFor(1));
 }
 
-TEST(PeerSteps, ALostPeerIsTold) {
+TEST(PeerSteps, ALostPeerIsReported) {
   Peer a(1);
   auto b = std::make_unique<Peer>(2);
   const WorkerAddress address = b->address();
@@ -84,13 +84,13 @@ TEST(PeerSteps, ALostPeerIsTold) {
   b.reset();
   ASSERT_TRUE(a.lost.WaitFor(1));
   EXPECT_EQ(a.lost.at(0).first, Incarnation(2));
-  // Nobody serves there now; Send may know that already.
+  // Nothing listens there now. Send may already know that.
   (void)a.steps->Send(address, Term(1), BatchOrder{});
   ASSERT_TRUE(a.lost.WaitFor(2));
   EXPECT_EQ(a.lost.at(1).second.code(), StatusCode::kUnavailable);
 }
 
-TEST(PeerSteps, ForgottenPeersAndWrongTokens) {
+TEST(PeerSteps, AForgottenPeerIsNotReportedAndAWrongTokenIsRefused) {
   Peer a(1), b(2), stranger(3, "another-token-of-some-length");
   ASSERT_TRUE(a.steps->Send(b.address(), Term(1), BatchOrder{}).ok());
   ASSERT_TRUE(b.messages.WaitFor(1));

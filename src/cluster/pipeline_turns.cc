@@ -40,7 +40,8 @@ void PipelineTurns::Close(PipelineId id, std::set<PipelineId>& ask_again) {
   entangled_pipelines_ -= node.mapped().entangled.empty() ? 0 : 1;
 }
 
-// A pipeline that is at it adds no steps while another waits: its turn ends with those in flight.
+// A pipeline whose turn it is gets no more steps while another one waits: its turn ends with the
+// steps in flight.
 bool PipelineTurns::MayStep(PipelineId id) {
   if (entangled_pipelines_ == 0) return true;
   Pipeline& pipeline = pipelines_.at(id);

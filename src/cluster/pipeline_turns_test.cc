@@ -27,12 +27,12 @@ Groups Of(const std::vector<std::vector<uint64_t>>& groups) {
 
 constexpr PipelineId kA{1}, kB{2}, kC{3};
 
-TEST(PipelineTurns, OneGroupOrGroupsOfOthersRunBesideEachOther) {
+TEST(PipelineTurns, EqualOrDisjointGroupsRunConcurrently) {
   PipelineTurns turns;
   std::set<PipelineId> again;
   turns.Open(kA, Of({{1, 2}, {3}}));
   turns.Open(kB, Of({{1, 2}, {4, 5}}));  // the same pair
-  turns.Open(kC, Of({{3}, {1}}));        // nobody waits in a group of one
+  turns.Open(kC, Of({{3}, {1}}));        // a group of one has no ranks that wait
   for (PipelineId pipeline : {kA, kB, kC}) {
     EXPECT_TRUE(turns.MayStep(pipeline));
     turns.Stepped(pipeline, true, again);
@@ -47,9 +47,9 @@ TEST(PipelineTurns, GroupsThatShareAWorkerTakeTurns) {
   turns.Open(kB, Of({{3, 1, 2, 4}}));
   ASSERT_TRUE(turns.MayStep(kA));
   turns.Stepped(kA, true, again);
-  EXPECT_TRUE(turns.MayStep(kA)) << "nobody waits";
+  EXPECT_TRUE(turns.MayStep(kA)) << "no other pipeline waits";
   EXPECT_FALSE(turns.MayStep(kB));
-  EXPECT_FALSE(turns.MayStep(kA)) << "its turn ends with what is in flight";
+  EXPECT_FALSE(turns.MayStep(kA)) << "its turn ends with the steps in flight";
   EXPECT_TRUE(again.empty());
   turns.Idle(kA, again);
   EXPECT_EQ(again, std::set<PipelineId>{kB});
@@ -61,7 +61,7 @@ TEST(PipelineTurns, GroupsThatShareAWorkerTakeTurns) {
   EXPECT_TRUE(turns.MayStep(kA));
 }
 
-TEST(PipelineTurns, AClosedPipelineHoldsNobodyUp) {
+TEST(PipelineTurns, AClosedPipelineBlocksNoOther) {
   PipelineTurns turns;
   std::set<PipelineId> again;
   turns.Open(kA, Of({{1, 2}}));
@@ -73,9 +73,9 @@ TEST(PipelineTurns, AClosedPipelineHoldsNobodyUp) {
   EXPECT_TRUE(turns.MayStep(kB));
 }
 
-// As the controller uses it, with pipelines that come and go: never two in flight that could wait
-// for each other, and whoever has work is served as long as somebody's steps end or it is asked
-// again.
+// Opens, steps and closes pipelines at random, in the way that the controller does. Two pipelines
+// that could deadlock must never have steps in flight together, and every pipeline with work must
+// run in the end.
 class AtRandom {
  public:
   explicit AtRandom(uint64_t seed) : rng_(seed) {}
@@ -180,7 +180,7 @@ class AtRandom {
   uint64_t next_ = 1;
 };
 
-TEST(PipelineTurns, NeverInACircleAndNobodyForEver) {
+TEST(PipelineTurns, NoDeadlockAndNoStarvation) {
   for (uint64_t seed = 1; seed <= 20 * static_cast<uint64_t>(TestScale()); ++seed) {
     AtRandom(seed).Run();
     ASSERT_FALSE(::testing::Test::HasFailure()) << "seed " << seed;

@@ -1,5 +1,5 @@
-// The control plane goes ahead of the data (Orca, section 4.2): plans reach every stage before the
-// activations they are for, and neither slow kernels nor a data link that stands still hold up
+// The control plane runs ahead of the data plane (Orca, section 4.2): step plans reach every stage
+// before the activations they apply to. Neither slow kernels nor a stalled data link delay
 // heartbeats and aborts.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@
 namespace millrace::cluster {
 namespace {
 
-// A kernel that takes as long as the test likes.
+// A kernel that blocks until the test opens the gate.
 class Gate {
  public:
   void Open() {
@@ -74,7 +74,7 @@ ControllerHostOptions Options(int stages) {
   return options;
 }
 
-// What a client hears.
+// Submits one request and collects its output.
 class Client {
  public:
   void Ask(ControllerHost& host, TokenId first, int max_tokens) {
@@ -117,7 +117,7 @@ class Client {
   std::optional<FinishReason> finish_;
 };
 
-TEST(ControlPlane, ThePlanReachesTheLastStageWhileTheFirstStillComputes) {
+TEST(ControlPlane, TheStepPlanReachesTheLastStageWhileTheFirstComputes) {
   const SteadyClock clock;
   Gate gate;
   Client client;
@@ -149,16 +149,17 @@ TEST(ControlPlane, ThePlanReachesTheLastStageWhileTheFirstStillComputes) {
     }
     return waiting >= 2;
   })) << "only "
-      << waiting << " of the two stages behind the first have the plan";
+      << waiting << " of the two stages after the first have the plan";
   EXPECT_EQ(client.delivered(), 0u);
   gate.Open();
   client.ExpectReference();
 }
 
-// A TCP relay whose flow stops on request, as on a link that loses everything: nobody is told.
+// A TCP relay that stops forwarding on request, like a link that drops every packet. Neither end
+// gets an error.
 class Relay {
  public:
-  // Listens on `from`:port (any port when 0) for what `to`:port serves.
+  // Listens on `from`:port (any port when 0) and forwards to `to`:port.
   Relay(const char* from, const char* to, uint16_t port = 0) : to_(to) {
     listener_ = socket(AF_INET, SOCK_STREAM, 0);
     const sockaddr_in address = Address(from, port);
@@ -212,7 +213,7 @@ class Relay {
     }
     ends_.insert(ends_.end(), {in, out});
   }
-  // Ends are in pairs. One that has ended ends the other; both stay until the relay goes.
+  // Sockets are in pairs. When one has ended, both are shut down; they are closed with the relay.
   void Pump(size_t i) {
     std::array<char, 65536> bytes;
     const int other = ends_[i ^ 1];
@@ -233,11 +234,11 @@ class Relay {
   int listener_ = -1;
   uint16_t port_ = 0;
   std::atomic<bool> stop_ = false, stalled_ = false;
-  std::vector<int> ends_;  // the thread's
+  std::vector<int> ends_;  // used by thread_ only
   std::thread thread_;
 };
 
-TEST(ControlPlane, AStalledDataLinkHoldsUpNeitherHeartbeatsNorAborts) {
+TEST(ControlPlane, AStalledDataLinkDelaysNeitherHeartbeatsNorAborts) {
   const SteadyClock clock;
   Client stays, leaves;
   ControllerHostOptions options = Options(2);
@@ -248,7 +249,7 @@ TEST(ControlPlane, AStalledDataLinkHoldsUpNeitherHeartbeatsNorAborts) {
   ASSERT_TRUE(server.ok()) << server.status().ToString();
   ControllerHost& host = (*server)->host();
 
-  // Others reach each worker only through relays; theirs is the address that it tells.
+  // Each worker advertises the address of its relays, so peers reach it only through them.
   struct Member {
     Relay data, control;
     testing::Worker worker;
@@ -276,13 +277,13 @@ TEST(ControlPlane, AStalledDataLinkHoldsUpNeitherHeartbeatsNorAborts) {
   ASSERT_TRUE(testing::WaitUntil([&] { return stays.delivered() > 5 && leaves.delivered() > 5; }));
   a.data.Stall(true);
   b.data.Stall(true);
-  // Nothing is told any more, but nobody is given up: heartbeats come.
+  // No more tokens are delivered, but heartbeats arrive and no worker counts as lost.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   const size_t delivered = stays.delivered();
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   EXPECT_EQ(stays.delivered(), delivered);
   EXPECT_EQ(host.Describe().counters.workers_lost, 0u);
-  // And an abort is told at once.
+  // An abort is reported at once.
   const Time asked = clock.Now();
   host.Abort(leaves.id());
   ASSERT_TRUE(testing::WaitUntil([&] { return leaves.finish() == FinishReason::kAbort; }));

@@ -16,7 +16,7 @@ namespace {
 
 constexpr auto kWantedEvery = std::chrono::milliseconds(100);
 
-// Outlives the caller, should it not wait for what is under way.
+// Shared with the callbacks, because PullParts may return while pulls are in flight.
 struct Arrivals {
   Mutex mutex;
   CondVar changed;
@@ -28,7 +28,7 @@ struct Arrivals {
   std::vector<One> arrived MR_GUARDED_BY(mutex);
 };
 
-// After a part that took so long. How long it was.
+// Rests after a part that took `copied`. Returns the length of the rest.
 std::chrono::nanoseconds Rest(std::chrono::nanoseconds copied) {
   constexpr std::chrono::nanoseconds kMax(kRestMax.ns);
   const auto rest = std::min(copied * kRestToCopy, kMax);
@@ -71,7 +71,7 @@ Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps) {
     MutexLock lock(shared->mutex);
     while (shared->arrived.empty()) {
       if (shared->changed.wait_for(lock, kWantedEvery) == std::cv_status::no_timeout) continue;
-      if (steps.wanted && !steps.wanted()) return Cancelled("not wanted any more");
+      if (steps.wanted && !steps.wanted()) return Cancelled("the pull is no longer wanted");
     }
     const auto arrived = std::exchange(shared->arrived, {});
     lock.unlock();

@@ -1,6 +1,7 @@
-// PullParts: many pulls over the data plane, a few under way at once, on the caller's thread: how
-// KV and weights come from other workers. Every part is taken or fails by itself; what to do about
-// a failure (ask again, ask another peer, give up) is the caller's to say.
+// PullParts: pulls KV or weights from other workers over the data plane, in many parts, of which a
+// few are in flight at once. It runs on the caller's thread and owns nothing after it returns. Each
+// part succeeds or fails on its own. The caller decides about a failed part: retry, use another
+// peer, or give up.
 #pragma once
 
 #include <cstddef>
@@ -19,32 +20,33 @@ namespace millrace::cluster {
 inline constexpr int kPullsInFlight = 8;
 inline constexpr Duration kPullPartLimit = Duration::Seconds(10);
 
-// Nobody waits for kBackground: one part at a time, and rests between them, because copying takes
-// from steps the memory's bandwidth and a core's time, at both ends.
+// kBackground is for pulls that no request waits for: one part at a time, with rests between parts,
+// because copying takes memory bandwidth and CPU time from the steps at both ends.
 enum class PullPace : uint8_t { kFast, kBackground };
-inline constexpr int kRestToCopy = 3;
-inline constexpr Duration kRestMax = Duration::Millis(2);    // or a slow link would lie idle
-inline constexpr Duration kRestsMax = Duration::Seconds(3);  // of a pull: what is held is lent
+inline constexpr int kRestToCopy = 3;                      // a rest, in times of the part before
+inline constexpr Duration kRestMax = Duration::Millis(2);  // a longer rest would idle a slow link
+// All rests of one PullParts, because the source holds the data for a limited time.
+inline constexpr Duration kRestsMax = Duration::Seconds(3);
 
 struct PullOrder {
   net::PeerAddress from;
   std::vector<std::byte> request;
-  size_t bytes = 0;  // that must come
-  bool or_fewer = false;
+  size_t bytes = 0;       // the expected size
+  bool or_fewer = false;  // fewer bytes are no error
 };
 
 struct PullSteps {
   std::function<PullOrder(size_t part)> order;
-  // What has come of it, or why nothing has. True: order it again. An error ends it all.
+  // The part's bytes, or why it failed. True: pull the part again. An error ends PullParts.
   std::function<Result<bool>(size_t part, const Status& status, std::span<const std::byte> bytes)>
       arrived;
-  std::function<bool()> wanted = {};  // asked now and then; false ends with kCancelled
+  std::function<bool()> wanted = {};  // polled; false ends it with kCancelled
   PullPace pace = PullPace::kFast;
 };
 
 net::PeerAddress DataAddress(const WorkerAddress& worker);
 
-// Returns when nothing is under way any more, or when it is not wanted.
+// Returns when no pull is in flight, or when `wanted` returned false.
 Status PullParts(net::DataPlane& plane, size_t parts, const PullSteps& steps);
 
 }  // namespace millrace::cluster

@@ -1,4 +1,4 @@
-// How many pulls are under way at once, and what becomes of those that fail.
+// How many pulls are in flight at once, and what happens to those that fail.
 #include "cluster/pull_window.h"
 
 #include <gtest/gtest.h>
@@ -60,19 +60,19 @@ class PullWindow : public ::testing::Test {
   int agains_ = 0;
 };
 
-TEST_F(PullWindow, WhatSomebodyWaitsForIsPulledAFewPartsAtOnce) {
+TEST_F(PullWindow, AFastPullHasAFewPartsInFlight) {
   ASSERT_TRUE(PullParts(*reader_, kParts, Steps(PullPace::kFast)).ok());
   EXPECT_EQ(arrived_, kParts);
   EXPECT_EQ(most_, kPullsInFlight);
 }
 
-TEST_F(PullWindow, InTheBackgroundOnePartAfterTheOther) {
+TEST_F(PullWindow, ABackgroundPullHasOnePartInFlight) {
   ASSERT_TRUE(PullParts(*reader_, kParts, Steps(PullPace::kBackground)).ok());
   EXPECT_EQ(arrived_, kParts);
   EXPECT_EQ(most_, 1);
 }
 
-TEST_F(PullWindow, APartIsOrderedAgainUntilItsCallerIsContent) {
+TEST_F(PullWindow, APartIsPulledAgainUntilTheCallerAcceptsIt) {
   for (const PullPace pace : {PullPace::kFast, PullPace::kBackground}) {
     arrived_ = 0;
     again_ = kParts - 1;
@@ -82,7 +82,7 @@ TEST_F(PullWindow, APartIsOrderedAgainUntilItsCallerIsContent) {
   }
 }
 
-TEST_F(PullWindow, TheFirstErrorEndsItAll) {
+TEST_F(PullWindow, TheFirstErrorEndsThePull) {
   for (const PullPace pace : {PullPace::kFast, PullPace::kBackground}) {
     arrived_ = 0;
     under_way_ = 0;

@@ -24,8 +24,9 @@ std::optional<FinishReason> ReasonNamed(const std::string& name) {
   return std::nullopt;
 }
 
-// As the client was told: each run of tokens, and the end with the last of a continuation. Only a
-// token stops a sequence in the engine: it is the last one.
+// Rebuilds the outputs that the client received: one for each run of tokens, with the finish reason
+// in the last one of a continuation. In the engine only a token can stop a sequence, so the stop
+// token is the last token.
 void TakeDelivered(RequestId id, const JournalRequest& request, engine::RecoveredRequest& earlier) {
   std::vector<RequestOutput>& delivered = earlier.delivered;
   std::vector<uint32_t> positions(request.continuations.size());
@@ -78,7 +79,7 @@ sched::NewRequest ToResume(const engine::RecoveredRequest& earlier, const Journa
   for (const JournalContinuation& continuation : request.continuations) {
     resumable.resumed.push_back({continuation.tokens, continuation.finish_reason.has_value()});
   }
-  // That it had begun is known, not when.
+  // The journal records that the request had begun, but not when.
   resumable.times->first_scheduled = resumable.times->first_token = earlier.arrived;
   resumable.cached_prompt_tokens = request.cached_prompt_tokens;
   return resumable;
@@ -92,7 +93,9 @@ class ControllerRecovery : public engine::RecoveredRequests {
   std::vector<engine::RecoveredRequest> Take() override { return journal_.TakeRecovered(); }
   Status Resume(RequestId request, engine::OutputSink sink) override {
     auto resumable = journal_.TakeResumable(request);
-    if (!resumable) return NotFound("there is no such request to go on with");
+    if (!resumable) {
+      return NotFound("this request cannot be resumed: it is unknown or has finished");
+    }
     Status resumed = host_.Resume(std::move(*resumable), std::move(sink));
     if (!resumed.ok()) journal_.End(request);
     return resumed;
@@ -130,7 +133,7 @@ void RequestJournal::Take(const JournalState& state) {
     earlier.priority = request.accept.priority;
     earlier.cache_salt = request.accept.cache_salt;
     earlier.joins = request.accept.joins;
-    // A wall clock may have been set back.
+    // The wall clock may have been set back in the meantime.
     const int64_t arrived_unix_ms = std::clamp<int64_t>(request.accept.arrived_unix_ms, 0, unix_ms);
     earlier.arrived = now + Duration::Millis(arrived_unix_ms - unix_ms);
     TakeDelivered(id, request, earlier);
@@ -186,17 +189,17 @@ Status RequestJournal::Accepted(const sched::NewRequest& request,
   MutexLock lock(mutex_);
   if (!kept.ok()) {
     AddPendingEnd(request.id, n);
-    return kept.WithContext("the request cannot be put on record");
+    return kept.WithContext("the request cannot be recorded in the journal");
   }
   live_[request.id] = {std::vector<uint32_t>(static_cast<size_t>(n)), n, logprobs};
   FlushPendingEnds();
   return OkStatus();
 }
 
-// One write for all of it.
+// Writes all outputs with one write.
 Status RequestJournal::Delivered(const std::vector<RequestOutput>& outputs) {
   records_.clear();
-  std::map<RequestId, int> ended;  // by these outputs, with their n
+  std::map<RequestId, int> ended;  // requests that these outputs end, with their continuations
   {
     MutexLock lock(mutex_);
     for (const RequestOutput& output : outputs) {
@@ -214,7 +217,8 @@ Status RequestJournal::Delivered(const std::vector<RequestOutput>& outputs) {
     FlushPendingEnds();
     return OkStatus();
   }
-  MR_LOG(error, "the journal cannot be written: {}", kept.message());
+  MR_LOG(error, "cannot write the journal, so the requests of these outputs fail: {}",
+         kept.message());
   for (const auto& [id, n] : ended) AddPendingEnd(id, n);
   for (const RequestOutput& output : outputs) {
     const auto found = live_.find(output.request);
@@ -222,10 +226,10 @@ Status RequestJournal::Delivered(const std::vector<RequestOutput>& outputs) {
     AddPendingEnd(output.request, static_cast<int>(found->second.positions.size()));
     live_.erase(found);
   }
-  return kept.WithContext("the answer cannot be put on record");
+  return kept.WithContext("the answer cannot be recorded in the journal");
 }
 
-// nullopt: nothing new, or of a request that is no longer recorded.
+// nullopt: the output has nothing to record, or its request is no longer recorded.
 std::optional<JournalRecord> RequestJournal::RecordOf(const RequestOutput& output) {
   const auto found = live_.find(output.request);
   if (found == live_.end()) return std::nullopt;
@@ -263,12 +267,12 @@ void RequestJournal::AddPendingEnd(RequestId request, int n) {
   if (journal_->Holds(request)) pending_ends_.emplace_back(request, n);
 }
 
-// What has an end already refuses another.
+// A continuation that has an end already refuses a second one.
 void RequestJournal::FlushPendingEnds() {
-  std::erase_if(pending_ends_, [this](const std::pair<RequestId, int>& owed) {
-    for (int i = 0; i < owed.second; ++i) {
+  std::erase_if(pending_ends_, [this](const std::pair<RequestId, int>& end) {
+    for (int i = 0; i < end.second; ++i) {
       const Status kept = journal_->Append(
-          JournalFinished{owed.first, i, std::string(FinishReasonName(FinishReason::kAbort))});
+          JournalFinished{end.first, i, std::string(FinishReasonName(FinishReason::kAbort))});
       if (kept.code() == StatusCode::kUnavailable) return false;
     }
     return true;

@@ -1,8 +1,9 @@
-// RequestJournal: the journal in a controller's words: what is accepted and told goes in, what an
-// earlier life left comes out. ControllerRecovery hands the latter to a front end.
+// RequestJournal: connects the controller to the journal. It records accepted requests and
+// delivered outputs, and returns the recovered requests of the previous run. NewControllerRecovery
+// makes the object that passes these to a front end.
 //
-// Accepted comes from submitters, in the order of ids; Delivered from one thread. Outlives the
-// controller.
+// It must outlive the controller. Any thread may call it. Submitters call the `accepted` hook in
+// the order of ids; one thread calls the `delivered` hook.
 #pragma once
 
 #include <map>
@@ -22,8 +23,8 @@ namespace millrace::cluster {
 
 class RequestJournal {
  public:
-  // kFailedPrecondition: another process has the folder. `clock` is the controller's and outlives
-  // it.
+  // kFailedPrecondition: another process has the folder open. `clock` is the controller's and must
+  // outlive the journal.
   static Result<std::unique_ptr<RequestJournal>> Open(const JournalOptions& options,
                                                       const Clock& clock);
 
@@ -31,12 +32,12 @@ class RequestJournal {
   uint64_t first_request() const { return first_request_; }
   ControllerJournal Hooks();
 
-  // Requests of the earlier life, by id, once. Those that have not finished stay on record until
-  // they have, or End.
+  // Recovered requests of the previous run, by id; a second call returns none. Unfinished requests
+  // stay in the journal until they finish or End is called.
   std::vector<engine::RecoveredRequest> TakeRecovered();
-  // What a scheduler needs to go on with one of them; nullopt: it is not there, or has finished.
+  // What a scheduler needs to continue one of them; nullopt: it is unknown or has finished.
   std::optional<sched::NewRequest> TakeResumable(RequestId request);
-  // Records that nothing more will come of it.
+  // Records that the request ends here.
   void End(RequestId request);
 
   Journal::Stats stats() const { return journal_->stats(); }
@@ -44,8 +45,8 @@ class RequestJournal {
  private:
   struct Live {
     std::vector<uint32_t> positions;  // by continuation
-    int open = 0;                     // of these have not ended
-    bool logprobs = false;            // somebody may want them in a later life
+    int open = 0;                     // how many of these have not ended
+    bool logprobs = false;            // recorded, because a front end may need them after a restart
   };
 
   RequestJournal(std::unique_ptr<Journal> journal, const Clock& clock)
@@ -65,13 +66,14 @@ class RequestJournal {
   std::map<RequestId, Live> live_ MR_GUARDED_BY(mutex_);
   std::vector<engine::RecoveredRequest> earlier_ MR_GUARDED_BY(mutex_);
   std::map<RequestId, sched::NewRequest> resumable_ MR_GUARDED_BY(mutex_);
-  // Ended without a record, because the disk refused; with their n. None that the journal does not
-  // hold, so no more than ran when it began to refuse.
+  // Requests whose end could not be recorded because a write failed, with their number of
+  // continuations. Only requests that the journal holds are listed, so there are at most as many as
+  // were running when writes began to fail.
   std::vector<std::pair<RequestId, int>> pending_ends_ MR_GUARDED_BY(mutex_);
-  std::vector<JournalRecord> records_;  // Delivered's
+  std::vector<JournalRecord> records_;  // used by Delivered only
 };
 
-// Both outlive it.
+// `host` and `journal` must outlive it.
 std::unique_ptr<engine::RecoveredRequests> NewControllerRecovery(ControllerHost& host,
                                                                  RequestJournal& journal);
 

@@ -1,4 +1,4 @@
-// Requests over several lives of a controller: whenever one dies, the next tells the rest.
+// Requests over several runs of a controller: when a run ends, the next one delivers the rest.
 #include "cluster/request_journal.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ constexpr Duration kNever = Duration::Seconds(1e9);
 
 using Tokens = std::vector<std::vector<TokenId>>;  // by continuation
 
-// What clients were told, over all lives; any thread.
+// What clients received, over all runs; any thread.
 class Clients {
  public:
   engine::OutputSink Sink() {
@@ -97,7 +97,7 @@ class RecoveryTest : public ::testing::Test {
     auto journal = RequestJournal::Open({.folder = folder, .retain_finished = kNever}, clock_);
     ASSERT_TRUE(journal.ok()) << journal.status().ToString();
     journal_ = std::move(*journal);
-    ControllerHostOptions options = Options(++lives_);
+    ControllerHostOptions options = Options(++runs_);
     options.first_request = journal_->first_request();
     options.journal = journal_->Hooks();
     StartController(std::move(options));
@@ -145,7 +145,7 @@ class RecoveryTest : public ::testing::Test {
     }
   }
 
-  // Everything that a crash at this moment leaves: what was appended, perhaps cut within a record.
+  // Copies what a crash would leave now: the appended records, the last one perhaps cut short.
   void CopyJournal(const std::string& from, const std::string& to) {
     std::filesystem::copy(from, to, std::filesystem::copy_options::recursive);
     std::filesystem::remove(to + "/lock");
@@ -155,26 +155,26 @@ class RecoveryTest : public ::testing::Test {
   Rng rng_{77};
   Clients clients_;
   std::map<RequestId, engine::EngineRequest> asked_;
-  uint64_t lives_ = 0;
+  uint64_t runs_ = 0;
   std::unique_ptr<RequestJournal> journal_;
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<engine::RecoveredRequests> recovery_;
 };
 
-TEST_F(RecoveryTest, WhatWasDeliveredContinuesOverSeveralRuns) {
+TEST_F(RecoveryTest, RequestsContinueOverSeveralRuns) {
   const TempFolder base;
-  const auto folder = [&](int life) { return base.path() + "/" + std::to_string(life); };
+  const auto folder = [&](int run) { return base.path() + "/" + std::to_string(run); };
   StartRun(folder(0));
   std::map<RequestId, SamplingParams> params;  // with the seeds that were drawn
-  for (int life = 1; life <= 3 * TestScale(); ++life) {
+  for (int run = 1; run <= 3 * TestScale(); ++run) {
     Ask(8, 120);
-    ASSERT_TRUE(clients_.WaitForTokens(life * 40));
+    ASSERT_TRUE(clients_.WaitForTokens(run * 40));
     const auto seen = clients_.delivered();
-    CopyJournal(folder(life - 1), folder(life));
-    EndRun();  // what it says now, nobody hears
+    CopyJournal(folder(run - 1), folder(run));
+    EndRun();  // its last outputs are discarded
     clients_.Forget();
 
-    StartRun(folder(life));
+    StartRun(folder(run));
     size_t resumed = 0;
     for (engine::RecoveredRequest& earlier : recovery_->Take()) {
       ASSERT_TRUE(asked_.contains(earlier.id));
@@ -187,7 +187,8 @@ TEST_F(RecoveryTest, WhatWasDeliveredContinuesOverSeveralRuns) {
       for (size_t i = 0; before != seen.end() && i < before->second.size(); ++i) {
         const std::vector<TokenId>& known = before->second[i];
         const std::vector<TokenId>& kept = delivered.at(earlier.id)[i];
-        ASSERT_GE(kept.size(), known.size()) << "a client heard what is not on record";
+        ASSERT_GE(kept.size(), known.size())
+            << "a client received tokens that are not in the journal";
         EXPECT_TRUE(std::equal(known.begin(), known.end(), kept.begin()));
       }
       if (earlier.finished) continue;
@@ -196,10 +197,10 @@ TEST_F(RecoveryTest, WhatWasDeliveredContinuesOverSeveralRuns) {
     }
     EXPECT_GT(resumed, 0u);
     EXPECT_TRUE(recovery_->Take().empty());
-    if (life < 3 * TestScale()) continue;
+    if (run < 3 * TestScale()) continue;
     ASSERT_TRUE(clients_.WaitForEnds(static_cast<int64_t>(resumed)));
   }
-  // All of the last life and those it went on with: the tokens that the definition gives.
+  // Requests of the last run and those that it resumed have the tokens of the reference.
   size_t checked = 0;
   for (const auto& [id, delivered] : clients_.delivered()) {
     const engine::EngineRequest& request = asked_.at(id);
@@ -217,14 +218,14 @@ TEST_F(RecoveryTest, WhatWasDeliveredContinuesOverSeveralRuns) {
   EXPECT_GT(checked, 8u);
   EXPECT_TRUE(clients_.errors().empty());
   EndRun();
-  // Everything has ended, and is on record as such.
+  // All requests have ended, and the journal records it.
   const auto replay = ReplayJournal(folder(3 * TestScale()));
   ASSERT_TRUE(replay.ok());
   EXPECT_EQ(replay->damage, "");
   for (const auto& [id, request] : replay->state.requests()) EXPECT_TRUE(request.finished());
 }
 
-TEST_F(RecoveryTest, WhatIsDroppedEndsOnRecord) {
+TEST_F(RecoveryTest, TheJournalRecordsTheEndOfDroppedRequests) {
   const TempFolder base;
   StartRun(base.path() + "/0");
   Ask(3, 300);
@@ -241,8 +242,8 @@ TEST_F(RecoveryTest, WhatIsDroppedEndsOnRecord) {
   for (const auto& [id, request] : replay->state.requests()) EXPECT_TRUE(request.finished());
 }
 
-RequestOutput News(uint64_t request, std::initializer_list<TokenId> tokens,
-                   std::optional<FinishReason> finish = {}) {
+RequestOutput OutputOf(uint64_t request, std::initializer_list<TokenId> tokens,
+                       std::optional<FinishReason> finish = {}) {
   RequestOutput output;
   output.request = RequestId(request);
   output.tokens = tokens;
@@ -259,26 +260,27 @@ Status Accept(const ControllerJournal& hooks, uint64_t id,
   return hooks.accepted(request, asked);
 }
 
-TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamComeBack) {
+TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamAreRecovered) {
   const TempFolder folder;
   const JournalOptions options{.folder = folder.path(), .retain_finished = kNever};
   auto journal = RequestJournal::Open(options, clock_);
   ASSERT_TRUE(journal.ok());
   const ControllerJournal hooks = (*journal)->Hooks();
-  engine::EngineRequest stream, part, nobodys;
+  engine::EngineRequest stream, part, without_front_end;
   stream.front_end = part.front_end = "stream";
   part.joins = RequestId(1);
   ASSERT_TRUE(Accept(hooks, 1, stream).ok());
   ASSERT_TRUE(Accept(hooks, 2, part).ok());
-  ASSERT_TRUE(Accept(hooks, 3, nobodys).ok());
+  ASSERT_TRUE(Accept(hooks, 3, without_front_end).ok());
   const auto with = [](RequestOutput output, float logprob) {
     for (const TokenId token : output.tokens) output.logprobs.push_back({{token, logprob, 1}, {}});
     return output;
   };
-  RequestOutput first = with(News(2, {5, 6}), -1);
+  RequestOutput first = with(OutputOf(2, {5, 6}), -1);
   first.prompt_logprobs.push_back({{2, -7, 3}, {{9, -0.5f, 1}}});
-  ASSERT_TRUE(hooks.delivered({first, with(News(1, {7}), -2), with(News(3, {8}), -3)}).ok());
-  ASSERT_TRUE(hooks.delivered({with(News(2, {9}, FinishReason::kLength), -4)}).ok());
+  ASSERT_TRUE(
+      hooks.delivered({first, with(OutputOf(1, {7}), -2), with(OutputOf(3, {8}), -3)}).ok());
+  ASSERT_TRUE(hooks.delivered({with(OutputOf(2, {9}, FinishReason::kLength), -4)}).ok());
   journal->reset();
   journal = RequestJournal::Open(options, clock_);
   ASSERT_TRUE(journal.ok());
@@ -297,7 +299,7 @@ TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamComeBack) {
   EXPECT_EQ(begin.prompt_logprobs[0].top.at(0).token, 9);
   EXPECT_EQ(earlier[1].delivered[1].logprobs.at(0).chosen.logprob, -4);
   EXPECT_TRUE(earlier[1].delivered[1].prompt_logprobs.empty());
-  EXPECT_TRUE(earlier[2].delivered[0].logprobs.empty()) << "nobody would ask for them";
+  EXPECT_TRUE(earlier[2].delivered[0].logprobs.empty()) << "no front end needs them";
 }
 
 TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {
@@ -308,12 +310,12 @@ TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {
   for (uint64_t id = 1; id <= 20; ++id) ASSERT_TRUE(Accept(hooks, id).ok());
   const uint64_t before = (*journal)->stats().writes;
   std::vector<RequestOutput> output;
-  for (uint64_t id = 1; id <= 20; ++id) output.push_back(News(id, {5, 6}));
-  output.push_back(News(3, {}, FinishReason::kAbort));
-  output.push_back(News(4, {8}, FinishReason::kStop));
+  for (uint64_t id = 1; id <= 20; ++id) output.push_back(OutputOf(id, {5, 6}));
+  output.push_back(OutputOf(3, {}, FinishReason::kAbort));
+  output.push_back(OutputOf(4, {8}, FinishReason::kStop));
   ASSERT_TRUE(hooks.delivered(output).ok());
   EXPECT_EQ((*journal)->stats().writes, before + 1);
-  ASSERT_TRUE(hooks.delivered({News(3, {9})}).ok()) << "what has ended is not recorded";
+  ASSERT_TRUE(hooks.delivered({OutputOf(3, {9})}).ok()) << "outputs after the end are not recorded";
   EXPECT_EQ((*journal)->stats().writes, before + 1);
   journal->reset();
   const auto replay = ReplayJournal(folder.path());
@@ -323,9 +325,9 @@ TEST_F(RecoveryTest, OneDeliveryIsOneWrite) {
   EXPECT_EQ(replay->state.requests().at(RequestId(3)).continuations[0].finish_reason, "abort");
 }
 
-// A full disk: what runs fails, nothing new is taken; with room again all is as before, and what
-// had failed is over on record too.
-TEST_F(RecoveryTest, ADiskThatRefusesFailsRequestsAndNothingElse) {
+// On a full disk running requests fail and new ones are refused. Once there is space again, the
+// journal works as before and also records the end of the requests that failed.
+TEST_F(RecoveryTest, AFullDiskFailsRequestsAndNothingElse) {
   const TempFolder folder;
   auto journal = RequestJournal::Open({.folder = folder.path(), .retain_finished = kNever}, clock_);
   ASSERT_TRUE(journal.ok());
@@ -339,22 +341,22 @@ TEST_F(RecoveryTest, ADiskThatRefusesFailsRequestsAndNothingElse) {
   small.rlim_cur = 600;
   ::setrlimit(RLIMIT_FSIZE, &small);
   Status delivered;
-  for (int i = 0; i < 100 && delivered.ok(); ++i) delivered = hooks.delivered({News(1, {7})});
-  small.rlim_cur = 50;  // for no snapshot either
+  for (int i = 0; i < 100 && delivered.ok(); ++i) delivered = hooks.delivered({OutputOf(1, {7})});
+  small.rlim_cur = 50;  // too small for a snapshot too
   ::setrlimit(RLIMIT_FSIZE, &small);
   const Status refused = Accept(hooks, 3);
-  const Status again = hooks.delivered({News(1, {7})});
-  const Status other = hooks.delivered({News(2, {7})});
+  const Status again = hooks.delivered({OutputOf(1, {7})});
+  const Status other = hooks.delivered({OutputOf(2, {7})});
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, old_handler);
   EXPECT_EQ(delivered.code(), StatusCode::kUnavailable);
-  EXPECT_NE(delivered.message().find("cannot be put on record"), std::string::npos)
+  EXPECT_NE(delivered.message().find("cannot be recorded in the journal"), std::string::npos)
       << delivered.ToString();
   EXPECT_EQ(refused.code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(again.ok()) << "the request is over";
+  EXPECT_TRUE(again.ok()) << "the request has ended";
   EXPECT_EQ(other.code(), StatusCode::kUnavailable);
   ASSERT_TRUE(Accept(hooks, 4).ok());
-  ASSERT_TRUE(hooks.delivered({News(4, {7})}).ok());
+  ASSERT_TRUE(hooks.delivered({OutputOf(4, {7})}).ok());
   journal->reset();
   const auto replay = ReplayJournal(folder.path());
   EXPECT_EQ(replay->damage, "");
@@ -388,7 +390,7 @@ TEST_F(RecoveryTest, ARequestThatCannotBeRecordedFailsAlone) {
   ASSERT_TRUE(clients_.WaitForTokens(20));
   refuse_outputs = true;
   ASSERT_TRUE(clients_.WaitForEnds(1));
-  Ask(2, 30);  // the server goes on
+  Ask(2, 30);  // the controller continues
   ASSERT_TRUE(clients_.WaitForEnds(5));
   const auto errors = clients_.errors();
   ASSERT_FALSE(errors.empty());
@@ -397,7 +399,7 @@ TEST_F(RecoveryTest, ARequestThatCannotBeRecordedFailsAlone) {
   for (const auto& [id, delivered] : clients_.delivered()) {
     size_t tokens = 0;
     for (const auto& continuation : delivered) tokens += continuation.size();
-    EXPECT_LE(tokens, on_record[id]) << "told but not on record";
+    EXPECT_LE(tokens, on_record[id]) << "delivered but not recorded";
   }
   EndRun();
 }

@@ -8,7 +8,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr int kScanMax = 64;  // waiting requests looked at each time KV becomes free
+constexpr int kScanMax = 64;  // waiting requests tried each time KV becomes free
 
 int64_t TokensOf(const RouteRequest& request) {
   return request.prompt_tokens + request.output_tokens;
@@ -24,7 +24,7 @@ Result<Router> Router::Create(Plan plan, std::vector<int64_t> kv_token_layers,
   }
   if (!(options.kv_high_water > 0 && options.kv_high_water <= 1)) {
     return InvalidArgument(
-        fmt::format("the KV high water is in (0, 1], got {}", options.kv_high_water));
+        fmt::format("the KV high-water mark must be in (0, 1], not {}", options.kv_high_water));
   }
   Router router(std::move(plan), std::move(kv_token_layers), std::move(options));
   MR_RETURN_IF_ERROR(router.Index());
@@ -50,7 +50,8 @@ Status Router::Index() {
       return s && (*s < 0 || *s >= num_stages());
     };
     if (bad(edge.from) || bad(edge.to) || (!edge.from && !edge.to)) {
-      return InvalidArgument(fmt::format("edge {} of the plan joins stages that are not there", e));
+      return InvalidArgument(
+          fmt::format("edge {} of the plan names a stage that does not exist", e));
     }
     if (!(edge.tokens_per_s > 0)) continue;
     const int at = edge.from ? plan_.stages[*edge.from].layers.end : 0;
@@ -67,7 +68,8 @@ Status Router::Index() {
   for (auto& w : weights) schedulers_.emplace_back(std::move(w));
   order_.resize(num_stages());
   std::iota(order_.begin(), order_.end(), 0);
-  // Ends grow along every edge, so this order visits a stage after all that may follow it.
+  // The last layer increases along every edge, so this order visits a stage after all of its
+  // possible successors.
   std::stable_sort(order_.begin(), order_.end(), [this](int a, int b) {
     return plan_.stages[a].layers.end > plan_.stages[b].layers.end;
   });
@@ -85,7 +87,8 @@ bool Router::EdgeOpen(const Exit& exit, int64_t tokens, bool on_empty_stages) co
   return reachable_[*exit.to] && up_[*exit.to] && kv_.Fits(*exit.to, tokens, exit.layers);
 }
 
-// Marks the stages from which the end can be reached; whether the coordinator's exit is one.
+// Marks the stages from which the end can be reached. Returns whether it can be reached from the
+// coordinator.
 bool Router::MarkReachable(int64_t tokens, bool on_empty_stages) {
   const auto leads_on = [&](const Exit& exit) { return EdgeOpen(exit, tokens, on_empty_stages); };
   std::fill(reachable_.begin(), reachable_.end(), false);
@@ -96,7 +99,7 @@ bool Router::MarkReachable(int64_t tokens, bool on_empty_stages) {
   return std::any_of(entries.begin(), entries.end(), leads_on);
 }
 
-// REQUIRES: MarkReachable() was true for `tokens` and the walk is at a slot it marked.
+// REQUIRES: MarkReachable() returned true for `tokens`, and `slot` is reachable.
 int Router::Choose(int slot, int64_t tokens) {
   const auto& exits = exits_[slot];
   open_.assign(exits.size(), false);
@@ -140,7 +143,7 @@ bool Router::TryRoute(const RouteRequest& request) {
     at += exit.layers;
     slot = *exit.to;
   }
-  // The way back to the coordinator is an edge too: the flow on it is planned.
+  // The return to the coordinator is an edge with a planned flow too.
   const int last = running.route.back().stage;
   running.edges.push_back(exits_[last][Choose(last, tokens)].edge);
   kv_.Charge(running.route, tokens);
@@ -153,7 +156,8 @@ bool Router::TryRoute(const RouteRequest& request) {
 
 Status Router::Submit(const RouteRequest& request, Time now) {
   if (running_.contains(request.id) || queued_ids_.contains(request.id)) {
-    return FailedPrecondition(fmt::format("request {} is being routed", request.id.value()));
+    return FailedPrecondition(
+        fmt::format("request {} is already waiting or running", request.id.value()));
   }
   const int64_t tokens = TokensOf(request);
   if (request.prompt_tokens < 0 || request.output_tokens < 0 || !MarkReachable(tokens, true)) {
@@ -166,15 +170,15 @@ Status Router::Submit(const RouteRequest& request, Time now) {
   if (may_pass && TryRoute(request)) return OkStatus();
   if (queued() >= options_.queue_max) {
     return ResourceExhausted(
-        fmt::format("{} requests wait for KV memory already, the most there may be", queued()));
+        fmt::format("{} requests already wait for KV memory, which is the limit", queued()));
   }
   queue_.push_back({request, now});
   queued_ids_.emplace(request.id, now);
   return OkStatus();
 }
 
-// Gives free KV to those that wait: in order of age, a small one past a large one unless the large
-// one has waited too long.
+// Gives free KV to the waiting requests in order of age. A small request may overtake a large one,
+// unless the large one has waited too long.
 void Router::Serve(Time now) {
   int seen = 0;
   for (auto it = queue_.begin(); it != queue_.end() && seen < kScanMax; ++seen) {
@@ -225,7 +229,7 @@ bool Router::Release(RequestId id, int64_t tokens, Time now) {
   Running& running = it->second;
   kv_.Charge(running.route, -running.reserved_tokens);
   for (const Hop& hop : running.route) --stage_requests_[hop.stage];
-  // The shares are of work done, not of work expected.
+  // The flow shares count the computed tokens, not the expected ones.
   const double correction = static_cast<double>(tokens - running.charged_tokens);
   int slot = num_stages();
   for (int edge : running.edges) {

@@ -1,8 +1,9 @@
-// Router: finds each request its way through a plan's stages (Helix, ASPLOS'25, section 5). At each
-// stage the next is chosen by the planned flow, among the stages from which the last layer can
-// still be reached through stages with KV to spare; the KV of all hops is then reserved at once.
-// Requests that find no way wait in a bounded queue, oldest first. Pure: the caller hands in the
-// time and takes what was decided. One thread; owned by a controller or a simulated one.
+// Router: finds a route for each request through a plan's stages (Helix, ASPLOS'25, section 5). At
+// each stage it chooses the next one by the planned flow. Candidates are the stages from which the
+// last layer can still be reached through stages with free KV. The KV of all hops is then reserved
+// at once. Requests without a route wait in a bounded queue, oldest first. Pure: the caller passes
+// the time and takes the decisions. Owned by a controller or a simulated one, and used by its
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -28,52 +29,55 @@ struct RouterOptions {
   static constexpr int64_t kQueueMax = 100'000;  // requests that may wait
 
   RoutingPolicy policy = RoutingPolicy::kFlow;
-  double kv_high_water = 0.9;  // the share of a stage's KV that may be promised
+  double kv_high_water = 0.9;  // the share of a stage's KV that may be reserved
   int64_t queue_max = kQueueMax;
-  // A request that has waited so long is no longer overtaken by ones that would fit.
+  // A request that has waited this long is no longer overtaken by requests that would fit.
   Duration overtake_limit = Duration::Seconds(2);
   uint64_t seed = 1;  // for kRandom
-  // For kShortestQueue: work ahead of a stage. Empty: the requests routed through it.
+  // For kShortestQueue: the work queued at a stage. Empty: the number of requests routed through
+  // it.
   std::function<double(int stage)> queue_length;
 };
 
 struct RouteRequest {
   RequestId id;
   int64_t prompt_tokens = 0;
-  int64_t output_tokens = 0;  // that KV is reserved for: a quantile of what is usual, or the limit
-  std::optional<Time> deadline;  // waiting longer is of no use
+  // Output that KV is reserved for: a quantile of usual outputs, or the limit.
+  int64_t output_tokens = 0;
+  std::optional<Time> deadline;  // the request does not wait longer than this
 };
 
 class Router {
  public:
   enum class Outcome { kRouted, kExpired };
-  // What became of a request that was submitted.
+  // The decision about a submitted request.
   struct Decision {
     RequestId id;
     Outcome outcome = Outcome::kRouted;
     Route route;  // empty when expired
   };
 
-  // `kv_token_layers`: by stage of the plan. Fails on a plan that routes nothing, has edges that
-  // do not fit its stages, or when sizes differ.
+  // `kv_token_layers`: by stage of the plan. Fails if no route covers the model, if edges do not
+  // fit the stages, or if the sizes differ.
   static Result<Router> Create(Plan plan, std::vector<int64_t> kv_token_layers,
                                RouterOptions options);
 
-  // Routes or queues. kInvalidArgument: it would not fit on empty stages; kResourceExhausted: the
-  // queue is full; kFailedPrecondition: the id is known already.
+  // Routes or queues the request. kInvalidArgument: it would not fit on empty stages.
+  // kResourceExhausted: the queue is full. kFailedPrecondition: the id is already in use.
   Status Submit(const RouteRequest& request, Time now);
   // Decisions since the last call: requests routed in order, queued ones past their deadline.
   std::vector<Decision> TakeDecisions(Time now);
 
-  // `tokens` (prompt and output so far) outgrow the reservation: it grows on all hops. False when
-  // some stage is now promised more than it has: somebody must be preempted. True for requests
-  // within their reservation.
+  // Grows the reservation on all hops if `tokens` (prompt and output so far) exceed it. False: some
+  // stage has now reserved more KV than it has, so a request must be preempted. True if `tokens`
+  // are within the reservation.
   bool Grow(RequestId id, int64_t tokens);
-  // The request is over (finished, cancelled, failed, rerouted) with `tokens` computed in all:
-  // what it reserved is free, exactly once. False when it is not known, or no more.
+  // The request has ended (finished, cancelled, failed or rerouted) with `tokens` computed in
+  // total: frees its reservation exactly once. False if the request is unknown or already released.
   bool Release(RequestId id, int64_t tokens, Time now);
 
-  // A stage that is gone takes no new requests until it is back, with as much KV as it has then.
+  // A stage that is down takes no new requests until it is up again. SetStageKv sets the KV that it
+  // then has.
   void SetStageUp(int stage, bool up, Time now);
   void SetStageKv(int stage, int64_t kv_token_layers);
 
@@ -95,11 +99,11 @@ class Router {
     RouteRequest request;
     Time since;
   };
-  // A stage's way out: an edge of the plan.
+  // An edge of the plan that leaves a stage.
   struct Exit {
     int edge = 0;
-    std::optional<int> to;  // none: done
-    int layers = 0;         // that the next stage runs when entered here
+    std::optional<int> to;  // nullopt: the route ends
+    int layers = 0;         // how many layers the next stage runs when entered by this edge
   };
 
   Router(Plan plan, std::vector<int64_t> kv, RouterOptions options);
@@ -117,12 +121,12 @@ class Router {
   RouterOptions options_;
   KvReservations kv_;
   Rng rng_;
-  std::vector<std::vector<Exit>> exits_;   // by slot: a stage, or the coordinator last
+  std::vector<std::vector<Exit>> exits_;   // by slot: the stages, and then the coordinator
   std::vector<EdgeScheduler> schedulers_;  // by slot
-  std::vector<int> order_;                 // stages, those that end later first
+  std::vector<int> order_;                 // stages by their last layer, the highest first
   std::vector<bool> up_;
   std::vector<int64_t> stage_requests_;
-  std::vector<bool> reachable_, open_;  // scratch of one walk
+  std::vector<bool> reachable_, open_;  // scratch space of one search
   std::unordered_map<RequestId, Running> running_;
   std::deque<Waiting> queue_;
   std::unordered_map<RequestId, Time> queued_ids_;

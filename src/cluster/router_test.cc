@@ -72,7 +72,7 @@ TEST(Router, NoBurstInAnyWindow) {
   }
 }
 
-TEST(Router, AStageThatComesBackGetsNoBurst) {
+TEST(Router, AStageThatIsUpAgainGetsNoBurst) {
   Router router = MakeRouter(TwoByThree(), int64_t{1} << 40);
   uint64_t id = 0;
   router.SetStageUp(1, false, kStart);
@@ -123,7 +123,7 @@ TEST(Router, ReleasesExactlyOnceAndServesTheQueue) {
   Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1});
   uint64_t id = 0;
   while (router.queued() == 0) ASSERT_TRUE(router.Submit(Request(id++, 100), kStart).ok());
-  ASSERT_EQ(router.running(), 2);  // as many as stages hold layer 0
+  ASSERT_EQ(router.running(), 2);  // one for each stage that holds layer 0
   router.TakeDecisions(kStart);
   EXPECT_TRUE(router.Release(RequestId(0), 100, kStart));
   EXPECT_FALSE(router.Release(RequestId(0), 100, kStart));
@@ -133,7 +133,7 @@ TEST(Router, ReleasesExactlyOnceAndServesTheQueue) {
   EXPECT_EQ(decisions[0].outcome, Router::Outcome::kRouted);
 }
 
-TEST(Router, RefusesWhatNeverFitsAndBoundsTheQueue) {
+TEST(Router, RefusesRequestsThatNeverFitAndBoundsTheQueue) {
   Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1, .queue_max = 1});
   EXPECT_EQ(router.Submit(Request(1, 101), kStart).code(), StatusCode::kInvalidArgument);
   for (uint64_t id = 2; id < 5; ++id) ASSERT_TRUE(router.Submit(Request(id, 100), kStart).ok());
@@ -176,7 +176,7 @@ TEST(Router, SmallRequestsPassALargeOneOnlyUntilItIsOld) {
   EXPECT_NE(router.RouteOf(RequestId(2)), nullptr);
 }
 
-TEST(Router, GrowthIsChargedOnAllHopsAndGivenBack) {
+TEST(Router, GrowthIsReservedOnAllHopsAndReleased) {
   Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1});
   ASSERT_TRUE(router.Submit(Request(1, 50), kStart).ok());
   EXPECT_TRUE(router.Grow(RequestId(1), 40));
@@ -200,7 +200,7 @@ TEST(Router, BaselinesUseOnlyOpenEdges) {
   }
 }
 
-TEST(Router, RefusesPlansThatLeadNowhere) {
+TEST(Router, RefusesPlansWithoutARoute) {
   Plan plan = TwoByThree();
   plan.edges.resize(7);
   EXPECT_FALSE(Router::Create(plan, std::vector<int64_t>(5, 1), {}).ok());
@@ -210,8 +210,8 @@ TEST(Router, RefusesPlansThatLeadNowhere) {
   EXPECT_FALSE(Router::Create(TwoByThree(), {1}, {}).ok());
 }
 
-// Under random arrivals, growth, ends and outages: every route covers the layers, no stage is
-// promised more than its high water at admission, nothing is left behind, everybody is served.
+// Under random arrivals, ends and outages every route covers all layers, no stage reserves more KV
+// than its high-water mark at admission, all reservations are freed, and every request is served.
 TEST(Router, NoDeadlockUnderRandomMasks) {
   for (int round = 0; round < 60 * TestScale(); ++round) {
     Rng rng(round);

@@ -1,6 +1,6 @@
-// SendQueue: what waits to be written to one stream, bounded in messages and bytes. gRPC writes one
-// message at a time: the first of the queue is the one being written. Not thread-safe: the stream's
-// lock guards it.
+// SendQueue: messages that wait to be written to one stream, bounded in number and bytes. gRPC
+// writes one message at a time: the first in the queue is the one being written. Owned by the
+// stream, whose lock guards it; not thread-safe.
 #pragma once
 
 #include <grpcpp/support/byte_buffer.h>
@@ -19,7 +19,7 @@ class SendQueue {
  public:
   explicit SendQueue(SendLimits limits) : limits_(limits) {}
 
-  // False: the peer does not read, there is no room. One message always fits.
+  // False: the queue is full, because the peer reads too slowly. One message always fits.
   bool Push(grpc::ByteBuffer buffer) {
     const size_t bytes = buffer.Length();
     if (!queue_.empty() && (queue_.size() >= limits_.messages || bytes_ + bytes > limits_.bytes)) {
@@ -38,7 +38,7 @@ class SendQueue {
 
  private:
   const SendLimits limits_;
-  std::deque<grpc::ByteBuffer> queue_;  // addresses stay while it grows
+  std::deque<grpc::ByteBuffer> queue_;  // a deque, because growing it moves no message
   size_t bytes_ = 0;
 };
 

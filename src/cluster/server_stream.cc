@@ -29,8 +29,8 @@ void ServerStream::Begin(const grpc::Status& admission) {
 Status ServerStream::Enqueue(grpc::ByteBuffer buffer) {
   if (!queue_.Push(std::move(buffer))) {
     context_->TryCancel();
-    FinishOnce(ResourceExhausted("too much waits to be read"));
-    return ResourceExhausted("the queue is full");
+    FinishOnce(ResourceExhausted("the peer reads too slowly: too many messages wait for it"));
+    return ResourceExhausted("the send queue is full");
   }
   if (!writing_) StartNext();
   return OkStatus();
@@ -69,7 +69,7 @@ void ServerStream::Tick(Time now, Duration stall_limit, Duration close_limit) {
     if (finished_ || !writing_) return;
     if (now - since_ <= (ending_ ? close_limit : stall_limit)) return;
     context_->TryCancel();
-    FinishOnce(ending_ ? *ending_ : ResourceExhausted("it has not read for too long"));
+    FinishOnce(ending_ ? *ending_ : ResourceExhausted("the peer has not read for too long"));
   }
   StoppedReading();
 }
@@ -90,7 +90,7 @@ void ServerStream::OnWriteDone(bool ok) {
   const MutexLock lock(mutex_);
   writing_ = false;
   queue_.Pop();
-  if (!ok) return FinishOnce(Unavailable("the connection is lost"));
+  if (!ok) return FinishOnce(Unavailable("the connection was lost"));
   if (finished_) return;
   if (!queue_.empty()) return StartNext();
   if (ending_) FinishOnce(*ending_);
@@ -103,7 +103,7 @@ void ServerStream::OnDone() {
     reason = reason_;
   }
   Ended(reason);
-  const auto self = std::move(self_);  // the last of us, perhaps
+  const auto self = std::move(self_);  // may be the last reference
 }
 
 }  // namespace millrace::cluster

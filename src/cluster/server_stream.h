@@ -1,6 +1,6 @@
-// ServerStream: one call of a peer, as bytes: bounded sending, an orderly or an immediate end.
-// Private to the gRPC bodies of this folder. Keeps itself alive until gRPC is done with it; whoever
-// holds it beside that may call it from any thread.
+// ServerStream: one incoming call of a peer, as a stream of bytes, with a bounded send queue and an
+// orderly or an immediate end. Private to the gRPC servers of this folder. It keeps itself alive
+// until gRPC is done with it. Other holders of a pointer may call it from any thread.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -23,22 +23,23 @@ class ServerStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
  public:
   ServerStream(grpc::CallbackServerContext* context, SendLimits limits);
 
-  // Lets the caller in and reads; or ends the call at once.
+  // Admits the call and starts reading, or ends the call at once.
   void Begin(const grpc::Status& admission);
-  // `encode` is called under the stream's lock, in the order of sending.
+  // Calls `encode` under the stream's lock, in the order of sending.
   template <typename Encode>
   Status Send(Encode encode);
-  // Writes what waits, then ends the call with `reason`; at once with Drop.
+  // Writes the queued messages, then ends the call with `reason`.
   void End(const Status& reason);
+  // Ends the call at once.
   void Drop(const Status& reason);
-  // Drops a call that reads nothing, or that takes too long to end.
+  // Drops the call if the peer has stopped reading, or if the end takes too long.
   void Tick(Time now, Duration stall_limit, Duration close_limit);
   std::string peer() const { return peer_; }
 
  protected:
-  // One message; an error ends the call with it. One thread at a time.
+  // Handles one message; a returned error ends the call. One thread at a time.
   virtual Status Received(std::span<const uint8_t> bytes) = 0;
-  virtual void StoppedReading() {}  // dropped because of that
+  virtual void StoppedReading() {}  // the call was dropped because the peer does not read
   virtual void Ended(const Status& reason) = 0;
 
  private:
@@ -58,7 +59,7 @@ class ServerStream : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::Byte
   SendQueue queue_ MR_GUARDED_BY(mutex_);
   bool writing_ MR_GUARDED_BY(mutex_) = false;
   bool finished_ MR_GUARDED_BY(mutex_) = false;
-  Time since_ MR_GUARDED_BY(mutex_);  // of the write that runs, or of the wish to end
+  Time since_ MR_GUARDED_BY(mutex_);  // when the current write or the end began
   std::optional<Status> ending_ MR_GUARDED_BY(mutex_);
   Status reason_ MR_GUARDED_BY(mutex_);
 };
@@ -75,7 +76,7 @@ Status ServerStream::Send(Encode encode) {
     slow = true;
   }
   if (slow) StoppedReading();
-  return ResourceExhausted("the peer does not read: its session is dropped");
+  return ResourceExhausted("the peer reads too slowly; its session is dropped");
 }
 
 }  // namespace millrace::cluster

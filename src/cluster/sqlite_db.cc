@@ -6,8 +6,9 @@ namespace millrace::cluster {
 namespace {
 
 Status SqliteError(sqlite3* db, int code) {
-  std::string message = fmt::format("SQLite: {} (code {})", db ? sqlite3_errmsg(db) : "no memory",
-                                    db ? sqlite3_extended_errcode(db) : code);
+  std::string message =
+      fmt::format("SQLite: {} (code {})", db ? sqlite3_errmsg(db) : "out of memory",
+                  db ? sqlite3_extended_errcode(db) : code);
   switch (code & 0xff) {
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB: return DataLoss(std::move(message));

@@ -1,4 +1,5 @@
-// SqliteDb, SqliteStatement: SQLite with statuses and owners. Knows no table. One thread at a time.
+// SqliteDb, SqliteStatement, SqliteTransaction: SQLite with Status results and RAII. They own their
+// SQLite handles and know no table. One thread at a time.
 #pragma once
 
 #include <sqlite3.h>
@@ -14,16 +15,17 @@ namespace millrace::cluster {
 
 class SqliteDb;
 
-// A prepared statement, used again and again: bind from 1, step, read columns from 0, reset.
+// A prepared statement that is used many times: bind (indexes from 1), step, read columns (from 0),
+// reset.
 class SqliteStatement {
  public:
   SqliteStatement& Bind(int index, int64_t value);
-  SqliteStatement& BindBlob(int index, std::string_view value);  // must outlive the steps
-  SqliteStatement& BindText(int index, std::string_view value);  // as BindBlob
+  SqliteStatement& BindBlob(int index, std::string_view value);  // must stay valid until Reset
+  SqliteStatement& BindText(int index, std::string_view value);  // likewise
   SqliteStatement& BindNull(int index);
-  // True: there is a row.
+  // True: a row is ready.
   Result<bool> Step();
-  // Steps once, where no row is wanted, and resets.
+  // Steps once and resets, for statements without rows.
   Status Run();
   int64_t Int(int column) const;
   std::string Blob(int column) const;
@@ -52,7 +54,8 @@ class SqliteDb {
   std::unique_ptr<sqlite3, Close> db_;
 };
 
-// BEGIN IMMEDIATE until Commit; rolled back when that is never reached.
+// A transaction from Begin (BEGIN IMMEDIATE) to Commit. The destructor rolls back if Commit was not
+// reached.
 class SqliteTransaction {
  public:
   explicit SqliteTransaction(SqliteDb& db) : db_(db) {}

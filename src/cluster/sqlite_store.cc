@@ -16,7 +16,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr int kBusyTimeoutMs = 2000;  // somebody looks into the file with another program
+constexpr int kBusyTimeoutMs = 2000;  // another program may be reading the file
 constexpr Duration kExpiryRetry = Duration::Millis(100);
 
 class SqliteStore : public Store {
@@ -28,7 +28,7 @@ class SqliteStore : public Store {
         clock_(clock),
         watches_([this](const std::string& prefix) { return List(prefix, kStoreTimeout); }) {}
 
-  // The leases that were alive when the folder was last open.
+  // Loads the leases that were alive when the store was last open, and starts to expire leases.
   Status Begin() {
     const TimedMutexLock lock(mutex_);
     MR_ASSIGN_OR_RETURN(const auto leases, tables_.Leases());
@@ -128,11 +128,12 @@ class SqliteStore : public Store {
     return Fence{Full(fence->key), fence->created};
   }
 
-  // `work` with the lock held, with leases that have ended out of the way.
+  // Runs `work` with the lock held, after ending the leases that are due.
   template <typename Work>
   auto Locked(Duration timeout, Work work) -> decltype(work()) {
     if (!mutex_.try_lock_for(std::chrono::nanoseconds(timeout.ns))) {
-      return Status(StatusCode::kDeadlineExceeded, "the store is busy");
+      return Status(StatusCode::kDeadlineExceeded,
+                    "the store was busy for the whole time limit of the call");
     }
     const TimedMutexLock lock(mutex_, std::adopt_lock);
     MR_RETURN_IF_ERROR(EndDueLeases());
@@ -150,7 +151,7 @@ class SqliteStore : public Store {
     });
   }
 
-  // With the lock, so that watchers see the changes in their order.
+  // Runs under the lock, so that watchers see the changes in order.
   Result<Revision> Publish(Result<TableChange> change) MR_REQUIRES(mutex_) {
     if (!change.ok()) return change.status();
     std::erase_if(change->events,

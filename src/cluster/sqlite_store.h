@@ -1,10 +1,10 @@
-// The embedded store: SQLite in a folder of the controller's machine, for one machine or for trying
-// things out. NOT HIGHLY AVAILABLE: one process owns the folder (a file lock says so), watches and
-// leases are that process's, and when its machine is gone so is the store until it is back. Where a
-// standby must take over, use etcd_store.h.
+// The embedded store: SQLite in a folder of the controller's machine, for one machine or for
+// experiments. NOT HIGHLY AVAILABLE: one process owns the folder (guarded by a file lock), watches
+// and leases exist in that process only, and the store is down while its machine is down. Use
+// etcd_store.h if a standby must be able to take over.
 //
-// Every change is on the disk before it is told (WAL, synchronous=FULL). After a restart each lease
-// has its whole time again, as with etcd after a change of its leader.
+// Every change is on disk before watches report it (WAL, synchronous=FULL). After a restart each
+// lease starts again with its full time, as in etcd after a change of its leader.
 #pragma once
 
 #include <memory>
@@ -16,14 +16,15 @@
 namespace millrace::cluster {
 
 struct SqliteStoreOptions {
-  std::string folder;  // made when it is not there
+  std::string folder;  // created if it does not exist
   std::string cluster = "default";
-  // false: survives the process's death but not always the machine's; for tests.
+  // false: changes survive a crash of the process but not always a power loss; for tests.
   bool survive_power_loss = true;
 };
 
-// kFailedPrecondition while another process (or another store in this one) has the folder;
-// kDataLoss for a damaged file or one of another program. `clock` is monotonic and outlives it.
+// kFailedPrecondition: another process (or another store in this one) has the folder open.
+// kDataLoss: the file is damaged or belongs to another program. `clock` is monotonic and must
+// outlive the store. The caller owns the store.
 Result<std::unique_ptr<Store>> OpenSqliteStore(const SqliteStoreOptions& options,
                                                const Clock& clock);
 

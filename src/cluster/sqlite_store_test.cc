@@ -1,4 +1,4 @@
-// The embedded store: the conformance suite, and what only it promises.
+// The embedded store: the conformance suite, and tests of what only this store guarantees.
 #include "cluster/sqlite_store.h"
 
 #include <gtest/gtest.h>
@@ -67,8 +67,8 @@ TEST(SqliteStore, ARestartKeepsEntriesRevisionsAndLeases) {
   const Revision last = *store->Delete("plan");
   store.reset();
   store = Open(folder.path());
-  EXPECT_GT(*store->Put("plan", "q"), last) << "no revision is used twice";
-  EXPECT_TRUE(store->KeepAlive(lease.id).ok()) << "it has its whole time again";
+  EXPECT_GT(*store->Put("plan", "q"), last) << "a revision must not be used twice";
+  EXPECT_TRUE(store->KeepAlive(lease.id).ok()) << "the lease starts again with its full time";
   EXPECT_NE(store->Grant(Duration::Seconds(1))->id, lease.id);
   WatchLog log;
   const auto watch = store->WatchPrefix("member", log.Callback());
@@ -77,16 +77,16 @@ TEST(SqliteStore, ARestartKeepsEntriesRevisionsAndLeases) {
   EXPECT_FALSE((*store->Get("member")).has_value());
 }
 
-TEST(SqliteStore, AWatcherThatFallsBehindIsToldSoAndGivenASnapshot) {
+TEST(SqliteStore, AWatcherThatFallsBehindGetsAnErrorAndASnapshot) {
   TempFolder folder;
   auto store = Open(folder.path());
   WatchLog log;
   std::mutex gate;
   auto held = std::make_unique<std::lock_guard<std::mutex>>(gate);
-  const auto tell = log.Callback();
+  const auto record = log.Callback();
   const auto watch = store->WatchPrefix("", [&](const WatchUpdate& update) {
     { std::lock_guard wait(gate); }
-    tell(update);
+    record(update);
   });
   for (size_t i = 0; i < kWatchBacklogMax + 100; ++i) {
     ASSERT_TRUE(store->Put("k" + std::to_string(i % 3), std::to_string(i)).ok());
@@ -102,7 +102,7 @@ TEST(SqliteStore, AWatcherThatFallsBehindIsToldSoAndGivenASnapshot) {
   }
 }
 
-TEST(SqliteStore, AFileThatIsNoDatabaseIsRefused) {
+TEST(SqliteStore, AFileThatIsNotADatabaseIsRefused) {
   TempFolder folder;
   std::ofstream(folder.path() + "/store.sqlite") << std::string(8192, 'x');
   const auto store = OpenSqliteStore({.folder = folder.path()}, kClock);

@@ -41,8 +41,8 @@ Result<SqliteTables> SqliteTables::Open(const std::string& path, int busy_timeou
   MR_RETURN_IF_ERROR(tables.PrepareAll());
   MR_ASSIGN_OR_RETURN(const int64_t format, tables.ReadCounter("format"));
   if (format != kFormat) {
-    return DataLoss(
-        fmt::format("{}: the store's format is {}, this program knows {}", path, format, kFormat));
+    return DataLoss(fmt::format("{}: the store has format {}, but this program reads format {}",
+                                path, format, kFormat));
   }
   return tables;
 }
@@ -97,7 +97,8 @@ Result<Listing> SqliteTables::List(const std::string& prefix) {
   list_.Reset();
   if (listing.entries.size() > kStoreListKeysMax) {
     return Status(StatusCode::kTooLarge,
-                  fmt::format("more than {} keys begin with {}", kStoreListKeysMax, prefix));
+                  fmt::format("more than {} keys begin with {}, which is the limit of a listing",
+                              kStoreListKeysMax, prefix));
   }
   return listing;
 }
@@ -197,15 +198,17 @@ Status SqliteTables::CheckFence(const std::optional<Fence>& fence) {
   if (!fence) return OkStatus();
   MR_ASSIGN_OR_RETURN(const std::optional<KeyValue> entry, Get(fence->key));
   if (entry && entry->created == fence->created) return OkStatus();
-  return FailedPrecondition(
-      fmt::format("fenced: term {} of {} is over", fence->created.value(), fence->key));
+  return FailedPrecondition(fmt::format("write refused by its fence: term {} of {} has ended",
+                                        fence->created.value(), fence->key));
 }
 
 Result<int64_t> SqliteTables::ReadCounter(const char* name) {
   MR_ASSIGN_OR_RETURN(const bool found, read_counter_.BindText(1, name).Step());
   const int64_t value = found ? read_counter_.Int(0) : 0;
   read_counter_.Reset();
-  if (!found) return DataLoss(fmt::format("the store has no counter {}", name));
+  if (!found) {
+    return DataLoss(fmt::format("the store's counter {} is missing; the file is damaged", name));
+  }
   return value;
 }
 

@@ -1,5 +1,6 @@
-// SqliteTables: the store's tables in one SQLite file: entries with revisions, and leases without
-// their clocks. Every change is one transaction. One thread at a time; keys are whole keys.
+// SqliteTables: the tables of the embedded store in one SQLite file: entries with revisions, and
+// leases without their remaining time. Every change is one transaction. Keys include the cluster's
+// prefix. Owned by the store; one thread at a time.
 #pragma once
 
 #include <optional>
@@ -36,7 +37,7 @@ class SqliteTables {
 
   Result<LeaseId> AddLease(Duration ttl);
   Result<std::vector<Lease>> Leases();
-  // Forgets it and deletes its keys, in one revision.
+  // Deletes the lease and its keys, in one revision.
   Result<TableChange> EndLease(LeaseId lease);
 
  private:

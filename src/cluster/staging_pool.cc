@@ -11,10 +11,10 @@ namespace millrace::cluster {
 
 struct StagingPool::State {
   Mutex mutex;
-  bool asked MR_GUARDED_BY(mutex) = false;  // the plane, for the memory
+  bool asked MR_GUARDED_BY(mutex) = false;  // for the plane's shared memory
   std::shared_ptr<net::SharedMemory> memory MR_GUARDED_BY(mutex);
-  std::vector<std::byte*> free
-      MR_GUARDED_BY(mutex);  // the one given back last is taken first: it is in the cache
+  // A stack: the buffer returned last is taken first, because it is still in the CPU cache.
+  std::vector<std::byte*> free MR_GUARDED_BY(mutex);
 };
 
 StagingPool::StagingPool(size_t buffer_bytes)
@@ -31,7 +31,8 @@ StagingPool::Buffer StagingPool::Take(net::DataPlane& plane, size_t bytes) {
         state_->free.push_back(state_->memory->bytes().data() + (i - 1) * buffer_bytes_);
       }
     } else {
-      MR_LOG(warn, "KV is served from memory of its own: {}", memory.status().message());
+      MR_LOG(warn, "no shared memory for KV, so other workers on this host pull it more slowly: {}",
+             memory.status().message());
     }
   }
   if (state_->free.empty()) {

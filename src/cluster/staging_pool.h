@@ -1,8 +1,9 @@
-// StagingPool: where KV lies between being read from its blocks and being pulled: a few buffers of
-// one size in memory that peers on this host can map. When all are being pulled, or the system
-// gives no memory to share, a buffer is ordinary memory, which works as well, only slower.
+// StagingPool: a few buffers of one size that hold KV after it was read from its blocks and before
+// a peer pulls it. They lie in memory that peers on this host can map. If all of them are in use,
+// or the system provides no shared memory, Take returns ordinary memory: this is slower but works.
 //
-// Owned by the KV exchange. Any thread; buffers may outlive the pool and the data plane.
+// Owned by the KV exchange. Any thread may call it. Buffers may outlive the pool and the data
+// plane.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,9 @@ class StagingPool {
 
   struct Buffer {
     std::span<std::byte> bytes;
-    std::shared_ptr<const void> pin;  // gives the buffer back when it goes
+    std::shared_ptr<const void> pin;  // returns the buffer when released
   };
-  // REQUIRES: `bytes` is no more than a buffer holds. What it holds at first is anybody's guess.
+  // The bytes of the buffer are not initialized. REQUIRES: `bytes` is at most `buffer_bytes`.
   Buffer Take(net::DataPlane& plane, size_t bytes);
 
  private:

@@ -12,9 +12,9 @@ constexpr size_t kClusterNameBytesMax = 64;
 }  // namespace
 
 Status CheckStoreKey(std::string_view key) {
-  if (key.empty()) return InvalidArgument("a key of the store must not be empty");
+  if (key.empty()) return InvalidArgument("a store key must not be empty");
   if (key.size() > kStoreKeyBytesMax) {
-    return InvalidArgument(fmt::format("a key of the store has at most {} bytes, this one has {}",
+    return InvalidArgument(fmt::format("a store key has at most {} bytes, but this one has {}",
                                        kStoreKeyBytesMax, key.size()));
   }
   return OkStatus();
@@ -22,14 +22,15 @@ Status CheckStoreKey(std::string_view key) {
 
 Status CheckStoreValue(std::string_view value) {
   if (value.size() <= kStoreValueBytesMax) return OkStatus();
-  return InvalidArgument(fmt::format("a value of the store has at most {} bytes, this one has {}",
+  return InvalidArgument(fmt::format("a store value has at most {} bytes, but this one has {}",
                                      kStoreValueBytesMax, value.size()));
 }
 
 Status CheckLeaseTtl(Duration ttl) {
   if (ttl > Duration{} && ttl <= kLeaseTtlMax) return OkStatus();
-  return InvalidArgument(fmt::format("a lease lasts more than 0 and at most {} s, not {} s",
-                                     kLeaseTtlMax.seconds(), ttl.seconds()));
+  return InvalidArgument(
+      fmt::format("the time of a lease must be more than 0 and at most {} s, not {} s",
+                  kLeaseTtlMax.seconds(), ttl.seconds()));
 }
 
 Status CheckClusterName(std::string_view name) {
@@ -39,7 +40,8 @@ Status CheckClusterName(std::string_view name) {
   });
   if (usable && !name.empty() && name.size() <= kClusterNameBytesMax) return OkStatus();
   return InvalidArgument(fmt::format(
-      "a cluster's name is 1 to {} letters, digits, '-', '_' and '.'", kClusterNameBytesMax));
+      "a cluster's name must have 1 to {} characters: letters, digits, '-', '_' and '.'",
+      kClusterNameBytesMax));
 }
 
 std::string PrefixEnd(std::string prefix) {

@@ -1,13 +1,14 @@
-// Store: the small, consistent state of a cluster: who is a member, who leads, which plan holds.
-// Keys and values with revisions, compare-and-set, leases that delete their keys when they end, and
-// watches. Two stores keep this contract, shown by one suite (store_conformance_test.cc):
+// Store: the small, consistent state of a cluster: its members, its leader and its plan. It has
+// keys and values with revisions, compare-and-set, leases that delete their keys when they end, and
+// watches. Two stores implement this contract and pass one suite (store_conformance_test.cc):
 // sqlite_store.h, embedded in one controller, and etcd_store.h.
 //
-// Revisions grow by one with every change of the whole store and are never used twice, not after a
-// crash either. Keys are relative to the cluster's prefix; nothing else is seen or touched.
+// Revisions grow by one with every change of the whole store and are never used twice, even after a
+// crash. Keys are relative to the cluster's prefix; keys outside it are neither seen nor changed.
 //
-// Any thread may call. Every call ends within its timeout. A call that ends with kDeadlineExceeded
-// or kUnavailable may or may not have happened; one that ends with another error has not.
+// Any thread may call it. Every call ends within its timeout. A call that ends with
+// kDeadlineExceeded or kUnavailable may have taken effect; one that ends with another error has
+// not.
 #pragma once
 
 #include <cstdint>
@@ -36,50 +37,51 @@ inline constexpr Duration kLeaseTtlMax = Duration::Seconds(3600);
 struct KeyValue {
   std::string key;
   std::string value;
-  Revision created;   // when the key last came into being
-  Revision modified;  // when it was last written
+  Revision created;   // of the write that created the key
+  Revision modified;  // of its last write
   std::optional<LeaseId> lease;
 };
 
 struct Listing {
-  Revision revision;              // what `entries` shows, whole
+  Revision revision;              // `entries` are the complete state as of this revision
   std::vector<KeyValue> entries;  // by key
 };
 
-// A write with a fence happens only while `key` exists and is the very one created then.
+// A write with a fence succeeds only while `key` exists and was created at revision `created`.
 struct Fence {
   std::string key;
   Revision created;
 };
 
 struct WriteOptions {
-  std::optional<LeaseId> lease;  // the key goes when the lease ends
+  std::optional<LeaseId> lease;  // the key is deleted when the lease ends
   std::optional<Fence> fence;
   Duration timeout = kStoreTimeout;
 };
 
 struct Lease {
   LeaseId id;
-  Duration ttl;  // at least what was asked for: a store may have a floor
+  Duration ttl;  // at least the requested time: a store may have a minimum
 };
 
 struct WatchEvent {
   enum class Kind { kPut, kDelete };
   Kind kind = Kind::kPut;
-  KeyValue entry;  // of a deletion: the key, and in `modified` when it went
+  KeyValue entry;  // for a deletion: only the key, and `modified` as the revision of the deletion
 };
 
-// What a watch tells: first a snapshot, then changes after it in order, each exactly once. When the
-// store no longer has what came after the last told change (it compacted its history while the
-// connection was down, or the watcher was too slow), a new snapshot comes with kDataLoss.
+// An update of a watch. A watch delivers a snapshot first, then the changes after it in order, each
+// exactly once. If the store no longer has the changes after the last delivered one (it compacted
+// its history while the connection was down, or the watcher was too slow), the watch delivers a new
+// snapshot with kDataLoss.
 struct WatchUpdate {
   Status status;
-  std::optional<Listing> snapshot;  // replaces all that was known
+  std::optional<Listing> snapshot;  // replaces everything delivered before
   std::vector<WatchEvent> events;
 };
 
-// Ends the watch when destroyed, after a callback under way has returned. Not to be destroyed from
-// its own callback.
+// A running watch. Destroying it ends the watch, and waits for a running callback to return. It
+// must not be destroyed from its own callback.
 class Watch {
  public:
   virtual ~Watch() = default;
@@ -87,48 +89,49 @@ class Watch {
 
 class Store {
  public:
-  // On a thread of the store, one call at a time per watch; may call the store.
+  // Runs on a thread of the store, one call at a time per watch. It may call the store.
   using WatchCallback = std::function<void(const WatchUpdate&)>;
 
   virtual ~Store() = default;
 
-  // nullopt: no such key.
+  // nullopt: the key does not exist.
   virtual Result<std::optional<KeyValue>> Get(std::string_view key,
                                               Duration timeout = kStoreTimeout) = 0;
-  // The keys that begin with `prefix` (empty: all), as of one revision. kTooLarge beyond
-  // kStoreListKeysMax.
+  // The keys that begin with `prefix` (empty: all keys), as of one revision. kTooLarge: more than
+  // kStoreListKeysMax keys.
   virtual Result<Listing> List(std::string_view prefix, Duration timeout = kStoreTimeout) = 0;
 
-  // All writes: kInvalidArgument for a key or value beyond the limits, kNotFound for a lease that
-  // has ended, kFailedPrecondition when the fence does not hold. They return the change's revision.
+  // Writes return the revision of the change. kInvalidArgument: a key or value beyond the limits.
+  // kNotFound: the lease has ended. kFailedPrecondition: the fence does not hold.
   virtual Result<Revision> Put(std::string_view key, std::string_view value,
                                const WriteOptions& options = {}) = 0;
-  // Only where the key was last written at `expected`, or (nullopt) does not exist; else
-  // kFailedPrecondition.
+  // Writes only if the key was last written at `expected`, or (nullopt) does not exist.
+  // kFailedPrecondition: neither is the case.
   virtual Result<Revision> CompareAndPut(std::string_view key, std::optional<Revision> expected,
                                          std::string_view value,
                                          const WriteOptions& options = {}) = 0;
-  // Deleting what is not there is ok: the store's revision as it is.
+  // Deleting a key that does not exist succeeds and returns the store's current revision.
   virtual Result<Revision> Delete(std::string_view key, const WriteOptions& options = {}) = 0;
 
   virtual Result<Lease> Grant(Duration ttl, Duration timeout = kStoreTimeout) = 0;
-  // Starts the lease's time anew; the time it now has. kNotFound when it has ended.
+  // Restarts the lease's time and returns the time it now has. kNotFound: the lease has ended.
   virtual Result<Duration> KeepAlive(LeaseId lease, Duration timeout = kStoreTimeout) = 0;
-  // Ends it now and deletes its keys. kNotFound when it had ended.
+  // Ends the lease now and deletes its keys. kNotFound: the lease had already ended.
   virtual Status Revoke(LeaseId lease, Duration timeout = kStoreTimeout) = 0;
 
-  // At once; the snapshot comes when the store can be reached. Must be destroyed before the store.
+  // Returns at once; the snapshot comes when the store can be reached. The watch must be destroyed
+  // before the store.
   virtual std::unique_ptr<Watch> WatchPrefix(std::string_view prefix, WatchCallback callback) = 0;
 };
 
-// What every store refuses before it does anything.
+// Checks of arguments that every store makes before it does anything.
 Status CheckStoreKey(std::string_view key);
 Status CheckStoreValue(std::string_view value);
 Status CheckLeaseTtl(Duration ttl);
-// 1 to 64 letters, digits, '-', '_' and '.'; it becomes part of every key.
+// A cluster's name has 1 to 64 letters, digits, '-', '_' and '.'. It becomes part of every key.
 Status CheckClusterName(std::string_view name);
 
-// The first key after all that begin with `prefix`; empty: there is no end.
+// The first key after all keys that begin with `prefix`; empty: no key comes after them.
 std::string PrefixEnd(std::string prefix);
 
 }  // namespace millrace::cluster

@@ -1,5 +1,5 @@
-// The contract of cluster/store.h, for every kind of store: sqlite_store_test.cc and
-// etcd_store_test.cc name the kinds.
+// The contract of cluster/store.h, tested for every kind of store. sqlite_store_test.cc and
+// etcd_store_test.cc instantiate the suite.
 #include "cluster/testing/store_conformance.h"
 
 #include <gtest/gtest.h>
@@ -33,11 +33,11 @@ TEST_P(StoreConformance, ReadsWhatWasWrittenWithItsRevisions) {
   EXPECT_FALSE((*store->Get("a")).has_value());
   EXPECT_EQ(store->Delete("a")->value(), gone.value()) << "deleting nothing changes nothing";
   const Revision again = *store->Put("a", binary);
-  EXPECT_EQ((*store->Get("a"))->created, again) << "a new life of the key";
+  EXPECT_EQ((*store->Get("a"))->created, again) << "the key is created again";
   EXPECT_EQ((*store->Get("a"))->value, binary);
 }
 
-TEST_P(StoreConformance, ListsByPrefixWhateverBytesAKeyHas) {
+TEST_P(StoreConformance, ListsByPrefixForKeysWithAnyBytes) {
   auto store = Connect();
   const std::vector<std::string> keys = {
       "a", "a%", "a/1", "a/2",  "a\xff",    "a\xff\xff",           "ab",
@@ -61,7 +61,7 @@ TEST_P(StoreConformance, ListsByPrefixWhateverBytesAKeyHas) {
   }
 }
 
-TEST_P(StoreConformance, RefusesWhatIsBeyondTheLimits) {
+TEST_P(StoreConformance, RefusesArgumentsBeyondTheLimits) {
   auto store = Connect();
   const std::string key(kStoreKeyBytesMax, 'k');
   const std::string value(kStoreValueBytesMax, 'v');
@@ -88,7 +88,7 @@ TEST_P(StoreConformance, ListsMoreThanOneMessageHolds) {
 TEST_P(StoreConformance, AnotherClusterSeesNothing) {
   auto store = Connect();
   auto other = fixture().ConnectElsewhere();
-  if (!other) return;  // a store of one cluster
+  if (!other) return;  // this kind of store holds one cluster
   WatchLog log;
   const auto watch = other->WatchPrefix("", log.Callback());
   ASSERT_TRUE(log.WaitForSnapshot());
@@ -100,7 +100,7 @@ TEST_P(StoreConformance, AnotherClusterSeesNothing) {
   EXPECT_EQ(log.events().front().entry.value, "theirs");
 }
 
-TEST_P(StoreConformance, ComparesBeforeItPuts) {
+TEST_P(StoreConformance, CompareAndPutNeedsTheExpectedRevision) {
   auto store = Connect();
   const Result<Revision> created = store->CompareAndPut("a", std::nullopt, "1");
   ASSERT_TRUE(created.ok()) << created.status().ToString();
@@ -116,7 +116,7 @@ TEST_P(StoreConformance, ComparesBeforeItPuts) {
   EXPECT_FALSE((*store->Get("b")).has_value());
 }
 
-TEST_P(StoreConformance, OfRacingWritersOneWinsEachRound) {
+TEST_P(StoreConformance, OneOfSeveralRacingWritersWinsEachRound) {
   constexpr int kThreads = 4, kRounds = 25;
   std::vector<std::thread> threads;
   std::mutex mutex;
@@ -145,7 +145,7 @@ TEST_P(StoreConformance, OfRacingWritersOneWinsEachRound) {
   EXPECT_EQ(revisions.size(), static_cast<size_t>(kThreads * kRounds));
 }
 
-TEST_P(StoreConformance, AFencedWriteNeedsTheVeryKey) {
+TEST_P(StoreConformance, AFencedWriteNeedsTheKeyOfItsFence) {
   auto store = Connect();
   const Revision term = *store->CompareAndPut("leader", std::nullopt, "one");
   WriteOptions fenced{.fence = Fence{"leader", term}};
@@ -153,7 +153,7 @@ TEST_P(StoreConformance, AFencedWriteNeedsTheVeryKey) {
   ASSERT_TRUE(store->Put("leader", "one, renamed").ok());
   const Result<Revision> second =
       store->CompareAndPut("plan", (*store->Get("plan"))->modified, "2", fenced);
-  EXPECT_TRUE(second.ok()) << "rewritten is not created anew";
+  EXPECT_TRUE(second.ok()) << "writing the key again does not create it again";
   ASSERT_TRUE(store->Delete("leader").ok());
   EXPECT_EQ(store->Put("plan", "3", fenced).status().code(), StatusCode::kFailedPrecondition);
   ASSERT_TRUE(store->CompareAndPut("leader", std::nullopt, "two").ok());
@@ -167,7 +167,7 @@ TEST_P(StoreConformance, AFencedWriteNeedsTheVeryKey) {
   EXPECT_FALSE((*store->Get("new")).has_value());
 }
 
-TEST_P(StoreConformance, ALeaseThatEndsTakesItsKeysAlongAndTheWatchTells) {
+TEST_P(StoreConformance, KeysOfAnEndedLeaseAreDeletedAndTheWatchReportsIt) {
   auto store = Connect();
   WatchLog log;
   const auto watch = store->WatchPrefix("w/", log.Callback());
@@ -183,10 +183,11 @@ TEST_P(StoreConformance, ALeaseThatEndsTakesItsKeysAlongAndTheWatchTells) {
   ASSERT_TRUE(log.WaitFor([](const WatchLog& l) {
     return l.events().size() >= 5 && l.events().back().kind == WatchEvent::Kind::kDelete;
   }));
-  EXPECT_GE(SteadyClock().Now() - begun, lease.ttl) << "not before its time";
+  EXPECT_GE(SteadyClock().Now() - begun, lease.ttl) << "the lease must not end early";
   EXPECT_EQ(log.events().back().entry.key, "w/1");
   EXPECT_FALSE((*store->Get("w/1")).has_value());
-  EXPECT_EQ((*store->Get("w/2"))->value, "detached") << "a put without the lease leaves it";
+  EXPECT_EQ((*store->Get("w/2"))->value, "detached")
+      << "a write without the lease detaches the key";
   EXPECT_EQ(store->KeepAlive(lease.id).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(store->Revoke(lease.id).code(), StatusCode::kNotFound);
   EXPECT_EQ(store->Put("w/1", "late", {.lease = lease.id}).status().code(), StatusCode::kNotFound);
@@ -211,7 +212,7 @@ TEST_P(StoreConformance, ALeaseKeptAliveLastsAndARevokedOneEndsAtOnce) {
   EXPECT_FALSE((*store->Get("kept")).has_value());
 }
 
-TEST_P(StoreConformance, AWatchTellsEachChangeOnceInOrder) {
+TEST_P(StoreConformance, AWatchReportsEachChangeOnceInOrder) {
   auto store = Connect();
   ASSERT_TRUE(store->Put("w/before", "0").ok());
   WatchLog log;
@@ -245,14 +246,14 @@ TEST_P(StoreConformance, AWatchTellsEachChangeOnceInOrder) {
     last = event.entry.modified;
     values.insert(event.entry.value);
   }
-  EXPECT_EQ(values.size(), static_cast<size_t>(writes + 1)) << "none twice, none missing";
+  EXPECT_EQ(values.size(), static_cast<size_t>(writes + 1)) << "no value twice, none missing";
   const Listing now = *store->List("w/");
   std::map<std::string, std::string> listed;
   for (const KeyValue& entry : now.entries) listed[entry.key] = entry.value;
   EXPECT_EQ(log.known(), listed);
 }
 
-TEST_P(StoreConformance, AWatchBegunInTheMidstOfWritesMissesNothing) {
+TEST_P(StoreConformance, AWatchStartedDuringWritesMissesNothing) {
   auto store = Connect();
   std::atomic<bool> stop = false;
   std::thread writer([&] {

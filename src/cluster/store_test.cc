@@ -17,7 +17,7 @@ TEST(Store, PrefixEndIsTheFirstKeyBehindAllWithThePrefix) {
 TEST(Store, LimitsAreRefusedWithTheirNumbers) {
   EXPECT_TRUE(CheckStoreKey(std::string(kStoreKeyBytesMax, 'k')).ok());
   EXPECT_EQ(CheckStoreKey(std::string(kStoreKeyBytesMax + 1, 'k')).message(),
-            "a key of the store has at most 512 bytes, this one has 513");
+            "a store key has at most 512 bytes, but this one has 513");
   EXPECT_FALSE(CheckStoreKey("").ok());
   EXPECT_TRUE(CheckStoreValue(std::string(kStoreValueBytesMax, 'v')).ok());
   EXPECT_FALSE(CheckStoreValue(std::string(kStoreValueBytesMax + 1, 'v')).ok());

@@ -1,6 +1,6 @@
-// TimedMutex: std::timed_mutex out of a mutex and a condition, because the thread sanitizer does
-// not see through the standard one's waiting. TimedMutexLock holds one until the end of its scope.
-// Any thread may call a TimedMutex; one thread at a time uses a TimedMutexLock.
+// TimedMutex: a std::timed_mutex made of a mutex and a condition variable, because the thread
+// sanitizer does not understand the timed waits of the standard one. TimedMutexLock holds one until
+// the end of its scope. Any thread may call a TimedMutex; one thread uses a TimedMutexLock.
 #pragma once
 
 #include <chrono>
@@ -40,13 +40,13 @@ class MR_CAPABILITY("mutex") TimedMutex {
 class MR_SCOPED_CAPABILITY TimedMutexLock {
  public:
   explicit TimedMutexLock(TimedMutex& mutex) MR_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
-  // Takes over a mutex that this thread holds already.
+  // Adopts a mutex that this thread already holds.
   TimedMutexLock(TimedMutex& mutex, std::adopt_lock_t) MR_REQUIRES(mutex) : mutex_(mutex) {}
   ~TimedMutexLock() MR_RELEASE() { mutex_.unlock(); }
   TimedMutexLock(const TimedMutexLock&) = delete;
   TimedMutexLock& operator=(const TimedMutexLock&) = delete;
 
-  // For a wait on a condition, which gives the mutex back and takes it again.
+  // For waits on a condition variable, which release the mutex and acquire it again.
   void lock() MR_ACQUIRE() { mutex_.lock(); }
   void unlock() MR_RELEASE() { mutex_.unlock(); }
 

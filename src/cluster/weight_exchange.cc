@@ -50,7 +50,7 @@ WeightCounters WeightExchange::counters() const {
   return counters_;
 }
 
-// ---- the owner's side
+// ---- the side that serves
 
 bool WeightExchange::IsRequest(std::span<const std::byte> request) {
   return IsWeightRequest(request);
@@ -75,22 +75,24 @@ Result<net::PullSource> WeightExchange::ServeAny(std::span<const std::byte> requ
     MutexLock lock(mutex_);
     held = held_;
   }
-  if (held.empty()) return NotFound("no weights are here to copy");
+  if (held.empty()) return NotFound("this worker has no weights to copy");
   if (asked.ask == Ask::kList) {
     const Held& first = held.front();
     const auto text = std::make_shared<std::string>(
         ToText({first.digests->fingerprint(), first.layout, first.store->files()}));
-    if (text->size() > kWeightListBytesMax) return ResourceExhausted("the list of weights is long");
+    if (text->size() > kWeightListBytesMax) {
+      return ResourceExhausted("the list of weight files is too long");
+    }
     return Answer(std::as_bytes(std::span(*text)), text);
   }
   const auto found = std::ranges::find(held, asked.layout, &Held::layout);
-  if (found == held.end()) return NotFound("no weights laid out like that are here");
+  if (found == held.end()) return NotFound("this worker has no weights with this layout");
   const WeightRange& range = asked.range;
   if (asked.ask == Ask::kDigests) {
     const std::span<const std::byte> digests = found->digests->digests();
     if (range.end > digests.size()) {
-      return InvalidArgument(
-          fmt::format("bytes [{}, {}) of {} of digests", range.begin, range.end, digests.size()));
+      return InvalidArgument(fmt::format("bytes [{}, {}) are not within the {} bytes of digests",
+                                         range.begin, range.end, digests.size()));
     }
     return Answer(digests.subspan(range.begin, range.end - range.begin), found->digests);
   }
@@ -103,16 +105,19 @@ Result<net::PullSource> WeightExchange::ServeAny(std::span<const std::byte> requ
                         }});
 }
 
-// ---- the reader's side
+// ---- the side that fetches
 
 Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress& progress) {
   std::vector<Source> sources;
   for (const WorkerAddress& source : load.sources) {
     if (sources.size() == kWeightSourcesMax) break;
     const net::PeerAddress address = DataAddress(source);
-    const bool aside = std::ranges::find(aside_, address) != aside_.end();
-    sources.push_back(
-        {address, {}, aside ? DataLoss("it gave other bytes than the model's") : OkStatus()});
+    const bool disabled = std::ranges::find(disabled_, address) != disabled_.end();
+    sources.push_back({address,
+                       {},
+                       disabled
+                           ? DataLoss("source disabled until it restarts: it served wrong bytes")
+                           : OkStatus()});
   }
   const Time start = clock_.Now();
   const uint64_t before = counters().pulled_bytes;
@@ -131,7 +136,7 @@ Result<std::string> WeightExchange::Fetch(const LoadShard& load, const Progress&
                        source.failed.message());
   }
   if (why.empty()) why = sources.empty() ? "no other worker has weights" : status.message();
-  return Unavailable(fmt::format("no worker gave the weights of layers {}-{} ({})",
+  return Unavailable(fmt::format("no worker could serve the weights of layers {}-{} ({})",
                                  load.layers.begin, load.layers.end - 1, why));
 }
 
@@ -139,23 +144,24 @@ Status WeightExchange::FetchLayers(const LoadShard& load, std::vector<Source>& s
                                    const Progress& progress) {
   const std::string wanted = Wanted(load);
   if (copy_.digests && copy_.digests->fingerprint() != wanted) {
-    return FailedPrecondition("weights of another model were copied in this process's life");
+    return FailedPrecondition(
+        "this worker has already copied weights of another model; restart it");
   }
   MR_RETURN_IF_ERROR(AskForLists(sources, wanted, progress));
   if (!copy_.digests) MR_RETURN_IF_ERROR(BeginCopy(sources, progress));
   for (Source& source : sources) {
     if (source.list.layout != copy_.layout) {
-      Fail(source, InvalidArgument("its files are cut in another way"));
+      Fail(source, InvalidArgument("its weight files are split differently"));
     }
   }
   MR_ASSIGN_OR_RETURN(const auto ranges, copy_.store->RangesFor(load.layers, load.rank));
   MR_RETURN_IF_ERROR(PullInto(sources, PartsOf(ranges), progress));
-  // What is in no chunk would be read as zeros.
+  // A byte that no chunk covers would be read as zero.
   for (const WeightRange& range : ranges) MR_RETURN_IF_ERROR(copy_.store->Check(range));
   return OkStatus();
 }
 
-// The fingerprint that sources must have; empty: whatever the first has.
+// The fingerprint that sources must have; empty: the fingerprint of the first source.
 std::string WeightExchange::Wanted(const LoadShard& load) const {
   if (!load.model_fingerprint.empty()) return load.model_fingerprint;
   MutexLock lock(mutex_);
@@ -165,17 +171,17 @@ std::string WeightExchange::Wanted(const LoadShard& load) const {
 void WeightExchange::Fail(Source& source, const Status& why) {
   if (!source.failed.ok()) return;
   source.failed = why;
-  MR_LOG(warn, "worker {} gives no weights: {}", Printable(source.address.endpoint),
+  MR_LOG(warn, "cannot get weights from worker {}: {}", Printable(source.address.endpoint),
          Printable(why.message()));
   MutexLock lock(mutex_);
   ++counters_.sources_failed;
 }
 
-Status WeightExchange::PutAside(Source& source, const Status& why) {
+Status WeightExchange::Disable(Source& source, const Status& why) {
   if (!source.failed.ok()) return source.failed;
-  Fail(source, DataLoss(why.message() + "; it is asked no more"));
-  if (aside_.size() == kWeightSourcesAsideMax) aside_.erase(aside_.begin());
-  aside_.push_back(source.address);
+  Fail(source, DataLoss(why.message() + "; source disabled until it restarts"));
+  if (disabled_.size() == kDisabledSourcesMax) disabled_.erase(disabled_.begin());
+  disabled_.push_back(source.address);
   MutexLock lock(mutex_);
   ++counters_.sources_untrue;
   return Unavailable(why.message());
@@ -183,7 +189,7 @@ Status WeightExchange::PutAside(Source& source, const Status& why) {
 
 Status WeightExchange::AskForLists(std::vector<Source>& sources, std::string wanted,
                                    const Progress& progress) {
-  std::vector<size_t> asked;  // of the sources
+  std::vector<size_t> asked;  // indexes of sources
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].failed.ok()) asked.push_back(i);
   }

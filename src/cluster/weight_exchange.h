@@ -1,17 +1,19 @@
-// WeightExchange: weights from worker to worker, by the same pulls as KV: a worker that lacks a
-// model's files copies what its layers need from workers that have them, and passes on what it has.
+// WeightExchange: copies weights from worker to worker, with the same pulls as KV. A worker without
+// a model's files copies what its layers need from workers that have them, and serves its copy to
+// others.
 //
-// A pull names a range of one of the files in a list (weight_messages.h), and the digest of how
-// they are laid out; so it can reach nothing but weights, and only those of the same files. Each
-// part is asked of the first source that lives and has it. Who may ask at all is for the cluster's
-// token and certificates to say.
+// A pull names a range of one of the files in a list (weight_messages.h) and the digest of their
+// layout. So it can read nothing but weights, and only those of the same files. Each part is
+// requested from the first working source that has it. The cluster's token and certificates decide
+// who may pull.
 //
-// No source is believed. Configuration, headers and digests (model/weight_digests.h) must add up to
-// the fingerprint of the model that is wanted, and every chunk must have its digest before it is
-// written. A source whose bytes are others is asked nothing more as long as it lives.
+// Sources are untrusted. Configuration, headers and digests (model/weight_digests.h) must match the
+// fingerprint of the wanted model, and every chunk must match its digest before it is written. A
+// source with different bytes is disabled until it restarts.
 //
-// Copies lie in a folder of the worker's own, are made anew in every life and removed with it.
-// Serve: any thread. The rest: the loading thread; Offer and Use before it runs.
+// The copy lies in a folder of the worker's own. It is made again in every run of the worker and
+// removed with the exchange. The worker process and its loader share it. Any thread may
+// call Serve. The other functions belong to the loading thread; call Offer and Use before it runs.
 #pragma once
 
 #include <cstdint>
@@ -35,35 +37,36 @@
 
 namespace millrace::cluster {
 
-inline constexpr size_t kWeightSourcesMax = 16;        // tried for one load
-inline constexpr size_t kWeightSourcesAsideMax = 256;  // remembered; the oldest is forgotten
+inline constexpr size_t kWeightSourcesMax = 16;     // tried for one load
+inline constexpr size_t kDisabledSourcesMax = 256;  // remembered; the oldest is forgotten
 
 struct WeightCounters {
   uint64_t served = 0, served_bytes = 0;
-  uint64_t refused = 0;  // other files, beyond them, not here, garbage
+  uint64_t refused = 0;  // requests for other files, missing ranges, or malformed ones
   uint64_t pulled_bytes = 0;
   uint64_t sources_failed = 0;
-  uint64_t sources_untrue = 0;  // of these: with bytes that are not those of the model
+  uint64_t sources_untrue = 0;  // those of them that were disabled
 };
 
 class WeightExchange {
  public:
-  // `copies`: where they lie, and those of other processes beside them.
+  // `copies`: the folder of the copy. If another process has it, "-2" and so on is appended.
   WeightExchange(std::string copies, const Clock& clock)
       : copies_(std::move(copies)), clock_(clock) {}
   ~WeightExchange();
   void Use(net::DataPlane* plane) { plane_ = plane; }
 
-  // Weights that are here whole.
+  // Serves weights that this worker has in full.
   Status Offer(std::shared_ptr<model::WeightStore> store,
                std::shared_ptr<const model::WeightDigests> digests);
 
-  // False is not wanted any more. Bytes.
+  // Called with numbers of bytes; false: the load is no longer wanted.
   using Progress = std::function<bool(int64_t done, int64_t total)>;
-  // A folder that has what the load reads. kUnavailable: no source could give it, with the reasons.
-  // kCancelled: not wanted. kResourceExhausted, kFailedPrecondition: the copy cannot be kept.
+  // Returns a folder that contains the files this load needs. kUnavailable: no source could serve
+  // them; the message has the reasons. kCancelled: `progress` returned false. kResourceExhausted,
+  // kFailedPrecondition: the copy cannot be stored.
   Result<std::string> Fetch(const LoadShard& load, const Progress& progress);
-  // Of the model whose weights have been fetched; empty before.
+  // The fingerprint of the model whose weights were fetched; empty before the first fetch.
   std::string fetched_fingerprint() const;
 
   static bool IsRequest(std::span<const std::byte> request);
@@ -83,15 +86,15 @@ class WeightExchange {
     WeightList list;
     Status failed;
   };
-  // Of a file, by where it begins.
+  // The unit that has a digest.
   struct Chunk {
     model::WeightRange range;
-    size_t number = 0;  // in the digests
+    size_t number = 0;  // its index in the digests
   };
-  // A range of the copy that is pulled at once, and the chunks that it is made of.
+  // A range of the copy that one pull fetches, and the chunks that it consists of.
   struct Part {
     model::WeightRange range;
-    std::span<const Chunk> chunks = {};  // none: what is checked when all of it is there
+    std::span<const Chunk> chunks = {};  // none: a part of the heads, which are checked as a whole
   };
   Result<net::PullSource> ServeAny(std::span<const std::byte> request) const;
   std::string Wanted(const LoadShard& load) const;
@@ -102,26 +105,27 @@ class WeightExchange {
   Result<std::vector<std::byte>> PullDigests(Source& source, size_t bytes,
                                              const Progress& progress);
   std::vector<Part> PartsOf(const std::vector<model::WeightRange>& ranges) const;
-  bool IsTrue(const Part& part, std::span<const std::byte> bytes) const;
+  bool MatchesDigests(const Part& part, std::span<const std::byte> bytes) const;
   Status PullInto(std::span<Source> sources, const std::vector<Part>& parts,
                   const Progress& progress);
   Status FetchLayers(const LoadShard& load, std::vector<Source>& sources, const Progress& progress);
   Status CheckSpace(int64_t bytes) const;
   void Fail(Source& source, const Status& why);
-  // Says why, for what has to end with it.
-  Status PutAside(Source& source, const Status& why);
+  // Disables the source until it restarts. Returns an error for a copy that depends on it.
+  Status Disable(Source& source, const Status& why);
 
   const std::string copies_;
   const Clock& clock_;
   net::DataPlane* plane_ = nullptr;
   std::optional<FolderLock> lock_;  // of the copy's folder
   std::string copy_folder_;
-  Held copy_;                            // the loading thread's, as what follows; with digests
-  std::vector<Chunk> chunks_;            // once these add up to the fingerprint
-  std::vector<net::PeerAddress> aside_;  // sources that gave other bytes
+  // The members up to mutex_ belong to the loading thread.
+  Held copy_;                               // has digests once they match the fingerprint
+  std::vector<Chunk> chunks_;               // by file and position
+  std::vector<net::PeerAddress> disabled_;  // sources that served wrong bytes
 
   mutable Mutex mutex_;
-  std::vector<Held> held_ MR_GUARDED_BY(mutex_);  // that others may have
+  std::vector<Held> held_ MR_GUARDED_BY(mutex_);  // weights that others may pull
   WeightCounters counters_ MR_GUARDED_BY(mutex_);
 };
 

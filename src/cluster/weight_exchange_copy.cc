@@ -1,4 +1,4 @@
-// How a copy of weights is begun and filled.
+// The part of WeightExchange that begins and fills a copy.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,12 +18,13 @@ namespace fs = std::filesystem;
 using model::WeightRange;
 using Ask = WeightRequest::Ask;
 
-constexpr int kCopiesMax = 64;  // of processes that share a folder
+constexpr int kCopiesMax = 64;  // by processes that share a parent folder
 constexpr std::string_view kCopyName = "weights";
 
 }  // namespace
 
-// Configuration, headers and digests: all of one source, since only together they can be judged.
+// Copies configuration, headers and digests from one source, because they can be checked only
+// together.
 Status WeightExchange::BeginCopy(std::vector<Source>& sources, const Progress& progress) {
   for (Source& source : sources) {
     if (!source.failed.ok()) continue;
@@ -38,7 +39,7 @@ Status WeightExchange::BeginCopy(std::vector<Source>& sources, const Progress& p
     if (copied.code() != StatusCode::kUnavailable) return copied;
     Fail(source, copied);
   }
-  return Unavailable("no source has weights");
+  return Unavailable("no source has the weights");
 }
 
 Status WeightExchange::TakeFolder() {
@@ -50,18 +51,19 @@ Status WeightExchange::TakeFolder() {
       copy_folder_ = (fs::path(folder) / kCopyName).string();
     } else if (lock.status().code() != StatusCode::kFailedPrecondition || i == kCopiesMax) {
       return FailedPrecondition(fmt::format(
-          "{}; weights from other workers are kept there: name a model folder that can be written",
+          "{}; weights from other workers are stored there: give a model folder that is writable",
           lock.status().message()));
     }
   }
   std::error_code error;
-  fs::remove_all(copy_folder_, error);  // of an earlier life, or of a source that was not true
+  fs::remove_all(copy_folder_, error);  // from a previous run, or from a source that failed a check
   if (!error) fs::create_directory(copy_folder_, error);
   if (error) return FailedPrecondition(fmt::format("{}: {}", copy_folder_, error.message()));
   return OkStatus();
 }
 
-// kUnavailable: what it gave is no model's, or not the one its list named.
+// kUnavailable: the source failed, or its files are not a model or not the model that its list
+// names.
 Status WeightExchange::CopyHeads(Source& source, const Progress& progress) {
   MR_ASSIGN_OR_RETURN(copy_.store, model::WeightStore::NewCopy(copy_folder_, source.list.files));
   copy_.layout = source.list.layout;
@@ -78,19 +80,20 @@ Status WeightExchange::CopyHeads(Source& source, const Progress& progress) {
   };
   MR_RETURN_IF_ERROR(pull(copy_.store->LengthRanges()));
   const auto heads = copy_.store->HeadRanges();
-  if (!heads.ok()) return PutAside(source, heads.status());
+  if (!heads.ok()) return Disable(source, heads.status());
   MR_RETURN_IF_ERROR(pull(*heads));
   MR_ASSIGN_OR_RETURN(const std::string layout, copy_.store->Layout());
   if (layout != copy_.layout) {
-    return PutAside(source, DataLoss("weight files that are not what their list said"));
+    return Disable(source, DataLoss("its weight files do not match its list of files"));
   }
   auto digests = model::WeightDigests::OfHeads(copy_folder_);
-  if (!digests.ok()) return PutAside(source, digests.status());
+  if (!digests.ok()) return Disable(source, digests.status());
   MR_ASSIGN_OR_RETURN(auto bytes,
                       PullDigests(source, digests->chunks() * model::kDigestBytes, progress));
   MR_RETURN_IF_ERROR(digests->Take(std::move(bytes)));
   if (digests->fingerprint() != source.list.fingerprint) {
-    return PutAside(source, DataLoss("what it says of its weights is not of the model it names"));
+    return Disable(source,
+                   DataLoss("its weights do not match the model fingerprint that it names"));
   }
   MR_ASSIGN_OR_RETURN(const auto ranges, copy_.store->RangesOf(*digests));
   chunks_.clear();
@@ -125,7 +128,7 @@ Result<std::vector<std::byte>> WeightExchange::PullDigests(Source& source, size_
   return digests;
 }
 
-// Whole chunks that are not here yet, those that touch put together as far as a pull may go.
+// The missing chunks of the ranges. Adjacent chunks are merged up to the size limit of a pull.
 std::vector<WeightExchange::Part> WeightExchange::PartsOf(
     const std::vector<WeightRange>& ranges) const {
   std::vector<bool> needed(chunks_.size());
@@ -156,7 +159,7 @@ std::vector<WeightExchange::Part> WeightExchange::PartsOf(
   return parts;
 }
 
-bool WeightExchange::IsTrue(const Part& part, std::span<const std::byte> bytes) const {
+bool WeightExchange::MatchesDigests(const Part& part, std::span<const std::byte> bytes) const {
   return std::ranges::all_of(part.chunks, [&](const Chunk& chunk) {
     return copy_.digests->Matches(chunk.number, bytes.subspan(chunk.range.begin - part.range.begin,
                                                               chunk.range.end - chunk.range.begin));
@@ -168,12 +171,13 @@ Status WeightExchange::CheckSpace(int64_t bytes) const {
   const fs::space_info space = fs::space(copy_folder_, error);
   if (error || !std::cmp_less(space.available, bytes)) return OkStatus();
   return ResourceExhausted(fmt::format(
-      "{}: {} of weights are to be fetched and {} are free on this disk; free some, or name a "
-      "model folder on another",
+      "{}: the weights need {} and this disk has {} free; free some space, or give a model folder "
+      "on another disk",
       copy_folder_, FormatBytes(bytes), FormatBytes(static_cast<int64_t>(space.available))));
 }
 
-// A part that one source lacks, or gives wrongly, is asked of the next.
+// If a source lacks a part or serves wrong bytes for it, the part is requested from the next
+// source.
 Status WeightExchange::PullInto(std::span<Source> sources, const std::vector<Part>& parts,
                                 const Progress& progress) {
   int64_t total = 0, done = 0;
@@ -190,10 +194,10 @@ Status WeightExchange::PullInto(std::span<Source> sources, const std::vector<Par
     return fmt::format("bytes [{}, {}) of {}", range.begin, range.end,
                        copy_.store->files()[range.file].name);
   };
-  if (!parts.empty() && !next_source(0)) return Unavailable("nobody has " + name(0));
+  if (!parts.empty() && !next_source(0)) return Unavailable("no source has " + name(0));
   PullSteps steps;
   steps.order = [&](size_t i) {
-    // Where none is left, one that has failed will fail again, and the part with it.
+    // If no source is left, ask a failed one: it fails again, and the part with it.
     const Source& source = sources[next_source(i) ? source_of[i] : 0];
     const WeightRange& range = parts[i].range;
     return PullOrder{source.address, Encode(WeightRequest{Ask::kRange, copy_.layout, range}),
@@ -201,27 +205,27 @@ Status WeightExchange::PullInto(std::span<Source> sources, const std::vector<Par
   };
   steps.arrived = [&](size_t i, const Status& status,
                       std::span<const std::byte> bytes) -> Result<bool> {
-    if (status.ok() && IsTrue(parts[i], bytes)) {
+    if (status.ok() && MatchesDigests(parts[i], bytes)) {
       MR_RETURN_IF_ERROR(copy_.store->Write(parts[i].range, bytes));
       done += std::ssize(bytes);
       {
         MutexLock lock(mutex_);
         counters_.pulled_bytes += bytes.size();
       }
-      if (!progress(done, total)) return Cancelled("not wanted any more");
+      if (!progress(done, total)) return Cancelled("the weights are no longer wanted");
       return false;
     }
     if (source_of[i] < sources.size()) {
       Source& source = sources[source_of[i]];
       if (status.ok()) {
-        (void)PutAside(source, DataLoss(name(i) + " are not those of the model")).ok();
-      } else if (status.code() != StatusCode::kNotFound) {  // it may have others
+        (void)Disable(source, DataLoss(name(i) + " do not match the model's digests")).ok();
+      } else if (status.code() != StatusCode::kNotFound) {  // it may have other parts
         Fail(source, status);
       }
       ++source_of[i];
     }
     if (next_source(i)) return true;
-    return Unavailable("nobody has " + name(i));
+    return Unavailable("no source has " + name(i));
   };
   steps.wanted = [&] { return progress(0, 0); };
   return PullParts(*plane_, parts.size(), steps);

@@ -61,7 +61,7 @@ net::PullSource Answer(std::string text) {
   const auto kept = std::make_shared<const std::string>(std::move(text));
   return net::PullSource(net::PullSegments{{std::as_bytes(std::span(*kept))}, kept});
 }
-// What a source says instead of the truth, to some requests.
+// The false answer of a source to a request; nullopt: it answers correctly.
 using Lie = std::function<std::optional<std::string>(const WeightRequest& request)>;
 
 struct WeightNode {
@@ -112,7 +112,7 @@ LoadShard Load(LayerRange layers, std::initializer_list<const WeightNode*> sourc
   return load;
 }
 
-// Whether every byte of these layers is as in the model's own folder.
+// Expects every byte of these layers to equal the model's own folder.
 void ExpectRight(const std::string& copy, LayerRange layers, const std::string& whole = Folder()) {
   const auto runs = model::WeightRunsOf(copy, layers, {});
   ASSERT_TRUE(runs.ok()) << runs.status().ToString();
@@ -137,7 +137,7 @@ int64_t LoadedBytes(const std::string& folder, LayerRange layers) {
   return loaded.ok() ? (*loaded)->loaded_bytes() : 0;
 }
 
-TEST(WeightExchange, OnlyWhatTheLayersNeedTravels) {
+TEST(WeightExchange, OnlyTheNeededLayersArePulled) {
   WeightNode owner, reader;
   owner.Offer(Folder());
   const auto folder = reader.exchange.Fetch(Load({1, 3}, {&owner}), kWanted);
@@ -150,17 +150,17 @@ TEST(WeightExchange, OnlyWhatTheLayersNeedTravels) {
   EXPECT_LT(pulled, layers + 16'384) << "and the files' heads";
   EXPECT_LT(pulled, model / 2);
   EXPECT_GE(reader.plane->stats().pull_bytes_received, static_cast<uint64_t>(layers));
-  // Of the next layers only what is new.
+  // The next fetch pulls only the missing layers.
   ASSERT_TRUE(reader.exchange.Fetch(Load({2, 4}, {&owner}), kWanted).ok());
   EXPECT_LT(static_cast<int64_t>(reader.exchange.counters().pulled_bytes) - pulled,
             layers * 6 / 10);
   ExpectRight(*folder, {1, 4});
-  // What is here already needs nobody.
+  // Layers that are already copied need no source.
   EXPECT_TRUE(reader.exchange.Fetch(Load({1, 4}, {}), kWanted).ok());
   EXPECT_EQ(owner.exchange.counters().refused, 0u);
 }
 
-TEST(WeightExchange, ACopyIsPassedOnAsFarAsItGoes) {
+TEST(WeightExchange, APartialCopyIsServedToOthers) {
   WeightNode owner, first, second;
   owner.Offer(Folder(1, 300'000));
   ASSERT_TRUE(first.exchange.Fetch(Load({2, 5}, {&owner}), kWanted).ok());
@@ -169,14 +169,14 @@ TEST(WeightExchange, ACopyIsPassedOnAsFarAsItGoes) {
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
   ExpectRight(*folder, {2, 5}, Folder(1, 300'000));
   EXPECT_EQ(owner.exchange.counters().served_bytes, before);
-  // The rest from whoever has it: lacking a part is no failure.
+  // The rest comes from a source that has it. A source that lacks a part does not count as failed.
   ASSERT_TRUE(second.exchange.Fetch(Load({0, 6}, {&first, &owner}), kWanted).ok());
   ExpectRight(*folder, {0, 6}, Folder(1, 300'000));
   EXPECT_EQ(second.exchange.counters().sources_failed, 0u);
   EXPECT_GT(owner.exchange.counters().served_bytes, before);
 }
 
-TEST(WeightExchange, AnotherSourceTakesOverFromOneThatDies) {
+TEST(WeightExchange, AnotherSourceTakesOverWhenOneDies) {
   WeightNode dies, lives, reader;
   dies.Offer(Folder());
   lives.Offer(Folder());
@@ -193,7 +193,7 @@ TEST(WeightExchange, AnotherSourceTakesOverFromOneThatDies) {
   EXPECT_GT(lives.exchange.counters().served, 2u);
 }
 
-TEST(WeightExchange, WithoutASourceTheLoadSaysWhy) {
+TEST(WeightExchange, WithoutASourceTheErrorHasTheReasons) {
   WeightNode dies, reader;
   dies.Offer(Folder());
   dies.die_after = 9;
@@ -234,7 +234,7 @@ TEST(WeightExchange, OtherWeightsAreNotMixedIn) {
       reader.exchange.Fetch(Load({0, 3}, {&another_model, &otherwise_cut, &nothing}), kWanted)
           .status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  for (const char* why : {"another model", "cut in another way", "no weights are here"}) {
+  for (const char* why : {"another model", "split differently", "has no weights to copy"}) {
     EXPECT_NE(status.message().find(why), std::string::npos) << status.message();
   }
   const auto folder =
@@ -243,7 +243,7 @@ TEST(WeightExchange, OtherWeightsAreNotMixedIn) {
   ExpectRight(*folder, {0, 3});
 }
 
-TEST(WeightExchange, NothingButWeightsCanBeAskedFor) {
+TEST(WeightExchange, OnlyWeightsCanBePulled) {
   WeightNode owner;
   owner.Offer(Folder());
   const std::string layout = *(*model::WeightStore::OfFolder(Folder()))->Layout();
@@ -261,7 +261,7 @@ TEST(WeightExchange, NothingButWeightsCanBeAskedFor) {
   wire.layout[5] ^= 1;
   EXPECT_EQ(ask(wire), StatusCode::kNotFound);
   wire = good;
-  wire.file = 3;  // config.json, generation_config.json, model.safetensors are all there are
+  wire.file = 3;  // there are only config.json, generation_config.json and model.safetensors
   EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
   wire.file = ~uint64_t{0};
   EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
@@ -287,7 +287,7 @@ TEST(WeightExchange, NothingButWeightsCanBeAskedFor) {
   EXPECT_EQ(owner.exchange.counters().served, 2u);
 }
 
-TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
+TEST(WeightExchange, MalformedAnswersLeaveNoFiles) {
   const std::string digest(64, 'a');
   const auto list = [&](const std::string& files) {
     return fmt::format(R"({{"fingerprint": "{}", "layout": "{}", "files": {}}})", digest, digest,
@@ -306,23 +306,24 @@ TEST(WeightExchange, NonsenseFromASourceMakesNothing) {
       EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "lock") << entry.path();
     }
   }
-  // A list that could be, and heads that are not what it promised.
+  // A valid list, but heads that do not match it.
   const std::string promise = list(R"([["config.json", 5], ["model.safetensors", 90]])");
   WeightNode liar([&](const WeightRequest&) { return promise; }), reader, owner;
   EXPECT_FALSE(reader.exchange.Fetch(Load({0, 1}, {&liar}), kWanted).ok());
   owner.Offer(Folder());
-  EXPECT_TRUE(reader.exchange.Fetch(Load({0, 1}, {&owner}), kWanted).ok()) << "nothing of it stays";
+  EXPECT_TRUE(reader.exchange.Fetch(Load({0, 1}, {&owner}), kWanted).ok())
+      << "the bad copy must be gone";
 }
 
-// A folder with the same heads and other weights, behind the digests of the right ones: a disk that
-// was changed after it was read.
-TEST(WeightExchange, ASourceWithOtherBytesIsPutAside) {
+// A folder with the same heads and other weights, served with the digests of the right ones: as if
+// the disk was changed after its digests were computed.
+TEST(WeightExchange, ASourceWithWrongBytesIsDisabled) {
   WeightNode changed, owner, reader;
   changed.Offer(Folder(2), Digests(Folder(1)));
   owner.Offer(Folder(1));
   const Status alone = reader.exchange.Fetch(Load({0, 2}, {&changed}), kWanted).status();
   EXPECT_EQ(alone.code(), StatusCode::kUnavailable);
-  EXPECT_NE(alone.message().find("of model.safetensors are not those of the model"),
+  EXPECT_NE(alone.message().find("of model.safetensors do not match the model's digests"),
             std::string::npos)
       << alone.message();
   EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
@@ -330,12 +331,12 @@ TEST(WeightExchange, ASourceWithOtherBytesIsPutAside) {
   const auto folder = reader.exchange.Fetch(Load({0, kLayers}, {&changed, &owner}), kWanted);
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
   ExpectRight(*folder, {0, kLayers});
-  EXPECT_EQ(changed.asked, asked) << "it is asked no more";
+  EXPECT_EQ(changed.asked, asked) << "a disabled source gets no requests";
   EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
   EXPECT_EQ(reader.exchange.counters().sources_failed, 1u);
 }
 
-TEST(WeightExchange, OneWrongByteIsFoundAndTakenFromAnother) {
+TEST(WeightExchange, AWrongByteIsFoundAndPulledFromAnotherSource) {
   WeightNode owner;
   owner.Offer(Folder());
   const auto store = *model::WeightStore::OfFolder(Folder());
@@ -362,8 +363,8 @@ TEST(WeightExchange, OneWrongByteIsFoundAndTakenFromAnother) {
   EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
 }
 
-TEST(WeightExchange, WhatASourceSaysOfItselfMustAddUp) {
-  // Another model under the right one's name.
+TEST(WeightExchange, ListHeadsAndDigestsOfASourceMustMatch) {
+  // Another model with the fingerprint of the right one.
   const auto renamed = [](const WeightRequest& request) -> std::optional<std::string> {
     if (request.ask != WeightRequest::Ask::kList) return {};
     const auto store = *model::WeightStore::OfFolder(Folder(2));
@@ -398,26 +399,27 @@ TEST(WeightExchange, WhatASourceSaysOfItselfMustAddUp) {
   EXPECT_EQ(reader.exchange.fetched_fingerprint(), Fingerprint(1));
 }
 
-// A source that is true to another model: only who asks can know.
-TEST(WeightExchange, TheLoadSaysWhichModelItWants) {
+// A source may serve another model correctly. Only the load knows which model is wanted.
+TEST(WeightExchange, TheLoadNamesTheModel) {
   WeightNode other, owner, reader, mistaken;
   other.Offer(Folder(2));
   owner.Offer(Folder(1));
   LoadShard load = Load({0, 2}, {&other, &owner});
   ASSERT_TRUE(mistaken.exchange.Fetch(load, kWanted).ok());
-  EXPECT_EQ(mistaken.exchange.fetched_fingerprint(), Fingerprint(2)) << "the first one's";
+  EXPECT_EQ(mistaken.exchange.fetched_fingerprint(), Fingerprint(2))
+      << "the model of the first source";
   load.model_fingerprint = Fingerprint(1);
   const auto folder = reader.exchange.Fetch(load, kWanted);
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
   ExpectRight(*folder, {0, 2});
   EXPECT_EQ(reader.exchange.fetched_fingerprint(), Fingerprint(1));
   EXPECT_EQ(reader.exchange.counters().sources_untrue, 0u);
-  // What was copied is of one model, for as long as it lives.
+  // An exchange copies one model only.
   EXPECT_EQ(mistaken.exchange.Fetch(load, kWanted).status().code(),
             StatusCode::kFailedPrecondition);
 }
 
-TEST(WeightExchange, TheCopyGoesWithItsOwner) {
+TEST(WeightExchange, TheCopyIsRemovedWithItsExchange) {
   WeightNode owner;
   owner.Offer(Folder());
   TempFolder folder;
@@ -430,7 +432,7 @@ TEST(WeightExchange, TheCopyGoesWithItsOwner) {
     two.Use(owner.plane.get());
     ASSERT_TRUE(one.Fetch(Load({0, 1}, {&owner}), kWanted).ok());
     ASSERT_TRUE(two.Fetch(Load({0, 1}, {&owner}), kWanted).ok());
-    EXPECT_EQ(count(), 2) << "one each";
+    EXPECT_EQ(count(), 2) << "one folder each";
   }
   EXPECT_EQ(count(), 0);
 }

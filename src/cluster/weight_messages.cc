@@ -51,7 +51,7 @@ bool IsWeightRequest(std::span<const std::byte> bytes) {
 Result<WeightRequest> DecodeWeightRequest(std::span<const std::byte> bytes) {
   WireWeightRequest wire;
   if (bytes.size() != sizeof wire) {
-    return InvalidArgument(fmt::format("a request for weights of {} bytes", bytes.size()));
+    return InvalidArgument(fmt::format("malformed weight request: {} bytes", bytes.size()));
   }
   std::memcpy(&wire, bytes.data(), sizeof wire);
   WeightRequest request;
@@ -59,11 +59,11 @@ Result<WeightRequest> DecodeWeightRequest(std::span<const std::byte> bytes) {
   using enum WeightRequest::Ask;
   if (wire.magic != kWeightRequestMagic ||
       (request.ask != kList && request.ask != kRange && request.ask != kDigests)) {
-    return InvalidArgument("a request for weights that asks for nothing");
+    return InvalidArgument("malformed weight request: unknown kind");
   }
   if (request.ask == kList) return request;
   if (wire.begin >= wire.end || wire.end - wire.begin > kWeightPartBytes) {
-    return InvalidArgument(fmt::format("a request for bytes [{}, {}) of weights, the limit is {}",
+    return InvalidArgument(fmt::format("malformed weight request: bytes [{}, {}), the limit is {}",
                                        wire.begin, wire.end, kWeightPartBytes));
   }
   request.layout.assign(wire.layout, sizeof wire.layout);
@@ -81,13 +81,13 @@ Result<WeightList> ParseWeightList(std::string_view text) {
   MR_ASSIGN_OR_RETURN(const Json json, ParseJson(text));
   if (!json.is_object() || !IsDigest(json, "fingerprint") || !IsDigest(json, "layout") ||
       !json.contains("files") || !json["files"].is_array()) {
-    return InvalidArgument("an answer that is no list of weights");
+    return InvalidArgument("malformed weight list");
   }
   WeightList list{json["fingerprint"], json["layout"], {}};
   for (const Json& file : json["files"]) {
     if (!file.is_array() || file.size() != 2 || !file[0].is_string() ||
         !file[1].is_number_unsigned()) {
-      return InvalidArgument("a list of weights with something else in it");
+      return InvalidArgument("malformed weight list: an entry is not a file name with a size");
     }
     list.files.push_back({file[0], file[1]});
   }

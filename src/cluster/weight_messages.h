@@ -1,6 +1,6 @@
-// What workers ask each other for weights (docs/formats/data-plane.md): which files there are, the
-// digests of what is in them, ranges of them. Whoever asks and whoever answers is not trusted.
-// Pure functions; any thread.
+// Messages with which workers pull weights from each other (docs/formats/data-plane.md): the list
+// of files, the digests of their contents, and ranges of them. Both sides are untrusted. Plain
+// values and pure functions; any thread.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,19 @@
 
 namespace millrace::cluster {
 
-inline constexpr size_t kWeightPartBytes = size_t{1} << 20;  // of one answer at most
+inline constexpr size_t kWeightPartBytes = size_t{1} << 20;  // the most in one answer
 inline constexpr size_t kWeightListBytesMax = size_t{2} << 20;
 
 struct WeightRequest {
   enum class Ask : uint32_t { kList = 1, kRange = 2, kDigests = 3 };
   Ask ask = Ask::kList;
-  // As of a list, but for that.
-  std::string layout;
-  model::WeightRange range;  // of the digests, where `file` does not count
+  std::string layout;        // WeightList::layout; unused by kList
+  model::WeightRange range;  // for kDigests a range of the digests; `file` is ignored
 };
 std::vector<std::byte> Encode(const WeightRequest& request);
-// By its first bytes.
+// Checks only the first bytes.
 bool IsWeightRequest(std::span<const std::byte> bytes);
-// kInvalidArgument: none, or more than a part.
+// kInvalidArgument: not a request, or a range that is empty or larger than a part.
 Result<WeightRequest> DecodeWeightRequest(std::span<const std::byte> bytes);
 
 struct WeightList {
@@ -37,7 +36,7 @@ struct WeightList {
   std::vector<model::WeightFile> files;
 };
 std::string ToText(const WeightList& list);
-// kInvalidArgument: no list, or of files that no model has.
+// kInvalidArgument: not a list, or a list with files that a model cannot have.
 Result<WeightList> ParseWeightList(std::string_view text);
 
 }  // namespace millrace::cluster

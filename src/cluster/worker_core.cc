@@ -1,4 +1,4 @@
-// Sessions, shards, pipelines and transfers; the steps are in worker_steps.cc.
+// Sessions, shards, pipelines and transfers of WorkerCore. Steps are in worker_steps.cc.
 #include "cluster/worker_core.h"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 namespace millrace::cluster {
 namespace {
 
-// A table from token 0 that has a block of the pipeline for each of `tokens`.
+// Whether `blocks` are valid blocks of the pipeline and can hold `tokens` tokens from token 0.
 bool BlocksHold(const OpenPipeline& pipeline, const std::vector<BlockIndex>& blocks, int tokens) {
   return tokens >= 0 && tokens <= std::ssize(blocks) * pipeline.block_size &&
          std::ranges::all_of(blocks,
@@ -30,8 +30,7 @@ void WorkerCore::SessionUp(Time) {
   Emit(SendUp{std::move(join)});
 }
 
-// Its requests are the next controller's to replay: what these pipelines hold belongs to nobody
-// now.
+// The next controller replays the requests of these pipelines, so their KV is of no more use.
 void WorkerCore::SessionDown(Time) {
   worker_.reset();
   while (!pipelines_.empty()) ErasePipeline(pipelines_.begin()->first);
@@ -55,11 +54,11 @@ void WorkerCore::FromPeer(PeerMessage message, Time now) {
   std::visit([&](auto& m) { On(m, now); }, message);
 }
 
-// A controller of an older term has been replaced and does not know it yet.
+// A controller with an older term has been replaced but may not know it yet.
 void WorkerCore::On(const Welcome& message, Time) {
   if (message.term < term_) {
     ++counters_.refused;
-    Emit(EndSession{fmt::format("a controller of term {} was replaced by one of term {}",
+    Emit(EndSession{fmt::format("the controller of term {} was replaced by the one of term {}",
                                 message.term.value(), term_.value())});
     return;
   }
@@ -76,7 +75,8 @@ void WorkerCore::On(const Leave& message, Time) { Emit(EndSession{message.reason
 
 void WorkerCore::On(LoadShard& message, Time) {
   if (shards_.contains(message.shard)) return;
-  // Orphans are kept for a controller that asks for the same; their memory is another one's.
+  // Orphans are kept for a controller that loads the same weights. A load of other weights needs
+  // their memory.
   const auto same_weights = [&](const Shard& shard) {
     return shard.loaded && shard.load.layers == message.layers && shard.load.rank == message.rank &&
            shard.load.max_batched_tokens >= message.max_batched_tokens;
@@ -86,7 +86,7 @@ void WorkerCore::On(LoadShard& message, Time) {
   }
   if (shards_.size() >= WorkerCoreOptions::kShardsMax) {
     Emit(SendUp{ShardLoaded{message.shard, ResourceExhausted(fmt::format(
-                                               "this worker holds {} shards, the limit is {}",
+                                               "this worker holds {} shards, and the limit is {}",
                                                shards_.size(), WorkerCoreOptions::kShardsMax))}});
     return;
   }
@@ -100,15 +100,15 @@ void WorkerCore::On(LoadShard& message, Time) {
 
 void WorkerCore::LoadEnded(const ShardLoaded& loaded) {
   const auto found = shards_.find(loaded.shard);
-  if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded meanwhile
+  if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded in the meantime
   const TensorRank rank = found->second.load.rank;
   found->second.loaded = loaded.status.ok();
   found->second.same_as.reset();
   if (!loaded.status.ok()) shards_.erase(found);
   Emit(SendUp{loaded});
   if (loaded.status.ok()) DropOrphans();
-  // The weights' sources are gone, or never were: a new session has those that are there by then.
-  // But what runs here does not end for it.
+  // No source could serve the weights. A new session brings a current list of sources. A worker
+  // with running pipelines keeps its session, because they would end with it.
   if (loaded.status.code() == StatusCode::kUnavailable && rank.size == 1 && pipelines_.empty()) {
     Emit(EndSession{loaded.status.message()});
   }
@@ -152,19 +152,22 @@ void WorkerCore::On(const UnloadShard& message, Time) {
 
 Status WorkerCore::CheckOpen(const OpenPipeline& message) const {
   if (pipelines_.size() >= WorkerCoreOptions::kPipelinesMax) {
-    return ResourceExhausted(fmt::format("{} pipelines are open, the limit", pipelines_.size()));
+    return ResourceExhausted(
+        fmt::format("{} pipelines are open, which is the limit", pipelines_.size()));
   }
   if (message.hop < 0 || message.hop >= std::ssize(message.hops)) {
-    return InvalidArgument(fmt::format("hop {} of {}", message.hop, message.hops.size()));
+    return InvalidArgument(fmt::format("hop {} does not exist: the route has {} hops", message.hop,
+                                       message.hops.size()));
   }
   const PipelineHop& hop = message.hops[static_cast<size_t>(message.hop)];
   if (message.rank < 0 || message.rank >= std::ssize(hop.ranks) ||
       hop.shards.size() != hop.ranks.size()) {
-    return InvalidArgument(fmt::format("rank {} of {}", message.rank, hop.ranks.size()));
+    return InvalidArgument(fmt::format("rank {} does not exist: the hop has {} ranks", message.rank,
+                                       hop.ranks.size()));
   }
   const auto shard = shards_.find(hop.shards[static_cast<size_t>(message.rank)]);
   if (shard == shards_.end() || !shard->second.loaded) {
-    return FailedPrecondition("the pipeline's layers are not loaded here");
+    return FailedPrecondition("the pipeline's layers are not loaded on this worker");
   }
   const LayerRange held = shard->second.load.layers;
   if (hop.layers.begin < held.begin || hop.layers.end > held.end || hop.layers.size() < 1) {
@@ -172,7 +175,7 @@ Status WorkerCore::CheckOpen(const OpenPipeline& message) const {
                                        hop.layers.end, held.begin, held.end));
   }
   if (message.block_size < 1 || message.num_blocks < 1 || message.num_host_blocks < 0) {
-    return InvalidArgument("a pipeline without blocks");
+    return InvalidArgument("the pipeline has no blocks");
   }
   return OkStatus();
 }
@@ -238,19 +241,20 @@ void WorkerCore::On(PullKv& message, Time) {
   const TransferId id = message.transfer;
   const auto found = pipelines_.find(message.pipeline);
   if (found == pipelines_.end()) {
-    return Emit(SendUp{PullDone{id, FailedPrecondition("the pipeline is not open here")}});
+    return Emit(
+        SendUp{PullDone{id, FailedPrecondition("the pipeline is not open on this worker")}});
   }
   if (message.first_token < 0 || message.first_token > message.end_token ||
       !BlocksHold(found->second.open, message.blocks, message.end_token)) {
     ++counters_.refused;
-    return Emit(SendUp{PullDone{id, InvalidArgument("blocks that do not hold the tokens")}});
+    return Emit(SendUp{PullDone{id, InvalidArgument("the blocks do not hold the tokens")}});
   }
   const LayerRange here = found->second.hop().layers;
   const LayerRange layers = message.layers.value_or(here);
   if (!here.Contains(layers)) {
     ++counters_.refused;
     return Emit(
-        SendUp{PullDone{id, InvalidArgument("layers that the pipeline does not have here")}});
+        SendUp{PullDone{id, InvalidArgument("the pipeline does not have these layers here")}});
   }
   pulls_.emplace(id, message.pipeline);
   Emit(StartPull{found->second.shard, layers, std::move(message)});
@@ -282,7 +286,7 @@ Heartbeat WorkerCore::MakeHeartbeat(Time now) {
   Heartbeat beat{.incarnation = options_.join.address.incarnation,
                  .sequence = ++heartbeats_,
                  .steps_done = counters_.batches};
-  // At least one while something runs: zero says idle.
+  // At least 1 while a batch runs, because 0 means idle.
   if (running_) beat.batch_age_ms = std::max<int64_t>(1, (now - running_since_).ns / 1'000'000);
   for (const auto& [id, pipeline] : pipelines_) beat.queued_steps += std::ssize(pipeline.steps);
   return beat;

@@ -1,15 +1,15 @@
-// WorkerCore: what a worker knows and decides, as a state machine. Messages, activations, ended
-// batches and the time go in; actions come out. No thread, socket, clock or model: a worker process
-// and the fault lab put the same object between their own.
+// WorkerCore: the state machine of a worker. Messages, activations, ended batches and the time are
+// its inputs; actions are its outputs. It has no threads, sockets, clocks or models, so that a
+// worker process and the fault lab can use the same object.
 //
-// A worker obeys: the controller owns all accounting. It keeps the weights it was told to load,
-// runs the steps of each pipeline in their order as plan and activations arrive, merges what is
-// ready into one batch, forwards a step's plan before computing it (Orca section 4.2) and its
-// activations afterwards. What names a pipeline that is gone is dropped and counted. When the
-// session with the controller ends, every pipeline ends with it; weights stay for the next
-// controller.
+// The controller decides, and it does all accounting. The worker keeps the weights that it
+// was told to load and runs the steps of each pipeline in order, as plans and activations arrive.
+// It merges ready steps into one batch. It forwards a step's plan before it computes the step
+// (Orca, section 4.2), and the activations afterwards. Messages for a closed pipeline are dropped
+// and counted. When the session with the controller ends, every pipeline ends with it; the weights
+// stay for the next controller.
 //
-// One thread at a time; the body holds a lock.
+// Owned by its host (WorkerHost), whose lock guards it: one thread at a time.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,8 @@ namespace millrace::cluster {
 
 using ActivationBytes = std::shared_ptr<const std::vector<std::byte>>;
 
-// What the body is to do; those that end with a result are answered by the method named.
+// Actions for the host. Where an action has a result, "->" names the method that the host calls
+// with it.
 struct SendUp {
   ToController message;
 };
@@ -43,17 +44,17 @@ struct SendActivations {  // activations of a step for the next hop
   WorkerAddress to;
   PipelineId pipeline;
   StepId step;
-  bool decode = false;  // no prompt among them: may overtake those that have one
+  bool decode = false;  // no prompt tokens: may overtake activations of prompts
   ActivationBytes activations;
 };
 struct StartLoad {  // -> LoadEnded
   LoadShard load;
-  std::optional<ShardId> same_as;  // a shard with the same weights: only its collective is new
+  std::optional<ShardId> same_as;  // a loaded shard with the same weights: only the group is new
 };
 struct DropShard {
   ShardId shard;
 };
-struct AbortGroup {  // the shard's ranks wait for what cannot run here: end their collective
+struct AbortGroup {  // the shard's ranks wait for a batch that cannot run here: abort their group
   ShardId shard;
   std::string reason;
 };
@@ -62,13 +63,13 @@ struct StartPipeline {  // -> PipelineStarted
   PipelineId pipeline;
   engine::StagePipeline options;
 };
-struct DropPipeline {  // also ends what others pull from it and it pulls
+struct DropPipeline {  // also ends the pulls from it and into it
   ShardId shard;
   PipelineId pipeline;
 };
 struct StartPull {  // -> PullEnded
   ShardId shard;
-  LayerRange layers;  // the pipeline's, here
+  LayerRange layers;  // of the pipeline, on this worker
   PullKv pull;
 };
 struct Export {
@@ -79,7 +80,7 @@ struct Export {
 struct Unexport {
   KvHandle handle;
 };
-struct EndSession {  // and try again, unless `for_good`
+struct EndSession {  // and join again, unless `for_good`
   std::string reason;
   bool for_good = false;
 };
@@ -90,18 +91,19 @@ using WorkerAction =
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
   static constexpr size_t kPipelinesMax = 4096;
-  static constexpr size_t kStepsWaitingMax = 64;  // of one pipeline: far more than it has hops
+  static constexpr size_t kStepsWaitingMax = 64;  // for one pipeline: far more than its hops
 
-  Join join;  // as sent at the start of every session; `held` is filled in
+  Join join;  // sent at the start of every session; `held` is filled in
 };
 
 struct WorkerCounters {
   uint64_t batches = 0, parts = 0;
-  uint64_t stale_steps = 0, stale_activations = 0, stale_orders = 0;  // of pipelines that are gone
-  uint64_t refused = 0;                                               // messages that broke a rule
+  // Repeated messages, and messages for pipelines that are closed or broken.
+  uint64_t stale_steps = 0, stale_activations = 0, stale_orders = 0;
+  uint64_t refused = 0;  // messages that violated the protocol
 };
 
-// Steps that have all they need, of one shard.
+// Steps of one shard that are ready to run.
 struct ReadyBatch {
   struct Part {
     PipelineId pipeline;
@@ -120,28 +122,30 @@ class WorkerCore {
  public:
   explicit WorkerCore(WorkerCoreOptions options);
 
-  // The session with a controller: up (says Join), down (every pipeline ends).
+  // A session with a controller begins (the worker sends Join) or ends (with every pipeline).
   void SessionUp(Time now);
   void SessionDown(Time now);
   void FromController(ToWorker message, Time now);
   void FromPeer(PeerMessage message, Time now);
   void ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations);
-  // The connection to a peer is gone: pipelines that need it are broken.
+  // The connection to a peer is lost: pipelines that use the peer are broken.
   void PeerLost(Incarnation peer, const Status& reason);
 
-  // Who it is to the next controller: one of another model must not take its shards for its own.
+  // Sets the identity that the next Join sends. With it, a controller of another model does not use
+  // this worker's shards.
   void Identify(WorkerIdentity identity) { options_.join.identity = std::move(identity); }
   void LoadEnded(const ShardLoaded& loaded);
   void LoadProgress(const ShardProgress& progress);
   void PipelineStarted(PipelineId pipeline, const Status& status);
   void PullEnded(const PullDone& done);
 
-  // What can run now, or nothing. One batch at a time.
+  // The steps that can run now; nullopt: none. REQUIRES: no batch is running.
   std::optional<ReadyBatch> NextBatch(Time now);
-  // `outputs` by part. A failed part breaks its pipeline, a failed batch those of all its parts.
+  // `outputs` by part. A failed part breaks its pipeline. A failed batch breaks the pipelines of
+  // all its parts.
   void BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now);
 
-  // A notice that this machine is about to go.
+  // Tells the controller that this machine will go away in `in`; nullopt: once its work has moved.
   void AnnounceLeaving(std::optional<Duration> in);
   Heartbeat MakeHeartbeat(Time now);
 
@@ -153,7 +157,9 @@ class WorkerCore {
   size_t pipelines() const { return pipelines_.size(); }
   size_t shards() const { return shards_.size(); }
   size_t orphans() const;
-  bool wants(ShardId shard) const;  // that is being loaded; not if its ranks belong to the past
+  // Whether the load of this shard should continue. False for a tensor-parallel shard of an earlier
+  // session, because its group no longer exists.
+  bool wants(ShardId shard) const;
   bool batch_running() const { return running_.has_value(); }
   const WorkerCounters& counters() const { return counters_; }
   Duration heartbeat_every() const { return heartbeat_every_; }
@@ -162,22 +168,23 @@ class WorkerCore {
   struct Shard {
     LoadShard load;
     bool loaded = false;
-    bool orphan = false;             // of an earlier session: weights that may be wanted again
-    std::optional<ShardId> same_as;  // while it loads from there
-    std::deque<BatchOrder> orders;   // of rank 0, where this is another rank
+    bool orphan = false;             // of an earlier session; its weights may be reused
+    std::optional<ShardId> same_as;  // the shard whose weights it reuses, while it loads
+    std::deque<BatchOrder> orders;   // from rank 0, if this is another rank
     uint64_t turn = 0;               // when it last ran
   };
   struct Pipeline {
     OpenPipeline open;
     ShardId shard;
     bool started = false;
-    bool broken = false;  // said so already
-    bool failed = false;  // by what came or ran here, not by the loss of a peer
+    bool broken = false;  // and the controller was told
+    bool failed = false;  // broken by a message or a step here, not by the loss of a peer
     std::deque<std::shared_ptr<const StepPlan>> steps;
-    std::optional<StepId> newest;  // step that has arrived
-    std::optional<StepId> taken;   // step that runs or has run
+    std::optional<StepId> newest;  // the newest step that has arrived
+    std::optional<StepId> taken;   // the newest step that runs or has run
     std::map<StepId, ActivationBytes> inputs;
-    std::unordered_set<SequenceId> known;  // to the stage, once the steps waiting have run
+    // The sequences that the stage will know once the waiting steps have run.
+    std::unordered_set<SequenceId> known;
     uint64_t turn = 0;
 
     const PipelineHop& hop() const { return open.hops[static_cast<size_t>(open.hop)]; }
@@ -213,8 +220,8 @@ class WorkerCore {
   void Emit(WorkerAction action) { actions_.push_back(std::move(action)); }
 
   WorkerCoreOptions options_;
-  std::optional<WorkerId> worker_;  // while a controller has welcomed us
-  Term term_;                       // the highest seen
+  std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
+  Term term_;                       // the highest one seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);
   std::map<ShardId, Shard> shards_;
   std::map<PipelineId, Pipeline> pipelines_;

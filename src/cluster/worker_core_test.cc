@@ -1,5 +1,5 @@
-// The worker's state machine against peers and controllers that repeat themselves, leave gaps or
-// come back.
+// The worker's state machine with peers and controllers that repeat messages, leave gaps or
+// reconnect.
 #include "cluster/worker_core.h"
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ void Welcomed(WorkerCore& core, uint64_t worker) {
   core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, {});
 }
 
-// One of two hops, its pipeline open.
+// Opens a pipeline with two hops, of which the worker is `hop`.
 void OpenHop(WorkerCore& core, int hop) {
   const LayerRange layers[] = {{0, 2}, {2, 4}};
   Welcomed(core, 1);
@@ -65,28 +65,28 @@ PipelineStep Step(uint64_t id) {
   return step;
 }
 
-ActivationBytes SomeRows() { return std::make_shared<const std::vector<std::byte>>(8); }
+ActivationBytes SomeActivations() { return std::make_shared<const std::vector<std::byte>>(8); }
 
-TEST(WorkerCore, AStepThatComesTwiceRunsOnce) {
+TEST(WorkerCore, ARepeatedStepRunsOnce) {
   WorkerCore core({});
   OpenSecondHop(core);
   core.FromPeer(Step(1), {});
   core.FromPeer(Step(1), {});
-  core.ActivationsArrived(kPipeline, StepId(1), SomeRows());
+  core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
-  // Long after it ran: still once, and its activations are not kept.
+  // A repetition after the step has run is dropped, and so are its activations.
   core.FromPeer(Step(1), {});
-  core.ActivationsArrived(kPipeline, StepId(1), SomeRows());
+  core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
   EXPECT_FALSE(core.NextBatch({}));
   EXPECT_EQ(core.counters().stale_steps, 2u);
   EXPECT_EQ(core.counters().stale_activations, 1u);
   core.FromPeer(Step(2), {});
-  core.ActivationsArrived(kPipeline, StepId(2), SomeRows());
+  core.ActivationsArrived(kPipeline, StepId(2), SomeActivations());
   EXPECT_TRUE(core.NextBatch({}));
 }
 
-TEST(WorkerCore, AStepThatIsMissingBreaksThePipeline) {
+TEST(WorkerCore, AMissingStepBreaksThePipeline) {
   WorkerCore core({});
   OpenSecondHop(core);
   core.FromPeer(Step(1), {});
@@ -96,13 +96,13 @@ TEST(WorkerCore, AStepThatIsMissingBreaksThePipeline) {
   EXPECT_EQ(std::get<PipelineBroken>(sent[0].message).pipeline, kPipeline);
 }
 
-// The stage has the wrong tables from then on: later steps would only fail, for ever.
+// After a failed step the stage's tables are wrong, so all later steps would fail.
 TEST(WorkerCore, AFailedPartBreaksItsPipelineAtEveryHop) {
   for (int hop : {0, 1}) {
     WorkerCore core({});
     OpenHop(core, hop);
     core.FromPeer(Step(1), {});
-    if (hop == 1) core.ActivationsArrived(kPipeline, StepId(1), SomeRows());
+    if (hop == 1) core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
     ASSERT_TRUE(core.NextBatch({}));
     (void)Take<SendUp>(core);
     std::vector<PartOutput> outputs(1);
@@ -120,7 +120,7 @@ TEST(WorkerCore, AFailedPartBreaksItsPipelineAtEveryHop) {
   }
 }
 
-// The second rank of two; another hop follows.
+// Opens a pipeline in which the worker is the second of two ranks; another hop follows.
 void OpenSecondRank(WorkerCore& core) {
   Welcomed(core, 1);
   LoadShard load = Load(kShard, {0, 2});
@@ -142,20 +142,20 @@ void OpenSecondRank(WorkerCore& core) {
   core.PipelineStarted(kPipeline, OkStatus());
 }
 
-// What it holds outlives the pipeline; the group would not outlive a batch that one rank leaves
-// out.
-TEST(WorkerCore, ABatchThatHasBegunRunsAtEveryRankWhenTheNextHopIsLost) {
+// The stage's KV is recoverable after the pipeline has ended, but the group would not survive a
+// batch that one rank skips.
+TEST(WorkerCore, EveryRankRunsAStartedBatchAfterTheNextHopIsLost) {
   WorkerCore core({});
   OpenSecondRank(core);
   core.FromController(Step(1), {});
   core.FromController(Step(2), {});
   core.PeerLost(Incarnation(10), Unavailable("gone"));
-  EXPECT_FALSE(core.NextBatch({})) << "nobody has begun it";
+  EXPECT_FALSE(core.NextBatch({})) << "rank 0 has not started the batch";
   core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
   EXPECT_TRUE(Take<AbortGroup>(core).empty());
-  // A step that never came here is another matter.
+  // A step that never arrived here cannot run.
   core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(2)}}}, {});
   ASSERT_TRUE(core.NextBatch({}));
   core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
@@ -164,8 +164,8 @@ TEST(WorkerCore, ABatchThatHasBegunRunsAtEveryRankWhenTheNextHopIsLost) {
   EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
 }
 
-// Its tables are wrong from there on, whatever else has happened to the pipeline.
-TEST(WorkerCore, ALaneThatFailedRunsNothingMore) {
+// After the failure the stage's tables are wrong, even if the pipeline was already broken.
+TEST(WorkerCore, AFailedPipelineRunsNoMoreSteps) {
   WorkerCore core({});
   OpenSecondRank(core);
   core.FromController(Step(1), {});
@@ -179,14 +179,14 @@ TEST(WorkerCore, ALaneThatFailedRunsNothingMore) {
   EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
 }
 
-// Rank 0 has begun the batch and would wait in the collective until its deadline.
+// Rank 0 has started the batch and would wait in the collective until its deadline.
 TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
   WorkerCore core({});
   OpenSecondRank(core);
   core.FromController(Step(1), {});
   core.FromController(ClosePipeline{kPipeline}, {});
   EXPECT_FALSE(core.NextBatch({}));
-  EXPECT_TRUE(Take<AbortGroup>(core).empty());  // nobody has begun it
+  EXPECT_TRUE(Take<AbortGroup>(core).empty());  // rank 0 has not started the batch
   core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
   EXPECT_FALSE(core.NextBatch({}));
   const auto aborts = Take<AbortGroup>(core);
@@ -210,8 +210,8 @@ TEST(WorkerCore, RefusesBlocksThatDoNotHoldTheTokens) {
   EXPECT_EQ(Take<Export>(core).size(), 1u);
 }
 
-// Weights outlive a session, but their number does not grow with the sessions.
-TEST(WorkerCore, GivesOldShardsBack) {
+// Shards outlive a session, but their number does not grow with the number of sessions.
+TEST(WorkerCore, DropsShardsOfEarlierSessions) {
   WorkerCore core({});
   uint64_t shard = 100;
   for (uint64_t session = 1; session <= 40; ++session) {
@@ -227,15 +227,16 @@ TEST(WorkerCore, GivesOldShardsBack) {
     core.SessionDown({});
     EXPECT_EQ(core.orphans(), 1u);
   }
-  // Other layers: the memory is needed before they are loaded.
+  // Other layers: the memory must be free before they are loaded.
   Welcomed(core, 99);
   core.FromController(Load(ShardId(1000), {2, 4}), {});
   EXPECT_EQ(Take<DropShard>(core).size(), 1u);
   EXPECT_EQ(core.shards(), 1u);
 }
 
-// The next session names the sources that there are by then; a fault of its own it keeps.
-TEST(WorkerCore, JoinsAgainWhenNobodyHadTheWeights) {
+// The next session names the sources that exist by then. Other load failures do not end the
+// session.
+TEST(WorkerCore, JoinsAgainWhenNoSourceHadTheWeights) {
   WorkerCore core({});
   Welcomed(core, 1);
   core.FromController(Load(kShard, {0, 2}), {});
@@ -247,7 +248,7 @@ TEST(WorkerCore, JoinsAgainWhenNobodyHadTheWeights) {
   ASSERT_EQ(ends.size(), 1u);
   EXPECT_FALSE(ends[0].for_good);
   EXPECT_EQ(core.shards(), 0u);
-  // What it has learned it says.
+  // The next Join has the new identity.
   core.Identify({.model_fingerprint = "learned"});
   core.SessionDown({});
   core.SessionUp({});

@@ -12,12 +12,13 @@ namespace millrace::cluster {
 
 namespace {
 
-// Beside the KV, of which they are the smaller the more layers a stage has.
-constexpr int kKvToRows = 8;
+// The activation cache gets 1/8 of the KV's size in addition to the KV. The more layers a stage
+// has, the smaller are its activations relative to its KV.
+constexpr int kKvToActivations = 8;
 
-size_t RowBytesFor(const ShardLoaded& facts) {
+size_t ActivationCacheBytesFor(const ShardLoaded& facts) {
   const auto kv_bytes = static_cast<size_t>(std::max<int64_t>(0, facts.kv_bytes));
-  return std::min(engine::kActivationCacheBytesMax, kv_bytes / kKvToRows);
+  return std::min(engine::kActivationCacheBytesMax, kv_bytes / kKvToActivations);
 }
 
 }  // namespace
@@ -37,7 +38,7 @@ void WorkerHost::Close() {
   {
     MutexLock lock(mutex_);
     if (std::exchange(stopping_, true)) return;
-    for (const auto& [shard, abort] : aborts_) abort("this worker stops");
+    for (const auto& [shard, abort] : aborts_) abort("this worker is stopping");
   }
   compute_.notify_all();
   load_.notify_all();
@@ -128,7 +129,7 @@ void WorkerHost::Compute() {
       continue;
     }
     const auto batch = core_.NextBatch(clock_.Now());
-    Flush();  // the other ranks' orders go out before the batch runs
+    Flush();  // sends the orders for other ranks before the batch runs
     if (batch) {
       RunBatch(*batch);
       Flush();
@@ -209,8 +210,8 @@ void WorkerHost::Load() {
     lock.lock();
     loaded.facts.shard = shard;
     if (loaded.stage) {
-      stages_[shard] = std::make_shared<engine::ActivationCachingStage>(std::move(loaded.stage),
-                                                                        RowBytesFor(loaded.facts));
+      stages_[shard] = std::make_shared<engine::ActivationCachingStage>(
+          std::move(loaded.stage), ActivationCacheBytesFor(loaded.facts));
     }
     if (loaded.abort) aborts_[shard] = std::move(loaded.abort);
     if (loaded.identity) core_.Identify(std::move(*loaded.identity));
@@ -238,7 +239,7 @@ void WorkerHost::Flush() {
     }
     for (const auto& [peer, reason] : std::exchange(lost_, {})) core_.PeerLost(peer, reason);
     now.clear();
-    if (actions_.capacity() == 0) actions_ = std::move(now);  // its memory again
+    if (actions_.capacity() == 0) actions_ = std::move(now);  // reuses its memory
   }
   flushing_ = false;
   compute_.notify_one();
@@ -262,9 +263,10 @@ void WorkerHost::Do(StartLoad& action) {
   load_.notify_one();
 }
 
-// A batch of it that waits for a lost rank would keep the compute thread for long.
+// Aborting the group first, because a batch that waits for a lost rank would block the compute
+// thread.
 void WorkerHost::Do(DropShard& action) {
-  if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was taken apart");
+  if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was unloaded");
   pipeline_work_.push_back(action);
 }
 
@@ -282,10 +284,10 @@ void WorkerHost::Do(StartPull& action) {
 }
 
 void WorkerHost::Do(Export& action) {
-  links_.expose(action.shard, action.layers, StageOf(action.shard), action.kv);
+  links_.export_kv(action.shard, action.layers, StageOf(action.shard), action.kv);
 }
 
-void WorkerHost::Do(Unexport& action) { links_.unexpose(action.handle); }
+void WorkerHost::Do(Unexport& action) { links_.unexport_kv(action.handle); }
 
 void WorkerHost::Do(EndSession& action) { links_.end_session(action.reason, action.for_good); }
 

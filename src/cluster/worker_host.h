@@ -1,10 +1,10 @@
-// WorkerHost: the threads around a WorkerCore. It owns the shards' stages and runs their batches;
-// how messages travel is handed in, so that a worker process and a worker inside the server's own
-// process are the same object.
+// WorkerHost: runs a WorkerCore. It owns the core, the shards' stages and two threads. The caller
+// provides the transport (WorkerLinks), so that a worker process and a worker inside the server's
+// process use the same class.
 //
-// Threads: one computes (and opens and closes pipelines, which is the stage's business), one loads
-// weights. Everything else happens on the callers' threads and is quick: the core's lock is never
-// held while a batch runs or weights load, so heartbeats and aborts never wait for either.
+// Threads: one runs batches, and opens and closes pipelines of the stages. One loads weights. The
+// other work is short and runs on the callers' threads. The core's lock is never held while a batch
+// runs or weights load, so heartbeats and aborts never wait for either. Any thread may call it.
 #pragma once
 
 #include <deque>
@@ -24,24 +24,26 @@
 
 namespace millrace::cluster {
 
-// What a loader makes of a LoadShard. `stage` is null when loading failed.
+// The result of a loader for a LoadShard. `stage` is null if loading failed.
 struct LoadedShard {
   std::shared_ptr<engine::Stage> stage;
   ShardLoaded facts;
-  std::optional<WorkerIdentity> identity;  // where the worker had none before it loaded
-  // Ends what waits for other ranks (net::Collective::Abort); empty for a stage of one.
+  std::optional<WorkerIdentity> identity;  // set if the worker had none before this load
+  // Ends waits for other ranks (net::Collective::Abort); empty for a stage with one rank.
   std::function<void(std::string_view why)> abort;
 };
-// Bytes; `total` is 0 while nothing is known yet. False: the shard is not wanted any more.
+// Called with numbers of bytes; `total` is 0 while it is not known. False: the shard is no longer
+// wanted.
 using ShardProgressFn = std::function<bool(int64_t done, int64_t total)>;
-// On the loading thread; may take minutes. `same` is a shard with the same weights, when there is
-// one: only what belongs to the stage's group (its collective) need be made anew.
+// Runs on the loading thread and may take minutes. `same` is a stage with the same weights, or null
+// if there is none. With it, only the parts that belong to the stage's group (its collective) must
+// be made again.
 using ShardLoader =
     std::function<LoadedShard(const LoadShard& load, const std::shared_ptr<engine::Stage>& same,
                               const ShardProgressFn& progress)>;
 
-// How the host reaches others. None may wait; all may be called from any thread, with the core's
-// lock held, so they must not call back into the host.
+// How the host sends messages and controls transfers. The functions must not block. They are called
+// from any thread with the core's lock held, so they must not call back into the host.
 struct WorkerLinks {
   std::function<void(ToController message)> send_up;
   std::function<void(const WorkerAddress& to, PeerMessage message)> send_to_peer;
@@ -52,14 +54,14 @@ struct WorkerLinks {
                      const PullKv& pull)>
       start_pull;  // -> PullEnded
   std::function<void(ShardId shard, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
-                     const ExportKv& expose)>
-      expose;
-  std::function<void(const KvHandle& handle)> unexpose;
-  std::function<void(PipelineId pipeline)>
-      pipeline_closed;  // what is pulled from it or into it ends
+                     const ExportKv& kv)>
+      export_kv;
+  std::function<void(const KvHandle& handle)> unexport_kv;
+  // Ends the pulls from the pipeline and into it.
+  std::function<void(PipelineId pipeline)> pipeline_closed;
   std::function<void(const std::string& reason, bool for_good)> end_session;
-  // On the computing thread, without the core's lock, after a batch's StepDone was given to
-  // send_up. May take its time. May be empty.
+  // Runs on the computing thread, without the core's lock, after send_up got a batch's StepDone. It
+  // may block. May be empty.
   std::function<void()> after_batch;
 };
 
@@ -68,8 +70,8 @@ class WorkerHost {
   WorkerHost(WorkerCoreOptions options, ShardLoader loader, WorkerLinks links, const Clock& clock);
   ~WorkerHost();  // closes
 
-  // Ends the batch that runs and joins the threads. What is asked of it afterwards is ignored, so
-  // that links may be taken away next and still call back meanwhile.
+  // Ends the running batch and joins the threads. Later calls do nothing, so links may still call
+  // back while they are destroyed after this.
   void Close();
 
   // Any thread.
@@ -91,13 +93,13 @@ class WorkerHost {
  private:
   struct LoadJob {
     LoadShard load;
-    std::shared_ptr<engine::Stage> same;  // held: it may be dropped before its turn
+    std::shared_ptr<engine::Stage> same;  // kept alive: its shard may be dropped before the load
   };
   void Compute();
   void Load();
   void RunBatch(const ReadyBatch& batch) MR_REQUIRES(mutex_);
   void DoPipelineWork() MR_REQUIRES(mutex_);
-  // Does what the core asks for.
+  // Performs the core's pending actions.
   void Flush() MR_REQUIRES(mutex_);
   void Do(SendUp& action) MR_REQUIRES(mutex_);
   void Do(SendToPeer& action) MR_REQUIRES(mutex_);
@@ -122,12 +124,12 @@ class WorkerHost {
   WorkerCore core_ MR_GUARDED_BY(mutex_);
   std::map<ShardId, std::shared_ptr<engine::ActivationCachingStage>> stages_ MR_GUARDED_BY(mutex_);
   std::map<ShardId, std::function<void(std::string_view)>> aborts_ MR_GUARDED_BY(mutex_);
-  // The compute thread's.
+  // Work for the compute thread.
   std::deque<std::variant<StartPipeline, DropPipeline, DropShard>> pipeline_work_
       MR_GUARDED_BY(mutex_);
   std::deque<LoadJob> loads_ MR_GUARDED_BY(mutex_);
   std::vector<WorkerAction> actions_ MR_GUARDED_BY(mutex_);
-  std::vector<std::pair<Incarnation, Status>> lost_ MR_GUARDED_BY(mutex_);  // found while flushing
+  std::vector<std::pair<Incarnation, Status>> lost_ MR_GUARDED_BY(mutex_);  // found during Flush
   bool flushing_ MR_GUARDED_BY(mutex_) = false;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
 

@@ -58,7 +58,8 @@ WorkerProcess::~WorkerProcess() {
   host_.reset();
 }
 
-// Whoever calls back finds the host: it is made last but one, and the planes hold nothing before.
+// Callbacks may run before the host exists, so those of the planes check it. The host is made last,
+// because its Join contains the addresses of the planes.
 Status WorkerProcess::Open() {
   exchange_ = std::make_unique<KvExchange>(clock_);
   net::TcpDataPlaneOptions data;
@@ -75,7 +76,7 @@ Status WorkerProcess::Open() {
   net::DataPlaneEvents events;
   events.on_message = [this](const net::PeerAddress&, net::MessageClass,
                              std::span<const std::byte> key,
-                             net::Payload payload) { OnRows(key, std::move(payload)); };
+                             net::Payload payload) { OnActivations(key, std::move(payload)); };
   events.on_peer_lost = [this](const net::PeerAddress& peer, const Status& reason) {
     if (host_) host_->PeerLost(Incarnation(peer.incarnation), reason);
   };
@@ -134,12 +135,12 @@ Status WorkerProcess::OpenControls() {
                         ControlClient::Create(std::move(options), std::move(callbacks)));
     controls_.push_back(std::move(control));
   }
-  if (controls_.empty()) return InvalidArgument("no controller to join");
+  if (controls_.empty()) return InvalidArgument("no controller address is given");
   control_ = controls_.front().get();
   return OkStatus();
 }
 
-void WorkerProcess::OnRows(std::span<const std::byte> key, net::Payload payload) {
+void WorkerProcess::OnActivations(std::span<const std::byte> key, net::Payload payload) {
   ActivationsKey activations;
   if (key.size() != sizeof activations || !host_) return;
   std::memcpy(&activations, key.data(), sizeof activations);
@@ -169,9 +170,9 @@ WorkerLinks WorkerProcess::Links() {
                             const PullKv& pull) {
     exchange_->Pull(layers, stage, pull, [this](PullDone done) { host_->PullEnded(done); });
   };
-  links.expose = [this](ShardId, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
-                        const ExportKv& kv) { exchange_->Export(layers, stage, kv); };
-  links.unexpose = [this](const KvHandle& handle) { exchange_->Release(handle); };
+  links.export_kv = [this](ShardId, LayerRange layers, const std::shared_ptr<engine::Stage>& stage,
+                           const ExportKv& kv) { exchange_->Export(layers, stage, kv); };
+  links.unexport_kv = [this](const KvHandle& handle) { exchange_->Release(handle); };
   links.pipeline_closed = [this](PipelineId pipeline) { exchange_->PipelineClosed(pipeline); };
   links.end_session = [this](const std::string& reason, bool for_good) {
     MutexLock lock(mutex_);
@@ -191,7 +192,7 @@ void WorkerProcess::Stop() {
 
 void WorkerProcess::LeaveSoon(std::optional<Duration> in) { host_->AnnounceLeaving(in); }
 
-// Joins once and stays as long as the session lasts.
+// Joins once and returns when the session ends.
 Status WorkerProcess::OneSession(bool& joined) {
   {
     MutexLock lock(mutex_);
@@ -224,15 +225,16 @@ Status WorkerProcess::Run() {
     if (joined) {
       wait = kRetryFirst;
       alone_since = clock_.Now();
-      MR_LOG(warn, "the session ended: {}; joining again", Printable(ended.message()));
+      MR_LOG(warn, "the session with the controller ended: {}; joining again",
+             Printable(ended.message()));
     } else {
       MR_LOG(info, "cannot join {}: {}; trying again", Printable(controller),
              Printable(ended.message()));
     }
     const Duration alone = clock_.Now() - alone_since;
     if (options_.alone_limit && alone > *options_.alone_limit) {
-      return Unavailable(fmt::format("no controller at {} for {:.0f} s: {}", controller,
-                                     alone.seconds(), ended.message()));
+      return Unavailable(fmt::format("could not join a controller at {} for {:.0f} s: {}",
+                                     controller, alone.seconds(), ended.message()));
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(wait.ns),
                       [this]() MR_REQUIRES(mutex_) { return stopping_; });

@@ -1,8 +1,8 @@
-// WorkerProcess: a worker on the network: a WorkerHost whose messages travel over gRPC (control)
-// and the data plane (activations, KV). It joins a controller, obeys, and when the session ends
-// joins again, with its weights still loaded.
+// WorkerProcess: a worker on the network. It connects a WorkerHost to gRPC (control) and the data
+// plane (activations, KV, weights). It joins a controller and serves it. When the session ends, it
+// joins again with its weights still loaded.
 //
-// Owned by main(). Run blocks; Stop and LeaveSoon: any thread.
+// Owned by main(). Run blocks its thread; any thread may call Stop and LeaveSoon.
 #pragma once
 
 #include <atomic>
@@ -27,32 +27,35 @@ namespace millrace::cluster {
 
 struct WorkerProcessOptions {
   std::vector<std::string> controllers;         // "host:port" each; tried in turn
-  std::string control_address = "127.0.0.1:0";  // served to other workers: steps
-  std::string data_host = "127.0.0.1";          // and activations, KV
+  std::string control_address = "127.0.0.1:0";  // serves steps to other workers
+  std::string data_host = "127.0.0.1";          // serves activations, KV and weights
   uint16_t data_port = 0;
-  std::string advertised_host;  // what others connect to; empty: the hosts above
-  std::string rdma_transports;  // of the data plane; empty: none
+  std::string advertised_host;  // the host that peers connect to; empty: the hosts above
+  std::string rdma_transports;  // of the data plane; empty: no RDMA
   LinkSecurity security;
   Join join;  // name, identity, device, memory; the address is filled in
   ShardLoader loader;
-  std::shared_ptr<WeightExchange> weights;  // the loader's; null: weights are neither had nor given
+  std::shared_ptr<WeightExchange> weights;  // shared with the loader; null: no weights from peers
   Duration connect_limit = Duration::Seconds(5);
   Duration retry_most = Duration::Seconds(2);  // between attempts to join
-  // Give up after so long without a controller; none: never.
+  // Run gives up after this time without a controller; nullopt: never.
   std::optional<Duration> alone_limit;
 };
 
 class WorkerProcess {
  public:
-  // Opens its ports. kInvalidArgument, kUnavailable: one line why not.
+  // Opens the worker's ports. kInvalidArgument, kUnavailable: the message has the cause in one
+  // line.
   static Result<std::unique_ptr<WorkerProcess>> Start(WorkerProcessOptions options,
                                                       const Clock& clock);
   ~WorkerProcess();
 
-  // Joins and serves until it is told to leave (OK), was refused for good, or Stop (OK).
+  // Joins and serves. Returns OK after Stop or when the controller tells the worker to leave, and
+  // an error when the worker is refused for good.
   Status Run();
   void Stop();
-  // This machine goes in so long (none: when it has been relieved): the controller moves what runs.
+  // This machine will go away in `in`, or (nullopt) once its work has moved. The controller moves
+  // its requests to other workers.
   void LeaveSoon(std::optional<Duration> in);
 
   WorkerHost& host() { return *host_; }
@@ -63,7 +66,7 @@ class WorkerProcess {
   WorkerProcess(WorkerProcessOptions options, const Clock& clock);
   Status Open();
   WorkerLinks Links();
-  void OnRows(std::span<const std::byte> key, net::Payload payload);
+  void OnActivations(std::span<const std::byte> key, net::Payload payload);
   std::optional<Status> WaitForEnd(Duration limit);
   Status OpenControls();
   Status OneSession(bool& joined);
@@ -77,14 +80,14 @@ class WorkerProcess {
   std::unique_ptr<net::DataPlane> data_;
   std::unique_ptr<PeerSteps> peers_;
   std::vector<std::unique_ptr<ControlClient>> controls_;  // by controller
-  std::atomic<ControlClient*> control_{nullptr};          // of this session, or the last
+  std::atomic<ControlClient*> control_{nullptr};          // of this session, or of the last one
 
   Mutex mutex_;
   CondVar changed_;
   bool stopping_ MR_GUARDED_BY(mutex_) = false;
   bool for_good_ MR_GUARDED_BY(mutex_) = false;
   std::optional<Status> session_ended_ MR_GUARDED_BY(mutex_);
-  Status last_word_ MR_GUARDED_BY(mutex_);  // why the controller ended it
+  Status last_word_ MR_GUARDED_BY(mutex_);  // why the controller ended the session
 };
 
 }  // namespace millrace::cluster

@@ -1,4 +1,4 @@
-// ControllerHost and workers over real sockets on the loopback interface, with a model of hashes.
+// A controller and workers over real loopback sockets, with the hash model.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -90,7 +90,7 @@ class NetTest : public ::testing::Test {
   Status error_;
   std::vector<engine::EngineRequest> asked_;
   std::vector<RequestId> ids_;
-  std::unique_ptr<ControllerProcess> server_;  // after the workers are gone: see the order below
+  std::unique_ptr<ControllerProcess> server_;  // declared first, so destroyed after the workers
   std::map<std::string, std::unique_ptr<testing::Worker>> workers_;
 };
 
@@ -101,7 +101,7 @@ TEST_F(NetTest, AnswersThroughThreeWorkers) {
   ExpectReference();
 }
 
-TEST_F(NetTest, ALostWorkerCostsNoToken) {
+TEST_F(NetTest, NoTokenIsLostWithAWorker) {
   StartServer(2);
   StartWorker("a");
   StartWorker("b");
@@ -125,7 +125,7 @@ TEST_F(NetTest, KvIsPulledFromPrefillToDecode) {
                  {.layers = {2, 6}, .role = StageRole::kDecode}};
   StartServer(1, plan);
   for (const char* name : {"p1", "p2", "d1", "d2"}) StartWorker(name);
-  Ask(3, 5);  // opens the decoding pipeline; until it is open requests go on from their tokens
+  Ask(3, 5);  // opens the decode pipeline; before that requests continue by replay
   ExpectReference();
   Ask(12, 15);
   ExpectReference();
@@ -144,7 +144,7 @@ TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
   for (const char* name : {"a", "b", "c"}) StartWorker(name);
   Ask(1, 300);
   ASSERT_TRUE(WaitForTokens(40));
-  // It runs on one of the two that decode; to the other, and back.
+  // Move it between the two decode stages, there and back.
   int moved = 0;
   for (int i = 0; i < 2000 && moved < 2; ++i) {
     for (const auto& worker : server_->host().Describe().workers) {
@@ -157,7 +157,7 @@ TEST_F(NetTest, ARunningRequestMigratesWithItsKv) {
   EXPECT_EQ(server_->host().Describe().counters.moves_failed, 0u);
 }
 
-TEST_F(NetTest, AWrongTokenIsTurnedAwayForGood) {
+TEST_F(NetTest, AWrongTokenIsRefusedForGood) {
   StartServer(1);
   WorkerProcessOptions options = testing::WorkerOptions("x", server_->port());
   options.security.token = "fedcba9876543210fedcba9876543210";

@@ -1,5 +1,5 @@
-// How steps run: plans and activations arrive, in either order; whatever is ready becomes one
-// batch; the plan has gone on to the next hop before, the activations go afterwards.
+// The steps of WorkerCore. A step's plan and activations arrive in either order. Ready steps become
+// one batch. The plan is forwarded to the next hop before the batch runs, the activations after it.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,7 +17,7 @@ bool BlocksWithin(const std::vector<BlockCopy>& copies, int from, int to) {
   });
 }
 
-// Decodes only: nobody waits for a prompt among them.
+// Whether the step only decodes, one token for each sequence.
 bool IsDecode(const StepPlan& plan) {
   return std::ranges::all_of(plan.sequences,
                              [](const SequenceStep& s) { return s.num_tokens == 1; });
@@ -25,32 +25,33 @@ bool IsDecode(const StepPlan& plan) {
 
 }  // namespace
 
-// A peer's mistake must not become this process's crash: what the stage relies on is checked here.
+// Checks what the stage relies on, so that a peer's mistake cannot crash this process.
 Status WorkerCore::CheckStep(Pipeline& pipeline, const StepPlan& plan) {
   const int blocks = pipeline.open.num_blocks, host = pipeline.open.num_host_blocks;
   if (pipeline.steps.size() >= WorkerCoreOptions::kStepsWaitingMax) {
-    return ResourceExhausted(fmt::format("{} steps wait, the limit", pipeline.steps.size()));
+    return ResourceExhausted(
+        fmt::format("{} steps are waiting, which is the limit", pipeline.steps.size()));
   }
-  // Without the step between them its tables would be wrong.
+  // A missing step would leave wrong block tables.
   if (pipeline.newest && plan.id.value() != pipeline.newest->value() + 1) {
-    return InvalidArgument(
-        fmt::format("step {} after step {}", plan.id.value(), pipeline.newest->value()));
+    return InvalidArgument(fmt::format("step {} arrived after step {}: a step is missing",
+                                       plan.id.value(), pipeline.newest->value()));
   }
   if (plan.sequences.empty() || std::ssize(plan.tokens) > pipeline.open.max_batched_tokens) {
-    return InvalidArgument(fmt::format("a step of {} sequences and {} tokens",
+    return InvalidArgument(fmt::format("a step must not have {} sequences and {} tokens",
                                        plan.sequences.size(), plan.tokens.size()));
   }
   if (!std::ranges::all_of(plan.blocks, [&](int b) { return b >= 0 && b < blocks; }) ||
       !BlocksWithin(plan.copies, blocks, blocks) || !BlocksWithin(plan.swap_out, blocks, host) ||
       !BlocksWithin(plan.swap_in, host, blocks)) {
-    return InvalidArgument("a block outside the pipeline's pool");
+    return InvalidArgument("a block is outside the pipeline's pool");
   }
   for (SequenceId id : plan.released) pipeline.known.erase(id);
   for (const SequenceStart& start : plan.started) pipeline.known.insert(start.id);
   for (const SequenceStep& s : plan.sequences) {
     if (pipeline.known.contains(s.id)) continue;
     return InvalidArgument(
-        fmt::format("a step of sequence {}, which was never started", s.id.value()));
+        fmt::format("the step uses sequence {}, which was never started", s.id.value()));
   }
   return OkStatus();
 }
@@ -62,7 +63,7 @@ void WorkerCore::On(PipelineStep& message, Time) {
     return;
   }
   Pipeline& pipeline = found->second;
-  if (pipeline.newest && message.plan.id <= *pipeline.newest) {  // a second time
+  if (pipeline.newest && message.plan.id <= *pipeline.newest) {  // a repetition
     ++counters_.stale_steps;
     return;
   }
@@ -90,13 +91,13 @@ void WorkerCore::ActivationsArrived(PipelineId id, StepId step, ActivationBytes 
     return;
   }
   Pipeline& pipeline = found->second;
-  if (pipeline.taken && step <= *pipeline.taken) {  // a second time
+  if (pipeline.taken && step <= *pipeline.taken) {  // a repetition
     ++counters_.stale_activations;
     return;
   }
   if (pipeline.first() || pipeline.inputs.size() >= WorkerCoreOptions::kStepsWaitingMax) {
     ++counters_.refused;
-    return Break(id, pipeline, InvalidArgument("activations that nobody asked for"), std::nullopt);
+    return Break(id, pipeline, InvalidArgument("unexpected activations"), std::nullopt);
   }
   pipeline.inputs.try_emplace(step, std::move(activations));
 }
@@ -121,7 +122,7 @@ bool WorkerCore::HasNext(const Pipeline& pipeline) const {
 
 std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
   MR_CHECK(!running_) << "one batch at a time";
-  std::vector<std::pair<uint64_t, ShardId>> order;  // who has waited longest
+  std::vector<std::pair<uint64_t, ShardId>> order;  // the shard that has waited longest first
   for (const auto& [id, shard] : shards_) order.emplace_back(shard.turn, id);
   std::ranges::sort(order);
   for (const auto& [turn, id] : order) {
@@ -142,7 +143,7 @@ std::optional<ReadyBatch> WorkerCore::NextBatch(Time now) {
   return std::nullopt;
 }
 
-// Pipelines in turn, as many as fit.
+// Takes ready pipelines, the one that has waited longest first, as many as fit.
 void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch) {
   std::vector<std::pair<uint64_t, PipelineId>> ready;
   for (const auto& [pipeline_id, pipeline] : pipelines_) {
@@ -170,10 +171,11 @@ void WorkerCore::FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch
   }
 }
 
-// False: what rank 0 runs next is not all here yet. What it has begun is run here too, even where
-// the loss of a peer has broken the pipeline meanwhile: the KV of this stage outlives it. But an
-// order whose pipeline is gone, or whose activations nobody will send, can never run: rank 0 would
-// wait for this rank until its deadline.
+// False: some step of rank 0's next batch is not here yet. A batch that rank 0 has started runs
+// here too, even if the loss of a peer has broken the pipeline in the meantime, because this
+// stage's KV is recoverable. An order can never run if its pipeline is closed, or if the pipeline
+// is broken and its next step is not ready. Then the group is aborted, or rank 0 would wait for
+// this rank until its deadline.
 bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
   while (!shard.orders.empty()) {
     const BatchOrder& order = shard.orders.front();
@@ -185,7 +187,7 @@ bool WorkerCore::FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch) {
     if (gone) {
       ++counters_.stale_orders;
       shard.orders.pop_front();
-      Emit(AbortGroup{id, "a pipeline was closed while its batch ran"});
+      Emit(AbortGroup{id, "a pipeline was closed or broken while its batch ran"});
       continue;
     }
     const bool ready = std::ranges::all_of(order.parts, [&](const BatchOrder::Part& part) {
@@ -214,7 +216,7 @@ void WorkerCore::Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch) {
 }
 
 void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time) {
-  MR_CHECK(running_) << "no batch runs";
+  MR_CHECK(running_) << "no batch is running";
   const ReadyBatch batch = std::move(*running_);
   running_.reset();
   ++counters_.batches;
@@ -222,7 +224,7 @@ void WorkerCore::BatchEnded(const Status& status, std::vector<PartOutput> output
   for (size_t i = 0; i < batch.parts.size(); ++i) {
     const auto found = pipelines_.find(batch.parts[i].pipeline);
     if (found == pipelines_.end()) continue;  // closed while it ran
-    // A pipeline with a failed step runs no more, whichever hop or rank it failed at.
+    // After a failed step the pipeline runs no more steps, at any hop or rank.
     const Status& failed = status.ok() ? outputs[i].result.error : status;
     if (!failed.ok()) {
       Break(found->first, found->second, failed, std::nullopt);

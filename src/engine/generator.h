@@ -64,8 +64,8 @@ class Generator {
   // nullopt when the request is unknown or no longer known.
   virtual std::optional<sched::RequestInfo> Inspect(RequestId request) const = 0;
   virtual std::vector<sched::RequestInfo> InspectAll() const = 0;
-  // Why requests cannot be computed now, as a sentence for /ready: "Layers 4-7 are on no worker."
-  // nullopt: they can. Requests are accepted anyway and wait.
+  // Why requests cannot be computed now, as a sentence for /ready: "Layers 4-7 are not on any
+  // worker." nullopt: they can. Requests are accepted anyway and wait.
   virtual std::optional<std::string> NotReady() const { return std::nullopt; }
 
   // Refuses new requests from now on. Returns true when all have finished within `limit` and their

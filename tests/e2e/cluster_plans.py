@@ -128,7 +128,8 @@ class Plans(unittest.TestCase):
         self.assertEqual(self.server.get("/ready")[0], 503)
         self.worker("a")
         self.server.wait_until_ready()
-        self.assertEqual(self.server.status()["degraded"], "The model's layers are on no worker.")
+        self.assertEqual(self.server.status()["degraded"],
+                         "The model's layers are not on any worker.")
         second = self.worker("b")
         self.wait_for(lambda s: not s["degraded"])
         before = self.metrics()

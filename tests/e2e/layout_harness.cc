@@ -291,12 +291,12 @@ void LayoutTest::ExpectNothingLeft() {
     return now.requests == 0 && now.waiting == 0 && now.moving == 0 &&
            std::ranges::all_of(now.pipelines, [](const auto& l) { return l.blocks_used == 0; }) &&
            stats.blocks_free == stats.blocks_total && stats.blocks_pinned == 0 &&
-           stats.blocks_pending == 0 && cluster_->exposed_kv() == 0 && PipelinesAgree(now);
+           stats.blocks_pending == 0 && cluster_->exported_kv() == 0 && PipelinesAgree(now);
   });
   EXPECT_TRUE(clean) << status.requests << " requests, " << status.waiting << " waiting, "
                      << status.moving << " moving; " << stats.blocks_free << " of "
                      << stats.blocks_total << " blocks free, " << stats.blocks_pinned << " pinned, "
-                     << stats.blocks_pending << " pending; " << cluster_->exposed_kv()
+                     << stats.blocks_pending << " pending; " << cluster_->exported_kv()
                      << " exposed; pipelines " << (PipelinesAgree(status) ? "agree" : "differ");
   EXPECT_EQ(status.counters.failed_by_losses, 0u);
   EXPECT_EQ(status.counters.expired, 0u);

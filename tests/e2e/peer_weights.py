@@ -80,7 +80,7 @@ def check(folder):
         wait_until(lambda: copied(empty) > MIDWAY_BYTES, "began to copy", POLL_S)
         workers.pop("second").kill()
         fetched = new.wait_for("fetched .* of layers 0-5 from other workers")
-        if not new.said("gives no weights"):
+        if not new.said("cannot get weights from worker"):
             raise AssertionError("the source died too late:\n" + "".join(new.lines))
         loaded = new.wait_for("layers 0-5 are loaded")
         server.wait_until_ready()
