@@ -106,7 +106,7 @@ TEST_P(StoreConformance, ADisconnectedLeaderIsReplacedAndItsWritesAreFenced) {
   const Leadership now = second->last();
   EXPECT_GT(now.term, old.term);
 
-  first->store().Mend();
+  first->store().Reconnect();
   EXPECT_EQ(first->store().Put("plan", "of the zombie", {.fence = old.fence}).status().code(),
             StatusCode::kFailedPrecondition);
   EXPECT_TRUE(second->store().Put("plan", "of the second", {.fence = now.fence}).ok());
@@ -135,7 +135,7 @@ TEST_P(StoreConformance, ADisconnectedLeaderStepsDownWhenItsLeaseEnds) {
   ASSERT_TRUE(candidate.WaitUntilLeading(false));
   // It becomes leader again by itself, with a new term.
   const Term before = candidate.last().term;
-  candidate.store().Mend();
+  candidate.store().Reconnect();
   ASSERT_TRUE(candidate.WaitUntilLeading());
   EXPECT_GT(candidate.last().term, before);
 }

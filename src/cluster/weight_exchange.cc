@@ -183,7 +183,7 @@ Status WeightExchange::Disable(Source& source, const Status& why) {
   if (disabled_.size() == kDisabledSourcesMax) disabled_.erase(disabled_.begin());
   disabled_.push_back(source.address);
   MutexLock lock(mutex_);
-  ++counters_.sources_untrue;
+  ++counters_.sources_disabled;
   return Unavailable(why.message());
 }
 

@@ -45,7 +45,7 @@ struct WeightCounters {
   uint64_t refused = 0;  // requests for other files, missing ranges, or malformed ones
   uint64_t pulled_bytes = 0;
   uint64_t sources_failed = 0;
-  uint64_t sources_untrue = 0;  // those of them that were disabled
+  uint64_t sources_disabled = 0;  // those of them that were disabled
 };
 
 class WeightExchange {

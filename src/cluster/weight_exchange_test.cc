@@ -326,13 +326,13 @@ TEST(WeightExchange, ASourceWithWrongBytesIsDisabled) {
   EXPECT_NE(alone.message().find("of model.safetensors do not match the model's digests"),
             std::string::npos)
       << alone.message();
-  EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
+  EXPECT_EQ(reader.exchange.counters().sources_disabled, 1u);
   const int asked = changed.asked;
   const auto folder = reader.exchange.Fetch(Load({0, kLayers}, {&changed, &owner}), kWanted);
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
   ExpectRight(*folder, {0, kLayers});
   EXPECT_EQ(changed.asked, asked) << "a disabled source gets no requests";
-  EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
+  EXPECT_EQ(reader.exchange.counters().sources_disabled, 1u);
   EXPECT_EQ(reader.exchange.counters().sources_failed, 1u);
 }
 
@@ -360,7 +360,7 @@ TEST(WeightExchange, AWrongByteIsFoundAndPulledFromAnotherSource) {
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
   ExpectRight(*folder, {0, kLayers});
   EXPECT_EQ(lies, 1);
-  EXPECT_EQ(reader.exchange.counters().sources_untrue, 1u);
+  EXPECT_EQ(reader.exchange.counters().sources_disabled, 1u);
 }
 
 TEST(WeightExchange, ListHeadsAndDigestsOfASourceMustMatch) {
@@ -391,7 +391,7 @@ TEST(WeightExchange, ListHeadsAndDigestsOfASourceMustMatch) {
           .status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
   EXPECT_EQ(reader.exchange.counters().sources_failed, 3u) << status.message();
-  EXPECT_EQ(reader.exchange.counters().sources_untrue, 2u) << status.message();
+  EXPECT_EQ(reader.exchange.counters().sources_disabled, 2u) << status.message();
   EXPECT_TRUE(reader.exchange.fetched_fingerprint().empty());
   const auto folder = reader.exchange.Fetch(Load({0, 2}, {&named, &configured, &owner}), kWanted);
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
@@ -413,7 +413,7 @@ TEST(WeightExchange, TheLoadNamesTheModel) {
   ASSERT_TRUE(folder.ok()) << folder.status().ToString();
   ExpectRight(*folder, {0, 2});
   EXPECT_EQ(reader.exchange.fetched_fingerprint(), Fingerprint(1));
-  EXPECT_EQ(reader.exchange.counters().sources_untrue, 0u);
+  EXPECT_EQ(reader.exchange.counters().sources_disabled, 0u);
   // An exchange copies one model only.
   EXPECT_EQ(mistaken.exchange.Fetch(load, kWanted).status().code(),
             StatusCode::kFailedPrecondition);

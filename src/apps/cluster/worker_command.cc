@@ -94,7 +94,7 @@ Status RunWorker(const WorkerFlags& flags) {
          kv.exports.stale, kv.exports.taken_back,
          FormatBytes(static_cast<int64_t>(weights.served_bytes)),
          FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused,
-         weights.sources_untrue);
+         weights.sources_disabled);
   return ended;
 }
 

@@ -33,7 +33,7 @@ class CuttableStore : public Store {
  public:
   explicit CuttableStore(std::shared_ptr<Store> inner) : inner_(std::move(inner)) {}
   void Cut() { *cut_ = true; }
-  void Mend() { *cut_ = false; }
+  void Reconnect() { *cut_ = false; }
 
   Result<std::optional<KeyValue>> Get(std::string_view key, Duration timeout) override {
     if (*cut_) return Gone();
