@@ -1,5 +1,6 @@
 // StopSignals: counts SIGINT and SIGTERM, so that a command can wait for them. Create it before any
-// other thread: it blocks the two signals in all threads and receives them on a thread of its own.
+// other thread: it blocks both in all threads, and receives them on a thread of its own. It also
+// blocks SIGUSR2, which ends that thread.
 #pragma once
 
 #include <functional>

@@ -253,8 +253,14 @@ awaitable<void> Session::Linger() {
   }
 }
 
-void Session::Finish(bool failed) {
-  if (failed) MR_LOG(error, "closed the connection to {}: out of memory", peer_);
+void Session::Finish(const std::exception_ptr& error) {
+  if (error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& e) {  // std::bad_alloc, unless there is a bug
+      MR_LOG(error, "closed the connection to {}: {}", peer_, e.what());
+    }
+  }
   Abort();
   if (reply_) reply_->Detach();
   reply_.reset();

@@ -145,7 +145,7 @@ class Session : public std::enable_shared_from_this<Session> {
   static void Spawn(std::shared_ptr<Session> session) {
     auto& io = session->hub_.io;
     asio::co_spawn(io, Serve(session),
-                   [session](std::exception_ptr error) { session->Finish(error != nullptr); });
+                   [session](std::exception_ptr error) { session->Finish(error); });
   }
 
   // Called by the sweep.
@@ -194,7 +194,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void ProbeListener(SteadyTime now);
   // No more input will arrive: the client has closed its sending half or both.
   bool input_over() const { return half_closed_ || ended_; }
-  void Finish(bool failed);
+  void Finish(const std::exception_ptr& error);
   void SetDeadline(Duration d) {
     deadline_ = std::chrono::steady_clock::now() + Chrono(d);
     expired_ = false;
