@@ -30,7 +30,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<std::shared_ptr<const Tokenizer>> kTokenizers = [] {
     std::vector<std::shared_ptr<const Tokenizer>> out;
     for (const char* name : {"byte_level", "byte_fallback", "unigram", "word_piece"}) {
-      out.push_back(Tokenizer::Load(SourcePath("src/text/testdata/tokenizers/") + name).value());
+      out.push_back(
+          Tokenizer::Load(millrace::SourcePath("src/text/testdata/tokenizers/") + name).value());
     }
     return out;
   }();

@@ -1,5 +1,6 @@
 #include "apps/admin_socket.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
@@ -20,6 +21,7 @@ namespace {
 constexpr mode_t kFolderMode = 0700;
 constexpr mode_t kOthersMask = 077;
 constexpr uid_t kRoot = 0;
+constexpr uint16_t kPortMax = 65535;
 constexpr char kOwnFolderCure[] = "set XDG_RUNTIME_DIR to a folder of your own";
 
 std::optional<uid_t> OwnerOfFolder(const std::string& path) {
@@ -28,16 +30,29 @@ std::optional<uid_t> OwnerOfFolder(const std::string& path) {
   return found.st_uid;
 }
 
+std::string SocketName(uint16_t port) { return fmt::format("/admin-{}.sock", port); }
+
+// Service managers and containers give a user a folder that belongs to root: one with a folder of
+// the user in it, or one that the user can write to.
+bool Usable(const std::string& xdg, uid_t user) {
+  const auto owner = OwnerOfFolder(xdg);
+  if (owner == user) return true;
+  if (owner != kRoot) return false;
+  return OwnerOfFolder(xdg + "/millrace") == user ||
+         faccessat(AT_FDCWD, xdg.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
+}
+
 std::vector<std::string> AdminFolders(const RuntimePlaces& places) {
   std::vector<std::string> folders;
   const std::string& xdg = places.xdg_runtime_dir;
+  const auto add = [&](const std::string& parent) {
+    const std::string folder = parent + "/millrace";
+    if ((folder + SocketName(kPortMax)).size() <= net::kUnixPathBytesMax) folders.push_back(folder);
+  };
   // The variable may come from another user (su, sudo -E) or another machine (batch systems).
-  if (xdg.starts_with('/')) {
-    const auto owner = OwnerOfFolder(xdg);
-    if (owner == places.user || owner == kRoot) folders.push_back(xdg + "/millrace");
-  }
+  if (xdg.starts_with('/') && Usable(xdg, places.user)) add(xdg);
   const std::string session = fmt::format("{}/{}", places.user_root, places.user);
-  if (OwnerOfFolder(session) == places.user) folders.push_back(session + "/millrace");
+  if (OwnerOfFolder(session) == places.user) add(session);
   folders.push_back(fmt::format("{}/millrace-{}", places.temporary_root, places.user));
   return folders;
 }
@@ -48,7 +63,8 @@ Status CheckAdminFolder(const std::string& path, uid_t user) {
   if (lstat(path.c_str(), &found) != 0) {
     const int error = errno;
     if (error == ENOENT) return NotFound(path + " does not exist");
-    return FailedPrecondition(fmt::format("cannot inspect {}: {}", path, std::strerror(error)));
+    return FailedPrecondition(
+        fmt::format("cannot inspect {}: {}; {}", path, std::strerror(error), kOwnFolderCure));
   }
   if (S_ISLNK(found.st_mode)) {
     return FailedPrecondition(fmt::format(
@@ -71,8 +87,6 @@ Status CheckAdminFolder(const std::string& path, uid_t user) {
   }
   return OkStatus();
 }
-
-std::string SocketName(uint16_t port) { return fmt::format("/admin-{}.sock", port); }
 
 }  // namespace
 

@@ -23,8 +23,10 @@ struct RuntimePlaces {
 };
 
 // Every path at which a server of this user may have its socket for `port`, the first choice first:
-// in $XDG_RUNTIME_DIR/millrace, if that variable names a folder that belongs to the user or to
-// root; in /run/user/UID/millrace, if /run/user/UID belongs to the user; in /tmp/millrace-UID.
+// in $XDG_RUNTIME_DIR/millrace, if that variable names a folder of the user, or one of root's that
+// has a folder millrace of the user or that the user can write to; in /run/user/UID/millrace, if
+// /run/user/UID belongs to the user; in /tmp/millrace-UID. Paths too long for a socket are left
+// out.
 std::vector<std::string> AdminSocketPaths(const RuntimePlaces& places, uint16_t port);
 
 // Returns the first choice and creates its folder with mode 0700. Fails when the folder belongs to

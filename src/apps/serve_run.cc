@@ -173,8 +173,8 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   MR_LOG(info, "listening on {}, loading {}", url, Printable(flags.engine.model));
   auto model = source(clock);
   if (!model.ok()) {
-    server->Stop(Duration{});
     admin->Stop();
+    server->Stop(Duration{});
     return model.status();
   }
   service.Ready(ToServed(**model));
@@ -189,8 +189,9 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
   MR_LOG(info, "finishing running requests, for at most {}; a second signal stops at once",
          FormatDuration(limit.seconds()));
   if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
+  admin->Stop();  // first: the next server may begin as soon as the port is free
   server->Stop(kLastBytesLimit);
-  admin->Stop();
+  service.Drain(Duration{});  // what came in meanwhile
   model->reset();
   return OkStatus();
 }

@@ -127,7 +127,7 @@ TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
   set({3});
   EXPECT_EQ(layout.Missing(), std::nullopt);
   layout.stages[3].closing = true;
-  EXPECT_EQ(layout.Missing(), "The model's layers are on a worker that leaves.");
+  EXPECT_EQ(layout.Missing(), "The model's layers are on a worker that is leaving.");
   layout.stages[3].closing = false;
   set({0, 1, 2, 3});
   EXPECT_EQ(layout.Degraded(), std::nullopt);

@@ -179,7 +179,7 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsFetchTheirKvAtTheOther) {
   Leaves(2);
   EndStep(1);
   EXPECT_EQ(Describe().missing, std::nullopt);
-  EXPECT_EQ(Describe().degraded, "The model's layers are on a worker that leaves.");
+  EXPECT_EQ(Describe().degraded, "The model's layers are on a worker that is leaving.");
   ASSERT_EQ(std::ssize(pulls_), moving) << "each fetches what it has computed";
   for (const auto& [worker, pull] : pulls_) {
     EXPECT_EQ(worker, 1u);

@@ -27,6 +27,9 @@ constexpr int kOutOfFilesPauseMs = 100;  // an accept that cannot succeed must n
 constexpr int kKeepAliveIdleSeconds = 60;
 constexpr int kKeepAliveIntervalSeconds = 15;
 constexpr int kKeepAliveProbes = 3;
+// Keep-alive probes stop while sent bytes are not acknowledged; this limit holds then.
+constexpr int kUnacknowledgedMillisMax =
+    (kKeepAliveIdleSeconds + kKeepAliveProbes * kKeepAliveIntervalSeconds) * 1000;
 
 void SetIntOption(int fd, int level, int name, int value) {
   setsockopt(fd, level, name, &value, sizeof(value));  // a hint; failure costs only speed
@@ -38,6 +41,7 @@ void Tune(int fd) {
   SetIntOption(fd, IPPROTO_TCP, TCP_KEEPIDLE, kKeepAliveIdleSeconds);
   SetIntOption(fd, IPPROTO_TCP, TCP_KEEPINTVL, kKeepAliveIntervalSeconds);
   SetIntOption(fd, IPPROTO_TCP, TCP_KEEPCNT, kKeepAliveProbes);
+  SetIntOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kUnacknowledgedMillisMax);
 }
 
 std::string UnixPeerName(int fd) {

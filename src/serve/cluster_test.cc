@@ -100,6 +100,8 @@ TEST_F(ClusterTest, WithoutAnAdminKeyTheAdminAddressIsClosed) {
   server->endpoint = Endpoint::kAdminListen;
   EXPECT_EQ(StatusOf(*server, {}), 401);
   EXPECT_EQ(StatusOf(*server, {{"authorization", "Bearer "}}), 401);
+  const auto refused = server->Start("GET", "/cluster/status");
+  EXPECT_EQ(refused->Header("connection"), "close") << "the address has few connections";
 }
 
 TEST_F(ClusterTest, TheMainPortHasNoClusterRoutesForAnyCaller) {

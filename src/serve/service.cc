@@ -182,7 +182,12 @@ void Service::Impl::Dispatch(Endpoint endpoint, Call call, const RouteTable::Mat
   if (main && call.request.method == "OPTIONS" && match.on_path != nullptr) {
     return call.reply->Send(PreflightResponse(call.request, match.allow));
   }
-  if (const auto error = Authorize(endpoint, match, &call)) return refuse(*error);
+  if (const auto error = Authorize(endpoint, match, &call)) {
+    net::HttpResponse response = ErrorResponse(*error);
+    // Callers without the key must not hold the few connections of this address.
+    if (endpoint == Endpoint::kAdminListen) response.headers.emplace_back("connection", "close");
+    return call.reply->Send(std::move(response));
+  }
   if (match.on_path == nullptr || !ServedOn(endpoint, match.on_path->access)) {
     return refuse(NoSuchRoute(endpoint, call));
   }

@@ -118,7 +118,7 @@ class Certs(WithFolder):
         self.make()
         (self.folder / "tls/ca.key").write_text("nothing")
         refused = self.make("--force", status=1).stderr
-        self.assertTrue(re.search(r"tls/ca\.crt: holds no private key", refused), refused)
+        self.assertTrue(re.search(r"tls/ca\.crt: contains no PEM private key", refused), refused)
 
 
 PLAN = """format: 1
@@ -225,10 +225,13 @@ class Admin(WithFolder):
         other = self.unix_controller(8001, status=[status(epoch=9)], drain=[(200, {"status": "ok"})])
         environment = self.environment()
         self.assertIn("demo, plan 3,", run("status", env=environment).stdout)
+        # As inside the controller's own container.
+        with_key = {**environment, "MILLRACE_ADMIN_KEY": "sesame"}
+        self.assertIn("demo, plan 3,", run("status", env=with_key).stdout)
         for host in ("127.0.0.1", "localhost", "[::1]"):
             said = run("status", "--base-url", f"http://{host}:8001", env=environment).stdout
             self.assertIn("demo, plan 9,", said)
-        self.assertEqual([a[2] for a in first.asked + other.asked], [None] * 4)
+        self.assertEqual([a[2] for a in first.asked + other.asked], [None] * 5)
         run("drain", "b", "--no-wait", "--base-url", "http://localhost:8001", env=environment)
         self.assertEqual(json.loads(other.asked[-1][3]), {"worker": "b"})
 
@@ -257,7 +260,7 @@ class Admin(WithFolder):
         for arguments, wanted in (
                 (("--base-url", "http://10.0.0.1:8000"), "is on another machine: give the"),
                 (("--base-url", "http://127.0.0.1.example:8000"), "is on another machine"),
-                (KEY, "give it as --base-url"),
+                (KEY, "give that address as --base-url"),
                 (("--base-url", "http://127.0.0.1:8000/v1"), "ends after the port"),
                 (("--ca-file", "ca.crt"), "--ca-file is for an https --base-url")):
             said = run("status", *arguments, env=self.environment(), status=1).stderr

@@ -36,14 +36,18 @@ std::string Reason(const net::HttpResponse& response) {
   return fmt::format("HTTP {}: {}", response.status, Printable(response.body));
 }
 
-// A key is for an address; without a key the controller is on this machine.
+// A key is for an address; without an address the controller is on this machine. The environment of
+// a controller has the key too, so a key from there does not ask for an address.
+bool UsesKey(const AdminFlags& flags) {
+  return !flags.admin_key.empty() && !flags.base_url.empty();
+}
+
 Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
-  if (!flags.admin_key.empty()) {
-    if (!flags.base_url.empty()) return OkStatus();
+  if (UsesKey(flags)) return OkStatus();
+  if (flags.given.contains("admin-key")) {
     return InvalidArgument(
         "an admin key works only at the controller's --admin-listen: give that address as "
-        "--base-url; or leave out --admin-key (MILLRACE_ADMIN_KEY) to use the unix socket on this "
-        "machine");
+        "--base-url; or leave out --admin-key to use the unix socket on this machine");
   }
   // In brackets, so that an IPv6 address keeps its colons.
   if (!cluster::IsLoopback(fmt::format("[{}]:{}", base.host, base.port))) {
@@ -65,13 +69,16 @@ Status CheckAdminFlags(const AdminFlags& flags, const net::Url& base) {
 }  // namespace
 
 void AddAdminOptions(Command& command, AdminFlags* flags) {
+  command.on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
   constexpr char kGroup[] = "Controller";
   command.Add(kGroup, TextOption("base-url", "URL", &flags->base_url),
               "Without a key, a port of this machine: its unix socket is used, which only the user "
               "who started the controller can reach. With a key, the controller's --admin-listen, "
               "such as https://host:8100 [default: http://127.0.0.1:8000, without a key]");
-  command.Add(kGroup, TextOption("admin-key", "KEY", &flags->admin_key),
-              "The admin key of --admin-listen; better in MILLRACE_ADMIN_KEY");
+  command.Add(
+      kGroup, TextOption("admin-key", "KEY", &flags->admin_key),
+      "The admin key of --admin-listen; better in MILLRACE_ADMIN_KEY, which counts only with "
+      "--base-url");
   Option ca_file = TextOption("ca-file", "FILE", &flags->ca_file);
   ca_file.kind = ValueKind::kFile;
   command.Add(kGroup, std::move(ca_file),
@@ -85,7 +92,7 @@ Result<AdminClient> AdminClient::Create(const AdminFlags& flags) {
   if (!base.ok()) return base.status().WithContext("--base-url");
   MR_RETURN_IF_ERROR(CheckAdminFlags(flags, *base));
   client.base_ = std::move(*base);
-  client.admin_key_ = flags.admin_key;
+  if (UsesKey(flags)) client.admin_key_ = flags.admin_key;
   net::HttpClientOptions options;
   options.read_timeout = Duration::Seconds(60);
   options.body_bytes_max = kAnswerBytesMax;

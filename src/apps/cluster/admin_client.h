@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "apps/cli/command.h"
@@ -16,8 +17,9 @@ namespace millrace::apps {
 
 struct AdminFlags {
   std::string base_url, admin_key, ca_file;
+  std::set<std::string> given;  // options on the command line
 };
-// The group "Controller". `flags` must outlive the command.
+// The group "Controller". `flags` must outlive the command. Sets the command's on_given.
 void AddAdminOptions(Command& command, AdminFlags* flags);
 
 class AdminClient {

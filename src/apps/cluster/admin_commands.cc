@@ -24,24 +24,23 @@ namespace {
 
 constexpr auto kPollEvery = std::chrono::milliseconds(500);
 constexpr auto kWatchEvery = std::chrono::seconds(1);
-constexpr double kTimeoutDefault_s = 600, kTimeoutMax_s = 86400;
+constexpr double kTimeoutMax_s = 86400;
 constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
 
 struct WaitFlags {
   bool wait = true;
-  std::optional<double> timeout_s;
+  double timeout_s = 600;
 };
 
 void AddWaitOptions(Command& command, WaitFlags* flags) {
   constexpr char kGroup[] = "Waiting";
   command.Add(kGroup, FlagOption("wait", &flags->wait), "Wait until it is done").negatable = true;
-  Option timeout = RealOption("timeout", "SECONDS", &flags->timeout_s, 0, kTimeoutMax_s);
-  timeout.default_text = fmt::format("{}", kTimeoutDefault_s);
-  command.Add(kGroup, std::move(timeout), "Stop waiting after this time; the operation continues");
+  command.Add(kGroup, RealOption("timeout", "SECONDS", &flags->timeout_s, 0, kTimeoutMax_s),
+              "Stop waiting after this time; the operation continues");
 }
 
-Status Validate(const WaitFlags& flags) {
-  if (flags.wait || !flags.timeout_s) return OkStatus();
+Status Validate(const WaitFlags& flags, const AdminFlags& admin) {
+  if (flags.wait || !admin.given.contains("timeout")) return OkStatus();
   return InvalidArgument("--timeout limits how long the command waits; leave out it or --no-wait");
 }
 
@@ -62,8 +61,7 @@ using Remaining = std::function<Result<std::optional<std::string>>(const Cluster
 // Polls the status. Prints to stderr what remains whenever that changes.
 Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remaining& remaining) {
   const SteadyClock clock;
-  const double timeout_s = flags.timeout_s.value_or(kTimeoutDefault_s);
-  const Time end = clock.Now() + Duration::Seconds(timeout_s);
+  const Time end = clock.Now() + Duration::Seconds(flags.timeout_s);
   std::string printed;
   while (true) {
     MR_ASSIGN_OR_RETURN(const ClusterView view, Look(client));
@@ -74,7 +72,7 @@ Status WaitUntilDone(AdminClient& client, const WaitFlags& flags, const Remainin
     if (clock.Now() >= end) {
       return Status(StatusCode::kDeadlineExceeded,
                     fmt::format("not done after --timeout {}: {}; the operation continues",
-                                timeout_s, *rest));
+                                flags.timeout_s, *rest));
     }
     std::this_thread::sleep_for(kPollEvery);
   }
@@ -264,7 +262,7 @@ std::unique_ptr<Command> MakeDrainCommand() {
   AddAdminOptions(*command, &flags->admin);
   AddGeneralOptions(*command);
   command->log_level = "warning";
-  command->validate = [flags] { return Validate(flags->wait); };
+  command->validate = [flags] { return Validate(flags->wait, flags->admin); };
   command->run = [flags] { return RunDrain(*flags); };
   return command;
 }
@@ -306,7 +304,7 @@ std::unique_ptr<Command> MakePlanApplyCommand() {
   AddWaitOptions(*command, &flags->wait);
   AddGeneralOptions(*command);
   command->log_level = "warning";
-  command->validate = [flags] { return Validate(flags->wait); };
+  command->validate = [flags] { return Validate(flags->wait, flags->admin); };
   command->run = [flags] { return RunPlanApply(*flags); };
   return command;
 }

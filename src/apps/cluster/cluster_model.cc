@@ -88,7 +88,7 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   std::unique_ptr<KeptPlan> kept;
   if (cluster.leading) {
     kept = std::make_unique<KeptPlan>(
-        *cluster.leading, options.controller.identity.model_fingerprint, cluster.layout);
+        cluster.leading, options.controller.identity.model_fingerprint, cluster.layout);
     MR_ASSIGN_OR_RETURN(auto applied, kept->Read());
     if (applied) {
       options.controller.plan = std::move(applied->plan);

@@ -12,14 +12,15 @@ constexpr char kKey[] = "applied-plan";
 
 }  // namespace
 
-KeptPlan::KeptPlan(Leading& leading, std::string model_fingerprint, std::string layout)
-    : leading_(leading),
+KeptPlan::KeptPlan(std::shared_ptr<Leading> leading, std::string model_fingerprint,
+                   std::string layout)
+    : leading_(std::move(leading)),
       model_fingerprint_(std::move(model_fingerprint)),
       layout_(std::move(layout)) {}
 
 Result<std::optional<plan::WorkerPlan>> KeptPlan::Read() {
   std::optional<plan::WorkerPlan> none;
-  MR_ASSIGN_OR_RETURN(const std::optional<std::string> value, leading_.Kept(kKey));
+  MR_ASSIGN_OR_RETURN(const std::optional<std::string> value, leading_->Kept(kKey));
   if (!value || value->empty()) return none;
   const Result<Json> kept = ParseJson(*value);
   if (!kept.ok() || !kept->is_object() || kept->value("model", Json()) != model_fingerprint_ ||
@@ -56,8 +57,8 @@ Status KeptPlan::Settle(int64_t epoch, bool in_force) {
 }
 
 Status KeptPlan::Keep(const std::string& text) const {
-  if (text.empty()) return leading_.Keep(kKey, "");
-  return leading_.Keep(
+  if (text.empty()) return leading_->Keep(kKey, "");
+  return leading_->Keep(
       kKey, DumpJson({{"model", model_fingerprint_}, {"layout", layout_}, {"plan", text}}));
 }
 

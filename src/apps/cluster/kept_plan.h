@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,8 +19,8 @@ namespace millrace::apps {
 
 class KeptPlan {
  public:
-  // `leading` must outlive it. `layout`: that of the command line, as text.
-  KeptPlan(Leading& leading, std::string model_fingerprint, std::string layout);
+  // `layout`: that of the command line, as text.
+  KeptPlan(std::shared_ptr<Leading> leading, std::string model_fingerprint, std::string layout);
 
   // nullopt: there is no valid plan.
   Result<std::optional<plan::WorkerPlan>> Read();
@@ -32,7 +33,7 @@ class KeptPlan {
  private:
   Status Keep(const std::string& text) const;
 
-  Leading& leading_;
+  const std::shared_ptr<Leading> leading_;
   const std::string model_fingerprint_, layout_;
   Mutex mutex_;
   std::string in_force_ MR_GUARDED_BY(mutex_);  // empty: the command line's

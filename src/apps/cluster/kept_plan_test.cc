@@ -32,19 +32,19 @@ class KeptPlanTest : public testing::Test {
     leading_ = std::move(*leading);
   }
   std::optional<plan::WorkerPlan> Read(const std::string& model, const std::string& layout) {
-    const auto read = KeptPlan(*leading_, model, layout).Read();
+    const auto read = KeptPlan(leading_, model, layout).Read();
     EXPECT_TRUE(read.ok()) << read.status().ToString();
     return read.ok() ? *read : std::nullopt;
   }
 
   const SteadyClock clock_{};
   std::string folder_;
-  std::unique_ptr<Leading> leading_;
+  std::shared_ptr<Leading> leading_;
 };
 
 TEST_F(KeptPlanTest, TheNextLeaderReadsIt) {
   EXPECT_FALSE(Read("model", "2 x 1"));
-  ASSERT_TRUE(KeptPlan(*leading_, "model", "2 x 1").Write(kPlan, 2).ok());
+  ASSERT_TRUE(KeptPlan(leading_, "model", "2 x 1").Write(kPlan, 2).ok());
   const Term before = leading_->term();
   Lead();  // without waiting: no other process uses the store
   EXPECT_GT(leading_->term(), before);
@@ -57,7 +57,7 @@ TEST_F(KeptPlanTest, TheNextLeaderReadsIt) {
 }
 
 TEST_F(KeptPlanTest, APlanThatWasGivenUpIsNotKept) {
-  KeptPlan kept(*leading_, "model", "");
+  KeptPlan kept(leading_, "model", "");
   ASSERT_TRUE(kept.Write(kPlan, 2).ok());
   ASSERT_TRUE(kept.Settle(2, false).ok());
   EXPECT_FALSE(Read("model", "")) << "the command line's layout is valid again";
@@ -71,7 +71,7 @@ TEST_F(KeptPlanTest, APlanThatWasGivenUpIsNotKept) {
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->workers.front(), "b");
   // The next controller has read it, and returns to it when its own change fails.
-  KeptPlan next(*leading_, "model", "");
+  KeptPlan next(leading_, "model", "");
   ASSERT_TRUE(next.Read().ok());
   ASSERT_TRUE(next.Write(other, 2).ok());
   EXPECT_EQ(Read("model", "")->workers.front(), "c");
@@ -81,14 +81,14 @@ TEST_F(KeptPlanTest, APlanThatWasGivenUpIsNotKept) {
 
 TEST_F(KeptPlanTest, UnreadablePlansAreIgnored) {
   for (const char* text : {"", "format: 2\n", "{"}) {
-    ASSERT_TRUE(KeptPlan(*leading_, "model", "").Write(text, 2).ok());
+    ASSERT_TRUE(KeptPlan(leading_, "model", "").Write(text, 2).ok());
     EXPECT_FALSE(Read("model", "")) << text;
   }
   for (const char* value : {"", "7", "[]", "{}", R"({"model":"model","layout":"","plan":7})"}) {
     ASSERT_TRUE(leading_->Keep("applied-plan", value).ok());
     EXPECT_FALSE(Read("model", "")) << value;
   }
-  EXPECT_EQ(KeptPlan(*leading_, "model", "").Write(std::string(2 << 20, ' '), 2).code(),
+  EXPECT_EQ(KeptPlan(leading_, "model", "").Write(std::string(2 << 20, ' '), 2).code(),
             StatusCode::kInvalidArgument);
 }
 
