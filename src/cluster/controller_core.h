@@ -236,6 +236,7 @@ class ControllerCore {
   // controller_retire.cc
   Status Relieve(const Worker& worker, Time now);
   bool CloseStagesOf(WorkerId worker, Time now);
+  std::set<WorkerId> DrainingInService() const;
   void EmptyClosedStages();
   void GiveUpNext(const std::string& reason, Time now);
   void RetirePipelines(Time now);

@@ -122,17 +122,17 @@ void ControllerCore::AssignLayout(Layout& layout, const Layout* other) {
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
-      if (slot.worker || being_replaced || !held(stage, rank)) continue;
+      if (slot.worker || being_replaced || stage.closing || !held(stage, rank)) continue;
       slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
   }
   for (LayoutStage& stage : layout.stages) {
     for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
       Slot& slot = stage.ranks[rank];
-      if (slot.worker || being_replaced) continue;
+      if (slot.worker || being_replaced || stage.closing) continue;
       slot.worker = ChooseWorker(layout, other, stage, static_cast<int>(rank));
     }
-    if (stage.FullyAssigned()) RequestLoad(stage);
+    if (stage.FullyAssigned() && !stage.closing) RequestLoad(stage);
   }
 }
 
@@ -273,6 +273,8 @@ bool ControllerCore::RetryConnecting(const ShardLoaded& message, Time now) {
     return true;
   }
   ResetGroup(message.shard);
+  UpdateRouter(now);
+  RerouteWaiting(now);
   AssignWorkers(now);
   return true;
 }

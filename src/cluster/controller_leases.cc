@@ -73,6 +73,10 @@ void ControllerCore::RenewLeft(RequestId id, Tracked& tracked, Time now) {
   RecoverableKv& left = *tracked.left;
   Pipeline* from = Find(left.pipeline);
   if (from == nullptr || !(from->retiring || from->role == StageRole::kPrefill)) return;
+  if (left.renew_at == Time{}) {  // the lease has begun, perhaps before the request has a pipeline
+    (void)RenewalDue(left.renew_at, now);
+    return;
+  }
   if (!tracked.pipeline || tracked.pipeline == left.pipeline) return;
   if (!PullerAlive(*tracked.pipeline, now)) return;
   if (!RenewalDue(left.renew_at, now)) return;

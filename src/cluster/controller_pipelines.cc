@@ -238,6 +238,8 @@ void ControllerCore::RemakeCollective(const PipelineHop& hop, const Status& reas
   }
   for (PipelineId id : through) LosePipeline(id, reason, PipelineEnd::kNoFault, {}, now, &hop);
   ResetGroup(hop.shards.front());
+  UpdateRouter(now);
+  RerouteWaiting(now);
   AssignWorkers(now);
 }
 

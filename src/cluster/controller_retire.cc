@@ -74,14 +74,19 @@ Status ControllerCore::Relieve(const Worker& worker, Time now) {
 }
 
 // Closes the worker's stages: new requests go to other pipelines, and running ones move there.
-// False: without these stages no request could be served, so nothing was changed.
+// False: no other pipeline could do what these stages do, so nothing was changed.
 bool ControllerCore::CloseStagesOf(WorkerId worker, Time now) {
   std::vector<LayoutStage*> closed;
   for (LayoutStage& stage : layout_.stages) {
     const bool here = std::ranges::find(stage.ranks, worker, &Slot::worker) != stage.ranks.end();
     if (here && !std::exchange(stage.closing, true)) closed.push_back(&stage);
   }
-  if (layout_.Missing()) {
+  const bool others_serve = std::ranges::all_of(closed, [&](const LayoutStage* stage) {
+    const StageRole role = stage->plan.role;
+    return (role == StageRole::kDecode || HasPipeline(layout_, Phase::kPrefill)) &&
+           (role == StageRole::kPrefill || HasPipeline(layout_, Phase::kDecode));
+  });
+  if (!others_serve) {
     for (LayoutStage* stage : closed) stage->closing = false;
     return false;
   }
@@ -92,6 +97,19 @@ bool ControllerCore::CloseStagesOf(WorkerId worker, Time now) {
   RerouteWaiting(now);
   RetirePipelines(now);
   return true;
+}
+
+// Draining workers whose stages still accept requests.
+std::set<WorkerId> ControllerCore::DrainingInService() const {
+  std::set<WorkerId> draining;
+  for (const LayoutStage& stage : layout_.stages) {
+    for (const Slot& slot : stage.ranks) {
+      if (slot.worker && !stage.closing && workers_.at(*slot.worker).draining) {
+        draining.insert(*slot.worker);
+      }
+    }
+  }
+  return draining;
 }
 
 // Frees the slots of draining workers that no pipeline uses, for workers that join.
@@ -118,15 +136,7 @@ void ControllerCore::GiveUpNext(const std::string& reason, Time now) {
   mismatch_since_.reset();
   // This change would have replaced draining workers. Their stages close if the others can serve
   // alone. Otherwise these workers stay, unless they have announced that they leave.
-  std::set<WorkerId> relieved;
-  for (const LayoutStage& stage : layout_.stages) {
-    for (const Slot& slot : stage.ranks) {
-      if (slot.worker && !stage.closing && workers_.at(*slot.worker).draining) {
-        relieved.insert(*slot.worker);
-      }
-    }
-  }
-  for (WorkerId id : relieved) {
+  for (WorkerId id : DrainingInService()) {
     if (CloseStagesOf(id, now)) continue;
     Worker& worker = workers_.at(id);
     worker.draining = false;
@@ -186,7 +196,9 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   const auto info = pipeline.scheduler->Inspect(id, now);
   const bool has_kv =
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
-  if (has_kv && layout_.Missing()) return;  // no pipeline could take it, so it continues here
+  const Phase phase = pipeline.role == StageRole::kPrefill ? Phase::kPrefill : Phase::kDecode;
+  if (has_kv && !HasPipeline(layout_, phase))
+    return;  // no pipeline could take it, so it continues here
   if (has_kv && tracked.n() == 1 && pipeline.role != StageRole::kPrefill) {
     if (moves_.size() >= ControllerOptions::kMovesMax) return;
     tracked.route.reset();

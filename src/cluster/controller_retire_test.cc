@@ -131,12 +131,12 @@ TEST_F(Elastic, AWorkerWithoutAReplacementStays) {
   Settle();
   EXPECT_TRUE(Describe().given_up);
   for (const WorkerStatus& worker : Describe().workers) EXPECT_FALSE(worker.draining);
-  EXPECT_TRUE(told_to_leave_.empty());
+  EXPECT_TRUE(asked_to_leave_.empty());
   EXPECT_EQ(Describe().missing, std::nullopt);
   EXPECT_EQ(Describe().counters.pipelines_lost, 0u);
   // A worker that announces that it leaves is let go.
   Leaves(2);
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
 }
 
 // Even if its load takes longer than `replace_limit`.
@@ -185,13 +185,13 @@ TEST_F(DrainedOntoTheOthers, AReplicasRequestsFetchTheirKvAtTheOther) {
     EXPECT_EQ(worker, 1u);
     EXPECT_GE(pull.end_token, 10);
   }
-  EXPECT_TRUE(told_to_leave_.empty()) << "its KV is being fetched";
+  EXPECT_TRUE(asked_to_leave_.empty()) << "its KV is being fetched";
   // New requests go only to the other replica.
   ASSERT_TRUE(Submit(5).ok());
   EXPECT_EQ(RequestsAt(1), 5);
   while (!pulls_.empty()) EndPull(0);
   EndStep(2);
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
   EXPECT_EQ(Describe().counters.replays, 0u);
   EXPECT_EQ(Describe().counters.fetched, static_cast<uint64_t>(moving));
   Lose(2);
@@ -216,11 +216,11 @@ TEST_F(DrainedOntoTheOthers, DecodingRequestsMoveToAnotherDecodePipeline) {
   Settle();
   EXPECT_EQ(Describe().missing, std::nullopt);
   EXPECT_EQ(Describe().counters.moves, 3u);
-  for (int i = 0; i < 8 && !told_to_leave_.contains(3); ++i) {
+  for (int i = 0; i < 8 && !asked_to_leave_.contains(3); ++i) {
     while (!pulls_.empty()) EndPull(0);
     for (uint64_t worker : Busy()) EndStep(worker);
   }
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{3})) << "the front half stays for the next worker";
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{3})) << "the front half stays for the next worker";
   EXPECT_EQ(RequestsAt(4), 2);
   EXPECT_EQ(Describe().counters.moves_failed, 0u);
   EXPECT_EQ(Describe().counters.replays, 0u);
@@ -259,7 +259,7 @@ TEST_F(DrainedOntoTheOthers, AnIndispensableWorkerIsNotDrainedButMayLeave) {
   ASSERT_TRUE(Submit(1).ok());
   EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
   Leaves(2);
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
 }
 
 TEST_F(DrainedOntoTheOthers, ASpareWorkerReplacesIt) {
@@ -269,7 +269,7 @@ TEST_F(DrainedOntoTheOthers, ASpareWorkerReplacesIt) {
   Leaves(2);
   EXPECT_GT(Describe().epoch, before);
   EXPECT_EQ(Describe().degraded, std::nullopt);
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
 }
 
 TEST_F(DrainedOntoTheOthers, ItLeavesEvenIfTheSpareWorkerCannotLoad) {
@@ -279,7 +279,70 @@ TEST_F(DrainedOntoTheOthers, ItLeavesEvenIfTheSpareWorkerCannotLoad) {
   Leaves(2);
   EXPECT_TRUE(Describe().given_up);
   EXPECT_EQ(Describe().missing, std::nullopt);
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2})) << "the first replica serves alone";
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2})) << "the first replica serves alone";
+}
+
+TEST_F(DrainedOntoTheOthers, ItLeavesEvenIfTheSpareWorkerIsLost) {
+  Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  load_hangs_.insert(3);
+  Leaves(2);
+  EXPECT_TRUE(asked_to_leave_.empty()) << "its replacement is loading";
+  Lose(3);
+  EXPECT_EQ(Describe().missing, std::nullopt);
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2})) << "the first replica serves alone";
+}
+
+TEST_F(DrainedOntoTheOthers, AllRanksOfAStageLeave) {
+  Plan plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
+  plan.stages[1].tensor_parallel = 2;
+  Start(plan);
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  ASSERT_EQ(Describe().degraded, std::nullopt);
+  Leaves(2);
+  Leaves(3);
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2, 3}));
+  EXPECT_EQ(Describe().missing, std::nullopt);
+}
+
+// The lost partner takes the collective with it, and its successor must not wait for a rank that
+// leaves.
+TEST_F(DrainedOntoTheOthers, ARankLeavesWhosePartnerIsLost) {
+  Plan plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
+  plan.stages[1].tensor_parallel = 2;
+  Start(plan);
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  ASSERT_TRUE(Submit(1).ok());
+  ASSERT_TRUE(Submit(2).ok());
+  Leaves(2);
+  Lose(3);
+  Join(4);
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
+  Lose(2);
+  Join(5);
+  EXPECT_EQ(Describe().degraded, std::nullopt) << "two new ranks";
+}
+
+TEST_F(DrainedOntoTheOthers, ALostPrefillWorkerKeepsNoDecodeWorker) {
+  Start(Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kDecode}}));
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    ASSERT_TRUE(Submit(id).ok());
+    EndStep(1);
+    while (!pulls_.empty()) EndPull(0);
+  }
+  Lose(1);
+  ASSERT_EQ(RequestsAt(3), 1);
+  const uint64_t moves = Describe().counters.moves;
+  Leaves(3);
+  EXPECT_EQ(Describe().counters.moves, moves + 1) << "to the other decode pipeline";
+  for (int i = 0; i < 8 && asked_to_leave_.empty(); ++i) {
+    while (!pulls_.empty()) EndPull(0);
+    for (uint64_t worker : Busy()) EndStep(worker);
+  }
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{3}));
+  EXPECT_EQ(RequestsAt(2), 2);
+  EXPECT_EQ(Describe().counters.replays, 0u);
 }
 
 // The next plan is not given up when the worker leaves.
@@ -293,7 +356,7 @@ TEST_F(DrainedOntoTheOthers, TheNextPlanIsAssignedWithoutIt) {
   EXPECT_TRUE(Describe().changing);
   Leaves(2);
   EXPECT_TRUE(Describe().changing);
-  EXPECT_EQ(told_to_leave_, (std::set<uint64_t>{2}));
+  EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2}));
   Lose(2);
   Join(4);
   Join(5);

@@ -172,7 +172,6 @@ void ControllerCore::UnassignSlots(Layout& layout, WorkerId worker) {
   for (LayoutStage& stage : layout.stages) {
     if (std::ranges::find(stage.ranks, worker, &Slot::worker) == stage.ranks.end()) continue;
     const bool alone = stage.ranks.size() == 1;
-    stage.closing = false;
     stage.meetings_failed = 0;
     for (Slot& slot : stage.ranks) {
       if (slot.worker == worker) {
@@ -187,6 +186,10 @@ void ControllerCore::UnassignSlots(Layout& layout, WorkerId worker) {
         slot.asked = slot.loaded = false;
       }
     }
+    // Several ranks may drain at the same time.
+    stage.closing = stage.closing && std::ranges::any_of(stage.ranks, [&](const Slot& slot) {
+                      return slot.worker && workers_.at(*slot.worker).draining;
+                    });
     if (&layout != &layout_ || !router_) continue;
     router_->SetStageUp(static_cast<int>(&stage - layout.stages.data()), false, Time{});
   }
@@ -213,6 +216,11 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   if (next_) UnassignSlots(*next_, id);
   RerouteWaiting(now);
   AssignWorkers(now);
+  // The lost worker may have been the replacement that a draining one waited for.
+  if (next_ && !next_->automatic &&
+      !std::ranges::all_of(next_->stages, &LayoutStage::FullyAssigned)) {
+    for (WorkerId draining : DrainingInService()) (void)CloseStagesOf(draining, now);
+  }
   MaybeSwitch(now);
 }
 

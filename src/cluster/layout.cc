@@ -178,7 +178,9 @@ bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase) {
 }
 
 bool HasPipeline(const Layout& layout, Phase phase) {
-  return FirstDown(layout.stages, LeastDownPipeline(layout, phase)) == nullptr;
+  const Route best =
+      layout.pipelines.empty() ? LeastDownRoute(layout) : LeastDownPipeline(layout, phase);
+  return FirstDown(layout.stages, best) == nullptr;
 }
 
 std::optional<std::string> Layout::Missing() const {

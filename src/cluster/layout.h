@@ -70,7 +70,8 @@ enum class Phase : uint8_t { kPrefill, kDecode };
 bool PrefillApart(const Layout& layout);
 // Whether the pipeline serves requests in that phase.
 bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase);
-// Whether every stage of some fixed pipeline that serves the phase is up.
+// Whether every stage of some pipeline that serves the phase is up. If each request is routed on
+// its own: of some route.
 bool HasPipeline(const Layout& layout, Phase phase);
 
 // kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, or layers that

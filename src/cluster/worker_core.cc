@@ -65,6 +65,7 @@ void WorkerCore::On(const Welcome& message, Time) {
   term_ = message.term;
   worker_ = message.worker;
   heartbeat_every_ = message.heartbeat_every;
+  if (leaving_) Emit(SendUp{*leaving_});  // this controller may not know
 }
 
 void WorkerCore::On(const Refused& message, Time) {
@@ -280,7 +281,10 @@ void WorkerCore::Break(PipelineId id, Pipeline& pipeline, const Status& reason,
   Emit(SendUp{PipelineBroken{id, reason, suspect}});
 }
 
-void WorkerCore::AnnounceLeaving(std::optional<Duration> in) { Emit(SendUp{Leaving{in}}); }
+void WorkerCore::AnnounceLeaving(std::optional<Duration> in) {
+  leaving_ = Leaving{in};
+  Emit(SendUp{*leaving_});
+}
 
 Heartbeat WorkerCore::MakeHeartbeat(Time now) {
   Heartbeat beat{.incarnation = options_.join.address.incarnation,

@@ -145,7 +145,8 @@ class WorkerCore {
   // all its parts.
   void BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now);
 
-  // Tells the controller that this machine will go away in `in`; nullopt: once its work has moved.
+  // Tells the controller, and those of later sessions, that this machine will go away in `in`;
+  // nullopt: once its work has moved.
   void AnnounceLeaving(std::optional<Duration> in);
   Heartbeat MakeHeartbeat(Time now);
 
@@ -223,6 +224,7 @@ class WorkerCore {
   std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
   Term term_;                       // the highest one seen
   Duration heartbeat_every_ = Duration::Seconds(0.25);
+  std::optional<Leaving> leaving_;  // as announced; announced again in the next session
   std::map<ShardId, Shard> shards_;
   std::map<PipelineId, Pipeline> pipelines_;
   std::unordered_map<TransferId, PipelineId> pulls_;

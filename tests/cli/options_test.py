@@ -164,7 +164,7 @@ class Effects(unittest.TestCase):
                  f"0x7f.1:{free_port()}", "--token", self.at.token, "--port", "0"]
         status, text = run(PROGRAM, *words)
         self.assertEqual(status, 1)
-        self.assertIn("certificates are needed there", text)
+        self.assertIn("plain text is not allowed", text)
         server = Process(PROGRAM, *map(str, words), "--insecure")
         self.addCleanup(server.stop)
         server.wait_for("Serving")
@@ -252,7 +252,7 @@ class Worker(unittest.TestCase):
                  f"0x7f.1:{free_port()}"]
         status, text = run(PROGRAM, "worker", *words)
         self.assertEqual(status, 1)
-        self.assertIn("certificates are needed there", text)
+        self.assertIn("plain text is not allowed", text)
         self.worker(*words, "--insecure").wait_for("layers 0-3 are loaded")
 
     def test_listens_on_ipv6(self):

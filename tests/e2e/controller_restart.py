@@ -186,7 +186,7 @@ class ControllerDies(ClusterTest):
         # Another layout on the command line counts more than what was applied to the one before.
         controller.kill()
         controller = self.controller(port, workers_port, "--fixed-layout", "--pipeline-parallel-size", "1")
-        controller.wait_for("was for another model or layout")
+        controller.wait_for("it is for another model or layout")
 
     def test_nobody_waits_for_what_had_no_stream(self):
         port, workers_port = free_port(), free_port()

@@ -160,17 +160,19 @@ class ScriptedWorkers : public ::testing::Test {
   std::unique_ptr<ControllerCore> c_;
   Time now_;
   std::map<uint64_t, Status> load_fails_;  // by worker: its later loads fail with this status
+  std::set<uint64_t> load_hangs_;          // workers whose later loads do not end
   Sent<LoadShard> loads_;
   Sent<PipelineStep> steps_;
   Sent<PullKv> pulls_;
   Sent<ExportKv> exported_;
-  std::set<uint64_t> told_to_leave_;
+  std::set<uint64_t> asked_to_leave_;
   std::vector<RequestOutput> outputs_;
 
  private:
   void Do(uint64_t worker, ToWorker& message) {
     if (auto* load = std::get_if<LoadShard>(&message)) {
       loads_.emplace_back(worker, *load);
+      if (load_hangs_.contains(worker)) return;
       ShardLoaded loaded{.shard = load->shard};
       loaded.kv_bytes_per_token_layer = 8;
       loaded.kv_bytes = 65536;
@@ -187,7 +189,7 @@ class ScriptedWorkers : public ::testing::Test {
     } else if (auto* exported = std::get_if<ExportKv>(&message)) {
       exported_.emplace_back(worker, std::move(*exported));
     } else if (std::holds_alternative<Leave>(message)) {
-      told_to_leave_.insert(worker);
+      asked_to_leave_.insert(worker);
     }
   }
 
