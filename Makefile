@@ -9,7 +9,7 @@ BINARY := build/release/millrace
 
 # Installs what is missing, builds, serves the demo model with an OpenAI-compatible API.
 serve: $(BINARY)
-	$(BINARY) serve $(MODEL) --port $(PORT)
+	$(BINARY) serve "$(MODEL)" --port $(PORT)
 
 $(BINARY): $(SETUP) FORCE
 	@scripts/build release millrace
@@ -37,7 +37,7 @@ setup: $(TEST_SETUP)
 $(SETUP): scripts/setup
 	@scripts/setup build
 	@mkdir -p build && touch $@
-$(TEST_SETUP): scripts/setup
+$(TEST_SETUP): scripts/setup tests/e2e/package-lock.json
 	@scripts/setup test
 	@mkdir -p build && touch $@ $(SETUP)
 

@@ -1,5 +1,5 @@
 # Functions every folder uses: millrace_library, millrace_proto, millrace_test, millrace_fuzz.
-# A folder states its sources and its dependencies; tests/check_layers.py holds the levels.
+# A folder states its sources and its dependencies; tests/structure/check_layers.py holds the levels.
 
 set(MILLRACE_BATCH 1 CACHE STRING "How many sources are compiled together; 1: each alone")
 option(MILLRACE_WERROR "Warnings are errors" OFF)

@@ -4,7 +4,9 @@
 //!
 //! Recursive like the tree, whose depth `nesting` has limited.
 
-use minijinja::machinery::ast::{BinOp, BinOpKind, Call, CallArg, Expr, Macro, Stmt};
+use std::iter;
+
+use minijinja::machinery::ast::{BinOp, BinOpKind, Call, CallArg, Compare, Expr, Macro, Stmt};
 use minijinja::machinery::Span;
 use minijinja::value::ValueKind;
 use minijinja::Value;
@@ -62,7 +64,9 @@ impl Constant {
             }
             _ => a.magnitude.max(b.magnitude),
         };
-        Constant { bytes, magnitude, whole: whole && !matches!(op, BinOpKind::Div) }
+        // A power of a negative exponent is a fraction too.
+        let fraction = matches!(op, BinOpKind::Div | BinOpKind::Pow);
+        Constant { bytes, magnitude, whole: whole && !fraction }
     }
 }
 
@@ -136,6 +140,22 @@ impl Sum {
         None
     }
 
+    /// A chain such as 1 < 2 < 3. Its value is a truth value.
+    fn comparison(&mut self, compare: &Compare) -> Option<Constant> {
+        let operands = iter::once(&compare.expr).chain(compare.ops.iter().map(|op| &op.expr));
+        let parts: Vec<_> = operands.map(|expr| (self.expr(expr), expr.span())).collect();
+        let folds = parts.iter().all(|(part, _)| part.is_some());
+        if folds {
+            let bytes = parts.iter().flat_map(|(part, _)| part).map(|made| made.bytes);
+            let bytes = bytes.fold(0, u64::saturating_add);
+            return Some(Constant { bytes, magnitude: 1, whole: true });
+        }
+        for (part, span) in parts {
+            self.add(part, span);
+        }
+        None
+    }
+
     /// The folded form of `expr`; None if it is not constant, and then its constants are added.
     fn expr(&mut self, expr: &Expr) -> Option<Constant> {
         match expr {
@@ -146,10 +166,7 @@ impl Sum {
             Expr::Tuple(tuple) => return self.literal(tuple.items.iter()),
             Expr::Map(map) => return self.literal(map.keys.iter().chain(&map.values)),
             Expr::Var(_) => {}
-            Expr::Compare(compare) => {
-                self.top(&compare.expr);
-                self.tops(compare.ops.iter().map(|op| &op.expr));
-            }
+            Expr::Compare(compare) => return self.comparison(compare),
             Expr::IfExpr(choice) => {
                 self.tops([&choice.test_expr, &choice.true_expr]);
                 self.tops(&choice.false_expr);

@@ -171,9 +171,12 @@ pub fn check(source: &str, name: &str, syntax: SyntaxConfig) -> Result<(), Failu
     let mut tokens = Tokenizer::new(source, name, false, syntax);
     let mut scan = Scan::default();
     let mut first_of_block = false;
+    let mut last = Span::default();
     while let Ok(Some((token, span))) = tokens.next_token() {
         scan.take(&token, first_of_block).map_err(|excess| describe(excess, span))?;
         first_of_block = matches!(token, Token::BlockStart);
+        last = span;
     }
-    Ok(())
+    // The parser builds the expressions of a tag that does not end, too.
+    scan.end_tag().map_err(|excess| describe(excess, last))
 }

@@ -145,6 +145,7 @@ std::vector<std::string> DeepSources(int depth) {
         wrap("", "x", " | f"),     wrap("", "x", " is defined"), wrap("", "x", " is not f"),
         wrap("x is f -", "1", ""), wrap("not - (", "x", ")"),    wrap("[(not ", "x", ")]")}) {
     sources.push_back("{{ " + expression + " }}");
+    sources.push_back("{{ " + expression);  // parsed before the missing end is noticed
     sources.push_back("{% if " + expression + " %}{% endif %}");
     sources.push_back("{% set y = " + expression + " %}");
   }
@@ -219,7 +220,8 @@ TEST(ChatTemplate, ConstantsAreBoundedBeforeTheyAreFolded) {
   for (const char* expression :
        {"'a' * 100000000", "100000000 * 'a'", "('a' ~ 'b') * 9999999", "(1, 2) * 50000000",
         "'a' * (10 ** 8)", "'a' * 1000 * 1000 * 50", "x + 'a' * 9999999", "[x, 'a' * 9999999]",
-        "'a' * (1 / 0.00000001)", "f(y='a' * 9999999)", "x[:'a' * 9999999]"}) {
+        "(1 < 2 < 3 and 'a') * 9999999", "'a' * (10000 // 10 ** (-4))", "'a' * (1 / 0.00000001)",
+        "f(y='a' * 9999999)", "x[:'a' * 9999999]"}) {
     const Status status = CompileStatus(fmt::format("{{{{ {} }}}}", expression));
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << expression;
     EXPECT_NE(

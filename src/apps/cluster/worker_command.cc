@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
@@ -83,6 +84,7 @@ Status RunWorker(const WorkerFlags& flags) {
   MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
          Printable(flags.name.empty() ? DefaultName() : flags.name));
   const Status ended = worker->Run();
+  signals.OnSignal([](int) { std::_Exit(130); });  // the worker is about to be destroyed
   const cluster::KvExchangeCounters kv = worker->kv_counters();
   const cluster::WeightCounters weights = model.weights->counters();
   MR_LOG(info,

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 namespace millrace::apps {
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int kSignalledBase = 128;  // as shells count
 constexpr int kExecFailed = 127;
+constexpr std::string_view kOptionPrefix = "MILLRACE_";
 constexpr unsigned kFirstInheritable = 3;
 
 struct Pipe {
@@ -83,7 +85,9 @@ Result<ChildProcess> ChildProcess::Spawn(const std::vector<std::string>& argv,
   MR_ASSIGN_OR_RETURN(Pipe output, MakePipe());
   MR_ASSIGN_OR_RETURN(Pipe failure, MakePipe());
   std::vector<std::string> all = environment;  // first: getenv finds the first of a name
-  for (char** at = environ; *at != nullptr; ++at) all.emplace_back(*at);
+  for (char** at = environ; *at != nullptr; ++at) {
+    if (!std::string_view(*at).starts_with(kOptionPrefix)) all.emplace_back(*at);
+  }
   const std::vector<char*> arguments = Pointers(argv), variables = Pointers(all);
   const pid_t parent = getpid();
   const pid_t pid = fork();

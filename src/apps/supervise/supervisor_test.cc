@@ -149,8 +149,10 @@ TEST_F(SupervisorTest, AProgramThatCannotBeExecutedIsReportedAtOnce) {
 
 TEST_F(SupervisorTest, ChildrenHaveTheirEnvironmentAndNoDescriptorOfOurs) {
   const int ours = dup(STDERR_FILENO);  // inheritable
-  ChildSpec spec = Shell("a", "echo $MILLRACE_X; ls /proc/self/fd | tr '\\n' ' '; kill -l $?");
+  ChildSpec spec =
+      Shell("a", "echo $MILLRACE_X$MILLRACE_Y; ls /proc/self/fd | tr '\\n' ' '; kill -l $?");
   spec.environment = {"MILLRACE_X=told"};
+  setenv("MILLRACE_Y", " an option of this process", 1);
   auto supervisor = Start({std::move(spec)});
   supervisor->Wait();
   close(ours);
