@@ -35,7 +35,8 @@ class OwnedFd {
 class ChildProcess {
  public:
   // argv[0] is the program's path. The child gets this process's environment, except options that
-  // are meant for this process (MILLRACE_...), and `environment` ("NAME=value"). kFailedPrecondition when it cannot be executed.
+  // are meant for this process (MILLRACE_...), and `environment` ("NAME=value").
+  // kFailedPrecondition when it cannot be executed.
   static Result<ChildProcess> Spawn(const std::vector<std::string>& argv,
                                     const std::vector<std::string>& environment);
   ChildProcess(ChildProcess&&) = default;
