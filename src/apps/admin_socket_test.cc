@@ -34,7 +34,7 @@ class AdminSocketTest : public testing::Test {
     return fmt::format("{}/millrace-{}", places_.temporary_root, places_.user);
   }
   std::string MakeSessionFolder() const {
-    const std::string path = fmt::format("{}/{}", places_.user_root, places_.user);
+    std::string path = fmt::format("{}/{}", places_.user_root, places_.user);
     std::filesystem::create_directory(path);
     return path;
   }
