@@ -206,5 +206,26 @@ TEST_F(Waiting, OldestFirst) {
   EXPECT_EQ(delivered, (std::vector<uint64_t>{1, 2, 3}));
 }
 
+// Each request gets a route of its own here. The ranks form their group again meanwhile.
+TEST_F(Waiting, RequestsAvoidAStageWhoseCollectiveFailed) {
+  Plan plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
+  plan.stages[1].tensor_parallel = 2;
+  Start(plan);
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(Submit(id).ok());
+  std::optional<PipelineId> broken;
+  for (const PipelineStatus& pipeline : Describe().pipelines) {
+    if (std::ranges::count(pipeline.workers, Name(2)) > 0) broken = pipeline.id;
+  }
+  ASSERT_TRUE(broken);
+  load_hangs_ = {2, 3};
+  c_->Receive(ConnectionId(2), PipelineBroken{*broken, Unavailable("a rank is late"), {}}, now_);
+  Settle();
+  for (uint64_t id = 3; id <= 6; ++id) ASSERT_TRUE(Submit(id).ok());
+  ASSERT_EQ(Describe().pipelines.size(), 1u);
+  EXPECT_EQ(Describe().pipelines[0].requests, 6) << "at the other replica";
+  EXPECT_EQ(Describe().waiting, 0);
+}
+
 }  // namespace
 }  // namespace millrace::cluster

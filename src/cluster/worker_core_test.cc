@@ -234,6 +234,22 @@ TEST(WorkerCore, DropsShardsOfEarlierSessions) {
   EXPECT_EQ(core.shards(), 1u);
 }
 
+// The controller of the next session may not have heard it.
+TEST(WorkerCore, AnnouncesInEachSessionThatItLeaves) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.AnnounceLeaving(Duration::Seconds(30));
+  for (uint64_t session = 2; session <= 4; ++session) {
+    core.SessionDown({});
+    (void)Take<SendUp>(core);
+    Welcomed(core, session);
+    const auto sent = Take<SendUp>(core);
+    ASSERT_EQ(sent.size(), 2u);
+    EXPECT_TRUE(std::holds_alternative<Join>(sent[0].message));
+    EXPECT_EQ(std::get<Leaving>(sent[1].message).in, Duration::Seconds(30));
+  }
+}
+
 // The next session names the sources that exist by then. Other load failures do not end the
 // session.
 TEST(WorkerCore, JoinsAgainWhenNoSourceHadTheWeights) {
