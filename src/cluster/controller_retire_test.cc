@@ -299,8 +299,13 @@ TEST_F(DrainedOntoTheOthers, AllRanksOfAStageLeave) {
   Start(plan);
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   ASSERT_EQ(Describe().degraded, std::nullopt);
+  ASSERT_TRUE(Submit(1).ok());
+  ASSERT_TRUE(Submit(2).ok());
+  ASSERT_TRUE(Busy().contains(2));
   Leaves(2);
   Leaves(3);
+  EXPECT_TRUE(asked_to_leave_.empty()) << "a step is in flight";
+  EndStep(2);
   EXPECT_EQ(asked_to_leave_, (std::set<uint64_t>{2, 3}));
   EXPECT_EQ(Describe().missing, std::nullopt);
 }
