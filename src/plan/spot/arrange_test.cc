@@ -96,11 +96,9 @@ TEST(SpotArrangeTest, RecoveryAgainstEveryChoice) {
     const RecoveryPlan plan = ChooseRecovery(requests, budget);
     int64_t bytes = 0;
     double replayed = 0;
-    size_t finished = 0;
     for (size_t i = 0; i < requests.size(); ++i) {
       const LiveRequest& r = requests[i];
       ASSERT_EQ(plan.choice[i] == Recovery::kFinish, r.finish_s <= budget.seconds) << seed;
-      finished += plan.choice[i] == Recovery::kFinish;
       if (plan.choice[i] == Recovery::kCopy) {
         bytes += r.kv_bytes;
         ASSERT_LT(r.kv_bytes / budget.bytes_per_s, r.replay_s)
