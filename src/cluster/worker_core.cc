@@ -95,7 +95,8 @@ void WorkerCore::On(LoadShard& message, Time) {
   for (const auto& [id, shard] : shards_) {
     if (same_weights(shard)) start.same_as = id;
   }
-  shards_.emplace(message.shard, Shard{.load = std::move(message), .same_as = start.same_as});
+  const ShardId shard = message.shard;
+  shards_.emplace(shard, Shard{.load = std::move(message), .same_as = start.same_as});
   Emit(std::move(start));
 }
 

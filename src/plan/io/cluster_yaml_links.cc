@@ -61,7 +61,7 @@ Result<Line> ClusterReader::ReadLine(const YamlMap& map) {
   Line line;
   MR_ASSIGN_OR_RETURN(line.bytes_per_s, map.Amount("bandwidth", Quantity::kBandwidth));
   MR_ASSIGN_OR_RETURN(const double latency_s, map.Amount("latency", Quantity::kLatency));
-  line.latency = Duration::Nanos(static_cast<int64_t>(latency_s * 1e9 + 0.5));
+  line.latency = Duration::Nanos(std::llround(latency_s * 1e9));
   return line;
 }
 
