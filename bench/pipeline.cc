@@ -1,10 +1,10 @@
 // A pipeline of two stages on two cores against one stage on one. It shows the gain of dividing a
-// model by layers, the cost of passing steps from thread to thread, and the cost of a controller
-// with one worker in this process, which is how `serve MODEL` runs a model.
+// model by layers, and the cost of a controller with one worker in this process, which is how
+// `serve MODEL` runs a model, against a scheduler and a stage in one thread.
 //
-// Each arrangement runs the same requests (all at once, greedy, to a fixed length) through the
-// production scheduler. Repeats of the arrangements alternate, and every ratio is between
-// neighbours, so that other load on the machine affects both.
+// Each arrangement runs the same requests (all at once, greedy, to a fixed length). Repeats of the
+// arrangements alternate, and every ratio is between neighbours, so that other load on the machine
+// affects both.
 //
 // For a machine with other load, the same ratios in CPU time: each stage's CPU time of each step is
 // put into the pipeline's order (a stage takes the steps one after another, a step goes from stage
@@ -15,19 +15,20 @@
 #include <sched.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <condition_variable>
 #include <ctime>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/machine.h"
 #include "cluster/local_cluster.h"
-#include "engine/chained_executor.h"
-#include "engine/local_executor.h"
 #include "engine/model_stage.h"
+#include "engine/run_alone.h"
 #include "engine/wrapped_stage.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
@@ -47,6 +48,7 @@ struct Options {
 };
 
 constexpr int kBlockSize = 16;
+constexpr int kBatchedTokens = 512;
 
 template <typename T>
 T Must(Result<T> result) {
@@ -72,12 +74,13 @@ std::string FolderOf(const Options& options) {
   return folder;
 }
 
-// Records the CPU time of a stage for each step.
+// Records the CPU time of a stage for each step, and keeps its worker's thread on one core.
 class CountedStage : public engine::WrappedStage {
  public:
-  CountedStage(std::unique_ptr<engine::Stage> stage, std::vector<double>* seconds)
-      : WrappedStage(std::move(stage)), seconds_(seconds) {}
+  CountedStage(std::unique_ptr<engine::Stage> stage, int cpu, std::vector<double>* seconds)
+      : WrappedStage(std::move(stage)), cpu_(cpu), seconds_(seconds) {}
   Status Run(std::span<engine::StagePart> parts) override {
+    if (seconds_->empty()) StayOn(cpu_);
     const double begin = Now(Clock::kCallerCpu);
     Status ran = WrappedStage::Run(parts);
     seconds_->push_back(Now(Clock::kCallerCpu) - begin);
@@ -85,6 +88,7 @@ class CountedStage : public engine::WrappedStage {
   }
 
  private:
+  const int cpu_;
   std::vector<double>* const seconds_;
 };
 
@@ -94,61 +98,19 @@ int Blocks(const Options& options) {
 
 std::unique_ptr<model::Model> LoadLayers(const Options& options, tensor::Device& device,
                                          std::optional<LayerRange> layers) {
-  return Must(
-      model::Model::Load(FolderOf(options), device, {.layers = layers, .max_batched_tokens = 512}));
+  return Must(model::Model::Load(FolderOf(options), device,
+                                 {.layers = layers, .max_batched_tokens = kBatchedTokens}));
 }
 
-// One arrangement of the model; its threads have one core each.
-struct Arrangement {
-  std::vector<std::vector<double>> cpu_seconds;  // by stage and step, if counted
-  std::unique_ptr<engine::Executor> executor;
-  std::unique_ptr<sched::Scheduler> scheduler;
-  uint64_t next_request = 1;
-};
-
-// Like the controller's schedulers for its pipelines.
-std::unique_ptr<sched::Scheduler> SchedulerFor(const Options& options,
-                                               const engine::ExecutorTraits& traits) {
+sched::SchedulerOptions SchedulerFor(const Options& options) {
   sched::SchedulerOptions s;
   s.block_size = kBlockSize;
-  s.num_blocks = traits.num_blocks;
+  s.num_blocks = Blocks(options);
   s.max_num_seqs = options.streams;
-  s.even_steps = true;
-  s.max_num_batched_tokens = traits.max_batched_tokens;
+  s.max_num_batched_tokens = kBatchedTokens;
   s.max_model_len = options.input + options.output;
-  s.stages = traits.stages;
   s.prefix_caching = false;
-  return Must(sched::Scheduler::Create(s));
-}
-
-Arrangement Chain(const Options& options, const std::vector<std::optional<LayerRange>>& ranges) {
-  Arrangement out{.cpu_seconds = std::vector<std::vector<double>>(ranges.size())};
-  std::vector<std::unique_ptr<engine::Stage>> stages;
-  engine::ChainedExecutorOptions chain{
-      .block_size = kBlockSize, .num_blocks = Blocks(options), .max_batched_tokens = 512};
-  for (const auto& range : ranges) {
-    auto device = Must(tensor::NewCpuDevice({.threads = 1}));
-    auto model = LoadLayers(options, *device, range);
-    const size_t i = stages.size();
-    stages.push_back(std::make_unique<CountedStage>(
-        std::make_unique<engine::ModelStage>(std::move(device), std::move(model)),
-        &out.cpu_seconds[i]));
-    chain.cpus.push_back(static_cast<int>(i));
-  }
-  out.executor = Must(engine::ChainedExecutor::Create(std::move(stages), chain));
-  out.scheduler = SchedulerFor(options, out.executor->traits());
-  return out;
-}
-
-Arrangement Plain(const Options& options) {
-  auto device = Must(tensor::NewCpuDevice({.threads = 1}));
-  auto model = LoadLayers(options, *device, {});
-  Arrangement out;
-  out.executor = Must(
-      engine::LocalExecutor::Create(std::move(device), std::move(model),
-                                    {.block_size = kBlockSize, .num_blocks = Blocks(options)}));
-  out.scheduler = SchedulerFor(options, out.executor->traits());
-  return out;
+  return s;
 }
 
 std::vector<engine::EngineRequest> TestRequests(const Options& options, int output) {
@@ -165,31 +127,57 @@ std::vector<engine::EngineRequest> TestRequests(const Options& options, int outp
   return test_requests;
 }
 
-// A controller with one worker in this process, all threads on the caller's core.
-class InProcess {
+// A scheduler and a stage in the caller's thread.
+class Plain {
  public:
-  explicit InProcess(const Options& options) : options_(options) {
+  explicit Plain(const Options& options)
+      : options_(options), scheduler_(Must(sched::Scheduler::Create(SchedulerFor(options)))) {
     auto device = Must(tensor::NewCpuDevice({.threads = 1}));
     auto model = LoadLayers(options, *device, {});
-    const ModelSpec spec = model->spec();
+    runner_ = Must(
+        engine::StageRunner::Create(std::move(device), std::move(model),
+                                    {.block_size = kBlockSize, .num_blocks = Blocks(options)}));
+  }
+
+  // Seconds until all requests, each of `output` tokens, are done.
+  double RunRequests(int output) {
+    for (engine::EngineRequest& request : TestRequests(options_, output)) {
+      const Status added = scheduler_->Add(
+          {.id = RequestId(next_request_++),
+           .prompt = std::make_shared<const std::vector<TokenId>>(std::move(request.prompt)),
+           .params = std::make_shared<const SamplingParams>(request.params)},
+          Time{});
+      MR_CHECK(added.ok()) << added.ToString();
+    }
+    const double begin = Now(Clock::kWall);
+    MR_CHECK(engine::RunAlone(*scheduler_, *runner_, [](RequestOutput&& out) {
+      MR_CHECK(out.error.ok()) << out.error.ToString();
+    }));
+    return Now(Clock::kWall) - begin;
+  }
+
+ private:
+  const Options options_;
+  std::unique_ptr<sched::Scheduler> scheduler_;
+  std::unique_ptr<engine::StageRunner> runner_;
+  uint64_t next_request_ = 1;
+};
+
+// A controller with one worker per stage in this process. The computing thread of stage i has
+// core i.
+class InProcess {
+ public:
+  InProcess(const Options& options, const std::vector<LayerRange>& stages)
+      : options_(options), cpu_seconds_(stages.size()) {
     cluster::ControllerHostOptions host;
-    host.controller.num_layers = spec.num_layers;
-    sched::SchedulerOptions& s = host.controller.scheduler;
-    s.block_size = kBlockSize;
-    s.num_blocks = Blocks(options);
-    s.max_num_seqs = options.streams;
-    s.max_num_batched_tokens = model->max_batched_tokens();
-    s.max_model_len = options.input + options.output;
-    s.prefix_caching = false;
+    host.controller.num_layers = stages.back().end;
+    host.controller.scheduler = SchedulerFor(options);
+    host.controller.plan = PlanOf(stages);
     cluster_ = Must(cluster::LocalCluster::Start(std::move(host), clock_));
-    cluster::LoadedShard loaded;
-    loaded.facts.kv_bytes_per_token_layer = spec.KvBytesPerToken() / spec.num_layers;
-    loaded.facts.kv_bytes = int64_t{Blocks(options)} * kBlockSize * spec.KvBytesPerToken();
-    loaded.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(model));
-    Join join;
-    join.name = "here";
-    cluster_->AddWorker(std::move(join),
-                        [loaded](const auto&, const auto&, const auto&) { return loaded; });
+    for (size_t i = 0; i < stages.size(); ++i) AddWorker(static_cast<int>(i), stages[i]);
+    while (cluster_->host().NotReady()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 
   double RunRequests(int output) {
@@ -211,33 +199,47 @@ class InProcess {
     return Now(Clock::kWall) - begin;
   }
 
+  // By stage and step. Only between two calls of RunRequests.
+  std::vector<std::vector<double>>& cpu_seconds() { return cpu_seconds_; }
+
  private:
+  static Plan PlanOf(const std::vector<LayerRange>& stages) {
+    Plan plan;
+    plan.num_layers = stages.back().end;
+    for (const LayerRange& layers : stages) plan.stages.push_back({.layers = layers});
+    const int last = static_cast<int>(stages.size()) - 1;
+    plan.edges.push_back({std::nullopt, 0, 1});
+    for (int i = 0; i < last; ++i) plan.edges.push_back({i, i + 1, 1});
+    plan.edges.push_back({last, std::nullopt, 1});
+    return plan;
+  }
+
+  void AddWorker(int cpu, LayerRange layers) {
+    auto device = Must(tensor::NewCpuDevice({.threads = 1}));
+    auto model = LoadLayers(options_, *device, layers);
+    const ModelSpec spec = model->spec();
+    cluster::LoadedShard loaded;
+    loaded.facts.kv_bytes_per_token_layer = spec.KvBytesPerToken() / spec.num_layers;
+    loaded.facts.kv_bytes = int64_t{Blocks(options_)} * kBlockSize * spec.KvBytesPerToken();
+    loaded.stage = std::make_shared<CountedStage>(
+        std::make_unique<engine::ModelStage>(std::move(device), std::move(model)), cpu,
+        &cpu_seconds_[static_cast<size_t>(cpu)]);
+    Join join;
+    join.name = fmt::format("stage-{}", cpu);
+    cluster_->AddWorker(std::move(join),
+                        [loaded, layers](const LoadShard& load, const auto&, const auto&) {
+                          if (load.layers == layers) return loaded;
+                          cluster::LoadedShard refused;
+                          refused.facts.status = Unimplemented("this worker has other layers");
+                          return refused;
+                        });
+  }
+
   const Options options_;
   const SteadyClock clock_;
+  std::vector<std::vector<double>> cpu_seconds_;
   std::unique_ptr<cluster::LocalCluster> cluster_;
 };
-
-// Seconds until all requests, each of `output` tokens, are done.
-double RunRequests(const Options& options, int output, Arrangement& arrangement) {
-  sched::Scheduler& scheduler = *arrangement.scheduler;
-  for (engine::EngineRequest& request : TestRequests(options, output)) {
-    const Status added = scheduler.Add(
-        {.id = RequestId(arrangement.next_request++),
-         .prompt = std::make_shared<const std::vector<TokenId>>(std::move(request.prompt)),
-         .params = std::make_shared<const SamplingParams>(request.params)},
-        Time{});
-    MR_CHECK(added.ok()) << added.ToString();
-  }
-  std::vector<RequestOutput> outputs;
-  const double begin = Now(Clock::kWall);
-  while (scheduler.HasWork()) {
-    while (const StepPlan* plan = scheduler.Schedule(Time{})) arrangement.executor->Submit(*plan);
-    scheduler.Commit(arrangement.executor->Wait(), Time{}, outputs);
-    for (const RequestOutput& out : outputs) MR_CHECK(out.error.ok()) << out.error.ToString();
-    outputs.clear();
-  }
-  return Now(Clock::kWall) - begin;
-}
 
 struct Sample {
   double seconds = 0;      // measured
@@ -266,71 +268,63 @@ double ProcessCpuSeconds() {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-Sample Measure(const Options& options, InProcess& host) {
+Sample Measure(const Options& options, Plain& plain) {
   const double begin = ProcessCpuSeconds();
-  Sample sample{.seconds = host.RunRequests(options.output)};
+  Sample sample{.seconds = plain.RunRequests(options.output)};
   sample.cpu_seconds = sample.undisturbed = ProcessCpuSeconds() - begin;
   return sample;
 }
 
-Sample Measure(const Options& options, Arrangement& arrangement) {
-  for (auto& of_stage : arrangement.cpu_seconds) of_stage.clear();
+Sample Measure(const Options& options, InProcess& cluster) {
+  for (auto& of_stage : cluster.cpu_seconds()) of_stage.clear();
   const double begin = ProcessCpuSeconds();
-  Sample sample{.seconds = RunRequests(options, options.output, arrangement)};
+  Sample sample{.seconds = cluster.RunRequests(options.output)};
   sample.cpu_seconds = ProcessCpuSeconds() - begin;
-  sample.undisturbed =
-      arrangement.cpu_seconds.empty() ? sample.cpu_seconds : Makespan(arrangement.cpu_seconds);
+  sample.undisturbed = Makespan(cluster.cpu_seconds());
   return sample;
 }
 
 void Run(const Options& options) {
   const int layers = Must(model::ShapeConfig(options.shape))["num_hidden_layers"].get<int>();
   StayOn(0);
-  Arrangement plain = Plain(options);
-  Arrangement one = Chain(options, {std::nullopt});
-  Arrangement two = Chain(
-      options, {LayerRange{0, options.first_layers}, LayerRange{options.first_layers, layers}});
-  InProcess host(options);
-  for (Arrangement* a : {&plain, &one, &two}) RunRequests(options, 4, *a);
-  host.RunRequests(4);
+  Plain plain(options);
+  InProcess one(options, {LayerRange{0, layers}});
+  InProcess two(options,
+                {LayerRange{0, options.first_layers}, LayerRange{options.first_layers, layers}});
+  plain.RunRequests(4);
+  one.RunRequests(4);
+  two.RunRequests(4);
 
-  std::vector<double> plain_rate, one_rate, two_rate, hand_over, hand_over_cpu, gain, gain_cpu;
-  std::vector<double> controller_rate, served, served_cpu;
+  std::vector<double> plain_rate, one_rate, two_rate, served, served_cpu, gain, gain_cpu;
   const double tokens = static_cast<double>(options.streams) * options.output;
   for (int i = 0; i < options.repeats; ++i) {
-    const Sample p = Measure(options, plain), c = Measure(options, host);
-    const Sample o = Measure(options, one), t = Measure(options, two);
-    controller_rate.push_back(tokens / c.seconds);
-    served.push_back(p.seconds / c.seconds);
-    served_cpu.push_back(p.cpu_seconds / c.cpu_seconds);
+    const Sample p = Measure(options, plain), o = Measure(options, one), t = Measure(options, two);
     plain_rate.push_back(tokens / p.seconds);
     one_rate.push_back(tokens / o.seconds);
     two_rate.push_back(tokens / t.seconds);
-    hand_over.push_back(p.seconds / o.seconds);
+    served.push_back(p.seconds / o.seconds);
+    served_cpu.push_back(p.cpu_seconds / o.cpu_seconds);
     gain.push_back(p.seconds / t.seconds);
-    hand_over_cpu.push_back(p.cpu_seconds / o.cpu_seconds);
     gain_cpu.push_back(p.cpu_seconds / t.undisturbed);
   }
   fmt::print(
       "Method: {} bf16, {} streams of {} + {} tokens, greedy; one thread per stage on a core of "
       "its\nown, layers [0, {}) and [{}, {}) with the head; medians of {} repeats that alternate; "
-      "ratios\nare to the neighbouring run of the plain executor.\n\n",
+      "ratios\nare to the neighbouring run of the plain loop.\n\n",
       options.shape, options.streams, options.input, options.output, options.first_layers,
       options.first_layers, layers, options.repeats);
   fmt::print(
       "| arrangement | output tokens/s | to plain | to plain, by CPU time |\n|---|---|---|---|\n");
-  fmt::print("| plain executor, one core | {:.1f} | 1 | 1 |\n", Median(plain_rate));
+  fmt::print("| scheduler and stage in one thread | {:.1f} | 1 | 1 |\n", Median(plain_rate));
   fmt::print("| controller of one worker in this process, one core | {:.1f} | {:.3f} | {:.3f} |\n",
-             Median(controller_rate), Median(served), Median(served_cpu));
-  fmt::print("| chain of one stage, one core | {:.1f} | {:.3f} | {:.3f} |\n", Median(one_rate),
-             Median(hand_over), Median(hand_over_cpu));
-  fmt::print("| chain of two stages, two cores | {:.1f} | {:.2f} | {:.2f} |\n", Median(two_rate),
-             Median(gain), Median(gain_cpu));
+             Median(one_rate), Median(served), Median(served_cpu));
+  fmt::print("| controller of two stages in this process, two cores | {:.1f} | {:.2f} | {:.2f} |\n",
+             Median(two_rate), Median(gain), Median(gain_cpu));
   fmt::print(
       "\nCPU time of a step in the last repeat: {:.2f} ms in one stage, {:.2f} and {:.2f} ms in "
       "two.\n",
-      Median(one.cpu_seconds[0]) * 1e3, Median(two.cpu_seconds[0]) * 1e3,
-      Median(two.cpu_seconds[1]) * 1e3);
+      Median(one.cpu_seconds()[0]) * 1e3, Median(two.cpu_seconds()[0]) * 1e3,
+      Median(two.cpu_seconds()[1]) * 1e3);
 }
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "apps/cluster/controller_admin.h"
@@ -12,7 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "cluster/local_cluster.h"
+#include "cluster/one_worker.h"
 #include "engine/model_stage.h"
 #include "model/host_memory.h"
 #include "model/model.h"
@@ -63,49 +61,20 @@ Result<std::unique_ptr<model::Model>> LoadWeights(const EngineFlags& flags,
   return model::Model::Load(folder, device, load);
 }
 
-// The limits of the only worker: no other could replace it, so it is never declared lost.
-constexpr Duration kPatience = Duration::Seconds(1e9);
-constexpr auto kReadyPoll = std::chrono::milliseconds(1);
-constexpr Duration kReadyLimit = Duration::Seconds(60);  // to allocate the KV pools
-
-// Returns a loader that gives the worker the weights that are loaded already.
-cluster::ShardLoader LoaderOf(const LocalModel& model, std::unique_ptr<tensor::Device> device,
-                              std::unique_ptr<model::Model> weights) {
-  cluster::LoadedShard loaded;
-  loaded.facts.weight_bytes = weights->loaded_bytes();
-  loaded.facts.kv_bytes_per_token_layer = model.spec.KvBytesPerToken() / model.spec.num_layers;
-  loaded.facts.kv_bytes =
-      int64_t{model.kv.num_blocks} * model.block_size * model.spec.KvBytesPerToken();
-  loaded.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
-  return [loaded](const LoadShard& load, const std::shared_ptr<engine::Stage>&,
-                  const cluster::ShardProgressFn&) {
-    if (load.layers == loaded.stage->layers() && load.rank.size == 1) return loaded;
-    cluster::LoadedShard refused;
-    refused.facts.status = Unimplemented("this process computes the whole model");
-    return refused;
-  };
-}
-
 Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
                        std::unique_ptr<model::Model> weights, const Clock& clock,
                        LocalModel& model) {
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
-  cluster::ControllerOptions& c = options.controller;
-  c.term = Term{1};
-  c.silent_limit = c.stuck_limit = c.first_batch_limit = kPatience;
+  cluster::OneWorker worker;
+  worker.weight_bytes = weights->loaded_bytes();
+  worker.kv_bytes_per_token = model.spec.KvBytesPerToken();
+  worker.num_blocks = model.kv.num_blocks;
+  worker.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
+  worker.join.address.data = "inside";  // for the log only; no peer connects
+  worker.join.device = model.device_name;
+  worker.join.memory_bytes = model::ReadMemoryAvailable().bytes;
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
-                      cluster::LocalCluster::Start(std::move(options), clock));
-  Join join;
-  join.name = "this-process";
-  join.address.data = "inside";  // for the log only; no peer connects
-  join.device = model.device_name;
-  join.memory_bytes = model::ReadMemoryAvailable().bytes;
-  here->AddWorker(std::move(join), LoaderOf(model, std::move(device), std::move(weights)));
-  const Time begun = clock.Now();
-  while (const auto missing = here->host().NotReady()) {
-    if (clock.Now() - begun > kReadyLimit) return Internal("the model does not start: " + *missing);
-    std::this_thread::sleep_for(kReadyPoll);
-  }
+                      cluster::StartOneWorker(std::move(options), std::move(worker), clock));
   model.cluster = NewControllerAdmin(here->host(), model.path.name, nullptr);
   model.engine = std::shared_ptr<engine::Generator>(here, &here->host());
   return OkStatus();

@@ -94,14 +94,13 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(path.folder, *device, load));
   progress.Finish();
   MR_ASSIGN_OR_RETURN(loaded.limits, FitLimits(flags.limits, weights->spec()));
-  engine::LocalExecutorOptions options;
+  engine::StageRunnerOptions options;
   options.block_size = kBlockSize;
   options.num_blocks = StepRig::BlocksFor(loaded.limits, kBlockSize);
-  options.max_sequences = loaded.limits.max_sequences + kPromptSlots;
-  MR_ASSIGN_OR_RETURN(
-      auto executor, engine::LocalExecutor::Create(std::move(device), std::move(weights), options));
-  MR_ASSIGN_OR_RETURN(
-      loaded.rig, StepRig::Create(std::move(executor), loaded.limits, flags.temperature, clock));
+  MR_ASSIGN_OR_RETURN(auto runner,
+                      engine::StageRunner::Create(std::move(device), std::move(weights), options));
+  MR_ASSIGN_OR_RETURN(loaded.rig,
+                      StepRig::Create(std::move(runner), loaded.limits, flags.temperature, clock));
   return loaded;
 }
 
@@ -162,7 +161,7 @@ Result<Measured> MeasureSteps(StepRig& rig, const ProfileLimits& limits, int rep
 // None if the folder has no tokenizer: its steps can still be profiled.
 std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
   FrontEndOptions options{.model = loaded.folder};
-  options.spec = loaded.rig->executor().model().spec();
+  options.spec = loaded.rig->runner().model().spec();
   options.max_model_len = loaded.limits.max_context;
   options.max_batched_tokens = loaded.limits.max_tokens;
   auto measured = MeasureFrontEnd(options, loaded.rig->TakeStage(), clock);
@@ -234,7 +233,7 @@ Status RunProfile(const ProfileFlags& flags) {
   MR_RETURN_IF_ERROR(CheckOutput(flags.output));
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(Loaded loaded, LoadRig(flags, clock));
-  const ModelSpec& spec = loaded.rig->executor().model().spec();
+  const ModelSpec& spec = loaded.rig->runner().model().spec();
   cost::Profile measured;
   measured.model = loaded.model;
   measured.architecture = spec.architecture;
@@ -290,7 +289,6 @@ std::unique_ptr<Command> MakeProfileCommand() {
   constexpr char kGroup[] = "Measurement";
   command->Add(kGroup, IntOption("max-tokens", "TOKENS", &flags->limits.max_tokens, 64, 65536),
                "Tokens of the largest step");
-  command->Add(kGroup, IntOption("max-num-seqs", "N", &flags->limits.max_sequences, 4, 256),
                "Sequences of the largest step");
   command->Add(kGroup, IntOption("max-context", "TOKENS", &flags->limits.max_context, 128, 1 << 20),
                "Longest context of a sequence");

@@ -1,5 +1,5 @@
 // ControllerHost: runs a ControllerCore in a server. It adds a clock, a lock and the callers'
-// output sinks. To a front end it is a Generator, like an Engine.
+// output sinks. To a front end it is a Generator.
 //
 // Messages are applied under the lock on the threads that bring them, and the resulting messages
 // are sent at once, so that no step waits for a thread to wake. The host's own thread delivers

@@ -1,6 +1,6 @@
 // StepPlan and StepResult: one iteration of the model, between the scheduler that decides it and
-// the executor that runs it. Pure data, so that a remote or simulated executor needs no scheduler
-// header. Plans are deltas: an executor keeps what it was sent about a sequence until the sequence
+// the stage that runs it. Pure data, so that a remote or simulated stage needs no scheduler
+// header. Plans are deltas: a stage keeps what it was sent about a sequence until the sequence
 // is released.
 //
 // There are no phases: a sequence has computed tokens and a total; prefill, a chunk of it, a
@@ -13,16 +13,16 @@
 //
 // n > 1. One of the n sequences, the leader, computes the prompt once. The others start at the last
 // prompt token, over the same blocks: each computes that one token again, in a copy of its block,
-// and samples from its own logits with its own seed. To an executor they are ordinary sequences,
+// and samples from its own logits with its own seed. To a stage they are ordinary sequences,
 // and each produces exactly what the same prompt with that seed would produce alone.
 //
 // Lost layers. Some layers may have a sequence's KV while others have lost it (a worker died). Its
 // tokens are then sent again with `only_layers`, for the layers that lost it to compute alone.
 //
 // Replay. After preemption a sequence's tokens are sent again from an earlier `start`. What the
-// plan says of positions [start, start + num_tokens) replaces what the executor had for them.
+// plan says of positions [start, start + num_tokens) replaces what the stage had for them.
 //
-// Built by one thread (the scheduler's owner), read by the executor; never shared while written.
+// Built by one thread (the scheduler's owner), read by the stage; never shared while written.
 #pragma once
 
 #include <algorithm>
@@ -39,14 +39,14 @@
 
 namespace millrace {
 
-// A sequence that is new to the executor. Precedes the sequence's first SequenceStep.
+// A sequence that is new to the stage. Precedes the sequence's first SequenceStep.
 struct SequenceStart {
   SequenceId id;
   std::shared_ptr<const SamplingParams> params;
   uint64_t seed = 0;                                   // SequenceSeed() already applied
   std::shared_ptr<const std::vector<TokenId>> prompt;  // the whole prompt, including what a prefix
                                                        // hit skips
-  // Tokens that were generated elsewhere, before this executor received the sequence. Penalties
+  // Tokens that were generated elsewhere, before this stage received the sequence. Penalties
   // count them, and a hit or imported KV may skip them. Null: none.
   std::shared_ptr<const std::vector<TokenId>> output = nullptr;
 };

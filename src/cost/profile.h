@@ -19,7 +19,7 @@ namespace millrace::cost {
 // One measured batch: the medians of its repeats.
 struct ProfileSample {
   BatchShape batch;
-  double step_s = 0;    // everything an executor does for the step, with sampling
+  double step_s = 0;    // everything a stage does for the step, with sampling
   double layers_s = 0;  // the part of the layers
 };
 

@@ -5,8 +5,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "engine/chained_executor.h"
-#include "engine/local_executor.h"
+#include "engine/stage_runner.h"
 #include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 
@@ -25,15 +24,50 @@ void operator delete(void* p, size_t) noexcept { std::free(p); }
 namespace millrace::engine {
 namespace {
 
+constexpr int kBlocks = 100;
+constexpr int kBatchedTokens = 64;  // what the test stages take
+
+// Two stages, run one after the other.
+class TwoStages {
+ public:
+  TwoStages(std::unique_ptr<Stage> first, std::unique_ptr<Stage> second) {
+    stages_[0] = std::move(first);
+    stages_[1] = std::move(second);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_TRUE(stages_[i]
+                      ->OpenPipeline(kPipeline, {.layers = stages_[i]->layers(),
+                                                 .num_blocks = kBlocks,
+                                                 .first = i == 0,
+                                                 .last = i == 1})
+                      .ok());
+      parts_[i].pipeline = kPipeline;
+    }
+  }
+  const StepResult& Run(const StepPlan& plan) {
+    for (size_t i = 0; i < 2; ++i) {
+      parts_[i].plan = &plan;
+      if (i == 1) parts_[i].input = parts_[0].output;
+      const Status ran = stages_[i]->Run({&parts_[i], 1});
+      EXPECT_TRUE(ran.ok()) << ran.ToString();
+    }
+    return parts_[1].result;
+  }
+
+ private:
+  static constexpr PipelineId kPipeline{1};
+  std::unique_ptr<Stage> stages_[2];
+  StagePart parts_[2];
+};
+
 // Allocations in 40 steps of eight decoding sequences, between the growths of their tables and
 // texts (at 65 and 129 tokens).
-long DecodeAllocations(Executor& executor) {
+template <typename Runner>
+long DecodeAllocations(Runner& runner) {
   sched::SchedulerOptions options;
-  options.num_blocks = 100;
-  options.max_num_batched_tokens = executor.traits().max_batched_tokens;
-  options.max_num_seqs = 8 / executor.traits().stages;
+  options.num_blocks = kBlocks;
+  options.max_num_batched_tokens = kBatchedTokens;
+  options.max_num_seqs = 8;
   options.max_model_len = 160;
-  options.stages = executor.traits().stages;
   auto scheduler = std::move(sched::Scheduler::Create(options)).value();
   std::vector<TestRequest> requests(8);
   for (TestRequest& r : requests) {
@@ -45,14 +79,15 @@ long DecodeAllocations(Executor& executor) {
   AddRequests(*scheduler, requests);
   std::vector<RequestOutput> outputs;
   const auto step = [&] {
-    while (const StepPlan* plan = scheduler->Schedule(Time{})) executor.Submit(*plan);
-    scheduler->Commit(executor.Wait(), Time{}, outputs);
+    const StepPlan* plan = scheduler->Schedule(Time{});
+    ASSERT_NE(plan, nullptr);
+    scheduler->Commit(runner.Run(*plan), Time{}, outputs);
     for (const RequestOutput& out : outputs) ASSERT_TRUE(out.error.ok()) << out.error.ToString();
     outputs.clear();
   };
-  for (int i = 0; i < 40 * executor.traits().stages; ++i) step();
+  for (int i = 0; i < 40; ++i) step();
   const long before = allocations;
-  for (int i = 0; i < 40 * executor.traits().stages; ++i) step();
+  for (int i = 0; i < 40; ++i) step();
   const long counted = allocations - before;
   while (scheduler->HasWork()) step();
   return counted;
@@ -63,17 +98,13 @@ TEST(Allocations, NoneInADecodingStep) {
   const std::string path = MakeTinyModel(folder.path(), "llama-160m");
   auto device = NewTestDevice();
   auto model = LoadTestModel(path, *device);
-  auto local = LocalExecutor::Create(std::move(device), std::move(model), {.num_blocks = 100});
-  ASSERT_TRUE(local.ok());
-  EXPECT_EQ(DecodeAllocations(**local), 0);
+  auto whole = StageRunner::Create(std::move(device), std::move(model), {.num_blocks = kBlocks});
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(DecodeAllocations(**whole), 0);
 
-  std::vector<std::unique_ptr<Stage>> stages;
-  stages.push_back(NewTestStage(path, {.layers = LayerRange{0, 2}}));
-  stages.push_back(NewTestStage(path, {.layers = LayerRange{2, 6}}));
-  auto chained =
-      ChainedExecutor::Create(std::move(stages), {.num_blocks = 100, .max_batched_tokens = 64});
-  ASSERT_TRUE(chained.ok());
-  EXPECT_EQ(DecodeAllocations(**chained), 0);
+  TwoStages halves(NewTestStage(path, {.layers = LayerRange{0, 2}}),
+                   NewTestStage(path, {.layers = LayerRange{2, 6}}));
+  EXPECT_EQ(DecodeAllocations(halves), 0);
 }
 
 }  // namespace

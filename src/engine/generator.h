@@ -1,5 +1,5 @@
-// Generator: turns prompts into tokens for a front end: an Engine in this process, or the
-// controller of a cluster. Requests come from any thread, outputs go through a sink.
+// Generator: turns prompts into tokens for a front end. In a server it is the controller of
+// a cluster (cluster/controller_host.h). Requests come from any thread, outputs go through a sink.
 //
 // Ownership: a sink is kept until the request's last output was delivered, and is called from one
 // thread of the generator only.

@@ -6,8 +6,7 @@
 
 #include <algorithm>
 
-#include "engine/chained_executor.h"
-#include "engine/local_executor.h"
+#include "engine/stage_runner.h"
 #include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 
@@ -43,12 +42,12 @@ class ModelStageTest : public testing::Test {
   Answers Expected(const std::string& folder, const std::vector<TestRequest>& requests) {
     auto device = NewTestDevice();
     auto model = LoadTestModel(folder, *device);
-    auto executor = LocalExecutor::Create(std::move(device), std::move(model),
-                                          {.num_blocks = 400, .eos_token_ids = {kEos}});
-    EXPECT_TRUE(executor.ok()) << executor.status().ToString();
+    auto runner = StageRunner::Create(std::move(device), std::move(model),
+                                      {.num_blocks = 400, .eos_token_ids = {kEos}});
+    EXPECT_TRUE(runner.ok()) << runner.status().ToString();
     auto scheduler = std::move(sched::Scheduler::Create(Roomy())).value();
     AddRequests(*scheduler, requests);
-    return RunToTheEnd(*scheduler, **executor);
+    return RunToTheEnd(*scheduler, **runner);
   }
 
   model::TestFolder folder_;
@@ -223,38 +222,6 @@ TEST_F(ModelStageTest, ATooLargeBatchIsSplit) {
   for (size_t i = 0; i < pipelines.size(); ++i) {
     EXPECT_EQ(pipelines[i]->answers().texts(), Expected(path, requests[i]).texts()) << i;
   }
-}
-
-TEST_F(ModelStageTest, OneThreadPerStageAnswersLikeOneProcess) {
-  const auto requests = MixedRequests(50, 40);
-  const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
-  const Answers expected = Expected(path, requests);
-  for (const auto& split : kSplits) {
-    std::vector<std::unique_ptr<Stage>> stages;
-    for (const LayerRange& range : split) stages.push_back(NewTestStage(path, {.layers = range}));
-    sched::SchedulerOptions options = Tight(sched::PreemptionMode::kSwap);
-    auto executor =
-        ChainedExecutor::Create(std::move(stages), {.num_blocks = options.num_blocks,
-                                                    .num_host_blocks = options.num_host_blocks,
-                                                    .max_batched_tokens = 64,
-                                                    .eos_token_ids = {kEos}});
-    ASSERT_TRUE(executor.ok()) << executor.status().ToString();
-    options.stages = (*executor)->traits().stages;
-    EXPECT_EQ(options.stages, static_cast<int>(split.size()));
-    EXPECT_EQ((*executor)->traits().kv_bytes_per_block, 6 * 2 * 32 * 16 * 2);
-    auto scheduler = std::move(sched::Scheduler::Create(options)).value();
-    AddRequests(*scheduler, requests);
-    EXPECT_EQ(RunToTheEnd(*scheduler, **executor).texts(), expected.texts()) << split.size();
-  }
-}
-
-TEST_F(ModelStageTest, AChainWithAGapIsRefused) {
-  const std::string path = MakeTinyModel(folder_.path(), "gpt2");
-  std::vector<std::unique_ptr<Stage>> stages;
-  stages.push_back(NewTestStage(path, {.layers = LayerRange{0, 2}}));
-  stages.push_back(NewTestStage(path, {.layers = LayerRange{3, 6}}));
-  const auto executor = ChainedExecutor::Create(std::move(stages), {.num_blocks = 4});
-  EXPECT_EQ(executor.status().code(), StatusCode::kInvalidArgument);
 }
 
 // Plans come from another process: an invalid plan fails, and only it.

@@ -4,7 +4,7 @@
 
 #include <thread>
 
-#include "engine/local_executor.h"
+#include "engine/stage_runner.h"
 #include "engine/testing_pipelines.h"
 #include "model/test_folder.h"
 #include "net/in_process_collective.h"
@@ -102,13 +102,13 @@ class RankedStage : public Stage {
 Answers AnswersOfOneProcess(const std::string& folder, const std::vector<TestRequest>& requests) {
   auto device = NewTestDevice();
   auto model = LoadTestModel(folder, *device);
-  auto executor = LocalExecutor::Create(
-      std::move(device), std::move(model),
-      {.num_blocks = 30, .num_host_blocks = 40, .eos_token_ids = {kRankedEos}});
-  EXPECT_TRUE(executor.ok()) << executor.status().ToString();
+  auto runner =
+      StageRunner::Create(std::move(device), std::move(model),
+                          {.num_blocks = 30, .num_host_blocks = 40, .eos_token_ids = {kRankedEos}});
+  EXPECT_TRUE(runner.ok()) << runner.status().ToString();
   auto scheduler = std::move(sched::Scheduler::Create(Options())).value();
   AddRequests(*scheduler, requests);
-  return RunToTheEnd(*scheduler, **executor);
+  return RunToTheEnd(*scheduler, **runner);
 }
 
 TEST(RankedStage, PipelinesThroughRanksAnswerLikeOneProcess) {

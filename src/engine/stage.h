@@ -1,5 +1,5 @@
 // Stage: layers of a model on one device, run for the pipelines that pass through them. Local
-// executors, worker processes and the fault lab use this interface: for a real model
+// measurements, worker processes and the fault lab use this interface: for a real model
 // (model_stage.h) or one made of hashes whose every token depends on every layer's KV
 // (hash_stage.h).
 //

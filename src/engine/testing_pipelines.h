@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "engine/executor.h"
 #include "engine/model_stage.h"
+#include "engine/run_alone.h"
 #include "engine/stage.h"
 #include "model/make_model.h"
 #include "model/model.h"
@@ -142,20 +142,11 @@ inline void AddRequests(sched::Scheduler& scheduler, const std::vector<TestReque
   }
 }
 
-// The engine's loop, without its thread.
-inline Answers RunToTheEnd(sched::Scheduler& scheduler, Executor& executor) {
+// The answers of one stage with all layers, without a cluster.
+inline Answers RunToTheEnd(sched::Scheduler& scheduler, StageRunner& runner) {
   Answers answers;
-  std::vector<RequestOutput> outputs;
-  while (scheduler.HasWork()) {
-    while (const StepPlan* plan = scheduler.Schedule(Time{})) executor.Submit(*plan);
-    if (scheduler.steps_in_flight() == 0) {
-      ADD_FAILURE() << "there is work but no step to run";
-      break;
-    }
-    scheduler.Commit(executor.Wait(), Time{}, outputs);
-    for (const RequestOutput& out : outputs) answers.Add(out);
-    outputs.clear();
-  }
+  EXPECT_TRUE(RunAlone(scheduler, runner, [&](RequestOutput&& out) { answers.Add(out); }))
+      << "there is work but no step to run";
   scheduler.CheckIntegrity();
   return answers;
 }

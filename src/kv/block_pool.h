@@ -1,5 +1,5 @@
 // BlockPool: which tables and transfers hold which of a fixed number of blocks. Accounting only;
-// the executor holds the bytes. The constructor allocates everything, and every operation on a
+// the stage holds the bytes. The constructor allocates everything, and every operation on a
 // block is O(1).
 //
 // A block's state follows from four facts (references, pins, the last step that uses it, whether

@@ -3,7 +3,7 @@
 // writable (copy-on-write), free, swap, match and index prefixes (vLLM section 4). It sees token
 // ids and counts, never a request.
 //
-// It decides and executors obey: required copies are appended to lists that travel in the StepPlan.
+// It decides and stages obey: required copies are appended to lists that travel in the StepPlan.
 // Operations that need blocks are all or nothing. Owned and called by one thread.
 #pragma once
 

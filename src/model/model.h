@@ -9,7 +9,7 @@
 // last stage only; the caller chooses the rows
 //
 // Load allocates buffers for `max_batched_tokens` rows; a step allocates nothing. The hidden rows
-// stay in the model between the calls. Owned by a stage or executor and used by one thread, the
+// stay in the model between the calls. Owned by a stage and used by one thread, the
 // device's. The device outlives the model.
 #pragma once
 

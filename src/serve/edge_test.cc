@@ -347,7 +347,7 @@ TEST(State, ReadySaysWhatIsMissing) {
   options.ready = false;
   UnreadyGenerator generator;  // declared first: the server's destructor drains it
   TestServer server(options);
-  generator.inner = server.engine.get();
+  generator.inner = server.engine;
   generator.not_ready = "Layers 4-7 are on no worker.";
   server.MakeReady(&generator);
   auto missing = server.Start("GET", "/ready");

@@ -154,7 +154,7 @@ FirstRun Live(const std::string& path, Json asked, const Headers& headers = {},
               const std::vector<std::string>& keys = {}) {
   RecordingGenerator generator;
   TestServer server(Options(keys));
-  generator.inner = server.engine.get();
+  generator.inner = server.engine;
   server.MakeReady(&generator);
   asked["stream"] = true;
   asked["request_id"] = "r";
@@ -428,7 +428,7 @@ TEST(Restore, WithoutAClientWithinTheGraceItIsAborted) {
   options.service.resumable.grace = Duration::Millis(20);
   RecordingGenerator generator;
   TestServer server(options);
-  generator.inner = server.engine.get();
+  generator.inner = server.engine;
   server.MakeReady(&generator, &record);
   for (int i = 0; i < 1000 && !generator.aborted(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));

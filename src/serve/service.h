@@ -73,7 +73,7 @@ class Service {
 
   // From now on, new generation requests and /ready get 503.
   void BeginDrain();
-  // BeginDrain, then Engine::Drain(limit), then waits until the last answers are written.
+  // BeginDrain, then Generator::Drain(limit), then waits until the last answers are written.
   // Returns false if requests had to be aborted.
   bool Drain(Duration limit);
 

@@ -1,5 +1,5 @@
-// Records a live engine with its thread, its clock and a random load. The simulator's replay of the
-// log must make the same decisions.
+// Records a live cluster of one worker with its threads, its clock and a random load. The
+// simulator's replay of the log must make the same decisions.
 #include "sim/replay.h"
 
 #include <gtest/gtest.h>
@@ -11,14 +11,15 @@
 #include <thread>
 
 #include "base/rng.h"
-#include "engine/engine.h"
-#include "engine/fake_executor.h"
+#include "cluster/one_worker.h"
+#include "engine/hash_stage.h"
 #include "sched/testing/harness.h"
 
 namespace millrace::sim {
 namespace {
 
 constexpr int kVocabulary = 500;
+const engine::HashModel kModel{.num_layers = 1, .vocab_size = kVocabulary};
 
 struct Case {
   sched::PreemptionMode preemption = sched::PreemptionMode::kRecompute;
@@ -39,24 +40,29 @@ std::vector<TokenId> RandomPrompt(Rng& rng) {
 std::string RecordLiveRun(const Case& c, int requests, uint64_t seed) {
   std::string log;
   {
-    const engine::ExecutorTraits traits{.block_size = 16,
-                                        .num_blocks = 40,
-                                        .num_host_blocks = c.host_blocks,
-                                        .max_batched_tokens = 64,
-                                        .max_sequences = 8,
-                                        .kv_bytes_per_block = 1024};
-    engine::EngineOptions options;
-    options.scheduler.max_model_len = 256;
-    options.scheduler.preemption = c.preemption;
-    options.scheduler.prefix_caching = c.prefix_caching;
-    options.scheduler.eos_token_ids = {7};
-    options.step_log = [&log](std::string_view line) { (log += line) += '\n'; };
+    cluster::ControllerHostOptions options;
+    options.controller.num_layers = kModel.num_layers;
+    options.controller.scheduler = {.block_size = 16,
+                                    .num_host_blocks = c.host_blocks,
+                                    .max_num_seqs = 8,
+                                    .max_num_batched_tokens = 64,
+                                    .max_model_len = 256,
+                                    .preemption = c.preemption,
+                                    .prefix_caching = c.prefix_caching,
+                                    .eos_token_ids = {7}};
+    options.controller.scheduler.costs.kv_bytes_per_block = 1024;
+    // Without the pipeline's name, which each line begins with; there is one pipeline only.
+    options.controller.step_log = [&log](std::string_view line) {
+      ((log += '{') += line.substr(line.find(',') + 1)) += '\n';
+    };
+    cluster::OneWorker worker{
+        .stage = std::make_shared<engine::HashStage>(kModel, LayerRange{0, kModel.num_layers}),
+        .kv_bytes_per_token = 64,
+        .num_blocks = 40};
     const SteadyClock clock;
-    auto engine = std::move(engine::Engine::Start(options,
-                                                  std::make_unique<engine::FakeExecutor>(
-                                                      traits, kVocabulary, std::vector<TokenId>{7}),
-                                                  clock))
-                      .value();
+    const auto cluster =
+        std::move(cluster::StartOneWorker(std::move(options), std::move(worker), clock)).value();
+    engine::Generator& generator = cluster->host();
     Rng rng(seed);
     for (int i = 0; i < requests; ++i) {
       SamplingParams params;
@@ -64,14 +70,14 @@ std::string RecordLiveRun(const Case& c, int requests, uint64_t seed) {
       params.n = rng.Between(0, 9) == 0 ? 3 : 1;
       params.ignore_eos = rng.Between(0, 1) == 0;
       const auto id =
-          engine->Submit({.prompt = RandomPrompt(rng), .params = params}, [](RequestOutput&&) {});
+          generator.Submit({.prompt = RandomPrompt(rng), .params = params}, [](RequestOutput&&) {});
       EXPECT_TRUE(id.ok()) << id.status().ToString();
-      if (rng.Between(0, 7) == 0) engine->Abort(*id);
+      if (rng.Between(0, 7) == 0) generator.Abort(*id);
       if (rng.Between(0, 3) == 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(rng.Between(0, 2000)));
       }
     }
-    engine->Drain(Duration::Seconds(60));
+    generator.Drain(Duration::Seconds(60));
   }
   return log;
 }

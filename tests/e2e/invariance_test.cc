@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/testing/source_path.h"
-#include "engine/engine.h"
-#include "engine/local_executor.h"
+#include "cluster/one_worker.h"
+#include "engine/model_stage.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace {
@@ -98,33 +98,35 @@ Outcome RunAll(const Setup& setup) {
   auto model = model::Model::Load(SourcePath("models/demo"), **device, load);
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   const ModelSpec spec = (*model)->spec();
-  engine::LocalExecutorOptions executor_options;
-  executor_options.num_blocks = setup.num_blocks;
-  executor_options.num_host_blocks = setup.num_host_blocks;
-  executor_options.eos_token_ids = (*model)->generation_config().eos;
-  engine::EngineOptions options;
-  options.scheduler.max_model_len = spec.max_position;
-  options.scheduler.max_num_seqs = setup.max_num_seqs;
-  options.scheduler.max_num_batched_tokens = setup.max_num_batched_tokens;
-  options.scheduler.prefix_caching = setup.prefix_caching;
-  options.scheduler.preemption = setup.preemption;
-  options.scheduler.eos_token_ids = executor_options.eos_token_ids;
-  auto executor =
-      engine::LocalExecutor::Create(std::move(*device), std::move(*model), executor_options);
-  EXPECT_TRUE(executor.ok()) << executor.status().ToString();
+  cluster::ControllerHostOptions options;
+  options.controller.num_layers = spec.num_layers;
+  sched::SchedulerOptions& scheduler = options.controller.scheduler;
+  scheduler.max_model_len = spec.max_position;
+  scheduler.num_blocks = setup.num_blocks;
+  scheduler.num_host_blocks = setup.num_host_blocks;
+  scheduler.max_num_seqs = setup.max_num_seqs;
+  scheduler.max_num_batched_tokens = setup.max_num_batched_tokens;
+  scheduler.prefix_caching = setup.prefix_caching;
+  scheduler.preemption = setup.preemption;
+  scheduler.eos_token_ids = (*model)->generation_config().eos;
+  cluster::OneWorker worker;
+  worker.kv_bytes_per_token = spec.KvBytesPerToken();
+  worker.num_blocks = setup.num_blocks;
+  worker.stage = std::make_shared<engine::ModelStage>(std::move(*device), std::move(*model));
   SteadyClock clock;
   Inbox inbox;
-  auto engine = engine::Engine::Start(options, std::move(*executor), clock);
-  EXPECT_TRUE(engine.ok()) << engine.status().ToString();
+  auto cluster = cluster::StartOneWorker(std::move(options), std::move(worker), clock);
+  EXPECT_TRUE(cluster.ok()) << cluster.status().ToString();
+  cluster::ControllerHost& host = (*cluster)->host();
   auto requests = RandomRequests(spec.vocab_size);
   for (int i = 0; i < kRequests; ++i) {
-    auto id = (*engine)->Submit(std::move(requests[i]), inbox.SinkFor(i));
+    auto id = host.Submit(std::move(requests[i]), inbox.SinkFor(i));
     EXPECT_TRUE(id.ok()) << id.status().ToString();
     if (!setup.together) inbox.WaitFor(i + 1);
   }
   inbox.WaitFor(kRequests);
   Outcome outcome;
-  outcome.stats = (*engine)->Stats();
+  outcome.stats = host.Stats();
   EXPECT_EQ(outcome.stats.scheduler.blocks_free, outcome.stats.scheduler.blocks_total);
   outcome.answers = inbox.Take();
   return outcome;

@@ -10,8 +10,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/testing/source_path.h"
-#include "engine/engine.h"
-#include "engine/local_executor.h"
+#include "engine/run_alone.h"
 #include "model/describe.h"
 #include "tensor/cpu/cpu_device.h"
 
@@ -129,24 +128,28 @@ std::string TextOf(const cluster::StreamAnswers::One& answer) {
   return text;
 }
 
-std::vector<std::string> AnswersOfOneEngine(const TestRequests& test_requests) {
+std::vector<std::string> AnswersAlone(const TestRequests& test_requests) {
   auto device = std::move(tensor::NewCpuDevice({.threads = 1})).value();
   auto model = std::move(model::Model::Load(kModel, *device, {.max_batched_tokens = 160})).value();
-  engine::EngineOptions options;
-  options.scheduler = SchedulerOf();
-  options.scheduler.prefix_caching = false;
-  auto executor =
-      std::move(engine::LocalExecutor::Create(
-                    std::move(device), std::move(model),
-                    {.num_blocks = 256, .eos_token_ids = options.scheduler.eos_token_ids}))
-          .value();
-  const SteadyClock clock;
+  sched::SchedulerOptions options = SchedulerOf();
+  options.prefix_caching = false;
+  options.num_blocks = 256;
+  auto runner = std::move(engine::StageRunner::Create(std::move(device), std::move(model),
+                                                      {.num_blocks = options.num_blocks,
+                                                       .eos_token_ids = options.eos_token_ids}))
+                    .value();
+  auto scheduler = std::move(sched::Scheduler::Create(options)).value();
   cluster::StreamAnswers answers;
-  auto engine = std::move(engine::Engine::Start(options, std::move(executor), clock)).value();
   for (size_t i = 0; i < test_requests.size(); ++i) {
-    const auto id = engine->Submit(test_requests[i], answers.Sink(i, test_requests[i].params.n));
-    EXPECT_TRUE(id.ok()) << id.status().ToString();
-    EXPECT_TRUE(answers.WaitForAll());
+    const engine::EngineRequest& asked = test_requests[i];
+    const Status added =
+        scheduler->Add({.id = RequestId(i + 1),
+                        .prompt = std::make_shared<const std::vector<TokenId>>(asked.prompt),
+                        .params = std::make_shared<const SamplingParams>(asked.params),
+                        .seed = asked.params.seed.value()},
+                       Time{});
+    EXPECT_TRUE(added.ok()) << added.ToString();
+    EXPECT_TRUE(engine::RunAlone(*scheduler, *runner, answers.Sink(i, asked.params.n)));
   }
   std::vector<std::string> texts;
   for (const auto& one : answers.ones()) texts.push_back(TextOf(one));
@@ -263,7 +266,7 @@ void LayoutTest::ExpectAnswers(const std::vector<std::string>& expected) {
 }
 
 void LayoutTest::ExpectManyAnswers() {
-  static const std::vector<std::string> expected = AnswersOfOneEngine(ManyRequests());
+  static const std::vector<std::string> expected = AnswersAlone(ManyRequests());
   ExpectAnswers(expected);
 }
 

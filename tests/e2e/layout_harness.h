@@ -25,7 +25,7 @@ const TestRequests& FewStreams();
 
 // By one thread of one process, one test request at a time, without a prefix cache. As text:
 // tokens, why they ended, and every bit of every log-probability.
-std::vector<std::string> AnswersOfOneEngine(const TestRequests& test_requests);
+std::vector<std::string> AnswersAlone(const TestRequests& test_requests);
 std::string TextOf(const cluster::StreamAnswers::One& answer);
 
 inline constexpr StageRole kPrefill = StageRole::kPrefill, kDecode = StageRole::kDecode;

@@ -22,7 +22,7 @@ class KilledAtEveryToken : public LayoutTest {
  protected:
   // `least_in_part`: of what is computed again, the share that the lost layers compute alone.
   void Sweep(const Plan& plan, double least_in_part) {
-    static const std::vector<std::string> expected = AnswersOfOneEngine(FewStreams());
+    static const std::vector<std::string> expected = AnswersAlone(FewStreams());
     StartWithWorkers(plan);
     if (HasFatalFailure()) return;
     AddWorker();  // the spare

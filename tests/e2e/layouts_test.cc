@@ -24,7 +24,7 @@ class Layouts : public LayoutTest {
 };
 
 TEST_F(Layouts, TheReferenceIsNotTrivial) {
-  const auto answers = AnswersOfOneEngine(ManyRequests());
+  const auto answers = AnswersAlone(ManyRequests());
   const std::set<std::string> distinct(answers.begin(), answers.end());
   EXPECT_GT(distinct.size(), answers.size() * 9 / 10);
   int greedy = 0;
@@ -82,7 +82,7 @@ class SharedStage : public Layouts {
  private:
   // Steps of both routes in one batch: small ones, since full ones have no room for another.
   void AskUntilMerged() {
-    static const std::vector<std::string> expected = AnswersOfOneEngine(FewStreams());
+    static const std::vector<std::string> expected = AnswersAlone(FewStreams());
     const cluster::WorkerHost* shared = cluster_->worker(Describe().pipelines[0].workers[1]);
     const auto merged = [&] { return shared->counters().parts - shared->counters().batches; };
     for (int round = 0; round < 100 && merged() == 0; ++round) {

@@ -16,7 +16,7 @@
 #include "apps/commands.h"
 #include "apps/local_model.h"
 #include "base/mutex.h"
-#include "cluster/local_cluster.h"
+#include "cluster/one_worker.h"
 #include "cost/fit.h"
 #include "engine/wrapped_stage.h"
 #include "net/http_server.h"
@@ -30,7 +30,6 @@ namespace {
 constexpr std::array kBatches = {1, 3, 8};
 constexpr int kStreamsInTurn = 7, kAtOnceMax = kBatches.back();
 constexpr int kPromptTokens = 48, kOutputTokens = 24;
-constexpr Duration kUnlimited = Duration::Seconds(1e9);  // a slow worker is not dead
 // Share of the added times that is cut off at either end: the longest are waits for work, and slow
 // moments of the machine belong to the pace. The rest is averaged, because some steps wait for a
 // core.
@@ -160,7 +159,6 @@ cluster::ControllerHostOptions ControllerOptionsFor(const FrontEndOptions& optio
   cluster::ControllerHostOptions host;
   cluster::ControllerOptions& c = host.controller;
   c.num_layers = options.spec.num_layers;
-  c.silent_limit = c.stuck_limit = c.first_batch_limit = kUnlimited;
   sched::SchedulerOptions& scheduler = c.scheduler;
   scheduler.max_num_seqs = kAtOnceMax;
   scheduler.max_num_batched_tokens =
@@ -170,16 +168,16 @@ cluster::ControllerHostOptions ControllerOptionsFor(const FrontEndOptions& optio
   return host;
 }
 
-cluster::ShardLoader LoaderOf(const FrontEndOptions& options,
-                              std::shared_ptr<engine::Stage> stage) {
-  cluster::LoadedShard loaded;
-  loaded.facts.kv_bytes_per_token_layer = options.spec.KvBytesPerToken() / options.spec.num_layers;
+cluster::OneWorker WorkerOf(const FrontEndOptions& options, std::shared_ptr<engine::Stage> stage) {
   // Twice what the streams need, and room for the longest request that the controller would accept.
   const int tokens =
       std::max(2 * kAtOnceMax * (kPromptTokens + kOutputTokens), options.max_model_len);
-  loaded.facts.kv_bytes = tokens * options.spec.KvBytesPerToken();
-  loaded.stage = std::move(stage);
-  return [loaded](const auto&, const auto&, const auto&) { return loaded; };
+  const int block_size = sched::SchedulerOptions().block_size;
+  cluster::OneWorker worker;
+  worker.stage = std::move(stage);
+  worker.kv_bytes_per_token = options.spec.KvBytesPerToken();
+  worker.num_blocks = (tokens + block_size - 1) / block_size;
+  return worker;
 }
 
 // The mean of the values, without kTrimmedShare of them at either end.
@@ -232,10 +230,8 @@ Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
     std::atomic<int> requests = 0;
     auto timed_stage = std::make_shared<TimedStage>(std::move(stage), requests, steps, clock);
     MR_ASSIGN_OR_RETURN(const auto here,
-                        cluster::LocalCluster::Start(ControllerOptionsFor(options), clock));
-    Join join;
-    join.name = "this-process";
-    here->AddWorker(std::move(join), LoaderOf(options, std::move(timed_stage)));
+                        cluster::StartOneWorker(ControllerOptionsFor(options),
+                                                WorkerOf(options, std::move(timed_stage)), clock));
     TimedGenerator timed(here->host(), requests, clock);
     serve::Service service({.served_names = {"model"}, .version = Version()}, clock);
     MR_ASSIGN_OR_RETURN(const auto server, net::HttpServer::Start({}, service.Handler()));

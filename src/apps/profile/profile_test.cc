@@ -102,12 +102,12 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   load.max_batched_tokens = limits.max_tokens;
   auto weights = model::Model::Load(folder, **device, load);
   ASSERT_TRUE(weights.ok()) << weights.status().ToString();
-  engine::LocalExecutorOptions options;
+  engine::StageRunnerOptions options;
   options.num_blocks = StepRig::BlocksFor(limits, options.block_size);
-  auto executor = engine::LocalExecutor::Create(std::move(*device), std::move(*weights), options);
-  ASSERT_TRUE(executor.ok()) << executor.status().ToString();
+  auto runner = engine::StageRunner::Create(std::move(*device), std::move(*weights), options);
+  ASSERT_TRUE(runner.ok()) << runner.status().ToString();
   const SteadyClock clock;
-  auto rig = StepRig::Create(std::move(*executor), limits, /*temperature=*/1, clock);
+  auto rig = StepRig::Create(std::move(*runner), limits, /*temperature=*/1, clock);
   ASSERT_TRUE(rig.ok()) << rig.status().ToString();
   cost::Profile measured{.num_layers = 2, .threads = 1};
   for (int round = 0; round < 2; ++round) {
@@ -126,7 +126,7 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   EXPECT_TRUE(again.ok()) << again.status().ToString();
   FrontEndOptions serving{.model = folder, .max_model_len = 128};
   serving.max_batched_tokens = limits.max_tokens;
-  serving.spec = (*rig)->executor().model().spec();
+  serving.spec = (*rig)->runner().model().spec();
   const auto front_end = MeasureFrontEnd(serving, (*rig)->TakeStage(), clock);
   ASSERT_TRUE(front_end.ok()) << front_end.status().ToString();
   EXPECT_GT(front_end->request_s, 0);

@@ -25,9 +25,9 @@ std::shared_ptr<const SamplingParams> SamplingAt(double temperature) {
 
 }  // namespace
 
-StepRig::StepRig(std::unique_ptr<engine::LocalExecutor> executor, double temperature,
+StepRig::StepRig(std::unique_ptr<engine::StageRunner> runner, double temperature,
                  const Clock& clock)
-    : executor_(std::move(executor)), clock_(clock), sampling_(SamplingAt(temperature)) {}
+    : runner_(std::move(runner)), clock_(clock), sampling_(SamplingAt(temperature)) {}
 
 int StepRig::BlocksFor(const ProfileLimits& limits, int block_size) {
   int blocks = 0;
@@ -35,19 +35,19 @@ int StepRig::BlocksFor(const ProfileLimits& limits, int block_size) {
   return blocks;
 }
 
-Result<std::unique_ptr<StepRig>> StepRig::Create(std::unique_ptr<engine::LocalExecutor> executor,
+Result<std::unique_ptr<StepRig>> StepRig::Create(std::unique_ptr<engine::StageRunner> runner,
                                                  const ProfileLimits& limits, double temperature,
                                                  const Clock& clock) {
-  std::unique_ptr<StepRig> rig(new StepRig(std::move(executor), temperature, clock));
-  const engine::ExecutorTraits& traits = rig->executor_->traits();
-  const int vocab = rig->executor_->model().spec().vocab_size;
-  MR_CHECK(BlocksFor(limits, traits.block_size) <= traits.num_blocks);
-  MR_CHECK(limits.max_tokens <= traits.max_batched_tokens);
+  std::unique_ptr<StepRig> rig(new StepRig(std::move(runner), temperature, clock));
+  const engine::StageRunnerOptions& options = rig->runner_->options();
+  const int vocab = rig->runner_->model().spec().vocab_size;
+  MR_CHECK(BlocksFor(limits, options.block_size) <= options.num_blocks);
+  MR_CHECK(limits.max_tokens <= rig->runner_->model().max_batched_tokens());
   BlockIndex next = 0;
   uint64_t seed = 0;
   for (const int tokens : SlotTokens(limits)) {
     Slot slot;
-    for (int i = 0; i < Blocks(tokens, traits.block_size); ++i) slot.blocks.push_back(next++);
+    for (int i = 0; i < Blocks(tokens, options.block_size); ++i) slot.blocks.push_back(next++);
     Rng rng(seed++);
     std::vector<TokenId> prompt(static_cast<size_t>(tokens));
     for (TokenId& token : prompt) token = static_cast<TokenId>(rng.Between(0, vocab - 1));
@@ -115,13 +115,12 @@ Result<StepRig::Timing> StepRig::Submit(StepPlan plan) {
   plan.id = StepId(++steps_);
   const double cpu_begin = ThreadCpuSeconds();
   const Time begin = clock_.Now();
-  executor_->Submit(plan);
-  const StepResult& result = executor_->Wait();
+  const StepResult& result = runner_->Run(plan);
   const double seconds = (clock_.Now() - begin).seconds();
   const double cpu_seconds = ThreadCpuSeconds() - cpu_begin;
   MR_RETURN_IF_ERROR(result.error);
   for (const SequenceResult& sequence : result.sequences) MR_RETURN_IF_ERROR(sequence.error);
-  return Timing{seconds, executor_->layers_time().seconds(), cpu_seconds / seconds};
+  return Timing{seconds, runner_->layers_time().seconds(), cpu_seconds / seconds};
 }
 
 }  // namespace millrace::apps

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <thread>
 
+#include "cluster/one_worker.h"
+
 namespace millrace::serve {
 namespace {
 
@@ -107,22 +109,46 @@ void Gate::Pass() {
   opened_.wait(lock, [this]() MR_REQUIRES(mutex_) { return open_; });
 }
 
-RecitingExecutor::RecitingExecutor(engine::ExecutorTraits traits, std::vector<TokenId> script,
-                                   Gate* gate)
-    : traits_(traits), script_(std::move(script)), gate_(gate) {}
+RecitingStage::RecitingStage(std::vector<TokenId> script, Gate* gate)
+    : script_(std::move(script)), gate_(gate) {}
 
-void RecitingExecutor::Submit(const StepPlan& plan) {
-  for (SequenceId id : plan.released) known_.erase(id);
-  for (const SequenceStart& start : plan.started) {
-    known_[start.id] = {.params = start.params, .prompt = start.prompt};
-  }
-  StepResult& result = results_.emplace_back();
-  result.id = plan.id;
-  for (const SequenceStep& step : plan.sequences) result.sequences.push_back(Answer(step));
+Status RecitingStage::OpenPipeline(PipelineId pipeline, const engine::StagePipeline&) {
+  pipelines_[pipeline];
+  return OkStatus();
 }
 
-SequenceResult RecitingExecutor::Answer(const SequenceStep& step) {
-  const Known& known = known_.at(step.id);
+void RecitingStage::ClosePipeline(PipelineId pipeline) { pipelines_.erase(pipeline); }
+
+size_t RecitingStage::KvBytes(const engine::KvBox&) const { return 0; }
+
+Status RecitingStage::ReadKv(PipelineId, const engine::KvBox&, std::span<const BlockIndex>,
+                             std::span<std::byte>) const {
+  return Unimplemented("no KV");
+}
+
+Status RecitingStage::WriteKv(PipelineId, const engine::KvBox&, std::span<const BlockIndex>,
+                              std::span<const std::byte>) {
+  return Unimplemented("no KV");
+}
+
+Status RecitingStage::Run(std::span<engine::StagePart> parts) {
+  if (gate_ != nullptr) gate_->Pass();
+  for (engine::StagePart& part : parts) {
+    const StepPlan& plan = *part.plan;
+    Sequences& sequences = pipelines_.at(part.pipeline);
+    for (SequenceId id : plan.released) sequences.erase(id);
+    for (const SequenceStart& start : plan.started) {
+      sequences[start.id] = {.params = start.params, .prompt = start.prompt};
+    }
+    part.result = {.id = plan.id};
+    for (const SequenceStep& step : plan.sequences) {
+      part.result.sequences.push_back(Answer(sequences.at(step.id), step));
+    }
+  }
+  return OkStatus();
+}
+
+SequenceResult RecitingStage::Answer(const Known& known, const SequenceStep& step) const {
   const auto& prompt = *known.prompt;
   SequenceResult result{.id = step.id};
   auto logprobs = [](TokenId chosen, int top) {
@@ -148,13 +174,6 @@ SequenceResult RecitingExecutor::Answer(const SequenceStep& step) {
   result.token = script_[output % script_.size()];
   if (known.params->logprobs) result.logprobs = logprobs(*result.token, *known.params->logprobs);
   return result;
-}
-
-const StepResult& RecitingExecutor::Wait() {
-  if (gate_ != nullptr) gate_->Pass();
-  current_ = std::move(results_.front());
-  results_.pop_front();
-  return current_;
 }
 
 void RecordingReply::Send(net::HttpResponse response) {
@@ -274,20 +293,23 @@ static Json JsonOf(RecordingReply& reply, const std::string& path, int status) {
 TestServer::TestServer(TestServerOptions options) : options_(std::move(options)) {
   auto script = TinyTokenizer()->Encode(options_.script, {.parse_special = true});
   MR_CHECK(script.ok()) << script.status().ToString();
-  engine::ExecutorTraits traits{.stages = 1,
-                                .block_size = 16,
-                                .num_blocks = options_.num_blocks,
-                                .num_host_blocks = 0,
-                                .max_batched_tokens = 512,
-                                .max_sequences = 32};
-  engine::EngineOptions engine_options;
-  engine_options.scheduler.max_model_len = options_.max_model_len;
-  engine_options.scheduler.max_waiting = options_.max_waiting;
-  engine_options.scheduler.eos_token_ids = {kTinyEos};
-  auto started = engine::Engine::Start(
-      engine_options, std::make_unique<RecitingExecutor>(traits, *script, &gate), clock);
+  cluster::ControllerHostOptions host;
+  host.controller.num_layers = 1;
+  host.controller.waiting_max = options_.max_waiting;
+  sched::SchedulerOptions& scheduler = host.controller.scheduler;
+  scheduler.max_model_len = options_.max_model_len;
+  scheduler.max_waiting = options_.max_waiting;
+  scheduler.max_num_batched_tokens = 512;
+  scheduler.max_num_seqs = 32;
+  scheduler.eos_token_ids = {kTinyEos};
+  auto started = cluster::StartOneWorker(std::move(host),
+                                         {.stage = std::make_shared<RecitingStage>(*script, &gate),
+                                          .kv_bytes_per_token = 16,
+                                          .num_blocks = options_.num_blocks},
+                                         clock);
   MR_CHECK(started.ok()) << started.status().ToString();
-  engine = std::move(started).value();
+  cluster = std::move(started).value();
+  engine = &cluster->host();
   ServiceOptions service_options = options_.service;
   if (service_options.served_names.empty()) service_options.served_names = {"tiny"};
   service_options.version = "1.2.3";
@@ -302,7 +324,7 @@ TestServer::~TestServer() {
 
 void TestServer::MakeReady(engine::Generator* generator, engine::RecoveredRequests* earlier) {
   ServedModel model;
-  model.engine = generator != nullptr ? generator : engine.get();
+  model.engine = generator != nullptr ? generator : engine;
   model.cluster = options_.cluster;
   model.earlier = earlier;
   model.tokenizer = TinyTokenizer();

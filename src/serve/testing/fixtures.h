@@ -1,8 +1,8 @@
-// Test fixtures of serve: a tiny byte-level tokenizer, an executor that emits a given text, a reply
-// that records what is sent, and a server that connects them to a real engine and service.
+// Test fixtures of serve: a tiny byte-level tokenizer, a stage that emits a given text, a reply
+// that records what is sent, and a server that connects them to a real service over a cluster of
+// one worker.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -14,8 +14,9 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mutex.h"
-#include "engine/engine.h"
-#include "engine/executor.h"
+#include "cluster/local_cluster.h"
+#include "engine/generator.h"
+#include "engine/stage.h"
 #include "net/http.h"
 #include "serve/service.h"
 #include "text/chat_template.h"
@@ -31,7 +32,7 @@ inline constexpr TokenId kTinyEnd = 260;
 std::shared_ptr<const text::Tokenizer> TinyTokenizer();
 std::shared_ptr<const text::ChatTemplate> TinyChatTemplate();
 
-// A gate in the executor: while it is closed, no step ends.
+// A gate in the stage: while it is closed, no step ends.
 class Gate {
  public:
   void Close();
@@ -44,14 +45,24 @@ class Gate {
   bool open_ MR_GUARDED_BY(mutex_) = true;
 };
 
-// Generates the tokens of the script for every sequence, and starts again at its end. The log-
-// probability of the chosen token is -0.5; those of the alternatives 1, 2 ... are -1, -2 ...
-class RecitingExecutor : public engine::Executor {
+// A stage of one layer that generates the tokens of the script for every sequence, and starts again
+// at its end. The log-probability of the chosen token is -0.5; those of the alternatives 1, 2 ...
+// are -1, -2 ... It has no KV to read.
+class RecitingStage : public engine::Stage {
  public:
-  RecitingExecutor(engine::ExecutorTraits traits, std::vector<TokenId> script, Gate* gate);
-  const engine::ExecutorTraits& traits() const override { return traits_; }
-  void Submit(const StepPlan& plan) override;
-  const StepResult& Wait() override;
+  RecitingStage(std::vector<TokenId> script, Gate* gate);
+  LayerRange layers() const override { return {0, 1}; }
+  size_t row_bytes() const override { return sizeof(float); }
+  std::pair<int, int> kv_heads() const override { return {0, 1}; }
+  int model_kv_heads() const override { return 1; }
+  Status OpenPipeline(PipelineId pipeline, const engine::StagePipeline& options) override;
+  void ClosePipeline(PipelineId pipeline) override;
+  Status Run(std::span<engine::StagePart> parts) override;
+  size_t KvBytes(const engine::KvBox& box) const override;
+  Status ReadKv(PipelineId pipeline, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<std::byte> out) const override;
+  Status WriteKv(PipelineId pipeline, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+                 std::span<const std::byte> in) override;
 
   // A sequence whose prompt begins with this token fails in its first step.
   static constexpr TokenId kFailingToken = '\x01';
@@ -61,14 +72,12 @@ class RecitingExecutor : public engine::Executor {
     std::shared_ptr<const SamplingParams> params;
     std::shared_ptr<const std::vector<TokenId>> prompt;
   };
-  SequenceResult Answer(const SequenceStep& step);
+  using Sequences = std::unordered_map<SequenceId, Known>;
+  SequenceResult Answer(const Known& known, const SequenceStep& step) const;
 
-  const engine::ExecutorTraits traits_;
   const std::vector<TokenId> script_;
   Gate* const gate_;
-  std::unordered_map<SequenceId, Known> known_;
-  std::deque<StepResult> results_;
-  StepResult current_;
+  std::map<PipelineId, Sequences> pipelines_;
 };
 
 // A reply that records what is sent. It stands for a client, which can disconnect.
@@ -143,7 +152,8 @@ class TestServer {
   Endpoint endpoint = Endpoint::kMain;   // for all calls except AdminGet
   Gate gate;
   SteadyClock clock;
-  std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<cluster::LocalCluster> cluster;
+  engine::Generator* engine = nullptr;  // of `cluster`
   std::unique_ptr<Service> service;
 
  private:

@@ -1,4 +1,5 @@
-#include "engine/engine.h"
+// Requests through a controller and one worker in this process: what a front end relies on.
+#include "cluster/one_worker.h"
 
 #include <gtest/gtest.h>
 
@@ -8,39 +9,42 @@
 
 #include "base/log.h"
 #include "base/rng.h"
-#include "engine/fake_executor.h"
+#include "engine/hash_stage.h"
 
-namespace millrace::engine {
+namespace millrace::cluster {
 namespace {
 
 constexpr int kVocab = 1000;
 
-ExecutorTraits SmallTraits() {
-  ExecutorTraits traits;
-  traits.num_blocks = 64;
-  traits.num_host_blocks = 16;
-  traits.max_batched_tokens = 128;
-  traits.max_sequences = 32;
-  return traits;
-}
+constexpr int kBlocks = 64;
+const engine::HashModel kModel{.num_layers = 3, .vocab_size = kVocab};
 
-class EngineTest : public ::testing::Test {
+class OneWorkerTest : public ::testing::Test {
  protected:
-  EngineTest() { Restart(SmallTraits()); }
-
-  void Restart(const ExecutorTraits& traits) {
-    EXPECT_TRUE(InitLog("warning").ok());
-    EngineOptions options;
-    options.scheduler.max_model_len = 512;
-    options.scheduler.max_waiting = 10000;
-    engine_.reset();
-    auto engine = Engine::Start(options, std::make_unique<FakeExecutor>(traits, kVocab), clock_);
-    ASSERT_TRUE(engine.ok()) << engine.status().ToString();
-    engine_ = std::move(*engine);
+  void SetUp() override {
+    ASSERT_TRUE(InitLog("warning").ok());
+    ControllerHostOptions options;
+    options.controller.num_layers = kModel.num_layers;
+    options.controller.waiting_max = 10000;
+    sched::SchedulerOptions& scheduler = options.controller.scheduler;
+    scheduler.num_host_blocks = 16;
+    scheduler.max_num_batched_tokens = 128;
+    scheduler.max_num_seqs = 32;
+    scheduler.max_model_len = 512;
+    scheduler.max_waiting = 10000;
+    const LayerRange layers{0, kModel.num_layers};
+    auto cluster = StartOneWorker(std::move(options),
+                                  {.stage = std::make_shared<engine::HashStage>(kModel, layers),
+                                   .kv_bytes_per_token = 3 * 64,
+                                   .num_blocks = kBlocks},
+                                  clock_);
+    ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
+    cluster_ = std::move(*cluster);
+    host_ = &cluster_->host();
   }
 
-  static EngineRequest Request(int prompt_tokens, int max_tokens, int n = 1) {
-    EngineRequest request;
+  static engine::EngineRequest Request(int prompt_tokens, int max_tokens, int n = 1) {
+    engine::EngineRequest request;
     for (int i = 0; i < prompt_tokens; ++i) request.prompt.push_back(i % kVocab);
     request.params.max_tokens = max_tokens;
     request.params.n = n;
@@ -49,12 +53,13 @@ class EngineTest : public ::testing::Test {
   }
 
   SteadyClock clock_;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<LocalCluster> cluster_;
+  ControllerHost* host_ = nullptr;
 };
 
 // Collects one request's output; every sequence must end exactly once.
 struct Collector {
-  OutputSink Sink() {
+  engine::OutputSink Sink() {
     return [this](RequestOutput&& output) {
       std::lock_guard lock(mutex);
       EXPECT_FALSE(finish.contains(output.index)) << "output after the end";
@@ -78,9 +83,9 @@ struct Collector {
   bool done = false;
 };
 
-TEST_F(EngineTest, AnswersEachSequenceOnce) {
+TEST_F(OneWorkerTest, AnswersEachSequenceOnce) {
   Collector collector;
-  ASSERT_TRUE(engine_->Submit(Request(20, 10, 3), collector.Sink()).ok());
+  ASSERT_TRUE(host_->Submit(Request(20, 10, 3), collector.Sink()).ok());
   collector.Wait();
   ASSERT_EQ(collector.tokens.size(), 3u);
   for (int i = 0; i < 3; ++i) {
@@ -90,46 +95,46 @@ TEST_F(EngineTest, AnswersEachSequenceOnce) {
   EXPECT_NE(collector.tokens[0], collector.tokens[1]);
 }
 
-TEST_F(EngineTest, RefusesWhatNeverFitsWithTheNumbers) {
+TEST_F(OneWorkerTest, RefusesWhatNeverFitsWithTheNumbers) {
   Collector collector;
-  Status status = engine_->Submit(Request(600, 10), collector.Sink()).status();
+  Status status = host_->Submit(Request(600, 10), collector.Sink()).status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_NE(status.message().find("512"), std::string::npos) << status.message();
 }
 
-TEST_F(EngineTest, AbortEndsOneSequenceOrAll) {
+TEST_F(OneWorkerTest, AbortEndsOneSequenceOrAll) {
   Collector one;
   std::promise<void> aborted;
-  auto id = engine_->Submit(
+  auto id = host_->Submit(
       Request(10, 400, 2),
       [inner = one.Sink(), over = aborted.get_future().share()](RequestOutput&& output) {
         over.wait();  // however fast the engine is, neither ends earlier
         inner(std::move(output));
       });
   ASSERT_TRUE(id.ok());
-  engine_->Abort(*id, 1);
-  engine_->Abort(*id, 1);
-  engine_->Abort(*id);
-  engine_->Abort(RequestId(12345));
+  host_->Abort(*id, 1);
+  host_->Abort(*id, 1);
+  host_->Abort(*id);
+  host_->Abort(RequestId(12345));
   aborted.set_value();
   one.Wait();
   EXPECT_EQ(one.finish[0], FinishReason::kAbort);
   EXPECT_EQ(one.finish[1], FinishReason::kAbort);
-  EXPECT_FALSE(engine_->Inspect(*id).has_value() &&
-               engine_->Inspect(*id)->state != sched::RequestState::kFinished);
+  EXPECT_FALSE(host_->Inspect(*id).has_value() &&
+               host_->Inspect(*id)->state != sched::RequestState::kFinished);
 }
 
-TEST_F(EngineTest, ASinkMayAbortAndSubmit) {
+TEST_F(OneWorkerTest, ASinkMayAbortAndSubmit) {
   Collector second;
   std::atomic<bool> submitted = false;
   Collector first;
-  OutputSink inner = first.Sink();
-  auto id = engine_->Submit(Request(5, 300), [&](RequestOutput&& output) {
+  engine::OutputSink inner = first.Sink();
+  auto id = host_->Submit(Request(5, 300), [&](RequestOutput&& output) {
     RequestId request = output.request;
     inner(std::move(output));
     if (submitted.exchange(true)) return;
-    EXPECT_TRUE(engine_->Submit(Request(5, 3), second.Sink()).ok());
-    engine_->Abort(request);
+    EXPECT_TRUE(host_->Submit(Request(5, 3), second.Sink()).ok());
+    host_->Abort(request);
   });
   ASSERT_TRUE(id.ok());
   first.Wait();
@@ -137,81 +142,64 @@ TEST_F(EngineTest, ASinkMayAbortAndSubmit) {
   EXPECT_EQ(first.finish[0], FinishReason::kAbort);
 }
 
-TEST_F(EngineTest, DrainRefusesNewRequestsAndFinishesRunningOnes) {
+TEST_F(OneWorkerTest, DrainRefusesNewRequestsAndFinishesRunningOnes) {
   Collector collector;
-  ASSERT_TRUE(engine_->Submit(Request(10, 50), collector.Sink()).ok());
-  EXPECT_TRUE(engine_->Drain(Duration::Seconds(60)));
+  ASSERT_TRUE(host_->Submit(Request(10, 50), collector.Sink()).ok());
+  EXPECT_TRUE(host_->Drain(Duration::Seconds(60)));
   EXPECT_EQ(collector.finish[0], FinishReason::kLength);
-  EXPECT_EQ(engine_->Submit(Request(1, 1), collector.Sink()).status().code(),
+  EXPECT_EQ(host_->Submit(Request(1, 1), collector.Sink()).status().code(),
             StatusCode::kUnavailable);
 }
 
-TEST_F(EngineTest, DrainWaitsForTheLastOutputToBeDelivered) {
-  std::promise<void> being_delivered;
-  std::atomic<bool> delivered = false;
-  ASSERT_TRUE(engine_
-                  ->Submit(Request(1, 1),
-                           [&](RequestOutput&& output) {
-                             ASSERT_TRUE(output.times.has_value());
-                             being_delivered.set_value();
-                             std::this_thread::sleep_for(std::chrono::milliseconds(20));
-                             delivered = true;
-                           })
-                  .ok());
-  being_delivered.get_future().wait();
-  EXPECT_TRUE(engine_->Drain(Duration::Seconds(60)));
-  EXPECT_TRUE(delivered);
-}
-
-TEST_F(EngineTest, DrainAbortsRequestsThatDoNotEndInTime) {
+TEST_F(OneWorkerTest, DrainAbortsRequestsThatDoNotEndInTime) {
   std::vector<std::unique_ptr<Collector>> collectors;
   for (int i = 0; i < 200; ++i) {
     collectors.push_back(std::make_unique<Collector>());
-    ASSERT_TRUE(engine_
+    ASSERT_TRUE(host_
                     ->Submit(Request(10, 400),
                              [this, inner = collectors.back()->Sink()](RequestOutput&& output) {
                                // However fast the engine is, none ends earlier.
-                               while (!engine_->Stats().draining) std::this_thread::yield();
+                               while (!host_->Stats().draining) std::this_thread::yield();
                                inner(std::move(output));
                              })
                     .ok());
   }
-  EXPECT_FALSE(engine_->Drain(Duration{}));
+  EXPECT_FALSE(host_->Drain(Duration{}));
   for (auto& collector : collectors) collector->Wait();
 }
 
 // Feature 9 of the vLLM notes: after any mix of finishes and aborts, every block is free again.
-void FinishAndAbort(Engine& engine, int requests, uint64_t seed) {
+void FinishAndAbort(engine::Generator& generator, int requests, uint64_t seed) {
   std::atomic<int> ended = 0;
   std::vector<RequestId> alive;
   Rng rng(seed);
   for (int i = 0; i < requests; ++i) {
-    EngineRequest request;
+    engine::EngineRequest request;
     for (int64_t k = rng.Between(1, 60); k > 0; --k) {
       request.prompt.push_back(static_cast<TokenId>(rng.Between(0, 5)));
     }
     request.params.max_tokens = static_cast<int>(rng.Between(1, 40));
     request.params.n = rng.Between(0, 9) == 0 ? 3 : 1;
-    auto id = engine.Submit(std::move(request), [&ended](RequestOutput&& output) {
+    auto id = generator.Submit(std::move(request), [&ended](RequestOutput&& output) {
       if (output.times) ++ended;
     });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     alive.push_back(*id);
     if (rng.Between(0, 1) == 0) {
-      engine.Abort(
+      generator.Abort(
           alive[static_cast<size_t>(rng.Between(0, static_cast<int64_t>(alive.size()) - 1))]);
     }
-    if (rng.Between(0, 5) == 0) engine.Abort(*id, 0);
+    if (rng.Between(0, 5) == 0) generator.Abort(*id, 0);
     while (i - ended > 200) std::this_thread::yield();
   }
   while (ended < requests) std::this_thread::yield();
 }
 
-TEST_F(EngineTest, TenThousandEndsLeaveNoBlockBehind) {
-  std::thread other([&] { FinishAndAbort(*engine_, 5000, 1); });
-  FinishAndAbort(*engine_, 5000, 2);
+TEST_F(OneWorkerTest, TenThousandEndsLeaveNoBlockBehind) {
+  std::thread other([&] { FinishAndAbort(*host_, 5000, 1); });
+  FinishAndAbort(*host_, 5000, 2);
   other.join();
-  EngineStats stats = engine_->Stats();
+  engine::EngineStats stats = host_->Stats();
   EXPECT_EQ(stats.scheduler.blocks_free, stats.scheduler.blocks_total);
   EXPECT_EQ(stats.scheduler.host_blocks_used, 0);
   uint64_t finished = 0;
@@ -221,13 +209,5 @@ TEST_F(EngineTest, TenThousandEndsLeaveNoBlockBehind) {
   EXPECT_FALSE(stats.stalled.has_value());
 }
 
-TEST_F(EngineTest, SeveralStagesInFlight) {
-  ExecutorTraits traits = SmallTraits();
-  traits.stages = 3;
-  Restart(traits);
-  FinishAndAbort(*engine_, 500, 3);
-  EXPECT_EQ(engine_->Stats().scheduler.blocks_free, traits.num_blocks);
-}
-
 }  // namespace
-}  // namespace millrace::engine
+}  // namespace millrace::cluster
