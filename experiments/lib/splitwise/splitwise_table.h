@@ -14,7 +14,7 @@
 #include "cost/step_cost.h"
 #include "cost/step_model.h"
 
-namespace millrace::cost {
+namespace millrace::experiments::splitwise {
 
 struct SplitwiseRow {
   std::string model, hardware;  // "llama2-70b", "a100-80gb"
@@ -23,8 +23,8 @@ struct SplitwiseRow {
   double prompt_s = 0, token_s = 0;                         // of one batch, of one iteration
 
   // What the row measured: all prompts at once, and a decode at the mean context of its outputs.
-  StepSample Prompt() const;
-  StepSample Decode() const;
+  cost::StepSample Prompt() const;
+  cost::StepSample Decode() const;
 };
 
 // `file` names the text in errors.
@@ -34,7 +34,7 @@ Result<std::vector<SplitwiseRow>> LoadSplitwiseRows(const std::string& path);
 // Medians of the measured prompt times against the prompt tokens in the batch, linear in between
 // and beyond. Token times are against the same tokens (splitwise-sim) or against sequences. A mixed
 // batch costs the prompt time of all its tokens times 1.1.
-class TableCost : public StepCost {
+class TableCost : public cost::StepCost {
  public:
   enum class TokenAxis {
     kBatchTokens,  // as splitwise-sim: built on prompt x batch, read at the number of decodes
@@ -44,16 +44,16 @@ class TableCost : public StepCost {
 
   // kInvalidArgument if `rows` is empty or mixes models, devices or TP degrees.
   static Result<TableCost> Create(std::span<const SplitwiseRow> rows, TokenAxis axis);
-  double Seconds(const BatchShape& batch) const override;
+  double Seconds(const cost::BatchShape& batch) const override;
 
   // Values of the curves themselves, so that a hold-out test can read each on its own axis.
   double PromptSeconds(double batch_tokens) const { return prompt_.At(batch_tokens); }
   double TokenSeconds(double x) const { return token_.At(x); }
 
  private:
-  TableCost(PiecewiseLinear prompt, PiecewiseLinear token)
+  TableCost(cost::PiecewiseLinear prompt, cost::PiecewiseLinear token)
       : prompt_(std::move(prompt)), token_(std::move(token)) {}
-  PiecewiseLinear prompt_, token_;
+  cost::PiecewiseLinear prompt_, token_;
 };
 
-}  // namespace millrace::cost
+}  // namespace millrace::experiments::splitwise

@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-namespace millrace::cost {
+namespace millrace::experiments::vidur {
 
 // One measured batch: the median time of every operator, in the file's names ("mlp_up_proj").
 struct VidurOperatorRow {
@@ -41,4 +41,4 @@ Result<std::vector<VidurCollectiveRow>> ParseVidurCollectives(std::string text,
 Result<std::vector<VidurCollectiveRow>> LoadVidurCollectives(const std::string& path,
                                                              std::string_view collective);
 
-}  // namespace millrace::cost
+}  // namespace millrace::experiments::vidur

@@ -1,4 +1,4 @@
-#include "cost/splitwise_table.h"
+#include "experiments/lib/splitwise/splitwise_table.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,14 @@
 #include "base/log.h"
 #include "cost/csv.h"
 
-namespace millrace::cost {
+namespace millrace::experiments::splitwise {
 namespace {
+
+using cost::BatchShape;
+using cost::CsvHeader;
+using cost::CsvTable;
+using cost::PiecewiseLinear;
+using cost::StepSample;
 
 constexpr int64_t kRowTokensMax = int64_t{1} << 24;
 constexpr int64_t kBatchMax = 1 << 16;
@@ -109,4 +115,4 @@ double TableCost::Seconds(const BatchShape& batch) const {
   return batch.decode_sequences == 0 ? prompt : prompt * kMixedFactor;
 }
 
-}  // namespace millrace::cost
+}  // namespace millrace::experiments::splitwise

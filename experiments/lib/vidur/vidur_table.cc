@@ -1,4 +1,4 @@
-#include "cost/vidur_table.h"
+#include "experiments/lib/vidur/vidur_table.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,11 @@
 #include "base/file.h"
 #include "cost/csv.h"
 
-namespace millrace::cost {
+namespace millrace::experiments::vidur {
 namespace {
+
+using cost::CsvHeader;
+using cost::CsvTable;
 
 constexpr int64_t kVidurTokensMax = int64_t{1} << 24;
 constexpr int64_t kWidthMax = 1 << 24;
@@ -109,4 +112,4 @@ Result<std::vector<VidurCollectiveRow>> LoadVidurCollectives(const std::string& 
   return ParseVidurCollectives(std::move(text), collective, path);
 }
 
-}  // namespace millrace::cost
+}  // namespace millrace::experiments::vidur
