@@ -1,4 +1,4 @@
-#include "sim/compat/simdistserve.h"
+#include "experiments/lib/distserve/simdistserve.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <queue>
 #include <tuple>
 
-namespace millrace::sim::compat {
+namespace millrace::experiments::distserve {
 namespace {
 
 using cost::BatchShape;
@@ -264,4 +264,4 @@ Result<SimDistServeResult> SimulateSimDistServe(const SimDistServeOptions& optio
   return Simulation(options, requests).Run();
 }
 
-}  // namespace millrace::sim::compat
+}  // namespace millrace::experiments::distserve

@@ -2,7 +2,7 @@
 // (LLMServe/DistServe@82831f16, Apache-2.0) on lengths of the Azure LLM inference trace 2023
 // (CC-BY-4.0): OPT-13B, prefill TP 2, decode TP 1, 4 requests/s. The coefficients below are the
 // artifact's for A100-80G.
-#include "sim/compat/simdistserve.h"
+#include "experiments/lib/distserve/simdistserve.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 
 #include "base/testing/source_path.h"
 
-namespace millrace::sim::compat {
+namespace millrace::experiments::distserve {
 namespace {
 
 const cost::DistServeCoefficients kOpt13bTp1{
@@ -41,7 +41,7 @@ TEST(SimDistServe, OneRequestAloneIsTheClosedForm) {
 }
 
 TEST(SimDistServe, EqualsTheArtifactRequestByRequest) {
-  std::ifstream file(SourcePath("src/sim/compat/testdata/simdistserve_perreq.csv"));
+  std::ifstream file(SourcePath("experiments/lib/distserve/testdata/simdistserve_perreq.csv"));
   std::vector<SimDistServeRequest> requests;
   std::vector<SimDistServeTimes> expected;
   std::string line;
@@ -119,4 +119,4 @@ TEST(SimDistServe, RefusesWhatCouldNeverRun) {
 }
 
 }  // namespace
-}  // namespace millrace::sim::compat
+}  // namespace millrace::experiments::distserve

@@ -1,4 +1,4 @@
-#include "plan/queueing.h"
+#include "experiments/lib/distserve/queueing.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/rng.h"
 
-namespace millrace::plan {
+namespace millrace::experiments::distserve {
 namespace {
 
 // The closed forms as printed in section 3.1.
@@ -55,4 +55,4 @@ TEST(Queueing, AgreesWithASimulatedQueue) {
 }
 
 }  // namespace
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::distserve

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace millrace::plan {
+namespace millrace::experiments::distserve {
 
 // Poisson arrivals at one device that takes `seconds` per request.
 struct Md1Load {
@@ -31,4 +31,4 @@ std::optional<double> Md1ReplicatedTtft(const Md1Load& load, int replicas);
 // speedup <= 2.
 std::optional<double> InterOpCrossover(double speedup);
 
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::distserve

@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "cost/distserve_cost.h"
 
-namespace millrace::sim::compat {
+namespace millrace::experiments::distserve {
 
 struct SimDistServeRequest {
   double arrival_ms = 0;
@@ -53,4 +53,4 @@ struct SimDistServeResult {
 Result<SimDistServeResult> SimulateSimDistServe(const SimDistServeOptions& options,
                                                 const std::vector<SimDistServeRequest>& requests);
 
-}  // namespace millrace::sim::compat
+}  // namespace millrace::experiments::distserve

@@ -1,8 +1,8 @@
-#include "plan/queueing.h"
+#include "experiments/lib/distserve/queueing.h"
 
 #include "base/check.h"
 
-namespace millrace::plan {
+namespace millrace::experiments::distserve {
 namespace {
 
 // Mean wait of an M/D/1 queue.
@@ -57,4 +57,4 @@ std::optional<double> InterOpCrossover(double speedup) {
   return high;
 }
 
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::distserve
