@@ -1,4 +1,4 @@
-#include "sim/compat/helix_workload.h"
+#include "experiments/lib/helix/helix_workload.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "plan/io/text_fields.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr size_t kTraceFileBytesMax = size_t{16} << 20;
@@ -112,4 +112,4 @@ void HelixOfflineFeeder::QueryDone(HelixSimulator& simulator) {
   if (!usage || *usage <= kFeedUsage) Add(simulator, simulator.now_s() + kApartS);
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,11 +1,11 @@
-#include "plan/helix_throughput.h"
+#include "experiments/lib/helix/helix_throughput.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 
-namespace millrace::plan {
+namespace millrace::experiments::helix {
 namespace {
 
 // The released planner's constants: the size of a request and the share of the KV in use.
@@ -120,4 +120,4 @@ std::vector<std::vector<double>> HelixThroughput(const std::vector<HelixDevice>&
   return rates;
 }
 
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::helix

@@ -10,7 +10,7 @@
 #include <set>
 #include <vector>
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 class OrderedFlow {
  public:
@@ -61,4 +61,4 @@ class OrderedFlow {
   int64_t work_ = 0;
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

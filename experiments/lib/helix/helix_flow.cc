@@ -1,9 +1,9 @@
 #include <vector>
 
-#include "sim/compat/helix_cluster.h"
-#include "sim/compat/ordered_flow.h"
+#include "experiments/lib/helix/helix_cluster.h"
+#include "experiments/lib/helix/ordered_flow.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 // The vertices in the original's order, which determines its choice among equal flows.
@@ -55,4 +55,4 @@ double PlanFlows(const HelixModel& model, const HelixFleet& fleet, HelixCluster*
   return value;
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,13 +1,13 @@
-#include "plan/helix_milp.h"
+#include "experiments/lib/helix/helix_milp.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
 
-namespace millrace::plan {
+namespace millrace::experiments::helix {
 
-HelixMilp::HelixMilp(const FlowProblem& problem, const HelixMilpOptions& options)
+HelixMilp::HelixMilp(const plan::FlowProblem& problem, const HelixMilpOptions& options)
     : problem_(problem), options_(options), in_(problem.num_nodes()), out_(problem.num_nodes()) {
   const int n = problem.num_nodes();
   for (int i = 0; i < n; ++i) AddNode(i);
@@ -135,19 +135,20 @@ std::vector<bool> HelixMilp::KeptLinks() const {
     for (size_t o = 0; o < order.size() && o < keep; ++o) kept[i * n + order[o]] = true;
   }
   if (!options_.incumbent) return kept;
-  const Placement& placement = *options_.incumbent;
+  const plan::Placement& placement = *options_.incumbent;
   for (int i = 0; i < n; ++i) {
     for (int j = 0; j < n; ++j) {
       if (i == j || placement[i].size() == 0 || placement[j].size() == 0) continue;
       if (problem_.Link(i, j) <= 0) continue;
-      if (CanFollow(placement[i], placement[j], problem_.partial_inference)) kept[i * n + j] = true;
+      if (plan::CanFollow(placement[i], placement[j], problem_.partial_inference))
+        kept[i * n + j] = true;
     }
   }
   return kept;
 }
 
-Placement HelixMilp::Decode(const std::vector<double>& values) const {
-  Placement placement(problem_.num_nodes());
+plan::Placement HelixMilp::Decode(const std::vector<double>& values) const {
+  plan::Placement placement(problem_.num_nodes());
   for (int i = 0; i < problem_.num_nodes(); ++i) {
     const int begin = static_cast<int>(std::lround(values[start_[i]]));
     for (int k = 1; k <= problem_.nodes[i].max_layers(); ++k) {
@@ -158,4 +159,4 @@ Placement HelixMilp::Decode(const std::vector<double>& values) const {
   return placement;
 }
 
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::helix

@@ -10,9 +10,9 @@
 
 #include "base/status.h"
 #include "core/plan.h"
-#include "sim/compat/helix_model.h"
+#include "experiments/lib/helix/helix_model.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 struct HelixNode {
   std::string name, gpu;
@@ -64,4 +64,4 @@ inline bool HelixFollows(const LayerRange& a, const LayerRange& b) {
   return b.begin <= a.end && a.end < b.end;
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -12,7 +12,7 @@
 
 #include "base/status.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 // A node that holds k layers.
 struct HelixLimits {
@@ -58,4 +58,4 @@ using HelixFleet = std::map<std::string, int>;  // number of nodes of each kind
 std::map<std::string, std::vector<double>> HelixThroughput(const HelixModel& model,
                                                            const HelixFleet& fleet);
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,10 +1,10 @@
-#include "sim/compat/helix_flow_scheduler.h"
+#include "experiments/lib/helix/helix_flow_scheduler.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 double PlannedBytesPerS(const HelixModel& model, const HelixCluster& cluster,
@@ -185,4 +185,4 @@ std::optional<double> HelixFlowScheduler::BottleneckUsage() const {
   return most;
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

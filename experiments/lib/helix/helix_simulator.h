@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "sim/compat/helix_state.h"
+#include "experiments/lib/helix/helix_state.h"
 #include "sim/event_queue.h"
 #include "sim/quantiles.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 class HelixSimulator;
 
@@ -34,10 +34,11 @@ class HelixFeeder {
 struct HelixReport {
   double window_s = 0;
   int64_t prompt_tokens = 0, decode_tokens = 0;
-  Quantiles prompt_s, decode_s;  // from the start of an iteration to its token at the coordinator
-  Quantiles residence_s;         // of finished queries, from arrival on
-  int64_t rejected = 0;          // in the whole run: no route with room in its caches
-  int64_t kv_overflows = 0;      // in the whole run: iterations that found a cache full
+  sim::Quantiles prompt_s,
+      decode_s;                // from the start of an iteration to its token at the coordinator
+  sim::Quantiles residence_s;  // of finished queries, from arrival on
+  int64_t rejected = 0;        // in the whole run: no route with room in its caches
+  int64_t kv_overflows = 0;    // in the whole run: iterations that found a cache full
   int64_t events = 0;
 
   double DecodeTokensPerS() const { return static_cast<double>(decode_tokens) / window_s; }
@@ -108,7 +109,7 @@ class HelixSimulator {
   HelixState state_;
   HelixScheduler& scheduler_;
   HelixFeeder& feeder_;
-  EventQueue<Event, double> events_;
+  sim::EventQueue<Event, double> events_;
   std::vector<Node> nodes_;
   std::vector<HelixQueryIndex> free_queries_, gathered_;
   std::vector<HelixSend> sends_;
@@ -118,4 +119,4 @@ class HelixSimulator {
   HelixReport report_;
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

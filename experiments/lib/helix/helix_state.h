@@ -6,10 +6,10 @@
 #include <deque>
 #include <vector>
 
-#include "sim/compat/helix_cluster.h"
-#include "sim/compat/helix_model.h"
+#include "experiments/lib/helix/helix_cluster.h"
+#include "experiments/lib/helix/helix_model.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 using HelixQueryIndex = int32_t;  // an index of HelixState::queries, reused after the query is done
 
@@ -101,4 +101,4 @@ struct HelixWaiting {
 };
 using HelixQueue = std::deque<HelixWaiting>;
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

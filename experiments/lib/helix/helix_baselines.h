@@ -6,10 +6,10 @@
 #include <queue>
 #include <vector>
 
-#include "sim/compat/helix_state.h"
-#include "sim/compat/python_random.h"
+#include "experiments/lib/helix/helix_state.h"
+#include "experiments/lib/helix/python_random.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 // Picks a free link at random; with kShortestQueue only among links to nodes with the shortest
 // queue.
@@ -75,4 +75,4 @@ class HelixSwarmScheduler : public HelixScheduler {
   std::vector<std::deque<HelixQueryIndex>> waiting_;  // by link
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

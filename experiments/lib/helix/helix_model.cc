@@ -1,4 +1,4 @@
-#include "sim/compat/helix_model.h"
+#include "experiments/lib/helix/helix_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "cost/layer_table_cost.h"
 #include "plan/io/text_fields.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr size_t kFileBytesMax = size_t{1} << 20;
@@ -209,4 +209,4 @@ std::map<std::string, std::vector<double>> HelixThroughput(const HelixModel& mod
   return tokens_per_s;
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

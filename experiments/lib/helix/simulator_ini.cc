@@ -1,4 +1,4 @@
-#include "sim/compat/simulator_ini.h"
+#include "experiments/lib/helix/simulator_ini.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "plan/io/text_fields.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr std::pair<std::string_view, double> kUnits[] = {
@@ -106,4 +106,4 @@ Result<std::vector<std::string>> SimulatorIni::Names(const std::string& section,
   return std::vector<std::string>(items->begin(), items->end());
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -7,14 +7,14 @@
 #include "base/rng.h"
 #include "base/test_scale.h"
 #include "base/testing/source_path.h"
+#include "experiments/lib/helix/helix_cluster.h"
+#include "experiments/lib/helix/helix_model.h"
+#include "experiments/lib/helix/helix_workload.h"
+#include "experiments/lib/helix/ordered_flow.h"
+#include "experiments/lib/helix/python_random.h"
 #include "plan/max_flow.h"
-#include "sim/compat/helix_cluster.h"
-#include "sim/compat/helix_model.h"
-#include "sim/compat/helix_workload.h"
-#include "sim/compat/ordered_flow.h"
-#include "sim/compat/python_random.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 // CPython 3.11, random.seed(0).
@@ -31,7 +31,7 @@ TEST(PythonRandomTest, DrawsWhatPythonDraws) {
 }
 
 HelixModel SmallModel() {
-  auto model = LoadHelixModel(SourcePath("src/sim/compat/testdata/helix"), "llama1_30b");
+  auto model = LoadHelixModel(SourcePath("experiments/lib/helix/testdata/helix"), "llama1_30b");
   EXPECT_TRUE(model.ok()) << model.status().ToString();
   return *model;
 }
@@ -190,4 +190,4 @@ TEST(HelixWorkloadTest, ArrivalsKeepTheRate) {
 }
 
 }  // namespace
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -11,7 +11,7 @@
 #include "plan/flow_problem.h"
 #include "plan/milp_solver.h"
 
-namespace millrace::plan {
+namespace millrace::experiments::helix {
 
 struct HelixMilpOptions {
   // Leaves out the rows that only force switches open: the objective opens them anyway.
@@ -19,18 +19,18 @@ struct HelixMilpOptions {
   // Each node keeps this many of its fastest links to others, in either direction. Unset: all.
   std::optional<int> keep_links;
   // Pruning keeps its edges; without them a warm start is useless.
-  std::optional<Placement> incumbent;
+  std::optional<plan::Placement> incumbent;
 };
 
 class HelixMilp {
  public:
   // REQUIRES: a valid problem in which every node holds at least one layer. Partial inference is as
   // the problem says.
-  HelixMilp(const FlowProblem& problem, const HelixMilpOptions& options);
+  HelixMilp(const plan::FlowProblem& problem, const HelixMilpOptions& options);
 
-  const LinearProgram& program() const { return program_; }
+  const plan::LinearProgram& program() const { return program_; }
   // The placement in a solution. Recompute its flow: switches are rounded.
-  Placement Decode(const std::vector<double>& values) const;
+  plan::Placement Decode(const std::vector<double>& values) const;
   // Links between nodes in the program.
   int num_links() const { return num_links_; }
 
@@ -46,12 +46,12 @@ class HelixMilp {
   // Adds `factor` times e_i = start_i + sum k hold_ik to `terms`.
   void AddEnd(int node, double factor, Terms& terms) const;
 
-  const FlowProblem& problem_;
+  const plan::FlowProblem& problem_;
   const HelixMilpOptions& options_;
-  LinearProgram program_;
+  plan::LinearProgram program_;
   std::vector<int> start_, hold_;  // by node: the columns of start_i and of hold_i1
   std::vector<Terms> in_, out_;    // by node: its flow columns
   int num_links_ = 0;
 };
 
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::helix

@@ -1,11 +1,11 @@
-#include "sim/compat/helix_baselines.h"
+#include "experiments/lib/helix/helix_baselines.h"
 
 #include <algorithm>
 #include <limits>
 
 #include "base/check.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr double kSlowBytesPerS = 10;  // a link with less free bandwidth counts as busy
@@ -173,4 +173,4 @@ void HelixSwarmScheduler::Schedule(HelixState& state, int endpoint, std::vector<
   }
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

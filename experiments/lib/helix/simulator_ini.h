@@ -11,7 +11,7 @@
 
 #include "base/status.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 class SimulatorIni {
  public:
@@ -37,4 +37,4 @@ class SimulatorIni {
   std::map<std::string, std::map<std::string, Value>> sections_;
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,11 +1,11 @@
-#include "sim/compat/ordered_flow.h"
+#include "experiments/lib/helix/ordered_flow.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "base/check.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 OrderedFlow::OrderedFlow(int num_vertices) : vertices_(static_cast<size_t>(num_vertices)) {}
 
@@ -204,4 +204,4 @@ double OrderedFlow::Solve(int source, int sink) {
   return vertices_[static_cast<size_t>(sink)].excess;
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,11 +1,11 @@
-#include "sim/compat/helix_simulator.h"
+#include "experiments/lib/helix/helix_simulator.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 // Between card and device, once per entry to a node: joining the pieces and copying them.
@@ -274,4 +274,4 @@ void HelixSimulator::FinishExecution(int index) {
   PushNow(Kind::kStartExecution, index);
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,8 +1,8 @@
-#include "sim/compat/python_random.h"
+#include "experiments/lib/helix/python_random.h"
 
 #include <array>
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr int kWords = std::mt19937::state_size;
@@ -53,4 +53,4 @@ std::mt19937 EngineOf(uint32_t seed) {
 
 PythonRandom::PythonRandom(uint32_t seed) : engine_(EngineOf(seed)) {}
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -1,4 +1,4 @@
-#include "sim/compat/helix_cluster.h"
+#include "experiments/lib/helix/helix_cluster.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,11 +6,11 @@
 #include <unordered_map>
 
 #include "base/log.h"
+#include "experiments/lib/helix/simulator_ini.h"
 #include "plan/io/helix_files.h"
 #include "plan/io/text_fields.h"
-#include "sim/compat/simulator_ini.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr double kLinkRateMax = 1e15;  // bytes/s
@@ -145,4 +145,4 @@ double BeginSeconds(const HelixModel& model, const HelixCluster& cluster) {
   return std::ceil(load_s) + 1;
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

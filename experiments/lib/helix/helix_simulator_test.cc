@@ -1,15 +1,15 @@
 // The imitated simulator and its schedulers on clusters of one to three nodes, with values by hand.
-#include "sim/compat/helix_simulator.h"
+#include "experiments/lib/helix/helix_simulator.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <vector>
 
-#include "sim/compat/helix_baselines.h"
-#include "sim/compat/helix_flow_scheduler.h"
+#include "experiments/lib/helix/helix_baselines.h"
+#include "experiments/lib/helix/helix_flow_scheduler.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 namespace {
 
 constexpr double kWire = 1e6;
@@ -295,4 +295,4 @@ TEST(HelixRandomSchedulerTest, ShortestQueueAvoidsTheLongOne) {
 }
 
 }  // namespace
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

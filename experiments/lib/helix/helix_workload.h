@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "base/status.h"
-#include "sim/compat/helix_simulator.h"
-#include "sim/compat/python_random.h"
+#include "experiments/lib/helix/helix_simulator.h"
+#include "experiments/lib/helix/python_random.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 struct HelixTrace {
   struct Length {
@@ -72,4 +72,4 @@ class HelixOfflineFeeder : public HelixFeeder {
   PythonRandom* random_;
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

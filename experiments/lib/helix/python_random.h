@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 class PythonRandom {
  public:
@@ -43,4 +43,4 @@ class PythonRandom {
   std::mt19937 engine_;
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -7,9 +7,9 @@
 
 #include <vector>
 
-#include "sim/compat/helix_state.h"
+#include "experiments/lib/helix/helix_state.h"
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 struct HelixKvMask {
   double high_water = 0.85;   // expected filling of a node's cache
@@ -56,4 +56,4 @@ class HelixFlowScheduler : public HelixScheduler {
   uint64_t enqueued_ = 0;
 };
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "cost/layer_table_cost.h"
 
-namespace millrace::plan {
+namespace millrace::experiments::helix {
 
 struct HelixDevice {
   std::string name;  // "A100"
@@ -36,4 +36,4 @@ Result<HelixGuess> HelixFirstGuess(std::string_view model, std::string_view devi
 std::vector<std::vector<double>> HelixThroughput(const std::vector<HelixDevice>& fleet,
                                                  int num_layers);
 
-}  // namespace millrace::plan
+}  // namespace millrace::experiments::helix

@@ -1,8 +1,8 @@
-#include "sim/compat/helix_state.h"
+#include "experiments/lib/helix/helix_state.h"
 
 #include <algorithm>
 
-namespace millrace::sim {
+namespace millrace::experiments::helix {
 
 HelixState::HelixState(const HelixModel& the_model, const HelixCluster& the_cluster)
     : model(the_model),
@@ -30,4 +30,4 @@ LayerRange HelixState::LayersAt(int from, int node) const {
   return {std::max(held.begin, cluster.nodes[static_cast<size_t>(from)].layers.end), held.end};
 }
 
-}  // namespace millrace::sim
+}  // namespace millrace::experiments::helix
