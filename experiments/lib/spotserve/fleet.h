@@ -5,10 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "experiments/lib/spotserve/spot_sim.h"
 #include "plan/spot/mapping.h"
-#include "sim/spot/spot_sim.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 struct Node {
   bool announced = false;          // its arrival is known
@@ -24,7 +24,7 @@ struct Node {
 
 class Fleet {
  public:
-  Fleet(const AvailabilityTrace& trace, const SpotCloud& cloud);
+  Fleet(const sim::AvailabilityTrace& trace, const SpotCloud& cloud);
 
   Node& node(int index) { return nodes_[index]; }
   const Node& node(int index) const { return nodes_[index]; }
@@ -46,4 +46,4 @@ class Fleet {
   double spot_s_ = 0, on_demand_s_ = 0, held_usd_ = 0;
 };
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "sim/spot/pipeline.h"
+#include "experiments/lib/spotserve/pipeline.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 using plan::spot::ParallelConfig;
@@ -153,4 +153,4 @@ std::unique_ptr<Pipeline> MakeContinuousPipeline(const Profile& profile,
   return std::make_unique<ContinuousPipeline>(profile, config, lengths, requests);
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -1,5 +1,5 @@
 // Compares pipelines on a virtual clock with the latency formula.
-#include "sim/spot/pipeline.h"
+#include "experiments/lib/spotserve/pipeline.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include "plan/spot/optimizer.h"
 #include "plan/spot/testing.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 using plan::spot::ParallelConfig;
@@ -136,4 +136,4 @@ TEST(SpotPipelineTest, CutAndResumeConservesTokens) {
 }
 
 }  // namespace
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -1,11 +1,11 @@
-#include "sim/spot/arrivals.h"
+#include "experiments/lib/spotserve/arrivals.h"
 
 #include <algorithm>
 
 #include "base/check.h"
 #include "sim/arrivals.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 std::vector<double> ArrivalsByMinute(std::span<const double> requests_per_s, double end_s,
                                      const ArrivalSpec& spec) {
@@ -18,7 +18,7 @@ std::vector<double> ArrivalsByMinute(std::span<const double> requests_per_s, dou
     const double rate = requests_per_s[minute];
     const double squared =
         spec.spread == Spread::kAsPublished ? spec.cv * rate / 1000 : spec.cv * spec.cv;
-    now += ArrivalGap(rate, 1 / squared, rng);
+    now += sim::ArrivalGap(rate, 1 / squared, rng);
     if (now >= end_s) return times;
     times.push_back(now);
   }
@@ -28,4 +28,4 @@ std::vector<double> Arrivals(double requests_per_s, double end_s, const ArrivalS
   return ArrivalsByMinute(std::span(&requests_per_s, 1), end_s, spec);
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "sim/spot/simulator.h"
+#include "experiments/lib/spotserve/simulator.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 using plan::spot::Instance;
 using plan::spot::ParallelConfig;
@@ -266,4 +266,4 @@ void Simulator::ChooseCopies() {
   Return(replayed);
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -8,16 +8,16 @@
 #include <set>
 #include <vector>
 
+#include "experiments/lib/spotserve/fleet.h"
+#include "experiments/lib/spotserve/spot_sim.h"
 #include "plan/spot/arrange.h"
 #include "sim/event_queue.h"
-#include "sim/spot/fleet.h"
-#include "sim/spot/spot_sim.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 class Simulator {
  public:
-  Simulator(const SpotModel& model, const SpotCloud& cloud, const AvailabilityTrace& trace,
+  Simulator(const SpotModel& model, const SpotCloud& cloud, const sim::AvailabilityTrace& trace,
             std::span<const double> arrivals_s, const SpotOptions& options);
   Result<SpotReport> Run();
 
@@ -65,8 +65,8 @@ class Simulator {
 
   // Events.
   void Handle(const Event& event);
-  void Notice(const AvailabilityEvent& event);
-  void Effect(const AvailabilityEvent& event);
+  void Notice(const sim::AvailabilityEvent& event);
+  void Effect(const sim::AvailabilityEvent& event);
   void Push(double at_s, EventKind kind, int64_t a);
   void Wake(int64_t pipeline);
 
@@ -128,11 +128,11 @@ class Simulator {
 
   const SpotModel& model_;
   const SpotCloud& cloud_;
-  const AvailabilityTrace& trace_;
+  const sim::AvailabilityTrace& trace_;
   const SpotOptions& options_;
   RequestLengths lengths_;
 
-  EventQueue<Event> events_;
+  sim::EventQueue<Event> events_;
   double now_s_ = 0;
   std::vector<RequestState> requests_;
   std::set<int> queue_;  // by arrival
@@ -152,4 +152,4 @@ class Simulator {
   SpotReport report_;
 };
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "sim/spot/pipeline.h"
+#include "experiments/lib/spotserve/pipeline.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 using plan::spot::ExecutionTime;
 using plan::spot::ParallelConfig;
@@ -103,4 +103,4 @@ std::unique_ptr<Pipeline> MakeBatchPipeline(const Profile& profile, const Parall
   return std::make_unique<BatchPipeline>(profile, config, lengths, requests);
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 // The distribution of the gaps around their mean.
 enum class Spread : uint8_t {
@@ -29,4 +29,4 @@ std::vector<double> Arrivals(double requests_per_s, double end_s, const ArrivalS
 std::vector<double> ArrivalsByMinute(std::span<const double> requests_per_s, double end_s,
                                      const ArrivalSpec& spec);
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -1,11 +1,11 @@
-#include "sim/spot/simulator.h"
+#include "experiments/lib/spotserve/simulator.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "base/check.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 std::string_view SystemName(System system) {
   switch (system) {
@@ -17,8 +17,9 @@ std::string_view SystemName(System system) {
   return "";
 }
 
-Simulator::Simulator(const SpotModel& model, const SpotCloud& cloud, const AvailabilityTrace& trace,
-                     std::span<const double> arrivals_s, const SpotOptions& options)
+Simulator::Simulator(const SpotModel& model, const SpotCloud& cloud,
+                     const sim::AvailabilityTrace& trace, std::span<const double> arrivals_s,
+                     const SpotOptions& options)
     : model_(model),
       cloud_(cloud),
       trace_(trace),
@@ -87,10 +88,10 @@ void Simulator::Handle(const Event& event) {
   Dispatch();
 }
 
-void Simulator::Notice(const AvailabilityEvent& event) {
+void Simulator::Notice(const sim::AvailabilityEvent& event) {
   for (const int i : event.nodes) {
     Node& node = fleet_.node(i);
-    if (event.kind == AvailabilityKind::kAdd) {
+    if (event.kind == sim::AvailabilityKind::kAdd) {
       node.announced = true;
       node.ready_s = event.at_s;
     } else {
@@ -103,15 +104,15 @@ void Simulator::Notice(const AvailabilityEvent& event) {
     return;
   }
   // A loss is never delayed for an arrival.
-  const bool urgent =
-      event.kind == AvailabilityKind::kRemove && phase_ == Phase::kStopping && !change_.preemption;
+  const bool urgent = event.kind == sim::AvailabilityKind::kRemove && phase_ == Phase::kStopping &&
+                      !change_.preemption;
   if (urgent && AbandonChange()) dirty_ = false;
   Reconsider();
 }
 
-void Simulator::Effect(const AvailabilityEvent& event) {
+void Simulator::Effect(const sim::AvailabilityEvent& event) {
   fleet_.Charge(std::min(now_s_, trace_.end_s), InstancesNeeded());
-  if (event.kind == AvailabilityKind::kRemove) {
+  if (event.kind == sim::AvailabilityKind::kRemove) {
     std::vector<int64_t> killed;
     for (const int i : event.nodes) {
       Node& node = fleet_.node(i);
@@ -182,8 +183,8 @@ SpotReport Simulator::Report() {
 }
 
 Result<SpotReport> SimulateSpot(const SpotModel& model, const SpotCloud& cloud,
-                                const AvailabilityTrace& trace, std::span<const double> arrivals_s,
-                                const SpotOptions& options) {
+                                const sim::AvailabilityTrace& trace,
+                                std::span<const double> arrivals_s, const SpotOptions& options) {
   if (!std::is_sorted(arrivals_s.begin(), arrivals_s.end())) {
     return InvalidArgument("arrivals must be in ascending order");
   }
@@ -195,4 +196,4 @@ Result<SpotReport> SimulateSpot(const SpotModel& model, const SpotCloud& cloud,
   return Simulator(model, cloud, trace, arrivals_s, options).Run();
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -12,7 +12,7 @@
 
 #include "plan/spot/profile.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 struct RequestState {
   double arrival_s = 0;
@@ -66,4 +66,4 @@ std::unique_ptr<Pipeline> MakeContinuousPipeline(const plan::spot::Profile& prof
 plan::spot::ExecutionTime BatchTime(const plan::spot::Profile& profile,
                                     plan::spot::ParallelConfig config, int batch);
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

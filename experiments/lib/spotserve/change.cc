@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "sim/spot/simulator.h"
+#include "experiments/lib/spotserve/simulator.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 using plan::spot::ParallelConfig;
 
@@ -223,4 +223,4 @@ void Simulator::Ready() {
   Reconsider();
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

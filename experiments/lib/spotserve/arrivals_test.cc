@@ -1,12 +1,12 @@
 // Arrivals have the stated variation.
-#include "sim/spot/arrivals.h"
+#include "experiments/lib/spotserve/arrivals.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 double Variation(const std::vector<double>& times) {
@@ -41,4 +41,4 @@ TEST(SpotArrivalsTest, RatesChangeByTheMinute) {
 }
 
 }  // namespace
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

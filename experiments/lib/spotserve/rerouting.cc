@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "sim/spot/simulator.h"
+#include "experiments/lib/spotserve/simulator.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 constexpr double kEstimate_s = 0.5;  // time that a dropped pipeline reserves
@@ -98,4 +98,4 @@ void Simulator::ReadyRerouting(int64_t id) {
   ConsiderRerouting();
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

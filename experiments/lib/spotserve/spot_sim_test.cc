@@ -1,6 +1,6 @@
 // The simulated cloud: quiet clouds, the costs of the published segments, and invariants under
 // random clouds.
-#include "sim/spot/spot_sim.h"
+#include "experiments/lib/spotserve/spot_sim.h"
 
 #include <gtest/gtest.h>
 
@@ -9,10 +9,10 @@
 #include <numeric>
 
 #include "base/test_scale.h"
+#include "experiments/lib/spotserve/arrivals.h"
 #include "plan/spot/testing.h"
-#include "sim/spot/arrivals.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 constexpr System kSystems[] = {System::kSpotServe, System::kReparallelization, System::kRerouting,
@@ -24,7 +24,7 @@ SpotModel Gpt() {
           .bytes = plan::spot::ModelBytes::Transformer(44, 6144, 50304, 2048, 4)};
 }
 
-SpotReport MustRun(const AvailabilityTrace& trace, const std::vector<double>& arrivals,
+SpotReport MustRun(const sim::AvailabilityTrace& trace, const std::vector<double>& arrivals,
                    const SpotOptions& options, const SpotCloud& cloud = {}) {
   auto report = SimulateSpot(Gpt(), cloud, trace, arrivals, options);
   EXPECT_TRUE(report.ok()) << report.status().ToString();
@@ -32,7 +32,7 @@ SpotReport MustRun(const AvailabilityTrace& trace, const std::vector<double>& ar
 }
 
 TEST(SpotSimTest, NothingChangesInAQuietCloud) {
-  const auto trace = ConstantAvailability(6, 1200);
+  const auto trace = sim::ConstantAvailability(6, 1200);
   const auto arrivals = Arrivals(0.35, 1170, {});
   for (const System system : kSystems) {
     const SpotReport report = MustRun(trace, arrivals, {.system = system});
@@ -54,7 +54,7 @@ TEST(SpotSimTest, NothingChangesInAQuietCloud) {
 
 // The same machines and load: without events, all four systems behave the same.
 TEST(SpotSimTest, SystemsAgreeInAQuietCloud) {
-  const auto trace = ConstantAvailability(6, 1200);
+  const auto trace = sim::ConstantAvailability(6, 1200);
   const auto arrivals = Arrivals(0.35, 1170, {});
   SpotOptions options;
   options.controller.optimize.headroom = 1.15;
@@ -78,7 +78,7 @@ constexpr char kSegment[] = R"([0, "add", {"nodes": ["a","b","c","d","e","f","g"
                             R"([720000, "DONE", {"nodes": []}])";  // SpotServe's B_S+O
 
 TEST(SpotSimTest, ChargesWhatWasThere) {
-  const auto trace = *ParseAvailability(kSegment);
+  const auto trace = *sim::ParseAvailability(kSegment);
   const auto arrivals = Arrivals(0.35, 690, {});
   SpotCloud cloud;
   cloud.on_demand_after_loss_s = 90;
@@ -91,12 +91,13 @@ TEST(SpotSimTest, ChargesWhatWasThere) {
 }
 
 TEST(SpotSimTest, KvMovesOnlyWhereItMay) {
-  const auto trace = *ParseAvailability(kSegment);
+  const auto trace = *sim::ParseAvailability(kSegment);
   const auto arrivals = Arrivals(0.35, 690, {});
   const SpotReport spot = MustRun(trace, arrivals, {.system = System::kSpotServe});
   EXPECT_GT(spot.moved_kv_bytes, 0);
-  EXPECT_EQ(spot.storage_bytes - MustRun(ConstantAvailability(10, 720), arrivals, {}).storage_bytes,
-            0)
+  EXPECT_EQ(
+      spot.storage_bytes - MustRun(sim::ConstantAvailability(10, 720), arrivals, {}).storage_bytes,
+      0)
       << "weights come from peers";
   const SpotReport restart = MustRun(trace, arrivals, {.system = System::kReparallelization});
   EXPECT_EQ(restart.moved_bytes, 0);
@@ -107,7 +108,7 @@ TEST(SpotSimTest, KvMovesOnlyWhereItMay) {
 }
 
 // A random cloud: machines come and go at random, sometimes until none is left.
-AvailabilityTrace RandomTrace(Rng& rng) {
+sim::AvailabilityTrace RandomTrace(Rng& rng) {
   std::string text;
   int count = static_cast<int>(rng.Between(3, 10));
   double at = 0;
@@ -117,7 +118,7 @@ AvailabilityTrace RandomTrace(Rng& rng) {
     count = static_cast<int>(std::clamp<int64_t>(count + rng.Between(-4, 4), 0, 12));
   }
   text += std::to_string(at) + ",8\n" + std::to_string(at + 300) + ",8\n";
-  return *ParseAvailability(text);
+  return *sim::ParseAvailability(text);
 }
 
 TEST(SpotSimTest, RandomCloudsLoseNoRequest) {
@@ -125,7 +126,7 @@ TEST(SpotSimTest, RandomCloudsLoseNoRequest) {
   const uint64_t seeds = 40 * static_cast<uint64_t>(TestScale());
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     Rng rng(seed);
-    const AvailabilityTrace trace = RandomTrace(rng);
+    const sim::AvailabilityTrace trace = RandomTrace(rng);
     const auto arrivals = Arrivals(
         0.3 * rng.Uniform() + 0.05, trace.end_s,
         {.spread = seed % 2 == 0 ? Spread::kGamma : Spread::kAsPublished, .cv = 3, .seed = seed});
@@ -157,7 +158,7 @@ TEST(SpotSimTest, RandomCloudsLoseNoRequest) {
 
 TEST(SpotSimTest, SameInputSameReport) {
   Rng rng(5);
-  const AvailabilityTrace trace = RandomTrace(rng);
+  const sim::AvailabilityTrace trace = RandomTrace(rng);
   const auto arrivals = Arrivals(0.3, trace.end_s, {.spread = Spread::kGamma});
   for (const System system : kSystems) {
     const SpotReport a = MustRun(trace, arrivals, {.system = system});
@@ -168,12 +169,12 @@ TEST(SpotSimTest, SameInputSameReport) {
 }
 
 TEST(SpotSimTest, SaysWhatCannotWork) {
-  const auto small = SimulateSpot(Gpt(), {}, ConstantAvailability(2, 100), {}, {});
+  const auto small = SimulateSpot(Gpt(), {}, sim::ConstantAvailability(2, 100), {}, {});
   EXPECT_EQ(small.status().message(),
             "the model needs 12 devices, the trace never has more than 8");
   const std::vector<double> unordered = {2, 1};
-  EXPECT_FALSE(SimulateSpot(Gpt(), {}, ConstantAvailability(6, 100), unordered, {}).ok());
+  EXPECT_FALSE(SimulateSpot(Gpt(), {}, sim::ConstantAvailability(6, 100), unordered, {}).ok());
 }
 
 }  // namespace
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

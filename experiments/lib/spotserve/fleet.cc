@@ -1,9 +1,9 @@
-#include "sim/spot/fleet.h"
+#include "experiments/lib/spotserve/fleet.h"
 
 #include <algorithm>
 #include <cmath>
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 constexpr int kSpares = 2;  // machines kept beyond the need, as SpotServe does
@@ -14,17 +14,17 @@ bool Node::empty() const {
   return std::none_of(held.begin(), held.end(), [](const auto& h) { return h.has_value(); });
 }
 
-Fleet::Fleet(const AvailabilityTrace& trace, const SpotCloud& cloud)
+Fleet::Fleet(const sim::AvailabilityTrace& trace, const SpotCloud& cloud)
     : cloud_(cloud), nodes_(trace.node_count) {
   for (Node& node : nodes_) {
     node.held.resize(cloud.devices_per_instance);
     node.on_demand = cloud.all_on_demand;
   }
   if (!cloud.on_demand_after_loss_s.has_value()) return;
-  for (const AvailabilityEvent& loss : trace.events) {
-    if (loss.kind != AvailabilityKind::kRemove) continue;
-    for (const AvailabilityEvent& add : trace.events) {
-      if (add.kind != AvailabilityKind::kAdd) continue;
+  for (const sim::AvailabilityEvent& loss : trace.events) {
+    if (loss.kind != sim::AvailabilityKind::kRemove) continue;
+    for (const sim::AvailabilityEvent& add : trace.events) {
+      if (add.kind != sim::AvailabilityKind::kAdd) continue;
       if (std::abs(add.at_s - loss.at_s - *cloud.on_demand_after_loss_s) > 1e-6) continue;
       for (const int node : add.nodes) nodes_[node].on_demand = true;
     }
@@ -66,4 +66,4 @@ void Fleet::Charge(double until_s, int needed) {
       (held_spot * cloud_.spot_usd_per_hour + held_on_demand * cloud_.on_demand_usd_per_hour);
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

@@ -11,13 +11,13 @@
 #include <string_view>
 #include <vector>
 
+#include "experiments/lib/spotserve/pipeline.h"
 #include "plan/spot/controller.h"
 #include "plan/spot/mapping.h"
 #include "plan/spot/migration.h"
 #include "sim/availability.h"
-#include "sim/spot/pipeline.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 
 enum class System : uint8_t {
   // The released SpotServe: batches that run to completion, a load set by hand, and a change
@@ -87,7 +87,7 @@ struct SpotReport {
 
 // `arrivals_s` ascends. kInvalidArgument if no machine of the trace could ever hold the model.
 Result<SpotReport> SimulateSpot(const SpotModel& model, const SpotCloud& cloud,
-                                const AvailabilityTrace& trace, std::span<const double> arrivals_s,
-                                const SpotOptions& options);
+                                const sim::AvailabilityTrace& trace,
+                                std::span<const double> arrivals_s, const SpotOptions& options);
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve

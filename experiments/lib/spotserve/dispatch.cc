@@ -3,9 +3,9 @@
 #include <bit>
 
 #include "base/check.h"
-#include "sim/spot/simulator.h"
+#include "experiments/lib/spotserve/simulator.h"
 
-namespace millrace::sim::spot {
+namespace millrace::experiments::spotserve {
 namespace {
 
 // kMillrace: a batch is started before a cut only if it completes at least this many steps.
@@ -145,4 +145,4 @@ void Simulator::Dispatch() {
   }
 }
 
-}  // namespace millrace::sim::spot
+}  // namespace millrace::experiments::spotserve
