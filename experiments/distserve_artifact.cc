@@ -3,17 +3,17 @@
 #include <cmath>
 
 #include "base/rng.h"
-#include "sim/compat/simdistserve.h"
+#include "experiments/lib/distserve/simdistserve.h"
 
 namespace millrace::experiments {
 namespace {
 
 constexpr double kContainment = 0.9;
 
-std::vector<sim::compat::SimDistServeRequest> Draw(const ArtifactRule& rule, double rate,
-                                                   uint64_t seed) {
+std::vector<distserve::SimDistServeRequest> Draw(const ArtifactRule& rule, double rate,
+                                                 uint64_t seed) {
   Rng gaps(HashCounter(seed, 1)), picks(HashCounter(seed, 2));
-  std::vector<sim::compat::SimDistServeRequest> requests;
+  std::vector<distserve::SimDistServeRequest> requests;
   double at_ms = 0;
   for (int i = 0; i < rule.requests; ++i) {
     const auto& l = (*rule.lengths)[picks.Next() % rule.lengths->size()];
@@ -27,7 +27,7 @@ std::vector<sim::compat::SimDistServeRequest> Draw(const ArtifactRule& rule, dou
 
 plan::Goodput ArtifactGoodput(const ArtifactRule& rule, const plan::DistServeUnit& unit,
                               double guess) {
-  const sim::compat::SimDistServeOptions options{
+  const distserve::SimDistServeOptions options{
       .prefill = rule.engine->At(unit.prefill.tensor),
       .decode = rule.engine->At(unit.decode.tensor),
       .prefill_stages = unit.prefill.pipeline,

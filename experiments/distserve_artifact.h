@@ -1,4 +1,4 @@
-// The placement rule of DistServe's artifact: its simulator (sim/compat), one prefill and one
+// The placement rule of DistServe's artifact: its simulator (lib/distserve), one prefill and one
 // decode instance, goodput by P90 of TTFT and P90 of TPOT separately. For comparison with its
 // results. Pure; any thread.
 #pragma once

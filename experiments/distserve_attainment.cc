@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "experiments/distserve_model.h"
+#include "experiments/lib/distserve/simdistserve.h"
 #include "experiments/list.h"
-#include "sim/compat/simdistserve.h"
 
 namespace millrace::experiments {
 namespace {
@@ -143,11 +143,11 @@ Result<std::vector<Figure>> RunSetting(const Context& context, const Setting& se
 Result<std::vector<Figure>> Measured(const Context& context) {
   MR_ASSIGN_OR_RETURN(const auto measured, MeasuredShareGpt());
   MR_ASSIGN_OR_RETURN(const auto engine, DistserveEngine::Load(context.data, "vllm", Opt13b()));
-  std::vector<sim::compat::SimDistServeRequest> requests;
+  std::vector<distserve::SimDistServeRequest> requests;
   for (const auto& m : measured) {
     requests.push_back({m.arrival_s * 1000, m.lengths.input, m.lengths.output - 1});
   }
-  const sim::compat::SimDistServeOptions options{
+  const distserve::SimDistServeOptions options{
       .colocated = true,
       .prefill = engine.At(1),
       .prefill_tokens_max = static_cast<int>(engine.KindOf({1, 1}).kv_tokens)};

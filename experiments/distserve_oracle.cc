@@ -7,14 +7,14 @@
 
 #include "cost/distserve_cost.h"
 #include "experiments/distserve_data.h"
+#include "experiments/lib/distserve/simdistserve.h"
 #include "experiments/list.h"
-#include "sim/compat/simdistserve.h"
 
 namespace millrace::experiments {
 namespace {
 
-using sim::compat::SimDistServeOptions;
-using sim::compat::SimDistServeResult;
+using distserve::SimDistServeOptions;
+using distserve::SimDistServeResult;
 
 constexpr size_t kRequests = 1000;
 constexpr double kRowTolerance = 1e-3;  // relative
@@ -55,7 +55,7 @@ Result<SimDistServeOptions> OptionsOf(const Inputs& in, const Row& row) {
 Result<SimDistServeResult> RunRow(const Inputs& in, const Row& row) {
   MR_ASSIGN_OR_RETURN(const auto options, OptionsOf(in, row));
   const auto arrivals = OracleArrivalsMs(in.lengths.size(), Number(row, 6));
-  std::vector<sim::compat::SimDistServeRequest> requests;
+  std::vector<distserve::SimDistServeRequest> requests;
   for (size_t i = 0; i < arrivals.size(); ++i) {
     requests.push_back({arrivals[i], in.lengths[i].input, in.lengths[i].output});
   }

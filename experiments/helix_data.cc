@@ -41,14 +41,14 @@ Result<plan::Placement> LoadHelixPlacement(const std::string& data, const std::s
   return plan::ParseHelixPlacement(text, full);
 }
 
-Result<std::vector<plan::HelixDevice>> LoadHelixFleet(const std::string& data,
-                                                      const std::string& model,
-                                                      const std::map<std::string, int>& counts) {
+Result<std::vector<helix::HelixDevice>> LoadHelixFleet(const std::string& data,
+                                                       const std::string& model,
+                                                       const std::map<std::string, int>& counts) {
   const std::string profiles = data + "/helix/profiles/";
   MR_ASSIGN_OR_RETURN(
       const cost::CsvTable limits,
       cost::CsvTable::Load(profiles + "node_limits.csv", cost::CsvHeader::kFirstLine));
-  std::vector<plan::HelixDevice> fleet;
+  std::vector<helix::HelixDevice> fleet;
   for (const auto& [gpu, count] : counts) {
     std::string folder = gpu;
     std::transform(folder.begin(), folder.end(), folder.begin(),
@@ -56,7 +56,7 @@ Result<std::vector<plan::HelixDevice>> LoadHelixFleet(const std::string& data,
     MR_ASSIGN_OR_RETURN(cost::LayerTable layer,
                         cost::LayerTable::Load(profiles + model + "/" + folder));
     MR_ASSIGN_OR_RETURN(std::vector<int64_t> blocks, KvBlocks(limits, model, gpu));
-    MR_ASSIGN_OR_RETURN(const plan::HelixGuess guess, plan::HelixFirstGuess(model, gpu));
+    MR_ASSIGN_OR_RETURN(const helix::HelixGuess guess, helix::HelixFirstGuess(model, gpu));
     fleet.push_back({.name = gpu,
                      .layer = std::move(layer),
                      .kv_blocks = std::move(blocks),

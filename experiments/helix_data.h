@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/status.h"
+#include "experiments/lib/helix/helix_throughput.h"
 #include "plan/flow_problem.h"
 #include "plan/helix_capacity.h"
-#include "plan/helix_throughput.h"
 
 namespace millrace::experiments {
 
@@ -19,8 +19,8 @@ Result<plan::HelixCapacity> LoadHelixCapacity(const std::string& data, const std
 Result<plan::Placement> LoadHelixPlacement(const std::string& data, const std::string& path);
 
 // The devices of a cluster ("A100" -> count) with their profiles and first guesses.
-Result<std::vector<plan::HelixDevice>> LoadHelixFleet(const std::string& data,
-                                                      const std::string& model,
-                                                      const std::map<std::string, int>& counts);
+Result<std::vector<helix::HelixDevice>> LoadHelixFleet(const std::string& data,
+                                                       const std::string& model,
+                                                       const std::map<std::string, int>& counts);
 
 }  // namespace millrace::experiments

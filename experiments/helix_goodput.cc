@@ -8,7 +8,7 @@ namespace {
 constexpr double kCopySPerByte = 1 / 4e9 + 1 / 5e9;  // joining and copying data that arrives
 constexpr size_t kBatchMax = 1000;
 
-plan::RoundsNode NodeOf(const sim::HelixGpu& gpu, int layers_max, double prompt_tokens) {
+plan::RoundsNode NodeOf(const helix::HelixGpu& gpu, int layers_max, double prompt_tokens) {
   plan::RoundsNode node;
   node.decode_s = gpu.decode_s;
   node.decode_s.resize(std::min(node.decode_s.size(), kBatchMax + 1));
@@ -21,7 +21,7 @@ plan::RoundsNode NodeOf(const sim::HelixGpu& gpu, int layers_max, double prompt_
 
 }  // namespace
 
-plan::RoundsProblem HelixRounds(const sim::HelixModel& model, const ClusterSpec& cluster,
+plan::RoundsProblem HelixRounds(const helix::HelixModel& model, const ClusterSpec& cluster,
                                 const plan::FlowProblem& flow, double in_flight) {
   plan::RoundsProblem problem{.flow = &flow, .in_flight = in_flight};
   for (const plan::FlowNode& node : flow.nodes) {

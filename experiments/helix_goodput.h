@@ -3,14 +3,14 @@
 #pragma once
 
 #include "core/cluster_spec.h"
+#include "experiments/lib/helix/helix_model.h"
 #include "plan/rounds_goodput.h"
-#include "sim/compat/helix_model.h"
 
 namespace millrace::experiments {
 
 // `flow` is without partial inference and outlives the result. `in_flight`: requests kept in the
 // system.
-plan::RoundsProblem HelixRounds(const sim::HelixModel& model, const ClusterSpec& cluster,
+plan::RoundsProblem HelixRounds(const helix::HelixModel& model, const ClusterSpec& cluster,
                                 const plan::FlowProblem& flow, double in_flight);
 
 }  // namespace millrace::experiments

@@ -78,7 +78,7 @@ Result<Figure> RunPart(const Context& context, const std::string& cluster, const
   FlowProblem problem;
   problem.num_layers = 60;
   problem.partial_inference = false;
-  const auto rates = plan::HelixThroughput(fleet, problem.num_layers);
+  const auto rates = helix::HelixThroughput(fleet, problem.num_layers);
   for (int i = 0; i < part.count; ++i) {
     problem.nodes.push_back({fmt::format("node {}", i), part.gpu, "", rates[0]});
   }
@@ -98,7 +98,7 @@ Result<Figure> RunThroughput(const Context& context, const std::string& cluster)
   std::map<std::string, int> counts;
   for (const auto& node : capacity.nodes) ++counts[node.gpu];
   MR_ASSIGN_OR_RETURN(const auto fleet, LoadHelixFleet(context.data, capacity.model, counts));
-  const auto rates = plan::HelixThroughput(fleet, capacity.num_layers);
+  const auto rates = helix::HelixThroughput(fleet, capacity.num_layers);
   double worst = 0;
   for (const auto& node : capacity.nodes) {
     const auto device =

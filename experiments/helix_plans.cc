@@ -41,7 +41,7 @@ struct Setup {
 struct Candidate {
   std::string method;
   plan::Placement placement;
-  sim::HelixReport report;
+  helix::HelixReport report;
 };
 
 Result<Setup> LoadSetup(const std::string& data, const std::string& name) {
@@ -56,10 +56,10 @@ Result<Setup> LoadSetup(const std::string& data, const std::string& name) {
 }
 
 // The nodes and links with flow, in the form of the original's simulator.
-sim::HelixCluster ClusterOf(const sim::HelixModel& model, const Setup& setup,
-                            const plan::Placement& placement) {
+helix::HelixCluster ClusterOf(const helix::HelixModel& model, const Setup& setup,
+                              const plan::Placement& placement) {
   const plan::PlacementFlow flow = plan::SolvePlacementFlow(setup.problem, placement);
-  sim::HelixCluster cluster;
+  helix::HelixCluster cluster;
   cluster.nic_in_bytes_per_s = cluster.nic_out_bytes_per_s = kNicBytesPerS;
   std::vector<int> number(placement.size() + 1, 0);
   for (size_t i = 0; i < placement.size(); ++i) {
@@ -90,14 +90,14 @@ sim::HelixCluster ClusterOf(const sim::HelixModel& model, const Setup& setup,
   return cluster;
 }
 
-sim::HelixReport Simulate(const HelixInputs& inputs, const Setup& setup,
-                          const plan::Placement& placement, double seconds) {
-  const sim::HelixCluster cluster = ClusterOf(inputs.models.at(kModel), setup, placement);
+helix::HelixReport Simulate(const HelixInputs& inputs, const Setup& setup,
+                            const plan::Placement& placement, double seconds) {
+  const helix::HelixCluster cluster = ClusterOf(inputs.models.at(kModel), setup, placement);
   const HelixRun run{.warm_up_s = seconds, .window_s = seconds};
   return RunHelixPart(inputs, run, cluster, 20);
 }
 
-double InFlight(const sim::HelixReport& report) {
+double InFlight(const helix::HelixReport& report) {
   // Little's law over iterations: each ends with a token or a finished prompt.
   return (report.prompt_s.sum() + report.decode_s.sum()) / report.window_s;
 }
@@ -145,13 +145,13 @@ std::string Layers(const Setup& setup, const plan::Placement& placement) {
   return text;
 }
 
-Figure Compare(const Setup& setup, const sim::HelixReport& shipped, const Candidate& ours) {
-  const sim::HelixReport& report = ours.report;
+Figure Compare(const Setup& setup, const helix::HelixReport& shipped, const Candidate& ours) {
+  const helix::HelixReport& report = ours.report;
   const double tokens = report.DecodeTokensPerS() / shipped.DecodeTokensPerS();
   const double prompts = report.prompt_s.mean() / shipped.prompt_s.mean();
   const double decodes = report.decode_s.mean() / shipped.decode_s.mean();
   const bool better = tokens > 1 && prompts < 1 && decodes < 1;
-  const auto row = [](const sim::HelixReport& r) {
+  const auto row = [](const helix::HelixReport& r) {
     return fmt::format("{:.1f} tok/s, {:.2f} s, {:.3f} s", r.DecodeTokensPerS(), r.prompt_s.mean(),
                        r.decode_s.mean());
   };
@@ -178,7 +178,7 @@ Result<Figure> RunCluster(const HelixInputs& inputs, const Context& context,
   plan::PlanOptions options;
   options.iterations = kFlowProposals;
   options.use_milp = false;
-  sim::HelixReport shipped;
+  helix::HelixReport shipped;
   std::optional<Result<plan::PlanOutcome>> flow_plan;
   InParallel(2, [&](size_t i) {
     if (i == 0) shipped = Simulate(inputs, setup, setup.shipped, kSteadyS);

@@ -71,7 +71,7 @@ Result<Outcome> RunPlan(const HelixInputs& inputs, const Setup& setup,
   sim::RoutedOptions options;
   options.plan = plan::MakePlan(problem, placement, flow, 0);
   options.cluster = setup.cluster;
-  const sim::HelixModel& model = inputs.models.at(kModel);
+  const helix::HelixModel& model = inputs.models.at(kModel);
   for (const StagePlan& stage : options.plan.stages) {
     const std::string& kind = problem.nodes[stage.nodes.front()].kind;
     options.stages.push_back(
@@ -80,7 +80,7 @@ Result<Outcome> RunPlan(const HelixInputs& inputs, const Setup& setup,
   }
   options.activation_bytes_per_token = model.activation_bytes;
   options.token_bytes = model.token_bytes;
-  options.stage_batch_tokens_max = sim::HelixModel::kPromptTokensMax;
+  options.stage_batch_tokens_max = helix::HelixModel::kPromptTokensMax;
   options.scheduler.max_num_seqs = 256;
   options.scheduler.max_num_batched_tokens = 512;
   options.scheduler.max_model_len = 4096;

@@ -7,17 +7,17 @@
 #include <vector>
 
 #include "base/status.h"
-#include "sim/compat/helix_cluster.h"
-#include "sim/compat/helix_model.h"
-#include "sim/compat/helix_simulator.h"
-#include "sim/compat/helix_workload.h"
+#include "experiments/lib/helix/helix_cluster.h"
+#include "experiments/lib/helix/helix_model.h"
+#include "experiments/lib/helix/helix_simulator.h"
+#include "experiments/lib/helix/helix_workload.h"
 
 namespace millrace::experiments {
 
 struct HelixInputs {
   std::string folder;  // of the Helix data
-  std::map<std::string, sim::HelixModel> models;
-  sim::HelixTrace trace;
+  std::map<std::string, helix::HelixModel> models;
+  helix::HelixTrace trace;
 };
 
 Result<HelixInputs> LoadHelixInputs(const std::string& data);
@@ -39,10 +39,10 @@ struct HelixRun {
   double warm_up_s = 60, window_s = 600;
 };
 
-Result<sim::HelixReport> RunHelix(const HelixInputs& inputs, const HelixRun& run);
+Result<helix::HelixReport> RunHelix(const HelixInputs& inputs, const HelixRun& run);
 
 // The same on a cluster without a file.
-sim::HelixReport RunHelixPart(const HelixInputs& inputs, const HelixRun& run,
-                              const sim::HelixCluster& cluster, double load);
+helix::HelixReport RunHelixPart(const HelixInputs& inputs, const HelixRun& run,
+                                const helix::HelixCluster& cluster, double load);
 
 }  // namespace millrace::experiments

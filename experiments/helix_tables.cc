@@ -237,7 +237,7 @@ std::string Verdict(double ours, double paper, const std::string& note) {
   return note.empty() ? verdict : verdict + "; " + note;
 }
 
-Figure Throughput(const Row& row, const sim::HelixReport& report, double wall_s) {
+Figure Throughput(const Row& row, const helix::HelixReport& report, double wall_s) {
   return {.name = row.name,
           .paper = row.paper_tokens_per_s,
           .ours = report.DecodeTokensPerS(),
@@ -260,7 +260,7 @@ double ArtifactQuantile(const sim::Quantiles& values, double q) {
   return values.At(std::min(1.0, (place + 0.5) / last));  // At returns the value below
 }
 
-Figure LatencyFigure(const Row& row, const sim::HelixReport& report) {
+Figure LatencyFigure(const Row& row, const helix::HelixReport& report) {
   const double ours[] = {
       ArtifactQuantile(report.prompt_s, .5), ArtifactQuantile(report.prompt_s, .95),
       ArtifactQuantile(report.decode_s, .5), ArtifactQuantile(report.decode_s, .95)};
@@ -285,7 +285,7 @@ Figure LatencyFigure(const Row& row, const sim::HelixReport& report) {
 
 Result<std::vector<Figure>> RunRow(const HelixInputs& inputs, const Row& row) {
   const auto began = std::chrono::steady_clock::now();
-  MR_ASSIGN_OR_RETURN(const sim::HelixReport report, RunHelix(inputs, row.run));
+  MR_ASSIGN_OR_RETURN(const helix::HelixReport report, RunHelix(inputs, row.run));
   const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - began;
   std::vector<Figure> figures = {Throughput(row, report, wall.count())};
   if (row.paper) figures.push_back(LatencyFigure(row, report));

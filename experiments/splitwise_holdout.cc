@@ -11,14 +11,14 @@
 #include <tuple>
 
 #include "cost/fit.h"
-#include "cost/splitwise_table.h"
 #include "cost/step_model.h"
+#include "experiments/lib/splitwise/splitwise_table.h"
 #include "experiments/list.h"
 
 namespace millrace::experiments {
 namespace {
 
-using cost::SplitwiseRow;
+using splitwise::SplitwiseRow;
 using Rows = std::vector<SplitwiseRow>;
 
 // A batch that took less time than one with at most half of its prompt tokens did not run
@@ -114,8 +114,8 @@ Status PredictSystem(const Split& split, Both& out) {
   MR_ASSIGN_OR_RETURN(const cost::StepFit prompt, cost::FitStepModel(prompts, prompt_knots));
   MR_ASSIGN_OR_RETURN(const cost::StepFit decode, cost::FitStepModel(decodes, decode_knots));
   MR_ASSIGN_OR_RETURN(
-      const cost::TableCost table,
-      cost::TableCost::Create(split.fitted, cost::TableCost::TokenAxis::kBatchTokens));
+      const splitwise::TableCost table,
+      splitwise::TableCost::Create(split.fitted, splitwise::TableCost::TokenAxis::kBatchTokens));
   for (const SplitwiseRow& r : split.held_out) {
     const auto tokens = static_cast<double>(r.batch_size * r.prompt_size);
     out.prompt.ours.push_back(prompt.model.Seconds(r.Prompt().batch));
@@ -146,7 +146,7 @@ void AddFigures(const std::string& name, const Predictions& p, std::vector<Figur
 }
 
 Result<std::vector<Figure>> Run(const Context& context) {
-  MR_ASSIGN_OR_RETURN(const Rows all, cost::LoadSplitwiseRows(
+  MR_ASSIGN_OR_RETURN(const Rows all, splitwise::LoadSplitwiseRows(
                                           context.data + "/profiles/splitwise-sim/perf_model.csv"));
   const Rows rows = WithoutCopies(all);
   Both by_row, by_point;

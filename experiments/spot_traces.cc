@@ -8,22 +8,22 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "experiments/lib/spotserve/arrivals.h"
+#include "experiments/lib/spotserve/spot_sim.h"
 #include "experiments/list.h"
-#include "sim/spot/arrivals.h"
-#include "sim/spot/spot_sim.h"
 
 namespace millrace::experiments {
 namespace {
 
 using sim::AvailabilityTrace;
-using sim::spot::ArrivalSpec;
-using sim::spot::Batching;
-using sim::spot::SpotCloud;
-using sim::spot::SpotModel;
-using sim::spot::SpotOptions;
-using sim::spot::SpotReport;
-using sim::spot::Spread;
-using sim::spot::System;
+using spotserve::ArrivalSpec;
+using spotserve::Batching;
+using spotserve::SpotCloud;
+using spotserve::SpotModel;
+using spotserve::SpotOptions;
+using spotserve::SpotReport;
+using spotserve::Spread;
+using spotserve::System;
 
 constexpr size_t kFileBytesMax = 1 << 20;
 constexpr double kGptRate = 0.35;
@@ -129,10 +129,10 @@ Result<Inputs> Read(const Context& context) {
 std::vector<double> ArrivalsFor(const Inputs& inputs, const Segment& segment,
                                 const AvailabilityTrace& trace, const ModelCase& model,
                                 const ArrivalSpec& spec) {
-  if (!segment.by_minute) return sim::spot::Arrivals(model.rate, trace.end_s - 30, spec);
+  if (!segment.by_minute) return spotserve::Arrivals(model.rate, trace.end_s - 30, spec);
   std::vector<double> rates = inputs.rates_by_minute;
   for (double& rate : rates) rate *= model.rate / kGptRate;
-  return sim::spot::ArrivalsByMinute(rates, trace.end_s - 30, spec);
+  return spotserve::ArrivalsByMinute(rates, trace.end_s - 30, spec);
 }
 
 // Continuous batching shares a pipeline's stages among lanes: twice the slots, as the paper's own
@@ -269,7 +269,7 @@ Status AddOnDemand(const Inputs& inputs, std::vector<Figure>& figures) {
   constexpr double kMinutes = 18;
   for (const auto& p : kPublished) {
     const auto trace = sim::ConstantAvailability(p.nodes, kMinutes * 60);
-    const auto arrivals = sim::spot::Arrivals(kGptRate, trace.end_s, {});
+    const auto arrivals = spotserve::Arrivals(kGptRate, trace.end_s, {});
     SpotCloud cloud;
     cloud.all_on_demand = true;
     MR_ASSIGN_OR_RETURN(const SpotReport r, SimulateSpot(inputs.models[1], cloud, trace, arrivals,
@@ -335,7 +335,7 @@ Status AddLongTrace(const Context& context, const Inputs& inputs, std::vector<Fi
                       ReadFile(context.data + "/spot/spotserve/g4dn_12h_full.csv", kFileBytesMax));
   MR_ASSIGN_OR_RETURN(const AvailabilityTrace trace, sim::ParseAvailability(text));
   const auto arrivals =
-      sim::spot::Arrivals(kGptRate, trace.end_s, {.spread = Spread::kGamma, .cv = 2});
+      spotserve::Arrivals(kGptRate, trace.end_s, {.spread = Spread::kGamma, .cv = 2});
   for (const Variant& variant : kVariants) {
     SpotOptions options{.system = variant.system, .batching = variant.batching};
     options.required_per_s = kModels[1].required;

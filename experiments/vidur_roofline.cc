@@ -11,14 +11,14 @@
 #include "cost/first_principles_cost.h"
 #include "cost/fit.h"
 #include "cost/link_model.h"
-#include "cost/splitwise_table.h"
-#include "cost/vidur_table.h"
+#include "experiments/lib/splitwise/splitwise_table.h"
+#include "experiments/lib/vidur/vidur_table.h"
 #include "experiments/list.h"
 
 namespace millrace::experiments {
 namespace {
 
-using cost::VidurOperatorRow;
+using vidur::VidurOperatorRow;
 
 constexpr double kHalf = 2;  // bytes per number
 
@@ -80,7 +80,7 @@ Figure ErrorFigure(const std::string& name, const cost::RelativeErrors& errors) 
 
 Status AddOperators(const Context& context, const std::string& device, const std::string& model,
                     std::vector<Figure>& figures) {
-  MR_ASSIGN_OR_RETURN(const auto rows, cost::LoadVidurOperators(fmt::format(
+  MR_ASSIGN_OR_RETURN(const auto rows, vidur::LoadVidurOperators(fmt::format(
                                            "{}/profiles/vidur/compute/{}/meta-llama/{}/mlp.csv",
                                            context.data, device, model)));
   for (const auto& [op, unused] : rows.front().median_s) {
@@ -103,9 +103,9 @@ Status AddOperators(const Context& context, const std::string& device, const std
 Status AddCollectives(const Context& context, const std::string& machine,
                       const std::string& collective, std::vector<Figure>& figures) {
   MR_ASSIGN_OR_RETURN(const auto rows,
-                      cost::LoadVidurCollectives(fmt::format("{}/profiles/vidur/network/{}/{}.csv",
-                                                             context.data, machine, collective),
-                                                 collective));
+                      vidur::LoadVidurCollectives(fmt::format("{}/profiles/vidur/network/{}/{}.csv",
+                                                              context.data, machine, collective),
+                                                  collective));
   std::set<std::pair<int, int>> groups;
   for (const auto& row : rows) groups.insert({row.num_workers, row.devices_per_node});
   for (const auto& [workers, per_node] : groups) {
@@ -154,12 +154,12 @@ Status AddEstimate(const Context& context, const std::string& device,
                    std::vector<Figure>& figures) {
   MR_ASSIGN_OR_RETURN(
       const auto rows,
-      cost::LoadSplitwiseRows(context.data + "/profiles/splitwise-sim/perf_model.csv"));
+      splitwise::LoadSplitwiseRows(context.data + "/profiles/splitwise-sim/perf_model.csv"));
   MR_ASSIGN_OR_RETURN(const cost::DeviceSpec spec, cost::FindDevice(device));
   for (const int tp : {4, 8}) {
     const cost::FirstPrinciplesCost estimate(Llama70b(), {0, 80}, spec, tp);
     std::vector<cost::StepSample> prompts, decodes;
-    for (const cost::SplitwiseRow& row : rows) {
+    for (const splitwise::SplitwiseRow& row : rows) {
       if (row.model != "llama2-70b" || row.hardware != device || row.tensor_parallel != tp)
         continue;
       prompts.push_back(row.Prompt());

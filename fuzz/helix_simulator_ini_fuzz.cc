@@ -4,10 +4,10 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "sim/compat/helix_cluster.h"
+#include "experiments/lib/helix/helix_cluster.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  using namespace millrace::sim;
+  using namespace millrace::experiments::helix;
   constexpr std::string_view kPlacement =
       "[Settings]\noffset=2\n[Solution]\ncompute_node_2=[0, 1]\ncompute_node_3=[2, 3]\n";
   auto cluster =

@@ -7,12 +7,14 @@
 
 #include "base/check.h"
 #include "cost/layer_table_cost.h"
-#include "cost/splitwise_table.h"
-#include "cost/vidur_table.h"
+#include "experiments/lib/splitwise/splitwise_table.h"
+#include "experiments/lib/vidur/vidur_table.h"
 
 namespace {
 
 using namespace millrace::cost;
+using namespace millrace::experiments::splitwise;
+using namespace millrace::experiments::vidur;
 
 void FuzzLayers(const std::string& text) {
   const auto table = LayerTable::Parse(text, "prompt", text, "decode");

@@ -3,8 +3,8 @@
 // production scheduler token by token (sim/instance.h); a trial keeps per batch only the number of
 // sequences and the sum of their contexts, so the cost of an iteration does not depend on the
 // batch. Searches rank with trials; confirm their result with the real simulator. Tests compare
-// trials with both: they equal sim/compat where the models coincide, and are within 5 % of the
-// production scheduler's mean latencies.
+// trials with it, within 5 % of its mean latencies, and with the imitation of DistServe's simulator
+// in experiments/lib, which they equal where the models coincide.
 //
 // Modelled: iteration-level batches, pipelines with one batch in flight per stage, prefill batches
 // up to a token limit (L_m), chunked prefill, KV capacity, pull of the KV over the sender's link,

@@ -4,143 +4,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 
 #include "base/rng.h"
-#include "cost/distserve_cost.h"
-#include "plan/queueing.h"
-#include "sim/compat/simdistserve.h"
 #include "sim/service.h"
+#include "sim/testing_trials.h"
 
 namespace millrace::sim {
 namespace {
 
 using cost::BatchShape;
-using cost::DistServeCost;
-using cost::DistServeStage;
-
-class FunctionCost : public cost::StepCost {
- public:
-  explicit FunctionCost(std::function<double(const BatchShape&)> f) : f_(std::move(f)) {}
-  double Seconds(const BatchShape& batch) const override { return f_(batch); }
-
- private:
-  std::function<double(const BatchShape&)> f_;
-};
-
-// A second per prompt, whatever its length.
-const FunctionCost kSecondPerPrompt([](const BatchShape& b) { return 1.0 * b.prefill_sequences; });
-const FunctionCost kHalfPerPrompt([](const BatchShape& b) { return 0.5 * b.prefill_sequences; });
-
-const cost::DistServeCoefficients kOpt13bTp1{
-    .prefill = {18.10254647486372, 0.1019122572698738, 7.122264314252114e-06},
-    .decode_small = {19.934702624895458, 0.0006269356524350583, 0.03850697740828398},
-    .decode_large = {7.1661889468253595, 0.0005798000403396046, 0.15831096191764046}};
-const DistServeCost kOpt13b(kOpt13bTp1, DistServeStage::Released(1, true));
-
-constexpr int64_t kAmple = 100'000'000;
-const TrialLimits kAnyTime{.ttft_s = 1e9, .tpot_s = 1e9};
-
-std::vector<TrialRequest> Poisson(int n, double rate, uint64_t seed,
-                                  const std::function<std::pair<int, int>(Rng&)>& lengths) {
-  Rng rng(seed);
-  std::vector<TrialRequest> requests;
-  double at = 0;
-  for (int i = 0; i < n; ++i) {
-    at += -std::log(1 - rng.Uniform()) / rate;
-    const auto [prompt, output] = lengths(rng);
-    requests.push_back({at, prompt, output});
-  }
-  return requests;
-}
-
-TrialReport RunOk(const TrialDeployment& deployment, const std::vector<TrialRequest>& requests,
-                  const TrialLimits& limits = kAnyTime) {
-  auto report = RunTrial(deployment, requests, limits, true);
-  EXPECT_TRUE(report.ok()) << report.status().ToString();
-  return *report;
-}
-
-double MeanTtft(const TrialReport& report) {
-  double sum = 0;
-  for (const auto& t : report.times) sum += t.ttft_s;
-  return sum / static_cast<double>(report.times.size());
-}
-
-TrialDeployment PrefillOnly(std::vector<const cost::StepCost*> stages, int prefills = 1) {
-  return {.prefill = {std::move(stages), kAmple},
-          .prefills = prefills,
-          .decodes = 0,
-          .prefill_batch_tokens = 512};
-}
-
-// DistServe section 3.1: uniform prompts that each fill a batch.
-TEST(Trial, AgreesWithTheMd1Formulas) {
-  const auto uniform = [](Rng&) { return std::make_pair(512, 1); };
-  for (const double load : {0.3, 0.6, 0.9}) {
-    const auto requests = Poisson(1'000'000, load, 11, uniform);
-    EXPECT_NEAR(
-        MeanTtft(RunOk(PrefillOnly({&kSecondPerPrompt}), requests)) / *plan::Md1MeanTtft({load, 1}),
-        1, 0.02)
-        << load;
-    EXPECT_NEAR(MeanTtft(RunOk(PrefillOnly({&kHalfPerPrompt, &kHalfPerPrompt}), requests)) /
-                    *plan::Md1InterOpTtft({load, 1}, 2),
-                1, 0.02)
-        << load;
-  }
-}
-
-// With unlimited batches and memory and a free transfer, the trial and the imitation of the
-// artifact are the same system. Only the meaning of the output length differs by one token.
-TEST(Trial, EqualsTheArtifactWhereTheirModelsMeet) {
-  const auto lengths = [](Rng& rng) {
-    return std::make_pair(static_cast<int>(rng.Between(20, 1500)),
-                          static_cast<int>(rng.Between(2, 400)));
-  };
-  const auto requests = Poisson(1000, 2, 5, lengths);
-  std::vector<compat::SimDistServeRequest> same;
-  for (const auto& r : requests) {
-    same.push_back({r.arrival_s * 1e3, r.prompt_tokens, r.output_tokens - 1});
-  }
-  const auto artifact = compat::SimulateSimDistServe(
-      {.prefill = kOpt13bTp1, .decode = kOpt13bTp1, .decode_tokens_max = 10'000'000}, same);
-  ASSERT_TRUE(artifact.ok());
-  const TrialInstance instance{{&kOpt13b}, kAmple};
-  const auto report = RunOk({.prefill = instance,
-                             .decode = instance,
-                             .prefill_batch_tokens = 10'000'000,
-                             .sequences_max = 100'000},
-                            requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_NEAR(report.times[i].ttft_s * 1e3, artifact->times[i].ttft_ms, 1e-6) << i;
-    ASSERT_NEAR(report.times[i].tpot_s * 1e3, artifact->times[i].tpot_ms, 1e-6) << i;
-  }
-}
-
-TEST(Trial, ColocatedEqualsTheArtifactsColocated) {
-  const auto lengths = [](Rng& rng) {
-    return std::make_pair(static_cast<int>(rng.Between(20, 1500)),
-                          static_cast<int>(rng.Between(2, 400)));
-  };
-  const auto requests = Poisson(500, 1, 6, lengths);
-  std::vector<compat::SimDistServeRequest> same;
-  for (const auto& r : requests) {
-    same.push_back({r.arrival_s * 1e3, r.prompt_tokens, r.output_tokens - 1});
-  }
-  const auto artifact = compat::SimulateSimDistServe(
-      {.colocated = true, .prefill = kOpt13bTp1, .decode_tokens_max = 10'000'000}, same);
-  ASSERT_TRUE(artifact.ok());
-  const auto report = RunOk({.mode = TrialMode::kColocated,
-                             .prefill = {{&kOpt13b}, kAmple},
-                             .prefill_batch_tokens = 10'000'000,
-                             .sequences_max = 100'000},
-                            requests);
-  for (size_t i = 0; i < requests.size(); ++i) {
-    ASSERT_NEAR(report.times[i].ttft_s * 1e3, artifact->times[i].ttft_ms, 1e-6) << i;
-    ASSERT_NEAR(report.times[i].tpot_s * 1e3, artifact->times[i].tpot_ms, 1e-6) << i;
-  }
-}
 
 TEST(Trial, BatchesPromptsUpToTheLimitAndLongOnesAlone) {
   // The cost shows how many sequences were batched: 1 s each step.

@@ -2,7 +2,8 @@
 """Fails when a folder of src/ includes a folder of its own or a higher level.
 
 The levels are those of docs/structure.md: a folder may include only folders of lower levels, never
-sideways. With --self-test, proves that the check can fail.
+sideways, and no folder beside src/. A folder of experiments/lib may include src/ below the program,
+and nothing else of experiments/. Each run first proves that the check can fail.
 """
 import pathlib
 import re
@@ -18,19 +19,38 @@ LEVELS = {
     "sim": 6, "serve": 6,
     "apps": 7,
 }
-INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/[^"]*"', re.MULTILINE)
+LIBRARIES = "experiments/lib"
+LIBRARIES_LEVEL_MAX = 6  # whatever a library of src/ can be
+BESIDE = {"bench", "experiments", "fuzz", "tests"}  # folders beside src/ that have headers
+INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"/]+)/([^"]*)"', re.MULTILINE)
+
+
+def line_of(text, match):
+    return text.count("\n", 0, match.start()) + 1
 
 
 def violations(folder, name, text):
     """Yields one line per include in `text` (of file `name` in `folder`) that breaks the order."""
     for match in INCLUDE.finditer(text):
         other = match.group(1)
+        if other in BESIDE:
+            yield f"{name}:{line_of(text, match)}: src/ includes {other}/"
         if other == folder or other not in LEVELS:
             continue
         if LEVELS[other] >= LEVELS[folder]:
-            line = text.count("\n", 0, match.start()) + 1
-            yield (f"{name}:{line}: {folder} (level {LEVELS[folder]}) includes "
+            yield (f"{name}:{line_of(text, match)}: {folder} (level {LEVELS[folder]}) includes "
                    f"{other} (level {LEVELS[other]})")
+
+
+def library_violations(folder, name, text):
+    """The same for a folder of experiments/lib."""
+    for match in INCLUDE.finditer(text):
+        other, rest = match.groups()
+        own = other == "experiments" and rest.startswith(f"lib/{folder}/")
+        if other in BESIDE and not own:
+            yield f"{name}:{line_of(text, match)}: {LIBRARIES}/{folder} includes {other}/{rest}"
+        if LEVELS.get(other, 0) > LIBRARIES_LEVEL_MAX:
+            yield f"{name}:{line_of(text, match)}: {LIBRARIES}/{folder} includes the program"
 
 
 def check(root):
@@ -46,17 +66,28 @@ def check(root):
         for file in sorted(path.rglob("*")):
             if file.suffix in (".h", ".cc"):
                 found += violations(path.name, str(file.relative_to(root)), file.read_text())
+    for path in sorted((root / LIBRARIES).iterdir()):
+        for file in sorted(path.rglob("*")):
+            if file.suffix in (".h", ".cc"):
+                name = str(file.relative_to(root))
+                found += library_violations(path.name, name, file.read_text())
     return found
 
 
 def self_test():
     assert list(violations("kv", "x.h", '#include "sched/scheduler.h"\n'))
     assert list(violations("kv", "x.h", '#include "tensor/device.h"\n')), "sideways"
+    assert list(violations("sim", "x.h", '#include "experiments/lib/helix/a.h"\n')), "out of src"
     assert not list(violations("sched", "x.h", '#include "kv/pool.h"\n#include <vector>\n'))
+    assert list(library_violations("helix", "x.h", '#include "experiments/lib/vidur/a.h"\n'))
+    assert list(library_violations("helix", "x.h", '#include "experiments/list.h"\n'))
+    assert list(library_violations("helix", "x.h", '#include "apps/cli/help.h"\n'))
+    own = '#include "experiments/lib/helix/a.h"\n#include "sim/quantiles.h"\n'
+    assert not list(library_violations("helix", "x.h", own))
 
 
 if __name__ == "__main__":
     self_test()
     problems = check(pathlib.Path(__file__).resolve().parents[2])
-    print("\n".join(problems) or "layers: no include goes up or sideways")
+    print("\n".join(problems) or "layers: no include goes up, sideways or out")
     sys.exit(1 if problems else 0)

@@ -71,14 +71,15 @@ def text_problems(path):
 
 
 def readmes():
-    for folder in sorted((ROOT / "src").iterdir()):
+    for folder in sorted([*(ROOT / "src").iterdir(), *(ROOT / "experiments/lib").iterdir()]):
         if not folder.is_dir():
             continue
+        name = folder.relative_to(ROOT)
         readme = folder / "README.md"
         if not readme.is_file():
-            yield f"src/{folder.name}: no README.md"
+            yield f"{name}: no README.md"
         elif len(readme.read_text().splitlines()) > README_LINES_MAX:
-            yield f"src/{folder.name}/README.md: more than {README_LINES_MAX} lines"
+            yield f"{name}/README.md: more than {README_LINES_MAX} lines"
 
 
 def main():

@@ -1,4 +1,4 @@
-// Helpers of this folder's tests: the published profiles, and random profiles. Pure; any thread.
+// Helpers of tests that need profiles: the published ones, and random ones. Pure; any thread.
 #pragma once
 
 #include <string>
