@@ -289,6 +289,7 @@ std::unique_ptr<Command> MakeProfileCommand() {
   constexpr char kGroup[] = "Measurement";
   command->Add(kGroup, IntOption("max-tokens", "TOKENS", &flags->limits.max_tokens, 64, 65536),
                "Tokens of the largest step");
+  command->Add(kGroup, IntOption("max-num-seqs", "N", &flags->limits.max_sequences, 4, 256),
                "Sequences of the largest step");
   command->Add(kGroup, IntOption("max-context", "TOKENS", &flags->limits.max_context, 128, 1 << 20),
                "Longest context of a sequence");

@@ -39,6 +39,13 @@ TEST(ChatTemplate, GivesVariablesAndKwargs) {
             "<s>Hi3True");
   EXPECT_EQ(Render("{% for m in nothing %}x{% endfor %}{{ nothing }}.").value(), ".");
   EXPECT_EQ(Render("{{ strftime_now('%d %B %Y') }}").value(), "02 January 2026");
+  EXPECT_EQ(Render("{{ strftime_now('%a %-d %b %y %j %I:%M:%S %p %f%z %F %T %%') }}").value(),
+            "Fri 2 Jan 26 002 03:04:05 AM 000000 2026-01-02 03:04:05 %");
+  for (const char* format : {"%Q", "%c", "%_d", "%"}) {  // jiff knows some of them
+    const Status refused = Render(fmt::format("{{{{ strftime_now('{}') }}}}", format)).status();
+    EXPECT_NE(refused.message().find("strftime_now does not know the format"), std::string::npos)
+        << refused.ToString();
+  }
   EXPECT_EQ(Render("{{ x | tojson }}", R"({"x": {"b": "é<'", "a": [1.0, null, true]}})").value(),
             R"({"b": "é<'", "a": [1.0, null, true]})");
   EXPECT_EQ(Render("{{ {'a': [1]} | tojson(indent=2) }}").value(), "{\n  \"a\": [\n    1\n  ]\n}");
