@@ -17,14 +17,14 @@ namespace {
 constexpr int kVocab = 1000;
 
 constexpr int kBlocks = 64;
-const engine::HashModel kModel{.num_layers = 3, .vocab_size = kVocab};
+const engine::HashModel kThreeLayers{.num_layers = 3, .vocab_size = kVocab};
 
 class OneWorkerTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_TRUE(InitLog("warning").ok());
     ControllerHostOptions options;
-    options.controller.num_layers = kModel.num_layers;
+    options.controller.num_layers = kThreeLayers.num_layers;
     options.controller.waiting_max = 10000;
     sched::SchedulerOptions& scheduler = options.controller.scheduler;
     scheduler.num_host_blocks = 16;
@@ -32,12 +32,13 @@ class OneWorkerTest : public ::testing::Test {
     scheduler.max_num_seqs = 32;
     scheduler.max_model_len = 512;
     scheduler.max_waiting = 10000;
-    const LayerRange layers{0, kModel.num_layers};
-    auto cluster = StartOneWorker(std::move(options),
-                                  {.stage = std::make_shared<engine::HashStage>(kModel, layers),
-                                   .kv_bytes_per_token = 3 * 64,
-                                   .num_blocks = kBlocks},
-                                  clock_);
+    const LayerRange layers{0, kThreeLayers.num_layers};
+    auto cluster =
+        StartOneWorker(std::move(options),
+                       {.stage = std::make_shared<engine::HashStage>(kThreeLayers, layers),
+                        .kv_bytes_per_token = 3 * 64,
+                        .num_blocks = kBlocks},
+                       clock_);
     ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
     cluster_ = std::move(*cluster);
     host_ = &cluster_->host();
