@@ -4,20 +4,43 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <future>
 #include <map>
 
 #include "base/log.h"
 #include "base/rng.h"
 #include "engine/hash_stage.h"
+#include "engine/wrapped_stage.h"
 
 namespace millrace::cluster {
 namespace {
 
 constexpr int kVocab = 1000;
-
 constexpr int kBlocks = 64;
+constexpr int64_t kUnlimitedSteps = int64_t{1} << 60;
 const engine::HashModel kThreeLayers{.num_layers = 3, .vocab_size = kVocab};
+
+// Runs as many steps as the test allows.
+class CountedStage : public engine::WrappedStage {
+ public:
+  using WrappedStage::WrappedStage;
+
+  void Allow(int64_t steps) {
+    MutexLock lock(mutex_);
+    allowed_ = steps;
+    changed_.notify_all();
+  }
+  Status Run(std::span<engine::StagePart> parts) override {
+    MutexLock lock(mutex_);
+    changed_.wait(lock, [this]() MR_REQUIRES(mutex_) { return allowed_ > 0; });
+    --allowed_;
+    return WrappedStage::Run(parts);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  int64_t allowed_ MR_GUARDED_BY(mutex_) = kUnlimitedSteps;
+};
 
 class OneWorkerTest : public ::testing::Test {
  protected:
@@ -33,12 +56,11 @@ class OneWorkerTest : public ::testing::Test {
     scheduler.max_model_len = 512;
     scheduler.max_waiting = 10000;
     const LayerRange layers{0, kThreeLayers.num_layers};
-    auto cluster =
-        StartOneWorker(std::move(options),
-                       {.stage = std::make_shared<engine::HashStage>(kThreeLayers, layers),
-                        .kv_bytes_per_token = 3 * 64,
-                        .num_blocks = kBlocks},
-                       clock_);
+    stage_ =
+        std::make_shared<CountedStage>(std::make_unique<engine::HashStage>(kThreeLayers, layers));
+    auto cluster = StartOneWorker(
+        std::move(options), {.stage = stage_, .kv_bytes_per_token = 3 * 64, .num_blocks = kBlocks},
+        clock_);
     ASSERT_TRUE(cluster.ok()) << cluster.status().ToString();
     cluster_ = std::move(*cluster);
     host_ = &cluster_->host();
@@ -54,6 +76,7 @@ class OneWorkerTest : public ::testing::Test {
   }
 
   SteadyClock clock_;
+  std::shared_ptr<CountedStage> stage_;
   std::unique_ptr<LocalCluster> cluster_;
   ControllerHost* host_ = nullptr;
 };
@@ -104,20 +127,15 @@ TEST_F(OneWorkerTest, RefusesWhatNeverFitsWithTheNumbers) {
 }
 
 TEST_F(OneWorkerTest, AbortEndsOneSequenceOrAll) {
+  stage_->Allow(0);
   Collector one;
-  std::promise<void> aborted;
-  auto id = host_->Submit(
-      Request(10, 400, 2),
-      [inner = one.Sink(), over = aborted.get_future().share()](RequestOutput&& output) {
-        over.wait();  // however fast the engine is, neither ends earlier
-        inner(std::move(output));
-      });
+  auto id = host_->Submit(Request(10, 400, 2), one.Sink());
   ASSERT_TRUE(id.ok());
   host_->Abort(*id, 1);
   host_->Abort(*id, 1);
   host_->Abort(*id);
   host_->Abort(RequestId(12345));
-  aborted.set_value();
+  stage_->Allow(kUnlimitedSteps);
   one.Wait();
   EXPECT_EQ(one.finish[0], FinishReason::kAbort);
   EXPECT_EQ(one.finish[1], FinishReason::kAbort);
@@ -126,6 +144,7 @@ TEST_F(OneWorkerTest, AbortEndsOneSequenceOrAll) {
 }
 
 TEST_F(OneWorkerTest, ASinkMayAbortAndSubmit) {
+  stage_->Allow(1);
   Collector second;
   std::atomic<bool> submitted = false;
   Collector first;
@@ -136,6 +155,7 @@ TEST_F(OneWorkerTest, ASinkMayAbortAndSubmit) {
     if (submitted.exchange(true)) return;
     EXPECT_TRUE(host_->Submit(Request(5, 3), second.Sink()).ok());
     host_->Abort(request);
+    stage_->Allow(kUnlimitedSteps);
   });
   ASSERT_TRUE(id.ok());
   first.Wait();
