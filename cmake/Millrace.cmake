@@ -40,16 +40,43 @@ if(LLD_PROGRAM)
   target_link_options(millrace_options INTERFACE -fuse-ld=lld)
 endif()
 
+# The sources that the program does not reach yet. They are not batched with others, so that the
+# linker leaves them out and tests/structure/check_reach.py can tell.
+set(MILLRACE_UNREACHED_LIST ${CMAKE_SOURCE_DIR}/tests/structure/unreached.txt)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${MILLRACE_UNREACHED_LIST})
+file(STRINGS ${MILLRACE_UNREACHED_LIST} MILLRACE_UNREACHED REGEX "^src/")
+list(TRANSFORM MILLRACE_UNREACHED REPLACE " .*" "")
+
 # Sets `out` to files that each include MILLRACE_BATCH of the sources, so that a batch reads the
-# headers it shares once. They are included relative to src/ or to the tree, never by an absolute
-# path, so that the compiler cache knows a batch again in another clone.
+# headers it shares once.
 function(millrace_batches out target)
-  set(sources ${ARGN})
   if(MILLRACE_BATCH LESS 2)
-    set(${out} ${sources} PARENT_SCOPE)
+    set(${out} ${ARGN} PARENT_SCOPE)
     return()
   endif()
   file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  set(reached)
+  set(unreached)
+  foreach(source ${ARGN})
+    if("${folder}/${source}" IN_LIST MILLRACE_UNREACHED)
+      list(APPEND unreached ${source})
+    else()
+      list(APPEND reached ${source})
+    endif()
+  endforeach()
+  millrace_write_batches(reached_files ${target} ${folder} ${reached})
+  millrace_write_batches(unreached_files ${target}_unreached ${folder} ${unreached})
+  set(${out} ${reached_files} ${unreached_files} PARENT_SCOPE)
+endfunction()
+
+# The sources are included relative to src/ or to the tree, never by an absolute path, so that the
+# compiler cache knows a batch again in another clone.
+function(millrace_write_batches out name folder)
+  set(sources ${ARGN})
+  if(NOT sources)
+    set(${out} "" PARENT_SCOPE)
+    return()
+  endif()
   list(LENGTH sources count)
   math(EXPR batches "(${count} + ${MILLRACE_BATCH} - 1) / ${MILLRACE_BATCH}")
   math(EXPR size "(${count} + ${batches} - 1) / ${batches}")  # batches of about the same length
@@ -61,7 +88,7 @@ function(millrace_batches out target)
     math(EXPR taken "${taken} + 1")
     math(EXPR full "${taken} % ${size}")
     if(full EQUAL 0 OR taken EQUAL count)
-      set(file ${CMAKE_CURRENT_BINARY_DIR}/${target}_batch${taken}.cc)
+      set(file ${CMAKE_CURRENT_BINARY_DIR}/${name}_batch${taken}.cc)
       file(CONFIGURE OUTPUT ${file} CONTENT "${content}" @ONLY)
       list(APPEND files ${file})
       set(content)
