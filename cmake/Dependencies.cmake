@@ -9,7 +9,7 @@ find_package(hwy 1.0.3 REQUIRED)
 find_package(CLI11 2.1 REQUIRED)
 find_package(yaml-cpp 0.7 REQUIRED)
 find_package(prometheus-cpp REQUIRED CONFIG)  # Debian's file states no version
-find_package(Boost 1.81 REQUIRED COMPONENTS url)  # and of headers only: Asio and Beast
+find_package(Boost 1.81 REQUIRED)  # headers only: Asio and Beast
 # Control messages between machines. Debian's protobuf comes with CMake's module alone, gRPC with
 # targets that name protobuf's, zlib's and c-ares'.
 find_package(Protobuf 3.21 REQUIRED MODULE)

@@ -3,33 +3,57 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/url/grammar/alnum_chars.hpp>
-#include <boost/url/grammar/lut_chars.hpp>
-#include <boost/url/parse.hpp>
-#include <boost/url/url_view.hpp>
+#include <charconv>
 
 namespace millrace::net {
 namespace {
 
-namespace urls = boost::urls;
-
 constexpr uint16_t kHttpPort = 80;
 constexpr uint16_t kHttpsPort = 443;
 
-// The general syntax allows more bytes. These can be in a Host header and in a certificate.
-constexpr auto kHostBytes = urls::grammar::alnum_chars + urls::grammar::lut_chars(".-_");
+bool IsHostByte(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+         c == '-' || c == '_';
+}
 
-Status SetHost(const urls::url_view& parsed, Url* url) {
-  url->host = std::string_view(parsed.encoded_host_address());
-  if (url->host.empty()) return InvalidArgument("a URL needs a host: http://host:port");
-  if (parsed.host_type() == urls::host_type::ipv6) return OkStatus();
-  if (parsed.host_type() == urls::host_type::ipvfuture) {
-    return InvalidArgument("the address in brackets in a URL is not IPv6");
+bool IsIpv6Byte(char c) {
+  return (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') || (c >= '0' && c <= '9') || c == ':' ||
+         c == '.';
+}
+
+Status ParsePort(std::string_view text, uint16_t* port) {
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value == 0 || value > 65535) {
+    return InvalidArgument("the port in a URL must be a number from 1 to 65535");
   }
-  if (!std::all_of(url->host.begin(), url->host.end(), kHostBytes)) {
-    return InvalidArgument("the host in a URL may have letters, digits, '.', '-' and '_' only");
-  }
+  *port = static_cast<uint16_t>(value);
   return OkStatus();
+}
+
+// "host", "host:port", "[::1]" or "[::1]:port".
+Status ParseAuthority(std::string_view text, Url* url) {
+  std::string_view rest;
+  if (text.starts_with('[')) {
+    const size_t close = text.find(']');
+    if (close == std::string_view::npos) return InvalidArgument("'[' without ']' in a URL");
+    url->host = text.substr(1, close - 1);
+    rest = text.substr(close + 1);
+    if (!std::all_of(url->host.begin(), url->host.end(), IsIpv6Byte)) {
+      return InvalidArgument("the address in brackets in a URL is not IPv6");
+    }
+  } else {
+    const size_t colon = std::min(text.find(':'), text.size());
+    url->host = text.substr(0, colon);
+    rest = text.substr(colon);
+    if (!std::all_of(url->host.begin(), url->host.end(), IsHostByte)) {
+      return InvalidArgument("the host in a URL may have letters, digits, '.', '-' and '_' only");
+    }
+  }
+  if (url->host.empty()) return InvalidArgument("a URL needs a host: http://host:port");
+  if (rest.empty()) return OkStatus();
+  if (!rest.starts_with(':')) return InvalidArgument("unexpected text after the host in a URL");
+  return ParsePort(rest.substr(1), &url->port);
 }
 
 }  // namespace
@@ -58,33 +82,30 @@ Result<Url> ParseUrl(std::string_view text) {
     return InvalidArgument(
         fmt::format("a URL may have at most {} bytes, got {}", kUrlBytesMax, text.size()));
   }
-  if (!text.starts_with("http://") && !text.starts_with("https://")) {
+  const bool plain = std::all_of(text.begin(), text.end(), [](char c) {
+    return static_cast<unsigned char>(c) > 0x20 && static_cast<unsigned char>(c) < 0x7f;
+  });
+  if (!plain) {
+    return InvalidArgument("a URL must not contain spaces, control or non-ASCII characters");
+  }
+  Url url;
+  if (text.starts_with("https://")) {
+    url.https = true;
+    url.port = kHttpsPort;
+    text.remove_prefix(8);
+  } else if (text.starts_with("http://")) {
+    text.remove_prefix(7);
+  } else {
     return InvalidArgument("a URL must start with http:// or https://");
   }
-  const auto parsed = urls::parse_uri(urls::string_view(text.data(), text.size()));
-  if (parsed.has_error()) {
-    return InvalidArgument(
-        "malformed URL: write http://host:port/path, with an IPv6 address in brackets and with "
-        "spaces and special characters percent-encoded");
+  if (text.find('#') != std::string_view::npos) {
+    return InvalidArgument("a URL must not contain a fragment ('#')");
   }
-  if (parsed->has_userinfo()) return InvalidArgument("a URL must not contain a user or password");
-  if (parsed->has_fragment()) return InvalidArgument("a URL must not contain a fragment ('#')");
-  Url url;
-  url.https = parsed->scheme_id() == urls::scheme::https;
-  MR_RETURN_IF_ERROR(SetHost(*parsed, &url));
-  const std::string_view target = parsed->encoded_target();
-  // Boost 1.81 takes "http://h:8x" for port 8 and path "x".
-  const bool has_rest = !target.empty() && target.front() != '/' && target.front() != '?';
-  if (has_rest && !parsed->has_port()) {
-    return InvalidArgument("unexpected text after the host in a URL");
-  }
-  if (parsed->has_port() && (has_rest || parsed->port_number() == 0)) {
-    return InvalidArgument("the port in a URL must be a number from 1 to 65535");
-  }
-  url.port = url.https ? kHttpsPort : kHttpPort;
-  if (parsed->has_port()) url.port = parsed->port_number();
-  url.target = target.starts_with('/') ? "" : "/";
-  url.target += target;
+  const size_t slash = std::min(text.find_first_of("/?"), text.size());
+  MR_RETURN_IF_ERROR(ParseAuthority(text.substr(0, slash), &url));
+  const std::string_view target = text.substr(slash);
+  if (target.starts_with('?')) url.target += target;
+  if (target.starts_with('/')) url.target = target;
   return url;
 }
 

@@ -51,23 +51,12 @@ TEST(Url, RejectsUnsupportedUrls) {
                           "http://h\r\n/",
                           "http://[::1",
                           "http://[x]",
-                          "http://[v1.x]",
-                          "http://[:::]",
-                          "http://h%41/",
-                          "http://h/%4",
-                          "http://h/<",
-                          "http://h:80x/",
-                          "http://h:8:0/",
                           "http://[]",
                           "http://[::1]x",
                           "http://h\\@i",
                           "http://\xc3\xa9/"}) {
     EXPECT_FALSE(ParseUrl(bad).ok()) << bad;
   }
-  EXPECT_EQ(ParseUrl("http://h:8x").status().message(),
-            "the port in a URL must be a number from 1 to 65535");
-  EXPECT_EQ(ParseUrl("http://u:p@h/").status().message(),
-            "a URL must not contain a user or password");
   EXPECT_FALSE(ParseUrl("http://h/" + std::string(kUrlBytesMax, 'x')).ok());
 }
 
