@@ -59,15 +59,27 @@ TEST(DefaultServedName, IsTheFoldersOwnName) {
 TEST(SamplingFlags, OnlyWhatWasGivenBecomesAField) {
   SamplingFlags flags;
   EXPECT_EQ(ToFields(flags), (Json{{"max_tokens", 256}}));
-  flags.temperature = 0;
-  flags.seed = 18446744073709551615ull;
-  flags.stop = {"\n"};
-  flags.ignore_eos = true;
+  Command command;
+  AddSamplingOptions(command, &flags);
+  const auto give = [&](const char* name, const std::string& value) {
+    const auto option = std::ranges::find(command.options, name, &Option::name);
+    ASSERT_NE(option, command.options.end()) << name;
+    EXPECT_TRUE(option->set({value}).ok());
+  };
+  give("temperature", "0");
+  give("top-k", "0");
+  give("seed", "18446744073709551615");
+  give("stop", "\n");
+  give("ignore-eos", "true");
   EXPECT_EQ(ToFields(flags), (Json{{"max_tokens", 256},
                                    {"temperature", 0.0},
+                                   {"top_k", 0},
                                    {"seed", 18446744073709551615ull},
                                    {"stop", {"\n"}},
                                    {"ignore_eos", true}}));
+  for (const Option& option : command.options) {
+    EXPECT_EQ(option.default_text, option.name == "max-tokens" ? "256" : "");
+  }
 }
 
 TEST(Commands, AreDescribedCompletely) {

@@ -151,20 +151,11 @@ class Reader {
   bool failed_ = false;
 };
 
-template <typename Archive, typename Params>
-void VisitParams(Archive& ar, Params& p) {
-  ar(p.n), ar(p.max_tokens), ar(p.min_tokens), ar(p.temperature), ar(p.top_p), ar(p.top_k);
-  ar(p.min_p), ar(p.repetition_penalty), ar(p.presence_penalty), ar(p.frequency_penalty);
-  ar(p.seed), ar(p.logit_bias), ar(p.stop_token_ids), ar(p.stop);
-  ar(p.include_stop_str_in_output), ar(p.ignore_eos), ar(p.skip_special_tokens);
-  ar(p.logprobs), ar(p.prompt_logprobs);
-}
-
 template <typename Archive, typename Record>
 void VisitAccept(Archive& ar, Record& r) {
   ar(r.request), ar(r.external_id), ar(r.prompt), ar(r.priority), ar(r.cache_salt);
   ar(r.arrived_unix_ms), ar(r.front_end);
-  VisitParams(ar, r.params);
+  ForEachField(r.params, [&ar](const SamplingField&, auto& value) { ar(value); });
 }
 template <typename Archive, typename Record>
 void VisitTokens(Archive& ar, Record& r) {

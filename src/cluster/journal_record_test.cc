@@ -60,26 +60,7 @@ TEST(Journal, EveryFieldRoundTrips) {
   EXPECT_EQ(back.cache_salt, accept.cache_salt);
   EXPECT_EQ(back.arrived_unix_ms, accept.arrived_unix_ms);
   EXPECT_EQ(back.front_end, accept.front_end);
-  const SamplingParams &p = back.params, &q = accept.params;
-  EXPECT_EQ(p.n, q.n);
-  EXPECT_EQ(p.max_tokens, q.max_tokens);
-  EXPECT_EQ(p.min_tokens, q.min_tokens);
-  EXPECT_EQ(p.temperature, q.temperature);
-  EXPECT_EQ(p.top_p, q.top_p);
-  EXPECT_EQ(p.top_k, q.top_k);
-  EXPECT_EQ(p.min_p, q.min_p);
-  EXPECT_EQ(p.repetition_penalty, q.repetition_penalty);
-  EXPECT_EQ(p.presence_penalty, q.presence_penalty);
-  EXPECT_EQ(p.frequency_penalty, q.frequency_penalty);
-  EXPECT_EQ(p.seed, q.seed);
-  EXPECT_EQ(p.logit_bias, q.logit_bias);
-  EXPECT_EQ(p.stop_token_ids, q.stop_token_ids);
-  EXPECT_EQ(p.stop, q.stop);
-  EXPECT_EQ(p.include_stop_str_in_output, q.include_stop_str_in_output);
-  EXPECT_EQ(p.ignore_eos, q.ignore_eos);
-  EXPECT_EQ(p.skip_special_tokens, q.skip_special_tokens);
-  EXPECT_EQ(p.logprobs, q.logprobs);
-  EXPECT_EQ(p.prompt_logprobs, q.prompt_logprobs);
+  EXPECT_EQ(back.params, accept.params);
 
   for (const JournalTokens& tokens :
        {JournalTokens{RequestId(9), 1, 4, {3, 2, 1}},

@@ -41,7 +41,45 @@ struct SamplingParams {
   std::optional<int> prompt_logprobs;  // the same for the prompt's tokens
 
   bool greedy() const { return temperature == 0.0; }
+  friend bool operator==(const SamplingParams&, const SamplingParams&) = default;
 };
+
+// What holds for every value of a field.
+struct SamplingField {
+  const char* name;        // in the HTTP API, in messages and in files; it never changes
+  bool schedules = false;  // affects the scheduler's decisions; the step log has these fields only
+  size_t items_max = 0;    // of a list
+};
+
+// Calls `visit(SamplingField, member)` for each field in the order of declaration. A field that is
+// missing here does not compile.
+template <typename Params, typename Visitor>
+void ForEachField(Params& params, Visitor&& visit) {
+  auto& [n, max_tokens, min_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
+         presence_penalty, frequency_penalty, seed, logit_bias, stop_token_ids, stop,
+         include_stop_str_in_output, ignore_eos, skip_special_tokens, logprobs, prompt_logprobs] =
+      params;
+  constexpr bool kSchedules = true;
+  visit(SamplingField{"n", kSchedules}, n);
+  visit(SamplingField{"max_tokens", kSchedules}, max_tokens);
+  visit(SamplingField{"min_tokens", kSchedules}, min_tokens);
+  visit(SamplingField{"temperature"}, temperature);
+  visit(SamplingField{"top_p"}, top_p);
+  visit(SamplingField{"top_k"}, top_k);
+  visit(SamplingField{"min_p"}, min_p);
+  visit(SamplingField{"repetition_penalty"}, repetition_penalty);
+  visit(SamplingField{"presence_penalty"}, presence_penalty);
+  visit(SamplingField{"frequency_penalty"}, frequency_penalty);
+  visit(SamplingField{"seed"}, seed);
+  visit(SamplingField{"logit_bias", false, kLogitBiasMax}, logit_bias);
+  visit(SamplingField{"stop_token_ids", kSchedules, kStopTokensMax}, stop_token_ids);
+  visit(SamplingField{"stop", false, kStopStringsMax}, stop);
+  visit(SamplingField{"include_stop_str_in_output"}, include_stop_str_in_output);
+  visit(SamplingField{"ignore_eos", kSchedules}, ignore_eos);
+  visit(SamplingField{"skip_special_tokens"}, skip_special_tokens);
+  visit(SamplingField{"logprobs"}, logprobs);
+  visit(SamplingField{"prompt_logprobs", kSchedules}, prompt_logprobs);
+}
 
 // Checks every range above, and every token id against `vocab_size`. kInvalidArgument names the
 // field, the value and the range.

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/pfr.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <set>
+#include <string>
 
 namespace millrace {
 namespace {
@@ -51,6 +54,19 @@ TEST(SamplingParams, StopStringsAreBounded) {
   EXPECT_NE(ErrorOf([](auto& p) { p.stop = {""}; }), "");
   EXPECT_NE(ErrorOf([](auto& p) { p.stop.assign(kStopStringsMax + 1, "x"); }), "");
   EXPECT_NE(ErrorOf([](auto& p) { p.stop = {std::string(kStopStringBytesMax + 1, 'x')}; }), "");
+}
+
+// ForEachField does not compile when a field is missing in its binding. This finds one that is
+// bound and not visited.
+TEST(SamplingParams, EveryFieldIsVisitedOnce) {
+  SamplingParams params;
+  std::set<std::string> names;
+  std::set<const void*> values;
+  ForEachField(params, [&](const SamplingField& field, const auto& value) {
+    EXPECT_TRUE(names.insert(field.name).second) << field.name;
+    EXPECT_TRUE(values.insert(&value).second) << field.name;
+  });
+  EXPECT_EQ(values.size(), boost::pfr::tuple_size_v<SamplingParams>);
 }
 
 TEST(SamplingParams, SequenceSeedsDifferAndTheFirstIsTheRequests) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <type_traits>
+#include <utility>
+
 #include "base/json.h"
 
 namespace millrace::sched {
@@ -35,13 +38,28 @@ Json EncodeCosts(const PreemptionCosts& c) {
           {"kv_bytes_per_block", c.kv_bytes_per_block}};
 }
 
+// Lengths and counts are always written; options and lists only if there is something in them.
+struct ParamsEncoder {
+  template <typename T>
+  void operator()(const SamplingField& field, const T& value) {
+    if (!field.schedules) return;
+    if constexpr (std::is_arithmetic_v<T>) {
+      out[field.name] = value;
+    } else if constexpr (requires { value.has_value(); }) {
+      if (value) out[field.name] = *value;
+    } else if (!value.empty()) {
+      out[field.name] = value;
+    }
+  }
+
+  Json out = Json::object();
+};
+
 // The parameters that affect decisions: lengths, stops and copies. How tokens are sampled does not.
-Json EncodeParams(const SamplingParams& p) {
-  Json out = {{"n", p.n}, {"min_tokens", p.min_tokens}, {"ignore_eos", p.ignore_eos}};
-  if (p.max_tokens) out["max_tokens"] = *p.max_tokens;
-  if (!p.stop_token_ids.empty()) out["stop_token_ids"] = p.stop_token_ids;
-  if (p.prompt_logprobs) out["prompt_logprobs"] = *p.prompt_logprobs;
-  return out;
+Json EncodeParams(const SamplingParams& params) {
+  ParamsEncoder encoder;
+  ForEachField(params, encoder);
+  return std::move(encoder.out);
 }
 
 Json EncodeTimes(const RequestTimes& times) {

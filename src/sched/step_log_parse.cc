@@ -140,18 +140,31 @@ Result<std::optional<RequestTimes>> ParseTimes(const Json& line) {
   return std::optional(times);
 }
 
+// The parameters that affect decisions. One that is missing keeps its default.
+struct ParamsParser {
+  template <typename T>
+  void operator()(const SamplingField& field, T& value) {
+    if (field.schedules) Read(field.name, value);
+  }
+  template <typename T>
+  void Read(const char* name, T& value) {
+    value = fields.Get<T>(name, value);
+  }
+  template <typename T>
+  void Read(const char* name, std::optional<T>& value) {
+    value = fields.Optional<T>(name);
+  }
+
+  Fields& fields;
+};
+
 Result<LogEntry> ParseAdd(const Json& line) {
   static const Json kEmpty = Json::object();
   const auto params_at = line.find("params");
   const bool has_params = params_at != line.end() && params_at->is_object();
   Fields f(line), p(has_params ? *params_at : kEmpty);
   auto params = std::make_shared<SamplingParams>();
-  params->n = p.Get<int>("n", 1);
-  params->min_tokens = p.Get<int>("min_tokens");
-  params->ignore_eos = p.Get<bool>("ignore_eos");
-  params->max_tokens = p.Optional<int>("max_tokens");
-  params->stop_token_ids = p.Get<std::vector<TokenId>>("stop_token_ids");
-  params->prompt_logprobs = p.Optional<int>("prompt_logprobs");
+  ForEachField(*params, ParamsParser{p});
   if (params->n < 1 || params->n > kSequencesPerRequestMax) p.Refuse("n");
   LoggedAdd add{.at = f.At()};
   add.request.id = RequestId(f.Get<uint64_t>("add"));

@@ -60,6 +60,17 @@ TEST(Codec, RoundTripHeartbeat) {
       [&](auto bytes) { return decoder.DecodeHeartbeat(bytes); });
 }
 
+TEST(Codec, SamplingParamsAndTheirMessageHaveTheSameFields) {
+  const auto& message = *proto::SamplingParams::descriptor();
+  int fields = 0;
+  const SamplingParams params;
+  ForEachField(params, [&](const SamplingField& field, const auto&) {
+    ++fields;
+    EXPECT_NE(message.FindFieldByName(field.name), nullptr) << field.name;
+  });
+  EXPECT_EQ(message.field_count(), fields);
+}
+
 // Each field differs from its default in some random message. Otherwise a field that is new in core
 // and not generated would be lost unnoticed.
 template <typename T>

@@ -1,7 +1,8 @@
 // Conversions between core's structs and the generated messages, one pair of functions per struct.
 // Private to wire. ToProto takes structs apart by structured bindings: a field that is added in
-// core and not here does not compile. FromProto checks everything and leaves `out` partially filled
-// on an error. Pure functions; any thread.
+// core and not here does not compile (for SamplingParams, ForEachField and a test ensure that).
+// FromProto checks everything and leaves `out` partially filled on an error. Pure functions; any
+// thread.
 #pragma once
 
 #include "base/status.h"

@@ -1,76 +1,167 @@
-#include <limits>
+// SamplingParams by reflection: a field of the struct is the field with the same name in
+// control.proto.
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
 
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
 #include "core/sampling_params.h"
 #include "wire/checks.h"
 #include "wire/convert.h"
 
 namespace millrace::wire {
+namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Reflection;
+
+// In the order of ForEachField.
+const std::vector<const FieldDescriptor*>& ProtoFields() {
+  static const auto* const fields = [] {
+    auto* found = new std::vector<const FieldDescriptor*>;
+    const SamplingParams params;
+    ForEachField(params, [found](const SamplingField& field, const auto&) {
+      found->push_back(proto::SamplingParams::descriptor()->FindFieldByName(field.name));
+      MR_CHECK(found->back() != nullptr);
+    });
+    return found;
+  }();
+  return *fields;
+}
+
+// Called for each field in order.
+class SamplingWriter {
+ public:
+  explicit SamplingWriter(proto::SamplingParams& to) : to_(to) {}
+
+  template <typename T>
+  void operator()(const SamplingField&, const T& value) {
+    Put(*ProtoFields()[next_++], value);
+  }
+
+ private:
+  void Put(const FieldDescriptor& field, int value) {
+    reflection_.SetUInt32(&to_, &field, static_cast<uint32_t>(value));
+  }
+  void Put(const FieldDescriptor& field, uint64_t value) {
+    reflection_.SetUInt64(&to_, &field, value);
+  }
+  void Put(const FieldDescriptor& field, double value) {
+    reflection_.SetDouble(&to_, &field, value);
+  }
+  void Put(const FieldDescriptor& field, bool value) { reflection_.SetBool(&to_, &field, value); }
+  template <typename T>
+  void Put(const FieldDescriptor& field, const std::optional<T>& value) {
+    if (value) Put(field, *value);
+  }
+  void Put(const FieldDescriptor& field, const std::vector<std::pair<TokenId, float>>& biases) {
+    for (const auto& [token, bias] : biases) {
+      auto& entry = static_cast<proto::TokenBias&>(*reflection_.AddMessage(&to_, &field));
+      entry.set_token(static_cast<uint32_t>(token));
+      entry.set_bias(bias);
+    }
+  }
+  void Put(const FieldDescriptor& field, const std::vector<TokenId>& tokens) {
+    for (const TokenId token : tokens) {
+      reflection_.AddUInt32(&to_, &field, static_cast<uint32_t>(token));
+    }
+  }
+  void Put(const FieldDescriptor& field, const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) reflection_.AddString(&to_, &field, text);
+  }
+
+  proto::SamplingParams& to_;
+  const Reflection& reflection_ = *proto::SamplingParams::GetReflection();
+  size_t next_ = 0;
+};
+
+// Called for each field in order. After the first error it reads nothing more.
+class SamplingReader {
+ public:
+  explicit SamplingReader(const proto::SamplingParams& from) : from_(from) {}
+
+  template <typename T>
+  void operator()(const SamplingField& field, T& value) {
+    const FieldDescriptor& from = *ProtoFields()[next_++];
+    if (status_.ok()) status_ = Get(field, from, value);
+  }
+  const Status& status() const { return status_; }
+
+ private:
+  Status Get(const SamplingField& field, const FieldDescriptor& from, int& value) {
+    return Take(field.name, reflection_.GetUInt32(from_, &from), value);
+  }
+  Status Get(const SamplingField&, const FieldDescriptor& from, uint64_t& value) {
+    value = reflection_.GetUInt64(from_, &from);
+    return OkStatus();
+  }
+  Status Get(const SamplingField&, const FieldDescriptor& from, double& value) {
+    value = reflection_.GetDouble(from_, &from);
+    return OkStatus();
+  }
+  Status Get(const SamplingField&, const FieldDescriptor& from, bool& value) {
+    value = reflection_.GetBool(from_, &from);
+    return OkStatus();
+  }
+  template <typename T>
+  Status Get(const SamplingField& field, const FieldDescriptor& from, std::optional<T>& value) {
+    return reflection_.HasField(from_, &from) ? Get(field, from, value.emplace()) : OkStatus();
+  }
+  Status Get(const SamplingField& field, const FieldDescriptor& from,
+             std::vector<std::pair<TokenId, float>>& biases) {
+    MR_RETURN_IF_ERROR(CheckItems(field, from));
+    for (int i = 0; i < reflection_.FieldSize(from_, &from); ++i) {
+      const auto& entry =
+          static_cast<const proto::TokenBias&>(reflection_.GetRepeatedMessage(from_, &from, i));
+      auto& [token, bias] = biases.emplace_back();
+      MR_RETURN_IF_ERROR(Take(field.name, entry.token(), token));
+      bias = entry.bias();
+    }
+    return OkStatus();
+  }
+  Status Get(const SamplingField& field, const FieldDescriptor& from,
+             std::vector<TokenId>& tokens) {
+    MR_RETURN_IF_ERROR(CheckItems(field, from));
+    for (int i = 0; i < reflection_.FieldSize(from_, &from); ++i) {
+      const uint32_t token = reflection_.GetRepeatedUInt32(from_, &from, i);
+      MR_RETURN_IF_ERROR(Take(field.name, token, tokens.emplace_back()));
+    }
+    return OkStatus();
+  }
+  Status Get(const SamplingField& field, const FieldDescriptor& from,
+             std::vector<std::string>& texts) {
+    MR_RETURN_IF_ERROR(CheckItems(field, from));
+    for (int i = 0; i < reflection_.FieldSize(from_, &from); ++i) {
+      texts.push_back(reflection_.GetRepeatedString(from_, &from, i));
+    }
+    return OkStatus();
+  }
+  Status CheckItems(const SamplingField& field, const FieldDescriptor& from) const {
+    return CheckCount(field.name, static_cast<size_t>(reflection_.FieldSize(from_, &from)),
+                      field.items_max);
+  }
+
+  const proto::SamplingParams& from_;
+  const Reflection& reflection_ = *proto::SamplingParams::GetReflection();
+  size_t next_ = 0;
+  Status status_;
+};
+
+}  // namespace
 
 void ToProto(const SamplingParams& from, proto::SamplingParams& to) {
-  const auto& [n, max_tokens, min_tokens, temperature, top_p, top_k, min_p, repetition_penalty,
-               presence_penalty, frequency_penalty, seed, logit_bias, stop_token_ids, stop,
-               include_stop_str_in_output, ignore_eos, skip_special_tokens, logprobs,
-               prompt_logprobs] = from;
-  to.set_n(static_cast<uint32_t>(n));
-  if (max_tokens) to.set_max_tokens(static_cast<uint32_t>(*max_tokens));
-  to.set_min_tokens(static_cast<uint32_t>(min_tokens));
-  to.set_temperature(temperature);
-  to.set_top_p(top_p);
-  to.set_top_k(static_cast<uint32_t>(top_k));
-  to.set_min_p(min_p);
-  to.set_repetition_penalty(repetition_penalty);
-  to.set_presence_penalty(presence_penalty);
-  to.set_frequency_penalty(frequency_penalty);
-  if (seed) to.set_seed(*seed);
-  for (const auto& [token, bias] : logit_bias) {
-    proto::TokenBias& entry = *to.add_logit_bias();
-    entry.set_token(static_cast<uint32_t>(token));
-    entry.set_bias(bias);
-  }
-  to.mutable_stop_token_ids()->Add(stop_token_ids.begin(), stop_token_ids.end());
-  for (const std::string& text : stop) to.add_stop(text);
-  to.set_include_stop_str_in_output(include_stop_str_in_output);
-  to.set_ignore_eos(ignore_eos);
-  to.set_skip_special_tokens(skip_special_tokens);
-  if (logprobs) to.set_logprobs(static_cast<uint32_t>(*logprobs));
-  if (prompt_logprobs) to.set_prompt_logprobs(static_cast<uint32_t>(*prompt_logprobs));
+  ForEachField(from, SamplingWriter(to));
 }
 
 Status FromProto(const proto::SamplingParams& from, SamplingParams& out) {
-  MR_RETURN_IF_ERROR(Take("n", from.n(), out.n));
-  if (from.has_max_tokens()) {
-    MR_RETURN_IF_ERROR(Take("max_tokens", from.max_tokens(), out.max_tokens.emplace()));
-  }
-  MR_RETURN_IF_ERROR(Take("min_tokens", from.min_tokens(), out.min_tokens));
-  out.temperature = from.temperature();
-  out.top_p = from.top_p();
-  MR_RETURN_IF_ERROR(Take("top_k", from.top_k(), out.top_k));
-  out.min_p = from.min_p();
-  out.repetition_penalty = from.repetition_penalty();
-  out.presence_penalty = from.presence_penalty();
-  out.frequency_penalty = from.frequency_penalty();
-  if (from.has_seed()) out.seed = from.seed();
-  MR_RETURN_IF_ERROR(
-      CheckCount("logit_bias", static_cast<size_t>(from.logit_bias_size()), kLogitBiasMax));
-  for (const proto::TokenBias& entry : from.logit_bias()) {
-    auto& [token, bias] = out.logit_bias.emplace_back();
-    MR_RETURN_IF_ERROR(Take("logit_bias", entry.token(), token));
-    bias = entry.bias();
-  }
-  MR_RETURN_IF_ERROR(
-      TakeIndices("stop_token_ids", from.stop_token_ids(), kStopTokensMax, out.stop_token_ids));
-  MR_RETURN_IF_ERROR(CheckCount("stop", static_cast<size_t>(from.stop_size()), kStopStringsMax));
-  out.stop.assign(from.stop().begin(), from.stop().end());
-  out.include_stop_str_in_output = from.include_stop_str_in_output();
-  out.ignore_eos = from.ignore_eos();
-  out.skip_special_tokens = from.skip_special_tokens();
-  if (from.has_logprobs()) {
-    MR_RETURN_IF_ERROR(Take("logprobs", from.logprobs(), out.logprobs.emplace()));
-  }
-  if (from.has_prompt_logprobs()) {
-    MR_RETURN_IF_ERROR(
-        Take("prompt_logprobs", from.prompt_logprobs(), out.prompt_logprobs.emplace()));
-  }
+  SamplingReader reader(from);
+  ForEachField(out, reader);
+  MR_RETURN_IF_ERROR(reader.status());
   // The vocabulary is not known here; the sampling stage checks ids against it.
   return Validate(out, std::numeric_limits<int>::max());
 }

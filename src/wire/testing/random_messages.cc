@@ -84,31 +84,56 @@ KvHandle AnyHandle(Rng& rng) {
   return handle;
 }
 
+// Gives a field any value that Validate accepts.
+class AnyField {
+ public:
+  AnyField(Rng& rng, SamplingParams& params) : rng_(rng), params_(params) {}
+
+  template <typename T>
+  void operator()(const SamplingField&, T& value) {
+    do {
+      Draw(value);
+    } while (!Validate(params_, std::numeric_limits<int>::max()).ok());
+  }
+
+ private:
+  TokenId AnyToken() { return std::min(AnyInt(rng_), std::numeric_limits<int>::max() - 1); }
+
+  void Draw(bool& value) { value = Coin(rng_); }
+  void Draw(uint64_t& value) { value = rng_.Next(); }
+  // Ranges differ: most of them are within one of these.
+  void Draw(int& value) {
+    value = Coin(rng_) ? AnyInt(rng_) : static_cast<int>(rng_.Between(0, kTopLogprobsMax));
+  }
+  void Draw(double& value) {
+    value = Coin(rng_) ? rng_.Uniform() * 100 : (1.0 - rng_.Uniform()) * 4 - 2;
+  }
+  template <typename T>
+  void Draw(std::optional<T>& value) {
+    value.reset();
+    if (Coin(rng_)) Draw(value.emplace());
+  }
+  void Draw(std::vector<std::pair<TokenId, float>>& value) {
+    value = AnyVector(rng_, 4, [this] {
+      return std::pair<TokenId, float>(AnyToken(), static_cast<float>(rng_.Uniform() * 200 - 100));
+    });
+  }
+  void Draw(std::vector<TokenId>& value) {
+    value = AnyVector(rng_, 4, [this] { return AnyToken(); });
+  }
+  void Draw(std::vector<std::string>& value) {
+    value =
+        AnyVector(rng_, 3, [this] { return "\n\x80" + AnyText(rng_, kStopStringBytesMax - 2); });
+  }
+
+  Rng& rng_;
+  SamplingParams& params_;
+};
+
 SamplingParams AnyParams(Rng& rng) {
-  SamplingParams p;
-  p.n = static_cast<int>(rng.Between(1, kSequencesPerRequestMax));
-  p.min_tokens = static_cast<int>(AnyUpTo(rng, 100000));
-  if (Coin(rng)) p.max_tokens = std::max(1, p.min_tokens + static_cast<int>(rng.Between(0, 5)));
-  p.temperature = rng.Uniform() * 100;
-  p.top_p = 1.0 - rng.Uniform();
-  p.top_k = AnyInt(rng);
-  p.min_p = rng.Uniform();
-  p.repetition_penalty = 100 * (1.0 - rng.Uniform());
-  p.presence_penalty = rng.Uniform() * 4 - 2;
-  p.frequency_penalty = rng.Uniform() * 4 - 2;
-  if (Coin(rng)) p.seed = rng.Next();
-  const auto token = [&] { return std::min(AnyInt(rng), std::numeric_limits<int>::max() - 1); };
-  p.logit_bias = AnyVector(rng, 4, [&] {
-    return std::pair<TokenId, float>(token(), static_cast<float>(rng.Uniform() * 200 - 100));
-  });
-  p.stop_token_ids = AnyVector(rng, 4, token);
-  p.stop = AnyVector(rng, 3, [&] { return "\n\x80" + AnyText(rng, kStopStringBytesMax - 2); });
-  p.include_stop_str_in_output = Coin(rng);
-  p.ignore_eos = Coin(rng);
-  p.skip_special_tokens = Coin(rng);
-  if (Coin(rng)) p.logprobs = static_cast<int>(rng.Between(0, kTopLogprobsMax));
-  if (Coin(rng)) p.prompt_logprobs = static_cast<int>(rng.Between(0, kTopLogprobsMax));
-  return p;
+  SamplingParams params;
+  ForEachField(params, AnyField(rng, params));
+  return params;
 }
 
 std::vector<SequenceStart> AnyStarted(Rng& rng) {
