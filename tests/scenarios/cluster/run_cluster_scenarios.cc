@@ -21,7 +21,6 @@ namespace millrace::cluster {
 namespace {
 
 constexpr int kLayers = 4;
-constexpr int kKvTokens = 256;  // of a worker, unless the script says otherwise
 
 std::optional<Answers> AnswersOf(const std::string& word) {
   static const std::map<std::string, Answers> kinds = {{"loads", Answers::kLoads},
@@ -119,8 +118,12 @@ class ClusterScenario : public Scenario {
     const std::optional<Answers> what = AnswersOf(c.Word(2));
     if (verb == "join") {
       for (size_t i = 1; i < c.words.size(); ++i) {
-        cluster.Join(c.Word(i), c.Int("kv", kKvTokens), c.Text("class"));
+        SimulatedWorker facts{.announced = c.Text("as"), .numeric_class = c.Text("class")};
+        facts.kv_tokens = c.Int("kv", static_cast<int>(facts.kv_tokens));
+        cluster.Join(c.Word(i), facts);
       }
+    } else if (verb == "reconnect") {
+      cluster.Reconnect(worker);
     } else if (verb == "lose") {
       cluster.Lose(worker, c.Rest(2));
     } else if (verb == "leaving") {

@@ -40,38 +40,47 @@ SimulatedCluster::Worker* SimulatedCluster::ByName(const std::string& name) {
   return nullptr;
 }
 
-void SimulatedCluster::Join(const std::string& name, int64_t kv_tokens,
-                            const std::string& numeric_class) {
+void SimulatedCluster::Join(const std::string& name, const SimulatedWorker& facts) {
   Worker& worker = workers_[name];
-  worker = Worker{.name = name, .incarnation = ++last_incarnation_};
-  worker.kv_tokens = kv_tokens;
-  worker.numeric_class = numeric_class;
-  worker.connected = true;
+  if (worker.connected) return Say(fmt::format("{} has joined already", name));
+  worker = Worker{.name = name, .incarnation = ++last_incarnation_, .facts = facts};
   text_.NameWorker(Incarnation(worker.incarnation), name);
   StartSession(worker);
   Settle();
 }
 
+void SimulatedCluster::Reconnect(const std::string& name) {
+  const auto found = workers_.find(name);
+  if (found == workers_.end()) return Say(fmt::format("no worker is named {}", name));
+  if (found->second.connected) EndSession(found->second);
+  StartSession(found->second);
+  Settle();
+}
+
 void SimulatedCluster::StartSession(Worker& worker) {
   worker.connection = ConnectionId(++last_connection_);
+  worker.connected = true;
+  worker.silent = false;
   worker.beats = 0;
   millrace::Join join;
-  join.name = worker.name;
-  join.identity.numeric_class = worker.numeric_class;
+  join.name = worker.facts.announced.empty() ? worker.name : worker.facts.announced;
+  join.identity.numeric_class = worker.facts.numeric_class;
   join.address.incarnation = Incarnation(worker.incarnation);
   join.held = worker.kept;
   controller_->Receive(worker.connection, std::move(join), now_);
 }
 
-// The worker's process, or its connection, is gone.
+// Every pipeline ends with the session. The weights stay.
 void SimulatedCluster::EndSession(Worker& worker) {
   worker.connected = false;
+  for (ShardId shard : worker.loaded) worker.kept.push_back(worker.shards.at(shard));
   worker.shards.clear();
   worker.loaded.clear();
   worker.pipelines.clear();
   worker.exported.clear();
   worker.held_back.clear();
   worker.held_since.reset();
+  worker.busy_until = now_;
 }
 
 void SimulatedCluster::Lose(const std::string& name, const std::string& reason) {
@@ -215,9 +224,7 @@ void SimulatedCluster::TakeOver() {
   }
   for (auto& [name, worker] : workers_) {
     if (!worker.connected) continue;
-    for (ShardId shard : worker.loaded) worker.kept.push_back(worker.shards.at(shard));
     EndSession(worker);
-    worker.connected = true;
     StartSession(worker);
   }
   Settle();

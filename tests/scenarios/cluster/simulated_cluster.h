@@ -33,6 +33,12 @@ struct WorkerTimes {
   Duration pull = Duration::Millis(50);
 };
 
+struct SimulatedWorker {
+  std::string announced;    // the name in its Join; empty: the script's name for it
+  int64_t kv_tokens = 256;  // that fit beside any weights
+  std::string numeric_class;
+};
+
 struct SimulatedRequest {
   int prompt_tokens = 1;
   int n = 1;
@@ -47,7 +53,8 @@ class SimulatedCluster {
                                                           std::vector<std::string>& transcript);
 
   // Events.
-  void Join(const std::string& worker, int64_t kv_tokens, const std::string& numeric_class);
+  void Join(const std::string& worker, const SimulatedWorker& facts);  // a new process
+  void Reconnect(const std::string& worker);  // the process joins again, with its weights
   void Lose(const std::string& worker, const std::string& reason);
   void AnnounceLeaving(const std::string& worker, std::optional<Duration> in);
   void Silence(const std::string& worker, bool silent);  // no heartbeats
@@ -82,14 +89,13 @@ class SimulatedCluster {
     uint64_t incarnation = 0;
     ConnectionId connection;
     bool connected = false, silent = false;
-    int64_t kv_tokens = 0;
-    std::string numeric_class;
+    SimulatedWorker facts;
     uint64_t beats = 0, steps_done = 0;
     Time busy_until;                 // with the steps that it has received
     std::optional<Time> held_since;  // when it held back the first answer to a step
     std::map<ShardId, HeldShard> shards;
     std::set<ShardId> loaded;
-    std::vector<HeldShard> kept;  // loaded for an earlier controller
+    std::vector<HeldShard> kept;  // loaded in earlier sessions
     std::set<PipelineId> pipelines;
     std::set<uint64_t> exported;  // generations
     std::set<Answers> holds;

@@ -100,7 +100,7 @@ void SimulatedCluster::EndLoad(Worker& worker, ShardId shard) {
   const auto [layers, rank] = found->second;
   ShardLoaded loaded{.shard = shard};
   loaded.kv_bytes_per_token_layer = kBytesPerTokenLayer;
-  loaded.kv_bytes = worker.kv_tokens * layers.size() * kBytesPerTokenLayer;
+  loaded.kv_bytes = worker.facts.kv_tokens * layers.size() * kBytesPerTokenLayer;
   const auto fails = worker.fails.find(Answers::kLoads);
   if (fails == worker.fails.end()) {
     worker.loaded.insert(shard);
