@@ -3,57 +3,26 @@
 //
 //   run_scenarios [--rewrite] FILE...
 //
-// A script consists of lines: "# ..." is a comment, "> command" is run, and every other line is the
-// command's output when the script was last rewritten. Commands: README.md.
+// Commands: README.md. The form of a script: script.h.
 #include <fmt/format.h>
 
 #include <cctype>
-#include <fstream>
-#include <iostream>
 #include <map>
+#include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "sched/testing/harness.h"
 #include "sched/testing/small.h"
+#include "tests/scenarios/script.h"
 
 namespace millrace::sched {
 namespace {
 
-// "add r1 prompt=7 max=4": the words, and the values of the form name=value.
-struct Command {
-  std::vector<std::string> words;
-  std::map<std::string, std::string> values;
-
-  static Command Parse(const std::string& line) {
-    Command command;
-    std::istringstream in(line);
-    for (std::string word; in >> word;) {
-      const size_t equals = word.find('=');
-      if (equals == std::string::npos) {
-        command.words.push_back(word);
-      } else {
-        command.values[word.substr(0, equals)] = word.substr(equals + 1);
-      }
-    }
-    return command;
-  }
-  int Int(const std::string& name, int otherwise) const {
-    const auto found = values.find(name);
-    return found == values.end() ? otherwise : std::stoi(found->second);
-  }
-  std::string Text(const std::string& name) const {
-    const auto found = values.find(name);
-    return found == values.end() ? "" : found->second;
-  }
-  std::string Word(size_t i) const { return i < words.size() ? words[i] : ""; }
-};
-
-class Scenario {
+class SchedulerScenario : public Scenario {
  public:
-  std::vector<std::string> Run(const std::string& line) {
+  std::vector<std::string> Run(const std::string& line) override {
     lines_.clear();
     const Command c = Command::Parse(line);
     const std::string verb = c.Word(0);
@@ -227,61 +196,10 @@ class Scenario {
   std::vector<std::string> lines_;
 };
 
-// The script in the file, and its rewritten form.
-std::pair<std::string, std::string> Replay(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream content;
-  content << in.rdbuf();
-  std::string now;
-  Scenario scenario;
-  for (std::string line; std::getline(content, line);) {
-    if (line.starts_with("> ")) {
-      now += line + "\n";
-      for (const std::string& said : scenario.Run(line.substr(2))) now += said + "\n";
-    } else if (line.empty() || line.starts_with("#")) {
-      now += line + "\n";
-    }
-  }
-  return {content.str(), now};
-}
-
-void SayFirstDifference(const std::string& path, const std::string& before,
-                        const std::string& now) {
-  std::istringstream a(before), b(now);
-  std::string line_a, line_b;
-  for (int number = 1;; ++number) {
-    const bool more_a = static_cast<bool>(std::getline(a, line_a));
-    const bool more_b = static_cast<bool>(std::getline(b, line_b));
-    if (!more_a && !more_b) return;
-    if (more_a == more_b && line_a == line_b) continue;
-    fmt::print("{}:{}: differs\n  file: {}\n  now:  {}\n", path, number, more_a ? line_a : "(end)",
-               more_b ? line_b : "(end)");
-    return;
-  }
-}
-
 }  // namespace
 }  // namespace millrace::sched
 
 int main(int argc, char** argv) {
-  bool rewrite = false;
-  std::vector<std::string> paths;
-  for (int i = 1; i < argc; ++i) {
-    std::string(argv[i]) == "--rewrite" ? void(rewrite = true) : paths.push_back(argv[i]);
-  }
-  int different = 0;
-  for (const std::string& path : paths) {
-    const auto [before, now] = millrace::sched::Replay(path);
-    if (before == now) continue;
-    ++different;
-    if (rewrite) {
-      std::ofstream(path) << now;
-      fmt::print("{}: rewritten\n", path);
-    } else {
-      millrace::sched::SayFirstDifference(path, before, now);
-    }
-  }
-  fmt::print("{} scenarios, {} {}\n", paths.size(), different,
-             rewrite ? "rewritten" : "with different decisions");
-  return paths.empty() || (different > 0 && !rewrite) ? 1 : 0;
+  return millrace::RunScripts(
+      argc, argv, [] { return std::make_unique<millrace::sched::SchedulerScenario>(); });
 }
