@@ -36,7 +36,7 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
 }
 
 ControllerCore::ControllerCore(ControllerOptions options, Layout layout)
-    : options_(std::move(options)), layout_(std::move(layout)) {}
+    : options_(std::move(options)), layout_(std::move(layout)), blame_(options_.deaths_max) {}
 
 ControllerCore::~ControllerCore() = default;
 

@@ -41,6 +41,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/blame_ledger.h"
 #include "cluster/connection_id.h"
 #include "cluster/controller_status.h"
 #include "cluster/kv_under_way.h"
@@ -186,9 +187,6 @@ class ControllerCore {
     // CPU cache.
     std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
     int64_t delivered = 0;               // tokens
-    int64_t delivered_at_death = -1;
-    int deaths = 0;
-    std::optional<WorkerId> suspect;  // reported lost by a peer while the request ran on it
     Time arrived, waits_since;
     sched::NewRequest spec;  // as the client sent it; a prefill pipeline has other parameters
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
@@ -252,15 +250,10 @@ class ControllerCore {
   void On(ConnectionId from, const PipelineOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
   void On(ConnectionId from, const PipelineBroken& message, Time now);
-  // Why a pipeline is lost. kNoFault: its requests cannot be the cause. kDeath: a worker is gone or
-  // a step has failed, and a request that ran there may be the cause. kSuspicion: a worker reports
-  // that another one is gone.
-  enum class PipelineEnd : uint8_t { kNoFault, kDeath, kSuspicion };
   // `failed`: the hop whose collective has failed.
   void LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
-  void CountDeath(Tracked& tracked);
-  bool EndAfterDeaths(RequestId id, const Tracked& tracked, const Status& reason, Time now);
+  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
   void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
   bool ResetGroup(ShardId of_rank);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
@@ -377,6 +370,7 @@ class ControllerCore {
   PipelineTurns turns_;             // of pipelines that must not run at the same time
   std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now
   std::unordered_map<RequestId, Tracked> requests_;
+  BlameLedger blame_;
   std::set<WaitingKey> waiting_;
   bool try_waiting_ = false;  // something changed since waiting requests were last tried
   // By PipelineKey: the earliest time of the next attempt, and the back-off.

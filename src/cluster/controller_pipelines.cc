@@ -272,46 +272,34 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
     Tracked& tracked = requests_.at(request);
     tracked.pipeline.reset();
     ++counters_.replays;
-    tracked.suspect.reset();
-    if (ran.contains(request) && end == PipelineEnd::kDeath) CountDeath(tracked);
-    if (ran.contains(request) && end == PipelineEnd::kSuspicion) tracked.suspect = suspect;
+    blame_.PipelineEnded(request, end, ran.contains(request), tracked.delivered, suspect);
     if (router_) router_->Release(request, tracked.delivered + tracked.prompt_tokens(), now);
     tracked.route.reset();
     Wait(request, tracked, std::move(detached.request), now);
-    EndAfterDeaths(request, tracked, reason, now);
+    EndAfterDeaths(request, reason, now);
   }
   try_waiting_ = true;
 }
 
-void ControllerCore::CountDeath(Tracked& tracked) {
-  tracked.deaths = tracked.delivered > tracked.delivered_at_death ? 1 : tracked.deaths + 1;
-  tracked.delivered_at_death = tracked.delivered;
-}
-
 // Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
-bool ControllerCore::EndAfterDeaths(RequestId id, const Tracked& tracked, const Status& reason,
-                                    Time now) {
-  if (tracked.deaths < options_.deaths_max) return false;
+void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
+  const std::optional<int> deaths = blame_.MustFail(id);
+  if (!deaths) return;
   ++counters_.failed_by_losses;
   EndWaiting(id, FinishReason::kError,
-             Internal(fmt::format("{} pipelines were lost while they ran this request: {}",
-                                  tracked.deaths, reason.message())),
+             Internal(fmt::format("{} pipelines were lost while they ran this request: {}", *deaths,
+                                  reason.message())),
              std::nullopt, now);
-  return true;
 }
 
 // Peers may report a lost worker before the controller notices. Once the loss is certain, the
 // requests that ran on it count it, because they may be the cause.
 void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now) {
-  std::vector<RequestId> counted;
-  for (auto& [id, tracked] : requests_) {
-    if (tracked.suspect != lost) continue;
-    tracked.suspect.reset();
-    CountDeath(tracked);
-    if (tracked.waiting) counted.push_back(id);
+  for (RequestId id : blame_.TakeSuspectedOf(lost)) {
+    const Tracked& tracked = requests_.at(id);
+    blame_.CountDeath(id, tracked.delivered);
+    if (tracked.waiting) EndAfterDeaths(id, reason, now);
   }
-  std::ranges::sort(counted);
-  for (RequestId id : counted) EndAfterDeaths(id, requests_.at(id), reason, now);
 }
 
 void ControllerCore::ClosePipeline(PipelineId id) {

@@ -260,6 +260,7 @@ void ControllerCore::Forget(RequestId id, Time now) {
   const auto found = requests_.find(id);
   Tracked& tracked = found->second;
   DropLeft(id, tracked);
+  blame_.Forget(id);
   if (router_) router_->Release(id, tracked.prompt_tokens() + tracked.delivered, now);
   requests_.erase(found);
   if (!waiting_.empty()) try_waiting_ = true;
