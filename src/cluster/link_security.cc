@@ -2,11 +2,9 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 
 #include <algorithm>
 
-#include "base/check.h"
 #include "base/file.h"
 #include "wire/limits.h"
 
@@ -14,14 +12,6 @@ namespace millrace::cluster {
 namespace {
 
 constexpr size_t kTokenBytesMin = 16;
-
-std::array<uint8_t, 32> Digest(std::string_view text) {
-  std::array<uint8_t, 32> digest = {};
-  const int done =
-      EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
-  MR_CHECK(done == 1) << "SHA-256 is not available";
-  return digest;
-}
 
 }  // namespace
 
@@ -72,10 +62,11 @@ Status CheckLinkSecurity(const LinkSecurity& security, std::string_view address)
   return OkStatus();
 }
 
-JoinToken::JoinToken(std::string_view token) : required_(!token.empty()), digest_(Digest(token)) {}
+JoinToken::JoinToken(std::string_view token)
+    : required_(!token.empty()), digest_(Sha256Of(token)) {}
 
 bool JoinToken::Matches(std::string_view given) const {
-  const auto digest = Digest(given);
+  const auto digest = Sha256Of(given);
   const bool same = CRYPTO_memcmp(digest.data(), digest_.data(), digest.size()) == 0;
   return same || !required_;
 }

@@ -5,11 +5,10 @@
 // operator must also allow it explicitly.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "base/sha256.h"
 #include "base/status.h"
 
 namespace millrace::cluster {
@@ -43,7 +42,7 @@ class JoinToken {
 
  private:
   bool required_;
-  std::array<uint8_t, 32> digest_;
+  Sha256::Digest digest_;
 };
 
 }  // namespace millrace::cluster

@@ -93,6 +93,9 @@ TEST_F(PrefixTest, NamesAreFixed) {
   const Digest block = hasher.Block(root, Tokens(0, 4));
   EXPECT_EQ(root, BlockHasher().Root("model", 1, "salt"));
   EXPECT_EQ(block, BlockHasher().Block(root, Tokens(0, 4)));
+  const std::vector<TokenId> tokens = {1, 2, 3, -1};
+  EXPECT_EQ(Hex(hasher.Block(hasher.Root("model", 7, ""), tokens).bytes),
+            "bab0da454f647f0a2afc731e9a5ddfdcacd9ae65d9b7e05155b0fd08502e761d");
   EXPECT_NE(block, hasher.Block(block, Tokens(0, 4)));
 }
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/sha256.h"
 #include "base/units.h"
-#include "model/sha256.h"
 
 namespace millrace::model {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 Sha256::Digest DigestOf(std::span<const std::byte> chunk, bool whole) {
   Sha256 digest;
   digest.Add(chunk.data(), whole ? chunk.size() : std::min(chunk.size(), kDigestSampleBytes));
-  return digest.Bytes();
+  return digest.Take();
 }
 
 }  // namespace
@@ -36,12 +36,12 @@ Result<WeightDigests> WeightDigests::Of(const OpenedModel& opened, bool read, in
   WeightDigests of;
   of.whole_ = plan.stored_bytes() <= whole_bytes;
   Sha256 heads;
-  heads.Add(opened.config.dump());
+  heads.AddText(opened.config.dump());
   for (const WeightNeed& need : plan.Needs()) {
     const std::optional<StoredTensor> tensor = opened.files.Find(need.name);
     MR_CHECK(tensor.has_value()) << need.name << " must have been resolved";
-    heads.Add(need.name);
-    heads.Add(tensor->entry->dtype);
+    heads.AddText(need.name);
+    heads.AddText(tensor->entry->dtype);
     for (int64_t extent : need.shape) heads.Add(&extent, sizeof extent);
     const uint64_t bytes = tensor->bytes();
     heads.Add(&bytes, sizeof bytes);
@@ -53,7 +53,7 @@ Result<WeightDigests> WeightDigests::Of(const OpenedModel& opened, bool read, in
           std::as_bytes(tensor->file->bytes().subspan(chunk.begin, chunk.end - chunk.begin)));
     }
   }
-  of.heads_ = heads.Hex();
+  of.heads_ = Hex(heads.Take());
   if (read) of.SetFingerprint();
   return of;
 }
@@ -76,7 +76,8 @@ Status WeightDigests::AddTensor(const WeightNeed& need, const StoredTensor& tens
 
 void WeightDigests::AddDigest(std::span<const std::byte> chunk) {
   const Sha256::Digest digest = DigestOf(chunk, whole_);
-  digests_.insert(digests_.end(), digest.begin(), digest.end());
+  const auto bytes = std::as_bytes(std::span(digest));
+  digests_.insert(digests_.end(), bytes.begin(), bytes.end());
 }
 
 Status WeightDigests::Take(std::vector<std::byte> digests) {
@@ -91,9 +92,9 @@ Status WeightDigests::Take(std::vector<std::byte> digests) {
 
 void WeightDigests::SetFingerprint() {
   Sha256 all;
-  all.Add(heads_);
+  all.AddText(heads_);
   all.Add(digests_.data(), digests_.size());
-  fingerprint_ = all.Hex();
+  fingerprint_ = Hex(all.Take());
 }
 
 FileRun WeightDigests::RunOf(size_t chunk) const {
@@ -103,8 +104,9 @@ FileRun WeightDigests::RunOf(size_t chunk) const {
 
 bool WeightDigests::Matches(size_t chunk, std::span<const std::byte> bytes) const {
   const Chunk& at = chunks_[chunk];
-  return bytes.size() == at.end - at.begin &&
-         std::ranges::equal(DigestOf(bytes, whole_),
+  if (bytes.size() != at.end - at.begin) return false;
+  const Sha256::Digest digest = DigestOf(bytes, whole_);
+  return std::ranges::equal(std::as_bytes(std::span(digest)),
                             digests().subspan(chunk * kDigestBytes, kDigestBytes));
 }
 

@@ -13,11 +13,11 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "model/config.h"
 #include "model/describe.h"
 #include "model/folder.h"
 #include "model/safetensors.h"
-#include "model/sha256.h"
 #include "model/weight_files.h"
 
 namespace millrace::model {
@@ -222,7 +222,7 @@ Result<std::vector<WeightRange>> WeightStore::HeadRanges() const {
 Result<std::string> WeightStore::Layout() const {
   Sha256 digest;
   for (const WeightFile& file : files_) {
-    digest.Add(file.name);
+    digest.AddText(file.name);
     digest.Add(&file.bytes, sizeof file.bytes);
   }
   MR_ASSIGN_OR_RETURN(const std::vector<WeightRange> heads, HeadRanges());
@@ -231,7 +231,7 @@ Result<std::string> WeightStore::Layout() const {
     MR_RETURN_IF_ERROR(Read(head, bytes));
     digest.Add(bytes.data(), bytes.size());
   }
-  return digest.Hex();
+  return Hex(digest.Take());
 }
 
 Result<WeightRange> WeightStore::RangeOf(const FileRun& run) const {

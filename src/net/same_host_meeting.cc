@@ -1,7 +1,6 @@
 #include "net/same_host_meeting.h"
 
 #include <fmt/format.h>
-#include <openssl/sha.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +14,8 @@
 #include <optional>
 #include <string_view>
 
+#include "base/sha256.h"
+
 namespace millrace::net {
 namespace {
 
@@ -26,7 +27,7 @@ constexpr Duration kRetryEvery = Duration::Millis(5);
 // How often a waiting rank asks whether it is still wanted.
 constexpr Duration kWantedEvery = Duration::Millis(50);
 
-using Digest = std::array<uint8_t, SHA256_DIGEST_LENGTH>;
+using Digest = Sha256::Digest;
 
 struct Hello {
   uint32_t protocol = kProtocol;
@@ -47,9 +48,7 @@ Time Now() { return SteadyClock().Now(); }
 
 Digest Hash(std::string_view purpose, const std::string& meeting) {
   const std::string text = fmt::format("millrace collective {} {}", purpose, meeting);
-  Digest digest;
-  SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest.data());
-  return digest;
+  return Sha256Of(text);
 }
 
 struct Address {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <openssl/crypto.h>
-#include <openssl/evp.h>
 #include <strings.h>
 
 #include <algorithm>
@@ -80,13 +79,7 @@ bool ApiKeys::Knows(std::string_view fingerprint) const {
   return false;
 }
 
-ApiKeys::Digest ApiKeys::Hash(std::string_view key) {
-  Digest digest;
-  const int done =
-      EVP_Digest(key.data(), key.size(), digest.data(), nullptr, EVP_sha256(), nullptr);
-  MR_CHECK(done == 1) << "SHA-256 is not available";
-  return digest;
-}
+ApiKeys::Digest ApiKeys::Hash(std::string_view key) { return Sha256Of(key); }
 
 Result<std::vector<std::string>> ReadApiKeyFile(const std::string& path) {
   MR_ASSIGN_OR_RETURN(const std::string content, ReadFile(path, kApiKeyFileBytesMax));

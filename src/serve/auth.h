@@ -4,13 +4,12 @@
 // does not reveal how close a guess was.
 #pragma once
 
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/sha256.h"
 #include "base/status.h"
 #include "net/http.h"
 
@@ -40,7 +39,7 @@ class ApiKeys {
   bool Knows(std::string_view fingerprint) const;
 
  private:
-  using Digest = std::array<uint8_t, 32>;
+  using Digest = Sha256::Digest;
   std::optional<size_t> MatchKey(std::string_view key) const;
   static Digest Hash(std::string_view key);
 
