@@ -111,7 +111,7 @@ class Conversation {
     }
     messages_.push_back({{"role", "assistant"}, {"content", answer.text()}});
     if (answer.finish_reason() == "length" && isatty(STDERR_FILENO) == 1) {
-      fmt::print(stderr, "(cut at --max-tokens {})\n", flags_.sampling.max_tokens);
+      fmt::print(stderr, "(cut at --max-tokens {})\n", *flags_.sampling.params.max_tokens);
     }
     return OkStatus();
   }
