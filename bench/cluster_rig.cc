@@ -8,10 +8,10 @@
 
 #include "base/rng.h"
 #include "bench/machine.h"
-#include "engine/model_stage.h"
 #include "model/describe.h"
 #include "model/make_model.h"
 #include "model/model.h"
+#include "stage/model_stage.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::bench {
@@ -32,7 +32,7 @@ Status Load(const RigModel& model, int64_t kv_bytes, int max_model_len, const Lo
   loaded.facts.weight_bytes = weights->loaded_bytes();
   loaded.facts.kv_bytes_per_token_layer = model.spec.KvBytesPerToken(1);
   loaded.facts.kv_bytes = kv_bytes;
-  loaded.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
+  loaded.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
   return OkStatus();
 }
 
@@ -105,7 +105,7 @@ struct Stream::State {
 Stream::Stream(cluster::ControllerHost& host, const RigModel& model, int prompt_tokens,
                int max_tokens, uint64_t seed)
     : host_(host), state_(std::make_shared<State>()) {
-  engine::EngineRequest request;
+  cluster::GenerationRequest request;
   Rng rng(seed);
   for (int i = 0; i < prompt_tokens; ++i) {
     request.prompt.push_back(static_cast<TokenId>(rng.Between(0, model.spec.vocab_size - 1)));

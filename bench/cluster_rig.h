@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cluster/controller_process.h"
-#include "cluster/worker_process.h"
+#include "cluster/runtime/controller_process.h"
+#include "cluster/runtime/worker_process.h"
 #include "core/model_spec.h"
 #include "model/shapes.h"
 

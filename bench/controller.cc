@@ -24,7 +24,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "bench/machine.h"
-#include "cluster/controller_core.h"
+#include "cluster/control/controller_core.h"
 
 namespace millrace::bench {
 namespace {

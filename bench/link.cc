@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/check.h"
-#include "cluster/peer_steps.h"
-#include "cluster/testing/link_harness.h"
+#include "cluster/link/peer_steps.h"
+#include "cluster/link/testing/link_harness.h"
 #include "wire/testing/random_messages.h"
 
 namespace millrace::cluster {

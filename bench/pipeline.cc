@@ -26,13 +26,13 @@
 #include <vector>
 
 #include "bench/machine.h"
-#include "cluster/local_cluster.h"
-#include "engine/model_stage.h"
-#include "engine/run_alone.h"
-#include "engine/wrapped_stage.h"
+#include "cluster/runtime/local_cluster.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 #include "sched/scheduler.h"
+#include "stage/model_stage.h"
+#include "stage/run_alone.h"
+#include "stage/wrapped_stage.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::bench {
@@ -75,11 +75,11 @@ std::string FolderOf(const Options& options) {
 }
 
 // Records the CPU time of a stage for each step, and keeps its worker's thread on one core.
-class CountedStage : public engine::WrappedStage {
+class CountedStage : public stage::WrappedStage {
  public:
-  CountedStage(std::unique_ptr<engine::Stage> stage, int cpu, std::vector<double>* seconds)
+  CountedStage(std::unique_ptr<stage::Stage> stage, int cpu, std::vector<double>* seconds)
       : WrappedStage(std::move(stage)), cpu_(cpu), seconds_(seconds) {}
-  Status Run(std::span<engine::StagePart> parts) override {
+  Status Run(std::span<stage::StagePart> parts) override {
     if (seconds_->empty()) StayOn(cpu_);
     const double begin = Now(Clock::kCallerCpu);
     Status ran = WrappedStage::Run(parts);
@@ -113,10 +113,10 @@ sched::SchedulerOptions SchedulerFor(const Options& options) {
   return s;
 }
 
-std::vector<engine::EngineRequest> TestRequests(const Options& options, int output) {
-  std::vector<engine::EngineRequest> test_requests(static_cast<size_t>(options.streams));
+std::vector<cluster::GenerationRequest> TestRequests(const Options& options, int output) {
+  std::vector<cluster::GenerationRequest> test_requests(static_cast<size_t>(options.streams));
   for (int i = 0; i < options.streams; ++i) {
-    engine::EngineRequest& request = test_requests[static_cast<size_t>(i)];
+    cluster::GenerationRequest& request = test_requests[static_cast<size_t>(i)];
     for (int t = 0; t < options.input; ++t) {
       request.prompt.push_back(100 + (i * 131 + t * 7) % 5000);
     }
@@ -134,14 +134,14 @@ class Plain {
       : options_(options), scheduler_(Must(sched::Scheduler::Create(SchedulerFor(options)))) {
     auto device = Must(tensor::NewCpuDevice({.threads = 1}));
     auto model = LoadLayers(options, *device, {});
-    runner_ = Must(
-        engine::StageRunner::Create(std::move(device), std::move(model),
-                                    {.block_size = kBlockSize, .num_blocks = Blocks(options)}));
+    runner_ =
+        Must(stage::StageRunner::Create(std::move(device), std::move(model),
+                                        {.block_size = kBlockSize, .num_blocks = Blocks(options)}));
   }
 
   // Seconds until all requests, each of `output` tokens, are done.
   double RunRequests(int output) {
-    for (engine::EngineRequest& request : TestRequests(options_, output)) {
+    for (cluster::GenerationRequest& request : TestRequests(options_, output)) {
       const Status added = scheduler_->Add(
           {.id = RequestId(next_request_++),
            .prompt = std::make_shared<const std::vector<TokenId>>(std::move(request.prompt)),
@@ -150,7 +150,7 @@ class Plain {
       MR_CHECK(added.ok()) << added.ToString();
     }
     const double begin = Now(Clock::kWall);
-    MR_CHECK(engine::RunAlone(*scheduler_, *runner_, [](RequestOutput&& out) {
+    MR_CHECK(stage::RunAlone(*scheduler_, *runner_, [](RequestOutput&& out) {
       MR_CHECK(out.error.ok()) << out.error.ToString();
     }));
     return Now(Clock::kWall) - begin;
@@ -159,7 +159,7 @@ class Plain {
  private:
   const Options options_;
   std::unique_ptr<sched::Scheduler> scheduler_;
-  std::unique_ptr<engine::StageRunner> runner_;
+  std::unique_ptr<stage::StageRunner> runner_;
   uint64_t next_request_ = 1;
 };
 
@@ -184,9 +184,9 @@ class InProcess {
     std::mutex mutex;
     std::condition_variable over;
     int left = options_.streams;
-    std::vector<engine::EngineRequest> test_requests = TestRequests(options_, output);
+    std::vector<cluster::GenerationRequest> test_requests = TestRequests(options_, output);
     const double begin = Now(Clock::kWall);
-    for (engine::EngineRequest& request : test_requests) {
+    for (cluster::GenerationRequest& request : test_requests) {
       Must(cluster_->host().Submit(std::move(request), [&](RequestOutput output) {
         MR_CHECK(output.error.ok()) << output.error.ToString();
         if (!output.finish) return;
@@ -222,7 +222,7 @@ class InProcess {
     loaded.facts.kv_bytes_per_token_layer = spec.KvBytesPerToken() / spec.num_layers;
     loaded.facts.kv_bytes = int64_t{Blocks(options_)} * kBlockSize * spec.KvBytesPerToken();
     loaded.stage = std::make_shared<CountedStage>(
-        std::make_unique<engine::ModelStage>(std::move(device), std::move(model)), cpu,
+        std::make_unique<stage::ModelStage>(std::move(device), std::move(model)), cpu,
         &cpu_seconds_[static_cast<size_t>(cpu)]);
     Join join;
     join.name = fmt::format("stage-{}", cpu);

@@ -23,7 +23,7 @@
 #include "base/log.h"
 #include "bench/cluster_rig.h"
 #include "bench/machine.h"
-#include "engine/wrapped_stage.h"
+#include "stage/wrapped_stage.h"
 
 namespace millrace::bench {
 namespace {
@@ -62,13 +62,13 @@ class Computed {
   std::map<PipelineId, std::map<SequenceId, int>> tokens_;  // guarded by mutex_
 };
 
-class NotedStage : public engine::WrappedStage {
+class NotedStage : public stage::WrappedStage {
  public:
-  NotedStage(std::shared_ptr<engine::Stage> stage, Computed* computed)
+  NotedStage(std::shared_ptr<stage::Stage> stage, Computed* computed)
       : WrappedStage(std::move(stage)), computed_(computed) {}
-  Status Run(std::span<engine::StagePart> parts) override {
+  Status Run(std::span<stage::StagePart> parts) override {
     if (layers().begin == 0) {
-      for (const engine::StagePart& part : parts) computed_->Note(part.pipeline, *part.plan);
+      for (const stage::StagePart& part : parts) computed_->Note(part.pipeline, *part.plan);
     }
     return WrappedStage::Run(parts);
   }

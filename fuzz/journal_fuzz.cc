@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "cluster/journal_segment.h"
+#include "cluster/journal/journal_segment.h"
 
 namespace {
 

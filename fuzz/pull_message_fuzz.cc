@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "cluster/kv_request.h"
-#include "cluster/weight_messages.h"
+#include "cluster/transfer/kv_request.h"
+#include "cluster/transfer/weight_messages.h"
 
 namespace millrace::cluster {
 namespace {
@@ -40,7 +40,7 @@ void TryWeightRequest(std::span<const std::byte> bytes) {
 void TryKvRequest(std::span<const std::byte> bytes) {
   const auto request = DecodePullRequest(bytes);
   if (!request.ok()) return;
-  const engine::KvBox& box = request->second;
+  const stage::KvBox& box = request->second;
   MR_CHECK(!IsWeightRequest(bytes) && box.layers.begin >= 0 && box.first_token >= 0);
   const bool rows = box.layers.size() == 0 && box.first_head == 0 && box.end_head == 0;
   MR_CHECK((rows || box.layers.begin < box.layers.end) && box.first_token < box.end_token);

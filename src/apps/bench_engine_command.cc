@@ -51,7 +51,7 @@ struct Tally {
   Status error MR_GUARDED_BY(mutex);
 };
 
-engine::OutputSink CountInto(Tally& tally, Progress* progress) {
+cluster::OutputSink CountInto(Tally& tally, Progress* progress) {
   return [&tally, progress](RequestOutput&& output) {
     MutexLock lock(tally.mutex);
     tally.output_tokens += static_cast<int64_t>(output.tokens.size());
@@ -66,7 +66,7 @@ engine::OutputSink CountInto(Tally& tally, Progress* progress) {
 
 // Exactly output_len tokens for each request, `n` sequences of each. Submits at most what the
 // engine's queue takes at once.
-Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& requests, int n,
+Result<Run> RunAll(cluster::Generator& engine, const std::vector<BenchRequest>& requests, int n,
                    Progress* progress, const Clock& clock) {
   constexpr int kUnderWayMax = 2048;
   Tally tally;
@@ -80,7 +80,7 @@ Result<Run> RunAll(engine::Generator& engine, const std::vector<BenchRequest>& r
           lock, [&tally]() MR_REQUIRES(tally.mutex) { return tally.under_way < kUnderWayMax; });
       tally.under_way += n;
     }
-    engine::EngineRequest r;
+    cluster::GenerationRequest r;
     r.prompt = request.prompt;
     r.params.n = n;
     r.params.max_tokens = request.output_len;

@@ -9,7 +9,7 @@
 #include "apps/engine_flags.h"
 #include "apps/local_model.h"
 #include "base/status.h"
-#include "cluster/controller_host.h"
+#include "cluster/runtime/controller_host.h"
 
 namespace millrace::apps {
 

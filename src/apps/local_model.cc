@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "cluster/one_worker.h"
-#include "engine/model_stage.h"
+#include "cluster/runtime/one_worker.h"
 #include "model/host_memory.h"
 #include "model/model.h"
+#include "stage/model_stage.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::apps {
@@ -69,14 +69,14 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
   worker.weight_bytes = weights->loaded_bytes();
   worker.kv_bytes_per_token = model.spec.KvBytesPerToken();
   worker.num_blocks = model.kv.num_blocks;
-  worker.stage = std::make_shared<engine::ModelStage>(std::move(device), std::move(weights));
+  worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
   worker.join.address.data = "inside";  // for the log only; no peer connects
   worker.join.device = model.device_name;
   worker.join.memory_bytes = model::ReadMemoryAvailable().bytes;
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
                       cluster::StartOneWorker(std::move(options), std::move(worker), clock));
   model.cluster = NewControllerAdmin(here->host(), model.path.name, nullptr);
-  model.engine = std::shared_ptr<engine::Generator>(here, &here->host());
+  model.engine = std::shared_ptr<cluster::Generator>(here, &here->host());
   return OkStatus();
 }
 
@@ -85,7 +85,7 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
 Result<std::unique_ptr<LocalModel>> LoadModelText(const EngineFlags& flags,
                                                   const std::string& chat_template) {
   auto model = std::make_unique<LocalModel>();
-  MR_ASSIGN_OR_RETURN(model->path, FindModel(flags.model));
+  MR_ASSIGN_OR_RETURN(model->path, model::FindModel(flags.model));
   MR_ASSIGN_OR_RETURN(model->tokenizer, text::Tokenizer::Load(model->path.folder));
   MR_ASSIGN_OR_RETURN(model->chat_template, LoadTemplate(*model, chat_template));
   return model;

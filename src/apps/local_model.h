@@ -10,13 +10,13 @@
 #include <string>
 
 #include "apps/engine_flags.h"
-#include "apps/model_path.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/generator.h"
+#include "cluster/recovered_requests.h"
 #include "core/model_spec.h"
-#include "engine/generator.h"
-#include "engine/recovered_requests.h"
 #include "model/config.h"
+#include "model/model_path.h"
 #include "serve/cluster_admin.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -24,7 +24,7 @@
 namespace millrace::apps {
 
 struct LocalModel {
-  ModelPath path;
+  model::ModelPath path;
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   ModelSpec spec;
@@ -33,8 +33,8 @@ struct LocalModel {
   int block_size = 0;
   std::string device_name;
   std::unique_ptr<serve::ClusterAdmin> cluster;
-  std::unique_ptr<engine::RecoveredRequests> earlier;  // null: no journal
-  std::shared_ptr<engine::Generator> engine;           // last: destroyed first; never shared
+  std::unique_ptr<cluster::RecoveredRequests> earlier;  // null: no journal
+  std::shared_ptr<cluster::Generator> engine;           // last: destroyed first; never shared
 };
 
 struct LocalModelOptions {

@@ -11,7 +11,6 @@
 #include "apps/cli/parse.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
-#include "apps/model_path.h"
 #include "apps/profile/front_end.h"
 #include "apps/profile/grid.h"
 #include "apps/profile/links.h"
@@ -24,6 +23,7 @@
 #include "cost/profile.h"
 #include "model/host_memory.h"
 #include "model/model.h"
+#include "model/model_path.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace::apps {
@@ -79,7 +79,7 @@ struct Loaded {
 
 Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   Loaded loaded;
-  MR_ASSIGN_OR_RETURN(const ModelPath path, FindModel(flags.model));
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, model::FindModel(flags.model));
   loaded.model = path.name;
   loaded.folder = path.folder;
   loaded.threads = flags.threads.value_or(DefaultThreads());
@@ -94,11 +94,11 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(path.folder, *device, load));
   progress.Finish();
   MR_ASSIGN_OR_RETURN(loaded.limits, FitLimits(flags.limits, weights->spec()));
-  engine::StageRunnerOptions options;
+  stage::StageRunnerOptions options;
   options.block_size = kBlockSize;
   options.num_blocks = StepRig::BlocksFor(loaded.limits, kBlockSize);
   MR_ASSIGN_OR_RETURN(auto runner,
-                      engine::StageRunner::Create(std::move(device), std::move(weights), options));
+                      stage::StageRunner::Create(std::move(device), std::move(weights), options));
   MR_ASSIGN_OR_RETURN(loaded.rig,
                       StepRig::Create(std::move(runner), loaded.limits, flags.temperature, clock));
   return loaded;

@@ -154,7 +154,7 @@ Status RunServer(const ServeFlags& flags, const ModelSource& source) {
     LeaveNow(0);
   });
   RaiseFileLimit();
-  MR_RETURN_IF_ERROR(FindModel(flags.engine.model).status());
+  MR_RETURN_IF_ERROR(model::FindModel(flags.engine.model).status());
   const SteadyClock clock;
   MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
   const std::string name = service_options.served_names.front();

@@ -165,7 +165,7 @@ struct OpenPipeline {
   int max_batched_tokens = 0;
   std::vector<TokenId> eos_token_ids;
   // Layers of the hop, or the first layer after it: the receiver caches the activations that enter
-  // these (engine/activation_caching_stage.h). Ascending.
+  // these (stage/activation_caching_stage.h). Ascending.
   std::vector<int> cache_activations_at = {};
 };
 struct ClosePipeline {
@@ -214,7 +214,7 @@ struct KvSource {
   LayerRange layers;  // held in that pipeline
   TensorRank rank;    // identifies the heads held
 };
-// Which cached activations of the last of the layers (engine/activation_caching_stage.h) the puller
+// Which cached activations of the last of the layers (stage/activation_caching_stage.h) the puller
 // wants beside their KV: none, only what it holds itself, or also over the network.
 enum class PulledActivations : uint8_t { kNone, kLocal, kAny };
 // Fetch tokens [first_token, end_token) of the receiver's layers and heads in `pipeline` from the

@@ -126,13 +126,13 @@ void AddCounters(const sched::SchedulerStats& stats, Snapshot& out) {
               number(stats.steps));
 }
 
-void AddIterationTokens(const engine::EngineStats& stats, Snapshot& out) {
+void AddIterationTokens(const cluster::GeneratorStats& stats, Snapshot& out) {
   ClientMetric metric = out.Metric({}, 0);
   uint64_t cumulative = 0;
   for (size_t i = 0; i < stats.iteration_tokens.size(); ++i) {
     cumulative += stats.iteration_tokens[i];
-    if (i >= engine::kIterationTokenBounds.size()) continue;
-    const int bound = engine::kIterationTokenBounds[i];
+    if (i >= cluster::kIterationTokenBounds.size()) continue;
+    const int bound = cluster::kIterationTokenBounds[i];
     if (bound > kIterationTokensLast) continue;
     metric.histogram.bucket.push_back(
         {.cumulative_count = cumulative, .upper_bound = static_cast<double>(bound)});
@@ -176,7 +176,7 @@ double StartTimeSeconds() {
 
 }  // namespace
 
-std::vector<MetricFamily> ModelMetrics::Collect(const engine::EngineStats& stats) const {
+std::vector<MetricFamily> ModelMetrics::Collect(const cluster::GeneratorStats& stats) const {
   std::vector<MetricFamily> families = registry_.Collect();
   for (const MetricFamily& family : std::vector<MetricFamily>(families)) {
     if (family.name != "vllm:inter_token_latency_seconds") continue;

@@ -17,8 +17,8 @@ void Generation::Begin(std::shared_ptr<ModelContext> model_context, GenerationSp
 
 bool Generation::Restore(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                          std::shared_ptr<net::HttpReply> reply,
-                         std::vector<engine::RecoveredRequest> earlier,
-                         engine::RecoveredRequests& requests) {
+                         std::vector<cluster::RecoveredRequest> earlier,
+                         cluster::RecoveredRequests& requests) {
   std::shared_ptr<Generation> generation(
       new Generation(std::move(model_context), std::move(spec), std::move(reply)));
   if (!generation->ReplayOutputs(earlier)) return false;
@@ -35,7 +35,7 @@ void Generation::AbortWhenDisconnected() {
 
 // Runs before other threads can reach the generation. Returns false if the generation had failed,
 // or if the record is inconsistent.
-bool Generation::ReplayOutputs(const std::vector<engine::RecoveredRequest>& earlier) {
+bool Generation::ReplayOutputs(const std::vector<cluster::RecoveredRequest>& earlier) {
   struct Delivered {
     uint64_t order;
     int prompt;
@@ -88,8 +88,8 @@ bool Generation::AllEnded(int prompt) const {
   return std::all_of(first, first + n, [](const Choice& choice) { return choice.finished(); });
 }
 
-void Generation::ResumeAll(const std::vector<engine::RecoveredRequest>& earlier,
-                           engine::RecoveredRequests& requests) {
+void Generation::ResumeAll(const std::vector<cluster::RecoveredRequest>& earlier,
+                           cluster::RecoveredRequests& requests) {
   Status resumed;
   for (size_t i = 0; i < earlier.size(); ++i) {
     if (earlier[i].finished) continue;
@@ -112,8 +112,8 @@ void Generation::ResumeAll(const std::vector<engine::RecoveredRequest>& earlier,
   if (cancelled) AbortAll();
 }
 
-Status Generation::ResumePrompt(int prompt, const engine::RecoveredRequest& earlier,
-                                engine::RecoveredRequests& requests) {
+Status Generation::ResumePrompt(int prompt, const cluster::RecoveredRequest& earlier,
+                                cluster::RecoveredRequests& requests) {
   MR_RETURN_IF_ERROR(
       requests.Resume(earlier.id, [self = shared_from_this(), prompt](RequestOutput&& output) {
         self->Deliver(prompt, std::move(output));
@@ -175,7 +175,7 @@ void Generation::SubmitAll() {
 
 std::optional<ApiError> Generation::SubmitOne(int prompt) {
   const PromptInput& input = spec_.prompts[static_cast<size_t>(prompt)];
-  engine::EngineRequest request;
+  cluster::GenerationRequest request;
   request.external_id = spec_.request_id;
   request.prompt = input.tokens;
   request.params = spec_.options.params;

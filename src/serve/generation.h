@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "engine/recovered_requests.h"
+#include "cluster/recovered_requests.h"
 #include "net/http.h"
 #include "serve/answer.h"
 #include "serve/choice.h"
@@ -55,8 +55,8 @@ class Generation : public std::enable_shared_from_this<Generation> {
   // drops the unfinished requests.
   static bool Restore(std::shared_ptr<ModelContext> model_context, GenerationSpec spec,
                       std::shared_ptr<net::HttpReply> reply,
-                      std::vector<engine::RecoveredRequest> earlier,
-                      engine::RecoveredRequests& requests);
+                      std::vector<cluster::RecoveredRequest> earlier,
+                      cluster::RecoveredRequests& requests);
   ~Generation();
 
  private:
@@ -76,12 +76,12 @@ class Generation : public std::enable_shared_from_this<Generation> {
              std::shared_ptr<net::HttpReply> reply);
 
   void AbortWhenDisconnected();
-  bool ReplayOutputs(const std::vector<engine::RecoveredRequest>& earlier);
+  bool ReplayOutputs(const std::vector<cluster::RecoveredRequest>& earlier);
   bool ReplayOutputs(int prompt, const RequestOutput& output);
-  void ResumeAll(const std::vector<engine::RecoveredRequest>& earlier,
-                 engine::RecoveredRequests& requests);
-  Status ResumePrompt(int prompt, const engine::RecoveredRequest& earlier,
-                      engine::RecoveredRequests& requests);
+  void ResumeAll(const std::vector<cluster::RecoveredRequest>& earlier,
+                 cluster::RecoveredRequests& requests);
+  Status ResumePrompt(int prompt, const cluster::RecoveredRequest& earlier,
+                      cluster::RecoveredRequests& requests);
   bool AllEnded(int prompt) const;
   void SubmitAll();
   std::optional<ApiError> SubmitOne(int prompt);

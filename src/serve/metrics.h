@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/generator.h"
 #include "core/output.h"
-#include "engine/generator.h"
 #include "serve/cluster_admin.h"
 
 namespace millrace::serve {
@@ -64,7 +64,7 @@ class ModelMetrics {
   void ObserveInterToken(Duration gap);
   void ObserveFinished(const FinishedRequest& request);
 
-  std::vector<prometheus::MetricFamily> Collect(const engine::EngineStats& stats) const;
+  std::vector<prometheus::MetricFamily> Collect(const cluster::GeneratorStats& stats) const;
   std::vector<prometheus::MetricFamily> Collect(const std::vector<ClusterCounter>& counters) const;
 
  private:

@@ -188,7 +188,7 @@ TEST(Metrics, SleepStateAndReasonsOfWaitingAreThere) {
   server.gate.Open();
   for (auto& reply : replies) ASSERT_TRUE(reply->WaitDone());
 
-  engine::EngineStats stats;
+  cluster::GeneratorStats stats;
   stats.scheduler.waiting = 2;
   stats.scheduler.pulling = 3;
   std::map<std::string, double> of;
@@ -227,7 +227,7 @@ TEST(Metrics, QueueAndPrefillCountAPreemptionInDecodeAsDecode) {
                                .last_token = at(8)};
   metrics.ObserveFinished(request);
   std::map<std::string, double> sums;
-  for (const auto& family : metrics.Collect(engine::EngineStats{})) {
+  for (const auto& family : metrics.Collect(cluster::GeneratorStats{})) {
     if (family.type != prometheus::MetricType::Histogram) continue;
     sums[family.name] = family.metric.front().histogram.sample_sum;
   }

@@ -19,15 +19,15 @@ using StreamName = std::pair<std::string, std::string>;  // owner, response
 // The requests of one stream, by prompt.
 struct RecoveredStream {
   std::optional<GenerationSpec> spec;  // with all prompts found so far
-  std::vector<engine::RecoveredRequest> requests;
+  std::vector<cluster::RecoveredRequest> requests;
   int prompts = 0;
   bool in_order = true;
 
   bool whole() const { return spec && in_order && std::ssize(requests) == prompts; }
   bool finished() const {
-    return std::ranges::all_of(requests, &engine::RecoveredRequest::finished);
+    return std::ranges::all_of(requests, &cluster::RecoveredRequest::finished);
   }
-  void Take(StreamPart part, engine::RecoveredRequest request) {
+  void Take(StreamPart part, cluster::RecoveredRequest request) {
     in_order = in_order && part.prompt == std::ssize(requests);
     if (!spec) {
       spec = std::move(part.spec);
@@ -41,10 +41,10 @@ struct RecoveredStream {
 
 // Groups requests into streams, in the order of their ids. A request without a valid stream record
 // becomes a stream of its own, without a spec.
-std::vector<RecoveredStream> Streams(std::vector<engine::RecoveredRequest> requests) {
+std::vector<RecoveredStream> Streams(std::vector<cluster::RecoveredRequest> requests) {
   std::vector<RecoveredStream> streams;
   std::map<RequestId, size_t> begun;
-  for (engine::RecoveredRequest& request : requests) {
+  for (cluster::RecoveredRequest& request : requests) {
     std::optional<StreamPart> part = DecodeStreamRecord(request);
     if (!part) {
       streams.emplace_back().requests.push_back(std::move(request));
@@ -63,7 +63,7 @@ std::vector<RecoveredStream> Streams(std::vector<engine::RecoveredRequest> reque
 // its API key, and no newer stream has its name. Drops all other requests, because the connections
 // of their clients are gone.
 void Service::Impl::RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
-                                   engine::RecoveredRequests& requests) {
+                                   cluster::RecoveredRequests& requests) {
   int continued = 0, ended = 0, dropped = 0;
   std::vector<RecoveredStream> streams = Streams(requests.Take());
   std::set<StreamName> names;
@@ -71,7 +71,7 @@ void Service::Impl::RestoreStreams(const std::shared_ptr<ModelContext>& model_co
     RecoveredStream& stream = *it;
     const bool finished = stream.finished();
     std::vector<RequestId> unfinished;
-    for (const engine::RecoveredRequest& request : stream.requests) {
+    for (const cluster::RecoveredRequest& request : stream.requests) {
       if (!request.finished) unfinished.push_back(request.id);
     }
     bool restored = false;

@@ -20,8 +20,8 @@ using Headers = std::vector<std::pair<std::string, std::string>>;
 // Records what a journal would.
 class RecordingGenerator final : public WrappedGenerator {
  public:
-  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
-    auto earlier = std::make_shared<engine::RecoveredRequest>();
+  Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
+    auto earlier = std::make_shared<cluster::RecoveredRequest>();
     earlier->external_id = request.external_id;
     earlier->front_end = request.front_end;
     earlier->prompt = request.prompt;
@@ -53,7 +53,7 @@ class RecordingGenerator final : public WrappedGenerator {
     return aborted_;
   }
 
-  std::vector<std::shared_ptr<engine::RecoveredRequest>> requests;
+  std::vector<std::shared_ptr<cluster::RecoveredRequest>> requests;
 
  private:
   std::mutex mutex_;
@@ -63,11 +63,11 @@ class RecordingGenerator final : public WrappedGenerator {
 
 // The requests that a restarted controller recovers: their delivered output, and the rest of the
 // output when the requests are resumed.
-class Record final : public engine::RecoveredRequests {
+class Record final : public cluster::RecoveredRequests {
  public:
   // Adds a request of whose outputs all but the last `rest` were recorded.
-  void Add(const engine::RecoveredRequest& whole, size_t rest) {
-    engine::RecoveredRequest earlier = whole;
+  void Add(const cluster::RecoveredRequest& whole, size_t rest) {
+    cluster::RecoveredRequest earlier = whole;
     for (size_t i = earlier.delivered.size() - rest; i < earlier.delivered.size(); ++i) {
       later_[earlier.delivered_order[i]] = earlier.delivered[i];
     }
@@ -79,7 +79,7 @@ class Record final : public engine::RecoveredRequests {
     taken_.push_back(std::move(earlier));
   }
   // Adds the requests of one stream, of whose outputs all but the last `rest` were recorded.
-  void Add(const std::vector<engine::RecoveredRequest>& stream, size_t rest) {
+  void Add(const std::vector<cluster::RecoveredRequest>& stream, size_t rest) {
     std::vector<uint64_t> all;
     for (const auto& request : stream) {
       all.insert(all.end(), request.delivered_order.begin(), request.delivered_order.end());
@@ -93,8 +93,8 @@ class Record final : public engine::RecoveredRequests {
     }
   }
 
-  std::vector<engine::RecoveredRequest> Take() override { return std::exchange(taken_, {}); }
-  Status Resume(RequestId request, engine::OutputSink sink) override {
+  std::vector<cluster::RecoveredRequest> Take() override { return std::exchange(taken_, {}); }
+  Status Resume(RequestId request, cluster::OutputSink sink) override {
     if (!refusal.ok()) return refusal;
     resumed.push_back(request);
     sinks[request] = std::move(sink);
@@ -108,7 +108,7 @@ class Record final : public engine::RecoveredRequests {
 
   Status refusal;
   bool silent = false;  // resumed requests produce no output
-  std::map<RequestId, engine::OutputSink> sinks;
+  std::map<RequestId, cluster::OutputSink> sinks;
   std::vector<RequestId> resumed, dropped;
 
  private:
@@ -122,7 +122,7 @@ class Record final : public engine::RecoveredRequests {
     sinks.clear();
   }
 
-  std::vector<engine::RecoveredRequest> taken_;
+  std::vector<cluster::RecoveredRequest> taken_;
   size_t unfinished_ = 0;
   std::map<uint64_t, RequestOutput> later_;
 };
@@ -139,9 +139,9 @@ TestServerOptions Options(std::vector<std::string> keys = {}) {
 
 struct FirstRun {
   std::string id;
-  std::string body;                  // the whole stream
-  engine::RecoveredRequest request;  // the first of `requests`
-  std::vector<engine::RecoveredRequest> requests;
+  std::string body;                   // the whole stream
+  cluster::RecoveredRequest request;  // the first of `requests`
+  std::vector<cluster::RecoveredRequest> requests;
 
   size_t output() const {
     size_t all = 0;

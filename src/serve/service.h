@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/generator.h"
+#include "cluster/recovered_requests.h"
 #include "core/model_spec.h"
-#include "engine/generator.h"
-#include "engine/recovered_requests.h"
 #include "net/http.h"
 #include "serve/admin_access.h"
 #include "serve/auth.h"
@@ -44,9 +44,9 @@ struct ServiceOptions {
 
 // A loaded model, as the service needs it.
 struct ServedModel {
-  engine::Generator* engine = nullptr;           // outlives Drain() and the HTTP server
-  ClusterAdmin* cluster = nullptr;               // likewise; null: the server has no cluster
-  engine::RecoveredRequests* earlier = nullptr;  // likewise; null: none are recovered
+  cluster::Generator* engine = nullptr;           // outlives Drain() and the HTTP server
+  ClusterAdmin* cluster = nullptr;                // likewise; null: the server has no cluster
+  cluster::RecoveredRequests* earlier = nullptr;  // likewise; null: none are recovered
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: no /v1/chat/completions
   ModelSpec spec;

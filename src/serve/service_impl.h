@@ -62,7 +62,7 @@ class Service::Impl {
              const std::string& id);
   // restore.cc
   void RestoreStreams(const std::shared_ptr<ModelContext>& model_context,
-                      engine::RecoveredRequests& requests);
+                      cluster::RecoveredRequests& requests);
   // routes_text.cc
   void Tokenize(Call call);
   void Detokenize(Call call);

@@ -49,7 +49,7 @@ std::string EncodeStreamRecord(const GenerationSpec& spec, int prompt) {
   return record.size() <= kStreamRecordBytesMax ? record : "";
 }
 
-std::optional<StreamPart> DecodeStreamRecord(const engine::RecoveredRequest& earlier) {
+std::optional<StreamPart> DecodeStreamRecord(const cluster::RecoveredRequest& earlier) {
   if (earlier.front_end.empty() || !earlier.params.max_tokens) return std::nullopt;
   const Result<Json> parsed = ParseJson(earlier.front_end);
   if (!parsed.ok()) return std::nullopt;

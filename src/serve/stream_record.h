@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "engine/recovered_requests.h"
+#include "cluster/recovered_requests.h"
 #include "serve/generation.h"
 
 namespace millrace::serve {
@@ -26,6 +26,6 @@ struct StreamPart {
   int prompts = 1;
 };
 // nullopt if the request is not part of a resumable stream, or another version wrote the record.
-std::optional<StreamPart> DecodeStreamRecord(const engine::RecoveredRequest& earlier);
+std::optional<StreamPart> DecodeStreamRecord(const cluster::RecoveredRequest& earlier);
 
 }  // namespace millrace::serve

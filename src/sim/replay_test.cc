@@ -11,15 +11,15 @@
 #include <thread>
 
 #include "base/rng.h"
-#include "cluster/one_worker.h"
-#include "engine/hash_stage.h"
+#include "cluster/runtime/one_worker.h"
 #include "sched/testing/harness.h"
+#include "stage/hash_stage.h"
 
 namespace millrace::sim {
 namespace {
 
 constexpr int kVocabulary = 500;
-const engine::HashModel kModel{.num_layers = 1, .vocab_size = kVocabulary};
+const stage::HashModel kModel{.num_layers = 1, .vocab_size = kVocabulary};
 
 struct Case {
   sched::PreemptionMode preemption = sched::PreemptionMode::kRecompute;
@@ -56,13 +56,13 @@ std::string RecordLiveRun(const Case& c, int requests, uint64_t seed) {
       ((log += '{') += line.substr(line.find(',') + 1)) += '\n';
     };
     cluster::OneWorker worker{
-        .stage = std::make_shared<engine::HashStage>(kModel, LayerRange{0, kModel.num_layers}),
+        .stage = std::make_shared<stage::HashStage>(kModel, LayerRange{0, kModel.num_layers}),
         .kv_bytes_per_token = 64,
         .num_blocks = 40};
     const SteadyClock clock;
     const auto cluster =
         std::move(cluster::StartOneWorker(std::move(options), std::move(worker), clock)).value();
-    engine::Generator& generator = cluster->host();
+    cluster::Generator& generator = cluster->host();
     Rng rng(seed);
     for (int i = 0; i < requests; ++i) {
       SamplingParams params;

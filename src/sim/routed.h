@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cluster/router.h"
+#include "cluster/control/router.h"
 #include "core/cluster_spec.h"
 #include "core/plan.h"
 #include "cost/step_cost.h"

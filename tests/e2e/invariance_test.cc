@@ -11,8 +11,8 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/testing/source_path.h"
-#include "cluster/one_worker.h"
-#include "engine/model_stage.h"
+#include "cluster/runtime/one_worker.h"
+#include "stage/model_stage.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace {
@@ -36,16 +36,16 @@ using Answers = std::map<std::pair<int, int>, std::vector<TokenId>>;  // (reques
 
 struct Outcome {
   Answers answers;
-  engine::EngineStats stats;
+  cluster::GeneratorStats stats;
 };
 
-std::vector<engine::EngineRequest> RandomRequests(int vocab) {
+std::vector<cluster::GenerationRequest> RandomRequests(int vocab) {
   Rng rng(2026);
   std::vector<TokenId> shared(48);  // a prefix that many have in common
   for (TokenId& token : shared) token = static_cast<TokenId>(rng.Between(0, vocab - 1));
-  std::vector<engine::EngineRequest> requests(kRequests);
+  std::vector<cluster::GenerationRequest> requests(kRequests);
   for (int i = 0; i < kRequests; ++i) {
-    engine::EngineRequest& request = requests[i];
+    cluster::GenerationRequest& request = requests[i];
     if (i % 3 == 0) request.prompt.assign(shared.begin(), shared.begin() + rng.Between(1, 48));
     const int64_t own = rng.Between(1, 60);
     for (int64_t k = 0; k < own; ++k) {
@@ -64,7 +64,7 @@ std::vector<engine::EngineRequest> RandomRequests(int vocab) {
 
 class Inbox {
  public:
-  engine::OutputSink SinkFor(int request) {
+  cluster::OutputSink SinkFor(int request) {
     return [this, request](RequestOutput&& output) {
       std::lock_guard lock(mutex_);
       auto& tokens = answers_[{request, output.index}];
@@ -112,7 +112,7 @@ Outcome RunAll(const Setup& setup) {
   cluster::OneWorker worker;
   worker.kv_bytes_per_token = spec.KvBytesPerToken();
   worker.num_blocks = setup.num_blocks;
-  worker.stage = std::make_shared<engine::ModelStage>(std::move(*device), std::move(*model));
+  worker.stage = std::make_shared<stage::ModelStage>(std::move(*device), std::move(*model));
   SteadyClock clock;
   Inbox inbox;
   auto cluster = cluster::StartOneWorker(std::move(options), std::move(worker), clock);

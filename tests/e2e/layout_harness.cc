@@ -6,12 +6,12 @@
 #include <chrono>
 #include <thread>
 
-#include "apps/cluster/worker_model.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/testing/source_path.h"
-#include "engine/run_alone.h"
+#include "cluster/worker/worker_model.h"
 #include "model/describe.h"
+#include "stage/run_alone.h"
 #include "tensor/cpu/cpu_device.h"
 
 namespace millrace {
@@ -81,7 +81,7 @@ const TestRequests& ManyRequests() {
     const std::vector<TokenId> shared = RandomTokens(rng, 64);
     TestRequests made(kManyRequests);
     for (int i = 0; i < kManyRequests; ++i) {
-      engine::EngineRequest& request = made[static_cast<size_t>(i)];
+      cluster::GenerationRequest& request = made[static_cast<size_t>(i)];
       if (i % 3 == 0) request.prompt.assign(shared.begin(), shared.begin() + rng.Between(1, 64));
       const int64_t own = i % 25 == 8 ? rng.Between(120, 160) : rng.Between(1, 50);
       std::ranges::copy(RandomTokens(rng, own), std::back_inserter(request.prompt));
@@ -96,7 +96,7 @@ const TestRequests& FewStreams() {
   static const TestRequests test_requests = [] {
     Rng rng(7);
     TestRequests made(3);
-    for (engine::EngineRequest& request : made) {
+    for (cluster::GenerationRequest& request : made) {
       request.prompt = RandomTokens(rng, rng.Between(18, 40));
       request.params.max_tokens = kStreamTokens;
       request.params.ignore_eos = true;
@@ -134,14 +134,14 @@ std::vector<std::string> AnswersAlone(const TestRequests& test_requests) {
   sched::SchedulerOptions options = SchedulerOf();
   options.prefix_caching = false;
   options.num_blocks = 256;
-  auto runner = std::move(engine::StageRunner::Create(std::move(device), std::move(model),
-                                                      {.num_blocks = options.num_blocks,
-                                                       .eos_token_ids = options.eos_token_ids}))
+  auto runner = std::move(stage::StageRunner::Create(std::move(device), std::move(model),
+                                                     {.num_blocks = options.num_blocks,
+                                                      .eos_token_ids = options.eos_token_ids}))
                     .value();
   auto scheduler = std::move(sched::Scheduler::Create(options)).value();
   cluster::StreamAnswers answers;
   for (size_t i = 0; i < test_requests.size(); ++i) {
-    const engine::EngineRequest& asked = test_requests[i];
+    const cluster::GenerationRequest& asked = test_requests[i];
     const Status added =
         scheduler->Add({.id = RequestId(i + 1),
                         .prompt = std::make_shared<const std::vector<TokenId>>(asked.prompt),
@@ -149,7 +149,7 @@ std::vector<std::string> AnswersAlone(const TestRequests& test_requests) {
                         .seed = asked.params.seed.value()},
                        Time{});
     EXPECT_TRUE(added.ok()) << added.ToString();
-    EXPECT_TRUE(engine::RunAlone(*scheduler, *runner, answers.Sink(i, asked.params.n)));
+    EXPECT_TRUE(stage::RunAlone(*scheduler, *runner, answers.Sink(i, asked.params.n)));
   }
   std::vector<std::string> texts;
   for (const auto& one : answers.ones()) texts.push_back(TextOf(one));
@@ -202,15 +202,15 @@ void LayoutTest::Start(std::optional<Plan> plan, int automatic_stages) {
 
 std::string LayoutTest::AddWorker() {
   static const WorkerIdentity identity =
-      apps::OpenWorkerModel(kModel, apps::WeightsFrom::kDisk, clock_).value().identity;
+      cluster::OpenWorkerModel(kModel, cluster::WeightsFrom::kDisk, clock_).value().identity;
   Join join;
   join.name = fmt::format("w{}", workers_added_++);
   join.identity = identity;
   const std::string name = join.name;
-  cluster_->AddWorker(std::move(join), apps::MakeShardLoader({.folder = kModel,
-                                                              .threads = 1,
-                                                              .kv_bytes = int64_t{24} << 20,
-                                                              .max_model_len = kMaxModelLen}));
+  cluster_->AddWorker(std::move(join), cluster::MakeShardLoader({.folder = kModel,
+                                                                 .threads = 1,
+                                                                 .kv_bytes = int64_t{24} << 20,
+                                                                 .max_model_len = kMaxModelLen}));
   return name;
 }
 
@@ -230,7 +230,7 @@ void LayoutTest::Ask(const TestRequests& test_requests, OnDelivered on_delivered
   answers_ = std::make_unique<cluster::StreamAnswers>();
   ids_.clear();
   for (size_t i = 0; i < test_requests.size(); ++i) {
-    engine::OutputSink sink = answers_->Sink(i, test_requests[i].params.n);
+    cluster::OutputSink sink = answers_->Sink(i, test_requests[i].params.n);
     if (on_delivered) {
       std::vector<size_t> delivered(static_cast<size_t>(test_requests[i].params.n));
       sink = [i, delivered, on_delivered, take = std::move(sink)](RequestOutput&& output) mutable {

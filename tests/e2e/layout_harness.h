@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "cluster/local_cluster.h"
-#include "cluster/testing/stream_answers.h"
+#include "cluster/runtime/local_cluster.h"
+#include "cluster/runtime/testing/stream_answers.h"
 
 namespace millrace {
 
-using TestRequests = std::vector<engine::EngineRequest>;
+using TestRequests = std::vector<cluster::GenerationRequest>;
 
 // Greedy and seeded by turns; of different lengths, with shared prefixes, several sequences,
 // penalties, log-probabilities. `count` of them, the same every time.

@@ -4,7 +4,7 @@
 
 #include "apps/admin_socket.h"
 #include "base/log.h"
-#include "cluster/link_security.h"
+#include "cluster/link/link_security.h"
 
 namespace millrace::apps {
 namespace {

@@ -8,8 +8,8 @@
 #include "apps/cli/command.h"
 #include "apps/cluster/cluster_model.h"
 #include "base/status.h"
-#include "cluster/journal.h"
-#include "cluster/link_security.h"
+#include "cluster/journal/journal.h"
+#include "cluster/link/link_security.h"
 
 namespace millrace::apps {
 

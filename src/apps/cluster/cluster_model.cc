@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "apps/cluster/controller_admin.h"
-#include "apps/cluster/worker_model.h"
 #include "apps/controller_options.h"
-#include "cluster/request_journal.h"
+#include "cluster/runtime/request_journal.h"
+#include "cluster/worker/worker_model.h"
 #include "model/describe.h"
 #include "model/weight_digests.h"
 
@@ -84,7 +84,7 @@ Result<ClusterModel> StartClusterModel(const EngineFlags& flags, const std::stri
   SetLayout(cluster, options.controller);
   MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(model.path.folder));
   options.controller.identity.model_fingerprint = digests.fingerprint();
-  options.controller.identity.kv_layout = KvLayoutName(model.spec);
+  options.controller.identity.kv_layout = cluster::KvLayoutName(model.spec);
   std::unique_ptr<KeptPlan> kept;
   if (cluster.leading) {
     kept = std::make_unique<KeptPlan>(

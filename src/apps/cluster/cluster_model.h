@@ -11,9 +11,9 @@
 #include "apps/local_model.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/controller_process.h"
-#include "cluster/journal.h"
-#include "cluster/link_security.h"
+#include "cluster/journal/journal.h"
+#include "cluster/link/link_security.h"
+#include "cluster/runtime/controller_process.h"
 
 namespace millrace::apps {
 

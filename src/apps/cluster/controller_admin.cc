@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "base/log.h"
+#include "base/mailbox.h"
 #include "base/mutex.h"
-#include "cluster/mailbox.h"
 #include "plan/io/plan_yaml.h"
 
 namespace millrace::apps {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/cluster/kept_plan.h"
-#include "cluster/controller_host.h"
+#include "cluster/runtime/controller_host.h"
 #include "serve/cluster_admin.h"
 
 namespace millrace::apps {

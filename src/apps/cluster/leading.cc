@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "base/log.h"
-#include "cluster/open_store.h"
+#include "cluster/store/open_store.h"
 
 namespace millrace::apps {
 namespace {

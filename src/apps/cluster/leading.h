@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "cluster/etcd_store.h"
-#include "cluster/leader_election.h"
-#include "cluster/store.h"
+#include "cluster/store/etcd_store.h"
+#include "cluster/store/leader_election.h"
+#include "cluster/store/store.h"
 
 namespace millrace::apps {
 

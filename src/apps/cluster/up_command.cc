@@ -111,7 +111,7 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_
 // The model's engine and its workers. The workers are stopped first: no request runs any more by
 // then, so nothing needs to be handed over.
 struct Supervised {
-  std::shared_ptr<engine::Generator> engine;
+  std::shared_ptr<cluster::Generator> engine;
   std::unique_ptr<TokenFolder> token;
   std::unique_ptr<Supervisor> workers;
 

@@ -7,13 +7,13 @@
 
 #include "apps/cli/parse.h"
 #include "apps/cluster/cluster_flags.h"
-#include "apps/cluster/worker_model.h"
 #include "apps/commands.h"
 #include "apps/engine_flags.h"
 #include "apps/signals.h"
 #include "base/log.h"
 #include "base/units.h"
-#include "cluster/worker_process.h"
+#include "cluster/runtime/worker_process.h"
+#include "cluster/worker/worker_model.h"
 #include "model/host_memory.h"
 #include "tensor/cpu/cpu_device.h"
 
@@ -31,7 +31,7 @@ struct WorkerFlags {
   int data_port = 0;
   std::optional<int> threads, max_model_len;
   std::optional<int64_t> kv_bytes;
-  WeightsFrom weights = WeightsFrom::kAuto;
+  cluster::WeightsFrom weights = cluster::WeightsFrom::kAuto;
 };
 
 std::string DefaultName() {
@@ -53,7 +53,8 @@ Status RunWorker(const WorkerFlags& flags) {
   ExplainLostModelFiles();
   MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
   const SteadyClock clock;
-  MR_ASSIGN_OR_RETURN(const WorkerModel model, OpenWorkerModel(flags.model, flags.weights, clock));
+  MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
+                      cluster::OpenWorkerModel(flags.model, flags.weights, clock));
   cluster::WorkerProcessOptions options;
   options.controllers = flags.join;
   options.control_address = flags.listen;
@@ -68,12 +69,12 @@ Status RunWorker(const WorkerFlags& flags) {
   options.join.device = fmt::format("{} x{}", options.join.identity.numeric_class, threads);
   options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
   options.weights = model.weights;
-  options.loader = MakeShardLoader({.folder = model.folder,
-                                    .on_disk = model.on_disk,
-                                    .weights = model.from_peers ? model.weights : nullptr,
-                                    .threads = threads,
-                                    .kv_bytes = flags.kv_bytes,
-                                    .max_model_len = flags.max_model_len});
+  options.loader = cluster::MakeShardLoader({.folder = model.folder,
+                                             .on_disk = model.on_disk,
+                                             .weights = model.from_peers ? model.weights : nullptr,
+                                             .threads = threads,
+                                             .kv_bytes = flags.kv_bytes,
+                                             .max_model_len = flags.max_model_len});
   MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
   // The first signal hands over running requests and then ends; the second ends at once.
   signals.OnSignal([raw = worker.get()](int count) {
@@ -152,10 +153,10 @@ std::unique_ptr<Command> MakeWorkerCommand() {
                IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
                "Compute threads [default: one per CPU that this process may use]");
   command->Add("Memory and threads",
-               ChoiceOption<WeightsFrom>("weights", &flags->weights,
-                                         {{"auto", WeightsFrom::kAuto},
-                                          {"disk", WeightsFrom::kDisk},
-                                          {"peer", WeightsFrom::kPeer}}),
+               ChoiceOption<cluster::WeightsFrom>("weights", &flags->weights,
+                                                  {{"auto", cluster::WeightsFrom::kAuto},
+                                                   {"disk", cluster::WeightsFrom::kDisk},
+                                                   {"peer", cluster::WeightsFrom::kPeer}}),
                "Where weights come from: disk; peer: other workers, or the disk if they have none; "
                "auto: the disk, or other workers if files are missing in MODEL");
   AddGeneralOptions(*command);

@@ -16,11 +16,11 @@
 #include "apps/commands.h"
 #include "apps/local_model.h"
 #include "base/mutex.h"
-#include "cluster/one_worker.h"
+#include "cluster/runtime/one_worker.h"
 #include "cost/fit.h"
-#include "engine/wrapped_stage.h"
 #include "net/http_server.h"
 #include "serve/service.h"
+#include "stage/wrapped_stage.h"
 
 namespace millrace::apps {
 namespace {
@@ -47,14 +47,14 @@ bool IsPlain(const StepPlan& plan) {
 // Runs each plain step twice. During the first run, the front end delivers the tokens of the
 // previous step, and clients read them. The second run has the machine to itself, because the
 // step's own tokens are not out yet. Runs on the worker's thread.
-class TimedStage final : public engine::WrappedStage {
+class TimedStage final : public stage::WrappedStage {
  public:
   // `requests` counts arrivals; it and `steps` outlive the stage.
-  TimedStage(std::unique_ptr<engine::Stage> inner, const std::atomic<int>& requests,
+  TimedStage(std::unique_ptr<stage::Stage> inner, const std::atomic<int>& requests,
              std::vector<ServedStep>& steps, const Clock& clock)
       : WrappedStage(std::move(inner)), requests_(requests), steps_(steps), clock_(clock) {}
 
-  Status Run(std::span<engine::StagePart> parts) override {
+  Status Run(std::span<stage::StagePart> parts) override {
     const Time begin = clock_.Now();
     const std::optional<Time> ended = ended_;
     const int before = requests_;
@@ -69,7 +69,7 @@ class TimedStage final : public engine::WrappedStage {
     // Skips the step if a request arrived during the second run, which its work then slowed.
     if (requests_ == after) {
       int sequences = 0;
-      for (const engine::StagePart& part : parts) sequences += std::ssize(part.plan->sequences);
+      for (const stage::StagePart& part : parts) sequences += std::ssize(part.plan->sequences);
       steps_.push_back({.sequences = sequences,
                         .arrivals = after - before,
                         .added_s = (begin - *ended + served - (again - *ended_)).seconds()});
@@ -87,12 +87,12 @@ class TimedStage final : public engine::WrappedStage {
 
 // Records how long the controller took to a request's first token. A prompt's first token
 // identifies the request.
-class TimedGenerator final : public engine::Generator {
+class TimedGenerator final : public cluster::Generator {
  public:
-  TimedGenerator(engine::Generator& inner, std::atomic<int>& requests, const Clock& clock)
+  TimedGenerator(cluster::Generator& inner, std::atomic<int>& requests, const Clock& clock)
       : inner_(inner), requests_(requests), clock_(clock) {}
 
-  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+  Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
     const auto stream = static_cast<size_t>(request.prompt.front());
     const Time begin = clock_.Now();
     ++requests_;
@@ -104,7 +104,7 @@ class TimedGenerator final : public engine::Generator {
                          });
   }
   void Abort(RequestId request, std::optional<int> index) override { inner_.Abort(request, index); }
-  engine::EngineStats Stats() const override { return inner_.Stats(); }
+  cluster::GeneratorStats Stats() const override { return inner_.Stats(); }
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
     return inner_.Inspect(request);
   }
@@ -123,7 +123,7 @@ class TimedGenerator final : public engine::Generator {
     to_first_s_.emplace(stream, seconds);
   }
 
-  engine::Generator& inner_;
+  cluster::Generator& inner_;
   std::atomic<int>& requests_;
   const Clock& clock_;
   Mutex mutex_;
@@ -168,7 +168,7 @@ cluster::ControllerHostOptions ControllerOptionsFor(const FrontEndOptions& optio
   return host;
 }
 
-cluster::OneWorker WorkerOf(const FrontEndOptions& options, std::shared_ptr<engine::Stage> stage) {
+cluster::OneWorker WorkerOf(const FrontEndOptions& options, std::shared_ptr<stage::Stage> stage) {
   // Twice what the streams need, and room for the longest request that the controller would accept.
   const int tokens =
       std::max(2 * kAtOnceMax * (kPromptTokens + kOutputTokens), options.max_model_len);
@@ -217,7 +217,7 @@ cost::FrontEnd FitFrontEnd(std::span<const ServedStep> steps) {
 }
 
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
-                                       std::unique_ptr<engine::Stage> stage, const Clock& clock) {
+                                       std::unique_ptr<stage::Stage> stage, const Clock& clock) {
   if (options.max_model_len < kPromptTokens + kOutputTokens) {
     return FailedPrecondition(
         fmt::format("needs contexts of {} tokens, but the profile's longest is {}",

@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "core/model_spec.h"
 #include "cost/profile.h"
-#include "engine/stage.h"
+#include "stage/stage.h"
 
 namespace millrace::apps {
 
@@ -36,6 +36,6 @@ cost::FrontEnd FitFrontEnd(std::span<const ServedStep> steps);
 // Errors: the folder has no tokenizer, or a stream failed. `stage` holds all layers and has no
 // pipeline.
 Result<cost::FrontEnd> MeasureFrontEnd(const FrontEndOptions& options,
-                                       std::unique_ptr<engine::Stage> stage, const Clock& clock);
+                                       std::unique_ptr<stage::Stage> stage, const Clock& clock);
 
 }  // namespace millrace::apps

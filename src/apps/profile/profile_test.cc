@@ -102,9 +102,9 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   load.max_batched_tokens = limits.max_tokens;
   auto weights = model::Model::Load(folder, **device, load);
   ASSERT_TRUE(weights.ok()) << weights.status().ToString();
-  engine::StageRunnerOptions options;
+  stage::StageRunnerOptions options;
   options.num_blocks = StepRig::BlocksFor(limits, options.block_size);
-  auto runner = engine::StageRunner::Create(std::move(*device), std::move(*weights), options);
+  auto runner = stage::StageRunner::Create(std::move(*device), std::move(*weights), options);
   ASSERT_TRUE(runner.ok()) << runner.status().ToString();
   const SteadyClock clock;
   auto rig = StepRig::Create(std::move(*runner), limits, /*temperature=*/1, clock);

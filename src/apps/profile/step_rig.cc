@@ -25,8 +25,7 @@ std::shared_ptr<const SamplingParams> SamplingAt(double temperature) {
 
 }  // namespace
 
-StepRig::StepRig(std::unique_ptr<engine::StageRunner> runner, double temperature,
-                 const Clock& clock)
+StepRig::StepRig(std::unique_ptr<stage::StageRunner> runner, double temperature, const Clock& clock)
     : runner_(std::move(runner)), clock_(clock), sampling_(SamplingAt(temperature)) {}
 
 int StepRig::BlocksFor(const ProfileLimits& limits, int block_size) {
@@ -35,11 +34,11 @@ int StepRig::BlocksFor(const ProfileLimits& limits, int block_size) {
   return blocks;
 }
 
-Result<std::unique_ptr<StepRig>> StepRig::Create(std::unique_ptr<engine::StageRunner> runner,
+Result<std::unique_ptr<StepRig>> StepRig::Create(std::unique_ptr<stage::StageRunner> runner,
                                                  const ProfileLimits& limits, double temperature,
                                                  const Clock& clock) {
   std::unique_ptr<StepRig> rig(new StepRig(std::move(runner), temperature, clock));
-  const engine::StageRunnerOptions& options = rig->runner_->options();
+  const stage::StageRunnerOptions& options = rig->runner_->options();
   const int vocab = rig->runner_->model().spec().vocab_size;
   MR_CHECK(BlocksFor(limits, options.block_size) <= options.num_blocks);
   MR_CHECK(limits.max_tokens <= rig->runner_->model().max_batched_tokens());

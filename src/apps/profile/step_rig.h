@@ -8,7 +8,7 @@
 #include "apps/profile/grid.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "engine/stage_runner.h"
+#include "stage/stage_runner.h"
 
 namespace millrace::apps {
 
@@ -23,19 +23,19 @@ class StepRig {
 
   // Computes a prompt in one slot and copies its KV to the others: the cache must be filled, but
   // its values do not matter. `runner` needs at least BlocksFor(limits, block size) blocks.
-  static Result<std::unique_ptr<StepRig>> Create(std::unique_ptr<engine::StageRunner> runner,
+  static Result<std::unique_ptr<StepRig>> Create(std::unique_ptr<stage::StageRunner> runner,
                                                  const ProfileLimits& limits, double temperature,
                                                  const Clock& clock);
   static int BlocksFor(const ProfileLimits& limits, int block_size);
 
   // REQUIRES: a batch of ProfileGrid(limits).
   Result<Timing> Run(const ProfileBatch& batch);
-  const engine::StageRunner& runner() const { return *runner_; }
+  const stage::StageRunner& runner() const { return *runner_; }
   // Returns the stage; the rig cannot be used afterwards.
-  std::unique_ptr<engine::ModelStage> TakeStage() { return runner_->TakeStage(); }
+  std::unique_ptr<stage::ModelStage> TakeStage() { return runner_->TakeStage(); }
 
  private:
-  StepRig(std::unique_ptr<engine::StageRunner> runner, double temperature, const Clock& clock);
+  StepRig(std::unique_ptr<stage::StageRunner> runner, double temperature, const Clock& clock);
   Status Fill(const ProfileLimits& limits);
   Result<Timing> Submit(StepPlan plan);
   void AddChunk(const ProfileChunk& chunk, LogitsWanted logits, StepPlan& plan);
@@ -45,7 +45,7 @@ class StepRig {
     std::shared_ptr<const std::vector<TokenId>> prompt;
     bool started = false;
   };
-  std::unique_ptr<engine::StageRunner> runner_;
+  std::unique_ptr<stage::StageRunner> runner_;
   const Clock& clock_;
   const std::shared_ptr<const SamplingParams> sampling_;
   std::vector<Slot> slots_;

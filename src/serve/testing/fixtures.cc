@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "cluster/one_worker.h"
+#include "cluster/runtime/one_worker.h"
 
 namespace millrace::serve {
 namespace {
@@ -112,28 +112,28 @@ void Gate::Pass() {
 RecitingStage::RecitingStage(std::vector<TokenId> script, Gate* gate)
     : script_(std::move(script)), gate_(gate) {}
 
-Status RecitingStage::OpenPipeline(PipelineId pipeline, const engine::StagePipeline&) {
+Status RecitingStage::OpenPipeline(PipelineId pipeline, const stage::StagePipeline&) {
   pipelines_[pipeline];
   return OkStatus();
 }
 
 void RecitingStage::ClosePipeline(PipelineId pipeline) { pipelines_.erase(pipeline); }
 
-size_t RecitingStage::KvBytes(const engine::KvBox&) const { return 0; }
+size_t RecitingStage::KvBytes(const stage::KvBox&) const { return 0; }
 
-Status RecitingStage::ReadKv(PipelineId, const engine::KvBox&, std::span<const BlockIndex>,
+Status RecitingStage::ReadKv(PipelineId, const stage::KvBox&, std::span<const BlockIndex>,
                              std::span<std::byte>) const {
   return Unimplemented("no KV");
 }
 
-Status RecitingStage::WriteKv(PipelineId, const engine::KvBox&, std::span<const BlockIndex>,
+Status RecitingStage::WriteKv(PipelineId, const stage::KvBox&, std::span<const BlockIndex>,
                               std::span<const std::byte>) {
   return Unimplemented("no KV");
 }
 
-Status RecitingStage::Run(std::span<engine::StagePart> parts) {
+Status RecitingStage::Run(std::span<stage::StagePart> parts) {
   if (gate_ != nullptr) gate_->Pass();
-  for (engine::StagePart& part : parts) {
+  for (stage::StagePart& part : parts) {
     const StepPlan& plan = *part.plan;
     Sequences& sequences = pipelines_.at(part.pipeline);
     for (SequenceId id : plan.released) sequences.erase(id);
@@ -322,7 +322,7 @@ TestServer::~TestServer() {
   service->Drain(Duration{});
 }
 
-void TestServer::MakeReady(engine::Generator* generator, engine::RecoveredRequests* earlier) {
+void TestServer::MakeReady(cluster::Generator* generator, cluster::RecoveredRequests* earlier) {
   ServedModel model;
   model.engine = generator != nullptr ? generator : engine;
   model.cluster = options_.cluster;

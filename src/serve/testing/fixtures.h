@@ -14,11 +14,11 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/mutex.h"
-#include "cluster/local_cluster.h"
-#include "engine/generator.h"
-#include "engine/stage.h"
+#include "cluster/generator.h"
+#include "cluster/runtime/local_cluster.h"
 #include "net/http.h"
 #include "serve/service.h"
+#include "stage/stage.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
 
@@ -48,20 +48,20 @@ class Gate {
 // A stage of one layer that generates the tokens of the script for every sequence, and starts again
 // at its end. The log-probability of the chosen token is -0.5; those of the alternatives 1, 2 ...
 // are -1, -2 ... It has no KV to read.
-class RecitingStage : public engine::Stage {
+class RecitingStage : public stage::Stage {
  public:
   RecitingStage(std::vector<TokenId> script, Gate* gate);
   LayerRange layers() const override { return {0, 1}; }
   size_t row_bytes() const override { return sizeof(float); }
   std::pair<int, int> kv_heads() const override { return {0, 1}; }
   int model_kv_heads() const override { return 1; }
-  Status OpenPipeline(PipelineId pipeline, const engine::StagePipeline& options) override;
+  Status OpenPipeline(PipelineId pipeline, const stage::StagePipeline& options) override;
   void ClosePipeline(PipelineId pipeline) override;
-  Status Run(std::span<engine::StagePart> parts) override;
-  size_t KvBytes(const engine::KvBox& box) const override;
-  Status ReadKv(PipelineId pipeline, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+  Status Run(std::span<stage::StagePart> parts) override;
+  size_t KvBytes(const stage::KvBox& box) const override;
+  Status ReadKv(PipelineId pipeline, const stage::KvBox& box, std::span<const BlockIndex> blocks,
                 std::span<std::byte> out) const override;
-  Status WriteKv(PipelineId pipeline, const engine::KvBox& box, std::span<const BlockIndex> blocks,
+  Status WriteKv(PipelineId pipeline, const stage::KvBox& box, std::span<const BlockIndex> blocks,
                  std::span<const std::byte> in) override;
 
   // A sequence whose prompt begins with this token fails in its first step.
@@ -143,8 +143,8 @@ class TestServer {
   std::vector<Json> Stream(const std::string& path, Json body);
 
   // Uses `engine` if `generator` is null. `earlier`: the recovered requests of the previous run.
-  void MakeReady(engine::Generator* generator = nullptr,
-                 engine::RecoveredRequests* earlier = nullptr);
+  void MakeReady(cluster::Generator* generator = nullptr,
+                 cluster::RecoveredRequests* earlier = nullptr);
   // Waits until no request is live and all blocks are free; returns false after ten seconds.
   bool WaitUntilFree();
 
@@ -153,7 +153,7 @@ class TestServer {
   Gate gate;
   SteadyClock clock;
   std::unique_ptr<cluster::LocalCluster> cluster;
-  engine::Generator* engine = nullptr;  // of `cluster`
+  cluster::Generator* engine = nullptr;  // of `cluster`
   std::unique_ptr<Service> service;
 
  private:

@@ -7,24 +7,24 @@
 #include <utility>
 #include <vector>
 
-#include "engine/generator.h"
+#include "cluster/generator.h"
 
 namespace millrace::serve {
 
-class WrappedGenerator : public engine::Generator {
+class WrappedGenerator : public cluster::Generator {
  public:
-  Result<RequestId> Submit(engine::EngineRequest request, engine::OutputSink sink) override {
+  Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override {
     return inner->Submit(std::move(request), std::move(sink));
   }
   void Abort(RequestId request, std::optional<int> index) override { inner->Abort(request, index); }
-  engine::EngineStats Stats() const override { return inner->Stats(); }
+  cluster::GeneratorStats Stats() const override { return inner->Stats(); }
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override {
     return inner->Inspect(request);
   }
   std::vector<sched::RequestInfo> InspectAll() const override { return inner->InspectAll(); }
   bool Drain(Duration limit) override { return inner->Drain(limit); }
 
-  engine::Generator* inner = nullptr;
+  cluster::Generator* inner = nullptr;
 };
 
 }  // namespace millrace::serve

@@ -13,8 +13,8 @@ Clients::Clients(const Scenario& scenario, World& world) : world_(world) {
     r.open = q.params.n;
     for (int i = 0; i < q.params.n; ++i) {
       r.sequences.emplace_back().expected =
-          engine::HashReference(scenario.model, q.prompt, q.params, SequenceSeed(q.seed, i),
-                                *q.params.max_tokens, scenario.eos_token_ids);
+          stage::HashReference(scenario.model, q.prompt, q.params, SequenceSeed(q.seed, i),
+                               *q.params.max_tokens, scenario.eos_token_ids);
     }
   }
   open_ = requests_.size();

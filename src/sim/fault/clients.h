@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "cluster/controller_core.h"
+#include "cluster/control/controller_core.h"
 #include "sim/fault/scenario.h"
 #include "sim/fault/world.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/controller_core.h"
+#include "cluster/control/controller_core.h"
 #include "sim/fault/clients.h"
 #include "sim/fault/scenario.h"
 #include "sim/fault/world.h"

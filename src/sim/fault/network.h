@@ -16,9 +16,9 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
-#include "cluster/worker_core.h"
+#include "cluster/worker/worker_core.h"
 #include "core/worker_messages.h"
-#include "engine/stage.h"
+#include "stage/stage.h"
 
 namespace millrace::sim::fault {
 
@@ -30,7 +30,7 @@ struct Rows {
 struct PullAsk {
   uint64_t part = 0;  // the requester's
   KvHandle handle;
-  engine::KvBox box;
+  stage::KvBox box;
 };
 struct PullAnswer {
   uint64_t part = 0;

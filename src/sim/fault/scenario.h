@@ -14,8 +14,8 @@
 #include "core/ids.h"
 #include "core/plan.h"
 #include "core/sampling_params.h"
-#include "engine/hash_model.h"
 #include "sched/scheduler.h"
+#include "stage/hash_model.h"
 
 namespace millrace::sim::fault {
 
@@ -65,7 +65,7 @@ struct ScenarioOptions {
 struct Scenario {
   uint64_t seed = 0;
   int workers = 2;  // processes at places 1 .. workers
-  engine::HashModel model;
+  stage::HashModel model;
   int stages = 1, tensor_parallel = 1;
   std::optional<Plan> plan;       // instead of an automatic layout
   std::vector<Plan> later_plans;  // for kPlan, in order

@@ -105,9 +105,9 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
         return Settle();
       }
       const cluster::HeadRange heads = cluster::KvHeadsOf(what.rank, options_.model.heads);
-      stages_[id] = std::make_shared<engine::HashStage>(options_.model, what.layers,
-                                                        std::pair(heads.first, heads.end));
-      keepers_[id] = std::make_shared<engine::ActivationCachingStage>(stages_[id]);
+      stages_[id] = std::make_shared<stage::HashStage>(options_.model, what.layers,
+                                                       std::pair(heads.first, heads.end));
+      keepers_[id] = std::make_shared<stage::ActivationCachingStage>(stages_[id]);
       core_.LoadEnded({.shard = id,
                        .weight_bytes = what.layers.size() * 1000,
                        .kv_bytes_per_token_layer = 8,
@@ -251,7 +251,7 @@ void Worker::Do(cluster::DropPipeline& action) {
   if (stage == keepers_.end()) return;
   stage->second->ClosePipeline(action.pipeline);
   if (world_.defect() != Defect::kGhostWrite) return;
-  const engine::KvBox box{{0, 0}, 0, 0, 0, 0};
+  const stage::KvBox box{{0, 0}, 0, 0, 0, 0};
   (void)stages_.at(action.shard)->WriteKv(action.pipeline, box, {}, {});
 }
 

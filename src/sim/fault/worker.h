@@ -10,17 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "cluster/kv_exports.h"
-#include "cluster/kv_rectangles.h"
-#include "cluster/worker_core.h"
-#include "engine/activation_caching_stage.h"
-#include "engine/hash_stage.h"
+#include "cluster/transfer/kv_exports.h"
+#include "cluster/transfer/kv_rectangles.h"
+#include "cluster/worker/worker_core.h"
 #include "sim/fault/world.h"
+#include "stage/activation_caching_stage.h"
+#include "stage/hash_stage.h"
 
 namespace millrace::sim::fault {
 
 struct WorkerOptions {
-  engine::HashModel model;
+  stage::HashModel model;
   std::string name;
   int place = 0;  // in the network
   Incarnation incarnation;
@@ -63,7 +63,7 @@ class Worker {
   size_t pipelines_open() const;
   size_t pulls() const { return pulls_.size(); }
   size_t exposures() const { return kv_.size(); }
-  const std::map<ShardId, std::shared_ptr<engine::HashStage>>& shards() const { return stages_; }
+  const std::map<ShardId, std::shared_ptr<stage::HashStage>>& shards() const { return stages_; }
 
  private:
   struct Pull {
@@ -75,7 +75,7 @@ class Worker {
   };
   struct PullPart {
     TransferId transfer;
-    engine::KvBox box;
+    stage::KvBox box;
     NetworkConnectionId connection = 0;
   };
   struct PeerKey {
@@ -107,7 +107,7 @@ class Worker {
   void OnAsk(NetworkConnectionId connection, const PullAsk& ask);
   void OnAnswer(PullAnswer& answer);
   bool AskForRows(TransferId id);
-  void AskSource(TransferId id, const KvSource& source, const engine::KvBox& box);
+  void AskSource(TransferId id, const KvSource& source, const stage::KvBox& box);
   void EndPull(TransferId id, Status status);
 
   // The ranks that run this batch together, including this one; fewer if some are missing.
@@ -118,15 +118,15 @@ class Worker {
   Duration ComputeTime();
   void OnBatchTimer(TimerKind kind);
   static Status RunTogether(const std::vector<Worker*>& ranks);
-  std::vector<engine::StagePart> MakeParts() const;
+  std::vector<stage::StagePart> MakeParts() const;
 
   const WorkerOptions options_;
   World& world_;
   cluster::WorkerCore core_;
   std::map<ShardId, LoadShard> loads_;  // started and not dropped
-  std::map<ShardId, std::shared_ptr<engine::HashStage>> stages_;
+  std::map<ShardId, std::shared_ptr<stage::HashStage>> stages_;
   // wrappers around the stages
-  std::map<ShardId, std::shared_ptr<engine::ActivationCachingStage>> keepers_;
+  std::map<ShardId, std::shared_ptr<stage::ActivationCachingStage>> keepers_;
   std::set<ShardId> broken_;  // shards whose collective has failed permanently
   std::optional<NetworkConnectionId> session_, heartbeat_;
   uint64_t sessions_ = 0;

@@ -72,10 +72,10 @@ void Worker::Meet() {
   for (Worker* rank : ranks) rank->BeginCompute(time);
 }
 
-std::vector<engine::StagePart> Worker::MakeParts() const {
-  std::vector<engine::StagePart> parts;
+std::vector<stage::StagePart> Worker::MakeParts() const {
+  std::vector<stage::StagePart> parts;
   for (const auto& part : batch_->parts) {
-    engine::StagePart& made = parts.emplace_back();
+    stage::StagePart& made = parts.emplace_back();
     made.pipeline = part.pipeline;
     made.plan = part.plan.get();
     if (part.input) made.input = *part.input;
@@ -84,27 +84,27 @@ std::vector<engine::StagePart> Worker::MakeParts() const {
 }
 
 Status Worker::RunTogether(const std::vector<Worker*>& ranks) {
-  std::vector<engine::HashStage*> stages;
-  std::vector<std::vector<engine::StagePart>> parts;
-  std::vector<std::span<engine::StagePart>> spans;
+  std::vector<stage::HashStage*> stages;
+  std::vector<std::vector<stage::StagePart>> parts;
+  std::vector<std::span<stage::StagePart>> spans;
   for (Worker* rank : ranks) {
     stages.push_back(rank->stages_.at(rank->batch_->shard).get());
     parts.push_back(rank->MakeParts());
   }
-  const auto keeper = [&](size_t rank) -> engine::ActivationCachingStage& {
+  const auto keeper = [&](size_t rank) -> stage::ActivationCachingStage& {
     return *ranks[rank]->keepers_.at(ranks[rank]->batch_->shard);
   };
   for (size_t r = 0; r < ranks.size(); ++r) spans.push_back(keeper(r).Enter(parts[r]));
-  Status ran = engine::HashStage::RunRanks(stages, spans);
+  Status ran = stage::HashStage::RunRanks(stages, spans);
   while (ran.ok()) {
     for (size_t r = 0; r < ranks.size(); ++r) spans[r] = keeper(r).Next();
     if (spans.front().empty()) break;
-    ran = engine::HashStage::RunRanks(stages, spans);
+    ran = stage::HashStage::RunRanks(stages, spans);
   }
   for (size_t r = 0; r < ranks.size() && ran.ok(); ++r) keeper(r).Leave(parts[r]);
   for (size_t r = 0; r < ranks.size() && ran.ok(); ++r) {
     auto& outputs = ranks[r]->outputs_.emplace();
-    for (engine::StagePart& part : parts[r]) {
+    for (stage::StagePart& part : parts[r]) {
       outputs.push_back({std::move(part.output), std::move(part.result)});
     }
   }

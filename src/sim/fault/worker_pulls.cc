@@ -31,7 +31,7 @@ void Worker::Do(cluster::StartPull& action) {
   for (const cluster::KvPiece& piece : *pieces) {
     for (int layer = piece.box.layers.begin; layer < piece.box.layers.end; ++layer) {
       for (int t = what.first_token; t < what.end_token; t += kTokensPerBox) {
-        engine::KvBox box = piece.box;
+        stage::KvBox box = piece.box;
         box.layers = {layer, layer + 1};
         box.first_token = t;
         box.end_token = std::min(t + kTokensPerBox, what.end_token);
@@ -52,7 +52,7 @@ bool Worker::AskForRows(TransferId id) {
   return activations.has_value();
 }
 
-void Worker::AskSource(TransferId id, const KvSource& source, const engine::KvBox& box) {
+void Worker::AskSource(TransferId id, const KvSource& source, const stage::KvBox& box) {
   const uint64_t part = next_part_++;
   ++pulls_.at(id).parts_left;
   SendTo(source.from, Channel::kBulk, PullAsk{part, source.handle, box}, 96);

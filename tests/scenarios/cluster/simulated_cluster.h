@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "cluster/controller_core.h"
+#include "cluster/control/controller_core.h"
 #include "tests/scenarios/cluster/message_text.h"
 
 namespace millrace::cluster {

@@ -1,0 +1,145 @@
+// Creation, operators' calls, and time.
+#include "cluster/control/controller_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/log.h"
+
+namespace millrace::cluster {
+
+Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options,
+                                                               Time now) {
+  if (options.num_layers < 1) return InvalidArgument("the model has no layers");
+  options.scheduler.stages = 1;
+  if (options.scheduler.num_host_blocks == 0) {
+    options.scheduler.preemption = sched::PreemptionMode::kRecompute;
+  }
+  const bool automatic = !options.plan.has_value();
+  const int stages = std::clamp(options.stages, 1, options.num_layers);
+  Plan plan = automatic
+                  ? EvenPlan(options.model, options.num_layers, stages, options.tensor_parallel)
+                  : *options.plan;
+  if (plan.num_layers != options.num_layers) {
+    return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
+                                       plan.num_layers, options.num_layers));
+  }
+  MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), options.node_names));
+  layout.automatic = automatic;
+  std::unique_ptr<ControllerCore> controller(
+      new ControllerCore(std::move(options), std::move(layout)));
+  MR_RETURN_IF_ERROR(controller->Prepare(std::move(controller->layout_), now));
+  return controller;
+}
+
+ControllerCore::ControllerCore(ControllerOptions options, Layout layout)
+    : options_(std::move(options)), layout_(std::move(layout)), blame_(options_.deaths_max) {}
+
+ControllerCore::~ControllerCore() = default;
+
+void ControllerCore::Receive(ConnectionId from, ToController message, Time now) {
+  if (!connections_.contains(from) && !std::holds_alternative<Join>(message)) {
+    ++counters_.stale_messages;  // from a worker that was given up
+    return;
+  }
+  std::visit([&](const auto& m) { On(from, m, now); }, message);
+}
+
+Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names, Time now) {
+  if (plan.num_layers != options_.num_layers) {
+    return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
+                                       plan.num_layers, options_.num_layers));
+  }
+  MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
+  return Prepare(std::move(layout), now);
+}
+
+Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
+  const Worker* worker = ByName(name);
+  if (worker == nullptr) {
+    return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
+  }
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return NotFound("the request is unknown or has ended");
+  if (!found->second.pipeline)
+    return FailedPrecondition("the request is waiting and has no KV to migrate");
+  if (moves_.contains(id)) return FailedPrecondition("the request is already migrating");
+  Pipeline& from = pipelines_.at(*found->second.pipeline);
+  if (from.Uses(worker->id)) {
+    return FailedPrecondition(fmt::format("the request already runs on {}", name));
+  }
+  for (auto& [pipeline_id, pipeline] : pipelines_) {
+    if (pipeline.open && !pipeline.retiring && pipeline.role != StageRole::kPrefill &&
+        pipeline.Uses(worker->id)) {
+      return StartMove(id, from, pipeline, now);
+    }
+  }
+  for (const PlannedPipeline& planned : layout_.pipelines) {
+    const bool through = std::ranges::any_of(planned.route, [&](const Hop& hop) {
+      const LayoutStage& stage = layout_.stages[static_cast<size_t>(hop.stage)];
+      return std::ranges::find(stage.ranks, worker->id, &Slot::worker) != stage.ranks.end();
+    });
+    if (through && planned.role != StageRole::kPrefill)
+      PipelineFor(planned.route, planned.role, now);
+  }
+  return FailedPrecondition(
+      fmt::format("no open pipeline uses worker {}; retry in a moment", name));
+}
+
+void ControllerCore::Tick(Time now) {
+  WatchHeartbeats(now);
+  FollowWorkers(now);
+  AssignWorkers(now);
+  MaybeSwitch(now);
+  OpenPipelines(now);
+  ExpireWaiting(now);
+  RenewLeases(now);
+  ExpireSurvivingStages(now);
+  try_waiting_ = true;
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (pipeline.open) dirty_.insert(id);  // leases and overdue retries
+  }
+  RetirePipelines(now);
+}
+
+void ControllerCore::Advance(Time now) {
+  if (std::exchange(try_waiting_, false)) Dispatch(now);
+  ContinuePauses(now);
+  const auto pump = [&](const std::set<PipelineId>& ids) {
+    for (PipelineId id : ids) {
+      if (Pipeline* pipeline = Find(id); pipeline != nullptr && pipeline->open)
+        Pump(*pipeline, now);
+    }
+  };
+  pump(std::exchange(dirty_, {}));
+  pump(std::exchange(ask_again_, {}));  // pipelines that waited for one that formed no step
+  dirty_.merge(std::exchange(ask_again_, {}));
+}
+
+namespace {
+
+// If `to` is empty the two vectors are swapped, so that both keep their capacity.
+template <typename T>
+void MoveOnto(std::vector<T>& from, std::vector<T>& to) {
+  if (to.empty()) {
+    to.swap(from);
+    return;
+  }
+  std::ranges::move(from, std::back_inserter(to));
+  from.clear();
+}
+
+}  // namespace
+
+void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) {
+  MoveOnto(actions_, actions);
+}
+
+void ControllerCore::TakeOutputs(std::vector<RequestOutput>& outputs) {
+  MoveOnto(outputs_, outputs);
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,392 @@
+// ControllerCore: the controller of a cluster as a state machine (Orca section 4.2's control plane;
+// Helix section 5; DistServe section 4.3; SpotServe section 4). Its inputs are requests, messages
+// and heartbeats of workers, and the time. Its outputs are messages to workers and outputs for
+// clients. It has no thread, socket, clock or random device, so the server's controller and the
+// fault lab run the same object.
+//
+// Invariants:
+//  - A layout assigns the layers of a plan's stages to workers. A free worker replaces a departed
+//    one. Without a free worker, an automatic layout is recomputed for the workers that remain.
+//  - Requests with the same route share a pipeline, which has one scheduler and one block table per
+//    request for all hops. A pipeline is opened once and never repaired. When it loses a worker,
+//    its requests continue in other pipelines from the tokens they have. A delivered token is never
+//    delivered again, and late messages are dropped because they name a closed pipeline.
+//  - The surviving workers of a lost pipeline keep their KV until its requests have fetched it, so
+//    that only the lost layers are computed again.
+//  - A request moves between pipelines with its KV (hand-over from prefill to decode, migration, a
+//    new plan). If the transfer fails, its KV is computed again from its tokens.
+//
+// Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
+// workers), controller_layout.cc (assignment of layers), controller_retire.cc (drained workers,
+// pipelines of earlier plans, plans that cannot be loaded), controller_pipelines.cc (steps),
+// controller_requests.cc (queue and outputs), controller_routes.cc (routes of plans that branch),
+// controller_moves.cc (KV transfers between pipelines), controller_leases.cc (leases on that KV),
+// controller_recoverable_kv.cc (KV of lost pipelines), controller_status.cc (status).
+//
+// Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
+// time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/control/blame_ledger.h"
+#include "cluster/control/controller_status.h"
+#include "cluster/control/kv_under_way.h"
+#include "cluster/control/layout.h"
+#include "cluster/control/pipeline_turns.h"
+#include "cluster/control/router.h"
+#include "core/connection_id.h"
+#include "core/output.h"
+#include "core/worker_messages.h"
+#include "sched/prefill_meter.h"
+#include "sched/scheduler.h"
+
+namespace millrace::cluster {
+
+struct SendToWorker {
+  ConnectionId to;
+  ToWorker message;
+};
+struct Disconnect {
+  ConnectionId connection;
+  std::string reason;
+};
+using ControllerAction = std::variant<SendToWorker, Disconnect>;
+
+struct ControllerOptions {
+  static constexpr size_t kWorkersMax = 1024;
+  static constexpr size_t kWeightSourcesMax = 16;  // for one shard
+  static constexpr size_t kMovesMax = 16;          // requests that migrate at the same time
+  // A worker counts as alive while its last heartbeat is less than this many intervals old.
+  static constexpr int64_t kAliveBeats = 3;
+  // A change of plan is given up after the ranks of a stage have failed to connect this many times.
+  static constexpr int kMeetingsMax = 3;
+
+  Term term;
+  std::string model;  // the model's name
+  int num_layers = 0;
+  WorkerIdentity identity;  // what workers must match; empty fields match anything
+  // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
+  // means as many as fit.
+  sched::SchedulerOptions scheduler;
+  // Receives every line of every pipeline's step log. Empty: no step log.
+  std::function<void(std::string_view)> step_log;
+  RouterOptions router;
+  int stages = 1;            // of an automatic layout; fewer while there are fewer workers
+  int tensor_parallel = 1;   // of an automatic layout
+  bool elastic = true;       // an automatic layout follows the number of workers
+  std::optional<Plan> plan;  // instead of an automatic layout
+  std::vector<std::string> node_names;
+
+  Duration heartbeat_every = Duration::Seconds(0.25);
+  Duration silent_limit = Duration::Seconds(3);  // a worker without a heartbeat for longer is lost
+  // A worker is lost when a batch runs longer than `stuck_limit` and longer than `stuck_factor`
+  // times its longest earlier batch.
+  Duration stuck_limit = Duration::Seconds(3);
+  double stuck_factor = 8;
+  Duration first_batch_limit = Duration::Seconds(60);
+  Duration replace_limit = Duration::Seconds(2);   // before an automatic layout changes
+  Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline
+  int waiting_max = 4096;                          // requests that may wait for a pipeline
+  // A request fails once it has lost this many pipelines without a token in between, because it may
+  // be what kills them.
+  int deaths_max = 2;
+  Duration hold_limit = Duration::Seconds(30);  // how long KV is kept for a puller that is silent
+  uint64_t secret = 0;                          // random; for the nonces of KV handles
+};
+
+class ControllerCore {
+ public:
+  // kInvalidArgument when options or plan contradict each other.
+  static Result<std::unique_ptr<ControllerCore>> Create(ControllerOptions options, Time now);
+  ~ControllerCore();
+
+  // Takes a new request or, after a restart, one with `resumed`. Ids are never reused.
+  // kInvalidArgument: it can never fit. kResourceExhausted: too many requests wait.
+  Status Submit(sched::NewRequest request, Time now);
+  // Ends the request or its sequence `index`; unknown ones are ignored.
+  void Abort(RequestId id, std::optional<int> index, Time now);
+
+  void Receive(ConnectionId from, ToController message, Time now);
+  void Beat(ConnectionId from, const Heartbeat& beat, Time now);
+  void ConnectionLost(ConnectionId connection, const Status& reason, Time now);
+
+  // Calls of operators. kNotFound, kInvalidArgument and kFailedPrecondition carry one line that
+  // says why the call was rejected.
+  Status ApplyPlan(Plan plan, std::vector<std::string> node_names, Time now);
+  Status DrainWorker(std::string_view name, Time now);
+  Status Migrate(RequestId id, std::string_view worker, Time now);
+
+  // Handles timeouts. Call it at least once per heartbeat interval.
+  void Tick(Time now);
+  // Forms the steps that can run now. Call it after every other call.
+  void Advance(Time now);
+
+  // What was produced since the last call, in order.
+  void TakeActions(std::vector<ControllerAction>& actions);
+  void TakeOutputs(std::vector<RequestOutput>& outputs);
+
+  std::optional<std::string> Missing() const;
+  ClusterStatus Describe(Time now) const;
+  sched::SchedulerStats Stats() const;  // summed over all pipelines
+  std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
+  std::vector<sched::RequestInfo> InspectAll(Time now) const;
+  std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any pipeline (watchdog)
+  const ControllerCounters& counters() const { return counters_; }
+  int64_t epoch() const { return layout_.plan.epoch; }  // of the plan in force
+  int64_t newest_epoch() const { return epoch_; }       // of the newest plan that was begun
+  // The last change of plan, if it was given up.
+  const std::optional<GivenUpPlan>& given_up() const { return given_up_; }
+  size_t requests() const { return requests_.size(); }
+  // Checks that the tables here agree with each other and with every pipeline's scheduler. Crashes
+  // with the reason if they do not.
+  void CheckIntegrity() const;
+
+ private:
+  struct Worker {
+    WorkerId id;
+    ConnectionId connection;
+    Join join;
+    WorkerAddress address;  // includes `id`
+    Time last_beat;
+    Heartbeat beat;
+    int64_t longest_batch_ms = 0;
+    bool draining = false;
+    bool leaving = false;  // it has announced that it leaves
+    std::string unusable;  // why it gets no layers; empty: it gets layers
+  };
+  struct Pipeline {
+    PipelineId id;
+    Route route;  // in stages of the layout
+    StageRole role = StageRole::kBoth;
+    std::vector<PipelineHop> hops;
+    std::vector<std::vector<WorkerId>> workers;  // by hop and rank
+    std::unique_ptr<sched::Scheduler> scheduler;
+    std::optional<sched::PrefillMeter> prefill;  // set where swap and recompute are compared
+    int num_blocks = 0;
+    std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
+    bool open = false;
+    bool retiring = false;  // takes no more requests: replaced, or a worker drains
+    std::set<RequestId> requests;
+    bool Uses(WorkerId worker) const;
+  };
+  struct Tracked {
+    // Members that every token touches are adjacent: with 10,000 requests none of them is in the
+    // CPU cache.
+    std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
+    int64_t delivered = 0;               // tokens
+    Time arrived, waits_since;
+    sched::NewRequest spec;  // as the client sent it; a prefill pipeline has other parameters
+    std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
+    std::optional<Route> route;                // chosen by the router
+    std::optional<RecoverableKv> left;
+
+    int n() const { return spec.params->n; }
+    int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
+  };
+  using WaitingKey = std::pair<Time, RequestId>;
+
+  ControllerCore(ControllerOptions options, Layout layout);
+
+  // controller_workers.cc
+  void Admit(ConnectionId connection, Join join, Time now);
+  Status CheckJoin(const Join& join) const;
+  void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
+  void UnassignSlots(Layout& layout, WorkerId worker);
+  void WatchHeartbeats(Time now);
+  bool Heard(const Worker& worker, Time now) const;
+  Worker* ByConnection(ConnectionId connection);
+  Worker* ByName(std::string_view name);
+  void Send(WorkerId worker, ToWorker message);
+  int UsableWorkers() const;
+
+  // controller_layout.cc
+  void AssignWorkers(Time now);
+  void AssignLayout(Layout& layout, const Layout* other);
+  std::optional<WorkerId> ChooseWorker(const Layout& layout, const Layout* other,
+                                       const LayoutStage& stage, int rank) const;
+  std::vector<WorkerAddress> WeightSources(WorkerId of, LayerRange layers) const;
+  void RequestLoad(LayoutStage& stage);
+  static bool HasSlot(const Layout& layout, WorkerId worker);
+  void On(ConnectionId from, const ShardLoaded& message, Time now);
+  void On(ConnectionId from, const ShardProgress& message, Time now);
+  Slot* FindSlot(ShardId shard);
+  static LayoutStage* FindStage(Layout& layout, ShardId of_rank);
+  void LoadFailed(Worker& worker, const ShardLoaded& message, Time now);
+  bool RetryConnecting(const ShardLoaded& message, Time now);
+  void FollowWorkers(Time now);
+  Status Prepare(Layout layout, Time now);
+  void MaybeSwitch(Time now);
+  void DropUnusedShards();
+
+  // controller_retire.cc
+  Status Relieve(const Worker& worker, Time now);
+  bool CloseStagesOf(WorkerId worker, Time now);
+  std::set<WorkerId> DrainingInService() const;
+  void EmptyClosedStages();
+  void GiveUpNext(const std::string& reason, Time now);
+  void RetirePipelines(Time now);
+  void TakeOut(Pipeline& pipeline, RequestId id, Time now);
+  void ReleaseIdleWorkers();
+
+  // controller_pipelines.cc
+  Pipeline* PipelineFor(const Route& route, StageRole role, Time now);
+  std::vector<int> CacheActivationsAt(LayerRange hop, StageRole role) const;
+  Pipeline* OpenPipeline(const Route& route, StageRole role, Time now);
+  void OpenPipelines(Time now);
+  int BlocksFor(const Route& route) const;
+  void On(ConnectionId from, const PipelineOpened& message, Time now);
+  void On(ConnectionId from, const StepDone& message, Time now);
+  void On(ConnectionId from, const PipelineBroken& message, Time now);
+  // `failed`: the hop whose collective has failed.
+  void LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
+                    std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
+  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
+  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
+  bool ResetGroup(ShardId of_rank);
+  void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
+  void ClosePipeline(PipelineId id);
+  void Pump(Pipeline& pipeline, Time now);
+  Pipeline* Find(PipelineId id);
+
+  // controller_requests.cc
+  // kNotYet: the request waits for an event of its own, which does not block the requests behind
+  // it.
+  enum class Placed : uint8_t { kYes, kNotNow, kNotYet, kNever };
+  void Dispatch(Time now);
+  Phase PhaseOf(const Tracked& tracked) const;
+  Placed Place(RequestId id, Tracked& tracked, Time now);
+  Pipeline* ChoosePipeline(RequestId id, Tracked& tracked, Time now);
+  Status AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked, Time now);
+  std::vector<int> ToFetch(RequestId id, Tracked& tracked, const Pipeline& pipeline);
+  void Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now);
+  void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
+                  Time now);
+  void ExpireWaiting(Time now);
+  void FilterOutputs(Pipeline& pipeline, size_t first, Time now);
+  void Forget(RequestId id, Time now);
+  int64_t OutputLimit(const Tracked& tracked) const;
+
+  // controller_routes.cc
+  Result<Router> NewRouter(const Plan& plan) const;
+  void MakeRouter(Time now);
+  void UpdateRouter(Time now);
+  Status SubmitToRouter(RequestId id, Tracked& tracked, Time now);
+  void RerouteWaiting(Time now);
+  void ApplyRouterDecisions(Time now);
+
+  // controller_moves.cc
+  void HandOver(Pipeline& from, RequestId id, RequestOutput& last, Time now);
+  Status StartMove(RequestId id, Pipeline& from, Pipeline& to, Time now);
+  void StartPulls(Pipeline& pipeline, Time now);
+  bool IsLeaving(const Pipeline& pipeline) const;
+  PulledActivations ActivationsFrom(const Pipeline* pipeline) const;
+  bool StartPull(Pipeline& pipeline, Move& move, const Pipeline& from, const sched::KvPull& pull,
+                 Time now);
+  void On(ConnectionId from, const PullDone& message, Time now);
+  void PullEnded(const PullJob& job, Time now);
+  void ContinueMove(RequestId id, Time now);
+  void FinishPause(RequestId id, Time now);
+  void EndMove(RequestId id, bool complete, Time now);
+  void AbandonMove(RequestId id, Time now);
+  void EndMovesOf(PipelineId id, Time now);
+  void ReleaseSource(const Move& move, RequestId id);
+  void CloseSource(const Move& move, const Pipeline& from);
+  void ContinuePauses(Time now);
+  KvHandle NewHandle(PipelineId pipeline);
+  bool SourceStillHolds(RequestId id, const Move& move, Time now) const;
+  int WholeBlocks(int tokens) const;
+
+  // controller_leases.cc
+  void RenewLeases(Time now);
+  bool PullerAlive(PipelineId to, Time now) const;
+  void RenewMove(RequestId id, Move& move, Time now);
+  void RenewLeft(RequestId id, Tracked& tracked, Time now);
+  void RenewFetch(PullJob& job, Time now);
+  void ExportAgain(PipelineId pipeline, const ExportKv& exported);
+  bool RenewalDue(Time& renew_at, Time now) const;
+
+  // controller_recoverable_kv.cc
+  const std::vector<PipelineHop>* HopsOf(PipelineId id);
+  bool StillThere(const PipelineHop& hop) const;
+  bool HasSurvivingStages(WorkerId worker) const;
+  void RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
+                             std::optional<WorkerId> suspect, Time now);
+  // `held`: the blocks that the pipeline's scheduler still holds, if the pipeline continues.
+  void LeaveBehind(RequestId id, PipelineId pipeline, sched::DetachedRequest here,
+                   std::vector<BlockIndex> held);
+  void LeaveAtSource(RequestId id, const Move& move, Pipeline& from);
+  void DropLeft(RequestId id, Tracked& tracked);
+  void DropWaiters(PipelineId pipeline);
+  void CloseSurvivingStages(PipelineId id, const SurvivingStages& surviving_stages);
+  void ExpireSurvivingStages(Time now);
+  std::vector<PipelineHop> HoldersOf(LayerRange layers, PipelineId in);
+  bool StillLeft(RequestId id, const RecoverableKv& left);
+  bool CanFetch(RequestId id, const Tracked& tracked, const Pipeline& pipeline);
+  bool StartFetch(Pipeline& pipeline, const sched::KvPull& pull, bool doubtful = false);
+  bool FetchTail(Pipeline& to, const PullJob& job, Time now);
+  void FetchFrom(const PipelineHop& holder, const Pipeline& pipeline, size_t hop,
+                 const sched::KvPull& pull, uint64_t job_id, PullJob& job);
+  static void NoteFetched(PullJob& job, const PullDone& done);
+  void CloseFetch(const PullJob& job);
+  void FetchFailed(Pipeline& pipeline, RequestId id, Time now);
+  void FetchEnded(const PullJob& job, Time now);
+
+  void On(ConnectionId from, const Leaving& message, Time now);
+  void On(ConnectionId from, const Join& message, Time now);
+  uint64_t NextId() { return (options_.term.value() << 40) | ++next_id_; }
+
+  const ControllerOptions options_;
+  Layout layout_;
+  std::optional<Layout> next_;    // being loaded; replaces layout_ once it is up
+  std::optional<Router> router_;  // set where layout_ routes requests one by one
+  // Since when the number of usable workers calls for another layout, and that number.
+  std::optional<Time> mismatch_since_;
+  int mismatch_usable_ = 0;
+  bool follows_ = true;                  // false: a layout for the present workers was given up
+  std::optional<GivenUpPlan> given_up_;  // the last change of plan, if it was given up
+  int64_t epoch_ = 0;
+
+  std::map<WorkerId, Worker> workers_;
+  std::map<ConnectionId, WorkerId> connections_;
+  std::map<ShardId, WorkerId> shards_;  // requested or loaded
+  std::map<PipelineId, Pipeline> pipelines_;
+  std::map<PipelineId, SurvivingStages> surviving_stages_;
+  // By pipeline, lost or not: the requests that have recoverable KV there.
+  std::map<PipelineId, std::set<RequestId>> waiters_;
+  std::set<PipelineId> dirty_;      // something changed since their last step was formed
+  PipelineTurns turns_;             // of pipelines that must not run at the same time
+  std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now
+  std::unordered_map<RequestId, Tracked> requests_;
+  BlameLedger blame_;
+  std::set<WaitingKey> waiting_;
+  bool try_waiting_ = false;  // something changed since waiting requests were last tried
+  // By PipelineKey: the earliest time of the next attempt, and the back-off.
+  std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;
+
+  std::map<RequestId, Move> moves_;
+  std::map<uint64_t, PullJob> pull_jobs_;
+  std::unordered_map<TransferId, uint64_t> transfers_;
+  uint64_t next_id_ = 0;
+
+  std::vector<ControllerAction> actions_;
+  std::vector<RequestOutput> outputs_;
+  std::vector<sched::KvPull> pulls_;
+  std::vector<sched::PreemptionRecord> preemptions_;
+  sched::SchedulerStats closed_pipelines_;  // counters of closed pipelines
+  ControllerCounters counters_;
+};
+
+}  // namespace millrace::cluster

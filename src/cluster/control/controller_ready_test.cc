@@ -1,0 +1,231 @@
+// Readiness of a cluster: it needs one complete pipeline, or one of each kind if prefill and decode
+// are separate. Also the queue: prompts and requests that decode do not block each other.
+#include <gtest/gtest.h>
+
+#include "cluster/control/layout.h"
+#include "cluster/control/testing/scripted_workers.h"
+
+namespace millrace::cluster {
+namespace {
+
+class Ready : public ScriptedWorkers {
+ protected:
+  std::string Missing() const { return Describe().missing.value_or("nothing"); }
+  std::string Degraded() const { return Describe().degraded.value_or("nothing"); }
+};
+
+TEST_F(Ready, AReplicaServesWhileAnotherIsMissing) {
+  Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  EXPECT_EQ(Missing(), "No worker has joined yet.");
+  Join(1);
+  EXPECT_EQ(Missing(), "nothing");
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
+  // It serves, although not every stage has ever been up.
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(Submit(id).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
+  Join(2);
+  EXPECT_EQ(Degraded(), "nothing");
+  for (uint64_t id = 5; id <= 8; ++id) ASSERT_TRUE(Submit(id).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1, 2}));
+  EndStep(1);
+  EndStep(2);
+  Lose(1);
+  EXPECT_EQ(Missing(), "nothing");
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
+  // Its requests continue at the other, and do not wait for a worker to return.
+  EXPECT_EQ(Describe().waiting, 0);
+  Lose(2);
+  EXPECT_EQ(Missing(), "No worker has joined yet.");
+}
+
+// Their pipeline was chosen before the loss was known.
+TEST_F(Ready, RequestsThatWaitForALostReplicaGoToAnother) {
+  Start(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  Join(1);
+  Join(2);
+  for (uint64_t id = 1; id <= 8; ++id) ASSERT_TRUE(Submit(id).ok());
+  steps_.clear();
+  Lose(2);
+  Pass(1);
+  EXPECT_EQ(Describe().waiting, 0);
+  for (const PipelineStatus& pipeline : Describe().pipelines) {
+    EXPECT_EQ(pipeline.workers, (std::vector<std::string>{"w1"}));
+    EXPECT_EQ(pipeline.requests, 8);
+  }
+}
+
+TEST_F(Ready, APipelineNamesWhatItLacks) {
+  Start(Chains({{kFront, kBoth}, {kBack, kBoth}}));
+  Join(1);
+  EXPECT_EQ(Missing(), "Layers 2-3 are not on any worker.");
+  EXPECT_EQ(Degraded(), "nothing") << "Missing() reports it already";
+  Join(2);
+  EXPECT_EQ(Missing(), "nothing");
+}
+
+TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
+  Start(Chains({{kAll, kPrefill}, {kFront, kDecode}, {kBack, kDecode}, {kAll, kDecode}}));
+  Join(1);
+  EXPECT_EQ(Missing(), "Decode: the model's layers are not on any worker.");
+  Join(2);
+  Join(3);
+  EXPECT_EQ(Missing(), "nothing");
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.")
+      << "the second decode pipeline";
+  Join(4);
+  EXPECT_EQ(Degraded(), "nothing");
+  Lose(3);
+  EXPECT_EQ(Missing(), "nothing") << "the other pipeline decodes";
+  Lose(1);
+  EXPECT_EQ(Missing(), "Prefill: the model's layers are not on any worker.");
+  Lose(4);
+  EXPECT_EQ(Missing(),
+            "Prefill: the model's layers are not on any worker. Decode: layers 2-3 are not on any "
+            "worker.");
+}
+
+// Readiness and the choice of a pipeline agree.
+TEST_F(Ready, AStageForBothStandsInForPrefill) {
+  Start(Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kBoth}}));
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  ASSERT_TRUE(Submit(1).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
+  steps_.clear();
+  Lose(1);
+  EXPECT_EQ(Missing(), "nothing");
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{3}));
+  Lose(3);
+  EXPECT_EQ(Missing(), "Prefill: the model's layers are not on any worker.");
+}
+
+// Two first stages share the stage after them, and a fourth stage holds all layers.
+TEST_F(Ready, WhatIsMissingFollowsTheEdges) {
+  Plan plan{.num_layers = 4};
+  plan.stages = {{.layers = kFront}, {.layers = {0, 1}}, {.layers = {1, 4}}, {.layers = kAll}};
+  plan.edges = {{std::nullopt, 0, 1}, {std::nullopt, 1, 1}, {0, 2, 1},           {1, 2, 1},
+                {2, std::nullopt, 1}, {std::nullopt, 3, 1}, {3, std::nullopt, 1}};
+  Layout layout = MakeLayout(plan, {}).value();
+  ASSERT_TRUE(layout.pipelines.empty());
+  const auto set = [&](const std::set<int>& up) {
+    for (int i = 0; i < 4; ++i) {
+      Slot& slot = layout.stages[static_cast<size_t>(i)].ranks.front();
+      slot.loaded = up.contains(i);
+      slot.worker = slot.loaded ? std::optional(WorkerId(1)) : std::nullopt;
+    }
+  };
+  set({});
+  EXPECT_EQ(layout.Missing(), "The model's layers are not on any worker.") << "one worker would do";
+  set({0});
+  EXPECT_EQ(layout.Missing(), "Layers 1-3 are not on any worker.");
+  set({0, 1});
+  EXPECT_EQ(layout.Missing(), "Layers 1-3 are not on any worker.");
+  set({2});
+  EXPECT_EQ(layout.Missing(), "Layers 0-1 are not on any worker.");
+  set({1, 2});
+  EXPECT_EQ(layout.Missing(), std::nullopt);
+  EXPECT_EQ(layout.Degraded(), "Layers 0-1 are not on any worker.");
+  set({3});
+  EXPECT_EQ(layout.Missing(), std::nullopt);
+  layout.stages[3].closing = true;
+  EXPECT_EQ(layout.Missing(), "The model's layers are on a worker that is leaving.");
+  layout.stages[3].closing = false;
+  set({0, 1, 2, 3});
+  EXPECT_EQ(layout.Degraded(), std::nullopt);
+}
+
+// The first worker decodes and the second computes prompts. A later worker replaces the first.
+class Waiting : public ScriptedWorkers {
+ protected:
+  Waiting() {
+    Start(Chains({{kAll, kDecode}, {kAll, kPrefill}}));
+    Join(1);
+    Join(2);
+  }
+};
+
+TEST_F(Waiting, APromptDoesNotHoldUpRequestsThatOnlyDecode) {
+  Lose(2);
+  ASSERT_TRUE(Submit(1).ok());
+  EXPECT_EQ(Describe().waiting, 1) << "it waits for a worker that computes prompts";
+  // Several sequences stay where they decode, prompt included.
+  ASSERT_TRUE(Submit(2, 10, 2).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
+  EXPECT_EQ(Describe().waiting, 1);
+  // The same holds for such a request after its worker is lost.
+  EndStep(1);
+  steps_.clear();
+  Lose(1);
+  EXPECT_EQ(Describe().waiting, 2);
+  Join(3);
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{3}));
+  EXPECT_EQ(Describe().waiting, 1);
+  EXPECT_EQ(c_->Inspect(RequestId(1), now_)->waits_for,
+            "Prefill: the model's layers are not on any worker.");
+}
+
+TEST_F(Waiting, ARequestThatDecodesDoesNotHoldUpPrompts) {
+  ASSERT_TRUE(Submit(1).ok());
+  EndStep(2);
+  ASSERT_EQ(pulls_.size(), 1u) << "its KV is handed over";
+  EndPull(0);
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
+  steps_.clear();
+  Lose(1);
+  EXPECT_EQ(Describe().waiting, 1);
+  ASSERT_TRUE(Submit(2).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{2})) << "its prompt is computed meanwhile";
+  EXPECT_EQ(Describe().waiting, 1);
+}
+
+// A request whose prompt was being computed does not wait for another prefill worker: its prompt is
+// computed where it will be decoded.
+TEST_F(Waiting, ALostPromptIsComputedWhereItWillBeDecoded) {
+  ASSERT_TRUE(Submit(1).ok());
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{2}));
+  steps_.clear();
+  Lose(2);
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
+  ASSERT_TRUE(Submit(2).ok());
+  EXPECT_EQ(Describe().waiting, 1) << "a new one does wait";
+}
+
+// Requests of one kind keep the order of arrival.
+TEST_F(Waiting, OldestFirst) {
+  Lose(2);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    Pass(0.1);
+    ASSERT_TRUE(Submit(id).ok());
+  }
+  Join(3);
+  ASSERT_EQ(steps_.size(), 1u);
+  EXPECT_EQ(steps_[0].second.plan.sequences.size(), 3u);
+  EndStep(3);
+  // All three were in one step; their first tokens are delivered in the order of arrival.
+  std::vector<uint64_t> delivered;
+  for (const RequestOutput& output : outputs_) delivered.push_back(output.request.value());
+  EXPECT_EQ(delivered, (std::vector<uint64_t>{1, 2, 3}));
+}
+
+// Each request gets a route of its own here. The ranks form their group again meanwhile.
+TEST_F(Waiting, RequestsAvoidAStageWhoseCollectiveFailed) {
+  Plan plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
+  plan.stages[1].tensor_parallel = 2;
+  Start(plan);
+  for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
+  for (uint64_t id = 1; id <= 2; ++id) ASSERT_TRUE(Submit(id).ok());
+  std::optional<PipelineId> broken;
+  for (const PipelineStatus& pipeline : Describe().pipelines) {
+    if (std::ranges::count(pipeline.workers, Name(2)) > 0) broken = pipeline.id;
+  }
+  ASSERT_TRUE(broken);
+  load_hangs_ = {2, 3};
+  c_->Receive(ConnectionId(2), PipelineBroken{*broken, Unavailable("a rank is late"), {}}, now_);
+  Settle();
+  for (uint64_t id = 3; id <= 6; ++id) ASSERT_TRUE(Submit(id).ok());
+  ASSERT_EQ(Describe().pipelines.size(), 1u);
+  EXPECT_EQ(Describe().pipelines[0].requests, 6) << "at the other replica";
+  EXPECT_EQ(Describe().waiting, 0);
+}
+
+}  // namespace
+}  // namespace millrace::cluster

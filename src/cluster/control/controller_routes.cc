@@ -1,0 +1,89 @@
+// Plans that branch: the router chooses a route per request. This file tells it which stages are up
+// and which requests wait.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "cluster/control/controller_core.h"
+
+namespace millrace::cluster {
+namespace {
+
+// In token layers. Assumed for stages whose memory is not known yet; more than any stage has.
+constexpr int64_t kUnknownKv = int64_t{1} << 40;
+
+}  // namespace
+
+Result<Router> ControllerCore::NewRouter(const Plan& plan) const {
+  return Router::Create(plan, std::vector<int64_t>(plan.stages.size(), kUnknownKv),
+                        options_.router);
+}
+
+// Called as soon as some route is up. The other stages get requests once they are up.
+void ControllerCore::MakeRouter(Time now) {
+  router_.reset();
+  if (!layout_.pipelines.empty()) return;
+  auto router = NewRouter(layout_.plan);
+  if (!router.ok()) {
+    MR_LOG(error, "the plan cannot be routed: {}", router.status().message());
+    return;
+  }
+  router_.emplace(std::move(*router));
+  UpdateRouter(now);
+  for (auto& [id, tracked] : requests_) tracked.route.reset();
+  const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
+  for (const auto& [arrived, id] : waiting) (void)SubmitToRouter(id, requests_.at(id), now);
+}
+
+void ControllerCore::UpdateRouter(Time now) {
+  if (!router_) return;
+  for (size_t i = 0; i < layout_.stages.size(); ++i) {
+    const LayoutStage& stage = layout_.stages[i];
+    if (std::ranges::all_of(stage.ranks, &Slot::loaded)) {
+      router_->SetStageKv(static_cast<int>(i), stage.KvTokenLayers());
+    }
+  }
+  for (size_t i = 0; i < layout_.stages.size(); ++i) {
+    router_->SetStageUp(static_cast<int>(i), layout_.stages[i].Up(), now);
+  }
+}
+
+Status ControllerCore::SubmitToRouter(RequestId id, Tracked& tracked, Time now) {
+  const Status submitted = router_->Submit(
+      {.id = id, .prompt_tokens = tracked.prompt_tokens(), .output_tokens = OutputLimit(tracked)},
+      now);
+  ApplyRouterDecisions(now);
+  return submitted;
+}
+
+// Waiting requests whose route has a stage that is down get another route.
+void ControllerCore::RerouteWaiting(Time now) {
+  if (!router_) return;
+  std::vector<RequestId> rerouted;
+  for (const auto& [arrived, id] : waiting_) {
+    const std::optional<Route>& route = requests_.at(id).route;
+    const bool down = route && std::ranges::any_of(*route, [&](const Hop& hop) {
+                        return !layout_.stages[static_cast<size_t>(hop.stage)].Up();
+                      });
+    if (down) rerouted.push_back(id);
+  }
+  for (RequestId id : rerouted) {
+    Tracked& tracked = requests_.at(id);
+    tracked.route.reset();
+    router_->Release(id, 0, now);
+    (void)SubmitToRouter(id, tracked, now);
+  }
+}
+
+void ControllerCore::ApplyRouterDecisions(Time now) {
+  for (Router::Decision& decision : router_->TakeDecisions(now)) {
+    const auto found = requests_.find(decision.id);
+    if (found == requests_.end()) continue;
+    if (decision.outcome == Router::Outcome::kRouted) {
+      found->second.route = std::move(decision.route);
+      try_waiting_ = true;
+    }
+  }
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,213 @@
+// The controller's status and counters, and its integrity check.
+#include "cluster/control/controller_status.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "cluster/control/controller_core.h"
+
+namespace millrace::cluster {
+namespace {
+
+using Counters = ControllerCounters;
+
+constexpr auto kCounters = std::to_array<ControllerCounter>({
+    {"joins", "millrace_cluster_worker_joins_total", "Workers that joined.", &Counters::joins},
+    {"joins_refused", "millrace_cluster_worker_joins_refused_total",
+     "Joins that were refused: different model, version or numeric class, or name already in use.",
+     &Counters::joins_refused},
+    {"workers_lost", "millrace_cluster_workers_lost_total",
+     "Workers that left or were lost, including drained ones.", &Counters::workers_lost},
+    {"pipelines_opened", "millrace_cluster_pipelines_opened_total",
+     "Pipelines opened over workers.", &Counters::pipelines_opened},
+    {"pipelines_lost", "millrace_cluster_pipelines_lost_total",
+     "Pipelines lost with a worker, a connection or a failed step.", &Counters::pipelines_lost},
+    {"layouts", "millrace_cluster_plans_begun_total",
+     "Plans that were begun, including automatic ones.", &Counters::layouts},
+    {"plans_applied", "millrace_cluster_plans_applied_total", "Plans that came into force.",
+     &Counters::plans_applied},
+    {"plans_given_up", "millrace_cluster_plans_given_up_total",
+     "Plans that were given up because they could not be loaded.", &Counters::plans_given_up},
+    {"replays", "millrace_cluster_replays_total",
+     "Requests that lost their pipeline and continued in another from the tokens they had.",
+     &Counters::replays},
+    {"fetched", "millrace_cluster_replays_with_kv_total",
+     "Replays that fetched KV from surviving workers.", &Counters::fetched},
+    {"computed_in_part", "millrace_cluster_replays_in_part_total",
+     "Replays with KV that computed only some layers again.", &Counters::computed_in_part},
+    {"failed_by_losses", "millrace_cluster_requests_failed_by_losses_total",
+     "Requests that failed because pipelines were lost repeatedly while they ran.",
+     &Counters::failed_by_losses},
+    {"expired", "millrace_cluster_requests_expired_total",
+     "Requests that failed because they waited too long for workers.", &Counters::expired},
+    {"moves", "millrace_cluster_moves_total",
+     "Moves of a request and its KV to another pipeline that were begun.", &Counters::moves},
+    {"moves_failed", "millrace_cluster_moves_failed_total",
+     "Moves that failed; the request continued without that KV.", &Counters::moves_failed},
+    {"moved_bytes", "millrace_cluster_moved_bytes_total", "Bytes of KV that workers pulled.",
+     &Counters::moved_bytes},
+    {"pulls_failed", "millrace_cluster_pulls_failed_total",
+     "Pulls of KV that a worker could not complete.", &Counters::pulls_failed},
+    {"leases_renewed", "millrace_cluster_kv_leases_renewed_total",
+     "Leases on KV that were renewed because the puller is alive.", &Counters::leases_renewed},
+    {"stale_messages", "millrace_cluster_stale_messages_total",
+     "Messages dropped because their session, pipeline or transfer no longer exists.",
+     &Counters::stale_messages},
+});
+static_assert(sizeof(Counters) == kCounters.size() * sizeof(uint64_t), "a counter is not listed");
+
+}  // namespace
+
+std::span<const ControllerCounter> AllControllerCounters() { return kCounters; }
+
+std::optional<std::string> ControllerCore::Missing() const {
+  if (workers_.empty()) return "No worker has joined yet.";
+  return layout_.Missing();
+}
+
+ClusterStatus ControllerCore::Describe(Time now) const {
+  ClusterStatus status{.term = options_.term,
+                       .epoch = layout_.plan.epoch,
+                       .plan = layout_.plan,
+                       .missing = Missing(),
+                       .degraded = layout_.Degraded(),
+                       .changing = next_.has_value(),
+                       .given_up = given_up_,
+                       .requests = std::ssize(requests_),
+                       .waiting = std::ssize(waiting_),
+                       .moving = std::ssize(moves_),
+                       .counters = counters_};
+  for (const auto& [id, worker] : workers_) {
+    WorkerStatus& w = status.workers.emplace_back();
+    w.id = id;
+    w.name = worker.join.name;
+    w.device = worker.join.device;
+    w.control = worker.address.control;
+    w.note = worker.unusable;
+    w.draining = worker.draining;
+    w.memory_bytes = worker.join.memory_bytes;
+    w.batches = worker.beat.steps_done;
+    w.silent = now - worker.last_beat;
+    for (const LayoutStage& stage : layout_.stages) {
+      for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
+        const Slot& slot = stage.ranks[rank];
+        if (slot.worker != id || !slot.loaded) continue;
+        w.layers.push_back(stage.plan.layers);
+        w.rank = static_cast<int>(rank);
+        w.ranks = static_cast<int>(stage.ranks.size());
+        w.weight_bytes += slot.facts.weight_bytes;
+        w.kv_bytes += slot.facts.kv_bytes;
+      }
+    }
+  }
+  for (const auto& [id, pipeline] : pipelines_) {
+    PipelineStatus& l = status.pipelines.emplace_back();
+    l.id = id;
+    for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
+      l.workers.push_back(workers_.at(pipeline.workers[hop].front()).join.name);
+      l.layers.push_back(pipeline.hops[hop].layers);
+    }
+    l.role = pipeline.role;
+    l.open = pipeline.open;
+    l.retiring = pipeline.retiring;
+    l.requests = std::ssize(pipeline.requests);
+    l.blocks_total = pipeline.num_blocks;
+    l.blocks_used = pipeline.scheduler->blocks_in_use();
+  }
+  return status;
+}
+
+sched::SchedulerStats ControllerCore::Stats() const {
+  sched::SchedulerStats sum;
+  for (const auto& [id, pipeline] : pipelines_) sum += pipeline.scheduler->Stats();
+  sum += closed_pipelines_;
+  sum.waiting += static_cast<int>(waiting_.size());
+  return sum;
+}
+
+std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now) const {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return std::nullopt;
+  const Tracked& tracked = found->second;
+  if (tracked.pipeline) return pipelines_.at(*tracked.pipeline).scheduler->Inspect(id, now);
+  sched::RequestInfo info;
+  info.id = id;
+  info.age = now - tracked.arrived;
+  info.prompt_tokens = tracked.prompt_tokens();
+  info.output_tokens = static_cast<int>(tracked.delivered);
+  info.waits_for = Missing().value_or("a pipeline");
+  return info;
+}
+
+std::vector<sched::RequestInfo> ControllerCore::InspectAll(Time now) const {
+  std::vector<sched::RequestInfo> all;
+  for (const auto& [id, tracked] : requests_) {
+    if (auto info = Inspect(id, now)) all.push_back(std::move(*info));
+  }
+  std::ranges::sort(all, {}, &sched::RequestInfo::id);
+  return all;
+}
+
+std::optional<sched::RequestInfo> ControllerCore::Stalled(Time now) const {
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (!pipeline.open) continue;
+    if (auto stalled = pipeline.scheduler->Stalled(now)) return stalled;
+  }
+  return std::nullopt;
+}
+
+void ControllerCore::CheckIntegrity() const {
+  for (const auto& [id, pipeline] : pipelines_) {
+    pipeline.scheduler->CheckIntegrity();
+    for (RequestId request : pipeline.requests) {
+      const auto found = requests_.find(request);
+      MR_CHECK(found != requests_.end() && found->second.pipeline == id)
+          << "pipeline " << id << " has request " << request << ", which is not in it";
+    }
+    for (const auto& hop : pipeline.workers) {
+      for (WorkerId worker : hop) {
+        MR_CHECK(workers_.contains(worker)) << "pipeline " << id << " has a lost worker";
+      }
+    }
+  }
+  for (const auto& [id, tracked] : requests_) {
+    MR_CHECK(tracked.pipeline.has_value() != tracked.waiting.has_value())
+        << "request " << id << " is both in a pipeline and waiting, or neither";
+    MR_CHECK(tracked.waiting.has_value() == waiting_.contains({tracked.arrived, id}))
+        << "request " << id << " waits but is not queued, or is queued but does not wait";
+    if (!tracked.pipeline) continue;
+    const auto pipeline = pipelines_.find(*tracked.pipeline);
+    MR_CHECK(pipeline != pipelines_.end() && pipeline->second.requests.contains(id))
+        << "request " << id << " is in a pipeline that does not know it";
+  }
+  size_t waiters = 0;
+  for (const auto& [id, tracked] : requests_) {
+    if (!tracked.left) continue;
+    ++waiters;
+    MR_CHECK(waiters_.contains(tracked.left->pipeline) &&
+             waiters_.at(tracked.left->pipeline).contains(id))
+        << "request " << id << " left KV in a pipeline that does not know it";
+  }
+  for (const auto& [pipeline, of_pipeline] : waiters_) {
+    MR_CHECK(pipelines_.contains(pipeline) || surviving_stages_.contains(pipeline))
+        << "KV in a pipeline that is gone";
+    waiters -= of_pipeline.size();
+  }
+  MR_CHECK(waiters == 0) << "KV is kept without a request that waits for it";
+  for (const auto& [pipeline, surviving_stages] : surviving_stages_) {
+    MR_CHECK(waiters_.contains(pipeline)) << "a lost pipeline is kept without a waiter";
+  }
+  MR_CHECK(waiting_.size() <= requests_.size()) << "more requests wait than exist";
+  for (const auto& [id, move] : moves_) {
+    MR_CHECK(requests_.contains(id)) << "request " << id << " moves but has ended";
+    MR_CHECK(pipelines_.contains(move.to))
+        << "request " << id << " moves to a pipeline that is gone";
+  }
+  for (const auto& [shard, worker] : shards_) {
+    MR_CHECK(workers_.contains(worker)) << "shard " << shard << " is on a lost worker";
+  }
+  MR_CHECK(connections_.size() == workers_.size()) << "sessions and workers differ";
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,158 @@
+#include "cluster/journal/journal_segment.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
+namespace millrace::cluster {
+namespace {
+
+constexpr std::string_view kMagic = "MRJRNL01";
+
+template <typename T>
+void Append(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+template <typename T>
+T Read(std::string_view bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+// CRC-32C by eight tables ("slicing by eight").
+constexpr auto kCrcTables = [] {
+  std::array<std::array<uint32_t, 256>, 8> tables{};
+  for (uint32_t i = 0; i < 256; ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) ? 0x82f63b78u : 0u);
+    tables[0][i] = crc;
+  }
+  for (size_t t = 1; t < 8; ++t) {
+    for (size_t i = 0; i < 256; ++i) {
+      tables[t][i] = (tables[t - 1][i] >> 8) ^ tables[0][tables[t - 1][i] & 0xff];
+    }
+  }
+  return tables;
+}();
+
+// The checksum of the length alone, so that a length is verified before its payload is read.
+uint32_t LengthChecksum(uint32_t length, uint64_t number, uint64_t index) {
+  std::string bytes;
+  Append(bytes, length);
+  Append(bytes, number);
+  Append(bytes, index);
+  return JournalChecksum(bytes);
+}
+
+}  // namespace
+
+uint32_t JournalChecksum(std::string_view bytes, uint32_t before) {
+  uint32_t crc = ~before;
+  while (bytes.size() >= 8) {
+    const uint64_t word = Read<uint64_t>(bytes, 0) ^ crc;
+    crc = 0;
+    for (size_t i = 0; i < 8; ++i) crc ^= kCrcTables[7 - i][(word >> (8 * i)) & 0xff];
+    bytes.remove_prefix(8);
+  }
+  for (const char c : bytes) {
+    crc = (crc >> 8) ^ kCrcTables[0][(crc ^ static_cast<unsigned char>(c)) & 0xff];
+  }
+  return ~crc;
+}
+
+std::string EncodeSegmentHeader(const JournalSegmentHeader& header) {
+  std::string out(kMagic);
+  Append(out, header.number);
+  Append(out, static_cast<uint32_t>(header.snapshot));
+  Append(out, JournalChecksum(out));
+  return out;
+}
+
+Result<JournalSegmentHeader> DecodeSegmentHeader(std::string_view segment) {
+  if (segment.size() < kJournalSegmentHeaderBytes) return DataLoss("the header is cut short");
+  const std::string_view header = segment.substr(0, kJournalSegmentHeaderBytes);
+  if (!header.starts_with(kMagic)) return DataLoss("not a journal segment");
+  const uint32_t flags = Read<uint32_t>(header, 16);
+  if (JournalChecksum(header.substr(0, 20)) != Read<uint32_t>(header, 20) || flags > 1) {
+    return DataLoss("wrong header checksum or flags");
+  }
+  return JournalSegmentHeader{Read<uint64_t>(header, 8), flags == 1};
+}
+
+std::string FrameJournalRecord(const JournalRecord& record, uint64_t number, uint64_t index) {
+  return FrameJournalPayload(EncodeJournalRecord(record), number, index);
+}
+
+std::string FrameJournalPayload(std::string_view payload, uint64_t number, uint64_t index) {
+  const auto length = static_cast<uint32_t>(payload.size());
+  std::string out;
+  Append(out, length);
+  const uint32_t first = LengthChecksum(length, number, index);
+  Append(out, first);
+  Append(out, JournalChecksum(payload, first));
+  out += payload;
+  return out;
+}
+
+JournalSegmentReport ReadSegment(std::string_view bytes, uint64_t number, JournalState& state) {
+  JournalSegmentReport report;
+  // The header is written before the segment is used, so a short one is an incomplete write.
+  const std::string_view magic = bytes.substr(0, kMagic.size());
+  if (bytes.size() < kJournalSegmentHeaderBytes && kMagic.starts_with(magic)) {
+    report.torn = true;
+    return report;
+  }
+  Result<JournalSegmentHeader> header = DecodeSegmentHeader(bytes);
+  if (!header.ok()) {
+    report.damage = header.status().message();
+    return report;
+  }
+  if (header->number != number) {
+    report.damage = fmt::format("the header has segment number {}", header->number);
+    return report;
+  }
+  report.header = *header;
+  report.valid_bytes = kJournalSegmentHeaderBytes;
+  while (report.valid_bytes < bytes.size()) {
+    const std::string_view rest = bytes.substr(report.valid_bytes);
+    auto damaged = [&report](const std::string& what) {
+      report.damage =
+          fmt::format("record {} at byte {}: {}", report.records, report.valid_bytes, what);
+      return report;
+    };
+    if (report.snapshot_ended) return damaged("data after the end of the snapshot");
+    if (rest.size() < kJournalFrameBytes) {
+      report.torn = true;
+      return report;
+    }
+    const uint32_t length = Read<uint32_t>(rest, 0);
+    const uint32_t first = LengthChecksum(length, number, report.records);
+    if (Read<uint32_t>(rest, 4) != first) return damaged("wrong length checksum");
+    if (length > kJournalRecordBytesMax) return damaged("the length exceeds the limit");
+    if (rest.size() - kJournalFrameBytes < length) {
+      report.torn = true;
+      return report;
+    }
+    const std::string_view payload = rest.substr(kJournalFrameBytes, length);
+    if (JournalChecksum(payload, first) != Read<uint32_t>(rest, 8)) {
+      return damaged("wrong payload checksum");
+    }
+    Result<JournalRecord> record = DecodeJournalRecord(payload);
+    if (!record.ok()) return damaged(record.status().message());
+    if (const auto* end = std::get_if<JournalSnapshotEnd>(&*record)) {
+      if (!header->snapshot || end->records != report.records) {
+        return damaged("misplaced end of a snapshot");
+      }
+      report.snapshot_ended = true;
+    }
+    if (Status applied = state.Apply(*record); !applied.ok()) return damaged(applied.message());
+    ++report.records;
+    report.valid_bytes += kJournalFrameBytes + length;
+  }
+  return report;
+}
+
+}  // namespace millrace::cluster

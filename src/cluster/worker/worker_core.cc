@@ -1,0 +1,305 @@
+// Sessions, shards, pipelines and transfers of WorkerCore. Steps are in worker_steps.cc.
+#include "cluster/worker/worker_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::cluster {
+namespace {
+
+// Whether `blocks` are valid blocks of the pipeline and can hold `tokens` tokens from token 0.
+bool BlocksHold(const OpenPipeline& pipeline, const std::vector<BlockIndex>& blocks, int tokens) {
+  return tokens >= 0 && tokens <= std::ssize(blocks) * pipeline.block_size &&
+         std::ranges::all_of(blocks,
+                             [&](BlockIndex b) { return b >= 0 && b < pipeline.num_blocks; });
+}
+
+}  // namespace
+
+WorkerCore::WorkerCore(WorkerCoreOptions options) : options_(std::move(options)) {}
+
+void WorkerCore::SessionUp(Time) {
+  Join join = options_.join;
+  for (const auto& [id, shard] : shards_) {
+    if (shard.loaded) join.held.push_back({shard.load.layers, shard.load.rank});
+  }
+  Emit(SendUp{std::move(join)});
+}
+
+// The next controller replays the requests of these pipelines, so their KV is of no more use.
+void WorkerCore::SessionDown(Time) {
+  worker_.reset();
+  while (!pipelines_.empty()) ErasePipeline(pipelines_.begin()->first);
+  for (auto& [id, shard] : shards_) {
+    shard.orders.clear();
+    shard.orphan = true;
+  }
+}
+
+void WorkerCore::FromController(ToWorker message, Time now) {
+  const bool greeting =
+      std::holds_alternative<Welcome>(message) || std::holds_alternative<Refused>(message);
+  if (!worker_ && !greeting) {
+    ++counters_.refused;
+    return;
+  }
+  std::visit([&](auto& m) { On(m, now); }, message);
+}
+
+void WorkerCore::FromPeer(PeerMessage message, Time now) {
+  std::visit([&](auto& m) { On(m, now); }, message);
+}
+
+// A controller with an older term has been replaced but may not know it yet.
+void WorkerCore::On(const Welcome& message, Time) {
+  if (message.term < term_) {
+    ++counters_.refused;
+    Emit(EndSession{fmt::format("the controller of term {} was replaced by the one of term {}",
+                                message.term.value(), term_.value())});
+    return;
+  }
+  term_ = message.term;
+  worker_ = message.worker;
+  heartbeat_every_ = message.heartbeat_every;
+  if (leaving_) Emit(SendUp{*leaving_});  // this controller may not know
+}
+
+void WorkerCore::On(const Refused& message, Time) {
+  Emit(EndSession{message.reason.message(), !message.retry});
+}
+
+void WorkerCore::On(const Leave& message, Time) { Emit(EndSession{message.reason, true}); }
+
+void WorkerCore::On(LoadShard& message, Time) {
+  if (shards_.contains(message.shard)) return;
+  // Orphans are kept for a controller that loads the same weights. A load of other weights needs
+  // their memory.
+  const auto same_weights = [&](const Shard& shard) {
+    return shard.loaded && shard.load.layers == message.layers && shard.load.rank == message.rank &&
+           shard.load.max_batched_tokens >= message.max_batched_tokens;
+  };
+  if (std::ranges::none_of(shards_, [&](const auto& e) { return same_weights(e.second); })) {
+    DropOrphans();
+  }
+  if (shards_.size() >= WorkerCoreOptions::kShardsMax) {
+    Emit(SendUp{ShardLoaded{message.shard, ResourceExhausted(fmt::format(
+                                               "this worker holds {} shards, and the limit is {}",
+                                               shards_.size(), WorkerCoreOptions::kShardsMax))}});
+    return;
+  }
+  StartLoad start{message, std::nullopt};
+  for (const auto& [id, shard] : shards_) {
+    if (same_weights(shard)) start.same_as = id;
+  }
+  const ShardId shard = message.shard;
+  shards_.emplace(shard, Shard{.load = std::move(message), .same_as = start.same_as});
+  Emit(std::move(start));
+}
+
+void WorkerCore::LoadEnded(const ShardLoaded& loaded) {
+  const auto found = shards_.find(loaded.shard);
+  if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded in the meantime
+  const TensorRank rank = found->second.load.rank;
+  found->second.loaded = loaded.status.ok();
+  found->second.same_as.reset();
+  if (!loaded.status.ok()) shards_.erase(found);
+  Emit(SendUp{loaded});
+  if (loaded.status.ok()) DropOrphans();
+  // No source could serve the weights. A new session brings a current list of sources. A worker
+  // with running pipelines keeps its session, because they would end with it.
+  if (loaded.status.code() == StatusCode::kUnavailable && rank.size == 1 && pipelines_.empty()) {
+    Emit(EndSession{loaded.status.message()});
+  }
+}
+
+void WorkerCore::DropOrphans() {
+  std::erase_if(shards_, [&](const auto& entry) {
+    const auto reads_it = [&](const auto& e) { return e.second.same_as == entry.first; };
+    if (!entry.second.orphan || std::ranges::any_of(shards_, reads_it)) return false;
+    if (entry.second.loaded) Emit(DropShard{entry.first});
+    return true;
+  });
+}
+
+size_t WorkerCore::orphans() const {
+  return static_cast<size_t>(
+      std::ranges::count_if(shards_, [](const auto& entry) { return entry.second.orphan; }));
+}
+
+bool WorkerCore::wants(ShardId shard) const {
+  const auto found = shards_.find(shard);
+  return found != shards_.end() && (!found->second.orphan || found->second.load.rank.size == 1);
+}
+
+void WorkerCore::LoadProgress(const ShardProgress& progress) {
+  if (shards_.contains(progress.shard)) Emit(SendUp{progress});
+}
+
+void WorkerCore::On(const UnloadShard& message, Time) {
+  const auto found = shards_.find(message.shard);
+  if (found == shards_.end()) return;
+  std::vector<PipelineId> gone;
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (pipeline.shard == message.shard) gone.push_back(id);
+  }
+  for (PipelineId id : gone) ErasePipeline(id);
+  const bool loaded = found->second.loaded;
+  shards_.erase(found);
+  if (loaded) Emit(DropShard{message.shard});
+}
+
+Status WorkerCore::CheckOpen(const OpenPipeline& message) const {
+  if (pipelines_.size() >= WorkerCoreOptions::kPipelinesMax) {
+    return ResourceExhausted(
+        fmt::format("{} pipelines are open, which is the limit", pipelines_.size()));
+  }
+  if (message.hop < 0 || message.hop >= std::ssize(message.hops)) {
+    return InvalidArgument(fmt::format("hop {} does not exist: the route has {} hops", message.hop,
+                                       message.hops.size()));
+  }
+  const PipelineHop& hop = message.hops[static_cast<size_t>(message.hop)];
+  if (message.rank < 0 || message.rank >= std::ssize(hop.ranks) ||
+      hop.shards.size() != hop.ranks.size()) {
+    return InvalidArgument(fmt::format("rank {} does not exist: the hop has {} ranks", message.rank,
+                                       hop.ranks.size()));
+  }
+  const auto shard = shards_.find(hop.shards[static_cast<size_t>(message.rank)]);
+  if (shard == shards_.end() || !shard->second.loaded) {
+    return FailedPrecondition("the pipeline's layers are not loaded on this worker");
+  }
+  const LayerRange held = shard->second.load.layers;
+  if (hop.layers.begin < held.begin || hop.layers.end > held.end || hop.layers.size() < 1) {
+    return InvalidArgument(fmt::format("layers [{}, {}) are not within [{}, {})", hop.layers.begin,
+                                       hop.layers.end, held.begin, held.end));
+  }
+  if (message.block_size < 1 || message.num_blocks < 1 || message.num_host_blocks < 0) {
+    return InvalidArgument("the pipeline has no blocks");
+  }
+  return OkStatus();
+}
+
+void WorkerCore::On(OpenPipeline& message, Time) {
+  const PipelineId id = message.pipeline;
+  if (pipelines_.contains(id)) return;
+  if (Status ok = CheckOpen(message); !ok.ok()) {
+    ++counters_.refused;
+    return Emit(SendUp{PipelineOpened{id, std::move(ok)}});
+  }
+  Pipeline pipeline;
+  pipeline.open = std::move(message);
+  pipeline.shard = pipeline.hop().shards[static_cast<size_t>(pipeline.open.rank)];
+  Emit(StartPipeline{pipeline.shard,
+                     id,
+                     {.layers = pipeline.hop().layers,
+                      .block_size = pipeline.open.block_size,
+                      .num_blocks = pipeline.open.num_blocks,
+                      .num_host_blocks = pipeline.open.num_host_blocks,
+                      .first = pipeline.first(),
+                      .last = pipeline.last(),
+                      .eos_token_ids = pipeline.open.eos_token_ids,
+                      .cache_activations_at = pipeline.open.cache_activations_at}});
+  pipelines_.emplace(id, std::move(pipeline));
+}
+
+void WorkerCore::PipelineStarted(PipelineId id, const Status& status) {
+  const auto found = pipelines_.find(id);
+  if (found == pipelines_.end()) return;
+  found->second.started = status.ok();
+  if (!status.ok()) pipelines_.erase(found);
+  Emit(SendUp{PipelineOpened{id, status}});
+}
+
+void WorkerCore::On(const ClosePipeline& message, Time) {
+  if (pipelines_.contains(message.pipeline)) ErasePipeline(message.pipeline);
+}
+
+void WorkerCore::ErasePipeline(PipelineId id) {
+  const auto found = pipelines_.find(id);
+  Emit(DropPipeline{found->second.shard, id});
+  pipelines_.erase(found);
+  std::erase_if(pulls_, [&](const auto& pull) { return pull.second == id; });
+}
+
+void WorkerCore::On(const ExportKv& message, Time) {
+  const auto found = pipelines_.find(message.handle.pipeline);
+  if (found == pipelines_.end()) {
+    ++counters_.stale_steps;
+    return;
+  }
+  if (!BlocksHold(found->second.open, message.blocks, message.tokens)) {
+    ++counters_.refused;
+    return;
+  }
+  Emit(Export{found->second.shard, found->second.hop().layers, message});
+}
+
+void WorkerCore::On(const ReleaseKv& message, Time) { Emit(Unexport{message.handle}); }
+
+void WorkerCore::On(PullKv& message, Time) {
+  const TransferId id = message.transfer;
+  const auto found = pipelines_.find(message.pipeline);
+  if (found == pipelines_.end()) {
+    return Emit(
+        SendUp{PullDone{id, FailedPrecondition("the pipeline is not open on this worker")}});
+  }
+  if (message.first_token < 0 || message.first_token > message.end_token ||
+      !BlocksHold(found->second.open, message.blocks, message.end_token)) {
+    ++counters_.refused;
+    return Emit(SendUp{PullDone{id, InvalidArgument("the blocks do not hold the tokens")}});
+  }
+  const LayerRange here = found->second.hop().layers;
+  const LayerRange layers = message.layers.value_or(here);
+  if (!here.Contains(layers)) {
+    ++counters_.refused;
+    return Emit(
+        SendUp{PullDone{id, InvalidArgument("the pipeline does not have these layers here")}});
+  }
+  pulls_.emplace(id, message.pipeline);
+  Emit(StartPull{found->second.shard, layers, std::move(message)});
+}
+
+void WorkerCore::PullEnded(const PullDone& done) {
+  if (pulls_.erase(done.transfer) > 0) Emit(SendUp{done});
+}
+
+void WorkerCore::PeerLost(Incarnation peer, const Status& reason) {
+  for (auto& [id, pipeline] : pipelines_) {
+    for (const PipelineHop& hop : pipeline.open.hops) {
+      const auto rank = std::ranges::find(hop.ranks, peer, &WorkerAddress::incarnation);
+      if (rank != hop.ranks.end()) Break(id, pipeline, reason, rank->worker);
+    }
+  }
+}
+
+void WorkerCore::Break(PipelineId id, Pipeline& pipeline, const Status& reason,
+                       std::optional<WorkerId> suspect) {
+  pipeline.failed = pipeline.failed || !suspect;
+  if (std::exchange(pipeline.broken, true)) return;
+  Emit(SendUp{PipelineBroken{id, reason, suspect}});
+}
+
+void WorkerCore::AnnounceLeaving(std::optional<Duration> in) {
+  leaving_ = Leaving{in};
+  Emit(SendUp{*leaving_});
+}
+
+Heartbeat WorkerCore::MakeHeartbeat(Time now) {
+  Heartbeat beat{.incarnation = options_.join.address.incarnation,
+                 .sequence = ++heartbeats_,
+                 .steps_done = counters_.batches};
+  // At least 1 while a batch runs, because 0 means idle.
+  if (running_) beat.batch_age_ms = std::max<int64_t>(1, (now - running_since_).ns / 1'000'000);
+  for (const auto& [id, pipeline] : pipelines_) beat.queued_steps += std::ssize(pipeline.steps);
+  return beat;
+}
+
+void WorkerCore::TakeActions(std::vector<WorkerAction>& actions) {
+  std::ranges::move(actions_, std::back_inserter(actions));
+  actions_.clear();
+}
+
+}  // namespace millrace::cluster

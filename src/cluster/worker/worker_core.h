@@ -1,0 +1,239 @@
+// WorkerCore: the state machine of a worker. Messages, activations, ended batches and the time are
+// its inputs; actions are its outputs. It has no threads, sockets, clocks or models, so that a
+// worker process and the fault lab can use the same object.
+//
+// The controller decides, and it does all accounting. The worker keeps the weights that it
+// was told to load and runs the steps of each pipeline in order, as plans and activations arrive.
+// It merges ready steps into one batch. It forwards a step's plan before it computes the step
+// (Orca, section 4.2), and the activations afterwards. Messages for a closed pipeline are dropped
+// and counted. When the session with the controller ends, every pipeline ends with it; the weights
+// stay for the next controller.
+//
+// Owned by its host (WorkerHost), whose lock guards it: one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "core/worker_messages.h"
+#include "stage/stage.h"
+
+namespace millrace::cluster {
+
+using ActivationBytes = std::shared_ptr<const std::vector<std::byte>>;
+
+// Actions for the host. Where an action has a result, "->" names the method that the host calls
+// with it.
+struct SendUp {
+  ToController message;
+};
+struct SendToPeer {
+  WorkerAddress to;
+  PeerMessage message;
+};
+struct SendActivations {  // activations of a step for the next hop
+  WorkerAddress to;
+  PipelineId pipeline;
+  StepId step;
+  bool decode = false;  // no prompt tokens: may overtake activations of prompts
+  ActivationBytes activations;
+};
+struct StartLoad {  // -> LoadEnded
+  LoadShard load;
+  std::optional<ShardId> same_as;  // a loaded shard with the same weights: only the group is new
+};
+struct DropShard {
+  ShardId shard;
+};
+struct AbortGroup {  // the shard's ranks wait for a batch that cannot run here: abort their group
+  ShardId shard;
+  std::string reason;
+};
+struct StartPipeline {  // -> PipelineStarted
+  ShardId shard;
+  PipelineId pipeline;
+  stage::StagePipeline options;
+};
+struct DropPipeline {  // also ends the pulls from it and into it
+  ShardId shard;
+  PipelineId pipeline;
+};
+struct StartPull {  // -> PullEnded
+  ShardId shard;
+  LayerRange layers;  // of the pipeline, on this worker
+  PullKv pull;
+};
+struct Export {
+  ShardId shard;
+  LayerRange layers;
+  ExportKv kv;
+};
+struct Unexport {
+  KvHandle handle;
+};
+struct EndSession {  // and join again, unless `for_good`
+  std::string reason;
+  bool for_good = false;
+};
+using WorkerAction =
+    std::variant<SendUp, SendToPeer, SendActivations, StartLoad, DropShard, AbortGroup,
+                 StartPipeline, DropPipeline, StartPull, Export, Unexport, EndSession>;
+
+struct WorkerCoreOptions {
+  static constexpr size_t kShardsMax = 16;
+  static constexpr size_t kPipelinesMax = 4096;
+  static constexpr size_t kStepsWaitingMax = 64;  // for one pipeline: far more than its hops
+
+  Join join;  // sent at the start of every session; `held` is filled in
+};
+
+struct WorkerCounters {
+  uint64_t batches = 0, parts = 0;
+  // Repeated messages, and messages for pipelines that are closed or broken.
+  uint64_t stale_steps = 0, stale_activations = 0, stale_orders = 0;
+  uint64_t refused = 0;  // messages that violated the protocol
+};
+
+// Steps of one shard that are ready to run.
+struct ReadyBatch {
+  struct Part {
+    PipelineId pipeline;
+    std::shared_ptr<const StepPlan> plan;
+    ActivationBytes input;  // null at a pipeline's first hop
+  };
+  ShardId shard;
+  std::vector<Part> parts;
+};
+struct PartOutput {
+  std::vector<std::byte> activations;
+  StepResult result;
+};
+
+class WorkerCore {
+ public:
+  explicit WorkerCore(WorkerCoreOptions options);
+
+  // A session with a controller begins (the worker sends Join) or ends (with every pipeline).
+  void SessionUp(Time now);
+  void SessionDown(Time now);
+  void FromController(ToWorker message, Time now);
+  void FromPeer(PeerMessage message, Time now);
+  void ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations);
+  // The connection to a peer is lost: pipelines that use the peer are broken.
+  void PeerLost(Incarnation peer, const Status& reason);
+
+  // Sets the identity that the next Join sends. With it, a controller of another model does not use
+  // this worker's shards.
+  void Identify(WorkerIdentity identity) { options_.join.identity = std::move(identity); }
+  void LoadEnded(const ShardLoaded& loaded);
+  void LoadProgress(const ShardProgress& progress);
+  void PipelineStarted(PipelineId pipeline, const Status& status);
+  void PullEnded(const PullDone& done);
+
+  // The steps that can run now; nullopt: none. REQUIRES: no batch is running.
+  std::optional<ReadyBatch> NextBatch(Time now);
+  // `outputs` by part. A failed part breaks its pipeline. A failed batch breaks the pipelines of
+  // all its parts.
+  void BatchEnded(const Status& status, std::vector<PartOutput> outputs, Time now);
+
+  // Tells the controller, and those of later sessions, that this machine will go away in `in`;
+  // nullopt: once its work has moved.
+  void AnnounceLeaving(std::optional<Duration> in);
+  Heartbeat MakeHeartbeat(Time now);
+
+  // Actions since the last call, in order.
+  void TakeActions(std::vector<WorkerAction>& actions);
+
+  bool welcomed() const { return worker_.has_value(); }
+  std::optional<WorkerId> worker() const { return worker_; }
+  size_t pipelines() const { return pipelines_.size(); }
+  size_t shards() const { return shards_.size(); }
+  size_t orphans() const;
+  // Whether the load of this shard should continue. False for a tensor-parallel shard of an earlier
+  // session, because its group no longer exists.
+  bool wants(ShardId shard) const;
+  bool batch_running() const { return running_.has_value(); }
+  const WorkerCounters& counters() const { return counters_; }
+  Duration heartbeat_every() const { return heartbeat_every_; }
+
+ private:
+  struct Shard {
+    LoadShard load;
+    bool loaded = false;
+    bool orphan = false;             // of an earlier session; its weights may be reused
+    std::optional<ShardId> same_as;  // the shard whose weights it reuses, while it loads
+    std::deque<BatchOrder> orders;   // from rank 0, if this is another rank
+    uint64_t turn = 0;               // when it last ran
+  };
+  struct Pipeline {
+    OpenPipeline open;
+    ShardId shard;
+    bool started = false;
+    bool broken = false;  // and the controller was told
+    bool failed = false;  // broken by a message or a step here, not by the loss of a peer
+    std::deque<std::shared_ptr<const StepPlan>> steps;
+    std::optional<StepId> newest;  // the newest step that has arrived
+    std::optional<StepId> taken;   // the newest step that runs or has run
+    std::map<StepId, ActivationBytes> inputs;
+    // The sequences that the stage will know once the waiting steps have run.
+    std::unordered_set<SequenceId> known;
+    uint64_t turn = 0;
+
+    const PipelineHop& hop() const { return open.hops[static_cast<size_t>(open.hop)]; }
+    bool first() const { return open.hop == 0; }
+    bool last() const { return open.hop + 1 == static_cast<int>(open.hops.size()); }
+  };
+
+  void On(const Welcome& message, Time now);
+  void On(const Refused& message, Time now);
+  void On(LoadShard& message, Time now);
+  void On(const UnloadShard& message, Time now);
+  void On(OpenPipeline& message, Time now);
+  void On(const ClosePipeline& message, Time now);
+  void On(PipelineStep& message, Time now);
+  void On(BatchOrder& message, Time now);
+  void On(const ExportKv& message, Time now);
+  void On(const ReleaseKv& message, Time now);
+  void On(PullKv& message, Time now);
+  void On(const Leave& message, Time now);
+
+  Status CheckOpen(const OpenPipeline& message) const;
+  Status CheckStep(Pipeline& pipeline, const StepPlan& plan);
+  void Forward(const Pipeline& pipeline, const PipelineStep& step);
+  void Break(PipelineId id, Pipeline& pipeline, const Status& reason,
+             std::optional<WorkerId> suspect);
+  void ErasePipeline(PipelineId id);
+  void DropOrphans();
+  bool HasNext(const Pipeline& pipeline) const;
+  void FillByArrival(ShardId id, const Shard& shard, ReadyBatch& batch);
+  bool FillByOrder(ShardId id, Shard& shard, ReadyBatch& batch);
+  void Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch);
+  void SendOutput(const Pipeline& pipeline, const ReadyBatch::Part& part, PartOutput& output);
+  void Emit(WorkerAction action) { actions_.push_back(std::move(action)); }
+
+  WorkerCoreOptions options_;
+  std::optional<WorkerId> worker_;  // set from Welcome to the end of the session
+  Term term_;                       // the highest one seen
+  Duration heartbeat_every_ = Duration::Seconds(0.25);
+  std::optional<Leaving> leaving_;  // as announced; announced again in the next session
+  std::map<ShardId, Shard> shards_;
+  std::map<PipelineId, Pipeline> pipelines_;
+  std::unordered_map<TransferId, PipelineId> pulls_;
+  std::optional<ReadyBatch> running_;
+  Time running_since_;
+  uint64_t turns_ = 0;
+  uint64_t heartbeats_ = 0;
+  std::vector<WorkerAction> actions_;
+  WorkerCounters counters_;
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,277 @@
+// The worker's state machine with peers and controllers that repeat messages, leave gaps or
+// reconnect.
+#include "cluster/worker/worker_core.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace millrace::cluster {
+namespace {
+
+constexpr PipelineId kPipeline{7};
+constexpr ShardId kShard{3};
+
+template <typename T>
+std::vector<T> Take(WorkerCore& core) {
+  std::vector<WorkerAction> actions;
+  core.TakeActions(actions);
+  std::vector<T> out;
+  for (WorkerAction& action : actions) {
+    if (auto* found = std::get_if<T>(&action)) out.push_back(std::move(*found));
+  }
+  return out;
+}
+
+LoadShard Load(ShardId shard, LayerRange layers) {
+  return {.shard = shard, .layers = layers, .rank = {}, .ranks = {{}}, .max_batched_tokens = 64};
+}
+
+void Welcomed(WorkerCore& core, uint64_t worker) {
+  core.SessionUp({});
+  core.FromController(Welcome{WorkerId(worker), Term(1), Duration::Seconds(0.25)}, {});
+}
+
+// Opens a pipeline with two hops, of which the worker is `hop`.
+void OpenHop(WorkerCore& core, int hop) {
+  const LayerRange layers[] = {{0, 2}, {2, 4}};
+  Welcomed(core, 1);
+  core.FromController(Load(kShard, layers[hop]), {});
+  core.LoadEnded({.shard = kShard});
+  WorkerAddress other;
+  other.incarnation = Incarnation(10);
+  std::vector<PipelineHop> hops = {{layers[0], {other}, {ShardId(2)}},
+                                   {layers[1], {other}, {ShardId(2)}}};
+  hops[static_cast<size_t>(hop)] = {layers[hop], {WorkerAddress()}, {kShard}};
+  core.FromController(OpenPipeline{.pipeline = kPipeline,
+                                   .hops = hops,
+                                   .hop = hop,
+                                   .block_size = 4,
+                                   .num_blocks = 8,
+                                   .max_batched_tokens = 64},
+                      {});
+  core.PipelineStarted(kPipeline, OkStatus());
+  (void)Take<SendUp>(core);
+}
+void OpenSecondHop(WorkerCore& core) { OpenHop(core, 1); }
+
+PipelineStep Step(uint64_t id) {
+  PipelineStep step{kPipeline, {}};
+  step.plan.id = StepId(id);
+  if (id == 1) step.plan.started = {{SequenceId(1), nullptr, 0, nullptr}};
+  step.plan.tokens = {5};
+  step.plan.blocks = {0};
+  step.plan.sequences = {{SequenceId(1), static_cast<int>(id) - 1, 1, 0, 0, 0, 1}};
+  return step;
+}
+
+ActivationBytes SomeActivations() { return std::make_shared<const std::vector<std::byte>>(8); }
+
+TEST(WorkerCore, ARepeatedStepRunsOnce) {
+  WorkerCore core({});
+  OpenSecondHop(core);
+  core.FromPeer(Step(1), {});
+  core.FromPeer(Step(1), {});
+  core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
+  // A repetition after the step has run is dropped, and so are its activations.
+  core.FromPeer(Step(1), {});
+  core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_EQ(core.counters().stale_steps, 2u);
+  EXPECT_EQ(core.counters().stale_activations, 1u);
+  core.FromPeer(Step(2), {});
+  core.ActivationsArrived(kPipeline, StepId(2), SomeActivations());
+  EXPECT_TRUE(core.NextBatch({}));
+}
+
+TEST(WorkerCore, AMissingStepBreaksThePipeline) {
+  WorkerCore core({});
+  OpenSecondHop(core);
+  core.FromPeer(Step(1), {});
+  core.FromPeer(Step(3), {});
+  const auto sent = Take<SendUp>(core);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(std::get<PipelineBroken>(sent[0].message).pipeline, kPipeline);
+}
+
+// After a failed step the stage's tables are wrong, so all later steps would fail.
+TEST(WorkerCore, AFailedPartBreaksItsPipelineAtEveryHop) {
+  for (int hop : {0, 1}) {
+    WorkerCore core({});
+    OpenHop(core, hop);
+    core.FromPeer(Step(1), {});
+    if (hop == 1) core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
+    ASSERT_TRUE(core.NextBatch({}));
+    (void)Take<SendUp>(core);
+    std::vector<PartOutput> outputs(1);
+    outputs[0].result.error = InvalidArgument("a malformed block table");
+    core.BatchEnded(OkStatus(), std::move(outputs), {});
+    std::vector<WorkerAction> actions;
+    core.TakeActions(actions);
+    ASSERT_EQ(actions.size(), 1u) << "hop " << hop;  // neither activations nor a result
+    const auto& broken = std::get<PipelineBroken>(std::get<SendUp>(std::move(actions[0])).message);
+    EXPECT_EQ(broken.pipeline, kPipeline);
+    EXPECT_EQ(broken.reason.message(), "a malformed block table");
+    EXPECT_FALSE(broken.suspect);
+    core.FromPeer(Step(2), {});
+    EXPECT_FALSE(core.NextBatch({}));
+  }
+}
+
+// Opens a pipeline in which the worker is the second of two ranks; another hop follows.
+void OpenSecondRank(WorkerCore& core) {
+  Welcomed(core, 1);
+  LoadShard load = Load(kShard, {0, 2});
+  load.rank = {1, 2};
+  load.ranks.resize(2);
+  core.FromController(load, {});
+  core.LoadEnded({.shard = kShard});
+  WorkerAddress next;
+  next.incarnation = Incarnation(10);
+  const std::vector<PipelineHop> hops = {{{0, 2}, {{}, {}}, {ShardId(2), kShard}},
+                                         {{2, 4}, {next}, {ShardId(4)}}};
+  core.FromController(OpenPipeline{.pipeline = kPipeline,
+                                   .hops = hops,
+                                   .rank = 1,
+                                   .block_size = 4,
+                                   .num_blocks = 8,
+                                   .max_batched_tokens = 64},
+                      {});
+  core.PipelineStarted(kPipeline, OkStatus());
+}
+
+// The stage's KV is recoverable after the pipeline has ended, but the group would not survive a
+// batch that one rank skips.
+TEST(WorkerCore, EveryRankRunsAStartedBatchAfterTheNextHopIsLost) {
+  WorkerCore core({});
+  OpenSecondRank(core);
+  core.FromController(Step(1), {});
+  core.FromController(Step(2), {});
+  core.PeerLost(Incarnation(10), Unavailable("gone"));
+  EXPECT_FALSE(core.NextBatch({})) << "rank 0 has not started the batch";
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
+  EXPECT_TRUE(Take<AbortGroup>(core).empty());
+  // A step that never arrived here cannot run.
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(2)}}}, {});
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(3)}}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
+}
+
+// After the failure the stage's tables are wrong, even if the pipeline was already broken.
+TEST(WorkerCore, AFailedPipelineRunsNoMoreSteps) {
+  WorkerCore core({});
+  OpenSecondRank(core);
+  core.FromController(Step(1), {});
+  core.FromController(Step(2), {});
+  core.PeerLost(Incarnation(10), Unavailable("gone"));
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(Internal("a kernel failed"), {}, {});
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(2)}}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_EQ(Take<AbortGroup>(core).size(), 1u);
+}
+
+// Rank 0 has started the batch and would wait in the collective until its deadline.
+TEST(WorkerCore, AnOrderThatCannotRunEndsTheCollective) {
+  WorkerCore core({});
+  OpenSecondRank(core);
+  core.FromController(Step(1), {});
+  core.FromController(ClosePipeline{kPipeline}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  EXPECT_TRUE(Take<AbortGroup>(core).empty());  // rank 0 has not started the batch
+  core.FromPeer(BatchOrder{kShard, {{kPipeline, StepId(1)}}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  const auto aborts = Take<AbortGroup>(core);
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].shard, kShard);
+  EXPECT_EQ(core.counters().stale_orders, 1u);
+}
+
+TEST(WorkerCore, RefusesBlocksThatDoNotHoldTheTokens) {
+  WorkerCore core({});
+  OpenSecondHop(core);
+  core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 1}, 9, Duration::Seconds(1.0)}, {});
+  core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 8}, 8, Duration::Seconds(1.0)}, {});
+  EXPECT_TRUE(Take<Export>(core).empty());
+  EXPECT_EQ(core.counters().refused, 2u);
+  core.FromController(PullKv{TransferId(1), kPipeline, {0}, 0, 5, {}}, {});
+  const auto sent = Take<SendUp>(core);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_FALSE(std::get<PullDone>(sent[0].message).status.ok());
+  core.FromController(ExportKv{{.pipeline = kPipeline}, {0, 1}, 8, Duration::Seconds(1.0)}, {});
+  EXPECT_EQ(Take<Export>(core).size(), 1u);
+}
+
+// Shards outlive a session, but their number does not grow with the number of sessions.
+TEST(WorkerCore, DropsShardsOfEarlierSessions) {
+  WorkerCore core({});
+  uint64_t shard = 100;
+  for (uint64_t session = 1; session <= 40; ++session) {
+    Welcomed(core, session);
+    const ShardId id(++shard);
+    core.FromController(Load(id, {0, 2}), {});
+    const auto starts = Take<StartLoad>(core);
+    ASSERT_EQ(starts.size(), 1u);
+    EXPECT_EQ(starts[0].same_as.has_value(), session > 1);
+    core.LoadEnded({.shard = id});
+    EXPECT_EQ(core.shards(), 1u);
+    EXPECT_EQ(Take<DropShard>(core).size(), session > 1 ? 1u : 0u);
+    core.SessionDown({});
+    EXPECT_EQ(core.orphans(), 1u);
+  }
+  // Other layers: the memory must be free before they are loaded.
+  Welcomed(core, 99);
+  core.FromController(Load(ShardId(1000), {2, 4}), {});
+  EXPECT_EQ(Take<DropShard>(core).size(), 1u);
+  EXPECT_EQ(core.shards(), 1u);
+}
+
+// The controller of the next session may not have heard it.
+TEST(WorkerCore, AnnouncesInEachSessionThatItLeaves) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.AnnounceLeaving(Duration::Seconds(30));
+  for (uint64_t session = 2; session <= 4; ++session) {
+    core.SessionDown({});
+    (void)Take<SendUp>(core);
+    Welcomed(core, session);
+    const auto sent = Take<SendUp>(core);
+    ASSERT_EQ(sent.size(), 2u);
+    EXPECT_TRUE(std::holds_alternative<Join>(sent[0].message));
+    EXPECT_EQ(std::get<Leaving>(sent[1].message).in, Duration::Seconds(30));
+  }
+}
+
+// The next session names the sources that exist by then. Other load failures do not end the
+// session.
+TEST(WorkerCore, JoinsAgainWhenNoSourceHadTheWeights) {
+  WorkerCore core({});
+  Welcomed(core, 1);
+  core.FromController(Load(kShard, {0, 2}), {});
+  core.LoadEnded({.shard = kShard, .status = DataLoss("a damaged file")});
+  EXPECT_TRUE(Take<EndSession>(core).empty());
+  core.FromController(Load(ShardId(4), {0, 2}), {});
+  core.LoadEnded({.shard = ShardId(4), .status = Unavailable("no worker gave them")});
+  const auto ends = Take<EndSession>(core);
+  ASSERT_EQ(ends.size(), 1u);
+  EXPECT_FALSE(ends[0].for_good);
+  EXPECT_EQ(core.shards(), 0u);
+  // The next Join has the new identity.
+  core.Identify({.model_fingerprint = "learned"});
+  core.SessionDown({});
+  core.SessionUp({});
+  const auto said = Take<SendUp>(core);
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(std::get<Join>(said[0].message).identity.model_fingerprint, "learned");
+}
+
+}  // namespace
+}  // namespace millrace::cluster

@@ -1,0 +1,294 @@
+#include "cluster/worker/worker_host.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/log.h"
+
+namespace millrace::cluster {
+
+namespace {
+
+// The activation cache gets 1/8 of the KV's size in addition to the KV. The more layers a stage
+// has, the smaller are its activations relative to its KV.
+constexpr int kKvToActivations = 8;
+
+size_t ActivationCacheBytesFor(const ShardLoaded& facts) {
+  const auto kv_bytes = static_cast<size_t>(std::max<int64_t>(0, facts.kv_bytes));
+  return std::min(stage::kActivationCacheBytesMax, kv_bytes / kKvToActivations);
+}
+
+}  // namespace
+
+WorkerHost::WorkerHost(WorkerCoreOptions options, ShardLoader loader, WorkerLinks links,
+                       const Clock& clock)
+    : clock_(clock),
+      loader_(std::move(loader)),
+      links_(std::move(links)),
+      core_(std::move(options)),
+      compute_thread_([this] { Compute(); }),
+      load_thread_([this] { Load(); }) {}
+
+WorkerHost::~WorkerHost() { Close(); }
+
+void WorkerHost::Close() {
+  {
+    MutexLock lock(mutex_);
+    if (std::exchange(stopping_, true)) return;
+    for (const auto& [shard, abort] : aborts_) abort("this worker is stopping");
+  }
+  compute_.notify_all();
+  load_.notify_all();
+  compute_thread_.join();
+  load_thread_.join();
+}
+
+void WorkerHost::SessionUp() {
+  MutexLock lock(mutex_);
+  core_.SessionUp(clock_.Now());
+  Flush();
+}
+
+void WorkerHost::SessionDown() {
+  MutexLock lock(mutex_);
+  core_.SessionDown(clock_.Now());
+  Flush();
+}
+
+void WorkerHost::FromController(ToWorker message) {
+  MutexLock lock(mutex_);
+  core_.FromController(std::move(message), clock_.Now());
+  Flush();
+}
+
+void WorkerHost::FromPeer(PeerMessage message) {
+  MutexLock lock(mutex_);
+  core_.FromPeer(std::move(message), clock_.Now());
+  Flush();
+}
+
+void WorkerHost::ActivationsArrived(PipelineId pipeline, StepId step, ActivationBytes activations) {
+  MutexLock lock(mutex_);
+  core_.ActivationsArrived(pipeline, step, std::move(activations));
+  Flush();
+}
+
+void WorkerHost::PeerLost(Incarnation peer, const Status& reason) {
+  MutexLock lock(mutex_);
+  core_.PeerLost(peer, reason);
+  Flush();
+}
+
+void WorkerHost::PullEnded(const PullDone& done) {
+  MutexLock lock(mutex_);
+  core_.PullEnded(done);
+  Flush();
+}
+
+void WorkerHost::AnnounceLeaving(std::optional<Duration> in) {
+  MutexLock lock(mutex_);
+  core_.AnnounceLeaving(in);
+  Flush();
+}
+
+Heartbeat WorkerHost::MakeHeartbeat() {
+  MutexLock lock(mutex_);
+  return core_.MakeHeartbeat(clock_.Now());
+}
+
+bool WorkerHost::welcomed() const {
+  MutexLock lock(mutex_);
+  return core_.welcomed();
+}
+
+Duration WorkerHost::heartbeat_every() const {
+  MutexLock lock(mutex_);
+  return core_.heartbeat_every();
+}
+
+WorkerCounters WorkerHost::counters() const {
+  MutexLock lock(mutex_);
+  return core_.counters();
+}
+
+size_t WorkerHost::pipelines() const {
+  MutexLock lock(mutex_);
+  return core_.pipelines();
+}
+
+// ---- the compute thread
+
+void WorkerHost::Compute() {
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    if (!pipeline_work_.empty()) {
+      DoPipelineWork();
+      continue;
+    }
+    const auto batch = core_.NextBatch(clock_.Now());
+    Flush();  // sends the orders for other ranks before the batch runs
+    if (batch) {
+      RunBatch(*batch);
+      Flush();
+      if (!links_.after_batch) continue;
+      lock.unlock();
+      links_.after_batch();
+      lock.lock();
+    } else if (pipeline_work_.empty()) {
+      compute_.wait(lock);
+    }
+  }
+}
+
+void WorkerHost::RunBatch(const ReadyBatch& batch) {
+  const std::shared_ptr<stage::Stage> stage = StageOf(batch.shard);
+  std::vector<stage::StagePart> parts(batch.parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].pipeline = batch.parts[i].pipeline;
+    parts[i].plan = batch.parts[i].plan.get();
+    if (batch.parts[i].input) parts[i].input = *batch.parts[i].input;
+  }
+  mutex_.unlock();
+  const Status status =
+      stage ? stage->Run(parts) : FailedPrecondition("the batch's weights were unloaded");
+  std::vector<PartOutput> outputs(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    outputs[i] = {std::move(parts[i].output), std::move(parts[i].result)};
+  }
+  mutex_.lock();
+  core_.BatchEnded(status, std::move(outputs), clock_.Now());
+}
+
+void WorkerHost::DoPipelineWork() {
+  auto work = std::move(pipeline_work_.front());
+  pipeline_work_.pop_front();
+  if (const auto* start = std::get_if<StartPipeline>(&work)) {
+    const std::shared_ptr<stage::Stage> stage = StageOf(start->shard);
+    mutex_.unlock();
+    const Status status = stage ? stage->OpenPipeline(start->pipeline, start->options)
+                                : FailedPrecondition("the pipeline's weights were unloaded");
+    mutex_.lock();
+    core_.PipelineStarted(start->pipeline, status);
+    Flush();
+  } else if (const auto* drop = std::get_if<DropPipeline>(&work)) {
+    const std::shared_ptr<stage::Stage> stage = StageOf(drop->shard);
+    mutex_.unlock();
+    if (stage) stage->ClosePipeline(drop->pipeline);
+    links_.pipeline_closed(drop->pipeline);
+    mutex_.lock();
+  } else {
+    auto gone = stages_.extract(std::get<DropShard>(work).shard);
+    mutex_.unlock();
+    gone = {};  // frees the weights
+    mutex_.lock();
+  }
+}
+
+// ---- the loading thread
+
+void WorkerHost::Load() {
+  MutexLock lock(mutex_);
+  while (true) {
+    load_.wait(lock, [this]() MR_REQUIRES(mutex_) { return stopping_ || !loads_.empty(); });
+    if (stopping_) return;
+    const LoadJob job = std::move(loads_.front());
+    loads_.pop_front();
+    const ShardId shard = job.load.shard;
+    if (!core_.wants(shard)) continue;
+    const auto progress = [&](int64_t done, int64_t total) {
+      MutexLock inner(mutex_);
+      if (stopping_ || !core_.wants(shard)) return false;
+      if (total > 0) core_.LoadProgress({shard, done, total});
+      Flush();
+      return true;
+    };
+    lock.unlock();
+    LoadedShard loaded = loader_(job.load, job.same, progress);
+    lock.lock();
+    loaded.facts.shard = shard;
+    if (loaded.stage) {
+      stages_[shard] = std::make_shared<stage::ActivationCachingStage>(
+          std::move(loaded.stage), ActivationCacheBytesFor(loaded.facts));
+    }
+    if (loaded.abort) aborts_[shard] = std::move(loaded.abort);
+    if (loaded.identity) core_.Identify(std::move(*loaded.identity));
+    core_.LoadEnded(loaded.facts);
+    Flush();
+  }
+}
+
+// ---- actions
+
+std::shared_ptr<stage::ActivationCachingStage> WorkerHost::StageOf(ShardId shard) const {
+  const auto found = stages_.find(shard);
+  return found == stages_.end() ? nullptr : found->second;
+}
+
+void WorkerHost::Flush() {
+  if (std::exchange(flushing_, true)) return;
+  while (true) {
+    core_.TakeActions(actions_);
+    if (actions_.empty()) break;
+    std::vector<WorkerAction> now = std::exchange(actions_, {});
+    if (stopping_) continue;
+    for (WorkerAction& action : now) {
+      std::visit([this](auto& a) MR_REQUIRES(mutex_) { Do(a); }, action);
+    }
+    for (const auto& [peer, reason] : std::exchange(lost_, {})) core_.PeerLost(peer, reason);
+    now.clear();
+    if (actions_.capacity() == 0) actions_ = std::move(now);  // reuses its memory
+  }
+  flushing_ = false;
+  compute_.notify_one();
+}
+
+void WorkerHost::Do(SendUp& action) { links_.send_up(std::move(action.message)); }
+
+void WorkerHost::Do(SendToPeer& action) {
+  links_.send_to_peer(action.to, std::move(action.message));
+}
+
+void WorkerHost::Do(SendActivations& action) {
+  const Status sent = links_.send_activations(action.to, action.pipeline, action.step,
+                                              action.decode, std::move(action.activations));
+  if (!sent.ok()) lost_.emplace_back(action.to.incarnation, sent);
+}
+
+void WorkerHost::Do(StartLoad& action) {
+  const auto twin = action.same_as ? StageOf(*action.same_as) : nullptr;
+  loads_.push_back({std::move(action.load), twin ? twin->inner() : nullptr});
+  load_.notify_one();
+}
+
+// Aborting the group first, because a batch that waits for a lost rank would block the compute
+// thread.
+void WorkerHost::Do(DropShard& action) {
+  if (auto abort = aborts_.extract(action.shard)) abort.mapped()("the stage was unloaded");
+  pipeline_work_.push_back(action);
+}
+
+void WorkerHost::Do(AbortGroup& action) {
+  const auto abort = aborts_.find(action.shard);
+  if (abort != aborts_.end()) abort->second(action.reason);
+}
+
+void WorkerHost::Do(StartPipeline& action) { pipeline_work_.push_back(std::move(action)); }
+void WorkerHost::Do(DropPipeline& action) { pipeline_work_.push_back(action); }
+
+void WorkerHost::Do(StartPull& action) {
+  const auto stage = StageOf(action.shard);
+  links_.start_pull(action.shard, action.layers, stage, action.pull);
+}
+
+void WorkerHost::Do(Export& action) {
+  links_.export_kv(action.shard, action.layers, StageOf(action.shard), action.kv);
+}
+
+void WorkerHost::Do(Unexport& action) { links_.unexport_kv(action.handle); }
+
+void WorkerHost::Do(EndSession& action) { links_.end_session(action.reason, action.for_good); }
+
+}  // namespace millrace::cluster

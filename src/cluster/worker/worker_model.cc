@@ -1,0 +1,220 @@
+#include "cluster/worker/worker_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "model/host_memory.h"
+#include "model/model.h"
+#include "model/model_path.h"
+#include "model/weight_digests.h"
+#include "net/same_host_collective.h"
+#include "stage/model_stage.h"
+#include "stage/wrapped_stage.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::cluster {
+namespace {
+
+constexpr std::chrono::seconds kNoSourcePause{2};
+constexpr std::chrono::milliseconds kWantedPoll{50};
+constexpr double kKvMemoryShare = 0.4;  // of the free memory, as for a model in one process
+
+Result<std::shared_ptr<net::Collective>> JoinGroup(const LoadShard& load,
+                                                   const ShardProgressFn& progress) {
+  if (load.rank.size == 1) return std::shared_ptr<net::Collective>();
+  for (const WorkerAddress& rank : load.ranks) {
+    if (rank.host_id == load.ranks.front().host_id) continue;
+    return Unimplemented(
+        "the ranks of a tensor-parallel stage must be on one host; plan it as a pipeline instead");
+  }
+  net::SameHostOptions options;
+  options.rank = load.rank.rank;
+  options.size = load.rank.size;
+  options.meeting = fmt::format("millrace-{:016x}", load.group);
+  options.incarnation = load.group;
+  options.wanted = [&progress] { return progress(0, 0); };
+  MR_ASSIGN_OR_RETURN(auto group, net::JoinSameHost(options));
+  return std::shared_ptr<net::Collective>(std::move(group));
+}
+
+// A model as one rank of a group. When a rank or the controller is lost, the same model continues
+// in another group. While both groups exist, each stage runs the model with its own collective.
+class RankStage : public stage::WrappedStage {
+ public:
+  RankStage(std::shared_ptr<stage::ModelStage> model, std::shared_ptr<net::Collective> group)
+      : WrappedStage(model), model_(std::move(model)), group_(std::move(group)) {}
+
+  Status Run(std::span<stage::StagePart> parts) override {
+    model_->UseCollective(*group_);
+    return model_->Run(parts);
+  }
+
+ private:
+  const std::shared_ptr<stage::ModelStage> model_;
+  const std::shared_ptr<net::Collective> group_;
+};
+
+// What was loaded and still exists. Used by the loading thread only.
+struct Known {
+  std::weak_ptr<stage::Stage> stage;
+  std::weak_ptr<stage::ModelStage> model;  // the one in `stage`
+  ShardLoaded facts;
+};
+
+// Returns a folder with the files that this load needs.
+Result<std::string> FolderFor(const WorkerModelOptions& options, const LoadShard& load,
+                              const ShardProgressFn& progress) {
+  if (!options.weights) return options.folder;
+  auto fetched = options.weights->Fetch(load, progress);
+  if (fetched.ok() || fetched.status().code() == StatusCode::kCancelled) return fetched;
+  if (options.on_disk) {
+    MR_LOG(warn, "{}; reading {}", fetched.status().message(), options.folder);
+    return options.folder;
+  }
+  // The next session asks again at once. The pause keeps failed loads from following each other
+  // without a break.
+  const auto until = std::chrono::steady_clock::now() + kNoSourcePause;
+  while (std::chrono::steady_clock::now() < until && progress(0, 0)) {
+    std::this_thread::sleep_for(kWantedPoll);
+  }
+  return Status(fetched.status().code(),
+                fmt::format("{}, and {} has none; start a worker that has the model's files, or "
+                            "copy them there",
+                            fetched.status().message(), options.folder));
+}
+
+Result<std::shared_ptr<stage::ModelStage>> LoadModel(const WorkerModelOptions& options,
+                                                     const LoadShard& load, net::Collective* group,
+                                                     const ShardProgressFn& progress,
+                                                     ShardLoaded& facts) {
+  MR_ASSIGN_OR_RETURN(auto device, tensor::NewCpuDevice({.threads = options.threads}));
+  model::LoadOptions how;
+  how.layers = load.layers;
+  how.tensor_rank = load.rank;
+  how.collective = group;
+  how.max_batched_tokens = load.max_batched_tokens;
+  how.max_model_len = options.max_model_len;
+  how.progress = progress;
+  MR_ASSIGN_OR_RETURN(const std::string folder, FolderFor(options, load, progress));
+  MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(folder, *device, how));
+  facts.weight_bytes = weights->loaded_bytes();
+  const auto heads = weights->kv_heads();
+  const ModelSpec& spec = weights->spec();
+  facts.kv_bytes_per_token_layer = int64_t{2} * (heads.second - heads.first) * spec.head_dim *
+                                   static_cast<int64_t>(BytesOf(spec.dtype));
+  facts.kv_bytes = options.kv_bytes.value_or(static_cast<int64_t>(
+      kKvMemoryShare * static_cast<double>(model::ReadMemoryAvailable().bytes)));
+  return std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
+}
+
+// Makes a stage of `known`'s weights if `known` is given, else of weights that it loads. Sets
+// `model` to the stage without its group.
+Status MakeStage(const WorkerModelOptions& options, const LoadShard& load, const Known* known,
+                 const ShardProgressFn& progress, LoadedShard& loaded,
+                 std::shared_ptr<stage::ModelStage>& model) {
+  if (options.max_model_len && *options.max_model_len < load.max_model_len) {
+    return InvalidArgument(fmt::format(
+        "this worker is prepared for {} tokens, but the controller serves sequences of {}: "
+        "raise --max-model-len at the worker or lower it at the controller",
+        *options.max_model_len, load.max_model_len));
+  }
+  MR_ASSIGN_OR_RETURN(auto group, JoinGroup(load, progress));
+  if (known != nullptr) {
+    model = known->model.lock();
+    loaded.facts = known->facts;
+  } else {
+    MR_ASSIGN_OR_RETURN(model, LoadModel(options, load, group.get(), progress, loaded.facts));
+  }
+  loaded.stage = model;
+  if (!group) return OkStatus();
+  loaded.abort = [group](std::string_view why) { group->Abort(why); };
+  loaded.stage = std::make_shared<RankStage>(model, std::move(group));
+  return OkStatus();
+}
+
+// The digests of the folder's weights; kNotFound if it lacks weights or does not exist.
+Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string& name,
+                                                               WorkerModel& model) {
+  MR_ASSIGN_OR_RETURN(const model::ModelPath path, model::FindModel(name));
+  model.folder = path.folder;
+  MR_LOG(info, "reading {}", path.folder);
+  MR_ASSIGN_OR_RETURN(const model::ModelDescription description, model::DescribeModel(path.folder));
+  MR_ASSIGN_OR_RETURN(auto digests, model::WeightDigests::OfFolder(path.folder));
+  model.identity.model_fingerprint = digests.fingerprint();
+  model.identity.kv_layout = KvLayoutName(description.spec);
+  model.on_disk = true;
+  return std::make_shared<const model::WeightDigests>(std::move(digests));
+}
+
+}  // namespace
+
+std::string NumericClass() {
+  auto device = tensor::NewCpuDevice({.threads = 1});
+  if (!device.ok()) return "cpu";
+  const std::string name = (*device)->Name();  // "cpu avx3 x1"; drops the thread count
+  return name.substr(0, name.rfind(" x"));
+}
+
+std::string KvLayoutName(const ModelSpec& spec) {
+  return fmt::format("dense-1 {} {}x{}", DTypeName(spec.dtype), spec.num_kv_heads, spec.head_dim);
+}
+
+Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, const Clock& clock) {
+  WorkerModel model;
+  model.folder = name;
+  model.identity.numeric_class = NumericClass();
+  const auto digests = OpenOnDisk(name, model);
+  if (const Status& found = digests.status(); !found.ok()) {
+    std::error_code error;
+    const bool may_fetch =
+        from == WeightsFrom::kPeer ||
+        (from == WeightsFrom::kAuto && std::filesystem::is_directory(model.folder, error));
+    if (found.code() != StatusCode::kNotFound || !may_fetch) return found;
+    MR_LOG(info, "{}; its weights will come from other workers", Printable(found.message(), 1024));
+  }
+  model.from_peers = from == WeightsFrom::kPeer || !model.on_disk;
+  model.weights = std::make_shared<WeightExchange>(model.folder + "/.fetched", clock);
+  if (model.on_disk) {
+    MR_ASSIGN_OR_RETURN(auto store, model::WeightStore::OfFolder(model.folder));
+    MR_RETURN_IF_ERROR(model.weights->Offer(std::move(store), *digests));
+  }
+  return model;
+}
+
+ShardLoader MakeShardLoader(WorkerModelOptions options) {
+  auto known = std::make_shared<std::vector<Known>>();
+  return [options = std::move(options), known](const LoadShard& load,
+                                               const std::shared_ptr<stage::Stage>& same,
+                                               const ShardProgressFn& progress) {
+    LoadedShard loaded;
+    std::erase_if(*known, [](const Known& one) { return one.stage.expired(); });
+    const auto found = std::ranges::find_if(
+        *known, [&](const Known& one) { return same && one.stage.lock() == same; });
+    const Known* here = found == known->end() ? nullptr : &*found;
+    std::shared_ptr<stage::ModelStage> model;
+    loaded.facts.status = MakeStage(options, load, here, progress, loaded, model);
+    if (options.weights && !options.on_disk && !options.weights->fetched_fingerprint().empty()) {
+      loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
+                                       .numeric_class = NumericClass()};
+    }
+    if (loaded.facts.status.ok()) {
+      MR_LOG(info, "layers {}-{} are {} ({})", load.layers.begin, load.layers.end - 1,
+             here != nullptr ? "here already" : "loaded", FormatBytes(loaded.facts.weight_bytes));
+      known->push_back({loaded.stage, model, loaded.facts});
+    } else if (loaded.facts.status.code() != StatusCode::kCancelled) {
+      MR_LOG(error, "layers {}-{}: {}", load.layers.begin, load.layers.end - 1,
+             loaded.facts.status.message());
+    }
+    return loaded;
+  };
+}
+
+}  // namespace millrace::cluster

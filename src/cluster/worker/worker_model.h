@@ -1,0 +1,53 @@
+// A worker's model: the worker's identity in a cluster, and the loader of the layers it is given.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "cluster/transfer/weight_exchange.h"
+#include "cluster/worker/worker_host.h"
+#include "core/worker_messages.h"
+#include "model/describe.h"
+
+namespace millrace::cluster {
+
+// Where a worker gets its weights.
+enum class WeightsFrom {
+  kAuto,  // the disk where the folder has them, else other workers
+  kDisk,
+  kPeer,  // other workers, and the disk when they have none
+};
+
+struct WorkerModelOptions {
+  std::string folder;
+  bool on_disk = true;                      // the folder has all of it
+  std::shared_ptr<WeightExchange> weights;  // tried first; null: only the disk
+  int threads = 1;
+  std::optional<int64_t> kv_bytes;  // for all its pipelines; none: a share of the free memory
+  std::optional<int> max_model_len;
+};
+
+// A worker's identity in the cluster, and what it has of the model.
+struct WorkerModel {
+  WorkerIdentity identity;  // without model and KV layout if the folder has no weights
+  std::string folder;
+  bool on_disk = false;
+  bool from_peers = false;
+  std::shared_ptr<WeightExchange> weights;  // serves others; fetches `from_peers`
+};
+// `model`: a folder, or a name in the Hugging Face cache. Reads weights that are on disk once, for
+// the fingerprint. kAuto, kDisk: errors as of FindModel and Model::Load. kAuto accepts a folder
+// that lacks files, kPeer also one that does not exist yet.
+Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from, const Clock& clock);
+
+// The numeric class of this process, for WorkerIdentity: processes of one class compute the same
+// bits.
+std::string NumericClass();
+std::string KvLayoutName(const ModelSpec& spec);
+
+ShardLoader MakeShardLoader(WorkerModelOptions options);
+
+}  // namespace millrace::cluster

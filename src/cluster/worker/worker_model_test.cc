@@ -1,0 +1,135 @@
+// A worker keeps what it has loaded when only the other ranks of its stage change.
+#include "cluster/worker/worker_model.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "model/make_model.h"
+#include "model/shapes.h"
+#include "model/test_folder.h"
+
+namespace millrace::cluster {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr LayerRange kLayers{0, 2};
+
+// Two workers' loaders. Where the ranks must meet, each runs on a thread of its own.
+class RanksOfAStage : public testing::Test {
+ protected:
+  using Stages = std::array<std::shared_ptr<stage::Stage>, kRanks>;
+
+  RanksOfAStage() {
+    const model::ShapeNumbers tiny = {
+        .layers = 3, .hidden = 32, .heads = 4, .vocab = 300, .positions = 64};
+    EXPECT_TRUE(model::MakeModel(*model::ShapeConfig("llama-160m", tiny), folder_.path(), {}).ok());
+    for (auto& loader : loaders_) {
+      loader = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
+    }
+  }
+
+  template <typename F>
+  static void Together(F f) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < kRanks; ++r) threads.emplace_back([&, r] { f(static_cast<size_t>(r)); });
+    for (std::thread& t : threads) t.join();
+  }
+  // Returns how many bytes of weights they reported as read.
+  int64_t Load(uint64_t group, const Stages& same) {
+    std::atomic<int64_t> bytes = 0;
+    Together([&](size_t r) {
+      LoadShard load{.shard = ShardId(group), .layers = kLayers, .max_batched_tokens = 16};
+      load.group = group * 1'000'000 + static_cast<uint64_t>(getpid());
+      load.rank = {static_cast<int>(r), kRanks};
+      load.ranks.resize(kRanks);
+      loaded_[r] = loaders_[r](load, same[r], [&](int64_t done, int64_t) {
+        bytes += done;
+        return true;
+      });
+      EXPECT_TRUE(loaded_[r].facts.status.ok()) << loaded_[r].facts.status.ToString();
+    });
+    return bytes;
+  }
+  Stages stages() const { return {loaded_[0].stage, loaded_[1].stage}; }
+
+  // Runs a prompt in a pipeline of its own. Returns the activations that leave the stage at rank 0.
+  static Result<std::vector<std::byte>> Run(const Stages& stages, PipelineId pipeline) {
+    StepPlan plan{.id = StepId(1), .tokens = {5, 17, 250}, .blocks = {0}};
+    plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
+                     std::make_shared<std::vector<TokenId>>(plan.tokens)}};
+    plan.sequences = {{.id = SequenceId(1), .num_tokens = 3, .num_new_blocks = 1}};
+    std::array<stage::StagePart, kRanks> parts;
+    std::array<Status, kRanks> ran;
+    Together([&](size_t r) {
+      ran[r] =
+          stages[r]->OpenPipeline(pipeline, {.layers = kLayers, .num_blocks = 1, .first = true});
+      parts[r] = {.pipeline = pipeline, .plan = &plan};
+      if (ran[r].ok()) ran[r] = stages[r]->Run({&parts[r], 1});
+      stages[r]->ClosePipeline(pipeline);
+    });
+    for (const Status& status : ran) MR_RETURN_IF_ERROR(status);
+    EXPECT_EQ(parts[0].output, parts[1].output);
+    return parts[0].output;
+  }
+
+  model::TestFolder folder_;
+  std::array<ShardLoader, kRanks> loaders_;
+  std::array<LoadedShard, kRanks> loaded_;
+};
+
+// As after a change of controller or the loss of a rank. Reading the weights can take minutes.
+TEST_F(RanksOfAStage, ContinueInAnotherGroupWithoutLoadingAgain) {
+  EXPECT_GT(Load(1, {}), 0);
+  const Stages first = stages();
+  const auto abort = loaded_[1].abort;
+  const auto expected = Run(first, PipelineId(1));
+  ASSERT_TRUE(expected.ok()) << expected.status().ToString();
+  EXPECT_GT(expected->size(), 0u);
+
+  EXPECT_EQ(Load(2, first), 0) << "the weights are loaded";
+  EXPECT_GT(loaded_[0].facts.kv_bytes_per_token_layer, 0);
+  // Both may run until the first group ends, as during a change of plan.
+  EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
+  EXPECT_EQ(*Run(first, PipelineId(3)), *expected);
+  abort("a rank is gone");
+  EXPECT_FALSE(Run(first, PipelineId(4)).ok());
+  EXPECT_EQ(*Run(stages(), PipelineId(5)), *expected);
+}
+
+// Only a rank that is new loads weights.
+TEST_F(RanksOfAStage, OnlyANewRankLoads) {
+  const int64_t both = Load(1, {});
+  const auto expected = Run(stages(), PipelineId(1));
+  Stages same = stages();
+  same[1] = nullptr;
+  loaders_[1] = MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20});
+  const int64_t one = Load(2, same);
+  EXPECT_GT(one, 0);
+  EXPECT_LT(one, both);
+  EXPECT_EQ(*Run(stages(), PipelineId(2)), *expected);
+}
+
+// Such a sequence would fail during a request, and break its pipeline.
+TEST_F(RanksOfAStage, SequencesBeyondMaxModelLenAreRefusedBeforeAnythingIsLoaded) {
+  const auto loader =
+      MakeShardLoader({.folder = folder_.path(), .kv_bytes = 1 << 20, .max_model_len = 32});
+  const auto load = [&](int max_model_len) {
+    const LoadShard asked{.shard = ShardId(1),
+                          .layers = kLayers,
+                          .max_batched_tokens = 16,
+                          .max_model_len = max_model_len};
+    return loader(asked, nullptr, [](int64_t, int64_t) { return true; }).facts.status;
+  };
+  EXPECT_TRUE(load(32).ok());
+  EXPECT_TRUE(load(0).ok());  // from a controller that does not send it
+  EXPECT_NE(load(33).message().find("raise --max-model-len"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace millrace::cluster

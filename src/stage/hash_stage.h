@@ -1,0 +1,91 @@
+// HashStage: a Stage without a model (hash_model.h). It keeps keys and values in blocks and reads
+// them through the block tables of the plans, so a wrong, missing, stale or half-copied block of
+// any layer changes every later token. Blocks are never cleared: a reused block shows its old
+// content.
+//
+// Plans that name something that does not exist are refused, each by itself: they come from another
+// process.
+//
+// One thread, like every Stage; ReadKv and WriteKv as in stage.h.
+#pragma once
+
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "stage/hash_model.h"
+#include "stage/stage.h"
+
+namespace millrace::stage {
+
+class HashStage : public Stage {
+ public:
+  // Heads [first, end) of `model`; all of them unless it is a tensor-parallel rank.
+  HashStage(const HashModel& model, LayerRange layers);
+  HashStage(const HashModel& model, LayerRange layers, std::pair<int, int> heads);
+
+  LayerRange layers() const override { return layers_; }
+  size_t row_bytes() const override { return sizeof(uint64_t); }
+  std::pair<int, int> kv_heads() const override { return heads_; }
+  int model_kv_heads() const override { return model_.heads; }
+  Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
+  void ClosePipeline(PipelineId pipeline) override;
+  // REQUIRES: every head is here; RunRanks runs the ranks of a stage together.
+  Status Run(std::span<StagePart> parts) override;
+  size_t KvBytes(const KvBox& box) const override;
+  Status ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
+                std::span<std::byte> out) const override;
+  Status WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
+                 std::span<const std::byte> in) override;
+
+  // Runs the same batch at each rank, layer by layer, and sums their heads as a collective would.
+  // REQUIRES: together the ranks hold each head once; the parts are the same at each.
+  static Status RunRanks(std::span<HashStage* const> ranks,
+                         std::span<const std::span<StagePart>> parts);
+
+  int num_pipelines() const { return static_cast<int>(pipelines_.size()); }
+  bool HasPipeline(PipelineId pipeline) const { return pipelines_.contains(pipeline); }
+  // Calls of Run and WriteKv that named a pipeline that is not open: violations of the fence.
+  uint64_t refused_writes() const { return refused_writes_; }
+
+ private:
+  struct Sequence {
+    SequenceStart start;
+    std::vector<BlockIndex> table;
+  };
+  struct Pipeline {
+    StagePipeline options;
+    std::vector<uint64_t> device, host;  // [layer][block * block_size + offset][head]
+    std::unordered_map<SequenceId, Sequence> sequences;
+  };
+  // One part while it runs.
+  struct Batch {
+    Pipeline* pipeline = nullptr;  // null: the part failed at some rank
+    LayerRange layers;
+    StagePart* part = nullptr;
+    std::vector<uint64_t> states;  // by row
+    std::vector<uint64_t> sums;    // by row, this rank's heads
+  };
+
+  int num_heads() const { return heads_.second - heads_.first; }
+  size_t SlotIndex(const Pipeline& pipeline, int layer, BlockIndex block, int offset) const;
+  void CopyBlock(const Pipeline& pipeline, std::vector<uint64_t>& to, int to_blocks,
+                 BlockIndex to_block, const std::vector<uint64_t>& from, int from_blocks,
+                 BlockIndex from_block) const;
+  Status Check(const StagePart& part) const;
+  Status Begin(StagePart& part, Batch& batch);
+  Status ApplyTables(Pipeline& pipeline, const StepPlan& plan);
+  void SumLayer(Batch& batch, int layer) const;
+  void End(Batch& batch) const;
+  // Stores activations that are requested between layers.
+  static void KeepEntering(Batch& batch, int layer);
+  SequenceResult SampleOf(const Batch& batch, const SequenceStep& step) const;
+
+  HashModel model_;
+  LayerRange layers_;
+  std::pair<int, int> heads_;
+  std::map<PipelineId, Pipeline> pipelines_;
+  mutable uint64_t refused_writes_ = 0;
+};
+
+}  // namespace millrace::stage

@@ -1,0 +1,290 @@
+#include "stage/model_stage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace millrace::stage {
+
+ModelStage::ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model)
+    : device_(std::move(device)), model_(std::move(model)), sampling_(*model_, *device_) {}
+
+// Activations are f32 on every device.
+size_t ModelStage::row_bytes() const {
+  return sizeof(float) * static_cast<size_t>(model_->spec().hidden_size);
+}
+
+std::pair<int, int> ModelStage::kv_heads() const { return model_->kv_heads(); }
+int ModelStage::model_kv_heads() const { return model_->spec().num_kv_heads; }
+
+Status ModelStage::OpenPipeline(PipelineId pipeline, const StagePipeline& options) {
+  const LayerRange here = layers(), range = options.layers;
+  if (range.size() < 1 || !here.Contains(range)) {
+    return InvalidArgument(fmt::format("pipeline {}: layers [{}, {}) of a stage of [{}, {})",
+                                       pipeline.value(), range.begin, range.end, here.begin,
+                                       here.end));
+  }
+  if (options.first != (range.begin == 0) ||
+      options.last != (range.end == model_->spec().num_layers)) {
+    return InvalidArgument(
+        fmt::format("pipeline {}: only the first layer takes tokens and only the last returns them",
+                    pipeline.value()));
+  }
+  if (options.block_size < 1 || options.block_size % tensor::kKvBlockUnit != 0 ||
+      options.num_blocks < 1 || options.num_host_blocks < 0) {
+    return InvalidArgument(fmt::format(
+        "pipeline {}: {} blocks of {} tokens; a block's tokens must be a multiple of {}",
+        pipeline.value(), options.num_blocks, options.block_size, tensor::kKvBlockUnit));
+  }
+  for (TokenId token : options.eos_token_ids) {
+    if (token >= 0 && token < model_->spec().vocab_size) continue;
+    return InvalidArgument(fmt::format("pipeline {}: EOS token {} is outside the vocabulary of {}",
+                                       pipeline.value(), token, model_->spec().vocab_size));
+  }
+  if (pipelines_.contains(pipeline)) {
+    return FailedPrecondition(fmt::format("pipeline {} is already open", pipeline.value()));
+  }
+  MR_ASSIGN_OR_RETURN(auto opened, ModelPipeline::Open(pipeline, options, *model_, *device_));
+  const MutexLock lock(pipelines_mutex_);
+  pipelines_.emplace(pipeline, std::move(opened));
+  return OkStatus();
+}
+
+void ModelStage::ClosePipeline(PipelineId pipeline) {
+  decltype(pipelines_)::node_type closed;  // destroyed without the lock
+  const MutexLock lock(pipelines_mutex_);
+  closed = pipelines_.extract(pipeline);
+}
+
+Status ModelStage::Run(std::span<StagePart> parts) {
+  layers_time_ = {};
+  Collect(parts);
+  const std::span<Member> all(members_);
+  for (size_t first = 0; first < all.size();) {
+    size_t end = first;
+    for (int rows = 0; end < all.size(); ++end) {
+      rows += all[end].pipeline->rows();
+      if (end > first && rows > model_->max_batched_tokens()) break;
+    }
+    if (Status ran = RunBatch(all.subspan(first, end - first)); !ran.ok()) {
+      sampling_.Drop();
+      return ran;
+    }
+    first = end;
+  }
+  return OkStatus();
+}
+
+// Orders the parts that can run by the middle of their layers, so that parts that leave early are
+// on one side of those that stay, and parts that enter late on the other. If no range is strictly
+// inside another, all parts at a layer are adjacent.
+void ModelStage::Collect(std::span<StagePart> parts) {
+  members_.clear();
+  for (StagePart& part : parts) {
+    part.output.clear();
+    part.inner_activations.clear();
+    part.result.id = part.plan->id;
+    part.result.sequences.clear();
+    part.result.error = OkStatus();
+    const auto found = pipelines_.find(part.pipeline);
+    if (found == pipelines_.end()) {
+      part.result.error = NotFound(fmt::format("pipeline {} is not open", part.pipeline.value()));
+      continue;
+    }
+    part.result.error = found->second->Begin(part, row_bytes());
+    if (part.result.error.ok() && found->second->rows() > 0) {
+      members_.push_back({&part, found->second.get()});
+    }
+  }
+  std::sort(members_.begin(), members_.end(), [](const Member& a, const Member& b) {
+    const int middle_a = a.layers().begin + a.layers().end;
+    const int middle_b = b.layers().begin + b.layers().end;
+    return middle_a != middle_b ? middle_a < middle_b : a.part < b.part;
+  });
+}
+
+Status ModelStage::RunBatch(std::span<Member> batch) {
+  Place(batch);
+  LayerRange at{batch[0].layers().begin, batch[0].layers().end};
+  int end = at.end;
+  for (const Member& member : batch) {
+    at.begin = std::min(at.begin, member.layers().begin);
+    end = std::max(end, member.layers().end);
+  }
+  while (at.begin < end) {
+    // Up to the next layer at which a part enters or leaves, or whose activations are requested.
+    at.end = end;
+    const auto stop_at = [&](int edge) {
+      if (edge > at.begin) at.end = std::min(at.end, edge);
+    };
+    for (const Member& member : batch) {
+      stop_at(member.layers().begin);
+      stop_at(member.layers().end);
+      std::ranges::for_each(member.pipeline->options().cache_activations_at, stop_at);
+    }
+    Enter(batch, at.begin);
+    FormGroups(batch, at.begin);
+    MR_RETURN_IF_ERROR(RunLayers(at));
+    Leave(batch, at.end);
+    at.begin = at.end;
+  }
+  sampling_.Run();
+  return OkStatus();
+}
+
+void ModelStage::Place(std::span<Member> batch) {
+  tokens_.clear();
+  positions_.clear();
+  for (Member& member : batch) {
+    member.first_row = static_cast<int>(positions_.size());
+    const auto& tokens = member.part->plan->tokens;
+    const auto positions = member.pipeline->positions();
+    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    positions_.insert(positions_.end(), positions.begin(), positions.end());
+  }
+}
+
+model::Batch ModelStage::Rows(int first_row, int rows) const {
+  const auto first = static_cast<size_t>(first_row), count = static_cast<size_t>(rows);
+  return {.tokens = std::span(tokens_).subspan(first, count),
+          .positions = std::span(positions_).subspan(first, count),
+          .kv = {},
+          .first_row = first_row};
+}
+
+void ModelStage::Enter(std::span<const Member> batch, int layer) {
+  const tensor::Rows hidden = model_->Hidden(model_->max_batched_tokens());
+  int embed_first = 0, embed_rows = 0;  // adjacent parts are embedded together
+  const auto embed = [&] {
+    if (embed_rows > 0) model_->Embed(Rows(embed_first, embed_rows));
+    embed_rows = 0;
+  };
+  for (const Member& member : batch) {
+    if (member.layers().begin != layer) continue;
+    const int rows = member.pipeline->rows();
+    if (!member.part->TokensIn(member.pipeline->options())) {
+      device_->Write(member.part->input.data(), hidden.Slice(member.first_row, rows));
+      continue;
+    }
+    if (embed_first + embed_rows != member.first_row) embed();
+    if (embed_rows == 0) embed_first = member.first_row;
+    embed_rows += rows;
+  }
+  embed();
+}
+
+void ModelStage::Leave(std::span<const Member> batch, int layer) {
+  for (const Member& member : batch) {
+    StagePart& part = *member.part;
+    const StagePipeline& pipeline = member.pipeline->options();
+    const LayerRange ran = member.layers();
+    if (ran.begin < layer && layer < ran.end) {
+      if (std::ranges::find(pipeline.cache_activations_at, layer) ==
+          pipeline.cache_activations_at.end())
+        continue;
+      ReadRows(member, part.inner_activations.emplace_back(EnteringActivations{layer, {}}).rows);
+    } else if (ran.end == layer && !part.TokensOut(pipeline)) {
+      ReadRows(member, part.output);
+    } else if (ran.end == layer && model_->has_head()) {
+      sampling_.Add(part, *member.pipeline, member.first_row);
+    }
+  }
+}
+
+void ModelStage::ReadRows(const Member& member, std::vector<std::byte>& rows) {
+  const int count = member.pipeline->rows();
+  rows.resize(static_cast<size_t>(count) * row_bytes());
+  device_->Read(model_->Hidden(model_->max_batched_tokens()).Slice(member.first_row, count),
+                reinterpret_cast<float*>(rows.data()));
+}
+
+void ModelStage::FormGroups(std::span<const Member> batch, int layer) {
+  groups_.clear();
+  kv_.clear();
+  for (const Member& member : batch) {
+    if (!member.layers().Contains(layer)) continue;
+    if (groups_.empty() || groups_.back().first_row + groups_.back().rows != member.first_row) {
+      groups_.push_back({.first_row = member.first_row, .first_kv = kv_.size()});
+    }
+    Group& group = groups_.back();
+    kv_.push_back(member.pipeline->BatchKvAt(member.first_row - group.first_row));
+    group.rows += member.pipeline->rows();
+    ++group.num_kv;
+  }
+}
+
+Status ModelStage::RunLayers(LayerRange layers) {
+  const SteadyClock clock;
+  const Time begin = clock.Now();
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    for (const Group& group : groups_) {
+      model::Batch rows = Rows(group.first_row, group.rows);
+      rows.kv = std::span(kv_).subspan(group.first_kv, group.num_kv);
+      MR_RETURN_IF_ERROR(model_->Layer(layer, rows));
+    }
+  }
+  layers_time_ = layers_time_ + (clock.Now() - begin);
+  return OkStatus();
+}
+
+size_t ModelStage::KvBytes(const KvBox& box) const {
+  return tensor::PoolKvBox{.end_layer = box.layers.size(),
+                           .end_head = box.end_head - box.first_head,
+                           .end_token = box.end_token - box.first_token}
+      .Bytes(model_->KvShapeFor(tensor::kKvBlockUnit, 1));
+}
+
+Result<ModelStage::PipelinePool> ModelStage::PoolOf(PipelineId pipeline, const KvBox& box,
+                                                    std::span<const BlockIndex> blocks) const {
+  PipelinePool pool;
+  LayerRange layers;
+  {
+    const MutexLock lock(pipelines_mutex_);
+    const auto found = pipelines_.find(pipeline);
+    if (found == pipelines_.end()) {
+      return NotFound(fmt::format("pipeline {} is not open", pipeline.value()));
+    }
+    pool.kv = found->second->kv();
+    layers = found->second->options().layers;
+  }
+  const auto [first_head, end_head] = kv_heads();
+  if (!layers.Contains(box.layers) || box.layers.size() < 0 || box.first_head < first_head ||
+      box.end_head > end_head || box.first_head > box.end_head || box.first_token < 0 ||
+      box.first_token > box.end_token) {
+    return InvalidArgument(
+        fmt::format("pipeline {}: the box is outside its layers and heads", pipeline.value()));
+  }
+  const tensor::KvShape& shape = pool.kv->shape();
+  if (std::ssize(blocks) * int64_t{shape.block_size} < box.end_token) {
+    return InvalidArgument(fmt::format("pipeline {}: {} blocks are not enough for {} tokens",
+                                       pipeline.value(), blocks.size(), box.end_token));
+  }
+  for (BlockIndex block : blocks) {
+    if (block >= 0 && block < shape.num_blocks) continue;
+    return InvalidArgument(fmt::format("pipeline {}: block {} does not exist in a pool of {}",
+                                       pipeline.value(), block, shape.num_blocks));
+  }
+  pool.box = {box.layers.begin - layers.begin,
+              box.layers.end - layers.begin,
+              box.first_head - first_head,
+              box.end_head - first_head,
+              box.first_token,
+              box.end_token};
+  return pool;
+}
+
+Status ModelStage::ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
+                          std::span<std::byte> out) const {
+  MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
+  device_->ExportKv(*pool.kv, pool.box, blocks, out);
+  return OkStatus();
+}
+
+Status ModelStage::WriteKv(PipelineId pipeline, const KvBox& box,
+                           std::span<const BlockIndex> blocks, std::span<const std::byte> in) {
+  MR_ASSIGN_OR_RETURN(const PipelinePool pool, PoolOf(pipeline, box, blocks));
+  device_->ImportKv(*pool.kv, pool.box, blocks, in);
+  return OkStatus();
+}
+
+}  // namespace millrace::stage

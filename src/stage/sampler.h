@@ -1,0 +1,78 @@
+// Sampling: from one row of logits to one token, as a pure function of (logits, parameters, tokens
+// so far, seed, position). There is no stream of random numbers, so replay after preemption,
+// batching and migration agree by construction (architecture promise 1).
+//
+// Order of operations: logit bias, bans (min_tokens), repetition / presence / frequency penalties,
+// temperature, top-k, top-p, min-p, draw. Reported log-probabilities are those of the model's own
+// distribution, before any of this, as in vLLM's default.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "core/sampling_params.h"
+#include "core/step_plan.h"
+
+namespace millrace::stage {
+
+// A sequence's state for sampling. Tokens are written by position, so that a replay writes the same
+// values again.
+class SamplingState {
+ public:
+  explicit SamplingState(const SequenceStart& start);
+
+  const SamplingParams& params() const { return *params_; }
+  uint64_t seed() const { return seed_; }
+  int prompt_tokens() const { return prompt_tokens_; }
+  std::span<const TokenId> tokens() const { return tokens_; }
+  void Record(int position, std::span<const TokenId> tokens);
+
+  struct Count {
+    int output = 0;       // times among the generated tokens
+    bool prompt = false;  // in the prompt
+  };
+  // For tokens [0, length). REQUIRES: they have been recorded.
+  const std::unordered_map<TokenId, Count>& CountsUpTo(int length);
+
+ private:
+  std::shared_ptr<const SamplingParams> params_;
+  uint64_t seed_;
+  int prompt_tokens_;
+  std::vector<TokenId> tokens_;
+  std::unordered_map<TokenId, Count> counts_;
+  int counted_ = 0;
+};
+
+// Chooses the token at `position` (= number of tokens before it). `logits` is [vocab] and is
+// overwritten. `eos` may not be chosen before min_tokens. kInternal when a logit is NaN or all are
+// banned, an error of this sequence only. One thread per Sampler.
+class Sampler {
+ public:
+  struct Choice {
+    TokenId token = 0;
+    std::optional<PositionLogprobs> logprobs;
+  };
+  Result<Choice> Sample(std::span<float> logits, int position, SamplingState& state,
+                        std::span<const TokenId> eos);
+
+ private:
+  // `top` is the largest logit.
+  TokenId Draw(std::span<const float> logits, float top, const SamplingParams& params,
+               double uniform);
+  TokenId DrawInVocabularyOrder(float min_weight, double uniform) const;
+  std::pair<int, double> KeepLikeliest(std::span<const float> logits, const SamplingParams& params,
+                                       double total);
+
+  std::vector<int32_t> order_;
+  std::vector<float> weights_;
+};
+
+// Log-probabilities of `chosen` and of the `top` likeliest tokens under softmax(logits); ties go to
+// the smaller id. nullopt when a logit is NaN.
+std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenId chosen, int top);
+
+}  // namespace millrace::stage

@@ -1,0 +1,178 @@
+#include "stage/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "base/rng.h"
+
+namespace millrace::stage {
+namespace {
+
+SamplingState StateWith(const std::function<void(SamplingParams&)>& change, uint64_t seed = 1,
+                        std::vector<TokenId> prompt = {0}) {
+  auto params = std::make_shared<SamplingParams>();
+  change(*params);
+  return SamplingState({SequenceId(1), params, seed,
+                        std::make_shared<const std::vector<TokenId>>(std::move(prompt))});
+}
+
+TokenId Pick(std::vector<float> logits, SamplingState& state, int position = 1,
+             std::vector<TokenId> eos = {}) {
+  Sampler sampler;
+  auto choice = sampler.Sample(logits, position, state, eos);
+  EXPECT_TRUE(choice.ok()) << choice.status().ToString();
+  return choice->token;
+}
+
+// How often each token is drawn over many positions.
+std::map<TokenId, double> Frequencies(const std::vector<float>& logits,
+                                      const std::function<void(SamplingParams&)>& change,
+                                      int draws = 20000) {
+  SamplingState state = StateWith(change);
+  Sampler sampler;
+  std::map<TokenId, double> frequency;
+  for (int i = 0; i < draws; ++i) {
+    std::vector<float> copy = logits;
+    frequency[sampler.Sample(copy, i + 1, state, {})->token] += 1.0 / draws;
+  }
+  return frequency;
+}
+
+TEST(Sampler, GreedyTakesTheSmallestIdOnTies) {
+  auto state = StateWith([](auto& p) { p.temperature = 0; });
+  EXPECT_EQ(Pick({1, 3, 3, 2}, state), 1);
+}
+
+TEST(Sampler, IsAFunctionOfSeedAndPosition) {
+  std::vector<float> logits(100);
+  for (int i = 0; i < 100; ++i) logits[i] = static_cast<float>(i % 7);
+  auto a = StateWith([](auto&) {}, 5), b = StateWith([](auto&) {}, 5),
+       c = StateWith([](auto&) {}, 6);
+  int equal = 0;
+  for (int position = 40; position > 0; --position) {  // any order of positions
+    TokenId token = Pick(logits, a, position);
+    EXPECT_EQ(token, Pick(logits, b, position));
+    equal += token == Pick(logits, c, position);
+  }
+  EXPECT_LT(equal, 20) << "a different seed draws different tokens";
+}
+
+TEST(Sampler, DrawsFollowTheSoftmax) {
+  const std::vector<float> logits = {std::log(1.f), std::log(2.f), std::log(5.f), std::log(2.f)};
+  auto plain = Frequencies(logits, [](auto&) {});
+  EXPECT_NEAR(plain[0], 0.1, 0.01);
+  EXPECT_NEAR(plain[2], 0.5, 0.015);
+  auto cold = Frequencies(logits, [](auto& p) { p.temperature = 0.5; });  // squared weights
+  EXPECT_NEAR(cold[2], 25.0 / 34, 0.015);
+}
+
+TEST(Sampler, TopKTopPAndMinPKeepTheRightTokens) {
+  const std::vector<float> logits = {std::log(1.f), std::log(2.f), std::log(5.f), std::log(2.f)};
+  auto k = Frequencies(logits, [](auto& p) { p.top_k = 2; });
+  EXPECT_EQ(k.size(), 2u);
+  EXPECT_NEAR(k[1], 2.0 / 7, 0.015) << "the tie goes to the smaller id";
+  auto p = Frequencies(logits, [](auto& p) { p.top_p = 0.6; });
+  EXPECT_EQ(p.size(), 2u) << "0.5 does not reach 0.6, 0.7 does";
+  auto tiny = Frequencies(
+      logits, [](auto& p) { p.top_p = 1e-9; }, 100);
+  EXPECT_EQ(tiny.size(), 1u);
+  auto m = Frequencies(logits, [](auto& p) { p.min_p = 0.3; });
+  EXPECT_EQ(m.size(), 3u) << "0.1 is below 0.3 of 0.5";
+  auto beyond = Frequencies(logits, [](auto& p) { p.top_k = 1000; });
+  EXPECT_EQ(beyond.size(), 4u) << "top_k beyond the vocabulary is no limit";
+}
+
+TEST(Sampler, TopPEqualsANaiveSortOnRandomLogits) {
+  Rng rng(3);
+  Sampler sampler;
+  for (int trial = 0; trial < 200; ++trial) {
+    std::vector<float> logits(2000);
+    for (float& x : logits) x = static_cast<float>(rng.Uniform() * 8);
+    const double top_p = rng.Uniform();
+    std::vector<int> order(logits.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::sort(order.begin(), order.end(),
+              [&](int a, int b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
+    double total = 0, mass = 0;
+    for (float x : logits) total += std::exp(x - logits[order[0]]);
+    size_t kept = 0;
+    while (kept < order.size() && (kept == 0 || mass < top_p * total * (1 + 1e-6))) {
+      mass += std::exp(logits[order[kept++]] - logits[order[0]]);
+    }
+    auto state = StateWith([&](auto& p) { p.top_p = top_p; });
+    auto token = sampler.Sample(logits, trial + 1, state, {})->token;
+    auto place = std::find(order.begin(), order.end(), token) - order.begin();
+    EXPECT_LT(static_cast<size_t>(place), kept);
+  }
+}
+
+TEST(Sampler, PenaltiesCountTheRightTokens) {
+  // Prompt {0, 1}, output {2, 2}.
+  auto with = [](auto change) {
+    auto state = StateWith(change, 1, {0, 1});
+    state.Record(2, std::vector<TokenId>{2, 2});
+    return state;
+  };
+  auto repetition = with([](auto& p) { p.temperature = 0, p.repetition_penalty = 2; });
+  EXPECT_EQ(Pick({4, 4, 4, 3}, repetition, 4), 3) << "prompt and output both count";
+  auto negative = with([](auto& p) { p.temperature = 0, p.repetition_penalty = 2; });
+  EXPECT_EQ(Pick({-1, -1, -1, -1.5}, negative, 4), 3) << "negative logits become more negative";
+  auto presence = with([](auto& p) { p.temperature = 0, p.presence_penalty = 1; });
+  EXPECT_EQ(Pick({0, 3, 3.5, 0}, presence, 4), 1) << "the prompt does not count";
+  auto frequency = with([](auto& p) { p.temperature = 0, p.frequency_penalty = 1; });
+  EXPECT_EQ(Pick({0, 2, 3.5, 0}, frequency, 4), 1) << "twice in the output: minus 2";
+}
+
+TEST(Sampler, CountsAreRightAfterAReplay) {
+  auto state = StateWith([](auto& p) { p.temperature = 0, p.frequency_penalty = 1; }, 1, {0});
+  state.Record(1, std::vector<TokenId>{1, 1, 2});
+  EXPECT_EQ(state.CountsUpTo(4).at(1).output, 2);
+  state.Record(0, std::vector<TokenId>{0, 1, 1, 2});  // recomputed after a preemption
+  EXPECT_EQ(state.CountsUpTo(4).at(1).output, 2);
+  EXPECT_EQ(state.CountsUpTo(2).at(1).output, 1);
+}
+
+TEST(Sampler, BiasAndMinTokens) {
+  auto bias = StateWith([](auto& p) {
+    p.temperature = 0, p.logit_bias = {{3, 10.f}, {1, -100.f}};
+  });
+  EXPECT_EQ(Pick({1, 9, 2, 0}, bias), 3);
+  auto early =
+      StateWith([](auto& p) { p.temperature = 0, p.min_tokens = 2, p.stop_token_ids = {1}; });
+  EXPECT_EQ(Pick({5, 9, 2, 10}, early, 1, {3}), 0) << "EOS and stop tokens are banned";
+  EXPECT_EQ(Pick({5, 9, 2, 10}, early, 3, {3}), 3) << "no longer after min_tokens";
+}
+
+TEST(Sampler, BadLogitsFailThisSequenceOnly) {
+  auto state = StateWith([](auto&) {});
+  Sampler sampler;
+  std::vector<float> nan = {1, NAN, 2};
+  EXPECT_EQ(sampler.Sample(nan, 1, state, {}).status().code(), StatusCode::kInternal);
+  std::vector<float> none(3, -INFINITY);
+  EXPECT_EQ(sampler.Sample(none, 1, state, {}).status().code(), StatusCode::kInternal);
+  EXPECT_EQ(Pick({1, 2, INFINITY}, state), 2);
+}
+
+TEST(Sampler, LogprobsAreTheModelsOwn) {
+  auto state = StateWith([](auto& p) {
+    p.temperature = 0, p.logprobs = 2, p.logit_bias = {{0, 100.f}};
+  });
+  std::vector<float> logits = {std::log(1.f), std::log(2.f), std::log(5.f), std::log(2.f)};
+  Sampler sampler;
+  auto choice = sampler.Sample(logits, 1, state, {});
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->token, 0);
+  EXPECT_NEAR(choice->logprobs->chosen.logprob, std::log(0.1), 1e-6);
+  EXPECT_EQ(choice->logprobs->chosen.rank, 4);
+  ASSERT_EQ(choice->logprobs->top.size(), 2u);
+  EXPECT_EQ(choice->logprobs->top[0].token, 2);
+  EXPECT_NEAR(choice->logprobs->top[0].logprob, std::log(0.5), 1e-6);
+  EXPECT_EQ(choice->logprobs->top[1].token, 1);
+}
+
+}  // namespace
+}  // namespace millrace::stage

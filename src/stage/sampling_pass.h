@@ -1,0 +1,51 @@
+// SamplingPass: the end of a batch: turns the hidden rows whose logits are needed, of all pipelines
+// together, into tokens and log-probabilities. Owned by the stage; one thread, the stage's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/model.h"
+#include "stage/model_pipeline.h"
+#include "stage/sampler.h"
+#include "stage/stage.h"
+#include "tensor/device.h"
+
+namespace millrace::stage {
+
+class SamplingPass {
+ public:
+  SamplingPass(model::Model& model, tensor::Device& device);
+
+  // Adds the rows that the part's plan needs, and creates its result without tokens. The plan's
+  // rows start at `first_row` of the hidden rows.
+  void Add(StagePart& part, ModelPipeline& pipeline, int first_row);
+  // Fills in the results of all added parts, and clears them.
+  void Run();
+  // Clears the added parts, because the batch failed.
+  void Drop() { wanted_.clear(); }
+
+ private:
+  // A row whose logits are needed, and its use.
+  struct LogitsRow {
+    StagePart* part = nullptr;
+    ModelPipeline* pipeline = nullptr;
+    int32_t row = 0;              // in the batch
+    size_t result = 0;            // in part->result.sequences
+    int position = 0;             // tokens up to and including this row's
+    bool sample = false;          // choose the next token
+    bool prompt_logprob = false;  // log-probability of the known next token
+  };
+  void AddRows(const SequenceStep& step, LogitsRow row);
+  void UseRow(const LogitsRow& wanted, std::span<float> logits);
+
+  model::Model& model_;
+  tensor::Device& device_;
+  Sampler sampler_;
+  std::vector<LogitsRow> wanted_;
+  std::vector<int32_t> rows_;
+  std::vector<float> logits_;  // [max_logits_rows, vocab]
+};
+
+}  // namespace millrace::stage

@@ -1,0 +1,108 @@
+// Stage: layers of a model on one device, run for the pipelines that pass through them. Local
+// measurements, worker processes and the fault lab use this interface: for a real model
+// (model_stage.h) or one made of hashes whose every token depends on every layer's KV
+// (hash_stage.h).
+//
+// A batch is the steps that have arrived. They may be of several pipelines that enter and leave at
+// different layers (Helix section 5, partial inference); rows at the same layer run together.
+//
+// Used by one thread at a time, except ReadKv and WriteKv: any thread, on blocks that no running
+// batch writes (the ledger pins them).
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "core/plan.h"
+#include "core/step_plan.h"
+#include "core/worker_messages.h"
+
+namespace millrace::stage {
+
+struct StagePipeline {
+  LayerRange layers;  // within the stage's
+  int block_size = 16;
+  int num_blocks = 0;
+  int num_host_blocks = 0;
+  bool first = false;  // takes tokens: embeds
+  bool last = false;   // returns tokens: samples
+  std::vector<TokenId> eos_token_ids;
+  // Requests the activations that enter these layers (activation_caching_stage.h). Ascending, after
+  // the first of `layers`; their end may be among them only if the stage returns activations.
+  std::vector<int> cache_activations_at = {};
+};
+
+// Activations that entered a layer: [tokens, row_bytes()].
+struct EnteringActivations {
+  int layer = 0;
+  std::vector<std::byte> rows;
+};
+
+// One pipeline's step at this stage. Rows are those of plan.tokens, in order.
+struct StagePart {
+  PipelineId pipeline;
+  const StepPlan* plan = nullptr;
+  std::span<const std::byte> input;  // [tokens, row_bytes()]; empty if the stage takes tokens
+  std::vector<std::byte> output;     // [tokens, row_bytes()]; empty if the stage returns tokens
+  StepResult result;                 // at the last hop; at any hop `error`, if this part failed
+  std::optional<LayerRange> layers = {};  // the only layers of the pipeline to run here; unset: all
+  // For those of the pipeline's cache_activations_at within the layers that ran; at their end they
+  // are the output.
+  std::vector<EnteringActivations> inner_activations = {};
+
+  LayerRange LayersOf(const StagePipeline& pipeline_here) const {
+    return layers.value_or(pipeline_here.layers);
+  }
+  bool TokensIn(const StagePipeline& pipeline_here) const {
+    return pipeline_here.first && LayersOf(pipeline_here).begin == pipeline_here.layers.begin;
+  }
+  bool TokensOut(const StagePipeline& pipeline_here) const {
+    return pipeline_here.last && LayersOf(pipeline_here).end == pipeline_here.layers.end;
+  }
+};
+
+// A box of one pipeline's KV, the unit of transfers. Without layers, [e, e), and without heads: the
+// activations that entered layer e, if they are cached (activation_caching_stage.h).
+struct KvBox {
+  LayerRange layers;                 // within the pipeline's at this stage
+  int first_head = 0, end_head = 0;  // of the whole model's KV heads, within this rank's
+  int first_token = 0, end_token = 0;
+};
+
+class Stage {
+ public:
+  virtual ~Stage() = default;
+  virtual LayerRange layers() const = 0;
+  virtual size_t row_bytes() const = 0;
+  // The whole model's KV heads [first, end) that this rank holds.
+  virtual std::pair<int, int> kv_heads() const = 0;
+  virtual int model_kv_heads() const = 0;  // of all ranks
+
+  // kResourceExhausted: no memory for the blocks.
+  virtual Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) = 0;
+  virtual void ClosePipeline(PipelineId pipeline) = 0;
+  // At most one part per pipeline. Fills output or result of each. A plan that names something that
+  // its pipeline does not have fails alone: its part has result.error and the others run. A
+  // returned error means that all failed. A pipeline with a failed step runs no more.
+  virtual Status Run(std::span<StagePart> parts) = 0;
+
+  // The box as dense bytes, the same for every layout and block size: [layer][K, V][head][token]
+  // [head_dim], in the KV's own dtype.
+  virtual size_t KvBytes(const KvBox& box) const = 0;
+  // `blocks`: the sequence's table, from token 0. kNotFound: the pipeline is not open (any more).
+  // kInvalidArgument: the box or the table names something that the pipeline does not have here.
+  virtual Status ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
+                        std::span<std::byte> out) const = 0;
+  virtual Status WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
+                         std::span<const std::byte> in) = 0;
+  // Whether the activations that entered `layer` are cached for all these tokens.
+  virtual bool HoldsActivations(PipelineId, int /*layer*/, std::span<const BlockIndex>,
+                                int /*first_token*/, int /*end_token*/) const {
+    return false;
+  }
+};
+
+}  // namespace millrace::stage
