@@ -93,7 +93,7 @@ class Harness {
       Join join;
       join.name = fmt::format("w{}", w);
       join.address.incarnation = Incarnation(static_cast<uint64_t>(w));
-      controller_->Receive(cluster::ConnectionId(static_cast<uint64_t>(w)), join, now_);
+      controller_->Receive(ConnectionId(static_cast<uint64_t>(w)), join, now_);
     }
     Follow();
   }
@@ -138,7 +138,7 @@ class Harness {
 
  private:
   struct Sent {
-    cluster::ConnectionId answers;  // the last hop
+    ConnectionId answers;  // the last hop
     PipelineStep step;
   };
 
@@ -193,7 +193,7 @@ class Harness {
         Heartbeat beat;
         beat.incarnation = Incarnation(static_cast<uint64_t>(w));
         beat.sequence = beat.steps_done = rounds_;
-        controller_->Beat(cluster::ConnectionId(static_cast<uint64_t>(w)), beat, now_);
+        controller_->Beat(ConnectionId(static_cast<uint64_t>(w)), beat, now_);
       }
     }
     if (tick) {
@@ -238,14 +238,14 @@ class Harness {
     } while (!actions_.empty());
   }
 
-  void Answer(cluster::ConnectionId from, const ToWorker& message) {
+  void Answer(ConnectionId from, const ToWorker& message) {
     if (const auto* load = std::get_if<LoadShard>(&message)) {
       ShardLoaded loaded{.shard = load->shard, .kv_bytes_per_token_layer = 1};
       loaded.kv_bytes = blocks_ * kBlockSize * 2 * load->layers.size();
       controller_->Receive(from, std::move(loaded), now_);
     } else if (const auto* open = std::get_if<OpenPipeline>(&message)) {
       const uint64_t last = open->hops.back().ranks.front().incarnation.value();
-      last_hops_[open->pipeline] = cluster::ConnectionId(last);
+      last_hops_[open->pipeline] = ConnectionId(last);
       controller_->Receive(from, PipelineOpened{open->pipeline, OkStatus()}, now_);
     } else {
       return;
@@ -262,7 +262,7 @@ class Harness {
   int64_t prompts_left_ = options_.requests, delivered_ = 0;
   int sequences_max_ = 0;
   std::deque<Sent> in_flight_;
-  std::map<PipelineId, cluster::ConnectionId> last_hops_;
+  std::map<PipelineId, ConnectionId> last_hops_;
   std::vector<cluster::ControllerAction> actions_;
   std::vector<RequestOutput> outputs_;
 };

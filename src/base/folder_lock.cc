@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <utility>
 
-namespace millrace::cluster {
+namespace millrace {
 namespace {
 
 Status Error(const char* what, const std::string& path) {
@@ -70,4 +70,4 @@ FolderLock::~FolderLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-}  // namespace millrace::cluster
+}  // namespace millrace

@@ -6,7 +6,7 @@
 
 #include "base/status.h"
 
-namespace millrace::cluster {
+namespace millrace {
 
 class FolderLock {
  public:
@@ -25,4 +25,4 @@ class FolderLock {
   int fd_;
 };
 
-}  // namespace millrace::cluster
+}  // namespace millrace

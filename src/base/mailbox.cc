@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace millrace::cluster {
+namespace millrace {
 
 Mailbox::Mailbox() : thread_([this] { Run(); }) {}
 
@@ -60,4 +60,4 @@ void Mailbox::Run() {
   }
 }
 
-}  // namespace millrace::cluster
+}  // namespace millrace

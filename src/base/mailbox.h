@@ -8,7 +8,7 @@
 
 #include "base/mutex.h"
 
-namespace millrace::cluster {
+namespace millrace {
 
 // Any thread may call it; work runs without the mailbox's lock.
 class Mailbox {
@@ -38,4 +38,4 @@ class Mailbox {
   std::thread thread_;
 };
 
-}  // namespace millrace::cluster
+}  // namespace millrace

@@ -4,8 +4,8 @@
 
 #include "base/strong_id.h"
 
-namespace millrace::cluster {
+namespace millrace {
 
 using ConnectionId = StrongId<struct ConnectionIdTag>;
 
-}  // namespace millrace::cluster
+}  // namespace millrace

@@ -8,7 +8,7 @@
 
 #include "base/log.h"
 
-namespace millrace::cluster {
+namespace millrace::wire {
 
 // gRPC writes a line for every failed handshake. At debug level, because otherwise any stranger
 // could fill the disk with them.
@@ -21,4 +21,4 @@ inline void WriteGrpcLine(gpr_log_func_args* line) {
   }
 }
 
-}  // namespace millrace::cluster
+}  // namespace millrace::wire

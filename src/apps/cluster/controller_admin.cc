@@ -130,7 +130,7 @@ class ControllerAdmin : public serve::ClusterAdmin {
   const std::string model_;
   const std::unique_ptr<KeptPlan> kept_;
   Mutex applying_;
-  cluster::Mailbox settling_;  // last: its work uses the other members
+  Mailbox settling_;  // last: its work uses the other members
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 
-namespace millrace::cluster::testing {
+namespace millrace::testing {
 
 class TempFolder {
  public:
@@ -28,4 +28,4 @@ class TempFolder {
   std::string path_;
 };
 
-}  // namespace millrace::cluster::testing
+}  // namespace millrace::testing

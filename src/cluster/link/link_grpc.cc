@@ -24,7 +24,7 @@ constexpr Duration kLogEvery = Duration::Seconds(1);
 // port, which is never destroyed, prevents this.
 void PrepareGrpc() {
   static const std::unique_ptr<grpc::Server>* const holder = [] {
-    gpr_set_log_function(WriteGrpcLine);
+    gpr_set_log_function(wire::WriteGrpcLine);
     grpc::ServerBuilder builder;
     builder.RegisterCallbackGenericService(new grpc::CallbackGenericService);
     return new std::unique_ptr<grpc::Server>(builder.BuildAndStart());

@@ -95,7 +95,7 @@ Result<std::unique_ptr<EtcdClient>> EtcdClient::Create(const EtcdStoreOptions& o
   if (options.endpoints.empty() || options.endpoints.size() > kEtcdEndpointsMax) {
     return InvalidArgument(fmt::format("etcd needs 1 to {} endpoints", kEtcdEndpointsMax));
   }
-  gpr_set_log_function(WriteGrpcLine);
+  gpr_set_log_function(wire::WriteGrpcLine);
   MR_ASSIGN_OR_RETURN(const auto credentials, Credentials(options.tls));
   std::unique_ptr<EtcdClient> client(new EtcdClient);
   for (const std::string& endpoint : options.endpoints) {
