@@ -8,12 +8,12 @@
 
 #include "base/check.h"
 
-namespace millrace::testing {
+namespace millrace {
 
 class TempFolder {
  public:
   TempFolder() {
-    path_ = (std::filesystem::temp_directory_path() / "millrace-cluster-XXXXXX").string();
+    path_ = (std::filesystem::temp_directory_path() / "millrace-XXXXXX").string();
     MR_CHECK(mkdtemp(path_.data()) != nullptr);
   }
   TempFolder(const TempFolder&) = delete;
@@ -28,4 +28,4 @@ class TempFolder {
   std::string path_;
 };
 
-}  // namespace millrace::testing
+}  // namespace millrace

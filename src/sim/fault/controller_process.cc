@@ -16,7 +16,7 @@ size_t BytesOf(const ToWorker& message) {
   return 96 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
 }
 
-ConnectionId NameOf(NetworkConnectionId id) { return cluster::ConnectionId(id); }
+ConnectionId NameOf(NetworkConnectionId id) { return ConnectionId(id); }
 
 void Add(ControllerTotals& totals, const cluster::ControllerCounters& c) {
   totals.pipelines_lost += c.pipelines_lost;
