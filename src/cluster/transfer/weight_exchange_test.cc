@@ -26,7 +26,6 @@ namespace millrace::cluster {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::TempFolder;
 
 constexpr int kLayers = 6;
 constexpr auto kWanted = [](int64_t, int64_t) { return true; };
