@@ -36,12 +36,15 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
 }
 
 ControllerCore::ControllerCore(ControllerOptions options, Layout layout)
-    : options_(std::move(options)), layout_(std::move(layout)), blame_(options_.deaths_max) {}
+    : options_(std::move(options)),
+      layout_(std::move(layout)),
+      members_(options_),
+      blame_(options_.deaths_max) {}
 
 ControllerCore::~ControllerCore() = default;
 
 void ControllerCore::Receive(ConnectionId from, ToController message, Time now) {
-  if (!connections_.contains(from) && !std::holds_alternative<Join>(message)) {
+  if (members_.Find(from) == nullptr && !std::holds_alternative<Join>(message)) {
     ++counters_.stale_messages;  // from a worker that was given up
     return;
   }
@@ -58,7 +61,7 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names,
 }
 
 Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
-  const Worker* worker = ByName(name);
+  const Worker* worker = members_.Find(name);
   if (worker == nullptr) {
     return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
@@ -90,7 +93,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
 }
 
 void ControllerCore::Tick(Time now) {
-  WatchHeartbeats(now);
+  for (const auto& [id, reason] : members_.Lost(now)) LoseWorker(id, reason, true, now);
   FollowWorkers(now);
   AssignWorkers(now);
   MaybeSwitch(now);

@@ -45,6 +45,7 @@
 #include "cluster/control/controller_status.h"
 #include "cluster/control/kv_under_way.h"
 #include "cluster/control/layout.h"
+#include "cluster/control/membership.h"
 #include "cluster/control/pipeline_turns.h"
 #include "cluster/control/router.h"
 #include "core/connection_id.h"
@@ -65,19 +66,15 @@ struct Disconnect {
 };
 using ControllerAction = std::variant<SendToWorker, Disconnect>;
 
-struct ControllerOptions {
-  static constexpr size_t kWorkersMax = 1024;
+struct ControllerOptions : MembershipOptions {
   static constexpr size_t kWeightSourcesMax = 16;  // for one shard
   static constexpr size_t kMovesMax = 16;          // requests that migrate at the same time
-  // A worker counts as alive while its last heartbeat is less than this many intervals old.
-  static constexpr int64_t kAliveBeats = 3;
   // A change of plan is given up after the ranks of a stage have failed to connect this many times.
   static constexpr int kMeetingsMax = 3;
 
   Term term;
   std::string model;  // the model's name
   int num_layers = 0;
-  WorkerIdentity identity;  // what workers must match; empty fields match anything
   // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
   // means as many as fit.
   sched::SchedulerOptions scheduler;
@@ -90,13 +87,6 @@ struct ControllerOptions {
   std::optional<Plan> plan;  // instead of an automatic layout
   std::vector<std::string> node_names;
 
-  Duration heartbeat_every = Duration::Seconds(0.25);
-  Duration silent_limit = Duration::Seconds(3);  // a worker without a heartbeat for longer is lost
-  // A worker is lost when a batch runs longer than `stuck_limit` and longer than `stuck_factor`
-  // times its longest earlier batch.
-  Duration stuck_limit = Duration::Seconds(3);
-  double stuck_factor = 8;
-  Duration first_batch_limit = Duration::Seconds(60);
   Duration replace_limit = Duration::Seconds(2);   // before an automatic layout changes
   Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline
   int waiting_max = 4096;                          // requests that may wait for a pipeline
@@ -155,18 +145,7 @@ class ControllerCore {
   void CheckIntegrity() const;
 
  private:
-  struct Worker {
-    WorkerId id;
-    ConnectionId connection;
-    Join join;
-    WorkerAddress address;  // includes `id`
-    Time last_beat;
-    Heartbeat beat;
-    int64_t longest_batch_ms = 0;
-    bool draining = false;
-    bool leaving = false;  // it has announced that it leaves
-    std::string unusable;  // why it gets no layers; empty: it gets layers
-  };
+  using Worker = Membership::Worker;
   struct Pipeline {
     PipelineId id;
     Route route;  // in stages of the layout
@@ -202,15 +181,9 @@ class ControllerCore {
 
   // controller_workers.cc
   void Admit(ConnectionId connection, Join join, Time now);
-  Status CheckJoin(const Join& join) const;
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
   void UnassignSlots(Layout& layout, WorkerId worker);
-  void WatchHeartbeats(Time now);
-  bool Heard(const Worker& worker, Time now) const;
-  Worker* ByConnection(ConnectionId connection);
-  Worker* ByName(std::string_view name);
   void Send(WorkerId worker, ToWorker message);
-  int UsableWorkers() const;
 
   // controller_layout.cc
   void AssignWorkers(Time now);
@@ -359,8 +332,7 @@ class ControllerCore {
   std::optional<GivenUpPlan> given_up_;  // the last change of plan, if it was given up
   int64_t epoch_ = 0;
 
-  std::map<WorkerId, Worker> workers_;
-  std::map<ConnectionId, WorkerId> connections_;
+  Membership members_;
   std::map<ShardId, WorkerId> shards_;  // requested or loaded
   std::map<PipelineId, Pipeline> pipelines_;
   std::map<PipelineId, SurvivingStages> surviving_stages_;

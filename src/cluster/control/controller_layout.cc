@@ -65,8 +65,8 @@ std::optional<WorkerId> ControllerCore::ChooseWorker(const Layout& layout, const
   std::optional<WorkerId> best;
   int best_score = -1;
   const TensorRank wanted{rank, static_cast<int>(stage.ranks.size())};
-  for (const auto& [id, worker] : workers_) {
-    if (worker.draining || !worker.unusable.empty() || HasSlot(layout, id)) continue;
+  for (const auto& [id, worker] : members_.all()) {
+    if (!worker.Usable() || HasSlot(layout, id)) continue;
     int score = 0;
     for (const HeldShard& held : worker.join.held) {
       if (held.layers == stage.plan.layers && held.rank == wanted) score = 2;
@@ -109,9 +109,9 @@ void ControllerCore::AssignLayout(Layout& layout, const Layout* other) {
                               std::ranges::all_of(next_->stages, &LayoutStage::FullyAssigned);
   const auto held = [&](const LayoutStage& stage, size_t rank) {
     const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
-    return std::ranges::any_of(workers_, [&](const auto& entry) {
+    return std::ranges::any_of(members_.all(), [&](const auto& entry) {
       const auto& [id, worker] = entry;
-      return !worker.draining && worker.unusable.empty() && !HasSlot(layout, id) &&
+      return worker.Usable() && !HasSlot(layout, id) &&
              std::ranges::any_of(worker.join.held, [&](const HeldShard& shard) {
                return shard.layers == stage.plan.layers && shard.rank == place;
              });
@@ -147,7 +147,7 @@ std::vector<WorkerAddress> ControllerCore::WeightSources(WorkerId of, LayerRange
     }
   }
   std::vector<WorkerAddress> near, far;
-  for (const auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : members_.all()) {
     if (id == of) continue;
     const bool holds = holders.contains(id);
     if (!holds && worker.join.identity.model_fingerprint.empty()) continue;
@@ -165,7 +165,7 @@ void ControllerCore::RequestLoad(LayoutStage& stage) {
   if (!any_new) return;
   const uint64_t group = HashCounter(options_.secret, NextId());
   std::vector<WorkerAddress> ranks;
-  for (const Slot& slot : stage.ranks) ranks.push_back(workers_.at(*slot.worker).address);
+  for (const Slot& slot : stage.ranks) ranks.push_back(members_.at(*slot.worker).address);
   for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
     Slot& slot = stage.ranks[rank];
     const TensorRank place{static_cast<int>(rank), static_cast<int>(stage.ranks.size())};
@@ -213,7 +213,7 @@ void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now)
     ++counters_.stale_messages;
     return;
   }
-  if (!message.status.ok()) return LoadFailed(*ByConnection(from), message, now);
+  if (!message.status.ok()) return LoadFailed(*members_.Find(from), message, now);
   for (Layout* layout : {&layout_, next_ ? &*next_ : nullptr}) {
     if (layout == nullptr) continue;
     for (LayoutStage& stage : layout->stages) {
@@ -318,11 +318,11 @@ Status ControllerCore::Prepare(Layout layout, Time now) {
 void ControllerCore::FollowWorkers(Time now) {
   if (!layout_.automatic || !options_.elastic || !follows_ || (next_ && !next_->automatic)) return;
   const Layout& target = next_ ? *next_ : layout_;
-  const int usable = UsableWorkers() / options_.tensor_parallel;
+  const int usable = members_.usable() / options_.tensor_parallel;
   const int wanted = std::clamp(usable, 1, std::min(options_.stages, options_.num_layers));
   const bool draining = std::ranges::any_of(target.stages, [&](const LayoutStage& stage) {
     return std::ranges::any_of(stage.ranks, [&](const Slot& slot) {
-      return slot.worker && workers_.at(*slot.worker).draining;
+      return slot.worker && members_.at(*slot.worker).draining;
     });
   });
   if (usable < 1 || (std::ssize(target.stages) == wanted && !draining)) {

@@ -31,7 +31,7 @@ bool ControllerCore::PullerAlive(PipelineId to, Time now) const {
   const auto pipeline = pipelines_.find(to);
   if (pipeline == pipelines_.end()) return false;
   return std::ranges::all_of(pipeline->second.workers, [&](const std::vector<WorkerId>& hop) {
-    return std::ranges::all_of(hop, [&](WorkerId id) { return Heard(workers_.at(id), now); });
+    return std::ranges::all_of(hop, [&](WorkerId id) { return members_.Alive(id, now); });
   });
 }
 

@@ -132,7 +132,7 @@ void ControllerCore::StartPulls(Pipeline& pipeline, Time now) {
 // Whether a worker of the pipeline drains. Its machine may be gone soon.
 bool ControllerCore::IsLeaving(const Pipeline& pipeline) const {
   return std::ranges::any_of(
-      workers_, [&](const auto& w) { return w.second.draining && pipeline.Uses(w.first); });
+      members_.all(), [&](const auto& w) { return w.second.draining && pipeline.Uses(w.first); });
 }
 
 // Which activations are pulled along with KV of `pipeline` (null: it is lost). A hop normally pulls

@@ -111,7 +111,7 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
     there.layers = hop.layers;
     std::vector<WorkerId>& ids = pipeline.workers.emplace_back();
     for (const Slot& slot : stage.ranks) {
-      there.ranks.push_back(workers_.at(*slot.worker).address);
+      there.ranks.push_back(members_.at(*slot.worker).address);
       there.shards.push_back(slot.shard);
       ids.push_back(*slot.worker);
     }
@@ -179,7 +179,7 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
     return LosePipeline(message.pipeline, message.status, PipelineEnd::kNoFault, {}, now);
   }
   // Waits for each worker's answer: a step must not arrive before its pipeline is open.
-  if (pipeline->to_open.erase(ByConnection(from)->id) == 0) ++counters_.stale_messages;
+  if (pipeline->to_open.erase(members_.Find(from)->id) == 0) ++counters_.stale_messages;
   if (!pipeline->to_open.empty()) return;
   pipeline->open = true;
   try_waiting_ = true;
@@ -209,9 +209,9 @@ void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time n
     ++counters_.stale_messages;
     return;
   }
-  MR_LOG(warn, "worker {} reports a broken pipeline: {}", Printable(ByConnection(from)->join.name),
+  MR_LOG(warn, "worker {} reports a broken pipeline: {}", Printable(members_.Find(from)->join.name),
          Printable(message.reason.message()));
-  const Worker* worker = ByConnection(from);
+  const Worker* worker = members_.Find(from);
   const bool cut_off = message.reason.code() == StatusCode::kUnavailable ||
                        message.reason.code() == StatusCode::kDeadlineExceeded;
   if (cut_off && !message.suspect) {

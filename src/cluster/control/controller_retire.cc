@@ -15,12 +15,12 @@
 namespace millrace::cluster {
 
 Status ControllerCore::DrainWorker(std::string_view name, Time now) {
-  Worker* worker = ByName(name);
+  Worker* worker = members_.Find(name);
   if (worker == nullptr) {
     return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
   if (worker->draining) return OkStatus();
-  const int left = UsableWorkers() - (worker->unusable.empty() ? 1 : 0);
+  const int left = members_.usable() - (worker->unusable.empty() ? 1 : 0);
   const bool follows = layout_.automatic && options_.elastic && (!next_ || next_->automatic);
   if (left < std::max(1, follows ? options_.tensor_parallel : 0)) {
     return FailedPrecondition(
@@ -46,7 +46,7 @@ Status ControllerCore::Relieve(const Worker& worker, Time now) {
   const Layout& target = next_ ? *next_ : layout_;
   size_t slots = 0;
   for (const LayoutStage& stage : target.stages) slots += stage.ranks.size();
-  const bool enough = UsableWorkers() >= static_cast<int>(slots);
+  const bool enough = members_.usable() >= static_cast<int>(slots);
   const bool serves = HasSlot(layout_, worker.id);
   // While a plan is being loaded, the worker stays until that plan is in force, unless the others
   // can serve alone.
@@ -55,7 +55,7 @@ Status ControllerCore::Relieve(const Worker& worker, Time now) {
       return FailedPrecondition(
           fmt::format("the next plan needs {} workers but {} would be left, and without {} no "
                       "pipeline of the plan in force is complete; start another worker first",
-                      slots, UsableWorkers(), worker.join.name));
+                      slots, members_.usable(), worker.join.name));
     }
     UnassignSlots(*next_, worker.id);
     return OkStatus();
@@ -70,7 +70,7 @@ Status ControllerCore::Relieve(const Worker& worker, Time now) {
   return FailedPrecondition(fmt::format(
       "the plan needs {} workers but {} would be left, and without {} no pipeline of it "
       "is complete; start another worker first",
-      slots, UsableWorkers(), worker.join.name));
+      slots, members_.usable(), worker.join.name));
 }
 
 // Closes the worker's stages: new requests go to other pipelines, and running ones move there.
@@ -104,7 +104,7 @@ std::set<WorkerId> ControllerCore::DrainingInService() const {
   std::set<WorkerId> draining;
   for (const LayoutStage& stage : layout_.stages) {
     for (const Slot& slot : stage.ranks) {
-      if (slot.worker && !stage.closing && workers_.at(*slot.worker).draining) {
+      if (slot.worker && !stage.closing && members_.at(*slot.worker).draining) {
         draining.insert(*slot.worker);
       }
     }
@@ -114,7 +114,7 @@ std::set<WorkerId> ControllerCore::DrainingInService() const {
 
 // Frees the slots of draining workers that no pipeline uses, for workers that join.
 void ControllerCore::EmptyClosedStages() {
-  for (const auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : members_.all()) {
     const bool runs = std::ranges::any_of(
         pipelines_, [&, w = id](const auto& entry) { return entry.second.Uses(w); });
     if (!worker.draining || runs) continue;
@@ -138,7 +138,7 @@ void ControllerCore::GiveUpNext(const std::string& reason, Time now) {
   // alone. Otherwise these workers stay, unless they have announced that they leave.
   for (WorkerId id : DrainingInService()) {
     if (CloseStagesOf(id, now)) continue;
-    Worker& worker = workers_.at(id);
+    Worker& worker = members_.at(id);
     worker.draining = false;
     if (worker.leaving) Send(id, Leave{reason});
   }
@@ -223,7 +223,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
 
 void ControllerCore::ReleaseIdleWorkers() {
   std::vector<WorkerId> idle;
-  for (const auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : members_.all()) {
     const bool used =
         HasSlot(layout_, id) || (next_ && HasSlot(*next_, id)) || HasSurvivingStages(id) ||
         std::ranges::any_of(pipelines_,

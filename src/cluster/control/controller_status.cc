@@ -62,7 +62,7 @@ static_assert(sizeof(Counters) == kCounters.size() * sizeof(uint64_t), "a counte
 std::span<const ControllerCounter> AllControllerCounters() { return kCounters; }
 
 std::optional<std::string> ControllerCore::Missing() const {
-  if (workers_.empty()) return "No worker has joined yet.";
+  if (members_.all().empty()) return "No worker has joined yet.";
   return layout_.Missing();
 }
 
@@ -78,7 +78,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .waiting = std::ssize(waiting_),
                        .moving = std::ssize(moves_),
                        .counters = counters_};
-  for (const auto& [id, worker] : workers_) {
+  for (const auto& [id, worker] : members_.all()) {
     WorkerStatus& w = status.workers.emplace_back();
     w.id = id;
     w.name = worker.join.name;
@@ -105,7 +105,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     PipelineStatus& l = status.pipelines.emplace_back();
     l.id = id;
     for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
-      l.workers.push_back(workers_.at(pipeline.workers[hop].front()).join.name);
+      l.workers.push_back(members_.at(pipeline.workers[hop].front()).join.name);
       l.layers.push_back(pipeline.hops[hop].layers);
     }
     l.role = pipeline.role;
@@ -167,7 +167,7 @@ void ControllerCore::CheckIntegrity() const {
     }
     for (const auto& hop : pipeline.workers) {
       for (WorkerId worker : hop) {
-        MR_CHECK(workers_.contains(worker)) << "pipeline " << id << " has a lost worker";
+        MR_CHECK(members_.Find(worker) != nullptr) << "pipeline " << id << " has a lost worker";
       }
     }
   }
@@ -205,9 +205,9 @@ void ControllerCore::CheckIntegrity() const {
         << "request " << id << " moves to a pipeline that is gone";
   }
   for (const auto& [shard, worker] : shards_) {
-    MR_CHECK(workers_.contains(worker)) << "shard " << shard << " is on a lost worker";
+    MR_CHECK(members_.Find(worker) != nullptr) << "shard " << shard << " is on a lost worker";
   }
-  MR_CHECK(connections_.size() == workers_.size()) << "sessions and workers differ";
+  members_.CheckIntegrity();
 }
 
 }  // namespace millrace::cluster

@@ -1,0 +1,144 @@
+#include "cluster/control/membership.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+namespace millrace::cluster {
+namespace {
+
+Time At(double seconds) { return Time{} + Duration::Seconds(seconds); }
+
+Join JoinAs(const std::string& name, uint64_t incarnation = 1) {
+  Join join;
+  join.name = name;
+  join.address.incarnation = Incarnation(incarnation);
+  join.identity.model_fingerprint = "model";
+  join.identity.numeric_class = "class";
+  join.identity.kv_layout = "layout";
+  return join;
+}
+
+Heartbeat BeatOf(uint64_t sequence, uint64_t incarnation = 1) {
+  Heartbeat beat;
+  beat.incarnation = Incarnation(incarnation);
+  beat.sequence = sequence;
+  return beat;
+}
+
+MembershipOptions OptionsOfModel() {
+  MembershipOptions options;
+  options.identity.model_fingerprint = "model";
+  return options;
+}
+
+const WorkerId kFirst(1), kSecond(2);
+const ConnectionId kOne(11), kTwo(12);
+
+TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
+  Membership members(OptionsOfModel());
+  Join join = JoinAs("a");
+  join.identity.protocol_version += 1;
+  EXPECT_NE(members.CheckJoin(join).message().find("protocol version"), std::string::npos);
+  join = JoinAs("a");
+  join.identity.model_fingerprint = "other";
+  EXPECT_EQ(members.CheckJoin(join).message(),
+            "model fingerprint: this cluster has model, the worker has other");
+  join.identity.model_fingerprint = "";  // it will get the model
+  EXPECT_TRUE(members.CheckJoin(join).ok());
+  EXPECT_EQ(members.CheckJoin(JoinAs("")).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Membership, TheFirstWorkerSetsTheNumericClass) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  Join other = JoinAs("b");
+  other.identity.numeric_class = "another";
+  EXPECT_EQ(members.CheckJoin(other).code(), StatusCode::kFailedPrecondition);
+  other.name = "a";  // the same worker again, and no other one has joined
+  EXPECT_TRUE(members.CheckJoin(other).ok());
+}
+
+TEST(Membership, RefusesMoreThanTheLimit) {
+  Membership members(OptionsOfModel());
+  for (uint64_t i = 0; i < MembershipOptions::kWorkersMax; ++i) {
+    EXPECT_TRUE(members.CheckJoin(JoinAs("new")).ok());
+    members.Add(WorkerId(i + 1), ConnectionId(i + 1), JoinAs("w" + std::to_string(i)), At(0));
+  }
+  EXPECT_EQ(members.CheckJoin(JoinAs("new")).code(), StatusCode::kResourceExhausted);
+  members.CheckIntegrity();
+}
+
+TEST(Membership, AWorkerWhoseHeartbeatsArriveKeepsItsName) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a", 1), At(0));
+  EXPECT_TRUE(members.CheckName(JoinAs("a", 1), At(0.1)).ok()) << "the same process";
+  EXPECT_TRUE(members.CheckName(JoinAs("b", 2), At(0.1)).ok());
+  EXPECT_EQ(members.CheckName(JoinAs("a", 2), At(0.1)).code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(members.Alive(kFirst, At(0.7)));
+  EXPECT_FALSE(members.Alive(kFirst, At(0.75)));
+  EXPECT_TRUE(members.CheckName(JoinAs("a", 2), At(0.75)).ok());
+}
+
+TEST(Membership, FindsWorkersByIdConnectionAndName) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  members.Add(kSecond, kTwo, JoinAs("b"), At(0));
+  EXPECT_EQ(members.Find(kTwo)->id, kSecond);
+  EXPECT_EQ(members.Find("b")->id, kSecond);
+  EXPECT_EQ(members.Find(kSecond)->address.worker, kSecond);
+  EXPECT_EQ(members.usable(), 2);
+  members.at(kFirst).draining = true;
+  members.at(kSecond).unusable = "no memory";
+  EXPECT_EQ(members.usable(), 0);
+  EXPECT_EQ(members.Remove(kSecond).join.name, "b");
+  EXPECT_EQ(members.Find(kTwo), nullptr);
+  EXPECT_EQ(members.Find("b"), nullptr);
+  EXPECT_EQ(members.Find(kSecond), nullptr);
+  members.CheckIntegrity();
+}
+
+TEST(Membership, DropsHeartbeatsOfEarlierProcessesAndOldOnes) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a", 2), At(0));
+  EXPECT_FALSE(members.Beat(kTwo, BeatOf(1, 2), At(1))) << "no member";
+  EXPECT_FALSE(members.Beat(kOne, BeatOf(1, 1), At(1))) << "an earlier process";
+  EXPECT_TRUE(members.Beat(kOne, BeatOf(2, 2), At(1)));
+  EXPECT_FALSE(members.Beat(kOne, BeatOf(2, 2), At(2))) << "repeated";
+  EXPECT_EQ(members.at(kFirst).last_beat, At(1));
+}
+
+TEST(Membership, ASilentWorkerIsLost) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  EXPECT_TRUE(members.Lost(At(3)).empty());
+  ASSERT_EQ(members.Lost(At(3.1)).size(), 1u);
+  EXPECT_EQ(members.Lost(At(3.1)).front().second.message(), "silent for 3.1 s");
+}
+
+TEST(Membership, AWorkerThatIsStuckInABatchIsLost) {
+  Membership members(OptionsOfModel());
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  Heartbeat beat = BeatOf(1);
+  beat.batch_age_ms = 59'000;  // the first batch may take a minute
+  members.Beat(kOne, beat, At(59));
+  EXPECT_TRUE(members.Lost(At(59)).empty());
+  beat = BeatOf(2);
+  beat.steps_done = 1;
+  beat.batch_age_ms = 1'000;
+  members.Beat(kOne, beat, At(60));
+  beat = BeatOf(3);
+  beat.steps_done = 2;  // the longest batch took 59 s: the limit is now 8 x 59 s
+  beat.batch_age_ms = 471'000;
+  members.Beat(kOne, beat, At(61));
+  EXPECT_TRUE(members.Lost(At(61)).empty());
+  beat = BeatOf(4);
+  beat.steps_done = 2;
+  beat.batch_age_ms = 473'000;
+  members.Beat(kOne, beat, At(62));
+  EXPECT_EQ(members.Lost(At(62)).size(), 1u);
+}
+
+}  // namespace
+}  // namespace millrace::cluster
