@@ -4,7 +4,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "apps/prompt_file.h"
+#include "apps/common/prompt_file.h"
 #include "base/check.h"
 #include "base/json.h"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "apps/results_file.h"
+#include "apps/common/results_file.h"
 #include "base/check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -7,8 +7,8 @@
 
 #include "apps/cli/help.h"
 #include "apps/cli/parse.h"
-#include "apps/commands.h"
-#include "apps/signals.h"
+#include "apps/commands/commands.h"
+#include "apps/common/signals.h"
 #include "base/log.h"
 
 namespace millrace::apps {

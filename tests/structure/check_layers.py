@@ -3,9 +3,9 @@
 
 The levels are those of docs/structure.md: a folder may include only folders of lower levels, never
 sideways, and no folder beside src/. The folders inside a folder of SUB_LEVELS have levels of their
-own; files directly in such a folder are below all of them. A folder of experiments/lib may include
-src/ below the program, and nothing else of experiments/. Each run first proves that the check can
-fail.
+own; files directly in such a folder are below all of them, unless "" has a level. A folder of
+experiments/lib may include src/ below the program, and nothing else of experiments/. Each run first
+proves that the check can fail.
 """
 import pathlib
 import re
@@ -26,6 +26,15 @@ SUB_LEVELS = {
         "journal": 0, "store": 0, "link": 0, "transfer": 0,
         "worker": 1, "control": 1,
         "runtime": 2,
+    },
+    "apps": {
+        "cli": 0, "supervise": 0,
+        "common": 1, "bench": 1,
+        "plan": 2,
+        "cluster": 3, "simulate": 3,
+        "profile": 4,
+        "commands": 5,
+        "": 6,
     },
 }
 LIBRARIES = "experiments/lib"
@@ -110,6 +119,8 @@ def self_test():
     assert list(violations("cluster", control, '#include "cluster/worker/a.h"\n')), "sideways"
     assert not list(violations("cluster", control, '#include "cluster/link/a.h"\n'))
     assert list(violations("cluster", "src/cluster/a.h", '#include "cluster/link/a.h"\n'))
+    assert list(violations("apps", "src/apps/cli/a.h", '#include "apps/a.h"\n'))
+    assert not list(violations("apps", "src/apps/main.cc", '#include "apps/cli/a.h"\n'))
     assert list(library_violations("helix", "x.h", '#include "experiments/lib/vidur/a.h"\n'))
     assert list(library_violations("helix", "x.h", '#include "experiments/list.h"\n'))
     assert list(library_violations("helix", "x.h", '#include "apps/cli/help.h"\n'))

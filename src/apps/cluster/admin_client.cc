@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "apps/admin_socket.h"
+#include "apps/common/admin_socket.h"
 #include "base/log.h"
 #include "cluster/link/link_security.h"
 

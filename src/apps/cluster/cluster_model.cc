@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "apps/cluster/controller_admin.h"
-#include "apps/controller_options.h"
+#include "apps/cluster/controller_options.h"
 #include "cluster/runtime/request_journal.h"
 #include "cluster/worker/worker_model.h"
 #include "model/describe.h"

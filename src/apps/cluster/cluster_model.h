@@ -7,8 +7,8 @@
 #include <string>
 
 #include "apps/cluster/leading.h"
-#include "apps/engine_flags.h"
-#include "apps/local_model.h"
+#include "apps/cluster/local_model.h"
+#include "apps/common/engine_flags.h"
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/journal/journal.h"

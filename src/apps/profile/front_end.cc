@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "apps/bench/load_client.h"
-#include "apps/commands.h"
-#include "apps/local_model.h"
+#include "apps/cluster/local_model.h"
+#include "apps/common/version.h"
 #include "base/mutex.h"
 #include "cluster/runtime/one_worker.h"
 #include "cost/fit.h"

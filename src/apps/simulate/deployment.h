@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/engine_flags.h"
+#include "apps/common/engine_flags.h"
 #include "apps/plan/node_costs.h"
 #include "apps/simulate/membership.h"
 #include "base/status.h"

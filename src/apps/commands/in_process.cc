@@ -1,0 +1,126 @@
+#include "apps/commands/in_process.h"
+
+#include <filesystem>
+#include <utility>
+
+#include "apps/common/version.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kClientClosedRequest = 499;
+
+}  // namespace
+
+serve::ServedModel ToServed(LocalModel& model) {
+  serve::ServedModel served;
+  served.engine = model.engine.get();
+  served.cluster = model.cluster.get();
+  served.earlier = model.earlier.get();
+  served.tokenizer = model.tokenizer;
+  served.chat_template = model.chat_template;
+  served.spec = model.spec;
+  served.max_model_len = model.kv.max_model_len;
+  served.defaults = {.temperature = model.generation.temperature,
+                     .top_p = model.generation.top_p,
+                     .top_k = model.generation.top_k,
+                     .min_p = model.generation.min_p,
+                     .repetition_penalty = model.generation.repetition_penalty};
+  served.cache_config = {{"block_size", std::to_string(model.block_size)},
+                         {"num_cpu_blocks", std::to_string(model.kv.num_host_blocks)}};
+  return served;
+}
+
+std::string DefaultServedName(const std::string& model) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(model, error)) return model;
+  std::filesystem::path path = std::filesystem::absolute(model, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string base = path.filename().string();
+  return base.empty() ? model : base;
+}
+
+InProcessApi::InProcessApi(LocalModel& model, const Clock& clock)
+    : service_({.served_names = {"model"}, .version = Version()}, clock),
+      handler_(service_.Handler()) {
+  service_.Ready(ToServed(model));
+}
+
+InProcessApi::~InProcessApi() { service_.Drain(Duration::Millis(0)); }
+
+std::shared_ptr<InProcessApi::Reply> InProcessApi::Post(const std::string& path, std::string body,
+                                                        PostCallbacks callbacks) {
+  auto reply = std::make_shared<Reply>(std::move(callbacks));
+  net::HttpRequest request;
+  request.method = "POST";
+  request.path = path;
+  request.headers = {{"Content-Type", "application/json"}};
+  request.body = std::move(body);
+  request.peer = "in process";
+  handler_(std::move(request), reply);
+  return reply;
+}
+
+InProcessApi::Reply::~Reply() {
+  Finish({.status = 500, .body = "{\"error\":{\"message\":\"the request got no answer\"}}"});
+}
+
+void InProcessApi::Reply::Hangup() {
+  std::function<void()> callback;
+  {
+    MutexLock lock(mutex_);
+    if (done_) return;
+    gone_ = true;
+    callback = std::exchange(on_disconnect_, nullptr);
+  }
+  if (callback) callback();
+  Finish({.status = kClientClosedRequest});
+}
+
+void InProcessApi::Reply::Send(net::HttpResponse response) { Finish(std::move(response)); }
+
+void InProcessApi::Reply::Start(net::HttpResponse head) {
+  MutexLock lock(mutex_);
+  head_ = std::move(head);
+}
+
+bool InProcessApi::Reply::Write(std::string part) {
+  MutexLock lock(mutex_);
+  if (gone_ || done_) return false;
+  if (callbacks_.on_data) callbacks_.on_data(part);
+  return true;
+}
+
+void InProcessApi::Reply::End() {
+  net::HttpResponse head;
+  {
+    MutexLock lock(mutex_);
+    head = head_;
+  }
+  Finish(std::move(head));
+}
+
+void InProcessApi::Reply::OnDisconnect(std::function<void()> callback) {
+  {
+    MutexLock lock(mutex_);
+    if (!gone_) {
+      on_disconnect_ = std::move(callback);
+      return;
+    }
+  }
+  callback();
+}
+
+bool InProcessApi::Reply::disconnected() const {
+  MutexLock lock(mutex_);
+  return gone_;
+}
+
+void InProcessApi::Reply::Finish(net::HttpResponse response) {
+  MutexLock lock(mutex_);
+  if (std::exchange(done_, true)) return;
+  on_disconnect_ = nullptr;
+  callbacks_.on_done(std::move(response));
+}
+
+}  // namespace millrace::apps

@@ -1,0 +1,357 @@
+// millrace plan: decides which machine holds which layers and how much flows between them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "apps/cli/parse.h"
+#include "apps/commands/commands.h"
+#include "apps/common/progress.h"
+#include "apps/plan/inputs.h"
+#include "apps/plan/report.h"
+#include "apps/simulate/judge.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "plan/cheapest.h"
+#include "plan/flow_bounds.h"
+#include "plan/io/helix_files.h"
+#include "plan/io/plan_yaml.h"
+#include "plan/io/quantity.h"
+#include "plan/planner.h"
+#include "plan/trunks.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr double kTimeLimitMaxS = 86400;
+constexpr double kRequestsPerSMin = 1e-6;  // a lower goodput counts as none
+// Share of the time limit reserved for finding the nearest limits if none can be met.
+constexpr double kAnswerShare = 0.2;
+
+enum class Objective { kFlow, kGoodput, kCost };
+
+struct PlannerFlags {
+  PlanInputFlags inputs;
+  Objective objective = Objective::kFlow;
+  std::vector<std::string> slo_texts;
+  sim::Slo slo;  // of --slo, or else of the workload
+  double time_limit_s = 10;
+  int64_t seed = 1;
+  std::string warm_start;
+  std::string out, picture;
+  bool json = false, simulate = true;
+  std::set<std::string> given;
+};
+
+// A plan and, if simulated, its result.
+struct Found {
+  plan::PlanOutcome outcome;
+  std::optional<double> simulated_requests_per_s;
+};
+
+sim::Slo LimitsOf(const PlannerFlags& flags, const PlanInputs& inputs) {
+  return {.ttft_s = flags.slo.ttft_s ? flags.slo.ttft_s : inputs.slo.ttft_s,
+          .tpot_s = flags.slo.tpot_s ? flags.slo.tpot_s : inputs.slo.tpot_s};
+}
+
+// One line on a terminal, which is overwritten. Elsewhere it prints nothing: the summary is enough.
+class SearchLine {
+ public:
+  explicit SearchLine(double limit_s)
+      : limit_s_(limit_s), shown_(ProgressStyle::ForStream(stderr).bar) {}
+  ~SearchLine() {
+    if (painted_) fmt::print(stderr, "\r\033[K");
+  }
+  void Show(const plan::PlanProgress& progress) {
+    if (!shown_) return;
+    painted_ = true;
+    fmt::print(stderr,
+               "\r\033[K{:4.1f} of {:.0f} s  {:.1f} tokens/s, at most {:.1f}, gap {:.2f} %"
+               "  {}",
+               progress.elapsed_s, limit_s_, progress.tokens_per_s, progress.bound,
+               100 * progress.gap(), progress.method);
+    std::fflush(stderr);
+  }
+  void Show(const plan::GoodputProgress& progress) {
+    if (!shown_) return;
+    painted_ = true;
+    fmt::print(stderr, "\r\033[K{:4.1f} of {:.0f} s  {:.3g} requests/s  {}", progress.elapsed_s,
+               limit_s_, progress.requests_per_s, progress.doing);
+    std::fflush(stderr);
+  }
+
+ private:
+  const double limit_s_;
+  const bool shown_;
+  bool painted_ = false;
+};
+
+Result<std::vector<plan::Placement>> WarmStarts(const PlannerFlags& flags, size_t nodes) {
+  if (flags.warm_start.empty()) return std::vector<plan::Placement>();
+  MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.warm_start, plan::kHelixBytesMax));
+  MR_ASSIGN_OR_RETURN(plan::Placement placement, plan::ParseHelixPlacement(text, flags.warm_start));
+  if (placement.size() > nodes) {
+    return InvalidArgument(fmt::format("{} places layers on {} nodes and the cluster has {}",
+                                       Printable(flags.warm_start), placement.size(), nodes));
+  }
+  placement.resize(nodes);
+  return std::vector<plan::Placement>{std::move(placement)};
+}
+
+// "ttft=2s" or "tpot=80 ms".
+Status ReadLimit(const std::string& text, sim::Slo& slo) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  if (equals == std::string::npos || (name != "ttft" && name != "tpot")) {
+    return InvalidArgument(fmt::format(
+        "must be ttft=TIME or tpot=TIME, such as tpot=80ms, got '{}'", Printable(text)));
+  }
+  auto seconds = plan::ParseQuantity(plan::Quantity::kDuration, text.substr(equals + 1));
+  if (!seconds.ok()) return InvalidArgument(name + " " + seconds.status().message());
+  (name == "ttft" ? slo.ttft_s : slo.tpot_s) = *seconds;
+  return OkStatus();
+}
+
+// The lowest mean TPOT at which `candidate` still answers requests, with its TTFT there.
+plan::GoodputEstimate AlmostIdleEstimate(plan::GoodputProblem& problem,
+                                         const plan::Candidate& candidate) {
+  constexpr int kBisections = 30;
+  plan::GoodputEstimate least = candidate.estimate;
+  double low = 0, high = least.tpot_s;
+  for (int step = 0; step < kBisections; ++step) {
+    problem.tpot_s = (low + high) / 2;
+    const auto estimate = EstimateAlong(problem, candidate.placement, candidate.flow.edges);
+    const bool kept = estimate.requests_per_s >= kRequestsPerSMin;
+    (kept ? high : low) = *problem.tpot_s;
+    if (kept) least = estimate;
+  }
+  return least;
+}
+
+Status NoPlanMeetsLimits(plan::GoodputProblem problem, const plan::CandidateOptions& options) {
+  problem.ttft_s = problem.tpot_s = std::nullopt;
+  MR_ASSIGN_OR_RETURN(const auto free, RankByGoodput(problem, options, nullptr));
+  std::optional<plan::GoodputEstimate> fastest;
+  for (const plan::Candidate& candidate : free) {
+    const auto idle = AlmostIdleEstimate(problem, candidate);
+    if (!fastest || idle.tpot_s < fastest->tpot_s) fastest = idle;
+  }
+  return FailedPrecondition(fmt::format(
+      "no placement found meets the limits; the fastest found has a TTFT of {:.3g} s and a TPOT of "
+      "{:.3g} ms when almost idle",
+      fastest->ttft_s, 1e3 * fastest->tpot_s));
+}
+
+// The best candidate as a plan within the trunks, chosen by the estimates and then by the
+// simulator.
+Result<Found> SearchGoodput(const PlannerFlags& flags, const PlanInputs& inputs, const Clock& clock,
+                            SearchLine& line) {
+  if (!inputs.goodput) {
+    return InvalidArgument(
+        "--objective goodput and --slo need --model: a table of rates says "
+        "nothing about latency");
+  }
+  plan::GoodputProblem problem = *inputs.goodput;
+  const sim::Slo limits = LimitsOf(flags, inputs);
+  problem.ttft_s = limits.ttft_s;
+  problem.tpot_s = limits.tpot_s;
+  const Time begin = clock.Now();
+  const auto seconds_left = [&] { return flags.time_limit_s - (clock.Now() - begin).seconds(); };
+  plan::CandidateOptions options;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  options.clock = &clock;
+  options.time_limit_s = flags.time_limit_s;
+  options.progress = [&line](const plan::GoodputProgress& progress) { line.Show(progress); };
+  options.route = [&](const plan::Placement& placement) {
+    return FlowWithinTrunks(problem.flow, inputs.cluster, inputs.token_bytes, placement);
+  };
+  plan::Evaluator judge;
+  if (flags.simulate) {
+    judge = SimulatedGoodput(inputs, limits, [&] { return seconds_left() <= 0; });
+  }
+  const auto candidates = RankByGoodput(problem, options, judge);
+  if (!candidates.ok() || candidates->front().estimate.requests_per_s < kRequestsPerSMin) {
+    options.time_limit_s = std::max(seconds_left(), kAnswerShare * flags.time_limit_s);
+    return NoPlanMeetsLimits(problem, options);
+  }
+  Found found{.simulated_requests_per_s = candidates->front().score};
+  plan::PlanOutcome& outcome = found.outcome;
+  outcome.placement = candidates->front().placement;
+  outcome.flow = candidates->front().flow;
+  outcome.bound = plan::SelfConsistentBound(problem.flow);
+  outcome.bound_method = "self-consistent bound";
+  outcome.method = "goodput: " + candidates->front().method;
+  outcome.plan = MakePlan(problem.flow, outcome.placement, outcome.flow, outcome.bound);
+  return found;
+}
+
+Result<Found> AsFound(Result<plan::PlanOutcome> outcome) {
+  if (!outcome.ok()) return outcome.status();
+  return Found{.outcome = std::move(*outcome)};
+}
+
+Result<Found> Search(const PlannerFlags& flags, const PlanInputs& inputs,
+                     const plan::PlanOptions& options, SearchLine& line) {
+  const plan::FlowPlanner planner = [&inputs](const plan::FlowProblem& problem,
+                                              const plan::PlanOptions& search) {
+    return plan::PlanWithinTrunks(problem, inputs.cluster, inputs.token_bytes, search);
+  };
+  if (flags.objective == Objective::kGoodput) {
+    return SearchGoodput(flags, inputs, *options.clock, line);
+  }
+  if (flags.objective == Objective::kFlow) return AsFound(planner(inputs.problem, options));
+  if (!inputs.requests_per_s) {
+    return InvalidArgument(
+        "--objective cost needs a workload with a rate: this one's requests come "
+        "all at once");
+  }
+  std::vector<double> prices;
+  for (const NodeSpec& node : inputs.cluster.nodes) prices.push_back(node.price_usd_per_hour);
+  return AsFound(plan::CheapestPlan(
+      inputs.problem, prices, *inputs.requests_per_s * inputs.request_tokens, options, planner));
+}
+
+std::string EstimateText(const PlannerFlags& flags, const PlanInputs& inputs,
+                         const plan::Placement& placement, const plan::PlacementFlow& flow) {
+  plan::GoodputProblem problem = *inputs.goodput;
+  const sim::Slo limits = LimitsOf(flags, inputs);
+  problem.ttft_s = limits.ttft_s;
+  problem.tpot_s = limits.tpot_s;
+  const auto estimate = EstimateAlong(problem, placement, flow.edges);
+  return fmt::format(
+      "\nestimate: {:.3g} req/s with a mean TTFT of {:.3g} s and TPOT of {:.3g} ms, "
+      "bound by {}\n",
+      estimate.requests_per_s, estimate.ttft_s, 1e3 * estimate.tpot_s, Printable(estimate.limit));
+}
+
+std::string SimulatedText(const PlannerFlags& flags, const PlanInputs& inputs, double rate) {
+  const sim::Slo limits = LimitsOf(flags, inputs);
+  if (!limits.ttft_s && !limits.tpot_s) {
+    return fmt::format("simulated: {:.3g} req/s answered when all come at once\n", rate);
+  }
+  return fmt::format("simulated: {:.3g} req/s with {:.0f} % of the requests within the limits{}\n",
+                     rate, 100 * kJudgedAttainment,
+                     rate > 0 ? "" : "; the estimate uses means, the simulation each request");
+}
+
+Status RunPlan(const PlannerFlags& flags) {
+  MR_ASSIGN_OR_RETURN(const PlanInputs inputs, LoadPlanInputs(flags.inputs));
+  plan::PlanOptions options;
+  MR_ASSIGN_OR_RETURN(options.warm_starts, WarmStarts(flags, inputs.cluster.nodes.size()));
+  const SteadyClock clock;
+  options.clock = &clock;
+  options.time_limit_s = flags.time_limit_s;
+  options.seed = static_cast<uint64_t>(flags.seed);
+  auto found = [&] {
+    SearchLine line(flags.time_limit_s);
+    options.progress = [&line](const plan::PlanProgress& progress) { line.Show(progress); };
+    return Search(flags, inputs, options, line);
+  }();
+  if (!found.ok()) return found.status();
+  const plan::PlanOutcome* outcome = &found->outcome;
+  if (!flags.out.empty()) {
+    MR_RETURN_IF_ERROR(
+        WriteFileAtomically(flags.out, plan::WritePlanYaml(outcome->plan, inputs.cluster)));
+  }
+  if (!flags.picture.empty()) {
+    MR_RETURN_IF_ERROR(WriteFileAtomically(flags.picture, PlanSvg(outcome->plan, inputs.cluster)));
+  }
+  if (flags.json) {
+    fmt::print("{}\n", DumpJson(PlanJson(*outcome, inputs.cluster)));
+    return OkStatus();
+  }
+  fmt::print("{}", PlanSummary(*outcome, inputs.cluster, inputs.rates_from));
+  if (inputs.goodput)
+    fmt::print("{}", EstimateText(flags, inputs, outcome->placement, outcome->flow));
+  if (found->simulated_requests_per_s) {
+    fmt::print("{}", SimulatedText(flags, inputs, *found->simulated_requests_per_s));
+  }
+  if (!flags.out.empty()) fmt::print("plan written to {}\n", flags.out);
+  return OkStatus();
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakePlanCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "plan";
+  command->summary = "Decide which machine holds which layers of a model";
+  command->description =
+      "Places the layers of a model on the machines of a cluster so that the most tokens per "
+      "second flow through. Prints how far the result can be from the optimum, and writes a plan "
+      "for 'millrace plan check' and 'millrace plan explain'.";
+  command->log_level = "warning";
+  command->examples = {
+      {"millrace plan --cluster cluster.yaml --model llama-70b --out plan.yaml",
+       "a plan for the machines of a file"},
+      {"millrace plan --cluster cluster.yaml --model llama-70b --picture plan.svg",
+       "the same, with a drawing"},
+      {"millrace plan --import-helix single24.ini --capacity single24.txt --time-limit 60",
+       "a cluster of the Helix paper with measured rates"}};
+  auto flags = std::make_shared<PlannerFlags>();
+  AddPlanInputOptions(*command, &flags->inputs);
+  AddPartialOption(*command, &flags->inputs);
+  constexpr char kSearch[] = "Search";
+  command->Add(kSearch,
+               ChoiceOption<Objective>("objective", &flags->objective,
+                                       {{"flow", Objective::kFlow},
+                                        {"goodput", Objective::kGoodput},
+                                        {"cost", Objective::kCost}}),
+               "flow: the most tokens per second; goodput: the most requests per second that meet "
+               "--slo, chosen by an estimate and then by simulation; cost: the lowest price per "
+               "hour that carries the rate of --workload");
+  Option slo = TextListOption("slo", "LIMIT", &flags->slo_texts);
+  slo.set = [flags](const std::vector<std::string>& values) {
+    for (const std::string& value : values) MR_RETURN_IF_ERROR(ReadLimit(value, flags->slo));
+    return OkStatus();
+  };
+  command->Add(kSearch, std::move(slo),
+               "Limits on the mean for --objective goodput, such as ttft=2s tpot=80ms [default: "
+               "those of --workload]");
+  command->Add(kSearch,
+               RealOption("time-limit", "SECONDS", &flags->time_limit_s, 0.1, kTimeLimitMaxS),
+               "Stop the search after this time, or earlier if the plan is proved optimal");
+  command
+      ->Add(
+          kSearch, FlagOption("simulate", &flags->simulate),
+          "For --objective goodput: rank the ten candidates with the best estimates by simulation")
+      .negatable = true;
+  command->Add(kSearch, IntOption("seed", "N", &flags->seed, 0, INT64_MAX),
+               "Seed of the search's random choices");
+  Option warm = TextOption("warm-start", "FILE", &flags->warm_start);
+  warm.kind = ValueKind::kFile;
+  command->Add(kSearch, std::move(warm), "A placement to start from, as Helix's .ini");
+  constexpr char kResult[] = "Result";
+  Option out = TextOption("out", "FILE", &flags->out);
+  out.kind = ValueKind::kFile;
+  command->Add(kResult, std::move(out), "File to write the plan to (docs/formats/plan.md)");
+  Option picture = TextOption("picture", "FILE", &flags->picture);
+  picture.kind = ValueKind::kFile;
+  command->Add(kResult, std::move(picture), "File to draw the plan to, as SVG");
+  command->Add(kResult, FlagOption("json", &flags->json), "Print JSON instead of the summary");
+  AddGeneralOptions(*command);
+  command->on_given = [flags](const std::set<std::string>& names) { flags->given = names; };
+  command->validate = [flags] {
+    if (flags->objective == Objective::kCost && flags->inputs.workload.empty()) {
+      return InvalidArgument("--objective cost needs --workload, which gives the rate to carry");
+    }
+    if (flags->objective != Objective::kGoodput && (flags->slo.ttft_s || flags->slo.tpot_s)) {
+      return InvalidArgument("--slo needs --objective goodput");
+    }
+    if (flags->objective != Objective::kGoodput) {
+      MR_RETURN_IF_ERROR(RefuseGiven(flags->given, {"simulate"}, "needs --objective goodput"));
+    } else {
+      MR_RETURN_IF_ERROR(
+          RefuseGiven(flags->given, {"warm-start"}, "needs --objective flow or cost"));
+    }
+    return ValidatePlanInputs(flags->inputs);
+  };
+  command->run = [flags] { return RunPlan(*flags); };
+  command->children.push_back(MakePlanCheckCommand());
+  command->children.push_back(MakePlanExplainCommand());
+  command->children.push_back(MakePlanApplyCommand());
+  command->children.push_back(MakePlanDiffCommand());
+  return command;
+}
+
+}  // namespace millrace::apps

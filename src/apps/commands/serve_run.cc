@@ -1,0 +1,239 @@
+#include "apps/commands/serve_run.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "apps/cli/parse.h"
+#include "apps/cluster/local_model.h"
+#include "apps/commands/admin_endpoints.h"
+#include "apps/commands/in_process.h"
+#include "apps/common/signals.h"
+#include "apps/common/version.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "net/http_server.h"
+#include "serve/service.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr Duration kLastBytesLimit = Duration::Seconds(2);  // for replies to reach slow readers
+constexpr int kPortMax = 65535;
+constexpr double kShutdownTimeoutMax = 86400;
+constexpr double kResumeGraceMax = 3600;
+
+Result<serve::ServiceOptions> ServiceOptionsFor(const ServeFlags& flags) {
+  serve::ServiceOptions options;
+  options.served_names = flags.served_names;
+  if (options.served_names.empty()) {
+    options.served_names = {DefaultServedName(flags.engine.model)};
+    options.unlisted_names = {flags.engine.model};
+  }
+  options.version = Version();
+  MR_ASSIGN_OR_RETURN(options.api_keys, serve::ApiKeys::Create(flags.api_keys));
+  MR_ASSIGN_OR_RETURN(options.admin_keys, serve::ApiKeys::Create(flags.admin_keys));
+  options.allowed_origins = flags.allowed_origins;
+  options.resumable.enabled = flags.resume_grace_s > 0;
+  options.resumable.grace = Duration::Seconds(flags.resume_grace_s);
+  return options;
+}
+
+net::HttpServerOptions ServerOptionsFor(const ServeFlags& flags) {
+  net::HttpServerOptions options;
+  options.host = flags.host;
+  options.port = static_cast<uint16_t>(flags.port);
+  options.tls_certificate_path = flags.ssl_certfile;
+  options.tls_key_path = flags.ssl_keyfile;
+  return options;
+}
+
+AdminEndpointOptions AdminOptionsFor(const ServeFlags& flags, uint16_t main_port) {
+  return {.main_port = main_port,
+          .listen = flags.admin_listen,
+          .ssl_certfile = flags.ssl_certfile,
+          .ssl_keyfile = flags.ssl_keyfile};
+}
+
+// --admin-listen and --admin-key need each other.
+Status ValidateAdminFlags(const ServeFlags& flags) {
+  MR_RETURN_IF_ERROR(serve::ApiKeys::Create(flags.admin_keys).status().WithContext("--admin-key"));
+  if (flags.admin_listen.empty() && flags.admin_keys.empty()) return OkStatus();
+  if (flags.admin_listen.empty()) {
+    return InvalidArgument(
+        "--admin-key needs --admin-listen: give the address that holders of the key will call; on "
+        "this machine the unix socket of the server's user needs no key");
+  }
+  if (flags.admin_keys.empty()) {
+    return InvalidArgument(
+        "--admin-listen needs a key: give --admin-key, or better MILLRACE_ADMIN_KEY");
+  }
+  return CheckAdminListen(flags.admin_listen);
+}
+
+std::string Url(const ServeFlags& flags, uint16_t port) {
+  const bool everywhere = flags.host.empty() || flags.host == "0.0.0.0" || flags.host == "::";
+  std::string host = everywhere ? "127.0.0.1" : flags.host;
+  if (host.find(':') != std::string::npos) host = "[" + host + "]";
+  return fmt::format("{}://{}:{}", flags.ssl_certfile.empty() ? "http" : "https", host, port);
+}
+
+// `text` as a JSON string, to be pasted inside single quotes of a shell.
+std::string ShellJsonText(const std::string& text) {
+  std::string out;
+  for (char c : Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    out += c == '\'' ? "'\\''" : std::string(1, c);
+  }
+  return out;
+}
+
+std::string TryLine(const ServeFlags& flags, const std::string& url, const std::string& name,
+                    bool chat) {
+  std::string line = "curl " + url + (chat ? "/v1/chat/completions" : "/v1/completions");
+  line += " -H 'Content-Type: application/json'";
+  if (!flags.api_keys.empty()) line += " -H \"Authorization: Bearer $API_KEY\"";
+  const std::string question = chat ? R"("messages": [{"role": "user", "content": "Hello!"}])"
+                                    : R"("prompt": "Once upon a time")";
+  return line + fmt::format(" -d '{{\"model\": {}, {}, \"max_tokens\": 64}}'", ShellJsonText(name),
+                            question);
+}
+
+void Announce(const ServeFlags& flags, const LocalModel& model, const std::string& url,
+              const std::string& name) {
+  fmt::print("{}", Summary(model));
+  if (model.chat_template == nullptr) {
+    fmt::print(
+        "No chat template: /v1/chat/completions is disabled; give one with --chat-template FILE\n");
+  }
+  fmt::print("\nServing {} on {}\n  {}\n", Printable(name), url,
+             TryLine(flags, url, name, model.chat_template != nullptr));
+  std::fflush(stdout);
+}
+
+void AddAdminEndpointOptions(Command& command, ServeFlags* flags) {
+  constexpr char kGroup[] = "Administration";
+  command.Add(
+      kGroup, TextOption("admin-listen", "HOST:PORT", &flags->admin_listen),
+      "Serve the admin routes (/cluster, /debug, /metrics) on this address too, with TLS if "
+      "the main port has it; needs --admin-key. They are always served on a unix socket of the "
+      "server's user, where `millrace status` finds them. Of these, the main port serves only "
+      "/metrics, which needs an API key there if one is set");
+  command.Add(kGroup, TextListOption("admin-key", "KEY", &flags->admin_keys),
+              "Keys that callers of --admin-listen need; better in MILLRACE_ADMIN_KEY");
+}
+
+// Exits without stopping the threads that still run.
+[[noreturn]] void LeaveNow(int code) {
+  std::fflush(stdout);
+  std::_Exit(code);
+}
+
+}  // namespace
+
+Status ValidateServeFlags(const ServeFlags& flags) {
+  MR_RETURN_IF_ERROR(ValidateEngineFlags(flags.engine));
+  if (flags.ssl_certfile.empty() != flags.ssl_keyfile.empty()) {
+    return InvalidArgument("TLS needs both: give --ssl-certfile and --ssl-keyfile");
+  }
+  for (const std::string* path : {&flags.ssl_certfile, &flags.ssl_keyfile}) {
+    if (!path->empty() && access(path->c_str(), R_OK) != 0) {
+      return InvalidArgument(
+          fmt::format("cannot read {}; check --ssl-certfile and --ssl-keyfile", Printable(*path)));
+    }
+  }
+  MR_RETURN_IF_ERROR(ValidateAdminFlags(flags));
+  return serve::ApiKeys::Create(flags.api_keys).status().WithContext("--api-key");
+}
+
+Status RunServer(const ServeFlags& flags, const ModelSource& source) {
+  StopSignals signals;  // before any other thread
+  signals.OnSignal([](int) {
+    MR_LOG(info, "stopped while loading");
+    LeaveNow(0);
+  });
+  RaiseFileLimit();
+  MR_RETURN_IF_ERROR(model::FindModel(flags.engine.model).status());
+  const SteadyClock clock;
+  MR_ASSIGN_OR_RETURN(serve::ServiceOptions service_options, ServiceOptionsFor(flags));
+  const std::string name = service_options.served_names.front();
+  // Destroyed in reverse: the engine before the service, both after the server has stopped.
+  serve::Service service(std::move(service_options), clock);
+  MR_ASSIGN_OR_RETURN(const auto server,
+                      net::HttpServer::Start(ServerOptionsFor(flags), service.Handler()));
+  MR_ASSIGN_OR_RETURN(const auto admin,
+                      AdminEndpoints::Start(AdminOptionsFor(flags, server->port()), service));
+  signals.OnSignal([remove_socket = admin->FileRemover()](int) {
+    MR_LOG(info, "stopped while loading");
+    remove_socket();
+    LeaveNow(0);
+  });
+  const std::string url = Url(flags, server->port());
+  MR_LOG(info, "listening on {}, loading {}", url, Printable(flags.engine.model));
+  auto model = source(clock);
+  if (!model.ok()) {
+    admin->Stop();
+    server->Stop(Duration{});
+    return model.status();
+  }
+  service.Ready(ToServed(**model));
+  Announce(flags, **model, url, name);
+  signals.OnSignal([remove_socket = admin->FileRemover()](int count) {
+    if (count <= 1) return;
+    remove_socket();
+    LeaveNow(130);
+  });
+  signals.Wait();
+  const Duration limit = Duration::Seconds(flags.shutdown_timeout_s);
+  MR_LOG(info, "finishing running requests, for at most {}; a second signal stops at once",
+         FormatDuration(limit.seconds()));
+  if (!service.Drain(limit)) MR_LOG(warn, "requests were aborted after --shutdown-timeout");
+  admin->Stop();  // first: the next server may begin as soon as the port is free
+  server->Stop(kLastBytesLimit);
+  service.Drain(Duration{});  // what came in meanwhile
+  model->reset();
+  return OkStatus();
+}
+
+void AddServerOptions(Command& command, ServeFlags* flags) {
+  constexpr char kGroup[] = "Server";
+  command.Add(kGroup, TextOption("host", "ADDRESS", &flags->host),
+              "Address to listen on; 0.0.0.0 for every interface");
+  command.Add(kGroup, IntOption("port", "PORT", &flags->port, 0, kPortMax),
+              "TCP port; 0: any free one");
+  command.Add(kGroup, TextListOption("served-model-name", "NAME", &flags->served_names),
+              "Names that requests may use [default: the folder's name; MODEL as given is accepted "
+              "too, but not listed]");
+  AddAdminEndpointOptions(command, flags);
+  command.Add(kGroup, TextListOption("api-key", "KEY", &flags->api_keys),
+              "Accept only requests with one of these keys; better in MILLRACE_API_KEY, where "
+              "other users of the machine cannot see it");
+  command.Add(kGroup, TextListOption("allowed-origins", "ORIGIN", &flags->allowed_origins),
+              "Web pages that may call the server (CORS)");
+  Option certfile = TextOption("ssl-certfile", "FILE", &flags->ssl_certfile);
+  certfile.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(certfile), "TLS certificate chain in PEM");
+  Option keyfile = TextOption("ssl-keyfile", "FILE", &flags->ssl_keyfile);
+  keyfile.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(keyfile), "TLS private key in PEM");
+  command.Add(
+      kGroup,
+      RealOption("shutdown-timeout", "SECONDS", &flags->shutdown_timeout_s, 0, kShutdownTimeoutMax),
+      "How long SIGTERM or Ctrl-C waits for running requests");
+  command.Add(kGroup,
+              RealOption("resume-grace", "SECONDS", &flags->resume_grace_s, 0, kResumeGraceMax),
+              "How long a stream continues without its client, which can resume it with "
+              "Last-Event-ID; 0: not at all");
+  Option step_log = TextOption("step-log", "FILE", &flags->engine.step_log);
+  step_log.kind = ValueKind::kFile;
+  command.Add(kGroup, std::move(step_log),
+              "Write every scheduling decision, with prompts and tokens, for `millrace simulate "
+              "--replay FILE`");
+  Option chat_template = TextOption("chat-template", "FILE", &flags->chat_template);
+  chat_template.kind = ValueKind::kFile;
+  command.Add("Model", std::move(chat_template),
+              "A chat template (Jinja) instead of the model's own: a file, or the text itself");
+}
+
+}  // namespace millrace::apps

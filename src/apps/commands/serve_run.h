@@ -1,0 +1,38 @@
+// What `serve` and `up` share: the HTTP server's options, and its run from the open port to the
+// drained model. The model is loaded while the port is already open.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/cli/command.h"
+#include "apps/cluster/local_model.h"
+#include "apps/common/engine_flags.h"
+#include "base/clock.h"
+
+namespace millrace::apps {
+
+struct ServeFlags {
+  EngineFlags engine;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::vector<std::string> served_names, api_keys, admin_keys;
+  std::vector<std::string> allowed_origins = {"*"};
+  std::string admin_listen;  // HOST:PORT; empty: operators have the unix socket only
+  std::string ssl_certfile, ssl_keyfile, chat_template;
+  double shutdown_timeout_s = 30;
+  double resume_grace_s = 0;
+};
+
+void AddServerOptions(Command& command, ServeFlags* flags);
+Status ValidateServeFlags(const ServeFlags& flags);
+
+// Makes the model: loaded here, or served by workers.
+using ModelSource = std::function<Result<std::unique_ptr<LocalModel>>(const Clock& clock)>;
+
+// Listens, gets the model, serves until SIGTERM or SIGINT, then lets running requests finish.
+Status RunServer(const ServeFlags& flags, const ModelSource& source);
+
+}  // namespace millrace::apps

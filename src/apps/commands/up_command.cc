@@ -1,0 +1,213 @@
+// millrace up: a whole cluster on one machine.
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "apps/cli/parse.h"
+#include "apps/cluster/cluster_flags.h"
+#include "apps/commands/commands.h"
+#include "apps/commands/serve_run.h"
+#include "apps/supervise/supervisor.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "model/host_memory.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kWorkersMax = 256;
+constexpr double kKvMemoryShare = 0.4;  // of what is free, for all workers together
+
+struct UpFlags {
+  ServeFlags serve;
+  ControllerFlags controller;
+  int workers = 2;
+};
+
+Result<std::string> NewToken() {
+  uint8_t bytes[32];
+  if (getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) {
+    return Unavailable(fmt::format("cannot get random bytes: {}", std::strerror(errno)));
+  }
+  std::string text;
+  for (uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+// A folder that only this user can read, with the token's file. The destructor removes it.
+class TokenFolder {
+ public:
+  static Result<std::unique_ptr<TokenFolder>> Make(const std::string& token) {
+    std::string path = std::filesystem::temp_directory_path() / "millrace-XXXXXX";
+    if (mkdtemp(path.data()) == nullptr) {
+      return Unavailable(
+          fmt::format("cannot make a folder for the token: {}", std::strerror(errno)));
+    }
+    std::unique_ptr<TokenFolder> folder(new TokenFolder(path));
+    MR_RETURN_IF_ERROR(WriteFileWithMode(folder->file(), token, 0600, ExistingFile::kKeep));
+    return folder;
+  }
+  ~TokenFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string file() const { return path_ + "/cluster.token"; }
+
+ private:
+  explicit TokenFolder(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+// KV memory of each worker. For a given number of blocks, enough for all layers of each block.
+int64_t KvBytesOfEach(const UpFlags& flags, const LocalModel& model) {
+  const EngineFlags& engine = flags.serve.engine;
+  if (engine.num_blocks) {
+    return int64_t{*engine.num_blocks} * engine.block_size * model.spec.KvBytesPerToken();
+  }
+  const auto share = static_cast<int64_t>(kKvMemoryShare *
+                                          static_cast<double>(model::ReadMemoryAvailable().bytes));
+  return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / flags.workers);
+}
+
+std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_level,
+                                   const LocalModel& model, int port,
+                                   const std::string& token_file) {
+  const EngineFlags& engine = flags.serve.engine;
+  const int threads = engine.threads.value_or(std::max(1, DefaultThreads() / flags.workers));
+  const int64_t kv_bytes = KvBytesOfEach(flags, model);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::vector<ChildSpec> specs;
+  for (int i = 0; i < flags.workers; ++i) {
+    ChildSpec& spec = specs.emplace_back();
+    spec.name = fmt::format("worker-{}", i);
+    spec.argv = {program,
+                 "worker",
+                 engine.model,
+                 "--join",
+                 fmt::format("127.0.0.1:{}", port),
+                 "--token",
+                 token_file,
+                 "--name",
+                 spec.name,
+                 "--threads",
+                 std::to_string(threads),
+                 "--kv-cache-memory",
+                 std::to_string(kv_bytes),
+                 "--log-level",
+                 log_level};
+    if (engine.max_model_len) {
+      spec.argv.insert(spec.argv.end(), {"--max-model-len", std::to_string(*engine.max_model_len)});
+    }
+  }
+  return specs;
+}
+
+// The model's engine and its workers. The workers are stopped first: no request runs any more by
+// then, so nothing needs to be handed over.
+struct Supervised {
+  std::shared_ptr<cluster::Generator> engine;
+  std::unique_ptr<TokenFolder> token;
+  std::unique_ptr<Supervisor> workers;
+
+  ~Supervised() {
+    workers->Kill();
+    workers->Wait();
+  }
+};
+
+Result<std::unique_ptr<LocalModel>> StartCluster(const UpFlags& flags, const std::string& log_level,
+                                                 const Clock& clock) {
+  ClusterFlags cluster;
+  MR_RETURN_IF_ERROR(ReadLayout(flags.controller, &cluster));
+  cluster.journal = ReadJournal(flags.controller, "", flags.serve.resume_grace_s);
+  if (!cluster.plan && !flags.controller.stages) {
+    cluster.stages = std::max(1, flags.workers / flags.controller.tensor_parallel);
+  }
+  MR_ASSIGN_OR_RETURN(cluster.security.token, NewToken());
+  MR_ASSIGN_OR_RETURN(
+      ClusterModel started,
+      StartClusterModel(flags.serve.engine, flags.serve.chat_template, cluster, clock));
+  MR_ASSIGN_OR_RETURN(auto token, TokenFolder::Make(cluster.security.token));
+  SupervisorOptions options;
+  options.on_line = [](std::string_view name, std::string_view line) {
+    fmt::print(stderr, "{}: {}\n", name, line);
+  };
+  MR_ASSIGN_OR_RETURN(
+      auto workers,
+      Supervisor::Start(std::move(options), WorkerSpecs(flags, log_level, *started.model,
+                                                        started.server->port(), token->file())));
+  auto& engine = started.model->engine;
+  std::shared_ptr<Supervised> held(new Supervised{engine, std::move(token), std::move(workers)});
+  engine = {std::move(held), engine.get()};
+  started.model->device_name = fmt::format("{} workers on this machine", flags.workers);
+  return std::move(started.model);
+}
+
+Status Validate(const UpFlags& flags) {
+  MR_RETURN_IF_ERROR(ValidateServeFlags(flags.serve));
+  MR_RETURN_IF_ERROR(ValidateLayout(flags.controller));
+  MR_RETURN_IF_ERROR(ValidateJournal(flags.controller, "", flags.serve.resume_grace_s));
+  const int stages = flags.controller.stages.value_or(1);
+  const int needed = stages * flags.controller.tensor_parallel;
+  if (flags.controller.plan_file.empty() && needed > flags.workers) {
+    return InvalidArgument(fmt::format("{} stages of {} workers need {} workers; --workers is {}",
+                                       stages, flags.controller.tensor_parallel, needed,
+                                       flags.workers));
+  }
+  return OkStatus();
+}
+
+void DescribeSharedOptions(Command& command) {
+  command.Named("threads").help =
+      "Compute threads of each worker [default: the CPUs that this process may use, divided by "
+      "--workers]";
+  command.Named("kv-cache-memory").help =
+      "Memory for the KV cache, such as 2GiB, of all workers together [default: 40 % of the free "
+      "memory, or what --max-num-seqs sequences need if that is less]";
+  command.Named("num-gpu-blocks-override").help =
+      "Number of KV blocks of a pipeline, regardless of the memory";
+  command.Named("log-level").help = "Least severe messages shown on stderr, of the workers as well";
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeUpCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "up";
+  command->summary = "Serve a model from several workers on this machine";
+  command->description =
+      "Starts a controller with the HTTP API and --workers worker processes, and splits the "
+      "model's layers over them. A worker that dies is started again; the requests that ran on it "
+      "continue where they were. Without layout options each worker is one stage of a pipeline.";
+  command->examples = {
+      {"millrace up models/demo --workers 2", "two workers, half the layers each"},
+      {"millrace up org/name --workers 4 --pipeline-parallel-size 2 --tensor-parallel-size 2",
+       "two stages of two workers"},
+      {"millrace up org/name --workers 3 --plan plan.yaml",
+       "workers worker-0 to worker-2 as the plan says"}};
+  auto flags = std::make_shared<UpFlags>();
+  command->Add("Layout", IntOption("workers", "N", &flags->workers, 1, kWorkersMax),
+               "Worker processes to start");
+  AddLayoutOptions(*command, &flags->controller, "one per worker");
+  AddJournalOptions(*command, &flags->controller, "none");
+  AddServerOptions(*command, &flags->serve);
+  AddEngineOptions(*command, &flags->serve.engine);
+  AddEngineSeedOption(*command, &flags->serve.engine);
+  AddGeneralOptions(*command);
+  DescribeSharedOptions(*command);
+  command->validate = [flags] { return Validate(*flags); };
+  command->run = [flags, up = command.get()] {
+    return RunServer(flags->serve, [flags, up](const Clock& clock) {
+      return StartCluster(*flags, up->log_level, clock);
+    });
+  };
+  return command;
+}
+
+}  // namespace millrace::apps

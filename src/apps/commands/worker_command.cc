@@ -1,0 +1,167 @@
+// millrace worker: a process that holds layers for a cluster.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "apps/cli/parse.h"
+#include "apps/cluster/cluster_flags.h"
+#include "apps/commands/commands.h"
+#include "apps/common/engine_flags.h"
+#include "apps/common/signals.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "cluster/runtime/worker_process.h"
+#include "cluster/worker/worker_model.h"
+#include "model/host_memory.h"
+#include "tensor/cpu/cpu_device.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr int kWorkerThreadsMax = 1024;
+constexpr int kWorkerPortMax = 65535;
+constexpr int kModelLenMax = 1 << 24;
+
+struct WorkerFlags {
+  std::vector<std::string> join;
+  std::string model, name, listen = "127.0.0.1:0", advertise, rdma;
+  TrustFlags trust;
+  int data_port = 0;
+  std::optional<int> threads, max_model_len;
+  std::optional<int64_t> kv_bytes;
+  cluster::WeightsFrom weights = cluster::WeightsFrom::kAuto;
+};
+
+std::string DefaultName() {
+  char host[256] = {};
+  if (gethostname(host, sizeof host - 1) != 0) return "worker";
+  return host;
+}
+
+// The host of "host:port"; an IPv6 address without its brackets.
+std::string HostOf(const std::string& address) {
+  std::string host = address.substr(0, address.rfind(':'));
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  return host;
+}
+
+Status RunWorker(const WorkerFlags& flags) {
+  StopSignals signals;  // before any other thread
+  RaiseFileLimit();
+  ExplainLostModelFiles();
+  MR_ASSIGN_OR_RETURN(const cluster::LinkSecurity security, ReadTrust(flags.trust));
+  const SteadyClock clock;
+  MR_ASSIGN_OR_RETURN(const cluster::WorkerModel model,
+                      cluster::OpenWorkerModel(flags.model, flags.weights, clock));
+  cluster::WorkerProcessOptions options;
+  options.controllers = flags.join;
+  options.control_address = flags.listen;
+  options.data_host = HostOf(flags.listen);
+  options.data_port = static_cast<uint16_t>(flags.data_port);
+  options.advertised_host = flags.advertise;
+  options.rdma_transports = flags.rdma;
+  options.security = security;
+  options.join.name = flags.name.empty() ? DefaultName() : flags.name;
+  options.join.identity = model.identity;
+  const int threads = flags.threads.value_or(DefaultThreads());
+  options.join.device = fmt::format("{} x{}", options.join.identity.numeric_class, threads);
+  options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
+  options.weights = model.weights;
+  options.loader = cluster::MakeShardLoader({.folder = model.folder,
+                                             .on_disk = model.on_disk,
+                                             .weights = model.from_peers ? model.weights : nullptr,
+                                             .threads = threads,
+                                             .kv_bytes = flags.kv_bytes,
+                                             .max_model_len = flags.max_model_len});
+  MR_ASSIGN_OR_RETURN(const auto worker, cluster::WorkerProcess::Start(std::move(options), clock));
+  // The first signal hands over running requests and then ends; the second ends at once.
+  signals.OnSignal([raw = worker.get()](int count) {
+    if (count > 1 || !raw->host().welcomed()) return raw->Stop();
+    MR_LOG(info, "handing over running requests; a second signal stops at once");
+    raw->LeaveSoon(std::nullopt);
+  });
+  MR_LOG(info, "joining {} as {}", Printable(flags.join.front()),
+         Printable(flags.name.empty() ? DefaultName() : flags.name));
+  const Status ended = worker->Run();
+  signals.OnSignal([](int) { std::_Exit(130); });  // the worker is about to be destroyed
+  const cluster::KvExchangeCounters kv = worker->kv_counters();
+  const cluster::WeightCounters weights = model.weights->counters();
+  MR_LOG(info,
+         "KV: served {} pulls ({}), pulled {}; refused {}, {} of them forged, {} stale, {} "
+         "withdrawn while read. Weights: served {}, fetched {}, refused {}; {} sources sent wrong "
+         "weights",
+         kv.served, FormatBytes(static_cast<int64_t>(kv.served_bytes)),
+         FormatBytes(static_cast<int64_t>(kv.pulled_bytes)), kv.refused, kv.exports.forged,
+         kv.exports.stale, kv.exports.taken_back,
+         FormatBytes(static_cast<int64_t>(weights.served_bytes)),
+         FormatBytes(static_cast<int64_t>(weights.pulled_bytes)), weights.refused,
+         weights.sources_disabled);
+  return ended;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> MakeWorkerCommand() {
+  auto command = std::make_unique<Command>();
+  command->name = "worker";
+  command->summary = "Hold layers of a model for a cluster";
+  command->description =
+      "Joins a controller (`millrace serve --cluster` or `millrace up`), loads the layers it is "
+      "given and computes them. When the controller goes away, the worker keeps its weights and "
+      "joins again. On SIGTERM it hands over running requests and then ends; on a second signal it "
+      "ends at once.";
+  command->examples = {
+      {"millrace worker models/demo --join 127.0.0.1:7000 --token cluster.token",
+       "a worker on the controller's machine"},
+      {"millrace worker org/name --join head:7000 --token cluster.token --tls-dir tls "
+       "--listen 10.0.0.2:7001",
+       "on another machine, where others reach it at 10.0.0.2"}};
+  auto flags = std::make_shared<WorkerFlags>();
+  Option model = TextOption("model", "MODEL", &flags->model);
+  model.positional = model.required = true;
+  command->Add("Arguments", std::move(model),
+               "The model's folder, or its name in the Hugging Face cache; the same model as the "
+               "controller's");
+  Option join = TextListOption("join", "ADDRESS", &flags->join);
+  join.required = true;
+  command->Add("Cluster", std::move(join),
+               "The controller's HOST:PORT for workers; of several, the worker finds the leader");
+  command->Add("Cluster", TextOption("name", "NAME", &flags->name),
+               "The worker's name in plans and status; must be unique [default: the host's name]");
+  command->Add(
+      "Cluster", TextOption("listen", "ADDRESS", &flags->listen),
+      "HOST:PORT where other workers reach this one for steps; the host is used for data too");
+  command->Add("Cluster", IntOption("data-port", "PORT", &flags->data_port, 0, kWorkerPortMax),
+               "TCP port for activations and KV; 0: any free one");
+  command->Add("Cluster", TextOption("advertise", "HOST", &flags->advertise),
+               "The host name that other workers use, if it differs from --listen");
+  command->Add(
+      "Cluster", TextOption("rdma", "NAMES", &flags->rdma),
+      "Pull KV over RDMA with these transports of UCX, for example rc,dc; needs a build with "
+      "UCX, and excludes --tls-dir, because the card encrypts nothing");
+  AddTrustOptions(*command, &flags->trust);
+  command->Add("Memory and threads", BytesOption("kv-cache-memory", &flags->kv_bytes),
+               "Memory for the KV of all requests [default: 40 % of the free memory]");
+  command->Add(
+      "Memory and threads",
+      IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kModelLenMax),
+      "Longest sequence to prepare for; a worker that is prepared for less than the controller "
+      "serves gets no layers [default: the model's maximum]");
+  command->Add("Memory and threads",
+               IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
+               "Compute threads [default: one per CPU that this process may use]");
+  command->Add("Memory and threads",
+               ChoiceOption<cluster::WeightsFrom>("weights", &flags->weights,
+                                                  {{"auto", cluster::WeightsFrom::kAuto},
+                                                   {"disk", cluster::WeightsFrom::kDisk},
+                                                   {"peer", cluster::WeightsFrom::kPeer}}),
+               "Where weights come from: disk; peer: other workers, or the disk if they have none; "
+               "auto: the disk, or other workers if files are missing in MODEL");
+  AddGeneralOptions(*command);
+  command->run = [flags] { return RunWorker(*flags); };
+  return command;
+}
+
+}  // namespace millrace::apps

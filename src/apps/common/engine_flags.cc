@@ -1,0 +1,235 @@
+#include "apps/common/engine_flags.h"
+
+#include <fmt/format.h>
+#include <sched.h>
+
+#include <algorithm>
+
+#include "base/units.h"
+
+namespace millrace::apps {
+namespace {
+
+constexpr char kModelGroup[] = "Model";
+constexpr char kMemoryGroup[] = "Memory and scheduling";
+constexpr int kTokensMax = 1 << 24;
+constexpr int kBlocksMax = 1 << 28;
+constexpr int kThreadsMax = 256;
+constexpr int kBlockSizeStep = 16;  // of the attention kernel
+constexpr int kBlockSizeMax = 256;
+// Without --kv-cache-memory, the KV cache takes at most this share of the free memory.
+constexpr double kMemoryShare = 0.4;
+
+Status SetBlockSize(const std::string& text, int* target) {
+  const auto value = ParseInt(text);
+  if (!value.ok() || *value < kBlockSizeStep || *value > kBlockSizeMax ||
+      *value % kBlockSizeStep != 0) {
+    return InvalidArgument(fmt::format("must be a multiple of {} in [{}, {}], got '{}'",
+                                       kBlockSizeStep, kBlockSizeStep, kBlockSizeMax, text));
+  }
+  *target = static_cast<int>(*value);
+  return OkStatus();
+}
+
+void AddModelOptions(Command& command, EngineFlags* flags) {
+  Option model = TextOption("model", "MODEL", &flags->model);
+  model.positional = model.required = true;
+  model.aliases = {"-m", "--model"};
+  model.kind = ValueKind::kFolder;
+  command.Add(kModelGroup, std::move(model),
+              "A Hugging Face model folder, or ORG/NAME of one in the Hugging Face cache");
+  command
+      .Add(kModelGroup, IntOption("max-model-len", "TOKENS", &flags->max_model_len, 1, kTokensMax),
+           "Maximum length of prompt and answer together [default: the model's, or what fits]")
+      .aliases = {"-c", "--ctx-size"};
+  command
+      .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
+           "Compute threads [default: one per CPU that this process may use]")
+      .aliases = {"-t"};
+}
+
+void AddMemoryOptions(Command& command, EngineFlags* flags) {
+  command.Add(kMemoryGroup, BytesOption("kv-cache-memory", &flags->kv_bytes),
+              "Memory for the KV cache, such as 2GiB [default: what --max-num-seqs sequences need, "
+              "at most 40 % of the free memory]");
+  command.Add(kMemoryGroup,
+              IntOption("num-gpu-blocks-override", "N", &flags->num_blocks, 1, kBlocksMax),
+              "Number of KV blocks, regardless of the memory (the name is vLLM's; the blocks are "
+              "those of the device in use)");
+  command.Add(kMemoryGroup,
+              CustomOption("block-size", "TOKENS", std::to_string(flags->block_size),
+                           [flags](const std::string& text) {
+                             return SetBlockSize(text, &flags->block_size);
+                           }),
+              "Tokens in a KV block");
+  command.Add(kMemoryGroup, IntOption("max-num-seqs", "N", &flags->max_num_seqs, 1, 65536),
+              "Maximum number of sequences in one step");
+  command.Add(kMemoryGroup,
+              IntOption("max-num-batched-tokens", "N", &flags->max_num_batched_tokens, 1, 1 << 20),
+              "Maximum number of tokens in one step; longer prompts are computed in chunks");
+}
+
+void AddPolicyOptions(Command& command, EngineFlags* flags) {
+  using sched::KvPolicy;
+  using sched::PreemptionMode;
+  using sched::SchedulingPolicy;
+  command.Add(kMemoryGroup,
+              ChoiceOption<KvPolicy>("kv-policy", &flags->kv_policy,
+                                     {{"paged", KvPolicy::kPaged},
+                                      {"orca", KvPolicy::kOrca},
+                                      {"orca-max", KvPolicy::kOrcaMax},
+                                      {"orca-pow2", KvPolicy::kOrcaPow2},
+                                      {"orca-oracle", KvPolicy::kOrcaOracle}}),
+              "How KV memory is allocated: on demand, or for a whole request as in Orca");
+  command.Add(kMemoryGroup,
+              ChoiceOption<PreemptionMode>("preemption-mode", &flags->preemption,
+                                           {{"recompute", PreemptionMode::kRecompute},
+                                            {"swap", PreemptionMode::kSwap},
+                                            {"auto", PreemptionMode::kAuto}}),
+              "What happens to the KV of a sequence that is preempted");
+  command.Add(
+      kMemoryGroup, RealOption("swap-space", "GIB", &flags->swap_gib, 0, 65536),
+      "Memory for swapped-out KV, in GiB, of all workers of a pipeline together; 0: no swapping");
+  command.Add(kMemoryGroup,
+              ChoiceOption<SchedulingPolicy>(
+                  "scheduling-policy", &flags->policy,
+                  {{"fcfs", SchedulingPolicy::kFcfs}, {"priority", SchedulingPolicy::kPriority}}),
+              "Order of requests: fcfs: by arrival; priority: the smallest priority number first");
+}
+
+void AddRefusedOptions(Command& command) {
+  const auto refuse = [&command](const char* name, const char* reason) {
+    const auto same = [&](const Option& option) { return option.name == name; };
+    if (std::ranges::any_of(command.options, same)) return;  // this command has the option
+    command.Add(kModelGroup, RefusedOption(name, reason), "");
+  };
+  refuse("trust-remote-code", "Millrace executes nothing from a model folder");
+  refuse("gpu-memory-utilization", "the device is the CPU; give --kv-cache-memory instead");
+  refuse("enable-chunked-prefill", "prompts are always computed in chunks; leave it out");
+  refuse("tensor-parallel-size", "one process computes the whole model; leave it out");
+  refuse("pipeline-parallel-size", "one process computes the whole model; leave it out");
+  refuse("quantization", "weights are f32, f16 or bf16");
+  refuse("dtype", "the weights are used in the type they have");
+  refuse("download-dir", "nothing is downloaded; use: hf download ORG/NAME");
+}
+
+int Blocks(int64_t tokens, int block_size) {
+  return static_cast<int>((tokens + block_size - 1) / block_size);
+}
+
+Status DoesNotFit(const EngineFlags& flags, const KvDemand& demand, int wanted_len, int blocks) {
+  const int needed = Blocks(wanted_len, flags.block_size);
+  return InvalidArgument(fmt::format(
+      "--max-model-len {} needs {} KV blocks ({}), and {} fit ({}); lower --max-model-len to {} or "
+      "raise --kv-cache-memory",
+      wanted_len, needed, FormatBytes(needed * demand.bytes_per_block), blocks,
+      FormatBytes(blocks * demand.bytes_per_block), int64_t{blocks} * flags.block_size));
+}
+
+// The number of blocks that --swap-space holds.
+int HostBlocks(const EngineFlags& flags, int64_t bytes_per_block) {
+  const double swap_bytes = flags.swap_gib * static_cast<double>(int64_t{1} << 30);
+  return static_cast<int>(
+      std::min(swap_bytes / static_cast<double>(bytes_per_block), double{kBlocksMax}));
+}
+
+}  // namespace
+
+void AddSchedulingOptions(Command& command, EngineFlags* flags) {
+  AddMemoryOptions(command, flags);
+  AddPolicyOptions(command, flags);
+}
+
+void AddEngineOptions(Command& command, EngineFlags* flags) {
+  AddModelOptions(command, flags);
+  AddMemoryOptions(command, flags);
+  command
+      .Add(kMemoryGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
+           "Keep the KV of prompts and reuse it for prompts with the same beginning")
+      .negatable = true;
+  AddPolicyOptions(command, flags);
+  AddRefusedOptions(command);
+}
+
+void AddEngineSeedOption(Command& command, EngineFlags* flags) {
+  command.Add(kModelGroup, SeedOption("seed", &flags->seed),
+              "Seed of requests that do not set one [default: drawn at start]");
+}
+
+Status ValidateEngineFlags(const EngineFlags& flags) {
+  if (flags.num_blocks && flags.kv_bytes) {
+    return InvalidArgument("give --num-gpu-blocks-override or --kv-cache-memory, not both");
+  }
+  if (flags.preemption == sched::PreemptionMode::kSwap && flags.swap_gib <= 0) {
+    return InvalidArgument("--preemption-mode swap needs memory: give --swap-space, in GiB");
+  }
+  if (flags.preemption == sched::PreemptionMode::kRecompute && flags.swap_gib > 0) {
+    return InvalidArgument(
+        "--preemption-mode recompute swaps nothing; leave out --swap-space, or choose swap or "
+        "auto");
+  }
+  if (flags.max_num_batched_tokens < flags.max_num_seqs) {
+    return InvalidArgument(fmt::format(
+        "--max-num-batched-tokens ({}) must be at least --max-num-seqs ({}): each running sequence "
+        "computes a token per step",
+        flags.max_num_batched_tokens, flags.max_num_seqs));
+  }
+  return OkStatus();
+}
+
+Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand) {
+  KvPlan plan;
+  const int wanted_len = flags.max_model_len.value_or(demand.model_max_len);
+  if (flags.num_blocks) {
+    plan.num_blocks = *flags.num_blocks;
+    plan.reason = "--num-gpu-blocks-override";
+  } else if (flags.kv_bytes) {
+    plan.num_blocks =
+        static_cast<int>(std::min<int64_t>(*flags.kv_bytes / demand.bytes_per_block, kBlocksMax));
+    plan.reason = "--kv-cache-memory";
+  } else {
+    const auto share = static_cast<int64_t>(
+        kMemoryShare * static_cast<double>(std::max<int64_t>(demand.available_bytes, 0)));
+    const int64_t fit = share / demand.bytes_per_block;
+    const int64_t useful = int64_t{flags.max_num_seqs} * Blocks(wanted_len, flags.block_size);
+    plan.num_blocks = static_cast<int>(std::min({fit, useful, int64_t{kBlocksMax}}));
+    plan.reason = fit < useful ? fmt::format("40 % of {} free", FormatBytes(demand.available_bytes))
+                               : fmt::format("enough for {} sequences", flags.max_num_seqs);
+  }
+  plan.max_model_len = wanted_len;
+  if (Blocks(wanted_len, flags.block_size) > plan.num_blocks) {
+    if (flags.max_model_len || plan.num_blocks < 1) {
+      return DoesNotFit(flags, demand, wanted_len, plan.num_blocks);
+    }
+    plan.max_model_len = plan.num_blocks * flags.block_size;
+    plan.lowered = true;
+  }
+  plan.num_host_blocks = HostBlocks(flags, demand.bytes_per_block);
+  return plan;
+}
+
+Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand) {
+  if (flags.max_model_len.value_or(0) > demand.model_max_len) {
+    return InvalidArgument(
+        fmt::format("--max-model-len {} is more than the model's maximum; lower it to {}",
+                    *flags.max_model_len, demand.model_max_len));
+  }
+  KvPlan plan;
+  if (flags.num_blocks) {
+    MR_ASSIGN_OR_RETURN(plan, PlanKv(flags, demand));
+    plan.reason += ", if the workers' memory holds them";
+    return plan;
+  }
+  plan.reason = "as many as the workers' memory holds";
+  plan.max_model_len = flags.max_model_len.value_or(demand.model_max_len);
+  plan.num_host_blocks = HostBlocks(flags, demand.bytes_per_block);
+  return plan;
+}
+
+int DefaultThreads() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::clamp(CPU_COUNT(&set), 1, kThreadsMax);
+}
+
+}  // namespace millrace::apps
