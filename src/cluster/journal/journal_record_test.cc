@@ -182,6 +182,17 @@ TEST(Journal, AFlippedBitIsFoundAndNothingFromItOnIsUsed) {
   }
 }
 
+TEST(Journal, AnotherFormatVersionIsRefusedWithBothVersions) {
+  std::string header = EncodeSegmentHeader({.number = 1, .snapshot = true});
+  header[7] = '2';
+  const uint32_t checksum = JournalChecksum(std::string_view(header).substr(0, 20));
+  header.replace(20, 4, reinterpret_cast<const char*>(&checksum), 4);
+  const Status refused = DecodeSegmentHeader(header).status();
+  EXPECT_EQ(refused.code(), StatusCode::kFailedPrecondition);
+  EXPECT_NE(refused.message().find("version 02"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("version 01"), std::string::npos) << refused.message();
+}
+
 TEST(Journal, ZeroPagesAndMisplacedRecordsAreFound) {
   const SmallFile file = MakeSmallFile(1, 12);
   auto read = [](const std::string& bytes, uint64_t number, JournalState& state) {
