@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Prints the way of a token through the code, with line numbers, from the table in
+docs/structure.md. Fails when a function of the table is not defined where the table says, or when
+the way goes through more files than FILES_MAX, which may only become smaller.
+"""
+import pathlib
+import re
+import sys
+
+FILES_MAX = 26
+ROW = re.compile(r"^\| (\d+) \| `([^`]+)` \| `([^`]+)` \| (.+) \|$", re.MULTILINE)
+
+
+def line_of(text, function):
+    """The line where `function`, written Class::Name, is defined. None: it is not defined here."""
+    name = r"\b" + re.escape(function) + r"\("
+    for number, line in enumerate(text.splitlines(), 1):
+        if line and not line[0].isspace() and re.search(name, line) and not line.endswith(";"):
+            return number
+    return None
+
+
+def main(root):
+    rows = ROW.findall((root / "docs/structure.md").read_text())
+    problems = []
+    if [int(row[0]) for row in rows] != list(range(1, len(rows) + 1)) or not rows:
+        problems.append("docs/structure.md: the steps are not numbered 1, 2, 3, ...")
+    for number, file, function, what in rows:
+        path = root / "src" / file
+        line = line_of(path.read_text(), function) if path.exists() else None
+        if line is None:
+            problems.append(f"docs/structure.md: step {number}: src/{file} does not define {function}")
+        print(f"{number:>3}  src/{file}:{line}  {function}: {what}")
+    files = {row[1] for row in rows}
+    print(f"{len(rows)} steps through {len(files)} files")
+    if len(files) > FILES_MAX:
+        problems.append(f"docs/structure.md: {len(files)} files, the limit is {FILES_MAX}")
+    return problems
+
+
+def self_test():
+    assert line_of("int x;\nvoid A::Run(int a) {\n", "A::Run") == 2
+    assert line_of("  A::Run(1);\nvoid A::Run(int a);\n", "A::Run") is None
+
+
+if __name__ == "__main__":
+    self_test()
+    found = main(pathlib.Path(__file__).resolve().parents[2])
+    print("\n".join(found))
+    sys.exit(1 if found else 0)
