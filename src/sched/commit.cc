@@ -25,7 +25,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now,
   kv_.CompleteSteps(StepId(first_in_flight - 1));
   Status error = result.error;
   if (error.ok() && result.sequences.size() != step.entries.size()) {
-    error = Internal(fmt::format("the executor returned {} sequences for a step of {}",
+    error = Internal(fmt::format("the stage returned {} sequences for a step of {}",
                                  result.sequences.size(), step.entries.size()));
   }
   for (size_t i = 0; i < step.entries.size(); ++i) {
@@ -58,12 +58,12 @@ void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,
   if (!result->error.ok()) return Fail(s, result->error, outputs);
   if (result->id != entry.id) {
     return Fail(s,
-                Internal(fmt::format("the executor returned sequence {} in place of {}",
+                Internal(fmt::format("the stage returned sequence {} in place of {}",
                                      result->id.value(), entry.id.value())),
                 outputs);
   }
   if (entry.samples && !result->token) {
-    return Fail(s, Internal("the executor sampled no token"), outputs);
+    return Fail(s, Internal("the stage sampled no token"), outputs);
   }
   TakePromptLogprobs(entry, *result);
   if (entry.incarnation == s.incarnation) AdvanceComputed(entry);

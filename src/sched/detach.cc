@@ -37,7 +37,7 @@ int DetachedRequest::computed_tokens() const {
   return most;
 }
 
-// Leading tokens whose KV is in the sequence's device blocks after every request to the executor so
+// Leading tokens whose KV is in the sequence's device blocks after every plan sent so
 // far has ended, successfully or not. A block that still has to be copied for the sequence does not
 // count.
 int SchedulerImpl::CommittedTokens(const Sequence& sequence) const {
