@@ -1,4 +1,4 @@
-// For tests: runs one sequence after another, or several together, through a Model, as an executor
+// For tests: runs one sequence after another, or several together, through a Model, as a stage
 // would.
 #pragma once
 

@@ -37,9 +37,8 @@ int DetachedRequest::computed_tokens() const {
   return most;
 }
 
-// Leading tokens whose KV is in the sequence's device blocks after every plan sent so
-// far has ended, successfully or not. A block that still has to be copied for the sequence does not
-// count.
+// Leading tokens whose KV is in the sequence's device blocks after every plan sent so far has
+// ended, successfully or not. A block that still has to be copied for the sequence does not count.
 int SchedulerImpl::CommittedTokens(const Sequence& sequence) const {
   if (!sequence.live() || !sequence.started) return 0;
   const bool copies = sequence.in_flight && sequence.in_flight == sequence.copied_by;
