@@ -1,6 +1,9 @@
 #include "cluster/runtime/one_worker.h"
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -28,6 +31,14 @@ ShardLoader LoaderOf(const OneWorker& worker, int block_size) {
   };
 }
 
+// Why a request would wait. An open pipeline is awaited too, so that every request of this process
+// gets to a scheduler at once.
+std::optional<std::string> Missing(const ControllerHost& host) {
+  if (auto missing = host.NotReady()) return missing;
+  const bool open = std::ranges::any_of(host.Describe().pipelines, &PipelineStatus::open);
+  return open ? std::nullopt : std::optional<std::string>("no pipeline is open");
+}
+
 }  // namespace
 
 Result<std::unique_ptr<LocalCluster>> StartOneWorker(ControllerHostOptions options,
@@ -40,7 +51,7 @@ Result<std::unique_ptr<LocalCluster>> StartOneWorker(ControllerHostOptions optio
                       LocalCluster::Start(std::move(options), clock));
   cluster->AddWorker(std::move(worker.join), std::move(loader));
   const Time begun = clock.Now();
-  while (const auto missing = cluster->host().NotReady()) {
+  while (const auto missing = Missing(cluster->host())) {
     if (clock.Now() - begun > kReadyLimit) {
       return Internal("the model does not start: " + *missing);
     }

@@ -107,6 +107,11 @@ struct Collector {
   bool done = false;
 };
 
+TEST_F(OneWorkerTest, StartsWithAnOpenPipeline) {
+  ASSERT_EQ(host_->Describe().pipelines.size(), 1u);
+  EXPECT_TRUE(host_->Describe().pipelines.front().open) << "a request would wait";
+}
+
 TEST_F(OneWorkerTest, AnswersEachSequenceOnce) {
   Collector collector;
   ASSERT_TRUE(host_->Submit(Request(20, 10, 3), collector.Sink()).ok());
