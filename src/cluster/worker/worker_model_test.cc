@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 #include "model/test_folder.h"
@@ -26,6 +27,7 @@ class RanksOfAStage : public testing::Test {
   using Stages = std::array<std::shared_ptr<stage::Stage>, kRanks>;
 
   RanksOfAStage() {
+    EXPECT_TRUE(InitLog("warning").ok());  // before the threads that log
     const model::ShapeNumbers tiny = {
         .layers = 3, .hidden = 32, .heads = 4, .vocab = 300, .positions = 64};
     EXPECT_TRUE(model::MakeModel(*model::ShapeConfig("llama-160m", tiny), folder_.path(), {}).ok());
