@@ -23,7 +23,7 @@ Result<Segments::const_iterator> NewestSnapshot(const Segments& segments) {
     --it;
     MR_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(it->second));
     const Result<JournalSegmentHeader> header = DecodeSegmentHeader(Text(file));
-    if (header.status().code() == StatusCode::kFailedPrecondition) return header.status();
+    if (header.status().code() == StatusCode::kUnimplemented) return header.status();
     if (header.ok() && header->snapshot && header->number == it->first) return it;
   }
   return segments.end();

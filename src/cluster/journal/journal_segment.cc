@@ -5,13 +5,13 @@
 #include <array>
 #include <cstring>
 
+#include "base/log.h"
+
 namespace millrace::cluster {
 namespace {
 
-constexpr std::string_view kVersion = "01";
-constexpr std::string_view kName = "MRJRNL";
 constexpr std::string_view kMagic = "MRJRNL01";
-static_assert(kMagic.starts_with(kName) && kMagic.ends_with(kVersion));
+constexpr size_t kNameBytes = 6;  // of kMagic; the format version is the rest
 
 template <typename T>
 void Append(std::string& out, T value) {
@@ -77,17 +77,19 @@ std::string EncodeSegmentHeader(const JournalSegmentHeader& header) {
 Result<JournalSegmentHeader> DecodeSegmentHeader(std::string_view segment) {
   if (segment.size() < kJournalSegmentHeaderBytes) return DataLoss("the header is cut short");
   const std::string_view header = segment.substr(0, kJournalSegmentHeaderBytes);
-  if (!header.starts_with(kName)) return DataLoss("not a journal segment");
-  const uint32_t flags = Read<uint32_t>(header, 16);
-  if (JournalChecksum(header.substr(0, 20)) != Read<uint32_t>(header, 20) || flags > 1) {
-    return DataLoss("wrong header checksum or flags");
+  const std::string_view magic = header.substr(0, kMagic.size());
+  if (!magic.starts_with(kMagic.substr(0, kNameBytes))) return DataLoss("not a journal segment");
+  if (JournalChecksum(header.substr(0, 20)) != Read<uint32_t>(header, 20)) {
+    return DataLoss("wrong header checksum");
   }
-  if (!header.starts_with(kMagic)) {
-    return FailedPrecondition(fmt::format(
+  if (magic != kMagic) {
+    return Unimplemented(fmt::format(
         "the journal has format version {}, this program reads version {}; finish its requests "
         "with the program that wrote it, or start with an empty journal folder",
-        header.substr(kName.size(), kVersion.size()), kVersion));
+        Printable(magic.substr(kNameBytes)), kMagic.substr(kNameBytes)));
   }
+  const uint32_t flags = Read<uint32_t>(header, 16);
+  if (flags > 1) return DataLoss("wrong header flags");
   return JournalSegmentHeader{Read<uint64_t>(header, 8), flags == 1};
 }
 

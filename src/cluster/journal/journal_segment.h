@@ -20,7 +20,7 @@ struct JournalSegmentHeader {
 };
 
 std::string EncodeSegmentHeader(const JournalSegmentHeader& header);
-// kFailedPrecondition: an intact header of another format version. kDataLoss: anything else.
+// kUnimplemented: an intact header of another format version. kDataLoss: anything else.
 Result<JournalSegmentHeader> DecodeSegmentHeader(std::string_view segment);
 
 // Frames the record as the `index`-th of segment `number`. It is valid in that place only.

@@ -15,6 +15,7 @@
 #include "base/test_scale.h"
 #include "base/testing/temp_folder.h"
 #include "cluster/journal/journal_folder.h"
+#include "cluster/journal/journal_segment.h"
 #include "cluster/journal/testing/journal_workload.h"
 
 namespace millrace::cluster::testing {
@@ -50,6 +51,27 @@ TEST(JournalFolder, ReopeningAtAnyTimeRestoresTheState) {
       }
     }
   }
+}
+
+TEST(JournalFolder, AnotherFormatVersionIsNotOpened) {
+  TempFolder folder;
+  const ManualClock clock;
+  const JournalOptions options{.folder = folder.path(), .retain_finished = kRetainForever};
+  JournalReplay replay;
+  Open(options, clock, replay);
+  const auto segments = JournalSegments(folder.path()).value();
+  ASSERT_FALSE(segments.empty());
+  std::fstream file(segments.rbegin()->second, std::ios::in | std::ios::out | std::ios::binary);
+  std::string header(20, '\0');
+  file.read(header.data(), std::ssize(header));
+  header[7] = '2';
+  const uint32_t checksum = JournalChecksum(header);
+  file.seekp(0);
+  file << header;
+  file.write(reinterpret_cast<const char*>(&checksum), sizeof(checksum));
+  file.close();
+  const auto opened = Journal::Open(options, clock, replay);
+  EXPECT_EQ(opened.status().code(), StatusCode::kUnimplemented) << opened.status().ToString();
 }
 
 TEST(JournalFolder, FinishedRequestsAreForgottenAfterAWhileAndTheFolderStaysSmall) {

@@ -23,8 +23,8 @@ namespace millrace::cluster {
 
 class RequestJournal {
  public:
-  // kFailedPrecondition: another process has the folder open. `clock` is the controller's and must
-  // outlive the journal.
+  // kFailedPrecondition: another process has the folder open. kUnimplemented: the journal has
+  // another format version. `clock` is the controller's and must outlive the journal.
   static Result<std::unique_ptr<RequestJournal>> Open(const JournalOptions& options,
                                                       const Clock& clock);
 
@@ -34,7 +34,7 @@ class RequestJournal {
 
   // Recovered requests of the previous run, by id; a second call returns none. Unfinished requests
   // stay in the journal until they finish or End is called.
-  std::vector<cluster::RecoveredRequest> TakeRecovered();
+  std::vector<RecoveredRequest> TakeRecovered();
   // What a scheduler needs to continue one of them; nullopt: it is unknown or has finished.
   std::optional<sched::NewRequest> TakeResumable(RequestId request);
   // Records that the request ends here.
@@ -52,7 +52,7 @@ class RequestJournal {
   RequestJournal(std::unique_ptr<Journal> journal, const Clock& clock)
       : journal_(std::move(journal)), clock_(clock) {}
   void Take(const JournalState& state);
-  Status Accepted(const sched::NewRequest& request, const cluster::GenerationRequest& asked);
+  Status Accepted(const sched::NewRequest& request, const GenerationRequest& asked);
   Status Delivered(const std::vector<RequestOutput>& outputs);
   std::optional<JournalRecord> RecordOf(const RequestOutput& output) MR_REQUIRES(mutex_);
   void AddPendingEnd(RequestId request, int n) MR_REQUIRES(mutex_);
@@ -64,7 +64,7 @@ class RequestJournal {
 
   Mutex mutex_;
   std::map<RequestId, Live> live_ MR_GUARDED_BY(mutex_);
-  std::vector<cluster::RecoveredRequest> earlier_ MR_GUARDED_BY(mutex_);
+  std::vector<RecoveredRequest> earlier_ MR_GUARDED_BY(mutex_);
   std::map<RequestId, sched::NewRequest> resumable_ MR_GUARDED_BY(mutex_);
   // Requests whose end could not be recorded because a write failed, with their number of
   // continuations. Only requests that the journal holds are listed, so there are at most as many as
@@ -74,7 +74,7 @@ class RequestJournal {
 };
 
 // `host` and `journal` must outlive it.
-std::unique_ptr<cluster::RecoveredRequests> NewControllerRecovery(ControllerHost& host,
-                                                                  RequestJournal& journal);
+std::unique_ptr<RecoveredRequests> NewControllerRecovery(ControllerHost& host,
+                                                         RequestJournal& journal);
 
 }  // namespace millrace::cluster
