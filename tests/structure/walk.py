@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the way of a token through the code, with line numbers, from the table in
-docs/structure.md. Fails when a function of the table is not defined where the table says, or when
-the way goes through more files than FILES_MAX, which may only become smaller.
+"""Prints the functions that a token passes through, with line numbers, from the table in
+docs/structure.md. Fails when a function is not defined in the file that the table names, or when
+the table names more files than FILES_MAX, which may only become smaller.
 """
 import pathlib
 import re

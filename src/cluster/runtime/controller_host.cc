@@ -91,8 +91,7 @@ void ControllerHost::ConnectionLost(ConnectionId connection, const Status& reaso
   controller_->ConnectionLost(connection, reason, clock_.Now());
 }
 
-Result<RequestId> ControllerHost::Submit(cluster::GenerationRequest request,
-                                         cluster::OutputSink sink) {
+Result<RequestId> ControllerHost::Submit(GenerationRequest request, OutputSink sink) {
   const MutexLock turn(submitting_);  // the journal and the controller see the same order
   sched::NewRequest added;
   {
@@ -121,7 +120,7 @@ Result<RequestId> ControllerHost::Submit(cluster::GenerationRequest request,
   return id;
 }
 
-Status ControllerHost::Resume(sched::NewRequest request, cluster::OutputSink sink) {
+Status ControllerHost::Resume(sched::NewRequest request, OutputSink sink) {
   const Change change(*this);
   if (draining_) return Unavailable("the server is shutting down");
   const RequestId id = request.id;
@@ -136,9 +135,9 @@ void ControllerHost::Abort(RequestId request, std::optional<int> index) {
   controller_->Abort(request, index, clock_.Now());
 }
 
-cluster::GeneratorStats ControllerHost::Stats() const {
+GeneratorStats ControllerHost::Stats() const {
   MutexLock lock(mutex_);
-  cluster::GeneratorStats stats = stats_;
+  GeneratorStats stats = stats_;
   stats.scheduler = controller_->Stats();
   stats.stalled = controller_->Stalled(clock_.Now());
   stats.draining = draining_;
@@ -287,8 +286,8 @@ void ControllerHost::Deliver() {
   for (RequestOutput& output : delivering_) {
     const auto found = sinks_.find(output.request);
     if (found == sinks_.end()) continue;
-    cluster::OutputSink ended;
-    const cluster::OutputSink* sink = &found->second;  // stays put: only this thread erases
+    OutputSink ended;
+    const OutputSink* sink = &found->second;  // stays put: only this thread erases
     if (output.times) {
       ended = std::move(found->second);
       sink = &ended;

@@ -35,8 +35,7 @@ struct ControllerLinks {
 // order of the ids. The controller's thread calls `delivered`. If a call fails, its requests fail
 // with its status.
 struct ControllerJournal {
-  std::function<Status(const sched::NewRequest& request, const cluster::GenerationRequest& asked)>
-      accepted;
+  std::function<Status(const sched::NewRequest& request, const GenerationRequest& asked)> accepted;
   std::function<Status(const std::vector<RequestOutput>& outputs)> delivered;
 };
 
@@ -47,7 +46,7 @@ struct ControllerHostOptions {
   ControllerJournal journal;   // empty functions: no journal
 };
 
-class ControllerHost : public cluster::Generator {
+class ControllerHost : public Generator {
  public:
   // `clock` outlives the controller.
   static Result<std::unique_ptr<ControllerHost>> Start(ControllerHostOptions options,
@@ -61,16 +60,16 @@ class ControllerHost : public cluster::Generator {
   void Beat(ConnectionId from, const Heartbeat& beat);
   void ConnectionLost(ConnectionId connection, const Status& reason);
 
-  Result<RequestId> Submit(cluster::GenerationRequest request, cluster::OutputSink sink) override;
+  Result<RequestId> Submit(GenerationRequest request, OutputSink sink) override;
   void Abort(RequestId request, std::optional<int> index = {}) override;
-  cluster::GeneratorStats Stats() const override;
+  GeneratorStats Stats() const override;
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override;
   std::vector<sched::RequestInfo> InspectAll() const override;
   std::optional<std::string> NotReady() const override;
   bool Drain(Duration limit) override;
 
   // Submits a recovered request, from the journal.
-  Status Resume(sched::NewRequest request, cluster::OutputSink sink);
+  Status Resume(sched::NewRequest request, OutputSink sink);
 
   // Calls of operators; any thread.
   ClusterStatus Describe() const;
@@ -117,10 +116,10 @@ class ControllerHost : public cluster::Generator {
   CondVar outputs_ready_;  // outputs_ is not empty, or the controller stops
   CondVar idle_;           // no request is left and all outputs are delivered
   std::unique_ptr<ControllerCore> controller_ MR_GUARDED_BY(mutex_);
-  std::unordered_map<RequestId, cluster::OutputSink> sinks_ MR_GUARDED_BY(mutex_);
+  std::unordered_map<RequestId, OutputSink> sinks_ MR_GUARDED_BY(mutex_);
   std::vector<RequestOutput> outputs_ MR_GUARDED_BY(mutex_);
   std::vector<ControllerAction> actions_ MR_GUARDED_BY(mutex_);
-  cluster::GeneratorStats stats_ MR_GUARDED_BY(mutex_);
+  GeneratorStats stats_ MR_GUARDED_BY(mutex_);
   PlanSettled plan_settled_ MR_GUARDED_BY(mutex_);
   ControllerCounters seen_ MR_GUARDED_BY(mutex_);
   uint64_t next_request_ MR_GUARDED_BY(mutex_);

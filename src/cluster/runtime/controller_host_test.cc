@@ -68,7 +68,7 @@ class ControllerHostTest : public testing::Test {
   void Ask(int count, int prompt_tokens, int max_tokens) {
     Rng rng(77);
     for (int i = 0; i < count; ++i) {
-      cluster::GenerationRequest request;
+      GenerationRequest request;
       const int length = prompt_tokens + i % 5;
       for (int t = 0; t < length; ++t)
         request.prompt.push_back(static_cast<TokenId>(rng.Between(0, 199)));
@@ -119,7 +119,7 @@ class ControllerHostTest : public testing::Test {
 
   SteadyClock clock_;
   StreamAnswers answers_;
-  std::vector<cluster::GenerationRequest> asked_;
+  std::vector<GenerationRequest> asked_;
   std::vector<RequestId> ids_;
   std::unique_ptr<LocalCluster> cluster_;
 };
@@ -144,7 +144,7 @@ TEST_F(ControllerHostTest, RequestsWaitForWorkers) {
 TEST_F(ControllerHostTest, DrainWaitsForTheLastOutputToBeDelivered) {
   StartCluster(Options(1));
   AddWorker("a");
-  cluster::GenerationRequest request;
+  GenerationRequest request;
   request.prompt = {1};
   request.params.max_tokens = 1;
   std::promise<void> being_delivered;

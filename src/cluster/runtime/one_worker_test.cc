@@ -66,8 +66,8 @@ class OneWorkerTest : public ::testing::Test {
     host_ = &cluster_->host();
   }
 
-  static cluster::GenerationRequest Request(int prompt_tokens, int max_tokens, int n = 1) {
-    cluster::GenerationRequest request;
+  static GenerationRequest Request(int prompt_tokens, int max_tokens, int n = 1) {
+    GenerationRequest request;
     for (int i = 0; i < prompt_tokens; ++i) request.prompt.push_back(i % kVocab);
     request.params.max_tokens = max_tokens;
     request.params.n = n;
@@ -83,7 +83,7 @@ class OneWorkerTest : public ::testing::Test {
 
 // Collects one request's output; every sequence must end exactly once.
 struct Collector {
-  cluster::OutputSink Sink() {
+  OutputSink Sink() {
     return [this](RequestOutput&& output) {
       std::lock_guard lock(mutex);
       EXPECT_FALSE(finish.contains(output.index)) << "output after the end";
@@ -153,7 +153,7 @@ TEST_F(OneWorkerTest, ASinkMayAbortAndSubmit) {
   Collector second;
   std::atomic<bool> submitted = false;
   Collector first;
-  cluster::OutputSink inner = first.Sink();
+  OutputSink inner = first.Sink();
   auto id = host_->Submit(Request(5, 300), [&](RequestOutput&& output) {
     RequestId request = output.request;
     inner(std::move(output));
@@ -195,12 +195,12 @@ TEST_F(OneWorkerTest, DrainAbortsRequestsThatDoNotEndInTime) {
 }
 
 // Feature 9 of the vLLM notes: after any mix of finishes and aborts, every block is free again.
-void FinishAndAbort(cluster::Generator& generator, int requests, uint64_t seed) {
+void FinishAndAbort(Generator& generator, int requests, uint64_t seed) {
   std::atomic<int> ended = 0;
   std::vector<RequestId> alive;
   Rng rng(seed);
   for (int i = 0; i < requests; ++i) {
-    cluster::GenerationRequest request;
+    GenerationRequest request;
     for (int64_t k = rng.Between(1, 60); k > 0; --k) {
       request.prompt.push_back(static_cast<TokenId>(rng.Between(0, 5)));
     }
@@ -225,7 +225,7 @@ TEST_F(OneWorkerTest, TenThousandEndsLeaveNoBlockBehind) {
   std::thread other([&] { FinishAndAbort(*host_, 5000, 1); });
   FinishAndAbort(*host_, 5000, 2);
   other.join();
-  cluster::GeneratorStats stats = host_->Stats();
+  GeneratorStats stats = host_->Stats();
   EXPECT_EQ(stats.scheduler.blocks_free, stats.scheduler.blocks_total);
   EXPECT_EQ(stats.scheduler.host_blocks_used, 0);
   uint64_t finished = 0;

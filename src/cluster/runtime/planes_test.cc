@@ -78,7 +78,7 @@ ControllerHostOptions Options(int stages) {
 class Client {
  public:
   void Ask(ControllerHost& host, TokenId first, int max_tokens) {
-    cluster::GenerationRequest request;
+    GenerationRequest request;
     request.prompt = {first, 2, 3, 4, 5};
     request.params.max_tokens = max_tokens;
     request.params.seed = 9;
@@ -110,7 +110,7 @@ class Client {
   }
 
  private:
-  cluster::GenerationRequest asked_;
+  GenerationRequest asked_;
   RequestId id_;
   std::mutex mutex_;
   std::vector<TokenId> tokens_;

@@ -27,8 +27,7 @@ std::optional<FinishReason> ReasonNamed(const std::string& name) {
 // Rebuilds the outputs that the client received: one for each run of tokens, with the finish reason
 // in the last one of a continuation. In the engine only a token can stop a sequence, so the stop
 // token is the last token.
-void TakeDelivered(RequestId id, const JournalRequest& request,
-                   cluster::RecoveredRequest& earlier) {
+void TakeDelivered(RequestId id, const JournalRequest& request, RecoveredRequest& earlier) {
   std::vector<RequestOutput>& delivered = earlier.delivered;
   std::vector<uint32_t> positions(request.continuations.size());
   const auto end = [&](RequestOutput& output, const JournalContinuation& continuation) {
@@ -67,8 +66,7 @@ void TakeDelivered(RequestId id, const JournalRequest& request,
   }
 }
 
-sched::NewRequest ToResume(const cluster::RecoveredRequest& earlier,
-                           const JournalRequest& request) {
+sched::NewRequest ToResume(const RecoveredRequest& earlier, const JournalRequest& request) {
   sched::NewRequest resumable;
   resumable.id = earlier.id;
   resumable.prompt = std::make_shared<const std::vector<TokenId>>(earlier.prompt);
@@ -87,13 +85,13 @@ sched::NewRequest ToResume(const cluster::RecoveredRequest& earlier,
   return resumable;
 }
 
-class ControllerRecovery : public cluster::RecoveredRequests {
+class ControllerRecovery : public RecoveredRequests {
  public:
   ControllerRecovery(ControllerHost& host, RequestJournal& journal)
       : host_(host), journal_(journal) {}
 
-  std::vector<cluster::RecoveredRequest> Take() override { return journal_.TakeRecovered(); }
-  Status Resume(RequestId request, cluster::OutputSink sink) override {
+  std::vector<RecoveredRequest> Take() override { return journal_.TakeRecovered(); }
+  Status Resume(RequestId request, OutputSink sink) override {
     auto resumable = journal_.TakeResumable(request);
     if (!resumable) {
       return NotFound("this request cannot be resumed: it is unknown or has finished");
@@ -126,7 +124,7 @@ void RequestJournal::Take(const JournalState& state) {
   const int64_t unix_ms = UnixMillis();
   MutexLock lock(mutex_);
   for (const auto& [id, request] : state.requests()) {
-    cluster::RecoveredRequest& earlier = earlier_.emplace_back();
+    RecoveredRequest& earlier = earlier_.emplace_back();
     earlier.id = id;
     earlier.external_id = request.accept.external_id;
     earlier.front_end = request.accept.front_end;
@@ -160,7 +158,7 @@ ControllerJournal RequestJournal::Hooks() {
   return hooks;
 }
 
-std::vector<cluster::RecoveredRequest> RequestJournal::TakeRecovered() {
+std::vector<RecoveredRequest> RequestJournal::TakeRecovered() {
   MutexLock lock(mutex_);
   return std::exchange(earlier_, {});
 }
@@ -172,8 +170,7 @@ std::optional<sched::NewRequest> RequestJournal::TakeResumable(RequestId request
   return std::move(found.mapped());
 }
 
-Status RequestJournal::Accepted(const sched::NewRequest& request,
-                                const cluster::GenerationRequest& asked) {
+Status RequestJournal::Accepted(const sched::NewRequest& request, const GenerationRequest& asked) {
   JournalAccept accept;
   accept.request = request.id;
   accept.external_id = asked.external_id;
@@ -281,8 +278,8 @@ void RequestJournal::FlushPendingEnds() {
   });
 }
 
-std::unique_ptr<cluster::RecoveredRequests> NewControllerRecovery(ControllerHost& host,
-                                                                  RequestJournal& journal) {
+std::unique_ptr<RecoveredRequests> NewControllerRecovery(ControllerHost& host,
+                                                         RequestJournal& journal) {
   return std::make_unique<ControllerRecovery>(host, journal);
 }
 

@@ -28,7 +28,7 @@ using Tokens = std::vector<std::vector<TokenId>>;  // by continuation
 // What clients received, over all runs; any thread.
 class Clients {
  public:
-  cluster::OutputSink Sink() {
+  OutputSink Sink() {
     return [this](RequestOutput&& output) { Take(output); };
   }
   void Take(const RequestOutput& output) {
@@ -130,7 +130,7 @@ class RecoveryTest : public ::testing::Test {
 
   void Ask(int count, int max_tokens) {
     for (int i = 0; i < count; ++i) {
-      cluster::GenerationRequest request;
+      GenerationRequest request;
       for (int64_t t = rng_.Between(3, 12); t > 0; --t) {
         request.prompt.push_back(static_cast<TokenId>(rng_.Between(0, 199)));
       }
@@ -154,11 +154,11 @@ class RecoveryTest : public ::testing::Test {
   SteadyClock clock_;
   Rng rng_{77};
   Clients clients_;
-  std::map<RequestId, cluster::GenerationRequest> asked_;
+  std::map<RequestId, GenerationRequest> asked_;
   uint64_t runs_ = 0;
   std::unique_ptr<RequestJournal> journal_;
   std::unique_ptr<LocalCluster> cluster_;
-  std::unique_ptr<cluster::RecoveredRequests> recovery_;
+  std::unique_ptr<RecoveredRequests> recovery_;
 };
 
 TEST_F(RecoveryTest, RequestsContinueOverSeveralRuns) {
@@ -176,7 +176,7 @@ TEST_F(RecoveryTest, RequestsContinueOverSeveralRuns) {
 
     StartRun(folder(run));
     size_t resumed = 0;
-    for (cluster::RecoveredRequest& earlier : recovery_->Take()) {
+    for (RecoveredRequest& earlier : recovery_->Take()) {
       ASSERT_TRUE(asked_.contains(earlier.id));
       EXPECT_EQ(earlier.front_end, asked_.at(earlier.id).front_end);
       EXPECT_EQ(earlier.prompt, asked_.at(earlier.id).prompt);
@@ -203,7 +203,7 @@ TEST_F(RecoveryTest, RequestsContinueOverSeveralRuns) {
   // Requests of the last run and those that it resumed have the tokens of the reference.
   size_t checked = 0;
   for (const auto& [id, delivered] : clients_.delivered()) {
-    const cluster::GenerationRequest& request = asked_.at(id);
+    const GenerationRequest& request = asked_.at(id);
     for (int i = 0; i < request.params.n; ++i) {
       const std::vector<TokenId> eos =
           request.params.ignore_eos ? std::vector<TokenId>() : std::vector<TokenId>{kEos};
@@ -235,7 +235,7 @@ TEST_F(RecoveryTest, TheJournalRecordsTheEndOfDroppedRequests) {
   StartRun(base.path() + "/1");
   const auto earlier = recovery_->Take();
   ASSERT_EQ(earlier.size(), 3u);
-  for (const cluster::RecoveredRequest& request : earlier) recovery_->Drop(request.id);
+  for (const RecoveredRequest& request : earlier) recovery_->Drop(request.id);
   EXPECT_EQ(recovery_->Resume(earlier[0].id, clients_.Sink()).code(), StatusCode::kNotFound);
   EndRun();
   const auto replay = ReplayJournal(base.path() + "/1");
@@ -251,8 +251,7 @@ RequestOutput OutputOf(uint64_t request, std::initializer_list<TokenId> tokens,
   return output;
 }
 
-Status Accept(const ControllerJournal& hooks, uint64_t id,
-              const cluster::GenerationRequest& asked = {}) {
+Status Accept(const ControllerJournal& hooks, uint64_t id, const GenerationRequest& asked = {}) {
   sched::NewRequest request;
   request.id = RequestId(id);
   request.prompt = std::make_shared<const std::vector<TokenId>>(std::vector<TokenId>{1, 2, 3});
@@ -266,7 +265,7 @@ TEST_F(RecoveryTest, LogprobsAndTheOrderWithinAStreamAreRecovered) {
   auto journal = RequestJournal::Open(options, clock_);
   ASSERT_TRUE(journal.ok());
   const ControllerJournal hooks = (*journal)->Hooks();
-  cluster::GenerationRequest stream, part, without_front_end;
+  GenerationRequest stream, part, without_front_end;
   stream.front_end = part.front_end = "stream";
   part.joins = RequestId(1);
   ASSERT_TRUE(Accept(hooks, 1, stream).ok());
@@ -382,7 +381,7 @@ TEST_F(RecoveryTest, ARequestThatCannotBeRecordedFailsAlone) {
   };
   StartController(std::move(options));
   refuse_accepts = 1;
-  cluster::GenerationRequest request{.prompt = {1, 2, 3}};
+  GenerationRequest request{.prompt = {1, 2, 3}};
   request.params.max_tokens = 5;
   const auto refused = cluster_->host().Submit(request, clients_.Sink());
   EXPECT_EQ(refused.status().message(), "the disk is full");

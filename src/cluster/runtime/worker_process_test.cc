@@ -40,7 +40,7 @@ class NetTest : public ::testing::Test {
   void Ask(int count, int max_tokens) {
     Rng rng(7);
     for (int i = 0; i < count; ++i) {
-      cluster::GenerationRequest request;
+      GenerationRequest request;
       for (int t = 0; t < 6 + i % 5; ++t) {
         request.prompt.push_back(static_cast<TokenId>(rng.Between(0, 199)));
       }
@@ -88,7 +88,7 @@ class NetTest : public ::testing::Test {
   std::vector<std::vector<TokenId>> answers_;
   int64_t delivered_ = 0, over_ = 0;
   Status error_;
-  std::vector<cluster::GenerationRequest> asked_;
+  std::vector<GenerationRequest> asked_;
   std::vector<RequestId> ids_;
   std::unique_ptr<ControllerProcess> server_;  // declared first, so destroyed after the workers
   std::map<std::string, std::unique_ptr<testing::Worker>> workers_;

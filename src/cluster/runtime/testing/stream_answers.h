@@ -29,7 +29,7 @@ class StreamAnswers {
     bool over = false;
   };
 
-  cluster::OutputSink Sink(size_t slot, int n) {
+  OutputSink Sink(size_t slot, int n) {
     MutexLock lock(mutex_);
     if (ones_.size() <= slot) ones_.resize(slot + 1);
     ones_[slot].sequences.resize(static_cast<size_t>(n));
