@@ -38,7 +38,9 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
 ControllerCore::ControllerCore(ControllerOptions options, Layout layout)
     : options_(std::move(options)),
       layout_(std::move(layout)),
+      ids_(options_.term),
       members_(options_),
+      outbox_(members_),
       blame_(options_.deaths_max) {}
 
 ControllerCore::~ControllerCore() = default;
@@ -122,27 +124,16 @@ void ControllerCore::Advance(Time now) {
   dirty_.merge(std::exchange(ask_again_, {}));
 }
 
-namespace {
+void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }
 
-// If `to` is empty the two vectors are swapped, so that both keep their capacity.
-template <typename T>
-void MoveOnto(std::vector<T>& from, std::vector<T>& to) {
-  if (to.empty()) {
-    to.swap(from);
+// If `outputs` is empty the two vectors are swapped, so that both keep their capacity.
+void ControllerCore::TakeOutputs(std::vector<RequestOutput>& outputs) {
+  if (outputs.empty()) {
+    outputs.swap(outputs_);
     return;
   }
-  std::ranges::move(from, std::back_inserter(to));
-  from.clear();
-}
-
-}  // namespace
-
-void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) {
-  MoveOnto(actions_, actions);
-}
-
-void ControllerCore::TakeOutputs(std::vector<RequestOutput>& outputs) {
-  MoveOnto(outputs_, outputs);
+  std::ranges::move(outputs_, std::back_inserter(outputs));
+  outputs_.clear();
 }
 
 }  // namespace millrace::cluster

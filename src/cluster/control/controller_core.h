@@ -36,6 +36,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -43,9 +44,11 @@
 #include "base/status.h"
 #include "cluster/control/blame_ledger.h"
 #include "cluster/control/controller_status.h"
+#include "cluster/control/id_source.h"
 #include "cluster/control/kv_under_way.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
+#include "cluster/control/outbox.h"
 #include "cluster/control/pipeline_turns.h"
 #include "cluster/control/router.h"
 #include "core/connection_id.h"
@@ -55,16 +58,6 @@
 #include "sched/scheduler.h"
 
 namespace millrace::cluster {
-
-struct SendToWorker {
-  ConnectionId to;
-  ToWorker message;
-};
-struct Disconnect {
-  ConnectionId connection;
-  std::string reason;
-};
-using ControllerAction = std::variant<SendToWorker, Disconnect>;
 
 struct ControllerOptions : MembershipOptions {
   static constexpr size_t kWeightSourcesMax = 16;  // for one shard
@@ -183,7 +176,7 @@ class ControllerCore {
   void Admit(ConnectionId connection, Join join, Time now);
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
   void UnassignSlots(Layout& layout, WorkerId worker);
-  void Send(WorkerId worker, ToWorker message);
+  void Send(WorkerId worker, ToWorker message) { outbox_.Send(worker, std::move(message)); }
 
   // controller_layout.cc
   void AssignWorkers(Time now);
@@ -319,7 +312,7 @@ class ControllerCore {
 
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
-  uint64_t NextId() { return (options_.term.value() << 40) | ++next_id_; }
+  uint64_t NextId() { return ids_.Next(); }
 
   const ControllerOptions options_;
   Layout layout_;
@@ -332,7 +325,9 @@ class ControllerCore {
   std::optional<GivenUpPlan> given_up_;  // the last change of plan, if it was given up
   int64_t epoch_ = 0;
 
+  IdSource ids_;
   Membership members_;
+  Outbox outbox_;
   std::map<ShardId, WorkerId> shards_;  // requested or loaded
   std::map<PipelineId, Pipeline> pipelines_;
   std::map<PipelineId, SurvivingStages> surviving_stages_;
@@ -351,9 +346,7 @@ class ControllerCore {
   std::map<RequestId, Move> moves_;
   std::map<uint64_t, PullJob> pull_jobs_;
   std::unordered_map<TransferId, uint64_t> transfers_;
-  uint64_t next_id_ = 0;
 
-  std::vector<ControllerAction> actions_;
   std::vector<RequestOutput> outputs_;
   std::vector<sched::KvPull> pulls_;
   std::vector<sched::PreemptionRecord> preemptions_;

@@ -8,10 +8,6 @@
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {
-void ControllerCore::Send(WorkerId worker, ToWorker message) {
-  const Worker* to = members_.Find(worker);
-  if (to != nullptr) actions_.push_back(SendToWorker{to->connection, std::move(message)});
-}
 
 void ControllerCore::On(ConnectionId from, const Join& message, Time now) {
   if (members_.Find(from) != nullptr) {  // a session has one Join
@@ -25,8 +21,8 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   const auto refuse = [&](const Status& why, bool retry) {
     ++counters_.joins_refused;
     MR_LOG(warn, "refused worker {}: {}", Printable(join.name), why.message());
-    actions_.push_back(SendToWorker{connection, Refused{why, retry}});
-    actions_.push_back(Disconnect{connection, why.message()});
+    outbox_.Send(connection, Refused{why, retry});
+    outbox_.Disconnect(connection, why.message());
   };
   if (const Status ok = members_.CheckJoin(join); !ok.ok()) return refuse(ok, false);
   if (const Status ok = members_.CheckName(join, now); !ok.ok()) return refuse(ok, true);
@@ -89,7 +85,7 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   ++counters_.workers_lost;
   follows_ = true;
   std::erase_if(shards_, [&](const auto& entry) { return entry.second == id; });
-  if (disconnect) actions_.push_back(Disconnect{worker.connection, reason.message()});
+  if (disconnect) outbox_.Disconnect(worker.connection, reason.message());
   std::vector<PipelineId> gone;
   for (const auto& [pipeline_id, pipeline] : pipelines_) {
     if (pipeline.Uses(id)) gone.push_back(pipeline_id);
