@@ -26,20 +26,43 @@ const char* BlockStateName(BlockState state) {
 BlockPool::BlockPool(int num_blocks) : blocks_(num_blocks) {
   free_.reserve(num_blocks);
   for (BlockIndex i = num_blocks; i-- > 0;) free_.push_back(i);
-  counts_[static_cast<int>(BlockState::kFree)] = num_blocks;
+  counts_[static_cast<int>(BlockState::kFree)] = unheld_ = num_blocks;
 }
 
 std::optional<BlockPool::Allocation> BlockPool::Allocate() {
-  const bool evicted = free_.empty();
+  const bool evicted = std::ssize(free_) == withheld_;
   const BlockIndex i = evicted ? cached_.head : free_.back();
   if (i == kEnd) return std::nullopt;
   if (free_.size() > kPrefetchAhead) Prefetch(free_[free_.size() - 1 - kPrefetchAhead]);
   Block& b = blocks_[i];
   b.cached = false;
+  b.held = true;
   b.refs = 1;
   ++b.generation;
   Settle(i);
+  if (std::ssize(free_) < unheld_) unheld_ = static_cast<int>(free_.size());
   return Allocation{{i, b.generation}, evicted};
+}
+
+void BlockPool::RaiseLimit(int limit) {
+  MR_CHECK(this->limit() <= limit && limit <= total()) << limit;
+  withheld_ = total() - limit;
+}
+
+void BlockPool::LowerLimit(int limit) {
+  withheld_ = std::min(total() - limit, static_cast<int>(free_.size()));
+  for (; unheld_ < withheld_; ++unheld_) {
+    Block& b = blocks_[free_[unheld_]];
+    b.held = false;
+    if (!std::exchange(b.returned, true)) returned_.push_back(free_[unheld_]);
+  }
+}
+
+std::optional<BlockIndex> BlockPool::EvictOne() {
+  if (cached_.head == kEnd) return std::nullopt;
+  const BlockIndex block = cached_.head;
+  SetCached(block, false);
+  return block;
 }
 
 void BlockPool::AddRef(BlockHandle block) {
@@ -211,8 +234,13 @@ int BlockPool::CheckList(BlockState state) const {
 
 // Other checks cover states and counts; here it is enough that the free blocks are distinct.
 int BlockPool::CheckFree() const {
+  MR_CHECK(0 <= withheld_ && withheld_ <= unheld_ && unheld_ <= std::ssize(free_))
+      << withheld_ << " blocks are beyond the limit, " << unheld_ << " are not held";
   std::vector<bool> seen(blocks_.size());
-  for (BlockIndex i : free_) {
+  for (size_t at = 0; at < free_.size(); ++at) {
+    const BlockIndex i = free_[at];
+    MR_CHECK(blocks_[i].held == (std::cmp_greater_equal(at, unheld_)))
+        << "free block " << i << " is in the wrong part of the free list";
     MR_CHECK(blocks_[i].state == BlockState::kFree)
         << "block " << i << " is " << BlockStateName(blocks_[i].state) << " on the free list";
     MR_CHECK(!seen[i]) << "block " << i << " is on the free list twice";

@@ -9,6 +9,12 @@
 // end, so tails are evicted before heads. The stack shows which blocks come next, so their entries
 // are prefetched: in a large pool they are in no CPU cache.
 //
+// Pools that share memory have more blocks than memory. Such a pool may hold `limit` blocks. A
+// block is held from its first use until the limit takes it away: free blocks first, those that
+// were freed first among them, then cached ones. Blocks that are not held are at the bottom of the
+// stack, so the limit costs nothing while it does not change. The stage drops the content of the
+// blocks that were taken away (TakeReturned).
+//
 // Owned and called by one thread.
 #pragma once
 
@@ -31,7 +37,14 @@ class BlockPool {
   int total() const { return static_cast<int>(blocks_.size()); }
   int count(BlockState state) const { return counts_[static_cast<int>(state)]; }
   // Blocks that Allocate can return now.
-  int available() const { return count(BlockState::kFree) + count(BlockState::kCached); }
+  int available() const {
+    return count(BlockState::kFree) + count(BlockState::kCached) - withheld_;
+  }
+  // Blocks that are neither free nor cached.
+  int in_use() const { return total() - count(BlockState::kFree) - count(BlockState::kCached); }
+  // The most blocks that may be held; all of them unless Shrink has lowered it.
+  int limit() const { return total() - withheld_; }
+  int held() const { return total() - unheld_; }
 
   struct Allocation {
     BlockHandle block;
@@ -40,6 +53,26 @@ class BlockPool {
   // A block with one reference: a free one, else the least recently used cached one. nullopt when
   // neither exists.
   std::optional<Allocation> Allocate();
+
+  // REQUIRES: limit() <= limit <= total().
+  void RaiseLimit(int limit);
+  // Lowers the limit as far as free blocks allow. REQUIRES: 0 <= limit <= limit().
+  void LowerLimit(int limit);
+  // The cached block that was released first loses its content and is free. Its index; nullopt:
+  // there is none.
+  std::optional<BlockIndex> EvictOne();
+  // Appends the blocks that LowerLimit took away, except those that are held again and those for
+  // which `in_use(block)` is true, which stay for a later call.
+  template <typename InUse>
+  void TakeReturned(InUse in_use, std::vector<BlockIndex>& blocks) {
+    std::erase_if(returned_, [&](BlockIndex i) {
+      Block& b = blocks_[i];
+      if (!b.held && in_use(i)) return false;
+      b.returned = false;
+      if (!b.held) blocks.push_back(i);
+      return true;
+    });
+  }
 
   // Adds a table's reference. REQUIRES: not free, not reused since the handle was made.
   void AddRef(BlockHandle block);
@@ -79,6 +112,8 @@ class BlockPool {
   struct Block {
     BlockState state = BlockState::kFree;
     bool cached = false;
+    bool held = false;
+    bool returned = false;  // listed in returned_
     int32_t refs = 0;
     int32_t pins = 0;
     uint32_t generation = 0;
@@ -110,7 +145,10 @@ class BlockPool {
 
   std::vector<Block> blocks_;
   int counts_[kBlockStates] = {};
-  std::vector<BlockIndex> free_;  // the last is taken first
+  std::vector<BlockIndex> free_;  // the last is taken first; the first unheld_ are not held
+  int unheld_ = 0;
+  int withheld_ = 0;                  // blocks beyond the limit; at most unheld_
+  std::vector<BlockIndex> returned_;  // not yet taken by TakeReturned
   List cached_, pending_;
   std::unordered_map<PinId, PinRecord> pins_;
   Time next_expiry_{INT64_MAX};  // no pin ends sooner

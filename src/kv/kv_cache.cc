@@ -38,6 +38,22 @@ bool KvCache::Grow(BlockTable& table, int tokens) {
   return true;
 }
 
+int KvCache::SetLimit(int limit) {
+  limit = std::clamp(limit, 0, device_.total());
+  if (limit >= device_.limit()) {
+    device_.RaiseLimit(limit);
+    return device_.limit();
+  }
+  device_.LowerLimit(limit);
+  while (device_.limit() > limit) {
+    const auto evicted = device_.EvictOne();
+    if (!evicted) break;
+    index_.Erase(*evicted);
+    device_.LowerLimit(limit);
+  }
+  return device_.limit();
+}
+
 bool KvCache::FirstSight(BlockIndex block) { return std::exchange(seen_[block], round_) != round_; }
 
 void KvCache::Fork(const BlockTable& from, BlockTable& to) {

@@ -95,6 +95,9 @@ class KvCache {
   void Free(BlockTable& table, std::optional<StepId> in_use_by);
   // The same in the host pool. Steps run in order, so no step in flight can delay it there.
   void FreeHost(BlockTable& table) { Release(host_, table, std::nullopt); }
+  // Sets the most device blocks that may be held (block_pool.h). A lower limit takes free blocks
+  // and then cached ones, the least recently used first, but none in use. Returns the new limit.
+  int SetLimit(int limit);
   // All steps up to `step` have ended.
   void CompleteSteps(StepId step) { device_.CompleteSteps(step); }
 

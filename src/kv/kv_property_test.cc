@@ -38,7 +38,7 @@ class Model {
         host_(kHostBlocks, std::vector<TokenId>(kBlock)) {}
 
   void Step() {
-    switch (rng_.Between(0, 11)) {
+    switch (rng_.Between(0, 12)) {
       case 0:
       case 1: Begin(); break;
       case 2:
@@ -51,6 +51,7 @@ class Model {
       case 9: Pin(); break;
       case 10: Unpin(); break;
       case 11: rng_.Between(0, 200) == 0 ? kv_.ResetPrefixes() : IndexOne(); break;
+      case 12: Limit(); break;
     }
     Check();
   }
@@ -64,7 +65,7 @@ class Model {
     kv_.CheckIntegrity(device, host);
   }
 
-  uint64_t hits = 0, copies = 0, swaps = 0, refused = 0;
+  uint64_t hits = 0, copies = 0, swaps = 0, refused = 0, returned = 0;
 
  private:
   int CountDevice(bool (Model::*state)(BlockIndex) const) const {
@@ -96,6 +97,9 @@ class Model {
     ASSERT_EQ(pool.count(BlockState::kOwned), CountDevice(&Model::Owned));
     ASSERT_EQ(pool.count(BlockState::kPinned), CountDevice(&Model::Pinned));
     ASSERT_EQ(pool.count(BlockState::kPendingFree), CountDevice(&Model::Pending));
+    ASSERT_EQ(pool.in_use(), std::ssize(Unavailable()));
+    ASSERT_EQ(pool.available(), pool.limit() - pool.in_use());
+    ASSERT_LE(pool.held(), pool.limit());
     for (const auto& [id, life] : lives_) {
       const BlockTable& table = life.swapped ? life.host : life.device;
       const Content& content = life.swapped ? host_ : device_;
@@ -131,7 +135,7 @@ class Model {
     const auto taken = Unavailable();
     const size_t before = life.device.size();
     const int missing = kv_.BlocksFor(tokens) - static_cast<int>(before);
-    const bool fits = missing <= kDeviceBlocks - static_cast<int>(taken.size());
+    const bool fits = missing <= kv_.device().limit() - static_cast<int>(taken.size());
     EXPECT_EQ(kv_.Grow(life.device, tokens), fits);
     refused += fits ? 0 : 1;
     for (size_t i = before; i < life.device.size(); ++i) {
@@ -268,6 +272,19 @@ class Model {
               static_cast<int>(rng_.Between(0, std::ssize(life->tokens))));
   }
 
+  // The content of a block that was taken away is gone, so no table may read it any more.
+  void Limit() {
+    const int in_use = static_cast<int>(Unavailable().size());
+    const int before = kv_.device().limit();
+    const int limit = static_cast<int>(rng_.Between(-2, kDeviceBlocks + 2));
+    const int least = limit < before ? in_use : 0;
+    ASSERT_EQ(kv_.SetLimit(limit), std::clamp(limit, least, kDeviceBlocks));
+    std::vector<BlockIndex> gone;
+    kv_.device().TakeReturned([&](BlockIndex) { return rng_.Between(0, 2) == 0; }, gone);
+    for (BlockIndex b : gone) device_[b].assign(kBlock, -1);
+    returned += gone.size();
+  }
+
   Rng rng_;
   KvCache kv_;
   Content device_, host_;
@@ -282,7 +299,7 @@ class Model {
 // Reliability case 60. The full suite does a million operations.
 TEST(KvProperty, EqualsTheNaiveModel) {
   const int operations = 40'000 * TestScale();
-  uint64_t hits = 0, copies = 0, swaps = 0, refused = 0;
+  uint64_t hits = 0, copies = 0, swaps = 0, refused = 0, returned = 0;
   for (uint64_t seed = 0; seed < 8; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Model model(seed);
@@ -295,11 +312,13 @@ TEST(KvProperty, EqualsTheNaiveModel) {
     copies += model.copies;
     swaps += model.swaps;
     refused += model.refused;
+    returned += model.returned;
   }
   EXPECT_GT(hits, 300u);
   EXPECT_GT(copies, 300u);
   EXPECT_GT(swaps, 300u);
   EXPECT_GT(refused, 300u);
+  EXPECT_GT(returned, 300u);
 }
 
 }  // namespace

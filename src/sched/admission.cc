@@ -18,7 +18,10 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     Request& r = *(next++)->second;
     if (r.paused) continue;
     r.verdict = Consider(r);
-    if (r.verdict.reason != Verdict::Reason::kAdmitted) return;
+    if (r.verdict.reason != Verdict::Reason::kAdmitted) {
+      lacks_blocks_ = lacks_blocks_ || r.verdict.reason == Verdict::Reason::kBlocks;
+      return;
+    }
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
     if (r.imports && StartPulling(r)) continue;
     StartRunning(r);

@@ -181,6 +181,13 @@ void SchedulerImpl::DrainPulls(std::vector<KvPull>& pulls) {
   });
 }
 
+// The same holds for blocks that are taken away.
+void SchedulerImpl::DrainReturned(std::vector<BlockIndex>& blocks) {
+  const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
+  kv_.device().TakeReturned(
+      [&](BlockIndex block) { return read_by_[block].value() >= first_in_flight; }, blocks);
+}
+
 // Copies to the host that have no step to travel in must not delay a pull, because the next step
 // may need it. The request that was to be swapped out is recomputed instead.
 void SchedulerImpl::DropUnsentSwaps() {

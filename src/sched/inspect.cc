@@ -25,7 +25,7 @@ SchedulerStats SchedulerImpl::Stats() const {
     stats.tokens_promised +=
         int64_t{r->spec.params->n} * PromisedSlotsEach(r->spec, r->output_limit).value_or(0);
   }
-  stats.blocks_total = device.total();
+  stats.blocks_total = device.limit();
   stats.blocks_free = device.available();
   stats.blocks_cached = device.count(kv::BlockState::kCached);
   stats.blocks_pending = device.count(kv::BlockState::kPendingFree);

@@ -17,8 +17,24 @@ constexpr int kVocab = kTestRequestVocab;
 constexpr TokenId kOutputsEos = kTestRequestEos;
 
 struct Totals {
-  uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0;
+  uint64_t recomputes = 0, swaps = 0, hits = 0, copies = 0, returned = 0;
 };
+
+// Takes turns while the number of blocks that may be held changes at random, and the blocks that
+// were taken away lose their content.
+void RunUnderLimits(Harness& h, int num_blocks, Rng& rng, Totals& totals) {
+  for (int turn = 0; turn < 60; ++turn) {
+    const int limit = static_cast<int>(rng.Between(0, num_blocks));
+    const int got = h.scheduler().LimitBlocks(limit);
+    ASSERT_LE(h.scheduler().blocks_in_use(), got);
+    std::vector<BlockIndex> returned;
+    h.scheduler().DrainReturned(returned);
+    h.model().Drop(returned);
+    totals.returned += returned.size();
+    h.Turn();
+  }
+  ASSERT_EQ(h.scheduler().LimitBlocks(num_blocks), num_blocks);
+}
 
 void CheckRun(const std::vector<TestRequest>& test_requests, const SchedulerOptions& options,
               Rng& rng, Totals& totals) {
@@ -30,6 +46,7 @@ void CheckRun(const std::vector<TestRequest>& test_requests, const SchedulerOpti
     ids.push_back(*id);
     for (int64_t turns = rng.Between(0, 3); turns > 0; --turns) h.Turn();
   }
+  if (rng.Between(0, 1)) RunUnderLimits(h, options.num_blocks, rng, totals);
   h.RunToEnd();
   for (size_t i = 0; i < test_requests.size(); ++i) {
     for (int k = 0; k < test_requests[i].params.n; ++k) {
@@ -94,6 +111,7 @@ TEST(Outputs, EqualAloneForEveryScheduleSeed) {
   EXPECT_GT(totals.swaps, 100u);
   EXPECT_GT(totals.hits, 1000u);
   EXPECT_GT(totals.copies, 100u);
+  EXPECT_GT(totals.returned, 1000u);
 }
 
 }  // namespace

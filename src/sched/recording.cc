@@ -41,6 +41,12 @@ class RecordingScheduler : public Scheduler {
     Write(commit);
     inner_->Commit(result, now, outputs);
   }
+  int LimitBlocks(int limit) override {
+    Write(LoggedLimit{limit});
+    return inner_->LimitBlocks(limit);
+  }
+  void DrainReturned(std::vector<BlockIndex>& blocks) override { inner_->DrainReturned(blocks); }
+  bool LacksBlocks() const override { return inner_->LacksBlocks(); }
   void SetCosts(const PreemptionCosts& costs) override {
     Write(LoggedCosts{costs});
     inner_->SetCosts(costs);

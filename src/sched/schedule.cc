@@ -11,6 +11,7 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
   if (steps_in_flight() >= options_.stages) return nullptr;
   kv_.device().SweepPins(now);
   plan_.Clear();
+  lacks_blocks_ = false;
   StepRoom room{.tokens = options_.max_num_batched_tokens, .sequences = SequencesPerStep()};
   switch (options_.step_mix) {
     case StepMix::kMixed: FillMixed(room, now); break;
@@ -60,7 +61,7 @@ void SchedulerImpl::ScheduleRunning(size_t position, StepRoom& room) {
     if (room.blocked) return;
     const Grant grant = Obtain(r, blocks, room);
     if (grant == Grant::kWait) {
-      room.blocked = true;
+      room.blocked = lacks_blocks_ = true;
       r.verdict = {Verdict::Reason::kGrowth, blocks, kv_.available()};
     }
     if (grant != Grant::kGranted) return;

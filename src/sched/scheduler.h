@@ -127,7 +127,7 @@ struct SchedulerStats {
   int running = 0;
   int swapped = 0;
   int pulling = 0;
-  int blocks_total = 0;
+  int blocks_total = 0;     // that may be held
   int blocks_free = 0;      // including unused cached ones
   int blocks_cached = 0;    // of these
   int blocks_pending = 0;   // free as soon as a step in flight ends
@@ -294,6 +294,15 @@ class Scheduler {
   // Detaches all requests, in order: used when a pipeline is lost.
   virtual std::vector<DetachedRequest> DetachAll(Time now) = 0;
 
+  // For pipelines that share memory: at most `limit` blocks may be held from now on. A lower limit
+  // takes free blocks and then cached ones, but none that are in use or promised to a running
+  // request. Returns the new limit. Initially it is num_blocks.
+  virtual int LimitBlocks(int limit) = 0;
+  // Appends the blocks that a lower limit took away and that no step in flight reads: their content
+  // is not needed any more. Those that are held again are left out.
+  virtual void DrainReturned(std::vector<BlockIndex>& blocks) = 0;
+  // Whether the last Schedule left out a request for lack of blocks. False while a request pulls.
+  virtual bool LacksBlocks() const = 0;
   // New measurements; used from the next preemption on.
   virtual void SetCosts(const PreemptionCosts& costs) = 0;
   // Forgets every cached prefix (for example for new weights). Blocks in use stay in use.

@@ -10,6 +10,7 @@
 // Private to this folder.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <span>
@@ -46,7 +47,7 @@ class SchedulerImpl : public Scheduler {
     return !waiting_.empty() || !pulling_.empty() || !running_.empty();
   }
   SchedulerStats Stats() const override;
-  int blocks_in_use() const override { return kv_.device().total() - kv_.device().available(); }
+  int blocks_in_use() const override { return kv_.device().in_use(); }
   std::optional<RequestInfo> Inspect(RequestId id, Time now) const override;
   std::vector<RequestInfo> InspectAll(Time now) const override;
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
@@ -64,6 +65,12 @@ class SchedulerImpl : public Scheduler {
   std::optional<DetachedRequest> Detach(RequestId id, Time now,
                                         std::optional<Duration> hold_kv) override;
   std::vector<DetachedRequest> DetachAll(Time now) override;
+  int LimitBlocks(int limit) override {
+    const kv::BlockPool& pool = kv_.device();
+    return kv_.SetLimit(std::max(limit, std::min(pool.in_use() + promised_blocks_, pool.limit())));
+  }
+  void DrainReturned(std::vector<BlockIndex>& blocks) override;
+  bool LacksBlocks() const override { return lacks_blocks_ && pulling_.empty(); }
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
   std::optional<RequestInfo> Stalled(Time now) const override;
@@ -237,6 +244,7 @@ class SchedulerImpl : public Scheduler {
   std::optional<BuddyAllocator> buddy_;  // places the reservations that must be contiguous
   int reserved_blocks_ = 0;
   int promised_blocks_ = 0;
+  bool lacks_blocks_ = false;  // a request was left out of the last Schedule
   // For StepMix::kPrefillFirst.
   int prompt_steps_ = 0;        // since the last step of decodes
   bool decodes_short_ = false;  // the last one lacked blocks

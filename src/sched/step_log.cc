@@ -100,6 +100,7 @@ struct Encoder {
     return out;
   }
   Json operator()(const LoggedCosts& e) const { return {{"costs", EncodeCosts(e.costs)}}; }
+  Json operator()(const LoggedLimit& e) const { return {{"limit_blocks", e.blocks}}; }
   Json operator()(const LoggedReset&) const { return {{"reset_prefix_cache", true}}; }
   Json operator()(const LoggedKvArrival& e) const {
     Json out = {{"kv_arrived", e.id.value()}, {"t", e.at.ns}, {"complete", e.complete}};

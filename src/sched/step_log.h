@@ -34,6 +34,9 @@ struct LoggedCosts {
   PreemptionCosts costs;
 };
 struct LoggedReset {};  // of the prefix cache
+struct LoggedLimit {
+  int blocks = 0;
+};
 struct LoggedKvArrival {
   Time at;
   RequestId id;
@@ -96,9 +99,10 @@ struct LoggedCommit {
   std::vector<std::optional<TokenId>> tokens;  // one per part of the step
 };
 
-using LogEntry = std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedKvArrival,
-                              LoggedKvRelease, LoggedHoldExtension, LoggedKvExtension, LoggedExport,
-                              LoggedPause, LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
+using LogEntry =
+    std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedLimit, LoggedKvArrival,
+                 LoggedKvRelease, LoggedHoldExtension, LoggedKvExtension, LoggedExport, LoggedPause,
+                 LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
 
 struct StepLog {
   SchedulerOptions options;

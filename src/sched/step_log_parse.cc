@@ -273,6 +273,12 @@ Result<LogEntry> ParseEntry(const Json& line) {
     MR_ASSIGN_OR_RETURN(const PreemptionCosts parsed, ParseCosts(*costs));
     return LogEntry(LoggedCosts{parsed});
   }
+  if (line.contains("limit_blocks")) {
+    Fields f(line);
+    const LoggedLimit limit{f.Get<int>("limit_blocks")};
+    MR_RETURN_IF_ERROR(f.status());
+    return LogEntry(limit);
+  }
   MR_ASSIGN_OR_RETURN(auto hand_over, ParseHandOver(line));
   if (hand_over) return std::move(*hand_over);
   Fields f(line);

@@ -46,6 +46,8 @@ class Player {
       scheduler_->SetCosts(costs->costs);
     } else if (std::holds_alternative<sched::LoggedReset>(entry)) {
       scheduler_->ResetPrefixCache();
+    } else if (const auto* limit = std::get_if<sched::LoggedLimit>(&entry)) {
+      (void)scheduler_->LimitBlocks(limit->blocks);
     } else if (const auto* arrival = std::get_if<sched::LoggedKvArrival>(&entry)) {
       if (arrival->lacking) {
         scheduler_->KvArrivedWithout(arrival->id, *arrival->lacking, now);

@@ -167,6 +167,7 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
         break;
       case 4: h.scheduler().ReleaseKv(id); break;
       case 5: (void)h.scheduler().ExtendHold(id, h.now(), Duration::Millis(20)); break;
+      case 6: (void)h.scheduler().LimitBlocks(static_cast<int>(rng.Between(20, 40))); break;
       default:
         if (!pulls.empty() && rng.Between(0, 1)) {
           h.scheduler().KvArrived(pulls.back().id, rng.Between(0, 3) != 0, h.now());
@@ -185,8 +186,9 @@ TEST(Replay, HandOversAreDecidedTheSameAgain) {
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     Rng rng(seed);
     const std::string text = RecordHandOvers(seed, rng);
-    for (const char* kind : {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"",
-                             "\"resumed\"", "\"times\"", "\"kv_arrived\"", "\"hold_extended\""}) {
+    for (const char* kind :
+         {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"", "\"resumed\"", "\"times\"",
+          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\""}) {
       EXPECT_NE(text.find(kind), std::string::npos) << kind << " never happened";
     }
     const auto log = sched::ParseStepLog(text);

@@ -48,6 +48,12 @@ std::vector<TokenId> ContextHashModel::Generate(const std::vector<TokenId>& prom
   return output;
 }
 
+void ContextHashModel::Drop(std::span<const BlockIndex> blocks) {
+  for (BlockIndex block : blocks) {
+    std::fill_n(device_.begin() + block * options_.block_size, options_.block_size, ~uint64_t{0});
+  }
+}
+
 void ContextHashModel::CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block,
                                  const std::vector<uint64_t>& from, BlockIndex from_block) const {
   const size_t size = options_.block_size;

@@ -50,6 +50,9 @@ class ContextHashModel {
   void Pull(const ContextHashModel& from, std::span<const BlockIndex> from_table,
             std::span<const BlockIndex> to_table, int first, int end);
 
+  // Loses the content of these blocks.
+  void Drop(std::span<const BlockIndex> blocks);
+
   int num_sequences() const { return static_cast<int>(sequences_.size()); }
 
  private:

@@ -1,0 +1,129 @@
+#include "kv/block_ledger.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "base/check.h"
+
+namespace millrace::kv {
+
+void BlockLedger::SetCapacity(AccountId account, int64_t bytes) {
+  accounts_[account].capacity = bytes;
+}
+
+void BlockLedger::CloseAccount(AccountId account) {
+  const auto closed = accounts_.extract(account);
+  if (closed.empty()) return;
+  for (PoolId id : closed.mapped().pools) {
+    std::erase_if(pools_.at(id).shares, [&](const Share& s) { return s.account == account; });
+  }
+}
+
+void BlockLedger::Open(PoolId pool, std::vector<Share> shares, int blocks_max) {
+  for (const Share& share : shares) {
+    MR_CHECK(share.bytes_per_block >= 1);
+    MR_CHECK(accounts_.at(share.account).pools.insert(pool).second)
+        << "pool " << pool << " names an account twice";
+  }
+  const bool fresh =
+      pools_.emplace(pool, Pool{.shares = std::move(shares), .blocks_max = blocks_max}).second;
+  MR_CHECK(fresh) << "pool " << pool << " is already open";
+}
+
+void BlockLedger::Close(PoolId pool) {
+  Pool& closed = pools_.at(pool);
+  SetLimit(closed, 0);
+  for (const Share& share : closed.shares) accounts_.at(share.account).pools.erase(pool);
+  pools_.erase(pool);
+}
+
+void BlockLedger::Freeze(PoolId pool, int limit, std::span<const AccountId> accounts) {
+  Pool& frozen = pools_.at(pool);
+  MR_CHECK(limit <= frozen.limit) << "pool " << pool << " is frozen at " << limit << " blocks";
+  SetLimit(frozen, 0);
+  std::erase_if(frozen.shares, [&](const Share& share) {
+    const bool gone = std::ranges::find(accounts, share.account) == accounts.end();
+    if (gone) accounts_.at(share.account).pools.erase(pool);
+    return gone;
+  });
+  SetLimit(frozen, limit);
+  frozen.frozen = true;
+}
+
+void BlockLedger::SetLimit(Pool& pool, int limit) {
+  for (const Share& share : pool.shares) {
+    accounts_.at(share.account).held += share.bytes_per_block * (limit - pool.limit);
+  }
+  pool.limit = limit;
+}
+
+int BlockLedger::RaiseIfFree(PoolId pool, int limit) {
+  Pool& raised = pools_.at(pool);
+  int64_t more = std::min(limit, raised.blocks_max) - raised.limit;
+  for (const Share& share : raised.shares) {
+    const Account& account = accounts_.at(share.account);
+    more = std::min(more, (account.capacity - account.held) / share.bytes_per_block);
+  }
+  raised.asked = ++calls_;
+  if (more > 0 && !raised.frozen) SetLimit(raised, raised.limit + static_cast<int>(more));
+  return raised.limit;
+}
+
+bool BlockLedger::Raise(PoolId pool, int limit) {
+  limit = std::min(limit, pools_.at(pool).blocks_max);
+  if (RaiseIfFree(pool, limit) >= limit) return true;
+  const std::vector<Share> shares = pools_.at(pool).shares;
+  for (const Share& share : shares) TakeFromOthers(pool, share, limit);
+  return RaiseIfFree(pool, limit) >= limit;
+}
+
+void BlockLedger::Take(PoolId from, int blocks) {
+  Pool& pool = pools_.at(from);
+  const int left = shrink_(from, pool.limit - blocks);
+  MR_CHECK(left <= pool.limit) << "pool " << from << " grew when it was asked to shrink";
+  SetLimit(pool, left);
+}
+
+// Takes memory of one account until `to` can have `limit` blocks there, from the pool that asked
+// least recently first.
+void BlockLedger::TakeFromOthers(PoolId to, const Share& share, int limit) {
+  const Account& account = accounts_.at(share.account);
+  std::vector<std::pair<uint64_t, PoolId>> others;
+  for (PoolId id : account.pools) {
+    const Pool& other = pools_.at(id);
+    if (id != to && !other.frozen && other.limit > other.kept) others.emplace_back(other.asked, id);
+  }
+  std::ranges::sort(others);
+  for (const auto& [asked, id] : others) {
+    const int64_t lacking =
+        share.bytes_per_block * (limit - pools_.at(to).limit) - (account.capacity - account.held);
+    if (lacking <= 0) return;
+    const Pool& other = pools_.at(id);
+    const auto of_other = std::ranges::find(other.shares, share.account, &Share::account);
+    const int64_t blocks = (lacking + of_other->bytes_per_block - 1) / of_other->bytes_per_block;
+    Take(id, static_cast<int>(std::min<int64_t>(blocks, other.limit - other.kept)));
+  }
+}
+
+bool BlockLedger::ShareMemory(PoolId a, PoolId b) const {
+  return std::ranges::any_of(pools_.at(a).shares, [&](const Share& share) {
+    return accounts_.at(share.account).pools.contains(b);
+  });
+}
+
+void BlockLedger::CheckIntegrity() const {
+  std::map<AccountId, int64_t> held;
+  for (const auto& [id, pool] : pools_) {
+    MR_CHECK(0 <= pool.limit && pool.limit <= pool.blocks_max) << "pool " << id;
+    for (const Share& share : pool.shares) {
+      held[share.account] += share.bytes_per_block * pool.limit;
+      MR_CHECK(accounts_.at(share.account).pools.contains(id)) << "pool " << id;
+    }
+  }
+  for (const auto& [id, account] : accounts_) {
+    MR_CHECK(held[id] == account.held)
+        << "account " << id << " holds " << held[id] << " bytes, recorded " << account.held;
+  }
+}
+
+}  // namespace millrace::kv
