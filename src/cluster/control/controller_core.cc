@@ -11,8 +11,7 @@
 
 namespace millrace::cluster {
 
-Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options,
-                                                               Time now) {
+Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options, Time) {
   if (options.num_layers < 1) return InvalidArgument("the model has no layers");
   options.scheduler.stages = 1;
   if (options.scheduler.num_host_blocks == 0) {
@@ -29,18 +28,23 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
   }
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), options.node_names));
   layout.automatic = automatic;
-  std::unique_ptr<ControllerCore> controller(
-      new ControllerCore(std::move(options), std::move(layout)));
-  MR_RETURN_IF_ERROR(controller->Prepare(std::move(controller->layout_), now));
+  std::unique_ptr<ControllerCore> controller(new ControllerCore(std::move(options)));
+  MR_RETURN_IF_ERROR(controller->CheckRoutable(layout));
+  controller->deployment_.Begin(std::move(layout));
   return controller;
 }
 
-ControllerCore::ControllerCore(ControllerOptions options, Layout layout)
+ControllerCore::ControllerCore(ControllerOptions options)
     : options_(std::move(options)),
-      layout_(std::move(layout)),
       ids_(options_.term),
       members_(options_),
       outbox_(members_),
+      deployment_(options_,
+                  {.model_fingerprint = options_.identity.model_fingerprint,
+                   .max_batched_tokens = options_.scheduler.max_num_batched_tokens,
+                   .max_model_len = options_.scheduler.max_model_len,
+                   .secret = options_.secret},
+                  members_, ids_, outbox_),
       blame_(options_.deaths_max) {}
 
 ControllerCore::~ControllerCore() = default;
@@ -53,13 +57,23 @@ void ControllerCore::Receive(ConnectionId from, ToController message, Time now) 
   std::visit([&](const auto& m) { On(from, m, now); }, message);
 }
 
-Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names, Time now) {
+Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names, Time) {
   if (plan.num_layers != options_.num_layers) {
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options_.num_layers));
   }
   MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
-  return Prepare(std::move(layout), now);
+  MR_RETURN_IF_ERROR(CheckRoutable(layout));
+  deployment_.Begin(std::move(layout));
+  return OkStatus();
+}
+
+Status ControllerCore::DrainWorker(std::string_view name, Time) {
+  const Worker* worker = members_.Find(name);
+  if (worker == nullptr) {
+    return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
+  }
+  return deployment_.Drain(worker->id);
 }
 
 Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
@@ -82,24 +96,12 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
       return StartMove(id, from, pipeline, now);
     }
   }
-  for (const PlannedPipeline& planned : layout_.pipelines) {
-    const bool through = std::ranges::any_of(planned.route, [&](const Hop& hop) {
-      const LayoutStage& stage = layout_.stages[static_cast<size_t>(hop.stage)];
-      return std::ranges::find(stage.ranks, worker->id, &Slot::worker) != stage.ranks.end();
-    });
-    if (through && planned.role != StageRole::kPrefill)
-      PipelineFor(planned.route, planned.role, now);
-  }
   return FailedPrecondition(
       fmt::format("no open pipeline uses worker {}; retry in a moment", name));
 }
 
 void ControllerCore::Tick(Time now) {
   for (const auto& [id, reason] : members_.Lost(now)) LoseWorker(id, reason, true, now);
-  FollowWorkers(now);
-  AssignWorkers(now);
-  MaybeSwitch(now);
-  OpenPipelines(now);
   ExpireWaiting(now);
   RenewLeases(now);
   ExpireSurvivingStages(now);
@@ -107,10 +109,12 @@ void ControllerCore::Tick(Time now) {
   for (const auto& [id, pipeline] : pipelines_) {
     if (pipeline.open) dirty_.insert(id);  // leases and overdue retries
   }
-  RetirePipelines(now);
+  deployment_.Check();
+  retire_ = true;
 }
 
 void ControllerCore::Advance(Time now) {
+  Reconcile(now);
   if (std::exchange(try_waiting_, false)) Dispatch(now);
   ContinuePauses(now);
   const auto pump = [&](const std::set<PipelineId>& ids) {

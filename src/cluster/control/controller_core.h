@@ -4,9 +4,11 @@
 // clients. It has no thread, socket, clock or random device, so the server's controller and the
 // fault lab run the same object.
 //
+// Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
+// layers), PipelineTurns, Router, BlameLedger. Deployment and pipelines act in Advance only; events
+// before it leave marks.
+//
 // Invariants:
-//  - A layout assigns the layers of a plan's stages to workers. A free worker replaces a departed
-//    one. Without a free worker, an automatic layout is recomputed for the workers that remain.
 //  - Requests with the same route share a pipeline, which has one scheduler and one block table per
 //    request for all hops. A pipeline is opened once and never repaired. When it loses a worker,
 //    its requests continue in other pipelines from the tokens they have. A delivered token is never
@@ -17,8 +19,7 @@
 //    new plan). If the transfer fails, its KV is computed again from its tokens.
 //
 // Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
-// workers), controller_layout.cc (assignment of layers), controller_retire.cc (drained workers,
-// pipelines of earlier plans, plans that cannot be loaded), controller_pipelines.cc (steps),
+// workers), controller_retire.cc (pipelines follow the layout), controller_pipelines.cc (steps),
 // controller_requests.cc (queue and outputs), controller_routes.cc (routes of plans that branch),
 // controller_moves.cc (KV transfers between pipelines), controller_leases.cc (leases on that KV),
 // controller_recoverable_kv.cc (KV of lost pipelines), controller_status.cc (status).
@@ -44,6 +45,7 @@
 #include "base/status.h"
 #include "cluster/control/blame_ledger.h"
 #include "cluster/control/controller_status.h"
+#include "cluster/control/deployment.h"
 #include "cluster/control/id_source.h"
 #include "cluster/control/kv_under_way.h"
 #include "cluster/control/layout.h"
@@ -59,35 +61,26 @@
 
 namespace millrace::cluster {
 
-struct ControllerOptions : MembershipOptions {
-  static constexpr size_t kWeightSourcesMax = 16;  // for one shard
-  static constexpr size_t kMovesMax = 16;          // requests that migrate at the same time
-  // A change of plan is given up after the ranks of a stage have failed to connect this many times.
-  static constexpr int kMeetingsMax = 3;
+struct ControllerOptions : MembershipOptions, DeploymentOptions {
+  static constexpr size_t kMovesMax = 16;  // requests that migrate at the same time
 
   Term term;
-  std::string model;  // the model's name
-  int num_layers = 0;
   // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
   // means as many as fit.
   sched::SchedulerOptions scheduler;
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
   RouterOptions router;
-  int stages = 1;            // of an automatic layout; fewer while there are fewer workers
-  int tensor_parallel = 1;   // of an automatic layout
-  bool elastic = true;       // an automatic layout follows the number of workers
   std::optional<Plan> plan;  // instead of an automatic layout
   std::vector<std::string> node_names;
 
-  Duration replace_limit = Duration::Seconds(2);   // before an automatic layout changes
   Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline
   int waiting_max = 4096;                          // requests that may wait for a pipeline
   // A request fails once it has lost this many pipelines without a token in between, because it may
   // be what kills them.
   int deaths_max = 2;
   Duration hold_limit = Duration::Seconds(30);  // how long KV is kept for a puller that is silent
-  uint64_t secret = 0;                          // random; for the nonces of KV handles
+  uint64_t secret = 0;                          // random; for the nonces of KV handles and groups
 };
 
 class ControllerCore {
@@ -127,11 +120,11 @@ class ControllerCore {
   std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;
   std::vector<sched::RequestInfo> InspectAll(Time now) const;
   std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any pipeline (watchdog)
-  const ControllerCounters& counters() const { return counters_; }
-  int64_t epoch() const { return layout_.plan.epoch; }  // of the plan in force
-  int64_t newest_epoch() const { return epoch_; }       // of the newest plan that was begun
+  ControllerCounters counters() const;
+  int64_t epoch() const { return layout().plan.epoch; }                // of the plan in force
+  int64_t newest_epoch() const { return deployment_.newest_epoch(); }  // of the newest one begun
   // The last change of plan, if it was given up.
-  const std::optional<GivenUpPlan>& given_up() const { return given_up_; }
+  const std::optional<GivenUpPlan>& given_up() const { return deployment_.given_up(); }
   size_t requests() const { return requests_.size(); }
   // Checks that the tables here agree with each other and with every pipeline's scheduler. Crashes
   // with the reason if they do not.
@@ -170,42 +163,25 @@ class ControllerCore {
   };
   using WaitingKey = std::pair<Time, RequestId>;
 
-  ControllerCore(ControllerOptions options, Layout layout);
+  explicit ControllerCore(ControllerOptions options);
+
+  const Layout& layout() const { return deployment_.layout(); }
 
   // controller_workers.cc
   void Admit(ConnectionId connection, Join join, Time now);
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
-  void UnassignSlots(Layout& layout, WorkerId worker);
-  void Send(WorkerId worker, ToWorker message) { outbox_.Send(worker, std::move(message)); }
-
-  // controller_layout.cc
-  void AssignWorkers(Time now);
-  void AssignLayout(Layout& layout, const Layout* other);
-  std::optional<WorkerId> ChooseWorker(const Layout& layout, const Layout* other,
-                                       const LayoutStage& stage, int rank) const;
-  std::vector<WorkerAddress> WeightSources(WorkerId of, LayerRange layers) const;
-  void RequestLoad(LayoutStage& stage);
-  static bool HasSlot(const Layout& layout, WorkerId worker);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
-  Slot* FindSlot(ShardId shard);
-  static LayoutStage* FindStage(Layout& layout, ShardId of_rank);
-  void LoadFailed(Worker& worker, const ShardLoaded& message, Time now);
-  bool RetryConnecting(const ShardLoaded& message, Time now);
-  void FollowWorkers(Time now);
-  Status Prepare(Layout layout, Time now);
-  void MaybeSwitch(Time now);
-  void DropUnusedShards();
+  void Send(WorkerId worker, ToWorker message) { outbox_.Send(worker, std::move(message)); }
 
   // controller_retire.cc
-  Status Relieve(const Worker& worker, Time now);
-  bool CloseStagesOf(WorkerId worker, Time now);
-  std::set<WorkerId> DrainingInService() const;
-  void EmptyClosedStages();
-  void GiveUpNext(const std::string& reason, Time now);
+  void Reconcile(Time now);
+  Deployment::InUse InUse() const;
+  void FollowLayout(const Deployment::Changes& changes, Time now);
+  void RetireUnplanned();
+  void RetireClosing();
   void RetirePipelines(Time now);
   void TakeOut(Pipeline& pipeline, RequestId id, Time now);
-  void ReleaseIdleWorkers();
 
   // controller_pipelines.cc
   Pipeline* PipelineFor(const Route& route, StageRole role, Time now);
@@ -221,7 +197,6 @@ class ControllerCore {
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
   void EndAfterDeaths(RequestId id, const Status& reason, Time now);
   void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
-  bool ResetGroup(ShardId of_rank);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id);
   void Pump(Pipeline& pipeline, Time now);
@@ -247,7 +222,7 @@ class ControllerCore {
 
   // controller_routes.cc
   Result<Router> NewRouter(const Plan& plan) const;
-  void MakeRouter(Time now);
+  Status CheckRoutable(const Layout& layout) const;
   void UpdateRouter(Time now);
   Status SubmitToRouter(RequestId id, Tracked& tracked, Time now);
   void RerouteWaiting(Time now);
@@ -265,7 +240,7 @@ class ControllerCore {
   void PullEnded(const PullJob& job, Time now);
   void ContinueMove(RequestId id, Time now);
   void FinishPause(RequestId id, Time now);
-  void EndMove(RequestId id, bool complete, Time now);
+  void EndMove(RequestId id, bool complete);
   void AbandonMove(RequestId id, Time now);
   void EndMovesOf(PipelineId id, Time now);
   void ReleaseSource(const Move& move, RequestId id);
@@ -287,7 +262,6 @@ class ControllerCore {
   // controller_recoverable_kv.cc
   const std::vector<PipelineHop>* HopsOf(PipelineId id);
   bool StillThere(const PipelineHop& hop) const;
-  bool HasSurvivingStages(WorkerId worker) const;
   void RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
                              std::optional<WorkerId> suspect, Time now);
   // `held`: the blocks that the pipeline's scheduler still holds, if the pipeline continues.
@@ -315,24 +289,16 @@ class ControllerCore {
   uint64_t NextId() { return ids_.Next(); }
 
   const ControllerOptions options_;
-  Layout layout_;
-  std::optional<Layout> next_;    // being loaded; replaces layout_ once it is up
-  std::optional<Router> router_;  // set where layout_ routes requests one by one
-  // Since when the number of usable workers calls for another layout, and that number.
-  std::optional<Time> mismatch_since_;
-  int mismatch_usable_ = 0;
-  bool follows_ = true;                  // false: a layout for the present workers was given up
-  std::optional<GivenUpPlan> given_up_;  // the last change of plan, if it was given up
-  int64_t epoch_ = 0;
-
   IdSource ids_;
   Membership members_;
   Outbox outbox_;
-  std::map<ShardId, WorkerId> shards_;  // requested or loaded
+  Deployment deployment_;
+  std::optional<Router> router_;  // set where the layout routes requests one by one
   std::map<PipelineId, Pipeline> pipelines_;
   std::map<PipelineId, SurvivingStages> surviving_stages_;
   // By pipeline, lost or not: the requests that have recoverable KV there.
   std::map<PipelineId, std::set<RequestId>> waiters_;
+  bool retire_ = false;             // retiring pipelines may have emptied
   std::set<PipelineId> dirty_;      // something changed since their last step was formed
   PipelineTurns turns_;             // of pipelines that must not run at the same time
   std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now

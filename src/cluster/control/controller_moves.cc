@@ -250,7 +250,7 @@ void ControllerCore::PullEnded(const PullJob& job, Time now) {
     for (++move.arrivals_due; move.arrivals_due > 0; --move.arrivals_due) {
       to->scheduler->KvArrived(job.pull.id, move.complete, now);
     }
-    return EndMove(job.pull.id, move.complete, now);
+    return EndMove(job.pull.id, move.complete);
   }
   ++move.arrivals_due;
   ContinueMove(job.pull.id, now);
@@ -330,17 +330,17 @@ void ControllerCore::FinishPause(RequestId id, Time now) {
   for (; move.arrivals_due > 0; --move.arrivals_due) {
     to.scheduler->KvArrived(id, move.complete, now);
   }
-  EndMove(id, move.complete, now);
+  EndMove(id, move.complete);
 }
 
-void ControllerCore::EndMove(RequestId id, bool complete, Time now) {
+void ControllerCore::EndMove(RequestId id, bool complete) {
   const auto found = moves_.find(id);
   if (!complete) ++counters_.moves_failed;
   ReleaseSource(found->second, id);
   DropLeft(id, requests_.at(id));  // set if the source was lost meanwhile
   moves_.erase(found);
   try_waiting_ = true;
-  RetirePipelines(now);
+  retire_ = true;
 }
 
 // The destination drops the request. The source continues it, if it still has it.

@@ -58,7 +58,7 @@ ControllerCore::Pipeline* ControllerCore::Find(PipelineId id) {
 int ControllerCore::BlocksFor(const Route& route) const {
   int64_t tokens = std::numeric_limits<int64_t>::max();
   for (const Hop& hop : route) {
-    const LayoutStage& stage = layout_.stages[static_cast<size_t>(hop.stage)];
+    const LayoutStage& stage = layout().stages[static_cast<size_t>(hop.stage)];
     tokens = std::min(tokens, stage.KvTokenLayers() / hop.layers.size());
   }
   // At most what all sequences can fill at their maximum length, with one step at every hop.
@@ -75,13 +75,11 @@ int ControllerCore::BlocksFor(const Route& route) const {
 ControllerCore::Pipeline* ControllerCore::PipelineFor(const Route& route, StageRole role,
                                                       Time now) {
   for (auto& [id, pipeline] : pipelines_) {
-    const bool same = std::ranges::equal(pipeline.route, route, [](const Hop& a, const Hop& b) {
-      return a.stage == b.stage && a.layers == b.layers;
-    });
-    if (same && pipeline.role == role && !pipeline.retiring) return &pipeline;
+    const bool same = pipeline.role == role && SameRoute(pipeline.route, route);
+    if (same && !pipeline.retiring) return &pipeline;
   }
   const bool up = std::ranges::all_of(
-      route, [&](const Hop& hop) { return layout_.stages[static_cast<size_t>(hop.stage)].Up(); });
+      route, [&](const Hop& hop) { return layout().stages[static_cast<size_t>(hop.stage)].Up(); });
   return up ? OpenPipeline(route, role, now) : nullptr;
 }
 
@@ -90,7 +88,7 @@ ControllerCore::Pipeline* ControllerCore::PipelineFor(const Route& route, StageR
 // activations, so only the first caches them.
 std::vector<int> ControllerCore::CacheActivationsAt(LayerRange hop, StageRole role) const {
   std::set<int> at = {hop.end};
-  for (const PlannedPipeline& planned : layout_.pipelines) {
+  for (const PlannedPipeline& planned : layout().pipelines) {
     if (role != StageRole::kPrefill || planned.role == StageRole::kPrefill) continue;
     for (const Hop& next : planned.route) at.insert(next.layers.end);
   }
@@ -106,7 +104,7 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
   pipeline.route = route;
   pipeline.role = role;
   for (const Hop& hop : route) {
-    const LayoutStage& stage = layout_.stages[static_cast<size_t>(hop.stage)];
+    const LayoutStage& stage = layout().stages[static_cast<size_t>(hop.stage)];
     PipelineHop& there = pipeline.hops.emplace_back();
     there.layers = hop.layers;
     std::vector<WorkerId>& ids = pipeline.workers.emplace_back();
@@ -163,7 +161,7 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
 // Opens all pipelines in advance. A prompt that is handed over keeps its KV only if its decode
 // pipeline is open.
 void ControllerCore::OpenPipelines(Time now) {
-  for (const PlannedPipeline& planned : layout_.pipelines)
+  for (const PlannedPipeline& planned : layout().pipelines)
     PipelineFor(planned.route, planned.role, now);
 }
 
@@ -237,10 +235,7 @@ void ControllerCore::RemakeCollective(const PipelineHop& hop, const Status& reas
     if (uses) through.push_back(id);
   }
   for (PipelineId id : through) LosePipeline(id, reason, PipelineEnd::kNoFault, {}, now, &hop);
-  ResetGroup(hop.shards.front());
-  UpdateRouter(now);
-  RerouteWaiting(now);
-  AssignWorkers(now);
+  deployment_.ResetGroup(hop.shards.front());
 }
 
 // Closes a pipeline. Its requests continue in other pipelines from the tokens they have.
@@ -323,6 +318,7 @@ void ControllerCore::ClosePipeline(PipelineId id) {
   dirty_.erase(id);
   closed_pipelines_ += found->second.scheduler->Stats().CountersOnly();
   pipelines_.erase(found);
+  deployment_.Check();
   if (!surviving_stages_.contains(id)) DropWaiters(id);
 }
 

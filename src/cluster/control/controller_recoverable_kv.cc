@@ -20,15 +20,8 @@ const std::vector<PipelineHop>* ControllerCore::HopsOf(PipelineId id) {
 }
 
 bool ControllerCore::StillThere(const PipelineHop& hop) const {
-  return std::ranges::all_of(hop.shards, [&](ShardId shard) { return shards_.contains(shard); });
-}
-
-bool ControllerCore::HasSurvivingStages(WorkerId worker) const {
-  return std::ranges::any_of(surviving_stages_, [&](const auto& entry) {
-    return std::ranges::any_of(entry.second.hops, [&](const PipelineHop& hop) {
-      return std::ranges::find(hop.ranks, worker, &WorkerAddress::worker) != hop.ranks.end();
-    });
-  });
+  return std::ranges::all_of(hop.shards,
+                             [&](ShardId shard) { return deployment_.HasShard(shard); });
 }
 
 // Called before the pipeline is closed: records the KV that its requests have on surviving hops.
@@ -205,7 +198,7 @@ bool ControllerCore::FetchTail(Pipeline& to, const PullJob& job, Time now) {
   pull.first_token = *move.first_token;
   if (!StartFetch(to, pull, /*doubtful=*/true)) FetchFailed(to, id, now);
   try_waiting_ = true;
-  RetirePipelines(now);
+  retire_ = true;
   return true;
 }
 

@@ -88,13 +88,13 @@ void ControllerCore::Wait(RequestId id, Tracked& tracked, sched::NewRequest requ
 // pipeline, a new request waits for one; the prompt of a replayed request is computed where it will
 // be decoded.
 Phase ControllerCore::PhaseOf(const Tracked& tracked) const {
-  if (router_ || !tracked.waiting || tracked.n() != 1 || !PrefillApart(layout_)) {
+  if (router_ || !tracked.waiting || tracked.n() != 1 || !PrefillApart(layout())) {
     return Phase::kDecode;
   }
   const std::vector<sched::ResumedSequence>& resumed = tracked.waiting->resumed;
   if (resumed.empty()) return Phase::kPrefill;
   if (resumed.front().finished || !resumed.front().output.empty()) return Phase::kDecode;
-  return HasPipeline(layout_, Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
+  return HasPipeline(layout(), Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
 }
 
 // The pipeline that the request should go to now: that of its route, or the least loaded of the
@@ -108,8 +108,8 @@ ControllerCore::Pipeline* ControllerCore::ChoosePipeline(RequestId, Tracked& tra
     return std::tuple(stands_in, !pipeline.open, pipeline.requests.size());
   };
   Pipeline* best = nullptr;
-  for (const PlannedPipeline& planned : layout_.pipelines) {
-    if (!Serves(layout_, planned, phase)) continue;
+  for (const PlannedPipeline& planned : layout().pipelines) {
+    if (!Serves(layout(), planned, phase)) continue;
     Pipeline* pipeline = PipelineFor(planned.route, planned.role, now);
     if (pipeline == nullptr) continue;
     if (best == nullptr || rank(*pipeline) < rank(*best)) best = pipeline;
@@ -171,7 +171,7 @@ void ControllerCore::Dispatch(Time now) {
     const Placed placed = Place(key.second, found->second, now);
     if (placed != Placed::kNotNow || router_) continue;
     blocked.insert(phase);
-    if (blocked.size() == 2 || !PrefillApart(layout_)) return;
+    if (blocked.size() == 2 || !PrefillApart(layout())) return;
   }
 }
 

@@ -19,33 +19,28 @@ Result<Router> ControllerCore::NewRouter(const Plan& plan) const {
                         options_.router);
 }
 
-// Called as soon as some route is up. The other stages get requests once they are up.
-void ControllerCore::MakeRouter(Time now) {
-  router_.reset();
-  if (!layout_.pipelines.empty()) return;
-  auto router = NewRouter(layout_.plan);
-  if (!router.ok()) {
-    MR_LOG(error, "the plan cannot be routed: {}", router.status().message());
-    return;
-  }
-  router_.emplace(std::move(*router));
-  UpdateRouter(now);
-  for (auto& [id, tracked] : requests_) tracked.route.reset();
-  const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
-  for (const auto& [arrived, id] : waiting) (void)SubmitToRouter(id, requests_.at(id), now);
+Status ControllerCore::CheckRoutable(const Layout& layout) const {
+  return layout.pipelines.empty() ? NewRouter(layout.plan).status() : OkStatus();
 }
 
+// Makes the router as soon as some route is up. The other stages get requests once they are up.
 void ControllerCore::UpdateRouter(Time now) {
+  const bool is_new = !router_ && layout().pipelines.empty() && !layout().Missing();
+  if (is_new) router_.emplace(NewRouter(layout().plan).value());
   if (!router_) return;
-  for (size_t i = 0; i < layout_.stages.size(); ++i) {
-    const LayoutStage& stage = layout_.stages[i];
+  for (size_t i = 0; i < layout().stages.size(); ++i) {
+    const LayoutStage& stage = layout().stages[i];
     if (std::ranges::all_of(stage.ranks, &Slot::loaded)) {
       router_->SetStageKv(static_cast<int>(i), stage.KvTokenLayers());
     }
   }
-  for (size_t i = 0; i < layout_.stages.size(); ++i) {
-    router_->SetStageUp(static_cast<int>(i), layout_.stages[i].Up(), now);
+  for (size_t i = 0; i < layout().stages.size(); ++i) {
+    router_->SetStageUp(static_cast<int>(i), layout().stages[i].Up(), now);
   }
+  if (!is_new) return;
+  for (auto& [id, tracked] : requests_) tracked.route.reset();
+  const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
+  for (const auto& [arrived, id] : waiting) (void)SubmitToRouter(id, requests_.at(id), now);
 }
 
 Status ControllerCore::SubmitToRouter(RequestId id, Tracked& tracked, Time now) {
@@ -63,7 +58,7 @@ void ControllerCore::RerouteWaiting(Time now) {
   for (const auto& [arrived, id] : waiting_) {
     const std::optional<Route>& route = requests_.at(id).route;
     const bool down = route && std::ranges::any_of(*route, [&](const Hop& hop) {
-                        return !layout_.stages[static_cast<size_t>(hop.stage)].Up();
+                        return !layout().stages[static_cast<size_t>(hop.stage)].Up();
                       });
     if (down) rerouted.push_back(id);
   }

@@ -63,21 +63,29 @@ std::span<const ControllerCounter> AllControllerCounters() { return kCounters; }
 
 std::optional<std::string> ControllerCore::Missing() const {
   if (members_.all().empty()) return "No worker has joined yet.";
-  return layout_.Missing();
+  return layout().Missing();
+}
+
+ControllerCounters ControllerCore::counters() const {
+  ControllerCounters counters = counters_;
+  counters.layouts = static_cast<uint64_t>(deployment_.newest_epoch());
+  counters.plans_applied = deployment_.applied();
+  counters.plans_given_up = deployment_.given_up_count();
+  return counters;
 }
 
 ClusterStatus ControllerCore::Describe(Time now) const {
   ClusterStatus status{.term = options_.term,
-                       .epoch = layout_.plan.epoch,
-                       .plan = layout_.plan,
+                       .epoch = layout().plan.epoch,
+                       .plan = layout().plan,
                        .missing = Missing(),
-                       .degraded = layout_.Degraded(),
-                       .changing = next_.has_value(),
-                       .given_up = given_up_,
+                       .degraded = layout().Degraded(),
+                       .changing = deployment_.changing(),
+                       .given_up = given_up(),
                        .requests = std::ssize(requests_),
                        .waiting = std::ssize(waiting_),
                        .moving = std::ssize(moves_),
-                       .counters = counters_};
+                       .counters = counters()};
   for (const auto& [id, worker] : members_.all()) {
     WorkerStatus& w = status.workers.emplace_back();
     w.id = id;
@@ -89,7 +97,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     w.memory_bytes = worker.join.memory_bytes;
     w.batches = worker.beat.steps_done;
     w.silent = now - worker.last_beat;
-    for (const LayoutStage& stage : layout_.stages) {
+    for (const LayoutStage& stage : layout().stages) {
       for (size_t rank = 0; rank < stage.ranks.size(); ++rank) {
         const Slot& slot = stage.ranks[rank];
         if (slot.worker != id || !slot.loaded) continue;
@@ -204,10 +212,8 @@ void ControllerCore::CheckIntegrity() const {
     MR_CHECK(pipelines_.contains(move.to))
         << "request " << id << " moves to a pipeline that is gone";
   }
-  for (const auto& [shard, worker] : shards_) {
-    MR_CHECK(members_.Find(worker) != nullptr) << "shard " << shard << " is on a lost worker";
-  }
   members_.CheckIntegrity();
+  deployment_.CheckIntegrity();
 }
 
 }  // namespace millrace::cluster

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "cluster/control/layout.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
 
@@ -54,12 +55,6 @@ struct ControllerCounter {
   uint64_t ControllerCounters::*value;
 };
 std::span<const ControllerCounter> AllControllerCounters();
-
-// A change of plan that ended before the plan came into force.
-struct GivenUpPlan {
-  int64_t epoch = 0;
-  std::string reason;
-};
 
 struct ClusterStatus {
   Term term;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/test_time.h"
 #include "cluster/control/controller_core.h"
@@ -41,61 +42,43 @@ std::vector<std::pair<ConnectionId, T>> Sent(ControllerCore& c) {
   return out;
 }
 
+void Receive(ControllerCore& c, ConnectionId from, ToController message, Time now) {
+  c.Receive(from, std::move(message), now);
+  c.Advance(now);
+}
+
+void Lose(ControllerCore& c, uint64_t worker, Time now) {
+  c.ConnectionLost(ConnectionId(worker), Unavailable("gone"), now);
+  c.Advance(now);
+}
+
 TEST(ControllerCore, OnlyOneOfTwoProcessesHasTheirName) {
   auto c = Make(1);
-  c->Receive(ConnectionId(1), JoinOf("w", 10), At(0));
+  Receive(*c, ConnectionId(1), JoinOf("w", 10), At(0));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
   // The first is alive, so it stays and the second is told to retry.
-  c->Receive(ConnectionId(2), JoinOf("w", 20), At(0.1));
+  Receive(*c, ConnectionId(2), JoinOf("w", 20), At(0.1));
   const auto refused = Sent<Refused>(*c);
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].first, ConnectionId(2));
   EXPECT_TRUE(refused[0].second.retry);
   EXPECT_EQ(c->counters().workers_lost, 0u);
   // The same process may join with a new session.
-  c->Receive(ConnectionId(3), JoinOf("w", 10), At(0.2));
+  Receive(*c, ConnectionId(3), JoinOf("w", 10), At(0.2));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
   // The first has been silent for a while, so the newer process gets the name.
-  c->Receive(ConnectionId(4), JoinOf("w", 20), At(2));
+  Receive(*c, ConnectionId(4), JoinOf("w", 20), At(2));
   EXPECT_EQ(Sent<Welcome>(*c).size(), 1u);
 }
 
 TEST(ControllerCore, AWrongWorkerDoesNotTakeAGoodOnesName) {
   auto c = Make(1);
-  c->Receive(ConnectionId(1), JoinOf("w", 10), At(0));
+  Receive(*c, ConnectionId(1), JoinOf("w", 10), At(0));
   Join wrong = JoinOf("w", 20);
   wrong.identity.protocol_version = kProtocolVersion + 1;
-  c->Receive(ConnectionId(2), wrong, At(2));
+  Receive(*c, ConnectionId(2), wrong, At(2));
   EXPECT_EQ(c->counters().workers_lost, 0u);
   EXPECT_EQ(c->counters().joins_refused, 1u);
-}
-
-class LostAmongRanks : public ::testing::Test {
- protected:
-  LostAmongRanks() {
-    c_->Receive(ConnectionId(1), JoinOf("w1", 10), At(0));
-    c_->Receive(ConnectionId(2), JoinOf("w2", 20), At(0));
-    for (const auto& [to, load] : Sent<LoadShard>(*c_)) loads_[to.value()] = load.shard;
-    EXPECT_EQ(loads_.size(), 2u);
-  }
-  std::unique_ptr<ControllerCore> c_ = Make(2);
-  std::map<uint64_t, ShardId> loads_;  // by worker
-};
-
-// A rank that waits to connect to it could load nothing else meanwhile.
-TEST_F(LostAmongRanks, TheOtherRankStopsWaitingForIt) {
-  c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1));
-  const auto unloads = Sent<UnloadShard>(*c_);
-  ASSERT_EQ(unloads.size(), 1u);
-  EXPECT_EQ(unloads[0].first, ConnectionId(1));
-  EXPECT_EQ(unloads[0].second.shard, loads_.at(1));
-  c_->CheckIntegrity();
-}
-
-TEST_F(LostAmongRanks, ARankThatReadsWeightsContinues) {
-  c_->Receive(ConnectionId(1), ShardProgress{loads_.at(1), 1, 100}, At(0.5));
-  c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1));
-  EXPECT_TRUE(Sent<UnloadShard>(*c_).empty());
 }
 
 // A worker without a model is admitted and gets a list of workers with weights, with the holders of
@@ -113,7 +96,7 @@ TEST(ControllerCore, GivesWeightSourcesToAWorkerWithoutWeights) {
   const auto join = [&](uint64_t number, const std::string& fingerprint) {
     Join message = JoinOf("w" + std::to_string(number), number * 10);
     message.identity.model_fingerprint = fingerprint;
-    c->Receive(ConnectionId(number), message, At(0));
+    Receive(*c, ConnectionId(number), message, At(0));
   };
   const auto sources = [](const LoadShard& load) {
     std::vector<uint64_t> found;
@@ -130,15 +113,15 @@ TEST(ControllerCore, GivesWeightSourcesToAWorkerWithoutWeights) {
   EXPECT_TRUE(sources(loads[0].second).empty()) << "there was no other worker";
   EXPECT_TRUE(sources(loads[1].second).empty()) << "the first has nothing to give";
   EXPECT_EQ(loads[0].second.model_fingerprint, "right");
-  for (const auto& [to, load] : loads) c->Receive(to, ShardLoaded{.shard = load.shard}, At(0.1));
+  for (const auto& [to, load] : loads) Receive(*c, to, ShardLoaded{.shard = load.shard}, At(0.1));
   join(4, "right");
   join(5, "");
   (void)Sent<LoadShard>(*c);
-  c->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(0.2));
+  Lose(*c, 2, At(0.2));
   const auto again = Sent<LoadShard>(*c);
   ASSERT_EQ(again.size(), 1u);
   EXPECT_EQ(again[0].second.layers, (LayerRange{2, 4}));
-  c->ConnectionLost(ConnectionId(1), Unavailable("gone"), At(0.3));
+  Lose(*c, 1, At(0.3));
   const auto last = Sent<LoadShard>(*c);
   ASSERT_EQ(last.size(), 1u);
   EXPECT_EQ(last[0].second.layers, (LayerRange{0, 2}));
@@ -160,25 +143,25 @@ TEST(ControllerCore, OpensEveryPipelineAsSoonAsItsStagesAreUp) {
                     {.layers = {2, 4}, .role = StageRole::kDecode}};
   auto c = std::move(ControllerCore::Create(o, {})).value();
   for (uint64_t w = 1; w <= 3; ++w) {
-    c->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), 10 * w), At(0));
+    Receive(*c, ConnectionId(w), JoinOf("w" + std::to_string(w), 10 * w), At(0));
   }
   const auto loads = Sent<LoadShard>(*c);
   ASSERT_EQ(loads.size(), 3u);
   const std::vector<size_t> opened_after = {1, 0, 2};  // prefill; half of decode; all of decode
   for (size_t i = 0; i < 3; ++i) {
     const auto& [to, load] = loads[i];
-    c->Receive(to,
-               ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
-               At(0.1));
+    Receive(*c, to,
+            ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
+            At(0.1));
     EXPECT_EQ(Sent<OpenPipeline>(*c).size(), opened_after[i]) << load.layers.begin;
   }
   // After it is lost with a worker, it is opened again once the worker is replaced.
-  c->ConnectionLost(ConnectionId(3), Unavailable("gone"), At(0.2));
-  c->Receive(ConnectionId(4), JoinOf("w4", 40), At(0.3));
+  Lose(*c, 3, At(0.2));
+  Receive(*c, ConnectionId(4), JoinOf("w4", 40), At(0.3));
   const auto again = Sent<LoadShard>(*c);
   ASSERT_EQ(again.size(), 1u);
-  c->Receive(
-      ConnectionId(4),
+  Receive(
+      *c, ConnectionId(4),
       ShardLoaded{.shard = again[0].second.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
       At(0.4));
   EXPECT_EQ(Sent<OpenPipeline>(*c).size(), 2u);
@@ -327,7 +310,7 @@ class LostStage : public ::testing::Test {
     o.scheduler.max_model_len = 64;
     c_ = std::move(ControllerCore::Create(o, {})).value();
     for (uint64_t w = 1; w <= 2; ++w) {
-      c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
+      Receive(*c_, ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
     }
     LoadAndOpen();
     sched::NewRequest request{.id = RequestId(1)};
@@ -340,25 +323,25 @@ class LostStage : public ::testing::Test {
     pipeline_ = steps[0].second.pipeline;
     StepResult result{.id = steps[0].second.plan.id};
     result.sequences.push_back({.id = steps[0].second.plan.sequences[0].id, .token = 9});
-    c_->Receive(ConnectionId(2), StepDone{pipeline_, std::move(result)}, At(1.1));
+    Receive(*c_, ConnectionId(2), StepDone{pipeline_, std::move(result)}, At(1.1));
     c_->Advance(At(1.1));
     (void)Sent<PipelineStep>(*c_);
-    c_->ConnectionLost(ConnectionId(2), Unavailable("gone"), At(1.2));
+    Lose(*c_, 2, At(1.2));
     EXPECT_TRUE(Sent<ClosePipeline>(*c_).empty()) << "its first hop is still there";
-    c_->Receive(ConnectionId(3), JoinOf("w3", 30), At(1.3));
+    Receive(*c_, ConnectionId(3), JoinOf("w3", 30), At(1.3));
   }
 
   // Answers loads and opens. The first hop opens with `of_first`.
   void LoadAndOpen(Status of_first = OkStatus()) {
     for (const auto& [to, load] : Sent<LoadShard>(*c_)) {
-      c_->Receive(
-          to, ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
-          At(1.4));
+      Receive(*c_, to,
+              ShardLoaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536},
+              At(1.4));
     }
     for (const auto& [to, open] : Sent<OpenPipeline>(*c_)) {
       if (c_->Describe(At(1.4)).pipelines.empty()) break;
-      c_->Receive(to, PipelineOpened{open.pipeline, open.hop == 0 ? of_first : OkStatus()},
-                  At(1.4));
+      Receive(*c_, to, PipelineOpened{open.pipeline, open.hop == 0 ? of_first : OkStatus()},
+              At(1.4));
     }
   }
 
@@ -382,8 +365,8 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
   EXPECT_EQ(pulls[0].first, ConnectionId(1));
   EXPECT_EQ(pulls[0].second.end_token, 10);
   EXPECT_EQ(pulls[0].second.sources.at(0).handle.pipeline, pipeline_);
-  c_->Receive(ConnectionId(1), PullDone{.transfer = pulls[0].second.transfer, .activations = true},
-              At(1.6));
+  Receive(*c_, ConnectionId(1), PullDone{.transfer = pulls[0].second.transfer, .activations = true},
+          At(1.6));
   c_->Advance(At(1.6));
   c_->CheckIntegrity();
   EXPECT_EQ(c_->counters().computed_in_part, 1u);
@@ -412,22 +395,22 @@ TEST_F(LostStage, RecoverableKvIsDroppedWhenAPipelineFindsNoMemory) {
 // Stopping the last worker must not hang until it is killed.
 TEST(ControllerCore, LetsAWorkerLeaveThatCannotBeReplaced) {
   auto c = Make(1);
-  c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
+  Receive(*c, ConnectionId(1), JoinOf("a", 10), At(0));
   EXPECT_EQ(c->DrainWorker("a", At(0.1)).code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Sent<Leave>(*c).empty());
-  c->Receive(ConnectionId(1), Leaving{}, At(0.2));
+  Receive(*c, ConnectionId(1), Leaving{}, At(0.2));
   EXPECT_EQ(Sent<Leave>(*c).size(), 1u);
 }
 
 TEST(ControllerCore, RebuildsAFailedCollective) {
   auto c = Make(2);
-  c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
-  c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));
+  Receive(*c, ConnectionId(1), JoinOf("a", 10), At(0));
+  Receive(*c, ConnectionId(2), JoinOf("b", 20), At(0));
   const auto loads = Sent<LoadShard>(*c);
   ASSERT_EQ(loads.size(), 2u);
   for (const auto& [to, load] : loads) {
     ShardLoaded loaded{.shard = load.shard, .kv_bytes_per_token_layer = 8, .kv_bytes = 65536};
-    c->Receive(to, loaded, At(0.1));
+    Receive(*c, to, loaded, At(0.1));
   }
   sched::NewRequest request;
   request.id = RequestId(1);
@@ -439,12 +422,12 @@ TEST(ControllerCore, RebuildsAFailedCollective) {
   ASSERT_EQ(opened.size(), 2u);
   const PipelineId pipeline = opened[0].second.pipeline;
   for (uint64_t w = 1; w <= 2; ++w) {
-    c->Receive(ConnectionId(w), PipelineOpened{pipeline, OkStatus()}, At(0.1));
+    Receive(*c, ConnectionId(w), PipelineOpened{pipeline, OkStatus()}, At(0.1));
   }
   c->Advance(At(0.1));
   (void)Sent<PipelineStep>(*c);
-  c->Receive(ConnectionId(1),
-             PipelineBroken{pipeline, Unavailable("the collective has failed"), {}}, At(0.2));
+  Receive(*c, ConnectionId(1),
+          PipelineBroken{pipeline, Unavailable("the collective has failed"), {}}, At(0.2));
   std::vector<ControllerAction> actions;
   c->TakeActions(actions);
   int loaded = 0, unloaded = 0;
@@ -457,35 +440,6 @@ TEST(ControllerCore, RebuildsAFailedCollective) {
   EXPECT_EQ(unloaded, 2);
   EXPECT_EQ(c->requests(), 1u);  // it waits; no worker was lost
   EXPECT_EQ(c->counters().failed_by_losses, 0u);
-}
-
-// One rank was lost or late. The others are still usable.
-TEST(ControllerCore, RanksThatFailToConnectTryAgain) {
-  auto c = Make(2);
-  c->Receive(ConnectionId(1), JoinOf("a", 10), At(0));
-  c->Receive(ConnectionId(2), JoinOf("b", 20), At(0));
-  const auto loads = Sent<LoadShard>(*c);
-  ASSERT_EQ(loads.size(), 2u);
-  c->Receive(ConnectionId(1), ShardLoaded{loads[0].second.shard, Unavailable("1 did not come")},
-             At(30));
-  std::vector<ControllerAction> actions;
-  c->TakeActions(actions);
-  std::set<uint64_t> groups;
-  int unloaded = 0;
-  for (const ControllerAction& action : actions) {
-    const auto* send = std::get_if<SendToWorker>(&action);
-    if (!send) continue;
-    if (const auto* load = std::get_if<LoadShard>(&send->message)) groups.insert(load->group);
-    unloaded += std::holds_alternative<UnloadShard>(send->message);
-  }
-  EXPECT_EQ(groups.size(), 1u);
-  EXPECT_FALSE(groups.contains(loads[0].second.group));
-  EXPECT_EQ(unloaded, 2);  // the other rank need not wait for its timeout
-  // Its answer to the first attempt is stale.
-  c->Receive(ConnectionId(2), ShardLoaded{loads[1].second.shard, Unavailable("0 was not there")},
-             At(30));
-  EXPECT_TRUE(Sent<LoadShard>(*c).empty());
-  for (const WorkerStatus& worker : c->Describe(At(30)).workers) EXPECT_EQ(worker.note, "");
 }
 
 }  // namespace

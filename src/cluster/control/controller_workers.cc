@@ -36,10 +36,8 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
   const Worker& worker = members_.Add(id, connection, std::move(join), now);
   MR_LOG(info, "worker {} joined from {} ({})", Printable(worker.join.name),
          Printable(worker.address.data), Printable(worker.join.device));
-  follows_ = true;
   Send(id, Welcome{id, options_.term, options_.heartbeat_every});
-  FollowWorkers(now);
-  AssignWorkers(now);
+  deployment_.WorkerJoined();
 }
 
 void ControllerCore::Beat(ConnectionId from, const Heartbeat& beat, Time now) {
@@ -50,41 +48,11 @@ void ControllerCore::ConnectionLost(ConnectionId connection, const Status& reaso
   if (const Worker* worker = members_.Find(connection)) LoseWorker(worker->id, reason, false, now);
 }
 
-// Removes a worker from its slots. The other ranks of its stage shared a collective with it and
-// must load again to form a new one.
-void ControllerCore::UnassignSlots(Layout& layout, WorkerId worker) {
-  for (LayoutStage& stage : layout.stages) {
-    if (std::ranges::find(stage.ranks, worker, &Slot::worker) == stage.ranks.end()) continue;
-    const bool alone = stage.ranks.size() == 1;
-    stage.meetings_failed = 0;
-    for (Slot& slot : stage.ranks) {
-      if (slot.worker == worker) {
-        slot = {};
-      } else if (!alone) {
-        // The rank may be waiting for the lost one, and can load nothing else meanwhile. If it has
-        // begun to read weights, it continues.
-        const bool meets = slot.asked && !slot.loaded && slot.bytes_done == 0;
-        if (meets && shards_.erase(slot.shard) > 0) {
-          Send(*slot.worker, UnloadShard{std::exchange(slot.shard, ShardId())});
-        }
-        slot.asked = slot.loaded = false;
-      }
-    }
-    // Several ranks may drain at the same time.
-    stage.closing = stage.closing && std::ranges::any_of(stage.ranks, [&](const Slot& slot) {
-                      return slot.worker && members_.at(*slot.worker).draining;
-                    });
-    if (&layout != &layout_ || !router_) continue;
-    router_->SetStageUp(static_cast<int>(&stage - layout.stages.data()), false, Time{});
-  }
-}
-
 void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now) {
   const Worker worker = members_.Remove(id);
   MR_LOG(warn, "lost worker {}: {}", Printable(worker.join.name), reason.message());
   ++counters_.workers_lost;
-  follows_ = true;
-  std::erase_if(shards_, [&](const auto& entry) { return entry.second == id; });
+  deployment_.WorkerLost(id);
   if (disconnect) outbox_.Disconnect(worker.connection, reason.message());
   std::vector<PipelineId> gone;
   for (const auto& [pipeline_id, pipeline] : pipelines_) {
@@ -94,16 +62,19 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   for (PipelineId pipeline : gone)
     LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
   CountSuspectedDeaths(id, Unavailable(cause), now);
-  UnassignSlots(layout_, id);
-  if (next_) UnassignSlots(*next_, id);
-  RerouteWaiting(now);
-  AssignWorkers(now);
-  // The lost worker may have been the replacement that a draining one waited for.
-  if (next_ && !next_->automatic &&
-      !std::ranges::all_of(next_->stages, &LayoutStage::FullyAssigned)) {
-    for (WorkerId draining : DrainingInService()) (void)CloseStagesOf(draining, now);
+}
+
+void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {
+  const WorkerId worker = members_.Find(from)->id;
+  switch (deployment_.ShardLoaded(worker, message)) {
+    case Deployment::LoadResult::kTaken: return;
+    case Deployment::LoadResult::kStale: ++counters_.stale_messages; return;
+    case Deployment::LoadResult::kWorkerLost: return LoseWorker(worker, message.status, true, now);
   }
-  MaybeSwitch(now);
+}
+
+void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {
+  deployment_.ShardProgress(message);
 }
 
 void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {

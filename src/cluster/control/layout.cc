@@ -95,7 +95,7 @@ const LayoutStage* FirstDown(const std::vector<LayoutStage>& stages, const Route
   return down == route.end() ? nullptr : &stages[static_cast<size_t>(down->stage)];
 }
 
-// REQUIRES: some pipeline serves the phase (ControllerCore::Prepare).
+// REQUIRES: some pipeline serves the phase (CheckRoles).
 Route LeastDownPipeline(const Layout& layout, Phase phase) {
   const PlannedPipeline* best = nullptr;
   std::ptrdiff_t least = 0;
@@ -148,7 +148,37 @@ Route LeastDownRoute(const Layout& layout) {
   return route;
 }
 
+// Each phase of a request needs a pipeline that serves it.
+Status CheckRoles(const std::vector<PlannedPipeline>& pipelines) {
+  if (pipelines.empty()) return OkStatus();  // every stage serves both phases
+  const auto has = [&](StageRole role) {
+    return std::ranges::find(pipelines, role, &PlannedPipeline::role) != pipelines.end();
+  };
+  if (has(StageRole::kBoth)) return OkStatus();
+  if (!has(StageRole::kDecode)) {
+    return InvalidArgument("the plan has prefill stages but no stages that decode");
+  }
+  if (!has(StageRole::kPrefill)) {
+    return InvalidArgument("the plan has decode stages but no stages for prefill");
+  }
+  return OkStatus();
+}
+
 }  // namespace
+
+bool HasSlot(const LayoutStage& stage, WorkerId worker) {
+  return std::ranges::find(stage.ranks, worker, &Slot::worker) != stage.ranks.end();
+}
+
+bool HasSlot(const Layout& layout, WorkerId worker) {
+  return std::ranges::any_of(layout.stages,
+                             [&](const LayoutStage& stage) { return HasSlot(stage, worker); });
+}
+
+bool SameRoute(const Route& a, const Route& b) {
+  return std::ranges::equal(
+      a, b, [](const Hop& x, const Hop& y) { return x.stage == y.stage && x.layers == y.layers; });
+}
 
 bool LayoutStage::Up() const { return !closing && std::ranges::all_of(ranks, &Slot::loaded); }
 
@@ -166,6 +196,10 @@ int64_t LayoutStage::KvTokenLayers() const {
 }
 
 bool Layout::Up() const { return std::ranges::all_of(stages, &LayoutStage::Up); }
+
+bool Layout::FullyAssigned() const {
+  return std::ranges::all_of(stages, &LayoutStage::FullyAssigned);
+}
 
 bool PrefillApart(const Layout& layout) {
   return std::ranges::find(layout.pipelines, StageRole::kPrefill, &PlannedPipeline::role) !=
@@ -261,6 +295,7 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
     return InvalidArgument(fmt::format("no stage holds layer {}", gap - covered.begin()));
   }
   layout.pipelines = PlannedPipelinesOf(plan);
+  MR_RETURN_IF_ERROR(CheckRoles(layout.pipelines));
   layout.plan = std::move(plan);
   layout.node_names = std::move(node_names);
   return layout;

@@ -3,6 +3,7 @@
 // data and functions; owned by the controller.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,7 +52,8 @@ struct Layout {
   std::vector<PlannedPipeline> pipelines;  // empty: each request is routed on its own
   bool automatic = false;
 
-  bool Up() const;  // every stage
+  bool Up() const;             // every stage
+  bool FullyAssigned() const;  // every stage
   // Why no request can be served: "Layers 4-7 are not on any worker." The sentence names the first
   // stage that is down in the pipeline with the fewest stages down. With separate prefill and
   // decode each of them needs a pipeline, and the sentence begins with the one that has none.
@@ -66,6 +68,18 @@ struct Layout {
 // over, or one that decodes. Without prefill-only stages every request needs the second kind.
 enum class Phase : uint8_t { kPrefill, kDecode };
 
+// A change of layout that ended before the layout came into force.
+struct GivenUpPlan {
+  int64_t epoch = 0;
+  std::string reason;
+};
+
+// Whether the worker has a slot of the layout, or of the stage.
+bool HasSlot(const Layout& layout, WorkerId worker);
+bool HasSlot(const LayoutStage& stage, WorkerId worker);
+
+bool SameRoute(const Route& a, const Route& b);
+
 // Whether the layout has prefill-only stages.
 bool PrefillApart(const Layout& layout);
 // Whether the pipeline serves requests in that phase.
@@ -74,8 +88,8 @@ bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase);
 // its own: of some route.
 bool HasPipeline(const Layout& layout, Phase phase);
 
-// kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, or layers that
-// no stage covers.
+// kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, layers that no
+// stage covers, or stages of one role without stages for the other.
 Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names);
 
 // Splits `num_layers` evenly over `stages` stages of `tensor_parallel` workers each. The first

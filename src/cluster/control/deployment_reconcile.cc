@@ -1,0 +1,152 @@
+// Reconcile: what is wanted is compared with what the workers have, and the difference is ordered.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "cluster/control/deployment.h"
+#include "cluster/control/slot_assignment.h"
+
+namespace millrace::cluster {
+
+Deployment::Changes Deployment::Reconcile(const InUse& in_use, Time now) {
+  if (give_up_) GiveUpNext();
+  FollowWorkers(now);
+  FreeClosedStages(in_use);
+  AssignWorkers();
+  CloseUnlessReplaced();
+  SwitchIfUp();
+  UnloadUnused(in_use);
+  ReleaseIdleWorkers(in_use);
+  due_ = false;
+  return std::exchange(changes_, {});
+}
+
+// The slots and weights of the layout in force have not changed.
+void Deployment::GiveUpNext() {
+  given_up_ = GivenUpPlan{next_->plan.epoch, *std::exchange(give_up_, std::nullopt)};
+  MR_LOG(error, "gave up plan {}; plan {} stays in force: {}", given_up_->epoch, layout_.plan.epoch,
+         given_up_->reason);
+  ++given_up_count_;
+  if (next_->automatic) follows_ = false;
+  next_.reset();
+  mismatch_.reset();
+  // This change would have replaced draining workers. Their stages close if the others can serve
+  // alone. Otherwise these workers stay, unless they have announced that they leave.
+  for (WorkerId id : DrainingInService()) {
+    if (CloseStagesOf(id)) continue;
+    Membership::Worker& worker = members_.at(id);
+    worker.draining = false;
+    if (worker.leaving) outbox_.Send(id, Leave{given_up_->reason});
+  }
+}
+
+// Changes an automatic layout when the number of usable workers has changed and stayed the same for
+// `replace_limit`. A plan that an operator has applied is not replaced.
+void Deployment::FollowWorkers(Time now) {
+  if (!IsAutomatic() || !follows_) return;
+  const std::vector<LayoutStage>& target = Layouts().back()->stages;
+  const int usable = members_.usable() / options_.tensor_parallel;
+  const int wanted = std::clamp(usable, 1, std::min(options_.stages, options_.num_layers));
+  const bool draining =
+      std::ranges::any_of(target, [&](const LayoutStage& stage) { return HasDraining(stage); });
+  if (usable < 1 || (std::ssize(target) == wanted && !draining)) {
+    mismatch_.reset();
+    return;
+  }
+  if (!mismatch_ || mismatch_->usable != usable) mismatch_ = Mismatch{now, usable};
+  if (!draining && now - mismatch_->since < options_.replace_limit) return;
+  auto layout = MakeLayout(
+      EvenPlan(options_.model, options_.num_layers, wanted, options_.tensor_parallel), {});
+  if (!layout.ok()) {
+    MR_LOG(error, "cannot change the layout: {}", layout.status().message());
+    return;
+  }
+  layout->automatic = true;
+  MR_LOG(info, "changing the layout to {} stage{}", wanted, wanted == 1 ? "" : "s");
+  Begin(std::move(*layout));
+}
+
+// Frees the slots of draining workers that no pipeline uses, for other workers.
+void Deployment::FreeClosedStages(const InUse& in_use) {
+  for (const auto& [id, worker] : members_.all()) {
+    if (!worker.draining || in_use.running.contains(id)) continue;
+    const bool closed = std::ranges::any_of(layout_.stages, [&, w = id](const LayoutStage& stage) {
+      return stage.closing && HasSlot(stage, w);
+    });
+    if (closed) Unassign(layout_, id);
+  }
+}
+
+// Fills the slots and orders the loads. Empty slots of a layout that is being replaced are not
+// filled. While the next layout lacks workers, the one in force may have to serve for a long time,
+// so its slots are filled.
+void Deployment::AssignWorkers() {
+  loads_.SendCancelled();
+  const std::vector<Layout*> layouts = Layouts();
+  const auto request = [&](Layout& layout) {
+    for (LayoutStage& stage : layout.stages) {
+      if (stage.FullyAssigned() && !stage.closing) loads_.Request(stage, layouts);
+    }
+  };
+  if (next_) {
+    FillSlots(*next_, &layout_, members_);
+    request(*next_);
+  }
+  const bool being_replaced = next_ && next_->FullyAssigned();
+  if (!being_replaced) FillSlots(layout_, next_ ? &*next_ : nullptr, members_);
+  request(layout_);
+}
+
+// Draining workers whose stages still accept requests.
+std::set<WorkerId> Deployment::DrainingInService() const {
+  std::set<WorkerId> draining;
+  for (const LayoutStage& stage : layout_.stages) {
+    for (const Slot& slot : stage.ranks) {
+      if (slot.worker && !stage.closing && members_.at(*slot.worker).draining) {
+        draining.insert(*slot.worker);
+      }
+    }
+  }
+  return draining;
+}
+
+// A draining worker stays in service while its replacement is loading. If the next plan lacks
+// workers, nothing replaces it soon, so its stages close if the others can serve alone.
+void Deployment::CloseUnlessReplaced() {
+  if (!next_ || next_->automatic || next_->FullyAssigned()) return;
+  for (WorkerId draining : DrainingInService()) (void)CloseStagesOf(draining);
+}
+
+void Deployment::SwitchIfUp() {
+  if (!next_ || !next_->Up()) return;
+  layout_ = std::move(*next_);
+  next_.reset();
+  ++applied_;
+  changes_.switched = true;
+  MR_LOG(info, "plan {} is in force", layout_.plan.epoch);
+}
+
+// Unloads shards that no layout and no pipeline needs.
+void Deployment::UnloadUnused(const InUse& in_use) {
+  std::set<ShardId> needed = in_use.shards;
+  for (const Layout* layout : Layouts()) {
+    for (const LayoutStage& stage : layout->stages) {
+      for (const Slot& slot : stage.ranks) needed.insert(slot.shard);
+    }
+  }
+  loads_.UnloadAllBut(needed);
+}
+
+void Deployment::ReleaseIdleWorkers(const InUse& in_use) {
+  for (const auto& [id, worker] : members_.all()) {
+    const bool used = in_use.running.contains(id) || in_use.keeping.contains(id) ||
+                      std::ranges::any_of(Layouts(), [&, w = id](const Layout* layout) {
+                        return HasSlot(*layout, w);
+                      });
+    if (worker.draining && !used && released_.insert(id).second) {
+      outbox_.Send(id, Leave{"drained"});
+    }
+  }
+}
+
+}  // namespace millrace::cluster

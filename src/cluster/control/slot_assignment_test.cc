@@ -1,0 +1,101 @@
+#include "cluster/control/slot_assignment.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace millrace::cluster {
+namespace {
+
+class SlotAssignment : public ::testing::Test {
+ protected:
+  static constexpr LayerRange kFront{0, 2}, kBack{2, 4};
+
+  void Join(uint64_t worker, std::vector<HeldShard> held = {}) {
+    millrace::Join join;
+    join.name = "w" + std::to_string(worker);
+    join.held = std::move(held);
+    members_.Add(WorkerId(worker), ConnectionId(worker), std::move(join), {});
+  }
+  static Layout Halves() { return MakeLayout(EvenPlan("m", 4, 2, 1), {}).value(); }
+  static std::string WorkersOf(const Layout& layout) {
+    std::string workers;
+    for (const LayoutStage& stage : layout.stages) {
+      for (const Slot& slot : stage.ranks) {
+        workers += slot.worker ? std::to_string(slot.worker->value()) : "-";
+      }
+    }
+    return workers;
+  }
+
+  Membership members_{MembershipOptions{}};
+};
+
+TEST_F(SlotAssignment, InTheOrderOfJoins) {
+  Join(2);
+  Join(1);
+  Join(3);
+  Layout layout = Halves();
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "12") << "ids grow with every join";
+  members_.at(WorkerId(3)).draining = true;
+  layout.stages[0].ranks[0] = {};
+  layout.stages[1].ranks[0] = {};
+  members_.at(WorkerId(1)).unusable = "no memory";
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "2-") << "only usable workers, each once";
+}
+
+TEST_F(SlotAssignment, NoneForAStageThatIsClosing) {
+  Join(1);
+  Layout layout = Halves();
+  layout.stages[0].closing = true;
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "-1");
+}
+
+// Otherwise the worker that holds the back half would be used up by the front half.
+TEST_F(SlotAssignment, WhatWorkersHoldFromEarlierSessionsIsKept) {
+  Join(1, {{kBack, {0, 1}}});
+  Join(2);
+  Layout layout = Halves();
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "21");
+}
+
+TEST_F(SlotAssignment, TheOtherLayoutCountsMoreThanEarlierSessions) {
+  Join(1, {{kFront, {0, 1}}});
+  Join(2);
+  Layout other = Halves();
+  other.stages[0].ranks[0].worker = WorkerId(2);
+  Layout layout = Halves();
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "21");
+  // Some of the layers are better than none.
+  other = MakeLayout(EvenPlan("m", 4, 4, 1), {}).value();
+  other.stages[3].ranks[0].worker = WorkerId(1);
+  layout = Halves();
+  members_.at(WorkerId(1)).join.held.clear();
+  layout.stages[0].closing = true;
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "-1");
+}
+
+TEST_F(SlotAssignment, ThePlansWorkerCountsMost) {
+  Join(1);
+  Join(2);
+  Join(3);
+  Plan plan = EvenPlan("m", 4, 2, 1);
+  plan.stages[0].nodes = {1};
+  plan.stages[1].nodes = {0};
+  Layout layout = MakeLayout(std::move(plan), {"w2", "w3"}).value();
+  Layout other = Halves();
+  other.stages[0].ranks[0].worker = WorkerId(1);
+  FillSlots(layout, &other, members_);
+  EXPECT_EQ(WorkersOf(layout), "32");
+}
+
+}  // namespace
+}  // namespace millrace::cluster
