@@ -43,8 +43,10 @@ struct RequestOutput {
   std::optional<FinishReason> finish;  // set in the last output of this sequence
   std::optional<TokenId> stop_token;   // which token (EOS included) stopped it, when one did
   int cached_prompt_tokens = 0;        // found in the prefix cache
-  std::optional<RequestTimes> times;   // set in the last output of the request
-  Status error;                        // with kError
+  // Set in the last output of the request. Without `finish`, the request has stopped after its
+  // prompt and continues elsewhere.
+  std::optional<RequestTimes> times;
+  Status error;  // with kError
 };
 
 }  // namespace millrace

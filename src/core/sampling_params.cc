@@ -95,6 +95,13 @@ Status Validate(const SamplingParams& p, int vocab_size) {
   return OkStatus();
 }
 
+std::optional<int> OutputLimit(const SamplingParams& params, int64_t prompt_tokens,
+                               int max_model_len) {
+  const int64_t room = max_model_len - prompt_tokens;
+  if (params.max_tokens.value_or(1) > room) return std::nullopt;
+  return params.max_tokens.value_or(static_cast<int>(room));
+}
+
 uint64_t SequenceSeed(uint64_t request_seed, int index) {
   return index == 0 ? request_seed : HashCounter(request_seed, static_cast<uint64_t>(index));
 }

@@ -85,6 +85,12 @@ void ForEachField(Params& params, Visitor&& visit) {
 // field, the value and the range.
 Status Validate(const SamplingParams& params, int vocab_size);
 
+// The tokens that each sequence may generate after a prompt of this length: max_tokens, or what the
+// model's length leaves. nullopt: max_tokens, or at least one token, does not fit behind the
+// prompt.
+std::optional<int> OutputLimit(const SamplingParams& params, int64_t prompt_tokens,
+                               int max_model_len);
+
 // The seed of sequence `index` of a request: index 0 keeps the request's own seed, so that n = 1
 // equals the first of n.
 uint64_t SequenceSeed(uint64_t request_seed, int index);

@@ -23,7 +23,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
       return;
     }
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
-    if (r.imports && StartPulling(r)) continue;
+    if (r.import.awaited && StartPulling(r)) continue;
     StartRunning(r);
     UpdatePromise(r);
     if (!r.times.first_scheduled) r.times.first_scheduled = now;

@@ -12,8 +12,8 @@
 
 namespace millrace::sched {
 
-void SchedulerImpl::Commit(const StepResult& result, Time now,
-                           std::vector<RequestOutput>& outputs) {
+void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+                           std::vector<KvPull>& pulls) {
   const auto found = std::ranges::find(ledger_, result.id, &LedgerStep::id);
   if (found == ledger_.end()) {
     ++stats_.results_dropped;
@@ -40,6 +40,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now,
   step.entries.clear();
   spare_.push_back(std::move(step));
   last_moved_ = now;
+  TakeReadyPulls(pulls);
 }
 
 void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,
@@ -128,7 +129,9 @@ void SchedulerImpl::TakeToken(Sequence& sequence, const SequenceResult& result, 
       FinishAfter(token, output_tokens, r.output_limit, *r.spec.params, options_.eos_token_ids);
   if (!output.finish) return;
   if (output.finish == FinishReason::kStop) output.stop_token = token;
-  End(sequence, output);
+  const FinishReason reason = *output.finish;
+  if (reason == FinishReason::kLength && r.continues_elsewhere) output.finish.reset();
+  End(sequence, reason, output);
 }
 
 // While the prompt is shared, its failure ends all sequences: the others would compute the same.
@@ -141,7 +144,7 @@ void SchedulerImpl::Fail(Sequence& sequence, const Status& error,
     RequestOutput& output = AppendOutput(s, outputs);
     output.finish = FinishReason::kError;
     output.error = error;
-    End(s, output);
+    End(s, FinishReason::kError, output);
   }
 }
 

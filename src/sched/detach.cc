@@ -25,6 +25,9 @@ void SchedulerImpl::Unpause(RequestId id) {
 NewRequest SchedulerImpl::SnapshotOf(const Request& request) {
   NewRequest known = request.spec;
   known.imported_tokens.clear();
+  known.import_open = false;
+  known.stop_after_prompt = false;
+  known.hold_kv.reset();
   known.times = request.times;
   known.cached_prompt_tokens = request.cached_prompt_tokens;
   for (const Sequence& s : request.sequences) known.resumed.push_back({s.output, !s.live()});

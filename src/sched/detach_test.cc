@@ -13,9 +13,7 @@ namespace {
 
 // Completes the pulls of `to` with the KV that `from` holds.
 void Carry(Harness& from, Harness& to) {
-  std::vector<KvPull> pulls;
-  to.scheduler().DrainPulls(pulls);
-  for (const KvPull& pull : pulls) {
+  for (const KvPull& pull : to.TakePulls()) {
     const auto held = from.scheduler().HeldBlocks(pull.id);
     to.model().Pull(from.model(), held, pull.blocks, pull.first_token, pull.end_token);
     to.scheduler().KvArrived(pull.id, true, to.now());

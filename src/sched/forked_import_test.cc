@@ -53,7 +53,7 @@ class ForkedImport : public ::testing::Test {
     for (const SequenceKv& s : left_.kv) left_.request.imported_tokens.push_back(s.tokens);
     ASSERT_TRUE(to_->AddAsIs(left_.request).ok());
     to_->Schedule();
-    to_->scheduler().DrainPulls(pulls_);
+    pulls_ = to_->TakePulls();
   }
 
   void Fetch(const KvPull& pull, LayerRange but = {}) {
@@ -236,7 +236,7 @@ TEST_F(ForkedImport, ThePromptOfAllWhileItIsComputed) {
   left_.request.imported_tokens = {6, 0, 0};
   ASSERT_TRUE(to_->AddAsIs(left_.request).ok());
   to_->Schedule();
-  to_->scheduler().DrainPulls(pulls_);
+  pulls_ = to_->TakePulls();
   ASSERT_EQ(pulls_.size(), 1u);
   for (int layer = 0; layer < kLayers; ++layer) {
     to_->model(layer).Pull(before.model(layer), left_.kv[0].blocks, pulls_[0].blocks, 0, 6);
@@ -255,7 +255,7 @@ TEST_F(ForkedImport, APromptThatArrivesWholeIsForkedAtOnce) {
   left_.request.imported_tokens = {14, 0, 0};
   ASSERT_TRUE(to_->AddAsIs(left_.request).ok());
   to_->Schedule();
-  to_->scheduler().DrainPulls(pulls_);
+  pulls_ = to_->TakePulls();
   ASSERT_EQ(pulls_.size(), 1u);
   EXPECT_EQ(pulls_[0].end_token, kPrompt);
   FetchAll();

@@ -5,18 +5,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <span>
 #include <utility>
 
 #include "base/check.h"
+#include "sched/new_request.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
 namespace {
 
-// The caller must call KvArrived for every pull, so a pull's pin needs no end of its own.
+// KvArrived is called for every pull, so a pull's pin needs no end of its own.
 constexpr Time kForEver{std::numeric_limits<int64_t>::max()};
 
 // Held KV and a pull of the same request are two transfers, because a request may return to the
@@ -25,78 +25,7 @@ constexpr uint64_t kPullBit = uint64_t{1} << 63;
 kv::PinId HoldOf(RequestId id) { return kv::PinId(id.value()); }
 kv::PinId PullOf(RequestId id) { return kv::PinId(id.value() | kPullBit); }
 
-Status CheckImport(int imported_tokens, int64_t known) {
-  if (imported_tokens >= 0 && imported_tokens < known) return OkStatus();
-  return InvalidArgument(fmt::format(
-      "imported_tokens must be in [0, {}): the last known token is computed here, got {}", known,
-      imported_tokens));
-}
-
-Status CheckLength(size_t output, int output_limit) {
-  if (std::cmp_less(output, output_limit)) return OkStatus();
-  return InvalidArgument(fmt::format(
-      "{} of {} tokens are already generated: there is nothing to do", output, output_limit));
-}
-
 }  // namespace
-
-Status SchedulerImpl::CheckHandOff(const NewRequest& request, int output_limit) const {
-  if (pulls_due_.contains(request.id)) {
-    return Unavailable(
-        fmt::format("the last pull for request {} has not ended", request.id.value()));
-  }
-  const int n = request.params->n;
-  const std::vector<ResumedSequence>& resumed = request.resumed;
-  if (!resumed.empty() && std::ssize(resumed) != n) {
-    return InvalidArgument(
-        fmt::format("resumed has {} entries for {} sequences", resumed.size(), n));
-  }
-  if (!resumed.empty() && std::ranges::all_of(resumed, &ResumedSequence::finished)) {
-    return InvalidArgument("every sequence has already finished");
-  }
-  for (const ResumedSequence& s : resumed) {
-    if (!s.finished) MR_RETURN_IF_ERROR(CheckLength(s.output.size(), output_limit));
-  }
-  if (request.hold_kv && n != 1) {
-    return InvalidArgument(
-        fmt::format("hold_kv needs a request of one sequence, this one has {}", n));
-  }
-  return CheckImports(request);
-}
-
-Status SchedulerImpl::CheckImports(const NewRequest& request) {
-  const std::vector<int>& imported = request.imported_tokens;
-  if (imported.empty()) return OkStatus();
-  if (std::ssize(imported) != request.params->n) {
-    return InvalidArgument(fmt::format("imported_tokens has {} entries for {} sequences",
-                                       imported.size(), request.params->n));
-  }
-  bool any = false;
-  for (size_t i = 0; i < imported.size(); ++i) {
-    const ResumedSequence* resumed = request.resumed.empty() ? nullptr : &request.resumed[i];
-    if (resumed && resumed->finished) {
-      if (imported[i] == 0) continue;
-      return InvalidArgument(fmt::format("sequence {} has finished and imports nothing", i));
-    }
-    const int64_t output = resumed ? std::ssize(resumed->output) : 0;
-    MR_RETURN_IF_ERROR(CheckImport(imported[i], std::ssize(*request.prompt) + output));
-    any = any || imported[i] > 0;
-  }
-  if (any && PromptLogprobsLacking(request)) {
-    return InvalidArgument(
-        "prompt log-probabilities need the prompt computed here, but its KV is imported");
-  }
-  return OkStatus();
-}
-
-// They are delivered with a sequence's first token; a sequence that has output has delivered them.
-bool SchedulerImpl::PromptLogprobsLacking(const NewRequest& request) {
-  if (!request.params->prompt_logprobs) return false;
-  return request.resumed.empty() ||
-         std::ranges::any_of(request.resumed, [](const ResumedSequence& s) {
-           return !s.finished && s.output.empty();
-         });
-}
 
 // Leading blocks of the prompt that no sequence writes after the fork.
 int SchedulerImpl::SharedBlocks(const Request& request) const {
@@ -118,20 +47,17 @@ bool SchedulerImpl::StartPulling(Request& request) {
   const int imported = request.ImportedOf(leader);
   leader.lacking_until =
       request.sharing_prompt && !forked ? std::min(imported, request.prompt_tokens) : imported;
-  request.imports = leader.lacking_until > 0;
-  if (!request.imports) return false;
+  request.import.awaited = leader.lacking_until > 0;
+  if (!request.import.awaited) return false;
   waiting_.erase(request.key);
   pulling_.emplace(request.key, &request);
   pulling_sequences_ += request.live();
   request.state = RequestState::kPulling;
   if (forked) TakeSiblingTables(request);
-  kv_.device().Pin(PullOf(request.spec.id), leader.table, kForEver);
   AskForPull(leader, std::min(leader.computed, leader.lacking_until));
   const int shared = SharedBlocks(request);
   for (const Sequence& s : request.sequences) {
-    if (!s.waits_with_table()) continue;
-    kv_.device().Pin(PullOf(request.spec.id), std::span(s.table).subspan(shared), kForEver);
-    AskForPull(s, shared * options_.block_size);
+    if (s.waits_with_table()) AskForPull(s, shared * options_.block_size);
   }
   UpdatePromise(request);
   return true;
@@ -152,8 +78,11 @@ void SchedulerImpl::TakeSiblingTables(Request& request) {
   MR_CHECK(grown) << "admission counted wrong for request " << request.spec.id;
 }
 
+// Pins the blocks that the pull writes.
 void SchedulerImpl::AskForPull(const Sequence& sequence, int first_token) {
   const RequestId id = sequence.request->spec.id;
+  const int first_block = first_token / options_.block_size;
+  kv_.device().Pin(PullOf(id), std::span(sequence.table).subspan(first_block), kForEver);
   AskedPull& asked = pulls_.emplace_back();
   asked.pull.id = id;
   asked.pull.index = sequence.index;
@@ -172,7 +101,8 @@ void SchedulerImpl::NoteReads(std::span<const BlockCopy> copies) {
 
 // Steps run in order, so a block may be given to a later step while an earlier one still has to
 // copy out of it. A pull is not ordered with steps, so it waits until that step has ended.
-void SchedulerImpl::DrainPulls(std::vector<KvPull>& pulls) {
+void SchedulerImpl::TakeReadyPulls(std::vector<KvPull>& pulls) {
+  if (pulls_.empty()) return;
   const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
   std::erase_if(pulls_, [&](AskedPull& asked) {
     const bool ready = asked.after.value() < first_in_flight;
@@ -210,13 +140,13 @@ Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
   if (!request || request->state != RequestState::kPulling) {
     return FailedPrecondition("only a request that pulls can have its import extended");
   }
-  if (request->sequences.size() > 1) {
-    return FailedPrecondition("only a request of one sequence can have its import extended");
+  if (!request->import.open) {
+    return FailedPrecondition("the import is closed and cannot be extended");
   }
   const Sequence& s = request->sequences.front();
   MR_RETURN_IF_ERROR(CheckLength(s.output.size() + more_output, request->output_limit));
-  MR_RETURN_IF_ERROR(
-      CheckImport(imported_tokens, request->TotalOf(s) + static_cast<int64_t>(more_output)));
+  MR_RETURN_IF_ERROR(CheckImportedTokens(imported_tokens,
+                                         request->TotalOf(s) + static_cast<int64_t>(more_output)));
   if (imported_tokens < s.lacking_until) {
     return InvalidArgument(fmt::format("{} tokens are already being imported, not {}",
                                        s.lacking_until, imported_tokens));
@@ -236,24 +166,31 @@ Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
 }
 
 Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_output,
-                                   int imported_tokens) {
+                                   int imported_tokens, std::vector<KvPull>& pulls) {
   Request* r = Find(id);
   MR_RETURN_IF_ERROR(CheckExtension(r, more_output.size(), imported_tokens));
   Sequence& s = r->sequences.front();
   s.output.insert(s.output.end(), more_output.begin(), more_output.end());
   const int before = std::exchange(s.lacking_until, imported_tokens);
   if (imported_tokens == before) return OkStatus();
-  const size_t pinned = s.table.size();
   MR_CHECK(kv_.Grow(s.table, imported_tokens)) << "the extension was counted wrong";
-  kv_.device().Pin(PullOf(id), std::span(s.table).subspan(pinned), kForEver);
   AskForPull(s, std::clamp(s.computed, before, imported_tokens));
+  TakeReadyPulls(pulls);
   return OkStatus();
+}
+
+void SchedulerImpl::CloseImport(RequestId id, Time now) {
+  Request* r = Find(id);
+  if (!r || !r->import.open) return;
+  r->import.open = false;
+  MaybeEndImport(*r, now);
 }
 
 void SchedulerImpl::KvArrivedWithout(RequestId id, LayerRange lacking, Time now) {
   Request* r = Find(id);
   if (r && r->state == RequestState::kPulling) {
-    LayerRange& all = r->import_lacks ? *r->import_lacks : r->import_lacks.emplace(lacking);
+    std::optional<LayerRange>& lacks = r->import.lacking;
+    LayerRange& all = lacks ? *lacks : lacks.emplace(lacking);
     all = {std::min(all.begin, lacking.begin), std::max(all.end, lacking.end)};
   }
   KvArrived(id, true, now);
@@ -264,35 +201,41 @@ void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   if (due == pulls_due_.end()) return;
   Request* r = Find(id);
   const bool wanted = r && r->state == RequestState::kPulling;
-  if (wanted && !complete) r->import_failed = true;
-  if (--due->second > 0) return;
-  pulls_due_.erase(due);
-  kv_.device().Unpin(PullOf(id));
-  if (!wanted) return;
-  EndImport(*r);
-  r->was_admitted = true;
-  if (!r->times.first_scheduled) r->times.first_scheduled = now;
-  r->times.last_scheduled = now;
+  if (wanted && !complete) r->import.failed = true;
+  if (--due->second == 0) {
+    pulls_due_.erase(due);
+    kv_.device().Unpin(PullOf(id));
+  }
+  if (wanted) MaybeEndImport(*r, now);
+}
+
+void SchedulerImpl::MaybeEndImport(Request& request, Time now) {
+  const bool pulls = pulls_due_.contains(request.spec.id);
+  if (request.state != RequestState::kPulling || request.import.open || pulls) return;
+  EndImport(request);
+  request.was_admitted = true;
+  if (!request.times.first_scheduled) request.times.first_scheduled = now;
+  request.times.last_scheduled = now;
   last_moved_ = now;
 }
 
 // Applies the KV that arrived. KV that only some layers lack is computed by these: the leader
 // computes the prompt, then each of the others the part that it does not share.
 void SchedulerImpl::EndImport(Request& request) {
-  const bool whole = !request.import_failed && !request.import_lacks;
-  if (request.import_failed) DropSiblingTables(request);
+  const bool whole = !request.import.failed && !request.import.lacking;
+  if (request.import.failed) DropSiblingTables(request);
   for (Sequence& s : request.sequences) {
     if (!s.live()) continue;
-    if (request.import_failed) {
+    if (request.import.failed) {
       s.lacking_until = 0;
-    } else if (request.import_lacks) {
-      s.lacking = *request.import_lacks;
+    } else if (request.import.lacking) {
+      s.lacking = *request.import.lacking;
     } else {
       s.computed = std::max(s.computed, std::exchange(s.lacking_until, 0));
       s.computed_most = std::max(s.computed_most, s.computed);
     }
   }
-  request.imports = false;
+  request.import.awaited = false;
   pulling_.erase(request.key);
   pulling_sequences_ -= request.live();
   StartRunning(request);

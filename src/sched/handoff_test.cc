@@ -34,12 +34,16 @@ SamplingParams Greedy(int max_tokens) {
   return params;
 }
 
+void StopAfterPrompt(NewRequest& request) {
+  request.stop_after_prompt = true;
+  request.hold_kv = kLease;
+}
+
 class HandOff : public ::testing::Test {
  protected:
   // Computes the prompt and its first token on the prefill side and holds the KV.
   RequestId Prefill(const std::vector<TokenId>& prompt) {
-    const RequestId id =
-        prefill_.MustAdd(prompt, Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+    const RequestId id = prefill_.MustAdd(prompt, Greedy(20), StopAfterPrompt);
     prefill_.RunToEnd();
     return id;
   }
@@ -51,9 +55,7 @@ class HandOff : public ::testing::Test {
   }
   std::vector<KvPull> Admit() {
     decode_.Schedule();
-    std::vector<KvPull> pulls;
-    decode_.scheduler().DrainPulls(pulls);
-    return pulls;
+    return decode_.TakePulls();
   }
   void Pull(const KvPull& pull, RequestId from) {
     const auto held = prefill_.scheduler().HeldBlocks(from);
@@ -94,6 +96,55 @@ TEST_F(HandOff, TheAnswerIsThatOfOneMachine) {
   ExpectAllFree(decode_, 64);
 }
 
+// The output without a reason tells an end after the prompt from the end of the answer.
+TEST_F(HandOff, StoppingAfterThePromptIsNotTheEnd) {
+  const RequestId id = Prefill(SpreadPrompt(100, 1));
+  EXPECT_EQ(prefill_.outcome(id).tokens.size(), 1u);
+  EXPECT_EQ(prefill_.outcome(id).finish, std::nullopt);
+  std::vector<RequestOutput> outputs = prefill_.TakeOutputs();
+  ASSERT_EQ(outputs.size(), 1u);
+  EXPECT_TRUE(outputs.front().times.has_value());
+  EXPECT_EQ(prefill_.scheduler().Stats().requests_detached, 1u);
+  EXPECT_EQ(prefill_.scheduler().HeldBlocks(id).size(), 7u);
+
+  const RequestId one = prefill_.MustAdd(SpreadPrompt(9, 2), Greedy(1), StopAfterPrompt);
+  prefill_.RunToEnd();
+  EXPECT_EQ(prefill_.outcome(one).finish, FinishReason::kLength) << "all it may generate";
+  EXPECT_EQ(prefill_.scheduler().Stats().requests_detached, 1u);
+
+  SamplingParams stops = Greedy(20);
+  stops.stop_token_ids = prefill_.outcome(one).tokens;
+  const RequestId stopped = prefill_.MustAdd(SpreadPrompt(9, 2), stops, StopAfterPrompt);
+  prefill_.RunToEnd();
+  EXPECT_EQ(prefill_.outcome(stopped).finish, FinishReason::kStop);
+}
+
+// One token is planned for, not the length of the answer.
+TEST_F(HandOff, StoppingAfterThePromptNeedsRoomForThePromptAlone) {
+  SamplingParams params = Greedy(400);
+  Harness small(Stage(7));
+  EXPECT_FALSE(small.Add(SpreadPrompt(100, 1), params).ok());
+  EXPECT_TRUE(small.Add(SpreadPrompt(100, 1), params, StopAfterPrompt).ok());
+  params.max_tokens = 413;
+  EXPECT_FALSE(small.Add(SpreadPrompt(100, 1), params, StopAfterPrompt).ok())
+      << "the answer is longer than the model allows";
+  params = Greedy(5);
+  params.n = 2;
+  EXPECT_FALSE(
+      small.Add(SpreadPrompt(10, 1), params, [](NewRequest& r) { r.stop_after_prompt = true; })
+          .ok());
+}
+
+// A request that leaves takes nothing along that was meant for this scheduler.
+TEST_F(HandOff, WhatAppliedHereAloneDoesNotLeave) {
+  const RequestId id = prefill_.MustAdd(SpreadPrompt(100, 1), Greedy(20), StopAfterPrompt);
+  const auto left = prefill_.scheduler().Detach(id, prefill_.now(), std::nullopt);
+  ASSERT_TRUE(left.has_value());
+  EXPECT_FALSE(left->request.stop_after_prompt);
+  EXPECT_FALSE(left->request.hold_kv.has_value());
+  EXPECT_EQ(left->request.params->max_tokens, 20);
+}
+
 TEST_F(HandOff, HeldKvStaysUntilReleasedOrExpired) {
   const RequestId id = Prefill(SpreadPrompt(100, 1));
   EXPECT_EQ(prefill_.scheduler().Stats().blocks_pinned, 7);
@@ -108,7 +159,7 @@ TEST_F(HandOff, HeldKvStaysUntilReleasedOrExpired) {
 }
 
 TEST_F(HandOff, AHoldIsExtendedWhileItLasts) {
-  const RequestId id = Prefill(Prompt(100, 1));
+  const RequestId id = Prefill(SpreadPrompt(100, 1));
   prefill_.Advance(Duration::Seconds(29));
   EXPECT_TRUE(prefill_.scheduler().ExtendHold(id, prefill_.now(), kLease));
   prefill_.Advance(Duration::Seconds(29));
@@ -125,8 +176,7 @@ TEST_F(HandOff, HeldKvPushesBack) {
   // 64 blocks hold nine prompts of 100 tokens; the tenth waits until one is fetched.
   std::vector<RequestId> held;
   for (int i = 0; i < 9; ++i) held.push_back(Prefill(SpreadPrompt(100, 100 * i)));
-  const RequestId tenth =
-      prefill_.MustAdd(SpreadPrompt(100, 5), Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+  const RequestId tenth = prefill_.MustAdd(SpreadPrompt(100, 5), Greedy(20), StopAfterPrompt);
   EXPECT_EQ(prefill_.Schedule(), nullptr);
   EXPECT_FALSE(prefill_.finished(tenth));
   prefill_.scheduler().ReleaseKv(held[0]);
@@ -197,7 +247,6 @@ TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
     r.resumed = {{prefill_.outcome(first).tokens}};
     r.imported_tokens = {150};
   });
-  std::vector<KvPull> pulls;
   bool preempted = false, whole = false;
   while (const StepPlan* plan = decode.Schedule()) {
     for (const SequenceStep& s : plan->sequences) {
@@ -205,11 +254,9 @@ TEST_F(HandOff, PreemptedBeforeTheHopsHaveComputedAllOfThemDo) {
       EXPECT_FALSE(s.only_layers);
       whole = whole || s.num_tokens > 1;
     }
-    decode.scheduler().DrainPulls(pulls);
-    for (const KvPull& pull : pulls) {
+    for (const KvPull& pull : decode.TakePulls()) {
       decode.scheduler().KvArrivedWithout(pull.id, {0, 1}, decode.now());
     }
-    pulls.clear();
     decode.Commit();
     const auto info = decode.scheduler().Inspect(rest, decode.now());
     preempted = preempted || (info && info->preemptions > 0);
@@ -263,8 +310,7 @@ TEST_F(HandOff, RandomHandOversLoseNothing) {
       if (turn < 300 && rng.Between(0, 4) == 0) {
         Job job{.prompt = SpreadPrompt(static_cast<int>(rng.Between(1, 90)), turn),
                 .max_tokens = static_cast<int>(rng.Between(2, 60))};
-        job.first =
-            prefill.MustAdd(job.prompt, Greedy(1), [](NewRequest& r) { r.hold_kv = kLease; });
+        job.first = prefill.MustAdd(job.prompt, Greedy(job.max_tokens), StopAfterPrompt);
         jobs.push_back(job);
       }
       prefill.Turn();
@@ -278,9 +324,9 @@ TEST_F(HandOff, RandomHandOversLoseNothing) {
         job_of[job.rest] = i;
       }
       decode.Turn();
-      std::vector<KvPull> pulls;
-      decode.scheduler().DrainPulls(pulls);
-      for (KvPull& pull : pulls) pulling.emplace_back(pull, jobs[job_of.at(pull.id)].first);
+      for (const KvPull& pull : decode.TakePulls()) {
+        pulling.emplace_back(pull, jobs[job_of.at(pull.id)].first);
+      }
       if (!pulling.empty() && rng.Between(0, 2) == 0) {
         const auto [pull, from] = pulling.front();
         pulling.erase(pulling.begin());

@@ -86,7 +86,8 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
   if (request.state == RequestState::kFinished) return "";
   if (request.paused) return "its hand-over to another scheduler";
   if (request.state == RequestState::kPulling) {
-    return fmt::format("the KV of {} tokens from another stage",
+    return fmt::format("{} of {} tokens from another stage",
+                       pulls_due_.contains(request.spec.id) ? "the KV" : "more than the KV",
                        request.sequences[request.leader].lacking_until);
   }
   if (request.state == RequestState::kRunning) {
@@ -205,7 +206,7 @@ void SchedulerImpl::CheckCounts() const {
         << "request " << r->spec.id << " was detached but no step in flight holds it";
   }
   for (const auto& [key, r] : pulling_) {
-    MR_CHECK(pulls_due_.contains(r->spec.id))
+    MR_CHECK(pulls_due_.contains(r->spec.id) || r->import.open)
         << "request " << r->spec.id << " is pulling without a pending pull";
   }
   int promised = 0, sequences = 0, pulling = 0;

@@ -26,7 +26,7 @@ void SchedulerImpl::Abort(RequestId id, std::optional<int> index, Time,
     if (!s.live() || (index && *index != s.index)) continue;
     RequestOutput& output = AppendOutput(s, outputs);
     output.finish = FinishReason::kAbort;
-    End(s, output);
+    End(s, FinishReason::kAbort, output);
   }
 }
 
@@ -110,11 +110,10 @@ void SchedulerImpl::HandOverPrompt(Sequence& leader) {
   entry->samples = false;
 }
 
-// `output` is the sequence's last and holds the reason; the request's last output carries its
-// times.
-void SchedulerImpl::End(Sequence& sequence, RequestOutput& output) {
+// `output` is the sequence's last; the request's last output carries its times.
+void SchedulerImpl::End(Sequence& sequence, FinishReason reason, RequestOutput& output) {
   Request& r = *sequence.request;
-  sequence.finish = output.finish;
+  sequence.finish = reason;
   if (r.state == RequestState::kRunning) --running_sequences_;
   if (r.state == RequestState::kPulling) --pulling_sequences_;
   if (sequence.sent && !sequence.in_flight) released_.push_back(sequence.id);
@@ -127,7 +126,7 @@ void SchedulerImpl::End(Sequence& sequence, RequestOutput& output) {
   FreeBlocks(sequence);
   UpdatePromise(r);
   if (r.live() > 0) return;
-  ++stats_.requests_finished[static_cast<int>(*output.finish)];
+  ++(output.finish ? stats_.requests_finished[static_cast<int>(reason)] : stats_.requests_detached);
   output.times = r.times;
   Retire(r);
 }

@@ -46,9 +46,9 @@ TEST(Migration, InRoundsWhileTheSourceRuns) {
   ASSERT_TRUE(exposed.has_value());
   ASSERT_EQ(exposed->computed_tokens(), 34);
   exposed->request.imported_tokens = {exposed->computed_tokens()};
+  exposed->request.import_open = true;
   ASSERT_TRUE(to.AddAsIs(exposed->request).ok());
   to.Schedule();
-  std::vector<KvPull> pulls;
   size_t delivered = exposed->request.resumed[0].output.size();
   for (int round = 0; round < 3; ++round) {
     Moments(from, 8);
@@ -58,14 +58,13 @@ TEST(Migration, InRoundsWhileTheSourceRuns) {
     const auto more = round < 2 ? from.scheduler().Export(id, from.now(), kHold)
                                 : from.scheduler().Detach(id, from.now(), kHold);
     const auto& output = more->request.resumed[0].output;
-    ASSERT_TRUE(to.scheduler()
-                    .ExtendImport(id, {output.begin() + static_cast<long>(delivered), output.end()},
-                                  more->computed_tokens())
+    ASSERT_TRUE(to.ExtendImport(id, {output.begin() + static_cast<long>(delivered), output.end()},
+                                more->computed_tokens())
                     .ok());
     delivered = output.size();
-    to.scheduler().CheckIntegrity();
   }
-  to.scheduler().DrainPulls(pulls);
+  to.scheduler().CloseImport(id, to.now());
+  const std::vector<KvPull> pulls = to.TakePulls();
   ASSERT_EQ(pulls.size(), 4u);
   EXPECT_EQ(pulls[0].first_token, 0);
   for (size_t i = 0; i < pulls.size(); ++i) {
@@ -95,6 +94,7 @@ TEST(Migration, ARoundWithoutKvMeansRecomputation) {
   Moments(from, 10);
   auto exposed = from.scheduler().Export(id, from.now(), kHold);
   exposed->request.imported_tokens = {exposed->computed_tokens()};
+  exposed->request.import_open = true;
   ASSERT_TRUE(to.AddAsIs(exposed->request).ok());
   to.Schedule();
   Moments(from, 8);
@@ -102,9 +102,9 @@ TEST(Migration, ARoundWithoutKvMeansRecomputation) {
   const auto& output = left->request.resumed[0].output;
   const auto delivered = static_cast<long>(exposed->request.resumed[0].output.size());
   ASSERT_TRUE(
-      to.scheduler()
-          .ExtendImport(id, {output.begin() + delivered, output.end()}, left->computed_tokens())
+      to.ExtendImport(id, {output.begin() + delivered, output.end()}, left->computed_tokens())
           .ok());
+  to.scheduler().CloseImport(id, to.now());
   to.scheduler().KvArrived(id, false, to.now());
   to.scheduler().KvArrived(id, true, to.now());
   to.RunToEnd();
@@ -112,19 +112,91 @@ TEST(Migration, ARoundWithoutKvMeansRecomputation) {
             to.model().Generate(Prompt(30), MaxTokens(30), 0, 30));
 }
 
+// However pulls and calls follow each other, the request does not run before its import is closed.
+TEST(Migration, AnOpenImportDoesNotRun) {
+  for (const bool pull_first : {true, false}) {
+    Harness to({.scheduler = Roomy()});
+    const RequestId id = to.MustAdd(Prompt(8), MaxTokens(5), [](NewRequest& r) {
+      r.resumed = {{{5}}};
+      r.imported_tokens = {8};
+      r.import_open = true;
+    });
+    to.Schedule();
+    ASSERT_EQ(to.TakePulls().size(), 1u);
+    to.scheduler().KvArrived(id, true, to.now());
+    to.scheduler().CheckIntegrity();
+    EXPECT_EQ(to.Schedule(), nullptr) << "every pull has ended, but more may come";
+    EXPECT_EQ(to.scheduler().Inspect(id, to.now())->waits_for,
+              "more than the KV of 8 tokens from another stage");
+    ASSERT_TRUE(to.ExtendImport(id, {6, 7}, 10).ok());
+    const auto pulls = to.TakePulls();
+    ASSERT_EQ(pulls.size(), 1u);
+    EXPECT_EQ(pulls[0].first_token, 8);
+    if (pull_first) to.scheduler().KvArrived(id, true, to.now());
+    EXPECT_EQ(to.Schedule(), nullptr);
+    to.scheduler().CloseImport(id, to.now());
+    if (!pull_first) {
+      EXPECT_EQ(to.Schedule(), nullptr) << "a pull is under way";
+      EXPECT_EQ(to.ExtendImport(id, {8}, 11).code(), StatusCode::kFailedPrecondition) << "closed";
+      to.scheduler().KvArrived(id, true, to.now());
+    }
+    const StepPlan* plan = to.Schedule();
+    ASSERT_NE(plan, nullptr);
+    EXPECT_EQ(plan->sequences[0].start, 10);
+    to.scheduler().CloseImport(id, to.now());  // ignored
+    to.Abort(id);
+    to.Commit();
+    ExpectEmpty(to, 64);
+  }
+}
+
+// The blocks of an open import whose pulls have all ended belong to the request alone.
+TEST(Migration, AnOpenImportLeavesNoPins) {
+  Harness to({.scheduler = Roomy()});
+  const RequestId id = to.MustAdd(Prompt(8), MaxTokens(5), [](NewRequest& r) {
+    r.resumed = {{{5}}};
+    r.imported_tokens = {8};
+    r.import_open = true;
+  });
+  to.scheduler().CloseImport(RequestId(99), to.now());
+  to.Schedule();
+  to.scheduler().KvArrived(id, true, to.now());
+  const auto left = to.scheduler().Detach(id, to.now(), std::nullopt);
+  ExpectEmpty(to, 64);
+  EXPECT_FALSE(left->request.import_open);
+  EXPECT_TRUE(to.AddAsIs(left->request).ok()) << "the id may return at once";
+}
+
+TEST(Migration, AnImportIsClosedBeforeItBegins) {
+  Harness to({.scheduler = Roomy()});
+  const RequestId id = to.MustAdd(Prompt(8), MaxTokens(5), [](NewRequest& r) {
+    r.resumed = {{{5}}};
+    r.imported_tokens = {8};
+    r.import_open = true;
+  });
+  to.scheduler().CloseImport(id, to.now());
+  to.Schedule();
+  to.scheduler().KvArrived(id, false, to.now());
+  to.RunToEnd();
+  EXPECT_EQ(to.outcome(id).finish, FinishReason::kLength);
+  EXPECT_EQ(
+      to.Add(Prompt(8), MaxTokens(5), [](NewRequest& r) { r.import_open = true; }).status().code(),
+      StatusCode::kInvalidArgument)
+      << "nothing to import";
+}
+
 TEST(Migration, RefusalsChangeNothing) {
   SchedulerOptions o = Small();
   o.num_blocks = 9;
   Harness to({.scheduler = o});
   const auto code = [&](RequestId id, std::vector<TokenId> more, int imported) {
-    const StatusCode c = to.scheduler().ExtendImport(id, std::move(more), imported).code();
-    to.scheduler().CheckIntegrity();
-    return c;
+    return to.ExtendImport(id, std::move(more), imported).code();
   };
   EXPECT_EQ(code(RequestId(9), {1}, 8), StatusCode::kFailedPrecondition);
   const RequestId id = to.MustAdd(Prompt(8), MaxTokens(20), [](NewRequest& r) {
     r.resumed = {{{5}}};
     r.imported_tokens = {8};
+    r.import_open = true;
   });
   EXPECT_EQ(code(id, {1}, 9), StatusCode::kFailedPrecondition) << "it is still waiting";
   to.MustAdd(Prompt(20, 100), MaxTokens(4));
@@ -136,8 +208,7 @@ TEST(Migration, RefusalsChangeNothing) {
       << "2 more blocks, 1 left";
   EXPECT_EQ(code(id, {1, 2}, 8), StatusCode::kOk) << "tokens alone";
   EXPECT_EQ(code(id, {3, 4}, 12), StatusCode::kOk);
-  std::vector<KvPull> pulls;
-  to.scheduler().DrainPulls(pulls);
+  const std::vector<KvPull> pulls = to.TakePulls();
   ASSERT_EQ(pulls.size(), 2u);
   EXPECT_EQ(pulls[1].first_token, 8);
   EXPECT_EQ(pulls[1].end_token, 12);
@@ -230,12 +301,9 @@ TEST(Migration, PullsWaitForCopiesOutOfTheirBlocks) {
   });
   h.Schedule();
   ASSERT_EQ(h.scheduler().Inspect(older, h.now())->state, RequestState::kPulling);
-  std::vector<KvPull> pulls;
-  h.scheduler().DrainPulls(pulls);
-  EXPECT_TRUE(pulls.empty()) << "the victim's KV is still in the blocks";
+  EXPECT_TRUE(h.TakePulls().empty()) << "the victim's KV is still in the blocks";
   while (h.in_flight() > 0) h.Commit();
-  h.scheduler().DrainPulls(pulls);
-  ASSERT_EQ(pulls.size(), 1u);
+  ASSERT_EQ(h.TakePulls().size(), 1u);
   h.scheduler().KvArrived(older, false, h.now());
   h.RunToEnd();
   EXPECT_EQ(h.outcome(first).tokens, h.model().Generate(Prompt(8), MaxTokens(16), 0, 16));
@@ -259,26 +327,22 @@ TEST(Migration, CopiesWithoutAStepDoNotDelayPulls) {
   const RequestId pulling = h.MustAdd(Prompt(24, 40), MaxTokens(12), [](NewRequest& r) {
     r.resumed = {{{7}}};
     r.imported_tokens = {24};
+    r.import_open = true;
   });
   h.Schedule();
   const RequestId victim = h.MustAdd(Prompt(4, 100), MaxTokens(12));
-  std::vector<KvPull> pulls;
-  h.scheduler().DrainPulls(pulls);
-  ASSERT_EQ(pulls.size(), 1u);
+  ASSERT_EQ(h.TakePulls().size(), 1u);
   for (int calls = 0; h.scheduler().Stats().swapped == 0; ++calls) {
     ASSERT_LT(calls, 100);
     Moments(h, 1);
   }
   ASSERT_EQ(h.in_flight(), 0);
   ASSERT_EQ(h.Schedule(), nullptr) << "three blocks are needed, fewer are left";
-  ASSERT_TRUE(h.scheduler().ExtendImport(pulling, {1, 2, 3, 4, 5, 6, 7, 8}, 32).ok());
-  pulls.clear();
-  h.scheduler().DrainPulls(pulls);
-  EXPECT_TRUE(pulls.empty());
+  ASSERT_TRUE(h.ExtendImport(pulling, {1, 2, 3, 4, 5, 6, 7, 8}, 32).ok());
+  EXPECT_TRUE(h.TakePulls().empty());
   ASSERT_EQ(h.Schedule(), nullptr);
-  h.scheduler().CheckIntegrity();
-  h.scheduler().DrainPulls(pulls);
-  ASSERT_EQ(pulls.size(), 1u);
+  ASSERT_EQ(h.TakePulls().size(), 1u);
+  h.scheduler().CloseImport(pulling, h.now());
   EXPECT_EQ(h.scheduler().Inspect(victim, h.now())->state, RequestState::kPreempted);
   h.scheduler().KvArrived(pulling, false, h.now());
   h.scheduler().KvArrived(pulling, false, h.now());

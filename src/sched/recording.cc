@@ -25,9 +25,9 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedAbort{now, id, index});
     inner_->Abort(id, index, now, outputs);
   }
-  const StepPlan* Schedule(Time now) override {
+  const StepPlan* Schedule(Time now, std::vector<KvPull>& pulls) override {
     const bool tries = inner_->HasWork() && inner_->steps_in_flight() < stages_;
-    const StepPlan* plan = inner_->Schedule(now);
+    const StepPlan* plan = inner_->Schedule(now, pulls);
     if (plan != nullptr) {
       Write(LoggedStep::Of(*plan, now));
     } else if (tries) {
@@ -35,11 +35,12 @@ class RecordingScheduler : public Scheduler {
     }
     return plan;
   }
-  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) override {
+  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+              std::vector<KvPull>& pulls) override {
     LoggedCommit commit{.at = now, .id = result.id};
     for (const SequenceResult& s : result.sequences) commit.tokens.push_back(s.token);
     Write(commit);
-    inner_->Commit(result, now, outputs);
+    inner_->Commit(result, now, outputs, pulls);
   }
   int LimitBlocks(int limit) override {
     Write(LoggedLimit{limit});
@@ -56,7 +57,6 @@ class RecordingScheduler : public Scheduler {
     inner_->ResetPrefixCache();
   }
 
-  void DrainPulls(std::vector<KvPull>& pulls) override { inner_->DrainPulls(pulls); }
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override { return inner_->HeldBlocks(id); }
   void KvArrived(RequestId id, bool complete, Time now) override {
     Write(LoggedKvArrival{now, id, complete});
@@ -66,11 +66,15 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedKvArrival{now, id, true, lacking});
     inner_->KvArrivedWithout(id, lacking, now);
   }
-  Status ExtendImport(RequestId id, std::vector<TokenId> more_output,
-                      int imported_tokens) override {
-    MR_RETURN_IF_ERROR(inner_->ExtendImport(id, more_output, imported_tokens));
+  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
+                      std::vector<KvPull>& pulls) override {
+    MR_RETURN_IF_ERROR(inner_->ExtendImport(id, more_output, imported_tokens, pulls));
     Write(LoggedKvExtension{id, std::move(more_output), imported_tokens});
     return OkStatus();
+  }
+  void CloseImport(RequestId id, Time now) override {
+    Write(LoggedImportEnd{now, id});
+    inner_->CloseImport(id, now);
   }
   bool ExtendHold(RequestId id, Time now, Duration hold_kv) override {
     Write(LoggedHoldExtension{now, id, hold_kv});

@@ -81,16 +81,25 @@ struct Verdict {
 // than the step.
 inline constexpr int kTriesSavedMax = 16;
 
+// KV that a request's first start waits for.
+struct Import {
+  bool awaited = false;               // until the start
+  bool open = false;                  // CloseImport has not been called
+  bool failed = false;                // some of the KV did not arrive
+  std::optional<LayerRange> lacking;  // or that of these layers did not
+};
+
 struct alignas(64) Request {
   RequestState state = RequestState::kWaiting;
   int in_flight = 0;  // entries of steps in flight that point here
   int prompt_tokens = 0;
-  int output_limit = 0;  // tokens each sequence may generate
+  int output_limit = 0;  // tokens each sequence may generate here
   int leader = 0;
   int cached_prompt_tokens = 0;
   bool paused = false;                // not scheduled in any step
   bool asks_prompt_logprobs = false;  // from spec.params, because every step checks it
   bool ends_by_length_only = false;   // no token stops it; also checked in every step
+  bool continues_elsewhere = false;   // its end by output_limit is not the end of the answer
   // The leader computes or pulls the prompt for the others, which have not started.
   bool sharing_prompt = false;
   bool detached = false;            // has left; only steps in flight refer to it
@@ -99,9 +108,7 @@ struct alignas(64) Request {
   RequestTimes times;
   NewRequest spec;  // the first members are used most
   OrderKey key;
-  bool imports = false;                       // its first start waits for KV from elsewhere
-  bool import_failed = false;                 // some of the KV that it waits for did not arrive
-  std::optional<LayerRange> import_lacks;     // or these layers' KV did not
+  Import import;
   StepId swapped_out_by;                      // the step that took its KV to the host
   int reserved_blocks = 0;                    // by a reserving KV policy
   std::vector<BuddyAllocator::Chunk> chunks;  // these, if they must be contiguous

@@ -16,9 +16,10 @@ int SchedulerImpl::RoundReservation(int blocks) const {
 // The slots that the policy promises a sequence; none if it promises nothing.
 std::optional<int> SchedulerImpl::PromisedSlotsEach(const NewRequest& request,
                                                     int output_limit) const {
+  const auto known = request.stop_after_prompt ? std::nullopt : request.known_output_tokens;
   return reservation_->SlotsFor({.prompt_tokens = static_cast<int>(request.prompt->size()),
                                  .output_tokens_max = output_limit,
-                                 .known_output_tokens = request.known_output_tokens,
+                                 .known_output_tokens = known,
                                  .model_len_max = ModelLenMax()});
 }
 

@@ -6,7 +6,7 @@
 
 namespace millrace::sched {
 
-const StepPlan* SchedulerImpl::Schedule(Time now) {
+const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   buried_.clear();
   if (steps_in_flight() >= options_.stages) return nullptr;
   kv_.device().SweepPins(now);
@@ -19,6 +19,7 @@ const StepPlan* SchedulerImpl::Schedule(Time now) {
   }
   const StepPlan* plan = Send(now);
   if (!plan) DropUnsentSwaps();
+  TakeReadyPulls(pulls);
   return plan;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "sched/finish_rules.h"
+#include "sched/new_request.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
@@ -36,6 +37,19 @@ Status CheckOptions(const SchedulerOptions& o) {
 
 }  // namespace
 
+const StepPlan* Scheduler::Schedule(Time now) {
+  std::vector<KvPull> pulls;
+  const StepPlan* plan = Schedule(now, pulls);
+  MR_CHECK(pulls.empty()) << "request " << pulls.front().id << " imports KV";
+  return plan;
+}
+
+void Scheduler::Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) {
+  std::vector<KvPull> pulls;
+  Commit(result, now, outputs, pulls);
+  MR_CHECK(pulls.empty()) << "request " << pulls.front().id << " imports KV";
+}
+
 Result<std::unique_ptr<Scheduler>> Scheduler::Create(const SchedulerOptions& options) {
   MR_RETURN_IF_ERROR(CheckOptions(options));
   return std::unique_ptr<Scheduler>(std::make_unique<SchedulerImpl>(options));
@@ -65,11 +79,6 @@ int SchedulerImpl::ModelLenMax() const {
   return static_cast<int>(std::min<int64_t>(options_.max_model_len, slots));
 }
 
-int SchedulerImpl::OutputLimitOf(const NewRequest& request) const {
-  const int room = ModelLenMax() - static_cast<int>(request.prompt->size());
-  return request.params->max_tokens.value_or(room);
-}
-
 // The most blocks that the request can hold at once: full prompt blocks once, then each sequence
 // its own. The last sampled token needs no slot. With a reservation: the most that it can become.
 int SchedulerImpl::WorstCaseBlocks(const NewRequest& request, int output_limit) const {
@@ -85,21 +94,6 @@ int SchedulerImpl::WorstCaseBlocks(const NewRequest& request, int output_limit) 
 
 Status SchedulerImpl::CheckFits(const NewRequest& request, int output_limit) const {
   const int64_t prompt = std::ssize(*request.prompt);
-  if (prompt == 0) return InvalidArgument("the prompt has no tokens");
-  if (prompt >= options_.max_model_len) {
-    return InvalidArgument(fmt::format(
-        "the prompt has {} tokens, and with at least one generated token that exceeds the maximum "
-        "context length of {}",
-        prompt, options_.max_model_len));
-  }
-  if (prompt + output_limit > options_.max_model_len) {
-    return InvalidArgument(
-        fmt::format("the prompt ({} tokens) and max_tokens ({}) exceed the maximum context length "
-                    "of {} tokens by "
-                    "{}; shorten the prompt or lower max_tokens",
-                    prompt, output_limit, options_.max_model_len,
-                    prompt + output_limit - options_.max_model_len));
-  }
   const int n = request.params->n;
   const int needed = output_limit < 1
                          ? RoundReservation(kv_.BlocksFor(static_cast<int>(prompt) + 1))
@@ -115,8 +109,12 @@ Status SchedulerImpl::CheckFits(const NewRequest& request, int output_limit) con
 Status SchedulerImpl::Add(NewRequest spec, Time now) {
   MR_CHECK(spec.prompt && spec.params) << "a request without prompt or parameters";
   MR_CHECK(!requests_.contains(spec.id)) << "request id " << spec.id << " is in use";
-  const int output_limit = spec.prompt->empty() ? 0 : OutputLimitOf(spec);
+  MR_ASSIGN_OR_RETURN(const int output_limit,
+                      OutputLimitHere(spec, options_.max_model_len, ModelLenMax()));
   MR_RETURN_IF_ERROR(CheckFits(spec, output_limit));
+  if (pulls_due_.contains(spec.id)) {
+    return Unavailable(fmt::format("the last pull for request {} has not ended", spec.id.value()));
+  }
   MR_RETURN_IF_ERROR(CheckHandOff(spec, output_limit));
   const bool handed = spec.times || !spec.resumed.empty();
   const int64_t waiting_max = int64_t{options_.max_waiting} * (handed ? kHandedWaitingFactor : 1);
@@ -134,8 +132,11 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.asks_prompt_logprobs = PromptLogprobsLacking(r.spec);
   r.output_limit = output_limit;
   r.ends_by_length_only = EndsByLengthOnly(*r.spec.params, options_.eos_token_ids);
+  r.continues_elsewhere = ContinuesElsewhere(r.spec, options_.max_model_len);
   r.cached_prompt_tokens = r.spec.cached_prompt_tokens;
-  r.imports = std::ranges::any_of(r.spec.imported_tokens, [](int tokens) { return tokens > 0; });
+  r.import.awaited =
+      std::ranges::any_of(r.spec.imported_tokens, [](int tokens) { return tokens > 0; });
+  r.import.open = r.spec.import_open;
   r.sequences.resize(r.spec.params->n);
   for (int i = 0; i < r.spec.params->n; ++i) {
     Sequence& s = r.sequences[i];

@@ -4,8 +4,9 @@
 // simulator drive the same object.
 //
 //   while (running) {
-//     while (auto* plan = scheduler.Schedule(now)) executor.Submit(*plan);
-//     if (scheduler.steps_in_flight() > 0) scheduler.Commit(executor.Wait(), now, outputs);
+//     while (auto* plan = scheduler.Schedule(now, pulls)) executor.Submit(*plan);
+//     if (scheduler.steps_in_flight() > 0) scheduler.Commit(executor.Wait(), now, outputs, pulls);
+//     StartPulls(pulls);  // of KV that other stages hold
 //   }
 //
 // Owned and called by one thread.
@@ -95,11 +96,18 @@ struct NewRequest {
   std::optional<RequestTimes> times;
   int cached_prompt_tokens = 0;  // found in a prefix cache where it first ran; with `times`
   // By sequence, leading tokens whose KV another stage holds (DistServe section 4.3: decode pulls);
-  // empty: none. The request gets its blocks when it is admitted, appears in DrainPulls, and runs
-  // after KvArrived. With n > 1, the first unfinished sequence imports the prompt's KV for all.
-  // Beyond that, either each sequence imports the part that it does not share, or nothing more is
-  // imported.
+  // empty: none. The request gets its blocks when it is admitted, its pulls are handed back, and it
+  // runs once all of them have ended. With n > 1, the first unfinished sequence imports the
+  // prompt's KV for all. Beyond that, either each sequence imports the part that it does not share,
+  // or nothing more is imported.
   std::vector<int> imported_tokens;
+  // More may be imported by ExtendImport, because the source still runs the request (live
+  // migration): it does not run here before CloseImport. Needs n = 1 and imported tokens.
+  bool import_open = false;
+  // Ends after the first token, because another stage decodes it (DistServe section 4.3). Unless
+  // the answer ends with this token, the output has no `finish`. Only that one token is planned
+  // for, as if it were the limit. Needs n = 1.
+  bool stop_after_prompt = false;
   // Keep the KV when the request ends by itself, until ReleaseKv or for this time; n = 1.
   std::optional<Duration> hold_kv;
 };
@@ -193,8 +201,9 @@ struct SequenceKv {
 // A request as it left a scheduler, or a snapshot of it.
 struct DetachedRequest {
   // The argument for another scheduler's Add: `resumed` with the tokens delivered so far, `times`
-  // since its arrival. imported_tokens is empty: a caller that can transfer the KV sets it, for
-  // each sequence to its `tokens` here.
+  // since its arrival. What applied to this scheduler alone is not set: the import,
+  // stop_after_prompt and hold_kv. A caller that can transfer the KV sets imported_tokens, for each
+  // sequence to its `tokens` here.
   NewRequest request;
   // With hold_kv: the KV of each of the n sequences that stays in place (HeldBlocks); empty when
   // there is none. Blocks of a shared prompt appear in several entries.
@@ -228,11 +237,17 @@ class Scheduler {
                      std::vector<RequestOutput>& outputs) = 0;
 
   // The next step, or nullptr when nothing can run now or `stages` steps are in flight. The plan
-  // stays valid until the next call. Delivered tokens are never delivered again.
-  virtual const StepPlan* Schedule(Time now) = 0;
+  // stays valid until the next call. Delivered tokens are never delivered again. Appends the pulls
+  // that may start now.
+  virtual const StepPlan* Schedule(Time now, std::vector<KvPull>& pulls) = 0;
   // Applies the result of a step by its id; a result of an unknown step is dropped and counted.
-  // Outputs are appended; the last one of a request carries its RequestTimes.
-  virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) = 0;
+  // Outputs are appended; the last one of a request carries its RequestTimes. Appends the pulls
+  // that had to wait for the step.
+  virtual void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+                      std::vector<KvPull>& pulls) = 0;
+  // The same for a caller whose requests import nothing. Crashes if there is a pull.
+  const StepPlan* Schedule(Time now);
+  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs);
 
   virtual int steps_in_flight() const = 0;
   virtual bool HasWork() const = 0;  // any request not finished
@@ -244,23 +259,22 @@ class Scheduler {
   // Appends the preemptions since the last call, oldest first.
   virtual void DrainPreemptions(std::vector<PreemptionRecord>& records) = 0;
 
-  // Appends the pulls for requests that were given blocks; call it after Schedule, Commit and
-  // ExtendImport.
-  virtual void DrainPulls(std::vector<KvPull>& pulls) = 0;
   // A pull ended, with the KV or without it; if any pull ended without it, the import is computed
-  // here. Call it once for every drained pull, even if the request was aborted or detached
-  // meanwhile: its blocks are kept until the last. The request runs after the last.
+  // here. Called once for every pull, even if the request was aborted or detached meanwhile: its
+  // blocks are kept until the last.
   virtual void KvArrived(RequestId id, bool complete, Time now) = 0;
   // The same, with the KV of every layer except these: only they compute it again (only_layers).
   virtual void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) = 0;
-  // For a request that pulls while its source still runs it (live migration): appends tokens that
-  // were generated there since then and raises imported_tokens. Takes more blocks and adds one more
-  // pull, unless imported_tokens stays the same. To keep the request from running, do not call
-  // KvArrived for its last pull before the source has paused it. On an error nothing has changed.
-  // kResourceExhausted: no blocks are left; kFailedPrecondition: it is not pulling, or n > 1;
-  // kInvalidArgument: not more than before.
-  virtual Status ExtendImport(RequestId id, std::vector<TokenId> more_output,
-                              int imported_tokens) = 0;
+  // For an open import that has its blocks: appends tokens that its source has generated since then
+  // and raises imported_tokens. Takes more blocks and asks for one more pull, unless
+  // imported_tokens stays the same; the pull is appended once it may start. On an error nothing has
+  // changed. kResourceExhausted: no blocks are left; kFailedPrecondition: it does not pull, or its
+  // import is closed; kInvalidArgument: not more than before.
+  virtual Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
+                              std::vector<KvPull>& pulls) = 0;
+  // Nothing more is imported: the request runs once every pull has ended. Unknown ids and closed
+  // imports are ignored.
+  virtual void CloseImport(RequestId id, Time now) = 0;
   // The blocks kept for `id` by hold_kv, each once, in order, sequence after sequence; empty when
   // they were released or have expired.
   virtual std::vector<BlockIndex> HeldBlocks(RequestId id) const = 0;

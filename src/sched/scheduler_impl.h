@@ -40,8 +40,9 @@ class SchedulerImpl : public Scheduler {
   Status Add(NewRequest request, Time now) override;
   void Abort(RequestId id, std::optional<int> index, Time now,
              std::vector<RequestOutput>& outputs) override;
-  const StepPlan* Schedule(Time now) override;
-  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs) override;
+  const StepPlan* Schedule(Time now, std::vector<KvPull>& pulls) override;
+  void Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
+              std::vector<KvPull>& pulls) override;
   int steps_in_flight() const override { return static_cast<int>(ledger_.size()); }
   bool HasWork() const override {
     return !waiting_.empty() || !pulling_.empty() || !running_.empty();
@@ -51,11 +52,12 @@ class SchedulerImpl : public Scheduler {
   std::optional<RequestInfo> Inspect(RequestId id, Time now) const override;
   std::vector<RequestInfo> InspectAll(Time now) const override;
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
-  void DrainPulls(std::vector<KvPull>& pulls) override;
   void KvArrived(RequestId id, bool complete, Time now) override;
   void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
   std::vector<BlockIndex> HeldBlocks(RequestId id) const override;
-  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens) override;
+  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
+                      std::vector<KvPull>& pulls) override;
+  void CloseImport(RequestId id, Time now) override;
   bool ExtendHold(RequestId id, Time now, Duration hold_kv) override;
   void ReleaseKv(RequestId id) override;
   std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) override;
@@ -111,7 +113,6 @@ class SchedulerImpl : public Scheduler {
 
   // scheduler.cc
   Status CheckFits(const NewRequest& request, int output_limit) const;
-  int OutputLimitOf(const NewRequest& request) const;
   int WorstCaseBlocks(const NewRequest& request, int output_limit) const;
   int ModelLenMax() const;
   Request* Find(RequestId id) const;
@@ -184,7 +185,7 @@ class SchedulerImpl : public Scheduler {
   // lifecycle.cc
   // Appends an empty output for `sequence`.
   RequestOutput& AppendOutput(const Sequence& sequence, std::vector<RequestOutput>& outputs) const;
-  void End(Sequence& sequence, RequestOutput& output);
+  void End(Sequence& sequence, FinishReason reason, RequestOutput& output);
   void FreeBlocks(Sequence& sequence);
   void MaybeForkPrompt(Request& request);
   void StartSiblings(Request& request);
@@ -195,14 +196,13 @@ class SchedulerImpl : public Scheduler {
   void Reap(Request& request);
 
   // handoff.cc
-  Status CheckHandOff(const NewRequest& request, int output_limit) const;
-  static Status CheckImports(const NewRequest& request);
-  static bool PromptLogprobsLacking(const NewRequest& request);
   int SharedBlocks(const Request& request) const;
   bool ImportsForked(const Request& request) const;
   bool StartPulling(Request& request);
   void TakeSiblingTables(Request& request);
   void AskForPull(const Sequence& sequence, int first_token);
+  void TakeReadyPulls(std::vector<KvPull>& pulls);
+  void MaybeEndImport(Request& request, Time now);
   void EndImport(Request& request);
   void NoteReads(std::span<const BlockCopy> copies);
   void DropUnsentSwaps();
@@ -237,7 +237,7 @@ class SchedulerImpl : public Scheduler {
   std::map<OrderKey, Request*> waiting_;           // not started, preempted or swapped out
   std::vector<Request*> running_;                  // in order
   std::map<OrderKey, Request*> pulling_;           // have blocks, wait for KV from elsewhere
-  std::vector<AskedPull> pulls_;                   // not drained yet
+  std::vector<AskedPull> pulls_;                   // may not start yet
   std::unordered_map<RequestId, int> pulls_due_;   // without a KvArrived so far
   int running_sequences_ = 0;                      // live sequences of running requests
   int pulling_sequences_ = 0;                      // and of pulling requests

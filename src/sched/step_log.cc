@@ -90,6 +90,8 @@ struct Encoder {
     if (r.times) out["times"] = EncodeTimes(*r.times);
     if (r.cached_prompt_tokens != 0) out["cached_prompt_tokens"] = r.cached_prompt_tokens;
     if (!r.imported_tokens.empty()) out["imported_tokens"] = r.imported_tokens;
+    if (r.import_open) out["import_open"] = true;
+    if (r.stop_after_prompt) out["stop_after_prompt"] = true;
     if (r.hold_kv) out["hold_kv_ns"] = r.hold_kv->ns;
     if (r.known_output_tokens) out["known_output_tokens"] = *r.known_output_tokens;
     return out;
@@ -115,6 +117,9 @@ struct Encoder {
     return {{"kv_extended", e.id.value()},
             {"more_output", e.more_output},
             {"imported_tokens", e.imported_tokens}};
+  }
+  Json operator()(const LoggedImportEnd& e) const {
+    return {{"import_closed", e.id.value()}, {"t", e.at.ns}};
   }
   Json operator()(const LoggedExport& e) const {
     return {{"expose", e.id.value()}, {"t", e.at.ns}, {"hold_kv_ns", e.hold_kv.ns}};

@@ -18,7 +18,7 @@
 
 namespace millrace::sched {
 
-inline constexpr int kStepLogVersion = 2;
+inline constexpr int kStepLogVersion = 3;
 inline constexpr size_t kStepLogBytesMax = size_t{4} << 30;
 
 struct LoggedAdd {
@@ -55,6 +55,10 @@ struct LoggedKvExtension {
   RequestId id;
   std::vector<TokenId> more_output;
   int imported_tokens = 0;
+};
+struct LoggedImportEnd {
+  Time at;
+  RequestId id;
 };
 struct LoggedExport {
   Time at;
@@ -101,8 +105,8 @@ struct LoggedCommit {
 
 using LogEntry =
     std::variant<LoggedAdd, LoggedAbort, LoggedCosts, LoggedReset, LoggedLimit, LoggedKvArrival,
-                 LoggedKvRelease, LoggedHoldExtension, LoggedKvExtension, LoggedExport, LoggedPause,
-                 LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
+                 LoggedKvRelease, LoggedHoldExtension, LoggedKvExtension, LoggedImportEnd,
+                 LoggedExport, LoggedPause, LoggedDetach, LoggedStep, LoggedIdle, LoggedCommit>;
 
 struct StepLog {
   SchedulerOptions options;

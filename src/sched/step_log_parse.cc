@@ -178,6 +178,8 @@ Result<LogEntry> ParseAdd(const Json& line) {
   MR_ASSIGN_OR_RETURN(add.request.times, ParseTimes(line));
   add.request.cached_prompt_tokens = f.Get<int>("cached_prompt_tokens");
   add.request.imported_tokens = f.Get<std::vector<int>>("imported_tokens");
+  add.request.import_open = f.Get<bool>("import_open");
+  add.request.stop_after_prompt = f.Get<bool>("stop_after_prompt");
   if (const auto hold_ns = f.Optional<int64_t>("hold_kv_ns")) {
     add.request.hold_kv = Duration{*hold_ns};
   }
@@ -250,6 +252,8 @@ Result<std::optional<LogEntry>> ParseHandOver(const Json& line) {
     entry = LoggedKvExtension{RequestId(f.Get<uint64_t>("kv_extended")),
                               f.Get<std::vector<TokenId>>("more_output"),
                               f.Get<int>("imported_tokens")};
+  } else if (line.contains("import_closed")) {
+    entry = LoggedImportEnd{f.At(), RequestId(f.Get<uint64_t>("import_closed"))};
   } else if (line.contains("expose")) {
     entry = LoggedExport{f.At(), RequestId(f.Get<uint64_t>("expose")),
                          Duration{f.Get<int64_t>("hold_kv_ns")}};
@@ -306,6 +310,25 @@ Status AnotherPipeline(const Json& first) {
                          cure);
 }
 
+Result<SchedulerOptions> ParseHeader(const Json& line) {
+  constexpr std::string_view kCure = "`millrace serve --step-log FILE` writes one";
+  const auto version = line.find("millrace_step_log");
+  if (version != line.end() && version->is_number_integer() && *version != kStepLogVersion) {
+    return InvalidArgument(fmt::format("a step log of version {}, only version {} is read; {}",
+                                       version->dump(), kStepLogVersion, kCure));
+  }
+  const auto options = line.find("options"), costs = line.find("costs");
+  const bool whole = version != line.end() && *version == kStepLogVersion &&
+                     options != line.end() && costs != line.end() && options->is_object() &&
+                     costs->is_object();
+  if (!whole) {
+    return InvalidArgument(fmt::format("not a step log of version {}; {}", kStepLogVersion, kCure));
+  }
+  MR_ASSIGN_OR_RETURN(SchedulerOptions parsed, ParseOptions(*options));
+  MR_ASSIGN_OR_RETURN(parsed.costs, ParseCosts(*costs));
+  return parsed;
+}
+
 }  // namespace
 
 Result<StepLog> ParseStepLog(std::string_view text) {
@@ -321,19 +344,9 @@ Result<StepLog> ParseStepLog(std::string_view text) {
     if (!line.ok()) return refuse(line.status());
     if (!line->is_object()) return refuse(InvalidArgument("not a JSON object"));
     if (!header) {
-      const auto options = line->find("options"), costs = line->find("costs");
-      if (line->value("millrace_step_log", Json()) != kStepLogVersion || options == line->end() ||
-          costs == line->end() || !options->is_object() || !costs->is_object()) {
-        return refuse(InvalidArgument(
-            fmt::format("not a step log of version {}; `millrace serve --step-log FILE` writes one",
-                        kStepLogVersion)));
-      }
-      auto parsed = ParseOptions(*options);
-      if (!parsed.ok()) return refuse(parsed.status());
-      log.options = std::move(*parsed);
-      auto parsed_costs = ParseCosts(*costs);
-      if (!parsed_costs.ok()) return refuse(parsed_costs.status());
-      log.options.costs = *parsed_costs;
+      auto options = ParseHeader(*line);
+      if (!options.ok()) return refuse(options.status());
+      log.options = std::move(*options);
       first = line->value("pipeline", Json());
       header = true;
       continue;

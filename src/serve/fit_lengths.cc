@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <optional>
+
 #include "serve/limits.h"
 #include "serve/request.h"
 
@@ -12,11 +14,9 @@ Parsed<FittedLengths> FitLengths(const GenerationOptions& options, const ParseCo
   int64_t generated = 0;
   int64_t logprobs = 0;
   for (int prompt : prompt_tokens) {
-    const int room = context.max_model_len - prompt;
-    if (room < 1 || params.max_tokens.value_or(1) > room) {
-      return ContextTooLong(context.max_model_len, prompt, params.max_tokens);
-    }
-    const int max_tokens = params.max_tokens.value_or(room);
+    const std::optional<int> limit = OutputLimit(params, prompt, context.max_model_len);
+    if (!limit) return ContextTooLong(context.max_model_len, prompt, params.max_tokens);
+    const int max_tokens = *limit;
     if (params.min_tokens > max_tokens) {
       return BadField("min_tokens",
                       fmt::format("min_tokens ({}) must not exceed the {} tokens that can be "

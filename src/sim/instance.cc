@@ -90,7 +90,7 @@ Instance::Instance(const InstanceOptions& options, std::unique_ptr<sched::Schedu
 }
 
 void Instance::Submit(Time now, std::vector<Time>& ends) {
-  while (const StepPlan* plan = scheduler_->Schedule(now)) {
+  while (const StepPlan* plan = scheduler_->Schedule(now, pulls_)) {
     InFlight step;
     if (!spare_.empty()) {
       step.answer = std::move(spare_.back());
@@ -164,6 +164,7 @@ void Instance::Restart(Time now) {
   use_.preemptions += stats.preemptions_recompute + stats.preemptions_swap;
   scheduler_ = NewScheduler(options_).value();  // the options were accepted before
   in_flight_.clear();
+  pulls_.clear();
   owed_s_ = 0;
   pending_requests_ = 0;
   for (Stage& stage : stages_) {
@@ -177,7 +178,7 @@ void Instance::Finish(Time now, StepResult& result, std::vector<RequestOutput>& 
   InFlight step = std::move(in_flight_.front());
   in_flight_.pop_front();
   step.answer.WriteTo(result);
-  scheduler_->Commit(result, now, outputs);
+  scheduler_->Commit(result, now, outputs, pulls_);
   CountKv(now);
   spare_.push_back(std::move(step.answer));
 }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -95,6 +96,8 @@ class Instance {
   // Submits every step that can start now. Appends the end time of each to `ends`, in order; the
   // caller calls Finish at each.
   void Submit(Time now, std::vector<Time>& ends);
+  // Pulls that the scheduler has asked for since the last call. Their KvArrived is the caller's.
+  std::vector<sched::KvPull> TakePulls() { return std::exchange(pulls_, {}); }
   // The oldest step in flight ended at `now`. Appends the outputs. Overwrites `result`, which all
   // instances may share. REQUIRES: a step is in flight.
   void Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs);
@@ -141,6 +144,7 @@ class Instance {
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<Stage> stages_;
   std::deque<InFlight> in_flight_;
+  std::vector<sched::KvPull> pulls_;
   std::vector<StepAnswer> spare_;
   StepRecord record_;
   InstanceUse use_;

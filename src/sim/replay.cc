@@ -33,6 +33,7 @@ class Player {
   // Returns false at a difference; nothing after it can be compared.
   Result<bool> Play(const sched::LogEntry& entry, Time now) {
     outputs_.clear();
+    pulls_.clear();  // their ends are in the log
     if (const auto* add = std::get_if<sched::LoggedAdd>(&entry)) {
       ++report_.requests;
       if (!ids_.insert(add->request.id).second) {
@@ -60,7 +61,9 @@ class Player {
       (void)scheduler_->ExtendHold(longer->id, now, longer->hold_kv);
     } else if (const auto* more = std::get_if<sched::LoggedKvExtension>(&entry)) {
       MR_RETURN_IF_ERROR(
-          scheduler_->ExtendImport(more->id, more->more_output, more->imported_tokens));
+          scheduler_->ExtendImport(more->id, more->more_output, more->imported_tokens, pulls_));
+    } else if (const auto* closed = std::get_if<sched::LoggedImportEnd>(&entry)) {
+      scheduler_->CloseImport(closed->id, now);
     } else if (const auto* exported = std::get_if<sched::LoggedExport>(&entry)) {
       (void)scheduler_->Export(exported->id, now, exported->hold_kv);
     } else if (const auto* pause = std::get_if<sched::LoggedPause>(&entry)) {
@@ -81,7 +84,7 @@ class Player {
 
  private:
   bool Decide(const LoggedStep& logged, Time now) {
-    const StepPlan* plan = scheduler_->Schedule(now);
+    const StepPlan* plan = scheduler_->Schedule(now, pulls_);
     const LoggedStep ours = plan == nullptr ? LoggedStep{} : LoggedStep::Of(*plan, now);
     if (plan == nullptr || !ours.SameDecision(logged)) {
       report_.first_difference =
@@ -91,13 +94,11 @@ class Player {
     }
     ++report_.steps;
     in_flight_ = ours;
-    pulls_.clear();
-    scheduler_->DrainPulls(pulls_);
     return true;
   }
 
   bool Idle(Time now) {
-    const StepPlan* plan = scheduler_->Schedule(now);
+    const StepPlan* plan = scheduler_->Schedule(now, pulls_);
     if (!plan) return true;
     report_.first_difference = fmt::format("at {} ns: the log has no step; the replay decided {}",
                                            now.ns, Describe(LoggedStep::Of(*plan, now)));
@@ -119,7 +120,7 @@ class Player {
       report_.tokens += commit.tokens[i].has_value();
     }
     in_flight_.reset();
-    scheduler_->Commit(result, now, outputs_);
+    scheduler_->Commit(result, now, outputs_, pulls_);
     return OkStatus();
   }
 
@@ -136,6 +137,7 @@ std::optional<Time> TimeOf(const sched::LogEntry& entry) {
   if (const auto* e = std::get_if<sched::LoggedAbort>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedKvArrival>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedHoldExtension>(&entry)) return e->at;
+  if (const auto* e = std::get_if<sched::LoggedImportEnd>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedExport>(&entry)) return e->at;
   if (const auto* e = std::get_if<sched::LoggedDetach>(&entry)) return e->at;
   if (const auto* e = std::get_if<LoggedStep>(&entry)) return e->at;

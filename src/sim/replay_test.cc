@@ -136,17 +136,19 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
   for (int turn = 0; turn < 600; ++turn) {
     h.Turn();
     h.Advance(Duration::Millis(1));
-    h.scheduler().DrainPulls(pulls);
+    for (sched::KvPull& pull : h.TakePulls()) pulls.push_back(std::move(pull));
     if (rng.Between(0, 5) == 0) {
       SamplingParams params;
       params.n = rng.Between(0, 5) == 0 ? 2 : 1;
       params.max_tokens = static_cast<int>(rng.Between(20, 60));
       (void)h.Add(RandomPrompt(rng), params, [&](sched::NewRequest& r) {
         r.id = RequestId(++last_id);
-        if (rng.Between(0, 1)) return;
+        r.stop_after_prompt = params.n == 1 && rng.Between(0, 3) == 0;
+        if (r.stop_after_prompt || rng.Between(0, 1)) return;
         r.times = RequestTimes{.arrived = h.now(), .first_token = h.now()};
         for (int k = 0; k < params.n; ++k) r.resumed.push_back({RandomPrompt(rng), k == 1});
         for (auto& s : r.resumed) s.output.resize(std::min<size_t>(s.output.size(), 19));
+        r.import_open = params.n == 1 && rng.Between(0, 4) != 0;
         for (const auto& s : r.resumed) {
           r.imported_tokens.push_back(s.finished ? 0 : static_cast<int>(r.prompt->size()));
         }
@@ -163,7 +165,10 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
       case 2: (void)h.scheduler().Pause(id); break;
       case 3:
         if (pulls.empty()) break;
-        (void)h.scheduler().ExtendImport(pulls.back().id, {1, 2, 3}, pulls.back().end_token + 2);
+        (void)h.ExtendImport(pulls.back().id, {1, 2, 3}, pulls.back().end_token + 2);
+        break;
+      case 7:
+        h.scheduler().CloseImport(pulls.empty() ? id : pulls.back().id, h.now());
         break;
       case 4: h.scheduler().ReleaseKv(id); break;
       case 5: (void)h.scheduler().ExtendHold(id, h.now(), Duration::Millis(20)); break;
@@ -188,7 +193,8 @@ TEST(Replay, HandOversAreDecidedTheSameAgain) {
     const std::string text = RecordHandOvers(seed, rng);
     for (const char* kind :
          {"\"kv_extended\"", "\"detach\"", "\"expose\"", "\"freeze\"", "\"resumed\"", "\"times\"",
-          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\""}) {
+          "\"kv_arrived\"", "\"hold_extended\"", "\"limit_blocks\"", "\"import_open\"",
+          "\"import_closed\"", "\"stop_after_prompt\""}) {
       EXPECT_NE(text.find(kind), std::string::npos) << kind << " never happened";
     }
     const auto log = sched::ParseStepLog(text);
@@ -212,6 +218,9 @@ TEST(StepLog, WrongLinesAreNamed) {
   };
   expect("", "empty");
   expect("{}\n", "line 1");
+  std::string earlier = text;
+  earlier.replace(text.find("step_log\":3"), 11, "step_log\":2");
+  expect(earlier, "a step log of version 2, only version 3 is read; `millrace serve --step-log");
   expect(text + "nonsense\n", "line");
   expect(text + "{\"step\": 1}\n", "line");
   expect(text + "{\"commit\": \"x\", \"tokens\": []}\n", "\"commit\"");

@@ -89,10 +89,8 @@ void Service::Hear(int index, RequestOutput& output, Time now) {
       (!output.tokens.empty() || output.finish)) {
     prefill_ahead_[index] = prefill_ahead_[index] - PrefillTime(index, request.prompt_tokens);
   }
-  const bool hands_over = options_.instances[index].role == StageRole::kPrefill &&
-                          output.finish == FinishReason::kLength && request.output_tokens > 1;
-  if (output.finish) instances_[index]->NoteEnded();
-  if (hands_over) output.finish.reset();
+  const bool hands_over = output.times && !output.finish;  // it has stopped after its prompt
+  if (output.times) instances_[index]->NoteEnded();
   recorder_.Heard(output, now);
   if (hands_over) HandOver(output.request, index, output.tokens.back(), now);
 }
@@ -111,11 +109,11 @@ void Service::Arrive(const SimRequest& request, Time now) {
   }
   const int index = Dispatch(entries_);
   const bool prefill_only = options_.instances[index].role == StageRole::kPrefill;
-  const int output_tokens = prefill_only ? 1 : request.output_tokens;
   sched::NewRequest asked{.id = id,
                           .prompt = PromptOf(request.prompt_tokens),
-                          .params = SharedParams(output_tokens),
-                          .known_output_tokens = output_tokens};
+                          .params = SharedParams(request.output_tokens),
+                          .known_output_tokens = request.output_tokens,
+                          .stop_after_prompt = prefill_only};
   if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
   instances_[index]->NoteArrival();
   Give(index, std::move(asked), now);

@@ -158,7 +158,6 @@ class Service {
   std::vector<Duration> prefill_ahead_;  // of kPredictedTime: prefill time ahead on each instance
   std::unordered_map<RequestId, Handed> handed_;  // waiting for their pull
   Slots<Pull> pulls_;
-  std::vector<sched::KvPull> asked_;
   std::vector<Time> link_free_;      // per instance: its network card
   std::vector<Duration> link_busy_;  // the same
   Availability availability_;

@@ -42,10 +42,8 @@ void Service::HandOver(RequestId id, int from, TokenId first_token, Time now) {
 }
 
 void Service::StartPulls(int index, Time now) {
-  asked_.clear();
-  instances_[index]->scheduler().DrainPulls(asked_);
   const KvTransferOptions& link = options_.kv_transfer;
-  for (const sched::KvPull& ask : asked_) {
+  for (const sched::KvPull& ask : instances_[index]->TakePulls()) {
     const auto handed = handed_.extract(ask.id);
     MR_CHECK(!handed.empty()) << "request " << ask.id << " was not handed over";
     const int from = handed.mapped().from;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "model/test_folder.h"
 #include "stage/testing_pipelines.h"
@@ -51,7 +53,7 @@ class Side {
   }
 
   bool Step() {
-    const StepPlan* plan = scheduler_->Schedule(Time{});
+    const StepPlan* plan = scheduler_->Schedule(Time{}, pulls_);
     if (plan == nullptr) return false;
     std::vector<std::byte> rows;
     StepResult result;
@@ -63,7 +65,7 @@ class Side {
       result = std::move(part.result);
     }
     std::vector<RequestOutput> outputs;
-    scheduler_->Commit(result, Time{}, outputs);
+    scheduler_->Commit(result, Time{}, outputs, pulls_);
     for (const RequestOutput& out : outputs) {
       auto& tokens = tokens_[{out.request, out.index}];
       tokens.insert(tokens.end(), out.tokens.begin(), out.tokens.end());
@@ -97,12 +99,14 @@ class Side {
   }
 
   sched::Scheduler& scheduler() { return *scheduler_; }
+  std::vector<sched::KvPull> TakePulls() { return std::exchange(pulls_, {}); }
   ModelStage& stage(size_t i) { return *stages_[i]; }
   const std::vector<TokenId>& tokens(RequestId id, int index = 0) { return tokens_[{id, index}]; }
 
  private:
   std::vector<std::unique_ptr<ModelStage>> stages_;
   std::unique_ptr<sched::Scheduler> scheduler_;
+  std::vector<sched::KvPull> pulls_;
   std::map<std::pair<RequestId, int>, std::vector<TokenId>> tokens_;
 };
 
@@ -164,8 +168,7 @@ TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
     rest.imported_tokens = {imported};
     to.Add(std::move(rest));
     do {
-      std::vector<sched::KvPull> pulls;
-      to.scheduler().DrainPulls(pulls);
+      const std::vector<sched::KvPull> pulls = to.TakePulls();
       for (const sched::KvPull& pull : pulls) {
         to.Pull(pull, from, from.scheduler().HeldBlocks(pull.id), rng);
         pulled += pull.end_token - pull.first_token;
@@ -175,8 +178,7 @@ TEST_P(KvMoveTest, DecodingContinuesWhereTheKvWasWritten) {
     } while (to.Step() && rng.Between(0, 9) > 0);
   }
   while (to.scheduler().HasWork()) {
-    std::vector<sched::KvPull> pulls;
-    to.scheduler().DrainPulls(pulls);
+    const std::vector<sched::KvPull> pulls = to.TakePulls();
     for (const sched::KvPull& pull : pulls) {
       to.Pull(pull, from, from.scheduler().HeldBlocks(pull.id), rng);
       pulled += pull.end_token - pull.first_token;
@@ -217,8 +219,7 @@ TEST_P(KvMoveTest, SeveralSequencesContinueWhereTheKvWasWritten) {
     to.Add(std::move(left->request));
     while (to.scheduler().HasWork()) {
       const bool stepped = to.Step();
-      std::vector<sched::KvPull> pulls;
-      to.scheduler().DrainPulls(pulls);
+      const std::vector<sched::KvPull> pulls = to.TakePulls();
       for (const sched::KvPull& pull : pulls) {
         own += pull.index > 0;
         to.Pull(pull, from, left->kv[static_cast<size_t>(pull.index)].blocks, rng);

@@ -73,13 +73,13 @@ class Way {
 
   bool Turn() {
     for (;;) {
-      const StepPlan* plan = scheduler_->Schedule({});
+      const StepPlan* plan = scheduler_->Schedule({}, pulls_);
       if (plan != nullptr) in_flight_.push_back(*plan);
       Fetch();
       if (plan == nullptr) break;
     }
     if (in_flight_.empty()) return scheduler_->HasWork();
-    scheduler_->Commit(Run(in_flight_.front(), hops_.size()), {}, outputs_);
+    scheduler_->Commit(Run(in_flight_.front(), hops_.size()), {}, outputs_, pulls_);
     in_flight_.pop_front();
     scheduler_->CheckIntegrity();
     return true;
@@ -191,9 +191,7 @@ class Way {
 
   // Fetches as a controller does: from the lost pipeline, hop by hop.
   void Fetch() {
-    std::vector<sched::KvPull> pulls;
-    scheduler_->DrainPulls(pulls);
-    for (const sched::KvPull& pull : pulls) {
+    for (const sched::KvPull& pull : std::exchange(pulls_, {})) {
       std::vector<bool> has(static_cast<size_t>(kModel.num_layers));
       std::set<int> rows;  // by the layer they enter
       for (size_t l = 0; l < left_hops_.size(); ++l) {
@@ -270,6 +268,7 @@ class Way {
   std::set<int> lacking_begins_;
   int lost_again_ = 0;
   std::vector<RequestOutput> outputs_;
+  std::vector<sched::KvPull> pulls_;
 };
 
 }  // namespace millrace::stage

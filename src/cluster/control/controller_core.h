@@ -145,6 +145,7 @@ class ControllerCore {
     bool open = false;
     bool retiring = false;  // takes no more requests: replaced, or a worker drains
     std::set<RequestId> requests;
+    std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
     bool Uses(WorkerId worker) const;
   };
   struct Tracked {
@@ -153,7 +154,7 @@ class ControllerCore {
     std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
     int64_t delivered = 0;               // tokens
     Time arrived, waits_since;
-    sched::NewRequest spec;  // as the client sent it; a prefill pipeline has other parameters
+    sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
     std::optional<Route> route;                // chosen by the router
     std::optional<RecoverableKv> left;
@@ -314,7 +315,6 @@ class ControllerCore {
   std::unordered_map<TransferId, uint64_t> transfers_;
 
   std::vector<RequestOutput> outputs_;
-  std::vector<sched::KvPull> pulls_;
   std::vector<sched::PreemptionRecord> preemptions_;
   sched::SchedulerStats closed_pipelines_;  // counters of closed pipelines
   ControllerCounters counters_;

@@ -53,7 +53,6 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& last,
   request.cached_prompt_tokens = last.cached_prompt_tokens;
   request.resumed.resize(1);
   request.resumed.front().output.assign(last.tokens.begin(), last.tokens.end());
-  last.finish.reset();
   last.times.reset();
 
   tracked.waiting = request;
@@ -99,6 +98,7 @@ Status ControllerCore::StartMove(RequestId id, Pipeline& from, Pipeline& to, Tim
   move.imported = whole;
   move.resumed = std::ssize(copy->request.resumed.front().output);
   copy->request.imported_tokens = {whole};
+  copy->request.import_open = true;
   if (Status added = to.scheduler->Add(std::move(copy->request), now); !added.ok()) {
     from.scheduler->ReleaseKv(id);
     return added;
@@ -110,10 +110,8 @@ Status ControllerCore::StartMove(RequestId id, Pipeline& from, Pipeline& to, Tim
 }
 
 void ControllerCore::StartPulls(Pipeline& pipeline, Time now) {
-  pulls_.clear();
-  pipeline.scheduler->DrainPulls(pulls_);
   std::vector<PullJob> failed;
-  for (const sched::KvPull& pull : pulls_) {
+  for (const sched::KvPull& pull : std::exchange(pipeline.pulls, {})) {
     const auto move = moves_.find(pull.id);
     const Pipeline* from =
         move == moves_.end() || move->second.to != pipeline.id ? nullptr : Find(move->second.from);
@@ -245,15 +243,10 @@ void ControllerCore::PullEnded(const PullJob& job, Time now) {
   }
   Move& move = found->second;
   move.complete = move.complete && job.complete && SourceStillHolds(job.pull.id, move, now);
-  if (move.phase == Move::Phase::kTail) {
-    if (!move.complete && FetchTail(*to, job, now)) return;
-    for (++move.arrivals_due; move.arrivals_due > 0; --move.arrivals_due) {
-      to->scheduler->KvArrived(job.pull.id, move.complete, now);
-    }
-    return EndMove(job.pull.id, move.complete);
-  }
-  ++move.arrivals_due;
-  ContinueMove(job.pull.id, now);
+  const bool tail = move.phase == Move::Phase::kTail;
+  if (tail && !move.complete && FetchTail(*to, job, now)) return;
+  to->scheduler->KvArrived(job.pull.id, move.complete, now);
+  tail ? EndMove(job.pull.id, move.complete) : ContinueMove(job.pull.id, now);
 }
 
 // A round has arrived: starts another one, or pauses the request for the tail.
@@ -268,14 +261,11 @@ void ControllerCore::ContinueMove(RequestId id, Time now) {
   const int64_t behind = whole - move.imported;
   if (behind > kTailTokensMax && ++move.rounds < kRoundsMax) {
     const std::vector<TokenId>& output = copy->request.resumed.front().output;
-    const Status extended =
-        to.scheduler->ExtendImport(id, {output.begin() + move.resumed, output.end()}, whole);
+    const Status extended = to.scheduler->ExtendImport(
+        id, {output.begin() + move.resumed, output.end()}, whole, to.pulls);
     if (!extended.ok()) return AbandonMove(id, now);
     move.imported = whole;
     move.resumed = std::ssize(output);
-    for (; move.arrivals_due > 0; --move.arrivals_due) {
-      to.scheduler->KvArrived(id, true, now);
-    }
     dirty_.insert(to.id);
     return;
   }
@@ -312,7 +302,7 @@ void ControllerCore::FinishPause(RequestId id, Time now) {
   if (more) {
     const Status extended = to.scheduler->ExtendImport(
         id, {output.begin() + move.resumed, output.end()},
-        std::max(detached->computed_tokens(), static_cast<int>(move.imported)));
+        std::max(detached->computed_tokens(), static_cast<int>(move.imported)), to.pulls);
     if (!extended.ok()) {
       from.scheduler->ReleaseKv(id);
       tracked.pipeline.reset();
@@ -320,17 +310,14 @@ void ControllerCore::FinishPause(RequestId id, Time now) {
       return Wait(id, tracked, std::move(detached->request), now);
     }
   }
+  to.scheduler->CloseImport(id, now);
   tracked.pipeline = to.id;
   to.requests.insert(id);
   if (router_) tracked.route = to.route;
   const bool pulls_again = detached->computed_tokens() > move.imported;
   move.phase = Move::Phase::kTail;
   dirty_.insert(to.id);
-  if (pulls_again) return;
-  for (; move.arrivals_due > 0; --move.arrivals_due) {
-    to.scheduler->KvArrived(id, move.complete, now);
-  }
-  EndMove(id, move.complete);
+  if (!pulls_again) EndMove(id, move.complete);
 }
 
 void ControllerCore::EndMove(RequestId id, bool complete) {
@@ -351,7 +338,6 @@ void ControllerCore::AbandonMove(RequestId id, Time now) {
   ++counters_.moves_failed;
   if (Pipeline* to = Find(move.to)) {
     if (move.phase != Move::Phase::kTail) (void)to->scheduler->Detach(id, now, std::nullopt);
-    for (int i = 0; i < move.arrivals_due; ++i) to->scheduler->KvArrived(id, false, now);
     dirty_.insert(to->id);
   }
   if (Pipeline* from = Find(move.from); from != nullptr && move.phase != Move::Phase::kTail) {

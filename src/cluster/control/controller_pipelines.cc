@@ -196,7 +196,7 @@ void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
     }
   }
   const size_t first = outputs_.size();
-  pipeline->scheduler->Commit(message.result, now, outputs_);
+  pipeline->scheduler->Commit(message.result, now, outputs_, pipeline->pulls);
   dirty_.insert(pipeline->id);
   if (pipeline->scheduler->steps_in_flight() == 0) turns_.Idle(pipeline->id, dirty_);
   FilterOutputs(*pipeline, first, now);
@@ -324,7 +324,7 @@ void ControllerCore::ClosePipeline(PipelineId id) {
 
 void ControllerCore::Pump(Pipeline& pipeline, Time now) {
   if (turns_.MayStep(pipeline.id)) {
-    while (const StepPlan* plan = pipeline.scheduler->Schedule(now)) {
+    while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
       if (pipeline.prefill) pipeline.prefill->Submitted(*plan, now);
       for (WorkerId worker : pipeline.workers.front())
         Send(worker, PipelineStep{pipeline.id, *plan});

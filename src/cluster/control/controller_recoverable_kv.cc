@@ -193,7 +193,6 @@ bool ControllerCore::FetchTail(Pipeline& to, const PullJob& job, Time now) {
   moves_.erase(id);
   ++counters_.moves_failed;
   ++counters_.replays;
-  for (int i = 0; i < move.arrivals_due; ++i) to.scheduler->KvArrived(id, true, now);
   sched::KvPull pull = job.pull;
   pull.first_token = *move.first_token;
   if (!StartFetch(to, pull, /*doubtful=*/true)) FetchFailed(to, id, now);

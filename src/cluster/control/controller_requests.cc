@@ -15,8 +15,9 @@ namespace millrace::cluster {
 // The maximum number of tokens that the request may generate, over all its sequences.
 int64_t ControllerCore::OutputLimit(const Tracked& tracked) const {
   const SamplingParams& params = *tracked.spec.params;
-  const int64_t room = std::max(1, options_.scheduler.max_model_len - tracked.prompt_tokens());
-  return std::min<int64_t>(params.max_tokens.value_or(room), room) * params.n;
+  const auto each =
+      millrace::OutputLimit(params, tracked.prompt_tokens(), options_.scheduler.max_model_len);
+  return int64_t{each.value_or(1)} * params.n;
 }
 
 Status ControllerCore::Submit(sched::NewRequest request, Time now) {
@@ -73,9 +74,6 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
 }
 
 void ControllerCore::Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now) {
-  request.params = tracked.spec.params;  // a prefill pipeline has changed them
-  request.hold_kv.reset();
-  request.imported_tokens.clear();
   tracked.waiting = std::move(request);
   tracked.waits_since = now;
   waiting_.emplace(tracked.arrived, id);
@@ -137,11 +135,8 @@ std::vector<int> ControllerCore::ToFetch(RequestId id, Tracked& tracked, const P
 
 Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked, Time now) {
   sched::NewRequest request = *tracked.waiting;
-  request.params = tracked.spec.params;
   if (pipeline.role == StageRole::kPrefill) {
-    auto first_token = std::make_shared<SamplingParams>(*tracked.spec.params);
-    first_token->max_tokens = 1;
-    request.params = std::move(first_token);
+    request.stop_after_prompt = true;
     request.hold_kv = options_.hold_limit;
   }
   std::vector<int> to_fetch = ToFetch(id, tracked, pipeline);
@@ -239,9 +234,7 @@ void ControllerCore::FilterOutputs(Pipeline& pipeline, size_t first, Time now) {
     Tracked& tracked = found->second;
     tracked.delivered += static_cast<int64_t>(output.tokens.size());
     if (output.times.has_value()) {  // the last
-      const bool continues = pipeline.role == StageRole::kPrefill &&
-                             output.finish == FinishReason::kLength && OutputLimit(tracked) > 1;
-      if (continues) {
+      if (!output.finish) {          // it has stopped after its prompt
         HandOver(pipeline, id, output, now);
       } else {
         if (moves_.contains(id)) AbandonMove(id, now);

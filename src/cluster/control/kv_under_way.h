@@ -53,8 +53,7 @@ struct Move {
   std::optional<ExportKv> exported = {};  // the last message to the source's workers
   Time renew_at = {};                     // the source's leases
   int rounds = 0;
-  int arrivals_due = 0;  // KvArrived calls held back, so that it does not run in both pipelines
-  bool complete = true;  // all KV so far has arrived intact
+  bool complete = true;            // all KV so far has arrived intact
   std::optional<Time> held_until;  // once the source only holds the KV
   int held_tokens = 0;             // tokens in the held KV
   std::optional<int> first_token;  // of the first pull

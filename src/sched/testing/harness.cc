@@ -59,8 +59,15 @@ void Harness::Abort(RequestId id, std::optional<int> index) {
   Audit();
 }
 
+Status Harness::ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens) {
+  const Status extended =
+      scheduler_->ExtendImport(id, std::move(more_output), imported_tokens, pulls_);
+  Audit();
+  return extended;
+}
+
 const StepPlan* Harness::Schedule() {
-  const StepPlan* plan = scheduler_->Schedule(now_);
+  const StepPlan* plan = scheduler_->Schedule(now_, pulls_);
   Audit();
   if (!plan) return nullptr;
   CheckWrites(*plan);
@@ -106,7 +113,7 @@ void Harness::Commit(const std::function<void(StepResult&)>& change) {
   StepResult result = Run(flights_.front().plan);
   flights_.pop_front();
   if (change) change(result);
-  scheduler_->Commit(result, now_, fresh_);
+  scheduler_->Commit(result, now_, fresh_, pulls_);
   Collect();
   Audit();
 }
@@ -145,12 +152,13 @@ void Harness::RunToEnd(int turns_max) {
 void Harness::Collect() {
   for (RequestOutput& output : fresh_) {
     SequenceOutcome& outcome = outcomes_[{output.request, output.index}];
-    MR_CHECK(!outcome.finish) << "output of request " << output.request << " after its end";
+    MR_CHECK(!outcome.ended) << "output of request " << output.request << " after its end";
     outcome.tokens.insert(outcome.tokens.end(), output.tokens.begin(), output.tokens.end());
     outcome.logprobs.insert(outcome.logprobs.end(), output.logprobs.begin(), output.logprobs.end());
     outcome.prompt_logprobs.insert(outcome.prompt_logprobs.end(), output.prompt_logprobs.begin(),
                                    output.prompt_logprobs.end());
     outcome.finish = output.finish;
+    outcome.ended = output.finish || output.times;
     outcome.error = output.error;
     outcome.cached_prompt_tokens = output.cached_prompt_tokens;
     outputs_.push_back(std::move(output));
@@ -171,7 +179,7 @@ const SequenceOutcome& Harness::outcome(RequestId id, int index) const {
 bool Harness::finished(RequestId id) const {
   const int n = sequences_.at(id);
   for (int i = 0; i < n; ++i) {
-    if (!outcome(id, i).finish) return false;
+    if (!outcome(id, i).ended) return false;
   }
   return true;
 }

@@ -30,6 +30,7 @@ struct SequenceOutcome {
   std::vector<PositionLogprobs> logprobs;
   std::vector<PositionLogprobs> prompt_logprobs;
   std::optional<FinishReason> finish;
+  bool ended = false;  // without a reason: stopped after its prompt
   int cached_prompt_tokens = 0;
   Status error;
 };
@@ -54,6 +55,7 @@ class Harness {
   // Unchanged, including its id.
   Status AddAsIs(NewRequest request);
   void Abort(RequestId id, std::optional<int> index = {});
+  Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens);
   // Builds a step and passes it to the model; nullptr when there is none.
   const StepPlan* Schedule();
   // Commits the oldest step in flight; `change` may modify its result.
@@ -68,6 +70,8 @@ class Harness {
   bool finished(RequestId id) const;
   // Every output since the last call.
   std::vector<RequestOutput> TakeOutputs() { return std::exchange(outputs_, {}); }
+  // Every pull since the last call.
+  std::vector<KvPull> TakePulls() { return std::exchange(pulls_, {}); }
 
  private:
   using Prompt = std::shared_ptr<const std::vector<TokenId>>;
@@ -94,6 +98,7 @@ class Harness {
   std::map<SequenceId, Prompt> prompts_;
   std::vector<RequestOutput> fresh_;
   std::vector<RequestOutput> outputs_;
+  std::vector<KvPull> pulls_;
   std::map<std::pair<RequestId, int>, SequenceOutcome> outcomes_;
   std::map<RequestId, int> sequences_;
 };

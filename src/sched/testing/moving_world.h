@@ -122,9 +122,7 @@ class MovingWorld {
   }
 
   void Collect(int side) {
-    std::vector<KvPull> drained;
-    scheduler(side).DrainPulls(drained);
-    for (KvPull& pull : drained) {
+    for (KvPull& pull : sides_[side]->TakePulls()) {
       ++counts_.pulls;
       const Job& job = jobs_.at(pull.id);
       counts_.sibling_pulls += pull.index > 0 && !job.delivered[0].finished;
@@ -132,7 +130,6 @@ class MovingWorld {
     }
   }
 
-  // The last pull of a migrating request is completed only after its source has released it.
   void EndPull() {
     const size_t i = rng_.Next() % pulls_.size();
     const Pulling p = pulls_[i];
@@ -140,7 +137,6 @@ class MovingWorld {
     const auto same = std::ranges::count_if(pulls_, [&](const Pulling& other) {
       return other.pull.id == p.pull.id && other.to == p.to;
     });
-    if (job.migrating && job.side != p.to && same == 1) return;
     pulls_.erase(pulls_.begin() + static_cast<long>(i));
     const std::vector<BlockIndex> source = SourceOf(job, p);
     const bool there = std::ssize(source) * kMovesBlockSize >= p.pull.end_token;
@@ -158,7 +154,8 @@ class MovingWorld {
       scheduler(p.to).KvArrived(p.pull.id, lacking == LayerRange{0, 0}, now);
     }
     scheduler(p.to).CheckIntegrity();
-    if (same == 1) scheduler(1 - p.to).ReleaseKv(p.pull.id);
+    const bool runs_there = job.migrating && job.side != p.to;
+    if (same == 1 && !runs_there) scheduler(1 - p.to).ReleaseKv(p.pull.id);
   }
 
   // The source's table of the pulled tokens, if it still holds them.
@@ -272,6 +269,7 @@ class MovingWorld {
     }
     if (known->computed_tokens() == 0) return;
     known->request.imported_tokens = {known->computed_tokens()};
+    known->request.import_open = true;
     job.shared = known->request.resumed.front().output.size();
     if (!sides_[1 - job.side]->AddAsIs(std::move(known->request)).ok()) return;
     job.migrating = true;
@@ -301,8 +299,6 @@ class MovingWorld {
     const auto there = scheduler(to).Inspect(id, sides_[to]->now());
     ASSERT_TRUE(there.has_value());
     if (there->state != RequestState::kPulling) return;
-    Collect(to);
-    // All of its pulls but the last may have been completed; the last is completed only after this.
     const bool last = rng_.Between(0, 2) == 0 && scheduler(from).Pause(id);
     auto more = last ? scheduler(from).Detach(id, sides_[from]->now(), kMovesHold)
                      : scheduler(from).Export(id, sides_[from]->now(), kMovesHold);
@@ -311,11 +307,12 @@ class MovingWorld {
     const std::vector<TokenId> fresh(output.begin() + static_cast<long>(job.shared), output.end());
     const Status extended = more->computed_tokens() == 0
                                 ? FailedPrecondition("its KV is gone")
-                                : scheduler(to).ExtendImport(id, fresh, more->computed_tokens());
-    scheduler(to).CheckIntegrity();
+                                : sides_[to]->ExtendImport(id, fresh, more->computed_tokens());
     job.shared = output.size();
     if (extended.ok()) {
       if (last) {
+        scheduler(to).CloseImport(id, sides_[to]->now());
+        scheduler(to).CheckIntegrity();
         job.side = to;
         job.migrating = false;
       }
