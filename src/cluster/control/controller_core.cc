@@ -45,7 +45,11 @@ ControllerCore::ControllerCore(ControllerOptions options)
                    .max_model_len = options_.scheduler.max_model_len,
                    .secret = options_.secret},
                   members_, ids_, outbox_),
-      blame_(options_.deaths_max) {}
+      blame_(options_.deaths_max),
+      kv_pulls_({options_.num_layers, options_.hold_limit, options_.secret}, ids_, outbox_),
+      recoverable_(outbox_),
+      migrations_(
+          {ControllerOptions::kMovesMax, options_.scheduler.block_size, options_.hold_limit}) {}
 
 ControllerCore::~ControllerCore() = default;
 
@@ -85,7 +89,10 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   if (found == requests_.end()) return NotFound("the request is unknown or has ended");
   if (!found->second.pipeline)
     return FailedPrecondition("the request is waiting and has no KV to migrate");
-  if (moves_.contains(id)) return FailedPrecondition("the request is already migrating");
+  const RecoverableKv* left = recoverable_.Find(id);
+  if (migrations_.Find(id) != nullptr || (left != nullptr && left->moves)) {
+    return FailedPrecondition("the request is already migrating");
+  }
   Pipeline& from = pipelines_.at(*found->second.pipeline);
   if (from.Uses(worker->id)) {
     return FailedPrecondition(fmt::format("the request already runs on {}", name));
@@ -93,7 +100,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   for (auto& [pipeline_id, pipeline] : pipelines_) {
     if (pipeline.open && !pipeline.retiring && pipeline.role != StageRole::kPrefill &&
         pipeline.Uses(worker->id)) {
-      return StartMove(id, from, pipeline, now);
+      return StartMigration(id, from, pipeline, now);
     }
   }
   return FailedPrecondition(

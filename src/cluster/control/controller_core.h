@@ -5,8 +5,8 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), PipelineTurns, Router, BlameLedger. Deployment and pipelines act in Advance only; events
-// before it leave marks.
+// layers), PipelineTurns, KvPulls, RecoverableKvStore, Migrations, Router, BlameLedger. Deployment
+// and pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
 //  - Requests with the same route share a pipeline, which has one scheduler and one block table per
@@ -21,8 +21,7 @@
 // Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
 // workers), controller_retire.cc (pipelines follow the layout), controller_pipelines.cc (steps),
 // controller_requests.cc (queue and outputs), controller_routes.cc (routes of plans that branch),
-// controller_moves.cc (KV transfers between pipelines), controller_leases.cc (leases on that KV),
-// controller_recoverable_kv.cc (KV of lost pipelines), controller_status.cc (status).
+// controller_transfers.cc (KV transfers between pipelines), controller_status.cc (status).
 //
 // Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
 // time.
@@ -47,11 +46,13 @@
 #include "cluster/control/controller_status.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/id_source.h"
-#include "cluster/control/kv_under_way.h"
+#include "cluster/control/kv_pulls.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
+#include "cluster/control/migrations.h"
 #include "cluster/control/outbox.h"
 #include "cluster/control/pipeline_turns.h"
+#include "cluster/control/recoverable_kv.h"
 #include "cluster/control/router.h"
 #include "core/connection_id.h"
 #include "core/output.h"
@@ -157,7 +158,6 @@ class ControllerCore {
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
     std::optional<Route> route;                // chosen by the router
-    std::optional<RecoverableKv> left;
 
     int n() const { return spec.params->n; }
     int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
@@ -212,7 +212,6 @@ class ControllerCore {
   Placed Place(RequestId id, Tracked& tracked, Time now);
   Pipeline* ChoosePipeline(RequestId id, Tracked& tracked, Time now);
   Status AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked, Time now);
-  std::vector<int> ToFetch(RequestId id, Tracked& tracked, const Pipeline& pipeline);
   void Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now);
   void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
                   Time now);
@@ -229,61 +228,39 @@ class ControllerCore {
   void RerouteWaiting(Time now);
   void ApplyRouterDecisions(Time now);
 
-  // controller_moves.cc
-  void HandOver(Pipeline& from, RequestId id, RequestOutput& last, Time now);
-  Status StartMove(RequestId id, Pipeline& from, Pipeline& to, Time now);
-  void StartPulls(Pipeline& pipeline, Time now);
-  bool IsLeaving(const Pipeline& pipeline) const;
-  PulledActivations ActivationsFrom(const Pipeline* pipeline) const;
-  bool StartPull(Pipeline& pipeline, Move& move, const Pipeline& from, const sched::KvPull& pull,
-                 Time now);
+  // controller_transfers.cc
+  void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
+  Status StartMigration(RequestId id, Pipeline& from, Pipeline& to, Time now);
+  void StartPulls(Pipeline& to, Time now);
+  bool StartRound(Pipeline& to, const sched::KvPull& pull, Time now);
+  bool StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful);
   void On(ConnectionId from, const PullDone& message, Time now);
-  void PullEnded(const PullJob& job, Time now);
-  void ContinueMove(RequestId id, Time now);
-  void FinishPause(RequestId id, Time now);
-  void EndMove(RequestId id, bool complete);
-  void AbandonMove(RequestId id, Time now);
-  void EndMovesOf(PipelineId id, Time now);
-  void ReleaseSource(const Move& move, RequestId id);
-  void CloseSource(const Move& move, const Pipeline& from);
+  void RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
+  void FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
+  void FetchFailed(Pipeline& to, RequestId id, Time now);
   void ContinuePauses(Time now);
-  KvHandle NewHandle(PipelineId pipeline);
-  bool SourceStillHolds(RequestId id, const Move& move, Time now) const;
-  int WholeBlocks(int tokens) const;
-
-  // controller_leases.cc
-  void RenewLeases(Time now);
-  bool PullerAlive(PipelineId to, Time now) const;
-  void RenewMove(RequestId id, Move& move, Time now);
-  void RenewLeft(RequestId id, Tracked& tracked, Time now);
-  void RenewFetch(PullJob& job, Time now);
-  void ExportAgain(PipelineId pipeline, const ExportKv& exported);
-  bool RenewalDue(Time& renew_at, Time now) const;
-
-  // controller_recoverable_kv.cc
-  const std::vector<PipelineHop>* HopsOf(PipelineId id);
-  bool StillThere(const PipelineHop& hop) const;
+  void FinishPause(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused, Time now);
+  void AbandonMigration(RequestId id, Time now);
+  void EndMigrationsOf(PipelineId lost, Time now);
   void RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
                              std::optional<WorkerId> suspect, Time now);
-  // `held`: the blocks that the pipeline's scheduler still holds, if the pipeline continues.
-  void LeaveBehind(RequestId id, PipelineId pipeline, sched::DetachedRequest here,
+  void LeaveBehind(Pipeline& pipeline, RequestId id, sched::DetachedRequest here,
                    std::vector<BlockIndex> held);
-  void LeaveAtSource(RequestId id, const Move& move, Pipeline& from);
-  void DropLeft(RequestId id, Tracked& tracked);
-  void DropWaiters(PipelineId pipeline);
-  void CloseSurvivingStages(PipelineId id, const SurvivingStages& surviving_stages);
+  void MoveFailed(RequestId id, bool recomputes);
+  void DropKv(RequestId id);
+  void GiveUpKv(RequestId id);
+  void GiveUpKvIn(PipelineId pipeline);
   void ExpireSurvivingStages(Time now);
-  std::vector<PipelineHop> HoldersOf(LayerRange layers, PipelineId in);
-  bool StillLeft(RequestId id, const RecoverableKv& left);
-  bool CanFetch(RequestId id, const Tracked& tracked, const Pipeline& pipeline);
-  bool StartFetch(Pipeline& pipeline, const sched::KvPull& pull, bool doubtful = false);
-  bool FetchTail(Pipeline& to, const PullJob& job, Time now);
-  void FetchFrom(const PipelineHop& holder, const Pipeline& pipeline, size_t hop,
-                 const sched::KvPull& pull, uint64_t job_id, PullJob& job);
-  static void NoteFetched(PullJob& job, const PullDone& done);
-  void CloseFetch(const PullJob& job);
-  void FetchFailed(Pipeline& pipeline, RequestId id, Time now);
-  void FetchEnded(const PullJob& job, Time now);
+  bool StillIntact(RequestId id, const RecoverableKv& left);
+  std::vector<int> ToFetch(RequestId id, const Tracked& tracked, const Pipeline& pipeline);
+  void RenewLeases(Time now);
+  bool RenewKv(RequestId id, const RecoverableKv& left, Time now);
+  bool PullerAlive(PipelineId to, Time now) const;
+  bool IsLeaving(const Pipeline& pipeline) const;
+  PulledActivations ActivationsFrom(const Pipeline* pipeline) const;
+  bool StillThere(const PipelineHop& hop) const;
+  std::vector<PipelineHop> ReadableHops(PipelineId id);
+  sched::Scheduler* SchedulerOf(PipelineId id);
 
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
@@ -296,9 +273,6 @@ class ControllerCore {
   Deployment deployment_;
   std::optional<Router> router_;  // set where the layout routes requests one by one
   std::map<PipelineId, Pipeline> pipelines_;
-  std::map<PipelineId, SurvivingStages> surviving_stages_;
-  // By pipeline, lost or not: the requests that have recoverable KV there.
-  std::map<PipelineId, std::set<RequestId>> waiters_;
   bool retire_ = false;             // retiring pipelines may have emptied
   std::set<PipelineId> dirty_;      // something changed since their last step was formed
   PipelineTurns turns_;             // of pipelines that must not run at the same time
@@ -310,9 +284,9 @@ class ControllerCore {
   // By PipelineKey: the earliest time of the next attempt, and the back-off.
   std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;
 
-  std::map<RequestId, Move> moves_;
-  std::map<uint64_t, PullJob> pull_jobs_;
-  std::unordered_map<TransferId, uint64_t> transfers_;
+  KvPulls kv_pulls_;
+  RecoverableKvStore recoverable_;
+  Migrations migrations_;
 
   std::vector<RequestOutput> outputs_;
   std::vector<sched::PreemptionRecord> preemptions_;

@@ -173,7 +173,7 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
   }
   if (!message.status.ok()) {
     // Surviving stages of lost pipelines may occupy memory that this pipeline needs.
-    while (!surviving_stages_.empty()) DropWaiters(surviving_stages_.begin()->first);
+    while (const auto lost = recoverable_.AnyLost()) GiveUpKvIn(*lost);
     return LosePipeline(message.pipeline, message.status, PipelineEnd::kNoFault, {}, now);
   }
   // Waits for each worker's answer: a step must not arrive before its pipeline is open.
@@ -260,13 +260,14 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   std::vector<sched::DetachedRequest> left = pipeline.scheduler->DetachAll(now);
   const std::set<RequestId> here = pipeline.requests;
   ClosePipeline(id);
-  EndMovesOf(id, now);
+  EndMigrationsOf(id, now);
   for (sched::DetachedRequest& detached : left) {
     const RequestId request = detached.request.id;
     if (!here.contains(request)) continue;  // it is moving here and still runs elsewhere
     Tracked& tracked = requests_.at(request);
     tracked.pipeline.reset();
     ++counters_.replays;
+    MoveFailed(request, false);
     blame_.PipelineEnded(request, end, ran.contains(request), tracked.delivered, suspect);
     if (router_) router_->Release(request, tracked.delivered + tracked.prompt_tokens(), now);
     tracked.route.reset();
@@ -299,27 +300,21 @@ void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, T
 
 void ControllerCore::ClosePipeline(PipelineId id) {
   const auto found = pipelines_.find(id);
-  const auto surviving_stages = surviving_stages_.find(id);
+  const std::vector<PipelineHop>* survive = recoverable_.SurvivingHops(id);
   for (const PipelineHop& hop : found->second.hops) {
     const bool kept =
-        surviving_stages != surviving_stages_.end() &&
-        std::ranges::find(surviving_stages->second.hops, hop.shards, &PipelineHop::shards) !=
-            surviving_stages->second.hops.end();
+        survive != nullptr &&
+        std::ranges::find(*survive, hop.shards, &PipelineHop::shards) != survive->end();
     if (kept) continue;
     for (const WorkerAddress& rank : hop.ranks) Send(rank.worker, millrace::ClosePipeline{id});
   }
-  std::erase_if(pull_jobs_, [&](auto& entry) {
-    if (entry.second.to != id) return false;
-    for (TransferId transfer : entry.second.transfers) transfers_.erase(transfer);
-    if (entry.second.left) CloseFetch(entry.second);
-    return true;
-  });
+  kv_pulls_.DropInto(id);
   turns_.Close(id, dirty_);
   dirty_.erase(id);
   closed_pipelines_ += found->second.scheduler->Stats().CountersOnly();
   pipelines_.erase(found);
   deployment_.Check();
-  if (!surviving_stages_.contains(id)) DropWaiters(id);
+  if (recoverable_.SurvivingHops(id) == nullptr) GiveUpKvIn(id);
 }
 
 void ControllerCore::Pump(Pipeline& pipeline, Time now) {

@@ -115,7 +115,7 @@ class LeftAtPrefill : public HandedOver {
  protected:
   LeftAtPrefill() { pulls_.clear(); }
   // The third worker is lost while another request's prompt is computed. That prompt ends at
-  // `later`, and then the second worker is lost.
+  // `later`, and then the second worker is lost. Both requests wait for a worker that decodes.
   void LoseBoth(double later) {
     Submit(2, At(0.5));
     c_->ConnectionLost(ConnectionId(3), Unavailable("gone"), At(1));
@@ -132,7 +132,7 @@ class LeftAtPrefill : public HandedOver {
 
 TEST_F(LeftAtPrefill, IsFetchedByTheNextDecodeWorker) {
   LoseBoth(5);
-  ASSERT_EQ(pulls_.size(), 1u) << "from the one stage that is left";
+  ASSERT_EQ(pulls_.size(), 2u) << "of each request, from the one stage that is left";
   EXPECT_EQ(pulls_[0].sources.at(0).handle.pipeline, prefill_);
   EXPECT_EQ(pulls_[0].layers, (LayerRange{0, 2}));
   EXPECT_EQ(pulls_[0].activations, PulledActivations::kAny) << "the layers after it must compute";
@@ -141,8 +141,8 @@ TEST_F(LeftAtPrefill, IsFetchedByTheNextDecodeWorker) {
 // Its blocks may have been reused by then, which cannot be checked once the pipeline is gone.
 TEST_F(LeftAtPrefill, IsNotUsedAfterItsHoldExpires) {
   LoseBoth(40);
-  EXPECT_TRUE(pulls_.empty());
-  EXPECT_FALSE(steps_.empty()) << "it is computed from its tokens";
+  EXPECT_EQ(pulls_.size(), 1u) << "of the second request";
+  EXPECT_FALSE(steps_.empty()) << "the first is computed from its tokens";
 }
 
 // The last pull of a move fails because one hop of its source is gone. What the other hops hold is

@@ -65,7 +65,7 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   if (found == requests_.end()) return;
   Tracked& tracked = found->second;
   if (!tracked.pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
-  if (moves_.contains(id)) AbandonMove(id, now);
+  if (migrations_.Find(id) != nullptr) AbandonMigration(id, now);
   Pipeline& pipeline = pipelines_.at(*tracked.pipeline);
   const size_t first = outputs_.size();
   pipeline.scheduler->Abort(id, index, now, outputs_);
@@ -115,24 +115,6 @@ ControllerCore::Pipeline* ControllerCore::ChoosePipeline(RequestId, Tracked& tra
   return best;
 }
 
-// How many tokens of recoverable KV to fetch, by sequence; 0 for a sequence that has ended. Empty
-// if the first unfinished sequence has none, because it computes the prompt for the others.
-// REQUIRES: the request waits.
-std::vector<int> ControllerCore::ToFetch(RequestId id, Tracked& tracked, const Pipeline& pipeline) {
-  std::vector<int> tokens;
-  if (!CanFetch(id, tracked, pipeline)) return tokens;
-  tracked.left->fetched.reset();
-  const std::vector<sched::ResumedSequence>& resumed = tracked.waiting->resumed;
-  std::optional<int> first;
-  for (size_t i = 0; i < tracked.left->kv.size(); ++i) {
-    const bool ended = !resumed.empty() && resumed[i].finished;
-    tokens.push_back(ended ? 0 : tracked.left->kv[i].tokens);
-    if (!ended && !first) first = tokens.back();
-  }
-  if (first.value_or(0) == 0) tokens.clear();
-  return tokens;
-}
-
 Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked, Time now) {
   sched::NewRequest request = *tracked.waiting;
   if (pipeline.role == StageRole::kPrefill) {
@@ -143,7 +125,7 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked,
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
   MR_RETURN_IF_ERROR(pipeline.scheduler->Add(std::move(request), now));
-  if (!fetches) DropLeft(id, tracked);
+  if (!fetches) GiveUpKv(id);
   tracked.pipeline = pipeline.id;
   tracked.waiting.reset();
   pipeline.requests.insert(id);
@@ -237,7 +219,7 @@ void ControllerCore::FilterOutputs(Pipeline& pipeline, size_t first, Time now) {
       if (!output.finish) {          // it has stopped after its prompt
         HandOver(pipeline, id, output, now);
       } else {
-        if (moves_.contains(id)) AbandonMove(id, now);
+        if (migrations_.Find(id) != nullptr) AbandonMigration(id, now);
         if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
         pipeline.requests.erase(id);
         Forget(id, now);
@@ -252,7 +234,7 @@ void ControllerCore::FilterOutputs(Pipeline& pipeline, size_t first, Time now) {
 void ControllerCore::Forget(RequestId id, Time now) {
   const auto found = requests_.find(id);
   Tracked& tracked = found->second;
-  DropLeft(id, tracked);
+  DropKv(id);
   blame_.Forget(id);
   if (router_) router_->Release(id, tracked.prompt_tokens() + tracked.delivered, now);
   requests_.erase(found);

@@ -25,9 +25,7 @@ Deployment::InUse ControllerCore::InUse() const {
   for (const auto& [id, pipeline] : pipelines_) {
     for (const PipelineHop& hop : pipeline.hops) add(hop, in_use.running);
   }
-  for (const auto& [id, surviving_stages] : surviving_stages_) {
-    for (const PipelineHop& hop : surviving_stages.hops) add(hop, in_use.keeping);
-  }
+  recoverable_.ForEachSurvivingHop([&](const PipelineHop& hop) { add(hop, in_use.keeping); });
   return in_use;
 }
 
@@ -83,13 +81,10 @@ void ControllerCore::RetireClosing() {
 void ControllerCore::RetirePipelines(Time now) {
   // Requests that are moving to one of them stay at their source, and can move again from there.
   std::vector<RequestId> abandoned;
-  for (const auto& [request, move] : moves_) {
-    const Pipeline* to = Find(move.to);
-    if (move.phase != Move::Phase::kTail && to != nullptr && to->retiring) {
-      abandoned.push_back(request);
-    }
+  for (const auto& [request, migration] : migrations_.all()) {
+    if (pipelines_.at(migration.to).retiring) abandoned.push_back(request);
   }
-  for (RequestId request : abandoned) AbandonMove(request, now);
+  for (RequestId request : abandoned) AbandonMigration(request, now);
   std::vector<PipelineId> empty;
   for (auto& [id, pipeline] : pipelines_) {
     if (!pipeline.retiring) continue;
@@ -99,11 +94,9 @@ void ControllerCore::RetirePipelines(Time now) {
     }
     const std::set<RequestId> requests = pipeline.requests;
     for (RequestId request : requests) {
-      if (!moves_.contains(request)) TakeOut(pipeline, request, now);
+      if (migrations_.Find(request) == nullptr) TakeOut(pipeline, request, now);
     }
-    const bool source = std::ranges::any_of(
-        moves_, [from = id](const auto& entry) { return entry.second.from == from; });
-    if (pipeline.requests.empty() && !source && !waiters_.contains(id) &&
+    if (pipeline.requests.empty() && !recoverable_.Any(id) &&
         pipeline.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
     }
@@ -123,17 +116,18 @@ void ControllerCore::RetirePipelines(Time now) {
 void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   Tracked& tracked = requests_.at(id);
   const auto info = pipeline.scheduler->Inspect(id, now);
+  if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
   const bool has_kv =
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
   const Phase phase = pipeline.role == StageRole::kPrefill ? Phase::kPrefill : Phase::kDecode;
   if (has_kv && !HasPipeline(layout(), phase))
     return;  // no pipeline could take it, so it continues here
   if (has_kv && tracked.n() == 1 && pipeline.role != StageRole::kPrefill) {
-    if (moves_.size() >= ControllerOptions::kMovesMax) return;
+    if (migrations_.full()) return;
     tracked.route.reset();
     Pipeline* to = router_ ? nullptr : ChoosePipeline(id, tracked, now);
     if (to != nullptr && !to->open) return;
-    if (to != nullptr && StartMove(id, pipeline, *to, now).ok()) return;
+    if (to != nullptr && StartMigration(id, pipeline, *to, now).ok()) return;
   }
   // A request that is routed by the router, has several sequences, or is in the middle of its
   // prompt can fetch its KV later. Otherwise the KV is computed again.
@@ -142,7 +136,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   const auto hold = may_fetch ? std::optional(options_.hold_limit) : std::nullopt;
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending
-  if (hold) LeaveBehind(id, pipeline.id, *detached, pipeline.scheduler->HeldBlocks(id));
+  if (hold) LeaveBehind(pipeline, id, *detached, pipeline.scheduler->HeldBlocks(id));
   pipeline.requests.erase(id);
   tracked.pipeline.reset();
   tracked.route.reset();

@@ -84,7 +84,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .given_up = given_up(),
                        .requests = std::ssize(requests_),
                        .waiting = std::ssize(waiting_),
-                       .moving = std::ssize(moves_),
+                       .moving = std::ssize(migrations_.all()) + recoverable_.moving(),
                        .counters = counters()};
   for (const auto& [id, worker] : members_.all()) {
     WorkerStatus& w = status.workers.emplace_back();
@@ -189,28 +189,15 @@ void ControllerCore::CheckIntegrity() const {
     MR_CHECK(pipeline != pipelines_.end() && pipeline->second.requests.contains(id))
         << "request " << id << " is in a pipeline that does not know it";
   }
-  size_t waiters = 0;
-  for (const auto& [id, tracked] : requests_) {
-    if (!tracked.left) continue;
-    ++waiters;
-    MR_CHECK(waiters_.contains(tracked.left->pipeline) &&
-             waiters_.at(tracked.left->pipeline).contains(id))
-        << "request " << id << " left KV in a pipeline that does not know it";
-  }
-  for (const auto& [pipeline, of_pipeline] : waiters_) {
-    MR_CHECK(pipelines_.contains(pipeline) || surviving_stages_.contains(pipeline))
-        << "KV in a pipeline that is gone";
-    waiters -= of_pipeline.size();
-  }
-  MR_CHECK(waiters == 0) << "KV is kept without a request that waits for it";
-  for (const auto& [pipeline, surviving_stages] : surviving_stages_) {
-    MR_CHECK(waiters_.contains(pipeline)) << "a lost pipeline is kept without a waiter";
-  }
+  recoverable_.CheckIntegrity([&](PipelineId id) { return pipelines_.contains(id); },
+                              [&](RequestId id) { return requests_.contains(id); });
   MR_CHECK(waiting_.size() <= requests_.size()) << "more requests wait than exist";
-  for (const auto& [id, move] : moves_) {
-    MR_CHECK(requests_.contains(id)) << "request " << id << " moves but has ended";
-    MR_CHECK(pipelines_.contains(move.to))
-        << "request " << id << " moves to a pipeline that is gone";
+  for (const auto& [id, migration] : migrations_.all()) {
+    const auto found = requests_.find(id);
+    MR_CHECK(found != requests_.end() && found->second.pipeline == migration.from)
+        << "request " << id << " migrates from a pipeline that does not have it";
+    MR_CHECK(pipelines_.contains(migration.to))
+        << "request " << id << " migrates to a pipeline that is gone";
   }
   members_.CheckIntegrity();
   deployment_.CheckIntegrity();
