@@ -45,7 +45,8 @@ ControllerCore::ControllerCore(ControllerOptions options)
                    .max_model_len = options_.scheduler.max_model_len,
                    .secret = options_.secret},
                   members_, ids_, outbox_),
-      blame_(options_.deaths_max),
+      requests_({options_.scheduler.max_model_len, options_.waiting_max, options_.waiting_limit,
+                 options_.deaths_max}),
       kv_pulls_({options_.num_layers, options_.hold_limit, options_.secret}, ids_, outbox_),
       recoverable_(outbox_),
       migrations_(
@@ -85,15 +86,15 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   if (worker == nullptr) {
     return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
   }
-  const auto found = requests_.find(id);
-  if (found == requests_.end()) return NotFound("the request is unknown or has ended");
-  if (!found->second.pipeline)
+  const Request* request = requests_.Find(id);
+  if (request == nullptr) return NotFound("the request is unknown or has ended");
+  if (!request->pipeline)
     return FailedPrecondition("the request is waiting and has no KV to migrate");
   const RecoverableKv* left = recoverable_.Find(id);
   if (migrations_.Find(id) != nullptr || (left != nullptr && left->moves)) {
     return FailedPrecondition("the request is already migrating");
   }
-  Pipeline& from = pipelines_.at(*found->second.pipeline);
+  Pipeline& from = pipelines_.at(*request->pipeline);
   if (from.Uses(worker->id)) {
     return FailedPrecondition(fmt::format("the request already runs on {}", name));
   }
@@ -103,8 +104,9 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
       return StartMigration(id, from, pipeline, now);
     }
   }
-  return FailedPrecondition(
-      fmt::format("no open pipeline uses worker {}; retry in a moment", name));
+  return FailedPrecondition(fmt::format(
+      "no open pipeline uses worker {}; {}", name,
+      router_ ? "one opens for the first request that is routed there" : "retry in a moment"));
 }
 
 void ControllerCore::Tick(Time now) {
@@ -112,7 +114,7 @@ void ControllerCore::Tick(Time now) {
   ExpireWaiting(now);
   RenewLeases(now);
   ExpireSurvivingStages(now);
-  try_waiting_ = true;
+  requests_.TryQueue();
   for (const auto& [id, pipeline] : pipelines_) {
     if (pipeline.open) dirty_.insert(id);  // leases and overdue retries
   }
@@ -122,7 +124,7 @@ void ControllerCore::Tick(Time now) {
 
 void ControllerCore::Advance(Time now) {
   Reconcile(now);
-  if (std::exchange(try_waiting_, false)) Dispatch(now);
+  if (requests_.TakeTryQueue()) Dispatch(now);
   ContinuePauses(now);
   const auto pump = [&](const std::set<PipelineId>& ids) {
     for (PipelineId id : ids) {

@@ -5,8 +5,8 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), PipelineTurns, KvPulls, RecoverableKvStore, Migrations, Router, BlameLedger. Deployment
-// and pipelines act in Advance only; events before it leave marks.
+// layers), PipelineTurns, Requests, KvPulls, RecoverableKvStore, Migrations, Router. Deployment and
+// pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
 //  - Requests with the same route share a pipeline, which has one scheduler and one block table per
@@ -35,14 +35,12 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "cluster/control/blame_ledger.h"
 #include "cluster/control/controller_status.h"
 #include "cluster/control/deployment.h"
 #include "cluster/control/id_source.h"
@@ -53,6 +51,7 @@
 #include "cluster/control/outbox.h"
 #include "cluster/control/pipeline_turns.h"
 #include "cluster/control/recoverable_kv.h"
+#include "cluster/control/requests.h"
 #include "cluster/control/router.h"
 #include "core/connection_id.h"
 #include "core/output.h"
@@ -149,20 +148,7 @@ class ControllerCore {
     std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
     bool Uses(WorkerId worker) const;
   };
-  struct Tracked {
-    // Members that every token touches are adjacent: with 10,000 requests none of them is in the
-    // CPU cache.
-    std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
-    int64_t delivered = 0;               // tokens
-    Time arrived, waits_since;
-    sched::NewRequest spec;                    // as the client sent it
-    std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
-    std::optional<Route> route;                // chosen by the router
-
-    int n() const { return spec.params->n; }
-    int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
-  };
-  using WaitingKey = std::pair<Time, RequestId>;
+  using Request = Requests::Request;
 
   explicit ControllerCore(ControllerOptions options);
 
@@ -196,8 +182,6 @@ class ControllerCore {
   // `failed`: the hop whose collective has failed.
   void LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
-  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
-  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id);
   void Pump(Pipeline& pipeline, Time now);
@@ -208,23 +192,24 @@ class ControllerCore {
   // it.
   enum class Placed : uint8_t { kYes, kNotNow, kNotYet, kNever };
   void Dispatch(Time now);
-  Phase PhaseOf(const Tracked& tracked) const;
-  Placed Place(RequestId id, Tracked& tracked, Time now);
-  Pipeline* ChoosePipeline(RequestId id, Tracked& tracked, Time now);
-  Status AddTo(Pipeline& pipeline, RequestId id, Tracked& tracked, Time now);
-  void Wait(RequestId id, Tracked& tracked, sched::NewRequest request, Time now);
+  Phase PhaseOf(const Request& request) const;
+  Placed Place(RequestId id, Time now);
+  Pipeline* ChoosePipeline(const Request& request, Time now);
+  Status AddTo(Pipeline& pipeline, RequestId id, Time now);
+  void Requeue(RequestId id, sched::NewRequest request, Time now);
   void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
                   Time now);
   void ExpireWaiting(Time now);
-  void FilterOutputs(Pipeline& pipeline, size_t first, Time now);
+  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
+  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
+  void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
   void Forget(RequestId id, Time now);
-  int64_t OutputLimit(const Tracked& tracked) const;
 
   // controller_routes.cc
   Result<Router> NewRouter(const Plan& plan) const;
   Status CheckRoutable(const Layout& layout) const;
   void UpdateRouter(Time now);
-  Status SubmitToRouter(RequestId id, Tracked& tracked, Time now);
+  Status SubmitToRouter(RequestId id, Time now);
   void RerouteWaiting(Time now);
   void ApplyRouterDecisions(Time now);
 
@@ -250,9 +235,10 @@ class ControllerCore {
   void DropKv(RequestId id);
   void GiveUpKv(RequestId id);
   void GiveUpKvIn(PipelineId pipeline);
+  void GiveUpExpiredKvIn(PipelineId pipeline);
   void ExpireSurvivingStages(Time now);
   bool StillIntact(RequestId id, const RecoverableKv& left);
-  std::vector<int> ToFetch(RequestId id, const Tracked& tracked, const Pipeline& pipeline);
+  std::vector<int> ToFetch(RequestId id, const Pipeline& pipeline);
   void RenewLeases(Time now);
   bool RenewKv(RequestId id, const RecoverableKv& left, Time now);
   bool PullerAlive(PipelineId to, Time now) const;
@@ -277,10 +263,7 @@ class ControllerCore {
   std::set<PipelineId> dirty_;      // something changed since their last step was formed
   PipelineTurns turns_;             // of pipelines that must not run at the same time
   std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now
-  std::unordered_map<RequestId, Tracked> requests_;
-  BlameLedger blame_;
-  std::set<WaitingKey> waiting_;
-  bool try_waiting_ = false;  // something changed since waiting requests were last tried
+  Requests requests_;
   // By PipelineKey: the earliest time of the next attempt, and the back-off.
   std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;
 
@@ -289,6 +272,7 @@ class ControllerCore {
   Migrations migrations_;
 
   std::vector<RequestOutput> outputs_;
+  std::vector<size_t> last_outputs_;
   std::vector<sched::PreemptionRecord> preemptions_;
   sched::SchedulerStats closed_pipelines_;  // counters of closed pipelines
   ControllerCounters counters_;

@@ -180,7 +180,7 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
   if (pipeline->to_open.erase(members_.Find(from)->id) == 0) ++counters_.stale_messages;
   if (!pipeline->to_open.empty()) return;
   pipeline->open = true;
-  try_waiting_ = true;
+  requests_.TryQueue();
 }
 
 void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
@@ -199,7 +199,7 @@ void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
   pipeline->scheduler->Commit(message.result, now, outputs_, pipeline->pulls);
   dirty_.insert(pipeline->id);
   if (pipeline->scheduler->steps_in_flight() == 0) turns_.Idle(pipeline->id, dirty_);
-  FilterOutputs(*pipeline, first, now);
+  HandleOutputs(*pipeline, first, now);
 }
 
 void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time now) {
@@ -264,38 +264,13 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   for (sched::DetachedRequest& detached : left) {
     const RequestId request = detached.request.id;
     if (!here.contains(request)) continue;  // it is moving here and still runs elsewhere
-    Tracked& tracked = requests_.at(request);
-    tracked.pipeline.reset();
     ++counters_.replays;
     MoveFailed(request, false);
-    blame_.PipelineEnded(request, end, ran.contains(request), tracked.delivered, suspect);
-    if (router_) router_->Release(request, tracked.delivered + tracked.prompt_tokens(), now);
-    tracked.route.reset();
-    Wait(request, tracked, std::move(detached.request), now);
+    requests_.PipelineEnded(request, end, ran.contains(request), suspect);
+    Requeue(request, std::move(detached.request), now);
     EndAfterDeaths(request, reason, now);
   }
-  try_waiting_ = true;
-}
-
-// Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
-void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
-  const std::optional<int> deaths = blame_.MustFail(id);
-  if (!deaths) return;
-  ++counters_.failed_by_losses;
-  EndWaiting(id, FinishReason::kError,
-             Internal(fmt::format("{} pipelines were lost while they ran this request: {}", *deaths,
-                                  reason.message())),
-             std::nullopt, now);
-}
-
-// Peers may report a lost worker before the controller notices. Once the loss is certain, the
-// requests that ran on it count it, because they may be the cause.
-void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now) {
-  for (RequestId id : blame_.TakeSuspectedOf(lost)) {
-    const Tracked& tracked = requests_.at(id);
-    blame_.CountDeath(id, tracked.delivered);
-    if (tracked.waiting) EndAfterDeaths(id, reason, now);
-  }
+  requests_.TryQueue();
 }
 
 void ControllerCore::ClosePipeline(PipelineId id) {

@@ -38,7 +38,8 @@ void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) 
     RetireClosing();
     UpdateRouter(now);
     RerouteWaiting(now);
-    try_waiting_ = retire_ = true;
+    requests_.TryQueue();
+    retire_ = true;
   }
   OpenPipelines(now);
 }
@@ -96,6 +97,7 @@ void ControllerCore::RetirePipelines(Time now) {
     for (RequestId request : requests) {
       if (migrations_.Find(request) == nullptr) TakeOut(pipeline, request, now);
     }
+    GiveUpExpiredKvIn(id);
     if (pipeline.requests.empty() && !recoverable_.Any(id) &&
         pipeline.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
@@ -114,7 +116,7 @@ void ControllerCore::RetirePipelines(Time now) {
 // Takes a request out of a retiring pipeline: it moves, or waits for another pipeline, or stays
 // until it can move.
 void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
-  Tracked& tracked = requests_.at(id);
+  Request& request = requests_.at(id);
   const auto info = pipeline.scheduler->Inspect(id, now);
   if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
   const bool has_kv =
@@ -122,26 +124,20 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   const Phase phase = pipeline.role == StageRole::kPrefill ? Phase::kPrefill : Phase::kDecode;
   if (has_kv && !HasPipeline(layout(), phase))
     return;  // no pipeline could take it, so it continues here
-  if (has_kv && tracked.n() == 1 && pipeline.role != StageRole::kPrefill) {
+  if (has_kv && request.n() == 1 && pipeline.role != StageRole::kPrefill) {
     if (migrations_.full()) return;
-    tracked.route.reset();
-    Pipeline* to = router_ ? nullptr : ChoosePipeline(id, tracked, now);
+    Pipeline* to = router_ ? nullptr : ChoosePipeline(request, now);
     if (to != nullptr && !to->open) return;
     if (to != nullptr && StartMigration(id, pipeline, *to, now).ok()) return;
   }
-  // A request that is routed by the router, has several sequences, or is in the middle of its
-  // prompt can fetch its KV later. Otherwise the KV is computed again.
-  const bool may_fetch =
-      has_kv && (router_ || tracked.n() > 1 || pipeline.role == StageRole::kPrefill);
-  const auto hold = may_fetch ? std::optional(options_.hold_limit) : std::nullopt;
+  // A request that cannot migrate fetches its KV later: it is routed by the router, has several
+  // sequences, is in the middle of its prompt, or no pipeline takes it now.
+  const auto hold = has_kv ? std::optional(options_.hold_limit) : std::nullopt;
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending
   if (hold) LeaveBehind(pipeline, id, *detached, pipeline.scheduler->HeldBlocks(id));
   pipeline.requests.erase(id);
-  tracked.pipeline.reset();
-  tracked.route.reset();
-  if (router_) router_->Release(id, tracked.delivered + tracked.prompt_tokens(), now);
-  Wait(id, tracked, std::move(detached->request), now);
+  Requeue(id, std::move(detached->request), now);
 }
 
 }  // namespace millrace::cluster

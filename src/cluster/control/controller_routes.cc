@@ -38,15 +38,16 @@ void ControllerCore::UpdateRouter(Time now) {
     router_->SetStageUp(static_cast<int>(i), layout().stages[i].Up(), now);
   }
   if (!is_new) return;
-  for (auto& [id, tracked] : requests_) tracked.route.reset();
-  const std::vector<WaitingKey> waiting(waiting_.begin(), waiting_.end());
-  for (const auto& [arrived, id] : waiting) (void)SubmitToRouter(id, requests_.at(id), now);
+  requests_.ForgetRoutes();
+  for (RequestId id : requests_.Queue()) (void)SubmitToRouter(id, now);
 }
 
-Status ControllerCore::SubmitToRouter(RequestId id, Tracked& tracked, Time now) {
-  const Status submitted = router_->Submit(
-      {.id = id, .prompt_tokens = tracked.prompt_tokens(), .output_tokens = OutputLimit(tracked)},
-      now);
+Status ControllerCore::SubmitToRouter(RequestId id, Time now) {
+  const Request& request = requests_.at(id);
+  const Status submitted = router_->Submit({.id = id,
+                                            .prompt_tokens = request.prompt_tokens(),
+                                            .output_tokens = requests_.OutputLimit(request)},
+                                           now);
   ApplyRouterDecisions(now);
   return submitted;
 }
@@ -55,7 +56,7 @@ Status ControllerCore::SubmitToRouter(RequestId id, Tracked& tracked, Time now) 
 void ControllerCore::RerouteWaiting(Time now) {
   if (!router_) return;
   std::vector<RequestId> rerouted;
-  for (const auto& [arrived, id] : waiting_) {
+  for (RequestId id : requests_.Queue()) {
     const std::optional<Route>& route = requests_.at(id).route;
     const bool down = route && std::ranges::any_of(*route, [&](const Hop& hop) {
                         return !layout().stages[static_cast<size_t>(hop.stage)].Up();
@@ -63,21 +64,18 @@ void ControllerCore::RerouteWaiting(Time now) {
     if (down) rerouted.push_back(id);
   }
   for (RequestId id : rerouted) {
-    Tracked& tracked = requests_.at(id);
-    tracked.route.reset();
+    requests_.at(id).route.reset();
     router_->Release(id, 0, now);
-    (void)SubmitToRouter(id, tracked, now);
+    (void)SubmitToRouter(id, now);
   }
 }
 
 void ControllerCore::ApplyRouterDecisions(Time now) {
   for (Router::Decision& decision : router_->TakeDecisions(now)) {
-    const auto found = requests_.find(decision.id);
-    if (found == requests_.end()) continue;
-    if (decision.outcome == Router::Outcome::kRouted) {
-      found->second.route = std::move(decision.route);
-      try_waiting_ = true;
-    }
+    Request* request = requests_.Find(decision.id);
+    if (request == nullptr || decision.outcome != Router::Outcome::kRouted) continue;
+    request->route = std::move(decision.route);
+    requests_.TryQueue();
   }
 }
 

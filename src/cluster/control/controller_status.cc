@@ -82,8 +82,8 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .degraded = layout().Degraded(),
                        .changing = deployment_.changing(),
                        .given_up = given_up(),
-                       .requests = std::ssize(requests_),
-                       .waiting = std::ssize(waiting_),
+                       .requests = static_cast<int64_t>(requests_.size()),
+                       .waiting = static_cast<int64_t>(requests_.waiting()),
                        .moving = std::ssize(migrations_.all()) + recoverable_.moving(),
                        .counters = counters()};
   for (const auto& [id, worker] : members_.all()) {
@@ -130,27 +130,26 @@ sched::SchedulerStats ControllerCore::Stats() const {
   sched::SchedulerStats sum;
   for (const auto& [id, pipeline] : pipelines_) sum += pipeline.scheduler->Stats();
   sum += closed_pipelines_;
-  sum.waiting += static_cast<int>(waiting_.size());
+  sum.waiting += static_cast<int>(requests_.waiting());
   return sum;
 }
 
 std::optional<sched::RequestInfo> ControllerCore::Inspect(RequestId id, Time now) const {
-  const auto found = requests_.find(id);
-  if (found == requests_.end()) return std::nullopt;
-  const Tracked& tracked = found->second;
-  if (tracked.pipeline) return pipelines_.at(*tracked.pipeline).scheduler->Inspect(id, now);
+  const Request* request = requests_.Find(id);
+  if (request == nullptr) return std::nullopt;
+  if (request->pipeline) return pipelines_.at(*request->pipeline).scheduler->Inspect(id, now);
   sched::RequestInfo info;
   info.id = id;
-  info.age = now - tracked.arrived;
-  info.prompt_tokens = tracked.prompt_tokens();
-  info.output_tokens = static_cast<int>(tracked.delivered);
+  info.age = now - request->arrived;
+  info.prompt_tokens = request->prompt_tokens();
+  info.output_tokens = static_cast<int>(request->delivered);
   info.waits_for = Missing().value_or("a pipeline");
   return info;
 }
 
 std::vector<sched::RequestInfo> ControllerCore::InspectAll(Time now) const {
   std::vector<sched::RequestInfo> all;
-  for (const auto& [id, tracked] : requests_) {
+  for (const auto& [id, request] : requests_.all()) {
     if (auto info = Inspect(id, now)) all.push_back(std::move(*info));
   }
   std::ranges::sort(all, {}, &sched::RequestInfo::id);
@@ -169,8 +168,8 @@ void ControllerCore::CheckIntegrity() const {
   for (const auto& [id, pipeline] : pipelines_) {
     pipeline.scheduler->CheckIntegrity();
     for (RequestId request : pipeline.requests) {
-      const auto found = requests_.find(request);
-      MR_CHECK(found != requests_.end() && found->second.pipeline == id)
+      const Request* found = requests_.Find(request);
+      MR_CHECK(found != nullptr && found->pipeline == id)
           << "pipeline " << id << " has request " << request << ", which is not in it";
     }
     for (const auto& hop : pipeline.workers) {
@@ -179,22 +178,18 @@ void ControllerCore::CheckIntegrity() const {
       }
     }
   }
-  for (const auto& [id, tracked] : requests_) {
-    MR_CHECK(tracked.pipeline.has_value() != tracked.waiting.has_value())
-        << "request " << id << " is both in a pipeline and waiting, or neither";
-    MR_CHECK(tracked.waiting.has_value() == waiting_.contains({tracked.arrived, id}))
-        << "request " << id << " waits but is not queued, or is queued but does not wait";
-    if (!tracked.pipeline) continue;
-    const auto pipeline = pipelines_.find(*tracked.pipeline);
+  requests_.CheckIntegrity();
+  for (const auto& [id, request] : requests_.all()) {
+    if (!request.pipeline) continue;
+    const auto pipeline = pipelines_.find(*request.pipeline);
     MR_CHECK(pipeline != pipelines_.end() && pipeline->second.requests.contains(id))
         << "request " << id << " is in a pipeline that does not know it";
   }
   recoverable_.CheckIntegrity([&](PipelineId id) { return pipelines_.contains(id); },
-                              [&](RequestId id) { return requests_.contains(id); });
-  MR_CHECK(waiting_.size() <= requests_.size()) << "more requests wait than exist";
+                              [&](RequestId id) { return requests_.Find(id) != nullptr; });
   for (const auto& [id, migration] : migrations_.all()) {
-    const auto found = requests_.find(id);
-    MR_CHECK(found != requests_.end() && found->second.pipeline == migration.from)
+    const Request* found = requests_.Find(id);
+    MR_CHECK(found != nullptr && found->pipeline == migration.from)
         << "request " << id << " migrates from a pipeline that does not have it";
     MR_CHECK(pipelines_.contains(migration.to))
         << "request " << id << " migrates to a pipeline that is gone";

@@ -35,7 +35,8 @@ std::vector<PipelineHop> ControllerCore::ReadableHops(PipelineId id) {
 }
 
 bool ControllerCore::StillThere(const PipelineHop& hop) const {
-  return std::ranges::all_of(hop.shards, [&](ShardId shard) { return deployment_.HasShard(shard); });
+  return std::ranges::all_of(hop.shards,
+                             [&](ShardId shard) { return deployment_.HasShard(shard); });
 }
 
 // Whether a worker of the pipeline drains. Its machine may be gone soon.
@@ -56,10 +57,9 @@ PulledActivations ControllerCore::ActivationsFrom(const Pipeline* pipeline) cons
 // The prefill pipeline has finished the request's prompt; `first` is the output of its first token.
 // Its KV stays there until the pipeline that decodes has fetched it.
 void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
-  Tracked& tracked = requests_.at(id);
+  const Request& handed = requests_.at(id);
   from.requests.erase(id);
-  tracked.pipeline.reset();
-  sched::NewRequest request = tracked.spec;
+  sched::NewRequest request = handed.spec;
   request.times = first.times;
   request.cached_prompt_tokens = first.cached_prompt_tokens;
   request.resumed.resize(1);
@@ -69,13 +69,12 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first
   std::vector<BlockIndex> held = from.scheduler->HeldBlocks(id);
   recoverable_.Leave(
       id,
-      {.pipeline = from.id, .kv = {{tracked.prompt_tokens(), held}}, .held = held, .moves = true});
+      {.pipeline = from.id, .kv = {{handed.prompt_tokens(), held}}, .held = held, .moves = true});
   ++counters_.moves;
-  // It does not queue behind waiting requests: its prompt is computed.
-  tracked.waiting = request;
-  Pipeline* to = ChoosePipeline(id, tracked, now);
-  if (to != nullptr && to->open && AddTo(*to, id, tracked, now).ok()) return;
-  Wait(id, tracked, std::move(request), now);
+  Requeue(id, std::move(request), now);
+  // It does not queue behind requests whose prompt is not computed.
+  Pipeline* to = ChoosePipeline(handed, now);
+  if (to != nullptr && to->open) (void)AddTo(*to, id, now);
 }
 
 // Starts a migration: `from` continues to run the request.
@@ -144,7 +143,7 @@ void ControllerCore::On(ConnectionId, const PullDone& message, Time now) {
   } else {
     FetchEnded(to, *ended, now);
   }
-  try_waiting_ = true;  // the request may wait for the end of its last pull
+  requests_.TryQueue();  // the request may wait for the end of its last pull
 }
 
 // A round has arrived. Another one follows, or the request pauses.
@@ -171,7 +170,7 @@ void ControllerCore::ContinuePauses(Time now) {
     FinishPause(from, to, id, std::move(*paused), now);
   }
   if (!any) return;
-  try_waiting_ = true;
+  requests_.TryQueue();
   retire_ = true;
 }
 
@@ -180,15 +179,13 @@ void ControllerCore::FinishPause(Pipeline& from, Pipeline& to, RequestId id,
                                  Migrations::Paused paused, Time now) {
   if (paused.outcome != Migrations::Outcome::kMoved) ++counters_.moves_failed;
   if (!paused.request) return;  // it has ended, and the client has its end
-  Tracked& tracked = requests_.at(id);
   from.requests.erase(id);
-  tracked.pipeline.reset();
   if (paused.outcome == Migrations::Outcome::kNoRoom) {
-    return Wait(id, tracked, std::move(paused.request->request), now);
+    return Requeue(id, std::move(paused.request->request), now);
   }
-  tracked.pipeline = to.id;
+  requests_.Place(id, to.id);
   to.requests.insert(id);
-  if (router_) tracked.route = to.route;
+  if (router_) requests_.at(id).route = to.route;
   if (paused.pulls_rest) {
     recoverable_.Leave(id, {.pipeline = from.id,
                             .kv = std::move(paused.request->kv),
@@ -228,8 +225,8 @@ void ControllerCore::MoveFailed(RequestId id, bool recomputes) {
 
 // The pipeline computes the request from its tokens, so what it has left is dropped.
 void ControllerCore::FetchFailed(Pipeline& to, RequestId id, Time now) {
-  const auto found = requests_.find(id);
-  if (found != requests_.end() && found->second.pipeline == to.id) GiveUpKv(id);
+  const Request* request = requests_.Find(id);
+  if (request != nullptr && request->pipeline == to.id) GiveUpKv(id);
   to.scheduler->KvArrived(id, false, now);
   dirty_.insert(to.id);
 }
@@ -256,6 +253,7 @@ void ControllerCore::FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time 
   }
   const LayerRange lacking = left->fetched->Lacking();
   const bool none = lacking.size() == options_.num_layers;
+  if (lacking.size() > 0) MoveFailed(id, true);
   if (lacking.size() == 0 || none) {
     to.scheduler->KvArrived(id, !none, now);
   } else {
@@ -274,11 +272,7 @@ void ControllerCore::FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time 
 // Called before the pipeline is closed: records the KV that its requests have on surviving hops.
 void ControllerCore::RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
                                            std::optional<WorkerId> suspect, Time now) {
-  // Blocks of earlier waiters may have been reused since. Only this scheduler knows, and it is
-  // about to go.
-  for (RequestId id : recoverable_.In(pipeline.id)) {
-    if (!StillIntact(id, *recoverable_.Find(id))) GiveUpKv(id);
-  }
+  GiveUpExpiredKvIn(pipeline.id);  // only this scheduler knows, and it is about to go
   std::vector<PipelineHop> surviving = ReadableHops(pipeline.id);
   std::erase_if(surviving, [&](const PipelineHop& hop) {
     return (failed != nullptr && hop.shards == failed->shards) ||
@@ -289,7 +283,7 @@ void ControllerCore::RetainSurvivingStages(Pipeline& pipeline, const PipelineHop
   for (RequestId id : pipeline.requests) {
     if (auto here = pipeline.scheduler->Peek(id)) LeaveBehind(pipeline, id, std::move(*here), {});
   }
-  (void)recoverable_.Survives(pipeline.id, std::move(surviving), now + options_.waiting_limit);
+  recoverable_.Survives(pipeline.id, std::move(surviving), now + options_.waiting_limit);
 }
 
 // Records what the request leaves in the pipeline. Less than one block is not worth fetching.
@@ -340,8 +334,7 @@ bool ControllerCore::StillIntact(RequestId id, const RecoverableKv& left) {
 
 // How many tokens to fetch of what the request has left, by sequence; 0 for a sequence that has
 // ended. Empty: nothing can be fetched. REQUIRES: the request waits.
-std::vector<int> ControllerCore::ToFetch(RequestId id, const Tracked& tracked,
-                                         const Pipeline& pipeline) {
+std::vector<int> ControllerCore::ToFetch(RequestId id, const Pipeline& pipeline) {
   std::vector<int> tokens;
   RecoverableKv* left = recoverable_.Find(id);
   if (left == nullptr || !StillIntact(id, *left)) return tokens;
@@ -353,7 +346,7 @@ std::vector<int> ControllerCore::ToFetch(RequestId id, const Tracked& tracked,
   });
   if (!any) return tokens;
   left->fetched.reset();
-  const std::vector<sched::ResumedSequence>& resumed = tracked.waiting->resumed;
+  const std::vector<sched::ResumedSequence>& resumed = requests_.at(id).waiting->resumed;
   std::optional<int> first;
   for (size_t i = 0; i < left->kv.size(); ++i) {
     const bool ended = !resumed.empty() && resumed[i].finished;
@@ -362,6 +355,13 @@ std::vector<int> ControllerCore::ToFetch(RequestId id, const Tracked& tracked,
   }
   if (first.value_or(0) == 0) tokens.clear();
   return tokens;
+}
+
+// Blocks whose hold has expired may have been reused since.
+void ControllerCore::GiveUpExpiredKvIn(PipelineId pipeline) {
+  for (RequestId id : recoverable_.In(pipeline)) {
+    if (!StillIntact(id, *recoverable_.Find(id))) GiveUpKv(id);
+  }
 }
 
 void ControllerCore::ExpireSurvivingStages(Time now) {

@@ -58,10 +58,9 @@ std::vector<RequestId> RecoverableKvStore::DueForRenewal(Time now, Duration leas
   return due;
 }
 
-bool RecoverableKvStore::Survives(PipelineId pipeline, std::vector<PipelineHop> hops, Time until) {
-  if (!waiters_.contains(pipeline)) return false;
+void RecoverableKvStore::Survives(PipelineId pipeline, std::vector<PipelineHop> hops, Time until) {
+  if (!Any(pipeline)) return;
   surviving_.emplace(pipeline, Surviving{std::move(hops), until});
-  return true;
 }
 
 void RecoverableKvStore::Extend(PipelineId pipeline, Time until) {

@@ -60,8 +60,8 @@ class RecoverableKvStore {
   std::vector<RequestId> DueForRenewal(Time now, Duration lease);
 
   // The pipeline is lost, and these hops survive it. They stay open until this time while requests
-  // have KV there. False: none has.
-  bool Survives(PipelineId pipeline, std::vector<PipelineHop> hops, Time until);
+  // have KV there.
+  void Survives(PipelineId pipeline, std::vector<PipelineHop> hops, Time until);
   void Extend(PipelineId pipeline, Time until);
   // Null: the pipeline is not lost, or nothing of it is kept.
   const std::vector<PipelineHop>* SurvivingHops(PipelineId pipeline) const;

@@ -1,0 +1,149 @@
+#include "cluster/control/requests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace millrace::cluster {
+
+Status Requests::Add(sched::NewRequest request, Time now) {
+  const RequestId id = request.id;
+  MR_CHECK(!all_.contains(id)) << "request " << id << " twice";
+  const auto prompt_tokens = static_cast<int>(request.prompt->size());
+  if (prompt_tokens >= options_.max_model_len) {
+    return InvalidArgument(fmt::format("the prompt has {} tokens, the model's context has {}",
+                                       prompt_tokens, options_.max_model_len));
+  }
+  if (std::ssize(queue_) >= options_.waiting_max) {
+    return ResourceExhausted(fmt::format("{} requests are waiting, the limit is {}", queue_.size(),
+                                         options_.waiting_max));
+  }
+  Request added;
+  added.spec = request;
+  added.arrived = request.times ? request.times->arrived : now;
+  all_.emplace(id, std::move(added));
+  Wait(id, std::move(request), now);
+  return OkStatus();
+}
+
+void Requests::Wait(RequestId id, sched::NewRequest next, Time now) {
+  Request& request = all_.at(id);
+  request.pipeline.reset();
+  request.route.reset();
+  request.waiting = std::move(next);
+  request.waits_since = now;
+  queue_.emplace(request.arrived, id);
+  try_queue_ = true;
+}
+
+void Requests::Place(RequestId id, PipelineId pipeline) {
+  Request& request = all_.at(id);
+  request.pipeline = pipeline;
+  if (!request.waiting) return;
+  request.waiting.reset();
+  queue_.erase(KeyOf(id));
+}
+
+void Requests::Erase(RequestId id) {
+  queue_.erase(KeyOf(id));
+  blame_.Forget(id);
+  all_.erase(id);
+  if (!queue_.empty()) try_queue_ = true;
+}
+
+Requests::Request* Requests::Find(RequestId id) {
+  const auto found = all_.find(id);
+  return found == all_.end() ? nullptr : &found->second;
+}
+
+const Requests::Request* Requests::Find(RequestId id) const {
+  const auto found = all_.find(id);
+  return found == all_.end() ? nullptr : &found->second;
+}
+
+std::vector<RequestId> Requests::Queue() const {
+  std::vector<RequestId> ids;
+  ids.reserve(queue_.size());
+  for (const auto& [arrived, id] : queue_) ids.push_back(id);
+  return ids;
+}
+
+int64_t Requests::OutputLimit(const Request& request) const {
+  const SamplingParams& params = *request.spec.params;
+  const auto each = millrace::OutputLimit(params, request.prompt_tokens(), options_.max_model_len);
+  return int64_t{each.value_or(1)} * params.n;
+}
+
+void Requests::ForgetRoutes() {
+  for (auto& [id, request] : all_) request.route.reset();
+}
+
+bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error,
+                          std::optional<int> index, std::vector<RequestOutput>& outputs) {
+  const Request& request = all_.at(id);
+  sched::NewRequest& waiting = *all_.at(id).waiting;
+  const int n = request.n();
+  if (waiting.resumed.empty()) waiting.resumed.resize(static_cast<size_t>(n));
+  auto left = std::ranges::count(waiting.resumed, false, &sched::ResumedSequence::finished);
+  for (int i = 0; i < n; ++i) {
+    sched::ResumedSequence& sequence = waiting.resumed[static_cast<size_t>(i)];
+    if (sequence.finished || (index && *index != i)) continue;
+    sequence.finished = true;
+    RequestOutput& output = outputs.emplace_back();
+    output.request = id;
+    output.index = i;
+    output.finish = reason;
+    output.error = error;
+    if (--left > 0) continue;
+    output.times = waiting.times.value_or(RequestTimes{.arrived = request.arrived});
+  }
+  return left == 0;
+}
+
+std::vector<RequestId> Requests::Expired(Time now) const {
+  std::vector<RequestId> expired;
+  for (const auto& [arrived, id] : queue_) {
+    if (now - all_.at(id).waits_since > options_.waiting_limit) expired.push_back(id);
+  }
+  return expired;
+}
+
+void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, size_t first,
+                      std::vector<size_t>& last) {
+  size_t kept = first;
+  for (size_t i = first; i < outputs.size(); ++i) {
+    RequestOutput& output = outputs[i];
+    const auto found = all_.find(output.request);
+    if (found == all_.end() || found->second.pipeline != pipeline) continue;
+    found->second.delivered += static_cast<int64_t>(output.tokens.size());
+    if (output.times.has_value()) last.push_back(kept);
+    if (kept != i) outputs[kept] = std::move(output);
+    ++kept;
+  }
+  outputs.resize(kept);
+}
+
+void Requests::PipelineEnded(RequestId id, PipelineEnd end, bool ran,
+                             std::optional<WorkerId> suspect) {
+  blame_.PipelineEnded(id, end, ran, all_.at(id).delivered, suspect);
+}
+
+std::vector<RequestId> Requests::CountSuspectedDeaths(WorkerId lost) {
+  std::vector<RequestId> suspected = blame_.TakeSuspectedOf(lost);
+  for (RequestId id : suspected) blame_.CountDeath(id, all_.at(id).delivered);
+  return suspected;
+}
+
+void Requests::CheckIntegrity() const {
+  for (const auto& [id, request] : all_) {
+    MR_CHECK(request.pipeline.has_value() != request.waiting.has_value())
+        << "request " << id << " is both in a pipeline and waiting, or neither";
+    MR_CHECK(request.waiting.has_value() == queue_.contains({request.arrived, id}))
+        << "request " << id << " waits but is not queued, or is queued but does not wait";
+  }
+  MR_CHECK(queue_.size() <= all_.size()) << "more requests wait than exist";
+}
+
+}  // namespace millrace::cluster

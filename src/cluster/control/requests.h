@@ -1,0 +1,115 @@
+// Requests: the requests that have not ended. Each waits in the queue or is in one pipeline. This
+// part keeps the queue, what was delivered, and which requests may be what kills pipelines.
+//
+// Owned by the controller, which chooses pipelines. Pure; one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "cluster/control/blame_ledger.h"
+#include "core/output.h"
+#include "core/plan.h"
+#include "core/worker_messages.h"
+#include "sched/scheduler.h"
+
+namespace millrace::cluster {
+
+struct RequestsOptions {
+  int max_model_len = 0;   // tokens of a prompt and its output
+  int waiting_max = 0;     // requests that may wait
+  Duration waiting_limit;  // how long one may wait
+  int deaths_max = 0;      // of BlameLedger
+};
+
+class Requests {
+ public:
+  struct Request {
+    // Members that every token touches are adjacent: with 10,000 requests none of them is in the
+    // CPU cache.
+    std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
+    int64_t delivered = 0;               // tokens
+    Time arrived, waits_since;
+    sched::NewRequest spec;                    // as the client sent it
+    std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
+    std::optional<Route> route;                // chosen by the router
+
+    int n() const { return spec.params->n; }
+    int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
+    int64_t known_tokens() const { return prompt_tokens() + delivered; }
+  };
+
+  explicit Requests(RequestsOptions options) : options_(options), blame_(options.deaths_max) {}
+
+  // Adds a request, which waits. REQUIRES: the id is new. kInvalidArgument: its prompt is too long.
+  // kResourceExhausted: too many wait.
+  Status Add(sched::NewRequest request, Time now);
+  // Its next pipeline gets `request`.
+  void Wait(RequestId id, sched::NewRequest request, Time now);
+  // It is in this pipeline, and waits no more.
+  void Place(RequestId id, PipelineId pipeline);
+  // It has ended.
+  void Erase(RequestId id);
+
+  // Null: unknown, or ended.
+  Request* Find(RequestId id);
+  const Request* Find(RequestId id) const;
+  // REQUIRES: the request has not ended.
+  Request& at(RequestId id) { return all_.at(id); }
+  const std::unordered_map<RequestId, Request>& all() const { return all_; }
+  size_t size() const { return all_.size(); }
+  size_t waiting() const { return queue_.size(); }
+  // The requests that wait, by arrival.
+  std::vector<RequestId> Queue() const;
+  // The maximum number of tokens that it may generate, over all its sequences.
+  int64_t OutputLimit(const Request& request) const;
+  void ForgetRoutes();
+
+  // Something has changed, so requests that wait may find a place.
+  void TryQueue() { try_queue_ = true; }
+  // Whether it has since the last call.
+  bool TakeTryQueue() { return std::exchange(try_queue_, false); }
+
+  // Ends the unfinished sequences, or sequence `index`, of a request that waits, and appends their
+  // outputs. True: the request has ended; the caller erases it.
+  bool EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
+                  std::vector<RequestOutput>& outputs);
+  // Those that have waited for too long.
+  std::vector<RequestId> Expired(Time now) const;
+
+  // Filters the outputs of a pipeline's scheduler, which are those from `first` on. Only the
+  // pipeline that has a request may produce outputs for it. Appends the indices of last outputs to
+  // `last`.
+  void Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, size_t first,
+              std::vector<size_t>& last);
+
+  // The pipeline that had the request is lost; as of BlameLedger::PipelineEnded.
+  void PipelineEnded(RequestId id, PipelineEnd end, bool ran, std::optional<WorkerId> suspect);
+  // The loss of a worker is certain. Peers may have reported it before; the requests that ran on it
+  // then count it now, because they may be the cause. Returns them.
+  std::vector<RequestId> CountSuspectedDeaths(WorkerId lost);
+  // Set if the request must fail: how many pipelines were lost under it.
+  std::optional<int> MustFail(RequestId id) const { return blame_.MustFail(id); }
+
+  // Crashes with the reason if the tables do not agree with each other.
+  void CheckIntegrity() const;
+
+ private:
+  std::pair<Time, RequestId> KeyOf(RequestId id) const { return {all_.at(id).arrived, id}; }
+
+  const RequestsOptions options_;
+  std::unordered_map<RequestId, Request> all_;
+  std::set<std::pair<Time, RequestId>> queue_;  // by arrival
+  bool try_queue_ = false;
+  BlameLedger blame_;
+};
+
+}  // namespace millrace::cluster
