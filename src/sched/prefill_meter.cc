@@ -1,5 +1,7 @@
 #include "sched/prefill_meter.h"
 
+#include <algorithm>
+
 namespace millrace::sched {
 namespace {
 
@@ -10,17 +12,20 @@ constexpr double kWeight = 0.1;
 }  // namespace
 
 void PrefillMeter::Submitted(const StepPlan& plan, Time now) {
-  step_ = plan.id;
-  tokens_ = static_cast<int>(plan.tokens.size());
-  since_ = now;
+  in_flight_.push_back({plan.id, static_cast<int>(plan.tokens.size()), now});
 }
 
-std::optional<PreemptionCosts> PrefillMeter::Done(StepId step, Time now) {
-  const Duration took = now - since_;
-  if (step != step_ || tokens_ < kStepTokensMin || took.ns <= 0) return std::nullopt;
-  const double rate = tokens_ / took.seconds();
+bool PrefillMeter::Done(StepId step, Time now) {
+  const auto found = std::ranges::find(in_flight_, step, &Step::id);
+  if (found == in_flight_.end()) return false;
+  const Duration took = now - std::max(found->since, last_end_);
+  const int tokens = found->tokens;
+  in_flight_.erase(in_flight_.begin(), found + 1);  // steps end in order
+  last_end_ = now;
+  if (tokens < kStepTokensMin || took.ns <= 0) return false;
+  const double rate = tokens / took.seconds();
   costs_.prefill_tokens_per_s += kWeight * (rate - costs_.prefill_tokens_per_s);
-  return costs_;
+  return true;
 }
 
 }  // namespace millrace::sched

@@ -1,10 +1,11 @@
-// PrefillMeter: the prefill rate, measured on the steps of a stage that has one in flight. A replay
-// costs as much as the prefill, so the choice between swap and recompute is arithmetic.
+// PrefillMeter: how many tokens per second a pipeline computes, measured on its steps with many
+// tokens. A replay costs as much as the prefill, so the choice between swap and recompute is
+// arithmetic. A controller also predicts with it how long prompts will take.
 //
 // Owned by the driver of a scheduler; one thread.
 #pragma once
 
-#include <optional>
+#include <deque>
 
 #include "base/clock.h"
 #include "core/step_plan.h"
@@ -14,17 +15,24 @@ namespace millrace::sched {
 
 class PrefillMeter {
  public:
-  explicit PrefillMeter(const PreemptionCosts& costs) : costs_(costs) {}
+  explicit PrefillMeter(const PreemptionCosts& costs = {}) : costs_(costs) {}
 
   void Submitted(const StepPlan& plan, Time now);
-  // The updated costs, if that step was measured; pass them to SetCosts.
-  std::optional<PreemptionCosts> Done(StepId step, Time now);
+  // True if that step was measured. A step's time begins when the step before it ends, because
+  // until then the stages are busy with that one.
+  bool Done(StepId step, Time now);
+  // With the rate as measured so far; before the first measurement, as constructed.
+  const PreemptionCosts& costs() const { return costs_; }
 
  private:
+  struct Step {
+    StepId id;
+    int tokens = 0;
+    Time since;
+  };
   PreemptionCosts costs_;
-  StepId step_;  // submitted last
-  int tokens_ = 0;
-  Time since_;
+  std::deque<Step> in_flight_;  // in the order of submission
+  Time last_end_;
 };
 
 }  // namespace millrace::sched

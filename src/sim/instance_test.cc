@@ -10,6 +10,8 @@
 namespace millrace::sim {
 namespace {
 
+using cluster::DispatchPolicy;
+
 class FixedCost : public cost::StepCost {
  public:
   explicit FixedCost(double seconds) : seconds_(seconds) {}

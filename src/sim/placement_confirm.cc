@@ -48,7 +48,7 @@ Result<plan::Attainment> PlacementEvaluator::Confirm(const plan::DistServeUnit& 
   const int step_tokens =
       unit.mode == plan::ServingMode::kChunked ? options_.chunk_tokens : options_.batch_tokens;
   ServiceOptions options;
-  options.dispatch = DispatchPolicy::kPredictedTime;
+  options.dispatch = cluster::DispatchPolicy::kPredictedTime;
   options.slo = {.ttft_s = options_.ttft_s, .tpot_s = options_.tpot_s};
   if (deployment.kv_bytes_per_s > 0) {
     options.kv_transfer.kv_bytes_per_token = deployment.kv_bytes_per_token;

@@ -23,7 +23,7 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) 
   }
   MR_RETURN_IF_ERROR(service->SortRoles());
   MR_RETURN_IF_ERROR(service->BeginMembership());
-  if (options.dispatch == DispatchPolicy::kPredictedTime) {
+  if (options.dispatch == cluster::DispatchPolicy::kPredictedTime) {
     service->prefill_ahead_.resize(options.instances.size());
   }
   return service;
@@ -163,24 +163,14 @@ std::shared_ptr<const SamplingParams> Service::SharedParams(int output_tokens) {
 }
 
 int Service::Dispatch(const std::vector<int>& among) {
-  const size_t n = among.size();
-  const uint64_t turn = dispatched_++;
-  switch (options_.dispatch) {
-    case DispatchPolicy::kRoundRobin: return among[turn % n];
-    case DispatchPolicy::kRandom: return among[HashCounter(options_.seed, turn) % n];
-    case DispatchPolicy::kFewestRequests:
-    case DispatchPolicy::kPredictedTime: break;
+  loads_.clear();
+  for (const int i : among) {
+    loads_.push_back({.requests = instances_[i]->pending_requests(),
+                      .prefill_ahead = prefill_ahead_.empty() ? Duration() : prefill_ahead_[i]});
   }
-  const auto load = [this](int i) {
-    return std::pair(prefill_ahead_.empty() ? Duration() : prefill_ahead_[i],
-                     instances_[i]->pending_requests());
-  };
-  int best = among[turn % n];  // ties go round-robin
-  for (size_t k = 1; k < n; ++k) {
-    const int i = among[(turn + k) % n];
-    if (load(i) < load(best)) best = i;
-  }
-  return best;
+  const size_t chosen = dispatcher_.Choose(loads_);
+  dispatcher_.Sent();
+  return among[chosen];
 }
 
 void Service::Submit(int index, Time now) {

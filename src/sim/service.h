@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cluster/control/dispatch.h"
 #include "sim/event_queue.h"
 #include "sim/instance.h"
 #include "sim/load.h"
@@ -20,10 +21,6 @@
 #include "sim/workload.h"
 
 namespace millrace::sim {
-
-// Fewest requests: waiting or running. Predicted time: the least predicted prefill time before the
-// request's own, by the cost model (DistServe section 4.3), then the fewest requests.
-enum class DispatchPolicy { kRoundRobin, kFewestRequests, kRandom, kPredictedTime };
 
 // How KV gets from a prefill instance to a decode instance: pulled over the sender's network card,
 // one request after another, while its blocks are held.
@@ -45,10 +42,10 @@ struct ServiceOptions {
   std::vector<InstanceOptions> instances;
   KvTransferOptions kv_transfer;
   Duration front_end;  // from arrival to the scheduler, and from output to the client
-  DispatchPolicy dispatch = DispatchPolicy::kFewestRequests;
+  cluster::DispatchPolicy dispatch = cluster::DispatchPolicy::kFewestRequests;  // ties: in turn
   Slo slo;
   std::optional<Time> stop_at;  // later events do not happen
-  uint64_t seed = 0;            // of kRandom
+  uint64_t seed = 0;            // of random dispatch
   // Ordered by time; empty: all instances are always present. Roles must be kBoth.
   std::vector<MembershipChange> membership;
   OnNotice on_notice = OnNotice::kMove;
@@ -109,6 +106,9 @@ class Service {
   };
   explicit Service(const ServiceOptions& options)
       : options_(options),
+        dispatcher_({.policy = options.dispatch,
+                     .ties = cluster::DispatchTies::kInTurn,
+                     .seed = options.seed}),
         recorder_(options.slo),
         availability_(static_cast<int>(options.instances.size())),
         copied_(options.instances.size()) {}
@@ -149,6 +149,8 @@ class Service {
   std::vector<std::unique_ptr<Instance>> instances_;
   EventQueue<Event> events_;
   std::vector<int> entries_, decodes_;  // instances that take new requests; that take hand-overs
+  cluster::Dispatcher dispatcher_;
+  std::vector<cluster::DispatchLoad> loads_;  // scratch
   Recorder recorder_;
   StepResult result_;  // scratch
   std::vector<RequestOutput> outputs_;
@@ -168,7 +170,7 @@ class Service {
   Slots<Copy> copies_;
   Quantiles kv_wait_, kv_transfer_;
   LoadSampler load_;
-  uint64_t dispatched_ = 0, arrived_ = 0, events_done_ = 0;
+  uint64_t arrived_ = 0, events_done_ = 0;
 };
 
 }  // namespace millrace::sim

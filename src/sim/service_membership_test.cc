@@ -170,7 +170,7 @@ TEST(ServiceMembership, NothingIsLostUnderRandomTraces) {
     options.membership =
         MembershipOf(*trace, {.instances = 3, .notice_s = rng.Uniform(), .load_s = rng.Uniform()});
     options.on_notice = seed % 4 == 0 ? OnNotice::kFinish : OnNotice::kMove;
-    if (seed % 3 == 0) options.dispatch = DispatchPolicy::kPredictedTime;
+    if (seed % 3 == 0) options.dispatch = cluster::DispatchPolicy::kPredictedTime;
     options.kv_transfer.bytes_per_s = 1e9 * (1 + 20 * rng.Uniform());
     const ServiceReport report = Serve(options, 400, 30, 10);
     EXPECT_EQ(report.latency.requests, 400u) << seed;

@@ -11,8 +11,16 @@ PLAN = """format: 1
 model: demo
 layers: 4
 stages:
-  - {{stage: 0, nodes: [{0}-0], layers: [0, 3]}}
-  - {{stage: 1, nodes: [{0}-1], layers: [3, 4]}}
+  - {{stage: 0, nodes: [{0}-0], layers: [0, 4]}}
+  - {{stage: 1, nodes: [{0}-1], layers: [0, 4]}}
+"""
+BRANCHING = """format: 1
+model: demo
+layers: 4
+stages:
+  - {stage: 0, nodes: [worker-0], layers: [0, 3]}
+  - {stage: 1, nodes: [worker-1], layers: [3, 4]}
+  - {stage: 2, nodes: [worker-2], layers: [3, 4]}
 """
 
 
@@ -143,6 +151,7 @@ def swap(kind, at):
     if kind != "serve":
         name = "worker" if kind == "up" else "w"
         rows["--plan"] = Row(at.write("plan.yaml", PLAN.format(name)), effects.plan)
+        rows["--dispatch"] = Row("predicted", effects.dispatch)
     return rows
 
 
@@ -150,7 +159,8 @@ GROUPS = {"front": front, "sizes": sizes, "memory": memory, "swap": swap}
 
 # What else a start is given: it makes an effect visible, and another start has its row.
 BESIDE = {"memory": ["--step-log", "steps.jsonl"],
-          "swap": ["--num-gpu-blocks-override", "24", "--max-model-len", "256"]}
+          "swap": ["--num-gpu-blocks-override", "24", "--max-model-len", "256", "--step-log",
+                   "steps.jsonl"]}
 # Workers of `serve --cluster`: how many, and their options.
 WORKERS = {"front": (1, []), "sizes": (2, []), "memory": (2, ["--kv-cache-memory", "2MiB"]),
            "swap": (2, [])}
@@ -168,6 +178,7 @@ REFUSED = {
         "--journal-sync": ("always", "give --cluster as well"),
         "--plan": ("plan.yaml", "use `millrace up`"),
         "--fixed-layout": ("true", "use `millrace up`"),
+        "--dispatch": ("random", "use `millrace up`"),
         "--pipeline-parallel-size": ("2", "use `millrace up`"),
         "--tensor-parallel-size": ("2", "use `millrace up`"),
     },

@@ -17,7 +17,7 @@ import unittest
 import options_effects as effects
 from options_harness import (MODEL, ROOT, Process, Running, count_syncs, free_port,
                              options_in_help, run, wait_until)
-from options_table import (BESIDE, ELSEWHERE, GROUPS, KINDS, REFUSED, WORKER_ALONE, WORKERS, Files,
+from options_table import (BESIDE, BRANCHING, ELSEWHERE, GROUPS, KINDS, REFUSED, WORKER_ALONE, WORKERS, Files,
                            option_of, words_of, workers)
 
 PROGRAM = str(pathlib.Path(sys.argv.pop(1)).resolve())
@@ -97,6 +97,15 @@ class Refusals(unittest.TestCase):
                 status, text = run(PROGRAM, command, MODEL, *rest)
                 self.assertEqual((status, text.count("\n")), (2, 1), text)
                 self.assertIn(sentence, text)
+
+    def test_dispatch_goes_with_whole_pipelines(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plan = Files(PROGRAM, folder).write("plan.yaml", BRANCHING)
+            status, text = run(PROGRAM, "up", MODEL, "--port", "0", "--plan", plan, "--dispatch",
+                               "random")
+            self.assertEqual(status, 1, text)
+            self.assertIn("the plan's stages branch", text)
+            self.assertIn("leave out --dispatch", text)
 
     def test_help_is_printed(self):
         for command in ("serve", "up", "worker"):

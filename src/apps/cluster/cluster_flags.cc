@@ -7,7 +7,9 @@
 
 #include "apps/cli/option.h"
 #include "apps/cluster/tls_folder.h"
+#include "apps/common/dispatch_option.h"
 #include "base/file.h"
+#include "cluster/control/layout.h"
 #include "plan/io/plan_yaml.h"
 #include "serve/retained_stream.h"
 
@@ -71,6 +73,13 @@ void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::strin
               "A plan of `millrace plan` instead; its nodes are workers' names");
   command.Add(kGroup, FlagOption("fixed-layout", &flags->fixed),
               "Wait for a lost worker to return instead of moving its layers to the others");
+  Option dispatch = DispatchOption(&flags->dispatch);
+  dispatch.default_text = "fewest; replicas by the plan's flow";
+  command.Add(kGroup, std::move(dispatch),
+              "Pipeline that gets a request where a plan has several: the one with the fewest "
+              "requests, each in turn, a random one, or the one with the least predicted prefill "
+              "time ahead (the tokens of its prompts without a first token, by the rate at which "
+              "it has computed steps of at least 64 tokens)");
 }
 
 void AddJournalOptions(Command& command, ControllerFlags* flags,
@@ -138,6 +147,7 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   cluster->stages = flags.stages.value_or(1);
   cluster->tensor_parallel = flags.tensor_parallel;
   cluster->elastic = !flags.fixed;
+  cluster->dispatch = flags.dispatch;
   const int tp = flags.tensor_parallel;
   if (tp != 1 && tp != 2 && tp != 4 && tp != 8) {
     return InvalidArgument(
@@ -148,6 +158,13 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
   cluster->layout = text;
   MR_ASSIGN_OR_RETURN(plan::WorkerPlan parsed, plan::ParseWorkerPlan(text, flags.plan_file));
+  const auto by_dispatch = cluster::ReplicaShare::kDispatch;
+  if (flags.dispatch && cluster::PlannedPipelinesOf(parsed.plan, by_dispatch).empty()) {
+    return InvalidArgument(fmt::format(
+        "{}: the plan's stages branch, so each request gets a route by the plan's flow; leave out "
+        "--dispatch",
+        flags.plan_file));
+  }
   cluster->plan = std::move(parsed.plan);
   cluster->node_names = std::move(parsed.workers);
   return OkStatus();

@@ -8,6 +8,7 @@
 #include "apps/cli/command.h"
 #include "apps/cluster/cluster_model.h"
 #include "base/status.h"
+#include "cluster/control/dispatch.h"
 #include "cluster/journal/journal.h"
 #include "cluster/link/link_security.h"
 
@@ -29,6 +30,7 @@ struct ControllerFlags {
   std::optional<int> stages;  // none: the command's default
   int tensor_parallel = 1;
   bool fixed = false;
+  std::optional<cluster::DispatchPolicy> dispatch;  // none: replicas share requests by flow
   std::string journal;
   cluster::JournalSync journal_sync = cluster::JournalSync::kNever;
 };
@@ -47,7 +49,8 @@ Status ValidateJournal(const ControllerFlags& flags, const std::string& store,
 // nullopt: no journal is kept.
 std::optional<cluster::JournalOptions> ReadJournal(const ControllerFlags& flags,
                                                    const std::string& store, double resume_grace_s);
-// Fills the fields of `cluster` that describe the layout.
+// Fills the fields of `cluster` that describe the layout. kInvalidArgument: the plan cannot be
+// read, or does not go with the other options.
 Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster);
 
 }  // namespace millrace::apps

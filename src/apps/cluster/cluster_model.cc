@@ -61,6 +61,11 @@ void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options)
   options.elastic = cluster.elastic;
   options.plan = cluster.plan;
   options.node_names = cluster.node_names;
+  options.dispatch.seed = Random64();
+  if (cluster.dispatch) {
+    options.replicas = cluster::ReplicaShare::kDispatch;
+    options.dispatch.policy = *cluster.dispatch;
+  }
   options.secret = Random64();
 }
 

@@ -11,6 +11,7 @@
 #include "apps/common/engine_flags.h"
 #include "base/clock.h"
 #include "base/status.h"
+#include "cluster/control/dispatch.h"
 #include "cluster/journal/journal.h"
 #include "cluster/link/link_security.h"
 #include "cluster/runtime/controller_process.h"
@@ -26,6 +27,7 @@ struct ClusterFlags {
   int stages = 1;      // without a plan
   int tensor_parallel = 1;
   bool elastic = true;
+  std::optional<cluster::DispatchPolicy> dispatch;  // none: replicas share requests by flow
   Term term{1};
   std::optional<cluster::JournalOptions> journal;
   std::shared_ptr<Leading> leading;  // kept as long as the model; null: no other can lead

@@ -58,6 +58,7 @@ Status ValidateAlone(const ServeClusterFlags& flags) {
                      : c.tensor_parallel > 1       ? "--tensor-parallel-size"
                      : !c.plan_file.empty()        ? "--plan"
                      : c.fixed                     ? "--fixed-layout"
+                     : c.dispatch                  ? "--dispatch"
                      : !c.journal.empty()          ? "--journal"
                      : WantsSync(c)                ? "--journal-sync"
                      : !c.listen.empty()           ? "--listen"

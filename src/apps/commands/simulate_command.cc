@@ -8,6 +8,7 @@
 
 #include "apps/cli/parse.h"
 #include "apps/commands/commands.h"
+#include "apps/common/dispatch_option.h"
 #include "apps/common/progress.h"
 #include "apps/simulate/pictures.h"
 #include "apps/simulate/replay.h"
@@ -262,13 +263,7 @@ void AddPolicyOptions(Command& command, SimulateFlags* flags) {
                                             {"prefill-first", sched::StepMix::kPrefillFirst}}),
               "mixed: prompts and decodes in one step, long prompts in chunks; prefill-first: "
               "prompts alone while there are any, as vLLM did at the time of its paper");
-  using sim::DispatchPolicy;
-  command.Add(kGroup,
-              ChoiceOption<DispatchPolicy>("dispatch", &flags->run.dispatch,
-                                           {{"fewest", DispatchPolicy::kFewestRequests},
-                                            {"round-robin", DispatchPolicy::kRoundRobin},
-                                            {"random", DispatchPolicy::kRandom},
-                                            {"predicted", DispatchPolicy::kPredictedTime}}),
+  command.Add(kGroup, DispatchOption(&flags->run.dispatch),
               "Instance that gets a request: the one with the fewest requests, each in turn, a "
               "random one, or the one with the least predicted prefill time ahead");
 }

@@ -22,7 +22,7 @@ enum class Scheduling { kIteration, kStatic };
 
 struct RunOptions {
   Scheduling scheduling = Scheduling::kIteration;
-  sim::DispatchPolicy dispatch = sim::DispatchPolicy::kFewestRequests;
+  cluster::DispatchPolicy dispatch = cluster::DispatchPolicy::kFewestRequests;
   int num_seeds = 1;
   uint64_t first_seed = 0;
 };

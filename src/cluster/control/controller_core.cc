@@ -26,7 +26,8 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options.num_layers));
   }
-  MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), options.node_names));
+  MR_ASSIGN_OR_RETURN(Layout layout,
+                      MakeLayout(std::move(plan), options.node_names, options.replicas));
   layout.automatic = automatic;
   std::unique_ptr<ControllerCore> controller(new ControllerCore(std::move(options)));
   MR_RETURN_IF_ERROR(controller->CheckRoutable(layout));
@@ -47,6 +48,7 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   members_, ids_, outbox_),
       requests_({options_.scheduler.max_model_len, options_.waiting_max, options_.waiting_limit,
                  options_.deaths_max}),
+      dispatcher_(options_.dispatch),
       kv_pulls_({options_.num_layers, options_.hold_limit, options_.secret}, ids_, outbox_),
       recoverable_(outbox_),
       migrations_(
@@ -67,7 +69,8 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names,
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options_.num_layers));
   }
-  MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
+  MR_ASSIGN_OR_RETURN(Layout layout,
+                      MakeLayout(std::move(plan), std::move(node_names), options_.replicas));
   MR_RETURN_IF_ERROR(CheckRoutable(layout));
   deployment_.Begin(std::move(layout));
   return OkStatus();

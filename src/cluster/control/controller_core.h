@@ -43,12 +43,14 @@
 #include "base/status.h"
 #include "cluster/control/controller_status.h"
 #include "cluster/control/deployment.h"
+#include "cluster/control/dispatch.h"
 #include "cluster/control/id_source.h"
 #include "cluster/control/kv_pulls.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/migrations.h"
 #include "cluster/control/outbox.h"
+#include "cluster/control/pipeline_requests.h"
 #include "cluster/control/pipeline_turns.h"
 #include "cluster/control/recoverable_kv.h"
 #include "cluster/control/requests.h"
@@ -71,6 +73,8 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions {
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
   RouterOptions router;
+  ReplicaShare replicas = ReplicaShare::kFlow;
+  DispatchOptions dispatch;  // between pipelines that serve the same requests
   std::optional<Plan> plan;  // instead of an automatic layout
   std::vector<std::string> node_names;
 
@@ -139,12 +143,12 @@ class ControllerCore {
     std::vector<PipelineHop> hops;
     std::vector<std::vector<WorkerId>> workers;  // by hop and rank
     std::unique_ptr<sched::Scheduler> scheduler;
-    std::optional<sched::PrefillMeter> prefill;  // set where swap and recompute are compared
+    sched::PrefillMeter prefill;
     int num_blocks = 0;
     std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
     bool open = false;
     bool retiring = false;  // takes no more requests: replaced, or a worker drains
-    std::set<RequestId> requests;
+    PipelineRequests requests;
     std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
     bool Uses(WorkerId worker) const;
   };
@@ -192,7 +196,6 @@ class ControllerCore {
   // it.
   enum class Placed : uint8_t { kYes, kNotNow, kNotYet, kNever };
   void Dispatch(Time now);
-  Phase PhaseOf(const Request& request) const;
   Placed Place(RequestId id, Time now);
   Pipeline* ChoosePipeline(const Request& request, Time now);
   Status AddTo(Pipeline& pipeline, RequestId id, Time now);
@@ -264,6 +267,7 @@ class ControllerCore {
   PipelineTurns turns_;             // of pipelines that must not run at the same time
   std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now
   Requests requests_;
+  Dispatcher dispatcher_;
   // By PipelineKey: the earliest time of the next attempt, and the back-off.
   std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;
 
@@ -272,7 +276,7 @@ class ControllerCore {
   Migrations migrations_;
 
   std::vector<RequestOutput> outputs_;
-  std::vector<size_t> last_outputs_;
+  std::vector<size_t> notable_outputs_;
   std::vector<sched::PreemptionRecord> preemptions_;
   sched::SchedulerStats closed_pipelines_;  // counters of closed pipelines
   ControllerCounters counters_;

@@ -133,7 +133,7 @@ ControllerCore::Pipeline* ControllerCore::OpenPipeline(const Route& route, Stage
     pipeline.scheduler = sched::NewRecordingScheduler(std::move(pipeline.scheduler), options,
                                                       NamedLines(options_.step_log, pipeline.id));
   }
-  if (options.num_host_blocks > 0 && options.stages == 1) pipeline.prefill.emplace(options.costs);
+  pipeline.prefill = sched::PrefillMeter(options.costs);
   for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
     for (size_t rank = 0; rank < pipeline.workers[hop].size(); ++rank) {
       Send(
@@ -190,11 +190,9 @@ void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
     return;
   }
   if (!pipeline_retry_.empty()) pipeline_retry_.erase(PipelineKey(pipeline->hops));
-  if (pipeline->prefill) {
-    if (const auto costs = pipeline->prefill->Done(message.result.id, now)) {
-      pipeline->scheduler->SetCosts(*costs);
-    }
-  }
+  const bool measured = pipeline->prefill.Done(message.result.id, now);
+  const bool swaps = options_.scheduler.num_host_blocks > 0 && pipeline->hops.size() == 1;
+  if (measured && swaps) pipeline->scheduler->SetCosts(pipeline->prefill.costs());
   const size_t first = outputs_.size();
   pipeline->scheduler->Commit(message.result, now, outputs_, pipeline->pulls);
   dirty_.insert(pipeline->id);
@@ -258,7 +256,7 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
       std::ranges::all_of(pipeline.hops, [&](const PipelineHop& hop) { return StillThere(hop); });
   if (!step_failed) RetainSurvivingStages(pipeline, failed, suspect, now);
   std::vector<sched::DetachedRequest> left = pipeline.scheduler->DetachAll(now);
-  const std::set<RequestId> here = pipeline.requests;
+  const PipelineRequests here = pipeline.requests;
   ClosePipeline(id);
   EndMigrationsOf(id, now);
   for (sched::DetachedRequest& detached : left) {
@@ -295,7 +293,7 @@ void ControllerCore::ClosePipeline(PipelineId id) {
 void ControllerCore::Pump(Pipeline& pipeline, Time now) {
   if (turns_.MayStep(pipeline.id)) {
     while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
-      if (pipeline.prefill) pipeline.prefill->Submitted(*plan, now);
+      pipeline.prefill.Submitted(*plan, now);
       for (WorkerId worker : pipeline.workers.front())
         Send(worker, PipelineStep{pipeline.id, *plan});
     }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +10,31 @@
 #include "cluster/control/controller_core.h"
 
 namespace millrace::cluster {
+namespace {
+
+// What its pipeline computes before the request's first token there, beyond what a decode computes.
+int64_t PrefillTokens(const sched::NewRequest& request) {
+  int64_t tokens = std::ssize(*request.prompt);
+  for (const sched::ResumedSequence& sequence : request.resumed) {
+    if (!sequence.finished) tokens += std::max<int64_t>(std::ssize(sequence.output) - 1, 0);
+  }
+  for (int imported : request.imported_tokens) tokens -= imported;
+  return std::max<int64_t>(tokens, 0);
+}
+
+// With several sequences the prompt is computed where they will be decoded. A request without a
+// token begins with its prompt, however often it has lost its pipeline. If there is no prefill
+// pipeline, a new request waits for one; the prompt of a replayed request is computed where it will
+// be decoded.
+Phase PhaseOf(const Layout& layout, const std::optional<sched::NewRequest>& waiting) {
+  if (!waiting || waiting->params->n != 1 || !PrefillApart(layout)) return Phase::kDecode;
+  const std::vector<sched::ResumedSequence>& resumed = waiting->resumed;
+  if (resumed.empty()) return Phase::kPrefill;
+  if (resumed.front().finished || !resumed.front().output.empty()) return Phase::kDecode;
+  return HasPipeline(layout, Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
+}
+
+}  // namespace
 
 Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
@@ -48,38 +72,24 @@ void ControllerCore::Requeue(RequestId id, sched::NewRequest request, Time now) 
   if (router_) (void)SubmitToRouter(id, now);
 }
 
-// With several sequences the prompt is computed where they will be decoded. A request without a
-// token begins with its prompt, however often it has lost its pipeline. If there is no prefill
-// pipeline, a new request waits for one; the prompt of a replayed request is computed where it will
-// be decoded.
-Phase ControllerCore::PhaseOf(const Request& request) const {
-  if (router_ || !request.waiting || request.n() != 1 || !PrefillApart(layout())) {
-    return Phase::kDecode;
-  }
-  const std::vector<sched::ResumedSequence>& resumed = request.waiting->resumed;
-  if (resumed.empty()) return Phase::kPrefill;
-  if (resumed.front().finished || !resumed.front().output.empty()) return Phase::kDecode;
-  return HasPipeline(layout(), Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
-}
-
-// The pipeline that the request should go to now: that of its route, or the least loaded of the
-// fixed ones. A prompt goes to a pipeline for both roles only while there is no pipeline for
+// The pipeline that the request should go to now: that of its route, or the dispatcher's choice of
+// the fixed ones. A prompt goes to a pipeline for both roles only while there is no pipeline for
 // prefill alone.
 ControllerCore::Pipeline* ControllerCore::ChoosePipeline(const Request& request, Time now) {
   if (router_) return request.route ? PipelineFor(*request.route, StageRole::kBoth, now) : nullptr;
-  const Phase phase = PhaseOf(request);
-  const auto rank = [&](const Pipeline& pipeline) {
-    const bool stands_in = phase == Phase::kPrefill && pipeline.role != StageRole::kPrefill;
-    return std::tuple(stands_in, !pipeline.open, pipeline.requests.size());
-  };
-  Pipeline* best = nullptr;
+  const Phase phase = PhaseOf(layout(), request.waiting);
+  std::vector<Pipeline*> candidates;
+  std::vector<DispatchLoad> loads;
   for (const PlannedPipeline& planned : layout().pipelines) {
     if (!Serves(layout(), planned, phase)) continue;
     Pipeline* pipeline = PipelineFor(planned.route, planned.role, now);
     if (pipeline == nullptr) continue;
-    if (best == nullptr || rank(*pipeline) < rank(*best)) best = pipeline;
+    const bool stands_in = phase == Phase::kPrefill && pipeline->role != StageRole::kPrefill;
+    candidates.push_back(pipeline);
+    loads.push_back(pipeline->requests.Load(pipeline->prefill.costs().prefill_tokens_per_s));
+    loads.back().rank = (stands_in ? 2 : 0) + (pipeline->open ? 0 : 1);
   }
-  return best;
+  return candidates.empty() ? nullptr : candidates[dispatcher_.Choose(loads)];
 }
 
 Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
@@ -91,10 +101,12 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   std::vector<int> to_fetch = ToFetch(id, pipeline);
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
+  const int64_t prefill_tokens = PrefillTokens(request);
+  dispatcher_.Sent();
   MR_RETURN_IF_ERROR(pipeline.scheduler->Add(std::move(request), now));
   if (!fetches) GiveUpKv(id);
   requests_.Place(id, pipeline.id);
-  pipeline.requests.insert(id);
+  pipeline.requests.Add(id, prefill_tokens);
   dirty_.insert(pipeline.id);
   return OkStatus();
 }
@@ -107,7 +119,7 @@ void ControllerCore::Dispatch(Time now) {
   for (RequestId id : requests_.Queue()) {
     const Request* request = requests_.Find(id);
     if (request == nullptr || !request->waiting) continue;
-    const Phase phase = PhaseOf(*request);
+    const Phase phase = PhaseOf(layout(), request->waiting);
     if (blocked.contains(phase)) continue;
     const Placed placed = Place(id, now);
     if (placed != Placed::kNotNow || router_) continue;
@@ -163,18 +175,22 @@ void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, T
 // Takes over a scheduler's outputs, which are outputs_ from `first` on. Nothing else adds to
 // outputs_ meanwhile.
 void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
-  last_outputs_.clear();
-  requests_.Filter(pipeline.id, outputs_, first, last_outputs_);
-  for (size_t index : last_outputs_) {
-    RequestOutput& last = outputs_[index];
-    const RequestId id = last.request;
-    if (!last.finish) {  // it has stopped after its prompt
-      HandOver(pipeline, id, last, now);
+  notable_outputs_.clear();
+  requests_.Filter(pipeline.id, outputs_, first, notable_outputs_);
+  for (size_t index : notable_outputs_) {
+    RequestOutput& output = outputs_[index];
+    const RequestId id = output.request;
+    if (!output.times) {  // its first token
+      pipeline.requests.PrefillEnded(id);
+      continue;
+    }
+    if (!output.finish) {  // it has stopped after its prompt
+      HandOver(pipeline, id, output, now);
       continue;
     }
     if (migrations_.Find(id) != nullptr) AbandonMigration(id, now);
     if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
-    pipeline.requests.erase(id);
+    pipeline.requests.Remove(id);
     Forget(id, now);
   }
 }

@@ -93,18 +93,17 @@ void ControllerCore::RetirePipelines(Time now) {
       empty.push_back(id);
       continue;
     }
-    const std::set<RequestId> requests = pipeline.requests;
-    for (RequestId request : requests) {
+    for (RequestId request : pipeline.requests.Ids()) {
       if (migrations_.Find(request) == nullptr) TakeOut(pipeline, request, now);
     }
     GiveUpExpiredKvIn(id);
-    if (pipeline.requests.empty() && !recoverable_.Any(id) &&
+    if (pipeline.requests.size() == 0 && !recoverable_.Any(id) &&
         pipeline.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
     }
   }
   for (PipelineId id : empty) {
-    if (pipelines_.at(id).requests.empty()) {
+    if (pipelines_.at(id).requests.size() == 0) {
       ClosePipeline(id);
     } else {
       LosePipeline(id, Unavailable("its plan is no longer in force"), PipelineEnd::kNoFault, {},
@@ -136,7 +135,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending
   if (hold) LeaveBehind(pipeline, id, *detached, pipeline.scheduler->HeldBlocks(id));
-  pipeline.requests.erase(id);
+  pipeline.requests.Remove(id);
   Requeue(id, std::move(detached->request), now);
 }
 

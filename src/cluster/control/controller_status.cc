@@ -119,7 +119,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     l.role = pipeline.role;
     l.open = pipeline.open;
     l.retiring = pipeline.retiring;
-    l.requests = std::ssize(pipeline.requests);
+    l.requests = static_cast<int64_t>(pipeline.requests.size());
     l.blocks_total = pipeline.num_blocks;
     l.blocks_used = pipeline.scheduler->blocks_in_use();
   }
@@ -167,7 +167,7 @@ std::optional<sched::RequestInfo> ControllerCore::Stalled(Time now) const {
 void ControllerCore::CheckIntegrity() const {
   for (const auto& [id, pipeline] : pipelines_) {
     pipeline.scheduler->CheckIntegrity();
-    for (RequestId request : pipeline.requests) {
+    for (RequestId request : pipeline.requests.Ids()) {
       const Request* found = requests_.Find(request);
       MR_CHECK(found != nullptr && found->pipeline == id)
           << "pipeline " << id << " has request " << request << ", which is not in it";

@@ -58,7 +58,7 @@ PulledActivations ControllerCore::ActivationsFrom(const Pipeline* pipeline) cons
 // Its KV stays there until the pipeline that decodes has fetched it.
 void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
   const Request& handed = requests_.at(id);
-  from.requests.erase(id);
+  from.requests.Remove(id);
   sched::NewRequest request = handed.spec;
   request.times = first.times;
   request.cached_prompt_tokens = first.cached_prompt_tokens;
@@ -84,6 +84,7 @@ Status ControllerCore::StartMigration(RequestId id, Pipeline& from, Pipeline& to
         "the prompt is still being computed; the request is handed over with its first token");
   }
   MR_RETURN_IF_ERROR(migrations_.Start(id, from.id, *from.scheduler, to.id, *to.scheduler, now));
+  dispatcher_.Sent();
   dirty_.insert(to.id);
   ++counters_.moves;
   return OkStatus();
@@ -179,12 +180,12 @@ void ControllerCore::FinishPause(Pipeline& from, Pipeline& to, RequestId id,
                                  Migrations::Paused paused, Time now) {
   if (paused.outcome != Migrations::Outcome::kMoved) ++counters_.moves_failed;
   if (!paused.request) return;  // it has ended, and the client has its end
-  from.requests.erase(id);
+  from.requests.Remove(id);
   if (paused.outcome == Migrations::Outcome::kNoRoom) {
     return Requeue(id, std::move(paused.request->request), now);
   }
   requests_.Place(id, to.id);
-  to.requests.insert(id);
+  to.requests.Add(id, 0);
   if (router_) requests_.at(id).route = to.route;
   if (paused.pulls_rest) {
     recoverable_.Leave(id, {.pipeline = from.id,
@@ -280,7 +281,7 @@ void ControllerCore::RetainSurvivingStages(Pipeline& pipeline, const PipelineHop
             std::ranges::find(hop.ranks, *suspect, &WorkerAddress::worker) != hop.ranks.end());
   });
   if (surviving.empty()) return;
-  for (RequestId id : pipeline.requests) {
+  for (RequestId id : pipeline.requests.Ids()) {
     if (auto here = pipeline.scheduler->Peek(id)) LeaveBehind(pipeline, id, std::move(*here), {});
   }
   recoverable_.Survives(pipeline.id, std::move(surviving), now + options_.waiting_limit);

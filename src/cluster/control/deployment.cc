@@ -222,7 +222,8 @@ Status Deployment::Relieve(const Membership::Worker& worker) {
     // The worker stays until that plan is in force, unless the others can serve alone.
     Unassign(*next_, worker.id);
   } else if (serves && enough) {  // apply the same plan to the other workers
-    MR_ASSIGN_OR_RETURN(Layout same, MakeLayout(layout_.plan, layout_.node_names));
+    MR_ASSIGN_OR_RETURN(Layout same,
+                        MakeLayout(layout_.plan, layout_.node_names, layout_.replicas));
     same.automatic = layout_.automatic;
     Begin(std::move(same));
   }

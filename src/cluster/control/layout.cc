@@ -6,6 +6,7 @@
 #include <cctype>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
@@ -36,26 +37,36 @@ std::vector<PlannedPipeline> ChainsOf(const Plan& plan, StageRole role) {
   return pipelines;
 }
 
-// The stages in order along the edges; empty if the plan branches.
-Route OnlyRoute(const Plan& plan) {
-  Route route;
-  int at = 0;
-  std::optional<int> from;
-  while (at < plan.num_layers) {
-    std::optional<int> next;
-    for (const PlanEdge& edge : plan.edges) {
-      if (edge.from != from || !(edge.tokens_per_s > 0)) continue;
-      if (next || !edge.to) return {};
-      next = edge.to;
-    }
-    if (!next) return {};
-    const LayerRange layers = plan.stages[static_cast<size_t>(*next)].layers;
-    if (layers.begin > at || layers.end <= at) return {};
-    route.push_back({*next, {at, layers.end}});
-    at = layers.end;
-    from = next;
+// The only successor of a stage along the edges. nullopt: it has none, or several.
+std::optional<int> OnlySuccessor(const Plan& plan, int stage) {
+  std::optional<int> only;
+  for (const PlanEdge& edge : plan.edges) {
+    if (edge.from != stage || !(edge.tokens_per_s > 0)) continue;
+    if (only || !edge.to) return std::nullopt;
+    only = edge.to;
   }
-  return route;
+  return only;
+}
+
+// The route along the edges from each first stage. Empty if the plan branches.
+std::vector<Route> ChainsByEdges(const Plan& plan) {
+  std::vector<Route> chains;
+  std::set<int> taken;
+  for (const PlanEdge& first : plan.edges) {
+    if (first.from || !(first.tokens_per_s > 0)) continue;
+    Route& route = chains.emplace_back();
+    std::optional<int> stage = first.to;
+    int at = 0;
+    while (at < plan.num_layers) {
+      if (!stage || !taken.insert(*stage).second) return {};
+      const LayerRange layers = plan.stages[static_cast<size_t>(*stage)].layers;
+      if (layers.begin > at || layers.end <= at) return {};
+      route.push_back({*stage, {at, layers.end}});
+      at = layers.end;
+      stage = OnlySuccessor(plan, *stage);
+    }
+  }
+  return chains;
 }
 
 // Why the stage is not up, as a sentence.
@@ -257,22 +268,23 @@ Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_p
   return plan;
 }
 
-std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan) {
+std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan, ReplicaShare replicas) {
   const bool apart = std::ranges::any_of(
       plan.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
-  if (!apart) {
-    Route route = OnlyRoute(plan);
-    if (route.empty()) return {};
-    return {{std::move(route), StageRole::kBoth}};
-  }
   std::vector<PlannedPipeline> pipelines;
+  if (!apart) {
+    std::vector<Route> chains = ChainsByEdges(plan);
+    if (chains.size() > 1 && replicas == ReplicaShare::kFlow) return {};
+    for (Route& route : chains) pipelines.push_back({std::move(route), StageRole::kBoth});
+    return pipelines;
+  }
   for (StageRole role : {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}) {
     std::ranges::move(ChainsOf(plan, role), std::back_inserter(pipelines));
   }
   return pipelines;
 }
 
-Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
+Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names, ReplicaShare replicas) {
   Layout layout;
   std::vector<bool> covered(static_cast<size_t>(std::max(0, plan.num_layers)), false);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
@@ -294,7 +306,8 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
   if (gap != covered.end() || covered.empty()) {
     return InvalidArgument(fmt::format("no stage holds layer {}", gap - covered.begin()));
   }
-  layout.pipelines = PlannedPipelinesOf(plan);
+  layout.replicas = replicas;
+  layout.pipelines = PlannedPipelinesOf(plan, replicas);
   MR_RETURN_IF_ERROR(CheckRoles(layout.pipelines));
   layout.plan = std::move(plan);
   layout.node_names = std::move(node_names);

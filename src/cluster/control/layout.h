@@ -44,10 +44,15 @@ struct PlannedPipeline {
   StageRole role = StageRole::kBoth;
 };
 
+// How the replicas of a plan share its requests: a route for each request by the plan's flow, or a
+// pipeline for each replica and a dispatcher.
+enum class ReplicaShare : uint8_t { kFlow, kDispatch };
+
 struct Layout {
   Plan plan;
   // The worker that the plan intends for each of its nodes, by node index. May be empty.
   std::vector<std::string> node_names;
+  ReplicaShare replicas = ReplicaShare::kFlow;
   std::vector<LayoutStage> stages;
   std::vector<PlannedPipeline> pipelines;  // empty: each request is routed on its own
   bool automatic = false;
@@ -90,14 +95,17 @@ bool HasPipeline(const Layout& layout, Phase phase);
 
 // kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, layers that no
 // stage covers, or stages of one role without stages for the other.
-Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names);
+Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names,
+                          ReplicaShare replicas = ReplicaShare::kFlow);
 
 // Splits `num_layers` evenly over `stages` stages of `tensor_parallel` workers each. The first
 // stages take the remainder. REQUIRES: 1 <= stages <= num_layers.
 Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_parallel);
 
-// The pipelines of a plan whose stages form chains: one per role and chain. Empty if a stage has
-// more than one successor or predecessor.
-std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan);
+// The pipelines of a plan whose stages form chains: one per role and chain. Empty if each request
+// is routed by the plan's flow: a stage has more than one successor or predecessor, or there are
+// several chains for both roles and `replicas` is kFlow.
+std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan,
+                                                ReplicaShare replicas = ReplicaShare::kFlow);
 
 }  // namespace millrace::cluster

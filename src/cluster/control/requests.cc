@@ -41,6 +41,7 @@ void Requests::Wait(RequestId id, sched::NewRequest next, Time now) {
 void Requests::Place(RequestId id, PipelineId pipeline) {
   Request& request = all_.at(id);
   request.pipeline = pipeline;
+  request.prefilling = true;
   if (!request.waiting) return;
   request.waiting.reset();
   queue_.erase(KeyOf(id));
@@ -111,14 +112,16 @@ std::vector<RequestId> Requests::Expired(Time now) const {
 }
 
 void Requests::Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, size_t first,
-                      std::vector<size_t>& last) {
+                      std::vector<size_t>& notable) {
   size_t kept = first;
   for (size_t i = first; i < outputs.size(); ++i) {
     RequestOutput& output = outputs[i];
     const auto found = all_.find(output.request);
     if (found == all_.end() || found->second.pipeline != pipeline) continue;
-    found->second.delivered += static_cast<int64_t>(output.tokens.size());
-    if (output.times.has_value()) last.push_back(kept);
+    Request& request = found->second;
+    request.delivered += static_cast<int64_t>(output.tokens.size());
+    const bool begins = !output.tokens.empty() && std::exchange(request.prefilling, false);
+    if (begins || output.times.has_value()) notable.push_back(kept);
     if (kept != i) outputs[kept] = std::move(output);
     ++kept;
   }

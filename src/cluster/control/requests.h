@@ -37,6 +37,7 @@ class Requests {
     // CPU cache.
     std::optional<PipelineId> pipeline;  // the pipeline whose scheduler has it
     int64_t delivered = 0;               // tokens
+    bool prefilling = false;             // its pipeline has not produced a token for it
     Time arrived, waits_since;
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
@@ -86,10 +87,11 @@ class Requests {
   std::vector<RequestId> Expired(Time now) const;
 
   // Filters the outputs of a pipeline's scheduler, which are those from `first` on. Only the
-  // pipeline that has a request may produce outputs for it. Appends the indices of last outputs to
-  // `last`.
+  // pipeline that has a request may produce outputs for it. Appends to `notable` the indices of
+  // last outputs (they have times), and of outputs with the first token that the pipeline has
+  // produced for a request.
   void Filter(PipelineId pipeline, std::vector<RequestOutput>& outputs, size_t first,
-              std::vector<size_t>& last);
+              std::vector<size_t>& notable);
 
   // The pipeline that had the request is lost; as of BlameLedger::PipelineEnded.
   void PipelineEnded(RequestId id, PipelineEnd end, bool ran, std::optional<WorkerId> suspect);

@@ -98,15 +98,21 @@ TEST_F(RequestsTest, OnlyThePipelineThatHasARequestProducesItsOutputs) {
   requests_.Place(RequestId(2), kOther);
   outputs_ = {Token(1), Token(2), Token(3), Token(4), Token(1, true)};
   outputs_.insert(outputs_.begin(), Token(2));  // of an earlier call
-  std::vector<size_t> last;
-  requests_.Filter(kPipeline, outputs_, 1, last);
+  std::vector<size_t> notable;
+  requests_.Filter(kPipeline, outputs_, 1, notable);
   ASSERT_EQ(outputs_.size(), 3u);
   EXPECT_EQ(outputs_[1].request, RequestId(1));
-  EXPECT_EQ(last, std::vector<size_t>{2});
+  EXPECT_EQ(notable, (std::vector<size_t>{1, 2})) << "its first token there, and its last";
   EXPECT_TRUE(outputs_[2].times.has_value());
   EXPECT_EQ(requests_.at(RequestId(1)).delivered, 2);
   EXPECT_EQ(requests_.at(RequestId(1)).known_tokens(), 6);
   EXPECT_EQ(requests_.at(RequestId(2)).delivered, 0);
+  // In another pipeline there is another first token.
+  requests_.Place(RequestId(1), kOther);
+  outputs_ = {Token(1), Token(1), Token(1)};
+  notable.clear();
+  requests_.Filter(kOther, outputs_, 0, notable);
+  EXPECT_EQ(notable, std::vector<size_t>{0});
 }
 
 TEST_F(RequestsTest, SequencesThatWaitEndOneByOne) {

@@ -1,0 +1,122 @@
+// Dispatch to the pipelines of a plan by each policy, and what the controller measures for it.
+#include <gtest/gtest.h>
+
+#include "cluster/control/testing/scripted_workers.h"
+
+namespace millrace::cluster {
+namespace {
+
+// Two replicas, each on one worker.
+class Dispatch : public ScriptedWorkers {
+ protected:
+  void StartWith(DispatchPolicy policy, uint64_t seed = 0) {
+    ControllerOptions options = Options();
+    options.scheduler.max_model_len = 1024;
+    options.scheduler.prefix_caching = false;  // the prompts are equal
+    options.plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
+    options.replicas = ReplicaShare::kDispatch;
+    options.dispatch = {.policy = policy, .seed = seed};
+    Start(std::move(options));
+    Join(1);
+    Join(2);
+  }
+  int64_t RequestsAt(uint64_t worker) const {
+    for (const PipelineStatus& pipeline : Describe().pipelines) {
+      if (pipeline.workers.front() == Name(worker)) return pipeline.requests;
+    }
+    return -1;
+  }
+  // The worker that the request went to.
+  uint64_t Ask(uint64_t id, int prompt_tokens = 10) {
+    const int64_t before = RequestsAt(1);
+    EXPECT_TRUE(Submit(id, prompt_tokens).ok());
+    return RequestsAt(1) > before ? 1 : 2;
+  }
+};
+
+TEST_F(Dispatch, FewestRequestsIsTheDefault) {
+  StartWith(ControllerOptions().dispatch.policy);
+  EXPECT_EQ(Ask(1, 500), 1u);
+  EXPECT_EQ(Ask(2), 2u);
+  EXPECT_EQ(Ask(3), 1u);
+  c_->Abort(RequestId(2), {}, now_);
+  EXPECT_EQ(Ask(4), 2u);
+  EXPECT_EQ(Ask(5), 2u);
+}
+
+TEST_F(Dispatch, RoundRobinTakesTurns) {
+  StartWith(DispatchPolicy::kRoundRobin);
+  EXPECT_EQ(Ask(1), 1u);
+  c_->Abort(RequestId(1), {}, now_);
+  EXPECT_EQ(Ask(2), 2u) << "although the first has none";
+  EXPECT_EQ(Ask(3), 1u);
+}
+
+TEST_F(Dispatch, RoundRobinPassesOverAReplicaThatIsDown) {
+  StartWith(DispatchPolicy::kRoundRobin);
+  EXPECT_EQ(Ask(1), 1u);
+  Lose(2);
+  EXPECT_EQ(Ask(2), 1u);
+  EXPECT_EQ(Describe().waiting, 0);
+}
+
+TEST_F(Dispatch, RandomFollowsFromTheSeed) {
+  const auto run = [&](uint64_t seed) {
+    StartWith(DispatchPolicy::kRandom, seed);
+    std::vector<uint64_t> workers;
+    for (uint64_t id = 1; id <= 32; ++id) workers.push_back(Ask(id));
+    EXPECT_GT(std::ranges::count(workers, 1u), 4);
+    EXPECT_GT(std::ranges::count(workers, 2u), 4);
+    return workers;
+  };
+  EXPECT_EQ(run(1), run(1));
+  EXPECT_NE(run(1), run(2));
+}
+
+TEST_F(Dispatch, PredictedTimeCountsPromptsWithoutAFirstToken) {
+  StartWith(DispatchPolicy::kPredictedTime);
+  EXPECT_EQ(Ask(1, 500), 1u);
+  EXPECT_EQ(Ask(2, 100), 2u);
+  EXPECT_EQ(Ask(3, 100), 2u) << "two short prompts take less time than a long one";
+  Pass(0.5);
+  EndStep(1);  // the long prompt has its first token
+  EXPECT_EQ(Ask(4, 100), 1u);
+}
+
+// Both have 200 tokens ahead. The first has computed 400 tokens in 100 ms, the second 400 in 2 s.
+TEST_F(Dispatch, PredictedTimeFollowsTheMeasuredRate) {
+  StartWith(DispatchPolicy::kPredictedTime);
+  uint64_t id = 0;
+  for (int round = 0; round < 20; ++round) {
+    ASSERT_EQ(Ask(++id, 400), 1u);
+    ASSERT_EQ(Ask(++id, 400), 2u);
+    Pass(0.1);
+    EndStep(1);
+    Pass(1.9);
+    EndStep(2);
+    for (uint64_t done : {id - 1, id}) c_->Abort(RequestId(done), {}, now_);
+    while (!steps_.empty()) EndStep(steps_.front().first);
+  }
+  ASSERT_EQ(Ask(++id, 200), 1u);
+  ASSERT_EQ(Ask(++id, 200), 2u);
+  EXPECT_EQ(Ask(++id, 400), 1u);
+  EXPECT_EQ(Ask(++id, 400), 1u) << "600 tokens there take less time than 200 at the other";
+}
+
+// A decode pipeline computes no prompt of a request that is handed over with its KV.
+TEST_F(Dispatch, AHandedOverPromptIsNotAheadOfOthers) {
+  ControllerOptions options = Options();
+  options.plan = Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kDecode}});
+  options.dispatch.policy = DispatchPolicy::kPredictedTime;
+  Start(std::move(options));
+  for (uint64_t worker : {1, 2, 3}) Join(worker);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    ASSERT_TRUE(Submit(id, id == 1 ? 40 : 10).ok());
+    EndStep(1);
+  }
+  EXPECT_EQ(RequestsAt(2), 2);
+  EXPECT_EQ(RequestsAt(3), 2);
+}
+
+}  // namespace
+}  // namespace millrace::cluster
