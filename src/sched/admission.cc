@@ -69,7 +69,7 @@ Verdict SchedulerImpl::ConsiderFresh(Request& request) {
   request.sharing_prompt = request.live() > 1;
   Sequence& s = request.sequences[request.leader];
   const int target = request.TargetOf(s);
-  const Verdict reservation = ReservationVerdict(request);
+  const Verdict reservation = reservations_.Consider(request);
   if (reservation.reason != Verdict::Reason::kAdmitted) return reservation;
   kv::PrefixMatch match;
   if (kv_.prefix_caching()) {
@@ -82,7 +82,7 @@ Verdict SchedulerImpl::ConsiderFresh(Request& request) {
 }
 
 Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
-  const Verdict reservation = ReservationVerdict(request);
+  const Verdict reservation = reservations_.Consider(request);
   if (reservation.reason != Verdict::Reason::kAdmitted) return reservation;
   CollectTables(request);
   shares_.clear();
@@ -143,7 +143,7 @@ void SchedulerImpl::StartFresh(Request& request) {
     if (!request.times.first_scheduled) request.cached_prompt_tokens = s.computed;
   }
   s.output.reserve(std::min(request.output_limit, kOutputReserveMax));
-  TakeReservation(request);
+  reservations_.Take(request);
   MR_CHECK(kv_.Grow(s.table, target)) << "admission counted wrong for request " << request.spec.id;
 }
 
@@ -152,7 +152,7 @@ void SchedulerImpl::SwapIn(Request& request) {
   for (Sequence& s : request.sequences) {
     if (s.started && s.live()) moves_.push_back({&s.host_table, &s.table, std::nullopt});
   }
-  TakeReservation(request);
+  reservations_.Take(request);
   for (Sequence& s : request.sequences) s.swapped_in_by = StepId(next_step_);
   MR_CHECK(kv_.SwapIn(moves_, plan_.swap_in))
       << "admission counted wrong for request " << request.spec.id;

@@ -21,8 +21,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<Reque
   }
   LedgerStep step = std::move(*found);
   ledger_.erase(found);
-  const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
-  kv_.CompleteSteps(StepId(first_in_flight - 1));
+  kv_.CompleteSteps(StepId(FirstInFlight().value() - 1));
   Status error = result.error;
   if (error.ok() && result.sequences.size() != step.entries.size()) {
     error = Internal(fmt::format("the stage returned {} sequences for a step of {}",
@@ -40,7 +39,7 @@ void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<Reque
   step.entries.clear();
   spare_.push_back(std::move(step));
   last_moved_ = now;
-  TakeReadyPulls(pulls);
+  pulls_.TakeReady(FirstInFlight(), pulls);
 }
 
 void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,

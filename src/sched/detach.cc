@@ -95,7 +95,7 @@ DetachedRequest SchedulerImpl::MakeDetached(const Request& request,
       if (seen.insert(block).second) blocks.push_back(kv_.device().HandleOf(block));
     }
   }
-  if (HoldBlocks(request.spec.id, blocks, *hold_until)) goes.kv = std::move(kv);
+  if (holds_.Hold(request.spec.id, blocks, *hold_until)) goes.kv = std::move(kv);
   return goes;
 }
 

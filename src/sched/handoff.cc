@@ -14,19 +14,6 @@
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
-namespace {
-
-// KvArrived is called for every pull, so a pull's pin needs no end of its own.
-constexpr Time kForEver{std::numeric_limits<int64_t>::max()};
-
-// Held KV and a pull of the same request are two transfers, because a request may return to the
-// scheduler that it left.
-constexpr uint64_t kPullBit = uint64_t{1} << 63;
-kv::PinId HoldOf(RequestId id) { return kv::PinId(id.value()); }
-kv::PinId PullOf(RequestId id) { return kv::PinId(id.value() | kPullBit); }
-
-}  // namespace
-
 // Leading blocks of the prompt that no sequence writes after the fork.
 int SchedulerImpl::SharedBlocks(const Request& request) const {
   return (request.prompt_tokens - 1) / options_.block_size;
@@ -78,61 +65,34 @@ void SchedulerImpl::TakeSiblingTables(Request& request) {
   MR_CHECK(grown) << "admission counted wrong for request " << request.spec.id;
 }
 
-// Pins the blocks that the pull writes.
 void SchedulerImpl::AskForPull(const Sequence& sequence, int first_token) {
-  const RequestId id = sequence.request->spec.id;
-  const int first_block = first_token / options_.block_size;
-  kv_.device().Pin(PullOf(id), std::span(sequence.table).subspan(first_block), kForEver);
-  AskedPull& asked = pulls_.emplace_back();
-  asked.pull.id = id;
-  asked.pull.index = sequence.index;
-  asked.pull.first_token = first_token;
-  asked.pull.end_token = sequence.lacking_until;
-  for (kv::BlockHandle block : sequence.table) {
-    asked.pull.blocks.push_back(block.index);
-    asked.after = std::max(asked.after, read_by_[block.index]);
-  }
-  ++pulls_due_[id];
+  pulls_.Ask(sequence.request->spec.id, sequence.index, first_token, sequence.lacking_until,
+             sequence.table);
 }
 
-void SchedulerImpl::NoteReads(std::span<const BlockCopy> copies) {
-  for (const BlockCopy& copy : copies) read_by_[copy.from] = StepId(next_step_);
+// Or the next step, if none is in flight.
+StepId SchedulerImpl::FirstInFlight() const {
+  return ledger_.empty() ? StepId(next_step_) : ledger_.front().id;
 }
 
-// Steps run in order, so a block may be given to a later step while an earlier one still has to
-// copy out of it. A pull is not ordered with steps, so it waits until that step has ended.
-void SchedulerImpl::TakeReadyPulls(std::vector<KvPull>& pulls) {
-  if (pulls_.empty()) return;
-  const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
-  std::erase_if(pulls_, [&](AskedPull& asked) {
-    const bool ready = asked.after.value() < first_in_flight;
-    if (ready) pulls.push_back(std::move(asked.pull));
-    return ready;
-  });
-}
-
-// The same holds for blocks that are taken away.
+// Blocks that are taken away are not returned while a step in flight copies out of them.
 void SchedulerImpl::DrainReturned(std::vector<BlockIndex>& blocks) {
-  const uint64_t first_in_flight = ledger_.empty() ? next_step_ : ledger_.front().id.value();
-  kv_.device().TakeReturned(
-      [&](BlockIndex block) { return read_by_[block].value() >= first_in_flight; }, blocks);
+  const StepId first = FirstInFlight();
+  kv_.device().TakeReturned([&](BlockIndex block) { return pulls_.IsRead(block, first); }, blocks);
 }
 
 // Copies to the host that have no step to travel in must not delay a pull, because the next step
 // may need it. The request that was to be swapped out is recomputed instead.
 void SchedulerImpl::DropUnsentSwaps() {
   const StepId unsent(next_step_);
-  if (std::ranges::none_of(pulls_, [&](const AskedPull& a) { return a.after == unsent; })) return;
+  if (!pulls_.AnyWaitsFor(unsent)) return;
   for (const auto& [key, r] : waiting_) {
     if (r->state != RequestState::kSwapped || r->swapped_out_by != unsent) continue;
     DropKv(*r);
     r->state = RequestState::kPreempted;
   }
-  for (const BlockCopy& copy : swap_out_) read_by_[copy.from] = StepId();
+  pulls_.DropReads(swap_out_, unsent);
   swap_out_.clear();
-  for (AskedPull& asked : pulls_) {
-    if (asked.after == unsent) asked.after = StepId();
-  }
 }
 
 Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
@@ -175,7 +135,7 @@ Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_outpu
   if (imported_tokens == before) return OkStatus();
   MR_CHECK(kv_.Grow(s.table, imported_tokens)) << "the extension was counted wrong";
   AskForPull(s, std::clamp(s.computed, before, imported_tokens));
-  TakeReadyPulls(pulls);
+  pulls_.TakeReady(FirstInFlight(), pulls);
   return OkStatus();
 }
 
@@ -197,20 +157,16 @@ void SchedulerImpl::KvArrivedWithout(RequestId id, LayerRange lacking, Time now)
 }
 
 void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
-  const auto due = pulls_due_.find(id);
-  if (due == pulls_due_.end()) return;
+  if (!pulls_.End(id)) return;
   Request* r = Find(id);
   const bool wanted = r && r->state == RequestState::kPulling;
-  if (wanted && !complete) r->import.failed = true;
-  if (--due->second == 0) {
-    pulls_due_.erase(due);
-    kv_.device().Unpin(PullOf(id));
-  }
-  if (wanted) MaybeEndImport(*r, now);
+  if (!wanted) return;
+  if (!complete) r->import.failed = true;
+  MaybeEndImport(*r, now);
 }
 
 void SchedulerImpl::MaybeEndImport(Request& request, Time now) {
-  const bool pulls = pulls_due_.contains(request.spec.id);
+  const bool pulls = pulls_.due(request.spec.id);
   if (request.state != RequestState::kPulling || request.import.open || pulls) return;
   EndImport(request);
   request.was_admitted = true;
@@ -252,35 +208,8 @@ void SchedulerImpl::HoldKv(const Sequence& sequence) {
   const bool ended_well =
       sequence.finish == FinishReason::kStop || sequence.finish == FinishReason::kLength;
   if (!r.spec.hold_kv || !ended_well) return;
-  HoldBlocks(r.spec.id, sequence.table,
-             r.times.last_token.value_or(r.times.arrived) + *r.spec.hold_kv);
+  holds_.Hold(r.spec.id, sequence.table,
+              r.times.last_token.value_or(r.times.arrived) + *r.spec.hold_kv);
 }
-
-// Holds all of the blocks, or those beyond what is already held. False when other blocks are held,
-// because a transfer may be reading them.
-bool SchedulerImpl::HoldBlocks(RequestId id, std::span<const kv::BlockHandle> blocks, Time until) {
-  const auto held = kv_.device().PinnedBy(HoldOf(id));
-  if (held.size() > blocks.size() || !std::ranges::equal(held, blocks.first(held.size()))) {
-    return false;
-  }
-  kv_.device().Pin(HoldOf(id), blocks.subspan(held.size()), until);
-  return true;
-}
-
-std::vector<BlockIndex> SchedulerImpl::HeldBlocks(RequestId id) const {
-  std::vector<BlockIndex> blocks;
-  for (kv::BlockHandle block : kv_.device().PinnedBy(HoldOf(id))) blocks.push_back(block.index);
-  return blocks;
-}
-
-// Blocks whose hold has expired may have been promised to other requests, so it is not renewed.
-bool SchedulerImpl::ExtendHold(RequestId id, Time now, Duration hold_kv) {
-  kv_.device().SweepPins(now);
-  if (kv_.device().PinnedBy(HoldOf(id)).empty()) return false;
-  kv_.device().Pin(HoldOf(id), {}, now + hold_kv);
-  return true;
-}
-
-void SchedulerImpl::ReleaseKv(RequestId id) { kv_.device().Unpin(HoldOf(id)); }
 
 }  // namespace millrace::sched

@@ -23,14 +23,14 @@ SchedulerStats SchedulerImpl::Stats() const {
       stats.tokens_to_come += r->output_limit - std::ssize(s.output);
     }
     stats.tokens_promised +=
-        int64_t{r->spec.params->n} * PromisedSlotsEach(r->spec, r->output_limit).value_or(0);
+        int64_t{r->spec.params->n} * reservations_.SlotsEach(r->spec, r->output_limit).value_or(0);
   }
   stats.blocks_total = device.limit();
   stats.blocks_free = device.available();
   stats.blocks_cached = device.count(kv::BlockState::kCached);
   stats.blocks_pending = device.count(kv::BlockState::kPendingFree);
   stats.blocks_pinned = device.count(kv::BlockState::kPinned);
-  stats.blocks_reserved = reserved_blocks_;
+  stats.blocks_reserved = reservations_.blocks();
   stats.host_blocks_used = kv_.host().count(kv::BlockState::kOwned);
   return stats;
 }
@@ -87,7 +87,7 @@ std::string SchedulerImpl::WaitReason(const Request& request) const {
   if (request.paused) return "its hand-over to another scheduler";
   if (request.state == RequestState::kPulling) {
     return fmt::format("{} of {} tokens from another stage",
-                       pulls_due_.contains(request.spec.id) ? "the KV" : "more than the KV",
+                       pulls_.due(request.spec.id) ? "the KV" : "more than the KV",
                        request.sequences[request.leader].lacking_until);
   }
   if (request.state == RequestState::kRunning) {
@@ -163,7 +163,10 @@ void SchedulerImpl::DrainPreemptions(std::vector<PreemptionRecord>& records) {
 void SchedulerImpl::CheckIntegrity() const {
   CheckBlocks();
   CheckCounts();
-  CheckReservations();
+  std::vector<const Request*> all;
+  for (const auto& [id, r] : requests_) all.push_back(r.get());
+  for (const auto& r : leaving_) all.push_back(r.get());
+  reservations_.CheckIntegrity(all);
 }
 
 void SchedulerImpl::CheckBlocks() const {
@@ -206,7 +209,7 @@ void SchedulerImpl::CheckCounts() const {
         << "request " << r->spec.id << " was detached but no step in flight holds it";
   }
   for (const auto& [key, r] : pulling_) {
-    MR_CHECK(pulls_due_.contains(r->spec.id) || r->import.open)
+    MR_CHECK(pulls_.due(r->spec.id) || r->import.open)
         << "request " << r->spec.id << " is pulling without a pending pull";
   }
   int promised = 0, sequences = 0, pulling = 0;

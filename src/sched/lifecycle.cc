@@ -156,7 +156,7 @@ void SchedulerImpl::Retire(Request& request) {
 
 // A reservation ends only here, because a step in flight may still use its blocks.
 void SchedulerImpl::Reap(Request& request) {
-  ReleaseReservation(request);
+  reservations_.Release(request);
   if (request.detached) {
     const auto place = std::ranges::find(leaving_, &request, &std::unique_ptr<Request>::get);
     buried_.push_back(std::move(*place));

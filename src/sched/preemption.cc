@@ -24,6 +24,29 @@ SchedulerImpl::Grant SchedulerImpl::Obtain(Request& request, int blocks, StepRoo
   return Grant::kGranted;
 }
 
+// Only a sequence longer than predicted outgrows its promise. It then gets a larger reservation,
+// and the last requests in order are preempted for it.
+bool SchedulerImpl::GrowReservation(Request& request, int blocks, StepRoom& room) {
+  if (!reservations_.reserves()) return true;
+  int held = blocks;
+  for (const Sequence& s : request.sequences) held += static_cast<int>(s.table.size());
+  if (held <= request.reserved_blocks) return true;
+  // A block that sequences share was counted for each of them.
+  CollectTables(request);
+  held = blocks + kv_.CountDistinct(tables_);
+  if (held <= request.reserved_blocks) return true;
+  const int n = request.spec.params->n;
+  const int before = request.reserved_blocks;
+  while (true) {
+    reservations_.Release(request);
+    if (reservations_.Take(request, (held + n - 1) / n)) return true;
+    MR_CHECK(reservations_.Take(request, before / n)) << "the previous reservation must fit again";
+    if (running_.back() == &request) return false;
+    Preempt(*running_.back(), request, held - before);
+    room.preempted = true;
+  }
+}
+
 void SchedulerImpl::CollectTables(const Request& request) {
   tables_.clear();
   for (const Sequence& s : request.sequences) {
@@ -82,7 +105,7 @@ void SchedulerImpl::Preempt(Request& victim, const Request& beneficiary, int blo
     victim.state = RequestState::kPreempted;
     ++stats_.preemptions_recompute;
   }
-  ReleaseReservation(victim);
+  reservations_.Release(victim);
   UpdatePromise(victim);
   victim.verdict = {Verdict::Reason::kPreemptedThisStep};
   ++victim.preemptions;
@@ -118,7 +141,7 @@ void SchedulerImpl::SwapOut(Request& victim) {
   const size_t before = swap_out_.size();
   MR_CHECK(kv_.SwapOut(moves_, swap_out_)) << "the swap pool was counted wrong";
   stats_.swapped_out_blocks += swap_out_.size() - before;
-  NoteReads(std::span(swap_out_).subspan(before));
+  pulls_.NoteReads(std::span(swap_out_).subspan(before), StepId(next_step_));
   victim.swapped_out_by = StepId(next_step_);
   victim.state = RequestState::kSwapped;
 }

@@ -19,7 +19,7 @@ const StepPlan* SchedulerImpl::Schedule(Time now, std::vector<KvPull>& pulls) {
   }
   const StepPlan* plan = Send(now);
   if (!plan) DropUnsentSwaps();
-  TakeReadyPulls(pulls);
+  pulls_.TakeReady(FirstInFlight(), pulls);
   return plan;
 }
 
@@ -148,7 +148,7 @@ void SchedulerImpl::CopyBeforeWriting(Sequence& s) {
   s.sent_blocks = std::min(s.sent_blocks, written);
   s.copied_by = StepId(next_step_);
   ++stats_.copied_blocks;
-  NoteReads({&plan_.copies.back(), 1});
+  pulls_.NoteReads({&plan_.copies.back(), 1}, StepId(next_step_));
 }
 
 void SchedulerImpl::EmitShare(Request& request, const Share& share) {

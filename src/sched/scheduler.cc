@@ -64,55 +64,21 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
            .identity = options.cache_identity,
            .hashes_collide = options.hashes_collide}),
       order_(MakeOrderPolicy(options.policy)),
-      reservation_(MakeReservationPolicy(options.kv_policy)),
+      reservations_(options),
+      pulls_(kv_.device(), options.block_size),
+      holds_(kv_.device()),
       watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {
-  read_by_.resize(options.num_blocks);
-  if (reservation_->contiguous()) buddy_.emplace(options.num_blocks);
   ledger_.reserve(options.stages);
   spare_.reserve(options.stages + 1);
-}
-
-// A sequence also cannot be longer than the pool, or than its largest chunk.
-int SchedulerImpl::ModelLenMax() const {
-  const int64_t blocks = buddy_ ? buddy_->chunk_max() : options_.num_blocks;
-  const int64_t slots = blocks * options_.block_size;
-  return static_cast<int>(std::min<int64_t>(options_.max_model_len, slots));
-}
-
-// The most blocks that the request can hold at once: full prompt blocks once, then each sequence
-// its own. The last sampled token needs no slot. With a reservation: the most that it can become.
-int SchedulerImpl::WorstCaseBlocks(const NewRequest& request, int output_limit) const {
-  const int prompt = static_cast<int>(request.prompt->size());
-  const int each = kv_.BlocksFor(prompt + output_limit - 1);
-  const int n = request.params->n;
-  if (const auto reserved = ReservedBlocksEach(request, output_limit)) {
-    return n * std::max(*reserved, RoundReservation(each));
-  }
-  const int shared = n > 1 ? (prompt - 1) / options_.block_size : 0;
-  return shared + n * (each - shared);
-}
-
-Status SchedulerImpl::CheckFits(const NewRequest& request, int output_limit) const {
-  const int64_t prompt = std::ssize(*request.prompt);
-  const int n = request.params->n;
-  const int needed = output_limit < 1
-                         ? RoundReservation(kv_.BlocksFor(static_cast<int>(prompt) + 1))
-                         : WorstCaseBlocks(request, output_limit);
-  if (output_limit >= 1 && needed <= options_.num_blocks) return OkStatus();
-  return InvalidArgument(fmt::format(
-      "{} sequence{} of {} prompt tokens and up to {} generated tokens need{} {} KV blocks of {} "
-      "tokens{}, and there are {}; lower max_tokens or n, or start with more KV blocks",
-      n, n == 1 ? "" : "s", prompt, std::max(output_limit, 1), n == 1 ? "s" : "", needed,
-      options_.block_size, buddy_ ? " in runs of a power of two" : "", options_.num_blocks));
 }
 
 Status SchedulerImpl::Add(NewRequest spec, Time now) {
   MR_CHECK(spec.prompt && spec.params) << "a request without prompt or parameters";
   MR_CHECK(!requests_.contains(spec.id)) << "request id " << spec.id << " is in use";
   MR_ASSIGN_OR_RETURN(const int output_limit,
-                      OutputLimitHere(spec, options_.max_model_len, ModelLenMax()));
-  MR_RETURN_IF_ERROR(CheckFits(spec, output_limit));
-  if (pulls_due_.contains(spec.id)) {
+                      OutputLimitHere(spec, options_.max_model_len, reservations_.ModelLenMax()));
+  MR_RETURN_IF_ERROR(reservations_.CheckFits(spec, output_limit));
+  if (pulls_.due(spec.id)) {
     return Unavailable(fmt::format("the last pull for request {} has not ended", spec.id.value()));
   }
   MR_RETURN_IF_ERROR(CheckHandOff(spec, output_limit));

@@ -2,7 +2,6 @@
 //   scheduler.cc  options, Add, queues        schedule.cc  the next step from what runs
 //   mix_*.cc      composition of a step
 //   admission.cc  which requests may start     preemption.cc  which are preempted
-//   reserve.cc    reservations
 //   commit.cc     applies a step's result     lifecycle.cc  finish, abort, fork, retire
 //   handoff.cc    KV imported from, or held for, another stage
 //   detach.cc     requests that leave to continue elsewhere
@@ -19,10 +18,10 @@
 #include <vector>
 
 #include "kv/kv_cache.h"
-#include "sched/buddy.h"
+#include "sched/kv_transfers.h"
 #include "sched/order_policy.h"
 #include "sched/request.h"
-#include "sched/reservation_policy.h"
+#include "sched/reservations.h"
 #include "sched/scheduler.h"
 
 namespace millrace::sched {
@@ -54,12 +53,14 @@ class SchedulerImpl : public Scheduler {
   void DrainPreemptions(std::vector<PreemptionRecord>& records) override;
   void KvArrived(RequestId id, bool complete, Time now) override;
   void KvArrivedWithout(RequestId id, LayerRange lacking, Time now) override;
-  std::vector<BlockIndex> HeldBlocks(RequestId id) const override;
+  std::vector<BlockIndex> HeldBlocks(RequestId id) const override { return holds_.BlocksOf(id); }
   Status ExtendImport(RequestId id, std::vector<TokenId> more_output, int imported_tokens,
                       std::vector<KvPull>& pulls) override;
   void CloseImport(RequestId id, Time now) override;
-  bool ExtendHold(RequestId id, Time now, Duration hold_kv) override;
-  void ReleaseKv(RequestId id) override;
+  bool ExtendHold(RequestId id, Time now, Duration hold_kv) override {
+    return holds_.Extend(id, now, hold_kv);
+  }
+  void ReleaseKv(RequestId id) override { holds_.Release(id); }
   std::optional<DetachedRequest> Export(RequestId id, Time now, Duration hold_kv) override;
   bool Pause(RequestId id) override;
   void Unpause(RequestId id) override;
@@ -105,16 +106,9 @@ class SchedulerImpl : public Scheduler {
     Sequence* sequence = nullptr;
     int num_tokens = 0;
   };
-  struct AskedPull {
-    KvPull pull;
-    StepId after;  // a step that copies out of its blocks; the pull waits until it has ended
-  };
   enum class Grant { kGranted, kWait, kPreempted };
 
   // scheduler.cc
-  Status CheckFits(const NewRequest& request, int output_limit) const;
-  int WorstCaseBlocks(const NewRequest& request, int output_limit) const;
-  int ModelLenMax() const;
   Request* Find(RequestId id) const;
   void Enqueue(Request& request);       // into the queue, in order
   void StartRunning(Request& request);  // from the queue to the running requests
@@ -154,23 +148,12 @@ class SchedulerImpl : public Scheduler {
 
   // preemption.cc
   Grant Obtain(Request& request, int blocks, StepRoom& room);
+  bool GrowReservation(Request& request, int blocks, StepRoom& room);
   void Preempt(Request& victim, const Request& beneficiary, int blocks_needed);
   PreemptionRecord Weigh(const Request& victim);
   void DropKv(Request& victim);
   void SwapOut(Request& victim);
   void CollectTables(const Request& request);
-
-  // reserve.cc
-  int RoundReservation(int blocks) const;
-  std::optional<int> PromisedSlotsEach(const NewRequest& request, int output_limit) const;
-  std::optional<int> ReservedBlocksEach(const NewRequest& request, int output_limit) const;
-  std::optional<int> ReservationEach(const Request& request) const;
-  Verdict ReservationVerdict(const Request& request) const;
-  bool TakeReservation(Request& request, int blocks_each);
-  void TakeReservation(Request& request);
-  void ReleaseReservation(Request& request);
-  bool GrowReservation(Request& request, int blocks, StepRoom& room);
-  void CheckReservations() const;
 
   // commit.cc
   void Apply(const LedgerEntry& entry, const Status& step_error, const SequenceResult* result,
@@ -201,14 +184,12 @@ class SchedulerImpl : public Scheduler {
   bool StartPulling(Request& request);
   void TakeSiblingTables(Request& request);
   void AskForPull(const Sequence& sequence, int first_token);
-  void TakeReadyPulls(std::vector<KvPull>& pulls);
+  StepId FirstInFlight() const;
   void MaybeEndImport(Request& request, Time now);
   void EndImport(Request& request);
-  void NoteReads(std::span<const BlockCopy> copies);
   void DropUnsentSwaps();
   Status CheckExtension(const Request* request, size_t more_output, int imported_tokens) const;
   void HoldKv(const Sequence& sequence);
-  bool HoldBlocks(RequestId id, std::span<const kv::BlockHandle> blocks, Time until);
 
   // detach.cc
   static NewRequest SnapshotOf(const Request& request);
@@ -228,7 +209,9 @@ class SchedulerImpl : public Scheduler {
   SchedulerOptions options_;
   kv::KvCache kv_;
   std::unique_ptr<OrderPolicy> order_;
-  std::unique_ptr<ReservationPolicy> reservation_;
+  Reservations reservations_;
+  KvPulls pulls_;
+  KvHolds holds_;
   int watermark_blocks_ = 0;
 
   std::unordered_map<RequestId, std::unique_ptr<Request>> requests_;
@@ -237,12 +220,8 @@ class SchedulerImpl : public Scheduler {
   std::map<OrderKey, Request*> waiting_;           // not started, preempted or swapped out
   std::vector<Request*> running_;                  // in order
   std::map<OrderKey, Request*> pulling_;           // have blocks, wait for KV from elsewhere
-  std::vector<AskedPull> pulls_;                   // may not start yet
-  std::unordered_map<RequestId, int> pulls_due_;   // without a KvArrived so far
   int running_sequences_ = 0;                      // live sequences of running requests
   int pulling_sequences_ = 0;                      // and of pulling requests
-  std::optional<BuddyAllocator> buddy_;  // places the reservations that must be contiguous
-  int reserved_blocks_ = 0;
   int promised_blocks_ = 0;
   bool lacks_blocks_ = false;  // a request was left out of the last Schedule
   // For StepMix::kPrefillFirst.
@@ -252,7 +231,6 @@ class SchedulerImpl : public Scheduler {
   StepPlan plan_;
   std::vector<SequenceId> released_;  // for the next plan
   std::vector<BlockCopy> swap_out_;   // for the next plan
-  std::vector<StepId> read_by_;       // by block: the last step that copies out of it
   std::vector<LedgerStep> ledger_;    // in flight, oldest first
   std::vector<LedgerStep> spare_;     // ledger steps to be reused, with their memory
   LedgerStep building_;
