@@ -100,6 +100,11 @@ std::optional<Saturation> FindSaturation(std::span<const LoadSample> load) {
   return Saturation{arrived / seconds, growth / seconds};
 }
 
+std::optional<double> SimReport::prefix_hit_rate() const {
+  if (prefix_query_tokens == 0) return std::nullopt;
+  return Over(prefix_hit_tokens, prefix_query_tokens);
+}
+
 double SimReport::requests_per_s() const {
   const double seconds = latency.seconds();
   return seconds > 0 ? static_cast<double>(latency.requests) / seconds : 0;
@@ -173,6 +178,8 @@ void Summarize(std::span<const ServiceReport> runs, SimReport& report) {
   for (size_t i = 0; i < runs.size(); ++i) {
     if (i > 0) report.latency.Merge(runs[i].latency);
     report.steps += runs[i].steps;
+    report.prefix_query_tokens += runs[i].prefix_query_tokens;
+    report.prefix_hit_tokens += runs[i].prefix_hit_tokens;
     report.kv_wait.Merge(runs[i].kv_wait);
     report.kv_transfer.Merge(runs[i].kv_transfer);
     report.simulated_s += runs[i].simulated_s;

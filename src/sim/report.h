@@ -55,11 +55,14 @@ struct SimReport {
   std::vector<InstanceSummary> instances;
   std::vector<LinkSummary> links;  // of a plan, busiest first
   uint64_t steps = 0;
-  Quantiles kv_wait, kv_transfer;              // of hand-overs between instances
-  std::optional<MembershipReport> membership;  // of all runs together
-  double simulated_s = 0;                      // of all runs together
-  std::optional<double> usd_per_hour;          // of all instances; the average if they come and go
+  uint64_t prefix_query_tokens = 0, prefix_hit_tokens = 0;  // looked up in prefix caches, and found
+  Quantiles kv_wait, kv_transfer;                           // of hand-overs between instances
+  std::optional<MembershipReport> membership;               // of all runs together
+  double simulated_s = 0;                                   // of all runs together
+  std::optional<double> usd_per_hour;  // of all instances; the average if they come and go
 
+  // The share of the looked-up prompt tokens that were cached. None: nothing was looked up.
+  std::optional<double> prefix_hit_rate() const;
   double requests_per_s() const;
   double output_tokens_per_s() const;
   double total_tokens_per_s() const;

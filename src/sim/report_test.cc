@@ -103,6 +103,17 @@ TEST(ReportTest, AddsSeedsUp) {
       << table;
 }
 
+TEST(ReportTest, SaysHowMuchThePrefixCacheFound) {
+  SimReport report = ReportOf(20, 500, {1});
+  EXPECT_EQ(ReportTable(report).find("Prefix cache"), std::string::npos) << "it was off";
+  EXPECT_TRUE(ReportJson(report)["prefix_hit_rate"].is_null());
+  report.prefix_query_tokens = 4000;
+  report.prefix_hit_tokens = 1500;
+  EXPECT_NE(ReportTable(report).find("Prefix cache: 37.50 % of 4,000 prompt tokens found"),
+            std::string::npos);
+  EXPECT_EQ(ReportJson(report)["prefix_hit_rate"], 0.375);
+}
+
 TEST(ReportTest, SaysSaturatedInsteadOfALatency) {
   const SimReport report = ReportOf(100, 3000, {1});
   ASSERT_TRUE(report.saturation);

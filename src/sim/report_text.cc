@@ -221,6 +221,10 @@ std::string ReportTable(const SimReport& report) {
                         report.instances.size() - kInstanceLinesMax);
   }
   text += LinkLine(report.links);
+  if (const auto hits = report.prefix_hit_rate()) {
+    text += fmt::format("Prefix cache: {:.2f} % of {} prompt tokens found\n", *hits * 100,
+                        FormatCount(static_cast<int64_t>(report.prefix_query_tokens)));
+  }
   if (report.kv_transfer.count() > 0) {
     text +=
         fmt::format("KV hand-over: waits {} ms and takes {} ms on average, p99 {} and {} ms\n",
@@ -237,6 +241,7 @@ std::string ReportTable(const SimReport& report) {
 
 Json ReportJson(const SimReport& report) {
   const LatencyReport& r = report.latency;
+  const auto hits = report.prefix_hit_rate();
   Json json = {
       {"deployment", report.deployment},
       {"step_times", report.cost_from},
@@ -248,6 +253,9 @@ Json ReportJson(const SimReport& report) {
       {"prompt_tokens", r.prompt_tokens},
       {"output_tokens", r.output_tokens},
       {"steps", report.steps},
+      {"prefix_query_tokens", report.prefix_query_tokens},
+      {"prefix_hit_tokens", report.prefix_hit_tokens},
+      {"prefix_hit_rate", hits ? Json(*hits) : Json()},
       {"simulated_s", r.seconds()},
       {"requests_per_s", report.requests_per_s()},
       {"output_tokens_per_s", report.output_tokens_per_s()},

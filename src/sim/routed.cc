@@ -78,6 +78,7 @@ Routed::Routed(RoutedOptions options, cluster::Router router, Links links)
       router_(std::move(router)),
       links_(std::move(links)),
       recorder_(options_.slo, options_.measure_from),
+      prompts_(options_.scheduler.prefix_caching),
       stages_(options_.stages.size()),
       availability_(static_cast<int>(options_.cluster.nodes.size())) {
   BeginMembership();
@@ -150,8 +151,7 @@ void Routed::FollowDecisions(Time now) {
     const Status added = pipeline->scheduler->Add(
         !begun.empty() ? std::move(begun.mapped())
                        : sched::NewRequest{.id = decision.id,
-                                           .prompt = std::make_shared<const std::vector<TokenId>>(
-                                               request.prompt_tokens),
+                                           .prompt = prompts_.Of(request, decision.id),
                                            .params = ParamsFor(request.output_tokens),
                                            .known_output_tokens = request.output_tokens},
         now);
@@ -329,6 +329,10 @@ RoutedReport Routed::Report(Time now) const {
   report.steps = steps_;
   report.batches = batches_;
   report.events = events_done_;
+  sched::SchedulerStats stats = lost_;
+  for (const auto& [route, pipeline] : pipelines_) stats += pipeline->scheduler->Stats();
+  report.prefix_query_tokens = stats.prefix_query_tokens;
+  report.prefix_hit_tokens = stats.prefix_hit_tokens;
   for (size_t i = 0; i < stages_.size(); ++i) {
     const int stage = static_cast<int>(i);
     const double seconds = options_.membership.empty()

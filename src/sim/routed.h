@@ -25,6 +25,7 @@
 #include "sim/links.h"
 #include "sim/load.h"
 #include "sim/membership.h"
+#include "sim/prompts.h"
 #include "sim/recorder.h"
 #include "sim/slots.h"
 #include "sim/workload.h"
@@ -70,6 +71,7 @@ struct RoutedReport {
   double simulated_s = 0;
   size_t pipelines = 0;  // number of different routes used
   uint64_t steps = 0, batches = 0, events = 0;
+  uint64_t prefix_query_tokens = 0, prefix_hit_tokens = 0;  // of all pipelines
   std::optional<MembershipReport> membership;
   std::vector<double> node_paid_s;  // with membership, by node of the cluster
 };
@@ -141,6 +143,7 @@ class Routed {
   Links links_;
   EventQueue<Event> events_;
   Recorder recorder_;
+  Prompts prompts_;
   LoadSampler load_;
   std::map<std::vector<int>, std::shared_ptr<Pipeline>> pipelines_;
   std::vector<Stage> stages_;
@@ -152,6 +155,7 @@ class Routed {
   size_t next_change_ = 0;
   std::unordered_map<RequestId, sched::NewRequest> begun_;  // on a pipeline that was lost
   MembershipReport moves_;                                  // requests only
+  sched::SchedulerStats lost_;                              // of lost pipelines
 };
 
 }  // namespace millrace::sim

@@ -67,6 +67,7 @@ void Routed::Lose(int node, Time now) {
     for (sched::DetachedRequest& left : pipeline.scheduler->DetachAll(now)) {
       gone.push_back(std::move(left.request));
     }
+    lost_ += pipeline.scheduler->Stats();
     pipeline.lost = true;
     return true;
   });

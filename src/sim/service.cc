@@ -10,7 +10,7 @@ namespace millrace::sim {
 namespace {
 
 constexpr uint64_t kProgressEvery = 4096;  // arrivals
-constexpr int kSharedMax = 4096;           // lengths whose parameters or prompts are shared
+constexpr int kSharedMax = 4096;           // lengths whose parameters are shared
 
 }  // namespace
 
@@ -27,6 +27,12 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) 
     service->prefill_ahead_.resize(options.instances.size());
   }
   return service;
+}
+
+bool Service::HasPrefixCache(const ServiceOptions& options) {
+  return std::ranges::any_of(options.instances, [](const InstanceOptions& instance) {
+    return instance.scheduler.prefix_caching;
+  });
 }
 
 void Service::OnStep(std::function<void(int index, const StepRecord&)> observe) {
@@ -102,7 +108,7 @@ void Service::Arrive(const SimRequest& request, Time now) {
   const RequestId id = recorder_.Arrived(request);
   if (entries_.empty()) {
     Park({.id = id,
-          .prompt = PromptOf(request.prompt_tokens),
+          .prompt = prompts_.Of(request, id),
           .params = SharedParams(request.output_tokens),
           .known_output_tokens = request.output_tokens});
     return;
@@ -110,7 +116,7 @@ void Service::Arrive(const SimRequest& request, Time now) {
   const int index = Dispatch(entries_);
   const bool prefill_only = options_.instances[index].role == StageRole::kPrefill;
   sched::NewRequest asked{.id = id,
-                          .prompt = PromptOf(request.prompt_tokens),
+                          .prompt = prompts_.Of(request, id),
                           .params = SharedParams(request.output_tokens),
                           .known_output_tokens = request.output_tokens,
                           .stop_after_prompt = prefill_only};
@@ -133,14 +139,6 @@ bool Service::Give(int index, sched::NewRequest request, Time now) {
   }
   Submit(index, now);
   return true;
-}
-
-std::shared_ptr<const std::vector<TokenId>> Service::PromptOf(int tokens) {
-  if (tokens >= kSharedMax) return std::make_shared<const std::vector<TokenId>>(tokens);
-  if (prompts_.empty()) prompts_.resize(kSharedMax);
-  auto& prompt = prompts_[tokens];
-  if (!prompt) prompt = std::make_shared<const std::vector<TokenId>>(tokens);
-  return prompt;
 }
 
 Duration Service::PrefillTime(int index, int prompt_tokens) const {
@@ -198,6 +196,8 @@ ServiceReport Service::Report(Time now) {
   for (const auto& instance : instances_) {
     report.steps += instance->steps();
     report.stats.push_back(instance->scheduler().Stats());
+    report.prefix_query_tokens += report.stats.back().prefix_query_tokens;
+    report.prefix_hit_tokens += report.stats.back().prefix_hit_tokens;
     report.use.push_back(instance->use());
   }
   if (!options_.membership.empty()) {

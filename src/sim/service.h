@@ -16,6 +16,7 @@
 #include "sim/instance.h"
 #include "sim/load.h"
 #include "sim/membership.h"
+#include "sim/prompts.h"
 #include "sim/recorder.h"
 #include "sim/slots.h"
 #include "sim/workload.h"
@@ -58,6 +59,7 @@ struct ServiceReport {
   std::vector<InstanceUse> use;                 // per instance
   std::vector<LoadSample> load;                 // evenly over arrivals
   uint64_t steps = 0, events = 0;
+  uint64_t prefix_query_tokens = 0, prefix_hit_tokens = 0;  // of all instances
   double simulated_s = 0;
   // Of hand-overs: from the first token to the start of the pull, and the pull itself.
   Quantiles kv_wait, kv_transfer;
@@ -104,12 +106,14 @@ class Service {
     int from = 0;
     int tokens = 0;
   };
+  static bool HasPrefixCache(const ServiceOptions& options);
   explicit Service(const ServiceOptions& options)
       : options_(options),
         dispatcher_({.policy = options.dispatch,
                      .ties = cluster::DispatchTies::kInTurn,
                      .seed = options.seed}),
         recorder_(options.slo),
+        prompts_(HasPrefixCache(options)),
         availability_(static_cast<int>(options.instances.size())),
         copied_(options.instances.size()) {}
   void Arrive(const SimRequest& request, Time now);
@@ -121,7 +125,6 @@ class Service {
   void Hear(int index, RequestOutput& output, Time now);
   std::shared_ptr<const SamplingParams> SharedParams(int output_tokens);
   void Submit(int index, Time now);
-  std::shared_ptr<const std::vector<TokenId>> PromptOf(int tokens);
   // service_handoff.cc
   Status SortRoles();
   void HandOver(RequestId id, int from, TokenId first_token, Time now);
@@ -152,11 +155,11 @@ class Service {
   cluster::Dispatcher dispatcher_;
   std::vector<cluster::DispatchLoad> loads_;  // scratch
   Recorder recorder_;
+  Prompts prompts_;
   StepResult result_;  // scratch
   std::vector<RequestOutput> outputs_;
   std::vector<Time> ends_;
-  std::vector<std::shared_ptr<const SamplingParams>> params_;         // by output length
-  std::vector<std::shared_ptr<const std::vector<TokenId>>> prompts_;  // by prompt length
+  std::vector<std::shared_ptr<const SamplingParams>> params_;  // by output length
   std::vector<Duration> prefill_ahead_;  // of kPredictedTime: prefill time ahead on each instance
   std::unordered_map<RequestId, Handed> handed_;  // waiting for their pull
   Slots<Pull> pulls_;

@@ -32,7 +32,7 @@ void Service::HandOver(RequestId id, int from, TokenId first_token, Time now) {
   const SimRequest request = recorder_.request(id);
   const int to = Dispatch(decodes_);
   sched::NewRequest asked{.id = id,
-                          .prompt = PromptOf(request.prompt_tokens),
+                          .prompt = prompts_.Of(request, id),
                           .params = SharedParams(request.output_tokens),
                           .known_output_tokens = request.output_tokens,
                           .resumed = {{.output = {first_token}}},

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kColumnsMax = 64;
 constexpr double kTraceSecondsMax = 1e9;
+constexpr std::string_view kPrefixId = "prefix_id", kPrefixTokens = "prefix_tokens";
 
 std::vector<std::string_view> Columns(std::string_view line) {
   std::vector<std::string_view> columns;
@@ -82,8 +83,11 @@ constexpr Dialect kDialects[] = {
 struct CsvColumns {
   const Dialect* dialect = nullptr;
   size_t time = 0, input = 0, output = 0;
+  std::optional<size_t> prefix_id, prefix_tokens;  // both or none
 
-  size_t last() const { return std::max({time, input, output}); }
+  size_t last() const {
+    return std::max({time, input, output, prefix_id.value_or(0), prefix_tokens.value_or(0)});
+  }
 };
 
 Result<CsvColumns> FindColumns(std::string_view header) {
@@ -92,8 +96,18 @@ Result<CsvColumns> FindColumns(std::string_view header) {
     return static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
   };
   for (const Dialect& d : kDialects) {
-    const CsvColumns columns{&d, find(d.time), find(d.input), find(d.output)};
-    if (columns.last() < names.size()) return columns;
+    CsvColumns columns{&d, find(d.time), find(d.input), find(d.output), {}, {}};
+    if (columns.last() >= names.size()) continue;
+    const size_t id = find(kPrefixId), tokens = find(kPrefixTokens);
+    if ((id < names.size()) != (tokens < names.size())) {
+      return InvalidArgument(
+          fmt::format("line 1: the columns {} and {} need each other", kPrefixId, kPrefixTokens));
+    }
+    if (id < names.size()) {
+      columns.prefix_id = id;
+      columns.prefix_tokens = tokens;
+    }
+    return columns;
   }
   return InvalidArgument(fmt::format(
       "line 1: not a trace: the columns must be TIMESTAMP,ContextTokens,GeneratedTokens or "
@@ -114,6 +128,24 @@ Result<double> ArrivalTime(std::string_view text, const Dialect& dialect) {
                                      kTraceSecondsMax, Printable(text)));
 }
 
+// Two empty fields: the prompt shares nothing.
+Result<PromptPrefix> ParsePrefix(std::string_view id, std::string_view tokens, int prompt_tokens) {
+  PromptPrefix prefix;
+  if (id.empty() && tokens.empty()) return prefix;
+  const auto number = ParseInt(id);
+  if (!number.ok()) {
+    return InvalidArgument(
+        fmt::format("{} must be an integer, or empty, got '{}'", kPrefixId, Printable(id)));
+  }
+  MR_ASSIGN_OR_RETURN(prefix.tokens_per_id, TokenCount(tokens, kPrefixTokens));
+  if (prefix.tokens_per_id < 1 || prefix.tokens_per_id > prompt_tokens) {
+    return InvalidArgument(fmt::format("{} must be in [1, {}], the prompt's length, got {}",
+                                       kPrefixTokens, prompt_tokens, prefix.tokens_per_id));
+  }
+  prefix.ids.push_back(*number);
+  return prefix;
+}
+
 Result<TraceEntry> ParseCsvLine(std::string_view line, const CsvColumns& columns) {
   const auto fields = Columns(line);
   if (columns.last() >= fields.size()) {
@@ -124,6 +156,11 @@ Result<TraceEntry> ParseCsvLine(std::string_view line, const CsvColumns& columns
   MR_ASSIGN_OR_RETURN(entry.arrival_s, ArrivalTime(fields[columns.time], dialect));
   MR_ASSIGN_OR_RETURN(entry.input_tokens, TokenCount(fields[columns.input], dialect.input));
   MR_ASSIGN_OR_RETURN(entry.output_tokens, TokenCount(fields[columns.output], dialect.output));
+  if (columns.prefix_id) {
+    MR_ASSIGN_OR_RETURN(entry.prefix,
+                        ParsePrefix(fields[*columns.prefix_id], fields[*columns.prefix_tokens],
+                                    entry.input_tokens));
+  }
   return entry;
 }
 
@@ -154,9 +191,17 @@ Result<TraceEntry> ParseMooncakeLine(std::string_view line) {
     return InvalidArgument(
         fmt::format("'hash_ids' must be a list of at most {} integers", kTraceHashIdsMax));
   }
+  const size_t blocks = (static_cast<size_t>(entry.input_tokens) + kMooncakeBlockTokens - 1) /
+                        static_cast<size_t>(kMooncakeBlockTokens);
+  if (ids->size() > blocks) {
+    return InvalidArgument(
+        fmt::format("'hash_ids' has {} ids, but a prompt of {} tokens has {} blocks of {} tokens",
+                    ids->size(), entry.input_tokens, blocks, kMooncakeBlockTokens));
+  }
+  entry.prefix.tokens_per_id = kMooncakeBlockTokens;
   for (const Json& id : *ids) {
     if (!id.is_number_integer()) return InvalidArgument("'hash_ids' must hold integers");
-    entry.hash_ids.push_back(id.get<int64_t>());
+    entry.prefix.ids.push_back(id.get<int64_t>());
   }
   return entry;
 }

@@ -16,7 +16,11 @@ class Synthetic : public Workload {
   explicit Synthetic(SyntheticOptions options)
       : options_(std::move(options)),
         gaps_(Mix64(options_.seed)),
-        lengths_(Mix64(options_.seed + 1)) {
+        lengths_(Mix64(options_.seed + 1)),
+        choices_(Mix64(options_.seed + 2)) {
+    for (int id = 0; id < options_.prefixes.count; ++id) {
+      prefixes_.push_back({.ids = {id}, .tokens_per_id = options_.prefixes.tokens});
+    }
     MR_CHECK(options_.rate > 0 && options_.burstiness > 0);
   }
 
@@ -29,8 +33,11 @@ class Synthetic : public Workload {
     }
     const Lengths lengths = NextLengths();
     ++made_;
-    return SimRequest{Time{} + Duration::Seconds(now_s_), lengths.prompt_tokens,
-                      lengths.output_tokens};
+    return SimRequest{
+        .arrival = Time{} + Duration::Seconds(now_s_),
+        .prompt_tokens = lengths.prompt_tokens,
+        .output_tokens = lengths.output_tokens,
+        .prefix = prefixes_.empty() ? nullptr : &prefixes_[choices_.Next() % prefixes_.size()]};
   }
 
  private:
@@ -45,7 +52,8 @@ class Synthetic : public Workload {
   }
 
   const SyntheticOptions options_;
-  Rng gaps_, lengths_;
+  Rng gaps_, lengths_, choices_;
+  std::vector<PromptPrefix> prefixes_;
   uint64_t made_ = 0;
   double now_s_ = 0;
 };
@@ -56,8 +64,10 @@ class TraceReplay : public Workload {
   std::optional<SimRequest> Next() override {
     if (next_ == entries_.size()) return std::nullopt;
     const TraceEntry& e = entries_[next_++];
-    return SimRequest{Time{} + Duration::Seconds(e.arrival_s), std::max(e.input_tokens, 1),
-                      std::max(e.output_tokens, 1)};
+    return SimRequest{.arrival = Time{} + Duration::Seconds(e.arrival_s),
+                      .prompt_tokens = std::max(e.input_tokens, 1),
+                      .output_tokens = std::max(e.output_tokens, 1),
+                      .prefix = e.prefix.ids.empty() ? nullptr : &e.prefix};
   }
 
  private:

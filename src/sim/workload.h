@@ -20,14 +20,15 @@ namespace millrace::sim {
 
 struct SimRequest {
   Time arrival;
-  int prompt_tokens = 0;  // >= 1
-  int output_tokens = 0;  // >= 1: all of them are generated, no EOS
+  int prompt_tokens = 0;                 // >= 1
+  int output_tokens = 0;                 // >= 1: all of them are generated, no EOS
+  const PromptPrefix* prefix = nullptr;  // owned by the workload; null: the prompt shares nothing
 };
 
 class Workload {
  public:
   virtual ~Workload() = default;
-  // Ordered by arrival; nothing after the last.
+  // Ordered by arrival; nothing after the last. The workload outlives its requests.
   virtual std::optional<SimRequest> Next() = 0;
 };
 
@@ -44,6 +45,13 @@ struct Lengths {
   int prompt_tokens = 0, output_tokens = 0;
 };
 
+// Prompts begin with one of `count` texts of this length, drawn at random. A shorter prompt has
+// only a part of it.
+struct SharedPrefixes {
+  int count = 0;  // 0: prompts share nothing
+  int tokens = 0;
+};
+
 struct SyntheticOptions {
   uint64_t requests = 1000;
   double duration_s = std::numeric_limits<double>::infinity();  // no arrival later than this
@@ -54,6 +62,7 @@ struct SyntheticOptions {
   // If not empty, prompt and output lengths come from here, in turn or at random.
   std::vector<Lengths> lengths;
   bool draw_lengths = false;
+  SharedPrefixes prefixes;
   uint64_t seed = 0;
 };
 std::unique_ptr<Workload> NewSynthetic(SyntheticOptions options);

@@ -20,6 +20,7 @@ using plan::Quantity;
 using plan::YamlMap;
 
 constexpr double kJointDefault = 0.9;
+constexpr int64_t kPrefixesMax = 1'000'000;
 constexpr double kCvMin = 0.03, kCvMax = 30;
 
 class WorkloadReader {
@@ -32,10 +33,11 @@ class WorkloadReader {
           fmt::format("{}: is larger than {} bytes", Printable(name_), kWorkloadFileBytesMax));
     }
     MR_ASSIGN_OR_RETURN(const YAML::Node root, plan::LoadYaml(text, name_));
-    MR_ASSIGN_OR_RETURN(const YamlMap map, YamlMap::Open(root, "a workload",
-                                                         {"trace", "arrivals", "rate", "rates",
-                                                          "requests", "duration", "lengths", "slo"},
-                                                         name_));
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(root, "a workload",
+                                      {"trace", "arrivals", "rate", "rates", "requests", "duration",
+                                       "lengths", "prefixes", "slo"},
+                                      name_));
     MR_ASSIGN_OR_RETURN(spec_.rate, map.AmountIf("rate", Quantity::kRate));
     MR_ASSIGN_OR_RETURN(spec_.duration_s, map.AmountIf("duration", Quantity::kDuration));
     if (map.Has("requests")) {
@@ -106,7 +108,7 @@ class WorkloadReader {
 
   Status ReadTrace(const YamlMap& map) {
     spec_.arrivals = ArrivalKind::kTrace;
-    for (const char* key : {"arrivals", "lengths", "rates"}) {
+    for (const char* key : {"arrivals", "lengths", "prefixes", "rates"}) {
       if (map.Has(key)) {
         return map.Error(key,
                          fmt::format("a trace has its own {}; leave out {} or trace", key, key));
@@ -121,7 +123,22 @@ class WorkloadReader {
     MR_RETURN_IF_ERROR(ReadArrivals(arrivals));
     if (map.Has("rates")) MR_RETURN_IF_ERROR(ReadRates(map));
     MR_ASSIGN_OR_RETURN(const YAML::Node lengths, map.Need("lengths"));
-    return ReadLengths(lengths);
+    MR_RETURN_IF_ERROR(ReadLengths(lengths));
+    return map.Has("prefixes") ? ReadPrefixes(map) : OkStatus();
+  }
+
+  // {count: 20, length: 512 tokens}
+  Status ReadPrefixes(const YamlMap& parent) {
+    MR_ASSIGN_OR_RETURN(const YAML::Node node, parent.Need("prefixes"));
+    MR_ASSIGN_OR_RETURN(const YamlMap map,
+                        YamlMap::Open(node, "prefixes", {"count", "length"}, name_));
+    MR_ASSIGN_OR_RETURN(const int64_t count, map.Integer("count", 1, kPrefixesMax));
+    MR_ASSIGN_OR_RETURN(const double tokens, Tokens(map, "length"));
+    if (tokens > kTraceTokensMax) {
+      return map.Error("length", fmt::format("length must be at most {} tokens", kTraceTokensMax));
+    }
+    spec_.prefixes = {static_cast<int>(count), static_cast<int>(tokens)};
+    return OkStatus();
   }
 
   Status ReadArrivals(const YAML::Node& node) {

@@ -52,12 +52,15 @@ struct WorkloadSpec {
   LengthSpec prompt, output;         // of the other kinds, if `lengths` is empty
   std::vector<Lengths> lengths;      // of a trace, for random arrivals
   bool draw_lengths = true;          // draws at random instead of in turn
+  SharedPrefixes prefixes;           // of the other kinds
   SloTarget target;
 
   // kInvalidArgument, with the numbers, if Make could not use the spec.
   Status Validate() const;
   // The mean arrival rate; none if all arrive at once.
   std::optional<double> MeanRate() const;
+  // Whether prompts may begin with the same tokens.
+  bool SharesPrefixes() const;
   // The number of requests, exact or expected.
   uint64_t ExpectedRequests() const;
   // The stream for one seed, optionally at another rate. REQUIRES: Validate().ok(), also with that

@@ -14,10 +14,26 @@ constexpr char kTrace[] =
     "12,200,6\n"
     "14,300,7\n";
 
+const std::string kPlainHeader = "arrival_s,prompt_tokens,output_tokens";
+
+std::string Mooncake(int tokens, const std::string& ids) {
+  return R"({"timestamp": 0, "input_length": )" + std::to_string(tokens) +
+         R"(, "output_length": 5, "hash_ids": )" + ids + "}\n";
+}
+
 Result<WorkloadSpec> Parse(std::string_view text) {
   return ParseWorkloadYaml(text, "w.yaml", [](const std::string& path) -> Result<std::string> {
     if (path == "t.csv") return std::string(kTrace);
     if (path == "back.csv") return std::string(kTrace) + "13,1,1\n";
+    if (path == "shared.csv")
+      return kPlainHeader + ",prefix_id,prefix_tokens\n0,90,1,4,60\n1,9,1,,\n";
+    if (path == "long.csv") return kPlainHeader + ",prefix_id,prefix_tokens\n0,90,1,4,91\n";
+    if (path == "half.csv") return kPlainHeader + ",prefix_id,prefix_tokens\n0,90,1,4,\n";
+    if (path == "named.csv") return kPlainHeader + ",prefix_id,prefix_tokens\n0,90,1,system,5\n";
+    if (path == "one.csv") return kPlainHeader + ",prefix_id\n0,90,1,4\n";
+    if (path == "hashes.jsonl") return Mooncake(1030, "[7, 8, 9]") + Mooncake(1030, "[7, 6]");
+    if (path == "hashes-many.jsonl") return Mooncake(1024, "[7, 8]") + Mooncake(1024, "[7, 8, 9]");
+    if (path == "hashes-text.jsonl") return Mooncake(1024, "[7, \"8\"]");
     if (path == "rates.csv") return std::string("1,2,3\n");
     if (path == "words.csv") return std::string("1,two\n");
     if (path == "empty.csv") return std::string("arrival_s,prompt_tokens,output_tokens\n");
@@ -177,6 +193,67 @@ TEST(WorkloadFile, ErrorsNameThePlace) {
 constexpr char kRest[] =
     "requests: 1000\n"
     "lengths: {prompt: 5 tokens, output: 5 tokens}\n";
+
+TEST(WorkloadFile, PromptsShareWhatTheTraceNames) {
+  EXPECT_FALSE(Good("trace: t.csv\n").SharesPrefixes());
+  const WorkloadSpec csv = Good("trace: shared.csv\n");
+  EXPECT_TRUE(csv.SharesPrefixes());
+  const auto workload = csv.Make(1);
+  const std::vector<SimRequest> requests = All(*workload);
+  ASSERT_EQ(requests.size(), 2u);
+  ASSERT_NE(requests[0].prefix, nullptr);
+  EXPECT_EQ(requests[0].prefix->ids, std::vector<int64_t>{4});
+  EXPECT_EQ(requests[0].prefix->tokens_per_id, 60);
+  EXPECT_EQ(requests[1].prefix, nullptr);
+  const WorkloadSpec hashes = Good("trace: hashes.jsonl\n");
+  EXPECT_TRUE(hashes.SharesPrefixes());
+  const auto replay = hashes.Make(1);
+  const SimRequest first = *replay->Next();
+  EXPECT_EQ(first.prefix->ids, (std::vector<int64_t>{7, 8, 9}));
+  EXPECT_EQ(first.prefix->tokens_per_id, 512);
+}
+
+TEST(WorkloadFile, SyntheticPromptsDrawAPrefix) {
+  const WorkloadSpec spec =
+      Good(std::string(kSynthetic) + "prefixes: {count: 5, length: 300 tokens}\n");
+  EXPECT_TRUE(spec.SharesPrefixes());
+  EXPECT_TRUE(spec.Describe().ends_with(", 5 shared prefixes of 300 tokens")) << spec.Describe();
+  const auto workload = spec.Make(1), without = Good(kSynthetic).Make(1);
+  std::vector<int> drawn(5);
+  while (const auto request = workload->Next()) {
+    EXPECT_EQ(request->prefix->tokens_per_id, 300);
+    ++drawn[static_cast<size_t>(request->prefix->ids.at(0))];
+    const auto same = without->Next();
+    ASSERT_EQ(request->arrival, same->arrival) << "the draws change nothing else";
+    ASSERT_EQ(request->prompt_tokens, same->prompt_tokens);
+  }
+  for (int count : drawn) EXPECT_NEAR(count, 4000, 250);
+}
+
+TEST(WorkloadFile, WrongPrefixesAreOneLine) {
+  EXPECT_EQ(Error("trace: long.csv\n"),
+            "w.yaml:1:8: long.csv: line 2: prefix_tokens must be in [1, 90], the prompt's length, "
+            "got 91");
+  EXPECT_EQ(Error("trace: half.csv\n"),
+            "w.yaml:1:8: half.csv: line 2: prefix_tokens must be an integer in [0, 4194304], got "
+            "''");
+  EXPECT_EQ(Error("trace: named.csv\n"),
+            "w.yaml:1:8: named.csv: line 2: prefix_id must be an integer, or empty, got 'system'");
+  EXPECT_EQ(Error("trace: one.csv\n"),
+            "w.yaml:1:8: one.csv: line 1: the columns prefix_id and prefix_tokens need each other");
+  EXPECT_EQ(Error("trace: hashes-many.jsonl\n"),
+            "w.yaml:1:8: hashes-many.jsonl: line 2: 'hash_ids' has 3 ids, but a prompt of 1024 "
+            "tokens has 2 blocks of 512 tokens");
+  EXPECT_EQ(Error("trace: hashes-text.jsonl\n"),
+            "w.yaml:1:8: hashes-text.jsonl: line 1: 'hash_ids' must hold integers");
+  EXPECT_EQ(Error("trace: t.csv\nprefixes: {count: 1, length: 5 tokens}\n"),
+            "w.yaml:2:11: a trace has its own prefixes; leave out prefixes or trace");
+  const std::string synthetic = "arrivals: at-once\n" + std::string(kRest);
+  EXPECT_EQ(Error(synthetic + "prefixes: {count: 0, length: 5 tokens}\n"),
+            "w.yaml:4:19: count must be an integer in [1, 1000000], got '0'");
+  EXPECT_EQ(Error(synthetic + "prefixes: {count: 1}\n"),
+            "w.yaml:4:11: 'length' is missing in prefixes");
+}
 
 TEST(WorkloadFile, RatesChange) {
   const std::string rest = kRest;

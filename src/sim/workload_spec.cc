@@ -87,6 +87,12 @@ std::optional<double> WorkloadSpec::MeanRate() const {
   return static_cast<double>(trace.size() - 1) / trace.back().arrival_s;
 }
 
+bool WorkloadSpec::SharesPrefixes() const {
+  return prefixes.count > 0 || std::ranges::any_of(trace, [](const TraceEntry& entry) {
+           return !entry.prefix.ids.empty();
+         });
+}
+
 uint64_t WorkloadSpec::ExpectedRequests() const {
   const auto count = static_cast<double>(std::min<uint64_t>(
       requests.value_or(UINT64_MAX), arrivals == ArrivalKind::kTrace ? trace.size() : UINT64_MAX));
@@ -113,6 +119,7 @@ std::unique_ptr<Workload> WorkloadSpec::Make(uint64_t seed,
   options.output = output;
   options.lengths = lengths;
   options.draw_lengths = draw_lengths;
+  options.prefixes = prefixes;
   options.seed = seed;
   return NewSynthetic(std::move(options));
 }
@@ -135,9 +142,13 @@ std::string WorkloadSpec::Describe() const {
     how += fmt::format(" on average over {} rates of {} each", shape.shares.size(),
                        FormatDuration(shape.every_s));
   }
-  if (!lengths.empty()) return fmt::format("{}, {}, lengths of a trace", count, how);
-  return fmt::format("{}, {}, prompt {}, output {}", count, how, sim::Describe(prompt),
-                     sim::Describe(output));
+  std::string begins;
+  if (prefixes.count > 0) {
+    begins = fmt::format(", {} shared prefixes of {} tokens", prefixes.count, prefixes.tokens);
+  }
+  if (!lengths.empty()) return fmt::format("{}, {}, lengths of a trace{}", count, how, begins);
+  return fmt::format("{}, {}, prompt {}, output {}{}", count, how, sim::Describe(prompt),
+                     sim::Describe(output), begins);
 }
 
 }  // namespace millrace::sim

@@ -113,6 +113,29 @@ class Simulate(unittest.TestCase):
         self.assertGreater(report["kv_transfer_ms"]["mean"], 1)
         self.assertLess(report["tpot_ms"]["p99"], together["tpot_ms"]["p99"])
 
+    def test_prompts_that_share_a_prefix(self):
+        trace = self.folder / "shared.csv"
+        rows = ["arrival_s,prompt_tokens,output_tokens,prefix_id,prefix_tokens",
+                "0,320,4,7,160", "5,320,4,7,160", "10,320,4,,", "15,320,4,7,160", "20,320,4,8,160"]
+        trace.write_text("\n".join(rows))
+        args = ["--model", "opt-13b", "--device", "a100-80gb", "--workload", str(trace)]
+        report = run_json(*args)["runs"][0]
+        self.assertEqual((report["prefix_query_tokens"], report["prefix_hit_tokens"]), (1600, 320))
+        self.assertEqual(report["prefix_hit_rate"], 0.2)
+        self.assertIn("Prefix cache: 20.00 % of 1,600 prompt tokens found", run(*args))
+        cold = run_json(*args, "--no-enable-prefix-caching")["runs"][0]
+        self.assertIsNone(cold["prefix_hit_rate"])
+        self.assertLess(report["ttft_ms"]["mean"], cold["ttft_ms"]["mean"])
+        for words, sentence in (
+                (["--workload", str(trace)], "shared.csv: line 6: prefix_tokens must be in [1, 320]"),
+                (["--rate", "1", "--input-len", "5", "--output-len", "5",
+                  "--no-enable-prefix-caching"], "is for prompts that share prefixes")):
+            trace.write_text("\n".join(rows).replace("8,160", "8,321"))
+            done = subprocess.run([PROGRAM, "simulate", *args[:4], *words], capture_output=True,
+                                  text=True, timeout=TIMEOUT_S, check=False)
+            self.assertEqual((done.returncode, done.stderr.count("\n")), (1, 1), done.stderr)
+            self.assertIn(sentence, done.stderr)
+
     def test_machines_that_come_and_go(self):
         trace = self.folder / "spot.csv"
         trace.write_text("0,add,a\n0,add,b\n20000,remove,b\n40000,add,c\n")

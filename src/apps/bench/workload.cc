@@ -116,17 +116,17 @@ int Scaled(int length, double scale) {
   return std::max(1, static_cast<int>(std::lround(length * scale)));
 }
 
-// Makes the prompt of a trace entry: random tokens, except that equal hash ids give equal tokens.
+// Makes the prompt of a trace entry: random tokens, except that equal prefix ids give equal tokens.
 std::vector<TokenId> TracePrompt(const WorkloadOptions& options, const sim::TraceEntry& entry,
                                  size_t index) {
   std::vector<TokenId> prompt;
   const int length = Scaled(entry.input_tokens, options.length_scale);
-  const int block_tokens = Scaled(sim::kMooncakeBlockTokens, options.length_scale);
+  const int block_tokens = Scaled(entry.prefix.tokens_per_id, options.length_scale);
   for (int done = 0; done < length;) {
     const auto block = static_cast<size_t>(done / block_tokens);
-    const bool named = block < entry.hash_ids.size();
+    const bool named = block < entry.prefix.ids.size();
     const uint64_t seed =
-        named ? StreamSeed(options, kBlocks, static_cast<uint64_t>(entry.hash_ids[block]))
+        named ? StreamSeed(options, kBlocks, static_cast<uint64_t>(entry.prefix.ids[block]))
               : StreamSeed(options, kTokens, index);
     const int count = named ? std::min(block_tokens, length - done) : length - done;
     AppendTokens(seed, count, options.vocab_size, prompt);

@@ -30,6 +30,7 @@ struct SimulateFlags {
   WorkloadArgs workload;
   RunOptions run;
   int64_t seed = 0;
+  bool prefix_caching = true;
   bool goodput = false, json = false, no_progress = false;
   double goodput_tolerance_percent = 2;
   std::string csv, plot, trace, replay;
@@ -66,7 +67,7 @@ Status RefuseUnread(const SimulateFlags& flags) {
     return RefuseGiven(
         flags.given,
         {"dispatch", "step-mix", "scheduling-policy", "preemption-mode", "swap-space", "kv-policy",
-         "max-num-batched-tokens", "scheduler-overhead", "pace"},
+         "enable-prefix-caching", "max-num-batched-tokens", "scheduler-overhead", "pace"},
         "is for Millrace's scheduler; leave it out with --scheduling static");
   }
   return OkStatus();
@@ -222,6 +223,12 @@ Status RunSimulate(const SimulateFlags& given) {
   MR_RETURN_IF_ERROR(CheckFolderOf("--csv", flags.csv));
   MR_RETURN_IF_ERROR(CheckFolderOf("--trace", flags.trace));
   MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, LoadWorkloadArgs(flags.workload));
+  if (flags.given.contains("enable-prefix-caching") && !workload.SharesPrefixes()) {
+    return InvalidArgument(
+        "--enable-prefix-caching is for prompts that share prefixes: a trace with hash_ids or "
+        "prefix_id, or prefixes in the workload");
+  }
+  flags.deployment.prefix_caching = flags.prefix_caching && workload.SharesPrefixes();
   MR_ASSIGN_OR_RETURN(const Deployment deployment, MakeDeployment(flags.deployment));
   if (flags.goodput && workload.target.empty()) {
     return InvalidArgument(
@@ -266,6 +273,11 @@ void AddPolicyOptions(Command& command, SimulateFlags* flags) {
   command.Add(kGroup, DispatchOption(&flags->run.dispatch),
               "Instance that gets a request: the one with the fewest requests, each in turn, a "
               "random one, or the one with the least predicted prefill time ahead");
+  command
+      .Add(kGroup, FlagOption("enable-prefix-caching", &flags->prefix_caching),
+           "Keep the KV of prompts and reuse it for prompts with the same prefix, if the workload "
+           "says which prompts share one")
+      .negatable = true;
 }
 
 void AddReportOptions(Command& command, SimulateFlags* flags) {

@@ -75,6 +75,7 @@ class Judge {
       return Status(StatusCode::kDeadlineExceeded, "no time left to simulate the plan");
     }
     DeploymentFlags flags;
+    flags.prefix_caching = workload.SharesPrefixes();
     const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags);
     if (!deployment.ok()) return deployment.status();
     sim::RoutedOptions options = deployment->routed.value();  // its costs are owned by `deployment`

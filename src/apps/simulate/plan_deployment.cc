@@ -101,7 +101,7 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   s.max_waiting = kPlanWaitingMax;
   s.policy = flags.engine.policy;
   s.step_mix = flags.step_mix;
-  s.prefix_caching = false;
+  s.prefix_caching = flags.prefix_caching;
   return out;
 }
 

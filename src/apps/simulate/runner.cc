@@ -81,6 +81,8 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timel
   report.latency = std::move(run.latency);
   report.load = std::move(run.load);
   report.steps = run.steps;
+  report.prefix_query_tokens = run.prefix_query_tokens;
+  report.prefix_hit_tokens = run.prefix_hit_tokens;
   report.simulated_s = run.simulated_s;
   report.membership = run.membership;
   for (size_t i = 0; i < run.node_paid_s.size(); ++i) {
