@@ -3,7 +3,7 @@
 
 Unwired tests and sources (given a compile_commands.json), lines over 100 columns, files over 500
 lines, folder READMEs missing or over 40 lines, words left for later, disabled tests, paths of a
-machine.
+machine, links of pages to files that do not exist.
 """
 import json
 import pathlib
@@ -23,6 +23,7 @@ MACHINE_PATH = re.compile(r"(^|[^A-Za-z0-9_.$])/(work|root|home)/[A-Za-z]")
 # test whose data lies beside the checkout where there is any.
 ON_REQUEST = re.compile(r"src/net/(data/ucx_remote_memory|data_plane_rdma_test|nccl_\w+)\.cc|"
                         r"src/text/vectors_full_test\.cc")
+LINK = re.compile(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)")  # to a file of the tree
 BATCH = re.compile(r"_batch\d+\.cc$")  # a generated file that includes several sources
 CODE = (".cc", ".h", ".rs", ".py", ".mjs")
 
@@ -66,6 +67,9 @@ def text_problems(path):
             match = pattern.search(text)
             if match:
                 yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {why}: {match.group(0)}"
+    for target in LINK.findall(text) if path.suffix == ".md" else ():
+        if not (ROOT / path.parent / target).exists():
+            yield f"{path}: links to {target}, which does not exist"
     if MACHINE_PATH.search(text):
         yield f"{path}: names a path of one machine"
 
