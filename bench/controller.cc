@@ -111,7 +111,6 @@ class Harness {
       request.params = std::make_shared<const SamplingParams>(params);
       const Status submitted = controller_->Submit(std::move(request), now_);
       MR_CHECK(submitted.ok()) << submitted.ToString();
-      controller_->Advance(now_);
       Follow();
     }
     while (prompts_left_ > 0) Round(nullptr);
@@ -207,6 +206,7 @@ class Harness {
   }
 
   void Follow() {
+    controller_->Advance(now_);
     controller_->TakeActions(actions_);
     controller_->TakeOutputs(outputs_);
     Obey();

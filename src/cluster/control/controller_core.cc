@@ -46,6 +46,10 @@ ControllerCore::ControllerCore(ControllerOptions options)
                    .max_model_len = options_.scheduler.max_model_len,
                    .secret = options_.secret},
                   members_, ids_, outbox_),
+      pipelines_({.scheduler = options_.scheduler,
+                  .num_layers = options_.num_layers,
+                  .step_log = options_.step_log},
+                 members_, ids_, outbox_),
       requests_({options_.scheduler.max_model_len, options_.waiting_max, options_.waiting_limit,
                  options_.deaths_max}),
       dispatcher_(options_.dispatch),
@@ -101,7 +105,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   if (from.Uses(worker->id)) {
     return FailedPrecondition(fmt::format("the request already runs on {}", name));
   }
-  for (auto& [pipeline_id, pipeline] : pipelines_) {
+  for (auto& [pipeline_id, pipeline] : pipelines_.all()) {
     if (pipeline.open && !pipeline.retiring && pipeline.role != StageRole::kPrefill &&
         pipeline.Uses(worker->id)) {
       return StartMigration(id, from, pipeline, now);
@@ -118,9 +122,7 @@ void ControllerCore::Tick(Time now) {
   RenewLeases(now);
   ExpireSurvivingStages(now);
   requests_.TryQueue();
-  for (const auto& [id, pipeline] : pipelines_) {
-    if (pipeline.open) dirty_.insert(id);  // leases and overdue retries
-  }
+  pipelines_.TouchAll();  // leases and overdue retries
   deployment_.Check();
   retire_ = true;
 }
@@ -129,15 +131,7 @@ void ControllerCore::Advance(Time now) {
   Reconcile(now);
   if (requests_.TakeTryQueue()) Dispatch(now);
   ContinuePauses(now);
-  const auto pump = [&](const std::set<PipelineId>& ids) {
-    for (PipelineId id : ids) {
-      if (Pipeline* pipeline = Find(id); pipeline != nullptr && pipeline->open)
-        Pump(*pipeline, now);
-    }
-  };
-  pump(std::exchange(dirty_, {}));
-  pump(std::exchange(ask_again_, {}));  // pipelines that waited for one that formed no step
-  dirty_.merge(std::exchange(ask_again_, {}));
+  pipelines_.FormSteps(now, [&](Pipeline& pipeline) { StartPulls(pipeline, now); });
 }
 
 void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }

@@ -5,7 +5,7 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), PipelineTurns, Requests, KvPulls, RecoverableKvStore, Migrations, Router. Deployment and
+// layers), Pipelines, Requests, KvPulls, RecoverableKvStore, Migrations, Router. Deployment and
 // pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
@@ -50,15 +50,13 @@
 #include "cluster/control/membership.h"
 #include "cluster/control/migrations.h"
 #include "cluster/control/outbox.h"
-#include "cluster/control/pipeline_requests.h"
-#include "cluster/control/pipeline_turns.h"
+#include "cluster/control/pipelines.h"
 #include "cluster/control/recoverable_kv.h"
 #include "cluster/control/requests.h"
 #include "cluster/control/router.h"
 #include "core/connection_id.h"
 #include "core/output.h"
 #include "core/worker_messages.h"
-#include "sched/prefill_meter.h"
 #include "sched/scheduler.h"
 
 namespace millrace::cluster {
@@ -136,22 +134,6 @@ class ControllerCore {
 
  private:
   using Worker = Membership::Worker;
-  struct Pipeline {
-    PipelineId id;
-    Route route;  // in stages of the layout
-    StageRole role = StageRole::kBoth;
-    std::vector<PipelineHop> hops;
-    std::vector<std::vector<WorkerId>> workers;  // by hop and rank
-    std::unique_ptr<sched::Scheduler> scheduler;
-    sched::PrefillMeter prefill;
-    int num_blocks = 0;
-    std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
-    bool open = false;
-    bool retiring = false;  // takes no more requests: replaced, or a worker drains
-    PipelineRequests requests;
-    std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
-    bool Uses(WorkerId worker) const;
-  };
   using Request = Requests::Request;
 
   explicit ControllerCore(ControllerOptions options);
@@ -169,17 +151,11 @@ class ControllerCore {
   void Reconcile(Time now);
   Deployment::InUse InUse() const;
   void FollowLayout(const Deployment::Changes& changes, Time now);
-  void RetireUnplanned();
-  void RetireClosing();
   void RetirePipelines(Time now);
   void TakeOut(Pipeline& pipeline, RequestId id, Time now);
 
   // controller_pipelines.cc
-  Pipeline* PipelineFor(const Route& route, StageRole role, Time now);
-  std::vector<int> CacheActivationsAt(LayerRange hop, StageRole role) const;
-  Pipeline* OpenPipeline(const Route& route, StageRole role, Time now);
   void OpenPipelines(Time now);
-  int BlocksFor(const Route& route) const;
   void On(ConnectionId from, const PipelineOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
   void On(ConnectionId from, const PipelineBroken& message, Time now);
@@ -188,8 +164,7 @@ class ControllerCore {
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id);
-  void Pump(Pipeline& pipeline, Time now);
-  Pipeline* Find(PipelineId id);
+  Pipeline* Find(PipelineId id) { return pipelines_.Find(id); }
 
   // controller_requests.cc
   // kNotYet: the request waits for an event of its own, which does not block the requests behind
@@ -261,15 +236,10 @@ class ControllerCore {
   Outbox outbox_;
   Deployment deployment_;
   std::optional<Router> router_;  // set where the layout routes requests one by one
-  std::map<PipelineId, Pipeline> pipelines_;
-  bool retire_ = false;             // retiring pipelines may have emptied
-  std::set<PipelineId> dirty_;      // something changed since their last step was formed
-  PipelineTurns turns_;             // of pipelines that must not run at the same time
-  std::set<PipelineId> ask_again_;  // pipelines whose turn it may be now
+  Pipelines pipelines_;
+  bool retire_ = false;  // retiring pipelines may have emptied
   Requests requests_;
   Dispatcher dispatcher_;
-  // By PipelineKey: the earliest time of the next attempt, and the back-off.
-  std::map<std::string, std::pair<Time, Duration>> pipeline_retry_;
 
   KvPulls kv_pulls_;
   RecoverableKvStore recoverable_;
@@ -277,8 +247,6 @@ class ControllerCore {
 
   std::vector<RequestOutput> outputs_;
   std::vector<size_t> notable_outputs_;
-  std::vector<sched::PreemptionRecord> preemptions_;
-  sched::SchedulerStats closed_pipelines_;  // counters of closed pipelines
   ControllerCounters counters_;
 };
 

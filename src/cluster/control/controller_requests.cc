@@ -61,7 +61,7 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   Pipeline& pipeline = pipelines_.at(*request->pipeline);
   const size_t first = outputs_.size();
   pipeline.scheduler->Abort(id, index, now, outputs_);
-  dirty_.insert(pipeline.id);
+  pipelines_.Touch(pipeline.id);
   HandleOutputs(pipeline, first, now);
 }
 
@@ -75,14 +75,17 @@ void ControllerCore::Requeue(RequestId id, sched::NewRequest request, Time now) 
 // The pipeline that the request should go to now: that of its route, or the dispatcher's choice of
 // the fixed ones. A prompt goes to a pipeline for both roles only while there is no pipeline for
 // prefill alone.
-ControllerCore::Pipeline* ControllerCore::ChoosePipeline(const Request& request, Time now) {
-  if (router_) return request.route ? PipelineFor(*request.route, StageRole::kBoth, now) : nullptr;
+Pipeline* ControllerCore::ChoosePipeline(const Request& request, Time now) {
+  if (router_) {
+    if (!request.route) return nullptr;
+    return pipelines_.For(layout(), *request.route, StageRole::kBoth, now);
+  }
   const Phase phase = PhaseOf(layout(), request.waiting);
   std::vector<Pipeline*> candidates;
   std::vector<DispatchLoad> loads;
   for (const PlannedPipeline& planned : layout().pipelines) {
     if (!Serves(layout(), planned, phase)) continue;
-    Pipeline* pipeline = PipelineFor(planned.route, planned.role, now);
+    Pipeline* pipeline = pipelines_.For(layout(), planned.route, planned.role, now);
     if (pipeline == nullptr) continue;
     const bool stands_in = phase == Phase::kPrefill && pipeline->role != StageRole::kPrefill;
     candidates.push_back(pipeline);
@@ -107,7 +110,7 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   if (!fetches) GiveUpKv(id);
   requests_.Place(id, pipeline.id);
   pipeline.requests.Add(id, prefill_tokens);
-  dirty_.insert(pipeline.id);
+  pipelines_.Touch(pipeline.id);
   return OkStatus();
 }
 

@@ -22,7 +22,7 @@ Deployment::InUse ControllerCore::InUse() const {
     in_use.shards.insert(hop.shards.begin(), hop.shards.end());
     for (const WorkerAddress& rank : hop.ranks) workers.insert(rank.worker);
   };
-  for (const auto& [id, pipeline] : pipelines_) {
+  for (const auto& [id, pipeline] : pipelines_.all()) {
     for (const PipelineHop& hop : pipeline.hops) add(hop, in_use.running);
   }
   recoverable_.ForEachSurvivingHop([&](const PipelineHop& hop) { add(hop, in_use.keeping); });
@@ -31,50 +31,17 @@ Deployment::InUse ControllerCore::InUse() const {
 
 void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) {
   if (changes.switched) {
-    RetireUnplanned();
+    pipelines_.RetireUnplanned(layout());
     router_.reset();
   }
   if (changes.switched || changes.stages) {
-    RetireClosing();
+    pipelines_.RetireClosing(layout());
     UpdateRouter(now);
     RerouteWaiting(now);
     requests_.TryQueue();
     retire_ = true;
   }
   OpenPipelines(now);
-}
-
-// A pipeline continues unchanged if the layout in force has the same route with the same shards.
-void ControllerCore::RetireUnplanned() {
-  for (auto& [id, pipeline] : pipelines_) {
-    bool kept = !pipeline.retiring;
-    Route route;
-    for (const PipelineHop& hop : pipeline.hops) {
-      const auto place = std::ranges::find_if(layout().stages, [&](const LayoutStage& stage) {
-        return stage.plan.role == pipeline.role &&
-               std::ranges::equal(stage.ranks, hop.shards, {}, &Slot::shard);
-      });
-      kept = kept && place != layout().stages.end();
-      if (kept) route.push_back({static_cast<int>(place - layout().stages.begin()), hop.layers});
-    }
-    kept = kept && std::ranges::any_of(layout().pipelines, [&](const PlannedPipeline& planned) {
-             return planned.role == pipeline.role && SameRoute(planned.route, route);
-           });
-    if (kept) {
-      pipeline.route = std::move(route);
-    } else {
-      pipeline.retiring = true;
-    }
-  }
-}
-
-void ControllerCore::RetireClosing() {
-  for (auto& [id, pipeline] : pipelines_) {
-    if (pipeline.retiring) continue;  // its route may be of an earlier layout
-    pipeline.retiring = std::ranges::any_of(pipeline.route, [&](const Hop& hop) {
-      return layout().stages[static_cast<size_t>(hop.stage)].closing;
-    });
-  }
 }
 
 // Empties and closes retiring pipelines: running requests move, waiting ones leave, and then the
@@ -87,7 +54,7 @@ void ControllerCore::RetirePipelines(Time now) {
   }
   for (RequestId request : abandoned) AbandonMigration(request, now);
   std::vector<PipelineId> empty;
-  for (auto& [id, pipeline] : pipelines_) {
+  for (auto& [id, pipeline] : pipelines_.all()) {
     if (!pipeline.retiring) continue;
     if (!pipeline.open) {
       empty.push_back(id);

@@ -68,6 +68,7 @@ std::optional<std::string> ControllerCore::Missing() const {
 
 ControllerCounters ControllerCore::counters() const {
   ControllerCounters counters = counters_;
+  counters.pipelines_opened = pipelines_.opened();
   counters.layouts = static_cast<uint64_t>(deployment_.newest_epoch());
   counters.plans_applied = deployment_.applied();
   counters.plans_given_up = deployment_.given_up_count();
@@ -109,7 +110,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
       }
     }
   }
-  for (const auto& [id, pipeline] : pipelines_) {
+  for (const auto& [id, pipeline] : pipelines_.all()) {
     PipelineStatus& l = status.pipelines.emplace_back();
     l.id = id;
     for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
@@ -127,9 +128,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
 }
 
 sched::SchedulerStats ControllerCore::Stats() const {
-  sched::SchedulerStats sum;
-  for (const auto& [id, pipeline] : pipelines_) sum += pipeline.scheduler->Stats();
-  sum += closed_pipelines_;
+  sched::SchedulerStats sum = pipelines_.Stats();
   sum.waiting += static_cast<int>(requests_.waiting());
   return sum;
 }
@@ -157,32 +156,22 @@ std::vector<sched::RequestInfo> ControllerCore::InspectAll(Time now) const {
 }
 
 std::optional<sched::RequestInfo> ControllerCore::Stalled(Time now) const {
-  for (const auto& [id, pipeline] : pipelines_) {
-    if (!pipeline.open) continue;
-    if (auto stalled = pipeline.scheduler->Stalled(now)) return stalled;
-  }
-  return std::nullopt;
+  return pipelines_.Stalled(now);
 }
 
 void ControllerCore::CheckIntegrity() const {
-  for (const auto& [id, pipeline] : pipelines_) {
-    pipeline.scheduler->CheckIntegrity();
+  for (const auto& [id, pipeline] : pipelines_.all()) {
     for (RequestId request : pipeline.requests.Ids()) {
       const Request* found = requests_.Find(request);
       MR_CHECK(found != nullptr && found->pipeline == id)
           << "pipeline " << id << " has request " << request << ", which is not in it";
     }
-    for (const auto& hop : pipeline.workers) {
-      for (WorkerId worker : hop) {
-        MR_CHECK(members_.Find(worker) != nullptr) << "pipeline " << id << " has a lost worker";
-      }
-    }
   }
   requests_.CheckIntegrity();
   for (const auto& [id, request] : requests_.all()) {
     if (!request.pipeline) continue;
-    const auto pipeline = pipelines_.find(*request.pipeline);
-    MR_CHECK(pipeline != pipelines_.end() && pipeline->second.requests.contains(id))
+    MR_CHECK(pipelines_.contains(*request.pipeline) &&
+             pipelines_.at(*request.pipeline).requests.contains(id))
         << "request " << id << " is in a pipeline that does not know it";
   }
   recoverable_.CheckIntegrity([&](PipelineId id) { return pipelines_.contains(id); },
@@ -195,6 +184,7 @@ void ControllerCore::CheckIntegrity() const {
         << "request " << id << " migrates to a pipeline that is gone";
   }
   members_.CheckIntegrity();
+  pipelines_.CheckIntegrity();
   deployment_.CheckIntegrity();
 }
 

@@ -85,7 +85,7 @@ Status ControllerCore::StartMigration(RequestId id, Pipeline& from, Pipeline& to
   }
   MR_RETURN_IF_ERROR(migrations_.Start(id, from.id, *from.scheduler, to.id, *to.scheduler, now));
   dispatcher_.Sent();
-  dirty_.insert(to.id);
+  pipelines_.Touch(to.id);
   ++counters_.moves;
   return OkStatus();
 }
@@ -137,7 +137,7 @@ void ControllerCore::On(ConnectionId, const PullDone& message, Time now) {
   const std::optional<KvPulls::Ended> ended = kv_pulls_.Done(message);
   if (!ended) return;
   Pipeline& to = pipelines_.at(ended->to);
-  dirty_.insert(to.id);
+  pipelines_.Touch(to.id);
   const Migrations::Migration* migration = migrations_.Find(ended->pull.id);
   if (migration != nullptr && migration->to == to.id) {
     RoundEnded(to, *ended, now);
@@ -166,7 +166,8 @@ void ControllerCore::ContinuePauses(Time now) {
     Pipeline& to = pipelines_.at(migration->to);
     auto paused = migrations_.Pause(id, *from.scheduler, *to.scheduler, now, to.pulls);
     if (!paused) continue;
-    dirty_.insert({from.id, to.id});
+    pipelines_.Touch(from.id);
+    pipelines_.Touch(to.id);
     any = true;
     FinishPause(from, to, id, std::move(*paused), now);
   }
@@ -203,7 +204,8 @@ void ControllerCore::AbandonMigration(RequestId id, Time now) {
   migrations_.Abandon(id, SchedulerOf(from), SchedulerOf(to), now);
   kv_pulls_.Release(id, from);
   ++counters_.moves_failed;
-  dirty_.insert({from, to});
+  pipelines_.Touch(from);
+  pipelines_.Touch(to);
 }
 
 // Ends the migrations from or to a lost pipeline.
@@ -229,7 +231,7 @@ void ControllerCore::FetchFailed(Pipeline& to, RequestId id, Time now) {
   const Request* request = requests_.Find(id);
   if (request != nullptr && request->pipeline == to.id) GiveUpKv(id);
   to.scheduler->KvArrived(id, false, now);
-  dirty_.insert(to.id);
+  pipelines_.Touch(to.id);
 }
 
 // The fetch for one sequence has ended. All sequences of a request must compute at the same layers,
@@ -310,7 +312,7 @@ void ControllerCore::DropKv(RequestId id) {
   if (left == nullptr) return;
   if (Pipeline* alive = Find(left->pipeline)) {
     alive->scheduler->ReleaseKv(id);
-    dirty_.insert(alive->id);
+    pipelines_.Touch(alive->id);
   }
   kv_pulls_.Release(id, left->pipeline);
   recoverable_.Drop(id);
@@ -371,9 +373,8 @@ void ControllerCore::ExpireSurvivingStages(Time now) {
 }
 
 bool ControllerCore::PullerAlive(PipelineId to, Time now) const {
-  const auto pipeline = pipelines_.find(to);
-  if (pipeline == pipelines_.end()) return false;
-  return std::ranges::all_of(pipeline->second.workers, [&](const std::vector<WorkerId>& hop) {
+  if (!pipelines_.contains(to)) return false;
+  return std::ranges::all_of(pipelines_.at(to).workers, [&](const std::vector<WorkerId>& hop) {
     return std::ranges::all_of(hop, [&](WorkerId id) { return members_.Alive(id, now); });
   });
 }

@@ -54,13 +54,10 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   ++counters_.workers_lost;
   deployment_.WorkerLost(id);
   if (disconnect) outbox_.Disconnect(worker.connection, reason.message());
-  std::vector<PipelineId> gone;
-  for (const auto& [pipeline_id, pipeline] : pipelines_) {
-    if (pipeline.Uses(id)) gone.push_back(pipeline_id);
-  }
   const std::string cause = fmt::format("worker {}: {}", worker.join.name, reason.message());
-  for (PipelineId pipeline : gone)
+  for (PipelineId pipeline : pipelines_.Using(id)) {
     LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
+  }
   CountSuspectedDeaths(id, Unavailable(cause), now);
 }
 

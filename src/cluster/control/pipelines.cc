@@ -1,0 +1,312 @@
+#include "cluster/control/pipelines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "sched/step_log.h"
+
+namespace millrace::cluster {
+namespace {
+
+// Back-off for opening a lost pipeline's route again.
+constexpr Duration kRetryFirst = Duration::Seconds(0.05);
+constexpr Duration kRetryMost = Duration::Seconds(2);
+
+// Where requests have routes of their own, pipelines share the memory of their stages, and the
+// router limits what they use together. Each request may leave most of a block empty, so each
+// pipeline gets extra blocks.
+int WithSlack(int64_t blocks, int64_t sequences_max) {
+  return static_cast<int>(
+      std::min<int64_t>(blocks + sequences_max + 1, std::numeric_limits<int>::max() / 2));
+}
+
+bool IsRouted(const Layout& layout) { return layout.pipelines.empty(); }
+
+std::string RetryKey(const std::vector<PipelineHop>& hops) {
+  std::string key;
+  for (const PipelineHop& hop : hops) {
+    key += fmt::format("{}[{},{})", hop.shards.front().value(), hop.layers.begin, hop.layers.end);
+  }
+  return key;
+}
+
+// All pipelines write to one log, so each line names its pipeline. `line` is a JSON object.
+std::function<void(std::string_view)> NamedLines(std::function<void(std::string_view)> write,
+                                                 PipelineId id) {
+  return [write = std::move(write),
+          start = fmt::format("{{\"pipeline\":{},", id.value())](std::string_view line) {
+    MR_CHECK(line.starts_with('{'));
+    write(start + std::string(line.substr(1)));
+  };
+}
+
+}  // namespace
+
+bool Pipeline::Uses(WorkerId worker) const {
+  return std::ranges::any_of(workers, [&](const std::vector<WorkerId>& hop) {
+    return std::ranges::find(hop, worker) != hop.end();
+  });
+}
+
+Pipelines::Pipelines(PipelinesOptions options, const Membership& members, IdSource& ids,
+                     Outbox& outbox)
+    : options_(std::move(options)), members_(members), ids_(ids), outbox_(outbox) {}
+
+Pipeline* Pipelines::Find(PipelineId id) {
+  const auto found = pipelines_.find(id);
+  return found == pipelines_.end() ? nullptr : &found->second;
+}
+
+std::vector<PipelineId> Pipelines::Using(WorkerId worker) const {
+  std::vector<PipelineId> found;
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (pipeline.Uses(worker)) found.push_back(id);
+  }
+  return found;
+}
+
+std::vector<PipelineId> Pipelines::Using(const std::vector<ShardId>& stage) const {
+  std::vector<PipelineId> found;
+  for (const auto& [id, pipeline] : pipelines_) {
+    const auto hop = std::ranges::find(pipeline.hops, stage, &PipelineHop::shards);
+    if (hop != pipeline.hops.end()) found.push_back(id);
+  }
+  return found;
+}
+
+Pipeline* Pipelines::For(const Layout& layout, const Route& route, StageRole role, Time now) {
+  for (auto& [id, pipeline] : pipelines_) {
+    const bool same = pipeline.role == role && SameRoute(pipeline.route, route);
+    if (same && !pipeline.retiring) return &pipeline;
+  }
+  const bool up = std::ranges::all_of(
+      route, [&](const Hop& hop) { return layout.stages[static_cast<size_t>(hop.stage)].Up(); });
+  return up ? Open(layout, route, role, now) : nullptr;
+}
+
+Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole role, Time now) {
+  Pipeline pipeline;
+  pipeline.route = route;
+  pipeline.role = role;
+  for (const Hop& hop : route) {
+    const LayoutStage& stage = layout.stages[static_cast<size_t>(hop.stage)];
+    PipelineHop& there = pipeline.hops.emplace_back();
+    there.layers = hop.layers;
+    std::vector<WorkerId>& ids = pipeline.workers.emplace_back();
+    for (const Slot& slot : stage.ranks) {
+      there.ranks.push_back(members_.at(*slot.worker).address);
+      there.shards.push_back(slot.shard);
+      ids.push_back(*slot.worker);
+    }
+    pipeline.to_open.insert(ids.begin(), ids.end());
+  }
+  const auto retry = retries_.find(RetryKey(pipeline.hops));
+  if (retry != retries_.end() && now < retry->second.at) return nullptr;
+  sched::SchedulerOptions options = options_.scheduler;
+  options.num_blocks = pipeline.num_blocks = BlocksFor(layout, route);
+  options.stages = static_cast<int>(route.size());
+  options.even_steps = true;
+  if (IsRouted(layout)) options.watermark = 0;
+  auto scheduler = sched::Scheduler::Create(options);
+  if (!scheduler.ok()) {
+    MR_LOG(error, "cannot open a pipeline: {}", scheduler.status().message());
+    retries_[RetryKey(pipeline.hops)] = {now + kRetryMost, kRetryMost};
+    return nullptr;
+  }
+  pipeline.scheduler = std::move(*scheduler);
+  pipeline.id = PipelineId(ids_.Next());
+  if (options_.step_log) {
+    pipeline.scheduler = sched::NewRecordingScheduler(std::move(pipeline.scheduler), options,
+                                                      NamedLines(options_.step_log, pipeline.id));
+  }
+  pipeline.prefill = sched::PrefillMeter(options.costs);
+  SendOpen(pipeline, layout);
+  ++opened_;
+  turns_.Open(pipeline.id, pipeline.workers);
+  return &pipelines_.emplace(pipeline.id, std::move(pipeline)).first->second;
+}
+
+void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout) {
+  const sched::SchedulerOptions& each = options_.scheduler;
+  for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
+    // All ranks have the same activations, so only the first caches them.
+    std::vector<int> cache_at =
+        CacheActivationsAt(layout, pipeline.hops[hop].layers, pipeline.role);
+    for (size_t rank = 0; rank < pipeline.workers[hop].size(); ++rank) {
+      outbox_.Send(pipeline.workers[hop][rank],
+                   OpenPipeline{.pipeline = pipeline.id,
+                                .hops = pipeline.hops,
+                                .hop = static_cast<int>(hop),
+                                .rank = static_cast<int>(rank),
+                                .block_size = each.block_size,
+                                .num_blocks = pipeline.num_blocks,
+                                .num_host_blocks = each.num_host_blocks,
+                                .max_batched_tokens = each.max_num_batched_tokens,
+                                .eos_token_ids = each.eos_token_ids,
+                                .cache_activations_at = std::exchange(cache_at, {})});
+    }
+  }
+}
+
+int Pipelines::BlocksFor(const Layout& layout, const Route& route) const {
+  int64_t tokens = std::numeric_limits<int64_t>::max();
+  for (const Hop& hop : route) {
+    const LayoutStage& stage = layout.stages[static_cast<size_t>(hop.stage)];
+    tokens = std::min(tokens, stage.KvTokenLayers() / hop.layers.size());
+  }
+  // At most what all sequences can fill at their maximum length, with one step at every hop.
+  const sched::SchedulerOptions& each = options_.scheduler;
+  const int64_t sequences_max = int64_t{each.max_num_seqs} * std::ssize(route);
+  const int64_t longest = (each.max_model_len + each.block_size - 1) / each.block_size;
+  const int64_t most = each.num_blocks > 0 ? each.num_blocks : (longest + 1) * (sequences_max + 1);
+  const int64_t blocks = std::min(tokens / each.block_size, most);
+  if (IsRouted(layout)) return WithSlack(blocks, sequences_max);
+  return static_cast<int>(std::min<int64_t>(blocks, std::numeric_limits<int>::max() / 2));
+}
+
+// The replacement for a lost hop needs the activations that left the hop before it. A prefill
+// pipeline also caches them where decode pipelines split the layers.
+std::vector<int> Pipelines::CacheActivationsAt(const Layout& layout, LayerRange hop,
+                                               StageRole role) const {
+  std::set<int> at = {hop.end};
+  for (const PlannedPipeline& planned : layout.pipelines) {
+    if (role != StageRole::kPrefill || planned.role == StageRole::kPrefill) continue;
+    for (const Hop& next : planned.route) at.insert(next.layers.end);
+  }
+  std::erase_if(at, [&](int layer) {
+    return layer <= hop.begin || layer > hop.end || layer == options_.num_layers;
+  });
+  return {at.begin(), at.end()};
+}
+
+bool Pipelines::Opened(Pipeline& pipeline, WorkerId worker) {
+  if (pipeline.to_open.erase(worker) == 0) return false;
+  pipeline.open = pipeline.to_open.empty();
+  return true;
+}
+
+void Pipelines::RetireUnplanned(const Layout& layout) {
+  for (auto& [id, pipeline] : pipelines_) {
+    bool kept = !pipeline.retiring;
+    Route route;
+    for (const PipelineHop& hop : pipeline.hops) {
+      const auto place = std::ranges::find_if(layout.stages, [&](const LayoutStage& stage) {
+        return stage.plan.role == pipeline.role &&
+               std::ranges::equal(stage.ranks, hop.shards, {}, &Slot::shard);
+      });
+      kept = kept && place != layout.stages.end();
+      if (kept) route.push_back({static_cast<int>(place - layout.stages.begin()), hop.layers});
+    }
+    kept = kept && std::ranges::any_of(layout.pipelines, [&](const PlannedPipeline& planned) {
+             return planned.role == pipeline.role && SameRoute(planned.route, route);
+           });
+    if (kept) {
+      pipeline.route = std::move(route);
+    } else {
+      pipeline.retiring = true;
+    }
+  }
+}
+
+void Pipelines::RetireClosing(const Layout& layout) {
+  for (auto& [id, pipeline] : pipelines_) {
+    if (pipeline.retiring) continue;  // its route may be of an earlier layout
+    pipeline.retiring = std::ranges::any_of(pipeline.route, [&](const Hop& hop) {
+      return layout.stages[static_cast<size_t>(hop.stage)].closing;
+    });
+  }
+}
+
+void Pipelines::BackOff(const Pipeline& pipeline, Time now) {
+  Retry& retry = retries_[RetryKey(pipeline.hops)];
+  retry.back_off = std::clamp(retry.back_off + retry.back_off, kRetryFirst, kRetryMost);
+  retry.at = now + retry.back_off;
+}
+
+void Pipelines::Close(PipelineId id, const std::vector<PipelineHop>& kept) {
+  const auto found = pipelines_.find(id);
+  for (const PipelineHop& hop : found->second.hops) {
+    if (std::ranges::find(kept, hop.shards, &PipelineHop::shards) != kept.end()) continue;
+    for (const WorkerAddress& rank : hop.ranks) outbox_.Send(rank.worker, ClosePipeline{id});
+  }
+  turns_.Close(id, dirty_);
+  dirty_.erase(id);
+  closed_ += found->second.scheduler->Stats().CountersOnly();
+  pipelines_.erase(found);
+}
+
+void Pipelines::TouchAll() {
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (pipeline.open) dirty_.insert(id);
+  }
+}
+
+void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
+                       std::vector<RequestOutput>& outputs) {
+  if (!retries_.empty()) retries_.erase(RetryKey(pipeline.hops));
+  const bool measured = pipeline.prefill.Done(result.id, now);
+  const bool swaps = options_.scheduler.num_host_blocks > 0 && pipeline.hops.size() == 1;
+  if (measured && swaps) pipeline.scheduler->SetCosts(pipeline.prefill.costs());
+  pipeline.scheduler->Commit(result, now, outputs, pipeline.pulls);
+  dirty_.insert(pipeline.id);
+  if (pipeline.scheduler->steps_in_flight() == 0) turns_.Idle(pipeline.id, dirty_);
+}
+
+void Pipelines::FormSteps(Time now, const std::function<void(Pipeline&)>& formed) {
+  const auto form = [&](const std::set<PipelineId>& ids) {
+    for (PipelineId id : ids) {
+      Pipeline* pipeline = Find(id);
+      if (pipeline == nullptr || !pipeline->open) continue;
+      Form(*pipeline, now);
+      formed(*pipeline);
+    }
+  };
+  form(std::exchange(dirty_, {}));
+  form(std::exchange(ask_again_, {}));  // pipelines that waited for one that formed no step
+  dirty_.merge(std::exchange(ask_again_, {}));
+}
+
+void Pipelines::Form(Pipeline& pipeline, Time now) {
+  if (turns_.MayStep(pipeline.id)) {
+    while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
+      pipeline.prefill.Submitted(*plan, now);
+      for (WorkerId worker : pipeline.workers.front())
+        outbox_.Send(worker, PipelineStep{pipeline.id, *plan});
+    }
+    turns_.Stepped(pipeline.id, pipeline.scheduler->steps_in_flight() > 0, ask_again_);
+  }
+  preemptions_.clear();
+  pipeline.scheduler->DrainPreemptions(preemptions_);
+  for (const sched::PreemptionRecord& p : preemptions_) MR_LOG(info, "{}", p.Describe());
+}
+
+sched::SchedulerStats Pipelines::Stats() const {
+  sched::SchedulerStats sum = closed_;
+  for (const auto& [id, pipeline] : pipelines_) sum += pipeline.scheduler->Stats();
+  return sum;
+}
+
+std::optional<sched::RequestInfo> Pipelines::Stalled(Time now) const {
+  for (const auto& [id, pipeline] : pipelines_) {
+    if (!pipeline.open) continue;
+    if (auto stalled = pipeline.scheduler->Stalled(now)) return stalled;
+  }
+  return std::nullopt;
+}
+
+void Pipelines::CheckIntegrity() const {
+  for (const auto& [id, pipeline] : pipelines_) {
+    pipeline.scheduler->CheckIntegrity();
+    for (const auto& hop : pipeline.workers) {
+      for (WorkerId worker : hop) {
+        MR_CHECK(members_.Find(worker) != nullptr) << "pipeline " << id << " has a lost worker";
+      }
+    }
+  }
+}
+
+}  // namespace millrace::cluster

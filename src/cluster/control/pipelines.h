@@ -1,0 +1,140 @@
+// Pipelines: the pipelines of a cluster, from the order to open one until it is closed. Each is a
+// route that is open on its workers, with one scheduler, one block table per request for all hops,
+// and as many steps in flight as it has hops. A pipeline is opened once and never repaired.
+//
+// It forms the steps of the pipelines that were touched, those that share groups of ranks in turns,
+// and opens a lost route again after a back-off.
+//
+// Owned by the controller, which decides which requests are in which pipeline and when one closes.
+// Pure; one thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/control/id_source.h"
+#include "cluster/control/layout.h"
+#include "cluster/control/membership.h"
+#include "cluster/control/outbox.h"
+#include "cluster/control/pipeline_requests.h"
+#include "cluster/control/pipeline_turns.h"
+#include "core/output.h"
+#include "core/worker_messages.h"
+#include "sched/prefill_meter.h"
+#include "sched/scheduler.h"
+
+namespace millrace::cluster {
+
+struct Pipeline {
+  PipelineId id;
+  Route route;  // in stages of the layout in force; of an earlier one if it is retiring
+  StageRole role = StageRole::kBoth;
+  std::vector<PipelineHop> hops;
+  std::vector<std::vector<WorkerId>> workers;  // by hop and rank
+  std::unique_ptr<sched::Scheduler> scheduler;
+  sched::PrefillMeter prefill;
+  int num_blocks = 0;
+  std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
+  bool open = false;
+  bool retiring = false;  // takes no more requests: replaced, or a worker drains
+  PipelineRequests requests;
+  std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
+
+  bool Uses(WorkerId worker) const;
+};
+
+struct PipelinesOptions {
+  // For every pipeline. The layout sets the number of stages. `num_blocks` is an upper limit; 0
+  // means as many as fit.
+  sched::SchedulerOptions scheduler;
+  int num_layers = 0;
+  // Receives every line of every pipeline's step log. Empty: no step log.
+  std::function<void(std::string_view)> step_log;
+};
+
+class Pipelines {
+ public:
+  // The references outlive this object.
+  Pipelines(PipelinesOptions options, const Membership& members, IdSource& ids, Outbox& outbox);
+
+  // Null: there is none.
+  Pipeline* Find(PipelineId id);
+  // REQUIRES: it is not closed.
+  Pipeline& at(PipelineId id) { return pipelines_.at(id); }
+  const Pipeline& at(PipelineId id) const { return pipelines_.at(id); }
+  bool contains(PipelineId id) const { return pipelines_.contains(id); }
+  std::map<PipelineId, Pipeline>& all() { return pipelines_; }
+  const std::map<PipelineId, Pipeline>& all() const { return pipelines_; }
+  std::vector<PipelineId> Using(WorkerId worker) const;
+  std::vector<PipelineId> Using(const std::vector<ShardId>& stage) const;
+
+  // The pipeline of the route, which is opened if its stages are up. Null: they are not, or it was
+  // lost a short time ago.
+  Pipeline* For(const Layout& layout, const Route& route, StageRole role, Time now);
+  // The worker has opened it. Once all have, it runs: a step must not arrive earlier. False:
+  // nothing waits for this answer.
+  bool Opened(Pipeline& pipeline, WorkerId worker);
+  // Another layout is in force: a pipeline continues unchanged if the layout has its route with the
+  // same shards, and retires otherwise.
+  void RetireUnplanned(const Layout& layout);
+  // Those through stages that are closing retire.
+  void RetireClosing(const Layout& layout);
+  // It is lost: its route is not opened again for a while, which doubles with every loss until a
+  // step of the route has ended.
+  void BackOff(const Pipeline& pipeline, Time now);
+  // The hops in `kept` stay open at their workers. REQUIRES: no request is in it any more.
+  void Close(PipelineId id, const std::vector<PipelineHop>& kept);
+
+  // Something changed since its last step was formed.
+  void Touch(PipelineId id) { dirty_.insert(id); }
+  void TouchAll();
+  // A step has ended. Appends its outputs.
+  void Commit(Pipeline& pipeline, const StepResult& result, Time now,
+              std::vector<RequestOutput>& outputs);
+  // Forms the steps that can run now. Calls `formed` after each pipeline that was touched; it may
+  // touch and close pipelines.
+  void FormSteps(Time now, const std::function<void(Pipeline&)>& formed);
+
+  uint64_t opened() const { return opened_; }  // so far
+  sched::SchedulerStats Stats() const;         // summed over all, with counters of closed ones
+  std::optional<sched::RequestInfo> Stalled(Time now) const;  // of any of them (watchdog)
+
+  // Crashes with the reason if the tables do not agree with each other.
+  void CheckIntegrity() const;
+
+ private:
+  struct Retry {
+    Time at;  // not before
+    Duration back_off;
+  };
+
+  Pipeline* Open(const Layout& layout, const Route& route, StageRole role, Time now);
+  void SendOpen(const Pipeline& pipeline, const Layout& layout);
+  int BlocksFor(const Layout& layout, const Route& route) const;
+  std::vector<int> CacheActivationsAt(const Layout& layout, LayerRange hop, StageRole role) const;
+  void Form(Pipeline& pipeline, Time now);
+
+  const PipelinesOptions options_;
+  const Membership& members_;
+  IdSource& ids_;
+  Outbox& outbox_;
+  std::map<PipelineId, Pipeline> pipelines_;
+  std::set<PipelineId> dirty_;            // something changed since their last step was formed
+  PipelineTurns turns_;                   // of pipelines that must not run at the same time
+  std::set<PipelineId> ask_again_;        // pipelines whose turn it may be now
+  std::map<std::string, Retry> retries_;  // by the shards and layers of the hops
+  uint64_t opened_ = 0;
+  sched::SchedulerStats closed_;  // counters of closed pipelines
+  std::vector<sched::PreemptionRecord> preemptions_;
+};
+
+}  // namespace millrace::cluster

@@ -1,0 +1,276 @@
+#include "cluster/control/pipelines.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/test_time.h"
+
+namespace millrace::cluster {
+namespace {
+
+// Pipelines over layouts whose stages are loaded as the test says. No worker answers by itself.
+class PipelinesTest : public ::testing::Test {
+ protected:
+  PipelinesTest() {
+    for (uint64_t worker = 1; worker <= 4; ++worker) {
+      Join join;
+      join.name = "w" + std::to_string(worker);
+      members_.Add(WorkerId(worker), ConnectionId(worker), std::move(join), {});
+    }
+  }
+
+  static PipelinesOptions Options() {
+    PipelinesOptions options;
+    options.scheduler.block_size = 4;
+    options.scheduler.max_model_len = 64;
+    options.scheduler.max_num_seqs = 2;
+    options.num_layers = 4;
+    return options;
+  }
+  // One chain of even stages, filled with workers 1, 2, ... and loaded. A worker's shard has its
+  // number plus `first_shard`.
+  static Layout Loaded(int stages, int tensor_parallel = 1, uint64_t first_shard = 0) {
+    Layout layout = MakeLayout(EvenPlan("m", 4, stages, tensor_parallel), {}).value();
+    uint64_t worker = 0;
+    for (LayoutStage& stage : layout.stages) {
+      for (Slot& slot : stage.ranks) Load(slot, ++worker, first_shard);
+    }
+    return layout;
+  }
+  static void Load(Slot& slot, uint64_t worker, uint64_t first_shard) {
+    slot.worker = WorkerId(worker);
+    slot.shard = ShardId(first_shard + worker);
+    slot.asked = slot.loaded = true;
+    slot.facts.kv_bytes_per_token_layer = 8;
+    slot.facts.kv_bytes = 8 * 4 * 64;  // 64 tokens in 4 layers
+  }
+  Pipeline* For(const Layout& layout) {
+    const PlannedPipeline& planned = layout.pipelines.front();
+    return pipelines_.For(layout, planned.route, planned.role, now_);
+  }
+  // Opens it at all of its workers.
+  Pipeline& Opened(const Layout& layout) {
+    Pipeline& pipeline = *For(layout);
+    for (const std::vector<WorkerId>& hop : pipeline.workers) {
+      for (WorkerId worker : hop) EXPECT_TRUE(pipelines_.Opened(pipeline, worker));
+    }
+    EXPECT_TRUE(pipeline.open);
+    return pipeline;
+  }
+  void Add(Pipeline& pipeline, uint64_t request) {
+    sched::NewRequest added{.id = RequestId(request)};
+    added.prompt = std::make_shared<const std::vector<TokenId>>(3, 1);
+    added.params = std::make_shared<const SamplingParams>();
+    ASSERT_TRUE(pipeline.scheduler->Add(std::move(added), now_).ok());
+    pipelines_.Touch(pipeline.id);
+  }
+  void FormSteps() {
+    pipelines_.FormSteps(now_, [this](Pipeline& pipeline) { formed_.push_back(pipeline.id); });
+    pipelines_.CheckIntegrity();
+  }
+  void EndStep(Pipeline& pipeline, const PipelineStep& step) {
+    StepResult result{.id = step.plan.id};
+    for (const SequenceStep& s : step.plan.sequences) {
+      result.sequences.push_back({.id = s.id, .token = 9});
+    }
+    pipelines_.Commit(pipeline, result, now_, outputs_);
+  }
+  // The messages of one kind since the last call, by worker.
+  template <typename T>
+  std::vector<std::pair<uint64_t, T>> Sent() {
+    std::vector<ControllerAction> actions;
+    outbox_.Take(actions);
+    std::vector<std::pair<uint64_t, T>> sent;
+    for (const ControllerAction& action : actions) {
+      const auto& send = std::get<SendToWorker>(action);
+      if (const auto* message = std::get_if<T>(&send.message)) {
+        sent.emplace_back(send.to.value(), *message);
+      }
+    }
+    return sent;
+  }
+
+  Membership members_{MembershipOptions{}};
+  IdSource ids_{Term(1)};
+  Outbox outbox_{members_};
+  Pipelines pipelines_{Options(), members_, ids_, outbox_};
+  Time now_;
+  std::vector<PipelineId> formed_;
+  std::vector<RequestOutput> outputs_;
+};
+
+TEST_F(PipelinesTest, OpensAtEveryWorkerOfItsRoute) {
+  Layout layout = Loaded(2);
+  layout.stages[1].ranks[0].loaded = false;
+  EXPECT_EQ(For(layout), nullptr);
+  layout.stages[1].ranks[0].loaded = true;
+  layout.stages[1].ranks[0].facts.kv_bytes /= 2;
+  Pipeline* pipeline = For(layout);
+  ASSERT_NE(pipeline, nullptr);
+  EXPECT_EQ(For(layout), pipeline) << "it is opened once";
+  EXPECT_EQ(pipelines_.opened(), 1u);
+  const auto orders = Sent<OpenPipeline>();
+  ASSERT_EQ(orders.size(), 2u);
+  for (size_t hop = 0; hop < 2; ++hop) {
+    const auto& [worker, order] = orders[hop];
+    EXPECT_EQ(worker, hop + 1);
+    EXPECT_EQ(order.hop, static_cast<int>(hop));
+    EXPECT_EQ(order.hops.size(), 2u);
+    EXPECT_EQ(order.num_blocks, 16) << "as many as fit at the hop with the least memory";
+    EXPECT_EQ(order.cache_activations_at, hop == 0 ? std::vector<int>{2} : std::vector<int>{});
+  }
+  EXPECT_TRUE(pipelines_.Opened(*pipeline, WorkerId(2)));
+  EXPECT_FALSE(pipelines_.Opened(*pipeline, WorkerId(2))) << "a second answer";
+  EXPECT_FALSE(pipelines_.Opened(*pipeline, WorkerId(3))) << "not a worker of it";
+  EXPECT_FALSE(pipeline->open);
+  EXPECT_TRUE(pipelines_.Opened(*pipeline, WorkerId(1)));
+  EXPECT_TRUE(pipeline->open);
+}
+
+TEST_F(PipelinesTest, APrefillPipelineCachesActivationsWhereDecodePipelinesSplit) {
+  Plan plan{.num_layers = 4};
+  plan.stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
+                 {.layers = {0, 1}, .role = StageRole::kDecode},
+                 {.layers = {1, 4}, .role = StageRole::kDecode}};
+  Layout layout = MakeLayout(plan, {}).value();
+  uint64_t worker = 0;
+  for (LayoutStage& stage : layout.stages) Load(stage.ranks[0], ++worker, 0);
+  ASSERT_NE(For(layout), nullptr);
+  const auto orders = Sent<OpenPipeline>();
+  ASSERT_EQ(orders.size(), 1u);
+  EXPECT_EQ(orders[0].second.cache_activations_at, std::vector<int>{1});
+}
+
+TEST_F(PipelinesTest, FormsStepsOfOpenPipelinesThatWereTouched) {
+  const Layout layout = Loaded(1);
+  Pipeline& pipeline = *For(layout);
+  pipelines_.Touch(pipeline.id);
+  FormSteps();
+  EXPECT_TRUE(formed_.empty()) << "it is not open";
+  pipelines_.Opened(pipeline, WorkerId(1));
+  Add(pipeline, 1);
+  FormSteps();
+  FormSteps();
+  EXPECT_EQ(formed_, std::vector<PipelineId>{pipeline.id});
+  auto steps = Sent<PipelineStep>();
+  ASSERT_EQ(steps.size(), 1u);
+  EndStep(pipeline, steps[0].second);
+  EXPECT_EQ(outputs_.size(), 1u);
+  FormSteps();
+  EXPECT_EQ(Sent<PipelineStep>().size(), 1u) << "the end of a step touches it";
+  pipelines_.TouchAll();
+  FormSteps();
+  EXPECT_EQ(formed_.size(), 3u);
+  EXPECT_TRUE(Sent<PipelineStep>().empty()) << "its only step is in flight";
+}
+
+// While a layout changes, two groups of ranks share a worker.
+TEST_F(PipelinesTest, PipelinesWhoseGroupsShareAWorkerTakeTurns) {
+  Layout other = Loaded(1, 2, /*first_shard=*/10);
+  other.stages[0].ranks[1].worker = WorkerId(3);
+  Pipeline& a = Opened(Loaded(1, 2));
+  a.retiring = true;
+  Pipeline& b = Opened(other);
+  ASSERT_NE(a.id, b.id);
+  (void)Sent<OpenPipeline>();
+  Add(a, 1);
+  Add(b, 2);
+  FormSteps();
+  auto steps = Sent<PipelineStep>();
+  ASSERT_EQ(steps.size(), 2u) << "one step, at two ranks";
+  EXPECT_EQ(steps[0].second.pipeline, a.id);
+  EndStep(a, steps[0].second);
+  FormSteps();
+  steps = Sent<PipelineStep>();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].second.pipeline, b.id) << "it has waited";
+  a.scheduler->DetachAll(now_);
+  b.scheduler->DetachAll(now_);
+  pipelines_.Close(b.id, {});
+  FormSteps();
+  EXPECT_EQ(formed_.back(), a.id) << "its turn came with the end of the other";
+}
+
+TEST_F(PipelinesTest, ALostRouteIsOpenedAgainAfterABackOff) {
+  const Layout layout = Loaded(1);
+  const auto lose = [&] {
+    Pipeline* pipeline = For(layout);
+    ASSERT_NE(pipeline, nullptr);
+    pipelines_.BackOff(*pipeline, now_);
+    pipelines_.Close(pipeline->id, {});
+  };
+  for (const double wait : {0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0}) {
+    lose();
+    now_ = now_ + Duration::Seconds(wait * 0.99);
+    EXPECT_EQ(For(layout), nullptr) << wait;
+    now_ = now_ + Duration::Seconds(wait * 0.02);
+  }
+  Pipeline& pipeline = Opened(layout);
+  Add(pipeline, 1);
+  FormSteps();
+  EndStep(pipeline, Sent<PipelineStep>().at(0).second);
+  pipeline.scheduler->DetachAll(now_);
+  lose();
+  now_ = now_ + Duration::Seconds(0.051);
+  EXPECT_NE(For(layout), nullptr) << "a step has ended since";
+}
+
+TEST_F(PipelinesTest, ThoseThatTheNextLayoutHasContinue) {
+  Layout layout = Loaded(2);
+  Pipeline& pipeline = *For(layout);
+  pipelines_.RetireUnplanned(layout);
+  EXPECT_FALSE(pipeline.retiring);
+  layout.stages[1].closing = true;
+  pipelines_.RetireClosing(layout);
+  EXPECT_TRUE(pipeline.retiring);
+  // The same stages with another shard are another pipeline.
+  Layout again = Loaded(2);
+  Pipeline& next = *For(again);
+  ASSERT_NE(next.id, pipeline.id);
+  again.stages[1].ranks[0].shard = ShardId(77);
+  pipelines_.RetireUnplanned(again);
+  EXPECT_TRUE(next.retiring);
+}
+
+TEST_F(PipelinesTest, AClosedOneLeavesItsCountersAndTheHopsThatAreKept) {
+  const Layout layout = Loaded(2);
+  Pipeline& pipeline = Opened(layout);
+  Add(pipeline, 1);
+  FormSteps();
+  EXPECT_EQ(pipelines_.Using(WorkerId(2)), std::vector<PipelineId>{pipeline.id});
+  EXPECT_EQ(pipelines_.Using(pipeline.hops[1].shards), std::vector<PipelineId>{pipeline.id});
+  EXPECT_TRUE(pipelines_.Using(WorkerId(3)).empty());
+  const uint64_t steps = pipelines_.Stats().steps;
+  EXPECT_GT(steps, 0u);
+  const PipelineId id = pipeline.id;
+  pipeline.scheduler->DetachAll(now_);
+  pipelines_.Close(id, {pipeline.hops[0]});
+  const auto closed = Sent<ClosePipeline>();
+  ASSERT_EQ(closed.size(), 1u);
+  EXPECT_EQ(closed[0].first, 2u);
+  EXPECT_FALSE(pipelines_.contains(id));
+  EXPECT_EQ(pipelines_.Find(id), nullptr);
+  EXPECT_EQ(pipelines_.Stats().steps, steps);
+}
+
+TEST_F(PipelinesTest, EveryLineOfTheStepLogNamesItsPipeline) {
+  std::vector<std::string> lines;
+  PipelinesOptions options = Options();
+  options.step_log = [&](std::string_view line) { lines.emplace_back(line); };
+  Pipelines logged(std::move(options), members_, ids_, outbox_);
+  const Layout layout = Loaded(1);
+  const PlannedPipeline& planned = layout.pipelines.front();
+  const Pipeline* pipeline = logged.For(layout, planned.route, planned.role, now_);
+  ASSERT_FALSE(lines.empty());
+  const std::string start = "{\"pipeline\":" + std::to_string(pipeline->id.value()) + ",";
+  for (const std::string& line : lines) EXPECT_TRUE(line.starts_with(start)) << line;
+}
+
+}  // namespace
+}  // namespace millrace::cluster
