@@ -53,10 +53,13 @@ ControllerCore::ControllerCore(ControllerOptions options)
       requests_({options_.scheduler.max_model_len, options_.waiting_max, options_.waiting_limit,
                  options_.deaths_max}),
       dispatcher_(options_.dispatch),
-      kv_pulls_({options_.num_layers, options_.hold_limit, options_.secret}, ids_, outbox_),
-      recoverable_(outbox_),
-      migrations_(
-          {ControllerOptions::kMovesMax, options_.scheduler.block_size, options_.hold_limit}) {}
+      transfers_({.num_layers = options_.num_layers,
+                  .block_size = options_.scheduler.block_size,
+                  .migrations_max = ControllerOptions::kMovesMax,
+                  .hold_limit = options_.hold_limit,
+                  .waiting_limit = options_.waiting_limit,
+                  .secret = options_.secret},
+                 members_, deployment_, pipelines_, requests_, ids_, outbox_) {}
 
 ControllerCore::~ControllerCore() = default;
 
@@ -97,10 +100,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   if (request == nullptr) return NotFound("the request is unknown or has ended");
   if (!request->pipeline)
     return FailedPrecondition("the request is waiting and has no KV to migrate");
-  const RecoverableKv* left = recoverable_.Find(id);
-  if (migrations_.Find(id) != nullptr || (left != nullptr && left->moves)) {
-    return FailedPrecondition("the request is already migrating");
-  }
+  if (transfers_.Moves(id)) return FailedPrecondition("the request is already migrating");
   Pipeline& from = pipelines_.at(*request->pipeline);
   if (from.Uses(worker->id)) {
     return FailedPrecondition(fmt::format("the request already runs on {}", name));
@@ -108,7 +108,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
   for (auto& [pipeline_id, pipeline] : pipelines_.all()) {
     if (pipeline.open && !pipeline.retiring && pipeline.role != StageRole::kPrefill &&
         pipeline.Uses(worker->id)) {
-      return StartMigration(id, from, pipeline, now);
+      return transfers_.Migrate(id, from, pipeline, now);
     }
   }
   return FailedPrecondition(fmt::format(
@@ -119,8 +119,7 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
 void ControllerCore::Tick(Time now) {
   for (const auto& [id, reason] : members_.Lost(now)) LoseWorker(id, reason, true, now);
   ExpireWaiting(now);
-  RenewLeases(now);
-  ExpireSurvivingStages(now);
+  transfers_.Tick(now);
   requests_.TryQueue();
   pipelines_.TouchAll();  // leases and overdue retries
   deployment_.Check();
@@ -130,8 +129,8 @@ void ControllerCore::Tick(Time now) {
 void ControllerCore::Advance(Time now) {
   Reconcile(now);
   if (requests_.TakeTryQueue()) Dispatch(now);
-  ContinuePauses(now);
-  pipelines_.FormSteps(now, [&](Pipeline& pipeline) { StartPulls(pipeline, now); });
+  for (auto& [id, request] : transfers_.ContinuePauses(now)) Requeue(id, std::move(request), now);
+  pipelines_.FormSteps(now, [&](Pipeline& pipeline) { transfers_.StartPulls(pipeline, now); });
 }
 
 void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }

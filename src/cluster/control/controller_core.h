@@ -5,7 +5,7 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), Pipelines, Requests, KvPulls, RecoverableKvStore, Migrations, Router. Deployment and
+// layers), Pipelines, Requests, Transfers (of KV between pipelines), Router. Deployment and
 // pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
@@ -21,7 +21,7 @@
 // Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
 // workers), controller_retire.cc (pipelines follow the layout), controller_pipelines.cc (steps),
 // controller_requests.cc (queue and outputs), controller_routes.cc (routes of plans that branch),
-// controller_transfers.cc (KV transfers between pipelines), controller_status.cc (status).
+// controller_status.cc (status).
 //
 // Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
 // time.
@@ -29,14 +29,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -45,15 +41,13 @@
 #include "cluster/control/deployment.h"
 #include "cluster/control/dispatch.h"
 #include "cluster/control/id_source.h"
-#include "cluster/control/kv_pulls.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
-#include "cluster/control/migrations.h"
 #include "cluster/control/outbox.h"
 #include "cluster/control/pipelines.h"
-#include "cluster/control/recoverable_kv.h"
 #include "cluster/control/requests.h"
 #include "cluster/control/router.h"
+#include "cluster/control/transfers.h"
 #include "core/connection_id.h"
 #include "core/output.h"
 #include "core/worker_messages.h"
@@ -145,7 +139,6 @@ class ControllerCore {
   void LoseWorker(WorkerId id, const Status& reason, bool disconnect, Time now);
   void On(ConnectionId from, const ShardLoaded& message, Time now);
   void On(ConnectionId from, const ShardProgress& message, Time now);
-  void Send(WorkerId worker, ToWorker message) { outbox_.Send(worker, std::move(message)); }
 
   // controller_retire.cc
   void Reconcile(Time now);
@@ -159,12 +152,12 @@ class ControllerCore {
   void On(ConnectionId from, const PipelineOpened& message, Time now);
   void On(ConnectionId from, const StepDone& message, Time now);
   void On(ConnectionId from, const PipelineBroken& message, Time now);
+  void On(ConnectionId from, const PullDone& message, Time now);
   // `failed`: the hop whose collective has failed.
   void LosePipeline(PipelineId id, const Status& reason, PipelineEnd end,
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
-  void ClosePipeline(PipelineId id);
-  Pipeline* Find(PipelineId id) { return pipelines_.Find(id); }
+  void ClosePipeline(PipelineId id, Time now);
 
   // controller_requests.cc
   // kNotYet: the request waits for an event of its own, which does not block the requests behind
@@ -180,6 +173,7 @@ class ControllerCore {
   void ExpireWaiting(Time now);
   void EndAfterDeaths(RequestId id, const Status& reason, Time now);
   void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
+  void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
   void Forget(RequestId id, Time now);
 
@@ -191,44 +185,8 @@ class ControllerCore {
   void RerouteWaiting(Time now);
   void ApplyRouterDecisions(Time now);
 
-  // controller_transfers.cc
-  void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
-  Status StartMigration(RequestId id, Pipeline& from, Pipeline& to, Time now);
-  void StartPulls(Pipeline& to, Time now);
-  bool StartRound(Pipeline& to, const sched::KvPull& pull, Time now);
-  bool StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful);
-  void On(ConnectionId from, const PullDone& message, Time now);
-  void RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
-  void FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
-  void FetchFailed(Pipeline& to, RequestId id, Time now);
-  void ContinuePauses(Time now);
-  void FinishPause(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused, Time now);
-  void AbandonMigration(RequestId id, Time now);
-  void EndMigrationsOf(PipelineId lost, Time now);
-  void RetainSurvivingStages(Pipeline& pipeline, const PipelineHop* failed,
-                             std::optional<WorkerId> suspect, Time now);
-  void LeaveBehind(Pipeline& pipeline, RequestId id, sched::DetachedRequest here,
-                   std::vector<BlockIndex> held);
-  void MoveFailed(RequestId id, bool recomputes);
-  void DropKv(RequestId id);
-  void GiveUpKv(RequestId id);
-  void GiveUpKvIn(PipelineId pipeline);
-  void GiveUpExpiredKvIn(PipelineId pipeline);
-  void ExpireSurvivingStages(Time now);
-  bool StillIntact(RequestId id, const RecoverableKv& left);
-  std::vector<int> ToFetch(RequestId id, const Pipeline& pipeline);
-  void RenewLeases(Time now);
-  bool RenewKv(RequestId id, const RecoverableKv& left, Time now);
-  bool PullerAlive(PipelineId to, Time now) const;
-  bool IsLeaving(const Pipeline& pipeline) const;
-  PulledActivations ActivationsFrom(const Pipeline* pipeline) const;
-  bool StillThere(const PipelineHop& hop) const;
-  std::vector<PipelineHop> ReadableHops(PipelineId id);
-  sched::Scheduler* SchedulerOf(PipelineId id);
-
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
-  uint64_t NextId() { return ids_.Next(); }
 
   const ControllerOptions options_;
   IdSource ids_;
@@ -237,13 +195,10 @@ class ControllerCore {
   Deployment deployment_;
   std::optional<Router> router_;  // set where the layout routes requests one by one
   Pipelines pipelines_;
-  bool retire_ = false;  // retiring pipelines may have emptied
   Requests requests_;
   Dispatcher dispatcher_;
-
-  KvPulls kv_pulls_;
-  RecoverableKvStore recoverable_;
-  Migrations migrations_;
+  Transfers transfers_;
+  bool retire_ = false;  // retiring pipelines may have emptied
 
   std::vector<RequestOutput> outputs_;
   std::vector<size_t> notable_outputs_;

@@ -18,14 +18,14 @@ void ControllerCore::OpenPipelines(Time now) {
 }
 
 void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time now) {
-  Pipeline* pipeline = Find(message.pipeline);
+  Pipeline* pipeline = pipelines_.Find(message.pipeline);
   if (pipeline == nullptr || pipeline->open) {
     ++counters_.stale_messages;
     return;
   }
   if (!message.status.ok()) {
     // Surviving stages of lost pipelines may occupy memory that this pipeline needs.
-    while (const auto lost = recoverable_.AnyLost()) GiveUpKvIn(*lost);
+    transfers_.GiveUpSurviving();
     return LosePipeline(message.pipeline, message.status, PipelineEnd::kNoFault, {}, now);
   }
   if (!pipelines_.Opened(*pipeline, members_.Find(from)->id)) ++counters_.stale_messages;
@@ -33,7 +33,7 @@ void ControllerCore::On(ConnectionId from, const PipelineOpened& message, Time n
 }
 
 void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
-  Pipeline* pipeline = Find(message.pipeline);
+  Pipeline* pipeline = pipelines_.Find(message.pipeline);
   if (pipeline == nullptr) {
     ++counters_.stale_messages;
     return;
@@ -44,7 +44,7 @@ void ControllerCore::On(ConnectionId, const StepDone& message, Time now) {
 }
 
 void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time now) {
-  if (Find(message.pipeline) == nullptr) {
+  if (pipelines_.Find(message.pipeline) == nullptr) {
     ++counters_.stale_messages;
     return;
   }
@@ -55,7 +55,7 @@ void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time n
                        message.reason.code() == StatusCode::kDeadlineExceeded;
   if (cut_off && !message.suspect) {
     // Its batch could not run with the other ranks: their collective has failed permanently.
-    for (const PipelineHop& hop : Find(message.pipeline)->hops) {
+    for (const PipelineHop& hop : pipelines_.Find(message.pipeline)->hops) {
       const bool here =
           std::ranges::find(hop.ranks, worker->id, &WorkerAddress::worker) != hop.ranks.end();
       if (!here || hop.ranks.size() == 1) continue;
@@ -65,6 +65,10 @@ void ControllerCore::On(ConnectionId from, const PipelineBroken& message, Time n
   }
   const PipelineEnd end = message.suspect ? PipelineEnd::kSuspicion : PipelineEnd::kDeath;
   LosePipeline(message.pipeline, message.reason, end, message.suspect, now);
+}
+
+void ControllerCore::On(ConnectionId, const PullDone& message, Time now) {
+  if (!transfers_.Done(message, now)) ++counters_.stale_messages;
 }
 
 // Ends all pipelines through the stage. Its ranks keep their weights and form a new group.
@@ -89,18 +93,18 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   // If a step failed while all workers are there, its KV may be what made it fail, so it is not
   // kept.
   const bool step_failed =
-      end == PipelineEnd::kDeath &&
-      std::ranges::all_of(pipeline.hops, [&](const PipelineHop& hop) { return StillThere(hop); });
-  if (!step_failed) RetainSurvivingStages(pipeline, failed, suspect, now);
+      end == PipelineEnd::kDeath && std::ranges::all_of(pipeline.hops, [&](const PipelineHop& hop) {
+        return transfers_.StillThere(hop);
+      });
+  if (!step_failed) transfers_.Retain(pipeline, failed, suspect, now);
   std::vector<sched::DetachedRequest> left = pipeline.scheduler->DetachAll(now);
   const PipelineRequests here = pipeline.requests;
-  ClosePipeline(id);
-  EndMigrationsOf(id, now);
+  ClosePipeline(id, now);
   for (sched::DetachedRequest& detached : left) {
     const RequestId request = detached.request.id;
     if (!here.contains(request)) continue;  // it is moving here and still runs elsewhere
     ++counters_.replays;
-    MoveFailed(request, false);
+    transfers_.TargetLost(request);
     requests_.PipelineEnded(request, end, ran.contains(request), suspect);
     Requeue(request, std::move(detached.request), now);
     EndAfterDeaths(request, reason, now);
@@ -109,12 +113,10 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
 }
 
 // Its surviving stages stay open at their workers.
-void ControllerCore::ClosePipeline(PipelineId id) {
-  const std::vector<PipelineHop>* surviving = recoverable_.SurvivingHops(id);
-  pipelines_.Close(id, surviving == nullptr ? std::vector<PipelineHop>() : *surviving);
-  kv_pulls_.DropInto(id);
+void ControllerCore::ClosePipeline(PipelineId id, Time now) {
+  pipelines_.Close(id, transfers_.SurvivingHops(id));
+  transfers_.Closed(id, now);
   deployment_.Check();
-  if (recoverable_.SurvivingHops(id) == nullptr) GiveUpKvIn(id);
 }
 
 }  // namespace millrace::cluster

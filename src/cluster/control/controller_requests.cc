@@ -57,7 +57,7 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   const Request* request = requests_.Find(id);
   if (request == nullptr) return;
   if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
-  if (migrations_.Find(id) != nullptr) AbandonMigration(id, now);
+  if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
   Pipeline& pipeline = pipelines_.at(*request->pipeline);
   const size_t first = outputs_.size();
   pipeline.scheduler->Abort(id, index, now, outputs_);
@@ -101,13 +101,13 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
     request.stop_after_prompt = true;
     request.hold_kv = options_.hold_limit;
   }
-  std::vector<int> to_fetch = ToFetch(id, pipeline);
+  std::vector<int> to_fetch = transfers_.ToFetch(id, pipeline);
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
   const int64_t prefill_tokens = PrefillTokens(request);
   dispatcher_.Sent();
   MR_RETURN_IF_ERROR(pipeline.scheduler->Add(std::move(request), now));
-  if (!fetches) GiveUpKv(id);
+  if (!fetches) transfers_.GiveUp(id);
   requests_.Place(id, pipeline.id);
   pipeline.requests.Add(id, prefill_tokens);
   pipelines_.Touch(pipeline.id);
@@ -175,6 +175,23 @@ void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, T
   }
 }
 
+// The prefill pipeline has finished the request's prompt; `first` is the output of its first token.
+void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
+  const Request& handed = requests_.at(id);
+  from.requests.Remove(id);
+  sched::NewRequest request = handed.spec;
+  request.times = first.times;
+  request.cached_prompt_tokens = first.cached_prompt_tokens;
+  request.resumed.resize(1);
+  request.resumed.front().output.assign(first.tokens.begin(), first.tokens.end());
+  first.times.reset();
+  transfers_.HandOver(from, id);
+  Requeue(id, std::move(request), now);
+  // It does not queue behind requests whose prompt is not computed.
+  Pipeline* to = ChoosePipeline(handed, now);
+  if (to != nullptr && to->open) (void)AddTo(*to, id, now);
+}
+
 // Takes over a scheduler's outputs, which are outputs_ from `first` on. Nothing else adds to
 // outputs_ meanwhile.
 void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
@@ -191,7 +208,7 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
       HandOver(pipeline, id, output, now);
       continue;
     }
-    if (migrations_.Find(id) != nullptr) AbandonMigration(id, now);
+    if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
     if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
     pipeline.requests.Remove(id);
     Forget(id, now);
@@ -199,7 +216,7 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
 }
 
 void ControllerCore::Forget(RequestId id, Time now) {
-  DropKv(id);
+  transfers_.Drop(id);
   if (router_) router_->Release(id, requests_.at(id).known_tokens(), now);
   requests_.Erase(id);
 }

@@ -10,6 +10,7 @@ namespace millrace::cluster {
 
 // Brings the workers to what the deployment wants, and the pipelines to the layout in force.
 void ControllerCore::Reconcile(Time now) {
+  retire_ = transfers_.TakeDropped() || retire_;
   while (deployment_.due() || retire_) {
     if (deployment_.due()) FollowLayout(deployment_.Reconcile(InUse(), now), now);
     if (std::exchange(retire_, false)) RetirePipelines(now);
@@ -25,7 +26,7 @@ Deployment::InUse ControllerCore::InUse() const {
   for (const auto& [id, pipeline] : pipelines_.all()) {
     for (const PipelineHop& hop : pipeline.hops) add(hop, in_use.running);
   }
-  recoverable_.ForEachSurvivingHop([&](const PipelineHop& hop) { add(hop, in_use.keeping); });
+  transfers_.ForEachSurvivingHop([&](const PipelineHop& hop) { add(hop, in_use.keeping); });
   return in_use;
 }
 
@@ -47,12 +48,7 @@ void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) 
 // Empties and closes retiring pipelines: running requests move, waiting ones leave, and then the
 // pipeline closes.
 void ControllerCore::RetirePipelines(Time now) {
-  // Requests that are moving to one of them stay at their source, and can move again from there.
-  std::vector<RequestId> abandoned;
-  for (const auto& [request, migration] : migrations_.all()) {
-    if (pipelines_.at(migration.to).retiring) abandoned.push_back(request);
-  }
-  for (RequestId request : abandoned) AbandonMigration(request, now);
+  transfers_.AbandonRetiring(now);
   std::vector<PipelineId> empty;
   for (auto& [id, pipeline] : pipelines_.all()) {
     if (!pipeline.retiring) continue;
@@ -61,17 +57,16 @@ void ControllerCore::RetirePipelines(Time now) {
       continue;
     }
     for (RequestId request : pipeline.requests.Ids()) {
-      if (migrations_.Find(request) == nullptr) TakeOut(pipeline, request, now);
+      if (!transfers_.Migrates(request)) TakeOut(pipeline, request, now);
     }
-    GiveUpExpiredKvIn(id);
-    if (pipeline.requests.size() == 0 && !recoverable_.Any(id) &&
+    if (pipeline.requests.size() == 0 && !transfers_.Waits(id) &&
         pipeline.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
     }
   }
   for (PipelineId id : empty) {
     if (pipelines_.at(id).requests.size() == 0) {
-      ClosePipeline(id);
+      ClosePipeline(id, now);
     } else {
       LosePipeline(id, Unavailable("its plan is no longer in force"), PipelineEnd::kNoFault, {},
                    now);
@@ -91,17 +86,20 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   if (has_kv && !HasPipeline(layout(), phase))
     return;  // no pipeline could take it, so it continues here
   if (has_kv && request.n() == 1 && pipeline.role != StageRole::kPrefill) {
-    if (migrations_.full()) return;
+    if (transfers_.full()) return;
     Pipeline* to = router_ ? nullptr : ChoosePipeline(request, now);
     if (to != nullptr && !to->open) return;
-    if (to != nullptr && StartMigration(id, pipeline, *to, now).ok()) return;
+    if (to != nullptr && transfers_.Migrate(id, pipeline, *to, now).ok()) {
+      dispatcher_.Sent();
+      return;
+    }
   }
   // A request that cannot migrate fetches its KV later: it is routed by the router, has several
   // sequences, is in the middle of its prompt, or no pipeline takes it now.
   const auto hold = has_kv ? std::optional(options_.hold_limit) : std::nullopt;
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending
-  if (hold) LeaveBehind(pipeline, id, *detached, pipeline.scheduler->HeldBlocks(id));
+  if (hold) transfers_.Leave(pipeline, id, *detached);
   pipeline.requests.Remove(id);
   Requeue(id, std::move(detached->request), now);
 }

@@ -72,6 +72,15 @@ ControllerCounters ControllerCore::counters() const {
   counters.layouts = static_cast<uint64_t>(deployment_.newest_epoch());
   counters.plans_applied = deployment_.applied();
   counters.plans_given_up = deployment_.given_up_count();
+  const TransferCounters& transfers = transfers_.counters();
+  counters.replays += transfers.recomputed;
+  counters.fetched = transfers.fetched;
+  counters.computed_in_part = transfers.computed_in_part;
+  counters.moves = transfers.moves;
+  counters.moves_failed = transfers.moves_failed;
+  counters.moved_bytes = transfers.moved_bytes;
+  counters.pulls_failed = transfers.pulls_failed;
+  counters.leases_renewed = transfers.leases_renewed;
   return counters;
 }
 
@@ -85,7 +94,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
                        .given_up = given_up(),
                        .requests = static_cast<int64_t>(requests_.size()),
                        .waiting = static_cast<int64_t>(requests_.waiting()),
-                       .moving = std::ssize(migrations_.all()) + recoverable_.moving(),
+                       .moving = transfers_.moving(),
                        .counters = counters()};
   for (const auto& [id, worker] : members_.all()) {
     WorkerStatus& w = status.workers.emplace_back();
@@ -174,15 +183,7 @@ void ControllerCore::CheckIntegrity() const {
              pipelines_.at(*request.pipeline).requests.contains(id))
         << "request " << id << " is in a pipeline that does not know it";
   }
-  recoverable_.CheckIntegrity([&](PipelineId id) { return pipelines_.contains(id); },
-                              [&](RequestId id) { return requests_.Find(id) != nullptr; });
-  for (const auto& [id, migration] : migrations_.all()) {
-    const Request* found = requests_.Find(id);
-    MR_CHECK(found != nullptr && found->pipeline == migration.from)
-        << "request " << id << " migrates from a pipeline that does not have it";
-    MR_CHECK(pipelines_.contains(migration.to))
-        << "request " << id << " migrates to a pipeline that is gone";
-  }
+  transfers_.CheckIntegrity();
   members_.CheckIntegrity();
   pipelines_.CheckIntegrity();
   deployment_.CheckIntegrity();

@@ -32,11 +32,11 @@ void ControllerCore::Admit(ConnectionId connection, Join join, Time now) {
                now);
   }
   ++counters_.joins;
-  const WorkerId id(NextId());
+  const WorkerId id(ids_.Next());
   const Worker& worker = members_.Add(id, connection, std::move(join), now);
   MR_LOG(info, "worker {} joined from {} ({})", Printable(worker.join.name),
          Printable(worker.address.data), Printable(worker.join.device));
-  Send(id, Welcome{id, options_.term, options_.heartbeat_every});
+  outbox_.Send(id, Welcome{id, options_.term, options_.heartbeat_every});
   deployment_.WorkerJoined();
 }
 
@@ -85,7 +85,7 @@ void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
   // The worker leaves anyway, so let it go at once instead of waiting until its host kills it. Its
   // requests wait for a replacement.
   MR_LOG(warn, "cannot drain the worker: {}", drained.message());
-  Send(id, Leave{drained.message()});
+  outbox_.Send(id, Leave{drained.message()});
 }
 
 }  // namespace millrace::cluster

@@ -26,6 +26,11 @@ RecoverableKv* RecoverableKvStore::Find(RequestId id) {
   return found == kv_.end() ? nullptr : &found->second;
 }
 
+const RecoverableKv* RecoverableKvStore::Find(RequestId id) const {
+  const auto found = kv_.find(id);
+  return found == kv_.end() ? nullptr : &found->second;
+}
+
 void RecoverableKvStore::Drop(RequestId id) {
   const PipelineId pipeline = kv_.extract(id).mapped().pipeline;
   const auto waiters = waiters_.find(pipeline);

@@ -49,6 +49,7 @@ class RecoverableKvStore {
   // The request leaves KV, or more KV in the same pipeline. REQUIRES: it has left none in another.
   RecoverableKv& Leave(RequestId id, RecoverableKv kv);
   RecoverableKv* Find(RequestId id);
+  const RecoverableKv* Find(RequestId id) const;
   // The KV was fetched, cannot be fetched, or is not needed. REQUIRES: Find. The surviving hops of
   // a lost pipeline close with the last KV there.
   void Drop(RequestId id);

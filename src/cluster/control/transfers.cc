@@ -1,0 +1,290 @@
+#include "cluster/control/transfers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace millrace::cluster {
+namespace {
+
+// If more requests than this migrate at once, their KV is not copied in the background, because the
+// KV of all of them is held until they have moved.
+constexpr size_t kBackgroundMovesMax = 4;
+
+}  // namespace
+
+Transfers::Transfers(TransfersOptions options, const Membership& members,
+                     const Deployment& deployment, Pipelines& pipelines, Requests& requests,
+                     IdSource& ids, Outbox& outbox)
+    : options_(options),
+      members_(members),
+      deployment_(deployment),
+      pipelines_(pipelines),
+      requests_(requests),
+      pulls_({options.num_layers, options.hold_limit, options.secret}, ids, outbox),
+      kv_(outbox),
+      migrations_({options.migrations_max, options.block_size, options.hold_limit}) {}
+
+sched::Scheduler* Transfers::SchedulerOf(PipelineId id) const {
+  Pipeline* pipeline = pipelines_.Find(id);
+  return pipeline == nullptr ? nullptr : pipeline->scheduler.get();
+}
+
+// The hops of an open or lost pipeline that may still be readable.
+std::vector<PipelineHop> Transfers::ReadableHops(PipelineId id) const {
+  const Pipeline* runs = pipelines_.Find(id);
+  const std::vector<PipelineHop>* all = runs ? &runs->hops : kv_.SurvivingHops(id);
+  std::vector<PipelineHop> readable;
+  if (all == nullptr) return readable;
+  std::ranges::copy_if(*all, std::back_inserter(readable),
+                       [&](const PipelineHop& hop) { return StillThere(hop); });
+  return readable;
+}
+
+bool Transfers::StillThere(const PipelineHop& hop) const {
+  return std::ranges::all_of(hop.shards,
+                             [&](ShardId shard) { return deployment_.HasShard(shard); });
+}
+
+// Whether a worker of the pipeline drains. Its machine may be gone soon.
+bool Transfers::IsLeaving(const Pipeline& pipeline) const {
+  return std::ranges::any_of(
+      members_.all(), [&](const auto& w) { return w.second.draining && pipeline.Uses(w.first); });
+}
+
+// A hop normally pulls the activations that leave it, so that if the next hop is lost later this
+// one computes nothing again. From a retiring pipeline (null: a lost one) they are not pulled over
+// the network, because a change of plan should move little and usually splits the layers elsewhere.
+// The same applies to a pipeline with a draining worker.
+PulledActivations Transfers::ActivationsFrom(const Pipeline* pipeline) const {
+  const bool any = pipeline == nullptr || (!pipeline->retiring && !IsLeaving(*pipeline));
+  return any ? PulledActivations::kAny : PulledActivations::kLocal;
+}
+
+void Transfers::HandOver(Pipeline& from, RequestId id) {
+  std::vector<BlockIndex> held = from.scheduler->HeldBlocks(id);
+  kv_.Leave(id, {.pipeline = from.id,
+                 .kv = {{requests_.at(id).prompt_tokens(), held}},
+                 .held = held,
+                 .moves = true});
+  ++counters_.moves;
+}
+
+Status Transfers::Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now) {
+  if (from.role == StageRole::kPrefill) {
+    return FailedPrecondition(
+        "the prompt is still being computed; the request is handed over with its first token");
+  }
+  MR_RETURN_IF_ERROR(migrations_.Start(id, from.id, *from.scheduler, to.id, *to.scheduler, now));
+  pipelines_.Touch(to.id);
+  ++counters_.moves;
+  return OkStatus();
+}
+
+void Transfers::StartPulls(Pipeline& to, Time now) {
+  for (const sched::KvPull& pull : std::exchange(to.pulls, {})) {
+    const Migrations::Migration* migration = migrations_.Find(pull.id);
+    if (migration != nullptr && migration->to == to.id) {
+      if (StartRound(to, pull, now)) continue;
+      to.scheduler->KvArrived(pull.id, false, now);
+      Abandon(pull.id, now);
+    } else if (!StartFetch(to, pull, /*doubtful=*/false)) {
+      FetchFailed(to, pull.id, now);
+    }
+  }
+}
+
+// False: the source no longer has that much KV.
+bool Transfers::StartRound(Pipeline& to, const sched::KvPull& pull, Time now) {
+  const Pipeline& from = pipelines_.at(migrations_.Find(pull.id)->from);
+  std::vector<BlockIndex> blocks = migrations_.BeginRound(pull, *from.scheduler, now);
+  if (blocks.empty()) return false;
+  const bool urgent = IsLeaving(from) || migrations_.all().size() > kBackgroundMovesMax;
+  return pulls_.Start({from.id, from.hops, {}, std::move(blocks), pull.end_token}, to.id, to.hops,
+                      pull, {.background = !urgent, .activations = ActivationsFrom(&from)});
+}
+
+// Starts to fetch what the request has left into `to`. False: there is nothing to fetch.
+bool Transfers::StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful) {
+  const RecoverableKv* left = kv_.Find(pull.id);
+  if (left == nullptr || requests_.at(pull.id).pipeline != to.id) return false;
+  if (!StillIntact(pull.id, *left)) return false;
+  const sched::SequenceKv& there = left->kv[static_cast<size_t>(pull.index)];
+  if (pull.end_token > there.tokens) return false;
+  return pulls_.Start(
+      {left->pipeline, ReadableHops(left->pipeline), left->lacking, there.blocks, there.tokens},
+      to.id, to.hops, pull,
+      {.activations = ActivationsFrom(pipelines_.Find(left->pipeline)), .doubtful = doubtful});
+}
+
+bool Transfers::Done(const PullDone& done, Time now) {
+  if (!pulls_.Has(done.transfer)) return false;
+  counters_.moved_bytes += static_cast<uint64_t>(std::max<int64_t>(0, done.bytes));
+  counters_.pulls_failed += done.status.ok() ? 0 : 1;
+  const std::optional<KvPulls::Ended> ended = pulls_.Done(done);
+  if (!ended) return true;
+  Pipeline& to = pipelines_.at(ended->to);
+  pipelines_.Touch(to.id);
+  const Migrations::Migration* migration = migrations_.Find(ended->pull.id);
+  if (migration != nullptr && migration->to == to.id) {
+    RoundEnded(to, *ended, now);
+  } else {
+    FetchEnded(to, *ended, now);
+  }
+  requests_.TryQueue();  // the request may wait for the end of its last pull
+  return true;
+}
+
+// A round has arrived. Another one follows, or the request pauses.
+void Transfers::RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now) {
+  const RequestId id = ended.pull.id;
+  Pipeline& from = pipelines_.at(ended.from);
+  to.scheduler->KvArrived(id, ended.layers.HasAllKv(), now);
+  // Advance starts the next round, or pauses the request.
+  const bool goes_on =
+      migrations_.RoundEnded(id, ended.layers, *from.scheduler, *to.scheduler, now, to.pulls);
+  if (!goes_on) Abandon(id, now);
+}
+
+std::vector<Transfers::Returned> Transfers::ContinuePauses(Time now) {
+  std::vector<Returned> returned;
+  for (RequestId id : migrations_.Pausing()) {
+    const Migrations::Migration* migration = migrations_.Find(id);
+    Pipeline& from = pipelines_.at(migration->from);
+    Pipeline& to = pipelines_.at(migration->to);
+    auto paused = migrations_.Pause(id, *from.scheduler, *to.scheduler, now, to.pulls);
+    if (!paused) continue;
+    pipelines_.Touch(from.id);
+    pipelines_.Touch(to.id);
+    requests_.TryQueue();
+    dropped_ = true;
+    if (paused->outcome == Migrations::Outcome::kMoved) {
+      ChangeOwner(from, to, id, std::move(*paused));
+      continue;
+    }
+    ++counters_.moves_failed;
+    if (!paused->request) continue;  // it has ended, and the client has its end
+    from.requests.Remove(id);
+    returned.emplace_back(id, std::move(paused->request->request));
+  }
+  return returned;
+}
+
+// The request is paused at a step boundary. The destination owns it from now on.
+void Transfers::ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused) {
+  from.requests.Remove(id);
+  to.requests.Add(id, 0);
+  requests_.Place(id, to.id);
+  requests_.at(id).route = to.route;
+  if (!paused.pulls_rest) return;
+  kv_.Leave(id, {.pipeline = from.id,
+                 .kv = std::move(paused.request->kv),
+                 .held = from.scheduler->HeldBlocks(id),
+                 .moves = true,
+                 .fetched = std::move(paused.migration.fetched)});
+}
+
+void Transfers::Abandon(RequestId id, Time now) {
+  const Migrations::Migration* migration = migrations_.Find(id);
+  const PipelineId from = migration->from, to = migration->to;
+  migrations_.Abandon(id, SchedulerOf(from), SchedulerOf(to), now);
+  pulls_.Release(id, from);
+  ++counters_.moves_failed;
+  pipelines_.Touch(from);
+  pipelines_.Touch(to);
+}
+
+void Transfers::AbandonRetiring(Time now) {
+  std::vector<RequestId> abandoned;
+  for (const auto& [id, migration] : migrations_.all()) {
+    if (pipelines_.at(migration.to).retiring) abandoned.push_back(id);
+  }
+  for (RequestId id : abandoned) Abandon(id, now);
+}
+
+void Transfers::Closed(PipelineId closed, Time now) {
+  pulls_.DropInto(closed);
+  std::vector<RequestId> ended;
+  for (const auto& [id, migration] : migrations_.all()) {
+    if (migration.from == closed || migration.to == closed) ended.push_back(id);
+  }
+  for (RequestId id : ended) Abandon(id, now);
+  if (kv_.SurvivingHops(closed) == nullptr) GiveUpIn(closed);
+}
+
+std::vector<PipelineHop> Transfers::SurvivingHops(PipelineId pipeline) const {
+  const std::vector<PipelineHop>* hops = kv_.SurvivingHops(pipeline);
+  return hops == nullptr ? std::vector<PipelineHop>() : *hops;
+}
+
+void Transfers::GiveUpSurviving() {
+  while (const auto lost = kv_.AnyLost()) GiveUpIn(*lost);
+}
+
+bool Transfers::Waits(PipelineId pipeline) {
+  GiveUpExpiredIn(pipeline);
+  return kv_.Any(pipeline);
+}
+
+bool Transfers::Moves(RequestId id) const {
+  const RecoverableKv* left = kv_.Find(id);
+  return Migrates(id) || (left != nullptr && left->moves);
+}
+
+int Transfers::moving() const { return static_cast<int>(migrations_.all().size()) + kv_.moving(); }
+
+// The request's KV does not arrive as it was planned to. `recomputes`: some of it is computed
+// again.
+void Transfers::MoveFailed(RequestId id, bool recomputes) {
+  RecoverableKv* left = kv_.Find(id);
+  if (left == nullptr || !std::exchange(left->moves, false)) return;
+  ++counters_.moves_failed;
+  counters_.recomputed += recomputes ? 1 : 0;
+}
+
+// The pipeline computes the request from its tokens, so what it has left is dropped.
+void Transfers::FetchFailed(Pipeline& to, RequestId id, Time now) {
+  const Requests::Request* request = requests_.Find(id);
+  if (request != nullptr && request->pipeline == to.id) GiveUp(id);
+  to.scheduler->KvArrived(id, false, now);
+  pipelines_.Touch(to.id);
+}
+
+// The fetch for one sequence has ended. All sequences of a request must compute at the same layers,
+// so the lacking layers accumulate over its sequences.
+void Transfers::FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time now) {
+  const RequestId id = ended.pull.id;
+  RecoverableKv* left = kv_.Find(id);
+  const bool in_time = left != nullptr && left->pipeline == ended.from &&
+                       requests_.at(id).pipeline == to.id && StillIntact(id, *left);
+  if (!in_time) return FetchFailed(to, id, now);
+  if (ended.at_once && !ended.layers.HasAllKv()) {
+    // Some hop of the source may be gone. What the others have is pulled again, with the
+    // activations that a layer without KV computes from.
+    MoveFailed(id, true);
+    if (!StartFetch(to, ended.pull, /*doubtful=*/true)) FetchFailed(to, id, now);
+    return;
+  }
+  if (left->fetched) {
+    left->fetched->KeepCommon(ended.layers);
+  } else {
+    left->fetched = ended.layers;
+  }
+  const LayerRange lacking = left->fetched->Lacking();
+  const bool none = lacking.size() == options_.num_layers;
+  if (lacking.size() > 0) MoveFailed(id, true);
+  if (lacking.size() == 0 || none) {
+    to.scheduler->KvArrived(id, !none, now);
+  } else {
+    to.scheduler->KvArrivedWithout(id, lacking, now);
+  }
+  const auto info = to.scheduler->Inspect(id, now);
+  if (info && info->state == sched::RequestState::kPulling) return;  // for other sequences
+  if (!left->moves) {
+    counters_.fetched += none ? 0 : 1;
+    counters_.computed_in_part += none || lacking.size() == 0 ? 0 : 1;
+  }
+  Drop(id);
+}
+
+}  // namespace millrace::cluster
