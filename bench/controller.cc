@@ -158,7 +158,7 @@ class Harness {
   }
 
   void Answer(const Sent& sent, Figures* figures) {
-    const StepPlan& plan = sent.step.plan;
+    const StepPlan& plan = *sent.step.plan;
     StepDone done{.pipeline = sent.step.pipeline, .result = {.id = plan.id}};
     done.result.sequences.resize(plan.sequences.size());
     for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -221,7 +221,7 @@ class Harness {
         auto* send = std::get_if<cluster::SendToWorker>(&action);
         MR_CHECK(send != nullptr) << "a worker was rejected";
         if (auto* step = std::get_if<PipelineStep>(&send->message)) {
-          sequences_max_ = std::max(sequences_max_, static_cast<int>(step->plan.sequences.size()));
+          sequences_max_ = std::max(sequences_max_, static_cast<int>(step->plan->sequences.size()));
           in_flight_.push_back({last_hops_.at(step->pipeline), std::move(*step)});
         } else {
           Answer(send->to, send->message);

@@ -22,6 +22,8 @@
 // Replay. After preemption a sequence's tokens are sent again from an earlier `start`. What the
 // plan says of positions [start, start + num_tokens) replaces what the stage had for them.
 //
+// A stage reads plans through SequenceTables (core/sequence_tables.h).
+//
 // Built by one thread (the scheduler's owner), read by the stage; never shared while written.
 #pragma once
 
@@ -62,7 +64,7 @@ enum class LogitsWanted : uint8_t {
 struct SequenceStep {
   SequenceId id;
   int32_t start = 0;        // tokens whose KV exists already; position of the first token computed
-  int32_t num_tokens = 0;   // computed in this step, >= 1; 0 at a stage that has their KV
+  int32_t num_tokens = 0;   // computed in this step, >= 1
   int32_t first_token = 0;  // index into StepPlan::tokens
   // The block table: keep the first `keep_blocks` entries, drop the rest, append these.
   int32_t keep_blocks = 0;
@@ -71,11 +73,6 @@ struct SequenceStep {
   LogitsWanted logits = LogitsWanted::kNone;
   // The other layers have these tokens' KV and skip them. The step then needs no logits.
   std::optional<LayerRange> only_layers = std::nullopt;
-
-  // The layers of a hop that compute; [0, 0) if there are none.
-  LayerRange RunsAt(LayerRange hop) const { return only_layers ? hop.Overlap(*only_layers) : hop; }
-  // Whether activations enter that layer.
-  bool Enters(int layer) const { return !only_layers || only_layers->Contains(layer); }
 };
 
 struct BlockCopy {

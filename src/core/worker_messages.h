@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
@@ -174,7 +175,7 @@ struct ClosePipeline {
 // Sent to the first hop, and by each hop to the next before it computes (Orca section 4.2).
 struct PipelineStep {
   PipelineId pipeline;
-  StepPlan plan;
+  std::shared_ptr<const StepPlan> plan;  // never null; shared by all that hold it in this process
 };
 // The steps that a stage's ranks run together next. Rank 0 decides which have arrived and sends
 // this to the others, because collectives need the same batches in the same order everywhere.

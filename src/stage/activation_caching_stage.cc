@@ -3,17 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
 #include <utility>
-
-#include "stage/plan_at_layers.h"
 
 namespace millrace::stage {
 namespace {
 
-bool Restricted(const StepPlan& plan) {
-  return std::ranges::any_of(plan.sequences,
-                             [](const SequenceStep& s) { return s.only_layers.has_value(); });
+bool Restricted(const StagePart& part) {
+  return std::ranges::any_of(part.sequences,
+                             [](const SequenceView& s) { return s.only_layers.has_value(); });
 }
 
 bool IsRows(const KvBox& box) { return box.layers.size() == 0; }
@@ -100,16 +98,20 @@ std::span<StagePart> ActivationCachingStage::Enter(std::span<StagePart> parts) {
   for (size_t i = 0; i < parts.size(); ++i) {
     std::shared_ptr<Pipeline> pipeline = Find(parts[i].pipeline);
     if (!pipeline) continue;  // the wrapped stage reports it
-    FollowTables(*pipeline, *parts[i].plan);
-    if (Restricted(*parts[i].plan)) {
+    MoveActivations(*pipeline, parts[i]);
+    if (Restricted(parts[i])) {
       splits_.push_back(SplitPart(i, parts[i], std::move(pipeline)));
     }
   }
   if (splits_.empty()) return parts;
-  for (StagePart& part : parts)
-    given_.push_back({part.pipeline, part.plan, part.input, {}, {}, {}});
+  for (const StagePart& part : parts) {
+    given_.push_back({.pipeline = part.pipeline,
+                      .plan = part.plan,
+                      .sequences = part.sequences,
+                      .input = part.input});
+  }
   for (const Split& split : splits_) {
-    given_[split.part].plan = &split.passes.front().plan;
+    given_[split.part].sequences = split.passes.front().sequences;
     given_[split.part].input = split.passes.front().input;
   }
   return given_;
@@ -145,7 +147,11 @@ std::span<StagePart> ActivationCachingStage::Next() {
     const Split& split = splits_[i];
     if (pass_ >= split.passes.size() || !parts_[split.part].result.error.ok()) continue;
     const Pass& pass = split.passes[pass_];
-    given_.push_back({parts_[split.part].pipeline, &pass.plan, pass.input, {}, {}, pass.layers});
+    given_.push_back({.pipeline = parts_[split.part].pipeline,
+                      .plan = parts_[split.part].plan,
+                      .sequences = pass.sequences,
+                      .input = pass.input,
+                      .layers = pass.layers});
     given_of_.push_back(i);
   }
   return given_;
@@ -158,7 +164,7 @@ void ActivationCachingStage::Leave(std::span<StagePart> parts) {
     if (split == splits_.end() || split->part != i) {
       const std::shared_ptr<Pipeline> pipeline = Find(part.pipeline);
       if (!pipeline || !part.result.error.ok()) continue;
-      KeepAll(*pipeline, *part.plan, pipeline->options.layers.end, part.output,
+      KeepAll(*pipeline, part.sequences, pipeline->options.layers.end, part.output,
               part.inner_activations);
       continue;
     }
@@ -167,7 +173,7 @@ void ActivationCachingStage::Leave(std::span<StagePart> parts) {
     part.result.error = ran.error;
     if (!ran.error.ok()) continue;
     for (const Pass& pass : ran.passes) {
-      KeepAll(pipeline, pass.plan, pass.layers.end, pass.output, pass.inner_activations);
+      KeepAll(pipeline, pass.sequences, pass.layers.end, pass.output, pass.inner_activations);
     }
     if (pipeline.options.last) {
       AnswerForAll(*part.plan, part.result);
@@ -177,37 +183,21 @@ void ActivationCachingStage::Leave(std::span<StagePart> parts) {
   }
 }
 
-// Applies the plan's tables and blocks, before the step's tokens. An invalid plan is refused by the
-// wrapped stage and ends the pipeline.
-void ActivationCachingStage::FollowTables(Pipeline& pipeline, const StepPlan& plan) {
+// Moves cached activations with the plan's blocks, before the step's tokens.
+void ActivationCachingStage::MoveActivations(Pipeline& pipeline, const StagePart& part) {
   std::vector<std::shared_ptr<ActivationCache>> once;
   {
     const MutexLock lock(pipeline.mutex);
     std::erase_if(pipeline.inner, [](const auto& entry) { return entry.second->empty(); });
     for (const auto& [layer, rows] : pipeline.inner) once.push_back(rows);
   }
-  for (SequenceId id : plan.released) pipeline.tables.erase(id);
-  for (const auto& [layer, rows] : pipeline.kept) rows->MoveBlocks(plan);
-  for (const auto& rows : once) rows->MoveBlocks(plan);
-  const bool keeps = !pipeline.kept.empty();
-  if (!keeps && once.empty() && pipeline.tables.empty() && !Restricted(plan)) return;
-  for (const SequenceStep& s : plan.sequences) {
-    const bool lacks = s.only_layers.has_value();
-    if (!lacks) {  // no activations of other sequences will be read from its blocks
-      for (const auto& rows : once) rows->Free(plan.NewBlocksOf(s));
-    }
-    if (!keeps && !lacks && !pipeline.tables.contains(s.id)) continue;
-    std::vector<BlockIndex>& table = pipeline.tables[s.id];
-    table.resize(std::min(table.size(), static_cast<size_t>(s.keep_blocks)));
-    const auto fresh = plan.NewBlocksOf(s);
-    table.insert(table.end(), fresh.begin(), fresh.end());
-    if (lacks) continue;
-    // It lacks nothing (any more).
-    const size_t written = static_cast<size_t>(s.start / pipeline.options.block_size);
-    for (const auto& rows : once) {
-      rows->Free(std::span(table).subspan(std::min(written, table.size())));
-    }
-    if (!keeps) pipeline.tables.erase(s.id);
+  for (const auto& [layer, rows] : pipeline.kept) rows->MoveBlocks(*part.plan);
+  for (const auto& rows : once) rows->MoveBlocks(*part.plan);
+  for (const SequenceView& s : part.sequences) {
+    if (s.only_layers) continue;
+    // It lacks nothing (any more), so what its new blocks and those that it writes hold is unused.
+    const int written = std::min(s.start / pipeline.options.block_size, s.kept_blocks);
+    for (const auto& rows : once) rows->Free(s.blocks.subspan(static_cast<size_t>(written)));
   }
 }
 
@@ -215,14 +205,16 @@ ActivationCachingStage::Split ActivationCachingStage::SplitPart(
     size_t index, const StagePart& part, std::shared_ptr<Pipeline> pipeline) {
   Split split{.part = index, .pipeline = std::move(pipeline), .passes = {}, .error = {}};
   const LayerRange hop = split.pipeline->options.layers;
-  split.passes.push_back({hop, PlanAtHop(*part.plan, hop), {}, {}});
-  for (const SequenceStep& s : part.plan->sequences) {
+  split.passes.push_back({.layers = hop});
+  for (const SequenceView& s : part.sequences) {
     const LayerRange layers = s.RunsAt(hop);
-    if (layers.size() == 0 ||
-        std::ranges::find(split.passes, layers, &Pass::layers) != split.passes.end()) {
-      continue;
+    if (layers.size() == 0) continue;
+    auto pass = std::ranges::find(split.passes, layers, &Pass::layers);
+    if (pass == split.passes.end()) {
+      split.passes.push_back({.layers = layers});
+      pass = std::prev(split.passes.end());
     }
-    split.passes.push_back({layers, PlanAtLayers(*part.plan, hop, layers), {}, {}});
+    pass->sequences.push_back(s);
   }
   TakeInputs(part, split);
   return split;
@@ -236,10 +228,10 @@ void ActivationCachingStage::TakeInputs(const StagePart& part, Split& split) {
   const LayerRange hop = pipeline.options.layers;
   const size_t row = pipeline.row_bytes;
   std::span<const std::byte> came = part.input;
-  for (const SequenceStep& s : part.plan->sequences) {
+  for (const SequenceView& s : part.sequences) {
     const LayerRange layers = s.RunsAt(hop);
     if (layers.size() == 0) continue;
-    const size_t bytes = static_cast<size_t>(s.num_tokens) * row;
+    const size_t bytes = s.tokens.size() * row;
     if (layers.begin == hop.begin && pipeline.options.first) continue;  // the input is tokens
     std::vector<std::byte>& input = std::ranges::find(split.passes, layers, &Pass::layers)->input;
     const size_t at = input.size();
@@ -265,40 +257,40 @@ void ActivationCachingStage::TakeInputs(const StagePart& part, Split& split) {
 
 // Activations that entered a layer within the hop. Unless they are always cached, they are used
 // once.
-Status ActivationCachingStage::TakeInner(const SequenceStep& step, int layer,
+Status ActivationCachingStage::TakeInner(const SequenceView& sequence, int layer,
                                          const Pipeline& pipeline, std::span<std::byte> out) {
   const std::shared_ptr<ActivationCache> rows = pipeline.ActivationsAt(layer);
-  const std::vector<BlockIndex>& table = pipeline.tables.at(step.id);
-  const int end = step.start + step.num_tokens;
-  if (!rows || !rows->Read(table, step.start, end, out)) {
+  const int start = sequence.start, end = sequence.end();
+  if (!rows || !rows->Read(sequence.blocks, start, end, out)) {
     return FailedPrecondition(
         fmt::format("the activations of tokens [{}, {}) that entered layer {} are not cached",
-                    step.start, end, layer));
+                    start, end, layer));
   }
   if (pipeline.kept.contains(layer)) return OkStatus();
-  const auto first = static_cast<size_t>(step.start / pipeline.options.block_size);
+  const auto first = static_cast<size_t>(start / pipeline.options.block_size);
   const auto passed = static_cast<size_t>(end / pipeline.options.block_size);
-  rows->Free(std::span(table).subspan(first, passed - first));
+  rows->Free(sequence.blocks.subspan(first, passed - first));
   return OkStatus();
 }
 
-void ActivationCachingStage::KeepAll(const Pipeline& pipeline, const StepPlan& plan, int end,
+void ActivationCachingStage::KeepAll(const Pipeline& pipeline,
+                                     std::span<const SequenceView> sequences, int end,
                                      std::span<const std::byte> output,
                                      std::span<const EnteringActivations> inner) {
   for (const EnteringActivations& entering : inner)
-    Keep(pipeline, plan, entering.layer, entering.rows);
-  Keep(pipeline, plan, end, output);
+    Keep(pipeline, sequences, entering.layer, entering.rows);
+  Keep(pipeline, sequences, end, output);
 }
 
-// `rows`: the wrapped stage's output for `plan`, in its order.
-void ActivationCachingStage::Keep(const Pipeline& pipeline, const StepPlan& plan, int layer,
-                                  std::span<const std::byte> rows) {
+// `rows`: the wrapped stage's output for the sequences, in their order; empty if it returns tokens.
+void ActivationCachingStage::Keep(const Pipeline& pipeline, std::span<const SequenceView> sequences,
+                                  int layer, std::span<const std::byte> rows) {
   const auto kept = pipeline.kept.find(layer);
-  if (kept == pipeline.kept.end() || rows.size() != plan.tokens.size() * pipeline.row_bytes) return;
-  for (const SequenceStep& s : plan.sequences) {
-    const auto first = static_cast<size_t>(s.first_token) * pipeline.row_bytes;
-    const auto bytes = static_cast<size_t>(s.num_tokens) * pipeline.row_bytes;
-    kept->second->Put(pipeline.tables.at(s.id), s.start, rows.subspan(first, bytes), 1);
+  if (kept == pipeline.kept.end() || rows.empty()) return;
+  for (const SequenceView& s : sequences) {
+    const size_t bytes = s.tokens.size() * pipeline.row_bytes;
+    kept->second->Put(s.blocks, s.start, rows.first(bytes), 1);
+    rows = rows.subspan(bytes);
   }
 }
 
@@ -308,27 +300,23 @@ Status ActivationCachingStage::Compose(const Split& split, StagePart& part) {
   const Pipeline& pipeline = *split.pipeline;
   const LayerRange hop = pipeline.options.layers;
   const ActivationCache& leaving = *pipeline.kept.at(hop.end);
-  std::vector<size_t> next(split.passes.size());  // sequence index in each pass
+  std::vector<size_t> taken(split.passes.size());  // bytes of each pass's output
   part.output.clear();
-  for (size_t i = 0; i < part.plan->sequences.size(); ++i) {
-    const SequenceStep& s = part.plan->sequences[i];
+  for (const SequenceView& s : part.sequences) {
     const LayerRange ran = s.RunsAt(hop);
-    const auto pass = std::ranges::find(split.passes, ran.size() > 0 ? ran : hop, &Pass::layers);
-    size_t& at = next[static_cast<size_t>(pass - split.passes.begin())];
-    const size_t place = pass == split.passes.begin() ? i : at++;
-    if (!s.Enters(hop.end)) continue;
-    const size_t size = static_cast<size_t>(s.num_tokens) * pipeline.row_bytes;
+    const size_t bytes = s.tokens.size() * pipeline.row_bytes;
     const size_t end = part.output.size();
-    part.output.resize(end + size);
+    if (s.Enters(hop.end)) part.output.resize(end + bytes);
+    const auto out = std::span(part.output).subspan(end);
     if (ran.size() > 0) {
-      const size_t first =
-          static_cast<size_t>(pass->plan.sequences[place].first_token) * pipeline.row_bytes;
-      std::memcpy(&part.output[end], &pass->output[first], size);
-    } else if (!leaving.Read(pipeline.tables.at(s.id), s.start, s.start + s.num_tokens,
-                             std::span(part.output).subspan(end))) {
+      const auto pass = std::ranges::find(split.passes, ran, &Pass::layers);
+      size_t& at = taken[static_cast<size_t>(pass - split.passes.begin())];
+      std::ranges::copy(std::span(pass->output).subspan(at, out.size()), out.begin());
+      at += bytes;
+    } else if (!out.empty() && !leaving.Read(s.blocks, s.start, s.end(), out)) {
       return FailedPrecondition(
           fmt::format("pipeline {}: the activations of {} tokens are not cached",
-                      part.pipeline.value(), s.start + s.num_tokens));
+                      part.pipeline.value(), s.end()));
     }
   }
   return OkStatus();

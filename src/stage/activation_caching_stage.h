@@ -68,8 +68,6 @@ class ActivationCachingStage : public WrappedStage {
     const StagePipeline options;
     const size_t row_bytes;
     ActivationBudget& budget;
-    // If activations are cached: tables of all sequences; otherwise of those that lack some layers.
-    std::unordered_map<SequenceId, std::vector<BlockIndex>> tables;
     mutable Mutex mutex;
     // By layer, within the pipeline's: used once. Transfers run in between.
     std::map<int, std::shared_ptr<ActivationCache>> inner MR_GUARDED_BY(mutex);
@@ -78,9 +76,9 @@ class ActivationCachingStage : public WrappedStage {
   // Sequences of a part that run at the same layers.
   struct Pass {
     LayerRange layers;
-    StepPlan plan;
-    std::vector<std::byte> input, output;
-    std::vector<EnteringActivations> inner_activations;
+    std::vector<SequenceView> sequences = {};
+    std::vector<std::byte> input = {}, output = {};
+    std::vector<EnteringActivations> inner_activations = {};
   };
   // A part that needs several passes: first all the pipeline's layers, then some of them.
   struct Split {
@@ -91,14 +89,14 @@ class ActivationCachingStage : public WrappedStage {
   };
 
   std::shared_ptr<Pipeline> Find(PipelineId pipeline) const;
-  static void FollowTables(Pipeline& pipeline, const StepPlan& plan);
+  static void MoveActivations(Pipeline& pipeline, const StagePart& part);
   static Split SplitPart(size_t index, const StagePart& part, std::shared_ptr<Pipeline> pipeline);
   static void TakeInputs(const StagePart& part, Split& split);
-  static Status TakeInner(const SequenceStep& step, int layer, const Pipeline& pipeline,
+  static Status TakeInner(const SequenceView& sequence, int layer, const Pipeline& pipeline,
                           std::span<std::byte> out);
-  static void Keep(const Pipeline& pipeline, const StepPlan& plan, int layer,
+  static void Keep(const Pipeline& pipeline, std::span<const SequenceView> sequences, int layer,
                    std::span<const std::byte> rows);
-  static void KeepAll(const Pipeline& pipeline, const StepPlan& plan, int end,
+  static void KeepAll(const Pipeline& pipeline, std::span<const SequenceView> sequences, int end,
                       std::span<const std::byte> output,
                       std::span<const EnteringActivations> inner);
   static Status Compose(const Split& split, StagePart& part);

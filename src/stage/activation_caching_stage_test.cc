@@ -2,10 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
-#include "stage/plan_at_layers.h"
 #include "stage/testing_losses.h"
 
 namespace millrace::stage {
@@ -109,43 +110,67 @@ TEST(ActivationCachingStageTest, OnlyTheLostLayersComputeAgain) {
   }
 }
 
-TEST(ActivationCachingStageTest, SomeOfAHopsLayersAreAPassOfTheirOwn) {
-  StepPlan plan;
-  plan.tokens = {10, 11, 12, 13};
-  plan.blocks = {7, 8};
-  plan.sequences = {{.id = SequenceId(1), .num_tokens = 1, .first_token = 0},
-                    {.id = SequenceId(2),
-                     .num_tokens = 2,
-                     .first_token = 1,
-                     .keep_blocks = 3,
-                     .num_new_blocks = 2,
-                     .only_layers = LayerRange{3, 9}},
-                    {.id = SequenceId(3), .num_tokens = 1, .first_token = 3}};
-  EXPECT_EQ(PlanAtHop(plan, {2, 4}).tokens, (std::vector<TokenId>{10, 13}));
-  const StepPlan some = PlanAtLayers(plan, {2, 4}, {3, 4});
-  ASSERT_EQ(some.sequences.size(), 1u);
-  EXPECT_EQ(some.tokens, (std::vector<TokenId>{11, 12}));
-  EXPECT_EQ(some.sequences[0].keep_blocks, 5) << "the pass before added the new ones";
-  EXPECT_EQ(some.sequences[0].num_new_blocks, 0);
-  EXPECT_TRUE(some.blocks.empty());
-}
+// Records the parts that reach it.
+class RecordingStage : public HashStage {
+ public:
+  using HashStage::HashStage;
+  struct Seen {
+    LayerRange layers;
+    std::vector<uint64_t> sequences;
+    bool continues = false;
+  };
+  Status Run(std::span<StagePart> parts) override {
+    for (const StagePart& part : parts) {
+      Seen& seen = seen_.emplace_back(Seen{part.layers.value_or(layers()), {}, !!part.layers});
+      for (const SequenceView& s : part.sequences) seen.sequences.push_back(s.id.value());
+    }
+    return HashStage::Run(parts);
+  }
+  std::vector<Seen> Take() { return std::exchange(seen_, {}); }
 
-TEST(ActivationCachingStageTest, OtherHopsHaveTablesButNoTokens) {
-  StepPlan plan;
-  plan.tokens = {10, 11, 12, 13};
-  plan.sequences = {{.id = SequenceId(1), .num_tokens = 1, .first_token = 0},
-                    {.id = SequenceId(2),
-                     .num_tokens = 2,
-                     .first_token = 1,
-                     .num_new_blocks = 1,
-                     .only_layers = LayerRange{2, 4}},
-                    {.id = SequenceId(3), .num_tokens = 1, .first_token = 3}};
-  const StepPlan first = PlanAtHop(plan, {0, 2});
-  EXPECT_EQ(first.tokens, (std::vector<TokenId>{10, 13}));
-  EXPECT_EQ(first.sequences[1].num_tokens, 0);
-  EXPECT_EQ(first.sequences[1].num_new_blocks, 1);
-  EXPECT_EQ(first.sequences[2].first_token, 1);
-  EXPECT_EQ(PlanAtHop(plan, {2, 4}).tokens, plan.tokens);
+ private:
+  std::vector<Seen> seen_;
+};
+
+// First all the hop's layers, for the sequences that need them all; then each range of layers.
+TEST(ActivationCachingStageTest, SomeOfAHopsLayersAreAPassOfTheirOwn) {
+  const auto inner = std::make_shared<RecordingStage>(kModel, LayerRange{2, 4});
+  ActivationCachingStage stage(inner);
+  ASSERT_TRUE(
+      stage
+          .OpenPipeline(
+              PipelineId(1),
+              {.layers = {2, 4}, .block_size = 4, .num_blocks = 8, .cache_activations_at = {3}})
+          .ok());
+  StepPlan plan{.id = StepId(1), .tokens = {1, 1, 1, 1}, .blocks = {0, 1, 2, 3}};
+  for (int i = 0; i < 4; ++i) {
+    const SequenceId id(static_cast<uint64_t>(i) + 1);
+    plan.started.push_back(
+        {id, std::make_shared<SamplingParams>(), 1, std::make_shared<std::vector<TokenId>>(1, 1)});
+    plan.sequences.push_back(
+        {.id = id, .num_tokens = 1, .first_token = i, .first_new_block = i, .num_new_blocks = 1});
+  }
+  const auto run = [&](const StepPlan& step, SequenceTables& tables, size_t rows) {
+    const std::vector<std::byte> input(rows * stage.row_bytes());
+    StagePart part{PipelineId(1), &step, tables.Advance(step), input};
+    EXPECT_TRUE(stage.Run({&part, 1}).ok());
+    EXPECT_TRUE(part.result.error.ok()) << part.result.error.ToString();
+    return inner->Take();
+  };
+  SequenceTables tables;
+  ASSERT_EQ(run(plan, tables, 4).size(), 1u);
+  StepPlan some{.id = StepId(2), .sequences = plan.sequences, .tokens = plan.tokens};
+  for (SequenceStep& s : some.sequences) s.keep_blocks = 1, s.num_new_blocks = 0;
+  some.sequences[1].only_layers = LayerRange{3, 9};
+  some.sequences[3].only_layers = LayerRange{4, 6};
+  const auto seen = run(some, tables, 2);
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0].layers, (LayerRange{2, 4}));
+  EXPECT_EQ(seen[0].sequences, (std::vector<uint64_t>{1, 3}));
+  EXPECT_FALSE(seen[0].continues);
+  EXPECT_EQ(seen[1].layers, (LayerRange{3, 4}));
+  EXPECT_EQ(seen[1].sequences, (std::vector<uint64_t>{2}));
+  EXPECT_TRUE(seen[1].continues);
 }
 
 // At the cuts of pipelines that may receive this pipeline's KV: whatever it runs there, and how
@@ -165,8 +190,9 @@ TEST(ActivationCachingStageTest, ActivationsWithinAStageAreCachedAtOtherCuts) {
     EXPECT_TRUE(stage->OpenPipeline(PipelineId(1), pipeline).ok());
     return stage;
   };
-  const auto run = [](Stage& stage, const StepPlan& step) {
-    StagePart part{PipelineId(1), &step, {}, {}, {}};
+  std::map<Stage*, SequenceTables> tables;
+  const auto run = [&](Stage& stage, const StepPlan& step) {
+    StagePart part{PipelineId(1), &step, tables[&stage].Advance(step)};
     EXPECT_TRUE(stage.Run({&part, 1}).ok());
     EXPECT_TRUE(part.result.error.ok()) << part.result.error.ToString();
   };
@@ -222,7 +248,8 @@ TEST(ActivationCachingStageTest, ImportedKvDropsTheActivationsOfItsBlocks) {
   plan.tokens = {1, 2, 3, 4, 5, 6};
   plan.blocks = {2, 0};
   plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 2}};
-  StagePart part{pipeline, &plan, {}, {}, {}};
+  SequenceTables tables;
+  StagePart part{pipeline, &plan, tables.Advance(plan)};
   ASSERT_TRUE(stage.Run({&part, 1}).ok());
   ASSERT_TRUE(part.result.error.ok()) << part.result.error.ToString();
   const std::vector<BlockIndex> blocks = {2, 0};

@@ -44,8 +44,10 @@ class TwoStages {
     }
   }
   const StepResult& Run(const StepPlan& plan) {
+    const std::span<const SequenceView> sequences = tables_.Advance(plan);
     for (size_t i = 0; i < 2; ++i) {
       parts_[i].plan = &plan;
+      parts_[i].sequences = sequences;
       if (i == 1) parts_[i].input = parts_[0].output;
       const Status ran = stages_[i]->Run({&parts_[i], 1});
       EXPECT_TRUE(ran.ok()) << ran.ToString();
@@ -56,6 +58,7 @@ class TwoStages {
  private:
   static constexpr PipelineId kPipeline{1};
   std::unique_ptr<Stage> stages_[2];
+  SequenceTables tables_;
   StagePart parts_[2];
 };
 

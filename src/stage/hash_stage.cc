@@ -10,18 +10,9 @@ namespace millrace::stage {
 namespace {
 
 constexpr int kTokensPerSequenceMax = 1 << 20;
+constexpr int kTokensPerStepMax = 1 << 20;
 
 std::string Name(PipelineId pipeline) { return "pipeline " + std::to_string(pipeline.value()); }
-
-Status CheckCopies(const std::vector<BlockCopy>& copies, int from_blocks, int to_blocks) {
-  for (const BlockCopy& copy : copies) {
-    if (copy.from < 0 || copy.from >= from_blocks || copy.to < 0 || copy.to >= to_blocks) {
-      return InvalidArgument("a copy from block " + std::to_string(copy.from) + " to block " +
-                             std::to_string(copy.to) + " is outside the pools");
-    }
-  }
-  return OkStatus();
-}
 
 }  // namespace
 
@@ -75,6 +66,12 @@ void HashStage::CopyBlock(const Pipeline& pipeline, std::vector<uint64_t>& to, i
   }
 }
 
+StageLimits HashStage::limits() const {
+  return {.vocab_size = model_.vocab_size,
+          .max_model_len = kTokensPerSequenceMax,
+          .max_batched_tokens = kTokensPerStepMax};
+}
+
 Status HashStage::Check(const StagePart& part) const {
   const auto found = pipelines_.find(part.pipeline);
   if (found == pipelines_.end()) {
@@ -82,30 +79,11 @@ Status HashStage::Check(const StagePart& part) const {
     return NotFound(Name(part.pipeline) + " is not open");
   }
   const StagePipeline& o = found->second.options;
-  const StepPlan& plan = *part.plan;
-  MR_RETURN_IF_ERROR(CheckCopies(plan.swap_out, o.num_blocks, o.num_host_blocks));
-  MR_RETURN_IF_ERROR(CheckCopies(plan.swap_in, o.num_host_blocks, o.num_blocks));
-  MR_RETURN_IF_ERROR(CheckCopies(plan.copies, o.num_blocks, o.num_blocks));
-  for (BlockIndex block : plan.blocks) {
-    if (block < 0 || block >= o.num_blocks) {
-      return InvalidArgument("block " + std::to_string(block) + " does not exist");
-    }
-  }
-  size_t tokens = 0;
-  for (const SequenceStep& step : plan.sequences) {
-    if (step.num_tokens < 0 || step.start < 0 || step.start > kTokensPerSequenceMax ||
-        step.first_token != static_cast<int64_t>(tokens) || step.keep_blocks < 0 ||
-        step.first_new_block < 0 || step.num_new_blocks < 0 ||
-        step.first_new_block + static_cast<size_t>(step.num_new_blocks) > plan.blocks.size()) {
-      return InvalidArgument("sequence " + std::to_string(step.id.value()) + ": a malformed step");
-    }
-    tokens += static_cast<size_t>(step.num_tokens);
-  }
-  if (tokens != plan.tokens.size()) return InvalidArgument("tokens and sequences do not match");
   const LayerRange layers = part.LayersOf(o);
   if (layers.size() < 1 || !o.layers.Contains(layers)) {
     return InvalidArgument("layers that " + Name(part.pipeline) + " does not have here");
   }
+  const auto tokens = static_cast<size_t>(part.num_tokens());
   if (!part.TokensIn(o) && part.input.size() != tokens * row_bytes()) {
     return InvalidArgument("an activation of " + std::to_string(part.input.size()) + " bytes for " +
                            std::to_string(tokens) + " tokens");
@@ -113,43 +91,7 @@ Status HashStage::Check(const StagePart& part) const {
   return OkStatus();
 }
 
-Status HashStage::ApplyTables(Pipeline& pipeline, const StepPlan& plan) {
-  for (SequenceId id : plan.released) pipeline.sequences.erase(id);
-  for (const SequenceStart& start : plan.started) {
-    if (!start.prompt || !start.params) return InvalidArgument("a sequence without a prompt");
-    if (!pipeline.sequences.try_emplace(start.id, Sequence{start, {}}).second) {
-      return InvalidArgument("sequence " + std::to_string(start.id.value()) + " started twice");
-    }
-  }
-  for (const SequenceStep& step : plan.sequences) {
-    const auto found = pipeline.sequences.find(step.id);
-    if (found == pipeline.sequences.end()) {
-      return InvalidArgument("sequence " + std::to_string(step.id.value()) + " was never started");
-    }
-    std::vector<BlockIndex>& table = found->second.table;
-    if (step.keep_blocks > std::ssize(table)) {
-      return InvalidArgument("sequence " + std::to_string(step.id.value()) +
-                             " keeps blocks it does not have");
-    }
-    table.resize(step.keep_blocks);
-    const auto fresh = plan.NewBlocksOf(step);
-    table.insert(table.end(), fresh.begin(), fresh.end());
-    if (step.start + step.num_tokens > std::ssize(table) * pipeline.options.block_size) {
-      return InvalidArgument("sequence " + std::to_string(step.id.value()) +
-                             " is beyond its blocks");
-    }
-  }
-  return OkStatus();
-}
-
-Status HashStage::Begin(StagePart& part, Batch& batch) {
-  part.result = {};
-  part.result.id = part.plan->id;
-  part.inner_activations.clear();
-  MR_RETURN_IF_ERROR(Check(part));
-  Pipeline& pipeline = pipelines_.at(part.pipeline);
-  const StepPlan& plan = *part.plan;
-  MR_RETURN_IF_ERROR(ApplyTables(pipeline, plan));
+void HashStage::MoveBlocks(Pipeline& pipeline, const StepPlan& plan) const {
   const StagePipeline& o = pipeline.options;
   for (const BlockCopy& c : plan.swap_out) {
     CopyBlock(pipeline, pipeline.host, o.num_host_blocks, c.to, pipeline.device, o.num_blocks,
@@ -162,21 +104,31 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
   for (const BlockCopy& c : plan.copies) {
     CopyBlock(pipeline, pipeline.device, o.num_blocks, c.to, pipeline.device, o.num_blocks, c.from);
   }
+}
+
+Status HashStage::Begin(StagePart& part, Batch& batch) {
+  part.result = {};
+  part.result.id = part.plan->id;
+  part.inner_activations.clear();
+  MR_RETURN_IF_ERROR(Check(part));
+  Pipeline& pipeline = pipelines_.at(part.pipeline);
+  if (!part.layers) MoveBlocks(pipeline, *part.plan);
   batch.pipeline = &pipeline;
-  batch.layers = part.LayersOf(o);
+  batch.layers = part.LayersOf(pipeline.options);
   batch.part = &part;
-  batch.states.resize(plan.tokens.size());
-  batch.sums.resize(plan.tokens.size());
-  if (!part.TokensIn(o)) {
+  const auto tokens = static_cast<size_t>(part.num_tokens());
+  batch.states.resize(tokens);
+  batch.sums.resize(tokens);
+  if (!part.TokensIn(pipeline.options)) {
     if (!part.input.empty()) {
       std::memcpy(batch.states.data(), part.input.data(), part.input.size());
     }
     return OkStatus();
   }
-  for (const SequenceStep& step : plan.sequences) {
-    for (int i = 0; i < step.num_tokens; ++i) {
-      const int row = step.first_token + i;
-      batch.states[row] = model_.Embed(plan.tokens[row], step.start + i);
+  size_t row = 0;
+  for (const SequenceView& s : part.sequences) {
+    for (int i = 0; i < s.num_tokens(); ++i) {
+      batch.states[row++] = model_.Embed(s.tokens[static_cast<size_t>(i)], s.start + i);
     }
   }
   return OkStatus();
@@ -187,20 +139,20 @@ Status HashStage::Begin(StagePart& part, Batch& batch) {
 void HashStage::SumLayer(Batch& batch, int layer) const {
   Pipeline& pipeline = *batch.pipeline;
   const int block_size = pipeline.options.block_size;
-  for (const SequenceStep& step : batch.part->plan->sequences) {
-    const std::vector<BlockIndex>& table = pipeline.sequences.at(step.id).table;
+  int first_row = 0;
+  for (const SequenceView& s : batch.part->sequences) {
     uint64_t sum = 0;
-    const int end = step.start + step.num_tokens;
-    for (int p = 0; p < end; ++p) {
+    for (int p = 0; p < s.end(); ++p) {
       uint64_t* slot =
-          &pipeline.device[SlotIndex(pipeline, layer, table[p / block_size], p % block_size)];
-      const int row = p < step.start ? 0 : step.first_token + p - step.start;
+          &pipeline.device[SlotIndex(pipeline, layer, s.blocks[p / block_size], p % block_size)];
+      const int row = p < s.start ? 0 : first_row + p - s.start;
       for (int h = heads_.first; h < heads_.second; ++h, ++slot) {
-        if (p >= step.start) *slot = HashModel::KeyValue(layer, h, batch.states[row], p);
+        if (p >= s.start) *slot = HashModel::KeyValue(layer, h, batch.states[row], p);
         sum += HashModel::Share(*slot, h, p);
       }
-      if (p >= step.start) batch.sums[row] = sum;
+      if (p >= s.start) batch.sums[row] = sum;
     }
+    first_row += s.num_tokens();
   }
 }
 
@@ -211,25 +163,25 @@ void HashStage::KeepEntering(Batch& batch, int layer) {
   batch.part->inner_activations.push_back({layer, {bytes.begin(), bytes.end()}});
 }
 
-SequenceResult HashStage::SampleOf(const Batch& batch, const SequenceStep& step) const {
+// `states`: of the sequence's tokens.
+SequenceResult HashStage::SampleOf(const Pipeline& pipeline, const SequenceView& sequence,
+                                   std::span<const uint64_t> states) const {
   SequenceResult result;
-  result.id = step.id;
-  if (step.logits == LogitsWanted::kNone) return result;
-  const SequenceStart& start = batch.pipeline->sequences.at(step.id).start;
+  result.id = sequence.id;
+  if (sequence.logits == LogitsWanted::kNone) return result;
+  const SequenceStart& start = *sequence.started;
   const int prompt_tokens = static_cast<int>(start.prompt->size());
   const auto logprob = [](uint64_t state) { return -static_cast<float>(UnitDouble(Mix64(state))); };
-  if (step.logits == LogitsWanted::kAll) {
-    for (int i = 0; i < step.num_tokens && step.start + i + 1 < prompt_tokens; ++i) {
-      const TokenId next = (*start.prompt)[step.start + i + 1];
+  if (sequence.logits == LogitsWanted::kAll) {
+    for (int p = sequence.start; p < sequence.end() && p + 1 < prompt_tokens; ++p) {
       result.prompt_logprobs.push_back(
-          {{next, logprob(batch.states[step.first_token + i]), 1}, {}});
+          {{(*start.prompt)[p + 1], logprob(states[p - sequence.start]), 1}, {}});
     }
   }
-  const uint64_t state = batch.states[step.first_token + step.num_tokens - 1];
-  const int position = step.start + step.num_tokens;
-  result.token = model_.Sample(state, position, position - prompt_tokens, *start.params, start.seed,
-                               batch.pipeline->options.eos_token_ids);
-  if (start.params->logprobs) result.logprobs = {{*result.token, logprob(state), 1}, {}};
+  const int position = sequence.end();
+  result.token = model_.Sample(states.back(), position, position - prompt_tokens, *start.params,
+                               start.seed, pipeline.options.eos_token_ids);
+  if (start.params->logprobs) result.logprobs = {{*result.token, logprob(states.back()), 1}, {}};
   return result;
 }
 
@@ -240,8 +192,10 @@ void HashStage::End(Batch& batch) const {
     part.output.assign(bytes.begin(), bytes.end());
     return;
   }
-  for (const SequenceStep& step : part.plan->sequences) {
-    part.result.sequences.push_back(SampleOf(batch, step));
+  std::span<const uint64_t> states = batch.states;
+  for (const SequenceView& s : part.sequences) {
+    part.result.sequences.push_back(SampleOf(*batch.pipeline, s, states.first(s.tokens.size())));
+    states = states.subspan(s.tokens.size());
   }
 }
 

@@ -3,14 +3,10 @@
 // any layer changes every later token. Blocks are never cleared: a reused block shows its old
 // content.
 //
-// Plans that name something that does not exist are refused, each by itself: they come from another
-// process.
-//
 // One thread, like every Stage; ReadKv and WriteKv as in stage.h.
 #pragma once
 
 #include <map>
-#include <unordered_map>
 #include <vector>
 
 #include "stage/hash_model.h"
@@ -28,6 +24,7 @@ class HashStage : public Stage {
   size_t row_bytes() const override { return sizeof(uint64_t); }
   std::pair<int, int> kv_heads() const override { return heads_; }
   int model_kv_heads() const override { return model_.heads; }
+  StageLimits limits() const override;
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
   void ClosePipeline(PipelineId pipeline) override;
   // REQUIRES: every head is here; RunRanks runs the ranks of a stage together.
@@ -49,14 +46,9 @@ class HashStage : public Stage {
   uint64_t refused_writes() const { return refused_writes_; }
 
  private:
-  struct Sequence {
-    SequenceStart start;
-    std::vector<BlockIndex> table;
-  };
   struct Pipeline {
     StagePipeline options;
     std::vector<uint64_t> device, host;  // [layer][block * block_size + offset][head]
-    std::unordered_map<SequenceId, Sequence> sequences;
   };
   // One part while it runs.
   struct Batch {
@@ -74,12 +66,13 @@ class HashStage : public Stage {
                  BlockIndex from_block) const;
   Status Check(const StagePart& part) const;
   Status Begin(StagePart& part, Batch& batch);
-  Status ApplyTables(Pipeline& pipeline, const StepPlan& plan);
+  void MoveBlocks(Pipeline& pipeline, const StepPlan& plan) const;
   void SumLayer(Batch& batch, int layer) const;
   void End(Batch& batch) const;
   // Stores activations that are requested between layers.
   static void KeepEntering(Batch& batch, int layer);
-  SequenceResult SampleOf(const Batch& batch, const SequenceStep& step) const;
+  SequenceResult SampleOf(const Pipeline& pipeline, const SequenceView& sequence,
+                          std::span<const uint64_t> states) const;
 
   HashModel model_;
   LayerRange layers_;

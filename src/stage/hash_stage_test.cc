@@ -70,6 +70,7 @@ class Chain {
   }
 
   StepResult Run(const StepPlan& plan) {
+    const std::span<const SequenceView> sequences = tables_.Advance(plan);
     std::vector<std::byte> rows;
     StepResult result;
     for (auto& ranks : stages_) {
@@ -78,7 +79,7 @@ class Chain {
       std::vector<std::span<StagePart>> spans;
       for (size_t r = 0; r < ranks.size(); ++r) {
         pointers.push_back(&ranks[r]);
-        parts[r] = {kPipeline, &plan, rows, {}, {}};
+        parts[r] = {.pipeline = kPipeline, .plan = &plan, .sequences = sequences, .input = rows};
         spans.emplace_back(&parts[r], 1);
       }
       const Status ran = HashStage::RunRanks(pointers, spans);
@@ -115,6 +116,7 @@ class Chain {
  private:
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<std::deque<HashStage>> stages_;
+  SequenceTables tables_;
   std::deque<StepPlan> in_flight_;
   std::vector<RequestOutput> outputs_;
 };
@@ -269,43 +271,37 @@ TEST(HashStage, MergesPipelinesThatEnterAndLeaveAtDifferentLayers) {
   ASSERT_TRUE(early.OpenPipeline(other, {{0, 4}, 4, 2, 0, true, false, {}}).ok());
   ASSERT_TRUE(late.OpenPipeline(kPipeline, {{2, 6}, 4, 2, 0, false, true, {}}).ok());
   ASSERT_TRUE(late.OpenPipeline(other, {{4, 6}, 4, 2, 0, false, true, {}}).ok());
-  std::vector<StagePart> first = {{kPipeline, &plan}, {other, &plan}};
+  SequenceTables tables;
+  const auto sequences = tables.Advance(plan);
+  std::vector<StagePart> first = {{kPipeline, &plan, sequences}, {other, &plan, sequences}};
   ASSERT_TRUE(early.Run(first).ok());
-  std::vector<StagePart> second = {{kPipeline, &plan, first[0].output},
-                                   {other, &plan, first[1].output}};
+  std::vector<StagePart> second = {{kPipeline, &plan, sequences, first[0].output},
+                                   {other, &plan, sequences, first[1].output}};
   ASSERT_TRUE(late.Run(second).ok());
   EXPECT_EQ(second[0].result.sequences[0].token, q.Answer(0)[0]);
   EXPECT_EQ(second[1].result.sequences[0].token, q.Answer(0)[0]);
 }
 
-TEST(HashStage, RefusesPlansThatNameMissingThings) {
+TEST(HashStage, RefusesPartsThatDoNotFit) {
   HashStage stage(kModel, {0, 6});
   EXPECT_FALSE(stage.OpenPipeline(kPipeline, {{0, 7}, 4, 4, 0, true, true, {}}).ok());
   ASSERT_TRUE(stage.OpenPipeline(kPipeline, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
   EXPECT_FALSE(stage.OpenPipeline(kPipeline, {{0, 6}, 4, 4, 0, true, true, {}}).ok());
-  const auto refused = [&](PipelineId pipeline, const StepPlan& plan) {
-    std::vector<StagePart> parts = {{pipeline, &plan}};
-    EXPECT_TRUE(stage.Run(parts).ok());
-    return !parts[0].result.error.ok();
+  const StepPlan plan;
+  const std::vector<std::byte> row(stage.row_bytes());
+  const auto refused = [&](StagePart part) {
+    EXPECT_TRUE(stage.Run({&part, 1}).ok());
+    return !part.result.error.ok();
   };
-  StepPlan plan;
-  EXPECT_TRUE(refused(PipelineId(9), plan));
+  EXPECT_FALSE(refused({kPipeline, &plan}));
+  EXPECT_TRUE(refused({PipelineId(9), &plan}));
   EXPECT_EQ(stage.refused_writes(), 1u);
-  plan.tokens = {1};
-  plan.sequences = {{SequenceId(1), 0, 1, 0, 0, 0, 1, LogitsWanted::kLast}};
-  plan.blocks = {4};
-  EXPECT_TRUE(refused(kPipeline, plan));  // no such block
-  plan.blocks = {3};
-  EXPECT_TRUE(refused(kPipeline, plan));  // never started
-  plan.started = {{SequenceId(1), std::make_shared<const SamplingParams>(), 0,
-                   std::make_shared<const std::vector<TokenId>>(1, 1)}};
-  plan.copies = {{0, -1}};
-  EXPECT_TRUE(refused(kPipeline, plan));
-  plan.copies.clear();
-  EXPECT_FALSE(refused(kPipeline, plan));
-  EXPECT_TRUE(refused(kPipeline, plan));  // started twice
+  EXPECT_TRUE(refused({.pipeline = kPipeline, .plan = &plan, .layers = LayerRange{3, 7}}));
+  EXPECT_TRUE(
+      refused({.pipeline = kPipeline, .plan = &plan, .input = row, .layers = LayerRange{3, 6}}))
+      << "a row without a token";
   stage.ClosePipeline(kPipeline);
-  EXPECT_TRUE(refused(kPipeline, plan));
+  EXPECT_TRUE(refused({kPipeline, &plan}));
 }
 
 }  // namespace

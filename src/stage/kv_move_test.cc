@@ -57,8 +57,9 @@ class Side {
     if (plan == nullptr) return false;
     std::vector<std::byte> rows;
     StepResult result;
+    const std::span<const SequenceView> sequences = tables_.Advance(*plan);
     for (const auto& stage : stages_) {
-      StagePart part{.pipeline = kPipeline, .plan = plan, .input = rows};
+      StagePart part{.pipeline = kPipeline, .plan = plan, .sequences = sequences, .input = rows};
       EXPECT_TRUE(stage->Run({&part, 1}).ok());
       EXPECT_TRUE(part.result.error.ok()) << part.result.error.ToString();
       rows = std::move(part.output);
@@ -107,6 +108,7 @@ class Side {
   std::vector<std::unique_ptr<ModelStage>> stages_;
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<sched::KvPull> pulls_;
+  SequenceTables tables_;
   std::map<std::pair<RequestId, int>, std::vector<TokenId>> tokens_;
 };
 

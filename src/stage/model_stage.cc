@@ -17,6 +17,12 @@ size_t ModelStage::row_bytes() const {
 std::pair<int, int> ModelStage::kv_heads() const { return model_->kv_heads(); }
 int ModelStage::model_kv_heads() const { return model_->spec().num_kv_heads; }
 
+StageLimits ModelStage::limits() const {
+  return {.vocab_size = model_->spec().vocab_size,
+          .max_model_len = model_->max_model_len(),
+          .max_batched_tokens = model_->max_batched_tokens()};
+}
+
 Status ModelStage::OpenPipeline(PipelineId pipeline, const StagePipeline& options) {
   const LayerRange here = layers(), range = options.layers;
   if (range.size() < 1 || !here.Contains(range)) {
@@ -137,9 +143,10 @@ void ModelStage::Place(std::span<Member> batch) {
   positions_.clear();
   for (Member& member : batch) {
     member.first_row = static_cast<int>(positions_.size());
-    const auto& tokens = member.part->plan->tokens;
     const auto positions = member.pipeline->positions();
-    tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+    for (const SequenceView& sequence : member.part->sequences) {
+      tokens_.insert(tokens_.end(), sequence.tokens.begin(), sequence.tokens.end());
+    }
     positions_.insert(positions_.end(), positions.begin(), positions.end());
   }
 }

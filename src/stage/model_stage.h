@@ -38,6 +38,7 @@ class ModelStage : public Stage {
   size_t row_bytes() const override;
   std::pair<int, int> kv_heads() const override;
   int model_kv_heads() const override;
+  StageLimits limits() const override;
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
   void ClosePipeline(PipelineId pipeline) override;
   Status Run(std::span<StagePart> parts) override;

@@ -170,7 +170,8 @@ TEST_F(ModelStageTest, ActivationsInFlightAreThoseOfACutThere) {
     EXPECT_TRUE(
         stage->OpenPipeline(PipelineId(1), {.layers = {0, layer}, .num_blocks = 2, .first = true})
             .ok());
-    StagePart part{.pipeline = PipelineId(1), .plan = &plan};
+    SequenceTables tables;
+    StagePart part{.pipeline = PipelineId(1), .plan = &plan, .sequences = tables.Advance(plan)};
     EXPECT_TRUE(stage->Run({&part, 1}).ok() && part.result.error.ok());
     return part.output;
   };
@@ -180,8 +181,10 @@ TEST_F(ModelStageTest, ActivationsInFlightAreThoseOfACutThere) {
   ASSERT_TRUE(stage->OpenPipeline(PipelineId(1), pipeline).ok());
   ASSERT_TRUE(
       stage->OpenPipeline(PipelineId(2), {.layers = {0, 3}, .num_blocks = 2, .first = true}).ok());
-  std::vector<StagePart> parts = {{.pipeline = PipelineId(1), .plan = &plan},
-                                  {.pipeline = PipelineId(2), .plan = &plan}};
+  SequenceTables tables;
+  const auto sequences = tables.Advance(plan);
+  std::vector<StagePart> parts = {{PipelineId(1), &plan, sequences},
+                                  {PipelineId(2), &plan, sequences}};
   ASSERT_TRUE(stage->Run(parts).ok() && parts[0].result.error.ok());
   ASSERT_EQ(parts[0].inner_activations.size(), 2u);
   for (const EnteringActivations& inner : parts[0].inner_activations) {
@@ -197,7 +200,7 @@ TEST_F(ModelStageTest, ActivationsInFlightAreThoseOfACutThere) {
   again.sequences[0].keep_blocks = 1;
   again.sequences[0].num_new_blocks = 0;
   const std::vector<std::byte> entering = cut_at(2);
-  StagePart some{.pipeline = PipelineId(1), .plan = &again, .input = entering};
+  StagePart some{PipelineId(1), &again, tables.Advance(again), entering};
   some.layers = LayerRange{2, 5};
   ASSERT_TRUE(stage->Run({&some, 1}).ok());
   ASSERT_TRUE(some.result.error.ok()) << some.result.error.ToString();
@@ -224,63 +227,29 @@ TEST_F(ModelStageTest, ATooLargeBatchIsSplit) {
   }
 }
 
-// Plans come from another process: an invalid plan fails, and only it.
-TEST_F(ModelStageTest, AMalformedPlanFailsAlone) {
+// Activations come from another process: a part that does not fit fails, and only it.
+TEST_F(ModelStageTest, APartThatDoesNotFitFailsAlone) {
   const std::string path = MakeTinyModel(folder_.path(), "llama-160m");
   const auto stage = NewTestStage(path);
-  StepPlan good;
-  good.id = StepId(9);
-  good.started = {{SequenceId(1), std::make_shared<const SamplingParams>(), 5,
+  StepPlan plan{.id = StepId(9), .tokens = {17, 17, 17}, .blocks = {2}};
+  plan.started = {{SequenceId(1), std::make_shared<const SamplingParams>(), 5,
                    std::make_shared<const std::vector<TokenId>>(3, 17)}};
-  good.tokens = {17, 17, 17};
-  good.blocks = {2};
-  good.sequences = {{SequenceId(1), 0, 3, 0, 0, 0, 1, LogitsWanted::kLast}};
-  const auto with = [&](auto edit) {
-    StepPlan plan = good;
-    edit(plan);
-    return plan;
-  };
-  using P = StepPlan&;
-  const std::vector<StepPlan> bad = {
-      with([](P p) { p.started.clear(); }),
-      with([](P p) { p.started[0].prompt = nullptr; }),
-      with([](P p) { p.started[0].params = nullptr; }),
-      with([](P p) { p.started.push_back(p.started[0]); }),
-      with([](P p) { p.tokens[1] = 300; }),
-      with([](P p) { p.tokens[1] = -1; }),
-      with([](P p) { p.tokens.push_back(1); }),
-      with([](P p) { p.tokens.resize(2); }),
-      with([](P p) { p.tokens.assign(65, 1); }),
-      with([](P p) { p.blocks[0] = 4; }),
-      with([](P p) { p.blocks[0] = -1; }),
-      with([](P p) { p.sequences[0].num_new_blocks = 2; }),
-      with([](P p) { p.sequences[0].num_new_blocks = 0; }),
-      with([](P p) { p.sequences[0].keep_blocks = 1; }),
-      with([](P p) { p.sequences[0].start = 14; }),
-      with([](P p) { p.sequences[0].start = 1 << 30; }),
-      with([](P p) { p.sequences[0].start = -1; }),
-      with([](P p) { p.sequences[0].num_tokens = 0; }),
-      with([](P p) { p.sequences[0].first_token = 1; }),
-      with([](P p) { p.sequences.push_back(p.sequences[0]); }),
-      with([](P p) {
-        p.copies = {{0, 4}};
-      }),
-      with([](P p) {
-        p.copies = {{-1, 0}};
-      }),
-      with([](P p) {
-        p.swap_in = {{0, 0}};
-      }),
-      with([](P p) {
-        p.swap_out = {{0, 0}};
-      }),
-  };
+  plan.sequences = {{SequenceId(1), 0, 3, 0, 0, 0, 1, LogitsWanted::kLast}};
+  SequenceTables tables;
+  const StagePart good{PipelineId(2), &plan, tables.Advance(plan)};
+  const std::vector<std::byte> rows(4 * stage->row_bytes());
+  std::vector<StagePart> bad(3, good);
+  bad[0].input = rows;
+  bad[1].input = rows;
+  bad[1].layers = LayerRange{1, 6};
+  bad[2].layers = LayerRange{0, 7};
   const StagePipeline options{.layers = {0, 6}, .num_blocks = 4, .first = true, .last = true};
   for (size_t i = 0; i < bad.size(); ++i) {
-    const PipelineId one{2 * i + 1}, other{2 * i + 2};
-    ASSERT_TRUE(stage->OpenPipeline(one, options).ok());
-    ASSERT_TRUE(stage->OpenPipeline(other, options).ok());
-    std::vector<StagePart> parts = {{one, &bad[i]}, {other, &good}, {PipelineId(1000), &good}};
+    for (const uint64_t id : {1, 2}) ASSERT_TRUE(stage->OpenPipeline(PipelineId(id), options).ok());
+    std::vector<StagePart> parts(3, good);
+    parts[0] = bad[i];
+    parts[0].pipeline = PipelineId(1);
+    parts[2].pipeline = PipelineId(1000);
     ASSERT_TRUE(stage->Run(parts).ok());
     EXPECT_EQ(parts[0].result.error.code(), StatusCode::kInvalidArgument) << i;
     EXPECT_TRUE(parts[0].result.sequences.empty()) << i;
@@ -288,12 +257,12 @@ TEST_F(ModelStageTest, AMalformedPlanFailsAlone) {
     EXPECT_TRUE(parts[1].result.sequences.at(0).token.has_value());
     EXPECT_EQ(parts[1].result.id, StepId(9));
     EXPECT_EQ(parts[2].result.error.code(), StatusCode::kNotFound);
-    // The pipeline's tables may differ from those that its plans assume: it runs no more.
-    std::vector<StagePart> again = {{one, &good}};
-    ASSERT_TRUE(stage->Run(again).ok());
-    EXPECT_FALSE(again[0].result.error.ok()) << i;
-    stage->ClosePipeline(one);
-    stage->ClosePipeline(other);
+    // Its KV lacks the step's tokens: it runs no more.
+    StagePart again = good;
+    again.pipeline = PipelineId(1);
+    ASSERT_TRUE(stage->Run({&again, 1}).ok());
+    EXPECT_FALSE(again.result.error.ok()) << i;
+    for (const uint64_t id : {1, 2}) stage->ClosePipeline(PipelineId(id));
   }
 }
 

@@ -50,6 +50,7 @@ class RankedStage : public Stage {
   size_t row_bytes() const override { return ranks_[0]->row_bytes(); }
   std::pair<int, int> kv_heads() const override { return ranks_[0]->kv_heads(); }
   int model_kv_heads() const override { return ranks_[0]->model_kv_heads(); }
+  StageLimits limits() const override { return ranks_.front()->limits(); }
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override {
     for (auto& rank : ranks_) MR_RETURN_IF_ERROR(rank->OpenPipeline(pipeline, options));
     return OkStatus();
@@ -159,7 +160,8 @@ TEST(RankedStage, AnEndedCollectiveFailsTheBatchUntilThereIsANewOne) {
   start.params = std::make_shared<const SamplingParams>();
   const StepPlan plan = OneToken(1, start);
   const auto run = [&](PipelineId id) {
-    StagePart part{.pipeline = id, .plan = &plan};
+    SequenceTables tables;
+    StagePart part{.pipeline = id, .plan = &plan, .sequences = tables.Advance(plan)};
     const Status opened = stage.OpenPipeline(id, pipeline);
     EXPECT_TRUE(opened.ok()) << opened.ToString();
     const Status ran = stage.Run({&part, 1});
@@ -197,7 +199,8 @@ TEST(RankedStage, RanksHoldTheKvHeadsOfTheWhole) {
   start.params = std::make_shared<const SamplingParams>();
   const StepPlan plan = OneToken(1, start);
   for (Stage* stage : {static_cast<Stage*>(&ranked), static_cast<Stage*>(whole.get())}) {
-    StagePart part{.pipeline = PipelineId(1), .plan = &plan};
+    SequenceTables tables;
+    StagePart part{.pipeline = PipelineId(1), .plan = &plan, .sequences = tables.Advance(plan)};
     const Status ran = stage->Run({&part, 1});
     ASSERT_TRUE(ran.ok() && part.result.error.ok()) << ran.ToString();
   }

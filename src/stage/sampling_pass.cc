@@ -12,25 +12,29 @@ SamplingPass::SamplingPass(model::Model& model, tensor::Device& device)
 }
 
 void SamplingPass::Add(StagePart& part, ModelPipeline& pipeline, int first_row) {
-  for (const SequenceStep& step : part.plan->sequences) {
-    part.result.sequences.push_back({step.id});
-    if (step.logits == LogitsWanted::kNone) continue;
-    AddRows(step, {.part = &part,
-                   .pipeline = &pipeline,
-                   .row = first_row + step.first_token,
-                   .result = part.result.sequences.size() - 1});
+  int32_t row = first_row;
+  for (const SequenceView& sequence : part.sequences) {
+    part.result.sequences.push_back({sequence.id});
+    if (sequence.logits != LogitsWanted::kNone) {
+      AddRows(sequence, {.part = &part,
+                         .pipeline = &pipeline,
+                         .row = row,
+                         .result = part.result.sequences.size() - 1});
+    }
+    row += sequence.num_tokens();
   }
 }
 
-// `row`: the row of the step's first token.
-void SamplingPass::AddRows(const SequenceStep& step, LogitsRow row) {
-  const SamplingState& state = *row.pipeline->sequence(step.id).sampling;
+// `row`: the row of the sequence's first token.
+void SamplingPass::AddRows(const SequenceView& sequence, LogitsRow row) {
+  const SamplingState& state = row.pipeline->sampling(sequence.id);
   const int known = static_cast<int>(state.tokens().size());
-  for (int i = 0; i < step.num_tokens; ++i, ++row.row) {
-    const bool last = i + 1 == step.num_tokens;
-    row.position = step.start + i + 1;
-    row.sample = last && (step.logits == LogitsWanted::kLast || row.position >= known);
-    row.prompt_logprob = step.logits == LogitsWanted::kAll && row.position < state.prompt_tokens();
+  for (int i = 0; i < sequence.num_tokens(); ++i, ++row.row) {
+    const bool last = i + 1 == sequence.num_tokens();
+    row.position = sequence.start + i + 1;
+    row.sample = last && (sequence.logits == LogitsWanted::kLast || row.position >= known);
+    row.prompt_logprob =
+        sequence.logits == LogitsWanted::kAll && row.position < state.prompt_tokens();
     if (row.sample || row.prompt_logprob) wanted_.push_back(row);
   }
 }
@@ -54,7 +58,7 @@ void SamplingPass::Run() {
 
 void SamplingPass::UseRow(const LogitsRow& wanted, std::span<float> logits) {
   SequenceResult& result = wanted.part->result.sequences[wanted.result];
-  SamplingState& state = *wanted.pipeline->sequence(result.id).sampling;
+  SamplingState& state = wanted.pipeline->sampling(result.id);
   if (wanted.prompt_logprob) {
     const TokenId next = state.tokens()[static_cast<size_t>(wanted.position)];
     auto logprobs = LogprobsAt(logits, next, state.params().prompt_logprobs.value_or(0));

@@ -37,7 +37,7 @@ class SamplingPass {
     bool sample = false;          // choose the next token
     bool prompt_logprob = false;  // log-probability of the known next token
   };
-  void AddRows(const SequenceStep& step, LogitsRow row);
+  void AddRows(const SequenceView& sequence, LogitsRow row);
   void UseRow(const LogitsRow& wanted, std::span<float> logits);
 
   model::Model& model_;

@@ -17,6 +17,7 @@
 
 #include "base/status.h"
 #include "core/plan.h"
+#include "core/sequence_tables.h"
 #include "core/step_plan.h"
 #include "core/worker_messages.h"
 
@@ -41,18 +42,33 @@ struct EnteringActivations {
   std::vector<std::byte> rows;
 };
 
-// One pipeline's step at this stage. Rows are those of plan.tokens, in order.
+// What a stage can run: bounds for the plans of its pipelines (core/step_checker.h).
+struct StageLimits {
+  int vocab_size = 0;
+  int max_model_len = 0;       // positions of a sequence
+  int max_batched_tokens = 0;  // of one part
+};
+
+// One pipeline's step at this stage. Rows are those of the sequences' tokens, in order.
 struct StagePart {
   PipelineId pipeline;
-  const StepPlan* plan = nullptr;
+  const StepPlan* plan = nullptr;           // whose sequences start and end, and whose blocks move
+  std::span<const SequenceView> sequences;  // to compute: the plan's, or some of them
   std::span<const std::byte> input;  // [tokens, row_bytes()]; empty if the stage takes tokens
   std::vector<std::byte> output;     // [tokens, row_bytes()]; empty if the stage returns tokens
   StepResult result;                 // at the last hop; at any hop `error`, if this part failed
-  std::optional<LayerRange> layers = {};  // the only layers of the pipeline to run here; unset: all
+  // The only layers of the pipeline to run here; unset: all. If set, this continues a step: its
+  // sequences have started and its blocks have moved.
+  std::optional<LayerRange> layers = {};
   // For those of the pipeline's cache_activations_at within the layers that ran; at their end they
   // are the output.
   std::vector<EnteringActivations> inner_activations = {};
 
+  int num_tokens() const {
+    int tokens = 0;
+    for (const SequenceView& s : sequences) tokens += s.num_tokens();
+    return tokens;
+  }
   LayerRange LayersOf(const StagePipeline& pipeline_here) const {
     return layers.value_or(pipeline_here.layers);
   }
@@ -80,13 +96,15 @@ class Stage {
   // The whole model's KV heads [first, end) that this rank holds.
   virtual std::pair<int, int> kv_heads() const = 0;
   virtual int model_kv_heads() const = 0;  // of all ranks
+  virtual StageLimits limits() const = 0;
 
   // kResourceExhausted: no memory for the blocks.
   virtual Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) = 0;
   virtual void ClosePipeline(PipelineId pipeline) = 0;
-  // At most one part per pipeline. Fills output or result of each. A plan that names something that
-  // its pipeline does not have fails alone: its part has result.error and the others run. A
-  // returned error means that all failed. A pipeline with a failed step runs no more.
+  // At most one part per pipeline. Fills output or result of each. A part whose input does not fit,
+  // or whose pipeline is not open, fails alone: it has result.error and the others run. A returned
+  // error means that all failed. A pipeline with a failed step runs no more. REQUIRES: the plans
+  // are within the stage's and the pipeline's limits (core/step_checker.h).
   virtual Status Run(std::span<StagePart> parts) = 0;
 
   // The box as dense bytes, the same for every layout and block size: [layer][K, V][head][token]

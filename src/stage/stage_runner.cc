@@ -36,6 +36,7 @@ Result<std::unique_ptr<StageRunner>> StageRunner::Create(std::unique_ptr<tensor:
 
 const StepResult& StageRunner::Run(const StepPlan& plan) {
   part_.plan = &plan;
+  part_.sequences = tables_.Advance(plan);
   const Status ran = stage_->Run({&part_, 1});
   if (!ran.ok()) part_.result.error = ran;
   part_.plan = nullptr;

@@ -50,6 +50,7 @@ class StageRunner {
 
   const StageRunnerOptions options_;
   std::unique_ptr<ModelStage> stage_;
+  SequenceTables tables_;
   StagePart part_;
 };
 

@@ -143,6 +143,7 @@ class Way {
  private:
   void Open() {
     pipeline_ = PipelineId(pipeline_.value() + 1);
+    tables_ = {};
     options_.stages = static_cast<int>(ranges_.size());
     scheduler_ = std::move(sched::Scheduler::Create(options_)).value();
     for (size_t h = 0; h < hops_.size(); ++h) {
@@ -173,15 +174,18 @@ class Way {
   }
 
   StepResult Run(const StepPlan& plan, size_t hops) {
+    const std::span<const SequenceView> sequences = tables_.Advance(plan);
     std::vector<std::byte> rows;
     StepResult result;
     for (size_t h = 0; h < hops; ++h) {
-      StagePart part{pipeline_, &plan, rows, {}, {}};
+      StagePart part{.pipeline = pipeline_, .plan = &plan, .sequences = sequences, .input = rows};
       const Status ran = hops_[h]->Run({&part, 1});
       EXPECT_TRUE(ran.ok() && part.result.error.ok()) << part.result.error.ToString();
-      for (const SequenceStep& s : plan.sequences) {
+      for (const SequenceView& s : sequences) {
         const LayerRange ran = s.RunsAt(ranges_[h]);
-        for (int l = ran.begin; l < ran.end; ++l) computed_[static_cast<size_t>(l)] += s.num_tokens;
+        for (int l = ran.begin; l < ran.end; ++l) {
+          computed_[static_cast<size_t>(l)] += s.num_tokens();
+        }
       }
       rows = std::move(part.output);
       result = std::move(part.result);
@@ -257,6 +261,7 @@ class Way {
   const size_t activation_bytes_max_;
   sched::SchedulerOptions options_;
   PipelineId pipeline_{0};
+  SequenceTables tables_;
   std::optional<PipelineId> left_pipeline_;
   std::map<RequestId, sched::DetachedRequest> left_;
   std::map<RequestId, std::set<int>> entered_;  // layers whose activations have arrived

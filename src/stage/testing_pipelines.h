@@ -161,7 +161,7 @@ class TestPipeline {
  public:
   TestPipeline(PipelineId id, std::vector<TestHop> hops, sched::SchedulerOptions options,
                const std::vector<TestRequest>& requests)
-      : id_(id), hops_(std::move(hops)) {
+      : id_(id), hops_(std::move(hops)), tables_(hops_.size()) {
     options.stages = static_cast<int>(hops_.size());
     scheduler_ = std::move(sched::Scheduler::Create(options)).value();
     for (size_t i = 0; i < hops_.size(); ++i) {
@@ -203,6 +203,15 @@ class TestPipeline {
     }
     return nullptr;
   }
+  // The step at its hop, where it now runs.
+  StagePart Begin(const Step& step) {
+    return {.pipeline = id_,
+            .plan = &step.plan,
+            .sequences = tables_[step.hop].Advance(step.plan),
+            .input = step.rows,
+            .output = {},
+            .result = {}};
+  }
   void Arrived(Step& step, StagePart& part) {
     ASSERT_TRUE(part.result.error.ok()) << part.result.error.ToString();
     step.rows = std::move(part.output);
@@ -219,6 +228,7 @@ class TestPipeline {
  private:
   const PipelineId id_;
   const std::vector<TestHop> hops_;
+  std::vector<SequenceTables> tables_;  // by hop
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::deque<Step> steps_;
   Answers answers_;
@@ -247,7 +257,7 @@ inline int RunPipelines(const std::vector<TestPipeline*>& pipelines,
       if (step == nullptr || rng.Between(0, 3) == 0) continue;
       if (merge == Merge::kNever && !parts.empty()) break;
       chosen.emplace_back(pipeline, step);
-      parts.push_back({.pipeline = pipeline->id(), .plan = &step->plan, .input = step->rows});
+      parts.push_back(pipeline->Begin(*step));
     }
     if (parts.empty()) continue;
     merged += parts.size() > 1;

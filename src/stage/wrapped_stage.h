@@ -18,6 +18,7 @@ class WrappedStage : public Stage {
   size_t row_bytes() const override { return inner_->row_bytes(); }
   std::pair<int, int> kv_heads() const override { return inner_->kv_heads(); }
   int model_kv_heads() const override { return inner_->model_kv_heads(); }
+  StageLimits limits() const override { return inner_->limits(); }
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override {
     return inner_->OpenPipeline(pipeline, options);
   }

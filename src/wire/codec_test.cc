@@ -113,7 +113,7 @@ TEST(Codec, RandomMessagesReachEveryField) {
   std::vector<PipelineHop> hops;
   std::vector<KvSource> sources;
   for (int i = 0; i < 60; ++i) {
-    plans.push_back(std::get<PipelineStep>(testing::RandomToWorker(rng, 6)).plan);
+    plans.push_back(*std::get<PipelineStep>(testing::RandomToWorker(rng, 6)).plan);
     for (const auto& s : plans.back().sequences) steps.push_back(s);
     for (const auto& s : plans.back().started) starts.push_back(s), params.push_back(*s.params);
     results.push_back(std::get<StepDone>(testing::RandomToController(rng, 4)).result);
@@ -139,19 +139,19 @@ TEST(Codec, RandomMessagesReachEveryField) {
 }
 
 TEST(Codec, SiblingsShareOnePrompt) {
-  PipelineStep step;
+  auto plan = std::make_shared<StepPlan>();
   const auto params = std::make_shared<const SamplingParams>();
   const auto prompt = std::make_shared<const std::vector<TokenId>>(10000, 100000);
   for (uint64_t i = 0; i < 8; ++i)
-    step.plan.started.push_back({SequenceId(i), params, i, prompt, nullptr});
+    plan->started.push_back({SequenceId(i), params, i, prompt, nullptr});
   Encoder encoder;
   Decoder decoder;
-  const auto bytes = encoder.Encode({}, ToWorker(step));
+  const auto bytes = encoder.Encode({}, ToWorker(PipelineStep{PipelineId(1), plan}));
   ASSERT_TRUE(bytes.ok());
   EXPECT_LT(bytes->size(), 31000u) << "the prompt is written once";
   const auto received = decoder.DecodeToWorker(*bytes);
   ASSERT_TRUE(received.ok());
-  const auto& started = std::get<PipelineStep>(received->message).plan.started;
+  const auto& started = std::get<PipelineStep>(received->message).plan->started;
   ASSERT_EQ(started.size(), 8u);
   EXPECT_EQ(started[0].prompt, started[7].prompt) << "and kept once";
 }

@@ -252,7 +252,7 @@ Status TakePlan(const proto::StepPlan& from, StepPlan& out) {
 
 void ToProto(const PipelineStep& from, proto::PipelineStep& to) {
   const auto& [pipeline, plan] = from;
-  const auto& [id, started, released, sequences, tokens, blocks, swap_out, swap_in, copies] = plan;
+  const auto& [id, started, released, sequences, tokens, blocks, swap_out, swap_in, copies] = *plan;
   to.set_pipeline(pipeline.value());
   proto::StepPlan& out = *to.mutable_plan();
   out.set_id(id.value());
@@ -270,7 +270,9 @@ void ToProto(const PipelineStep& from, proto::PipelineStep& to) {
 Status FromProto(const proto::PipelineStep& from, PipelineStep& out) {
   out.pipeline = PipelineId(from.pipeline());
   if (!from.has_plan()) return Missing("plan");
-  MR_RETURN_WITHIN("plan", TakePlan(from.plan(), out.plan));
+  auto plan = std::make_shared<StepPlan>();
+  MR_RETURN_WITHIN("plan", TakePlan(from.plan(), *plan));
+  out.plan = std::move(plan);
   return OkStatus();
 }
 

@@ -44,10 +44,11 @@ void ExpectNames(const Status& status, const std::string& field) {
 }
 
 PipelineStep Step() {
-  PipelineStep step = testing::DecodeStep(4);
-  step.plan.started.push_back({SequenceId(1), std::make_shared<SamplingParams>(), 5,
-                               std::make_shared<std::vector<TokenId>>(3, 7), nullptr});
-  return step;
+  const PipelineStep step = testing::DecodeStep(4);
+  auto plan = std::make_shared<StepPlan>(*step.plan);
+  plan->started.push_back({SequenceId(1), std::make_shared<SamplingParams>(), 5,
+                           std::make_shared<std::vector<TokenId>>(3, 7), nullptr});
+  return {step.pipeline, std::move(plan)};
 }
 
 void ExpectPlan(const std::string& field, const std::function<void(proto::StepPlan&)>& spoil) {
@@ -231,13 +232,14 @@ TEST(Refusals, NotAMessage) {
 
 TEST(Refusals, TooLargeToSend) {
   Encoder encoder;
-  PipelineStep step;
+  auto plan = std::make_shared<StepPlan>();
   for (int i = 0; i < 5; ++i) {
-    step.plan.started.push_back({SequenceId(1), std::make_shared<SamplingParams>(), 5,
-                                 std::make_shared<std::vector<TokenId>>(5'000'000, 1 << 20),
-                                 nullptr});
+    plan->started.push_back({SequenceId(1), std::make_shared<SamplingParams>(), 5,
+                             std::make_shared<std::vector<TokenId>>(5'000'000, 1 << 20), nullptr});
   }
-  EXPECT_EQ(encoder.Encode({}, ToWorker(std::move(step))).status().code(), StatusCode::kTooLarge);
+  EXPECT_EQ(
+      encoder.Encode({}, ToWorker(PipelineStep{PipelineId(1), std::move(plan)})).status().code(),
+      StatusCode::kTooLarge);
   EXPECT_TRUE(encoder.Encode({}, ToWorker(ClosePipeline{})).ok()) << "and it continues";
 }
 

@@ -44,7 +44,7 @@ TEST_F(Leases, ASlowPullKeepsItsSource) {
   EndPull(0);
   EXPECT_EQ(Describe().counters.moves_failed, 0u);
   ASSERT_EQ(Busy(), (std::set<uint64_t>{2}));
-  EXPECT_EQ(steps_[0].second.plan.sequences.at(0).start, 10) << "nothing is computed again";
+  EXPECT_EQ(steps_[0].second.plan->sequences.at(0).start, 10) << "nothing is computed again";
   EXPECT_EQ(Pinned(), 0);
 }
 
@@ -57,7 +57,7 @@ TEST_F(Leases, ASilentPullerLosesTheLease) {
   EndPull(0);
   EXPECT_EQ(Describe().counters.moves_failed, 1u);
   ASSERT_EQ(Busy(), (std::set<uint64_t>{2}));
-  EXPECT_EQ(steps_[0].second.plan.sequences.at(0).start, 0)
+  EXPECT_EQ(steps_[0].second.plan->sequences.at(0).start, 0)
       << "the pulled KV may be another request's";
 }
 

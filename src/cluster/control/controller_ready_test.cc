@@ -198,7 +198,7 @@ TEST_F(Waiting, OldestFirst) {
   }
   Join(3);
   ASSERT_EQ(steps_.size(), 1u);
-  EXPECT_EQ(steps_[0].second.plan.sequences.size(), 3u);
+  EXPECT_EQ(steps_[0].second.plan->sequences.size(), 3u);
   EndStep(3);
   // All three were in one step; their first tokens are delivered in the order of arrival.
   std::vector<uint64_t> delivered;

@@ -57,8 +57,8 @@ class PrefillApart : public ::testing::Test {
     ASSERT_EQ(steps_.size(), 1u);
     const PipelineStep step = steps_.front();
     steps_.clear();
-    StepResult result{.id = step.plan.id};
-    result.sequences.push_back({.id = step.plan.sequences.at(0).id, .token = 9});
+    StepResult result{.id = step.plan->id};
+    result.sequences.push_back({.id = step.plan->sequences.at(0).id, .token = 9});
     prefill_ = step.pipeline;
     c_->Receive(ConnectionId(worker), StepDone{step.pipeline, std::move(result)}, now);
     Settle(now);
@@ -163,7 +163,7 @@ class TailOfAHandOver : public HandedOver {
   }
   void ExpectTheLostLayersOnly() {
     ASSERT_EQ(steps_.size(), 1u);
-    const SequenceStep& sequence = steps_[0].plan.sequences.at(0);
+    const SequenceStep& sequence = steps_[0].plan->sequences.at(0);
     EXPECT_EQ(sequence.only_layers, (LayerRange{2, 4}));
     EXPECT_EQ(c_->counters().computed_in_part, 1u);
   }

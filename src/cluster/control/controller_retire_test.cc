@@ -246,7 +246,7 @@ TEST_F(DrainedOntoTheOthers, APromptContinuesAtAnotherPrefillWorker) {
   EXPECT_EQ(pulls_[0].second.end_token, 8);
   EndPull(0);
   EXPECT_EQ(Busy(), (std::set<uint64_t>{other}));
-  EXPECT_EQ(steps_[0].second.plan.sequences.at(0).start, 8);
+  EXPECT_EQ(steps_[0].second.plan->sequences.at(0).start, 8);
 }
 
 TEST_F(DrainedOntoTheOthers, AnIndispensableWorkerIsNotDrainedButMayLeave) {

@@ -227,8 +227,8 @@ class Migrating : public ::testing::Test {
   }
   static std::string NameOf(ConnectionId worker) { return "w" + std::to_string(worker.value()); }
   std::vector<PullKv> End(const Step& step, Time now) {
-    StepResult result{.id = step.second.plan.id};
-    for (const SequenceStep& s : step.second.plan.sequences) {
+    StepResult result{.id = step.second.plan->id};
+    for (const SequenceStep& s : step.second.plan->sequences) {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
     c_->Receive(step.first, StepDone{step.second.pipeline, std::move(result)}, now);
@@ -321,8 +321,8 @@ class LostStage : public ::testing::Test {
     const auto steps = Sent<PipelineStep>(*c_);
     EXPECT_EQ(steps.size(), 1u);
     pipeline_ = steps[0].second.pipeline;
-    StepResult result{.id = steps[0].second.plan.id};
-    result.sequences.push_back({.id = steps[0].second.plan.sequences[0].id, .token = 9});
+    StepResult result{.id = steps[0].second.plan->id};
+    result.sequences.push_back({.id = steps[0].second.plan->sequences[0].id, .token = 9});
     Receive(*c_, ConnectionId(2), StepDone{pipeline_, std::move(result)}, At(1.1));
     c_->Advance(At(1.1));
     (void)Sent<PipelineStep>(*c_);
@@ -378,7 +378,7 @@ TEST_F(LostStage, TheOtherKeepsItsKvUntilItIsFetched) {
     if (auto* close = std::get_if<ClosePipeline>(&send->message))
       closed |= close->pipeline == pipeline_;
     auto* step = std::get_if<PipelineStep>(&send->message);
-    if (step) alone = step->plan.sequences[0].only_layers == LayerRange{2, 4};
+    if (step) alone = step->plan->sequences[0].only_layers == LayerRange{2, 4};
   }
   EXPECT_TRUE(closed);
   EXPECT_TRUE(alone);

@@ -274,8 +274,8 @@ void Pipelines::Form(Pipeline& pipeline, Time now) {
   if (turns_.MayStep(pipeline.id)) {
     while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
       pipeline.prefill.Submitted(*plan, now);
-      for (WorkerId worker : pipeline.workers.front())
-        outbox_.Send(worker, PipelineStep{pipeline.id, *plan});
+      const PipelineStep step{pipeline.id, std::make_shared<const StepPlan>(*plan)};
+      for (WorkerId worker : pipeline.workers.front()) outbox_.Send(worker, step);
     }
     turns_.Stepped(pipeline.id, pipeline.scheduler->steps_in_flight() > 0, ask_again_);
   }

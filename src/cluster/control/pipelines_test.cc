@@ -75,8 +75,8 @@ class PipelinesTest : public ::testing::Test {
     pipelines_.CheckIntegrity();
   }
   void EndStep(Pipeline& pipeline, const PipelineStep& step) {
-    StepResult result{.id = step.plan.id};
-    for (const SequenceStep& s : step.plan.sequences) {
+    StepResult result{.id = step.plan->id};
+    for (const SequenceStep& s : step.plan->sequences) {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
     pipelines_.Commit(pipeline, result, now_, outputs_);

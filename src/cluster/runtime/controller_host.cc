@@ -232,7 +232,7 @@ void ControllerHost::CountSteps() {
     const auto* send = std::get_if<SendToWorker>(&action);
     const auto* step = send != nullptr ? std::get_if<PipelineStep>(&send->message) : nullptr;
     if (step == nullptr) continue;
-    const auto tokens = static_cast<int>(step->plan.tokens.size());
+    const auto tokens = static_cast<int>(step->plan->tokens.size());
     const auto bound = std::ranges::lower_bound(cluster::kIterationTokenBounds, tokens);
     ++stats_.iteration_tokens[static_cast<size_t>(bound - cluster::kIterationTokenBounds.begin())];
     stats_.iteration_tokens_sum += static_cast<uint64_t>(tokens);

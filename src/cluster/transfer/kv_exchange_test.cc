@@ -113,7 +113,8 @@ std::shared_ptr<stage::ActivationCachingStage> StageWithActivations(LayerRange l
                    std::make_shared<std::vector<TokenId>>(plan.tokens)}};
   plan.blocks = {1, 0};
   plan.sequences = {{.id = SequenceId(1), .num_tokens = 6, .num_new_blocks = 2}};
-  stage::StagePart part{kPipeline, &plan, {}, {}, {}};
+  SequenceTables tables;
+  stage::StagePart part{kPipeline, &plan, tables.Advance(plan)};
   EXPECT_TRUE(stage->Run({&part, 1}).ok() && part.result.error.ok());
   return stage;
 }

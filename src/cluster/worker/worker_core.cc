@@ -100,11 +100,12 @@ void WorkerCore::On(LoadShard& message, Time) {
   Emit(std::move(start));
 }
 
-void WorkerCore::LoadEnded(const ShardLoaded& loaded) {
+void WorkerCore::LoadEnded(const ShardLoaded& loaded, const stage::StageLimits& limits) {
   const auto found = shards_.find(loaded.shard);
   if (found == shards_.end()) return Emit(DropShard{loaded.shard});  // unloaded in the meantime
   const TensorRank rank = found->second.load.rank;
   found->second.loaded = loaded.status.ok();
+  found->second.limits = limits;
   found->second.same_as.reset();
   if (!loaded.status.ok()) shards_.erase(found);
   Emit(SendUp{loaded});
@@ -189,9 +190,8 @@ void WorkerCore::On(OpenPipeline& message, Time) {
     ++counters_.refused;
     return Emit(SendUp{PipelineOpened{id, std::move(ok)}});
   }
-  Pipeline pipeline;
-  pipeline.open = std::move(message);
-  pipeline.shard = pipeline.hop().shards[static_cast<size_t>(pipeline.open.rank)];
+  const StepLimits limits = LimitsOf(message);
+  const Pipeline& pipeline = pipelines_.try_emplace(id, std::move(message), limits).first->second;
   Emit(StartPipeline{pipeline.shard,
                      id,
                      {.layers = pipeline.hop().layers,
@@ -202,7 +202,19 @@ void WorkerCore::On(OpenPipeline& message, Time) {
                       .last = pipeline.last(),
                       .eos_token_ids = pipeline.open.eos_token_ids,
                       .cache_activations_at = pipeline.open.cache_activations_at}});
-  pipelines_.emplace(id, std::move(pipeline));
+}
+
+// REQUIRES: CheckOpen has passed.
+StepLimits WorkerCore::LimitsOf(const OpenPipeline& message) const {
+  const PipelineHop& hop = message.hops[static_cast<size_t>(message.hop)];
+  const stage::StageLimits& stage =
+      shards_.at(hop.shards[static_cast<size_t>(message.rank)]).limits;
+  return {.block_size = message.block_size,
+          .num_blocks = message.num_blocks,
+          .num_host_blocks = message.num_host_blocks,
+          .max_batched_tokens = std::min(message.max_batched_tokens, stage.max_batched_tokens),
+          .max_model_len = stage.max_model_len,
+          .vocab_size = stage.vocab_size};
 }
 
 void WorkerCore::PipelineStarted(PipelineId id, const Status& status) {

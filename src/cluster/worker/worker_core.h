@@ -18,12 +18,13 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "core/sequence_tables.h"
+#include "core/step_checker.h"
 #include "core/worker_messages.h"
 #include "stage/stage.h"
 
@@ -100,7 +101,8 @@ struct WorkerCounters {
   uint64_t batches = 0, parts = 0;
   // Repeated messages, and messages for pipelines that are closed or broken.
   uint64_t stale_steps = 0, stale_activations = 0, stale_orders = 0;
-  uint64_t refused = 0;  // messages that violated the protocol
+  uint64_t refused = 0;        // messages that violated the protocol
+  uint64_t refused_plans = 0;  // those of them that were unsound plans (StepChecker)
 };
 
 // Steps of one shard that are ready to run.
@@ -108,7 +110,12 @@ struct ReadyBatch {
   struct Part {
     PipelineId pipeline;
     std::shared_ptr<const StepPlan> plan;
+    // Its views are valid until the batch has ended.
+    std::shared_ptr<const SequenceTables> tables;
+    std::span<const SequenceView> sequences;
     ActivationBytes input;  // null at a pipeline's first hop
+
+    stage::StagePart AsStagePart() const;  // valid as long as this part
   };
   ShardId shard;
   std::vector<Part> parts;
@@ -134,7 +141,8 @@ class WorkerCore {
   // Sets the identity that the next Join sends. With it, a controller of another model does not use
   // this worker's shards.
   void Identify(WorkerIdentity identity) { options_.join.identity = std::move(identity); }
-  void LoadEnded(const ShardLoaded& loaded);
+  // `limits`: the loaded stage's.
+  void LoadEnded(const ShardLoaded& loaded, const stage::StageLimits& limits);
   void LoadProgress(const ShardProgress& progress);
   void PipelineStarted(PipelineId pipeline, const Status& status);
   void PullEnded(const PullDone& done);
@@ -169,12 +177,18 @@ class WorkerCore {
   struct Shard {
     LoadShard load;
     bool loaded = false;
+    stage::StageLimits limits;       // if loaded
     bool orphan = false;             // of an earlier session; its weights may be reused
     std::optional<ShardId> same_as;  // the shard whose weights it reuses, while it loads
     std::deque<BatchOrder> orders;   // from rank 0, if this is another rank
     uint64_t turn = 0;               // when it last ran
   };
   struct Pipeline {
+    Pipeline(OpenPipeline opened, const StepLimits& limits)
+        : open(std::move(opened)),
+          shard(hop().shards[static_cast<size_t>(open.rank)]),
+          checker(limits) {}
+
     OpenPipeline open;
     ShardId shard;
     bool started = false;
@@ -184,8 +198,8 @@ class WorkerCore {
     std::optional<StepId> newest;  // the newest step that has arrived
     std::optional<StepId> taken;   // the newest step that runs or has run
     std::map<StepId, ActivationBytes> inputs;
-    // The sequences that the stage will know once the waiting steps have run.
-    std::unordered_set<SequenceId> known;
+    StepChecker checker;  // of plans as they arrive
+    std::shared_ptr<SequenceTables> tables = std::make_shared<SequenceTables>();  // as steps run
     uint64_t turn = 0;
 
     const PipelineHop& hop() const { return open.hops[static_cast<size_t>(open.hop)]; }
@@ -207,7 +221,9 @@ class WorkerCore {
   void On(const Leave& message, Time now);
 
   Status CheckOpen(const OpenPipeline& message) const;
+  // In which order plans may arrive, and what they may name.
   Status CheckStep(Pipeline& pipeline, const StepPlan& plan);
+  StepLimits LimitsOf(const OpenPipeline& message) const;
   void Forward(const Pipeline& pipeline, const PipelineStep& step);
   void Break(PipelineId id, Pipeline& pipeline, const Status& reason,
              std::optional<WorkerId> suspect);

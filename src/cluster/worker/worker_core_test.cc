@@ -11,6 +11,8 @@ namespace {
 
 constexpr PipelineId kPipeline{7};
 constexpr ShardId kShard{3};
+constexpr stage::StageLimits kLimits = {
+    .vocab_size = 100, .max_model_len = 64, .max_batched_tokens = 64};
 
 template <typename T>
 std::vector<T> Take(WorkerCore& core) {
@@ -37,7 +39,7 @@ void OpenHop(WorkerCore& core, int hop) {
   const LayerRange layers[] = {{0, 2}, {2, 4}};
   Welcomed(core, 1);
   core.FromController(Load(kShard, layers[hop]), {});
-  core.LoadEnded({.shard = kShard});
+  core.LoadEnded({.shard = kShard}, kLimits);
   WorkerAddress other;
   other.incarnation = Incarnation(10);
   std::vector<PipelineHop> hops = {{layers[0], {other}, {ShardId(2)}},
@@ -55,15 +57,19 @@ void OpenHop(WorkerCore& core, int hop) {
 }
 void OpenSecondHop(WorkerCore& core) { OpenHop(core, 1); }
 
-PipelineStep Step(uint64_t id) {
-  PipelineStep step{kPipeline, {}};
-  step.plan.id = StepId(id);
-  if (id == 1) step.plan.started = {{SequenceId(1), nullptr, 0, nullptr}};
-  step.plan.tokens = {5};
-  step.plan.blocks = {0};
-  step.plan.sequences = {{SequenceId(1), static_cast<int>(id) - 1, 1, 0, 0, 0, 1}};
-  return step;
+std::shared_ptr<StepPlan> Plan(uint64_t id) {
+  auto plan = std::make_shared<StepPlan>();
+  plan->id = StepId(id);
+  if (id == 1) {
+    plan->started = {{SequenceId(1), std::make_shared<const SamplingParams>(), 0,
+                      std::make_shared<const std::vector<TokenId>>(1, 5)}};
+  }
+  plan->tokens = {5};
+  plan->blocks = {0};
+  plan->sequences = {{SequenceId(1), static_cast<int>(id) - 1, 1, 0, 0, 0, 1}};
+  return plan;
 }
+PipelineStep Step(uint64_t id) { return {kPipeline, Plan(id)}; }
 
 ActivationBytes SomeActivations() { return std::make_shared<const std::vector<std::byte>>(8); }
 
@@ -94,6 +100,43 @@ TEST(WorkerCore, AMissingStepBreaksThePipeline) {
   const auto sent = Take<SendUp>(core);
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(std::get<PipelineBroken>(sent[0].message).pipeline, kPipeline);
+}
+
+// Plans are checked as they arrive, against what the waiting ones will have done by then. The
+// limits are the pipeline's and the stage's.
+TEST(WorkerCore, AnUnsoundPlanBreaksThePipelineBeforeItRuns) {
+  const std::vector<void (*)(StepPlan&)> edits = {
+      [](StepPlan& plan) { plan.sequences[0].id = SequenceId(2); },
+      [](StepPlan& plan) { plan.blocks[0] = 8; },
+      [](StepPlan& plan) { plan.tokens[0] = 100; },
+      [](StepPlan& plan) { plan.sequences[0].start = 64; },
+      [](StepPlan& plan) { plan.sequences[0].keep_blocks = 2; },
+  };
+  for (size_t i = 0; i <= edits.size(); ++i) {
+    WorkerCore core({});
+    OpenHop(core, 0);
+    core.FromController(Step(1), {});
+    auto plan = Plan(2);
+    plan->sequences[0].keep_blocks = 1;  // it has one by then
+    if (i < edits.size()) edits[i](*plan);
+    core.FromController(PipelineStep{kPipeline, plan}, {});
+    EXPECT_EQ(core.counters().refused_plans, i < edits.size() ? 1u : 0u) << i;
+    EXPECT_EQ(Take<SendUp>(core).size(), i < edits.size() ? 1u : 0u) << i;
+  }
+}
+
+TEST(WorkerCore, APlanIsNotCopiedOnItsWay) {
+  WorkerCore core({});
+  OpenHop(core, 0);
+  const std::shared_ptr<const StepPlan> plan = Plan(1);
+  core.FromController(PipelineStep{kPipeline, plan}, {});
+  const auto sent = Take<SendToPeer>(core);
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(std::get<PipelineStep>(sent[0].message).plan, plan);
+  const auto batch = core.NextBatch({});
+  ASSERT_TRUE(batch);
+  EXPECT_EQ(batch->parts[0].plan, plan);
+  EXPECT_EQ(batch->parts[0].sequences[0].tokens.data(), plan->tokens.data());
 }
 
 // After a failed step the stage's tables are wrong, so all later steps would fail.
@@ -127,7 +170,7 @@ void OpenSecondRank(WorkerCore& core) {
   load.rank = {1, 2};
   load.ranks.resize(2);
   core.FromController(load, {});
-  core.LoadEnded({.shard = kShard});
+  core.LoadEnded({.shard = kShard}, kLimits);
   WorkerAddress next;
   next.incarnation = Incarnation(10);
   const std::vector<PipelineHop> hops = {{{0, 2}, {{}, {}}, {ShardId(2), kShard}},
@@ -221,7 +264,7 @@ TEST(WorkerCore, DropsShardsOfEarlierSessions) {
     const auto starts = Take<StartLoad>(core);
     ASSERT_EQ(starts.size(), 1u);
     EXPECT_EQ(starts[0].same_as.has_value(), session > 1);
-    core.LoadEnded({.shard = id});
+    core.LoadEnded({.shard = id}, kLimits);
     EXPECT_EQ(core.shards(), 1u);
     EXPECT_EQ(Take<DropShard>(core).size(), session > 1 ? 1u : 0u);
     core.SessionDown({});
@@ -256,10 +299,10 @@ TEST(WorkerCore, JoinsAgainWhenNoSourceHadTheWeights) {
   WorkerCore core({});
   Welcomed(core, 1);
   core.FromController(Load(kShard, {0, 2}), {});
-  core.LoadEnded({.shard = kShard, .status = DataLoss("a damaged file")});
+  core.LoadEnded({.shard = kShard, .status = DataLoss("a damaged file")}, {});
   EXPECT_TRUE(Take<EndSession>(core).empty());
   core.FromController(Load(ShardId(4), {0, 2}), {});
-  core.LoadEnded({.shard = ShardId(4), .status = Unavailable("no worker gave them")});
+  core.LoadEnded({.shard = ShardId(4), .status = Unavailable("no worker gave them")}, {});
   const auto ends = Take<EndSession>(core);
   ASSERT_EQ(ends.size(), 1u);
   EXPECT_FALSE(ends[0].for_good);

@@ -145,12 +145,9 @@ void WorkerHost::Compute() {
 
 void WorkerHost::RunBatch(const ReadyBatch& batch) {
   const std::shared_ptr<stage::Stage> stage = StageOf(batch.shard);
-  std::vector<stage::StagePart> parts(batch.parts.size());
-  for (size_t i = 0; i < parts.size(); ++i) {
-    parts[i].pipeline = batch.parts[i].pipeline;
-    parts[i].plan = batch.parts[i].plan.get();
-    if (batch.parts[i].input) parts[i].input = *batch.parts[i].input;
-  }
+  std::vector<stage::StagePart> parts;
+  parts.reserve(batch.parts.size());
+  for (const ReadyBatch::Part& part : batch.parts) parts.push_back(part.AsStagePart());
   mutex_.unlock();
   const Status status =
       stage ? stage->Run(parts) : FailedPrecondition("the batch's weights were unloaded");
@@ -209,13 +206,14 @@ void WorkerHost::Load() {
     LoadedShard loaded = loader_(job.load, job.same, progress);
     lock.lock();
     loaded.facts.shard = shard;
+    const stage::StageLimits limits = loaded.stage ? loaded.stage->limits() : stage::StageLimits{};
     if (loaded.stage) {
       stages_[shard] = std::make_shared<stage::ActivationCachingStage>(
           std::move(loaded.stage), ActivationCacheBytesFor(loaded.facts));
     }
     if (loaded.abort) aborts_[shard] = std::move(loaded.abort);
     if (loaded.identity) core_.Identify(std::move(*loaded.identity));
-    core_.LoadEnded(loaded.facts);
+    core_.LoadEnded(loaded.facts, limits);
     Flush();
   }
 }

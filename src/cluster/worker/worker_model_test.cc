@@ -66,12 +66,14 @@ class RanksOfAStage : public testing::Test {
     plan.started = {{SequenceId(1), std::make_shared<SamplingParams>(), 1,
                      std::make_shared<std::vector<TokenId>>(plan.tokens)}};
     plan.sequences = {{.id = SequenceId(1), .num_tokens = 3, .num_new_blocks = 1}};
+    SequenceTables tables;
+    const std::span<const SequenceView> sequences = tables.Advance(plan);
     std::array<stage::StagePart, kRanks> parts;
     std::array<Status, kRanks> ran;
     Together([&](size_t r) {
       ran[r] =
           stages[r]->OpenPipeline(pipeline, {.layers = kLayers, .num_blocks = 1, .first = true});
-      parts[r] = {.pipeline = pipeline, .plan = &plan};
+      parts[r] = {.pipeline = pipeline, .plan = &plan, .sequences = sequences};
       if (ran[r].ok()) ran[r] = stages[r]->Run({&parts[r], 1});
       stages[r]->ClosePipeline(pipeline);
     });

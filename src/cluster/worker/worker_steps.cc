@@ -11,12 +11,6 @@
 namespace millrace::cluster {
 namespace {
 
-bool BlocksWithin(const std::vector<BlockCopy>& copies, int from, int to) {
-  return std::ranges::all_of(copies, [&](const BlockCopy& c) {
-    return c.from >= 0 && c.from < from && c.to >= 0 && c.to < to;
-  });
-}
-
 // Whether the step only decodes, one token for each sequence.
 bool IsDecode(const StepPlan& plan) {
   return std::ranges::all_of(plan.sequences,
@@ -25,9 +19,16 @@ bool IsDecode(const StepPlan& plan) {
 
 }  // namespace
 
-// Checks what the stage relies on, so that a peer's mistake cannot crash this process.
+stage::StagePart ReadyBatch::Part::AsStagePart() const {
+  return {.pipeline = pipeline,
+          .plan = plan.get(),
+          .sequences = sequences,
+          .input = input ? std::span<const std::byte>(*input) : std::span<const std::byte>(),
+          .output = {},
+          .result = {}};
+}
+
 Status WorkerCore::CheckStep(Pipeline& pipeline, const StepPlan& plan) {
-  const int blocks = pipeline.open.num_blocks, host = pipeline.open.num_host_blocks;
   if (pipeline.steps.size() >= WorkerCoreOptions::kStepsWaitingMax) {
     return ResourceExhausted(
         fmt::format("{} steps are waiting, which is the limit", pipeline.steps.size()));
@@ -37,23 +38,9 @@ Status WorkerCore::CheckStep(Pipeline& pipeline, const StepPlan& plan) {
     return InvalidArgument(fmt::format("step {} arrived after step {}: a step is missing",
                                        plan.id.value(), pipeline.newest->value()));
   }
-  if (plan.sequences.empty() || std::ssize(plan.tokens) > pipeline.open.max_batched_tokens) {
-    return InvalidArgument(fmt::format("a step must not have {} sequences and {} tokens",
-                                       plan.sequences.size(), plan.tokens.size()));
-  }
-  if (!std::ranges::all_of(plan.blocks, [&](int b) { return b >= 0 && b < blocks; }) ||
-      !BlocksWithin(plan.copies, blocks, blocks) || !BlocksWithin(plan.swap_out, blocks, host) ||
-      !BlocksWithin(plan.swap_in, host, blocks)) {
-    return InvalidArgument("a block is outside the pipeline's pool");
-  }
-  for (SequenceId id : plan.released) pipeline.known.erase(id);
-  for (const SequenceStart& start : plan.started) pipeline.known.insert(start.id);
-  for (const SequenceStep& s : plan.sequences) {
-    if (pipeline.known.contains(s.id)) continue;
-    return InvalidArgument(
-        fmt::format("the step uses sequence {}, which was never started", s.id.value()));
-  }
-  return OkStatus();
+  Status sound = pipeline.checker.Check(plan);
+  if (!sound.ok()) ++counters_.refused_plans;
+  return sound;
 }
 
 void WorkerCore::On(PipelineStep& message, Time) {
@@ -63,17 +50,17 @@ void WorkerCore::On(PipelineStep& message, Time) {
     return;
   }
   Pipeline& pipeline = found->second;
-  if (pipeline.newest && message.plan.id <= *pipeline.newest) {  // a repetition
+  if (pipeline.newest && message.plan->id <= *pipeline.newest) {  // a repetition
     ++counters_.stale_steps;
     return;
   }
-  if (const Status ok = CheckStep(pipeline, message.plan); !ok.ok()) {
+  if (const Status ok = CheckStep(pipeline, *message.plan); !ok.ok()) {
     ++counters_.refused;
     return Break(message.pipeline, pipeline, ok, std::nullopt);
   }
-  pipeline.newest = message.plan.id;
+  pipeline.newest = message.plan->id;
   Forward(pipeline, message);
-  pipeline.steps.push_back(std::make_shared<const StepPlan>(std::move(message.plan)));
+  pipeline.steps.push_back(std::move(message.plan));
 }
 
 void WorkerCore::Forward(const Pipeline& pipeline, const PipelineStep& step) {
@@ -209,6 +196,8 @@ void WorkerCore::Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch) {
   part.plan = std::move(pipeline.steps.front());
   pipeline.steps.pop_front();
   pipeline.taken = part.plan->id;
+  part.sequences = pipeline.tables->Advance(*part.plan);
+  part.tables = pipeline.tables;
   pipeline.turn = ++turns_;
   if (pipeline.first()) return;
   auto input = pipeline.inputs.extract(part.plan->id);

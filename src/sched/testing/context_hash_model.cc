@@ -62,13 +62,14 @@ void ContextHashModel::CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block,
   std::copy_n(from.begin() + from_block * size, size, to.begin() + to_block * size);
 }
 
-uint64_t& ContextHashModel::SlotOf(const State& state, int position) {
+uint64_t& ContextHashModel::SlotOf(const SequenceView& sequence, int position) {
   const size_t block = position / options_.block_size;
-  MR_CHECK(block < state.table.size())
-      << "position " << position << " of sequence " << state.start.id << " is beyond its "
-      << state.table.size() << " blocks";
-  return device_[static_cast<size_t>(state.table[block]) * options_.block_size +
-                 position % options_.block_size];
+  MR_CHECK(block < sequence.blocks.size())
+      << "position " << position << " of sequence " << sequence.id << " is beyond its "
+      << sequence.blocks.size() << " blocks";
+  const BlockIndex index = sequence.blocks[block];
+  MR_CHECK(index >= 0 && index < options_.num_blocks) << "block " << index << " does not exist";
+  return device_[static_cast<size_t>(index) * options_.block_size + position % options_.block_size];
 }
 
 void ContextHashModel::Pull(const ContextHashModel& from, std::span<const BlockIndex> from_table,
@@ -82,63 +83,51 @@ void ContextHashModel::Pull(const ContextHashModel& from, std::span<const BlockI
 }
 
 StepResult ContextHashModel::Run(const StepPlan& plan) {
-  for (SequenceId id : plan.released) {
-    MR_CHECK(sequences_.erase(id) == 1) << "sequence " << id << " released but never started";
-  }
+  for (SequenceId id : plan.released) tokens_.erase(id);
   for (const SequenceStart& start : plan.started) {
-    State state{start, {}, *start.prompt};
-    if (start.output) {
-      state.tokens.insert(state.tokens.end(), start.output->begin(), start.output->end());
-    }
-    MR_CHECK(sequences_.emplace(start.id, std::move(state)).second)
-        << "sequence " << start.id << " started twice";
+    std::vector<TokenId>& tokens = tokens_[start.id] = *start.prompt;
+    if (start.output) tokens.insert(tokens.end(), start.output->begin(), start.output->end());
   }
+  const std::span<const SequenceView> sequences = tables_.Advance(plan);
   for (const BlockCopy& c : plan.swap_out) CopyBlock(host_, c.to, device_, c.from);
   for (const BlockCopy& c : plan.swap_in) CopyBlock(device_, c.to, host_, c.from);
   for (const BlockCopy& c : plan.copies) CopyBlock(device_, c.to, device_, c.from);
   StepResult result;
   result.id = plan.id;
-  for (const SequenceStep& step : plan.sequences) {
-    result.sequences.push_back(RunSequence(plan, step));
+  for (const SequenceView& sequence : sequences) {
+    result.sequences.push_back(RunSequence(sequence));
   }
   return result;
 }
 
-SequenceResult ContextHashModel::RunSequence(const StepPlan& plan, const SequenceStep& step) {
-  const auto found = sequences_.find(step.id);
-  MR_CHECK(found != sequences_.end()) << "sequence " << step.id << " was never started";
-  State& state = found->second;
-  MR_CHECK(step.keep_blocks <= std::ssize(state.table) && step.num_tokens >= 1);
-  state.table.resize(step.keep_blocks);
-  for (BlockIndex block : plan.NewBlocksOf(step)) {
-    MR_CHECK(block >= 0 && block < options_.num_blocks) << "block " << block << " does not exist";
-    state.table.push_back(block);
-  }
-  const std::vector<TokenId>& prompt = *state.start.prompt;
-  const int prompt_tokens = static_cast<int>(prompt.size());
+SequenceResult ContextHashModel::RunSequence(const SequenceView& sequence) {
+  MR_CHECK(sequence.num_tokens() >= 1);
+  std::vector<TokenId>& tokens = tokens_.at(sequence.id);
+  const SequenceStart& start = *sequence.started;
+  const int prompt_tokens = static_cast<int>(start.prompt->size());
   SequenceResult result;
-  result.id = step.id;
+  result.id = sequence.id;
   Fold fold;
-  for (int p = 0; p < step.start; ++p) fold.Add(SlotOf(state, p));
-  for (int i = 0; i < step.num_tokens; ++i) {
-    const int p = step.start + i;
-    const TokenId token = plan.TokensOf(step)[i];
-    MR_CHECK(p <= std::ssize(state.tokens)) << "tokens before position " << p << " were not sent";
-    if (p == std::ssize(state.tokens)) state.tokens.push_back(token);
-    MR_CHECK(token == state.tokens[p]) << "the token at position " << p << " changed";
-    if (options_.layer && !step.Enters(*options_.layer)) continue;
-    fold.Add(SlotOf(state, p) = SlotValue(fold, token, p));
-    if (step.logits == LogitsWanted::kAll && p + 1 < prompt_tokens) {
+  for (int p = 0; p < sequence.start; ++p) fold.Add(SlotOf(sequence, p));
+  for (int i = 0; i < sequence.num_tokens(); ++i) {
+    const int p = sequence.start + i;
+    const TokenId token = sequence.tokens[i];
+    MR_CHECK(p <= std::ssize(tokens)) << "tokens before position " << p << " were not sent";
+    if (p == std::ssize(tokens)) tokens.push_back(token);
+    MR_CHECK(token == tokens[p]) << "the token at position " << p << " changed";
+    if (options_.layer && !sequence.Enters(*options_.layer)) continue;
+    fold.Add(SlotOf(sequence, p) = SlotValue(fold, token, p));
+    if (sequence.logits == LogitsWanted::kAll && p + 1 < prompt_tokens) {
       const float logprob = -static_cast<float>(UnitDouble(fold.value));
-      result.prompt_logprobs.push_back({{prompt[p + 1], logprob, 1}, {}});
+      result.prompt_logprobs.push_back({{(*start.prompt)[p + 1], logprob, 1}, {}});
     }
   }
-  if (step.logits == LogitsWanted::kNone) return result;
-  const SamplingParams& params = *state.start.params;
-  const int position = step.start + step.num_tokens;
-  const auto output = std::span<const TokenId>(state.tokens)
-                          .subspan(prompt_tokens, std::max(position - prompt_tokens, 0));
-  result.token = Sample(fold, position, output, params, state.start.seed);
+  if (sequence.logits == LogitsWanted::kNone) return result;
+  const SamplingParams& params = *start.params;
+  const int position = sequence.end();
+  const auto output = std::span<const TokenId>(tokens).subspan(
+      prompt_tokens, std::max(position - prompt_tokens, 0));
+  result.token = Sample(fold, position, output, params, start.seed);
   if (params.logprobs) {
     const float logprob = -static_cast<float>(UnitDouble(Mix64(fold.value)));
     result.logprobs = PositionLogprobs{{*result.token, logprob, 1}, {}};

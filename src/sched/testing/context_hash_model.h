@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/ids.h"
+#include "core/sequence_tables.h"
 #include "core/step_plan.h"
 
 namespace millrace::sched {
@@ -53,14 +54,9 @@ class ContextHashModel {
   // Loses the content of these blocks.
   void Drop(std::span<const BlockIndex> blocks);
 
-  int num_sequences() const { return static_cast<int>(sequences_.size()); }
+  int num_sequences() const { return static_cast<int>(tables_.num_sequences()); }
 
  private:
-  struct State {
-    SequenceStart start;
-    std::vector<BlockIndex> table;
-    std::vector<TokenId> tokens;  // as far as sent to this executor
-  };
   // The context so far as one number.
   struct Fold {
     uint64_t value = 0;
@@ -73,13 +69,14 @@ class ContextHashModel {
                  const SamplingParams& params, uint64_t seed) const;
   void CopyBlock(std::vector<uint64_t>& to, BlockIndex to_block, const std::vector<uint64_t>& from,
                  BlockIndex from_block) const;
-  uint64_t& SlotOf(const State& state, int position);
-  SequenceResult RunSequence(const StepPlan& plan, const SequenceStep& step);
+  uint64_t& SlotOf(const SequenceView& sequence, int position);
+  SequenceResult RunSequence(const SequenceView& sequence);
 
   ContextHashOptions options_;
   std::vector<uint64_t> device_;
   std::vector<uint64_t> host_;
-  std::unordered_map<SequenceId, State> sequences_;
+  SequenceTables tables_;
+  std::unordered_map<SequenceId, std::vector<TokenId>> tokens_;  // as far as sent
 };
 
 }  // namespace millrace::sched

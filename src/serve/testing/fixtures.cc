@@ -112,13 +112,6 @@ void Gate::Pass() {
 RecitingStage::RecitingStage(std::vector<TokenId> script, Gate* gate)
     : script_(std::move(script)), gate_(gate) {}
 
-Status RecitingStage::OpenPipeline(PipelineId pipeline, const stage::StagePipeline&) {
-  pipelines_[pipeline];
-  return OkStatus();
-}
-
-void RecitingStage::ClosePipeline(PipelineId pipeline) { pipelines_.erase(pipeline); }
-
 size_t RecitingStage::KvBytes(const stage::KvBox&) const { return 0; }
 
 Status RecitingStage::ReadKv(PipelineId, const stage::KvBox&, std::span<const BlockIndex>,
@@ -134,23 +127,18 @@ Status RecitingStage::WriteKv(PipelineId, const stage::KvBox&, std::span<const B
 Status RecitingStage::Run(std::span<stage::StagePart> parts) {
   if (gate_ != nullptr) gate_->Pass();
   for (stage::StagePart& part : parts) {
-    const StepPlan& plan = *part.plan;
-    Sequences& sequences = pipelines_.at(part.pipeline);
-    for (SequenceId id : plan.released) sequences.erase(id);
-    for (const SequenceStart& start : plan.started) {
-      sequences[start.id] = {.params = start.params, .prompt = start.prompt};
-    }
-    part.result = {.id = plan.id};
-    for (const SequenceStep& step : plan.sequences) {
-      part.result.sequences.push_back(Answer(sequences.at(step.id), step));
+    part.result = {.id = part.plan->id};
+    for (const SequenceView& sequence : part.sequences) {
+      part.result.sequences.push_back(Answer(sequence));
     }
   }
   return OkStatus();
 }
 
-SequenceResult RecitingStage::Answer(const Known& known, const SequenceStep& step) const {
-  const auto& prompt = *known.prompt;
-  SequenceResult result{.id = step.id};
+SequenceResult RecitingStage::Answer(const SequenceView& sequence) const {
+  const auto& prompt = *sequence.started->prompt;
+  const SamplingParams& params = *sequence.started->params;
+  SequenceResult result{.id = sequence.id};
   auto logprobs = [](TokenId chosen, int top) {
     PositionLogprobs position{.chosen = {.token = chosen, .logprob = -0.5f, .rank = 1}};
     for (int i = 1; i <= top; ++i) {
@@ -158,21 +146,21 @@ SequenceResult RecitingStage::Answer(const Known& known, const SequenceStep& ste
     }
     return position;
   };
-  if (step.logits == LogitsWanted::kAll) {
-    for (int at = step.start + 1; at <= step.start + step.num_tokens; ++at) {
+  if (sequence.logits == LogitsWanted::kAll) {
+    for (int at = sequence.start + 1; at <= sequence.end(); ++at) {
       if (at >= static_cast<int>(prompt.size())) break;
       result.prompt_logprobs.push_back(
-          logprobs(prompt[static_cast<size_t>(at)], known.params->prompt_logprobs.value_or(0)));
+          logprobs(prompt[static_cast<size_t>(at)], params.prompt_logprobs.value_or(0)));
     }
   }
-  if (step.logits == LogitsWanted::kNone) return result;
-  const auto output = static_cast<size_t>(step.start + step.num_tokens) - prompt.size();
+  if (sequence.logits == LogitsWanted::kNone) return result;
+  const auto output = static_cast<size_t>(sequence.end()) - prompt.size();
   if (prompt.front() == kFailingToken) {
     result.error = Internal("logits are not numbers at /secret/path");
     return result;
   }
   result.token = script_[output % script_.size()];
-  if (known.params->logprobs) result.logprobs = logprobs(*result.token, *known.params->logprobs);
+  if (params.logprobs) result.logprobs = logprobs(*result.token, *params.logprobs);
   return result;
 }
 

@@ -4,11 +4,9 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/clock.h"
@@ -55,8 +53,9 @@ class RecitingStage : public stage::Stage {
   size_t row_bytes() const override { return sizeof(float); }
   std::pair<int, int> kv_heads() const override { return {0, 1}; }
   int model_kv_heads() const override { return 1; }
-  Status OpenPipeline(PipelineId pipeline, const stage::StagePipeline& options) override;
-  void ClosePipeline(PipelineId pipeline) override;
+  stage::StageLimits limits() const override { return {kTinyVocab, 1 << 20, 1 << 20}; }
+  Status OpenPipeline(PipelineId, const stage::StagePipeline&) override { return OkStatus(); }
+  void ClosePipeline(PipelineId) override {}
   Status Run(std::span<stage::StagePart> parts) override;
   size_t KvBytes(const stage::KvBox& box) const override;
   Status ReadKv(PipelineId pipeline, const stage::KvBox& box, std::span<const BlockIndex> blocks,
@@ -68,16 +67,10 @@ class RecitingStage : public stage::Stage {
   static constexpr TokenId kFailingToken = '\x01';
 
  private:
-  struct Known {
-    std::shared_ptr<const SamplingParams> params;
-    std::shared_ptr<const std::vector<TokenId>> prompt;
-  };
-  using Sequences = std::unordered_map<SequenceId, Known>;
-  SequenceResult Answer(const Known& known, const SequenceStep& step) const;
+  SequenceResult Answer(const SequenceView& sequence) const;
 
   const std::vector<TokenId> script_;
   Gate* const gate_;
-  std::map<PipelineId, Sequences> pipelines_;
 };
 
 // A reply that records what is sent. It stands for a client, which can disconnect.

@@ -13,7 +13,7 @@ constexpr Duration kTick = Duration::Millis(250);
 
 size_t BytesOf(const ToWorker& message) {
   const auto* step = std::get_if<PipelineStep>(&message);
-  return 96 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
+  return 96 + (step ? step->plan->tokens.size() * 4 + step->plan->sequences.size() * 32 : 0);
 }
 
 ConnectionId NameOf(NetworkConnectionId id) { return ConnectionId(id); }
@@ -196,9 +196,14 @@ void ControllerProcess::Deliver(RequestOutput& output) {
 bool ControllerProcess::Spoil(ToWorker& message) {
   const Defect defect = world_.defect();
   if (auto* step = std::get_if<PipelineStep>(&message)) {
-    StepPlan& plan = step->plan;
-    if (defect == Defect::kSkipBlock && plan.id == StepId(3)) plan.sequences[0].keep_blocks += 4;
-    if (defect == Defect::kWrongBlock && plan.blocks.size() > 1) plan.blocks[0] = plan.blocks[1];
+    const bool skip = defect == Defect::kSkipBlock && step->plan->id == StepId(3);
+    const bool wrong = defect == Defect::kWrongBlock && step->plan->blocks.size() > 1;
+    if (skip || wrong) {
+      auto plan = std::make_shared<StepPlan>(*step->plan);
+      if (skip) plan->sequences[0].keep_blocks += 4;
+      if (wrong) plan->blocks[0] = plan->blocks[1];
+      step->plan = std::move(plan);
+    }
   }
   return !(defect == Defect::kDropClose && std::holds_alternative<ClosePipeline>(message)) &&
          !(defect == Defect::kKeepHeld && std::holds_alternative<ReleaseKv>(message)) &&

@@ -24,7 +24,7 @@ enum class Invariant : uint8_t {
   kStaleIsCounted,      // a message for a closed pipeline changes only a counter
   kNothingLeft,       // when idle: no block in use or pinned, no export, no pull, no lost pipeline
   kShardsArePlanned,  // when quiet: workers hold what the layout says, every layer is served
-  kPlansRun,          // a worker's stage refuses no plan that the worker accepted
+  kPlansRun,          // no worker refuses a plan, and every plan runs
   kNoFaultNoLoss,     // without a fault nothing is lost, replayed or refused
 };
 inline constexpr int kInvariants = 17;

@@ -13,7 +13,7 @@ constexpr Duration kPipelineStartTime = Duration::Micros(300);
 
 size_t BytesOf(const PeerMessage& message) {
   const auto* step = std::get_if<PipelineStep>(&message);
-  return 64 + (step ? step->plan.tokens.size() * 4 + step->plan.sequences.size() * 32 : 0);
+  return 64 + (step ? step->plan->tokens.size() * 4 + step->plan->sequences.size() * 32 : 0);
 }
 
 }  // namespace
@@ -101,7 +101,8 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
       if (!HasRoomFor(what)) {
         loads_.erase(load);
         if (world_.defect() == Defect::kSilentLoad) return;
-        core_.LoadEnded({.shard = id, .status = ResourceExhausted("no memory for more weights")});
+        core_.LoadEnded({.shard = id, .status = ResourceExhausted("no memory for more weights")},
+                        {});
         return Settle();
       }
       const cluster::HeadRange heads = cluster::KvHeadsOf(what.rank, options_.model.heads);
@@ -111,7 +112,8 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
       core_.LoadEnded({.shard = id,
                        .weight_bytes = what.layers.size() * 1000,
                        .kv_bytes_per_token_layer = 8,
-                       .kv_bytes = options_.memory_tokens * 8});
+                       .kv_bytes = options_.memory_tokens * 8},
+                      stages_.at(id)->limits());
       return Settle();
     }
     case TimerKind::kPipelineStarted:
@@ -156,6 +158,10 @@ void Worker::Settle() {
 }
 
 void Worker::Do(cluster::SendUp& action) {
+  const auto* broken = std::get_if<PipelineBroken>(&action.message);
+  if (broken && core_.counters().refused_plans > 0) {
+    world_.Broken(Invariant::kPlansRun, broken->reason.ToString());
+  }
   if (!session_) return;
   world_.network().Send(*session_, options_.place, std::move(action.message), 128, world_.now());
 }

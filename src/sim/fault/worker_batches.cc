@@ -74,12 +74,7 @@ void Worker::Meet() {
 
 std::vector<stage::StagePart> Worker::MakeParts() const {
   std::vector<stage::StagePart> parts;
-  for (const auto& part : batch_->parts) {
-    stage::StagePart& made = parts.emplace_back();
-    made.pipeline = part.pipeline;
-    made.plan = part.plan.get();
-    if (part.input) made.input = *part.input;
-  }
+  for (const auto& part : batch_->parts) parts.push_back(part.AsStagePart());
   return parts;
 }
 

@@ -190,7 +190,9 @@ StepPlan AnyPlan(Rng& rng) {
   return plan;
 }
 
-PipelineStep AnyPipelineStep(Rng& rng) { return {AnyId<PipelineId>(rng), AnyPlan(rng)}; }
+PipelineStep AnyPipelineStep(Rng& rng) {
+  return {AnyId<PipelineId>(rng), std::make_shared<const StepPlan>(AnyPlan(rng))};
+}
 
 PositionLogprobs AnyPosition(Rng& rng) {
   const auto logprob = [&] {
@@ -335,22 +337,22 @@ Heartbeat RandomHeartbeat(Rng& rng) {
 }
 
 PipelineStep DecodeStep(int sequences) {
-  PipelineStep step{PipelineId(7), {}};
-  step.plan.id = StepId(123456);
+  auto plan = std::make_shared<StepPlan>();
+  plan->id = StepId(123456);
   for (int i = 0; i < sequences; ++i) {
-    SequenceStep& s = step.plan.sequences.emplace_back();
+    SequenceStep& s = plan->sequences.emplace_back();
     s.id = SequenceId(100000 + static_cast<uint64_t>(i) * 3);
     s.start = 700 + i * 13;
     s.num_tokens = 1;
     s.first_token = i;
     s.keep_blocks = s.start / 16;
-    s.first_new_block = static_cast<int32_t>(step.plan.blocks.size());
+    s.first_new_block = static_cast<int32_t>(plan->blocks.size());
     s.num_new_blocks = i % 16 == 0 ? 1 : 0;
     s.logits = LogitsWanted::kLast;
-    step.plan.tokens.push_back(i * 1999 % 128000);
-    if (s.num_new_blocks == 1) step.plan.blocks.push_back(i * 31);
+    plan->tokens.push_back(i * 1999 % 128000);
+    if (s.num_new_blocks == 1) plan->blocks.push_back(i * 31);
   }
-  return step;
+  return {PipelineId(7), std::move(plan)};
 }
 
 }  // namespace millrace::wire::testing

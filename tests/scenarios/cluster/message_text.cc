@@ -97,7 +97,7 @@ std::string MessageText::Of(const ClosePipeline& message) {
 }
 
 std::string MessageText::Of(const PipelineStep& message) {
-  const StepPlan& plan = message.plan;
+  const StepPlan& plan = *message.plan;
   std::vector<std::string> parts;
   for (const SequenceStart& start : plan.started) {
     sequences_[{message.pipeline, start.id}] = NameOf(start);

@@ -172,8 +172,8 @@ void SimulatedCluster::EndStep(const PipelineStep& step) {
     }
   }
   for (Worker* rank : ranks) ++rank->steps_done;
-  StepResult result{.id = step.plan.id};
-  for (const SequenceStep& s : step.plan.sequences) {
+  StepResult result{.id = step.plan->id};
+  for (const SequenceStep& s : step.plan->sequences) {
     SequenceResult& sequence = result.sequences.emplace_back();
     sequence.id = s.id;
     if (s.logits != LogitsWanted::kNone) sequence.token = s.start + s.num_tokens;

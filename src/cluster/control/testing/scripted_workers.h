@@ -121,8 +121,8 @@ class ScriptedWorkers : public ::testing::Test {
       if (step->first != worker) continue;
       const PipelineStep ended = step->second;
       steps_.erase(step);
-      StepResult result{.id = ended.plan.id};
-      for (const SequenceStep& s : ended.plan.sequences) {
+      StepResult result{.id = ended.plan->id};
+      for (const SequenceStep& s : ended.plan->sequences) {
         result.sequences.push_back({.id = s.id, .token = 9});
       }
       c_->Receive(ConnectionId(worker), StepDone{ended.pipeline, std::move(result)}, now_);
