@@ -124,22 +124,30 @@ function(millrace_library)
   endif()
 endfunction()
 
-# millrace_proto(NAME wire_proto PROTOS a.proto ...): messages and gRPC services in C++, generated
-# into the build folder; included as "<folder>/a.pb.h" and "<folder>/a.grpc.pb.h". What others wrote
-# the generator of is compiled without our warnings, and its headers are the system's.
+# millrace_proto(NAME wire_proto PROTOS a.proto ... DEPS ...): messages and gRPC services in C++,
+# generated into the build folder; included as "<folder>/a.pb.h" and, for a file with a service,
+# "<folder>/a.grpc.pb.h". DEPS: where imported messages come from. What others wrote the generator of
+# is compiled without our warnings, and its headers are the system's.
 function(millrace_proto)
-  cmake_parse_arguments(ARG "" "NAME" "PROTOS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME" "PROTOS;DEPS" ${ARGN})
   set(root ${CMAKE_BINARY_DIR}/generated)
   file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR}/src ${CMAKE_CURRENT_SOURCE_DIR})
   file(MAKE_DIRECTORY ${root}/${folder})
+  list(TRANSFORM ARG_DEPS PREPEND millrace_)
+  set(libraries protobuf::libprotobuf)
   set(sources)
   foreach(proto ${ARG_PROTOS})
     string(REGEX REPLACE "\\.proto$" "" base ${folder}/${proto})
-    set(outputs ${root}/${base}.pb.cc ${root}/${base}.pb.h
-      ${root}/${base}.grpc.pb.cc ${root}/${base}.grpc.pb.h)
+    set(outputs ${root}/${base}.pb.cc ${root}/${base}.pb.h)
+    set(grpc)
+    file(STRINGS ${proto} services REGEX "^service ")
+    if(services)
+      list(APPEND outputs ${root}/${base}.grpc.pb.cc ${root}/${base}.grpc.pb.h)
+      set(grpc --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin> --grpc_out=${root})
+      list(APPEND libraries gRPC::grpc++)
+    endif()
     add_custom_command(OUTPUT ${outputs}
-      COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR}/src --cpp_out=${root}
-        --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin> --grpc_out=${root}
+      COMMAND protobuf::protoc --proto_path=${CMAKE_SOURCE_DIR}/src --cpp_out=${root} ${grpc}
         ${CMAKE_SOURCE_DIR}/src/${folder}/${proto}
       DEPENDS ${CMAKE_SOURCE_DIR}/src/${folder}/${proto}
       COMMENT "Generating ${base}.pb.h" VERBATIM)
@@ -149,7 +157,7 @@ function(millrace_proto)
   add_library(${target} STATIC ${sources})
   target_include_directories(${target} SYSTEM PUBLIC ${root})
   target_compile_options(${target} PRIVATE -w)
-  target_link_libraries(${target} PUBLIC gRPC::grpc++ protobuf::libprotobuf)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} ${libraries})
   target_link_libraries(${target} PRIVATE millrace_options)
 endfunction()
 

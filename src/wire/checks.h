@@ -1,4 +1,5 @@
-// Checks of single fields from outside; errors name the field. Private to wire.
+// Checks of single fields from outside; errors name the field. Used by wire and by the formats of
+// cluster that are protocol buffers.
 #pragma once
 
 #include <google/protobuf/repeated_field.h>

@@ -9,6 +9,7 @@
 #include "core/worker_messages.h"
 #include "wire/codec.h"
 #include "wire/control.pb.h"
+#include "wire/shared_parts.h"
 
 namespace millrace::wire {
 
@@ -17,18 +18,12 @@ void ToProto(const Status& from, proto::Status& to);
 void ToProto(const LayerRange& from, proto::LayerRange& to);
 void ToProto(const TensorRank& from, proto::TensorRank& to);
 void ToProto(const WorkerAddress& from, proto::WorkerAddress& to);
-void ToProto(const KvHandle& from, proto::KvHandle& to);
 void ToProto(const Envelope& from, proto::Envelope& to);
 Status FromProto(const proto::Status& from, Status& out);
 Status FromProto(const proto::LayerRange& from, LayerRange& out);
 Status FromProto(const proto::TensorRank& from, TensorRank& out);
 Status FromProto(const proto::WorkerAddress& from, WorkerAddress& out);
-Status FromProto(const proto::KvHandle& from, KvHandle& out);
 Status FromProto(const proto::Envelope& from, Envelope& out);
-
-// convert_sampling.cc
-void ToProto(const SamplingParams& from, proto::SamplingParams& to);
-Status FromProto(const proto::SamplingParams& from, SamplingParams& out);
 
 // convert_step_plan.cc
 void ToProto(const PipelineStep& from, proto::PipelineStep& to);

@@ -13,13 +13,34 @@ void PutLogprob(const TokenLogprob& from, proto::PositionLogprobs& to) {
   to.add_rank(static_cast<uint32_t>(rank));
 }
 
-void PutPosition(const PositionLogprobs& from, proto::PositionLogprobs& to) {
+Status TakeSequence(const proto::SequenceResult& from, SequenceResult& out) {
+  out.id = SequenceId(from.id());
+  if (from.has_token()) {
+    MR_RETURN_IF_ERROR(Take("token", from.token(), out.token.emplace()));
+  }
+  if (from.has_logprobs()) {
+    MR_RETURN_IF_ERROR(FromProto(from.logprobs(), out.logprobs.emplace()));
+  }
+  MR_RETURN_IF_ERROR(CheckCount("prompt_logprobs", static_cast<size_t>(from.prompt_logprobs_size()),
+                                kTokensPerStepMax));
+  out.prompt_logprobs.resize(static_cast<size_t>(from.prompt_logprobs_size()));
+  for (int i = 0; i < from.prompt_logprobs_size(); ++i) {
+    MR_RETURN_IF_ERROR(
+        FromProto(from.prompt_logprobs(i), out.prompt_logprobs[static_cast<size_t>(i)]));
+  }
+  if (from.has_error()) MR_RETURN_WITHIN("error", FromProto(from.error(), out.error));
+  return OkStatus();
+}
+
+}  // namespace
+
+void ToProto(const PositionLogprobs& from, proto::PositionLogprobs& to) {
   const auto& [chosen, top] = from;
   PutLogprob(chosen, to);
   for (const TokenLogprob& entry : top) PutLogprob(entry, to);
 }
 
-Status TakePosition(const proto::PositionLogprobs& from, PositionLogprobs& out) {
+Status FromProto(const proto::PositionLogprobs& from, PositionLogprobs& out) {
   const int n = from.token_size();
   if (n < 1) return Missing("logprobs: token");
   MR_RETURN_IF_ERROR(
@@ -38,27 +59,6 @@ Status TakePosition(const proto::PositionLogprobs& from, PositionLogprobs& out) 
   return OkStatus();
 }
 
-Status TakeSequence(const proto::SequenceResult& from, SequenceResult& out) {
-  out.id = SequenceId(from.id());
-  if (from.has_token()) {
-    MR_RETURN_IF_ERROR(Take("token", from.token(), out.token.emplace()));
-  }
-  if (from.has_logprobs()) {
-    MR_RETURN_IF_ERROR(TakePosition(from.logprobs(), out.logprobs.emplace()));
-  }
-  MR_RETURN_IF_ERROR(CheckCount("prompt_logprobs", static_cast<size_t>(from.prompt_logprobs_size()),
-                                kTokensPerStepMax));
-  out.prompt_logprobs.resize(static_cast<size_t>(from.prompt_logprobs_size()));
-  for (int i = 0; i < from.prompt_logprobs_size(); ++i) {
-    MR_RETURN_IF_ERROR(
-        TakePosition(from.prompt_logprobs(i), out.prompt_logprobs[static_cast<size_t>(i)]));
-  }
-  if (from.has_error()) MR_RETURN_WITHIN("error", FromProto(from.error(), out.error));
-  return OkStatus();
-}
-
-}  // namespace
-
 void ToProto(const StepResult& from, proto::StepResult& to) {
   const auto& [step, sequences, step_error] = from;
   to.set_id(step.value());
@@ -67,9 +67,9 @@ void ToProto(const StepResult& from, proto::StepResult& to) {
     proto::SequenceResult& entry = *to.add_sequences();
     entry.set_id(id.value());
     if (token) entry.set_token(static_cast<uint32_t>(*token));
-    if (logprobs) PutPosition(*logprobs, *entry.mutable_logprobs());
+    if (logprobs) ToProto(*logprobs, *entry.mutable_logprobs());
     for (const PositionLogprobs& position : prompt_logprobs) {
-      PutPosition(position, *entry.add_prompt_logprobs());
+      ToProto(position, *entry.add_prompt_logprobs());
     }
     if (!error.ok()) ToProto(error, *entry.mutable_error());
   }

@@ -17,18 +17,6 @@ constexpr size_t kSnapshotPieceBytes = 1u << 20;
 constexpr int kSnapshotTries = 4;
 constexpr int kReplayTries = 8;
 
-bool TextsWithinLimit(const JournalRecord& record) {
-  auto fits = [](const std::string& text) { return text.size() <= kJournalTextBytesMax; };
-  if (const auto* accept = std::get_if<JournalAccept>(&record)) {
-    return fits(accept->external_id) && fits(accept->cache_salt) && fits(accept->front_end) &&
-           std::all_of(accept->params.stop.begin(), accept->params.stop.end(), fits);
-  }
-  if (const auto* end = std::get_if<JournalFinished>(&record)) return fits(end->reason);
-  const auto* last = std::get_if<JournalTokens>(&record);
-  if (last != nullptr && last->finish_reason) return fits(*last->finish_reason);
-  return true;
-}
-
 // A predecessor that has not noticed its successor may finish a compaction while we read: files
 // disappear, and a listing made meanwhile may name neither the old files nor their replacement. If
 // the listing is the same before and after the read, nothing was left out. The predecessor
@@ -126,8 +114,8 @@ Status Journal::CheckOwnership() const {
 }
 
 Status Journal::ApplyAndFrame(const JournalRecord& record) {
-  if (std::holds_alternative<JournalSnapshotEnd>(record) || !TextsWithinLimit(record)) {
-    return InvalidArgument("this kind of record cannot be appended, or a text in it is too long");
+  if (std::holds_alternative<JournalSnapshotEnd>(record)) {
+    return InvalidArgument("this kind of record cannot be appended");
   }
   std::string frame = FrameJournalRecord(record, number_, next_index_);
   if (frame.size() > kJournalRecordBytesMax) {

@@ -1,239 +1,159 @@
 #include "cluster/journal/journal_record.h"
 
-#include <bit>
-#include <concepts>
-#include <cstring>
-#include <limits>
+#include <fmt/format.h>
+#include <google/protobuf/arena.h>
+
+#include "cluster/journal/journal.pb.h"
+#include "wire/checks.h"
+#include "wire/shared_parts.h"
 
 namespace millrace::cluster {
 namespace {
 
-static_assert(std::endian::native == std::endian::little,
-              "the journal copies numbers as little-endian");
+using LogprobFields = google::protobuf::RepeatedPtrField<proto::PositionLogprobs>;
 
-enum class Kind : uint8_t {
-  kAccept = 1,
-  kTokens = 2,
-  kFinished = 3,
-  kSnapshotEnd = 4,
-  kTokensWithLogprobs = 5,
-  kAcceptJoining = 6,
-};
-
-// The minimum encoded size of a list's item. A count that needs more bytes than are left is
-// refused.
-template <typename T>
-constexpr size_t kMinItemBytes = sizeof(T);
-template <>
-constexpr size_t kMinItemBytes<std::string> = sizeof(std::string) / 8;  // its encoding is shorter
-template <>
-constexpr size_t kMinItemBytes<PositionLogprobs> = sizeof(TokenLogprob) + sizeof(uint32_t);
-
-class Writer {
- public:
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(T value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
-  void operator()(const std::string& text) {
-    (*this)(static_cast<uint32_t>(text.size()));
-    bytes_ += text;
-  }
-  template <typename T>
-  void operator()(const std::vector<T>& list) {
-    (*this)(static_cast<uint32_t>(list.size()));
-    for (const T& item : list) (*this)(item);
-  }
-  template <typename T>
-  void operator()(const std::optional<T>& value) {
-    (*this)(static_cast<uint8_t>(value.has_value()));
-    if (value) (*this)(*value);
-  }
-  void operator()(const std::pair<TokenId, float>& bias) {
-    (*this)(bias.first);
-    (*this)(bias.second);
-  }
-  void operator()(const TokenLogprob& one) {
-    (*this)(one.token);
-    (*this)(one.logprob);
-    (*this)(one.rank);
-  }
-  void operator()(const PositionLogprobs& position) {
-    (*this)(position.chosen);
-    (*this)(position.top);
-  }
-  void operator()(const JournalLogprobs& logprobs) { (*this)(logprobs.positions); }
-  void operator()(RequestId id) { (*this)(id.value()); }
-  void operator()(bool value) { (*this)(static_cast<uint8_t>(value)); }
-
-  std::string Take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// Reads what Writer writes. After the first mismatch it reads nothing more.
-class Reader {
- public:
-  explicit Reader(std::string_view bytes) : rest_(bytes) {}
-
-  template <typename T>
-  requires std::is_arithmetic_v<T>
-  void operator()(T& value) {
-    if (!Has(sizeof value)) return;
-    std::memcpy(&value, rest_.data(), sizeof value);
-    rest_.remove_prefix(sizeof value);
-  }
-  void operator()(std::string& text) {
-    const uint32_t size = Count(1);
-    if (size > kJournalTextBytesMax) return Fail();
-    text = rest_.substr(0, size);
-    rest_.remove_prefix(size);
-  }
-  template <typename T>
-  void operator()(std::vector<T>& list) {
-    list.resize(Count(kMinItemBytes<T>));
-    for (T& item : list) (*this)(item);
-  }
-  template <typename T>
-  void operator()(std::optional<T>& value) {
-    bool present = false;
-    (*this)(present);
-    if (!present) return;
-    T read{};
-    (*this)(read);
-    value = read;
-  }
-  void operator()(std::pair<TokenId, float>& bias) {
-    (*this)(bias.first);
-    (*this)(bias.second);
-  }
-  void operator()(TokenLogprob& one) {
-    (*this)(one.token);
-    (*this)(one.logprob);
-    (*this)(one.rank);
-  }
-  void operator()(PositionLogprobs& position) {
-    (*this)(position.chosen);
-    (*this)(position.top);
-  }
-  void operator()(JournalLogprobs& logprobs) { (*this)(logprobs.positions); }
-  void operator()(RequestId& id) {
-    uint64_t value = 0;
-    (*this)(value);
-    id = RequestId(value);
-  }
-  void operator()(bool& value) {
-    uint8_t byte = 0;
-    (*this)(byte);
-    if (byte > 1) return Fail();
-    value = byte == 1;
-  }
-
-  // Whether all reads succeeded and nothing is left.
-  bool whole() const { return !failed_ && rest_.empty(); }
-
- private:
-  void Fail() {
-    failed_ = true;
-    rest_ = {};
-  }
-  bool Has(size_t bytes) {
-    if (rest_.size() < bytes) Fail();
-    return !failed_;
-  }
-  uint32_t Count(size_t bytes_each) {
-    uint32_t count = 0;
-    (*this)(count);
-    return Has(count * bytes_each) ? count : 0;
-  }
-
-  std::string_view rest_;
-  bool failed_ = false;
-};
-
-template <typename Archive, typename Record>
-void VisitAccept(Archive& ar, Record& r) {
-  ar(r.request), ar(r.external_id), ar(r.prompt), ar(r.priority), ar(r.cache_salt);
-  ar(r.arrived_unix_ms), ar(r.front_end);
-  ForEachField(r.params, [&ar](const SamplingField&, auto& value) { ar(value); });
+void PutLogprobs(const JournalLogprobs& from, LogprobFields& to) {
+  for (const PositionLogprobs& position : from.positions) wire::ToProto(position, *to.Add());
 }
-template <typename Archive, typename Record>
-void VisitTokens(Archive& ar, Record& r) {
-  ar(r.request), ar(r.index), ar(r.position), ar(r.tokens), ar(r.cached_prompt_tokens);
-  ar(r.finish_reason);
+
+Status TakeLogprobs(const LogprobFields& from, JournalLogprobs& out) {
+  out.positions.resize(static_cast<size_t>(from.size()));
+  for (int i = 0; i < from.size(); ++i) {
+    MR_RETURN_IF_ERROR(wire::FromProto(from[i], out.positions[static_cast<size_t>(i)]));
+  }
+  return OkStatus();
 }
-template <typename Archive, typename Record>
-void VisitTokensWithLogprobs(Archive& ar, Record& r) {
-  VisitTokens(ar, r);
-  ar(r.logprobs), ar(r.prompt_logprobs);
+
+void PutRecord(const JournalAccept& from, proto::JournalRecord& record) {
+  const auto& [request, external_id, prompt, params, priority, cache_salt, arrived_unix_ms,
+               front_end, joins] = from;
+  proto::JournalAccept& to = *record.mutable_accept();
+  to.Clear();
+  to.set_request(request.value());
+  to.set_external_id(external_id);
+  to.mutable_prompt()->Add(prompt.begin(), prompt.end());
+  wire::ToProto(params, *to.mutable_params());
+  to.set_priority(priority);
+  to.set_cache_salt(cache_salt);
+  to.set_arrived_unix_ms(arrived_unix_ms);
+  to.set_front_end(front_end);
+  if (joins) to.set_joins(joins->value());
 }
-template <typename Archive, typename Record>
-void VisitFinished(Archive& ar, Record& r) {
-  ar(r.request), ar(r.index), ar(r.reason);
+
+Status TakeRecord(const proto::JournalAccept& from, JournalAccept& out) {
+  out.request = RequestId(from.request());
+  out.external_id = from.external_id();
+  out.prompt.assign(from.prompt().begin(), from.prompt().end());
+  MR_RETURN_WITHIN("params", wire::FromProto(from.params(), out.params));
+  out.priority = from.priority();
+  out.cache_salt = from.cache_salt();
+  out.arrived_unix_ms = from.arrived_unix_ms();
+  out.front_end = from.front_end();
+  if (from.has_joins()) out.joins = RequestId(from.joins());
+  return OkStatus();
 }
-template <typename Archive, typename Record>
-void VisitSnapshotEnd(Archive& ar, Record& r) {
-  ar(r.records), ar(r.next_request);
+
+void PutRecord(const JournalTokens& from, proto::JournalRecord& record) {
+  const auto& [request, index, position, tokens, cached_prompt_tokens, finish_reason, logprobs,
+               prompt_logprobs] = from;
+  proto::JournalTokens& to = *record.mutable_tokens();
+  to.Clear();
+  to.set_request(request.value());
+  to.set_index(index);
+  to.set_position(position);
+  to.mutable_tokens()->Add(tokens.begin(), tokens.end());
+  to.set_cached_prompt_tokens(cached_prompt_tokens);
+  if (finish_reason) to.set_finish_reason(*finish_reason);
+  PutLogprobs(logprobs, *to.mutable_logprobs());
+  PutLogprobs(prompt_logprobs, *to.mutable_prompt_logprobs());
+}
+
+Status TakeRecord(const proto::JournalTokens& from, JournalTokens& out) {
+  out.request = RequestId(from.request());
+  out.index = from.index();
+  out.position = from.position();
+  out.tokens.assign(from.tokens().begin(), from.tokens().end());
+  out.cached_prompt_tokens = from.cached_prompt_tokens();
+  if (from.has_finish_reason()) out.finish_reason = from.finish_reason();
+  MR_RETURN_IF_ERROR(TakeLogprobs(from.logprobs(), out.logprobs));
+  MR_RETURN_WITHIN("prompt", TakeLogprobs(from.prompt_logprobs(), out.prompt_logprobs));
+  return OkStatus();
+}
+
+void PutRecord(const JournalFinished& from, proto::JournalRecord& record) {
+  const auto& [request, index, reason] = from;
+  proto::JournalFinished& to = *record.mutable_finished();
+  to.Clear();
+  to.set_request(request.value());
+  to.set_index(index);
+  to.set_reason(reason);
+}
+
+Status TakeRecord(const proto::JournalFinished& from, JournalFinished& out) {
+  out = {RequestId(from.request()), from.index(), from.reason()};
+  return OkStatus();
+}
+
+void PutRecord(const JournalSnapshotEnd& from, proto::JournalRecord& record) {
+  const auto& [records, next_request] = from;
+  proto::JournalSnapshotEnd& to = *record.mutable_snapshot_end();
+  to.Clear();
+  to.set_records(records);
+  to.set_next_request(next_request.value());
+}
+
+Status TakeRecord(const proto::JournalSnapshotEnd& from, JournalSnapshotEnd& out) {
+  out = {from.records(), RequestId(from.next_request())};
+  return OkStatus();
+}
+
+Status TakeAny(const proto::JournalRecord& from, JournalRecord& out) {
+  switch (from.record_case()) {
+    case proto::JournalRecord::kAccept:
+      return TakeRecord(from.accept(), out.emplace<JournalAccept>());
+    case proto::JournalRecord::kTokens:
+      return TakeRecord(from.tokens(), out.emplace<JournalTokens>());
+    case proto::JournalRecord::kFinished:
+      return TakeRecord(from.finished(), out.emplace<JournalFinished>());
+    case proto::JournalRecord::kSnapshotEnd:
+      return TakeRecord(from.snapshot_end(), out.emplace<JournalSnapshotEnd>());
+    case proto::JournalRecord::RECORD_NOT_SET: break;
+  }
+  return DataLoss("unknown kind of record");
 }
 
 }  // namespace
 
-// Compares encoded bytes, so that NaN equals itself.
+// Both compare encoded bytes, so that NaN equals itself.
 bool operator==(const JournalAccept& a, const JournalAccept& b) {
   return EncodeJournalRecord(a) == EncodeJournalRecord(b);
 }
 
 bool operator==(const JournalLogprobs& a, const JournalLogprobs& b) {
-  Writer left, right;
-  left(a);
-  right(b);
-  return left.Take() == right.Take();
+  return EncodeJournalRecord(JournalTokens{.logprobs = a}) ==
+         EncodeJournalRecord(JournalTokens{.logprobs = b});
 }
 
 std::string EncodeJournalRecord(const JournalRecord& record) {
-  Writer writer;
-  const auto kind = [&writer](Kind k) { writer(static_cast<uint8_t>(k)); };
-  if (const auto* accept = std::get_if<JournalAccept>(&record)) {
-    kind(accept->joins ? Kind::kAcceptJoining : Kind::kAccept);
-    VisitAccept(writer, *accept);
-    if (accept->joins) writer(*accept->joins);
-  } else if (const auto* tokens = std::get_if<JournalTokens>(&record)) {
-    const bool plain =
-        tokens->logprobs.positions.empty() && tokens->prompt_logprobs.positions.empty();
-    kind(plain ? Kind::kTokens : Kind::kTokensWithLogprobs);
-    plain ? VisitTokens(writer, *tokens) : VisitTokensWithLogprobs(writer, *tokens);
-  } else if (const auto* end = std::get_if<JournalFinished>(&record)) {
-    kind(Kind::kFinished);
-    VisitFinished(writer, *end);
-  } else {
-    kind(Kind::kSnapshotEnd);
-    VisitSnapshotEnd(writer, std::get<JournalSnapshotEnd>(record));
-  }
-  return writer.Take();
+  // A record of the same kind as the one before uses its memory again: most are tokens.
+  thread_local proto::JournalRecord message;
+  std::visit([](const auto& one) { PutRecord(one, message); }, record);
+  return message.SerializeAsString();
 }
 
 Result<JournalRecord> DecodeJournalRecord(std::string_view bytes) {
-  Reader reader(bytes);
-  uint8_t kind = 0;
-  reader(kind);
-  JournalRecord record;
-  switch (static_cast<Kind>(kind)) {
-    case Kind::kAccept: VisitAccept(reader, record.emplace<JournalAccept>()); break;
-    case Kind::kTokens: VisitTokens(reader, record.emplace<JournalTokens>()); break;
-    case Kind::kTokensWithLogprobs:
-      VisitTokensWithLogprobs(reader, record.emplace<JournalTokens>());
-      break;
-    case Kind::kAcceptJoining: {
-      auto& accept = record.emplace<JournalAccept>();
-      VisitAccept(reader, accept);
-      reader(accept.joins.emplace());
-      break;
-    }
-    case Kind::kFinished: VisitFinished(reader, record.emplace<JournalFinished>()); break;
-    case Kind::kSnapshotEnd: VisitSnapshotEnd(reader, record.emplace<JournalSnapshotEnd>()); break;
-    default: return DataLoss("unknown kind of record");
+  if (bytes.size() > kJournalRecordBytesMax) {
+    return DataLoss(fmt::format("the record has {} bytes, the limit is {}", bytes.size(),
+                                kJournalRecordBytesMax));
   }
-  if (!reader.whole()) return DataLoss("the record is too short or too long");
+  google::protobuf::Arena arena;
+  auto& message = *google::protobuf::Arena::CreateMessage<proto::JournalRecord>(&arena);
+  if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    return DataLoss("the bytes are not a record");
+  }
+  JournalRecord record;
+  const Status taken = TakeAny(message, record);
+  if (!taken.ok()) return DataLoss(taken.message());
   return record;
 }
 

@@ -19,6 +19,7 @@ namespace millrace::cluster {
 
 inline constexpr size_t kJournalRecordBytesMax = 64u << 20;
 inline constexpr size_t kJournalTextBytesMax = 64u << 10;  // of each text in a record
+inline constexpr size_t kJournalTokensMax = 1u << 22;      // of a prompt, and of each record
 inline constexpr size_t kJournalSnapshotTokensMax = 4096;  // of each record in a snapshot
 
 // Log-probabilities by position. Two are equal if their encoded bytes are.
@@ -95,8 +96,9 @@ struct JournalRequest {
   friend bool operator==(const JournalRequest&, const JournalRequest&) = default;
 };
 
-// The state that results from the records so far. A record that does not fit (an unknown request, a
-// token at a wrong position, output after the end) is refused and changes nothing.
+// The state that results from the records so far. A record that exceeds a limit or does not fit (an
+// unknown request, a token at a wrong position, output after the end) is refused and changes
+// nothing. Whatever was accepted once is accepted when it is read back.
 class JournalState {
  public:
   Status Apply(const JournalRecord& record);
@@ -127,7 +129,7 @@ class JournalState {
 };
 
 std::string EncodeJournalRecord(const JournalRecord& record);
-// kDataLoss: the bytes are not a record.
+// kDataLoss: the bytes are not a record. JournalState checks what it says.
 Result<JournalRecord> DecodeJournalRecord(std::string_view bytes);
 
 }  // namespace millrace::cluster

@@ -39,7 +39,7 @@ JournalAccept FullAccept() {
                    .seed = UINT64_MAX,
                    .logit_bias = {{5, -1.5f}, {6, 100.f}},
                    .stop_token_ids = {9, 10},
-                   .stop = {"\n\n", ""},
+                   .stop = {"\n\n", "b"},
                    .include_stop_str_in_output = true,
                    .ignore_eos = true,
                    .skip_special_tokens = false,
@@ -97,12 +97,39 @@ TEST(Journal, ARecordThatIsTooShortOrTooLongIsRefused) {
   }
 }
 
+TEST(Journal, BytesThatAreNoRecordAreRefusedWithTheReason) {
+  const auto refusal = [](const std::string& bytes) {
+    const Status refused = DecodeJournalRecord(bytes).status();
+    EXPECT_EQ(refused.code(), StatusCode::kDataLoss);
+    return refused.message();
+  };
+  EXPECT_EQ(refusal(""), "unknown kind of record");
+  EXPECT_EQ(refusal("\x7a\x01x"), "unknown kind of record");
+  EXPECT_EQ(refusal("x"), "the bytes are not a record");
+  JournalAccept accept = FullAccept();
+  accept.params.top_p = NAN;
+  EXPECT_EQ(refusal(EncodeJournalRecord(accept)), "params: top_p must be in (0, 1], got nan");
+  EXPECT_EQ(accept, accept) << "NaN equals itself";
+  JournalTokens tokens{RequestId(1), 0, 0, {1}};
+  tokens.logprobs.positions.push_back({{1, NAN, 1}, {}});
+  EXPECT_EQ(std::get<JournalTokens>(*DecodeJournalRecord(EncodeJournalRecord(tokens))), tokens);
+  tokens.logprobs.positions[0].top.resize(kTopLogprobsMax + 1);
+  EXPECT_EQ(refusal(EncodeJournalRecord(tokens)), "logprobs has 22 entries, the limit is 21");
+  JournalState state;
+  ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(1)}).ok());
+  EXPECT_FALSE(state.Apply(tokens).ok()) << "it would not be read back";
+  tokens.logprobs.positions[0] = {{1, -1, -1}, {}};
+  EXPECT_FALSE(state.Apply(tokens).ok());
+}
+
 TEST(Journal, ARecordThatDoesNotFitChangesNothing) {
   JournalState state;
   ASSERT_TRUE(state.Apply(JournalAccept{.request = RequestId(3), .params = {.n = 2}}).ok());
   ASSERT_TRUE(state.Apply(JournalTokens{RequestId(3), 1, 0, {5, 6}}).ok());
   ASSERT_TRUE(state.Apply(JournalFinished{RequestId(3), 0, "stop"}).ok());
   const JournalState before = state;
+  const std::string too_long(kJournalTextBytesMax + 1, 'x');
+  const std::vector<TokenId> too_many(kJournalTokensMax + 1);
   for (const JournalRecord& bad : {
            JournalRecord(JournalAccept{.request = RequestId(3)}),
            JournalRecord(JournalAccept{.request = RequestId(2)}),
@@ -117,6 +144,16 @@ TEST(Journal, ARecordThatDoesNotFitChangesNothing) {
            JournalRecord(JournalTokens{RequestId(3), 0, 0, {1}}),
            JournalRecord(JournalFinished{RequestId(3), 0, "again"}),
            JournalRecord(JournalFinished{RequestId(8), 0, "stop"}),
+           JournalRecord(JournalFinished{RequestId(3), 1, too_long}),
+           JournalRecord(JournalTokens{RequestId(3), 1, 2, {-1}}),
+           JournalRecord(JournalTokens{RequestId(3), 1, 2, too_many}),
+           JournalRecord(JournalTokens{RequestId(3), 1, 2, {1}, 0, too_long}),
+           JournalRecord(JournalAccept{.request = RequestId(9), .external_id = too_long}),
+           JournalRecord(JournalAccept{.request = RequestId(9), .prompt = {-1}}),
+           JournalRecord(JournalAccept{.request = RequestId(9), .prompt = too_many}),
+           JournalRecord(JournalAccept{.request = RequestId(9), .params = {.top_p = 2}}),
+           JournalRecord(JournalAccept{.request = RequestId(9), .cache_salt = too_long}),
+           JournalRecord(JournalAccept{.request = RequestId(9), .front_end = too_long}),
        }) {
     EXPECT_FALSE(state.Apply(bad).ok());
     EXPECT_EQ(state, before);
@@ -184,13 +221,13 @@ TEST(Journal, AFlippedBitIsFoundAndNothingFromItOnIsUsed) {
 
 TEST(Journal, AnotherFormatVersionIsRefusedWithBothVersions) {
   std::string header = EncodeSegmentHeader({.number = 1, .snapshot = true});
-  header[7] = '2';
+  header[7] = '1';
   const uint32_t checksum = JournalChecksum(std::string_view(header).substr(0, 20));
   header.replace(20, 4, reinterpret_cast<const char*>(&checksum), 4);
   const Status refused = DecodeSegmentHeader(header).status();
   EXPECT_EQ(refused.code(), StatusCode::kUnimplemented);
-  EXPECT_NE(refused.message().find("version 02"), std::string::npos) << refused.message();
   EXPECT_NE(refused.message().find("version 01"), std::string::npos) << refused.message();
+  EXPECT_NE(refused.message().find("version 02"), std::string::npos) << refused.message();
 }
 
 TEST(Journal, ZeroPagesAndMisplacedRecordsAreFound) {

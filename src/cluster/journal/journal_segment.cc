@@ -10,7 +10,7 @@
 namespace millrace::cluster {
 namespace {
 
-constexpr std::string_view kMagic = "MRJRNL01";
+constexpr std::string_view kMagic = "MRJRNL02";
 constexpr size_t kNameBytes = 6;  // of kMagic; the format version is the rest
 
 template <typename T>
@@ -43,11 +43,11 @@ constexpr auto kCrcTables = [] {
 
 // The checksum of the length alone, so that a length is verified before its payload is read.
 uint32_t LengthChecksum(uint32_t length, uint64_t number, uint64_t index) {
-  std::string bytes;
-  Append(bytes, length);
-  Append(bytes, number);
-  Append(bytes, index);
-  return JournalChecksum(bytes);
+  std::array<char, sizeof length + sizeof number + sizeof index> bytes;
+  std::memcpy(bytes.data(), &length, sizeof length);
+  std::memcpy(bytes.data() + sizeof length, &number, sizeof number);
+  std::memcpy(bytes.data() + sizeof length + sizeof number, &index, sizeof index);
+  return JournalChecksum({bytes.data(), bytes.size()});
 }
 
 }  // namespace
@@ -100,6 +100,7 @@ std::string FrameJournalRecord(const JournalRecord& record, uint64_t number, uin
 std::string FrameJournalPayload(std::string_view payload, uint64_t number, uint64_t index) {
   const auto length = static_cast<uint32_t>(payload.size());
   std::string out;
+  out.reserve(kJournalFrameBytes + payload.size());
   Append(out, length);
   const uint32_t first = LengthChecksum(length, number, index);
   Append(out, first);

@@ -1,10 +1,54 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "cluster/journal/journal_record.h"
 
 namespace millrace::cluster {
+namespace {
+
+Status CheckText(const char* what, const std::string& text) {
+  if (text.size() <= kJournalTextBytesMax) return OkStatus();
+  return DataLoss(
+      fmt::format("{} has {} bytes, the limit is {}", what, text.size(), kJournalTextBytesMax));
+}
+
+Status CheckTokens(const std::vector<TokenId>& tokens) {
+  if (tokens.size() > kJournalTokensMax) {
+    return DataLoss(
+        fmt::format("{} tokens in one record, the limit is {}", tokens.size(), kJournalTokensMax));
+  }
+  const auto wrong = std::find_if(tokens.begin(), tokens.end(), [](TokenId t) { return t < 0; });
+  if (wrong == tokens.end()) return OkStatus();
+  return DataLoss(fmt::format("the token id {} is negative", *wrong));
+}
+
+Status CheckLogprobs(const JournalLogprobs& logprobs) {
+  const auto wrong = [](const TokenLogprob& entry) { return entry.token < 0 || entry.rank < 0; };
+  for (const auto& [chosen, top] : logprobs.positions) {
+    if (top.size() > static_cast<size_t>(kTopLogprobsMax)) {
+      return DataLoss(fmt::format("{} log-probabilities at one position, the limit is {}",
+                                  top.size(), kTopLogprobsMax));
+    }
+    if (wrong(chosen) || std::any_of(top.begin(), top.end(), wrong)) {
+      return DataLoss("a log-probability with a negative token id or rank");
+    }
+  }
+  return OkStatus();
+}
+
+Status CheckLimits(const JournalAccept& accept) {
+  if (Status wrong = Validate(accept.params, std::numeric_limits<TokenId>::max()); !wrong.ok()) {
+    return DataLoss(fmt::format("request {}: {}", accept.request.value(), wrong.message()));
+  }
+  MR_RETURN_IF_ERROR(CheckTokens(accept.prompt));
+  MR_RETURN_IF_ERROR(CheckText("the external id", accept.external_id));
+  MR_RETURN_IF_ERROR(CheckText("the cache salt", accept.cache_salt));
+  return CheckText("the front end's text", accept.front_end);
+}
+
+}  // namespace
 
 bool JournalRequest::finished() const {
   return std::all_of(continuations.begin(), continuations.end(),
@@ -20,9 +64,7 @@ Status JournalState::ApplyOne(const JournalAccept& record) {
     return DataLoss(
         fmt::format("request id {} is not greater than the ids before it", record.request.value()));
   }
-  if (record.params.n < 1 || record.params.n > kSequencesPerRequestMax) {
-    return DataLoss(fmt::format("request {} has n = {}", record.request.value(), record.params.n));
-  }
+  MR_RETURN_IF_ERROR(CheckLimits(record));
   if (record.request.value() == UINT64_MAX) return DataLoss("invalid request id");
   if (record.joins) {
     const auto stream = requests_.find(*record.joins);
@@ -58,6 +100,10 @@ Status JournalState::ApplyOne(const JournalTokens& record) {
   MR_ASSIGN_OR_RETURN(JournalContinuation * continuation, Unfinished(record.request, record.index));
   JournalRequest& request = requests_.at(record.request);
   if (record.tokens.empty()) return DataLoss("a token record without tokens");
+  MR_RETURN_IF_ERROR(CheckTokens(record.tokens));
+  MR_RETURN_IF_ERROR(CheckLogprobs(record.logprobs));
+  MR_RETURN_IF_ERROR(CheckLogprobs(record.prompt_logprobs));
+  if (record.finish_reason) MR_RETURN_IF_ERROR(CheckText("the reason", *record.finish_reason));
   if (record.position != continuation->tokens.size()) {
     return DataLoss(fmt::format("tokens at position {} of request {}, which has {} tokens",
                                 record.position, record.request.value(),
@@ -115,6 +161,7 @@ void JournalState::ForgetStream(RequestId stream) {
 }
 
 Status JournalState::ApplyOne(const JournalFinished& record) {
+  MR_RETURN_IF_ERROR(CheckText("the reason", record.reason));
   MR_ASSIGN_OR_RETURN(JournalContinuation * continuation, Unfinished(record.request, record.index));
   continuation->finish_reason = record.reason;
   return OkStatus();

@@ -64,7 +64,7 @@ TEST(JournalFolder, AnotherFormatVersionIsNotOpened) {
   std::fstream file(segments.rbegin()->second, std::ios::in | std::ios::out | std::ios::binary);
   std::string header(20, '\0');
   file.read(header.data(), std::ssize(header));
-  header[7] = '2';
+  header[7] = '1';
   const uint32_t checksum = JournalChecksum(header);
   file.seekp(0);
   file << header;

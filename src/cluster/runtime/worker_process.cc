@@ -81,8 +81,7 @@ Status WorkerProcess::Open() {
     if (host_) host_->PeerLost(Incarnation(peer.incarnation), reason);
   };
   events.on_pull = [this](const net::PeerAddress&, std::span<const std::byte> request) {
-    const bool weights = options_.weights && WeightExchange::IsRequest(request);
-    return weights ? options_.weights->Serve(request) : exchange_->Serve(request);
+    return ServePull(request);
   };
   MR_ASSIGN_OR_RETURN(data_, net::StartTcpDataPlane(std::move(data), std::move(events)));
   exchange_->Use(data_.get());
@@ -148,6 +147,13 @@ void WorkerProcess::OnActivations(std::span<const std::byte> key, net::Payload p
   host_->ActivationsArrived(
       PipelineId(activations.pipeline), StepId(activations.step),
       std::make_shared<const std::vector<std::byte>>(bytes.begin(), bytes.end()));
+}
+
+Result<net::PullSource> WorkerProcess::ServePull(std::span<const std::byte> bytes) {
+  MR_ASSIGN_OR_RETURN(const PullRequest request, DecodePullRequest(bytes));
+  if (const auto* kv = std::get_if<KvRequest>(&request)) return exchange_->Serve(*kv);
+  if (!options_.weights) return NotFound("this worker has no weights to copy");
+  return options_.weights->Serve(std::get<WeightRequest>(request));
 }
 
 WorkerLinks WorkerProcess::Links() {

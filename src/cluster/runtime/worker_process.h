@@ -67,6 +67,7 @@ class WorkerProcess {
   Status Open();
   WorkerLinks Links();
   void OnActivations(std::span<const std::byte> key, net::Payload payload);
+  Result<net::PullSource> ServePull(std::span<const std::byte> request);
   std::optional<Status> WaitForEnd(Duration limit);
   Status OpenControls();
   Status OneSession(bool& joined);

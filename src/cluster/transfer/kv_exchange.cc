@@ -46,10 +46,8 @@ KvExchangeCounters KvExchange::counters() {
   return counters;
 }
 
-Result<net::PullSource> KvExchange::Serve(std::span<const std::byte> request) {
-  auto asked = DecodePullRequest(request);
-  auto served =
-      asked.ok() ? ServeBox(asked->first, asked->second) : Result<net::PullSource>(asked.status());
+Result<net::PullSource> KvExchange::Serve(const KvRequest& request) {
+  auto served = ServeBox(request.handle, request.box);
   if (served.ok()) return served;
   MutexLock lock(mutex_);
   ++counters_.refused;
@@ -187,7 +185,7 @@ Status KvExchange::PullPieces(stage::Stage& stage, const PullKv& pull,
   PullSteps steps{.pace = pull.background ? PullPace::kBackground : PullPace::kFast};
   steps.order = [&](size_t i) {
     const KvSource& source = pull.sources[remote[i].source];
-    return PullOrder{DataAddress(source.from), EncodePullRequest(source.handle, remote[i].box),
+    return PullOrder{DataAddress(source.from), Encode(KvRequest{source.handle, remote[i].box}),
                      stage.KvBytes(remote[i].box)};
   };
   steps.arrived = [&](size_t i, const Status& status,

@@ -23,7 +23,7 @@
 #include "base/mutex.h"
 #include "cluster/transfer/kv_exports.h"
 #include "cluster/transfer/kv_rectangles.h"
-#include "cluster/transfer/kv_request.h"
+#include "cluster/transfer/pull_messages.h"
 #include "cluster/transfer/staging_pool.h"
 #include "core/worker_messages.h"
 #include "net/data_plane.h"
@@ -35,7 +35,7 @@ struct KvExchangeCounters {
   KvExportsCounters exports;
   uint64_t exposed = 0;  // current exports
   uint64_t served = 0, served_bytes = 0;
-  uint64_t refused = 0;  // unknown, released, expired, out of range, garbage
+  uint64_t refused = 0;  // unknown, released, expired, out of range
   uint64_t pulled = 0, pulled_bytes = 0, failed = 0;
   uint64_t copied_bytes = 0;  // copied on this worker; not in pulled_bytes
 };
@@ -49,8 +49,7 @@ class KvExchange {
   void Release(const KvHandle& handle);
   void PipelineClosed(PipelineId pipeline);
 
-  // For net::DataPlaneEvents::on_pull.
-  Result<net::PullSource> Serve(std::span<const std::byte> request);
+  Result<net::PullSource> Serve(const KvRequest& request);
 
   // Pulls into the blocks of `pull`; `done` is called once, on one of the exchange's threads.
   void Pull(LayerRange layers, std::shared_ptr<stage::Stage> stage, const PullKv& pull,

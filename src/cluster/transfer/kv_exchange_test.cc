@@ -32,7 +32,7 @@ struct Node {
     net::DataPlaneEvents events;
     events.on_pull = [this](const net::PeerAddress&, std::span<const std::byte> request) {
       before_serving();
-      return exchange.Serve(request);
+      return exchange.Serve(std::get<KvRequest>(*DecodePullRequest(request)));
     };
     plane = std::move(*net::StartTcpDataPlane(std::move(options), std::move(events)));
     exchange.Use(plane.get());
@@ -215,7 +215,7 @@ TEST(KvExchange, ForgedStaleOrReleasedHandlesAreNotServed) {
   exported.lease = Duration::Seconds(60);
   owner.exchange.Export({0, 6}, stage, exported);
   const auto ask = [&](const KvHandle& handle, const stage::KvBox& box) {
-    return owner.exchange.Serve(EncodePullRequest(handle, box)).status().code();
+    return owner.exchange.Serve({handle, box}).status().code();
   };
   const stage::KvBox box{{0, 6}, 0, 2, 0, 20};
   EXPECT_EQ(ask(exported.handle, box), StatusCode::kOk);

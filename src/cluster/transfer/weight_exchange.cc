@@ -52,11 +52,7 @@ WeightCounters WeightExchange::counters() const {
 
 // ---- the side that serves
 
-bool WeightExchange::IsRequest(std::span<const std::byte> request) {
-  return IsWeightRequest(request);
-}
-
-Result<net::PullSource> WeightExchange::Serve(std::span<const std::byte> request) {
+Result<net::PullSource> WeightExchange::Serve(const WeightRequest& request) {
   auto served = ServeAny(request);
   MutexLock lock(mutex_);
   if (served.ok()) {
@@ -68,8 +64,7 @@ Result<net::PullSource> WeightExchange::Serve(std::span<const std::byte> request
   return served;
 }
 
-Result<net::PullSource> WeightExchange::ServeAny(std::span<const std::byte> request) const {
-  MR_ASSIGN_OR_RETURN(const WeightRequest asked, DecodeWeightRequest(request));
+Result<net::PullSource> WeightExchange::ServeAny(const WeightRequest& asked) const {
   std::vector<Held> held;
   {
     MutexLock lock(mutex_);
@@ -79,7 +74,7 @@ Result<net::PullSource> WeightExchange::ServeAny(std::span<const std::byte> requ
   if (asked.ask == Ask::kList) {
     const Held& first = held.front();
     const auto text = std::make_shared<std::string>(
-        ToText({first.digests->fingerprint(), first.layout, first.store->files()}));
+        Encode(WeightList{first.digests->fingerprint(), first.layout, first.store->files()}));
     if (text->size() > kWeightListBytesMax) {
       return ResourceExhausted("the list of weight files is too long");
     }
@@ -193,9 +188,8 @@ Status WeightExchange::AskForLists(std::vector<Source>& sources, std::string wan
   for (size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].failed.ok()) asked.push_back(i);
   }
-  const auto take = [&](Source& source, std::span<const std::byte> text) -> Status {
-    MR_ASSIGN_OR_RETURN(source.list,
-                        ParseWeightList({reinterpret_cast<const char*>(text.data()), text.size()}));
+  const auto take = [&](Source& source, std::span<const std::byte> bytes) -> Status {
+    MR_ASSIGN_OR_RETURN(source.list, DecodeWeightList(bytes));
     return OkStatus();
   };
   PullSteps steps;
@@ -203,9 +197,9 @@ Status WeightExchange::AskForLists(std::vector<Source>& sources, std::string wan
     return PullOrder{sources[asked[i]].address, Encode(WeightRequest{}), kWeightListBytesMax, true};
   };
   steps.arrived = [&](size_t i, const Status& status,
-                      std::span<const std::byte> text) -> Result<bool> {
+                      std::span<const std::byte> bytes) -> Result<bool> {
     Source& source = sources[asked[i]];
-    const Status taken = status.ok() ? take(source, text) : status;
+    const Status taken = status.ok() ? take(source, bytes) : status;
     if (!taken.ok()) Fail(source, taken);
     return false;
   };

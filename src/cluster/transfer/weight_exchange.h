@@ -2,7 +2,7 @@
 // a model's files copies what its layers need from workers that have them, and serves its copy to
 // others.
 //
-// A pull names a range of one of the files in a list (weight_messages.h) and the digest of their
+// A pull names a range of one of the files in a list (pull_messages.h) and the digest of their
 // layout. So it can read nothing but weights, and only those of the same files. Each part is
 // requested from the first working source that has it. The cluster's token and certificates decide
 // who may pull.
@@ -29,7 +29,7 @@
 #include "base/folder_lock.h"
 #include "base/mutex.h"
 #include "base/status.h"
-#include "cluster/transfer/weight_messages.h"
+#include "cluster/transfer/pull_messages.h"
 #include "core/worker_messages.h"
 #include "model/weight_digests.h"
 #include "model/weight_store.h"
@@ -42,7 +42,7 @@ inline constexpr size_t kDisabledSourcesMax = 256;  // remembered; the oldest is
 
 struct WeightCounters {
   uint64_t served = 0, served_bytes = 0;
-  uint64_t refused = 0;  // requests for other files, missing ranges, or malformed ones
+  uint64_t refused = 0;  // requests for other files or missing ranges
   uint64_t pulled_bytes = 0;
   uint64_t sources_failed = 0;
   uint64_t sources_disabled = 0;  // those of them that were disabled
@@ -69,9 +69,7 @@ class WeightExchange {
   // The fingerprint of the model whose weights were fetched; empty before the first fetch.
   std::string fetched_fingerprint() const;
 
-  static bool IsRequest(std::span<const std::byte> request);
-  // For net::DataPlaneEvents::on_pull.
-  Result<net::PullSource> Serve(std::span<const std::byte> request);
+  Result<net::PullSource> Serve(const WeightRequest& request);
 
   WeightCounters counters() const;
 
@@ -96,7 +94,7 @@ class WeightExchange {
     model::WeightRange range;
     std::span<const Chunk> chunks = {};  // none: a part of the heads, which are checked as a whole
   };
-  Result<net::PullSource> ServeAny(std::span<const std::byte> request) const;
+  Result<net::PullSource> ServeAny(const WeightRequest& asked) const;
   std::string Wanted(const LoadShard& load) const;
   Status AskForLists(std::vector<Source>& sources, std::string wanted, const Progress& progress);
   Status TakeFolder();

@@ -26,6 +26,7 @@ namespace millrace::cluster {
 namespace {
 
 namespace fs = std::filesystem;
+using Ask = WeightRequest::Ask;
 
 constexpr int kLayers = 6;
 constexpr auto kWanted = [](int64_t, int64_t) { return true; };
@@ -71,12 +72,13 @@ struct WeightNode {
     events.on_pull = [this, lie](const net::PeerAddress&,
                                  std::span<const std::byte> request) -> Result<net::PullSource> {
       const int nth = ++asked;
+      const auto wanted = std::get<WeightRequest>(*DecodePullRequest(request));
       if (lie) {
-        if (const auto said = lie(*DecodeWeightRequest(request))) return Answer(*said);
+        if (const auto said = lie(wanted)) return Answer(*said);
       }
       if (nth == die_after) dying.set_value();
       if (die_after > 0 && nth >= die_after) return Unavailable("it dies");
-      return exchange.Serve(request);
+      return exchange.Serve(wanted);
     };
     plane = std::move(*net::StartTcpDataPlane(std::move(options), std::move(events)));
     exchange.Use(plane.get());
@@ -246,58 +248,42 @@ TEST(WeightExchange, OnlyWeightsCanBePulled) {
   WeightNode owner;
   owner.Offer(Folder());
   const std::string layout = *(*model::WeightStore::OfFolder(Folder()))->Layout();
-  struct {
-    uint32_t magic = 0x54574c50, ask = 2;
-    char layout[64] = {};
-    uint64_t file = 1, begin = 0, end = 8;
-  } wire;
-  std::memcpy(wire.layout, layout.data(), sizeof wire.layout);
-  const auto good = wire;
-  const auto ask = [&](const auto& request) {
-    return owner.exchange.Serve(std::as_bytes(std::span(&request, 1))).status().code();
+  const WeightRequest good{Ask::kRange, layout, {1, 0, 8}};
+  const auto ask = [&](const WeightRequest& request) {
+    return owner.exchange.Serve(request).status().code();
   };
   EXPECT_EQ(ask(good), StatusCode::kOk);
-  wire.layout[5] ^= 1;
-  EXPECT_EQ(ask(wire), StatusCode::kNotFound);
-  wire = good;
-  wire.file = 3;  // there are only config.json, generation_config.json and model.safetensors
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
-  wire.file = ~uint64_t{0};
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
-  wire = good;
-  wire.end = uint64_t{1} << 41;
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
-  wire.begin = wire.end = 4;
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
-  wire = good;
-  wire.file = 2;
-  wire.end = kWeightPartBytes + 1;
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument) << "more than a part";
-  wire = good;
-  wire.ask = 3;
-  EXPECT_EQ(ask(wire), StatusCode::kOk) << "digests";
-  wire.end = kWeightPartBytes;
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument) << "more than there are";
-  wire = good;
-  wire.ask = 4;
-  EXPECT_EQ(ask(wire), StatusCode::kInvalidArgument);
-  EXPECT_EQ(owner.exchange.Serve({}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(owner.exchange.counters().refused, 9u);
+  WeightRequest request = good;
+  request.layout[5] ^= 1;
+  EXPECT_EQ(ask(request), StatusCode::kNotFound);
+  request = good;
+  // There are only config.json, generation_config.json and model.safetensors.
+  for (const size_t file : {size_t{3}, ~size_t{0}}) {
+    request.range.file = file;
+    EXPECT_EQ(ask(request), StatusCode::kInvalidArgument);
+  }
+  request = good;
+  request.range.end = uint64_t{1} << 19;
+  EXPECT_EQ(ask(request), StatusCode::kInvalidArgument) << "beyond the file";
+  request = good;
+  request.ask = Ask::kDigests;
+  EXPECT_EQ(ask(request), StatusCode::kOk);
+  request.range.end = kWeightPartBytes;
+  EXPECT_EQ(ask(request), StatusCode::kInvalidArgument) << "more than there are";
+  EXPECT_EQ(owner.exchange.counters().refused, 5u);
   EXPECT_EQ(owner.exchange.counters().served, 2u);
 }
 
 TEST(WeightExchange, MalformedAnswersLeaveNoFiles) {
-  const std::string digest(64, 'a');
-  const auto list = [&](const std::string& files) {
-    return fmt::format(R"({{"fingerprint": "{}", "layout": "{}", "files": {}}})", digest, digest,
-                       files);
+  const auto list = [](std::vector<model::WeightFile> files) {
+    return Encode(WeightList{std::string(64, 'a'), std::string(64, 'b'), std::move(files)});
   };
   for (const std::string& text :
-       {std::string("{"), std::string("[1]"), std::string("{}"), list("7"), list("[7]"),
-        list(R"([["config.json"]])"), list(R"([["config.json", -1]])"), list(R"([[1, 1]])"),
-        list(R"([["config.json", 5], ["../../x.safetensors", 9]])"),
-        list(R"([["config.json", 5], ["/tmp/x.safetensors", 9]])"),
-        list(R"([["config.json", 1e300]])"), std::string(1 << 16, '[')}) {
+       {std::string("{"), std::string(), Encode(WeightList{}), list({}), list({{"", 1}}),
+        list({{"config.json", 5}, {"config.json", 5}}),
+        list({{"config.json", 5}, {"../../x.safetensors", 9}}),
+        list({{"config.json", 5}, {"/tmp/x.safetensors", 9}}),
+        list({{"config.json", uint64_t{1} << 60}}), std::string(1 << 16, '[')}) {
     WeightNode nonsense([&](const WeightRequest&) { return text; }), reader;
     const Status status = reader.exchange.Fetch(Load({0, 1}, {&nonsense}), kWanted).status();
     EXPECT_EQ(status.code(), StatusCode::kUnavailable) << text.substr(0, 200);
@@ -306,7 +292,7 @@ TEST(WeightExchange, MalformedAnswersLeaveNoFiles) {
     }
   }
   // A valid list, but heads that do not match it.
-  const std::string promise = list(R"([["config.json", 5], ["model.safetensors", 90]])");
+  const std::string promise = list({{"config.json", 5}, {"model.safetensors", 90}});
   WeightNode liar([&](const WeightRequest&) { return promise; }), reader, owner;
   EXPECT_FALSE(reader.exchange.Fetch(Load({0, 1}, {&liar}), kWanted).ok());
   owner.Offer(Folder());
@@ -343,7 +329,7 @@ TEST(WeightExchange, AWrongByteIsFoundAndPulledFromAnotherSource) {
   std::atomic<int> lies = 0;
   WeightNode liar([&](const WeightRequest& request) -> std::optional<std::string> {
     const model::WeightRange& range = request.range;
-    if (request.ask != WeightRequest::Ask::kRange || range.file != 2 || range.begin > middle ||
+    if (request.ask != Ask::kRange || range.file != 2 || range.begin > middle ||
         range.end <= middle) {
       return {};
     }
@@ -365,9 +351,9 @@ TEST(WeightExchange, AWrongByteIsFoundAndPulledFromAnotherSource) {
 TEST(WeightExchange, ListHeadsAndDigestsOfASourceMustMatch) {
   // Another model with the fingerprint of the right one.
   const auto renamed = [](const WeightRequest& request) -> std::optional<std::string> {
-    if (request.ask != WeightRequest::Ask::kList) return {};
+    if (request.ask != Ask::kList) return {};
     const auto store = *model::WeightStore::OfFolder(Folder(2));
-    return ToText({Fingerprint(1), *store->Layout(), store->files()});
+    return Encode(WeightList{Fingerprint(1), *store->Layout(), store->files()});
   };
   // The right digests with another configuration.
   TempFolder other;
@@ -377,7 +363,7 @@ TEST(WeightExchange, ListHeadsAndDigestsOfASourceMustMatch) {
   json["rope_theta"] = 77.0;
   ASSERT_TRUE(WriteFileAtomically(config, DumpJson(json)).ok());
   WeightNode named(renamed), configured, short_of_digests([](const WeightRequest&request) {
-    const bool digests = request.ask == WeightRequest::Ask::kDigests;
+    const bool digests = request.ask == Ask::kDigests;
     return digests ? std::optional<std::string>("few") : std::nullopt;
   });
   named.Offer(Folder(2));

@@ -17,7 +17,7 @@
 
 namespace millrace::net {
 
-inline constexpr uint16_t kDataProtocolVersion = 3;
+inline constexpr uint16_t kDataProtocolVersion = 4;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kProofBytes = 32;  // HMAC-SHA256
 // Limit of one hello message, including its length field. Bounds the memory that a stranger can
