@@ -20,7 +20,7 @@
 namespace millrace::plan {
 namespace {
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 1;  // the version of the format
 constexpr int kLayersMax = 1024;
 constexpr int kTensorParallelMax = 1024;
 constexpr size_t kStagesMax = 4096;
@@ -76,7 +76,7 @@ class PlanReader {
                       {"format", "model", "layers", "cluster", "cluster_fingerprint", "epoch",
                        "partial_inference", "flow", "bound", "stages", "edges", "unused"},
                       name_));
-    MR_RETURN_IF_ERROR(root.Integer("format", kFormat, kFormat).status());
+    MR_RETURN_IF_ERROR(CheckFormat(root));
     if (cluster_ != nullptr) {
       MR_ASSIGN_OR_RETURN(out_.cluster, root.Text("cluster"));
       MR_RETURN_IF_ERROR(CheckFingerprint(root));
@@ -103,6 +103,16 @@ class PlanReader {
   std::vector<std::string> TakeNames() { return std::move(names_); }
 
  private:
+  // A file without a format has the first one.
+  static Status CheckFormat(const YamlMap& root) {
+    MR_ASSIGN_OR_RETURN(const int64_t format, root.IntegerOr("format", 1, 1, INT64_MAX));
+    if (format <= kFormat) return OkStatus();
+    return root.Error("format", fmt::format("the plan has format version {}, this program reads "
+                                            "version {}; plan again with this program, or use the "
+                                            "release that wrote the plan",
+                                            format, kFormat));
+  }
+
   Status ReadFlow(const YamlMap& root) {
     if (cluster_ == nullptr && !root.Has("flow") && !root.Has("bound")) return OkStatus();
     MR_ASSIGN_OR_RETURN(out_.tokens_per_s, root.Amount("flow", Quantity::kFlow));

@@ -128,7 +128,9 @@ TEST(PlanYamlTest, TheFingerprintIsOfMachinesAndLinks) {
 
 TEST(PlanYamlTest, ErrorsNameThePlace) {
   EXPECT_EQ(Error("format: 1", "format: 2"),
-            "p.yaml:2:9: format must be an integer in [1, 1], got '2'");
+            "p.yaml:2:9: the plan has format version 2, this program reads version 1; plan again "
+            "with this program, or use the release that wrote the plan");
+  EXPECT_EQ(Error("format: 1\n", ""), "") << "the first version needs no line";
   EXPECT_EQ(Error("layers: [0, 20]", "layers: [0, 33]"),
             "p.yaml:12:40: layers must be [BEGIN, END] with 0 <= BEGIN < END <= 32, the layers of "
             "the model");
