@@ -15,6 +15,7 @@ find_package(Boost 1.81 REQUIRED)  # headers only: Asio and Beast
 find_package(Protobuf 3.21 REQUIRED MODULE)
 find_package(ZLIB REQUIRED)
 find_package(gRPC 1.51 REQUIRED CONFIG)
+find_package(CURL 7.88 REQUIRED)  # the HTTP client of tools and tests
 find_package(SQLite3 3.40 REQUIRED)  # the embedded store of a cluster
 # etcd's own .proto files; scripts/setup unpacks Debian's golang-etcd-server-dev into build/etcd.
 find_path(ETCD_PROTO_FOLDER etcd/etcdserver/etcdserverpb/rpc.proto NO_DEFAULT_PATH

@@ -23,48 +23,6 @@ bool EqualsIgnoreCase(std::string_view a, std::string_view b) {
   return a.size() == b.size() && strncasecmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Collects the headers and the body that Beast parses. Derived classes handle the start line.
-template <bool kRequest>
-class MessageParser : public http::basic_parser<kRequest> {
- public:
-  explicit MessageParser(const HttpLimits& limits) {
-    this->header_limit(static_cast<uint32_t>(limits.head_bytes_max + kChunkLineBytesMax));
-    this->body_limit(limits.body_bytes_max);
-    this->eager(true);
-  }
-
-  HttpHeaders headers;
-  int version = 11;
-  bool head_done = false;
-  size_t body_bytes = 0;
-
- protected:
-  virtual bool OnHead() = 0;
-  virtual void OnBody(std::string_view part) = 0;
-
- private:
-  void on_field_impl(http::field, BeastView name, BeastView value, error_code&) override {
-    if (!head_done) headers.emplace_back(View(name), View(value));
-  }
-  void on_header_impl(error_code& ec) override {
-    head_done = true;
-    if (!OnHead()) ec = http::error::bad_value;
-  }
-  void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code&) override {}
-  size_t on_body_impl(BeastView part, error_code&) override { return Take(part); }
-  void on_chunk_header_impl(std::uint64_t, BeastView, error_code&) override {}
-  size_t on_chunk_body_impl(std::uint64_t, BeastView part, error_code&) override {
-    return Take(part);
-  }
-  void on_finish_impl(error_code&) override {}
-
-  size_t Take(BeastView part) {
-    body_bytes += part.size();
-    OnBody(View(part));
-    return part.size();
-  }
-};
-
 HttpFailure FailureOf(const error_code& ec, const HttpLimits& limits) {
   if (ec == http::error::body_limit) {
     return {413, fmt::format("the body is larger than the limit of {} bytes; send less",
@@ -82,49 +40,72 @@ HttpFailure FailureOf(const error_code& ec, const HttpLimits& limits) {
 // delays nothing.
 constexpr size_t kLastChunkBytes = 5;
 
-// The part of Feed that requests and responses share.
-template <typename Parser>
-size_t Put(Parser& parser, std::string_view data, const HttpLimits& limits,
-           std::optional<HttpFailure>& failure) {
-  const bool in_chunked_body = parser.head_done && parser.chunked();
-  if (in_chunked_body && data.front() == '0' && data.size() < kLastChunkBytes) return 0;
-  error_code ec;
-  const size_t used = parser.put(boost::asio::const_buffer(data.data(), data.size()), ec);
-  if (ec && ec != http::error::need_more) {
-    if (!failure) failure = FailureOf(ec, limits);
-  } else if (parser.head_done && !parser.is_done() && data.size() - used > kChunkLineBytesMax) {
-    failure = HttpFailure{
-        400, fmt::format("a chunk header or the trailers exceed {} bytes", kChunkLineBytesMax)};
-  }
-  return used;
-}
-
 }  // namespace
 
-struct RequestParser::Impl final : MessageParser<true> {
-  explicit Impl(const HttpLimits& l) : MessageParser<true>(l), limits(l), scanner(l) {}
+// Collects what Beast parses.
+struct RequestParser::Impl final : http::basic_parser<true> {
+  explicit Impl(const HttpLimits& l) : limits(l), scanner(l) {
+    header_limit(static_cast<uint32_t>(limits.head_bytes_max + kChunkLineBytesMax));
+    body_limit(limits.body_bytes_max);
+    eager(true);
+  }
 
   const HttpLimits limits;
   HeadScanner scanner;
   std::optional<HttpFailure> failure;
   HttpRequest request;
+  int version = 11;
+  bool head_done = false;
   bool expects_continue = false;
 
+  size_t Put(std::string_view data) {
+    const bool in_chunked_body = head_done && chunked();
+    if (in_chunked_body && data.front() == '0' && data.size() < kLastChunkBytes) return 0;
+    error_code ec;
+    const size_t used = put(boost::asio::const_buffer(data.data(), data.size()), ec);
+    if (ec && ec != http::error::need_more) {
+      if (!failure) failure = FailureOf(ec, limits);
+    } else if (head_done && !is_done() && data.size() - used > kChunkLineBytesMax) {
+      failure = HttpFailure{
+          400, fmt::format("a chunk header or the trailers exceed {} bytes", kChunkLineBytesMax)};
+    }
+    return used;
+  }
+
+ private:
   bool Fail(int status, std::string message) {
     failure = HttpFailure{status, std::move(message)};
     return false;
   }
 
- protected:
   void on_request_impl(http::verb, BeastView method, BeastView target, int v,
                        error_code&) override {
     request.method = View(method);
-    request.path = View(target);  // decoded in OnHead
+    request.path = View(target);  // decoded in CheckHead
     version = v;
   }
   void on_response_impl(int, BeastView, int, error_code&) override {}
+  void on_field_impl(http::field, BeastView name, BeastView value, error_code&) override {
+    if (!head_done) request.headers.emplace_back(View(name), View(value));
+  }
+  void on_header_impl(error_code& ec) override {
+    head_done = true;
+    if (!CheckHead()) ec = http::error::bad_value;
+  }
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, error_code&) override {}
+  size_t on_body_impl(BeastView part, error_code&) override { return Take(part); }
+  void on_chunk_header_impl(std::uint64_t, BeastView, error_code&) override {}
+  size_t on_chunk_body_impl(std::uint64_t, BeastView part, error_code&) override {
+    return Take(part);
+  }
+  void on_finish_impl(error_code&) override {}
 
-  bool OnHead() override {
+  size_t Take(BeastView part) {
+    request.body.append(View(part));
+    return part.size();
+  }
+
+  bool CheckHead() {
     if (request.method == "TRACE" || request.method == "CONNECT") {
       return Fail(405, fmt::format("the method {} is not allowed", request.method));
     }
@@ -138,7 +119,7 @@ struct RequestParser::Impl final : MessageParser<true> {
   // Requires one Host header and at most one definition of the body's length.
   bool CheckFraming() {
     size_t hosts = 0, lengths = 0, codings = 0;
-    for (const auto& [name, value] : headers) {
+    for (const auto& [name, value] : request.headers) {
       if (EqualsIgnoreCase(name, "Host")) ++hosts;
       if (EqualsIgnoreCase(name, "Content-Length")) {
         ++lengths;
@@ -166,7 +147,7 @@ struct RequestParser::Impl final : MessageParser<true> {
   }
 
   bool CheckExpect() {
-    const auto expect = FindHeader(headers, "Expect");
+    const auto expect = FindHeader(request.headers, "Expect");
     if (!expect || version != 11) return true;
     if (!EqualsIgnoreCase(*expect, "100-continue")) {
       return Fail(417, "the only supported Expect value is 100-continue");
@@ -174,8 +155,6 @@ struct RequestParser::Impl final : MessageParser<true> {
     expects_continue = true;
     return true;
   }
-
-  void OnBody(std::string_view part) override { request.body.append(part); }
 };
 
 RequestParser::RequestParser(const HttpLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
@@ -189,7 +168,7 @@ size_t RequestParser::Feed(std::string_view data) {
     if (head.failure) p.failure = *head.failure;
     if (!head.complete) return head.skipped_bytes;
   }
-  return Put(p, data, p.limits, p.failure);
+  return p.Put(data);
 }
 
 HttpStage RequestParser::stage() const {
@@ -202,74 +181,11 @@ const HttpFailure& RequestParser::failure() const { return *impl_->failure; }
 bool RequestParser::expects_continue() const { return impl_->expects_continue; }
 bool RequestParser::http_1_0() const { return impl_->version == 10; }
 bool RequestParser::keep_alive() const { return impl_->keep_alive(); }
-size_t RequestParser::body_bytes() const { return impl_->body_bytes; }
+size_t RequestParser::body_bytes() const { return impl_->request.body.size(); }
 
 HttpRequest RequestParser::TakeRequest() {
   MR_CHECK(stage() == HttpStage::kDone);
-  impl_->request.headers = std::move(impl_->headers);
   return std::move(impl_->request);
 }
-
-struct ResponseParser::Impl final : MessageParser<false> {
-  Impl(const HttpLimits& l, Sinks s) : MessageParser<false>(l), limits(l), sinks(std::move(s)) {}
-
-  const HttpLimits limits;
-  const Sinks sinks;
-  std::optional<HttpFailure> failure;
-  int status = 0;
-
- protected:
-  void on_request_impl(http::verb, BeastView, BeastView, int, error_code&) override {}
-  void on_response_impl(int code, BeastView, int v, error_code&) override {
-    status = code;
-    version = v;
-  }
-  bool OnHead() override {
-    if (sinks.on_head) sinks.on_head(status, headers);
-    return true;
-  }
-  void OnBody(std::string_view part) override {
-    if (sinks.on_body && !part.empty()) sinks.on_body(part);
-  }
-};
-
-ResponseParser::ResponseParser(const HttpLimits& limits, bool head_request, Sinks sinks)
-    : impl_(std::make_unique<Impl>(limits, std::move(sinks))) {
-  impl_->skip(head_request);
-}
-ResponseParser::~ResponseParser() = default;
-
-size_t ResponseParser::Feed(std::string_view data) {
-  Impl& p = *impl_;
-  if (data.empty() || p.failure || p.is_done()) return 0;
-  const size_t used = Put(p, data, p.limits, p.failure);
-  if (!p.failure && !p.head_done && data.size() - used > p.limits.head_bytes_max) {
-    p.failure = FailureOf(http::error::header_limit, p.limits);
-  }
-  return used;
-}
-
-void ResponseParser::FeedEof() {
-  Impl& p = *impl_;
-  if (p.failure || p.is_done()) return;
-  if (!p.got_some()) {
-    p.failure = HttpFailure{400, "the connection was closed before the response"};
-    return;
-  }
-  error_code ec;
-  p.put_eof(ec);
-  if (ec) p.failure = HttpFailure{400, "the connection was closed in the middle of the response"};
-}
-
-HttpStage ResponseParser::stage() const {
-  if (impl_->failure) return HttpStage::kFailed;
-  if (impl_->is_done()) return HttpStage::kDone;
-  return impl_->head_done ? HttpStage::kBody : HttpStage::kHead;
-}
-
-const HttpFailure& ResponseParser::failure() const { return *impl_->failure; }
-int ResponseParser::status() const { return impl_->status; }
-const HttpHeaders& ResponseParser::headers() const { return impl_->headers; }
-bool ResponseParser::keep_alive() const { return impl_->keep_alive(); }
 
 }  // namespace millrace::net

@@ -1,5 +1,6 @@
-// The HTTP/1.1 wire format: strict parsers that take input in pieces of any size, and the
-// formatting of response heads. No sockets. Each parser has one owner and is used on one thread.
+// The HTTP/1.1 wire format of a server: a strict parser of requests that takes input in pieces of
+// any size, and the formatting of response heads. No sockets. Each parser has one owner and is used
+// on one thread.
 //
 // Boost.Beast parses the grammar. Further checks ensure that a request has only one meaning (RFC
 // 9112 section 11.2, request smuggling): CRLF line ends, no folded lines, one Host, and either one
@@ -7,7 +8,6 @@
 #pragma once
 
 #include <cstddef>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -55,35 +55,6 @@ class RequestParser {
   size_t body_bytes() const;  // so far
 
   HttpRequest TakeRequest();  // REQUIRES: kDone; once
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-// Parses one response. Passes the head and the body to `Sinks` as they arrive and keeps no body.
-class ResponseParser {
- public:
-  struct Sinks {
-    std::function<void(int status, const HttpHeaders& headers)> on_head;  // may be null
-    std::function<void(std::string_view part)> on_body;                   // may be null
-  };
-
-  // `head_request`: the response is for a HEAD request and has no body, even if its headers
-  // announce one.
-  ResponseParser(const HttpLimits& limits, bool head_request, Sinks sinks);
-  ~ResponseParser();
-
-  size_t Feed(std::string_view data);  // as RequestParser::Feed
-  void FeedEof();                      // the peer has closed
-
-  HttpStage stage() const;
-  const HttpFailure& failure() const;  // REQUIRES: kFailed
-
-  // Valid from kBody on.
-  int status() const;
-  const HttpHeaders& headers() const;
-  bool keep_alive() const;
 
  private:
   struct Impl;

@@ -247,42 +247,6 @@ TEST(RequestParser, ManySmallChunksAreJoined) {
   EXPECT_EQ(parser.TakeRequest().body, std::string(100'000, 'x'));
 }
 
-TEST(ResponseParser, ReadsBodiesByLengthChunksAndClose) {
-  const std::string_view heads[] = {
-      "Content-Length: 3\r\n\r\nabc",
-      "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\n\r\n", "\r\nabc"};
-  for (std::string_view head : heads) {
-    std::string body;
-    int seen_status = 0;
-    ResponseParser parser(HttpLimits(), false,
-                          {[&](int status, const HttpHeaders&) { seen_status = status; },
-                           [&](std::string_view part) { body += part; }});
-    std::string in;
-    for (char c : "HTTP/1.1 201 Created\r\n" + std::string(head)) {
-      in += c;
-      in.erase(0, parser.Feed(in));
-    }
-    parser.FeedEof();
-    EXPECT_EQ(parser.stage(), HttpStage::kDone) << head;
-    EXPECT_EQ(body, "abc") << head;
-    EXPECT_EQ(seen_status, 201);
-  }
-}
-
-TEST(ResponseParser, ATruncatedBodyIsAnError) {
-  ResponseParser parser(HttpLimits(), false, {});
-  parser.Feed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab");
-  EXPECT_EQ(parser.stage(), HttpStage::kBody);
-  parser.FeedEof();
-  EXPECT_EQ(parser.stage(), HttpStage::kFailed);
-}
-
-TEST(ResponseParser, AHeadRequestHasNoBody) {
-  ResponseParser parser(HttpLimits(), /*head_request=*/true, {});
-  parser.Feed("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n");
-  EXPECT_EQ(parser.stage(), HttpStage::kDone);
-}
-
 TEST(ResponseHead, HasNoFramingWhereThereIsNoBody) {
   const std::string head =
       FormatResponseHead(204, {{"A", "b"}}, BodyFraming::kContentLength, 0, true);

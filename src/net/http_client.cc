@@ -1,356 +1,396 @@
 #include "net/http_client.h"
 
+#include <curl/curl.h>
 #include <fmt/format.h>
-#include <openssl/ssl.h>
-#include <sys/socket.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/detached.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/post.hpp>
-#include <boost/asio/ssl.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/write.hpp>
 #include <chrono>
+#include <cstring>
 #include <future>
-#include <map>
 #include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "net/http1.h"
+#include "base/mutex.h"
+#include "net/listener.h"
 #include "net/tls.h"
-#include "net/unix_socket.h"
 
 namespace millrace::net {
 namespace {
 
-namespace asio = boost::asio;
-using asio::awaitable;
-using asio::ip::tcp;
-using boost::system::error_code;
-using SteadyTime = std::chrono::steady_clock::time_point;
+using Steady = std::chrono::steady_clock;
+using CurlLong = long;  // NOLINT(google-runtime-int): libcurl's type
 
-constexpr auto kAwaitResult = asio::as_tuple(asio::use_awaitable);
-constexpr size_t kReplyReadBytes = 16 * 1024;
 constexpr std::chrono::milliseconds kSweepPeriod{50};
+constexpr size_t kReplyHeadBytesMax = 32 * 1024;
+constexpr size_t kEventsPerTurn = 256;
 
-std::string FormatRequest(const HttpCall& call) {
-  std::string out = fmt::format("{} {} HTTP/1.1\r\nHost: {}\r\n", call.method, call.url.target,
-                                call.url.HostHeader());
-  for (const auto& [name, value] : call.headers) out += fmt::format("{}: {}\r\n", name, value);
-  if (!call.body.empty() || call.method == "POST") {
-    out += fmt::format("Content-Length: {}\r\n", call.body.size());
-  }
-  return out + "\r\n" + call.body;
-}
-
-// A connection to one server, plain or TLS.
-struct Connection {
-  explicit Connection(asio::io_context& io) : socket(io) {}
-
-  tcp::socket socket;
-  std::unique_ptr<asio::ssl::stream<tcp::socket&>> tls;
-  std::vector<char> input = std::vector<char>(kReplyReadBytes);
-
-  awaitable<error_code> Write(std::string_view bytes) {
-    const auto buffer = asio::buffer(bytes.data(), bytes.size());
-    auto [ec, n] = tls ? co_await asio::async_write(*tls, buffer, kAwaitResult)
-                       : co_await asio::async_write(socket, buffer, kAwaitResult);
-    co_return ec;
-  }
-  // Appends the bytes of one read.
-  awaitable<error_code> Read(std::string* out) {
-    auto [ec, n] = tls ? co_await tls->async_read_some(asio::buffer(input), kAwaitResult)
-                       : co_await socket.async_read_some(asio::buffer(input), kAwaitResult);
-    out->append(input.data(), n);
-    co_return n > 0 ? error_code() : ec;
-  }
-  // False when the server closed this idle connection or sent bytes that were not requested.
-  bool IsQuiet() {
-    char byte;
-    const ssize_t n = recv(socket.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-  }
-  void Close() {
-    error_code ignored;
-    socket.close(ignored);
-  }
+struct EasyClose {
+  void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
 };
-
-using ConnectionPtr = std::shared_ptr<Connection>;
-
-// Calls with the same key may share a connection.
-std::string ServerKey(const HttpCall& call) {
-  if (!call.unix_path.empty()) return "unix:" + call.unix_path;
-  const Url& url = call.url;
-  return fmt::format("{}://{}:{}", url.https ? "https" : "http", url.host, url.port);
-}
+struct ListFree {
+  void operator()(curl_slist* list) const { curl_slist_free_all(list); }
+};
 
 }  // namespace
 
-// Used on the client's thread only, except for the marked members.
+// libcurl's transfers over one epoll set. Used on the client's thread only, except for the marked
+// members.
 struct HttpClient::Hub {
-  Hub(const HttpClientOptions& o, TlsContext t) : options(o), sweep_timer(io) {
-    SSL_CTX_up_ref(t.get());
-    tls.emplace(t.get());
-  }
+  explicit Hub(const HttpClientOptions& o);
+  ~Hub();
 
-  awaitable<void> Sweep();
-  ConnectionPtr TakeIdle(const std::string& key);
-  void KeepIdle(const std::string& key, ConnectionPtr connection);
+  void Post(std::function<void()> task);  // any thread
+  void Run();
+  void Wait();
+  bool RunPosted();
+  void EndFinished();
+  void CheckDeadlines();
+
+  static int OnSocket(CURL*, curl_socket_t fd, int what, void* self, void* known);
+  static int OnTimer(CURLM*, CurlLong timeout_ms, void* self);
 
   const HttpClientOptions options;
-  asio::io_context io{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
-  std::optional<asio::ssl::context> tls;
-  asio::steady_timer sweep_timer;
-  std::unordered_map<FetchId, Exchange*> exchanges;
-  std::multimap<std::string, ConnectionPtr> idle;
+  CURLM* const multi = curl_multi_init();
+  UniqueFd epoll{epoll_create1(EPOLL_CLOEXEC)}, wake{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
+  Steady::time_point timer = Steady::time_point::max(), next_sweep = Steady::time_point::min();
+  std::unordered_map<FetchId, std::unique_ptr<Exchange>> exchanges;
   bool stopping = false;
   std::atomic<uint64_t> next_id{1};  // any thread
+  Mutex mutex;
+  std::vector<std::function<void()>> posted MR_GUARDED_BY(mutex);  // any thread
   std::thread thread;
 };
 
-// One fetch. Kept alive by its coroutine.
+// One fetch. libcurl calls its On... functions, in which no transfer may be removed.
 class HttpClient::Exchange {
  public:
   Exchange(Hub& hub, FetchId id, HttpCall call, FetchCallbacks callbacks)
       : hub_(hub), id_(id), call_(std::move(call)), callbacks_(std::move(callbacks)) {}
 
-  static awaitable<void> Run(std::shared_ptr<Exchange> self) {
-    Exchange& e = *self;
-    Status status = co_await e.Perform();
-    e.hub_.exchanges.erase(e.id_);
-    if (e.abort_reason_) status = *e.abort_reason_;
-    e.callbacks_.on_done(std::move(status));
-  }
-
-  void Abort(Status reason) {
-    if (abort_reason_) return;
-    abort_reason_ = std::move(reason);
-    if (resolver_) resolver_->cancel();
-    if (connection_) connection_->Close();
-  }
-
-  void CheckDeadline(SteadyTime now) {
-    if (now < deadline_) return;
-    Abort({StatusCode::kDeadlineExceeded,
-           fmt::format("{} {} in time", call_.url.ToString(),
-                       connected_ ? "did not answer" : "did not accept the connection")});
+  Status Begin();
+  // Calls on_done and deletes the exchange.
+  void End(CURLcode code) { End(StatusOf(code)); }
+  void End(Status status);
+  void CheckDeadline(Steady::time_point now) {
+    if (now >= deadline_) End(Late("did not answer"));
   }
 
  private:
-  awaitable<Status> Perform();
-  awaitable<Status> Connect();
-  Status ConnectToUnixSocket();
-  awaitable<Status> Converse(bool* nothing_came);
-  ResponseParser::Sinks Sinks() const;
-  void SetDeadline(Duration d) {
-    deadline_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(d.ns);
+  static size_t OnHeader(char* data, size_t, size_t size, void* self);
+  static size_t OnBody(char* data, size_t, size_t size, void* self);
+  static int OnConnected(void* self, char*, char*, int, int);
+  bool TakeHeader(std::string_view line);
+  Status StatusOf(CURLcode code) const;
+  Status Late(std::string_view what) const {
+    return {StatusCode::kDeadlineExceeded,
+            fmt::format("{} {} in time", call_.url.ToString(), what)};
   }
-  Status Broken(std::string_view what, const error_code& ec) const {
-    return Unavailable(fmt::format("{} {}: {}", what, call_.url.ToString(), ec.message()));
+  void SetDeadline() {
+    deadline_ = Steady::now() + std::chrono::nanoseconds(hub_.options.read_timeout.ns);
   }
 
   Hub& hub_;
   const FetchId id_;
   const HttpCall call_;
   const FetchCallbacks callbacks_;
-  std::optional<tcp::resolver> resolver_;
-  ConnectionPtr connection_;
-  SteadyTime deadline_ = SteadyTime::max();
-  std::optional<Status> abort_reason_;
-  bool connected_ = false;
+  std::unique_ptr<CURL, EasyClose> easy_{curl_easy_init()};
+  std::unique_ptr<curl_slist, ListFree> lines_;
+  std::array<char, CURL_ERROR_SIZE> error_ = {};
+  Steady::time_point deadline_ = Steady::time_point::max();
+  int status_ = 0;
+  HttpHeaders headers_;
+  size_t head_bytes_ = 0, body_bytes_ = 0;
+  bool head_done_ = false;
+  std::string refused_;  // why the response was refused
 };
 
-awaitable<Status> HttpClient::Exchange::Perform() {
-  if (abort_reason_) co_return *abort_reason_;
+Status HttpClient::Exchange::Begin() {
+  curl_slist* lines = nullptr;
+  for (const char* none : {"Expect:", "Accept:", "Content-Type:"}) {
+    lines = curl_slist_append(lines, none);
+  }
   for (const auto& [name, value] : call_.headers) {
     if ((name + value).find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos) {
-      co_return InvalidArgument("a request header contains a line end or a NUL byte");
+      curl_slist_free_all(lines);
+      return InvalidArgument("a request header contains a line end or a NUL byte");
     }
+    // "Name:" would remove a header, "Name;" sends an empty one.
+    const std::string line = value.empty() ? name + ";" : fmt::format("{}: {}", name, value);
+    lines = curl_slist_append(lines, line.c_str());
   }
-  const std::string key = ServerKey(call_);
-  connection_ = hub_.TakeIdle(key);
-  if (connection_) {
-    bool nothing_came = false;
-    Status status = co_await Converse(&nothing_came);
-    // The server may have closed the idle connection before the request reached it; then the
-    // request is sent on a new one.
-    if (status.ok() || !nothing_came || abort_reason_) co_return status;
+  lines_.reset(lines);
+  CURL* const easy = easy_.get();
+  const HttpClientOptions& options = hub_.options;
+  const auto set = [easy](CURLoption option, auto value) { curl_easy_setopt(easy, option, value); };
+  set(CURLOPT_URL, call_.url.ToString().c_str());
+  set(CURLOPT_REQUEST_TARGET, call_.url.target.c_str());
+  set(CURLOPT_HTTP_VERSION, CurlLong{CURL_HTTP_VERSION_1_1});
+  set(CURLOPT_PROXY, "");
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_HTTPHEADER, lines_.get());
+  if (!call_.unix_path.empty()) set(CURLOPT_UNIX_SOCKET_PATH, call_.unix_path.c_str());
+  if (call_.method == "HEAD") set(CURLOPT_NOBODY, 1L);
+  if (!call_.body.empty() || call_.method == "POST") {
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(call_.body.size()));
+    set(CURLOPT_POSTFIELDS, call_.body.data());
   }
-  Status status = co_await Connect();
-  if (!status.ok()) co_return status;
-  bool nothing_came = false;
-  co_return co_await Converse(&nothing_came);
-}
-
-// Does not wait: the kernel connects or refuses at once.
-Status HttpClient::Exchange::ConnectToUnixSocket() {
-  auto connected = ConnectUnixSocket(call_.unix_path);
-  if (!connected.ok()) return Unavailable(connected.status().message());
-  connection_ = std::make_shared<Connection>(hub_.io);
-  error_code ec;
-  connection_->socket.assign(tcp::v4(), connected->get(),
-                             ec);  // the family matters only for opening
-  if (ec) return Broken("cannot connect to", ec);
-  connected->Release();
-  connected_ = true;
+  set(CURLOPT_CUSTOMREQUEST, call_.method.c_str());
+  set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<CurlLong>(options.connect_timeout.ns / 1'000'000));
+  set(CURLOPT_SSLVERSION, CurlLong{CURL_SSLVERSION_TLSv1_2});
+  set(CURLOPT_SSL_VERIFYPEER, CurlLong{options.verify_tls});
+  set(CURLOPT_SSL_VERIFYHOST, options.verify_tls ? 2L : 0L);
+  if (!options.tls_authority_path.empty()) {
+    set(CURLOPT_CAINFO, options.tls_authority_path.c_str());
+    set(CURLOPT_CAPATH, static_cast<char*>(nullptr));
+  }
+  set(CURLOPT_ERRORBUFFER, error_.data());
+  set(CURLOPT_PRIVATE, this);
+  set(CURLOPT_HEADERFUNCTION, &OnHeader);
+  set(CURLOPT_HEADERDATA, this);
+  set(CURLOPT_WRITEFUNCTION, &OnBody);
+  set(CURLOPT_WRITEDATA, this);
+  set(CURLOPT_PREREQFUNCTION, &OnConnected);
+  set(CURLOPT_PREREQDATA, this);
+  curl_multi_add_handle(hub_.multi, easy);
   return OkStatus();
 }
 
-awaitable<Status> HttpClient::Exchange::Connect() {
-  connected_ = false;
-  if (!call_.unix_path.empty()) co_return ConnectToUnixSocket();
-  SetDeadline(hub_.options.connect_timeout);
-  resolver_.emplace(hub_.io);
-  auto [resolve_error, endpoints] = co_await resolver_->async_resolve(
-      call_.url.host, std::to_string(call_.url.port), tcp::resolver::numeric_service, kAwaitResult);
-  if (resolve_error) co_return Broken("cannot resolve the host of", resolve_error);
-  if (abort_reason_) co_return *abort_reason_;
-  connection_ = std::make_shared<Connection>(hub_.io);
-  auto [ec, endpoint] = co_await asio::async_connect(connection_->socket, endpoints, kAwaitResult);
-  if (ec) co_return Broken("cannot connect to", ec);
-  error_code ignored;
-  connection_->socket.set_option(tcp::no_delay(true), ignored);
-  if (call_.url.https) {
-    connection_->tls =
-        std::make_unique<asio::ssl::stream<tcp::socket&>>(connection_->socket, *hub_.tls);
-    auto& stream = *connection_->tls;
-    SSL_set_tlsext_host_name(stream.native_handle(), call_.url.host.c_str());
-    if (hub_.options.verify_tls) {
-      stream.set_verify_callback(asio::ssl::host_name_verification(call_.url.host), ignored);
-    }
-    auto [tls_error] =
-        co_await stream.async_handshake(asio::ssl::stream_base::client, kAwaitResult);
-    if (tls_error) co_return Broken("cannot establish TLS with", tls_error);
-  }
-  connected_ = true;
-  co_return OkStatus();
+int HttpClient::Exchange::OnConnected(void* self, char*, char*, int, int) {
+  static_cast<Exchange*>(self)->SetDeadline();
+  return CURL_PREREQFUNC_OK;
 }
 
-// Sends the request and reads the response. `nothing_came`: the connection ended before the
-// response began.
-awaitable<Status> HttpClient::Exchange::Converse(bool* nothing_came) {
-  connected_ = true;
-  SetDeadline(hub_.options.read_timeout);
-  const error_code write_error = co_await connection_->Write(FormatRequest(call_));
-  HttpLimits limits;
-  limits.body_bytes_max = hub_.options.body_bytes_max;
-  std::string pending;
-  bool keep_alive = false;
-  while (true) {  // once more after each interim response
-    ResponseParser parser(limits, call_.method == "HEAD", Sinks());
-    pending.erase(0, parser.Feed(pending));
-    while (parser.stage() == HttpStage::kHead || parser.stage() == HttpStage::kBody) {
-      const error_code ec = co_await connection_->Read(&pending);
-      if (ec) {
-        *nothing_came = parser.stage() == HttpStage::kHead && pending.empty();
-        if (ec == asio::error::eof && parser.stage() == HttpStage::kBody) parser.FeedEof();
-        if (parser.stage() == HttpStage::kDone) break;
-        co_return Broken("lost the connection to", write_error ? write_error : ec);
-      }
-      SetDeadline(hub_.options.read_timeout);
-      pending.erase(0, parser.Feed(pending));
-    }
-    if (parser.stage() == HttpStage::kFailed) {
-      connection_->Close();
-      co_return Internal(fmt::format("{}: {}", call_.url.ToString(), parser.failure().message));
-    }
-    keep_alive = parser.keep_alive();
-    if (parser.status() >= 200) break;
-  }
-  if (keep_alive && pending.empty() && !write_error && !abort_reason_) {
-    hub_.KeepIdle(ServerKey(call_), std::move(connection_));
-  } else {
-    connection_->Close();
-  }
-  co_return OkStatus();
+size_t HttpClient::Exchange::OnHeader(char* data, size_t, size_t size, void* self) {
+  return static_cast<Exchange*>(self)->TakeHeader({data, size}) ? size : 0;
 }
 
-ResponseParser::Sinks HttpClient::Exchange::Sinks() const {
-  ResponseParser::Sinks sinks;
-  sinks.on_head = [this](int status, const HttpHeaders& headers) {
-    if (status >= 200 && callbacks_.on_head) callbacks_.on_head(status, headers);
-  };
-  sinks.on_body = callbacks_.on_data;
-  return sinks;
+// A line of the head of a response, perhaps an interim one, or of the trailers.
+bool HttpClient::Exchange::TakeHeader(std::string_view line) {
+  SetDeadline();
+  if (head_done_) return true;
+  head_bytes_ += line.size();
+  if (head_bytes_ > kReplyHeadBytesMax) {
+    refused_ = fmt::format("the headers are larger than the limit of {} bytes", kReplyHeadBytesMax);
+    return false;
+  }
+  while (line.ends_with('\r') || line.ends_with('\n')) line.remove_suffix(1);
+  if (line.starts_with("HTTP/")) {
+    CurlLong code = 0;
+    curl_easy_getinfo(easy_.get(), CURLINFO_RESPONSE_CODE, &code);
+    status_ = static_cast<int>(code);
+    headers_.clear();
+  } else if (const size_t colon = line.find(':'); colon != std::string_view::npos) {
+    std::string_view value = line.substr(colon + 1);
+    while (value.starts_with(' ') || value.starts_with('\t')) value.remove_prefix(1);
+    while (value.ends_with(' ') || value.ends_with('\t')) value.remove_suffix(1);
+    headers_.emplace_back(line.substr(0, colon), value);
+  } else if (line.empty() && status_ >= 200) {
+    head_done_ = true;
+    if (callbacks_.on_head) callbacks_.on_head(status_, headers_);
+  }
+  return true;
 }
 
-awaitable<void> HttpClient::Hub::Sweep() {
+size_t HttpClient::Exchange::OnBody(char* data, size_t, size_t size, void* self) {
+  Exchange& e = *static_cast<Exchange*>(self);
+  e.SetDeadline();
+  e.body_bytes_ += size;
+  if (e.body_bytes_ > e.hub_.options.body_bytes_max) {
+    e.refused_ =
+        fmt::format("the body is larger than the limit of {} bytes", e.hub_.options.body_bytes_max);
+    return 0;
+  }
+  if (e.callbacks_.on_data) e.callbacks_.on_data({data, size});
+  return size;
+}
+
+Status HttpClient::Exchange::StatusOf(CURLcode code) const {
+  const std::string url = call_.url.ToString();
+  CurlLong number = 0;
+  curl_easy_getinfo(easy_.get(), CURLINFO_OS_ERRNO, &number);
+  const std::string why = number != 0      ? std::strerror(static_cast<int>(number))
+                          : error_[0] != 0 ? std::string(error_.data())
+                                           : curl_easy_strerror(code);
+  if (!refused_.empty()) return Internal(fmt::format("{}: {}", url, refused_));
+  switch (code) {
+    case CURLE_OK: return OkStatus();
+    case CURLE_COULDNT_RESOLVE_HOST:
+      return Unavailable(fmt::format("cannot resolve the host of {}: {}", url, why));
+    case CURLE_COULDNT_CONNECT:
+      return Unavailable(fmt::format("cannot connect to {}: {}", url, why));
+    case CURLE_OPERATION_TIMEDOUT: return Late("did not accept the connection");
+    case CURLE_PEER_FAILED_VERIFICATION:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_SSL_CACERT_BADFILE:
+      return Unavailable(fmt::format("cannot establish TLS with {}: {}", url, error_.data()));
+    case CURLE_GOT_NOTHING:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+      return Unavailable(fmt::format("lost the connection to {}: {}", url, why));
+    default: return Internal(fmt::format("{}: {}", url, why));
+  }
+}
+
+void HttpClient::Exchange::End(Status status) {
+  const auto self = std::move(hub_.exchanges.extract(id_).mapped());  // deleted at the end
+  curl_multi_remove_handle(hub_.multi, easy_.get());
+  callbacks_.on_done(std::move(status));
+}
+
+HttpClient::Hub::Hub(const HttpClientOptions& o) : options(o) {
+  curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, &OnSocket);
+  curl_multi_setopt(multi, CURLMOPT_SOCKETDATA, this);
+  curl_multi_setopt(multi, CURLMOPT_TIMERFUNCTION, &OnTimer);
+  curl_multi_setopt(multi, CURLMOPT_TIMERDATA, this);
+  curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS,
+                    static_cast<CurlLong>(options.idle_connections_max));
+  epoll_event event{.events = EPOLLIN, .data = {.fd = wake.get()}};
+  epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event);
+}
+
+HttpClient::Hub::~Hub() { curl_multi_cleanup(multi); }
+
+int HttpClient::Hub::OnSocket(CURL*, curl_socket_t fd, int what, void* self, void* known) {
+  Hub& hub = *static_cast<Hub*>(self);
+  epoll_event event{.events = 0, .data = {.fd = fd}};
+  if (what & CURL_POLL_IN) event.events |= EPOLLIN;
+  if (what & CURL_POLL_OUT) event.events |= EPOLLOUT;
+  const int change = what == CURL_POLL_REMOVE ? EPOLL_CTL_DEL
+                     : known == nullptr       ? EPOLL_CTL_ADD
+                                              : EPOLL_CTL_MOD;
+  epoll_ctl(hub.epoll.get(), change, fd, &event);
+  curl_multi_assign(hub.multi, fd, what == CURL_POLL_REMOVE ? nullptr : self);
+  return 0;
+}
+
+int HttpClient::Hub::OnTimer(CURLM*, CurlLong timeout_ms, void* self) {
+  static_cast<Hub*>(self)->timer = timeout_ms < 0
+                                       ? Steady::time_point::max()
+                                       : Steady::now() + std::chrono::milliseconds(timeout_ms);
+  return 0;
+}
+
+void HttpClient::Hub::Post(std::function<void()> task) {
+  {
+    MutexLock lock(mutex);
+    posted.push_back(std::move(task));
+  }
+  eventfd_write(wake.get(), 1);
+}
+
+void HttpClient::Hub::Run() {
   while (!stopping) {
-    sweep_timer.expires_after(kSweepPeriod);
-    co_await sweep_timer.async_wait(kAwaitResult);
-    const SteadyTime now = std::chrono::steady_clock::now();
-    for (const auto& [id, exchange] : exchanges) exchange->CheckDeadline(now);
+    Wait();
+    EndFinished();
+    CheckDeadlines();
+    RunPosted();
+  }
+  while (RunPosted()) {
   }
 }
 
-ConnectionPtr HttpClient::Hub::TakeIdle(const std::string& key) {
-  while (true) {
-    const auto at = idle.find(key);
-    if (at == idle.end()) return nullptr;
-    ConnectionPtr connection = std::move(at->second);
-    idle.erase(at);
-    if (connection->IsQuiet()) return connection;
+bool HttpClient::Hub::RunPosted() {
+  std::vector<std::function<void()>> tasks;
+  {
+    MutexLock lock(mutex);
+    tasks.swap(posted);
+  }
+  for (const auto& task : tasks) task();
+  return !tasks.empty();
+}
+
+// Waits for sockets, the timer, a posted task or the next sweep, and lets libcurl act on the first
+// two.
+void HttpClient::Hub::Wait() {
+  std::array<epoll_event, kEventsPerTurn> events;
+  const auto until = std::min(timer, next_sweep) - Steady::now();
+  const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(until).count();
+  const int count = epoll_wait(epoll.get(), events.data(), events.size(),
+                               static_cast<int>(std::max<int64_t>(0, wait_ms)));
+  int running = 0;
+  for (int i = 0; i < count; ++i) {
+    const auto& [flags, data] = events[static_cast<size_t>(i)];
+    if (data.fd == wake.get()) {
+      eventfd_t ignored;
+      eventfd_read(wake.get(), &ignored);
+      continue;
+    }
+    const int ready = (flags & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                      (flags & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                      (flags & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
+    curl_multi_socket_action(multi, data.fd, ready, &running);
+  }
+  if (Steady::now() >= timer) {
+    timer = Steady::time_point::max();
+    curl_multi_socket_action(multi, CURL_SOCKET_TIMEOUT, 0, &running);
   }
 }
 
-void HttpClient::Hub::KeepIdle(const std::string& key, ConnectionPtr connection) {
-  if (idle.size() < options.idle_connections_max) idle.emplace(key, std::move(connection));
+void HttpClient::Hub::EndFinished() {
+  int left = 0;
+  while (const CURLMsg* message = curl_multi_info_read(multi, &left)) {
+    if (message->msg != CURLMSG_DONE) continue;
+    Exchange* exchange = nullptr;
+    curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &exchange);
+    exchange->End(message->data.result);
+  }
+}
+
+void HttpClient::Hub::CheckDeadlines() {
+  const Steady::time_point now = Steady::now();
+  if (now < next_sweep) return;
+  next_sweep = now + kSweepPeriod;
+  for (auto it = exchanges.begin(); it != exchanges.end();) (it++)->second->CheckDeadline(now);
 }
 
 Result<std::unique_ptr<HttpClient>> HttpClient::Start(const HttpClientOptions& options) {
-  MR_ASSIGN_OR_RETURN(TlsContext tls,
-                      MakeClientTls(options.tls_authority_path, options.verify_tls));
-  return std::unique_ptr<HttpClient>(new HttpClient(std::make_unique<Hub>(options, tls)));
+  // Reads the authority's file now, so that the error comes now.
+  MR_RETURN_IF_ERROR(MakeClientTls(options.tls_authority_path, options.verify_tls).status());
+  static const CURLcode initialized = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (initialized != CURLE_OK) return Internal(curl_easy_strerror(initialized));
+  return std::unique_ptr<HttpClient>(new HttpClient(std::make_unique<Hub>(options)));
 }
 
 HttpClient::HttpClient(std::unique_ptr<Hub> hub) : hub_(std::move(hub)) {
-  asio::co_spawn(hub_->io, hub_->Sweep(), asio::detached);
-  hub_->thread = std::thread([hub = hub_.get()] { hub->io.run(); });
+  hub_->thread = std::thread([hub = hub_.get()] { hub->Run(); });
 }
 
 HttpClient::~HttpClient() {
-  asio::post(hub_->io, [hub = hub_.get()] {
+  hub_->Post([hub = hub_.get()] {
     hub->stopping = true;
-    for (const auto& [id, exchange] : hub->exchanges) {
-      exchange->Abort(Cancelled("the HTTP client is stopping"));
+    while (!hub->exchanges.empty()) {
+      hub->exchanges.begin()->second->End(Cancelled("the HTTP client is stopping"));
     }
-    hub->idle.clear();
-    hub->sweep_timer.cancel();
-    hub->work.reset();
   });
   hub_->thread.join();
 }
 
 FetchId HttpClient::Fetch(HttpCall call, FetchCallbacks callbacks) {
   const FetchId id(hub_->next_id++);
-  auto exchange = std::make_shared<Exchange>(*hub_, id, std::move(call), std::move(callbacks));
-  asio::post(hub_->io, [hub = hub_.get(), id, exchange = std::move(exchange)] {
-    hub->exchanges.emplace(id, exchange.get());
-    if (hub->stopping) exchange->Abort(Cancelled("the HTTP client is stopping"));
-    asio::co_spawn(hub->io, Exchange::Run(exchange), asio::detached);
+  auto exchange = std::make_shared<std::unique_ptr<Exchange>>(
+      std::make_unique<Exchange>(*hub_, id, std::move(call), std::move(callbacks)));
+  hub_->Post([hub = hub_.get(), id, exchange] {
+    Exchange& e = *hub->exchanges.emplace(id, std::move(*exchange)).first->second;
+    if (hub->stopping) return e.End(Cancelled("the HTTP client is stopping"));
+    if (Status begun = e.Begin(); !begun.ok()) e.End(std::move(begun));
   });
   return id;
 }
 
 void HttpClient::Cancel(FetchId id) {
-  asio::post(hub_->io, [hub = hub_.get(), id] {
+  hub_->Post([hub = hub_.get(), id] {
     const auto at = hub->exchanges.find(id);
-    if (at != hub->exchanges.end()) at->second->Abort(Cancelled("the fetch was cancelled"));
+    if (at != hub->exchanges.end()) at->second->End(Cancelled("the fetch was cancelled"));
   });
 }
-
 Result<HttpResponse> HttpClient::Call(HttpCall call,
                                       std::function<void(std::string_view)> on_data) {
   HttpResponse response;

@@ -1,8 +1,13 @@
 #include "net/http_client.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <mutex>
@@ -10,6 +15,7 @@
 #include <vector>
 
 #include "net/http_server.h"
+#include "net/listener.h"
 #include "net/raw_client.h"
 #include "net/sse.h"
 
@@ -92,6 +98,102 @@ TEST(HttpClient, ErrorsNameTheCause) {
   const Status cut = client->Call({"GET", UrlOf(*server, "/"), {}, ""}).status();
   EXPECT_TRUE(cut.code() == StatusCode::kInternal || cut.code() == StatusCode::kUnavailable)
       << cut.ToString();
+}
+
+// Answers each connection with `response` and closes it.
+class FixedServer {
+ public:
+  explicit FixedServer(std::string response) : response_(std::move(response)) {
+    fcntl(listening_.get(), F_SETFL, 0);  // accept waits
+    thread_ = std::thread([this] {
+      for (int fd; (fd = accept(listening_.get(), nullptr, nullptr)) >= 0;) {
+        const UniqueFd connection(fd);
+        char request[4096];
+        (void)!read(fd, request, sizeof request);
+        (void)send(fd, response_.data(), response_.size(), MSG_NOSIGNAL);
+      }
+    });
+  }
+  ~FixedServer() {
+    shutdown(listening_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  Url url() const {
+    sockaddr_in address{};
+    socklen_t size = sizeof address;
+    getsockname(listening_.get(), reinterpret_cast<sockaddr*>(&address), &size);
+    return *ParseUrl(fmt::format("http://127.0.0.1:{}/", ntohs(address.sin_port)));
+  }
+
+ private:
+  const std::string response_;
+  const UniqueFd listening_ = *ListenOnTcp("127.0.0.1", 0);
+  std::thread thread_;
+};
+
+TEST(HttpClient, ResponsesAreReadOrRefused) {
+  HttpClientOptions options;
+  options.body_bytes_max = 8;
+  auto client = StartClient(options);
+  const auto call = [&](std::string response) {
+    FixedServer server(std::move(response));
+    return client->Call({"GET", server.url(), {}, ""});
+  };
+  const std::string head = "HTTP/1.1 201 Created\r\nA:  b \r\n";
+  for (const std::string& response :
+       {head + "Content-Length: 3\r\n\r\nabc", head + "\r\nabc",
+        head + "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n2\r\nbc\r\n0\r\nT: u\r\n\r\n",
+        "HTTP/1.1 100 Continue\r\nI: j\r\n\r\n" + head + "Content-Length: 3\r\n\r\nabc"}) {
+    const auto read = call(response);
+    ASSERT_TRUE(read.ok()) << read.status().ToString() << "\n" << response;
+    EXPECT_EQ(read->status, 201);
+    EXPECT_EQ(read->body, "abc");
+    EXPECT_EQ(FindHeader(read->headers, "a"), "b");
+    EXPECT_FALSE(FindHeader(read->headers, "i")) << "of an interim response";
+    EXPECT_FALSE(FindHeader(read->headers, "t")) << "a trailer";
+  }
+  EXPECT_EQ(call("").status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(call(head + "Content-Length: 3\r\n\r\nab").status().code(), StatusCode::kUnavailable);
+  EXPECT_EQ(call("what\r\n\r\n").status().code(), StatusCode::kInternal);
+  const Status long_body = call(head + "\r\n123456789").status();
+  EXPECT_EQ(long_body.code(), StatusCode::kInternal);
+  EXPECT_TRUE(long_body.message().ends_with("the body is larger than the limit of 8 bytes"));
+  const Status long_head = call(head + "B: " + std::string(40'000, 'b') + "\r\n\r\n").status();
+  EXPECT_EQ(long_head.code(), StatusCode::kInternal) << long_head.ToString();
+}
+
+TEST(HttpClient, HeadersAreSentAsGivenAndNoOthers) {
+  std::promise<HttpHeaders> sent;
+  auto server = StartServer([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
+    sent.set_value(request.headers);
+    reply->Send({});
+  });
+  auto client = StartClient();
+  ASSERT_TRUE(
+      client->Call({"POST", UrlOf(*server, "/"), {{"Content-Type", "a/b"}, {"X-Empty", ""}}, "x"})
+          .ok());
+  HttpHeaders headers = sent.get_future().get();
+  std::sort(headers.begin(), headers.end());
+  EXPECT_EQ(headers, (HttpHeaders{{"Content-Length", "1"},
+                                  {"Content-Type", "a/b"},
+                                  {"Host", fmt::format("127.0.0.1:{}", server->port())},
+                                  {"X-Empty", ""}}));
+}
+
+// A callback may begin another fetch, and that one ends too.
+TEST(HttpClient, TheDestructorEndsFetchesThatItsCallbacksBegin) {
+  std::atomic<int> ended{0};
+  {
+    auto client = StartClient();
+    const Url url = *ParseUrl("http://127.0.0.1:9/");
+    client->Fetch(
+        {"GET", url, {{"A", "\n"}}, ""},
+        {nullptr, nullptr, [&](Status) {
+           ++ended;
+           client->Fetch({"GET", url, {}, ""}, {nullptr, nullptr, [&](Status) { ++ended; }});
+         }});
+  }
+  EXPECT_EQ(ended, 2);
 }
 
 TEST(HttpClient, GivesUpOnASilentServer) {
