@@ -88,8 +88,11 @@ class TransfersTest : public ::testing::Test {
   void EndStep(Pipeline& pipeline) {
     const StepPlan* plan = pipeline.scheduler->Schedule(now_, pipeline.pulls);
     ASSERT_NE(plan, nullptr);
-    StepResult result{.id = plan->id};
-    for (const SequenceStep& s : plan->sequences) {
+    EndStep(pipeline, *plan);
+  }
+  void EndStep(Pipeline& pipeline, const StepPlan& plan) {
+    StepResult result{.id = plan.id};
+    for (const SequenceStep& s : plan.sequences) {
       result.sequences.push_back({.id = s.id, .token = 9});
     }
     std::vector<RequestOutput> outputs;
@@ -103,7 +106,13 @@ class TransfersTest : public ::testing::Test {
     TakePulls();
   }
   void TakePulls() {
-    for (auto& [worker, pull] : Sent<PullKv>()) orders_.push_back(std::move(pull));
+    std::vector<ControllerAction> actions;
+    outbox_.Take(actions);
+    for (ControllerAction& action : actions) {
+      ToWorker& message = std::get<SendToWorker>(action).message;
+      if (auto* pull = std::get_if<PullKv>(&message)) orders_.push_back(std::move(*pull));
+      if (auto* step = std::get_if<PipelineStep>(&message)) formed_ = std::move(*step);
+    }
   }
   template <typename T>
   std::vector<std::pair<uint64_t, T>> Sent() {
@@ -159,6 +168,7 @@ class TransfersTest : public ::testing::Test {
                        outbox_};
   Pipeline *prefill_ = nullptr, *decode_ = nullptr, *other_ = nullptr;
   std::vector<PullKv> orders_;
+  PipelineStep formed_;  // the last one
 };
 
 TEST_F(TransfersTest, AHandOverPullsTheKvOnceAndFreesTheSource) {
@@ -246,13 +256,17 @@ TEST_F(TransfersTest, AMigrationEndsWithTheRequestAtItsTarget) {
   ASSERT_EQ(orders_.size(), 2u);
   EXPECT_TRUE(orders_[1].background);
   EndPull(1, true);
+  ASSERT_EQ(formed_.pipeline, decode_->id);
+  EXPECT_TRUE(transfers_.ContinuePauses(now_).empty());
+  EXPECT_TRUE(transfers_.Migrates(kRequest)) << "a step in flight still computes it";
+  EndStep(*decode_, *formed_.plan);
   EXPECT_TRUE(transfers_.ContinuePauses(now_).empty());
   EXPECT_EQ(requests_.at(kRequest).pipeline, other_->id);
   EXPECT_EQ(decode_->requests.size(), 0u);
   FormSteps(*other_);
   ASSERT_EQ(orders_.size(), 3u) << "the rest";
   EndPull(2, true);
-  EXPECT_EQ(NextOf(*other_).start, kPrompt + 1);
+  EXPECT_EQ(NextOf(*other_).start, kPrompt + 2);
   EXPECT_FALSE(transfers_.Waits(decode_->id));
 }
 
