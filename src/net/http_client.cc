@@ -129,7 +129,9 @@ Status HttpClient::Exchange::Begin() {
   CURL* const easy = easy_.get();
   const HttpClientOptions& options = hub_.options;
   const auto set = [easy](CURLoption option, auto value) { curl_easy_setopt(easy, option, value); };
-  set(CURLOPT_URL, call_.url.ToString().c_str());
+  Url url = call_.url;
+  if (!call_.unix_path.empty()) url.https = false;
+  set(CURLOPT_URL, url.ToString().c_str());
   set(CURLOPT_REQUEST_TARGET, call_.url.target.c_str());
   set(CURLOPT_HTTP_VERSION, CurlLong{CURL_HTTP_VERSION_1_1});
   set(CURLOPT_PROXY, "");

@@ -71,7 +71,7 @@ struct Parsed {
   std::string body;
 };
 
-// A response with Content-Length, or chunks of less than 16 bytes and no trailers.
+// A response with Content-Length, or chunks without trailers.
 Parsed Parse(const std::string& response) {
   const std::string rest = WithoutInterim(response);
   const size_t head_end = rest.find("\r\n\r\n");
@@ -80,10 +80,12 @@ Parsed Parse(const std::string& response) {
   if (rest.find("Transfer-Encoding: chunked") > head_end) return parsed;
   EXPECT_TRUE(parsed.body.ends_with(kLastChunk)) << "the response is cut: " << response;
   std::string body;
-  for (size_t at = 0; parsed.body.compare(at, std::string::npos, kLastChunk) != 0;) {
-    const size_t bytes = std::stoul(parsed.body.substr(at, 1), nullptr, 16);
-    body += parsed.body.substr(at + 3, bytes);
-    at += bytes + 5;
+  for (size_t at = 0; at < parsed.body.size();) {
+    const size_t data = parsed.body.find("\r\n", at) + 2;
+    const size_t bytes = std::strtoul(parsed.body.c_str() + at, nullptr, 16);
+    if (bytes == 0) break;
+    body += parsed.body.substr(data, bytes);
+    at = data + bytes + 2;
   }
   parsed.body = body;
   return parsed;
