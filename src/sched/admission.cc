@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "sched/preemption_cost.h"
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
@@ -12,8 +13,8 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
   const int share_tokens = options_.max_num_batched_tokens / kFillTokens;
   const int tokens = room.tokens;
   int64_t started = 0;
-  auto next = waiting_.begin();
-  while (next != waiting_.end() && room.tokens > 0 && room.sequences > 0) {
+  auto next = requests_.waiting().begin();
+  while (next != requests_.waiting().end() && room.tokens > 0 && room.sequences > 0) {
     if (started >= share && tokens - room.tokens >= share_tokens) return;
     Request& r = *(next++)->second;
     if (r.paused) continue;
@@ -24,13 +25,13 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
     }
     r.state == RequestState::kSwapped ? SwapIn(r) : StartFresh(r);
     if (r.import.awaited && StartPulling(r)) continue;
-    StartRunning(r);
-    UpdatePromise(r);
+    requests_.Run(r);
+    forks_.UpdatePromise(r);
     if (!r.times.first_scheduled) r.times.first_scheduled = now;
     r.times.last_scheduled = now;
     r.was_admitted = true;
-    CollectShares(r, room);
-    Emit(r, room);
+    builder_.Choose(r, room);
+    builder_.Emit(r, room);
     ++started;
   }
 }
@@ -38,7 +39,7 @@ void SchedulerImpl::AdmitWaiting(StepRoom& room, Time now) {
 // The second stage has no work until the first has finished a step, so each step starts only a few
 // of many prompts.
 int64_t SchedulerImpl::PromptsPerStep() const {
-  const int64_t waiting = std::ssize(waiting_);
+  const int64_t waiting = std::ssize(requests_.waiting());
   if (!options_.even_steps || options_.stages == 1) return waiting;
   const int64_t steps = int64_t{kFillSteps} * options_.stages;
   return (waiting + steps - 1) / steps;
@@ -47,13 +48,14 @@ int64_t SchedulerImpl::PromptsPerStep() const {
 Verdict SchedulerImpl::Consider(Request& request) {
   if (request.in_flight > 0) return {Verdict::Reason::kStepInFlight};
   const int sequences_max = options_.stages * options_.max_num_seqs;
-  const int sequences = running_sequences_ + pulling_sequences_;
+  const int sequences = requests_.running_sequences() + requests_.pulling_sequences();
   if (sequences > 0 && sequences + request.live() > sequences_max) {
     return {Verdict::Reason::kSequences, request.live(), sequences_max - sequences};
   }
   Verdict& last = request.verdict;
-  if (last.reason == Verdict::Reason::kBlocks && !running_.empty() &&
-      kv_.available() - promised_blocks_ <= last.available && last.tries_saved < kTriesSavedMax) {
+  if (last.reason == Verdict::Reason::kBlocks && !requests_.running().empty() &&
+      kv_.available() - forks_.promised_blocks() <= last.available &&
+      last.tries_saved < kTriesSavedMax) {
     ++last.tries_saved;
     return last;
   }
@@ -77,20 +79,17 @@ Verdict SchedulerImpl::ConsiderFresh(Request& request) {
     const int hit_tokens_max = request.WantsPromptLogprobs() ? 0 : target - 1;
     match = kv_.Match(s.chain, request.TokensOf(s), hit_tokens_max);
   }
-  const int needed = kv_.BlocksFor(target) - match.blocks + match.unowned + SiblingBlocks(request);
+  const int needed =
+      kv_.BlocksFor(target) - match.blocks + match.unowned + forks_.BlocksToCome(request);
   return VerdictFor(request, needed);
 }
 
 Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
   const Verdict reservation = reservations_.Consider(request);
   if (reservation.reason != Verdict::Reason::kAdmitted) return reservation;
-  CollectTables(request);
-  shares_.clear();
-  for (Sequence& s : request.sequences) {
-    if (s.ready()) shares_.push_back({&s, std::max(1, request.TargetOf(s) - s.computed)});
-  }
-  const int needed =
-      kv_.CountDistinct(tables_) + SharesBlocksNeeded(/*on_host=*/true) + SiblingBlocks(request);
+  builder_.ChooseAll(request);
+  const int needed = DistinctBlocks(request, kv_) + builder_.BlocksNeeded(/*on_host=*/true) +
+                     forks_.BlocksToCome(request);
   return VerdictFor(request, needed);
 }
 
@@ -98,35 +97,12 @@ Verdict SchedulerImpl::ConsiderSwapped(Request& request) {
 // leaves them one block each, so that it is not preempted again at once. With no running request
 // neither applies: a request that fills the pool must be able to start.
 Verdict SchedulerImpl::VerdictFor(const Request& request, int needed) const {
-  Verdict v{Verdict::Reason::kAdmitted, needed, kv_.available() - promised_blocks_, 0};
-  if (!running_.empty() && options_.kv_policy == KvPolicy::kPaged) {
-    v.headroom = watermark_blocks_ + (request.was_admitted ? running_sequences_ : 0);
+  Verdict v{Verdict::Reason::kAdmitted, needed, kv_.available() - forks_.promised_blocks(), 0};
+  if (!requests_.running().empty() && options_.kv_policy == KvPolicy::kPaged) {
+    v.headroom = watermark_blocks_ + (request.was_admitted ? requests_.running_sequences() : 0);
   }
   if (needed + v.headroom > v.available) v.reason = Verdict::Reason::kBlocks;
   return v;
-}
-
-// Blocks that the request takes as soon as its prompt is computed: each sequence that waits for it
-// copies the last prompt block, and has its own output to restore.
-int SchedulerImpl::SiblingBlocks(const Request& request) const {
-  if (!request.sharing_prompt) return 0;
-  int blocks = 0;
-  for (const Sequence& s : request.sequences) {
-    if (!s.live()) continue;
-    const int counted =
-        s.index == request.leader ? kv_.BlocksFor(request.prompt_tokens) : SharedBlocks(request);
-    const int has = static_cast<int>(s.table.size() + s.host_table.size());
-    blocks += std::max(0, kv_.BlocksFor(request.TotalOf(s)) - std::max(counted, has));
-  }
-  return blocks;
-}
-
-void SchedulerImpl::UpdatePromise(Request& request) {
-  promised_blocks_ -= request.promised_blocks;
-  const bool has_blocks =
-      request.state == RequestState::kRunning || request.state == RequestState::kPulling;
-  request.promised_blocks = has_blocks ? SiblingBlocks(request) : 0;
-  promised_blocks_ += request.promised_blocks;
 }
 
 void SchedulerImpl::StartFresh(Request& request) {
@@ -153,11 +129,10 @@ void SchedulerImpl::SwapIn(Request& request) {
     if (s.started && s.live()) moves_.push_back({&s.host_table, &s.table, std::nullopt});
   }
   reservations_.Take(request);
-  for (Sequence& s : request.sequences) s.swapped_in_by = StepId(next_step_);
-  MR_CHECK(kv_.SwapIn(moves_, plan_.swap_in))
-      << "admission counted wrong for request " << request.spec.id;
+  for (Sequence& s : request.sequences) s.swapped_in_by = ledger_.next();
+  builder_.SwapIn(moves_);
   // The step that ended the prompt may have been in flight when it was swapped out.
-  MaybeForkPrompt(request);
+  forks_.MaybeStart(request);
 }
 
 }  // namespace millrace::sched

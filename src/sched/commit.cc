@@ -14,42 +14,40 @@ namespace millrace::sched {
 
 void SchedulerImpl::Commit(const StepResult& result, Time now, std::vector<RequestOutput>& outputs,
                            std::vector<KvPull>& pulls) {
-  const auto found = std::ranges::find(ledger_, result.id, &LedgerStep::id);
-  if (found == ledger_.end()) {
+  std::optional<StepLedger::Step> step = ledger_.Take(result.id);
+  if (!step) {
     ++stats_.results_dropped;
     return;
   }
-  LedgerStep step = std::move(*found);
-  ledger_.erase(found);
-  kv_.CompleteSteps(StepId(FirstInFlight().value() - 1));
+  const std::vector<StepLedger::Entry>& entries = step->entries;
+  kv_.CompleteSteps(StepId(ledger_.first_in_flight().value() - 1));
   Status error = result.error;
-  if (error.ok() && result.sequences.size() != step.entries.size()) {
+  if (error.ok() && result.sequences.size() != entries.size()) {
     error = Internal(fmt::format("the stage returned {} sequences for a step of {}",
-                                 result.sequences.size(), step.entries.size()));
+                                 result.sequences.size(), entries.size()));
   }
-  for (size_t i = 0; i < step.entries.size(); ++i) {
-    if (const size_t next = i + 3 * kPrefetchAhead; next < step.entries.size()) {
-      Prefetch(*step.entries[next].sequence);
-      Prefetch(*step.entries[i + 2 * kPrefetchAhead].sequence->request);
-      const Sequence& soon = *step.entries[i + kPrefetchAhead].sequence;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (const size_t next = i + 3 * kPrefetchAhead; next < entries.size()) {
+      Prefetch(*entries[next].sequence);
+      Prefetch(*entries[i + 2 * kPrefetchAhead].sequence->request);
+      const Sequence& soon = *entries[i + kPrefetchAhead].sequence;
       PrefetchTails(soon, *soon.request);
     }
-    Apply(step.entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
+    Apply(entries[i], error, error.ok() ? &result.sequences[i] : nullptr, now, outputs);
   }
-  step.entries.clear();
-  spare_.push_back(std::move(step));
+  ledger_.Reuse(std::move(*step));
   last_moved_ = now;
-  pulls_.TakeReady(FirstInFlight(), pulls);
+  pulls_.TakeReady(ledger_.first_in_flight(), pulls);
 }
 
-void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,
+void SchedulerImpl::Apply(const StepLedger::Entry& entry, const Status& step_error,
                           const SequenceResult* result, Time now,
                           std::vector<RequestOutput>& outputs) {
   Sequence& s = *entry.sequence;
   Request& r = *s.request;
   s.in_flight.reset();
   --r.in_flight;
-  if (entry.id != s.id || !s.live()) released_.push_back(entry.id);
+  if (entry.id != s.id || !s.live()) builder_.Release(entry.id);
   if (!s.live()) {
     if (r.in_flight == 0 && r.state == RequestState::kFinished) Reap(r);
     return;
@@ -67,11 +65,11 @@ void SchedulerImpl::Apply(const LedgerEntry& entry, const Status& step_error,
   }
   TakePromptLogprobs(entry, *result);
   if (entry.incarnation == s.incarnation) AdvanceComputed(entry);
-  if (r.state == RequestState::kRunning) MaybeForkPrompt(r);
+  if (r.state == RequestState::kRunning) forks_.MaybeStart(r);
   if (entry.samples) TakeToken(s, *result, now, outputs);
 }
 
-void SchedulerImpl::AdvanceComputed(const LedgerEntry& entry) {
+void SchedulerImpl::AdvanceComputed(const StepLedger::Entry& entry) {
   Sequence& s = *entry.sequence;
   Request& r = *s.request;
   const int end = entry.start + entry.num_tokens;
@@ -94,7 +92,8 @@ void SchedulerImpl::IndexPrefixes(Sequence& sequence) {
   kv_.Index(sequence.chain, r.TokensOf(sequence), sequence.table, sequence.computed);
 }
 
-void SchedulerImpl::TakePromptLogprobs(const LedgerEntry& entry, const SequenceResult& result) {
+void SchedulerImpl::TakePromptLogprobs(const StepLedger::Entry& entry,
+                                       const SequenceResult& result) {
   Request& r = *entry.sequence->request;
   if (!r.WantsPromptLogprobs()) return;
   // The j-th belongs to token start + 1 + j; after preemption some are already known.

@@ -1,12 +1,8 @@
-// KV that is imported from another stage, and KV that is held for one (DistServe section 4.3: the
-// decode side pulls when it has room, so the prefill side's memory is the queue). Blocks are pinned
-// while a pull writes to them, so that an abort cannot free them. Held KV is pinned until a given
-// time.
+// Requests whose KV is imported from another stage: they get blocks, pull, and run when all pulls
+// have ended and nothing more is imported.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
-#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -14,89 +10,15 @@
 #include "sched/scheduler_impl.h"
 
 namespace millrace::sched {
-// Leading blocks of the prompt that no sequence writes after the fork.
-int SchedulerImpl::SharedBlocks(const Request& request) const {
-  return (request.prompt_tokens - 1) / options_.block_size;
+namespace {
+
+void Ask(KvPulls& pulls, const Sequence& sequence, int first_token) {
+  pulls.Ask(sequence.request->spec.id, sequence.index, first_token, sequence.lacking_until,
+            sequence.table);
 }
 
-// Whether the sequences had forked (vLLM section 4.4), so that each imports its own KV.
-bool SchedulerImpl::ImportsForked(const Request& request) const {
-  const int least = std::max(SharedBlocks(request) * options_.block_size, 1);
-  return request.sharing_prompt && std::ranges::all_of(request.sequences, [&](const Sequence& s) {
-           return !s.live() || request.ImportedOf(s) >= least;
-         });
-}
-
-// False when nothing needs to be imported.
-bool SchedulerImpl::StartPulling(Request& request) {
-  Sequence& leader = request.sequences[request.leader];
-  const bool forked = ImportsForked(request);
-  const int imported = request.ImportedOf(leader);
-  leader.lacking_until =
-      request.sharing_prompt && !forked ? std::min(imported, request.prompt_tokens) : imported;
-  request.import.awaited = leader.lacking_until > 0;
-  if (!request.import.awaited) return false;
-  waiting_.erase(request.key);
-  pulling_.emplace(request.key, &request);
-  pulling_sequences_ += request.live();
-  request.state = RequestState::kPulling;
-  if (forked) TakeSiblingTables(request);
-  AskForPull(leader, std::min(leader.computed, leader.lacking_until));
-  const int shared = SharedBlocks(request);
-  for (const Sequence& s : request.sequences) {
-    if (s.waits_with_table()) AskForPull(s, shared * options_.block_size);
-  }
-  UpdatePromise(request);
-  return true;
-}
-
-// The leader's pull brings the blocks that the sequences share.
-void SchedulerImpl::TakeSiblingTables(Request& request) {
-  kv::BlockTable& all = request.sequences[request.leader].table;
-  bool grown = kv_.Grow(all, request.sequences[request.leader].lacking_until);
-  const kv::BlockTable shared(all.begin(), all.begin() + SharedBlocks(request));
-  for (Sequence& s : request.sequences) {
-    if (!s.live() || s.started) continue;
-    s.lacking_until = request.ImportedOf(s);
-    s.table.reserve(all.capacity());
-    kv_.Fork(shared, s.table);
-    grown = kv_.Grow(s.table, s.lacking_until) && grown;
-  }
-  MR_CHECK(grown) << "admission counted wrong for request " << request.spec.id;
-}
-
-void SchedulerImpl::AskForPull(const Sequence& sequence, int first_token) {
-  pulls_.Ask(sequence.request->spec.id, sequence.index, first_token, sequence.lacking_until,
-             sequence.table);
-}
-
-// Or the next step, if none is in flight.
-StepId SchedulerImpl::FirstInFlight() const {
-  return ledger_.empty() ? StepId(next_step_) : ledger_.front().id;
-}
-
-// Blocks that are taken away are not returned while a step in flight copies out of them.
-void SchedulerImpl::DrainReturned(std::vector<BlockIndex>& blocks) {
-  const StepId first = FirstInFlight();
-  kv_.device().TakeReturned([&](BlockIndex block) { return pulls_.IsRead(block, first); }, blocks);
-}
-
-// Copies to the host that have no step to travel in must not delay a pull, because the next step
-// may need it. The request that was to be swapped out is recomputed instead.
-void SchedulerImpl::DropUnsentSwaps() {
-  const StepId unsent(next_step_);
-  if (!pulls_.AnyWaitsFor(unsent)) return;
-  for (const auto& [key, r] : waiting_) {
-    if (r->state != RequestState::kSwapped || r->swapped_out_by != unsent) continue;
-    DropKv(*r);
-    r->state = RequestState::kPreempted;
-  }
-  pulls_.DropReads(swap_out_, unsent);
-  swap_out_.clear();
-}
-
-Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
-                                     int imported_tokens) const {
+Status CheckExtension(const Request* request, size_t more_output, int imported_tokens,
+                      const kv::KvCache& kv, int promised_blocks) {
   if (!request || request->state != RequestState::kPulling) {
     return FailedPrecondition("only a request that pulls can have its import extended");
   }
@@ -111,9 +33,9 @@ Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
     return InvalidArgument(fmt::format("{} tokens are already being imported, not {}",
                                        s.lacking_until, imported_tokens));
   }
-  const int blocks = kv_.BlocksFor(imported_tokens);
+  const int blocks = kv.BlocksFor(imported_tokens);
   const int missing = blocks - static_cast<int>(s.table.size());
-  const int left = kv_.available() - promised_blocks_;
+  const int left = kv.available() - promised_blocks;
   if (missing > 0 && missing > left) {
     return ResourceExhausted(
         fmt::format("{} more KV blocks are needed and {} are left", missing, std::max(left, 0)));
@@ -125,29 +47,71 @@ Status SchedulerImpl::CheckExtension(const Request* request, size_t more_output,
   return OkStatus();
 }
 
+}  // namespace
+
+// False when nothing needs to be imported.
+bool SchedulerImpl::StartPulling(Request& request) {
+  Sequence& leader = request.sequences[request.leader];
+  const bool forked = forks_.ImportsForked(request);
+  const int imported = request.ImportedOf(leader);
+  leader.lacking_until =
+      request.sharing_prompt && !forked ? std::min(imported, request.prompt_tokens) : imported;
+  request.import.awaited = leader.lacking_until > 0;
+  if (!request.import.awaited) return false;
+  requests_.Pull(request);
+  if (forked) forks_.TakeTables(request);
+  Ask(pulls_, leader, std::min(leader.computed, leader.lacking_until));
+  const int shared = forks_.SharedBlocks(request);
+  for (const Sequence& s : request.sequences) {
+    if (s.waits_with_table()) Ask(pulls_, s, shared * options_.block_size);
+  }
+  forks_.UpdatePromise(request);
+  return true;
+}
+
+// Blocks that are taken away are not returned while a step in flight copies out of them.
+void SchedulerImpl::DrainReturned(std::vector<BlockIndex>& blocks) {
+  const StepId first = ledger_.first_in_flight();
+  kv_.device().TakeReturned([&](BlockIndex block) { return pulls_.IsRead(block, first); }, blocks);
+}
+
+// Copies to the host that have no step to travel in must not delay a pull, because the next step
+// may need it. The request that was to be swapped out is recomputed instead.
+void SchedulerImpl::DropUnsentSwaps() {
+  const StepId unsent = ledger_.next();
+  if (!pulls_.AnyWaitsFor(unsent)) return;
+  for (const auto& [key, r] : requests_.waiting()) {
+    if (r->state != RequestState::kSwapped || r->swapped_out_by != unsent) continue;
+    DropKv(*r);
+    r->state = RequestState::kPreempted;
+  }
+  builder_.DropSwapsOut();
+}
+
 Status SchedulerImpl::ExtendImport(RequestId id, std::vector<TokenId> more_output,
                                    int imported_tokens, std::vector<KvPull>& pulls) {
-  Request* r = Find(id);
-  MR_RETURN_IF_ERROR(CheckExtension(r, more_output.size(), imported_tokens));
+  Request* r = requests_.Find(id);
+  MR_RETURN_IF_ERROR(
+      CheckExtension(r, more_output.size(), imported_tokens, kv_, forks_.promised_blocks()));
   Sequence& s = r->sequences.front();
   s.output.insert(s.output.end(), more_output.begin(), more_output.end());
   const int before = std::exchange(s.lacking_until, imported_tokens);
   if (imported_tokens == before) return OkStatus();
   MR_CHECK(kv_.Grow(s.table, imported_tokens)) << "the extension was counted wrong";
-  AskForPull(s, std::clamp(s.computed, before, imported_tokens));
-  pulls_.TakeReady(FirstInFlight(), pulls);
+  Ask(pulls_, s, std::clamp(s.computed, before, imported_tokens));
+  pulls_.TakeReady(ledger_.first_in_flight(), pulls);
   return OkStatus();
 }
 
 void SchedulerImpl::CloseImport(RequestId id, Time now) {
-  Request* r = Find(id);
+  Request* r = requests_.Find(id);
   if (!r || !r->import.open) return;
   r->import.open = false;
   MaybeEndImport(*r, now);
 }
 
 void SchedulerImpl::KvArrivedWithout(RequestId id, LayerRange lacking, Time now) {
-  Request* r = Find(id);
+  Request* r = requests_.Find(id);
   if (r && r->state == RequestState::kPulling) {
     std::optional<LayerRange>& lacks = r->import.lacking;
     LayerRange& all = lacks ? *lacks : lacks.emplace(lacking);
@@ -158,7 +122,7 @@ void SchedulerImpl::KvArrivedWithout(RequestId id, LayerRange lacking, Time now)
 
 void SchedulerImpl::KvArrived(RequestId id, bool complete, Time now) {
   if (!pulls_.End(id)) return;
-  Request* r = Find(id);
+  Request* r = requests_.Find(id);
   const bool wanted = r && r->state == RequestState::kPulling;
   if (!wanted) return;
   if (!complete) r->import.failed = true;
@@ -179,7 +143,7 @@ void SchedulerImpl::MaybeEndImport(Request& request, Time now) {
 // computes the prompt, then each of the others the part that it does not share.
 void SchedulerImpl::EndImport(Request& request) {
   const bool whole = !request.import.failed && !request.import.lacking;
-  if (request.import.failed) DropSiblingTables(request);
+  if (request.import.failed) forks_.DropTables(request);
   for (Sequence& s : request.sequences) {
     if (!s.live()) continue;
     if (request.import.failed) {
@@ -192,15 +156,13 @@ void SchedulerImpl::EndImport(Request& request) {
     }
   }
   request.import.awaited = false;
-  pulling_.erase(request.key);
-  pulling_sequences_ -= request.live();
-  StartRunning(request);
+  requests_.Run(request);
   IndexPrefixes(request.sequences[request.leader]);
   if (whole && std::ranges::any_of(request.sequences, &Sequence::waits_with_table)) {
-    StartSiblings(request);
+    forks_.Start(request);
   }
-  MaybeForkPrompt(request);
-  UpdatePromise(request);
+  forks_.MaybeStart(request);
+  forks_.UpdatePromise(request);
 }
 
 void SchedulerImpl::HoldKv(const Sequence& sequence) {

@@ -13,25 +13,25 @@ constexpr int kPromptStepsMax = 16;
 
 void SchedulerImpl::FillPrefillFirst(StepRoom& room, Time now) {
   if (prompt_steps_ >= kPromptStepsMax || decodes_short_) FillDecodes(room);
-  if (!plan_.sequences.empty()) return;
+  if (!builder_.empty()) return;
   FillPrompts(room, now);
-  if (plan_.sequences.empty()) FillDecodes(room);
+  if (builder_.empty()) FillDecodes(room);
 }
 
 // Prompts that were begun, then waiting ones. Requests that return from the host pool decode beside
 // them.
 void SchedulerImpl::FillPrompts(StepRoom& room, Time now) {
   room.decodes_behind = 0;
-  for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
-    if (Prefills(*running_[i])) ScheduleRunning(i, room);
+  for (size_t i = 0; i < requests_.running().size() && room.tokens > 0 && room.sequences > 0; ++i) {
+    if (requests_.running()[i]->Prefills()) ScheduleRunning(i, room);
   }
   if (!room.blocked && !room.preempted) AdmitWaiting(room, now);
   ++prompt_steps_;
 }
 
 void SchedulerImpl::FillDecodes(StepRoom& room) {
-  for (size_t i = 0; i < running_.size() && room.tokens > 0 && room.sequences > 0; ++i) {
-    if (!Prefills(*running_[i])) ScheduleRunning(i, room);
+  for (size_t i = 0; i < requests_.running().size() && room.tokens > 0 && room.sequences > 0; ++i) {
+    if (!requests_.running()[i]->Prefills()) ScheduleRunning(i, room);
   }
   decodes_short_ = room.blocked || room.preempted;
   prompt_steps_ = 0;

@@ -124,10 +124,28 @@ struct alignas(64) Request {
   int ImportedOf(const Sequence& s) const {
     return spec.imported_tokens.empty() ? 0 : spec.imported_tokens[s.index];
   }
+  // Whether a step can take a sequence that computes a prompt or replays after preemption.
+  bool Prefills() const {
+    return !paused && std::ranges::any_of(sequences, [&](const Sequence& s) {
+      return s.ready() && TargetOf(s) - s.computed > 1;
+    });
+  }
+  // Sequences that a step can take with one token each.
+  int ReadyDecodes() const {
+    if (paused) return 0;
+    return static_cast<int>(std::ranges::count_if(
+        sequences, [&](const Sequence& s) { return s.ready() && TargetOf(s) - s.computed == 1; }));
+  }
   kv::TokenView TokensOf(const Sequence& s) const { return {*spec.prompt, s.output}; }
   bool WantsPromptLogprobs() const {
     return asks_prompt_logprobs && static_cast<int>(prompt_logprobs.size()) < prompt_tokens - 1;
   }
 };
+
+// Its blocks are free as soon as the step that holds it has ended.
+inline void FreeBlocks(kv::KvCache& kv, Sequence& sequence) {
+  kv.Free(sequence.table, sequence.in_flight);
+  kv.FreeHost(sequence.host_table);
+}
 
 }  // namespace millrace::sched

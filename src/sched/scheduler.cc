@@ -64,17 +64,17 @@ SchedulerImpl::SchedulerImpl(const SchedulerOptions& options)
            .identity = options.cache_identity,
            .hashes_collide = options.hashes_collide}),
       order_(MakeOrderPolicy(options.policy)),
+      forks_(kv_),
       reservations_(options),
       pulls_(kv_.device(), options.block_size),
       holds_(kv_.device()),
-      watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {
-  ledger_.reserve(options.stages);
-  spare_.reserve(options.stages + 1);
-}
+      ledger_(options.stages),
+      builder_(kv_, ledger_, pulls_),
+      watermark_blocks_(static_cast<int>(options.watermark * options.num_blocks)) {}
 
 Status SchedulerImpl::Add(NewRequest spec, Time now) {
   MR_CHECK(spec.prompt && spec.params) << "a request without prompt or parameters";
-  MR_CHECK(!requests_.contains(spec.id)) << "request id " << spec.id << " is in use";
+  MR_CHECK(requests_.Find(spec.id) == nullptr) << "request id " << spec.id << " is in use";
   MR_ASSIGN_OR_RETURN(const int output_limit,
                       OutputLimitHere(spec, options_.max_model_len, reservations_.ModelLenMax()));
   MR_RETURN_IF_ERROR(reservations_.CheckFits(spec, output_limit));
@@ -84,9 +84,10 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   MR_RETURN_IF_ERROR(CheckHandOff(spec, output_limit));
   const bool handed = spec.times || !spec.resumed.empty();
   const int64_t waiting_max = int64_t{options_.max_waiting} * (handed ? kHandedWaitingFactor : 1);
-  if (std::ssize(waiting_) >= waiting_max) {
-    return ResourceExhausted(fmt::format(
-        "{} requests are waiting, the limit is {}; try again later", waiting_.size(), waiting_max));
+  if (std::ssize(requests_.waiting()) >= waiting_max) {
+    return ResourceExhausted(
+        fmt::format("{} requests are waiting, the limit is {}; try again later",
+                    requests_.waiting().size(), waiting_max));
   }
   if (!HasWork()) last_moved_ = now;
   auto owned = std::make_unique<Request>();
@@ -118,29 +119,8 @@ Status SchedulerImpl::Add(NewRequest spec, Time now) {
   r.spec.resumed.clear();
   r.sharing_prompt = r.live() > 1;
   ++stats_.requests_accepted;
-  Enqueue(r);
-  requests_.emplace(r.spec.id, std::move(owned));
+  requests_.Add(std::move(owned));
   return OkStatus();
-}
-
-Request* SchedulerImpl::Find(RequestId id) const {
-  const auto it = requests_.find(id);
-  return it == requests_.end() ? nullptr : it->second.get();
-}
-
-void SchedulerImpl::Enqueue(Request& request) { waiting_.emplace(request.key, &request); }
-
-void SchedulerImpl::StartRunning(Request& request) {
-  waiting_.erase(request.key);
-  const auto place = std::ranges::upper_bound(running_, request.key, {}, &Request::key);
-  running_.insert(place, &request);
-  request.state = RequestState::kRunning;
-  running_sequences_ += request.live();
-}
-
-void SchedulerImpl::StopRunning(Request& request) {
-  running_.erase(std::ranges::lower_bound(running_, request.key, {}, &Request::key));
-  running_sequences_ -= request.live();
 }
 
 }  // namespace millrace::sched
