@@ -1,5 +1,5 @@
-// Helix (ASPLOS'25): placements under Millrace's own router, schedulers and ledger on the virtual
-// clock (sim/routed.h), with the published layer times, KV limits and links. The artifact's figures
+// Helix (ASPLOS'25): placements under Millrace's own controller, workers and ledger on the virtual
+// clock (sim/cluster), with the published layer times, KV limits and links. The artifact's figures
 // come from another model of the machine (helix_tables). Here every plan runs under the same model,
 // kept full by more requests than fit.
 #include <fmt/format.h>
@@ -17,7 +17,7 @@
 #include "plan/flow_from_helix.h"
 #include "plan/io/helix_files.h"
 #include "plan/planner.h"
-#include "sim/routed.h"
+#include "sim/cluster/cluster_sim.h"
 
 namespace millrace::experiments {
 namespace {
@@ -68,39 +68,42 @@ struct Outcome {
 Result<Outcome> RunPlan(const HelixInputs& inputs, const Setup& setup,
                         const plan::FlowProblem& problem, const plan::Placement& placement) {
   const plan::PlacementFlow flow = plan::SolvePlacementFlow(problem, placement);
-  sim::RoutedOptions options;
+  sim::ClusterSimOptions options;
   options.plan = plan::MakePlan(problem, placement, flow, 0);
   options.cluster = setup.cluster;
   const helix::HelixModel& model = inputs.models.at(kModel);
+  std::vector<std::unique_ptr<sim::LayeredMachine>> machines;
   for (const StagePlan& stage : options.plan.stages) {
     const std::string& kind = problem.nodes[stage.nodes.front()].kind;
-    options.stages.push_back(
-        {.per_layer = &setup.layer_cost.at(kind),
-         .kv_token_layers = model.gpus.at(kind).LimitsOf(stage.layers.size()).kv_entries});
+    const int64_t kv = model.gpus.at(kind).LimitsOf(stage.layers.size()).kv_entries;
+    machines.push_back(std::make_unique<sim::LayeredMachine>(
+        sim::LayeredMachine::Options{.per_layer = &setup.layer_cost.at(kind),
+                                     .num_layers = options.plan.num_layers,
+                                     .kv_token_layers = [kv](LayerRange) { return kv; }}));
+    options.machines.push_back(machines.back().get());
   }
   options.activation_bytes_per_token = model.activation_bytes;
   options.token_bytes = model.token_bytes;
-  options.stage_batch_tokens_max = helix::HelixModel::kPromptTokensMax;
-  options.scheduler.max_num_seqs = 256;
-  options.scheduler.max_num_batched_tokens = 512;
-  options.scheduler.max_model_len = 4096;
-  options.scheduler.prefix_caching = false;
-  options.router.kv_high_water = 0.9;
+  options.controller.scheduler.max_num_seqs = 256;
+  options.controller.scheduler.max_num_batched_tokens = 512;
+  options.controller.scheduler.max_model_len = 4096;
+  options.controller.scheduler.prefix_caching = false;
+  options.controller.router.kv_high_water = 0.9;
   options.measure_from = Time{} + Duration::Seconds(kWarmUpS);
   options.stop_at = Time{} + Duration::Seconds(kWarmUpS + kWindowS);
-  MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
+  MR_ASSIGN_OR_RETURN(const auto cluster, sim::ClusterSim::Create(std::move(options)));
   sim::SyntheticOptions load{.requests = kRequests,
                              .rate = std::numeric_limits<double>::infinity()};
   for (const auto& [prompt, output] : inputs.trace.lengths) {
     load.lengths.push_back({prompt, output});
   }
   const auto workload = sim::NewSynthetic(std::move(load));
-  const sim::RoutedReport report = routed->Run(*workload);
+  const sim::ClusterReport report = cluster->Run(*workload);
   return Outcome{
       .flow = flow.tokens_per_s,
       .decode_tokens_per_s = static_cast<double>(report.latency.itl.count()) / report.measured_s,
       .tpot_s = report.latency.itl.mean(),
-      .pipelines = report.pipelines};
+      .pipelines = report.controller.pipelines_opened};
 }
 
 struct Candidate {

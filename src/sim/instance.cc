@@ -23,14 +23,6 @@ cost::BatchShape ShapeOf(const StepPlan& plan) {
   return shape;
 }
 
-std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens) {
-  auto params = std::make_shared<SamplingParams>();
-  params->max_tokens = output_tokens;
-  params->ignore_eos = true;
-  params->temperature = 0;
-  return params;
-}
-
 namespace {
 
 void Answer(SequenceId id, bool samples, SequenceResult& result) {
@@ -155,22 +147,6 @@ Time Instance::RunThroughStages(const StepPlan& plan, Time now) {
   }
   if (on_step) on_step(record_);
   return at;
-}
-
-void Instance::Restart(Time now) {
-  CountKv(now);
-  kv_blocks_now_ = 0;
-  const sched::SchedulerStats stats = scheduler_->Stats();
-  use_.preemptions += stats.preemptions_recompute + stats.preemptions_swap;
-  scheduler_ = NewScheduler(options_).value();  // the options were accepted before
-  in_flight_.clear();
-  pulls_.clear();
-  owed_s_ = 0;
-  pending_requests_ = 0;
-  for (Stage& stage : stages_) {
-    if (stage.free > now) stage.busy = stage.busy - (stage.free - now);
-    stage.free = now;
-  }
 }
 
 void Instance::Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs) {

@@ -14,7 +14,6 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "core/output.h"
-#include "core/plan.h"
 #include "core/step_plan.h"
 #include "cost/pace.h"
 #include "cost/step_cost.h"
@@ -23,7 +22,6 @@
 namespace millrace::sim {
 
 struct InstanceOptions {
-  StageRole role = StageRole::kBoth;
   sched::SchedulerOptions scheduler;  // `stages` is set from the number of costs
   // One per pipeline stage, in order. Not owned; outlives the instance.
   std::vector<const cost::StepCost*> stages;
@@ -65,8 +63,6 @@ struct InstanceUse {
 
 // The batch shape of a plan, as StepCost needs it.
 cost::BatchShape ShapeOf(const StepPlan& plan);
-// Parameters of a simulated request: exactly this many tokens.
-std::shared_ptr<const SamplingParams> ParamsFor(int output_tokens);
 // The executor's answer. Every sampled token is 0: the simulation does not read it, and no EOS is
 // set. `result` keeps its memory.
 void AnswerTo(const StepPlan& plan, StepResult& result);
@@ -96,15 +92,9 @@ class Instance {
   // Submits every step that can start now. Appends the end time of each to `ends`, in order; the
   // caller calls Finish at each.
   void Submit(Time now, std::vector<Time>& ends);
-  // Pulls that the scheduler has asked for since the last call. Their KvArrived is the caller's.
-  std::vector<sched::KvPull> TakePulls() { return std::exchange(pulls_, {}); }
   // The oldest step in flight ended at `now`. Appends the outputs. Overwrites `result`, which all
   // instances may share. REQUIRES: a step is in flight.
   void Finish(Time now, StepResult& result, std::vector<RequestOutput>& outputs);
-
-  // The machine and everything in its memory are lost. The next machine begins with nothing in
-  // flight.
-  void Restart(Time now);
 
   int steps_in_flight() const { return static_cast<int>(in_flight_.size()); }
   Duration busy(int stage) const { return stages_[stage].busy; }
@@ -144,7 +134,7 @@ class Instance {
   std::unique_ptr<sched::Scheduler> scheduler_;
   std::vector<Stage> stages_;
   std::deque<InFlight> in_flight_;
-  std::vector<sched::KvPull> pulls_;
+  std::vector<sched::KvPull> pulls_;  // scratch; nothing is pulled
   std::vector<StepAnswer> spare_;
   StepRecord record_;
   InstanceUse use_;

@@ -6,11 +6,13 @@
 
 namespace millrace::sim {
 
-Links::Links(const ClusterSpec& cluster) {
-  for (const TrunkSpec& trunk : cluster.trunks) trunks_.push_back({trunk.bytes_per_s, Time{}});
+Links::Links(const ClusterSpec& cluster, std::optional<OtherLinks> others)
+    : others_(others), coordinator_(cluster.coordinator()) {
+  for (const TrunkSpec& trunk : cluster.trunks)
+    trunks_.push_back({.bytes_per_s = trunk.bytes_per_s});
   for (const NodeSpec& node : cluster.nodes) {
     std::optional<Line> card;
-    if (node.nic_bytes_per_s) card = Line{*node.nic_bytes_per_s, Time{}};
+    if (node.nic_bytes_per_s) card = Line{.bytes_per_s = *node.nic_bytes_per_s};
     cards_out_.push_back(card);
     cards_in_.push_back(card);
   }
@@ -18,7 +20,7 @@ Links::Links(const ClusterSpec& cluster) {
   cards_in_.emplace_back();
   for (const LinkSpec& link : cluster.links) {
     index_[Key(link.from, link.to)] = static_cast<int>(links_.size());
-    links_.push_back({.line = {link.bytes_per_s, Time{}},
+    links_.push_back({.line = {.bytes_per_s = link.bytes_per_s},
                       .latency = link.latency,
                       .trunk = link.trunk,
                       .use = {.from = link.from, .to = link.to}});
@@ -26,14 +28,38 @@ Links::Links(const ClusterSpec& cluster) {
 }
 
 Time Links::Line::Carry(double bytes, Time now) {
-  return free = std::max(free, now) + Duration::Seconds(bytes / bytes_per_s);
+  const Duration carries = Duration::Seconds(bytes / bytes_per_s);
+  busy = busy + carries;
+  return free = std::max(free, now) + carries;
+}
+
+// Links that the cluster does not name are made when they are first used.
+Links::Link& Links::At(int from, int to) {
+  const auto found = index_.find(Key(from, to));
+  if (found != index_.end()) return links_[found->second];
+  MR_CHECK(Connected(from, to)) << "no link from " << from << " to " << to;
+  index_[Key(from, to)] = static_cast<int>(links_.size());
+  links_.push_back({.line = {.bytes_per_s = others_->bytes_per_s},
+                    .latency = others_->latency,
+                    .trunk = {},
+                    .use = {.from = from, .to = to}});
+  return links_.back();
+}
+
+Duration Links::Latency(int from, int to) const {
+  if (from == to) return {};
+  const auto found = index_.find(Key(from, to));
+  return found == index_.end() ? others_->latency : links_[found->second].latency;
+}
+
+Duration Links::Sending(int node) const {
+  const auto& card = cards_out_[static_cast<size_t>(node)];
+  return card ? card->busy : Duration();
 }
 
 Time Links::Send(int from, int to, double bytes, Time now) {
   if (from == to) return now;
-  const auto found = index_.find(Key(from, to));
-  MR_CHECK(found != index_.end()) << "no link from " << from << " to " << to;
-  Link& link = links_[found->second];
+  Link& link = At(from, to);
   link.use.longest_wait = std::max(link.use.longest_wait, link.line.free - now);
   link.use.bytes += bytes;
   link.use.busy = link.use.busy + Duration::Seconds(bytes / link.line.bytes_per_s);

@@ -20,13 +20,26 @@ struct LinkUse {
   Duration longest_wait;  // of a message for earlier messages
 };
 
+// The links between nodes that the cluster does not name: all nodes reach each other.
+struct OtherLinks {
+  double bytes_per_s = 0;
+  Duration latency;
+};
+
 class Links {
  public:
-  explicit Links(const ClusterSpec& cluster);
+  explicit Links(const ClusterSpec& cluster, std::optional<OtherLinks> others = {});
 
-  bool Connected(int from, int to) const { return from == to || index_.contains(Key(from, to)); }
+  bool Connected(int from, int to) const {
+    return from == to || index_.contains(Key(from, to)) ||
+           (others_ && from != coordinator_ && to != coordinator_);
+  }
   // The arrival time of `bytes` sent now; immediate within a node. REQUIRES: Connected(from, to).
   Time Send(int from, int to, double bytes, Time now);
+  // REQUIRES: Connected(from, to).
+  Duration Latency(int from, int to) const;
+  // How long the network card of a node has sent; zero without a card.
+  Duration Sending(int node) const;
   // The links that carried data.
   std::vector<LinkUse> Used() const;
 
@@ -35,6 +48,7 @@ class Links {
   struct Line {
     double bytes_per_s = 0;
     Time free;
+    Duration busy;
     Time Carry(double bytes, Time now);
   };
   struct Link {
@@ -44,7 +58,10 @@ class Links {
     LinkUse use;
   };
   static int64_t Key(int from, int to) { return int64_t{from} << 32 | to; }
+  Link& At(int from, int to);
 
+  const std::optional<OtherLinks> others_;
+  const int coordinator_;
   std::unordered_map<int64_t, int> index_;
   std::vector<Link> links_;
   std::vector<Line> trunks_;

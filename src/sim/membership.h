@@ -24,6 +24,11 @@ struct MembershipChange {
   What what = What::kCame;
 };
 
+// What happens to the requests of a machine that will leave soon. Move: it announces that it
+// leaves, and the controller moves them with their KV (SpotServe section 4.2). Finish: nothing;
+// requests that have not ended by then are recomputed elsewhere.
+enum class OnNotice { kFinish, kMove };
+
 struct MembershipOptions {
   int instances = 1;  // maximum at once; further machines wait as replacements
   double notice_s = 30;
@@ -61,6 +66,7 @@ class Availability {
   Change Apply(const MembershipChange& change, Time now);
   // Whether it takes requests.
   bool ready(int instance) const { return at(instance).state == State::kReady; }
+  bool here(int instance) const { return at(instance).state != State::kAbsent; }
   // How often it was lost. Work of an earlier run of the instance never ends.
   uint16_t life(int instance) const { return at(instance).life; }
   // Machines and seconds up to now; requests are not included.

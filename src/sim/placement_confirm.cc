@@ -1,6 +1,7 @@
 // Confirms a candidate of the search in the simulator that drives the production scheduler.
 #include <algorithm>
 
+#include "sim/cluster/instances.h"
 #include "sim/placement_evaluator.h"
 #include "sim/service.h"
 
@@ -21,10 +22,9 @@ class Given : public Workload {
   size_t next_ = 0;
 };
 
-InstanceOptions OptionsOf(const TrialInstance& kind, StageRole role, int step_tokens,
-                          int sequences_max, int longest) {
+InstanceOptions OptionsOf(const TrialInstance& kind, int step_tokens, int sequences_max,
+                          int longest) {
   InstanceOptions options;
-  options.role = role;
   options.stages = kind.stages;
   options.scheduler.num_blocks = static_cast<int>(kind.kv_tokens / options.scheduler.block_size);
   options.scheduler.max_num_batched_tokens = step_tokens;
@@ -32,6 +32,16 @@ InstanceOptions OptionsOf(const TrialInstance& kind, StageRole role, int step_to
   options.scheduler.max_model_len = longest;
   options.scheduler.prefix_caching = false;
   return options;
+}
+
+// Replicas that do both take the fast path.
+Result<LatencyReport> Serve(const InstanceClusterOptions& options, bool apart, Workload& workload) {
+  if (apart) {
+    MR_ASSIGN_OR_RETURN(const auto cluster, InstanceCluster::Create(options));
+    return cluster->Run(workload).latency;
+  }
+  MR_ASSIGN_OR_RETURN(const auto service, Service::Create(options.service));
+  return service->Run(workload).latency;
 }
 
 }  // namespace
@@ -47,25 +57,23 @@ Result<plan::Attainment> PlacementEvaluator::Confirm(const plan::DistServeUnit& 
   const bool apart = unit.mode == plan::ServingMode::kDisaggregated;
   const int step_tokens =
       unit.mode == plan::ServingMode::kChunked ? options_.chunk_tokens : options_.batch_tokens;
-  ServiceOptions options;
-  options.dispatch = cluster::DispatchPolicy::kPredictedTime;
-  options.slo = {.ttft_s = options_.ttft_s, .tpot_s = options_.tpot_s};
+  InstanceClusterOptions options;
+  options.service.dispatch = cluster::DispatchPolicy::kPredictedTime;
+  options.service.slo = {.ttft_s = options_.ttft_s, .tpot_s = options_.tpot_s};
   if (deployment.kv_bytes_per_s > 0) {
     options.kv_transfer.kv_bytes_per_token = deployment.kv_bytes_per_token;
     options.kv_transfer.bytes_per_s = deployment.kv_bytes_per_s;
   }
-  for (int i = 0; i < deployment.prefills; ++i) {
-    options.instances.push_back(OptionsOf(deployment.prefill,
-                                          apart ? StageRole::kPrefill : StageRole::kBoth,
-                                          step_tokens, options_.sequences_max, longest));
-  }
-  for (int i = 0; apart && i < deployment.decodes; ++i) {
-    options.instances.push_back(OptionsOf(deployment.decode, StageRole::kDecode, step_tokens,
-                                          options_.sequences_max, longest));
-  }
-  MR_ASSIGN_OR_RETURN(const auto service, Service::Create(options));
+  const auto add = [&](const TrialInstance& kind, StageRole role, int count) {
+    const InstanceOptions instance = OptionsOf(kind, step_tokens, options_.sequences_max, longest);
+    options.service.instances.insert(options.service.instances.end(), static_cast<size_t>(count),
+                                     instance);
+    options.roles.insert(options.roles.end(), static_cast<size_t>(count), role);
+  };
+  add(deployment.prefill, apart ? StageRole::kPrefill : StageRole::kBoth, deployment.prefills);
+  if (apart) add(deployment.decode, StageRole::kDecode, deployment.decodes);
   Given workload(requests);
-  const LatencyReport report = service->Run(workload).latency;
+  MR_ASSIGN_OR_RETURN(const LatencyReport report, Serve(options, apart, workload));
   const auto all = static_cast<double>(report.requests + report.refused);
   if (all == 0) return plan::Attainment{};
   return plan::Attainment{report.attainment(), static_cast<double>(report.met_ttft) / all,

@@ -111,18 +111,6 @@ TEST(PrefixCacheTest, WhatWasEvictedIsNotFound) {
   EXPECT_EQ(large.prefix_hit_tokens, 8 * 304u) << "of a whole prompt the last block is computed";
 }
 
-// With prefill and decode apart, the decode instance has the prompt of the request that it gets.
-TEST(PrefixCacheTest, HandedOverPromptsAreTheSame) {
-  InstanceOptions prefill = CachingInstance(), decode = CachingInstance();
-  prefill.role = StageRole::kPrefill;
-  decode.role = StageRole::kDecode;
-  const auto run = RunOn({.instances = {prefill, decode}},
-                         OneAfterTheOther(10, {.ids = {1}, .tokens_per_id = 160}));
-  EXPECT_EQ(run.stats[0].prefix_hit_tokens, 9 * 160u);
-  EXPECT_EQ(run.latency.requests, 10u);
-  EXPECT_EQ(run.kv_transfer.count(), 10u);
-}
-
 TEST(PrefixCacheTest, SyntheticPromptsDrawAPrefix) {
   const auto service = Service::Create({.instances = {CachingInstance()}}).value();
   const auto workload = NewSynthetic({.requests = 400,

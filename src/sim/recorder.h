@@ -54,8 +54,6 @@ class Recorder {
   // Tokens reached the client. Returns whether the request has ended.
   bool Heard(const RequestOutput& output, Time now);
 
-  // Where a dispatcher sent the request; kept here to save a second table.
-  int& owner(RequestId id) { return alive_[id.value() & kSlotMask].owner; }
   // Prefetches its memory: with many live requests, little of it is cached.
   void Prefetch(RequestId id) const { __builtin_prefetch(&alive_[id.value() & kSlotMask]); }
   const SimRequest& request(RequestId id) const { return alive_[id.value() & kSlotMask].request; }
@@ -73,7 +71,6 @@ class Recorder {
     Time first, last;
     Duration longest_gap;
     int tokens = 0;
-    int owner = 0;
   };
   void Close(Alive& alive);
 

@@ -167,9 +167,7 @@ std::string RecordHandOvers(uint64_t seed, Rng& rng) {
         if (pulls.empty()) break;
         (void)h.ExtendImport(pulls.back().id, {1, 2, 3}, pulls.back().end_token + 2);
         break;
-      case 7:
-        h.scheduler().CloseImport(pulls.empty() ? id : pulls.back().id, h.now());
-        break;
+      case 7: h.scheduler().CloseImport(pulls.empty() ? id : pulls.back().id, h.now()); break;
       case 4: h.scheduler().ReleaseKv(id); break;
       case 5: (void)h.scheduler().ExtendHold(id, h.now(), Duration::Millis(20)); break;
       case 6: (void)h.scheduler().LimitBlocks(static_cast<int>(rng.Between(20, 40))); break;

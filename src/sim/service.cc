@@ -10,7 +10,6 @@ namespace millrace::sim {
 namespace {
 
 constexpr uint64_t kProgressEvery = 4096;  // arrivals
-constexpr int kSharedMax = 4096;           // lengths whose parameters are shared
 
 }  // namespace
 
@@ -21,8 +20,6 @@ Result<std::unique_ptr<Service>> Service::Create(const ServiceOptions& options) 
     MR_ASSIGN_OR_RETURN(auto made, Instance::Create(instance));
     service->instances_.push_back(std::move(made));
   }
-  MR_RETURN_IF_ERROR(service->SortRoles());
-  MR_RETURN_IF_ERROR(service->BeginMembership());
   if (options.dispatch == cluster::DispatchPolicy::kPredictedTime) {
     service->prefill_ahead_.resize(options.instances.size());
   }
@@ -45,38 +42,24 @@ ServiceReport Service::Run(Workload& workload) {
   std::optional<SimRequest> next = workload.Next();
   if (next) events_.Push(next->arrival + options_.front_end, {});
   Time now;
-  for (;;) {
-    const std::optional<Time> change = NextChange();
-    if (!change && events_.empty()) break;
-    const Time at = change ? *change : events_.next_time();
-    if (options_.stop_at && at > *options_.stop_at) {
+  while (!events_.empty()) {
+    now = events_.next_time();
+    if (options_.stop_at && now > *options_.stop_at) {
       now = *options_.stop_at;
       break;
     }
-    now = at;
-    if (change) {
-      Change(now);
-      continue;
-    }
     const Event event = events_.Pop();
     ++events_done_;
-    switch (event.what) {
-      case What::kArrival:
-        Arrive(*next, now);
-        next = workload.Next();
-        if (next) events_.Push(next->arrival + options_.front_end, {});
-        break;
-      case What::kStepEnd:
-        if (event.life != availability_.life(event.index)) break;
-        outputs_.clear();
-        instances_[event.index]->Finish(now, result_, outputs_);
-        HearAll(event.index, now);
-        if (!copied_[event.index].empty()) MoveCopied(event.index, now);
-        Submit(event.index, now);
-        break;
-      case What::kKvArrival: EndPull(event.index, now); break;
-      case What::kCopied: EndCopy(event.index, event.life, now); break;
+    if (event.what == What::kArrival) {
+      Arrive(*next, now);
+      next = workload.Next();
+      if (next) events_.Push(next->arrival + options_.front_end, {});
+      continue;
     }
+    outputs_.clear();
+    instances_[event.index]->Finish(now, result_, outputs_);
+    HearAll(event.index, now);
+    Submit(event.index, now);
   }
   return Report(now);
 }
@@ -95,10 +78,8 @@ void Service::Hear(int index, RequestOutput& output, Time now) {
       (!output.tokens.empty() || output.finish)) {
     prefill_ahead_[index] = prefill_ahead_[index] - PrefillTime(index, request.prompt_tokens);
   }
-  const bool hands_over = output.times && !output.finish;  // it has stopped after its prompt
-  if (output.times) instances_[index]->NoteEnded();
+  if (output.finish) instances_[index]->NoteEnded();
   recorder_.Heard(output, now);
-  if (hands_over) HandOver(output.request, index, output.tokens.back(), now);
 }
 
 void Service::Arrive(const SimRequest& request, Time now) {
@@ -106,39 +87,16 @@ void Service::Arrive(const SimRequest& request, Time now) {
   ++arrived_;
   load_.Arrived(request.arrival, recorder_);
   const RequestId id = recorder_.Arrived(request);
-  if (entries_.empty()) {
-    Park({.id = id,
-          .prompt = prompts_.Of(request, id),
-          .params = SharedParams(request.output_tokens),
-          .known_output_tokens = request.output_tokens});
-    return;
-  }
-  const int index = Dispatch(entries_);
-  const bool prefill_only = options_.instances[index].role == StageRole::kPrefill;
-  sched::NewRequest asked{.id = id,
-                          .prompt = prompts_.Of(request, id),
-                          .params = SharedParams(request.output_tokens),
-                          .known_output_tokens = request.output_tokens,
-                          .stop_after_prompt = prefill_only};
-  if (prefill_only && request.output_tokens > 1) asked.hold_kv = options_.kv_transfer.lease;
+  const int index = Dispatch();
   instances_[index]->NoteArrival();
-  Give(index, std::move(asked), now);
-}
-
-bool Service::Give(int index, sched::NewRequest request, Time now) {
-  const RequestId id = request.id;
-  if (!instances_[index]->scheduler().Add(std::move(request), now).ok()) {
-    recorder_.Refused(id);
-    return false;
-  }
-  recorder_.owner(id) = index;
+  const Status added = instances_[index]->scheduler().Add(requests_.Make(id, request), now);
+  if (!added.ok()) return recorder_.Refused(id);
   instances_[index]->NoteAdded();
-  if (!prefill_ahead_.empty() && !recorder_.HasSpoken(id)) {
-    const Duration prefill = PrefillTime(index, recorder_.request(id).prompt_tokens);
+  if (!prefill_ahead_.empty()) {
+    const Duration prefill = PrefillTime(index, request.prompt_tokens);
     prefill_ahead_[index] = prefill_ahead_[index] + prefill;
   }
   Submit(index, now);
-  return true;
 }
 
 Duration Service::PrefillTime(int index, int prompt_tokens) const {
@@ -152,47 +110,29 @@ Duration Service::PrefillTime(int index, int prompt_tokens) const {
   return Duration::Seconds(longest);
 }
 
-std::shared_ptr<const SamplingParams> Service::SharedParams(int output_tokens) {
-  if (output_tokens >= kSharedMax) return ParamsFor(output_tokens);
-  if (params_.empty()) params_.resize(kSharedMax);
-  auto& params = params_[output_tokens];
-  if (!params) params = ParamsFor(output_tokens);
-  return params;
-}
-
-int Service::Dispatch(const std::vector<int>& among) {
+int Service::Dispatch() {
   loads_.clear();
-  for (const int i : among) {
+  for (size_t i = 0; i < instances_.size(); ++i) {
     loads_.push_back({.requests = instances_[i]->pending_requests(),
                       .prefill_ahead = prefill_ahead_.empty() ? Duration() : prefill_ahead_[i]});
   }
   const size_t chosen = dispatcher_.Choose(loads_);
   dispatcher_.Sent();
-  return among[chosen];
+  return static_cast<int>(chosen);
 }
 
 void Service::Submit(int index, Time now) {
   ends_.clear();
   instances_[index]->Submit(now, ends_);
-  for (const Time end : ends_) {
-    events_.Push(end, {What::kStepEnd, availability_.life(index), index});
-  }
-  const bool pulls = options_.instances[index].role == StageRole::kDecode;
-  if (pulls || !options_.membership.empty()) StartPulls(index, now);
+  for (const Time end : ends_) events_.Push(end, {What::kStepEnd, index});
 }
 
 ServiceReport Service::Report(Time now) {
   ServiceReport report;
-  for (const sched::NewRequest& request : parked_) recorder_.Refused(request.id);
   report.latency = recorder_.report();
   report.events = events_done_;
   report.load = load_.samples();
   report.simulated_s = now.ns * 1e-9;
-  report.kv_wait = kv_wait_;
-  report.kv_transfer = kv_transfer_;
-  for (const Duration busy : link_busy_) {
-    report.kv_link_busy_share.push_back(now.ns == 0 ? 0 : busy.seconds() / report.simulated_s);
-  }
   for (const auto& instance : instances_) {
     report.steps += instance->steps();
     report.stats.push_back(instance->scheduler().Stats());
@@ -200,15 +140,8 @@ ServiceReport Service::Report(Time now) {
     report.prefix_hit_tokens += report.stats.back().prefix_hit_tokens;
     report.use.push_back(instance->use());
   }
-  if (!options_.membership.empty()) {
-    report.membership = moves_;
-    report.membership->Merge(availability_.Report(now));
-    for (int i = 0; i < std::ssize(instances_); ++i) {
-      report.use[i].ready_s = availability_.ReadySeconds(i, now);
-    }
-  }
   for (size_t i = 0; i < instances_.size(); ++i) {
-    const double seconds = report.use[i].ready_s.value_or(report.simulated_s);
+    const double seconds = report.simulated_s;
     auto& shares = report.busy_share.emplace_back();
     for (int stage = 0; stage < instances_[i]->num_stages(); ++stage) {
       shares.push_back(seconds == 0 ? 0 : instances_[i]->busy(stage).seconds() / seconds);

@@ -50,11 +50,6 @@ Status RefuseUnread(const SimulateFlags& flags) {
     MR_RETURN_IF_ERROR(RefuseGiven(flags.given, {"swap-bandwidth"}, "needs --swap-space"));
   }
   if (!deployment.plan.empty()) {
-    if (deployment.membership.on_notice == sim::OnNotice::kMove) {
-      return InvalidArgument(
-          "--on-notice move is for instances that are all alike; with --plan requests run to the "
-          "end of the notice");
-    }
     return RefuseGiven(flags.given,
                        {"dispatch", "kv-policy", "preemption-mode", "swap-space", "kv-bandwidth"},
                        "is for instances that are all alike; leave it out with --plan");
@@ -141,11 +136,11 @@ Status NothingServed(const Deployment& deployment, const sim::SimReport& report)
         "pipeline through the plan's stages was available",
         report.latency.refused));
   }
-  if (deployment.routed) {
-    return FailedPrecondition(
-        fmt::format("all {} requests were refused: prompt and answer may have {} tokens "
-                    "together, and their KV must fit on every stage of a pipeline",
-                    report.latency.refused, deployment.routed->scheduler.max_model_len));
+  if (deployment.plan) {
+    return FailedPrecondition(fmt::format(
+        "all {} requests were refused: prompt and answer may have {} tokens "
+        "together, and their KV must fit on every stage of a pipeline",
+        report.latency.refused, deployment.plan->options.controller.scheduler.max_model_len));
   }
   const sched::SchedulerOptions& scheduler = deployment.instance.scheduler;
   return FailedPrecondition(fmt::format(
@@ -220,6 +215,8 @@ Status WriteFiles(const SimulateFlags& flags, const Outcome& outcome) {
 Status RunSimulate(const SimulateFlags& given) {
   SimulateFlags flags = given;
   flags.run.first_seed = static_cast<uint64_t>(flags.seed);
+  // What a simulated controller logs has happened to nobody.
+  if (!flags.given.contains("log-level")) spdlog::set_level(spdlog::level::off);
   MR_RETURN_IF_ERROR(CheckFolderOf("--csv", flags.csv));
   MR_RETURN_IF_ERROR(CheckFolderOf("--trace", flags.trace));
   MR_ASSIGN_OR_RETURN(const sim::WorkloadSpec workload, LoadWorkloadArgs(flags.workload));

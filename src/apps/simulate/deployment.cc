@@ -163,8 +163,12 @@ std::string Describe(const DeploymentFlags& flags, const std::string& device,
                      const sim::InstanceOptions& instance, int instances) {
   std::string text = flags.engine.model + " on ";
   if (flags.prefill_instances > 0) {
-    text += fmt::format("{} prefill and {} decode instances of ", flags.prefill_instances,
+    text += fmt::format("{} prefill and {} decode instances", flags.prefill_instances,
                         flags.decode_instances);
+    if (!flags.membership.availability.empty()) {
+      text += fmt::format(" that come and go ({})", flags.membership.availability);
+    }
+    text += ", each of ";
   } else if (!flags.membership.availability.empty()) {
     text += fmt::format("at most {} instances that come and go ({}), each of ", instances,
                         flags.membership.availability);
@@ -280,11 +284,6 @@ Status ValidateDeployment(const DeploymentFlags& flags) {
     return InvalidArgument(
         "give --instances, or --prefill-instances and --decode-instances, not both");
   }
-  if (flags.prefill_instances > 0 && !flags.membership.availability.empty()) {
-    return InvalidArgument(
-        "--availability needs instances for both phases; leave out --prefill-instances and "
-        "--decode-instances");
-  }
   return ValidateEngineFlags(flags.engine);
 }
 
@@ -322,8 +321,10 @@ Result<Deployment> MakeDeployment(const DeploymentFlags& flags) {
   out.instances = flags.instances.value_or(1);
   if (out.prefill_instances > 0) {
     out.instances = flags.prefill_instances + flags.decode_instances;
-  } else if (!flags.membership.availability.empty()) {
-    MR_ASSIGN_OR_RETURN(out.membership, LoadMembership(flags.membership, flags.instances));
+  }
+  if (!flags.membership.availability.empty()) {
+    const auto most = out.prefill_instances > 0 ? std::optional(out.instances) : flags.instances;
+    MR_ASSIGN_OR_RETURN(out.membership, LoadMembership(flags.membership, most));
     out.instances = out.membership->instances;
   }
   out.kv_transfer.kv_bytes_per_token = static_cast<double>(out.spec.KvBytesPerToken());

@@ -14,7 +14,8 @@
 #include "core/model_spec.h"
 #include "cost/device_catalog.h"
 #include "cost/step_cost.h"
-#include "sim/routed.h"
+#include "sim/cluster/cluster_sim.h"
+#include "sim/cluster/instances.h"
 #include "sim/service.h"
 
 namespace millrace::apps {
@@ -40,6 +41,12 @@ struct DeploymentFlags {
 void AddDeploymentOptions(Command& command, DeploymentFlags* flags);
 Status ValidateDeployment(const DeploymentFlags& flags);
 
+// A plan of unequal stages. `options` points into the machines, and these into Deployment::costs.
+struct PlanDeployment {
+  sim::ClusterSimOptions options;
+  std::vector<std::unique_ptr<sim::MachineModel>> machines;  // by stage
+};
+
 struct Deployment {
   std::string text;       // "opt-13b on 2 instances of 1 x a100-80gb"
   std::string cost_from;  // the source of the step times
@@ -52,11 +59,11 @@ struct Deployment {
   int prefill_instances = 0;  // the others decode; 0: all instances do both
   sim::KvTransferOptions kv_transfer;
   std::optional<Membership> membership;
-  std::optional<double> usd_per_hour;        // of all
-  std::optional<sim::RoutedOptions> routed;  // of a plan; then there are no instances
+  std::optional<double> usd_per_hour;  // of all
+  std::optional<PlanDeployment> plan;  // then there are no instances
 };
 
-// Makes either the stages of a plan, for the router, or equal instances. kInvalidArgument if the
+// Makes either the stages of a plan or equal instances. kInvalidArgument if the
 // model does not fit; the message has the numbers and the nearest configuration that fits.
 Result<Deployment> MakeDeployment(const DeploymentFlags& flags);
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "apps/simulate/deployment.h"
-#include "sim/routed.h"
+#include "sim/cluster/cluster_sim.h"
 
 namespace millrace::apps {
 namespace {
@@ -27,14 +27,14 @@ class Judge {
     if (!slo_.ttft_s && !slo_.tpot_s) return Throughput(plan, hint);
     double low = hints.best_score, high = std::max(low, kBeyondHint * hint);
     if (low > 0) {  // a single run rejects most candidates that are not better
-      MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, low));
+      MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, workload_, low));
       if (report.latency.attainment() < kJudgedAttainment) {
         return FailedPrecondition("not better than the best so far");
       }
     }
     for (int i = 0; i < kBisections; ++i) {
       const double rate = (low + high) / 2;
-      MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, workload_, rate));
+      MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, workload_, rate));
       (report.latency.attainment() >= kJudgedAttainment ? low : high) = rate;
     }
     return low;
@@ -64,25 +64,25 @@ class Judge {
     const auto rate = at_once.arrivals == sim::ArrivalKind::kTrace
                           ? std::optional(kBeyondHint * hint)
                           : std::nullopt;
-    MR_ASSIGN_OR_RETURN(const sim::RoutedReport report, Run(plan, at_once, rate));
+    MR_ASSIGN_OR_RETURN(const sim::ClusterReport report, Run(plan, at_once, rate));
     const double seconds = report.latency.seconds();
     return seconds > 0 ? static_cast<double>(report.latency.requests) / seconds : 0;
   }
 
-  Result<sim::RoutedReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
-                                std::optional<double> rate) const {
+  Result<sim::ClusterReport> Run(const Plan& plan, const sim::WorkloadSpec& workload,
+                                 std::optional<double> rate) const {
     if (out_of_time_()) {
       return Status(StatusCode::kDeadlineExceeded, "no time left to simulate the plan");
     }
     DeploymentFlags flags;
     flags.prefix_caching = workload.SharesPrefixes();
-    const auto deployment = DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags);
-    if (!deployment.ok()) return deployment.status();
-    sim::RoutedOptions options = deployment->routed.value();  // its costs are owned by `deployment`
+    MR_ASSIGN_OR_RETURN(const Deployment deployment,
+                        DeployPlan(plan, inputs_.cluster, inputs_.spec, inputs_.costs, flags));
+    sim::ClusterSimOptions options = deployment.plan->options;  // its machines are `deployment`'s
     options.slo = slo_;
-    MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
+    MR_ASSIGN_OR_RETURN(const auto cluster, sim::ClusterSim::Create(std::move(options)));
     const auto requests = workload.Make(kSeed, rate);
-    return routed->Run(*requests);
+    return cluster->Run(*requests);
   }
 
   const PlanInputs& inputs_;

@@ -1,5 +1,5 @@
 // Evaluates plans in the simulator: the rate at which a plan meets the limits, found by bisection
-// over runs of the production router and schedulers on a virtual clock. One thread.
+// over runs of the production controller and workers on a virtual clock. One thread.
 #pragma once
 
 #include "apps/plan/inputs.h"

@@ -33,9 +33,9 @@ void AddMembershipOptions(Command& command, const char* group, MembershipFlags* 
       ChoiceOption<sim::OnNotice>(
           "on-notice", &flags->on_notice,
           {{"move", sim::OnNotice::kMove}, {"finish", sim::OnNotice::kFinish}}),
-      "What happens to requests on a machine under notice. move: they continue elsewhere with "
-      "their KV, over --kv-bandwidth (not with --plan); finish: they run until its loss. The "
-      "remaining ones are recomputed [default: move]");
+      "What a machine does under notice. move: it tells the controller, which moves its requests "
+      "with their KV if others can serve them; finish: it tells nobody and serves until its loss. "
+      "The remaining requests are recomputed [default: move]");
 }
 
 Status ValidateMembership(const MembershipFlags& flags) {

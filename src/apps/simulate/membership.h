@@ -9,7 +9,6 @@
 #include "apps/cli/command.h"
 #include "base/status.h"
 #include "sim/membership.h"
-#include "sim/service.h"
 
 namespace millrace::apps {
 

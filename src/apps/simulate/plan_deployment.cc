@@ -2,6 +2,8 @@
 // for its node's devices and holds the KV that fits beside its weights.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/plan/inputs.h"
 #include "apps/simulate/deployment.h"
 #include "base/file.h"
@@ -17,15 +19,16 @@ namespace {
 constexpr double kTokenIdBytes = 4;
 constexpr int kPlanWaitingMax = 1 << 20;
 
-// Adds the stage's cost of one layer and of the projection, and its room for KV.
-Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens, Deployment& out) {
-  sim::RoutedOptions& routed = *out.routed;
-  const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+// Adds the stage's machine: its cost of one layer and of the projection, and its room for KV.
+Status AddStage(const StagePlan& stage, const NodeCosts& costs, const DeploymentFlags& flags,
+                Deployment& out) {
+  const ClusterSpec& cluster = out.plan->options.cluster;
+  const NodeSpec& node = cluster.nodes[static_cast<size_t>(stage.nodes.front())];
   int devices = 0;
   int64_t memory = 0;
   for (const NodeIndex index : stage.nodes) {
-    devices += routed.cluster.nodes[static_cast<size_t>(index)].device_count;
-    memory += routed.cluster.nodes[static_cast<size_t>(index)].memory_bytes;
+    devices += cluster.nodes[static_cast<size_t>(index)].device_count;
+    memory += cluster.nodes[static_cast<size_t>(index)].memory_bytes;
   }
   const int middle = out.spec.num_layers / 2, end = out.spec.num_layers;
   const auto cost_of = [&](LayerRange layers) -> Result<const cost::StepCost*> {
@@ -33,21 +36,24 @@ Status AddStage(const StagePlan& stage, const NodeCosts& costs, int step_tokens,
     out.costs.push_back(std::move(cost));
     return out.costs.back().get();
   };
-  sim::RoutedStageOptions options;
-  MR_ASSIGN_OR_RETURN(options.per_layer, cost_of({middle, middle + 1}));
-  if (stage.layers.end == end) {
-    MR_ASSIGN_OR_RETURN(options.head, cost_of({end, end}));
-  }
-  options.overhead_s = costs.OverheadSeconds(node);
-  const int64_t tokens = cost::KvCapacityTokens(out.spec, stage.layers, memory, step_tokens);
-  if (tokens < 1) {
+  sim::LayeredMachine::Options machine{.num_layers = end};
+  MR_ASSIGN_OR_RETURN(machine.per_layer, cost_of({middle, middle + 1}));
+  MR_ASSIGN_OR_RETURN(machine.head, cost_of({end, end}));
+  machine.overhead_s = flags.scheduler_overhead_us ? *flags.scheduler_overhead_us * 1e-6
+                                                   : costs.OverheadSeconds(node);
+  machine.kv_token_layers = [spec = out.spec, memory,
+                             step_tokens = flags.engine.max_num_batched_tokens](LayerRange layers) {
+    const int64_t tokens = cost::KvCapacityTokens(spec, layers, memory, step_tokens);
+    return std::max<int64_t>(tokens, 0) * layers.size();
+  };
+  if (machine.kv_token_layers(stage.layers) < 1) {
     return InvalidArgument(
         fmt::format("the plan puts layers [{}, {}) on '{}', but their weights leave no KV memory; "
                     "'millrace plan check' gives details",
                     stage.layers.begin, stage.layers.end, node.name));
   }
-  options.kv_token_layers = tokens * stage.layers.size();
-  routed.stages.push_back(options);
+  out.plan->machines.push_back(std::make_unique<sim::LayeredMachine>(std::move(machine)));
+  out.plan->options.machines.push_back(out.plan->machines.back().get());
   return OkStatus();
 }
 
@@ -62,12 +68,13 @@ double PricePerHour(const Plan& plan, const ClusterSpec& cluster) {
 // The machines of the trace are assigned to the plan's nodes in order.
 Status AddMembership(const MembershipFlags& flags, Deployment& out) {
   if (flags.availability.empty()) return OkStatus();
-  const std::vector<NodeIndex> nodes = sim::UsedNodes(out.routed->plan);
+  const std::vector<NodeIndex> nodes = sim::UsedNodes(out.plan->options.plan);
   MR_ASSIGN_OR_RETURN(Membership membership, LoadMembership(flags, static_cast<int>(nodes.size())));
   for (sim::MembershipChange& change : membership.changes) {
     change.instance = nodes[static_cast<size_t>(change.instance)];
   }
-  out.routed->membership = std::move(membership.changes);
+  out.plan->options.membership = std::move(membership.changes);
+  out.plan->options.on_notice = membership.on_notice;
   return OkStatus();
 }
 
@@ -80,20 +87,17 @@ Result<Deployment> DeployPlan(Plan plan, ClusterSpec cluster, const ModelSpec& s
   out.cost_from = costs.Describe(cluster);
   const double price = PricePerHour(plan, cluster);
   if (price > 0) out.usd_per_hour = price;
-  out.routed.emplace();
-  sim::RoutedOptions& routed = *out.routed;
-  routed.plan = std::move(plan);
-  routed.cluster = std::move(cluster);
-  routed.activation_bytes_per_token = static_cast<double>(cost::ActivationBytesPerToken(out.spec));
-  routed.token_bytes = kTokenIdBytes;
-  routed.stage_batch_tokens_max = flags.engine.max_num_batched_tokens;
-  for (const StagePlan& stage : routed.plan.stages) {
-    MR_RETURN_IF_ERROR(AddStage(stage, costs, flags.engine.max_num_batched_tokens, out));
-    if (flags.scheduler_overhead_us) {
-      routed.stages.back().overhead_s = *flags.scheduler_overhead_us * 1e-6;
-    }
+  out.plan.emplace();
+  sim::ClusterSimOptions& options = out.plan->options;
+  options.plan = std::move(plan);
+  options.cluster = std::move(cluster);
+  options.activation_bytes_per_token = static_cast<double>(cost::ActivationBytesPerToken(spec));
+  options.token_bytes = kTokenIdBytes;
+  options.kv_bytes_per_token_layer = static_cast<double>(spec.KvBytesPerToken()) / spec.num_layers;
+  for (const StagePlan& stage : options.plan.stages) {
+    MR_RETURN_IF_ERROR(AddStage(stage, costs, flags, out));
   }
-  sched::SchedulerOptions& s = routed.scheduler;
+  sched::SchedulerOptions& s = options.controller.scheduler;
   s.block_size = flags.engine.block_size;
   s.max_model_len = flags.engine.max_model_len.value_or(out.spec.max_position);
   s.max_num_seqs = flags.engine.max_num_seqs;
@@ -125,7 +129,7 @@ Result<Deployment> MakePlanDeployment(const DeploymentFlags& flags) {
                                                  footprint.spec, costs, flags));
   MR_RETURN_IF_ERROR(AddMembership(flags.membership, out));
   out.text = text;
-  if (!out.routed->membership.empty()) {
+  if (!out.plan->options.membership.empty()) {
     out.text += ", whose nodes come and go (" + flags.membership.availability + ")";
   }
   return out;

@@ -13,37 +13,69 @@ Result<sim::ServiceReport> Runner::RunSeed(std::optional<double> rate, uint64_t 
                                            sim::Timeline* timeline) {
   const auto requests = workload_.Make(seed, rate);
   if (options_.scheduling == Scheduling::kStatic) return RunStatic(*requests);
-  if (deployment_.routed) return RunRouted(*requests, timeline);
+  if (deployment_.plan) return RunPlan(*requests, timeline);
+  const bool plain = deployment_.prefill_instances == 0 && !deployment_.membership;
+  return plain ? RunReplicas(OptionsOf(seed), *requests, timeline)
+               : RunInstances(OptionsOf(seed), *requests, timeline);
+}
+
+sim::ServiceOptions Runner::OptionsOf(uint64_t seed) const {
   sim::ServiceOptions options;
   options.instances.assign(static_cast<size_t>(deployment_.instances), deployment_.instance);
-  for (int i = 0; deployment_.prefill_instances > 0 && i < deployment_.instances; ++i) {
-    options.instances[static_cast<size_t>(i)].role =
-        i < deployment_.prefill_instances ? StageRole::kPrefill : StageRole::kDecode;
-  }
   for (size_t i = 0; deployment_.pace && i < options.instances.size(); ++i) {
     const double share = static_cast<double>(HashCounter(seed, i) >> 11) * 0x1p-53;
     options.instances[i].pace_from_s = share * deployment_.pace->length_s();
   }
   options.front_end = deployment_.front_end;
-  options.kv_transfer = deployment_.kv_transfer;
-  if (deployment_.membership) {
-    options.membership = deployment_.membership->changes;
-    options.on_notice = deployment_.membership->on_notice;
-  }
   options.dispatch = options_.dispatch;
   options.slo = workload_.target.slo;
   options.seed = seed;
+  return options;
+}
+
+std::function<void(uint64_t, Time)> Runner::Progress() {
+  if (!on_progress) return {};
+  return [this](uint64_t arrived, Time) { on_progress(requests_before_ + arrived); };
+}
+
+Result<sim::ServiceReport> Runner::RunReplicas(sim::ServiceOptions options, sim::Workload& requests,
+                                               sim::Timeline* timeline) {
   MR_ASSIGN_OR_RETURN(const auto service, sim::Service::Create(options));
   if (timeline != nullptr) {
     service->OnStep(
         [timeline](int index, const sim::StepRecord& record) { timeline->Add(index, record); });
   }
-  if (on_progress) {
-    service->on_progress = [this](uint64_t arrived, Time) {
-      on_progress(requests_before_ + arrived);
-    };
+  service->on_progress = Progress();
+  return service->Run(requests);
+}
+
+Result<sim::ServiceReport> Runner::RunInstances(sim::ServiceOptions service,
+                                                sim::Workload& requests, sim::Timeline* timeline) {
+  sim::InstanceClusterOptions options{.service = std::move(service),
+                                      .kv_transfer = deployment_.kv_transfer};
+  for (int i = 0; deployment_.prefill_instances > 0 && i < deployment_.instances; ++i) {
+    options.roles.push_back(i < deployment_.prefill_instances ? StageRole::kPrefill
+                                                              : StageRole::kDecode);
   }
-  return service->Run(*requests);
+  if (deployment_.membership) {
+    options.membership = deployment_.membership->changes;
+    options.on_notice = deployment_.membership->on_notice;
+  }
+  MR_ASSIGN_OR_RETURN(const auto instances, sim::InstanceCluster::Create(options));
+  if (timeline != nullptr) {
+    const auto stages = static_cast<int>(deployment_.instance.stages.size());
+    std::vector<std::string> names;
+    for (int i = 0; i < deployment_.instances * stages; ++i) {
+      names.push_back(stages == 1 ? fmt::format("instance {}", i)
+                                  : fmt::format("instance {}, stage {}", i / stages, i % stages));
+    }
+    timeline->SetNames(std::move(names));
+    instances->OnBatch([timeline, stages](int instance, int stage, const sim::StepRecord& record) {
+      timeline->Add(instance * stages + stage, record);
+    });
+  }
+  instances->cluster().on_progress = Progress();
+  return instances->Run(requests);
 }
 
 sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
@@ -61,22 +93,18 @@ sim::ServiceReport Runner::RunStatic(sim::Workload& requests) const {
 }
 
 // In the report, each stage of the plan appears as an instance with one stage.
-Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timeline* timeline) {
-  sim::RoutedOptions options = *deployment_.routed;
+Result<sim::ServiceReport> Runner::RunPlan(sim::Workload& requests, sim::Timeline* timeline) {
+  sim::ClusterSimOptions options = deployment_.plan->options;
   options.slo = workload_.target.slo;
-  MR_ASSIGN_OR_RETURN(const auto routed, sim::Routed::Create(std::move(options)));
+  MR_ASSIGN_OR_RETURN(const auto cluster_sim, sim::ClusterSim::Create(std::move(options)));
   if (timeline != nullptr) {
     timeline->SetNames(StageNames());
-    routed->on_batch = [timeline](int stage, const sim::StepRecord& record) {
+    cluster_sim->on_batch = [timeline](int stage, const sim::StepRecord& record) {
       timeline->Add(stage, record);
     };
   }
-  if (on_progress) {
-    routed->on_progress = [this](uint64_t arrived, Time) {
-      on_progress(requests_before_ + arrived);
-    };
-  }
-  sim::RoutedReport run = routed->Run(requests);
+  cluster_sim->on_progress = Progress();
+  sim::ClusterReport run = cluster_sim->Run(requests);
   sim::ServiceReport report;
   report.latency = std::move(run.latency);
   report.load = std::move(run.load);
@@ -84,16 +112,17 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timel
   report.prefix_query_tokens = run.prefix_query_tokens;
   report.prefix_hit_tokens = run.prefix_hit_tokens;
   report.simulated_s = run.simulated_s;
+  report.kv_wait = run.kv_wait;
+  report.kv_transfer = run.kv_transfer;
   report.membership = run.membership;
+  const ClusterSpec& cluster = deployment_.plan->options.cluster;
   for (size_t i = 0; i < run.node_paid_s.size(); ++i) {
-    paid_usd_ +=
-        run.node_paid_s[i] / 3600 * deployment_.routed->cluster.nodes[i].price_usd_per_hour;
+    paid_usd_ += run.node_paid_s[i] / 3600 * cluster.nodes[i].price_usd_per_hour;
   }
   for (const double share : run.stage_busy_share) report.busy_share.push_back({share});
   report.stats.resize(report.busy_share.size());
-  report.use.resize(report.busy_share.size());
+  report.use = std::move(run.stage_use);
   links_.clear();
-  const ClusterSpec& cluster = deployment_.routed->cluster;
   const auto name = [&](int node) {
     return node == cluster.coordinator() ? "coordinator"
                                          : cluster.nodes[static_cast<size_t>(node)].name;
@@ -108,10 +137,10 @@ Result<sim::ServiceReport> Runner::RunRouted(sim::Workload& requests, sim::Timel
 }
 
 std::vector<std::string> Runner::StageNames() const {
-  const sim::RoutedOptions& routed = *deployment_.routed;
+  const sim::ClusterSimOptions& options = deployment_.plan->options;
   std::vector<std::string> names;
-  for (const StagePlan& stage : routed.plan.stages) {
-    const NodeSpec& node = routed.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
+  for (const StagePlan& stage : options.plan.stages) {
+    const NodeSpec& node = options.cluster.nodes[static_cast<size_t>(stage.nodes.front())];
     names.push_back(fmt::format("stage {} on {}", names.size(), node.name));
   }
   return names;
@@ -120,7 +149,7 @@ std::vector<std::string> Runner::StageNames() const {
 void Runner::AddPlanNames(sim::SimReport& report) const {
   const std::vector<std::string> names = StageNames();
   for (size_t i = 0; i < report.instances.size(); ++i) {
-    const LayerRange layers = deployment_.routed->plan.stages[i].layers;
+    const LayerRange layers = deployment_.plan->options.plan.stages[i].layers;
     report.instances[i].name =
         fmt::format("{}, layers [{}, {})", names[i], layers.begin, layers.end);
   }
@@ -153,11 +182,11 @@ Result<sim::SimReport> Runner::Run(std::optional<double> rate, sim::Timeline* ti
   if (report.membership && report.usd_per_hour && report.simulated_s > 0) {
     // Instances have equal prices; a plan's nodes have their own.
     const double instances_s = report.membership->machines * report.simulated_s;
-    report.usd_per_hour = deployment_.routed
+    report.usd_per_hour = deployment_.plan
                               ? paid_usd_ / (report.simulated_s / 3600)
                               : *report.usd_per_hour * report.membership->paid_s / instances_s;
   }
-  if (deployment_.routed) AddPlanNames(report);
+  if (deployment_.plan) AddPlanNames(report);
   return report;
 }
 

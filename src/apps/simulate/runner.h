@@ -47,7 +47,13 @@ class Runner {
   Result<sim::ServiceReport> RunSeed(std::optional<double> rate, uint64_t seed,
                                      sim::Timeline* timeline);
   sim::ServiceReport RunStatic(sim::Workload& requests) const;
-  Result<sim::ServiceReport> RunRouted(sim::Workload& requests, sim::Timeline* timeline);
+  Result<sim::ServiceReport> RunReplicas(sim::ServiceOptions options, sim::Workload& requests,
+                                         sim::Timeline* timeline);
+  Result<sim::ServiceReport> RunInstances(sim::ServiceOptions options, sim::Workload& requests,
+                                          sim::Timeline* timeline);
+  Result<sim::ServiceReport> RunPlan(sim::Workload& requests, sim::Timeline* timeline);
+  sim::ServiceOptions OptionsOf(uint64_t seed) const;  // of instances
+  std::function<void(uint64_t, Time)> Progress();
   std::vector<std::string> StageNames() const;  // of a plan
   void AddPlanNames(sim::SimReport& report) const;
 

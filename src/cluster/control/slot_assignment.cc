@@ -58,19 +58,21 @@ std::optional<WorkerId> ChooseWorker(const Layout& layout, const Layout* other,
 }  // namespace
 
 void FillSlots(Layout& layout, const Layout* other, const Membership& members) {
-  const auto held = [&](LayerRange layers, TensorRank rank) {
+  const auto meant = [&](const StagePlan& stage, TensorRank rank) {
     return std::ranges::any_of(members.all(), [&](const auto& entry) {
-      return IsFree(entry.second, layout) && Holds(entry.second, layers, rank);
+      const Membership::Worker& worker = entry.second;
+      return IsFree(worker, layout) && (Holds(worker, stage.layers, rank) ||
+                                        IsNamed(layout, stage, rank.rank, worker.join.name));
     });
   };
-  // First the slots whose layers a worker holds from an earlier session: with any other slot that
-  // worker would have to load again.
-  for (const bool only_held : {true, false}) {
+  // First the slots that a free worker is meant for: the plan names it, or it holds the layers from
+  // an earlier session. With any other slot it would have to load again.
+  for (const bool only_meant : {true, false}) {
     for (LayoutStage& stage : layout.stages) {
       const int size = static_cast<int>(stage.ranks.size());
       for (int i = 0; i < size && !stage.closing; ++i) {
         std::optional<WorkerId>& worker = stage.ranks[static_cast<size_t>(i)].worker;
-        if (worker || (only_held && !held(stage.plan.layers, {i, size}))) continue;
+        if (worker || (only_meant && !meant(stage.plan, {i, size}))) continue;
         worker = ChooseWorker(layout, other, stage, {i, size}, members);
       }
     }

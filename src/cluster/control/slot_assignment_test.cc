@@ -97,5 +97,19 @@ TEST_F(SlotAssignment, ThePlansWorkerCountsMost) {
   EXPECT_EQ(WorkersOf(layout), "32");
 }
 
+// Otherwise the first worker to join would take the first slot, whatever the plan says.
+TEST_F(SlotAssignment, AWorkerThatThePlanNamesWaitsForNobody) {
+  Plan plan = EvenPlan("m", 4, 2, 1);
+  plan.stages[0].nodes = {0};
+  plan.stages[1].nodes = {1};
+  Layout layout = MakeLayout(std::move(plan), {"w7", "w1"}).value();
+  Join(1);
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "-1");
+  Join(2);
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "21") << "a free worker takes what is left";
+}
+
 }  // namespace
 }  // namespace millrace::cluster

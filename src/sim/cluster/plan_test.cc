@@ -1,9 +1,9 @@
 // Plans of unequal stages, with values by hand: a chain, a shared stage entered in its middle,
 // links and trunks, KV that runs out.
-#include "sim/routed.h"
-
 #include <gtest/gtest.h>
 
+#include "sim/cluster/cluster_sim.h"
+#include "sim/cluster/testing_plans.h"
 #include "sim/testing_costs.h"
 
 namespace millrace::sim {
@@ -20,42 +20,42 @@ ClusterSpec Cluster(int nodes, double bytes_per_s, Duration latency) {
   return cluster;
 }
 
-RoutedOptions Options(Plan plan, ClusterSpec cluster, int64_t kv_token_layers) {
-  RoutedOptions options;
-  options.stages.assign(plan.stages.size(), {&kPerLayer, kv_token_layers, 0, nullptr});
+ClusterSimOptions Options(Plan plan, ClusterSpec cluster, int64_t kv_token_layers) {
+  ClusterSimOptions options;
+  options.machines.assign(plan.stages.size(), MachineOf(plan, kv_token_layers));
   options.plan = std::move(plan);
   options.cluster = std::move(cluster);
   options.activation_bytes_per_token = 1000;
   options.token_bytes = 0;
-  options.router.kv_high_water = 1;
-  options.scheduler.max_model_len = 4096;
-  options.scheduler.max_num_seqs = 64;
-  options.scheduler.prefix_caching = false;
+  options.controller.router.kv_high_water = 1;
+  options.controller.scheduler.max_model_len = 4096;
+  options.controller.scheduler.max_num_seqs = 64;
+  options.controller.scheduler.prefix_caching = false;
   return options;
 }
 
-TEST(Routed, OneRequestThroughAChain) {
+TEST(ClusterSimPlan, OneRequestThroughAChain) {
   auto options = Options(Chain(), Cluster(2, 1e6, Duration::Millis(2)), 1 << 20);
-  auto routed = std::move(Routed::Create(std::move(options))).value();
+  auto sim = std::move(ClusterSim::Create(std::move(options))).value();
   const auto workload =
       NewSynthetic({.requests = 1, .rate = 1, .prompt = {.a = 100}, .output = {.a = 3}});
-  const RoutedReport report = routed->Run(*workload);
+  const ClusterReport report = sim->Run(*workload);
   // 2 ms to the first stage, 4 layers of 2 ms, 100 kB at 1 MB/s and 2 ms, 6 layers of 2 ms, and the
   // return.
   EXPECT_NEAR(report.latency.ttft.mean(), 0.002 + 0.008 + 0.1 + 0.002 + 0.012 + 0.002, 1e-6);
   // A token: 2 + 4 x 1.01 + (1 + 2) + 6 x 1.01 + 2 ms.
   EXPECT_NEAR(report.latency.tpot.mean(), 0.002 + 0.00404 + 0.003 + 0.00606 + 0.002, 1e-6);
-  EXPECT_EQ(report.pipelines, 1u);
+  EXPECT_EQ(report.controller.pipelines_opened, 1u);
   EXPECT_EQ(report.steps, 3u);
 }
 
-TEST(Routed, TheProjectionCostsTokensThatLeaveTheModelThere) {
+TEST(ClusterSimPlan, TheProjectionCostsTokensThatLeaveTheModelThere) {
   auto options = Options(Chain(), Cluster(2, 1e12, Duration()), 1 << 20);
-  for (RoutedStageOptions& stage : options.stages) stage.head = &kPerLayer;
-  auto routed = std::move(Routed::Create(std::move(options))).value();
+  options.machines.assign(2, MachineOf(options.plan, 1 << 20, &kPerLayer));
+  auto sim = std::move(ClusterSim::Create(std::move(options))).value();
   const auto workload =
       NewSynthetic({.requests = 1, .rate = 1, .prompt = {.a = 100}, .output = {.a = 3}});
-  const RoutedReport report = routed->Run(*workload);
+  const ClusterReport report = sim->Run(*workload);
   EXPECT_NEAR(report.latency.ttft.mean(), 10 * 0.002 + 0.002, 1e-6) << "at the second stage only";
   EXPECT_NEAR(report.latency.tpot.mean(), 11 * 0.00101, 1e-6);
 }
@@ -72,47 +72,47 @@ Plan Fork() {
   return plan;
 }
 
-TEST(Routed, PartsEnterInTheMiddleAndMerge) {
+TEST(ClusterSimPlan, PartsEnterInTheMiddleAndMerge) {
   auto options = Options(Fork(), Cluster(3, 1e12, Duration()), 1 << 20);
-  auto routed = std::move(Routed::Create(std::move(options))).value();
+  auto sim = std::move(ClusterSim::Create(std::move(options))).value();
   const auto workload =
       NewSynthetic({.requests = 200, .rate = 40, .prompt = {.a = 50}, .output = {.a = 20}});
-  const RoutedReport report = routed->Run(*workload);
+  const ClusterReport report = sim->Run(*workload);
   EXPECT_EQ(report.latency.requests, 200u);
   EXPECT_EQ(report.latency.output_tokens, 200u * 20);
-  EXPECT_EQ(report.pipelines, 2u);
+  EXPECT_EQ(report.controller.pipelines_opened, 2u);
   EXPECT_LT(report.batches, 2 * report.steps) << "the shared stage never merged";
-  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV is still reserved";
+  ExpectNoKvLeft(*sim);
 }
 
-TEST(Routed, AMergedBatchCostsEachLayerOnce) {
+TEST(ClusterSimPlan, AMergedBatchCostsEachLayerOnce) {
   // Two requests at the same time, one over each entry. Their decodes meet at the shared stage.
   auto options = Options(Fork(), Cluster(3, 1e12, Duration()), 1 << 20);
-  auto routed = std::move(Routed::Create(std::move(options))).value();
+  auto sim = std::move(ClusterSim::Create(std::move(options))).value();
   const auto workload = NewSynthetic({.requests = 2,
                                       .rate = std::numeric_limits<double>::infinity(),
                                       .prompt = {.a = 1},
                                       .output = {.a = 1}});
-  const RoutedReport report = routed->Run(*workload);
+  const ClusterReport report = sim->Run(*workload);
   // Entries take 4 and 6 layers of 1.01 ms. The first request is in layers [4, 10) when the second
   // arrives and waits for it: 4.04 + 6.06, then [6, 10) alone.
   EXPECT_NEAR(report.latency.ttft.min(), 10 * 1.01e-3, 1e-6);
   EXPECT_NEAR(report.latency.ttft.max(), 14 * 1.01e-3, 1e-6);
 }
 
-TEST(Routed, WhenKvRunsOutRequestsWait) {
+TEST(ClusterSimPlan, WhenKvRunsOutRequestsWait) {
   // Room for two requests of 150 tokens over 10 layers.
   auto options = Options(Chain(), Cluster(2, 1e9, Duration()), 2 * 150 * 6);
-  auto routed = std::move(Routed::Create(std::move(options))).value();
+  auto sim = std::move(ClusterSim::Create(std::move(options))).value();
   const auto workload =
       NewSynthetic({.requests = 50, .rate = 1000, .prompt = {.a = 100}, .output = {.a = 50}});
-  const RoutedReport report = routed->Run(*workload);
+  const ClusterReport report = sim->Run(*workload);
   EXPECT_EQ(report.latency.requests, 50u);
   EXPECT_GT(report.latency.ttft.max(), 10 * report.latency.ttft.min());
-  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0);
+  ExpectNoKvLeft(*sim);
 }
 
-TEST(Routed, ATrunkIsShared) {
+TEST(ClusterSimPlan, ATrunkIsShared) {
   const auto seconds = [](bool trunk) {
     ClusterSpec cluster = Cluster(4, 1e6, Duration());
     if (trunk) {
@@ -123,30 +123,30 @@ TEST(Routed, ATrunkIsShared) {
     plan.stages.push_back({{2}, 1, {0, 4}, StageRole::kBoth});
     plan.stages.push_back({{3}, 1, {4, 10}, StageRole::kBoth});
     plan.edges.insert(plan.edges.end(), {{{}, 2, 100}, {2, 3, 100}, {3, {}, 100}});
-    auto routed = std::move(Routed::Create(Options(plan, cluster, 1 << 20))).value();
+    auto sim = std::move(ClusterSim::Create(Options(plan, cluster, 1 << 20))).value();
     const auto workload = NewSynthetic({.requests = 2,
                                         .rate = std::numeric_limits<double>::infinity(),
                                         .prompt = {.a = 1000},
                                         .output = {.a = 1}});
-    return routed->Run(*workload).latency.ttft.max();
+    return sim->Run(*workload).latency.ttft.max();
   };
   // Each sends 1 MB over its own link at 1 MB/s; over one trunk they take turns.
   EXPECT_NEAR(seconds(true) - seconds(false), 1.0, 0.02);
 }
 
-TEST(Routed, APlanThatDoesNotFitIsRefused) {
+TEST(ClusterSimPlan, APlanThatDoesNotFitIsRefused) {
   ClusterSpec cluster = Cluster(2, 1e9, Duration());
   std::erase_if(cluster.links, [](const LinkSpec& l) { return l.from == 0 && l.to == 1; });
-  const auto made = Routed::Create(Options(Chain(), cluster, 1 << 20));
+  const auto made = ClusterSim::Create(Options(Chain(), cluster, 1 << 20));
   ASSERT_FALSE(made.ok());
   EXPECT_NE(made.status().message().find("n0 to n1"), std::string::npos);
-  EXPECT_FALSE(Routed::Create(Options(Chain(), Cluster(1, 1e9, Duration()), 1 << 20)).ok());
+  EXPECT_FALSE(ClusterSim::Create(Options(Chain(), Cluster(1, 1e9, Duration()), 1 << 20)).ok());
 }
 
-TEST(Routed, TheSameSeedIsTheSameRun) {
+TEST(ClusterSimPlan, TheSameSeedIsTheSameRun) {
   const auto run = [] {
-    auto routed =
-        std::move(Routed::Create(Options(Fork(), Cluster(3, 1e8, Duration::Millis(1)), 20'000)))
+    auto sim =
+        std::move(ClusterSim::Create(Options(Fork(), Cluster(3, 1e8, Duration::Millis(1)), 20'000)))
             .value();
     const auto workload =
         NewSynthetic({.requests = 100,
@@ -154,7 +154,7 @@ TEST(Routed, TheSameSeedIsTheSameRun) {
                       .prompt = {.kind = LengthSpec::Kind::kUniform, .a = 1, .b = 99},
                       .output = {.kind = LengthSpec::Kind::kUniform, .a = 1, .b = 50},
                       .seed = 3});
-    const RoutedReport report = routed->Run(*workload);
+    const ClusterReport report = sim->Run(*workload);
     return std::tuple(report.events, report.latency.e2e.sum(), report.latency.itl.sum());
   };
   EXPECT_EQ(run(), run());

@@ -6,7 +6,8 @@
 
 #include "base/rng.h"
 #include "base/test_time.h"
-#include "sim/routed.h"
+#include "sim/cluster/cluster_sim.h"
+#include "sim/cluster/testing_plans.h"
 #include "sim/testing_costs.h"
 
 namespace millrace::sim {
@@ -14,9 +15,9 @@ namespace {
 
 using What = MembershipChange::What;
 
-RoutedOptions Options(Plan plan, int nodes, int64_t kv_token_layers) {
-  RoutedOptions options;
-  options.stages.assign(plan.stages.size(), {&kPerLayer, kv_token_layers, 0, nullptr});
+ClusterSimOptions Options(Plan plan, int nodes, int64_t kv_token_layers) {
+  ClusterSimOptions options;
+  options.machines.assign(plan.stages.size(), MachineOf(plan, kv_token_layers));
   options.plan = std::move(plan);
   for (int i = 0; i < nodes; ++i) options.cluster.nodes.push_back({.name = fmt::format("n{}", i)});
   for (int i = 0; i <= nodes; ++i) {
@@ -24,10 +25,11 @@ RoutedOptions Options(Plan plan, int nodes, int64_t kv_token_layers) {
       if (i != j) options.cluster.links.push_back({i, j, 1e12, Duration(), std::nullopt});
     }
   }
-  options.router.kv_high_water = 1;
-  options.scheduler.max_model_len = 4096;
-  options.scheduler.max_num_seqs = 64;
-  options.scheduler.prefix_caching = false;
+  options.controller.router.kv_high_water = 1;
+  options.controller.deaths_max = 1000;  // losses here are the cloud's
+  options.controller.scheduler.max_model_len = 4096;
+  options.controller.scheduler.max_num_seqs = 64;
+  options.controller.scheduler.prefix_caching = false;
   for (int i = 0; i < nodes; ++i) {
     options.membership.push_back({At(0), i, i, What::kCame});
     options.membership.push_back({At(0), i, i, What::kReady});
@@ -55,38 +57,50 @@ SyntheticOptions One(int output) {
           .output = {.a = static_cast<double>(output)}};
 }
 
-TEST(RoutedMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
-  RoutedOptions options = Options(Chain(), 2, 1 << 20);
+TEST(PlanMembership, WaitsForTheLostStageAndGoesOnWithItsTokens) {
+  ClusterSimOptions options = Options(Chain(), 2, 1 << 20);
   options.membership.push_back({At(0.042), 1, 1, What::kLost});  // while the first stage works
   options.membership.push_back({At(0.05), 1, 2, What::kCame});
   options.membership.push_back({At(0.1), 1, 2, What::kReady});
-  auto routed = std::move(Routed::Create(std::move(options))).value();
+  auto sim = std::move(ClusterSim::Create(std::move(options))).value();
   const auto workload = NewSynthetic(One(10));
-  const RoutedReport report = routed->Run(*workload);
+  const ClusterReport report = sim->Run(*workload);
   EXPECT_EQ(report.latency.requests, 1u);
   EXPECT_EQ(report.latency.output_tokens, 10u);
-  // The prompt takes 10 x 2 ms, a token 10 x 1.01 ms, a prompt of 103 tokens 10 x 2.03 ms.
+  // The prompt takes 10 x 2 ms, a token 10 x 1.01 ms. The first stage still has its KV of 102
+  // tokens and the activations that left it, so only the six lost layers compute them again: 6
+  // x 2.02 ms.
   EXPECT_NEAR(report.latency.ttft.mean(), 0.02, 1e-6);
-  EXPECT_NEAR(report.latency.max_gap.mean(), 0.1203 - 0.0402, 1e-6);
-  EXPECT_NEAR(report.latency.e2e.mean(), 0.1203 + 6 * 0.0101, 1e-6);
+  EXPECT_NEAR(report.latency.max_gap.mean(), 0.12222 - 0.0402, 1e-6);
+  EXPECT_NEAR(report.latency.e2e.mean(), 0.12222 + 6 * 0.0101, 1e-6);
   ASSERT_TRUE(report.membership.has_value());
   EXPECT_EQ(report.membership->lost, 1u);
   EXPECT_EQ(report.membership->replayed, 1u);
   EXPECT_EQ(report.membership->replayed_tokens, 102u);
   EXPECT_EQ(report.membership->waited_most, 1u);
-  // Two for each of nine tokens and for the prompt, computed twice, plus one that did not end.
-  EXPECT_EQ(report.batches, 2u * 10 + 1);
-  for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << "KV is still reserved";
+  // Two for each of nine tokens and for the prompt, one that did not end, and two for the lost
+  // layers.
+  EXPECT_EQ(report.batches, 2u * 10 + 1 + 2);
+  ExpectNoKvLeft(*sim);
 }
 
-TEST(RoutedMembership, GoesAnotherWayAndFinishesUnderNotice) {
-  RoutedOptions options = Options(SharedFork(), 4, 1 << 20);
+TEST(PlanMembership, MovesAtTheNoticeOrFinishes) {
+  ClusterSimOptions options = Options(SharedFork(), 4, 1 << 20);
   options.membership.push_back({At(0.045), 2, 2, What::kNotice});
   options.membership.push_back({At(10), 2, 2, What::kLost});
-  auto routed = std::move(Routed::Create(options)).value();
+  auto sim = std::move(ClusterSim::Create(options)).value();
   auto workload = NewSynthetic(One(50));
-  const RoutedReport calm = routed->Run(*workload);
-  EXPECT_EQ(calm.membership->replayed, 0u);
+  const ClusterReport moved = sim->Run(*workload);
+  EXPECT_EQ(moved.membership->moved, 1u);
+  EXPECT_EQ(moved.membership->replayed, 0u);
+  // It leaves at the notice and takes the step that it left again.
+  EXPECT_NEAR(moved.latency.max_gap.mean(), 0.045 - 0.0402 + 0.0101, 1e-6);
+
+  options.on_notice = OnNotice::kFinish;
+  sim = std::move(ClusterSim::Create(options)).value();
+  workload = NewSynthetic(One(50));
+  const ClusterReport calm = sim->Run(*workload);
+  EXPECT_EQ(calm.membership->moved + calm.membership->replayed, 0u);
   EXPECT_NEAR(calm.latency.max_gap.mean(), 0.0101, 1e-6);
 
   // Without a notice both last stages are lost, one after the other; at the second loss no request
@@ -94,9 +108,9 @@ TEST(RoutedMembership, GoesAnotherWayAndFinishesUnderNotice) {
   options.membership.erase(options.membership.end() - 2, options.membership.end());
   options.membership.push_back({At(0.045), 2, 2, What::kLost});
   options.membership.push_back({At(0.3), 3, 3, What::kLost});
-  routed = std::move(Routed::Create(options)).value();
+  sim = std::move(ClusterSim::Create(options)).value();
   workload = NewSynthetic(One(50));
-  const RoutedReport stuck = routed->Run(*workload);
+  const ClusterReport stuck = sim->Run(*workload);
   EXPECT_EQ(stuck.latency.requests, 0u);
   EXPECT_EQ(stuck.latency.refused, 1u) << "no pipeline opened again";
   EXPECT_GE(stuck.membership->replayed, 1u);
@@ -120,29 +134,30 @@ std::string RandomTrace(Rng& rng, int nodes) {
   return text;
 }
 
-TEST(RoutedMembership, NothingIsLostUnderRandomTraces) {
+TEST(PlanMembership, NothingIsLostUnderRandomTraces) {
   uint64_t replayed = 0;
   for (uint64_t seed = 0; seed < 30; ++seed) {
     Rng rng(seed);
     const auto trace = ParseAvailability(RandomTrace(rng, 4));
     ASSERT_TRUE(trace.ok()) << trace.status().ToString();
-    RoutedOptions options = Options(SharedFork(), 4, 2'000 + rng.Between(0, 20'000));
+    ClusterSimOptions options = Options(SharedFork(), 4, 2'000 + rng.Between(0, 20'000));
     options.membership =
         MembershipOf(*trace, {.instances = 4, .notice_s = rng.Uniform(), .load_s = rng.Uniform()});
     const auto serve = [&] {
-      auto routed = std::move(Routed::Create(options)).value();
+      auto sim = std::move(ClusterSim::Create(options)).value();
       const auto workload = NewSynthetic(
           {.requests = 300, .rate = 15, .prompt = {.a = 50}, .output = {.a = 20}, .seed = seed});
-      return routed->Run(*workload);
+      ClusterReport report = sim->Run(*workload);
+      ExpectNoKvLeft(*sim);
+      return report;
     };
-    const RoutedReport report = serve();
+    const ClusterReport report = serve();
     EXPECT_EQ(report.latency.requests, 300u) << seed;
     EXPECT_EQ(report.latency.refused, 0u) << seed;
     EXPECT_EQ(report.latency.told_tokens, 300u * 20) << seed;
-    for (const double share : report.stage_kv_share) EXPECT_EQ(share, 0) << seed;
     for (const double share : report.stage_busy_share) EXPECT_LE(share, 1 + 1e-9) << seed;
     replayed += report.membership->replayed;
-    const RoutedReport again = serve();
+    const ClusterReport again = serve();
     EXPECT_EQ(again.events, report.events) << seed;
     EXPECT_EQ(again.latency.e2e.mean(), report.latency.e2e.mean()) << seed;
   }
