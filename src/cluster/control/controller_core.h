@@ -5,8 +5,8 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), Pipelines, Requests, Transfers (of KV between pipelines), Router. Deployment and
-// pipelines act in Advance only; events before it leave marks.
+// layers), Pipelines, Dispatcher, Requests, Transfers (of KV between pipelines), Router. Deployment
+// and pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
 //  - Requests with the same route share a pipeline, which has one scheduler and one block table per

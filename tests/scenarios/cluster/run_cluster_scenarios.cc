@@ -31,6 +31,16 @@ std::optional<Answers> AnswersOf(const std::string& word) {
   return found == kinds.end() ? std::nullopt : std::optional(found->second);
 }
 
+std::optional<DispatchPolicy> PolicyOf(const std::string& word) {
+  static const std::map<std::string, DispatchPolicy> policies = {
+      {"fewest", DispatchPolicy::kFewestRequests},
+      {"round-robin", DispatchPolicy::kRoundRobin},
+      {"random", DispatchPolicy::kRandom},
+      {"predicted", DispatchPolicy::kPredictedTime}};
+  const auto found = policies.find(word);
+  return found == policies.end() ? std::nullopt : std::optional(found->second);
+}
+
 // "2s", "100ms".
 std::optional<Duration> DurationOf(const std::string& word) {
   size_t end = 0;
@@ -91,6 +101,10 @@ class ClusterScenario : public Scenario {
     options_.scheduler.max_model_len = c.Int("max_len", options_.scheduler.max_model_len);
     options_.scheduler.max_num_batched_tokens =
         c.Int("max_tokens", options_.scheduler.max_num_batched_tokens);
+    if (const auto policy = PolicyOf(c.Text("dispatch"))) {
+      options_.replicas = ReplicaShare::kDispatch;
+      options_.dispatch.policy = *policy;
+    }
     const auto set = [&](const char* name, Duration& duration) {
       duration = DurationOf(c.Text(name)).value_or(duration);
     };
