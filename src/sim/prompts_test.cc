@@ -10,9 +10,9 @@
 namespace millrace::sim {
 namespace {
 
-using Tokens = std::vector<TokenId>;
+using TokenIds = std::vector<TokenId>;
 
-std::ptrdiff_t SharedBeginning(const Tokens& a, const Tokens& b) {
+std::ptrdiff_t SharedBeginning(const TokenIds& a, const TokenIds& b) {
   return std::ranges::mismatch(a, b).in1 - a.begin();
 }
 
