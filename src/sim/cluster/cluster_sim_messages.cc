@@ -127,8 +127,8 @@ void ClusterSim::Do(cluster::SendToWorker& action) {
   Duration delay;
   if (const auto* step = std::get_if<PipelineStep>(&action.message)) {
     ++steps_;
-    bytes = options_.token_bytes * static_cast<double>(step->plan.tokens.size());
-    delay = DelayOf(step->plan);
+    bytes = options_.token_bytes * static_cast<double>(step->plan->tokens.size());
+    delay = DelayOf(*step->plan);
   } else if (std::holds_alternative<PullKv>(action.message)) {
     NotePull(place);
   }

@@ -1,6 +1,7 @@
 #include "sim/cluster/worker.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "base/check.h"
@@ -10,6 +11,7 @@ namespace {
 
 // Enough for a Join; a modelled machine's memory is that of its MachineModel.
 constexpr int64_t kMemoryBytes = int64_t{1} << 40;
+constexpr int kNoLimit = std::numeric_limits<int>::max();
 
 cluster::WorkerCoreOptions CoreOptions(const ModelledWorkerOptions& options) {
   cluster::WorkerCoreOptions core;
@@ -65,7 +67,9 @@ void ModelledWorker::OnTimer(WorkerTimer timer, uint64_t x) {
   const int64_t room = options_.machine->KvTokenLayers(load->second);
   ShardLoaded loaded{.shard = shard, .kv_bytes_per_token_layer = 1, .kv_bytes = room};
   if (room < 1) loaded.status = ResourceExhausted("the weights leave no memory for KV");
-  core_.LoadEnded(loaded);
+  // Simulated prompts have any token and any length.
+  core_.LoadEnded(
+      loaded, {.vocab_size = kNoLimit, .max_model_len = kNoLimit, .max_batched_tokens = kNoLimit});
   Settle();
 }
 
@@ -165,7 +169,7 @@ void ModelledWorker::AddParts(const cluster::ReadyBatch::Part& part,
     return;
   }
   for (const SequenceStep& s : part.plan->sequences) {
-    const LayerRange runs = s.RunsAt(layers);
+    const LayerRange runs = s.only_layers ? layers.Overlap(*s.only_layers) : layers;
     if (runs.size() < 1) continue;
     StepPlan alone;
     alone.sequences.push_back(s);
