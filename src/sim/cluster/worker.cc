@@ -198,7 +198,8 @@ void ModelledWorker::StartBatch() {
 void ModelledWorker::Count(const StepPlan& plan) {
   ++use_.steps;
   use_.sequences += plan.sequences.size();
-  // A sequence whose table is sent anew was preempted, unless it is new.
+  // A sequence whose table is sent anew was preempted, unless it is new. One that was preempted
+  // before its first step is not counted.
   const auto anew =
       static_cast<size_t>(std::ranges::count(plan.sequences, 0, &SequenceStep::keep_blocks));
   use_.preemptions += anew - std::min(anew, plan.started.size());
