@@ -190,7 +190,8 @@ bool Pipelines::Opened(Pipeline& pipeline, WorkerId worker) {
 }
 
 void Pipelines::RetireUnplanned(const Layout& layout) {
-  for (auto& [id, pipeline] : pipelines_) {
+  for (auto& entry : pipelines_) {
+    Pipeline& pipeline = entry.second;
     bool kept = !pipeline.retiring;
     Route route;
     for (const PipelineHop& hop : pipeline.hops) {
