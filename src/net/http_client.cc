@@ -59,7 +59,7 @@ struct HttpClient::Hub {
   const HttpClientOptions options;
   CURLM* const multi = curl_multi_init();
   UniqueFd epoll{epoll_create1(EPOLL_CLOEXEC)}, wake{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-  Steady::time_point timer = Steady::time_point::max(), next_sweep = Steady::time_point::min();
+  Steady::time_point timer = Steady::time_point::max(), next_sweep;  // the first one is due
   std::unordered_map<FetchId, std::unique_ptr<Exchange>> exchanges;
   bool stopping = false;
   std::atomic<uint64_t> next_id{1};  // any thread

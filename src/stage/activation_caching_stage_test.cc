@@ -160,7 +160,10 @@ TEST(ActivationCachingStageTest, SomeOfAHopsLayersAreAPassOfTheirOwn) {
   SequenceTables tables;
   ASSERT_EQ(run(plan, tables, 4).size(), 1u);
   StepPlan some{.id = StepId(2), .sequences = plan.sequences, .tokens = plan.tokens};
-  for (SequenceStep& s : some.sequences) s.keep_blocks = 1, s.num_new_blocks = 0;
+  for (SequenceStep& s : some.sequences) {
+    s.keep_blocks = 1;
+    s.first_new_block = s.num_new_blocks = 0;
+  }
   some.sequences[1].only_layers = LayerRange{3, 9};
   some.sequences[3].only_layers = LayerRange{4, 6};
   const auto seen = run(some, tables, 2);
