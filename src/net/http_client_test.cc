@@ -183,9 +183,9 @@ TEST(HttpClient, HeadersAreSentAsGivenAndNoOthers) {
 // A callback may begin another fetch, and that one ends too.
 TEST(HttpClient, TheDestructorEndsFetchesThatItsCallbacksBegin) {
   std::atomic<int> ended{0};
+  const Url url = *ParseUrl("http://127.0.0.1:9/");
   {
     auto client = StartClient();
-    const Url url = *ParseUrl("http://127.0.0.1:9/");
     client->Fetch(
         {"GET", url, {{"A", "\n"}}, ""},
         {nullptr, nullptr, [&](Status) {
