@@ -87,7 +87,7 @@ class Harness {
     o.scheduler.max_num_seqs = (each + options.stages - 1) / options.stages;
     o.scheduler.max_num_batched_tokens = 8192;
     o.scheduler.max_waiting = options.requests;
-    controller_ = Must(cluster::ControllerCore::Create(std::move(o), now_));
+    controller_ = Must(cluster::ControllerCore::Create(std::move(o)));
     output_tokens_ = length - kPromptTokens - kBlockSize;
     for (int w = 1; w <= options.pipelines * options.stages; ++w) {
       Join join;

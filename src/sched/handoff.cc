@@ -12,7 +12,7 @@
 namespace millrace::sched {
 namespace {
 
-void Ask(KvPulls& pulls, const Sequence& sequence, int first_token) {
+void Ask(IncomingPulls& pulls, const Sequence& sequence, int first_token) {
   pulls.Ask(sequence.request->spec.id, sequence.index, first_token, sequence.lacking_until,
             sequence.table);
 }

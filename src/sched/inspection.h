@@ -22,7 +22,7 @@ struct SchedulerView {
   const RequestTable& requests;
   const StepLedger& ledger;
   const Reservations& reservations;
-  const KvPulls& pulls;
+  const IncomingPulls& pulls;
   int promised_blocks = 0;
   Time last_moved;
 };

@@ -18,22 +18,22 @@ kv::PinId PullOf(RequestId id) { return kv::PinId(id.value() | kPullBit); }
 
 }  // namespace
 
-KvPulls::KvPulls(kv::BlockPool& pool, int block_size)
+IncomingPulls::IncomingPulls(kv::BlockPool& pool, int block_size)
     : pool_(pool), block_size_(block_size), read_by_(static_cast<size_t>(pool.total())) {}
 
-void KvPulls::NoteReads(std::span<const BlockCopy> copies, StepId step) {
+void IncomingPulls::NoteReads(std::span<const BlockCopy> copies, StepId step) {
   for (const BlockCopy& copy : copies) read_by_[static_cast<size_t>(copy.from)] = step;
 }
 
-void KvPulls::DropReads(std::span<const BlockCopy> copies, StepId step) {
+void IncomingPulls::DropReads(std::span<const BlockCopy> copies, StepId step) {
   for (const BlockCopy& copy : copies) read_by_[static_cast<size_t>(copy.from)] = StepId();
   for (Asked& asked : waiting_) {
     if (asked.after == step) asked.after = StepId();
   }
 }
 
-void KvPulls::Ask(RequestId id, int index, int first_token, int end_token,
-                  const kv::BlockTable& table) {
+void IncomingPulls::Ask(RequestId id, int index, int first_token, int end_token,
+                        const kv::BlockTable& table) {
   Asked& asked = waiting_.emplace_back();
   asked.pull = {.id = id, .index = index, .first_token = first_token, .end_token = end_token};
   for (kv::BlockHandle block : table) {
@@ -45,7 +45,7 @@ void KvPulls::Ask(RequestId id, int index, int first_token, int end_token,
   ++due_[id];
 }
 
-void KvPulls::TakeReady(StepId first_in_flight, std::vector<KvPull>& pulls) {
+void IncomingPulls::TakeReady(StepId first_in_flight, std::vector<KvPull>& pulls) {
   std::erase_if(waiting_, [&](Asked& asked) {
     const bool ready = asked.after < first_in_flight;
     if (ready) pulls.push_back(std::move(asked.pull));
@@ -53,11 +53,11 @@ void KvPulls::TakeReady(StepId first_in_flight, std::vector<KvPull>& pulls) {
   });
 }
 
-bool KvPulls::AnyWaitsFor(StepId step) const {
+bool IncomingPulls::AnyWaitsFor(StepId step) const {
   return std::ranges::any_of(waiting_, [&](const Asked& asked) { return asked.after == step; });
 }
 
-bool KvPulls::End(RequestId id) {
+bool IncomingPulls::End(RequestId id) {
   const auto found = due_.find(id);
   if (found == due_.end()) return false;
   if (--found->second > 0) return true;

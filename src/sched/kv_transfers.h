@@ -1,10 +1,10 @@
 // KV in transit between this scheduler's blocks and other stages (DistServe section 4.3: the decode
 // side pulls when it has room, so the prefill side's memory is the queue).
 //
-// KvPulls: the pulls into this scheduler's blocks, from the time they are asked for until they have
-// ended. The blocks that a pull writes are pinned, so that an abort cannot free them. Steps run in
-// order, so a block may be given to a later step while an earlier one still has to copy out of it.
-// A pull is not ordered with steps, so it waits here until that step has ended.
+// IncomingPulls: the pulls into this scheduler's blocks, from the time they are asked for until
+// they have ended. The blocks that a pull writes are pinned, so that an abort cannot free them.
+// Steps run in order, so a block may be given to a later step while an earlier one still has to
+// copy out of it. A pull is not ordered with steps, so it waits here until that step has ended.
 //
 // KvHolds: blocks that are kept for other stages to read, until a given time.
 //
@@ -24,10 +24,10 @@
 
 namespace millrace::sched {
 
-class KvPulls {
+class IncomingPulls {
  public:
   // Not owned; outlives this object.
-  KvPulls(kv::BlockPool& pool, int block_size);
+  IncomingPulls(kv::BlockPool& pool, int block_size);
 
   // `step` copies out of these blocks.
   void NoteReads(std::span<const BlockCopy> copies, StepId step);

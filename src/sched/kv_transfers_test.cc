@@ -29,7 +29,7 @@ class KvTransfers : public ::testing::Test {
   }
 
   kv::BlockPool pool_{8};
-  KvPulls pulls_{pool_, kBlockSize};
+  IncomingPulls pulls_{pool_, kBlockSize};
   KvHolds holds_{pool_};
 };
 

@@ -151,7 +151,7 @@ class SchedulerImpl : public Scheduler {
   std::unique_ptr<OrderPolicy> order_;
   PromptForks forks_;
   Reservations reservations_;
-  KvPulls pulls_;
+  IncomingPulls pulls_;
   KvHolds holds_;
   int watermark_blocks_ = 0;
 

@@ -8,7 +8,7 @@
 
 namespace millrace::sched {
 
-StepBuilder::StepBuilder(kv::KvCache& kv, StepLedger& ledger, KvPulls& pulls)
+StepBuilder::StepBuilder(kv::KvCache& kv, StepLedger& ledger, IncomingPulls& pulls)
     : kv_(kv), ledger_(ledger), pulls_(pulls) {}
 
 bool StepBuilder::Choose(Request& request, const StepRoom& room) {

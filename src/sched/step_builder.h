@@ -32,7 +32,7 @@ struct StepRoom {
 class StepBuilder {
  public:
   // Not owned; they outlive this object.
-  StepBuilder(kv::KvCache& kv, StepLedger& ledger, KvPulls& pulls);
+  StepBuilder(kv::KvCache& kv, StepLedger& ledger, IncomingPulls& pulls);
 
   void Begin() { plan_.Clear(); }
   // Whether the plan has no sequence.
@@ -72,7 +72,7 @@ class StepBuilder {
 
   kv::KvCache& kv_;
   StepLedger& ledger_;
-  KvPulls& pulls_;
+  IncomingPulls& pulls_;
   StepPlan plan_;
   std::vector<Share> shares_;         // chosen
   std::vector<SequenceId> released_;  // for the next plan

@@ -11,7 +11,7 @@
 
 namespace millrace::cluster {
 
-Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options, Time) {
+Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions options) {
   if (options.num_layers < 1) return InvalidArgument("the model has no layers");
   options.scheduler.stages = 1;
   if (options.scheduler.num_host_blocks == 0) {
@@ -71,7 +71,7 @@ void ControllerCore::Receive(ConnectionId from, ToController message, Time now) 
   std::visit([&](const auto& m) { On(from, m, now); }, message);
 }
 
-Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names, Time) {
+Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names) {
   if (plan.num_layers != options_.num_layers) {
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options_.num_layers));
@@ -83,7 +83,7 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names,
   return OkStatus();
 }
 
-Status ControllerCore::DrainWorker(std::string_view name, Time) {
+Status ControllerCore::DrainWorker(std::string_view name) {
   const Worker* worker = members_.Find(name);
   if (worker == nullptr) {
     return NotFound(fmt::format("no worker is named {}; `millrace status` lists them", name));
@@ -135,14 +135,8 @@ void ControllerCore::Advance(Time now) {
 
 void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }
 
-// If `outputs` is empty the two vectors are swapped, so that both keep their capacity.
 void ControllerCore::TakeOutputs(std::vector<RequestOutput>& outputs) {
-  if (outputs.empty()) {
-    outputs.swap(outputs_);
-    return;
-  }
-  std::ranges::move(outputs_, std::back_inserter(outputs));
-  outputs_.clear();
+  MoveOnto(outputs_, outputs);
 }
 
 }  // namespace millrace::cluster

@@ -82,7 +82,7 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions {
 class ControllerCore {
  public:
   // kInvalidArgument when options or plan contradict each other.
-  static Result<std::unique_ptr<ControllerCore>> Create(ControllerOptions options, Time now);
+  static Result<std::unique_ptr<ControllerCore>> Create(ControllerOptions options);
   ~ControllerCore();
 
   // Takes a new request or, after a restart, one with `resumed`. Ids are never reused.
@@ -97,8 +97,8 @@ class ControllerCore {
 
   // Calls of operators. kNotFound, kInvalidArgument and kFailedPrecondition carry one line that
   // says why the call was rejected.
-  Status ApplyPlan(Plan plan, std::vector<std::string> node_names, Time now);
-  Status DrainWorker(std::string_view name, Time now);
+  Status ApplyPlan(Plan plan, std::vector<std::string> node_names);
+  Status DrainWorker(std::string_view name);
   Status Migrate(RequestId id, std::string_view worker, Time now);
 
   // Handles timeouts. Call it at least once per heartbeat interval.

@@ -13,7 +13,7 @@ namespace millrace::cluster {
 // pipeline is open.
 void ControllerCore::OpenPipelines(Time now) {
   for (const PlannedPipeline& planned : layout().pipelines) {
-    (void)pipelines_.For(layout(), planned.route, planned.role, now);
+    (void)pipelines_.FindOrOpen(layout(), planned.route, planned.role, now);
   }
 }
 

@@ -33,8 +33,8 @@ class PrefillApart : public ::testing::Test {
       plan.edges.push_back({layers.begin == 0 ? std::nullopt : std::optional(i - 1), i, 1});
       if (layers.end == 4) plan.edges.push_back({i, std::nullopt, 1});
     }
-    c_ = std::move(ControllerCore::Create(o, {})).value();
-    EXPECT_TRUE(c_->ApplyPlan(plan, {}, At(0)).ok());
+    c_ = std::move(ControllerCore::Create(o)).value();
+    EXPECT_TRUE(c_->ApplyPlan(plan, {}).ok());
     for (uint64_t w = 1; w <= stages.size(); ++w) Join(w, At(0));
     Settle(At(0));
   }

@@ -78,14 +78,14 @@ void ControllerCore::Requeue(RequestId id, sched::NewRequest request, Time now) 
 Pipeline* ControllerCore::ChoosePipeline(const Request& request, Time now) {
   if (router_) {
     if (!request.route) return nullptr;
-    return pipelines_.For(layout(), *request.route, StageRole::kBoth, now);
+    return pipelines_.FindOrOpen(layout(), *request.route, StageRole::kBoth, now);
   }
   const Phase phase = PhaseOf(layout(), request.waiting);
   std::vector<Pipeline*> candidates;
   std::vector<DispatchLoad> loads;
   for (const PlannedPipeline& planned : layout().pipelines) {
     if (!Serves(layout(), planned, phase)) continue;
-    Pipeline* pipeline = pipelines_.For(layout(), planned.route, planned.role, now);
+    Pipeline* pipeline = pipelines_.FindOrOpen(layout(), planned.route, planned.role, now);
     if (pipeline == nullptr) continue;
     const bool stands_in = phase == Phase::kPrefill && pipeline->role != StageRole::kPrefill;
     candidates.push_back(pipeline);
@@ -105,7 +105,7 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
   const int64_t prefill_tokens = PrefillTokens(request);
-  dispatcher_.Sent();
+  dispatcher_.Sent();  // also if it is refused: the next try goes to another pipeline
   MR_RETURN_IF_ERROR(pipeline.scheduler->Add(std::move(request), now));
   if (!fetches) transfers_.GiveUp(id);
   requests_.Place(id, pipeline.id);

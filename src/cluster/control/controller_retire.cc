@@ -59,7 +59,8 @@ void ControllerCore::RetirePipelines(Time now) {
     for (RequestId request : pipeline.requests.Ids()) {
       if (!transfers_.Migrates(request)) TakeOut(pipeline, request, now);
     }
-    if (pipeline.requests.size() == 0 && !transfers_.Waits(id) &&
+    transfers_.GiveUpExpiredIn(id);
+    if (pipeline.requests.size() == 0 && !transfers_.HasKvIn(id) &&
         pipeline.scheduler->steps_in_flight() == 0) {
       empty.push_back(id);
     }

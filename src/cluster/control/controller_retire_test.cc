@@ -18,7 +18,7 @@ class GivenUp : public ScriptedWorkers {
     EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
   }
   Status Apply(const Stages& stages) {
-    Status applied = c_->ApplyPlan(Chains(stages), {}, now_);
+    Status applied = c_->ApplyPlan(Chains(stages), {});
     Settle();
     return applied;
   }
@@ -72,7 +72,7 @@ TEST_F(GivenUp, APlanWhoseRanksNeverConnectIsGivenUp) {
   load_fails_[1] = load_fails_[2] = Unavailable("rank 1 of 2 did not come within 30 s");
   Plan plan = Chains({{kAll, kBoth}});
   plan.stages[0].tensor_parallel = 2;
-  ASSERT_TRUE(c_->ApplyPlan(plan, {}, now_).ok());
+  ASSERT_TRUE(c_->ApplyPlan(plan, {}).ok());
   Settle();
   ExpectThePlanInForceIsWhole(1);
   ASSERT_TRUE(Describe().given_up);
@@ -127,7 +127,7 @@ TEST_F(Elastic, AWorkerWithoutAReplacementStays) {
   StartWith(2);
   ASSERT_TRUE(Submit(1).ok());
   load_fails_[1] = ResourceExhausted("no memory for the weights");
-  ASSERT_TRUE(c_->DrainWorker("w2", now_).ok());
+  ASSERT_TRUE(c_->DrainWorker("w2").ok());
   Settle();
   EXPECT_TRUE(Describe().given_up);
   for (const WorkerStatus& worker : Describe().workers) EXPECT_FALSE(worker.draining);
@@ -144,7 +144,7 @@ TEST_F(Elastic, AnAppliedPlanIsNotReplacedByAnAutomaticOne) {
   StartWith(2);
   Join(3);
   Plan plan = Chains({{{0, 1}, kBoth}, {{1, 2}, kBoth}, {{2, 3}, kBoth}, {{3, 4}, kBoth}});
-  ASSERT_TRUE(c_->ApplyPlan(plan, {}, now_).ok());  // waits for a fourth worker
+  ASSERT_TRUE(c_->ApplyPlan(plan, {}).ok());  // waits for a fourth worker
   Pass(10);
   EXPECT_TRUE(Describe().changing);
   Join(4);
@@ -212,7 +212,7 @@ TEST_F(DrainedOntoTheOthers, DecodingRequestsMoveToAnotherDecodePipeline) {
   ASSERT_EQ(RequestsAt(2), 1);
   ASSERT_EQ(RequestsAt(4), 1);
   EXPECT_EQ(Describe().counters.moves, 2u);
-  ASSERT_TRUE(c_->DrainWorker("w3", now_).ok()) << "as an operator does";
+  ASSERT_TRUE(c_->DrainWorker("w3").ok()) << "as an operator does";
   Settle();
   EXPECT_EQ(Describe().missing, std::nullopt);
   EXPECT_EQ(Describe().counters.moves, 3u);
@@ -253,7 +253,7 @@ TEST_F(DrainedOntoTheOthers, AnIndispensableWorkerIsNotDrainedButMayLeave) {
   Start(Chains({{kAll, kPrefill}, {kAll, kDecode}}));
   Join(1);
   Join(2);
-  EXPECT_EQ(c_->DrainWorker("w2", now_).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c_->DrainWorker("w2").code(), StatusCode::kFailedPrecondition);
   EXPECT_FALSE(Describe().workers[1].draining);
   EXPECT_EQ(Describe().missing, std::nullopt) << "a refusal changes nothing";
   ASSERT_TRUE(Submit(1).ok());
@@ -356,7 +356,7 @@ TEST_F(DrainedOntoTheOthers, TheNextPlanIsAssignedWithoutIt) {
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   Plan plan = Chains({{{0, 1}, kBoth}, {{1, 2}, kBoth}, {kBack, kBoth}});
   plan.stages[0].tensor_parallel = 2;
-  ASSERT_TRUE(c_->ApplyPlan(plan, {}, now_).ok());  // needs four workers
+  ASSERT_TRUE(c_->ApplyPlan(plan, {}).ok());  // needs four workers
   Settle();
   EXPECT_TRUE(Describe().changing);
   Leaves(2);

@@ -8,6 +8,7 @@
 
 #include "base/test_time.h"
 #include "cluster/control/controller_core.h"
+#include "cluster/control/testing/sent.h"
 
 namespace millrace::cluster {
 namespace {
@@ -19,7 +20,7 @@ std::unique_ptr<ControllerCore> Make(int tensor_parallel) {
   o.num_layers = 4;
   o.tensor_parallel = tensor_parallel;
   o.scheduler.max_model_len = 64;
-  return std::move(ControllerCore::Create(o, {})).value();
+  return std::move(ControllerCore::Create(o)).value();
 }
 
 Join JoinOf(const std::string& name, uint64_t incarnation) {
@@ -33,13 +34,7 @@ template <typename T>
 std::vector<std::pair<ConnectionId, T>> Sent(ControllerCore& c) {
   std::vector<ControllerAction> actions;
   c.TakeActions(actions);
-  std::vector<std::pair<ConnectionId, T>> out;
-  for (ControllerAction& action : actions) {
-    auto* send = std::get_if<SendToWorker>(&action);
-    if (!send) continue;
-    if (auto* found = std::get_if<T>(&send->message)) out.emplace_back(send->to, *found);
-  }
-  return out;
+  return testing::SentOf<T>(actions);
 }
 
 void Receive(ControllerCore& c, ConnectionId from, ToController message, Time now) {
@@ -92,7 +87,7 @@ TEST(ControllerCore, GivesWeightSourcesToAWorkerWithoutWeights) {
   o.scheduler.max_model_len = 64;
   o.identity.model_fingerprint = "right";
   o.identity.kv_layout = "dense";
-  auto c = std::move(ControllerCore::Create(o, {})).value();
+  auto c = std::move(ControllerCore::Create(o)).value();
   const auto join = [&](uint64_t number, const std::string& fingerprint) {
     Join message = JoinOf("w" + std::to_string(number), number * 10);
     message.identity.model_fingerprint = fingerprint;
@@ -141,7 +136,7 @@ TEST(ControllerCore, OpensEveryPipelineAsSoonAsItsStagesAreUp) {
   o.plan->stages = {{.layers = {0, 4}, .role = StageRole::kPrefill},
                     {.layers = {0, 2}, .role = StageRole::kDecode},
                     {.layers = {2, 4}, .role = StageRole::kDecode}};
-  auto c = std::move(ControllerCore::Create(o, {})).value();
+  auto c = std::move(ControllerCore::Create(o)).value();
   for (uint64_t w = 1; w <= 3; ++w) {
     Receive(*c, ConnectionId(w), JoinOf("w" + std::to_string(w), 10 * w), At(0));
   }
@@ -179,7 +174,7 @@ class Migrating : public ::testing::Test {
     o.scheduler.block_size = 4;
     o.scheduler.max_model_len = 64;
     o.plan = std::move(plan);
-    c_ = std::move(ControllerCore::Create(o, {})).value();
+    c_ = std::move(ControllerCore::Create(o)).value();
     for (uint64_t w = 1; w <= 2; ++w) {
       c_->Receive(ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
     }
@@ -291,7 +286,7 @@ TEST_F(Migrating, IsNotInTheBackgroundWhenManyMove) {
 
 TEST_F(Migrating, IsNotInTheBackgroundWhenItsWorkerDrains) {
   Start(std::nullopt);
-  ASSERT_TRUE(c_->DrainWorker(NameOf(steps_.back().first), At(0.3)).ok());
+  ASSERT_TRUE(c_->DrainWorker(NameOf(steps_.back().first)).ok());
   const std::vector<PullKv> copy = Settle(At(0.3));
   ASSERT_EQ(copy.size(), 1u);
   EXPECT_FALSE(copy[0].background);
@@ -308,7 +303,7 @@ class LostStage : public ::testing::Test {
     o.elastic = false;
     o.scheduler.block_size = 4;
     o.scheduler.max_model_len = 64;
-    c_ = std::move(ControllerCore::Create(o, {})).value();
+    c_ = std::move(ControllerCore::Create(o)).value();
     for (uint64_t w = 1; w <= 2; ++w) {
       Receive(*c_, ConnectionId(w), JoinOf("w" + std::to_string(w), w * 10), At(0));
     }
@@ -396,7 +391,7 @@ TEST_F(LostStage, RecoverableKvIsDroppedWhenAPipelineFindsNoMemory) {
 TEST(ControllerCore, LetsAWorkerLeaveThatCannotBeReplaced) {
   auto c = Make(1);
   Receive(*c, ConnectionId(1), JoinOf("a", 10), At(0));
-  EXPECT_EQ(c->DrainWorker("a", At(0.1)).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(c->DrainWorker("a").code(), StatusCode::kFailedPrecondition);
   EXPECT_TRUE(Sent<Leave>(*c).empty());
   Receive(*c, ConnectionId(1), Leaving{}, At(0.2));
   EXPECT_EQ(Sent<Leave>(*c).size(), 1u);

@@ -80,7 +80,7 @@ void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
   MR_LOG(info, "worker {} is about to leave{}", Printable(worker->join.name),
          message.in ? fmt::format(" in {:.0f} s", message.in->seconds()) : "");
   const WorkerId id = worker->id;
-  const Status drained = DrainWorker(worker->join.name, now);
+  const Status drained = DrainWorker(worker->join.name);
   if (drained.ok()) return;
   // The worker leaves anyway, so let it go at once instead of waiting until its host kills it. Its
   // requests wait for a replacement.

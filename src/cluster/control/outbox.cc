@@ -1,7 +1,6 @@
 #include "cluster/control/outbox.h"
 
-#include <algorithm>
-#include <iterator>
+#include <utility>
 
 namespace millrace::cluster {
 
@@ -16,16 +15,6 @@ void Outbox::Send(ConnectionId connection, ToWorker message) {
 
 void Outbox::Disconnect(ConnectionId connection, std::string reason) {
   actions_.push_back(cluster::Disconnect{connection, std::move(reason)});
-}
-
-// If `actions` is empty the two vectors are swapped, so that both keep their capacity.
-void Outbox::Take(std::vector<ControllerAction>& actions) {
-  if (actions.empty()) {
-    actions.swap(actions_);
-    return;
-  }
-  std::ranges::move(actions_, std::back_inserter(actions));
-  actions_.clear();
 }
 
 }  // namespace millrace::cluster

@@ -4,6 +4,8 @@
 // Owned by the controller. Pure; one thread at a time.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <variant>
@@ -25,6 +27,14 @@ struct Disconnect {
 };
 using ControllerAction = std::variant<SendToWorker, Disconnect>;
 
+// Appends. If `to` is empty the two vectors are swapped, so that both keep their capacity.
+template <typename T>
+void MoveOnto(std::vector<T>& from, std::vector<T>& to) {
+  if (to.empty()) return to.swap(from);
+  std::ranges::move(from, std::back_inserter(to));
+  from.clear();
+}
+
 class Outbox {
  public:
   // `members` outlives the outbox.
@@ -37,7 +47,7 @@ class Outbox {
   void Disconnect(ConnectionId connection, std::string reason);
 
   // Appends what was added since the last call.
-  void Take(std::vector<ControllerAction>& actions);
+  void Take(std::vector<ControllerAction>& actions) { MoveOnto(actions_, actions); }
 
  private:
   const Membership& members_;

@@ -78,7 +78,8 @@ std::vector<PipelineId> Pipelines::Using(const std::vector<ShardId>& stage) cons
   return found;
 }
 
-Pipeline* Pipelines::For(const Layout& layout, const Route& route, StageRole role, Time now) {
+Pipeline* Pipelines::FindOrOpen(const Layout& layout, const Route& route, StageRole role,
+                                Time now) {
   for (auto& [id, pipeline] : pipelines_) {
     const bool same = pipeline.role == role && SameRoute(pipeline.route, route);
     if (same && !pipeline.retiring) return &pipeline;

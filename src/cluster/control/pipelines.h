@@ -79,7 +79,7 @@ class Pipelines {
 
   // The pipeline of the route, which is opened if its stages are up. Null: they are not, or it was
   // lost a short time ago.
-  Pipeline* For(const Layout& layout, const Route& route, StageRole role, Time now);
+  Pipeline* FindOrOpen(const Layout& layout, const Route& route, StageRole role, Time now);
   // The worker has opened it. Once all have, it runs: a step must not arrive earlier. False:
   // nothing waits for this answer.
   bool Opened(Pipeline& pipeline, WorkerId worker);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/test_time.h"
+#include "cluster/control/testing/sent.h"
 
 namespace millrace::cluster {
 namespace {
@@ -52,7 +53,7 @@ class PipelinesTest : public ::testing::Test {
   }
   Pipeline* For(const Layout& layout) {
     const PlannedPipeline& planned = layout.pipelines.front();
-    return pipelines_.For(layout, planned.route, planned.role, now_);
+    return pipelines_.FindOrOpen(layout, planned.route, planned.role, now_);
   }
   // Opens it at all of its workers.
   Pipeline& Opened(const Layout& layout) {
@@ -83,17 +84,10 @@ class PipelinesTest : public ::testing::Test {
   }
   // The messages of one kind since the last call, by worker.
   template <typename T>
-  std::vector<std::pair<uint64_t, T>> Sent() {
+  std::vector<std::pair<ConnectionId, T>> Sent() {
     std::vector<ControllerAction> actions;
     outbox_.Take(actions);
-    std::vector<std::pair<uint64_t, T>> sent;
-    for (const ControllerAction& action : actions) {
-      const auto& send = std::get<SendToWorker>(action);
-      if (const auto* message = std::get_if<T>(&send.message)) {
-        sent.emplace_back(send.to.value(), *message);
-      }
-    }
-    return sent;
+    return testing::SentOf<T>(actions);
   }
 
   Membership members_{MembershipOptions{}};
@@ -119,7 +113,7 @@ TEST_F(PipelinesTest, OpensAtEveryWorkerOfItsRoute) {
   ASSERT_EQ(orders.size(), 2u);
   for (size_t hop = 0; hop < 2; ++hop) {
     const auto& [worker, order] = orders[hop];
-    EXPECT_EQ(worker, hop + 1);
+    EXPECT_EQ(worker, ConnectionId(hop + 1));
     EXPECT_EQ(order.hop, static_cast<int>(hop));
     EXPECT_EQ(order.hops.size(), 2u);
     EXPECT_EQ(order.num_blocks, 16) << "as many as fit at the hop with the least memory";
@@ -253,7 +247,7 @@ TEST_F(PipelinesTest, AClosedOneLeavesItsCountersAndTheHopsThatAreKept) {
   pipelines_.Close(id, {pipeline.hops[0]});
   const auto closed = Sent<ClosePipeline>();
   ASSERT_EQ(closed.size(), 1u);
-  EXPECT_EQ(closed[0].first, 2u);
+  EXPECT_EQ(closed[0].first, ConnectionId(2));
   EXPECT_FALSE(pipelines_.contains(id));
   EXPECT_EQ(pipelines_.Find(id), nullptr);
   EXPECT_EQ(pipelines_.Stats().steps, steps);
@@ -266,7 +260,7 @@ TEST_F(PipelinesTest, EveryLineOfTheStepLogNamesItsPipeline) {
   Pipelines logged(std::move(options), members_, ids_, outbox_);
   const Layout layout = Loaded(1);
   const PlannedPipeline& planned = layout.pipelines.front();
-  const Pipeline* pipeline = logged.For(layout, planned.route, planned.role, now_);
+  const Pipeline* pipeline = logged.FindOrOpen(layout, planned.route, planned.role, now_);
   ASSERT_FALSE(lines.empty());
   const std::string start = "{\"pipeline\":" + std::to_string(pipeline->id.value()) + ",";
   for (const std::string& line : lines) EXPECT_TRUE(line.starts_with(start)) << line;

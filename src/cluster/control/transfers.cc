@@ -221,11 +221,6 @@ void Transfers::GiveUpSurviving() {
   while (const auto lost = kv_.AnyLost()) GiveUpIn(*lost);
 }
 
-bool Transfers::Waits(PipelineId pipeline) {
-  GiveUpExpiredIn(pipeline);
-  return kv_.Any(pipeline);
-}
-
 bool Transfers::Moves(RequestId id) const {
   const RecoverableKv* left = kv_.Find(id);
   return Migrates(id) || (left != nullptr && left->moves);

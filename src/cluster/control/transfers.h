@@ -67,8 +67,10 @@ class Transfers {
   void Drop(RequestId id);
   // The same, because it will be computed again.
   void GiveUp(RequestId id);
-  // Whether requests have KV in the pipeline, which still runs.
-  bool Waits(PipelineId pipeline);
+  // Whether requests that are no longer in the pipeline have KV there.
+  bool HasKvIn(PipelineId pipeline) const { return kv_.Any(pipeline); }
+  // Gives up KV in the pipeline whose hold has expired.
+  void GiveUpExpiredIn(PipelineId pipeline);
 
   // `from` continues to run the request while its KV is copied. Errors as of Migrations::Start;
   // kFailedPrecondition: its prompt is still being computed.
@@ -128,7 +130,6 @@ class Transfers {
   void FetchFailed(Pipeline& to, RequestId id, Time now);
   void MoveFailed(RequestId id, bool recomputes);
   void GiveUpIn(PipelineId pipeline);
-  void GiveUpExpiredIn(PipelineId pipeline);
   void RenewLeases(Time now);
   bool Renew(RequestId id, const RecoverableKv& left, Time now);
   bool StillIntact(RequestId id, const RecoverableKv& left) const;

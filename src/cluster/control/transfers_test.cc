@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/test_time.h"
+#include "cluster/control/testing/sent.h"
 
 namespace millrace::cluster {
 namespace {
@@ -43,10 +44,11 @@ class TransfersTest : public ::testing::Test {
       ShardLoaded loaded{.shard = load.shard};
       loaded.kv_bytes_per_token_layer = 8;
       loaded.kv_bytes = 65536;
-      (void)deployment_.ShardLoaded(WorkerId(worker), loaded);
+      (void)deployment_.ShardLoaded(WorkerId(worker.value()), loaded);
     }
     for (const PlannedPipeline& planned : deployment_.layout().pipelines) {
-      Pipeline* pipeline = pipelines_.For(deployment_.layout(), planned.route, planned.role, now_);
+      Pipeline* pipeline =
+          pipelines_.FindOrOpen(deployment_.layout(), planned.route, planned.role, now_);
       for (const auto& hop : pipeline->workers) (void)pipelines_.Opened(*pipeline, hop.front());
       (planned.role == StageRole::kPrefill ? prefill_ : decode_ ? other_ : decode_) = pipeline;
     }
@@ -115,17 +117,10 @@ class TransfersTest : public ::testing::Test {
     }
   }
   template <typename T>
-  std::vector<std::pair<uint64_t, T>> Sent() {
+  std::vector<std::pair<ConnectionId, T>> Sent() {
     std::vector<ControllerAction> actions;
     outbox_.Take(actions);
-    std::vector<std::pair<uint64_t, T>> sent;
-    for (const ControllerAction& action : actions) {
-      const auto& send = std::get<SendToWorker>(action);
-      if (const auto* message = std::get_if<T>(&send.message)) {
-        sent.emplace_back(send.to.value(), *message);
-      }
-    }
-    return sent;
+    return testing::SentOf<T>(actions);
   }
   // As the controller does when it loses a pipeline.
   void Lose(Pipeline& pipeline) {
@@ -176,11 +171,11 @@ TEST_F(TransfersTest, AHandOverPullsTheKvOnceAndFreesTheSource) {
   EXPECT_EQ(orders_[0].sources.size(), 2u);
   EXPECT_EQ(orders_[0].end_token, kPrompt);
   EXPECT_TRUE(transfers_.Moves(kRequest));
-  EXPECT_TRUE(transfers_.Waits(prefill_->id));
+  EXPECT_TRUE(transfers_.HasKvIn(prefill_->id));
   (void)transfers_.TakeDropped();
   EndPull(0, true);
   EXPECT_FALSE(transfers_.Moves(kRequest));
-  EXPECT_FALSE(transfers_.Waits(prefill_->id));
+  EXPECT_FALSE(transfers_.HasKvIn(prefill_->id));
   EXPECT_TRUE(transfers_.TakeDropped());
   EXPECT_TRUE(prefill_->scheduler->HeldBlocks(kRequest).empty());
   EXPECT_EQ(NextOf(*decode_).start, kPrompt);
@@ -267,7 +262,7 @@ TEST_F(TransfersTest, AMigrationEndsWithTheRequestAtItsTarget) {
   ASSERT_EQ(orders_.size(), 3u) << "the rest";
   EndPull(2, true);
   EXPECT_EQ(NextOf(*other_).start, kPrompt + 2);
-  EXPECT_FALSE(transfers_.Waits(decode_->id));
+  EXPECT_FALSE(transfers_.HasKvIn(decode_->id));
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ void EndUnstarted(const sched::NewRequest& request, const Status& why,
 Result<std::unique_ptr<ControllerHost>> ControllerHost::Start(ControllerHostOptions options,
                                                               ControllerLinks links,
                                                               const Clock& clock) {
-  MR_ASSIGN_OR_RETURN(auto controller, ControllerCore::Create(options.controller, clock.Now()));
+  MR_ASSIGN_OR_RETURN(auto controller, ControllerCore::Create(options.controller));
   std::unique_ptr<ControllerHost> host(
       new ControllerHost(std::move(options), std::move(links), clock));
   {
@@ -180,7 +180,7 @@ ClusterStatus ControllerHost::Describe() const {
 
 Status ControllerHost::ApplyPlan(Plan plan, std::vector<std::string> node_names, int64_t* epoch) {
   const Change change(*this);
-  MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan), std::move(node_names), clock_.Now()));
+  MR_RETURN_IF_ERROR(controller_->ApplyPlan(std::move(plan), std::move(node_names)));
   if (epoch != nullptr) *epoch = controller_->newest_epoch();
   return OkStatus();
 }
@@ -192,7 +192,7 @@ void ControllerHost::OnPlanSettled(PlanSettled settled) {
 
 Status ControllerHost::DrainWorker(std::string_view name) {
   const Change change(*this);
-  return controller_->DrainWorker(name, clock_.Now());
+  return controller_->DrainWorker(name);
 }
 
 Status ControllerHost::Migrate(RequestId request, std::string_view worker) {

@@ -78,8 +78,7 @@ Result<std::unique_ptr<ClusterSim>> ClusterSim::Create(ClusterSimOptions options
   Links links(options.cluster, options.other_links);
   MR_RETURN_IF_ERROR(CheckPlan(options, links));
   const cluster::ControllerOptions controller_options = ControllerOptionsOf(options);
-  MR_ASSIGN_OR_RETURN(auto controller,
-                      cluster::ControllerCore::Create(controller_options, kStartAt));
+  MR_ASSIGN_OR_RETURN(auto controller, cluster::ControllerCore::Create(controller_options));
   Wires wires(std::move(links), options.cluster, NodesOf(options.plan), options.inside_node);
   std::unique_ptr<ClusterSim> sim(new ClusterSim(std::move(options), controller_options.node_names,
                                                  std::move(controller), std::move(wires)));

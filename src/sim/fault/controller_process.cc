@@ -58,7 +58,7 @@ cluster::ControllerOptions ControllerProcess::Options() const {
 
 void ControllerProcess::Start() {
   term_ += world_.defect() == Defect::kOldTerm && term_ > 0 ? 0 : 1;
-  auto created = cluster::ControllerCore::Create(Options(), world_.now());
+  auto created = cluster::ControllerCore::Create(Options());
   MR_CHECK(created.ok()) << created.status().ToString();
   controller_ = std::move(*created);
   for (size_t q = 0; q < clients_.size(); ++q) {
@@ -153,7 +153,7 @@ void ControllerProcess::Abort(size_t test_request) {
 }
 
 void ControllerProcess::Drain(const std::string& worker) {
-  if (!controller_->DrainWorker(worker, world_.now()).ok()) ++operations_refused_;
+  if (!controller_->DrainWorker(worker).ok()) ++operations_refused_;
   Settle();
 }
 
@@ -165,7 +165,7 @@ void ControllerProcess::Migrate(size_t test_request, const std::string& worker) 
 }
 
 void ControllerProcess::Apply(const Plan& plan) {
-  if (!controller_->ApplyPlan(plan, {}, world_.now()).ok()) ++operations_refused_;
+  if (!controller_->ApplyPlan(plan, {}).ok()) ++operations_refused_;
   Settle();
 }
 

@@ -18,7 +18,7 @@ constexpr int kPromptStride = 1000;                   // no two prompts share a 
 Result<std::unique_ptr<SimulatedCluster>> SimulatedCluster::Create(
     ControllerOptions options, WorkerTimes times, std::vector<std::string>& transcript) {
   std::unique_ptr<SimulatedCluster> cluster(new SimulatedCluster(options, times, transcript));
-  MR_ASSIGN_OR_RETURN(cluster->controller_, ControllerCore::Create(std::move(options), Time{}));
+  MR_ASSIGN_OR_RETURN(cluster->controller_, ControllerCore::Create(std::move(options)));
   cluster->next_beat_ = Time{} + cluster->options_.heartbeat_every;
   return cluster;
 }
@@ -187,7 +187,7 @@ void SimulatedCluster::Abort(const std::string& name) {
 }
 
 void SimulatedCluster::Drain(const std::string& name) {
-  SayIfRefused(controller_->DrainWorker(name, now_));
+  SayIfRefused(controller_->DrainWorker(name));
   Settle();
 }
 
@@ -200,7 +200,7 @@ void SimulatedCluster::Migrate(const std::string& name, const std::string& worke
 }
 
 void SimulatedCluster::ApplyPlan(Plan plan) {
-  SayIfRefused(controller_->ApplyPlan(std::move(plan), {}, now_));
+  SayIfRefused(controller_->ApplyPlan(std::move(plan), {}));
   Settle();
 }
 
@@ -209,7 +209,7 @@ void SimulatedCluster::ApplyPlan(Plan plan) {
 void SimulatedCluster::TakeOver() {
   options_.term = Term(options_.term.value() + 1);
   Say(fmt::format("a controller of term {} takes over", options_.term.value()));
-  controller_ = std::move(ControllerCore::Create(options_, now_)).value();
+  controller_ = std::move(ControllerCore::Create(options_)).value();
   for (auto& [id, client] : clients_) {
     if (client.over()) continue;
     sched::NewRequest request{.id = id};

@@ -49,7 +49,7 @@ class ScriptedWorkers : public ::testing::Test {
     return plan;
   }
   void Start(ControllerOptions options) {
-    c_ = std::move(ControllerCore::Create(std::move(options), now_)).value();
+    c_ = std::move(ControllerCore::Create(std::move(options))).value();
   }
   void Start(Plan plan) {
     ControllerOptions options = Options();
