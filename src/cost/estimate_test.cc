@@ -163,6 +163,12 @@ TEST(LinkModelTest, TheFitFindsLatencyAndBandwidth) {
   EXPECT_FALSE(FitLink(samples).ok());
 }
 
+// A disturbed measurement: time hardly grows with size. A bandwidth from it would be refused by
+// whoever reads the profile.
+TEST(LinkModelTest, NoiseIsNoBandwidth) {
+  EXPECT_FALSE(FitLink(std::vector<TransferSample>{{64, 1e-3}, {4e6, 1e-3 + 1e-12}}).ok());
+}
+
 TEST(LinkModelTest, AllReduceIsARing) {
   const LinkTime link{1e-6, 1e9};
   EXPECT_EQ(AllReduceSeconds(link, 1, 1e6), 0);

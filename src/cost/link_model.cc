@@ -22,9 +22,10 @@ Result<LinkFit> FitLink(std::span<const TransferSample> samples) {
     two_sizes = two_sizes || sample.bytes != samples.front().bytes;
   }
   MR_ASSIGN_OR_RETURN(const Fit fit, FitRelative(rows, measured));
-  if (!two_sizes || fit.coefficients[1] <= 0) {
+  if (!two_sizes || fit.coefficients[1] * kBytesPerSecondMax < 1) {
     return InvalidArgument(fmt::format(
-        "{} transfers show no bandwidth: measure sizes far enough apart", samples.size()));
+        "{} transfers show no bandwidth: measure sizes far enough apart, on a quiet machine",
+        samples.size()));
   }
   return LinkFit{{fit.coefficients[0], 1 / fit.coefficients[1]}, fit.errors};
 }

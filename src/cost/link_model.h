@@ -12,6 +12,9 @@
 
 namespace millrace::cost {
 
+// No link is faster. A fit beyond it has found noise, not a bandwidth.
+inline constexpr double kBytesPerSecondMax = 1e15;
+
 struct LinkTime {
   double latency_s = 0;
   double bytes_per_s = 0;  // above zero
@@ -30,7 +33,8 @@ struct LinkFit {
   LinkTime link;
   RelativeErrors errors;
 };
-// kInvalidArgument if the samples show no bandwidth (fewer than two sizes, or no growth).
+// kInvalidArgument if the samples show no bandwidth (fewer than two sizes, or no growth beyond
+// noise).
 Result<LinkFit> FitLink(std::span<const TransferSample> samples);
 
 // Seconds to bring back a preempted sequence of `tokens` in either of two ways.

@@ -14,7 +14,6 @@ namespace {
 constexpr const char* kFormat = "millrace-profile";
 constexpr int kVersion = 1;
 constexpr double kSecondsMax = 1e6;
-constexpr double kBytesPerSecondMax = 1e15;
 constexpr int64_t kTokensMax = int64_t{1} << 31;
 constexpr int64_t kCountMax = int64_t{1} << 62;
 constexpr size_t kNameBytesMax = 1024;

@@ -170,6 +170,21 @@ std::optional<cost::FrontEnd> FrontEndOf(Loaded& loaded, const Clock& clock) {
   return std::nullopt;
 }
 
+// Nothing, and a warning that says why, if there is no loopback or it was too disturbed to fit.
+std::optional<cost::LinkFit> FitOfLoopback(int repeats, const Clock& clock) {
+  const auto samples = MeasureLoopback(std::max(repeats, 9), clock);
+  if (!samples.ok()) {
+    MR_LOG(warn, "{}", samples.status().message());
+    return {};
+  }
+  const auto fit = cost::FitLink(*samples);
+  if (!fit.ok()) {
+    MR_LOG(warn, "the profile has no loopback: {}", fit.status().message());
+    return {};
+  }
+  return *fit;
+}
+
 void PrintSummary(const cost::Profile& profile, double undisturbed, const std::string& output) {
   const cost::StepCoefficients& c = profile.step.model.coefficients();
   const double share = profile.layers.model.coefficients().fixed_s;
@@ -246,13 +261,7 @@ Status RunProfile(const ProfileFlags& flags) {
   measured.samples = std::move(steps.samples);
   measured.pace = std::move(steps.pace);
   measured.memory_copy_bytes_per_s = MeasureMemoryCopy(flags.repeats, clock);
-  auto loopback = MeasureLoopback(std::max(flags.repeats, 9), clock);
-  if (loopback.ok()) {
-    const auto fit = cost::FitLink(*loopback);
-    if (fit.ok()) measured.loopback = *fit;
-  } else {
-    MR_LOG(warn, "{}", loopback.status().message());
-  }
+  measured.loopback = FitOfLoopback(flags.repeats, clock);
   measured.front_end = FrontEndOf(loaded, clock);
   MR_ASSIGN_OR_RETURN(const cost::Profile profile, cost::FitProfile(std::move(measured), kKnots));
   MR_RETURN_IF_ERROR(WriteFileAtomically(flags.output, cost::FormatProfile(profile)));
