@@ -20,11 +20,10 @@
 #include "base/status.h"
 #include "core/ids.h"
 #include "core/plan.h"
+#include "core/protocol_range.h"
 #include "core/step_plan.h"
 
 namespace millrace {
-
-inline constexpr int kProtocolVersion = 4;
 
 using WorkerId = StrongId<struct WorkerIdTag>;  // assigned at the join; never reused
 using Incarnation = StrongId<struct IncarnationTag>;
@@ -51,9 +50,9 @@ struct WorkerAddress {
   int64_t process_id = 0;
 };
 
-// Compared at the join; workers whose identities differ cannot serve together.
+// Compared at the join; workers whose identities do not match cannot serve together.
 struct WorkerIdentity {
-  int protocol_version = kProtocolVersion;
+  ProtocolRange protocol;
   std::string model_fingerprint;  // of config and weight files
   std::string numeric_class;      // workers of one class compute the same bits
   std::string kv_layout;          // of the bytes that a pull carries

@@ -15,9 +15,10 @@ void Put(const Join& from, proto::ToController& to) {
   proto::Join& out = *to.mutable_join();
   out.set_name(name);
   out.set_token(token);
-  const auto& [protocol_version, model_fingerprint, numeric_class, kv_layout] = identity;
+  const auto& [protocol, model_fingerprint, numeric_class, kv_layout] = identity;
   proto::WorkerIdentity& id = *out.mutable_identity();
-  id.set_protocol_version(static_cast<uint32_t>(protocol_version));
+  id.set_protocol_version(static_cast<uint32_t>(protocol.newest));
+  id.set_oldest_protocol_version(static_cast<uint32_t>(protocol.oldest));
   id.set_model_fingerprint(model_fingerprint);
   id.set_numeric_class(numeric_class);
   id.set_kv_layout(kv_layout);
@@ -95,7 +96,13 @@ Status Read(const proto::Join& from, Join& out) {
   if (!from.has_identity()) return Missing("identity");
   const proto::WorkerIdentity& id = from.identity();
   WorkerIdentity& identity = out.identity;
-  MR_RETURN_IF_ERROR(Take("protocol_version", id.protocol_version(), identity.protocol_version));
+  ProtocolRange& protocol = identity.protocol;
+  MR_RETURN_IF_ERROR(Take("protocol_version", id.protocol_version(), protocol.newest));
+  protocol.oldest = protocol.newest;
+  if (id.has_oldest_protocol_version()) {
+    MR_RETURN_IF_ERROR(Take("oldest_protocol_version", id.oldest_protocol_version(),
+                            protocol.oldest, 0, id.protocol_version()));
+  }
   MR_RETURN_IF_ERROR(TakeText("model_fingerprint", id.model_fingerprint(), kNameBytesMax,
                               identity.model_fingerprint));
   MR_RETURN_IF_ERROR(

@@ -70,7 +70,7 @@ TEST(ControllerCore, AWrongWorkerDoesNotTakeAGoodOnesName) {
   auto c = Make(1);
   Receive(*c, ConnectionId(1), JoinOf("w", 10), At(0));
   Join wrong = JoinOf("w", 20);
-  wrong.identity.protocol_version = kProtocolVersion + 1;
+  wrong.identity.protocol = {kProtocolVersion + 1, kProtocolVersion + 1};
   Receive(*c, ConnectionId(2), wrong, At(2));
   EXPECT_EQ(c->counters().workers_lost, 0u);
   EXPECT_EQ(c->counters().joins_refused, 1u);

@@ -23,12 +23,7 @@ Status Compare(std::string_view what, const std::string& expected, const std::st
 Status Membership::CheckJoin(const Join& join) const {
   const WorkerIdentity& mine = options_.identity;
   const WorkerIdentity& its = join.identity;
-  if (mine.protocol_version != its.protocol_version) {
-    return FailedPrecondition(fmt::format(
-        "protocol version: this cluster has {}, the worker has {}; run the same millrace version "
-        "on both",
-        mine.protocol_version, its.protocol_version));
-  }
+  MR_RETURN_IF_ERROR(CheckProtocol(mine.protocol, its.protocol));
   MR_RETURN_IF_ERROR(Compare("model fingerprint", mine.model_fingerprint, its.model_fingerprint));
   // The workers that have joined set the numeric class, because all must compute the same bits.
   const auto other = std::ranges::find_if(

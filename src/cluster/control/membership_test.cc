@@ -39,8 +39,10 @@ const ConnectionId kOne(11), kTwo(12);
 TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
   Membership members(OptionsOfModel());
   Join join = JoinAs("a");
-  join.identity.protocol_version += 1;
+  join.identity.protocol = {kProtocolVersion + 1, kProtocolVersion + 2};
   EXPECT_NE(members.CheckJoin(join).message().find("protocol version"), std::string::npos);
+  join.identity.protocol.oldest = kProtocolVersion;  // of the next release
+  EXPECT_TRUE(members.CheckJoin(join).ok());
   join = JoinAs("a");
   join.identity.model_fingerprint = "other";
   EXPECT_EQ(members.CheckJoin(join).message(),

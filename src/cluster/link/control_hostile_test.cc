@@ -271,14 +271,15 @@ TEST_F(Hostile, IdleConnections) {
 // A client that has the token and ignores all limits.
 class RudeSession {
  public:
-  explicit RudeSession(const std::string& address) {
+  explicit RudeSession(const std::string& address,
+                       const std::string& protocol = ToText(ProtocolRange())) {
     grpc::ChannelArguments args;
     args.SetMaxSendMessageSize(-1);
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
     stub_ = proto::Control::NewStub(channel_);
     context_.AddMetadata("millrace-token", kToken);
-    context_.AddMetadata("millrace-protocol", std::to_string(kProtocolVersion));
+    context_.AddMetadata("millrace-protocol", protocol);
     stream_ = stub_->Session(&context_);
   }
   proto::ToController Join() {
@@ -304,6 +305,24 @@ class RudeSession {
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<proto::ToController, proto::ToWorker>> stream_;
 };
+
+TEST_F(Hostile, AnotherProtocolVersionIsRefusedWithBothVersions) {
+  const std::string mine = ToText(ProtocolRange());
+  for (const char* its : {"1", "1000-1001"}) {
+    RudeSession rude(server_.address(), its);
+    const grpc::Status refused = rude.End();
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_EQ(refused.error_message().find("protocol version: this process speaks " + mine +
+                                           ", the other " + its + "; run"),
+              0u)
+        << refused.error_message();
+  }
+  for (const char* its : {"", "4-", "5-4"}) {
+    RudeSession rude(server_.address(), its);
+    EXPECT_EQ(rude.End().error_code(), grpc::StatusCode::FAILED_PRECONDITION) << its;
+  }
+  ExpectHealthy("callers of other versions");
+}
 
 TEST_F(Hostile, OversizedMessage) {
   RudeSession rude(server_.address());

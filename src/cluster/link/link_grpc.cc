@@ -125,7 +125,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 }
 
 void SignCall(grpc::ClientContext& context, const LinkSecurity& security) {
-  context.AddMetadata(kProtocolKey, std::to_string(kProtocolVersion));
+  context.AddMetadata(kProtocolKey, ToText(ProtocolRange()));
   if (!security.token.empty()) context.AddMetadata(kTokenKey, security.token);
 }
 
@@ -135,11 +135,11 @@ grpc::Status Gatekeeper::Admit(const grpc::ServerContextBase& context) {
     return {grpc::StatusCode::UNAUTHENTICATED,
             "the join token is wrong or missing; use the token file of the controller"};
   }
-  if (Find(context, kProtocolKey) != std::to_string(kProtocolVersion)) {
-    const auto text = fmt::format(
-        "the protocol version is not {}; run the same release on every machine", kProtocolVersion);
-    Refuse(context.peer(), text);
-    return {grpc::StatusCode::FAILED_PRECONDITION, text};
+  const auto its = ParseProtocolRange(Find(context, kProtocolKey));
+  const Status fits = its.ok() ? CheckProtocol({}, *its) : its.status();
+  if (!fits.ok()) {
+    Refuse(context.peer(), fits.message());
+    return {grpc::StatusCode::FAILED_PRECONDITION, fits.message()};
   }
   return grpc::Status::OK;
 }

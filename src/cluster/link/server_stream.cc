@@ -21,7 +21,7 @@ void ServerStream::Begin(const grpc::Status& admission) {
     FinishOnce(FromGrpc(admission));
     return;
   }
-  context_->AddInitialMetadata(kProtocolKey, std::to_string(kProtocolVersion));
+  context_->AddInitialMetadata(kProtocolKey, ToText(ProtocolRange()));
   StartSendInitialMetadata();
   StartRead(&in_);
 }

@@ -15,6 +15,10 @@ int64_t AnyUpTo(Rng& rng, int64_t max) {
   }
 }
 int AnyInt(Rng& rng) { return static_cast<int>(AnyUpTo(rng, std::numeric_limits<int>::max())); }
+ProtocolRange AnyProtocol(Rng& rng) {
+  const int newest = AnyInt(rng);
+  return {static_cast<int>(AnyUpTo(rng, newest)), newest};
+}
 int64_t AnyBytes(Rng& rng) { return AnyUpTo(rng, std::numeric_limits<int64_t>::max()); }
 bool Coin(Rng& rng) { return rng.Between(0, 1) == 1; }
 
@@ -275,7 +279,7 @@ PullKv AnyPull(Rng& rng) {
 Join AnyJoin(Rng& rng) {
   return {.name = AnyText(rng),
           .token = AnyText(rng, 64),
-          .identity = {AnyInt(rng), AnyText(rng), AnyText(rng), AnyText(rng)},
+          .identity = {AnyProtocol(rng), AnyText(rng), AnyText(rng), AnyText(rng)},
           .address = AnyAddress(rng),
           .device = AnyText(rng),
           .memory_bytes = AnyBytes(rng),
