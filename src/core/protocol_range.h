@@ -14,8 +14,8 @@
 
 namespace millrace {
 
-inline constexpr int kProtocolVersion = 4;
-inline constexpr int kProtocolVersionOldest = 4;  // that this release still accepts
+inline constexpr int kProtocolVersion = 5;
+inline constexpr int kProtocolVersionOldest = 5;  // that this release still accepts
 
 struct ProtocolRange {
   int oldest = kProtocolVersionOldest;

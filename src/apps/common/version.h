@@ -3,7 +3,7 @@
 
 namespace millrace::apps {
 
-// "0.1.0".
+// "0.2.0".
 const char* Version();
 
 }  // namespace millrace::apps

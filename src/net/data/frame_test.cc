@@ -206,6 +206,30 @@ TEST(Hello, ProofsAreForOneSessionOneTokenAndOneSide) {
   }
 }
 
+TEST(Hello, ANewerAcceptingSideIsAnsweredInAVersionOfBoth) {
+  Talk t;
+  t.challenge.newest = kDataProtocolVersion + 1;
+  const HelloBytes bytes = EncodeChallenge(t.challenge);
+  ASSERT_EQ(**HelloLength(bytes), bytes.size());
+  const auto challenge = DecodeChallenge(bytes);
+  ASSERT_TRUE(challenge.ok());
+  EXPECT_EQ(challenge->newest, kDataProtocolVersion + 1);
+  EXPECT_EQ(NewestCommonVersion(*challenge), kDataProtocolVersion);
+  EXPECT_TRUE(
+      DecodeAnswer(EncodeAnswer(t.answer, *challenge, t.secret), t.challenge, t.secret).ok());
+}
+TEST(Hello, WithoutACommonVersionBothSidesAreNamed) {
+  Talk t;
+  t.challenge.oldest = kDataProtocolVersion + 1;
+  t.challenge.newest = kDataProtocolVersion + 2;
+  const Status status = DecodeChallenge(EncodeChallenge(t.challenge)).status();
+  EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(status.message(),
+            "the other side speaks versions 6 to 7 of the data protocol, this one 5 to 5; run "
+            "releases that are at most one apart on every machine");
+  t.answer.version = kDataProtocolVersion + 1;  // only an accepting side may be newer
+  EXPECT_FALSE(HelloLength(EncodeAnswer(t.answer, t.challenge, t.secret)).ok());
+}
 TEST(Hello, LengthIsCheckedAsEarlyAsPossible) {
   const Talk t;
   const HelloBytes whole = EncodeChallenge(t.challenge);
@@ -219,8 +243,8 @@ TEST(Hello, LengthIsCheckedAsEarlyAsPossible) {
   bad[0] = std::byte{'G'};
   EXPECT_FALSE(HelloLength(std::span(bad).first(1)).ok());
   bad = whole;
-  bad[4] = std::byte{9};
-  EXPECT_NE(HelloLength(bad).status().message().find("version 9"), std::string::npos);
+  bad[4] = std::byte{3};
+  EXPECT_NE(HelloLength(bad).status().message().find("versions 3 to 3"), std::string::npos);
   bad = whole;
   bad[11] = std::byte{0x80};
   EXPECT_FALSE(HelloLength(bad).ok());

@@ -6,6 +6,7 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -23,9 +24,9 @@ constexpr size_t kVersionAt = 4, kKindAt = 6, kLengthAt = 8, kHeadBytes = 12;
 
 class Writer {
  public:
-  explicit Writer(HelloKind kind) {
+  Writer(HelloKind kind, uint16_t version) {
     Raw(std::as_bytes(std::span(kMagic)));
-    Number(kDataProtocolVersion);
+    Number(version);
     Number(static_cast<uint16_t>(kind));
     Number(uint32_t{0});
   }
@@ -117,7 +118,7 @@ Proof MakeProof(HelloSecret secret, std::initializer_list<std::span<const std::b
 }
 
 HelloBytes AnswerWithoutProof(const Answer& a) {
-  Writer w(HelloKind::kAnswer);
+  Writer w(HelloKind::kAnswer, a.version);
   w.Raw(a.nonce);
   w.Number(a.expected_incarnation);
   w.Address(a.self);
@@ -125,8 +126,8 @@ HelloBytes AnswerWithoutProof(const Answer& a) {
   return w.Take(kProofBytes);
 }
 
-HelloBytes WelcomeWithoutProof(const Welcome& m) {
-  Writer w(HelloKind::kWelcome);
+HelloBytes WelcomeWithoutProof(const Welcome& m, uint16_t version) {
+  Writer w(HelloKind::kWelcome, version);
   for (uint64_t bytes : m.window_bytes) w.Number(bytes);
   w.Number(m.pulls);
   w.Address(m.self);
@@ -134,6 +135,17 @@ HelloBytes WelcomeWithoutProof(const Welcome& m) {
   w.Number(m.cookie_address);
   w.Raw(m.cookie);
   return w.Take(kProofBytes);
+}
+
+uint16_t VersionOf(std::span<const std::byte> message) {
+  return LoadLe<uint16_t>(&message[kVersionAt]);
+}
+
+Status NoCommonVersion(uint16_t oldest, uint16_t newest) {
+  return {StatusCode::kFailedPrecondition,
+          fmt::format("the other side speaks versions {} to {} of the data protocol, this one {} "
+                      "to {}; run releases that are at most one apart on every machine",
+                      oldest, newest, kDataProtocolVersionOldest, kDataProtocolVersion)};
 }
 
 // The message's body and, separately, its proof.
@@ -167,9 +179,10 @@ uint64_t RandomIncarnation() {
 }
 
 HelloBytes EncodeChallenge(const Challenge& challenge) {
-  Writer w(HelloKind::kChallenge);
+  Writer w(HelloKind::kChallenge, challenge.newest);
   w.Raw(challenge.nonce);
   w.Number(challenge.incarnation);
+  w.Number(challenge.oldest);
   return w.Take(0);
 }
 
@@ -182,7 +195,7 @@ HelloBytes EncodeAnswer(const Answer& answer, const Challenge& challenge, HelloS
 
 HelloBytes EncodeWelcome(const Welcome& welcome, const Answer& answer, const Challenge& challenge,
                          HelloSecret secret) {
-  HelloBytes bytes = WelcomeWithoutProof(welcome);
+  HelloBytes bytes = WelcomeWithoutProof(welcome, answer.version);
   const Proof proof =
       MakeProof(secret, {EncodeChallenge(challenge), AnswerWithoutProof(answer), bytes});
   bytes.insert(bytes.end(), proof.begin(), proof.end());
@@ -195,12 +208,12 @@ Result<std::optional<size_t>> HelloLength(std::span<const std::byte> bytes) {
     return InvalidArgument("not a data plane hello");
   }
   if (bytes.size() < kHeadBytes) return std::optional<size_t>();
-  const auto version = LoadLe<uint16_t>(&bytes[kVersionAt]);
-  if (version != kDataProtocolVersion) {
-    return InvalidArgument(
-        fmt::format("the other side uses version {} of the data protocol, "
-                    "this one version {}",
-                    version, kDataProtocolVersion));
+  // A newer challenge is read all the same, because it says which older versions would do.
+  const uint16_t version = VersionOf(bytes);
+  const bool challenge =
+      LoadLe<uint16_t>(&bytes[kKindAt]) == static_cast<uint16_t>(HelloKind::kChallenge);
+  if (version < kDataProtocolVersionOldest || (version > kDataProtocolVersion && !challenge)) {
+    return NoCommonVersion(version, version);
   }
   const auto length = LoadLe<uint32_t>(&bytes[kLengthAt]);
   if (length < kHeadBytes || length > kHelloBytesMax) {
@@ -215,8 +228,16 @@ Result<Challenge> DecodeChallenge(std::span<const std::byte> message) {
   Challenge c;
   opened.first.Fill(c.nonce);
   c.incarnation = opened.first.Number<uint64_t>();
+  c.oldest = opened.first.Number<uint16_t>();
+  c.newest = VersionOf(message);
   if (!opened.first.Finished()) return InvalidArgument("the challenge has the wrong length");
+  if (c.oldest > c.newest) return InvalidArgument("the challenge has no version");
+  if (c.oldest > kDataProtocolVersion) return NoCommonVersion(c.oldest, c.newest);
   return c;
+}
+
+uint16_t NewestCommonVersion(const Challenge& challenge) {
+  return std::min(challenge.newest, kDataProtocolVersion);
 }
 
 Result<Answer> DecodeAnswer(std::span<const std::byte> message, const Challenge& challenge,
@@ -231,6 +252,7 @@ Result<Answer> DecodeAnswer(std::span<const std::byte> message, const Challenge&
   a.expected_incarnation = reader.Number<uint64_t>();
   a.self = reader.Address();
   a.user_id = reader.Number<uint32_t>();
+  a.version = VersionOf(message);
   if (!reader.Finished()) return InvalidArgument("the answer has the wrong length");
   if (a.self.incarnation == 0) return InvalidArgument("the answer has no incarnation");
   return a;
@@ -251,6 +273,9 @@ Result<Welcome> DecodeWelcome(std::span<const std::byte> message, const Answer& 
   w.cookie_address = reader.Number<uint64_t>();
   reader.Fill(w.cookie);
   if (!reader.Finished()) return InvalidArgument("the welcome has the wrong length");
+  if (VersionOf(message) != answer.version) {
+    return InvalidArgument("the welcome has another version than the answer");
+  }
   return w;
 }
 

@@ -17,7 +17,10 @@
 
 namespace millrace::net {
 
-inline constexpr uint16_t kDataProtocolVersion = 4;
+// A process speaks every version from the oldest to the newest. A connection uses the newest that
+// both sides speak. The head of a hello and the form of a challenge are the same in all versions.
+inline constexpr uint16_t kDataProtocolVersion = 5;
+inline constexpr uint16_t kDataProtocolVersionOldest = 5;
 inline constexpr size_t kNonceBytes = 32;
 inline constexpr size_t kProofBytes = 32;  // HMAC-SHA256
 // Limit of one hello message, including its length field. Bounds the memory that a stranger can
@@ -32,12 +35,14 @@ uint64_t RandomIncarnation();  // never 0
 struct Challenge {
   Nonce nonce = {};
   uint64_t incarnation = 0;  // of the accepting side
+  uint16_t oldest = kDataProtocolVersionOldest, newest = kDataProtocolVersion;  // that it speaks
 };
 struct Answer {
   Nonce nonce = {};
   uint64_t expected_incarnation = 0;  // of the accepting side
   PeerAddress self;
   uint32_t user_id = 0;
+  uint16_t version = kDataProtocolVersion;  // of this connection
 };
 // The connecting side's permissions, and how it can check that it reads the right memory.
 struct Welcome {
@@ -66,7 +71,10 @@ HelloBytes EncodeWelcome(const Welcome& welcome, const Answer& answer, const Cha
 Result<std::optional<size_t>> HelloLength(std::span<const std::byte> bytes);
 
 // REQUIRES: `message` is one whole message.
+// kFailedPrecondition: no version is spoken by both sides.
 Result<Challenge> DecodeChallenge(std::span<const std::byte> message);
+// The version for an answer to it.
+uint16_t NewestCommonVersion(const Challenge& challenge);
 Result<Answer> DecodeAnswer(std::span<const std::byte> message, const Challenge& challenge,
                             HelloSecret secret);
 Result<Welcome> DecodeWelcome(std::span<const std::byte> message, const Answer& answer,

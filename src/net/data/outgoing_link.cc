@@ -122,7 +122,8 @@ Status OutgoingLink::AnswerChallenge(std::span<const std::byte> message) {
   answer_ = {.nonce = RandomNonce(),
              .expected_incarnation = peer_.incarnation,
              .self = host_.self,
-             .user_id = host_.user_id};
+             .user_id = host_.user_id,
+             .version = NewestCommonVersion(*challenge_)};
   SendHello(EncodeAnswer(answer_, *challenge_, secret()));
   return OkStatus();
 }
