@@ -3,33 +3,28 @@
 #include <curl/curl.h>
 #include <fmt/format.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <cstring>
 #include <future>
 #include <optional>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "base/mutex.h"
-#include "net/listener.h"
+#include "base/clock.h"
+#include "net/event_loop.h"
 #include "net/tls.h"
 
 namespace millrace::net {
 namespace {
 
-using Steady = std::chrono::steady_clock;
 using CurlLong = long;  // NOLINT(google-runtime-int): libcurl's type
 
-constexpr std::chrono::milliseconds kSweepPeriod{50};
+constexpr Duration kSweepPeriod = Duration::Millis(50);
 constexpr size_t kReplyHeadBytesMax = 32 * 1024;
-constexpr size_t kEventsPerTurn = 256;
 
 struct EasyClose {
   void operator()(CURL* easy) const { curl_easy_cleanup(easy); }
@@ -40,32 +35,34 @@ struct ListFree {
 
 }  // namespace
 
-// libcurl's transfers over one epoll set. Used on the client's thread only, except for the marked
-// members.
+// libcurl's transfers on an event loop. Used on the loop's thread only.
 struct HttpClient::Hub {
+  // A socket of libcurl's. Freed by a posted function, because pending events may refer to it.
+  struct Socket : EventHandler {
+    Socket(Hub& h, int f) : hub(h), fd(f) {}
+    void OnEvents(uint32_t events) override;
+
+    Hub& hub;
+    const int fd;
+  };
+
   explicit Hub(const HttpClientOptions& o);
   ~Hub();
 
-  void Post(std::function<void()> task);  // any thread
-  void Run();
-  void Wait();
-  bool RunPosted();
-  void EndFinished();
-  void CheckDeadlines();
+  // Lets libcurl act on a socket or, with CURL_SOCKET_TIMEOUT, on its timer.
+  void Act(int fd, int ready);
+  void CheckDeadlines();  // and again after kSweepPeriod
 
   static int OnSocket(CURL*, curl_socket_t fd, int what, void* self, void* known);
   static int OnTimer(CURLM*, CurlLong timeout_ms, void* self);
 
   const HttpClientOptions options;
   CURLM* const multi = curl_multi_init();
-  UniqueFd epoll{epoll_create1(EPOLL_CLOEXEC)}, wake{eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)};
-  Steady::time_point timer = Steady::time_point::max(), next_sweep;  // the first one is due
+  EventLoop loop;
+  std::optional<EventLoop::Timer> timer;  // libcurl's
   std::unordered_map<FetchId, std::unique_ptr<Exchange>> exchanges;
   bool stopping = false;
   std::atomic<uint64_t> next_id{1};  // any thread
-  Mutex mutex;
-  std::vector<std::function<void()>> posted MR_GUARDED_BY(mutex);  // any thread
-  std::thread thread;
 };
 
 // One fetch. libcurl calls its On... functions, in which no transfer may be removed.
@@ -78,8 +75,8 @@ class HttpClient::Exchange {
   // Calls on_done and deletes the exchange.
   void End(CURLcode code) { End(StatusOf(code)); }
   void End(Status status);
-  void CheckDeadline(Steady::time_point now) {
-    if (now >= deadline_) End(Late("did not answer"));
+  void CheckDeadline(Time now) {
+    if (deadline_ && now >= *deadline_) End(Late("did not answer"));
   }
 
  private:
@@ -92,9 +89,7 @@ class HttpClient::Exchange {
     return {StatusCode::kDeadlineExceeded,
             fmt::format("{} {} in time", call_.url.ToString(), what)};
   }
-  void SetDeadline() {
-    deadline_ = Steady::now() + std::chrono::nanoseconds(hub_.options.read_timeout.ns);
-  }
+  void SetDeadline() { deadline_ = hub_.loop.Now() + hub_.options.read_timeout; }
 
   Hub& hub_;
   const FetchId id_;
@@ -103,7 +98,7 @@ class HttpClient::Exchange {
   std::unique_ptr<CURL, EasyClose> easy_{curl_easy_init()};
   std::unique_ptr<curl_slist, ListFree> lines_;
   std::array<char, CURL_ERROR_SIZE> error_ = {};
-  Steady::time_point deadline_ = Steady::time_point::max();
+  std::optional<Time> deadline_;
   int status_ = 0;
   HttpHeaders headers_;
   size_t head_bytes_ = 0, body_bytes_ = 0;
@@ -254,90 +249,52 @@ HttpClient::Hub::Hub(const HttpClientOptions& o) : options(o) {
   curl_multi_setopt(multi, CURLMOPT_TIMERDATA, this);
   curl_multi_setopt(multi, CURLMOPT_MAXCONNECTS,
                     static_cast<CurlLong>(options.idle_connections_max));
-  epoll_event event{.events = EPOLLIN, .data = {.fd = wake.get()}};
-  epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event);
 }
 
 HttpClient::Hub::~Hub() { curl_multi_cleanup(multi); }
 
+void HttpClient::Hub::Socket::OnEvents(uint32_t events) {
+  hub.Act(fd, (events & EPOLLIN ? CURL_CSELECT_IN : 0) |
+                  (events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
+                  (events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0));
+}
+
 int HttpClient::Hub::OnSocket(CURL*, curl_socket_t fd, int what, void* self, void* known) {
   Hub& hub = *static_cast<Hub*>(self);
-  epoll_event event{.events = 0, .data = {.fd = fd}};
-  if (what & CURL_POLL_IN) event.events |= EPOLLIN;
-  if (what & CURL_POLL_OUT) event.events |= EPOLLOUT;
-  const int change = what == CURL_POLL_REMOVE ? EPOLL_CTL_DEL
-                     : known == nullptr       ? EPOLL_CTL_ADD
-                                              : EPOLL_CTL_MOD;
-  epoll_ctl(hub.epoll.get(), change, fd, &event);
-  curl_multi_assign(hub.multi, fd, what == CURL_POLL_REMOVE ? nullptr : self);
+  auto* socket = static_cast<Socket*>(known);
+  if (what == CURL_POLL_REMOVE) {
+    if (socket == nullptr) return 0;
+    hub.loop.Unwatch(fd);
+    hub.loop.Post([done = std::shared_ptr<Socket>(socket)] {});
+    return 0;
+  }
+  const uint32_t events =
+      (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
+  if (socket != nullptr) {
+    hub.loop.Change(fd, events, socket);
+    return 0;
+  }
+  socket = new Socket(hub, fd);  // until libcurl removes it
+  hub.loop.Watch(fd, events, socket);
+  curl_multi_assign(hub.multi, fd, socket);
   return 0;
 }
 
 int HttpClient::Hub::OnTimer(CURLM*, CurlLong timeout_ms, void* self) {
-  static_cast<Hub*>(self)->timer = timeout_ms < 0
-                                       ? Steady::time_point::max()
-                                       : Steady::now() + std::chrono::milliseconds(timeout_ms);
+  Hub& hub = *static_cast<Hub*>(self);
+  if (hub.timer) hub.loop.Cancel(*hub.timer);
+  hub.timer.reset();
+  if (timeout_ms < 0) return 0;
+  hub.timer = hub.loop.At(hub.loop.Now() + Duration::Millis(timeout_ms), [&hub] {
+    hub.timer.reset();
+    hub.Act(CURL_SOCKET_TIMEOUT, 0);
+  });
   return 0;
 }
 
-void HttpClient::Hub::Post(std::function<void()> task) {
-  {
-    MutexLock lock(mutex);
-    posted.push_back(std::move(task));
-  }
-  eventfd_write(wake.get(), 1);
-}
-
-void HttpClient::Hub::Run() {
-  while (!stopping) {
-    Wait();
-    EndFinished();
-    CheckDeadlines();
-    RunPosted();
-  }
-  while (RunPosted()) {
-  }
-}
-
-bool HttpClient::Hub::RunPosted() {
-  std::vector<std::function<void()>> tasks;
-  {
-    MutexLock lock(mutex);
-    tasks.swap(posted);
-  }
-  for (const auto& task : tasks) task();
-  return !tasks.empty();
-}
-
-// Waits for sockets, the timer, a posted task or the next sweep, and lets libcurl act on the first
-// two.
-void HttpClient::Hub::Wait() {
-  std::array<epoll_event, kEventsPerTurn> events;
-  const auto until = std::min(timer, next_sweep) - Steady::now();
-  const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(until).count();
-  const int count = epoll_wait(epoll.get(), events.data(), events.size(),
-                               static_cast<int>(std::max<int64_t>(0, wait_ms)));
-  int running = 0;
-  for (int i = 0; i < count; ++i) {
-    const auto& [flags, data] = events[static_cast<size_t>(i)];
-    if (data.fd == wake.get()) {
-      eventfd_t ignored;
-      eventfd_read(wake.get(), &ignored);
-      continue;
-    }
-    const int ready = (flags & EPOLLIN ? CURL_CSELECT_IN : 0) |
-                      (flags & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
-                      (flags & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_ERR : 0);
-    curl_multi_socket_action(multi, data.fd, ready, &running);
-  }
-  if (Steady::now() >= timer) {
-    timer = Steady::time_point::max();
-    curl_multi_socket_action(multi, CURL_SOCKET_TIMEOUT, 0, &running);
-  }
-}
-
-void HttpClient::Hub::EndFinished() {
+void HttpClient::Hub::Act(int fd, int ready) {
   int left = 0;
+  curl_multi_socket_action(multi, fd, ready, &left);
   while (const CURLMsg* message = curl_multi_info_read(multi, &left)) {
     if (message->msg != CURLMSG_DONE) continue;
     Exchange* exchange = nullptr;
@@ -347,10 +304,9 @@ void HttpClient::Hub::EndFinished() {
 }
 
 void HttpClient::Hub::CheckDeadlines() {
-  const Steady::time_point now = Steady::now();
-  if (now < next_sweep) return;
-  next_sweep = now + kSweepPeriod;
+  const Time now = loop.Now();
   for (auto it = exchanges.begin(); it != exchanges.end();) (it++)->second->CheckDeadline(now);
+  loop.At(loop.Now() + kSweepPeriod, [this] { CheckDeadlines(); });
 }
 
 Result<std::unique_ptr<HttpClient>> HttpClient::Start(const HttpClientOptions& options) {
@@ -362,24 +318,25 @@ Result<std::unique_ptr<HttpClient>> HttpClient::Start(const HttpClientOptions& o
 }
 
 HttpClient::HttpClient(std::unique_ptr<Hub> hub) : hub_(std::move(hub)) {
-  hub_->thread = std::thread([hub = hub_.get()] { hub->Run(); });
+  hub_->loop.Start();
+  hub_->loop.Post([hub = hub_.get()] { hub->CheckDeadlines(); });
 }
 
 HttpClient::~HttpClient() {
-  hub_->Post([hub = hub_.get()] {
+  hub_->loop.Post([hub = hub_.get()] {
     hub->stopping = true;
     while (!hub->exchanges.empty()) {
       hub->exchanges.begin()->second->End(Cancelled("the HTTP client is stopping"));
     }
   });
-  hub_->thread.join();
+  hub_->loop.Stop();
 }
 
 FetchId HttpClient::Fetch(HttpCall call, FetchCallbacks callbacks) {
   const FetchId id(hub_->next_id++);
   auto exchange = std::make_shared<std::unique_ptr<Exchange>>(
       std::make_unique<Exchange>(*hub_, id, std::move(call), std::move(callbacks)));
-  hub_->Post([hub = hub_.get(), id, exchange] {
+  hub_->loop.Post([hub = hub_.get(), id, exchange] {
     Exchange& e = *hub->exchanges.emplace(id, std::move(*exchange)).first->second;
     if (hub->stopping) return e.End(Cancelled("the HTTP client is stopping"));
     if (Status begun = e.Begin(); !begun.ok()) e.End(std::move(begun));
@@ -388,7 +345,7 @@ FetchId HttpClient::Fetch(HttpCall call, FetchCallbacks callbacks) {
 }
 
 void HttpClient::Cancel(FetchId id) {
-  hub_->Post([hub = hub_.get(), id] {
+  hub_->loop.Post([hub = hub_.get(), id] {
     const auto at = hub->exchanges.find(id);
     if (at != hub->exchanges.end()) at->second->End(Cancelled("the fetch was cancelled"));
   });

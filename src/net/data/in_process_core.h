@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "net/data/event_loop.h"
+#include "net/event_loop.h"
 #include "net/data/link_host.h"
 #include "net/data/region_table.h"
 #include "net/data/shared_table.h"

@@ -7,7 +7,7 @@
 #include <functional>
 #include <memory>
 
-#include "net/data/event_loop.h"
+#include "net/event_loop.h"
 #include "net/data/hello.h"
 #include "net/data/region_table.h"
 #include "net/data/remote_memory.h"

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "net/data/event_loop.h"
+#include "net/event_loop.h"
 
 namespace millrace::net {
 

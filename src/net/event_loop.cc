@@ -1,4 +1,4 @@
-#include "net/data/event_loop.h"
+#include "net/event_loop.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

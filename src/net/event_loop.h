@@ -1,4 +1,5 @@
-// EventLoop: one thread that waits for sockets, timers and posted functions. Owned by a data plane.
+// EventLoop: one thread that waits for sockets, timers and posted functions. Owned by a data plane
+// or an HTTP client.
 #pragma once
 
 #include <atomic>
