@@ -31,11 +31,18 @@ void Check(const WeightRequest& request) {
   MR_CHECK(request.ask == WeightRequest::Ask::kList || range.begin < range.end);
 }
 
-void Check(const KvRequest& request) {
-  const stage::KvBox& box = request.box;
+void Check(const stage::KvBox& box) {
   MR_CHECK(box.layers.begin >= 0 && box.first_head >= 0 && box.first_token >= 0);
-  const bool rows = box.layers.size() == 0 && box.first_head == 0 && box.end_head == 0;
-  MR_CHECK((rows || box.layers.begin < box.layers.end) && box.first_token < box.end_token);
+  MR_CHECK(box.layers.begin < box.layers.end && box.first_head < box.end_head);
+  MR_CHECK(box.first_token < box.end_token);
+}
+
+void Check(const stage::ActivationRange& range) {
+  MR_CHECK(range.layer >= 0 && range.first_token >= 0 && range.first_token < range.end_token);
+}
+
+void Check(const KvRequest& request) {
+  std::visit([](const auto& item) { Check(item); }, request.item);
 }
 
 void TryRequest(std::span<const std::byte> bytes) {

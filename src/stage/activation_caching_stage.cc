@@ -14,8 +14,6 @@ bool Restricted(const StagePart& part) {
                              [](const SequenceView& s) { return s.only_layers.has_value(); });
 }
 
-bool IsRows(const KvBox& box) { return box.layers.size() == 0; }
-
 // The last hop must return a result for every sequence of the step, whether it ran there or not.
 void AnswerForAll(const StepPlan& asked, StepResult& result) {
   std::vector<SequenceResult> ran = std::exchange(result.sequences, {});
@@ -322,44 +320,43 @@ Status ActivationCachingStage::Compose(const Split& split, StagePart& part) {
   return OkStatus();
 }
 
-size_t ActivationCachingStage::KvBytes(const KvBox& box) const {
-  if (!IsRows(box)) return WrappedStage::KvBytes(box);
-  return static_cast<size_t>(box.end_token - box.first_token) * row_bytes();
-}
-
-bool ActivationCachingStage::HoldsActivations(PipelineId id, int layer,
-                                              std::span<const BlockIndex> blocks, int first_token,
-                                              int end_token) const {
+bool ActivationCachingStage::HoldsActivations(PipelineId id, const ActivationRange& range,
+                                              std::span<const BlockIndex> blocks) const {
   const std::shared_ptr<Pipeline> pipeline = Find(id);
-  const std::shared_ptr<ActivationCache> rows = pipeline ? pipeline->ActivationsAt(layer) : nullptr;
-  return rows && rows->Holds(blocks, first_token, end_token);
+  const auto rows = pipeline ? pipeline->ActivationsAt(range.layer) : nullptr;
+  return rows && rows->Holds(blocks, range.first_token, range.end_token);
 }
 
-Status ActivationCachingStage::ReadKv(PipelineId id, const KvBox& box,
-                                      std::span<const BlockIndex> blocks,
-                                      std::span<std::byte> out) const {
-  if (!IsRows(box)) return WrappedStage::ReadKv(id, box, blocks, out);
+Status ActivationCachingStage::ReadActivations(PipelineId id, const ActivationRange& range,
+                                               std::span<const BlockIndex> blocks,
+                                               std::span<std::byte> out) const {
   const std::shared_ptr<Pipeline> pipeline = Find(id);
   if (!pipeline) return NotFound(fmt::format("pipeline {} is not open", id.value()));
-  const std::shared_ptr<ActivationCache> rows = pipeline->ActivationsAt(box.layers.end);
-  if (rows && rows->Read(blocks, box.first_token, box.end_token, out)) return OkStatus();
+  const std::shared_ptr<ActivationCache> rows = pipeline->ActivationsAt(range.layer);
+  if (rows && rows->Read(blocks, range.first_token, range.end_token, out)) return OkStatus();
   return FailedPrecondition(fmt::format("pipeline {}: the activations of {} tokens are not cached",
-                                        id.value(), box.end_token));
+                                        id.value(), range.end_token));
 }
 
-// Imported KV arrives before its activations, if they come at all. These usually belong to a
-// pipeline that is about to be closed, so until then twice the budget may be used.
+// Imported activations usually belong to a pipeline that is about to be closed, so until then twice
+// the budget may be used.
+Status ActivationCachingStage::WriteActivations(PipelineId id, const ActivationRange& range,
+                                                std::span<const BlockIndex> blocks,
+                                                std::span<const std::byte> in) {
+  const std::shared_ptr<Pipeline> pipeline = Find(id);
+  if (!pipeline) return NotFound(fmt::format("pipeline {} is not open", id.value()));
+  if (auto rows = pipeline->MakeActivationsAt(range.layer))
+    rows->Put(blocks, range.first_token, in, 2);
+  return OkStatus();
+}
+
+// Imported KV arrives before its activations, if they come at all.
 Status ActivationCachingStage::WriteKv(PipelineId id, const KvBox& box,
                                        std::span<const BlockIndex> blocks,
                                        std::span<const std::byte> in) {
+  MR_RETURN_IF_ERROR(WrappedStage::WriteKv(id, box, blocks, in));
   const std::shared_ptr<Pipeline> pipeline = Find(id);
-  if (!IsRows(box)) MR_RETURN_IF_ERROR(WrappedStage::WriteKv(id, box, blocks, in));
   if (!pipeline) return NotFound(fmt::format("pipeline {} is not open", id.value()));
-  if (IsRows(box)) {
-    if (auto rows = pipeline->MakeActivationsAt(box.layers.end))
-      rows->Put(blocks, box.first_token, in, 2);
-    return OkStatus();
-  }
   for (int layer = box.layers.begin + 1; layer <= box.layers.end; ++layer) {
     if (auto rows = pipeline->ActivationsAt(layer))
       rows->End(blocks, box.first_token, box.end_token);

@@ -39,14 +39,16 @@ class ActivationCachingStage : public WrappedStage {
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
   void ClosePipeline(PipelineId pipeline) override;
   Status Run(std::span<StagePart> parts) override;
-  size_t KvBytes(const KvBox& box) const override;
-  // Boxes without layers: kFailedPrecondition if the activations are not cached.
-  Status ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
-                std::span<std::byte> out) const override;
   Status WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                  std::span<const std::byte> in) override;
-  bool HoldsActivations(PipelineId pipeline, int layer, std::span<const BlockIndex> blocks,
-                        int first_token, int end_token) const override;
+  Status ReadActivations(PipelineId pipeline, const ActivationRange& range,
+                         std::span<const BlockIndex> blocks,
+                         std::span<std::byte> out) const override;
+  Status WriteActivations(PipelineId pipeline, const ActivationRange& range,
+                          std::span<const BlockIndex> blocks,
+                          std::span<const std::byte> in) override;
+  bool HoldsActivations(PipelineId pipeline, const ActivationRange& range,
+                        std::span<const BlockIndex> blocks) const override;
 
   // Run in steps, for a caller that runs the wrapped stage itself: Enter returns what to run first,
   // Next what to run after that (nothing: done), and the last one handles the outputs. `parts` as

@@ -201,7 +201,7 @@ TEST(ActivationCachingStageTest, ActivationsWithinAStageAreCachedAtOtherCuts) {
   };
   const auto activations_at = [&](Stage& stage, int layer) {
     std::vector<std::byte> rows(tokens.size() * stage.row_bytes());
-    EXPECT_TRUE(stage.ReadKv(PipelineId(1), {{layer, layer}, 0, 0, 0, 6}, plan.blocks, rows).ok());
+    EXPECT_TRUE(stage.ReadActivations(PipelineId(1), {layer, 0, 6}, plan.blocks, rows).ok());
     return rows;
   };
   const auto whole = open({0, 6}, {2, 3, 5}), two = open({0, 2}, {2}), five = open({0, 5}, {3, 5});
@@ -225,7 +225,7 @@ TEST(ActivationCachingStageTest, ActivationsWithinAStageAreCachedAtOtherCuts) {
       ASSERT_TRUE(
           whole->WriteKv(PipelineId(1), {{0, 6}, 0, kModel.heads, 0, 6}, plan.blocks, nothing)
               .ok());
-      EXPECT_FALSE(whole->HoldsActivations(PipelineId(1), 3, plan.blocks, 0, 1)) << "of other KV";
+      EXPECT_FALSE(whole->HoldsActivations(PipelineId(1), {3, 0, 1}, plan.blocks)) << "of other KV";
     }
     again.sequences[0].only_layers = only;
     run(*whole, again);
@@ -256,18 +256,18 @@ TEST(ActivationCachingStageTest, ImportedKvDropsTheActivationsOfItsBlocks) {
   ASSERT_TRUE(stage.Run({&part, 1}).ok());
   ASSERT_TRUE(part.result.error.ok()) << part.result.error.ToString();
   const std::vector<BlockIndex> blocks = {2, 0};
-  EXPECT_TRUE(stage.HoldsActivations(pipeline, 2, blocks, 0, 6));
-  EXPECT_FALSE(stage.HoldsActivations(pipeline, 2, blocks, 0, 7));
+  EXPECT_TRUE(stage.HoldsActivations(pipeline, {2, 0, 6}, blocks));
+  EXPECT_FALSE(stage.HoldsActivations(pipeline, {2, 0, 7}, blocks));
   std::vector<std::byte> rows(6 * stage.row_bytes());
-  ASSERT_TRUE(stage.ReadKv(pipeline, {{2, 2}, 0, 0, 0, 6}, blocks, rows).ok());
+  ASSERT_TRUE(stage.ReadActivations(pipeline, {2, 0, 6}, blocks, rows).ok());
   EXPECT_EQ(rows, part.output);
 
   const KvBox box{{0, 2}, 0, kModel.heads, 5, 6};
   ASSERT_TRUE(
       stage.WriteKv(pipeline, box, blocks, std::vector<std::byte>(stage.KvBytes(box))).ok());
-  EXPECT_TRUE(stage.HoldsActivations(pipeline, 2, blocks, 0, 5));
-  EXPECT_FALSE(stage.HoldsActivations(pipeline, 2, blocks, 0, 6));
-  EXPECT_EQ(stage.ReadKv(pipeline, {{2, 2}, 0, 0, 0, 6}, blocks, rows).code(),
+  EXPECT_TRUE(stage.HoldsActivations(pipeline, {2, 0, 5}, blocks));
+  EXPECT_FALSE(stage.HoldsActivations(pipeline, {2, 0, 6}, blocks));
+  EXPECT_EQ(stage.ReadActivations(pipeline, {2, 0, 6}, blocks, rows).code(),
             StatusCode::kFailedPrecondition);
   EXPECT_EQ(stage.kept_bytes(), 2 * 4 * stage.row_bytes());
   stage.ClosePipeline(pipeline);

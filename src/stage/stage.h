@@ -6,13 +6,14 @@
 // A batch is the steps that have arrived. They may be of several pipelines that enter and leave at
 // different layers (Helix section 5, partial inference); rows at the same layer run together.
 //
-// Used by one thread at a time, except ReadKv and WriteKv: any thread, on blocks that no running
-// batch writes (the ledger pins them).
+// Used by one thread at a time, except reads and writes of KV and activations: any thread, on
+// blocks that no running batch writes (the ledger pins them).
 #pragma once
 
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -80,13 +81,21 @@ struct StagePart {
   }
 };
 
-// A box of one pipeline's KV, the unit of transfers. Without layers, [e, e), and without heads: the
-// activations that entered layer e, if they are cached (activation_caching_stage.h).
+// A box of one pipeline's KV.
 struct KvBox {
   LayerRange layers;                 // within the pipeline's at this stage
   int first_head = 0, end_head = 0;  // of the whole model's KV heads, within this rank's
   int first_token = 0, end_token = 0;
+  friend bool operator==(const KvBox&, const KvBox&) = default;
 };
+// Activations that entered a layer, if they are cached (activation_caching_stage.h).
+struct ActivationRange {
+  int layer = 0;
+  int first_token = 0, end_token = 0;
+  friend bool operator==(const ActivationRange&, const ActivationRange&) = default;
+};
+// The unit of transfers.
+using TransferItem = std::variant<KvBox, ActivationRange>;
 
 class Stage {
  public:
@@ -116,10 +125,37 @@ class Stage {
                         std::span<std::byte> out) const = 0;
   virtual Status WriteKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,
                          std::span<const std::byte> in) = 0;
-  // Whether the activations that entered `layer` are cached for all these tokens.
-  virtual bool HoldsActivations(PipelineId, int /*layer*/, std::span<const BlockIndex>,
-                                int /*first_token*/, int /*end_token*/) const {
+  // [tokens, row_bytes()]. kFailedPrecondition: they are not cached.
+  virtual Status ReadActivations(PipelineId, const ActivationRange&, std::span<const BlockIndex>,
+                                 std::span<std::byte> /*out*/) const {
+    return FailedPrecondition("this stage caches no activations");
+  }
+  // The stage may drop them.
+  virtual Status WriteActivations(PipelineId, const ActivationRange&, std::span<const BlockIndex>,
+                                  std::span<const std::byte> /*in*/) {
+    return OkStatus();
+  }
+  // Whether all of them are cached.
+  virtual bool HoldsActivations(PipelineId, const ActivationRange&,
+                                std::span<const BlockIndex>) const {
     return false;
+  }
+
+  // Of either kind of item.
+  size_t Bytes(const TransferItem& item) const {
+    if (const auto* box = std::get_if<KvBox>(&item)) return KvBytes(*box);
+    const auto& activations = std::get<ActivationRange>(item);
+    return static_cast<size_t>(activations.end_token - activations.first_token) * row_bytes();
+  }
+  Status Read(PipelineId pipeline, const TransferItem& item, std::span<const BlockIndex> blocks,
+              std::span<std::byte> out) const {
+    if (const auto* box = std::get_if<KvBox>(&item)) return ReadKv(pipeline, *box, blocks, out);
+    return ReadActivations(pipeline, std::get<ActivationRange>(item), blocks, out);
+  }
+  Status Write(PipelineId pipeline, const TransferItem& item, std::span<const BlockIndex> blocks,
+               std::span<const std::byte> in) {
+    if (const auto* box = std::get_if<KvBox>(&item)) return WriteKv(pipeline, *box, blocks, in);
+    return WriteActivations(pipeline, std::get<ActivationRange>(item), blocks, in);
   }
 };
 

@@ -231,29 +231,27 @@ class Way {
     if (both.size() == 0) return;
     const std::vector<BlockIndex>& blocks =
         left_.at(pull.id).kv[static_cast<size_t>(pull.index)].blocks;
-    CopyBox(*left_hops_[left], *hops_[hop],
-            {both, 0, kModel.heads, pull.first_token, pull.end_token}, blocks, pull.blocks);
+    Copy(*left_hops_[left], *hops_[hop],
+         KvBox{both, 0, kModel.heads, pull.first_token, pull.end_token}, blocks, pull.blocks);
     for (int l = both.begin; l < both.end; ++l) has[static_cast<size_t>(l)] = true;
     if (both.end != from.end || both.end == kModel.num_layers) return;
     const bool computes_behind = !left_hops_[left + 1];
     if (both.end != to.end && !computes_behind) return;
-    CopyBox(*left_hops_[left], *hops_[hop],
-            {{both.end, both.end}, 0, 0, pull.first_token, pull.end_token}, blocks, pull.blocks);
-    if (hops_[hop]->HoldsActivations(pipeline_, both.end, pull.blocks, pull.first_token,
-                                     pull.end_token)) {
-      rows.insert(both.end);
-    }
+    const ActivationRange activations{both.end, pull.first_token, pull.end_token};
+    Copy(*left_hops_[left], *hops_[hop], activations, blocks, pull.blocks);
+    if (hops_[hop]->HoldsActivations(pipeline_, activations, pull.blocks)) rows.insert(both.end);
   }
 
-  void CopyBox(const Stage& source, Stage& stage, const KvBox& box,
-               const std::vector<BlockIndex>& from, const std::vector<BlockIndex>& to) {
-    if (box.first_token == box.end_token) return;
-    std::vector<std::byte> bytes(stage.KvBytes(box));
-    if (!source.ReadKv(*left_pipeline_, box, from, bytes).ok()) {
-      EXPECT_EQ(box.layers.size(), 0) << "KV must exist, activations need not";
+  void Copy(const Stage& source, Stage& stage, const TransferItem& item,
+            const std::vector<BlockIndex>& from, const std::vector<BlockIndex>& to) {
+    std::vector<std::byte> bytes(stage.Bytes(item));
+    if (bytes.empty()) return;
+    if (!source.Read(*left_pipeline_, item, from, bytes).ok()) {
+      EXPECT_TRUE(std::holds_alternative<ActivationRange>(item))
+          << "KV must exist, activations need not";
       return;
     }
-    const Status written = stage.WriteKv(pipeline_, box, to, bytes);
+    const Status written = stage.Write(pipeline_, item, to, bytes);
     EXPECT_TRUE(written.ok()) << written.ToString();
   }
 

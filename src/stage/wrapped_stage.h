@@ -33,9 +33,19 @@ class WrappedStage : public Stage {
                  std::span<const std::byte> in) override {
     return inner_->WriteKv(pipeline, box, blocks, in);
   }
-  bool HoldsActivations(PipelineId pipeline, int layer, std::span<const BlockIndex> blocks,
-                        int first_token, int end_token) const override {
-    return inner_->HoldsActivations(pipeline, layer, blocks, first_token, end_token);
+  Status ReadActivations(PipelineId pipeline, const ActivationRange& range,
+                         std::span<const BlockIndex> blocks,
+                         std::span<std::byte> out) const override {
+    return inner_->ReadActivations(pipeline, range, blocks, out);
+  }
+  Status WriteActivations(PipelineId pipeline, const ActivationRange& range,
+                          std::span<const BlockIndex> blocks,
+                          std::span<const std::byte> in) override {
+    return inner_->WriteActivations(pipeline, range, blocks, in);
+  }
+  bool HoldsActivations(PipelineId pipeline, const ActivationRange& range,
+                        std::span<const BlockIndex> blocks) const override {
+    return inner_->HoldsActivations(pipeline, range, blocks);
   }
   const std::shared_ptr<Stage>& inner() const { return inner_; }
 

@@ -4,16 +4,16 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <utility>
 
+#include "base/check.h"
 #include "base/rng.h"
-#include "cluster/transfer/kv_rectangles.h"
 
 namespace millrace::cluster {
 namespace {
 
-constexpr std::chrono::seconds kSourceLimit{1};  // how long a pull waits for its source
+// Messages arrive in order, so a source that does not know the KV yet never will.
+constexpr KvPullLimits kPullLimits = {.part = Duration::Seconds(1), .export_delay = {}};
 
 }  // namespace
 
@@ -55,10 +55,9 @@ LocalCluster::~LocalCluster() {
     std::ranges::copy(dead_members_, std::back_inserter(members));
   }
   for (const auto& member : members) member->host->Close();
-  for (const auto& member : members) {
-    member->inbox.reset();
-    member->pulls.reset();
-  }
+  for (const auto& member : members) member->inbox.reset();
+  for (const auto& member : members) member->server.reset();
+  for (const auto& member : members) member->kv.reset();  // ends its pulls, which call the host
   for (const auto& member : members) member->host.reset();
   to_host_.reset();
   host_.reset();
@@ -146,36 +145,22 @@ WorkerLinks LocalCluster::LinksFor(const std::weak_ptr<Member>& self) {
     });
     return OkStatus();
   };
-  links.start_pull = [this, self](ShardId, LayerRange layers,
-                                  const std::shared_ptr<stage::Stage>& stage, const PullKv& pull) {
+  links.start_pull = [self](ShardId, LayerRange layers, const std::shared_ptr<stage::Stage>& stage,
+                            const PullKv& pull) {
     const auto member = self.lock();
     if (!member) return;
-    PutTo(member, [this, member = member.get(), layers, stage, pull] {
-      member->pulls->Put([this, member, layers, stage, pull] {
-        Pull(Find(member->connection), layers, stage, pull);
-      });
-    });
+    member->kv->Pull(layers, stage, pull,
+                     [m = member.get()](PullDone done) { m->host->PullEnded(done); });
   };
-  links.export_kv = [this, self](ShardId, LayerRange layers,
-                                 const std::shared_ptr<stage::Stage>& stage, const ExportKv& kv) {
-    const auto member = self.lock();
-    if (!member) return;
-    MutexLock lock(mutex_);
-    member->kv.Sweep(clock_.Now());
-    // A failure is counted, and the pulls of this KV fail.
-    (void)member->kv.Export(layers, stage, kv, clock_.Now());
+  links.export_kv = [self](ShardId, LayerRange layers, const std::shared_ptr<stage::Stage>& stage,
+                           const ExportKv& kv) {
+    if (const auto member = self.lock()) member->kv->Export(layers, stage, kv);
   };
-  links.unexport_kv = [this, self](const KvHandle& handle) {
-    const auto member = self.lock();
-    if (!member) return;
-    MutexLock lock(mutex_);
-    member->kv.Release(handle);
+  links.unexport_kv = [self](const KvHandle& handle) {
+    if (const auto member = self.lock()) member->kv->Release(handle);
   };
-  links.pipeline_closed = [this, self](PipelineId pipeline) {
-    const auto member = self.lock();
-    if (!member) return;
-    MutexLock lock(mutex_);
-    member->kv.ClosePipeline(pipeline);
+  links.pipeline_closed = [self](PipelineId pipeline) {
+    if (const auto member = self.lock()) member->kv->PipelineClosed(pipeline);
   };
   links.end_session = [this, self](const std::string& reason, bool for_good) {
     const auto member = self.lock();
@@ -194,9 +179,11 @@ void LocalCluster::AddWorker(Join join, ShardLoader loader) {
     join.address.incarnation = Incarnation(seed | 1);
     member->join = join;
   }
+  member->kv = std::make_unique<KvExchange>(clock_, kPullLimits);
+  member->kv->Use(LinkOf(member));
   member->host = std::make_unique<WorkerHost>(WorkerCoreOptions{std::move(join)}, std::move(loader),
                                               LinksFor(member), clock_);
-  member->pulls = std::make_unique<Mailbox>();
+  member->server = std::make_unique<Mailbox>();
   member->inbox = std::make_unique<Mailbox>();
   {
     MutexLock lock(mutex_);
@@ -229,7 +216,7 @@ void LocalCluster::End(const std::shared_ptr<Member>& dead, const std::string& r
   }
   // Closing ends its groups. The inbox cannot do this, because the worker's own threads may be
   // running the inbox now.
-  dead->pulls->Put([dead = dead.get()] { dead->host->Close(); });
+  dead->server->Put([dead = dead.get()] { dead->host->Close(); });
   to_host_->Put([this, from = dead->connection, reason] {
     host_->ConnectionLost(from, Unavailable(reason));
   });
@@ -261,70 +248,34 @@ WorkerHost* LocalCluster::worker(const std::string& name) {
 size_t LocalCluster::exported_kv() {
   MutexLock lock(mutex_);
   size_t count = 0;
-  for (const auto& [id, member] : members_) count += member->kv.size();
+  for (const auto& [id, member] : members_) count += member->kv->counters().exposed;
   return count;
 }
 
-void LocalCluster::Pull(const std::shared_ptr<Member>& member, LayerRange layers,
-                        const std::shared_ptr<stage::Stage>& stage, const PullKv& pull) {
-  if (!member) return;
-  PullDone done{.transfer = pull.transfer};
-  if (!stage) done.status = FailedPrecondition("the pipeline's weights were unloaded");
-  const Time start = clock_.Now();
-  if (done.status.ok()) {
-    done.status = PullPieces(*member, layers, *stage, pull, done.bytes);
-    done.activations = stage->HoldsActivations(pull.pipeline, layers.end, pull.blocks,
-                                               pull.first_token, pull.end_token);
-  }
-  done.seconds = (clock_.Now() - start).seconds();
-  member->host->PullEnded(done);
-}
-
-Status LocalCluster::PullPieces(const Member& member, LayerRange layers, stage::Stage& stage,
-                                const PullKv& pull, int64_t& bytes) {
-  if (pull.first_token == pull.end_token) return OkStatus();
-  std::vector<KvHolder> holders;
-  for (const KvSource& source : pull.sources) holders.push_back({source.layers, source.rank, true});
-  const auto [first, end] = stage.kv_heads();
-  MR_ASSIGN_OR_RETURN(const std::vector<KvPiece> pieces,
-                      CoverKv({layers, first, end, pull.first_token, pull.end_token}, holders,
-                              stage.model_kv_heads()));
-  for (const KvPiece& piece : pieces) {
-    const KvSource& source = pull.sources[piece.source];
-    std::vector<std::byte> data(stage.KvBytes(piece.box));
-    MR_RETURN_IF_ERROR(ReadFrom(source, piece.box, data));
-    MR_RETURN_IF_ERROR(stage.WriteKv(pull.pipeline, piece.box, pull.blocks, data));
-    if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
-  }
-  if (const auto activations = ActivationsToPull(layers, pull, member.join.address.incarnation)) {
-    std::vector<std::byte> data(stage.KvBytes(activations->box));
-    const KvSource& source = pull.sources[activations->source];
-    if (!ReadFrom(source, activations->box, data).ok()) return OkStatus();
-    if (source.from.incarnation != member.join.address.incarnation) bytes += std::ssize(data);
-    return stage.WriteKv(pull.pipeline, activations->box, pull.blocks, data);
-  }
-  return OkStatus();
-}
-
-Status LocalCluster::ReadFrom(const KvSource& source, const stage::KvBox& box,
-                              std::span<std::byte> out) {
-  const auto owner = Find(source.from.incarnation);
-  if (!owner) return Unavailable("the source worker is gone");
-  // The source was told to export the KV before this pull was ordered. Once its queue as of now has
-  // run, it either holds the KV or never will.
-  const auto done = std::make_shared<std::promise<void>>();
-  PutTo(owner, [done] { done->set_value(); });
-  if (done->get_future().wait_for(kSourceLimit) != std::future_status::ready) {
-    return Unavailable("the source worker does not answer");
-  }
-  MutexLock lock(mutex_);
-  MR_ASSIGN_OR_RETURN(const KvReadLease lease,
-                      owner->kv.BeginPull(source.handle, box, clock_.Now()));
-  lock.unlock();
-  const Status read = lease.Read(box, out);
-  lock.lock();
-  const Status held = owner->kv.EndPull(lease.ticket);
-  return read.ok() ? held : read;
+// Another exchange of this process as the source of a pull. The ask is a message to the source, so
+// it arrives after the one that exports the KV. The source reads on its server's thread, because a
+// thread that holds the controller's lock may be running the inbox. `done` owns the buffer `to`,
+// and members live as long as the cluster, so the reader may end its pull or be killed meanwhile.
+// A worker that hangs gets no answer.
+KvLink LocalCluster::LinkOf(const std::shared_ptr<Member>& member) {
+  const auto ask = [this, self = std::weak_ptr(member)](
+                       const KvSource& source, const stage::TransferItem& item,
+                       std::span<std::byte> to, std::function<void(Status, uint64_t)> done) {
+    const auto owner = Find(source.from.incarnation);
+    if (!owner) return done(Unavailable("the source worker is gone"), 0);
+    if (Silent(self)) return;
+    PutTo(owner, [owner = owner.get(), handle = source.handle, item, to, done = std::move(done)] {
+      owner->server->Put([owner, handle, item, to, done] {
+        Status served = owner->kv->Serve(handle, item, [&](size_t bytes) {
+          MR_CHECK(bytes == to.size()) << "the workers of a cluster have one model";
+          return to;
+        });
+        done(std::move(served), to.size());
+      });
+    });
+  };
+  const WorkerAddress& address = member->join.address;
+  return {.self = {address.incarnation, address.host_id}, .ask = ask};
 }
 
 void LocalCluster::SendHeartbeats() {

@@ -5,8 +5,8 @@
 // Messages between two members arrive in order; activations are not copied. The messages of a step
 // do not change threads: the thread that computed a batch delivers the result to the controller and
 // the controller's reply to the worker. Other messages run on one thread per worker and one for the
-// controller. Each receiving worker has another thread for pulls, because a pull that waits for its
-// source must not delay a message that another source waits for.
+// controller. KV moves between the workers' exchanges (cluster/transfer/kv_exchange.h): an ask is a
+// message to the source, which reads the KV on a thread of its own.
 #pragma once
 
 #include <deque>
@@ -21,7 +21,7 @@
 #include "base/mailbox.h"
 #include "base/mutex.h"
 #include "cluster/runtime/controller_host.h"
-#include "cluster/transfer/kv_exports.h"
+#include "cluster/transfer/kv_exchange.h"
 #include "cluster/worker/worker_host.h"
 
 namespace millrace::cluster {
@@ -49,10 +49,10 @@ class LocalCluster {
     ConnectionId connection;
     bool hung = false;                           // guarded by LocalCluster::mutex_
     std::deque<std::function<void()>> withheld;  // while hung; guarded by LocalCluster::mutex_
-    KvExports kv;                                // guarded by LocalCluster::mutex_
+    std::unique_ptr<KvExchange> kv;
     std::unique_ptr<WorkerHost> host;
-    std::unique_ptr<Mailbox> pulls;
-    std::unique_ptr<Mailbox> inbox;  // last: its work uses the members above
+    std::unique_ptr<Mailbox> server;  // answers pulls, and closes the host of a dead worker
+    std::unique_ptr<Mailbox> inbox;   // last: its work uses the members above
   };
 
   explicit LocalCluster(const Clock& clock) : clock_(clock) {}
@@ -65,11 +65,7 @@ class LocalCluster {
                   Mailbox::Wake wake = Mailbox::Wake::kYes);
   bool Silent(const std::weak_ptr<Member>& self);
   WorkerLinks LinksFor(const std::weak_ptr<Member>& member);
-  void Pull(const std::shared_ptr<Member>& member, LayerRange layers,
-            const std::shared_ptr<stage::Stage>& stage, const PullKv& pull);
-  Status PullPieces(const Member& member, LayerRange layers, stage::Stage& stage,
-                    const PullKv& pull, int64_t& bytes);
-  Status ReadFrom(const KvSource& source, const stage::KvBox& box, std::span<std::byte> out);
+  KvLink LinkOf(const std::shared_ptr<Member>& member);
   void SendHeartbeats();
 
   const Clock& clock_;

@@ -62,6 +62,7 @@ WorkerProcess::~WorkerProcess() {
 // because its Join contains the addresses of the planes.
 Status WorkerProcess::Open() {
   exchange_ = std::make_unique<KvExchange>(clock_);
+  kv_plane_ = std::make_unique<KvPlane>(*exchange_);
   net::TcpDataPlaneOptions data;
   data.host = options_.data_host;
   data.port = options_.data_port;
@@ -84,7 +85,7 @@ Status WorkerProcess::Open() {
     return ServePull(request);
   };
   MR_ASSIGN_OR_RETURN(data_, net::StartTcpDataPlane(std::move(data), std::move(events)));
-  exchange_->Use(data_.get());
+  kv_plane_->Use(data_.get());
   if (options_.weights) options_.weights->Use(data_.get());
 
   PeerStepsOptions peers;
@@ -151,7 +152,7 @@ void WorkerProcess::OnActivations(std::span<const std::byte> key, net::Payload p
 
 Result<net::PullSource> WorkerProcess::ServePull(std::span<const std::byte> bytes) {
   MR_ASSIGN_OR_RETURN(const PullRequest request, DecodePullRequest(bytes));
-  if (const auto* kv = std::get_if<KvRequest>(&request)) return exchange_->Serve(*kv);
+  if (const auto* kv = std::get_if<KvRequest>(&request)) return kv_plane_->Serve(*kv);
   if (!options_.weights) return NotFound("this worker has no weights to copy");
   return options_.weights->Serve(std::get<WeightRequest>(request));
 }

@@ -19,6 +19,7 @@
 #include "cluster/link/link_security.h"
 #include "cluster/link/peer_steps.h"
 #include "cluster/transfer/kv_exchange.h"
+#include "cluster/transfer/kv_plane.h"
 #include "cluster/transfer/weight_exchange.h"
 #include "cluster/worker/worker_host.h"
 #include "net/data_plane.h"
@@ -77,6 +78,7 @@ class WorkerProcess {
   Incarnation incarnation_;
   std::atomic<uint64_t> term_{0};
   std::unique_ptr<KvExchange> exchange_;
+  std::unique_ptr<KvPlane> kv_plane_;
   std::unique_ptr<WorkerHost> host_;
   std::unique_ptr<net::DataPlane> data_;
   std::unique_ptr<PeerSteps> peers_;

@@ -1,16 +1,15 @@
-// KvExchange: a worker's side of KV transfers over the data plane. It serves the KV that the
-// controller has exported, and pulls the KV that the controller orders. The controller owns the
-// blocks and keeps them pinned; the exchange only reads and writes them. KvExports tracks what may
-// be read.
+// KvExchange: a worker's side of KV transfers. It serves the KV that the controller has exported,
+// and runs the pulls that the controller orders. The controller owns the blocks and keeps them
+// pinned; the exchange only reads and writes them. KvExports tracks what may be read, KvPull runs a
+// pull.
 //
-// A pull names a pipeline, an unguessable handle and a box of at most kPullChunkBytes. The data
-// plane verifies each chunk's checksum. KV that is not exported, no longer exported or not exported
-// that far is not served. Pulls run outside the path of steps, in order, on two threads: one for
-// pulls that a request waits for, and one for background pulls. KV that the worker itself holds is
-// copied.
+// A pull names a pipeline, an unguessable handle and an item of at most kPullChunkBytes. KV that is
+// not exported, no longer exported or not exported that far is not served. Pulls run outside the
+// path of steps, in order, on two threads: one for pulls that a request waits for, and one for
+// background pulls. KV that the worker itself holds is copied. Other workers are reached through a
+// link: a data plane (kv_plane.h) or, within a process, the other exchange.
 //
-// Owned by the worker process; any thread may call it. The data plane is set after creation,
-// because it serves pulls through this object.
+// Owned by the worker; any thread may call it.
 #pragma once
 
 #include <functional>
@@ -22,14 +21,13 @@
 #include "base/mailbox.h"
 #include "base/mutex.h"
 #include "cluster/transfer/kv_exports.h"
-#include "cluster/transfer/kv_rectangles.h"
-#include "cluster/transfer/pull_messages.h"
-#include "cluster/transfer/staging_pool.h"
+#include "cluster/transfer/kv_pull.h"
 #include "core/worker_messages.h"
-#include "net/data_plane.h"
 #include "stage/stage.h"
 
 namespace millrace::cluster {
+
+class PullAnswers;
 
 struct KvExchangeCounters {
   KvExportsCounters exports;
@@ -40,16 +38,30 @@ struct KvExchangeCounters {
   uint64_t copied_bytes = 0;  // copied on this worker; not in pulled_bytes
 };
 
+// How an exchange reaches those of other workers.
+struct KvLink {
+  KvReader self;
+  // Asks the source for an item. `done` is called once, on any thread, with the number of bytes
+  // written to `to`, which lives until then.
+  std::function<void(const KvSource& source, const stage::TransferItem& item,
+                     std::span<std::byte> to, std::function<void(Status, uint64_t)> done)>
+      ask;
+};
+
 class KvExchange {
  public:
-  explicit KvExchange(const Clock& clock) : clock_(clock) {}
-  void Use(net::DataPlane* plane) { plane_ = plane; }  // call before any pull or serve
+  explicit KvExchange(const Clock& clock, const KvPullLimits& limits = {})
+      : clock_(clock), limits_(limits) {}
+  void Use(KvLink link) { link_ = std::move(link); }  // call before any pull
 
   void Export(LayerRange layers, std::shared_ptr<stage::Stage> stage, const ExportKv& kv);
   void Release(const KvHandle& handle);
   void PipelineClosed(PipelineId pipeline);
 
-  Result<net::PullSource> Serve(const KvRequest& request);
+  // Reads an exported item for another worker into room for as many bytes. Fails if the owner takes
+  // the KV back meanwhile. kNotFound: as KvExports::BeginPull.
+  using RoomFor = std::function<std::span<std::byte>(size_t bytes)>;
+  Status Serve(const KvHandle& handle, const stage::TransferItem& item, const RoomFor& room);
 
   // Pulls into the blocks of `pull`; `done` is called once, on one of the exchange's threads.
   void Pull(LayerRange layers, std::shared_ptr<stage::Stage> stage, const PullKv& pull,
@@ -58,24 +70,16 @@ class KvExchange {
   KvExchangeCounters counters();
 
  private:
-  using RoomFor = std::function<std::span<std::byte>(size_t bytes)>;
-  Status Read(const KvHandle& handle, const stage::KvBox& box, const RoomFor& room);
-  Result<net::PullSource> ServeBox(const KvHandle& handle, const stage::KvBox& box);
-  bool IsLocal(const KvSource& source) const;
-  Result<std::vector<KvPiece>> PiecesFor(LayerRange layers, const stage::Stage& stage,
-                                         const PullKv& pull) const;
-  Status PullPieces(stage::Stage& stage, const PullKv& pull, const std::vector<KvPiece>& pieces,
-                    int64_t& bytes);
-  Status CopyLocal(stage::Stage& stage, const PullKv& pull, const KvPiece& piece);
-  void PullActivations(LayerRange layers, stage::Stage& stage, const PullKv& pull, int64_t& bytes);
-  bool MayBeExportedSoon(const Status& status, Time deadline) const;
+  Status Read(const KvHandle& handle, const stage::TransferItem& item, const RoomFor& room);
+  PullDone Run(KvPull pull);
+  void Ask(const KvAsk& ask, const std::shared_ptr<PullAnswers>& answers);
 
   const Clock& clock_;
-  net::DataPlane* plane_ = nullptr;
-  mutable Mutex mutex_;
+  const KvPullLimits limits_;
+  KvLink link_;
+  Mutex mutex_;
   KvExports exports_ MR_GUARDED_BY(mutex_);
   KvExchangeCounters counters_ MR_GUARDED_BY(mutex_);
-  StagingPool staging_{kPullChunkBytes};
   Mailbox puller_, background_puller_;
 };
 

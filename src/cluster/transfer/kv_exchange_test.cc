@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/rng.h"
+#include "cluster/transfer/kv_plane.h"
 #include "cluster/transfer/staging_pool.h"
 #include "stage/activation_caching_stage.h"
 #include "stage/hash_stage.h"
@@ -32,10 +33,10 @@ struct Node {
     net::DataPlaneEvents events;
     events.on_pull = [this](const net::PeerAddress&, std::span<const std::byte> request) {
       before_serving();
-      return exchange.Serve(std::get<KvRequest>(*DecodePullRequest(request)));
+      return kv_plane.Serve(std::get<KvRequest>(*DecodePullRequest(request)));
     };
     plane = std::move(*net::StartTcpDataPlane(std::move(options), std::move(events)));
-    exchange.Use(plane.get());
+    kv_plane.Use(plane.get());
   }
   ~Node() { plane->Stop(); }
 
@@ -58,6 +59,7 @@ struct Node {
   const SteadyClock clock;
   std::function<void()> before_serving = [] {};
   KvExchange exchange{clock};
+  KvPlane kv_plane{exchange};
   std::shared_ptr<stage::HashStage> stage =
       std::make_shared<stage::HashStage>(kModel, LayerRange{0, kModel.num_layers});
   std::unique_ptr<net::DataPlane> plane;
@@ -154,15 +156,15 @@ void ExpectActivationsComeAlong(LayerRange held, LayerRange pulled) {
     const PullDone result = done.get_future().get();
     ASSERT_TRUE(result.status.ok()) << result.status.ToString();
     EXPECT_EQ(result.activations, activations);
-    EXPECT_EQ(stage->HoldsActivations(kPipeline, 3, pull.blocks, 0, 6), activations);
+    EXPECT_EQ(stage->HoldsActivations(kPipeline, {3, 0, 6}, pull.blocks), activations);
     const stage::KvBox kv{pulled, 0, kModel.heads, 0, 6};
     const size_t activation_bytes = activations ? 6 * stage->row_bytes() : 0;
     EXPECT_EQ(result.bytes, static_cast<int64_t>(stage->KvBytes(kv) + activation_bytes));
     if (!activations) continue;
     std::vector<std::byte> want(activation_bytes), got(activation_bytes);
-    const stage::KvBox box{{3, 3}, 0, 0, 0, 6};
-    ASSERT_TRUE(source->ReadKv(kPipeline, box, exported.blocks, want).ok());
-    ASSERT_TRUE(stage->ReadKv(kPipeline, box, pull.blocks, got).ok());
+    const stage::ActivationRange range{3, 0, 6};
+    ASSERT_TRUE(source->ReadActivations(kPipeline, range, exported.blocks, want).ok());
+    ASSERT_TRUE(stage->ReadActivations(kPipeline, range, pull.blocks, got).ok());
     EXPECT_EQ(got, want);
   }
 }
@@ -214,18 +216,20 @@ TEST(KvExchange, ForgedStaleOrReleasedHandlesAreNotServed) {
   exported.tokens = 20;
   exported.lease = Duration::Seconds(60);
   owner.exchange.Export({0, 6}, stage, exported);
-  const auto ask = [&](const KvHandle& handle, const stage::KvBox& box) {
-    return owner.exchange.Serve({handle, box}).status().code();
+  const auto ask = [&](const KvHandle& handle, const stage::TransferItem& item) {
+    return owner.kv_plane.Serve({handle, item}).status().code();
   };
   const stage::KvBox box{{0, 6}, 0, 2, 0, 20};
   EXPECT_EQ(ask(exported.handle, box), StatusCode::kOk);
   KvHandle forged = exported.handle;
   forged.nonce[15] ^= 1;
   EXPECT_EQ(ask(forged, box), StatusCode::kNotFound);
-  EXPECT_EQ(ask(exported.handle, {{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound) << "not yet";
-  EXPECT_EQ(ask(exported.handle, {{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ask(exported.handle, stage::KvBox{{0, 6}, 0, 2, 0, 21}), StatusCode::kNotFound)
+      << "not yet";
+  EXPECT_EQ(ask(exported.handle, stage::KvBox{{0, 7}, 0, 2, 0, 20}), StatusCode::kInvalidArgument);
   for (const int layer : {0, 7}) {
-    EXPECT_EQ(ask(exported.handle, {{layer, layer}, 0, 0, 0, 20}), StatusCode::kInvalidArgument)
+    EXPECT_EQ(ask(exported.handle, stage::ActivationRange{layer, 0, 20}),
+              StatusCode::kInvalidArgument)
         << "activations that do not leave a layer of this worker";
   }
   stage->during = [&] { owner.exchange.Release(exported.handle); };

@@ -107,7 +107,30 @@ void KvExports::ClosePipeline(PipelineId pipeline) {
   }
 }
 
-Result<KvReadLease> KvExports::BeginPull(const KvHandle& handle, const stage::KvBox& box,
+Status KvExports::CheckHeld(const KvExport& kv_export, const stage::KvBox& box) {
+  const auto heads = kv_export.stage->kv_heads();
+  if (box.layers.size() >= 1 && kv_export.layers.Contains(box.layers) &&
+      box.first_head >= heads.first && box.first_head < box.end_head &&
+      box.end_head <= heads.second && box.first_token >= 0 && box.first_token < box.end_token) {
+    return OkStatus();
+  }
+  return InvalidArgument(
+      fmt::format("this worker does not hold layers [{}, {}), heads [{}, {}), tokens [{}, {})",
+                  box.layers.begin, box.layers.end, box.first_head, box.end_head, box.first_token,
+                  box.end_token));
+}
+
+Status KvExports::CheckHeld(const KvExport& kv_export, const stage::ActivationRange& range) {
+  if (range.layer > kv_export.layers.begin && range.layer <= kv_export.layers.end &&
+      range.first_token >= 0 && range.first_token < range.end_token) {
+    return OkStatus();
+  }
+  return InvalidArgument(
+      fmt::format("this worker does not hold activations of tokens [{}, {}) that entered layer {}",
+                  range.first_token, range.end_token, range.layer));
+}
+
+Result<KvReadLease> KvExports::BeginPull(const KvHandle& handle, const stage::TransferItem& item,
                                          Time now) {
   KvExport* kv_export = FindValid(handle);
   if (kv_export && (kv_export->ending || kv_export->until <= now)) {
@@ -115,24 +138,16 @@ Result<KvReadLease> KvExports::BeginPull(const KvHandle& handle, const stage::Kv
     kv_export = nullptr;
   }
   if (!kv_export) return NotFound("no such KV is exported here");
-  const auto heads = kv_export->stage->kv_heads();
-  const bool activations = box.layers.size() == 0 && box.layers.begin > kv_export->layers.begin &&
-                           box.layers.end <= kv_export->layers.end && box.first_head == 0 &&
-                           box.end_head == 0;
-  const bool kv = box.layers.size() >= 1 && kv_export->layers.Contains(box.layers) &&
-                  box.first_head >= heads.first && box.first_head < box.end_head &&
-                  box.end_head <= heads.second;
-  if (box.first_token < 0 || box.first_token >= box.end_token || (!activations && !kv)) {
+  const Status held = std::visit([&](const auto& i) { return CheckHeld(*kv_export, i); }, item);
+  if (!held.ok()) {
     ++counters_.refused;
-    return InvalidArgument(
-        fmt::format("this worker does not hold layers [{}, {}), heads [{}, {}), tokens [{}, {})",
-                    box.layers.begin, box.layers.end, box.first_head, box.end_head, box.first_token,
-                    box.end_token));
+    return held;
   }
-  if (box.end_token > kv_export->tokens) {
+  const int end_token = std::visit([](const auto& i) { return i.end_token; }, item);
+  if (end_token > kv_export->tokens) {
     ++counters_.refused;
-    return NotFound(fmt::format("token {} is not exported yet, only {} tokens are",
-                                box.end_token - 1, kv_export->tokens));
+    return NotFound(fmt::format("token {} is not exported yet, only {} tokens are", end_token - 1,
+                                kv_export->tokens));
   }
   if (kv_export->pulls >= limits_.pulls_each) {
     ++counters_.refused;

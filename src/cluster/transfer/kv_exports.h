@@ -57,8 +57,8 @@ struct KvReadLease {
   std::shared_ptr<stage::Stage> stage;
   std::shared_ptr<const std::vector<BlockIndex>> blocks;  // the whole table, from token 0
 
-  Status Read(const stage::KvBox& box, std::span<std::byte> out) const {
-    return stage->ReadKv(pipeline, box, *blocks, out);
+  Status Read(const stage::TransferItem& item, std::span<std::byte> out) const {
+    return stage->Read(pipeline, item, *blocks, out);
   }
 };
 
@@ -79,7 +79,7 @@ class KvExports {
   // kNotFound: the handle is unknown, wrong or stale (the status does not tell which), or the
   // tokens are not exported yet. kInvalidArgument: this worker does not have the layers or heads.
   // kResourceExhausted: too many pulls at once.
-  Result<KvReadLease> BeginPull(const KvHandle& handle, const stage::KvBox& box, Time now);
+  Result<KvReadLease> BeginPull(const KvHandle& handle, const stage::TransferItem& item, Time now);
   // kNotFound: the export ended meanwhile, so the data read is not valid.
   Status EndPull(KvTicket ticket);
 
@@ -113,6 +113,8 @@ class KvExports {
   static Name NameOf(const KvHandle& handle) { return {handle.pipeline, handle.generation}; }
   Status Extend(KvExport& kv_export, const ExportKv& message, Time now);
   KvExport* FindValid(const KvHandle& handle);
+  static Status CheckHeld(const KvExport& kv_export, const stage::KvBox& box);
+  static Status CheckHeld(const KvExport& kv_export, const stage::ActivationRange& range);
   bool HasEnded(const Name& name) const;
   // Ends the export now, or marks it to end with its last pull. Returns the next one.
   Map::iterator End(Map::iterator kv_export, ExportState how);

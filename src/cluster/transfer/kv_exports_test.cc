@@ -160,12 +160,12 @@ TEST_F(KvExportsTest, OnlyBoxesWithinTheExportAreRead) {
   ASSERT_TRUE(Export(Exported(h, 10)).ok());
   for (const stage::KvBox& box :
        {stage::KvBox{{1, 3}, 0, 2, 0, 4}, stage::KvBox{{2, 7}, 0, 2, 0, 4},
-        stage::KvBox{{3, 3}, 0, 2, 0, 4}, stage::KvBox{kLayers, 0, 3, 0, 4},
+        stage::KvBox{{3, 3}, 0, 0, 0, 4}, stage::KvBox{kLayers, 0, 3, 0, 4},
         stage::KvBox{kLayers, -1, 2, 0, 4}, stage::KvBox{kLayers, 1, 1, 0, 4}}) {
     EXPECT_EQ(kv_.BeginPull(h, box, At(1)).status().code(), StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(kv_.counters().refused, 6u);
-  EXPECT_TRUE(kv_.BeginPull(h, {{3, 4}, 1, 2, 0, 4}, At(1)).ok());
+  EXPECT_TRUE(kv_.BeginPull(h, stage::KvBox{{3, 4}, 1, 2, 0, 4}, At(1)).ok());
 }
 
 TEST_F(KvExportsTest, EveryLimitHolds) {

@@ -138,9 +138,9 @@ Result<std::vector<KvPiece>> CoverKv(const stage::KvBox& need, std::span<const K
   return pieces;
 }
 
-std::optional<KvPiece> ActivationsToPull(LayerRange layers, const PullKv& pull,
-                                         Incarnation reader) {
-  std::optional<KvPiece> activations;
+std::optional<ActivationPiece> ActivationsToPull(LayerRange layers, const PullKv& pull,
+                                                 Incarnation reader) {
+  std::optional<ActivationPiece> activations;
   if (pull.activations == PulledActivations::kNone) return activations;
   for (size_t i = 0; i < pull.sources.size(); ++i) {
     const KvSource& source = pull.sources[i];
@@ -150,7 +150,7 @@ std::optional<KvPiece> ActivationsToPull(LayerRange layers, const PullKv& pull,
         (!here && (pull.activations != PulledActivations::kAny || activations))) {
       continue;
     }
-    activations = KvPiece{i, {{layers.end, layers.end}, 0, 0, pull.first_token, pull.end_token}};
+    activations = ActivationPiece{i, {layers.end, pull.first_token, pull.end_token}};
     if (here) break;
   }
   return activations;

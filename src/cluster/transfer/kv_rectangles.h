@@ -40,11 +40,12 @@ struct KvHolder {
 struct KvPiece {
   size_t source = 0;  // index into the holders
   stage::KvBox box;
-  friend bool operator==(const KvPiece& a, const KvPiece& b) {
-    return a.source == b.source && a.box.layers == b.box.layers &&
-           a.box.first_head == b.box.first_head && a.box.end_head == b.box.end_head &&
-           a.box.first_token == b.box.first_token && a.box.end_token == b.box.end_token;
-  }
+  friend bool operator==(const KvPiece&, const KvPiece&) = default;
+};
+struct ActivationPiece {
+  size_t source = 0;
+  stage::ActivationRange range;
+  friend bool operator==(const ActivationPiece&, const ActivationPiece&) = default;
 };
 
 // Covers `need` with as much as possible from the same host, and then with as few pieces as
@@ -56,7 +57,8 @@ Result<std::vector<KvPiece>> CoverKv(const stage::KvBox& need, std::span<const K
 // The activations that left `layers` (stage/activation_caching_stage.h), to be pulled beside the
 // KV of these layers if `pull` asks for them. The source with the last of the layers may have
 // cached them.
-std::optional<KvPiece> ActivationsToPull(LayerRange layers, const PullKv& pull, Incarnation reader);
+std::optional<ActivationPiece> ActivationsToPull(LayerRange layers, const PullKv& pull,
+                                                 Incarnation reader);
 
 // Splits a box into boxes of at most `bytes_max`, in the order of their canonical bytes
 // (stage/stage.h): as many whole layers as fit, else heads of one layer, else tokens of one head.

@@ -31,11 +31,17 @@ Status TakeDigest(const char* field, const std::string& from, std::string& out) 
   return OkStatus();
 }
 
+// On the wire, activations that entered layer e are a box without layers, [e, e), and heads.
+KvBox ToBox(const stage::TransferItem& item) {
+  if (const auto* box = std::get_if<KvBox>(&item)) return *box;
+  const auto& [layer, first_token, end_token] = std::get<stage::ActivationRange>(item);
+  return {{layer, layer}, 0, 0, first_token, end_token};
+}
+
 void PutRequest(const KvRequest& from, proto::PullRequest& request) {
-  const auto& [handle, box] = from;
-  const auto& [layers, first_head, end_head, first_token, end_token] = box;
+  const auto& [layers, first_head, end_head, first_token, end_token] = ToBox(from.item);
   proto::KvRequest& to = *request.mutable_kv();
-  wire::ToProto(handle, *to.mutable_handle());
+  wire::ToProto(from.handle, *to.mutable_handle());
   to.set_first_layer(static_cast<uint32_t>(layers.begin));
   to.set_end_layer(static_cast<uint32_t>(layers.end));
   to.set_first_head(static_cast<uint32_t>(first_head));
@@ -46,7 +52,7 @@ void PutRequest(const KvRequest& from, proto::PullRequest& request) {
 
 Status TakeRequest(const proto::KvRequest& from, KvRequest& out) {
   MR_RETURN_WITHIN("handle", wire::FromProto(from.handle(), out.handle));
-  KvBox& box = out.box;
+  KvBox box;
   MR_RETURN_IF_ERROR(wire::Take("first_layer", from.first_layer(), box.layers.begin));
   MR_RETURN_IF_ERROR(wire::Take("end_layer", from.end_layer(), box.layers.end));
   MR_RETURN_IF_ERROR(wire::Take("first_head", from.first_head(), box.first_head));
@@ -56,10 +62,17 @@ Status TakeRequest(const proto::KvRequest& from, KvRequest& out) {
   const bool kv = box.layers.end > box.layers.begin && box.end_head > box.first_head;
   const bool activations =
       box.layers.end == box.layers.begin && box.first_head == 0 && box.end_head == 0;
-  if ((kv || activations) && box.end_token > box.first_token) return OkStatus();
-  return InvalidArgument(fmt::format("layers [{}, {}), heads [{}, {}), tokens [{}, {}) are no box",
-                                     box.layers.begin, box.layers.end, box.first_head, box.end_head,
-                                     box.first_token, box.end_token));
+  if ((!kv && !activations) || box.end_token <= box.first_token) {
+    return InvalidArgument(
+        fmt::format("layers [{}, {}), heads [{}, {}), tokens [{}, {}) are no box", box.layers.begin,
+                    box.layers.end, box.first_head, box.end_head, box.first_token, box.end_token));
+  }
+  if (kv) {
+    out.item = box;
+  } else {
+    out.item = stage::ActivationRange{box.layers.end, box.first_token, box.end_token};
+  }
+  return OkStatus();
 }
 
 void PutRequest(const WeightRequest& from, proto::PullRequest& request) {

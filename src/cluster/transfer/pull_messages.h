@@ -25,7 +25,7 @@ inline constexpr size_t kWeightListBytesMax = size_t{2} << 20;
 
 struct KvRequest {
   KvHandle handle;
-  stage::KvBox box;
+  stage::TransferItem item;
 };
 struct WeightRequest {
   enum class Ask : uint32_t { kList = 1, kRange = 2, kDigests = 3 };
@@ -35,7 +35,7 @@ struct WeightRequest {
 };
 using PullRequest = std::variant<KvRequest, WeightRequest>;
 std::vector<std::byte> Encode(const PullRequest& request);
-// kInvalidArgument: not a request, an empty box, or a range that is empty or larger than a part.
+// kInvalidArgument: not a request, an empty item, or a range that is empty or larger than a part.
 // kUnimplemented: of another version.
 Result<PullRequest> DecodePullRequest(std::span<const std::byte> bytes);
 

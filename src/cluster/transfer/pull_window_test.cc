@@ -28,9 +28,8 @@ class PullWindow : public ::testing::Test {
     owner_->Stop();
   }
 
-  PullSteps Steps(PullPace pace) {
+  PullSteps Steps() {
     PullSteps steps;
-    steps.pace = pace;
     steps.order = [this](size_t) {
       most_ = std::max(most_, ++under_way_);
       return PullOrder{owner_->self(), {std::byte{1}}, kPartBytes};
@@ -60,36 +59,23 @@ class PullWindow : public ::testing::Test {
   int agains_ = 0;
 };
 
-TEST_F(PullWindow, AFastPullHasAFewPartsInFlight) {
-  ASSERT_TRUE(PullParts(*reader_, kParts, Steps(PullPace::kFast)).ok());
+TEST_F(PullWindow, AFewPartsAreInFlight) {
+  ASSERT_TRUE(PullParts(*reader_, kParts, Steps()).ok());
   EXPECT_EQ(arrived_, kParts);
   EXPECT_EQ(most_, kPullsInFlight);
 }
 
-TEST_F(PullWindow, ABackgroundPullHasOnePartInFlight) {
-  ASSERT_TRUE(PullParts(*reader_, kParts, Steps(PullPace::kBackground)).ok());
-  EXPECT_EQ(arrived_, kParts);
-  EXPECT_EQ(most_, 1);
-}
-
 TEST_F(PullWindow, APartIsPulledAgainUntilTheCallerAcceptsIt) {
-  for (const PullPace pace : {PullPace::kFast, PullPace::kBackground}) {
-    arrived_ = 0;
-    again_ = kParts - 1;
-    agains_ = 2;
-    ASSERT_TRUE(PullParts(*reader_, kParts, Steps(pace)).ok());
-    EXPECT_EQ(arrived_, kParts + 2);
-  }
+  again_ = kParts - 1;
+  agains_ = 2;
+  ASSERT_TRUE(PullParts(*reader_, kParts, Steps()).ok());
+  EXPECT_EQ(arrived_, kParts + 2);
 }
 
 TEST_F(PullWindow, TheFirstErrorEndsThePull) {
-  for (const PullPace pace : {PullPace::kFast, PullPace::kBackground}) {
-    arrived_ = 0;
-    under_way_ = 0;
-    lost_ = 3;
-    EXPECT_EQ(PullParts(*reader_, kParts, Steps(pace)).code(), StatusCode::kDataLoss);
-    EXPECT_LT(arrived_, kParts);
-  }
+  lost_ = 3;
+  EXPECT_EQ(PullParts(*reader_, kParts, Steps()).code(), StatusCode::kDataLoss);
+  EXPECT_LT(arrived_, kParts);
 }
 
 }  // namespace

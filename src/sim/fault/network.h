@@ -30,7 +30,7 @@ struct Rows {
 struct PullAsk {
   uint64_t part = 0;  // the requester's
   KvHandle handle;
-  stage::KvBox box;
+  stage::TransferItem item;
 };
 struct PullAnswer {
   uint64_t part = 0;

@@ -73,11 +73,7 @@ void Worker::OnGone(const Delivery& delivery) {
   peer_of_.erase(found);
   peers_.erase(key);
   if (key.channel == Channel::kBulk) {
-    std::vector<TransferId> failed;
-    for (const auto& [part, pull] : pull_parts_) {
-      if (pull.connection == delivery.connection) failed.push_back(pull.transfer);
-    }
-    for (TransferId id : failed) EndPull(id, Unavailable("the source's connection is gone"));
+    SourceLost(delivery.connection);
   } else {
     core_.PeerLost(key.incarnation, Unavailable("the peer's connection is gone"));
   }
@@ -123,8 +119,11 @@ void Worker::OnTimer(TimerKind kind, uint64_t x) {
     case TimerKind::kCollectiveDeadline:
       if (!batch_ || x != batch_number_) return;
       return OnBatchTimer(kind);
-    case TimerKind::kPullDeadline:
-      EndPull(TransferId(x), {StatusCode::kDeadlineExceeded, "the pull took too long"});
+    case TimerKind::kPull:
+      if (const auto pull = pulls_.find(TransferId(x)); pull != pulls_.end()) {
+        pull->second.timer.reset();
+      }
+      Advance(TransferId(x));
       return Settle();
     default: return;
   }
@@ -241,11 +240,13 @@ void Worker::Do(cluster::StartPipeline& action) {
 }
 
 void Worker::Do(cluster::DropPipeline& action) {
-  std::vector<TransferId> pulls;
-  for (const auto& [id, pull] : pulls_) {
-    if (pull.start.pull.pipeline == action.pipeline) pulls.push_back(id);
+  std::vector<TransferId> ended;
+  for (auto& [id, pull] : pulls_) {
+    if (pull.core.pipeline() != action.pipeline) continue;
+    pull.core.Cancel(Cancelled("the pipeline was closed"));
+    ended.push_back(id);
   }
-  for (TransferId id : pulls) EndPull(id, Cancelled("the pipeline was closed"));
+  for (const TransferId id : ended) EndPull(id);
   kv_.ClosePipeline(action.pipeline);
   const bool runs = batch_ && std::ranges::count(batch_->parts, action.pipeline,
                                                  &cluster::ReadyBatch::Part::pipeline) > 0;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cluster/transfer/kv_exports.h"
-#include "cluster/transfer/kv_rectangles.h"
+#include "cluster/transfer/kv_pull.h"
 #include "cluster/worker/worker_core.h"
 #include "sim/fault/world.h"
 #include "stage/activation_caching_stage.h"
@@ -67,15 +67,14 @@ class Worker {
 
  private:
   struct Pull {
-    cluster::StartPull start;
-    int parts_left = 0;
-    bool activations_asked = false;
-    int64_t bytes = 0;
-    Time started;
+    cluster::KvPull core;
+    std::optional<Time> timer = {};  // the earliest one that is set
   };
+  // An ask in progress.
   struct PullPart {
     TransferId transfer;
-    stage::KvBox box;
+    uint64_t part = 0;  // of the pull
+    stage::TransferItem item;
     NetworkConnectionId connection = 0;
   };
   struct PeerKey {
@@ -106,9 +105,10 @@ class Worker {
   void OnGone(const Delivery& delivery);
   void OnAsk(NetworkConnectionId connection, const PullAsk& ask);
   void OnAnswer(PullAnswer& answer);
-  bool AskForRows(TransferId id);
-  void AskSource(TransferId id, const KvSource& source, const stage::KvBox& box);
-  void EndPull(TransferId id, Status status);
+  void Spoil(const stage::TransferItem& item, std::vector<std::byte>& bytes) const;
+  void SourceLost(NetworkConnectionId connection);
+  void Advance(TransferId id);
+  void EndPull(TransferId id);
 
   // The ranks that run this batch together, including this one; fewer if some are missing.
   std::vector<Worker*> RanksHere() const;

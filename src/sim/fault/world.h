@@ -21,7 +21,7 @@ enum class TimerKind : uint8_t {
   kPipelineStarted,
   kBatchDone,
   kCollectiveDeadline,
-  kPullDeadline,
+  kPull,
   kTick,     // of the controller
   kRestart,  // a supervisor restarts the process
 };
