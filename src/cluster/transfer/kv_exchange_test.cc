@@ -233,9 +233,9 @@ TEST(KvExchange, ForgedStaleOrReleasedHandlesAreNotServed) {
         << "activations that do not leave a layer of this worker";
   }
   stage->during = [&] { owner.exchange.Release(exported.handle); };
-  EXPECT_EQ(ask(exported.handle, box), StatusCode::kNotFound)
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kFailedPrecondition)
       << "the blocks may belong to another request now";
-  EXPECT_EQ(ask(exported.handle, box), StatusCode::kNotFound);
+  EXPECT_EQ(ask(exported.handle, box), StatusCode::kFailedPrecondition);
   owner.exchange.Export({0, 6}, stage, exported);
   const KvExchangeCounters counters = owner.exchange.counters();
   EXPECT_EQ(counters.exposed, 0u);

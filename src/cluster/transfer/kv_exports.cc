@@ -25,7 +25,7 @@ bool SameNonce(const KvHandle& a, const KvHandle& b) {
 KvExports::KvExport* KvExports::FindValid(const KvHandle& handle) {
   const auto found = exports_.find(NameOf(handle));
   if (found == exports_.end()) {
-    ++(HasEnded(NameOf(handle)) ? counters_.stale : counters_.unknown);
+    ++(FindEnded(NameOf(handle)) ? counters_.stale : counters_.unknown);
     return nullptr;
   }
   if (!SameNonce(found->second.handle, handle)) {
@@ -35,8 +35,9 @@ KvExports::KvExport* KvExports::FindValid(const KvHandle& handle) {
   return &found->second;
 }
 
-bool KvExports::HasEnded(const Name& name) const {
-  return std::ranges::find(ended_, name) != ended_.end();
+const KvHandle* KvExports::FindEnded(const Name& name) const {
+  const auto found = std::ranges::find(ended_, name, NameOf);
+  return found == ended_.end() ? nullptr : &*found;
 }
 
 Status KvExports::Export(LayerRange layers, std::shared_ptr<stage::Stage> stage,
@@ -52,7 +53,7 @@ Status KvExports::Export(LayerRange layers, std::shared_ptr<stage::Stage> stage,
     if (!held) return FailedPrecondition("an export with this handle has another nonce");
     return Extend(*held, message, now);
   }
-  if (HasEnded(name)) {
+  if (FindEnded(name)) {
     ++counters_.replayed;
     return FailedPrecondition("this export has ended");
   }
@@ -135,9 +136,13 @@ Result<KvReadLease> KvExports::BeginPull(const KvHandle& handle, const stage::Tr
   KvExport* kv_export = FindValid(handle);
   if (kv_export && (kv_export->ending || kv_export->until <= now)) {
     ++counters_.stale;
-    kv_export = nullptr;
+    return FailedPrecondition("the export has ended");
   }
-  if (!kv_export) return NotFound("no such KV is exported here");
+  if (!kv_export) {
+    const KvHandle* ended = FindEnded(NameOf(handle));
+    if (ended && SameNonce(*ended, handle)) return FailedPrecondition("the export has ended");
+    return NotFound("no such KV is exported here");
+  }
   const Status held = std::visit([&](const auto& i) { return CheckHeld(*kv_export, i); }, item);
   if (!held.ok()) {
     ++counters_.refused;
@@ -172,7 +177,7 @@ Status KvExports::EndPull(KvTicket ticket) {
   if (!ending) return OkStatus();
   ++counters_.taken_back;
   End(kv_export, *ending);
-  return NotFound("the export ended while its KV was read");
+  return FailedPrecondition("the export ended while its KV was read");
 }
 
 void KvExports::Sweep(Time now) {
@@ -188,7 +193,7 @@ KvExports::Map::iterator KvExports::End(Map::iterator kv_export, ExportState how
   }
   ++(how == ExportState::kExpired ? counters_.expired : counters_.released);
   blocks_ -= kv_export->second.blocks->size();
-  ended_.push_back(kv_export->first);
+  ended_.push_back(kv_export->second.handle);
   if (ended_.size() > limits_.remembered) ended_.pop_front();
   return exports_.erase(kv_export);
 }

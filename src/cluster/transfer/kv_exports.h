@@ -76,11 +76,12 @@ class KvExports {
   void Release(const KvHandle& handle);
   void ClosePipeline(PipelineId pipeline);  // releases all its exports
 
-  // kNotFound: the handle is unknown, wrong or stale (the status does not tell which), or the
-  // tokens are not exported yet. kInvalidArgument: this worker does not have the layers or heads.
-  // kResourceExhausted: too many pulls at once.
+  // kNotFound: the handle is unknown or wrong (the status does not tell which), or the tokens are
+  // not exported yet. kFailedPrecondition: the export has ended, so it is no use to ask again.
+  // kInvalidArgument: this worker does not have the layers or heads. kResourceExhausted: too many
+  // pulls at once.
   Result<KvReadLease> BeginPull(const KvHandle& handle, const stage::TransferItem& item, Time now);
-  // kNotFound: the export ended meanwhile, so the data read is not valid.
+  // kFailedPrecondition: the export ended meanwhile, so the data read is not valid.
   Status EndPull(KvTicket ticket);
 
   // Ends exports whose lease has expired, or marks them to end with their last pull.
@@ -115,14 +116,14 @@ class KvExports {
   KvExport* FindValid(const KvHandle& handle);
   static Status CheckHeld(const KvExport& kv_export, const stage::KvBox& box);
   static Status CheckHeld(const KvExport& kv_export, const stage::ActivationRange& range);
-  bool HasEnded(const Name& name) const;
+  const KvHandle* FindEnded(const Name& name) const;
   // Ends the export now, or marks it to end with its last pull. Returns the next one.
   Map::iterator End(Map::iterator kv_export, ExportState how);
 
   const KvExportsLimits limits_;
   Map exports_;
   std::map<KvTicket, Name> pulls_;
-  std::deque<Name> ended_;
+  std::deque<KvHandle> ended_;
   size_t blocks_ = 0;
   uint64_t next_ticket_ = 1;
   KvExportsCounters counters_;

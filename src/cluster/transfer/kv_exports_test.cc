@@ -80,7 +80,10 @@ TEST_F(KvExportsTest, FromComputingToReleased) {
   EXPECT_EQ(Pull(h, -1, 4), StatusCode::kInvalidArgument);
   kv_.Release(h);
   EXPECT_EQ(kv_.size(), 0u);
-  EXPECT_EQ(Pull(h, 0, 4), StatusCode::kNotFound);
+  EXPECT_EQ(Pull(h, 0, 4), StatusCode::kFailedPrecondition) << "never again";
+  KvHandle forged = h;
+  forged.nonce[3] ^= 1;
+  EXPECT_EQ(Pull(forged, 0, 4), StatusCode::kNotFound) << "only its holder is told that it ended";
   EXPECT_EQ(Export(Exported(h, 20)).code(), StatusCode::kFailedPrecondition) << "replayed";
   const KvExportsCounters& c = kv_.counters();
   EXPECT_EQ(c.exposed, 1u);
@@ -88,7 +91,7 @@ TEST_F(KvExportsTest, FromComputingToReleased) {
   EXPECT_EQ(c.extended, 2u);
   EXPECT_EQ(c.pulls_begun, 2u);
   EXPECT_EQ(c.pulls_ended, 2u);
-  EXPECT_EQ(c.stale, 1u);
+  EXPECT_EQ(c.stale, 2u);
   EXPECT_EQ(c.replayed, 1u);
 }
 
@@ -115,12 +118,13 @@ TEST_F(KvExportsTest, AnExpiredLeaseWaitsForThePull) {
   ASSERT_TRUE(Export(Exported(h, 10), At(5)).ok()) << "renewed";
   const auto lease = kv_.BeginPull(h, Tokens(0, 10), At(14));
   ASSERT_TRUE(lease.ok());
-  EXPECT_EQ(Pull(h, 0, 4, At(15)), StatusCode::kNotFound) << "expired, though not swept";
+  EXPECT_EQ(Pull(h, 0, 4, At(15)), StatusCode::kFailedPrecondition) << "expired, though not swept";
   kv_.Sweep(At(16));
   EXPECT_EQ(kv_.StateOf(h), ExportState::kPulling);
-  EXPECT_EQ(Pull(h, 0, 4, At(14)), StatusCode::kNotFound) << "no new pull";
+  EXPECT_EQ(Pull(h, 0, 4, At(14)), StatusCode::kFailedPrecondition) << "no new pull";
   EXPECT_EQ(Export(Exported(h, 12), At(16)).code(), StatusCode::kFailedPrecondition);
-  EXPECT_EQ(kv_.EndPull(lease->ticket).code(), StatusCode::kNotFound) << "taken back meanwhile";
+  EXPECT_EQ(kv_.EndPull(lease->ticket).code(), StatusCode::kFailedPrecondition)
+      << "taken back meanwhile";
   EXPECT_EQ(kv_.size(), 0u);
   EXPECT_EQ(kv_.counters().expired, 1u);
   EXPECT_EQ(kv_.counters().taken_back, 1u);
