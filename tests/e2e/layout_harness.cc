@@ -227,20 +227,19 @@ void LayoutTest::StartWithWorkers(const Plan& plan) {
 }
 
 void LayoutTest::Ask(const TestRequests& test_requests, OnDelivered on_delivered) {
-  answers_ = std::make_unique<cluster::StreamAnswers>();
+  answers_ = std::make_shared<cluster::StreamAnswers>();
   ids_.clear();
   for (size_t i = 0; i < test_requests.size(); ++i) {
-    cluster::OutputSink sink = answers_->Sink(i, test_requests[i].params.n);
-    if (on_delivered) {
-      std::vector<size_t> delivered(static_cast<size_t>(test_requests[i].params.n));
-      sink = [i, delivered, on_delivered, take = std::move(sink)](RequestOutput&& output) mutable {
-        size_t& tokens = delivered[static_cast<size_t>(output.index)];
-        tokens += output.tokens.size();
-        if (!output.tokens.empty()) on_delivered(i, output.index, tokens);
-        take(std::move(output));
-      };
-    }
-    const auto id = cluster_->host().Submit(test_requests[i], std::move(sink));
+    std::vector<size_t> delivered(static_cast<size_t>(test_requests[i].params.n));
+    const auto id = cluster_->host().Submit(
+        test_requests[i],
+        [i, delivered, on_delivered, answers = answers_,
+         take = answers_->Sink(i, test_requests[i].params.n)](RequestOutput&& output) mutable {
+          size_t& tokens = delivered[static_cast<size_t>(output.index)];
+          tokens += output.tokens.size();
+          if (on_delivered && !output.tokens.empty()) on_delivered(i, output.index, tokens);
+          take(std::move(output));
+        });
     ASSERT_TRUE(id.ok()) << id.status().ToString();
     ids_.push_back(*id);
   }

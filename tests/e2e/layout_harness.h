@@ -60,7 +60,7 @@ class LayoutTest : public ::testing::Test {
   cluster::ClusterStatus Describe() { return cluster_->host().Describe(); }
   cluster::ControllerCounters Counters() { return Describe().counters; }
 
-  std::unique_ptr<cluster::StreamAnswers> answers_;
+  std::shared_ptr<cluster::StreamAnswers> answers_;  // requests may outlive a failed wait
   std::vector<RequestId> ids_;
   SteadyClock clock_;
   std::unique_ptr<cluster::LocalCluster> cluster_;
