@@ -74,7 +74,7 @@ void ControllerCore::On(ConnectionId, const ShardProgress& message, Time) {
   deployment_.ShardProgress(message);
 }
 
-void ControllerCore::On(ConnectionId from, const Leaving& message, Time now) {
+void ControllerCore::On(ConnectionId from, const Leaving& message, Time) {
   Worker* worker = members_.Find(from);
   worker->leaving = true;
   MR_LOG(info, "worker {} is about to leave{}", Printable(worker->join.name),
