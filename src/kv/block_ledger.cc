@@ -8,7 +8,9 @@
 namespace millrace::kv {
 
 void BlockLedger::SetCapacity(AccountId account, int64_t bytes) {
-  accounts_[account].capacity = bytes;
+  Account& set = accounts_[account];
+  set.capacity = bytes;
+  set.most = std::max(bytes, set.held);
 }
 
 void BlockLedger::CloseAccount(AccountId account) {
@@ -48,6 +50,11 @@ void BlockLedger::Freeze(PoolId pool, int limit, std::span<const AccountId> acco
   });
   SetLimit(frozen, limit);
   frozen.frozen = true;
+}
+
+// REQUIRES: the pool takes memory from the account.
+int64_t BlockLedger::BytesPerBlock(const Pool& pool, AccountId account) {
+  return std::ranges::find(pool.shares, account, &Share::account)->bytes_per_block;
 }
 
 void BlockLedger::SetLimit(Pool& pool, int limit) {
@@ -99,10 +106,26 @@ void BlockLedger::TakeFromOthers(PoolId to, const Share& share, int limit) {
         share.bytes_per_block * (limit - pools_.at(to).limit) - (account.capacity - account.held);
     if (lacking <= 0) return;
     const Pool& other = pools_.at(id);
-    const auto of_other = std::ranges::find(other.shares, share.account, &Share::account);
-    const int64_t blocks = (lacking + of_other->bytes_per_block - 1) / of_other->bytes_per_block;
+    const int64_t of_other = BytesPerBlock(other, share.account);
+    const int64_t blocks = (lacking + of_other - 1) / of_other;
     Take(id, static_cast<int>(std::min<int64_t>(blocks, other.limit - other.kept)));
   }
+}
+
+bool BlockLedger::FitsWithout(const std::function<bool(PoolId)>& gone, PoolId pool,
+                              int limit) const {
+  const Pool& wanting = pools_.at(pool);
+  return limit <= wanting.blocks_max &&
+         std::ranges::all_of(wanting.shares, [&](const Share& share) {
+           const Account& account = accounts_.at(share.account);
+           int64_t bytes = limit * share.bytes_per_block;
+           for (PoolId id : account.pools) {
+             const Pool& other = pools_.at(id);
+             if (id != pool && !gone(id))
+               bytes += other.limit * BytesPerBlock(other, share.account);
+           }
+           return bytes <= account.capacity;
+         });
 }
 
 bool BlockLedger::ShareMemory(PoolId a, PoolId b) const {
@@ -123,6 +146,8 @@ void BlockLedger::CheckIntegrity() const {
   for (const auto& [id, account] : accounts_) {
     MR_CHECK(held[id] == account.held)
         << "account " << id << " holds " << held[id] << " bytes, recorded " << account.held;
+    MR_CHECK(account.held <= account.most)
+        << "account " << id << " holds " << account.held << " bytes of " << account.capacity;
   }
 }
 

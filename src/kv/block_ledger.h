@@ -40,6 +40,7 @@ class BlockLedger {
 
   explicit BlockLedger(Shrink shrink) : shrink_(std::move(shrink)) {}
 
+  // May be less than what pools hold. Then none gets more until they hold less.
   void SetCapacity(AccountId account, int64_t bytes);
   // The worker is gone: pools no longer take memory from it.
   void CloseAccount(AccountId account);
@@ -62,6 +63,8 @@ class BlockLedger {
   // than `limit` and the pool's maximum.
   bool Raise(PoolId pool, int limit);
 
+  // Whether the pool could have `limit` blocks if those for which `gone` is true held nothing.
+  bool FitsWithout(const std::function<bool(PoolId)>& gone, PoolId pool, int limit) const;
   // Whether the two pools take memory from the same account.
   bool ShareMemory(PoolId a, PoolId b) const;
   // Held by the pools of the account, in bytes: the sum of their limits.
@@ -73,6 +76,7 @@ class BlockLedger {
  private:
   struct Account {
     int64_t capacity = 0, held = 0;
+    int64_t most = 0;  // that may be held: the capacity, or what was held when it became lower
     std::set<PoolId> pools;
   };
   struct Pool {
@@ -82,6 +86,7 @@ class BlockLedger {
     uint64_t asked = 0;  // when it last asked for memory, in calls
   };
 
+  static int64_t BytesPerBlock(const Pool& pool, AccountId account);
   void SetLimit(Pool& pool, int limit);
   void Take(PoolId from, int blocks);
   void TakeFromOthers(PoolId to, const Share& share, int limit);

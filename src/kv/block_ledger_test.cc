@@ -229,6 +229,44 @@ TEST(BlockLedger, TakesFromThePoolThatAskedLeastRecently) {
   EXPECT_FALSE(ledger.Raise(PoolId(3), 8));
 }
 
+// A worker has less memory for KV than before, because it has loaded more weights.
+TEST(BlockLedger, ALowerCapacityLetsNoPoolGrow) {
+  BlockLedger ledger([](PoolId pool, int limit) { return pool == PoolId(1) ? limit : 3; });
+  const AccountId worker(1);
+  ledger.SetCapacity(worker, 100);
+  for (uint64_t p = 1; p <= 2; ++p) ledger.Open(PoolId(p), {{worker, 10}}, 10);
+  EXPECT_TRUE(ledger.Raise(PoolId(1), 6));
+  EXPECT_TRUE(ledger.Raise(PoolId(2), 3));
+  ledger.SetCapacity(worker, 60);
+  ledger.CheckIntegrity();
+  EXPECT_EQ(ledger.RaiseIfFree(PoolId(2), 4), 3);
+  EXPECT_FALSE(ledger.Raise(PoolId(1), 7)) << "the other one gives nothing";
+  EXPECT_TRUE(ledger.Raise(PoolId(2), 5)) << "what is missing comes from the other one";
+  EXPECT_EQ(ledger.limit(PoolId(1)), 1);
+  ledger.CheckIntegrity();
+}
+
+TEST(BlockLedger, SaysWhatWouldFitWithoutOthers) {
+  BlockLedger ledger([](PoolId, int limit) { return limit; });
+  const AccountId one(1), two(2);
+  for (AccountId worker : {one, two}) ledger.SetCapacity(worker, 100);
+  ledger.Open(PoolId(1), {{one, 10}}, 10);
+  ledger.Open(PoolId(2), {{two, 20}}, 5);
+  ledger.Open(PoolId(3), {{one, 10}, {two, 10}}, 10);
+  EXPECT_TRUE(ledger.Raise(PoolId(1), 8));
+  EXPECT_TRUE(ledger.Raise(PoolId(2), 2));
+  const auto without = [&](std::set<PoolId> gone, int limit) {
+    return ledger.FitsWithout([&](PoolId id) { return gone.contains(id); }, PoolId(3), limit);
+  };
+  EXPECT_TRUE(without({}, 2));
+  EXPECT_FALSE(without({}, 3));
+  EXPECT_FALSE(without({PoolId(2)}, 3));
+  EXPECT_TRUE(without({PoolId(1)}, 6));
+  EXPECT_FALSE(without({PoolId(1)}, 7));
+  EXPECT_TRUE(without({PoolId(1), PoolId(2)}, 10));
+  EXPECT_FALSE(without({PoolId(1), PoolId(2)}, 11));
+}
+
 TEST(BlockLedger, FrozenPoolsKeepTheirMemoryOnTheirAccounts) {
   BlockLedger ledger([](PoolId, int limit) { return limit; });
   const AccountId lost(1), survivor(2);

@@ -42,7 +42,7 @@ class BlockPool {
   }
   // Blocks that are neither free nor cached.
   int in_use() const { return total() - count(BlockState::kFree) - count(BlockState::kCached); }
-  // The most blocks that may be held; all of them unless Shrink has lowered it.
+  // The most blocks that may be held; all of them unless LowerLimit was called.
   int limit() const { return total() - withheld_; }
   int held() const { return total() - unheld_; }
 
@@ -61,10 +61,11 @@ class BlockPool {
   // The cached block that was released first loses its content and is free. Its index; nullopt:
   // there is none.
   std::optional<BlockIndex> EvictOne();
-  // Appends the blocks that LowerLimit took away, except those that are held again and those for
+  // The blocks that LowerLimit took away, each once, except those that are held again and those for
   // which `in_use(block)` is true, which stay for a later call.
   template <typename InUse>
-  void TakeReturned(InUse in_use, std::vector<BlockIndex>& blocks) {
+  [[nodiscard]] std::vector<BlockIndex> TakeReturned(InUse in_use) {
+    std::vector<BlockIndex> blocks;
     std::erase_if(returned_, [&](BlockIndex i) {
       Block& b = blocks_[i];
       if (!b.held && in_use(i)) return false;
@@ -72,6 +73,7 @@ class BlockPool {
       if (!b.held) blocks.push_back(i);
       return true;
     });
+    return blocks;
   }
 
   // Adds a table's reference. REQUIRES: not free, not reused since the handle was made.

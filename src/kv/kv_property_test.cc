@@ -279,8 +279,8 @@ class Model {
     const int limit = static_cast<int>(rng_.Between(-2, kDeviceBlocks + 2));
     const int least = limit < before ? in_use : 0;
     ASSERT_EQ(kv_.SetLimit(limit), std::clamp(limit, least, kDeviceBlocks));
-    std::vector<BlockIndex> gone;
-    kv_.device().TakeReturned([&](BlockIndex) { return rng_.Between(0, 2) == 0; }, gone);
+    const std::vector<BlockIndex> gone =
+        kv_.device().TakeReturned([&](BlockIndex) { return rng_.Between(0, 2) == 0; });
     for (BlockIndex b : gone) device_[b].assign(kBlock, -1);
     returned += gone.size();
   }

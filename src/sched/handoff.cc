@@ -70,9 +70,9 @@ bool SchedulerImpl::StartPulling(Request& request) {
 }
 
 // Blocks that are taken away are not returned while a step in flight copies out of them.
-void SchedulerImpl::DrainReturned(std::vector<BlockIndex>& blocks) {
+std::vector<BlockIndex> SchedulerImpl::TakeReturned() {
   const StepId first = ledger_.first_in_flight();
-  kv_.device().TakeReturned([&](BlockIndex block) { return pulls_.IsRead(block, first); }, blocks);
+  return kv_.device().TakeReturned([&](BlockIndex block) { return pulls_.IsRead(block, first); });
 }
 
 // Copies to the host that have no step to travel in must not delay a pull, because the next step

@@ -30,6 +30,13 @@ Result<int> OutputLimitHere(const NewRequest& request, int max_model_len, int mo
   return request.stop_after_prompt ? std::min(here, 1) : here;
 }
 
+int BlocksAtMost(const NewRequest& request, int64_t output_tokens, int block_size) {
+  const int64_t n = request.params->n, prompt = std::ssize(*request.prompt);
+  const int64_t each = (prompt + output_tokens - 1 + block_size - 1) / block_size;
+  const int64_t shared = n > 1 ? (prompt - 1) / block_size : 0;
+  return static_cast<int>(shared + n * (each - shared));
+}
+
 bool ContinuesElsewhere(const NewRequest& request, int max_model_len) {
   const auto limit = OutputLimit(*request.params, std::ssize(*request.prompt), max_model_len);
   return request.stop_after_prompt && limit > 1;

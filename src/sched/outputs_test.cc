@@ -27,8 +27,7 @@ void RunUnderLimits(Harness& h, int num_blocks, Rng& rng, Totals& totals) {
     const int limit = static_cast<int>(rng.Between(0, num_blocks));
     const int got = h.scheduler().LimitBlocks(limit);
     ASSERT_LE(h.scheduler().blocks_in_use(), got);
-    std::vector<BlockIndex> returned;
-    h.scheduler().DrainReturned(returned);
+    const std::vector<BlockIndex> returned = h.scheduler().TakeReturned();
     h.model().Drop(returned);
     totals.returned += returned.size();
     h.Turn();

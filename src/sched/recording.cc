@@ -46,7 +46,7 @@ class RecordingScheduler : public Scheduler {
     Write(LoggedLimit{limit});
     return inner_->LimitBlocks(limit);
   }
-  void DrainReturned(std::vector<BlockIndex>& blocks) override { inner_->DrainReturned(blocks); }
+  std::vector<BlockIndex> TakeReturned() override { return inner_->TakeReturned(); }
   bool LacksBlocks() const override { return inner_->LacksBlocks(); }
   void SetCosts(const PreemptionCosts& costs) override {
     Write(LoggedCosts{costs});

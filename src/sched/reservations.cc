@@ -54,17 +54,13 @@ std::optional<int> Reservations::BlocksEach(const Request& request) const {
   return each;
 }
 
-// The most blocks that the request can hold at once: full prompt blocks once, then each sequence
-// its own. The last sampled token needs no slot. With a reservation: the most that it can become.
+// The most blocks that the request can hold at once. With a reservation: the most that it can
+// become.
 int Reservations::WorstCase(const NewRequest& request, int output_limit) const {
-  const int prompt = static_cast<int>(request.prompt->size());
-  const int each = BlocksFor(prompt + output_limit - 1);
-  const int n = request.params->n;
-  if (const auto reserved = BlocksEach(request, output_limit)) {
-    return n * std::max(*reserved, RoundUp(each));
-  }
-  const int shared = n > 1 ? (prompt - 1) / block_size_ : 0;
-  return shared + n * (each - shared);
+  const auto reserved = BlocksEach(request, output_limit);
+  if (!reserved) return BlocksAtMost(request, output_limit, block_size_);
+  const int each = BlocksFor(static_cast<int>(request.prompt->size()) + output_limit - 1);
+  return request.params->n * std::max(*reserved, RoundUp(each));
 }
 
 Status Reservations::CheckFits(const NewRequest& request, int output_limit) const {

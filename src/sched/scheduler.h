@@ -112,6 +112,10 @@ struct NewRequest {
   std::optional<Duration> hold_kv;
 };
 
+// The most blocks that the request can hold at once if each sequence generates at most
+// `output_tokens`: full prompt blocks once, then each sequence its own. The last token needs none.
+int BlocksAtMost(const NewRequest& request, int64_t output_tokens, int block_size);
+
 // kPulling: has its blocks and waits for KV that another stage holds.
 enum class RequestState { kWaiting, kPulling, kRunning, kPreempted, kSwapped, kFinished };
 
@@ -312,9 +316,10 @@ class Scheduler {
   // takes free blocks and then cached ones, but none that are in use or promised to a running
   // request. Returns the new limit. Initially it is num_blocks.
   virtual int LimitBlocks(int limit) = 0;
-  // Appends the blocks that a lower limit took away and that no step in flight reads: their content
-  // is not needed any more. Those that are held again are left out.
-  virtual void DrainReturned(std::vector<BlockIndex>& blocks) = 0;
+  // The blocks that lower limits took away, each once: no step in flight uses them, and their
+  // content is not needed any more. May be called at any time: blocks that are held again are left
+  // out, and those that a step in flight still reads are in a later answer.
+  [[nodiscard]] virtual std::vector<BlockIndex> TakeReturned() = 0;
   // Whether the last Schedule left out a request for lack of blocks. False while a request pulls.
   virtual bool LacksBlocks() const = 0;
   // New measurements; used from the next preemption on.

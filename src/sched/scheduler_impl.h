@@ -77,7 +77,7 @@ class SchedulerImpl : public Scheduler {
     return kv_.SetLimit(
         std::max(limit, std::min(pool.in_use() + forks_.promised_blocks(), pool.limit())));
   }
-  void DrainReturned(std::vector<BlockIndex>& blocks) override;
+  std::vector<BlockIndex> TakeReturned() override;
   bool LacksBlocks() const override { return lacks_blocks_ && requests_.pulling().empty(); }
   void SetCosts(const PreemptionCosts& costs) override { options_.costs = costs; }
   void ResetPrefixCache() override { kv_.ResetPrefixes(); }
