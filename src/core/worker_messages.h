@@ -167,6 +167,9 @@ struct OpenPipeline {
   // Layers of the hop, or the first layer after it: the receiver caches the activations that enter
   // these (stage/activation_caching_stage.h). Ascending.
   std::vector<int> cache_activations_at = {};
+  // Other pipelines hold blocks on the same workers all the time, so the memory of blocks that are
+  // returned is wanted back in small pieces.
+  bool shares_memory = false;
 };
 struct ClosePipeline {
   PipelineId pipeline;
@@ -175,6 +178,15 @@ struct ClosePipeline {
 struct PipelineStep {
   PipelineId pipeline;
   std::shared_ptr<const StepPlan> plan;  // never null; shared by all that hold it in this process
+  // The step may use blocks again that were returned before: it runs after this many ReturnBlocks.
+  uint64_t returns = 0;
+};
+// The pipeline no longer holds these blocks: their content is not needed, and their memory is
+// wanted elsewhere. No step that was sent before and has not ended uses them.
+struct ReturnBlocks {
+  PipelineId pipeline;
+  uint64_t number = 0;  // of this message: 1 for the pipeline's first
+  std::vector<BlockIndex> blocks;
 };
 // The steps that a stage's ranks run together next. Rank 0 decides which have arrived and sends
 // this to the others, because collectives need the same batches in the same order everywhere.
@@ -233,6 +245,6 @@ struct Leave {  // finish the running work and end the process
   std::string reason;
 };
 using ToWorker = std::variant<Welcome, Refused, LoadShard, UnloadShard, OpenPipeline, ClosePipeline,
-                              PipelineStep, ExportKv, ReleaseKv, PullKv, Leave>;
+                              PipelineStep, ExportKv, ReleaseKv, PullKv, Leave, ReturnBlocks>;
 
 }  // namespace millrace

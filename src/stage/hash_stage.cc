@@ -49,6 +49,19 @@ Status HashStage::OpenPipeline(PipelineId pipeline, const StagePipeline& options
 
 void HashStage::ClosePipeline(PipelineId pipeline) { pipelines_.erase(pipeline); }
 
+void HashStage::ReturnBlocks(PipelineId id, std::span<const BlockIndex> blocks) {
+  const auto found = pipelines_.find(id);
+  if (found == pipelines_.end()) return;
+  Pipeline& pipeline = found->second;
+  const LayerRange layers = pipeline.options.layers;
+  const auto slots = static_cast<size_t>(pipeline.options.block_size) * num_heads();
+  for (int layer = layers.begin; layer < layers.end; ++layer) {
+    for (BlockIndex block : blocks) {
+      std::fill_n(pipeline.device.begin() + SlotIndex(pipeline, layer, block, 0), slots, 0);
+    }
+  }
+}
+
 size_t HashStage::SlotIndex(const Pipeline& pipeline, int layer, BlockIndex block,
                             int offset) const {
   const StagePipeline& o = pipeline.options;

@@ -1,7 +1,7 @@
 // HashStage: a Stage without a model (hash_model.h). It keeps keys and values in blocks and reads
 // them through the block tables of the plans, so a wrong, missing, stale or half-copied block of
-// any layer changes every later token. Blocks are never cleared: a reused block shows its old
-// content.
+// any layer changes every later token. A reused block shows its old content; one that was returned
+// loses it.
 //
 // One thread, like every Stage; ReadKv and WriteKv as in stage.h.
 #pragma once
@@ -27,6 +27,7 @@ class HashStage : public Stage {
   StageLimits limits() const override;
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
   void ClosePipeline(PipelineId pipeline) override;
+  void ReturnBlocks(PipelineId pipeline, std::span<const BlockIndex> blocks) override;
   // REQUIRES: every head is here; RunRanks runs the ranks of a stage together.
   Status Run(std::span<StagePart> parts) override;
   size_t KvBytes(const KvBox& box) const override;

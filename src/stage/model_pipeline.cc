@@ -11,6 +11,7 @@ Result<std::unique_ptr<ModelPipeline>> ModelPipeline::Open(PipelineId id,
   std::unique_ptr<ModelPipeline> pipeline(new ModelPipeline(id, options, device));
   tensor::KvShape shape = model.KvShapeFor(options.block_size, options.num_blocks);
   shape.num_layers = options.layers.size();
+  shape.huge_pages = !options.shares_memory;
   MR_ASSIGN_OR_RETURN(pipeline->kv_, device.NewKvPool(shape));
   if (options.num_host_blocks == 0) return pipeline;
   shape.num_blocks = options.num_host_blocks;

@@ -62,6 +62,17 @@ void ModelStage::ClosePipeline(PipelineId pipeline) {
   closed = pipelines_.extract(pipeline);
 }
 
+void ModelStage::ReturnBlocks(PipelineId pipeline, std::span<const BlockIndex> blocks) {
+  std::shared_ptr<tensor::KvPool> pool;
+  {
+    const MutexLock lock(pipelines_mutex_);
+    const auto found = pipelines_.find(pipeline);
+    if (found == pipelines_.end()) return;
+    pool = found->second->kv();
+  }
+  pool->ReturnMemory(blocks);
+}
+
 Status ModelStage::Run(std::span<StagePart> parts) {
   layers_time_ = {};
   Collect(parts);

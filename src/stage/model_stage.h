@@ -41,6 +41,7 @@ class ModelStage : public Stage {
   StageLimits limits() const override;
   Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) override;
   void ClosePipeline(PipelineId pipeline) override;
+  void ReturnBlocks(PipelineId pipeline, std::span<const BlockIndex> blocks) override;
   Status Run(std::span<StagePart> parts) override;
   size_t KvBytes(const KvBox& box) const override;
   Status ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,

@@ -6,8 +6,8 @@
 // A batch is the steps that have arrived. They may be of several pipelines that enter and leave at
 // different layers (Helix section 5, partial inference); rows at the same layer run together.
 //
-// Used by one thread at a time, except reads and writes of KV and activations: any thread, on
-// blocks that no running batch writes (the ledger pins them).
+// Used by one thread at a time, except ReturnBlocks and the reads and writes of KV and activations:
+// any thread, on blocks that no running batch writes (the ledger pins them).
 #pragma once
 
 #include <cstddef>
@@ -35,6 +35,7 @@ struct StagePipeline {
   // Requests the activations that enter these layers (activation_caching_stage.h). Ascending, after
   // the first of `layers`; their end may be among them only if the stage returns activations.
   std::vector<int> cache_activations_at = {};
+  bool shares_memory = false;  // OpenPipeline::shares_memory
 };
 
 // Activations that entered a layer: [tokens, row_bytes()].
@@ -110,6 +111,9 @@ class Stage {
   // kResourceExhausted: no memory for the blocks.
   virtual Status OpenPipeline(PipelineId pipeline, const StagePipeline& options) = 0;
   virtual void ClosePipeline(PipelineId pipeline) = 0;
+  // The content of the blocks is not needed any more: their memory may be used for other things.
+  // Any thread, while no batch uses the blocks. Ignored if the pipeline is not open.
+  virtual void ReturnBlocks(PipelineId, std::span<const BlockIndex>) {}
   // At most one part per pipeline. Fills output or result of each. A part whose input does not fit,
   // or whose pipeline is not open, fails alone: it has result.error and the others run. A returned
   // error means that all failed. A pipeline with a failed step runs no more. REQUIRES: the plans

@@ -160,14 +160,20 @@ struct TestHop {
 class TestPipeline {
  public:
   TestPipeline(PipelineId id, std::vector<TestHop> hops, sched::SchedulerOptions options,
-               const std::vector<TestRequest>& requests)
+               const std::vector<TestRequest>& requests, bool shares_memory = false)
       : id_(id), hops_(std::move(hops)), tables_(hops_.size()) {
     options.stages = static_cast<int>(hops_.size());
     scheduler_ = std::move(sched::Scheduler::Create(options)).value();
     for (size_t i = 0; i < hops_.size(); ++i) {
-      const Status opened = hops_[i].stage->OpenPipeline(
-          id, {hops_[i].layers, options.block_size, options.num_blocks, options.num_host_blocks,
-               i == 0, i + 1 == hops_.size(), options.eos_token_ids});
+      const Status opened =
+          hops_[i].stage->OpenPipeline(id, {.layers = hops_[i].layers,
+                                            .block_size = options.block_size,
+                                            .num_blocks = options.num_blocks,
+                                            .num_host_blocks = options.num_host_blocks,
+                                            .first = i == 0,
+                                            .last = i + 1 == hops_.size(),
+                                            .eos_token_ids = options.eos_token_ids,
+                                            .shares_memory = shares_memory});
       EXPECT_TRUE(opened.ok()) << opened.ToString();
     }
     AddRequests(*scheduler_, requests);

@@ -23,6 +23,9 @@ class WrappedStage : public Stage {
     return inner_->OpenPipeline(pipeline, options);
   }
   void ClosePipeline(PipelineId pipeline) override { inner_->ClosePipeline(pipeline); }
+  void ReturnBlocks(PipelineId pipeline, std::span<const BlockIndex> blocks) override {
+    inner_->ReturnBlocks(pipeline, blocks);
+  }
   Status Run(std::span<StagePart> parts) override { return inner_->Run(parts); }
   size_t KvBytes(const KvBox& box) const override { return inner_->KvBytes(box); }
   Status ReadKv(PipelineId pipeline, const KvBox& box, std::span<const BlockIndex> blocks,

@@ -80,12 +80,16 @@ struct KvShape {
   int block_size = kKvBlockUnit;  // tokens
   int num_blocks = 0;
   DType dtype = DType::kF32;
+  bool huge_pages = true;  // faster, but a pool with few blocks in use takes more memory
 };
 
 class KvPool {  // the bytes of KV blocks; kv/ tracks which sequence a block belongs to
  public:
   virtual ~KvPool() = default;
   virtual const KvShape& shape() const = 0;
+  // Gives the memory of the blocks back to the system as far as they fill pages; their content is
+  // lost. Any thread, while others use other blocks. REQUIRES: the blocks are in the pool.
+  virtual void ReturnMemory(std::span<const BlockIndex> blocks) = 0;
 };
 
 // Layers and heads of a pool, and tokens of one sequence: the unit of ExportKv and ImportKv.

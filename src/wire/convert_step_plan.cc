@@ -251,9 +251,10 @@ Status TakePlan(const proto::StepPlan& from, StepPlan& out) {
 }  // namespace
 
 void ToProto(const PipelineStep& from, proto::PipelineStep& to) {
-  const auto& [pipeline, plan] = from;
+  const auto& [pipeline, plan, returns] = from;
   const auto& [id, started, released, sequences, tokens, blocks, swap_out, swap_in, copies] = *plan;
   to.set_pipeline(pipeline.value());
+  to.set_returns(returns);
   proto::StepPlan& out = *to.mutable_plan();
   out.set_id(id.value());
   PutStarted(started, out);
@@ -269,6 +270,7 @@ void ToProto(const PipelineStep& from, proto::PipelineStep& to) {
 
 Status FromProto(const proto::PipelineStep& from, PipelineStep& out) {
   out.pipeline = PipelineId(from.pipeline());
+  out.returns = from.returns();
   if (!from.has_plan()) return Missing("plan");
   auto plan = std::make_shared<StepPlan>();
   MR_RETURN_WITHIN("plan", TakePlan(from.plan(), *plan));

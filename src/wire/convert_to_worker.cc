@@ -61,7 +61,7 @@ void Put(const UnloadShard& from, proto::ToWorker& to) {
 
 void Put(const OpenPipeline& from, proto::ToWorker& to) {
   const auto& [pipeline, hops, hop, rank, block_size, num_blocks, num_host_blocks,
-               max_batched_tokens, eos_token_ids, cache_activations_at] = from;
+               max_batched_tokens, eos_token_ids, cache_activations_at, shares_memory] = from;
   proto::OpenPipeline& out = *to.mutable_open_pipeline();
   out.set_pipeline(pipeline.value());
   for (const auto& [layers, ranks, shards] : hops) {
@@ -78,6 +78,7 @@ void Put(const OpenPipeline& from, proto::ToWorker& to) {
   out.set_max_batched_tokens(static_cast<uint32_t>(max_batched_tokens));
   out.mutable_eos_token_ids()->Add(eos_token_ids.begin(), eos_token_ids.end());
   out.mutable_cache_activations_at()->Add(cache_activations_at.begin(), cache_activations_at.end());
+  out.set_shares_memory(shares_memory);
 }
 
 void Put(const ClosePipeline& from, proto::ToWorker& to) {
@@ -87,6 +88,14 @@ void Put(const ClosePipeline& from, proto::ToWorker& to) {
 
 void Put(const PipelineStep& from, proto::ToWorker& to) {
   ToProto(from, *to.mutable_pipeline_step());
+}
+
+void Put(const ReturnBlocks& from, proto::ToWorker& to) {
+  const auto& [pipeline, number, blocks] = from;
+  proto::ReturnBlocks& out = *to.mutable_return_blocks();
+  out.set_pipeline(pipeline.value());
+  out.set_number(number);
+  out.mutable_blocks()->Add(blocks.begin(), blocks.end());
 }
 
 void Put(const ExportKv& from, proto::ToWorker& to) {
@@ -220,6 +229,7 @@ Status Read(const proto::OpenPipeline& from, OpenPipeline& out) {
     }
     before = layer;
   }
+  out.shares_memory = from.shares_memory();
   return OkStatus();
 }
 
@@ -229,6 +239,12 @@ Status Read(const proto::ClosePipeline& from, ClosePipeline& out) {
 }
 
 Status Read(const proto::PipelineStep& from, PipelineStep& out) { return FromProto(from, out); }
+
+Status Read(const proto::ReturnBlocks& from, ReturnBlocks& out) {
+  out.pipeline = PipelineId(from.pipeline());
+  out.number = from.number();
+  return TakeIndices("blocks", from.blocks(), kBlocksPerMessageMax, out.blocks);
+}
 
 Status Read(const proto::ExportKv& from, ExportKv& out) {
   MR_RETURN_WITHIN("handle", FromProto(from.handle(), out.handle));
@@ -299,6 +315,7 @@ Status FromProto(const proto::ToWorker& from, ToWorker& out) {
     case P::kOpenPipeline: return ReadAs<OpenPipeline>("open_pipeline", from.open_pipeline(), out);
     case P::kClosePipeline:
       return ReadAs<ClosePipeline>("close_pipeline", from.close_pipeline(), out);
+    case P::kReturnBlocks: return ReadAs<ReturnBlocks>("return_blocks", from.return_blocks(), out);
     case P::kPipelineStep: return ReadAs<PipelineStep>("pipeline_step", from.pipeline_step(), out);
     case P::kExportKv: return ReadAs<ExportKv>("export_kv", from.export_kv(), out);
     case P::kReleaseKv: return ReadAs<ReleaseKv>("release_kv", from.release_kv(), out);

@@ -49,9 +49,9 @@ ControllerCore::ControllerCore(ControllerOptions options)
       pipelines_({.scheduler = options_.scheduler,
                   .num_layers = options_.num_layers,
                   .step_log = options_.step_log},
-                 members_, ids_, outbox_),
-      requests_({options_.scheduler.max_model_len, options_.waiting_max, options_.waiting_limit,
-                 options_.deaths_max}),
+                 members_, ids_, outbox_, memory_),
+      requests_({options_.scheduler.max_model_len, options_.scheduler.block_size,
+                 options_.waiting_max, options_.waiting_limit, options_.deaths_max}),
       dispatcher_(options_.dispatch),
       transfers_({.num_layers = options_.num_layers,
                   .block_size = options_.scheduler.block_size,
@@ -59,7 +59,7 @@ ControllerCore::ControllerCore(ControllerOptions options)
                   .hold_limit = options_.hold_limit,
                   .waiting_limit = options_.waiting_limit,
                   .secret = options_.secret},
-                 members_, deployment_, pipelines_, requests_, ids_, outbox_) {}
+                 members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_) {}
 
 ControllerCore::~ControllerCore() = default;
 
@@ -130,7 +130,9 @@ void ControllerCore::Advance(Time now) {
   Reconcile(now);
   if (requests_.TakeTryQueue()) Dispatch(now);
   for (auto& [id, request] : transfers_.ContinuePauses(now)) Requeue(id, std::move(request), now);
-  pipelines_.FormSteps(now, [&](Pipeline& pipeline) { transfers_.StartPulls(pipeline, now); });
+  const std::set<PipelineId> starved =
+      pipelines_.FormSteps(now, [&](Pipeline& pipeline) { transfers_.StartPulls(pipeline, now); });
+  if (!starved.empty()) MakeRoom(starved, now);
 }
 
 void ControllerCore::TakeActions(std::vector<ControllerAction>& actions) { outbox_.Take(actions); }

@@ -5,8 +5,8 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), Pipelines, Dispatcher, Requests, Transfers (of KV between pipelines), Router. Deployment
-// and pipelines act in Advance only; events before it leave marks.
+// layers), Pipelines, KvMemory, Dispatcher, Requests, Transfers (of KV between pipelines), Router.
+// Deployment and pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
 //  - Requests with the same route share a pipeline, which has one scheduler and one block table per
@@ -15,6 +15,8 @@
 //    delivered again, and late messages are dropped because they name a closed pipeline.
 //  - The surviving workers of a lost pipeline keep their KV until its requests have fetched it, so
 //    that only the lost layers are computed again.
+//  - The pipelines of a worker, and what lost ones left there, never hold more KV together than the
+//    worker has (kv_memory.h).
 //  - A request moves between pipelines with its KV (hand-over from prefill to decode, migration, a
 //    new plan). If the transfer fails, its KV is computed again from its tokens.
 //
@@ -41,6 +43,7 @@
 #include "cluster/control/deployment.h"
 #include "cluster/control/dispatch.h"
 #include "cluster/control/id_source.h"
+#include "cluster/control/kv_memory.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/outbox.h"
@@ -158,13 +161,14 @@ class ControllerCore {
                     std::optional<WorkerId> suspect, Time now, const PipelineHop* failed = nullptr);
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id, Time now);
+  void MakeRoom(const std::set<PipelineId>& starved, Time now);
 
   // controller_requests.cc
   // kNotYet: the request waits for an event of its own, which does not block the requests behind
   // it.
   enum class Placed : uint8_t { kYes, kNotNow, kNotYet, kNever };
   void Dispatch(Time now);
-  Placed Place(RequestId id, Time now);
+  Placed Place(RequestId id, std::set<PipelineId>& full, Time now);
   Pipeline* ChoosePipeline(const Request& request, Time now);
   Status AddTo(Pipeline& pipeline, RequestId id, Time now);
   void Requeue(RequestId id, sched::NewRequest request, Time now);
@@ -192,6 +196,7 @@ class ControllerCore {
   IdSource ids_;
   Membership members_;
   Outbox outbox_;
+  KvMemory memory_{outbox_};
   Deployment deployment_;
   std::optional<Router> router_;  // set where the layout routes requests one by one
   Pipelines pipelines_;

@@ -112,6 +112,23 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   requests_.TryQueue();
 }
 
+// These pipelines can do nothing, because others hold the memory that they need. Ends one of those:
+// recoverable KV first, which is an optimization, and then a pipeline of an earlier plan, whose
+// requests continue elsewhere and can fetch their KV as far as there is room. Only one, because its
+// memory may be enough. The starved ones try again in the next round.
+void ControllerCore::MakeRoom(const std::set<PipelineId>& starved, Time now) {
+  requests_.TryQueue();
+  std::optional<PipelineId> ends;
+  for (PipelineId id : starved) {
+    pipelines_.Touch(id);
+    if (!ends) ends = memory_.GivesWayTo(id);
+  }
+  if (!ends) return;
+  if (!pipelines_.contains(*ends)) return transfers_.GiveUpIn(*ends);
+  LosePipeline(*ends, Unavailable("other pipelines need its memory"), PipelineEnd::kNoFault, {},
+               now);
+}
+
 // Its surviving stages stay open at their workers.
 void ControllerCore::ClosePipeline(PipelineId id, Time now) {
   pipelines_.Close(id, transfers_.SurvivingHops(id));

@@ -44,7 +44,9 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   // A new request does not overtake waiting ones.
   if (submitted.ok() && first) {
     Pipeline* pipeline = ChoosePipeline(requests_.at(id), now);
-    if (pipeline != nullptr && pipeline->open) submitted = AddTo(*pipeline, id, now);
+    const bool fits = pipeline != nullptr && pipeline->open &&
+                      memory_.Reserve(pipeline->id, id, requests_.MostBlocks(id));
+    if (fits) submitted = AddTo(*pipeline, id, now);
   }
   if (!submitted.ok()) {
     if (router_) router_->Release(id, 0, now);
@@ -95,6 +97,7 @@ Pipeline* ControllerCore::ChoosePipeline(const Request& request, Time now) {
   return candidates.empty() ? nullptr : candidates[dispatcher_.Choose(loads)];
 }
 
+// REQUIRES: its memory is reserved. An error releases it.
 Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   sched::NewRequest request = *requests_.at(id).waiting;
   if (pipeline.role == StageRole::kPrefill) {
@@ -106,7 +109,10 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   if (fetches) request.imported_tokens = std::move(to_fetch);
   const int64_t prefill_tokens = PrefillTokens(request);
   dispatcher_.Sent();  // also if it is refused: the next try goes to another pipeline
-  MR_RETURN_IF_ERROR(pipeline.scheduler->Add(std::move(request), now));
+  if (Status added = pipeline.scheduler->Add(std::move(request), now); !added.ok()) {
+    memory_.Release(pipeline.id, id);
+    return added;
+  }
   if (!fetches) transfers_.GiveUp(id);
   requests_.Place(id, pipeline.id);
   pipeline.requests.Add(id, prefill_tokens);
@@ -119,21 +125,26 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
 void ControllerCore::Dispatch(Time now) {
   if (router_) ApplyRouterDecisions(now);
   std::set<Phase> blocked;
+  std::set<PipelineId> full;  // a smaller request must not take what an older one waits for
   for (RequestId id : requests_.Queue()) {
     const Request* request = requests_.Find(id);
     if (request == nullptr || !request->waiting) continue;
     const Phase phase = PhaseOf(layout(), request->waiting);
     if (blocked.contains(phase)) continue;
-    const Placed placed = Place(id, now);
+    const Placed placed = Place(id, full, now);
     if (placed != Placed::kNotNow || router_) continue;
     blocked.insert(phase);
     if (blocked.size() == 2 || !PrefillApart(layout())) return;
   }
 }
 
-ControllerCore::Placed ControllerCore::Place(RequestId id, Time now) {
+ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>& full, Time now) {
   Pipeline* pipeline = ChoosePipeline(requests_.at(id), now);
-  if (pipeline == nullptr || !pipeline->open) return Placed::kNotNow;
+  if (pipeline == nullptr || !pipeline->open || full.contains(pipeline->id)) return Placed::kNotNow;
+  if (!memory_.Reserve(pipeline->id, id, requests_.MostBlocks(id))) {
+    full.insert(pipeline->id);
+    return Placed::kNotNow;
+  }
   const Status added = AddTo(*pipeline, id, now);
   if (added.ok()) return Placed::kYes;
   if (added.code() == StatusCode::kUnavailable) return Placed::kNotYet;  // until its last pull ends
@@ -178,7 +189,7 @@ void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, T
 // The prefill pipeline has finished the request's prompt; `first` is the output of its first token.
 void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now) {
   const Request& handed = requests_.at(id);
-  from.requests.Remove(id);
+  pipelines_.Remove(from, id);
   sched::NewRequest request = handed.spec;
   request.times = first.times;
   request.cached_prompt_tokens = first.cached_prompt_tokens;
@@ -189,7 +200,9 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first
   Requeue(id, std::move(request), now);
   // It does not queue behind requests whose prompt is not computed.
   Pipeline* to = ChoosePipeline(handed, now);
-  if (to != nullptr && to->open) (void)AddTo(*to, id, now);
+  const bool fits =
+      to != nullptr && to->open && memory_.Reserve(to->id, id, requests_.MostBlocks(id));
+  if (fits) (void)AddTo(*to, id, now);
 }
 
 // Takes over a scheduler's outputs, which are outputs_ from `first` on. Nothing else adds to
@@ -210,7 +223,7 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
     }
     if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
     if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
-    pipeline.requests.Remove(id);
+    pipelines_.Remove(pipeline, id);
     Forget(id, now);
   }
 }

@@ -101,7 +101,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending
   if (hold) transfers_.Leave(pipeline, id, *detached);
-  pipeline.requests.Remove(id);
+  pipelines_.Remove(pipeline, id);
   Requeue(id, std::move(detached->request), now);
 }
 

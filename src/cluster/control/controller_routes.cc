@@ -44,10 +44,12 @@ void ControllerCore::UpdateRouter(Time now) {
 
 Status ControllerCore::SubmitToRouter(RequestId id, Time now) {
   const Request& request = requests_.at(id);
-  const Status submitted = router_->Submit({.id = id,
-                                            .prompt_tokens = request.prompt_tokens(),
-                                            .output_tokens = requests_.OutputLimit(request)},
-                                           now);
+  const Status submitted = router_->Submit(
+      {.id = id,
+       .prompt_tokens = request.prompt_tokens(),
+       .output_tokens = requests_.OutputLimit(request),
+       .kv_tokens = int64_t{requests_.MostBlocks(id)} * options_.scheduler.block_size},
+      now);
   ApplyRouterDecisions(now);
   return submitted;
 }

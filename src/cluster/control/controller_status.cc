@@ -130,7 +130,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
     l.open = pipeline.open;
     l.retiring = pipeline.retiring;
     l.requests = static_cast<int64_t>(pipeline.requests.size());
-    l.blocks_total = pipeline.num_blocks;
+    l.blocks_total = memory_.limit(id);
     l.blocks_used = pipeline.scheduler->blocks_in_use();
   }
   return status;
@@ -187,6 +187,7 @@ void ControllerCore::CheckIntegrity() const {
   members_.CheckIntegrity();
   pipelines_.CheckIntegrity();
   deployment_.CheckIntegrity();
+  memory_.CheckIntegrity();
 }
 
 }  // namespace millrace::cluster

@@ -58,6 +58,7 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
   for (PipelineId pipeline : pipelines_.Using(id)) {
     LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
   }
+  memory_.LoseWorker(id);
   CountSuspectedDeaths(id, Unavailable(cause), now);
 }
 

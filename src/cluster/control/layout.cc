@@ -284,6 +284,15 @@ std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan, ReplicaShare r
   return pipelines;
 }
 
+bool SharesStages(const Plan& plan, const Route& route) {
+  return std::ranges::any_of(route, [&](const Hop& hop) {
+    const auto edges = [&](std::optional<int> PlanEdge::*end) {
+      return std::ranges::count(plan.edges, std::optional(hop.stage), end);
+    };
+    return edges(&PlanEdge::from) > 1 || edges(&PlanEdge::to) > 1;
+  });
+}
+
 Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names, ReplicaShare replicas) {
   Layout layout;
   std::vector<bool> covered(static_cast<size_t>(std::max(0, plan.num_layers)), false);

@@ -93,6 +93,9 @@ bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase);
 // its own: of some route.
 bool HasPipeline(const Layout& layout, Phase phase);
 
+// Whether other routes of the plan lead through a stage of this one.
+bool SharesStages(const Plan& plan, const Route& route);
+
 // kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, layers that no
 // stage covers, or stages of one role without stages for the other.
 Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names,

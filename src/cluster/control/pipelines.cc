@@ -16,14 +16,6 @@ namespace {
 constexpr Duration kRetryFirst = Duration::Seconds(0.05);
 constexpr Duration kRetryMost = Duration::Seconds(2);
 
-// Where requests have routes of their own, pipelines share the memory of their stages, and the
-// router limits what they use together. Each request may leave most of a block empty, so each
-// pipeline gets extra blocks.
-int WithSlack(int64_t blocks, int64_t sequences_max) {
-  return static_cast<int>(
-      std::min<int64_t>(blocks + sequences_max + 1, std::numeric_limits<int>::max() / 2));
-}
-
 bool IsRouted(const Layout& layout) { return layout.pipelines.empty(); }
 
 std::string RetryKey(const std::vector<PipelineHop>& hops) {
@@ -53,8 +45,12 @@ bool Pipeline::Uses(WorkerId worker) const {
 }
 
 Pipelines::Pipelines(PipelinesOptions options, const Membership& members, IdSource& ids,
-                     Outbox& outbox)
-    : options_(std::move(options)), members_(members), ids_(ids), outbox_(outbox) {}
+                     Outbox& outbox, KvMemory& memory)
+    : options_(std::move(options)),
+      members_(members),
+      ids_(ids),
+      outbox_(outbox),
+      memory_(memory) {}
 
 Pipeline* Pipelines::Find(PipelineId id) {
   const auto found = pipelines_.find(id);
@@ -108,7 +104,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   const auto retry = retries_.find(RetryKey(pipeline.hops));
   if (retry != retries_.end() && now < retry->second.at) return nullptr;
   sched::SchedulerOptions options = options_.scheduler;
-  options.num_blocks = pipeline.num_blocks = BlocksFor(layout, route);
+  options.num_blocks = BlocksAlone(layout, route, options);
   options.stages = static_cast<int>(route.size());
   options.even_steps = true;
   if (IsRouted(layout)) options.watermark = 0;
@@ -125,14 +121,17 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
                                                       NamedLines(options_.step_log, pipeline.id));
   }
   pipeline.prefill = sched::PrefillMeter(options.costs);
-  SendOpen(pipeline, layout);
+  memory_.Open(pipeline.id, KvMemory::RanksOf(layout, route, options.block_size),
+               options.num_blocks, IsRouted(layout), *pipeline.scheduler);
+  SendOpen(pipeline, layout, options.num_blocks);
   ++opened_;
   turns_.Open(pipeline.id, pipeline.workers);
   return &pipelines_.emplace(pipeline.id, std::move(pipeline)).first->second;
 }
 
-void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout) {
+void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks) {
   const sched::SchedulerOptions& each = options_.scheduler;
+  const bool shares_memory = SharesStages(layout.plan, pipeline.route);
   for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
     // All ranks have the same activations, so only the first caches them.
     std::vector<int> cache_at =
@@ -144,29 +143,14 @@ void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout) {
                                 .hop = static_cast<int>(hop),
                                 .rank = static_cast<int>(rank),
                                 .block_size = each.block_size,
-                                .num_blocks = pipeline.num_blocks,
+                                .num_blocks = num_blocks,
                                 .num_host_blocks = each.num_host_blocks,
                                 .max_batched_tokens = each.max_num_batched_tokens,
                                 .eos_token_ids = each.eos_token_ids,
-                                .cache_activations_at = std::exchange(cache_at, {})});
+                                .cache_activations_at = std::exchange(cache_at, {}),
+                                .shares_memory = shares_memory});
     }
   }
-}
-
-int Pipelines::BlocksFor(const Layout& layout, const Route& route) const {
-  int64_t tokens = std::numeric_limits<int64_t>::max();
-  for (const Hop& hop : route) {
-    const LayoutStage& stage = layout.stages[static_cast<size_t>(hop.stage)];
-    tokens = std::min(tokens, stage.KvTokenLayers() / hop.layers.size());
-  }
-  // At most what all sequences can fill at their maximum length, with one step at every hop.
-  const sched::SchedulerOptions& each = options_.scheduler;
-  const int64_t sequences_max = int64_t{each.max_num_seqs} * std::ssize(route);
-  const int64_t longest = (each.max_model_len + each.block_size - 1) / each.block_size;
-  const int64_t most = each.num_blocks > 0 ? each.num_blocks : (longest + 1) * (sequences_max + 1);
-  const int64_t blocks = std::min(tokens / each.block_size, most);
-  if (IsRouted(layout)) return WithSlack(blocks, sequences_max);
-  return static_cast<int>(std::min<int64_t>(blocks, std::numeric_limits<int>::max() / 2));
 }
 
 // The replacement for a lost hop needs the activations that left the hop before it. A prefill
@@ -209,7 +193,7 @@ void Pipelines::RetireUnplanned(const Layout& layout) {
     if (kept) {
       pipeline.route = std::move(route);
     } else {
-      pipeline.retiring = true;
+      Retire(pipeline);
     }
   }
 }
@@ -217,10 +201,21 @@ void Pipelines::RetireUnplanned(const Layout& layout) {
 void Pipelines::RetireClosing(const Layout& layout) {
   for (auto& [id, pipeline] : pipelines_) {
     if (pipeline.retiring) continue;  // its route may be of an earlier layout
-    pipeline.retiring = std::ranges::any_of(pipeline.route, [&](const Hop& hop) {
+    const bool closing = std::ranges::any_of(pipeline.route, [&](const Hop& hop) {
       return layout.stages[static_cast<size_t>(hop.stage)].closing;
     });
+    if (closing) Retire(pipeline);
   }
+}
+
+void Pipelines::Retire(Pipeline& pipeline) {
+  pipeline.retiring = true;
+  memory_.Retire(pipeline.id);
+}
+
+void Pipelines::Remove(Pipeline& pipeline, RequestId request) {
+  pipeline.requests.Remove(request);
+  memory_.Release(pipeline.id, request);
 }
 
 void Pipelines::BackOff(const Pipeline& pipeline, Time now) {
@@ -237,6 +232,7 @@ void Pipelines::Close(PipelineId id, const std::vector<PipelineHop>& kept) {
   }
   turns_.Close(id, dirty_);
   dirty_.erase(id);
+  if (kept.empty()) memory_.Close(id);
   closed_ += found->second.scheduler->Stats().CountersOnly();
   pipelines_.erase(found);
 }
@@ -258,7 +254,7 @@ void Pipelines::Commit(Pipeline& pipeline, const StepResult& result, Time now,
   if (pipeline.scheduler->steps_in_flight() == 0) turns_.Idle(pipeline.id, dirty_);
 }
 
-void Pipelines::FormSteps(Time now, const std::function<void(Pipeline&)>& formed) {
+std::set<PipelineId> Pipelines::FormSteps(Time now, const std::function<void(Pipeline&)>& formed) {
   const auto form = [&](const std::set<PipelineId>& ids) {
     for (PipelineId id : ids) {
       Pipeline* pipeline = Find(id);
@@ -270,16 +266,19 @@ void Pipelines::FormSteps(Time now, const std::function<void(Pipeline&)>& formed
   form(std::exchange(dirty_, {}));
   form(std::exchange(ask_again_, {}));  // pipelines that waited for one that formed no step
   dirty_.merge(std::exchange(ask_again_, {}));
+  return memory_.EndRound();
 }
 
 void Pipelines::Form(Pipeline& pipeline, Time now) {
+  const uint64_t returns = memory_.BeforeSteps(pipeline.id);
   if (turns_.MayStep(pipeline.id)) {
     while (const StepPlan* plan = pipeline.scheduler->Schedule(now, pipeline.pulls)) {
       pipeline.prefill.Submitted(*plan, now);
-      const PipelineStep step{pipeline.id, std::make_shared<const StepPlan>(*plan)};
+      const PipelineStep step{pipeline.id, std::make_shared<const StepPlan>(*plan), returns};
       for (WorkerId worker : pipeline.workers.front()) outbox_.Send(worker, step);
     }
     turns_.Stepped(pipeline.id, pipeline.scheduler->steps_in_flight() > 0, ask_again_);
+    memory_.AfterSteps(pipeline.id);
   }
   preemptions_.clear();
   pipeline.scheduler->DrainPreemptions(preemptions_);

@@ -3,7 +3,8 @@
 // and as many steps in flight as it has hops. A pipeline is opened once and never repaired.
 //
 // It forms the steps of the pipelines that were touched, those that share groups of ranks in turns,
-// and opens a lost route again after a back-off.
+// and opens a lost route again after a back-off. How many blocks each may hold is for KvMemory to
+// say.
 //
 // Owned by the controller, which decides which requests are in which pipeline and when one closes.
 // Pure; one thread at a time.
@@ -22,6 +23,7 @@
 
 #include "base/clock.h"
 #include "cluster/control/id_source.h"
+#include "cluster/control/kv_memory.h"
 #include "cluster/control/layout.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/outbox.h"
@@ -42,7 +44,6 @@ struct Pipeline {
   std::vector<std::vector<WorkerId>> workers;  // by hop and rank
   std::unique_ptr<sched::Scheduler> scheduler;
   sched::PrefillMeter prefill;
-  int num_blocks = 0;
   std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
   bool open = false;
   bool retiring = false;  // takes no more requests: replaced, or a worker drains
@@ -64,7 +65,8 @@ struct PipelinesOptions {
 class Pipelines {
  public:
   // The references outlive this object.
-  Pipelines(PipelinesOptions options, const Membership& members, IdSource& ids, Outbox& outbox);
+  Pipelines(PipelinesOptions options, const Membership& members, IdSource& ids, Outbox& outbox,
+            KvMemory& memory);
 
   // Null: there is none.
   Pipeline* Find(PipelineId id);
@@ -91,7 +93,10 @@ class Pipelines {
   // It is lost: its route is not opened again for a while, which doubles with every loss until a
   // step of the route has ended.
   void BackOff(const Pipeline& pipeline, Time now);
-  // The hops in `kept` stay open at their workers. REQUIRES: no request is in it any more.
+  // The request has left it, and so has its reservation of KV memory.
+  void Remove(Pipeline& pipeline, RequestId request);
+  // The hops in `kept` stay open at their workers. REQUIRES: no request is in it any more, and
+  // KvMemory knows the hops (Survive).
   void Close(PipelineId id, const std::vector<PipelineHop>& kept);
 
   // Something changed since its last step was formed.
@@ -101,8 +106,10 @@ class Pipelines {
   void Commit(Pipeline& pipeline, const StepResult& result, Time now,
               std::vector<RequestOutput>& outputs);
   // Forms the steps that can run now. Calls `formed` after each pipeline that was touched; it may
-  // touch and close pipelines.
-  void FormSteps(Time now, const std::function<void(Pipeline&)>& formed);
+  // touch and close pipelines. Returns the pipelines that can do nothing, because others hold the
+  // memory that they need.
+  [[nodiscard]] std::set<PipelineId> FormSteps(Time now,
+                                               const std::function<void(Pipeline&)>& formed);
 
   uint64_t opened() const { return opened_; }  // so far
   sched::SchedulerStats Stats() const;         // summed over all, with counters of closed ones
@@ -118,8 +125,8 @@ class Pipelines {
   };
 
   Pipeline* Open(const Layout& layout, const Route& route, StageRole role, Time now);
-  void SendOpen(const Pipeline& pipeline, const Layout& layout);
-  int BlocksFor(const Layout& layout, const Route& route) const;
+  void SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks);
+  void Retire(Pipeline& pipeline);
   std::vector<int> CacheActivationsAt(const Layout& layout, LayerRange hop, StageRole role) const;
   void Form(Pipeline& pipeline, Time now);
 
@@ -127,6 +134,7 @@ class Pipelines {
   const Membership& members_;
   IdSource& ids_;
   Outbox& outbox_;
+  KvMemory& memory_;
   std::map<PipelineId, Pipeline> pipelines_;
   std::set<PipelineId> dirty_;            // something changed since their last step was formed
   PipelineTurns turns_;                   // of pipelines that must not run at the same time

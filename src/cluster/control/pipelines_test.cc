@@ -72,7 +72,8 @@ class PipelinesTest : public ::testing::Test {
     pipelines_.Touch(pipeline.id);
   }
   void FormSteps() {
-    pipelines_.FormSteps(now_, [this](Pipeline& pipeline) { formed_.push_back(pipeline.id); });
+    (void)pipelines_.FormSteps(now_,
+                               [this](Pipeline& pipeline) { formed_.push_back(pipeline.id); });
     pipelines_.CheckIntegrity();
   }
   void EndStep(Pipeline& pipeline, const PipelineStep& step) {
@@ -93,7 +94,8 @@ class PipelinesTest : public ::testing::Test {
   Membership members_{MembershipOptions{}};
   IdSource ids_{Term(1)};
   Outbox outbox_{members_};
-  Pipelines pipelines_{Options(), members_, ids_, outbox_};
+  KvMemory memory_{outbox_};
+  Pipelines pipelines_{Options(), members_, ids_, outbox_, memory_};
   Time now_;
   std::vector<PipelineId> formed_;
   std::vector<RequestOutput> outputs_;
@@ -243,8 +245,10 @@ TEST_F(PipelinesTest, AClosedOneLeavesItsCountersAndTheHopsThatAreKept) {
   const uint64_t steps = pipelines_.Stats().steps;
   EXPECT_GT(steps, 0u);
   const PipelineId id = pipeline.id;
+  const std::vector<PipelineHop> kept = {pipeline.hops[0]};
+  memory_.Survive(id, kept);
   pipeline.scheduler->DetachAll(now_);
-  pipelines_.Close(id, {pipeline.hops[0]});
+  pipelines_.Close(id, kept);
   const auto closed = Sent<ClosePipeline>();
   ASSERT_EQ(closed.size(), 1u);
   EXPECT_EQ(closed[0].first, ConnectionId(2));
@@ -257,7 +261,7 @@ TEST_F(PipelinesTest, EveryLineOfTheStepLogNamesItsPipeline) {
   std::vector<std::string> lines;
   PipelinesOptions options = Options();
   options.step_log = [&](std::string_view line) { lines.emplace_back(line); };
-  Pipelines logged(std::move(options), members_, ids_, outbox_);
+  Pipelines logged(std::move(options), members_, ids_, outbox_, memory_);
   const Layout layout = Loaded(1);
   const PlannedPipeline& planned = layout.pipelines.front();
   const Pipeline* pipeline = logged.FindOrOpen(layout, planned.route, planned.role, now_);

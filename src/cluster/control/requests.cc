@@ -71,6 +71,11 @@ std::vector<RequestId> Requests::Queue() const {
   return ids;
 }
 
+int Requests::MostBlocks(RequestId id) const {
+  const Request& request = all_.at(id);
+  return sched::BlocksAtMost(request.spec, OutputLimit(request) / request.n(), options_.block_size);
+}
+
 int64_t Requests::OutputLimit(const Request& request) const {
   const SamplingParams& params = *request.spec.params;
   const auto each = millrace::OutputLimit(params, request.prompt_tokens(), options_.max_model_len);

@@ -25,6 +25,7 @@ namespace millrace::cluster {
 
 struct RequestsOptions {
   int max_model_len = 0;   // tokens of a prompt and its output
+  int block_size = 1;      // of KV
   int waiting_max = 0;     // requests that may wait
   Duration waiting_limit;  // how long one may wait
   int deaths_max = 0;      // of BlameLedger
@@ -72,6 +73,8 @@ class Requests {
   std::vector<RequestId> Queue() const;
   // The maximum number of tokens that it may generate, over all its sequences.
   int64_t OutputLimit(const Request& request) const;
+  // The most blocks of KV that it can hold at once.
+  int MostBlocks(RequestId id) const;
   void ForgetRoutes();
 
   // Something has changed, so requests that wait may find a place.

@@ -14,6 +14,10 @@ int64_t TokensOf(const RouteRequest& request) {
   return request.prompt_tokens + request.output_tokens;
 }
 
+int64_t KvTokensOf(const RouteRequest& request) {
+  return request.kv_tokens.value_or(TokensOf(request));
+}
+
 }  // namespace
 
 Result<Router> Router::Create(Plan plan, std::vector<int64_t> kv_token_layers,
@@ -79,18 +83,20 @@ Status Router::Index() {
   return OkStatus();
 }
 
-bool Router::EdgeOpen(const Exit& exit, int64_t tokens, bool on_empty_stages) const {
+bool Router::EdgeOpen(const Exit& exit, int64_t kv_tokens, bool on_empty_stages) const {
   if (!exit.to) return true;
   if (on_empty_stages) {
-    return reachable_[*exit.to] && kv_.FitsEmpty(*exit.to, tokens, exit.layers);
+    return reachable_[*exit.to] && kv_.FitsEmpty(*exit.to, kv_tokens, exit.layers);
   }
-  return reachable_[*exit.to] && up_[*exit.to] && kv_.Fits(*exit.to, tokens, exit.layers);
+  return reachable_[*exit.to] && up_[*exit.to] && kv_.Fits(*exit.to, kv_tokens, exit.layers);
 }
 
 // Marks the stages from which the end can be reached. Returns whether it can be reached from the
 // coordinator.
-bool Router::MarkReachable(int64_t tokens, bool on_empty_stages) {
-  const auto leads_on = [&](const Exit& exit) { return EdgeOpen(exit, tokens, on_empty_stages); };
+bool Router::MarkReachable(int64_t kv_tokens, bool on_empty_stages) {
+  const auto leads_on = [&](const Exit& exit) {
+    return EdgeOpen(exit, kv_tokens, on_empty_stages);
+  };
   std::fill(reachable_.begin(), reachable_.end(), false);
   for (int stage : order_) {
     reachable_[stage] = std::any_of(exits_[stage].begin(), exits_[stage].end(), leads_on);
@@ -99,13 +105,13 @@ bool Router::MarkReachable(int64_t tokens, bool on_empty_stages) {
   return std::any_of(entries.begin(), entries.end(), leads_on);
 }
 
-// REQUIRES: MarkReachable() returned true for `tokens`, and `slot` is reachable.
-int Router::Choose(int slot, int64_t tokens) {
+// REQUIRES: MarkReachable() returned true for `kv_tokens`, and `slot` is reachable.
+int Router::Choose(int slot, int64_t kv_tokens, int64_t tokens) {
   const auto& exits = exits_[slot];
   open_.assign(exits.size(), false);
   int count = 0, last = 0;
   for (size_t e = 0; e < exits.size(); ++e) {
-    if (!EdgeOpen(exits[e], tokens, false)) continue;
+    if (!EdgeOpen(exits[e], kv_tokens, false)) continue;
     open_[e] = true;
     last = static_cast<int>(e);
     ++count;
@@ -132,12 +138,13 @@ int Router::Choose(int slot, int64_t tokens) {
 }
 
 bool Router::TryRoute(const RouteRequest& request) {
-  const int64_t tokens = TokensOf(request);
-  if (!MarkReachable(tokens, false)) return false;
+  const int64_t tokens = TokensOf(request), kv_tokens = KvTokensOf(request);
+  if (!MarkReachable(kv_tokens, false)) return false;
   Running running;
-  running.reserved_tokens = running.charged_tokens = tokens;
+  running.reserved_tokens = kv_tokens;
+  running.charged_tokens = tokens;
   for (int slot = num_stages(), at = 0; at < plan_.num_layers;) {
-    const Exit& exit = exits_[slot][Choose(slot, tokens)];
+    const Exit& exit = exits_[slot][Choose(slot, kv_tokens, tokens)];
     running.edges.push_back(exit.edge);
     running.route.push_back({*exit.to, {at, at + exit.layers}});
     at += exit.layers;
@@ -145,8 +152,8 @@ bool Router::TryRoute(const RouteRequest& request) {
   }
   // The return to the coordinator is an edge with a planned flow too.
   const int last = running.route.back().stage;
-  running.edges.push_back(exits_[last][Choose(last, tokens)].edge);
-  kv_.Charge(running.route, tokens);
+  running.edges.push_back(exits_[last][Choose(last, kv_tokens, tokens)].edge);
+  kv_.Charge(running.route, kv_tokens);
   for (const Hop& hop : running.route) ++stage_requests_[hop.stage];
   for (int edge : running.edges) edge_tokens_[edge] += static_cast<double>(tokens);
   decisions_.push_back({request.id, Outcome::kRouted, running.route});
@@ -159,11 +166,11 @@ Status Router::Submit(const RouteRequest& request, Time now) {
     return FailedPrecondition(
         fmt::format("request {} is already waiting or running", request.id.value()));
   }
-  const int64_t tokens = TokensOf(request);
-  if (request.prompt_tokens < 0 || request.output_tokens < 0 || !MarkReachable(tokens, true)) {
+  if (request.prompt_tokens < 0 || request.output_tokens < 0 ||
+      !MarkReachable(KvTokensOf(request), true)) {
     return InvalidArgument(fmt::format(
         "{} tokens ({} prompt, {} output) do not fit in the KV memory of any route, even empty",
-        tokens, request.prompt_tokens, request.output_tokens));
+        TokensOf(request), request.prompt_tokens, request.output_tokens));
   }
   Expire(now);
   const bool may_pass = queue_.empty() || now - queue_.front().since < options_.overtake_limit;

@@ -44,6 +44,9 @@ struct RouteRequest {
   int64_t prompt_tokens = 0;
   // Output that KV is reserved for: a quantile of usual outputs, or the limit.
   int64_t output_tokens = 0;
+  // The KV to reserve, which differs from the tokens where it consists of whole blocks. Unset: the
+  // prompt and the output.
+  std::optional<int64_t> kv_tokens;
   std::optional<Time> deadline;  // the request does not wait longer than this
 };
 
@@ -110,10 +113,10 @@ class Router {
   Status Index();
   int Slot(const std::optional<int>& stage) const { return stage.value_or(num_stages()); }
   int num_stages() const { return static_cast<int>(plan_.stages.size()); }
-  bool MarkReachable(int64_t tokens, bool on_empty_stages);
-  bool EdgeOpen(const Exit& exit, int64_t tokens, bool on_empty_stages) const;
+  bool MarkReachable(int64_t kv_tokens, bool on_empty_stages);
+  bool EdgeOpen(const Exit& exit, int64_t kv_tokens, bool on_empty_stages) const;
   bool TryRoute(const RouteRequest& request);
-  int Choose(int slot, int64_t tokens);
+  int Choose(int slot, int64_t kv_tokens, int64_t tokens);
   void Serve(Time now);
   void Expire(Time now);
 

@@ -15,12 +15,13 @@ constexpr size_t kBackgroundMovesMax = 4;
 
 Transfers::Transfers(TransfersOptions options, const Membership& members,
                      const Deployment& deployment, Pipelines& pipelines, Requests& requests,
-                     IdSource& ids, Outbox& outbox)
+                     KvMemory& memory, IdSource& ids, Outbox& outbox)
     : options_(options),
       members_(members),
       deployment_(deployment),
       pipelines_(pipelines),
       requests_(requests),
+      memory_(memory),
       pulls_({options.num_layers, options.hold_limit, options.secret}, ids, outbox),
       kv_(outbox),
       migrations_({options.migrations_max, options.block_size, options.hold_limit}) {}
@@ -75,7 +76,14 @@ Status Transfers::Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now) 
     return FailedPrecondition(
         "the prompt is still being computed; the request is handed over with its first token");
   }
-  MR_RETURN_IF_ERROR(migrations_.Start(id, from.id, *from.scheduler, to.id, *to.scheduler, now));
+  if (!memory_.Reserve(to.id, id, requests_.MostBlocks(id))) {
+    return ResourceExhausted("its workers lack KV memory at the moment; retry later");
+  }
+  if (Status started = migrations_.Start(id, from.id, *from.scheduler, to.id, *to.scheduler, now);
+      !started.ok()) {
+    memory_.Release(to.id, id);
+    return started;
+  }
   pipelines_.Touch(to.id);
   ++counters_.moves;
   return OkStatus();
@@ -163,8 +171,9 @@ std::vector<Transfers::Returned> Transfers::ContinuePauses(Time now) {
       continue;
     }
     ++counters_.moves_failed;
+    memory_.Release(to.id, id);
     if (!paused->request) continue;  // it has ended, and the client has its end
-    from.requests.Remove(id);
+    pipelines_.Remove(from, id);
     returned.emplace_back(id, std::move(paused->request->request));
   }
   return returned;
@@ -172,7 +181,7 @@ std::vector<Transfers::Returned> Transfers::ContinuePauses(Time now) {
 
 // The request is paused at a step boundary. The destination owns it from now on.
 void Transfers::ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused) {
-  from.requests.Remove(id);
+  pipelines_.Remove(from, id);
   to.requests.Add(id, 0);
   requests_.Place(id, to.id);
   requests_.at(id).route = to.route;
@@ -189,6 +198,7 @@ void Transfers::Abandon(RequestId id, Time now) {
   const PipelineId from = migration->from, to = migration->to;
   migrations_.Abandon(id, SchedulerOf(from), SchedulerOf(to), now);
   pulls_.Release(id, from);
+  memory_.Release(to, id);
   ++counters_.moves_failed;
   pipelines_.Touch(from);
   pipelines_.Touch(to);

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/control/deployment.h"
+#include "cluster/control/kv_memory.h"
 #include "cluster/control/kv_pulls.h"
 #include "cluster/control/membership.h"
 #include "cluster/control/migrations.h"
@@ -53,7 +54,8 @@ class Transfers {
 
   // The references outlive this object.
   Transfers(TransfersOptions options, const Membership& members, const Deployment& deployment,
-            Pipelines& pipelines, Requests& requests, IdSource& ids, Outbox& outbox);
+            Pipelines& pipelines, Requests& requests, KvMemory& memory, IdSource& ids,
+            Outbox& outbox);
 
   // The prefill pipeline has finished the request's prompt, and its scheduler holds the KV until
   // the pipeline that decodes has fetched it.
@@ -67,13 +69,16 @@ class Transfers {
   void Drop(RequestId id);
   // The same, because it will be computed again.
   void GiveUp(RequestId id);
+  // The same for all requests that have KV in the pipeline.
+  void GiveUpIn(PipelineId pipeline);
   // Whether requests that are no longer in the pipeline have KV there.
   bool HasKvIn(PipelineId pipeline) const { return kv_.Any(pipeline); }
   // Gives up KV in the pipeline whose hold has expired.
   void GiveUpExpiredIn(PipelineId pipeline);
 
   // `from` continues to run the request while its KV is copied. Errors as of Migrations::Start;
-  // kFailedPrecondition: its prompt is still being computed.
+  // kFailedPrecondition: its prompt is still being computed. kResourceExhausted: also if the
+  // workers of `to` lack memory.
   Status Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now);
   bool full() const { return migrations_.full(); }
   bool Migrates(RequestId id) const { return migrations_.Find(id) != nullptr; }
@@ -129,7 +134,6 @@ class Transfers {
   void FetchEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
   void FetchFailed(Pipeline& to, RequestId id, Time now);
   void MoveFailed(RequestId id, bool recomputes);
-  void GiveUpIn(PipelineId pipeline);
   void RenewLeases(Time now);
   bool Renew(RequestId id, const RecoverableKv& left, Time now);
   bool StillIntact(RequestId id, const RecoverableKv& left) const;
@@ -144,6 +148,7 @@ class Transfers {
   const Deployment& deployment_;
   Pipelines& pipelines_;
   Requests& requests_;
+  KvMemory& memory_;
   KvPulls pulls_;
   RecoverableKvStore kv_;
   Migrations migrations_;

@@ -21,6 +21,7 @@ void Transfers::Retain(Pipeline& pipeline, const PipelineHop* failed,
   for (RequestId id : pipeline.requests.Ids()) {
     if (auto here = pipeline.scheduler->Peek(id)) LeaveBehind(pipeline, id, std::move(*here), {});
   }
+  if (kv_.Any(pipeline.id)) memory_.Survive(pipeline.id, surviving);
   kv_.Survives(pipeline.id, std::move(surviving), now + options_.waiting_limit);
 }
 
@@ -52,8 +53,10 @@ void Transfers::Drop(RequestId id) {
     alive->scheduler->ReleaseKv(id);
     pipelines_.Touch(alive->id);
   }
-  pulls_.Release(id, left->pipeline);
+  const PipelineId pipeline = left->pipeline;
+  pulls_.Release(id, pipeline);
   kv_.Drop(id);
+  if (!kv_.Any(pipeline) && !pipelines_.contains(pipeline)) memory_.Close(pipeline);
   dropped_ = true;
 }
 

@@ -84,7 +84,8 @@ class TransfersTest : public ::testing::Test {
   }
   void FormSteps(Pipeline& pipeline) {
     pipelines_.Touch(pipeline.id);
-    pipelines_.FormSteps(now_, [&](Pipeline& formed) { transfers_.StartPulls(formed, now_); });
+    (void)pipelines_.FormSteps(now_,
+                               [&](Pipeline& formed) { transfers_.StartPulls(formed, now_); });
     TakePulls();
   }
   void EndStep(Pipeline& pipeline) {
@@ -143,10 +144,12 @@ class TransfersTest : public ::testing::Test {
   IdSource ids_{Term(1)};
   Outbox outbox_{members_};
   Deployment deployment_{{.model = "m", .num_layers = 4}, {}, members_, ids_, outbox_};
+  KvMemory memory_{outbox_};
   Pipelines pipelines_{{.scheduler = {.block_size = 4, .max_model_len = 64}, .num_layers = 4},
                        members_,
                        ids_,
-                       outbox_};
+                       outbox_,
+                       memory_};
   Requests requests_{{.max_model_len = 64,
                       .waiting_max = 8,
                       .waiting_limit = Duration::Seconds(60),
@@ -159,6 +162,7 @@ class TransfersTest : public ::testing::Test {
                        deployment_,
                        pipelines_,
                        requests_,
+                       memory_,
                        ids_,
                        outbox_};
   Pipeline *prefill_ = nullptr, *decode_ = nullptr, *other_ = nullptr;

@@ -201,7 +201,8 @@ void WorkerCore::On(OpenPipeline& message, Time) {
                       .first = pipeline.first(),
                       .last = pipeline.last(),
                       .eos_token_ids = pipeline.open.eos_token_ids,
-                      .cache_activations_at = pipeline.open.cache_activations_at}});
+                      .cache_activations_at = pipeline.open.cache_activations_at,
+                      .shares_memory = pipeline.open.shares_memory}});
 }
 
 // REQUIRES: CheckOpen has passed.

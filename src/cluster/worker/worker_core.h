@@ -68,6 +68,12 @@ struct DropPipeline {  // also ends the pulls from it and into it
   ShardId shard;
   PipelineId pipeline;
 };
+// At once: a pull that is started later may write to the blocks.
+struct ReturnMemory {
+  ShardId shard;
+  PipelineId pipeline;
+  std::vector<BlockIndex> blocks;
+};
 struct StartPull {  // -> PullEnded
   ShardId shard;
   LayerRange layers;  // of the pipeline, on this worker
@@ -85,9 +91,9 @@ struct EndSession {  // and join again, unless `for_good`
   std::string reason;
   bool for_good = false;
 };
-using WorkerAction =
-    std::variant<SendUp, SendToPeer, SendActivations, StartLoad, DropShard, AbortGroup,
-                 StartPipeline, DropPipeline, StartPull, Export, Unexport, EndSession>;
+using WorkerAction = std::variant<SendUp, SendToPeer, SendActivations, StartLoad, DropShard,
+                                  AbortGroup, StartPipeline, DropPipeline, ReturnMemory, StartPull,
+                                  Export, Unexport, EndSession>;
 
 struct WorkerCoreOptions {
   static constexpr size_t kShardsMax = 16;
@@ -200,6 +206,9 @@ class WorkerCore {
     std::map<StepId, ActivationBytes> inputs;
     StepChecker checker;  // of plans as they arrive
     std::shared_ptr<SequenceTables> tables = std::make_shared<SequenceTables>();  // as steps run
+    uint64_t returns = 0;  // ReturnBlocks that have arrived
+    // Steps that came before the ReturnBlocks that they follow, with the number of these.
+    std::map<StepId, uint64_t> early;
     uint64_t turn = 0;
 
     const PipelineHop& hop() const { return open.hops[static_cast<size_t>(open.hop)]; }
@@ -215,6 +224,7 @@ class WorkerCore {
   void On(const ClosePipeline& message, Time now);
   void On(PipelineStep& message, Time now);
   void On(BatchOrder& message, Time now);
+  void On(ReturnBlocks& message, Time now);
   void On(const ExportKv& message, Time now);
   void On(const ReleaseKv& message, Time now);
   void On(PullKv& message, Time now);

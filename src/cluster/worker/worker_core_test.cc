@@ -92,6 +92,34 @@ TEST(WorkerCore, ARepeatedStepRunsOnce) {
   EXPECT_TRUE(core.NextBatch({}));
 }
 
+// A step that uses returned blocks again may come another way and arrive first. It must not run
+// before the blocks' memory was given back, or its KV would be lost.
+TEST(WorkerCore, AStepWaitsForTheReturnOfItsBlocks) {
+  WorkerCore core({});
+  OpenSecondHop(core);
+  PipelineStep step = Step(1);
+  step.returns = 2;
+  core.FromPeer(step, {});
+  core.ActivationsArrived(kPipeline, StepId(1), SomeActivations());
+  EXPECT_FALSE(core.NextBatch({}));
+  core.FromController(ReturnBlocks{kPipeline, 1, {3, 4}}, {});
+  EXPECT_FALSE(core.NextBatch({}));
+  core.FromController(ReturnBlocks{kPipeline, 2, {0}}, {});
+  const auto returned = Take<ReturnMemory>(core);
+  ASSERT_EQ(returned.size(), 2u);
+  EXPECT_EQ(returned[0].blocks, (std::vector<BlockIndex>{3, 4}));
+  EXPECT_EQ(returned[1].shard, kShard);
+  ASSERT_TRUE(core.NextBatch({}));
+  core.BatchEnded(OkStatus(), std::vector<PartOutput>(1), {});
+  // A repetition comes too late: the blocks may be in use again.
+  core.FromController(ReturnBlocks{kPipeline, 2, {0}}, {});
+  EXPECT_TRUE(Take<ReturnMemory>(core).empty());
+  core.FromController(ReturnBlocks{kPipeline, 3, {8}}, {});
+  const auto sent = Take<SendUp>(core);
+  ASSERT_EQ(sent.size(), 1u) << "block 8 does not exist";
+  EXPECT_EQ(std::get<PipelineBroken>(sent[0].message).pipeline, kPipeline);
+}
+
 TEST(WorkerCore, AMissingStepBreaksThePipeline) {
   WorkerCore core({});
   OpenSecondHop(core);
@@ -275,6 +303,19 @@ TEST(WorkerCore, DropsShardsOfEarlierSessions) {
   core.FromController(Load(ShardId(1000), {2, 4}), {});
   EXPECT_EQ(Take<DropShard>(core).size(), 1u);
   EXPECT_EQ(core.shards(), 1u);
+}
+
+// A pipeline's memory is free before the next controller's pipelines open, so its accounts begin
+// with nothing.
+TEST(WorkerCore, TheNextControllerFindsTheMemoryFree) {
+  WorkerCore core({});
+  OpenSecondHop(core);
+  core.FromController(ReturnBlocks{kPipeline, 1, {3}}, {});
+  core.SessionDown({});
+  EXPECT_EQ(Take<DropPipeline>(core).size(), 1u);
+  Welcomed(core, 99);
+  core.FromController(ReturnBlocks{kPipeline, 2, {4}}, {});
+  EXPECT_TRUE(Take<ReturnMemory>(core).empty()) << "it is not open";
 }
 
 // The controller of the next session may not have heard it.

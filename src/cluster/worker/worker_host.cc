@@ -276,6 +276,11 @@ void WorkerHost::Do(AbortGroup& action) {
 void WorkerHost::Do(StartPipeline& action) { pipeline_work_.push_back(std::move(action)); }
 void WorkerHost::Do(DropPipeline& action) { pipeline_work_.push_back(action); }
 
+void WorkerHost::Do(ReturnMemory& action) {
+  const auto stage = StageOf(action.shard);
+  if (stage) stage->ReturnBlocks(action.pipeline, action.blocks);
+}
+
 void WorkerHost::Do(StartPull& action) {
   const auto stage = StageOf(action.shard);
   links_.start_pull(action.shard, action.layers, stage, action.pull);

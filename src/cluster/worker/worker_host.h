@@ -109,6 +109,7 @@ class WorkerHost {
   void Do(AbortGroup& action) MR_REQUIRES(mutex_);
   void Do(StartPipeline& action) MR_REQUIRES(mutex_);
   void Do(DropPipeline& action) MR_REQUIRES(mutex_);
+  void Do(ReturnMemory& action) MR_REQUIRES(mutex_);
   void Do(StartPull& action) MR_REQUIRES(mutex_);
   void Do(Export& action) MR_REQUIRES(mutex_);
   void Do(Unexport& action) MR_REQUIRES(mutex_);

@@ -59,6 +59,7 @@ void WorkerCore::On(PipelineStep& message, Time) {
     return Break(message.pipeline, pipeline, ok, std::nullopt);
   }
   pipeline.newest = message.plan->id;
+  if (message.returns > pipeline.returns) pipeline.early.emplace(message.plan->id, message.returns);
   Forward(pipeline, message);
   pipeline.steps.push_back(std::move(message.plan));
 }
@@ -69,6 +70,25 @@ void WorkerCore::Forward(const Pipeline& pipeline, const PipelineStep& step) {
        pipeline.open.hops[static_cast<size_t>(pipeline.open.hop) + 1].ranks) {
     Emit(SendToPeer{next, step});
   }
+}
+
+// Also of a broken pipeline: its memory is wanted elsewhere while requests fetch their KV from it.
+void WorkerCore::On(ReturnBlocks& message, Time) {
+  const auto found = pipelines_.find(message.pipeline);
+  if (found == pipelines_.end() || message.number <= found->second.returns) {
+    ++counters_.stale_steps;  // for a closed pipeline, or a repetition
+    return;
+  }
+  Pipeline& pipeline = found->second;
+  const bool valid = std::ranges::all_of(
+      message.blocks, [&](BlockIndex b) { return b >= 0 && b < pipeline.open.num_blocks; });
+  if (!valid || message.number != pipeline.returns + 1) {
+    ++counters_.refused;
+    return Break(message.pipeline, pipeline, InvalidArgument("unexpected blocks are returned"),
+                 std::nullopt);
+  }
+  pipeline.returns = message.number;
+  Emit(ReturnMemory{pipeline.shard, message.pipeline, std::move(message.blocks)});
 }
 
 void WorkerCore::ActivationsArrived(PipelineId id, StepId step, ActivationBytes activations) {
@@ -104,6 +124,8 @@ void WorkerCore::On(BatchOrder& message, Time) {
 
 bool WorkerCore::HasNext(const Pipeline& pipeline) const {
   if (!pipeline.started || pipeline.failed || pipeline.steps.empty()) return false;
+  const auto early = pipeline.early.find(pipeline.steps.front()->id);
+  if (early != pipeline.early.end() && early->second > pipeline.returns) return false;
   return pipeline.first() || pipeline.inputs.contains(pipeline.steps.front()->id);
 }
 
@@ -198,6 +220,7 @@ void WorkerCore::Take(PipelineId id, Pipeline& pipeline, ReadyBatch& batch) {
   pipeline.taken = part.plan->id;
   part.sequences = pipeline.tables->Advance(*part.plan);
   part.tables = pipeline.tables;
+  pipeline.early.erase(part.plan->id);
   pipeline.turn = ++turns_;
   if (pipeline.first()) return;
   auto input = pipeline.inputs.extract(part.plan->id);

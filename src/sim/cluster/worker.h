@@ -122,6 +122,7 @@ class ModelledWorker {
   // Nothing is modelled that they could free.
   void Do(cluster::DropShard& action) { loads_.erase(action.shard); }
   void Do(cluster::AbortGroup&) {}
+  void Do(cluster::ReturnMemory&) {}  // the controller's accounts are what is simulated
 
   void StartBatch();
   void AddParts(const cluster::ReadyBatch::Part& part, std::vector<BatchPart>& parts);

@@ -113,6 +113,31 @@ Plan MakePlan(Rng& rng, const Scenario& s) {
   return plan;
 }
 
+// Entry stages and exit stages, with an edge between any two: requests are routed one by one, and
+// the pipelines of all routes share the workers.
+Plan MakeRoutedPlan(uint64_t seed, const Scenario& s) {
+  Rng rng(seed);
+  Plan plan;
+  plan.model = "hash";
+  plan.num_layers = s.model.num_layers;
+  plan.partial_inference = rng.Between(0, 1) == 0;
+  const auto cut = static_cast<int>(rng.Between(1, s.model.num_layers - 1));
+  const auto entries = static_cast<int>(rng.Between(s.workers == 3 ? 1 : 2, 2));
+  for (int i = 0; i < s.workers; ++i) {
+    const bool entry = i < entries;
+    const int overlap = plan.partial_inference ? static_cast<int>(rng.Between(0, 1)) : 0;
+    plan.stages.emplace_back().layers =
+        entry ? LayerRange{0, cut} : LayerRange{cut - overlap, s.model.num_layers};
+    if (entry) {
+      plan.edges.push_back({std::nullopt, i, 100});
+      for (int to = entries; to < s.workers; ++to) plan.edges.push_back({i, to, 100});
+    } else {
+      plan.edges.push_back({i, std::nullopt, 100});
+    }
+  }
+  return plan;
+}
+
 TestRequest MakeTestRequest(Rng& rng) {
   TestRequest q;
   q.at = Between(rng, kTestRequestsFrom, kTestRequestsUntil);
@@ -167,6 +192,9 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   for (int i = 0; i < faults; ++i) s.faults.push_back(MakeFault(rng, s, options.only));
   // Not drawn from `rng`, so that the other schedules stay the same.
   s.tight_memory = Mix64(seed ^ 0x746967687400) % 8 == 3;
+  if (s.workers >= 3 && s.tensor_parallel == 1 && Mix64(seed ^ 0x726f75746564) % 3 == 1) {
+    s.plan = MakeRoutedPlan(Mix64(seed), s);
+  }
   s.quiet_at = kTestRequestsUntil;
   for (const Fault& f : s.faults) {
     if (f.kind == FaultKind::kPlan) s.later_plans.push_back(MakePlan(rng, s));

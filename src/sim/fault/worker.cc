@@ -262,6 +262,11 @@ void Worker::Do(cluster::DropPipeline& action) {
   (void)stages_.at(action.shard)->WriteKv(action.pipeline, box, {}, {});
 }
 
+void Worker::Do(cluster::ReturnMemory& action) {
+  const auto stage = keepers_.find(action.shard);
+  if (stage != keepers_.end()) stage->second->ReturnBlocks(action.pipeline, action.blocks);
+}
+
 void Worker::Do(cluster::EndSession& action) {
   if (action.for_good) exited_ = true;
   LoseSession();

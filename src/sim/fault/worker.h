@@ -98,6 +98,7 @@ class Worker {
   void Do(cluster::StartPull& action);
   void Do(cluster::Export& action);
   void Do(cluster::Unexport& action);
+  void Do(cluster::ReturnMemory& action);
   void Do(cluster::EndSession& action);
   void StartBatch();
   void EndBatch(const Status& status, std::vector<cluster::PartOutput> outputs);

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 
+#include "tensor/cpu/kv_pool.h"
 #include "tensor/cpu/memory.h"
 #include "tensor/cpu/test_util.h"
 
@@ -52,6 +53,39 @@ TEST(CpuDeviceTest, AnUnusedPoolTakesNoMemory) {
                                       .num_blocks = 8192,
                                       .dtype = DType::kF32}));
   EXPECT_LT(ResidentBytes(), before + (size_t{8} << 20));
+}
+
+// Only the returned blocks lose their content, and only whole pages are given back.
+TEST(CpuDeviceTest, ReturnsTheMemoryOfBlocks) {
+  auto device = MakeCpu(1);
+  auto made = Must(device->NewKvPool({.num_layers = 2,
+                                      .num_kv_heads = 8,
+                                      .head_dim = 64,
+                                      .block_size = 16,
+                                      .num_blocks = 512,
+                                      .dtype = DType::kF32,
+                                      .huge_pages = false}));
+  auto& pool = static_cast<CpuKvPool&>(*made);
+  ASSERT_EQ(pool.block_bytes(), 65536u);
+  const auto fill = [&](BlockIndex block) {
+    for (int layer = 0; layer < 2; ++layer)
+      std::memset(pool.block(layer, block), 1 + block % 7, pool.block_bytes());
+  };
+  for (BlockIndex block = 0; block < 512; ++block) fill(block);
+  const size_t full = ResidentBytes();
+  std::vector<BlockIndex> odd;
+  for (BlockIndex block = 511; block > 0; block -= 2) odd.push_back(block);
+  pool.ReturnMemory(odd);
+  EXPECT_LT(ResidentBytes(), full - odd.size() * 2 * 65536 + (size_t{2} << 20));
+  for (int layer = 0; layer < 2; ++layer) {
+    for (BlockIndex block = 0; block < 512; ++block) {
+      const uint8_t expected = block % 2 == 0 ? static_cast<uint8_t>(1 + block % 7) : 0;
+      ASSERT_EQ(pool.block(layer, block)[0], expected) << block;
+      ASSERT_EQ(pool.block(layer, block)[65535], expected) << block;
+    }
+  }
+  fill(1);  // it can be used again
+  EXPECT_EQ(pool.block(1, 1)[100], 2);
 }
 
 TEST(CpuDeviceTest, GathersAndReadsRows) {

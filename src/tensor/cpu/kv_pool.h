@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "tensor/cpu/memory.h"
 #include "tensor/device.h"
@@ -26,11 +28,23 @@ class CpuKvPool : public KvPool {
     MR_ASSIGN_OR_RETURN(pool->memory_,
                         HostMemory::Allocate(SaturatingProduct(shape.num_layers, shape.num_blocks,
                                                                pool->block_bytes()),
-                                             "a KV pool"));
+                                             "a KV pool", shape.huge_pages));
     return pool;
   }
 
   const KvShape& shape() const override { return shape_; }
+  void ReturnMemory(std::span<const BlockIndex> blocks) override {
+    std::vector<BlockIndex> sorted(blocks.begin(), blocks.end());
+    std::ranges::sort(sorted);
+    for (int layer = 0; layer < shape_.num_layers; ++layer) {
+      for (size_t first = 0, end = 0; first < sorted.size(); first = end) {
+        for (++end; end < sorted.size() && sorted[end] == sorted[end - 1] + 1;) ++end;
+        memory_.Return(static_cast<size_t>(block(layer, sorted[first]) -
+                                           static_cast<uint8_t*>(memory_.data())),
+                       (end - first) * block_bytes());
+      }
+    }
+  }
   int value_dim() const { return (shape_.head_dim + 31) / 32 * 32; }
 
   // Of one head of one block of one layer.

@@ -18,13 +18,13 @@ constexpr size_t kArenaBytes = size_t{64} << 20;
 
 }  // namespace
 
-Result<HostMemory> HostMemory::Allocate(size_t bytes, const char* what) {
+Result<HostMemory> HostMemory::Allocate(size_t bytes, const char* what, bool huge_pages) {
   auto refuse = [&] {
     return ResourceExhausted(
         fmt::format("no memory for {} ({} bytes); use a smaller one or free memory", what, bytes));
   };
   if (bytes > std::numeric_limits<size_t>::max() / 2) return refuse();
-  const bool huge = bytes >= 2 * kHugePageBytes;
+  const bool huge = huge_pages && bytes >= 2 * kHugePageBytes;
   const size_t alignment = huge ? kHugePageBytes : kPageBytes;
   const size_t mapped =
       (bytes + kSlackBytes + (huge ? alignment : 0) + kPageBytes - 1) & ~(kPageBytes - 1);
@@ -38,7 +38,15 @@ Result<HostMemory> HostMemory::Allocate(size_t bytes, const char* what) {
   memory.bytes_ = bytes;
   // A hint: if the kernel declines it, the memory still works.
   if (huge) madvise(memory.data_, bytes, MADV_HUGEPAGE);
+  if (!huge_pages) madvise(mapping, mapped, MADV_NOHUGEPAGE);
   return memory;
+}
+
+void HostMemory::Return(size_t offset, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(data_) + offset;
+  const uintptr_t begin = (address + kPageBytes - 1) & ~(kPageBytes - 1);
+  const uintptr_t end = (address + bytes) & ~(kPageBytes - 1);
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
 HostMemory& HostMemory::operator=(HostMemory&& other) noexcept {

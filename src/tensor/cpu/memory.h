@@ -15,13 +15,16 @@ class HostMemory {
   HostMemory() = default;
   // At least `bytes` bytes, aligned to 64. kResourceExhausted when there is no memory for it;
   // `what` names the purpose in the message.
-  static Result<HostMemory> Allocate(size_t bytes, const char* what);
+  static Result<HostMemory> Allocate(size_t bytes, const char* what, bool huge_pages = true);
   HostMemory(HostMemory&& other) noexcept { *this = static_cast<HostMemory&&>(other); }
   HostMemory& operator=(HostMemory&& other) noexcept;
   ~HostMemory();
 
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
+  // Gives the whole pages of the range back to the kernel; they are zero when touched again. Any
+  // thread, while no other uses these pages.
+  void Return(size_t offset, size_t bytes);
 
  private:
   void* data_ = nullptr;

@@ -195,7 +195,7 @@ StepPlan AnyPlan(Rng& rng) {
 }
 
 PipelineStep AnyPipelineStep(Rng& rng) {
-  return {AnyId<PipelineId>(rng), std::make_shared<const StepPlan>(AnyPlan(rng))};
+  return {AnyId<PipelineId>(rng), std::make_shared<const StepPlan>(AnyPlan(rng)), rng.Next()};
 }
 
 PositionLogprobs AnyPosition(Rng& rng) {
@@ -260,6 +260,7 @@ OpenPipeline AnyOpenPipeline(Rng& rng) {
   for (int l = layers.begin + 1; l <= layers.end; ++l) {
     if (rng.Between(0, 20) == 0) open.cache_activations_at.push_back(l);
   }
+  open.shares_memory = Coin(rng);
   return open;
 }
 
@@ -325,7 +326,8 @@ ToWorker RandomToWorker(Rng& rng, size_t kind) {
     case 7: return ExportKv{AnyHandle(rng), AnyIndices(rng, 50), AnyInt(rng), AnyDuration(rng)};
     case 8: return ReleaseKv{AnyHandle(rng)};
     case 9: return AnyPull(rng);
-    default: return Leave{AnyText(rng, kStatusBytesMax)};
+    case 10: return Leave{AnyText(rng, kStatusBytesMax)};
+    default: return ReturnBlocks{AnyId<PipelineId>(rng), rng.Next(), AnyIndices(rng, 50)};
   }
 }
 
@@ -356,7 +358,7 @@ PipelineStep DecodeStep(int sequences) {
     plan->tokens.push_back(i * 1999 % 128000);
     if (s.num_new_blocks == 1) plan->blocks.push_back(i * 31);
   }
-  return {PipelineId(7), std::move(plan)};
+  return {PipelineId(7), std::move(plan), 0};
 }
 
 }  // namespace millrace::wire::testing

@@ -74,11 +74,13 @@ class ScriptedWorkers : public ::testing::Test {
   }
   static std::string Name(uint64_t worker) { return "w" + std::to_string(worker); }
 
-  Status Submit(uint64_t id, int prompt_tokens = 10, int n = 1) {
+  Status Submit(uint64_t id, int prompt_tokens = 10, int n = 1,
+                std::optional<int> max_tokens = std::nullopt) {
     sched::NewRequest request{.id = RequestId(id)};
     request.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, 5);
     SamplingParams params;
     params.n = n;
+    params.max_tokens = max_tokens;
     request.params = std::make_shared<const SamplingParams>(params);
     Status submitted = c_->Submit(std::move(request), now_);
     Settle();
@@ -158,6 +160,7 @@ class ScriptedWorkers : public ::testing::Test {
   }
 
   std::unique_ptr<ControllerCore> c_;
+  int64_t kv_bytes_ = 65536;  // of each worker
   Time now_;
   std::map<uint64_t, Status> load_fails_;  // by worker: its later loads fail with this status
   std::set<uint64_t> load_hangs_;          // workers whose later loads do not end
@@ -175,7 +178,7 @@ class ScriptedWorkers : public ::testing::Test {
       if (load_hangs_.contains(worker)) return;
       ShardLoaded loaded{.shard = load->shard};
       loaded.kv_bytes_per_token_layer = 8;
-      loaded.kv_bytes = 65536;
+      loaded.kv_bytes = kv_bytes_;
       if (const auto fails = load_fails_.find(worker); fails != load_fails_.end()) {
         loaded.status = fails->second;
       }
