@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/check.h"
+#include "base/log.h"
 #include "experiments/experiment.h"
 
 namespace millrace::experiments {
@@ -125,5 +127,6 @@ int main(int argc, char** argv) {
   app.add_flag("--all-quick", options.all_quick, "Every quick experiment; fails on a missed bar");
   app.add_flag("--list", options.list, "Names and titles");
   CLI11_PARSE(app, argc, argv);
+  MR_CHECK(millrace::InitLog("warning").ok());
   return millrace::experiments::Run(options);
 }
