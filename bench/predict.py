@@ -39,6 +39,7 @@ BARS = {"p50": 0.10, "p99": 0.20}
 SEEDS = 20  # moments of the profile from which its pace is replayed
 OTHERS_MAX = 0.04  # of both cores
 ROUNDS = 2  # over the profile's batches between two parts
+PAUSE_LINE = "Pausing for "  # how a line begins with which `millrace profile` announces a rest
 REST_S = 0.5  # after a round: long enough to stop the profile in
 APART_MS = 60_000  # between the parts of the simulated trace, so that they do not overlap
 
@@ -120,7 +121,7 @@ def serve_in_turns(args, binary, model, parts, folder):
     rests = 0
     try:
         for line in profile.stderr:
-            if not line.startswith("Resting"):
+            if not line.startswith(PAUSE_LINE):
                 continue
             rests += 1
             if (rests - 1) % ROUNDS:
@@ -131,8 +132,10 @@ def serve_in_turns(args, binary, model, parts, folder):
             for metric, values in live.items():
                 values += one[metric]
             profile.send_signal(signal.SIGCONT)
-        if profile.wait() != 0 or parts:
-            raise SystemExit("millrace profile failed")
+        if profile.wait() != 0:
+            raise SystemExit(f"millrace profile left with {profile.returncode}")
+        if parts:
+            raise SystemExit(f"{len(parts)} parts were not served: millrace profile announced {rests} rests")
     finally:
         profile.kill()
         profile.wait()

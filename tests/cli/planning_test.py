@@ -14,6 +14,9 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench"))
+import predict  # noqa: E402
+
 TIMEOUT_S = 120
 # The search is bounded by time, so the flow of a plan may differ a little from run to run.
 FLOW_TOLERANCE = 0.05
@@ -85,6 +88,15 @@ def check_measured(program, folder):
     assert 0 < 5 * slow < fast, (fast, slow)
 
 
+def check_rests(program, folder):
+    """bench/predict.py serves while a profile rests, and finds the rests by these lines."""
+    command = "profile models/demo --max-tokens 64 --max-num-seqs 8 --max-context 256 --repeats 3 --rest 0.01"
+    done = subprocess.run([program, *command.split(), "--output", "rests.json"], cwd=folder, text=True,
+                          capture_output=True, timeout=TIMEOUT_S, check=True)
+    rests = [line for line in done.stderr.splitlines() if line.startswith(predict.PAUSE_LINE)]
+    assert len(rests) == 2, done.stderr
+
+
 def main():
     program = str(pathlib.Path(sys.argv[1]).resolve())
     page = (ROOT / "docs/planning.md").read_text()
@@ -114,6 +126,7 @@ def main():
         check_judged_goodput(program, folder)
         check_time_limit(program, folder)
         check_measured(program, folder)
+        check_rests(program, folder)
     assert commands >= 8, commands
     print(f"{commands} commands of docs/planning.md ran")
 
