@@ -75,7 +75,7 @@ def simulated(binary, model, profile, trace):
     output = subprocess.run(
         [binary, "simulate", "--model", model, "--profile", profile, "--workload", trace,
          "--max-model-len", "512", "--max-num-seqs", "128", "--kv-cache-memory", "256MiB",
-         "--seeds", str(SEEDS), "--json", "--no-progress"],
+         "--no-enable-prefix-caching", "--seeds", str(SEEDS), "--json", "--no-progress"],
         check=True, capture_output=True, text=True).stdout
     return json.loads(output)["runs"][0]
 
