@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/sha256.h"
 
 namespace millrace::model {
 namespace {
@@ -160,6 +161,17 @@ std::vector<float> InverseFrequencies(const RopeConfig& c, int position) {
   if (c.type == RopeType::kLlama3) ScaleLlama3(c, frequencies);
   if (c.type == RopeType::kYarn) ScaleYarn(c, frequencies);
   return frequencies;
+}
+
+std::string MathLibraryDigest() {
+  Sha256 digest;
+  for (double theta : {10'000.0, 500'000.0, 1'000'000.0}) {
+    const RopeTables tables({.rotary_dim = 128, .theta = theta}, 256);
+    const size_t bytes = RopeTables::BytesFor({.rotary_dim = 128}, 256) / 2;
+    digest.Add(tables.view().cos, bytes);
+    digest.Add(tables.view().sin, bytes);
+  }
+  return Hex(digest.Take()).substr(0, 8);
 }
 
 size_t RopeTables::BytesFor(const RopeConfig& config, int positions) {

@@ -3,6 +3,7 @@
 // batching, chunking and cache hits cannot change an answer. Values; any thread.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "base/status.h"
@@ -41,6 +42,10 @@ RopeConfig ReadRope(ConfigReader& config, int head_dim, int& max_position,
 
 // 1 / wavelength of each pair, at position `position` (only `dynamic` depends on it).
 std::vector<float> InverseFrequencies(const RopeConfig& config, int position);
+
+// 8 hexadecimal digits of sample angles. The C library computes angles, so processes whose
+// libraries round differently would not compute the same bits; their digests differ.
+std::string MathLibraryDigest();
 
 // The table for positions [0, positions). Owns its memory.
 class RopeTables {

@@ -79,6 +79,12 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
   }
 }
 
+// Workers compare it, so it must not differ between two runs.
+TEST(Rope, TheMathLibraryHasOneDigest) {
+  EXPECT_EQ(MathLibraryDigest().size(), 8u);
+  EXPECT_EQ(MathLibraryDigest(), MathLibraryDigest());
+}
+
 TEST(Rope, YarnAttentionFactorScalesTheTable) {
   Json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
   const RopeConfig config = Read({{"rope_theta", 100.0}, {"rope_scaling", scaling}}, 16, 128);

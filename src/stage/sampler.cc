@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/rng.h"
+#include "tensor/cpu/elementwise.h"
 
 namespace millrace::stage {
 namespace {
@@ -131,10 +132,8 @@ TokenId Sampler::Draw(std::span<const float> logits, float top, const SamplingPa
   const auto inverse_temperature = static_cast<float>(1.0 / params.temperature);
   weights_.resize(logits.size());
   double total = 0;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    weights_[i] = std::exp((logits[i] - top) * inverse_temperature);
-    total += weights_[i];
-  }
+  tensor::ExpRow(logits, top, inverse_temperature, weights_.data());
+  for (float w : weights_) total += w;
   if (params.top_k == 0 && params.top_p >= 1) {
     return DrawInVocabularyOrder(static_cast<float>(params.min_p), uniform);
   }
@@ -195,8 +194,10 @@ std::optional<PositionLogprobs> LogprobsAt(std::span<const float> logits, TokenI
   std::optional<TokenId> best = ArgMax(logits);
   if (!best) return std::nullopt;
   const float peak = logits[static_cast<size_t>(*best)];
+  std::vector<float> weights(logits.size());
+  tensor::ExpRow(logits, peak, 1.0f, weights.data());
   double total = 0;
-  for (float x : logits) total += std::exp(static_cast<double>(x - peak));
+  for (float w : weights) total += w;
   const double log_total = std::log(total) + peak;
 
   PositionLogprobs result;

@@ -129,7 +129,7 @@ struct RopeTable {
 class Device {
  public:
   virtual ~Device() = default;
-  virtual std::string Name() const = 0;  // "cpu avx3 x2"
+  virtual std::string Name() const = 0;  // "cpu avx512 x2"
 
   // kResourceExhausted when there is no memory for it.
   virtual Result<std::unique_ptr<Buffer>> NewBuffer(size_t elements) = 0;

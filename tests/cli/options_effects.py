@@ -239,6 +239,11 @@ def threads(server, value):
         check(worker["device"].endswith(f" x{value}"), worker["device"])
 
 
+def cpu_features(server, value):
+    for worker in server.status()["workers"]:
+        check(worker["device"].startswith(f"cpu {value} x"), worker["device"])
+
+
 # ---- the cluster
 
 def layers(server):
@@ -358,6 +363,10 @@ def worker_address(worker, value):
 
 def worker_threads(worker, value):
     check(worker.shown["device"].endswith(f" x{value}"), worker.shown)
+
+
+def worker_cpu_features(worker, value):
+    check(worker.shown["device"].startswith(f"cpu {value} x"), worker.shown)
 
 
 def worker_kv(worker, value):

@@ -122,6 +122,7 @@ def sizes(kind, at):
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)
     else:
         rows["--threads"] = Row("3", effects.threads)
+        rows["--cpu-features"] = Row("avx2", effects.cpu_features)
     if kind == "up":
         rows["--workers"] = Row("3", effects.worker_count)
     if kind != "serve":
@@ -185,6 +186,7 @@ REFUSED = {
     "serve --cluster": {
         "--threads": ("3", "give it to each `millrace worker`"),
         "--kv-cache-memory": ("4MiB", "give it to each `millrace worker`"),
+        "--cpu-features": ("avx2", "give it to each `millrace worker`"),
     },
     "up": {},
 }
@@ -205,6 +207,7 @@ def workers(at):
         "--data-port": Row(free_port(), effects.worker_data_port),
         "--advertise": Row("localhost", effects.worker_address),
         "--threads": Row("3", effects.worker_threads),
+        "--cpu-features": Row("avx2", effects.worker_cpu_features),
         "--kv-cache-memory": Row("3MiB", effects.worker_kv),
     }
     second = {

@@ -101,6 +101,9 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_
                  std::to_string(kv_bytes),
                  "--log-level",
                  log_level};
+    if (!engine.cpu_features.empty()) {
+      spec.argv.insert(spec.argv.end(), {"--cpu-features", engine.cpu_features});
+    }
     if (engine.max_model_len) {
       spec.argv.insert(spec.argv.end(), {"--max-model-len", std::to_string(*engine.max_model_len)});
     }

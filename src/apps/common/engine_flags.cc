@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "tensor/cpu/cpu_features.h"
 
 namespace millrace::apps {
 namespace {
@@ -46,6 +47,7 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
       .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
            "Compute threads [default: one per CPU that this process may use]")
       .aliases = {"-t"};
+  AddCpuFeaturesOption(command, kModelGroup, &flags->cpu_features);
 }
 
 void AddMemoryOptions(Command& command, EngineFlags* flags) {
@@ -149,6 +151,17 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
       .negatable = true;
   AddPolicyOptions(command, flags);
   AddRefusedOptions(command);
+}
+
+void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen) {
+  const auto limit = [chosen](const std::string& text) {
+    MR_RETURN_IF_ERROR(tensor::LimitCpuFeatures(text));
+    *chosen = text;
+    return OkStatus();
+  };
+  command.Add(group, CustomOption("cpu-features", "SET", "", limit),
+              "Instruction set of the kernels, avx512 or avx2; the answers have the same bits "
+              "[default: the best that this processor has]");
 }
 
 void AddEngineSeedOption(Command& command, EngineFlags* flags) {

@@ -25,6 +25,7 @@ struct EngineFlags {
   sched::SchedulingPolicy policy = sched::SchedulingPolicy::kFcfs;
   sched::KvPolicy kv_policy = sched::KvPolicy::kPaged;
   std::optional<int> threads;
+  std::string cpu_features;  // in effect already; "": the processor's best
   std::optional<uint64_t> seed;
   std::string step_log;  // empty: none
 };
@@ -34,6 +35,9 @@ void AddEngineOptions(Command& command, EngineFlags* flags);
 // The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
 // prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
+// --cpu-features, in effect for this process as soon as it is parsed. `chosen` must outlive the
+// command.
+void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen);
 // --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);

@@ -14,11 +14,13 @@
 #include "model/host_memory.h"
 #include "model/model.h"
 #include "model/model_path.h"
+#include "model/rope.h"
 #include "model/weight_digests.h"
 #include "net/same_host_collective.h"
 #include "stage/model_stage.h"
 #include "stage/wrapped_stage.h"
 #include "tensor/cpu/cpu_device.h"
+#include "tensor/cpu/cpu_features.h"
 
 namespace millrace::cluster {
 namespace {
@@ -157,10 +159,7 @@ Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string
 }  // namespace
 
 std::string NumericClass() {
-  auto device = tensor::NewCpuDevice({.threads = 1});
-  if (!device.ok()) return "cpu";
-  const std::string name = (*device)->Name();  // "cpu avx3 x1"; drops the thread count
-  return name.substr(0, name.rfind(" x"));
+  return fmt::format("{}, libm {}", tensor::CpuNumericClass(), model::MathLibraryDigest());
 }
 
 std::string KvLayoutName(const ModelSpec& spec) {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tensor/cpu/attention-inl.h"
+#include "tensor/cpu/lanes-inl.h"
 #include "tensor/cpu/math-inl.h"
 #include "tensor/cpu/widen-inl.h"
 
@@ -178,39 +179,40 @@ class TileWalk {
     const auto last_seen = hn::Set(di, Position(query) - base);
     const int from = (begin - base) / kKeyRun * kKeyRun;
     const int to = (end - base + kKeyRun - 1) / kKeyRun * kKeyRun;
-    VF max = hn::Set(d, kMinusInfinity);
     const bool sees_all = FirstKey(query) <= base + from && Position(query) >= base + to - 1;
-    for (int i = from; sees_all && i < to; i += lanes) max = hn::Max(max, hn::LoadU(d, scores + i));
-    for (int i = from; !sees_all && i < to; i += lanes) {
-      const auto key = hn::Iota(di, i);
-      const auto hidden = hn::Or(hn::Lt(key, first_seen), hn::Gt(key, last_seen));
-      const VF seen = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, kMinusInfinity),
-                                     hn::LoadU(d, scores + i));
-      hn::StoreU(seen, d, scores + i);
-      max = hn::Max(max, seen);
+    Lanes maxima = Lanes::Of(kMinusInfinity);
+    for (int i = from; i < to; i += kKeyRun) {
+      for (size_t v = 0; v < kLaneVectors; ++v) {
+        float* at = scores + i + static_cast<int>(v) * lanes;
+        VF score = hn::LoadU(d, at);
+        if (!sees_all) {
+          const auto key = hn::Iota(di, i + static_cast<int>(v) * lanes);
+          const auto hidden = hn::Or(hn::Lt(key, first_seen), hn::Gt(key, last_seen));
+          score = hn::IfThenElse(hn::RebindMask(d, hidden), hn::Set(d, kMinusInfinity), score);
+          hn::StoreU(score, d, at);
+        }
+        maxima.vectors[v] = hn::Max(maxima.vectors[v], score);
+      }
     }
-    const float top = hn::GetLane(hn::MaxOfLanes(d, max));
+    const float top = maxima.Max();
     partial.max[query] = top;
     if (top == kMinusInfinity) {
       std::fill(scores + from, scores + to, 0.0f);
       partial.sum[query] = 0.0f;
       return;
     }
-    // 16 running sums, indexed by absolute position modulo 16.
-    VF sums[kKeyRun / hn::MaxLanes(DF())];
-    const int vectors = kKeyRun / lanes;
-    for (int v = 0; v < vectors; ++v) sums[v] = hn::Zero(d);
+    static_assert(kKeyRun == kVirtualLanes);  // a lane's keys: one position modulo 16
+    Lanes sums = Lanes::Of(0.0f);
     const VF shift = hn::Set(d, top);
     for (int i = from; i < to; i += kKeyRun) {
-      for (int v = 0; v < vectors; ++v) {
-        float* at = scores + i + v * lanes;
+      for (size_t v = 0; v < kLaneVectors; ++v) {
+        float* at = scores + i + static_cast<int>(v) * lanes;
         const VF weight = ExpOfNegative(d, hn::Sub(hn::LoadU(d, at), shift));
         hn::StoreU(weight, d, at);
-        sums[v] = hn::Add(sums[v], weight);
+        sums.vectors[v] = hn::Add(sums.vectors[v], weight);
       }
     }
-    for (int v = 1; v < vectors; ++v) sums[0] = hn::Add(sums[0], sums[v]);
-    partial.sum[query] = hn::GetLane(hn::SumOfLanes(d, sums[0]));
+    partial.sum[query] = sums.Sum();
   }
 
   const AttentionTile& tile_;

@@ -1,14 +1,13 @@
 #include "tensor/cpu/cpu_device.h"
 
 #include <fmt/core.h>
-#include <hwy/targets.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstring>
 #include <vector>
 
 #include "tensor/cpu/attend.h"
+#include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/elementwise.h"
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/kv_box.h"
@@ -63,11 +62,7 @@ class CpuDevice : public Device {
       : pool_(options.threads, options.pin_threads), scratch_(options.threads) {}
 
   std::string Name() const override {
-    const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
-    std::string target = hwy::TargetName(targets & -targets);  // the lowest bit is the best target
-    std::transform(target.begin(), target.end(), target.begin(),
-                   [](char c) { return std::tolower(c); });
-    return fmt::format("cpu {} x{}", target, pool_.threads());
+    return fmt::format("cpu {} x{}", CpuFeatures(), pool_.threads());
   }
 
   Result<std::unique_ptr<Buffer>> NewBuffer(size_t elements) override {

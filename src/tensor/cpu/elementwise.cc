@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "tensor/cpu/lanes-inl.h"
 #include "tensor/cpu/math-inl.h"
 #include "tensor/cpu/widen-inl.h"
 
@@ -45,24 +46,35 @@ HWY_INLINE void Map(size_t count, F f, float* y, const Input*... inputs) {
   if (i < count) StorePart(d, f(LoadPart(d, inputs + i, count - i)...), y + i, count - i);
 }
 
-// Sum of f(x[i]): four sums of every fourth vector, added pairwise, then over the lanes. Lanes
+// Sum of f(x[i]), in runs of 16 numbers: four sums of every fourth run, added pairwise, then over
+// the lanes. Runs after the last four go to the first sum, an incomplete one to the second. Lanes
 // beyond the end are masked out, so f(0) may be anything that does not trap.
 template <typename F>
 HWY_INLINE float Sum(const float* x, size_t count, F f) {
   const DF d;
-  const size_t lanes = hn::Lanes(d);
-  VF sums[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
+  constexpr size_t kLanes = hn::MaxLanes(DF());
+  Lanes sums[4] = {Lanes::Of(0.0f), Lanes::Of(0.0f), Lanes::Of(0.0f), Lanes::Of(0.0f)};
+  const auto add_run = [&](Lanes& sum, const float* run) {
+    for (size_t v = 0; v < kLaneVectors; ++v) {
+      sum.vectors[v] = f(sum.vectors[v], hn::LoadU(d, run + v * kLanes));
+    }
+  };
   size_t i = 0;
-  for (; i + 4 * lanes <= count; i += 4 * lanes) {
-    for (size_t v = 0; v < 4; ++v) sums[v] = f(sums[v], hn::LoadU(d, x + i + v * lanes));
+  for (; i + 4 * kVirtualLanes <= count; i += 4 * kVirtualLanes) {
+    for (size_t s = 0; s < 4; ++s) add_run(sums[s], x + i + s * kVirtualLanes);
   }
-  for (; i + lanes <= count; i += lanes) sums[0] = f(sums[0], hn::LoadU(d, x + i));
-  if (i < count) {
-    const VF part = f(sums[1], LoadPart(d, x + i, count - i));
-    sums[1] = hn::IfThenElse(hn::FirstN(d, count - i), part, sums[1]);
+  for (; i + kVirtualLanes <= count; i += kVirtualLanes) add_run(sums[0], x + i);
+  for (VF& sum : sums[1].vectors) {
+    const size_t left = std::min(count - i, kLanes);
+    if (left == 0) break;
+    sum = hn::IfThenElse(hn::FirstN(d, left), f(sum, LoadPart(d, x + i, left)), sum);
+    i += left;
   }
-  return hn::GetLane(
-      hn::SumOfLanes(d, hn::Add(hn::Add(sums[0], sums[1]), hn::Add(sums[2], sums[3]))));
+  for (size_t v = 0; v < kLaneVectors; ++v) {
+    sums[0].vectors[v] = hn::Add(hn::Add(sums[0].vectors[v], sums[1].vectors[v]),
+                                 hn::Add(sums[2].vectors[v], sums[3].vectors[v]));
+  }
+  return sums[0].Sum();
 }
 
 void RmsNorm(Rows x, const float* weight, float epsilon, Rows y) {
@@ -185,6 +197,13 @@ void Finish(Rows x, const float* bias, Rows residual, Rows y) {
   }
 }
 
+void ExpOfRow(const float* x, size_t count, float top, float scale, float* y) {
+  const DF d;
+  const VF subtract = hn::Set(d, top), multiply = hn::Set(d, scale);
+  Map(
+      count, [&](VF v) { return ExpOfNegative(d, hn::Mul(hn::Sub(v, subtract), multiply)); }, y, x);
+}
+
 template <class Stored>
 HWY_INLINE VF LoadStored(DF d, const typename Stored::T* from) {
   if constexpr (Stored::kDType == DType::kF32) {
@@ -242,6 +261,7 @@ HWY_EXPORT(Activate);
 HWY_EXPORT(GatedActivate);
 HWY_EXPORT(AddTo);
 HWY_EXPORT(Finish);
+HWY_EXPORT(ExpOfRow);
 HWY_EXPORT(Embed);
 
 void RmsNormRows(Rows x, const float* weight, float epsilon, Rows y) {
@@ -267,6 +287,10 @@ void FinishRows(Rows x, const float* bias, Rows residual, Rows y) {
 }
 
 void AddRows(Rows x, Rows y) { HWY_DYNAMIC_DISPATCH(AddTo)(x, y); }
+
+void ExpRow(std::span<const float> x, float top, float scale, float* y) {
+  HWY_DYNAMIC_DISPATCH(ExpOfRow)(x.data(), x.size(), top, scale, y);
+}
 
 void EmbedRows(const HostMatrix& table, const int32_t* ids, Rows y, bool add) {
   HWY_DYNAMIC_DISPATCH(Embed)(table, ids, y, add);
