@@ -147,6 +147,7 @@ Json Envelope(const ResponseHead& head, const char* object, Json choices) {
           {"object", object},
           {"created", head.created},
           {"model", head.model},
+          {"system_fingerprint", OrNull(head.fingerprint)},
           {"choices", std::move(choices)}};
 }
 

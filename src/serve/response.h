@@ -38,7 +38,8 @@ struct UsageCounts {
 struct ResponseHead {
   std::string id;
   std::string model;
-  int64_t created = 0;  // Unix seconds
+  int64_t created = 0;      // Unix seconds
+  std::string fingerprint;  // Generator::BitsFingerprint
 };
 
 // The content of one chunk or choice: a part of one sequence.
@@ -70,7 +71,7 @@ Json ChatChoice(const ChoicePart& part);  // {"message": ...}
 Json ChatDelta(const ChoicePart& part);   // {"delta": {"content": ...}}
 Json ChatRoleDelta(int index);            // {"delta": {"role": "assistant", "content": ""}}
 
-// {"id", "object", "created", "model", "choices"}.
+// {"id", "object", "created", "model", "system_fingerprint", "choices"}.
 Json Envelope(const ResponseHead& head, const char* object, Json choices);
 
 // Server-sent events.

@@ -247,6 +247,36 @@ class Worker(unittest.TestCase):
         self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", "long")
         server.wait_until_ready()
 
+    def test_unlike_instruction_sets_share_a_request(self):
+        """--cpu-features: layers 0-1 with AVX2, layers 2-3 with the best that there is, and the
+        same bits as one process with either."""
+        asked = {"max_tokens": 40, "ignore_eos": True, "temperature": 0.9, "seed": 5, "logprobs": 3}
+
+        def answer(server):
+            reply = server.complete("The harbour lay still, and", **asked)
+            self.assertRegex(reply["system_fingerprint"], r"\Afp_[0-9a-f]{16}\Z")
+            choice = reply["choices"][0]
+            return choice["text"], choice["logprobs"], reply["system_fingerprint"]
+
+        def alone(*words):
+            server = Running(PROGRAM, "serve", self.at.folder, [MODEL, "--port", "0", *words])
+            self.addCleanup(server.end)
+            server.wait_until_ready()
+            return answer(server)
+
+        server = self.controller("--pipeline-parallel-size", "2")
+        for name, words in (("best", []), ("avx2", ["--cpu-features", "avx2"])):
+            self.worker(MODEL, "--join", self.at.joins, "--token", self.at.token, "--name", name,
+                        *words)
+        server.wait_until_ready()
+        workers_shown = server.status()["workers"]
+        self.assertEqual([bool(worker["layers"]) for worker in workers_shown], [True, True])
+        self.assertIn("cpu avx2", " ".join(worker["device"] for worker in workers_shown))
+        shared = answer(server)
+        self.assertEqual(len(shared[1]["tokens"]), 40)
+        self.assertEqual(shared, alone())
+        self.assertEqual(shared, alone("--cpu-features", "avx2"))
+
     def test_rdma_never_goes_with_certificates(self):
         """--rdma, also in a build without it."""
         status, text = run(PROGRAM, "worker", MODEL, "--join", self.at.joins, "--token",

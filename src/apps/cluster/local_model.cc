@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <future>
 #include <utility>
 
 #include "apps/cluster/controller_admin.h"
@@ -11,8 +12,10 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "cluster/runtime/one_worker.h"
+#include "cluster/worker/worker_model.h"
 #include "model/host_memory.h"
 #include "model/model.h"
+#include "model/weight_digests.h"
 #include "stage/model_stage.h"
 #include "tensor/cpu/cpu_device.h"
 
@@ -61,11 +64,19 @@ Result<std::unique_ptr<model::Model>> LoadWeights(const EngineFlags& flags,
   return model::Model::Load(folder, device, load);
 }
 
+Result<std::string> FingerprintOf(const std::string& folder) {
+  MR_ASSIGN_OR_RETURN(const auto digests, model::WeightDigests::OfFolder(folder));
+  return digests.fingerprint();
+}
+
 Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device> device,
                        std::unique_ptr<model::Model> weights, const Clock& clock,
                        LocalModel& model) {
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
+  options.controller.identity.model_fingerprint = model.weights_fingerprint;
   cluster::OneWorker worker;
+  worker.join.identity.numeric_class = cluster::NumericClass();
+  worker.join.identity.kv_layout = cluster::KvLayoutName(model.spec);
   worker.weight_bytes = weights->loaded_bytes();
   worker.kv_bytes_per_token = model.spec.KvBytesPerToken();
   worker.num_blocks = model.kv.num_blocks;
@@ -99,7 +110,14 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
                       tensor::NewCpuDevice({.threads = threads}));
   model->device_name = device->Name();
+  std::future<Result<std::string>> fingerprint;
+  if (options.fingerprint) {
+    fingerprint = std::async(std::launch::async, FingerprintOf, model->path.folder);
+  }
   MR_ASSIGN_OR_RETURN(auto weights, LoadWeights(flags, model->path.folder, *device, options));
+  if (options.fingerprint) {
+    MR_ASSIGN_OR_RETURN(model->weights_fingerprint, fingerprint.get());
+  }
   model->spec = weights->spec();
   model->generation = weights->generation_config();
   model->block_size = flags.block_size;
@@ -113,12 +131,10 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
 }
 
 Result<std::unique_ptr<LocalModel>> LoadWithProgress(const EngineFlags& flags,
-                                                     const std::string& chat_template,
+                                                     LocalModelOptions options,
                                                      const Clock& clock) {
   Progress progress("Loading", ProgressUnit::kBytes, 0, stderr, ProgressStyle::ForStream(stderr),
                     clock);
-  LocalModelOptions options;
-  options.chat_template = chat_template;
   options.progress = [&progress](int64_t done, int64_t total) {
     progress.UpdateTotal(done, total);
     if (done == total) progress.Finish();

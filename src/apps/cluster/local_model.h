@@ -28,6 +28,7 @@ struct LocalModel {
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatTemplate> chat_template;  // null: the model has none
   ModelSpec spec;
+  std::string weights_fingerprint;  // "": not asked for
   model::GenerationConfig generation;
   KvPlan kv;
   int block_size = 0;
@@ -39,6 +40,8 @@ struct LocalModel {
 
 struct LocalModelOptions {
   std::string chat_template;  // a file, or the template itself when it holds "{{" or "{%"
+  // Reads the weights a second time, beside their loading, for the fingerprint in answers.
+  bool fingerprint = false;
   std::function<void(int64_t done, int64_t total)> progress;
 };
 
@@ -52,8 +55,7 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
 
 // Loads with a progress bar on stderr.
 Result<std::unique_ptr<LocalModel>> LoadWithProgress(const EngineFlags& flags,
-                                                     const std::string& chat_template,
-                                                     const Clock& clock);
+                                                     LocalModelOptions options, const Clock& clock);
 
 // Returns a few lines for the user: model, device, context, KV cache.
 std::string Summary(const LocalModel& model);

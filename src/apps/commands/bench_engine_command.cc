@@ -132,7 +132,7 @@ Status RunThroughput(const ThroughputFlags& flags) {
   WorkloadOptions workload = flags.workload;
   workload.seed = static_cast<uint64_t>(flags.workload_seed);
   MR_ASSIGN_OR_RETURN(auto requests, MakeWorkload(workload));
-  MR_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(flags.engine, "", clock));
+  MR_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(flags.engine, {}, clock));
   fmt::print("{}", Summary(*model));
   MR_RETURN_IF_ERROR(Tokenize(*model, requests));
   const auto count = static_cast<int64_t>(requests.size());
@@ -183,7 +183,7 @@ Status ReportLatency(const LatencyFlags& flags, const std::vector<double>& laten
 
 Status RunLatency(const LatencyFlags& flags) {
   const SteadyClock clock;
-  MR_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(flags.engine, "", clock));
+  MR_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(flags.engine, {}, clock));
   fmt::print("{}", Summary(*model));
   std::vector<BenchRequest> batch = LatencyBatch(flags, model->spec.vocab_size);
   MR_RETURN_IF_ERROR(Tokenize(*model, batch));

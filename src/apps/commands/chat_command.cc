@@ -187,7 +187,9 @@ Status RunChat(const ChatFlags& flags) {
   StopSignals signals;
   signals.OnSignal([](int) { std::_Exit(130); });
   const SteadyClock clock;
-  MR_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(flags.engine, flags.chat_template, clock));
+  MR_ASSIGN_OR_RETURN(
+      const auto model,
+      LoadWithProgress(flags.engine, {.chat_template = flags.chat_template}, clock));
   if (model->chat_template == nullptr) {
     return FailedPrecondition(fmt::format(
         "{} has no chat template; use 'millrace generate', or give --chat-template FILE",

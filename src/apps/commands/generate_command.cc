@@ -180,7 +180,9 @@ class Batch {
 Status RunBatch(const GenerateFlags& flags, const std::vector<PromptItem>& items,
                 ResultsFile& results, StopSignals& signals) {
   const SteadyClock clock;
-  MR_ASSIGN_OR_RETURN(const auto model, LoadWithProgress(flags.engine, flags.chat_template, clock));
+  MR_ASSIGN_OR_RETURN(
+      const auto model,
+      LoadWithProgress(flags.engine, {.chat_template = flags.chat_template}, clock));
   fmt::print(stderr, "{}", Summary(*model));
   auto api = std::make_unique<InProcessApi>(*model, clock);
   Batch batch(flags, items, *api, results, signals);

@@ -77,9 +77,11 @@ Status ValidateAlone(const ServeClusterFlags& flags) {
 // The controller of a cluster computes nothing and holds no KV.
 Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serve) {
   const ControllerFlags& c = flags.controller;
-  const char* flag = serve.engine.threads    ? "--threads"
-                     : serve.engine.kv_bytes ? "--kv-cache-memory"
-                                             : nullptr;
+  const EngineFlags& engine = serve.engine;
+  const char* flag = engine.threads                 ? "--threads"
+                     : engine.kv_bytes              ? "--kv-cache-memory"
+                     : !engine.cpu_features.empty() ? "--cpu-features"
+                                                    : nullptr;
   if (flag != nullptr) {
     return InvalidArgument(fmt::format(
         "{} is for the workers, and with --cluster this process is their controller, which "
@@ -156,7 +158,8 @@ std::unique_ptr<Command> MakeServeCommand() {
       });
     }
     return RunServer(*flags, [flags](const Clock& clock) {
-      return LoadWithProgress(flags->engine, flags->chat_template, clock);
+      return LoadWithProgress(flags->engine,
+                              {.chat_template = flags->chat_template, .fingerprint = true}, clock);
     });
   };
   return command;

@@ -114,6 +114,7 @@ class ControllerCore {
   void TakeOutputs(std::vector<RequestOutput>& outputs);
 
   std::optional<std::string> Missing() const;
+  std::string BitsFingerprint() const;  // as of Membership
   ClusterStatus Describe(Time now) const;
   sched::SchedulerStats Stats() const;  // summed over all pipelines
   std::optional<sched::RequestInfo> Inspect(RequestId id, Time now) const;

@@ -66,6 +66,8 @@ std::optional<std::string> ControllerCore::Missing() const {
   return layout().Missing();
 }
 
+std::string ControllerCore::BitsFingerprint() const { return members_.BitsFingerprint(); }
+
 ControllerCounters ControllerCore::counters() const {
   ControllerCounters counters = counters_;
   counters.pipelines_opened = pipelines_.opened();

@@ -6,9 +6,12 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/sha256.h"
 
 namespace millrace::cluster {
 namespace {
+
+constexpr size_t kFingerprintDigits = 16;
 
 // An empty expectation matches anything. A worker with an empty value has no model yet and will get
 // this one.
@@ -38,6 +41,20 @@ Status Membership::CheckJoin(const Join& join) const {
         fmt::format("{} workers have joined, which is the limit", workers_.size()));
   }
   return OkStatus();
+}
+
+std::string Membership::BitsFingerprint() const {
+  WorkerIdentity bits = options_.identity;
+  for (const auto& [id, worker] : workers_) {
+    const WorkerIdentity& its = worker.join.identity;
+    if (bits.model_fingerprint.empty()) bits.model_fingerprint = its.model_fingerprint;
+    if (bits.numeric_class.empty()) bits.numeric_class = its.numeric_class;
+    if (bits.kv_layout.empty()) bits.kv_layout = its.kv_layout;
+  }
+  if (bits.model_fingerprint.empty() || bits.numeric_class.empty()) return "";
+  const std::string all =
+      fmt::format("{}\n{}\n{}", bits.model_fingerprint, bits.numeric_class, bits.kv_layout);
+  return "fp_" + Hex(Sha256Of(all)).substr(0, kFingerprintDigits);
 }
 
 // Two processes with one name must not replace each other forever, so a worker whose heartbeats

@@ -57,6 +57,9 @@ class Membership {
   // Why no worker like this one can join, now or later. kFailedPrecondition: it differs from the
   // cluster. kInvalidArgument: it has no name. kResourceExhausted: kWorkersMax.
   Status CheckJoin(const Join& join) const;
+  // Of the model, the arithmetic and the KV type that workers compare when they join: clusters with
+  // equal ones compute the same bits. "": no worker has joined, or the model is not known yet.
+  std::string BitsFingerprint() const;
   // kUnavailable: another process has the name and is alive. Otherwise a worker that still has the
   // name must be removed before this one is added.
   Status CheckName(const Join& join, Time now) const;

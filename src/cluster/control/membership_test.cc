@@ -52,6 +52,28 @@ TEST(Membership, RefusesAnotherVersionModelOrKvLayout) {
   EXPECT_EQ(members.CheckJoin(JoinAs("")).code(), StatusCode::kInvalidArgument);
 }
 
+TEST(Membership, TheFingerprintIsOfAllThatDecidesTheBits) {
+  const auto fingerprint = [](const Join& join) {
+    Membership members(OptionsOfModel());
+    EXPECT_EQ(members.BitsFingerprint(), "");
+    members.Add(kFirst, kOne, join, At(0));
+    return members.BitsFingerprint();
+  };
+  const std::string first = fingerprint(JoinAs("a"));
+  EXPECT_EQ(first.size(), 19u) << first;
+  EXPECT_EQ(first.rfind("fp_", 0), 0u) << first;
+  EXPECT_EQ(fingerprint(JoinAs("b", 7)), first) << "not of the worker's name";
+  Join other = JoinAs("a");
+  other.identity.numeric_class = "another";
+  EXPECT_NE(fingerprint(other), first);
+  other = JoinAs("a");
+  other.identity.kv_layout = "another";
+  EXPECT_NE(fingerprint(other), first);
+  Membership members({.identity = {.model_fingerprint = "another"}});
+  members.Add(kFirst, kOne, JoinAs("a"), At(0));
+  EXPECT_NE(members.BitsFingerprint(), first);
+}
+
 TEST(Membership, TheFirstWorkerSetsTheNumericClass) {
   Membership members(OptionsOfModel());
   members.Add(kFirst, kOne, JoinAs("a"), At(0));

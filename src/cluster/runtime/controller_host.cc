@@ -159,6 +159,11 @@ std::optional<std::string> ControllerHost::NotReady() const {
   return controller_->Missing();
 }
 
+std::string ControllerHost::BitsFingerprint() const {
+  MutexLock lock(mutex_);
+  return controller_->BitsFingerprint();
+}
+
 bool ControllerHost::Drain(Duration limit) {
   MutexLock lock(mutex_);
   draining_ = true;

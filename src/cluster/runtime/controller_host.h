@@ -66,6 +66,7 @@ class ControllerHost : public Generator {
   std::optional<sched::RequestInfo> Inspect(RequestId request) const override;
   std::vector<sched::RequestInfo> InspectAll() const override;
   std::optional<std::string> NotReady() const override;
+  std::string BitsFingerprint() const override;
   bool Drain(Duration limit) override;
 
   // Submits a recovered request, from the journal.
