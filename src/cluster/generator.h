@@ -68,8 +68,8 @@ class Generator {
   // Why requests cannot be computed now, as a sentence for /ready: "Layers 4-7 are not on any
   // worker." nullopt: they can. Requests are accepted anyway and wait.
   virtual std::optional<std::string> NotReady() const { return std::nullopt; }
-  // Stands for all that decides an answer's bits besides the request: equal fingerprints mean equal
-  // answers. "": not known yet.
+  // Stands for all that decides an answer's bits besides prompt tokens and parameters: equal
+  // fingerprints mean equal answers. "": not known yet.
   virtual std::string BitsFingerprint() const { return ""; }
 
   // Refuses new requests from now on. Returns true when all have finished within `limit` and their
