@@ -79,10 +79,15 @@ TEST(Rope, Llama3KeepsShortWavesAndStretchesLongOnes) {
   }
 }
 
-// Workers compare it, so it must not differ between two runs.
-TEST(Rope, TheMathLibraryHasOneDigest) {
+// Workers compare it. If this fails after a new C library, its angles have other bits: answers
+// change, and workers with the old library no longer serve with those of the new one.
+TEST(Rope, TheDigestOfTheMathLibraryIsThatOfGlibc) {
+#if defined(__x86_64__) && defined(__GLIBC__)
+  if (__builtin_cpu_supports("fma")) {
+    EXPECT_EQ(MathLibraryDigest(), "d62f48e4");
+  }
+#endif
   EXPECT_EQ(MathLibraryDigest().size(), 8u);
-  EXPECT_EQ(MathLibraryDigest(), MathLibraryDigest());
 }
 
 TEST(Rope, YarnAttentionFactorScalesTheTable) {

@@ -115,7 +115,7 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
     fingerprint = std::async(std::launch::async, FingerprintOf, model->path.folder);
   }
   MR_ASSIGN_OR_RETURN(auto weights, LoadWeights(flags, model->path.folder, *device, options));
-  if (options.fingerprint) {
+  if (fingerprint.valid()) {
     MR_ASSIGN_OR_RETURN(model->weights_fingerprint, fingerprint.get());
   }
   model->spec = weights->spec();

@@ -41,7 +41,7 @@ constexpr double kRestMaxS = 86400;
 const cost::StepKnots kKnots{.tokens = {0, 4, 8, 12, 16, 64, 256}, .sequences = {0}};
 
 struct ProfileFlags {
-  std::string model, output = "profile.json", cpu_features;
+  std::string model, output = "profile.json";
   ProfileLimits limits;
   std::optional<int> threads;
   int repeats = 9;
@@ -292,7 +292,7 @@ std::unique_ptr<Command> MakeProfileCommand() {
   command->Add("Model", std::move(model), "A folder with config.json and weights");
   command->Add("Model", IntOption("threads", "N", &flags->threads, 1, 1024),
                "Compute threads [default: one per CPU]");
-  AddCpuFeaturesOption(*command, "Model", &flags->cpu_features);
+  AddCpuFeaturesOption(*command, "Model");
   Option output = TextOption("output", "FILE", &flags->output);
   output.kind = ValueKind::kFile;
   command->Add("Output", std::move(output), "File to write the profile to");

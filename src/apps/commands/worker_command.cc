@@ -26,7 +26,7 @@ constexpr int kModelLenMax = 1 << 24;
 
 struct WorkerFlags {
   std::vector<std::string> join;
-  std::string model, name, listen = "127.0.0.1:0", advertise, rdma, cpu_features;
+  std::string model, name, listen = "127.0.0.1:0", advertise, rdma;
   TrustFlags trust;
   int data_port = 0;
   std::optional<int> threads, max_model_len;
@@ -66,7 +66,7 @@ Status RunWorker(const WorkerFlags& flags) {
   options.join.name = flags.name.empty() ? DefaultName() : flags.name;
   options.join.identity = model.identity;
   const int threads = flags.threads.value_or(DefaultThreads());
-  options.join.device = fmt::format("cpu {} x{}", tensor::CpuFeatures(), threads);
+  options.join.device = tensor::CpuName(threads);
   options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
   options.weights = model.weights;
   options.loader = cluster::MakeShardLoader({.folder = model.folder,
@@ -152,7 +152,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->Add("Memory and threads",
                IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
                "Compute threads [default: one per CPU that this process may use]");
-  AddCpuFeaturesOption(*command, "Memory and threads", &flags->cpu_features);
+  AddCpuFeaturesOption(*command, "Memory and threads");
   command->Add("Memory and threads",
                ChoiceOption<cluster::WeightsFrom>("weights", &flags->weights,
                                                   {{"auto", cluster::WeightsFrom::kAuto},

@@ -156,7 +156,7 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
 void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen) {
   const auto limit = [chosen](const std::string& text) {
     MR_RETURN_IF_ERROR(tensor::LimitCpuFeatures(text));
-    *chosen = text;
+    if (chosen != nullptr) *chosen = text;
     return OkStatus();
   };
   command.Add(group, CustomOption("cpu-features", "SET", "", limit),

@@ -35,9 +35,9 @@ void AddEngineOptions(Command& command, EngineFlags* flags);
 // The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
 // prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
-// --cpu-features, in effect for this process as soon as it is parsed. `chosen` must outlive the
-// command.
-void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen);
+// --cpu-features, in effect for this process as soon as it is parsed. `chosen`, if not null,
+// receives it and must outlive the command.
+void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen = nullptr);
 // --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);

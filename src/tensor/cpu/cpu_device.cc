@@ -61,9 +61,7 @@ class CpuDevice : public Device {
   explicit CpuDevice(const CpuOptions& options)
       : pool_(options.threads, options.pin_threads), scratch_(options.threads) {}
 
-  std::string Name() const override {
-    return fmt::format("cpu {} x{}", CpuFeatures(), pool_.threads());
-  }
+  std::string Name() const override { return CpuName(pool_.threads()); }
 
   Result<std::unique_ptr<Buffer>> NewBuffer(size_t elements) override {
     MR_ASSIGN_OR_RETURN(

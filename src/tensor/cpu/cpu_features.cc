@@ -37,6 +37,8 @@ std::string CpuFeatures() {
   return name;
 }
 
+std::string CpuName(int threads) { return fmt::format("cpu {} x{}", CpuFeatures(), threads); }
+
 Status LimitCpuFeatures(std::string_view features) {
   const auto* wanted =
       std::ranges::find_if(kX86, [&](const Features& known) { return features == known.name; });

@@ -12,6 +12,9 @@ namespace millrace::tensor {
 // "avx512", "avx2", "sse4", "neon", ...: what the kernels use. Any thread.
 std::string CpuFeatures();
 
+// The same for people, with the number of compute threads: "cpu avx512 x2".
+std::string CpuName(int threads);
+
 // Makes the kernels use `features` ("avx512" or "avx2") and nothing better. kInvalidArgument when
 // the name is unknown or the processor lacks them. Call it before the first device is made.
 Status LimitCpuFeatures(std::string_view features);
