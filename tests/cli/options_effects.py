@@ -241,9 +241,9 @@ def threads(server, value):
         check(worker["device"].endswith(f" x{value}"), worker["device"])
 
 
-def cpu_features(server, value):
+def kernels(server, value):
     for worker in server.status()["workers"]:
-        check(worker["device"].startswith(f"cpu {value} x"), worker["device"])
+        check(value in worker["device"].split(), worker["device"])
 
 
 # ---- the cluster
@@ -367,8 +367,8 @@ def worker_threads(worker, value):
     check(worker.shown["device"].endswith(f" x{value}"), worker.shown)
 
 
-def worker_cpu_features(worker, value):
-    check(worker.shown["device"].startswith(f"cpu {value} x"), worker.shown)
+def worker_kernels(worker, value):
+    check(value in worker.shown["device"].split(), worker.shown)
 
 
 def worker_kv(worker, value):

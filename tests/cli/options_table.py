@@ -122,7 +122,8 @@ def sizes(kind, at):
         rows["--pipeline-parallel-size"] = Row("2", effects.stages)
     else:
         rows["--threads"] = Row("3", effects.threads)
-        rows["--cpu-features"] = Row("avx2", effects.cpu_features)
+        rows["--cpu-features"] = Row("avx2", effects.kernels)
+        rows["--activations"] = Row("bf16x2", effects.kernels)
     if kind == "up":
         rows["--workers"] = Row("3", effects.worker_count)
     if kind != "serve":
@@ -187,6 +188,7 @@ REFUSED = {
         "--threads": ("3", "give it to each `millrace worker`"),
         "--kv-cache-memory": ("4MiB", "give it to each `millrace worker`"),
         "--cpu-features": ("avx2", "give it to each `millrace worker`"),
+        "--activations": ("bf16x2", "give it to each `millrace worker`"),
     },
     "up": {},
 }
@@ -207,12 +209,14 @@ def workers(at):
         "--data-port": Row(free_port(), effects.worker_data_port),
         "--advertise": Row("localhost", effects.worker_address),
         "--threads": Row("3", effects.worker_threads),
-        "--cpu-features": Row("avx2", effects.worker_cpu_features),
+        "--cpu-features": Row("avx2", effects.worker_kernels),
+        "--activations": Row("bf16x2", effects.worker_kernels),
         "--kv-cache-memory": Row("3MiB", effects.worker_kv),
     }
     second = {
         "--weights": Row("peer", effects.joined),  # it has layers, and no folder to read them from
         "--config": Row(at.write("worker.yaml", "name: from-file\n"), effects.joined),
+        "--activations": Row("bf16x2", effects.worker_kernels),
         "--log-level": Row("warning", lambda worker, _: effects.log_level(worker, None)),
     }
     return first, second

@@ -78,10 +78,11 @@ Status ValidateAlone(const ServeClusterFlags& flags) {
 Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serve) {
   const ControllerFlags& c = flags.controller;
   const EngineFlags& engine = serve.engine;
-  const char* flag = engine.threads                 ? "--threads"
-                     : engine.kv_bytes              ? "--kv-cache-memory"
-                     : !engine.cpu_features.empty() ? "--cpu-features"
-                                                    : nullptr;
+  const char* flag = engine.threads                         ? "--threads"
+                     : engine.kv_bytes                      ? "--kv-cache-memory"
+                     : !engine.kernels.cpu_features.empty() ? "--cpu-features"
+                     : !engine.kernels.activations.empty()  ? "--activations"
+                                                            : nullptr;
   if (flag != nullptr) {
     return InvalidArgument(fmt::format(
         "{} is for the workers, and with --cluster this process is their controller, which "

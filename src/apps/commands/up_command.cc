@@ -101,9 +101,11 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_
                  std::to_string(kv_bytes),
                  "--log-level",
                  log_level};
-    if (!engine.cpu_features.empty()) {
-      spec.argv.insert(spec.argv.end(), {"--cpu-features", engine.cpu_features});
+    const auto& [cpu_features, activations] = engine.kernels;
+    if (!cpu_features.empty()) {
+      spec.argv.insert(spec.argv.end(), {"--cpu-features", cpu_features});
     }
+    if (!activations.empty()) spec.argv.insert(spec.argv.end(), {"--activations", activations});
     if (engine.max_model_len) {
       spec.argv.insert(spec.argv.end(), {"--max-model-len", std::to_string(*engine.max_model_len)});
     }

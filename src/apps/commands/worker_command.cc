@@ -152,7 +152,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->Add("Memory and threads",
                IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
                "Compute threads [default: one per CPU that this process may use]");
-  AddCpuFeaturesOption(*command, "Memory and threads");
+  AddKernelOptions(*command, "Memory and threads");
   command->Add("Memory and threads",
                ChoiceOption<cluster::WeightsFrom>("weights", &flags->weights,
                                                   {{"auto", cluster::WeightsFrom::kAuto},

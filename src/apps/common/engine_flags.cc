@@ -47,7 +47,7 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
       .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
            "Compute threads [default: one per CPU that this process may use]")
       .aliases = {"-t"};
-  AddCpuFeaturesOption(command, kModelGroup, &flags->cpu_features);
+  AddKernelOptions(command, kModelGroup, &flags->kernels);
 }
 
 void AddMemoryOptions(Command& command, EngineFlags* flags) {
@@ -153,15 +153,24 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
   AddRefusedOptions(command);
 }
 
-void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen) {
+void AddKernelOptions(Command& command, const char* group, KernelFlags* chosen) {
   const auto limit = [chosen](const std::string& text) {
     MR_RETURN_IF_ERROR(tensor::LimitCpuFeatures(text));
-    if (chosen != nullptr) *chosen = text;
+    if (chosen != nullptr) chosen->cpu_features = text;
     return OkStatus();
   };
   command.Add(group, CustomOption("cpu-features", "SET", "", limit),
-              "Instruction set of the kernels, avx512 or avx2; the answers have the same bits "
+              "Instruction set of the kernels: amx, avx512 or avx2; the answers have the same bits "
               "[default: the best that this processor has]");
+  const auto set = [chosen](const std::string& text) {
+    MR_RETURN_IF_ERROR(tensor::SetCpuActivations(text));
+    if (chosen != nullptr) chosen->activations = text;
+    return OkStatus();
+  };
+  command.Add(group, CustomOption("activations", "bf16|bf16x2", "", set),
+              "Precision of activations where bf16 weights meet them: bf16: rounded to it; bf16x2: "
+              "as two numbers, nearly exact and up to twice the time. All workers of a cluster "
+              "need the same [default: bf16]");
 }
 
 void AddEngineSeedOption(Command& command, EngineFlags* flags) {

@@ -11,6 +11,11 @@
 
 namespace millrace::apps {
 
+// What the kernels of this process use, as given; "" where nothing was.
+struct KernelFlags {
+  std::string cpu_features, activations;
+};
+
 struct EngineFlags {
   std::string model;
   std::optional<int> max_model_len;
@@ -25,7 +30,7 @@ struct EngineFlags {
   sched::SchedulingPolicy policy = sched::SchedulingPolicy::kFcfs;
   sched::KvPolicy kv_policy = sched::KvPolicy::kPaged;
   std::optional<int> threads;
-  std::string cpu_features;  // in effect already; "": the processor's best
+  KernelFlags kernels;
   std::optional<uint64_t> seed;
   std::string step_log;  // empty: none
 };
@@ -35,9 +40,9 @@ void AddEngineOptions(Command& command, EngineFlags* flags);
 // The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
 // prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
-// --cpu-features, in effect for this process as soon as it is parsed. `chosen`, if not null,
-// receives it and must outlive the command.
-void AddCpuFeaturesOption(Command& command, const char* group, std::string* chosen = nullptr);
+// --cpu-features and --activations, in effect for this process as soon as they are parsed.
+// `chosen`, if not null, receives them and must outlive the command.
+void AddKernelOptions(Command& command, const char* group, KernelFlags* chosen = nullptr);
 // --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);

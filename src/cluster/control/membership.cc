@@ -15,11 +15,16 @@ constexpr size_t kFingerprintDigits = 16;
 
 // An empty expectation matches anything. A worker with an empty value has no model yet and will get
 // this one.
-Status Compare(std::string_view what, const std::string& expected, const std::string& got) {
+Status Compare(std::string_view what, const std::string& expected, const std::string& got,
+               std::string_view cure = "") {
   if (expected.empty() || got.empty() || expected == got) return OkStatus();
   return FailedPrecondition(
-      fmt::format("{}: this cluster has {}, the worker has {}", what, expected, got));
+      fmt::format("{}: this cluster has {}, the worker has {}{}", what, expected, got, cure));
 }
+
+constexpr std::string_view kSameBits =
+    "; its answers would have other bits. Give all workers the same --activations and the same "
+    "version of Millrace and of the C library";
 
 }  // namespace
 
@@ -32,7 +37,8 @@ Status Membership::CheckJoin(const Join& join) const {
   const auto other = std::ranges::find_if(
       workers_, [&](const auto& entry) { return entry.second.join.name != join.name; });
   const WorkerIdentity& others = other == workers_.end() ? mine : other->second.join.identity;
-  MR_RETURN_IF_ERROR(Compare("numeric class", others.numeric_class, its.numeric_class));
+  MR_RETURN_IF_ERROR(
+      Compare("numeric class", others.numeric_class, its.numeric_class, kSameBits));
   MR_RETURN_IF_ERROR(Compare(
       "KV layout", mine.kv_layout.empty() ? others.kv_layout : mine.kv_layout, its.kv_layout));
   if (join.name.empty()) return InvalidArgument("the worker has no name");

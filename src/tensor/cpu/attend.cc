@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tensor/cpu/cpu_features.h"
+
 namespace millrace::tensor {
 namespace {
 
@@ -57,6 +59,7 @@ void AttentionRunner::CutTiles(const CpuKvPool& kv, int layer, Rows q,
                           .group = group,
                           .scale = spec.scale,
                           .window = spec.window,
+                          .rounds = CpuActivationLimbs() == 1,
                           .q = At(q, row, column),
                           .q_stride = static_cast<size_t>(q.stride),
                           .out = const_cast<float*>(At(out, row, column)),

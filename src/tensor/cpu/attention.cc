@@ -83,7 +83,7 @@ class TileWalk {
  public:
   TileWalk(const AttentionTile& tile, float* scratch)
       : tile_(tile),
-        pages_(tile),
+        rounds_(kSumsInBlocks<Stored> && tile.rounds),
         even_dim_((tile.pool->shape().head_dim + 1) / 2 * 2),
         scores_(scratch),
         q_(scratch + kStripQueries * kPartitionKeys) {
@@ -91,6 +91,8 @@ class TileWalk {
   }
 
   void Partition(int partition, const Partial& partial) {
+    runs_.Find(tile_, std::max(partition * kPartitionKeys, FirstKey(0)),
+               std::min((partition + 1) * kPartitionKeys, tile_.end_key()));
     for (int first = 0; first < tile_.queries(); first += kStripQueries) {
       Strip(partition, first, std::min(kStripQueries, tile_.queries() - first), partial);
     }
@@ -105,7 +107,7 @@ class TileWalk {
     return tile_.window > 0 ? std::max(0, Position(query) - tile_.window + 1) : 0;
   }
 
-  // Packs the strips in order as [even_dim][queries of the strip], scaled.
+  // Packs the strips in order as [even_dim][queries of the strip].
   void PackQueries() {
     const int head_dim = tile_.pool->shape().head_dim;
     for (int i = 0; i < tile_.queries(); ++i) {
@@ -113,7 +115,9 @@ class TileWalk {
       const int height = std::min(kStripQueries, tile_.queries() - first);
       const float* from = tile_.q + i / tile_.group * tile_.q_stride + i % tile_.group * head_dim;
       float* to = q_ + static_cast<size_t>(first) * even_dim_ + (i - first);
-      for (int j = 0; j < head_dim; ++j) to[j * height] = from[j] * tile_.scale;
+      for (int j = 0; j < head_dim; ++j) {
+        to[j * height] = rounds_ ? FloatFromBF16(BF16FromFloat(from[j])) : from[j];
+      }
       if (head_dim < even_dim_) to[head_dim * height] = 0.0f;
     }
   }
@@ -126,46 +130,21 @@ class TileWalk {
       std::fill_n(partial.max + first, count, kMinusInfinity);
       return;
     }
-    const Kernels<Stored>& kernels = kKernels[count - 1];
-    const float* q = q_ + static_cast<size_t>(first) * even_dim_;
-    for (int key = begin / kKeyRun * kKeyRun; key < end; key += 2 * kKeyRun) {
-      const auto* run0 = pages_.Keys(key);
-      // The second run of the last pair may lie beyond the sequence or the partition.
-      const bool two = key + kKeyRun < end;
-      float* scores = scores_ + key % kPartitionKeys;
-      if (two) {
-        kernels.score({.q = q,
-                       .pairs = even_dim_ / 2,
-                       .runs = {run0, pages_.Keys(key + kKeyRun)},
-                       .ahead = {pages_.Values(key), pages_.Values(key + kKeyRun)},
-                       .scores = scores});
-      } else {
-        ScoreLastRun(kernels, q, run0, count, scores);
-      }
-    }
+    const int base = partition * kPartitionKeys;
+    const StripArgs<Stored> args{.runs = runs_,
+                                 .begin = begin - base,
+                                 .end = end - base,
+                                 .q = q_ + static_cast<size_t>(first) * even_dim_,
+                                 .pairs = even_dim_ / 2,
+                                 .scale = tile_.scale,
+                                 .scores = scores_,
+                                 .sums = partial.values + static_cast<size_t>(first) * width,
+                                 .width = static_cast<size_t>(width)};
+    kKernels[count - 1].score(args);
     for (int r = 0; r < count; ++r) {
       Softmax(partition, begin, end, first + r, scores_ + r * kPartitionKeys, partial);
     }
-    for (int column = 0; column < width; column += static_cast<int>(kPack)) {
-      kernels.weigh({.pages = pages_,
-                     .weights = scores_,
-                     .begin = begin,
-                     .end = end,
-                     .column = static_cast<size_t>(column),
-                     .stride = static_cast<size_t>(width),
-                     .sums = partial.values + static_cast<size_t>(first) * width});
-    }
-  }
-
-  // A single run: the kernel's second output must not overwrite the next query's scores.
-  void ScoreLastRun(const Kernels<Stored>& kernels, const float* q, const typename Stored::T* run,
-                    int count, float* scores) {
-    HWY_ALIGN float both[kStripQueries * kPartitionKeys];
-    kernels.score(
-        {.q = q, .pairs = even_dim_ / 2, .runs = {run, run}, .ahead = {run, run}, .scores = both});
-    for (int r = 0; r < count; ++r) {
-      std::copy_n(both + r * kPartitionKeys, kKeyRun, scores + r * kPartitionKeys);
-    }
+    kKernels[count - 1].weigh(args);
   }
 
   // Turns one query's scores into weights e^(score - max); keys that it does not see get 0.
@@ -207,7 +186,8 @@ class TileWalk {
     for (int i = from; i < to; i += kKeyRun) {
       for (size_t v = 0; v < kLaneVectors; ++v) {
         float* at = scores + i + static_cast<int>(v) * lanes;
-        const VF weight = ExpOfNegative(d, hn::Sub(hn::LoadU(d, at), shift));
+        VF weight = ExpOfNegative(d, hn::Sub(hn::LoadU(d, at), shift));
+        if (rounds_) weight = hn::BitCast(d, StoredBF16::Rounded(weight));
         hn::StoreU(weight, d, at);
         sums.vectors[v] = hn::Add(sums.vectors[v], weight);
       }
@@ -216,7 +196,8 @@ class TileWalk {
   }
 
   const AttentionTile& tile_;
-  const Pages<Stored> pages_;
+  const bool rounds_;
+  Runs<Stored> runs_;
   const int even_dim_;
   float* const scores_;  // [kStripQueries][kPartitionKeys]
   float* const q_;

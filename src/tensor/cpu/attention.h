@@ -27,6 +27,7 @@ struct AttentionTile {
   int group = 1;                 // query heads per KV head
   float scale = 1.0f;
   int window = 0;
+  bool rounds = true;        // queries and weights to bf16, over a bf16 pool
   const float* q = nullptr;  // the group's first head at `start`; the others follow it
   size_t q_stride = 0;       // from one position to the next
   float* out = nullptr;

@@ -7,12 +7,15 @@
 #include <cstdint>
 #include <limits>
 
+#include "tensor/cpu/float16.h"
+
 namespace millrace::tensor {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 constexpr int kLanes = 16;
 constexpr int kPartition = 256;
+constexpr size_t kBlock = 32;
 
 using Lanes = std::array<float, kLanes>;
 
@@ -38,6 +41,29 @@ float SumInRuns(std::span<const float> x, Add add) {
   return SumOf(all);
 }
 
+float SumInOrder(std::span<const float> x, std::span<const float> w) {
+  float sum = 0;
+  for (size_t k = 0; k < x.size(); ++k) sum = std::fma(x[k], w[k], sum);
+  return sum;
+}
+
+float Rounded(float x) { return FloatFromBF16(BF16FromFloat(x)); }
+
+// In blocks; zeros fill the last one.
+float SumOfBlocks(std::span<const float> x, std::span<const float> w) {
+  float sum = 0;
+  for (size_t begin = 0; begin < x.size(); begin += kBlock) {
+    float parts[2] = {0, 0};  // of the even k and of the odd
+    for (size_t i = 0; i < kBlock; ++i) {
+      const size_t k = begin + i;
+      const bool inside = k < x.size();
+      parts[i % 2] = std::fma(inside ? x[k] : 0.0f, inside ? w[k] : 0.0f, parts[i % 2]);
+    }
+    sum += parts[0] + parts[1];
+  }
+  return sum;
+}
+
 float RootScale(float squares, size_t n, float epsilon) {
   return 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
 }
@@ -58,26 +84,42 @@ struct Softmax {
   std::vector<float> values;
 };
 
-// Keys [first, end) of a partition that starts at `base`.
-Softmax AttendPartition(std::span<const float> q, int first, int end, int base,
-                        std::span<const float> keys, std::span<const float> values, float scale) {
-  const size_t dim = q.size();
+struct Sequence {
+  std::span<const float> keys, values;  // [position][dim]
+  size_t dim;
+};
+
+float SumBy(SumRule rule, std::span<const float> x, std::span<const float> w) {
+  return rule == SumRule::kInOrder ? SumInOrder(x, w) : SumOfBlocks(x, w);
+}
+
+// The sum over keys [base, base + weights) of their weights times their values, of one dimension.
+float WeighedSum(const Sequence& all, int base, std::span<const float> weights, size_t i,
+                 SumRule rule) {
+  std::vector<float> values;
+  for (size_t t = 0; t < weights.size(); ++t)
+    values.push_back(all.values[(base + t) * all.dim + i]);
+  return SumBy(rule, weights, values);
+}
+
+// Keys [first, end) of a partition that starts at `base`, a multiple of blocks.
+Softmax AttendPartition(std::span<const float> q, int first, int end, int base, const Sequence& all,
+                        float scale, SumRule rule) {
   Softmax part;
-  part.values.assign(dim, 0.0f);
-  std::vector<float> scores;
+  std::vector<float> scores(static_cast<size_t>(end - base), kMinusInfinity);
   for (int t = first; t < end; ++t) {
-    float score = 0;
-    for (size_t i = 0; i < dim; ++i) score = std::fma(keys[t * dim + i], q[i] * scale, score);
-    scores.push_back(score);
-    part.max = std::max(part.max, score);
+    scores[t - base] = SumBy(rule, q, all.keys.subspan(t * all.dim, all.dim)) * scale;
+    part.max = std::max(part.max, scores[t - base]);
   }
   Lanes sums = {};
+  std::vector<float> weights(scores.size(), 0.0f);
   for (int t = first; t < end; ++t) {
-    const float weight = ExpOfNegativeBits(scores[t - first] - part.max);
-    sums[(t - base) % kLanes] += weight;
-    for (size_t i = 0; i < dim; ++i) {
-      part.values[i] = std::fma(values[t * dim + i], weight, part.values[i]);
-    }
+    const float weight = ExpOfNegativeBits(scores[t - base] - part.max);
+    weights[t - base] = rule == SumRule::kBF16 ? Rounded(weight) : weight;
+    sums[(t - base) % kLanes] += weights[t - base];
+  }
+  for (size_t i = 0; i < all.dim; ++i) {
+    part.values.push_back(WeighedSum(all, base, weights, i, rule));
   }
   part.sum = SumOf(sums);
   return part;
@@ -85,14 +127,19 @@ Softmax AttendPartition(std::span<const float> q, int first, int end, int base,
 
 }  // namespace
 
-float ProductBits(std::span<const float> x, std::span<const float> w, int chains) {
+float ProductBits(std::span<const float> x, std::span<const float> w, int chains, SumRule rule) {
+  if (rule == SumRule::kTwoBF16) {
+    std::vector<float> low;
+    for (float v : x) low.push_back(v - Rounded(v));
+    return ProductBits(x, w, chains, SumRule::kBF16) + ProductBits(low, w, chains, SumRule::kBF16);
+  }
+  std::vector<float> rounded(x.begin(), x.end());
+  if (rule == SumRule::kBF16) std::ranges::transform(x, rounded.begin(), Rounded);
   std::vector<float> sums;
   for (int c = 0; c < chains; ++c) {
-    float sum = 0;
-    for (size_t k = x.size() * c / chains; k < x.size() * (c + 1) / chains; ++k) {
-      sum = std::fma(x[k], w[k], sum);
-    }
-    sums.push_back(sum);
+    const size_t begin = x.size() * c / chains, end = x.size() * (c + 1) / chains;
+    sums.push_back(
+        SumBy(rule, std::span(rounded).subspan(begin, end - begin), w.subspan(begin, end - begin)));
   }
   for (size_t n = sums.size() / 2; n > 0; n /= 2) {
     for (size_t i = 0; i < n; ++i) sums[i] = sums[2 * i] + sums[2 * i + 1];
@@ -149,14 +196,17 @@ float ExpBits(float x) {
 }
 
 std::vector<float> AttendBits(std::span<const float> q, int position, std::span<const float> keys,
-                              std::span<const float> values, const AttentionSpec& spec) {
+                              std::span<const float> values, const AttentionSpec& spec,
+                              SumRule rule) {
   const int first = spec.window > 0 ? std::max(0, position - spec.window + 1) : 0;
   Softmax all;
   all.values.assign(q.size(), 0.0f);
+  std::vector<float> query(q.begin(), q.end());
+  if (rule == SumRule::kBF16) std::ranges::transform(q, query.begin(), Rounded);
   for (int base = first / kPartition * kPartition; base <= position; base += kPartition) {
     const Softmax part =
-        AttendPartition(q, std::max(first, base), std::min(position + 1, base + kPartition), base,
-                        keys, values, spec.scale);
+        AttendPartition(query, std::max(first, base), std::min(position + 1, base + kPartition),
+                        base, {keys, values, q.size()}, spec.scale, rule);
     const float max = std::max(all.max, part.max);
     const float keep = ExpOfNegativeBits(all.max - max), take = ExpOfNegativeBits(part.max - max);
     all.max = max;

@@ -10,8 +10,13 @@
 
 namespace millrace::tensor {
 
+// How sums of products are taken: in the order of k, as with f32 and f16; in blocks, as with bf16,
+// with activations rounded to it or as two limbs. REQUIRES for blocks: denormals are flushed
+// (flush.h).
+enum class SumRule { kInOrder, kBF16, kTwoBF16 };
+
 // One output of a product: `chains` sums over k, added pairwise. `w`: the output's weights as f32.
-float ProductBits(std::span<const float> x, std::span<const float> w, int chains);
+float ProductBits(std::span<const float> x, std::span<const float> w, int chains, SumRule rule);
 
 std::vector<float> RmsNormBits(std::span<const float> x, std::span<const float> weight,
                                float epsilon);
@@ -23,8 +28,9 @@ float ExpOfNegativeBits(float x);
 float ExpBits(float x);
 
 // One head of one query at `position`. keys, values: [position + 1][head_dim] as stored in the
-// pool.
+// pool. With kTwoBF16, queries and weights are not rounded.
 std::vector<float> AttendBits(std::span<const float> q, int position, std::span<const float> keys,
-                              std::span<const float> values, const AttentionSpec& spec);
+                              std::span<const float> values, const AttentionSpec& spec,
+                              SumRule rule);
 
 }  // namespace millrace::tensor

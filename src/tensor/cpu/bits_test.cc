@@ -2,23 +2,44 @@
 #include <cstdio>
 #include <numeric>
 
+#include "tensor/cpu/amx_emulator.h"
 #include "tensor/cpu/bits_ref.h"
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/elementwise.h"
+#include "tensor/cpu/flush.h"
 #include "tensor/cpu/gemm_ref.h"
 #include "tensor/cpu/test_util.h"
 
 namespace millrace::tensor {
 namespace {
 
-// Runs body() on each instruction set of this machine that promises these bits.
+SumRule RuleOf(DType dtype) {
+  if (dtype != DType::kBF16) return SumRule::kInOrder;
+  return CpuActivationLimbs() == 2 ? SumRule::kTwoBF16 : SumRule::kBF16;
+}
+
+// Runs body() with one limb and with two on each instruction set of this machine that promises
+// these bits, and on AMX's tiles: the machine's own, or emulated.
 template <typename Body>
 void ForEachX86(Body body) {
+  const FlushDenormals flush;  // for the reference
+  if (AmxEmulator::IsPossible()) {
+    std::puts("tiles are emulated: this processor has no AMX");
+    const AmxEmulator emulator;
+    for (const char* activations : {"bf16x2", "bf16"}) {
+      ASSERT_TRUE(SetCpuActivations(activations).ok());
+      SCOPED_TRACE(CpuName(1));
+      body();
+    }
+  }
   int sets = 0;
   ForEachTarget([&] {
-    if (CpuNumericClass() != "cpu-bits-1") return;
-    SCOPED_TRACE(CpuFeatures());
-    body();
+    if (CpuNumericClass() != "cpu-bits-2") return;
+    for (const char* activations : {"bf16x2", "bf16"}) {
+      ASSERT_TRUE(SetCpuActivations(activations).ok());
+      SCOPED_TRACE(CpuName(1));
+      body();
+    }
     ++sets;
   });
   if (sets == 0)
@@ -57,7 +78,8 @@ TEST(BitsTest, Products) {
             for (int i = 0; i < k; ++i) row[static_cast<size_t>(i)] = ElementOf(w.host, j, i);
             const int chains = degree == 0 ? 1 : kVirtualShards / degree;
             for (int r = 0; r < m; ++r) {
-              ExpectBits(y.row(r) + j, {ProductBits(x.Copy(r), row, chains)}, "product");
+              ExpectBits(y.row(r) + j, {ProductBits(x.Copy(r), row, chains, RuleOf(dtype))},
+                         "product");
             }
           }
         }
@@ -88,22 +110,30 @@ TEST(BitsTest, Norms) {
 TEST(BitsTest, Attention) {
   constexpr int kDim = 40, kLength = 600;
   TestRows q = Wide(kLength, kDim, 1), k = Wide(kLength, kDim, 2), v = Wide(kLength, kDim, 3);
+  for (TestRows* x : {&k, &v}) {  // as they are stored
+    for (float& number : x->numbers) number = FloatFromBF16(BF16FromFloat(number));
+  }
   std::vector<BlockIndex> blocks((kLength + 15) / 16);
   std::iota(blocks.begin(), blocks.end(), 0);
   ForEachX86([&] {
-    auto device = MakeCpu(1);
-    auto pool = Must(device->NewKvPool({.num_layers = 1,
-                                        .num_kv_heads = 1,
-                                        .head_dim = kDim,
-                                        .num_blocks = static_cast<int>(blocks.size())}));
-    const AttentionSpan span{0, kLength, 0, blocks};
-    device->WriteKv(*pool, 0, k.view(), v.view(), {&span, 1});
-    for (int window : {0, 50}) {
-      const AttentionSpec spec{0.2f, window};
-      TestRows out(kLength, kDim);
-      device->Attend(*pool, 0, q.view(), {&span, 1}, spec, out.view());
-      for (int r = 0; r < kLength; r += 37) {
-        ExpectBits(out.row(r), AttendBits(q.Copy(r), r, k.numbers, v.numbers, spec), "attention");
+    for (DType dtype : {DType::kF32, DType::kBF16}) {
+      auto device = MakeCpu(1);
+      auto pool = Must(device->NewKvPool({.num_layers = 1,
+                                          .num_kv_heads = 1,
+                                          .head_dim = kDim,
+                                          .num_blocks = static_cast<int>(blocks.size()),
+                                          .dtype = dtype}));
+      const AttentionSpan span{0, kLength, 0, blocks};
+      device->WriteKv(*pool, 0, k.view(), v.view(), {&span, 1});
+      for (int window : {0, 50}) {
+        const AttentionSpec spec{0.2f, window};
+        TestRows out(kLength, kDim);
+        device->Attend(*pool, 0, q.view(), {&span, 1}, spec, out.view());
+        for (int r = 0; r < kLength; r += 37) {
+          ExpectBits(out.row(r),
+                     AttendBits(q.Copy(r), r, k.numbers, v.numbers, spec, RuleOf(dtype)),
+                     "attention");
+        }
       }
     }
   });
@@ -146,11 +176,15 @@ TEST(BitsTest, Activations) {
 TEST(BitsTest, ClassIsTheDefinitionNotTheInstructionSet) {
   ForEachTarget([] {
     const std::string features = CpuFeatures();
-    const bool fuses = features == "avx512" || features == "avx2";
-    EXPECT_EQ(CpuNumericClass(), fuses ? "cpu-bits-1" : "cpu-bits-1-" + features);
+    const bool fuses = features == "amx" || features == "avx512" || features == "avx2";
+    EXPECT_EQ(CpuNumericClass(), fuses ? "cpu-bits-2" : "cpu-bits-2-" + features);
   });
+  ASSERT_TRUE(SetCpuActivations("bf16x2").ok());
+  EXPECT_EQ(CpuNumericClass().substr(0, 17), "cpu-bits-2-bf16x2");
+  ASSERT_TRUE(SetCpuActivations("bf16").ok());
+  EXPECT_FALSE(SetCpuActivations("f32").ok());
   EXPECT_FALSE(LimitCpuFeatures("avx").ok());
-  EXPECT_EQ(LimitCpuFeatures("avx").message(), "must be avx2 or avx512, got 'avx'");
+  EXPECT_EQ(LimitCpuFeatures("avx").message(), "must be avx2, avx512 or amx, got 'avx'");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "tensor/cpu/amx_gemm.h"
 #include "tensor/cpu/attend.h"
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/elementwise.h"
@@ -235,6 +236,7 @@ class CpuDevice : public Device {
   }
 
   void MatMulPass(const GemmCall& call);
+  void MatMulOnTiles(const GemmCall& call);
 
   // task(head, offset of its keys in the dense bytes, offset of its values).
   template <typename Task>
@@ -265,19 +267,22 @@ void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras
 
 void CpuDevice::MatMulPass(const GemmCall& pass) {
   GemmCall call = pass;
-  const int tiles = GemmTiles(call.x.rows);
-  if (call.x.rows == 1) {
-    call.tiles = static_cast<const float*>(call.x.data);  // a single row needs no repacking
+  const CpuPackedMatrix& w = *call.w;
+  call.limbs = w.in_blocks() ? CpuActivationLimbs() : 1;
+  if (w.in_blocks() && CpuUsesAmx()) return MatMulOnTiles(call);
+  const int tiles = GemmTiles(call.x.rows, call.limbs);
+  if (call.x.rows == 1 && !w.in_blocks()) {
+    call.tiles = static_cast<const float*>(call.x.data);  // already what the kernel reads
   } else {
-    float* repacked = scratch_.Shared(SaturatingProduct(call.x.rows, call.x.cols));
+    float* repacked = scratch_.Shared(SaturatingProduct(call.limbs * call.x.rows, w.packed_k()));
     call.tiles = repacked;
     const bool parallel = SaturatingProduct(call.x.rows, call.x.cols) >= kMinParallelNumbers;
     pool_.ParallelFor(tiles, parallel ? 1 : tiles, [&](int begin, int end, int) {
-      for (int i = begin; i < end; ++i) RepackTile(call.x, i, repacked);
+      for (int i = begin; i < end; ++i) RepackTile(call, i, repacked);
     });
   }
   scratch_.ReservePerThread(GemmScratchFloats());
-  const int panels = call.w->panels();
+  const int panels = w.panels();
   const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
   const int groups = (panels + group - 1) / group;
   // A strip of x that stays in L2 while all panels are read, unless it would be too thin.
@@ -291,6 +296,20 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
       GemmPanels(call, tiles * strip / strips, tiles * (strip + 1) / strips, first_panel,
                  std::min(first_panel + group, panels), scratch_.OfThread(thread));
     }
+  });
+}
+
+void CpuDevice::MatMulOnTiles(const GemmCall& call) {
+  auto* tiles = reinterpret_cast<uint16_t*>(scratch_.Shared(AmxTileBytes(call) / sizeof(float)));
+  const bool parallel = SaturatingProduct(call.x.rows, call.x.cols) >= kMinParallelNumbers;
+  pool_.ParallelFor(AmxTiles(call), parallel ? 1 : AmxTiles(call), [&](int begin, int end, int) {
+    for (int i = begin; i < end; ++i) AmxPackTile(call, i, tiles);
+  });
+  scratch_.ReservePerThread(AmxScratchFloats(call));
+  const int panels = call.w->panels();
+  const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
+  pool_.ParallelFor(panels, group, [&](int begin, int end, int thread) {
+    AmxPanels(call, tiles, begin, end, scratch_.OfThread(thread));
   });
 }
 

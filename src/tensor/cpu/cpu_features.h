@@ -1,5 +1,6 @@
-// The instruction set that the kernels of this process use: the best one of the processor, or less
-// on request. Process-wide, because the kernels choose once.
+// What the kernels of this process use: the processor's best instruction set, or less on request,
+// and how exactly they multiply activations by bf16 weights. Process-wide, because the kernels
+// choose once; set before the first device is made.
 #pragma once
 
 #include <string>
@@ -9,18 +10,28 @@
 
 namespace millrace::tensor {
 
-// "avx512", "avx2", "sse4", "neon", ...: what the kernels use. Any thread.
+// "amx", "avx512", "avx2", "sse4", "neon", ...: what the kernels use. Any thread.
 std::string CpuFeatures();
+// Whether products run on AMX's tiles (amx.h); the other kernels then use AVX-512.
+bool CpuUsesAmx();
 
-// The same for people, with the number of compute threads: "cpu avx512 x2".
+// The same for people, with the number of compute threads: "cpu avx512 x2", or "cpu avx512 bf16x2
+// x2" when activations are two numbers.
 std::string CpuName(int threads);
 
-// Makes the kernels use `features` ("avx512" or "avx2") and nothing better. kInvalidArgument when
-// the name is unknown or the processor lacks them. Call it before the first device is made.
+// Makes the kernels use `features` ("amx", "avx512" or "avx2") and nothing better. kInvalidArgument
+// when the name is unknown or the processor lacks them.
 Status LimitCpuFeatures(std::string_view features);
 
+// How many bf16 numbers an activation is made of where bf16 weights meet it: one, its nearest, or
+// two, which add up to it nearly exactly and take twice the arithmetic. `name` is "bf16" (the
+// default) or "bf16x2"; kInvalidArgument for another.
+Status SetCpuActivations(std::string_view name);
+int CpuActivationLimbs();
+
 // The version of the arithmetic that docs/decisions/0017-bits-on-every-x86.md defines. Processes of
-// one class compute the same bits; a processor without fused multiply-add has a class of its own.
+// one class compute the same bits. Two limbs are a class of their own, and so is a processor
+// without fused multiply-add.
 std::string CpuNumericClass();
 
 }  // namespace millrace::tensor

@@ -7,25 +7,14 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <utility>
 
-#include "tensor/cpu/packs-inl.h"
+#include "tensor/cpu/multiply-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::tensor {
 namespace HWY_NAMESPACE {
 namespace {
-
-// A tile of R x 32 sums needs 2 R registers at 16 lanes; narrower vectors compute it in slices.
-#if HWY_TARGET == HWY_AVX3
-constexpr int kTileRows = kMaxTileRows;
-#elif HWY_TARGET == HWY_NEON
-constexpr int kTileRows = 10;
-#else
-constexpr int kTileRows = 6;
-#endif
 
 // Values of k of a panel that are widened at a time: with the same k of a tile they fit in L1.
 constexpr int kSegment = 192;
@@ -37,82 +26,6 @@ constexpr size_t kFetchBytes = 8192;
 
 constexpr size_t kWideFloats = size_t{kSegment} * kPanelWidth;
 constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPanelWidth;
-
-// What a kernel does besides the arithmetic. It prefetches into L2 at the pace of the arithmetic:
-// kStream its own panel some way ahead, a pack per k; kFetch and kWiden a part of what comes next,
-// up to a line per k. kWiden also stores b widened for other tiles.
-enum class Mode { kPlain, kStream, kFetch, kWiden };
-
-struct KernelArgs {
-  const float* a;      // [k][R]
-  PackPlace b;         // [k] packs
-  int k;               // a multiple of the packs' group
-  const float* carry;  // [R][32]: sums so far; null: zeros
-  float* out;          // [R][32]: carry + sum over k of a[k][R] b[k][32]
-  const uint8_t* ahead;
-  size_t ahead_step;  // bytes prefetched per k
-  float* wide;        // [k][32]
-};
-using Kernel = void (*)(const KernelArgs& args);
-
-template <class Packs, int R, Mode kMode>
-void MultiplyTile(const KernelArgs& args) {
-  const DF d;
-  for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
-    VF low[R], high[R];
-    for (int r = 0; r < R; ++r) {
-      const size_t at = r * kPack + j;
-      low[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, args.carry + at);
-      high[r] = args.carry == nullptr ? hn::Zero(d) : hn::LoadU(d, args.carry + at + kHalfPack);
-    }
-    const float* HWY_RESTRICT a = args.a;
-    Packs b(args.b, j);
-    const uint8_t* ahead = args.ahead;
-    float* HWY_RESTRICT wide = args.wide;
-    for (int k = 0; k < args.k; k += Packs::kGroup) {
-#pragma GCC unroll 4
-      for (int i = 0; i < Packs::kGroup; ++i) {
-        VF b_low, b_high;
-        b.Load(d, i, b_low, b_high);
-        if constexpr (kMode != Mode::kPlain) {
-          constexpr size_t kBytes = kMode == Mode::kStream ? Packs::kBytes : 1;
-          for (size_t line = 0; line < kBytes; line += 64) __builtin_prefetch(ahead + line, 0, 2);
-          ahead += args.ahead_step;
-        }
-        if constexpr (kMode == Mode::kWiden) {
-          hn::StoreU(b_low, d, wide + j);
-          hn::StoreU(b_high, d, wide + kHalfPack + j);
-          wide += kPack;
-        }
-#pragma GCC unroll 16
-        for (int r = 0; r < R; ++r) {
-          const VF x = hn::Set(d, a[r]);
-          low[r] = hn::MulAdd(b_low, x, low[r]);
-          high[r] = hn::MulAdd(b_high, x, high[r]);
-        }
-        a += R;
-      }
-      b.NextGroup();
-    }
-    for (int r = 0; r < R; ++r) {
-      hn::StoreU(low[r], d, args.out + r * kPack + j);
-      hn::StoreU(high[r], d, args.out + r * kPack + kHalfPack + j);
-    }
-  }
-}
-
-template <class Packs, Mode kMode, int... R>
-constexpr std::array<Kernel, sizeof...(R)> MakeKernels(std::integer_sequence<int, R...>) {
-  return {&MultiplyTile<Packs, R + 1, kMode>...};
-}
-
-// The kernel for a tile of `rows`.
-template <class Packs, Mode kMode>
-Kernel KernelFor(int rows) {
-  static constexpr auto kKernels =
-      MakeKernels<Packs, kMode>(std::make_integer_sequence<int, kTileRows>());
-  return kKernels[rows - 1];
-}
 
 // into += from, `count` floats, a multiple of 32.
 void AddTile(const float* from, float* into, size_t count) {
@@ -149,9 +62,18 @@ void FinishRow(const GemmCall& call, int row, int panel, const float* sums) {
   if (edge) std::copy_n(edge_out, count, y);
 }
 
-int TileStart(int rows, int tiles, int i) { return static_cast<int>(int64_t{rows} * i / tiles); }
+// The same for rows [first, first + count) of x, from the sums of their limbs.
+void FinishRows(const GemmCall& call, int first, int count, int panel, float* sums) {
+  for (int r = first; r < first + count; ++r, sums += call.limbs * kPack) {
+    if (call.limbs == 2) AddTile(sums + kPack, sums, kPack);
+    FinishRow(call, r, panel, sums);
+  }
+}
 
-int Tiles(int rows) { return (rows + kTileRows - 1) / kTileRows; }
+static_assert(kTileRows % 2 == 0);  // a row's limbs are in one tile
+int Tiles(int rows, int limbs) { return (rows * limbs + kTileRows - 1) / kTileRows; }
+
+int PartStart(int count, int parts, int i) { return static_cast<int>(int64_t{count} * i / parts); }
 
 // Writes columns [0, n) of `count` rows to to[i][height], 4 x 4 at a time where that fits.
 void Transpose(const float* from, size_t stride, int count, int n, float* to, size_t height) {
@@ -185,17 +107,50 @@ void Transpose(const float* from, size_t stride, int count, int n, float* to, si
   }
 }
 
-void Repack(Rows x, int tile, float* tiles) {
+// Rounds to bf16, to the nearest even.
+void RoundToBF16(float* x, size_t count) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    hn::StoreU(hn::BitCast(d, StoredBF16::Rounded(hn::LoadU(d, x + i))), d, x + i);
+  }
+  for (; i < count; ++i) x[i] = FloatFromBF16(BF16FromFloat(x[i]));
+}
+
+// Makes a column's `rows` numbers twice as many: each rounded, then what is missing to it, rounded.
+void SplitLimbs(float* column, int rows) {
+  for (int r = rows - 1; r >= 0; --r) {
+    const float x = column[r], high = FloatFromBF16(BF16FromFloat(x));
+    column[2 * r + 1] = FloatFromBF16(BF16FromFloat(x - high));
+    column[2 * r] = high;
+  }
+}
+
+void Repack(const GemmCall& call, int tile, float* tiles) {
   // Few enough columns to keep the output in L1.
   constexpr int kColumns = 256;
-  const int count = Tiles(x.rows);
-  const int first = TileStart(x.rows, count, tile);
-  const int height = TileStart(x.rows, count, tile + 1) - first;
+  const CpuPackedMatrix& w = *call.w;
+  const Rows& x = call.x;
+  const int count = Tiles(x.rows, call.limbs);
+  const int first = PartStart(x.rows, count, tile);
+  const int rows = PartStart(x.rows, count, tile + 1) - first, height = call.limbs * rows;
   const float* from = static_cast<const float*>(x.data) + static_cast<size_t>(first) * x.stride;
-  float* to = tiles + static_cast<size_t>(first) * x.cols;
-  for (int i = 0; i < x.cols; i += kColumns) {
-    Transpose(from + i, x.stride, height, std::min(kColumns, x.cols - i),
-              to + static_cast<size_t>(i) * height, height);
+  float* const whole = tiles + static_cast<size_t>(call.limbs * first) * w.packed_k();
+  for (int chain = 0; chain < w.chains(); ++chain) {
+    const int end = w.ChainStart(chain + 1);
+    float* to = whole + static_cast<size_t>(w.PackedStart(chain)) * height;
+    for (int i = w.ChainStart(chain); i < end; i += kColumns) {
+      const int columns = std::min(kColumns, end - i);
+      Transpose(from + i, x.stride, rows, columns, to, height);
+      if (call.limbs == 2) {
+        for (int c = 0; c < columns; ++c) SplitLimbs(to + c * height, rows);
+      } else if (w.in_blocks()) {
+        RoundToBF16(to, static_cast<size_t>(columns) * height);
+      }
+      to += static_cast<size_t>(columns) * height;
+    }
+    std::fill(to, whole + static_cast<size_t>(w.PackedStart(chain + 1)) * height, 0.0f);
   }
 }
 
@@ -206,12 +161,12 @@ class Group {
         float* scratch)
       : call_(call),
         w_(*call.w),
-        tiles_(Tiles(call.x.rows)),
+        tiles_(Tiles(call.x.rows, call.limbs)),
         tile_begin_(tile_begin),
         tile_end_(tile_end),
         panel_begin_(panel_begin),
         panels_(panel_end - panel_begin),
-        strip_(TileStart(call.x.rows, tiles_, tile_begin)),
+        strip_(Start(tile_begin)),
         wide_(scratch),
         levels_(scratch + kWideFloats) {}
 
@@ -221,7 +176,7 @@ class Group {
     const Kernel kernel = KernelFor<Packs, Mode::kStream>(Height(tile_begin_));
     for (int p = 0; p < panels_; ++p) {
       for (int chain = 0; chain < w_.chains(); ++chain) {
-        const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
+        const int start = w_.PackedStart(chain), end = w_.PackedStart(chain + 1);
         const PackPlace b = PlaceOf<Packs>(p, start);
         kernel({.a = TileAt(tile_begin_, start),
                 .b = b,
@@ -239,12 +194,13 @@ class Group {
   template <class Packs>
   void RunTiles() {
     for (int chain = 0; chain < w_.chains(); ++chain) {
-      const int start = w_.ChainStart(chain), end = w_.ChainStart(chain + 1);
+      constexpr int kUnit = Packs::kInBlocks ? kBlockK : 1;  // a piece has whole ones
+      const int start = w_.PackedStart(chain), end = w_.PackedStart(chain + 1);
       const int pieces = std::max(1, (end - start + kSegment - 1) / kSegment);  // empty: zeros
       for (int i = 0; i < pieces; ++i) {
-        const int groups = (end - start) / Packs::kGroup;
-        const int begin = TileStart(groups, pieces, i) * Packs::kGroup + start;
-        const int stop = TileStart(groups, pieces, i + 1) * Packs::kGroup + start;
+        const int units = (end - start) / kUnit;
+        const int begin = PartStart(units, pieces, i) * kUnit + start;
+        const int stop = PartStart(units, pieces, i + 1) * kUnit + start;
         for (int p = 0; p < panels_; ++p) MultiplySegment<Packs>(chain, begin, stop, p);
       }
       ForEachTile([&](int p, int tile) { AddFinishedLevels(chain, p, tile); });
@@ -260,11 +216,11 @@ class Group {
     const int fetchers = tile_end_ - tile_begin_ < 4 ? 2 : 4;
     args.ahead = (p + 1 < panels_ ? PlaceOf<Packs>(p + 1, begin) : PlaceOf<Packs>(0, end)).b;
     args.ahead_step = Packs::kBytes / fetchers;
-    using Wide = PlainPacks<StoredF32>;
+    using Wide = typename Packs::Wide;
     for (int tile = tile_begin_; tile < tile_end_; ++tile) {
       args.a = TileAt(tile, begin);
       args.out = Sums(LevelOf(chain), p, tile);
-      args.carry = begin == w_.ChainStart(chain) ? nullptr : args.out;
+      args.carry = begin == w_.PackedStart(chain) ? nullptr : args.out;
       if (!Packs::kIsWide && tile == tile_begin_) {
         KernelFor<Packs, Mode::kWiden>(Height(tile))(args);
         args.b = {.b = reinterpret_cast<const uint8_t*>(wide_)};
@@ -295,18 +251,15 @@ class Group {
   }
 
   void Finish(int p, int tile) {
-    const float* sums = Sums(LevelOf(w_.chains() - 1), p, tile);
-    const int first = TileStart(call_.x.rows, tiles_, tile);
-    for (int r = 0; r < Height(tile); ++r) {
-      FinishRow(call_, first + r, panel_begin_ + p, sums + r * kPack);
-    }
+    FinishRows(call_, PartStart(call_.x.rows, tiles_, tile), Height(tile) / call_.limbs,
+               panel_begin_ + p, Sums(LevelOf(w_.chains() - 1), p, tile));
   }
 
-  int Height(int tile) const {
-    return TileStart(call_.x.rows, tiles_, tile + 1) - TileStart(call_.x.rows, tiles_, tile);
-  }
+  // The tile's first row, of limbs.
+  int Start(int tile) const { return call_.limbs * PartStart(call_.x.rows, tiles_, tile); }
+  int Height(int tile) const { return Start(tile + 1) - Start(tile); }
   const float* TileAt(int tile, int k) const {
-    return call_.tiles + static_cast<size_t>(TileStart(call_.x.rows, tiles_, tile)) * w_.k() +
+    return call_.tiles + static_cast<size_t>(Start(tile)) * w_.packed_k() +
            static_cast<size_t>(Height(tile)) * k;
   }
   template <class Packs>
@@ -314,7 +267,7 @@ class Group {
     return Packs::At(w_, panel_begin_ + p, k);
   }
   float* Sums(int level, int p, int tile) const {
-    const int row = TileStart(call_.x.rows, tiles_, tile) - strip_;
+    const int row = Start(tile) - strip_;
     return levels_ + level * kLevelFloats + (size_t{kGemmStripRows} * p + row) * kPack;
   }
 
@@ -339,6 +292,26 @@ void Panels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin,
   });
 }
 
+void FinishPanel(const GemmCall& call, int panel, float* sums) {
+  FinishRows(call, 0, call.x.rows, panel, sums);
+}
+
+void UnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units) {
+  MR_CHECK(kReadsShort && w.format() == PanelFormat::kShortBF16);
+  const DF d;
+  const DU du;
+  ShortPairs b(ShortPairs::At(w, panel, k_begin));
+  for (int i = 0; i < k_end - k_begin; i += kPairGroup, b.NextGroup()) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kPairGroup; ++g, units += kHalfPack) {
+      VF even, odd;
+      b.Load(d, g, even, odd);
+      hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(du, even)), hn::BitCast(du, odd)), du,
+                 units);
+    }
+  }
+}
+
 bool ReadsShort() { return kReadsShort; }
 
 size_t ScratchFloats() { return kWideFloats + kLevels * kLevelFloats; }
@@ -354,12 +327,24 @@ namespace millrace::tensor {
 HWY_EXPORT(Tiles);
 HWY_EXPORT(Repack);
 HWY_EXPORT(Panels);
+HWY_EXPORT(FinishPanel);
+HWY_EXPORT(UnpackUnits);
 HWY_EXPORT(ReadsShort);
 HWY_EXPORT(ScratchFloats);
 
-int GemmTiles(int rows) { return HWY_DYNAMIC_DISPATCH(Tiles)(rows); }
+int GemmTiles(int rows, int limbs) { return HWY_DYNAMIC_DISPATCH(Tiles)(rows, limbs); }
 
-void RepackTile(Rows x, int i, float* tiles) { HWY_DYNAMIC_DISPATCH(Repack)(x, i, tiles); }
+void RepackTile(const GemmCall& call, int i, float* tiles) {
+  HWY_DYNAMIC_DISPATCH(Repack)(call, i, tiles);
+}
+
+void GemmFinishRows(const GemmCall& call, int panel, float* sums) {
+  HWY_DYNAMIC_DISPATCH(FinishPanel)(call, panel, sums);
+}
+
+void GemmUnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units) {
+  HWY_DYNAMIC_DISPATCH(UnpackUnits)(w, panel, k_begin, k_end, units);
+}
 
 bool GemmReadsShortBF16() { return HWY_DYNAMIC_DISPATCH(ReadsShort)(); }
 

@@ -1,7 +1,12 @@
 // The product y = x W^T + bias + residual over a packed weight, vectorised, for some rows and some
-// panels. It does not depend on the batch: every output is, per chain of the weight, one sequence
-// of fused multiply-adds in the order of k from zero, whatever its tile. Tiles only decide which
-// outputs are computed side by side.
+// panels. It does not depend on the batch: every output is, per chain of the weight, the same
+// operations in the same order, whatever its tile. Tiles only decide which outputs are computed
+// side by side.
+//
+// With f32 and f16 weights a chain is one sequence of fused multiply-adds over k from zero. With
+// bf16 weights it is what AMX's TDPBF16PS computes: x is rounded to bf16; for each block of 32 k,
+// the even k and the odd k are such sequences, whose sum is added to the chain. With two limbs, the
+// same with x - rounded(x) is added to the finished sum: a row of x is two rows of the product.
 //
 // Pure functions over the caller's memory; any thread. CpuDevice splits the work.
 #pragma once
@@ -15,24 +20,26 @@ namespace millrace::tensor {
 
 inline constexpr int kMaxTileRows = 14;     // rows of the widest register tile
 inline constexpr int kGemmPassRows = 512;   // rows repacked at a time
-inline constexpr int kGemmStripRows = 252;  // rows whose sums are kept at a time
+inline constexpr int kGemmStripRows = 266;  // rows whose sums are kept at a time
 inline constexpr int kGemmGroupPanels = 4;  // panels that share a load of x
 
 struct GemmCall {
   Rows x;  // at most kGemmPassRows
   const CpuPackedMatrix* w = nullptr;
+  int limbs = 1;  // 2 only in blocks
   Rows y;
   const float* bias = nullptr;   // null: none
   Rows residual;                 // data == nullptr: none
   const float* tiles = nullptr;  // x in the layout of RepackTile
 };
 
-// x is cut into `GemmTiles(rows)` tiles of nearly equal height; tile i starts at row rows * i /
-// tiles.
-int GemmTiles(int rows);
+// x is cut into this many register tiles, of nearly equal height; tile i starts at row
+// rows * i / tiles.
+int GemmTiles(int rows, int limbs);
 
-// Writes tile `i` of x as [k][rows of the tile] at tiles + (its first row) * k.
-void RepackTile(Rows x, int i, float* tiles);
+// Writes tile `i` of x as [packed_k][limbs * its rows] at tiles + limbs * (its first row) *
+// packed_k, rounded and filled up as the weight wants it; a row's limbs are neighbours.
+void RepackTile(const GemmCall& call, int i, float* tiles);
 
 // Whether the vectors are wide enough to make 12-bit numbers worth widening (short_bf16.h).
 bool GemmReadsShortBF16();
@@ -44,5 +51,12 @@ size_t GemmScratchFloats();
 // [panel_begin, panel_end), at most kGemmGroupPanels.
 void GemmPanels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
                 float* scratch);
+
+// The end of a product on other hardware. `sums`: [limbs * rows of x][32] of a panel, which become
+// y.
+void GemmFinishRows(const GemmCall& call, int panel, float* sums);
+// The units of a panel's blocks in [k_begin, k_end) as plain bf16. REQUIRES: the format is
+// kShortBF16.
+void GemmUnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units);
 
 }  // namespace millrace::tensor

@@ -97,23 +97,25 @@ void MoveKeys(int head_dim, typename Stored::T* run, int first, int end, std::by
   }
 }
 
-// A bf16 pack holds numbers j and j + 16 side by side.
+// A bf16 pack of values: 16 dimensions of two tokens side by side.
 template <Way way>
-HWY_INLINE void MoveBF16Pack(uint16_t* pack, std::byte* dense) {
+HWY_INLINE void MoveValuePack(uint16_t* pack, std::byte* dense_even, std::byte* dense_odd) {
 #if HWY_TARGET == HWY_SCALAR
-  for (size_t j = 0; j < kPack; ++j) {
-    Move<way>(pack + StoredBF16::Index(j), dense + j * sizeof(uint16_t));
+  for (size_t j = 0; j < kHalfPack; ++j) {
+    Move<way>(pack + 2 * j, dense_even + j * sizeof(uint16_t));
+    Move<way>(pack + 2 * j + 1, dense_odd + j * sizeof(uint16_t));
   }
 #else
   const hn::Full128<uint16_t> d;
-  auto* numbers = reinterpret_cast<uint16_t*>(dense);
+  auto* even = reinterpret_cast<uint16_t*>(dense_even);
+  auto* odd = reinterpret_cast<uint16_t*>(dense_odd);
   for (size_t j = 0; j < kHalfPack; j += 8) {
     if constexpr (way == Way::kExport) {
       const auto first = hn::LoadU(d, pack + 2 * j), second = hn::LoadU(d, pack + 2 * j + 8);
-      hn::StoreU(hn::ConcatEven(d, second, first), d, numbers + j);
-      hn::StoreU(hn::ConcatOdd(d, second, first), d, numbers + kHalfPack + j);
+      hn::StoreU(hn::ConcatEven(d, second, first), d, even + j);
+      hn::StoreU(hn::ConcatOdd(d, second, first), d, odd + j);
     } else {
-      const auto low = hn::LoadU(d, numbers + j), high = hn::LoadU(d, numbers + kHalfPack + j);
+      const auto low = hn::LoadU(d, even + j), high = hn::LoadU(d, odd + j);
       hn::StoreU(hn::InterleaveLower(d, low, high), d, pack + 2 * j);
       hn::StoreU(hn::InterleaveUpper(d, low, high), d, pack + 2 * j + 8);
     }
@@ -121,22 +123,41 @@ HWY_INLINE void MoveBF16Pack(uint16_t* pack, std::byte* dense) {
 #endif
 }
 
-// The values of one token.
-template <Way way, class Stored>
-void MoveValue(int head_dim, typename Stored::T* value, std::byte* dense) {
-  using T = typename Stored::T;
-  if constexpr (Stored::kDType == DType::kBF16) {
-    const int whole = head_dim / static_cast<int>(kPack) * static_cast<int>(kPack);
-    for (int dim = 0; dim < whole; dim += kPack) {
-      MoveBF16Pack<way>(value + dim, dense + sizeof(T) * dim);
+// The values of tokens [first, end) of a run; dense: [end - first][head_dim]. A token alone moves
+// number by number, because the other one of its words may be in use.
+template <Way way>
+void MoveValuePairs(int head_dim, uint16_t* run, int first, int end, std::byte* dense) {
+  const size_t row = sizeof(uint16_t) * head_dim;
+  for (int token = first; token < end;) {
+    const bool pair = token % 2 == 0 && token + 1 < end;
+    uint16_t* words = run + static_cast<size_t>(token / 2) * kPack;
+    std::byte* even = dense + row * (token - first);
+    int dim = 0;
+    for (; pair && dim + static_cast<int>(kHalfPack) <= head_dim; dim += kHalfPack) {
+      std::byte* at = even + sizeof(uint16_t) * dim;
+      MoveValuePack<way>(words + dim * kKeyRun, at, at + row);
     }
-    for (int dim = whole; dim < head_dim; ++dim) {
-      Move<way>(value + whole + Stored::Index(dim - whole), dense + sizeof(T) * dim);
+    for (int t = token; t < token + 1 + pair; ++t) {
+      for (int i = dim; i < head_dim; ++i) {
+        Move<way>(words + i / kHalfPack * kKeyRun * kHalfPack + 2 * (i % kHalfPack) + t % 2,
+                  dense + row * (t - first) + sizeof(uint16_t) * i);
+      }
     }
-  } else if constexpr (way == Way::kExport) {
-    std::memcpy(dense, value, sizeof(T) * head_dim);
-  } else {
-    std::memcpy(value, dense, sizeof(T) * head_dim);
+    token += 1 + pair;
+  }
+}
+
+// The same where a token's values are in one piece of `value_dim` numbers.
+template <Way way, typename T>
+void MoveValues(int head_dim, int value_dim, T* run, int first, int end, std::byte* dense) {
+  const size_t row = sizeof(T) * head_dim;
+  for (int token = first; token < end; ++token, dense += row) {
+    T* value = run + static_cast<size_t>(token) * value_dim;
+    if constexpr (way == Way::kExport) {
+      std::memcpy(dense, value, row);
+    } else {
+      std::memcpy(value, dense, row);
+    }
   }
 }
 
@@ -153,13 +174,14 @@ void MoveHead(const KvHeadSpan& span, std::byte* keys, std::byte* values) {
       const int end = std::min(kKeyRun, first + span.end_token - token);
       T* run = reinterpret_cast<T*>(span.pool->keys(span.layer, block, span.kv_head)) +
                static_cast<size_t>(in_block / kKeyRun) * pairs * kPack;
-      T* value = reinterpret_cast<T*>(span.pool->values(span.layer, block, span.kv_head)) +
-                 static_cast<size_t>(in_block) * span.pool->value_dim();
+      T* value_run = reinterpret_cast<T*>(span.pool->values(span.layer, block, span.kv_head)) +
+                     static_cast<size_t>(in_block - first) * span.pool->value_dim();
       const size_t at = sizeof(T) * head_dim * (token - span.first_token);
       MoveKeys<way, Stored>(head_dim, run, first, end, keys + at);
-      for (int i = 0; i < end - first; ++i) {
-        MoveValue<way, Stored>(head_dim, value + static_cast<size_t>(i) * span.pool->value_dim(),
-                               values + at + sizeof(T) * head_dim * i);
+      if constexpr (Stored::kDType == DType::kBF16) {
+        MoveValuePairs<way>(head_dim, value_run, first, end, values + at);
+      } else {
+        MoveValues<way>(head_dim, span.pool->value_dim(), value_run, first, end, values + at);
       }
       token += end - first;
     }

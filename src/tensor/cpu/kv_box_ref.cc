@@ -22,8 +22,10 @@ void ExportKvHeadRef(const KvHeadSpan& span, std::byte* keys, std::byte* values)
     for (int dim = 0; dim < shape.head_dim; ++dim) {
       const size_t key = (at / 16 * packs + dim / 2) * 32 +
                          InPack(shape.dtype, dim % 2 * 16 + static_cast<int>(at % 16));
-      const size_t value =
-          at * span.pool->value_dim() + dim / 32 * 32 + InPack(shape.dtype, dim % 32);
+      const size_t value = shape.dtype == DType::kBF16
+                               ? at / 16 * 16 * span.pool->value_dim() + dim / 16 * 256 +
+                                     at % 16 / 2 * 32 + dim % 16 * 2 + at % 2
+                               : at * span.pool->value_dim() + dim;
       std::memcpy(keys, span.pool->keys(span.layer, block, span.kv_head) + key * size, size);
       std::memcpy(values, span.pool->values(span.layer, block, span.kv_head) + value * size, size);
       keys += size;

@@ -3,9 +3,11 @@
 // [layer][block][kv head]; each holds first the keys, then the values:
 //   keys    [block_size / 16][head_dim / 2] packs: dimensions 2 i and 2 i + 1 of 16 tokens, so that
 //           tokens lie in vector lanes and scores need no sum over lanes;
-//   values  [block_size][head_dim / 32] packs: 32 dimensions of one token.
-// A pack is 32 numbers in storage type (packed_matrix.h). head_dim is padded with zeros to a
-// multiple of 32 for the values and of 2 for the keys; the padding is never written.
+//   values  [block_size][head_dim / 32] packs: 32 dimensions of one token; in bf16
+//           [block_size / 16][head_dim / 16][8] packs: 16 dimensions of tokens 2 i and 2 i + 1.
+// A pack is 32 numbers in storage type (widen-inl.h); in bf16, a row of a tile of AMX. head_dim is
+// padded with zeros to a multiple of 32 for the values and of 2 for the keys; the padding is never
+// written.
 #pragma once
 
 #include <algorithm>

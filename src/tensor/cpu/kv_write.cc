@@ -28,17 +28,32 @@ void WriteKey(const float* k, int head_dim, int token, typename Stored::T* keys)
 
 template <class Stored>
 void WriteValue(const float* v, int head_dim, typename Stored::T* value) {
+  for (int i = 0; i < head_dim; ++i) value[i] = Stored::Narrow(v[i]);
+}
+
+// Tokens [first, end) of a run, whose first row is at v.
+void WriteValuePairs(const float* v, size_t v_stride, int head_dim, int first, int end,
+                     uint16_t* run) {
   const DF d;
-  for (int first = 0; first < head_dim; first += static_cast<int>(kPack), value += kPack) {
-    HWY_ALIGN float edge[kPack] = {};
-    const float* from = v + first;
-    if (const int left = head_dim - first; left < static_cast<int>(kPack)) {
-      std::copy_n(from, left, edge);
-      from = edge;
+  for (int token = first; token < end;) {
+    const bool pair = token % 2 == 0 && token + 1 < end;
+    const float* from = v + static_cast<size_t>(token - first) * v_stride;
+    uint16_t* words = run + static_cast<size_t>(token / 2) * kPack;
+    int dim = 0;
+    for (; pair && dim + static_cast<int>(kHalfPack) <= head_dim; dim += kHalfPack) {
+      for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
+        StoredBF16::Store(d, hn::LoadU(d, from + dim + j), hn::LoadU(d, from + v_stride + dim + j),
+                          words + dim * kKeyRun, j);
+      }
     }
-    for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
-      Stored::Store(d, hn::LoadU(d, from + j), hn::LoadU(d, from + kHalfPack + j), value, j);
+    // Number by number: readers may copy the other token of a word meanwhile.
+    for (int t = token; t < token + 1 + pair; ++t, from += v_stride) {
+      for (int i = dim; i < head_dim; ++i) {
+        words[i / kHalfPack * kKeyRun * kHalfPack + 2 * (i % kHalfPack) + t % 2] =
+            StoredBF16::Narrow(from[i]);
+      }
     }
+    token += 1 + pair;
   }
 }
 
@@ -47,14 +62,24 @@ void Write(const KvWrite& w) {
   WithStored(shape.dtype, [&](auto stored) {
     using Stored = decltype(stored);
     using T = typename Stored::T;
-    for (int i = 0; i < w.rows; ++i) {
+    for (int i = 0; i < w.rows;) {
       const BlockIndex block = w.blocks[(w.start + i) / shape.block_size];
-      const int token = (w.start + i) % shape.block_size;
-      WriteKey<Stored>(w.k + i * w.k_stride, shape.head_dim, token,
-                       reinterpret_cast<T*>(w.pool->keys(w.layer, block, w.kv_head)));
-      WriteValue<Stored>(w.v + i * w.v_stride, shape.head_dim,
-                         reinterpret_cast<T*>(w.pool->values(w.layer, block, w.kv_head)) +
-                             static_cast<size_t>(token) * w.pool->value_dim());
+      const int in_block = (w.start + i) % shape.block_size, first = in_block % kKeyRun;
+      const int end = std::min(kKeyRun, first + w.rows - i);
+      T* keys = reinterpret_cast<T*>(w.pool->keys(w.layer, block, w.kv_head));
+      T* values = reinterpret_cast<T*>(w.pool->values(w.layer, block, w.kv_head)) +
+                  static_cast<size_t>(in_block - first) * w.pool->value_dim();
+      const float* v = w.v + i * w.v_stride;
+      if constexpr (Stored::kDType == DType::kBF16) {
+        WriteValuePairs(v, w.v_stride, shape.head_dim, first, end, values);
+      }
+      for (int t = first; t < end; ++t, ++i, v += w.v_stride) {
+        WriteKey<Stored>(w.k + i * w.k_stride, shape.head_dim, in_block - first + t, keys);
+        if constexpr (Stored::kDType != DType::kBF16) {
+          WriteValue<Stored>(v, shape.head_dim,
+                             values + static_cast<size_t>(t) * w.pool->value_dim());
+        }
+      }
     }
   });
 }

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -32,45 +33,39 @@ Source<T> FindSource(const PackSpec& spec, int output) {
   return {};
 }
 
-// Packs values [k_begin, k_end) of one lane; `to` is the lane's position in the pack of k = 0.
+// The outputs of panel `i`; lanes beyond the last output read zeros, with step 0.
 template <typename T>
-void CopyLane(const Source<T>& from, int k_begin, int k_end, T* to) {
-  for (int k = k_begin; k < k_end; ++k) to[k * size_t{kPanelWidth}] = from.data[k * from.step];
-}
-
-// The same for the two lanes that share 32-bit words: one store instead of two.
-void CopyLanePair(const Source<uint16_t>& low, const Source<uint16_t>& high, int k_begin, int k_end,
-                  uint32_t* to) {
-  for (int k = k_begin; k < k_end; ++k) {
-    to[k * size_t{kPanelWidth / 2}] = low.data[k * low.step] | uint32_t{high.data[k * high.step]}
-                                                                   << 16;
-  }
-}
-
-// Panel [k][32] of the outputs from `first` on, in storage type.
-template <typename T>
-void PackPanel(const PackSpec& spec, int n, int k, int first, void* panel) {
-  // Zeros for lanes beyond the last output: step 0.
+std::array<Source<T>, kPanelWidth> SourcesOf(const PackSpec& spec, int n, int i) {
   static constexpr T kZero = 0;
-  Source<T> sources[kPanelWidth];
+  std::array<Source<T>, kPanelWidth> sources;
   for (int j = 0; j < kPanelWidth; ++j) {
-    sources[j] = first + j < n ? FindSource<T>(spec, first + j) : Source<T>{&kZero, 0};
+    const int output = i * kPanelWidth + j;
+    sources[j] = output < n ? FindSource<T>(spec, output) : Source<T>{&kZero, 0};
   }
-  // A block is as many k as keep both sides in L1: file rows are read in runs of several lines;
-  // columns share their lines with the neighbouring lanes.
-  const int block = spec.transposed ? 8 : 128;
-  for (int k_begin = 0; k_begin < k; k_begin += block) {
-    const int k_end = std::min(k, k_begin + block);
-    for (int j = 0; j < kPanelWidth; ++j) {
-      if constexpr (sizeof(T) == 2) {
-        if (spec.parts[0].dtype == DType::kBF16) {
-          if (j >= kPanelWidth / 2) break;
-          CopyLanePair(sources[j], sources[j + kPanelWidth / 2], k_begin, k_end,
-                       static_cast<uint32_t*>(panel) + j);
-          continue;
-        }
-      }
-      CopyLane(sources[j], k_begin, k_end, static_cast<T*>(panel) + j);
+  return sources;
+}
+
+// Calls piece(begin, end) for as many k at a time as keep both sides in L1: file rows are read in
+// runs of several lines; columns share their lines with the neighbouring lanes.
+template <typename Piece>
+void ForPieces(const PackSpec& spec, int k_begin, int k_end, Piece piece) {
+  const int step = spec.transposed ? kBlockK : 4 * kBlockK;
+  for (int k = k_begin; k < k_end; k += step) piece(k, std::min(k_end, k + step));
+}
+
+// Values [begin, end) of one output as pairs; `to` is the place of its first pair, at the start of
+// a block.
+void CopyPairs(const Source<uint16_t>& from, int begin, int end, uint32_t* to) {
+  const auto pair_at = [&](int k) {
+    const size_t at = static_cast<size_t>(k) * from.step;
+    return from.data[at] | uint32_t{from.data[at + from.step]} << 16;
+  };
+  for (; begin < end; begin += kBlockK, to += 2 * kUnitPairs * kUnitLanes) {
+    const int pairs = std::min(kUnitPairs, (end - begin) / 2);
+    for (int i = 0; i < pairs; ++i) to[i * kUnitLanes] = pair_at(begin + 2 * i);
+    const int last = begin + 2 * pairs;
+    if (pairs < kUnitPairs && last < end) {
+      to[pairs * kUnitLanes] = from.data[static_cast<size_t>(last) * from.step];
     }
   }
 }
@@ -102,7 +97,12 @@ PanelFormat FormatOf(DType dtype) {
   return PanelFormat::kF32;
 }
 
-constexpr size_t kGroupPackWords = kShortGroup * kShortLanes;  // of a group kept aside
+constexpr size_t kGroupWords = kShortGroup * kUnitLanes;  // of a group kept aside
+// The bases of group g's 16 outputs: the units of a block take turns.
+const uint32_t* BasesOfGroup(const uint32_t* bases, int g) {
+  return bases + static_cast<size_t>(g / (kUnitPairs / kShortGroup) % 2) * kUnitLanes;
+}
+
 // A weight is shortened when at most one in kGroupsPerAside groups would be kept aside...
 constexpr int kGroupsPerAside = 8;
 // ...in this many panels, which are sampled first.
@@ -121,6 +121,7 @@ Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& s
   for (const HostMatrix& part : spec.parts) matrix->n_ += spec.transposed ? part.cols : part.rows;
   matrix->format_ = FormatOf(first.dtype);
   matrix->chains_ = spec.row_parallel ? kVirtualShards / spec.tensor_parallel : 1;
+  matrix->SetPackedStarts();
   if (matrix->CanBeShort() && matrix->IsWorthShortening(spec)) {
     matrix->format_ = PanelFormat::kShortBF16;
     MR_RETURN_IF_ERROR(matrix->PackShort(spec, arena, pool));
@@ -130,8 +131,57 @@ Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& s
   return matrix;
 }
 
+void CpuPackedMatrix::SetPackedStarts() {
+  for (int i = 0; i < chains_; ++i) {
+    const int k = ChainStart(i + 1) - ChainStart(i);
+    packed_starts_[i + 1] =
+        packed_starts_[i] + (in_blocks() ? (k + kBlockK - 1) / kBlockK * kBlockK : k);
+  }
+}
+
+void CpuPackedMatrix::PackPanel(const PackSpec& spec, int i, void* panel) const {
+  switch (format_) {
+    case PanelFormat::kF32: return PackPlainPanel(spec, i, static_cast<uint32_t*>(panel));
+    case PanelFormat::kF16: return PackPlainPanel(spec, i, static_cast<uint16_t*>(panel));
+    case PanelFormat::kBF16:
+    case PanelFormat::kShortBF16: return PackBlockPanel(spec, i, static_cast<uint32_t*>(panel));
+  }
+}
+
+template <typename T>
+void CpuPackedMatrix::PackPlainPanel(const PackSpec& spec, int i, T* panel) const {
+  const auto sources = SourcesOf<T>(spec, n_, i);
+  ForPieces(spec, 0, k_, [&](int begin, int end) {
+    for (int j = 0; j < kPanelWidth; ++j) {
+      T* to = panel + static_cast<size_t>(begin) * kPanelWidth + j;
+      for (int k = begin; k < end; ++k, to += kPanelWidth) {
+        *to = sources[j].data[k * sources[j].step];
+      }
+    }
+  });
+}
+
+void CpuPackedMatrix::PackBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const {
+  const auto sources = SourcesOf<uint16_t>(spec, n_, i);
+  for (int chain = 0; chain < chains_; ++chain) {
+    const int start = ChainStart(chain), stop = ChainStart(chain + 1);
+    uint32_t* to = panel + static_cast<size_t>(PackedStart(chain)) * kUnitLanes;
+    if ((stop - start) % kBlockK != 0) {  // zeros after the last k
+      const size_t last_block = static_cast<size_t>(PackedStart(chain + 1) - kBlockK) * kUnitLanes;
+      std::fill_n(panel + last_block, kBlockK * kUnitLanes, 0);
+    }
+    ForPieces(spec, start, stop, [&](int begin, int end) {
+      for (size_t j = 0; j < kPanelWidth; ++j) {
+        const size_t unit = j / kUnitLanes;
+        CopyPairs(sources[j], begin, end, to + unit * kUnitPairs * kUnitLanes + j % kUnitLanes);
+      }
+      to += static_cast<size_t>(end - begin) * kUnitLanes;
+    });
+  }
+}
+
 size_t CpuPackedMatrix::panel_bytes() const {
-  const auto k = static_cast<size_t>(k_);
+  const auto k = static_cast<size_t>(packed_k());
   switch (format_) {
     case PanelFormat::kF32: return k * kPanelWidth * sizeof(float);
     case PanelFormat::kBF16:
@@ -145,7 +195,7 @@ size_t CpuPackedMatrix::panel_bytes() const {
 size_t CpuPackedMatrix::bytes() const {
   size_t asides = 0;
   if (format_ == PanelFormat::kShortBF16) asides = aside_groups_.size() - panels();
-  return panels() * panel_bytes() + asides * kGroupPackWords * sizeof(uint32_t);
+  return panels() * panel_bytes() + asides * kGroupWords * sizeof(uint32_t);
 }
 
 Asides CpuPackedMatrix::asides(int panel) const {
@@ -153,28 +203,23 @@ Asides CpuPackedMatrix::asides(int panel) const {
   const size_t begin = aside_begin_[i], end = aside_begin_[i + 1];
   const size_t before = begin - i;  // groups of the preceding panels, without their end markers
   return {std::span(aside_groups_).subspan(begin, end - begin),
-          static_cast<const uint16_t*>(aside_packs_.data) + before * 2 * kGroupPackWords};
+          static_cast<const uint32_t*>(aside_words_.data) + before * kGroupWords};
 }
 
-// Chains are whole groups, so that a product may start with any of them.
 bool CpuPackedMatrix::CanBeShort() const {
-  if (format_ != PanelFormat::kBF16 || !GemmReadsShortBF16()) return false;
-  for (int i = 0; i <= chains_; ++i) {
-    if (ChainStart(i) % kShortGroup != 0) return false;
-  }
-  return true;
+  return format_ == PanelFormat::kBF16 && GemmReadsShortBF16();
 }
 
 bool CpuPackedMatrix::IsWorthShortening(const PackSpec& spec) const {
-  std::vector<uint32_t> packs(k_ * kShortLanes);
-  uint32_t bases[kShortBases], words[kShortGroupWords];
+  std::vector<uint32_t> words(static_cast<size_t>(packed_k()) * kUnitLanes);
+  uint32_t bases[kShortBases], group[kShortGroupWords];
   int groups = 0, aside = 0;
   for (int i = 0; i < kPanelsLookedAt; ++i) {
     const int panel = static_cast<int>(int64_t{panels()} * i / kPanelsLookedAt);
-    PackPanel<uint16_t>(spec, n_, k_, panel * kPanelWidth, packs.data());
-    ChooseShortBases(packs.data(), k_, bases);
-    for (int g = 0; g < k_ / kShortGroup; ++g, ++groups) {
-      aside += !EncodeShortGroup(&packs[g * kGroupPackWords], bases, words);
+    PackPanel(spec, panel, words.data());
+    ChooseShortBases(words.data(), packed_k(), bases);
+    for (int g = 0; g < packed_k() / kShortGroup; ++g, ++groups) {
+      aside += !EncodeShortGroup(&words[g * kGroupWords], BasesOfGroup(bases, g), group);
     }
   }
   return aside * kGroupsPerAside <= groups;
@@ -184,14 +229,7 @@ Status CpuPackedMatrix::PackPlain(const PackSpec& spec, MemoryArena& arena, Thre
   MR_ASSIGN_OR_RETURN(
       memory_, arena.Allocate(SaturatingProduct(panels(), panel_bytes()), "a packed weight"));
   pool.ParallelFor(panels(), 4, [&](int begin, int end, int) {
-    for (int i = begin; i < end; ++i) {
-      void* to = const_cast<uint8_t*>(panel(i));
-      if (format_ == PanelFormat::kF32) {
-        PackPanel<uint32_t>(spec, n_, k_, i * kPanelWidth, to);
-      } else {
-        PackPanel<uint16_t>(spec, n_, k_, i * kPanelWidth, to);
-      }
-    }
+    for (int i = begin; i < end; ++i) PackPanel(spec, i, const_cast<uint8_t*>(panel(i)));
   });
   return OkStatus();
 }
@@ -201,23 +239,23 @@ Status CpuPackedMatrix::PackShort(const PackSpec& spec, MemoryArena& arena, Thre
       memory_, arena.Allocate(SaturatingProduct(panels(), panel_bytes()), "a packed weight"));
   std::vector<PanelAsides> asides(static_cast<size_t>(panels()));
   pool.ParallelFor(panels(), 4, [&](int begin, int end, int) {
-    std::vector<uint32_t> packs(k_ * kShortLanes);
+    std::vector<uint32_t> words(static_cast<size_t>(packed_k()) * kUnitLanes);
     for (int i = begin; i < end; ++i) {
-      PackPanel<uint16_t>(spec, n_, k_, i * kPanelWidth, packs.data());
-      Shorten(i, packs.data(), asides[static_cast<size_t>(i)]);
+      PackPanel(spec, i, words.data());
+      Shorten(i, words.data(), asides[static_cast<size_t>(i)]);
     }
   });
   return KeepAsides(asides, arena);
 }
 
-void CpuPackedMatrix::Shorten(int i, const uint32_t* packs, PanelAsides& asides) {
+void CpuPackedMatrix::Shorten(int i, const uint32_t* words, PanelAsides& asides) {
   auto* bases = reinterpret_cast<uint32_t*>(const_cast<uint8_t*>(panel(i)));
-  ChooseShortBases(packs, k_, bases);
-  uint32_t* words = bases + kShortBases;
-  for (int g = 0; g < k_ / kShortGroup; ++g, packs += kGroupPackWords, words += kShortGroupWords) {
-    if (EncodeShortGroup(packs, bases, words)) continue;
+  ChooseShortBases(words, packed_k(), bases);
+  uint32_t* to = bases + kShortBases;
+  for (int g = 0; g < packed_k() / kShortGroup; ++g, words += kGroupWords, to += kShortGroupWords) {
+    if (EncodeShortGroup(words, BasesOfGroup(bases, g), to)) continue;
     asides.groups.push_back(static_cast<uint32_t>(g));
-    asides.packs.insert(asides.packs.end(), packs, packs + kGroupPackWords);
+    asides.words.insert(asides.words.end(), words, words + kGroupWords);
   }
 }
 
@@ -227,13 +265,13 @@ Status CpuPackedMatrix::KeepAsides(std::span<const PanelAsides> asides, MemoryAr
     aside_begin_.push_back(aside_groups_.size());
     aside_groups_.insert(aside_groups_.end(), of.groups.begin(), of.groups.end());
     aside_groups_.push_back(kNoGroup);
-    words += of.packs.size();
+    words += of.words.size();
   }
   aside_begin_.push_back(aside_groups_.size());
   if (words == 0) return OkStatus();
-  MR_ASSIGN_OR_RETURN(aside_packs_, arena.Allocate(words * sizeof(uint32_t), "a packed weight"));
-  auto* to = static_cast<uint32_t*>(aside_packs_.data);
-  for (const PanelAsides& of : asides) to = std::copy(of.packs.begin(), of.packs.end(), to);
+  MR_ASSIGN_OR_RETURN(aside_words_, arena.Allocate(words * sizeof(uint32_t), "a packed weight"));
+  auto* to = static_cast<uint32_t*>(aside_words_.data);
+  for (const PanelAsides& of : asides) to = std::copy(of.words.begin(), of.words.end(), to);
   return OkStatus();
 }
 

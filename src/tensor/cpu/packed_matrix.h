@@ -1,36 +1,38 @@
 // CpuPackedMatrix: a weight in the order in which the product reads it.
 //
-// Outputs are grouped in panels of 32; a panel is [k][32] in storage type. So 32 outputs lie in
-// vector lanes, each output is one chain of fused multiply-adds over k, and a product with one row
-// reads the panel front to back. The last panel is padded with zeros. The 32 values of one k are a
-// "pack" (widen-inl.h): bf16 values j and j + 16 share a 32-bit word, low half first, so that
-// widening 32 of them takes one shift and one mask; f32 and f16 are in natural order. A bf16 weight
-// whose exponents allow it is stored in 12 bits per number instead (short_bf16.h): a panel is then
-// its 32 bases and the groups of its k. The few groups that do not fit are kept aside in their
-// original packs; their places in the panel are unused.
+// Outputs are grouped in panels of 32, so that they lie in vector lanes, and a product with one row
+// reads a panel front to back. The last panel is padded with zeros.
+//
+//   f32, f16   [k][32]: an output is one chain of fused multiply-adds over k.
+//   bf16       [k / 32][2 units][16 pairs of k][16 outputs] words, the even k in the lower half of
+//              each. A unit is a tile of AMX, and a shift and a mask widen a word. An output is a
+//              sum of blocks of 32 k (docs/decisions/0018-block-products.md).
+//   short bf16 a bf16 weight whose exponents allow it takes 12 bits per number (short_bf16.h): a
+//              panel is 32 bases, then groups of four pairs in the order above. The few groups that
+//              do not fit are kept aside as they were; their places in the panel are unused.
 //
 // Immutable once packed; any thread may read.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "tensor/cpu/memory.h"
+#include "tensor/cpu/panel.h"
 #include "tensor/cpu/short_bf16.h"
 #include "tensor/cpu/thread_pool.h"
 #include "tensor/device.h"
 
 namespace millrace::tensor {
 
-inline constexpr int kPanelWidth = 32;
-
 enum class PanelFormat { kF32, kBF16, kF16, kShortBF16 };
 
 // The groups of a panel that are kept aside, in order.
 struct Asides {
   std::span<const uint32_t> groups;  // kNoGroup is the last
-  const uint16_t* packs;             // kShortGroup packs for each group
+  const uint32_t* words;             // kShortGroup x 16 for each group
 };
 inline constexpr uint32_t kNoGroup = ~uint32_t{0};
 
@@ -59,25 +61,41 @@ class CpuPackedMatrix : public PackedMatrix {
   int chains() const { return chains_; }
   int ChainStart(int i) const { return static_cast<int>(int64_t{k_} * i / chains_); }
 
+  // Whether a chain is a sum of blocks of kBlockK (bf16), or one sequence of multiply-adds.
+  bool in_blocks() const {
+    return format_ == PanelFormat::kBF16 || format_ == PanelFormat::kShortBF16;
+  }
+  // Chain i is at k [PackedStart(i), PackedStart(i + 1)) of a panel. In blocks, zeros fill its last
+  // one.
+  int PackedStart(int i) const { return packed_starts_[static_cast<size_t>(i)]; }
+  int packed_k() const { return PackedStart(chains_); }
+
  private:
   struct PanelAsides {
-    std::vector<uint32_t> groups, packs;
+    std::vector<uint32_t> groups, words;
   };
 
+  void SetPackedStarts();
+  // Panel i in the layout of its format; short bf16 as if it were bf16.
+  void PackPanel(const PackSpec& spec, int i, void* panel) const;
+  template <typename T>
+  void PackPlainPanel(const PackSpec& spec, int i, T* panel) const;
+  void PackBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const;
   bool CanBeShort() const;
   bool IsWorthShortening(const PackSpec& spec) const;
   Status PackPlain(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool);
   Status PackShort(const PackSpec& spec, MemoryArena& arena, ThreadPool& pool);
-  // Shortens panel i from its packs.
-  void Shorten(int i, const uint32_t* packs, PanelAsides& asides);
+  // Shortens panel i from its bf16 words.
+  void Shorten(int i, const uint32_t* words, PanelAsides& asides);
   Status KeepAsides(std::span<const PanelAsides> asides, MemoryArena& arena);
 
   int n_ = 0, k_ = 0, chains_ = 1;
+  std::array<int, kVirtualShards + 1> packed_starts_ = {};
   PanelFormat format_ = PanelFormat::kF32;
   MemoryArena::Piece memory_;
   std::vector<uint32_t> aside_groups_;  // of all panels, each ended by kNoGroup
   std::vector<size_t> aside_begin_;     // of each panel in them
-  MemoryArena::Piece aside_packs_;
+  MemoryArena::Piece aside_words_;
 };
 
 }  // namespace millrace::tensor

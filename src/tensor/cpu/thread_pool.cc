@@ -124,6 +124,7 @@ void ThreadPool::AwaitWorkers() {
 }
 
 void ThreadPool::RunErased(Function function, void* task) {
+  const FlushDenormals flush;
   if (workers_.empty()) return function(task, 0);
   if (!worker_cpus_.empty()) StayOutOfTheCallersWay();
   function_ = function;
@@ -136,6 +137,7 @@ void ThreadPool::RunErased(Function function, void* task) {
 }
 
 void ThreadPool::Work(int thread) {
+  const FlushDenormals flush;
   for (uint32_t seen = 0;; ++seen) {
     AwaitEpoch(seen);
     if (function_ == nullptr) return;

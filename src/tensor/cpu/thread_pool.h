@@ -3,6 +3,8 @@
 // in a futex. On a machine shared with others, a barrier that only spins would burn a whole time
 // slice whenever a peer is descheduled.
 //
+// Tasks run with denormals flushed (flush.h).
+//
 // Used by one thread at a time, the caller, which takes part as thread 0. Results do not depend on
 // which thread does which piece, which differs from run to run.
 #pragma once
@@ -12,6 +14,8 @@
 #include <thread>
 #include <type_traits>
 #include <vector>
+
+#include "tensor/cpu/flush.h"
 
 namespace millrace::tensor {
 
@@ -42,7 +46,10 @@ class ThreadPool {
   template <typename Task>
   void ParallelFor(int count, int piece, Task&& task) {
     if (count <= 0) return;
-    if (workers_.empty() || count <= piece) return task(0, count, 0);
+    if (workers_.empty() || count <= piece) {
+      const FlushDenormals flush;
+      return task(0, count, 0);
+    }
     next_.store(0, std::memory_order_relaxed);
     Run([&](int thread) {
       for (;;) {

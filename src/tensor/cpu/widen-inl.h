@@ -53,9 +53,8 @@ struct StoredBF16 {
   }
   static HWY_INLINE void Store(DF, VF low, VF high, T* pack, size_t j) {
     const DU du;
-    hn::StoreU(
-        hn::Or(hn::ShiftRight<16>(Round(low)), hn::And(Round(high), hn::Set(du, 0xffff0000u))), du,
-        reinterpret_cast<uint32_t*>(pack) + j);
+    hn::StoreU(hn::Or(hn::ShiftRight<16>(Rounded(low)), Rounded(high)), du,
+               reinterpret_cast<uint32_t*>(pack) + j);
   }
   // The index of value j in a pack.
   static constexpr size_t Index(size_t j) {
@@ -63,15 +62,15 @@ struct StoredBF16 {
   }
   static T Narrow(float x) { return BF16FromFloat(x); }
 
- private:
-  // Rounds to nearest even; the bf16 is in the upper half of each word.
-  static HWY_INLINE hn::Vec<DU> Round(VF x) {
+  // Rounded to nearest even: the bf16 is in the upper half of each word, zeros in the lower.
+  static HWY_INLINE hn::Vec<DU> Rounded(VF x) {
     const DU du;
     const auto bits = hn::BitCast(du, x);
     const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1));
     const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7fffu)));
     const auto quiet = hn::Or(bits, hn::Set(du, 0x400000u));
-    return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+    const auto word = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(x)), quiet, rounded);
+    return hn::And(word, hn::Set(du, 0xffff0000u));
   }
 };
 

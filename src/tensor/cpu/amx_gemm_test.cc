@@ -1,0 +1,106 @@
+// Products on tiles against the same products by fused multiply-adds, bit by bit: the machine's
+// tiles, or emulated ones.
+#include "tensor/cpu/amx_gemm.h"
+
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <optional>
+
+#include "tensor/cpu/amx.h"
+#include "tensor/cpu/amx_emulator.h"
+#include "tensor/cpu/cpu_features.h"
+#include "tensor/cpu/test_util.h"
+
+namespace millrace::tensor {
+namespace {
+
+// Tiles for the length of a test; none, said aloud, where neither kind is possible.
+class AmxGemmTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    executed_ = AmxEmulator::executed();
+    if (AmxEmulator::IsPossible()) {
+      emulator_.emplace();
+      std::puts("tiles are emulated: this processor has no AMX");
+    } else if (!AmxIsThere()) {
+      std::puts("tiles were not run: this processor has neither AMX nor AVX-512");
+    }
+  }
+  void TearDown() override {
+    if (emulator_) {
+      EXPECT_GT(AmxEmulator::executed(), executed_);
+    }
+    emulator_.reset();
+    ASSERT_TRUE(SetCpuActivations("bf16").ok());
+  }
+
+  // y = x W^T + bias + residual on tiles, if there are any.
+  static void Multiply(TestRows& x, const TestWeight& w, bool row_parallel, TestRows& y) {
+    auto device = MakeCpu(2);
+    auto packed = Must(device->Pack({.parts = {&w.host, 1}, .row_parallel = row_parallel}));
+    const std::vector<float> numbers = TestRows::Random(1, w.host.rows, 5).Copy(0);
+    auto bias = Must(device->NewVector(numbers));
+    device->MatMul(x.view(), *packed, y.view(), {bias.get(), y.view()});
+  }
+  static void MultiplyWithoutTiles(TestRows& x, const TestWeight& w, bool row_parallel,
+                                   TestRows& y) {
+    const bool there = AmxIsThere();
+    SetAmxForTest(false);
+    Multiply(x, w, row_parallel, y);
+    SetAmxForTest(there);
+  }
+
+ private:
+  std::optional<AmxEmulator> emulator_;
+  int64_t executed_ = 0;
+};
+
+TEST_F(AmxGemmTest, TilesGiveTheBitsOfMultiplyAdds) {
+  for (const char* activations : {"bf16", "bf16x2"}) {
+    ASSERT_TRUE(SetCpuActivations(activations).ok());
+    for (const auto& [m, n, k] :
+         {std::array{1, 33, 70}, {16, 32, 704}, {17, 40, 88}, {70, 65, 500}}) {
+      for (bool row_parallel : {false, true}) {
+        for (bool shortens : {false, true}) {
+          TestWeight w(DType::kBF16, n, k, 9);
+          Rng rng(4);
+          for (int i = 0; i < n * k; ++i) {  // exponents that 12 bits hold, or do not
+            const int exponent = static_cast<int>(rng.Between(0, shortens ? 4 : 60));
+            w.Set(static_cast<size_t>(i),
+                  std::ldexp(static_cast<float>(rng.Uniform() - 0.5), -exponent));
+          }
+          TestRows x = TestRows::Random(m, k, 1, 3), y = TestRows::Random(m, n, 2, 5);
+          TestRows want = y;
+          Multiply(x, w, row_parallel, y);
+          MultiplyWithoutTiles(x, w, row_parallel, want);
+          for (int r = 0; r < m; ++r) {
+            ASSERT_TRUE(SameBits(y.row(r), want.row(r), static_cast<size_t>(n)))
+                << activations << ", row " << r << " of " << m << " x " << n << " x " << k;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(AmxGemmTest, SpecialNumbersPassThroughTiles) {
+  TestWeight w(DType::kBF16, 40, 64, 3);
+  w.Set(5, HUGE_VALF);
+  w.Set(64 + 7, 1e-39f);  // denormal: zero
+  TestRows x = TestRows::Random(3, 64, 1), y(3, 40), want(3, 40);
+  x.row(1)[9] = NAN;
+  x.row(2)[3] = 1e-40f;
+  Multiply(x, w, false, y);
+  MultiplyWithoutTiles(x, w, false, want);
+  for (int r = 0; r < 3; ++r) {
+    for (int j = 0; j < 40; ++j) {
+      EXPECT_EQ(std::isnan(y.row(r)[j]), std::isnan(want.row(r)[j]));
+      if (std::isnan(want.row(r)[j])) continue;
+      EXPECT_TRUE(SameBits(y.row(r) + j, want.row(r) + j, 1));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace millrace::tensor
