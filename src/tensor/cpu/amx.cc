@@ -48,6 +48,8 @@ TileSession::~TileSession() { Release(); }
 #else
 bool AmxIsThere() { return false; }
 void SetAmxForTest(bool) {}
+TileSession::TileSession(const TileShapes&) {}
+TileSession::~TileSession() = default;
 #endif
 
 }  // namespace millrace::tensor

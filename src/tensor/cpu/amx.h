@@ -12,7 +12,6 @@ bool AmxIsThere();
 // For amx_emulator.h only.
 void SetAmxForTest(bool there);
 
-#if defined(__x86_64__)
 // The shapes of the eight tiles, as the processor reads them.
 struct alignas(64) TileShapes {
   uint8_t palette = 1, first_row = 0, reserved[14] = {};
@@ -30,6 +29,5 @@ class TileSession {
   TileSession(const TileSession&) = delete;
   TileSession& operator=(const TileSession&) = delete;
 };
-#endif
 
 }  // namespace millrace::tensor

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <utility>
 
+#include "tensor/cpu/amx_attention.h"
 #include "tensor/cpu/attention-inl.h"
 #include "tensor/cpu/lanes-inl.h"
 #include "tensor/cpu/math-inl.h"
@@ -76,25 +78,63 @@ void WriteOutput(const AttentionTile& tile, const Partial& running) {
   }
 }
 
-// Processes one tile partition by partition. Queries are taken in strips of at most kStripQueries;
-// query i is head i % group of position start + i / group.
+// Queries of the tile that are computed on AMX's tiles: whole strips of them.
+int QueriesOnTiles(const AttentionTile& tile) {
+  const bool rounds = tile.rounds && tile.pool->shape().dtype == DType::kBF16;
+  return tile.on_tiles && rounds ? tile.queries() / kAmxStripQueries * kAmxStripQueries : 0;
+}
+
+// What a walk needs while it lasts, in floats.
+struct WalkScratch {
+  explicit WalkScratch(const AttentionTile& tile) {
+    const size_t head_dim = tile.pool->shape().head_dim;
+    const bool tiles = QueriesOnTiles(tile) > 0;
+    scores = (tiles ? kAmxStripQueries : kStripQueries) * kPartitionKeys;
+    const size_t block_dims = AmxBlockDims(static_cast<int>(head_dim));
+    q = std::max((head_dim + 1) / 2 * 2, tiles ? block_dims / 2 : 0) * tile.queries();
+    values = tiles ? AmxStagedNumbers(tile.pool->value_dim()) / 2 : 0;
+    weights = tiles ? kAmxWeightNumbers / 2 : 0;
+  }
+  size_t floats() const { return scores + q + values + weights; }
+
+  size_t scores, q, values, weights;
+};
+
+// Processes one tile partition by partition. Queries are taken in strips of at most kStripQueries,
+// or of 16 on AMX's tiles; query i is head i % group of position start + i / group.
 template <class Stored>
 class TileWalk {
  public:
   TileWalk(const AttentionTile& tile, float* scratch)
       : tile_(tile),
         rounds_(kSumsInBlocks<Stored> && tile.rounds),
-        even_dim_((tile.pool->shape().head_dim + 1) / 2 * 2),
-        scores_(scratch),
-        q_(scratch + kStripQueries * kPartitionKeys) {
+        on_tiles_(QueriesOnTiles(tile)),
+        head_dim_(tile.pool->shape().head_dim),
+        even_dim_((head_dim_ + 1) / 2 * 2),
+        scores_(scratch) {
+    const WalkScratch sizes(tile);
+    q_ = scores_ + sizes.scores;
+    values_ = reinterpret_cast<uint16_t*>(q_ + sizes.q);
+    weights_ = values_ + 2 * sizes.values;
+    if (on_tiles_ > 0) session_.emplace(AmxAttentionShapes(head_dim_));
     PackQueries();
   }
 
   void Partition(int partition, const Partial& partial) {
-    runs_.Find(tile_, std::max(partition * kPartitionKeys, FirstKey(0)),
-               std::min((partition + 1) * kPartitionKeys, tile_.end_key()));
-    for (int first = 0; first < tile_.queries(); first += kStripQueries) {
-      Strip(partition, first, std::min(kStripQueries, tile_.queries() - first), partial);
+    const int base = partition * kPartitionKeys;
+    const int begin = std::max(base, FirstKey(0));
+    const int end = std::min(base + kPartitionKeys, tile_.end_key());
+    runs_.Find(tile_, begin, end);
+    if constexpr (kSumsInBlocks<Stored>) {
+      if (on_tiles_ > 0) {
+        AmxStageValues(runs_.values, begin - base, end - base, tile_.pool->value_dim(), values_);
+      }
+    }
+    for (int first = 0; first < tile_.queries();) {
+      const int count =
+          first < on_tiles_ ? kAmxStripQueries : std::min(kStripQueries, tile_.queries() - first);
+      Strip(partition, first, count, partial);
+      first += count;
     }
   }
 
@@ -107,18 +147,27 @@ class TileWalk {
     return tile_.window > 0 ? std::max(0, Position(query) - tile_.window + 1) : 0;
   }
 
-  // Packs the strips in order as [even_dim][queries of the strip].
+  // Where the strip that starts at query `first` is packed: as [even_dim][queries of the strip], or
+  // for tiles.
+  float* QueriesAt(int first) { return q_ + std::max<size_t>(even_dim_, q_dims()) * first; }
+  uint16_t* TileQueriesAt(int first) { return reinterpret_cast<uint16_t*>(QueriesAt(first)); }
+  size_t q_dims() const { return on_tiles_ > 0 ? AmxBlockDims(head_dim_) / 2 : 0; }
+
   void PackQueries() {
-    const int head_dim = tile_.pool->shape().head_dim;
     for (int i = 0; i < tile_.queries(); ++i) {
-      const int first = i / kStripQueries * kStripQueries;
+      const float* from = tile_.q + i / tile_.group * tile_.q_stride + i % tile_.group * head_dim_;
+      if (i < on_tiles_) {
+        const int in_strip = i % kAmxStripQueries;
+        AmxPackQuery(from, head_dim_, in_strip, TileQueriesAt(i - in_strip));
+        continue;
+      }
+      const int first = on_tiles_ + (i - on_tiles_) / kStripQueries * kStripQueries;
       const int height = std::min(kStripQueries, tile_.queries() - first);
-      const float* from = tile_.q + i / tile_.group * tile_.q_stride + i % tile_.group * head_dim;
-      float* to = q_ + static_cast<size_t>(first) * even_dim_ + (i - first);
-      for (int j = 0; j < head_dim; ++j) {
+      float* to = QueriesAt(first) + (i - first);
+      for (int j = 0; j < head_dim_; ++j) {
         to[j * height] = rounds_ ? FloatFromBF16(BF16FromFloat(from[j])) : from[j];
       }
-      if (head_dim < even_dim_) to[head_dim * height] = 0.0f;
+      if (head_dim_ < even_dim_) to[head_dim_ * height] = 0.0f;
     }
   }
 
@@ -131,20 +180,35 @@ class TileWalk {
       return;
     }
     const int base = partition * kPartitionKeys;
+    if constexpr (kSumsInBlocks<Stored>) {
+      if (first < on_tiles_) {
+        AmxScore(TileQueriesAt(first), head_dim_, runs_.keys, (begin - base) / kKeyRun,
+                 (end - base + kKeyRun - 1) / kKeyRun, tile_.scale, scores_);
+        SoftmaxOfStrip(partition, begin, end, first, count, partial);
+        AmxWeigh(scores_, values_, begin - base, end - base, width, weights_,
+                 partial.values + static_cast<size_t>(first) * width);
+        return;
+      }
+    }
     const StripArgs<Stored> args{.runs = runs_,
                                  .begin = begin - base,
                                  .end = end - base,
-                                 .q = q_ + static_cast<size_t>(first) * even_dim_,
+                                 .q = QueriesAt(first),
                                  .pairs = even_dim_ / 2,
                                  .scale = tile_.scale,
                                  .scores = scores_,
                                  .sums = partial.values + static_cast<size_t>(first) * width,
                                  .width = static_cast<size_t>(width)};
     kKernels[count - 1].score(args);
+    SoftmaxOfStrip(partition, begin, end, first, count, partial);
+    kKernels[count - 1].weigh(args);
+  }
+
+  void SoftmaxOfStrip(int partition, int begin, int end, int first, int count,
+                      const Partial& partial) {
     for (int r = 0; r < count; ++r) {
       Softmax(partition, begin, end, first + r, scores_ + r * kPartitionKeys, partial);
     }
-    kKernels[count - 1].weigh(args);
   }
 
   // Turns one query's scores into weights e^(score - max); keys that it does not see get 0.
@@ -197,16 +261,16 @@ class TileWalk {
 
   const AttentionTile& tile_;
   const bool rounds_;
+  const int on_tiles_;
   Runs<Stored> runs_;
-  const int even_dim_;
-  float* const scores_;  // [kStripQueries][kPartitionKeys]
-  float* const q_;
+  const int head_dim_, even_dim_;
+  float* const scores_;  // [queries of a strip][kPartitionKeys]
+  float* q_;
+  uint16_t *values_, *weights_;  // for tiles
+  std::optional<TileSession> session_;
 };
 
-size_t WalkFloats(const AttentionTile& tile) {
-  const size_t even_dim = (tile.pool->shape().head_dim + 1) / 2 * 2;
-  return kStripQueries * kPartitionKeys + even_dim * tile.queries();
-}
+size_t WalkFloats(const AttentionTile& tile) { return WalkScratch(tile).floats(); }
 
 size_t ScratchFloats(const AttentionTile& tile) {
   return WalkFloats(tile) + 2 * CountPartialFloats(tile);

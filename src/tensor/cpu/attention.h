@@ -28,6 +28,7 @@ struct AttentionTile {
   float scale = 1.0f;
   int window = 0;
   bool rounds = true;        // queries and weights to bf16, over a bf16 pool
+  bool on_tiles = false;     // of AMX, where there are 16 queries and they are rounded
   const float* q = nullptr;  // the group's first head at `start`; the others follow it
   size_t q_stride = 0;       // from one position to the next
   float* out = nullptr;

@@ -1,14 +1,16 @@
 // Products on tiles against the same products by fused multiply-adds, bit by bit: the machine's
 // tiles, or emulated ones.
-#include "tensor/cpu/amx_gemm.h"
+#include "tensor/cpu/amx.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 #include <optional>
 
-#include "tensor/cpu/amx.h"
 #include "tensor/cpu/amx_emulator.h"
+#include "tensor/cpu/amx_gemm.h"
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/test_util.h"
 
@@ -16,7 +18,7 @@ namespace millrace::tensor {
 namespace {
 
 // Tiles for the length of a test; none, said aloud, where neither kind is possible.
-class AmxGemmTest : public testing::Test {
+class AmxTest : public testing::Test {
  protected:
   void SetUp() override {
     executed_ = AmxEmulator::executed();
@@ -43,11 +45,11 @@ class AmxGemmTest : public testing::Test {
     auto bias = Must(device->NewVector(numbers));
     device->MatMul(x.view(), *packed, y.view(), {bias.get(), y.view()});
   }
-  static void MultiplyWithoutTiles(TestRows& x, const TestWeight& w, bool row_parallel,
-                                   TestRows& y) {
+  template <typename Body>
+  static void WithoutTiles(Body body) {
     const bool there = AmxIsThere();
     SetAmxForTest(false);
-    Multiply(x, w, row_parallel, y);
+    body();
     SetAmxForTest(there);
   }
 
@@ -56,7 +58,7 @@ class AmxGemmTest : public testing::Test {
   int64_t executed_ = 0;
 };
 
-TEST_F(AmxGemmTest, TilesGiveTheBitsOfMultiplyAdds) {
+TEST_F(AmxTest, TilesGiveTheBitsOfMultiplyAdds) {
   for (const char* activations : {"bf16", "bf16x2"}) {
     ASSERT_TRUE(SetCpuActivations(activations).ok());
     for (const auto& [m, n, k] :
@@ -73,7 +75,7 @@ TEST_F(AmxGemmTest, TilesGiveTheBitsOfMultiplyAdds) {
           TestRows x = TestRows::Random(m, k, 1, 3), y = TestRows::Random(m, n, 2, 5);
           TestRows want = y;
           Multiply(x, w, row_parallel, y);
-          MultiplyWithoutTiles(x, w, row_parallel, want);
+          WithoutTiles([&] { Multiply(x, w, row_parallel, want); });
           for (int r = 0; r < m; ++r) {
             ASSERT_TRUE(SameBits(y.row(r), want.row(r), static_cast<size_t>(n)))
                 << activations << ", row " << r << " of " << m << " x " << n << " x " << k;
@@ -84,7 +86,7 @@ TEST_F(AmxGemmTest, TilesGiveTheBitsOfMultiplyAdds) {
   }
 }
 
-TEST_F(AmxGemmTest, SpecialNumbersPassThroughTiles) {
+TEST_F(AmxTest, SpecialNumbersPassThroughTiles) {
   TestWeight w(DType::kBF16, 40, 64, 3);
   w.Set(5, HUGE_VALF);
   w.Set(64 + 7, 1e-39f);  // denormal: zero
@@ -92,12 +94,53 @@ TEST_F(AmxGemmTest, SpecialNumbersPassThroughTiles) {
   x.row(1)[9] = NAN;
   x.row(2)[3] = 1e-40f;
   Multiply(x, w, false, y);
-  MultiplyWithoutTiles(x, w, false, want);
+  WithoutTiles([&] { Multiply(x, w, false, want); });
   for (int r = 0; r < 3; ++r) {
     for (int j = 0; j < 40; ++j) {
       EXPECT_EQ(std::isnan(y.row(r)[j]), std::isnan(want.row(r)[j]));
       if (std::isnan(want.row(r)[j])) continue;
       EXPECT_TRUE(SameBits(y.row(r) + j, want.row(r) + j, 1));
+    }
+  }
+}
+
+// A prompt in two chunks and a token, over blocks of garbage that only the tokens replace.
+TEST_F(AmxTest, AttentionOnTilesGivesTheBitsOfMultiplyAdds) {
+  for (const auto& [heads, kv_heads, dim] :
+       {std::array{2, 2, 64}, {8, 2, 40}, {3, 1, 7}, {2, 1, 80}}) {
+    for (int window : {0, 70}) {
+      constexpr int kLength = 330, kCut = 37;
+      TestRows q = TestRows::Random(kLength, heads * dim, 1), out(kLength, heads * dim),
+               want(kLength, heads * dim);
+      TestRows k = TestRows::Random(kLength, kv_heads * dim, 2);
+      TestRows v = TestRows::Random(kLength, kv_heads * dim, 3);
+      const auto attend = [&](TestRows& to) {
+        auto device = MakeCpu(2);
+        auto pool = Must(device->NewKvPool({.num_layers = 1,
+                                            .num_kv_heads = kv_heads,
+                                            .head_dim = dim,
+                                            .num_blocks = 22,
+                                            .dtype = DType::kBF16}));
+        std::vector<BlockIndex> blocks(22);
+        std::iota(blocks.rbegin(), blocks.rend(), 0);
+        TestRows garbage(22 * 16, kv_heads * dim);
+        std::ranges::fill(garbage.numbers, NAN);
+        const AttentionSpan all{0, 22 * 16, 0, blocks};
+        device->WriteKv(*pool, 0, garbage.view(), garbage.view(), {&all, 1});
+        for (const auto& [start, end] :
+             {std::pair{0, kCut}, {kCut, kLength - 1}, {kLength - 1, kLength}}) {
+          const AttentionSpan span{start, end - start, start, blocks};
+          device->WriteKv(*pool, 0, k.view(), v.view(), {&span, 1});
+          device->Attend(*pool, 0, q.view(), {&span, 1}, {0.3f, window}, to.view());
+        }
+      };
+      attend(out);
+      WithoutTiles([&] { attend(want); });
+      for (int r = 0; r < kLength; ++r) {
+        ASSERT_TRUE(SameBits(out.row(r), want.row(r), static_cast<size_t>(heads * dim)))
+            << "row " << r << ", " << heads << " heads of " << dim << ", window " << window;
+        ASSERT_FALSE(std::isnan(want.row(r)[0])) << r;
+      }
     }
   }
 }
