@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "tensor/cpu/cpu_features.h"
-
 namespace millrace::tensor {
 namespace {
 
@@ -59,8 +57,8 @@ void AttentionRunner::CutTiles(const CpuKvPool& kv, int layer, Rows q,
                           .group = group,
                           .scale = spec.scale,
                           .window = spec.window,
-                          .rounds = CpuActivationLimbs() == 1,
-                          .on_tiles = CpuUsesAmx(),
+                          .rounds = rounds_,
+                          .on_tiles = on_tiles_,
                           .q = At(q, row, column),
                           .q_stride = static_cast<size_t>(q.stride),
                           .out = const_cast<float*>(At(out, row, column)),

@@ -14,6 +14,9 @@ namespace millrace::tensor {
 
 class AttentionRunner {
  public:
+  // `rounds`, `on_tiles`: as in AttentionTile.
+  AttentionRunner(bool rounds, bool on_tiles) : rounds_(rounds), on_tiles_(on_tiles) {}
+
   void Run(const CpuKvPool& kv, int layer, Rows q, std::span<const AttentionSpan> spans,
            const AttentionSpec& spec, Rows out, ThreadPool& threads, Scratch& scratch);
 
@@ -27,6 +30,7 @@ class AttentionRunner {
                 const AttentionSpec& spec, Rows out);
   void CutPieces(int threads, Scratch& scratch);
 
+  const bool rounds_, on_tiles_;
   // Kept between calls to reuse their memory.
   std::vector<AttentionTile> tiles_;
   std::vector<Piece> pieces_;

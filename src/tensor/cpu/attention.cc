@@ -207,11 +207,17 @@ class TileWalk {
   void SoftmaxOfStrip(int partition, int begin, int end, int first, int count,
                       const Partial& partial) {
     for (int r = 0; r < count; ++r) {
-      Softmax(partition, begin, end, first + r, scores_ + r * kPartitionKeys, partial);
+      float* scores = scores_ + r * kPartitionKeys;
+      if (rounds_) {
+        Softmax<true>(partition, begin, end, first + r, scores, partial);
+      } else {
+        Softmax<false>(partition, begin, end, first + r, scores, partial);
+      }
     }
   }
 
   // Turns one query's scores into weights e^(score - max); keys that it does not see get 0.
+  template <bool kRounds>
   void Softmax(int partition, int begin, int end, int query, float* scores,
                const Partial& partial) {
     const DF d;
@@ -251,7 +257,7 @@ class TileWalk {
       for (size_t v = 0; v < kLaneVectors; ++v) {
         float* at = scores + i + static_cast<int>(v) * lanes;
         VF weight = ExpOfNegative(d, hn::Sub(hn::LoadU(d, at), shift));
-        if (rounds_) weight = hn::BitCast(d, StoredBF16::Rounded(weight));
+        if constexpr (kRounds) weight = hn::BitCast(d, StoredBF16::Rounded(weight));
         hn::StoreU(weight, d, at);
         sums.vectors[v] = hn::Add(sums.vectors[v], weight);
       }

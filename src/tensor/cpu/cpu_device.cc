@@ -243,10 +243,13 @@ class CpuDevice : public Device {
   static void ForEachHead(const KvPool& pool, const PoolKvBox& box,
                           std::span<const BlockIndex> blocks, size_t bytes, Task task);
 
+  // Asked once: the processor takes long to answer in a virtual machine.
+  const bool on_tiles_ = CpuUsesAmx();
+  const int limbs_ = CpuActivationLimbs();
   ThreadPool pool_;
   MemoryArena weights_;
   Scratch scratch_;
-  AttentionRunner attention_;
+  AttentionRunner attention_{limbs_ == 1, on_tiles_};
 };
 
 void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) {
@@ -268,8 +271,8 @@ void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras
 void CpuDevice::MatMulPass(const GemmCall& pass) {
   GemmCall call = pass;
   const CpuPackedMatrix& w = *call.w;
-  call.limbs = w.in_blocks() ? CpuActivationLimbs() : 1;
-  if (w.in_blocks() && CpuUsesAmx()) return MatMulOnTiles(call);
+  call.limbs = w.in_blocks() ? limbs_ : 1;
+  if (w.in_blocks() && on_tiles_) return MatMulOnTiles(call);
   const int tiles = GemmTiles(call.x.rows, call.limbs);
   if (call.x.rows == 1 && !w.in_blocks()) {
     call.tiles = static_cast<const float*>(call.x.data);  // already what the kernel reads
