@@ -25,6 +25,7 @@ if(NOT ETCD_PROTO_FOLDER)
   message(STATUS "Without etcd: its .proto files are not in build/etcd (scripts/setup)")
 endif()
 find_package(PkgConfig REQUIRED)
+pkg_check_modules(NUMA REQUIRED IMPORTED_TARGET numa>=2.0)  # which CPUs and memory are near
 pkg_check_modules(CBC REQUIRED IMPORTED_TARGET cbc>=2.10)  # mixed-integer programs of the planner
 if(MILLRACE_CUDA)
   find_package(CUDAToolkit 12)

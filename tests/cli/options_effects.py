@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -246,6 +247,17 @@ def kernels(server, value):
         check(value in worker["device"].split(), worker["device"])
 
 
+def bound_memory(pid, value):
+    """All of the process's memory is bound to that node."""
+    maps = pathlib.Path(f"/proc/{pid}/numa_maps").read_text()
+    check(f" bind:{value} " in maps, maps[:500])
+
+
+def numa_node(server, value):
+    for pid in descendants(server.process.pid, "worker") or [server.process.pid]:
+        bound_memory(pid, value)
+
+
 # ---- the cluster
 
 def layers(server):
@@ -365,6 +377,10 @@ def worker_address(worker, value):
 
 def worker_threads(worker, value):
     check(worker.shown["device"].endswith(f" x{value}"), worker.shown)
+
+
+def worker_numa_node(worker, value):
+    bound_memory(worker.process.pid, value)
 
 
 def worker_kernels(worker, value):

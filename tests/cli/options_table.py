@@ -124,6 +124,7 @@ def sizes(kind, at):
         rows["--threads"] = Row("3", effects.threads)
         rows["--cpu-features"] = Row("avx2", effects.kernels)
         rows["--activations"] = Row("bf16x2", effects.kernels)
+        rows["--numa-node"] = Row("0", effects.numa_node)
     if kind == "up":
         rows["--workers"] = Row("3", effects.worker_count)
     if kind != "serve":
@@ -189,6 +190,7 @@ REFUSED = {
         "--kv-cache-memory": ("4MiB", "give it to each `millrace worker`"),
         "--cpu-features": ("avx2", "give it to each `millrace worker`"),
         "--activations": ("bf16x2", "give it to each `millrace worker`"),
+        "--numa-node": ("0", "give it to each `millrace worker`"),
     },
     "up": {},
 }
@@ -210,6 +212,7 @@ def workers(at):
         "--advertise": Row("localhost", effects.worker_address),
         "--threads": Row("3", effects.worker_threads),
         "--cpu-features": Row("avx2", effects.worker_kernels),
+        "--numa-node": Row("0", effects.worker_numa_node),
         "--activations": Row("bf16x2", effects.worker_kernels),
         "--kv-cache-memory": Row("3MiB", effects.worker_kv),
     }

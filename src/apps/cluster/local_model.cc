@@ -106,12 +106,13 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
                                                    const LocalModelOptions& options,
                                                    const Clock& clock) {
   MR_ASSIGN_OR_RETURN(auto model, LoadModelText(flags, options.chat_template));
-  const int threads = flags.threads.value_or(DefaultThreads());
+  const int threads = flags.threads.value_or(DefaultThreads(options.serves));
   MR_ASSIGN_OR_RETURN(std::unique_ptr<tensor::Device> device,
                       tensor::NewCpuDevice({.threads = threads}));
   model->device_name = device->Name();
+  if (const std::string advice = NumaAdvice(); !advice.empty()) MR_LOG(warn, "{}", advice);
   std::future<Result<std::string>> fingerprint;
-  if (options.fingerprint) {
+  if (options.serves) {
     fingerprint = std::async(std::launch::async, FingerprintOf, model->path.folder);
   }
   MR_ASSIGN_OR_RETURN(auto weights, LoadWeights(flags, model->path.folder, *device, options));

@@ -40,8 +40,9 @@ struct LocalModel {
 
 struct LocalModelOptions {
   std::string chat_template;  // a file, or the template itself when it holds "{{" or "{%"
-  // Reads the weights a second time, beside their loading, for the fingerprint in answers.
-  bool fingerprint = false;
+  // For a server: leaves a CPU to the front end, and reads the weights a second time, beside their
+  // loading, for the fingerprint in answers.
+  bool serves = false;
   std::function<void(int64_t done, int64_t total)> progress;
 };
 

@@ -292,7 +292,7 @@ std::unique_ptr<Command> MakeProfileCommand() {
   command->Add("Model", std::move(model), "A folder with config.json and weights");
   command->Add("Model", IntOption("threads", "N", &flags->threads, 1, 1024),
                "Compute threads [default: one per CPU]");
-  AddKernelOptions(*command, "Model");
+  AddComputeOptions(*command, "Model");
   Option output = TextOption("output", "FILE", &flags->output);
   output.kind = ValueKind::kFile;
   command->Add("Output", std::move(output), "File to write the profile to");

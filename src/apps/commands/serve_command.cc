@@ -80,8 +80,9 @@ Status ValidateController(const ServeClusterFlags& flags, const ServeFlags& serv
   const EngineFlags& engine = serve.engine;
   const char* flag = engine.threads                         ? "--threads"
                      : engine.kv_bytes                      ? "--kv-cache-memory"
-                     : !engine.kernels.cpu_features.empty() ? "--cpu-features"
-                     : !engine.kernels.activations.empty()  ? "--activations"
+                     : !engine.compute.cpu_features.empty() ? "--cpu-features"
+                     : !engine.compute.activations.empty()  ? "--activations"
+                     : engine.compute.numa_node             ? "--numa-node"
                                                             : nullptr;
   if (flag != nullptr) {
     return InvalidArgument(fmt::format(
@@ -160,7 +161,7 @@ std::unique_ptr<Command> MakeServeCommand() {
     }
     return RunServer(*flags, [flags](const Clock& clock) {
       return LoadWithProgress(flags->engine,
-                              {.chat_template = flags->chat_template, .fingerprint = true}, clock);
+                              {.chat_template = flags->chat_template, .serves = true}, clock);
     });
   };
   return command;

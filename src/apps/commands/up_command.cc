@@ -79,7 +79,9 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_
                                    const LocalModel& model, int port,
                                    const std::string& token_file) {
   const EngineFlags& engine = flags.serve.engine;
-  const int threads = engine.threads.value_or(std::max(1, DefaultThreads() / flags.workers));
+  // The front end is this process.
+  const int threads = engine.threads.value_or(std::max(1, DefaultThreads(true) / flags.workers));
+  const std::vector<int> nodes = NumaNodes();
   const int64_t kv_bytes = KvBytesOfEach(flags, model);
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<ChildSpec> specs;
@@ -101,11 +103,15 @@ std::vector<ChildSpec> WorkerSpecs(const UpFlags& flags, const std::string& log_
                  std::to_string(kv_bytes),
                  "--log-level",
                  log_level};
-    const auto& [cpu_features, activations] = engine.kernels;
+    const auto& [cpu_features, activations, numa_node] = engine.compute;
     if (!cpu_features.empty()) {
       spec.argv.insert(spec.argv.end(), {"--cpu-features", cpu_features});
     }
     if (!activations.empty()) spec.argv.insert(spec.argv.end(), {"--activations", activations});
+    if (numa_node || nodes.size() > 1) {  // workers share the nodes out
+      const int node = numa_node.value_or(nodes[static_cast<size_t>(i) % nodes.size()]);
+      spec.argv.insert(spec.argv.end(), {"--numa-node", std::to_string(node)});
+    }
     if (engine.max_model_len) {
       spec.argv.insert(spec.argv.end(), {"--max-model-len", std::to_string(*engine.max_model_len)});
     }
@@ -170,8 +176,10 @@ Status Validate(const UpFlags& flags) {
 
 void DescribeSharedOptions(Command& command) {
   command.Named("threads").help =
-      "Compute threads of each worker [default: the CPUs that this process may use, divided by "
-      "--workers]";
+      "Compute threads of each worker [default: the CPUs that this process may use, less one of "
+      "more than two for HTTP and text, divided by --workers]";
+  command.Named("numa-node").help =
+      "The NUMA node of all workers [default: the workers are spread over the nodes]";
   command.Named("kv-cache-memory").help =
       "Memory for the KV cache, such as 2GiB, of all workers together [default: 40 % of the free "
       "memory, or what --max-num-seqs sequences need if that is less]";

@@ -67,6 +67,7 @@ Status RunWorker(const WorkerFlags& flags) {
   options.join.identity = model.identity;
   const int threads = flags.threads.value_or(DefaultThreads());
   options.join.device = tensor::CpuName(threads);
+  if (const std::string advice = NumaAdvice(); !advice.empty()) MR_LOG(warn, "{}", advice);
   options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
   options.weights = model.weights;
   options.loader = cluster::MakeShardLoader({.folder = model.folder,
@@ -152,7 +153,7 @@ std::unique_ptr<Command> MakeWorkerCommand() {
   command->Add("Memory and threads",
                IntOption("threads", "N", &flags->threads, 1, kWorkerThreadsMax),
                "Compute threads [default: one per CPU that this process may use]");
-  AddKernelOptions(*command, "Memory and threads");
+  AddComputeOptions(*command, "Memory and threads");
   command->Add("Memory and threads",
                ChoiceOption<cluster::WeightsFrom>("weights", &flags->weights,
                                                   {{"auto", cluster::WeightsFrom::kAuto},

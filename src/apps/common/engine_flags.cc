@@ -1,12 +1,10 @@
 #include "apps/common/engine_flags.h"
 
 #include <fmt/format.h>
-#include <sched.h>
 
 #include <algorithm>
 
 #include "base/units.h"
-#include "tensor/cpu/cpu_features.h"
 
 namespace millrace::apps {
 namespace {
@@ -15,7 +13,6 @@ constexpr char kModelGroup[] = "Model";
 constexpr char kMemoryGroup[] = "Memory and scheduling";
 constexpr int kTokensMax = 1 << 24;
 constexpr int kBlocksMax = 1 << 28;
-constexpr int kThreadsMax = 256;
 constexpr int kBlockSizeStep = 16;  // of the attention kernel
 constexpr int kBlockSizeMax = 256;
 // Without --kv-cache-memory, the KV cache takes at most this share of the free memory.
@@ -44,10 +41,10 @@ void AddModelOptions(Command& command, EngineFlags* flags) {
            "Maximum length of prompt and answer together [default: the model's, or what fits]")
       .aliases = {"-c", "--ctx-size"};
   command
-      .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kThreadsMax),
+      .Add(kModelGroup, IntOption("threads", "N", &flags->threads, 1, kComputeThreadsMax),
            "Compute threads [default: one per CPU that this process may use]")
       .aliases = {"-t"};
-  AddKernelOptions(command, kModelGroup, &flags->kernels);
+  AddComputeOptions(command, kModelGroup, &flags->compute);
 }
 
 void AddMemoryOptions(Command& command, EngineFlags* flags) {
@@ -153,26 +150,6 @@ void AddEngineOptions(Command& command, EngineFlags* flags) {
   AddRefusedOptions(command);
 }
 
-void AddKernelOptions(Command& command, const char* group, KernelFlags* chosen) {
-  const auto limit = [chosen](const std::string& text) {
-    MR_RETURN_IF_ERROR(tensor::LimitCpuFeatures(text));
-    if (chosen != nullptr) chosen->cpu_features = text;
-    return OkStatus();
-  };
-  command.Add(group, CustomOption("cpu-features", "SET", "", limit),
-              "Instruction set of the kernels: amx, avx512 or avx2; the answers have the same bits "
-              "[default: the best that this processor has]");
-  const auto set = [chosen](const std::string& text) {
-    MR_RETURN_IF_ERROR(tensor::SetCpuActivations(text));
-    if (chosen != nullptr) chosen->activations = text;
-    return OkStatus();
-  };
-  command.Add(group, CustomOption("activations", "bf16|bf16x2", "", set),
-              "Precision of activations where bf16 weights meet them: bf16: rounded to it; bf16x2: "
-              "as two numbers, nearly exact and up to twice the time. All workers of a cluster "
-              "need the same [default: bf16]");
-}
-
 void AddEngineSeedOption(Command& command, EngineFlags* flags) {
   command.Add(kModelGroup, SeedOption("seed", &flags->seed),
               "Seed of requests that do not set one [default: drawn at start]");
@@ -246,12 +223,6 @@ Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand) 
   plan.max_model_len = flags.max_model_len.value_or(demand.model_max_len);
   plan.num_host_blocks = HostBlocks(flags, demand.bytes_per_block);
   return plan;
-}
-
-int DefaultThreads() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::clamp(CPU_COUNT(&set), 1, kThreadsMax);
 }
 
 }  // namespace millrace::apps

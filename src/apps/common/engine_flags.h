@@ -6,15 +6,11 @@
 #include <string>
 
 #include "apps/cli/command.h"
+#include "apps/common/compute_flags.h"
 #include "base/status.h"
 #include "sched/scheduler.h"
 
 namespace millrace::apps {
-
-// What the kernels of this process use, as given; "" where nothing was.
-struct KernelFlags {
-  std::string cpu_features, activations;
-};
 
 struct EngineFlags {
   std::string model;
@@ -30,7 +26,7 @@ struct EngineFlags {
   sched::SchedulingPolicy policy = sched::SchedulingPolicy::kFcfs;
   sched::KvPolicy kv_policy = sched::KvPolicy::kPaged;
   std::optional<int> threads;
-  KernelFlags kernels;
+  ComputeFlags compute;
   std::optional<uint64_t> seed;
   std::string step_log;  // empty: none
 };
@@ -40,9 +36,6 @@ void AddEngineOptions(Command& command, EngineFlags* flags);
 // The subset for a command that simulates the scheduler: the group "Memory and scheduling" without
 // prefix caching.
 void AddSchedulingOptions(Command& command, EngineFlags* flags);
-// --cpu-features and --activations, in effect for this process as soon as they are parsed.
-// `chosen`, if not null, receives them and must outlive the command.
-void AddKernelOptions(Command& command, const char* group, KernelFlags* chosen = nullptr);
 // --seed with the meaning it has in vLLM's server: the seed of requests that do not set one.
 void AddEngineSeedOption(Command& command, EngineFlags* flags);
 Status ValidateEngineFlags(const EngineFlags& flags);
@@ -65,8 +58,5 @@ Result<KvPlan> PlanKv(const EngineFlags& flags, const KvDemand& demand);
 // The same when workers hold the KV. The number of blocks follows from their memory, so
 // `num_blocks` is only the maximum that --num-gpu-blocks-override sets; 0: as many as fit.
 Result<KvPlan> LimitWorkersKv(const EngineFlags& flags, const KvDemand& demand);
-
-// The number of CPUs that this process may use.
-int DefaultThreads();
 
 }  // namespace millrace::apps
