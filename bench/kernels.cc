@@ -152,17 +152,29 @@ class KernelBench {
     auto keys = NewRandom(start + rows, kv_heads * kHeadDim);
     const tensor::Rows kv = keys->View(start + rows, kv_heads * kHeadDim);
     for (int layer = 0; layer < kLayers; ++layer) {
-      for (const auto& span : fill) device_->WriteKv(*pool, layer, kv, kv, {&span, 1});
+      for (const auto& span : fill) {
+        BeginStep(*pool, {&span, 1});
+        device_->WriteKv({0, start + rows}, layer, kv, kv);
+      }
     }
     const int all = sequences * rows;
     auto q = NewRandom(all, heads * kHeadDim), out = NewRandom(all, heads * kHeadDim);
     const double pairs = rows * (start + (rows + 1) / 2.0) * sequences * heads;
     const double bytes = 2.0 * 2 * kHeadDim * kv_heads * (start + rows) * sequences;
     int layer = 0;
+    BeginStep(*pool, spans);
     Report(title, bytes, 4.0 * kHeadDim * pairs, [&] {
-      device_->Attend(*pool, layer++ % kLayers, q->View(all, heads * kHeadDim), spans,
-                      {.scale = 0.125f}, out->View(all, heads * kHeadDim));
+      device_->Attend({0, all}, layer++ % kLayers, {.scale = 0.125f},
+                      q->View(all, heads * kHeadDim), out->View(all, heads * kHeadDim));
     });
+  }
+
+  // A step over one pool. The spans stay where they are while it runs.
+  void BeginStep(tensor::KvPool& pool, std::span<const tensor::AttentionSpan> spans) {
+    const int rows = spans.back().first_row + spans.back().num_rows;
+    positions_.resize(static_cast<size_t>(rows));
+    part_ = {&pool, 0, 0, rows, spans};
+    device_->BeginStep({.positions = positions_, .parts = {&part_, 1}});
   }
 
   // Roughly normally distributed, like trained weights: bf16 is stored in 12 bits
@@ -186,7 +198,7 @@ class KernelBench {
   }
 
   std::unique_ptr<tensor::Buffer> NewRandom(int rows, int cols) {
-    auto buffer = Must(device_->NewBuffer(static_cast<size_t>(rows) * cols));
+    auto buffer = Must(device_->NewBuffer(sizeof(float) * rows * cols));
     auto* numbers = static_cast<float*>(buffer->View(rows, cols).data);
     Rng rng(1);
     for (size_t i = 0; i < static_cast<size_t>(rows) * cols; ++i) {
@@ -226,6 +238,8 @@ class KernelBench {
   const Options& options_;
   const int threads_;
   std::unique_ptr<Device> device_;
+  std::vector<int32_t> positions_;  // of the step
+  tensor::StepPart part_;
 };
 
 int Main(int argc, char** argv) {

@@ -81,12 +81,12 @@ class Runner {
       }
       last.push_back(first + count - 1);
     }
-    const model::BatchKv kv{kv_.get(), 0, spans};
-    const model::Batch batch{tokens, positions, {&kv, 1}};
-    model_->Embed(batch);
-    MR_CHECK(model_->Layers(batch).ok());
+    const tensor::StepPart part{kv_.get(), 0, 0, static_cast<int>(tokens.size()), spans};
+    const tensor::RowRange all = model_->Begin({tokens, positions, {&part, 1}, last});
+    model_->Embed(all);
+    MR_CHECK(model_->Layers(all).ok());
     logits_.resize(last.size() * static_cast<size_t>(model_->spec().vocab_size));
-    device_->Read(model_->Head(last), logits_.data());
+    device_->Read(model_->Head(0, static_cast<int>(last.size())), logits_.data());
   }
 
   // FLOPs of one Step: products of every layer's weights per row, the head per sequence, attention.

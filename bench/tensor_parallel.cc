@@ -125,13 +125,13 @@ class Runner {
       collective_->Take();  // the wait for the start does not count to the step
     }
     const double begin = Now(clock);
-    const model::BatchKv kv{kv_.get(), 0, spans};
-    const model::Batch batch{tokens, positions, {&kv, 1}};
-    model_->Embed(batch);
-    Must(model_->Layers(batch));
+    const tensor::StepPart part{kv_.get(), 0, 0, static_cast<int>(tokens.size()), spans};
+    const tensor::RowRange all = model_->Begin({tokens, positions, {&part, 1}, last});
+    model_->Embed(all);
+    Must(model_->Layers(all));
     if (model_->has_head()) {
       logits_.resize(last.size() * static_cast<size_t>(model_->spec().vocab_size));
-      device_->Read(model_->Head(last), logits_.data());
+      device_->Read(model_->Head(0, static_cast<int>(last.size())), logits_.data());
     }
     return Now(clock) - begin;
   }

@@ -80,6 +80,12 @@ std::string FormatBytes(int64_t bytes) {
   return fmt::format("{:.{}f} {}", value, value < 10 ? 2 : value < 100 ? 1 : 0, kUnits[unit]);
 }
 
+std::string BytesText(int64_t bytes) {
+  if (bytes < 1'000'000) return fmt::format("{} bytes", bytes);
+  if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
 std::string FormatDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "?";
   const auto whole = static_cast<int64_t>(std::min(seconds + 0.5, 1e9));

@@ -19,6 +19,7 @@ Result<uint64_t> ParseUint(std::string_view text);
 Result<double> ParseReal(std::string_view text);  // finite, or "inf"
 
 std::string FormatBytes(int64_t bytes);      // "1.50 GiB"
+std::string BytesText(int64_t bytes);        // "2.5 GB": powers of 1000, one digit
 std::string FormatDuration(double seconds);  // "7s", "2m05s", "3h12m"
 std::string FormatCount(int64_t n);          // "1,234,567"
 std::string FormatParameters(int64_t n);     // "1.24 B", "125 M"

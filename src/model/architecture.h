@@ -40,7 +40,8 @@ class Decoder {
   // includes the embedding, the last layer the final norm and the head.
   virtual void Declare(LayerRange layers, WeightPlan& plan) = 0;
 
-  // A pass goes from `pass.batch` to `pass.hidden`, in place through Layer, and out through Head.
+  // A pass goes from the rows `pass.at` of the step to `pass.hidden`, in place through Layer, and
+  // out through Head.
   virtual void Embed(Pass& pass) = 0;
   virtual void Layer(int index, Pass& pass) = 0;
   // `rows`: gathered hidden rows, overwritten; `scratch`: same size; `logits`: [rows, vocab_size].

@@ -4,38 +4,33 @@ namespace millrace::model {
 
 using tensor::Rows;
 
-Rows Attention::Attend(Pass& pass, Rows x) const {
+Rows Attention::Attend(Pass& pass, const Input& x) const {
   tensor::Device& device = pass.device;
-  Rows all = pass.work.qkv->View(pass.rows(), q_columns() + 2 * kv_columns());
+  tensor::QkvSpec store{.heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
+  Rows all = pass.work.qkv->View(pass.rows(), store.q_columns() + 2 * store.kv_columns());
   qkv.Run(device, x, all);
-  Rows q = all.Columns(0, q_columns());
-  Rows k = all.Columns(q_columns(), kv_columns());
-  Rows v = all.Columns(q_columns() + kv_columns(), kv_columns());
-  if (q_norm) device.HeadRmsNorm(q, head_dim, *q_norm->weight, q_norm->epsilon);
-  if (k_norm) device.HeadRmsNorm(k, head_dim, *k_norm->weight, k_norm->epsilon);
-  if (rotary) {
-    device.Rope(q, head_dim, pass.batch.positions, pass.rope);
-    device.Rope(k, head_dim, pass.batch.positions, pass.rope);
+  if (q_norm) {
+    store.q_norm = q_norm->weight.get();
+    store.k_norm = k_norm->weight.get();
+    store.epsilon = q_norm->epsilon;
   }
-  Rows attended = pass.Normed(q_columns());
-  for (const BatchKv& kv : pass.batch.kv) {
-    const int layer = pass.layer - kv.first_layer;
-    device.WriteKv(*kv.pool, layer, k, v, kv.spans);
-    device.Attend(*kv.pool, layer, q, kv.spans, spec, attended);
-  }
+  if (rotary) store.rope = pass.rope;
+  device.StoreQkv(pass.at, pass.layer, store, all);
+  Rows attended = pass.Normed(store.q_columns());
+  device.Attend(pass.at, pass.layer, spec, all.Columns(0, store.q_columns()), attended);
   return attended;
 }
 
-void GatedMlp::Run(Pass& pass, Rows x, Rows y, Rows residual) const {
+void GatedMlp::Run(Pass& pass, const Norm& norm, Rows x, Rows normed, Rows y, Rows residual) const {
   Rows both = pass.work.mlp->View(x.rows, 2 * columns);
-  Rows gate = both.Columns(0, columns);
-  gate_up.Run(pass.device, x, both);
-  pass.device.GatedActivate(gate, both.Columns(columns, columns), activation, gate);
-  down.Run(pass.device, gate, y, residual);
+  Rows inner = both.Columns(0, columns);
+  pass.device.GatedMatMul(x, norm.spec(), normed, *gate_up.weight, gate_up.bias.get(), activation,
+                          both, inner);
+  down.Run(pass.device, inner, y, residual);
 }
 
-void Mlp::Run(Pass& pass, Rows x, Rows y, Rows residual) const {
-  Rows inner = pass.work.mlp->View(x.rows, columns);
+void Mlp::Run(Pass& pass, const Input& x, Rows y, Rows residual) const {
+  Rows inner = pass.work.mlp->View(x.rows.rows, columns);
   up.Run(pass.device, x, inner);
   pass.device.Activate(inner, activation, inner);
   down.Run(pass.device, inner, y, residual);

@@ -12,8 +12,8 @@
 
 #include "base/file.h"
 #include "base/mutex.h"
+#include "base/units.h"
 #include "model/architecture.h"
-#include "model/host_memory.h"
 #include "model/make_tokenizer.h"
 #include "model/random_weights.h"
 #include "model/weight_plan.h"

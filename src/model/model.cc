@@ -6,40 +6,14 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "model/folder.h"
-#include "model/host_memory.h"
 #include "model/weight_plan.h"
 
 namespace millrace::model {
 namespace {
 
 using tensor::Rows;
-
-// Sizes of the workspace's buffers, in elements.
-struct WorkspaceSizes {
-  size_t hidden, normed, qkv, mlp, gathered, logits;
-  int64_t bytes() const {
-    return static_cast<int64_t>((hidden + normed + qkv + mlp + 2 * gathered + logits) *
-                                sizeof(float));
-  }
-};
-
-WorkspaceSizes SizesFor(const Dims& dims, TensorRank rank, size_t rows, size_t logits_rows,
-                        bool first, bool last) {
-  const ModelSpec& s = dims.spec;
-  const int heads = ShareOf(s.num_heads, rank).size() * s.head_dim;
-  const int kv = ShareOf(s.num_kv_heads, rank).size() * s.head_dim;
-  const auto columns = [](int n) { return static_cast<size_t>(n); };
-  WorkspaceSizes sizes{};
-  sizes.hidden = rows * columns(s.hidden_size);
-  sizes.normed = rows * columns(std::max(s.hidden_size, heads));
-  sizes.qkv =
-      rows * columns(std::max({heads + 2 * kv, s.hidden_size, first ? dims.embed_columns : 0}));
-  sizes.mlp = std::min<size_t>(rows, kMlpRowsMax) * columns(dims.mlp_columns / rank.size);
-  sizes.gathered = last ? logits_rows * columns(std::max(s.hidden_size, dims.embed_columns)) : 0;
-  sizes.logits = last ? logits_rows * columns(s.vocab_size) : 0;
-  return sizes;
-}
 
 void CheckCollective(const net::Collective* collective, TensorRank rank) {
   MR_CHECK(collective != nullptr && collective->rank() == rank.rank &&
@@ -48,10 +22,10 @@ void CheckCollective(const net::Collective* collective, TensorRank rank) {
 }
 
 Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
-  if (options.max_batched_tokens < 1 || options.max_logits_rows < 1) {
+  if (options.max_batched_tokens < 1 || options.max_logits_rows.value_or(1) < 1) {
     return InvalidArgument(
         fmt::format("max_batched_tokens {} and max_logits_rows {} must be positive",
-                    options.max_batched_tokens, options.max_logits_rows));
+                    options.max_batched_tokens, options.max_logits_rows.value_or(1)));
   }
   if (options.max_model_len &&
       (*options.max_model_len < 1 || *options.max_model_len > spec.max_position)) {
@@ -69,8 +43,9 @@ Status CheckOptions(const LoadOptions& options, const ModelSpec& spec) {
   return OkStatus();
 }
 
-Status CheckMemory(const std::string& folder, int64_t weights, int64_t rest) {
-  const MemoryAvailable available = ReadMemoryAvailable();
+Status CheckMemory(const tensor::Device& device, const std::string& folder, int64_t weights,
+                   int64_t rest) {
+  const MemoryAvailable available = device.MemoryAvailable();
   if (weights + rest <= available.bytes) return OkStatus();
   return ResourceExhausted(fmt::format(
       "{}: needs {} of memory ({} weights, {} working space, KV cache not counted), but only {} is "
@@ -88,6 +63,34 @@ int64_t CountParameters(const WeightPlan& plan) {
 
 }  // namespace
 
+// Sizes of the workspace's buffers, in bytes. All of it is f32 so far.
+struct Model::WorkspaceSizes {
+  size_t hidden = 0, normed = 0, qkv = 0, mlp = 0, gathered = 0, logits = 0;
+  int64_t bytes() const {
+    return static_cast<int64_t>(hidden + normed + qkv + mlp + 2 * gathered + logits);
+  }
+};
+
+Model::WorkspaceSizes Model::SizesOfWorkspace() const {
+  const Dims& dims = decoder_->dims();
+  const ModelSpec& s = dims.spec;
+  const auto f32 = [](int rows, int columns) {
+    return BytesOf(DType::kF32) * static_cast<size_t>(rows) * static_cast<size_t>(columns);
+  };
+  const int heads = ShareOf(s.num_heads, rank_).size() * s.head_dim;
+  const int kv = ShareOf(s.num_kv_heads, rank_).size() * s.head_dim;
+  const int embedded = layers_.begin == 0 ? dims.embed_columns : 0;
+  WorkspaceSizes sizes;
+  sizes.hidden = f32(max_rows_, s.hidden_size);
+  sizes.normed = f32(max_rows_, std::max(s.hidden_size, heads));
+  sizes.qkv = f32(max_rows_, std::max({heads + 2 * kv, s.hidden_size, embedded}));
+  sizes.mlp = f32(std::min(max_rows_, device_.Limits().mlp_rows), dims.mlp_columns / rank_.size);
+  if (!has_head()) return sizes;
+  sizes.gathered = f32(max_logits_rows_, std::max(s.hidden_size, dims.embed_columns));
+  sizes.logits = f32(max_logits_rows_, s.vocab_size);
+  return sizes;
+}
+
 Result<std::unique_ptr<Model>> Model::Load(const std::string& folder, tensor::Device& device,
                                            const LoadOptions& options) {
   MR_ASSIGN_OR_RETURN(Json config, ReadConfig(folder));
@@ -104,7 +107,7 @@ Result<std::unique_ptr<Model>> Model::Load(const std::string& folder, tensor::De
   model->layers_ = options.layers.value_or(LayerRange{0, spec.num_layers});
   model->rank_ = options.tensor_rank;
   model->max_rows_ = options.max_batched_tokens;
-  model->max_logits_rows_ = options.max_logits_rows;
+  model->max_logits_rows_ = options.max_logits_rows.value_or(device.Limits().logits_rows);
   model->max_model_len_ = options.max_model_len.value_or(spec.max_position);
   MR_RETURN_IF_ERROR(model->LoadWeights(options));
   return model;
@@ -138,25 +141,22 @@ Status Model::LoadWeights(const LoadOptions& options) {
                     files_.folder(), max_model_len_, BytesText(static_cast<int64_t>(rope_bytes)),
                     BytesText(static_cast<int64_t>(kRopeTableBytesMax))));
   }
-  const WorkspaceSizes sizes =
-      SizesFor(dims, rank_, static_cast<size_t>(max_rows_), static_cast<size_t>(max_logits_rows_),
-               layers_.begin == 0, has_head());
-  MR_RETURN_IF_ERROR(CheckMemory(files_.folder(), loaded_bytes_,
+  const WorkspaceSizes sizes = SizesOfWorkspace();
+  MR_RETURN_IF_ERROR(CheckMemory(device_, files_.folder(), loaded_bytes_,
                                  sizes.bytes() + static_cast<int64_t>(rope_bytes)));
   MR_RETURN_IF_ERROR(plan.Load(device_, options.progress));
-  if (dims.rope) rope_ = RopeTables(*dims.rope, max_model_len_);
-  return NewWorkspace();
+  if (dims.rope) {
+    angles_ = RopeTables(*dims.rope, max_model_len_);
+    MR_ASSIGN_OR_RETURN(rope_, device_.NewRopeTable(angles_.view()));
+  }
+  return NewWorkspace(sizes);
 }
 
-Status Model::NewWorkspace() {
-  const WorkspaceSizes sizes =
-      SizesFor(decoder_->dims(), rank_, static_cast<size_t>(max_rows_),
-               static_cast<size_t>(max_logits_rows_), layers_.begin == 0, has_head());
+Status Model::NewWorkspace(const WorkspaceSizes& sizes) {
   MR_ASSIGN_OR_RETURN(work_.hidden, device_.NewBuffer(sizes.hidden));
   MR_ASSIGN_OR_RETURN(work_.normed, device_.NewBuffer(sizes.normed));
   MR_ASSIGN_OR_RETURN(work_.qkv, device_.NewBuffer(sizes.qkv));
   MR_ASSIGN_OR_RETURN(work_.mlp, device_.NewBuffer(sizes.mlp));
-  work_.ids.resize(static_cast<size_t>(max_rows_));
   if (sizes.logits == 0) return OkStatus();
   MR_ASSIGN_OR_RETURN(work_.gathered, device_.NewBuffer(sizes.gathered));
   MR_ASSIGN_OR_RETURN(work_.final, device_.NewBuffer(sizes.gathered));
@@ -174,32 +174,34 @@ std::pair<int, int> Model::kv_heads() const {
   return {share.first, share.end};
 }
 
-Rows Model::Hidden(int rows) { return work_.hidden->View(rows, spec().hidden_size); }
+Rows Model::Hidden(int rows) { return work_.hidden->View(rows, spec().hidden_size, DType::kF32); }
 
-Pass Model::NewPass(int layer, const Batch& batch) {
-  MR_CHECK(batch.rows() > 0 && batch.first_row >= 0 && batch.first_row + batch.rows() <= max_rows_)
-      << "rows [" << batch.first_row << ", " << batch.first_row + batch.rows() << "), room for "
-      << max_rows_;
-  return {device_, work_,        batch,
-          layer,   rope_.view(), Hidden(max_rows_).Slice(batch.first_row, batch.rows())};
+Pass Model::NewPass(int layer, tensor::RowRange at) {
+  return {device_, work_, at, layer, rope_.get(), Hidden(max_rows_).Slice(at.first, at.count)};
 }
 
-void Model::Embed(const Batch& batch) {
+tensor::RowRange Model::Begin(const tensor::Step& step) {
+  MR_CHECK(step.rows() > 0 && step.rows() <= max_rows_)
+      << step.rows() << " rows, room for " << max_rows_;
+  device_.BeginStep(step);
+  return {0, step.rows()};
+}
+
+void Model::Embed(tensor::RowRange at) {
   MR_CHECK(layers_.begin == 0) << "only the first stage embeds";
-  MR_CHECK(batch.tokens.size() == batch.positions.size()) << "one position per token";
-  Pass pass = NewPass(0, batch);
+  Pass pass = NewPass(0, at);
   decoder_->Embed(pass);
 }
 
-Status Model::Layer(int index, const Batch& batch) {
+Status Model::Layer(int index, tensor::RowRange at) {
   MR_CHECK(layers_.Contains(index)) << "layer " << index << " is not loaded";
-  Pass pass = NewPass(index, batch);
+  Pass pass = NewPass(index, at);
   decoder_->Layer(index, pass);
   return sum_ == nullptr ? OkStatus() : sum_->status();
 }
 
-Status Model::Layers(const Batch& batch) {
-  for (int i = layers_.begin; i < layers_.end; ++i) MR_RETURN_IF_ERROR(Layer(i, batch));
+Status Model::Layers(tensor::RowRange at) {
+  for (int i = layers_.begin; i < layers_.end; ++i) MR_RETURN_IF_ERROR(Layer(i, at));
   return OkStatus();
 }
 
@@ -208,14 +210,14 @@ void Model::UseCollective(net::Collective& collective) {
   if (sum_ != nullptr) sum_->UseCollective(collective);
 }
 
-Rows Model::Head(std::span<const int32_t> rows) {
+Rows Model::Head(int first, int count) {
   MR_CHECK(has_head()) << "only rank 0 of the last stage has a head";
-  const int n = static_cast<int>(rows.size());
-  MR_CHECK(n > 0 && n <= max_logits_rows_) << n << " rows, room for " << max_logits_rows_;
-  Rows gathered = work_.gathered->View(n, spec().hidden_size);
-  Rows logits = work_.logits->View(n, spec().vocab_size);
-  device_.GatherRows(Hidden(max_rows_), rows, gathered);
-  decoder_->Head(device_, gathered, work_.final->View(n, spec().hidden_size), logits);
+  MR_CHECK(count > 0 && count <= max_logits_rows_)
+      << count << " rows, room for " << max_logits_rows_;
+  Rows gathered = work_.gathered->View(count, spec().hidden_size);
+  Rows logits = work_.logits->View(count, spec().vocab_size);
+  device_.GatherOutputs(Hidden(max_rows_), first, gathered);
+  decoder_->Head(device_, gathered, work_.final->View(count, spec().hidden_size), logits);
   return logits;
 }
 

@@ -1,12 +1,13 @@
 // Model: the weights of layers [lo, hi) on a device, and the forward pass over them.
 //
-// The input is Orca's flattened mixed batch (OSDI'22 section 3.2): the rows of all sequences, both
-// prefill chunks and decodes, are concatenated. Everything but attention works on rows; attention
-// is one fused call over the paged cache.
+// The input is a mixed batch (tensor/step.h): the rows of all sequences, both prefill chunks and
+// decodes, are concatenated. Everything but attention works on rows; attention is one fused call
+// over the paged cache.
 //
-//   model->Embed(batch);                  // stage 0 only
-// rows pass through layers [lo, hi)
-// last stage only; the caller chooses the rows
+//   rows = model->Begin(step);   // once for a batch
+//   model->Embed(rows);          // stage 0 only
+//   model->Layers(rows);         // layers [lo, hi)
+//   logits = model->Head(0, n);  // last stage only: of the first n of the step's outputs
 //
 // Load allocates buffers for `max_batched_tokens` rows; a step allocates nothing. The hidden rows
 // stay in the model between the calls. Owned by a stage and used by one thread, the
@@ -16,7 +17,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "base/status.h"
@@ -38,8 +38,9 @@ struct LoadOptions {
   // are added. The collective has this rank and size, and outlives the model.
   TensorRank tensor_rank;
   net::Collective* collective = nullptr;
-  int max_batched_tokens = 2048;     // rows of a batch
-  int max_logits_rows = 64;          // rows of one Head call; the caller loops for more
+  int max_batched_tokens = 2048;  // rows of a batch
+  // Rows of one Head call; the caller loops for more. Default: the device's limit.
+  std::optional<int> max_logits_rows;
   std::optional<int> max_model_len;  // positions to support; default: the model's max_position
   // Called from the loading thread after every tensor, in bytes of weights.
   std::function<void(int64_t done, int64_t total)> progress;
@@ -70,18 +71,21 @@ class Model {
   // The argument for Device::NewKvPool for this stage's layers and this rank's heads.
   tensor::KvShape KvShapeFor(int block_size, int num_blocks) const;
 
-  // Sets the hidden rows from token ids. REQUIRES: layers().begin == 0; ids below
-  // spec().vocab_size.
-  void Embed(const Batch& batch);
-  // Runs one layer, or all of layers(), over the batch's hidden rows in place. Fails only if the
-  // ranks' collective fails; the hidden rows are then undefined.
-  Status Layer(int index, const Batch& batch);
-  Status Layers(const Batch& batch);
+  // Hands the step over to the device; returns all of its rows. The step's row i is hidden row i.
+  // REQUIRES: at most max_batched_tokens() rows; tokens below spec().vocab_size.
+  tensor::RowRange Begin(const tensor::Step& step);
+  // Sets hidden rows from their tokens. REQUIRES: layers().begin == 0.
+  void Embed(tensor::RowRange at);
+  // Runs one layer, or all of layers(), over hidden rows in place. Fails only if the ranks'
+  // collective fails; the hidden rows are then undefined.
+  Status Layer(int index, tensor::RowRange at);
+  Status Layers(tensor::RowRange at);
   // The hidden rows, between stages: [rows, hidden_size].
   tensor::Rows Hidden(int rows);
-  // Final norm and vocabulary projection of hidden rows `rows`: [rows.size(), vocab_size], valid
-  // until the next call. REQUIRES: has_head(); rows.size() <= max_logits_rows().
-  tensor::Rows Head(std::span<const int32_t> rows);
+  // Final norm and vocabulary projection of `count` of the step's outputs, from `first` on:
+  // [count, vocab_size], valid until the next call. REQUIRES: has_head(); count <=
+  // max_logits_rows().
+  tensor::Rows Head(int first, int count);
 
   // The same ranks' next collective, after one failed. REQUIRES: as in LoadOptions.
   void UseCollective(net::Collective& collective);
@@ -90,8 +94,10 @@ class Model {
   Model(tensor::Device& device, std::unique_ptr<Decoder> decoder, WeightFiles files)
       : device_(device), decoder_(std::move(decoder)), files_(std::move(files)) {}
   Status LoadWeights(const LoadOptions& options);
-  Status NewWorkspace();
-  Pass NewPass(int layer, const Batch& batch);
+  struct WorkspaceSizes;
+  WorkspaceSizes SizesOfWorkspace() const;
+  Status NewWorkspace(const WorkspaceSizes& sizes);
+  Pass NewPass(int layer, tensor::RowRange at);
 
   tensor::Device& device_;
   std::unique_ptr<Decoder> decoder_;
@@ -102,7 +108,8 @@ class Model {
   std::unique_ptr<RankSum> sum_;  // with more ranks than one
   int max_rows_ = 0, max_logits_rows_ = 0, max_model_len_ = 0;
   int64_t loaded_bytes_ = 0;
-  RopeTables rope_;
+  RopeTables angles_;
+  std::unique_ptr<tensor::RopeTable> rope_;  // of angles_; null: positions are learned
   Workspace work_;
 };
 

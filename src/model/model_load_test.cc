@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "base/rng.h"
-#include "model/host_memory.h"
 #include "model/make_model.h"
 #include "model/shapes.h"
 #include "model/test_folder.h"
@@ -83,7 +82,6 @@ TEST(ModelLoad, StagesInARowAreTheWholeModel) {
     std::iota(positions.begin(), positions.end(), 0);
     const std::vector<BlockIndex> blocks = {2};
     const std::vector<tensor::AttentionSpan> spans = {{0, rows, 0, blocks}};
-    stages[0]->Embed({kPrompt, positions});
     std::vector<float> between(kPrompt.size() * static_cast<size_t>(stages[0]->spec().hidden_size));
     for (size_t i = 0; i < stages.size(); ++i) {
       if (i > 0) {
@@ -91,11 +89,13 @@ TEST(ModelLoad, StagesInARowAreTheWholeModel) {
         device->Write(between.data(), stages[i]->Hidden(rows));
       }
       std::unique_ptr<tensor::KvPool> pool = *device->NewKvPool(stages[i]->KvShapeFor(16, 4));
-      const BatchKv kv{pool.get(), stages[i]->layers().begin, spans};
-      ASSERT_TRUE(stages[i]->Layers({kPrompt, positions, {&kv, 1}}).ok());
+      const tensor::StepPart part{pool.get(), stages[i]->layers().begin, 0, rows, spans};
+      const tensor::RowRange all = stages[i]->Begin({kPrompt, positions, {&part, 1}, positions});
+      if (i == 0) stages[i]->Embed(all);
+      ASSERT_TRUE(stages[i]->Layers(all).ok());
     }
     std::vector<float> logits(kPrompt.size() * 300);
-    device->Read(stages.back()->Head(positions), logits.data());
+    device->Read(stages.back()->Head(0, rows), logits.data());
     for (size_t i = 0; i < logits.size(); ++i)
       ASSERT_EQ(logits[i], expected[i / 300][i % 300]) << shape << i;
   }
@@ -221,30 +221,6 @@ TEST(ModelLoad, ModelLargerThanMemoryIsRefusedWithTheNumbers) {
   ExpectError(folder.path(), StatusCode::kResourceExhausted,
               fmt::format("GB of memory ({:.1f} GB weights", static_cast<double>(end) * 1e-9));
   ExpectError(folder.path(), StatusCode::kResourceExhausted, "available (");
-}
-
-TEST(HostMemory, TakesTheLeastOfMachineAndControlGroups) {
-  TestFolder root;
-  EXPECT_EQ(ReadMemoryAvailable(root.path("")).bytes, std::numeric_limits<int64_t>::max());
-  fs::create_directories(root.path("proc/self"));
-  fs::create_directories(root.path("sys/fs/cgroup/a/b"));
-  root.Write("proc/meminfo", "MemTotal:  2000 kB\nMemAvailable:    1000 kB\n");
-  const std::string slash = root.path() + "/";
-  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 1024000);
-  root.Write("proc/self/cgroup", "0::/a/b\n");
-  root.Write("sys/fs/cgroup/a/b/memory.max", "max\n");
-  root.Write("sys/fs/cgroup/a/b/memory.current", "5\n");
-  root.Write("sys/fs/cgroup/a/memory.max", "700000\n");
-  root.Write("sys/fs/cgroup/a/memory.current", "300000\n");
-  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 400000);
-  root.Write("sys/fs/cgroup/a/memory.stat", "anon 200000\nfile 100000\n");
-  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 500000);
-  EXPECT_EQ(ReadMemoryAvailable(slash).source, "control group limit");
-  root.Write("proc/self/cgroup", "4:memory:/x\n");
-  fs::create_directories(root.path("sys/fs/cgroup/memory/x"));
-  root.Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "9000\n");
-  root.Write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "1000\n");
-  EXPECT_EQ(ReadMemoryAvailable(slash).bytes, 8000);
 }
 
 }  // namespace

@@ -14,9 +14,6 @@
 
 namespace millrace::model {
 
-// Rows of a product that are added over the ranks together: bounds the buffer, changes no bit.
-inline constexpr int kSumRowsMax = 512;
-
 class RankSum {
  public:
   // For products with up to `columns` outputs. The caller owns the collective, which adds in the
@@ -35,9 +32,11 @@ class RankSum {
   }
 
  private:
-  explicit RankSum(net::Collective& collective) : collective_(&collective) {}
+  RankSum(net::Collective& collective, int rows_max)
+      : collective_(&collective), rows_max_(rows_max) {}
 
   net::Collective* collective_;
+  const int rows_max_;                       // that are added together
   std::unique_ptr<tensor::Buffer> partial_;  // [rows, columns]
   Status status_;
 };

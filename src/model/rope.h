@@ -52,12 +52,12 @@ class RopeTables {
  public:
   RopeTables() = default;
   RopeTables(const RopeConfig& config, int positions);
-  const tensor::RopeTable& view() const { return view_; }
+  const tensor::RopeAngles& view() const { return view_; }
   static size_t BytesFor(const RopeConfig& config, int positions);
 
  private:
   std::vector<float> cos_, sin_;
-  tensor::RopeTable view_;
+  tensor::RopeAngles view_;
 };
 
 }  // namespace millrace::model

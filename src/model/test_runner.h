@@ -66,27 +66,33 @@ class TestRunner {
         positions.push_back(s.computed++);
       }
     }
-    const BatchKv kv{kv_.get(), model_->layers().begin, spans};
-    const Batch batch{tokens, positions, {&kv, 1}};
-    model_->Embed(batch);
-    const Status ran = model_->Layers(batch);
+    const int rows = static_cast<int>(tokens.size());
+    const tensor::StepPart part{kv_.get(), model_->layers().begin, 0, rows, spans};
+    const std::vector<int32_t> outputs = AllRows(rows);
+    const tensor::RowRange all = model_->Begin({tokens, positions, {&part, 1}, outputs});
+    model_->Embed(all);
+    const Status ran = model_->Layers(all);
     EXPECT_TRUE(ran.ok()) << ran.ToString();
-    return Logits(static_cast<int>(tokens.size()));
+    return Logits(rows);
   }
 
-  // Empty where the model has no head: a tensor-parallel rank other than 0.
+  static std::vector<int32_t> AllRows(int rows) {
+    std::vector<int32_t> all(static_cast<size_t>(rows));
+    std::iota(all.begin(), all.end(), 0);
+    return all;
+  }
+
+  // Of the first `rows` of the step's outputs. Empty where the model has no head: a
+  // tensor-parallel rank other than 0.
   std::vector<std::vector<float>> Logits(int rows) {
     std::vector<std::vector<float>> all;
     if (!model_->has_head()) return all;
-    std::vector<int32_t> wanted(static_cast<size_t>(rows));
-    std::iota(wanted.begin(), wanted.end(), 0);
     const size_t vocab = static_cast<size_t>(model_->spec().vocab_size);
-    for (size_t first = 0; first < wanted.size();) {
-      const size_t n =
-          std::min(wanted.size() - first, static_cast<size_t>(model_->max_logits_rows()));
-      std::vector<float> host(n * vocab);
-      device_->Read(model_->Head(std::span(wanted).subspan(first, n)), host.data());
-      for (size_t i = 0; i < n; ++i) {
+    for (int first = 0; first < rows;) {
+      const int n = std::min(rows - first, model_->max_logits_rows());
+      std::vector<float> host(static_cast<size_t>(n) * vocab);
+      device_->Read(model_->Head(first, n), host.data());
+      for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
         all.emplace_back(host.begin() + static_cast<ptrdiff_t>(i * vocab),
                          host.begin() + static_cast<ptrdiff_t>((i + 1) * vocab));
       }

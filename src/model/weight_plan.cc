@@ -168,12 +168,16 @@ void WeightPlan::Add(Norm& target, const std::string& name, int size, NormKind k
   AddTask(std::move(task));
 }
 
-void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols) {
+void WeightPlan::Add(Table& target, const std::string& name, int rows, int cols, int skip) {
   Task task;
   task.needs.push_back({name, {rows, cols}, WeightKind::kTable});
-  task.build = [&target, rows, cols](tensor::Device&, std::span<const StoredTensor> stored) {
+  task.build = [&target, rows, cols, skip](tensor::Device& device,
+                                           std::span<const StoredTensor> stored) -> Status {
     const DType dtype = *stored[0].entry->compute_dtype();
-    target.rows = {AlignedData(stored[0], dtype, target.aligned_copy), dtype, rows, cols};
+    const size_t skipped = BytesOf(dtype) * static_cast<size_t>(skip) * static_cast<size_t>(cols);
+    const void* data = AlignedData(stored[0], dtype, target.aligned_copy);
+    MR_ASSIGN_OR_RETURN(target.rows, device.NewTable({static_cast<const std::byte*>(data) + skipped,
+                                                      dtype, rows - skip, cols}));
     return OkStatus();
   };
   AddTask(std::move(task));

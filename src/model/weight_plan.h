@@ -50,7 +50,8 @@ class WeightPlan {
   // no bias.
   void Add(Norm& target, const std::string& name, int size, NormKind kind, double epsilon,
            bool affine = true);
-  void Add(Table& target, const std::string& name, int rows, int cols);
+  // The table is without the first `skip` of the tensor's `rows`.
+  void Add(Table& target, const std::string& name, int rows, int cols, int skip = 0);
 
   // Every tensor once, in the order of loading.
   std::vector<WeightNeed> Needs() const;

@@ -57,18 +57,19 @@ std::vector<float> StageRows(const std::string& folder, LayerRange layers) {
   std::iota(positions.begin(), positions.end(), 0);
   TestSequence sequence = runner->NewSequence(tokens, 16);
   const std::vector<tensor::AttentionSpan> spans = {{0, 16, 0, sequence.blocks}};
-  const BatchKv kv{&runner->kv(), layers.begin, spans};
-  const Batch batch{tokens, positions, {&kv, 1}};
+  const tensor::StepPart part{&runner->kv(), layers.begin, 0, 16, spans};
+  const std::vector<int32_t> outputs = TestRunner::AllRows(16);
   Model& model = runner->model();
+  const tensor::RowRange all = model.Begin({tokens, positions, {&part, 1}, outputs});
   std::vector<float> rows(16 * static_cast<size_t>(model.spec().hidden_size));
   if (layers.begin == 0) {
-    model.Embed(batch);
+    model.Embed(all);
   } else {
     Rng rng(5);
     for (float& x : rows) x = static_cast<float>(rng.Uniform()) - 0.5f;
     runner->device().Write(rows.data(), model.Hidden(16));
   }
-  EXPECT_TRUE(model.Layers(batch).ok());
+  EXPECT_TRUE(model.Layers(all).ok());
   runner->device().Read(model.Hidden(16), rows.data());
   for (const auto& logits : runner->Logits(16)) {
     rows.insert(rows.end(), logits.begin(), logits.end());

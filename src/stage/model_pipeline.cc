@@ -15,7 +15,7 @@ Result<std::unique_ptr<ModelPipeline>> ModelPipeline::Open(PipelineId id,
   MR_ASSIGN_OR_RETURN(pipeline->kv_, device.NewKvPool(shape));
   if (options.num_host_blocks == 0) return pipeline;
   shape.num_blocks = options.num_host_blocks;
-  MR_ASSIGN_OR_RETURN(pipeline->host_kv_, device.NewKvPool(shape));
+  MR_ASSIGN_OR_RETURN(pipeline->host_kv_, device.NewKvPool(shape, tensor::Place::kHost));
   return pipeline;
 }
 
@@ -27,7 +27,6 @@ Status ModelPipeline::Begin(const StagePart& part, size_t row_bytes) {
 Status ModelPipeline::TakeIn(const StagePart& part, size_t row_bytes) {
   positions_.clear();
   spans_.clear();
-  spans_first_row_ = 0;
   const LayerRange layers = part.LayersOf(options_);
   if (layers.size() < 1 || !options_.layers.Contains(layers)) {
     return InvalidArgument(fmt::format("pipeline {}: layers [{}, {}) are not within its [{}, {})",
@@ -66,10 +65,8 @@ void ModelPipeline::MoveBlocks(const StepPlan& plan) {
   if (!plan.copies.empty()) device_.CopyBlocks(*kv_, *kv_, plan.copies);
 }
 
-model::BatchKv ModelPipeline::BatchKvAt(int first_row) {
-  for (tensor::AttentionSpan& span : spans_) span.first_row += first_row - spans_first_row_;
-  spans_first_row_ = first_row;
-  return {kv_.get(), options_.layers.begin, spans_};
+tensor::StepPart ModelPipeline::PartAt(int first_row) const {
+  return {kv_.get(), options_.layers.begin, first_row, rows(), spans_};
 }
 
 }  // namespace millrace::stage

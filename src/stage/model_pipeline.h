@@ -34,8 +34,8 @@ class ModelPipeline {
   int rows() const { return static_cast<int>(positions_.size()); }
   std::span<const int32_t> positions() const { return positions_; }
   SamplingState& sampling(SequenceId id) { return samplings_.at(id); }  // at the last hop
-  // Its spans, in a batch in which the part's first row is `first_row`. Valid until the next call.
-  model::BatchKv BatchKvAt(int first_row);
+  // It as a part of a step, with its first row at `first_row`.
+  tensor::StepPart PartAt(int first_row) const;
 
  private:
   ModelPipeline(PipelineId id, const StagePipeline& options, tensor::Device& device)
@@ -52,7 +52,6 @@ class ModelPipeline {
   std::unordered_map<SequenceId, SamplingState> samplings_;  // at the last hop
   std::vector<int32_t> positions_;
   std::vector<tensor::AttentionSpan> spans_;
-  int spans_first_row_ = 0;
   Status failed_;
 };
 

@@ -9,10 +9,7 @@ namespace millrace::stage {
 ModelStage::ModelStage(std::unique_ptr<tensor::Device> device, std::unique_ptr<model::Model> model)
     : device_(std::move(device)), model_(std::move(model)), sampling_(*model_, *device_) {}
 
-// Activations are f32 on every device.
-size_t ModelStage::row_bytes() const {
-  return sizeof(float) * static_cast<size_t>(model_->spec().hidden_size);
-}
+size_t ModelStage::row_bytes() const { return model_->Hidden(1).row_bytes(); }
 
 std::pair<int, int> ModelStage::kv_heads() const { return model_->kv_heads(); }
 int ModelStage::model_kv_heads() const { return model_->spec().num_kv_heads; }
@@ -149,9 +146,11 @@ Status ModelStage::RunBatch(std::span<Member> batch) {
   return OkStatus();
 }
 
+// Gives the parts their rows and hands all of them over to the model as one step.
 void ModelStage::Place(std::span<Member> batch) {
   tokens_.clear();
   positions_.clear();
+  parts_.clear();
   for (Member& member : batch) {
     member.first_row = static_cast<int>(positions_.size());
     const auto positions = member.pipeline->positions();
@@ -159,22 +158,19 @@ void ModelStage::Place(std::span<Member> batch) {
       tokens_.insert(tokens_.end(), sequence.tokens.begin(), sequence.tokens.end());
     }
     positions_.insert(positions_.end(), positions.begin(), positions.end());
+    parts_.push_back(member.pipeline->PartAt(member.first_row));
+    if (member.part->TokensOut(member.pipeline->options()) && model_->has_head()) {
+      sampling_.Add(*member.part, *member.pipeline, member.first_row);
+    }
   }
-}
-
-model::Batch ModelStage::Rows(int first_row, int rows) const {
-  const auto first = static_cast<size_t>(first_row), count = static_cast<size_t>(rows);
-  return {.tokens = std::span(tokens_).subspan(first, count),
-          .positions = std::span(positions_).subspan(first, count),
-          .kv = {},
-          .first_row = first_row};
+  model_->Begin({tokens_, positions_, parts_, sampling_.Outputs()});
 }
 
 void ModelStage::Enter(std::span<const Member> batch, int layer) {
   const tensor::Rows hidden = model_->Hidden(model_->max_batched_tokens());
   int embed_first = 0, embed_rows = 0;  // adjacent parts are embedded together
   const auto embed = [&] {
-    if (embed_rows > 0) model_->Embed(Rows(embed_first, embed_rows));
+    if (embed_rows > 0) model_->Embed({embed_first, embed_rows});
     embed_rows = 0;
   };
   for (const Member& member : batch) {
@@ -203,8 +199,6 @@ void ModelStage::Leave(std::span<const Member> batch, int layer) {
       ReadRows(member, part.inner_activations.emplace_back(EnteringActivations{layer, {}}).rows);
     } else if (ran.end == layer && !part.TokensOut(pipeline)) {
       ReadRows(member, part.output);
-    } else if (ran.end == layer && model_->has_head()) {
-      sampling_.Add(part, *member.pipeline, member.first_row);
     }
   }
 }
@@ -213,21 +207,17 @@ void ModelStage::ReadRows(const Member& member, std::vector<std::byte>& rows) {
   const int count = member.pipeline->rows();
   rows.resize(static_cast<size_t>(count) * row_bytes());
   device_->Read(model_->Hidden(model_->max_batched_tokens()).Slice(member.first_row, count),
-                reinterpret_cast<float*>(rows.data()));
+                rows.data());
 }
 
 void ModelStage::FormGroups(std::span<const Member> batch, int layer) {
   groups_.clear();
-  kv_.clear();
   for (const Member& member : batch) {
     if (!member.layers().Contains(layer)) continue;
-    if (groups_.empty() || groups_.back().first_row + groups_.back().rows != member.first_row) {
-      groups_.push_back({.first_row = member.first_row, .first_kv = kv_.size()});
+    if (groups_.empty() || groups_.back().first + groups_.back().count != member.first_row) {
+      groups_.push_back({member.first_row, 0});
     }
-    Group& group = groups_.back();
-    kv_.push_back(member.pipeline->BatchKvAt(member.first_row - group.first_row));
-    group.rows += member.pipeline->rows();
-    ++group.num_kv;
+    groups_.back().count += member.pipeline->rows();
   }
 }
 
@@ -235,10 +225,8 @@ Status ModelStage::RunLayers(LayerRange layers) {
   const SteadyClock clock;
   const Time begin = clock.Now();
   for (int layer = layers.begin; layer < layers.end; ++layer) {
-    for (const Group& group : groups_) {
-      model::Batch rows = Rows(group.first_row, group.rows);
-      rows.kv = std::span(kv_).subspan(group.first_kv, group.num_kv);
-      MR_RETURN_IF_ERROR(model_->Layer(layer, rows));
+    for (const tensor::RowRange& group : groups_) {
+      MR_RETURN_IF_ERROR(model_->Layer(layer, group));
     }
   }
   layers_time_ = layers_time_ + (clock.Now() - begin);

@@ -68,11 +68,6 @@ class ModelStage : public Stage {
     int first_row = 0;
     LayerRange layers() const { return part->LayersOf(pipeline->options()); }
   };
-  // Members that are at the same layer and whose rows are adjacent.
-  struct Group {
-    int first_row = 0, rows = 0;
-    size_t first_kv = 0, num_kv = 0;  // range in kv_
-  };
   // The data of a pipeline that a transfer needs; keeps the pool if the pipeline is closed
   // meanwhile.
   struct PipelinePool {
@@ -88,7 +83,6 @@ class ModelStage : public Stage {
   void ReadRows(const Member& member, std::vector<std::byte>& rows);
   void FormGroups(std::span<const Member> batch, int layer);
   Status RunLayers(LayerRange layers);
-  model::Batch Rows(int first_row, int rows) const;
   Result<PipelinePool> PoolOf(PipelineId pipeline, const KvBox& box,
                               std::span<const BlockIndex> blocks) const;
 
@@ -103,8 +97,8 @@ class ModelStage : public Stage {
   std::vector<Member> members_;
   std::vector<TokenId> tokens_;
   std::vector<int32_t> positions_;
-  std::vector<Group> groups_;
-  std::vector<model::BatchKv> kv_;
+  std::vector<tensor::StepPart> parts_;
+  std::vector<tensor::RowRange> groups_;  // rows that are at the same layer and adjacent
   Duration layers_time_;
 };
 

@@ -1,6 +1,6 @@
 // Sampling: from one row of logits to one token, as a pure function of (logits, parameters, tokens
-// so far, seed, position). There is no stream of random numbers, so replay after preemption,
-// batching and migration agree by construction (architecture promise 1).
+// so far, seed, position). What changes logits and reports them is here; the choice is
+// tensor/sample.h, which a device may also make where the logits are.
 //
 // Order of operations: logit bias, bans (min_tokens), repetition / presence / frequency penalties,
 // temperature, top-k, top-p, min-p, draw. Reported log-probabilities are those of the model's own
@@ -11,11 +11,11 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
+#include "tensor/sample.h"
 
 namespace millrace::stage {
 
@@ -60,16 +60,15 @@ class Sampler {
                         std::span<const TokenId> eos);
 
  private:
-  // `top` is the largest logit.
-  TokenId Draw(std::span<const float> logits, float top, const SamplingParams& params,
-               double uniform);
-  TokenId DrawInVocabularyOrder(float min_weight, double uniform) const;
-  std::pair<int, double> KeepLikeliest(std::span<const float> logits, const SamplingParams& params,
-                                       double total);
-
-  std::vector<int32_t> order_;
-  std::vector<float> weights_;
+  tensor::TokenChooser chooser_;
 };
+
+// Whether the token at `position` follows from the row by HowToChoose alone, and nothing else of
+// the row is wanted.
+bool NeedsTokenOnly(const SamplingState& state, int position);
+tensor::ChooseSpec HowToChoose(const SamplingState& state, int position);
+// The error of a sequence for which Choose finds no token.
+Status NoToken(int position);
 
 // Log-probabilities of `chosen` and of the `top` likeliest tokens under softmax(logits); ties go to
 // the smaller id. nullopt when a logit is NaN.

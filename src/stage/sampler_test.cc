@@ -110,6 +110,21 @@ TEST(Sampler, TopPEqualsANaiveSortOnRandomLogits) {
   }
 }
 
+TEST(Sampler, OnlyRowsThatNeedNothingElseAreLeftToTheDevice) {
+  const auto token_only = [](const std::function<void(SamplingParams&)>& change) {
+    return NeedsTokenOnly(StateWith(change, 1, {0, 1}), 4);
+  };
+  EXPECT_TRUE(token_only([](auto& p) { p.temperature = 0; }));
+  EXPECT_TRUE(token_only([](auto& p) { p.top_k = 3, p.top_p = 0.5, p.min_p = 0.1; }));
+  EXPECT_TRUE(token_only([](auto& p) { p.min_tokens = 2; }));
+  EXPECT_FALSE(token_only([](auto& p) { p.min_tokens = 3; })) << "EOS may not be chosen yet";
+  EXPECT_FALSE(token_only([](auto& p) { p.logprobs = 0; }));
+  EXPECT_FALSE(token_only([](auto& p) { p.logit_bias = {{1, 0.5f}}; }));
+  EXPECT_FALSE(token_only([](auto& p) { p.repetition_penalty = 1.1; }));
+  EXPECT_FALSE(token_only([](auto& p) { p.presence_penalty = 0.1; }));
+  EXPECT_FALSE(token_only([](auto& p) { p.frequency_penalty = -0.1; }));
+}
+
 TEST(Sampler, PenaltiesCountTheRightTokens) {
   // Prompt {0, 1}, output {2, 2}.
   auto with = [](auto change) {

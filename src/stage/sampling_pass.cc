@@ -35,25 +35,61 @@ void SamplingPass::AddRows(const SequenceView& sequence, LogitsRow row) {
     row.sample = last && (sequence.logits == LogitsWanted::kLast || row.position >= known);
     row.prompt_logprob =
         sequence.logits == LogitsWanted::kAll && row.position < state.prompt_tokens();
-    if (row.sample || row.prompt_logprob) wanted_.push_back(row);
+    if (row.prompt_logprob || (row.sample && !NeedsTokenOnly(state, row.position))) {
+      read_.push_back(row);
+    } else if (row.sample) {
+      chosen_.push_back(row);
+      how_.push_back(HowToChoose(state, row.position));
+    }
   }
+}
+
+std::span<const int32_t> SamplingPass::Outputs() {
+  outputs_.clear();
+  for (const LogitsRow& row : chosen_) outputs_.push_back(row.row);
+  for (const LogitsRow& row : read_) outputs_.push_back(row.row);
+  return outputs_;
 }
 
 // Runs in groups of as many rows as the model's logits buffer holds; a row's logits do not depend
 // on its group.
 void SamplingPass::Run() {
-  const auto vocab = static_cast<size_t>(model_.spec().vocab_size);
-  const auto group_max = static_cast<size_t>(model_.max_logits_rows());
-  for (size_t first = 0; first < wanted_.size(); first += group_max) {
-    const size_t count = std::min(group_max, wanted_.size() - first);
-    rows_.clear();
-    for (size_t i = 0; i < count; ++i) rows_.push_back(wanted_[first + i].row);
-    device_.Read(model_.Head(rows_), logits_.data());
-    for (size_t i = 0; i < count; ++i) {
-      UseRow(wanted_[first + i], std::span(logits_).subspan(i * vocab, vocab));
+  const int chosen = static_cast<int>(chosen_.size()), all = static_cast<int>(outputs_.size());
+  for (int first = 0; first < all; first += model_.max_logits_rows()) {
+    const int count = std::min(model_.max_logits_rows(), all - first);
+    const tensor::Rows logits = model_.Head(first, count);
+    const int choose = std::clamp(chosen - first, 0, count);
+    if (choose > 0) ChooseRows(static_cast<size_t>(first), logits.Slice(0, choose));
+    if (choose < count) {
+      ReadRows(static_cast<size_t>(first + choose - chosen), logits.Slice(choose, count - choose));
     }
   }
-  wanted_.clear();
+  Drop();
+}
+
+// `first`: of chosen_.
+void SamplingPass::ChooseRows(size_t first, tensor::Rows logits) {
+  const auto count = static_cast<size_t>(logits.rows);
+  tokens_.resize(count);
+  device_.Choose(logits, std::span(how_).subspan(first, count), tokens_);
+  for (size_t i = 0; i < count; ++i) {
+    const LogitsRow& wanted = chosen_[first + i];
+    SequenceResult& result = wanted.part->result.sequences[wanted.result];
+    if (tokens_[i]) {
+      result.token = *tokens_[i];
+    } else {
+      result.error = NoToken(wanted.position);
+    }
+  }
+}
+
+// `first`: of read_.
+void SamplingPass::ReadRows(size_t first, tensor::Rows logits) {
+  const auto vocab = static_cast<size_t>(logits.cols);
+  device_.Read(logits, logits_.data());
+  for (size_t i = 0; i < static_cast<size_t>(logits.rows); ++i) {
+    UseRow(read_[first + i], std::span(logits_).subspan(i * vocab, vocab));
+  }
 }
 
 void SamplingPass::UseRow(const LogitsRow& wanted, std::span<float> logits) {
@@ -64,7 +100,7 @@ void SamplingPass::UseRow(const LogitsRow& wanted, std::span<float> logits) {
     auto logprobs = LogprobsAt(logits, next, state.params().prompt_logprobs.value_or(0));
     if (logprobs) {
       result.prompt_logprobs.push_back(std::move(*logprobs));
-    } else {
+    } else if (result.error.ok()) {
       result.error = Internal("the model's output is not a number");
     }
   }

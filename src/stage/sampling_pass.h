@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,32 +20,43 @@ class SamplingPass {
   SamplingPass(model::Model& model, tensor::Device& device);
 
   // Adds the rows that the part's plan needs, and creates its result without tokens. The plan's
-  // rows start at `first_row` of the hidden rows.
+  // rows start at `first_row` of the step.
   void Add(StagePart& part, ModelPipeline& pipeline, int first_row);
+  // The added rows, in the order in which Run takes them: the step's outputs.
+  std::span<const int32_t> Outputs();
   // Fills in the results of all added parts, and clears them.
   void Run();
   // Clears the added parts, because the batch failed.
-  void Drop() { wanted_.clear(); }
+  void Drop() {
+    chosen_.clear();
+    how_.clear();
+    read_.clear();
+  }
 
  private:
   // A row whose logits are needed, and its use.
   struct LogitsRow {
     StagePart* part = nullptr;
     ModelPipeline* pipeline = nullptr;
-    int32_t row = 0;              // in the batch
+    int32_t row = 0;              // in the step
     size_t result = 0;            // in part->result.sequences
     int position = 0;             // tokens up to and including this row's
     bool sample = false;          // choose the next token
     bool prompt_logprob = false;  // log-probability of the known next token
   };
   void AddRows(const SequenceView& sequence, LogitsRow row);
+  void ChooseRows(size_t first, tensor::Rows logits);
+  void ReadRows(size_t first, tensor::Rows logits);
   void UseRow(const LogitsRow& wanted, std::span<float> logits);
 
   model::Model& model_;
   tensor::Device& device_;
   Sampler sampler_;
-  std::vector<LogitsRow> wanted_;
-  std::vector<int32_t> rows_;
+  std::vector<LogitsRow> chosen_;        // the device chooses the token
+  std::vector<tensor::ChooseSpec> how_;  // for each of them
+  std::vector<std::optional<TokenId>> tokens_;
+  std::vector<LogitsRow> read_;  // more than a token is wanted
+  std::vector<int32_t> outputs_;
   std::vector<float> logits_;  // [max_logits_rows, vocab]
 };
 

@@ -1,5 +1,6 @@
 // Device: the interface between models and hardware. A model is a straight line of these calls; a
-// device is one folder (cpu/, cuda/) that implements them.
+// device is one folder (cpu/) that implements them. Calls with a body here consist of smaller ones;
+// a device may do them in one pass, with the same bits as its small calls.
 //
 // Rules for every device (docs/decisions/0002-batch-invariance.md):
 //  - A row of a result depends on that row of the input only: not on how many rows there are, how
@@ -14,99 +15,18 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
+#include "base/host_memory.h"
 #include "base/status.h"
-#include "core/model_spec.h"
 #include "core/step_plan.h"
+#include "tensor/objects.h"
+#include "tensor/sample.h"
+#include "tensor/step.h"
 
 namespace millrace::tensor {
-
-inline constexpr int kVirtualShards = 8;
-
-// A [rows, cols] matrix of activations in device memory (f32 on the CPU), not owned.
-struct Rows {
-  void* data = nullptr;
-  int rows = 0, cols = 0;
-  int stride = 0;                            // elements from one row to the next, >= cols
-  Rows Columns(int first, int count) const;  // columns [first, first + count)
-  Rows Slice(int first, int count) const;    // rows [first, first + count)
-};
-
-// Device memory for activations.
-class Buffer {
- public:
-  virtual ~Buffer() = default;
-  virtual Rows View(int rows, int cols) = 0;  // REQUIRES: rows * cols <= capacity
-};
-
-// Host memory with weights as stored in a file: [rows, cols] row-major, not owned.
-struct HostMatrix {
-  const void* data = nullptr;
-  DType dtype = DType::kF32;
-  int rows = 0, cols = 0;
-  int stride = 0;  // elements from one row to the next; 0: cols
-  size_t Stride() const { return static_cast<size_t>(stride != 0 ? stride : cols); }
-};
-
-// How to lay out a weight for y = x W^T: W is [n, k]; the parts are stacked along n in order.
-struct PackSpec {
-  std::span<const HostMatrix> parts;  // each [n_i, k]; [k, n_i] when `transposed` (GPT-2's Conv1D)
-  bool transposed = false;
-  bool row_parallel = false;  // tensor parallelism cuts K: sum by virtual shards
-  int tensor_parallel = 1;    // the parts are one of this many equal cuts of K: 1, 2, 4 or 8
-};
-
-// A weight in the device's own layout and storage type (bf16/f16/f32 as given).
-class PackedMatrix {
- public:
-  virtual ~PackedMatrix() = default;
-  virtual int n() const = 0;
-  virtual int k() const = 0;
-  virtual size_t bytes() const = 0;
-};
-
-// A vector of f32 parameters (norm weight, bias) in device memory.
-class Vector {
- public:
-  virtual ~Vector() = default;
-};
-
-inline constexpr int kKvBlockUnit = 16;  // a block's tokens are a multiple of it
-
-struct KvShape {
-  int num_layers = 0, num_kv_heads = 0, head_dim = 0;
-  int block_size = kKvBlockUnit;  // tokens
-  int num_blocks = 0;
-  DType dtype = DType::kF32;
-  bool huge_pages = true;  // faster, but a pool with few blocks in use takes more memory
-};
-
-class KvPool {  // the bytes of KV blocks; kv/ tracks which sequence a block belongs to
- public:
-  virtual ~KvPool() = default;
-  virtual const KvShape& shape() const = 0;
-  // Gives the memory of the blocks back to the system as far as they fill pages; their content is
-  // lost. Any thread, while others use other blocks. REQUIRES: the blocks are in the pool.
-  virtual void ReturnMemory(std::span<const BlockIndex> blocks) = 0;
-};
-
-// Layers and heads of a pool, and tokens of one sequence: the unit of ExportKv and ImportKv.
-struct PoolKvBox {
-  int first_layer = 0, end_layer = 0;
-  int first_head = 0, end_head = 0;
-  int first_token = 0, end_token = 0;
-  size_t Bytes(const KvShape& shape) const;
-};
-
-// One sequence's rows in a mixed batch: queries at positions [start, start + num_rows), which see
-// keys [max(0, position - window + 1), position].
-struct AttentionSpan {
-  int first_row = 0, num_rows = 0;     // in q, k, v and out
-  int start = 0;                       // position of the first row
-  std::span<const BlockIndex> blocks;  // the block table, covering start + num_rows tokens
-};
 
 struct AttentionSpec {
   float scale = 1.0f;  // usually 1 / sqrt(head_dim)
@@ -118,47 +38,95 @@ struct MatMulExtras {  // y[i] = x[i] W^T + bias + residual[i]; `residual` may b
   Rows residual;  // data == nullptr: none
 };
 
+// How many rows the device takes at a time in products whose buffer this bounds. They change no
+// bit.
+struct DeviceLimits {
+  int mlp_rows = 512;    // of the feed-forward part
+  int sum_rows = 512;    // of a product that is added over ranks
+  int logits_rows = 64;  // of the vocabulary projection
+};
+
+// The norm of rows before a product. `bias`: of a layer norm, or null.
+enum class NormKind { kRms, kLayer };
+struct NormSpec {
+  NormKind kind = NormKind::kRms;
+  const Vector *weight = nullptr, *bias = nullptr;
+  float epsilon = 0;
+};
+
+enum class Place { kDevice, kHost };
+
 enum class Activation { kRelu, kGelu /* erf */, kGeluTanh, kSilu };
 
-// cos and sin of each position's angles: [positions, rotary_dim / 2] each, host memory, f32.
-struct RopeTable {
-  const float *cos = nullptr, *sin = nullptr;
-  int positions = 0, rotary_dim = 0;  // rotary_dim: the leading part of each head that is rotated
+// What happens to q, k and v between their product and attention: [heads of q, of k, of v] in a
+// row.
+struct QkvSpec {
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  const Vector *q_norm = nullptr, *k_norm = nullptr;  // RMS norm of each head; null: none
+  float epsilon = 0;
+  const RopeTable* rope = nullptr;  // null: positions are learned
+
+  int q_columns() const { return heads * head_dim; }
+  int kv_columns() const { return kv_heads * head_dim; }
 };
 
 class Device {
  public:
   virtual ~Device() = default;
   virtual std::string Name() const = 0;  // "cpu avx512 x2"
+  // Devices of one class compute the same bits: "cpu-bits-2".
+  virtual std::string NumericClass() const = 0;
+  virtual DeviceLimits Limits() const = 0;
+  // For weights, activations and KV.
+  virtual millrace::MemoryAvailable MemoryAvailable() const = 0;
 
   // kResourceExhausted when there is no memory for it.
-  virtual Result<std::unique_ptr<Buffer>> NewBuffer(size_t elements) = 0;
+  virtual Result<std::unique_ptr<Buffer>> NewBuffer(size_t bytes) = 0;
   virtual Result<std::unique_ptr<PackedMatrix>> Pack(const PackSpec& spec) = 0;
   virtual Result<std::unique_ptr<Vector>> NewVector(std::span<const float> values) = 0;
-  virtual Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape) = 0;
+  // What is given stays unchanged while the table exists: a device may read it in place.
+  virtual Result<std::unique_ptr<Table>> NewTable(const HostMatrix& rows) = 0;
+  virtual Result<std::unique_ptr<RopeTable>> NewRopeTable(const RopeAngles& angles) = 0;
+  virtual Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape,
+                                                    Place place = Place::kDevice) = 0;
 
   virtual void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras = {}) = 0;
+  // MatMul of norm(x), with room for it in `normed`, whose content is undefined afterwards.
+  virtual void NormedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
+                            Rows y, const MatMulExtras& extras = {});
+  // y = f(gate) * up, with gate and up the halves of norm(x) W^T + bias, for which there is room in
+  // `both`. y may be a part of it.
+  virtual void GatedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
+                           const Vector* bias, Activation f, Rows both, Rows y);
   // y[i] = x[i] + bias + residual[i]: the end of a MatMul, for sums that are first added over
   // ranks. `residual` and x may be y.
   virtual void FinishProduct(Rows x, Rows y, const MatMulExtras& extras) = 0;
-  // y[i] = table[ids[i]]; y[i] += table[ids[i]] when `add`. `table` stays in host memory.
-  virtual void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) = 0;
   virtual void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) = 0;
   virtual void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float eps, Rows y) = 0;
+  void Norm(Rows x, const NormSpec& norm, Rows y);  // one of these two
   // RMS norm of each head of [rows, heads * head_dim], in place (Qwen3's q and k norms).
   virtual void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) = 0;
-  // Rotates the pairs (i, i + rotary_dim / 2) of each head in place; row r is at position at[r].
-  virtual void Rope(Rows x, int head_dim, std::span<const int32_t> at, const RopeTable& table) = 0;
   virtual void Activate(Rows x, Activation f, Rows y) = 0;                   // y may be x
   virtual void GatedActivate(Rows gate, Rows up, Activation f, Rows y) = 0;  // y = f(gate) * up
   virtual void Add(Rows x, Rows y) = 0;                                      // y += x
 
-  // Stores the rows' keys and values in the blocks of `layer`, then attends over the cache: one
-  // fused call for a mixed batch (Orca 4.2). q, out: [rows, heads * head_dim]; k, v: kv_heads.
-  virtual void WriteKv(KvPool& pool, int layer, Rows k, Rows v,
-                       std::span<const AttentionSpan> spans) = 0;
-  virtual void Attend(const KvPool& pool, int layer, Rows q, std::span<const AttentionSpan> spans,
-                      const AttentionSpec& spec, Rows out) = 0;
+  // The batch of all calls that take a RowRange, until the next one. `layer` is the model's.
+  virtual void BeginStep(const Step& step) = 0;
+  // y = the rows of the tokens; y += the rows of the positions.
+  virtual void Embed(RowRange at, const Table& tokens, Rows y) = 0;
+  virtual void AddPositions(RowRange at, const Table& positions, Rows y) = 0;
+  // Rotates the pairs (i, i + rotary_dim / 2) of each head by the row's position, in place.
+  virtual void Rope(RowRange at, const RopeTable& table, int head_dim, Rows x) = 0;
+  // Stores the rows' keys and values in the pools: [rows, kv_heads * head_dim] each.
+  virtual void WriteKv(RowRange at, int layer, Rows k, Rows v) = 0;
+  // All from the product to attention: head norms and rotation of q and k in place, WriteKv.
+  virtual void StoreQkv(RowRange at, int layer, const QkvSpec& spec, Rows qkv);
+  // Attends over what is stored: one fused call for a mixed batch (Orca section 4.2).
+  // q, out: [rows, heads * head_dim].
+  virtual void Attend(RowRange at, int layer, const AttentionSpec& spec, Rows q, Rows out) = 0;
+  // y[i] = x[outputs[first + i]], with x the step's rows.
+  virtual void GatherOutputs(Rows x, int first, Rows y) = 0;
+
   // Whole blocks, all layers, in the order given. The pools differ only in num_blocks.
   virtual void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) = 0;
 
@@ -170,11 +138,12 @@ class Device {
   virtual void ImportKv(KvPool& pool, const PoolKvBox& box, std::span<const BlockIndex> blocks,
                         std::span<const std::byte> in) const = 0;
 
-  // y[i] = x[ids[i]].
-  virtual void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) = 0;
-  // Waits for all calls above and copies x to the host: [rows, cols] f32, dense.
-  virtual void Read(Rows x, float* host) = 0;
-  // Copies from the host: `host` may be reused when the call returns. It need not be aligned.
+  // out[i]: the token that how[i] chooses from row i, as TokenChooser does.
+  virtual void Choose(Rows logits, std::span<const ChooseSpec> how,
+                      std::span<std::optional<TokenId>> out) = 0;
+  // Waits for all calls above and copies x to the host: dense, in x's type.
+  virtual void Read(Rows x, void* host) = 0;
+  // The reverse: `host` may be reused when the call returns. It need not be aligned.
   virtual void Write(const void* host, Rows x) = 0;
 };
 

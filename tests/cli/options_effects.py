@@ -254,7 +254,8 @@ def bound_memory(pid, value):
 
 
 def numa_node(server, value):
-    for pid in descendants(server.process.pid, "worker") or [server.process.pid]:
+    workers = descendants(server.process.pid, "worker").values()
+    for pid in workers or [server.process.pid]:
         bound_memory(pid, value)
 
 

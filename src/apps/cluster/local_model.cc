@@ -13,7 +13,6 @@
 #include "base/units.h"
 #include "cluster/runtime/one_worker.h"
 #include "cluster/worker/worker_model.h"
-#include "model/host_memory.h"
 #include "model/model.h"
 #include "model/weight_digests.h"
 #include "stage/model_stage.h"
@@ -75,15 +74,15 @@ Status StartController(const EngineFlags& flags, std::unique_ptr<tensor::Device>
   MR_ASSIGN_OR_RETURN(cluster::ControllerHostOptions options, ControllerOptionsFor(flags, model));
   options.controller.identity.model_fingerprint = model.weights_fingerprint;
   cluster::OneWorker worker;
-  worker.join.identity.numeric_class = cluster::NumericClass();
+  worker.join.identity.numeric_class = cluster::NumericClass(device->NumericClass());
   worker.join.identity.kv_layout = cluster::KvLayoutName(model.spec);
   worker.weight_bytes = weights->loaded_bytes();
   worker.kv_bytes_per_token = model.spec.KvBytesPerToken();
   worker.num_blocks = model.kv.num_blocks;
-  worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
   worker.join.address.data = "inside";  // for the log only; no peer connects
   worker.join.device = model.device_name;
-  worker.join.memory_bytes = model::ReadMemoryAvailable().bytes;
+  worker.join.memory_bytes = device->MemoryAvailable().bytes;
+  worker.stage = std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
   MR_ASSIGN_OR_RETURN(std::shared_ptr<cluster::LocalCluster> here,
                       cluster::StartOneWorker(std::move(options), std::move(worker), clock));
   model.cluster = NewControllerAdmin(here->host(), model.path.name, nullptr);
@@ -124,7 +123,7 @@ Result<std::unique_ptr<LocalModel>> LoadLocalModel(const EngineFlags& flags,
   model->block_size = flags.block_size;
   KvDemand demand;
   demand.bytes_per_block = model->spec.KvBytesPerToken() * flags.block_size;
-  demand.available_bytes = model::ReadMemoryAvailable().bytes;
+  demand.available_bytes = device->MemoryAvailable().bytes;
   demand.model_max_len = model->spec.max_position;
   MR_ASSIGN_OR_RETURN(model->kv, PlanKv(flags, demand));
   MR_RETURN_IF_ERROR(StartController(flags, std::move(device), std::move(weights), clock, *model));

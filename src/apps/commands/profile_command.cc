@@ -21,7 +21,6 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "cost/profile.h"
-#include "model/host_memory.h"
 #include "model/model.h"
 #include "model/model_path.h"
 #include "tensor/cpu/cpu_device.h"
@@ -49,12 +48,11 @@ struct ProfileFlags {
   double rest_s = 0;
 };
 
-// The limits that this model and this memory allow.
-Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec) {
+// The limits that this model and this much free memory allow.
+Result<ProfileLimits> FitLimits(ProfileLimits limits, const ModelSpec& spec, int64_t memory) {
   limits.max_context = std::min(limits.max_context, spec.max_position);
   limits.max_tokens = std::min(limits.max_tokens, limits.max_context);
   limits.context_tokens = std::max(limits.context_tokens, limits.max_context);
-  const int64_t memory = model::ReadMemoryAvailable().bytes;
   const int64_t block_bytes = spec.KvBytesPerToken() * kBlockSize;
   // A third of the free memory: other programs need the rest.
   while (StepRig::BlocksFor(limits, kBlockSize) * block_bytes > memory / 3) {
@@ -93,7 +91,8 @@ Result<Loaded> LoadRig(const ProfileFlags& flags, const Clock& clock) {
   load.progress = [&progress](int64_t done, int64_t total) { progress.UpdateTotal(done, total); };
   MR_ASSIGN_OR_RETURN(auto weights, model::Model::Load(path.folder, *device, load));
   progress.Finish();
-  MR_ASSIGN_OR_RETURN(loaded.limits, FitLimits(flags.limits, weights->spec()));
+  MR_ASSIGN_OR_RETURN(loaded.limits,
+                      FitLimits(flags.limits, weights->spec(), device->MemoryAvailable().bytes));
   stage::StageRunnerOptions options;
   options.block_size = kBlockSize;
   options.num_blocks = StepRig::BlocksFor(loaded.limits, kBlockSize);

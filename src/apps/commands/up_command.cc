@@ -15,8 +15,8 @@
 #include "apps/commands/serve_run.h"
 #include "apps/supervise/supervisor.h"
 #include "base/file.h"
+#include "base/host_memory.h"
 #include "base/log.h"
-#include "model/host_memory.h"
 
 namespace millrace::apps {
 namespace {
@@ -70,8 +70,8 @@ int64_t KvBytesOfEach(const UpFlags& flags, const LocalModel& model) {
   if (engine.num_blocks) {
     return int64_t{*engine.num_blocks} * engine.block_size * model.spec.KvBytesPerToken();
   }
-  const auto share = static_cast<int64_t>(kKvMemoryShare *
-                                          static_cast<double>(model::ReadMemoryAvailable().bytes));
+  const auto share =
+      static_cast<int64_t>(kKvMemoryShare * static_cast<double>(ReadMemoryAvailable().bytes));
   return std::max<int64_t>(1, engine.kv_bytes.value_or(share) / flags.workers);
 }
 

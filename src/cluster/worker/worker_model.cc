@@ -11,7 +11,6 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "model/host_memory.h"
 #include "model/model.h"
 #include "model/model_path.h"
 #include "model/rope.h"
@@ -112,8 +111,8 @@ Result<std::shared_ptr<stage::ModelStage>> LoadModel(const WorkerModelOptions& o
   const ModelSpec& spec = weights->spec();
   facts.kv_bytes_per_token_layer = int64_t{2} * (heads.second - heads.first) * spec.head_dim *
                                    static_cast<int64_t>(BytesOf(spec.dtype));
-  facts.kv_bytes = options.kv_bytes.value_or(static_cast<int64_t>(
-      kKvMemoryShare * static_cast<double>(model::ReadMemoryAvailable().bytes)));
+  facts.kv_bytes = options.kv_bytes.value_or(
+      static_cast<int64_t>(kKvMemoryShare * static_cast<double>(device->MemoryAvailable().bytes)));
   return std::make_shared<stage::ModelStage>(std::move(device), std::move(weights));
 }
 
@@ -158,8 +157,8 @@ Result<std::shared_ptr<const model::WeightDigests>> OpenOnDisk(const std::string
 
 }  // namespace
 
-std::string NumericClass() {
-  return fmt::format("{}, libm {}", tensor::CpuNumericClass(), model::MathLibraryDigest());
+std::string NumericClass(std::string_view device) {
+  return fmt::format("{}, libm {}", device, model::MathLibraryDigest());
 }
 
 std::string KvLayoutName(const ModelSpec& spec) {
@@ -169,7 +168,8 @@ std::string KvLayoutName(const ModelSpec& spec) {
 Result<WorkerModel> OpenWorkerModel(const std::string& name, WeightsFrom from, const Clock& clock) {
   WorkerModel model;
   model.folder = name;
-  model.identity.numeric_class = NumericClass();
+  // A worker says its class before it has a device.
+  model.identity.numeric_class = NumericClass(tensor::CpuNumericClass());
   const auto digests = OpenOnDisk(name, model);
   if (const Status& found = digests.status(); !found.ok()) {
     std::error_code error;
@@ -202,7 +202,7 @@ ShardLoader MakeShardLoader(WorkerModelOptions options) {
     loaded.facts.status = MakeStage(options, load, here, progress, loaded, model);
     if (options.weights && !options.on_disk && !options.weights->fetched_fingerprint().empty()) {
       loaded.identity = WorkerIdentity{.model_fingerprint = options.weights->fetched_fingerprint(),
-                                       .numeric_class = NumericClass()};
+                                       .numeric_class = NumericClass(tensor::CpuNumericClass())};
     }
     if (loaded.facts.status.ok()) {
       MR_LOG(info, "layers {}-{} are {} ({})", load.layers.begin, load.layers.end - 1,

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/status.h"
 #include "cluster/transfer/weight_exchange.h"
@@ -43,9 +44,9 @@ struct WorkerModel {
 // that lacks files, kPeer also one that does not exist yet.
 Result<WorkerModel> OpenWorkerModel(const std::string& model, WeightsFrom from, const Clock& clock);
 
-// The numeric class of this process, for WorkerIdentity: processes of one class compute the same
-// bits.
-std::string NumericClass();
+// The numeric class of this process, for WorkerIdentity, with a device of class `device`
+// (tensor::Device::NumericClass): processes of one class compute the same bits.
+std::string NumericClass(std::string_view device);
 std::string KvLayoutName(const ModelSpec& spec);
 
 ShardLoader MakeShardLoader(WorkerModelOptions options);

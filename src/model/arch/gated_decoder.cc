@@ -32,27 +32,21 @@ class GatedDecoder : public Decoder {
                      .k = s.hidden_size});
   }
 
-  void Embed(Pass& pass) override {
-    pass.device.Embed(embedding_.rows, pass.batch.tokens, pass.hidden, false);
-  }
+  void Embed(Pass& pass) override { pass.device.Embed(pass.at, *embedding_.rows, pass.hidden); }
 
   void Layer(int index, Pass& pass) override {
     const Block& block = blocks_[static_cast<size_t>(index - first_)];
     Rows normed = pass.Normed(dims_.spec.hidden_size);
-    block.attention_norm.Run(pass.device, pass.hidden, normed);
-    Rows attended = block.attention.Attend(pass, normed);
+    Rows attended = block.attention.Attend(pass, {pass.hidden, &block.attention_norm, normed});
     block.attention.out.Run(pass.device, attended, pass.hidden, pass.hidden);
-    normed = pass.Normed(dims_.spec.hidden_size);
     ForRowChunks(pass, [&](int first, int count) {
-      Rows h = pass.hidden.Slice(first, count), x = normed.Slice(first, count);
-      block.mlp_norm.Run(pass.device, h, x);
-      block.mlp.Run(pass, x, h, h);
+      Rows h = pass.hidden.Slice(first, count);
+      block.mlp.Run(pass, block.mlp_norm, h, normed.Slice(first, count), h, h);
     });
   }
 
   void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
-    norm_.Run(device, rows, scratch);
-    head_.Run(device, scratch, logits);
+    head_.Run(device, Input{rows, &norm_, scratch}, logits);
   }
 
  private:

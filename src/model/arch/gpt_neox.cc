@@ -52,16 +52,13 @@ class GptNeoXDecoder : public Decoder {
     plan.Add(head_, {.parts = {{head, s.vocab_size}}, .k = s.hidden_size});
   }
 
-  void Embed(Pass& pass) override {
-    pass.device.Embed(embedding_.rows, pass.batch.tokens, pass.hidden, false);
-  }
+  void Embed(Pass& pass) override { pass.device.Embed(pass.at, *embedding_.rows, pass.hidden); }
 
   void Layer(int index, Pass& pass) override {
     const NeoxBlock& block = blocks_[static_cast<size_t>(index - first_)];
     const int hidden = dims_.spec.hidden_size;
     Rows normed = pass.Normed(hidden);
-    block.attention_norm.Run(pass.device, pass.hidden, normed);
-    Rows attended = block.attention.Attend(pass, normed);
+    Rows attended = block.attention.Attend(pass, {pass.hidden, &block.attention_norm, normed});
     // The qkv buffer is free after attention. The feed-forward input goes there, so that it can be
     // taken before (parallel) or after (sequential) the attention output is added.
     Rows inputs = pass.work.qkv->View(pass.rows(), hidden);
@@ -69,14 +66,12 @@ class GptNeoXDecoder : public Decoder {
       Rows h = pass.hidden.Slice(first, count), x = inputs.Slice(first, count);
       if (parallel_) block.mlp_norm.Run(pass.device, h, x);
       block.attention.out.Run(pass.device, attended.Slice(first, count), h, h);
-      if (!parallel_) block.mlp_norm.Run(pass.device, h, x);
-      block.mlp.Run(pass, x, h, h);
+      block.mlp.Run(pass, parallel_ ? Input{.rows = x} : Input{h, &block.mlp_norm, x}, h, h);
     });
   }
 
   void Head(tensor::Device& device, Rows rows, Rows scratch, Rows logits) override {
-    norm_.Run(device, rows, scratch);
-    head_.Run(device, scratch, logits);
+    head_.Run(device, Input{rows, &norm_, scratch}, logits);
   }
 
  private:

@@ -44,7 +44,7 @@ class OptDecoder : public Decoder {
     if (layers.Contains(0)) {
       plan.Add(embedding_, at + "embed_tokens.weight", s.vocab_size, narrow);
       plan.Add(positions_, at + "embed_positions.weight", s.max_position + kPositionOffset,
-               s.hidden_size);
+               s.hidden_size, kPositionOffset);
       if (Projects())
         plan.Add(project_in_, {.parts = {{at + "project_in", s.hidden_size}}, .k = narrow});
     }
@@ -64,21 +64,19 @@ class OptDecoder : public Decoder {
     tensor::Device& device = pass.device;
     if (Projects()) {
       Rows narrow = pass.work.qkv->View(pass.rows(), dims_.embed_columns);
-      device.Embed(embedding_.rows, pass.batch.tokens, narrow, false);
+      device.Embed(pass.at, *embedding_.rows, narrow);
       project_in_.Run(device, narrow, pass.hidden);
     } else {
-      device.Embed(embedding_.rows, pass.batch.tokens, pass.hidden, false);
+      device.Embed(pass.at, *embedding_.rows, pass.hidden);
     }
-    std::span<int32_t> ids = std::span(pass.work.ids).first(static_cast<size_t>(pass.rows()));
-    for (size_t i = 0; i < ids.size(); ++i) ids[i] = pass.batch.positions[i] + kPositionOffset;
-    device.Embed(positions_.rows, ids, pass.hidden, true);
+    device.AddPositions(pass.at, *positions_.rows, pass.hidden);
   }
 
   void Layer(int index, Pass& pass) override {
     const OptBlock& block = blocks_[static_cast<size_t>(index - first_)];
     Rows h = pass.hidden, normed = pass.Normed(dims_.spec.hidden_size);
-    if (norm_before_) block.attention_norm.Run(pass.device, h, normed);
-    Rows attended = block.attention.Attend(pass, norm_before_ ? normed : h);
+    Rows attended = block.attention.Attend(
+        pass, norm_before_ ? Input{h, &block.attention_norm, normed} : Input{.rows = h});
     if (norm_before_) {
       block.attention.out.Run(pass.device, attended, h, h);
     } else {
@@ -116,10 +114,9 @@ class OptDecoder : public Decoder {
     Rows h = pass.hidden.Slice(first, count);
     Rows x = pass.Normed(dims_.spec.hidden_size).Slice(first, count);
     if (norm_before_) {
-      block.mlp_norm.Run(pass.device, h, x);
-      block.mlp.Run(pass, x, h, h);
+      block.mlp.Run(pass, {h, &block.mlp_norm, x}, h, h);
     } else {
-      block.mlp.Run(pass, h, x, h);
+      block.mlp.Run(pass, {.rows = h}, x, h);
       block.mlp_norm.Run(pass.device, x, h);
     }
   }

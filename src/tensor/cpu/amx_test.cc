@@ -126,12 +126,16 @@ TEST_F(AmxTest, AttentionOnTilesGivesTheBitsOfMultiplyAdds) {
         TestRows garbage(22 * 16, kv_heads * dim);
         std::ranges::fill(garbage.numbers, NAN);
         const AttentionSpan all{0, 22 * 16, 0, blocks};
-        device->WriteKv(*pool, 0, garbage.view(), garbage.view(), {&all, 1});
+        const TestStep fill(*device, *pool, {&all, 1});
+        device->WriteKv(fill.all(), 0, garbage.view(), garbage.view());
         for (const auto& [start, end] :
              {std::pair{0, kCut}, {kCut, kLength - 1}, {kLength - 1, kLength}}) {
-          const AttentionSpan span{start, end - start, start, blocks};
-          device->WriteKv(*pool, 0, k.view(), v.view(), {&span, 1});
-          device->Attend(*pool, 0, q.view(), {&span, 1}, {0.3f, window}, to.view());
+          const int rows = end - start;
+          const AttentionSpan span{0, rows, start, blocks};
+          const TestStep step(*device, *pool, {&span, 1});
+          device->WriteKv(step.all(), 0, k.view().Slice(start, rows), v.view().Slice(start, rows));
+          device->Attend(step.all(), 0, {0.3f, window}, q.view().Slice(start, rows),
+                         to.view().Slice(start, rows));
         }
       };
       attend(out);

@@ -93,8 +93,9 @@ class AttentionTest : public testing::TestWithParam<CacheStorage> {
         std::copy_n(c.sequence->v.row(c.start + i), kv_cols, v.row(row));
       }
     }
-    device.WriteKv(*pool_, 1, k.view(), v.view(), spans);
-    device.Attend(*pool_, 1, q.view(), spans, spec, out.view());
+    const TestStep step(device, *pool_, spans);
+    device.WriteKv(step.all(), 1, k.view(), v.view());
+    device.Attend(step.all(), 1, spec, q.view(), out.view());
     row = 0;
     for (const Chunk& c : chunks) {
       for (int i = 0; i < c.rows; ++i, ++row) {
@@ -229,7 +230,8 @@ TEST_P(AttentionTest, CopiedBlocksGiveTheSameAttention) {
   s.blocks = {12, 9};
   TestRows out(60, heads.heads * heads.head_dim);
   const AttentionSpan span{0, 60, 0, s.blocks};
-  device->Attend(*pool_, 1, s.q.view(), {&span, 1}, spec, out.view());
+  const TestStep step(*device, *pool_, {&span, 1});
+  device->Attend(step.all(), 1, spec, s.q.view(), out.view());
   EXPECT_TRUE(SameBits(out.row(0), s.out.row(0), out.numbers.size()));
 }
 

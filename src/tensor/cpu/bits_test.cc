@@ -1,4 +1,5 @@
 // Decision 0017: every x86 with fused multiply-add computes the bits of the scalar reference.
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 
@@ -124,11 +125,12 @@ TEST(BitsTest, Attention) {
                                           .num_blocks = static_cast<int>(blocks.size()),
                                           .dtype = dtype}));
       const AttentionSpan span{0, kLength, 0, blocks};
-      device->WriteKv(*pool, 0, k.view(), v.view(), {&span, 1});
+      const TestStep step(*device, *pool, {&span, 1});
+      device->WriteKv(step.all(), 0, k.view(), v.view());
       for (int window : {0, 50}) {
         const AttentionSpec spec{0.2f, window};
         TestRows out(kLength, kDim);
-        device->Attend(*pool, 0, q.view(), {&span, 1}, spec, out.view());
+        device->Attend(step.all(), 0, spec, q.view(), out.view());
         for (int r = 0; r < kLength; r += 37) {
           ExpectBits(out.row(r),
                      AttendBits(q.Copy(r), r, k.numbers, v.numbers, spec, RuleOf(dtype)),

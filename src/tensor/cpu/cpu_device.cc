@@ -9,6 +9,7 @@
 #include "tensor/cpu/amx_gemm.h"
 #include "tensor/cpu/attend.h"
 #include "tensor/cpu/cpu_features.h"
+#include "tensor/cpu/cpu_objects.h"
 #include "tensor/cpu/elementwise.h"
 #include "tensor/cpu/gemm.h"
 #include "tensor/cpu/kv_box.h"
@@ -25,50 +26,22 @@ constexpr int kMinParallelNumbers = 16384;
 constexpr int kStripBytes = 1 << 20;
 constexpr int kMinStripTiles = 6;
 
-class CpuBuffer : public Buffer {
- public:
-  CpuBuffer(HostMemory memory, size_t capacity) : memory_(std::move(memory)), capacity_(capacity) {}
-  Rows View(int rows, int cols) override {
-    MR_CHECK(rows >= 0 && cols >= 0 && SaturatingProduct(rows, cols) <= capacity_)
-        << "[" << rows << ", " << cols << "] of " << capacity_;
-    return {memory_.data(), rows, cols, cols};
-  }
-
- private:
-  HostMemory memory_;
-  size_t capacity_;  // numbers
-};
-
-class CpuVector : public Vector {
- public:
-  // Padded with zeros to whole panels, because the product adds a bias 32 numbers at a time.
-  CpuVector(HostMemory memory, size_t size) : memory_(std::move(memory)), size_(size) {}
-  float* data() const { return static_cast<float*>(memory_.data()); }
-  int size() const { return static_cast<int>(size_); }
-
- private:
-  HostMemory memory_;
-  size_t size_;
-};
-
-const float* DataOf(const Vector& vector, int size) {
-  const auto& v = static_cast<const CpuVector&>(vector);
-  MR_CHECK(v.size() == size) << "a vector of " << v.size() << " for " << size;
-  return v.data();
-}
-
 class CpuDevice : public Device {
  public:
   explicit CpuDevice(const CpuOptions& options)
-      : pool_(options.threads, options.pin_threads), scratch_(options.threads) {}
+      : pool_(options.threads, options.pin_threads),
+        scratch_(options.threads),
+        choosers_(options.threads) {}
 
   std::string Name() const override { return CpuName(pool_.threads()); }
 
-  Result<std::unique_ptr<Buffer>> NewBuffer(size_t elements) override {
-    MR_ASSIGN_OR_RETURN(
-        auto memory,
-        HostMemory::Allocate(SaturatingProduct(elements, sizeof(float)), "activations"));
-    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), elements));
+  std::string NumericClass() const override { return CpuNumericClass(); }
+  DeviceLimits Limits() const override { return {}; }
+  millrace::MemoryAvailable MemoryAvailable() const override { return ReadMemoryAvailable(); }
+
+  Result<std::unique_ptr<Buffer>> NewBuffer(size_t bytes) override {
+    MR_ASSIGN_OR_RETURN(auto memory, HostMemory::Allocate(bytes, "activations"));
+    return std::unique_ptr<Buffer>(std::make_unique<CpuBuffer>(std::move(memory), bytes));
   }
 
   Result<std::unique_ptr<PackedMatrix>> Pack(const PackSpec& spec) override {
@@ -84,7 +57,15 @@ class CpuDevice : public Device {
     return std::unique_ptr<Vector>(std::move(vector));
   }
 
-  Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape) override {
+  Result<std::unique_ptr<Table>> NewTable(const HostMatrix& rows) override {
+    return std::unique_ptr<Table>(std::make_unique<CpuTable>(rows));
+  }
+
+  Result<std::unique_ptr<RopeTable>> NewRopeTable(const RopeAngles& angles) override {
+    return std::unique_ptr<RopeTable>(std::make_unique<CpuRopeTable>(angles));
+  }
+
+  Result<std::unique_ptr<KvPool>> NewKvPool(const KvShape& shape, Place) override {
     MR_CHECK(shape.block_size > 0 && shape.block_size % kKeyRun == 0)
         << "block_size " << shape.block_size;
     MR_ASSIGN_OR_RETURN(auto pool, CpuKvPool::New(shape));
@@ -104,11 +85,14 @@ class CpuDevice : public Device {
     });
   }
 
-  void Embed(const HostMatrix& table, std::span<const int32_t> ids, Rows y, bool add) override {
-    MR_CHECK(y.cols == table.cols && static_cast<int>(ids.size()) == y.rows);
-    ForRows(y, [&](int first, int count) {
-      EmbedRows(table, ids.data() + first, y.Slice(first, count), add);
-    });
+  void BeginStep(const Step& step) override;
+
+  void Embed(RowRange at, const Table& tokens, Rows y) override {
+    AddEmbeddings(at, step_.tokens, tokens, y, false);
+  }
+
+  void AddPositions(RowRange at, const Table& positions, Rows y) override {
+    AddEmbeddings(at, step_.positions, positions, y, true);
   }
 
   void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) override {
@@ -130,6 +114,7 @@ class CpuDevice : public Device {
 
   void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) override {
     MR_CHECK(x.cols % head_dim == 0);
+    CheckF32(x);
     const float* w = DataOf(weight, head_dim);
     ForRows(x, [&](int first, int count) {
       for (int r = first; r < first + count; ++r) {
@@ -139,12 +124,16 @@ class CpuDevice : public Device {
     });
   }
 
-  void Rope(Rows x, int head_dim, std::span<const int32_t> at, const RopeTable& table) override {
-    MR_CHECK(x.cols % head_dim == 0 && table.rotary_dim <= head_dim && table.rotary_dim % 2 == 0);
-    MR_CHECK(static_cast<int>(at.size()) == x.rows);
-    for (int32_t position : at) MR_CHECK(position >= 0 && position < table.positions) << position;
+  void Rope(RowRange at, const RopeTable& table, int head_dim, Rows x) override {
+    const RopeAngles& angles = static_cast<const CpuRopeTable&>(table).angles;
+    MR_CHECK(x.cols % head_dim == 0 && angles.rotary_dim <= head_dim && angles.rotary_dim % 2 == 0);
+    const auto positions = Of(at, step_.positions, x);
+    CheckF32(x);
+    for (int32_t position : positions) {
+      MR_CHECK(position >= 0 && position < angles.positions) << position;
+    }
     ForRows(x, [&](int first, int count) {
-      RopeRows(x.Slice(first, count), head_dim, at.data() + first, table);
+      RopeRows(x.Slice(first, count), head_dim, &positions[first], angles);
     });
   }
 
@@ -169,15 +158,21 @@ class CpuDevice : public Device {
             [&](int first, int count) { AddRows(x.Slice(first, count), y.Slice(first, count)); });
   }
 
-  void WriteKv(KvPool& pool, int layer, Rows k, Rows v,
-               std::span<const AttentionSpan> spans) override {
-    WriteKvSpans(static_cast<CpuKvPool&>(pool), layer, k, v, spans, pool_);
+  void WriteKv(RowRange at, int layer, Rows k, Rows v) override {
+    CheckF32(k, v);
+    ForParts(at, k, [&](const StepPart& part, int first) {
+      WriteKvSpans(static_cast<CpuKvPool&>(*part.pool), layer - part.first_layer,
+                   k.Slice(first, part.rows), v.Slice(first, part.rows), part.spans, pool_);
+    });
   }
 
-  void Attend(const KvPool& pool, int layer, Rows q, std::span<const AttentionSpan> spans,
-              const AttentionSpec& spec, Rows out) override {
-    attention_.Run(static_cast<const CpuKvPool&>(pool), layer, q, spans, spec, out, pool_,
-                   scratch_);
+  void Attend(RowRange at, int layer, const AttentionSpec& spec, Rows q, Rows out) override {
+    CheckF32(q, out);
+    ForParts(at, q, [&](const StepPart& part, int first) {
+      attention_.Run(static_cast<const CpuKvPool&>(*part.pool), layer - part.first_layer,
+                     q.Slice(first, part.rows), part.spans, spec, out.Slice(first, part.rows),
+                     pool_, scratch_);
+    });
   }
 
   void CopyBlocks(const KvPool& from, KvPool& to, std::span<const BlockCopy> copies) override;
@@ -198,31 +193,51 @@ class CpuDevice : public Device {
                 });
   }
 
-  void GatherRows(Rows x, std::span<const int32_t> ids, Rows y) override {
-    MR_CHECK(x.cols == y.cols && static_cast<int>(ids.size()) == y.rows);
+  void GatherOutputs(Rows x, int first, Rows y) override {
+    MR_CHECK(x.cols == y.cols && x.type == y.type);
+    const auto rows = Of({first, y.rows}, step_.outputs, y);
     for (int r = 0; r < y.rows; ++r) {
-      std::memcpy(y.Slice(r, 1).data, x.Slice(ids[r], 1).data, sizeof(float) * x.cols);
+      std::memcpy(y.Slice(r, 1).data, x.Slice(rows[r], 1).data, x.row_bytes());
     }
   }
 
-  void Read(Rows x, float* host) override {
+  void Choose(Rows logits, std::span<const ChooseSpec> how,
+              std::span<std::optional<TokenId>> out) override {
+    const auto rows = static_cast<size_t>(logits.rows);
+    MR_CHECK(how.size() == rows && out.size() == rows) << how.size() << " of " << rows << " rows";
+    CheckF32(logits);
+    pool_.ParallelFor(logits.rows, 1, [&](int begin, int end, int thread) {
+      for (int r = begin; r < end; ++r) {
+        const auto* row = static_cast<const float*>(logits.Slice(r, 1).data);
+        out[r] = choosers_[thread].Choose({row, static_cast<size_t>(logits.cols)}, how[r]);
+      }
+    });
+  }
+
+  void Read(Rows x, void* host) override {
     for (int r = 0; r < x.rows; ++r) {
-      std::memcpy(host + static_cast<size_t>(r) * x.cols, x.Slice(r, 1).data,
-                  sizeof(float) * x.cols);
+      std::memcpy(static_cast<uint8_t*>(host) + r * x.row_bytes(), x.Slice(r, 1).data,
+                  x.row_bytes());
     }
   }
 
   void Write(const void* host, Rows x) override {
-    const size_t row_bytes = sizeof(float) * x.cols;
     for (int r = 0; r < x.rows; ++r) {
-      std::memcpy(x.Slice(r, 1).data, static_cast<const uint8_t*>(host) + r * row_bytes, row_bytes);
+      std::memcpy(x.Slice(r, 1).data, static_cast<const uint8_t*>(host) + r * x.row_bytes(),
+                  x.row_bytes());
     }
   }
 
  private:
+  // The kernels compute in f32 and so far read and write nothing else.
+  template <typename... R>
+  static void CheckF32(const R&... rows) {
+    for (const Rows* x : {&rows...}) MR_CHECK(x->type == DType::kF32) << DTypeName(x->type);
+  }
   static void CheckSameShape(const Rows& a, const Rows& b) {
     MR_CHECK(a.rows == b.rows && a.cols == b.cols)
         << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
+    CheckF32(a, b);
   }
 
   // task(first row, rows), on several threads when there is enough work.
@@ -233,6 +248,38 @@ class CpuDevice : public Device {
     const int piece =
         parallel ? (x.rows + 4 * pool_.threads() - 1) / (4 * pool_.threads()) : x.rows;
     pool_.ParallelFor(x.rows, piece, [&](int begin, int end, int) { task(begin, end - begin); });
+  }
+
+  // The numbers of a range of the step's rows, one for each row of x.
+  template <typename T>
+  static std::span<const T> Of(RowRange at, std::span<const T> numbers, const Rows& x) {
+    MR_CHECK(at.first >= 0 && at.count == x.rows &&
+             static_cast<size_t>(at.first + at.count) <= numbers.size())
+        << x.rows << " rows for [" << at.first << ", " << at.first + at.count << ") of "
+        << numbers.size();
+    return numbers.subspan(at.first, at.count);
+  }
+
+  void AddEmbeddings(RowRange at, std::span<const int32_t> step_ids, const Table& table, Rows y,
+                     bool add) {
+    const HostMatrix& rows = static_cast<const CpuTable&>(table).rows;
+    MR_CHECK(y.cols == rows.cols) << y.cols << " columns of " << rows.cols;
+    CheckF32(y);
+    const auto ids = Of(at, step_ids, y);
+    ForRows(
+        y, [&](int first, int count) { EmbedRows(rows, &ids[first], y.Slice(first, count), add); });
+  }
+
+  // task(part, its first row in x) for the step's parts in the range.
+  template <typename Task>
+  void ForParts(RowRange at, const Rows& x, Task task) {
+    MR_CHECK(at.count == x.rows) << x.rows << " rows for " << at.count;
+    for (const StepPart& part : step_.parts) {
+      const int first = part.first_row - at.first;
+      if (first + part.rows <= 0 || first >= at.count) continue;
+      MR_CHECK(first >= 0 && first + part.rows <= at.count) << "a part is partly in the range";
+      task(part, first);
+    }
   }
 
   void MatMulPass(const GemmCall& call);
@@ -250,12 +297,28 @@ class CpuDevice : public Device {
   MemoryArena weights_;
   Scratch scratch_;
   AttentionRunner attention_{limbs_ == 1, on_tiles_};
+  std::vector<TokenChooser> choosers_;  // by thread
+  Step step_;
 };
+
+void CpuDevice::BeginStep(const Step& step) {
+  MR_CHECK(step.tokens.empty() || step.tokens.size() == step.positions.size())
+      << step.tokens.size() << " tokens for " << step.rows() << " rows";
+  int end = 0;
+  for (const StepPart& part : step.parts) {
+    MR_CHECK(part.first_row >= end && part.rows >= 0) << "parts that overlap";
+    end = part.first_row + part.rows;
+  }
+  MR_CHECK(end <= step.rows()) << end << " rows of " << step.rows();
+  for (int32_t row : step.outputs) MR_CHECK(row >= 0 && row < step.rows()) << row;
+  step_ = step;
+}
 
 void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) {
   MR_CHECK(x.rows == y.rows && x.cols == w.k() && y.cols == w.n())
       << "[" << x.rows << ", " << x.cols << "] times [" << w.n() << ", " << w.k() << "] into ["
       << y.rows << ", " << y.cols << "]";
+  CheckF32(x, y);
   if (extras.residual.data != nullptr) CheckSameShape(extras.residual, y);
   for (int first = 0; first < x.rows; first += kGemmPassRows) {
     const int count = std::min(kGemmPassRows, x.rows - first);

@@ -112,7 +112,7 @@ void LayerNorm(Rows x, const float* weight, const float* bias, float epsilon, Ro
   }
 }
 
-void Rope(Rows x, int head_dim, const int32_t* positions, const RopeTable& table) {
+void Rope(Rows x, int head_dim, const int32_t* positions, const RopeAngles& table) {
   const DF d;
   const size_t lanes = hn::Lanes(d);
   const size_t half = table.rotary_dim / 2;
@@ -272,7 +272,7 @@ void LayerNormRows(Rows x, const float* weight, const float* bias, float epsilon
   HWY_DYNAMIC_DISPATCH(LayerNorm)(x, weight, bias, epsilon, y);
 }
 
-void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeTable& table) {
+void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeAngles& table) {
   HWY_DYNAMIC_DISPATCH(Rope)(x, head_dim, positions, table);
 }
 

@@ -14,7 +14,7 @@ namespace millrace::tensor {
 void RmsNormRows(Rows x, const float* weight, float epsilon, Rows y);
 void LayerNormRows(Rows x, const float* weight, const float* bias /* or null */, float epsilon,
                    Rows y);
-void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeTable& table);
+void RopeRows(Rows x, int head_dim, const int32_t* positions, const RopeAngles& table);
 void ActivateRows(Rows x, Activation f, Rows y);
 void GatedActivateRows(Rows gate, Rows up, Activation f, Rows y);
 void AddRows(Rows x, Rows y);

@@ -29,7 +29,7 @@ std::vector<float> LayerNormRef(std::span<const float> x, std::span<const float>
   return y;
 }
 
-std::vector<float> RopeRef(std::span<const float> head, int position, const RopeTable& table) {
+std::vector<float> RopeRef(std::span<const float> head, int position, const RopeAngles& table) {
   const int half = table.rotary_dim / 2;
   std::vector<float> y(head.begin(), head.end());
   for (int i = 0; i < half; ++i) {

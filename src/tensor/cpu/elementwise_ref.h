@@ -15,7 +15,7 @@ std::vector<float> RmsNormRef(std::span<const float> x, std::span<const float> w
 std::vector<float> LayerNormRef(std::span<const float> x, std::span<const float> weight,
                                 std::span<const float> bias, float epsilon);
 // One head at one position.
-std::vector<float> RopeRef(std::span<const float> head, int position, const RopeTable& table);
+std::vector<float> RopeRef(std::span<const float> head, int position, const RopeAngles& table);
 float ActivateRef(Activation f, float x);
 
 }  // namespace millrace::tensor

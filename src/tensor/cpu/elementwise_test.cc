@@ -59,19 +59,21 @@ TEST(ElementwiseTest, HeadNormsAndRopeApplyToEveryHead) {
           sin.row(p)[i] = static_cast<float>(std::sin(p * std::pow(0.7, i)));
         }
       }
-      const RopeTable table{cos.row(0), sin.row(0), kPositions, rotary_dim};
+      const RopeAngles angles{cos.row(0), sin.row(0), kPositions, rotary_dim};
+      auto table = Must(device->NewRopeTable(angles));
       TestRows x = TestRows::Random(kRows, kHeads * head_dim, 1, 4),
                w = TestRows::Random(1, head_dim, 2);
       TestRows before = x;
       auto weight = Must(device->NewVector(w.Copy(0)));
       const int32_t positions[kRows] = {0, 8, 3, 3};
       device->HeadRmsNorm(x.view(), head_dim, *weight, 1e-6f);
-      device->Rope(x.view(), head_dim, positions, table);
+      device->BeginStep({.positions = positions});
+      device->Rope({0, kRows}, *table, head_dim, x.view());
       for (int r = 0; r < kRows; ++r) {
         for (int h = 0; h < kHeads; ++h) {
           const std::span<const float> head(before.row(r) + h * head_dim, head_dim);
           ExpectNear(x.row(r) + h * head_dim,
-                     RopeRef(RmsNormRef(head, w.Copy(0), 1e-6f), positions[r], table), "rope");
+                     RopeRef(RmsNormRef(head, w.Copy(0), 1e-6f), positions[r], angles), "rope");
         }
       }
     }
@@ -113,13 +115,15 @@ TEST_P(EmbedTest, GathersExactly) {
       const int32_t ids[] = {10, 0, 3, 3, 7};
       TestRows y = TestRows::Random(5, n, 2, 1);
       TestRows before = y;
-      device->Embed(table.host, ids, y.view(), true);
+      auto rows = Must(device->NewTable(table.host));
+      device->BeginStep({.tokens = ids, .positions = ids});
+      device->AddPositions({0, 5}, *rows, y.view());
       for (int r = 0; r < 5; ++r) {
         for (int j = 0; j < n; ++j) {
           ASSERT_EQ(y.row(r)[j], before.row(r)[j] + ElementOf(table.host, ids[r], j));
         }
       }
-      device->Embed(table.host, ids, y.view(), false);
+      device->Embed({0, 5}, *rows, y.view());
       for (int r = 0; r < 5; ++r) {
         for (int j = 0; j < n; ++j) ASSERT_EQ(y.row(r)[j], ElementOf(table.host, ids[r], j));
       }

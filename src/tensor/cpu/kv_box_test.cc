@@ -35,7 +35,8 @@ void Fill(Device& device, KvPool& pool, std::span<const BlockIndex> table, int t
     TestRows k = TestRows::Random(tokens, columns, seed + 2 * static_cast<uint64_t>(layer));
     TestRows v = TestRows::Random(tokens, columns, seed + 2 * static_cast<uint64_t>(layer) + 1);
     const AttentionSpan span{0, tokens, 0, table};
-    device.WriteKv(pool, layer, k.view(), v.view(), {&span, 1});
+    const TestStep step(device, pool, {&span, 1});
+    device.WriteKv(step.all(), layer, k.view(), v.view());
   }
 }
 
@@ -127,8 +128,11 @@ TEST_P(PoolKvBoxTest, AttentionContinuesOverImportedKv) {
   TestRows q = TestRows::Random(1, kHeads * kHeadDim, 9);
   TestRows out(1, kHeads * kHeadDim), want(1, kHeads * kHeadDim);
   const AttentionSpan there{0, 1, kTokens - 1, to_table}, here{0, 1, kTokens - 1, from_table};
-  device->Attend(*from, 0, q.view(), {&here, 1}, {.scale = 0.2f}, want.view());
-  device->Attend(*to, 0, q.view(), {&there, 1}, {.scale = 0.2f}, out.view());
+  for (const auto& [pool, span, to_rows] :
+       {std::tuple{from.get(), &here, &want}, {to.get(), &there, &out}}) {
+    const TestStep step(*device, *pool, {span, 1});
+    device->Attend(step.all(), 0, {.scale = 0.2f}, q.view(), to_rows->view());
+  }
   EXPECT_TRUE(SameBits(out.row(0), want.row(0), kHeads * kHeadDim));
 }
 

@@ -33,6 +33,25 @@ struct TestRows {
   int shape[2];
 };
 
+// A step over one pool, begun on the device; the rows of each span follow those of the span before.
+class TestStep {
+ public:
+  TestStep(Device& device, KvPool& pool, std::span<const AttentionSpan> spans,
+           int first_layer = 0) {
+    for (const AttentionSpan& span : spans) {
+      for (int i = 0; i < span.num_rows; ++i) positions_.push_back(span.start + i);
+    }
+    part_ = {&pool, first_layer, 0, static_cast<int>(positions_.size()), spans};
+    device.BeginStep({.positions = positions_, .parts = {&part_, 1}});
+  }
+  TestStep(const TestStep&) = delete;
+  RowRange all() const { return {0, part_.rows}; }
+
+ private:
+  std::vector<int32_t> positions_;
+  StepPart part_;
+};
+
 // A weight in storage type.
 struct TestWeight {
   TestWeight(DType dtype, int rows, int cols, uint64_t seed) : bytes(BytesOf(dtype) * rows * cols) {

@@ -1,6 +1,4 @@
-#include "model/host_memory.h"
-
-#include <fmt/format.h>
+#include "base/host_memory.h"
 
 #include <cstdlib>
 #include <fstream>
@@ -8,7 +6,7 @@
 #include <optional>
 #include <sstream>
 
-namespace millrace::model {
+namespace millrace {
 namespace {
 
 // Files of /proc and /sys report length 0, so they are read as streams.
@@ -89,10 +87,4 @@ MemoryAvailable ReadMemoryAvailable(const std::string& root) {
   return available;
 }
 
-std::string BytesText(int64_t bytes) {
-  if (bytes < 1'000'000) return fmt::format("{} bytes", bytes);
-  if (bytes < 1'000'000'000) return fmt::format("{:.1f} MB", static_cast<double>(bytes) / 1e6);
-  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
-}
-
-}  // namespace millrace::model
+}  // namespace millrace

@@ -6,17 +6,14 @@
 #include <cstdint>
 #include <string>
 
-namespace millrace::model {
+namespace millrace {
 
 struct MemoryAvailable {
   int64_t bytes = 0;
-  std::string source;  // "MemAvailable" or "control group limit"
+  std::string source;  // what says so: "MemAvailable", "control group limit"
 };
 
 // `root` is "/" except in tests. INT64_MAX when nothing can be read.
 MemoryAvailable ReadMemoryAvailable(const std::string& root = "/");
 
-// "2.5 GB": powers of 1000, one digit.
-std::string BytesText(int64_t bytes);
-
-}  // namespace millrace::model
+}  // namespace millrace

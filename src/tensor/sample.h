@@ -1,0 +1,58 @@
+// From a row of logits to a token: a pure function of (logits, parameters, seed, position). There
+// is no stream of random numbers, so replay after preemption, batching and migration agree by
+// construction (architecture promise 1). The one definition for Device::Choose and for the stage's
+// sampler, which changes the logits before.
+//
+// A TokenChooser is owned and used by one thread; the functions may be called by any.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/ids.h"
+
+namespace millrace::tensor {
+
+// In this order: temperature, top-k, top-p of what it leaves, min-p, draw.
+struct ChooseSpec {
+  double temperature = 0;  // 0: the likeliest token
+  int top_k = 0;           // 0: all
+  double top_p = 1, min_p = 0;
+  uint64_t seed = 0;
+  int position = 0;  // the number of tokens before the chosen one
+};
+
+// The index of the largest logit, the smallest index on ties; nullopt when one is NaN or none is
+// above -inf.
+std::optional<TokenId> ArgMax(std::span<const float> logits);
+
+// The order of tokens from the likeliest on; ties go to the smaller id.
+struct Likelier {
+  std::span<const float> logits;
+  bool operator()(TokenId a, TokenId b) const {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  }
+};
+
+class TokenChooser {
+ public:
+  // nullopt as of ArgMax.
+  std::optional<TokenId> Choose(std::span<const float> logits, const ChooseSpec& how);
+
+ private:
+  // `top` is the largest logit.
+  TokenId Draw(std::span<const float> logits, float top, const ChooseSpec& how, double uniform);
+  TokenId DrawInVocabularyOrder(float min_weight, double uniform) const;
+  std::pair<int, double> KeepLikeliest(std::span<const float> logits, const ChooseSpec& how,
+                                       double total);
+
+  // Kept to reuse their memory.
+  std::vector<TokenId> order_;
+  std::vector<float> weights_;
+};
+
+}  // namespace millrace::tensor
