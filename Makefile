@@ -1,5 +1,5 @@
 # The commands of docs/; each works on a fresh Debian 12 and on a developer's machine alike.
-.PHONY: serve test test-fast bench format lint setup clean
+.PHONY: serve test test-fast bench bench-peers format lint setup clean
 
 MODEL ?= models/demo
 PORT ?= 8000
@@ -25,6 +25,10 @@ test-fast: $(TEST_SETUP)
 # Prints tables of ratios to this machine's roofline. docs/performance.md has the results.
 bench: $(TEST_SETUP)
 	@scripts/bench
+
+# Installs other servers into build/peers and compares them with Millrace. Needs a quiet machine.
+bench-peers: $(BINARY)
+	@python3 bench/peers/run.py --binary $(BINARY)
 
 format: $(TEST_SETUP)
 	git ls-files '*.cc' '*.h' | grep -v '^rust/' | xargs clang-format-14 -i
