@@ -24,6 +24,7 @@ struct LinearNeed {
   bool bias = false;
   bool transposed = false;       // GPT-2's Conv1D: [k, n] in the file
   bool row_parallel = false;     // tensor parallelism cuts it along k: output projections
+  bool gated = false;            // gates and what they gate (tensor::PackSpec)
   int interleaved_head_dim = 0;  // GPT-NeoX: rows are q, k, v of head 0, of head 1, ... ; 0: not
                                  // interleaved
 };

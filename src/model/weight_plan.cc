@@ -49,8 +49,8 @@ Status BuildLinear(Linear& target, const LinearNeed& need, TensorRank rank, tens
                  pieces);
   }
   const int degree = need.row_parallel ? rank.size : 1;
-  MR_ASSIGN_OR_RETURN(target.weight,
-                      device.Pack({pieces, need.transposed, need.row_parallel, degree}));
+  MR_ASSIGN_OR_RETURN(
+      target.weight, device.Pack({pieces, need.transposed, need.row_parallel, degree, need.gated}));
   if (!need.bias) return OkStatus();
   std::vector<float> bias;
   for (size_t i = 0; i < need.parts.size(); ++i) {

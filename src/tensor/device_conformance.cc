@@ -1,5 +1,6 @@
 #include "tensor/device_conformance.h"
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -240,6 +241,36 @@ TEST_P(DeviceConformance, FusedProductsAreTheirSmallCalls) {
     device().Activate(got.view().Columns(0, kN), Activation::kRelu, half.view());
     device().Activate(want_gated.view(), Activation::kRelu, want_gated.view());
     ExpectSameBits(half.Get(), want_gated.Get(), "gated in place");
+  }
+}
+
+// With panels that a device may join, and without; of one row and of many.
+TEST_P(DeviceConformance, GatedProductsAreTheirSmallCalls) {
+  constexpr int kK = 96;
+  for (const DType dtype : kStorageTypes) {
+    for (const auto& [m, n] : {std::pair{1, 64}, {3, 160}, {67, 96}, {530, 64}, {20, 40}}) {
+      TestWeight gates(dtype, n, kK, 1), gated(dtype, n, kK, 7);
+      const HostMatrix parts[] = {gates.host, gated.host};
+      auto packed = Must(device().Pack({.parts = parts, .gated = true}));
+      auto plain = Must(device().Pack({.parts = parts}));
+      auto weight = NewVector(TestRows::Random(1, kK, 2));
+      auto bias = NewVector(TestRows::Random(1, 2 * n, 4));
+      const NormSpec norm{NormKind::kRms, weight.get(), nullptr, 1e-5f};
+      const DeviceRows x(device(), TestRows::Random(m, kK, 5)), normed(device(), {m, kK}),
+          both(device(), {m, 2 * n}), got(device(), {m, n}), want(device(), {m, n});
+      for (const Vector* b : std::array<const Vector*, 2>{nullptr, bias.get()}) {
+        device().Norm(x.view(), norm, normed.view());
+        const DeviceRows other(device(), {m, 2 * n});
+        device().MatMul(normed.view(), *plain, both.view(), {b, {}});
+        device().MatMul(normed.view(), *packed, other.view(), {b, {}});
+        ExpectSameBits(other.Get(), both.Get(), "the plain product of a gated weight");
+        device().GatedActivate(both.view().Columns(0, n), both.view().Columns(n, n),
+                               Activation::kGeluTanh, want.view());
+        device().GatedMatMul(x.view(), norm, normed.view(), *packed, b, Activation::kGeluTanh,
+                             both.view(), got.view());
+        ExpectSameBits(got.Get(), want.Get(), DTypeName(dtype));
+      }
+    }
   }
 }
 

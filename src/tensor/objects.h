@@ -47,6 +47,7 @@ struct PackSpec {
   bool transposed = false;
   bool row_parallel = false;  // tensor parallelism cuts K: sum by virtual shards
   int tensor_parallel = 1;    // the parts are one of this many equal cuts of K: 1, 2, 4 or 8
+  bool gated = false;         // two parts as large: gates, and what they gate (GatedMatMul)
 };
 
 // A weight in the device's own layout and storage type (bf16/f16/f32 as given).

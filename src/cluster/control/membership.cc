@@ -37,8 +37,7 @@ Status Membership::CheckJoin(const Join& join) const {
   const auto other = std::ranges::find_if(
       workers_, [&](const auto& entry) { return entry.second.join.name != join.name; });
   const WorkerIdentity& others = other == workers_.end() ? mine : other->second.join.identity;
-  MR_RETURN_IF_ERROR(
-      Compare("numeric class", others.numeric_class, its.numeric_class, kSameBits));
+  MR_RETURN_IF_ERROR(Compare("numeric class", others.numeric_class, its.numeric_class, kSameBits));
   MR_RETURN_IF_ERROR(Compare(
       "KV layout", mine.kv_layout.empty() ? others.kv_layout : mine.kv_layout, its.kv_layout));
   if (join.name.empty()) return InvalidArgument("the worker has no name");

@@ -85,7 +85,8 @@ class GatedDecoder : public Decoder {
     plan.Add(block.mlp.gate_up,
              {.parts = {{at + "mlp.gate_proj", inner, inner}, {at + "mlp.up_proj", inner, inner}},
               .k = s.hidden_size,
-              .bias = shape_.mlp_bias});
+              .bias = shape_.mlp_bias,
+              .gated = true});
     plan.Add(block.mlp.down, {.parts = {{at + "mlp.down_proj", s.hidden_size}},
                               .k = inner,
                               .bias = shape_.mlp_bias,

@@ -115,7 +115,7 @@ void Multiply(const Piece& piece) {
   }
 }
 
-// One panel times all rows: the state of an AmxPanels call.
+// One panel times all rows.
 class Panel {
  public:
   Panel(const GemmCall& call, const uint16_t* tiles, int panel, float* scratch)
@@ -127,7 +127,8 @@ class Panel {
         unpacked_(reinterpret_cast<uint32_t*>(scratch)),
         levels_(scratch + kSegmentBlocks * kBlockWords) {}
 
-  void Run() {
+  // Returns the sums, [limb rows][32], in the scratch.
+  float* Run() {
     for (int chain = 0; chain < w_.chains(); ++chain) {
       const int start = w_.PackedStart(chain), end = w_.PackedStart(chain + 1);
       int k = start;
@@ -138,7 +139,7 @@ class Panel {
       } while (k < end);
       for (int level = 0; level < LevelOf(chain); ++level) AddLevel(level, LevelOf(chain));
     }
-    GemmFinishRows(call_, panel_, Sums(LevelOf(w_.chains() - 1), 0));
+    return Sums(LevelOf(w_.chains() - 1), 0);
   }
 
  private:
@@ -228,14 +229,26 @@ void AmxPackTile(const GemmCall& call, int i, uint16_t* tiles) {
 
 size_t AmxScratchFloats(const GemmCall& call) {
   const size_t levels = std::bit_width(static_cast<unsigned>(call.w->chains()));
-  return kSegmentBlocks * kBlockWords + levels * AmxTiles(call) * kSumFloats;
+  return (call.gate ? 2 : 1) *
+         (kSegmentBlocks * kBlockWords + levels * AmxTiles(call) * kSumFloats);
 }
 
 void AmxPanels(const GemmCall& call, const uint16_t* tiles, int panel_begin, int panel_end,
                float* scratch) {
   const TileShapes shapes = ShapesFor(std::min(kAmxTileRows, LimbRows(call)));
   const TileSession session(shapes);
-  for (int p = panel_begin; p < panel_end; ++p) Panel(call, tiles, p, scratch).Run();
+  if (!call.gate) {
+    for (int p = panel_begin; p < panel_end; ++p) {
+      GemmFinishRows(call, p, Panel(call, tiles, p, scratch).Run());
+    }
+    return;
+  }
+  float* const other = scratch + AmxScratchFloats(call) / 2;
+  for (int p = panel_begin; p < panel_end; p += 2) {
+    float* gate = Panel(call, tiles, p, scratch).Run();
+    float* up = Panel(call, tiles, p + 1, other).Run();
+    GemmFinishGatedRows(call, p / 2, gate, up);
+  }
 }
 
 }  // namespace millrace::tensor

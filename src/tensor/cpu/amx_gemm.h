@@ -23,7 +23,7 @@ void AmxPackTile(const GemmCall& call, int i, uint16_t* tiles);
 
 // Floats of scratch that AmxPanels needs.
 size_t AmxScratchFloats(const GemmCall& call);
-// Computes panels [panel_begin, panel_end) of all rows from `tiles`.
+// Computes panels [panel_begin, panel_end) of all rows from `tiles`; with gates, pairs of them.
 void AmxPanels(const GemmCall& call, const uint16_t* tiles, int panel_begin, int panel_end,
                float* scratch);
 

@@ -104,12 +104,35 @@ TEST_F(AmxTest, SpecialNumbersPassThroughTiles) {
   }
 }
 
+TEST_F(AmxTest, GatedProductsOnTilesHaveTheSameBits) {
+  for (const char* activations : {"bf16", "bf16x2"}) {
+    ASSERT_TRUE(SetCpuActivations(activations).ok());
+    for (const int m : {1, 40}) {
+      constexpr int kN = 96, kK = 420;
+      TestWeight w(DType::kBF16, 2 * kN, kK, 9);
+      TestRows x = TestRows::Random(m, kK, 1), y(m, kN), want(m, kN);
+      const auto multiply = [&](TestRows& to) {
+        auto device = MakeCpu(2);
+        auto packed = Must(device->Pack({.parts = {&w.host, 1}, .gated = true}));
+        auto weight = Must(device->NewVector(TestRows::Random(1, kK, 2).Copy(0)));
+        auto bias = Must(device->NewVector(TestRows::Random(1, 2 * kN, 3).Copy(0)));
+        TestRows normed(m, kK), both(m, 2 * kN);
+        device->GatedMatMul(x.view(), {.weight = weight.get()}, normed.view(), *packed, bias.get(),
+                            Activation::kSilu, both.view(), to.view());
+      };
+      multiply(y);
+      WithoutTiles([&] { multiply(want); });
+      EXPECT_TRUE(SameBits(y.row(0), want.row(0), want.numbers.size())) << activations << ", " << m;
+    }
+  }
+}
+
 // A prompt in two chunks and a token, over blocks of garbage that only the tokens replace.
 TEST_F(AmxTest, AttentionOnTilesGivesTheBitsOfMultiplyAdds) {
-  for (const auto& [heads, kv_heads, dim] :
-       {std::array{2, 2, 64}, {8, 2, 40}, {3, 1, 7}, {2, 1, 80}}) {
+  for (const auto& shape : {std::array{2, 2, 64}, {8, 2, 40}, {3, 1, 7}, {2, 1, 80}}) {
+    const int heads = shape[0], kv_heads = shape[1], dim = shape[2];
     for (int window : {0, 70}) {
-      constexpr int kLength = 330, kCut = 37;
+      constexpr int kLength = 330;
       TestRows q = TestRows::Random(kLength, heads * dim, 1), out(kLength, heads * dim),
                want(kLength, heads * dim);
       TestRows k = TestRows::Random(kLength, kv_heads * dim, 2);
@@ -129,7 +152,7 @@ TEST_F(AmxTest, AttentionOnTilesGivesTheBitsOfMultiplyAdds) {
         const TestStep fill(*device, *pool, {&all, 1});
         device->WriteKv(fill.all(), 0, garbage.view(), garbage.view());
         for (const auto& [start, end] :
-             {std::pair{0, kCut}, {kCut, kLength - 1}, {kLength - 1, kLength}}) {
+             {std::pair{0, 37}, {37, kLength - 1}, {kLength - 1, kLength}}) {
           const int rows = end - start;
           const AttentionSpan span{0, rows, start, blocks};
           const TestStep step(*device, *pool, {&span, 1});

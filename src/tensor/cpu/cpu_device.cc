@@ -72,7 +72,18 @@ class CpuDevice : public Device {
     return std::unique_ptr<KvPool>(std::move(pool));
   }
 
-  void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) override;
+  void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) override {
+    MatMulPasses(x, w, y, extras, std::nullopt);
+  }
+  // A gate meets what it gates before either is written.
+  void GatedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
+                   const Vector* bias, Activation f, Rows both, Rows y) override {
+    if (!static_cast<const CpuPackedMatrix&>(w).alternates()) {
+      return Device::GatedMatMul(x, norm, normed, w, bias, f, both, y);
+    }
+    Norm(x, norm, normed);
+    MatMulPasses(normed, w, y, {.bias = bias, .residual = {}}, f);
+  }
 
   void FinishProduct(Rows x, Rows y, const MatMulExtras& extras) override {
     CheckSameShape(x, y);
@@ -282,7 +293,14 @@ class CpuDevice : public Device {
     }
   }
 
+  void MatMulPasses(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras,
+                    std::optional<Activation> gate);
   void MatMulPass(const GemmCall& call);
+  // Panels that a thread takes at a time.
+  int PanelGroup(const GemmCall& call) const {
+    const int group = std::clamp(call.w->panels() / (4 * pool_.threads()), 1, kGemmGroupPanels);
+    return call.gate ? std::max(2, group / 2 * 2) : group;
+  }
   void MatMulOnTiles(const GemmCall& call);
 
   // task(head, offset of its keys in the dense bytes, offset of its values).
@@ -314,8 +332,9 @@ void CpuDevice::BeginStep(const Step& step) {
   step_ = step;
 }
 
-void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) {
-  MR_CHECK(x.rows == y.rows && x.cols == w.k() && y.cols == w.n())
+void CpuDevice::MatMulPasses(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras,
+                             std::optional<Activation> gate) {
+  MR_CHECK(x.rows == y.rows && x.cols == w.k() && (gate ? 2 : 1) * y.cols == w.n())
       << "[" << x.rows << ", " << x.cols << "] times [" << w.n() << ", " << w.k() << "] into ["
       << y.rows << ", " << y.cols << "]";
   CheckF32(x, y);
@@ -324,7 +343,8 @@ void CpuDevice::MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras
     const int count = std::min(kGemmPassRows, x.rows - first);
     GemmCall call{.x = x.Slice(first, count),
                   .w = static_cast<const CpuPackedMatrix*>(&w),
-                  .y = y.Slice(first, count)};
+                  .y = y.Slice(first, count),
+                  .gate = gate};
     if (extras.bias != nullptr) call.bias = DataOf(*extras.bias, w.n());
     if (extras.residual.data != nullptr) call.residual = extras.residual.Slice(first, count);
     MatMulPass(call);
@@ -349,7 +369,7 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
   }
   scratch_.ReservePerThread(GemmScratchFloats());
   const int panels = w.panels();
-  const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
+  const int group = PanelGroup(call);
   const int groups = (panels + group - 1) / group;
   // A strip of x that stays in L2 while all panels are read, unless it would be too thin.
   const int strip_tiles =
@@ -373,7 +393,7 @@ void CpuDevice::MatMulOnTiles(const GemmCall& call) {
   });
   scratch_.ReservePerThread(AmxScratchFloats(call));
   const int panels = call.w->panels();
-  const int group = std::clamp(panels / (4 * pool_.threads()), 1, kGemmGroupPanels);
+  const int group = PanelGroup(call);
   pool_.ParallelFor(panels, group, [&](int begin, int end, int thread) {
     AmxPanels(call, tiles, begin, end, scratch_.OfThread(thread));
   });

@@ -144,26 +144,14 @@ void Rope(Rows x, int head_dim, const int32_t* positions, const RopeAngles& tabl
   }
 }
 
-// Calls visitor(f) with f the activation as a function of vectors.
-template <typename Visitor>
-HWY_INLINE void WithActivation(Activation activation, Visitor visitor) {
-  const DF d;
-  switch (activation) {
-    case Activation::kRelu: return visitor([=](VF v) { return hn::Max(v, hn::Zero(d)); });
-    case Activation::kGelu: return visitor([=](VF v) { return Gelu(d, v); });
-    case Activation::kGeluTanh: return visitor([=](VF v) { return GeluTanh(d, v); });
-    case Activation::kSilu: return visitor([=](VF v) { return Silu(d, v); });
-  }
-}
-
 void Activate(Rows x, Activation activation, Rows y) {
-  WithActivation(activation, [&](auto f) {
+  WithActivation(DF(), activation, [&](auto f) {
     for (int r = 0; r < x.rows; ++r) Map(x.cols, f, MutableRow(y, r), Row(x, r));
   });
 }
 
 void GatedActivate(Rows gate, Rows up, Activation activation, Rows y) {
-  WithActivation(activation, [&](auto f) {
+  WithActivation(DF(), activation, [&](auto f) {
     const auto gated = [&](VF g, VF u) { return hn::Mul(f(g), u); };
     for (int r = 0; r < gate.rows; ++r) {
       Map(gate.cols, gated, MutableRow(y, r), Row(gate, r), Row(up, r));

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "tensor/cpu/finish-inl.h"
 #include "tensor/cpu/multiply-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,49 +27,6 @@ constexpr size_t kFetchBytes = 8192;
 
 constexpr size_t kWideFloats = size_t{kSegment} * kPanelWidth;
 constexpr size_t kLevelFloats = size_t{kGemmGroupPanels} * kGemmStripRows * kPanelWidth;
-
-// into += from, `count` floats, a multiple of 32.
-void AddTile(const float* from, float* into, size_t count) {
-  const DF d;
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
-    hn::StoreU(hn::Add(hn::LoadU(d, from + i), hn::LoadU(d, into + i)), d, into + i);
-  }
-}
-
-// Writes one row's 32 sums of a panel to y: bias first, then the residual.
-void FinishRow(const GemmCall& call, int row, int panel, const float* sums) {
-  const DF d;
-  const size_t column = size_t{kPanelWidth} * panel;
-  const size_t count = std::min<size_t>(kPanelWidth, call.y.cols - column);
-  float* y = static_cast<float*>(call.y.data) + static_cast<size_t>(row) * call.y.stride + column;
-  const float* residual = nullptr;
-  if (call.residual.data != nullptr) {
-    residual = static_cast<const float*>(call.residual.data) +
-               static_cast<size_t>(row) * call.residual.stride + column;
-  }
-  HWY_ALIGN float edge_in[kPanelWidth], edge_out[kPanelWidth];
-  const bool edge = count < kPanelWidth;
-  if (edge && residual != nullptr) {
-    std::fill(std::copy_n(residual, count, edge_in), edge_in + kPanelWidth, 0.0f);
-    residual = edge_in;
-  }
-  float* to = edge ? edge_out : y;
-  for (size_t j = 0; j < kPanelWidth; j += hn::Lanes(d)) {
-    VF sum = hn::LoadU(d, sums + j);
-    if (call.bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, call.bias + column + j));
-    if (residual != nullptr) sum = hn::Add(sum, hn::LoadU(d, residual + j));
-    hn::StoreU(sum, d, to + j);
-  }
-  if (edge) std::copy_n(edge_out, count, y);
-}
-
-// The same for rows [first, first + count) of x, from the sums of their limbs.
-void FinishRows(const GemmCall& call, int first, int count, int panel, float* sums) {
-  for (int r = first; r < first + count; ++r, sums += call.limbs * kPack) {
-    if (call.limbs == 2) AddTile(sums + kPack, sums, kPack);
-    FinishRow(call, r, panel, sums);
-  }
-}
 
 static_assert(kTileRows % 2 == 0);  // a row's limbs are in one tile
 int Tiles(int rows, int limbs) { return (rows * limbs + kTileRows - 1) / kTileRows; }
@@ -186,8 +144,8 @@ class Group {
                 .ahead_step = Packs::kBytes});
         AddFinishedLevels(chain, p, tile_begin_);
       }
-      Finish(p, tile_begin_);
     }
+    for (int p = 0; p < panels_; ++p) Finish(p, tile_begin_);
   }
 
   // Several tiles: the first widens each segment of a panel for the others to read.
@@ -251,8 +209,14 @@ class Group {
   }
 
   void Finish(int p, int tile) {
-    FinishRows(call_, PartStart(call_.x.rows, tiles_, tile), Height(tile) / call_.limbs,
-               panel_begin_ + p, Sums(LevelOf(w_.chains() - 1), p, tile));
+    const int first = PartStart(call_.x.rows, tiles_, tile), count = Height(tile) / call_.limbs;
+    const int level = LevelOf(w_.chains() - 1);
+    if (!call_.gate) {
+      FinishRows(call_, first, count, panel_begin_ + p, Sums(level, p, tile));
+    } else if (p % 2 == 1) {
+      FinishGatedRows(call_, first, count, (panel_begin_ + p) / 2, Sums(level, p - 1, tile),
+                      Sums(level, p, tile));
+    }
   }
 
   // The tile's first row, of limbs.
@@ -296,6 +260,10 @@ void FinishPanel(const GemmCall& call, int panel, float* sums) {
   FinishRows(call, 0, call.x.rows, panel, sums);
 }
 
+void FinishGatedPanel(const GemmCall& call, int panel, float* gate, float* up) {
+  FinishGatedRows(call, 0, call.x.rows, panel, gate, up);
+}
+
 void UnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units) {
   MR_CHECK(kReadsShort && w.format() == PanelFormat::kShortBF16);
   const DF d;
@@ -328,6 +296,7 @@ HWY_EXPORT(Tiles);
 HWY_EXPORT(Repack);
 HWY_EXPORT(Panels);
 HWY_EXPORT(FinishPanel);
+HWY_EXPORT(FinishGatedPanel);
 HWY_EXPORT(UnpackUnits);
 HWY_EXPORT(ReadsShort);
 HWY_EXPORT(ScratchFloats);
@@ -340,6 +309,10 @@ void RepackTile(const GemmCall& call, int i, float* tiles) {
 
 void GemmFinishRows(const GemmCall& call, int panel, float* sums) {
   HWY_DYNAMIC_DISPATCH(FinishPanel)(call, panel, sums);
+}
+
+void GemmFinishGatedRows(const GemmCall& call, int panel, float* gate, float* up) {
+  HWY_DYNAMIC_DISPATCH(FinishGatedPanel)(call, panel, gate, up);
 }
 
 void GemmUnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units) {

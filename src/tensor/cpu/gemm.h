@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 
 #include "tensor/cpu/packed_matrix.h"
 #include "tensor/device.h"
@@ -31,6 +32,8 @@ struct GemmCall {
   const float* bias = nullptr;   // null: none
   Rows residual;                 // data == nullptr: none
   const float* tiles = nullptr;  // x in the layout of RepackTile
+  // Set: y = f(gates) * what they gate, half as many columns. The weight alternates; no residual.
+  std::optional<Activation> gate;
 };
 
 // x is cut into this many register tiles, of nearly equal height; tile i starts at row
@@ -48,13 +51,15 @@ bool GemmReadsShortBF16();
 size_t GemmScratchFloats();
 
 // Computes tiles [tile_begin, tile_end), at most kGemmStripRows rows of them, of panels
-// [panel_begin, panel_end), at most kGemmGroupPanels.
+// [panel_begin, panel_end), at most kGemmGroupPanels; with gates, pairs of them.
 void GemmPanels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
                 float* scratch);
 
 // The end of a product on other hardware. `sums`: [limbs * rows of x][32] of a panel, which become
 // y.
 void GemmFinishRows(const GemmCall& call, int panel, float* sums);
+// The same from the sums of a panel of gates and of what they gate.
+void GemmFinishGatedRows(const GemmCall& call, int panel, float* gate, float* up);
 // The units of a panel's blocks in [k_begin, k_end) as plain bf16. REQUIRES: the format is
 // kShortBF16.
 void GemmUnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units);

@@ -8,6 +8,8 @@
 
 #include <hwy/highway.h>
 
+#include "tensor/device.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace millrace::tensor {
 namespace HWY_NAMESPACE {
@@ -95,6 +97,18 @@ HWY_INLINE V Gelu(D d, V x) {
   const V tail = hn::Mul(hn::Mul(hn::Mul(p, t), Exp(d, hn::Neg(hn::Mul(z, z)))), hn::Set(d, 0.5f));
   const V phi = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), tail, hn::Sub(one, tail));
   return hn::Mul(x, phi);
+}
+
+// Calls visitor(f) with f the activation as a function of vectors.
+template <class D, typename Visitor>
+HWY_INLINE void WithActivation(D d, Activation activation, Visitor visitor) {
+  using V = hn::Vec<D>;
+  switch (activation) {
+    case Activation::kRelu: return visitor([=](V v) { return hn::Max(v, hn::Zero(d)); });
+    case Activation::kGelu: return visitor([=](V v) { return Gelu(d, v); });
+    case Activation::kGeluTanh: return visitor([=](V v) { return GeluTanh(d, v); });
+    case Activation::kSilu: return visitor([=](V v) { return Silu(d, v); });
+  }
 }
 
 }  // namespace HWY_NAMESPACE

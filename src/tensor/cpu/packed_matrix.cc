@@ -33,13 +33,13 @@ Source<T> FindSource(const PackSpec& spec, int output) {
   return {};
 }
 
-// The outputs of panel `i`; lanes beyond the last output read zeros, with step 0.
+// The outputs of a panel; lanes beyond the last output read zeros, with step 0.
 template <typename T>
-std::array<Source<T>, kPanelWidth> SourcesOf(const PackSpec& spec, int n, int i) {
+std::array<Source<T>, kPanelWidth> SourcesOf(const PackSpec& spec, int n, int first) {
   static constexpr T kZero = 0;
   std::array<Source<T>, kPanelWidth> sources;
   for (int j = 0; j < kPanelWidth; ++j) {
-    const int output = i * kPanelWidth + j;
+    const int output = first + j;
     sources[j] = output < n ? FindSource<T>(spec, output) : Source<T>{&kZero, 0};
   }
   return sources;
@@ -121,6 +121,7 @@ Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& s
   for (const HostMatrix& part : spec.parts) matrix->n_ += spec.transposed ? part.cols : part.rows;
   matrix->format_ = FormatOf(first.dtype);
   matrix->chains_ = spec.row_parallel ? kVirtualShards / spec.tensor_parallel : 1;
+  matrix->alternates_ = spec.gated && matrix->n_ % (2 * kPanelWidth) == 0;
   matrix->SetPackedStarts();
   if (matrix->CanBeShort() && matrix->IsWorthShortening(spec)) {
     matrix->format_ = PanelFormat::kShortBF16;
@@ -150,7 +151,7 @@ void CpuPackedMatrix::PackPanel(const PackSpec& spec, int i, void* panel) const 
 
 template <typename T>
 void CpuPackedMatrix::PackPlainPanel(const PackSpec& spec, int i, T* panel) const {
-  const auto sources = SourcesOf<T>(spec, n_, i);
+  const auto sources = SourcesOf<T>(spec, n_, FirstOutput(i));
   ForPieces(spec, 0, k_, [&](int begin, int end) {
     for (int j = 0; j < kPanelWidth; ++j) {
       T* to = panel + static_cast<size_t>(begin) * kPanelWidth + j;
@@ -162,7 +163,7 @@ void CpuPackedMatrix::PackPlainPanel(const PackSpec& spec, int i, T* panel) cons
 }
 
 void CpuPackedMatrix::PackBlockPanel(const PackSpec& spec, int i, uint32_t* panel) const {
-  const auto sources = SourcesOf<uint16_t>(spec, n_, i);
+  const auto sources = SourcesOf<uint16_t>(spec, n_, FirstOutput(i));
   for (int chain = 0; chain < chains_; ++chain) {
     const int start = ChainStart(chain), stop = ChainStart(chain + 1);
     uint32_t* to = panel + static_cast<size_t>(PackedStart(chain)) * kUnitLanes;

@@ -2,6 +2,8 @@
 //
 // Outputs are grouped in panels of 32, so that they lie in vector lanes, and a product with one row
 // reads a panel front to back. The last panel is padded with zeros.
+// Where a weight has gates and what they gate, panels of the two alternate, so that a product meets
+// both at once.
 //
 //   f32, f16   [k][32]: an output is one chain of fused multiply-adds over k.
 //   bf16       [k / 32][2 units][16 pairs of k][16 outputs] words, the even k in the lower half of
@@ -49,6 +51,12 @@ class CpuPackedMatrix : public PackedMatrix {
 
   PanelFormat format() const { return format_; }
   int panels() const { return (n_ + kPanelWidth - 1) / kPanelWidth; }
+  // Whether panel 2 i has gates and panel 2 i + 1 what they gate. Else panels are in order.
+  bool alternates() const { return alternates_; }
+  // The first output of panel `i`.
+  int FirstOutput(int i) const {
+    return kPanelWidth * (alternates_ ? i % 2 * (panels() / 2) + i / 2 : i);
+  }
   size_t panel_bytes() const;
   const uint8_t* panel(int i) const {
     return static_cast<const uint8_t*>(memory_.data) + i * panel_bytes();
@@ -90,6 +98,7 @@ class CpuPackedMatrix : public PackedMatrix {
   Status KeepAsides(std::span<const PanelAsides> asides, MemoryArena& arena);
 
   int n_ = 0, k_ = 0, chains_ = 1;
+  bool alternates_ = false;
   std::array<int, kVirtualShards + 1> packed_starts_ = {};
   PanelFormat format_ = PanelFormat::kF32;
   MemoryArena::Piece memory_;
