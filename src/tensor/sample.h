@@ -6,6 +6,7 @@
 // A TokenChooser is owned and used by one thread; the functions may be called by any.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,13 +47,19 @@ class TokenChooser {
  private:
   // `top` is the largest logit.
   TokenId Draw(std::span<const float> logits, float top, const ChooseSpec& how, double uniform);
-  TokenId DrawInVocabularyOrder(float min_weight, double uniform) const;
-  std::pair<int, double> KeepLikeliest(std::span<const float> logits, const ChooseSpec& how,
-                                       double total);
+  TokenId DrawInVocabularyOrder(float min_weight, double uniform);
+  std::pair<int, double> KeepLikeliest(std::span<const float> logits, const ChooseSpec& how);
+  int Gather(float least);
+  // The weights of a run that starts at token `first`.
+  static constexpr size_t kRun = 256;
+  std::span<const float> Run(size_t first) const {
+    return std::span(weights_).subspan(first, std::min(kRun, weights_.size() - first));
+  }
 
   // Kept to reuse their memory.
   std::vector<TokenId> order_;
   std::vector<float> weights_;
+  std::vector<double> sums_;  // of runs
 };
 
 }  // namespace millrace::tensor
