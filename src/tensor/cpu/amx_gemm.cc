@@ -119,8 +119,7 @@ void Multiply(const Piece& piece) {
 class Panel {
  public:
   Panel(const GemmCall& call, const uint16_t* tiles, int panel, float* scratch)
-      : call_(call),
-        w_(*call.w),
+      : w_(*call.w),
         tiles_(AmxTiles(call)),
         panel_(panel),
         x_(tiles),
@@ -192,7 +191,6 @@ class Panel {
     return levels_ + (static_cast<size_t>(level) * tiles_ + tile) * kSumFloats;
   }
 
-  const GemmCall& call_;
   const CpuPackedMatrix& w_;
   const int tiles_, panel_;
   const uint16_t* const x_;

@@ -63,7 +63,7 @@ template <Way way, class Stored>
 int MoveKeySquares(int head_dim, typename Stored::T* run, std::byte* dense) {
   using Lane = KeyLane<Stored>;
   constexpr size_t kSide = 16 / sizeof(Lane);
-  constexpr int kPerLane = sizeof(Lane) / sizeof(typename Stored::T);
+  constexpr int kPerLane = sizeof(Lane) / BytesOf(Stored::kDType);
   const size_t row_bytes = sizeof(typename Stored::T) * head_dim;
   if (row_bytes % sizeof(Lane) != 0) return 0;  // rows are not aligned to units
   const size_t row = row_bytes / sizeof(Lane), columns = row / kSide * kSide;
