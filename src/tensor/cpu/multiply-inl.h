@@ -139,7 +139,8 @@ void MultiplyInBlocks(const KernelArgs& args) {
   for (int k = 0; k < args.k; k += kBlockK, carry = args.out) {
     const float* a = args.a + static_cast<size_t>(k) * R;
     for (size_t half = 0; half < kPack; half += kHalfPack) {
-      float* wide = args.wide + k * kPack + half * kBlockK;
+      float* wide = nullptr;
+      if constexpr (kMode == Mode::kWiden) wide = args.wide + k * kPack + half * kBlockK;
       Pairs next = b;
       for (size_t j = 0; j < kHalfPack; j += hn::Lanes(d)) {
         next = b;
