@@ -1,6 +1,7 @@
 // Decision 0017: every x86 with fused multiply-add computes the bits of the scalar reference.
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <numeric>
 
 #include "tensor/cpu/amx_emulator.h"
@@ -8,6 +9,7 @@
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/elementwise.h"
 #include "tensor/cpu/flush.h"
+#include "tensor/cpu/gemm.h"
 #include "tensor/cpu/gemm_ref.h"
 #include "tensor/cpu/test_util.h"
 
@@ -187,6 +189,15 @@ TEST(BitsTest, ClassIsTheDefinitionNotTheInstructionSet) {
   EXPECT_FALSE(SetCpuActivations("f32").ok());
   EXPECT_FALSE(LimitCpuFeatures("avx").ok());
   EXPECT_EQ(LimitCpuFeatures("avx").message(), "must be avx2, avx512 or amx, got 'avx'");
+}
+
+// A limit lasts when somebody asks for the name; only AVX-512 reads short weights.
+TEST(CpuFeaturesDeathTest, ALimitHolds) {
+  const auto limited = [] {
+    if (!LimitCpuFeatures("avx2").ok()) return 0;  // this processor has none
+    return CpuName(1) == "cpu avx2 x1" && !GemmReadsShortBF16() ? 0 : 1;
+  };
+  EXPECT_EXIT(std::exit(limited()), testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

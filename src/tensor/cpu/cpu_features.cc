@@ -27,7 +27,10 @@ std::atomic<bool> may_use_amx{true};
 
 // Of the targets that were compiled and that the processor has, the best: the lowest bit.
 int64_t BestTarget() {
-  const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  const int64_t supported = hwy::SupportedTargets();
+  // Asking makes Highway choose from all that the processor has, whatever the limit.
+  hwy::GetChosenTarget().Update(supported);
+  const int64_t targets = supported & HWY_TARGETS;
   return targets & -targets;
 }
 
