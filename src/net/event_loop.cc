@@ -79,6 +79,11 @@ void EventLoop::Unwatch(int fd) {
   MR_CHECK(epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0) << "errno " << errno;
 }
 
+void EventLoop::UnwatchClosed(int fd) {
+  const bool removed = epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr) == 0;
+  MR_CHECK(removed || errno == EBADF || errno == ENOENT) << "errno " << errno;
+}
+
 EventLoop::Timer EventLoop::At(Time when, Task task) {
   const Timer timer(when, timers_made_++);
   timers_.emplace(timer, std::move(task));

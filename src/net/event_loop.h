@@ -43,6 +43,8 @@ class EventLoop {
   void Watch(int fd, uint32_t events, EventHandler* handler);
   void Change(int fd, uint32_t events, EventHandler* handler);
   void Unwatch(int fd);
+  // The same where the descriptor may be closed already, which ends the watch too.
+  void UnwatchClosed(int fd);
 
   // The loop's thread.
   Timer At(Time when, Task task);

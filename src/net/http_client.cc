@@ -264,7 +264,7 @@ int HttpClient::Hub::OnSocket(CURL*, curl_socket_t fd, int what, void* self, voi
   auto* socket = static_cast<Socket*>(known);
   if (what == CURL_POLL_REMOVE) {
     if (socket == nullptr) return 0;
-    hub.loop.Unwatch(fd);
+    hub.loop.UnwatchClosed(fd);  // libcurl closes a socket that was still connecting first
     hub.loop.Post([done = std::shared_ptr<Socket>(socket)] {});
     return 0;
   }
