@@ -20,6 +20,10 @@ struct alignas(64) TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64);
 
+// Call it between stores and the tile loads that read them: GCC 12's intrinsic does not say that it
+// reads memory, so the compiler might store later.
+inline void StoresBeforeTileLoads() { __asm__ volatile("" ::: "memory"); }
+
 // While one lives, its thread has these tiles. Afterwards the system need not save 8 KiB of them
 // whenever it switches threads.
 class TileSession {

@@ -62,6 +62,7 @@ void AmxPackQuery(const float* from, int head_dim, int i, uint16_t* q) {
 void AmxScore(const uint16_t* q, int head_dim, const uint16_t* const* runs, int first, int end,
               float scale, float* scores) {
   constexpr int kStride = kKeys * sizeof(float);
+  StoresBeforeTileLoads();
   const int whole = head_dim / kBlockK;
   const bool rest = head_dim % kBlockK != 0;
   for (int run = first; run < end; run += 2) {
@@ -126,6 +127,7 @@ void AmxWeigh(const float* weights, const uint16_t* values, int begin, int end, 
           _mm512_maskz_cvtepi32_epi16(kAll, _mm512_maskz_srli_epi32(kAll, bits, 16)));
     }
   }
+  StoresBeforeTileLoads();
   const int stride = value_dim * static_cast<int>(sizeof(float));
   for (int column = 0; column < value_dim; column += 2 * static_cast<int>(kUnitLanes)) {
     const uint16_t* group =

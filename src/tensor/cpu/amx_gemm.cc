@@ -77,6 +77,7 @@ struct Piece {
 
 template <bool kTwo>
 void Multiply(const Piece& piece) {
+  StoresBeforeTileLoads();
   if (piece.first) {
     _tile_zero(0);
     _tile_zero(1);
