@@ -17,6 +17,7 @@
 #include "base/rng.h"
 #include "bench/machine.h"
 #include "tensor/cpu/cpu_device.h"
+#include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/float16.h"
 
 namespace millrace::bench {
@@ -251,7 +252,13 @@ int Main(int argc, char** argv) {
   app.add_option("--only", options.only, "only kernels whose name has this in it");
   bool cpu_time = false;
   app.add_flag("--cpu-time", cpu_time, "one thread by its CPU time: for a busy machine");
+  std::string features;
+  app.add_option("--cpu-features", features, "instruction set: amx, avx512 or avx2");
   CLI11_PARSE(app, argc, argv);
+  if (!features.empty()) {
+    const Status limited = tensor::LimitCpuFeatures(features);
+    MR_CHECK(limited.ok()) << limited.message();
+  }
   if (cpu_time) {
     options.clock = Clock::kCallerCpu;
     options.threads = {1};

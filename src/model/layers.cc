@@ -16,14 +16,16 @@ Rows Attention::Attend(Pass& pass, const Input& x) const {
   }
   if (rotary) store.rope = pass.rope;
   device.StoreQkv(pass.at, pass.layer, store, all);
-  Rows attended = pass.Normed(store.q_columns());
+  Rows attended = pass.Normed(store.q_columns(), out.weight->input());
   device.Attend(pass.at, pass.layer, spec, all.Columns(0, store.q_columns()), attended);
   return attended;
 }
 
 void GatedMlp::Run(Pass& pass, const Norm& norm, Rows x, Rows normed, Rows y, Rows residual) const {
   Rows both = pass.work.mlp->View(x.rows, 2 * columns);
-  Rows inner = both.Columns(0, columns);
+  const DType type = down.weight->input();
+  Rows inner =
+      type == DType::kF32 ? both.Columns(0, columns) : pass.work.mlp->View(x.rows, columns, type);
   pass.device.GatedMatMul(x, norm.spec(), normed, *gate_up.weight, gate_up.bias.get(), activation,
                           both, inner);
   down.Run(pass.device, inner, y, residual);

@@ -37,7 +37,9 @@ struct Pass {
   tensor::Rows hidden;            // [rows, hidden_size]
 
   int rows() const { return at.count; }
-  tensor::Rows Normed(int cols) const { return work.normed->View(rows(), cols); }
+  tensor::Rows Normed(int cols, DType type = DType::kF32) const {
+    return work.normed->View(rows(), cols, type);
+  }
 };
 
 using tensor::NormKind;

@@ -95,7 +95,7 @@ class Device {
   virtual void NormedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
                             Rows y, const MatMulExtras& extras = {});
   // y = f(gate) * up, with gate and up the halves of norm(x) W^T + bias, for which there is room in
-  // `both`. y may be a part of it.
+  // `both`. y may begin where `both` does. Its type: f32, or the input of a weight of this device.
   virtual void GatedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
                            const Vector* bias, Activation f, Rows both, Rows y);
   // y[i] = x[i] + bias + residual[i]: the end of a MatMul, for sums that are first added over
@@ -122,7 +122,7 @@ class Device {
   // All from the product to attention: head norms and rotation of q and k in place, WriteKv.
   virtual void StoreQkv(RowRange at, int layer, const QkvSpec& spec, Rows qkv);
   // Attends over what is stored: one fused call for a mixed batch (Orca section 4.2).
-  // q, out: [rows, heads * head_dim].
+  // q, out: [rows, heads * head_dim]. The type of `out`: as in GatedMatMul.
   virtual void Attend(RowRange at, int layer, const AttentionSpec& spec, Rows q, Rows out) = 0;
   // y[i] = x[outputs[first + i]], with x the step's rows.
   virtual void GatherOutputs(Rows x, int first, Rows y) = 0;

@@ -57,6 +57,9 @@ class PackedMatrix {
   virtual int n() const = 0;
   virtual int k() const = 0;
   virtual size_t bytes() const = 0;
+  // A product reads f32 rows, and rows of this type if that is how it rounds f32: they move fewer
+  // bytes and give the same bits.
+  virtual DType input() const { return DType::kF32; }
 };
 
 // A vector of f32 parameters (norm weight, bias) in device memory.

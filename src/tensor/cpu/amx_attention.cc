@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tensor/cpu/float16.h"
+#include "tensor/cpu/amx_rows.h"
 #include "tensor/cpu/kv_pool.h"
 #include "tensor/cpu/panel.h"
 
@@ -53,9 +53,10 @@ TileShapes AmxAttentionShapes(int head_dim) {
 }
 
 void AmxPackQuery(const float* from, int head_dim, int i, uint16_t* q) {
-  for (int dim = 0; dim < AmxBlockDims(head_dim); ++dim) {
-    q[dim / kBlockK * kTileNumbers + static_cast<size_t>(i) * kBlockK + dim % kBlockK] =
-        dim < head_dim ? BF16FromFloat(from[dim]) : uint16_t{0};
+  for (int dim = 0; dim < AmxBlockDims(head_dim); dim += kKeyRun) {
+    AmxPackNumbers(
+        from + dim, head_dim - dim, 0,
+        q + dim / kBlockK * kTileNumbers + static_cast<size_t>(i) * kBlockK + dim % kBlockK);
   }
 }
 

@@ -7,24 +7,30 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <optional>
 
 #include "tensor/cpu/amx.h"
 #include "tensor/cpu/panel.h"
+#include "tensor/cpu/short_blocks-inl.h"
 
 // Not by options of the compiler, which would reach functions of headers that other files share.
 HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,fma")
 namespace millrace::tensor {
 namespace {
 
-constexpr size_t kTileNumbers = size_t{kAmxTileRows} * kBlockK;  // of a tile of x
-constexpr size_t kBlockWords = 2 * kUnitWords;                   // of a panel
-// Blocks whose weights stay in L1 while all rows pass over them.
-constexpr int kSegmentBlocks = 12;
+constexpr size_t kBlockWords = 2 * kUnitWords;  // of a panel
+// Rows that stay in L2 anyway. Panels of more are taken in groups: a segment of rows stays there
+// while all of the group pass, with the group's sums.
+constexpr size_t kRowsInL2 = size_t{1} << 20, kSumsInL2 = size_t{1} << 20;
+constexpr int kMaxGroupPanels = 8;
+// Pairs of tiles that share the prefetching of what comes next.
+constexpr int kFetchers = 8;
 constexpr size_t kSumFloats = size_t{kAmxTileRows} * kPanelWidth;  // of a tile of rows
 constexpr int kSumStride = kPanelWidth * sizeof(float);
 constexpr int kUnitStride = kUnitLanes * sizeof(uint32_t), kTileStride = kBlockK * sizeof(uint16_t);
 // How far ahead a panel that is read once is prefetched.
-constexpr size_t kFetchBytes = 8192;
+constexpr size_t kFetchBytes = kShortFetchBytes;
 
 int LimbRows(const GemmCall& call) { return call.limbs * call.x.rows; }
 
@@ -38,36 +44,14 @@ TileShapes ShapesFor(int rows) {
   return shapes;
 }
 
-// Forms with a mask, because GCC 12 warns of the others.
-constexpr __mmask16 kAll = 0xffff;
-
-// The bf16 nearest to each number, in the upper half of each word.
-__m512i Rounded(__m512 x) {
-  const __m512i bits = _mm512_castps_si512(x);
-  const __m512i odd =
-      _mm512_and_si512(_mm512_maskz_srli_epi32(kAll, bits, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
-  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-  return _mm512_and_si512(_mm512_mask_mov_epi32(rounded, is_nan, quiet),
-                          _mm512_set1_epi32(static_cast<int>(0xffff0000)));
-}
-
-// 16 numbers of a row, `count` of them inside a block, as limb `limb`.
-void PackNumbers(const float* from, int count, int limb, uint16_t* to) {
-  const auto inside = static_cast<__mmask16>((1u << std::clamp(count, 0, 16)) - 1);
-  const __m512 x = _mm512_maskz_loadu_ps(inside, from);
-  __m512i rounded = Rounded(x);
-  if (limb == 1) rounded = Rounded(_mm512_sub_ps(x, _mm512_castsi512_ps(rounded)));
-  _mm256_storeu_si256(
-      reinterpret_cast<__m256i*>(to),
-      _mm512_maskz_cvtepi32_epi16(kAll, _mm512_maskz_srli_epi32(kAll, rounded, 16)));
-}
+// Where units come from: they are there; they are unpacked, each while the one before is
+// multiplied; or the same, into two places in turn, because nobody else reads them.
+enum class Units { kThere, kUnpacked, kPassing };
 
 // A segment of a panel times one tile of rows, or two.
 struct Piece {
   const uint16_t* x[2];
-  const uint32_t* units;
+  uint32_t* units;
   int blocks;
   float* sums[2];
   bool first;            // sums start at zero
@@ -76,8 +60,7 @@ struct Piece {
 };
 
 template <bool kTwo>
-void Multiply(const Piece& piece) {
-  StoresBeforeTileLoads();
+void LoadSums(const Piece& piece) {
   if (piece.first) {
     _tile_zero(0);
     _tile_zero(1);
@@ -85,29 +68,19 @@ void Multiply(const Piece& piece) {
       _tile_zero(2);
       _tile_zero(3);
     }
-  } else {
-    _tile_loadd(0, piece.sums[0], kSumStride);
-    _tile_loadd(1, piece.sums[0] + kUnitLanes, kSumStride);
-    if constexpr (kTwo) {
-      _tile_loadd(2, piece.sums[1], kSumStride);
-      _tile_loadd(3, piece.sums[1] + kUnitLanes, kSumStride);
-    }
+    return;
   }
-  const uint8_t* ahead = piece.ahead;
-  for (int i = 0; i < piece.blocks; ++i, ahead += piece.ahead_step) {
-    for (size_t at = 0; at < piece.ahead_step; at += 64) __builtin_prefetch(ahead + at, 0, 2);
-    const uint32_t* units = piece.units + i * kBlockWords;
-    _tile_loadd(4, piece.x[0] + i * kTileNumbers, kTileStride);
-    _tile_loadd(6, units, kUnitStride);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, units + kUnitWords, kUnitStride);
-    _tile_dpbf16ps(1, 4, 7);
-    if constexpr (kTwo) {
-      _tile_loadd(5, piece.x[1] + i * kTileNumbers, kTileStride);
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
+  StoresBeforeTileLoads();
+  _tile_loadd(0, piece.sums[0], kSumStride);
+  _tile_loadd(1, piece.sums[0] + kUnitLanes, kSumStride);
+  if constexpr (kTwo) {
+    _tile_loadd(2, piece.sums[1], kSumStride);
+    _tile_loadd(3, piece.sums[1] + kUnitLanes, kSumStride);
   }
+}
+
+template <bool kTwo>
+void StoreSums(const Piece& piece) {
   _tile_stored(0, piece.sums[0], kSumStride);
   _tile_stored(1, piece.sums[0] + kUnitLanes, kSumStride);
   if constexpr (kTwo) {
@@ -116,137 +89,178 @@ void Multiply(const Piece& piece) {
   }
 }
 
-// One panel times all rows.
-class Panel {
+template <bool kTwo, Units kUnits>
+void Multiply(const Piece& piece, ShortBlocks* unpacks) {
+  constexpr size_t kPlaces = kUnits == Units::kPassing ? 2 : std::numeric_limits<size_t>::max();
+  const auto units_of = [&](size_t i) { return piece.units + i % kPlaces * kBlockWords; };
+  const auto unpack = [&](size_t i) {
+    if constexpr (kUnits != Units::kThere) {
+      unpacks->Next<kUnits == Units::kPassing>(units_of(i));
+    }
+  };
+  LoadSums<kTwo>(piece);
+  const auto blocks = static_cast<size_t>(piece.blocks);
+  if (blocks > 0) unpack(0);
+  const uint8_t* ahead = piece.ahead;
+  for (size_t i = 0; i < blocks; ++i, ahead += piece.ahead_step) {
+    for (size_t at = 0; at < piece.ahead_step; at += 64) __builtin_prefetch(ahead + at, 0, 2);
+    if (i + 1 < blocks) unpack(i + 1);
+    StoresBeforeTileLoads();
+    const uint32_t* units = units_of(i);
+    _tile_loadd(4, piece.x[0] + i * kAmxTileNumbers, kTileStride);
+    _tile_loadd(6, units, kUnitStride);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, units + kUnitWords, kUnitStride);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kTwo) {
+      _tile_loadd(5, piece.x[1] + i * kAmxTileNumbers, kTileStride);
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  StoreSums<kTwo>(piece);
+}
+
+template <bool kTwo>
+void Multiply(const Piece& piece, Units units, ShortBlocks* unpacks) {
+  switch (units) {
+    case Units::kThere: return Multiply<kTwo, Units::kThere>(piece, unpacks);
+    case Units::kUnpacked: return Multiply<kTwo, Units::kUnpacked>(piece, unpacks);
+    case Units::kPassing: return Multiply<kTwo, Units::kPassing>(piece, unpacks);
+  }
+}
+
+// A group of panels times all rows. Segments of all panels come before the next segment, so that
+// its rows stay in L2; a segment's weights stay in L1 while all rows pass.
+class Group {
  public:
-  Panel(const GemmCall& call, const uint16_t* tiles, int panel, float* scratch)
-      : w_(*call.w),
+  Group(const GemmCall& call, const uint16_t* tiles, int panel_begin, int panel_end, float* scratch)
+      : call_(call),
+        w_(*call.w),
         tiles_(AmxTiles(call)),
-        panel_(panel),
+        panel_begin_(panel_begin),
+        panels_(panel_end - panel_begin),
         x_(tiles),
         unpacked_(reinterpret_cast<uint32_t*>(scratch)),
-        levels_(scratch + kSegmentBlocks * kBlockWords) {}
+        levels_(scratch + kAmxSegmentBlocks * kBlockWords) {}
 
-  // Returns the sums, [limb rows][32], in the scratch.
-  float* Run() {
-    for (int chain = 0; chain < w_.chains(); ++chain) {
-      const int start = w_.PackedStart(chain), end = w_.PackedStart(chain + 1);
-      int k = start;
-      do {  // also once for a chain without k, which is zeros
-        const int stop = std::min(end, k + kSegmentBlocks * kBlockK);
-        Segment(LevelOf(chain), k, stop, k == start);
-        k = stop;
-      } while (k < end);
-      for (int level = 0; level < LevelOf(chain); ++level) AddLevel(level, LevelOf(chain));
-    }
-    return Sums(LevelOf(w_.chains() - 1), 0);
+  void Run() {
+    ForEachAmxSegment(call_, [&](const AmxSegment& segment) {
+      for (int p = 0; p < panels_; ++p) Multiply(segment, p);
+    });
   }
 
  private:
   // A chain joins the finished subtrees to its left: one for each trailing 1 bit of its number.
   static int LevelOf(int chain) { return std::countr_one(static_cast<unsigned>(chain)); }
+  int pairs() const { return (tiles_ + 1) / 2; }
+  bool is_short() const { return w_.format() == PanelFormat::kShortBF16; }
+  size_t block_bytes() const {
+    return (is_short() ? 2 * kUnitPairs / kShortGroup * kShortGroupWords : kBlockWords) *
+           sizeof(uint32_t);
+  }
+  const uint8_t* PlaceOf(int p, int block) const {
+    const size_t bases = is_short() ? kShortBases * sizeof(uint32_t) : 0;
+    return w_.panel(panel_begin_ + p) + bases + static_cast<size_t>(block) * block_bytes();
+  }
 
-  void Segment(int level, int begin, int end, bool first) {
-    Piece piece{.blocks = (end - begin) / kBlockK, .first = first};
-    const size_t bytes_per_k = w_.panel_bytes() / static_cast<size_t>(std::max(1, w_.packed_k()));
-    const size_t bytes = static_cast<size_t>(end - begin) * bytes_per_k;
-    const uint8_t* place = w_.panel(panel_) + static_cast<size_t>(begin) * bytes_per_k;
-    if (w_.format() == PanelFormat::kShortBF16) {
-      GemmUnpackUnits(w_, panel_, begin, end, unpacked_);
+  void Multiply(const AmxSegment& segment, int p) {
+    std::optional<ShortBlocks> unpacks;
+    Piece piece{.blocks = segment.blocks(), .first = segment.first};
+    Units units = Units::kThere;
+    if (is_short()) {
+      units = pairs() == 1 ? Units::kPassing : Units::kUnpacked;
+      unpacks.emplace(w_, panel_begin_ + p, segment.begin * kBlockK);
       piece.units = unpacked_;
     } else {
-      piece.units = reinterpret_cast<const uint32_t*>(w_.panel(panel_)) +
-                    static_cast<size_t>(begin) * kUnitLanes;
+      auto* panel = reinterpret_cast<const uint32_t*>(w_.panel(panel_begin_ + p));
+      piece.units = const_cast<uint32_t*>(panel) + segment.begin * kBlockWords;
     }
-    // Each pair of tiles prefetches a part of the next segment, or the only one some way ahead.
-    const int pairs = (tiles_ + 1) / 2;
-    piece.ahead = pairs == 1 ? place + kFetchBytes : place + bytes;
-    if (piece.blocks > 0) {
-      const size_t lines = (bytes + 63) / 64, parts = static_cast<size_t>(piece.blocks) * pairs;
-      piece.ahead_step = (lines + parts - 1) / parts * 64;
-    }
+    // The first pairs of tiles prefetch the next segment, a part each; the only one prefetches its
+    // own some way ahead.
+    int fetchers = std::min(pairs(), kFetchers);
+    piece.ahead = pairs() == 1      ? PlaceOf(p, segment.begin) + kFetchBytes
+                  : p + 1 < panels_ ? PlaceOf(p + 1, segment.begin)
+                                    : PlaceOf(0, segment.end);
+    piece.ahead_step = units == Units::kPassing ? 0 : block_bytes() / fetchers;
     for (int tile = 0; tile < tiles_; tile += 2) {
       const bool two = tile + 1 < tiles_;
       for (int i = 0; i < 1 + two; ++i) {
-        piece.x[i] = x_ + (static_cast<size_t>(tile + i) * w_.packed_k() + begin) * kAmxTileRows;
-        piece.sums[i] = Sums(level, tile + i);
+        piece.x[i] = x_ + AmxTileAt(call_, segment, tile + i);
+        piece.sums[i] = Sums(LevelOf(segment.chain), p, tile + i);
       }
-      if (two) {
-        Multiply<true>(piece);
-      } else {
-        Multiply<false>(piece);
-      }
+      ShortBlocks* unpack = unpacks ? &*unpacks : nullptr;
+      two ? tensor::Multiply<true>(piece, units, unpack)
+          : tensor::Multiply<false>(piece, units, unpack);
+      units = Units::kThere;
+      if (segment.last) EndChain(segment.chain, p, tile, 1 + two);
       piece.ahead += piece.ahead_step * piece.blocks;
+      if (--fetchers == 0) piece.ahead_step = 0;
     }
   }
 
-  void AddLevel(int from, int to) {
-    const float* a = Sums(from, 0);
-    float* b = Sums(to, 0);
-    for (size_t i = 0; i < tiles_ * kSumFloats; i += 16) {
-      _mm512_storeu_ps(b + i, _mm512_add_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i)));
+  // While the sums of `count` tiles are in L1.
+  void EndChain(int chain, int p, int tile, int count) {
+    const int level = LevelOf(chain);
+    float* sums = Sums(level, p, tile);
+    for (int from = 0; from < level; ++from) {
+      const float* left = Sums(from, p, tile);
+      for (size_t i = 0; i < count * kSumFloats; i += 16) {
+        _mm512_storeu_ps(sums + i,
+                         _mm512_add_ps(_mm512_loadu_ps(left + i), _mm512_loadu_ps(sums + i)));
+      }
+    }
+    if (chain + 1 < w_.chains()) return;
+    const int first = tile * kAmxTileRows / call_.limbs;
+    const int rows = std::min(call_.x.rows - first, count * kAmxTileRows / call_.limbs);
+    const int panel = panel_begin_ + p;
+    if (!call_.gate) {
+      GemmFinishRows(call_, first, rows, panel, sums);
+    } else if (p % 2 == 1) {
+      GemmFinishGatedRows(call_, first, rows, panel / 2, Sums(level, p - 1, tile), sums);
     }
   }
 
-  float* Sums(int level, int tile) const {
-    return levels_ + (static_cast<size_t>(level) * tiles_ + tile) * kSumFloats;
+  float* Sums(int level, int p, int tile) const {
+    return levels_ +
+           ((static_cast<size_t>(level) * panels_ + p) * tiles_ + static_cast<size_t>(tile)) *
+               kSumFloats;
   }
 
+  const GemmCall& call_;
   const CpuPackedMatrix& w_;
-  const int tiles_, panel_;
+  const int tiles_, panel_begin_, panels_;
   const uint16_t* const x_;
   uint32_t* const unpacked_;
   float* const levels_;
 };
 
-}  // namespace
-
-int AmxTiles(const GemmCall& call) { return (LimbRows(call) + kAmxTileRows - 1) / kAmxTileRows; }
-
-size_t AmxTileBytes(const GemmCall& call) {
-  return static_cast<size_t>(AmxTiles(call)) * call.w->packed_k() * kAmxTileRows * sizeof(uint16_t);
+size_t LevelsOf(const GemmCall& call) {
+  return std::bit_width(static_cast<unsigned>(call.w->chains()));
 }
 
-void AmxPackTile(const GemmCall& call, int i, uint16_t* tiles) {
-  const CpuPackedMatrix& w = *call.w;
-  uint16_t* to = tiles + static_cast<size_t>(i) * w.packed_k() * kAmxTileRows;
-  const int rows = std::min(kAmxTileRows, LimbRows(call) - i * kAmxTileRows);
-  for (int chain = 0; chain < w.chains(); ++chain) {
-    const int end = w.ChainStart(chain + 1);
-    for (int k = w.ChainStart(chain); k < end; k += kBlockK, to += kTileNumbers) {
-      for (int r = 0; r < rows; ++r) {
-        const int row = i * kAmxTileRows + r;
-        const float* from = static_cast<const float*>(call.x.data) +
-                            static_cast<size_t>(row / call.limbs) * call.x.stride + k;
-        PackNumbers(from, end - k, row % call.limbs, to + r * kBlockK);
-        PackNumbers(from + 16, end - k - 16, row % call.limbs, to + r * kBlockK + 16);
-      }
-      std::fill(to + rows * kBlockK, to + kTileNumbers, uint16_t{0});
-    }
-  }
+}  // namespace
+
+int AmxGroupPanels(const GemmCall& call) {
+  const size_t panel = LevelsOf(call) * static_cast<size_t>(AmxTiles(call)) * kSumFloats;
+  const int most = static_cast<int>(kSumsInL2 / sizeof(float) / std::max<size_t>(1, panel));
+  const int unit = call.gate ? 2 : 1;
+  const int wanted = AmxTileBytes(call) <= kRowsInL2 ? 2 : kMaxGroupPanels;
+  return std::clamp(std::min(most, wanted) / unit * unit, unit, kMaxGroupPanels);
 }
 
 size_t AmxScratchFloats(const GemmCall& call) {
-  const size_t levels = std::bit_width(static_cast<unsigned>(call.w->chains()));
-  return (call.gate ? 2 : 1) *
-         (kSegmentBlocks * kBlockWords + levels * AmxTiles(call) * kSumFloats);
+  return kAmxSegmentBlocks * kBlockWords +
+         static_cast<size_t>(AmxGroupPanels(call)) * LevelsOf(call) * AmxTiles(call) * kSumFloats;
 }
 
 void AmxPanels(const GemmCall& call, const uint16_t* tiles, int panel_begin, int panel_end,
                float* scratch) {
   const TileShapes shapes = ShapesFor(std::min(kAmxTileRows, LimbRows(call)));
   const TileSession session(shapes);
-  if (!call.gate) {
-    for (int p = panel_begin; p < panel_end; ++p) {
-      GemmFinishRows(call, p, Panel(call, tiles, p, scratch).Run());
-    }
-    return;
-  }
-  float* const other = scratch + AmxScratchFloats(call) / 2;
-  for (int p = panel_begin; p < panel_end; p += 2) {
-    float* gate = Panel(call, tiles, p, scratch).Run();
-    float* up = Panel(call, tiles, p + 1, other).Run();
-    GemmFinishGatedRows(call, p / 2, gate, up);
+  const int step = AmxTiles(call) <= 2 ? (call.gate ? 2 : 1) : panel_end - panel_begin;
+  for (int p = panel_begin; p < panel_end; p += step) {
+    Group(call, tiles, p, p + step, scratch).Run();
   }
 }
 
@@ -259,9 +273,7 @@ HWY_POP_ATTRIBUTES
 
 namespace millrace::tensor {
 
-int AmxTiles(const GemmCall&) { return 0; }
-size_t AmxTileBytes(const GemmCall&) { return 0; }
-void AmxPackTile(const GemmCall&, int, uint16_t*) { MR_CHECK(false) << "no AMX"; }
+int AmxGroupPanels(const GemmCall&) { return 1; }
 size_t AmxScratchFloats(const GemmCall&) { return 0; }
 void AmxPanels(const GemmCall&, const uint16_t*, int, int, float*) { MR_CHECK(false) << "no AMX"; }
 

@@ -8,22 +8,19 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/amx_rows.h"
 
 namespace millrace::tensor {
 
-inline constexpr int kAmxTileRows = 16;
+// With fewer rows of limbs, multiply-adds are faster: 12-bit weights go from memory to registers.
+inline constexpr int kAmxFewestRows = 4;
 
-// x is cut into this many tiles of 16 rows of limbs; zeros fill the last one.
-int AmxTiles(const GemmCall& call);
-// Bytes of all of them.
-size_t AmxTileBytes(const GemmCall& call);
-// Writes tile `i` of x as [packed_k / 32][16][32], rounded.
-void AmxPackTile(const GemmCall& call, int i, uint16_t* tiles);
-
-// Floats of scratch that AmxPanels needs.
+// The most panels that AmxPanels takes at a time; with gates, an even number.
+int AmxGroupPanels(const GemmCall& call);
+// Floats of scratch that it needs.
 size_t AmxScratchFloats(const GemmCall& call);
-// Computes panels [panel_begin, panel_end) of all rows from `tiles`; with gates, pairs of them.
+// Computes panels [panel_begin, panel_end) of all rows from `tiles` (amx_rows.h); with gates, pairs
+// of them.
 void AmxPanels(const GemmCall& call, const uint16_t* tiles, int panel_begin, int panel_end,
                float* scratch);
 

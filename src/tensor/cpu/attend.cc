@@ -61,7 +61,8 @@ void AttentionRunner::CutTiles(const CpuKvPool& kv, int layer, Rows q,
                           .on_tiles = on_tiles_,
                           .q = At(q, row, column),
                           .q_stride = static_cast<size_t>(q.stride),
-                          .out = const_cast<float*>(At(out, row, column)),
+                          .out = out.Slice(row, 1).Columns(column, group * shape.head_dim).data,
+                          .out_type = out.type,
                           .out_stride = static_cast<size_t>(out.stride)});
       }
     }

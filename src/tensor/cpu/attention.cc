@@ -66,15 +66,36 @@ void ClearRunning(const AttentionTile& tile, const Partial& running) {
   std::fill_n(running.values, tile.queries() * static_cast<size_t>(tile.pool->value_dim()), 0.0f);
 }
 
+// to[i] = x[i] * scale.
+template <class Stored>
+void WriteScaled(const float* x, float scale, int count, typename Stored::T* to) {
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  int i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const VF y = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, scale));
+    if constexpr (Stored::kDType == DType::kF32) {
+      hn::StoreU(y, d, to + i);
+    } else {
+      Stored::StoreHalf(d, y, to + i);
+    }
+  }
+  for (; i < count; ++i) to[i] = Stored::Narrow(x[i] * scale);
+}
+
 void WriteOutput(const AttentionTile& tile, const Partial& running) {
   const int head_dim = tile.pool->shape().head_dim;
   for (int i = 0; i < tile.queries(); ++i) {
-    float* out = tile.out + i / tile.group * tile.out_stride + i % tile.group * head_dim;
+    const size_t at = i / tile.group * tile.out_stride + i % tile.group * head_dim;
     const float* values = running.values + static_cast<size_t>(i) * tile.pool->value_dim();
     // A sum of 0 means that every score was -inf: nothing to average.
     const float scale =
         running.sum[i] > 0.0f || running.sum[i] != running.sum[i] ? 1.0f / running.sum[i] : 0.0f;
-    for (int j = 0; j < head_dim; ++j) out[j] = values[j] * scale;
+    if (tile.out_type == DType::kBF16) {
+      WriteScaled<StoredBF16>(values, scale, head_dim, static_cast<uint16_t*>(tile.out) + at);
+    } else {
+      WriteScaled<StoredF32>(values, scale, head_dim, static_cast<float*>(tile.out) + at);
+    }
   }
 }
 

@@ -31,7 +31,8 @@ struct AttentionTile {
   bool on_tiles = false;     // of AMX, where there are 16 queries and they are rounded
   const float* q = nullptr;  // the group's first head at `start`; the others follow it
   size_t q_stride = 0;       // from one position to the next
-  float* out = nullptr;
+  void* out = nullptr;       // of out_type, kF32 or kBF16
+  DType out_type = DType::kF32;
   size_t out_stride = 0;
 
   int queries() const { return positions * group; }

@@ -45,7 +45,7 @@ class CpuDevice : public Device {
   }
 
   Result<std::unique_ptr<PackedMatrix>> Pack(const PackSpec& spec) override {
-    MR_ASSIGN_OR_RETURN(auto matrix, CpuPackedMatrix::Pack(spec, weights_, pool_));
+    MR_ASSIGN_OR_RETURN(auto matrix, CpuPackedMatrix::Pack(spec, weights_, pool_, block_input_));
     return std::unique_ptr<PackedMatrix>(std::move(matrix));
   }
 
@@ -73,16 +73,22 @@ class CpuDevice : public Device {
   }
 
   void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) override {
-    MatMulPasses(x, w, y, extras, std::nullopt);
+    MatMulPasses({x}, w, y, extras, std::nullopt);
+  }
+  // On tiles rows are normed as they are packed.
+  void NormedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w, Rows y,
+                    const MatMulExtras& extras) override {
+    MatMulPasses({x, &norm, normed}, w, y, extras, std::nullopt);
   }
   // A gate meets what it gates before either is written.
   void GatedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
                    const Vector* bias, Activation f, Rows both, Rows y) override {
-    if (!static_cast<const CpuPackedMatrix&>(w).alternates()) {
-      return Device::GatedMatMul(x, norm, normed, w, bias, f, both, y);
+    if (static_cast<const CpuPackedMatrix&>(w).alternates()) {
+      return MatMulPasses({x, &norm, normed}, w, y, {.bias = bias, .residual = {}}, f);
     }
-    Norm(x, norm, normed);
-    MatMulPasses(normed, w, y, {.bias = bias, .residual = {}}, f);
+    const Rows joined = y.type == DType::kF32 ? y : both.Columns(0, y.cols);
+    Device::GatedMatMul(x, norm, normed, w, bias, f, both, joined);
+    if (y.type != DType::kF32) RoundRows(joined, y);
   }
 
   void FinishProduct(Rows x, Rows y, const MatMulExtras& extras) override {
@@ -107,20 +113,11 @@ class CpuDevice : public Device {
   }
 
   void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) override {
-    CheckSameShape(x, y);
-    const float* w = DataOf(weight, x.cols);
-    ForRows(x, [&](int first, int count) {
-      RmsNormRows(x.Slice(first, count), w, eps, y.Slice(first, count));
-    });
+    NormAll(x, {NormKind::kRms, &weight, nullptr, eps}, y);
   }
 
   void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float eps, Rows y) override {
-    CheckSameShape(x, y);
-    const float* w = DataOf(weight, x.cols);
-    const float* b = bias == nullptr ? nullptr : DataOf(*bias, x.cols);
-    ForRows(x, [&](int first, int count) {
-      LayerNormRows(x.Slice(first, count), w, b, eps, y.Slice(first, count));
-    });
+    NormAll(x, {NormKind::kLayer, &weight, bias, eps}, y);
   }
 
   void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) override {
@@ -178,7 +175,7 @@ class CpuDevice : public Device {
   }
 
   void Attend(RowRange at, int layer, const AttentionSpec& spec, Rows q, Rows out) override {
-    CheckF32(q, out);
+    CheckF32(q);
     ForParts(at, q, [&](const StepPart& part, int first) {
       attention_.Run(static_cast<const CpuKvPool&>(*part.pool), layer - part.first_layer,
                      q.Slice(first, part.rows), part.spans, spec, out.Slice(first, part.rows),
@@ -240,7 +237,14 @@ class CpuDevice : public Device {
   }
 
  private:
-  // The kernels compute in f32 and so far read and write nothing else.
+  // What a product multiplies: rows as they are, or norm(rows), with room for it.
+  struct Factor {
+    Rows x;
+    const NormSpec* norm = nullptr;
+    Rows normed;
+  };
+
+  // Only products, gates and attention take other types.
   template <typename... R>
   static void CheckF32(const R&... rows) {
     for (const Rows* x : {&rows...}) MR_CHECK(x->type == DType::kF32) << DTypeName(x->type);
@@ -293,7 +297,20 @@ class CpuDevice : public Device {
     }
   }
 
-  void MatMulPasses(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras,
+  static void NormRows(Rows x, const NormSpec& norm, Rows y) {
+    const float* weight = DataOf(*norm.weight, x.cols);
+    if (norm.kind == NormKind::kRms) return RmsNormRows(x, weight, norm.epsilon, y);
+    const float* bias = norm.bias == nullptr ? nullptr : DataOf(*norm.bias, x.cols);
+    LayerNormRows(x, weight, bias, norm.epsilon, y);
+  }
+  void NormAll(Rows x, const NormSpec& norm, Rows y) {
+    CheckSameShape(x, y);
+    ForRows(x, [&](int first, int count) {
+      NormRows(x.Slice(first, count), norm, y.Slice(first, count));
+    });
+  }
+
+  void MatMulPasses(const Factor& factor, const PackedMatrix& w, Rows y, const MatMulExtras& extras,
                     std::optional<Activation> gate);
   void MatMulPass(const GemmCall& call);
   // Panels that a thread takes at a time.
@@ -301,7 +318,7 @@ class CpuDevice : public Device {
     const int group = std::clamp(call.w->panels() / (4 * pool_.threads()), 1, kGemmGroupPanels);
     return call.gate ? std::max(2, group / 2 * 2) : group;
   }
-  void MatMulOnTiles(const GemmCall& call);
+  void MatMulOnTiles(const GemmCall& call, const NormSpec* norm);
 
   // task(head, offset of its keys in the dense bytes, offset of its values).
   template <typename Task>
@@ -311,6 +328,8 @@ class CpuDevice : public Device {
   // Asked once: the processor takes long to answer in a virtual machine.
   const bool on_tiles_ = CpuUsesAmx();
   const int limbs_ = CpuActivationLimbs();
+  // Of weights in blocks. Without tiles, products take longer than their rows.
+  const DType block_input_ = on_tiles_ && limbs_ == 1 ? DType::kBF16 : DType::kF32;
   ThreadPool pool_;
   MemoryArena weights_;
   Scratch scratch_;
@@ -332,12 +351,16 @@ void CpuDevice::BeginStep(const Step& step) {
   step_ = step;
 }
 
-void CpuDevice::MatMulPasses(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras,
-                             std::optional<Activation> gate) {
+void CpuDevice::MatMulPasses(const Factor& factor, const PackedMatrix& w, Rows y,
+                             const MatMulExtras& extras, std::optional<Activation> gate) {
+  const Rows& x = factor.x;
   MR_CHECK(x.rows == y.rows && x.cols == w.k() && (gate ? 2 : 1) * y.cols == w.n())
       << "[" << x.rows << ", " << x.cols << "] times [" << w.n() << ", " << w.k() << "] into ["
       << y.rows << ", " << y.cols << "]";
-  CheckF32(x, y);
+  MR_CHECK(x.type == DType::kF32 || (x.type == w.input() && factor.norm == nullptr))
+      << DTypeName(x.type);
+  MR_CHECK(y.type == DType::kF32 || (y.type == block_input_ && gate)) << DTypeName(y.type);
+  if (factor.norm != nullptr) CheckSameShape(x, factor.normed);
   if (extras.residual.data != nullptr) CheckSameShape(extras.residual, y);
   for (int first = 0; first < x.rows; first += kGemmPassRows) {
     const int count = std::min(kGemmPassRows, x.rows - first);
@@ -345,8 +368,19 @@ void CpuDevice::MatMulPasses(Rows x, const PackedMatrix& w, Rows y, const MatMul
                   .w = static_cast<const CpuPackedMatrix*>(&w),
                   .y = y.Slice(first, count),
                   .gate = gate};
+    call.limbs = call.w->in_blocks() ? limbs_ : 1;
     if (extras.bias != nullptr) call.bias = DataOf(*extras.bias, w.n());
     if (extras.residual.data != nullptr) call.residual = extras.residual.Slice(first, count);
+    const bool on_tiles = on_tiles_ && call.w->in_blocks() && call.limbs * count >= kAmxFewestRows;
+    if (on_tiles) {
+      MatMulOnTiles(call, factor.norm);
+      continue;
+    }
+    if (factor.norm != nullptr) {
+      const Rows normed = factor.normed.Slice(first, count);
+      NormAll(call.x, *factor.norm, normed);
+      call.x = normed;
+    }
     MatMulPass(call);
   }
 }
@@ -354,8 +388,6 @@ void CpuDevice::MatMulPasses(Rows x, const PackedMatrix& w, Rows y, const MatMul
 void CpuDevice::MatMulPass(const GemmCall& pass) {
   GemmCall call = pass;
   const CpuPackedMatrix& w = *call.w;
-  call.limbs = w.in_blocks() ? limbs_ : 1;
-  if (w.in_blocks() && on_tiles_) return MatMulOnTiles(call);
   const int tiles = GemmTiles(call.x.rows, call.limbs);
   if (call.x.rows == 1 && !w.in_blocks()) {
     call.tiles = static_cast<const float*>(call.x.data);  // already what the kernel reads
@@ -385,17 +417,33 @@ void CpuDevice::MatMulPass(const GemmCall& pass) {
   });
 }
 
-void CpuDevice::MatMulOnTiles(const GemmCall& call) {
+void CpuDevice::MatMulOnTiles(const GemmCall& call, const NormSpec* norm) {
   auto* tiles = reinterpret_cast<uint16_t*>(scratch_.Shared(AmxTileBytes(call) / sizeof(float)));
   const bool parallel = SaturatingProduct(call.x.rows, call.x.cols) >= kMinParallelNumbers;
-  pool_.ParallelFor(AmxTiles(call), parallel ? 1 : AmxTiles(call), [&](int begin, int end, int) {
-    for (int i = begin; i < end; ++i) AmxPackTile(call, i, tiles);
+  const int count = AmxTiles(call), tile_rows = kAmxTileRows / call.limbs;
+  scratch_.ReservePerThread(std::max(
+      AmxScratchFloats(call), norm == nullptr ? 0 : SaturatingProduct(tile_rows, call.x.cols)));
+  pool_.ParallelFor(count, parallel ? 1 : count, [&](int begin, int end, int thread) {
+    for (int i = begin; i < end; ++i) {
+      const int first = i * tile_rows;
+      Rows x = call.x.Slice(first, std::min(tile_rows, call.x.rows - first));
+      if (norm != nullptr) {
+        const Rows normed{scratch_.OfThread(thread), x.rows, x.cols, x.cols};
+        NormRows(x, *norm, normed);
+        x = normed;
+      }
+      AmxPackTile(call, x, i, tiles);
+    }
   });
-  scratch_.ReservePerThread(AmxScratchFloats(call));
-  const int panels = call.w->panels();
-  const int group = PanelGroup(call);
-  pool_.ParallelFor(panels, group, [&](int begin, int end, int thread) {
-    AmxPanels(call, tiles, begin, end, scratch_.OfThread(thread));
+  // Equal groups, as many for each thread.
+  const int unit = call.gate ? 2 : 1, units = call.w->panels() / unit;
+  const int most = AmxGroupPanels(call) / unit, threads = pool_.threads();
+  const int groups = (units + most * threads - 1) / (most * threads) * threads;
+  pool_.ParallelFor(groups, 1, [&](int begin, int end, int thread) {
+    for (int i = begin; i < end; ++i) {
+      AmxPanels(call, tiles, units * i / groups * unit, units * (i + 1) / groups * unit,
+                scratch_.OfThread(thread));
+    }
   });
 }
 

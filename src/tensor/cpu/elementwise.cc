@@ -77,6 +77,20 @@ HWY_INLINE float Sum(const float* x, size_t count, F f) {
   return sums[0].Sum();
 }
 
+void Round(Rows x, Rows y) {
+  const DF d;
+  const auto cols = static_cast<size_t>(x.cols);
+  for (int r = 0; r < x.rows; ++r) {
+    const float* from = Row(x, r);
+    auto* to = static_cast<uint16_t*>(y.data) + static_cast<size_t>(r) * y.stride;
+    size_t i = 0;
+    for (; i + hn::Lanes(d) <= cols; i += hn::Lanes(d)) {
+      StoredBF16::StoreHalf(d, hn::LoadU(d, from + i), to + i);
+    }
+    for (; i < cols; ++i) to[i] = BF16FromFloat(from[i]);
+  }
+}
+
 void RmsNorm(Rows x, const float* weight, float epsilon, Rows y) {
   const DF d;
   const size_t n = x.cols;
@@ -243,6 +257,7 @@ HWY_AFTER_NAMESPACE();
 namespace millrace::tensor {
 
 HWY_EXPORT(RmsNorm);
+HWY_EXPORT(Round);
 HWY_EXPORT(LayerNorm);
 HWY_EXPORT(Rope);
 HWY_EXPORT(Activate);
@@ -251,6 +266,8 @@ HWY_EXPORT(AddTo);
 HWY_EXPORT(Finish);
 HWY_EXPORT(ExpOfRow);
 HWY_EXPORT(Embed);
+
+void RoundRows(Rows x, Rows y) { HWY_DYNAMIC_DISPATCH(Round)(x, y); }
 
 void RmsNormRows(Rows x, const float* weight, float epsilon, Rows y) {
   HWY_DYNAMIC_DISPATCH(RmsNorm)(x, weight, epsilon, y);

@@ -20,6 +20,9 @@ void GatedActivateRows(Rows gate, Rows up, Activation f, Rows y);
 void AddRows(Rows x, Rows y);
 // y = x + bias + residual; no bias: null, no residual: data == nullptr.
 void FinishRows(Rows x, const float* bias, Rows residual, Rows y);
+// y = x rounded to bf16. REQUIRES: y does not begin after x, nor has longer rows; then they may
+// share memory.
+void RoundRows(Rows x, Rows y);
 // y[i] = e^((x[i] - top) * scale): what a softmax at a temperature adds up. REQUIRES: no x[i] is
 // above `top`, scale >= 0.
 void ExpRow(std::span<const float> x, float top, float scale, float* y);

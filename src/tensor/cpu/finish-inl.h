@@ -69,20 +69,26 @@ inline void FinishGatedRows(const GemmCall& call, int first, int count, int pane
   const size_t column = size_t{kPanelWidth} * panel;
   const float* gate_bias = call.bias == nullptr ? nullptr : call.bias + column;
   const float* up_bias = gate_bias == nullptr ? nullptr : gate_bias + call.y.cols;
+  const bool rounds = call.y.type == DType::kBF16;
   WithActivation(d, *call.gate, [&](auto f) {
     for (int r = first; r < first + count; ++r) {
       if (call.limbs == 2) {
         AddTile(gate + kPack, gate, kPack);
         AddTile(up + kPack, up, kPack);
       }
-      float* y = static_cast<float*>(call.y.data) + static_cast<size_t>(r) * call.y.stride + column;
+      const size_t at = static_cast<size_t>(r) * call.y.stride + column;
       for (size_t j = 0; j < kPack; j += hn::Lanes(d)) {
         VF g = hn::LoadU(d, gate + j), u = hn::LoadU(d, up + j);
         if (gate_bias != nullptr) {
           g = hn::Add(g, hn::LoadU(d, gate_bias + j));
           u = hn::Add(u, hn::LoadU(d, up_bias + j));
         }
-        hn::StoreU(hn::Mul(f(g), u), d, y + j);
+        const VF y = hn::Mul(f(g), u);
+        if (rounds) {
+          StoredBF16::StoreHalf(d, y, static_cast<uint16_t*>(call.y.data) + at + j);
+        } else {
+          hn::StoreU(y, d, static_cast<float*>(call.y.data) + at + j);
+        }
       }
       gate += call.limbs * kPack;
       up += call.limbs * kPack;

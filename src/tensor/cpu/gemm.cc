@@ -11,6 +11,7 @@
 
 #include "tensor/cpu/finish-inl.h"
 #include "tensor/cpu/multiply-inl.h"
+#include "tensor/cpu/transpose-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace millrace::tensor {
@@ -33,38 +34,6 @@ int Tiles(int rows, int limbs) { return (rows * limbs + kTileRows - 1) / kTileRo
 
 int PartStart(int count, int parts, int i) { return static_cast<int>(int64_t{count} * i / parts); }
 
-// Writes columns [0, n) of `count` rows to to[i][height], 4 x 4 at a time where that fits.
-void Transpose(const float* from, size_t stride, int count, int n, float* to, size_t height) {
-  int r = 0;
-#if HWY_TARGET != HWY_SCALAR
-  const hn::FixedTag<float, 4> d;
-  const hn::RepartitionToWide<decltype(d)> dw;
-  for (; r + 4 <= count; r += 4) {
-    const float* rows = from + r * stride;
-    int i = 0;
-    for (; i + 4 <= n; i += 4) {
-      const auto a = hn::LoadU(d, rows + i), b = hn::LoadU(d, rows + stride + i);
-      const auto c = hn::LoadU(d, rows + 2 * stride + i), e = hn::LoadU(d, rows + 3 * stride + i);
-      const auto ab0 = hn::BitCast(dw, hn::InterleaveLower(d, a, b));  // a0 b0 a1 b1
-      const auto ce0 = hn::BitCast(dw, hn::InterleaveLower(d, c, e));
-      const auto ab1 = hn::BitCast(dw, hn::InterleaveUpper(d, a, b));  // a2 b2 a3 b3
-      const auto ce1 = hn::BitCast(dw, hn::InterleaveUpper(d, c, e));
-      float* at = to + i * height + r;
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab0, ce0)), d, at);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab0, ce0)), d, at + height);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveLower(dw, ab1, ce1)), d, at + 2 * height);
-      hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(dw, ab1, ce1)), d, at + 3 * height);
-    }
-    for (; i < n; ++i) {
-      for (int j = 0; j < 4; ++j) to[i * height + r + j] = rows[j * stride + i];
-    }
-  }
-#endif
-  for (; r < count; ++r) {
-    for (int i = 0; i < n; ++i) to[i * height + r] = from[r * stride + i];
-  }
-}
-
 // Rounds to bf16, to the nearest even.
 void RoundToBF16(float* x, size_t count) {
   const DF d;
@@ -85,22 +54,37 @@ void SplitLimbs(float* column, int rows) {
   }
 }
 
+// Few enough columns of a tile to keep them in L1.
+constexpr int kColumns = 256;
+
+// `columns` numbers of `count` rows, as [count][kColumns].
+void WidenRows(const uint16_t* from, size_t stride, int count, int columns, float* to) {
+  for (int r = 0; r < count; ++r, from += stride, to += kColumns) {
+    for (int i = 0; i < columns; ++i) to[i] = FloatFromBF16(from[i]);
+  }
+}
+
 void Repack(const GemmCall& call, int tile, float* tiles) {
-  // Few enough columns to keep the output in L1.
-  constexpr int kColumns = 256;
   const CpuPackedMatrix& w = *call.w;
   const Rows& x = call.x;
   const int count = Tiles(x.rows, call.limbs);
   const int first = PartStart(x.rows, count, tile);
   const int rows = PartStart(x.rows, count, tile + 1) - first, height = call.limbs * rows;
-  const float* from = static_cast<const float*>(x.data) + static_cast<size_t>(first) * x.stride;
+  const size_t from = static_cast<size_t>(first) * x.stride;
+  float wide[kTileRows * kColumns];
   float* const whole = tiles + static_cast<size_t>(call.limbs * first) * w.packed_k();
   for (int chain = 0; chain < w.chains(); ++chain) {
     const int end = w.ChainStart(chain + 1);
     float* to = whole + static_cast<size_t>(w.PackedStart(chain)) * height;
     for (int i = w.ChainStart(chain); i < end; i += kColumns) {
       const int columns = std::min(kColumns, end - i);
-      Transpose(from + i, x.stride, rows, columns, to, height);
+      if (x.type == DType::kBF16) {
+        WidenRows(static_cast<const uint16_t*>(x.data) + from + i, x.stride, rows, columns, wide);
+        Transpose(wide, kColumns, rows, columns, to, height);
+      } else {
+        Transpose(static_cast<const float*>(x.data) + from + i, x.stride, rows, columns, to,
+                  height);
+      }
       if (call.limbs == 2) {
         for (int c = 0; c < columns; ++c) SplitLimbs(to + c * height, rows);
       } else if (w.in_blocks()) {
@@ -256,30 +240,6 @@ void Panels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin,
   });
 }
 
-void FinishPanel(const GemmCall& call, int panel, float* sums) {
-  FinishRows(call, 0, call.x.rows, panel, sums);
-}
-
-void FinishGatedPanel(const GemmCall& call, int panel, float* gate, float* up) {
-  FinishGatedRows(call, 0, call.x.rows, panel, gate, up);
-}
-
-void UnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units) {
-  MR_CHECK(kReadsShort && w.format() == PanelFormat::kShortBF16);
-  const DF d;
-  const DU du;
-  ShortPairs b(ShortPairs::At(w, panel, k_begin));
-  for (int i = 0; i < k_end - k_begin; i += kPairGroup, b.NextGroup()) {
-#pragma GCC unroll 4
-    for (int g = 0; g < kPairGroup; ++g, units += kHalfPack) {
-      VF even, odd;
-      b.Load(d, g, even, odd);
-      hn::StoreU(hn::Or(hn::ShiftRight<16>(hn::BitCast(du, even)), hn::BitCast(du, odd)), du,
-                 units);
-    }
-  }
-}
-
 bool ReadsShort() { return kReadsShort; }
 
 size_t ScratchFloats() { return kWideFloats + kLevels * kLevelFloats; }
@@ -295,9 +255,8 @@ namespace millrace::tensor {
 HWY_EXPORT(Tiles);
 HWY_EXPORT(Repack);
 HWY_EXPORT(Panels);
-HWY_EXPORT(FinishPanel);
-HWY_EXPORT(FinishGatedPanel);
-HWY_EXPORT(UnpackUnits);
+HWY_EXPORT(FinishRows);
+HWY_EXPORT(FinishGatedRows);
 HWY_EXPORT(ReadsShort);
 HWY_EXPORT(ScratchFloats);
 
@@ -307,16 +266,13 @@ void RepackTile(const GemmCall& call, int i, float* tiles) {
   HWY_DYNAMIC_DISPATCH(Repack)(call, i, tiles);
 }
 
-void GemmFinishRows(const GemmCall& call, int panel, float* sums) {
-  HWY_DYNAMIC_DISPATCH(FinishPanel)(call, panel, sums);
+void GemmFinishRows(const GemmCall& call, int first, int rows, int panel, float* sums) {
+  HWY_DYNAMIC_DISPATCH(FinishRows)(call, first, rows, panel, sums);
 }
 
-void GemmFinishGatedRows(const GemmCall& call, int panel, float* gate, float* up) {
-  HWY_DYNAMIC_DISPATCH(FinishGatedPanel)(call, panel, gate, up);
-}
-
-void GemmUnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units) {
-  HWY_DYNAMIC_DISPATCH(UnpackUnits)(w, panel, k_begin, k_end, units);
+void GemmFinishGatedRows(const GemmCall& call, int first, int rows, int panel, float* gate,
+                         float* up) {
+  HWY_DYNAMIC_DISPATCH(FinishGatedRows)(call, first, rows, panel, gate, up);
 }
 
 bool GemmReadsShortBF16() { return HWY_DYNAMIC_DISPATCH(ReadsShort)(); }

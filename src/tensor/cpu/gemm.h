@@ -55,13 +55,11 @@ size_t GemmScratchFloats();
 void GemmPanels(const GemmCall& call, int tile_begin, int tile_end, int panel_begin, int panel_end,
                 float* scratch);
 
-// The end of a product on other hardware. `sums`: [limbs * rows of x][32] of a panel, which become
-// y.
-void GemmFinishRows(const GemmCall& call, int panel, float* sums);
+// The end of a product on other hardware. `sums`: [limbs * rows][32] of a panel for rows [first,
+// first + rows) of x, which become y.
+void GemmFinishRows(const GemmCall& call, int first, int rows, int panel, float* sums);
 // The same from the sums of a panel of gates and of what they gate.
-void GemmFinishGatedRows(const GemmCall& call, int panel, float* gate, float* up);
-// The units of a panel's blocks in [k_begin, k_end) as plain bf16. REQUIRES: the format is
-// kShortBF16.
-void GemmUnpackUnits(const CpuPackedMatrix& w, int panel, int k_begin, int k_end, uint32_t* units);
+void GemmFinishGatedRows(const GemmCall& call, int first, int rows, int panel, float* gate,
+                         float* up);
 
 }  // namespace millrace::tensor

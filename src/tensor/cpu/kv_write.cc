@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "tensor/cpu/transpose-inl.h"
 #include "tensor/cpu/widen-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,6 +24,33 @@ void WriteKey(const float* k, int head_dim, int token, typename Stored::T* keys)
   const size_t lane = token % kKeyRun;
   for (int i = 0; i < head_dim; ++i) {
     run[i / 2 * kPack + Stored::Index(i % 2 * kHalfPack + lane)] = Stored::Narrow(k[i]);
+  }
+}
+
+// Rounds `count` numbers.
+void RoundNumbers(const float* from, int count, uint16_t* to) {
+  const DF d;
+  const int lanes = static_cast<int>(hn::Lanes(d));
+  int i = 0;
+  for (; i + lanes <= count; i += lanes) StoredBF16::StoreHalf(d, hn::LoadU(d, from + i), to + i);
+  for (; i < count; ++i) to[i] = BF16FromFloat(from[i]);
+}
+
+// Tokens [first, end) of a run of keys, whose first row is at k. A pair of dimensions is a word.
+void WriteKeyPairs(const float* k, size_t k_stride, int head_dim, int first, int end,
+                   uint16_t* run) {
+  constexpr int kDims = 32;  // at a time
+  auto* words = reinterpret_cast<uint32_t*>(run);
+  uint32_t rows[kKeyRun * kDims / 2];  // [tokens][pairs]
+  for (int dim = 0; dim < head_dim; dim += kDims) {
+    const int dims = std::min(kDims, head_dim - dim), pairs = (dims + 1) / 2;
+    for (int t = 0; t < end - first; ++t) {
+      auto* row = reinterpret_cast<uint16_t*>(rows + t * kDims / 2);
+      row[2 * pairs - 1] = 0;  // if there is no such dimension
+      RoundNumbers(k + static_cast<size_t>(t) * k_stride + dim, dims, row);
+    }
+    Transpose(rows, kDims / 2, end - first, pairs,
+              words + static_cast<size_t>(dim / 2) * kHalfPack + first, kHalfPack);
   }
 }
 
@@ -70,15 +98,19 @@ void Write(const KvWrite& w) {
       T* values = reinterpret_cast<T*>(w.pool->values(w.layer, block, w.kv_head)) +
                   static_cast<size_t>(in_block - first) * w.pool->value_dim();
       const float* v = w.v + i * w.v_stride;
+      const float* key = w.k + i * w.k_stride;
+      const int run = in_block - first;  // its first token
+      i += end - first;
       if constexpr (Stored::kDType == DType::kBF16) {
         WriteValuePairs(v, w.v_stride, shape.head_dim, first, end, values);
+        WriteKeyPairs(key, w.k_stride, shape.head_dim, first, end,
+                      keys + static_cast<size_t>(run) * ((shape.head_dim + 1) / 2 * 2));
+        continue;
       }
-      for (int t = first; t < end; ++t, ++i, v += w.v_stride) {
-        WriteKey<Stored>(w.k + i * w.k_stride, shape.head_dim, in_block - first + t, keys);
-        if constexpr (Stored::kDType != DType::kBF16) {
-          WriteValue<Stored>(v, shape.head_dim,
-                             values + static_cast<size_t>(t) * w.pool->value_dim());
-        }
+      for (int t = first; t < end; ++t, key += w.k_stride, v += w.v_stride) {
+        WriteKey<Stored>(key, shape.head_dim, run + t, keys);
+        WriteValue<Stored>(v, shape.head_dim,
+                           values + static_cast<size_t>(t) * w.pool->value_dim());
       }
     }
   });

@@ -111,8 +111,8 @@ constexpr int kPanelsLookedAt = 2;
 }  // namespace
 
 Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& spec,
-                                                               MemoryArena& arena,
-                                                               ThreadPool& pool) {
+                                                               MemoryArena& arena, ThreadPool& pool,
+                                                               DType block_input) {
   MR_RETURN_IF_ERROR(CheckParts(spec));
   MR_CHECK(kVirtualShards % spec.tensor_parallel == 0) << "degree " << spec.tensor_parallel;
   auto matrix = std::make_unique<CpuPackedMatrix>();
@@ -120,6 +120,7 @@ Result<std::unique_ptr<CpuPackedMatrix>> CpuPackedMatrix::Pack(const PackSpec& s
   matrix->k_ = spec.transposed ? first.rows : first.cols;
   for (const HostMatrix& part : spec.parts) matrix->n_ += spec.transposed ? part.cols : part.rows;
   matrix->format_ = FormatOf(first.dtype);
+  matrix->block_input_ = block_input;
   matrix->chains_ = spec.row_parallel ? kVirtualShards / spec.tensor_parallel : 1;
   matrix->alternates_ = spec.gated && matrix->n_ % (2 * kPanelWidth) == 0;
   matrix->SetPackedStarts();

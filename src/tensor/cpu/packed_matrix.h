@@ -41,13 +41,16 @@ inline constexpr uint32_t kNoGroup = ~uint32_t{0};
 class CpuPackedMatrix : public PackedMatrix {
  public:
   // Repacks directly from the parts; short bf16 panel by panel. kInvalidArgument when the parts do
-  // not fit together, kResourceExhausted when there is no memory.
+  // not fit together, kResourceExhausted when there is no memory. `block_input`: input() of a
+  // weight in blocks.
   static Result<std::unique_ptr<CpuPackedMatrix>> Pack(const PackSpec& spec, MemoryArena& arena,
-                                                       ThreadPool& pool);
+                                                       ThreadPool& pool,
+                                                       DType block_input = DType::kF32);
 
   int n() const override { return n_; }
   int k() const override { return k_; }
   size_t bytes() const override;
+  DType input() const override { return in_blocks() ? block_input_ : DType::kF32; }
 
   PanelFormat format() const { return format_; }
   int panels() const { return (n_ + kPanelWidth - 1) / kPanelWidth; }
@@ -101,6 +104,7 @@ class CpuPackedMatrix : public PackedMatrix {
   bool alternates_ = false;
   std::array<int, kVirtualShards + 1> packed_starts_ = {};
   PanelFormat format_ = PanelFormat::kF32;
+  DType block_input_ = DType::kF32;
   MemoryArena::Piece memory_;
   std::vector<uint32_t> aside_groups_;  // of all panels, each ended by kNoGroup
   std::vector<size_t> aside_begin_;     // of each panel in them

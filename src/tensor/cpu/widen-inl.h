@@ -56,6 +56,11 @@ struct StoredBF16 {
     hn::StoreU(hn::Or(hn::ShiftRight<16>(Rounded(low)), Rounded(high)), du,
                reinterpret_cast<uint32_t*>(pack) + j);
   }
+  // One vector, its numbers side by side.
+  static HWY_INLINE void StoreHalf(DF, VF x, T* to) {
+    const hn::Rebind<T, DF> dh;
+    hn::StoreU(hn::TruncateTo(dh, hn::ShiftRight<16>(Rounded(x))), dh, to);
+  }
   // The index of value j in a pack.
   static constexpr size_t Index(size_t j) {
     return j < kHalfPack ? 2 * j : 2 * (j - kHalfPack) + 1;

@@ -1,0 +1,105 @@
+// ShortBlocks: reads a panel of short bf16 block by block, as AMX's tiles want it. For amx_gemm.cc
+// only, whose compiler options it needs.
+#pragma once
+
+#include <hwy/base.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/cpu/packed_matrix.h"
+#include "tensor/cpu/panel.h"
+#include "tensor/cpu/short_bf16.h"
+
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,fma")
+namespace millrace::tensor {
+
+// How far ahead a panel that is read once is prefetched.
+inline constexpr size_t kShortFetchBytes = 8192;
+
+// Forms with a mask, because GCC 12 warns of the others.
+inline constexpr __mmask16 kAllWords = 0xffff;
+
+// The blocks of a panel of short bf16 as plain units, one after the other (short_bf16.h).
+class ShortBlocks {
+ public:
+  ShortBlocks(const CpuPackedMatrix& w, int panel, int k)
+      : group_(static_cast<uint32_t>(k / kShortGroup)) {
+    const Asides asides = w.asides(panel);
+    const auto next = std::lower_bound(asides.groups.begin(), asides.groups.end(), group_);
+    const auto skipped = static_cast<size_t>(next - asides.groups.begin());
+    aside_ = asides.groups.data() + skipped;
+    aside_words_ = asides.words + skipped * kPlainWords;
+    const auto* panel_words = reinterpret_cast<const uint32_t*>(w.panel(panel));
+    words_ = panel_words + kShortBases + group_ * kShortGroupWords;
+    for (size_t half = 0; half < 2; ++half) {  // of both numbers of a word
+      const __m512i base = _mm512_loadu_si512(panel_words + half * kUnitLanes);
+      bases_[half] = _mm512_or_si512(base, _mm512_maskz_srli_epi32(kAllWords, base, 16));
+    }
+  }
+
+  // With kFetches, prefetches what follows kShortFetchBytes later, a line at a time: a burst would
+  // hold up the loads.
+  template <bool kFetches>
+  void Next(uint32_t* units) {
+    for (int half = 0; half < 2; ++half) {
+      for (int i = 0; i < kUnitPairs / kShortGroup; ++i, ++group_, units += kPlainWords) {
+        if (*aside_ == group_) [[unlikely]] {
+          std::copy_n(aside_words_, kPlainWords, units);
+          ++aside_;
+          aside_words_ += kPlainWords;
+        } else {
+          Widen(words_, bases_[half], units);
+        }
+        if constexpr (kFetches) Fetch(reinterpret_cast<const uint8_t*>(words_) + kShortFetchBytes);
+        words_ += kShortGroupWords;
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kPlainWords = kShortGroup * kUnitLanes;  // of a group
+
+  static void Fetch(const uint8_t* group) {
+    for (size_t at = 0; at < kShortGroupWords * sizeof(uint32_t); at += 64) {
+      __builtin_prefetch(group + at, 0, 2);
+    }
+  }
+
+  static void Widen(const uint32_t* from, __m512i base, uint32_t* to) {
+    const __m512i first = _mm512_loadu_si512(from), second = _mm512_loadu_si512(from + kUnitLanes),
+                  third = _mm512_loadu_si512(from + 2 * kUnitLanes);
+    const __m512i byte = _mm512_set1_epi32(0xff);
+    const __m512i top = _mm512_maskz_slli_epi32(kAllWords, first, 24);
+    const __m512i middle = _mm512_maskz_slli_epi32(kAllWords, _mm512_and_si512(second, byte), 16);
+    const __m512i last = _mm512_maskz_slli_epi32(kAllWords, _mm512_and_si512(third, byte), 8);
+    constexpr int kOr = 0xfe;
+    _mm512_storeu_si512(to, WidenPair(first, base));
+    _mm512_storeu_si512(to + kUnitLanes, WidenPair(second, base));
+    _mm512_storeu_si512(to + 2 * kUnitLanes, WidenPair(third, base));
+    _mm512_storeu_si512(to + 3 * kUnitLanes,
+                        WidenPair(_mm512_ternarylogic_epi32(top, middle, last, kOr), base));
+  }
+
+  // From 12 bits of each, the even number's above the odd one's. An arithmetic shift puts exponent
+  // and mantissa in place and fills the bits between sign and exponent with copies of the sign.
+  static __m512i WidenPair(__m512i words, __m512i base) {
+    constexpr int kSelect = 0xca;
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    const __m512i both =
+        _mm512_ternarylogic_epi32(upper, _mm512_maskz_slli_epi32(kAllWords, words, 12),
+                                  _mm512_maskz_srli_epi32(kAllWords, words, 16), kSelect);
+    const __m512i kept = _mm512_and_si512(_mm512_maskz_srai_epi16(~__mmask32{0}, both, 4),
+                                          _mm512_set1_epi16(static_cast<short>(0x87ff)));
+    return _mm512_add_epi16(kept, base);
+  }
+
+  const uint32_t *words_, *aside_, *aside_words_;
+  uint32_t group_;
+  __m512i bases_[2];
+};
+
+}  // namespace millrace::tensor
+HWY_POP_ATTRIBUTES
