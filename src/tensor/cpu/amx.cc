@@ -15,11 +15,12 @@ namespace millrace::tensor {
 namespace {
 
 constexpr unsigned kAmxBF16 = 1u << 22, kAmxTile = 1u << 24;  // CPUID 7.0, EDX
+constexpr unsigned kVbmi = 1u << 1, kVbmi2 = 1u << 6;         // ECX
 constexpr int kRequestPermission = 0x1023, kTileData = 18;    // of arch_prctl
 
 bool Ask() {
   unsigned a, b, c, d;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  if (!HasAmxVectors() || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
   if ((d & kAmxBF16) == 0 || (d & kAmxTile) == 0) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
@@ -39,6 +40,10 @@ std::atomic<bool>& Answer() {
 
 }  // namespace
 
+bool HasAmxVectors() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & kVbmi) != 0 && (c & kVbmi2) != 0;
+}
 bool AmxIsThere() { return Answer(); }
 void SetAmxForTest(bool there) { Answer() = there; }
 
@@ -46,6 +51,7 @@ TileSession::TileSession(const TileShapes& shapes) { LoadShapes(shapes); }
 TileSession::~TileSession() { Release(); }
 
 #else
+bool HasAmxVectors() { return false; }
 bool AmxIsThere() { return false; }
 void SetAmxForTest(bool) {}
 TileSession::TileSession(const TileShapes&) {}

@@ -9,7 +9,9 @@ namespace millrace::tensor {
 // Whether the processor has tiles for bf16 and the system lets this process use them. The first
 // call asks the system for it.
 bool AmxIsThere();
-// For amx_emulator.h only.
+// For amx_emulator.h only. The first: whether the processor has the byte operations of AVX-512 that
+// code for tiles uses beside them, as all processors with tiles do.
+bool HasAmxVectors();
 void SetAmxForTest(bool there);
 
 // The shapes of the eight tiles, as the processor reads them.

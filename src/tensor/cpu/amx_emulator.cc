@@ -168,7 +168,7 @@ void OnIllegalInstruction(int, siginfo_t*, void* context_pointer) {
 int64_t AmxEmulator::executed() { return count; }
 
 bool AmxEmulator::IsPossible() {
-  return !AmxIsThere() && (hwy::SupportedTargets() & HWY_AVX3) != 0;
+  return !AmxIsThere() && HasAmxVectors() && (hwy::SupportedTargets() & HWY_AVX3) != 0;
 }
 
 AmxEmulator::AmxEmulator() {

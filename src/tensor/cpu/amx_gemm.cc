@@ -15,7 +15,8 @@
 #include "tensor/cpu/short_blocks-inl.h"
 
 // Not by options of the compiler, which would reach functions of headers that other files share.
-HWY_PUSH_ATTRIBUTES("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,fma")
+HWY_PUSH_ATTRIBUTES(
+    "amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,fma")
 namespace millrace::tensor {
 namespace {
 
@@ -130,6 +131,55 @@ void Multiply(const Piece& piece, Units units, ShortBlocks* unpacks) {
   }
 }
 
+// Two panels of short bf16 side by side, read front to back: memory gives more in two streams.
+// Each block is unpacked while the one before is multiplied.
+class TwoPanels {
+ public:
+  // `units`: room for four blocks.
+  TwoPanels(const CpuPackedMatrix& w, int panel, uint32_t* units)
+      : left_(w, panel, 0), right_(w, panel + 1, 0), units_(units), end_(w.packed_k() / kBlockK) {
+    if (end_ > 0) Unpack(0);
+  }
+
+  // The next `blocks` times one tile of rows.
+  void Multiply(const uint16_t* x, int blocks, float* const sums[2]) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int i = 0; i < blocks; ++i, ++next_) {
+      if (next_ + 1 < end_) Unpack(next_ + 1);
+      StoresBeforeTileLoads();
+      const uint32_t* units = UnitsOf(next_);
+      _tile_loadd(4, x + i * kAmxTileNumbers, kTileStride);
+      _tile_loadd(6, units, kUnitStride);
+      _tile_dpbf16ps(0, 4, 6);
+      _tile_loadd(7, units + kUnitWords, kUnitStride);
+      _tile_dpbf16ps(1, 4, 7);
+      _tile_loadd(6, units + 2 * kUnitWords, kUnitStride);
+      _tile_dpbf16ps(2, 4, 6);
+      _tile_loadd(7, units + 3 * kUnitWords, kUnitStride);
+      _tile_dpbf16ps(3, 4, 7);
+    }
+    _tile_stored(0, sums[0], kSumStride);
+    _tile_stored(1, sums[0] + kUnitLanes, kSumStride);
+    _tile_stored(2, sums[1], kSumStride);
+    _tile_stored(3, sums[1] + kUnitLanes, kSumStride);
+  }
+
+ private:
+  uint32_t* UnitsOf(int block) const { return units_ + block % 2 * 2 * kBlockWords; }
+  void Unpack(int block) {
+    left_.Next<true>(UnitsOf(block));
+    right_.Next<true>(UnitsOf(block) + kBlockWords);
+  }
+
+  ShortBlocks left_, right_;
+  uint32_t* const units_;
+  int next_ = 0;
+  const int end_;
+};
+
 // A group of panels times all rows. Segments of all panels come before the next segment, so that
 // its rows stay in L2; a segment's weights stay in L1 while all rows pass.
 class Group {
@@ -145,8 +195,12 @@ class Group {
         levels_(scratch + kAmxSegmentBlocks * kBlockWords) {}
 
   void Run() {
+    int first = 0;
+    if (tiles_ == 1 && is_short()) {
+      for (; first + 2 <= panels_; first += 2) MultiplyTwo(first);
+    }
     ForEachAmxSegment(call_, [&](const AmxSegment& segment) {
-      for (int p = 0; p < panels_; ++p) Multiply(segment, p);
+      for (int p = first; p < panels_; ++p) Multiply(segment, p);
     });
   }
 
@@ -196,6 +250,18 @@ class Group {
       if (segment.last) EndChain(segment.chain, p, tile, 1 + two);
       piece.ahead += piece.ahead_step * piece.blocks;
       if (--fetchers == 0) piece.ahead_step = 0;
+    }
+  }
+
+  // Panels p and p + 1.
+  void MultiplyTwo(int p) {
+    TwoPanels two(w_, panel_begin_ + p, unpacked_);
+    for (int chain = 0; chain < w_.chains(); ++chain) {
+      const int begin = w_.PackedStart(chain) / kBlockK, end = w_.PackedStart(chain + 1) / kBlockK;
+      float* const sums[] = {Sums(LevelOf(chain), p, 0), Sums(LevelOf(chain), p + 1, 0)};
+      two.Multiply(x_ + begin * kAmxTileNumbers, end - begin, sums);
+      EndChain(chain, p, 0, 1);
+      EndChain(chain, p + 1, 0, 1);
     }
   }
 
@@ -258,9 +324,9 @@ void AmxPanels(const GemmCall& call, const uint16_t* tiles, int panel_begin, int
                float* scratch) {
   const TileShapes shapes = ShapesFor(std::min(kAmxTileRows, LimbRows(call)));
   const TileSession session(shapes);
-  const int step = AmxTiles(call) <= 2 ? (call.gate ? 2 : 1) : panel_end - panel_begin;
+  const int step = AmxTiles(call) <= 2 ? 2 : panel_end - panel_begin;
   for (int p = panel_begin; p < panel_end; p += step) {
-    Group(call, tiles, p, p + step, scratch).Run();
+    Group(call, tiles, p, std::min(panel_end, p + step), scratch).Run();
   }
 }
 

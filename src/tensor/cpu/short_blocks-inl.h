@@ -13,7 +13,7 @@
 #include "tensor/cpu/panel.h"
 #include "tensor/cpu/short_bf16.h"
 
-HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,fma")
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,fma")
 namespace millrace::tensor {
 
 // How far ahead a panel that is read once is prefetched.
@@ -71,26 +71,23 @@ class ShortBlocks {
   static void Widen(const uint32_t* from, __m512i base, uint32_t* to) {
     const __m512i first = _mm512_loadu_si512(from), second = _mm512_loadu_si512(from + kUnitLanes),
                   third = _mm512_loadu_si512(from + 2 * kUnitLanes);
-    const __m512i byte = _mm512_set1_epi32(0xff);
-    const __m512i top = _mm512_maskz_slli_epi32(kAllWords, first, 24);
-    const __m512i middle = _mm512_maskz_slli_epi32(kAllWords, _mm512_and_si512(second, byte), 16);
-    const __m512i last = _mm512_maskz_slli_epi32(kAllWords, _mm512_and_si512(third, byte), 8);
-    constexpr int kOr = 0xfe;
+    // The fourth pair: the last bytes of the three words.
+    __m512i fourth = _mm512_maskz_slli_epi32(kAllWords, third, 24);
+    fourth = _mm512_maskz_shrdi_epi32(kAllWords, fourth, second, 8);
+    fourth = _mm512_maskz_shrdi_epi32(kAllWords, fourth, first, 8);
     _mm512_storeu_si512(to, WidenPair(first, base));
     _mm512_storeu_si512(to + kUnitLanes, WidenPair(second, base));
     _mm512_storeu_si512(to + 2 * kUnitLanes, WidenPair(third, base));
-    _mm512_storeu_si512(to + 3 * kUnitLanes,
-                        WidenPair(_mm512_ternarylogic_epi32(top, middle, last, kOr), base));
+    _mm512_storeu_si512(to + 3 * kUnitLanes, WidenPair(fourth, base));
   }
 
   // From 12 bits of each, the even number's above the odd one's. An arithmetic shift puts exponent
   // and mantissa in place and fills the bits between sign and exponent with copies of the sign.
   static __m512i WidenPair(__m512i words, __m512i base) {
-    constexpr int kSelect = 0xca;
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
-    const __m512i both =
-        _mm512_ternarylogic_epi32(upper, _mm512_maskz_slli_epi32(kAllWords, words, 12),
-                                  _mm512_maskz_srli_epi32(kAllWords, words, 16), kSelect);
+    // For each byte, the first of its bits in 64: those of two words. 12 bits go to the top of 16.
+    constexpr uint64_t kFrom = 0x2c24'3830'0c04'1810;
+    const __m512i both = _mm512_maskz_multishift_epi64_epi8(
+        ~__mmask64{0}, _mm512_set1_epi64(static_cast<long long>(kFrom)), words);
     const __m512i kept = _mm512_and_si512(_mm512_maskz_srai_epi16(~__mmask32{0}, both, 4),
                                           _mm512_set1_epi16(static_cast<short>(0x87ff)));
     return _mm512_add_epi16(kept, base);
