@@ -55,9 +55,12 @@ struct Piece {
   uint32_t* units;
   int blocks;
   float* sums[2];
-  bool first;            // sums start at zero
-  const uint8_t* ahead;  // prefetched into L2 at the pace of the arithmetic
-  size_t ahead_step;     // bytes per block
+  bool first;  // sums start at zero
+  // Weights and rows that are prefetched into L2 at the pace of the arithmetic.
+  const uint8_t* ahead;
+  size_t ahead_step;  // bytes per block
+  const uint8_t* x_ahead;
+  size_t x_ahead_step;
 };
 
 template <bool kTwo>
@@ -90,6 +93,10 @@ void StoreSums(const Piece& piece) {
   }
 }
 
+void Fetch(const uint8_t* from, size_t bytes) {
+  for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
+}
+
 template <bool kTwo, Units kUnits>
 void Multiply(const Piece& piece, ShortBlocks* unpacks) {
   constexpr size_t kPlaces = kUnits == Units::kPassing ? 2 : std::numeric_limits<size_t>::max();
@@ -102,9 +109,9 @@ void Multiply(const Piece& piece, ShortBlocks* unpacks) {
   LoadSums<kTwo>(piece);
   const auto blocks = static_cast<size_t>(piece.blocks);
   if (blocks > 0) unpack(0);
-  const uint8_t* ahead = piece.ahead;
-  for (size_t i = 0; i < blocks; ++i, ahead += piece.ahead_step) {
-    for (size_t at = 0; at < piece.ahead_step; at += 64) __builtin_prefetch(ahead + at, 0, 2);
+  for (size_t i = 0; i < blocks; ++i) {
+    Fetch(piece.ahead + i * piece.ahead_step, piece.ahead_step);
+    Fetch(piece.x_ahead + i * piece.x_ahead_step, piece.x_ahead_step);
     if (i + 1 < blocks) unpack(i + 1);
     StoresBeforeTileLoads();
     const uint32_t* units = units_of(i);
@@ -237,6 +244,12 @@ class Group {
                   : p + 1 < panels_ ? PlaceOf(p + 1, segment.begin)
                                     : PlaceOf(0, segment.end);
     piece.ahead_step = units == Units::kPassing ? 0 : block_bytes() / fetchers;
+    if (AmxTileBytes(call_) > kRowsInL2) {  // each panel a part of the next segment's rows
+      const size_t next = static_cast<size_t>(segment.end) * static_cast<size_t>(tiles_);
+      piece.x_ahead_step = 2 * kAmxTileNumbers * sizeof(uint16_t) / static_cast<size_t>(panels_);
+      piece.x_ahead = reinterpret_cast<const uint8_t*>(x_ + next * kAmxTileNumbers) +
+                      static_cast<size_t>(p * pairs() * piece.blocks) * piece.x_ahead_step;
+    }
     for (int tile = 0; tile < tiles_; tile += 2) {
       const bool two = tile + 1 < tiles_;
       for (int i = 0; i < 1 + two; ++i) {
@@ -249,6 +262,7 @@ class Group {
       units = Units::kThere;
       if (segment.last) EndChain(segment.chain, p, tile, 1 + two);
       piece.ahead += piece.ahead_step * piece.blocks;
+      piece.x_ahead += piece.x_ahead_step * piece.blocks;
       if (--fetchers == 0) piece.ahead_step = 0;
     }
   }

@@ -37,6 +37,16 @@ __m512i Rounded(__m512 x) {
                           _mm512_set1_epi32(static_cast<int>(0xffff0000)));
 }
 
+inline void PackNumbers(const float* from, int count, int limb, uint16_t* to) {
+  const auto inside = static_cast<__mmask16>((1u << std::clamp(count, 0, 16)) - 1);
+  const __m512 x = _mm512_maskz_loadu_ps(inside, from);
+  __m512i rounded = Rounded(x);
+  if (limb == 1) rounded = Rounded(_mm512_sub_ps(x, _mm512_castsi512_ps(rounded)));
+  _mm256_storeu_si256(
+      reinterpret_cast<__m256i*>(to),
+      _mm512_maskz_cvtepi32_epi16(kAll, _mm512_maskz_srli_epi32(kAll, rounded, 16)));
+}
+
 // 32 numbers, zeros from `count` on.
 void CopyNumbers(const uint16_t* from, int count, uint16_t* to) {
   const __mmask32 inside = count >= kBlockK ? ~__mmask32{0} : (__mmask32{1} << count) - 1;
@@ -46,13 +56,7 @@ void CopyNumbers(const uint16_t* from, int count, uint16_t* to) {
 }  // namespace
 
 void AmxPackNumbers(const float* from, int count, int limb, uint16_t* to) {
-  const auto inside = static_cast<__mmask16>((1u << std::clamp(count, 0, 16)) - 1);
-  const __m512 x = _mm512_maskz_loadu_ps(inside, from);
-  __m512i rounded = Rounded(x);
-  if (limb == 1) rounded = Rounded(_mm512_sub_ps(x, _mm512_castsi512_ps(rounded)));
-  _mm256_storeu_si256(
-      reinterpret_cast<__m256i*>(to),
-      _mm512_maskz_cvtepi32_epi16(kAll, _mm512_maskz_srli_epi32(kAll, rounded, 16)));
+  PackNumbers(from, count, limb, to);
 }
 
 void AmxPackTile(const GemmCall& call, Rows x, int i, uint16_t* tiles) {
@@ -72,8 +76,8 @@ void AmxPackTile(const GemmCall& call, Rows x, int i, uint16_t* tiles) {
           continue;
         }
         const float* from = static_cast<const float*>(x.data) + at;
-        AmxPackNumbers(from, end - k, limb, row);
-        AmxPackNumbers(from + 16, end - k - 16, limb, row + 16);
+        PackNumbers(from, end - k, limb, row);
+        PackNumbers(from + 16, end - k - 16, limb, row + 16);
       }
       std::fill(to + static_cast<size_t>(rows) * kBlockK, to + kAmxTileNumbers, uint16_t{0});
     }

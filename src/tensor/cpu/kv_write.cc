@@ -75,10 +75,13 @@ void WriteValuePairs(const float* v, size_t v_stride, int head_dim, int first, i
       }
     }
     // Number by number: readers may copy the other token of a word meanwhile.
+    uint16_t rounded[kHalfPack];
     for (int t = token; t < token + 1 + pair; ++t, from += v_stride) {
-      for (int i = dim; i < head_dim; ++i) {
-        words[i / kHalfPack * kKeyRun * kHalfPack + 2 * (i % kHalfPack) + t % 2] =
-            StoredBF16::Narrow(from[i]);
+      for (int i = dim; i < head_dim; i += kHalfPack) {
+        const int count = std::min<int>(kHalfPack, head_dim - i);
+        RoundNumbers(from + i, count, rounded);
+        uint16_t* to = words + i * kKeyRun + t % 2;
+        for (int j = 0; j < count; ++j) to[2 * j] = rounded[j];
       }
     }
     token += 1 + pair;
