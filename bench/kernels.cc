@@ -212,10 +212,11 @@ class KernelBench {
   void Report(const std::string& title, double bytes, double operations,
               const std::function<void()>& run) {
     run();
-    std::vector<double> times, read_ratios, peak_ratios;
+    std::vector<double> times, read_ratios, peak_ratios, tile_ratios;
     for (int i = 0; i < options_.repeats; ++i) {
       const double read = machine_.SampleReadGbps(threads_) * 1e9;
       const double peak = machine_.SampleFmaGflops(threads_) * 1e9;
+      const double tiles = machine_.SampleTileGflops(threads_) * 1e9;
       int runs = 0;
       double seconds = 0;
       const double begin = Now(options_.clock);
@@ -227,11 +228,12 @@ class KernelBench {
       times.push_back(seconds / runs);
       read_ratios.push_back(bytes / times.back() / read);
       peak_ratios.push_back(operations / times.back() / peak);
+      tile_ratios.push_back(tiles == 0 ? 0 : operations / times.back() / tiles);
     }
     const double time = Median(times);
-    fmt::print("| {} | {} | {:.3f} | {:.1f} | {:.0f} % | {:.0f} | {:.0f} % |\n", title, threads_,
-               time * 1e3, bytes / time / 1e9, 100 * Median(read_ratios), operations / time / 1e9,
-               100 * Median(peak_ratios));
+    fmt::print("| {} | {} | {:.3f} | {:.1f} | {:.0f} % | {:.0f} | {:.0f} % | {:.0f} % |\n", title,
+               threads_, time * 1e3, bytes / time / 1e9, 100 * Median(read_ratios),
+               operations / time / 1e9, 100 * Median(peak_ratios), 100 * Median(tile_ratios));
     std::fflush(stdout);
   }
 
@@ -265,11 +267,12 @@ int Main(int argc, char** argv) {
   }
   if (options.threads.empty()) options.threads = {1, 2};
   fmt::print(
-      "Medians of {} samples; ratios are to a sample of the roofline taken just before. Weights "
-      "rotate "
-      "through {} MiB; bytes are the weights or the KV read once.\n\n"
-      "| kernel | threads | ms | GB/s | of read bandwidth | GFLOP/s | of FMA peak |\n"
-      "|---|---|---|---|---|---|---|\n",
+      "Medians of {} samples; ratios are to a sample of the roofline taken just before. Weights\n"
+      "rotate through {} MiB; bytes are the weights or the KV read once. Without AMX the last "
+      "column\n"
+      "is 0.\n\n"
+      "| kernel | threads | ms | GB/s | of bandwidth | GFLOP/s | of FMA peak | of tile peak |\n"
+      "|---|---|---|---|---|---|---|---|\n",
       options.repeats, kWeightBytes >> 20);
   Machine machine(options.clock);
   for (int threads : options.threads) {

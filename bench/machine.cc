@@ -13,6 +13,8 @@
 #include <memory>
 
 #include "base/check.h"
+#include "bench/tiles.h"
+#include "tensor/cpu/amx.h"
 #include "tensor/cpu/memory.h"
 #include "tensor/cpu/thread_pool.h"
 
@@ -69,6 +71,7 @@ HWY_EXPORT(ReadAll);
 namespace {
 
 constexpr int64_t kFmaRounds = 1'000'000;          // about 2 ms
+constexpr int64_t kTileRounds = 100'000;           // about 2 ms
 constexpr size_t kSampleBytes = size_t{64} << 20;  // about 5 ms
 
 }  // namespace
@@ -116,6 +119,18 @@ double Machine::SampleFmaGflops(int threads) {
   pool.Run([&](int thread) {
     operations[thread * 16] = HWY_DYNAMIC_DISPATCH(MultiplyAdd)(kFmaRounds, &sinks[thread * 16]);
   });
+  const double seconds = Now(state_->clock) - begin;
+  double sum = 0;
+  for (double o : operations) sum += o;
+  return sum / seconds / 1e9;
+}
+
+double Machine::SampleTileGflops(int threads) {
+  if (!tensor::AmxIsThere()) return 0;
+  tensor::ThreadPool& pool = state_->Pool(threads);
+  std::vector<double> operations(threads * 16);
+  const double begin = Now(state_->clock);
+  pool.Run([&](int thread) { operations[thread * 16] = MultiplyTiles(kTileRounds); });
   const double seconds = Now(state_->clock) - begin;
   double sum = 0;
   for (double o : operations) sum += o;

@@ -25,6 +25,8 @@ class Machine {
 
   // f32, 2 operations per fused multiply-add and lane; GFLOP/s of all threads together.
   double SampleFmaGflops(int threads);
+  // bf16 on AMX's tiles, in registers; 0 where there are none.
+  double SampleTileGflops(int threads);
   // GB/s (10^9 bytes) of all threads together; each reads its own memory front to back.
   double SampleReadGbps(int threads);
 

@@ -68,7 +68,9 @@ class LedgerModel {
     EXPECT_FALSE(pool.frozen);
     EXPECT_GE(limit, pool.kept);
     // With several accounts, each begins with the pool that asked least recently.
-    if (!several_) EXPECT_GE(pool.asked, asked_last_) << "taken from a more recent pool first";
+    if (!several_) {
+      EXPECT_GE(pool.asked, asked_last_) << "taken from a more recent pool first";
+    }
     asked_last_ = pool.asked;
     ++shrunk;
     pool.limit = std::min(pool.limit, std::max(limit, pool.in_use));

@@ -6,25 +6,20 @@
 #include <cstring>
 #include <vector>
 
-#include "tensor/cpu/amx_gemm.h"
 #include "tensor/cpu/attend.h"
 #include "tensor/cpu/cpu_features.h"
 #include "tensor/cpu/cpu_objects.h"
 #include "tensor/cpu/elementwise.h"
-#include "tensor/cpu/gemm.h"
+#include "tensor/cpu/for_rows.h"
 #include "tensor/cpu/kv_box.h"
 #include "tensor/cpu/kv_pool.h"
 #include "tensor/cpu/packed_matrix.h"
+#include "tensor/cpu/product.h"
 #include "tensor/cpu/scratch.h"
 #include "tensor/cpu/thread_pool.h"
 
 namespace millrace::tensor {
 namespace {
-
-// Below this size, run on one thread.
-constexpr int kMinParallelNumbers = 16384;
-constexpr int kStripBytes = 1 << 20;
-constexpr int kMinStripTiles = 6;
 
 class CpuDevice : public Device {
  public:
@@ -45,7 +40,8 @@ class CpuDevice : public Device {
   }
 
   Result<std::unique_ptr<PackedMatrix>> Pack(const PackSpec& spec) override {
-    MR_ASSIGN_OR_RETURN(auto matrix, CpuPackedMatrix::Pack(spec, weights_, pool_, block_input_));
+    MR_ASSIGN_OR_RETURN(auto matrix,
+                        CpuPackedMatrix::Pack(spec, weights_, pool_, products_.block_input()));
     return std::unique_ptr<PackedMatrix>(std::move(matrix));
   }
 
@@ -73,18 +69,18 @@ class CpuDevice : public Device {
   }
 
   void MatMul(Rows x, const PackedMatrix& w, Rows y, const MatMulExtras& extras) override {
-    MatMulPasses({x}, w, y, extras, std::nullopt);
+    products_.Run({x}, w, y, extras, std::nullopt);
   }
   // On tiles rows are normed as they are packed.
   void NormedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w, Rows y,
                     const MatMulExtras& extras) override {
-    MatMulPasses({x, &norm, normed}, w, y, extras, std::nullopt);
+    products_.Run({x, &norm, normed}, w, y, extras, std::nullopt);
   }
   // A gate meets what it gates before either is written.
   void GatedMatMul(Rows x, const NormSpec& norm, Rows normed, const PackedMatrix& w,
                    const Vector* bias, Activation f, Rows both, Rows y) override {
     if (static_cast<const CpuPackedMatrix&>(w).alternates()) {
-      return MatMulPasses({x, &norm, normed}, w, y, {.bias = bias, .residual = {}}, f);
+      return products_.Run({x, &norm, normed}, w, y, {.bias = bias, .residual = {}}, f);
     }
     const Rows joined = y.type == DType::kF32 ? y : both.Columns(0, y.cols);
     Device::GatedMatMul(x, norm, normed, w, bias, f, both, joined);
@@ -95,7 +91,7 @@ class CpuDevice : public Device {
     CheckSameShape(x, y);
     if (extras.residual.data != nullptr) CheckSameShape(extras.residual, y);
     const float* bias = extras.bias == nullptr ? nullptr : DataOf(*extras.bias, x.cols);
-    ForRows(x, [&](int first, int count) {
+    ForRows(pool_, x, [&](int first, int count) {
       Rows residual = extras.residual;
       if (residual.data != nullptr) residual = residual.Slice(first, count);
       FinishRows(x.Slice(first, count), bias, residual, y.Slice(first, count));
@@ -124,7 +120,7 @@ class CpuDevice : public Device {
     MR_CHECK(x.cols % head_dim == 0);
     CheckF32(x);
     const float* w = DataOf(weight, head_dim);
-    ForRows(x, [&](int first, int count) {
+    ForRows(pool_, x, [&](int first, int count) {
       for (int r = first; r < first + count; ++r) {
         const Rows heads{x.Slice(r, 1).data, x.cols / head_dim, head_dim, head_dim};
         RmsNormRows(heads, w, eps, heads);
@@ -140,14 +136,14 @@ class CpuDevice : public Device {
     for (int32_t position : positions) {
       MR_CHECK(position >= 0 && position < angles.positions) << position;
     }
-    ForRows(x, [&](int first, int count) {
+    ForRows(pool_, x, [&](int first, int count) {
       RopeRows(x.Slice(first, count), head_dim, &positions[first], angles);
     });
   }
 
   void Activate(Rows x, Activation f, Rows y) override {
     CheckSameShape(x, y);
-    ForRows(x, [&](int first, int count) {
+    ForRows(pool_, x, [&](int first, int count) {
       ActivateRows(x.Slice(first, count), f, y.Slice(first, count));
     });
   }
@@ -155,14 +151,14 @@ class CpuDevice : public Device {
   void GatedActivate(Rows gate, Rows up, Activation f, Rows y) override {
     CheckSameShape(gate, up);
     CheckSameShape(gate, y);
-    ForRows(gate, [&](int first, int count) {
+    ForRows(pool_, gate, [&](int first, int count) {
       GatedActivateRows(gate.Slice(first, count), up.Slice(first, count), f, y.Slice(first, count));
     });
   }
 
   void Add(Rows x, Rows y) override {
     CheckSameShape(x, y);
-    ForRows(x,
+    ForRows(pool_, x,
             [&](int first, int count) { AddRows(x.Slice(first, count), y.Slice(first, count)); });
   }
 
@@ -237,13 +233,6 @@ class CpuDevice : public Device {
   }
 
  private:
-  // What a product multiplies: rows as they are, or norm(rows), with room for it.
-  struct Factor {
-    Rows x;
-    const NormSpec* norm = nullptr;
-    Rows normed;
-  };
-
   // Only products, gates and attention take other types.
   template <typename... R>
   static void CheckF32(const R&... rows) {
@@ -253,16 +242,6 @@ class CpuDevice : public Device {
     MR_CHECK(a.rows == b.rows && a.cols == b.cols)
         << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
     CheckF32(a, b);
-  }
-
-  // task(first row, rows), on several threads when there is enough work.
-  template <typename Task>
-  void ForRows(const Rows& x, Task task) {
-    if (x.rows == 0) return;
-    const bool parallel = SaturatingProduct(x.rows, x.cols) >= kMinParallelNumbers;
-    const int piece =
-        parallel ? (x.rows + 4 * pool_.threads() - 1) / (4 * pool_.threads()) : x.rows;
-    pool_.ParallelFor(x.rows, piece, [&](int begin, int end, int) { task(begin, end - begin); });
   }
 
   // The numbers of a range of the step's rows, one for each row of x.
@@ -281,8 +260,9 @@ class CpuDevice : public Device {
     MR_CHECK(y.cols == rows.cols) << y.cols << " columns of " << rows.cols;
     CheckF32(y);
     const auto ids = Of(at, step_ids, y);
-    ForRows(
-        y, [&](int first, int count) { EmbedRows(rows, &ids[first], y.Slice(first, count), add); });
+    ForRows(pool_, y, [&](int first, int count) {
+      EmbedRows(rows, &ids[first], y.Slice(first, count), add);
+    });
   }
 
   // task(part, its first row in x) for the step's parts in the range.
@@ -297,28 +277,12 @@ class CpuDevice : public Device {
     }
   }
 
-  static void NormRows(Rows x, const NormSpec& norm, Rows y) {
-    const float* weight = DataOf(*norm.weight, x.cols);
-    if (norm.kind == NormKind::kRms) return RmsNormRows(x, weight, norm.epsilon, y);
-    const float* bias = norm.bias == nullptr ? nullptr : DataOf(*norm.bias, x.cols);
-    LayerNormRows(x, weight, bias, norm.epsilon, y);
-  }
   void NormAll(Rows x, const NormSpec& norm, Rows y) {
     CheckSameShape(x, y);
-    ForRows(x, [&](int first, int count) {
+    ForRows(pool_, x, [&](int first, int count) {
       NormRows(x.Slice(first, count), norm, y.Slice(first, count));
     });
   }
-
-  void MatMulPasses(const Factor& factor, const PackedMatrix& w, Rows y, const MatMulExtras& extras,
-                    std::optional<Activation> gate);
-  void MatMulPass(const GemmCall& call);
-  // Panels that a thread takes at a time.
-  int PanelGroup(const GemmCall& call) const {
-    const int group = std::clamp(call.w->panels() / (4 * pool_.threads()), 1, kGemmGroupPanels);
-    return call.gate ? std::max(2, group / 2 * 2) : group;
-  }
-  void MatMulOnTiles(const GemmCall& call, const NormSpec* norm);
 
   // task(head, offset of its keys in the dense bytes, offset of its values).
   template <typename Task>
@@ -328,11 +292,10 @@ class CpuDevice : public Device {
   // Asked once: the processor takes long to answer in a virtual machine.
   const bool on_tiles_ = CpuUsesAmx();
   const int limbs_ = CpuActivationLimbs();
-  // Of weights in blocks. Without tiles, products take longer than their rows.
-  const DType block_input_ = on_tiles_ && limbs_ == 1 ? DType::kBF16 : DType::kF32;
   ThreadPool pool_;
   MemoryArena weights_;
   Scratch scratch_;
+  ProductRunner products_{limbs_, on_tiles_, pool_, scratch_};
   AttentionRunner attention_{limbs_ == 1, on_tiles_};
   std::vector<TokenChooser> choosers_;  // by thread
   Step step_;
@@ -349,102 +312,6 @@ void CpuDevice::BeginStep(const Step& step) {
   MR_CHECK(end <= step.rows()) << end << " rows of " << step.rows();
   for (int32_t row : step.outputs) MR_CHECK(row >= 0 && row < step.rows()) << row;
   step_ = step;
-}
-
-void CpuDevice::MatMulPasses(const Factor& factor, const PackedMatrix& w, Rows y,
-                             const MatMulExtras& extras, std::optional<Activation> gate) {
-  const Rows& x = factor.x;
-  MR_CHECK(x.rows == y.rows && x.cols == w.k() && (gate ? 2 : 1) * y.cols == w.n())
-      << "[" << x.rows << ", " << x.cols << "] times [" << w.n() << ", " << w.k() << "] into ["
-      << y.rows << ", " << y.cols << "]";
-  MR_CHECK(x.type == DType::kF32 || (x.type == w.input() && factor.norm == nullptr))
-      << DTypeName(x.type);
-  MR_CHECK(y.type == DType::kF32 || (y.type == block_input_ && gate)) << DTypeName(y.type);
-  if (factor.norm != nullptr) CheckSameShape(x, factor.normed);
-  if (extras.residual.data != nullptr) CheckSameShape(extras.residual, y);
-  for (int first = 0; first < x.rows; first += kGemmPassRows) {
-    const int count = std::min(kGemmPassRows, x.rows - first);
-    GemmCall call{.x = x.Slice(first, count),
-                  .w = static_cast<const CpuPackedMatrix*>(&w),
-                  .y = y.Slice(first, count),
-                  .gate = gate};
-    call.limbs = call.w->in_blocks() ? limbs_ : 1;
-    if (extras.bias != nullptr) call.bias = DataOf(*extras.bias, w.n());
-    if (extras.residual.data != nullptr) call.residual = extras.residual.Slice(first, count);
-    const bool on_tiles = on_tiles_ && call.w->in_blocks() && call.limbs * count >= kAmxFewestRows;
-    if (on_tiles) {
-      MatMulOnTiles(call, factor.norm);
-      continue;
-    }
-    if (factor.norm != nullptr) {
-      const Rows normed = factor.normed.Slice(first, count);
-      NormAll(call.x, *factor.norm, normed);
-      call.x = normed;
-    }
-    MatMulPass(call);
-  }
-}
-
-void CpuDevice::MatMulPass(const GemmCall& pass) {
-  GemmCall call = pass;
-  const CpuPackedMatrix& w = *call.w;
-  const int tiles = GemmTiles(call.x.rows, call.limbs);
-  if (call.x.rows == 1 && !w.in_blocks()) {
-    call.tiles = static_cast<const float*>(call.x.data);  // already what the kernel reads
-  } else {
-    float* repacked = scratch_.Shared(SaturatingProduct(call.limbs * call.x.rows, w.packed_k()));
-    call.tiles = repacked;
-    const bool parallel = SaturatingProduct(call.x.rows, call.x.cols) >= kMinParallelNumbers;
-    pool_.ParallelFor(tiles, parallel ? 1 : tiles, [&](int begin, int end, int) {
-      for (int i = begin; i < end; ++i) RepackTile(call, i, repacked);
-    });
-  }
-  scratch_.ReservePerThread(GemmScratchFloats());
-  const int panels = w.panels();
-  const int group = PanelGroup(call);
-  const int groups = (panels + group - 1) / group;
-  // A strip of x that stays in L2 while all panels are read, unless it would be too thin.
-  const int strip_tiles =
-      std::clamp(kStripBytes / (static_cast<int>(sizeof(float)) * kMaxTileRows * call.x.cols),
-                 kMinStripTiles, kGemmStripRows / kMaxTileRows);
-  const int strips = (tiles + strip_tiles - 1) / strip_tiles;
-  pool_.ParallelFor(strips * groups, 1, [&](int begin, int end, int thread) {
-    for (int i = begin; i < end; ++i) {
-      const int strip = i / groups, first_panel = i % groups * group;
-      GemmPanels(call, tiles * strip / strips, tiles * (strip + 1) / strips, first_panel,
-                 std::min(first_panel + group, panels), scratch_.OfThread(thread));
-    }
-  });
-}
-
-void CpuDevice::MatMulOnTiles(const GemmCall& call, const NormSpec* norm) {
-  auto* tiles = reinterpret_cast<uint16_t*>(scratch_.Shared(AmxTileBytes(call) / sizeof(float)));
-  const bool parallel = SaturatingProduct(call.x.rows, call.x.cols) >= kMinParallelNumbers;
-  const int count = AmxTiles(call), tile_rows = kAmxTileRows / call.limbs;
-  scratch_.ReservePerThread(std::max(
-      AmxScratchFloats(call), norm == nullptr ? 0 : SaturatingProduct(tile_rows, call.x.cols)));
-  pool_.ParallelFor(count, parallel ? 1 : count, [&](int begin, int end, int thread) {
-    for (int i = begin; i < end; ++i) {
-      const int first = i * tile_rows;
-      Rows x = call.x.Slice(first, std::min(tile_rows, call.x.rows - first));
-      if (norm != nullptr) {
-        const Rows normed{scratch_.OfThread(thread), x.rows, x.cols, x.cols};
-        NormRows(x, *norm, normed);
-        x = normed;
-      }
-      AmxPackTile(call, x, i, tiles);
-    }
-  });
-  // Equal groups, as many for each thread.
-  const int unit = call.gate ? 2 : 1, units = call.w->panels() / unit;
-  const int most = AmxGroupPanels(call) / unit, threads = pool_.threads();
-  const int groups = (units + most * threads - 1) / (most * threads) * threads;
-  pool_.ParallelFor(groups, 1, [&](int begin, int end, int thread) {
-    for (int i = begin; i < end; ++i) {
-      AmxPanels(call, tiles, units * i / groups * unit, units * (i + 1) / groups * unit,
-                scratch_.OfThread(thread));
-    }
-  });
 }
 
 template <typename Task>

@@ -1,0 +1,25 @@
+// Divides rows over a device's threads. The device's thread only.
+#pragma once
+
+#include "tensor/cpu/memory.h"
+#include "tensor/cpu/thread_pool.h"
+#include "tensor/device.h"
+
+namespace millrace::tensor {
+
+// Whether rows are so many numbers that several threads are worth waking.
+inline bool IsWorthDividing(const Rows& x) {
+  constexpr int kMinNumbers = 16384;
+  return SaturatingProduct(x.rows, x.cols) >= kMinNumbers;
+}
+
+// task(first row, rows), on several threads when there is enough work.
+template <typename Task>
+void ForRows(ThreadPool& pool, const Rows& x, Task task) {
+  if (x.rows == 0) return;
+  const int pieces = 4 * pool.threads();
+  const int piece = IsWorthDividing(x) ? (x.rows + pieces - 1) / pieces : x.rows;
+  pool.ParallelFor(x.rows, piece, [&](int begin, int end, int) { task(begin, end - begin); });
+}
+
+}  // namespace millrace::tensor
