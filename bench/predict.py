@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares the simulator with the machine that it simulates.
 
-usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--keep DIR] [--lock FILE]
-                         [--capacity R]
+usage: bench/predict.py BUILD_DIR [--models DIR] [--seconds S] [--parts N] [--servings N] [--keep DIR]
+                         [--lock FILE] [--capacity R]
 
 Method: a server with 2 threads on the llama-160m shape (bf16, random weights) gets Poisson traces at 30,
 60 and 90 % of its capacity, from `millrace bench serve` on the same two cores. Capacity is the rate
@@ -226,6 +226,8 @@ def main():
     parser.add_argument("--models", default="/tmp/millrace-bench")
     parser.add_argument("--seconds", type=float, default=6, help="length of each part of a trace")
     parser.add_argument("--parts", type=int, default=12, help="parts of a trace")
+    parser.add_argument("--servings", type=int, default=max(SERVINGS.values()),
+                        help="of each load at most; one of each takes some ten minutes")
     parser.add_argument("--keep", type=pathlib.Path, help="folder for profiles, traces and step logs")
     parser.add_argument("--lock", help="file to lock while measuring")
     parser.add_argument("--capacity", type=float, help="requests per second, if it is known")
@@ -239,7 +241,7 @@ def main():
         keep.mkdir(parents=True, exist_ok=True)
         capacity = args.capacity or measure_capacity(args, binary, model, keep)
         print(f"Capacity: {capacity:.2f} requests/s.\n", flush=True)
-        for serving in range(max(SERVINGS.values())):
+        for serving in range(args.servings):
             for load in (load for load, times in SERVINGS.items() if serving < times):
                 folder = keep / f"{round(100 * load)}-{serving}"
                 folder.mkdir(exist_ok=True)

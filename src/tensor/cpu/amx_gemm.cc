@@ -31,7 +31,7 @@ constexpr size_t kSumFloats = size_t{kAmxTileRows} * kPanelWidth;  // of a tile 
 constexpr int kSumStride = kPanelWidth * sizeof(float);
 constexpr int kUnitStride = kUnitLanes * sizeof(uint32_t), kTileStride = kBlockK * sizeof(uint16_t);
 // How far ahead a panel that is read once is prefetched.
-constexpr size_t kFetchBytes = kShortFetchBytes;
+constexpr size_t kFetchBytes = 8192;
 
 int LimbRows(const GemmCall& call) { return call.limbs * call.x.rows; }
 
@@ -144,7 +144,10 @@ class TwoPanels {
  public:
   // `units`: room for four blocks.
   TwoPanels(const CpuPackedMatrix& w, int panel, uint32_t* units)
-      : left_(w, panel, 0), right_(w, panel + 1, 0), units_(units), end_(w.packed_k() / kBlockK) {
+      : left_(w, panel, 0, panel + 2),
+        right_(w, panel + 1, 0, panel + 3),
+        units_(units),
+        end_(w.packed_k() / kBlockK) {
     if (end_ > 0) Unpack(0);
   }
 
@@ -231,7 +234,7 @@ class Group {
     Units units = Units::kThere;
     if (is_short()) {
       units = pairs() == 1 ? Units::kPassing : Units::kUnpacked;
-      unpacks.emplace(w_, panel_begin_ + p, segment.begin * kBlockK);
+      unpacks.emplace(w_, panel_begin_ + p, segment.begin * kBlockK, panel_begin_ + p + 1);
       piece.units = unpacked_;
     } else {
       auto* panel = reinterpret_cast<const uint32_t*>(w_.panel(panel_begin_ + p));

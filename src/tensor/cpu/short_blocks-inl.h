@@ -17,7 +17,7 @@ HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vbmi2,f
 namespace millrace::tensor {
 
 // How far ahead a panel that is read once is prefetched.
-inline constexpr size_t kShortFetchBytes = 8192;
+inline constexpr int kShortFetchBlocks = 6;
 
 // Forms with a mask, because GCC 12 warns of the others.
 inline constexpr __mmask16 kAllWords = 0xffff;
@@ -25,7 +25,8 @@ inline constexpr __mmask16 kAllWords = 0xffff;
 // The blocks of a panel of short bf16 as plain units, one after the other (short_bf16.h).
 class ShortBlocks {
  public:
-  ShortBlocks(const CpuPackedMatrix& w, int panel, int k)
+  // Blocks from k on. `panel_after`: the panel that is read after this one.
+  ShortBlocks(const CpuPackedMatrix& w, int panel, int k, int panel_after)
       : group_(static_cast<uint32_t>(k / kShortGroup)) {
     const Asides asides = w.asides(panel);
     const auto next = std::lower_bound(asides.groups.begin(), asides.groups.end(), group_);
@@ -34,16 +35,23 @@ class ShortBlocks {
     aside_words_ = asides.words + skipped * kPlainWords;
     const auto* panel_words = reinterpret_cast<const uint32_t*>(w.panel(panel));
     words_ = panel_words + kShortBases + group_ * kShortGroupWords;
+    ahead_ = reinterpret_cast<const uint8_t*>(words_) + kShortFetchBlocks * kBlockBytes;
+    end_ = w.panel(panel + 1);
+    next_ = w.panel(panel_after);
     for (size_t half = 0; half < 2; ++half) {  // of both numbers of a word
       const __m512i base = _mm512_loadu_si512(panel_words + half * kUnitLanes);
       bases_[half] = _mm512_or_si512(base, _mm512_maskz_srli_epi32(kAllWords, base, 16));
     }
   }
 
-  // With kFetches, prefetches what follows kShortFetchBytes later, a line at a time: a burst would
-  // hold up the loads.
+  // With kFetches, prefetches the block that follows kShortFetchBlocks later, little by little: a
+  // burst would hold up the loads.
   template <bool kFetches>
   void Next(uint32_t* units) {
+    if (kFetches && ahead_ >= end_ && next_ != nullptr) {
+      ahead_ = next_;
+      next_ = nullptr;
+    }
     for (int half = 0; half < 2; ++half) {
       for (int i = 0; i < kUnitPairs / kShortGroup; ++i, ++group_, units += kPlainWords) {
         if (*aside_ == group_) [[unlikely]] {
@@ -53,7 +61,7 @@ class ShortBlocks {
         } else {
           Widen(words_, bases_[half], units);
         }
-        if constexpr (kFetches) Fetch(reinterpret_cast<const uint8_t*>(words_) + kShortFetchBytes);
+        if constexpr (kFetches) Fetch();
         words_ += kShortGroupWords;
       }
     }
@@ -61,10 +69,11 @@ class ShortBlocks {
 
  private:
   static constexpr size_t kPlainWords = kShortGroup * kUnitLanes;  // of a group
+  static constexpr size_t kBlockBytes = kBlockK / kShortGroup * kShortGroupWords * sizeof(uint32_t);
 
-  static void Fetch(const uint8_t* group) {
-    for (size_t at = 0; at < kShortGroupWords * sizeof(uint32_t); at += 64) {
-      __builtin_prefetch(group + at, 0, 2);
+  void Fetch() {
+    for (size_t at = 0; at < kShortGroupWords * sizeof(uint32_t); at += 64, ahead_ += 64) {
+      __builtin_prefetch(ahead_, 0, 2);
     }
   }
 
@@ -95,6 +104,7 @@ class ShortBlocks {
 
   const uint32_t *words_, *aside_, *aside_words_;
   uint32_t group_;
+  const uint8_t *ahead_, *end_, *next_;
   __m512i bases_[2];
 };
 
