@@ -97,6 +97,7 @@ void Fetch(const uint8_t* from, size_t bytes) {
   for (size_t at = 0; at < bytes; at += 64) __builtin_prefetch(from + at, 0, 2);
 }
 
+// `unpacks` is at the segment's first block, and null where the units are there.
 template <bool kTwo, Units kUnits>
 void Multiply(const Piece& piece, ShortBlocks* unpacks) {
   constexpr size_t kPlaces = kUnits == Units::kPassing ? 2 : std::numeric_limits<size_t>::max();
