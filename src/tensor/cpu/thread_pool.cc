@@ -48,7 +48,7 @@ std::vector<int> AvailableCpus() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads, bool pin) {
+ThreadPool::ThreadPool(int threads, bool pin) : shares_(static_cast<size_t>(threads)) {
   MR_CHECK(threads >= 1 && threads <= kMaxThreads) << threads << " threads";
   const std::vector<int> cpus = AvailableCpus();
   const bool enough_cpus = threads <= static_cast<int>(cpus.size());
@@ -121,6 +121,41 @@ void ThreadPool::AwaitWorkers() {
     FutexWait(pending_, left);
   }
   caller_sleeps_.store(0);
+}
+
+void ThreadPool::ShareOut(int pieces) {
+  const int64_t shares = threads();
+  for (int64_t i = 0; i < shares; ++i) {
+    const auto begin = static_cast<uint64_t>(pieces * i / shares);
+    const auto end = static_cast<uint64_t>(pieces * (i + 1) / shares);
+    shares_[static_cast<size_t>(i)].left.store(begin << 32 | end, std::memory_order_relaxed);
+  }
+}
+
+std::optional<int> ThreadPool::NextPiece(int thread) {
+  const auto begin_of = [](uint64_t left) { return left >> 32; };
+  const auto end_of = [](uint64_t left) { return left & 0xffffffff; };
+  std::atomic<uint64_t>& own = shares_[static_cast<size_t>(thread)].left;
+  uint64_t left = own.load(std::memory_order_relaxed);
+  while (begin_of(left) < end_of(left)) {
+    if (own.compare_exchange_weak(left, left + (uint64_t{1} << 32), std::memory_order_relaxed)) {
+      return static_cast<int>(begin_of(left));
+    }
+  }
+  for (;;) {
+    std::atomic<uint64_t>* most = nullptr;
+    uint64_t of_most = 0;
+    for (Share& share : shares_) {
+      left = share.left.load(std::memory_order_relaxed);
+      if (end_of(left) - begin_of(left) <= end_of(of_most) - begin_of(of_most)) continue;
+      most = &share.left;
+      of_most = left;
+    }
+    if (most == nullptr) return std::nullopt;
+    if (most->compare_exchange_weak(of_most, of_most - 1, std::memory_order_relaxed)) {
+      return static_cast<int>(end_of(of_most) - 1);
+    }
+  }
 }
 
 void ThreadPool::RunErased(Function function, void* task) {

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -41,8 +42,10 @@ class ThreadPool {
         &task);
   }
 
-  // Runs task(begin, end, thread) over pieces of [0, count) of at most `piece`, taken by free
-  // threads.
+  // Runs task(begin, end, thread) over pieces of [0, count) of at most `piece`. Each thread has a
+  // share of adjacent pieces, the same in every call, because neighbours share cache lines and
+  // pages. It goes through them from the first; when it is done, it takes the last one of whoever
+  // has most left.
   template <typename Task>
   void ParallelFor(int count, int piece, Task&& task) {
     if (count <= 0) return;
@@ -50,18 +53,24 @@ class ThreadPool {
       const FlushDenormals flush;
       return task(0, count, 0);
     }
-    next_.store(0, std::memory_order_relaxed);
+    ShareOut(count / piece + (count % piece != 0));
     Run([&](int thread) {
-      for (;;) {
-        const int begin = next_.fetch_add(piece, std::memory_order_relaxed);
-        if (begin >= count) return;
-        task(begin, begin + piece < count ? begin + piece : count, thread);
+      while (const std::optional<int> taken = NextPiece(thread)) {
+        const int begin = *taken * piece, left = count - begin;
+        task(begin, begin + (piece < left ? piece : left), thread);
       }
     });
   }
 
  private:
   using Function = void (*)(void* task, int thread);
+  // Pieces [begin, end) that are left: begin in the upper half.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> left{0};
+  };
+
+  void ShareOut(int pieces);
+  std::optional<int> NextPiece(int thread);
 
   void RunErased(Function function, void* task);
   void Work(int thread);
@@ -80,7 +89,7 @@ class ThreadPool {
       0};  // workers still in the task; the caller waits on it
   alignas(64) std::atomic<uint32_t> sleeping_workers_{0};
   std::atomic<uint32_t> caller_sleeps_{0};
-  alignas(64) std::atomic<int> next_{0};
+  std::vector<Share> shares_;  // by thread
   std::vector<std::thread> workers_;
   std::vector<int> worker_cpus_;  // the CPUs they are pinned to; empty: not pinned
   int free_cpu_ = 0;              // the CPU left for the caller

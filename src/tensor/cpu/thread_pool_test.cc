@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <vector>
 
@@ -31,6 +33,24 @@ TEST(ThreadPoolTest, CoversARangeOnce) {
       });
       EXPECT_EQ(hits, std::vector<int>(count, 1)) << count << " in pieces of " << piece;
     }
+  }
+}
+
+// A thread that is done takes over what is left of a slow one's share.
+TEST(ThreadPoolTest, NoPieceWaitsForASlowThread) {
+  ThreadPool pool(3, /*pin=*/false);
+  for (const int slow : {0, 1, 2}) {
+    constexpr int kPieces = 60;
+    std::vector<int> done_by(kPieces, -1);
+    std::atomic<int> done = 0;
+    pool.ParallelFor(kPieces, 1, [&](int begin, int, int thread) {
+      done_by[static_cast<size_t>(begin)] = thread;
+      ++done;
+      // The slow thread stays in its first piece until the others have done all the rest.
+      while (thread == slow && done < kPieces) std::this_thread::yield();
+    });
+    EXPECT_EQ(std::ranges::count(done_by, -1), 0);
+    EXPECT_LE(std::ranges::count(done_by, slow), 1) << "thread " << slow;
   }
 }
 
