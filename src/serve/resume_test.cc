@@ -333,6 +333,23 @@ TEST_F(Keeper, AClientThatReconnectsInTimeReplacesTheOldConnection) {
   EXPECT_FALSE(cancelled_);
 }
 
+// After a restart a client may come before all that it has is written again.
+TEST_F(Keeper, AStreamOfAnEarlierServerMayBeBehindItsClient) {
+  Make({.enabled = true});
+  auto producer = Begin(nullptr);
+  producer->Start({});
+  ASSERT_TRUE(producer->Write("data: 1\n\ndata: 2\n\n"));
+  auto client = std::make_shared<RecordingReply>();
+  ASSERT_EQ(Resume(4, client), 200);
+  ASSERT_TRUE(producer->Write("data: 3\n\n"));
+  ASSERT_TRUE(producer->Write("data: 4\n\ndata: 5\n\n"));
+  ASSERT_TRUE(producer->Write("data: 6\n\n"));
+  EXPECT_EQ(client->body(), "id: s:5\ndata: 5\n\nid: s:6\ndata: 6\n\n");
+  producer->End();
+  EXPECT_EQ(Resume(7, std::make_shared<RecordingReply>()), 400);
+  EXPECT_EQ(Resume(6, std::make_shared<RecordingReply>()), 200);
+}
+
 TEST_F(Keeper, AStreamThatGrewTooLongEndsWithItsConnection) {
   Make({.enabled = true, .grace = kLong, .retain = kLong, .stream_bytes_max = 40});
   auto client = std::make_shared<RecordingReply>();

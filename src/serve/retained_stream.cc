@@ -55,6 +55,7 @@ std::shared_ptr<net::HttpReply> RetainedStream::Produce(std::shared_ptr<net::Htt
     WatchClient();
   } else {
     without_client_ = clock_.Now();
+    began_earlier_ = true;
   }
   return std::make_shared<Producer>(shared_from_this());
 }
@@ -67,7 +68,8 @@ RetainedStream::Attached RetainedStream::Attach(std::shared_ptr<net::HttpReply> 
   before = std::exchange(client_, std::move(client));
   without_client_.reset();
   client_->Start(*head_);
-  const size_t seen = after == 0 ? 0 : ends_[after - 1];
+  seen_ = after;
+  const size_t seen = after == 0 ? 0 : after > ends_.size() ? log_.size() : ends_[after - 1];
   const bool reads = seen == log_.size() || client_->Write(log_.substr(seen));
   if (ended_) {
     client_->End();
@@ -89,7 +91,8 @@ RetainedStream::Attached RetainedStream::Head(uint64_t after, net::HttpResponse&
 
 RetainedStream::Attached RetainedStream::CanAttach(uint64_t after) const {
   if (!kept_ || !head_ || (answered_ && !ended_)) return Attached::kNotKept;
-  return after > ends_.size() ? Attached::kNoSuchEvent : Attached::kYes;
+  const bool may_come = began_earlier_ && !ended_;
+  return after > ends_.size() && !may_come ? Attached::kNoSuchEvent : Attached::kYes;
 }
 
 RetainedStream::Inspection RetainedStream::Inspect(Time now) {
@@ -140,10 +143,22 @@ void RetainedStream::Start(net::HttpResponse head) {
 bool RetainedStream::Write(const std::string& events) {
   MutexLock lock(mutex_);
   DetachIfGone();
+  const uint64_t before = numbered_;
   std::string numbered = Number(events);
   Keep(numbered);
-  if (client_ && !client_->Write(std::move(numbered))) Detach();
+  if (client_) {
+    std::string unseen = Unseen(std::move(numbered), before);
+    if (!unseen.empty() && !client_->Write(std::move(unseen))) Detach();
+  }
   return client_ != nullptr || kept_;
+}
+
+std::string RetainedStream::Unseen(std::string numbered, uint64_t before) const {
+  // An error alone has no number.
+  if (seen_ <= before || numbered_ == before) return numbered;
+  if (seen_ >= numbered_) return "";
+  if (kept_) numbered.erase(0, ends_[seen_ - 1] - (log_.size() - numbered.size()));
+  return numbered;
 }
 
 void RetainedStream::End() {

@@ -53,7 +53,9 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
 
   enum class Attached { kYes, kNotKept, kNoSuchEvent };
   // Makes `client` the reader, starting after event number `after` (0: from the beginning), and
-  // disconnects the previous client. Does not touch `client` if the result is not kYes.
+  // disconnects the previous client. Does not touch `client` if the result is not kYes. A stream
+  // that began without a client was begun by an earlier server, and its client may have more of it
+  // than has been written again so far.
   Attached Attach(std::shared_ptr<net::HttpReply> client, uint64_t after);
 
   // Returns what Attach would return, and the head that it would send.
@@ -80,6 +82,8 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
 
   Attached CanAttach(uint64_t after) const MR_REQUIRES(mutex_);
   std::string Number(const std::string& events) MR_REQUIRES(mutex_);
+  // What of the log's last events, after number `before`, the client has not seen.
+  std::string Unseen(std::string numbered, uint64_t before) const MR_REQUIRES(mutex_);
   void Keep(const std::string& numbered) MR_REQUIRES(mutex_);
   void StopKeeping() MR_REQUIRES(mutex_);
   void WatchClient() MR_REQUIRES(mutex_);
@@ -95,6 +99,8 @@ class RetainedStream : public std::enable_shared_from_this<RetainedStream> {
   mutable Mutex mutex_;
   std::shared_ptr<net::HttpReply> client_ MR_GUARDED_BY(mutex_);
   uint64_t reading_ MR_GUARDED_BY(mutex_) = 0;                   // number of the current client
+  uint64_t seen_ MR_GUARDED_BY(mutex_) = 0;                      // events that it had at first
+  bool began_earlier_ MR_GUARDED_BY(mutex_) = false;             // under another server
   std::optional<Time> without_client_ MR_GUARDED_BY(mutex_);     // since when there is none
   std::optional<net::HttpResponse> head_ MR_GUARDED_BY(mutex_);  // once started
   std::string log_ MR_GUARDED_BY(mutex_);                        // all events, numbered

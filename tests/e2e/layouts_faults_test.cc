@@ -139,10 +139,10 @@ TEST_F(Elastic, FourThreeTwoFourWorkers) {
   ASSERT_TRUE(answers_->WaitForTokens(total / 10));
   ASSERT_TRUE(cluster_->host().DrainWorker(names[1]).ok());
   ExpectStages(3);
-  ASSERT_TRUE(answers_->WaitForTokens(total * 3 / 10));
+  ASSERT_TRUE(answers_->WaitForTokens(total * 2 / 10));
   cluster_->KillWorker(names[2]);
   ExpectStages(2);
-  ASSERT_TRUE(answers_->WaitForTokens(total * 5 / 10));
+  ASSERT_TRUE(answers_->WaitForTokens(total * 3 / 10));
   AddWorker();
   AddWorker();
   ExpectStages(4);
