@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 
 #include "base/check.h"
 #include "bench/tiles.h"
@@ -111,30 +112,28 @@ struct Machine::State {
 Machine::Machine(Clock clock) : state_(new State{.clock = clock}) {}
 Machine::~Machine() { delete state_; }
 
-double Machine::SampleFmaGflops(int threads) {
+template <typename Task>
+double Machine::SampleGflops(int threads, Task operations_of) {
+  std::vector<double> operations(threads * 16);  // each on a cache line of its own
   tensor::ThreadPool& pool = state_->Pool(threads);
-  std::vector<float> sinks(threads * 16);
-  std::vector<double> operations(threads * 16);
   const double begin = Now(state_->clock);
-  pool.Run([&](int thread) {
-    operations[thread * 16] = HWY_DYNAMIC_DISPATCH(MultiplyAdd)(kFmaRounds, &sinks[thread * 16]);
-  });
+  pool.Run([&](int thread) { operations[thread * 16] = operations_of(); });
   const double seconds = Now(state_->clock) - begin;
-  double sum = 0;
-  for (double o : operations) sum += o;
-  return sum / seconds / 1e9;
+  return std::accumulate(operations.begin(), operations.end(), 0.0) / seconds / 1e9;
+}
+
+double Machine::SampleFmaGflops(int threads) {
+  return SampleGflops(threads, [] {
+    float sink;
+    const double operations = HWY_DYNAMIC_DISPATCH(MultiplyAdd)(kFmaRounds, &sink);
+    asm volatile("" ::"r"(&sink) : "memory");  // the result is used
+    return operations;
+  });
 }
 
 double Machine::SampleTileGflops(int threads) {
   if (!tensor::AmxIsThere()) return 0;
-  tensor::ThreadPool& pool = state_->Pool(threads);
-  std::vector<double> operations(threads * 16);
-  const double begin = Now(state_->clock);
-  pool.Run([&](int thread) { operations[thread * 16] = MultiplyTiles(kTileRounds); });
-  const double seconds = Now(state_->clock) - begin;
-  double sum = 0;
-  for (double o : operations) sum += o;
-  return sum / seconds / 1e9;
+  return SampleGflops(threads, [] { return MultiplyTiles(kTileRounds); });
 }
 
 double Machine::SampleReadGbps(int threads) {

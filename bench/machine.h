@@ -35,6 +35,10 @@ class Machine {
 
  private:
   struct State;
+  // operations_of(): what one thread did.
+  template <typename Task>
+  double SampleGflops(int threads, Task operations_of);
+
   State* state_;
 };
 

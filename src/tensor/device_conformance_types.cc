@@ -1,4 +1,5 @@
-// Rows of the type that a product reads (PackedMatrix::input): the same bits as with f32 rows.
+// Rows of the type that a product reads (PackedMatrix::input): the same bits as with f32 rows. A
+// device whose products read f32 only has nothing to do here.
 #include <numeric>
 
 #include "tensor/device_conformance.h"
@@ -41,10 +42,16 @@ class NarrowRows {
   Rows view_;
 };
 
-// The type that the device's products with this weight read besides f32.
+// What products with this weight read besides f32.
 std::optional<DType> NarrowInput(const PackedMatrix& w) {
   if (w.input() == DType::kF32) return std::nullopt;
   return w.input();
+}
+
+// The same for weights of a type.
+std::optional<DType> NarrowInput(Device& device, DType weights) {
+  TestWeight w(weights, 8, 8, 3);
+  return NarrowInput(*Must(device.Pack({.parts = {&w.host, 1}})));
 }
 
 TEST_P(DeviceConformance, ProductsOfNarrowRows) {
@@ -71,8 +78,7 @@ TEST_P(DeviceConformance, ProductsOfNarrowRows) {
 TEST_P(DeviceConformance, GatesWriteNarrowRows) {
   constexpr int kK = 96;
   for (const DType dtype : kStorageTypes) {
-    TestWeight next(dtype, 8, 8, 3);
-    const std::optional<DType> type = NarrowInput(*Must(device().Pack({.parts = {&next.host, 1}})));
+    const std::optional<DType> type = NarrowInput(device(), dtype);
     if (!type) continue;
     for (const auto& [m, n] : {std::pair{1, 64}, {3, 40}, {67, 96}, {60, 40}, {530, 64}}) {
       TestWeight gates(dtype, n, kK, 1), gated(dtype, n, kK, 7);
@@ -99,8 +105,7 @@ TEST_P(DeviceConformance, GatesWriteNarrowRows) {
 TEST_P(DeviceConformance, AttentionWritesNarrowRows) {
   constexpr int kLength = 40;
   for (const DType dtype : kStorageTypes) {
-    TestWeight next(dtype, 8, 8, 3);
-    const std::optional<DType> type = NarrowInput(*Must(device().Pack({.parts = {&next.host, 1}})));
+    const std::optional<DType> type = NarrowInput(device(), dtype);
     if (!type) continue;
     for (const int dim : {7, 40, 64}) {
       auto pool = NewPool(

@@ -2,7 +2,7 @@
 // an instruction. The bits are those of gemm.h.
 //
 // Pure functions over the caller's memory; any thread. REQUIRES: AmxIsThere(), and a processor with
-// AVX-512. CpuDevice splits the work.
+// AVX-512. ProductRunner splits the work.
 #pragma once
 
 #include <cstddef>

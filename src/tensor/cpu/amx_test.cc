@@ -62,7 +62,7 @@ TEST_F(AmxTest, TilesGiveTheBitsOfMultiplyAdds) {
   for (const char* activations : {"bf16", "bf16x2"}) {
     ASSERT_TRUE(SetCpuActivations(activations).ok());
     for (const auto& [m, n, k] :
-         {std::array{1, 33, 70}, {16, 32, 704}, {17, 40, 88}, {70, 65, 500}}) {
+         {std::array{1, 33, 70}, {4, 70, 330}, {16, 160, 704}, {17, 40, 88}, {70, 65, 500}}) {
       for (bool row_parallel : {false, true}) {
         for (bool shortens : {false, true}) {
           TestWeight w(DType::kBF16, n, k, 9);
@@ -100,6 +100,31 @@ TEST_F(AmxTest, SpecialNumbersPassThroughTiles) {
       EXPECT_EQ(std::isnan(y.row(r)[j]), std::isnan(want.row(r)[j]));
       if (std::isnan(want.row(r)[j])) continue;
       EXPECT_TRUE(SameBits(y.row(r) + j, want.row(r) + j, 1));
+    }
+  }
+}
+
+// Of one tile and of several, and of so few rows that tiles are not used.
+TEST_F(AmxTest, RowsInBF16GiveTheSameBits) {
+  constexpr int kN = 100, kK = 500;
+  TestWeight w(DType::kBF16, kN, kK, 9);
+  for (const bool row_parallel : {false, true}) {
+    auto device = MakeCpu(2);
+    auto packed = Must(device->Pack({.parts = {&w.host, 1}, .row_parallel = row_parallel}));
+    if (AmxIsThere()) {
+      ASSERT_EQ(packed->input(), DType::kBF16);
+    }
+    for (const int m : {1, 9, 70}) {
+      TestRows x = TestRows::Random(m, kK, 1, 3), y(m, kN), want(m, kN);
+      auto buffer = Must(device->NewBuffer(sizeof(float) * static_cast<size_t>(m * kK)));
+      const Rows narrow = buffer->View(m, kK, packed->input());
+      for (int r = 0; r < m && narrow.type == DType::kBF16; ++r) {
+        auto* row = static_cast<uint16_t*>(narrow.Slice(r, 1).data);
+        std::ranges::transform(x.Copy(r), row, BF16FromFloat);
+      }
+      device->MatMul(narrow.type == DType::kBF16 ? narrow : x.view(), *packed, y.view());
+      WithoutTiles([&] { MakeCpu(1)->MatMul(x.view(), *packed, want.view()); });
+      EXPECT_TRUE(SameBits(y.row(0), want.row(0), want.numbers.size())) << m;
     }
   }
 }

@@ -109,11 +109,11 @@ class CpuDevice : public Device {
   }
 
   void RmsNorm(Rows x, const Vector& weight, float eps, Rows y) override {
-    NormAll(x, {NormKind::kRms, &weight, nullptr, eps}, y);
+    NormRows(pool_, x, {NormKind::kRms, &weight, nullptr, eps}, y);
   }
 
   void LayerNorm(Rows x, const Vector& weight, const Vector* bias, float eps, Rows y) override {
-    NormAll(x, {NormKind::kLayer, &weight, bias, eps}, y);
+    NormRows(pool_, x, {NormKind::kLayer, &weight, bias, eps}, y);
   }
 
   void HeadRmsNorm(Rows x, int head_dim, const Vector& weight, float eps) override {
@@ -163,7 +163,8 @@ class CpuDevice : public Device {
   }
 
   void WriteKv(RowRange at, int layer, Rows k, Rows v) override {
-    CheckF32(k, v);
+    CheckF32(k);
+    CheckF32(v);
     ForParts(at, k, [&](const StepPart& part, int first) {
       WriteKvSpans(static_cast<CpuKvPool&>(*part.pool), layer - part.first_layer,
                    k.Slice(first, part.rows), v.Slice(first, part.rows), part.spans, pool_);
@@ -172,6 +173,7 @@ class CpuDevice : public Device {
 
   void Attend(RowRange at, int layer, const AttentionSpec& spec, Rows q, Rows out) override {
     CheckF32(q);
+    MR_CHECK(out.type == DType::kF32 || out.type == products_.block_input()) << DTypeName(out.type);
     ForParts(at, q, [&](const StepPart& part, int first) {
       attention_.Run(static_cast<const CpuKvPool&>(*part.pool), layer - part.first_layer,
                      q.Slice(first, part.rows), part.spans, spec, out.Slice(first, part.rows),
@@ -233,17 +235,6 @@ class CpuDevice : public Device {
   }
 
  private:
-  // Only products, gates and attention take other types.
-  template <typename... R>
-  static void CheckF32(const R&... rows) {
-    for (const Rows* x : {&rows...}) MR_CHECK(x->type == DType::kF32) << DTypeName(x->type);
-  }
-  static void CheckSameShape(const Rows& a, const Rows& b) {
-    MR_CHECK(a.rows == b.rows && a.cols == b.cols)
-        << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
-    CheckF32(a, b);
-  }
-
   // The numbers of a range of the step's rows, one for each row of x.
   template <typename T>
   static std::span<const T> Of(RowRange at, std::span<const T> numbers, const Rows& x) {
@@ -275,13 +266,6 @@ class CpuDevice : public Device {
       MR_CHECK(first >= 0 && first + part.rows <= at.count) << "a part is partly in the range";
       task(part, first);
     }
-  }
-
-  void NormAll(Rows x, const NormSpec& norm, Rows y) {
-    CheckSameShape(x, y);
-    ForRows(pool_, x, [&](int first, int count) {
-      NormRows(x.Slice(first, count), norm, y.Slice(first, count));
-    });
   }
 
   // task(head, offset of its keys in the dense bytes, offset of its values).

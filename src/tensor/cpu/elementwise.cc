@@ -78,16 +78,9 @@ HWY_INLINE float Sum(const float* x, size_t count, F f) {
 }
 
 void Round(Rows x, Rows y) {
-  const DF d;
-  const auto cols = static_cast<size_t>(x.cols);
   for (int r = 0; r < x.rows; ++r) {
-    const float* from = Row(x, r);
     auto* to = static_cast<uint16_t*>(y.data) + static_cast<size_t>(r) * y.stride;
-    size_t i = 0;
-    for (; i + hn::Lanes(d) <= cols; i += hn::Lanes(d)) {
-      StoredBF16::StoreHalf(d, hn::LoadU(d, from + i), to + i);
-    }
-    for (; i < cols; ++i) to[i] = BF16FromFloat(from[i]);
+    RoundNumbers(Row(x, r), static_cast<size_t>(x.cols), to);
   }
 }
 

@@ -1,4 +1,4 @@
-// Divides rows over a device's threads. The device's thread only.
+// Checks rows, and divides them over a device's threads. The device's thread only.
 #pragma once
 
 #include "tensor/cpu/memory.h"
@@ -6,6 +6,14 @@
 #include "tensor/device.h"
 
 namespace millrace::tensor {
+
+inline void CheckF32(const Rows& x) { MR_CHECK(x.type == DType::kF32) << DTypeName(x.type); }
+inline void CheckSameShape(const Rows& a, const Rows& b) {
+  MR_CHECK(a.rows == b.rows && a.cols == b.cols)
+      << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
+  CheckF32(a);
+  CheckF32(b);
+}
 
 // Whether rows are so many numbers that several threads are worth waking.
 inline bool IsWorthDividing(const Rows& x) {

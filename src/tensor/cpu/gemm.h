@@ -8,7 +8,7 @@
 // the even k and the odd k are such sequences, whose sum is added to the chain. With two limbs, the
 // same with x - rounded(x) is added to the finished sum: a row of x is two rows of the product.
 //
-// Pure functions over the caller's memory; any thread. CpuDevice splits the work.
+// Pure functions over the caller's memory; any thread. ProductRunner splits the work.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,10 @@ inline constexpr int kGemmStripRows = 266;  // rows whose sums are kept at a tim
 inline constexpr int kGemmGroupPanels = 4;  // panels that share a load of x
 
 struct GemmCall {
-  Rows x;  // at most kGemmPassRows
+  Rows x;  // at most kGemmPassRows, f32; in blocks with one limb also bf16
   const CpuPackedMatrix* w = nullptr;
-  int limbs = 1;  // 2 only in blocks
-  Rows y;
+  int limbs = 1;                 // 2 only in blocks
+  Rows y;                        // f32; with gates also bf16
   const float* bias = nullptr;   // null: none
   Rows residual;                 // data == nullptr: none
   const float* tiles = nullptr;  // x in the layout of RepackTile

@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "tensor/cpu/transpose-inl.h"
 #include "tensor/cpu/widen-inl.h"
@@ -27,15 +28,6 @@ void WriteKey(const float* k, int head_dim, int token, typename Stored::T* keys)
   }
 }
 
-// Rounds `count` numbers.
-void RoundNumbers(const float* from, int count, uint16_t* to) {
-  const DF d;
-  const int lanes = static_cast<int>(hn::Lanes(d));
-  int i = 0;
-  for (; i + lanes <= count; i += lanes) StoredBF16::StoreHalf(d, hn::LoadU(d, from + i), to + i);
-  for (; i < count; ++i) to[i] = BF16FromFloat(from[i]);
-}
-
 // Tokens [first, end) of a run of keys, whose first row is at k. A pair of dimensions is a word.
 void WriteKeyPairs(const float* k, size_t k_stride, int head_dim, int first, int end,
                    uint16_t* run) {
@@ -45,9 +37,9 @@ void WriteKeyPairs(const float* k, size_t k_stride, int head_dim, int first, int
   for (int dim = 0; dim < head_dim; dim += kDims) {
     const int dims = std::min(kDims, head_dim - dim), pairs = (dims + 1) / 2;
     for (int t = 0; t < end - first; ++t) {
-      auto* row = reinterpret_cast<uint16_t*>(rows + t * kDims / 2);
-      row[2 * pairs - 1] = 0;  // if there is no such dimension
-      RoundNumbers(k + static_cast<size_t>(t) * k_stride + dim, dims, row);
+      uint16_t row[kDims] = {};
+      RoundNumbers(k + static_cast<size_t>(t) * k_stride + dim, static_cast<size_t>(dims), row);
+      std::memcpy(rows + t * kDims / 2, row, sizeof(row));
     }
     Transpose(rows, kDims / 2, end - first, pairs,
               words + static_cast<size_t>(dim / 2) * kHalfPack + first, kHalfPack);
@@ -79,7 +71,7 @@ void WriteValuePairs(const float* v, size_t v_stride, int head_dim, int first, i
     for (int t = token; t < token + 1 + pair; ++t, from += v_stride) {
       for (int i = dim; i < head_dim; i += kHalfPack) {
         const int count = std::min<int>(kHalfPack, head_dim - i);
-        RoundNumbers(from + i, count, rounded);
+        RoundNumbers(from + i, static_cast<size_t>(count), rounded);
         uint16_t* to = words + i * kKeyRun + t % 2;
         for (int j = 0; j < count; ++j) to[2 * j] = rounded[j];
       }

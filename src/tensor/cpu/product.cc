@@ -13,20 +13,20 @@ namespace {
 constexpr int kStripBytes = 1 << 20;
 constexpr int kMinStripTiles = 6;
 
-void CheckSameShape(const Rows& a, const Rows& b) {
-  MR_CHECK(a.rows == b.rows && a.cols == b.cols)
-      << "[" << a.rows << ", " << a.cols << "] and [" << b.rows << ", " << b.cols << "]";
-  MR_CHECK(a.type == DType::kF32 && b.type == DType::kF32)
-      << DTypeName(a.type) << " and " << DTypeName(b.type);
-}
-
-}  // namespace
-
-void NormRows(Rows x, const NormSpec& norm, Rows y) {
+// y = norm(x), on the caller's thread.
+void Norm(Rows x, const NormSpec& norm, Rows y) {
   const float* weight = DataOf(*norm.weight, x.cols);
   if (norm.kind == NormKind::kRms) return RmsNormRows(x, weight, norm.epsilon, y);
   const float* bias = norm.bias == nullptr ? nullptr : DataOf(*norm.bias, x.cols);
   LayerNormRows(x, weight, bias, norm.epsilon, y);
+}
+
+}  // namespace
+
+void NormRows(ThreadPool& pool, Rows x, const NormSpec& norm, Rows y) {
+  CheckSameShape(x, y);
+  ForRows(pool, x,
+          [&](int first, int count) { Norm(x.Slice(first, count), norm, y.Slice(first, count)); });
 }
 
 void ProductRunner::Run(const Factor& factor, const PackedMatrix& w, Rows y,
@@ -56,9 +56,7 @@ void ProductRunner::Run(const Factor& factor, const PackedMatrix& w, Rows y,
     }
     if (factor.norm != nullptr) {
       const Rows normed = factor.normed.Slice(first, count);
-      ForRows(pool_, call.x, [&](int first_row, int rows) {
-        NormRows(call.x.Slice(first_row, rows), *factor.norm, normed.Slice(first_row, rows));
-      });
+      NormRows(pool_, call.x, *factor.norm, normed);
       call.x = normed;
     }
     MultiplyAdd(call);
@@ -110,7 +108,7 @@ void ProductRunner::OnTiles(const GemmCall& call, const NormSpec* norm) {
       Rows x = call.x.Slice(first, std::min(tile_rows, call.x.rows - first));
       if (norm != nullptr) {
         const Rows normed{scratch_.OfThread(thread), x.rows, x.cols, x.cols};
-        NormRows(x, *norm, normed);
+        Norm(x, *norm, normed);
         x = normed;
       }
       AmxPackTile(call, x, i, tiles);

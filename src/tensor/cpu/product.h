@@ -41,7 +41,7 @@ class ProductRunner {
   Scratch& scratch_;
 };
 
-// y = norm(x), on the caller's thread.
-void NormRows(Rows x, const NormSpec& norm, Rows y);
+// y = norm(x).
+void NormRows(ThreadPool& pool, Rows x, const NormSpec& norm, Rows y);
 
 }  // namespace millrace::tensor

@@ -79,6 +79,15 @@ struct StoredBF16 {
   }
 };
 
+// to[i] = x[i] rounded to bf16.
+inline void RoundNumbers(const float* x, size_t count, uint16_t* to) {
+  const DF d;
+  const size_t lanes = hn::Lanes(d);
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) StoredBF16::StoreHalf(d, hn::LoadU(d, x + i), to + i);
+  for (; i < count; ++i) to[i] = BF16FromFloat(x[i]);
+}
+
 struct StoredF16 {
   using T = uint16_t;
   static constexpr DType kDType = DType::kF16;
