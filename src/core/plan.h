@@ -23,11 +23,20 @@ struct StagePlan {
   StageRole role = StageRole::kBoth;
 };
 
-// Tokens per second (prompt and decode together) that flow from one stage to the next. The ends are
-// indices into Plan::stages; unset: the coordinator, where requests enter and tokens return.
+// What an edge carries. A request takes one of two ways from the coordinator and back to it: along
+// kBoth edges with its prompt and its answer, or along kPrefill edges with its prompt and then
+// along kDecode edges with its answer. In between, kHandOver edges carry the KV of its prompt, from
+// each stage of the prefill to the stages of the decode that hold the same layers (DistServe
+// section 3).
+enum class EdgePhase : uint8_t { kBoth, kPrefill, kHandOver, kDecode };
+
+// Tokens per second that flow from one stage to another: prompt and output (kBoth), prompt
+// (kPrefill, kHandOver), or output (kDecode). The ends are indices into Plan::stages; unset: the
+// coordinator, where requests enter and tokens return.
 struct PlanEdge {
   std::optional<int> from, to;
   double tokens_per_s = 0;
+  EdgePhase phase = EdgePhase::kBoth;
 };
 
 // A node that the plan does not use, and why.
@@ -43,7 +52,7 @@ struct Plan {
   int num_layers = 0;
   bool partial_inference = true;  // a stage may run a part of the layers it holds
   std::vector<StagePlan> stages;
-  std::vector<PlanEdge> edges;
+  std::vector<PlanEdge> edges;  // without kHandOver edges, KV may go from any stage to any other
   std::vector<UnusedNode> unused;
   double tokens_per_s = 0;        // the flow of the edges out of the coordinator
   double tokens_per_s_bound = 0;  // upper bound for any plan on this cluster

@@ -9,6 +9,7 @@
 #include <cctype>
 #include <iterator>
 #include <map>
+#include <span>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -26,6 +27,7 @@ constexpr int kTensorParallelMax = 1024;
 constexpr size_t kStagesMax = 4096;
 constexpr size_t kEdgesMax = 1 << 20;
 constexpr std::array<std::string_view, 3> kRoles = {"both", "prefill", "decode"};
+constexpr std::array<std::string_view, 4> kPhases = {"both", "prefill", "hand-over", "decode"};
 
 // Writes a text as a YAML value: unchanged if that is safe, else in double quotes.
 std::string Quoted(const std::string& text) {
@@ -94,7 +96,9 @@ class PlanReader {
     for (const YAML::Node& stage : stages) MR_RETURN_IF_ERROR(ReadStage(stage));
     MR_ASSIGN_OR_RETURN(const auto edges, root.List("edges", kEdgesMax));
     for (const YAML::Node& edge : edges) MR_RETURN_IF_ERROR(ReadEdge(edge));
-    if (cluster_ == nullptr && !root.Has("edges")) AddObviousEdges();
+    const bool roles = std::ranges::any_of(
+        out_.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
+    if (cluster_ == nullptr && !root.Has("edges") && !roles) AddObviousEdges();
     MR_ASSIGN_OR_RETURN(const auto unused, root.List("unused", ClusterSpec::kNodesMax));
     for (const YAML::Node& node : unused) MR_RETURN_IF_ERROR(ReadUnused(node));
     return std::move(out_);
@@ -120,7 +124,8 @@ class PlanReader {
     return OkStatus();
   }
 
-  // Adds edges with equal flow from each stage to the stages that can follow it.
+  // Adds edges with equal flow from each stage to the stages that can follow it. The edges of a
+  // plan with roles follow from the roles (cluster/control/layout.h).
   void AddObviousEdges() {
     const auto count = static_cast<int>(out_.stages.size());
     const auto layers = [this](int stage) {
@@ -170,6 +175,16 @@ class PlanReader {
     return index;
   }
 
+  // The index of the key's value in `names`; 0 if the key is missing.
+  static Result<size_t> OneOf(const YamlMap& map, std::string_view key,
+                              std::span<const std::string_view> names) {
+    MR_ASSIGN_OR_RETURN(const std::string name, map.TextOr(key, std::string(names[0])));
+    const auto known = std::ranges::find(names, name);
+    if (known != names.end()) return static_cast<size_t>(known - names.begin());
+    return map.Error(key, fmt::format("{} must be one of {}, got '{}'", key, fmt::join(names, ", "),
+                                      Printable(name, 40)));
+  }
+
   Status ReadStage(const YAML::Node& node) {
     MR_ASSIGN_OR_RETURN(
         const YamlMap map,
@@ -195,13 +210,8 @@ class PlanReader {
                                              out_.num_layers));
     }
     stage.layers = {static_cast<int>(*begin), static_cast<int>(*end)};
-    MR_ASSIGN_OR_RETURN(const std::string role, map.TextOr("role", std::string(kRoles[0])));
-    const auto known = std::find(kRoles.begin(), kRoles.end(), role);
-    if (known == kRoles.end()) {
-      return map.Error("role", fmt::format("role must be one of {}, got '{}'",
-                                           fmt::join(kRoles, ", "), Printable(role, 40)));
-    }
-    stage.role = static_cast<StageRole>(known - kRoles.begin());
+    MR_ASSIGN_OR_RETURN(const size_t role, OneOf(map, "role", kRoles));
+    stage.role = static_cast<StageRole>(role);
     MR_ASSIGN_OR_RETURN(const int64_t degree,
                         map.IntegerOr("tensor_parallel", 1, 1, kTensorParallelMax));
     stage.tensor_parallel = static_cast<int>(degree);
@@ -223,12 +233,17 @@ class PlanReader {
 
   Status ReadEdge(const YAML::Node& node) {
     MR_ASSIGN_OR_RETURN(const YamlMap map,
-                        YamlMap::Open(node, "an edge", {"from", "to", "flow"}, name_));
+                        YamlMap::Open(node, "an edge", {"from", "to", "flow", "phase"}, name_));
     PlanEdge edge;
     MR_ASSIGN_OR_RETURN(edge.from, StageOf(map, "from"));
     MR_ASSIGN_OR_RETURN(edge.to, StageOf(map, "to"));
     if (edge.from == edge.to) return map.Error("to", "an edge must join two different ends");
     MR_ASSIGN_OR_RETURN(edge.tokens_per_s, map.Amount("flow", Quantity::kFlow));
+    MR_ASSIGN_OR_RETURN(const size_t phase, OneOf(map, "phase", kPhases));
+    edge.phase = static_cast<EdgePhase>(phase);
+    if (edge.phase == EdgePhase::kHandOver && (!edge.from || !edge.to)) {
+      return map.Error("phase", "a hand-over goes from a stage to a stage");
+    }
     out_.edges.push_back(edge);
     return OkStatus();
   }
@@ -306,8 +321,12 @@ std::string WritePlanYaml(const Plan& plan, const ClusterSpec& cluster) {
   }
   out += plan.edges.empty() ? "edges: []\n" : "edges:\n";
   for (const PlanEdge& edge : plan.edges) {
-    fmt::format_to(at, "  - {{from: {}, to: {}, flow: {}}}\n", End(edge.from), End(edge.to),
+    fmt::format_to(at, "  - {{from: {}, to: {}, flow: {}", End(edge.from), End(edge.to),
                    Flow(edge.tokens_per_s));
+    if (edge.phase != EdgePhase::kBoth) {
+      fmt::format_to(at, ", phase: {}", kPhases[static_cast<size_t>(edge.phase)]);
+    }
+    out += "}\n";
   }
   out += plan.unused.empty() ? "unused: []\n" : "unused:\n";
   for (const UnusedNode& unused : plan.unused) {

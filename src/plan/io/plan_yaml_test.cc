@@ -27,7 +27,11 @@ Plan SmallPlan() {
   plan.stages = {{{0}, 1, {0, 20}, StageRole::kPrefill},
                  {{1, 2}, 8, {20, 32}, StageRole::kDecode},
                  {{3}, 1, {20, 32}, StageRole::kBoth}};
-  plan.edges = {{{}, 0, 100.125}, {0, 1, 1.0 / 3}, {0, 2, 2e-7}, {1, {}, 5}, {2, {}, 6}};
+  plan.edges = {{{}, 0, 100.125},
+                {0, 1, 1.0 / 3},
+                {0, 2, 2e-7, EdgePhase::kHandOver},
+                {1, {}, 5, EdgePhase::kPrefill},
+                {2, {}, 6, EdgePhase::kDecode}};
   plan.unused = {{4, "its links carry nothing: 0 tokens/s # at all"}};
   plan.tokens_per_s = 100.125;
   plan.tokens_per_s_bound = 123456.789;
@@ -54,6 +58,7 @@ void ExpectEqual(const Plan& a, const Plan& b) {
     EXPECT_EQ(a.edges[i].from, b.edges[i].from);
     EXPECT_EQ(a.edges[i].to, b.edges[i].to);
     EXPECT_EQ(a.edges[i].tokens_per_s, b.edges[i].tokens_per_s);
+    EXPECT_EQ(a.edges[i].phase, b.edges[i].phase);
   }
   ASSERT_EQ(a.unused.size(), b.unused.size());
   for (size_t i = 0; i < a.unused.size(); ++i) {
@@ -146,6 +151,11 @@ TEST(PlanYamlTest, ErrorsNameThePlace) {
             "p.yaml:19:38: flow must have a unit (tokens/s), such as 120.5 tokens/s, got '5'");
   EXPECT_EQ(Error("from: 1, to: coordinator", "from: coordinator, to: coordinator"),
             "p.yaml:19:29: an edge must join two different ends");
+  EXPECT_EQ(Error("phase: prefill", "phase: first"),
+            "p.yaml:19:57: phase must be one of both, prefill, hand-over, decode, got 'first'");
+  EXPECT_EQ(Error("to: coordinator, flow: 5 tokens/s, phase: prefill",
+                  "to: coordinator, flow: 5 tokens/s, phase: hand-over"),
+            "p.yaml:19:57: a hand-over goes from a stage to a stage");
   EXPECT_EQ(Error("bound:", "bounds:"),
             "p.yaml:10:1: unknown key 'bounds' in the plan file; did you mean bound?");
 }
