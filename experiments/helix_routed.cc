@@ -88,7 +88,7 @@ Result<Outcome> RunPlan(const HelixInputs& inputs, const Setup& setup,
   options.controller.scheduler.max_num_batched_tokens = 512;
   options.controller.scheduler.max_model_len = 4096;
   options.controller.scheduler.prefix_caching = false;
-  options.controller.router.kv_high_water = 0.9;
+  options.controller.kv_high_water = 0.9;
   options.measure_from = Time{} + Duration::Seconds(kWarmUpS);
   options.stop_at = Time{} + Duration::Seconds(kWarmUpS + kWindowS);
   MR_ASSIGN_OR_RETURN(const auto cluster, sim::ClusterSim::Create(std::move(options)));

@@ -219,7 +219,7 @@ void LayoutTest::StartWithWorkers(const Plan& plan) {
   for (const StagePlan& stage : plan.stages) {
     for (int rank = 0; rank < stage.tensor_parallel; ++rank) AddWorker();
   }
-  const size_t pipelines = cluster::PlannedPipelinesOf(plan).size();
+  const size_t pipelines = cluster::MakeLayout(plan, {}).value().pipelines.size();
   ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
     return !status.missing && !status.degraded && status.pipelines.size() == pipelines &&
            std::ranges::all_of(status.pipelines, &cluster::PipelineStatus::open);

@@ -98,7 +98,8 @@ class KilledAtEveryToken : public LayoutTest {
     ASSERT_TRUE(WaitFor([&](const cluster::ClusterStatus& status) {
       return !status.missing && !status.degraded &&
              std::ranges::all_of(status.pipelines, &cluster::PipelineStatus::open) &&
-             status.pipelines.size() >= cluster::PlannedPipelinesOf(status.plan).size();
+             status.pipelines.size() >=
+                 cluster::MakeLayout(status.plan, {}).value().pipelines.size();
     }));
   }
 };

@@ -74,7 +74,7 @@ void AddLayoutOptions(Command& command, ControllerFlags* flags, const std::strin
   command.Add(kGroup, FlagOption("fixed-layout", &flags->fixed),
               "Wait for a lost worker to return instead of moving its layers to the others");
   Option dispatch = DispatchOption(&flags->dispatch);
-  dispatch.default_text = "fewest; replicas by the plan's flow";
+  dispatch.default_text = "by the plan's flow; without one, predicted";
   command.Add(kGroup, std::move(dispatch),
               "Pipeline that gets a request where a plan has several: the one with the fewest "
               "requests, each in turn, a random one, or the one with the least predicted prefill "
@@ -158,8 +158,11 @@ Status ReadLayout(const ControllerFlags& flags, ClusterFlags* cluster) {
   MR_ASSIGN_OR_RETURN(const std::string text, ReadFile(flags.plan_file, kPlanBytesMax));
   cluster->layout = text;
   MR_ASSIGN_OR_RETURN(plan::WorkerPlan parsed, plan::ParseWorkerPlan(text, flags.plan_file));
-  const auto by_dispatch = cluster::ReplicaShare::kDispatch;
-  if (flags.dispatch && cluster::PlannedPipelinesOf(parsed.plan, by_dispatch).empty()) {
+  const auto layout = cluster::MakeLayout(parsed.plan, parsed.workers);
+  if (!layout.ok()) {
+    return InvalidArgument(fmt::format("{}: {}", flags.plan_file, layout.status().message()));
+  }
+  if (flags.dispatch && layout->pipelines.empty()) {
     return InvalidArgument(fmt::format(
         "{}: the plan's stages branch, so each request gets a route by the plan's flow; leave out "
         "--dispatch",

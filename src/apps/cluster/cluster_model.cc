@@ -61,10 +61,8 @@ void SetLayout(const ClusterFlags& cluster, cluster::ControllerOptions& options)
   options.elastic = cluster.elastic;
   options.plan = cluster.plan;
   options.node_names = cluster.node_names;
-  options.dispatch.seed = Random64();
   if (cluster.dispatch) {
-    options.replicas = cluster::ReplicaShare::kDispatch;
-    options.dispatch.policy = *cluster.dispatch;
+    options.dispatch = cluster::DispatchOptions{.policy = *cluster.dispatch, .seed = Random64()};
   }
   options.secret = Random64();
 }

@@ -26,12 +26,11 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options.num_layers));
   }
-  MR_ASSIGN_OR_RETURN(Layout layout,
-                      MakeLayout(std::move(plan), options.node_names, options.replicas));
+  MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), options.node_names));
   layout.automatic = automatic;
   std::unique_ptr<ControllerCore> controller(new ControllerCore(std::move(options)));
-  MR_RETURN_IF_ERROR(controller->CheckRoutable(layout));
   controller->deployment_.Begin(std::move(layout));
+  controller->placements_.FollowLayout();
   return controller;
 }
 
@@ -52,14 +51,17 @@ ControllerCore::ControllerCore(ControllerOptions options)
                  members_, ids_, outbox_, memory_),
       requests_({options_.scheduler.max_model_len, options_.scheduler.block_size,
                  options_.waiting_max, options_.waiting_limit, options_.deaths_max}),
-      dispatcher_(options_.dispatch),
       transfers_({.num_layers = options_.num_layers,
                   .block_size = options_.scheduler.block_size,
                   .migrations_max = ControllerOptions::kMovesMax,
                   .hold_limit = options_.hold_limit,
                   .waiting_limit = options_.waiting_limit,
                   .secret = options_.secret},
-                 members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_) {}
+                 members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
+      placements_({.block_size = options_.scheduler.block_size,
+                   .kv_high_water = options_.kv_high_water,
+                   .dispatch = options_.dispatch},
+                  deployment_, pipelines_, requests_, transfers_, memory_) {}
 
 ControllerCore::~ControllerCore() = default;
 
@@ -76,9 +78,7 @@ Status ControllerCore::ApplyPlan(Plan plan, std::vector<std::string> node_names)
     return InvalidArgument(fmt::format("the plan is for {} layers, the model has {}",
                                        plan.num_layers, options_.num_layers));
   }
-  MR_ASSIGN_OR_RETURN(Layout layout,
-                      MakeLayout(std::move(plan), std::move(node_names), options_.replicas));
-  MR_RETURN_IF_ERROR(CheckRoutable(layout));
+  MR_ASSIGN_OR_RETURN(Layout layout, MakeLayout(std::move(plan), std::move(node_names)));
   deployment_.Begin(std::move(layout));
   return OkStatus();
 }
@@ -111,9 +111,10 @@ Status ControllerCore::Migrate(RequestId id, std::string_view name, Time now) {
       return transfers_.Migrate(id, from, pipeline, now);
     }
   }
-  return FailedPrecondition(fmt::format(
-      "no open pipeline uses worker {}; {}", name,
-      router_ ? "one opens for the first request that is routed there" : "retry in a moment"));
+  return FailedPrecondition(fmt::format("no open pipeline uses worker {}; {}", name,
+                                        layout().pipelines.empty()
+                                            ? "one opens for the first request that is routed there"
+                                            : "retry in a moment"));
 }
 
 void ControllerCore::Tick(Time now) {

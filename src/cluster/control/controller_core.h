@@ -5,7 +5,8 @@
 // fault lab run the same object.
 //
 // Its parts have headers and tests of their own: Membership, Deployment (which worker holds which
-// layers), Pipelines, KvMemory, Dispatcher, Requests, Transfers (of KV between pipelines), Router.
+// layers), Pipelines, KvMemory, Requests, Placements (of requests on routes), Transfers (of KV
+// between pipelines).
 // Deployment and pipelines act in Advance only; events before it leave marks.
 //
 // Invariants:
@@ -22,8 +23,7 @@
 //
 // Files: controller_core.cc (operators' calls, time), controller_workers.cc (joins and losses of
 // workers), controller_retire.cc (pipelines follow the layout), controller_pipelines.cc (steps),
-// controller_requests.cc (queue and outputs), controller_routes.cc (routes of plans that branch),
-// controller_status.cc (status).
+// controller_requests.cc (queue and outputs), controller_status.cc (status).
 //
 // Owned by ControllerHost, and in the fault lab by its simulated process. Used by one thread at a
 // time.
@@ -48,8 +48,8 @@
 #include "cluster/control/membership.h"
 #include "cluster/control/outbox.h"
 #include "cluster/control/pipelines.h"
+#include "cluster/control/placements.h"
 #include "cluster/control/requests.h"
-#include "cluster/control/router.h"
 #include "cluster/control/transfers.h"
 #include "core/connection_id.h"
 #include "core/output.h"
@@ -67,9 +67,13 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions {
   sched::SchedulerOptions scheduler;
   // Receives every line of every pipeline's step log. Empty: no step log.
   std::function<void(std::string_view)> step_log;
-  RouterOptions router;
-  ReplicaShare replicas = ReplicaShare::kFlow;
-  DispatchOptions dispatch;  // between pipelines that serve the same requests
+  // The share of a stage's KV that requests may reserve before the router looks elsewhere.
+  double kv_high_water = 0.9;
+  // A request that has waited this long for KV is no longer overtaken by requests that would fit.
+  Duration overtake_limit = Duration::Seconds(2);
+  // Between pipelines that serve the same requests. Unset: by the plan's flow where it states one,
+  // and otherwise by predicted time.
+  std::optional<DispatchOptions> dispatch;
   std::optional<Plan> plan;  // instead of an automatic layout
   std::vector<std::string> node_names;
 
@@ -163,32 +167,23 @@ class ControllerCore {
   void RemakeCollective(const PipelineHop& hop, const Status& reason, Time now);
   void ClosePipeline(PipelineId id, Time now);
   void MakeRoom(const std::set<PipelineId>& starved, Time now);
+  bool EvictFor(PipelineId starved, Time now);
 
   // controller_requests.cc
   // kNotYet: the request waits for an event of its own, which does not block the requests behind
   // it.
-  enum class Placed : uint8_t { kYes, kNotNow, kNotYet, kNever };
+  enum class Placed : uint8_t { kYes, kNoPipeline, kNoRoom, kNotYet, kNever };
   void Dispatch(Time now);
   Placed Place(RequestId id, std::set<PipelineId>& full, Time now);
-  Pipeline* ChoosePipeline(const Request& request, Time now);
   Status AddTo(Pipeline& pipeline, RequestId id, Time now);
   void Requeue(RequestId id, sched::NewRequest request, Time now);
-  void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index,
-                  Time now);
+  void EndWaiting(RequestId id, FinishReason reason, const Status& error, std::optional<int> index);
   void ExpireWaiting(Time now);
-  void EndAfterDeaths(RequestId id, const Status& reason, Time now);
-  void CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now);
+  void EndAfterDeaths(RequestId id, const Status& reason);
+  void CountSuspectedDeaths(WorkerId lost, const Status& reason);
   void HandOver(Pipeline& from, RequestId id, RequestOutput& first, Time now);
   void HandleOutputs(Pipeline& pipeline, size_t first, Time now);
-  void Forget(RequestId id, Time now);
-
-  // controller_routes.cc
-  Result<Router> NewRouter(const Plan& plan) const;
-  Status CheckRoutable(const Layout& layout) const;
-  void UpdateRouter(Time now);
-  Status SubmitToRouter(RequestId id, Time now);
-  void RerouteWaiting(Time now);
-  void ApplyRouterDecisions(Time now);
+  void Forget(RequestId id);
 
   void On(ConnectionId from, const Leaving& message, Time now);
   void On(ConnectionId from, const Join& message, Time now);
@@ -199,11 +194,10 @@ class ControllerCore {
   Outbox outbox_;
   KvMemory memory_{outbox_};
   Deployment deployment_;
-  std::optional<Router> router_;  // set where the layout routes requests one by one
   Pipelines pipelines_;
   Requests requests_;
-  Dispatcher dispatcher_;
   Transfers transfers_;
+  Placements placements_;
   bool retire_ = false;  // retiring pipelines may have emptied
 
   std::vector<RequestOutput> outputs_;

@@ -14,8 +14,7 @@ class Dispatch : public ScriptedWorkers {
     options.scheduler.max_model_len = 1024;
     options.scheduler.prefix_caching = false;  // the prompts are equal
     options.plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
-    options.replicas = ReplicaShare::kDispatch;
-    options.dispatch = {.policy = policy, .seed = seed};
+    options.dispatch = DispatchOptions{.policy = policy, .seed = seed};
     Start(std::move(options));
     Join(1);
     Join(2);
@@ -34,8 +33,8 @@ class Dispatch : public ScriptedWorkers {
   }
 };
 
-TEST_F(Dispatch, FewestRequestsIsTheDefault) {
-  StartWith(ControllerOptions().dispatch.policy);
+TEST_F(Dispatch, FewestRequests) {
+  StartWith(DispatchPolicy::kFewestRequests);
   EXPECT_EQ(Ask(1, 500), 1u);
   EXPECT_EQ(Ask(2), 2u);
   EXPECT_EQ(Ask(3), 1u);
@@ -107,7 +106,6 @@ TEST_F(Dispatch, PredictedTimeFollowsTheMeasuredRate) {
 TEST_F(Dispatch, AHandedOverPromptIsNotAheadOfOthers) {
   ControllerOptions options = Options();
   options.plan = Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kDecode}});
-  options.dispatch.policy = DispatchPolicy::kPredictedTime;
   Start(std::move(options));
   for (uint64_t worker : {1, 2, 3}) Join(worker);
   for (uint64_t id = 1; id <= 4; ++id) {

@@ -10,6 +10,14 @@ class LittleMemory : public ScriptedWorkers {
  protected:
   static constexpr int kPromptTokens = 60;  // 15 blocks, and one for the output
   LittleMemory() { kv_bytes_ = 20 * kBlockSize * kLayers * 8; }  // 20 blocks of all layers
+
+  // Two first stages lead to the same last one.
+  static Plan SharedBack() {
+    Plan plan{.num_layers = kLayers};
+    plan.stages = {{.layers = kFront}, {.layers = kFront}, {.layers = kBack}};
+    plan.edges = {{std::nullopt, 0, 1}, {std::nullopt, 1, 1}, {0, 2, 1}, {1, 2, 1}, {2, {}, 1}};
+    return plan;
+  }
 };
 
 // The request cannot move with its KV, because both pipelines together have too little memory for
@@ -153,10 +161,11 @@ TEST_F(LittleMemory, TheNextControllerBeginsWithEmptyAccounts) {
 TEST_F(LittleMemory, ALargeRequestIsNotOvertakenWhileItWaitsForBlocks) {
   kv_bytes_ = 65536;
   ControllerOptions options = Options();
-  options.plan = Chains({{kAll, kBoth}, {kAll, kBoth}});
+  options.plan = SharedBack();
   options.scheduler.num_blocks = 16;
   Start(std::move(options));
-  Join(1);
+  for (uint64_t worker : {1, 2, 3}) Join(worker);
+  Lose(2);  // one of the two front halves
   const auto submit_small = [&](uint64_t id) { return Submit(id, 8, 1, 5); };  // 3 blocks
   ASSERT_TRUE(submit_small(1).ok());
   ASSERT_TRUE(Submit(2, kPromptTokens).ok());  // 16 blocks
@@ -170,6 +179,42 @@ TEST_F(LittleMemory, ALargeRequestIsNotOvertakenWhileItWaitsForBlocks) {
   EXPECT_EQ(Tokens(3), 0u) << "it waits behind the large one";
   while (!steps_.empty()) EndStep(1);
   while (id > 2) EXPECT_EQ(Tokens(id--), 5u);
+}
+
+// The two requests reserve what answers usually take, and the younger one starts although both
+// limits together do not fit. Then both grow. The younger one gives way, and is computed again
+// (docs/decisions/0005).
+TEST_F(LittleMemory, AYoungerRequestGivesWayToAnOlderOneThatGrows) {
+  kv_bytes_ = 22 * kBlockSize * 2 * 8;  // 22 blocks of two layers
+  ControllerOptions options = Options();
+  options.scheduler.max_model_len = 72;  // a request of this length takes 18 blocks
+  options.plan = SharedBack();
+  Start(std::move(options));
+  for (uint64_t worker : {1, 2, 3}) Join(worker);
+  const auto run = [&] {
+    for (int steps = 0; !steps_.empty(); ++steps) {
+      ASSERT_LT(steps, 500);
+      EndStep(steps_.front().first);
+      for (const PipelineStatus& pipeline : Describe().pipelines) {
+        ASSERT_LE(pipeline.blocks_used, 22);
+      }
+    }
+  };
+  for (uint64_t id = 1; id <= OutputEstimate::kAnswersNeeded; ++id) {
+    ASSERT_TRUE(Submit(id, 8, 1, 4).ok());
+    run();
+  }
+  const uint64_t older = 100, younger = 101;
+  ASSERT_TRUE(Submit(older, 8).ok());
+  Pass(0.1);
+  ASSERT_TRUE(Submit(younger, 8).ok());
+  EXPECT_EQ(Describe().waiting, 0) << "each reserves three blocks";
+  ASSERT_EQ(Describe().pipelines.size(), 2u);
+  EXPECT_EQ(Describe().pipelines[0].requests, 1);
+  run();
+  EXPECT_EQ(Tokens(older), 64u);
+  EXPECT_EQ(Tokens(younger), 64u);
+  EXPECT_EQ(Describe().counters.evictions, 1u);
 }
 
 // Requests on many routes through the same two workers. They hold what one route would hold, the

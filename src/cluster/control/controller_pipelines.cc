@@ -100,6 +100,7 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
   std::vector<sched::DetachedRequest> left = pipeline.scheduler->DetachAll(now);
   const PipelineRequests here = pipeline.requests;
   ClosePipeline(id, now);
+  placements_.DropLost();
   for (sched::DetachedRequest& detached : left) {
     const RequestId request = detached.request.id;
     if (!here.contains(request)) continue;  // it is moving here and still runs elsewhere
@@ -107,15 +108,16 @@ void ControllerCore::LosePipeline(PipelineId id, const Status& reason, PipelineE
     transfers_.TargetLost(request);
     requests_.PipelineEnded(request, end, ran.contains(request), suspect);
     Requeue(request, std::move(detached.request), now);
-    EndAfterDeaths(request, reason, now);
+    EndAfterDeaths(request, reason);
   }
   requests_.TryQueue();
 }
 
 // These pipelines can do nothing, because others hold the memory that they need. Ends one of those:
 // recoverable KV first, which is an optimization, and then a pipeline of an earlier plan, whose
-// requests continue elsewhere and can fetch their KV as far as there is room. Only one, because its
-// memory may be enough. The starved ones try again in the next round.
+// requests continue elsewhere and can fetch their KV as far as there is room. If there is neither,
+// requests have grown beyond what they reserved, and a younger one gives way to an older one. Only
+// one ends, because its memory may be enough. The starved ones try again in the next round.
 void ControllerCore::MakeRoom(const std::set<PipelineId>& starved, Time now) {
   requests_.TryQueue();
   std::optional<PipelineId> ends;
@@ -123,10 +125,44 @@ void ControllerCore::MakeRoom(const std::set<PipelineId>& starved, Time now) {
     pipelines_.Touch(id);
     if (!ends) ends = memory_.GivesWayTo(id);
   }
-  if (!ends) return;
+  if (!ends) {
+    std::ranges::any_of(starved, [&](PipelineId id) { return EvictFor(id, now); });
+    return;
+  }
   if (!pipelines_.contains(*ends)) return transfers_.GiveUpIn(*ends);
   LosePipeline(*ends, Unavailable("other pipelines need its memory"), PipelineEnd::kNoFault, {},
                now);
+}
+
+// Takes the youngest request that holds memory of the starved pipeline's workers out of its
+// pipeline, if it is younger than some request of the starved one. It waits, and is computed again
+// from its tokens. The oldest request of all is never taken out, so it ends
+// (docs/decisions/0003-admission.md).
+bool ControllerCore::EvictFor(PipelineId starved, Time now) {
+  const auto age_of = [&](RequestId id) { return std::pair(requests_.at(id).arrived, id); };
+  std::optional<std::pair<Time, RequestId>> oldest, youngest;
+  for (RequestId id : pipelines_.at(starved).requests.Ids()) {
+    if (!oldest || age_of(id) < *oldest) oldest = age_of(id);
+  }
+  for (const auto& [id, pipeline] : pipelines_.all()) {
+    if (id == starved || pipeline.retiring || !memory_.ShareMemory(id, starved)) continue;
+    for (RequestId request : pipeline.requests.Ids()) {
+      const auto info = pipeline.scheduler->Inspect(request, now);
+      const bool holds = info && info->blocks > 0 && info->state != sched::RequestState::kPulling;
+      if (!holds || transfers_.Migrates(request)) continue;
+      if (!youngest || age_of(request) > *youngest) youngest = age_of(request);
+    }
+  }
+  if (!oldest || !youngest || *youngest < *oldest) return false;
+  const RequestId victim = youngest->second;
+  Pipeline& from = pipelines_.at(*requests_.at(victim).pipeline);
+  auto detached = from.scheduler->Detach(victim, now, std::nullopt);
+  if (!detached) return false;  // it is ending
+  ++counters_.evictions;
+  pipelines_.Remove(from, victim);
+  pipelines_.Touch(from.id);
+  Requeue(victim, std::move(detached->request), now);
+  return true;
 }
 
 // Its surviving stages stay open at their workers.

@@ -1,5 +1,5 @@
-// Readiness of a cluster: it needs one complete pipeline, or one of each kind if prefill and decode
-// are separate. Also the queue: prompts and requests that decode do not block each other.
+// Readiness of a cluster: it needs one complete pipeline that decodes, which also stands in for
+// prefill. Also the queue: requests that wait for decode do not block prompts.
 #include <gtest/gtest.h>
 
 #include "cluster/control/layout.h"
@@ -77,7 +77,8 @@ TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
   Lose(3);
   EXPECT_EQ(Missing(), "nothing") << "the other pipeline decodes";
   Lose(1);
-  EXPECT_EQ(Missing(), "Prefill: the model's layers are not on any worker.");
+  EXPECT_EQ(Missing(), "nothing") << "the workers that decode stand in";
+  EXPECT_EQ(Degraded(), "The model's layers are not on any worker.");
   Lose(4);
   EXPECT_EQ(Missing(),
             "Prefill: the model's layers are not on any worker. Decode: layers 2-3 are not on any "
@@ -85,17 +86,18 @@ TEST_F(Ready, PrefillAndDecodeAreBothNeeded) {
 }
 
 // Readiness and the choice of a pipeline agree.
-TEST_F(Ready, AStageForBothStandsInForPrefill) {
+TEST_F(Ready, AStageForBothStandsInForPrefillAndDecode) {
   Start(Chains({{kAll, kPrefill}, {kAll, kDecode}, {kAll, kBoth}}));
   for (uint64_t worker = 1; worker <= 3; ++worker) Join(worker);
   ASSERT_TRUE(Submit(1).ok());
   EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
   steps_.clear();
+  Lose(2);
   Lose(1);
   EXPECT_EQ(Missing(), "nothing");
   EXPECT_EQ(Busy(), (std::set<uint64_t>{3}));
   Lose(3);
-  EXPECT_EQ(Missing(), "Prefill: the model's layers are not on any worker.");
+  EXPECT_EQ(Missing(), "No worker has joined yet.");
 }
 
 // Two first stages share the stage after them, and a fourth stage holds all layers.
@@ -143,24 +145,18 @@ class Waiting : public ScriptedWorkers {
   }
 };
 
-TEST_F(Waiting, APromptDoesNotHoldUpRequestsThatOnlyDecode) {
-  Lose(2);
+TEST_F(Waiting, WorkersThatDecodeStandInForPrefill) {
   ASSERT_TRUE(Submit(1).ok());
-  EXPECT_EQ(Describe().waiting, 1) << "it waits for a worker that computes prompts";
-  // Several sequences stay where they decode, prompt included.
-  ASSERT_TRUE(Submit(2, 10, 2).ok());
-  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
-  EXPECT_EQ(Describe().waiting, 1);
-  // The same holds for such a request after its worker is lost.
-  EndStep(1);
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{2}));
   steps_.clear();
-  Lose(1);
-  EXPECT_EQ(Describe().waiting, 2);
-  Join(3);
-  EXPECT_EQ(Busy(), (std::set<uint64_t>{3}));
-  EXPECT_EQ(Describe().waiting, 1);
-  EXPECT_EQ(c_->Inspect(RequestId(1), now_)->waits_for,
-            "Prefill: the model's layers are not on any worker.");
+  Lose(2);
+  EXPECT_EQ(Busy(), (std::set<uint64_t>{1})) << "its prompt is computed where it will be decoded";
+  ASSERT_TRUE(Submit(2).ok());
+  EXPECT_EQ(Describe().waiting, 0);
+  EXPECT_EQ(Describe().pipelines[0].requests, 2);
+  Join(3);  // takes the place of the lost one
+  ASSERT_TRUE(Submit(3).ok());
+  EXPECT_TRUE(Busy().contains(3)) << "prompts go to a prefill worker again";
 }
 
 TEST_F(Waiting, ARequestThatDecodesDoesNotHoldUpPrompts) {
@@ -177,20 +173,9 @@ TEST_F(Waiting, ARequestThatDecodesDoesNotHoldUpPrompts) {
   EXPECT_EQ(Describe().waiting, 1);
 }
 
-// A request whose prompt was being computed does not wait for another prefill worker: its prompt is
-// computed where it will be decoded.
-TEST_F(Waiting, ALostPromptIsComputedWhereItWillBeDecoded) {
-  ASSERT_TRUE(Submit(1).ok());
-  EXPECT_EQ(Busy(), (std::set<uint64_t>{2}));
-  steps_.clear();
-  Lose(2);
-  EXPECT_EQ(Busy(), (std::set<uint64_t>{1}));
-  ASSERT_TRUE(Submit(2).ok());
-  EXPECT_EQ(Describe().waiting, 1) << "a new one does wait";
-}
-
 // Requests of one kind keep the order of arrival.
 TEST_F(Waiting, OldestFirst) {
+  Lose(1);
   Lose(2);
   for (uint64_t id = 1; id <= 3; ++id) {
     Pass(0.1);

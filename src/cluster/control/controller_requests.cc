@@ -22,17 +22,8 @@ int64_t PrefillTokens(const sched::NewRequest& request) {
   return std::max<int64_t>(tokens, 0);
 }
 
-// With several sequences the prompt is computed where they will be decoded. A request without a
-// token begins with its prompt, however often it has lost its pipeline. If there is no prefill
-// pipeline, a new request waits for one; the prompt of a replayed request is computed where it will
-// be decoded.
-Phase PhaseOf(const Layout& layout, const std::optional<sched::NewRequest>& waiting) {
-  if (!waiting || waiting->params->n != 1 || !PrefillApart(layout)) return Phase::kDecode;
-  const std::vector<sched::ResumedSequence>& resumed = waiting->resumed;
-  if (resumed.empty()) return Phase::kPrefill;
-  if (resumed.front().finished || !resumed.front().output.empty()) return Phase::kDecode;
-  return HasPipeline(layout, Phase::kPrefill) ? Phase::kPrefill : Phase::kDecode;
-}
+// Waiting requests that are tried each time although older ones have found no room.
+constexpr int kOvertakersMax = 64;
 
 }  // namespace
 
@@ -40,16 +31,22 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
   MR_RETURN_IF_ERROR(requests_.Add(std::move(request), now));
-  Status submitted = router_ ? SubmitToRouter(id, now) : OkStatus();
-  // A new request does not overtake waiting ones.
-  if (submitted.ok() && first) {
-    Pipeline* pipeline = ChoosePipeline(requests_.at(id), now);
-    const bool fits = pipeline != nullptr && pipeline->open &&
-                      memory_.Reserve(pipeline->id, id, requests_.MostBlocks(id));
-    if (fits) submitted = AddTo(*pipeline, id, now);
+  Status submitted;
+  if (const Request& added = requests_.at(id); !placements_.FitsWhenEmpty(added)) {
+    submitted = InvalidArgument(fmt::format(
+        "{} tokens ({} prompt, {} output) do not fit in the KV memory of any route, even empty",
+        added.prompt_tokens() + requests_.OutputLimit(added), added.prompt_tokens(),
+        requests_.OutputLimit(added)));
+  } else if (first) {  // a new request does not overtake waiting ones
+    placements_.UpdateRooms();
+    std::set<PipelineId> full;
+    if (placements_.Place(id, full, now) == Placements::Result::kPlaced) {
+      Pipeline& pipeline = pipelines_.at(requests_.at(id).placement->pipeline);
+      if (pipeline.open) submitted = AddTo(pipeline, id, now);
+    }
   }
   if (!submitted.ok()) {
-    if (router_) router_->Release(id, 0, now);
+    placements_.Leave(id);
     requests_.Erase(id);
   }
   return submitted;
@@ -58,7 +55,7 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
 void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
   const Request* request = requests_.Find(id);
   if (request == nullptr) return;
-  if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index, now);
+  if (!request->pipeline) return EndWaiting(id, FinishReason::kAbort, OkStatus(), index);
   if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
   Pipeline& pipeline = pipelines_.at(*request->pipeline);
   const size_t first = outputs_.size();
@@ -69,35 +66,11 @@ void ControllerCore::Abort(RequestId id, std::optional<int> index, Time now) {
 
 // The request has left its pipeline, and waits for another one.
 void ControllerCore::Requeue(RequestId id, sched::NewRequest request, Time now) {
-  if (router_) router_->Release(id, requests_.at(id).known_tokens(), now);
+  placements_.Leave(id);
   requests_.Wait(id, std::move(request), now);
-  if (router_) (void)SubmitToRouter(id, now);
 }
 
-// The pipeline that the request should go to now: that of its route, or the dispatcher's choice of
-// the fixed ones. A prompt goes to a pipeline for both roles only while there is no pipeline for
-// prefill alone.
-Pipeline* ControllerCore::ChoosePipeline(const Request& request, Time now) {
-  if (router_) {
-    if (!request.route) return nullptr;
-    return pipelines_.FindOrOpen(layout(), *request.route, StageRole::kBoth, now);
-  }
-  const Phase phase = PhaseOf(layout(), request.waiting);
-  std::vector<Pipeline*> candidates;
-  std::vector<DispatchLoad> loads;
-  for (const PlannedPipeline& planned : layout().pipelines) {
-    if (!Serves(layout(), planned, phase)) continue;
-    Pipeline* pipeline = pipelines_.FindOrOpen(layout(), planned.route, planned.role, now);
-    if (pipeline == nullptr) continue;
-    const bool stands_in = phase == Phase::kPrefill && pipeline->role != StageRole::kPrefill;
-    candidates.push_back(pipeline);
-    loads.push_back(pipeline->requests.Load(pipeline->prefill.costs().prefill_tokens_per_s));
-    loads.back().rank = (stands_in ? 2 : 0) + (pipeline->open ? 0 : 1);
-  }
-  return candidates.empty() ? nullptr : candidates[dispatcher_.Choose(loads)];
-}
-
-// REQUIRES: its memory is reserved. An error releases it.
+// REQUIRES: the request was placed there. On an error it is not any more.
 Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   sched::NewRequest request = *requests_.at(id).waiting;
   if (pipeline.role == StageRole::kPrefill) {
@@ -108,9 +81,9 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
   const int64_t prefill_tokens = PrefillTokens(request);
-  dispatcher_.Sent();  // also if it is refused: the next try goes to another pipeline
+  placements_.Sent();  // also if it is refused: the next try goes to another pipeline
   if (Status added = pipeline.scheduler->Add(std::move(request), now); !added.ok()) {
-    memory_.Release(pipeline.id, id);
+    placements_.Leave(id);
     return added;
   }
   if (!fetches) transfers_.GiveUp(id);
@@ -120,42 +93,46 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   return OkStatus();
 }
 
-// Places waiting requests. Requests that wait for a prefill pipeline and requests that wait for one
-// that decodes are two queues, each oldest first. With a router each request has its own route.
+// Places waiting requests, the oldest first. Requests whose prompt is to be computed and requests
+// that decode are two queues. A request that finds no room may be overtaken for a while.
 void ControllerCore::Dispatch(Time now) {
-  if (router_) ApplyRouterDecisions(now);
-  std::set<Phase> blocked;
+  placements_.UpdateRooms();
+  std::set<bool> blocked;
   std::set<PipelineId> full;  // a smaller request must not take what an older one waits for
+  int overtaken = 0;
   for (RequestId id : requests_.Queue()) {
     const Request* request = requests_.Find(id);
     if (request == nullptr || !request->waiting) continue;
-    const Phase phase = PhaseOf(layout(), request->waiting);
-    if (blocked.contains(phase)) continue;
+    const bool prompt = placements_.NeedsPrompt(*request);
+    if (blocked.contains(prompt)) continue;
+    const Duration waits = now - request->waits_since;
     const Placed placed = Place(id, full, now);
-    if (placed != Placed::kNotNow || router_) continue;
-    blocked.insert(phase);
-    if (blocked.size() == 2 || !PrefillApart(layout())) return;
+    const bool finds_no_room = placed == Placed::kNoRoom &&
+                               (++overtaken >= kOvertakersMax || waits >= options_.overtake_limit);
+    if (placed == Placed::kNoPipeline || finds_no_room) blocked.insert(prompt);
+    if (blocked.size() == (layout().prefill.empty() ? 1 : 2)) return;
   }
 }
 
 ControllerCore::Placed ControllerCore::Place(RequestId id, std::set<PipelineId>& full, Time now) {
-  Pipeline* pipeline = ChoosePipeline(requests_.at(id), now);
-  if (pipeline == nullptr || !pipeline->open || full.contains(pipeline->id)) return Placed::kNotNow;
-  if (!memory_.Reserve(pipeline->id, id, requests_.MostBlocks(id))) {
-    full.insert(pipeline->id);
-    return Placed::kNotNow;
+  if (!requests_.at(id).placement) {
+    const Placements::Result placed = placements_.Place(id, full, now);
+    if (placed == Placements::Result::kNoPipeline) return Placed::kNoPipeline;
+    if (placed == Placements::Result::kNoRoom) return Placed::kNoRoom;
   }
-  const Status added = AddTo(*pipeline, id, now);
+  Pipeline& pipeline = pipelines_.at(requests_.at(id).placement->pipeline);
+  if (!pipeline.open) return Placed::kNotYet;
+  const Status added = AddTo(pipeline, id, now);
   if (added.ok()) return Placed::kYes;
   if (added.code() == StatusCode::kUnavailable) return Placed::kNotYet;  // until its last pull ends
-  if (added.code() != StatusCode::kInvalidArgument) return Placed::kNotNow;
-  EndWaiting(id, FinishReason::kError, added, std::nullopt, now);
+  if (added.code() != StatusCode::kInvalidArgument) return Placed::kNoRoom;
+  EndWaiting(id, FinishReason::kError, added, std::nullopt);
   return Placed::kNever;
 }
 
 void ControllerCore::EndWaiting(RequestId id, FinishReason reason, const Status& error,
-                                std::optional<int> index, Time now) {
-  if (requests_.EndWaiting(id, reason, error, index, outputs_)) Forget(id, now);
+                                std::optional<int> index) {
+  if (requests_.EndWaiting(id, reason, error, index, outputs_)) Forget(id);
 }
 
 void ControllerCore::ExpireWaiting(Time now) {
@@ -165,24 +142,24 @@ void ControllerCore::ExpireWaiting(Time now) {
     EndWaiting(id, FinishReason::kError,
                Unavailable(fmt::format("waited {:.0f} s for a pipeline. {}",
                                        options_.waiting_limit.seconds(), missing)),
-               std::nullopt, now);
+               std::nullopt);
   }
 }
 
 // Fails the request if too many pipelines were lost under it. REQUIRES: it waits.
-void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason, Time now) {
+void ControllerCore::EndAfterDeaths(RequestId id, const Status& reason) {
   const std::optional<int> deaths = requests_.MustFail(id);
   if (!deaths) return;
   ++counters_.failed_by_losses;
   EndWaiting(id, FinishReason::kError,
              Internal(fmt::format("{} pipelines were lost while they ran this request: {}", *deaths,
                                   reason.message())),
-             std::nullopt, now);
+             std::nullopt);
 }
 
-void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason, Time now) {
+void ControllerCore::CountSuspectedDeaths(WorkerId lost, const Status& reason) {
   for (RequestId id : requests_.CountSuspectedDeaths(lost)) {
-    if (requests_.at(id).waiting) EndAfterDeaths(id, reason, now);
+    if (requests_.at(id).waiting) EndAfterDeaths(id, reason);
   }
 }
 
@@ -199,10 +176,9 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first
   transfers_.HandOver(from, id);
   Requeue(id, std::move(request), now);
   // It does not queue behind requests whose prompt is not computed.
-  Pipeline* to = ChoosePipeline(handed, now);
-  const bool fits =
-      to != nullptr && to->open && memory_.Reserve(to->id, id, requests_.MostBlocks(id));
-  if (fits) (void)AddTo(*to, id, now);
+  placements_.UpdateRooms();
+  std::set<PipelineId> full;
+  (void)Place(id, full, now);
 }
 
 // Takes over a scheduler's outputs, which are outputs_ from `first` on. Nothing else adds to
@@ -223,14 +199,17 @@ void ControllerCore::HandleOutputs(Pipeline& pipeline, size_t first, Time now) {
     }
     if (transfers_.Migrates(id)) transfers_.Abandon(id, now);
     if (pipeline.role == StageRole::kPrefill) pipeline.scheduler->ReleaseKv(id);
+    const bool answered =
+        *output.finish == FinishReason::kStop || *output.finish == FinishReason::kLength;
+    if (answered) requests_.Answered(requests_.at(id));
     pipelines_.Remove(pipeline, id);
-    Forget(id, now);
+    Forget(id);
   }
 }
 
-void ControllerCore::Forget(RequestId id, Time now) {
+void ControllerCore::Forget(RequestId id) {
   transfers_.Drop(id);
-  if (router_) router_->Release(id, requests_.at(id).known_tokens(), now);
+  placements_.Leave(id);
   requests_.Erase(id);
 }
 

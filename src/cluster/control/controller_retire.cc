@@ -33,12 +33,12 @@ Deployment::InUse ControllerCore::InUse() const {
 void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) {
   if (changes.switched) {
     pipelines_.RetireUnplanned(layout());
-    router_.reset();
+    placements_.FollowLayout();
   }
   if (changes.switched || changes.stages) {
     pipelines_.RetireClosing(layout());
-    UpdateRouter(now);
-    RerouteWaiting(now);
+    placements_.UpdateRooms();
+    placements_.DropLost();
     requests_.TryQueue();
     retire_ = true;
   }
@@ -83,20 +83,19 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   if (info && info->state == sched::RequestState::kPulling) return;  // until it has its KV
   const bool has_kv =
       info && info->state == sched::RequestState::kRunning && info->computed_tokens > 0;
-  const Phase phase = pipeline.role == StageRole::kPrefill ? Phase::kPrefill : Phase::kDecode;
-  if (has_kv && !HasPipeline(layout(), phase))
-    return;  // no pipeline could take it, so it continues here
+  if (has_kv && !CanServe(layout())) return;  // no pipeline could take it, so it continues here
   if (has_kv && request.n() == 1 && pipeline.role != StageRole::kPrefill) {
     if (transfers_.full()) return;
-    Pipeline* to = router_ ? nullptr : ChoosePipeline(request, now);
+    const std::optional<Walk> walk = placements_.Choose(request, now);
+    Pipeline* to = walk ? pipelines_.FindOrOpen(layout(), walk->route, walk->role, now) : nullptr;
     if (to != nullptr && !to->open) return;
     if (to != nullptr && transfers_.Migrate(id, pipeline, *to, now).ok()) {
-      dispatcher_.Sent();
+      placements_.Sent();
       return;
     }
   }
-  // A request that cannot migrate fetches its KV later: it is routed by the router, has several
-  // sequences, is in the middle of its prompt, or no pipeline takes it now.
+  // A request that cannot migrate fetches its KV later: it has several sequences, is in the middle
+  // of its prompt, or no pipeline takes it now.
   const auto hold = has_kv ? std::optional(options_.hold_limit) : std::nullopt;
   auto detached = pipeline.scheduler->Detach(id, now, hold);
   if (!detached) return;  // the request is ending

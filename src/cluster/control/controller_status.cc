@@ -41,6 +41,10 @@ constexpr auto kCounters = std::to_array<ControllerCounter>({
      &Counters::failed_by_losses},
     {"expired", "millrace_cluster_requests_expired_total",
      "Requests that failed because they waited too long for workers.", &Counters::expired},
+    {"evictions", "millrace_cluster_evictions_total",
+     "Requests that gave their KV memory to older requests of other pipelines and were computed "
+     "again.",
+     &Counters::evictions},
     {"moves", "millrace_cluster_moves_total",
      "Moves of a request and its KV to another pipeline that were begun.", &Counters::moves},
     {"moves_failed", "millrace_cluster_moves_failed_total",
@@ -117,7 +121,7 @@ ClusterStatus ControllerCore::Describe(Time now) const {
         w.rank = static_cast<int>(rank);
         w.ranks = static_cast<int>(stage.ranks.size());
         w.weight_bytes += slot.facts.weight_bytes;
-        w.kv_bytes += slot.facts.kv_bytes;
+        w.kv_bytes = slot.facts.kv_bytes;  // for all its slots
       }
     }
   }

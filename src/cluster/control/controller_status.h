@@ -40,6 +40,7 @@ struct ControllerCounters {
   uint64_t pipelines_opened = 0, pipelines_lost = 0;
   uint64_t layouts = 0, plans_applied = 0, plans_given_up = 0;
   uint64_t replays = 0, failed_by_losses = 0, expired = 0;
+  uint64_t evictions = 0;  // requests that gave their KV to older ones of other pipelines
   uint64_t moves = 0, moves_failed = 0, moved_bytes = 0;
   uint64_t pulls_failed = 0, leases_renewed = 0;
   uint64_t fetched = 0;           // replays that fetched recoverable KV

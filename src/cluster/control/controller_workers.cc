@@ -59,7 +59,7 @@ void ControllerCore::LoseWorker(WorkerId id, const Status& reason, bool disconne
     LosePipeline(pipeline, Unavailable(cause), PipelineEnd::kDeath, {}, now);
   }
   memory_.LoseWorker(id);
-  CountSuspectedDeaths(id, Unavailable(cause), now);
+  CountSuspectedDeaths(id, Unavailable(cause));
 }
 
 void ControllerCore::On(ConnectionId from, const ShardLoaded& message, Time now) {

@@ -56,7 +56,7 @@ void Deployment::Begin(Layout layout) {
 }
 
 void Deployment::WorkerJoined() {
-  follows_ = true;
+  follows_ = restores_ = true;
   Check();
 }
 
@@ -119,11 +119,26 @@ Deployment::LoadResult Deployment::ShardLoaded(WorkerId from,
     found = true;
     slot.loaded = true;
     slot.facts = message;
+    ShareKv(*layout, from);
   }
   if (!found) return LoadResult::kStale;
   if (layout_.Up()) MR_LOG(info, "every layer of {} is loaded", Printable(options_.model));
   Mark();
   return LoadResult::kTaken;
+}
+
+// What a worker has for KV is for all its slots. Later loads leave less.
+void Deployment::ShareKv(Layout& layout, WorkerId worker) {
+  std::optional<int64_t> least;
+  for (const bool write : {false, true}) {
+    for (LayoutStage& stage : layout.stages) {
+      for (Slot& slot : stage.ranks) {
+        if (slot.worker != worker || !slot.loaded) continue;
+        if (write) slot.facts.kv_bytes = *least;
+        least = std::min(least.value_or(slot.facts.kv_bytes), slot.facts.kv_bytes);
+      }
+    }
+  }
 }
 
 // A failed load for the layout in force is tried on another worker. A failed load for the next
@@ -222,8 +237,7 @@ Status Deployment::Relieve(const Membership::Worker& worker) {
     // The worker stays until that plan is in force, unless the others can serve alone.
     Unassign(*next_, worker.id);
   } else if (serves && enough) {  // apply the same plan to the other workers
-    MR_ASSIGN_OR_RETURN(Layout same,
-                        MakeLayout(layout_.plan, layout_.node_names, layout_.replicas));
+    MR_ASSIGN_OR_RETURN(Layout same, MakeLayout(layout_.plan, layout_.node_names));
     same.automatic = layout_.automatic;
     Begin(std::move(same));
   }
@@ -237,12 +251,7 @@ bool Deployment::CloseStagesOf(WorkerId worker) {
   for (LayoutStage& stage : layout_.stages) {
     if (HasSlot(stage, worker) && !std::exchange(stage.closing, true)) closed.push_back(&stage);
   }
-  const bool others_serve = std::ranges::all_of(closed, [&](const LayoutStage* stage) {
-    const StageRole role = stage->plan.role;
-    return (role == StageRole::kDecode || HasPipeline(layout_, Phase::kPrefill)) &&
-           (role == StageRole::kPrefill || HasPipeline(layout_, Phase::kDecode));
-  });
-  if (!others_serve) {
+  if (!CanServe(layout_)) {
     for (LayoutStage* stage : closed) stage->closing = false;
     return false;
   }

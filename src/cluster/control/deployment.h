@@ -117,6 +117,7 @@ class Deployment {
   LoadResult LoadFailed(Membership::Worker& worker, const millrace::ShardLoaded& message);
   bool RetryConnecting(const millrace::ShardLoaded& message);
   void GiveUp(std::string reason);
+  static void ShareKv(Layout& layout, WorkerId worker);
   void Unassign(Layout& layout, WorkerId worker);
   bool IsAutomatic() const;
   bool HasDraining(const LayoutStage& stage) const;
@@ -127,6 +128,7 @@ class Deployment {
   void GiveUpNext();
   void FollowWorkers(Time now);
   void FreeClosedStages(const InUse& in_use);
+  void RestoreNamedWorkers();
   void AssignWorkers();
   void CloseUnlessReplaced();
   std::set<WorkerId> DrainingInService() const;
@@ -143,7 +145,8 @@ class Deployment {
   std::optional<Layout> next_;          // being loaded; replaces layout_ once it is up
   std::optional<std::string> give_up_;  // why next_ must be given up
   std::optional<Mismatch> mismatch_;
-  bool follows_ = true;  // false: a layout for the present workers was given up
+  bool follows_ = true;    // false: a layout for the present workers was given up
+  bool restores_ = false;  // a worker has joined that may get its place back from another
   std::optional<GivenUpPlan> given_up_;
   int64_t epoch_ = 0;
   uint64_t applied_ = 0, given_up_count_ = 0;

@@ -12,6 +12,7 @@ Deployment::Changes Deployment::Reconcile(const InUse& in_use, Time now) {
   if (give_up_) GiveUpNext();
   FollowWorkers(now);
   FreeClosedStages(in_use);
+  RestoreNamedWorkers();
   AssignWorkers();
   CloseUnlessReplaced();
   SwitchIfUp();
@@ -75,6 +76,18 @@ void Deployment::FreeClosedStages(const InUse& in_use) {
     });
     if (closed) Unassign(layout_, id);
   }
+}
+
+// A worker that the plan names has joined, and another one has its place. The same plan is applied
+// again, so the other serves until this one has loaded its layers.
+void Deployment::RestoreNamedWorkers() {
+  if (!std::exchange(restores_, false) || next_ || !NamedWorkerIsReplaced(layout_, members_))
+    return;
+  auto same = MakeLayout(layout_.plan, layout_.node_names);
+  if (!same.ok()) return;
+  same->automatic = layout_.automatic;
+  MR_LOG(info, "a worker that the plan names has joined and gets its place");
+  Begin(std::move(*same));
 }
 
 // Fills the slots and orders the loads. Empty slots of a layout that is being replaced are not

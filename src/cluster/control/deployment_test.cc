@@ -249,6 +249,32 @@ TEST_F(DeploymentTest, AFailedCollectiveIsFormedAgain) {
   EXPECT_EQ(Sent(), "w1 load 0-3; w1 unload; w2 load 0-3; w2 unload; ");
 }
 
+// Another worker has the place meanwhile, and serves until the named one has loaded its layers.
+TEST_F(DeploymentTest, AWorkerThatThePlanNamesGetsItsPlace) {
+  Plan plan = PlanOf({kFront, kBack});
+  plan.stages[0].nodes = {0};
+  plan.stages[1].nodes = {1};
+  deployment_.Begin(MakeLayout(std::move(plan), {"w5", "w2"}).value());
+  Join(1);
+  Join(2);
+  Reconcile();
+  EXPECT_EQ(Sent(), "w1 load 0-1; w2 load 2-3; ");
+  Loaded(1);
+  Loaded(2);
+  Reconcile();
+  Join(5);
+  Reconcile();
+  EXPECT_EQ(Sent(), "w5 load 0-1; ") << "w2 has its layers";
+  EXPECT_TRUE(deployment_.layout().Up());
+  EXPECT_TRUE(deployment_.changing());
+  Loaded(5);
+  EXPECT_TRUE(Reconcile().switched);
+  EXPECT_EQ(Sent(), "w1 unload; ");
+  Lose(5);
+  Reconcile();
+  EXPECT_EQ(Sent(), "w1 load 0-1; ") << "it stands in again";
+}
+
 TEST_F(DeploymentTest, AnAutomaticLayoutFollowsTheNumberOfWorkers) {
   Start(PlanOf({kFront, kBack}), /*automatic=*/true);
   Join(1);

@@ -14,7 +14,7 @@ constexpr ptrdiff_t kBlocksPerMessage = 1 << 10;
 
 kv::AccountId AccountOf(WorkerId worker) { return kv::AccountId(worker.value()); }
 
-// What a pipeline without reservations keeps: the blocks in use, and room to grow.
+// What a pipeline keeps without reservations: the blocks in use, and room to grow.
 int KeptBy(const sched::Scheduler& scheduler) {
   const int in_use = scheduler.blocks_in_use();
   return in_use + in_use / 8 + 1;
@@ -54,24 +54,30 @@ KvMemory::KvMemory(Outbox& outbox)
         return Shrink(PipelineId(pool.value()), limit);
       }) {}
 
-void KvMemory::Open(PipelineId pipeline, std::span<const Rank> ranks, int blocks_max, bool reserves,
+void KvMemory::Open(PipelineId pipeline, std::span<const Rank> ranks, int blocks_max, bool shares,
                     sched::Scheduler& scheduler) {
-  Pool pool{.scheduler = &scheduler, .max = blocks_max, .limit = blocks_max, .reserves = reserves};
-  std::vector<kv::BlockLedger::Share> shares;
+  Pool pool{.scheduler = &scheduler,
+            .ranks = {ranks.begin(), ranks.end()},
+            .max = blocks_max,
+            .limit = blocks_max,
+            .shares = shares};
+  std::vector<kv::BlockLedger::Share> parts;
   for (const Rank& rank : ranks) {
     ledger_.SetCapacity(AccountOf(rank.worker), rank.kv_bytes);
-    shares.push_back({AccountOf(rank.worker), rank.bytes_per_block});
-    pool.workers.push_back(rank.worker);
+    parts.push_back({AccountOf(rank.worker), rank.bytes_per_block});
+    claimed_.emplace(rank.worker, 0);
   }
-  ledger_.Open(PoolOf(pipeline), std::move(shares), blocks_max);
-  if (!reserves) ledger_.Raise(PoolOf(pipeline), blocks_max);
+  ledger_.Open(PoolOf(pipeline), std::move(parts), blocks_max);
+  if (!shares) ledger_.Raise(PoolOf(pipeline), blocks_max);
   Apply(pipeline, pools_.emplace(pipeline, std::move(pool)).first->second);
 }
 
 void KvMemory::Close(PipelineId pipeline) {
-  if (!pools_.contains(pipeline)) return;
+  const auto found = pools_.find(pipeline);
+  if (found == pools_.end()) return;
+  Claim(found->second, 0);
   ledger_.Close(PoolOf(pipeline));
-  pools_.erase(pipeline);
+  pools_.erase(found);
   shrunk_.erase(pipeline);
   starved_.erase(pipeline);
 }
@@ -83,10 +89,27 @@ void KvMemory::Retire(PipelineId pipeline) {
 }
 
 void KvMemory::EndReservations(PipelineId pipeline, Pool& pool) {
-  pool.reserves = false;
+  pool.shares = false;
   pool.requests.clear();
   pool.reserved = 0;
+  pool.used = pool.scheduler->blocks_in_use();
+  Claim(pool, pool.used);
   ledger_.Keep(PoolOf(pipeline), 0);
+}
+
+// The pool's part of what is claimed on its workers.
+void KvMemory::Claim(Pool& pool, int blocks) {
+  const int more = blocks - std::exchange(pool.claimed, blocks);
+  if (more == 0) return;
+  for (const Rank& rank : pool.ranks) {
+    const auto worker = claimed_.find(rank.worker);
+    if (worker != claimed_.end()) worker->second += more * rank.bytes_per_block;
+  }
+}
+
+int64_t KvMemory::claimed(WorkerId worker) const {
+  const auto found = claimed_.find(worker);
+  return found == claimed_.end() ? 0 : found->second;
 }
 
 void KvMemory::Survive(PipelineId pipeline, std::span<const PipelineHop> survivors) {
@@ -104,31 +127,35 @@ void KvMemory::Survive(PipelineId pipeline, std::span<const PipelineHop> survivo
   starved_.erase(pipeline);
 }
 
-void KvMemory::LoseWorker(WorkerId worker) { ledger_.CloseAccount(AccountOf(worker)); }
+void KvMemory::LoseWorker(WorkerId worker) {
+  claimed_.erase(worker);
+  ledger_.CloseAccount(AccountOf(worker));
+}
 
 // First memory that no pipeline has, so that cached blocks stay; then what the pipeline has beyond
 // its reservations; then what others have.
 bool KvMemory::Reserve(PipelineId pipeline, RequestId request, int blocks) {
   Pool& pool = pools_.at(pipeline);
-  if (!pool.reserves) return true;
-  if (blocks > pool.max) return true;  // the scheduler refuses it
   const int needed = pool.reserved + blocks;
-  if (needed > pool.max) return false;  // some request of the pipeline must end first
-  ledger_.RaiseIfFree(PoolOf(pipeline), ledger_.limit(PoolOf(pipeline)) + blocks);
-  const bool fits =
-      ledger_.limit(PoolOf(pipeline)) >= needed || ledger_.Raise(PoolOf(pipeline), needed);
-  Apply(pipeline, pool);
-  if (!fits) {
-    const bool waits_for_requests = ledger_.FitsWithout(
-        [&](kv::PoolId id) { return pools_.at(PipelineId(id.value())).reserves; }, PoolOf(pipeline),
-        blocks);
-    if (!waits_for_requests) starved_.insert(pipeline);
-    return false;
+  if (pool.shares && blocks <= pool.max) {  // the scheduler refuses more
+    if (needed > pool.max) return false;    // some request of the pipeline must end first
+    ledger_.RaiseIfFree(PoolOf(pipeline), ledger_.limit(PoolOf(pipeline)) + blocks);
+    const bool fits =
+        ledger_.limit(PoolOf(pipeline)) >= needed || ledger_.Raise(PoolOf(pipeline), needed);
+    Apply(pipeline, pool);
+    if (!fits) {
+      const bool waits_for_requests = ledger_.FitsWithout(
+          [&](kv::PoolId id) { return pools_.at(PipelineId(id.value())).shares; }, PoolOf(pipeline),
+          blocks);
+      if (!waits_for_requests) starved_.insert(pipeline);
+      return false;
+    }
+    ledger_.Keep(PoolOf(pipeline), needed);
   }
   const bool fresh = pool.requests.emplace(request, blocks).second;
   MR_CHECK(fresh) << "request " << request << " has reserved blocks already";
-  pool.reserved += blocks;
-  ledger_.Keep(PoolOf(pipeline), pool.reserved);
+  pool.reserved = needed;
+  Claim(pool, std::max(pool.reserved, pool.used));
   return true;
 }
 
@@ -139,7 +166,8 @@ void KvMemory::Release(PipelineId pipeline, RequestId request) {
   const auto found = pool.requests.extract(request);
   if (found.empty()) return;
   pool.reserved -= found.mapped();
-  ledger_.Keep(PoolOf(pipeline), pool.reserved);
+  if (pool.shares) ledger_.Keep(PoolOf(pipeline), pool.reserved);
+  Claim(pool, std::max(pool.reserved, pool.used));
 }
 
 void KvMemory::Grow(PipelineId pipeline, Pool& pool) {
@@ -153,16 +181,27 @@ void KvMemory::Grow(PipelineId pipeline, Pool& pool) {
   Apply(pipeline, pool);
 }
 
+// Requests have grown beyond what they reserved, or are about to.
+void KvMemory::GrowBeyondReserved(PipelineId pipeline, Pool& pool) {
+  pool.used = pool.scheduler->blocks_in_use();
+  Claim(pool, std::max(pool.reserved, pool.used));
+  const int wanted = std::min(KeptBy(*pool.scheduler), pool.max);
+  if (wanted <= pool.limit) return;
+  ledger_.Raise(PoolOf(pipeline), wanted);
+  Apply(pipeline, pool);
+}
+
 uint64_t KvMemory::BeforeSteps(PipelineId pipeline) {
   Pool& pool = pools_.at(pipeline);
   if (pool.GrowsOnDemand()) Grow(pipeline, pool);
+  if (pool.shares) GrowBeyondReserved(pipeline, pool);
   SendReturned(pipeline, pool);
   return pool.returns;
 }
 
 void KvMemory::AfterSteps(PipelineId pipeline) {
   const Pool& pool = pools_.at(pipeline);
-  if (pool.GrowsOnDemand() && pool.scheduler->steps_in_flight() == 0 &&
+  if (pool.limit < pool.max && pool.scheduler->steps_in_flight() == 0 &&
       pool.scheduler->LacksBlocks()) {
     starved_.insert(pipeline);
   }
@@ -193,7 +232,7 @@ void KvMemory::Apply(PipelineId pipeline, Pool& pool) {
 
 int KvMemory::Shrink(PipelineId pipeline, int limit) {
   Pool& pool = pools_.at(pipeline);
-  if (!pool.reserves) limit = std::max(limit, KeptBy(*pool.scheduler));
+  if (!pool.shares) limit = std::max(limit, KeptBy(*pool.scheduler));
   if (limit >= pool.limit) return pool.limit;
   pool.limit = pool.scheduler->LimitBlocks(limit);
   shrunk_.insert(pipeline);
@@ -205,8 +244,8 @@ void KvMemory::SendReturned(PipelineId pipeline, Pool& pool) {
   for (auto from = returned.begin(); from != returned.end();) {
     const auto end = from + std::min(kBlocksPerMessage, returned.end() - from);
     ++pool.returns;
-    for (WorkerId worker : pool.workers) {
-      outbox_.Send(worker, ReturnBlocks{pipeline, pool.returns, {from, end}});
+    for (const Rank& rank : pool.ranks) {
+      outbox_.Send(rank.worker, ReturnBlocks{pipeline, pool.returns, {from, end}});
     }
     from = end;
   }

@@ -2,13 +2,14 @@
 // no more KV than the worker has. The ledger (kv/block_ledger.h) has an account per worker and a
 // pool per pipeline; this part applies its decisions to the pipelines' schedulers.
 //
-// There are two kinds of pipelines. In a plan whose requests are routed one by one, many pipelines
-// share the workers. Each request there reserves the most blocks that it can ever use before it is
-// added, so a pipeline always gets the blocks that its requests need. All other pipelines have
-// their workers to themselves and take what they need without reservations. They share them only
+// Each request reserves the blocks that it will probably use before it is added to a pipeline. What
+// is reserved on a worker tells the router where there is room. There are two kinds of pipelines.
+// Those that share their workers with other routes of the plan add a request only if its blocks can
+// be reserved. What a request uses beyond that is claimed as it grows. All other pipelines have
+// their workers to themselves and take what they need, whatever is reserved. They share them only
 // while the plan changes, with pipelines of the earlier plan and with what lost pipelines left.
-// Then each keeps what it uses and some more, and EndRound names those for which that is not
-// enough. docs/decisions/0003-admission.md explains why nothing waits forever.
+// Then each keeps what it uses and some more. EndRound names the pipelines that can do nothing for
+// lack of blocks. docs/decisions/0003-admission.md explains why nothing waits forever.
 //
 // The accounts are never stored: a controller that takes over begins with none, because the workers
 // have closed the pipelines of the one before.
@@ -51,7 +52,9 @@ class KvMemory {
   explicit KvMemory(Outbox& outbox);
 
   // `scheduler` outlives the pool or its Survive.
-  void Open(PipelineId pipeline, std::span<const Rank> ranks, int blocks_max, bool reserves,
+  // `shares`: with other routes of the plan, so requests are added only if their blocks can be
+  // reserved.
+  void Open(PipelineId pipeline, std::span<const Rank> ranks, int blocks_max, bool shares,
             sched::Scheduler& scheduler);
   // Ignored if it is closed.
   void Close(PipelineId pipeline);
@@ -63,8 +66,11 @@ class KvMemory {
   // Its memory is gone, and with it every claim on it.
   void LoseWorker(WorkerId worker);
 
-  // Reserves blocks for a request that is to be added to the pipeline. False: it must wait.
+  // Reserves blocks for a request that is to be added to the pipeline. False: it must wait, for
+  // room, or until another request of the pipeline ends.
   bool Reserve(PipelineId pipeline, RequestId request, int blocks);
+  // Bytes on the worker that its pipelines have reserved or use.
+  int64_t claimed(WorkerId worker) const;
   // The request has left the pipeline. Ignored if it has no reservation there.
   void Release(PipelineId pipeline, RequestId request);
 
@@ -91,20 +97,24 @@ class KvMemory {
  private:
   struct Pool {
     sched::Scheduler* scheduler = nullptr;  // null: it survives a lost pipeline
-    std::vector<WorkerId> workers;
+    std::vector<Rank> ranks;
     int max = 0;
     int limit = 0;  // as the scheduler knows it
-    bool reserves = false, retiring = false;
+    bool shares = false, retiring = false;
     int reserved = 0;  // the sum of `requests`
     std::map<RequestId, int> requests;
+    int used = 0;          // blocks in use when that was last asked
+    int claimed = 0;       // blocks counted in claimed_
     uint64_t returns = 0;  // ReturnBlocks messages so far
 
     // Whether it takes what it needs, but may hold fewer blocks than it would have alone.
-    bool GrowsOnDemand() const { return !reserves && limit < max; }
+    bool GrowsOnDemand() const { return !shares && limit < max; }
   };
 
   static kv::PoolId PoolOf(PipelineId pipeline) { return kv::PoolId(pipeline.value()); }
   void EndReservations(PipelineId pipeline, Pool& pool);
+  void Claim(Pool& pool, int blocks);
+  void GrowBeyondReserved(PipelineId pipeline, Pool& pool);
   void Grow(PipelineId pipeline, Pool& pool);
   void SendReturned(PipelineId pipeline, Pool& pool);
   void Apply(PipelineId pipeline, Pool& pool);
@@ -112,6 +122,7 @@ class KvMemory {
 
   Outbox& outbox_;
   std::map<PipelineId, Pool> pools_;
+  std::map<WorkerId, int64_t> claimed_;    // bytes
   std::set<PipelineId> shrunk_, starved_;  // in this round
   kv::BlockLedger ledger_;
 };

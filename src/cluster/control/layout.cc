@@ -19,56 +19,6 @@ std::string LayersText(LayerRange layers) {
   return fmt::format("Layers {}-{}", layers.begin, layers.end - 1);
 }
 
-// Consecutive stages of one role that cover the model, chain after chain.
-std::vector<PlannedPipeline> ChainsOf(const Plan& plan, StageRole role) {
-  std::vector<PlannedPipeline> pipelines;
-  Route route;
-  int at = 0;
-  for (int i = 0; i < std::ssize(plan.stages); ++i) {
-    const StagePlan& stage = plan.stages[static_cast<size_t>(i)];
-    if (stage.role != role || stage.layers.begin > at || stage.layers.end <= at) continue;
-    route.push_back({i, {at, stage.layers.end}});
-    at = stage.layers.end;
-    if (at < plan.num_layers) continue;
-    pipelines.push_back({std::move(route), role});
-    route.clear();
-    at = 0;
-  }
-  return pipelines;
-}
-
-// The only successor of a stage along the edges. nullopt: it has none, or several.
-std::optional<int> OnlySuccessor(const Plan& plan, int stage) {
-  std::optional<int> only;
-  for (const PlanEdge& edge : plan.edges) {
-    if (edge.from != stage || !(edge.tokens_per_s > 0)) continue;
-    if (only || !edge.to) return std::nullopt;
-    only = edge.to;
-  }
-  return only;
-}
-
-// The route along the edges from each first stage. Empty if the plan branches.
-std::vector<Route> ChainsByEdges(const Plan& plan) {
-  std::vector<Route> chains;
-  std::set<int> taken;
-  for (const PlanEdge& first : plan.edges) {
-    if (first.from || !(first.tokens_per_s > 0)) continue;
-    Route& route = chains.emplace_back();
-    std::optional<int> stage = first.to;
-    int at = 0;
-    while (at < plan.num_layers) {
-      if (!stage || !taken.insert(*stage).second) return {};
-      const LayerRange layers = plan.stages[static_cast<size_t>(*stage)].layers;
-      if (layers.begin > at || layers.end <= at) return {};
-      route.push_back({*stage, {at, layers.end}});
-      at = layers.end;
-      stage = OnlySuccessor(plan, *stage);
-    }
-  }
-  return chains;
-}
-
 // Why the stage is not up, as a sentence.
 std::string WhyDown(const LayoutStage& stage, int num_layers) {
   const bool whole = stage.plan.layers.size() == num_layers;
@@ -106,73 +56,54 @@ const LayoutStage* FirstDown(const std::vector<LayoutStage>& stages, const Route
   return down == route.end() ? nullptr : &stages[static_cast<size_t>(down->stage)];
 }
 
-// REQUIRES: some pipeline serves the phase (CheckRoles).
-Route LeastDownPipeline(const Layout& layout, Phase phase) {
-  const PlannedPipeline* best = nullptr;
-  std::ptrdiff_t least = 0;
-  for (const PlannedPipeline& planned : layout.pipelines) {
-    if (!Serves(layout, planned, phase)) continue;
-    const auto down = std::ranges::count_if(
-        planned.route, [&](const Hop& hop) { return IsDown(layout.stages, hop); });
-    if (best != nullptr && down >= least) continue;
-    best = &planned;
-    least = down;
-  }
-  return best == nullptr ? Route{} : best->route;
+Route LeastDown(const Layout& layout, const RouteGraph& graph) {
+  return graph.FewestDown(
+      [&](int stage) { return !layout.stages[static_cast<size_t>(stage)].Up(); });
 }
 
-// The route with the fewest stages down, for a plan that branches. The last layer increases along
-// every edge (Router::Create checks this), so sorting by it visits each stage after all of its
-// predecessors. The layer ranges of the hops are left out.
-Route LeastDownRoute(const Layout& layout) {
-  struct Reached {
-    int down = 0;
-    std::optional<int> from;  // nullopt: the first stage of the route
-  };
-  const std::vector<LayoutStage>& stages = layout.stages;
-  std::vector<std::optional<Reached>> reached(stages.size());
-  std::vector<int> order(stages.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {},
-                           [&](int i) { return stages[static_cast<size_t>(i)].plan.layers.end; });
-  std::optional<int> last;
-  for (const int stage : order) {
-    auto& best = reached[static_cast<size_t>(stage)];
-    const int down = stages[static_cast<size_t>(stage)].Up() ? 0 : 1;
-    for (const PlanEdge& edge : layout.plan.edges) {
-      if (edge.to != stage || !(edge.tokens_per_s > 0)) continue;
-      const auto before = edge.from ? reached[static_cast<size_t>(*edge.from)] : Reached{};
-      if (!before || (best && best->down <= before->down + down)) continue;
-      best = Reached{before->down + down, edge.from};
+std::ptrdiff_t CountDown(const Layout& layout, const Route& route) {
+  return std::ranges::count_if(route, [&](const Hop& hop) { return IsDown(layout.stages, hop); });
+}
+
+// The route with the fewest stages down among those that lead to an answer.
+Route LeastDownToAnswer(const Layout& layout) {
+  Route decode = LeastDown(layout, layout.decode), both = LeastDown(layout, layout.both);
+  if (both.empty()) return decode;
+  if (decode.empty()) return both;
+  return CountDown(layout, decode) <= CountDown(layout, both) ? decode : both;
+}
+
+// A node may have several stages, but each layer of it once: one stage with the role `both` serves
+// prompts and answers.
+Status CheckNodes(const Plan& plan) {
+  for (size_t a = 0; a < plan.stages.size(); ++a) {
+    for (size_t b = a + 1; b < plan.stages.size(); ++b) {
+      if (plan.stages[a].layers.Overlap(plan.stages[b].layers).size() <= 0) continue;
+      const bool same = std::ranges::any_of(plan.stages[a].nodes, [&](NodeIndex node) {
+        return std::ranges::find(plan.stages[b].nodes, node) != plan.stages[b].nodes.end();
+      });
+      if (!same) continue;
+      return InvalidArgument(fmt::format(
+          "stages {} and {} hold some of the same layers on one node; make them one stage", a, b));
     }
-    const bool ends = std::ranges::any_of(layout.plan.edges, [&](const PlanEdge& edge) {
-      return edge.from == stage && !edge.to && edge.tokens_per_s > 0;
-    });
-    if (!best || !ends) continue;
-    if (!last || best->down < reached[static_cast<size_t>(*last)]->down) last = stage;
-  }
-  Route route;
-  for (std::optional<int> at = last; at; at = reached[static_cast<size_t>(*at)]->from) {
-    route.push_back({*at, stages[static_cast<size_t>(*at)].plan.layers});
-  }
-  std::ranges::reverse(route);
-  return route;
-}
-
-// Each phase of a request needs a pipeline that serves it.
-Status CheckRoles(const std::vector<PlannedPipeline>& pipelines) {
-  if (pipelines.empty()) return OkStatus();  // every stage serves both phases
-  const auto has = [&](StageRole role) {
-    return std::ranges::find(pipelines, role, &PlannedPipeline::role) != pipelines.end();
-  };
-  if (has(StageRole::kBoth)) return OkStatus();
-  if (!has(StageRole::kDecode)) {
-    return InvalidArgument("the plan has prefill stages but no stages that decode");
-  }
-  if (!has(StageRole::kPrefill)) {
-    return InvalidArgument("the plan has decode stages but no stages for prefill");
   }
   return OkStatus();
+}
+
+// Whether several edges lead to the stage or from it, or its node has another stage too.
+bool IsShared(const Plan& plan, int stage) {
+  const auto edges = [&](std::optional<int> PlanEdge::*end) {
+    return std::ranges::count_if(plan.edges, [&](const PlanEdge& edge) {
+      return edge.phase != EdgePhase::kHandOver && edge.tokens_per_s > 0 && edge.*end == stage;
+    });
+  };
+  if (edges(&PlanEdge::from) > 1 || edges(&PlanEdge::to) > 1) return true;
+  const std::vector<NodeIndex>& nodes = plan.stages[static_cast<size_t>(stage)].nodes;
+  return std::ranges::any_of(nodes, [&](NodeIndex node) {
+    return std::ranges::count_if(plan.stages, [&](const StagePlan& other) {
+             return std::ranges::find(other.nodes, node) != other.nodes.end();
+           }) > 1;
+  });
 }
 
 }  // namespace
@@ -212,37 +143,23 @@ bool Layout::FullyAssigned() const {
   return std::ranges::all_of(stages, &LayoutStage::FullyAssigned);
 }
 
-bool PrefillApart(const Layout& layout) {
-  return std::ranges::find(layout.pipelines, StageRole::kPrefill, &PlannedPipeline::role) !=
-         layout.pipelines.end();
+const RouteGraph& Layout::GraphOf(StageRole role) const {
+  return role == StageRole::kBoth ? both : role == StageRole::kPrefill ? prefill : decode;
 }
 
-bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase) {
-  if (phase == Phase::kDecode || !PrefillApart(layout)) return planned.role != StageRole::kPrefill;
-  return planned.role != StageRole::kDecode;
-}
-
-bool HasPipeline(const Layout& layout, Phase phase) {
-  const Route best =
-      layout.pipelines.empty() ? LeastDownRoute(layout) : LeastDownPipeline(layout, phase);
-  return FirstDown(layout.stages, best) == nullptr;
+bool CanServe(const Layout& layout) {
+  return FirstDown(layout.stages, LeastDownToAnswer(layout)) == nullptr;
 }
 
 std::optional<std::string> Layout::Missing() const {
-  if (pipelines.empty()) {
-    const LayoutStage* down = FirstDown(stages, LeastDownRoute(*this));
-    return down == nullptr ? std::nullopt : std::optional(WhyDown(*down, plan.num_layers));
-  }
-  std::string missing;
-  for (const auto& [phase, name] :
-       {std::pair(Phase::kPrefill, "Prefill: "), std::pair(Phase::kDecode, "Decode: ")}) {
-    const LayoutStage* down = FirstDown(stages, LeastDownPipeline(*this, phase));
-    if (down == nullptr) continue;
-    const std::string why = WhyDown(*down, plan.num_layers);
-    if (!PrefillApart(*this)) return why;
-    missing += (missing.empty() ? "" : " ") + (name + LowerFirst(why));
-  }
-  return missing.empty() ? std::nullopt : std::optional(missing);
+  const LayoutStage* down = FirstDown(stages, LeastDownToAnswer(*this));
+  if (down == nullptr) return std::nullopt;
+  const std::string why = WhyDown(*down, plan.num_layers);
+  if (prefill.empty()) return why;
+  const LayoutStage* before = FirstDown(stages, LeastDown(*this, prefill));
+  const std::string decode_lacks = "Decode: " + LowerFirst(why);
+  if (before == nullptr) return decode_lacks;
+  return "Prefill: " + LowerFirst(WhyDown(*before, plan.num_layers)) + " " + decode_lacks;
 }
 
 std::optional<std::string> Layout::Degraded() const {
@@ -268,33 +185,16 @@ Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_p
   return plan;
 }
 
-std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan, ReplicaShare replicas) {
-  const bool apart = std::ranges::any_of(
-      plan.stages, [](const StagePlan& stage) { return stage.role != StageRole::kBoth; });
-  std::vector<PlannedPipeline> pipelines;
-  if (!apart) {
-    std::vector<Route> chains = ChainsByEdges(plan);
-    if (chains.size() > 1 && replicas == ReplicaShare::kFlow) return {};
-    for (Route& route : chains) pipelines.push_back({std::move(route), StageRole::kBoth});
-    return pipelines;
-  }
-  for (StageRole role : {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}) {
-    std::ranges::move(ChainsOf(plan, role), std::back_inserter(pipelines));
-  }
-  return pipelines;
-}
-
-bool SharesStages(const Plan& plan, const Route& route) {
+bool SharesWorkers(const Layout& layout, const Route& route) {
   return std::ranges::any_of(route, [&](const Hop& hop) {
-    const auto edges = [&](std::optional<int> PlanEdge::*end) {
-      return std::ranges::count(plan.edges, std::optional(hop.stage), end);
-    };
-    return edges(&PlanEdge::from) > 1 || edges(&PlanEdge::to) > 1;
+    return layout.stages[static_cast<size_t>(hop.stage)].shares_workers;
   });
 }
 
-Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names, ReplicaShare replicas) {
+Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
   Layout layout;
+  DeriveEdges(plan);
+  layout.states_flow = plan.tokens_per_s > 0;
   std::vector<bool> covered(static_cast<size_t>(std::max(0, plan.num_layers)), false);
   for (size_t i = 0; i < plan.stages.size(); ++i) {
     const StagePlan& stage = plan.stages[i];
@@ -315,9 +215,19 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names, Replic
   if (gap != covered.end() || covered.empty()) {
     return InvalidArgument(fmt::format("no stage holds layer {}", gap - covered.begin()));
   }
-  layout.replicas = replicas;
-  layout.pipelines = PlannedPipelinesOf(plan, replicas);
-  MR_RETURN_IF_ERROR(CheckRoles(layout.pipelines));
+  MR_RETURN_IF_ERROR(CheckPhases(plan));
+  MR_ASSIGN_OR_RETURN(layout.prefill, RouteGraph::Create(plan, EdgePhase::kPrefill));
+  MR_ASSIGN_OR_RETURN(layout.decode, RouteGraph::Create(plan, EdgePhase::kDecode));
+  MR_ASSIGN_OR_RETURN(layout.both, RouteGraph::Create(plan, EdgePhase::kBoth));
+  for (const StageRole role : {StageRole::kPrefill, StageRole::kDecode, StageRole::kBoth}) {
+    for (const Route& route : layout.GraphOf(role).chains()) {
+      layout.pipelines.push_back({route, role});
+    }
+  }
+  for (int i = 0; i < std::ssize(plan.stages); ++i) {
+    layout.stages[static_cast<size_t>(i)].shares_workers = IsShared(plan, i);
+  }
+  MR_RETURN_IF_ERROR(CheckNodes(plan));
   layout.plan = std::move(plan);
   layout.node_names = std::move(node_names);
   return layout;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/control/route_graph.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
 
@@ -29,6 +30,7 @@ struct LayoutStage {
   // One of its workers is leaving and no other worker takes its place. Its requests move to other
   // pipelines, and no new request is sent to it.
   bool closing = false;
+  bool shares_workers = false;  // with other routes of the plan
   // How often its ranks failed to connect to each other since a worker was last assigned.
   int meetings_failed = 0;
 
@@ -38,40 +40,38 @@ struct LayoutStage {
   int64_t KvTokenLayers() const;
 };
 
-// A fixed route through the stages, for plans without branches.
+// A pipeline that is opened in advance, because no other route of its phase shares its stages.
 struct PlannedPipeline {
   Route route;
   StageRole role = StageRole::kBoth;
 };
 
-// How the replicas of a plan share its requests: a route for each request by the plan's flow, or a
-// pipeline for each replica and a dispatcher.
-enum class ReplicaShare : uint8_t { kFlow, kDispatch };
-
 struct Layout {
   Plan plan;
   // The worker that the plan intends for each of its nodes, by node index. May be empty.
   std::vector<std::string> node_names;
-  ReplicaShare replicas = ReplicaShare::kFlow;
   std::vector<LayoutStage> stages;
-  std::vector<PlannedPipeline> pipelines;  // empty: each request is routed on its own
+  // The routes for prompts with their answers, for prompts alone, and for answers alone.
+  RouteGraph both, prefill, decode;
+  std::vector<PlannedPipeline> pipelines;  // of the phases whose routes do not branch
+  // Whether the plan says how much flows along its edges. Otherwise the load of the pipelines
+  // decides which gets a request.
+  bool states_flow = false;
   bool automatic = false;
+
+  const RouteGraph& GraphOf(StageRole role) const;
 
   bool Up() const;             // every stage
   bool FullyAssigned() const;  // every stage
   // Why no request can be served: "Layers 4-7 are not on any worker." The sentence names the first
-  // stage that is down in the pipeline with the fewest stages down. With separate prefill and
-  // decode each of them needs a pipeline, and the sentence begins with the one that has none.
-  // nullopt: requests can be served.
+  // stage that is down in the route with the fewest stages down. With separate prefill and decode
+  // the sentence begins with the phase that has no route; prefill alone may be missing, because
+  // workers that decode stand in for it. nullopt: requests can be served.
   std::optional<std::string> Missing() const;
   // The first stage that is down although requests can be served. nullopt: every stage is up, or no
   // request can be served.
   std::optional<std::string> Degraded() const;
 };
-
-// The kind of pipeline that a waiting request needs: one that computes its prompt and hands it
-// over, or one that decodes. Without prefill-only stages every request needs the second kind.
-enum class Phase : uint8_t { kPrefill, kDecode };
 
 // A change of layout that ended before the layout came into force.
 struct GivenUpPlan {
@@ -85,30 +85,20 @@ bool HasSlot(const LayoutStage& stage, WorkerId worker);
 
 bool SameRoute(const Route& a, const Route& b);
 
-// Whether the layout has prefill-only stages.
-bool PrefillApart(const Layout& layout);
-// Whether the pipeline serves requests in that phase.
-bool Serves(const Layout& layout, const PlannedPipeline& planned, Phase phase);
-// Whether every stage of some pipeline that serves the phase is up. If each request is routed on
-// its own: of some route.
-bool HasPipeline(const Layout& layout, Phase phase);
+// Whether every stage of some route is up that leads to an answer. If there is one, requests can be
+// served: its workers stand in for prefill workers that are missing.
+bool CanServe(const Layout& layout);
 
-// Whether other routes of the plan lead through a stage of this one.
-bool SharesStages(const Plan& plan, const Route& route);
+// Whether the workers of the route's stages also serve other routes of the layout.
+bool SharesWorkers(const Layout& layout, const Route& route);
 
 // kInvalidArgument: an unsupported tensor-parallel degree, layers outside the model, layers that no
-// stage covers, or stages of one role without stages for the other.
-Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names,
-                          ReplicaShare replicas = ReplicaShare::kFlow);
+// stage covers, edges that do not fit the stages or their roles, or stages of one role without
+// stages for the other.
+Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names);
 
 // Splits `num_layers` evenly over `stages` stages of `tensor_parallel` workers each. The first
 // stages take the remainder. REQUIRES: 1 <= stages <= num_layers.
 Plan EvenPlan(const std::string& model, int num_layers, int stages, int tensor_parallel);
-
-// The pipelines of a plan whose stages form chains: one per role and chain. Empty if each request
-// is routed by the plan's flow: a stage has more than one successor or predecessor, or there are
-// several chains for both roles and `replicas` is kFlow.
-std::vector<PlannedPipeline> PlannedPipelinesOf(const Plan& plan,
-                                                ReplicaShare replicas = ReplicaShare::kFlow);
 
 }  // namespace millrace::cluster

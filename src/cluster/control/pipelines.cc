@@ -16,8 +16,6 @@ namespace {
 constexpr Duration kRetryFirst = Duration::Seconds(0.05);
 constexpr Duration kRetryMost = Duration::Seconds(2);
 
-bool IsRouted(const Layout& layout) { return layout.pipelines.empty(); }
-
 std::string RetryKey(const std::vector<PipelineHop>& hops) {
   std::string key;
   for (const PipelineHop& hop : hops) {
@@ -89,6 +87,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   Pipeline pipeline;
   pipeline.route = route;
   pipeline.role = role;
+  pipeline.shares = SharesWorkers(layout, route);
   for (const Hop& hop : route) {
     const LayoutStage& stage = layout.stages[static_cast<size_t>(hop.stage)];
     PipelineHop& there = pipeline.hops.emplace_back();
@@ -107,7 +106,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   options.num_blocks = BlocksAlone(layout, route, options);
   options.stages = static_cast<int>(route.size());
   options.even_steps = true;
-  if (IsRouted(layout)) options.watermark = 0;
+  if (pipeline.shares) options.watermark = 0;
   auto scheduler = sched::Scheduler::Create(options);
   if (!scheduler.ok()) {
     MR_LOG(error, "cannot open a pipeline: {}", scheduler.status().message());
@@ -122,7 +121,7 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
   }
   pipeline.prefill = sched::PrefillMeter(options.costs);
   memory_.Open(pipeline.id, KvMemory::RanksOf(layout, route, options.block_size),
-               options.num_blocks, IsRouted(layout), *pipeline.scheduler);
+               options.num_blocks, pipeline.shares, *pipeline.scheduler);
   SendOpen(pipeline, layout, options.num_blocks);
   ++opened_;
   turns_.Open(pipeline.id, pipeline.workers);
@@ -131,7 +130,6 @@ Pipeline* Pipelines::Open(const Layout& layout, const Route& route, StageRole ro
 
 void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout, int num_blocks) {
   const sched::SchedulerOptions& each = options_.scheduler;
-  const bool shares_memory = SharesStages(layout.plan, pipeline.route);
   for (size_t hop = 0; hop < pipeline.hops.size(); ++hop) {
     // All ranks have the same activations, so only the first caches them.
     std::vector<int> cache_at =
@@ -148,7 +146,7 @@ void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout, int num
                                 .max_batched_tokens = each.max_num_batched_tokens,
                                 .eos_token_ids = each.eos_token_ids,
                                 .cache_activations_at = std::exchange(cache_at, {}),
-                                .shares_memory = shares_memory});
+                                .shares_memory = pipeline.shares});
     }
   }
 }
@@ -158,9 +156,9 @@ void Pipelines::SendOpen(const Pipeline& pipeline, const Layout& layout, int num
 std::vector<int> Pipelines::CacheActivationsAt(const Layout& layout, LayerRange hop,
                                                StageRole role) const {
   std::set<int> at = {hop.end};
-  for (const PlannedPipeline& planned : layout.pipelines) {
-    if (role != StageRole::kPrefill || planned.role == StageRole::kPrefill) continue;
-    for (const Hop& next : planned.route) at.insert(next.layers.end);
+  for (int stage = 0; role == StageRole::kPrefill && stage < std::ssize(layout.stages); ++stage) {
+    if (layout.decode.ExitsOf(stage).empty()) continue;
+    at.insert(layout.stages[static_cast<size_t>(stage)].plan.layers.end);
   }
   std::erase_if(at, [&](int layer) {
     return layer <= hop.begin || layer > hop.end || layer == options_.num_layers;
@@ -181,15 +179,13 @@ void Pipelines::RetireUnplanned(const Layout& layout) {
     Route route;
     for (const PipelineHop& hop : pipeline.hops) {
       const auto place = std::ranges::find_if(layout.stages, [&](const LayoutStage& stage) {
-        return stage.plan.role == pipeline.role &&
-               std::ranges::equal(stage.ranks, hop.shards, {}, &Slot::shard);
+        return std::ranges::equal(stage.ranks, hop.shards, {}, &Slot::shard);
       });
       kept = kept && place != layout.stages.end();
       if (kept) route.push_back({static_cast<int>(place - layout.stages.begin()), hop.layers});
     }
-    kept = kept && std::ranges::any_of(layout.pipelines, [&](const PlannedPipeline& planned) {
-             return planned.role == pipeline.role && SameRoute(planned.route, route);
-           });
+    kept = kept && layout.GraphOf(pipeline.role).Contains(route) &&
+           SharesWorkers(layout, route) == pipeline.shares;
     if (kept) {
       pipeline.route = std::move(route);
     } else {

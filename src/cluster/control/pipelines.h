@@ -46,6 +46,7 @@ struct Pipeline {
   sched::PrefillMeter prefill;
   std::set<WorkerId> to_open;  // workers that have not answered OpenPipeline
   bool open = false;
+  bool shares = false;    // its workers also serve other routes of the plan
   bool retiring = false;  // takes no more requests: replaced, or a worker drains
   PipelineRequests requests;
   std::vector<sched::KvPull> pulls;  // asked for by the scheduler, not started
@@ -86,7 +87,7 @@ class Pipelines {
   // nothing waits for this answer.
   bool Opened(Pipeline& pipeline, WorkerId worker);
   // Another layout is in force: a pipeline continues unchanged if the layout has its route with the
-  // same shards, and retires otherwise.
+  // same shards, shared with others or not as before, and retires otherwise.
   void RetireUnplanned(const Layout& layout);
   // Those through stages that are closing retire.
   void RetireClosing(const Layout& layout);

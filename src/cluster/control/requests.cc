@@ -31,7 +31,6 @@ Status Requests::Add(sched::NewRequest request, Time now) {
 void Requests::Wait(RequestId id, sched::NewRequest next, Time now) {
   Request& request = all_.at(id);
   request.pipeline.reset();
-  request.route.reset();
   request.waiting = std::move(next);
   request.waits_since = now;
   queue_.emplace(request.arrived, id);
@@ -71,19 +70,25 @@ std::vector<RequestId> Requests::Queue() const {
   return ids;
 }
 
-int Requests::MostBlocks(RequestId id) const {
-  const Request& request = all_.at(id);
+int Requests::MostBlocks(const Request& request) const {
   return sched::BlocksAtMost(request.spec, OutputLimit(request) / request.n(), options_.block_size);
+}
+
+int Requests::EstimatedBlocks(const Request& request) const {
+  return sched::BlocksAtMost(request.spec, EstimatedOutput(request) / request.n(),
+                             options_.block_size);
+}
+
+int64_t Requests::EstimatedOutput(const Request& request) const {
+  const int64_t limit = std::max<int64_t>(1, OutputLimit(request) / request.n());
+  const int64_t so_far = request.delivered / request.n();
+  return outputs_.For(limit, so_far) * request.n();
 }
 
 int64_t Requests::OutputLimit(const Request& request) const {
   const SamplingParams& params = *request.spec.params;
   const auto each = millrace::OutputLimit(params, request.prompt_tokens(), options_.max_model_len);
   return int64_t{each.value_or(1)} * params.n;
-}
-
-void Requests::ForgetRoutes() {
-  for (auto& [id, request] : all_) request.route.reset();
 }
 
 bool Requests::EndWaiting(RequestId id, FinishReason reason, const Status& error,

@@ -16,6 +16,8 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "cluster/control/blame_ledger.h"
+#include "cluster/control/output_estimate.h"
+#include "cluster/control/router.h"
 #include "core/output.h"
 #include "core/plan.h"
 #include "core/worker_messages.h"
@@ -31,6 +33,15 @@ struct RequestsOptions {
   int deaths_max = 0;      // of BlameLedger
 };
 
+// Where a request runs or will run: chosen by the router, with its KV reserved there.
+struct Placement {
+  Walk walk;
+  PipelineId pipeline;
+  int64_t answer_work = 0;  // tokens that count as flow; the router corrects them at the end
+  int64_t delivered_before = 0;
+  bool counts = true;  // false: the router that counted it is gone
+};
+
 class Requests {
  public:
   struct Request {
@@ -42,7 +53,7 @@ class Requests {
     Time arrived, waits_since;
     sched::NewRequest spec;                    // as the client sent it
     std::optional<sched::NewRequest> waiting;  // set while it waits: what its pipeline will get
-    std::optional<Route> route;                // chosen by the router
+    std::optional<Placement> placement;        // unset: it waits for one
 
     int n() const { return spec.params->n; }
     int prompt_tokens() const { return static_cast<int>(spec.prompt->size()); }
@@ -73,9 +84,15 @@ class Requests {
   std::vector<RequestId> Queue() const;
   // The maximum number of tokens that it may generate, over all its sequences.
   int64_t OutputLimit(const Request& request) const;
+  // Tokens that it will probably generate in all, over its sequences, from now on and before.
+  int64_t EstimatedOutput(const Request& request) const;
   // The most blocks of KV that it can hold at once.
-  int MostBlocks(RequestId id) const;
-  void ForgetRoutes();
+  int MostBlocks(const Request& request) const;
+  // The most blocks that it will probably hold at once.
+  int EstimatedBlocks(const Request& request) const;
+
+  // Its answer ended by itself. Later estimates use its length.
+  void Answered(const Request& request) { outputs_.Ended(request.delivered / request.n()); }
 
   // Something has changed, so requests that wait may find a place.
   void TryQueue() { try_queue_ = true; }
@@ -115,6 +132,7 @@ class Requests {
   std::set<std::pair<Time, RequestId>> queue_;  // by arrival
   bool try_queue_ = false;
   BlameLedger blame_;
+  OutputEstimate outputs_;
 };
 
 }  // namespace millrace::cluster

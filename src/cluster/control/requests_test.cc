@@ -66,11 +66,9 @@ TEST_F(RequestsTest, ArrivalStaysAndTheWaitBeginsAnew) {
   Add(1, At(0));
   requests_.Place(RequestId(1), kPipeline);
   Add(2, At(10));
-  requests_.at(RequestId(1)).route.emplace();
   requests_.Wait(RequestId(1), New(1), At(30));
   EXPECT_EQ(requests_.Queue(), (Ids{RequestId(1), RequestId(2)}));
   EXPECT_FALSE(requests_.at(RequestId(1)).pipeline);
-  EXPECT_FALSE(requests_.at(RequestId(1)).route);
   EXPECT_TRUE(requests_.Expired(At(70)).empty());
   EXPECT_EQ(requests_.Expired(At(71)), Ids{RequestId(2)});
   EXPECT_EQ(requests_.Expired(At(91)), (Ids{RequestId(1), RequestId(2)}));

@@ -2,20 +2,25 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
-#include <set>
+#include <map>
 
+#include "base/rng.h"
 #include "base/test_scale.h"
 
 namespace millrace::cluster {
 namespace {
 
-constexpr Time kStart{};
+constexpr int64_t kAmple = int64_t{1} << 40;
+constexpr auto kPrompts = EdgePhase::kPrefill, kKv = EdgePhase::kHandOver,
+               kAnswers = EdgePhase::kDecode;
 
 // Layer 0 on stages 0 and 1, layer 1 on stages 2, 3 and 4; flows all different.
 Plan TwoByThree() {
   Plan plan;
   plan.num_layers = 2;
+  plan.tokens_per_s = 100;
   plan.stages = {{.nodes = {0}, .layers = {0, 1}},
                  {.nodes = {1}, .layers = {0, 1}},
                  {.nodes = {2}, .layers = {1, 2}},
@@ -34,54 +39,143 @@ Plan TwoByThree() {
   return plan;
 }
 
-Router MakeRouter(const Plan& plan, int64_t kv, RouterOptions options = {}) {
-  auto router =
-      Router::Create(plan, std::vector<int64_t>(plan.stages.size(), kv), std::move(options));
-  MR_CHECK(router.ok()) << router.status().ToString();
-  return std::move(router).value();
+// Unlike machines in every role at once, for prompts of 300 tokens and answers of 100: two prefill
+// stages, a decode stage of all layers beside two in a row, and one machine for both. 3 requests
+// of 4 are handed over.
+Plan AllRoles() {
+  using enum StageRole;
+  Plan plan;
+  plan.num_layers = 4;
+  plan.tokens_per_s = 400;
+  plan.stages = {{.nodes = {0}, .layers = {0, 4}, .role = kPrefill},
+                 {.nodes = {1}, .layers = {0, 4}, .role = kPrefill},
+                 {.nodes = {2}, .layers = {0, 4}, .role = kDecode},
+                 {.nodes = {3}, .layers = {0, 2}, .role = kDecode},
+                 {.nodes = {4}, .layers = {2, 4}, .role = kDecode},
+                 {.nodes = {5}, .layers = {0, 4}, .role = kBoth}};
+  plan.edges = {{std::nullopt, 0, 150, kPrompts},
+                {0, std::nullopt, 150, kPrompts},
+                {std::nullopt, 1, 75, kPrompts},
+                {1, std::nullopt, 75, kPrompts},
+                {std::nullopt, 2, 50, kAnswers},
+                {2, std::nullopt, 50, kAnswers},
+                {std::nullopt, 3, 25, kAnswers},
+                {3, 4, 25, kAnswers},
+                {4, std::nullopt, 25, kAnswers},
+                {std::nullopt, 5, 100},
+                {5, std::nullopt, 100},
+                {0, 2, 150, kKv},
+                {1, 3, 75, kKv},
+                {1, 4, 75, kKv}};
+  return plan;
 }
 
-RouteRequest Request(uint64_t id, int64_t tokens) {
-  return {.id = RequestId(id), .prompt_tokens = tokens};
-}
+// A router and naive reservations.
+class Routed {
+ public:
+  explicit Routed(const Plan& plan, int64_t kv = kAmple, bool queues = false)
+      : layout_(MakeLayout(plan, {}).value()),
+        router_(layout_),
+        rooms_(plan.stages.size(), {.up = true, .token_layers = kv, .queues = queues}) {}
+
+  static RouteNeed Need(int64_t prompt, int64_t answer = 0) {
+    return {.prompt = true,
+            .prompt_kv = prompt,
+            .all_kv = prompt + answer,
+            .prompt_work = prompt,
+            .answer_work = answer};
+  }
+  std::optional<Walk> Choose(const RouteNeed& need) { return router_.Choose(need, rooms_); }
+  std::optional<Walk> Take(const RouteNeed& need) {
+    std::optional<Walk> walk = Choose(need);
+    if (!walk) return walk;
+    router_.Charge(*walk, need);
+    Reserve(*walk, need, 1);
+    return walk;
+  }
+  void Release(const Walk& walk, const RouteNeed& need) { Reserve(walk, need, -1); }
+  StageRoom& room(int stage) { return rooms_[static_cast<size_t>(stage)]; }
+  Router& router() { return router_; }
+  const Plan& plan() const { return layout_.plan; }
+
+ private:
+  void Reserve(const Walk& walk, const RouteNeed& need, int sign) {
+    const int64_t kv = walk.role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
+    for (const Hop& hop : walk.route) room(hop.stage).token_layers -= sign * kv * hop.layers.size();
+  }
+
+  Layout layout_;
+  Router router_;
+  std::vector<StageRoom> rooms_;
+};
 
 TEST(Router, SharesFollowTheFlowWithinOnePercent) {
-  Router router = MakeRouter(TwoByThree(), int64_t{1} << 40);
+  Routed routed(TwoByThree());
   constexpr int kRequests = 10'000;
-  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(router.Submit(Request(i, 100), kStart).ok());
-  for (size_t e = 0; e < router.plan().edges.size(); ++e) {
-    const double share = router.edge_tokens()[e] / (100.0 * kRequests);
-    EXPECT_NEAR(share, router.plan().edges[e].tokens_per_s / 100, 0.01) << "edge " << e;
+  for (int i = 0; i < kRequests; ++i) ASSERT_TRUE(routed.Take(Routed::Need(100)));
+  for (size_t e = 0; e < routed.plan().edges.size(); ++e) {
+    const double share = routed.router().edge_tokens()[e] / (100.0 * kRequests);
+    EXPECT_NEAR(share, routed.plan().edges[e].tokens_per_s / 100, 0.01) << "edge " << e;
+  }
+}
+
+// The same where prompts, answers and both have edges of their own (DistServe section 4.3 and
+// Helix section 5 in one plan). The KV of each prompt stays in reach.
+TEST(Router, SharesOfEveryPhaseFollowTheFlowWithinOnePercent) {
+  Routed routed(AllRoles());
+  constexpr int kRequests = 20'000;
+  int handed_over = 0;
+  Rng rng(1);
+  for (int i = 0; i < kRequests; ++i) {
+    RouteNeed need = Routed::Need(rng.Between(1, 599), rng.Between(1, 199));
+    const auto walk = routed.Take(need);
+    ASSERT_TRUE(walk);
+    if (walk->role == StageRole::kBoth) continue;
+    ASSERT_EQ(walk->role, StageRole::kPrefill);
+    ++handed_over;
+    need.prompt = false;
+    need.kv_at = &walk->route;
+    const auto decode = routed.Take(need);
+    ASSERT_TRUE(decode);
+    ASSERT_EQ(decode->role, StageRole::kDecode);
+    ASSERT_EQ(decode->route.front().stage, walk->route.front().stage == 0 ? 2 : 3);
+  }
+  EXPECT_NEAR(handed_over, 0.75 * kRequests, 0.01 * kRequests);
+  const double scale = 400.0 * kRequests / 400;
+  for (size_t e = 0; e < routed.plan().edges.size(); ++e) {
+    const PlanEdge& edge = routed.plan().edges[e];
+    if (edge.phase == kKv) continue;
+    EXPECT_NEAR(routed.router().edge_tokens()[e] / scale / edge.tokens_per_s, 1, 0.03)
+        << "edge " << e;
   }
 }
 
 TEST(Router, NoBurstInAnyWindow) {
-  Router router = MakeRouter(TwoByThree(), int64_t{1} << 40);
+  Routed routed(TwoByThree());
   constexpr int kRequests = 10'000, kWindow = 100;
   std::vector<std::vector<int>> seen(5);  // by stage: the requests that went there
   for (int i = 0; i < kRequests; ++i) {
-    ASSERT_TRUE(router.Submit(Request(i, 100), kStart).ok());
-    for (const Hop& hop : *router.RouteOf(RequestId(i))) seen[hop.stage].push_back(i);
+    const auto walk = routed.Take(Routed::Need(100));
+    ASSERT_TRUE(walk);
+    for (const Hop& hop : walk->route) seen[static_cast<size_t>(hop.stage)].push_back(i);
   }
-  const double share[] = {0.70, 0.30, 0.40, 0.35, 0.25};
-  for (int s = 0; s < 5; ++s) {
+  constexpr std::array kShares = {0.70, 0.30, 0.40, 0.35, 0.25};
+  for (size_t s = 0; s < 5; ++s) {
     for (size_t first = 0, last = 0; last < seen[s].size(); ++last) {
       while (seen[s][last] - seen[s][first] >= kWindow) ++first;
-      ASSERT_LE(last - first + 1, 2 * share[s] * kWindow) << "stage " << s;
+      ASSERT_LE(static_cast<double>(last - first + 1), 2 * kShares[s] * kWindow) << "stage " << s;
     }
   }
 }
 
 TEST(Router, AStageThatIsUpAgainGetsNoBurst) {
-  Router router = MakeRouter(TwoByThree(), int64_t{1} << 40);
-  uint64_t id = 0;
-  router.SetStageUp(1, false, kStart);
-  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(router.Submit(Request(id++, 100), kStart).ok());
-  router.SetStageUp(1, true, kStart);
+  Routed routed(TwoByThree());
+  routed.room(1).up = false;
+  for (int i = 0; i < 5000; ++i) ASSERT_TRUE(routed.Take(Routed::Need(100)));
+  routed.room(1).up = true;
   int through = 0;
-  for (int i = 0; i < 100; ++i, ++id) {
-    ASSERT_TRUE(router.Submit(Request(id, 100), kStart).ok());
-    through += router.RouteOf(RequestId(id))->front().stage == 1;
+  for (int i = 0; i < 100; ++i) {
+    through += routed.Take(Routed::Need(100))->route.front().stage == 1;
   }
   EXPECT_NEAR(through, 30, 2);
 }
@@ -91,13 +185,12 @@ TEST(Router, PartialHopsRunAndChargeOnlyTheirLayers) {
   plan.num_layers = 8;
   plan.stages = {{.nodes = {0}, .layers = {0, 4}}, {.nodes = {1}, .layers = {0, 8}}};
   plan.edges = {{std::nullopt, 0, 10}, {0, 1, 10}, {1, std::nullopt, 10}};
-  Router router = MakeRouter(plan, 1000);
-  ASSERT_TRUE(router.Submit(Request(1, 100), kStart).ok());
-  const Route expected = {{0, {0, 4}}, {1, {4, 8}}};
-  const Route& route = *router.RouteOf(RequestId(1));
-  ASSERT_EQ(route.size(), 2u);
-  EXPECT_EQ(route[1].layers, expected[1].layers);
-  EXPECT_EQ(router.kv().used(1), 400);
+  Routed routed(plan, 400);
+  const auto walk = routed.Take(Routed::Need(100));
+  ASSERT_TRUE(walk) << "the second stage holds eight layers and runs four";
+  ASSERT_EQ(walk->route.size(), 2u);
+  EXPECT_EQ(walk->route[1].layers, (LayerRange{4, 8}));
+  EXPECT_FALSE(routed.Choose(Routed::Need(1)));
 }
 
 TEST(Router, AvoidsDeadEnds) {
@@ -110,156 +203,150 @@ TEST(Router, AvoidsDeadEnds) {
                  {.nodes = {3}, .layers = {1, 2}}};
   plan.edges = {{std::nullopt, 0, 90}, {std::nullopt, 1, 10}, {0, 2, 90}, {1, 3, 10},
                 {2, std::nullopt, 90}, {3, std::nullopt, 10}};
-  auto router = Router::Create(plan, {1000, 1000, 100, 1000}, {.kv_high_water = 1});
-  ASSERT_TRUE(router.ok());
-  ASSERT_TRUE(router->Submit(Request(1, 100), kStart).ok());
-  EXPECT_EQ(router->RouteOf(RequestId(1))->front().stage, 0);
-  ASSERT_TRUE(router->Submit(Request(2, 100), kStart).ok());
-  ASSERT_NE(router->RouteOf(RequestId(2)), nullptr);
-  EXPECT_EQ(router->RouteOf(RequestId(2))->front().stage, 1);
+  Routed routed(plan, 1000);
+  routed.room(2).token_layers = 100;
+  EXPECT_EQ(routed.Take(Routed::Need(100))->route.front().stage, 0);
+  EXPECT_EQ(routed.Take(Routed::Need(100))->route.front().stage, 1);
 }
 
-TEST(Router, ReleasesExactlyOnceAndServesTheQueue) {
-  Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1});
-  uint64_t id = 0;
-  while (router.queued() == 0) ASSERT_TRUE(router.Submit(Request(id++, 100), kStart).ok());
-  ASSERT_EQ(router.running(), 2);  // one for each stage that holds layer 0
-  router.TakeDecisions(kStart);
-  EXPECT_TRUE(router.Release(RequestId(0), 100, kStart));
-  EXPECT_FALSE(router.Release(RequestId(0), 100, kStart));
-  const auto decisions = router.TakeDecisions(kStart);
-  ASSERT_EQ(decisions.size(), 1u);
-  EXPECT_EQ(decisions[0].id, RequestId(id - 1));
-  EXPECT_EQ(decisions[0].outcome, Router::Outcome::kRouted);
+// A stage of one route has a scheduler that queues, so it is used when nothing has room.
+TEST(Router, ARouteOfItsOwnIsUsedBeyondItsRoomIfNoOtherHasRoom) {
+  Routed routed(AllRoles(), 100, /*queues=*/true);
+  EXPECT_TRUE(routed.Choose(Routed::Need(1000, 100)));
+  routed.room(5).token_layers = kAmple;
+  EXPECT_EQ(routed.Choose(Routed::Need(1000, 100))->role, StageRole::kBoth);
+  Routed shared(AllRoles(), 100);
+  EXPECT_FALSE(shared.Choose(Routed::Need(1000, 100)));
 }
 
-TEST(Router, RefusesRequestsThatNeverFitAndBoundsTheQueue) {
-  Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1, .queue_max = 1});
-  EXPECT_EQ(router.Submit(Request(1, 101), kStart).code(), StatusCode::kInvalidArgument);
-  for (uint64_t id = 2; id < 5; ++id) ASSERT_TRUE(router.Submit(Request(id, 100), kStart).ok());
-  EXPECT_EQ(router.Submit(Request(9, 100), kStart).code(), StatusCode::kResourceExhausted);
-  EXPECT_EQ(router.Submit(Request(2, 1), kStart).code(), StatusCode::kFailedPrecondition);
+TEST(Router, WorkersThatDecodeStandInForPrefill) {
+  Routed routed(AllRoles());
+  for (const int stage : {0, 1, 5}) routed.room(stage).up = false;
+  const auto walk = routed.Take(Routed::Need(300, 100));
+  ASSERT_TRUE(walk);
+  EXPECT_EQ(walk->role, StageRole::kDecode);
+  routed.room(5).up = true;
+  EXPECT_EQ(routed.Choose(Routed::Need(300, 100))->role, StageRole::kBoth);
 }
 
-TEST(Router, DeadlinesAndCancelledRequestsLeaveTheQueue) {
-  Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1});
-  for (uint64_t id = 0; id < 2; ++id) ASSERT_TRUE(router.Submit(Request(id, 100), kStart).ok());
-  RouteRequest late = Request(7, 100);
-  late.deadline = kStart + Duration::Seconds(1);
-  ASSERT_TRUE(router.Submit(late, kStart).ok());
-  ASSERT_TRUE(router.Submit(Request(8, 100), kStart).ok());
-  EXPECT_TRUE(router.Release(RequestId(8), 0, kStart));
-  EXPECT_EQ(router.queued(), 1);
-  router.TakeDecisions(kStart);
-  const auto decisions = router.TakeDecisions(kStart + Duration::Seconds(1));
-  ASSERT_EQ(decisions.size(), 1u);
-  EXPECT_EQ(decisions[0].outcome, Router::Outcome::kExpired);
-  EXPECT_EQ(router.queued(), 0);
+TEST(Router, AMachineForBothStandsInForDecode) {
+  Routed routed(AllRoles());
+  RouteNeed need = Routed::Need(300, 100);
+  need.prompt = false;
+  EXPECT_EQ(routed.Choose(need)->role, StageRole::kDecode);
+  for (const int stage : {2, 4}) routed.room(stage).up = false;
+  EXPECT_EQ(routed.Choose(need)->role, StageRole::kBoth);
+  routed.room(5).up = false;
+  EXPECT_FALSE(routed.Choose(need));
 }
 
-TEST(Router, SmallRequestsPassALargeOneOnlyUntilItIsOld) {
-  Plan plan;
-  plan.num_layers = 1;
-  plan.stages = {{.nodes = {0}, .layers = {0, 1}}};
-  plan.edges = {{std::nullopt, 0, 1}, {0, std::nullopt, 1}};
-  Router router = MakeRouter(plan, 100, {.kv_high_water = 1});
-  ASSERT_TRUE(router.Submit(Request(1, 60), kStart).ok());
-  ASSERT_TRUE(router.Submit(Request(2, 90), kStart).ok());  // waits
-  ASSERT_TRUE(router.Submit(Request(3, 20), kStart).ok());  // passes
-  EXPECT_NE(router.RouteOf(RequestId(3)), nullptr);
-  const Time later = kStart + Duration::Seconds(3);
-  ASSERT_TRUE(router.Submit(Request(4, 20), later).ok());  // does not
-  EXPECT_EQ(router.RouteOf(RequestId(4)), nullptr);
-  router.Release(RequestId(3), 20, later);
-  EXPECT_EQ(router.queued(), 2);
-  router.Release(RequestId(1), 60, later);
-  EXPECT_NE(router.RouteOf(RequestId(2)), nullptr);
+TEST(Router, KvLeavesItsReachOnlyIfNoStageInReachIsUp) {
+  Routed routed(AllRoles());
+  const Route at_second = {{1, {0, 4}}};
+  RouteNeed need = Routed::Need(300, 100);
+  need.prompt = false;
+  need.kv_at = &at_second;
+  EXPECT_EQ(routed.Choose(need)->route.front().stage, 3);
+  routed.room(4).token_layers = 0;
+  EXPECT_FALSE(routed.Choose(need)) << "it waits for room";
+  routed.room(4).up = false;
+  EXPECT_EQ(routed.Choose(need)->route.front().stage, 2);
 }
 
-TEST(Router, GrowthIsReservedOnAllHopsAndReleased) {
-  Router router = MakeRouter(TwoByThree(), 100, {.kv_high_water = 1});
-  ASSERT_TRUE(router.Submit(Request(1, 50), kStart).ok());
-  EXPECT_TRUE(router.Grow(RequestId(1), 40));
-  EXPECT_TRUE(router.Grow(RequestId(1), 100));
-  EXPECT_FALSE(router.Grow(RequestId(1), 101));
-  router.Release(RequestId(1), 101, kStart);
-  for (int s = 0; s < 5; ++s) EXPECT_EQ(router.kv().used(s), 0);
-}
-
-TEST(Router, BaselinesUseOnlyOpenEdges) {
-  for (const RoutingPolicy policy : {RoutingPolicy::kRandom, RoutingPolicy::kShortestQueue}) {
-    Router router = MakeRouter(TwoByThree(), int64_t{1} << 40, {.policy = policy});
-    router.SetStageUp(4, false, kStart);
-    std::vector<int> visits(5, 0);
-    for (int i = 0; i < 900; ++i) {
-      ASSERT_TRUE(router.Submit(Request(i, 10), kStart).ok());
-      for (const Hop& hop : *router.RouteOf(RequestId(i))) ++visits[hop.stage];
-    }
-    EXPECT_EQ(visits[4], 0);
-    EXPECT_NEAR(visits[0], 450, policy == RoutingPolicy::kRandom ? 60 : 1);
+// A choice that is not taken changes nothing.
+TEST(Router, ChoosingChargesNothing) {
+  Routed routed(TwoByThree());
+  const auto first = routed.Choose(Routed::Need(100));
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(routed.Choose(Routed::Need(100))->route.front().stage, first->route.front().stage);
   }
+  for (const double tokens : routed.router().edge_tokens()) EXPECT_EQ(tokens, 0);
 }
 
-TEST(Router, RefusesPlansWithoutARoute) {
+TEST(Router, CountsWhatWasComputedAndNotWhatWasExpected) {
+  Routed routed(TwoByThree());
+  const RouteNeed need = Routed::Need(100, 50);
+  const auto walk = routed.Take(need);
+  routed.router().Correct(*walk, -30);
+  double out = 0;
+  for (size_t e = 7; e < 10; ++e) out += routed.router().edge_tokens()[e];
+  EXPECT_EQ(out, 120);
+}
+
+TEST(Router, RefusesPlansThatDoNotFitTogether) {
+  const auto why = [](const Plan& plan) { return MakeLayout(plan, {}).status().message(); };
   Plan plan = TwoByThree();
   plan.edges.resize(7);
-  EXPECT_FALSE(Router::Create(plan, std::vector<int64_t>(5, 1), {}).ok());
+  EXPECT_EQ(why(plan), "no route of the plan covers all layers");
   plan = TwoByThree();
   plan.edges.push_back({2, 0, 1});
-  EXPECT_FALSE(Router::Create(plan, std::vector<int64_t>(5, 1), {}).ok());
-  EXPECT_FALSE(Router::Create(TwoByThree(), {1}, {}).ok());
+  EXPECT_EQ(why(plan), "edge 10 of the plan leads from layer 2 into [0, 1)");
+  plan = AllRoles();
+  plan.edges[0].to = 2;
+  EXPECT_EQ(why(plan), "edge 0 of the plan carries what stage 2 with the role decode does not do");
+  plan = AllRoles();
+  plan.edges.pop_back();
+  EXPECT_EQ(why(plan),
+            "stage 1 of the plan does prefill, and no hand-over edge leads from it to a stage with "
+            "its layer 2");
+  plan = AllRoles();
+  std::erase_if(plan.edges, [](const PlanEdge& edge) { return edge.phase == kAnswers; });
+  EXPECT_EQ(why(plan), "the plan has prefill stages but no stages that decode");
+  plan = AllRoles();
+  std::erase_if(plan.edges, [](const PlanEdge& edge) {
+    return edge.phase == kPrompts || edge.phase == EdgePhase::kBoth;
+  });
+  EXPECT_EQ(why(plan), "the plan has decode stages but no stages for prefill");
 }
 
-// Under random arrivals, ends and outages every route covers all layers, no stage reserves more KV
-// than its high-water mark at admission, all reservations are freed, and every request is served.
-TEST(Router, NoDeadlockUnderRandomMasks) {
-  for (int round = 0; round < 60 * TestScale(); ++round) {
-    Rng rng(round);
-    RouterOptions options{.policy = static_cast<RoutingPolicy>(rng.Between(0, 2)),
-                          .kv_high_water = 1};
-    Router router = MakeRouter(TwoByThree(), rng.Between(100, 2000), options);
-    std::set<uint64_t> open;  // running
-    uint64_t next = 0, routed = 0, accepted = 0;
-    Time now = kStart;
-    const auto take = [&] {
-      for (const auto& decision : router.TakeDecisions(now)) {
-        ASSERT_EQ(decision.outcome, Router::Outcome::kRouted);
+// Under random arrivals, ends and outages every walk covers all layers through stages that are up
+// and have room, and a request that finds no walk has none, by a search of all routes.
+TEST(Router, FindsAWalkExactlyIfThereIsOne) {
+  for (int round = 0; round < 40 * TestScale(); ++round) {
+    Rng rng(static_cast<uint64_t>(round));
+    const Plan plan = rng.Between(0, 1) == 0 ? TwoByThree() : AllRoles();
+    Routed routed(plan, rng.Between(100, 2000));
+    const auto layers_of = [&](int s) { return plan.stages[static_cast<size_t>(s)].layers; };
+    std::vector<std::pair<Walk, RouteNeed>> running;
+    const std::function<bool(EdgePhase, std::optional<int>, int64_t)> reaches =
+        [&](EdgePhase phase, std::optional<int> from, int64_t kv) -> bool {
+      return std::ranges::any_of(plan.edges, [&](const PlanEdge& edge) {
+        if (edge.phase != phase || edge.from != from) return false;
+        if (!edge.to) return true;
+        const int begin = from ? layers_of(*from).end : 0;
+        const StageRoom& room = routed.room(*edge.to);
+        return room.up && room.token_layers >= kv * (layers_of(*edge.to).end - begin) &&
+               reaches(phase, edge.to, kv);
+      });
+    };
+    for (int step = 0; step < 500; ++step) {
+      const int64_t draw = rng.Between(0, 9);
+      if (draw < 6) {
+        const RouteNeed need = Routed::Need(rng.Between(1, 100), rng.Between(0, 50));
+        const bool exists =
+            reaches(EdgePhase::kBoth, {}, need.all_kv) || reaches(kPrompts, {}, need.prompt_kv);
+        const auto walk = routed.Take(need);
+        ASSERT_TRUE(walk || !exists) << "round " << round;
+        if (!walk) continue;
+        ASSERT_TRUE(exists || walk->role == StageRole::kDecode);
         int at = 0;
-        for (const Hop& hop : decision.route) {
+        for (const Hop& hop : walk->route) {
           ASSERT_EQ(hop.layers.begin, at);
           at = hop.layers.end;
+          ASSERT_TRUE(routed.room(hop.stage).up);
+          ASSERT_GE(routed.room(hop.stage).token_layers, 0);
         }
-        ASSERT_EQ(at, 2);
-        open.insert(decision.id.value());
-        ++routed;
-      }
-      for (int s = 0; s < 5; ++s) ASSERT_LE(router.kv().used(s), router.kv().capacity(s));
-    };
-    for (int step = 0; step < 2000; ++step) {
-      now = now + Duration::Millis(rng.Between(0, 50));
-      const int64_t draw = rng.Between(0, 9);
-      if (draw < 5) {
-        accepted += router.Submit(Request(next++, rng.Between(1, 100)), now).ok();
-      } else if (draw < 9 && !open.empty()) {
-        const uint64_t id = *std::next(open.begin(), rng.Between(0, open.size() - 1));
-        ASSERT_TRUE(router.Release(RequestId(id), 10, now));
-        open.erase(id);
+        ASSERT_EQ(at, plan.num_layers);
+        running.emplace_back(*walk, need);
+      } else if (draw < 9 && !running.empty()) {
+        const auto ends = running.begin() + rng.Between(0, std::ssize(running) - 1);
+        routed.Release(ends->first, ends->second);
+        running.erase(ends);
       } else {
-        router.SetStageUp(static_cast<int>(rng.Between(0, 4)), rng.Between(0, 1) == 1, now);
+        const auto stage = static_cast<int>(rng.Between(0, std::ssize(plan.stages) - 1));
+        routed.room(stage).up = rng.Between(0, 1) == 1;
       }
-      take();
     }
-    for (int s = 0; s < 5; ++s) router.SetStageUp(s, true, now);
-    take();
-    while (!open.empty()) {
-      const uint64_t id = *open.begin();
-      open.erase(id);
-      router.Release(RequestId(id), 10, now);
-      take();
-    }
-    ASSERT_EQ(routed, accepted) << "round " << round;
-    ASSERT_EQ(router.queued(), 0) << "round " << round;
-    for (int s = 0; s < 5; ++s) ASSERT_EQ(router.kv().used(s), 0);
   }
 }
 

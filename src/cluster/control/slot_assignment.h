@@ -6,12 +6,15 @@
 
 namespace millrace::cluster {
 
-// Gives every empty slot a worker that is usable and has no other slot of the layout, as far as
-// there are such workers. Stages that are closing get none.
+// Gives every empty slot a usable worker, as far as there are such workers. Stages that are closing
+// get none. All slots of one node of the plan get the same worker; any other worker gets one slot.
 //
-// In order of preference: the worker that the plan names; one that holds these layers, or some of
-// them, in `other`; one that holds them from an earlier session; the one that joined first. `other`
-// may be null.
+// In order of preference: the worker that the plan names, which gets no other slot; the one that
+// stands in for the node already; one that holds these layers, or some of them, in `other`; one
+// that holds them from an earlier session; the one that joined first. `other` may be null.
 void FillSlots(Layout& layout, const Layout* other, const Membership& members);
+
+// Whether some slot has a worker although the one that the plan names for it is usable.
+bool NamedWorkerIsReplaced(const Layout& layout, const Membership& members);
 
 }  // namespace millrace::cluster

@@ -111,5 +111,32 @@ TEST_F(SlotAssignment, AWorkerThatThePlanNamesWaitsForNobody) {
   EXPECT_EQ(WorkersOf(layout), "21") << "a free worker takes what is left";
 }
 
+// A worker of another name stands in for w7 in both of its stages, and is replaced by it.
+TEST_F(SlotAssignment, ANodeMayHaveSeveralStages) {
+  Plan plan = EvenPlan("m", 4, 4, 1);
+  plan.stages[0].nodes = plan.stages[2].nodes = {0};
+  plan.stages[1].nodes = plan.stages[3].nodes = {1};
+  Layout layout = MakeLayout(std::move(plan), {"w7", "w1"}).value();
+  Join(1);
+  Join(2);
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "2121");
+  EXPECT_FALSE(NamedWorkerIsReplaced(layout, members_));
+  Join(3);
+  Join(7);
+  EXPECT_TRUE(NamedWorkerIsReplaced(layout, members_));
+  layout = MakeLayout(layout.plan, layout.node_names).value();
+  FillSlots(layout, nullptr, members_);
+  EXPECT_EQ(WorkersOf(layout), "7171") << "and w2 and w3 are spares";
+}
+
+TEST_F(SlotAssignment, ANodeHoldsNoLayerTwice) {
+  Plan plan = EvenPlan("m", 4, 2, 1);
+  plan.stages[0].nodes = plan.stages[1].nodes = {0};
+  plan.stages[1].layers = {1, 4};
+  EXPECT_EQ(MakeLayout(std::move(plan), {"w1"}).status().message(),
+            "stages 0 and 1 hold some of the same layers on one node; make them one stage");
+}
+
 }  // namespace
 }  // namespace millrace::cluster

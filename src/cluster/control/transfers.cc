@@ -71,12 +71,19 @@ void Transfers::HandOver(Pipeline& from, RequestId id) {
   ++counters_.moves;
 }
 
+const Route* Transfers::KvAt(RequestId id) const {
+  const RecoverableKv* left = kv_.Find(id);
+  const Pipeline* pipeline = left == nullptr ? nullptr : pipelines_.Find(left->pipeline);
+  const bool hands_over = pipeline != nullptr && pipeline->role == StageRole::kPrefill;
+  return hands_over && !pipeline->retiring ? &pipeline->route : nullptr;
+}
+
 Status Transfers::Migrate(RequestId id, Pipeline& from, Pipeline& to, Time now) {
   if (from.role == StageRole::kPrefill) {
     return FailedPrecondition(
         "the prompt is still being computed; the request is handed over with its first token");
   }
-  if (!memory_.Reserve(to.id, id, requests_.MostBlocks(id))) {
+  if (!memory_.Reserve(to.id, id, requests_.EstimatedBlocks(requests_.at(id)))) {
     return ResourceExhausted("its workers lack KV memory at the moment; retry later");
   }
   if (Status started = migrations_.Start(id, from.id, *from.scheduler, to.id, *to.scheduler, now);
@@ -184,7 +191,8 @@ void Transfers::ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migratio
   pipelines_.Remove(from, id);
   to.requests.Add(id, 0);
   requests_.Place(id, to.id);
-  requests_.at(id).route = to.route;
+  requests_.at(id).placement =
+      Placement{.walk = {to.role, to.route}, .pipeline = to.id, .counts = false};
   if (!paused.pulls_rest) return;
   kv_.Leave(id, {.pipeline = from.id,
                  .kv = std::move(paused.request->kv),

@@ -65,6 +65,9 @@ class Transfers {
   // How many tokens of what the request has left `to` can fetch, by sequence. Empty: nothing.
   // REQUIRES: the request waits.
   std::vector<int> ToFetch(RequestId id, const Pipeline& to);
+  // The route of the prefill pipeline in which the request has left KV. Null: it has left none
+  // there, or that pipeline is not of the plan in force.
+  const Route* KvAt(RequestId id) const;
   // What the request has left is of no more use, because it has ended.
   void Drop(RequestId id);
   // The same, because it will be computed again.

@@ -7,7 +7,6 @@
 #include <array>
 
 #include "base/rng.h"
-#include "cluster/control/router.h"
 #include "sim/cluster/instances.h"
 #include "sim/service.h"
 #include "sim/testing_costs.h"
@@ -83,7 +82,7 @@ Deployment Deploy(int replicas, int stages, sched::SchedulerOptions scheduler) {
   for (int r = 0; r < replicas; ++r) d.cluster.cluster.nodes.push_back({.name = "n"});
   d.cluster.other_links = OtherLinks{.bytes_per_s = 1e12};
   d.cluster.controller.scheduler = scheduler;
-  d.cluster.controller.router.kv_high_water = 1;
+  d.cluster.controller.kv_high_water = 1;
   d.instance.scheduler = scheduler;
   for (int s = 0; s < stages; ++s) {
     d.costs.push_back(std::make_unique<UnevenCost>(1 + 0.3 * s));
@@ -155,23 +154,11 @@ TEST(ClusterSim, AChainHasTheTimesOfAnInstance) {
   EXPECT_GT(preempted, 100u);
 }
 
-// Which replica the plan's router gives each request to, if memory is ample.
-std::vector<std::vector<SimRequest>> Split(const Plan& plan,
-                                           const std::vector<SimRequest>& requests, int stages) {
-  auto router = std::move(cluster::Router::Create(
-                              plan, std::vector<int64_t>(plan.stages.size(), int64_t{1} << 40), {}))
-                    .value();
-  std::vector<std::vector<SimRequest>> parts(plan.stages.size() / static_cast<size_t>(stages));
-  for (size_t i = 0; i < requests.size(); ++i) {
-    EXPECT_TRUE(router
-                    .Submit({.id = RequestId(i),
-                             .prompt_tokens = requests[i].prompt_tokens,
-                             .output_tokens = requests[i].output_tokens},
-                            requests[i].arrival)
-                    .ok());
-    const auto stage = static_cast<size_t>(router.RouteOf(RequestId(i))->front().stage);
-    parts[stage / static_cast<size_t>(stages)].push_back(requests[i]);
-  }
+// Which replica each request goes to if they take turns.
+std::vector<std::vector<SimRequest>> InTurns(const std::vector<SimRequest>& requests,
+                                            int replicas) {
+  std::vector<std::vector<SimRequest>> parts(static_cast<size_t>(replicas));
+  for (size_t i = 0; i < requests.size(); ++i) parts[i % parts.size()].push_back(requests[i]);
   return parts;
 }
 
@@ -180,12 +167,12 @@ TEST(ClusterSim, ReplicasHaveTheTimesOfInstances) {
     Rng rng(seed);
     const int replicas = static_cast<int>(rng.Between(2, 5)),
               stages = static_cast<int>(rng.Between(1, 2));
-    sched::SchedulerOptions scheduler = RandomScheduler(rng);
-    scheduler.watermark = 0;  // of routed plans
-    Deployment d = Deploy(replicas, stages, scheduler);
+    Deployment d = Deploy(replicas, stages, RandomScheduler(rng));
+    d.cluster.controller.dispatch =
+        cluster::DispatchOptions{.policy = cluster::DispatchPolicy::kRoundRobin};
     const std::vector<SimRequest> requests = Draw(seed, 300, replicas * (2 + 4 * rng.Uniform()));
     LatencyReport expected;
-    for (const auto& part : Split(d.cluster.plan, requests, stages)) {
+    for (const auto& part : InTurns(requests, replicas)) {
       ASSERT_FALSE(part.empty());
       const auto service = std::move(Service::Create({.instances = {d.instance}})).value();
       Given given(part);

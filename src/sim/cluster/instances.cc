@@ -57,8 +57,7 @@ ClusterSimOptions InstanceCluster::OptionsOf(const InstanceClusterOptions& optio
   out.plan.num_layers = num_layers_;
   out.controller.scheduler = first.scheduler;
   out.controller.deaths_max = options.deaths_max;
-  out.controller.replicas = cluster::ReplicaShare::kDispatch;
-  out.controller.dispatch = {
+  out.controller.dispatch = cluster::DispatchOptions{
       .policy = service.dispatch, .ties = cluster::DispatchTies::kInTurn, .seed = service.seed};
   for (int i = 0; i < std::ssize(service.instances); ++i) AddInstance(options, i, out);
   for (const auto& machine : machines_) out.machines.push_back(machine.get());

@@ -27,7 +27,7 @@ ClusterSimOptions Options(Plan plan, ClusterSpec cluster, int64_t kv_token_layer
   options.cluster = std::move(cluster);
   options.activation_bytes_per_token = 1000;
   options.token_bytes = 0;
-  options.controller.router.kv_high_water = 1;
+  options.controller.kv_high_water = 1;
   options.controller.scheduler.max_model_len = 4096;
   options.controller.scheduler.max_num_seqs = 64;
   options.controller.scheduler.prefix_caching = false;

@@ -102,8 +102,7 @@ class ClusterScenario : public Scenario {
     options_.scheduler.max_num_batched_tokens =
         c.Int("max_tokens", options_.scheduler.max_num_batched_tokens);
     if (const auto policy = PolicyOf(c.Text("dispatch"))) {
-      options_.replicas = ReplicaShare::kDispatch;
-      options_.dispatch.policy = *policy;
+      options_.dispatch = DispatchOptions{.policy = *policy};
     }
     const auto set = [&](const char* name, Duration& duration) {
       duration = DurationOf(c.Text(name)).value_or(duration);

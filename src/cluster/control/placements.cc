@@ -1,0 +1,179 @@
+#include "cluster/control/placements.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace millrace::cluster {
+namespace {
+
+// In token layers. Assumed for stages whose memory is not known yet; more than any stage has.
+constexpr int64_t kUnknownKv = int64_t{1} << 40;
+
+}  // namespace
+
+Placements::Placements(const PlacementOptions& options, const Deployment& deployment,
+                       Pipelines& pipelines, Requests& requests, const Transfers& transfers,
+                       KvMemory& memory)
+    : options_(options),
+      deployment_(deployment),
+      pipelines_(pipelines),
+      requests_(requests),
+      transfers_(transfers),
+      memory_(memory),
+      dispatcher_(
+          options.dispatch.value_or(DispatchOptions{.policy = DispatchPolicy::kPredictedTime})) {}
+
+void Placements::FollowLayout() {
+  router_.emplace(layout());
+  for (RequestId id : requests_.Queue()) Leave(id);
+  for (const auto& [id, request] : requests_.all()) {
+    if (request.placement) requests_.at(id).placement->counts = false;
+  }
+  UpdateRooms();
+}
+
+void Placements::UpdateRooms() {
+  rooms_.clear();
+  for (const LayoutStage& stage : layout().stages) rooms_.push_back(RoomOf(stage));
+}
+
+StageRoom Placements::RoomOf(const LayoutStage& stage) const {
+  StageRoom room{.up = stage.Up(), .token_layers = kUnknownKv, .queues = !stage.shares_workers};
+  for (const Slot& slot : stage.ranks) {
+    if (!slot.loaded) continue;
+    const auto limit =
+        static_cast<int64_t>(options_.kv_high_water * static_cast<double>(slot.facts.kv_bytes));
+    const int64_t each = std::max<int64_t>(1, slot.facts.kv_bytes_per_token_layer);
+    room.token_layers = std::min(room.token_layers, (limit - memory_.claimed(*slot.worker)) / each);
+  }
+  return room;
+}
+
+bool Placements::FitsWhenEmpty(const Request& request) {
+  std::vector<StageRoom> empty;
+  for (const LayoutStage& stage : layout().stages) {
+    StageRoom& room = empty.emplace_back(
+        StageRoom{.up = true, .token_layers = kUnknownKv, .queues = !stage.shares_workers});
+    if (std::ranges::all_of(stage.ranks, &Slot::loaded)) room.token_layers = stage.KvTokenLayers();
+  }
+  RouteNeed need = NeedOf(request);
+  need.all_kv = int64_t{requests_.MostBlocks(request)} * options_.block_size;
+  return router_->Fits(need, empty);
+}
+
+// A request without a token begins with its prompt, however often it has lost its pipeline. With
+// several sequences the prompt is computed where they will be decoded.
+bool Placements::NeedsPrompt(const Request& request) const {
+  if (layout().prefill.empty() || request.n() != 1 || !request.waiting) return false;
+  const std::vector<sched::ResumedSequence>& resumed = request.waiting->resumed;
+  return resumed.empty() || (!resumed.front().finished && resumed.front().output.empty());
+}
+
+RouteNeed Placements::NeedOf(const Request& request) const {
+  const int64_t block = options_.block_size;
+  const int64_t prompt = request.prompt_tokens();
+  return {.prompt = layout().prefill.empty() ? !layout().both.empty() : NeedsPrompt(request),
+          .prompt_kv = (prompt / block + 1) * block,
+          .all_kv = requests_.EstimatedBlocks(request) * block,
+          .prompt_work = prompt,
+          .answer_work = requests_.EstimatedOutput(request),
+          .kv_at = transfers_.KvAt(request.spec.id)};
+}
+
+// The pipelines for this request that are opened in advance, or are being opened. Empty if the
+// routes of some kind that it may take branch.
+std::vector<Pipeline*> Placements::Candidates(const RouteNeed& need, Time now) {
+  using enum StageRole;
+  std::vector<Pipeline*> candidates;
+  const auto add = [&](StageRole role) {
+    for (const PlannedPipeline& planned : layout().pipelines) {
+      if (planned.role != role) continue;
+      Pipeline* pipeline = pipelines_.FindOrOpen(layout(), planned.route, role, now);
+      if (pipeline != nullptr) candidates.push_back(pipeline);
+    }
+  };
+  const auto branches = [&](StageRole role) {
+    return !layout().GraphOf(role).empty() && layout().GraphOf(role).chains().empty();
+  };
+  const std::vector<StageRole> usual =
+      need.prompt ? std::vector{kPrefill, kBoth} : std::vector{kDecode};
+  if (std::ranges::any_of(usual, branches)) return {};
+  for (const StageRole role : usual) add(role);
+  const StageRole stand_in = need.prompt ? kDecode : kBoth;
+  if (candidates.empty() && !branches(stand_in)) add(stand_in);
+  return candidates;
+}
+
+DispatchLoad Placements::LoadOf(const Pipeline& pipeline, const RouteNeed& need) const {
+  DispatchLoad load = pipeline.requests.Load(pipeline.prefill.costs().prefill_tokens_per_s);
+  load.rank = pipeline.open ? 0 : 1;
+  if (need.prompt) return load;
+  // A decode goes where its KV has room.
+  const bool room = std::ranges::all_of(pipeline.route, [&](const Hop& hop) {
+    return rooms_[static_cast<size_t>(hop.stage)].token_layers >= need.all_kv * hop.layers.size();
+  });
+  load.rank += room ? 0 : 2;
+  return load;
+}
+
+std::optional<Walk> Placements::Choose(const Request& request, Time now) {
+  const RouteNeed need = NeedOf(request);
+  const bool by_load = options_.dispatch.has_value() || !layout().states_flow;
+  const std::vector<Pipeline*> candidates =
+      by_load ? Candidates(need, now) : std::vector<Pipeline*>();
+  if (candidates.empty()) return router_->Choose(need, rooms_);
+  std::vector<DispatchLoad> loads;
+  for (const Pipeline* pipeline : candidates) loads.push_back(LoadOf(*pipeline, need));
+  const Pipeline& chosen = *candidates[dispatcher_.Choose(loads)];
+  return Walk{chosen.role, chosen.route};
+}
+
+Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, Time now) {
+  Request& request = requests_.at(id);
+  MR_CHECK(!request.placement) << "request " << id << " has a place already";
+  std::optional<Walk> walk = Choose(request, now);
+  if (!walk) return CanServe(layout()) ? Result::kNoRoom : Result::kNoPipeline;
+  const Pipeline* pipeline = pipelines_.FindOrOpen(layout(), walk->route, walk->role, now);
+  if (pipeline == nullptr) return Result::kNoPipeline;
+  if (full.contains(pipeline->id)) return Result::kNoRoom;
+  const RouteNeed need = NeedOf(request);
+  const int64_t kv = walk->role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
+  if (!memory_.Reserve(pipeline->id, id, static_cast<int>(kv / options_.block_size))) {
+    full.insert(pipeline->id);
+    return Result::kNoRoom;
+  }
+  router_->Charge(*walk, need);
+  request.placement = Placement{.walk = std::move(*walk),
+                                .pipeline = pipeline->id,
+                                .answer_work = need.answer_work,
+                                .delivered_before = request.delivered};
+  UpdateRooms();
+  return Result::kPlaced;
+}
+
+void Placements::Leave(RequestId id) {
+  Request& request = requests_.at(id);
+  if (!request.placement) return;
+  const Placement placement = *std::exchange(request.placement, std::nullopt);
+  memory_.Release(placement.pipeline, id);
+  if (!placement.counts) return;
+  const int64_t answered = request.delivered - placement.delivered_before;
+  router_->Correct(placement.walk, answered - placement.answer_work);
+}
+
+void Placements::DropLost() {
+  for (RequestId id : requests_.Queue()) {
+    const std::optional<Placement>& placement = requests_.at(id).placement;
+    if (!placement) continue;
+    const Pipeline* pipeline = pipelines_.Find(placement->pipeline);
+    const bool lost = pipeline == nullptr || pipeline->retiring ||
+                      std::ranges::any_of(placement->walk.route, [&](const Hop& hop) {
+                        return !layout().stages[static_cast<size_t>(hop.stage)].Up();
+                      });
+    if (lost) Leave(id);
+  }
+}
+
+}  // namespace millrace::cluster

@@ -1,0 +1,86 @@
+// Placements: which way through the plan each waiting request takes, and the KV that it reserves
+// there. The router suggests a walk by the plan's flow; where the plan states none, or an operator
+// has chosen a policy, the load of the pipelines decides. Every waiting request is placed before it
+// is added to a pipeline, and keeps its place there until it leaves it.
+//
+// Owned by the controller. Pure; one thread at a time.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "base/clock.h"
+#include "cluster/control/deployment.h"
+#include "cluster/control/dispatch.h"
+#include "cluster/control/kv_memory.h"
+#include "cluster/control/pipelines.h"
+#include "cluster/control/requests.h"
+#include "cluster/control/router.h"
+#include "cluster/control/transfers.h"
+
+namespace millrace::cluster {
+
+struct PlacementOptions {
+  int block_size = 0;
+  // The share of a stage's KV that requests may reserve before the router looks elsewhere.
+  double kv_high_water = 0.9;
+  // Unset: by the plan's flow where it states one, and otherwise by predicted time.
+  std::optional<DispatchOptions> dispatch;
+};
+
+class Placements {
+ public:
+  using Request = Requests::Request;
+
+  // The references outlive this object.
+  Placements(const PlacementOptions& options, const Deployment& deployment, Pipelines& pipelines,
+             Requests& requests, const Transfers& transfers, KvMemory& memory);
+
+  // Another layout is in force. What was counted for the one before is lost.
+  void FollowLayout();
+  // Stages or claims on their memory have changed. Call it before requests are placed.
+  void UpdateRooms();
+
+  // Whether a request of this kind waits for a pipeline that computes its prompt, and not for one
+  // that decodes.
+  bool NeedsPrompt(const Request& request) const;
+  // Whether it could end if it had its workers to itself.
+  bool FitsWhenEmpty(const Request& request);
+  // The walk that it should take now. nullopt: none is up and has room.
+  std::optional<Walk> Choose(const Request& request, Time now);
+
+  enum class Result : uint8_t { kPlaced, kNoPipeline, kNoRoom };
+  // Chooses a walk for a waiting request and reserves its KV there. Pipelines in `full` are not
+  // tried: an older request waits for them. REQUIRES: it has no place.
+  Result Place(RequestId id, std::set<PipelineId>& full, Time now);
+  // The request leaves its place. Ignored if it has none.
+  void Leave(RequestId id);
+  // Waiting requests whose pipeline is gone, or whose route has a stage that is down, lose their
+  // places.
+  void DropLost();
+  // A request was sent to a pipeline: the dispatcher's next turn begins.
+  void Sent() { dispatcher_.Sent(); }
+
+  // Of the layout in force: tokens sent over each edge, by index.
+  const std::vector<double>& edge_tokens() const { return router_->edge_tokens(); }
+
+ private:
+  const Layout& layout() const { return deployment_.layout(); }
+  StageRoom RoomOf(const LayoutStage& stage) const;
+  RouteNeed NeedOf(const Request& request) const;
+  std::vector<Pipeline*> Candidates(const RouteNeed& need, Time now);
+  DispatchLoad LoadOf(const Pipeline& pipeline, const RouteNeed& need) const;
+
+  const PlacementOptions options_;
+  const Deployment& deployment_;
+  Pipelines& pipelines_;
+  Requests& requests_;
+  const Transfers& transfers_;
+  KvMemory& memory_;
+  Dispatcher dispatcher_;
+  std::optional<Router> router_;  // of the layout in force
+  std::vector<StageRoom> rooms_;  // by stage of that layout
+};
+
+}  // namespace millrace::cluster
