@@ -30,7 +30,6 @@ Result<std::unique_ptr<ControllerCore>> ControllerCore::Create(ControllerOptions
   layout.automatic = automatic;
   std::unique_ptr<ControllerCore> controller(new ControllerCore(std::move(options)));
   controller->deployment_.Begin(std::move(layout));
-  controller->placements_.FollowLayout();
   return controller;
 }
 

@@ -31,6 +31,7 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
   const RequestId id = request.id;
   const bool first = requests_.waiting() == 0;
   MR_RETURN_IF_ERROR(requests_.Add(std::move(request), now));
+  placements_.Update();
   Status submitted;
   if (const Request& added = requests_.at(id); !placements_.FitsWhenEmpty(added)) {
     submitted = InvalidArgument(fmt::format(
@@ -38,7 +39,6 @@ Status ControllerCore::Submit(sched::NewRequest request, Time now) {
         added.prompt_tokens() + requests_.OutputLimit(added), added.prompt_tokens(),
         requests_.OutputLimit(added)));
   } else if (first) {  // a new request does not overtake waiting ones
-    placements_.UpdateRooms();
     std::set<PipelineId> full;
     if (placements_.Place(id, full, now) == Placements::Result::kPlaced) {
       Pipeline& pipeline = pipelines_.at(requests_.at(id).placement->pipeline);
@@ -96,7 +96,7 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
 // Places waiting requests, the oldest first. Requests whose prompt is to be computed and requests
 // that decode are two queues. A request that finds no room may be overtaken for a while.
 void ControllerCore::Dispatch(Time now) {
-  placements_.UpdateRooms();
+  placements_.Update();
   std::set<bool> blocked;
   std::set<PipelineId> full;  // a smaller request must not take what an older one waits for
   int overtaken = 0;
@@ -176,7 +176,7 @@ void ControllerCore::HandOver(Pipeline& from, RequestId id, RequestOutput& first
   transfers_.HandOver(from, id);
   Requeue(id, std::move(request), now);
   // It does not queue behind requests whose prompt is not computed.
-  placements_.UpdateRooms();
+  placements_.Update();
   std::set<PipelineId> full;
   (void)Place(id, full, now);
 }

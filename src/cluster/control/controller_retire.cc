@@ -33,11 +33,9 @@ Deployment::InUse ControllerCore::InUse() const {
 void ControllerCore::FollowLayout(const Deployment::Changes& changes, Time now) {
   if (changes.switched) {
     pipelines_.RetireUnplanned(layout());
-    placements_.FollowLayout();
   }
   if (changes.switched || changes.stages) {
     pipelines_.RetireClosing(layout());
-    placements_.UpdateRooms();
     placements_.DropLost();
     requests_.TryQueue();
     retire_ = true;
@@ -86,6 +84,7 @@ void ControllerCore::TakeOut(Pipeline& pipeline, RequestId id, Time now) {
   if (has_kv && !CanServe(layout())) return;  // no pipeline could take it, so it continues here
   if (has_kv && request.n() == 1 && pipeline.role != StageRole::kPrefill) {
     if (transfers_.full()) return;
+    placements_.Update();
     const std::optional<Walk> walk = placements_.Choose(request, now);
     Pipeline* to = walk ? pipelines_.FindOrOpen(layout(), walk->route, walk->role, now) : nullptr;
     if (to != nullptr && !to->open) return;

@@ -73,18 +73,31 @@ Route LeastDownToAnswer(const Layout& layout) {
   return CountDown(layout, decode) <= CountDown(layout, both) ? decode : both;
 }
 
-// A node may have several stages, but each layer of it once: one stage with the role `both` serves
-// prompts and answers.
-Status CheckNodes(const Plan& plan) {
-  for (size_t a = 0; a < plan.stages.size(); ++a) {
-    for (size_t b = a + 1; b < plan.stages.size(); ++b) {
-      if (plan.stages[a].layers.Overlap(plan.stages[b].layers).size() <= 0) continue;
-      const bool same = std::ranges::any_of(plan.stages[a].nodes, [&](NodeIndex node) {
-        return std::ranges::find(plan.stages[b].nodes, node) != plan.stages[b].nodes.end();
-      });
-      if (!same) continue;
+bool OnOneNode(const StagePlan& a, const StagePlan& b) {
+  return std::ranges::any_of(
+      a.nodes, [&](NodeIndex node) { return std::ranges::find(b.nodes, node) != b.nodes.end(); });
+}
+
+// A node may have several stages, but each layer once, because one stage with the role `both`
+// serves prompts and answers. A request passes it once, because a worker runs one part of a
+// pipeline.
+Status CheckNodes(const Plan& plan, const std::vector<const RouteGraph*>& graphs) {
+  for (int a = 0; a < std::ssize(plan.stages); ++a) {
+    for (int b = 0; b < std::ssize(plan.stages); ++b) {
+      const StagePlan& first = plan.stages[static_cast<size_t>(a)];
+      const StagePlan& second = plan.stages[static_cast<size_t>(b)];
+      if (a == b || !OnOneNode(first, second)) continue;
+      if (first.layers.Overlap(second.layers).size() > 0) {
+        return InvalidArgument(fmt::format(
+            "stages {} and {} hold some of the same layers on one node; make them one stage", a,
+            b));
+      }
+      const bool passes_both =
+          std::ranges::any_of(graphs, [&](const RouteGraph* graph) { return graph->Leads(a, b); });
+      if (!passes_both) continue;
       return InvalidArgument(fmt::format(
-          "stages {} and {} hold some of the same layers on one node; make them one stage", a, b));
+          "stages {} and {} are on one node and a route leads through both; make them one stage", a,
+          b));
     }
   }
   return OkStatus();
@@ -99,11 +112,9 @@ bool IsShared(const Plan& plan, int stage) {
   };
   if (edges(&PlanEdge::from) > 1 || edges(&PlanEdge::to) > 1) return true;
   const std::vector<NodeIndex>& nodes = plan.stages[static_cast<size_t>(stage)].nodes;
-  return std::ranges::any_of(nodes, [&](NodeIndex node) {
-    return std::ranges::count_if(plan.stages, [&](const StagePlan& other) {
-             return std::ranges::find(other.nodes, node) != other.nodes.end();
-           }) > 1;
-  });
+  return !nodes.empty() && std::ranges::count_if(plan.stages, [&](const StagePlan& other) {
+                             return OnOneNode(plan.stages[static_cast<size_t>(stage)], other);
+                           }) > 1;
 }
 
 }  // namespace
@@ -227,7 +238,7 @@ Result<Layout> MakeLayout(Plan plan, std::vector<std::string> node_names) {
   for (int i = 0; i < std::ssize(plan.stages); ++i) {
     layout.stages[static_cast<size_t>(i)].shares_workers = IsShared(plan, i);
   }
-  MR_RETURN_IF_ERROR(CheckNodes(plan));
+  MR_RETURN_IF_ERROR(CheckNodes(plan, {&layout.prefill, &layout.decode, &layout.both}));
   layout.plan = std::move(plan);
   layout.node_names = std::move(node_names);
   return layout;

@@ -25,16 +25,18 @@ Placements::Placements(const PlacementOptions& options, const Deployment& deploy
       dispatcher_(
           options.dispatch.value_or(DispatchOptions{.policy = DispatchPolicy::kPredictedTime})) {}
 
+// What was counted for the layout before is lost.
 void Placements::FollowLayout() {
   router_.emplace(layout());
-  for (RequestId id : requests_.Queue()) Leave(id);
+  epoch_ = layout().plan.epoch;
   for (const auto& [id, request] : requests_.all()) {
     if (request.placement) requests_.at(id).placement->counts = false;
   }
-  UpdateRooms();
+  for (RequestId id : requests_.Queue()) Leave(id);
 }
 
-void Placements::UpdateRooms() {
+void Placements::Update() {
+  if (!IsCurrent()) FollowLayout();
   rooms_.clear();
   for (const LayoutStage& stage : layout().stages) rooms_.push_back(RoomOf(stage));
 }
@@ -149,7 +151,7 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
                                 .pipeline = pipeline->id,
                                 .answer_work = need.answer_work,
                                 .delivered_before = request.delivered};
-  UpdateRooms();
+  Update();
   return Result::kPlaced;
 }
 
@@ -158,12 +160,13 @@ void Placements::Leave(RequestId id) {
   if (!request.placement) return;
   const Placement placement = *std::exchange(request.placement, std::nullopt);
   memory_.Release(placement.pipeline, id);
-  if (!placement.counts) return;
+  if (!placement.counts || !IsCurrent()) return;
   const int64_t answered = request.delivered - placement.delivered_before;
   router_->Correct(placement.walk, answered - placement.answer_work);
 }
 
 void Placements::DropLost() {
+  Update();
   for (RequestId id : requests_.Queue()) {
     const std::optional<Placement>& placement = requests_.at(id).placement;
     if (!placement) continue;

@@ -37,15 +37,14 @@ class Placements {
   Placements(const PlacementOptions& options, const Deployment& deployment, Pipelines& pipelines,
              Requests& requests, const Transfers& transfers, KvMemory& memory);
 
-  // Another layout is in force. What was counted for the one before is lost.
-  void FollowLayout();
-  // Stages or claims on their memory have changed. Call it before requests are placed.
-  void UpdateRooms();
+  // Stages, claims on their memory, or the layout in force have changed. Call it before requests
+  // are placed. If it is another layout, waiting requests lose their places.
+  void Update();
 
   // Whether a request of this kind waits for a pipeline that computes its prompt, and not for one
   // that decodes.
   bool NeedsPrompt(const Request& request) const;
-  // Whether it could end if it had its workers to itself.
+  // Whether it could end if it had its workers to itself. REQUIRES: Update.
   bool FitsWhenEmpty(const Request& request);
   // The walk that it should take now. nullopt: none is up and has room.
   std::optional<Walk> Choose(const Request& request, Time now);
@@ -62,11 +61,15 @@ class Placements {
   // A request was sent to a pipeline: the dispatcher's next turn begins.
   void Sent() { dispatcher_.Sent(); }
 
-  // Of the layout in force: tokens sent over each edge, by index.
-  const std::vector<double>& edge_tokens() const { return router_->edge_tokens(); }
+  // Tokens sent over each edge of the layout in force, by index. Empty: none yet.
+  std::vector<double> edge_tokens() const {
+    return IsCurrent() ? router_->edge_tokens() : std::vector<double>();
+  }
 
  private:
   const Layout& layout() const { return deployment_.layout(); }
+  bool IsCurrent() const { return router_ && epoch_ == layout().plan.epoch; }
+  void FollowLayout();
   StageRoom RoomOf(const LayoutStage& stage) const;
   RouteNeed NeedOf(const Request& request) const;
   std::vector<Pipeline*> Candidates(const RouteNeed& need, Time now);
@@ -79,8 +82,9 @@ class Placements {
   const Transfers& transfers_;
   KvMemory& memory_;
   Dispatcher dispatcher_;
-  std::optional<Router> router_;  // of the layout in force
-  std::vector<StageRoom> rooms_;  // by stage of that layout
+  std::optional<Router> router_;  // of the layout with epoch_, as rooms_
+  std::vector<StageRoom> rooms_;  // by stage
+  int64_t epoch_ = 0;
 };
 
 }  // namespace millrace::cluster

@@ -96,12 +96,17 @@ Status CheckRoleOf(const Plan& plan, size_t index) {
   return OkStatus();
 }
 
-// Each layer of a prefill stage needs a decode stage to which its KV may go.
+// Each layer of a prefill stage needs a decode stage to which its KV may go, unless the stage also
+// decodes.
 Status CheckHandOvers(const Plan& plan) {
   const std::set<std::pair<int, int>> pairs = HandOversOf(plan);
   if (pairs.empty()) return OkStatus();
   for (const PlanEdge& edge : plan.edges) {
     if (edge.phase != EdgePhase::kPrefill || !edge.to || !(edge.tokens_per_s > 0)) continue;
+    const bool decodes = std::ranges::any_of(plan.edges, [&](const PlanEdge& other) {
+      return other.phase == EdgePhase::kDecode && other.to == edge.to && other.tokens_per_s > 0;
+    });
+    if (decodes) continue;
     const LayerRange layers = StageOf(plan, *edge.to).layers;
     for (int layer = layers.begin; layer < layers.end; ++layer) {
       const bool covered = std::ranges::any_of(pairs, [&](const std::pair<int, int>& pair) {
@@ -169,6 +174,16 @@ bool RouteGraph::Contains(const Route& route) const {
     at = hop.stage;
   }
   return at && std::ranges::any_of(ExitsOf(at), [](const Exit& exit) { return !exit.to; });
+}
+
+bool RouteGraph::Leads(int from, int to) const {
+  std::vector<bool> leads(order_.size(), false);
+  for (const int stage : order_) {  // those after it come first
+    leads[static_cast<size_t>(stage)] = std::ranges::any_of(ExitsOf(stage), [&](const Exit& exit) {
+      return exit.to == to || (exit.to && leads[static_cast<size_t>(*exit.to)]);
+    });
+  }
+  return leads[static_cast<size_t>(from)];
 }
 
 Route RouteGraph::FewestDown(const std::function<bool(int)>& down) const {

@@ -38,6 +38,8 @@ class RouteGraph {
   // Each stage after all stages that it can lead to.
   const std::vector<int>& order() const { return order_; }
   bool Contains(const Route& route) const;
+  // Whether some way along the edges leads from one stage to the other.
+  bool Leads(int from, int to) const;
   // The routes, if each stage has at most one predecessor and one successor. Empty: they branch.
   const std::vector<Route>& chains() const { return chains_; }
   // The route through the fewest stages for which `down` is true. Empty if the graph is empty.

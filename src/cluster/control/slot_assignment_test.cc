@@ -113,21 +113,25 @@ TEST_F(SlotAssignment, AWorkerThatThePlanNamesWaitsForNobody) {
 
 // A worker of another name stands in for w7 in both of its stages, and is replaced by it.
 TEST_F(SlotAssignment, ANodeMayHaveSeveralStages) {
-  Plan plan = EvenPlan("m", 4, 4, 1);
-  plan.stages[0].nodes = plan.stages[2].nodes = {0};
-  plan.stages[1].nodes = plan.stages[3].nodes = {1};
+  // Two pipelines in opposite directions.
+  Plan plan{.num_layers = 4};
+  for (int i = 0; i < 4; ++i) {
+    plan.stages.push_back({.nodes = {i == 0 || i == 3 ? 0 : 1}, .layers = i % 2 ? kBack : kFront});
+    plan.edges.push_back({i % 2 ? std::optional(i - 1) : std::nullopt, i, 1});
+    if (i % 2) plan.edges.push_back({i, std::nullopt, 1});
+  }
   Layout layout = MakeLayout(std::move(plan), {"w7", "w1"}).value();
   Join(1);
   Join(2);
   FillSlots(layout, nullptr, members_);
-  EXPECT_EQ(WorkersOf(layout), "2121");
+  EXPECT_EQ(WorkersOf(layout), "2112");
   EXPECT_FALSE(NamedWorkerIsReplaced(layout, members_));
   Join(3);
   Join(7);
   EXPECT_TRUE(NamedWorkerIsReplaced(layout, members_));
   layout = MakeLayout(layout.plan, layout.node_names).value();
   FillSlots(layout, nullptr, members_);
-  EXPECT_EQ(WorkersOf(layout), "7171") << "and w2 and w3 are spares";
+  EXPECT_EQ(WorkersOf(layout), "7117") << "and w2 and w3 are spares";
 }
 
 TEST_F(SlotAssignment, ANodeHoldsNoLayerTwice) {
@@ -136,6 +140,10 @@ TEST_F(SlotAssignment, ANodeHoldsNoLayerTwice) {
   plan.stages[1].layers = {1, 4};
   EXPECT_EQ(MakeLayout(std::move(plan), {"w1"}).status().message(),
             "stages 0 and 1 hold some of the same layers on one node; make them one stage");
+  plan = EvenPlan("m", 4, 2, 1);
+  plan.stages[0].nodes = plan.stages[1].nodes = {0};
+  EXPECT_EQ(MakeLayout(std::move(plan), {"w1"}).status().message(),
+            "stages 0 and 1 are on one node and a route leads through both; make them one stage");
 }
 
 }  // namespace

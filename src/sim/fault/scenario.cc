@@ -138,6 +138,61 @@ Plan MakeRoutedPlan(uint64_t seed, const Scenario& s) {
   return plan;
 }
 
+// Stages of every role, with edges of every phase. The first worker does both, and its prefill,
+// decode and whole requests share its memory. Workers may hold two stages. Hand-over edges may
+// keep the KV of a prompt from some of the stages that decode.
+Plan MakePhasedPlan(uint64_t seed, const Scenario& s) {
+  Rng rng(seed);
+  Plan plan;
+  plan.model = "hash";
+  plan.num_layers = s.model.num_layers;
+  std::vector<std::vector<int>> prefills, decodes;
+  const auto add = [&](LayerRange layers, StageRole role, int node) {
+    plan.stages.push_back({.nodes = {node}, .layers = layers, .role = role});
+    return static_cast<int>(plan.stages.size()) - 1;
+  };
+  const auto connect = [&](const std::vector<int>& chain, EdgePhase phase) {
+    const auto flow = static_cast<double>(rng.Between(50, 200));
+    std::optional<int> from;
+    for (const int stage : chain)
+      plan.edges.push_back({std::exchange(from, stage), stage, flow, phase});
+    plan.edges.push_back({from, std::nullopt, flow, phase});
+  };
+  const auto serve = [&](const std::vector<int>& chain, StageRole role) {
+    if (role != StageRole::kDecode) prefills.push_back(chain);
+    if (role != StageRole::kPrefill) decodes.push_back(chain);
+    if (role == StageRole::kBoth && rng.Between(0, 1) == 0) connect(chain, EdgePhase::kBoth);
+  };
+  const auto any_role = [&] { return static_cast<StageRole>(rng.Between(0, 2)); };
+  serve({add({0, plan.num_layers}, StageRole::kBoth, 0)}, StageRole::kBoth);
+  int node = 1;
+  if (s.workers >= 3 && rng.Between(0, 1) == 0) {  // two pipelines in opposite directions
+    const auto cut = static_cast<int>(rng.Between(1, plan.num_layers - 1));
+    for (const auto& [front, back] : {std::pair(1, 2), std::pair(2, 1)}) {
+      const StageRole role = any_role();
+      const int first = add({0, cut}, role, front);
+      serve({first, add({cut, plan.num_layers}, role, back)}, role);
+    }
+    node = 3;
+  }
+  for (; node < s.workers; ++node) {
+    const StageRole role = any_role();
+    serve({add({0, plan.num_layers}, role, node)}, role);
+  }
+  for (const auto& chain : prefills) connect(chain, EdgePhase::kPrefill);
+  for (const auto& chain : decodes) connect(chain, EdgePhase::kDecode);
+  if (rng.Between(0, 2) != 0) return plan;
+  for (const auto& prefill : prefills) {
+    const auto& decode = decodes[static_cast<size_t>(rng.Between(0, std::ssize(decodes) - 1))];
+    for (const int from : prefill) {
+      for (const int to : decode) {
+        if (from != to) plan.edges.push_back({from, to, 100, EdgePhase::kHandOver});
+      }
+    }
+  }
+  return plan;
+}
+
 TestRequest MakeTestRequest(Rng& rng) {
   TestRequest q;
   q.at = Between(rng, kTestRequestsFrom, kTestRequestsUntil);
@@ -195,9 +250,15 @@ Scenario MakeScenario(uint64_t seed, const ScenarioOptions& options) {
   if (s.workers >= 3 && s.tensor_parallel == 1 && Mix64(seed ^ 0x726f75746564) % 3 == 1) {
     s.plan = MakeRoutedPlan(Mix64(seed), s);
   }
+  const bool phased = s.workers >= 2 && s.tensor_parallel == 1;
+  if (phased && Mix64(seed ^ 0x706861736564) % 4 == 1) s.plan = MakePhasedPlan(Mix64(seed), s);
   s.quiet_at = kTestRequestsUntil;
   for (const Fault& f : s.faults) {
-    if (f.kind == FaultKind::kPlan) s.later_plans.push_back(MakePlan(rng, s));
+    if (f.kind == FaultKind::kPlan) {
+      s.later_plans.push_back(MakePlan(rng, s));
+      const uint64_t own = Mix64(seed ^ s.later_plans.size());
+      if (phased && own % 3 == 1) s.later_plans.back() = MakePhasedPlan(own, s);
+    }
     s.quiet_at = std::max(s.quiet_at, f.at + f.lasts + f.extra);
   }
   return s;
