@@ -135,4 +135,14 @@ void SchedulerImpl::SwapIn(Request& request) {
   forks_.MaybeStart(request);
 }
 
+int SchedulerImpl::CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
+                                kv::PrefixChain& names) {
+  if (!kv_.prefix_caching()) return 0;
+  if (!kv_.IsCurrent(names)) names = kv_.NewChain(salt);
+  // The last token of a prompt is always computed.
+  const kv::PrefixMatch match =
+      kv_.Match(names, {.prompt = prompt, .output = {}}, static_cast<int>(prompt.size()) - 1);
+  return match.blocks * kv_.block_size();
+}
+
 }  // namespace millrace::sched

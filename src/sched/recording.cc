@@ -42,6 +42,10 @@ class RecordingScheduler : public Scheduler {
     Write(commit);
     inner_->Commit(result, now, outputs, pulls);
   }
+  int CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
+                   kv::PrefixChain& names) override {
+    return inner_->CachedTokens(prompt, salt, names);
+  }
   int LimitBlocks(int limit) override {
     Write(LoggedLimit{limit});
     return inner_->LimitBlocks(limit);

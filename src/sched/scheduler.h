@@ -15,7 +15,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -24,6 +26,7 @@
 #include "core/output.h"
 #include "core/sampling_params.h"
 #include "core/step_plan.h"
+#include "kv/kv_cache.h"
 
 namespace millrace::sched {
 
@@ -326,6 +329,11 @@ class Scheduler {
   virtual void SetCosts(const PreemptionCosts& costs) = 0;
   // Forgets every cached prefix (for example for new weights). Blocks in use stay in use.
   virtual void ResetPrefixCache() = 0;
+  // How many leading tokens of this prompt the prefix cache holds now, in whole blocks. `names`
+  // keeps the names of the prompt's blocks: pass an empty chain first, and the same one to other
+  // schedulers, so that each block is named once.
+  virtual int CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
+                           kv::PrefixChain& names) = 0;
   // The watchdog: a request that could run but has made no progress for longer than the limit.
   virtual std::optional<RequestInfo> Stalled(Time now) const = 0;
   // Checks every block and every count; crashes with the reason on a mismatch.

@@ -72,6 +72,8 @@ class SchedulerImpl : public Scheduler {
   std::optional<DetachedRequest> Detach(RequestId id, Time now,
                                         std::optional<Duration> hold_kv) override;
   std::vector<DetachedRequest> DetachAll(Time now) override;
+  int CachedTokens(std::span<const TokenId> prompt, std::string_view salt,
+                   kv::PrefixChain& names) override;
   int LimitBlocks(int limit) override {
     const kv::BlockPool& pool = kv_.device();
     return kv_.SetLimit(

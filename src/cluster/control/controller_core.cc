@@ -59,7 +59,9 @@ ControllerCore::ControllerCore(ControllerOptions options)
                  members_, deployment_, pipelines_, requests_, memory_, ids_, outbox_),
       placements_({.block_size = options_.scheduler.block_size,
                    .kv_high_water = options_.kv_high_water,
-                   .dispatch = options_.dispatch},
+                   .dispatch = options_.dispatch,
+                   .prefers_cached = options_.prefers_cached,
+                   .short_prompt_tokens = options_.short_prompt_tokens},
                   deployment_, pipelines_, requests_, transfers_, memory_) {}
 
 ControllerCore::~ControllerCore() = default;

@@ -74,7 +74,9 @@ struct ControllerOptions : MembershipOptions, DeploymentOptions {
   // Between pipelines that serve the same requests. Unset: by the plan's flow where it states one,
   // and otherwise by predicted time.
   std::optional<DispatchOptions> dispatch;
-  std::optional<Plan> plan;  // instead of an automatic layout
+  bool prefers_cached = true;        // of PlacementOptions
+  int64_t short_prompt_tokens = 64;  // of PlacementOptions
+  std::optional<Plan> plan;          // instead of an automatic layout
   std::vector<std::string> node_names;
 
   Duration waiting_limit = Duration::Seconds(60);  // how long a request may wait for a pipeline

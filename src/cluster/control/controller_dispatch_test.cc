@@ -116,5 +116,75 @@ TEST_F(Dispatch, AHandedOverPromptIsNotAheadOfOthers) {
   EXPECT_EQ(RequestsAt(3), 2);
 }
 
+// Two replicas with prefix caches, or a prefill and a decode pipeline. Nothing is measured, so each
+// computes 1000 tokens per second. Prompts of the same `text` begin alike.
+class CachedPrefix : public ScriptedWorkers {
+ protected:
+  void StartWith(Plan plan, bool prefers_cached = true) {
+    ControllerOptions options = Options();
+    options.scheduler.max_model_len = 1024;
+    options.plan = std::move(plan);
+    options.prefers_cached = prefers_cached;
+    Start(std::move(options));
+    Join(1);
+    Join(2);
+  }
+  // The worker that the request went to.
+  uint64_t Ask(uint64_t id, TokenId text, int prompt_tokens) {
+    const std::set<uint64_t> before = Busy();
+    sched::NewRequest request{.id = RequestId(id)};
+    request.prompt = std::make_shared<const std::vector<TokenId>>(prompt_tokens, text);
+    request.params = std::make_shared<const SamplingParams>(SamplingParams{.max_tokens = 1});
+    EXPECT_TRUE(c_->Submit(std::move(request), now_).ok());
+    Settle();
+    for (const PipelineStatus& pipeline : Describe().pipelines) {
+      const auto requests = requests_.find(pipeline.workers.front());
+      const int64_t had = requests == requests_.end() ? 0 : requests->second;
+      if (pipeline.requests > had) {
+        requests_[pipeline.workers.front()] = pipeline.requests;
+        return pipeline.workers.front() == Name(1) ? 1 : 2;
+      }
+    }
+    ADD_FAILURE() << "it waits";
+    return 0;
+  }
+  void EndAll() {
+    while (!steps_.empty()) EndStep(steps_.front().first);
+    requests_.clear();
+  }
+
+  std::map<std::string, int64_t> requests_;  // by worker, when it last got one
+};
+
+TEST_F(CachedPrefix, DecidesUntilTheQueueThereIsLonger) {
+  StartWith(Chains({{kAll, kBoth}, {kAll, kBoth}}));
+  EXPECT_EQ(Ask(1, 5, 100), 1u);
+  EndAll();
+  EXPECT_EQ(Ask(2, 6, 200), 1u) << "nothing is cached anywhere";
+  EXPECT_EQ(Ask(3, 5, 150), 2u) << "100 saved tokens are fewer than 200 in the queue";
+  EndAll();
+  EXPECT_EQ(Ask(4, 7, 50), 1u);
+  EXPECT_EQ(Ask(5, 6, 300), 1u) << "200 saved tokens are more than 50 in the queue";
+  EXPECT_EQ(Ask(6, 8, 100), 2u);
+}
+
+TEST_F(CachedPrefix, IsIgnoredOnRequest) {
+  StartWith(Chains({{kAll, kBoth}, {kAll, kBoth}}), /*prefers_cached=*/false);
+  EXPECT_EQ(Ask(1, 6, 200), 1u);
+  EndAll();
+  EXPECT_EQ(Ask(2, 7, 50), 1u);
+  EXPECT_EQ(Ask(3, 6, 300), 2u);
+}
+
+// Conditional disaggregation.
+TEST_F(CachedPrefix, AShortRestOfAPromptStaysOnDecodeWhenThatIsFaster) {
+  StartWith(Chains({{kAll, kPrefill}, {kAll, kDecode}}));
+  EXPECT_EQ(Ask(1, 5, 40), 1u) << "both would take as long";
+  EXPECT_EQ(Ask(2, 6, 40), 2u) << "the prefill worker has 40 tokens to compute first";
+  EXPECT_EQ(Ask(3, 7, 400), 1u) << "a long prompt would delay those that decode";
+  EndAll();
+  EXPECT_EQ(Ask(4, 6, 60), 2u) << "40 of its tokens are cached there";
+}
+
 }  // namespace
 }  // namespace millrace::cluster

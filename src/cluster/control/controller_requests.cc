@@ -80,7 +80,8 @@ Status ControllerCore::AddTo(Pipeline& pipeline, RequestId id, Time now) {
   std::vector<int> to_fetch = transfers_.ToFetch(id, pipeline);
   const bool fetches = !to_fetch.empty();
   if (fetches) request.imported_tokens = std::move(to_fetch);
-  const int64_t prefill_tokens = PrefillTokens(request);
+  const int64_t cached = fetches ? 0 : requests_.at(id).placement->cached_tokens;
+  const int64_t prefill_tokens = std::max<int64_t>(PrefillTokens(request) - cached, 0);
   placements_.Sent();  // also if it is refused: the next try goes to another pipeline
   if (Status added = pipeline.scheduler->Add(std::move(request), now); !added.ok()) {
     placements_.Leave(id);

@@ -173,6 +173,7 @@ class Migrating : public ::testing::Test {
     o.num_layers = 4;
     o.scheduler.block_size = 4;
     o.scheduler.max_model_len = 64;
+    o.scheduler.prefix_caching = false;  // the prompts are equal
     o.plan = std::move(plan);
     c_ = std::move(ControllerCore::Create(o)).value();
     for (uint64_t w = 1; w <= 2; ++w) {

@@ -108,20 +108,21 @@ std::vector<Pipeline*> Placements::Candidates(const RouteNeed& need, Time now) {
   return candidates;
 }
 
+bool Placements::HasRoom(const Pipeline& pipeline, int64_t kv_tokens) const {
+  return std::ranges::all_of(pipeline.route, [&](const Hop& hop) {
+    return rooms_[static_cast<size_t>(hop.stage)].token_layers >= kv_tokens * hop.layers.size();
+  });
+}
+
 DispatchLoad Placements::LoadOf(const Pipeline& pipeline, const RouteNeed& need) const {
   DispatchLoad load = pipeline.requests.Load(pipeline.prefill.costs().prefill_tokens_per_s);
   load.rank = pipeline.open ? 0 : 1;
-  if (need.prompt) return load;
   // A decode goes where its KV has room.
-  const bool room = std::ranges::all_of(pipeline.route, [&](const Hop& hop) {
-    return rooms_[static_cast<size_t>(hop.stage)].token_layers >= need.all_kv * hop.layers.size();
-  });
-  load.rank += room ? 0 : 2;
+  if (!need.prompt && !HasRoom(pipeline, need.all_kv)) load.rank += 2;
   return load;
 }
 
-std::optional<Walk> Placements::Choose(const Request& request, Time now) {
-  const RouteNeed need = NeedOf(request);
+std::optional<Walk> Placements::ChooseByLoadOrFlow(const RouteNeed& need, Time now) {
   const bool by_load = options_.dispatch.has_value() || !layout().states_flow;
   const std::vector<Pipeline*> candidates =
       by_load ? Candidates(need, now) : std::vector<Pipeline*>();
@@ -130,6 +131,63 @@ std::optional<Walk> Placements::Choose(const Request& request, Time now) {
   for (const Pipeline* pipeline : candidates) loads.push_back(LoadOf(*pipeline, need));
   const Pipeline& chosen = *candidates[dispatcher_.Choose(loads)];
   return Walk{chosen.role, chosen.route};
+}
+
+std::optional<Walk> Placements::Choose(const Request& request, Time now) {
+  const RouteNeed need = NeedOf(request);
+  std::optional<Walk> walk = ChooseByLoadOrFlow(need, now);
+  const bool by_time =
+      !options_.dispatch.has_value() || options_.dispatch->policy == DispatchPolicy::kPredictedTime;
+  const bool is_new = request.waiting && request.waiting->resumed.empty();
+  if (!walk || !options_.prefers_cached || !by_time || !is_new) return walk;
+  if (pipelines_.all().size() < 2) return walk;
+  const Pipeline* usual = pipelines_.FindOrOpen(layout(), walk->route, walk->role, now);
+  const Pipeline* faster = usual == nullptr ? nullptr : Faster(request, need, usual);
+  if (faster != nullptr) walk = Walk{faster->role, faster->route};
+  return walk;
+}
+
+// When a request with such a prompt can begin to decode: after the prompts that the pipeline must
+// compute first, the part of its own that is not cached, and the transfer of its KV if another
+// pipeline decodes.
+Duration Placements::DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens,
+                               int64_t cached) const {
+  const int64_t tokens = pipeline.requests.prefill_tokens_ahead() + prompt_tokens - cached;
+  const double seconds =
+      static_cast<double>(tokens) / pipeline.prefill.costs().prefill_tokens_per_s;
+  const bool hands_over = pipeline.role == StageRole::kPrefill;
+  return Duration::Seconds(seconds + (hands_over ? transfers_.HandOverSeconds(prompt_tokens) : 0));
+}
+
+// A pipeline in which the request will probably decode sooner than through the usual one: it has
+// more of the prompt in its cache, or it decodes and the rest of the prompt is short. The saved
+// prefill and the longer queue are compared in time. Null: there is none.
+const Pipeline* Placements::Faster(const Request& request, const RouteNeed& need,
+                                   const Pipeline* usual) {
+  kv::PrefixChain names;
+  const auto cached_in = [&](const Pipeline& pipeline) -> int64_t {
+    return pipeline.scheduler->CachedTokens(*request.spec.prompt, request.spec.cache_salt, names);
+  };
+  const int64_t prompt = request.prompt_tokens(), cached_before = cached_in(*usual);
+  Duration least = DecodesIn(*usual, prompt, cached_before);
+  const Pipeline* best = nullptr;
+  for (const auto& [id, pipeline] : pipelines_.all()) {
+    if (&pipeline == usual || !pipeline.open || pipeline.retiring) continue;
+    const bool stands_in = pipeline.role == StageRole::kDecode && need.prompt;
+    const bool may = stands_in || pipeline.role == usual->role ||
+                     (need.prompt && pipeline.role != StageRole::kDecode);
+    const int64_t kv = pipeline.role == StageRole::kPrefill ? need.prompt_kv : need.all_kv;
+    if (!may || !HasRoom(pipeline, kv)) continue;
+    const int64_t cached = cached_in(pipeline);
+    if (stands_in ? prompt - cached > options_.short_prompt_tokens : cached <= cached_before) {
+      continue;
+    }
+    const Duration here = DecodesIn(pipeline, prompt, cached);
+    if (here >= least) continue;
+    least = here;
+    best = &pipeline;
+  }
+  return best;
 }
 
 Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, Time now) {
@@ -147,10 +205,14 @@ Placements::Result Placements::Place(RequestId id, std::set<PipelineId>& full, T
     return Result::kNoRoom;
   }
   router_->Charge(*walk, need);
+  kv::PrefixChain names;
+  const int64_t cached =
+      pipeline->scheduler->CachedTokens(*request.spec.prompt, request.spec.cache_salt, names);
   request.placement = Placement{.walk = std::move(*walk),
                                 .pipeline = pipeline->id,
                                 .answer_work = need.answer_work,
-                                .delivered_before = request.delivered};
+                                .delivered_before = request.delivered,
+                                .cached_tokens = cached};
   Update();
   return Result::kPlaced;
 }

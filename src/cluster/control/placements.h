@@ -1,7 +1,10 @@
 // Placements: which way through the plan each waiting request takes, and the KV that it reserves
 // there. The router suggests a walk by the plan's flow; where the plan states none, or an operator
-// has chosen a policy, the load of the pipelines decides. Every waiting request is placed before it
-// is added to a pipeline, and keeps its place there until it leaves it.
+// has chosen a policy, the load of the pipelines decides. Another pipeline gets the request if it
+// is predicted to be faster because it holds a longer part of the prompt in its prefix cache, or
+// because it decodes and the rest of the prompt is short (conditional disaggregation). Every
+// waiting request is placed before it is added to a pipeline, and keeps its place there until it
+// leaves it.
 //
 // Owned by the controller. Pure; one thread at a time.
 #pragma once
@@ -27,6 +30,11 @@ struct PlacementOptions {
   double kv_high_water = 0.9;
   // Unset: by the plan's flow where it states one, and otherwise by predicted time.
   std::optional<DispatchOptions> dispatch;
+  // Whether cached prefixes decide too, unless an operator has chosen a policy that ignores time.
+  bool prefers_cached = true;
+  // A decode pipeline computes a prompt while there are prefill pipelines only if at most so many
+  // of its tokens are not cached: more would delay the requests that it decodes.
+  int64_t short_prompt_tokens = 64;
 };
 
 class Placements {
@@ -74,6 +82,10 @@ class Placements {
   RouteNeed NeedOf(const Request& request) const;
   std::vector<Pipeline*> Candidates(const RouteNeed& need, Time now);
   DispatchLoad LoadOf(const Pipeline& pipeline, const RouteNeed& need) const;
+  std::optional<Walk> ChooseByLoadOrFlow(const RouteNeed& need, Time now);
+  bool HasRoom(const Pipeline& pipeline, int64_t kv_tokens) const;
+  Duration DecodesIn(const Pipeline& pipeline, int64_t prompt_tokens, int64_t cached) const;
+  const Pipeline* Faster(const Request& request, const RouteNeed& need, const Pipeline* usual);
 
   const PlacementOptions options_;
   const Deployment& deployment_;

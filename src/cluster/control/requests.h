@@ -39,7 +39,8 @@ struct Placement {
   PipelineId pipeline;
   int64_t answer_work = 0;  // tokens that count as flow; the router corrects them at the end
   int64_t delivered_before = 0;
-  bool counts = true;  // false: the router that counted it is gone
+  int64_t cached_tokens = 0;  // of its prompt, in the pipeline's prefix cache when it was placed
+  bool counts = true;         // false: the router that counted it is gone
 };
 
 class Requests {

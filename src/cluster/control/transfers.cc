@@ -10,6 +10,7 @@ namespace {
 // If more requests than this migrate at once, their KV is not copied in the background, because the
 // KV of all of them is held until they have moved.
 constexpr size_t kBackgroundMovesMax = 4;
+constexpr double kPullWeight = 0.1;  // of the newest pull in the moving average
 
 }  // namespace
 
@@ -138,6 +139,7 @@ bool Transfers::Done(const PullDone& done, Time now) {
   counters_.pulls_failed += done.status.ok() ? 0 : 1;
   const std::optional<KvPulls::Ended> ended = pulls_.Done(done);
   if (!ended) return true;
+  MeasurePull(done, ended->pull);
   Pipeline& to = pipelines_.at(ended->to);
   pipelines_.Touch(to.id);
   const Migrations::Migration* migration = migrations_.Find(ended->pull.id);
@@ -148,6 +150,14 @@ bool Transfers::Done(const PullDone& done, Time now) {
   }
   requests_.TryQueue();  // the request may wait for the end of its last pull
   return true;
+}
+
+void Transfers::MeasurePull(const PullDone& done, const sched::KvPull& pull) {
+  const int tokens = pull.end_token - pull.first_token;
+  if (!done.status.ok() || tokens <= 0 || !(done.seconds > 0)) return;
+  const double here = done.seconds / tokens;
+  const double weight = pull_s_per_token_ > 0 ? kPullWeight : 1;
+  pull_s_per_token_ += weight * (here - pull_s_per_token_);
 }
 
 // A round has arrived. Another one follows, or the request pauses.

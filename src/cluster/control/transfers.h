@@ -68,6 +68,11 @@ class Transfers {
   // The route of the prefill pipeline in which the request has left KV. Null: it has left none
   // there, or that pipeline is not of the plan in force.
   const Route* KvAt(RequestId id) const;
+  // How long the KV of a prompt of this length probably takes from prefill to decode, as measured.
+  // 0 before the first measurement.
+  double HandOverSeconds(int64_t tokens) const {
+    return pull_s_per_token_ * static_cast<double>(tokens);
+  }
   // What the request has left is of no more use, because it has ended.
   void Drop(RequestId id);
   // The same, because it will be computed again.
@@ -131,6 +136,7 @@ class Transfers {
   void LeaveBehind(Pipeline& pipeline, RequestId id, sched::DetachedRequest here,
                    std::vector<BlockIndex> held);
   void ChangeOwner(Pipeline& from, Pipeline& to, RequestId id, Migrations::Paused paused);
+  void MeasurePull(const PullDone& done, const sched::KvPull& pull);
   bool StartRound(Pipeline& to, const sched::KvPull& pull, Time now);
   bool StartFetch(Pipeline& to, const sched::KvPull& pull, bool doubtful);
   void RoundEnded(Pipeline& to, const KvPulls::Ended& ended, Time now);
@@ -156,6 +162,7 @@ class Transfers {
   RecoverableKvStore kv_;
   Migrations migrations_;
   bool dropped_ = false;
+  double pull_s_per_token_ = 0;  // a moving average
   TransferCounters counters_;
 };
 
