@@ -11,7 +11,7 @@
 namespace millrace::sim {
 namespace {
 
-constexpr int kConversations = 120, kTurns = 12;
+constexpr int kConversations = 240, kTurns = 8;
 constexpr int kTokensPerPart = 64;  // of a prompt: a question or an answer has several
 
 // Every turn's prompt is the one before it, the answer, and a new question.
@@ -21,7 +21,7 @@ class Conversations : public Workload {
     Rng rng(1);
     prefixes_.reserve(kConversations * kTurns);
     for (int64_t c = 0; c < kConversations; ++c) {
-      double at_s = 60 * rng.Uniform();
+      double at_s = 20 * rng.Uniform();
       std::vector<int64_t> parts;
       for (int turn = 0; turn < kTurns; ++turn) {
         for (int64_t more = rng.Between(2, 8); more > 0; --more) {
